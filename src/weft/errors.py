@@ -1,0 +1,74 @@
+"""Every exception that weft raises on purpose.
+
+    WeftError
+      GraphError          a tensor or graph that breaks a shape or type rule
+      UnsupportedOpError  no device of the list can run a node
+      ScheduleError       a placement that cannot be made
+      AllocationError     a memory plan that cannot be made, or is wrong
+      OutOfMemoryError    a plan that needs more bytes than the device has
+      FormatError         a file that is not what it claims to be
+      ProgramError        a Program that breaks its own rules, or a wrong input to one
+      DeviceError         a device that failed while running
+      TokenizerError      a vocabulary or text that cannot be tokenized
+      ContextError        a call that an inference context cannot serve
+
+A message names the thing (tensor, file, argument), says what is wrong with it, and what would fix it.
+"""
+
+__all__ = [
+    "AllocationError",
+    "ContextError",
+    "DeviceError",
+    "FormatError",
+    "GraphError",
+    "OutOfMemoryError",
+    "ProgramError",
+    "ScheduleError",
+    "TokenizerError",
+    "UnsupportedOpError",
+    "WeftError",
+]
+
+
+class WeftError(Exception):
+    """Base of every error that weft raises on purpose."""
+
+
+class GraphError(WeftError):
+    """A tensor or graph breaks a shape or type rule."""
+
+
+class UnsupportedOpError(WeftError):
+    """No device of the list can run a node."""
+
+
+class ScheduleError(WeftError):
+    """A placement cannot be made."""
+
+
+class AllocationError(WeftError):
+    """A memory plan cannot be made, or is wrong."""
+
+
+class OutOfMemoryError(WeftError):
+    """A plan needs more bytes than the device has."""
+
+
+class FormatError(WeftError):
+    """A file is not what it claims to be."""
+
+
+class ProgramError(WeftError):
+    """A Program breaks its own rules, or was given a wrong input."""
+
+
+class DeviceError(WeftError):
+    """A device failed while running."""
+
+
+class TokenizerError(WeftError):
+    """A vocabulary or a text cannot be tokenized."""
+
+
+class ContextError(WeftError):
+    """An inference context cannot serve a call."""
