@@ -12,7 +12,7 @@
       TokenizerError      a vocabulary or text that cannot be tokenized
       ContextError        a call that an inference context cannot serve
 
-A message names the thing (tensor, file, argument), says what is wrong with it, and what would fix it.
+A message names the thing (tensor, file, argument), says what is wrong and what would fix it.
 """
 
 __all__ = [

@@ -1,0 +1,180 @@
+"""The protocol that a device fulfils: buffer types, memory, backends, executables.
+
+A backend module is found by entry point (group `weft.backends`) and offers `devices()`, see
+`registry.py`. Optional methods say so and give their default; subclass `BackendBase` to get them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weft.errors import DeviceError
+from weft.graph.tensor import Tensor
+
+__all__ = [
+    "YES",
+    "Backend",
+    "BackendBase",
+    "BufferType",
+    "DeviceKind",
+    "Executable",
+    "HostMemory",
+    "Memory",
+    "Support",
+]
+
+DeviceKind = Literal["CPU", "GPU", "IGPU", "ACCEL"]
+
+
+@dataclass(frozen=True, slots=True)
+class Support:
+    """Whether a device takes a node; a refusal is a sentence."""
+
+    ok: bool
+    why: str = ""
+
+    def __bool__(self) -> bool:
+        return self.ok
+
+
+YES = Support(True)
+
+
+class Memory(Protocol):
+    """A block of device memory, made by a buffer type."""
+
+    @property
+    def nbytes(self) -> int:
+        """Size in bytes."""
+
+    def write(self, offset: int, data: NDArray[np.uint8]) -> None:
+        """Copies bytes from the host to `offset`; raises DeviceError outside the block."""
+
+    def read(self, offset: int, nbytes: int) -> NDArray[np.uint8]:
+        """A copy of `nbytes` bytes from `offset` on; raises DeviceError outside the block."""
+
+    def host(self) -> NDArray[np.uint8] | None:
+        """The bytes themselves where the host can address them, else None."""
+
+
+class BufferType(Protocol):
+    """A kind of memory. Compared by identity."""
+
+    name: str
+    device: str
+    alignment: int
+    """Bytes, a power of two; every tensor starts at a multiple."""
+    max_size: int | None
+    """Largest single block in bytes; None: no limit."""
+    is_host: bool
+    """Whether kernels of the CPU can address it."""
+
+    def alloc_size(self, tensor: Tensor) -> int:
+        """Bytes that `tensor` needs in this memory, at its symbols' maxima."""
+
+    def allocate(self, nbytes: int) -> Memory:
+        """A new zeroed block; raises OutOfMemoryError with the size when there is no room."""
+
+
+class Executable(Protocol):
+    """A lowered split, ready to run again and again."""
+
+    def run(self, values: Mapping[str, int]) -> None:
+        """Runs with these symbol values; blocks until done (queues come with real devices).
+
+        Raises DeviceError naming the node on failure, KeyboardInterrupt when interrupted."""
+
+
+class Backend(Protocol):
+    """A device as the planner and the executor see it. Highest priority first in a device list."""
+
+    name: str
+    """As in `--devices`, e.g. `cpu` or `opencl:0`."""
+    kind: DeviceKind
+    buffer_type: BufferType
+    """Where the tensors that this backend computes live."""
+
+    def supports_op(self, node: Tensor) -> Support:
+        """Whether the backend can run `node`; reads metadata only."""
+
+    def supports_buffer_type(self, buffer_type: BufferType) -> bool:
+        """Whether kernels can read sources in `buffer_type` without a copy."""
+
+    def offload_op(self, node: Tensor) -> bool:
+        """(optional; default False) whether to run `node` here although its weights are on the
+        host, e.g. because the batch is big."""
+
+    def optimize(self, nodes: Sequence[Tensor]) -> Sequence[Tensor]:
+        """(optional; default: unchanged) the nodes of one split rewritten for this device: fused,
+        reordered, or with steps of its own in between. Runs after placement, before memory is
+        planned. New nodes are fresh tensors; outputs of the graph must stay the same objects."""
+
+    def work_bytes(self, node: Tensor) -> int:
+        """(optional; default 0) scratch bytes that `node` needs at its maxima, all threads."""
+
+    def lower(self, program: Any, split: int, memories: Sequence[Memory]) -> Executable:
+        """An executable for split number `split` of a `weft.program.Program`, whose buffer `i` is
+        `memories[i]`."""
+
+
+class BackendBase:
+    """Defaults of the optional methods."""
+
+    def offload_op(self, node: Tensor) -> bool:
+        """No offload."""
+        return False
+
+    def optimize(self, nodes: Sequence[Tensor]) -> Sequence[Tensor]:
+        """The nodes as they are."""
+        return nodes
+
+    def work_bytes(self, node: Tensor) -> int:
+        """No scratch."""
+        return 0
+
+
+class HostMemory:
+    """Memory in this process: an array of bytes, aligned, or a view of memory that exists."""
+
+    __slots__ = ("_bytes",)
+
+    def __init__(self, data: NDArray[Any]) -> None:
+        """Wraps a C-contiguous array of any type; the array is kept alive and never copied."""
+        self._bytes = data.reshape(-1).view(np.uint8)
+
+    @staticmethod
+    def zeros(nbytes: int, alignment: int = 64) -> HostMemory:
+        """A zeroed block whose address is a multiple of `alignment`."""
+        raw = np.zeros(nbytes + alignment, np.uint8)
+        start = -raw.ctypes.data % alignment
+        return HostMemory(raw[start : start + nbytes])
+
+    @property
+    def nbytes(self) -> int:
+        """Size in bytes."""
+        return self._bytes.nbytes
+
+    def _check(self, offset: int, nbytes: int) -> None:
+        if offset < 0 or offset + nbytes > self.nbytes:
+            raise DeviceError(
+                f"access to bytes {offset}..{offset + nbytes} of a block of {self.nbytes} bytes"
+            )
+
+    def write(self, offset: int, data: NDArray[np.uint8]) -> None:
+        """Copies bytes in."""
+        self._check(offset, data.nbytes)
+        self._bytes[offset : offset + data.nbytes] = data
+
+    def read(self, offset: int, nbytes: int) -> NDArray[np.uint8]:
+        """Copies bytes out."""
+        self._check(offset, nbytes)
+        return self._bytes[offset : offset + nbytes].copy()
+
+    def host(self) -> NDArray[np.uint8]:
+        """The bytes themselves."""
+        return self._bytes

@@ -1,0 +1,103 @@
+"""`Graph`: the nodes to compute, in order, and the leaves they start from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from weft.errors import GraphError
+from weft.graph.op import NONE
+from weft.graph.size import Sym, symbols
+from weft.graph.tensor import Tensor
+
+__all__ = ["Graph"]
+
+
+class Graph:
+    """Nodes and leaves in the order that ggml's build_forward_expand gives them.
+
+    `Graph(*outputs)` expands each output in turn; tensors that no output reaches are ignored."""
+
+    def __init__(self, *outputs: Tensor) -> None:
+        self.nodes: list[Tensor] = []
+        self.leaves: list[Tensor] = []
+        self._seen: set[Tensor] = set()
+        self.expand(*outputs)
+
+    def expand(self, *outputs: Tensor) -> Graph:
+        """Adds everything that `outputs` need, depth first, sources left to right; returns self.
+
+        A tensor without an op is a leaf, unless it has the `param` flag. Unnamed tensors are named
+        `leaf_N` / `node_N` by their position. An iterative walk, so depth is not limited."""
+        for output in outputs:
+            if output in self._seen:
+                continue
+            self._seen.add(output)
+            stack: list[tuple[Tensor, int]] = [(output, 0)]
+            while stack:
+                tensor, next_src = stack.pop()
+                for i in range(next_src, len(tensor.src)):
+                    src = tensor.src[i]
+                    # marked before descending: a tensor may be its own source
+                    if src is not None and src not in self._seen:
+                        self._seen.add(src)
+                        stack.append((tensor, i + 1))
+                        stack.append((src, 0))
+                        break
+                else:
+                    self._append(tensor)
+        return self
+
+    def _append(self, tensor: Tensor) -> None:
+        if tensor.op is NONE and "param" not in tensor.flags:
+            if not tensor.name:
+                tensor.name = f"leaf_{len(self.leaves)}"
+            self.leaves.append(tensor)
+        else:
+            if not tensor.name:
+                tensor.name = f"node_{len(self.nodes)}"
+            self.nodes.append(tensor)
+
+    @property
+    def tensors(self) -> Iterable[Tensor]:
+        """Leaves, then nodes."""
+        yield from self.leaves
+        yield from self.nodes
+
+    @property
+    def inputs(self) -> dict[str, Tensor]:
+        """Leaves that the user supplies, by name; raises GraphError on a name used twice."""
+        return _by_name((t for t in self.leaves if t.is_input), "input")
+
+    @property
+    def outputs(self) -> dict[str, Tensor]:
+        """Tensors that the user reads, by name; raises GraphError on a name used twice."""
+        return _by_name((t for t in self.tensors if t.is_output), "output")
+
+    @property
+    def symbols(self) -> dict[str, Sym]:
+        """Every symbol of the graph, by name; raises GraphError where two share a name."""
+        found: dict[str, Sym] = {}
+        for t in self.tensors:
+            for size in (*t.ne, *t.nb, t.view_offs):
+                for sym in symbols(size):
+                    if found.setdefault(sym.name, sym) != sym:
+                        raise GraphError(
+                            f"symbol {sym.name} is declared twice with different bounds "
+                            f"(tensor {t.name}): {sym} and {found[sym.name]}"
+                        )
+        return found
+
+    def __contains__(self, tensor: Tensor) -> bool:
+        return tensor in self._seen
+
+    def __repr__(self) -> str:
+        return f"<Graph: {len(self.nodes)} nodes, {len(self.leaves)} leaves>"
+
+
+def _by_name(tensors: Iterable[Tensor], what: str) -> dict[str, Tensor]:
+    found: dict[str, Tensor] = {}
+    for t in tensors:
+        if t.name in found and found[t.name] is not t:
+            raise GraphError(f"two graph {what}s are called {t.name!r}; give each its own name")
+        found[t.name] = t
+    return found

@@ -1,0 +1,140 @@
+"""The one place where nodes come into being, and the checks that every constructor shares."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from weft.dtype import DType, find_dtype
+from weft.errors import GraphError
+from weft.graph.op import Op, find_op
+from weft.graph.params import Params
+from weft.graph.size import Size, Sym
+from weft.graph.tensor import Buffer, Ne, Tensor, shape_text
+
+__all__ = ["can_repeat", "constant", "describe", "fail", "input", "leaf", "make_node", "require"]
+
+
+def make_node(
+    op: str | Op,
+    dtype: DType,
+    ne: Sequence[Size],
+    *src: Tensor | None,
+    params: Params | None = None,
+    nb: Sequence[Size] | None = None,
+    view_of: Tensor | None = None,
+    view_offs: Size = 0,
+    name: str = "",
+) -> Tensor:
+    """A node. `view_of` makes it share memory: with the base of `view_of`, offsets added up.
+
+    Only constructors call this; they have checked shapes and types. What is checked here is the op
+    table's row: number of sources and the parameter record."""
+    row = find_op(op) if isinstance(op, str) else op
+    present = sum(s is not None for s in src)
+    if not row.min_src <= present <= len(src) <= row.max_src:
+        raise GraphError(f"{row} takes {row.min_src}..{row.max_src} sources, got {present}")
+    if (row.params or type(None)) is not type(params):
+        raise GraphError(f"{row} takes parameters {row.params}, got {type(params).__name__}")
+    base, offset = view_of, view_offs
+    if base is not None and base.view_src is not None:
+        offset = offset + base.view_offs
+        base = base.view_src
+    return Tensor(
+        dtype,
+        four(ne),
+        nb=None if nb is None else four(nb),
+        name=name,
+        op=row,
+        params=params,
+        src=src,
+        view_src=base,
+        view_offs=offset,
+    )
+
+
+def four(sizes: Sequence[Size]) -> Ne:
+    """Sizes padded with ones to four; raises GraphError on more, or on a negative one."""
+    if len(sizes) > 4:
+        raise GraphError(f"a tensor has at most 4 dimensions, got {list(sizes)}")
+    for n in sizes:
+        if isinstance(n, int) and n < 0:
+            raise GraphError(f"a size cannot be negative: {list(sizes)}")
+    padded = list(sizes) + [1] * (4 - len(sizes))
+    return (padded[0], padded[1], padded[2], padded[3])
+
+
+def leaf(
+    dtype: DType | str,
+    ne: Sequence[Size],
+    name: str = "",
+    flags: frozenset[str] = frozenset(),
+    buffer: Buffer | None = None,
+) -> Tensor:
+    """A tensor without an op; `ne` innermost first. Raises GraphError on partial blocks."""
+    dt = find_dtype(dtype)
+    if ne and isinstance(ne[0], int):
+        dt.row_bytes(ne[0])
+    return Tensor(dt, four(ne), name=name, flags=flags, buffer=buffer)
+
+
+def input(name: str, shape: Sequence[Size | Sym], dtype: DType | str = "f32") -> Tensor:
+    """A tensor that the caller of `Session.run` supplies under `name`.
+
+    `shape` is in PyTorch order (outermost first); an entry may be a `Sym`."""
+    if not name:
+        raise GraphError("an input needs a name")
+    sizes = [s.size if isinstance(s, Sym) else s for s in shape]
+    return leaf(dtype, sizes[::-1] or [1], name, frozenset({"input"}))
+
+
+def constant(data: Any, name: str = "", dtype: DType | str | None = None) -> Tensor:
+    """A weight: a NumPy array that lives as long as the tensor and is used in place.
+
+    Without `dtype` the array's own type and shape count. With a block type (or bf16), `data` is the
+    raw uint8 (uint16) storage, its last axis whole rows of blocks."""
+    import numpy as np
+
+    array = np.ascontiguousarray(data)
+    if dtype is None:
+        dt = find_dtype(array.dtype.name)
+        ne: list[Size] = list(array.shape[::-1])
+    else:
+        dt = find_dtype(dtype)
+        ne = list(array.shape[::-1])
+        if array.dtype != dt.storage:
+            raise GraphError(
+                f"constant {name!r}: {dt.name} is stored as {dt.storage}, got {array.dtype}; "
+                "encode it first (weft.quants.encode)"
+            )
+        if dt.is_quantized and ne:
+            row = array.shape[-1]
+            if row % dt.bytes:
+                raise GraphError(
+                    f"constant {name!r}: rows of {row} bytes are not whole {dt.bytes}-byte blocks"
+                )
+            ne[0] = row // dt.bytes * dt.block
+    return leaf(dt, ne or [1], name, buffer=Buffer("weights", data=array))
+
+
+def describe(t: Tensor) -> str:
+    """`name f32[4, 2]` for messages."""
+    return f"{t.name or t.op.name.lower()} {t.dtype.name}{shape_text(t)}"
+
+
+def fail(op: str, why: str, *tensors: Tensor) -> GraphError:
+    """A GraphError that names the op, the rule and every tensor with type and shape."""
+    return GraphError(f"{op}: {why} ({', '.join(describe(t) for t in tensors)})")
+
+
+def require(ok: bool, op: str, why: str, *tensors: Tensor) -> None:
+    """Raises `fail(...)` unless `ok`."""
+    if not ok:
+        raise fail(op, why, *tensors)
+
+
+def can_repeat(small: Tensor, big: Tensor) -> bool:
+    """Whether `small` tiles `big` exactly in every dimension (ggml's broadcasting)."""
+    return all(
+        (n == m) or n == 1 or (n != 0 and m % n == 0) for n, m in zip(small.ne, big.ne, strict=True)
+    )

@@ -1,0 +1,264 @@
+"""Sizes that may be symbolic: integers, or expressions over named symbols with declared bounds.
+
+A `Size` is an `int` or an `Expr`. An `Expr` is a polynomial with integer coefficients over atoms;
+an atom is a `Sym` or a floor division / modulo / minimum / maximum that does not simplify.
+Expressions are canonical, so equal sizes compare equal. Planning uses `upper(size)`; execution uses
+`evaluate(size, values)`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from weft.errors import GraphError
+
+__all__ = ["Compound", "Expr", "Size", "Sym", "ceil_div", "evaluate", "lower", "symbols", "upper"]
+
+
+@dataclass(frozen=True, slots=True)
+class Sym:
+    """A named size with inclusive bounds, e.g. `Sym("n_tokens", 1, 512)`."""
+
+    name: str
+    min: int
+    max: int
+
+    def __post_init__(self) -> None:
+        if not self.name.isidentifier():
+            raise GraphError(f"symbol name {self.name!r} is not an identifier")
+        if not 0 <= self.min <= self.max:
+            raise GraphError(
+                f"symbol {self.name} has bounds {self.min}..{self.max}; need 0 <= min <= max"
+            )
+
+    @property
+    def size(self) -> Expr:
+        """This symbol as a size expression."""
+        return Expr({(self,): 1})
+
+
+@dataclass(frozen=True, slots=True)
+class Compound:
+    """An operation that stays symbolic: `kind` is `div` (floor), `mod`, `min` or `max`."""
+
+    kind: str
+    left: Expr
+    right: Expr
+
+
+Atom: TypeAlias = Sym | Compound
+Size: TypeAlias = "int | Expr"
+
+
+def _key(atom: Atom) -> str:
+    return atom.name if isinstance(atom, Sym) else f"{atom.kind}({atom.left!r},{atom.right!r})"
+
+
+class Expr:
+    """A canonical polynomial over atoms; immutable and hashable."""
+
+    __slots__ = ("_hash", "terms")
+
+    terms: dict[tuple[Atom, ...], int]
+    """Product of atoms (sorted; the empty product is the constant) -> coefficient, never 0."""
+
+    def __init__(self, terms: Mapping[tuple[Atom, ...], int]) -> None:
+        self.terms = {mono: c for mono, c in terms.items() if c}
+        self._hash = hash(frozenset(self.terms.items()))
+
+    @staticmethod
+    def of(value: Size) -> Expr:
+        """An expression of `value`, constants included."""
+        return value if isinstance(value, Expr) else Expr({(): int(value)})
+
+    @staticmethod
+    def reduce(expr: Expr) -> Size:
+        """`expr` as an int when it is constant."""
+        if not expr.terms:
+            return 0
+        if len(expr.terms) == 1 and () in expr.terms:
+            return expr.terms[()]
+        return expr
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, int):
+            return Expr.reduce(self) == other if not isinstance(Expr.reduce(self), Expr) else False
+        return isinstance(other, Expr) and self.terms == other.terms
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __add__(self, other: Size) -> Size:
+        terms = dict(self.terms)
+        for mono, c in Expr.of(other).terms.items():
+            terms[mono] = terms.get(mono, 0) + c
+        return Expr.reduce(Expr(terms))
+
+    __radd__ = __add__
+
+    def __neg__(self) -> Size:
+        return Expr.reduce(Expr({mono: -c for mono, c in self.terms.items()}))
+
+    def __sub__(self, other: Size) -> Size:
+        return self + (-other)
+
+    def __rsub__(self, other: Size) -> Size:
+        return (-self) + other
+
+    def __mul__(self, other: Size) -> Size:
+        terms: dict[tuple[Atom, ...], int] = {}
+        for m1, c1 in self.terms.items():
+            for m2, c2 in Expr.of(other).terms.items():
+                mono = tuple(sorted(m1 + m2, key=_key))
+                terms[mono] = terms.get(mono, 0) + c1 * c2
+        return Expr.reduce(Expr(terms))
+
+    __rmul__ = __mul__
+
+    def __floordiv__(self, other: Size) -> Size:
+        exact = _divide(self, Expr.of(other))
+        return exact if exact is not None else _compound("div", self, other)
+
+    def __rfloordiv__(self, other: Size) -> Size:
+        return Expr.of(other) // self
+
+    def __mod__(self, other: Size) -> Size:
+        return 0 if _divide(self, Expr.of(other)) is not None else _compound("mod", self, other)
+
+    def __rmod__(self, other: Size) -> Size:
+        return Expr.of(other) % self
+
+    def __repr__(self) -> str:
+        parts = []
+        for mono, c in sorted(self.terms.items(), key=lambda kv: [_key(a) for a in kv[0]]):
+            names = "*".join(_key(a) for a in mono)
+            parts.append(str(c) if not mono else names if c == 1 else f"{c}*{names}")
+        return "+".join(parts).replace("+-", "-") or "0"
+
+
+def _compound(kind: str, left: Size, right: Size) -> Size:
+    return Expr({(Compound(kind, Expr.of(left), Expr.of(right)),): 1})
+
+
+def _divide(num: Expr, den: Expr) -> Size | None:
+    """Exact quotient when `den` is one term that divides every term of `num`, else None."""
+    if len(den.terms) != 1:
+        return 1 if num == den else None
+    ((dmono, dc),) = den.terms.items()
+    out: dict[tuple[Atom, ...], int] = {}
+    for mono, c in num.terms.items():
+        rest = list(mono)
+        for atom in dmono:
+            if atom not in rest:
+                return None
+            rest.remove(atom)
+        if c % dc:
+            return None
+        out[tuple(rest)] = c // dc
+    return Expr.reduce(Expr(out))
+
+
+def size_min(a: Size, b: Size) -> Size:
+    """The smaller of two sizes."""
+    if isinstance(a, int) and isinstance(b, int):
+        return min(a, b)
+    if upper(a) <= lower(b):
+        return a
+    return b if upper(b) <= lower(a) else _compound("min", a, b)
+
+
+def size_max(a: Size, b: Size) -> Size:
+    """The larger of two sizes."""
+    if isinstance(a, int) and isinstance(b, int):
+        return max(a, b)
+    if lower(a) >= upper(b):
+        return a
+    return b if lower(b) >= upper(a) else _compound("max", a, b)
+
+
+def ceil_div(a: Size, b: Size) -> Size:
+    """`a / b` rounded up."""
+    return (a + b - 1) // b
+
+
+def _apply(kind: str, a: int, b: int) -> int:
+    if kind in ("div", "mod") and b == 0:
+        raise GraphError(f"a size divides by zero: {a} {kind} 0")
+    if kind == "div":
+        return a // b
+    if kind == "mod":
+        return a % b
+    return min(a, b) if kind == "min" else max(a, b)
+
+
+def evaluate(size: Size, values: Mapping[str, int]) -> int:
+    """`size` with every symbol replaced; raises GraphError naming a symbol without a value."""
+    if isinstance(size, int):
+        return size
+    total = 0
+    for mono, c in size.terms.items():
+        product = c
+        for atom in mono:
+            if isinstance(atom, Sym):
+                if atom.name not in values:
+                    raise GraphError(f"no value for symbol {atom.name} (in {size!r})")
+                product *= values[atom.name]
+            else:
+                product *= _apply(
+                    atom.kind, evaluate(atom.left, values), evaluate(atom.right, values)
+                )
+        total += product
+    return total
+
+
+def _bounds(size: Size) -> tuple[int, int]:
+    if isinstance(size, int):
+        return size, size
+    lo = hi = 0
+    for mono, c in size.terms.items():
+        plo = phi = c
+        for atom in mono:
+            alo, ahi = (atom.min, atom.max) if isinstance(atom, Sym) else _compound_bounds(atom)
+            corners = (plo * alo, plo * ahi, phi * alo, phi * ahi)
+            plo, phi = min(corners), max(corners)
+        lo, hi = lo + plo, hi + phi
+    return lo, hi
+
+
+def _compound_bounds(atom: Compound) -> tuple[int, int]:
+    (llo, lhi), (rlo, rhi) = _bounds(atom.left), _bounds(atom.right)
+    if atom.kind == "min":
+        return min(llo, rlo), min(lhi, rhi)
+    if atom.kind == "max":
+        return max(llo, rlo), max(lhi, rhi)
+    rlo = max(rlo, 1)
+    if atom.kind == "mod":
+        return 0, min(rhi - 1, lhi) if llo >= 0 else rhi - 1
+    corners = (llo // rlo, llo // rhi, lhi // rlo, lhi // rhi)
+    return min(corners), max(corners)
+
+
+def upper(size: Size) -> int:
+    """An upper bound: the size planning uses. Exact for sums of products with positive terms."""
+    return _bounds(size)[1]
+
+
+def lower(size: Size) -> int:
+    """A lower bound."""
+    return _bounds(size)[0]
+
+
+def symbols(size: Size) -> set[Sym]:
+    """The symbols that `size` depends on."""
+    if isinstance(size, int):
+        return set()
+    found: set[Sym] = set()
+    for mono in size.terms:
+        for atom in mono:
+            if isinstance(atom, Sym):
+                found.add(atom)
+            else:
+                found |= symbols(atom.left) | symbols(atom.right)
+    return found

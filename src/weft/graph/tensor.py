@@ -1,0 +1,176 @@
+"""`Tensor`: what a value is (type, sizes, strides) and how it is made (op, sources). No data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from weft.dtype import DType
+from weft.graph.op import NONE, Op
+from weft.graph.params import Params
+from weft.graph.size import Size, upper
+
+__all__ = ["Buffer", "Ne", "Tensor", "Usage", "contiguous_nb", "shape_text"]
+
+Ne = tuple[Size, Size, Size, Size]
+"""Sizes or byte strides, innermost first, four of them."""
+
+Usage = Literal["weights", "compute", "any"]
+
+
+@dataclass(slots=True, eq=False)
+class Buffer:
+    """Memory that a leaf lives in before a graph is planned.
+
+    `type` is the buffer type (see `weft.backends.base.BufferType`); None means plain host memory
+    that the planner may place with the last device. `data` is the memory itself: a NumPy array for
+    host memory (raw bytes or the element type), else the device's memory object; None in planning
+    tests. `offset` is the byte offset of the tensor in it."""
+
+    usage: Usage
+    type: Any = None
+    data: Any = None
+    offset: int = 0
+
+
+class Tensor:
+    """A node (a tensor with an op) or a leaf (a tensor without). Identity is the object.
+
+    Made by the constructors of `weft.graph`; nothing else should build nodes. `ne` are sizes and
+    `nb` byte strides, innermost first; for block types nb[0] is the bytes of one block. `view_src`
+    is the base tensor whose memory this one shares (never itself a view), `view_offs` the byte
+    offset in it."""
+
+    __slots__ = (
+        "buffer",
+        "dtype",
+        "flags",
+        "name",
+        "nb",
+        "ne",
+        "op",
+        "params",
+        "src",
+        "view_offs",
+        "view_src",
+    )
+
+    def __init__(
+        self,
+        dtype: DType,
+        ne: Ne,
+        *,
+        nb: Ne | None = None,
+        name: str = "",
+        op: Op = NONE,
+        params: Params | None = None,
+        src: tuple[Tensor | None, ...] = (),
+        view_src: Tensor | None = None,
+        view_offs: Size = 0,
+        flags: frozenset[str] = frozenset(),
+        buffer: Buffer | None = None,
+    ) -> None:
+        self.name = name
+        self.dtype = dtype
+        self.ne = ne
+        self.nb = contiguous_nb(dtype, ne) if nb is None else nb
+        self.op = op
+        self.params = params
+        self.src = src
+        self.view_src = view_src
+        self.view_offs = view_offs
+        self.flags = flags
+        self.buffer = buffer
+
+    @property
+    def shape(self) -> tuple[Size, ...]:
+        """Sizes in PyTorch order (outermost first), without leading ones."""
+        n = self.n_dims
+        return tuple(reversed(self.ne[:n]))
+
+    @property
+    def n_dims(self) -> int:
+        """Dimensions without trailing ones (at least 1)."""
+        return max((d + 1 for d in range(4) if self.ne[d] != 1), default=1)
+
+    @property
+    def n_elements(self) -> Size:
+        """Product of the sizes."""
+        return self.ne[0] * self.ne[1] * self.ne[2] * self.ne[3]
+
+    @property
+    def n_rows(self) -> Size:
+        """Product of the sizes but the innermost."""
+        return self.ne[1] * self.ne[2] * self.ne[3]
+
+    @property
+    def nbytes(self) -> Size:
+        """Bytes from the first to the last element, strides included (ggml_nbytes)."""
+        if any(isinstance(n, int) and n <= 0 for n in self.ne):
+            return 0
+        if self.dtype.block == 1:
+            total: Size = self.dtype.bytes
+            for n, b in zip(self.ne, self.nb, strict=True):
+                total = total + (n - 1) * b
+            return total
+        total = self.ne[0] * self.nb[0] // self.dtype.block
+        for n, b in zip(self.ne[1:], self.nb[1:], strict=True):
+            total = total + (n - 1) * b
+        return total
+
+    @property
+    def max_bytes(self) -> int:
+        """`nbytes` at the declared maxima of its symbols."""
+        return upper(self.nbytes)
+
+    @property
+    def is_view(self) -> bool:
+        """Whether this tensor shares another tensor's memory."""
+        return self.view_src is not None
+
+    @property
+    def is_contiguous(self) -> bool:
+        """Whether the strides are those of a freshly made tensor."""
+        expected = contiguous_nb(self.dtype, self.ne)
+        return self.nb[0] == expected[0] and all(
+            self.nb[d] == expected[d] for d in range(1, 4) if self.ne[d] != 1
+        )
+
+    @property
+    def is_input(self) -> bool:
+        """Whether the user supplies this tensor at run time."""
+        return "input" in self.flags
+
+    @property
+    def is_output(self) -> bool:
+        """Whether the user reads this tensor; its memory is never reused."""
+        return "output" in self.flags
+
+    def named(self, name: str) -> Tensor:
+        """Sets the name; returns the tensor, so that a build reads as one expression."""
+        self.name = name
+        return self
+
+    def as_output(self, name: str | None = None) -> Tensor:
+        """Marks the tensor as an output that stays readable after a run; returns it."""
+        self.flags = self.flags | {"output"}
+        if name is not None:
+            self.name = name
+        return self
+
+    def __repr__(self) -> str:
+        name = self.name or "?"
+        return f"<{name}: {self.dtype.name}{shape_text(self)} {self.op.name}>"
+
+
+def contiguous_nb(dtype: DType, ne: Ne) -> Ne:
+    """Byte strides of a tensor without gaps."""
+    nb0: Size = dtype.bytes
+    nb1 = nb0 * (ne[0] // dtype.block)
+    nb2 = nb1 * ne[1]
+    return (nb0, nb1, nb2, nb2 * ne[2])
+
+
+def shape_text(t: Tensor) -> str:
+    """`[ne0, ne1, ...]` as messages print it, innermost first."""
+    return "[" + ", ".join(str(n) for n in t.ne[: t.n_dims]) + "]"

@@ -1,0 +1,89 @@
+"""`Program`: what to run, as data. The result of compilation, the input of every executor.
+
+A program names its memory (buffers), its values (tensors: type, sizes, strides, place in a buffer),
+and its work (splits, one device each, of steps grouped in stages). Sizes, strides and offsets may be
+expressions over the program's symbols; memory is planned at their maxima.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from weft.dtype import DType
+from weft.graph.op import Op
+from weft.graph.size import Size, Sym
+from weft.graph.tensor import Ne
+
+__all__ = ["BufferSpec", "CopySpec", "Program", "SplitSpec", "StepSpec", "TensorSpec"]
+
+
+@dataclass(frozen=True, slots=True)
+class BufferSpec:
+    """One block of memory.
+
+    `arena`: allocated by the session. `bound`: exists already (weights, a KV cache); `data` is what
+    `weft.graph.tensor.Buffer.data` held: a NumPy array (host memory) or a Memory."""
+
+    kind: Literal["arena", "bound"]
+    buffer_type: Any
+    size: int
+    usage: Literal["weights", "compute", "any"]
+    data: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """A value: `ne` sizes and `nb` byte strides innermost first; `offset` bytes into the buffer."""
+
+    name: str
+    dtype: DType
+    ne: Ne
+    nb: Ne
+    buffer: int
+    offset: Size
+
+
+@dataclass(frozen=True, slots=True)
+class StepSpec:
+    """One op: `dst` and `src` index the program's tensors (-1: an absent optional source);
+    `params` are the packed slots of the op's parameter record."""
+
+    op: Op
+    dst: int
+    src: tuple[int, ...]
+    params: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CopySpec:
+    """Before a split runs, tensor `src` is copied to tensor `dst` (same type and sizes)."""
+
+    src: int
+    dst: int
+
+
+@dataclass(frozen=True, slots=True)
+class SplitSpec:
+    """Steps that run on one device; `stages` are half-open ranges of `steps` that cover them in
+    order, and steps of one stage do not depend on each other. Views have no steps."""
+
+    device: str
+    copies: tuple[CopySpec, ...]
+    steps: tuple[StepSpec, ...]
+    stages: tuple[tuple[int, int], ...]
+    work_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """Everything that a session needs. `inputs` and `outputs` map names to tensors."""
+
+    symbols: dict[str, Sym]
+    buffers: tuple[BufferSpec, ...]
+    tensors: tuple[TensorSpec, ...]
+    splits: tuple[SplitSpec, ...]
+    inputs: dict[str, int]
+    outputs: dict[str, int]
+    devices: tuple[Any, ...] = field(default=())
+    """The backends, in the order of the device list (`SplitSpec.device` is a name of these)."""
