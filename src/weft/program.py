@@ -1,8 +1,8 @@
 """`Program`: what to run, as data. The result of compilation, the input of every executor.
 
-A program names its memory (buffers), its values (tensors: type, sizes, strides, place in a buffer),
-and its work (splits, one device each, of steps grouped in stages). Sizes, strides and offsets may be
-expressions over the program's symbols; memory is planned at their maxima.
+A program names its memory (buffers), its values (tensors: type, sizes, strides, place in a buffer)
+and its work (splits, one device each, of steps grouped in stages). Sizes, strides and offsets may
+be expressions over the program's symbols; memory is planned at their maxima.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from weft.dtype import DType
 from weft.graph.op import Op
+from weft.graph.params import Params
 from weft.graph.size import Size, Sym
 from weft.graph.tensor import Ne
 
@@ -46,13 +47,12 @@ class TensorSpec:
 
 @dataclass(frozen=True, slots=True)
 class StepSpec:
-    """One op: `dst` and `src` index the program's tensors (-1: an absent optional source);
-    `params` are the packed slots of the op's parameter record."""
+    """One op: `dst` and `src` index the program's tensors (-1: an absent optional source)."""
 
     op: Op
     dst: int
     src: tuple[int, ...]
-    params: tuple[float, ...]
+    params: Params | None
 
 
 @dataclass(frozen=True, slots=True)
