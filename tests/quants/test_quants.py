@@ -127,6 +127,12 @@ def test_grid_equals_the_gguf_package(name: str) -> None:
     np.testing.assert_array_equal(quants.grid(name), table.grid.reshape(table.grid_shape))
 
 
+def test_types_without_a_grid_are_refused() -> None:
+    assert quants.grid("iq1_m").shape == quants.grid("iq1_s").shape == (2048, 8)
+    with pytest.raises(GraphError, match="q4_0 has no codebook"):
+        quants.grid("q4_0")
+
+
 @pytest.mark.parametrize("name", [n for n in BLOCK_TYPES if n not in ("q8_1", "q8_K")])
 def test_decode_equals_the_gguf_package(name: str) -> None:
     dtype = DTYPES[name]
