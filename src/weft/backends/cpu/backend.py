@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 from weft import _native
 from weft.backends.base import (
@@ -16,6 +16,7 @@ from weft.backends.base import (
     Memory,
     Support,
 )
+from weft.backends.registry import BackendInfo
 from weft.backends.cpu.native_program import describe_tensor, native_program
 from weft.dtype import DTYPES, dtype_from_id
 from weft.errors import DeviceError, OutOfMemoryError, ProgramError
@@ -25,7 +26,14 @@ from weft.graph.params import pack
 from weft.graph.tensor import Tensor
 from weft.program import Program
 
-__all__ = ["Activations", "CpuBackend", "default_threads", "host_buffer_type", "make"]
+__all__ = [
+    "Activations",
+    "CpuBackend",
+    "default_threads",
+    "describe",
+    "host_buffer_type",
+    "make",
+]
 
 Activations = Literal["native", "f32"]
 """`native`: matmuls with block-quantized weights quantize their activations, as the reference does;
@@ -232,10 +240,18 @@ class NativeExecutable:
         return list(self._executor.step_seconds)
 
 
-def make(
-    n_threads: int | None = None,
-    target: str | None = None,
-    activations: Activations = "native",
-) -> CpuBackend:
-    """What the registry calls for `cpu`."""
-    return CpuBackend(n_threads, target, activations)
+def describe() -> list[BackendInfo]:
+    """The one CPU device, with the kernel target it would use."""
+    features = " ".join(_native.cpu_features())
+    about = f"{default_threads()} threads, kernels {_native.best_target()} ({features})"
+    return [BackendInfo("cpu", True, "", about)]
+
+
+def make(suffix: str | None = None, **options: Any) -> CpuBackend:
+    """`cpu`; options are `n_threads`, `target` and `activations`."""
+    if suffix is not None:
+        raise DeviceError(f"there is one cpu device; write 'cpu', not 'cpu:{suffix}'")
+    unknown = sorted(set(options) - {"n_threads", "target", "activations"})
+    if unknown:
+        raise DeviceError(f"cpu has no option {', '.join(unknown)}; it has n_threads, target, activations")
+    return CpuBackend(**options)
