@@ -15,6 +15,7 @@ from functools import cache
 
 import numpy as np
 
+from weft.errors import GraphError
 from weft.quants._blocks import F32, U8
 
 __all__ = ["GRIDS", "PARITY_SIGNS", "Grid", "grid"]
@@ -34,8 +35,12 @@ class Grid:
 
 @cache
 def grid(name: str) -> F32:
-    """The codebook of type `name` (iq1_m shares that of iq1_s), `[n_vectors, length]`."""
-    table = GRIDS[name]
+    """The codebook of type `name` as float32 `[n_vectors, length]`; iq1_m has that of iq1_s.
+
+    Raises GraphError for a type without a codebook."""
+    table = GRIDS.get("iq1_s" if name == "iq1_m" else name)
+    if table is None:
+        raise GraphError(f"{name} has no codebook; types that have one: {', '.join(GRIDS)}")
     bits = 2 if table.length == 8 else 3
     raw = zlib.decompress(base64.b85decode(table.packed))
     codes = np.cumsum(np.frombuffer(raw, "<u2" if bits == 2 else "u1"), dtype=np.uint32)

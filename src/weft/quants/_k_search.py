@@ -64,8 +64,8 @@ def fit_scale_and_min(
         sum_l2 = ordered_sum(wl * trial)
         sum_xl = ordered_sum(wl * x)
         determinant = sum_w * sum_l2 - sum_l * sum_l
-        trial_scale: F32 = (sum_w * sum_xl - sum_x * sum_l) / determinant
-        trial_low: F32 = (sum_l2 * sum_x - sum_l * sum_xl) / determinant
+        trial_scale: F32 = np.divide(sum_w * sum_xl - sum_x * sum_l, determinant)
+        trial_low: F32 = np.divide(sum_l2 * sum_x - sum_l * sum_xl, determinant)
         positive = trial_low > 0
         trial_low = np.where(positive, np.float32(0), trial_low)
         trial_scale = np.where(positive, sum_xl / sum_l2, trial_scale)
