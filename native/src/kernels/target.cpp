@@ -8,7 +8,8 @@ namespace weft::WEFT_TARGET {
   X(unary) \
   X(glu) \
   X(norm) \
-  X(softmax)
+  X(softmax) \
+  X(rope)
 
 #define WEFT_DECLARE(family) void register_##family(KernelTable& table);
 WEFT_FAMILIES(WEFT_DECLARE)
