@@ -12,9 +12,7 @@ const KernelTable& table();
 // cache. A multiple of every block length.
 inline constexpr int64_t kPiece = 1024;
 
-static inline int64_t row_items(const Tensor& t) {
-  return (t.ne[0] + kSmallWork - 1) / kSmallWork;
-}
+static inline int64_t row_items(const Tensor& t) { return (t.ne[0] + kSmallWork - 1) / kSmallWork; }
 static inline int64_t element_items(const Call& call) {
   return n_rows(call.dst) * row_items(call.dst);
 }

@@ -55,9 +55,8 @@ void run(const Call& call, int64_t begin, int64_t end, char*) {
     case kGegluQuick:
       return go([](vf x, vf gate) { return gelu_quick(x) * gate; });
     default:
-      return go([=](vf x, vf gate) {
-        return silu(vmin(x, limit)) * vmax(vmin(gate, limit), -limit);
-      });
+      return go(
+          [=](vf x, vf gate) { return silu(vmin(x, limit)) * vmax(vmin(gate, limit), -limit); });
   }
 }
 

@@ -65,8 +65,7 @@ size_t row_scratch(const Call& call) {
 
 template <void (*kRow)(const float*, float*, int64_t, float)>
 constexpr Kernel kernel() {
-  return {
-      .check = check, .items = items, .run = run<kRow>, .grain = grain, .scratch = row_scratch};
+  return {.check = check, .items = items, .run = run<kRow>, .grain = grain, .scratch = row_scratch};
 }
 
 // ---- GROUP_NORM ---------------------------------------------------------------------------------
@@ -110,13 +109,11 @@ void run_group(const Call& call, int64_t begin, int64_t end, char*) {
     if (channels <= 0) continue;
     const auto count = static_cast<double>(channels * dst.ne[1] * dst.ne[0]);
     double total = 0;
-    for_group(call, group, false,
-              [&](const float* x, float*, int64_t n) { total += sum(x, n); });
+    for_group(call, group, false, [&](const float* x, float*, int64_t n) { total += sum(x, n); });
     const auto mean = static_cast<float>(total / count);
     double squares = 0;
-    for_group(call, group, false, [&](const float* x, float*, int64_t n) {
-      squares += sum_squares_about(x, n, mean);
-    });
+    for_group(call, group, false,
+              [&](const float* x, float*, int64_t n) { squares += sum_squares_about(x, n, mean); });
     const double deviation =
         __builtin_sqrt(squares / count + static_cast<double>(call.f(kGroupEps)));
     const vf m = splat(mean);

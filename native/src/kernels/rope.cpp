@@ -1,8 +1,8 @@
 // ROPE and ROPE_BACK: rotary position embedding in ggml's modes, with YaRN (arXiv 2309.00071).
 //
-// The angle of a pair is linear in the position: theta = position * rate(pair). Rates and angles are
-// taken in double and reduced to a quarter turn there, so that late positions stay exact; sine and
-// cosine then need only float.
+// The angle of a pair is linear in the position: theta = position * rate(pair). Rates and angles
+// are taken in double and reduced to a quarter turn there, so that late positions stay exact; sine
+// and cosine then need only float.
 #include <math.h>
 
 #include "kernels/elements.h"
@@ -196,9 +196,7 @@ vf swap_neighbours(vf x) {
 
 // `out` may be `x`, in both.
 void rotate_adjacent(const float* x, const Angles& a, int64_t pairs, float* out) {
-  const auto turn = [](vf v, vf c, vf s) {
-    return v * c + swap_neighbours(v) * s;
-  };
+  const auto turn = [](vf v, vf c, vf s) { return v * c + swap_neighbours(v) * s; };
   const int64_t n = 2 * pairs;
   int64_t i = 0;
   for (; i + kLanes <= n; i += kLanes) {

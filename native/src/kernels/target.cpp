@@ -9,7 +9,8 @@ namespace weft::WEFT_TARGET {
   X(glu) \
   X(norm) \
   X(softmax) \
-  X(rope)
+  X(rope) \
+  X(attention)
 
 #define WEFT_DECLARE(family) void register_##family(KernelTable& table);
 WEFT_FAMILIES(WEFT_DECLARE)

@@ -13,7 +13,29 @@ namespace {
 // Slots of the parameter record of UNARY, and the numbers of its functions (graph/params.py).
 enum UnarySlot { kFunction, kAlphaN, kAlphaP, kBeta, kEps, kUnarySlots };
 enum Function {
-  kAbs, kSgn, kNeg, kStep, kTanh, kElu, kRelu, kSigmoid, kGelu, kGeluQuick, kSilu, kHardswish, kHardsigmoid, kExp, kExpm1, kSoftplus, kGeluErf, kXielu, kFloor, kCeil, kRound, kTrunc, kFunctions
+  kAbs,
+  kSgn,
+  kNeg,
+  kStep,
+  kTanh,
+  kElu,
+  kRelu,
+  kSigmoid,
+  kGelu,
+  kGeluQuick,
+  kSilu,
+  kHardswish,
+  kHardsigmoid,
+  kExp,
+  kExpm1,
+  kSoftplus,
+  kGeluErf,
+  kXielu,
+  kFloor,
+  kCeil,
+  kRound,
+  kTrunc,
+  kFunctions
 };
 
 template <typename F>

@@ -143,9 +143,8 @@ static inline vf erf(vf x) {
   constexpr float c[] = {1.128379166e+00f, -3.761262714e-01f, 1.128360018e-01f, -2.685444459e-02f,
                          5.189535339e-03f, -8.020841280e-04f, 7.889119533e-05f};
   // log(erfc(t)) for t from 1 to 4, where erf reaches 1
-  constexpr float d[] = {1.884910240e-04f,  -1.129580416e+00f, -6.332162000e-01f,
-                         -1.084223021e-01f, 2.521046237e-02f,  -4.205328380e-03f,
-                         4.414810962e-04f,  -2.169829994e-05f};
+  constexpr float d[] = {1.884910240e-04f, -1.129580416e+00f, -6.332162000e-01f, -1.084223021e-01f,
+                         2.521046237e-02f, -4.205328380e-03f, 4.414810962e-04f,  -2.169829994e-05f};
   const vf small = x * polynomial(x * x, c);
   const vf t = vabs(x);
   const vf large = 1.0f - exp(polynomial(t > 4.0f ? splat(4.0f) : t, d));
@@ -211,7 +210,8 @@ static inline void narrow_to_bf16(vf x, uint16_t* p) {
   typedef uint16_t vs __attribute__((vector_size(kLanes * 2)));
   const vu bits = reinterpret_cast<vu>(x);
   const vu rounded = bits + 0x7fffu + ((bits >> 16) & 1u);
-  const vu out = reinterpret_cast<vu>(x != x ? as_int(x) | 0x400000 : reinterpret_cast<vi>(rounded));
+  const vu out =
+      reinterpret_cast<vu>(x != x ? as_int(x) | 0x400000 : reinterpret_cast<vi>(rounded));
   const vs words = __builtin_convertvector(out >> 16, vs);
   std::memcpy(p, &words, sizeof words);
 }
