@@ -10,7 +10,13 @@ namespace weft::WEFT_TARGET {
   X(norm) \
   X(softmax) \
   X(rope) \
-  X(attention)
+  X(attention) \
+  X(reduce) \
+  X(sort) \
+  X(generate) \
+  X(mask) \
+  X(pad) \
+  X(resize)
 
 #define WEFT_DECLARE(family) void register_##family(KernelTable& table);
 WEFT_FAMILIES(WEFT_DECLARE)
