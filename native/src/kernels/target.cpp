@@ -3,7 +3,19 @@
 
 namespace weft::WEFT_TARGET {
 
-#define WEFT_FAMILIES(X) X(binary)
+// clang-format off
+#define WEFT_FAMILIES(X) \
+  X(binary) \
+  X(float_types) \
+  X(legacy_types) \
+  X(k_decoders) \
+  X(k_encoders) \
+  X(iq_types) \
+  X(iq4_types) \
+  X(ternary_types) \
+  X(fp4_types) \
+  X(low_bit_types)
+// clang-format on
 
 #define WEFT_DECLARE(family) void register_##family(KernelTable& table);
 WEFT_FAMILIES(WEFT_DECLARE)
