@@ -14,7 +14,10 @@ namespace weft::WEFT_TARGET {
   X(iq4_types) \
   X(ternary_types) \
   X(fp4_types) \
-  X(low_bit_types)
+  X(low_bit_types) \
+  X(copy) \
+  X(copy_tile) \
+  X(rows_ops)
 // clang-format on
 
 #define WEFT_DECLARE(family) void register_##family(KernelTable& table);
