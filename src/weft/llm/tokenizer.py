@@ -16,7 +16,9 @@ from weft.frontends.gguf import GGUFFile
 from weft.llm.tokenizer_spm import SpmModel
 from weft.llm.vocab import TokenType, Vocab
 
-__all__ = ["MODELS", "StreamDecoder", "Tokenizer", "TokenizerModel"]
+__all__ = ["MODELS", "StopStrings", "StreamDecoder", "Tokenizer", "TokenizerModel"]
+
+_SPECIAL = frozenset((TokenType.CONTROL, TokenType.USER_DEFINED, TokenType.UNKNOWN))
 
 
 class TokenizerModel(Protocol):
@@ -55,7 +57,7 @@ class Tokenizer:
             if token and vocab.types[id_] in _SPECIAL
         )
         # Longest first: a token that contains another one wins.
-        self._special = sorted(special, key=lambda row: -len(row[0]))
+        self._special = sorted(special, key=lambda row: -len(vocab.tokens[row[1]]))
 
     @staticmethod
     def from_gguf(file: GGUFFile) -> Tokenizer:
@@ -199,6 +201,3 @@ def _overlap(text: str, stop: str) -> int:
         if stop.startswith(text[-n:]):
             return n
     return 0
-
-
-_SPECIAL = frozenset((TokenType.CONTROL, TokenType.USER_DEFINED, TokenType.UNKNOWN))
