@@ -128,10 +128,8 @@ class Tokenizer:
 
     def decode_bytes(self, ids: Iterable[int], *, special: bool = False) -> bytes:
         """The bytes that `ids` stand for, without the space that encoding puts in front."""
-        pieces = [self.piece(id_, special=special) for id_ in ids]
-        if self._space_prefix and pieces and pieces[0].startswith(b" "):
-            pieces[0] = pieces[0][1:]
-        return b"".join(pieces)
+        data = b"".join([self.piece(id_, special=special) for id_ in ids])
+        return data[1:] if self._space_prefix and data.startswith(b" ") else data
 
     def decode(self, ids: Iterable[int], *, special: bool = False) -> str:
         """The text of `ids`; bytes that are not UTF-8 become U+FFFD. `special`: with the texts of
