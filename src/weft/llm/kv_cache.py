@@ -25,6 +25,7 @@ CACHE_TYPES = ("f16", "f32")
 
 _FREE = -1
 _END = np.iinfo(np.int32).max
+_MINUS_INF = np.float16(-np.inf).view(np.uint16)
 
 
 class KVCache:
@@ -51,6 +52,8 @@ class KVCache:
         """Position of each cell; -1: free."""
         self.members: NDArray[np.bool_] = np.zeros((n_seq_max, size), np.bool_)
         """members[s, c]: whether sequence s has cell c."""
+        self._low = 0  # no free cell is below this one
+        self._top = 0  # no used cell is from here on
         layers = range(config.n_layer)
         self.k = [_leaf(f"cache_k_{il}", self.type_k, config.n_embd_k(il), size) for il in layers]
         """Per layer, a leaf of sizes [n_embd_k, size]: a row a cell."""
@@ -70,12 +73,13 @@ class KVCache:
     @property
     def n_seen(self) -> int:
         """One more than the highest used cell: attention looks at the cells below it."""
-        used = np.flatnonzero(self.pos != _FREE)
-        return int(used[-1]) + 1 if len(used) else 0
+        return self._top
 
     def find_free(self, n: int) -> NDArray[np.int64]:
         """The `n` lowest free cells; raises ContextError with both numbers when there are fewer."""
-        free = np.flatnonzero(self.pos == _FREE)
+        if n == 1 and self._low < self.size and self.pos[self._low] == _FREE:
+            return np.array([self._low], np.int64)
+        free = self._low + np.flatnonzero(self.pos[self._low :] == _FREE)
         if len(free) < n:
             raise ContextError(
                 f"{n} tokens do not fit into the context: {len(free)} of its {self.size} cells are "
@@ -86,19 +90,24 @@ class KVCache:
     def occupy(
         self, cells: NDArray[np.int64], positions: NDArray[np.int32], seq: NDArray[np.bool_]
     ) -> None:
-        """Marks free cells as used. `seq` [n_seq_max, n] (or [n_seq_max, 1]): their sequences."""
+        """Marks cells from `find_free` as used. `seq` [n_seq_max, n]: who has them."""
         self.pos[cells] = positions
         self.members[:, cells] = seq
+        last = int(cells[-1]) + 1
+        self._low = last  # they were the lowest free ones
+        self._top = max(self._top, last)
 
     def release(self, cells: NDArray[np.int64]) -> None:
         """Frees cells."""
         self.pos[cells] = _FREE
         self.members[:, cells] = False
+        self._find_bounds()
 
     def clear(self) -> None:
         """Frees every cell."""
         self.pos[:] = _FREE
         self.members[:] = False
+        self._low = self._top = 0
 
     def seq_rm(self, seq: int, p0: int = -1, p1: int = -1) -> None:
         """Takes sequence `seq` out of the cells in the range; cells without a sequence are free."""
@@ -147,7 +156,7 @@ class KVCache:
 
     def fill_mask(
         self,
-        out: NDArray[np.floating],
+        out: NDArray[np.float16],
         positions: NDArray[np.int32],
         seqs: NDArray[np.int32],
         window: int = 0,
@@ -156,20 +165,12 @@ class KVCache:
 
         `out` [n_tokens, n_kv]; `positions` and `seqs` (first sequence) [n_tokens]. With `window` a
         token sees only the last `window` positions, its own included."""
-        n_kv = out.shape[1]
-        pos = self.pos[:n_kv]
-        if len(positions) == 1:  # the token-generation step: no [n_tokens, n_kv] temporaries
-            p = positions[0]
-            seen = self.members[seqs[0], :n_kv] & (pos <= p)
-            if window:
-                seen &= pos > p - window
-        else:
-            p_col = positions[:, None]
-            seen = self.members[seqs, :n_kv] & (pos[None, :] <= p_col)
-            if window:
-                seen &= pos[None, :] > p_col - window
-        out[...] = -np.inf
-        out[seen if out.ndim == seen.ndim else seen[None]] = 0.0
+        pos, p = self.pos[: out.shape[1]], positions[:, None]
+        # A free cell has no members, so its position of -1 does not matter.
+        seen = (pos <= p) & self.members[seqs, : out.shape[1]]
+        if window:
+            seen &= pos > p - window
+        np.multiply(~seen, _MINUS_INF, out=out.view(np.uint16))
 
     def _in_range(self, p0: int, p1: int) -> NDArray[np.bool_]:
         low, high = max(p0, 0), p1 if p1 >= 0 else _END
@@ -184,6 +185,13 @@ class KVCache:
 
     def _free_orphans(self) -> None:
         self.pos[~self.members.any(axis=0)] = _FREE
+        self._find_bounds()
+
+    def _find_bounds(self) -> None:
+        used = self.pos != _FREE
+        at = np.flatnonzero(used)
+        self._top = int(at[-1]) + 1 if len(at) else 0
+        self._low = int(used.argmin()) if not used.all() else self.size
 
 
 def cache_bytes(
