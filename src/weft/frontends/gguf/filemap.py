@@ -14,10 +14,15 @@ from numpy.typing import NDArray
 from weft.errors import FormatError
 from weft.frontends.gguf.format import MAX_NAME
 
-__all__ = ["Cursor", "FileMap"]
+__all__ = ["Cursor", "FileMap", "quoted"]
 
 _U32 = struct.Struct("<I")
 _U64 = struct.Struct("<Q")
+
+
+def quoted(name: str) -> str:
+    """`name` for a message: quoted, escaped, and cut, since a damaged length makes long names."""
+    return repr(name) if len(name) <= 100 else f"{name[:100]!r}..."
 
 
 class FileMap:

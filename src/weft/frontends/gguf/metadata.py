@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.errors import FormatError
-from weft.frontends.gguf.filemap import Cursor, FileMap
+from weft.frontends.gguf.filemap import Cursor, FileMap, quoted
 from weft.frontends.gguf.format import MAX_DEPTH, SCALARS, RawValue, ValueType
 
 __all__ = ["Metadata", "Value", "read_metadata"]
@@ -183,7 +183,7 @@ class Metadata(Mapping[str, Value]):
         if entry is None:
             if default is _REQUIRED:
                 raise self._map.error(
-                    f"the metadata key {key!r} is missing, and {wanted} is needed there; convert "
+                    f"the metadata key {quoted(key)} is missing, and {wanted} is needed there; convert "
                     "the model again with a converter that writes it"
                 )
             return default
@@ -196,7 +196,7 @@ class Metadata(Mapping[str, Value]):
 
     def _wrong_type(self, key: str, wanted: str) -> FormatError:
         return self._map.error(
-            f"the metadata key {key!r} has the type {self._entries[key].label}, and {wanted} is "
+            f"the metadata key {quoted(key)} has the type {self._entries[key].label}, and {wanted} is "
             "needed there; convert the model again with a converter that writes that"
         )
 
@@ -211,10 +211,10 @@ def read_metadata(cursor: Cursor, n: int) -> Metadata:
         key = cursor.name(f"the name of key {i}")
         if key in entries:
             raise cursor.map.error(
-                f"the metadata key {key!r} occurs twice (the second is key {i}); convert the "
+                f"the metadata key {quoted(key)} occurs twice (the second is key {i}); convert the "
                 "model again, or remove one of them"
             )
-        what = f"the value of {key!r}"
+        what = f"the value of {quoted(key)}"
         type_ = _value_type(cursor, what)
         start = cursor.at
         item, count = _skip_value(cursor, type_, what, 0)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType, TracebackType
 
-from weft.frontends.gguf.filemap import Cursor, FileMap
+from weft.frontends.gguf.filemap import Cursor, FileMap, quoted
 from weft.frontends.gguf.format import (
     DEFAULT_ALIGNMENT,
     MAGIC,
@@ -225,7 +225,7 @@ def _check_shard_tensors(parts: list[_Part]) -> None:
         for name in part.tensors:
             if name in owner:
                 raise part.map.error(
-                    f"tensor {name!r} is also in {owner[name].map.path.name}; the files are not of "
+                    f"tensor {quoted(name)} is also in {owner[name].map.path.name}; the files are not of "
                     "one model: download all shards again"
                 )
             owner[name] = part

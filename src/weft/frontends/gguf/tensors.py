@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from weft.dtype import DType, dtype_from_id
 from weft.errors import FormatError
-from weft.frontends.gguf.filemap import Cursor, FileMap
+from weft.frontends.gguf.filemap import Cursor, FileMap, quoted
 from weft.frontends.gguf.format import MAX_DIMS, REMOVED_TYPES, tensor_bytes
 
 __all__ = ["TensorInfo", "read_tensors"]
@@ -68,15 +68,15 @@ def read_tensors(cursor: Cursor, n: int, alignment: int) -> dict[str, TensorInfo
         name = cursor.name(f"the name of tensor {i}")
         if name in rows:
             raise cursor.map.error(
-                f"two tensors are called {name!r} (the second is tensor {i}); convert the model "
+                f"two tensors are called {quoted(name)} (the second is tensor {i}); convert the model "
                 "again with names that differ"
             )
         ne = _read_sizes(cursor, name)
         dtype = _read_type(cursor, name)
-        offset = cursor.u64(f"the offset of tensor {name!r}")
+        offset = cursor.u64(f"the offset of tensor {quoted(name)}")
         if offset % alignment:
             raise cursor.map.error(
-                f"tensor {name!r} has the offset {offset}, not a multiple of the alignment "
+                f"tensor {quoted(name)} has the offset {offset}, not a multiple of the alignment "
                 f"{alignment}; the file is damaged or was written wrongly: convert the model again"
             )
         rows[name] = dtype, ne, offset
@@ -88,11 +88,11 @@ def read_tensors(cursor: Cursor, n: int, alignment: int) -> dict[str, TensorInfo
         try:
             nbytes = tensor_bytes(dtype, ne)
         except FormatError as e:
-            raise map_.error(f"tensor {name!r}: {e}") from None
+            raise map_.error(f"tensor {quoted(name)}: {e}") from None
         start = data_start + offset
         if start + nbytes > map_.size:
             raise map_.error(
-                f"tensor {name!r} ({dtype.name} {list(ne)}) takes bytes {start} to "
+                f"tensor {quoted(name)} ({dtype.name} {list(ne)}) takes bytes {start} to "
                 f"{start + nbytes}, but the file ends at byte {map_.size}; the file is cut short "
                 f"or damaged: {_AGAIN}"
             )
@@ -104,34 +104,34 @@ def read_tensors(cursor: Cursor, n: int, alignment: int) -> dict[str, TensorInfo
 
 
 def _read_sizes(cursor: Cursor, name: str) -> tuple[int, ...]:
-    n_dims = cursor.u32(f"the dimension count of tensor {name!r}")
+    n_dims = cursor.u32(f"the dimension count of tensor {quoted(name)}")
     if n_dims > MAX_DIMS:
         raise cursor.map.error(
-            f"tensor {name!r} has {n_dims} dimensions, and {MAX_DIMS} is the most; the file is "
+            f"tensor {quoted(name)} has {n_dims} dimensions, and {MAX_DIMS} is the most; the file is "
             f"damaged ({_AGAIN}) or the tensor must be reshaped"
         )
-    ne = tuple(cursor.u64(f"the sizes of tensor {name!r}") for _ in range(n_dims))
+    ne = tuple(cursor.u64(f"the sizes of tensor {quoted(name)}") for _ in range(n_dims))
     # A zero size would make an empty tensor; anything from 2^63 up does not fit ggml's int64 sizes.
     if 0 in ne or max(ne, default=1) >= 1 << 63 or prod(ne) >= 1 << 63:
         raise cursor.map.error(
-            f"tensor {name!r} has the sizes {list(ne)}; each must be 1 or more and their product "
+            f"tensor {quoted(name)} has the sizes {list(ne)}; each must be 1 or more and their product "
             f"below 2^63: the file is damaged, {_AGAIN}"
         )
     return ne
 
 
 def _read_type(cursor: Cursor, name: str) -> DType:
-    id_ = cursor.u32(f"the type of tensor {name!r}")
+    id_ = cursor.u32(f"the type of tensor {quoted(name)}")
     dtype = dtype_from_id(id_)
     if dtype is not None:
         return dtype
     if id_ in REMOVED_TYPES:
         raise cursor.map.error(
-            f"tensor {name!r} has type id {id_} ({REMOVED_TYPES[id_]}), which ggml has dropped; "
+            f"tensor {quoted(name)} has type id {id_} ({REMOVED_TYPES[id_]}), which ggml has dropped; "
             "quantize the original model again"
         )
     raise cursor.map.error(
-        f"tensor {name!r} has type id {id_}, which weft does not know; quantize the model to a "
+        f"tensor {quoted(name)} has type id {id_}, which weft does not know; quantize the model to a "
         "type that it does (f16, q8_0, q4_K, ...), or update weft"
     )
 
@@ -141,7 +141,7 @@ def _check_overlaps(map_: FileMap, tensors: dict[str, TensorInfo]) -> None:
     for a, b in pairwise(by_offset):
         if b.offset < a.offset + a.nbytes:
             raise map_.error(
-                f"tensors {a.name!r} and {b.name!r} share bytes {b.offset} to "
+                f"tensors {quoted(a.name)} and {quoted(b.name)} share bytes {b.offset} to "
                 f"{min(a.offset + a.nbytes, b.offset + b.nbytes)}; the file is damaged or was "
                 "written wrongly: convert the model again"
             )
