@@ -122,7 +122,7 @@ class ModelConfig:
 
     @staticmethod
     def from_gguf(file: GGUFFile) -> ModelConfig:
-        """Reads and checks the metadata; raises FormatError naming the key and what it should be."""
+        """Reads and checks the metadata; raises FormatError naming a key that is wrong."""
         return _Reader(file).config()
 
 
@@ -136,8 +136,8 @@ class _Reader:
     def config(self) -> ModelConfig:
         if not self.file.tensors:
             raise FormatError(
-                f"{self.file.path} has no tensors: it is a vocabulary, not a model; use it with "
-                "weft.llm.tokenizer, or give the path of a model"
+                f"{self.file.path}: the file has no tensors: it is a vocabulary, not a model; give "
+                "the path of a model"
             )
         n_embd = self.count("embedding_length")
         n_layer = self.count("block_count", most=1 << 16)
@@ -145,7 +145,9 @@ class _Reader:
         heads_kv = self.per_layer("attention.head_count_kv", n_layer, heads)
         for il, (h, kv) in enumerate(zip(heads, heads_kv, strict=True)):
             if kv and h % kv:
-                raise self.bad("attention.head_count_kv", kv, f"a divisor of layer {il}'s {h} heads")
+                raise self.bad(
+                    "attention.head_count_kv", kv, f"a divisor of layer {il}'s {h} heads"
+                )
         head_dim = n_embd // max(heads[0], 1)
         key = f"{self.arch}.attention.key_length"
         if key not in self.file.metadata and heads[0] and n_embd % heads[0]:
@@ -252,7 +254,9 @@ class _Reader:
             return (self.count(key, least=0),) * n_layer
         values = self.file.get_array(full)
         if len(values) < n_layer or not np.issubdtype(values.dtype, np.integer):
-            raise self.bad(key, f"an array of {len(values)}", f"an integer for each of {n_layer} layers")
+            raise self.bad(
+                key, f"an array of {len(values)}", f"an integer for each of {n_layer} layers"
+            )
         found = tuple(int(v) for v in values[:n_layer])
         if min(found) < 0 or max(found) > 1 << 31:
             raise self.bad(key, found, f"in 0..{1 << 31}")

@@ -36,7 +36,9 @@ class Model:
         """The model in the GGUF file at `path`."""
         return Model(open_gguf(path))
 
-    def build(self, cache: KVCache, *, n_ubatch: int, n_outputs: int, flash: bool = True) -> G.Graph:
+    def build(
+        self, cache: KVCache, *, n_ubatch: int, n_outputs: int, flash: bool = True
+    ) -> G.Graph:
         """The graph of one step, for any batch up to `n_ubatch` tokens and any part of `cache`.
 
         Inputs: tokens i32 [n_tokens], positions i32 [n_tokens], cells i64 [n_tokens], mask f16

@@ -106,8 +106,9 @@ def _largest(logits: NDArray[np.float32], k: int) -> NDArray[np.intp]:
 
 def _softmax(scores: NDArray[np.float64]) -> NDArray[np.float64]:
     """Probabilities of scores whose first is the largest."""
-    e: NDArray[np.float64] = np.exp(scores - scores[0])
-    return e / e.sum()
+    e = np.exp(scores - scores[0])
+    probs: NDArray[np.float64] = e / e.sum()
+    return probs
 
 
 def _not_finite() -> ContextError:

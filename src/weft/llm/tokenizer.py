@@ -94,7 +94,8 @@ class Tokenizer:
                 ids.append(part)
                 after_special = True
             else:
-                ids += self._model.encode(" " + part if self._space_prefix and after_special else part)
+                prefix = " " if self._space_prefix and after_special else ""
+                ids += self._model.encode(prefix + part)
                 after_special = False
         if add_special and vocab.add_eos and vocab.eos is not None:
             ids.append(vocab.eos)

@@ -66,7 +66,7 @@ class SpmModel:
         known = [id_ for id_ in ids if id_ is not None]
         if len(known) < len(ids):
             raise TokenizerError(
-                f"the vocabulary has no token for {piece!r}: no piece, no bytes and no unknown token"
+                f"the vocabulary has no token for {piece!r}: no bytes, no unknown token"
             )
         return known
 

@@ -78,9 +78,7 @@ def load_weights(file: GGUFFile, table: Iterable[Row]) -> Weights:
                 f"{file.architecture}); convert the model again"
             )
     extra = [
-        name
-        for name in file.tensors
-        if name not in leaves and not name.endswith(_UNUSED_SUFFIXES)
+        name for name in file.tensors if name not in leaves and not name.endswith(_UNUSED_SUFFIXES)
     ]
     if extra:
         shown = ", ".join(extra[:5]) + (", ..." if len(extra) > 5 else "")
