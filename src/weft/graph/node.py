@@ -5,14 +5,36 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from weft.dtype import DType, find_dtype
 from weft.errors import GraphError
 from weft.graph.op import Op, find_op
 from weft.graph.params import Params
-from weft.graph.size import Size, Sym
+from weft.graph.size import Expr, Size, Sym, exact_div
 from weft.graph.tensor import Buffer, Ne, Tensor, shape_text
 
-__all__ = ["can_repeat", "constant", "describe", "fail", "input", "leaf", "make_node", "require"]
+__all__ = [
+    "FLOATS",
+    "can_repeat",
+    "constant",
+    "describe",
+    "f32",
+    "fail",
+    "fixed",
+    "four",
+    "input",
+    "leaf",
+    "like",
+    "make_node",
+    "multiple",
+    "require",
+    "require_type",
+    "same_ne",
+]
+
+FLOATS = ("f32", "f16", "bf16")
+"""Element types that the float ops compute with."""
 
 
 def make_node(
@@ -29,8 +51,10 @@ def make_node(
     """A node. `view_of` makes it share memory: with the base of `view_of`, offsets added up.
 
     Only constructors call this; they have checked shapes and types. What is checked here is the op
-    table's row: number of sources and the parameter record."""
+    table's row: number of sources and the parameter record. Absent sources at the end are cut."""
     row = find_op(op) if isinstance(op, str) else op
+    while src and src[-1] is None:
+        src = src[:-1]
     present = sum(s is not None for s in src)
     if not row.min_src <= present <= len(src) <= row.max_src:
         raise GraphError(f"{row} takes {row.min_src}..{row.max_src} sources, got {present}")
@@ -93,8 +117,6 @@ def constant(data: Any, name: str = "", dtype: DType | str | None = None) -> Ten
 
     Without `dtype` the array's own type and shape count. With a block type (or bf16), `data` is the
     raw uint8 (uint16) storage, its last axis whole rows of blocks."""
-    import numpy as np
-
     array = np.ascontiguousarray(data)
     if dtype is None:
         dt = find_dtype(array.dtype.name)
@@ -138,3 +160,40 @@ def can_repeat(small: Tensor, big: Tensor) -> bool:
     return all(
         (n == m) or n == 1 or (n != 0 and m % n == 0) for n, m in zip(small.ne, big.ne, strict=True)
     )
+
+
+def same_ne(a: Tensor, b: Tensor) -> bool:
+    """Whether the sizes are the same, dimension by dimension."""
+    return a.ne == b.ne
+
+
+def multiple(n: Size, d: Size) -> bool:
+    """Whether `n` provably is a multiple of `d`."""
+    return n == d or exact_div(n, d) is not None
+
+
+def require_type(t: Tensor, types: Sequence[str], op: str, role: str) -> None:
+    """Raises a GraphError that lists `types` unless `t` has one of them."""
+    require(t.dtype.name in types, op, f"{role} must be {' or '.join(types)}", t)
+
+
+def fixed(size: Size, op: str, what: str) -> int:
+    """`size` as an int; a GraphError when it is symbolic where a number is needed."""
+    if isinstance(size, Expr):
+        raise GraphError(f"{op}: {what} must be a number, got the symbolic size {size!r}")
+    return int(size)
+
+
+def f32(value: float) -> float:
+    """`value` rounded to the float32 that ggml stores for it."""
+    with np.errstate(over="ignore"):
+        return float(np.float32(value))
+
+
+def like(
+    op: str, a: Tensor, *more: Tensor | None, params: Params | None = None, inplace: bool = False
+) -> Tensor:
+    """A node with the type and sizes of its first source; `inplace`: a view of it."""
+    if inplace:
+        return make_node(op, a.dtype, a.ne, a, *more, params=params, nb=a.nb, view_of=a)
+    return make_node(op, a.dtype, a.ne, a, *more, params=params)
