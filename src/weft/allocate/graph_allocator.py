@@ -1,0 +1,290 @@
+"""`GraphAllocator`: ggml's graph allocator (ggml_gallocr, ggml 0.25), planning only.
+
+Memory is handed out in graph order and freed after the last reader; an op may take over the memory
+of a source that it is the last to read. Offsets, chunks, sizes and the decision whether a graph
+fits an earlier plan equal the reference's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from weft.allocate.blocks import BlockAllocator
+from weft.allocate.result import padded
+from weft.errors import AllocationError, ScheduleError
+from weft.graph.node import describe
+from weft.graph.op import NONE
+from weft.graph.tensor import Tensor
+from weft.schedule.result import Schedule
+
+__all__ = ["GraphAllocator", "Record"]
+
+Record = tuple[int, int, int, int]
+"""(backend, chunk, offset, size): where a tensor was planned, and the bytes it may use there."""
+
+
+class _State:
+    """What is known about one tensor while planning."""
+
+    __slots__ = ("allocated", "backend", "chunk", "n_children", "n_views", "offset")
+
+    def __init__(self) -> None:
+        self.n_children = 0
+        self.n_views = 0
+        self.backend = 0
+        self.chunk = -1
+        self.offset = 0
+        self.allocated = False
+
+
+@dataclass(slots=True)
+class _Records:
+    """The result of a plan: by position in the plan lists, None for views and existing memory."""
+
+    nodes: list[Record | None] = field(default_factory=list)
+    sources: list[tuple[Record | None, ...]] = field(default_factory=list)
+    leaves: list[Record | None] = field(default_factory=list)
+
+
+class GraphAllocator:
+    """Plans graph after graph into the same buffers.
+
+    `reserve` plans, `alloc` plans only if the graph does not fit the last plan, `measure` plans
+    without buffers. `reserves` counts plans, `reallocs` those that `alloc` had to make."""
+
+    def __init__(self, buffer_types: Sequence[Any]) -> None:
+        """`buffer_types`: one per backend, the same object where backends share memory."""
+        self.buffer_types = list(buffer_types)
+        self.reserves = 0
+        self.reallocs = 0
+        self.buffers: list[list[int] | None] = [None] * len(self.buffer_types)
+        """Per backend, the sizes of its buffer's chunks; None: no buffer yet. Backends with the
+        same buffer type share one list."""
+        self.buffer_allocs: dict[int, int] = {}
+        """Per backend (the first of those that share), blocks of memory asked for so far."""
+        self.records = _Records()
+        self._first = [
+            next(i for i, other in enumerate(self.buffer_types) if other is t)
+            for t in self.buffer_types
+        ]
+        allocators = [BlockAllocator(t.alignment, t.max_size) for t in self.buffer_types]
+        self._blocks = [allocators[i] for i in self._first]
+        self._states: dict[Tensor, _State] = {}
+        self._sizes: dict[tuple[int, Tensor], int] = {}
+
+    # -- the verbs
+
+    def reserve(self, schedule: Schedule) -> None:
+        """Plans `schedule` and grows the buffers to what the plan needs.
+
+        Raises ScheduleError for a tensor without a device, AllocationError where an op takes over
+        memory that is too small for it."""
+        self._plan(schedule)
+        self._grow_buffers(keep=True)
+
+    def measure(self, schedule: Schedule) -> list[int]:
+        """Plans `schedule`; bytes per backend. Buffers that would have to grow are given up."""
+        self._plan(schedule)
+        self._grow_buffers(keep=False)
+        return [sum(sizes) for sizes in self.planned]
+
+    def alloc(self, schedule: Schedule, *, backends_changed: bool = False) -> bool:
+        """Uses the last plan if `schedule` fits it, else plans again; whether it had to."""
+        if not backends_changed and not self.needs_realloc(schedule):
+            return False
+        self.reallocs += 1
+        self.reserve(schedule)
+        return True
+
+    @property
+    def planned(self) -> list[list[int]]:
+        """Per backend, the bytes of each chunk in the last plan."""
+        return [[chunk.max_size for chunk in blocks.chunks] for blocks in self._blocks]
+
+    @property
+    def sizes(self) -> list[int]:
+        """Per backend, the bytes of its buffer; 0 where an earlier backend shares it."""
+        return [
+            sum(chunks) if chunks is not None and self._first[i] == i else 0
+            for i, chunks in enumerate(self.buffers)
+        ]
+
+    # -- does a graph fit the last plan
+
+    def needs_realloc(self, schedule: Schedule) -> bool:
+        """Whether some tensor of `schedule` needs more than the tensor in its place did."""
+        records = self.records
+        if len(records.nodes) != len(schedule.plan_nodes):
+            return True
+        if len(records.leaves) != len(schedule.plan_leaves):
+            return True
+        self._sizes.clear()
+        for i, node in enumerate(schedule.plan_nodes):
+            if not self._fits(node, records.nodes[i]):
+                return True
+            known = records.sources[i]
+            for j, src in enumerate(node.src):
+                if src is not None and not self._fits(src, known[j] if j < len(known) else None):
+                    return True
+        return False
+
+    def _fits(self, tensor: Tensor, record: Record | None) -> bool:
+        if tensor.view_src is not None or tensor.buffer is not None:
+            return True
+        return record is not None and self._size(record[0], tensor) <= record[3]
+
+    # -- planning
+
+    def _size(self, backend: int, tensor: Tensor) -> int:
+        key = (self._first[backend], tensor)
+        size = self._sizes.get(key)
+        if size is None:
+            size = self._sizes[key] = self.buffer_types[backend].alloc_size(tensor)
+        return size
+
+    def _plan(self, schedule: Schedule) -> None:
+        self.reserves += 1
+        for blocks in self._blocks:
+            blocks.reset()
+        self._states = {}
+        self._sizes.clear()
+        nodes, backends = schedule.plan_nodes, schedule.plan_node_backends
+        for leaf, b in zip(schedule.plan_leaves, schedule.plan_leaf_backends, strict=True):
+            self._allocate(leaf, b)
+        self._count(nodes, backends)
+        for node, b in zip(nodes, backends, strict=True):
+            for src in node.src:
+                if src is not None:
+                    self._allocate(src, b)
+            self._allocate(node, b)
+            for src in node.src:
+                if src is not None:
+                    self._release(src)
+        self.records = _Records(
+            [self._record(node) for node in nodes],
+            [tuple([None if s is None else self._record(s) for s in node.src]) for node in nodes],
+            [self._record(leaf) for leaf in schedule.plan_leaves],
+        )
+
+    def _state(self, tensor: Tensor) -> _State:
+        state = self._states.get(tensor)
+        if state is None:
+            state = self._states[tensor] = _State()
+        return state
+
+    def _count(self, nodes: list[Tensor], backends: list[int]) -> None:
+        """Counts readers and views. Inputs are allocated before everything else, so that the user
+        can write them all before the run."""
+        for node, b in zip(nodes, backends, strict=True):
+            # a NONE node is a dependency: its sources count, it is no view of its base
+            if node.view_src is not None and node.op is not NONE:
+                self._state(node.view_src).n_views += 1
+            if "input" in node.flags:
+                self._allocate(node, b)
+            for src in node.src:
+                if src is not None:
+                    self._state(src).n_children += 1
+                    if "input" in src.flags:
+                        self._allocate(src, b)
+
+    def _allocate(self, tensor: Tensor, backend: int) -> None:
+        if backend < 0:
+            raise ScheduleError(
+                f"{describe(tensor)} has no device: it has no memory, is no input, and only views "
+                "read it; mark it as an input or assign it to a device"
+            )
+        if tensor.view_src is not None or tensor.buffer is not None:
+            return
+        state = self._state(tensor)
+        if state.allocated:
+            return
+        state.allocated = True
+        if tensor.op.can_inplace and self._take_over(tensor, state):
+            return
+        state.backend = backend
+        state.chunk, state.offset = self._blocks[backend].alloc(self._size(backend, tensor))
+
+    def _take_over(self, node: Tensor, state: _State) -> bool:
+        """Whether `node` takes the memory of a source: the first that this allocator owns, that is
+        no output, has the same type, sizes and strides, no other reader left and no views."""
+        for src in node.src:
+            if src is None or src.view_src is not None or "output" in src.flags:
+                continue
+            source = self._state(src)
+            if (
+                not source.allocated
+                or source.n_children != 1
+                or source.n_views != 0
+                or src.dtype is not node.dtype
+                or src.ne != node.ne
+                or src.nb != node.nb
+                or src is node
+            ):
+                continue
+            state.backend, state.chunk = source.backend, source.chunk
+            state.offset = source.offset
+            source.allocated = False
+            self._free_tail(node, src, state)
+            return True
+        return False
+
+    def _free_tail(self, node: Tensor, src: Tensor, state: _State) -> None:
+        alignment = self._blocks[state.backend].alignment
+        have, need = self._size(state.backend, src), self._size(state.backend, node)
+        if have < need:
+            raise AllocationError(
+                f"{describe(node)} needs {need} bytes and cannot take over the {have} bytes of "
+                f"its source {describe(src)}"
+            )
+        have, need = padded(have, alignment), padded(need, alignment)
+        if have > need:
+            self._blocks[state.backend].free(state.chunk, state.offset + need, have - need)
+
+    def _release(self, src: Tensor) -> None:
+        """One reader of `src` has run; frees it, or the base it views, after the last."""
+        state = self._state(src)
+        state.n_children -= 1
+        if state.n_children != 0 or state.n_views != 0:
+            return
+        base = src.view_src
+        if base is None:
+            if state.allocated:
+                self._free(src, state)
+            return
+        base_state = self._state(base)
+        base_state.n_views -= 1
+        if base_state.n_views == 0 and base_state.n_children == 0 and base_state.allocated:
+            self._free(base, base_state)
+
+    def _free(self, tensor: Tensor, state: _State) -> None:
+        if "output" in tensor.flags:
+            return
+        size = self._size(state.backend, tensor)
+        self._blocks[state.backend].free(state.chunk, state.offset, size)
+        state.allocated = False
+
+    def _record(self, tensor: Tensor) -> Record | None:
+        if tensor.view_src is not None or tensor.buffer is not None:
+            return None
+        state = self._state(tensor)
+        return (state.backend, state.chunk, state.offset, self._size(state.backend, tensor))
+
+    # -- buffers
+
+    def _grow_buffers(self, keep: bool) -> None:
+        for i, first in enumerate(self._first):
+            if first != i:
+                self.buffers[i] = self.buffers[first]
+                continue
+            planned = [chunk.max_size for chunk in self._blocks[i].chunks]
+            have = self.buffers[i]
+            if have is not None and all(
+                size <= (have[c] if c < len(have) else 0) for c, size in enumerate(planned)
+            ):
+                continue
+            self.buffers[i] = planned if keep else None
+            if keep:
+                asked = sum(size > 0 for size in planned)
+                self.buffer_allocs[i] = self.buffer_allocs.get(i, 0) + asked

@@ -1,0 +1,96 @@
+"""`allocate`: a portfolio of planners, of which the smallest plan wins."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from weft.allocate.graph_allocator import GraphAllocator
+from weft.allocate.lifetime import Item, Lifetimes, lifetimes
+from weft.allocate.pack import ORDERS, Packing, pack
+from weft.allocate.result import Allocation, Arena, Placement
+from weft.allocate.validate import validate
+from weft.errors import AllocationError
+from weft.graph.tensor import Tensor
+from weft.schedule.result import Schedule
+
+__all__ = ["allocate"]
+
+
+def allocate(schedule: Schedule, policy: Literal["best", "ggml"] = "best") -> Allocation:
+    """A place for every tensor of `schedule` that has no memory yet.
+
+    `ggml`: what the reference's graph allocator does. `best`: the smallest of several plans, the
+    reference's among them. Raises ScheduleError for a tensor without a device, AllocationError for
+    an unknown policy or a plan that cannot be made."""
+    if policy == "ggml":
+        return _like_reference(schedule, lifetimes(schedule))
+    if policy == "best":
+        return _best(schedule)
+    raise AllocationError(f"unknown policy {policy!r}; known: 'best', 'ggml'")
+
+
+def _like_reference(schedule: Schedule, life: Lifetimes) -> Allocation:
+    planner = GraphAllocator([b.buffer_type for b in schedule.backends])
+    planner.reserve(schedule)
+    place: dict[Tensor, Placement] = {}
+    for tensors, records in (
+        (schedule.plan_nodes, planner.records.nodes),
+        (schedule.plan_leaves, planner.records.leaves),
+    ):
+        for tensor, record in zip(tensors, records, strict=True):
+            if record is not None:
+                backend, chunk, offset, size = record
+                place[tensor] = Placement(life.arena_of[backend], chunk, offset, size)
+    arenas = []
+    for arena, buffer_type in enumerate(life.buffer_types):
+        chunks = tuple(planner.planned[life.arena_of.index(arena)])
+        arenas.append(Arena(buffer_type, chunks, life.lower_bounds[arena], "ggml"))
+    return Allocation(tuple(arenas), place, tuple(life.arena_of))
+
+
+def _best(schedule: Schedule) -> Allocation:
+    life = lifetimes(schedule)
+    packings: list[tuple[Packing, str]] = []
+    for arena, items in enumerate(life.items):
+        packings.append(_smallest(items, life.lower_bounds[arena], life.buffer_types[arena]))
+    plan = _to_allocation(life, packings)
+    if plan.total > plan.lower_bound:
+        other = _like_reference(schedule, life)
+        if other.total < plan.total and _is_valid(schedule, other):
+            return other
+    return plan
+
+
+def _smallest(items: list[Item], bound: int, buffer_type: object) -> tuple[Packing, str]:
+    limit: int | None = getattr(buffer_type, "max_size", None)
+    best: tuple[Packing, str] | None = None
+    for name, key in ORDERS.items():
+        order = sorted(range(len(items)), key=lambda i, key=key: key(items[i]))  # type: ignore[misc]
+        for best_fit in (False, True):
+            found = pack(items, order, limit, best_fit)
+            if best is None or found.size < best[0].size:
+                best = (found, name + (", tightest gap" if best_fit else ", lowest offset"))
+            if found.size <= bound:
+                return best
+    assert best is not None
+    return best
+
+
+def _to_allocation(life: Lifetimes, packings: list[tuple[Packing, str]]) -> Allocation:
+    place: dict[Tensor, Placement] = {}
+    arenas = []
+    for arena, (packing, name) in enumerate(packings):
+        for item, (chunk, offset) in zip(life.items[arena], packing.places, strict=True):
+            for tensor in item.tensors:
+                place[tensor] = Placement(arena, chunk, offset, life.sizes[tensor])
+        bound = life.lower_bounds[arena]
+        arenas.append(Arena(life.buffer_types[arena], packing.chunks, bound, name))
+    return Allocation(tuple(arenas), place, tuple(life.arena_of))
+
+
+def _is_valid(schedule: Schedule, plan: Allocation) -> bool:
+    try:
+        validate(schedule, plan)
+    except AllocationError:
+        return False
+    return True

@@ -1,0 +1,70 @@
+"""`Allocation`: where each tensor of a schedule lives."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from weft.graph.tensor import Tensor
+
+__all__ = ["Allocation", "Arena", "Placement", "padded"]
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Bytes `offset` .. `offset + size` of chunk `chunk` of arena `arena`; `size` is unpadded."""
+
+    arena: int
+    chunk: int
+    offset: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Arena:
+    """The memory of one buffer type, shared by every backend that uses the type."""
+
+    buffer_type: Any
+    chunks: tuple[int, ...]
+    """Bytes of each block; one, unless the type limits a block's size."""
+    lower_bound: int
+    """The largest sum of bytes that are in use at the same time: no plan can be smaller."""
+    planner: str = ""
+    """Which of the planners found this."""
+
+    @property
+    def size(self) -> int:
+        """Bytes of all chunks."""
+        return sum(self.chunks)
+
+
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    """The memory plan of a schedule."""
+
+    arenas: tuple[Arena, ...]
+    place: dict[Tensor, Placement]
+    """Final tensor -> place, for every tensor that has memory of its own. Views, and tensors that
+    had memory before, are not in it."""
+    arena_of: tuple[int, ...]
+    """Per backend of the schedule, the arena of its buffer type."""
+
+    @property
+    def total(self) -> int:
+        """Bytes of all arenas."""
+        return sum(arena.size for arena in self.arenas)
+
+    @property
+    def lower_bound(self) -> int:
+        """Sum of the arenas' lower bounds."""
+        return sum(arena.lower_bound for arena in self.arenas)
+
+    def find(self, tensor: Tensor) -> Placement | None:
+        """Place of a final tensor or, for a view, of its base; None for memory that existed."""
+        base = tensor if tensor.view_src is None else tensor.view_src
+        return self.place.get(base)
+
+
+def padded(size: int, alignment: int) -> int:
+    """`size` rounded up to a multiple of `alignment` (a power of two)."""
+    return (size + alignment - 1) & -alignment

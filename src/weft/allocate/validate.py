@@ -1,0 +1,150 @@
+"""`validate`: checks a memory plan pair by pair. Shares no code with the planners.
+
+The check replays the plan's node list: when a node writes its result, no other value that is still
+needed may be in the same bytes, except a source that the node replaces element by element.
+"""
+
+from __future__ import annotations
+
+from weft.allocate.result import Allocation, Placement
+from weft.errors import AllocationError
+from weft.graph.node import describe
+from weft.graph.tensor import Tensor
+from weft.schedule.result import Schedule
+
+__all__ = ["validate"]
+
+
+def validate(schedule: Schedule, plan: Allocation) -> None:
+    """Raises AllocationError, naming both tensors, where two values that are needed at the same
+    time share bytes; and for a place outside its chunk, misaligned, too small, or missing."""
+    writes, needed_until = _uses(schedule)
+    for _, tensor in writes:
+        _check_place(tensor, plan)
+    live: list[Tensor] = []
+    i = 0
+    while i < len(writes):
+        now = writes[i][0]
+        live = [t for t in live if needed_until[t] >= now]
+        # everything written at the same time must be apart from what lives, and from one another
+        while i < len(writes) and writes[i][0] == now:
+            tensor = writes[i][1]
+            _check_against(tensor, now, live, schedule, plan, needed_until)
+            live.append(tensor)
+            i += 1
+
+
+def _uses(schedule: Schedule) -> tuple[list[tuple[int, Tensor]], dict[Tensor, int]]:
+    """When each value is written (sorted), and until when it is needed."""
+    n = len(schedule.plan_nodes)
+    written: dict[Tensor, int] = {}
+    until: dict[Tensor, int] = {}
+    has_reader: set[Tensor] = set()
+    for leaf in schedule.plan_leaves:
+        if _is_owner(leaf):
+            written.setdefault(leaf, -1)
+    for i, node in enumerate(schedule.plan_nodes):
+        role = schedule.roles.get(node)
+        if _is_owner(node) and node not in written:
+            if role is not None and role.kind == "copy":
+                written[node] = i - 1
+            elif node.op.name == "NONE" or node.is_input:
+                written[node] = -1
+            else:
+                written[node] = i
+        for src in node.src:
+            if src is None or src is node:
+                continue
+            has_reader.add(src)
+            if node.op.name not in ("VIEW", "RESHAPE", "PERMUTE", "TRANSPOSE"):
+                until[_base(src)] = i
+        if node.op.name == "NONE" or node.op.is_view:
+            continue
+        until[_base(node)] = max(until.get(_base(node), i), i)
+    for tensor in (*schedule.plan_nodes, *schedule.plan_leaves):
+        wanted = tensor.is_output
+        if tensor.op.name != "NONE" and tensor not in has_reader:
+            wanted = True
+        if wanted:
+            until[_base(tensor)] = n
+    for tensor, start in written.items():
+        until[tensor] = max(until.get(tensor, start), start)
+    return sorted(((at, t) for t, at in written.items()), key=lambda w: w[0]), until
+
+
+def _base(tensor: Tensor) -> Tensor:
+    return tensor if tensor.view_src is None else tensor.view_src
+
+
+def _is_owner(tensor: Tensor) -> bool:
+    return tensor.view_src is None and tensor.buffer is None
+
+
+def _check_place(tensor: Tensor, plan: Allocation) -> None:
+    at = plan.place.get(tensor)
+    if at is None:
+        raise AllocationError(f"{describe(tensor)} has no place in the memory plan")
+    if not 0 <= at.arena < len(plan.arenas):
+        raise AllocationError(f"{describe(tensor)} is in arena {at.arena}, which does not exist")
+    arena = plan.arenas[at.arena]
+    need = arena.buffer_type.alloc_size(tensor)
+    if at.size < need:
+        raise AllocationError(f"{describe(tensor)} needs {need} bytes, the plan gives {at.size}")
+    if at.offset < 0 or at.offset % arena.buffer_type.alignment:
+        raise AllocationError(
+            f"{describe(tensor)} is at offset {at.offset}, not a multiple of the alignment "
+            f"{arena.buffer_type.alignment} of {arena.buffer_type.name}"
+        )
+    if not 0 <= at.chunk < len(arena.chunks) or at.offset + at.size > arena.chunks[at.chunk]:
+        raise AllocationError(
+            f"{describe(tensor)} ends at byte {at.offset + at.size} of chunk {at.chunk}, outside "
+            f"the chunks {list(arena.chunks)} of {arena.buffer_type.name}"
+        )
+
+
+def _check_against(
+    tensor: Tensor,
+    now: int,
+    live: list[Tensor],
+    schedule: Schedule,
+    plan: Allocation,
+    until: dict[Tensor, int],
+) -> None:
+    at = plan.place[tensor]
+    if at.size == 0:
+        return
+    for other in live:
+        there = plan.place[other]
+        if not _overlap(at, there) or _replaces(tensor, other, now, at, there, until):
+            continue
+        raise AllocationError(
+            f"{describe(tensor)} and {describe(other)} are both needed at node {now} and share "
+            f"memory: bytes {at.offset}..{at.offset + at.size} and "
+            f"{there.offset}..{there.offset + there.size} of chunk {at.chunk} of "
+            f"{plan.arenas[at.arena].buffer_type.name}"
+        )
+
+
+def _overlap(a: Placement, b: Placement) -> bool:
+    return (
+        a.arena == b.arena
+        and a.chunk == b.chunk
+        and a.offset < b.offset + b.size
+        and b.offset < a.offset + a.size
+    )
+
+
+def _replaces(
+    node: Tensor, src: Tensor, now: int, at: Placement, there: Placement, until: dict[Tensor, int]
+) -> bool:
+    """Whether `node` may be computed in place over `src`."""
+    return (
+        node.op.can_inplace
+        and until[src] == now
+        and at.offset == there.offset
+        and not src.is_output
+        and src.dtype is node.dtype
+        and src.ne == node.ne
+        and src.nb == node.nb
+        and [s for s in node.src if s is not None and _base(s) is src] == [src]
+    )

@@ -1,0 +1,92 @@
+"""`null`: supports everything, computes nothing. For planning tests and simulation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from weft.backends.base import (
+    YES,
+    BackendBase,
+    DeviceKind,
+    HostMemory,
+    Memory,
+    Support,
+)
+from weft.errors import DeviceError, OutOfMemoryError
+from weft.graph.tensor import Tensor
+
+__all__ = ["NullBackend", "NullBufferType", "NullExecutable", "devices"]
+
+
+class NullBufferType:
+    """Memory of a device that exists only on paper."""
+
+    def __init__(
+        self,
+        name: str = "null",
+        device: str = "null",
+        *,
+        alignment: int = 64,
+        max_size: int | None = None,
+        is_host: bool = True,
+        capacity: int | None = None,
+    ) -> None:
+        """`capacity`: bytes of the whole device, None for no limit."""
+        if alignment < 1 or alignment & (alignment - 1):
+            raise DeviceError(f"{name}: alignment {alignment} is not a power of two")
+        self.name = name
+        self.device = device
+        self.alignment = alignment
+        self.max_size = max_size
+        self.is_host = is_host
+        self.capacity = capacity
+
+    def alloc_size(self, tensor: Tensor) -> int:
+        """The tensor's bytes, nothing added."""
+        return tensor.max_bytes
+
+    def allocate(self, nbytes: int) -> Memory:
+        """Host memory, whatever `is_host` says; raises OutOfMemoryError above `capacity`."""
+        if self.capacity is not None and nbytes > self.capacity:
+            raise OutOfMemoryError(f"{self.name} has {self.capacity} bytes, {nbytes} were asked")
+        return HostMemory.zeros(nbytes, self.alignment)
+
+
+class NullExecutable:
+    """Does nothing."""
+
+    def run(self, values: Mapping[str, int]) -> None:
+        """Returns at once; every value stays what it was."""
+
+
+class NullBackend(BackendBase):
+    """A device that takes every node. Give several with different names and buffer types to plan
+    for a machine that is not there."""
+
+    def __init__(
+        self,
+        name: str = "null",
+        kind: DeviceKind = "CPU",
+        buffer_type: NullBufferType | None = None,
+    ) -> None:
+        self.name = name
+        self.kind: DeviceKind = kind
+        self.buffer_type: Any = buffer_type or NullBufferType(name, name)
+
+    def supports_op(self, node: Tensor) -> Support:
+        """Yes."""
+        return YES
+
+    def supports_buffer_type(self, buffer_type: Any) -> bool:
+        """Its own, and host memory when it is a CPU."""
+        return buffer_type is self.buffer_type or (self.kind == "CPU" and buffer_type.is_host)
+
+    def lower(self, program: Any, split: int, memories: Sequence[Memory]) -> NullExecutable:
+        """An executable without work."""
+        return NullExecutable()
+
+
+def devices() -> list[NullBackend]:
+    """The one device of this backend."""
+    return [NullBackend()]

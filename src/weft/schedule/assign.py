@@ -1,0 +1,205 @@
+"""Passes 1 to 4: which backend runs each node, as ggml's scheduler decides it.
+
+Behaviour of ggml_backend_sched_split_graph (ggml 0.25), written down from the published description
+of its passes. Every function has its rule in a sentence; `where` maps a tensor to a backend number
+(-1 or absent: not yet), `why` to the cause.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from weft.errors import ScheduleError, UnsupportedOpError
+from weft.graph.graph import Graph
+from weft.graph.node import describe
+from weft.graph.tensor import Tensor
+from weft.schedule.devices import Devices
+
+__all__ = ["assign", "buffer_supported"]
+
+# Their weights (rope frequencies, attention sinks) are too small to decide where the op runs.
+_SMALL_WEIGHT_OPS = frozenset({"ROPE", "FLASH_ATTN_EXT"})
+
+Where = dict[Tensor, int]
+Why = dict[Tensor, str]
+
+
+def assign(
+    graph: Graph, devices: Devices, user: Mapping[Tensor, int], op_offload: bool
+) -> tuple[Where, Why]:
+    """Backend and cause of every tensor. User assignments are never overwritten by passes 1, 2.
+
+    Raises UnsupportedOpError where no device takes a node, ScheduleError where memory that exists
+    cannot be used."""
+    where: Where = dict(user)
+    why: Why = dict.fromkeys(user, "usr")
+    work = [node for node in graph.nodes if not node.op.is_view]
+    from_memory_and_weights(graph, devices, where, why, op_offload)
+    grow_along_nodes(work, devices, where, why)
+    prefer_and_upgrade(work, devices, where, why)
+    inherit(graph.nodes, devices, where, why)
+    return where, why
+
+
+def from_memory_and_weights(
+    graph: Graph, devices: Devices, where: Where, why: Why, op_offload: bool
+) -> None:
+    """Pass 1: a tensor with memory runs where its memory is, an input on the last device, an op
+    with a weight where the weight is, unless a device asks for it because the batch is big."""
+    for tensor in graph.leaves:
+        if where.get(tensor, -1) == -1:
+            where[tensor] = _from_current(tensor, devices, why, op_offload)
+    for tensor in graph.nodes:
+        if where.get(tensor, -1) == -1:
+            where[tensor] = _from_current(tensor, devices, why, op_offload)
+
+
+def _from_current(tensor: Tensor, devices: Devices, why: Why, op_offload: bool) -> int:
+    own = devices.type_of(tensor)
+    if own is not None:
+        found = _first_with(own, tensor, devices)
+        if found != -1:
+            why[tensor] = "1.dst"
+            return found
+        raise ScheduleError(
+            f"{describe(tensor)} has memory of type {own.name}, and no device both uses that "
+            f"memory and runs {tensor.op.name}: {_refusals(tensor, devices)}"
+        )
+    if "input" in tensor.flags:
+        why[tensor] = "1.inp"
+        return devices.last
+    if tensor.op.name in _SMALL_WEIGHT_OPS:
+        return -1
+    for i, src in enumerate(tensor.src):
+        # only the first weight counts, and only the tensor's own buffer, not that of its base
+        if src is None or src.buffer is None or src.buffer.usage != "weights":
+            continue
+        weight = devices.type_of(src)
+        found = _first_with(weight, tensor, devices)
+        if op_offload and found == devices.last and weight.is_host:
+            for b in range(devices.last):
+                if devices.offloads(b, tensor):
+                    why[tensor] = "1.off"
+                    return b
+        why[tensor] = f"1.wgt{i}"
+        return found
+    return -1
+
+
+def _first_with(buffer_type: object, node: Tensor, devices: Devices) -> int:
+    """The first device that uses the memory type and runs the node, else -1."""
+    for b in range(devices.n):
+        if devices.supports_buffer_type(b, buffer_type) and devices.supports_op(b, node):
+            return b
+    return -1
+
+
+def grow_along_nodes(work: list[Tensor], devices: Devices, where: Where, why: Why) -> None:
+    """Pass 2: unassigned nodes join the assigned node before them, then the one after them; first
+    with all devices but the last, so that the last gets only what is left, then with all."""
+    for skip in (devices.last, -1):
+        for order in (work, reversed(work)):
+            _sweep(order, skip, devices, where, why)
+
+
+def _sweep(order: Iterable[Tensor], skip: int, devices: Devices, where: Where, why: Why) -> None:
+    current = -1
+    for node in order:
+        b = where.get(node, -1)
+        if b != -1:
+            current = -1 if b == skip else b
+        elif current != -1 and devices.supports_op(current, node):
+            where[node] = current
+            why[node] = "2.sup"
+
+
+def prefer_and_upgrade(work: list[Tensor], devices: Devices, where: Where, why: Why) -> None:
+    """Pass 3: a node still unassigned goes where most of its sources can be read; an assigned one
+    moves to a higher device with the same buffer type if that reads all its sources."""
+    types = devices.buffer_types
+    for node in work:
+        assigned = where.get(node, -1)
+        if assigned == -1:
+            _take_best(node, devices, where, why)
+            continue
+        for b in range(assigned):
+            if types[b] is not types[assigned] or not devices.supports_op(b, node):
+                continue
+            if all(s is None or buffer_supported(s, b, devices, where) for s in node.src):
+                where[node] = b
+                why[node] = "3.upg"
+                break
+
+
+def _take_best(node: Tensor, devices: Devices, where: Where, why: Why) -> None:
+    best = -1
+    for b in range(devices.n):
+        if not devices.supports_op(b, node):
+            continue
+        n_supported = 0
+        for src in node.src:
+            if src is None:
+                continue
+            known = where.get(src, -1) != -1
+            if not known and src.view_src is not None:
+                known = where.get(src.view_src, -1) != -1
+            if known and buffer_supported(src, b, devices, where):
+                n_supported += 1
+        if n_supported > best:
+            best = n_supported
+            # set at once: a node that is its own source counts from here on
+            where[node] = b
+            why[node] = "3.best"
+
+
+def inherit(nodes: list[Tensor], devices: Devices, where: Where, why: Why) -> None:
+    """Pass 4: views follow their base, unassigned sources follow the node that reads them, and a
+    node that is still unassigned takes the first device that runs it."""
+    for node in nodes:
+        current = where.get(node, -1)
+        if current == -1 and node.view_src is not None:
+            current = where[node] = where.get(node.view_src, -1)
+            why[node] = "4.vsrc"
+        for src in node.src:
+            if src is None or where.get(src, -1) != -1:
+                continue
+            if src.view_src is not None:
+                where[src] = where.get(src.view_src, -1)
+                why[src] = "4.vsrc"
+            else:
+                where[src] = current
+                why[src] = "4.cur"
+        if current == -1:
+            _take_first(node, devices, where, why)
+
+
+def _take_first(node: Tensor, devices: Devices, where: Where, why: Why) -> None:
+    for b in range(devices.n):
+        if devices.supports_op(b, node):
+            where[node] = b
+            why[node] = "2.sup"
+            return
+    raise UnsupportedOpError(
+        f"no device runs {node.op.name} {describe(node)}: {_refusals(node, devices)}"
+    )
+
+
+def buffer_supported(tensor: Tensor, backend: int, devices: Devices, where: Where) -> bool:
+    """Whether `backend` reads `tensor` where it is (or will be) without a copy."""
+    buffer_type = devices.type_of(tensor)
+    if buffer_type is None:
+        b = where.get(tensor, -1)
+        if b == -1 and tensor.view_src is not None:
+            b = where.get(tensor.view_src, -1)
+        if b == -1:
+            return False
+        buffer_type = devices.buffer_types[b]
+    return devices.supports_buffer_type(backend, buffer_type)
+
+
+def _refusals(node: Tensor, devices: Devices) -> str:
+    said = []
+    for b, backend in enumerate(devices.backends):
+        devices.supports_op(b, node)
+        said.append(f"{backend.name}: {devices.refusals.get((node, b), 'cannot use the memory')}")
+    return "; ".join(said)

@@ -1,0 +1,105 @@
+"""`optimize_splits`: each split's backend may rewrite its nodes before memory is planned."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from weft.backends.base import Backend, BackendBase
+from weft.errors import ScheduleError
+from weft.graph.node import describe
+from weft.graph.tensor import Tensor
+from weft.schedule.finalize import clone
+from weft.schedule.result import Schedule, Split
+from weft.schedule.split import build_plan_lists
+
+__all__ = ["optimize_splits"]
+
+
+def optimize_splits(schedule: Schedule) -> Schedule:
+    """A schedule whose splits are as `Backend.optimize` wants them; unchanged where no backend has
+    that method.
+
+    A backend gets the final nodes of one split, in order, and returns the nodes to run. The nodes
+    are its own copies: it may change their `src`, `op` and `params`, leave nodes out, reorder them,
+    and add new ones. What other splits copy or read, and what is an output, must stay in the list.
+    Raises ScheduleError, naming backend and tensor, where something needed is gone."""
+    if not any(_rewrites(schedule.backends[s.backend]) for s in schedule.splits):
+        return schedule
+    private = _privatize(schedule)
+    for split in private.splits:
+        backend = private.backends[split.backend]
+        if _rewrites(backend):
+            before = split.nodes
+            split.nodes = list(backend.optimize(list(before)))
+            _forget(private, before, split.nodes)
+    _check_sources(private)
+    build_plan_lists(private)
+    return private
+
+
+def _rewrites(backend: Backend) -> bool:
+    method = getattr(type(backend), "optimize", None)
+    return method is not None and method is not BackendBase.optimize
+
+
+def _privatize(schedule: Schedule) -> Schedule:
+    """The same schedule with every node copied, so that nothing of the graph can be changed."""
+    fresh = {node: clone(node) for split in schedule.splits for node in split.nodes}
+    for leaf in schedule.plan_leaves:
+        if leaf.view_src in fresh and leaf not in fresh:
+            fresh[leaf] = clone(leaf)
+    for new in fresh.values():
+        new.src = tuple(None if s is None else fresh.get(s, s) for s in new.src)
+        if new.view_src is not None:
+            new.view_src = fresh.get(new.view_src, new.view_src)
+    final = {old: fresh.get(new, new) for old, new in schedule.final.items()}
+    for old, new in fresh.items():
+        if old not in schedule.origin:
+            final[old] = new
+    return replace(
+        schedule,
+        final=final,
+        origin={new: old for old, new in final.items()},
+        splits=[
+            Split(s.backend, s.start, s.end, list(s.inputs), [fresh[n] for n in s.nodes])
+            for s in schedule.splits
+        ],
+    )
+
+
+def _forget(schedule: Schedule, before: Sequence[Tensor], after: Sequence[Tensor]) -> None:
+    """Drops nodes that a backend left out from the maps."""
+    if len(after) != len(set(after)):
+        raise ScheduleError("a backend's optimize() returned a node twice")
+    for gone in set(before).difference(after):
+        old = schedule.origin.pop(gone, None)
+        if old is not None:
+            del schedule.final[old]
+
+
+def _check_sources(schedule: Schedule) -> None:
+    """Every source is a leaf, a copy, or computed earlier; outputs and split inputs exist."""
+    made = set(schedule.plan_leaves)
+    made.update(schedule.copies.values())
+    bases = {leaf.view_src for leaf in made if leaf.view_src is not None}
+    for split in schedule.splits:
+        name = schedule.backends[split.backend].name
+        for tensor in split.inputs:
+            if schedule.final.get(tensor, tensor) not in made:
+                raise ScheduleError(
+                    f"{name} reads {describe(tensor)} of an earlier split, which the optimize() "
+                    "of its backend left out"
+                )
+        for node in split.nodes:
+            for src in (*node.src, node.view_src):
+                if src is None or src is node or src in made or src in bases or src.buffer:
+                    continue
+                raise ScheduleError(
+                    f"optimize() of {name}: {describe(node)} reads {describe(src)}, which is "
+                    "computed later or not at all"
+                )
+            made.add(node)
+    for node in schedule.graph.nodes:
+        if "output" in node.flags and schedule.final.get(node, node) not in made:
+            raise ScheduleError(f"optimize() left out the output {describe(node)}")

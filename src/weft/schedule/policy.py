@@ -1,0 +1,98 @@
+"""`schedule`: the passes in order, one line each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+from weft.backends.base import Backend
+from weft.errors import ScheduleError
+from weft.graph.graph import Graph
+from weft.graph.node import describe
+from weft.graph.tensor import Tensor
+from weft.schedule.assign import assign as assign_backends
+from weft.schedule.devices import Devices
+from weft.schedule.finalize import final_tensors
+from weft.schedule.result import Schedule
+from weft.schedule.split import add_input_copies, build_plan_lists, collect_keeps, cut
+
+__all__ = ["schedule"]
+
+
+def schedule(
+    graph: Graph,
+    backends: Sequence[Backend],
+    policy: Literal["ggml"] = "ggml",
+    *,
+    op_offload: bool = True,
+    n_copies: int = 1,
+    assign: Mapping[Tensor, Backend | int] | None = None,
+    cur_copy: int = 0,
+    first_backend: int = 0,
+) -> Schedule:
+    """Places every node of `graph` on one of `backends` (highest priority first, a CPU last).
+
+    `assign` holds for the tensors it names (a backend or its index). `op_offload` lets a device
+    ask for ops whose weights are in host memory. With `n_copies` > 1 every input and every tensor
+    that crosses exists that many times; `cur_copy` is the one that this schedule uses.
+    `first_backend` runs the single split of a graph that consists of views only.
+
+    Pure: neither the graph nor its tensors are changed. Raises ScheduleError where a tensor cannot
+    be placed, UnsupportedOpError where no device runs a node."""
+    if policy != "ggml":
+        raise ScheduleError(f"unknown policy {policy!r}; known: 'ggml'")
+    if n_copies < 1 or not 0 <= cur_copy < n_copies:
+        raise ScheduleError(f"copy {cur_copy} of {n_copies}: need 0 <= cur_copy < n_copies")
+    devices = Devices(backends)
+    if not 0 <= first_backend < devices.n:
+        raise ScheduleError(f"first_backend {first_backend} is not one of {devices.n} devices")
+    user = _user_assignments(assign or {}, devices)
+
+    where, why = assign_backends(graph, devices, user, op_offload)
+    splits, copies, rewired = cut(graph, devices, where, why, n_copies, cur_copy, first_backend)
+    inputs = add_input_copies(graph, devices, where, why, n_copies, cur_copy, copies)
+    final = final_tensors(graph, rewired, inputs)
+
+    result = Schedule(
+        graph=graph,
+        backends=devices.backends,
+        n_copies=n_copies,
+        cur_copy=cur_copy,
+        backend_of=where,
+        cause_of=why,
+        refusals=devices.refusals,
+        splits=splits,
+        copies=copies,
+        rewired=rewired,
+        graph_inputs=inputs,
+        final=final,
+        origin={new: old for old, new in final.items()},
+    )
+    for split in splits:
+        own = graph.nodes[split.start : split.end]
+        split.nodes = [final.get(node, node) for node in own] if final else own
+    result.keep = collect_keeps(result)
+    build_plan_lists(result)
+    return result
+
+
+def _user_assignments(
+    assign: Mapping[Tensor, Backend | int], devices: Devices
+) -> dict[Tensor, int]:
+    user: dict[Tensor, int] = {}
+    for tensor, target in assign.items():
+        index = target if isinstance(target, int) else _index_of(target, devices)
+        if not 0 <= index < devices.n:
+            names = ", ".join(b.name for b in devices.backends)
+            raise ScheduleError(
+                f"{describe(tensor)} is assigned to device {target!r}, which is not one of {names}"
+            )
+        user[tensor] = index
+    return user
+
+
+def _index_of(backend: Backend, devices: Devices) -> int:
+    for i, known in enumerate(devices.backends):
+        if known is backend:
+            return i
+    return -1

@@ -1,0 +1,109 @@
+"""`Schedule`: the placement of a graph, its splits, and the node list that memory is planned on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from weft.backends.base import Backend
+from weft.graph.graph import Graph
+from weft.graph.tensor import Tensor
+from weft.schedule import explain
+
+__all__ = ["Role", "Schedule", "Split"]
+
+
+@dataclass(slots=True)
+class Split:
+    """Consecutive nodes that run on one backend."""
+
+    backend: int
+    start: int
+    """Index of the first node in `Schedule.graph.nodes`."""
+    end: int
+    """Index after the last node."""
+    inputs: list[Tensor] = field(default_factory=list)
+    """Tensors of the graph that must be copied to the backend before this split runs. A copy that
+    an earlier split of the same backend made is used again and not listed."""
+    nodes: list[Tensor] = field(default_factory=list)
+    """What runs, sources rewired; as `Backend.optimize` left it."""
+    copies: list[tuple[Tensor, Tensor]] = field(default_factory=list)
+    """(source, destination) for each of `inputs`, as final tensors, in order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """What an entry of the plan lists is when it is not a tensor of the graph.
+
+    `dep`: a view that keeps `of[0]` allocated until it is copied. `copy`: copy number `copy` of
+    `of[0]` on `backend`. `keep`: a node that keeps the tensors `of` allocated until here."""
+
+    kind: str
+    of: tuple[Tensor, ...]
+    backend: int = -1
+    copy: int = 0
+
+
+@dataclass(slots=True)
+class Schedule:
+    """The result of `schedule`. Graph tensors are never changed: nodes whose sources became copies
+    (and whatever depends on them) exist a second time, as *final* tensors."""
+
+    graph: Graph
+    backends: tuple[Backend, ...]
+    n_copies: int
+    cur_copy: int
+    backend_of: dict[Tensor, int]
+    """Backend of each tensor of the graph; -1 or absent: never assigned."""
+    cause_of: dict[Tensor, str]
+    """Why: `usr`, `1.dst`, `1.inp`, `1.off`, `1.wgtN`, `2.sup`, `3.best`, `3.upg`, `4.vsrc`,
+    `4.cur`, `4.cpy`, `6.cpy`; see `explain.CAUSES`."""
+    refusals: dict[tuple[Tensor, int], str]
+    """(node, backend) -> the sentence with which the backend refused the node."""
+    splits: list[Split]
+    copies: dict[tuple[Tensor, int, int], Tensor]
+    """(tensor, backend, copy number) -> the copy. With several copies, an input's current copy on
+    its own backend is the input itself."""
+    rewired: dict[tuple[Tensor, int], Tensor]
+    """(node, index of source) -> the copy that the node reads instead."""
+    graph_inputs: list[Tensor]
+    """Leaves that are inputs; only with more than one copy."""
+    final: dict[Tensor, Tensor]
+    """Tensor of the graph -> the tensor that stands for it in the plan lists; absent: itself."""
+    origin: dict[Tensor, Tensor]
+    """The inverse of `final`."""
+    plan_nodes: list[Tensor] = field(default_factory=list)
+    """The graph that is allocated: per split its inputs (a `dep` view, then the copy), then its
+    nodes, each followed by its `keep` nodes."""
+    plan_node_backends: list[int] = field(default_factory=list)
+    plan_leaves: list[Tensor] = field(default_factory=list)
+    """With several copies: every copy of every input and split input; then the graph's leaves."""
+    plan_leaf_backends: list[int] = field(default_factory=list)
+    roles: dict[Tensor, Role] = field(default_factory=dict)
+    """Role of each entry of the plan lists that does not stand for a tensor of the graph."""
+    keep: dict[Tensor, list[Tensor]] = field(default_factory=dict)
+    """Node -> tensors that its backend wants allocated until it has run."""
+    graph_size: int = 0
+    """Upper bound of the plan lists' length, as the reference computes it."""
+
+    @property
+    def final_nodes(self) -> list[Tensor]:
+        """Everything that runs, in order (views included)."""
+        return [node for split in self.splits for node in split.nodes]
+
+    def final_of(self, tensor: Tensor) -> Tensor:
+        """The final tensor that stands for a tensor of the graph."""
+        return self.final.get(tensor, tensor)
+
+    def backend_for(self, tensor: Tensor) -> Backend | None:
+        """The backend of a tensor of the graph, None where it has none."""
+        index = self.backend_of.get(tensor, -1)
+        return None if index < 0 else self.backends[index]
+
+    def explain(self) -> str:
+        """The placement as a text table: splits, then each node's device and cause in words."""
+        return explain.table(self)
+
+    def to_json(self) -> dict[str, Any]:
+        """The placement as plain data; the keys are those of `weft.schedule.explain.to_json`."""
+        return explain.to_json(self)

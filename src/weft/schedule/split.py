@@ -1,0 +1,230 @@
+"""Pass 5 and what follows it: splits, copies of what crosses, and the graph that is allocated."""
+
+from __future__ import annotations
+
+from weft.errors import ScheduleError
+from weft.graph.graph import Graph
+from weft.graph.node import describe
+from weft.graph.op import NONE
+from weft.graph.tensor import Tensor
+from weft.schedule.assign import Where, Why, buffer_supported
+from weft.schedule.devices import Devices
+from weft.schedule.result import Role, Schedule, Split
+
+__all__ = ["add_input_copies", "build_plan_lists", "collect_keeps", "cut"]
+
+# The reference stores names in 64 bytes with a final zero.
+_NAME_BYTES = 63
+# The reference's number of sources per node; a `keep` node holds no more.
+_MAX_SRC = 10
+
+_IN_AND_OUT = frozenset({"input", "output"})
+
+Copies = dict[tuple[Tensor, int, int], Tensor]
+Rewired = dict[tuple[Tensor, int], Tensor]
+
+
+def cut(
+    graph: Graph,
+    devices: Devices,
+    where: Where,
+    why: Why,
+    n_copies: int,
+    cur_copy: int,
+    first_backend: int,
+) -> tuple[list[Split], Copies, Rewired]:
+    """Pass 5: a new split starts where the backend changes, and where a split that already has
+    inputs needs a weight from elsewhere, so that the memory of earlier weights can be reused;
+    sources that the split's backend cannot read become copies, made once per tensor and backend.
+
+    Views never start a split and are never rewired. `first_backend` is the backend of a graph of
+    views only. Raises ScheduleError for a source that no pass could place."""
+    copies: Copies = {}
+    rewired: Rewired = {}
+    work = [(i, node) for i, node in enumerate(graph.nodes) if not node.op.is_view]
+    current = where[work[0][1]] if work else first_backend
+    split = Split(current, 0, len(graph.nodes))
+    splits = [split]
+    for i, node in work:
+        b = where[node]
+        if b != current or (split.inputs and _reads_foreign_weight(node, current, devices, where)):
+            split.end = i
+            split = Split(b, i, len(graph.nodes))
+            splits.append(split)
+            current = b
+        for j, src in enumerate(node.src):
+            if src is None:
+                continue
+            at = where.get(src, -1)
+            if at == current:
+                continue
+            if at == -1:
+                raise ScheduleError(
+                    f"{describe(src)}, source {j} of {describe(node)}, could not be placed: "
+                    "it is a view of a tensor that nothing else reads; give the base a device"
+                )
+            if buffer_supported(src, current, devices, where):
+                continue
+            if (src, current, 0) not in copies:
+                _copy_all(src, current, n_copies, devices, copies, why)
+                split.inputs.append(src)
+            rewired[(node, j)] = copies[(src, current, cur_copy)]
+    return splits, copies, rewired
+
+
+def _reads_foreign_weight(node: Tensor, current: int, devices: Devices, where: Where) -> bool:
+    return any(
+        src is not None
+        and src.buffer is not None
+        and src.buffer.usage == "weights"
+        and where.get(src, -1) != current
+        and not buffer_supported(src, current, devices, where)
+        for src in node.src
+    )
+
+
+def _copy_all(
+    src: Tensor, backend: int, n_copies: int, devices: Devices, copies: Copies, why: Why
+) -> None:
+    for c in range(n_copies):
+        copy = copies[(src, backend, c)] = _copy_of(src, devices.backends[backend].name, c)
+        if n_copies > 1:
+            copy.flags = _IN_AND_OUT
+        why[copy] = "4.cpy"
+
+
+def _copy_of(tensor: Tensor, backend: str, number: int) -> Tensor:
+    """A leaf with the type, sizes and strides of `tensor`, named `BACKEND#name#number`."""
+    name = f"{backend}#{tensor.name}#{number}"
+    if len(name) > _NAME_BYTES or not name.isascii():
+        name = name.encode()[:_NAME_BYTES].decode(errors="ignore")
+    return Tensor(tensor.dtype, tensor.ne, nb=tensor.nb, name=name)
+
+
+def add_input_copies(
+    graph: Graph,
+    devices: Devices,
+    where: Where,
+    why: Why,
+    n_copies: int,
+    cur_copy: int,
+    copies: Copies,
+) -> list[Tensor]:
+    """Pass 6, with several copies: every input gets its copies on its own backend, of which the
+    current one is the input itself, so that a batch can be prepared while another runs."""
+    inputs = [leaf for leaf in graph.leaves if "input" in leaf.flags] if n_copies > 1 else []
+    for leaf in inputs:
+        b = where.get(leaf, -1)
+        if b == -1:
+            raise ScheduleError(f"input {describe(leaf)} has no device")
+        if (leaf, b, 0) in copies:
+            continue
+        for c in range(n_copies):
+            if c == cur_copy:
+                copy = leaf
+            else:
+                copy = _copy_of(leaf, devices.backends[b].name, c)
+                copy.flags = _IN_AND_OUT
+            copies[(leaf, b, c)] = copy
+            why[copy] = "6.cpy"
+    return inputs
+
+
+def collect_keeps(schedule: Schedule) -> dict[Tensor, list[Tensor]]:
+    """What each split's backend wants kept allocated until one of its nodes has run.
+
+    Asked through the optional backend method `allocation_deps(nodes)`, which returns pairs
+    (tensor, until). Raises ScheduleError for a node that is not in the graph."""
+    keep: dict[Tensor, list[Tensor]] = {}
+    known: set[Tensor] | None = None
+    for split in schedule.splits:
+        backend = schedule.backends[split.backend]
+        ask = getattr(backend, "allocation_deps", None)
+        if ask is None:
+            continue
+        for tensor, until in ask(schedule.graph.nodes[split.start : split.end]):
+            if known is None:
+                known = set(schedule.graph.nodes)
+            if until not in known:
+                raise ScheduleError(
+                    f"{backend.name} wants {describe(tensor)} kept until {describe(until)}, which "
+                    "is not a node of the graph"
+                )
+            held = keep.setdefault(until, [])
+            if tensor not in held:
+                held.append(tensor)
+    return keep
+
+
+def build_plan_lists(schedule: Schedule) -> None:
+    """The lists that memory is planned on, from `splits[].nodes`, final tensors throughout."""
+    final = schedule.final
+    where = schedule.backend_of
+    cur_copy = schedule.cur_copy
+    nodes: list[Tensor] = []
+    node_backends: list[int] = []
+    roles: dict[Tensor, Role] = {}
+    origin = schedule.origin
+    kept_until = {final.get(node, node): held for node, held in schedule.keep.items()}
+
+    for split in schedule.splits:
+        split.copies = []
+        for tensor in split.inputs:
+            source = final.get(tensor, tensor)
+            copy = schedule.copies[(tensor, split.backend, cur_copy)]
+            dep = _view_of(source, (source,))
+            roles[dep] = Role("dep", (tensor,))
+            roles[copy] = Role("copy", (tensor,), split.backend, cur_copy)
+            nodes += (dep, copy)
+            node_backends += (where[tensor], split.backend)
+            split.copies.append((source, copy))
+        for node in split.nodes:
+            nodes.append(node)
+            # a view may be on another backend than the split it happens to stand in
+            node_backends.append(where.get(origin.get(node, node), split.backend))
+            held = kept_until.get(node, ()) if kept_until else ()
+            for k in range(0, len(held), _MAX_SRC):
+                group = tuple(held[k : k + _MAX_SRC])
+                kept = tuple(final.get(t, t) for t in group)
+                dep = _view_of(kept[0], kept)
+                roles[dep] = Role("keep", group)
+                nodes.append(dep)
+                node_backends.append(split.backend)
+
+    leaves: list[Tensor] = []
+    leaf_backends: list[int] = []
+    if schedule.n_copies > 1:
+        crossing = [(t, where[t]) for t in schedule.graph_inputs]
+        crossing += [(t, split.backend) for split in schedule.splits for t in split.inputs]
+        for tensor, b in crossing:
+            for c in range(schedule.n_copies):
+                copy = schedule.copies[(tensor, b, c)]
+                if copy is not tensor:
+                    roles[copy] = Role("copy", (tensor,), b, c)
+                leaves.append(final.get(copy, copy))
+                leaf_backends.append(b)
+    for leaf in schedule.graph.leaves:
+        leaves.append(final.get(leaf, leaf))
+        leaf_backends.append(where.get(leaf, -1))
+
+    n_inputs = len(schedule.graph_inputs) + sum(len(s.inputs) for s in schedule.splits)
+    n_keeps = sum(-(-len(held) // _MAX_SRC) for held in schedule.keep.values())
+    longest = max(len(schedule.graph.nodes), len(schedule.graph.leaves))
+    schedule.graph_size = longest + n_inputs * 2 * schedule.n_copies + n_keeps
+    schedule.plan_nodes, schedule.plan_node_backends = nodes, node_backends
+    schedule.plan_leaves, schedule.plan_leaf_backends = leaves, leaf_backends
+    schedule.roles = roles
+
+
+def _view_of(tensor: Tensor, src: tuple[Tensor, ...]) -> Tensor:
+    base = tensor if tensor.view_src is None else tensor.view_src
+    return Tensor(
+        tensor.dtype,
+        tensor.ne,
+        nb=tensor.nb,
+        name=f"{tensor.name} (view)",
+        op=NONE,
+        src=src,
+        view_src=base,
+        view_offs=tensor.view_offs,
+    )
