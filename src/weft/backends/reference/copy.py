@@ -146,5 +146,5 @@ def roll(call: Call) -> None:
 
 @kernel("QUANTIZE")
 def quantize(call: Call) -> None:
-    """Activations as the blocks a matmul reads (q8_0, q8_1 or q8_K)."""
+    """Activations as a matmul reads them: q8_0, q8_1 or q8_K blocks, or f16, bf16."""
     call.dst.write_activation(call.read(0))

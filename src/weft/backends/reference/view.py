@@ -91,7 +91,10 @@ class ArrayView:
         self.units[...] = self.encode(values)
 
     def write_activation(self, values: NDArray[Any]) -> None:
-        """Stores values as the blocks that a matmul quantizes its activations to."""
+        """Stores values as a matmul turns its activations into this type (q8_0, q8_1, q8_K, f16,
+        bf16)."""
+        if not self.dtype.is_quantized:
+            return self.write(values)
         raw = quants.encode_activation(np.ascontiguousarray(values, np.float32), self.dtype)
         self.units[...] = raw.view(self.units.dtype)
 
