@@ -13,7 +13,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from weft.compile import compile
+from weft.compile import compile, resolve_devices
 from weft.errors import ContextError
 from weft.execute import Session
 from weft.llm.kv_cache import KVCache, cache_bytes
@@ -95,16 +95,20 @@ class Context:
         self.counters = Counters()
 
         require_memory({"cache": cache_bytes(model.config, n_ctx, type_k, type_v)}, _ADVICE)
+        backends = resolve_devices(devices, n_threads=n_threads, activations=activations)
         self.cache = KVCache(
-            model.config, n_ctx, n_seq_max=n_seq_max, type_k=type_k, type_v=type_v
+            model.config,
+            n_ctx,
+            n_seq_max=n_seq_max,
+            type_k=type_k,
+            type_v=type_v,
+            buffer_type=backends[-1].buffer_type,
         )
         graph = model.build(
             self.cache, n_ubatch=self.n_ubatch, n_outputs=self.n_outputs, flash=flash
         )
         self.counters.graphs_built += 1
-        self.program: Program = compile(
-            graph, devices=list(devices), n_threads=n_threads, activations=activations
-        )
+        self.program: Program = compile(graph, backends)
         self.counters.reserves += 1
         self.memory = MemoryUse(
             weights=model.weights.nbytes,
@@ -113,6 +117,10 @@ class Context:
         )
         require_memory({"cache": self.memory.cache, "compute": self.memory.compute}, _ADVICE)
         self._session = Session(self.program)
+        self._inputs = {name: self._session.input_view(name) for name in self.program.inputs}
+        self._values = {"n_tokens": 1, "n_kv": 1, "n_outputs": 1}
+        logits = self.program.tensors[self.program.outputs["logits"]]
+        self._host = self.program.buffers[logits.buffer].buffer_type.is_host
         self._window = model.config.sliding_window if model.architecture.windowed else 0
 
     def decode(
@@ -137,13 +145,13 @@ class Context:
         rows = np.empty((int(batch.outputs.sum()), self.model.config.n_vocab), np.float32)
         done = 0
         try:
-            for part in self._split(batch):
-                ubatch, used = batch.take(part), cells[done : done + len(part)]
-                done += len(part)
+            for ubatch in self._split(batch):
+                used = cells[done : done + len(ubatch.tokens)]
+                done += len(used)
                 self.cache.occupy(used, ubatch.positions, ubatch.members)
                 logits = self._run(ubatch, used)
                 if logits is not None:
-                    rows[batch.rows[part][ubatch.outputs]] = logits
+                    rows[ubatch.rows[ubatch.outputs]] = logits
         except BaseException:
             self.cache.release(cells[:done])
             raise
@@ -198,43 +206,56 @@ class Context:
             wanted[:] = np.asarray(outputs, np.bool_)
         return _Batch(ids.astype(np.int32), pos, first, members, wanted, np.cumsum(wanted) - 1)
 
-    def _split(self, batch: _Batch) -> list[NDArray[np.intp]]:
-        """Indices of each ubatch. Tokens go in order of position, since those of a later ubatch are
-        not in the cache yet; within one, order does not matter."""
+    def _split(self, batch: _Batch) -> list[_Batch]:
+        """The ubatches. Tokens go in order of position, since those of a later ubatch are not in
+        the cache yet; within one, order does not matter."""
         n = len(batch.tokens)
-        if n <= self.n_ubatch and batch.outputs.sum() <= self.n_outputs:
-            return [np.arange(n)]
+        if n <= self.n_ubatch and (n <= self.n_outputs or batch.outputs.sum() <= self.n_outputs):
+            return [batch]
         order = np.argsort(batch.positions, kind="stable")
         parts, start = [], 0
         while start < n:
             part = order[start : start + self.n_ubatch]
             over = np.flatnonzero(np.cumsum(batch.outputs[part]) > self.n_outputs)
             part = part[: over[0]] if len(over) else part
-            parts.append(part)
+            parts.append(batch.take(part))
             start += len(part)
         return parts
 
     def _run(self, ubatch: _Batch, cells: NDArray[np.int64]) -> NDArray[np.float32] | None:
-        """Computes one ubatch whose cells are occupied; None when no output is wanted."""
+        """Computes one ubatch whose cells are occupied; None when no output is wanted.
+
+        The rows are the session's own memory where that can be: valid until the next run."""
         n, n_kv = len(ubatch.tokens), self.cache.n_seen
-        out_ids = np.flatnonzero(ubatch.outputs).astype(np.int32)
-        inputs = {
-            "tokens": ubatch.tokens,
-            "positions": ubatch.positions,
-            "cells": cells,
-            "mask": np.empty((n, n_kv), np.float16),
-            # the graph computes at least one row; it is not used when none is wanted
-            "out_ids": out_ids if len(out_ids) else np.zeros(1, np.int32),
-        }
-        self.cache.fill_mask(inputs["mask"], ubatch.positions, ubatch.first)
+        out_ids = np.flatnonzero(ubatch.outputs)
+        n_out = len(out_ids)
+        inputs = self._inputs
+        inputs["tokens"][:n] = ubatch.tokens
+        inputs["positions"][:n] = ubatch.positions
+        inputs["cells"][:n] = cells
+        # The graph computes at least one row; it is not used when none is wanted.
+        inputs["out_ids"][: n_out or 1] = out_ids if n_out else 0
+        self._fill_mask("mask", ubatch, n_kv, 0)
         if self._window:
-            inputs["window_mask"] = np.empty((n, n_kv), np.float16)
-            self.cache.fill_mask(
-                inputs["window_mask"], ubatch.positions, ubatch.first, self._window
-            )
-        logits = self._session.run(inputs)["logits"]
+            self._fill_mask("window_mask", ubatch, n_kv, self._window)
+        values = self._values
+        values["n_tokens"], values["n_kv"], values["n_outputs"] = n, n_kv, n_out or 1
+        for name in inputs:
+            self._session.upload(name)
+        self._session.execute(values)
         self.counters.graphs_reused += 1
-        return logits if len(out_ids) else None
+        if n_out == 0:
+            return None
+        if not self._host:
+            return self._session.output("logits", values)
+        flat: NDArray[np.float32] = self._session.output_view("logits")
+        n_vocab = self.model.config.n_vocab
+        return flat[: n_out * n_vocab].reshape(n_out, n_vocab)
+
+    def _fill_mask(self, name: str, ubatch: _Batch, n_kv: int, window: int) -> None:
+        n = len(ubatch.tokens)
+        out = self._inputs[name][: n * n_kv].reshape(n, n_kv)
+        self.cache.fill_mask(out, ubatch.positions, ubatch.first, window)
 
 
 @dataclass(frozen=True, slots=True)

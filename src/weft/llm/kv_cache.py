@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.backends.base import HostMemory
+from weft.backends.base import BufferType, HostMemory, Memory
 from weft.dtype import DType, find_dtype
 from weft.errors import ContextError, GraphError, OutOfMemoryError
 from weft.graph.tensor import Buffer, Tensor
@@ -42,8 +42,11 @@ class KVCache:
         n_seq_max: int = 1,
         type_k: str | DType = "f16",
         type_v: str | DType = "f16",
+        buffer_type: BufferType | None = None,
     ) -> None:
-        """Raises ContextError for a type that cannot be cached, OutOfMemoryError without room."""
+        """`buffer_type`: where keys and values live; None: plain host memory.
+
+        Raises ContextError for a type that cannot be cached, OutOfMemoryError without room."""
         self.size = size
         self.n_seq_max = n_seq_max
         self.type_k = _cache_type("type_k", type_k)
@@ -54,10 +57,17 @@ class KVCache:
         """members[s, c]: whether sequence s has cell c."""
         self._low = 0  # no free cell is below this one
         self._top = 0  # no used cell is from here on
+
+        def leaf(name: str, dtype: DType, n_embd: int) -> Tensor:
+            memory = _allocate(buffer_type, dtype.row_bytes(n_embd) * size, name)
+            return Tensor(
+                dtype, (n_embd, size, 1, 1), name=name, buffer=Buffer("any", buffer_type, memory)
+            )
+
         layers = range(config.n_layer)
-        self.k = [_leaf(f"cache_k_{il}", self.type_k, config.n_embd_k(il), size) for il in layers]
+        self.k = [leaf(f"cache_k_{il}", self.type_k, config.n_embd_k(il)) for il in layers]
         """Per layer, a leaf of sizes [n_embd_k, size]: a row a cell."""
-        self.v = [_leaf(f"cache_v_{il}", self.type_v, config.n_embd_v(il), size) for il in layers]
+        self.v = [leaf(f"cache_v_{il}", self.type_v, config.n_embd_v(il)) for il in layers]
         """Per layer, a leaf of sizes [n_embd_v, size]."""
 
     @property
@@ -215,12 +225,10 @@ def _cache_type(argument: str, name: str | DType) -> DType:
     return dtype
 
 
-def _leaf(name: str, dtype: DType, n_embd: int, size: int) -> Tensor:
-    nbytes = dtype.row_bytes(n_embd) * size
+def _allocate(buffer_type: BufferType | None, nbytes: int, name: str) -> Memory:
     try:
-        memory = HostMemory.zeros(nbytes)
+        return HostMemory.zeros(nbytes) if buffer_type is None else buffer_type.allocate(nbytes)
     except (MemoryError, ValueError):  # ValueError: more than an address space holds
         raise OutOfMemoryError(
             f"no room for {nbytes} bytes of {name}; make n_ctx smaller"
         ) from None
-    return Tensor(dtype, (n_embd, size, 1, 1), name=name, buffer=Buffer("any", data=memory))
