@@ -83,6 +83,7 @@ class ReferenceExecutable:
                     step,
                 )
                 for step, kernel in self._steps
+                if 0 not in view(step.dst).ne
             ]
             if len(self._bound) == _MAX_BOUND:
                 del self._bound[next(iter(self._bound))]
