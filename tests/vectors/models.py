@@ -1,8 +1,8 @@
 """The golden models: runs every check of a folder and judges it as its FORMAT.md says.
 
 Three kinds of folder, told apart by what is in them: a trained model in several types
-(`variants.json`), one model per architecture (a manifest of scenarios), one model per tensor type (a
-manifest of quantized files). A folder of such folders runs them all.
+(`variants.json`), one model per architecture (a manifest of scenarios), one model per tensor type
+(a manifest of quantized files). A folder of such folders runs them all.
 
 Exact modes (f32 weights, or `deq`: dequantized weights) want float32 activations: the reference
 backend has no others, the cpu backend is asked for them. Modes called `native` want the cpu's own

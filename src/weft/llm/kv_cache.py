@@ -51,12 +51,6 @@ class KVCache:
         self.n_seq_max = n_seq_max
         self.type_k = _cache_type("type_k", type_k)
         self.type_v = _cache_type("type_v", type_v)
-        self.pos: NDArray[np.int32] = np.full(size, _FREE, np.int32)
-        """Position of each cell; -1: free."""
-        self.members: NDArray[np.bool_] = np.zeros((n_seq_max, size), np.bool_)
-        """members[s, c]: whether sequence s has cell c."""
-        self._low = 0  # no free cell is below this one
-        self._top = 0  # no used cell is from here on
 
         def leaf(name: str, dtype: DType, n_embd: int) -> Tensor:
             memory = _allocate(buffer_type, dtype.row_bytes(n_embd) * size, name)
@@ -69,6 +63,12 @@ class KVCache:
         """Per layer, a leaf of sizes [n_embd_k, size]: a row a cell."""
         self.v = [leaf(f"cache_v_{il}", self.type_v, config.n_embd_v(il)) for il in layers]
         """Per layer, a leaf of sizes [n_embd_v, size]."""
+        self.pos: NDArray[np.int32] = np.full(size, _FREE, np.int32)
+        """Position of each cell; -1: free."""
+        self.members: NDArray[np.bool_] = np.zeros((n_seq_max, size), np.bool_)
+        """members[s, c]: whether sequence s has cell c."""
+        self._low = 0  # no free cell is below this one
+        self._top = 0  # no used cell is from here on
 
     @property
     def nbytes(self) -> int:
