@@ -151,7 +151,10 @@ class Expr:
 
     def __repr__(self) -> str:
         parts = []
-        for mono, c in sorted(self.terms.items(), key=lambda kv: [_key(a) for a in kv[0]]):
+        # longest products first, the constant last
+        for mono, c in sorted(
+            self.terms.items(), key=lambda kv: (-len(kv[0]), [_key(a) for a in kv[0]])
+        ):
             names = "*".join(_key(a) for a in mono)
             parts.append(str(c) if not mono else names if c == 1 else f"{c}*{names}")
         return "+".join(parts).replace("+-", "-") or "0"
