@@ -13,6 +13,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from weft.backends.base import Backend
 from weft.compile import compile, resolve_devices
 from weft.errors import ContextError
 from weft.execute import Session
@@ -64,7 +65,7 @@ class Context:
         type_v: str = "f16",
         flash: bool = True,
         n_threads: int | None = None,
-        devices: Sequence[str] = ("cpu",),
+        devices: Sequence[str | Backend] = ("cpu",),
         activations: Literal["native", "f32"] = "native",
     ) -> None:
         """Plans and allocates everything that `decode` will ever need.
