@@ -282,15 +282,47 @@ def evaluate(size: Size, values: Mapping[str, int]) -> int:
 def _bounds(size: Size) -> tuple[int, int]:
     if isinstance(size, int):
         return size, size
+    if not size.terms:
+        return 0, 0
     lo = hi = 0
     for mono, c in size.terms.items():
-        plo = phi = c
-        for atom in mono:
-            alo, ahi = (atom.min, atom.max) if isinstance(atom, Sym) else _compound_bounds(atom)
-            corners = (plo * alo, plo * ahi, phi * alo, phi * ahi)
-            plo, phi = min(corners), max(corners)
-        lo, hi = lo + plo, hi + phi
+        term = _times(_product_bounds(mono), (c, c))
+        lo, hi = lo + term[0], hi + term[1]
+    common, rest = _factor(size)
+    if common and len(size.terms) > 1:
+        # n*n - n is n*(n - 1): factors of every term must not be bounded once a term
+        flo, fhi = _times(_product_bounds(common), _bounds(Expr.reduce(rest)))
+        lo, hi = max(lo, flo), min(hi, fhi)
     return lo, hi
+
+
+def _times(a: tuple[int, int], b: tuple[int, int]) -> tuple[int, int]:
+    corners = (a[0] * b[0], a[0] * b[1], a[1] * b[0], a[1] * b[1])
+    return min(corners), max(corners)
+
+
+def _product_bounds(atoms: tuple[Atom, ...]) -> tuple[int, int]:
+    product = (1, 1)
+    for atom in atoms:
+        bounds = (atom.min, atom.max) if isinstance(atom, Sym) else _compound_bounds(atom)
+        product = _times(product, bounds)
+    return product
+
+
+def _factor(size: Expr) -> tuple[tuple[Atom, ...], Expr]:
+    """The atoms that every term has, and what is left of the expression without them."""
+    monos = list(size.terms)
+    common: list[Atom] = []
+    for atom in monos[0]:
+        if all(mono.count(atom) > common.count(atom) for mono in monos):
+            common.append(atom)
+    rest: dict[tuple[Atom, ...], int] = {}
+    for mono, c in size.terms.items():
+        left = list(mono)
+        for atom in common:
+            left.remove(atom)
+        rest[tuple(left)] = c
+    return tuple(common), Expr(rest)
 
 
 def _compound_bounds(atom: Compound) -> tuple[int, int]:
