@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from vectors import ops
+from tests.vectors import ops
 from weft.graph import check_graph, format_graph, parse_graph
 from weft.graph import params as p
 from weft.graph.op import OPS
