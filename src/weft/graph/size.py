@@ -80,7 +80,7 @@ class Expr:
 
     def __init__(self, terms: Mapping[tuple[Atom, ...], int]) -> None:
         self.terms = {mono: c for mono, c in terms.items() if c}
-        self._hash = hash(frozenset(self.terms.items()))
+        self._hash: int | None = None
 
     @staticmethod
     def of(value: Size) -> Expr:
@@ -102,6 +102,9 @@ class Expr:
         return isinstance(other, Expr) and self.terms == other.terms
 
     def __hash__(self) -> int:
+        # on demand: most expressions are steps on the way to another
+        if self._hash is None:
+            self._hash = hash(frozenset(self.terms.items()))
         return self._hash
 
     def __add__(self, other: Size) -> Size:
