@@ -1,6 +1,7 @@
 """Finding backends by name."""
 
 import sys
+from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -69,7 +70,7 @@ def test_reference_takes_no_number_and_no_options(spec: str, options: dict[str, 
 
 
 def test_a_missing_dependency_names_the_extra(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: pytest.TempPathFactory
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "needs_more.py").write_text("import a_package_that_is_not_there\n")
     monkeypatch.syspath_prepend(tmp_path)

@@ -165,6 +165,7 @@ def test_getters(tiny: GGUFFile) -> None:
     assert tiny.get_str("general.name") == "tiny"
     assert tiny.get_array("t.ints").tolist() == [1, -2, 3]
     assert tiny.get_int("none", 7) == 7
+    assert tiny.get_int("none", False) is False
     assert tiny.get_float("none", None) is None
     assert tiny.get_array("none", None) is None
     assert tiny.get_bytes_list("none", None) is None

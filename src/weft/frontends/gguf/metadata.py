@@ -122,17 +122,12 @@ class Metadata(Mapping[str, Value]):
 
     def get_int(self, key: str, default: int | _T | _Required = _REQUIRED) -> int | _T:
         """An integer of any width."""
-        value = self._get(key, default, "an integer", int)
-        if isinstance(value, bool):
-            raise self._wrong_type(key, "an integer")
-        return cast("int | _T", value)
+        return cast("int | _T", self._get(key, default, "an integer", int))
 
     def get_float(self, key: str, default: float | _T | _Required = _REQUIRED) -> float | _T:
         """A float; an integer is taken as one."""
-        value = self._get(key, default, "a float", (float, int))
-        if isinstance(value, bool):
-            raise self._wrong_type(key, "a float")
-        return float(value) if isinstance(value, int) else cast("float | _T", value)
+        value: Any = self._get(key, default, "a float", (float, int))
+        return float(value) if key in self else cast("float | _T", value)
 
     def get_bool(self, key: str, default: bool | _T | _Required = _REQUIRED) -> bool | _T:
         """A bool."""
@@ -192,7 +187,8 @@ class Metadata(Mapping[str, Value]):
         if item is not None and entry.item is not item:
             raise self._wrong_type(key, wanted)
         value = self[key]
-        if not isinstance(value, types):
+        # bool is a kind of int in Python, and not in a file.
+        if not isinstance(value, types) or (isinstance(value, bool) and types is not bool):
             raise self._wrong_type(key, wanted)
         return value
 
