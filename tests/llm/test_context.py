@@ -118,6 +118,42 @@ def test_rollback_equals_a_fresh_context(model: Model, whole: np.ndarray) -> Non
     np.testing.assert_allclose(context.decode(TOKENS[6:], outputs="all"), whole[6:], atol=ATOL)
 
 
+@pytest.mark.parametrize("n_ubatch", [3, 20])
+def test_moved_positions_keep_their_distances(
+    model: Model, whole: np.ndarray, n_ubatch: int
+) -> None:
+    """Rotary attention sees distances only: a whole text moved along gives the same logits."""
+    context = make(model, n_ubatch=n_ubatch)
+    context.decode(TOKENS[:8])
+    context.cache.seq_add(0, 0, -1, 30)
+    context.cache.seq_add(0, 0, -1, -13)
+    got = context.decode(TOKENS[8:12], range(25, 29), outputs="all")
+    np.testing.assert_allclose(got, whole[8:12], atol=ATOL)
+    context.cache.seq_add(0, 0, -1, -17)
+    assert (context.cache.pos_min(0), context.cache.pos_max(0)) == (0, 11)
+    got = context.decode(TOKENS[12:], outputs="all")
+    np.testing.assert_allclose(got, whole[12:], atol=ATOL)
+    assert context.counters.graphs_built == 2
+
+
+def test_a_failed_rotation_empties_the_cache(
+    model: Model, whole: np.ndarray, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context = make(model)
+    context.decode(TOKENS[:8])
+    context.cache.seq_add(0, 4, -1, 2)
+
+    class Interrupted(context_module.Session):
+        def execute(self, values: object) -> None:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(context_module, "Session", Interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        context.decode(TOKENS[8:9])
+    assert context.cache.n_used == 0
+    np.testing.assert_allclose(context.decode(TOKENS, outputs="all"), whole, atol=ATOL)
+
+
 def test_f16_cache_is_close(model: Model, whole: np.ndarray) -> None:
     got = make(model, type_k="f16", type_v="f16").decode(TOKENS, outputs="all")
     assert 0 < np.abs(got - whole).max() < 0.05

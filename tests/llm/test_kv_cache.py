@@ -83,6 +83,20 @@ OPS = st.one_of(
         st.integers(-1, 20),
     ),
     st.tuples(st.just("keep"), st.integers(0, N_SEQ - 1)),
+    st.tuples(
+        st.just("add"),
+        st.integers(-1, N_SEQ - 1),
+        st.integers(-1, 20),
+        st.integers(-1, 20),
+        st.integers(-9, 9),
+    ),
+    st.tuples(
+        st.just("div"),
+        st.integers(-1, N_SEQ - 1),
+        st.integers(-1, 20),
+        st.integers(-1, 20),
+        st.integers(1, 4),
+    ),
     st.tuples(st.just("release"), st.integers(0, SIZE - 1)),
     st.tuples(st.just("clear")),
 )
@@ -94,6 +108,7 @@ def test_against_a_plain_model(config: ModelConfig, ops: list[tuple], window: in
     """Cells as a dict of (position, members), and the attention rule written out."""
     cache = KVCache(config, SIZE, n_seq_max=N_SEQ)
     cells: dict[int, tuple[int, set[int]]] = {}
+    moved: dict[int, int] = {}
 
     def in_range(pos: int, p0: int, p1: int) -> bool:
         return pos >= max(p0, 0) and (p1 < 0 or pos < p1)
@@ -104,6 +119,7 @@ def test_against_a_plain_model(config: ModelConfig, ops: list[tuple], window: in
                 (cell,) = put(cache, [args[0]], [args[1]]).tolist()
                 assert cell == min(set(range(SIZE)) - set(cells))
                 cells[cell] = (args[0], set(args[1]))
+                moved[cell] = 0
         elif name == "rm":
             cache.seq_rm(*args)
             for pos, members in cells.values():
@@ -114,6 +130,14 @@ def test_against_a_plain_model(config: ModelConfig, ops: list[tuple], window: in
             for pos, members in cells.values():
                 if args[0] in members and in_range(pos, *args[2:]):
                     members.add(args[1])
+        elif name in ("add", "div"):
+            seq, p0, p1, n = args
+            (cache.seq_add if name == "add" else cache.seq_div)(seq, p0, p1, n)
+            for c, (pos, members) in cells.items():
+                if in_range(pos, p0, p1) and (seq < 0 or seq in members):
+                    new = pos + n if name == "add" else pos // n
+                    cells[c] = (new, members if new >= 0 else set())
+                    moved[c] = moved.get(c, 0) + new - pos
         elif name == "keep":
             cache.seq_keep(args[0])
             for _, members in cells.values():
@@ -124,9 +148,12 @@ def test_against_a_plain_model(config: ModelConfig, ops: list[tuple], window: in
         else:
             cache.clear()
             cells.clear()
+            moved.clear()
         cells = {c: (pos, members) for c, (pos, members) in cells.items() if members}
 
         assert cache.n_used == len(cells)
+        assert all(cache.shift[c] == moved.get(c, 0) for c in cells)
+        assert cache.has_shift or not any(moved.get(c) for c in cells)
         assert cache.n_seen == max(cells, default=-1) + 1
         for s in range(N_SEQ):
             pos = [p for p, members in cells.values() if s in members]
