@@ -184,7 +184,12 @@ def _proto(vocab: Vocab) -> bytes:
     return b"".join(out) + _bytes(2, trainer) + _bytes(3, normalizer)
 
 
+_SMALL = [bytes((value,)) for value in range(0x80)]
+
+
 def _varint(value: int) -> bytes:
+    if value < 0x80:
+        return _SMALL[value]
     out = bytearray()
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)
