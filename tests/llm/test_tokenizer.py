@@ -77,7 +77,7 @@ def test_rules_of_the_file(tmp_path: Path) -> None:
     assert plain.decode(plain.encode(" a")) == " a"
 
 
-@pytest.mark.parametrize("change", ["duplicate", "no unknown", "empty piece"])
+@pytest.mark.parametrize("change", ["duplicate", "no unknown", "empty piece", "null"])
 def test_vocabularies_that_the_library_refuses(tmp_path: Path, change: str) -> None:
     broken = list(NAMES)
     keys: dict[str, object] = {}
@@ -85,6 +85,8 @@ def test_vocabularies_that_the_library_refuses(tmp_path: Path, change: str) -> N
         broken[-2] = "a"
     elif change == "empty piece":
         broken[-2] = ""
+    elif change == "null":
+        broken[-2] = "a\0"
     else:
         keys["tokenizer.ggml.unknown_token_id"] = -1
     tokenizer = make(tmp_path, **keys, **{"tokenizer.ggml.tokens": broken})
