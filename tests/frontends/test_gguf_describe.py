@@ -2,12 +2,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import struct
 from pathlib import Path
 
 import numpy as np
 from gguf_files import write_tiny
 
-from weft.frontends.gguf import open_gguf
+from weft.frontends.gguf import RawValue, ValueType, open_gguf
 from weft.frontends.gguf.describe import TypeTotal, describe, printable
 from weft.frontends.gguf.writer import write_gguf
 
@@ -53,6 +54,16 @@ def test_long_values_are_cut(tmp_path: Path) -> None:
     assert rows["a"] == "[0, 1, 2, 3, 4, 5, ...]"
     assert rows["t"] == "['" + "y" * 25 + "..."
     assert rows["n"] == "[1, 2, 3, 4, 5, 6]"
+
+
+def test_nested_arrays_are_counted(tmp_path: Path) -> None:
+    path = tmp_path / "nested.gguf"
+    inner = struct.pack("<IQ", ValueType.U8, 2) + b"ab"
+    nested = struct.pack("<IQ", ValueType.ARRAY, 2) + 2 * inner
+    write_gguf(path, {"k": RawValue(ValueType.ARRAY, nested)}, [])
+    with open_gguf(path) as file:
+        row = describe(file).metadata[0]
+    assert (row.type, row.value) == ("array[2]", "2 arrays")
 
 
 def test_nothing_reaches_the_terminal_raw(tmp_path: Path) -> None:

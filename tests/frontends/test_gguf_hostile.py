@@ -304,6 +304,39 @@ def test_many_short_strings_cost_little_memory(tmp_path: Path) -> None:
         tracemalloc.stop()
 
 
+def sparse(path: Path, head: bytes, size: int) -> None:
+    """A file of `size` bytes, all but `head` zeros, that takes almost no disk."""
+    path.write_bytes(head)
+    os.truncate(path, size)
+
+
+@pytest.mark.parametrize(
+    ("type_", "item_bytes"), [(7, 1), (8, 8), (9, 12)], ids=["bools", "strings", "nested arrays"]
+)
+def test_a_sparse_file_is_refused_quickly(tmp_path: Path, type_: int, item_bytes: int) -> None:
+    n = 1 << 28
+    head = raw_file([kv("k", 9, struct.pack("<IQ", type_, n))], [])
+    path = tmp_path / "sparse.gguf"
+    sparse(path, head, len(head) + n * item_bytes)
+    start = time.process_time()
+    with pytest.raises(FormatError, match=r"'k' at byte \d+ is too long"):
+        open_gguf(path)
+    assert time.process_time() - start < 1
+
+
+def test_a_huge_string_is_summarized_without_decoding_it(tmp_path: Path) -> None:
+    n = 1 << 32
+    path = tmp_path / "sparse.gguf"
+    sparse(path, raw_file([kv("k", 8, struct.pack("<Q", n))], [])[:45], n + 45)
+    tracemalloc.start()
+    try:
+        with open_gguf(path) as file:
+            assert describe(file).metadata[0].value.startswith(r"\x00\x00")
+        assert tracemalloc.get_traced_memory()[1] < 100_000
+    finally:
+        tracemalloc.stop()
+
+
 def others(folder: Path) -> dict[str, tuple[bytes, str]]:
     archive = folder / "a.zip"
     with zipfile.ZipFile(archive, "w") as z:

@@ -117,9 +117,11 @@ def test_strings_that_are_not_utf8_are_kept(tiny: GGUFFile) -> None:
 
 def test_peek_and_types(tiny: GGUFFile) -> None:
     meta = tiny.metadata
-    assert meta.peek("t.strings", 2) == ["<unk>", ""]
-    assert meta.peek("t.ints", 2).tolist() == [1, -2]
-    assert meta.peek("t.u8", 2) == 200
+    assert meta.peek("t.strings", 3, 3) == ["<un", "", "ö"]
+    assert meta.peek("t.ints", 2, 0).tolist() == [1, -2]
+    assert meta.peek("t.ints", 9, 0).tolist() == [1, -2, 3]
+    assert meta.peek("general.name", 0, 2) == "ti"
+    assert meta.peek("t.u8", 2, 0) == 200
     assert meta.count_of("t.strings") == 5 and meta.count_of("t.u8") == 1
     assert meta.type_of("t.i16") is ValueType.I16
     assert meta.item_type_of("t.floats") is ValueType.F32 and meta.item_type_of("t.u8") is None
@@ -163,6 +165,7 @@ def test_getters(tiny: GGUFFile) -> None:
     assert tiny.get_str("general.name") == "tiny"
     assert tiny.get_array("t.ints").tolist() == [1, -2, 3]
     assert tiny.get_int("none", 7) == 7
+    assert tiny.get_int("none", False) is False
     assert tiny.get_float("none", None) is None
     assert tiny.get_array("none", None) is None
     assert tiny.get_bytes_list("none", None) is None

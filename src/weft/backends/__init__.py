@@ -1,4 +1,4 @@
-"""Devices: what a backend is (`base`), where to find one (`registry`), and those of this package."""
+"""Devices: what a backend is (`base`), how to find one (`registry`), and our own, one each."""
 
 from __future__ import annotations
 

@@ -99,7 +99,9 @@ def _load(name: str, target: str) -> ModuleType:
             f"install it with `pip install weft[{name}]`"
         ) from error
     except ImportError as error:
-        raise DeviceError(f"backend {name!r} cannot be loaded: {error}") from error
+        raise DeviceError(
+            f"backend {name!r} cannot be loaded ({error}); reinstall weft, or build it again"
+        ) from error
     for function in ("describe", "make"):
         if not callable(getattr(module, function, None)):
             raise DeviceError(f"backend {name!r}: module {target} has no function {function}()")

@@ -164,6 +164,10 @@ class Session:
         """The executables, one per split."""
         return self._executables
 
+    def read_buffer(self, buffer: int, offset: int, nbytes: int) -> NDArray[np.uint8]:
+        """A copy of bytes of one of the program's buffers, for tests and tools."""
+        return self._memories[buffer].read(offset, nbytes)
+
     # ---- memory ----------------------------------------------------------------------------------
 
     def _flat(self, index: int) -> NDArray[Any]:

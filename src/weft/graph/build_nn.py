@@ -33,7 +33,8 @@ def norm(x: Tensor, eps: float, *, inplace: bool = False) -> Tensor:
 
 
 def rms_norm(x: Tensor, eps: float, *, inplace: bool = False) -> Tensor:
-    """x / sqrt(mean(x^2) + eps) of each row; same shape, f32."""
+    """x / sqrt(mean(x^2) + eps) of each row; same shape, f32. Rows must be contiguous."""
+    require(x.is_contiguous_rows, "RMS_NORM", "rows of x must be contiguous; use cont()", x)
     return _norm("RMS_NORM", x, eps, inplace)
 
 
@@ -44,7 +45,6 @@ def l2_norm(x: Tensor, eps: float, *, inplace: bool = False) -> Tensor:
 
 def _norm(op: str, x: Tensor, eps: float, inplace: bool) -> Tensor:
     require_type(x, ("f32",), op, "x")
-    require(x.is_contiguous_rows, op, "rows of x must be contiguous; use cont()", x)
     if not eps >= 0:
         raise fail(op, f"eps = {eps} must not be negative", x)
     return like(op, x, params=EpsParams(f32(eps)), inplace=inplace)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.backends.reference.kernel import Call, f32, kernel, repeat_to
+from weft.backends.reference.kernel import Call, f32, kernel
 from weft.backends.reference.matmul import product
 from weft.backends.reference.view import ArrayView
 from weft.graph.params import FlashAttnParams, SoftMaxParams
@@ -23,7 +23,8 @@ def alibi_slopes(n_head: int, max_bias: float) -> F64:
     n = 1 << (n_head.bit_length() - 1)
     m0, m1 = 2.0 ** (-max_bias / n), 2.0 ** (-max_bias / 2 / n)
     head = np.arange(n_head)
-    return np.where(head < n, m0 ** (head + 1), m1 ** (2.0 * (head - n) + 1))
+    slopes: F64 = np.where(head < n, m0 ** (head + 1), m1 ** (2.0 * (head - n) + 1))
+    return slopes
 
 
 def _bias(mask: ArrayView, shape: tuple[int, ...], max_bias: float) -> F64:
@@ -33,7 +34,8 @@ def _bias(mask: ArrayView, shape: tuple[int, ...], max_bias: float) -> F64:
     n3, n2, rows, columns = shape
     part = mask.f64()[:, :, :rows, :columns]
     part = part[np.arange(n3) % part.shape[0]][:, np.arange(n2) % part.shape[1]]
-    return alibi_slopes(n2, max_bias)[:, None, None] * part
+    bias: F64 = alibi_slopes(n2, max_bias)[:, None, None] * part
+    return bias
 
 
 def _weights(scores: F64, sinks: F64 | None) -> F64:
@@ -41,11 +43,12 @@ def _weights(scores: F64, sinks: F64 | None) -> F64:
     top = scores.max(-1, keepdims=True, initial=-np.inf)
     if sinks is not None:
         top = np.maximum(top, sinks.reshape(-1, 1, 1))
-    weights = np.exp(scores - top)
+    weights: F64 = np.exp(scores - top)
     total = weights.sum(-1, keepdims=True)
     if sinks is not None:
         total = total + np.exp(sinks.reshape(-1, 1, 1) - top)
-    return weights / total
+    weights /= total
+    return weights
 
 
 @kernel("SOFT_MAX")
@@ -87,7 +90,7 @@ def lightning_indexer(call: Call) -> None:
     q `[stream, token, head, d]`, k `[stream, cell, 1, d]`, weights `[stream, 1, token, head]`, mask
     `[any, 1, token, cell]` (streams taken modulo), dst `[stream, 1, token, cell]`."""
     q, k, weights = call.f64(0), call.f64(1), call.f64(2)
-    scores = np.maximum(np.einsum("sthd,scd->sthc", q, k[:, :, 0]), 0)
+    scores = np.maximum(product(k.swapaxes(1, 2), q), 0)  # [stream, token, head, cell]
     out = np.einsum("sthc,sth->stc", scores, weights[:, 0])[:, None]
     mask = call.f64(3)[:, :, : out.shape[2], : out.shape[3]]
     call.dst.write(out + mask[np.arange(out.shape[0]) % mask.shape[0]])

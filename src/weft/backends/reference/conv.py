@@ -7,6 +7,7 @@ Arrays are in NumPy order, so spatial sizes read (depth,) height, width; ggml's 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,10 +68,10 @@ def _spread(parts: F64, stride: Sequence[int]) -> F64:
         + tuple((m - 1) * s + k for m, s, k in zip(size, stride, taps, strict=True))
     )
     for tap in np.ndindex(*taps):
-        at = tuple(
+        at: list[Any] = [
             slice(k, k + (m - 1) * s + 1, s) for k, m, s in zip(tap, size, stride, strict=True)
-        )
-        out[(..., *at)] += parts[(..., *tap)]
+        ]
+        out[..., *at] += parts[..., *tap]
     return out
 
 
@@ -91,8 +92,13 @@ def im2col(call: Call) -> None:
     call.dst.write(np.moveaxis(found, 1, n + 1).reshape(call.dst.shape))
 
 
-def _patches_3d(x: F64, channels: int, kernel_size: Sequence[int], out: Sequence[int],
-                p: Im2Col3dParams | Conv3dParams) -> F64:
+def _patches_3d(
+    x: F64,
+    channels: int,
+    kernel_size: Sequence[int],
+    out: Sequence[int],
+    p: Im2Col3dParams | Conv3dParams,
+) -> F64:
     """`[n * channel, d, h, w]` -> `[n, od, oh, ow, channel, kd, kh, kw]`."""
     x = x.reshape(-1, channels, *x.shape[1:])
     found = patches(x, kernel_size, out, p.stride[::-1], p.padding[::-1], p.dilation[::-1])
@@ -109,28 +115,30 @@ def im2col_3d(call: Call) -> None:
     call.dst.write(found.reshape(call.dst.shape))
 
 
+def _patches_2d(call: Call) -> F64:
+    """`[n, channel, h, w]` (src1) -> `[n, channel, oh, ow, kh, kw]`."""
+    p: ConvParams = call.params
+    return patches(
+        call.f64(1),
+        call.view(0).shape[2:],
+        call.dst.shape[2:],
+        p.stride[::-1],
+        p.padding[::-1],
+        p.dilation[::-1],
+    )
+
+
 @kernel("CONV_2D")
 def conv_2d(call: Call) -> None:
     """Kernel `[out, in, kh, kw]` over data `[n, in, h, w]`: `[n, out, oh, ow]`."""
-    p: ConvParams = call.params
-    w = call.f64(0)
-    found = patches(
-        call.f64(1), w.shape[2:], call.dst.shape[2:],
-        p.stride[::-1], p.padding[::-1], p.dilation[::-1],
-    )
-    call.dst.write(np.moveaxis(np.tensordot(found, w, ([1, 4, 5], [1, 2, 3])), -1, 1))
+    out = np.tensordot(_patches_2d(call), call.f64(0), ([1, 4, 5], [1, 2, 3]))
+    call.dst.write(np.moveaxis(out, -1, 1))
 
 
 @kernel("CONV_2D_DW")
 def conv_2d_dw(call: Call) -> None:
     """Depthwise: kernel `[channel, 1, kh, kw]` over data `[n, channel, h, w]`."""
-    p: ConvParams = call.params
-    w = call.f64(0)
-    found = patches(
-        call.f64(1), w.shape[2:], call.dst.shape[2:],
-        p.stride[::-1], p.padding[::-1], p.dilation[::-1],
-    )
-    call.dst.write(np.einsum("nchwkl,ckl->nchw", found, w[:, 0]))
+    call.dst.write(np.einsum("nchwkl,ckl->nchw", _patches_2d(call), call.f64(0)[:, 0]))
 
 
 @kernel("CONV_3D")

@@ -7,9 +7,8 @@ bytes stay), else values pass through float32.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-from weft.backends.reference.kernel import Call, kernel, repeat_to
+from weft.backends.reference.kernel import Call, check_index, kernel, repeat_to
 from weft.backends.reference.view import ArrayView
 from weft.graph.params import (
     AccParams,
@@ -85,7 +84,7 @@ def get_rows(call: Call) -> None:
 
     Only the rows asked for are decoded."""
     a, ids = call.view(0), call.read(1)[0]
-    _check_rows(ids, a.ne[1], "GET_ROWS")
+    check_index(ids, a.ne[1], "row")
     i2, i1 = np.ogrid[: ids.shape[0], : ids.shape[1]]
     if a.dtype.name == "i2_s":
         call.dst.write(a.read()[i2[..., None], i1[..., None], ids])
@@ -97,7 +96,7 @@ def get_rows(call: Call) -> None:
 def get_rows_back(call: Call) -> None:
     """Adds row i of src0 to row ids[i] of a zeroed destination; the gradient of GET_ROWS."""
     rows, ids = call.f64(0)[0, 0], call.read(1).reshape(-1)
-    _check_rows(ids, call.dst.ne[1], "GET_ROWS_BACK")
+    check_index(ids, call.dst.ne[1], "row")
     total = np.zeros(call.dst.shape)
     np.add.at(total[0, 0], ids, rows)
     call.dst.write(total)
@@ -111,16 +110,10 @@ def set_rows(call: Call) -> None:
     src, dst = call.view(0), call.dst
     ids = call.read(1)[0]
     ids = ids[np.arange(src.ne[3])[:, None] % ids.shape[0], np.arange(src.ne[2]) % ids.shape[1]]
-    _check_rows(ids, dst.ne[1], "SET_ROWS")
+    check_index(ids, dst.ne[1], "row")
     i3, i2 = np.ogrid[: src.ne[3], : src.ne[2]]
     rows = src.units if src.dtype is dst.dtype else dst.encode(src.read())
     dst.units[i3[..., None], i2[..., None], ids] = rows
-
-
-def _check_rows(ids: NDArray[np.integer], n_rows: int, op: str) -> None:
-    """An index outside the table is an error: NumPy would wrap a negative one."""
-    if ids.size and (ids.min() < 0 or ids.max() >= n_rows):
-        raise IndexError(f"{op} index {ids.min()}..{ids.max()} outside 0..{n_rows - 1}")
 
 
 @kernel("PAD")
@@ -153,5 +146,5 @@ def roll(call: Call) -> None:
 
 @kernel("QUANTIZE")
 def quantize(call: Call) -> None:
-    """Activations as the blocks a matmul reads (q8_0, q8_1 or q8_K)."""
+    """Activations as a matmul reads them: q8_0, q8_1 or q8_K blocks, or f16, bf16."""
     call.dst.write_activation(call.read(0))

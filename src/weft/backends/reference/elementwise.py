@@ -11,7 +11,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.backends.reference.kernel import Call, f32, kernel, repeat_to
+from weft.backends.reference.kernel import Call, check_index, f32, kernel, repeat_to
 from weft.graph.params import (
     ClampParams,
     FillParams,
@@ -59,8 +59,7 @@ def div(call: Call) -> None:
 def add_id(call: Call) -> None:
     """src0[:, i1, i2] + row ids[i1, i2] of src1 (a bias per expert)."""
     a, b, ids = call.f64(0), call.f64(1)[0, 0], call.read(2)[0, 0]
-    if ids.size and (ids.min() < 0 or ids.max() >= b.shape[0]):
-        raise IndexError(f"ADD_ID index {ids.min()}..{ids.max()} outside 0..{b.shape[0] - 1}")
+    check_index(ids, b.shape[0], "expert")
     call.dst.write(a + b[ids][None])
 
 
@@ -136,7 +135,8 @@ def _relu(x: F64) -> F64:
 
 
 def _silu(x: F64) -> F64:
-    return x / (1 + np.exp(-x))
+    y: F64 = x / (1 + np.exp(-x))
+    return y
 
 
 def _gelu(x: F64) -> F64:
@@ -148,11 +148,12 @@ def _gelu_quick(x: F64) -> F64:
     return x * _sigmoid(1.702 * x)
 
 
-_erf = np.frompyfunc(math.erf, 1, 1)
+_erf = np.vectorize(math.erf, otypes=[np.float64])  # NumPy has none
 
 
 def _gelu_erf(x: F64) -> F64:
-    return 0.5 * x * (1 + _erf(x / math.sqrt(2)).astype(np.float64))
+    y: F64 = 0.5 * x * (1 + _erf(x / math.sqrt(2)))
+    return y
 
 
 def _hard_sigmoid(x: F64) -> F64:

@@ -10,7 +10,7 @@ from weft.backends.base import Memory
 from weft.backends.reference.kernel import Call, Kernel, find_kernel, needs_kernel
 from weft.backends.reference.memory import ReferenceMemory
 from weft.backends.reference.view import ArrayView
-from weft.errors import DeviceError, WeftError
+from weft.errors import DeviceError
 from weft.graph.size import Size, evaluate, symbols
 from weft.graph.tensor import Ne
 from weft.program import Program, StepSpec, TensorSpec
@@ -51,12 +51,9 @@ class ReferenceExecutable:
             try:
                 with np.errstate(all="ignore"):
                     kernel(call)
-            except (WeftError, ArithmeticError, LookupError, ValueError, TypeError) as error:
-                raise DeviceError(f"reference: {self._describe(step, call)}: {error}") from error
-            except MemoryError as error:
-                raise DeviceError(
-                    f"reference: {self._describe(step, call)}: out of memory"
-                ) from error
+            except Exception as error:
+                why = str(error) or type(error).__name__
+                raise DeviceError(f"reference: {self._describe(step, call)}: {why}") from error
 
     def _bind(self, values: Mapping[str, int]) -> list[tuple[Kernel, Call, StepSpec]]:
         missing = [name for name in self._symbols if name not in values]
@@ -83,6 +80,7 @@ class ReferenceExecutable:
                     step,
                 )
                 for step, kernel in self._steps
+                if 0 not in view(step.dst).ne
             ]
             if len(self._bound) == _MAX_BOUND:
                 del self._bound[next(iter(self._bound))]

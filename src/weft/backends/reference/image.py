@@ -36,7 +36,8 @@ def _linear(n_out: int, n_in: int, align: bool) -> F64:
     low = np.clip(np.floor(at).astype(np.intp), 0, n_in - 1)
     high = np.clip(np.floor(at).astype(np.intp) + 1, 0, n_in - 1)
     part = np.clip(at - low, 0, 1).astype(np.float64)[:, None]
-    return np.eye(n_in)[low] * (1 - part) + np.eye(n_in)[high] * part
+    weights: F64 = np.eye(n_in)[low] * (1 - part) + np.eye(n_in)[high] * part
+    return weights
 
 
 def _linear_antialiased(n_out: int, n_in: int, align: bool) -> F64:

@@ -13,7 +13,17 @@ from weft.backends.reference.view import ArrayView
 from weft.errors import DeviceError
 from weft.graph.op import OPS, Op, find_op
 
-__all__ = ["KERNELS", "Call", "Kernel", "f32", "find_kernel", "kernel", "repeat_to"]
+__all__ = [
+    "KERNELS",
+    "Call",
+    "Kernel",
+    "check_index",
+    "f32",
+    "find_kernel",
+    "kernel",
+    "needs_kernel",
+    "repeat_to",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +87,12 @@ def needs_kernel(op: Op) -> bool:
 def f32(value: float) -> float:
     """`value` as the nearest float32, the precision that ggml keeps parameters in."""
     return float(np.float32(value))
+
+
+def check_index(index: NDArray[Any], n: int, what: str) -> None:
+    """Raises IndexError unless every index is in 0..n-1: NumPy would wrap a negative one."""
+    if index.size and (index.min() < 0 or index.max() >= n):
+        raise IndexError(f"{what} {index.min()}..{index.max()} outside 0..{n - 1}")
 
 
 def repeat_to(small: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:

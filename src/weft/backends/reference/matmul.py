@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.backends.reference.kernel import Call, kernel
+from weft.backends.reference.kernel import Call, check_index, kernel
 from weft.graph.params import SolveTriParams
 
 F64 = NDArray[np.float64]
@@ -40,9 +40,7 @@ def mul_mat_id(call: Call) -> None:
     named in `ids` are decoded."""
     experts, b = call.view(0), call.f64(1)[0]
     ids = call.read(2)[0, 0]
-    n_expert = experts.ne[2]
-    if ids.size and (ids.min() < 0 or ids.max() >= n_expert):
-        raise IndexError(f"expert {ids.min()}..{ids.max()} outside 0..{n_expert - 1}")
+    check_index(ids, experts.ne[2], "expert")
     whole = experts.read()[0] if experts.dtype.name == "i2_s" else None
     out = np.zeros(call.dst.shape[1:])
     for expert in np.unique(ids):

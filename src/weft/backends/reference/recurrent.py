@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.backends.reference.kernel import Call, f32, kernel
+from weft.backends.reference.kernel import Call, check_index, f32, kernel
 from weft.graph.params import DeltaNetParams, LinearAttnParams, SsmScanParams
 
 F64 = NDArray[np.float64]
@@ -45,9 +45,8 @@ def ssm_scan(call: Call) -> None:
     x, dt, a = call.f64(1), call.f64(2)[0], call.f64(3)[0, 0]
     ids = call.read(6).reshape(-1)
     slots = call.f64(0)
-    if ids.size and (ids.min() < 0 or ids.max() >= slots.shape[0]):
-        raise IndexError(f"state slot {ids.min()}..{ids.max()} outside 0..{slots.shape[0] - 1}")
-    n_seq, n_tokens, n_head, _ = x.shape
+    check_index(ids, slots.shape[0], "state slot")
+    n_tokens, n_head = x.shape[1:3]
     state = slots[ids]
     b, c = (np.repeat(v, n_head // v.shape[2], axis=2) for v in (call.f64(4), call.f64(5)))
     delta = np.where(dt > 20, dt, np.log1p(np.exp(np.minimum(dt, 20))))
@@ -84,7 +83,7 @@ def _start(call: Call, i: int, n_head: int, size: int) -> F64:
 def rwkv_wkv6(call: Call) -> None:
     """RWKV-6 (arXiv 2404.05892), state `[key, value]` per head:
 
-        y = sum over keys of r * (tf * k v^T + state);   state = td * state + k v^T"""
+    y = sum over keys of r * (tf * k v^T + state);   state = td * state + k v^T"""
     n_head, size = call.view(0).shape[2:]
     state = _start(call, 5, n_head, size)
     k, v, r, td = (_by_sequence(call.f64(i), len(state)) for i in (0, 1, 2, 4))
@@ -101,7 +100,7 @@ def rwkv_wkv6(call: Call) -> None:
 def rwkv_wkv7(call: Call) -> None:
     """RWKV-7 (arXiv 2503.14456), state `[value, key]` per head:
 
-        state = state * w + v k^T + (state a) b^T;   y = state r"""
+    state = state * w + v k^T + (state a) b^T;   y = state r"""
     n_head, size = call.view(0).shape[2:]
     state = _start(call, 6, n_head, size)
     r, w, k, v, a, b = (_by_sequence(call.f64(i), len(state)) for i in range(6))
@@ -121,7 +120,7 @@ def rwkv_wkv7(call: Call) -> None:
 def gated_linear_attn(call: Call) -> None:
     """Gated linear attention (arXiv 2312.06635), state `[key, value]` per head:
 
-        state = g * state + k v^T;   y = scale * q state"""
+    state = g * state + k v^T;   y = scale * q state"""
     p: LinearAttnParams = call.params
     n_head, size = call.view(0).shape[2:]
     state = _start(call, 4, n_head, size)

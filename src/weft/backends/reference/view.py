@@ -71,18 +71,18 @@ class ArrayView:
 
     def decode(self, units: NDArray[Any]) -> NDArray[Any]:
         """Values of `units` of this tensor's type `[..., n_units]`, as `read` gives them."""
-        if self.dtype.name not in _CODED and not self.dtype.is_quantized:
-            return units
-        return quants.decode(as_bytes(units, self.dtype), self.dtype)
+        if self.dtype.is_quantized:
+            return quants.decode(as_bytes(units, self.dtype), self.dtype)
+        if self.dtype.name in ("f16", "bf16"):
+            return quants.from_storage(units, self.dtype)
+        return units
 
     def encode(self, values: NDArray[Any]) -> NDArray[Any]:
         """The inverse: values `[..., ne0]` as units of this tensor's type, rounded as ggml does.
 
         Raises UnsupportedOpError for a type that cannot be written at run time."""
-        if self.dtype.is_quantized or self.dtype.name in _CODED:
-            raw = quants.encode_runtime(values.astype(np.float32, copy=False), self.dtype)
-            return raw.view(self.units.dtype)
-        return values.astype(self.units.dtype, copy=False)
+        stored = quants.to_storage(values, self.dtype)
+        return stored.view(self.units.dtype) if self.dtype.is_quantized else stored
 
     def write(self, values: NDArray[Any]) -> None:
         """Stores values that broadcast to `shape`."""
@@ -91,7 +91,10 @@ class ArrayView:
         self.units[...] = self.encode(values)
 
     def write_activation(self, values: NDArray[Any]) -> None:
-        """Stores values as the blocks that a matmul quantizes its activations to."""
+        """Stores values as a matmul turns its activations into this type (q8_0, q8_1, q8_K, f16,
+        bf16)."""
+        if not self.dtype.is_quantized:
+            return self.write(values)
         raw = quants.encode_activation(np.ascontiguousarray(values, np.float32), self.dtype)
         self.units[...] = raw.view(self.units.dtype)
 
@@ -111,10 +114,6 @@ class ArrayView:
         n = self.ne[0] * self.ne[1] * self.ne[2] * self.ne[3]
         whole = self.data[self.offset : self.offset + quants.i2_s_bytes(n)]
         return quants.decode_i2_s(whole, n).reshape(self.shape)
-
-
-_CODED = frozenset({"f16", "bf16"})
-"""Element types that compute as float32."""
 
 
 def as_bytes(units: NDArray[Any], dtype: DType) -> NDArray[np.uint8]:

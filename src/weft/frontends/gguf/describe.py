@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from weft.frontends.gguf.format import ValueType
 from weft.frontends.gguf.reader import GGUFFile
 
 __all__ = ["Description", "MetadataRow", "TensorRow", "TypeTotal", "describe", "printable"]
@@ -104,7 +105,7 @@ def printable(text: str) -> str:
 
 def _string(file: GGUFFile, key: str) -> str | None:
     """The string of `key`; None where there is none, since a summary should not fail over it."""
-    value = file.metadata.peek(key, 0) if key in file.metadata else None
+    value = file.metadata.peek(key, 0, 1000) if key in file.metadata else None
     return printable(value) if isinstance(value, str) else None
 
 
@@ -131,7 +132,10 @@ def _type_label(file: GGUFFile, key: str) -> str:
 
 
 def _short(file: GGUFFile, key: str, width: int) -> str:
-    value = file.metadata.peek(key, _PEEK)
+    if file.metadata.item_type_of(key) is ValueType.ARRAY:
+        return f"{file.metadata.count_of(key)} arrays"
+    # Up to four bytes make a character.
+    value = file.metadata.peek(key, _PEEK, 4 * (width + 1))
     if isinstance(value, str):
         return _cut(printable(value[: width + 1]), width)
     if isinstance(value, (list, np.ndarray)):
@@ -144,8 +148,6 @@ def _items(values: Iterable[object], width: int) -> Iterable[str]:
     for v in values:
         if isinstance(v, str):
             yield f"'{printable(v[: width + 1])}'"
-        elif isinstance(v, (list, np.ndarray)):
-            yield f"[{len(v)} items]"
         else:
             yield _scalar(v)
 

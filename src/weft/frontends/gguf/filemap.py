@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.errors import FormatError
-from weft.frontends.gguf.format import MAX_NAME
+from weft.frontends.gguf.format import MAX_NAME, MAX_WORK
 
 __all__ = ["Cursor", "FileMap", "quoted"]
 
@@ -81,11 +81,12 @@ class FileMap:
 class Cursor:
     """A position in a FileMap; every read is checked against the end of the file."""
 
-    __slots__ = ("at", "map")
+    __slots__ = ("at", "map", "work")
 
     def __init__(self, map_: FileMap, at: int) -> None:
         self.map = map_
         self.at = at
+        self.work = MAX_WORK
 
     def u32(self, what: str) -> int:
         """The next 4 bytes; `what` is named when they are not there."""
@@ -106,6 +107,15 @@ class Cursor:
         self.at = start + n
         return start
 
+    def spend(self, work: int, what: str) -> None:
+        """Count `work` towards MAX_WORK, before doing it."""
+        self.work -= work
+        if self.work < 0:
+            raise self.map.error(
+                f"{what} at byte {self.at} is too long: weft reads up to {MAX_WORK} strings, bools "
+                "and bytes of names in a file; it is damaged: download or copy it again"
+            )
+
     def name(self, what: str) -> str:
         """The next string, as the name of a key or tensor: UTF-8 of 1 to MAX_NAME bytes."""
         start = self.at
@@ -116,6 +126,7 @@ class Cursor:
                 "bytes; the file is damaged: download or copy it again"
             )
         at = self.skip(n, what)
+        self.spend(n, what)
         try:
             return self.map.buffer[at : at + n].decode()
         except UnicodeDecodeError:

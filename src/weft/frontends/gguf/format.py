@@ -44,6 +44,7 @@ __all__ = [
     "MAX_KEYS",
     "MAX_NAME",
     "MAX_TENSORS",
+    "MAX_WORK",
     "MIN_ALIGNMENT",
     "REMOVED_TYPES",
     "SCALARS",
@@ -63,9 +64,10 @@ MAX_ALIGNMENT = 1 << 21  # a huge page; anything more is a damaged file
 MAX_DIMS = 4
 MAX_NAME = 65535  # bytes of a key or tensor name; ggml itself stops at 63 for tensors
 MAX_DEPTH = 4  # arrays inside arrays
-# The counts are limited so that a hostile file costs memory in proportion to a real model's.
+# A sparse file of terabytes costs its sender nothing, so opening one must not cost us much either.
 MAX_KEYS = 1 << 16
 MAX_TENSORS = 1 << 18
+MAX_WORK = 1 << 25  # in all: strings and bools in arrays, bytes of names, 16 for a nested array
 
 _I2_S_TAIL = 32  # bytes after the weights of an i2_s tensor; the first four are its f32 scale
 

@@ -7,6 +7,7 @@ Opening walks over the strings of an array without making them: a vocabulary of 
 from __future__ import annotations
 
 import struct
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -22,7 +23,7 @@ from weft.frontends.gguf.format import MAX_DEPTH, SCALARS, RawValue, ValueType
 
 __all__ = ["Metadata", "Value", "read_metadata"]
 
-Value: TypeAlias = "int | float | bool | str | NDArray[Any] | list[str] | list[Any]"
+Value: TypeAlias = int | float | bool | str | NDArray[Any] | list[str] | list[Any]
 """A decoded value: a scalar, a NumPy array, a list of strings, or a list of arrays (nested)."""
 
 _T = TypeVar("_T")
@@ -111,26 +112,22 @@ class Metadata(Mapping[str, Value]):
         entry = self._entries[key]
         return RawValue(entry.type, self._map.buffer[entry.start : entry.end])
 
-    def peek(self, key: str, n: int) -> Value:
-        """The first `n` items of the array `key`, decoding no more; a scalar is given whole."""
-        return _decode(self._map, self._entries[key], n)
+    def peek(self, key: str, items: int, string_bytes: int) -> Value:
+        """The beginning of the value of `key`, decoding no more: the first `items` items of an
+        array, the first `string_bytes` bytes of each string."""
+        return _decode(self._map, self._entries[key], items, string_bytes)
 
     # The typed getters. Each returns `default` for a missing key, and raises FormatError when the
     # key is missing and no default was given, or has another type.
 
     def get_int(self, key: str, default: int | _T | _Required = _REQUIRED) -> int | _T:
         """An integer of any width."""
-        value = self._get(key, default, "an integer", int)
-        if isinstance(value, bool):
-            raise self._wrong_type(key, "an integer")
-        return cast("int | _T", value)
+        return cast("int | _T", self._get(key, default, "an integer", int))
 
     def get_float(self, key: str, default: float | _T | _Required = _REQUIRED) -> float | _T:
         """A float; an integer is taken as one."""
-        value = self._get(key, default, "a float", (float, int))
-        if isinstance(value, bool):
-            raise self._wrong_type(key, "a float")
-        return float(value) if isinstance(value, int) else cast("float | _T", value)
+        value: Any = self._get(key, default, "a float", (float, int))
+        return float(value) if key in self else cast("float | _T", value)
 
     def get_bool(self, key: str, default: bool | _T | _Required = _REQUIRED) -> bool | _T:
         """A bool."""
@@ -183,21 +180,22 @@ class Metadata(Mapping[str, Value]):
         if entry is None:
             if default is _REQUIRED:
                 raise self._map.error(
-                    f"the metadata key {quoted(key)} is missing, and {wanted} is needed there; convert "
-                    "the model again with a converter that writes it"
+                    f"the metadata key {quoted(key)} is missing, and {wanted} is needed there; "
+                    "convert the model again with a converter that writes it"
                 )
             return default
         if item is not None and entry.item is not item:
             raise self._wrong_type(key, wanted)
         value = self[key]
-        if not isinstance(value, types):
+        # bool is a kind of int in Python, and not in a file.
+        if not isinstance(value, types) or (isinstance(value, bool) and types is not bool):
             raise self._wrong_type(key, wanted)
         return value
 
     def _wrong_type(self, key: str, wanted: str) -> FormatError:
         return self._map.error(
-            f"the metadata key {quoted(key)} has the type {self._entries[key].label}, and {wanted} is "
-            "needed there; convert the model again with a converter that writes that"
+            f"the metadata key {quoted(key)} has the type {self._entries[key].label}, and {wanted} "
+            "is needed there; convert the model again with a converter that writes that"
         )
 
 
@@ -257,11 +255,13 @@ def _skip_value(
         _skip_strings(cursor, n, what)
     elif item is ValueType.ARRAY:
         _need(cursor, n, _ARRAY_HEAD, what)
+        cursor.spend(16 * n, what)
         for _ in repeat(None, n):
             _skip_value(cursor, item, what, depth + 1)
     else:
         at = cursor.skip(n * SCALARS[item].itemsize, what)
         if item is ValueType.BOOL:
+            cursor.spend(n, what)
             _check_bools(cursor.map, at, n, what)
     return item, n
 
@@ -275,6 +275,7 @@ def _need(cursor: Cursor, n: int, least: int, what: str) -> None:
 
 def _skip_strings(cursor: Cursor, n: int, what: str) -> None:
     _need(cursor, n, 8, what)
+    cursor.spend(n, what)
     buffer, at = cursor.map.buffer, cursor.at
     length_at = _U64.unpack_from
     try:
@@ -301,21 +302,26 @@ def _check_bools(map_: FileMap, at: int, n: int, what: str) -> None:
         )
 
 
-def _decode(map_: FileMap, entry: _Entry, limit: int | None = None) -> Value:
-    """The value of a checked entry; `limit` is the most items of an array to decode."""
+def _decode(
+    map_: FileMap, entry: _Entry, items: int = sys.maxsize, string_bytes: int = sys.maxsize
+) -> Value:
+    """The value of a checked entry; see Metadata.peek for the limits."""
     if entry.type is ValueType.STRING:
-        return _text(map_.buffer[entry.start + 8 : entry.end])
+        start = entry.start + 8
+        return _text(map_.buffer[start : min(entry.end, start + string_bytes)])
     if entry.item is None:
         value = _SCALAR_STRUCTS[entry.type].unpack_from(map_.buffer, entry.start)[0]
         return cast("int | float | bool", value)
-    return _decode_array(map_, entry.start, limit)[0]
+    if entry.item is ValueType.STRING:
+        strings = _strings(map_, entry.start + _ARRAY_HEAD, min(entry.count, items), string_bytes)
+        return [_text(s) for s in strings[0]]
+    return _decode_array(map_, entry.start, items)[0]
 
 
-def _decode_array(map_: FileMap, at: int, limit: int | None = None) -> tuple[Value, int]:
-    """The array at byte `at`, and where it ends (where decoding stopped, under a limit)."""
+def _decode_array(map_: FileMap, at: int, items: int = sys.maxsize) -> tuple[Value, int]:
+    """The first `items` items of the array at byte `at`, and where they end."""
     item = ValueType(int.from_bytes(map_.buffer[at : at + 4], "little"))
-    n = _U64.unpack_from(map_.buffer, at + 4)[0]
-    n = n if limit is None else min(n, limit)
+    n = min(_U64.unpack_from(map_.buffer, at + 4)[0], items)
     at += _ARRAY_HEAD
     if item is ValueType.STRING:
         strings, at = _strings(map_, at, n)
@@ -332,14 +338,14 @@ def _decode_array(map_: FileMap, at: int, limit: int | None = None) -> tuple[Val
     return array, at + array.nbytes
 
 
-def _strings(map_: FileMap, at: int, n: int) -> tuple[list[bytes], int]:
-    """The `n` checked strings at byte `at`, and where they end."""
+def _strings(map_: FileMap, at: int, n: int, most: int = sys.maxsize) -> tuple[list[bytes], int]:
+    """The `n` checked strings at byte `at`, up to `most` bytes of each, and where they end."""
     buffer, length_at = map_.buffer, _U64.unpack_from
     strings = []
     for _ in repeat(None, n):
-        end = at + 8 + length_at(buffer, at)[0]
-        strings.append(buffer[at + 8 : end])
-        at = end
+        start = at + 8
+        at = start + length_at(buffer, at)[0]
+        strings.append(buffer[start : min(at, start + most)])
     return strings, at
 
 

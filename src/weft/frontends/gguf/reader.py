@@ -225,8 +225,8 @@ def _check_shard_tensors(parts: list[_Part]) -> None:
         for name in part.tensors:
             if name in owner:
                 raise part.map.error(
-                    f"tensor {quoted(name)} is also in {owner[name].map.path.name}; the files are not of "
-                    "one model: download all shards again"
+                    f"tensor {quoted(name)} is also in {owner[name].map.path.name}; the files are "
+                    "not of one model: download all shards again"
                 )
             owner[name] = part
     total = parts[0].metadata.get_int("split.tensors.count", len(owner))

@@ -68,8 +68,8 @@ def read_tensors(cursor: Cursor, n: int, alignment: int) -> dict[str, TensorInfo
         name = cursor.name(f"the name of tensor {i}")
         if name in rows:
             raise cursor.map.error(
-                f"two tensors are called {quoted(name)} (the second is tensor {i}); convert the model "
-                "again with names that differ"
+                f"two tensors are called {quoted(name)} (the second is tensor {i}); convert the "
+                "model again with names that differ"
             )
         ne = _read_sizes(cursor, name)
         dtype = _read_type(cursor, name)
@@ -107,15 +107,15 @@ def _read_sizes(cursor: Cursor, name: str) -> tuple[int, ...]:
     n_dims = cursor.u32(f"the dimension count of tensor {quoted(name)}")
     if n_dims > MAX_DIMS:
         raise cursor.map.error(
-            f"tensor {quoted(name)} has {n_dims} dimensions, and {MAX_DIMS} is the most; the file is "
-            f"damaged ({_AGAIN}) or the tensor must be reshaped"
+            f"tensor {quoted(name)} has {n_dims} dimensions, and {MAX_DIMS} is the most; the file "
+            f"is damaged ({_AGAIN}) or the tensor must be reshaped"
         )
     ne = tuple(cursor.u64(f"the sizes of tensor {quoted(name)}") for _ in range(n_dims))
     # A zero size would make an empty tensor; anything from 2^63 up does not fit ggml's int64 sizes.
     if 0 in ne or max(ne, default=1) >= 1 << 63 or prod(ne) >= 1 << 63:
         raise cursor.map.error(
-            f"tensor {quoted(name)} has the sizes {list(ne)}; each must be 1 or more and their product "
-            f"below 2^63: the file is damaged, {_AGAIN}"
+            f"tensor {quoted(name)} has the sizes {list(ne)}; each must be 1 or more and their "
+            f"product below 2^63: the file is damaged, {_AGAIN}"
         )
     return ne
 
@@ -127,12 +127,12 @@ def _read_type(cursor: Cursor, name: str) -> DType:
         return dtype
     if id_ in REMOVED_TYPES:
         raise cursor.map.error(
-            f"tensor {quoted(name)} has type id {id_} ({REMOVED_TYPES[id_]}), which ggml has dropped; "
-            "quantize the original model again"
+            f"tensor {quoted(name)} has type id {id_} ({REMOVED_TYPES[id_]}), which ggml has "
+            "dropped; quantize the original model again"
         )
     raise cursor.map.error(
-        f"tensor {quoted(name)} has type id {id_}, which weft does not know; quantize the model to a "
-        "type that it does (f16, q8_0, q4_K, ...), or update weft"
+        f"tensor {quoted(name)} has type id {id_}, which weft does not know; quantize the model to "
+        "a type that it does (f16, q8_0, q4_K, ...), or update weft"
     )
 
 

@@ -35,8 +35,8 @@ from weft.frontends.gguf.metadata import Metadata
 
 __all__ = ["TensorSource", "encode_value", "write_gguf"]
 
-Data: TypeAlias = "np.ndarray[Any, Any] | bytes | bytearray | memoryview"
-TensorSource: TypeAlias = "tuple[str, DType | str, Sequence[int], Data | Callable[[], Data]]"
+Data: TypeAlias = np.ndarray[Any, Any] | bytes | bytearray | memoryview
+TensorSource: TypeAlias = tuple[str, DType | str, Sequence[int], Data | Callable[[], Data]]
 """Name, type, `ne` (sizes, innermost first, one to four; trailing ones are not stored), and the
 stored bytes: a C-contiguous buffer, or a function that makes it when its turn comes, so that a
 model need not be in memory."""
