@@ -291,6 +291,13 @@ int64_t items(const Call& call) {
   return plan.tiles * plan.groups * call.src[0]->ne[3];
 }
 
+// Tiles that make it worth a thread's while; a product costs a quarter of an element elsewhere.
+int64_t grain(const Call& call) {
+  const Tensor& q = *call.src[0];
+  const Tensor& v = *call.src[2];
+  return row_grain(make_plan(call).tile * v.ne[1] * (q.ne[0] + v.ne[0]) / 4);
+}
+
 const char* check_rows(const Tensor& t, const Tensor& q) {
   if (is_quantized(t.type) ? !can_decode(t.type) : !is_float(t.type)) {
     return "keys and values must be f32, f16, bf16 or a block type that can be decoded";
@@ -334,7 +341,8 @@ const char* check(const Call& call) {
 }  // namespace
 
 void register_attention(KernelTable& table) {
-  table[Op::kFlashAttnExt] = {.check = check, .items = items, .run = run, .scratch = scratch_bytes};
+  table[Op::kFlashAttnExt] = {
+      .check = check, .items = items, .run = run, .grain = grain, .scratch = scratch_bytes};
 }
 
 }  // namespace weft::WEFT_TARGET
