@@ -3,7 +3,22 @@
 
 namespace weft::WEFT_TARGET {
 
-#define WEFT_FAMILIES(X) X(binary)
+// clang-format off
+#define WEFT_FAMILIES(X) \
+  X(binary) \
+  X(conv) \
+  X(conv_depthwise) \
+  X(conv_patches) \
+  X(conv_transpose) \
+  X(gated) \
+  X(hyper) \
+  X(indexer) \
+  X(pool) \
+  X(rwkv) \
+  X(solve) \
+  X(ssm) \
+  X(window)
+// clang-format on
 
 #define WEFT_DECLARE(family) void register_##family(KernelTable& table);
 WEFT_FAMILIES(WEFT_DECLARE)
