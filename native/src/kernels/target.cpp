@@ -3,6 +3,8 @@
 
 namespace weft::WEFT_TARGET {
 
+#define WEFT_FAMILIES(X) \
+  X(binary) \
 // clang-format off
 #define WEFT_FAMILIES(X) \
   X(binary) \
@@ -17,7 +19,19 @@ namespace weft::WEFT_TARGET {
   X(rwkv) \
   X(solve) \
   X(ssm) \
-  X(window)
+  X(window) \
+  X(float_types) \
+  X(legacy_types) \
+  X(k_decoders) \
+  X(k_encoders) \
+  X(iq_types) \
+  X(iq4_types) \
+  X(ternary_types) \
+  X(fp4_types) \
+  X(low_bit_types) \
+  X(copy) \
+  X(copy_tile) \
+  X(rows_ops)
 // clang-format on
 
 #define WEFT_DECLARE(family) void register_##family(KernelTable& table);
