@@ -15,9 +15,13 @@ namespace weft::WEFT_TARGET {
   X(ternary_types) \
   X(fp4_types) \
   X(low_bit_types) \
+  X(legacy_dots) \
+  X(k_dots) \
+  X(levels_dots) \
   X(copy) \
   X(copy_tile) \
-  X(rows_ops)
+  X(rows_ops) \
+  X(matmul)
 // clang-format on
 
 #define WEFT_DECLARE(family) void register_##family(KernelTable& table);
