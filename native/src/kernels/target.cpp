@@ -21,7 +21,9 @@ namespace weft::WEFT_TARGET {
   X(copy) \
   X(copy_tile) \
   X(rows_ops) \
-  X(matmul)
+  X(matmul) \
+  X(matmul_id) \
+  X(out_prod)
 // clang-format on
 
 #define WEFT_DECLARE(family) void register_##family(KernelTable& table);
