@@ -17,6 +17,7 @@ from weft.errors import AllocationError, ScheduleError
 from weft.graph.node import describe
 from weft.graph.op import NONE
 from weft.graph.tensor import Tensor
+from weft.schedule.collector import collector_paused
 from weft.schedule.result import Schedule
 
 __all__ = ["GraphAllocator", "Record"]
@@ -144,6 +145,7 @@ class GraphAllocator:
             size = self._sizes[key] = self.buffer_types[backend].alloc_size(tensor)
         return size
 
+    @collector_paused()
     def _plan(self, schedule: Schedule) -> None:
         self.reserves += 1
         for blocks in self._blocks:

@@ -14,7 +14,12 @@ import numpy as np
 
 from weft.allocate.lifetime import Item
 
-__all__ = ["ORDERS", "Packing", "Problem", "pack", "pack_dense"]
+__all__ = ["ORDERS", "Packing", "Problem", "pack"]
+
+_NO_LIMIT = 2**63 - 1
+# Pairs of items that live at the same time; with more, arrays are faster than lists of neighbours.
+_PAIRS = 200_000
+_PAIRS_PER_ITEM = 50
 
 
 @dataclass(slots=True)
@@ -35,27 +40,28 @@ class Packing:
 class Problem:
     """The items of one arena, and for each the items that live at the same time."""
 
-    __slots__ = ("ends", "limit", "neighbours", "sizes", "starts")
+    __slots__ = ("ends", "limit", "n_pairs", "neighbours", "sizes", "starts")
 
-    def __init__(self, items: Sequence[Item], limit: int | None, max_pairs: int) -> None:
-        """`limit`: largest chunk. Without `neighbours` if there are more than `max_pairs`."""
+    def __init__(self, items: Sequence[Item], limit: int | None) -> None:
+        """`limit`: largest chunk. `neighbours` is None if there are very many."""
         self.starts = [item.start for item in items]
         self.ends = [item.end for item in items]
         self.sizes = [item.size for item in items]
         self.limit = limit
-        self.neighbours = self._pairs(max_pairs)
+        self.n_pairs = 0
+        self.neighbours: list[list[int]] | None = self._pairs()
 
-    def _pairs(self, max_pairs: int) -> list[list[int]]:
+    def _pairs(self) -> list[list[int]] | None:
         ends = self.ends
+        most = _PAIRS + _PAIRS_PER_ITEM * len(ends)
         found: list[list[int]] = [[] for _ in ends]
         live: list[int] = []
-        n_pairs = 0
         for i in self.order("start"):
             start = self.starts[i]
             live = [j for j in live if ends[j] >= start]
-            n_pairs += len(live)
-            if n_pairs > max_pairs:
-                return []
+            self.n_pairs += len(live)
+            if self.n_pairs > most:
+                return None
             mine = found[i]
             for j in live:
                 mine.append(j)
@@ -85,6 +91,8 @@ def pack(
 
     With `start`, the items `order[:first]` stay where they are in it. Where the size of a chunk is
     limited, an item goes to the chunk that grows least."""
+    if problem.neighbours is None:
+        return _pack_dense(problem, order)
     n = len(order)
     if start is None:
         plan = Packing([-1] * n, [0] * n, [], [])
@@ -93,14 +101,16 @@ def pack(
         for i in order[first:]:
             plan.offsets[i] = -1
     if problem.limit is None:
-        _pack_one_chunk(problem, order[first:], plan)
+        _pack_one_chunk(problem.sizes, problem.neighbours, order[first:], plan)
     else:
-        _pack_chunks(problem, order, first, plan)
+        _pack_chunks(problem, problem.neighbours, order, first, plan)
     return plan
 
 
-def _pack_one_chunk(problem: Problem, order: Sequence[int], plan: Packing) -> None:
-    offsets, sizes, neighbours = plan.offsets, problem.sizes, problem.neighbours
+def _pack_one_chunk(
+    sizes: list[int], neighbours: list[list[int]], order: Sequence[int], plan: Packing
+) -> None:
+    offsets = plan.offsets
     for i in order:
         size = sizes[i]
         free = 0
@@ -116,7 +126,9 @@ def _pack_one_chunk(problem: Problem, order: Sequence[int], plan: Packing) -> No
     plan.chunks[:] = [max(tops)] if offsets else []
 
 
-def _pack_chunks(problem: Problem, order: Sequence[int], first: int, plan: Packing) -> None:
+def _pack_chunks(
+    problem: Problem, neighbours: list[list[int]], order: Sequence[int], first: int, plan: Packing
+) -> None:
     offsets, chunk_of, sizes = plan.offsets, plan.chunk_of, problem.sizes
     limit = problem.limit or 0
     chunks, limits = plan.chunks, plan.limits
@@ -128,7 +140,7 @@ def _pack_chunks(problem: Problem, order: Sequence[int], first: int, plan: Packi
     for i in order[first:]:
         size = sizes[i]
         taken: list[list[tuple[int, int]]] = [[] for _ in chunks]
-        for j in problem.neighbours[i]:
+        for j in neighbours[i]:
             if offsets[j] >= 0:
                 taken[chunk_of[j]].append((offsets[j], offsets[j] + sizes[j]))
         best, least = -1, 0
@@ -156,24 +168,32 @@ def _open_chunks(n: int, chunks: list[int], limits: list[int], limit: int) -> No
         limits.append(limit)
 
 
-def pack_dense(problem: Problem, order: Sequence[int]) -> Packing:
-    """The same for very many items that live at the same time, in one chunk: with arrays that are
-    kept sorted by offset, instead of lists of neighbours."""
+def _pack_dense(problem: Problem, order: Sequence[int]) -> Packing:
+    """The same for very many items that live at the same time: with arrays that are kept sorted by
+    offset, instead of lists of neighbours. An item goes to the first chunk that has room."""
     n = len(order)
-    # rows: start, end, offset, end of memory
-    placed = np.empty((4, n), np.int64)
-    offsets = [0] * n
+    plan = Packing([0] * n, [0] * n, [], [])
+    # rows: start, end, offset, end of memory, chunk
+    placed = np.empty((5, n), np.int64)
     for k, i in enumerate(order):
-        start, end, size = problem.starts[i], problem.ends[i], problem.sizes[i]
+        size = problem.sizes[i]
         known = placed[:, :k]
-        live = (known[0] <= end) & (known[1] >= start)
-        low, high = known[2, live], known[3, live]
-        free = np.concatenate(([0], np.maximum.accumulate(high)))
-        gaps = np.flatnonzero(low - free[:-1] >= size)
-        offset = int(free[gaps[0]] if gaps.size else free[-1])
-        offsets[i] = offset
+        live = (known[0] <= problem.ends[i]) & (known[1] >= problem.starts[i])
+        for chunk, limit in enumerate(plan.limits):
+            here = live & (known[4] == chunk) if len(plan.chunks) > 1 else live
+            low, high = known[2, here], known[3, here]
+            free = np.concatenate(([0], np.maximum.accumulate(high)))
+            gaps = np.flatnonzero(low - free[:-1] >= size)
+            offset = int(free[gaps[0]] if gaps.size else free[-1])
+            if offset + size <= limit:
+                break
+        else:
+            chunk, offset = len(plan.chunks), 0
+            plan.chunks.append(0)
+            plan.limits.append(_NO_LIMIT if problem.limit is None else max(problem.limit, size))
+        plan.offsets[i], plan.chunk_of[i] = offset, chunk
+        plan.chunks[chunk] = max(plan.chunks[chunk], offset + size)
         at = int(np.searchsorted(known[2], offset))
         placed[:, at + 1 : k + 1] = placed[:, at:k].copy()
-        placed[:, at] = (start, end, offset, offset + size)
-    tops = [o + s for o, s in zip(offsets, problem.sizes, strict=True)]
-    return Packing(offsets, [0] * n, [max(tops)] if tops else [], [])
+        placed[:, at] = (problem.starts[i], problem.ends[i], offset, offset + size, chunk)
+    return plan

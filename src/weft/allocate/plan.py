@@ -6,22 +6,22 @@ from typing import Literal
 
 from weft.allocate.graph_allocator import GraphAllocator
 from weft.allocate.lifetime import Item, Lifetimes, lifetimes
-from weft.allocate.pack import Packing, Problem, pack_dense
+from weft.allocate.pack import Packing, Problem
 from weft.allocate.result import Allocation, Arena, Placement
 from weft.allocate.search import improve
 from weft.allocate.validate import validate
 from weft.errors import AllocationError
 from weft.graph.tensor import Tensor
+from weft.schedule.collector import collector_paused
 from weft.schedule.result import Schedule
 
 __all__ = ["allocate"]
 
 # Steps of the search before it gives up: about 0.3 s.
 _EFFORT = 2_500_000
-# Pairs of items that live at the same time; above, a planner that needs no list of them.
-_MAX_PAIRS = 2_000_000
 
 
+@collector_paused()
 def allocate(schedule: Schedule, policy: Literal["best", "ggml"] = "best") -> Allocation:
     """A place for every tensor of `schedule` that has no memory yet.
 
@@ -69,15 +69,12 @@ def _best(schedule: Schedule) -> Allocation:
 
 
 def _smallest(items: list[Item], bound: int, max_size: int | None) -> tuple[Packing, str]:
-    # the size of a chunk matters only if one chunk is not enough anyway
-    limit = None if max_size is None or max_size >= bound else max_size
-    problem = Problem(items, limit, _MAX_PAIRS)
-    if not items or problem.neighbours:
-        found, how = improve(problem, bound, _EFFORT)
-        if limit is not None or max_size is None or found.size <= max_size:
+    # the size of a chunk is of no interest while one chunk is enough
+    if max_size is None or bound <= max_size:
+        found, how = improve(Problem(items, None), bound, _EFFORT)
+        if max_size is None or found.size <= max_size:
             return found, how
-        return improve(Problem(items, max_size, _MAX_PAIRS), bound, _EFFORT)
-    return pack_dense(problem, problem.order("size")), "size"
+    return improve(Problem(items, max_size), bound, _EFFORT)
 
 
 def _to_allocation(life: Lifetimes, packings: list[tuple[Packing, str]]) -> Allocation:

@@ -10,11 +10,13 @@ from weft.allocate.result import Allocation, Placement
 from weft.errors import AllocationError
 from weft.graph.node import describe
 from weft.graph.tensor import Tensor
+from weft.schedule.collector import collector_paused
 from weft.schedule.result import Schedule
 
 __all__ = ["validate"]
 
 
+@collector_paused()
 def validate(schedule: Schedule, plan: Allocation) -> None:
     """Raises AllocationError, naming both tensors, where two values that are needed at the same
     time share bytes; and for a place outside its chunk, misaligned, too small, or missing."""
