@@ -122,9 +122,8 @@ def main() -> None:
     commit = subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
     ).stdout.strip()
-    print(
-        f"{platform.processor() or platform.machine()}, Python {platform.python_version()}, {commit}"
-    )
+    machine = platform.processor() or platform.machine()
+    print(f"{machine}, Python {platform.python_version()}, {commit}")
     print(
         "nodes  splits  schedule  ggml memory  best memory  validate    ggml MB   best MB  bound MB"
     )

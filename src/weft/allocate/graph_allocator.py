@@ -192,13 +192,13 @@ class GraphAllocator:
                         self._allocate(src, b)
 
     def _allocate(self, tensor: Tensor, backend: int) -> None:
+        if tensor.view_src is not None or tensor.buffer is not None:
+            return
         if backend < 0:
             raise ScheduleError(
                 f"{describe(tensor)} has no device: it has no memory, is no input, and only views "
                 "read it; mark it as an input or assign it to a device"
             )
-        if tensor.view_src is not None or tensor.buffer is not None:
-            return
         state = self._state(tensor)
         if state.allocated:
             return
