@@ -1,1 +1,61 @@
-"""weft runs tensor graphs on whatever devices a machine has, and says why."""
+"""weft runs models and tensor graphs on whatever devices a machine has, and says why.
+
+    import weft
+
+    llm = weft.LLM("model.gguf")
+    for piece in llm.generate("Once upon a time", max_tokens=64):
+        print(piece, end="")
+
+Graphs built by hand use the constructors of `weft.graph`, `weft.compile` and `weft.Session`.
+"""
+
+from weft import graph
+from weft.compile import compile
+from weft.dtype import DType, find_dtype
+from weft.errors import (
+    AllocationError,
+    ContextError,
+    DeviceError,
+    FormatError,
+    GraphError,
+    OutOfMemoryError,
+    ProgramError,
+    ScheduleError,
+    TokenizerError,
+    UnsupportedOpError,
+    WeftError,
+)
+from weft.execute import Session
+from weft.frontends.gguf import open_gguf
+from weft.graph import Graph, Sym, Tensor, constant, input
+from weft.llm import LLM
+from weft.program import Program
+from weft.version import __version__
+
+__all__ = [
+    "LLM",
+    "AllocationError",
+    "ContextError",
+    "DType",
+    "DeviceError",
+    "FormatError",
+    "Graph",
+    "GraphError",
+    "OutOfMemoryError",
+    "Program",
+    "ProgramError",
+    "ScheduleError",
+    "Session",
+    "Sym",
+    "Tensor",
+    "TokenizerError",
+    "UnsupportedOpError",
+    "WeftError",
+    "__version__",
+    "compile",
+    "constant",
+    "find_dtype",
+    "graph",
+    "input",
+    "open_gguf",
+]

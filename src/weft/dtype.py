@@ -29,6 +29,8 @@ class DType:
     """Bytes of a block."""
     numpy: str | None = None
     """NumPy dtype of one element; None for block types (their storage is uint8)."""
+    tail: int = 0
+    """Bytes that follow the last block of a whole tensor (a scale of the tensor, say)."""
 
     @property
     def is_quantized(self) -> bool:
@@ -61,7 +63,11 @@ class DType:
 
 
 def _table(*rows: tuple[str, int, int, int, str | None]) -> dict[str, DType]:
-    return {name: DType(name, id_, block, size, np_) for name, id_, block, size, np_ in rows}
+    tails = {"i2_s": 32}
+    return {
+        name: DType(name, id_, block, size, np_, tails.get(name, 0))
+        for name, id_, block, size, np_ in rows
+    }
 
 
 # fmt: off
@@ -99,7 +105,7 @@ DTYPES: dict[str, DType] = _table(
     ("tq1_0",  34,  256,  54, None),
     ("tq2_0",  35,  256,  66, None),
     # bitnet.cpp: 128 ternary weights in 32 bytes (x86 layout); a tensor ends in 32 bytes more, the
-    # first four of which are its float32 scale. `quants` and the reader add those 32 bytes.
+    # first four of which are its float32 scale.
     ("i2_s",   36,  128,  32, None),
     ("mxfp4",  39,   32,  17, None),
     ("nvfp4",  40,   64,  36, None),

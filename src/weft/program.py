@@ -87,3 +87,5 @@ class Program:
     outputs: dict[str, int]
     devices: tuple[Any, ...] = field(default=())
     """The backends, in the order of the device list (`SplitSpec.device` is a name of these)."""
+    plan: Any = field(default=None, compare=False, repr=False)
+    """The `weft.compile.Plan` it was lowered from, for explanations."""

@@ -3,16 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from enum import IntEnum
+from operator import index
+from typing import Any, TypeVar
+
+import numpy as np
 
 from weft.dtype import DType, find_dtype
 from weft.errors import GraphError
 from weft.graph.op import Op, find_op
 from weft.graph.params import Params
-from weft.graph.size import Size, Sym
+from weft.graph.size import Expr, Size, Sym, exact_div, lower
 from weft.graph.tensor import Buffer, Ne, Tensor, shape_text
 
-__all__ = ["can_repeat", "constant", "describe", "fail", "input", "leaf", "make_node", "require"]
+__all__ = [
+    "FLOATS",
+    "as_size",
+    "can_repeat",
+    "constant",
+    "describe",
+    "f32",
+    "fail",
+    "fixed",
+    "four",
+    "input",
+    "leaf",
+    "like",
+    "make_node",
+    "member",
+    "multiple",
+    "require",
+    "require_type",
+    "same_ne",
+]
+
+E = TypeVar("E", bound=IntEnum)
+
+FLOATS = ("f32", "f16", "bf16")
+"""Element types that the float ops compute with."""
 
 
 def make_node(
@@ -29,8 +57,10 @@ def make_node(
     """A node. `view_of` makes it share memory: with the base of `view_of`, offsets added up.
 
     Only constructors call this; they have checked shapes and types. What is checked here is the op
-    table's row: number of sources and the parameter record."""
+    table's row: number of sources and the parameter record. Absent sources at the end are cut."""
     row = find_op(op) if isinstance(op, str) else op
+    while src and src[-1] is None:
+        src = src[:-1]
     present = sum(s is not None for s in src)
     if not row.min_src <= present <= len(src) <= row.max_src:
         raise GraphError(f"{row} takes {row.min_src}..{row.max_src} sources, got {present}")
@@ -49,19 +79,31 @@ def make_node(
         params=params,
         src=src,
         view_src=base,
-        view_offs=offset,
+        view_offs=as_size(offset),
     )
 
 
 def four(sizes: Sequence[Size]) -> Ne:
-    """Sizes padded with ones to four; raises GraphError on more, or on a negative one."""
+    """Sizes padded with ones to four; raises GraphError on more, or on one that may be negative."""
     if len(sizes) > 4:
         raise GraphError(f"a tensor has at most 4 dimensions, got {list(sizes)}")
-    for n in sizes:
-        if isinstance(n, int) and n < 0:
-            raise GraphError(f"a size cannot be negative: {list(sizes)}")
-    padded = list(sizes) + [1] * (4 - len(sizes))
-    return (padded[0], padded[1], padded[2], padded[3])
+    s = [as_size(n) for n in sizes] + [1] * (4 - len(sizes))
+    return (s[0], s[1], s[2], s[3])
+
+
+def as_size(value: Size) -> Size:
+    """`value` as a plain int or an expression; raises GraphError when it may be negative."""
+    if isinstance(value, Expr):
+        if lower(value) < 0:
+            raise GraphError(f"a size cannot be negative: {value!r} may reach {lower(value)}")
+        return value
+    try:
+        n = index(value)
+    except TypeError as error:
+        raise GraphError(f"a size must be an integer or an expression, got {value!r}") from error
+    if n < 0:
+        raise GraphError(f"a size cannot be negative: {n}")
+    return n
 
 
 def leaf(
@@ -73,9 +115,13 @@ def leaf(
 ) -> Tensor:
     """A tensor without an op; `ne` innermost first. Raises GraphError on partial blocks."""
     dt = find_dtype(dtype)
-    if ne and isinstance(ne[0], int):
-        dt.row_bytes(ne[0])
-    return Tensor(dt, four(ne), name=name, flags=flags, buffer=buffer)
+    sizes = four(ne)
+    if not multiple(sizes[0], dt.block):
+        raise GraphError(
+            f"leaf {name!r}: a row of {sizes[0]} elements is not provably a multiple of the "
+            f"{dt.block}-element blocks of {dt.name}; pad the row or choose another type"
+        )
+    return Tensor(dt, sizes, name=name, flags=flags, buffer=buffer)
 
 
 def input(name: str, shape: Sequence[Size | Sym], dtype: DType | str = "f32") -> Tensor:
@@ -93,8 +139,6 @@ def constant(data: Any, name: str = "", dtype: DType | str | None = None) -> Ten
 
     Without `dtype` the array's own type and shape count. With a block type (or bf16), `data` is the
     raw uint8 (uint16) storage, its last axis whole rows of blocks."""
-    import numpy as np
-
     array = np.ascontiguousarray(data)
     if dtype is None:
         dt = find_dtype(array.dtype.name)
@@ -138,3 +182,49 @@ def can_repeat(small: Tensor, big: Tensor) -> bool:
     return all(
         (n == m) or n == 1 or (n != 0 and m % n == 0) for n, m in zip(small.ne, big.ne, strict=True)
     )
+
+
+def same_ne(a: Tensor, b: Tensor) -> bool:
+    """Whether the sizes are the same, dimension by dimension."""
+    return a.ne == b.ne
+
+
+def multiple(n: Size, d: Size) -> bool:
+    """Whether `n` provably is a multiple of `d`."""
+    return n == d or exact_div(n, d) is not None
+
+
+def require_type(t: Tensor, types: Sequence[str], op: str, role: str) -> None:
+    """Raises a GraphError that lists `types` unless `t` has one of them."""
+    require(t.dtype.name in types, op, f"{role} must be {' or '.join(types)}", t)
+
+
+def fixed(size: Size, op: str, what: str) -> int:
+    """`size` as an int; a GraphError when it is symbolic where a number is needed."""
+    if isinstance(size, Expr):
+        raise GraphError(f"{op}: {what} must be a number, got the symbolic size {size!r}")
+    return int(size)
+
+
+def member(kind: type[E], value: E | str | int, op: str) -> E:
+    """The member of an enumeration by name (in any case) or number; a GraphError lists them."""
+    try:
+        return kind[value.upper()] if isinstance(value, str) else kind(value)
+    except (KeyError, ValueError):
+        names = ", ".join(m.name.lower() for m in kind)
+        raise GraphError(f"{op}: unknown {kind.__name__} {value!r}; known: {names}") from None
+
+
+def f32(value: float) -> float:
+    """`value` rounded to the float32 that ggml stores for it."""
+    with np.errstate(over="ignore"):
+        return float(np.float32(value))
+
+
+def like(
+    op: str, a: Tensor, *more: Tensor | None, params: Params | None = None, inplace: bool = False
+) -> Tensor:
+    """A node with the type and sizes of its first source; `inplace`: a view of it."""
+    if inplace:
+        return make_node(op, a.dtype, a.ne, a, *more, params=params, nb=a.nb, view_of=a)
+    return make_node(op, a.dtype, a.ne, a, *more, params=params)

@@ -14,7 +14,21 @@ from typing import TypeAlias
 
 from weft.errors import GraphError
 
-__all__ = ["Compound", "Expr", "Size", "Sym", "ceil_div", "evaluate", "lower", "symbols", "upper"]
+__all__ = [
+    "Compound",
+    "Expr",
+    "Size",
+    "Sym",
+    "ceil_div",
+    "evaluate",
+    "exact_div",
+    "is_at_most",
+    "lower",
+    "size_max",
+    "size_min",
+    "symbols",
+    "upper",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +80,7 @@ class Expr:
 
     def __init__(self, terms: Mapping[tuple[Atom, ...], int]) -> None:
         self.terms = {mono: c for mono, c in terms.items() if c}
-        self._hash = hash(frozenset(self.terms.items()))
+        self._hash: int | None = None
 
     @staticmethod
     def of(value: Size) -> Expr:
@@ -88,6 +102,9 @@ class Expr:
         return isinstance(other, Expr) and self.terms == other.terms
 
     def __hash__(self) -> int:
+        # on demand: most expressions are steps on the way to another
+        if self._hash is None:
+            self._hash = hash(frozenset(self.terms.items()))
         return self._hash
 
     def __add__(self, other: Size) -> Size:
@@ -118,21 +135,29 @@ class Expr:
     __rmul__ = __mul__
 
     def __floordiv__(self, other: Size) -> Size:
-        exact = _divide(self, Expr.of(other))
-        return exact if exact is not None else _compound("div", self, other)
+        quotient, rest = _divide(self, Expr.of(other))
+        if is_at_most(0, rest) and is_at_most(rest + 1, other):
+            return quotient
+        return quotient + _compound("div", rest, other)
 
     def __rfloordiv__(self, other: Size) -> Size:
         return Expr.of(other) // self
 
     def __mod__(self, other: Size) -> Size:
-        return 0 if _divide(self, Expr.of(other)) is not None else _compound("mod", self, other)
+        _, rest = _divide(self, Expr.of(other))
+        if is_at_most(0, rest) and is_at_most(rest + 1, other):
+            return rest
+        return _compound("mod", rest, other)
 
     def __rmod__(self, other: Size) -> Size:
         return Expr.of(other) % self
 
     def __repr__(self) -> str:
         parts = []
-        for mono, c in sorted(self.terms.items(), key=lambda kv: [_key(a) for a in kv[0]]):
+        # longest products first, the constant last
+        for mono, c in sorted(
+            self.terms.items(), key=lambda kv: (-len(kv[0]), [_key(a) for a in kv[0]])
+        ):
             names = "*".join(_key(a) for a in mono)
             parts.append(str(c) if not mono else names if c == 1 else f"{c}*{names}")
         return "+".join(parts).replace("+-", "-") or "0"
@@ -142,22 +167,57 @@ def _compound(kind: str, left: Size, right: Size) -> Size:
     return Expr({(Compound(kind, Expr.of(left), Expr.of(right)),): 1})
 
 
-def _divide(num: Expr, den: Expr) -> Size | None:
-    """Exact quotient when `den` is one term that divides every term of `num`, else None."""
+def _divide(num: Expr, den: Expr) -> tuple[Size, Size]:
+    """(q, r) with num = q*den + r; q takes every term of `num` that `den` divides.
+
+    A `den` of several terms divides all of `num` or nothing. GraphError when `den` is 0."""
+    if not den.terms:
+        raise GraphError(f"a size divides by zero: {num!r}")
     if len(den.terms) != 1:
-        return 1 if num == den else None
+        exact = _divide_exactly(num, den)
+        return (0, Expr.reduce(num)) if exact is None else (exact, 0)
     ((dmono, dc),) = den.terms.items()
-    out: dict[tuple[Atom, ...], int] = {}
+    quotient: dict[tuple[Atom, ...], int] = {}
+    rest: dict[tuple[Atom, ...], int] = {}
     for mono, c in num.terms.items():
-        rest = list(mono)
+        left = list(mono)
+        divides = True
         for atom in dmono:
-            if atom not in rest:
+            if atom in left:
+                left.remove(atom)
+            else:
+                divides = False
+        # c = dc*(c // dc) + c % dc: the constant 7*n + 9 over 4 is n + 2 and 3*n + 1 over 4
+        if divides and c // dc:
+            quotient[tuple(left)] = c // dc
+        over = c % dc if divides else c
+        if over:
+            rest[mono] = over
+    return Expr.reduce(Expr(quotient)), Expr.reduce(Expr(rest))
+
+
+def _divide_exactly(num: Expr, den: Expr) -> Size | None:
+    """`num / den` by long division on the leading terms (longest product, then names), or None."""
+
+    def lead(expr: Expr) -> tuple[Atom, ...]:
+        return max(expr.terms, key=lambda mono: (len(mono), [_key(atom) for atom in mono]))
+
+    top = lead(den)
+    quotient: Size = 0
+    rest = num
+    while rest.terms:
+        mono = lead(rest)
+        left = list(mono)
+        for atom in top:
+            if atom not in left:
                 return None
-            rest.remove(atom)
-        if c % dc:
+            left.remove(atom)
+        if rest.terms[mono] % den.terms[top]:
             return None
-        out[tuple(rest)] = c // dc
-    return Expr.reduce(Expr(out))
+        part = Expr.reduce(Expr({tuple(left): rest.terms[mono] // den.terms[top]}))
+        quotient = quotient + part
+        rest = Expr.of(rest - part * den)
+    return quotient
 
 
 def size_min(a: Size, b: Size) -> Size:
@@ -181,6 +241,18 @@ def size_max(a: Size, b: Size) -> Size:
 def ceil_div(a: Size, b: Size) -> Size:
     """`a / b` rounded up."""
     return (a + b - 1) // b
+
+
+def exact_div(a: Size, b: Size) -> Size | None:
+    """`a / b` when the division provably leaves nothing over, else None (also for b = 0)."""
+    if b == 0 or a % b != 0:
+        return None
+    return a // b
+
+
+def is_at_most(a: Size, b: Size) -> bool:
+    """Whether `a <= b` provably holds for every value of the symbols."""
+    return lower(b - a) >= 0
 
 
 def _apply(kind: str, a: int, b: int) -> int:
@@ -216,15 +288,47 @@ def evaluate(size: Size, values: Mapping[str, int]) -> int:
 def _bounds(size: Size) -> tuple[int, int]:
     if isinstance(size, int):
         return size, size
+    if not size.terms:
+        return 0, 0
     lo = hi = 0
     for mono, c in size.terms.items():
-        plo = phi = c
-        for atom in mono:
-            alo, ahi = (atom.min, atom.max) if isinstance(atom, Sym) else _compound_bounds(atom)
-            corners = (plo * alo, plo * ahi, phi * alo, phi * ahi)
-            plo, phi = min(corners), max(corners)
-        lo, hi = lo + plo, hi + phi
+        term = _times(_product_bounds(mono), (c, c))
+        lo, hi = lo + term[0], hi + term[1]
+    common, rest = _factor(size)
+    if common and len(size.terms) > 1:
+        # n*n - n is n*(n - 1): factors of every term must not be bounded once a term
+        flo, fhi = _times(_product_bounds(common), _bounds(Expr.reduce(rest)))
+        lo, hi = max(lo, flo), min(hi, fhi)
     return lo, hi
+
+
+def _times(a: tuple[int, int], b: tuple[int, int]) -> tuple[int, int]:
+    corners = (a[0] * b[0], a[0] * b[1], a[1] * b[0], a[1] * b[1])
+    return min(corners), max(corners)
+
+
+def _product_bounds(atoms: tuple[Atom, ...]) -> tuple[int, int]:
+    product = (1, 1)
+    for atom in atoms:
+        bounds = (atom.min, atom.max) if isinstance(atom, Sym) else _compound_bounds(atom)
+        product = _times(product, bounds)
+    return product
+
+
+def _factor(size: Expr) -> tuple[tuple[Atom, ...], Expr]:
+    """The atoms that every term has, and what is left of the expression without them."""
+    monos = list(size.terms)
+    common: list[Atom] = []
+    for atom in monos[0]:
+        if all(mono.count(atom) > common.count(atom) for mono in monos):
+            common.append(atom)
+    rest: dict[tuple[Atom, ...], int] = {}
+    for mono, c in size.terms.items():
+        left = list(mono)
+        for atom in common:
+            left.remove(atom)
+        rest[tuple(left)] = c
+    return tuple(common), Expr(rest)
 
 
 def _compound_bounds(atom: Compound) -> tuple[int, int]:

@@ -10,7 +10,7 @@ from weft.graph.op import NONE, Op
 from weft.graph.params import Params
 from weft.graph.size import Size, upper
 
-__all__ = ["Buffer", "Ne", "Tensor", "Usage", "contiguous_nb", "shape_text"]
+__all__ = ["Buffer", "Ne", "Tensor", "Usage", "contiguous_above", "contiguous_nb", "shape_text"]
 
 Ne = tuple[Size, Size, Size, Size]
 """Sizes or byte strides, innermost first, four of them."""
@@ -130,11 +130,19 @@ class Tensor:
 
     @property
     def is_contiguous(self) -> bool:
-        """Whether the strides are those of a freshly made tensor."""
-        expected = contiguous_nb(self.dtype, self.ne)
-        return self.nb[0] == expected[0] and all(
-            self.nb[d] == expected[d] for d in range(1, 4) if self.ne[d] != 1
-        )
+        """Whether the elements lie in order without gaps (strides of dimensions of size 1 do not
+        count, as in ggml)."""
+        return contiguous_above(self, 0)
+
+    @property
+    def is_contiguous_rows(self) -> bool:
+        """Whether the elements of a row lie without gaps; rows may lie anywhere."""
+        return self.ne[0] == self.dtype.block or self.nb[0] == self.dtype.bytes
+
+    @property
+    def is_transposed(self) -> bool:
+        """Whether dimension 0 has the larger stride of the first two (ggml_is_transposed)."""
+        return upper(self.nb[1] - self.nb[0]) < 0
 
     @property
     def is_input(self) -> bool:
@@ -169,6 +177,20 @@ def contiguous_nb(dtype: DType, ne: Ne) -> Ne:
     nb1 = nb0 * (ne[0] // dtype.block)
     nb2 = nb1 * ne[1]
     return (nb0, nb1, nb2, nb2 * ne[2])
+
+
+def contiguous_above(t: Tensor, n: int) -> bool:
+    """Whether `t` has no gaps but after dimensions 0..n-1 (ggml_is_contiguous_n)."""
+    if t.ne[0] != t.dtype.block and t.nb[0] != t.dtype.bytes:
+        return False
+    expected: Size = t.dtype.bytes * (t.ne[0] // t.dtype.block)
+    for d in range(1, 4):
+        if t.ne[d] == 1:
+            continue
+        if d > n and t.nb[d] != expected:
+            return False
+        expected = t.nb[d] * t.ne[d]
+    return True
 
 
 def shape_text(t: Tensor) -> str:

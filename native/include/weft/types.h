@@ -1,0 +1,63 @@
+// Element and block types, with the numbers that GGUF files store (ggml's enum ggml_type).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace weft {
+
+enum class DType : int32_t {
+  kF32 = 0,
+  kF16 = 1,
+  kQ4_0 = 2,
+  kQ4_1 = 3,
+  kQ5_0 = 6,
+  kQ5_1 = 7,
+  kQ8_0 = 8,
+  kQ8_1 = 9,
+  kQ2_K = 10,
+  kQ3_K = 11,
+  kQ4_K = 12,
+  kQ5_K = 13,
+  kQ6_K = 14,
+  kQ8_K = 15,
+  kIQ2_XXS = 16,
+  kIQ2_XS = 17,
+  kIQ3_XXS = 18,
+  kIQ1_S = 19,
+  kIQ4_NL = 20,
+  kIQ3_S = 21,
+  kIQ2_S = 22,
+  kIQ4_XS = 23,
+  kI8 = 24,
+  kI16 = 25,
+  kI32 = 26,
+  kI64 = 27,
+  kF64 = 28,
+  kIQ1_M = 29,
+  kBF16 = 30,
+  kTQ1_0 = 34,
+  kTQ2_0 = 35,
+  kI2_S =
+      36,  // bitnet.cpp: a tensor of n weights has n/4 bytes of codes, then 32 bytes (f32 scale)
+  kMXFP4 = 39,
+  kNVFP4 = 40,
+  kQ1_0 = 41,
+  kQ2_0 = 42,
+};
+
+// Numbers run below this; not every number is a type.
+inline constexpr int32_t kDTypeCount = 43;
+
+struct DTypeInfo {
+  const char* name;    // nullptr: no such type
+  int32_t block;       // elements in a block
+  int32_t block_size;  // bytes of a block
+};
+
+// The row of `type` in the type table; name is nullptr when the number is not a type.
+const DTypeInfo& dtype_info(DType type);
+
+inline bool is_quantized(DType type) { return dtype_info(type).block > 1; }
+
+}  // namespace weft

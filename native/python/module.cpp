@@ -1,0 +1,13 @@
+// The native module's table of contents.
+#include <nanobind/nanobind.h>
+
+namespace nb = nanobind;
+
+void bind_kernels(nb::module_& m);
+void bind_runtime(nb::module_& m);
+
+NB_MODULE(_native, m) {
+  m.doc() = "The native core: kernels, thread pool and executor.";
+  bind_kernels(m);
+  bind_runtime(m);
+}

@@ -1,0 +1,75 @@
+// What a kernel is: a parallel loop over items, with a check that refuses in a sentence.
+//
+// A kernel file holds one op family. It is compiled once per target (WEFT_TARGET names it:
+// baseline, avx2, avx512, neon) with that target's flags, inside `namespace weft::WEFT_TARGET`, and
+// exports one `void register_<family>(KernelTable&)`, which kernels/target.cpp calls. Kernel files
+// use no standard containers or algorithms (an inline function compiled for a newer target could be
+// linked into the baseline) and never allocate: scratch comes from the caller.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "weft/ops.h"
+#include "weft/program.h"
+#include "weft/types.h"
+
+namespace weft {
+
+// A tensor with its sizes resolved for this run. Element (i0,i1,i2,i3) is at
+// data + i0*nb[0] + i1*nb[1] + i2*nb[2] + i3*nb[3] (blocks along i0 for block types).
+struct Tensor {
+  DType type = DType::kF32;
+  int64_t ne[4] = {0, 0, 0, 0};
+  int64_t nb[4] = {0, 0, 0, 0};
+  char* data = nullptr;  // nullptr while checking
+};
+
+// One step with everything resolved.
+struct Call {
+  Tensor dst;
+  const Tensor* src[kMaxSrc] = {};  // nullptr: absent
+  const double* params = nullptr;   // slots of the parameter record, see src/weft/graph/params.py
+  int n_params = 0;
+  int n_threads = 1;
+
+  float f(int slot) const { return static_cast<float>(params[slot]); }
+  int64_t i(int slot) const { return static_cast<int64_t>(params[slot]); }
+};
+
+struct Kernel {
+  // nullptr when the kernel can run the call, else a sentence. Reads types, sizes and strides (at
+  // the symbols' maxima) and params, never data.
+  const char* (*check)(const Call&) = nullptr;
+  // Independent units of work.
+  int64_t (*items)(const Call&) = nullptr;
+  // Does items begin..end. `scratch` belongs to this thread.
+  void (*run)(const Call&, int64_t begin, int64_t end, char* scratch) = nullptr;
+  // Items that one thread should take at a time, at least; chunks are multiples. Default 1.
+  int64_t (*grain)(const Call&) = nullptr;
+  // Scratch bytes per thread at these sizes. Default 0.
+  size_t (*scratch)(const Call&) = nullptr;
+};
+
+// Conversions of whole rows for one type. `n` counts elements, a multiple of the block.
+struct TypeOps {
+  void (*to_float)(const void* src, float* dst, int64_t n) = nullptr;
+  // The run-time converter (CPY, SET_ROWS, KV cache); nullptr: the type cannot be written.
+  void (*from_float)(const float* src, void* dst, int64_t n) = nullptr;
+  // Dot product of a row of this type with a row of `vec_type` (quantized activations), and the
+  // type the activations must have; nullptr: matmul dequantizes instead.
+  float (*vec_dot)(const void* row, const void* activations, int64_t n) = nullptr;
+  DType vec_type = DType::kF32;
+};
+
+struct KernelTable {
+  Kernel kernels[static_cast<size_t>(Op::kCount)];
+  TypeOps types[kDTypeCount];
+
+  Kernel& operator[](Op op) { return kernels[static_cast<size_t>(op)]; }
+  const Kernel& operator[](Op op) const { return kernels[static_cast<size_t>(op)]; }
+  const TypeOps& type(DType t) const { return types[static_cast<size_t>(t)]; }
+  TypeOps& type(DType t) { return types[static_cast<size_t>(t)]; }
+};
+
+}  // namespace weft

@@ -1,0 +1,201 @@
+// The vector layer: float vectors as wide as the target, written once.
+//
+// `vf` has kLanes floats (baseline 4, AVX2 8, AVX-512 16) and the arithmetic operators of the
+// compiler's vector extension. What the extension lacks is here: loads, fused multiply-add,
+// conversions from 16-bit floats, reductions. Include only from kernel files (inside the target's
+// namespace everything is static, so nothing leaks between targets).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#if defined(__x86_64__)
+// GCC 12 takes the deliberately undefined operands inside its own intrinsics for mistakes
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#endif
+#include <immintrin.h>
+#pragma GCC diagnostic pop
+#elif defined(__aarch64__)
+#include <arm_neon.h>
+#endif
+
+namespace weft::WEFT_TARGET {
+
+#if defined(__AVX512F__)
+inline constexpr int kLanes = 16;
+#elif defined(__AVX2__)
+inline constexpr int kLanes = 8;
+#else
+inline constexpr int kLanes = 4;
+#endif
+
+typedef float vf __attribute__((vector_size(kLanes * 4)));
+typedef int32_t vi __attribute__((vector_size(kLanes * 4)));
+
+static inline vf load(const float* p) {
+  vf v;
+  std::memcpy(&v, p, sizeof v);
+  return v;
+}
+static inline void store(float* p, vf v) { std::memcpy(p, &v, sizeof v); }
+static inline vf splat(float x) { return vf{} + x; }
+
+// a * b + c, fused where the target can.
+static inline vf fma(vf a, vf b, vf c) {
+#if defined(__AVX512F__)
+  return reinterpret_cast<vf>(_mm512_fmadd_ps(
+      reinterpret_cast<__m512>(a), reinterpret_cast<__m512>(b), reinterpret_cast<__m512>(c)));
+#elif defined(__FMA__)
+  return reinterpret_cast<vf>(_mm256_fmadd_ps(
+      reinterpret_cast<__m256>(a), reinterpret_cast<__m256>(b), reinterpret_cast<__m256>(c)));
+#else
+  return a * b + c;
+#endif
+}
+
+static inline vf vmax(vf a, vf b) { return a > b ? a : b; }
+static inline vf vmin(vf a, vf b) { return a < b ? a : b; }
+
+static inline float hsum(vf v) {
+#if defined(__AVX512F__)
+  return _mm512_reduce_add_ps(reinterpret_cast<__m512>(v));
+#else
+  float s = 0;
+  for (int i = 0; i < kLanes; ++i) s += v[i];
+  return s;
+#endif
+}
+static inline float hmax(vf v) {
+  float m = v[0];
+  for (int i = 1; i < kLanes; ++i) m = v[i] > m ? v[i] : m;
+  return m;
+}
+
+// IEEE half to float by bit arithmetic: exact for every pattern, NaN stays NaN.
+static inline float half_to_float(uint16_t h) {
+#if defined(__F16C__)
+  return _cvtsh_ss(h);
+#else
+  const uint32_t sign = static_cast<uint32_t>(h & 0x8000u) << 16;
+  const uint32_t exponent = (h >> 10) & 0x1fu;
+  uint32_t mantissa = h & 0x3ffu;
+  uint32_t bits;
+  if (exponent == 0x1f) {
+    // a signalling NaN becomes quiet, as the hardware does
+    bits = sign | 0x7f800000u | (mantissa << 13) | (mantissa ? 0x400000u : 0u);
+  } else if (exponent != 0) {
+    bits = sign | ((exponent + 112) << 23) | (mantissa << 13);
+  } else if (mantissa == 0) {
+    bits = sign;
+  } else {
+    uint32_t e = 113;
+    while ((mantissa & 0x400u) == 0) {
+      mantissa <<= 1;
+      --e;
+    }
+    bits = sign | (e << 23) | ((mantissa & 0x3ffu) << 13);
+  }
+  float f;
+  std::memcpy(&f, &bits, 4);
+  return f;
+#endif
+}
+
+// Float to IEEE half, round to nearest even, overflow to infinity.
+static inline uint16_t float_to_half(float x) {
+#if defined(__F16C__)
+  return static_cast<uint16_t>(_cvtss_sh(x, _MM_FROUND_TO_NEAREST_INT));
+#else
+  uint32_t bits;
+  std::memcpy(&bits, &x, 4);
+  const uint32_t sign = (bits >> 16) & 0x8000u;
+  const uint32_t magnitude = bits & 0x7fffffffu;
+  uint32_t out;
+  if (magnitude > 0x7f800000u) {
+    out = 0x7e00u | ((magnitude >> 13) & 0x3ffu);
+  } else if (magnitude >= 0x477ff000u) {
+    out = 0x7c00u;  // 65520 and above round to infinity
+  } else if (magnitude >= 0x38800000u) {
+    const uint32_t rounded = magnitude + 0xfffu + ((magnitude >> 13) & 1u);
+    out = (rounded - 0x38000000u) >> 13;
+  } else if (magnitude < 0x33000000u) {
+    out = 0;
+  } else {
+    const uint32_t shift = 126u - (magnitude >> 23);
+    const uint32_t full = (magnitude & 0x7fffffu) | 0x800000u;
+    out = full >> shift;
+    const uint32_t rest = full & ((1u << shift) - 1u);
+    const uint32_t halfway = 1u << (shift - 1);
+    if (rest > halfway || (rest == halfway && (out & 1u))) ++out;
+  }
+  return static_cast<uint16_t>(sign | out);
+#endif
+}
+
+static inline float bf16_to_float(uint16_t h) {
+  const uint32_t bits = static_cast<uint32_t>(h) << 16;
+  float f;
+  std::memcpy(&f, &bits, 4);
+  return f;
+}
+
+// Float to bfloat16, round to nearest even on the bits; a NaN is made quiet.
+static inline uint16_t float_to_bf16(float x) {
+  uint32_t bits;
+  std::memcpy(&bits, &x, 4);
+  if ((bits & 0x7fffffffu) > 0x7f800000u) return static_cast<uint16_t>((bits >> 16) | 64u);
+  return static_cast<uint16_t>((bits + (0x7fffu + ((bits >> 16) & 1u))) >> 16);
+}
+
+// kLanes halves to floats.
+static inline vf load_half(const uint16_t* p) {
+#if defined(__AVX512F__)
+  __m256i h;
+  std::memcpy(&h, p, sizeof h);
+  return reinterpret_cast<vf>(_mm512_cvtph_ps(h));
+#elif defined(__AVX2__) && defined(__F16C__)
+  __m128i h;
+  std::memcpy(&h, p, sizeof h);
+  return reinterpret_cast<vf>(_mm256_cvtph_ps(h));
+#else
+  vf v;
+  for (int i = 0; i < kLanes; ++i) v[i] = half_to_float(p[i]);
+  return v;
+#endif
+}
+
+// kLanes bfloat16 values to floats.
+static inline vf load_bf16(const uint16_t* p) {
+#if defined(__AVX512F__)
+  __m256i h;
+  std::memcpy(&h, p, sizeof h);
+  return reinterpret_cast<vf>(_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16)));
+#elif defined(__AVX2__)
+  __m128i h;
+  std::memcpy(&h, p, sizeof h);
+  return reinterpret_cast<vf>(_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(h), 16)));
+#else
+  vf v;
+  for (int i = 0; i < kLanes; ++i) v[i] = bf16_to_float(p[i]);
+  return v;
+#endif
+}
+
+// Floats to kLanes halves, round to nearest even.
+static inline void store_half(uint16_t* p, vf v) {
+#if defined(__AVX512F__)
+  const __m256i h = _mm512_cvtps_ph(reinterpret_cast<__m512>(v), _MM_FROUND_TO_NEAREST_INT);
+  std::memcpy(p, &h, sizeof h);
+#elif defined(__AVX2__) && defined(__F16C__)
+  const __m128i h = _mm256_cvtps_ph(reinterpret_cast<__m256>(v), _MM_FROUND_TO_NEAREST_INT);
+  std::memcpy(p, &h, sizeof h);
+#else
+  for (int i = 0; i < kLanes; ++i) p[i] = float_to_half(v[i]);
+#endif
+}
+
+}  // namespace weft::WEFT_TARGET

@@ -1,0 +1,23 @@
+// The kernel table of one target: every family of families.inc registers its kernels here.
+#include "kernels/kernel.h"
+
+namespace weft::WEFT_TARGET {
+
+#define WEFT_FAMILY(family) void register_##family(KernelTable& table);
+#include "kernels/families.inc"
+#undef WEFT_FAMILY
+
+const KernelTable& table();
+
+const KernelTable& table() {
+  static const KernelTable built = [] {
+    KernelTable t;
+#define WEFT_FAMILY(family) register_##family(t);
+#include "kernels/families.inc"
+#undef WEFT_FAMILY
+    return t;
+  }();
+  return built;
+}
+
+}  // namespace weft::WEFT_TARGET

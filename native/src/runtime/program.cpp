@@ -1,0 +1,188 @@
+// The checks that make a Program safe to run.
+#include "weft/program.h"
+
+#include <cmath>
+#include <string>
+
+namespace weft {
+
+namespace {
+
+constexpr int64_t kHuge = int64_t{1} << 62;
+
+bool add(int64_t a, int64_t b, int64_t& out) { return !__builtin_add_overflow(a, b, &out); }
+bool mul(int64_t a, int64_t b, int64_t& out) { return !__builtin_mul_overflow(a, b, &out); }
+
+Status bad(const std::string& what) { return Status::invalid(what); }
+
+int64_t floor_div(int64_t a, int64_t b) {
+  const int64_t q = a / b;
+  return q - ((a % b != 0) && ((a < 0) != (b < 0)) ? 1 : 0);
+}
+
+Status check_expr(const Program& p, size_t i) {
+  const Expr& e = p.exprs[i];
+  const auto earlier = [&](int64_t index) { return index >= 0 && index < static_cast<int64_t>(i); };
+  switch (e.kind) {
+    case ExprKind::kConst:
+      return Status::ok();
+    case ExprKind::kSymbol:
+      if (e.a < 0 || e.a >= static_cast<int64_t>(p.symbols.size())) {
+        return bad("expression " + std::to_string(i) + " names symbol " + std::to_string(e.a) +
+                   " of " + std::to_string(p.symbols.size()));
+      }
+      return Status::ok();
+    case ExprKind::kAdd:
+    case ExprKind::kMul:
+    case ExprKind::kDiv:
+    case ExprKind::kMod:
+    case ExprKind::kMin:
+    case ExprKind::kMax:
+      if (!earlier(e.a) || !earlier(e.b)) {
+        return bad("expression " + std::to_string(i) + " uses an expression that is not before it");
+      }
+      return Status::ok();
+  }
+  return bad("expression " + std::to_string(i) + " has an unknown kind");
+}
+
+Status check_size(const Program& p, const TensorDecl& t, const Size& s) {
+  if (s.expr < -1 || s.expr >= static_cast<int32_t>(p.exprs.size())) {
+    return bad("tensor " + t.name + " uses expression " + std::to_string(s.expr) + " of " +
+               std::to_string(p.exprs.size()));
+  }
+  return Status::ok();
+}
+
+}  // namespace
+
+Status Program::evaluate(const int64_t* symbol_values, std::vector<int64_t>& values) const {
+  values.resize(exprs.size());
+  for (size_t s = 0; s < symbols.size(); ++s) {
+    if (symbol_values[s] < symbols[s].min || symbol_values[s] > symbols[s].max) {
+      return bad("symbol " + symbols[s].name + " is " + std::to_string(symbol_values[s]) +
+                 "; the program was planned for " + std::to_string(symbols[s].min) + ".." +
+                 std::to_string(symbols[s].max));
+    }
+  }
+  for (size_t i = 0; i < exprs.size(); ++i) {
+    const Expr& e = exprs[i];
+    int64_t a = 0;
+    int64_t b = 0;
+    if (e.kind != ExprKind::kConst && e.kind != ExprKind::kSymbol) {
+      a = values[static_cast<size_t>(e.a)];
+      b = values[static_cast<size_t>(e.b)];
+    }
+    bool fine = true;
+    int64_t v = 0;
+    switch (e.kind) {
+      case ExprKind::kConst:
+        v = e.a;
+        break;
+      case ExprKind::kSymbol:
+        v = symbol_values[e.a];
+        break;
+      case ExprKind::kAdd:
+        fine = add(a, b, v);
+        break;
+      case ExprKind::kMul:
+        fine = mul(a, b, v);
+        break;
+      case ExprKind::kDiv:
+        fine = b > 0;
+        if (fine) v = floor_div(a, b);
+        break;
+      case ExprKind::kMod:
+        fine = b > 0;
+        if (fine) v = a - floor_div(a, b) * b;
+        break;
+      case ExprKind::kMin:
+        v = a < b ? a : b;
+        break;
+      case ExprKind::kMax:
+        v = a > b ? a : b;
+        break;
+    }
+    if (!fine || v > kHuge || v < -kHuge) {
+      return bad("expression " + std::to_string(i) + " overflows or divides by zero");
+    }
+    values[i] = v;
+  }
+  return Status::ok();
+}
+
+Status Program::check() const {
+  for (const Symbol& s : symbols) {
+    if (s.min < 0 || s.min > s.max || s.max > kHuge) {
+      return bad("symbol " + s.name + " has bad bounds");
+    }
+  }
+  for (size_t i = 0; i < exprs.size(); ++i) {
+    if (Status s = check_expr(*this, i); !s.is_ok()) return s;
+  }
+  for (size_t i = 0; i < buffers.size(); ++i) {
+    if (buffers[i] < 0 || buffers[i] > kHuge) {
+      return bad("buffer " + std::to_string(i) + " has a bad size");
+    }
+  }
+  for (const TensorDecl& t : tensors) {
+    if (dtype_info(t.type).name == nullptr) {
+      return bad("tensor " + t.name + " has unknown type " +
+                 std::to_string(static_cast<int32_t>(t.type)));
+    }
+    if (t.buffer < 0 || t.buffer >= static_cast<int32_t>(buffers.size())) {
+      return bad("tensor " + t.name + " is in buffer " + std::to_string(t.buffer) + " of " +
+                 std::to_string(buffers.size()));
+    }
+    for (int d = 0; d < 4; ++d) {
+      if (Status s = check_size(*this, t, t.ne[d]); !s.is_ok()) return s;
+      if (Status s = check_size(*this, t, t.nb[d]); !s.is_ok()) return s;
+    }
+    if (Status s = check_size(*this, t, t.offset); !s.is_ok()) return s;
+  }
+  for (double v : params) {
+    // slots hold integers and floats; a NaN or a huge integer is neither
+    if (std::isnan(v)) return bad("a parameter is not a number");
+  }
+  const auto tensor_ok = [&](int32_t i) {
+    return i >= 0 && i < static_cast<int32_t>(tensors.size());
+  };
+  for (size_t i = 0; i < steps.size(); ++i) {
+    const StepDecl& step = steps[i];
+    const std::string name = "step " + std::to_string(i);
+    if (step.op <= Op::kNone || step.op >= Op::kCount) return bad(name + " has an unknown op");
+    const OpInfo& info = kOpInfo[static_cast<size_t>(step.op)];
+    if (!tensor_ok(step.dst)) return bad(name + " writes a tensor that does not exist");
+    int present = 0;
+    for (int32_t src : step.src) {
+      if (src != -1 && !tensor_ok(src)) return bad(name + " reads a tensor that does not exist");
+      if (src != -1) ++present;
+    }
+    // weft's kernels may take QUANTIZE'd sources and CPY its own result, nothing less than the rule
+    if (present < info.min_src || present > info.max_src) {
+      return bad(name + " (" + info.name + ") has " + std::to_string(present) + " sources, takes " +
+                 std::to_string(info.min_src) + ".." + std::to_string(info.max_src));
+    }
+    for (int s = 0; s < info.min_src && s < kMaxSrc; ++s) {
+      if (step.src[s] == -1) return bad(name + " (" + info.name + ") lacks a required source");
+    }
+    const auto last = static_cast<int64_t>(step.first_param) + step.n_params;
+    if (step.first_param < 0 || step.n_params < 0 || last > static_cast<int64_t>(params.size())) {
+      return bad(name + " has parameters outside the table");
+    }
+  }
+  int32_t next = 0;
+  for (const StageDecl& stage : stages) {
+    if (stage.begin != next || stage.end <= stage.begin ||
+        stage.end > static_cast<int32_t>(steps.size())) {
+      return bad("stages do not cover the steps in order");
+    }
+    next = stage.end;
+  }
+  if (next != static_cast<int32_t>(steps.size())) {
+    return bad("stages do not cover the steps in order");
+  }
+  return Status::ok();
+}
+
+}  // namespace weft

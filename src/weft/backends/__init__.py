@@ -1,0 +1,31 @@
+"""Devices: what a backend is (`base`), how to find one (`registry`), and our own, one each."""
+
+from __future__ import annotations
+
+from weft.backends.base import (
+    YES,
+    Backend,
+    BackendBase,
+    BufferType,
+    DeviceKind,
+    Executable,
+    HostMemory,
+    Memory,
+    Support,
+)
+from weft.backends.registry import BackendInfo, known_backends, make_backend
+
+__all__ = [
+    "YES",
+    "Backend",
+    "BackendBase",
+    "BackendInfo",
+    "BufferType",
+    "DeviceKind",
+    "Executable",
+    "HostMemory",
+    "Memory",
+    "Support",
+    "known_backends",
+    "make_backend",
+]

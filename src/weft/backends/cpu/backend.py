@@ -1,0 +1,257 @@
+"""Which nodes the native kernels take, and how a split becomes a native program."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from weft import _native
+from weft.backends.base import (
+    YES,
+    BackendBase,
+    BufferType,
+    DeviceKind,
+    Executable,
+    HostMemory,
+    Memory,
+    Support,
+)
+from weft.backends.registry import BackendInfo
+from weft.backends.cpu.native_program import describe_tensor, native_program
+from weft.dtype import DTYPES, dtype_from_id
+from weft.errors import DeviceError, OutOfMemoryError, ProgramError
+from weft.graph.node import make_node
+from weft.graph.op import OPS
+from weft.graph.params import pack
+from weft.graph.tensor import Tensor
+from weft.program import Program
+
+__all__ = [
+    "Activations",
+    "CpuBackend",
+    "default_threads",
+    "describe",
+    "host_buffer_type",
+    "make",
+]
+
+Activations = Literal["native", "f32"]
+"""`native`: matmuls with block-quantized weights quantize their activations, as the reference does;
+`f32`: weights are decoded and everything is computed in float32 (slower, more exact)."""
+
+_MATMULS = (OPS["MUL_MAT"], OPS["MUL_MAT_ID"])
+_VIEWS = tuple(op for op in OPS.values() if op.is_view)
+
+if _native.op_names() != list(OPS):
+    raise ProgramError(
+        "the native module was built for another op table; reinstall weft so that both match"
+    )
+
+
+class HostBufferType:
+    """Ordinary memory of this process; weights may be memory-mapped files."""
+
+    name = "CPU"
+    device = "cpu"
+    alignment = 64
+    max_size: int | None = None
+    is_host = True
+
+    def alloc_size(self, tensor: Tensor) -> int:
+        """Bytes at the symbols' maxima."""
+        return tensor.max_bytes
+
+    def allocate(self, nbytes: int) -> Memory:
+        """A zeroed, aligned block."""
+        try:
+            return HostMemory.zeros(nbytes, self.alignment)
+        except MemoryError as error:
+            raise OutOfMemoryError(f"the host has no {nbytes} bytes left for a buffer") from error
+
+
+_HOST = HostBufferType()
+
+
+def host_buffer_type() -> BufferType:
+    """The one buffer type of host memory; weights and caches that CPU kernels read live in it."""
+    return _HOST
+
+
+def default_threads() -> int:
+    """Physical cores among the processors that this process may use."""
+    return int(_native.usable_cores())
+
+
+class CpuBackend(BackendBase):
+    """The native core with a pool of `n_threads` (default: physical cores) on one kernel target.
+
+    Raises DeviceError on a target that this build or this machine does not have."""
+
+    kind: DeviceKind = "CPU"
+
+    def __init__(
+        self,
+        n_threads: int | None = None,
+        target: str | None = None,
+        activations: Activations = "native",
+        name: str = "cpu",
+    ) -> None:
+        scores = dict(_native.targets())
+        chosen = target if target is not None else _native.best_target()
+        if chosen not in scores:
+            raise DeviceError(f"no kernel target {chosen!r}; this build has {', '.join(scores)}")
+        if scores[chosen] == 0:
+            usable = [t for t, score in scores.items() if score]
+            raise DeviceError(
+                f"this machine cannot run kernel target {chosen!r}; it can run {', '.join(usable)}"
+            )
+        if activations not in ("native", "f32"):
+            raise DeviceError(f"activations must be 'native' or 'f32', got {activations!r}")
+        threads = default_threads() if n_threads is None else n_threads
+        if not 1 <= threads <= 1024:
+            raise DeviceError(f"n_threads must be 1..1024, got {threads}")
+        self.name = name
+        self.target = chosen
+        self.n_threads = threads
+        self.activations: Activations = activations
+        self.buffer_type: BufferType = _HOST
+        self.pool = _native.ThreadPool(threads)
+
+    def supports_op(self, node: Tensor) -> Support:
+        """Asks the kernel; views need none."""
+        if node.op in _VIEWS or node.op is OPS["NONE"]:
+            return YES
+        why = _native.refusal(
+            self.target,
+            node.op.number,
+            describe_tensor(node),
+            [describe_tensor(s) for s in node.src],
+            pack(node.params),
+        )
+        return YES if why is None else Support(False, f"{node.op} on {self.name}: {why}")
+
+    def supports_buffer_type(self, buffer_type: BufferType) -> bool:
+        """Any memory that the host can address."""
+        return buffer_type.is_host
+
+    def work_bytes(self, node: Tensor) -> int:
+        """Scratch of the node's kernel, all threads."""
+        if node.op in _VIEWS:
+            return 0
+        return self.n_threads * int(
+            _native.scratch_bytes(
+                self.target,
+                node.op.number,
+                describe_tensor(node),
+                [describe_tensor(s) for s in node.src],
+                pack(node.params),
+                self.n_threads,
+            )
+        )
+
+    def optimize(self, nodes: Sequence[Tensor]) -> Sequence[Tensor]:
+        """Activations are turned into blocks once, by a step of their own that every matmul with
+        the same source and block type shares."""
+        if self.activations == "f32":
+            return nodes
+        made: dict[tuple[Tensor, str], Tensor] = {}
+        result: list[Tensor] = []
+        for node in nodes:
+            if node.op in _MATMULS and len(node.src) > 1:
+                weights, x = node.src[0], node.src[1]
+                assert weights is not None and x is not None
+                wanted = dtype_from_id(_native.activation_type(self.target, weights.dtype.id))
+                if wanted not in (None, DTYPES["f32"]) and x.dtype is DTYPES["f32"]:
+                    assert wanted is not None
+                    key = (x, wanted.name)
+                    if key not in made:
+                        made[key] = make_node(
+                            "QUANTIZE", wanted, x.ne, x, name=f"{x.name} ({wanted.name})"
+                        )
+                        result.append(made[key])
+                    node.src = (weights, made[key], *node.src[2:])
+            result.append(node)
+        return result
+
+    def lower(self, program: Program, split: int, memories: Sequence[Memory]) -> Executable:
+        """The split as a native executor over host memory."""
+        return NativeExecutable(self, program, split, memories)
+
+
+class NativeExecutable:
+    """A native executor and the memory it runs over."""
+
+    def __init__(
+        self, backend: CpuBackend, program: Program, split: int, memories: Sequence[Memory]
+    ) -> None:
+        lowered = native_program(program, split)
+        blocks = []
+        for index in lowered.buffers:
+            host = memories[index].host()
+            if host is None:
+                raise ProgramError(
+                    f"split {split} runs on {backend.name} but buffer {index} is "
+                    f"{program.buffers[index].buffer_type.name} memory, which it cannot address"
+                )
+            blocks.append((host.ctypes.data, host.nbytes))
+        self._memories = list(memories)  # keeps the addresses alive
+        self._symbols = lowered.symbols
+        self._backend = backend
+        self.steps = lowered.steps
+        try:
+            self._executor = _native.Executor.create(
+                lowered.native, blocks, backend.target, backend.pool
+            )
+        except ValueError as error:
+            raise ProgramError(f"split {split} on {backend.name}: {error}") from error
+        self.run_values = self._executor.run
+        """The executor's own call: symbol values in the order of `symbols`."""
+
+    @property
+    def symbols(self) -> tuple[str, ...]:
+        """Names of the symbols, in the order that `run_values` takes them."""
+        return self._symbols
+
+    @property
+    def barriers(self) -> int:
+        """Barriers of the last run."""
+        return int(self._executor.barriers)
+
+    @property
+    def scratch_bytes(self) -> int:
+        """Scratch memory of all threads."""
+        return int(self._executor.scratch_bytes)
+
+    def run(self, values: Mapping[str, int]) -> None:
+        """One run; raises ProgramError on a symbol value outside the plan."""
+        try:
+            self.run_values([values[s] for s in self._symbols])
+        except ValueError as error:
+            raise ProgramError(str(error)) from error
+        except KeyError as error:
+            raise ProgramError(f"no value for symbol {error.args[0]}") from error
+
+    def profile(self, on: bool) -> None:
+        """Switches per-step timing; a profiled run has a barrier after every step."""
+        self._executor.set_profiling(on)
+
+    def step_seconds(self) -> list[float]:
+        """Seconds of each step of the last profiled run."""
+        return list(self._executor.step_seconds)
+
+
+def describe() -> list[BackendInfo]:
+    """The one CPU device, with the kernel target it would use."""
+    features = " ".join(_native.cpu_features())
+    about = f"{default_threads()} threads, kernels {_native.best_target()} ({features})"
+    return [BackendInfo("cpu", True, "", about)]
+
+
+def make(suffix: str | None = None, **options: Any) -> CpuBackend:
+    """`cpu`; options are `n_threads`, `target` and `activations`."""
+    if suffix is not None:
+        raise DeviceError(f"there is one cpu device; write 'cpu', not 'cpu:{suffix}'")
+    unknown = sorted(set(options) - {"n_threads", "target", "activations"})
+    if unknown:
+        raise DeviceError(f"cpu has no option {', '.join(unknown)}; it has n_threads, target, activations")
+    return CpuBackend(**options)

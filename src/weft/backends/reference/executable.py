@@ -1,0 +1,122 @@
+"""A split bound to memory: views made once per set of sizes, then one kernel call a step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from weft.backends.base import Memory
+from weft.backends.reference.kernel import Call, Kernel, find_kernel, needs_kernel
+from weft.backends.reference.memory import ReferenceMemory
+from weft.backends.reference.view import ArrayView
+from weft.errors import DeviceError
+from weft.graph.size import Size, evaluate, symbols
+from weft.graph.tensor import Ne
+from weft.program import Program, StepSpec, TensorSpec
+
+__all__ = ["ReferenceExecutable"]
+
+_MAX_BOUND = 8
+"""Sets of symbol values whose views are kept."""
+
+
+class ReferenceExecutable:
+    """Runs one split of a program. Raises DeviceError for memory that is not the backend's own."""
+
+    def __init__(self, program: Program, split: int, memories: Sequence[Memory]) -> None:
+        self._tensors = program.tensors
+        self._memories = memories
+        self._steps: list[tuple[StepSpec, Kernel]] = []
+        for step in program.splits[split].steps:
+            found = find_kernel(step.op)
+            if found is not None:
+                self._steps.append((step, found))
+            elif needs_kernel(step.op):
+                raise DeviceError(f"reference has no kernel for {step.op}; give it another device")
+        used = {i for step, _ in self._steps for i in (step.dst, *step.src) if i >= 0}
+        self._symbols = sorted(
+            {s.name for i in used for size in _sizes(self._tensors[i]) for s in symbols(size)}
+        )
+        self._fixed = {
+            i: self._view(i, {})
+            for i in used
+            if not any(symbols(size) for size in _sizes(self._tensors[i]))
+        }
+        self._bound: dict[tuple[int, ...], list[tuple[Kernel, Call, StepSpec]]] = {}
+
+    def run(self, values: Mapping[str, int]) -> None:
+        """Runs every step in order; raises DeviceError naming the step that failed."""
+        for kernel, call, step in self._bind(values):
+            try:
+                with np.errstate(all="ignore"):
+                    kernel(call)
+            except Exception as error:
+                why = str(error) or type(error).__name__
+                raise DeviceError(f"reference: {self._describe(step, call)}: {why}") from error
+
+    def _bind(self, values: Mapping[str, int]) -> list[tuple[Kernel, Call, StepSpec]]:
+        missing = [name for name in self._symbols if name not in values]
+        if missing:
+            raise DeviceError(f"reference: no value for symbol {', '.join(missing)}")
+        key = tuple(values[name] for name in self._symbols)
+        bound = self._bound.get(key)
+        if bound is None:
+            views = dict(self._fixed)
+
+            def view(i: int) -> ArrayView:
+                if i not in views:
+                    views[i] = self._view(i, values)
+                return views[i]
+
+            bound = [
+                (
+                    kernel,
+                    Call(
+                        view(step.dst),
+                        tuple(view(i) if i >= 0 else None for i in step.src),
+                        step.params,
+                    ),
+                    step,
+                )
+                for step, kernel in self._steps
+                if 0 not in view(step.dst).ne
+            ]
+            if len(self._bound) == _MAX_BOUND:
+                del self._bound[next(iter(self._bound))]
+            self._bound[key] = bound
+        return bound
+
+    def _view(self, i: int, values: Mapping[str, int]) -> ArrayView:
+        spec = self._tensors[i]
+        memory = self._memories[spec.buffer]
+        if not isinstance(memory, ReferenceMemory):
+            raise DeviceError(
+                f"tensor {spec.name or i} is in {type(memory).__name__}; the reference backend "
+                "only reaches its own memory: copy it to buffer type Reference first"
+            )
+        return ArrayView(
+            spec.dtype,
+            _numbers(spec.ne, values),
+            _numbers(spec.nb, values),
+            memory.private(),
+            evaluate(spec.offset, values),
+            spec.name,
+        )
+
+    def _describe(self, step: StepSpec, call: Call) -> str:
+        """`MUL_MAT -> ffn_out f32[64, 3]`."""
+        name = self._tensors[step.dst].name or f"tensor {step.dst}"
+        sources = ", ".join(
+            "-" if v is None else f"{v.name or '?'} {v.dtype.name}{list(v.ne)}" for v in call.src
+        )
+        return f"{step.op}({sources}) -> {name} {call.dst.dtype.name}{list(call.dst.ne)}"
+
+
+def _sizes(spec: TensorSpec) -> tuple[Size, ...]:
+    return (*spec.ne, *spec.nb, spec.offset)
+
+
+def _numbers(sizes: Ne, values: Mapping[str, int]) -> tuple[int, int, int, int]:
+    a, b, c, d = (evaluate(size, values) for size in sizes)
+    return a, b, c, d

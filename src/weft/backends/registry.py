@@ -1,0 +1,108 @@
+"""Finds backends by name and imports a backend's module on first use.
+
+A backend is a module, announced by an entry point of group `weft.backends` whose name is the device
+name (`cpu`, `opencl`, ...). The module offers two functions:
+
+    def describe() -> list[BackendInfo]
+        One entry a device that this machine has, or one that says why there is none. Cheap: no
+        context is created. Must not raise.
+
+    def make(suffix: str | None, **options: Any) -> Backend
+        The device that a spec `name` or `name:suffix` means. Raises DeviceError when there is no
+        such device or an option is unknown.
+
+An optional dependency is imported at the top of the module; the package extra that brings it has
+the backend's name. The backends of this package are known without an entry point too, so that a
+source tree works before it is installed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.metadata import entry_points
+from types import ModuleType
+from typing import Any
+
+from weft.backends.base import Backend
+from weft.errors import DeviceError
+
+__all__ = ["BUILT_IN", "GROUP", "BackendInfo", "known_backends", "make_backend"]
+
+GROUP = "weft.backends"
+"""The entry point group that backends are announced in."""
+
+BUILT_IN = {
+    "cpu": "weft.backends.cpu",
+    "blas": "weft.backends.blas",
+    "opencl": "weft.backends.opencl",
+    "reference": "weft.backends.reference",
+    "null": "weft.backends.null",
+}
+"""Names and modules of the backends in this package."""
+
+
+@dataclass(frozen=True, slots=True)
+class BackendInfo:
+    """A device as `weft devices` lists it."""
+
+    name: str
+    """What `make_backend` takes, e.g. `cpu` or `opencl:0`."""
+    available: bool
+    why_not: str
+    """A sentence when it is not available, else empty."""
+    description: str
+    """What it is, in a line."""
+
+
+def known_backends() -> list[BackendInfo]:
+    """Every device of every backend, those that cannot be used with a reason; sorted by name."""
+    found: list[BackendInfo] = []
+    for name, target in sorted(_modules().items()):
+        try:
+            found.extend(_load(name, target).describe())
+        except DeviceError as error:
+            found.append(BackendInfo(name, False, str(error), ""))
+    return found
+
+
+def make_backend(spec: str, **options: Any) -> Backend:
+    """The backend that `spec` names: `cpu`, `reference`, `opencl:0`, ...
+
+    `options` are the backend's own. Raises DeviceError with the known names when there is no such
+    backend, with the package extra when a dependency is missing, and as the backend itself does."""
+    name, colon, suffix = spec.partition(":")
+    modules = _modules()
+    if name not in modules:
+        raise DeviceError(f"unknown backend {name!r}; known backends: {', '.join(sorted(modules))}")
+    if colon and not suffix:
+        raise DeviceError(f"backend {spec!r} ends in a colon; write {name!r} or {name + ':0'!r}")
+    backend: Backend = _load(name, modules[name]).make(suffix if colon else None, **options)
+    return backend
+
+
+def _modules() -> dict[str, str]:
+    """Backend name to module name; an installed entry point wins over the built-in list."""
+    return BUILT_IN | {entry.name: entry.module for entry in entry_points(group=GROUP)}
+
+
+def _load(name: str, target: str) -> ModuleType:
+    try:
+        module = import_module(target)
+    except ModuleNotFoundError as error:
+        if error.name == target:
+            raise DeviceError(
+                f"backend {name!r} is not part of this build (no module {target})"
+            ) from error
+        raise DeviceError(
+            f"backend {name!r} needs the Python package {error.name!r}; "
+            f"install it with `pip install weft[{name}]`"
+        ) from error
+    except ImportError as error:
+        raise DeviceError(
+            f"backend {name!r} cannot be loaded ({error}); reinstall weft, or build it again"
+        ) from error
+    for function in ("describe", "make"):
+        if not callable(getattr(module, function, None)):
+            raise DeviceError(f"backend {name!r}: module {target} has no function {function}()")
+    return module

@@ -1,0 +1,42 @@
+"""`weft quantize`: a model in another type."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from weft.cli.console import errors, size_text
+from weft.dtype import find_dtype
+from weft.frontends.gguf.quantize import QuantizedTensor, quantize_file, quantize_types
+
+__all__ = ["quantize"]
+
+
+def quantize(
+    source: Annotated[Path, typer.Argument(metavar="IN", help="The GGUF file to read.")],
+    target: Annotated[Path, typer.Argument(metavar="OUT", help="The GGUF file to write.")],
+    dtype: Annotated[
+        str, typer.Argument(metavar="TYPE", help=f"One of {', '.join(quantize_types())}.")
+    ],
+    pure: Annotated[
+        bool, typer.Option("--pure", help="The output matrix too, instead of q6_K for it.")
+    ] = False,
+) -> None:
+    """Write a model again with its matrices in another type."""
+    wanted = find_dtype(dtype)
+
+    def show(t: QuantizedTensor) -> None:
+        kept = t.before is t.after
+        errors.print(
+            f"{t.name:<40} {t.before.name:>7} {'kept' if kept else '-> ' + t.after.name:<10} "
+            f"{size_text(t.old_bytes):>12} -> {size_text(t.new_bytes)}",
+            markup=False,
+        )
+
+    done = quantize_file(source, target, wanted, pure=pure, progress=show)
+    old, new = sum(t.old_bytes for t in done), sum(t.new_bytes for t in done)
+    errors.print(
+        f"{target}: {size_text(new)}, {new / max(old, 1):.2f} of {size_text(old)}", markup=False
+    )

@@ -1,0 +1,116 @@
+"""`weft run`: load a model, say where everything runs, and stream text."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from weft.cli.console import device_list, errors, size_text
+from weft.cli.explain import memory_rows
+from weft.llm import LLM, Stats
+from weft.program import Program
+
+__all__ = ["run"]
+
+
+def run(
+    model: Annotated[Path, typer.Argument(help="A GGUF model.")],
+    prompt: Annotated[str, typer.Option("--prompt", "-p", help="The text to continue.")],
+    n_predict: Annotated[
+        int, typer.Option("--n-predict", "-n", help="Most tokens to generate; -1: no limit.")
+    ] = 128,
+    temp: Annotated[float, typer.Option(help="Temperature; 0 takes the likeliest token.")] = 0.8,
+    top_k: Annotated[int, typer.Option(help="Keep the k likeliest tokens; 0: all.")] = 40,
+    top_p: Annotated[float, typer.Option(help="Keep the likeliest tokens up to this sum.")] = 0.95,
+    min_p: Annotated[float, typer.Option(help="Keep tokens this likely beside the best.")] = 0.05,
+    seed: Annotated[int | None, typer.Option(help="Seed of sampling.")] = None,
+    stop: Annotated[list[str] | None, typer.Option(help="Text that ends it; repeatable.")] = None,
+    threads: Annotated[
+        int | None, typer.Option("--threads", "-t", help="CPU threads; default: cores.")
+    ] = None,
+    ctx_size: Annotated[
+        int | None, typer.Option("--ctx-size", "-c", help="Tokens of prompt and text together.")
+    ] = None,
+    ubatch: Annotated[
+        int, typer.Option("--ubatch-size", help="Most prompt tokens computed at once.")
+    ] = 512,
+    devices: Annotated[
+        str | None, typer.Option(help="Devices, highest priority first, e.g. reference,cpu.")
+    ] = None,
+    type_k: Annotated[str, typer.Option("--cache-type-k", help="Type of cached keys.")] = "f16",
+    type_v: Annotated[str, typer.Option("--cache-type-v", help="Type of cached values.")] = "f16",
+    ignore_eos: Annotated[
+        bool, typer.Option("--ignore-eos", help="Go on after the model's end token.")
+    ] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the text only.")] = False,
+) -> None:
+    """Generate text; the plan and the speed go to stderr."""
+    llm = LLM(
+        model, n_ctx=ctx_size, n_ubatch=ubatch, n_threads=threads, devices=device_list(devices),
+        type_k=type_k, type_v=type_v,
+    )  # fmt: skip
+    if not quiet:
+        _show_plan(model, llm)
+    pieces = llm.generate(
+        prompt, max_tokens=None if n_predict < 0 else n_predict, temperature=temp, top_k=top_k,
+        top_p=top_p, min_p=min_p, seed=seed, stop=stop or (), ignore_eos=ignore_eos,
+    )  # fmt: skip
+    if not quiet:
+        sys.stdout.write(prompt)
+    try:
+        for piece in pieces:
+            sys.stdout.write(piece)
+            sys.stdout.flush()
+    finally:
+        sys.stdout.write("\n")
+        sys.stdout.flush()
+        if not quiet:
+            _show_speed(llm.stats)
+
+
+def _show_plan(path: Path, llm: LLM) -> None:
+    config = llm.model.config
+    program = llm.context.program
+    errors.print(
+        f"{path.name}: {config.arch}, {config.n_layer} layers, {config.n_embd} wide, "
+        f"{config.n_vocab} tokens; {llm.context.n_ctx} of context",
+        markup=False,
+    )
+    for line in placement_lines(program):
+        errors.print(line, markup=False)
+    parts = [f"{row['buffer']} {size_text(row['bytes'])}" for row in memory_rows(program)]
+    errors.print(f"memory: {', '.join(parts)}", markup=False)
+
+
+def placement_lines(program: Program) -> list[str]:
+    """One line a device: splits, nodes, and why they are there."""
+    schedule = program.plan.schedule
+    lines = []
+    for index, backend in enumerate(schedule.backends):
+        splits = [s for s in schedule.splits if s.backend == index]
+        nodes = [n for s in splits for n in schedule.graph.nodes[s.start : s.end] if not n.is_view]
+        if not nodes:
+            lines.append(f"placement: {backend.name}: nothing")
+            continue
+        causes = Counter(schedule.cause_of.get(n, "?") for n in nodes)
+        why = ", ".join(f"{cause} {n}" for cause, n in causes.most_common())
+        target = getattr(backend, "target", None)
+        detail = f" ({target}, {backend.n_threads} threads)" if target else ""
+        steps = sum(len(program.splits[i].steps) for i, s in enumerate(schedule.splits)
+                    if s.backend == index)  # fmt: skip
+        count = f"{len(splits)} split{'s' if len(splits) != 1 else ''}"
+        lines.append(f"placement: {backend.name}{detail}: {count}, {steps} ops; causes: {why}")
+    return lines
+
+
+def _show_speed(stats: Stats) -> None:
+    why = f" ({stats.finish_reason})" if stats.finish_reason else ""
+    errors.print(
+        f"prompt: {stats.n_prompt} tokens, {stats.prompt_tokens_per_second:.1f} tokens/s; "
+        f"generation: {stats.n_generated} tokens, {stats.tokens_per_second:.1f} tokens/s{why}",
+        markup=False,
+    )

@@ -1,0 +1,134 @@
+"""From a schedule and its memory plan to a `Program`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from weft.allocate import Allocation
+from weft.backends.base import BufferType
+from weft.compile.stages import Access, Range, form_stages
+from weft.errors import ProgramError
+from weft.graph.node import describe
+from weft.graph.op import NONE
+from weft.graph.size import upper
+from weft.graph.tensor import Tensor
+from weft.program import BufferSpec, CopySpec, Program, SplitSpec, StepSpec, TensorSpec
+from weft.schedule import Schedule, Split
+
+__all__ = ["lower"]
+
+
+def lower(schedule: Schedule, allocation: Allocation, plan: Any = None) -> Program:
+    """The program of a planned schedule: buffers, tensors with addresses, splits with stages.
+
+    Raises ProgramError when a tensor has no memory."""
+    table = _Tensors(schedule, allocation)
+    splits = tuple(_lower_split(schedule, split, table) for split in schedule.splits)
+    graph = schedule.graph
+    inputs = {n: table.index(schedule.final_of(t)) for n, t in graph.inputs.items()}
+    outputs = {n: table.index(schedule.final_of(t)) for n, t in graph.outputs.items()}
+    return Program(
+        symbols=graph.symbols,
+        buffers=tuple(table.buffers),
+        tensors=tuple(table.specs),
+        splits=splits,
+        inputs=inputs,
+        outputs=outputs,
+        devices=schedule.backends,
+        plan=plan,
+    )
+
+
+class _Tensors:
+    """The program's tensor and buffer tables, filled on demand."""
+
+    def __init__(self, schedule: Schedule, allocation: Allocation) -> None:
+        self.specs: list[TensorSpec] = []
+        self.buffers: list[BufferSpec] = []
+        self._schedule = schedule
+        self._allocation = allocation
+        self._index: dict[Tensor, int] = {}
+        self._chunks: dict[tuple[int, int], int] = {}
+        self._bound: dict[tuple[int, int], int] = {}
+        for a, arena in enumerate(allocation.arenas):
+            for c, size in enumerate(arena.chunks):
+                self._chunks[a, c] = len(self.buffers)
+                self.buffers.append(BufferSpec("arena", arena.buffer_type, size, "compute"))
+
+    def index(self, tensor: Tensor) -> int:
+        """Row of a final tensor."""
+        found = self._index.get(tensor)
+        if found is None:
+            found = self._index[tensor] = len(self.specs)
+            base = tensor if tensor.view_src is None else tensor.view_src
+            buffer, offset = self._home(base, tensor)
+            self.specs.append(
+                TensorSpec(
+                    tensor.name,
+                    tensor.dtype,
+                    tensor.ne,
+                    tensor.nb,
+                    buffer,
+                    tensor.view_offs + offset,
+                )
+            )
+        return found
+
+    def _home(self, base: Tensor, tensor: Tensor) -> tuple[int, int]:
+        """Buffer and byte offset of a tensor that is not a view."""
+        if base.buffer is not None:
+            buffer_type = base.buffer.type or self._schedule.backends[-1].buffer_type
+            data = base.buffer.data
+            if data is None:
+                raise ProgramError(f"{describe(tensor)} has a buffer without memory")
+            return self._bind(buffer_type, base), base.buffer.offset
+        place = self._allocation.place.get(base)
+        if place is None:
+            raise ProgramError(
+                f"{describe(tensor)} has no memory: nothing computes it and it is not an input"
+            )
+        return self._chunks[place.arena, place.chunk], place.offset
+
+    def _bind(self, buffer_type: BufferType, base: Tensor) -> int:
+        assert base.buffer is not None
+        data = base.buffer.data
+        # views of one mapped file are separate arrays over the same bytes: one buffer each is fine
+        key = (id(buffer_type), id(data))
+        if key not in self._bound:
+            size = data.nbytes
+            self._bound[key] = len(self.buffers)
+            self.buffers.append(BufferSpec("bound", buffer_type, size, base.buffer.usage, data))
+        return self._bound[key]
+
+    def extent(self, index: int) -> Range:
+        """Bytes that a tensor covers at the symbols' maxima."""
+        t = self.specs[index]
+        start = upper(t.offset)
+        steps = (upper(t.ne[0]) // t.dtype.block - 1, *(upper(n) - 1 for n in t.ne[1:]))
+        end = start + t.dtype.bytes + sum(n * upper(b) for n, b in zip(steps, t.nb, strict=True))
+        # an offset that depends on symbols may be smaller at run time: take everything before it
+        return (t.buffer, start if isinstance(t.offset, int) else 0, end)
+
+
+def _lower_split(schedule: Schedule, split: Split, table: _Tensors) -> SplitSpec:
+    backend = schedule.backends[split.backend]
+    steps: list[StepSpec] = []
+    accesses: list[Access] = []
+    work = 0
+    for node in split.nodes:
+        if node.op.is_view or node.op is NONE:
+            continue
+        dst = table.index(node)
+        src = tuple(-1 if s is None else table.index(s) for s in node.src)
+        steps.append(StepSpec(node.op, dst, src, node.params))
+        reads = tuple(table.extent(s) for s in src if s >= 0)
+        accesses.append(Access(table.extent(dst), reads))
+        work = max(work, backend.work_bytes(node))
+    return SplitSpec(
+        device=backend.name,
+        copies=tuple(CopySpec(table.index(s), table.index(d)) for s, d in split.copies),
+        steps=tuple(steps),
+        stages=tuple(form_stages(accesses)),
+        work_bytes=work,
+    )
+

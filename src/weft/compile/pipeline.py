@@ -1,0 +1,94 @@
+"""The pipeline: check, rewrite, schedule, allocate, validate, lower, check."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from weft.allocate import Allocation, allocate, validate
+from weft.backends import Backend, make_backend
+from weft.compile.check import check_program
+from weft.compile.lower import lower
+from weft.errors import ScheduleError
+from weft.flags import FLAGS
+from weft.graph.check import check_graph
+from weft.graph.graph import Graph
+from weft.graph.rewrite import rewrite
+from weft.graph.tensor import Tensor
+from weft.program import Program
+from weft.schedule import Schedule, optimize_splits, schedule
+
+__all__ = ["Plan", "compile", "plan_graph", "resolve_devices"]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Where everything runs and lives, before it is lowered."""
+
+    schedule: Schedule
+    """With each split as its backend's `optimize` left it."""
+    allocation: Allocation
+
+
+def compile(
+    graph: Graph,
+    devices: Sequence[str | Backend] = ("cpu",),
+    *,
+    memory: Literal["best", "ggml"] = "best",
+    assign: Mapping[Tensor, Backend | int] | None = None,
+    op_offload: bool = True,
+    **options: Any,
+) -> Program:
+    """A program that computes `graph` on `devices` (highest priority first, a CPU type last).
+
+    `devices` are names (`"cpu"`, `"reference"`, ...) or backends; `options` go to the backends that
+    are made from names (`n_threads=4, target="avx2", activations="f32"` for `cpu`). `assign` pins
+    tensors to a device. The plan that memory comes from is `Program.plan`.
+
+    Raises GraphError, ScheduleError, UnsupportedOpError, AllocationError or DeviceError."""
+    plan = plan_graph(
+        graph, resolve_devices(devices, **options), memory=memory, assign=assign,
+        op_offload=op_offload,
+    )  # fmt: skip
+    program = lower(plan.schedule, plan.allocation, plan)
+    check_program(program)
+    return program
+
+
+def plan_graph(
+    graph: Graph,
+    backends: Sequence[Backend],
+    *,
+    memory: Literal["best", "ggml"] = "best",
+    assign: Mapping[Tensor, Backend | int] | None = None,
+    op_offload: bool = True,
+) -> Plan:
+    """Everything but the lowering: placement and memory, without touching a device."""
+    check_graph(graph)
+    graph = rewrite(graph)
+    placed = schedule(graph, backends, assign=assign, op_offload=op_offload)
+    placed = optimize_splits(placed)
+    allocation = allocate(placed, policy=memory)
+    if FLAGS.check:
+        check_graph(graph)
+        validate(placed, allocation)
+    return Plan(placed, allocation)
+
+
+def resolve_devices(devices: Sequence[str | Backend], **options: Any) -> list[Backend]:
+    """Backends for a device list; options go to those made from a name that take them."""
+    if isinstance(devices, str):
+        raise ScheduleError(f"devices must be a list, e.g. [{devices!r}]")
+    backends: list[Backend] = []
+    for device in devices:
+        if not isinstance(device, str):
+            backends.append(device)
+            continue
+        # options are the cpu's; devices without options of their own take none
+        own = options if device.partition(":")[0] == "cpu" else {}
+        backends.append(make_backend(device, **own))
+    names = [b.name for b in backends]
+    if len(set(names)) != len(names):
+        raise ScheduleError(f"a device is listed twice: {', '.join(names)}")
+    return backends

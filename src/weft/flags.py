@@ -1,0 +1,55 @@
+"""The only file that reads the environment. Each flag is typed and has a one-line meaning."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, fields
+
+__all__ = ["FLAGS", "Flags", "describe_flags"]
+
+
+@dataclass(frozen=True, slots=True)
+class Flags:
+    """Settings from the environment, read once when weft is imported."""
+
+    check: bool = False
+    """WEFT_CHECK=1: check graphs and memory plans again between all stages."""
+    threads: int = 0
+    """WEFT_THREADS=N: threads of the cpu device where nothing else says; 0: the physical cores."""
+    target: str = ""
+    """WEFT_TARGET=NAME: kernel target of the cpu device; empty: the best this machine can run."""
+    devices: str = ""
+    """WEFT_DEVICES=a,b: device list where nothing else says; empty: cpu."""
+
+
+_MEANING = {
+    "check": "check graphs and memory plans again between all stages (0 or 1)",
+    "threads": "threads of the cpu device where nothing else says; 0: the physical cores",
+    "target": "kernel target of the cpu device; empty: the best this machine can run",
+    "devices": "device list where nothing else says, e.g. `opencl,cpu`; empty: cpu",
+}
+
+
+def _read() -> Flags:
+    def text(name: str) -> str:
+        return os.environ.get(f"WEFT_{name.upper()}", "").strip()
+
+    threads = text("threads")
+    return Flags(
+        check=text("check") not in ("", "0"),
+        threads=int(threads) if threads.isdigit() else 0,
+        target=text("target"),
+        devices=text("devices"),
+    )
+
+
+def describe_flags() -> list[tuple[str, str, str]]:
+    """(variable, default, meaning) of every flag, for the documentation."""
+    defaults = Flags()
+    return [
+        (f"WEFT_{f.name.upper()}", str(getattr(defaults, f.name)), _MEANING[f.name])
+        for f in fields(Flags)
+    ]
+
+
+FLAGS = _read()

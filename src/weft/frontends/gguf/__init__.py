@@ -1,0 +1,26 @@
+"""GGUF files: a validating, memory-mapped reader, a writer and a summary.
+
+reader.py    opens a file or a set of shards: metadata, tensors, typed getters
+metadata.py  the key-value section, decoded on demand
+tensors.py   the tensor table and its checks
+filemap.py   one mapped file and a cursor that never reads past its end
+sniff.py     names what a file is when it is not GGUF
+format.py    the layout, the value types and the limits
+writer.py    `write_gguf` (import it from there)
+describe.py  what `weft inspect` shows (import it from there)
+"""
+
+from weft.frontends.gguf.format import RawValue, ValueType
+from weft.frontends.gguf.metadata import Metadata, Value
+from weft.frontends.gguf.reader import GGUFFile, open_gguf
+from weft.frontends.gguf.tensors import TensorInfo
+
+__all__ = [
+    "GGUFFile",
+    "Metadata",
+    "RawValue",
+    "TensorInfo",
+    "Value",
+    "ValueType",
+    "open_gguf",
+]

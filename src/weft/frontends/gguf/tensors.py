@@ -1,0 +1,147 @@
+"""The tensor table: where each tensor's bytes lie, checked before anyone reads them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import pairwise
+from math import prod
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weft.dtype import DType, dtype_from_id
+from weft.errors import FormatError
+from weft.frontends.gguf.filemap import Cursor, FileMap, quoted
+from weft.frontends.gguf.format import MAX_DIMS, REMOVED_TYPES, tensor_bytes
+
+__all__ = ["TensorInfo", "read_tensors"]
+
+_AGAIN = "download or copy it again"
+
+
+@dataclass(frozen=True, slots=True)
+class TensorInfo:
+    """A tensor of a file: what it is and where its bytes are."""
+
+    name: str
+    dtype: DType
+    ne: tuple[int, int, int, int]
+    """Sizes, innermost first, padded with 1."""
+    n_dims: int
+    """Dimensions that the file lists."""
+    offset: int
+    """Byte offset from the start of the file (of its shard)."""
+    nbytes: int
+    _map: FileMap = field(repr=False, compare=False)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Sizes in NumPy order, outermost first, `n_dims` of them."""
+        return self.ne[: self.n_dims][::-1]
+
+    @property
+    def n_elements(self) -> int:
+        """The product of the sizes."""
+        return prod(self.ne)
+
+    @property
+    def path(self) -> Path:
+        """The file (shard) that holds the bytes."""
+        return self._map.path
+
+    @property
+    def data(self) -> NDArray[np.uint8]:
+        """The stored bytes, uint8 `[nbytes]`, read-only, sharing the mapped file (no copy).
+
+        The array stays valid after the file is closed; asking for it then raises FormatError."""
+        return self._map.view(self.offset, self.nbytes)
+
+
+def read_tensors(cursor: Cursor, n: int, alignment: int) -> dict[str, TensorInfo]:
+    """Read the `n` tensor infos at `cursor` and check that their data lies in the file.
+
+    Raises FormatError naming the tensor: bad or repeated names, bad sizes, unknown types, data that
+    is misaligned, outside the file or shared with another tensor."""
+    rows: dict[str, tuple[DType, tuple[int, ...], int]] = {}
+    for i in range(n):
+        name = cursor.name(f"the name of tensor {i}")
+        if name in rows:
+            raise cursor.map.error(
+                f"two tensors are called {quoted(name)} (the second is tensor {i}); convert the "
+                "model again with names that differ"
+            )
+        ne = _read_sizes(cursor, name)
+        dtype = _read_type(cursor, name)
+        offset = cursor.u64(f"the offset of tensor {quoted(name)}")
+        if offset % alignment:
+            raise cursor.map.error(
+                f"tensor {quoted(name)} has the offset {offset}, not a multiple of the alignment "
+                f"{alignment}; the file is damaged or was written wrongly: convert the model again"
+            )
+        rows[name] = dtype, ne, offset
+
+    map_ = cursor.map
+    data_start = -(-cursor.at // alignment) * alignment
+    tensors: dict[str, TensorInfo] = {}
+    for name, (dtype, ne, offset) in rows.items():
+        try:
+            nbytes = tensor_bytes(dtype, ne)
+        except FormatError as e:
+            raise map_.error(f"tensor {quoted(name)}: {e}") from None
+        start = data_start + offset
+        if start + nbytes > map_.size:
+            raise map_.error(
+                f"tensor {quoted(name)} ({dtype.name} {list(ne)}) takes bytes {start} to "
+                f"{start + nbytes}, but the file ends at byte {map_.size}; the file is cut short "
+                f"or damaged: {_AGAIN}"
+            )
+        padded = ne + (1,) * (MAX_DIMS - len(ne))
+        ne4 = (padded[0], padded[1], padded[2], padded[3])
+        tensors[name] = TensorInfo(name, dtype, ne4, len(ne), start, nbytes, map_)
+    _check_overlaps(map_, tensors)
+    return tensors
+
+
+def _read_sizes(cursor: Cursor, name: str) -> tuple[int, ...]:
+    n_dims = cursor.u32(f"the dimension count of tensor {quoted(name)}")
+    if n_dims > MAX_DIMS:
+        raise cursor.map.error(
+            f"tensor {quoted(name)} has {n_dims} dimensions, and {MAX_DIMS} is the most; the file "
+            f"is damaged ({_AGAIN}) or the tensor must be reshaped"
+        )
+    ne = tuple(cursor.u64(f"the sizes of tensor {quoted(name)}") for _ in range(n_dims))
+    # A zero size would make an empty tensor; anything from 2^63 up does not fit ggml's int64 sizes.
+    if 0 in ne or max(ne, default=1) >= 1 << 63 or prod(ne) >= 1 << 63:
+        raise cursor.map.error(
+            f"tensor {quoted(name)} has the sizes {list(ne)}; each must be 1 or more and their "
+            f"product below 2^63: the file is damaged, {_AGAIN}"
+        )
+    return ne
+
+
+def _read_type(cursor: Cursor, name: str) -> DType:
+    id_ = cursor.u32(f"the type of tensor {quoted(name)}")
+    dtype = dtype_from_id(id_)
+    if dtype is not None:
+        return dtype
+    if id_ in REMOVED_TYPES:
+        raise cursor.map.error(
+            f"tensor {quoted(name)} has type id {id_} ({REMOVED_TYPES[id_]}), which ggml has "
+            "dropped; quantize the original model again"
+        )
+    raise cursor.map.error(
+        f"tensor {quoted(name)} has type id {id_}, which weft does not know; quantize the model to "
+        "a type that it does (f16, q8_0, q4_K, ...), or update weft"
+    )
+
+
+def _check_overlaps(map_: FileMap, tensors: dict[str, TensorInfo]) -> None:
+    by_offset = sorted(tensors.values(), key=lambda t: t.offset)
+    for a, b in pairwise(by_offset):
+        if b.offset < a.offset + a.nbytes:
+            raise map_.error(
+                f"tensors {quoted(a.name)} and {quoted(b.name)} share bytes {b.offset} to "
+                f"{min(a.offset + a.nbytes, b.offset + b.nbytes)}; the file is damaged or was "
+                "written wrongly: convert the model again"
+            )

@@ -1,0 +1,138 @@
+"""Constructors of views: other sizes and strides over the same memory, no work at run time.
+
+Sizes (`ne`), strides (`nb`, bytes) and offsets (bytes) are in ggml's order, innermost first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from weft.graph.node import as_size, fail, four, make_node, multiple, require
+from weft.graph.size import Size, exact_div, is_at_most
+from weft.graph.tensor import Tensor, contiguous_nb
+
+__all__ = [
+    "permute",
+    "reshape",
+    "reshape_like",
+    "transpose",
+    "view",
+    "view_1d",
+    "view_2d",
+    "view_3d",
+    "view_4d",
+]
+
+
+def reshape(x: Tensor, *ne: Size) -> Tensor:
+    """The elements of a contiguous `x` in order, with sizes `ne`; one of them may be -1.
+
+    Symbolic sizes: the products must be the same polynomial, or the reshape is refused."""
+    require(x.is_contiguous, "RESHAPE", "x must be contiguous; use cont()", x)
+    sizes = infer_ne(x, ne, "RESHAPE")
+    require(multiple(sizes[0], x.dtype.block), "RESHAPE", "a row must be whole blocks", x)
+    return make_node("RESHAPE", x.dtype, sizes, x, view_of=x)
+
+
+def reshape_like(x: Tensor, other: Tensor) -> Tensor:
+    """`reshape` to the sizes of `other`."""
+    return reshape(x, *other.ne)
+
+
+def infer_ne(x: Tensor, ne: Sequence[Size], op: str) -> list[Size]:
+    """`ne` with a -1 replaced by what is left of the elements of `x`; checks the product."""
+    sizes = list(ne)
+    unknown = [i for i, n in enumerate(sizes) if n == -1]
+    if len(unknown) > 1:
+        raise fail(op, f"only one size may be -1, got {sizes}", x)
+    known: Size = 1
+    for n in sizes:
+        known = known if n == -1 else known * n
+    if unknown:
+        rest = exact_div(x.n_elements, known)
+        if rest is None:
+            raise fail(op, f"cannot tell the -1 of {sizes} from {x.n_elements} elements", x)
+        sizes[unknown[0]] = rest
+    elif x.n_elements != known:
+        raise fail(op, f"{sizes} has {known} elements, not provably the {x.n_elements} of x", x)
+    return list(four(sizes))
+
+
+def view(x: Tensor, ne: Sequence[Size], nb: Sequence[Size] = (), offset: Size = 0) -> Tensor:
+    """Sizes `ne` and strides `nb` over the memory of `x`, `offset` bytes behind its start.
+
+    Strides not given continue the given ones without gaps. The view must lie inside the memory of
+    the base tensor, for every value of the symbols."""
+    sizes, offset = four(ne), as_size(offset)
+    if len(nb) > 4:
+        raise fail("VIEW", f"at most 4 strides, got {list(nb)}", x)
+    strides = [as_size(n) for n in nb] or [x.dtype.bytes]
+    while len(strides) < 4:
+        d = len(strides)
+        strides.append(contiguous_nb(x.dtype, sizes)[1] if d == 1 else strides[-1] * sizes[d - 1])
+    require(multiple(sizes[0], x.dtype.block), "VIEW", f"a row of {sizes[0]} is no whole blocks", x)
+    if not multiple(offset, x.dtype.bytes):
+        raise fail("VIEW", f"offset {offset} is not whole elements of {x.dtype.bytes} bytes", x)
+    node = make_node("VIEW", x.dtype, sizes, x, nb=strides, view_of=x, view_offs=offset)
+    base = node.view_src
+    assert base is not None
+    if not is_at_most(node.view_offs + node.nbytes, base.nbytes):
+        raise fail(
+            "VIEW",
+            f"sizes {list(sizes)} with strides {strides} at byte {node.view_offs} are not provably "
+            f"inside the {base.nbytes} bytes of the base",
+            base,
+        )
+    return node
+
+
+def view_1d(x: Tensor, ne0: Size, offset: Size = 0) -> Tensor:
+    """[ne0] elements from byte `offset` of `x`."""
+    return view(x, (ne0,), (), offset)
+
+
+def view_2d(x: Tensor, ne0: Size, ne1: Size, nb1: Size, offset: Size = 0) -> Tensor:
+    """[ne0, ne1] with rows `nb1` bytes apart."""
+    return view(x, (ne0, ne1), (x.dtype.bytes, nb1), offset)
+
+
+def view_3d(
+    x: Tensor, ne0: Size, ne1: Size, ne2: Size, nb1: Size, nb2: Size, offset: Size = 0
+) -> Tensor:
+    """[ne0, ne1, ne2] with byte strides nb1, nb2."""
+    return view(x, (ne0, ne1, ne2), (x.dtype.bytes, nb1, nb2), offset)
+
+
+def view_4d(
+    x: Tensor,
+    ne0: Size,
+    ne1: Size,
+    ne2: Size,
+    ne3: Size,
+    nb1: Size,
+    nb2: Size,
+    nb3: Size,
+    offset: Size = 0,
+) -> Tensor:
+    """[ne0, ne1, ne2, ne3] with byte strides nb1, nb2, nb3."""
+    return view(x, (ne0, ne1, ne2, ne3), (x.dtype.bytes, nb1, nb2, nb3), offset)
+
+
+def permute(x: Tensor, a0: int, a1: int, a2: int, a3: int) -> Tensor:
+    """Dimension k of `x` becomes dimension a_k of the result (ggml's sense, not NumPy's)."""
+    axes = (a0, a1, a2, a3)
+    if sorted(axes) != [0, 1, 2, 3]:
+        raise fail("PERMUTE", f"axes {axes} are not an order of 0, 1, 2, 3", x)
+    require(a0 == 0 or not x.dtype.is_quantized, "PERMUTE", "rows of blocks cannot be split", x)
+    ne, nb = list(x.ne), list(x.nb)
+    for k, axis in enumerate(axes):
+        ne[axis], nb[axis] = x.ne[k], x.nb[k]
+    return make_node("PERMUTE", x.dtype, ne, x, nb=nb, view_of=x)
+
+
+def transpose(x: Tensor) -> Tensor:
+    """Dimensions 0 and 1 exchanged: [a, b, ...] -> [b, a, ...]."""
+    require(not x.dtype.is_quantized, "TRANSPOSE", "rows of blocks cannot be split", x)
+    ne = (x.ne[1], x.ne[0], x.ne[2], x.ne[3])
+    nb = (x.nb[1], x.nb[0], x.nb[2], x.nb[3])
+    return make_node("TRANSPOSE", x.dtype, ne, x, nb=nb, view_of=x)

@@ -1,0 +1,188 @@
+"""Constructors of state-space and linear-attention recurrences.
+
+Sizes are ggml's `ne`, innermost first. The results hold the outputs of all tokens, then the new
+states; `weft.graph.view` takes them apart.
+"""
+
+from __future__ import annotations
+
+from weft.dtype import DTYPES
+from weft.graph.node import f32, fail, make_node, multiple, require, require_type
+from weft.graph.params import DeltaNetParams, LinearAttnParams, SsmScanParams
+from weft.graph.size import Size, exact_div, is_at_most
+from weft.graph.tensor import Tensor
+
+__all__ = [
+    "gated_delta_net",
+    "gated_linear_attn",
+    "rwkv_wkv6",
+    "rwkv_wkv7",
+    "ssm_conv",
+    "ssm_scan",
+]
+
+F32 = DTYPES["f32"]
+
+
+def ssm_conv(sx: Tensor, c: Tensor) -> Tensor:
+    """Causal depthwise convolution of Mamba over a window that starts with the kept state.
+
+    sx: f32 [d_conv - 1 + n_t, d_inner, n_seqs], c: f32 [d_conv, d_inner] -> [d_inner, n_t, n_seqs].
+    """
+    op = "SSM_CONV"
+    require_type(sx, ("f32",), op, "sx")
+    require_type(c, ("f32",), op, "c")
+    require(sx.ne[3] == 1, op, "sx must be [d_conv - 1 + n_t, d_inner, n_seqs]", sx)
+    require(
+        c.ne[1] == sx.ne[1] and c.n_elements == c.ne[0] * c.ne[1],
+        op,
+        "c must be [d_conv, d_inner]",
+        sx,
+        c,
+    )
+    require(sx.is_contiguous_rows and c.is_contiguous_rows, op, "rows must be contiguous", sx, c)
+    n_t = sx.ne[0] - c.ne[0] + 1
+    require(is_at_most(0, n_t), op, "sx is shorter than the kept state", sx, c)
+    return make_node(op, F32, (sx.ne[1], n_t, sx.ne[2]), sx, c)
+
+
+def ssm_scan(
+    s: Tensor, x: Tensor, dt: Tensor, a: Tensor, b: Tensor, c: Tensor, ids: Tensor, *, k: int = 1
+) -> Tensor:
+    """Selective scan of Mamba 1 and 2.
+
+    s: f32 [d_state, head_dim, n_head, n_slots], x: [head_dim, n_head, n_t, n_seqs], dt: [n_head,
+    n_t, n_seqs], a: [d_state or 1, n_head], b, c: [d_state, n_group, n_t, n_seqs], ids: i32
+    [n_seqs] (the slot of `s` that each sequence starts from) -> f32 [elements of x + k d_state
+    head_dim n_head n_seqs]: y, then k states a sequence, newest first."""
+    op = "SSM_SCAN"
+    for role, t in (("s", s), ("x", x), ("dt", dt), ("a", a), ("b", b), ("c", c)):
+        require_type(t, ("f32",), op, role)
+    require_type(ids, ("i32",), op, "ids")
+    d_state, head_dim, n_head, _ = s.ne
+    n_t, n_seqs = x.ne[2], x.ne[3]
+    require(x.ne[0] == head_dim and x.ne[1] == n_head, op, "x does not fit the states", x, s)
+    require(dt.ne == (n_head, n_t, n_seqs, 1), op, "dt must be [n_head, n_t, n_seqs]", dt, x)
+    require(
+        a.ne[0] in (1, d_state) and a.ne[1] == n_head and a.n_elements == a.ne[0] * a.ne[1],
+        op,
+        "a must be [d_state or 1, n_head]",
+        a,
+        s,
+    )
+    require(a.ne[0] == 1 or head_dim == 1, op, "a per state needs head_dim 1", a, s)
+    require(
+        b.ne[0] == d_state and b.ne[2] == n_t and b.ne[3] == n_seqs and multiple(n_head, b.ne[1]),
+        op,
+        "b must be [d_state, a divisor of n_head, n_t, n_seqs]",
+        b,
+        x,
+        s,
+    )
+    require(b.ne == c.ne, op, "b and c must have one shape", b, c)
+    require(ids.n_rows == 1 and ids.ne[0] == n_seqs, op, "ids must be [n_seqs]", ids, x)
+    require(s.is_contiguous, op, "s must be contiguous", s)
+    for role, t in (("x", x), ("dt", dt), ("a", a), ("b", b), ("c", c)):
+        require(t.is_contiguous_rows, op, f"rows of {role} must be contiguous", t)
+    if k < 1:
+        raise fail(op, f"k = {k} snapshots: needs 1 or more", s)
+    size = x.n_elements + k * (d_state * head_dim * n_head * n_seqs)
+    return make_node(op, F32, (size,), s, x, dt, a, b, c, ids, params=SsmScanParams(k))
+
+
+def _wkv(op: str, state: Tensor, first: Tensor, *rest: tuple[str, Tensor]) -> tuple[Size, ...]:
+    """Checks [head, n_head, n_tokens] sources of one shape; the sizes of the result."""
+    head, n_head, n_tokens, _ = first.ne
+    n_seqs = state.ne[1]
+    require(first.ne[3] == 1, op, "sources must be [head, n_head, n_tokens]", first)
+    for role, t in rest:
+        require(t.ne == first.ne, op, f"{role} differs in shape", t, first)
+    for t in (first, *(t for _, t in rest)):
+        require_type(t, ("f32",), op, "every source")
+        require(t.is_contiguous, op, "sources must be contiguous; use cont()", t)
+    require_type(state, ("f32",), op, "state")
+    require(state.is_contiguous, op, "state must be contiguous", state)
+    require(
+        state.n_elements == head * head * n_head * n_seqs,
+        op,
+        "state must be [head * head * n_head, n_seqs]",
+        state,
+        first,
+    )
+    require(multiple(n_tokens, n_seqs), op, "tokens must divide among sequences", first, state)
+    return (head * n_head, n_tokens + head * n_seqs)
+
+
+def rwkv_wkv6(k: Tensor, v: Tensor, r: Tensor, tf: Tensor, td: Tensor, state: Tensor) -> Tensor:
+    """Recurrence of RWKV 6. k, v, r, td: f32 [head, n_head, n_tokens], tf: [head, n_head], state:
+    [head head n_head, n_seqs] -> f32 [head n_head, n_tokens + head n_seqs]."""
+    op = "RWKV_WKV6"
+    ne = _wkv(op, state, k, ("v", v), ("r", r), ("td", td))
+    require_type(tf, ("f32",), op, "tf")
+    require(tf.ne == (k.ne[0], k.ne[1], 1, 1), op, "tf must be [head, n_head]", tf, k)
+    require(tf.is_contiguous, op, "tf must be contiguous", tf)
+    return make_node(op, F32, ne, k, v, r, tf, td, state)
+
+
+def rwkv_wkv7(
+    r: Tensor, w: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor, state: Tensor
+) -> Tensor:
+    """Recurrence of RWKV 7. Six sources f32 [head, n_head, n_tokens], state [head head n_head,
+    n_seqs] -> f32 [head n_head, n_tokens + head n_seqs]."""
+    op = "RWKV_WKV7"
+    ne = _wkv(op, state, k, ("r", r), ("w", w), ("v", v), ("a", a), ("b", b))
+    return make_node(op, F32, ne, r, w, k, v, a, b, state)
+
+
+def gated_linear_attn(
+    k: Tensor, v: Tensor, q: Tensor, g: Tensor, state: Tensor, *, scale: float
+) -> Tensor:
+    """state = g * state + k v; y = scale q state. Four sources f32 [head, n_head, n_tokens], state
+    [head head n_head, n_seqs] -> f32 [head n_head, n_tokens + head n_seqs]."""
+    op = "GATED_LINEAR_ATTN"
+    ne = _wkv(op, state, k, ("v", v), ("q", q), ("g", g))
+    return make_node(op, F32, ne, k, v, q, g, state, params=LinearAttnParams(f32(scale)))
+
+
+def gated_delta_net(
+    q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, state: Tensor, *, n_states: int = 1
+) -> Tensor:
+    """Gated delta rule (arXiv 2412.06464) of Qwen3-Next and Kimi Linear.
+
+    q, k: f32 [s, h_k, n_tokens, n_seqs], v: [s, h, n_tokens, n_seqs], h_k | h, g: [1 or s, h,
+    n_tokens, n_seqs], beta: [1, h, n_tokens, n_seqs], state: [s, s, h, n_seqs] -> f32 [s h,
+    n_tokens n_seqs + n_states s n_seqs]: outputs, then `n_states` states a sequence, newest first.
+    """
+    op = "GATED_DELTA_NET"
+    for role, t in (("q", q), ("k", k), ("v", v), ("g", g), ("beta", beta), ("state", state)):
+        require_type(t, ("f32",), op, role)
+        require(t.is_contiguous_rows, op, f"rows of {role} must be contiguous; use cont()", t)
+    s, h, n_tokens, n_seqs = v.ne
+    require(q.ne == k.ne, op, "q and k must have one shape", q, k)
+    require(
+        q.ne[0] == s and q.ne[2] == n_tokens and multiple(h, q.ne[1]) and multiple(n_seqs, q.ne[3]),
+        op,
+        "q and k must be [s, a divisor of h, n_tokens, n_seqs]",
+        q,
+        v,
+    )
+    require(
+        g.ne[0] in (1, s) and g.ne[1:] == v.ne[1:],
+        op,
+        "g must be [1 or s, h, n_tokens, n_seqs]",
+        g,
+        v,
+    )
+    require(beta.ne == (1, *v.ne[1:]), op, "beta must be [1, h, n_tokens, n_seqs]", beta, v)
+    require(
+        state.is_contiguous and exact_div(state.n_elements, s * s * h) == n_seqs,
+        op,
+        "state must be contiguous [s, s, h, n_seqs]",
+        state,
+        v,
+    )
+    if n_states < 1:
+        raise fail(op, f"n_states = {n_states} must be 1 or more", state)
+    ne = (s * h, n_tokens * n_seqs + n_states * s * n_seqs)
+    params = DeltaNetParams(n_states)
+    return make_node(op, F32, ne, q, k, v, g, beta, state, params=params)

@@ -1,0 +1,33 @@
+"""Language models: from a GGUF file to text.
+
+config.py         hyper-parameters from metadata
+weights.py        names to tensors by table
+models/           one file an architecture; common.py has the parts
+model.py          a file as config, weights and graph
+vocab.py          tokens and special tokens from metadata
+tokenizer.py      text to tokens and back; tokenizer_spm.py is one kind
+kv_cache.py       which cell of the cache holds what
+context.py        tokens in, logits out
+state.py          the cache as bytes and back
+sampling.py       logits to a token
+memory.py         whether a plan fits
+llm.py            `LLM`, all of the above
+"""
+
+from weft.llm.config import ModelConfig
+from weft.llm.context import Context
+from weft.llm.llm import LLM, Stats
+from weft.llm.model import Model
+from weft.llm.sampling import Sampler, SamplingParams
+from weft.llm.tokenizer import Tokenizer
+
+__all__ = [
+    "LLM",
+    "Context",
+    "Model",
+    "ModelConfig",
+    "Sampler",
+    "SamplingParams",
+    "Stats",
+    "Tokenizer",
+]

@@ -1,0 +1,276 @@
+"""`ModelConfig`: the hyper-parameters of a model, read from GGUF metadata and checked.
+
+The keys are those of the GGUF specification (docs/gguf.md in the ggml repository), most of them
+under the architecture's name, e.g. `llama.embedding_length`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import numpy as np
+
+from weft.errors import FormatError
+from weft.frontends.gguf import GGUFFile
+
+__all__ = ["ModelConfig", "MoeConfig", "RopeConfig", "RopeScaling"]
+
+RopeScaling = Literal["none", "linear", "yarn", "longrope"]
+
+
+@dataclass(frozen=True, slots=True)
+class RopeConfig:
+    """Rotary position embedding.
+
+    Sources: RoFormer (arXiv 2104.09864); YaRN (arXiv 2309.00071) for `yarn`."""
+
+    n_dims: int
+    """Dimensions of a head that are rotated; even."""
+    freq_base: float
+    scaling: RopeScaling = "none"
+    factor: float = 1.0
+    """How many times longer than in training the context may be."""
+    n_ctx_orig: int = 0
+    """Context length before scaling."""
+    ext_factor: float = 0.0
+    """YaRN's mix of interpolation and extrapolation: 1 on, 0 off."""
+    attn_factor: float = 1.0
+    """Extra magnitude of the rotated vectors."""
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+    log_multiplier: float = 0.0
+    """YaRN's `mscale_all_dim` (DeepSeek): part of the magnitude that the attention scale has."""
+
+    @property
+    def freq_scale(self) -> float:
+        """What positions are multiplied with (before YaRN's mix)."""
+        return 1.0 if self.scaling in ("none", "longrope") else 1.0 / self.factor
+
+    @property
+    def kernel_attn_factor(self) -> float:
+        """The `attn_factor` that the ROPE op wants.
+
+        The op itself multiplies by 1 + 0.1 ln(factor) when `ext_factor` is not 0; with a log
+        multiplier m the magnitude is to be that over 1 + 0.1 m ln(factor)."""
+        return self.attn_factor / self._yarn_magnitude(self.log_multiplier)
+
+    @property
+    def shift_attn_factor(self) -> float:
+        """The `attn_factor` with which the ROPE op only rotates: it undoes the op's own."""
+        return 1.0 / self._yarn_magnitude(1.0)
+
+    def _yarn_magnitude(self, multiplier: float) -> float:
+        if self.ext_factor == 0.0 or self.factor <= 1.0:
+            return 1.0
+        return 1.0 + 0.1 * multiplier * math.log(self.factor)
+
+
+@dataclass(frozen=True, slots=True)
+class MoeConfig:
+    """A mixture of experts instead of the dense feed-forward layer."""
+
+    n_expert: int
+    n_used: int
+    """Experts that each token goes through."""
+    n_ff: int
+    """Inner width of one expert."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelConfig:
+    """Hyper-parameters. Head counts and feed-forward widths may differ between layers."""
+
+    arch: str
+    name: str
+    n_vocab: int
+    n_ctx_train: int
+    n_embd: int
+    n_layer: int
+    heads: tuple[int, ...]
+    """Query heads per layer."""
+    heads_kv: tuple[int, ...]
+    """Key/value heads per layer; each divides the query heads (grouped-query attention)."""
+    widths: tuple[int, ...]
+    """Inner width of the feed-forward layer, per layer."""
+    head_dim_k: int
+    head_dim_v: int
+    rms_eps: float
+    rope: RopeConfig
+    moe: MoeConfig | None = None
+    sliding_window: int = 0
+    """Positions that a sliding-window layer looks back; 0: none stated. The architecture says which
+    layers have one."""
+
+    def n_head(self, il: int = 0) -> int:
+        """Query heads of layer `il`."""
+        return self.heads[il]
+
+    def n_head_kv(self, il: int = 0) -> int:
+        """Key/value heads of layer `il`."""
+        return self.heads_kv[il]
+
+    def n_ff(self, il: int = 0) -> int:
+        """Feed-forward width of layer `il`."""
+        return self.widths[il]
+
+    def n_embd_k(self, il: int = 0) -> int:
+        """Elements of one cached key of layer `il`, all heads."""
+        return self.heads_kv[il] * self.head_dim_k
+
+    def n_embd_v(self, il: int = 0) -> int:
+        """Elements of one cached value of layer `il`, all heads."""
+        return self.heads_kv[il] * self.head_dim_v
+
+    @property
+    def kq_scale(self) -> float:
+        """What attention scores are multiplied with: 1 / sqrt(head size)."""
+        return 1.0 / math.sqrt(self.head_dim_k)
+
+    @staticmethod
+    def from_gguf(file: GGUFFile) -> ModelConfig:
+        """Reads and checks the metadata; raises FormatError naming a key that is wrong."""
+        return _Reader(file).config()
+
+
+class _Reader:
+    """Metadata lookups under the architecture's prefix, with range checks."""
+
+    def __init__(self, file: GGUFFile) -> None:
+        self.file = file
+        self.arch = file.architecture
+
+    def config(self) -> ModelConfig:
+        if not self.file.tensors:
+            raise FormatError(
+                f"{self.file.path}: the file has no tensors: it is a vocabulary, not a model; give "
+                "the path of a model"
+            )
+        n_embd = self.count("embedding_length")
+        n_layer = self.count("block_count", most=1 << 16)
+        heads = self.per_layer("attention.head_count", n_layer)
+        heads_kv = self.per_layer("attention.head_count_kv", n_layer, heads)
+        for il, (h, kv) in enumerate(zip(heads, heads_kv, strict=True)):
+            if kv and h % kv:
+                raise self.bad(
+                    "attention.head_count_kv", kv, f"a divisor of layer {il}'s {h} heads"
+                )
+        head_dim = n_embd // max(heads[0], 1)
+        key = f"{self.arch}.attention.key_length"
+        if key not in self.file.metadata and heads[0] and n_embd % heads[0]:
+            raise self.bad(
+                "attention.head_count",
+                heads[0],
+                f"a divisor of embedding_length {n_embd} (there is no attention.key_length)",
+            )
+        head_dim_k = self.count("attention.key_length", head_dim)
+        return ModelConfig(
+            arch=self.arch,
+            name=self.file.get_str("general.name", ""),
+            n_vocab=self.n_vocab(),
+            n_ctx_train=self.count("context_length"),
+            n_embd=n_embd,
+            n_layer=n_layer,
+            heads=heads,
+            heads_kv=heads_kv,
+            widths=self.per_layer("feed_forward_length", n_layer),
+            head_dim_k=head_dim_k,
+            head_dim_v=self.count("attention.value_length", head_dim),
+            rms_eps=self.number("attention.layer_norm_rms_epsilon", 1e-5),
+            rope=self.rope(head_dim_k),
+            moe=self.moe(),
+            sliding_window=self.count("attention.sliding_window", 0, least=0),
+        )
+
+    def n_vocab(self) -> int:
+        tokens = "tokenizer.ggml.tokens"
+        if tokens in self.file.metadata:
+            return self.file.metadata.count_of(tokens)
+        return self.count("vocab_size")
+
+    def moe(self) -> MoeConfig | None:
+        n_expert = self.count("expert_count", 0, least=0, most=1 << 16)
+        if n_expert == 0:
+            return None
+        n_used = self.count("expert_used_count")
+        if n_used > n_expert:
+            raise self.bad("expert_used_count", n_used, f"at most expert_count = {n_expert}")
+        n_ff = self.count("expert_feed_forward_length", 0, least=0)
+        return MoeConfig(n_expert, n_used, n_ff or self.per_layer("feed_forward_length", 1)[0])
+
+    def rope(self, head_dim: int) -> RopeConfig:
+        n_dims = self.count("rope.dimension_count", head_dim, least=0)
+        if n_dims % 2 or n_dims > head_dim:
+            raise self.bad("rope.dimension_count", n_dims, f"even and at most {head_dim}")
+        base = self.number("rope.freq_base", 10000.0, above=0.0)
+        # the old name of the factor is the specification's `rope.scale_linear`
+        old = self.number("rope.scale_linear", 0.0)
+        factor = self.number("rope.scaling.factor", old)
+        known = get_args(RopeScaling)
+        key = f"{self.arch}.rope.scaling.type"
+        scaling = self.file.get_str(key, "linear" if factor not in (0.0, 1.0) else "none")
+        if scaling not in known:
+            raise self.bad("rope.scaling.type", repr(scaling), f"one of {', '.join(known)}")
+        if factor == 0.0:
+            factor = 1.0
+        if factor < 0.0:
+            raise self.bad("rope.scaling.factor", factor, "above 0")
+        ext = self.number("rope.scaling.yarn_ext_factor", -1.0)
+        return RopeConfig(
+            n_dims=n_dims,
+            freq_base=base,
+            scaling=scaling,  # type: ignore[arg-type]  # checked against RopeScaling above
+            factor=factor,
+            n_ctx_orig=self.count(
+                "rope.scaling.original_context_length", self.count("context_length")
+            ),
+            ext_factor=ext if ext >= 0.0 else float(scaling == "yarn"),
+            attn_factor=self.number("rope.scaling.attn_factor", 1.0)
+            * self.number("rope.scaling.yarn_attn_factor", 1.0),
+            beta_fast=self.number("rope.scaling.yarn_beta_fast", 32.0),
+            beta_slow=self.number("rope.scaling.yarn_beta_slow", 1.0),
+            log_multiplier=self.number("rope.scaling.yarn_log_multiplier", 0.0),
+        )
+
+    def count(
+        self, key: str, default: int | None = None, *, least: int = 1, most: int = 1 << 31
+    ) -> int:
+        """An integer in [least, most]; the limit keeps lying files from overflowing sizes."""
+        full = f"{self.arch}.{key}"
+        get = self.file.get_int
+        value = get(full) if default is None else get(full, default)
+        if not least <= value <= most:
+            raise self.bad(key, value, f"in {least}..{most}")
+        return value
+
+    def number(self, key: str, default: float, *, above: float | None = None) -> float:
+        value = self.file.get_float(f"{self.arch}.{key}", default)
+        if not math.isfinite(value) or (above is not None and value <= above):
+            raise self.bad(key, value, "finite" if above is None else f"above {above}")
+        return value
+
+    def per_layer(
+        self, key: str, n_layer: int, default: tuple[int, ...] | None = None
+    ) -> tuple[int, ...]:
+        """A count for each layer: the file has one number for all, or an array of them."""
+        full = f"{self.arch}.{key}"
+        meta = self.file.metadata
+        if full not in meta and default is not None:
+            return default
+        if full not in meta or meta.item_type_of(full) is None:
+            return (self.count(key, least=0),) * n_layer
+        values = self.file.get_array(full)
+        if len(values) < n_layer or not np.issubdtype(values.dtype, np.integer):
+            raise self.bad(
+                key, f"an array of {len(values)}", f"an integer for each of {n_layer} layers"
+            )
+        found = tuple(int(v) for v in values[:n_layer])
+        if min(found) < 0 or max(found) > 1 << 31:
+            raise self.bad(key, found, f"in 0..{1 << 31}")
+        return found
+
+    def bad(self, key: str, value: object, wanted: str) -> FormatError:
+        return FormatError(
+            f"{self.file.path}: metadata key {self.arch}.{key} is {value}; it must be {wanted}"
+        )

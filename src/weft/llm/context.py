@@ -1,0 +1,325 @@
+"""`Context`: tokens in, logits out, over one cache and one compiled graph.
+
+A call is cut into ubatches of at most `n_ubatch` tokens. The graph is built and compiled once, for
+the largest sizes; each ubatch fills the inputs and runs it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from weft.backends.base import Backend
+from weft.compile import compile, resolve_devices
+from weft.errors import ContextError
+from weft.execute import Session
+from weft.llm.kv_cache import KVCache, cache_bytes
+from weft.llm.memory import require_memory
+from weft.llm.model import Model
+from weft.llm.state import load_state, save_state
+from weft.program import Program
+
+__all__ = ["Context", "Counters", "MemoryUse"]
+
+_ADVICE = "make n_ctx or n_ubatch smaller, use a smaller type_k and type_v, or free memory"
+
+
+@dataclass(slots=True)
+class Counters:
+    """What planning cost so far. After warm-up none but `graphs_reused` grows."""
+
+    graphs_built: int = 0
+    graphs_reused: int = 0
+    reserves: int = 0
+    """Times that memory was planned."""
+    reallocs: int = 0
+    """Times that an arena had to grow."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryUse:
+    """Bytes that a context's plan takes."""
+
+    weights: int
+    """Mapped from the file; the system can drop and read them again."""
+    cache: int
+    compute: int
+
+
+class Context:
+    """An inference state: cells of the cache, and the session that computes on them."""
+
+    def __init__(
+        self,
+        model: Model,
+        n_ctx: int | None = None,
+        *,
+        n_batch: int | None = None,
+        n_ubatch: int = 512,
+        n_outputs: int | None = None,
+        n_seq_max: int = 1,
+        type_k: str = "f16",
+        type_v: str = "f16",
+        flash: bool = True,
+        n_threads: int | None = None,
+        devices: Sequence[str | Backend] = ("cpu",),
+        activations: Literal["native", "f32"] = "native",
+    ) -> None:
+        """Plans and allocates everything that `decode` will ever need.
+
+        `n_ctx`: cells of the cache (default: the length the model was trained for). `n_batch`: most
+        tokens of one `decode` (default: n_ctx). `n_ubatch`: most tokens computed together.
+        `n_outputs`: most logits rows computed together (default: n_ubatch). `activations`: "f32"
+        keeps them in float32 where kernels would rather quantize them.
+
+        Raises ContextError for an argument out of range, OutOfMemoryError before anything large is
+        allocated."""
+        n_ctx = model.config.n_ctx_train if n_ctx is None else n_ctx
+        for name, value in (
+            ("n_ctx", n_ctx),
+            ("n_batch", n_batch),
+            ("n_ubatch", n_ubatch),
+            ("n_outputs", n_outputs),
+            ("n_seq_max", n_seq_max),
+            ("n_threads", n_threads),
+        ):
+            if value is not None and not 1 <= value < 1 << 31:
+                raise ContextError(f"{name} is {value}; it must be 1 or more")
+        self.model = model
+        self.n_ctx = n_ctx
+        self.n_batch = n_ctx if n_batch is None else n_batch
+        self.n_ubatch = min(n_ubatch, n_ctx)
+        self.n_outputs = min(n_outputs or self.n_ubatch, self.n_ubatch)
+        self.counters = Counters()
+
+        require_memory({"cache": cache_bytes(model.config, n_ctx, type_k, type_v)}, _ADVICE)
+        backends = resolve_devices(devices, n_threads=n_threads, activations=activations)
+        self.cache = KVCache(
+            model.config,
+            n_ctx,
+            n_seq_max=n_seq_max,
+            type_k=type_k,
+            type_v=type_v,
+            buffer_type=backends[-1].buffer_type,
+        )
+        graph = model.build(
+            self.cache, n_ubatch=self.n_ubatch, n_outputs=self.n_outputs, flash=flash
+        )
+        self.counters.graphs_built += 1
+        self.program: Program = compile(graph, backends)
+        self.counters.reserves += 1
+        self.memory = MemoryUse(
+            weights=model.weights.nbytes,
+            cache=self.cache.nbytes,
+            compute=sum(b.size for b in self.program.buffers if b.kind == "arena"),
+        )
+        require_memory({"cache": self.memory.cache, "compute": self.memory.compute}, _ADVICE)
+        self._session = Session(self.program)
+        self._inputs = {name: self._session.input_view(name) for name in self.program.inputs}
+        self._values = {"n_tokens": 1, "n_kv": 1, "n_outputs": 1}
+        logits = self.program.tensors[self.program.outputs["logits"]]
+        self._host = self.program.buffers[logits.buffer].buffer_type.is_host
+        self._shift: Session | None = None
+        self._window = model.config.sliding_window if model.architecture.windowed else 0
+
+    def decode(
+        self,
+        tokens: ArrayLike,
+        positions: ArrayLike | None = None,
+        *,
+        seqs: Sequence[Sequence[int]] | None = None,
+        outputs: Literal["last", "all"] | ArrayLike = "last",
+    ) -> NDArray[np.float32]:
+        """Appends tokens to the cache and computes logits [rows, n_vocab].
+
+        `tokens`: ids [n]. `positions` [n]: where in their sequences (default: after the last of
+        sequence 0). `seqs`: the sequences each token belongs to (default: 0); it sees the cells of
+        the first. `outputs`: which tokens' logits come back, in the order of `tokens`: the last's,
+        all, or those where an array [n] is true.
+
+        Raises ContextError for ids or positions out of range and when the cache has too few free
+        cells. On any failure, Ctrl-C included, the cache is as it was."""
+        batch = self._batch(tokens, positions, seqs, outputs)
+        if self.cache.has_shift:
+            self._rotate_keys()
+        cells = self.cache.find_free(len(batch.tokens))
+        rows = np.empty((int(batch.outputs.sum()), self.model.config.n_vocab), np.float32)
+        done = 0
+        try:
+            for ubatch in self._split(batch):
+                used = cells[done : done + len(ubatch.tokens)]
+                done += len(used)
+                self.cache.occupy(used, ubatch.positions, ubatch.members)
+                logits = self._run(ubatch, used)
+                if logits is not None:
+                    rows[ubatch.rows[ubatch.outputs]] = logits
+        except BaseException:
+            self.cache.release(cells[:done])
+            raise
+        return rows
+
+    def save_state(self, seq: int | None = None) -> bytes:
+        """What the cache holds, of all sequences or of one; see `weft.llm.state`."""
+        if self.cache.has_shift:
+            self._rotate_keys()
+        return save_state(self.model.config, self.cache, seq)
+
+    def load_state(self, data: bytes, seq: int | None = None) -> None:
+        """Puts back what `save_state` gave; a sequence may come back under another number.
+
+        Raises FormatError for data that is damaged or of another model, ContextError when it does
+        not fit; the cache is as it was then."""
+        load_state(self.model.config, self.cache, data, seq)
+
+    def _rotate_keys(self) -> None:
+        """Brings cached keys to the positions that `seq_add` and `seq_div` gave their cells.
+
+        Its graph is built and compiled once, when it is first needed. Keys half rotated are of no
+        use: a failure empties the cache."""
+        if self._shift is None:
+            graph = self.model.build_shift(self.cache)
+            if graph is None:
+                self.cache.shifted()
+                return
+            self._shift = Session(compile(graph, self.program.devices))
+            self.counters.graphs_built += 1
+            self.counters.reserves += 1
+        n_kv = self.cache.n_seen
+        try:
+            if n_kv:
+                self._shift.input_view("shift")[:n_kv] = self.cache.shift[:n_kv]
+                self._shift.upload("shift")
+                self._shift.execute({"n_kv": n_kv})
+        except BaseException:
+            self.cache.clear()
+            raise
+        self.cache.shifted()
+
+    def _batch(
+        self,
+        tokens: ArrayLike,
+        positions: ArrayLike | None,
+        seqs: Sequence[Sequence[int]] | None,
+        outputs: Literal["last", "all"] | ArrayLike,
+    ) -> _Batch:
+        """The arguments of `decode`, checked."""
+        ids = np.atleast_1d(np.asarray(tokens))
+        n = len(ids)
+        if ids.ndim != 1 or n == 0 or not np.issubdtype(ids.dtype, np.integer):
+            raise ContextError("tokens must be a list of at least one token id")
+        if n > self.n_batch:
+            raise ContextError(f"{n} tokens in one call, but n_batch is {self.n_batch}")
+        if ids.min() < 0 or ids.max() >= self.model.config.n_vocab:
+            raise ContextError(
+                f"token ids are 0..{self.model.config.n_vocab - 1}, got {ids.min()}..{ids.max()}"
+            )
+        members = np.zeros((self.cache.n_seq_max, n), np.bool_)
+        first = np.zeros(n, np.int32)
+        if seqs is None:
+            members[0] = True
+        else:
+            if len(seqs) != n or not all(seqs):
+                raise ContextError(f"seqs must name at least one sequence for each of {n} tokens")
+            for i, names in enumerate(seqs):
+                if min(names) < 0 or max(names) >= self.cache.n_seq_max:
+                    raise ContextError(
+                        f"sequences {list(names)} of token {i} are not in "
+                        f"0..{self.cache.n_seq_max - 1}; make n_seq_max larger"
+                    )
+                members[list(names), i] = True
+                first[i] = names[0]
+        if positions is None:
+            start = self.cache.pos_max(0) + 1
+            pos = np.arange(start, start + n, dtype=np.int32)
+        else:
+            pos = np.atleast_1d(np.asarray(positions, np.int32))
+            if pos.shape != (n,) or pos.min() < 0:
+                raise ContextError(f"positions must be {n} numbers from 0, one for each token")
+        wanted = np.zeros(n, np.bool_)
+        if isinstance(outputs, str):
+            if outputs not in ("last", "all"):
+                raise ContextError(f'outputs is {outputs!r}; it must be "last", "all" or an array')
+            wanted[-1 if outputs == "last" else slice(None)] = True
+        else:
+            wanted[:] = np.asarray(outputs, np.bool_)
+        return _Batch(ids.astype(np.int32), pos, first, members, wanted, np.cumsum(wanted) - 1)
+
+    def _split(self, batch: _Batch) -> list[_Batch]:
+        """The ubatches. Tokens go in order of position, since those of a later ubatch are not in
+        the cache yet; within one, order does not matter."""
+        n = len(batch.tokens)
+        if n <= self.n_ubatch and (n <= self.n_outputs or batch.outputs.sum() <= self.n_outputs):
+            return [batch]
+        order = np.argsort(batch.positions, kind="stable")
+        parts, start = [], 0
+        while start < n:
+            part = order[start : start + self.n_ubatch]
+            over = np.flatnonzero(np.cumsum(batch.outputs[part]) > self.n_outputs)
+            part = part[: over[0]] if len(over) else part
+            parts.append(batch.take(part))
+            start += len(part)
+        return parts
+
+    def _run(self, ubatch: _Batch, cells: NDArray[np.int64]) -> NDArray[np.float32] | None:
+        """Computes one ubatch whose cells are occupied; None when no output is wanted.
+
+        The rows are the session's own memory where that can be: valid until the next run."""
+        n, n_kv = len(ubatch.tokens), self.cache.n_seen
+        out_ids = np.flatnonzero(ubatch.outputs)
+        n_out = len(out_ids)
+        inputs = self._inputs
+        inputs["tokens"][:n] = ubatch.tokens
+        inputs["positions"][:n] = ubatch.positions
+        inputs["cells"][:n] = cells
+        # The graph computes at least one row; it is not used when none is wanted.
+        inputs["out_ids"][: n_out or 1] = out_ids if n_out else 0
+        self._fill_mask("mask", ubatch, n_kv, 0)
+        if self._window:
+            self._fill_mask("window_mask", ubatch, n_kv, self._window)
+        values = self._values
+        values["n_tokens"], values["n_kv"], values["n_outputs"] = n, n_kv, n_out or 1
+        for name in inputs:
+            self._session.upload(name)
+        self._session.execute(values)
+        self.counters.graphs_reused += 1
+        if n_out == 0:
+            return None
+        if not self._host:
+            return self._session.output("logits", values)
+        flat: NDArray[np.float32] = self._session.output_view("logits")
+        n_vocab = self.model.config.n_vocab
+        return flat[: n_out * n_vocab].reshape(n_out, n_vocab)
+
+    def _fill_mask(self, name: str, ubatch: _Batch, n_kv: int, window: int) -> None:
+        n = len(ubatch.tokens)
+        out = self._inputs[name][: n * n_kv].reshape(n, n_kv)
+        self.cache.fill_mask(out, ubatch.positions, ubatch.first, window)
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """Tokens of a call or of one ubatch, all arrays [n]."""
+
+    tokens: NDArray[np.int32]
+    positions: NDArray[np.int32]
+    first: NDArray[np.int32]
+    """First sequence."""
+    members: NDArray[np.bool_]
+    """[n_seq_max, n]"""
+    outputs: NDArray[np.bool_]
+    rows: NDArray[np.intp]
+    """Row of the result, where `outputs`."""
+
+    def take(self, part: NDArray[np.intp]) -> _Batch:
+        return _Batch(
+            self.tokens[part],
+            self.positions[part],
+            self.first[part],
+            self.members[:, part],
+            self.outputs[part],
+            self.rows[part],
+        )

@@ -1,0 +1,206 @@
+"""`LLM`: a GGUF file on disk to generated text.
+
+    llm = LLM("model.gguf")
+    for piece in llm.generate("Once upon a time", max_tokens=64):
+        print(piece, end="", flush=True)
+
+One text at a time; several at once are the work of `Context`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Literal
+
+from weft.backends.base import Backend
+from weft.errors import ContextError
+from weft.frontends.gguf import open_gguf
+from weft.llm.context import Context
+from weft.llm.model import Model
+from weft.llm.sampling import Sampler, SamplingParams
+from weft.llm.tokenizer import StopStrings, Tokenizer
+
+__all__ = ["LLM", "FinishReason", "Stats"]
+
+DEFAULT_N_CTX = 4096
+"""Cells of the cache when the caller does not say; less where the model was trained for less."""
+
+FinishReason = Literal["", "stop", "length", "context"]
+"""Why text ended: the model's own end or a stop string, `max_tokens`, or a full context; empty
+while it goes on or when it was interrupted."""
+
+
+@dataclass(slots=True)
+class Stats:
+    """Tokens and time of the last generation; the caller's time between pieces does not count."""
+
+    n_prompt: int = 0
+    prompt_seconds: float = 0.0
+    n_generated: int = 0
+    """Tokens drawn, the one that ended the text included."""
+    generation_seconds: float = 0.0
+    """Time of all tokens but the first, which the prompt's logits gave."""
+    finish_reason: FinishReason = ""
+
+    @property
+    def prompt_tokens_per_second(self) -> float:
+        """Speed of prompt processing."""
+        return self.n_prompt / self.prompt_seconds if self.prompt_seconds else 0.0
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Speed of generation."""
+        n = max(self.n_generated - 1, 0)
+        return n / self.generation_seconds if self.generation_seconds else 0.0
+
+
+class LLM:
+    """A model with a tokenizer and one context. One text at a time: a new `generate` ends the
+    previous one."""
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        n_ctx: int | None = None,
+        n_ubatch: int = 512,
+        n_threads: int | None = None,
+        devices: Sequence[str | Backend] | None = None,
+        type_k: str = "f16",
+        type_v: str = "f16",
+        flash: bool = True,
+        activations: Literal["native", "f32"] = "native",
+    ) -> None:
+        """Opens a GGUF file; weights stay on disk, mapped. See `Context` for the options.
+
+        `n_ctx`: tokens of prompt and text together (default: what the model was trained for, at
+        most 4096). `devices`: names or backends, highest priority first (default: cpu).
+
+        Raises FormatError for a file that is missing, no GGUF or of an unknown architecture,
+        TokenizerError for an unknown tokenizer, OutOfMemoryError with needed and available bytes
+        before anything is loaded."""
+        file = open_gguf(path)
+        self.model = Model(file)
+        self.tokenizer = Tokenizer.from_gguf(file)
+        if n_ctx is None:
+            n_ctx = min(self.model.config.n_ctx_train, DEFAULT_N_CTX)
+        self.context = Context(
+            self.model,
+            n_ctx,
+            n_ubatch=n_ubatch,
+            n_outputs=1,
+            type_k=type_k,
+            type_v=type_v,
+            flash=flash,
+            n_threads=n_threads,
+            devices=("cpu",) if devices is None else devices,
+            activations=activations,
+        )
+        self.stats = Stats()
+        self._generation = 0
+
+    def tokenize(
+        self, text: str, *, add_special: bool = True, parse_special: bool = False
+    ) -> list[int]:
+        """Token ids of `text`; see `Tokenizer.encode`."""
+        return self.tokenizer.encode(text, add_special=add_special, parse_special=parse_special)
+
+    def detokenize(self, ids: Sequence[int], *, special: bool = False) -> str:
+        """The text of token ids; see `Tokenizer.decode`."""
+        return self.tokenizer.decode(ids, special=special)
+
+    def generate(
+        self,
+        prompt: str | Sequence[int],
+        *,
+        max_tokens: int | None = None,
+        temperature: float = 0.8,
+        top_k: int = 40,
+        top_p: float = 0.95,
+        min_p: float = 0.05,
+        seed: int | None = None,
+        stop: str | Sequence[str] = (),
+        parse_special: bool = False,
+        ignore_eos: bool = False,
+    ) -> Iterator[str]:
+        """Continues `prompt` (text or token ids); yields the new text in pieces, whole characters.
+
+        The text ends with the model's end token, before the first of the `stop` strings, after
+        `max_tokens` tokens, or when the context is full; `stats.finish_reason` says which.
+        `ignore_eos`: end tokens do not end it. `parse_special`: see `tokenize`. The other arguments
+        are those of `SamplingParams`.
+
+        Raises ContextError at once for arguments out of range and a prompt longer than the
+        context. Ctrl-C raises KeyboardInterrupt; the object can be used again."""
+        sampler = Sampler(SamplingParams(temperature, top_k, top_p, min_p, seed))
+        stops = StopStrings((stop,) if isinstance(stop, str) else tuple(stop))
+        if max_tokens is not None and max_tokens < 1:
+            raise ContextError(f"max_tokens is {max_tokens}; it must be 1 or more, or None")
+        ids = (
+            self.tokenize(prompt, parse_special=parse_special)
+            if isinstance(prompt, str)
+            else list(prompt)
+        )
+        if not ids:
+            raise ContextError("the prompt has no tokens; give some text")
+        if len(ids) > self.context.n_ctx:
+            raise ContextError(
+                f"the prompt has {len(ids)} tokens, but the context holds {self.context.n_ctx}; "
+                f"shorten the prompt or make n_ctx larger (the model was trained for "
+                f"{self.model.config.n_ctx_train})"
+            )
+        return self._generate(ids, sampler, stops, max_tokens, ignore_eos)
+
+    def _generate(
+        self,
+        ids: list[int],
+        sampler: Sampler,
+        stops: StopStrings,
+        max_tokens: int | None,
+        ignore_eos: bool,
+    ) -> Iterator[str]:
+        self._generation += 1
+        generation = self._generation
+        ends = frozenset[int]() if ignore_eos else self.tokenizer.vocab.eog
+        context, stream = self.context, self.tokenizer.stream()
+        stats = self.stats = Stats(n_prompt=len(ids))
+
+        start = perf_counter()
+        context.cache.clear()
+        logits = context.decode(ids)[0]
+        stats.prompt_seconds = perf_counter() - start
+        n_past = len(ids)
+        while True:
+            token = sampler.sample(logits)
+            stats.n_generated += 1
+            if token in ends:
+                stats.finish_reason = "stop"
+                break
+            text, stopped = stops.push(stream.push(token))
+            if text:
+                yield text
+                if generation != self._generation:
+                    raise ContextError(
+                        "another generate() on this LLM has taken the context over; finish one "
+                        "before starting the next, or open the model twice"
+                    )
+            if stopped:
+                stats.finish_reason = "stop"
+                return
+            if stats.n_generated == max_tokens:
+                stats.finish_reason = "length"
+                break
+            if n_past == context.n_ctx:
+                stats.finish_reason = "context"
+                break
+            start = perf_counter()
+            logits = context.decode((token,), (n_past,))[0]
+            stats.generation_seconds += perf_counter() - start
+            n_past += 1
+        text, stopped = stops.push(stream.flush())
+        text += "" if stopped else stops.flush()
+        if text:
+            yield text

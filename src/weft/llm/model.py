@@ -1,0 +1,76 @@
+"""`Model`: a GGUF file as config, weights and the graph they make."""
+
+from __future__ import annotations
+
+import os
+
+from weft import graph as G
+from weft.errors import FormatError
+from weft.frontends.gguf import GGUFFile, open_gguf
+from weft.llm.config import ModelConfig
+from weft.llm.kv_cache import KVCache
+from weft.llm.models import Architecture, common, find_architecture
+from weft.llm.models.common import Step
+from weft.llm.weights import Weights, load_weights
+
+__all__ = ["Model"]
+
+
+class Model:
+    """What a file holds, without any state of inference; contexts share it."""
+
+    def __init__(self, file: GGUFFile) -> None:
+        """Checks config and tensors; no weight is read. Raises FormatError naming the architecture,
+        key or tensor at fault."""
+        try:
+            self.architecture: Architecture = find_architecture(file.architecture)
+            self.config: ModelConfig = ModelConfig.from_gguf(file)
+            self.weights: Weights = load_weights(file, self.architecture.table(self.config))
+        except FormatError as e:
+            at = f"{file.path}: "
+            raise e if str(e).startswith(at) else FormatError(f"{at}{e}") from None
+        self.file = file
+
+    @staticmethod
+    def open(path: str | os.PathLike[str]) -> Model:
+        """The model in the GGUF file at `path`."""
+        return Model(open_gguf(path))
+
+    def build(
+        self, cache: KVCache, *, n_ubatch: int, n_outputs: int, flash: bool = True
+    ) -> G.Graph:
+        """The graph of one step, for any batch up to `n_ubatch` tokens and any part of `cache`.
+
+        Inputs: tokens i32 [n_tokens], positions i32 [n_tokens], cells i64 [n_tokens], mask f16
+        [n_tokens, n_kv] (and window_mask), out_ids i32 [n_outputs]. Output: logits f32
+        [n_outputs, n_vocab]. (Shapes outermost first.)"""
+        n_tokens = G.Sym("n_tokens", 1, n_ubatch)
+        n_kv = G.Sym("n_kv", 1, cache.size)
+        n_out = G.Sym("n_outputs", 1, n_outputs)
+        window_mask = None
+        if self.architecture.windowed:
+            window_mask = G.input("window_mask", (n_tokens, n_kv), "f16")
+        step = Step(
+            config=self.config,
+            cache=cache,
+            tokens=G.input("tokens", (n_tokens,), "i32"),
+            positions=G.input("positions", (n_tokens,), "i32"),
+            cells=G.input("cells", (n_tokens,), "i64"),
+            mask=G.input("mask", (n_tokens, n_kv), "f16"),
+            window_mask=window_mask,
+            out_ids=G.input("out_ids", (n_out,), "i32"),
+            rope_mode=self.architecture.rope_mode,
+            flash=flash,
+        )
+        return G.Graph(self.architecture.forward(step, self.weights).as_output("logits"))
+
+    def build_shift(self, cache: KVCache) -> G.Graph | None:
+        """The graph that rotates cached keys in place after their positions have moved.
+
+        Input: shift i32 [n_kv], the new position less the old one. None for a model without
+        rotary embedding."""
+        if self.config.rope.n_dims == 0:
+            return None
+        shift = G.input("shift", (G.Sym("n_kv", 1, cache.size),), "i32")
+        mode = self.architecture.rope_mode
+        return G.Graph(*common.shift_keys(self.config, self.weights, cache, mode, shift))

@@ -1,0 +1,49 @@
+"""Architectures by the name that GGUF files give in `general.architecture`.
+
+Adding one: a file with `table(config)` (its tensors) and `forward(step, weights)` (its graph), put
+together from `common.py`, and a row here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from weft.errors import FormatError
+from weft.graph import RopeMode
+from weft.graph.tensor import Tensor
+from weft.llm.config import ModelConfig
+from weft.llm.models import bitnet, gptoss, llama
+from weft.llm.models.common import Step
+from weft.llm.weights import Row, Weights
+
+__all__ = ["ARCHITECTURES", "Architecture", "find_architecture"]
+
+
+@dataclass(frozen=True, slots=True)
+class Architecture:
+    """How a kind of model is loaded and computed."""
+
+    table: Callable[[ModelConfig], Iterable[Row]]
+    forward: Callable[[Step, Weights], Tensor]
+    rope_mode: RopeMode
+    """Which elements of a head rotate together: adjacent pairs (NORMAL), or halves (NEOX)."""
+    windowed: bool = False
+    """Whether some layers see only a sliding window."""
+
+
+ARCHITECTURES: dict[str, Architecture] = {
+    "llama": Architecture(llama.table, llama.forward, RopeMode.NORMAL),
+    "bitnet": Architecture(bitnet.table, bitnet.forward, RopeMode.NEOX),
+    "gpt-oss": Architecture(gptoss.table, gptoss.forward, RopeMode.NEOX, windowed=True),
+}
+
+
+def find_architecture(name: str) -> Architecture:
+    """The row called `name`; raises FormatError with the known names."""
+    found = ARCHITECTURES.get(name)
+    if found is None:
+        raise FormatError(
+            f"unknown architecture {name!r}; known architectures: {', '.join(ARCHITECTURES)}"
+        )
+    return found

@@ -1,0 +1,291 @@
+"""What model files share: the inputs of a step, and the parts they are put together from.
+
+Sizes in comments are ggml's `ne`, innermost first. `d` is the size of a head.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from weft import graph as G
+from weft.graph.tensor import Tensor
+from weft.llm.config import ModelConfig, MoeConfig, RopeConfig
+from weft.llm.kv_cache import KVCache
+from weft.llm.weights import Row, Weights, maybe, need
+
+__all__ = [
+    "Step",
+    "attention",
+    "attention_rows",
+    "embed",
+    "expert_rows",
+    "feed_forward",
+    "feed_forward_rows",
+    "linear",
+    "logits",
+    "mixture",
+    "model_rows",
+    "norm",
+    "rope",
+    "shift_keys",
+    "wanted",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """The leaves that the context fills for each ubatch, and what the graph is built over."""
+
+    config: ModelConfig
+    cache: KVCache
+    tokens: Tensor
+    """i32 [n_tokens]"""
+    positions: Tensor
+    """i32 [n_tokens]"""
+    cells: Tensor
+    """i64 [n_tokens]: the cache cell that each token is written to."""
+    mask: Tensor
+    """f16 [n_kv, n_tokens]: 0 where a token sees a cell, -inf elsewhere."""
+    window_mask: Tensor | None
+    """The same for sliding-window layers; None when the architecture has none."""
+    out_ids: Tensor
+    """i32 [n_outputs]: the tokens whose logits are wanted."""
+    rope_mode: G.RopeMode
+    """Which elements of a head rotate together."""
+    flash: bool = True
+    """Attention as one op (FLASH_ATTN_EXT), or as matmuls around a softmax."""
+
+
+# -- the rows that most weight tables have ---------------------------------------------------------
+
+
+def model_rows(c: ModelConfig) -> Iterator[Row]:
+    """Tensors outside the layers."""
+    yield need("token_embd.weight", c.n_embd, c.n_vocab)
+    yield need("output_norm.weight", c.n_embd)
+    yield maybe("output.weight", c.n_embd, c.n_vocab)  # absent: the embedding, transposed
+    yield maybe("output.bias", c.n_vocab)
+    yield maybe("rope_freqs.weight", c.rope.n_dims // 2)
+    yield maybe("rope_factors_long.weight", c.rope.n_dims // 2)
+    yield maybe("rope_factors_short.weight", c.rope.n_dims // 2)
+
+
+def attention_rows(c: ModelConfig, il: int) -> Iterator[Row]:
+    """q, k, v and output projections of layer `il`, with optional biases and scales."""
+    n_q = c.n_head(il) * c.head_dim_k
+    n_o = c.n_head(il) * c.head_dim_v
+    yield from _linear_rows(f"blk.{il}.attn_q", c.n_embd, n_q)
+    yield from _linear_rows(f"blk.{il}.attn_k", c.n_embd, c.n_embd_k(il))
+    yield from _linear_rows(f"blk.{il}.attn_v", c.n_embd, c.n_embd_v(il))
+    yield from _linear_rows(f"blk.{il}.attn_output", n_o, c.n_embd)
+
+
+def feed_forward_rows(c: ModelConfig, il: int) -> Iterator[Row]:
+    """The three matrices of a dense gated feed-forward layer."""
+    yield from _linear_rows(f"blk.{il}.ffn_gate", c.n_embd, c.n_ff(il))
+    yield from _linear_rows(f"blk.{il}.ffn_up", c.n_embd, c.n_ff(il))
+    yield from _linear_rows(f"blk.{il}.ffn_down", c.n_ff(il), c.n_embd)
+
+
+def expert_rows(c: ModelConfig, moe: MoeConfig, il: int) -> Iterator[Row]:
+    """Router and stacked experts of layer `il`, with optional biases."""
+    yield need(f"blk.{il}.ffn_gate_inp.weight", c.n_embd, moe.n_expert)
+    yield maybe(f"blk.{il}.ffn_gate_inp.bias", moe.n_expert)
+    for name, n_in, n_out in (
+        ("ffn_gate_exps", c.n_embd, moe.n_ff),
+        ("ffn_up_exps", c.n_embd, moe.n_ff),
+        ("ffn_down_exps", moe.n_ff, c.n_embd),
+    ):
+        yield need(f"blk.{il}.{name}.weight", n_in, n_out, moe.n_expert)
+        yield maybe(f"blk.{il}.{name}.bias", n_out, moe.n_expert)
+
+
+def _linear_rows(name: str, n_in: int, n_out: int) -> Iterator[Row]:
+    yield need(f"{name}.weight", n_in, n_out)
+    yield maybe(f"{name}.bias", n_out)
+    yield maybe(f"{name}.scale", 1)
+
+
+# -- the parts -------------------------------------------------------------------------------------
+
+
+def linear(w: Weights, name: str, x: Tensor) -> Tensor:
+    """W x, times its scale and plus its bias where the file has them."""
+    y = G.mul_mat(w[f"{name}.weight"], x)
+    if f"{name}.scale" in w:
+        y = G.mul(y, w[f"{name}.scale"])
+    if f"{name}.bias" in w:
+        y = G.add(y, w[f"{name}.bias"])
+    return y
+
+
+def norm(w: Weights, name: str, x: Tensor, eps: float) -> Tensor:
+    """RMS norm with a learned gain (arXiv 1910.07467)."""
+    return G.mul(G.rms_norm(x, eps), w[f"{name}.weight"])
+
+
+def embed(step: Step, w: Weights) -> Tensor:
+    """Rows of the embedding: [n_embd, n_tokens]."""
+    return G.get_rows(w["token_embd.weight"], step.tokens).named("embd")
+
+
+def rope(step: Step, w: Weights, x: Tensor) -> Tensor:
+    """Rotates x [d, n_head, n_tokens] by its positions."""
+    r = step.config.rope
+    factors = _freq_factors(w, r, step.cache)
+    return _rotate(r, step.rope_mode, factors, x, step.positions, r.kernel_attn_factor)
+
+
+def shift_keys(
+    c: ModelConfig, w: Weights, cache: KVCache, mode: G.RopeMode, shift: Tensor
+) -> list[Tensor]:
+    """Cached keys rotated in place by i32 shift [n_kv], the move of each cell's position. Angles
+    add up, so a key then is as if computed at its new position; its magnitude stays."""
+    r = c.rope
+    factors = _freq_factors(w, r, cache)
+    shifted = []
+    for il, k in enumerate(cache.k):
+        row = k.dtype.bytes * c.head_dim_k
+        keys = G.view_3d(k, c.head_dim_k, c.n_head_kv(il), shift.ne[0], row, k.nb[1])
+        shifted.append(_rotate(r, mode, factors, keys, shift, r.shift_attn_factor, inplace=True))
+    return shifted
+
+
+def _rotate(
+    r: RopeConfig,
+    mode: G.RopeMode,
+    factors: Tensor | None,
+    x: Tensor,
+    positions: Tensor,
+    attn_factor: float,
+    *,
+    inplace: bool = False,
+) -> Tensor:
+    if r.n_dims == 0:
+        return x
+    return G.rope(
+        x,
+        positions,
+        factors,
+        mode=mode,
+        n_dims=r.n_dims,
+        n_ctx_orig=r.n_ctx_orig,
+        freq_base=r.freq_base,
+        freq_scale=r.freq_scale,
+        ext_factor=r.ext_factor,
+        attn_factor=attn_factor,
+        beta_fast=r.beta_fast,
+        beta_slow=r.beta_slow,
+        inplace=inplace,
+    )
+
+
+def _freq_factors(w: Weights, r: RopeConfig, cache: KVCache) -> Tensor | None:
+    """What rotation angles are divided by. LongRoPE's two sets are for contexts within and beyond
+    the original length: chosen once a context, since cached keys must agree."""
+    if "rope_freqs.weight" in w:
+        return w["rope_freqs.weight"]
+    long = cache.size > r.n_ctx_orig
+    return w.get("rope_factors_long.weight" if long else "rope_factors_short.weight")
+
+
+def attention(
+    step: Step,
+    il: int,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    mask: Tensor | None = None,
+    sinks: Tensor | None = None,
+) -> Tensor:
+    """Writes k and v to the cache and attends over the first n_kv cells.
+
+    q [d, n_head, n_tokens], k [d, n_head_kv, n_tokens], v [dv, n_head_kv, n_tokens] ->
+    [dv * n_head, n_tokens]."""
+    mask = step.mask if mask is None else mask
+    scale = step.config.kq_scale
+    keys = _cached(step, step.cache.k[il], k)
+    values = _cached(step, step.cache.v[il], v)
+    q = G.permute(q, 0, 2, 1, 3)  # [d, n_tokens, n_head]
+    if step.flash:
+        out = G.flash_attn_ext(q, keys, values, mask, sinks, scale=scale)
+    else:
+        scores = G.mul_mat(keys, q)  # [n_kv, n_tokens, n_head]
+        probs = G.soft_max(scores, mask, sinks, scale)
+        out = G.mul_mat(G.cont(G.transpose(values)), probs)  # [dv, n_tokens, n_head]
+        out = G.cont(G.permute(out, 0, 2, 1, 3))
+    n_out = step.config.head_dim_v * step.config.n_head(il)
+    return G.reshape(out, n_out, step.tokens.ne[0]).named(f"kqv_out-{il}")
+
+
+def _cached(step: Step, cache: Tensor, x: Tensor) -> Tensor:
+    """x [d, n_head_kv, n_tokens] written to its cells; the cache as [d, n_kv, n_head_kv]."""
+    d, n_head, n_tokens, _ = x.ne
+    written = G.set_rows(cache, G.reshape(x, d * n_head, n_tokens), step.cells)
+    # A view of what was written, not of the leaf: that is what puts it after the write.
+    return G.view_3d(written, d, step.mask.ne[0], n_head, cache.nb[1], d * cache.dtype.bytes)
+
+
+def feed_forward(w: Weights, x: Tensor) -> Tensor:
+    """SwiGLU (arXiv 2002.05202): down(silu(gate x) * up x)."""
+    return linear(w, "ffn_down", G.swiglu(linear(w, "ffn_gate", x), linear(w, "ffn_up", x)))
+
+
+def mixture(
+    w: Weights,
+    x: Tensor,
+    moe: MoeConfig,
+    *,
+    softmax_first: bool = True,
+    renormalise: bool = True,
+    oai: bool = False,
+) -> Tensor:
+    """Each token x [n_embd, n_tokens] through its best experts, summed by router weight.
+
+    `softmax_first`: softmax over all experts, then the best, whose weights are brought to sum 1
+    when `renormalise` (Mixtral, arXiv 2401.04088); else softmax over the scores of the best. `oai`:
+    gpt-oss' clamped activation instead of SwiGLU."""
+    n_embd, n_tokens = x.ne[0], x.ne[1]
+    n_used = moe.n_used
+    scores = linear(w, "ffn_gate_inp", x)  # [n_expert, n_tokens]
+    if softmax_first:
+        scores = G.soft_max(scores)
+    best = G.top_k(scores, n_used)  # i32 [n_used, n_tokens]
+    columns = G.reshape(scores, 1, moe.n_expert, n_tokens)
+    weights = G.reshape(G.get_rows(columns, best), n_used, n_tokens)
+    if not softmax_first:
+        weights = G.soft_max(weights)
+    elif renormalise:
+        weights = G.div(weights, G.sum_rows(weights))
+
+    x = G.reshape(x, n_embd, 1, n_tokens)
+    gate = _experts(w, "ffn_gate_exps", x, best)  # [n_ff, n_used, n_tokens]
+    up = _experts(w, "ffn_up_exps", x, best)
+    act = G.swiglu_oai(gate, up, alpha=1.702, limit=7.0) if oai else G.swiglu(gate, up)
+    y = _experts(w, "ffn_down_exps", act, best)  # [n_embd, n_used, n_tokens]
+    y = G.mul(y, G.reshape(weights, 1, n_used, n_tokens))
+    parts = [G.view_2d(y, n_embd, n_tokens, y.nb[2], i * y.nb[1]) for i in range(n_used)]
+    total = parts[0] if n_used > 1 else G.cont(parts[0])
+    for part in parts[1:]:
+        total = G.add(total, part)
+    return total
+
+
+def _experts(w: Weights, name: str, x: Tensor, ids: Tensor) -> Tensor:
+    y = G.mul_mat_id(w[f"{name}.weight"], x, ids)
+    return G.add_id(y, w[f"{name}.bias"], ids) if f"{name}.bias" in w else y
+
+
+def wanted(step: Step, x: Tensor) -> Tensor:
+    """The columns of x [n, n_tokens] whose logits are asked for: [n, n_outputs]."""
+    return G.get_rows(x, step.out_ids)
+
+
+def logits(step: Step, w: Weights, x: Tensor) -> Tensor:
+    """The last norm and the output projection; tied to the embedding where there is none."""
+    x = norm(w, "output_norm", x, step.config.rms_eps).named("result_norm")
+    if "output.weight" in w:
+        return linear(w, "output", x)
+    return G.mul_mat(w["token_embd.weight"], x)

@@ -1,0 +1,68 @@
+"""gpt-oss (OpenAI, "gpt-oss-120b & gpt-oss-20b model card", arXiv 2508.10925).
+
+A mixture of experts in every layer, attention sinks (one learned logit a head that only the softmax
+denominator sees), biases everywhere, and a sliding window in every second layer, the first one on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from weft import graph as G
+from weft.errors import FormatError
+from weft.graph.tensor import Tensor
+from weft.llm.config import ModelConfig
+from weft.llm.models import common
+from weft.llm.models.common import Step, linear, norm
+from weft.llm.weights import Row, Weights, need
+
+__all__ = ["forward", "table"]
+
+
+def table(c: ModelConfig) -> Iterator[Row]:
+    """The tensors of a file; raises FormatError without experts or a sliding window."""
+    if c.moe is None or c.sliding_window == 0:
+        missing = "attention.sliding_window" if c.moe else "expert_count"
+        raise FormatError(f"metadata key {c.arch}.{missing} is missing; convert the model again")
+    yield from common.model_rows(c)
+    for il in range(c.n_layer):
+        yield need(f"blk.{il}.attn_norm.weight", c.n_embd)
+        yield from common.attention_rows(c, il)
+        yield need(f"blk.{il}.attn_sinks.weight", c.n_head(il))
+        yield need(f"blk.{il}.post_attention_norm.weight", c.n_embd)
+        yield from common.expert_rows(c, c.moe, il)
+
+
+def attention(step: Step, w: Weights, il: int, x: Tensor) -> Tensor:
+    """Attention with sinks; even layers see only the sliding window."""
+    c, layer = step.config, w.layer(il)
+    n_tokens = x.ne[1]
+    q = G.reshape(linear(layer, "attn_q", x), c.head_dim_k, c.n_head(il), n_tokens)
+    k = G.reshape(linear(layer, "attn_k", x), c.head_dim_k, c.n_head_kv(il), n_tokens)
+    v = G.reshape(linear(layer, "attn_v", x), c.head_dim_v, c.n_head_kv(il), n_tokens)
+    q = common.rope(step, w, q)
+    k = common.rope(step, w, k)
+    mask = step.window_mask if il % 2 == 0 else step.mask
+    y = common.attention(step, il, q, k, v, mask=mask, sinks=layer["attn_sinks.weight"])
+    return linear(layer, "attn_output", y)
+
+
+def block(step: Step, w: Weights, il: int, x: Tensor) -> Tensor:
+    """One layer. The last one goes on with the wanted tokens only, once the cache is written."""
+    c, layer = step.config, w.layer(il)
+    assert c.moe is not None
+    y = attention(step, w, il, norm(layer, "attn_norm", x, c.rms_eps))
+    if il == c.n_layer - 1:
+        x, y = common.wanted(step, x), common.wanted(step, y)
+    x = G.add(x, y)
+    y = norm(layer, "post_attention_norm", x, c.rms_eps)
+    y = common.mixture(layer, y, c.moe, softmax_first=False, oai=True)
+    return G.add(x, y).named(f"l_out-{il}")
+
+
+def forward(step: Step, w: Weights) -> Tensor:
+    """Tokens to logits [n_vocab, n_outputs]."""
+    x = common.embed(step, w)
+    for il in range(step.config.n_layer):
+        x = block(step, w, il, x)
+    return common.logits(step, w, x)

@@ -1,0 +1,202 @@
+"""Text to tokens and back, from GGUF metadata alone.
+
+`Tokenizer` knows the rules that all kinds share: special tokens are cut out first, BOS and EOS are
+added as the file says. How the text in between becomes ids is the kind's own, by `tokenizer.ggml.
+model` in `MODELS`. The rules are llama.cpp's, whose files these are.
+"""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
+
+from weft.errors import TokenizerError
+from weft.frontends.gguf import GGUFFile
+from weft.llm.tokenizer_spm import SpmModel
+from weft.llm.vocab import TokenType, Vocab
+
+__all__ = ["MODELS", "StopStrings", "StreamDecoder", "Tokenizer", "TokenizerModel"]
+
+_SPECIAL = frozenset((TokenType.CONTROL, TokenType.USER_DEFINED, TokenType.UNKNOWN))
+
+
+class TokenizerModel(Protocol):
+    """One kind of tokenizer."""
+
+    add_space_prefix: bool
+    """Whether the kind knows a space in front of text that follows a special token."""
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of text without special tokens."""
+
+    def piece(self, id_: int, special: bool = False) -> bytes:
+        """The bytes of a token; empty for control tokens unless `special`."""
+
+
+MODELS: dict[str, Callable[[Vocab], TokenizerModel]] = {"llama": SpmModel}
+"""Kinds by GGUF name."""
+
+
+class Tokenizer:
+    """Encodes and decodes with one vocabulary."""
+
+    def __init__(self, vocab: Vocab) -> None:
+        """Raises TokenizerError for a kind that is not in `MODELS`."""
+        make = MODELS.get(vocab.model)
+        if make is None:
+            raise TokenizerError(
+                f"unknown tokenizer model {vocab.model!r}; supported: {', '.join(MODELS)}"
+            )
+        self.vocab = vocab
+        self._model = make(vocab)
+        self._space_prefix = vocab.add_space_prefix and self._model.add_space_prefix
+        special = (
+            (token.decode("utf-8", "surrogateescape"), id_)
+            for id_, token in enumerate(vocab.tokens)
+            if token and vocab.types[id_] in _SPECIAL
+        )
+        # Longest first: a token that contains another one wins.
+        self._special = sorted(special, key=lambda row: -len(vocab.tokens[row[1]]))
+
+    @staticmethod
+    def from_gguf(file: GGUFFile) -> Tokenizer:
+        """The tokenizer of a model or vocabulary file; raises TokenizerError."""
+        return Tokenizer(Vocab.from_gguf(file))
+
+    @property
+    def n_vocab(self) -> int:
+        """Number of tokens."""
+        return len(self.vocab)
+
+    def encode(
+        self, text: str, *, add_special: bool = True, parse_special: bool = False
+    ) -> list[int]:
+        """Ids of `text`.
+
+        `add_special`: with BOS and EOS where the model wants them. `parse_special`: texts such as
+        `<s>` become the control tokens they name (never do this with text from strangers); without
+        it only user-defined tokens are recognised. Raises TokenizerError for a lone surrogate."""
+        try:
+            text.encode()
+        except UnicodeEncodeError as e:
+            raise TokenizerError(
+                f"the text has a lone surrogate at character {e.start}, which UTF-8 cannot hold; "
+                "decode the input as UTF-8 (errors='replace')"
+            ) from None
+        vocab = self.vocab
+        ids: list[int] = []
+        if add_special and vocab.add_bos and vocab.bos is not None:
+            ids.append(vocab.bos)
+        after_special = True
+        for part in self._split(text, parse_special):
+            if isinstance(part, int):
+                ids.append(part)
+                after_special = True
+            else:
+                prefix = " " if self._space_prefix and after_special else ""
+                ids += self._model.encode(prefix + part)
+                after_special = False
+        if add_special and vocab.add_eos and vocab.eos is not None:
+            ids.append(vocab.eos)
+        return ids
+
+    def _split(self, text: str, parse_special: bool) -> list[str | int]:
+        """Text cut at special tokens: strings, and the ids between them."""
+        parts: list[str | int] = [text] if text else []
+        for token, id_ in self._special:
+            if token not in text:
+                continue
+            if not parse_special and self.vocab.types[id_] != TokenType.USER_DEFINED:
+                continue
+            cut: list[str | int] = []
+            for part in parts:
+                if isinstance(part, int):
+                    cut.append(part)
+                    continue
+                first, *rest = part.split(token)
+                cut.append(first)
+                for piece in rest:
+                    cut += (id_, piece)
+            parts = [part for part in cut if part != ""]
+        return parts
+
+    def piece(self, id_: int, *, special: bool = False) -> bytes:
+        """The bytes of token `id_`; raises TokenizerError when there is no such token."""
+        if not 0 <= id_ < len(self.vocab):
+            raise TokenizerError(f"token {id_} is not in 0..{len(self.vocab) - 1}")
+        return self._model.piece(id_, special)
+
+    def decode_bytes(self, ids: Iterable[int], *, special: bool = False) -> bytes:
+        """The bytes that `ids` stand for, without the space that encoding puts in front."""
+        data = b"".join([self.piece(id_, special=special) for id_ in ids])
+        return data[1:] if self._space_prefix and data.startswith(b" ") else data
+
+    def decode(self, ids: Iterable[int], *, special: bool = False) -> str:
+        """The text of `ids`; bytes that are not UTF-8 become U+FFFD. `special`: with the texts of
+        control tokens."""
+        return self.decode_bytes(ids, special=special).decode("utf-8", "replace")
+
+    def stream(self, *, special: bool = False) -> StreamDecoder:
+        """A decoder to which tokens are given one by one; it keeps a leading space."""
+        return StreamDecoder(self, special)
+
+
+class StreamDecoder:
+    """Turns tokens into text as they come, and never gives half a character.
+
+    The pieces joined are the text of the tokens; a character whose bytes are still coming is held
+    back, an impossible one becomes U+FFFD."""
+
+    def __init__(self, tokenizer: Tokenizer, special: bool = False) -> None:
+        self._tokenizer = tokenizer
+        self._special = special
+        self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def push(self, id_: int) -> str:
+        """The text that `id_` completes; may be empty."""
+        return self._utf8.decode(self._tokenizer.piece(id_, special=self._special))
+
+    def flush(self) -> str:
+        """What is held back, as U+FFFD; the decoder starts anew."""
+        rest = self._utf8.decode(b"", True)
+        self._utf8.reset()
+        return rest
+
+
+class StopStrings:
+    """Ends a stream of text before the first of some strings, without ever giving a part of one."""
+
+    def __init__(self, stop: Sequence[str]) -> None:
+        """Raises TokenizerError for an empty string, which would stop everything."""
+        if "" in stop:
+            raise TokenizerError("a stop string is empty; leave it out")
+        self._stop = tuple(stop)
+        self._held = ""
+
+    def push(self, text: str) -> tuple[str, bool]:
+        """What may be given out, and whether a stop string was met (nothing follows then)."""
+        if not self._stop:
+            return text, False
+        buffer = self._held + text
+        at = min((i for s in self._stop if (i := buffer.find(s)) >= 0), default=-1)
+        if at >= 0:
+            self._held = ""
+            return buffer[:at], True
+        held = max(_overlap(buffer, s) for s in self._stop)
+        cut = len(buffer) - held
+        self._held = buffer[cut:]
+        return buffer[:cut], False
+
+    def flush(self) -> str:
+        """What is held back when the stream ends without a stop string."""
+        rest, self._held = self._held, ""
+        return rest
+
+
+def _overlap(text: str, stop: str) -> int:
+    """Characters at the end of `text` that begin `stop` (fewer than all of it)."""
+    for n in range(min(len(text), len(stop) - 1), 0, -1):
+        if stop.startswith(text[-n:]):
+            return n
+    return 0

@@ -1,0 +1,99 @@
+"""Names to tensors by table: the weights of a model file as graph leaves, used in place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from weft.errors import FormatError
+from weft.frontends.gguf import GGUFFile
+from weft.frontends.gguf.tensors import TensorInfo
+from weft.graph.tensor import Buffer, Tensor
+
+__all__ = ["Row", "Weights", "load_weights", "maybe", "need"]
+
+# Tensors that old converters wrote and no model reads.
+_UNUSED_SUFFIXES = (".attn_rot_embd", ".rotary_emb.inv_freq")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A line of an architecture's weight table: name in the file and sizes, innermost first."""
+
+    name: str
+    ne: tuple[int, ...]
+    optional: bool = False
+
+
+def need(name: str, *ne: int) -> Row:
+    """A tensor that every file of the architecture has."""
+    return Row(name, ne)
+
+
+def maybe(name: str, *ne: int) -> Row:
+    """A tensor that a file may leave out."""
+    return Row(name, ne, optional=True)
+
+
+class Weights(Mapping[str, Tensor]):
+    """Leaves by name. `layer(il)` gives those of one layer, by the rest of their names."""
+
+    def __init__(self, leaves: dict[str, Tensor], prefix: str = "") -> None:
+        self._leaves = leaves
+        self._prefix = prefix
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self._leaves[self._prefix + name]
+
+    def __iter__(self) -> Iterator[str]:
+        n = len(self._prefix)
+        return (name[n:] for name in self._leaves if name.startswith(self._prefix))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def layer(self, il: int) -> Weights:
+        """The weights called `blk.<il>.*`."""
+        return Weights(self._leaves, f"{self._prefix}blk.{il}.")
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all tensors, as stored."""
+        return sum(self[name].buffer.data.nbytes for name in self)  # type: ignore[union-attr]
+
+
+def load_weights(file: GGUFFile, table: Iterable[Row]) -> Weights:
+    """The tensors of `table` as leaves over the mapped file; nothing is read or copied.
+
+    Raises FormatError for a tensor that is missing, has other sizes than the table says, or is not
+    in the table: an unknown tensor means that the model would be computed wrongly."""
+    leaves: dict[str, Tensor] = {}
+    for row in table:
+        info = file.tensors.get(row.name)
+        if info is not None:
+            leaves[row.name] = _leaf(file, row, info)
+        elif not row.optional:
+            raise FormatError(
+                f"{file.path}: tensor {row.name} of sizes {list(row.ne)} is missing (architecture "
+                f"{file.architecture}); convert the model again"
+            )
+    extra = [
+        name for name in file.tensors if name not in leaves and not name.endswith(_UNUSED_SUFFIXES)
+    ]
+    if extra:
+        shown = ", ".join(extra[:5]) + (", ..." if len(extra) > 5 else "")
+        raise FormatError(
+            f"{file.path}: {len(extra)} tensors that architecture {file.architecture} does not use "
+            f"here ({shown}); ignoring them would give wrong results"
+        )
+    return Weights(leaves)
+
+
+def _leaf(file: GGUFFile, row: Row, info: TensorInfo) -> Tensor:
+    ne = row.ne + (1,) * (4 - len(row.ne))
+    if info.ne != ne:
+        raise FormatError(
+            f"{file.path}: tensor {row.name} has sizes {list(info.ne[: info.n_dims])}, but the "
+            f"metadata asks for {list(row.ne)}"
+        )
+    return Tensor(info.dtype, info.ne, name=row.name, buffer=Buffer("weights", data=info.data))

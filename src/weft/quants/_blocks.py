@@ -1,0 +1,122 @@
+"""What the block formats share: array types, f16 fields, C rounding, ordered sums.
+
+Every codec of this package works on two-dimensional arrays: bytes `[n_blocks, block_bytes]` and
+values `[n_blocks, block_length]`. Searches over sub-blocks put the element axis first, `[n, m]`,
+so that one step of a C loop over `n` elements is one NumPy operation over `m` sub-blocks.
+
+The reference quantizers are plain float32 C, and their bytes depend on the order of operations.
+The helpers here give C's results exactly, those of x86 where C leaves them open.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = [
+    "F32",
+    "I32",
+    "TINY_GROUP",
+    "U8",
+    "bit_planes",
+    "element_first",
+    "get_f16",
+    "low_then_high",
+    "nearest_int",
+    "ordered_sum",
+    "put_f16",
+    "reciprocal",
+    "round_half_away",
+    "signed_peak",
+    "truncate",
+]
+
+U8 = NDArray[np.uint8]
+F32 = NDArray[np.float32]
+I32 = NDArray[np.int32]
+
+TINY_GROUP = np.float32(1e-15)
+"""A sub-block whose largest magnitude is below this counts as zero (ggml's GROUP_MAX_EPS)."""
+
+_INT32_MIN = -(2**31)
+_MAGIC = np.float32(12582912.0)  # 1.5 * 2**23: adding it leaves the rounded integer in the mantissa
+
+
+def get_f16(blocks: U8, offset: int) -> F32:
+    """The f16 at byte `offset` of every block, as float32 `[n_blocks, 1]`."""
+    field = np.ascontiguousarray(blocks[:, offset : offset + 2])
+    return field.view("<f2").astype(np.float32)
+
+
+def put_f16(blocks: U8, offset: int, values: F32) -> F32:
+    """Store `values` `[n_blocks]` as f16 at byte `offset`; returns what was stored, as float32."""
+    half = values.astype("<f2")
+    blocks[:, offset : offset + 2] = half.view(np.uint8).reshape(-1, 2)
+    return half.astype(np.float32)
+
+
+def bit_planes(packed: U8, shifts: tuple[int, ...], mask: int) -> U8:
+    """Fields of packed bytes: `[..., k]` to `[..., len(shifts), k]`, the field at shift `s` first
+    for the first shift."""
+    amounts = np.array(shifts, np.uint8)[:, None]
+    fields: U8 = (packed[..., None, :] >> amounts) & np.uint8(mask)
+    return fields
+
+
+def low_then_high(codes: U8) -> U8:
+    """Two 4-bit codes a byte: `[..., 2, k]` to `[..., k]`, the first in the low bits."""
+    return codes[..., 0, :] | (codes[..., 1, :] << np.uint8(4))
+
+
+def element_first(x: F32, n: int) -> F32:
+    """Values as sub-blocks of `n`: `[n, m]`, contiguous, element axis first."""
+    return np.ascontiguousarray(x.reshape(x.size // n, n).T)
+
+
+def ordered_sum(terms: NDArray[Any]) -> F32:
+    """Sum over the first axis in index order, in float32 (NumPy's own sum may pair terms)."""
+    total = np.zeros(terms.shape[1:], np.float32)
+    for term in terms:
+        total += term
+    return total
+
+
+def nearest_int(x: F32) -> I32:
+    """Round to the nearest integer, half to even, as ggml's `nearest_int` does with float bits.
+
+    Correct below 2**22 in magnitude. Beyond that, and for inf and NaN, it gives what the
+    reference gives: NaN becomes 0, infinities -2**22."""
+    bits: I32 = (x + _MAGIC).view(np.int32)
+    bits &= 0x007FFFFF
+    bits -= 0x00400000
+    return bits
+
+
+def truncate(x: F32) -> I32:
+    """C's `(int) x`; NaN and values out of range give -2**31, as on x86."""
+    inside = np.abs(x) < np.float32(2**31)
+    return np.where(inside, x, np.float32(_INT32_MIN)).astype(np.int32)
+
+
+def round_half_away(x: F32) -> F32:
+    """C's `roundf`: halves away from zero."""
+    whole = np.trunc(x)
+    return np.where(np.abs(x - whole) >= np.float32(0.5), whole + np.sign(x), whole)
+
+
+def reciprocal(d: F32) -> F32:
+    """1/d, and 0 for d = 0."""
+    return np.where(d != 0, np.float32(1) / d, np.float32(0))
+
+
+def signed_peak(x: F32, axis: int) -> tuple[F32, F32]:
+    """(largest magnitude, the value that has it), first one of equals; (0, +0) for zeros.
+
+    As in C, a NaN is never larger."""
+    magnitude = np.fmax(np.abs(x), np.float32(0))
+    at = np.expand_dims(magnitude.argmax(axis), axis)
+    amax = np.take_along_axis(magnitude, at, axis).squeeze(axis)
+    peak = np.take_along_axis(x, at, axis).squeeze(axis)
+    return amax, np.where(amax > 0, peak, np.float32(0))

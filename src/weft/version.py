@@ -1,0 +1,10 @@
+"""The version, as the installed package states it."""
+
+from importlib.metadata import PackageNotFoundError, version
+
+__all__ = ["__version__"]
+
+try:
+    __version__ = version("weft")
+except PackageNotFoundError:  # a source tree that was never installed
+    __version__ = "0+unknown"

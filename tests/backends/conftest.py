@@ -1,0 +1,6 @@
+"""Makes `tests/` importable, for the shared case readers in `tests/vectors`."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))

@@ -1,0 +1,94 @@
+"""Finding backends by name."""
+
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from weft.backends import BackendInfo, known_backends, make_backend, registry
+from weft.backends.reference import ReferenceBackend
+from weft.errors import DeviceError
+
+
+@pytest.fixture
+def third_party(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """A backend `lab` as another distribution would announce it."""
+    module = ModuleType("lab_backend")
+    module.describe = lambda: [
+        BackendInfo("lab:0", True, "", "first"),
+        BackendInfo("lab:1", False, "busy", "second"),
+    ]
+    module.make = lambda suffix, **options: (suffix, options)
+    monkeypatch.setitem(sys.modules, "lab_backend", module)
+    announce(monkeypatch, "lab", "lab_backend")
+    return module
+
+
+def announce(monkeypatch: pytest.MonkeyPatch, name: str, target: str) -> None:
+    class Entry:
+        pass
+
+    entry = Entry()
+    entry.name, entry.module = name, target
+    monkeypatch.setattr(
+        registry, "entry_points", lambda group: [entry] if group == "weft.backends" else []
+    )
+
+
+def test_makes_a_backend_of_the_package() -> None:
+    backend = make_backend("reference")
+    assert isinstance(backend, ReferenceBackend)
+    assert backend.name == "reference" and backend.kind == "CPU"
+
+
+def test_suffix_and_options_reach_the_module(third_party: ModuleType) -> None:
+    assert make_backend("lab:1", threads=3) == ("1", {"threads": 3})
+    assert make_backend("lab") == (None, {})
+
+
+def test_lists_every_device(third_party: ModuleType) -> None:
+    found = {info.name: info for info in known_backends()}
+    assert found["reference"].available and found["reference"].why_not == ""
+    assert found["lab:1"] == BackendInfo("lab:1", False, "busy", "second")
+
+
+def test_unknown_name_lists_the_known_ones() -> None:
+    with pytest.raises(DeviceError, match=r"unknown backend 'gpu'; known backends: .*reference"):
+        make_backend("gpu:0")
+
+
+def test_a_colon_without_a_number() -> None:
+    with pytest.raises(DeviceError, match="ends in a colon"):
+        make_backend("reference:")
+
+
+@pytest.mark.parametrize(("spec", "options"), [("reference:1", {}), ("reference", {"n": 1})])
+def test_reference_takes_no_number_and_no_options(spec: str, options: dict[str, int]) -> None:
+    with pytest.raises(DeviceError, match="reference"):
+        make_backend(spec, **options)
+
+
+def test_a_missing_dependency_names_the_extra(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "needs_more.py").write_text("import a_package_that_is_not_there\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    announce(monkeypatch, "fancy", "needs_more")
+    message = r"needs the Python package 'a_package_that_is_not_there'.*pip install weft\[fancy\]"
+    with pytest.raises(DeviceError, match=message):
+        make_backend("fancy")
+    (info,) = [i for i in known_backends() if i.name == "fancy"]
+    assert not info.available and "pip install" in info.why_not
+
+
+def test_a_module_that_was_not_built(monkeypatch: pytest.MonkeyPatch) -> None:
+    announce(monkeypatch, "ghost", "weft.backends.ghost")
+    with pytest.raises(DeviceError, match="'ghost' is not part of this build"):
+        make_backend("ghost")
+
+
+def test_a_module_that_is_no_backend(monkeypatch: pytest.MonkeyPatch) -> None:
+    announce(monkeypatch, "odd", "weft.backends.base")
+    with pytest.raises(DeviceError, match=r"has no function describe\(\)"):
+        make_backend("odd")

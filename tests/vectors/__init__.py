@@ -1,0 +1,1 @@
+"""Readers and judges for the golden vectors that the reference implementations produced."""

@@ -1,0 +1,32 @@
+"""What running a golden case gives, and the options of a run."""
+
+from __future__ import annotations
+
+import fnmatch
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+__all__ = ["Options", "Result", "Status"]
+
+Status = Literal["passed", "failed", "skipped"]
+
+
+class Result(NamedTuple):
+    """Outcome of one case; `message` says why it failed or was skipped."""
+
+    name: str
+    status: Status
+    message: str = ""
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to run: backend, its kernel target, and a glob over case names."""
+
+    backend: str = "cpu"
+    target: str | None = None
+    filter: str = "*"
+
+    def wants(self, name: str) -> bool:
+        """Whether the filter takes the case, so that a runner can leave it out early."""
+        return fnmatch.fnmatch(name, self.filter)
