@@ -3,8 +3,6 @@
 
 namespace weft::WEFT_TARGET {
 
-#define WEFT_FAMILIES(X) \
-  X(binary) \
 // clang-format off
 #define WEFT_FAMILIES(X) \
   X(binary) \
@@ -31,7 +29,19 @@ namespace weft::WEFT_TARGET {
   X(low_bit_types) \
   X(copy) \
   X(copy_tile) \
-  X(rows_ops)
+  X(rows_ops) \
+  X(unary) \
+  X(glu) \
+  X(norm) \
+  X(softmax) \
+  X(rope) \
+  X(attention) \
+  X(reduce) \
+  X(sort) \
+  X(generate) \
+  X(mask) \
+  X(pad) \
+  X(resize)
 // clang-format on
 
 #define WEFT_DECLARE(family) void register_##family(KernelTable& table);
