@@ -244,7 +244,7 @@ const char* check_common(const Call& call) {
   if (!is_float(call.src[0]->type) || !is_float(call.src[1]->type) || !is_float(call.dst.type)) {
     return "needs f32, f16 or bf16 kernel and data";
   }
-  if (!is_packed(*call.src[0], 4)) return "the kernel must be contiguous";
+  if (!is_packed(*call.src[0])) return "the kernel must be contiguous";
   return nullptr;
 }
 

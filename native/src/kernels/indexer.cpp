@@ -1,31 +1,28 @@
 // LIGHTNING_INDEXER: DeepSeek's index scores, sum over heads of relu(q . k) * weight, plus mask.
+#include "kernels/elements.h"
 #include "kernels/panel.h"
 
 namespace weft::WEFT_TARGET {
-
-const KernelTable& table();
 
 void register_indexer(KernelTable& table);
 
 namespace {
 
-void (*decoder(DType type))(const void*, float*, int64_t) {
-  return is_quantized(type) ? table().type(type).to_float : nullptr;
-}
+// i2_s has one scale behind the whole tensor, which its row decoder does not know.
+bool can_read(DType type) { return is_float(type) || (can_decode(type) && type != DType::kI2_S); }
 
 // Cells `first` to `first + n` of k as columns of a panel [d][kPanel]; columns beyond are zeros.
 void load_cells(const Tensor& k, const char* data, int64_t first, int64_t n, float* row,
                 float* panel) {
   const int64_t d = k.ne[0];
-  const auto decode = decoder(k.type);
   for (int64_t c = 0; c < kPanel; ++c) {
     if (c >= n) {
       for (int64_t i = 0; i < d; ++i) panel[i * kPanel + c] = 0;
       continue;
     }
     const char* p = data + (first + c) * k.nb[2];
-    if (decode != nullptr) {
-      decode(p, row, d);
+    if (is_quantized(k.type)) {
+      table().type(k.type).to_float(p, row, d);
     } else {
       load_floats(p, k.type, k.nb[0], d, row);
     }
@@ -101,7 +98,7 @@ const char* check(const Call& call) {
     return "needs f32 queries and weights, and gives f32";
   }
   if (!is_float(mask.type)) return "needs an f32, f16 or bf16 mask";
-  if (!is_float(k.type) && decoder(k.type) == nullptr) return "cannot decode keys of this type";
+  if (!can_read(k.type)) return "cannot decode keys of this type";
   if (k.ne[0] != q.ne[0] || k.ne[1] != 1 || k.ne[2] != dst.ne[0] || k.ne[3] != q.ne[3]) {
     return "keys must be [d, 1, cells, streams]";
   }

@@ -36,10 +36,6 @@ static inline void multiply_panel(const float* weights, int64_t stride, const fl
   }
 }
 
-static inline void fill_zeros(float* p, int64_t n) {
-  for (int64_t i = 0; i < n; ++i) p[i] = 0;
-}
-
 // Items of `work` multiply-adds each that are worth a thread.
 static inline int64_t work_grain(int64_t work) { return row_grain(work / 8); }
 

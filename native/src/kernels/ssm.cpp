@@ -1,17 +1,14 @@
 // SSM_CONV, SSM_SCAN: the convolution and the selective scan of Mamba 1 and 2.
 #include <math.h>
 
-#include "kernels/panel.h"
+#include "kernels/elements.h"
+#include "kernels/layout.h"
 
 namespace weft::WEFT_TARGET {
 
 void register_ssm(KernelTable& table);
 
 namespace {
-
-bool is_f32_rows(const Tensor& t) {
-  return t.type == DType::kF32 && (t.nb[0] == 4 || t.ne[0] <= 1);
-}
 
 const float* floats(const char* p) { return reinterpret_cast<const float*>(p); }
 
@@ -143,7 +140,7 @@ void load_states(const Call& call, const Scan& scan, int64_t seq, int64_t head, 
   int32_t slot;
   std::memcpy(&slot, ids.data + seq * ids.nb[0], 4);
   if (slot < 0 || slot >= s.ne[3]) {
-    fill_zeros(state, n * scan.d_state);
+    std::memset(state, 0, static_cast<size_t>(n * scan.d_state) * 4);
     return;
   }
   std::memcpy(state, s.data + first * s.nb[1] + head * s.nb[2] + slot * s.nb[3],
@@ -168,9 +165,10 @@ void scan_rows(const Call& call, const Scan& scan, int64_t item, float* decay) {
   auto* y = reinterpret_cast<float*>(call.dst.data);
   const int64_t at = ((seq * scan.n_head + head) * scan.head_dim + first) * scan.d_state;
   float* states = y + scan.outputs + at;
+  const auto state_bytes = static_cast<size_t>(n * scan.d_state) * 4;
   load_states(call, scan, seq, head, first, n, states);
   for (int64_t k = max64(1, scan.n_tokens); k < scan.snapshots; ++k) {
-    fill_zeros(states + k * scan.state_size(), n * scan.d_state);
+    std::memset(states + k * scan.state_size(), 0, state_bytes);
   }
 
   const float* rates = floats(a.data + head * a.nb[1]);
@@ -178,7 +176,7 @@ void scan_rows(const Call& call, const Scan& scan, int64_t item, float* decay) {
   for (int64_t t = 0; t < scan.n_tokens; ++t) {
     const float step = softplus(
         load_element(dt.data + head * dt.nb[0] + t * dt.nb[1] + seq * dt.nb[2], DType::kF32));
-    for (int64_t i = 0; i < n_rates; ++i) decay[i] = expf(step * rates[i]);
+    map(rates, decay, n_rates, [step](vf a) { return exp(splat(step) * a); });
     const float* in = floats(x.data + head * x.nb[1] + t * x.nb[2] + seq * x.nb[3]);
     const float* bt = floats(b.data + group * b.nb[1] + t * b.nb[2] + seq * b.nb[3]);
     const float* ct = floats(c.data + group * c.nb[1] + t * c.nb[2] + seq * c.nb[3]);
@@ -189,8 +187,7 @@ void scan_rows(const Call& call, const Scan& scan, int64_t item, float* decay) {
     }
     const int64_t age = scan.n_tokens - 1 - t;
     if (age > 0 && age < scan.snapshots) {
-      std::memcpy(states + age * scan.state_size(), states,
-                  static_cast<size_t>(n * scan.d_state) * 4);
+      std::memcpy(states + age * scan.state_size(), states, state_bytes);
     }
   }
 }
@@ -210,9 +207,7 @@ const char* check_scan(const Call& call) {
   const Tensor& dt = *call.src[2];
   const Tensor& a = *call.src[3];
   const Tensor& ids = *call.src[6];
-  if (call.n_params < 1 || !(call.params[0] >= 1 && call.params[0] <= 2147483647.0)) {
-    return "needs one snapshot at least";
-  }
+  if (!is_count(call, 0, 1)) return "needs one snapshot at least";
   for (int i = 0; i < 6; ++i) {
     if (call.src[i]->type != DType::kF32) return "needs f32 sources";
     if (i != 2 && !is_f32_rows(*call.src[i])) return "rows of the sources must be contiguous";
