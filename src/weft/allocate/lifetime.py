@@ -51,7 +51,9 @@ def lifetimes(schedule: Schedule) -> Lifetimes:
 
     A tensor lives from the node that writes it (inputs and other leaves: from before the run; a
     copy: from when it is made) to the last node that reads it or a view of it. Outputs, bases of
-    views that are outputs, and results that nothing reads live to the end."""
+    views that are outputs, and results that nothing reads live to the end. A leaf that is no input
+    has no value that anyone could have set, so later reads of it through a view that is a leaf do
+    not count (nor do they in the reference)."""
     return _Analysis(schedule).run()
 
 
@@ -65,6 +67,9 @@ class _Analysis:
         self.arena: dict[Tensor, int] = {}
         self.last: dict[Tensor, int] = {}
         self.sizes: dict[Tensor, int] = {}
+        # base -> set of backends (as bits) whose kernels use its memory
+        self.users: dict[Tensor, int] = {}
+        self.can_use: dict[tuple[int, int], bool] = {}
 
     def _arena(self, buffer_type: Any) -> int:
         for i, known in enumerate(self.buffer_types):
@@ -106,58 +111,73 @@ class _Analysis:
             self._own(node, start, schedule.plan_node_backends[i])
 
     def _ends(self) -> None:
-        last, end = self.last, self.end_of_run
+        schedule, last, users, end = self.schedule, self.last, self.users, self.end_of_run
         read: set[Tensor] = set()
-        for i, node in enumerate(self.schedule.plan_nodes):
+        written = {n.view_src for n in schedule.plan_nodes if not n.op.is_view and n.op is not NONE}
+        for i, node in enumerate(schedule.plan_nodes):
+            read.update(s for s in node.src if s is not None and s is not node)
+            if node.op.is_view:
+                continue
+            user = 0 if node.op is NONE else 1 << schedule.plan_node_backends[i]
             for src in node.src:
-                if src is not None and src is not node:
-                    read.add(src)
-                    if not node.op.is_view:
-                        last[src if src.view_src is None else src.view_src] = i
-            if node.view_src is not None and not node.op.is_view and node.op is not NONE:
+                if src is None or _reads_nothing(src, written):
+                    continue
+                base = src if src.view_src is None else src.view_src
+                last[base] = i
+                users[base] = users.get(base, 0) | user
+            if node.view_src is not None and user:
                 last[node.view_src] = i
-        roles = self.schedule.roles
-        for node in self.schedule.plan_nodes:
-            if "output" in node.flags or (node not in read and node not in roles):
+                users[node.view_src] = users.get(node.view_src, 0) | user
+        for node in schedule.plan_nodes:
+            if "output" in node.flags or (node not in read and node not in schedule.roles):
                 last[node if node.view_src is None else node.view_src] = end
-        for leaf in self.schedule.plan_leaves:
+        for leaf in schedule.plan_leaves:
             if "output" in leaf.flags:
                 last[leaf if leaf.view_src is None else leaf.view_src] = end
 
     def _fold(self) -> tuple[list[list[Item]], list[int]]:
         items: list[list[Item]] = [[] for _ in self.buffer_types]
-        alignments = [t.alignment for t in self.buffer_types]
         item_of: dict[Tensor, Item] = {}
-        # bytes that come into use (positive) and go out of use at each time, shifted by one
+        # per arena, bytes that come into use (positive) and go out of use (negative) at each time
         changes: list[dict[int, int]] = [{} for _ in self.buffer_types]
+        made_from = {copy: src for split in self.schedule.splits for src, copy in split.copies}
         for tensor, start in self.start.items():
-            arena = self.arena[tensor]
-            size = padded(self.sizes[tensor], alignments[arena])
             end = max(self.last.get(tensor, start), start)
-            parent = self._taken_over(tensor, start, item_of) if start >= 0 else None
+            parent = None
+            if start >= 0:
+                if tensor.op.can_inplace:
+                    parent = self._taken_over(tensor, start, item_of)
+                elif tensor in made_from and self._copied_onto_itself(
+                    tensor, made_from[tensor], start, item_of
+                ):
+                    parent = made_from[tensor]
             if parent is not None:
                 item = item_of[parent]
                 item.end = end
                 item.tensors.append(tensor)
+                self.arena[tensor] = item.arena
                 # the parent's bytes change hands now, not after this node
-                old = padded(self.sizes[parent], alignments[arena])
-                change = changes[arena]
+                old = self._padded(parent)
+                change = changes[item.arena]
                 change[start + 1] = change.get(start + 1, 0) + old
                 change[start] = change.get(start, 0) - old
             else:
-                item = Item(arena, start, end, size, [tensor])
+                arena = self.arena[tensor]
+                item = Item(arena, start, end, self._padded(tensor), [tensor])
                 items[arena].append(item)
             item_of[tensor] = item
-            change = changes[arena]
+            size = self._padded(tensor)
+            change = changes[item.arena]
             change[start] = change.get(start, 0) + size
             change[end + 1] = change.get(end + 1, 0) - size
         return items, [_peak(change) for change in changes]
 
+    def _padded(self, tensor: Tensor) -> int:
+        return padded(self.sizes[tensor], self.buffer_types[self.arena[tensor]].alignment)
+
     def _taken_over(self, node: Tensor, now: int, item_of: dict[Tensor, Item]) -> Tensor | None:
-        """The source whose memory `node` takes: the first with the same type, sizes, strides and
-        arena, read here for the last time, once, that is no output and no view."""
-        if not node.op.can_inplace:
-            return None
+        """The source whose memory `node` takes: the first with the same type, sizes and strides,
+        read here for the last time, once, that is no output and no view."""
         for src in node.src:
             if (
                 src is None
@@ -165,17 +185,56 @@ class _Analysis:
                 or self.last.get(src) != now
                 or "output" in src.flags
                 or src.dtype is not node.dtype
-                or self.arena[src] != self.arena[node]
                 or src.ne != node.ne
                 or src.nb != node.nb
-                or self.sizes[src] < self.sizes[node]
                 or item_of[src].tensors[-1] is not src
             ):
                 continue
             reads = sum(1 for s in node.src if s is src or (s is not None and s.view_src is src))
-            if reads == 1:
+            if reads == 1 and self._may_live_in(node, self.arena[src], self.sizes[src]):
                 return src
         return None
+
+    def _may_live_in(self, node: Tensor, arena: int, size: int) -> bool:
+        """Whether `node` fits `size` bytes of the arena, and all backends that use it can do so
+        there. Its own backend can: it reads a source in the same memory."""
+        if arena == self.arena[node]:
+            return self.sizes[node] <= size
+        need = self.buffer_types[arena].alloc_size(node)
+        users = self.users.get(node, 0)
+        for b, backend in enumerate(self.schedule.backends):
+            if not users >> b & 1:
+                continue
+            ok = self.can_use.get((b, arena))
+            if ok is None:
+                ok = backend.supports_buffer_type(self.buffer_types[arena])
+                self.can_use[(b, arena)] = ok
+            if not ok:
+                return False
+        if need > size:
+            return False
+        self.sizes[node] = need
+        return True
+
+    def _copied_onto_itself(
+        self, copy: Tensor, src: Tensor, now: int, item_of: dict[Tensor, Item]
+    ) -> bool:
+        """Whether a copy may stay where its source is: in memory of the same type, to be used by
+        nothing else. Happens to results that took over memory of another device."""
+        return (
+            src in item_of
+            and self.arena[src] == self.arena[copy]
+            and self.last.get(src) == now
+            and item_of[src].tensors[-1] is src
+            and self.sizes[copy] <= self.sizes[src]
+        )
+
+
+def _reads_nothing(src: Tensor, written: set[Tensor | None]) -> bool:
+    base = src.view_src
+    if base is None or src.op is not NONE or base.op is not NONE:
+        return False
+    return not base.flags and base not in written
 
 
 def _peak(changes: dict[int, int]) -> int:

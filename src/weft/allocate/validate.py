@@ -19,6 +19,7 @@ def validate(schedule: Schedule, plan: Allocation) -> None:
     """Raises AllocationError, naming both tensors, where two values that are needed at the same
     time share bytes; and for a place outside its chunk, misaligned, too small, or missing."""
     writes, needed_until = _uses(schedule)
+    copied_from = {copy: src for split in schedule.splits for src, copy in split.copies}
     for _, tensor in writes:
         _check_place(tensor, plan)
     live: list[Tensor] = []
@@ -29,7 +30,7 @@ def validate(schedule: Schedule, plan: Allocation) -> None:
         # everything written at the same time must be apart from what lives, and from one another
         while i < len(writes) and writes[i][0] == now:
             tensor = writes[i][1]
-            _check_against(tensor, now, live, schedule, plan, needed_until)
+            _check_against(tensor, now, live, schedule, plan, needed_until, copied_from)
             live.append(tensor)
             i += 1
 
@@ -40,6 +41,7 @@ def _uses(schedule: Schedule) -> tuple[list[tuple[int, Tensor]], dict[Tensor, in
     written: dict[Tensor, int] = {}
     until: dict[Tensor, int] = {}
     has_reader: set[Tensor] = set()
+    filled = {n.view_src for n in schedule.plan_nodes if n.op.name != "NONE" and not n.op.is_view}
     for leaf in schedule.plan_leaves:
         if _is_owner(leaf):
             written.setdefault(leaf, -1)
@@ -56,7 +58,8 @@ def _uses(schedule: Schedule) -> tuple[list[tuple[int, Tensor]], dict[Tensor, in
             if src is None or src is node:
                 continue
             has_reader.add(src)
-            if node.op.name not in ("VIEW", "RESHAPE", "PERMUTE", "TRANSPOSE"):
+            nothing = _is_view_of_nothing(src) and src.view_src not in filled
+            if not node.op.is_view and not nothing:
                 until[_base(src)] = i
         if node.op.name == "NONE" or node.op.is_view:
             continue
@@ -74,6 +77,12 @@ def _uses(schedule: Schedule) -> tuple[list[tuple[int, Tensor]], dict[Tensor, in
 
 def _base(tensor: Tensor) -> Tensor:
     return tensor if tensor.view_src is None else tensor.view_src
+
+
+def _is_view_of_nothing(tensor: Tensor) -> bool:
+    """A leaf that views a leaf that is no input: nobody has set the value, so none can be lost."""
+    base = tensor.view_src
+    return base is not None and tensor.op.name == base.op.name == "NONE" and not base.flags
 
 
 def _is_owner(tensor: Tensor) -> bool:
@@ -109,13 +118,18 @@ def _check_against(
     schedule: Schedule,
     plan: Allocation,
     until: dict[Tensor, int],
+    copied_from: dict[Tensor, Tensor],
 ) -> None:
     at = plan.place[tensor]
     if at.size == 0:
         return
     for other in live:
         there = plan.place[other]
-        if not _overlap(at, there) or _replaces(tensor, other, now, at, there, until):
+        if not _overlap(at, there) or (
+            at.offset == there.offset
+            and until[other] == now
+            and (copied_from.get(tensor) is other or _replaces(tensor, other))
+        ):
             continue
         raise AllocationError(
             f"{describe(tensor)} and {describe(other)} are both needed at node {now} and share "
@@ -134,14 +148,10 @@ def _overlap(a: Placement, b: Placement) -> bool:
     )
 
 
-def _replaces(
-    node: Tensor, src: Tensor, now: int, at: Placement, there: Placement, until: dict[Tensor, int]
-) -> bool:
-    """Whether `node` may be computed in place over `src`."""
+def _replaces(node: Tensor, src: Tensor) -> bool:
+    """Whether `node` may be computed in place over `src`, given that it is the last reader."""
     return (
         node.op.can_inplace
-        and until[src] == now
-        and at.offset == there.offset
         and not src.is_output
         and src.dtype is node.dtype
         and src.ne == node.ne

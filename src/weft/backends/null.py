@@ -13,10 +13,11 @@ from weft.backends.base import (
     Memory,
     Support,
 )
+from weft.backends.registry import BackendInfo
 from weft.errors import DeviceError, OutOfMemoryError
 from weft.graph.tensor import Tensor
 
-__all__ = ["NullBackend", "NullBufferType", "NullExecutable", "devices"]
+__all__ = ["NullBackend", "NullBufferType", "NullExecutable", "describe", "make"]
 
 
 class NullBufferType:
@@ -87,6 +88,13 @@ class NullBackend(BackendBase):
         return NullExecutable()
 
 
-def devices() -> list[NullBackend]:
+def describe() -> list[BackendInfo]:
     """The one device of this backend."""
-    return [NullBackend()]
+    return [BackendInfo("null", True, "", "computes nothing (for planning)")]
+
+
+def make(suffix: str | None = None, **options: Any) -> NullBackend:
+    """`null`, or `null:NAME` for a device with a name and memory of its own; no options."""
+    if options:
+        raise DeviceError(f"null has no option {', '.join(sorted(options))}")
+    return NullBackend() if suffix is None else NullBackend(f"null:{suffix}")

@@ -1,8 +1,11 @@
 """Graphs of tensors: what to compute.
 
-Leaves come from `input`, `constant` and `leaf`; nodes from one constructor per op, named as in
-ggml.
-Sizes are `ne`, innermost first. `Graph(*outputs)` orders what the outputs need.
+Leaves come from `input`, `constant` and `leaf`, nodes from one constructor per op, named as in
+ggml. Sizes are `ne`, innermost first, and may be symbolic (`Sym`). `Graph(*outputs)` orders what
+the outputs need; `check_graph` says what is legal; `format_graph` and `parse_graph` are its text.
+
+Some names are those of builtins (`abs`, `round`, `set`, `sum`): import the module as a whole, e.g.
+`from weft import graph as g`.
 """
 
 from weft.graph.build_attention import (
@@ -144,40 +147,14 @@ from weft.graph.build_state import (
     ssm_conv,
     ssm_scan,
 )
-from weft.graph.graph import (
-    Graph,
-)
-from weft.graph.node import (
-    constant,
-    input,
-    leaf,
-)
-from weft.graph.op import (
-    OPS,
-    Op,
-    find_op,
-)
-from weft.graph.params import (
-    GluOp,
-    PoolOp,
-    RopeMode,
-    ScaleMode,
-    SortOrder,
-    TriKind,
-    UnaryOp,
-)
-from weft.graph.size import (
-    Expr,
-    Size,
-    Sym,
-    evaluate,
-    lower,
-    upper,
-)
-from weft.graph.tensor import (
-    Buffer,
-    Tensor,
-)
+from weft.graph.check import check_graph
+from weft.graph.graph import Graph
+from weft.graph.node import constant, input, leaf
+from weft.graph.op import OPS, Op, find_op
+from weft.graph.params import GluOp, PoolOp, RopeMode, ScaleMode, SortOrder, TriKind, UnaryOp
+from weft.graph.size import Expr, Size, Sym, ceil_div, evaluate, lower, size_max, size_min, upper
+from weft.graph.tensor import Buffer, Tensor
+from weft.graph.text import format_graph, parse_graph
 
 __all__ = [
     "OPS",
@@ -206,6 +183,8 @@ __all__ = [
     "argsort",
     "cast",
     "ceil",
+    "ceil_div",
+    "check_graph",
     "clamp",
     "col2im_1d",
     "concat",
@@ -237,6 +216,7 @@ __all__ = [
     "find_op",
     "flash_attn_ext",
     "floor",
+    "format_graph",
     "gated_delta_net",
     "gated_linear_attn",
     "geglu",
@@ -270,6 +250,7 @@ __all__ = [
     "out_prod",
     "pad",
     "pad_reflect_1d",
+    "parse_graph",
     "permute",
     "pool_1d",
     "pool_2d",
@@ -294,6 +275,8 @@ __all__ = [
     "sigmoid",
     "silu",
     "sin",
+    "size_max",
+    "size_min",
     "soft_max",
     "softplus",
     "solve_tri",

@@ -1,4 +1,135 @@
-"""placeholder until the graph branch lands"""
+"""What a legal graph is. Runs between the stages that take a graph and shares no code with the
+constructors, which refuse most of this earlier and with better words.
+
+Shape rules of single ops are the constructors' matter; here is what every stage relies on.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from weft.errors import GraphError
 from weft.graph.graph import Graph
+from weft.graph.node import describe
+from weft.graph.op import NONE, OPS
+from weft.graph.size import Expr, Size, is_at_most
+from weft.graph.tensor import Tensor
+
+__all__ = ["check_graph"]
+
+FLAGS = frozenset({"input", "output", "param"})
+
+MAX_BYTES = 2**63 - 1
+"""Offsets are signed 64-bit in the native core."""
+
+
 def check_graph(graph: Graph) -> None:
-    """x"""
+    """Raises GraphError naming the first tensor that breaks a rule.
+
+    - each tensor occurs once; leaves have no op, nodes have one (or the `param` flag);
+    - sources and bases of views come before their readers (a tensor may be its own source);
+    - number of sources and parameter record are those of the op table;
+    - sizes are never negative, rows are whole blocks, strides fit the type;
+    - a tensor that is no view has no gaps; a view lies inside its base for every symbol value;
+    - inputs and outputs have names, each its own; symbols of one name have one range;
+    - bound memory is large enough."""
+    seen: set[Tensor] = set()
+    for t in graph.leaves:
+        if t.op is not NONE:
+            raise _illegal(t, f"is a leaf with op {t.op}")
+        _check_tensor(t, seen, graph)
+        _enter(t, seen)
+    for t in graph.nodes:
+        if t.op is NONE and "param" not in t.flags:
+            raise _illegal(t, "is a node without an op")
+        _check_op(t)
+        for i, src in enumerate(t.src):
+            if src is not None and src is not t and src not in seen:
+                raise _illegal(t, f"reads source {i}, {describe(src)}, that comes later or never")
+        _check_tensor(t, seen, graph)
+        _enter(t, seen)
+    # these two properties raise on names used twice, the third on symbols with two ranges
+    for what, named in (("input", graph.inputs), ("output", graph.outputs)):
+        if "" in named:
+            raise _illegal(named[""], f"is an {what} without a name")
+    assert graph.symbols is not None
+
+
+def _illegal(t: Tensor, why: str) -> GraphError:
+    return GraphError(f"illegal graph: {describe(t)} {why}")
+
+
+def _enter(t: Tensor, seen: set[Tensor]) -> None:
+    if t in seen:
+        raise _illegal(t, "occurs twice")
+    seen.add(t)
+
+
+def _check_op(t: Tensor) -> None:
+    op = t.op
+    if OPS.get(op.name) is not op:
+        raise _illegal(t, f"has op {op}, which is not in the table")
+    present = sum(s is not None for s in t.src)
+    if not op.min_src <= present <= len(t.src) <= op.max_src:
+        raise _illegal(t, f"has {present} sources, {op} takes {op.min_src}..{op.max_src}")
+    if type(t.params) is not (op.params or type(None)):
+        raise _illegal(t, f"has parameters {type(t.params).__name__}, {op} takes {op.params}")
+    if op.is_view and t.view_src is None:
+        raise _illegal(t, f"has the view op {op} but shares no memory")
+    if t.is_input:
+        raise _illegal(t, "is an input that an op computes")
+
+
+def _check_tensor(t: Tensor, seen: set[Tensor], graph: Graph) -> None:
+    if not t.flags <= FLAGS:
+        raise _illegal(t, f"has unknown flags {sorted(t.flags - FLAGS)}")
+    if len(t.ne) != 4 or len(t.nb) != 4:
+        raise GraphError(
+            f"illegal graph: {t.name!r} has {len(t.ne)} sizes and {len(t.nb)} strides, not four"
+        )
+    for what, values in (("size", t.ne), ("stride", t.nb), ("offset", (t.view_offs,))):
+        for value in values:
+            if type(value) is not int and not isinstance(value, Expr):
+                raise _illegal(t, f"has {what} {value!r}, which is not an integer or expression")
+            if not is_at_most(0, value):
+                raise _illegal(t, f"has {what} {value!r}, which may be negative")
+    if t.ne[0] % t.dtype.block != 0:
+        raise _illegal(t, f"has rows of {t.ne[0]} elements, not whole blocks of {t.dtype.block}")
+    if t.dtype.is_quantized and t.nb[0] != t.dtype.bytes:
+        raise _illegal(t, f"has blocks {t.nb[0]} bytes apart")
+    for d, stride in enumerate(t.nb):
+        if stride % t.dtype.bytes != 0 and t.ne[d] != 1:
+            raise _illegal(t, f"has stride {stride}, not whole elements of {t.dtype.bytes} bytes")
+    if t.max_bytes > MAX_BYTES:
+        raise _illegal(t, f"spans {t.max_bytes} bytes at its symbols' maxima")
+    if t.view_src is None:
+        _check_own_memory(t)
+    else:
+        _check_view(t, t.view_src, seen, graph)
+
+
+def _check_own_memory(t: Tensor) -> None:
+    dense: Size = t.dtype.bytes * (t.ne[0] // t.dtype.block) * t.ne[1] * t.ne[2] * t.ne[3]
+    if 0 not in t.ne and t.nbytes != dense:
+        raise _illegal(t, f"has strides {list(t.nb)} with gaps, yet owns its memory")
+    if t.view_offs != 0:
+        raise _illegal(t, f"has offset {t.view_offs!r} but is no view")
+    if t.buffer is not None and isinstance(t.buffer.data, np.ndarray):
+        have = t.buffer.data.nbytes - t.buffer.offset
+        if t.buffer.offset < 0 or have < t.max_bytes:
+            raise _illegal(t, f"needs {t.max_bytes} bytes, its memory has {have}")
+
+
+def _check_view(t: Tensor, base: Tensor, seen: set[Tensor], graph: Graph) -> None:
+    if base is t or base.view_src is not None:
+        raise _illegal(t, f"views {describe(base)}, which is itself a view")
+    if base not in seen and (base in graph or base.buffer is None):
+        raise _illegal(t, f"views {describe(base)}, which comes later or never")
+    if t.dtype is not base.dtype:
+        raise _illegal(t, f"views {describe(base)} as another type")
+    if 0 not in t.ne and not is_at_most(t.view_offs + t.nbytes, base.nbytes):
+        raise _illegal(
+            t,
+            f"ends at byte {t.view_offs + t.nbytes!r} of its base {describe(base)}, which has "
+            f"{base.nbytes!r}",
+        )

@@ -23,6 +23,15 @@ class Graph:
         self._seen: set[Tensor] = set()
         self.expand(*outputs)
 
+    @classmethod
+    def of(cls, leaves: Iterable[Tensor], nodes: Iterable[Tensor]) -> Graph:
+        """A graph of exactly these tensors in this order; see `check_graph`."""
+        graph = cls()
+        graph.leaves.extend(leaves)
+        graph.nodes.extend(nodes)
+        graph._seen.update(graph.tensors)
+        return graph
+
     def expand(self, *outputs: Tensor) -> Graph:
         """Adds everything that `outputs` need, depth first, sources left to right; returns self.
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from enum import IntEnum
+from operator import index
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -11,11 +13,12 @@ from weft.dtype import DType, find_dtype
 from weft.errors import GraphError
 from weft.graph.op import Op, find_op
 from weft.graph.params import Params
-from weft.graph.size import Expr, Size, Sym, exact_div
+from weft.graph.size import Expr, Size, Sym, exact_div, lower
 from weft.graph.tensor import Buffer, Ne, Tensor, shape_text
 
 __all__ = [
     "FLOATS",
+    "as_size",
     "can_repeat",
     "constant",
     "describe",
@@ -27,11 +30,14 @@ __all__ = [
     "leaf",
     "like",
     "make_node",
+    "member",
     "multiple",
     "require",
     "require_type",
     "same_ne",
 ]
+
+E = TypeVar("E", bound=IntEnum)
 
 FLOATS = ("f32", "f16", "bf16")
 """Element types that the float ops compute with."""
@@ -73,19 +79,31 @@ def make_node(
         params=params,
         src=src,
         view_src=base,
-        view_offs=offset,
+        view_offs=as_size(offset),
     )
 
 
 def four(sizes: Sequence[Size]) -> Ne:
-    """Sizes padded with ones to four; raises GraphError on more, or on a negative one."""
+    """Sizes padded with ones to four; raises GraphError on more, or on one that may be negative."""
     if len(sizes) > 4:
         raise GraphError(f"a tensor has at most 4 dimensions, got {list(sizes)}")
-    for n in sizes:
-        if isinstance(n, int) and n < 0:
-            raise GraphError(f"a size cannot be negative: {list(sizes)}")
-    padded = list(sizes) + [1] * (4 - len(sizes))
-    return (padded[0], padded[1], padded[2], padded[3])
+    s = [as_size(n) for n in sizes] + [1] * (4 - len(sizes))
+    return (s[0], s[1], s[2], s[3])
+
+
+def as_size(value: Size) -> Size:
+    """`value` as a plain int or an expression; raises GraphError when it may be negative."""
+    if isinstance(value, Expr):
+        if lower(value) < 0:
+            raise GraphError(f"a size cannot be negative: {value!r} may reach {lower(value)}")
+        return value
+    try:
+        n = index(value)
+    except TypeError as error:
+        raise GraphError(f"a size must be an integer or an expression, got {value!r}") from error
+    if n < 0:
+        raise GraphError(f"a size cannot be negative: {n}")
+    return n
 
 
 def leaf(
@@ -97,9 +115,13 @@ def leaf(
 ) -> Tensor:
     """A tensor without an op; `ne` innermost first. Raises GraphError on partial blocks."""
     dt = find_dtype(dtype)
-    if ne and isinstance(ne[0], int):
-        dt.row_bytes(ne[0])
-    return Tensor(dt, four(ne), name=name, flags=flags, buffer=buffer)
+    sizes = four(ne)
+    if not multiple(sizes[0], dt.block):
+        raise GraphError(
+            f"leaf {name!r}: a row of {sizes[0]} elements is not provably a multiple of the "
+            f"{dt.block}-element blocks of {dt.name}; pad the row or choose another type"
+        )
+    return Tensor(dt, sizes, name=name, flags=flags, buffer=buffer)
 
 
 def input(name: str, shape: Sequence[Size | Sym], dtype: DType | str = "f32") -> Tensor:
@@ -182,6 +204,15 @@ def fixed(size: Size, op: str, what: str) -> int:
     if isinstance(size, Expr):
         raise GraphError(f"{op}: {what} must be a number, got the symbolic size {size!r}")
     return int(size)
+
+
+def member(kind: type[E], value: E | str | int, op: str) -> E:
+    """The member of an enumeration by name (in any case) or number; a GraphError lists them."""
+    try:
+        return kind[value.upper()] if isinstance(value, str) else kind(value)
+    except (KeyError, ValueError):
+        names = ", ".join(m.name.lower() for m in kind)
+        raise GraphError(f"{op}: unknown {kind.__name__} {value!r}; known: {names}") from None
 
 
 def f32(value: float) -> float:

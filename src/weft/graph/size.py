@@ -80,7 +80,7 @@ class Expr:
 
     def __init__(self, terms: Mapping[tuple[Atom, ...], int]) -> None:
         self.terms = {mono: c for mono, c in terms.items() if c}
-        self._hash = hash(frozenset(self.terms.items()))
+        self._hash: int | None = None
 
     @staticmethod
     def of(value: Size) -> Expr:
@@ -102,6 +102,9 @@ class Expr:
         return isinstance(other, Expr) and self.terms == other.terms
 
     def __hash__(self) -> int:
+        # on demand: most expressions are steps on the way to another
+        if self._hash is None:
+            self._hash = hash(frozenset(self.terms.items()))
         return self._hash
 
     def __add__(self, other: Size) -> Size:
@@ -151,7 +154,10 @@ class Expr:
 
     def __repr__(self) -> str:
         parts = []
-        for mono, c in sorted(self.terms.items(), key=lambda kv: [_key(a) for a in kv[0]]):
+        # longest products first, the constant last
+        for mono, c in sorted(
+            self.terms.items(), key=lambda kv: (-len(kv[0]), [_key(a) for a in kv[0]])
+        ):
             names = "*".join(_key(a) for a in mono)
             parts.append(str(c) if not mono else names if c == 1 else f"{c}*{names}")
         return "+".join(parts).replace("+-", "-") or "0"
@@ -282,15 +288,47 @@ def evaluate(size: Size, values: Mapping[str, int]) -> int:
 def _bounds(size: Size) -> tuple[int, int]:
     if isinstance(size, int):
         return size, size
+    if not size.terms:
+        return 0, 0
     lo = hi = 0
     for mono, c in size.terms.items():
-        plo = phi = c
-        for atom in mono:
-            alo, ahi = (atom.min, atom.max) if isinstance(atom, Sym) else _compound_bounds(atom)
-            corners = (plo * alo, plo * ahi, phi * alo, phi * ahi)
-            plo, phi = min(corners), max(corners)
-        lo, hi = lo + plo, hi + phi
+        term = _times(_product_bounds(mono), (c, c))
+        lo, hi = lo + term[0], hi + term[1]
+    common, rest = _factor(size)
+    if common and len(size.terms) > 1:
+        # n*n - n is n*(n - 1): factors of every term must not be bounded once a term
+        flo, fhi = _times(_product_bounds(common), _bounds(Expr.reduce(rest)))
+        lo, hi = max(lo, flo), min(hi, fhi)
     return lo, hi
+
+
+def _times(a: tuple[int, int], b: tuple[int, int]) -> tuple[int, int]:
+    corners = (a[0] * b[0], a[0] * b[1], a[1] * b[0], a[1] * b[1])
+    return min(corners), max(corners)
+
+
+def _product_bounds(atoms: tuple[Atom, ...]) -> tuple[int, int]:
+    product = (1, 1)
+    for atom in atoms:
+        bounds = (atom.min, atom.max) if isinstance(atom, Sym) else _compound_bounds(atom)
+        product = _times(product, bounds)
+    return product
+
+
+def _factor(size: Expr) -> tuple[tuple[Atom, ...], Expr]:
+    """The atoms that every term has, and what is left of the expression without them."""
+    monos = list(size.terms)
+    common: list[Atom] = []
+    for atom in monos[0]:
+        if all(mono.count(atom) > common.count(atom) for mono in monos):
+            common.append(atom)
+    rest: dict[tuple[Atom, ...], int] = {}
+    for mono, c in size.terms.items():
+        left = list(mono)
+        for atom in common:
+            left.remove(atom)
+        rest[tuple(left)] = c
+    return tuple(common), Expr(rest)
 
 
 def _compound_bounds(atom: Compound) -> tuple[int, int]:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import Literal
 
+from weft.backends.base import Backend
 from weft.errors import ContextError
 from weft.frontends.gguf import open_gguf
 from weft.llm.context import Context
@@ -67,7 +68,7 @@ class LLM:
         n_ctx: int | None = None,
         n_ubatch: int = 512,
         n_threads: int | None = None,
-        devices: Sequence[str] | None = None,
+        devices: Sequence[str | Backend] | None = None,
         type_k: str = "f16",
         type_v: str = "f16",
         flash: bool = True,
@@ -76,7 +77,7 @@ class LLM:
         """Opens a GGUF file; weights stay on disk, mapped. See `Context` for the options.
 
         `n_ctx`: tokens of prompt and text together (default: what the model was trained for, at
-        most 4096). `devices`: names, highest priority first (default: cpu).
+        most 4096). `devices`: names or backends, highest priority first (default: cpu).
 
         Raises FormatError for a file that is missing, no GGUF or of an unknown architecture,
         TokenizerError for an unknown tokenizer, OutOfMemoryError with needed and available bytes

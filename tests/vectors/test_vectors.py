@@ -1,0 +1,59 @@
+"""The golden vectors: the full set where it is at hand, and the sample of tests/data anywhere."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT
+from tests.vectors.result import Options
+from tests.vectors.run import run
+from weft import _native
+
+SAMPLE = ROOT / "tests" / "data" / "vectors"
+TARGETS = [name for name, score in _native.targets() if score]
+WAYS = [Options("reference"), *(Options("cpu", target) for target in TARGETS)]
+WAY_NAMES = ["reference", *TARGETS]
+
+
+def _check(kind: str, folder: Path, options: Options) -> Counter[str]:
+    counts: Counter[str] = Counter()
+    failures = []
+    for result in run(kind, folder, options):
+        counts[result.status] += 1
+        if result.status == "failed":
+            failures.append(f"{result.name}: {result.message}")
+    assert not failures, f"{len(failures)} of {sum(counts.values())}:\n" + "\n".join(failures[:20])
+    assert counts["passed"], f"nothing in {folder} was run"
+    return counts
+
+
+@pytest.mark.parametrize("options", WAYS, ids=WAY_NAMES)
+def test_sample_ops(options: Options) -> None:
+    assert _check("ops", SAMPLE / "ops", options)["skipped"] == 0
+
+
+@pytest.mark.parametrize("options", WAYS, ids=WAY_NAMES)
+def test_sample_models(options: Options) -> None:
+    _check("models", SAMPLE / "models" / "archs", options)
+
+
+@pytest.mark.parametrize("options", WAYS, ids=WAY_NAMES)
+def test_ops(vectors: Path, options: Options) -> None:
+    _check("ops", vectors / "ops", options)
+
+
+def test_sched(vectors: Path) -> None:
+    _check("sched", vectors / "sched", Options())
+
+
+@pytest.mark.parametrize("options", WAYS, ids=WAY_NAMES)
+@pytest.mark.parametrize("folder", ["stories260K", "archs", "quant"])
+def test_models(vectors: Path, folder: str, options: Options) -> None:
+    _check("models", vectors / "models" / folder, options)
+
+
+def test_vocab(vectors: Path) -> None:
+    _check("vocab", vectors / "models" / "vocab", Options(filter="llama-spm*"))
