@@ -1,5 +1,6 @@
-// ADD, SUB, MUL, DIV: the second source repeats to the first.
-#include "kernels/rows.h"
+// ADD, SUB, MUL, DIV, ADD1: the second source repeats to the first. ADD_ID: a row of the second
+// source, chosen per row.
+#include "kernels/elements.h"
 
 namespace weft::WEFT_TARGET {
 
@@ -8,27 +9,42 @@ void register_binary(KernelTable& table);
 namespace {
 
 struct AddOp {
-  static vf apply(vf a, vf b) { return a + b; }
-  static float apply(float a, float b) { return a + b; }
+  vf operator()(vf a, vf b) const { return a + b; }
 };
 struct SubOp {
-  static vf apply(vf a, vf b) { return a - b; }
-  static float apply(float a, float b) { return a - b; }
+  vf operator()(vf a, vf b) const { return a - b; }
 };
 struct MulOp {
-  static vf apply(vf a, vf b) { return a * b; }
-  static float apply(float a, float b) { return a * b; }
+  vf operator()(vf a, vf b) const { return a * b; }
 };
 struct DivOp {
-  static vf apply(vf a, vf b) { return a / b; }
-  static float apply(float a, float b) { return a / b; }
+  vf operator()(vf a, vf b) const { return a / b; }
 };
 
-template <typename F>
-void row_f32(const float* a, const float* b, float* out, int64_t n) {
-  int64_t i = 0;
-  for (; i + kLanes <= n; i += kLanes) store(out + i, F::apply(load(a + i), load(b + i)));
-  for (; i < n; ++i) out[i] = F::apply(a[i], b[i]);
+// Elements first..first+n of a row that repeats every `b.ne[0]`.
+const float* repeated(const Tensor& b, const char* row, int64_t first, int64_t n, float* buffer) {
+  if (b.ne[0] == 1) {
+    const float value = load_element(row, b.type);
+    for (int64_t i = 0; i < n; ++i) buffer[i] = value;
+    return buffer;
+  }
+  int64_t at = first % b.ne[0];
+  if (at + n <= b.ne[0]) return as_floats(b, row + at * b.nb[0], n, buffer);
+  for (int64_t done = 0; done < n;) {
+    const int64_t part = min64(n - done, b.ne[0] - at);
+    load_floats(row + at * b.nb[0], b.type, b.nb[0], part, buffer + done);
+    done += part;
+    at = 0;
+  }
+  return buffer;
+}
+
+// The elements of a piece of `a` as floats, block types included.
+const float* decoded(const Tensor& a, const Piece& p, float* buffer) {
+  const int64_t block = dtype_info(a.type).block;
+  if (block == 1) return as_floats(a, element(a, p), p.n, buffer);
+  table().type(a.type).to_float(row_data(a, p.row) + p.first / block * a.nb[0], buffer, p.n);
+  return buffer;
 }
 
 template <typename F>
@@ -36,47 +52,88 @@ void run(const Call& call, int64_t begin, int64_t end, char*) {
   const Tensor& a = *call.src[0];
   const Tensor& b = *call.src[1];
   const Tensor& dst = call.dst;
-  const bool plain = a.type == DType::kF32 && b.type == DType::kF32 && dst.type == DType::kF32 &&
-                     a.nb[0] == 4 && b.nb[0] == 4 && dst.nb[0] == 4;
-  for (int64_t row = begin; row < end; ++row) {
-    const Index index = row_index(dst, row);
-    const char* pa = row_data(a, index);
-    const char* pb = broadcast_row(b, index);
-    char* pd = row_data(dst, index);
-    if (plain && b.ne[0] > 1) {
-      for (int64_t i = 0; i < dst.ne[0]; i += b.ne[0]) {
-        row_f32<F>(reinterpret_cast<const float*>(pa) + i, reinterpret_cast<const float*>(pb),
-                   reinterpret_cast<float*>(pd) + i, b.ne[0]);
-      }
-      continue;
+  const int64_t block = dtype_info(dst.type).block;
+  for_pieces(dst, begin, end, [&](const Piece& p) {
+    float left[kPiece];
+    float right[kPiece];
+    const float* x = decoded(a, p, left);
+    const float* y = repeated(b, broadcast_row(b, p.row), p.first, p.n, right);
+    if (block == 1) {
+      char* out = element(dst, p);
+      float* room = float_room(dst, out, left);
+      map(x, y, room, p.n, F());
+      put_floats(dst, out, p.n, room);
+    } else {
+      map(x, y, left, p.n, F());
+      char* out = row_data(dst, p.row) + p.first / block * dst.nb[0];
+      table().type(dst.type).from_float(left, out, p.n);
     }
-    for (int64_t i = 0; i < dst.ne[0]; ++i) {
-      const float x = load_element(pa + i * a.nb[0], a.type);
-      const float y = load_element(pb + (i % b.ne[0]) * b.nb[0], b.type);
-      store_element(pd + i * dst.nb[0], dst.type, F::apply(x, y));
-    }
-  }
+  });
 }
 
 const char* check(const Call& call) {
-  if (!is_float(call.dst.type) || !is_float(call.src[0]->type) || !is_float(call.src[1]->type)) {
-    return "needs f32, f16 or bf16 operands";
+  const Tensor& a = *call.src[0];
+  const Tensor& b = *call.src[1];
+  if (!is_float(a.type) && !can_decode(a.type)) {
+    return "the first source is neither f32, f16, bf16 nor a block type that can be decoded";
   }
-  if (!same_shape(call.dst, *call.src[0])) return "result and first source differ in shape";
+  if (!is_float(b.type)) return "the second source must be f32, f16 or bf16";
+  if (!is_float(call.dst.type) && !can_encode(call.dst.type)) {
+    return "the result is neither f32, f16, bf16 nor a block type that can be written";
+  }
+  if (!same_shape(call.dst, a)) return "result and first source differ in shape";
   for (int d = 0; d < 4; ++d) {
-    if (call.src[1]->ne[d] == 0 || call.dst.ne[d] % call.src[1]->ne[d] != 0) {
+    if (call.dst.ne[d] != 0 && (b.ne[d] == 0 || call.dst.ne[d] % b.ne[d] != 0)) {
       return "the second source does not repeat to the first";
     }
   }
   return nullptr;
 }
 
-int64_t items(const Call& call) { return n_rows(call.dst); }
-int64_t grain(const Call& call) { return row_grain(call.dst.ne[0]); }
-
 template <typename F>
 constexpr Kernel kernel() {
-  return {.check = check, .items = items, .run = run<F>, .grain = grain};
+  return {.check = check, .items = element_items, .run = run<F>, .grain = element_grain};
+}
+
+// ---- ADD_ID: dst[:, i1, i2] = a[:, i1, i2] + b[:, ids[i1, i2]] ----------------------------------
+
+void run_id(const Call& call, int64_t begin, int64_t end, char*) {
+  const Tensor& a = *call.src[0];
+  const Tensor& b = *call.src[1];
+  const Tensor& ids = *call.src[2];
+  const Tensor& dst = call.dst;
+  for_pieces(dst, begin, end, [&](const Piece& p) {
+    float left[kPiece];
+    float right[kPiece];
+    int32_t id;
+    std::memcpy(&id, ids.data + p.row.i1 * ids.nb[0] + p.row.i2 * ids.nb[1], 4);
+    const float* x = as_floats(a, element(a, p), p.n, left);
+    const float* y = right;
+    if (id >= 0 && id < b.ne[1]) {
+      y = as_floats(b, b.data + id * b.nb[1] + p.first * b.nb[0], p.n, right);
+    } else {
+      // no such row: an answer nobody can mistake for one
+      for (int64_t i = 0; i < p.n; ++i) right[i] = __builtin_nanf("");
+    }
+    char* out = element(dst, p);
+    float* room = float_room(dst, out, left);
+    map(x, y, room, p.n, AddOp());
+    put_floats(dst, out, p.n, room);
+  });
+}
+
+const char* check_id(const Call& call) {
+  const Tensor& a = *call.src[0];
+  const Tensor& b = *call.src[1];
+  const Tensor& ids = *call.src[2];
+  if (!is_float(a.type) || !is_float(b.type) || !is_float(call.dst.type)) {
+    return "needs f32, f16 or bf16 operands";
+  }
+  if (ids.type != DType::kI32) return "row numbers must be i32";
+  if (!same_shape(call.dst, a)) return "result and first source differ in shape";
+  if (b.ne[0] != a.ne[0]) return "rows of the two sources differ in length";
+  if (ids.ne[0] < a.ne[1] || ids.ne[1] < a.ne[2]) return "a row number per row is needed";
+  return nullptr;
 }
 
 }  // namespace
@@ -86,6 +143,9 @@ void register_binary(KernelTable& table) {
   table[Op::kSub] = kernel<SubOp>();
   table[Op::kMul] = kernel<MulOp>();
   table[Op::kDiv] = kernel<DivOp>();
+  table[Op::kAdd1] = kernel<AddOp>();
+  table[Op::kAddId] = {
+      .check = check_id, .items = element_items, .run = run_id, .grain = element_grain};
 }
 
 }  // namespace weft::WEFT_TARGET

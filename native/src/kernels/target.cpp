@@ -3,7 +3,14 @@
 
 namespace weft::WEFT_TARGET {
 
-#define WEFT_FAMILIES(X) X(binary)
+#define WEFT_FAMILIES(X) \
+  X(binary) \
+  X(unary) \
+  X(glu) \
+  X(norm) \
+  X(softmax) \
+  X(rope) \
+  X(attention)
 
 #define WEFT_DECLARE(family) void register_##family(KernelTable& table);
 WEFT_FAMILIES(WEFT_DECLARE)

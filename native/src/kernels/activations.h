@@ -1,0 +1,35 @@
+// The activation functions of UNARY and GLU, on float vectors.
+#pragma once
+
+#include "kernels/simd/math.h"
+
+namespace weft::WEFT_TARGET {
+
+// A NaN gives 0, here and in hard_sigmoid, as in ggml.
+static inline vf relu(vf x) { return x > 0.0f ? x : vf{}; }
+
+static inline vf silu(vf x) { return x / (exp(-x) + 1.0f); }
+
+// The tanh form of GELU with its ends cut off. 0.5 (1 + tanh(u)) is sigmoid(2u), which does not
+// cancel on the negative side.
+static inline vf gelu(vf x) {
+  constexpr float kTwiceRoot = 1.59576912f;  // 2 sqrt(2/pi)
+  const vf u = kTwiceRoot * x * fma(0.044715f * x, x, splat(1.0f));
+  const vf y = x * sigmoid(u);
+  const vf cut = x <= -10.0f ? vf{} : y;
+  return x >= 10.0f ? x : cut;
+}
+
+static inline vf gelu_quick(vf x) { return x * sigmoid(1.702f * x); }
+
+static inline vf gelu_erf(vf x) { return 0.5f * x * (erf(x * 0.707106781f) + 1.0f); }
+
+static inline vf hard_sigmoid(vf x) {
+  const vf y = (x + 3.0f) / 6.0f;
+  const vf low = y > 0.0f ? y : vf{};
+  return low < 1.0f ? low : splat(1.0f);
+}
+
+static inline vf softplus(vf x) { return x > 20.0f ? x : log1p(exp(x > 20.0f ? splat(20.0f) : x)); }
+
+}  // namespace weft::WEFT_TARGET

@@ -1,0 +1,105 @@
+// Elementwise work: rows cut into pieces that threads share, seen as contiguous floats.
+#pragma once
+
+#include "kernels/rows.h"
+#include "kernels/simd/math.h"
+
+namespace weft::WEFT_TARGET {
+
+const KernelTable& table();
+
+// Elements that are converted, computed and written back at a time: they stay in the first-level
+// cache. A multiple of every block length.
+inline constexpr int64_t kPiece = 1024;
+
+static inline int64_t row_items(const Tensor& t) { return (t.ne[0] + kSmallWork - 1) / kSmallWork; }
+static inline int64_t element_items(const Call& call) {
+  return n_rows(call.dst) * row_items(call.dst);
+}
+static inline int64_t element_grain(const Call& call) { return row_grain(call.dst.ne[0]); }
+
+// A run of at most kPiece elements of one row of the result.
+struct Piece {
+  Index row;
+  int64_t first;
+  int64_t n;
+};
+
+// Calls work(piece) for the pieces of items begin..end.
+template <typename F>
+static inline void for_pieces(const Tensor& dst, int64_t begin, int64_t end, const F& work) {
+  const int64_t per_row = row_items(dst);
+  for (int64_t item = begin; item < end; ++item) {
+    const int64_t row = item / per_row;
+    const Index index = row_index(dst, row);
+    const int64_t first = (item - row * per_row) * kSmallWork;
+    const int64_t last = min64(first + kSmallWork, dst.ne[0]);
+    for (int64_t i = first; i < last; i += kPiece) work(Piece{index, i, min64(kPiece, last - i)});
+  }
+}
+
+static inline char* element(const Tensor& t, const Piece& p) {
+  return row_data(t, p.row) + p.first * t.nb[0];
+}
+
+// Whether `type` is a block type whose rows can be read, or written.
+static inline bool can_decode(DType type) {
+  return is_quantized(type) && table().type(type).to_float != nullptr;
+}
+static inline bool can_encode(DType type) {
+  return is_quantized(type) && table().type(type).from_float != nullptr;
+}
+
+static inline bool is_plain(const Tensor& t) { return t.type == DType::kF32 && t.nb[0] == 4; }
+
+// The elements at `p` as contiguous floats: where they are, or converted into `buffer`.
+static inline const float* as_floats(const Tensor& t, const char* p, int64_t n, float* buffer) {
+  if (is_plain(t)) return reinterpret_cast<const float*>(p);
+  load_floats(p, t.type, t.nb[0], n, buffer);
+  return buffer;
+}
+
+// Where to compute the elements at `p`: in place, or in `buffer` for `put_floats` to write.
+static inline float* float_room(const Tensor& t, char* p, float* buffer) {
+  return is_plain(t) ? reinterpret_cast<float*>(p) : buffer;
+}
+
+static inline void put_floats(const Tensor& t, char* p, int64_t n, const float* buffer) {
+  if (is_plain(t)) return;
+  int64_t i = 0;
+  if (t.nb[0] == 2) {
+    auto* h = reinterpret_cast<uint16_t*>(p);
+    if (t.type == DType::kF16) {
+      for (; i + kLanes <= n; i += kLanes) narrow_to_half(load(buffer + i), h + i);
+    } else {
+      for (; i + kLanes <= n; i += kLanes) narrow_to_bf16(load(buffer + i), h + i);
+    }
+  }
+  for (; i < n; ++i) store_element(p + i * t.nb[0], t.type, buffer[i]);
+}
+
+// Fewer than kLanes floats; the other lanes are `fill`.
+static inline vf load_part(const float* p, int64_t n, float fill = 0.0f) {
+  vf v = splat(fill);
+  std::memcpy(&v, p, static_cast<size_t>(n) * 4);
+  return v;
+}
+static inline void store_part(float* p, vf v, int64_t n) {
+  std::memcpy(p, &v, static_cast<size_t>(n) * 4);
+}
+
+// out[i] = f(a[i]) and out[i] = f(a[i], b[i]); `out` may be a source.
+template <typename F>
+static inline void map(const float* a, float* out, int64_t n, const F& f) {
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) store(out + i, f(load(a + i)));
+  if (i < n) store_part(out + i, f(load_part(a + i, n - i)), n - i);
+}
+template <typename F>
+static inline void map(const float* a, const float* b, float* out, int64_t n, const F& f) {
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) store(out + i, f(load(a + i), load(b + i)));
+  if (i < n) store_part(out + i, f(load_part(a + i, n - i), load_part(b + i, n - i)), n - i);
+}
+
+}  // namespace weft::WEFT_TARGET

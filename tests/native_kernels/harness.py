@@ -1,0 +1,223 @@
+"""One op, run by the native executor: a step over operands that say where their elements lie.
+
+    out = run_op("ADD", result("f32", (8, 3)), [tensor(a), tensor(b)], target="avx2")
+
+`tensor` describes a contiguous array, `Operand` any strided window of a memory. Operands that hold
+the same memory object share it in the run, so views and in-place results can be tested. Every
+buffer lies between guard bytes, which must survive, as must the memory of pure sources.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weft import _native
+from weft.dtype import find_dtype
+
+U8 = NDArray[np.uint8]
+
+GUARD = 256
+"""Guard bytes on either side of a buffer; a multiple of a cache line."""
+
+MAX_SRC = 10
+OP_NUMBERS = {name: number for number, name in enumerate(_native.op_names())}
+TARGETS = [name for name, score in _native.targets() if score > 0]
+"""The targets of this build that this machine can run."""
+
+
+class Refused(Exception):
+    """The kernel's check, or the executor, refused the call."""
+
+
+def _four(sizes: Iterable[int]) -> tuple[int, int, int, int]:
+    a, b, c, d = (*sizes, 1, 1, 1, 1)[:4]
+    return a, b, c, d
+
+
+def contiguous_nb(dtype: str, ne: Sequence[int]) -> tuple[int, int, int, int]:
+    """Byte strides of a contiguous tensor, innermost first."""
+    found = find_dtype(dtype)
+    ne = _four(ne)
+    nb1 = ne[0] // found.block * found.bytes
+    return found.bytes, nb1, nb1 * ne[1], nb1 * ne[1] * ne[2]
+
+
+@dataclass(eq=False)
+class Operand:
+    """A tensor: a window of `memory` (flat uint8). Sizes innermost first, strides in bytes."""
+
+    memory: U8
+    dtype: str
+    ne: tuple[int, ...]
+    nb: tuple[int, ...] = ()
+    offset: int = 0
+
+    def __post_init__(self) -> None:
+        self.ne = _four(self.ne)
+        self.nb = tuple(self.nb) or contiguous_nb(self.dtype, self.ne)
+
+    @property
+    def desc(self) -> tuple[int, list[int], list[int]]:
+        return int(find_dtype(self.dtype).id), list(self.ne), list(self.nb)
+
+    def read(self, memory: U8 | None = None) -> NDArray[Any]:
+        """The elements `[i3, i2, i1, i0]` in the storage type; block types as uint8 rows."""
+        found = find_dtype(self.dtype)
+        raw = self.memory if memory is None else memory
+        units = (*self.ne[:0:-1], self.ne[0] // found.block, found.bytes)
+        if 0 in units:
+            return np.zeros(self.ne[::-1], found.storage if found.block == 1 else np.uint8)
+        strided = np.lib.stride_tricks.as_strided(
+            raw[self.offset :], units, (*self.nb[::-1], 1), writeable=False
+        )
+        flat = np.ascontiguousarray(strided).reshape(*units[:3], -1)
+        return flat if found.block > 1 else flat.view(found.storage)
+
+
+def tensor(array: NDArray[Any], dtype: str | None = None, ne0: int | None = None) -> Operand:
+    """A contiguous array as an operand. `dtype`: needed for bf16 and block types (uint8 rows)."""
+    array = np.ascontiguousarray(array)
+    name = dtype or {"float32": "f32", "float16": "f16", "float64": "f64"}.get(
+        array.dtype.name, array.dtype.name.replace("int", "i")
+    )
+    found = find_dtype(name)
+    ne = list(array.shape[::-1])
+    if found.block > 1:
+        ne[0] = ne[0] // found.bytes * found.block
+    return Operand(array.reshape(-1).view(np.uint8), name, tuple(ne if ne0 is None else [ne0]))
+
+
+def result(dtype: str, ne: Sequence[int], nb: Sequence[int] = ()) -> Operand:
+    """A destination in fresh memory, filled with a pattern that no result looks like."""
+    ne = _four(ne)
+    strides = tuple(nb) or contiguous_nb(dtype, ne)
+    found = find_dtype(dtype)
+    steps = (ne[0] // found.block, *ne[1:])
+    size = found.bytes + sum((n - 1) * s for n, s in zip(steps, strides, strict=True))
+    memory = np.full(0 if 0 in ne else size, 0xFF, np.uint8)
+    return Operand(memory, dtype, ne, strides)
+
+
+@cache
+def pool(n_threads: int) -> _native.ThreadPool:
+    """One pool per size, kept for the whole run."""
+    return _native.ThreadPool(n_threads)
+
+
+def refusal(
+    op: str,
+    dst: Operand,
+    src: Sequence[Operand | None],
+    params: Sequence[float] = (),
+    target: str = "baseline",
+) -> str | None:
+    """The sentence the kernel refuses with; None when it takes the call."""
+    descs = [(0, [], []) if s is None else s.desc for s in src]
+    return _native.refusal(target, OP_NUMBERS[op], dst.desc, descs, [float(p) for p in params])
+
+
+class Run:
+    """A program of one step over copies of the operands' memories; may be run many times."""
+
+    def __init__(
+        self,
+        op: str,
+        dst: Operand,
+        src: Sequence[Operand | None],
+        params: Sequence[float] = (),
+        target: str = "baseline",
+        n_threads: int = 1,
+    ) -> None:
+        self.dst = dst
+        self.sources = [s for s in src if s is not None]
+        memories: dict[int, U8] = {id(t.memory): t.memory for t in (dst, *self.sources)}
+        self._buffers = {key: _guarded(memory) for key, memory in memories.items()}
+        self._originals = memories
+        index = {key: i for i, key in enumerate(memories)}
+        rows = []
+        for t in (dst, *self.sources):
+            plain = [int(find_dtype(t.dtype).id), index[id(t.memory)]]
+            for size in (*t.ne, *t.nb, t.offset):
+                plain += [size, -1]
+            rows.append(plain)
+        slots, at = [], 1
+        for s in src:
+            slots.append(-1 if s is None else at)
+            at += s is not None
+        slots += [-1] * (MAX_SRC - len(slots))
+        try:
+            program = _native.Program.from_tables(
+                symbols=[],
+                exprs=np.zeros((0, 3), np.int64),
+                buffers=[m.size for m in memories.values()],
+                names=["dst", *(f"src{i}" for i in range(len(self.sources)))],
+                tensors=np.array(rows, np.int64),
+                steps=np.array([[OP_NUMBERS[op], 0, 0, len(params), *slots]], np.int64),
+                stages=np.array([[0, 1]], np.int64),
+                params=[float(p) for p in params],
+            )
+            self._executor = _native.Executor.create(
+                program=program,
+                memory=[
+                    (self._buffers[key].ctypes.data + GUARD, memory.size)
+                    for key, memory in memories.items()
+                ],
+                target=target,
+                pool=pool(n_threads),
+            )
+        except ValueError as error:
+            raise Refused(str(error)) from None
+
+    def run(self) -> None:
+        self._executor.run([])
+
+    def memory(self, operand: Operand) -> U8:
+        """The operand's memory as it is now."""
+        return self._buffers[id(operand.memory)][GUARD : GUARD + operand.memory.size]
+
+    def check_guards(self) -> None:
+        """Fails if anything outside the destination's memory was written."""
+        written = id(self.dst.memory)
+        for key, buffer in self._buffers.items():
+            size = self._originals[key].size
+            assert (buffer[:GUARD] == 0xA5).all(), "bytes before a buffer were written"
+            assert (buffer[GUARD + size :] == 0xA5).all(), "bytes after a buffer were written"
+            if key != written:
+                same = np.array_equal(buffer[GUARD : GUARD + size], self._originals[key])
+                assert same, "a source was written"
+
+
+def run_op(
+    op: str,
+    dst: Operand,
+    src: Sequence[Operand | None],
+    params: Sequence[float] = (),
+    target: str = "baseline",
+    n_threads: int = 1,
+    *,
+    whole: bool = False,
+) -> NDArray[Any]:
+    """Runs one op and returns the destination's elements `[i3, i2, i1, i0]`.
+
+    `whole`: the bytes of the destination's entire memory instead. Raises Refused when the kernel
+    does not take the call."""
+    step = Run(op, dst, src, params, target, n_threads)
+    step.run()
+    step.check_guards()
+    memory = step.memory(dst).copy()
+    return memory if whole else dst.read(memory)
+
+
+def _guarded(memory: U8) -> U8:
+    """A copy between guard bytes, its first byte on a cache line."""
+    raw = np.full(memory.size + 2 * GUARD + 64, 0xA5, np.uint8)
+    start = -raw.ctypes.data % 64
+    buffer = raw[start : start + memory.size + 2 * GUARD]
+    buffer[GUARD : GUARD + memory.size] = memory
+    return buffer
