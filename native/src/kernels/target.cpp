@@ -3,6 +3,7 @@
 
 namespace weft::WEFT_TARGET {
 
+// clang-format off
 #define WEFT_FAMILIES(X) \
   X(binary) \
   X(unary) \
@@ -10,7 +11,17 @@ namespace weft::WEFT_TARGET {
   X(norm) \
   X(softmax) \
   X(rope) \
-  X(attention)
+  X(attention) \
+  X(float_types) \
+  X(legacy_types) \
+  X(k_decoders) \
+  X(k_encoders) \
+  X(iq_types) \
+  X(iq4_types) \
+  X(ternary_types) \
+  X(fp4_types) \
+  X(low_bit_types)
+// clang-format on
 
 #define WEFT_DECLARE(family) void register_##family(KernelTable& table);
 WEFT_FAMILIES(WEFT_DECLARE)

@@ -11,7 +11,14 @@
 #include <cstring>
 
 #if defined(__x86_64__)
+// GCC 12 takes the deliberately undefined operands inside its own intrinsics for mistakes
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#endif
 #include <immintrin.h>
+#pragma GCC diagnostic pop
 #elif defined(__aarch64__)
 #include <arm_neon.h>
 #endif
@@ -175,6 +182,19 @@ static inline vf load_bf16(const uint16_t* p) {
   vf v;
   for (int i = 0; i < kLanes; ++i) v[i] = bf16_to_float(p[i]);
   return v;
+#endif
+}
+
+// Floats to kLanes halves, round to nearest even.
+static inline void store_half(uint16_t* p, vf v) {
+#if defined(__AVX512F__)
+  const __m256i h = _mm512_cvtps_ph(reinterpret_cast<__m512>(v), _MM_FROUND_TO_NEAREST_INT);
+  std::memcpy(p, &h, sizeof h);
+#elif defined(__AVX2__) && defined(__F16C__)
+  const __m128i h = _mm256_cvtps_ph(reinterpret_cast<__m256>(v), _MM_FROUND_TO_NEAREST_INT);
+  std::memcpy(p, &h, sizeof h);
+#else
+  for (int i = 0; i < kLanes; ++i) p[i] = float_to_half(v[i]);
 #endif
 }
 

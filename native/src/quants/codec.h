@@ -1,0 +1,87 @@
+// What the converters of all formats share: C's rounding as the reference compiles it, groups.
+//
+// The run-time converters give the reference's bytes, which depend on the order of float
+// operations: no fused multiply-add, sums in index order, casts as x86 makes them.
+#pragma once
+
+#include "kernels/kernel.h"
+#include "kernels/simd/vec.h"
+#include "quants/blocks.h"
+
+namespace weft::WEFT_TARGET {
+
+// A group whose largest magnitude is below this counts as zero.
+inline constexpr float kTinyGroup = 1e-15f;
+
+// Nearest integer, half to even, by ggml's trick on float bits: NaN gives 0, infinities -2^22.
+static inline int32_t nearest_int(float x) {
+  const float shifted = x + 12582912.0f;  // 1.5 * 2^23 leaves the integer in the mantissa
+  int32_t bits;
+  std::memcpy(&bits, &shifted, 4);
+  return (bits & 0x007fffff) - 0x00400000;
+}
+
+// C's (int) x where it is defined; what x86 gives (-2^31) elsewhere.
+static inline int32_t truncate(float x) {
+  return x < 2147483648.0f && x >= -2147483648.0f ? static_cast<int32_t>(x) : INT32_MIN;
+}
+
+// Halves away from zero.
+static inline float round_half_away(float x) {
+  const float whole = __builtin_truncf(x);
+  const float up = whole + (x < 0 ? -1.0f : 1.0f);
+  return __builtin_fabsf(x - whole) >= 0.5f ? up : whole;
+}
+
+static inline int8_t narrow8(int32_t x) { return static_cast<int8_t>(static_cast<uint8_t>(x)); }
+static inline uint8_t low8(int32_t x) { return static_cast<uint8_t>(x); }
+
+static inline int32_t clamp(int32_t x, int32_t low, int32_t high) {
+  return x < low ? low : x > high ? high : x;
+}
+
+static inline float reciprocal(float d) { return d != 0 ? 1.0f / d : 0.0f; }
+
+static inline uint32_t read32(const uint8_t* p) {
+  uint32_t v;
+  std::memcpy(&v, p, 4);
+  return v;
+}
+
+struct Peak {
+  float magnitude;  // the largest one
+  float value;      // the value that has it, the first of equals; 0 when all are zero or NaN
+};
+
+static inline Peak find_peak(const float* x, int n) {
+  Peak peak = {0, 0};
+  for (int i = 0; i < n; ++i) {
+    const float m = __builtin_fabsf(x[i]);
+    if (m > peak.magnitude) peak = {m, x[i]};
+  }
+  return peak;
+}
+
+static inline float max_magnitude(const float* x, int n) {
+  float m = 0;
+  for (int i = 0; i < n; ++i) {
+    const float a = __builtin_fabsf(x[i]);
+    m = a > m ? a : m;
+  }
+  return m;
+}
+
+// Row converters from those of one block.
+template <typename Block, int kBlock, void (*decode)(const Block&, float*)>
+void decode_row(const void* src, float* dst, int64_t n) {
+  const auto* block = static_cast<const Block*>(src);
+  for (int64_t i = 0; i < n; i += kBlock) decode(*block++, dst + i);
+}
+
+template <typename Block, int kBlock, void (*encode)(const float*, Block&)>
+void encode_row(const float* src, void* dst, int64_t n) {
+  auto* block = static_cast<Block*>(dst);
+  for (int64_t i = 0; i < n; i += kBlock) encode(src + i, *block++);
+}
+
+}  // namespace weft::WEFT_TARGET

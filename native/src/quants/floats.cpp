@@ -1,0 +1,50 @@
+// Rows of the plain float types.
+#include "quants/codec.h"
+
+namespace weft::WEFT_TARGET {
+
+void register_float_types(KernelTable& table);
+
+namespace {
+
+void decode_f32(const void* src, float* dst, int64_t n) {
+  std::memcpy(dst, src, static_cast<size_t>(n) * 4);
+}
+
+void encode_f32(const float* src, void* dst, int64_t n) {
+  std::memcpy(dst, src, static_cast<size_t>(n) * 4);
+}
+
+void decode_f16(const void* src, float* dst, int64_t n) {
+  const auto* p = static_cast<const uint16_t*>(src);
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) store(dst + i, load_half(p + i));
+  for (; i < n; ++i) dst[i] = half_to_float(p[i]);
+}
+
+void encode_f16(const float* src, void* dst, int64_t n) {
+  auto* p = static_cast<uint16_t*>(dst);
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) store_half(p + i, load(src + i));
+  for (; i < n; ++i) p[i] = float_to_half(src[i]);
+}
+
+void decode_bf16(const void* src, float* dst, int64_t n) {
+  const auto* p = static_cast<const uint16_t*>(src);
+  for (int64_t i = 0; i < n; ++i) dst[i] = bf16_to_float(p[i]);
+}
+
+void encode_bf16(const float* src, void* dst, int64_t n) {
+  auto* p = static_cast<uint16_t*>(dst);
+  for (int64_t i = 0; i < n; ++i) p[i] = float_to_bf16(src[i]);
+}
+
+}  // namespace
+
+void register_float_types(KernelTable& table) {
+  table.type(DType::kF32) = {.to_float = decode_f32, .from_float = encode_f32};
+  table.type(DType::kF16) = {.to_float = decode_f16, .from_float = encode_f16};
+  table.type(DType::kBF16) = {.to_float = decode_bf16, .from_float = encode_bf16};
+}
+
+}  // namespace weft::WEFT_TARGET

@@ -1,0 +1,124 @@
+// Four bits with uneven levels: iq4_nl and iq4_xs. iq4_nl is written without a search for the best
+// scale, as the reference does at run time (files have it). Source: quantize_row_iq4_nl_impl and
+// the dequantizers in ggml-quants.c.
+#include "quants/codec.h"
+
+namespace weft::WEFT_TARGET {
+
+void register_iq4_types(KernelTable& table);
+
+namespace {
+
+void decode_group(float d, const uint8_t* qs, float* y) {
+  for (int j = 0; j < 16; ++j) {
+    y[j] = d * static_cast<float>(kIQ4Levels[qs[j] & 15]);
+    y[j + 16] = d * static_cast<float>(kIQ4Levels[qs[j] >> 4]);
+  }
+}
+
+void decode_iq4_nl(const BlockIQ4_NL& b, float* y) { decode_group(half_to_float(b.d), b.qs, y); }
+
+void decode_iq4_xs(const BlockIQ4_XS& b, float* y) {
+  const float d = half_to_float(b.d);
+  for (int g = 0; g < 8; ++g) {
+    const int low = b.scales_l[g / 2] >> g % 2 * 4 & 15;
+    const int high = b.scales_h >> 2 * g & 3;
+    decode_group(d * static_cast<float>((low | high << 4) - 32), b.qs + 16 * g, y + 32 * g);
+  }
+}
+
+// The nearest level; the upper one at a midpoint, the last for NaN.
+uint8_t nearest_level(float x) {
+  const float doubled = x + x;
+  int code = 15;
+  for (int i = 0; i < 15; ++i) {
+    code -= doubled < static_cast<float>(kIQ4Levels[i] + kIQ4Levels[i + 1]) ? 1 : 0;
+  }
+  return low8(code);
+}
+
+struct Sums {
+  float qx;
+  float q2;
+};
+
+// Sums of w*q*x and w*q*q with w = x*x, q the levels nearest to x * inverse; codes optional.
+Sums fit_sums(const float* x, float inverse, uint8_t* codes) {
+  Sums sums = {0, 0};
+  for (int j = 0; j < 32; ++j) {
+    const uint8_t code = nearest_level(inverse * x[j]);
+    if (codes != nullptr) codes[j] = code;
+    const auto q = static_cast<float>(kIQ4Levels[code]);
+    const float wq = x[j] * x[j] * q;
+    sums.qx += wq * x[j];
+    sums.q2 += wq * q;
+  }
+  return sums;
+}
+
+void pack_nibbles(const uint8_t* codes, uint8_t* qs) {
+  for (int j = 0; j < 16; ++j) qs[j] = low8(codes[j] | codes[j + 16] << 4);
+}
+
+void encode_iq4_nl(const float* x, BlockIQ4_NL& b) {
+  const Peak peak = find_peak(x, 32);
+  if (peak.magnitude < kTinyGroup) {
+    std::memset(&b, 0, sizeof b);
+    return;
+  }
+  const float d = peak.value / static_cast<float>(kIQ4Levels[0]);
+  uint8_t codes[32];
+  const Sums sums = fit_sums(x, 1.0f / d, codes);
+  b.d = float_to_half(sums.q2 > 0 ? sums.qx / sums.q2 : 0.0f);
+  pack_nibbles(codes, b.qs);
+}
+
+// The best scale of 32 values: a first fit and 15 tries.
+float search_scale(const float* x) {
+  const Peak peak = find_peak(x, 32);
+  if (peak.magnitude < kTinyGroup) return 0;
+  const auto end = static_cast<float>(kIQ4Levels[0]);
+  Sums sums = fit_sums(x, 1.0f / (-peak.value / end), nullptr);
+  float d = sums.q2 > 0 ? sums.qx / sums.q2 : 0.0f;
+  float best = d * sums.qx;
+  for (int step = -7; step <= 7; ++step) {
+    sums = fit_sums(x, (static_cast<float>(step) + end) / peak.value, nullptr);
+    if (sums.q2 > 0 && sums.qx * sums.qx > best * sums.q2) {
+      d = sums.qx / sums.q2;
+      best = d * sums.qx;
+    }
+  }
+  return d;
+}
+
+void encode_iq4_xs(const float* x, BlockIQ4_XS& b) {
+  float scales[8];
+  for (int g = 0; g < 8; ++g) scales[g] = search_scale(x + 32 * g);
+  const float d = -find_peak(scales, 8).value / 32.0f;
+  const float inverse = reciprocal(d);
+  b.d = float_to_half(d);
+  std::memset(b.scales_l, 0, sizeof b.scales_l);
+  uint32_t high = 0;
+  for (int g = 0; g < 8; ++g) {
+    const int32_t step = clamp(nearest_int(inverse * scales[g]), -32, 31);
+    const float group_inverse = reciprocal(d * static_cast<float>(step));
+    uint8_t codes[32];
+    for (int j = 0; j < 32; ++j) codes[j] = nearest_level(group_inverse * x[32 * g + j]);
+    pack_nibbles(codes, b.qs + 16 * g);
+    const int32_t stored = step + 32;
+    b.scales_l[g / 2] = low8(b.scales_l[g / 2] | (stored & 15) << g % 2 * 4);
+    high |= static_cast<uint32_t>(stored >> 4) << 2 * g;
+  }
+  b.scales_h = static_cast<uint16_t>(high);
+}
+
+}  // namespace
+
+void register_iq4_types(KernelTable& table) {
+  table.type(DType::kIQ4_NL) = {.to_float = decode_row<BlockIQ4_NL, 32, decode_iq4_nl>,
+                                .from_float = encode_row<BlockIQ4_NL, 32, encode_iq4_nl>};
+  table.type(DType::kIQ4_XS) = {.to_float = decode_row<BlockIQ4_XS, 256, decode_iq4_xs>,
+                                .from_float = encode_row<BlockIQ4_XS, 256, encode_iq4_xs>};
+}
+
+}  // namespace weft::WEFT_TARGET

@@ -1,0 +1,76 @@
+// Field packing of the K-quants, shared by their decoders, encoders and dot products.
+#pragma once
+
+#include "quants/codec.h"
+
+namespace weft::WEFT_TARGET {
+
+// The eight 6-bit scales and minima of q4_K and q5_K, from 12 bytes: pairs 0-3 are the low six bits
+// of bytes 0-3 and 4-7; pairs 4-7 have four bits each in bytes 8-11 and their upper two in the top
+// of bytes 0-3 and 4-7.
+static inline void unpack_pairs(const uint8_t* packed, uint8_t* scales, uint8_t* mins) {
+  const uint32_t a = read32(packed);
+  const uint32_t b = read32(packed + 4);
+  const uint32_t c = read32(packed + 8);
+  const uint32_t s[2] = {a & 0x3f3f3f3fu, (c & 0x0f0f0f0fu) | (a >> 2 & 0x30303030u)};
+  const uint32_t m[2] = {b & 0x3f3f3f3fu, (c >> 4 & 0x0f0f0f0fu) | (b >> 2 & 0x30303030u)};
+  std::memcpy(scales, s, 8);
+  std::memcpy(mins, m, 8);
+}
+
+static inline void pack_pairs(const uint8_t* scales, const uint8_t* mins, uint8_t* packed) {
+  for (int j = 0; j < 4; ++j) {
+    packed[j] = low8(scales[j] | scales[j + 4] >> 4 << 6);
+    packed[j + 4] = low8(mins[j] | mins[j + 4] >> 4 << 6);
+    packed[j + 8] = low8((scales[j + 4] & 15) | (mins[j + 4] & 15) << 4);
+  }
+}
+
+// The sixteen 6-bit scales of q3_K, from 12 bytes: low four bits of scales 0-7 and 8-15 in the low
+// and high halves of bytes 0-7, the upper two of scale j in byte 8 + j%4 at bit 2*(j/4).
+static inline void unpack_sixteen(const uint8_t* packed, uint8_t* scales) {
+  const uint32_t a = read32(packed);
+  const uint32_t b = read32(packed + 4);
+  const uint32_t c = read32(packed + 8);
+  const uint32_t s[4] = {
+      (a & 0x0f0f0f0fu) | (c << 4 & 0x30303030u), (b & 0x0f0f0f0fu) | (c << 2 & 0x30303030u),
+      (a >> 4 & 0x0f0f0f0fu) | (c & 0x30303030u), (b >> 4 & 0x0f0f0f0fu) | (c >> 2 & 0x30303030u)};
+  std::memcpy(scales, s, 16);
+}
+
+static inline void pack_sixteen(const uint8_t* scales, uint8_t* packed) {
+  for (int j = 0; j < 8; ++j) packed[j] = low8((scales[j] & 15) | (scales[j + 8] & 15) << 4);
+  for (int j = 0; j < 4; ++j) {
+    int high = 0;
+    for (int k = 0; k < 4; ++k) high |= scales[j + 4 * k] >> 4 << 2 * k;
+    packed[j + 8] = low8(high);
+  }
+}
+
+// 256 two-bit codes in 64 bytes.
+static inline void pack_two_bits(const uint8_t* codes, uint8_t* packed) {
+  for (int half = 0; half < 2; ++half, codes += 128, packed += 32) {
+    for (int j = 0; j < 32; ++j) {
+      packed[j] = low8((codes[j] & 3) | (codes[j + 32] & 3) << 2 | (codes[j + 64] & 3) << 4 |
+                       (codes[j + 96] & 3) << 6);
+    }
+  }
+}
+
+// 256 four-bit codes in 128 bytes: pairs of 32 elements.
+static inline void pack_four_bits(const uint8_t* codes, uint8_t* packed) {
+  for (int pair = 0; pair < 4; ++pair, codes += 64, packed += 32) {
+    for (int j = 0; j < 32; ++j) packed[j] = low8((codes[j] & 15) | (codes[j + 32] & 15) << 4);
+  }
+}
+
+// Bit `bit` of 256 codes as eight planes of 32 elements.
+static inline void pack_planes(const uint8_t* codes, int bit, uint8_t* planes) {
+  for (int j = 0; j < 32; ++j) {
+    int byte = 0;
+    for (int plane = 0; plane < 8; ++plane) byte |= (codes[32 * plane + j] >> bit & 1) << plane;
+    planes[j] = low8(byte);
+  }
+}
+
+}  // namespace weft::WEFT_TARGET

@@ -1,0 +1,186 @@
+// The 32-element blocks with one scale: q4_0 q4_1 q5_0 q5_1 q8_0 q8_1.
+//
+// Source: the quantizers and dequantizers of these names in ggml-quants.c; q8_0 and q8_1 are
+// written as its x86 code quantizes activations (127/max, half to even).
+#include "quants/codec.h"
+
+namespace weft::WEFT_TARGET {
+
+void register_legacy_types(KernelTable& table);
+
+namespace {
+
+// ---- decoding
+
+void decode_q4_0(const BlockQ4_0& b, float* y) {
+  const float d = half_to_float(b.d);
+  for (int j = 0; j < 16; ++j) {
+    y[j] = static_cast<float>((b.qs[j] & 15) - 8) * d;
+    y[j + 16] = static_cast<float>((b.qs[j] >> 4) - 8) * d;
+  }
+}
+
+void decode_q4_1(const BlockQ4_1& b, float* y) {
+  const float d = half_to_float(b.d);
+  const float m = half_to_float(b.m);
+  for (int j = 0; j < 16; ++j) {
+    y[j] = static_cast<float>(b.qs[j] & 15) * d + m;
+    y[j + 16] = static_cast<float>(b.qs[j] >> 4) * d + m;
+  }
+}
+
+void decode_q5_0(const BlockQ5_0& b, float* y) {
+  const float d = half_to_float(b.d);
+  const uint32_t qh = read32(b.qh);
+  for (int j = 0; j < 16; ++j) {
+    const int low = (b.qs[j] & 15) | static_cast<int>((qh >> j & 1) << 4);
+    const int high = (b.qs[j] >> 4) | static_cast<int>((qh >> (j + 16) & 1) << 4);
+    y[j] = static_cast<float>(low - 16) * d;
+    y[j + 16] = static_cast<float>(high - 16) * d;
+  }
+}
+
+void decode_q5_1(const BlockQ5_1& b, float* y) {
+  const float d = half_to_float(b.d);
+  const float m = half_to_float(b.m);
+  const uint32_t qh = read32(b.qh);
+  for (int j = 0; j < 16; ++j) {
+    const int low = (b.qs[j] & 15) | static_cast<int>((qh >> j & 1) << 4);
+    const int high = (b.qs[j] >> 4) | static_cast<int>((qh >> (j + 16) & 1) << 4);
+    y[j] = static_cast<float>(low) * d + m;
+    y[j + 16] = static_cast<float>(high) * d + m;
+  }
+}
+
+void decode_q8_0(const BlockQ8_0& b, float* y) {
+  const float d = half_to_float(b.d);
+  for (int j = 0; j < 32; ++j) y[j] = static_cast<float>(b.qs[j]) * d;
+}
+
+void decode_q8_1(const BlockQ8_1& b, float* y) {
+  const float d = half_to_float(b.d);
+  for (int j = 0; j < 32; ++j) y[j] = static_cast<float>(b.qs[j]) * d;
+}
+
+// ---- encoding
+
+// Codes of the symmetric types: the value of largest magnitude becomes code 0 (-half). Returns the
+// scale; `q` gets 32 codes 0..2*half-1.
+template <int kHalf>
+float around_zero(const float* x, uint8_t* q) {
+  const float d = find_peak(x, 32).value / static_cast<float>(-kHalf);
+  const float id = reciprocal(d);
+  for (int j = 0; j < 32; ++j) {
+    const int8_t code = narrow8(truncate(x[j] * id + (static_cast<float>(kHalf) + 0.5f)));
+    // narrowed to a byte before the minimum is taken
+    q[j] = low8(code < 2 * kHalf - 1 ? code : 2 * kHalf - 1);
+  }
+  return d;
+}
+
+struct Range {
+  float d;
+  float low;
+};
+
+// Codes of the types with an offset: (x - low) / d rounded, not clipped.
+template <int kTop>
+Range from_min(const float* x, int32_t* q) {
+  float low = x[0];
+  float high = x[0];
+  for (int j = 1; j < 32; ++j) {
+    if (x[j] < low) low = x[j];
+    if (x[j] > high) high = x[j];
+  }
+  const float d = (high - low) / static_cast<float>(kTop);
+  const float id = reciprocal(d);
+  for (int j = 0; j < 32; ++j) q[j] = truncate((x[j] - low) * id + 0.5f);
+  return {d, low};
+}
+
+void pack_nibbles(const uint8_t* q, uint8_t* qs) {
+  for (int j = 0; j < 16; ++j) qs[j] = low8((q[j] & 15) | (q[j + 16] & 15) << 4);
+}
+
+void pack_fifth_bits(const uint8_t* q, uint8_t* qh) {
+  uint32_t bits = 0;
+  for (int j = 0; j < 32; ++j) bits |= static_cast<uint32_t>(q[j] >> 4 & 1) << j;
+  std::memcpy(qh, &bits, 4);
+}
+
+void encode_q4_0(const float* x, BlockQ4_0& b) {
+  uint8_t q[32];
+  b.d = float_to_half(around_zero<8>(x, q));
+  pack_nibbles(q, b.qs);
+}
+
+void encode_q4_1(const float* x, BlockQ4_1& b) {
+  int32_t q[32];
+  uint8_t codes[32];
+  const Range range = from_min<15>(x, q);
+  b.d = float_to_half(range.d);
+  b.m = float_to_half(range.low);
+  for (int j = 0; j < 32; ++j) {
+    const int8_t code = narrow8(q[j]);
+    codes[j] = low8(code < 15 ? code : 15);
+  }
+  pack_nibbles(codes, b.qs);
+}
+
+void encode_q5_0(const float* x, BlockQ5_0& b) {
+  uint8_t q[32];
+  b.d = float_to_half(around_zero<16>(x, q));
+  pack_nibbles(q, b.qs);
+  pack_fifth_bits(q, b.qh);
+}
+
+void encode_q5_1(const float* x, BlockQ5_1& b) {
+  int32_t q[32];
+  uint8_t codes[32];
+  const Range range = from_min<31>(x, q);
+  b.d = float_to_half(range.d);
+  b.m = float_to_half(range.low);
+  for (int j = 0; j < 32; ++j) codes[j] = low8(q[j]);
+  pack_nibbles(codes, b.qs);
+  pack_fifth_bits(codes, b.qh);
+}
+
+// Codes -127..127 of 32 values; returns the scale. `q` is written as bytes.
+float activation_codes(const float* x, int8_t* q) {
+  const float amax = max_magnitude(x, 32);
+  const float id = amax != 0 ? 127.0f / amax : 0.0f;
+  for (int j = 0; j < 32; ++j) {
+    const int32_t code = truncate(__builtin_nearbyintf(x[j] * id));
+    q[j] = static_cast<int8_t>(clamp(code, -128, 127));
+  }
+  return amax / 127.0f;
+}
+
+void encode_q8_0(const float* x, BlockQ8_0& b) { b.d = float_to_half(activation_codes(x, b.qs)); }
+
+void encode_q8_1(const float* x, BlockQ8_1& b) {
+  const float d = activation_codes(x, b.qs);
+  int32_t sum = 0;
+  for (int j = 0; j < 32; ++j) sum += b.qs[j];
+  b.d = float_to_half(d);
+  b.s = float_to_half(d * static_cast<float>(sum));
+}
+
+}  // namespace
+
+void register_legacy_types(KernelTable& table) {
+  table.type(DType::kQ4_0) = {.to_float = decode_row<BlockQ4_0, 32, decode_q4_0>,
+                              .from_float = encode_row<BlockQ4_0, 32, encode_q4_0>};
+  table.type(DType::kQ4_1) = {.to_float = decode_row<BlockQ4_1, 32, decode_q4_1>,
+                              .from_float = encode_row<BlockQ4_1, 32, encode_q4_1>};
+  table.type(DType::kQ5_0) = {.to_float = decode_row<BlockQ5_0, 32, decode_q5_0>,
+                              .from_float = encode_row<BlockQ5_0, 32, encode_q5_0>};
+  table.type(DType::kQ5_1) = {.to_float = decode_row<BlockQ5_1, 32, decode_q5_1>,
+                              .from_float = encode_row<BlockQ5_1, 32, encode_q5_1>};
+  table.type(DType::kQ8_0) = {.to_float = decode_row<BlockQ8_0, 32, decode_q8_0>,
+                              .from_float = encode_row<BlockQ8_0, 32, encode_q8_0>};
+  table.type(DType::kQ8_1) = {.to_float = decode_row<BlockQ8_1, 32, decode_q8_1>,
+                              .from_float = encode_row<BlockQ8_1, 32, encode_q8_1>};
+}
+
+}  // namespace weft::WEFT_TARGET

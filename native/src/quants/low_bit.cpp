@@ -1,0 +1,60 @@
+// One and two bits with one scale: q1_0 and q2_0.
+//
+// q1_0: bit set is +d, else -d, d the mean magnitude. q2_0: four codes a byte from the low bits up,
+// d the largest magnitude. Source: quantize_row_q1_0_ref, quantize_row_q2_0_ref and their inverses
+// in ggml-quants.c.
+#include "quants/codec.h"
+
+namespace weft::WEFT_TARGET {
+
+void register_low_bit_types(KernelTable& table);
+
+namespace {
+
+void decode_q1_0(const BlockQ1_0& b, float* y) {
+  const float d = half_to_float(b.d);
+  for (int i = 0; i < 128; ++i) y[i] = b.qs[i / 8] >> i % 8 & 1 ? d : -d;
+}
+
+void encode_q1_0(const float* x, BlockQ1_0& b) {
+  float sum = 0;
+  for (int i = 0; i < 128; ++i) sum += __builtin_fabsf(x[i]);
+  b.d = float_to_half(sum / 128.0f);
+  for (int j = 0; j < 16; ++j) {
+    int bits = 0;
+    for (int k = 0; k < 8; ++k) bits |= (x[8 * j + k] >= 0 ? 1 : 0) << k;
+    b.qs[j] = low8(bits);
+  }
+}
+
+void decode_q2_0(const BlockQ2_0& b, float* y) {
+  const float d = half_to_float(b.d);
+  for (int i = 0; i < 64; ++i) {
+    y[i] = static_cast<float>((b.qs[i / 4] >> i % 4 * 2 & 3) - 1) * d;
+  }
+}
+
+void encode_q2_0(const float* x, BlockQ2_0& b) {
+  const float d = max_magnitude(x, 64);
+  const float id = reciprocal(d);
+  b.d = float_to_half(d);
+  for (int j = 0; j < 16; ++j) {
+    int byte = 0;
+    for (int k = 0; k < 4; ++k) {
+      const int32_t code = truncate(round_half_away(x[4 * j + k] * id));
+      byte |= (clamp(code, -1, 2) + 1) << 2 * k;
+    }
+    b.qs[j] = low8(byte);
+  }
+}
+
+}  // namespace
+
+void register_low_bit_types(KernelTable& table) {
+  table.type(DType::kQ1_0) = {.to_float = decode_row<BlockQ1_0, 128, decode_q1_0>,
+                              .from_float = encode_row<BlockQ1_0, 128, encode_q1_0>};
+  table.type(DType::kQ2_0) = {.to_float = decode_row<BlockQ2_0, 64, decode_q2_0>,
+                              .from_float = encode_row<BlockQ2_0, 64, encode_q2_0>};
+}
+
+}  // namespace weft::WEFT_TARGET

@@ -1,0 +1,115 @@
+// Ternary weights: tq1_0, tq2_0 and bitnet.cpp's i2_s.
+//
+// A trit byte of tq1_0 is the five-digit base-3 number of its codes, first element most
+// significant, scaled by 256/243 and rounded up; digit k is the integer part of
+// 3 * ((byte * 3^k) mod 256) / 256. Elements of one byte lie 32 apart (bytes 0-31), 16 apart (bytes
+// 32-47) and 4 apart (qh). Source: quantize_row_tq1_0_ref, quantize_row_tq2_0_ref and their
+// inverses in ggml-quants.c.
+//
+// i2_s: 128 elements are 32 bytes; the fields of byte j, most significant first, are elements j,
+// 32+j, 64+j, 96+j; codes 0 1 2 are -1 0 +1, 3 reads as 0. Rows decode without the scale, which
+// belongs to the whole tensor. Source: quantize_i2_s in microsoft/BitNet's ggml-bitnet-mad.cpp.
+#include "quants/codec.h"
+
+namespace weft::WEFT_TARGET {
+
+void register_ternary_types(KernelTable& table);
+
+namespace {
+
+struct Run {
+  int first;  // byte of the block, qh behind qs
+  int size;
+  int digits;
+};
+constexpr Run kRuns[3] = {{0, 32, 5}, {32, 16, 5}, {48, 4, 4}};
+constexpr uint32_t kPowers[5] = {1, 3, 9, 27, 81};
+
+void decode_tq1_0(const BlockTQ1_0& b, float* y) {
+  const float d = half_to_float(b.d);
+  const uint8_t* bytes = b.qs;
+  for (const Run& run : kRuns) {
+    for (int k = 0; k < run.digits; ++k) {
+      for (int j = 0; j < run.size; ++j) {
+        const uint32_t shifted = bytes[run.first + j] * kPowers[k] & 255u;
+        *y++ = static_cast<float>(static_cast<int>(shifted * 3 >> 8) - 1) * d;
+      }
+    }
+  }
+}
+
+void decode_tq2_0(const BlockTQ2_0& b, float* y) {
+  const float d = half_to_float(b.d);
+  for (int half = 0; half < 2; ++half) {
+    const uint8_t* q = b.qs + 32 * half;
+    for (int shift = 0; shift < 8; shift += 2) {
+      for (int j = 0; j < 32; ++j) *y++ = static_cast<float>((q[j] >> shift & 3) - 1) * d;
+    }
+  }
+}
+
+void decode_i2_s(const void* src, float* dst, int64_t n) {
+  const auto* q = static_cast<const uint8_t*>(src);
+  for (int64_t i = 0; i < n; i += 128, q += 32) {
+    for (int shift = 6; shift >= 0; shift -= 2) {
+      for (int j = 0; j < 32; ++j) {
+        const int code = q[j] >> shift & 3;
+        *dst++ = code == 3 ? 0.0f : static_cast<float>(code - 1);
+      }
+    }
+  }
+}
+
+// Codes round(x/d) + 1 of a block; returns the scale, its largest magnitude.
+float ternary_codes(const float* x, int32_t* codes) {
+  const float d = max_magnitude(x, 256);
+  const float id = reciprocal(d);
+  for (int i = 0; i < 256; ++i) {
+    const float scaled = round_half_away(x[i] * id);
+    // infinities and NaN count as zero
+    codes[i] = (__builtin_isfinite(scaled) ? truncate(scaled) : 0) + 1;
+  }
+  return d;
+}
+
+void encode_tq1_0(const float* x, BlockTQ1_0& b) {
+  int32_t codes[256];
+  b.d = float_to_half(ternary_codes(x, codes));
+  uint8_t* bytes = b.qs;
+  const int32_t* q = codes;
+  for (const Run& run : kRuns) {
+    for (int j = 0; j < run.size; ++j) {
+      uint32_t number = 0;
+      for (int k = 0; k < 5; ++k) {
+        number *= 3;
+        if (k < run.digits) number += static_cast<uint32_t>(q[run.size * k + j]);
+      }
+      bytes[run.first + j] = static_cast<uint8_t>(((number & 255u) * 256u + 242u) / 243u);
+    }
+    q += run.size * run.digits;
+  }
+}
+
+void encode_tq2_0(const float* x, BlockTQ2_0& b) {
+  int32_t codes[256];
+  b.d = float_to_half(ternary_codes(x, codes));
+  for (int half = 0; half < 2; ++half) {
+    const int32_t* q = codes + 128 * half;
+    for (int j = 0; j < 32; ++j) {
+      b.qs[32 * half + j] =
+          low8((q[j] & 3) | (q[j + 32] & 3) << 2 | (q[j + 64] & 3) << 4 | (q[j + 96] & 3) << 6);
+    }
+  }
+}
+
+}  // namespace
+
+void register_ternary_types(KernelTable& table) {
+  table.type(DType::kTQ1_0) = {.to_float = decode_row<BlockTQ1_0, 256, decode_tq1_0>,
+                               .from_float = encode_row<BlockTQ1_0, 256, encode_tq1_0>};
+  table.type(DType::kTQ2_0) = {.to_float = decode_row<BlockTQ2_0, 256, decode_tq2_0>,
+                               .from_float = encode_row<BlockTQ2_0, 256, encode_tq2_0>};
+  table.type(DType::kI2_S).to_float = decode_i2_s;
+}
+
+}  // namespace weft::WEFT_TARGET
