@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from weft.dtype import DTYPES
-from weft.graph.node import FLOATS, f32, fail, like, make_node, multiple, require, require_type
+from weft.graph.node import (
+    FLOATS,
+    f32,
+    fail,
+    like,
+    make_node,
+    member,
+    multiple,
+    require,
+    require_type,
+)
 from weft.graph.params import (
     FlashAttnParams,
     HcCombParams,
@@ -155,7 +165,7 @@ def rope(
     modes with sections. freq_factors: f32 [n_dims / 2 or more], divide the angles. The numbers are
     ggml_rope_ext's; ext_factor != 0 is YaRN (arXiv 2309.00071)."""
     params = RopeParams(
-        _rope_mode(mode),
+        member(RopeMode, mode, "ROPE"),
         n_dims,
         n_ctx_orig,
         f32(freq_base),
@@ -189,7 +199,7 @@ def rope_back(
 ) -> Tensor:
     """The inverse rotation of `rope` (its gradient); arguments and shapes as `rope`."""
     params = RopeParams(
-        _rope_mode(mode),
+        member(RopeMode, mode, "ROPE_BACK"),
         n_dims,
         n_ctx_orig,
         f32(freq_base),
@@ -239,10 +249,6 @@ def _rope(
             freq_factors,
         )
     return like(op, x, pos, freq_factors, params=params, inplace=inplace)
-
-
-def _rope_mode(mode: RopeMode | str | int) -> RopeMode:
-    return RopeMode[mode.upper()] if isinstance(mode, str) else RopeMode(mode)
 
 
 def _four_sections(sections: Sequence[int], x: Tensor) -> tuple[int, int, int, int]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from weft.dtype import DTYPES, DType, find_dtype
-from weft.graph.node import fail, make_node, require, require_type
+from weft.graph.node import fail, make_node, member, require, require_type
 from weft.graph.params import (
     Col2ImParams,
     Conv3dParams,
@@ -342,15 +342,11 @@ def _pooled(op: str, x: Tensor, d: int, k: int, s: int, p: int) -> Size:
     return span // s + 1
 
 
-def _pool_op(op: PoolOp | str) -> PoolOp:
-    return PoolOp[op.upper()] if isinstance(op, str) else PoolOp(op)
-
-
 def pool_1d(x: Tensor, op: PoolOp | str, k0: int, s0: int, p0: int = 0) -> Tensor:
     """Largest or mean of windows of `k0` along rows: [w, ...] -> f32 [ow, ...]."""
     require_type(x, ("f32", "f16"), "POOL_1D", "x")
     require(x.is_contiguous, "POOL_1D", "x must be contiguous; use cont()", x)
-    params = Pool1dParams(_pool_op(op), k0, s0, p0)
+    params = Pool1dParams(member(PoolOp, op, "POOL_1D"), k0, s0, p0)
     ow = _pooled("POOL_1D", x, 0, k0, s0, p0)
     return make_node("POOL_1D", F32, (ow, *x.ne[1:]), x, params=params)
 
@@ -363,7 +359,7 @@ def pool_2d(
     The mean divides by k0 k1, padding counted (pool_1d divides by the valid ones)."""
     require_type(x, ("f32", "f16"), "POOL_2D", "x")
     require(x.is_contiguous, "POOL_2D", "x must be contiguous; use cont()", x)
-    params = Pool2dParams(_pool_op(op), k0, k1, s0, s1, p0, p1)
+    params = Pool2dParams(member(PoolOp, op, "POOL_2D"), k0, k1, s0, s1, p0, p1)
     ow = _pooled("POOL_2D", x, 0, k0, s0, p0)
     oh = _pooled("POOL_2D", x, 1, k1, s1, p1)
     return make_node("POOL_2D", F32, (ow, oh, *x.ne[2:]), x, params=params)

@@ -18,6 +18,7 @@ from weft.graph.node import (
     leaf,
     like,
     make_node,
+    member,
     multiple,
     require,
     require_type,
@@ -301,7 +302,7 @@ def upscale(
     """`x` interpolated to the sizes `ne`, larger or smaller (ggml_interpolate); f32.
 
     `antialias` goes with bilinear only."""
-    kind = ScaleMode[mode.upper()] if isinstance(mode, str) else ScaleMode(mode)
+    kind = member(ScaleMode, mode, "UPSCALE")
     require_type(x, ("f32",), "UPSCALE", "x")
     if antialias and kind is not ScaleMode.BILINEAR:
         raise fail("UPSCALE", f"antialias is defined for bilinear, not {kind.name.lower()}", x)

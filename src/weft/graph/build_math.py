@@ -6,7 +6,7 @@ first source: the op overwrites it.
 
 from __future__ import annotations
 
-import numpy as np
+import math
 
 from weft.dtype import DType, find_dtype
 from weft.graph.node import (
@@ -16,6 +16,7 @@ from weft.graph.node import (
     fail,
     like,
     make_node,
+    member,
     require,
     require_type,
     same_ne,
@@ -209,7 +210,7 @@ def leaky_relu(x: Tensor, negative_slope: float, *, inplace: bool = False) -> Te
 
 def unary(op: UnaryOp | str, x: Tensor, *, inplace: bool = False) -> Tensor:
     """The elementwise function `op` of `x`; rows of `x` must be contiguous. XIELU: see `xielu`."""
-    kind = UnaryOp[op] if isinstance(op, str) else UnaryOp(op)
+    kind = member(UnaryOp, op, "UNARY")
     if kind is UnaryOp.XIELU:
         raise fail("UNARY", "XIELU has parameters; use xielu()", x)
     return _unary(UnaryParams(kind), x, inplace)
@@ -342,9 +343,9 @@ def xielu(x: Tensor, alpha_n: float, alpha_p: float, beta: float, eps: float) ->
 
 
 def _softplus(x: float) -> float:
-    # in float32 steps, as the reference computes it
-    v = np.float32(x)
-    return float(v) if v > 20 else float(np.log(np.float32(1) + np.exp(v)))
+    # rounded to float32 after each step, as the reference computes it
+    v = f32(x)
+    return v if v > 20 else f32(math.log(f32(1 + f32(math.exp(v)))))
 
 
 # -- gated activations -----------------------------------------------------------------------------
@@ -363,7 +364,7 @@ def glu(
 
     a: [2n, ...] -> [n, ...]; or a, b: [n, ...] of one type and shape -> [n, ...]. `swapped`: the
     second half of `a` is the activated one. `alpha`, `limit`: see swiglu_oai, swiglu_clamp."""
-    kind = GluOp[op] if isinstance(op, str) else GluOp(op)
+    kind = member(GluOp, op, "GLU")
     params = GluParams(kind, swapped, f32(alpha), f32(limit))
     require_type(a, FLOATS, kind.name, "a")
     require(contiguous_above(a, 1), kind.name, "a has gaps inside a row or plane", a)

@@ -6,7 +6,17 @@ import math
 
 from weft.dtype import DTYPES
 from weft.errors import GraphError
-from weft.graph.node import FLOATS, f32, fail, like, make_node, require, require_type, same_ne
+from weft.graph.node import (
+    FLOATS,
+    f32,
+    fail,
+    like,
+    make_node,
+    member,
+    require,
+    require_type,
+    same_ne,
+)
 from weft.graph.params import (
     ArangeParams,
     ArgsortParams,
@@ -83,7 +93,7 @@ def count_equal(a: Tensor, b: Tensor) -> Tensor:
 def argsort(x: Tensor, order: SortOrder | str = SortOrder.ASC) -> Tensor:
     """Positions that sort each row: [n, ...] -> i32 [n, ...]. Equal elements in any order."""
     require_type(x, ("f32",), "ARGSORT", "x")
-    kind = SortOrder[order.upper()] if isinstance(order, str) else SortOrder(order)
+    kind = member(SortOrder, order, "ARGSORT")
     return make_node("ARGSORT", I32, x.ne, x, params=ArgsortParams(kind))
 
 
@@ -117,12 +127,12 @@ def timestep_embedding(timesteps: Tensor, dim: int, max_period: int = 10000) -> 
     return make_node("TIMESTEP_EMBEDDING", F32, (dim, timesteps.ne[0]), timesteps, params=params)
 
 
-def tri(x: Tensor, kind: TriKind | int) -> Tensor:
+def tri(x: Tensor, kind: TriKind | str | int) -> Tensor:
     """One triangle of each square matrix, zero elsewhere; same shape."""
     require_type(x, ("f32",), "TRI", "x")
     require(x.is_contiguous, "TRI", "x must be contiguous", x)
     require(x.ne[0] == x.ne[1], "TRI", "matrices must be square", x)
-    return like("TRI", x, params=TriParams(TriKind(kind)))
+    return like("TRI", x, params=TriParams(member(TriKind, kind, "TRI")))
 
 
 def diag(x: Tensor) -> Tensor:

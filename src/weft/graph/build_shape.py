@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from weft.graph.node import fail, four, make_node, multiple, require
+from weft.graph.node import as_size, fail, four, make_node, multiple, require
 from weft.graph.size import Size, exact_div, is_at_most
 from weft.graph.tensor import Tensor, contiguous_nb
 
@@ -63,15 +63,15 @@ def view(x: Tensor, ne: Sequence[Size], nb: Sequence[Size] = (), offset: Size = 
 
     Strides not given continue the given ones without gaps. The view must lie inside the memory of
     the base tensor, for every value of the symbols."""
-    sizes = four(ne)
+    sizes, offset = four(ne), as_size(offset)
     if len(nb) > 4:
         raise fail("VIEW", f"at most 4 strides, got {list(nb)}", x)
-    strides = list(nb) or [x.dtype.bytes]
+    strides = [as_size(n) for n in nb] or [x.dtype.bytes]
     while len(strides) < 4:
         d = len(strides)
         strides.append(contiguous_nb(x.dtype, sizes)[1] if d == 1 else strides[-1] * sizes[d - 1])
     require(multiple(sizes[0], x.dtype.block), "VIEW", f"a row of {sizes[0]} is no whole blocks", x)
-    if not multiple(offset, x.dtype.bytes) or not is_at_most(0, offset):
+    if not multiple(offset, x.dtype.bytes):
         raise fail("VIEW", f"offset {offset} is not whole elements of {x.dtype.bytes} bytes", x)
     node = make_node("VIEW", x.dtype, sizes, x, nb=strides, view_of=x, view_offs=offset)
     base = node.view_src

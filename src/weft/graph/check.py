@@ -84,7 +84,9 @@ def _check_tensor(t: Tensor, seen: set[Tensor], graph: Graph) -> None:
     if not t.flags <= FLAGS:
         raise _illegal(t, f"has unknown flags {sorted(t.flags - FLAGS)}")
     if len(t.ne) != 4 or len(t.nb) != 4:
-        raise _illegal(t, f"has {len(t.ne)} sizes and {len(t.nb)} strides, not four")
+        raise GraphError(
+            f"illegal graph: {t.name!r} has {len(t.ne)} sizes and {len(t.nb)} strides, not four"
+        )
     for what, values in (("size", t.ne), ("stride", t.nb), ("offset", (t.view_offs,))):
         for value in values:
             if type(value) is not int and not isinstance(value, Expr):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from enum import IntEnum
 from operator import index
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from weft.graph.tensor import Buffer, Ne, Tensor, shape_text
 
 __all__ = [
     "FLOATS",
+    "as_size",
     "can_repeat",
     "constant",
     "describe",
@@ -28,11 +30,14 @@ __all__ = [
     "leaf",
     "like",
     "make_node",
+    "member",
     "multiple",
     "require",
     "require_type",
     "same_ne",
 ]
+
+E = TypeVar("E", bound=IntEnum)
 
 FLOATS = ("f32", "f16", "bf16")
 """Element types that the float ops compute with."""
@@ -74,7 +79,7 @@ def make_node(
         params=params,
         src=src,
         view_src=base,
-        view_offs=_size(offset),
+        view_offs=as_size(offset),
     )
 
 
@@ -82,11 +87,12 @@ def four(sizes: Sequence[Size]) -> Ne:
     """Sizes padded with ones to four; raises GraphError on more, or on one that may be negative."""
     if len(sizes) > 4:
         raise GraphError(f"a tensor has at most 4 dimensions, got {list(sizes)}")
-    s = [_size(n) for n in sizes] + [1] * (4 - len(sizes))
+    s = [as_size(n) for n in sizes] + [1] * (4 - len(sizes))
     return (s[0], s[1], s[2], s[3])
 
 
-def _size(value: Size) -> Size:
+def as_size(value: Size) -> Size:
+    """`value` as a plain int or an expression; raises GraphError when it may be negative."""
     if isinstance(value, Expr):
         if lower(value) < 0:
             raise GraphError(f"a size cannot be negative: {value!r} may reach {lower(value)}")
@@ -198,6 +204,15 @@ def fixed(size: Size, op: str, what: str) -> int:
     if isinstance(size, Expr):
         raise GraphError(f"{op}: {what} must be a number, got the symbolic size {size!r}")
     return int(size)
+
+
+def member(kind: type[E], value: E | str | int, op: str) -> E:
+    """The member of an enumeration by name (in any case) or number; a GraphError lists them."""
+    try:
+        return kind[value.upper()] if isinstance(value, str) else kind(value)
+    except (KeyError, ValueError):
+        names = ", ".join(m.name.lower() for m in kind)
+        raise GraphError(f"{op}: unknown {kind.__name__} {value!r}; known: {names}") from None
 
 
 def f32(value: float) -> float:

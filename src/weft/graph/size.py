@@ -80,7 +80,7 @@ class Expr:
 
     def __init__(self, terms: Mapping[tuple[Atom, ...], int]) -> None:
         self.terms = {mono: c for mono, c in terms.items() if c}
-        self._hash = hash(frozenset(self.terms.items()))
+        self._hash: int | None = None
 
     @staticmethod
     def of(value: Size) -> Expr:
@@ -102,6 +102,9 @@ class Expr:
         return isinstance(other, Expr) and self.terms == other.terms
 
     def __hash__(self) -> int:
+        # on demand: most expressions are steps on the way to another
+        if self._hash is None:
+            self._hash = hash(frozenset(self.terms.items()))
         return self._hash
 
     def __add__(self, other: Size) -> Size:
@@ -151,7 +154,10 @@ class Expr:
 
     def __repr__(self) -> str:
         parts = []
-        for mono, c in sorted(self.terms.items(), key=lambda kv: [_key(a) for a in kv[0]]):
+        # longest products first, the constant last
+        for mono, c in sorted(
+            self.terms.items(), key=lambda kv: (-len(kv[0]), [_key(a) for a in kv[0]])
+        ):
             names = "*".join(_key(a) for a in mono)
             parts.append(str(c) if not mono else names if c == 1 else f"{c}*{names}")
         return "+".join(parts).replace("+-", "-") or "0"
