@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,14 +21,14 @@ class ArenaPool:
     for all of them first: a block that must grow is replaced, and a session that is bound to the
     old one keeps it alive."""
 
-    def __init__(self) -> None:
+    def __init__(self, before_change: Callable[[], None] | None = None) -> None:
+        """`before_change` is called before blocks that exist are replaced or dropped."""
+        self._before_change = before_change
         self._blocks: dict[tuple[int, int], tuple[BufferType, Memory]] = {}
         # what bound data became in a buffer type; the data is kept, so that its id stays its own
         self._bound: dict[tuple[int, int], tuple[Any, BufferType, Memory]] = {}
         self.reallocs = 0
         """How often a block had to be replaced by a bigger one."""
-        self.generation = 0
-        """Changes whenever a block is replaced or dropped."""
 
     def reserve(self, *programs: Program) -> None:
         """Makes every block as big as the biggest of `programs` needs; raises OutOfMemoryError."""
@@ -50,7 +50,7 @@ class ArenaPool:
             return found[1]
         if found is not None:
             self.reallocs += 1
-            self.generation += 1
+            self._changes()
         memory = _allocate(buffer_type, size)
         self._blocks[key] = (buffer_type, memory)
         return memory
@@ -76,10 +76,10 @@ class ArenaPool:
     def drop(self, buffer_type: BufferType) -> None:
         """Forgets the blocks of a buffer type."""
         gone = [key for key in self._blocks if key[0] == id(buffer_type)]
+        if gone:
+            self._changes()
         for key in gone:
             del self._blocks[key]
-        if gone:
-            self.generation += 1
 
     def bound(self, data: Any, buffer_type: BufferType) -> Memory:
         """Memory of data that exists already (`BufferSpec.data`).
@@ -102,9 +102,13 @@ class ArenaPool:
 
     def clear(self) -> None:
         """Forgets everything, as after a device was lost: the next use allocates and sends anew."""
+        self._changes()
         self._blocks.clear()
         self._bound.clear()
-        self.generation += 1
+
+    def _changes(self) -> None:
+        if self._before_change is not None:
+            self._before_change()
 
     @property
     def nbytes(self) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from weft.backends.base import DirectMemory, Executable, Memory
@@ -13,7 +13,7 @@ from weft.execute.values import tensor_bytes
 from weft.graph.size import evaluate
 from weft.program import Program, SplitSpec
 
-__all__ = ["BoundProgram", "Moved"]
+__all__ = ["BoundProgram", "Moved", "named_fault"]
 
 
 @dataclass(slots=True)
@@ -69,17 +69,16 @@ class BoundProgram:
     # ---- running ---------------------------------------------------------------------------------
 
     def copy_inputs(
-        self, split: int, values: Mapping[str, int], only: Callable[[int], bool] | None = None
+        self, split: int, values: Mapping[str, int], which: Sequence[int] | None = None
     ) -> Moved:
-        """Makes the copies that `split` needs (those whose number `only` accepts)."""
+        """Makes the copies that `split` needs, or those of these numbers."""
         moved = Moved()
-        for copy in self._copies[split]:
-            if only is not None and not only(copy.index):
-                continue
+        copies = self._copies[split]
+        for copy in copies if which is None else [copies[i] for i in which]:
             try:
                 self._copy(split, copy, values, moved)
             except Exception as error:
-                raise _fault(f"{self.where(split)}: copy of {copy.name}", error) from error
+                raise named_fault(f"{self.where(split)}: copy of {copy.name}", error) from error
         return moved
 
     def run(self, split: int, values: Mapping[str, int]) -> None:
@@ -87,7 +86,7 @@ class BoundProgram:
         try:
             self.executables[split].run(values)
         except Exception as error:
-            raise _fault(self.where(split), error) from error
+            raise named_fault(self.where(split), error) from error
 
     def run_steps(self, split: int, begin: int, end: int, values: Mapping[str, int]) -> None:
         """Runs some steps of a split; the executable for them is kept."""
@@ -106,7 +105,7 @@ class BoundProgram:
         try:
             found.run(values)
         except Exception as error:
-            raise _fault(where, error) from error
+            raise named_fault(where, error) from error
 
     # ---- naming ----------------------------------------------------------------------------------
 
@@ -145,7 +144,7 @@ class BoundProgram:
                     memories.append(pool.bound(spec.data, spec.buffer_type))
             except Exception as error:
                 what = f"{spec.size} bytes of {spec.buffer_type.name} memory"
-                raise _fault(f"{self._user(number)} needs {what}", error) from error
+                raise named_fault(f"{self._user(number)} needs {what}", error) from error
         return memories
 
     def _lower(self, program: Program, index: int, split: int, where: str) -> Executable:
@@ -154,7 +153,7 @@ class BoundProgram:
             lowered: Executable = self._backends[device].lower(program, index, self.memories)
             return lowered
         except Exception as error:
-            raise _fault(where, error) from error
+            raise named_fault(where, error) from error
 
     def _bind_copies(self, split: int) -> list[_Copy]:
         tensors = self.program.tensors
@@ -216,7 +215,7 @@ def _part(spec: SplitSpec, begin: int, end: int) -> SplitSpec:
     )
 
 
-def _fault(where: str, error: Exception) -> WeftError:
+def named_fault(where: str, error: Exception) -> WeftError:
     """A failure of a device keeps its class if that is DeviceError or a kind of it, or a
     ProgramError (a wrong input, or a program that the device refuses)."""
     if isinstance(error, DeviceError | ProgramError):

@@ -73,6 +73,7 @@ class Session:
             )
         arrays = {name: np.asarray(value) for name, value in inputs.items()}
         values = symbol_values(program, arrays, symbols or {})
+        check_values(program, values)
         raw = {}
         for name, array in arrays.items():
             raw[name] = checked(name, array, program.tensors[program.inputs[name]], values)

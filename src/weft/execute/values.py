@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from weft.backends.base import Memory
 from weft.dtype import DType
-from weft.errors import ProgramError
+from weft.errors import GraphError, ProgramError
 from weft.graph.size import Compound, Expr, Size, Sym, evaluate, lower, upper
 from weft.program import Program, TensorSpec
 
@@ -19,6 +19,7 @@ __all__ = [
     "checked",
     "extent",
     "max_bytes",
+    "ne_of",
     "read_array",
     "symbol_values",
     "tensor_bytes",
@@ -75,7 +76,10 @@ def checked(
     element type (bf16 as uint16 bits, block types as uint8 rows).
 
     Raises ProgramError naming the input, its shape and the one wanted."""
-    want = tuple(evaluate(n, values) for n in spec.ne)
+    try:
+        want = tuple(evaluate(n, values) for n in spec.ne)
+    except GraphError as error:
+        raise ProgramError(f"input {name!r}: {error}; pass symbols=") from error
     got = ne_of(array, spec.dtype)
     if got != want:
         raise ProgramError(
@@ -92,9 +96,7 @@ def checked(
 def symbol_values(
     program: Program, arrays: Mapping[str, NDArray[Any]], given: Mapping[str, int]
 ) -> dict[str, int]:
-    """Symbol values from the shapes of the inputs, where they are not given.
-
-    Raises ProgramError for a symbol that nothing tells, or a value outside the plan."""
+    """Symbol values from the shapes of inputs, where they are not given; not checked."""
     values = dict(given)
     for name, array in arrays.items():
         spec = program.tensors[program.inputs[name]]
@@ -103,14 +105,16 @@ def symbol_values(
             if solved is not None:
                 sym, value = solved
                 values.setdefault(sym.name, value)
-    check_values(program, values)
     return values
 
 
-def check_values(program: Program, values: Mapping[str, int]) -> None:
-    """Raises ProgramError for a symbol without a value, or with one outside the plan."""
+def check_values(program: Program, values: Mapping[str, int], *, some: bool = False) -> None:
+    """Raises ProgramError for a symbol without a value (not with `some`), or with one outside the
+    plan."""
     for sym in program.symbols.values():
         if sym.name not in values:
+            if some:
+                continue
             raise ProgramError(f"no input tells the value of symbol {sym.name}; pass symbols=")
         if not sym.min <= values[sym.name] <= sym.max:
             raise ProgramError(
