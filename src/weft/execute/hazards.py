@@ -18,7 +18,7 @@ from weft.backends.base import Event, Memory
 from weft.execute.values import extent
 from weft.program import Program
 
-__all__ = ["Access", "Order", "split_access", "tensor_access"]
+__all__ = ["Access", "Order", "copy_access", "split_access", "tensor_access"]
 
 Ranges = dict[int, list[tuple[int, int]]]
 """Memory -> byte ranges in it, sorted and apart. Host memory is 0, and its ranges are addresses."""
@@ -43,27 +43,32 @@ class Access:
 def tensor_access(
     program: Program, memories: Sequence[Memory], reads: Iterable[int], writes: Iterable[int]
 ) -> Access:
-    """Access to tensors of a program, whatever the symbols are."""
+    """Access to tensors of a program, whatever the symbols are. Weights are never written: reading
+    them is left out."""
     return Access(_ranges(program, memories, reads), _ranges(program, memories, writes))
 
 
+def copy_access(
+    program: Program, memories: Sequence[Memory], split: int, which: Iterable[int]
+) -> Access:
+    """What these copies of a split touch."""
+    copies = [program.splits[split].copies[i] for i in which]
+    return tensor_access(program, memories, [c.src for c in copies], [c.dst for c in copies])
+
+
 def split_access(program: Program, memories: Sequence[Memory], split: int) -> Access:
-    """What a split touches, its copies included. Weights are never written, and left out."""
-    spec = program.splits[split]
-    reads = {c.src for c in spec.copies}
-    writes = {c.dst for c in spec.copies}
-    for step in spec.steps:
-        reads.update(s for s in step.src if s >= 0)
-        writes.add(step.dst)
-    weights = {i for i, b in enumerate(program.buffers) if b.usage == "weights"}
-    reads = {r for r in reads if program.tensors[r].buffer not in weights}
-    return tensor_access(program, memories, reads, writes)
+    """What the steps of a split touch."""
+    steps = program.splits[split].steps
+    reads = {s for step in steps for s in step.src if s >= 0}
+    return tensor_access(program, memories, reads, {step.dst for step in steps})
 
 
 def _ranges(program: Program, memories: Sequence[Memory], tensors: Iterable[int]) -> Ranges:
     found: Ranges = {}
     for index in tensors:
         spec = program.tensors[index]
+        if program.buffers[spec.buffer].usage == "weights":
+            continue
         memory = memories[spec.buffer]
         low, high = extent(spec)
         host = memory.host()

@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from weft.compile.check import check_program
 from weft.compile.lower import lower_with_tensors
 from weft.compile.pipeline import Plan
 from weft.errors import ProgramError
 from weft.execute.arena import ArenaPool
 from weft.execute.bound import BoundProgram
-from weft.execute.hazards import Access, split_access, tensor_access
+from weft.execute.hazards import Access, copy_access, split_access, tensor_access
 from weft.graph.check import check_graph
 from weft.graph.node import describe
 from weft.graph.op import NONE
 from weft.graph.tensor import Tensor
 
-__all__ = ["LoweredGraph"]
+__all__ = ["Copies", "LoweredGraph"]
+
+
+@dataclass(frozen=True, slots=True)
+class Copies:
+    """Some copies of a split."""
+
+    which: list[int]
+    """Their numbers in `SplitSpec.copies`."""
+    access: Access
 
 
 class LoweredGraph:
@@ -33,13 +44,11 @@ class LoweredGraph:
         self.device = [split.backend for split in schedule.splits]
         """Per split, the number of its backend."""
         self.access = [split_access(self.program, self.bound.memories, i) for i in numbers]
-        """Per split, the bytes that it and its copies touch."""
-        self.user_copies = [
-            frozenset(i for i, tensor in enumerate(split.inputs) if tensor.is_input)
-            for split in schedule.splits
-        ]
-        """Per split, the numbers of its copies that come straight from the user."""
-        self.user_access = [self._user_access(i) for i in numbers]
+        """Per split, the bytes that its steps touch."""
+        self.user_copies = [self._copies(i, from_user=True) for i in numbers]
+        """Per split, its copies of what the user wrote."""
+        self.copies = [self._copies(i, from_user=False) for i in numbers]
+        """Per split, its other copies."""
         self.nodes = [self._nodes(i) for i in numbers]
         """Per split, each node (as a tensor of the graph) with the steps done once it is."""
         self.output_access = {name: self._output(name) for name in self.program.outputs}
@@ -58,11 +67,10 @@ class LoweredGraph:
             raise ProgramError(f"{describe(tensor)} has no memory in the graph that is allocated")
         return found
 
-    def _user_access(self, split: int) -> Access:
-        copies = [self.program.splits[split].copies[i] for i in self.user_copies[split]]
-        return tensor_access(
-            self.program, self.bound.memories, [c.src for c in copies], [c.dst for c in copies]
-        )
+    def _copies(self, split: int, *, from_user: bool) -> Copies:
+        inputs = self.plan.schedule.splits[split].inputs
+        which = [i for i, tensor in enumerate(inputs) if tensor.is_input == from_user]
+        return Copies(which, copy_access(self.program, self.bound.memories, split, which))
 
     def _nodes(self, split: int) -> list[tuple[Tensor, int]]:
         origin = self.plan.schedule.origin

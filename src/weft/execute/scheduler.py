@@ -379,27 +379,25 @@ class Scheduler:
         return run
 
     def _submit_split(self, lowered: LoweredGraph, number: int, run: Run, inline: bool) -> None:
-        bound, values = lowered.bound, run.values
-        copies = range(len(lowered.program.splits[number].copies))
-        at_once = [i for i in copies if i in lowered.user_copies[number]]
-        if at_once:
-            # the caller may write the next batch as soon as this returns
-            self._devices.on_host(
-                lowered.user_access[number],
-                lambda: self._count(bound.copy_inputs(number, values, at_once)),
-            )
-        later = [i for i in copies if i not in lowered.user_copies[number]]
+        bound, values, device = lowered.bound, run.values, lowered.device[number]
+        at_once, later = lowered.user_copies[number], lowered.copies[number]
+
+        def copy(which: list[int]) -> None:
+            self._count(bound.copy_inputs(number, values, which))
 
         def work() -> None:
-            if later:
-                self._count(bound.copy_inputs(number, values, later))
             if self._eval is None and self._abort is None:
                 bound.run(number, values)
             else:
                 self._run_watched(lowered, number, run)
 
-        device, access = lowered.device[number], lowered.access[number]
-        run.add(self._devices.submit(device, access, work, inline=inline))
+        if at_once.which:
+            # the caller may write the next batch as soon as this returns
+            self._devices.on_host(at_once.access, lambda: copy(at_once.which))
+        if later.which:
+            # apart from the split, so that what is copied can be overwritten while the split runs
+            self._devices.submit(device, later.access, lambda: copy(later.which), inline=inline)
+        run.add(self._devices.submit(device, lowered.access[number], work, inline=inline))
 
     def _gather(self, lowered: LoweredGraph, run: Run, inline: bool) -> None:
         """Reads the outputs, each by the queue of the device that computes it."""
