@@ -70,9 +70,9 @@ static inline void put_floats(const Tensor& t, char* p, int64_t n, const float* 
   if (t.nb[0] == 2) {
     auto* h = reinterpret_cast<uint16_t*>(p);
     if (t.type == DType::kF16) {
-      for (; i + kLanes <= n; i += kLanes) narrow_to_half(load(buffer + i), h + i);
+      for (; i + kLanes <= n; i += kLanes) store_half(h + i, load(buffer + i));
     } else {
-      for (; i + kLanes <= n; i += kLanes) narrow_to_bf16(load(buffer + i), h + i);
+      for (; i + kLanes <= n; i += kLanes) store_bf16(h + i, load(buffer + i));
     }
   }
   for (; i < n; ++i) store_element(p + i * t.nb[0], t.type, buffer[i]);

@@ -1,40 +1,20 @@
-// The kernel table of one target: every family registers its kernels here.
+// The kernel table of one target: every family of families.inc registers its kernels here.
 #include "kernels/kernel.h"
 
 namespace weft::WEFT_TARGET {
 
-// clang-format off
-#define WEFT_FAMILIES(X) \
-  X(binary) \
-  X(unary) \
-  X(glu) \
-  X(norm) \
-  X(softmax) \
-  X(rope) \
-  X(attention) \
-  X(float_types) \
-  X(legacy_types) \
-  X(k_decoders) \
-  X(k_encoders) \
-  X(iq_types) \
-  X(iq4_types) \
-  X(ternary_types) \
-  X(fp4_types) \
-  X(low_bit_types)
-// clang-format on
-
-#define WEFT_DECLARE(family) void register_##family(KernelTable& table);
-WEFT_FAMILIES(WEFT_DECLARE)
-#undef WEFT_DECLARE
+#define WEFT_FAMILY(family) void register_##family(KernelTable& table);
+#include "kernels/families.inc"
+#undef WEFT_FAMILY
 
 const KernelTable& table();
 
 const KernelTable& table() {
   static const KernelTable built = [] {
     KernelTable t;
-#define WEFT_REGISTER(family) register_##family(t);
-    WEFT_FAMILIES(WEFT_REGISTER)
-#undef WEFT_REGISTER
+#define WEFT_FAMILY(family) register_##family(t);
+#include "kernels/families.inc"
+#undef WEFT_FAMILY
     return t;
   }();
   return built;

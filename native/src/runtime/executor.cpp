@@ -152,6 +152,16 @@ Status Executor::bind(const std::vector<int64_t>& symbol_values, bool first) {
     const int64_t share = (step.items + parts - 1) / parts;
     step.chunk = std::max<int64_t>(grain, (share + grain - 1) / grain * grain);
   }
+  all_solo_ = true;
+  for (Stage& stage : stages_) {
+    int64_t chunks = 0;
+    for (int32_t i = stage.begin; i < stage.end; ++i) {
+      const Step& step = steps_[static_cast<size_t>(i)];
+      chunks += (step.items + step.chunk - 1) / step.chunk;
+    }
+    stage.solo = chunks <= 1 || pool_->size() == 1;
+    all_solo_ = all_solo_ && stage.solo;
+  }
   return Status::ok();
 }
 
@@ -200,6 +210,9 @@ Status Executor::plan_steps() {
       }
     }
   }
+  for (const StageDecl& stage : program_.stages) {
+    stages_.push_back({stage.begin, stage.end, false});
+  }
   scratch_stride_ = (scratch + kCacheLine - 1) / kCacheLine * kCacheLine + kCacheLine;
   scratch_.resize(scratch_stride_ * static_cast<size_t>(pool_->size()) + kCacheLine);
   step_seconds_.assign(steps_.size(), 0.0);
@@ -208,6 +221,7 @@ Status Executor::plan_steps() {
 }
 
 Status Executor::run(const std::vector<int64_t>& symbol_values, const std::function<bool()>& poll) {
+  const std::lock_guard<std::mutex> lock(running_);
   if (Status s = bind(symbol_values, false); !s.is_ok()) return s;
   for (size_t i = 0; i < steps_.size(); ++i) {
     counters_[i].next.store(0, std::memory_order_relaxed);
@@ -216,7 +230,11 @@ Status Executor::run(const std::vector<int64_t>& symbol_values, const std::funct
   poll_ = poll ? &poll : nullptr;
   next_poll_ = now_ns() + kPollNanoseconds;
   barriers_ = 0;
-  pool_->run(&Executor::job, this);
+  if (all_solo_ && !profiling_) {
+    work(0);  // too little work for a second thread: waking it would cost more
+  } else {
+    pool_->run(&Executor::job, this);
+  }
   return abort_.load(std::memory_order_relaxed) ? Status::aborted() : Status::ok();
 }
 
@@ -233,14 +251,15 @@ void Executor::work(int thread) {
     }
     return;
   }
-  for (size_t s = 0; s < program_.stages.size(); ++s) {
-    const StageDecl& stage = program_.stages[s];
-    for (int32_t i = stage.begin; i < stage.end; ++i) run_step(static_cast<size_t>(i), thread);
-    // leaving the job is the last barrier
-    if (s + 1 < program_.stages.size()) {
-      barrier.wait();
-      if (thread == 0) ++barriers_;
+  for (size_t s = 0; s < stages_.size(); ++s) {
+    const Stage& stage = stages_[s];
+    if (thread == 0 || !stage.solo) {
+      for (int32_t i = stage.begin; i < stage.end; ++i) run_step(static_cast<size_t>(i), thread);
     }
+    // leaving the job is the last barrier
+    if (s + 1 == stages_.size() || (stage.solo && stages_[s + 1].solo)) continue;
+    barrier.wait();
+    if (thread == 0) ++barriers_;
   }
 }
 

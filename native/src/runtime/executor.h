@@ -4,6 +4,7 @@
 #include <atomic>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -46,6 +47,13 @@ class Executor {
     int64_t items = 0;
     int64_t chunk = 1;
   };
+  // Steps begin..end. A solo stage is one chunk of work: thread 0 does it, and no barrier separates
+  // it from the next solo stage.
+  struct Stage {
+    int32_t begin = 0;
+    int32_t end = 0;
+    bool solo = false;
+  };
   // One cache line each, so that claiming chunks of one step does not slow another.
   struct alignas(64) Counter {
     std::atomic<int64_t> next{0};
@@ -66,6 +74,8 @@ class Executor {
   std::vector<Tensor> tensors_;
   std::vector<size_t> symbolic_;  // tensors that depend on symbols
   std::vector<Step> steps_;
+  std::vector<Stage> stages_;
+  bool all_solo_ = false;
   std::unique_ptr<Counter[]> counters_;
   std::vector<char> scratch_;
   size_t scratch_stride_ = 0;
@@ -73,6 +83,7 @@ class Executor {
   std::vector<int64_t> bound_;  // symbol values of the current binding
   int64_t barriers_ = 0;
 
+  std::mutex running_;  // one run at a time; a second caller waits
   std::atomic<bool> abort_{false};
   const std::function<bool()>* poll_ = nullptr;
   int64_t next_poll_ = 0;

@@ -10,11 +10,13 @@ from weft.allocate.result import Allocation, Placement
 from weft.errors import AllocationError
 from weft.graph.node import describe
 from weft.graph.tensor import Tensor
+from weft.schedule.collector import collector_paused
 from weft.schedule.result import Schedule
 
 __all__ = ["validate"]
 
 
+@collector_paused()
 def validate(schedule: Schedule, plan: Allocation) -> None:
     """Raises AllocationError, naming both tensors, where two values that are needed at the same
     time share bytes; and for a place outside its chunk, misaligned, too small, or missing."""
@@ -22,6 +24,7 @@ def validate(schedule: Schedule, plan: Allocation) -> None:
     copied_from = {copy: src for split in schedule.splits for src, copy in split.copies}
     for _, tensor in writes:
         _check_place(tensor, plan)
+    _check_users(schedule, plan)
     live: list[Tensor] = []
     i = 0
     while i < len(writes):
@@ -77,6 +80,29 @@ def _uses(schedule: Schedule) -> tuple[list[tuple[int, Tensor]], dict[Tensor, in
 
 def _base(tensor: Tensor) -> Tensor:
     return tensor if tensor.view_src is None else tensor.view_src
+
+
+def _check_users(schedule: Schedule, plan: Allocation) -> None:
+    """A tensor that is not in its own device's memory must be where all its users can work."""
+    moved: dict[Tensor, int] = {}
+    for tensor, b in zip(schedule.plan_nodes, schedule.plan_node_backends, strict=True):
+        at = plan.place.get(tensor)
+        if at is not None and b >= 0 and at.arena != plan.arena_of[b]:
+            moved[tensor] = at.arena
+    if not moved:
+        return
+    for node, b in zip(schedule.plan_nodes, schedule.plan_node_backends, strict=True):
+        if node.op.is_view or node.op.name == "NONE":
+            continue
+        for used in (node, *node.src):
+            if used is None or _base(used) not in moved:
+                continue
+            buffer_type = plan.arenas[moved[_base(used)]].buffer_type
+            if not schedule.backends[b].supports_buffer_type(buffer_type):
+                raise AllocationError(
+                    f"{describe(node)} runs on {schedule.backends[b].name}, which cannot use "
+                    f"{buffer_type.name} memory, where {describe(used)} is"
+                )
 
 
 def _is_view_of_nothing(tensor: Tensor) -> bool:

@@ -54,9 +54,17 @@ class RopeConfig:
 
         The op itself multiplies by 1 + 0.1 ln(factor) when `ext_factor` is not 0; with a log
         multiplier m the magnitude is to be that over 1 + 0.1 m ln(factor)."""
-        if self.ext_factor == 0.0 or self.log_multiplier == 0.0 or self.factor <= 1.0:
-            return self.attn_factor
-        return self.attn_factor / (1.0 + 0.1 * self.log_multiplier * math.log(self.factor))
+        return self.attn_factor / self._yarn_magnitude(self.log_multiplier)
+
+    @property
+    def shift_attn_factor(self) -> float:
+        """The `attn_factor` with which the ROPE op only rotates: it undoes the op's own."""
+        return 1.0 / self._yarn_magnitude(1.0)
+
+    def _yarn_magnitude(self, multiplier: float) -> float:
+        if self.ext_factor == 0.0 or self.factor <= 1.0:
+            return 1.0
+        return 1.0 + 0.1 * multiplier * math.log(self.factor)
 
 
 @dataclass(frozen=True, slots=True)

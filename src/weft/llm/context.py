@@ -20,6 +20,7 @@ from weft.execute import Session
 from weft.llm.kv_cache import KVCache, cache_bytes
 from weft.llm.memory import require_memory
 from weft.llm.model import Model
+from weft.llm.state import load_state, save_state
 from weft.program import Program
 
 __all__ = ["Context", "Counters", "MemoryUse"]
@@ -122,6 +123,7 @@ class Context:
         self._values = {"n_tokens": 1, "n_kv": 1, "n_outputs": 1}
         logits = self.program.tensors[self.program.outputs["logits"]]
         self._host = self.program.buffers[logits.buffer].buffer_type.is_host
+        self._shift: Session | None = None
         self._window = model.config.sliding_window if model.architecture.windowed else 0
 
     def decode(
@@ -142,6 +144,8 @@ class Context:
         Raises ContextError for ids or positions out of range and when the cache has too few free
         cells. On any failure, Ctrl-C included, the cache is as it was."""
         batch = self._batch(tokens, positions, seqs, outputs)
+        if self.cache.has_shift:
+            self._rotate_keys()
         cells = self.cache.find_free(len(batch.tokens))
         rows = np.empty((int(batch.outputs.sum()), self.model.config.n_vocab), np.float32)
         done = 0
@@ -157,6 +161,43 @@ class Context:
             self.cache.release(cells[:done])
             raise
         return rows
+
+    def save_state(self, seq: int | None = None) -> bytes:
+        """What the cache holds, of all sequences or of one; see `weft.llm.state`."""
+        if self.cache.has_shift:
+            self._rotate_keys()
+        return save_state(self.model.config, self.cache, seq)
+
+    def load_state(self, data: bytes, seq: int | None = None) -> None:
+        """Puts back what `save_state` gave; a sequence may come back under another number.
+
+        Raises FormatError for data that is damaged or of another model, ContextError when it does
+        not fit; the cache is as it was then."""
+        load_state(self.model.config, self.cache, data, seq)
+
+    def _rotate_keys(self) -> None:
+        """Brings cached keys to the positions that `seq_add` and `seq_div` gave their cells.
+
+        Its graph is built and compiled once, when it is first needed. Keys half rotated are of no
+        use: a failure empties the cache."""
+        if self._shift is None:
+            graph = self.model.build_shift(self.cache)
+            if graph is None:
+                self.cache.shifted()
+                return
+            self._shift = Session(compile(graph, self.program.devices))
+            self.counters.graphs_built += 1
+            self.counters.reserves += 1
+        n_kv = self.cache.n_seen
+        try:
+            if n_kv:
+                self._shift.input_view("shift")[:n_kv] = self.cache.shift[:n_kv]
+                self._shift.upload("shift")
+                self._shift.execute({"n_kv": n_kv})
+        except BaseException:
+            self.cache.clear()
+            raise
+        self.cache.shifted()
 
     def _batch(
         self,

@@ -9,6 +9,8 @@ moves, and a hole left by a removed token is filled by the next one.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -51,12 +53,6 @@ class KVCache:
         self.n_seq_max = n_seq_max
         self.type_k = _cache_type("type_k", type_k)
         self.type_v = _cache_type("type_v", type_v)
-        self.pos: NDArray[np.int32] = np.full(size, _FREE, np.int32)
-        """Position of each cell; -1: free."""
-        self.members: NDArray[np.bool_] = np.zeros((n_seq_max, size), np.bool_)
-        """members[s, c]: whether sequence s has cell c."""
-        self._low = 0  # no free cell is below this one
-        self._top = 0  # no used cell is from here on
 
         def leaf(name: str, dtype: DType, n_embd: int) -> Tensor:
             memory = _allocate(buffer_type, dtype.row_bytes(n_embd) * size, name)
@@ -69,6 +65,16 @@ class KVCache:
         """Per layer, a leaf of sizes [n_embd_k, size]: a row a cell."""
         self.v = [leaf(f"cache_v_{il}", self.type_v, config.n_embd_v(il)) for il in layers]
         """Per layer, a leaf of sizes [n_embd_v, size]."""
+        self.pos: NDArray[np.int32] = np.full(size, _FREE, np.int32)
+        """Position of each cell; -1: free."""
+        self.members: NDArray[np.bool_] = np.zeros((n_seq_max, size), np.bool_)
+        """members[s, c]: whether sequence s has cell c."""
+        self.shift: NDArray[np.int32] = np.zeros(size, np.int32)
+        """How far the position of each cell has moved since its key was rotated."""
+        self.has_shift = False
+        """Whether keys must be rotated by `shift` before they are read again."""
+        self._low = 0  # no free cell is below this one
+        self._top = 0  # no used cell is from here on
 
     @property
     def nbytes(self) -> int:
@@ -103,6 +109,7 @@ class KVCache:
         """Marks cells from `find_free` as used. `seq` [n_seq_max, n]: who has them."""
         self.pos[cells] = positions
         self.members[:, cells] = seq
+        self.shift[cells] = 0
         last = int(cells[-1]) + 1
         self._low = last  # they were the lowest free ones
         self._top = max(self._top, last)
@@ -118,6 +125,12 @@ class KVCache:
         self.pos[:] = _FREE
         self.members[:] = False
         self._low = self._top = 0
+        self.shifted()
+
+    def shifted(self) -> None:
+        """Says that the keys have been rotated."""
+        self.shift[:] = 0
+        self.has_shift = False
 
     def seq_rm(self, seq: int, p0: int = -1, p1: int = -1) -> None:
         """Takes sequence `seq` out of the cells in the range; cells without a sequence are free."""
@@ -141,18 +154,37 @@ class KVCache:
         self._free_orphans()
 
     def seq_add(self, seq: int, p0: int, p1: int, delta: int) -> None:
-        """Not in this version: shifting positions rotates cached keys; raises ContextError."""
-        raise ContextError(
-            "shifting cached positions (seq_add) is not in this version; remove the tokens and "
-            "decode them again at their new positions"
-        )
+        """Moves the positions in the range by `delta`, for all sequences that share the cells.
+
+        Keys are rotated before the next decode. Cells that would move below 0 are freed."""
+        self._move(seq, p0, p1, lambda pos: pos + delta)
 
     def seq_div(self, seq: int, p0: int, p1: int, d: int) -> None:
-        """Not in this version; raises ContextError."""
-        raise ContextError(
-            "dividing cached positions (seq_div) is not in this version; remove the tokens and "
-            "decode them again at their new positions"
-        )
+        """Divides the positions in the range by `d`, rounding down; otherwise as `seq_add`."""
+        if d < 1:
+            raise ContextError(f"positions cannot be divided by {d}; it must be 1 or more")
+        self._move(seq, p0, p1, lambda pos: pos // d)
+
+    def _move(
+        self, seq: int, p0: int, p1: int, new: Callable[[NDArray[np.int64]], NDArray[np.int64]]
+    ) -> None:
+        hit = self._in_range(p0, p1)
+        hit &= self.members.any(axis=0) if seq < 0 else self.members[self._seq(seq)]
+        cells = np.flatnonzero(hit)
+        old = self.pos[cells].astype(np.int64)
+        moved = new(old)
+        if moved.max(initial=0) >= _END:
+            raise ContextError(f"positions would move beyond {_END - 1}")
+        self.pos[cells] = moved
+        self.shift[cells] += (moved - old).astype(np.int32)
+        self.has_shift |= bool((moved != old).any())
+        if moved.min(initial=0) < 0:
+            self.release(cells[moved < 0])
+
+    def cells_of(self, seq: int) -> NDArray[np.int64]:
+        """The cells of sequence `seq`, in order of position."""
+        cells = np.flatnonzero(self.members[self._seq(seq)])
+        return cells[np.argsort(self.pos[cells], kind="stable")]
 
     def pos_min(self, seq: int) -> int:
         """The smallest position of `seq`, -1 when it is empty."""

@@ -9,7 +9,7 @@ from weft.errors import FormatError
 from weft.frontends.gguf import GGUFFile, open_gguf
 from weft.llm.config import ModelConfig
 from weft.llm.kv_cache import KVCache
-from weft.llm.models import Architecture, find_architecture
+from weft.llm.models import Architecture, common, find_architecture
 from weft.llm.models.common import Step
 from weft.llm.weights import Weights, load_weights
 
@@ -59,6 +59,18 @@ class Model:
             mask=G.input("mask", (n_tokens, n_kv), "f16"),
             window_mask=window_mask,
             out_ids=G.input("out_ids", (n_out,), "i32"),
+            rope_mode=self.architecture.rope_mode,
             flash=flash,
         )
         return G.Graph(self.architecture.forward(step, self.weights).as_output("logits"))
+
+    def build_shift(self, cache: KVCache) -> G.Graph | None:
+        """The graph that rotates cached keys in place after their positions have moved.
+
+        Input: shift i32 [n_kv], the new position less the old one. None for a model without
+        rotary embedding."""
+        if self.config.rope.n_dims == 0:
+            return None
+        shift = G.input("shift", (G.Sym("n_kv", 1, cache.size),), "i32")
+        mode = self.architecture.rope_mode
+        return G.Graph(*common.shift_keys(self.config, self.weights, cache, mode, shift))

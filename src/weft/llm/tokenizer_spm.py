@@ -40,7 +40,10 @@ class SpmModel:
         self._processor: sentencepiece.SentencePieceProcessor | None = None
         self._ids: dict[str, int] | None = None
         if _library_takes(vocab, self._byte_ids):
-            self._processor = sentencepiece.SentencePieceProcessor(model_proto=_proto(vocab))
+            try:
+                self._processor = sentencepiece.SentencePieceProcessor(model_proto=_proto(vocab))
+            except RuntimeError:  # a rule of the library's that is not foreseen here
+                self._processor = None
 
     def encode(self, text: str) -> list[int]:
         """Ids of `text`; raises TokenizerError for a character that neither piece nor byte has."""
@@ -145,7 +148,7 @@ def _library_takes(vocab: Vocab, byte_ids: dict[int, int]) -> bool:
         vocab.unknown is not None
         and len(byte_ids) == n_bytes == 256
         and len(set(tokens)) == len(tokens)
-        and all(tokens)
+        and all(token and b"\0" not in token for token in tokens)
     )
 
 
@@ -184,7 +187,12 @@ def _proto(vocab: Vocab) -> bytes:
     return b"".join(out) + _bytes(2, trainer) + _bytes(3, normalizer)
 
 
+_SMALL = [bytes((value,)) for value in range(0x80)]
+
+
 def _varint(value: int) -> bytes:
+    if value < 0x80:
+        return _SMALL[value]
     out = bytearray()
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)

@@ -192,21 +192,8 @@ static inline vf round(vf x) {
 
 // ---- 16-bit floats ------------------------------------------------------------------------------
 
-// kLanes floats to halves, rounded to nearest even.
-static inline void narrow_to_half(vf x, uint16_t* p) {
-#if defined(__AVX512F__)
-  const __m256i h = _mm512_cvtps_ph(reinterpret_cast<__m512>(x), _MM_FROUND_TO_NEAREST_INT);
-  std::memcpy(p, &h, sizeof h);
-#elif defined(__AVX2__) && defined(__F16C__)
-  const __m128i h = _mm256_cvtps_ph(reinterpret_cast<__m256>(x), _MM_FROUND_TO_NEAREST_INT);
-  std::memcpy(p, &h, sizeof h);
-#else
-  for (int i = 0; i < kLanes; ++i) p[i] = float_to_half(x[i]);
-#endif
-}
-
 // kLanes floats to bfloat16, rounded to nearest even; a NaN is made quiet.
-static inline void narrow_to_bf16(vf x, uint16_t* p) {
+static inline void store_bf16(uint16_t* p, vf x) {
   typedef uint16_t vs __attribute__((vector_size(kLanes * 2)));
   const vu bits = reinterpret_cast<vu>(x);
   const vu rounded = bits + 0x7fffu + ((bits >> 16) & 1u);

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from weft.errors import FormatError
+from weft.graph import RopeMode
 from weft.graph.tensor import Tensor
 from weft.llm.config import ModelConfig
 from weft.llm.models import bitnet, gptoss, llama
@@ -25,14 +26,16 @@ class Architecture:
 
     table: Callable[[ModelConfig], Iterable[Row]]
     forward: Callable[[Step, Weights], Tensor]
+    rope_mode: RopeMode
+    """Which elements of a head rotate together: adjacent pairs (NORMAL), or halves (NEOX)."""
     windowed: bool = False
     """Whether some layers see only a sliding window."""
 
 
 ARCHITECTURES: dict[str, Architecture] = {
-    "llama": Architecture(llama.table, llama.forward),
-    "bitnet": Architecture(bitnet.table, bitnet.forward),
-    "gpt-oss": Architecture(gptoss.table, gptoss.forward, windowed=True),
+    "llama": Architecture(llama.table, llama.forward, RopeMode.NORMAL),
+    "bitnet": Architecture(bitnet.table, bitnet.forward, RopeMode.NEOX),
+    "gpt-oss": Architecture(gptoss.table, gptoss.forward, RopeMode.NEOX, windowed=True),
 }
 
 

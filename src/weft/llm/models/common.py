@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from weft import graph as G
 from weft.graph.tensor import Tensor
-from weft.llm.config import ModelConfig, MoeConfig
+from weft.llm.config import ModelConfig, MoeConfig, RopeConfig
 from weft.llm.kv_cache import KVCache
 from weft.llm.weights import Row, Weights, maybe, need
 
@@ -28,6 +28,7 @@ __all__ = [
     "model_rows",
     "norm",
     "rope",
+    "shift_keys",
     "wanted",
 ]
 
@@ -50,6 +51,8 @@ class Step:
     """The same for sliding-window layers; None when the architecture has none."""
     out_ids: Tensor
     """i32 [n_outputs]: the tokens whose logits are wanted."""
+    rope_mode: G.RopeMode
+    """Which elements of a head rotate together."""
     flash: bool = True
     """Attention as one op (FLASH_ATTN_EXT), or as matmuls around a softmax."""
 
@@ -127,33 +130,63 @@ def embed(step: Step, w: Weights) -> Tensor:
     return G.get_rows(w["token_embd.weight"], step.tokens).named("embd")
 
 
-def rope(step: Step, w: Weights, x: Tensor, mode: G.RopeMode) -> Tensor:
+def rope(step: Step, w: Weights, x: Tensor) -> Tensor:
     """Rotates x [d, n_head, n_tokens] by its positions."""
     r = step.config.rope
+    factors = _freq_factors(w, r, step.cache)
+    return _rotate(r, step.rope_mode, factors, x, step.positions, r.kernel_attn_factor)
+
+
+def shift_keys(
+    c: ModelConfig, w: Weights, cache: KVCache, mode: G.RopeMode, shift: Tensor
+) -> list[Tensor]:
+    """Cached keys rotated in place by i32 shift [n_kv], the move of each cell's position. Angles
+    add up, so a key then is as if computed at its new position; its magnitude stays."""
+    r = c.rope
+    factors = _freq_factors(w, r, cache)
+    shifted = []
+    for il, k in enumerate(cache.k):
+        row = k.dtype.bytes * c.head_dim_k
+        keys = G.view_3d(k, c.head_dim_k, c.n_head_kv(il), shift.ne[0], row, k.nb[1])
+        shifted.append(_rotate(r, mode, factors, keys, shift, r.shift_attn_factor, inplace=True))
+    return shifted
+
+
+def _rotate(
+    r: RopeConfig,
+    mode: G.RopeMode,
+    factors: Tensor | None,
+    x: Tensor,
+    positions: Tensor,
+    attn_factor: float,
+    *,
+    inplace: bool = False,
+) -> Tensor:
     if r.n_dims == 0:
         return x
     return G.rope(
         x,
-        step.positions,
-        _freq_factors(step, w),
+        positions,
+        factors,
         mode=mode,
         n_dims=r.n_dims,
         n_ctx_orig=r.n_ctx_orig,
         freq_base=r.freq_base,
         freq_scale=r.freq_scale,
         ext_factor=r.ext_factor,
-        attn_factor=r.kernel_attn_factor,
+        attn_factor=attn_factor,
         beta_fast=r.beta_fast,
         beta_slow=r.beta_slow,
+        inplace=inplace,
     )
 
 
-def _freq_factors(step: Step, w: Weights) -> Tensor | None:
+def _freq_factors(w: Weights, r: RopeConfig, cache: KVCache) -> Tensor | None:
     """What rotation angles are divided by. LongRoPE's two sets are for contexts within and beyond
     the original length: chosen once a context, since cached keys must agree."""
     if "rope_freqs.weight" in w:
         return w["rope_freqs.weight"]
-    long = step.cache.size > step.config.rope.n_ctx_orig
+    long = cache.size > r.n_ctx_orig
     return w.get("rope_factors_long.weight" if long else "rope_factors_short.weight")
 
 

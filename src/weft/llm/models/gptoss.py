@@ -40,8 +40,8 @@ def attention(step: Step, w: Weights, il: int, x: Tensor) -> Tensor:
     q = G.reshape(linear(layer, "attn_q", x), c.head_dim_k, c.n_head(il), n_tokens)
     k = G.reshape(linear(layer, "attn_k", x), c.head_dim_k, c.n_head_kv(il), n_tokens)
     v = G.reshape(linear(layer, "attn_v", x), c.head_dim_v, c.n_head_kv(il), n_tokens)
-    q = common.rope(step, w, q, G.RopeMode.NEOX)
-    k = common.rope(step, w, k, G.RopeMode.NEOX)
+    q = common.rope(step, w, q)
+    k = common.rope(step, w, k)
     mask = step.window_mask if il % 2 == 0 else step.mask
     y = common.attention(step, il, q, k, v, mask=mask, sinks=layer["attn_sinks.weight"])
     return linear(layer, "attn_output", y)

@@ -1,0 +1,155 @@
+// DUP, CONT, CPY: the elements of src0 in order, into a destination of as many elements, whatever
+// the two shapes and strides. QUANTIZE: the same, into the blocks a matmul reads.
+//
+// Equal types move as they are (NaN payloads and block bytes stay), others pass through floats.
+#include "kernels/copy_rows.h"
+
+namespace weft::WEFT_TARGET {
+
+void register_copy(KernelTable& table);
+
+namespace {
+
+// Elements of one item; whole blocks of every type.
+constexpr int64_t kPiece = 2048;
+
+// The call with dimensions merged where both tensors run on.
+struct Plan {
+  Tensor src;
+  Tensor dst;
+  int64_t pieces;  // items per destination row
+};
+
+// Whether each row begins where the one before it ends.
+bool runs_on(const Tensor& t) { return t.ne[1] == 1 || t.nb[1] == row_units(t) * t.nb[0]; }
+
+void merge_first_two(Tensor& t) {
+  t.ne[0] *= t.ne[1];
+  for (int d = 1; d < 3; ++d) {
+    t.ne[d] = t.ne[d + 1];
+    t.nb[d] = t.nb[d + 1];
+  }
+  t.ne[3] = 1;
+  // the stride of the new dimension is never used
+}
+
+Plan make_plan(const Call& call) {
+  Plan plan = {*call.src[0], call.dst, 0};
+  if (same_shape(plan.src, plan.dst)) {
+    for (int d = 1; d < 4 && runs_on(plan.src) && runs_on(plan.dst); ++d) {
+      merge_first_two(plan.src);
+      merge_first_two(plan.dst);
+    }
+  } else if (is_contiguous(plan.src) && is_contiguous(plan.dst)) {
+    for (int d = 1; d < 4; ++d) {
+      merge_first_two(plan.src);
+      merge_first_two(plan.dst);
+    }
+  }
+  plan.pieces = (plan.dst.ne[0] + kPiece - 1) / kPiece;
+  return plan;
+}
+
+// Calls piece(source row, first element, count, done) over the source rows that hold elements
+// first..first+n in order.
+template <typename F>
+void for_source(const Tensor& src, int64_t first, int64_t n, F piece) {
+  int64_t row = first / src.ne[0];
+  int64_t start = first - row * src.ne[0];
+  for (int64_t done = 0; done < n; ++row, start = 0) {
+    const int64_t count = min64(n - done, src.ne[0] - start);
+    piece(row_data(src, row_index(src, row)), start, count, done);
+    done += count;
+  }
+}
+
+void copy_piece(const Plan& plan, int64_t row, int64_t start, int64_t n, float scale,
+                float* scratch) {
+  const Tensor& src = plan.src;
+  const Tensor& dst = plan.dst;
+  char* out = row_data(dst, row_index(dst, row));
+  const int64_t first = row * dst.ne[0] + start;
+  if (src.type == dst.type) {
+    const int64_t unit = unit_elements(src.type);
+    char* to = out + start / unit * dst.nb[0];
+    for_source(src, first, n, [&](const char* from, int64_t at, int64_t count, int64_t done) {
+      move_units(src.type, from + at / unit * src.nb[0], src.nb[0], to + done / unit * dst.nb[0],
+                 dst.nb[0], count / unit);
+    });
+    return;
+  }
+  const float* values = scratch;
+  for_source(src, first, n, [&](const char* from, int64_t at, int64_t count, int64_t done) {
+    if (count == n && is_plain_row(src)) {
+      values = reinterpret_cast<const float*>(from) + at;
+    } else if (count == n && is_plain_row(dst)) {
+      load_range(src, from, at, n, scale, reinterpret_cast<float*>(out) + start);
+      values = nullptr;
+    } else {
+      load_range(src, from, at, count, scale, scratch + done);
+    }
+  });
+  if (values != nullptr) store_range(values, n, dst, out, start);
+}
+
+void run(const Call& call, int64_t begin, int64_t end, char* scratch) {
+  const Plan plan = make_plan(call);
+  const float scale = tensor_scale(*call.src[0]);
+  for (int64_t item = begin; item < end; ++item) {
+    const int64_t row = item / plan.pieces;
+    const int64_t start = (item - row * plan.pieces) * kPiece;
+    const int64_t n = min64(kPiece, plan.dst.ne[0] - start);
+    copy_piece(plan, row, start, n, scale, reinterpret_cast<float*>(scratch));
+  }
+}
+
+int64_t items(const Call& call) {
+  const Plan plan = make_plan(call);
+  return n_rows(plan.dst) * plan.pieces;
+}
+
+int64_t grain(const Call& call) {
+  const Plan plan = make_plan(call);
+  return plan.pieces > 1 ? 1 : row_grain(plan.dst.ne[0]);
+}
+
+size_t scratch(const Call& call) {
+  return call.src[0]->type == call.dst.type ? 0 : kPiece * sizeof(float);
+}
+
+const char* check_copy(const Call& call) {
+  const Tensor& src = *call.src[0];
+  if (n_elements(src) != n_elements(call.dst)) return "source and result differ in elements";
+  if (src.type == call.dst.type) {
+    return src.type == DType::kI2_S ? "an i2_s tensor has a scale that a copy would lose" : nullptr;
+  }
+  if (!can_load(src.type)) return "the source type has no conversion to another type";
+  if (!can_store(call.dst.type)) return "the result type cannot be written";
+  if (src.type == DType::kI2_S && !is_contiguous(src)) return "an i2_s source must be contiguous";
+  return nullptr;
+}
+
+const char* check_quantize(const Call& call) {
+  const DType type = call.dst.type;
+  if (type != DType::kQ8_0 && type != DType::kQ8_1 && type != DType::kQ8_K) {
+    return "the result must be q8_0, q8_1 or q8_K";
+  }
+  if (!is_float(call.src[0]->type)) return "the source must be f32, f16 or bf16";
+  if (!same_shape(*call.src[0], call.dst)) return "source and result differ in shape";
+  return nullptr;
+}
+
+constexpr Kernel kernel(const char* (*check)(const Call&)) {
+  return {.check = check, .items = items, .run = run, .grain = grain, .scratch = scratch};
+}
+
+}  // namespace
+
+void register_copy(KernelTable& table) {
+  table[Op::kDup] = kernel(check_copy);
+  table[Op::kCont] = kernel(check_copy);
+  table[Op::kCpy] = kernel(check_copy);
+  table[Op::kQuantize] = kernel(check_quantize);
+}
+
+}  // namespace weft::WEFT_TARGET

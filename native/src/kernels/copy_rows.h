@@ -1,0 +1,151 @@
+// Pieces of rows moved or converted, for every kernel that copies. A unit is an element of a plain
+// type or a block of a block type.
+#pragma once
+
+#include "kernels/rows.h"
+
+namespace weft::WEFT_TARGET {
+
+const KernelTable& table();
+
+static inline int64_t unit_elements(DType t) { return dtype_info(t).block; }
+static inline int64_t unit_bytes(DType t) { return dtype_info(t).block_size; }
+static inline int64_t row_units(const Tensor& t) { return t.ne[0] / unit_elements(t.type); }
+
+// Whether the elements lie one after another.
+static inline bool is_contiguous(const Tensor& t) {
+  return t.nb[0] == unit_bytes(t.type) && t.nb[1] == row_units(t) * t.nb[0] &&
+         t.nb[2] == t.nb[1] * t.ne[1] && t.nb[3] == t.nb[2] * t.ne[2];
+}
+
+// The scale that belongs to the whole tensor: i2_s keeps one behind its last code.
+static inline float tensor_scale(const Tensor& t) {
+  if (t.type != DType::kI2_S) return 1.0f;
+  float scale;
+  std::memcpy(&scale, t.data + n_elements(t) / 4, 4);
+  return scale;
+}
+
+// Types whose elements can pass through floats, as a source and as a destination.
+static inline bool can_load(DType t) {
+  return t == DType::kI32 || table().type(t).to_float != nullptr;
+}
+static inline bool can_store(DType t) {
+  return t == DType::kI32 || table().type(t).from_float != nullptr;
+}
+
+template <typename T>
+static void move_strided(const char* src, int64_t src_stride, char* dst, int64_t dst_stride,
+                         int64_t n) {
+  for (int64_t i = 0; i < n; ++i) {
+    T v;
+    std::memcpy(&v, src + i * src_stride, sizeof v);
+    std::memcpy(dst + i * dst_stride, &v, sizeof v);
+  }
+}
+
+// `n` units as they are.
+static inline void move_units(DType type, const char* src, int64_t src_stride, char* dst,
+                              int64_t dst_stride, int64_t n) {
+  const int64_t size = unit_bytes(type);
+  if (src_stride == size && dst_stride == size) {
+    std::memcpy(dst, src, static_cast<size_t>(n * size));
+    return;
+  }
+  switch (size) {
+    case 1:
+      return move_strided<uint8_t>(src, src_stride, dst, dst_stride, n);
+    case 2:
+      return move_strided<uint16_t>(src, src_stride, dst, dst_stride, n);
+    case 4:
+      return move_strided<uint32_t>(src, src_stride, dst, dst_stride, n);
+    case 8:
+      return move_strided<uint64_t>(src, src_stride, dst, dst_stride, n);
+    default:
+      for (int64_t i = 0; i < n; ++i) {
+        std::memcpy(dst + i * dst_stride, src + i * src_stride, static_cast<size_t>(size));
+      }
+  }
+}
+
+// Elements start..start+n of a row as floats; `scale` is tensor_scale.
+static inline void load_range(const Tensor& t, const char* row, int64_t start, int64_t n,
+                              float scale, float* out) {
+  if (is_float(t.type)) {
+    load_floats(row + start * t.nb[0], t.type, t.nb[0], n, out);
+    return;
+  }
+  if (t.type == DType::kI32) {
+    for (int64_t i = 0; i < n; ++i) {
+      int32_t v;
+      std::memcpy(&v, row + (start + i) * t.nb[0], 4);
+      out[i] = static_cast<float>(v);
+    }
+    return;
+  }
+  const auto decode = table().type(t.type).to_float;
+  const int64_t block = unit_elements(t.type);
+  const char* from = row + start / block * t.nb[0];
+  float* to = out;
+  int64_t left = n;
+  const auto partial = [&](int64_t skip, int64_t count) {
+    float values[256];
+    decode(from, values, block);
+    std::memcpy(to, values + skip, static_cast<size_t>(count) * 4);
+    from += t.nb[0];
+    to += count;
+    left -= count;
+  };
+  if (start % block != 0) partial(start % block, min64(n, block - start % block));
+  const int64_t whole = left / block * block;
+  decode(from, to, whole);
+  from += whole / block * t.nb[0];
+  to += whole;
+  left -= whole;
+  if (left > 0) partial(0, left);
+  if (t.type == DType::kI2_S) {
+    for (int64_t i = 0; i < n; ++i) out[i] *= scale;
+  }
+}
+
+// Floats to elements start..start+n of a row; both multiples of the block.
+static inline void store_range(const float* in, int64_t n, const Tensor& t, char* row,
+                               int64_t start) {
+  char* p = row + start / unit_elements(t.type) * t.nb[0];
+  if (t.type == DType::kI32) {
+    for (int64_t i = 0; i < n; ++i) {
+      // as x86 truncates: out of range gives the least integer
+      const float x = in[i];
+      const int32_t v =
+          x < 2147483648.0f && x >= -2147483648.0f ? static_cast<int32_t>(x) : INT32_MIN;
+      std::memcpy(p + i * t.nb[0], &v, 4);
+    }
+  } else if (is_float(t.type) && t.nb[0] != unit_bytes(t.type)) {
+    store_floats(in, n, p, t.type, t.nb[0]);
+  } else {
+    table().type(t.type).from_float(in, p, n);
+  }
+}
+
+// Whether load_range can be replaced by the address of the floats.
+static inline bool is_plain_row(const Tensor& t) { return t.type == DType::kF32 && t.nb[0] == 4; }
+
+// The rows of a shape one after another.
+class RowCursor {
+ public:
+  RowCursor(const Tensor& shape, int64_t row) : shape_(shape), at_(row_index(shape, row)) {}
+  Index operator*() const { return at_; }
+  void next() {
+    if (++at_.i1 < shape_.ne[1]) return;
+    at_.i1 = 0;
+    if (++at_.i2 < shape_.ne[2]) return;
+    at_.i2 = 0;
+    ++at_.i3;
+  }
+
+ private:
+  const Tensor& shape_;
+  Index at_;
+};
+
+}  // namespace weft::WEFT_TARGET

@@ -1,0 +1,143 @@
+"""`LLM`: from a file to text, and the errors a user meets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.llm.tiny import metadata, write_model
+from weft.errors import ContextError, FormatError, OutOfMemoryError
+from weft.llm import LLM, memory
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_model(tmp_path_factory.mktemp("model") / "m.gguf")
+
+
+@pytest.fixture(scope="module")
+def llm(path: Path) -> LLM:
+    return LLM(path, devices=["reference"])
+
+
+def test_greedy_text_is_what_the_logits_say(llm: LLM) -> None:
+    text = "".join(llm.generate("the abc", max_tokens=12, temperature=0, ignore_eos=True))
+    assert llm.stats.finish_reason == "length"
+    ids = llm.tokenize("the abc")
+    assert (llm.stats.n_prompt, llm.stats.n_generated) == (len(ids), 12)
+    new = []
+    for _ in range(12):
+        llm.context.cache.clear()
+        new.append(int(llm.context.decode(ids + new)[0].argmax()))
+    stream = llm.tokenizer.stream()
+    assert text == "".join(map(stream.push, new)) + stream.flush()
+
+
+def test_a_seed_reproduces(llm: LLM) -> None:
+    def text(seed: int) -> str:
+        return "".join(llm.generate("a", max_tokens=30, temperature=1.5, seed=seed))
+
+    assert text(1) == text(1)
+    assert text(1) != text(2)
+
+
+def test_the_context_is_a_limit(llm: LLM) -> None:
+    "".join(llm.generate("a", temperature=0, ignore_eos=True))
+    assert llm.stats.finish_reason == "context"
+    # every cell holds a token, and the last logits give one more
+    assert llm.stats.n_prompt + llm.stats.n_generated == llm.context.n_ctx + 1
+
+
+def test_a_prompt_longer_than_the_context(llm: LLM) -> None:
+    with pytest.raises(ContextError, match="the prompt has 65 tokens, but the context holds 64"):
+        llm.generate([1] * 65)
+    assert len(list(llm.generate([1] * 64, ignore_eos=True))) <= 1
+
+
+def test_arguments_are_checked_at_once(llm: LLM) -> None:
+    with pytest.raises(ContextError, match="temperature is -1"):
+        llm.generate("a", temperature=-1)
+    with pytest.raises(ContextError, match="max_tokens is 0"):
+        llm.generate("a", max_tokens=0)
+    with pytest.raises(ContextError, match="no tokens"):
+        llm.generate([])
+
+
+def test_a_stop_string_ends_the_text(llm: LLM) -> None:
+    whole = "".join(llm.generate("abc", max_tokens=40, temperature=0, ignore_eos=True))
+    stop = whole[5:8]
+    got = "".join(llm.generate("abc", max_tokens=40, temperature=0, stop=stop, ignore_eos=True))
+    assert got == whole[: whole.index(stop)]
+    assert llm.stats.finish_reason == "stop"
+
+
+def test_the_end_token_ends_the_text(path: Path, llm: LLM, tmp_path: Path) -> None:
+    """A copy of the model whose end token is what it says third."""
+    ids = llm.tokenize("abc")
+    new: list[int] = []
+    for _ in range(3):
+        llm.context.cache.clear()
+        new.append(int(llm.context.decode(ids + new)[0].argmax()))
+    other = write_model(tmp_path / "m.gguf", metadata(**{"tokenizer.ggml.eos_token_id": new[2]}))
+    ended = LLM(other, devices=["reference"])
+    list(ended.generate("abc", temperature=0))
+    expected = new.index(new[2]) + 1
+    assert (ended.stats.finish_reason, ended.stats.n_generated) == ("stop", expected)
+    list(ended.generate("abc", temperature=0, max_tokens=10, ignore_eos=True))
+    assert ended.stats.n_generated == 10
+
+
+def test_ctrl_c_leaves_it_usable(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    want = "".join(llm.generate("abc", max_tokens=20, temperature=0, ignore_eos=True))
+    run, calls = llm.context._session.execute, []
+
+    def interrupted(values: dict[str, int]) -> None:
+        calls.append(values)
+        if len(calls) == 7:
+            raise KeyboardInterrupt
+        run(values)
+
+    monkeypatch.setattr(llm.context._session, "execute", interrupted)
+    pieces: list[str] = []
+
+    def collect(source: Iterator[str]) -> None:
+        pieces.extend(source)
+
+    with pytest.raises(KeyboardInterrupt):
+        collect(llm.generate("abc", max_tokens=20, temperature=0, ignore_eos=True))
+    assert want.startswith("".join(pieces))
+    assert llm.stats.finish_reason == ""
+    assert want == "".join(llm.generate("abc", max_tokens=20, temperature=0, ignore_eos=True))
+
+
+def test_a_second_text_takes_over(llm: LLM) -> None:
+    first = llm.generate("the", max_tokens=30, temperature=1.0, seed=1, ignore_eos=True)
+    next(first)
+    want = "".join(llm.generate("abc", max_tokens=9, temperature=0, ignore_eos=True))
+    with pytest.raises(ContextError, match="has taken the context over"):
+        list(first)
+    assert want == "".join(llm.generate("abc", max_tokens=9, temperature=0, ignore_eos=True))
+
+
+def test_statistics(llm: LLM) -> None:
+    list(llm.generate("abc", max_tokens=9, temperature=0, ignore_eos=True))
+    s = llm.stats
+    assert s.prompt_tokens_per_second == pytest.approx(s.n_prompt / s.prompt_seconds)
+    assert s.tokens_per_second == pytest.approx(8 / s.generation_seconds)
+
+
+def test_files_that_are_no_models(tmp_path: Path) -> None:
+    with pytest.raises(FormatError, match="no such file"):
+        LLM(tmp_path / "none.gguf")
+    other = tmp_path / "model.zip"
+    other.write_bytes(b"PK\x03\x04" + bytes(100))
+    with pytest.raises(FormatError, match="looks like a zip archive"):
+        LLM(other)
+
+
+def test_too_little_memory(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "available_bytes", lambda: 3000)
+    with pytest.raises(OutOfMemoryError, match=r"are needed .*3000 bytes .* available"):
+        LLM(path, devices=["reference"])

@@ -1,0 +1,158 @@
+"""Copies, conversions and row operations, on every target."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from golden import Case, judge, op_cases, run_case
+from harness import TARGETS, Operand, contiguous_nb, refusal, result, run_op, tensor
+
+from weft import quants
+from weft.dtype import DTYPES
+
+PARAMS = {
+    "SET": ("nb1", "nb2", "nb3", "offset"),
+    "ACC": ("nb1", "nb2", "nb3", "offset"),
+    "CONCAT": ("dim",),
+}
+OPS = ("DUP", "CONT", "CPY", "SET", "ACC", "CONCAT", "REPEAT", "REPEAT_BACK")
+ROW_OPS = ("GET_ROWS", "SET_ROWS", "GET_ROWS_BACK")
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("case", op_cases(*OPS, *ROW_OPS))
+def test_recorded_case(case: Case, target: str) -> None:
+    params = [case["params"][name] for name in PARAMS.get(case["ggml_op"], ())]
+    for n_threads in (1, 2):
+        judge(case, run_case(case, params, target, n_threads))
+
+
+def normal(*shape: int) -> np.ndarray:
+    return np.random.default_rng(sum(shape)).standard_normal(shape).astype(np.float32)
+
+
+def strided(x: np.ndarray) -> Operand:
+    """f32 `[n3, n2, n1, n0]` in a memory where rows, and elements, lie apart in another order."""
+    memory = np.ascontiguousarray(x.transpose(1, 3, 0, 2))  # i2, i0, i3, i1
+    n3, _, n1, n0 = x.shape
+    nb = (4 * n1 * n3, 4, 4 * n1 * n3 * n0, 4 * n1)
+    return Operand(memory.reshape(-1).view(np.uint8), "f32", x.shape[::-1], nb)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("shape", [(2, 3, 5, 96), (1, 1, 1, 9000), (3, 1, 7, 1), (1, 0, 2, 4)])
+def test_cont_of_a_permuted_source(shape: tuple[int, ...], target: str) -> None:
+    x = normal(*shape)
+    for n_threads in (1, 2):
+        got = run_op("CONT", result("f32", shape[::-1]), [strided(x)], (), target, n_threads)
+        np.testing.assert_array_equal(got, x)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("to", ["f32", "f16", "i32", "q8_0", "q4_K"])
+@pytest.mark.parametrize("source", ["f32", "bf16", "i32", "q5_1", "q6_K", "iq2_xs"])
+def test_cpy_between_shapes(source: str, to: str, target: str) -> None:
+    """Elements are counted through both shapes; source rows end inside destination blocks."""
+    n = 3 * 256 * 5
+    rng = np.random.default_rng(5)
+    dtype = DTYPES[source]
+    if dtype.is_quantized:
+        data = rng.integers(0, 120, (5, 768 // dtype.block * dtype.bytes), np.uint8)
+        src = tensor(data, source)
+    elif source == "i32":
+        src = tensor(rng.integers(-99, 99, (n // 12, 12), np.int32))
+    else:
+        src = tensor(quants.to_storage(50 * normal(n // 12, 12), source), source)
+    with np.errstate(all="ignore"):
+        values = quants.from_storage(src.read(), source).reshape(3, 1, 1, -1)
+        want = quants.to_storage(values, to) if source != to else values
+    for n_threads in (1, 2):
+        got = run_op("CPY", result(to, (n // 3, 1, 1, 3)), [src, src], (), target, n_threads)
+        np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_quantize_is_the_activation_converter(target: str) -> None:
+    x = normal(3, 4, 2560)
+    for name in ("q8_0", "q8_1", "q8_K"):
+        want = quants.encode_activation(x, name)
+        got = run_op("QUANTIZE", result(name, (2560, 4, 3)), [tensor(x)], (), target, 2)
+        np.testing.assert_array_equal(got[0], want)
+        spread = Operand(np.repeat(x.reshape(-1), 2).view(np.uint8), "f32", (2560, 4, 3), (
+            8, 8 * 2560, 8 * 2560 * 4, 8 * 2560 * 12))  # fmt: skip
+        got = run_op("QUANTIZE", result(name, (2560, 4, 3)), [spread], (), target)
+        np.testing.assert_array_equal(got[0], want)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_rows_outside_the_table(target: str) -> None:
+    """They read as zeros and write nothing."""
+    table, ids = normal(4, 8), np.int32([2, -1, 4, 0, 2**31 - 1])
+    got = run_op("GET_ROWS", result("f32", (8, 5)), [tensor(table), tensor(ids)], (), target)
+    zero = np.zeros(8, np.float32)
+    np.testing.assert_array_equal(got[0, 0], [table[2], zero, zero, table[0], zero])
+
+    cache = tensor(np.zeros((4, 8), np.float32))
+    wide = ids.astype(np.int64)
+    wide[4] = -(2**62)
+    got = run_op("SET_ROWS", cache, [tensor(normal(5, 8)), tensor(wide), cache], (), target)
+    np.testing.assert_array_equal(got[0, 0], [normal(5, 8)[3], zero, normal(5, 8)[0], zero])
+
+    got = run_op("GET_ROWS_BACK", result("f32", (8, 4)), [tensor(normal(5, 8)), tensor(ids)])
+    np.testing.assert_array_equal(got[0, 0], [normal(5, 8)[3], zero, normal(5, 8)[0], zero])
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_i2_s_rows_carry_the_scale_of_the_tensor(target: str) -> None:
+    x = 0.25 * np.sign(normal(3, 256)) * (normal(3, 256) > -1)
+    memory = quants.encode_i2_s(x)
+    weights = Operand(memory, "i2_s", (256, 3), contiguous_nb("i2_s", (256, 3)))
+    want = quants.decode_i2_s(memory, x.size).reshape(3, 256)
+    ids = np.int32([2, 0])
+    got = run_op("GET_ROWS", result("f32", (256, 2)), [weights, tensor(ids)], (), target)
+    np.testing.assert_array_equal(got[0, 0], want[ids])
+    got = run_op("CPY", result("f32", (256, 3)), [weights, weights], (), target)
+    np.testing.assert_array_equal(got[0, 0], want)
+
+
+@pytest.mark.parametrize("op", ["SET", "ACC"])
+@pytest.mark.parametrize("target", TARGETS)
+def test_region_with_strides_of_its_own(op: str, target: str) -> None:
+    """A region whose rows are not the destination's: here every third element from the fifth."""
+    a, b = normal(6, 8), normal(7, 1)
+    want = a.copy()
+    at = 5 + 3 * np.arange(7)
+    want.reshape(-1)[at] = b[:, 0] + (a.reshape(-1)[at] if op == "ACC" else 0)
+    got = run_op(op, result("f32", (8, 6)), [tensor(a), tensor(b)], (12, 84, 84, 20), target, 2)
+    np.testing.assert_array_equal(got[0, 0], want)
+
+
+def f32(*ne: int) -> Operand:
+    return result("f32", ne)
+
+
+@pytest.mark.parametrize(
+    ("op", "dst", "src", "params", "reason"),
+    [
+        ("CPY", f32(8), [f32(9), f32(8)], (), "differ in elements"),
+        ("CPY", result("iq2_xs", (256,)), [f32(256), f32(256)], (), "cannot be written"),
+        ("CPY", result("i64", (8,)), [f32(8), f32(8)], (), "cannot be written"),
+        ("QUANTIZE", result("q4_0", (32,)), [f32(32)], (), "q8_0, q8_1 or q8_K"),
+        ("SET", f32(8, 2), [f32(8, 2), f32(4)], (32, 64, 64, 52), "leaves the result"),
+        ("SET", f32(8, 2), [f32(8, 2), f32(4, 9)], (2**62, 64, 64, 0), "too large"),
+        ("SET", f32(8, 2), [f32(8, 2), f32(4)], (32, 64, 64, -4), "negative"),
+        ("SET", f32(8, 2), [f32(8, 2), f32(4)], (), "strides and offset"),
+        ("CONCAT", f32(8, 2), [f32(4, 2), f32(3, 2)], (0,), "do not join"),
+        ("CONCAT", f32(8, 2), [f32(4, 2), f32(4, 2)], (7,), "0..3"),
+        ("REPEAT", f32(9), [f32(2)], (), "does not repeat"),
+        ("REPEAT_BACK", f32(0), [f32(8)], (), "does not repeat"),
+        ("GET_ROWS", f32(8, 2), [f32(8, 4), f32(2)], (), "i32 or i64"),
+        ("GET_ROWS", f32(8, 3), [f32(8, 4), result("i32", (2,))], (), "row for each index"),
+        ("SET_ROWS", f32(8, 3), [f32(8, 2), result("i32", (3,)), f32(8, 3)], (), "index for each"),
+    ],
+)
+def test_refuses(
+    op: str, dst: Operand, src: list[Any], params: tuple[float, ...], reason: str
+) -> None:
+    for target in TARGETS:
+        assert reason in str(refusal(op, dst, src, params, target))
