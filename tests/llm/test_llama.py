@@ -101,7 +101,7 @@ def test_gptoss_needs_its_keys(tmp_path: Path) -> None:
         ("stories260K", "*/F32/native/logits/*", 3),
         ("stories260K", "*/Q4_0/deq/logits/*", 3),
         ("stories260K", "*/F32/native/greedy/1", 1),
-        ("stories260K", "*/kv/[cfhr]*", 4),
+        ("stories260K", "*/kv/[cfhrs]*", 8),
         ("stories260K", "*/kv/multi_interleaved*", 2),
     ],
 )

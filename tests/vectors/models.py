@@ -318,12 +318,23 @@ class _Runner:
         context = self.context(path, **make)
         want = _load(folder, scenario["logits"])
         bound = max(LOGITS_BOUND, 5 * scenario.get("float64_max_abs_diff", 0.0))
+        states: dict[Any, bytes] = {}
         for number, op in enumerate(scenario["ops"]):
             wrong = ""
             if op["op"] == "decode":
                 got = context.decode(op["tok"], op["pos"], seqs=op["seq"], outputs=op["out"])
                 first, last = op["rows"]
                 wrong = _close(got, want[first:last], bound)
+            elif op["op"] == "state_save":
+                states[op["slot"]] = context.save_state()
+            elif op["op"] == "state_load":
+                if op.get("fresh_context"):
+                    context = self.context(path, **make)
+                context.load_state(states[op["slot"]])
+            elif op["op"] == "seq_state_save":
+                states[op["slot"]] = context.save_state(op["seq"])
+            elif op["op"] == "seq_state_load":
+                context.load_state(states[op["slot"]], op["seq"])
             else:
                 wrong = _apply(context, op)
             if wrong:

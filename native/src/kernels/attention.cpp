@@ -291,11 +291,13 @@ int64_t items(const Call& call) {
   return plan.tiles * plan.groups * call.src[0]->ne[3];
 }
 
-// Tiles that make it worth a thread's while; a product costs a quarter of an element elsewhere.
 int64_t grain(const Call& call) {
   const Tensor& q = *call.src[0];
-  const Tensor& v = *call.src[2];
-  return row_grain(make_plan(call).tile * v.ne[1] * (q.ne[0] + v.ne[0]) / 4);
+  const Tensor& k = *call.src[1];
+  const int64_t all = q.ne[1] * q.ne[2] * q.ne[3] * k.ne[1] * (k.ne[0] + call.dst.ne[0]);
+  // as many items as make this many products
+  constexpr int64_t kEnough = 1 << 15;
+  return max64(1, kEnough / max64(1, all / max64(1, items(call))));
 }
 
 const char* check_rows(const Tensor& t, const Tensor& q) {

@@ -8,6 +8,7 @@ vocab.py          tokens and special tokens from metadata
 tokenizer.py      text to tokens and back; tokenizer_spm.py is one kind
 kv_cache.py       which cell of the cache holds what
 context.py        tokens in, logits out
+state.py          the cache as bytes and back
 sampling.py       logits to a token
 memory.py         whether a plan fits
 llm.py            `LLM`, all of the above

@@ -20,6 +20,7 @@ from weft.execute import Session
 from weft.llm.kv_cache import KVCache, cache_bytes
 from weft.llm.memory import require_memory
 from weft.llm.model import Model
+from weft.llm.state import load_state, save_state
 from weft.program import Program
 
 __all__ = ["Context", "Counters", "MemoryUse"]
@@ -160,6 +161,19 @@ class Context:
             self.cache.release(cells[:done])
             raise
         return rows
+
+    def save_state(self, seq: int | None = None) -> bytes:
+        """What the cache holds, of all sequences or of one; see `weft.llm.state`."""
+        if self.cache.has_shift:
+            self._rotate_keys()
+        return save_state(self.model.config, self.cache, seq)
+
+    def load_state(self, data: bytes, seq: int | None = None) -> None:
+        """Puts back what `save_state` gave; a sequence may come back under another number.
+
+        Raises FormatError for data that is damaged or of another model, ContextError when it does
+        not fit; the cache is as it was then."""
+        load_state(self.model.config, self.cache, data, seq)
 
     def _rotate_keys(self) -> None:
         """Brings cached keys to the positions that `seq_add` and `seq_div` gave their cells.

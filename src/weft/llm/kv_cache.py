@@ -181,6 +181,11 @@ class KVCache:
         if moved.min(initial=0) < 0:
             self.release(cells[moved < 0])
 
+    def cells_of(self, seq: int) -> NDArray[np.int64]:
+        """The cells of sequence `seq`, in order of position."""
+        cells = np.flatnonzero(self.members[self._seq(seq)])
+        return cells[np.argsort(self.pos[cells], kind="stable")]
+
     def pos_min(self, seq: int) -> int:
         """The smallest position of `seq`, -1 when it is empty."""
         found = self.pos[self.members[self._seq(seq)]]

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
+from weft.errors import ScheduleError
 from weft.graph.tensor import Tensor, shape_text
 
 if TYPE_CHECKING:
     from weft.schedule.result import Schedule
 
-__all__ = ["CAUSES", "cause_text", "table", "to_json"]
+__all__ = ["CAUSES", "cause_text", "dot", "mermaid", "table", "to_json", "why"]
+
+FORMAT = "weft-plan-1"
+"""What `to_json` makes; changes when its keys do."""
 
 CAUSES: dict[str, str] = {
     "usr": "assigned by the user",
@@ -46,6 +51,37 @@ def cause_text(schedule: Schedule, tensor: Tensor) -> str:
     return CAUSES.get(code, "not assigned")
 
 
+def why(schedule: Schedule, name: str) -> str:
+    """Everything known about one tensor of the graph: device, cause, refusals, split, and the
+    copies that its readers use instead. Raises ScheduleError for a name the graph does not have."""
+    found = [t for t in schedule.graph.tensors if t.name == name]
+    if not found:
+        near = get_close_matches(name, [t.name for t in schedule.graph.tensors], 3)
+        hint = f"; did you mean {' or '.join(near)}?" if near else ""
+        raise ScheduleError(f"the graph has no tensor called {name!r}{hint}")
+    return "\n".join(line for tensor in found for line in _why_lines(schedule, tensor))
+
+
+def _why_lines(schedule: Schedule, tensor: Tensor) -> list[str]:
+    backend = schedule.backend_for(tensor)
+    code = schedule.cause_of.get(tensor, "")
+    where = "no device" if backend is None else backend.name
+    lines = [
+        f"{_name(tensor)}: {tensor.op.name} {tensor.dtype.name}{shape_text(tensor)} on {where}",
+        f"  because ({code or '-'}) {cause_text(schedule, tensor)}",
+    ]
+    for b, other in enumerate(schedule.backends):
+        if (tensor, b) in schedule.refusals:
+            lines.append(f"  {other.name} refused: {schedule.refusals[(tensor, b)]}")
+    for number, split in enumerate(schedule.splits):
+        if tensor in schedule.graph.nodes[split.start : split.end]:
+            lines.append(f"  runs in split {number} ({schedule.backends[split.backend].name})")
+        if tensor in split.inputs:
+            name = schedule.backends[split.backend].name
+            lines.append(f"  copied to {name} before split {number} ({tensor.max_bytes:,} B)")
+    return lines
+
+
 def _deciding_weight(tensor: Tensor, code: str) -> Tensor:
     if code.startswith("1.wgt"):
         found = tensor.src[int(code.removeprefix("1.wgt"))]
@@ -67,8 +103,8 @@ def _memory(tensor: Tensor) -> str:
 
 
 def to_json(schedule: Schedule) -> dict[str, Any]:
-    """Plain data: `devices`, `splits` (device, node range, inputs with bytes, nodes with device,
-    cause and refusals), `totals` (splits, copies, bytes copied in one run)."""
+    """Plain data: `format`, `devices`, `splits` (device, node range, inputs with bytes, nodes with
+    device, cause and refusals), `totals` (splits, copies, bytes copied in one run)."""
     names = [b.name for b in schedule.backends]
 
     def device(tensor: Tensor) -> str | None:
@@ -111,6 +147,7 @@ def to_json(schedule: Schedule) -> dict[str, Any]:
         )
     crossing = [t.max_bytes for split in schedule.splits for t in split.inputs]
     return {
+        "format": FORMAT,
         "devices": [
             {"name": b.name, "kind": b.kind, "memory": b.buffer_type.name}
             for b in schedule.backends
@@ -156,3 +193,51 @@ def table(schedule: Schedule) -> str:
         f"{t['copied_bytes']:,} B copied per run"
     )
     return "\n".join(lines)
+
+
+def mermaid(schedule: Schedule) -> str:
+    """The splits and what is copied between them, as a Mermaid flowchart."""
+    boxes, edges = _split_graph(schedule)
+    lines = ["flowchart TD"]
+    lines += [f'  {key}["{label}"]' for key, label in boxes.items()]
+    lines += [f'  {a} -->|"{label}"| {b}' for a, b, label in edges]
+    return "\n".join(lines)
+
+
+def dot(schedule: Schedule) -> str:
+    """The same for Graphviz."""
+    boxes, edges = _split_graph(schedule)
+    lines = ["digraph splits {", "  node [shape=box];"]
+    lines += [f'  {key} [label="{label}"];' for key, label in boxes.items()]
+    lines += [f'  {a} -> {b} [label="{label}"];' for a, b, label in edges]
+    return "\n".join([*lines, "}"])
+
+
+def _split_graph(schedule: Schedule) -> tuple[dict[str, str], list[tuple[str, str, str]]]:
+    """Boxes (key -> label) and edges (from, to, label): one per split, one per device for what
+    exists before the run."""
+    names = [b.name for b in schedule.backends]
+    boxes = {
+        f"s{i}": f"split {i}: {names[s.backend]}, {s.end - s.start} nodes"
+        for i, s in enumerate(schedule.splits)
+    }
+    made_in = {
+        node: f"s{i}"
+        for i, split in enumerate(schedule.splits)
+        for node in schedule.graph.nodes[split.start : split.end]
+    }
+    moved: dict[tuple[str, str], list[Tensor]] = {}
+    for i, split in enumerate(schedule.splits):
+        for tensor in split.inputs:
+            origin = made_in.get(tensor)
+            if origin is None:
+                device = schedule.backend_of.get(tensor, -1)
+                origin = f"d{device}"
+                boxes.setdefault(origin, f"inputs and weights of {names[device]}")
+            moved.setdefault((origin, f"s{i}"), []).append(tensor)
+    edges = []
+    for (a, b), tensors in moved.items():
+        size = sum(t.max_bytes for t in tensors)
+        what = _name(tensors[0]) if len(tensors) == 1 else f"{len(tensors)} tensors"
+        edges.append((a, b, f"{what}, {size:,} B".replace('"', "'")))
+    return boxes, edges

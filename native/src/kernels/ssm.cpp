@@ -1,0 +1,272 @@
+// SSM_CONV, SSM_SCAN: the convolution and the selective scan of Mamba 1 and 2.
+#include "kernels/elements.h"
+#include "kernels/layout.h"
+
+namespace weft::WEFT_TARGET {
+
+void register_ssm(KernelTable& table);
+
+namespace {
+
+const float* floats(const char* p) { return reinterpret_cast<const float*>(p); }
+
+// ---- SSM_CONV -----------------------------------------------------------------------------------
+
+// Channels of an item, and tokens computed before they are written across: sx has the tokens of a
+// channel side by side, the result the channels of a token.
+constexpr int64_t kChannels = 16;
+constexpr int64_t kTokens = 64;
+
+// out[t] = sum over taps of x[t + tap] * c[tap].
+void convolve(const float* x, const float* c, int64_t taps, int64_t n, float* out) {
+  int64_t t = 0;
+  for (; t + kLanes <= n; t += kLanes) {
+    vf sum = vf{};
+    for (int64_t k = 0; k < taps; ++k) sum = fma(splat(c[k]), load(x + t + k), sum);
+    store(out + t, sum);
+  }
+  for (; t < n; ++t) {
+    float sum = 0;
+    for (int64_t k = 0; k < taps; ++k) sum += x[t + k] * c[k];
+    out[t] = sum;
+  }
+}
+
+int64_t channel_blocks(const Tensor& dst) { return (dst.ne[0] + kChannels - 1) / kChannels; }
+
+// sx [taps - 1 + token, inner, seq], c [taps, inner], dst [inner, token, seq].
+void run_conv(const Call& call, int64_t begin, int64_t end, char*) {
+  const Tensor& sx = *call.src[0];
+  const Tensor& c = *call.src[1];
+  const Tensor& dst = call.dst;
+  const int64_t blocks = channel_blocks(dst);
+  float tile[kChannels][kTokens];
+  for (int64_t item = begin; item < end; ++item) {
+    const int64_t seq = item / blocks;
+    const int64_t first = (item - seq * blocks) * kChannels;
+    const int64_t n = min64(kChannels, dst.ne[0] - first);
+    for (int64_t t = 0; t < dst.ne[1]; t += kTokens) {
+      const int64_t n_tokens = min64(kTokens, dst.ne[1] - t);
+      for (int64_t i = 0; i < n; ++i) {
+        const float* x = floats(sx.data + (first + i) * sx.nb[1] + seq * sx.nb[2]) + t;
+        convolve(x, floats(c.data + (first + i) * c.nb[1]), c.ne[0], n_tokens, tile[i]);
+      }
+      for (int64_t j = 0; j < n_tokens; ++j) {
+        char* out = dst.data + first * dst.nb[0] + (t + j) * dst.nb[1] + seq * dst.nb[2];
+        for (int64_t i = 0; i < n; ++i) {
+          store_element(out + i * dst.nb[0], DType::kF32, tile[i][j]);
+        }
+      }
+    }
+  }
+}
+
+const char* check_conv(const Call& call) {
+  const Tensor& sx = *call.src[0];
+  const Tensor& c = *call.src[1];
+  const Tensor& dst = call.dst;
+  if (!is_f32_rows(sx) || !is_f32_rows(c) || dst.type != DType::kF32) {
+    return "needs f32 with contiguous rows";
+  }
+  if (c.ne[0] < 1 || sx.ne[0] != c.ne[0] - 1 + dst.ne[1] || sx.ne[1] != dst.ne[0] ||
+      sx.ne[2] != dst.ne[2] || sx.ne[3] != 1 || dst.ne[3] != 1) {
+    return "needs [taps - 1 + tokens, inner, sequences], and gives [inner, tokens, sequences]";
+  }
+  return c.ne[1] == dst.ne[0] ? nullptr : "the kernel must be [taps, inner]";
+}
+
+int64_t items_conv(const Call& call) { return channel_blocks(call.dst) * call.dst.ne[2]; }
+int64_t grain_conv(const Call& call) {
+  return row_grain(kChannels * call.dst.ne[1] * call.src[1]->ne[0]);
+}
+
+// ---- SSM_SCAN -----------------------------------------------------------------------------------
+
+// Rows of the state, of consecutive heads, that make an item: each is walked along the tokens on
+// its own. Mamba 1 has heads of one row, so that one item spans several heads.
+constexpr int64_t kRows = 16;
+
+struct Scan {
+  int64_t d_state, head_dim, n_head, n_tokens, n_seqs;
+  int64_t blocks;     // items of a sequence
+  int64_t snapshots;  // how many states are kept, newest first
+  int64_t outputs;    // elements of y, before the states
+
+  int64_t rows() const { return head_dim * n_head; }
+  int64_t state_size() const { return d_state * rows() * n_seqs; }
+};
+
+Scan scan_of(const Call& call) {
+  const Tensor& s = *call.src[0];
+  const Tensor& x = *call.src[1];
+  Scan scan;
+  scan.d_state = s.ne[0];
+  scan.head_dim = s.ne[1];
+  scan.n_head = s.ne[2];
+  scan.n_tokens = x.ne[2];
+  scan.n_seqs = x.ne[3];
+  scan.blocks = (scan.rows() + kRows - 1) / kRows;
+  scan.snapshots = call.i(0);
+  scan.outputs = scan.rows() * scan.n_tokens * scan.n_seqs;
+  return scan;
+}
+
+vf softplus(vf x) { return x > 20.0f ? x : log1p(exp(x)); }
+
+// state = state * decay + b * dx; the sum of state * c. A rate per head decays all alike, a rate
+// per state (`rates`) each on its own.
+float update_row(float* state, float decay, const float* rates, float step, const float* b,
+                 const float* c, float dx, int64_t n) {
+  vf sums = vf{};
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+    const vf kept = rates == nullptr ? splat(decay) : exp(splat(step) * load(rates + i));
+    const vf next = fma(load(b + i), splat(dx), load(state + i) * kept);
+    store(state + i, next);
+    sums = fma(next, load(c + i), sums);
+  }
+  float sum = hsum(sums);
+  if (i == n) return sum;
+  const vf tail = rates == nullptr ? splat(decay) : exp(splat(step) * load_part(rates + i, n - i));
+  for (int64_t lane = 0; i < n; ++i, ++lane) {
+    state[i] = state[i] * tail[lane] + b[i] * dx;
+    sum += state[i] * c[i];
+  }
+  return sum;
+}
+
+// The starting states of rows `first` to `first + n`; a slot that does not exist gives zeros.
+void load_states(const Call& call, const Scan& scan, int64_t seq, int64_t first, int64_t n,
+                 float* state) {
+  const Tensor& s = *call.src[0];
+  const Tensor& ids = *call.src[6];
+  int32_t slot;
+  std::memcpy(&slot, ids.data + seq * ids.nb[0], 4);
+  const auto bytes = static_cast<size_t>(n * scan.d_state) * 4;
+  if (slot < 0 || slot >= s.ne[3]) {
+    std::memset(state, 0, bytes);
+    return;
+  }
+  std::memcpy(state, s.data + first * s.nb[1] + slot * s.nb[3], bytes);
+}
+
+// An item: kRows rows of one sequence. Their newest state is worked on where it is stored; older
+// snapshots are copies, those from before the first token zeros.
+void scan_rows(const Call& call, const Scan& scan, int64_t item) {
+  const Tensor& x = *call.src[1];
+  const Tensor& dt = *call.src[2];
+  const Tensor& a = *call.src[3];
+  const Tensor& b = *call.src[4];
+  const Tensor& c = *call.src[5];
+  const int64_t seq = item / scan.blocks;
+  const int64_t first = (item - seq * scan.blocks) * kRows;
+  const int64_t n = min64(kRows, scan.rows() - first);
+  const int64_t first_head = first / scan.head_dim;
+  const int64_t heads = (first + n - 1) / scan.head_dim - first_head + 1;
+  const int64_t heads_per_group = scan.n_head / b.ne[1];
+  const bool one_rate = a.ne[0] == 1;
+
+  auto* y = reinterpret_cast<float*>(call.dst.data);
+  float* states = y + scan.outputs + (seq * scan.rows() + first) * scan.d_state;
+  const auto state_bytes = static_cast<size_t>(n * scan.d_state) * 4;
+  load_states(call, scan, seq, first, n, states);
+  for (int64_t k = max64(1, scan.n_tokens); k < scan.snapshots; ++k) {
+    std::memset(states + k * scan.state_size(), 0, state_bytes);
+  }
+
+  float rates[kRows], steps[kRows], decays[kRows] = {};
+  load_floats(a.data + first_head * a.nb[1], DType::kF32, a.nb[1], heads, rates);
+  for (int64_t t = 0; t < scan.n_tokens; ++t) {
+    map(floats(dt.data + t * dt.nb[1] + seq * dt.nb[2]) + first_head, steps, heads,
+        [](vf v) { return softplus(v); });
+    if (one_rate) {
+      map(steps, rates, decays, heads, [](vf step, vf rate) { return exp(step * rate); });
+    }
+    const char* in = x.data + t * x.nb[2] + seq * x.nb[3];
+    const char* bt = b.data + t * b.nb[2] + seq * b.nb[3];
+    const char* ct = c.data + t * c.nb[2] + seq * c.nb[3];
+    float* out = y + (seq * scan.n_tokens + t) * scan.rows() + first;
+    int64_t head = first_head, i = first - first_head * scan.head_dim;
+    for (int64_t r = 0; r < n; ++r) {
+      const int64_t h = head - first_head;
+      const int64_t group = head / heads_per_group;
+      const float* own = one_rate ? nullptr : floats(a.data + head * a.nb[1]);
+      const float dx = floats(in + head * x.nb[1])[i] * steps[h];
+      out[r] =
+          update_row(states + r * scan.d_state, decays[h], own, steps[h],
+                     floats(bt + group * b.nb[1]), floats(ct + group * c.nb[1]), dx, scan.d_state);
+      if (++i < scan.head_dim) continue;
+      i = 0;
+      ++head;
+    }
+    const int64_t age = scan.n_tokens - 1 - t;
+    if (age > 0 && age < scan.snapshots) {
+      std::memcpy(states + age * scan.state_size(), states, state_bytes);
+    }
+  }
+}
+
+void run_scan(const Call& call, int64_t begin, int64_t end, char*) {
+  const Scan scan = scan_of(call);
+  for (int64_t item = begin; item < end; ++item) scan_rows(call, scan, item);
+}
+
+// s [d_state, head_dim, head, slot], x [head_dim, head, token, seq], dt [head, token, seq],
+// A [d_state or 1, head], B and C [d_state, group, token, seq], ids [seq].
+const char* check_scan(const Call& call) {
+  const Tensor& s = *call.src[0];
+  const Tensor& x = *call.src[1];
+  const Tensor& dt = *call.src[2];
+  const Tensor& a = *call.src[3];
+  const Tensor& ids = *call.src[6];
+  if (!is_count(call, 0, 1)) return "needs one snapshot at least";
+  for (int i = 0; i < 6; ++i) {
+    if (call.src[i]->type != DType::kF32) return "needs f32 sources";
+    if (!is_f32_rows(*call.src[i])) return "rows of the sources must be contiguous";
+  }
+  if (call.dst.type != DType::kF32 || call.dst.nb[0] != 4) return "gives contiguous f32";
+  if (ids.type != DType::kI32) return "slot numbers must be i32";
+  if (!is_packed(s)) return "states must be contiguous";
+  if (x.ne[0] != s.ne[1] || x.ne[1] != s.ne[2]) return "inputs do not fit the states";
+  if (dt.ne[0] != x.ne[1] || dt.ne[1] != x.ne[2] || dt.ne[2] != x.ne[3]) {
+    return "time steps must be [heads, tokens, sequences]";
+  }
+  if ((a.ne[0] != 1 && a.ne[0] != s.ne[0]) || a.ne[1] != s.ne[2]) {
+    return "rates must be [d_state or 1, heads]";
+  }
+  for (int i = 4; i < 6; ++i) {
+    const Tensor& t = *call.src[i];
+    if (t.ne[0] != s.ne[0] || t.ne[1] < 1 || t.ne[2] != x.ne[2] || t.ne[3] != x.ne[3] ||
+        s.ne[2] % t.ne[1] != 0) {
+      return "B and C must be [d_state, a divisor of heads, tokens, sequences]";
+    }
+  }
+  if (call.src[4]->ne[1] != call.src[5]->ne[1]) return "B and C differ in groups";
+  if (ids.ne[0] != x.ne[3]) return "needs a slot number for each sequence";
+  const Scan scan = scan_of(call);
+  if (call.dst.ne[0] != scan.outputs + scan.snapshots * scan.state_size()) {
+    return "the result must hold the outputs, then the states";
+  }
+  return nullptr;
+}
+
+int64_t items_scan(const Call& call) {
+  const Scan scan = scan_of(call);
+  return scan.blocks * scan.n_seqs;
+}
+
+int64_t grain_scan(const Call& call) {
+  const Scan scan = scan_of(call);
+  return row_grain(min64(kRows, scan.rows()) * scan.d_state * max64(1, scan.n_tokens));
+}
+
+}  // namespace
+
+void register_ssm(KernelTable& table) {
+  table[Op::kSsmConv] = {
+      .check = check_conv, .items = items_conv, .run = run_conv, .grain = grain_conv};
+  table[Op::kSsmScan] = {
+      .check = check_scan, .items = items_scan, .run = run_scan, .grain = grain_scan};
+}
+
+}  // namespace weft::WEFT_TARGET
