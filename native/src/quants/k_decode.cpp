@@ -22,7 +22,8 @@ void decode_q2_K(const BlockQ2_K& b, float* y) {
 void decode_q3_K(const BlockQ3_K& b, float* y) {
   const float d = half_to_float(b.d);
   uint8_t scales[16];
-  unpack_sixteen(b.scales, scales);
+  const uint64_t packed[2] = {sixteen_scales(b.scales, 0), sixteen_scales(b.scales, 1)};
+  std::memcpy(scales, packed, sizeof scales);
   for (int g = 0; g < 16; ++g, y += 16) {
     const float scale = d * static_cast<float>(scales[g] - 32);
     const uint8_t* q = b.qs + 32 * (g / 8) + 16 * (g % 2);
@@ -39,12 +40,11 @@ void decode_q3_K(const BlockQ3_K& b, float* y) {
 void decode_q4_K(const BlockQ4_K& b, float* y) {
   const float d = half_to_float(b.d);
   const float dmin = half_to_float(b.dmin);
-  uint8_t scales[8];
-  uint8_t mins[8];
-  unpack_pairs(b.scales, scales, mins);
+  const uint64_t scales = pair_scales(b.scales);
+  const uint64_t mins = pair_mins(b.scales);
   for (int g = 0; g < 8; ++g, y += 32) {
-    const float scale = d * static_cast<float>(scales[g]);
-    const float min = dmin * static_cast<float>(mins[g]);
+    const float scale = d * static_cast<float>(scales >> 8 * g & 63);
+    const float min = dmin * static_cast<float>(mins >> 8 * g & 63);
     const uint8_t* q = b.qs + 32 * (g / 2);
     const int shift = g % 2 * 4;
     for (int j = 0; j < 32; ++j) y[j] = scale * static_cast<float>(q[j] >> shift & 15) - min;
@@ -54,12 +54,11 @@ void decode_q4_K(const BlockQ4_K& b, float* y) {
 void decode_q5_K(const BlockQ5_K& b, float* y) {
   const float d = half_to_float(b.d);
   const float dmin = half_to_float(b.dmin);
-  uint8_t scales[8];
-  uint8_t mins[8];
-  unpack_pairs(b.scales, scales, mins);
+  const uint64_t scales = pair_scales(b.scales);
+  const uint64_t mins = pair_mins(b.scales);
   for (int g = 0; g < 8; ++g, y += 32) {
-    const float scale = d * static_cast<float>(scales[g]);
-    const float min = dmin * static_cast<float>(mins[g]);
+    const float scale = d * static_cast<float>(scales >> 8 * g & 63);
+    const float min = dmin * static_cast<float>(mins >> 8 * g & 63);
     const uint8_t* q = b.qs + 32 * (g / 2);
     const int shift = g % 2 * 4;
     for (int j = 0; j < 32; ++j) {
