@@ -64,6 +64,7 @@ class Tokenizer:
         self.vocab = vocab
         self._model = make(vocab)
         self._space_prefix = vocab.add_space_prefix and self._model.add_space_prefix
+        self._pieces: tuple[dict[int, bytes], dict[int, bytes]] = {}, {}  # plain, special
         special: list[int] = np.flatnonzero(np.isin(vocab.types, _SPECIAL)).tolist()
         # Longest first: a token that contains another one wins.
         special.sort(key=lambda id_: -len(vocab.tokens[id_]))
@@ -136,9 +137,13 @@ class Tokenizer:
 
     def piece(self, id_: int, *, special: bool = False) -> bytes:
         """The bytes of token `id_`; raises TokenizerError when there is no such token."""
-        if not 0 <= id_ < len(self.vocab):
-            raise TokenizerError(f"token {id_} is not in 0..{len(self.vocab) - 1}")
-        return self._model.piece(id_, special)
+        pieces = self._pieces[special]
+        found = pieces.get(id_)
+        if found is None:
+            if not 0 <= id_ < len(self.vocab):
+                raise TokenizerError(f"token {id_} is not in 0..{len(self.vocab) - 1}")
+            found = pieces[id_] = self._model.piece(id_, special)
+        return found
 
     def decode_bytes(
         self, ids: Iterable[int], *, special: bool = False, clean_spaces: bool = False

@@ -98,7 +98,7 @@ class WordPieceModel:
 
 
 def _spell(char: str, *, lower: bool, strip_accents: bool) -> str:
-    """The character as words have it: with spaces where it ends a word, empty where it is dropped."""
+    """The character as words have it: between spaces if it is one, empty if it is dropped."""
     if strip_accents:
         char = unicodedata.normalize("NFD", char)[0]
     if char in WHITESPACE:

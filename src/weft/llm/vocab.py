@@ -42,6 +42,7 @@ class _Defaults:
     unknown: int | None = None
     sep: int | None = None
     add_bos: bool = False
+    always_bos: bool = False
     add_eos: bool = False
     add_space_prefix: bool = False
     clean_spaces: bool = False
@@ -68,18 +69,42 @@ _ROLES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "eom": (("eom",), ("<|eom_id|>",)),
     "fim_pre": (
         ("fim_pre", "prefix"),
-        ("<|fim_prefix|>", "<fim-prefix>", "<fim_prefix>", "<｜fim▁begin｜>", "<PRE>", "▁<PRE>")
-        + ("<|code_prefix|>", "<|prefix|>"),
+        (
+            "<|fim_prefix|>",
+            "<fim-prefix>",
+            "<fim_prefix>",
+            "<｜fim▁begin｜>",
+            "<PRE>",
+            "▁<PRE>",
+            "<|code_prefix|>",
+            "<|prefix|>",
+        ),
     ),
     "fim_suf": (
         ("fim_suf", "suffix"),
-        ("<|fim_suffix|>", "<fim-suffix>", "<fim_suffix>", "<｜fim▁hole｜>", "<SUF>", "▁<SUF>")
-        + ("<|code_suffix|>", "<|suffix|>"),
+        (
+            "<|fim_suffix|>",
+            "<fim-suffix>",
+            "<fim_suffix>",
+            "<｜fim▁hole｜>",
+            "<SUF>",
+            "▁<SUF>",
+            "<|code_suffix|>",
+            "<|suffix|>",
+        ),
     ),
     "fim_mid": (
         ("fim_mid", "middle"),
-        ("<|fim_middle|>", "<fim-middle>", "<fim_middle>", "<｜fim▁end｜>", "<MID>", "▁<MID>")
-        + ("<|code_middle|>", "<|middle|>"),
+        (
+            "<|fim_middle|>",
+            "<fim-middle>",
+            "<fim_middle>",
+            "<｜fim▁end｜>",
+            "<MID>",
+            "▁<MID>",
+            "<|code_middle|>",
+            "<|middle|>",
+        ),
     ),
     "fim_pad": (("fim_pad",), ("<|fim_pad|>", "<fim-pad>", "<fim_pad>", "<PAD>", "[PAD]")),
     "fim_rep": (
@@ -163,7 +188,7 @@ class Vocab:
     def piece(self, id_: int, special: bool = False) -> bytes:
         """The bytes that token `id_` stands for where U+2581 means a space; empty for control
         tokens unless `special`."""
-        token, kind = self.tokens[id_], self.types[id_]
+        token, kind = self.tokens[id_], self.types.item(id_)
         if kind in (TokenType.UNKNOWN, TokenType.CONTROL):
             return token if special else b""
         if kind == TokenType.NORMAL:
@@ -193,7 +218,7 @@ class Vocab:
         special = _roles(file, defaults, index, types)
         eog = _end_tokens(special, index, types)
         bos, eos, sep = special.get("bos"), special.get("eos"), special.get("sep")
-        add_bos = file.get_bool(f"{_PREFIX}.add_bos_token", defaults.add_bos) or pre == "gemma4"
+        add_bos = file.get_bool(f"{_PREFIX}.add_bos_token", defaults.add_bos) or defaults.always_bos
         add_eos = file.get_bool(f"{_PREFIX}.add_eos_token", defaults.add_eos)
         first, last = (bos if add_bos else None), (eos if add_eos else None)
         if model == "bert":  # [CLS] and [SEP], whatever the keys say
@@ -228,7 +253,9 @@ def _defaults(model: str, pre: str) -> _Defaults:
     if model in ("gpt2", "gemma4"):
         how = PRETOKENIZERS.get(pre)  # an unknown name is an error of the tokenizer itself
         if how is not None:
-            return _Defaults(add_bos=how.add_bos, clean_spaces=how.clean_spaces)
+            return _Defaults(
+                add_bos=how.add_bos, always_bos=how.always_bos, clean_spaces=how.clean_spaces
+            )
     return _DEFAULTS.get(model, _Defaults())
 
 
