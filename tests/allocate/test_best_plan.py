@@ -8,8 +8,8 @@ import time
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.schedule.planning_graphs import cpu, gpu, node, random_plans, value, view, weight
 
+from tests.schedule.planning_graphs import cpu, gpu, node, random_plans, value, view, weight
 from weft.allocate import Allocation, GraphAllocator, allocate, validate
 from weft.allocate.lifetime import Item
 from weft.allocate.pack import ORDERS, Problem, pack

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from tests.schedule.planning_graphs import cpu, gpu, node, value, view, weight
 
+from tests.schedule.planning_graphs import cpu, gpu, node, value, view, weight
 from weft.allocate import GraphAllocator, allocate
 from weft.allocate.blocks import BlockAllocator
 from weft.backends.null import NullBufferType

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from tests.schedule.planning_graphs import cpu, gpu, node, random_plans, value, view
 
+from tests.schedule.planning_graphs import cpu, gpu, node, random_plans, value, view
 from weft.allocate import Allocation, Arena, Placement, allocate, validate
 from weft.errors import AllocationError, WeftError
 from weft.graph.graph import Graph

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from tests.schedule.planning_graphs import chain, cpu, gpu, node, value, view, weight
 
+from tests.schedule.planning_graphs import chain, cpu, gpu, node, value, view, weight
 from weft.errors import ScheduleError, UnsupportedOpError
 from weft.graph.graph import Graph
 from weft.graph.node import leaf

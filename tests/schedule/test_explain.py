@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 
 import pytest
-from tests.schedule.planning_graphs import chain, cpu, gpu, node, value, view, weight
 
+from tests.schedule.planning_graphs import chain, cpu, gpu, node, value, view, weight
 from weft.allocate import allocate
 from weft.errors import FormatError, ScheduleError
 from weft.graph.graph import Graph

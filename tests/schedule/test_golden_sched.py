@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.vectors.sched import SET_ASIDE, Driver, load_cases, run_case
 
+from tests.vectors.sched import SET_ASIDE, Driver, load_cases, run_case
 from weft.allocate import allocate, validate
 
 ROOT = Path(__file__).resolve().parents[2]

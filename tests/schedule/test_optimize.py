@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import pytest
-from tests.schedule.planning_graphs import Stub, chain, cpu, gpu, node, value, weight
 
+from tests.schedule.planning_graphs import Stub, chain, cpu, gpu, node, value, weight
 from weft.allocate import allocate, validate
 from weft.dtype import find_dtype
 from weft.errors import ScheduleError

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from tests.schedule.planning_graphs import chain, cpu, gpu, node, value, view, weight
 
+from tests.schedule.planning_graphs import chain, cpu, gpu, node, value, view, weight
 from weft.allocate import allocate
 from weft.errors import ScheduleError
 from weft.graph.graph import Graph

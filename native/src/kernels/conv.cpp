@@ -1,4 +1,4 @@
-// CONV_2D, CONV_3D: panels of patches, multiplied with the kernel row by row of output channels.
+// CONV_2D, CONV_3D: blocks of patches, multiplied with the kernel a few output channels at a time.
 #include "kernels/conv_grid.h"
 #include "kernels/panel.h"
 
@@ -68,19 +68,19 @@ Grid grid_3d(const Call& call) {
   return g;
 }
 
-// An item: a panel of output positions of one batch, for a range of output channels. Channels are
-// cut only where there are few panels, as every cut gathers the patches again.
+// An item: kColumns output positions of one batch, for a range of output channels. Channels are cut
+// only where there are few blocks, as every cut gathers the patches again.
 struct Cut {
-  int64_t panels;
+  int64_t blocks;
   int64_t parts;
   int64_t rows;  // output channels of a part, a multiple of kPanelRows
 };
 
 Cut cut(const Grid& g, int n_threads) {
   Cut c;
-  c.panels = (g.pixels() + kPanel - 1) / kPanel;
+  c.blocks = (g.pixels() + kColumns - 1) / kColumns;
   const int64_t wanted = 2 * int64_t{n_threads};
-  const int64_t units = max64(1, c.panels * g.batches);
+  const int64_t units = max64(1, c.blocks * g.batches);
   const int64_t parts = units >= wanted ? 1 : (wanted + units - 1) / units;
   const int64_t most = max64(1, g.out_channels / 16);
   c.rows = round_up((g.out_channels + min64(parts, most) - 1) / min64(parts, most), kPanelRows);
@@ -88,7 +88,7 @@ Cut cut(const Grid& g, int n_threads) {
   return c;
 }
 
-// Neighbouring output positions of a panel: `n` from (x, y, z) on, at column `column`.
+// Neighbouring output positions of a block: `n` from (x, y, z) on, at column `column`.
 struct Run {
   int64_t x, y, z;
   int64_t n;
@@ -111,7 +111,7 @@ int cut_runs(const Grid& g, int64_t first, int64_t n, Run* runs) {
   return count;
 }
 
-// What tap (kx, ky, kz) of one channel sees at the positions of a panel.
+// What tap (kx, ky, kz) of one channel sees at the positions of a block.
 void gather(const Grid& g, const char* data, DType type, int64_t kx, int64_t ky, int64_t kz,
             const Run* runs, int n_runs, float* out) {
   const Axis& ax = g.axes[0];
@@ -138,52 +138,51 @@ void gather(const Grid& g, const char* data, DType type, int64_t kx, int64_t ky,
 }
 
 // kPanelRows rows of the kernel from `row` on as floats, zeros beyond the last: where they are, or
-// converted into `buffer` (rows kPanelDepth apart).
-const float* kernel_rows(const Tensor& kernel, const Grid& g, int64_t row, int64_t k, int64_t n,
-                         float* buffer, int64_t* stride) {
+// converted into `buffer`.
+Weights kernel_rows(const Tensor& kernel, const Grid& g, int64_t row, int64_t k, int64_t n,
+                    float* buffer) {
   const int64_t depth = g.depth();
   const int64_t size = element_size(kernel.type);
   if (kernel.type == DType::kF32 && row + kPanelRows <= g.out_channels) {
-    *stride = depth;
-    return reinterpret_cast<const float*>(kernel.data) + row * depth + k;
+    return {reinterpret_cast<const float*>(kernel.data) + row * depth + k, depth, 1};
   }
   for (int r = 0; r < kPanelRows; ++r) {
-    float* out = buffer + r * kPanelDepth;
+    float* out = buffer + r * kBlockDepth;
     if (row + r < g.out_channels) {
       load_floats(kernel.data + ((row + r) * depth + k) * size, kernel.type, size, n, out);
     } else {
       fill_zeros(out, n);
     }
   }
-  *stride = kPanelDepth;
-  return buffer;
+  return {buffer, kBlockDepth, 1};
 }
 
 void run_item(const Call& call, const Grid& g, const Cut& c, int64_t item, float* scratch) {
   const Tensor& data = *call.src[1];
-  float* panel = scratch;
-  float* weights = panel + kPanelDepth * kPanel;
-  float* sums = weights + kPanelRows * kPanelDepth;
+  float* patches = scratch;
+  float* buffer = patches + kBlockDepth * kColumns;
+  float* sums = buffer + kPanelRows * kBlockDepth;
 
   const int64_t part = item % c.parts;
   const int64_t unit = item / c.parts;
-  const int64_t batch = unit / c.panels;
-  const int64_t first = (unit - batch * c.panels) * kPanel;
-  const int64_t columns = min64(kPanel, g.pixels() - first);
+  const int64_t batch = unit / c.blocks;
+  const int64_t first = (unit - batch * c.blocks) * kColumns;
+  const int64_t columns = min64(kColumns, g.pixels() - first);
   const int64_t row = part * c.rows;
   const int64_t rows = min64(c.rows, g.out_channels - row);
-  Run runs[kPanel];
+  const int64_t padded = round_up(columns, kPanel);
+  Run runs[kColumns];
   const int n_runs = cut_runs(g, first, columns, runs);
 
-  fill_zeros(sums, round_up(rows, kPanelRows) * kPanel);
+  fill_zeros(sums, round_up(rows, kPanelRows) * kColumns);
   const int64_t depth = g.depth();
   int64_t kx = 0, ky = 0, kz = 0, channel = 0;
-  for (int64_t k = 0; k < depth; k += kPanelDepth) {
-    const int64_t n = min64(kPanelDepth, depth - k);
+  for (int64_t k = 0; k < depth; k += kBlockDepth) {
+    const int64_t n = min64(kBlockDepth, depth - k);
     for (int64_t i = 0; i < n; ++i) {
       const char* p = data.data + batch * g.batch_step + channel * g.channel_step;
-      gather(g, p, data.type, kx, ky, kz, runs, n_runs, panel + i * kPanel);
-      fill_zeros(panel + i * kPanel + columns, kPanel - columns);
+      gather(g, p, data.type, kx, ky, kz, runs, n_runs, patches + i * kColumns);
+      fill_zeros(patches + i * kColumns + columns, padded - columns);
       if (++kx < g.axes[0].taps) continue;
       kx = 0;
       if (++ky < g.axes[1].taps) continue;
@@ -193,9 +192,8 @@ void run_item(const Call& call, const Grid& g, const Cut& c, int64_t item, float
       ++channel;
     }
     for (int64_t r = 0; r < rows; r += kPanelRows) {
-      int64_t stride = 0;
-      const float* w = kernel_rows(*call.src[0], g, row + r, k, n, weights, &stride);
-      multiply_panel(w, stride, panel, n, sums + r * kPanel);
+      const Weights w = kernel_rows(*call.src[0], g, row + r, k, n, buffer);
+      multiply_block(w, patches, n, padded, sums + r * kColumns);
     }
   }
 
@@ -204,7 +202,7 @@ void run_item(const Call& call, const Grid& g, const Cut& c, int64_t item, float
     for (int i = 0; i < n_runs; ++i) {
       const Run& run = runs[i];
       char* p = out + run.x * g.out_step[0] + run.y * g.out_step[1] + run.z * g.out_step[2];
-      store_floats(sums + r * kPanel + run.column, run.n, p, call.dst.type, g.out_step[0]);
+      store_floats(sums + r * kColumns + run.column, run.n, p, call.dst.type, g.out_step[0]);
     }
   }
 }
@@ -222,13 +220,13 @@ template <Grid (*kGrid)(const Call&)>
 int64_t items(const Call& call) {
   const Grid g = kGrid(call);
   const Cut c = cut(g, call.n_threads);
-  return g.batches * c.panels * c.parts;
+  return g.batches * c.blocks * c.parts;
 }
 
 template <Grid (*kGrid)(const Call&)>
 int64_t grain(const Call& call) {
   const Grid g = kGrid(call);
-  return work_grain(g.depth() * cut(g, call.n_threads).rows * kPanel);
+  return work_grain(g.depth() * cut(g, call.n_threads).rows * kColumns);
 }
 
 // For all output channels, however they are cut: fewer positions than the most may mean more parts.
@@ -236,7 +234,7 @@ template <Grid (*kGrid)(const Call&)>
 size_t scratch_bytes(const Call& call) {
   const Grid g = kGrid(call);
   const int64_t rows = round_up(g.out_channels, kPanelRows);
-  const int64_t floats = kPanelDepth * (kPanel + kPanelRows) + rows * kPanel;
+  const int64_t floats = kBlockDepth * (kColumns + kPanelRows) + rows * kColumns;
   return static_cast<size_t>(floats) * sizeof(float);
 }
 
@@ -244,7 +242,7 @@ const char* check_common(const Call& call) {
   if (!is_float(call.src[0]->type) || !is_float(call.src[1]->type) || !is_float(call.dst.type)) {
     return "needs f32, f16 or bf16 kernel and data";
   }
-  if (!is_packed(*call.src[0], 4)) return "the kernel must be contiguous";
+  if (!is_packed(*call.src[0])) return "the kernel must be contiguous";
   return nullptr;
 }
 

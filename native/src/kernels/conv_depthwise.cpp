@@ -35,12 +35,12 @@ bool channels_innermost(const Call& call) {
 }
 
 // The kernel as floats, channels side by side: where it is, or converted into a buffer.
-struct Weights {
+struct Taps {
   const char* data;
   int64_t step_x, step_y;  // bytes between taps
 };
 
-Weights load_weights(const Tensor& kernel, float* buffer) {
+Taps load_weights(const Tensor& kernel, float* buffer) {
   if (kernel.type == DType::kF32) return {kernel.data, kernel.nb[0], kernel.nb[1]};
   const int64_t channels = kernel.ne[3];
   float* out = buffer;
@@ -54,7 +54,7 @@ Weights load_weights(const Tensor& kernel, float* buffer) {
 }
 
 // One output position, all channels, with the taps that are inside the data.
-void position_of_channels(const Axes& a, const Weights& weights, int64_t channels, int64_t ox,
+void position_of_channels(const Axes& a, const Taps& weights, int64_t channels, int64_t ox,
                           Range ky, const char* data, int64_t y0, char* out) {
   const int64_t x0 = ox * a.x.stride - a.x.padding;
   const Range kx = inside(a.x.taps, a.x.dilation, x0, a.x.in);
@@ -120,7 +120,7 @@ void run(const Call& call, int64_t begin, int64_t end, char* scratch) {
   const Axes a = axes_of(call);
   const bool side_by_side = channels_innermost(call);
   auto* buffer = reinterpret_cast<float*>(scratch);
-  Weights weights = {};
+  Taps weights = {};
   if (side_by_side) weights = load_weights(*call.src[0], buffer);
   for (int64_t item = begin; item < end; ++item) {
     const int64_t oy = item % dst.ne[1];

@@ -4,7 +4,7 @@
 // zeros. Three axes (x, y, z), of which lower-dimensional convolutions leave the last ones at 1.
 #pragma once
 
-#include "kernels/rows.h"
+#include "kernels/layout.h"
 
 namespace weft::WEFT_TARGET {
 
@@ -33,11 +33,6 @@ static inline Range inside(int64_t n, int64_t stride, int64_t offset, int64_t li
   return {begin < last ? begin : last, last};
 }
 
-// Whether slot `slot` holds a whole number of at least `least` that sizes can be computed with.
-static inline bool is_count(const Call& call, int slot, int least) {
-  return call.n_params > slot && call.params[slot] >= least && call.params[slot] <= 2147483647.0;
-}
-
 // Strides, paddings and dilations from slots `first`, stored for `stored` axes, of which the first
 // `used` count.
 static inline void read_steps(const Call& call, int first, int stored, int used, Axis* axes) {
@@ -58,16 +53,10 @@ static inline bool steps_are_legal(const Call& call, int first, int stored, int 
   return true;
 }
 
-inline constexpr char kBadSteps[] = "stride and dilation must be 1 or more, padding 0 or more";
-
-// Elements of a tensor from dimension 0 to `dims`, without gaps.
-static inline bool is_packed(const Tensor& t, int dims) {
-  int64_t expected = element_size(t.type);
-  for (int d = 0; d < dims; ++d) {
-    if (t.ne[d] != 1 && t.nb[d] != expected) return false;
-    expected *= t.ne[d];
-  }
-  return true;
+static inline void fill_zeros(float* p, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) p[i] = 0;
 }
+
+inline constexpr char kBadSteps[] = "stride and dilation must be 1 or more, padding 0 or more";
 
 }  // namespace weft::WEFT_TARGET

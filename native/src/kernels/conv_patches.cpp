@@ -1,6 +1,6 @@
 // IM2COL, IM2COL_3D: patches as rows. COL2IM_1D: columns added back at their places.
 #include "kernels/conv_grid.h"
-#include "kernels/panel.h"
+#include "kernels/elements.h"
 
 namespace weft::WEFT_TARGET {
 
@@ -99,7 +99,6 @@ void run(const Call& call, int64_t begin, int64_t end, char* scratch) {
   const Grid g = kGrid(call);
   const Tensor& data = *call.src[1];
   const Tensor& dst = call.dst;
-  const bool direct = dst.type == DType::kF32 && dst.nb[0] == 4;
   for (int64_t item = begin; item < end; ++item) {
     const int64_t oy = item % g.axes[1].out;
     const int64_t rest = item / g.axes[1].out;
@@ -110,9 +109,9 @@ void run(const Call& call, int64_t begin, int64_t end, char* scratch) {
     const char* x = data.data + batch * g.batch_step;
     char* row = dst.data + batch * g.out_batch_step + oz * g.out_step[2] + oy * g.out_step[1];
     for (int64_t ox = 0; ox < g.axes[0].out; ++ox, row += g.out_step[0]) {
-      float* out = reinterpret_cast<float*>(direct ? row : scratch);
+      float* out = float_room(dst, row, reinterpret_cast<float*>(scratch));
       patch(g, x, data.type, ox, y0, z0, out);
-      if (!direct) store_floats(out, g.patch(), row, dst.type, dst.nb[0]);
+      put_floats(dst, row, g.patch(), out);
     }
   }
 }

@@ -1,7 +1,7 @@
 // CONV_TRANSPOSE_1D, CONV_TRANSPOSE_2D: every input position adds its taps to the result.
 //
-// For a row of inputs, the values of all taps are a product of kernel and data, computed panel by
-// panel of positions, then scattered: tap k of position i lands on output i * stride + k.
+// The values of all taps at a block of positions are a product of kernel and data; they are then
+// added where they land: tap k of position i on output i * stride + k.
 #include "kernels/conv_grid.h"
 #include "kernels/panel.h"
 
@@ -11,16 +11,19 @@ void register_conv_transpose(KernelTable& table);
 
 namespace {
 
-// 1D: kernel [kw, oc, c], data [w, c], result [ow, oc]; 2D: kernel [kw, kh, oc, c], data
-// [w, h, c, n], result [ow, oh, oc, n]. A missing axis has size 1.
+// 2D: kernel [kw, kh, oc, c], data [w, h, c, n], result [ow, oh, oc, n]. 1D: kernel [k, oc, c],
+// data [w, c], result [ow, oc], seen as 2D of width 1 so that both are cut along y.
 struct Shape {
   int64_t stride;
   int64_t width, height, channels, batches;  // of the data
-  int64_t taps, tap_rows;
-  int64_t out_width, out_height, out_channels;
-  int64_t data_nb[4];    // x, y, channel, batch
-  int64_t kernel_nb[4];  // x, y, output channel, channel
-  int64_t out_nb[4];     // x, y, channel, batch
+  int64_t taps_x, taps_y;
+  int64_t out_height, out_channels;
+  int64_t data_x, data_y, data_channel, data_batch;  // bytes between neighbours
+  int64_t kernel_channel;
+  int64_t out_x, out_y, out_channel, out_batch;
+  int64_t out_width;
+
+  int64_t taps() const { return taps_x * taps_y; }
 };
 
 Shape shape_1d(const Call& call) {
@@ -28,18 +31,24 @@ Shape shape_1d(const Call& call) {
   const Tensor& x = *call.src[1];
   const Tensor& y = call.dst;
   return {.stride = call.i(0),
-          .width = x.ne[0],
-          .height = 1,
+          .width = 1,
+          .height = x.ne[0],
           .channels = x.ne[1],
           .batches = 1,
-          .taps = k.ne[0],
-          .tap_rows = 1,
-          .out_width = y.ne[0],
-          .out_height = 1,
+          .taps_x = 1,
+          .taps_y = k.ne[0],
+          .out_height = y.ne[0],
           .out_channels = y.ne[1],
-          .data_nb = {x.nb[0], 0, x.nb[1], 0},
-          .kernel_nb = {k.nb[0], 0, k.nb[1], k.nb[2]},
-          .out_nb = {y.nb[0], 0, y.nb[1], 0}};
+          .data_x = x.nb[0],
+          .data_y = x.nb[0],
+          .data_channel = x.nb[1],
+          .data_batch = 0,
+          .kernel_channel = k.nb[2],
+          .out_x = 0,
+          .out_y = y.nb[0],
+          .out_channel = y.nb[1],
+          .out_batch = 0,
+          .out_width = 1};
 }
 
 Shape shape_2d(const Call& call) {
@@ -51,112 +60,159 @@ Shape shape_2d(const Call& call) {
           .height = x.ne[1],
           .channels = x.ne[2],
           .batches = x.ne[3],
-          .taps = k.ne[0],
-          .tap_rows = k.ne[1],
-          .out_width = y.ne[0],
+          .taps_x = k.ne[0],
+          .taps_y = k.ne[1],
           .out_height = y.ne[1],
           .out_channels = y.ne[2],
-          .data_nb = {x.nb[0], x.nb[1], x.nb[2], x.nb[3]},
-          .kernel_nb = {k.nb[0], k.nb[1], k.nb[2], k.nb[3]},
-          .out_nb = {y.nb[0], y.nb[1], y.nb[2], y.nb[3]}};
+          .data_x = x.nb[0],
+          .data_y = x.nb[1],
+          .data_channel = x.nb[2],
+          .data_batch = x.nb[3],
+          .kernel_channel = k.nb[3],
+          .out_x = y.nb[0],
+          .out_y = y.nb[1],
+          .out_channel = y.nb[2],
+          .out_batch = y.nb[3],
+          .out_width = y.ne[0]};
 }
 
-// An item: some output channels of a stretch of one output row. The positions at the seams of
-// stretches are computed twice.
+// An item: some output channels of a stretch of output rows. The input rows at the seams of
+// stretches are computed for both.
 struct Cut {
   int64_t group;  // output channels of an item
   int64_t groups;
-  int64_t stretch;  // outputs of an item
+  int64_t stretch;  // output rows of an item
   int64_t stretches;
+
+  int64_t rows(const Shape& s) const { return round_up(group * s.taps(), kPanelRows); }
 };
+
+// Positions of an item: enough that the kernel is loaded for many.
+constexpr int64_t kPositions = 8 * kColumns;
 
 Cut cut(const Shape& s) {
   Cut c;
-  c.group = max64(1, 16 / max64(1, s.taps));
+  c.group = max64(1, 32 / max64(1, s.taps()));
   c.groups = (s.out_channels + c.group - 1) / c.group;
-  const int64_t seam = (s.taps + s.stride - 1) / s.stride;
-  c.stretch = max64(4 * kPanel, 4 * seam) * s.stride;
-  c.stretches = (s.out_width + c.stretch - 1) / c.stretch;
+  const int64_t rows = kPositions / max64(1, s.width) + 1;
+  const int64_t seam = (s.taps_y + s.stride - 1) / s.stride;
+  c.stretch = max64(rows, 4 * seam) * s.stride;
+  c.stretches = (s.out_height + c.stretch - 1) / c.stretch;
   return c;
 }
 
-// Row (channel, tap) of the kernel for all channels of the data, [rows][channels], padded with rows
-// of zeros.
-void load_kernel(const Call& call, const Shape& s, int64_t first, int64_t group, int64_t ky,
-                 float* out) {
-  const Tensor& kernel = *call.src[0];
-  const int64_t rows = group * s.taps;
-  for (int64_t r = 0; r < rows; ++r) {
-    const int64_t o = r / s.taps;
-    const char* p = kernel.data + (r - o * s.taps) * s.kernel_nb[0] + ky * s.kernel_nb[1] +
-                    (first + o) * s.kernel_nb[2];
-    load_floats(p, kernel.type, s.kernel_nb[3], s.channels, out + r * s.channels);
-  }
+// Weights (channel, tap y, tap x) of some output channels as [input channel][row], rows beyond the
+// last zero. In the kernel the taps of neighbouring output channels follow one another.
+Weights load_kernel(const Tensor& kernel, const Shape& s, int64_t first, int64_t group,
+                    float* out) {
+  const int64_t rows = group * s.taps();
   const int64_t padded = round_up(rows, kPanelRows);
-  fill_zeros(out + rows * s.channels, (padded - rows) * s.channels);
+  const int64_t size = element_size(kernel.type);
+  for (int64_t c = 0; c < s.channels; ++c) {
+    const char* p = kernel.data + c * s.kernel_channel + first * s.taps() * size;
+    load_floats(p, kernel.type, size, rows, out + c * padded);
+    fill_zeros(out + c * padded + rows, padded - rows);
+  }
+  return {out, 1, padded};
 }
 
-// Adds column p of `values` to out[(first + p) * stride + tap], for outputs in [begin, end).
-void scatter(const float* values, int64_t first, int64_t n, int64_t stride, int64_t tap, char* out,
-             int64_t step, Range outputs) {
-  const int64_t origin = first * stride + tap - outputs.begin;
-  const Range p = inside(n, stride, origin, outputs.end - outputs.begin);
-  char* place = out + (p.begin * stride + origin + outputs.begin) * step;
-  for (int64_t i = p.begin; i < p.end; ++i, place += stride * step) {
-    store_element(place, DType::kF32, load_element(place, DType::kF32) + values[i]);
+// `n` positions of the image from `first` on, in row-major order, as floats.
+void load_positions(const Shape& s, const char* data, DType type, int64_t first, int64_t n,
+                    float* out) {
+  if (s.data_y == s.width * s.data_x) {
+    load_floats(data + first * s.data_x, type, s.data_x, n, out);
+    return;
+  }
+  for (int64_t i = 0; i < n;) {
+    const int64_t y = (first + i) / s.width;
+    const int64_t x = first + i - y * s.width;
+    const int64_t run = min64(n - i, s.width - x);
+    load_floats(data + y * s.data_y + x * s.data_x, type, s.data_x, run, out + i);
+    i += run;
+  }
+}
+
+// Where tap (0, 0) of a block of positions lands, in bytes.
+void places(const Shape& s, int64_t first, int64_t n, int64_t* out) {
+  int64_t y = first / s.width;
+  int64_t x = first - y * s.width;
+  for (int64_t i = 0; i < n; ++i) {
+    out[i] = y * s.stride * s.out_y + x * s.stride * s.out_x;
+    if (++x < s.width) continue;
+    x = 0;
+    ++y;
+  }
+}
+
+void add_at(const float* values, const int64_t* place, int64_t n, char* out) {
+  for (int64_t i = 0; i < n; ++i) {
+    char* p = out + place[i];
+    store_element(p, DType::kF32, load_element(p, DType::kF32) + values[i]);
+  }
+}
+
+// Adds the taps of `n` positions from `first` on to the output rows `outputs` of some channels.
+void add_taps(const Shape& s, const float* values, int64_t first, int64_t n, int64_t group,
+              Range outputs, char* out) {
+  int64_t place[kColumns];
+  places(s, first, n, place);
+  for (int64_t ky = 0; ky < s.taps_y; ++ky) {
+    // input rows whose tap ky lands inside, and their positions in this block
+    const Range y = inside(s.height, s.stride, ky - outputs.begin, outputs.end - outputs.begin);
+    const int64_t begin = max64(y.begin * s.width - first, 0);
+    const int64_t end = min64(y.end * s.width - first, n);
+    if (begin >= end) continue;
+    for (int64_t o = 0; o < group; ++o) {
+      for (int64_t kx = 0; kx < s.taps_x; ++kx) {
+        const int64_t row = (o * s.taps_y + ky) * s.taps_x + kx;
+        add_at(values + row * kColumns + begin, place + begin, end - begin,
+               out + o * s.out_channel + ky * s.out_y + kx * s.out_x);
+      }
+    }
   }
 }
 
 void run_item(const Call& call, const Shape& s, const Cut& c, int64_t item, float* scratch) {
   const Tensor& data = *call.src[1];
   const int64_t stretch = item % c.stretches;
-  int64_t rest = item / c.stretches;
-  const int64_t first_channel = rest % c.groups * c.group;
-  rest /= c.groups;
-  const int64_t oy = rest % s.out_height;
-  const int64_t batch = rest / s.out_height;
-  const int64_t group = min64(c.group, s.out_channels - first_channel);
-  const Range outputs = {stretch * c.stretch, min64((stretch + 1) * c.stretch, s.out_width)};
+  const int64_t channel = item / c.stretches % c.groups * c.group;
+  const int64_t batch = item / c.stretches / c.groups;
+  const int64_t group = min64(c.group, s.out_channels - channel);
+  const Range outputs = {stretch * c.stretch, min64((stretch + 1) * c.stretch, s.out_height)};
 
-  char* out = call.dst.data + first_channel * s.out_nb[2] + oy * s.out_nb[1] + batch * s.out_nb[3];
+  char* out = call.dst.data + channel * s.out_channel + batch * s.out_batch;
   for (int64_t o = 0; o < group; ++o) {
-    for (int64_t x = outputs.begin; x < outputs.end; ++x) {
-      store_element(out + o * s.out_nb[2] + x * s.out_nb[0], DType::kF32, 0.0f);
+    for (int64_t y = outputs.begin; y < outputs.end; ++y) {
+      char* row = out + o * s.out_channel + y * s.out_y;
+      for (int64_t x = 0; x < s.out_width; ++x) store_element(row + x * s.out_x, DType::kF32, 0);
     }
   }
 
-  const int64_t padded = round_up(group * s.taps, kPanelRows);
-  float* panel = scratch;
-  float* sums = panel + kPanelDepth * kPanel;
-  float* weights = sums + padded * kPanel;
-  // positions whose taps reach the stretch
-  const int64_t low = outputs.begin >= s.taps ? (outputs.begin - s.taps) / s.stride + 1 : 0;
-  const int64_t high = min64((outputs.end - 1) / s.stride + 1, s.width);
-  for (int64_t ky = oy % s.stride; ky < s.tap_rows && ky <= oy; ky += s.stride) {
-    const int64_t y = (oy - ky) / s.stride;
-    if (y >= s.height) continue;
-    load_kernel(call, s, first_channel, group, ky, weights);
-    const char* row = data.data + y * s.data_nb[1] + batch * s.data_nb[3];
-    for (int64_t x = low; x < high; x += kPanel) {
-      const int64_t n = min64(kPanel, high - x);
-      fill_zeros(sums, padded * kPanel);
-      for (int64_t k = 0; k < s.channels; k += kPanelDepth) {
-        const int64_t depth = min64(kPanelDepth, s.channels - k);
-        for (int64_t i = 0; i < depth; ++i) {
-          const char* p = row + (k + i) * s.data_nb[2] + x * s.data_nb[0];
-          load_floats(p, data.type, s.data_nb[0], n, panel + i * kPanel);
-          fill_zeros(panel + i * kPanel + n, kPanel - n);
-        }
-        for (int64_t r = 0; r < padded; r += kPanelRows) {
-          multiply_panel(weights + r * s.channels + k, s.channels, panel, depth, sums + r * kPanel);
-        }
+  const int64_t padded = round_up(group * s.taps(), kPanelRows);
+  float* block = scratch;
+  float* sums = block + kBlockDepth * kColumns;
+  const Weights weights = load_kernel(*call.src[0], s, channel, group, sums + padded * kColumns);
+  // input rows that reach the stretch
+  const int64_t low = outputs.begin >= s.taps_y ? (outputs.begin - s.taps_y) / s.stride + 1 : 0;
+  const int64_t high = min64((outputs.end - 1) / s.stride + 1, s.height);
+  const char* image = data.data + batch * s.data_batch;
+  for (int64_t p = low * s.width; p < high * s.width; p += kColumns) {
+    const int64_t n = min64(kColumns, high * s.width - p);
+    const int64_t columns = round_up(n, kPanel);
+    fill_zeros(sums, padded * kColumns);
+    for (int64_t k = 0; k < s.channels; k += kBlockDepth) {
+      const int64_t depth = min64(kBlockDepth, s.channels - k);
+      for (int64_t i = 0; i < depth; ++i) {
+        float* row = block + i * kColumns;
+        load_positions(s, image + (k + i) * s.data_channel, data.type, p, n, row);
+        fill_zeros(row + n, columns - n);
       }
-      for (int64_t r = 0; r < group * s.taps; ++r) {
-        const int64_t o = r / s.taps;
-        scatter(sums + r * kPanel, x, n, s.stride, r - o * s.taps, out + o * s.out_nb[2],
-                s.out_nb[0], outputs);
+      for (int64_t r = 0; r < padded; r += kPanelRows) {
+        const Weights part = {weights.data + k * padded + r, 1, padded};
+        multiply_block(part, block, depth, columns, sums + r * kColumns);
       }
     }
+    add_taps(s, sums, p, n, group, outputs, out);
   }
 }
 
@@ -173,31 +229,32 @@ template <Shape (*kShape)(const Call&)>
 int64_t items(const Call& call) {
   const Shape s = kShape(call);
   const Cut c = cut(s);
-  return c.stretches * c.groups * s.out_height * s.batches;
+  return c.stretches * c.groups * s.batches;
 }
 
 template <Shape (*kShape)(const Call&)>
 int64_t grain(const Call& call) {
   const Shape s = kShape(call);
   const Cut c = cut(s);
-  const int64_t positions = min64(c.stretch / s.stride, s.width);
-  return work_grain(positions * s.taps * c.group * s.channels);
+  const int64_t rows = min64(c.stretch / s.stride, s.height);
+  return work_grain(rows * s.width * c.rows(s) * s.channels);
 }
 
 template <Shape (*kShape)(const Call&)>
 size_t scratch_bytes(const Call& call) {
   const Shape s = kShape(call);
-  const int64_t rows = round_up(cut(s).group * s.taps, kPanelRows);
-  return static_cast<size_t>(kPanelDepth * kPanel + rows * (kPanel + s.channels)) * sizeof(float);
+  const int64_t rows = cut(s).rows(s);
+  return static_cast<size_t>(kBlockDepth * kColumns + rows * (kColumns + s.channels)) *
+         sizeof(float);
 }
 
-const char* check_types(const Call& call) {
+const char* check_common(const Call& call) {
   if (!is_count(call, 0, 1)) return "the stride must be 1 or more";
   if (!is_float(call.src[0]->type) || !is_float(call.src[1]->type)) {
     return "needs f32, f16 or bf16 kernel and data";
   }
   if (call.dst.type != DType::kF32) return "gives f32";
-  return nullptr;
+  return is_packed(*call.src[0]) ? nullptr : "the kernel must be contiguous";
 }
 
 const char* check_1d(const Call& call) {
@@ -206,23 +263,32 @@ const char* check_1d(const Call& call) {
   if (call.n_params < 3 || call.params[1] != 0 || call.params[2] != 1) {
     return "only padding 0 and dilation 1 are defined";
   }
-  if (kernel.ne[1] != call.dst.ne[1] || kernel.ne[2] != data.ne[1]) {
+  if (kernel.ne[1] != call.dst.ne[1] || kernel.ne[2] != data.ne[1] || kernel.ne[3] != 1) {
     return "kernel, data and result differ in channels";
   }
   for (int d = 2; d < 4; ++d) {
     if (data.ne[d] != 1 || call.dst.ne[d] != 1) return "data must be [width, channels]";
   }
-  return check_types(call);
+  if (call.dst.ne[0] < (data.ne[0] - 1) * call.i(0) + kernel.ne[0]) {
+    return "the result is too short for every tap";
+  }
+  return check_common(call);
 }
 
 const char* check_2d(const Call& call) {
   const Tensor& kernel = *call.src[0];
   const Tensor& data = *call.src[1];
+  if (!is_count(call, 0, 1)) return "the stride must be 1 or more";
   if (kernel.ne[2] != call.dst.ne[2] || kernel.ne[3] != data.ne[2] ||
       data.ne[3] != call.dst.ne[3]) {
     return "kernel, data and result differ in channels or batches";
   }
-  return check_types(call);
+  for (int d = 0; d < 2; ++d) {
+    if (call.dst.ne[d] < (data.ne[d] - 1) * call.i(0) + kernel.ne[d]) {
+      return "the result is too small for every tap";
+    }
+  }
+  return check_common(call);
 }
 
 template <Shape (*kShape)(const Call&)>

@@ -4,7 +4,7 @@
 // result keeps it.
 #include <math.h>
 
-#include "kernels/gated_state.h"
+#include "kernels/recurrence.h"
 
 namespace weft::WEFT_TARGET {
 
@@ -97,10 +97,6 @@ int64_t grain_gla(const Call& call) {
 
 // ---- GATED_DELTA_NET ----------------------------------------------------------------------------
 
-bool is_f32_rows(const Tensor& t) {
-  return t.type == DType::kF32 && (t.nb[0] == 4 || t.ne[0] <= 1);
-}
-
 const float* row_floats(const Tensor& t, int64_t i1, int64_t i2, int64_t i3) {
   return reinterpret_cast<const float*>(row_data(t, {i1, i2, i3}));
 }
@@ -164,11 +160,11 @@ void run_delta(const Call& call, int64_t begin, int64_t end, char* scratch) {
     float* state = y + r.outputs() + r.state(seq, head);
     std::memcpy(state, source(call, 5, r.state(seq, head)), head_bytes);
     for (int64_t s = max64(1, r.n_tokens); s < snapshots; ++s) {
-      fill_zeros(state + s * state_size, r.size * r.size);
+      std::memset(state + s * state_size, 0, head_bytes);
     }
     for (int64_t t = 0; t < r.n_tokens; ++t) {
       const float* gates = row_floats(g, head, t, seq);
-      for (int64_t i = 0; i < g.ne[0]; ++i) decay[i] = expf(gates[i]);
+      map(gates, decay, g.ne[0], [](vf x) { return exp(x); });
       const float* keys = row_floats(k, q_head, t, q_seq);
       const float* queries = row_floats(q, q_head, t, q_seq);
       const float* values = row_floats(*call.src[2], head, t, seq);
@@ -191,13 +187,11 @@ const char* check_delta(const Call& call) {
   const Tensor& g = *call.src[3];
   const Tensor& beta = *call.src[4];
   const Tensor& state = *call.src[5];
-  if (call.n_params < 1 || !(call.params[0] >= 1 && call.params[0] <= 2147483647.0)) {
-    return "needs one snapshot at least";
-  }
+  if (!is_count(call, 0, 1)) return "needs one snapshot at least";
   for (int i = 0; i < 5; ++i) {
     if (!is_f32_rows(*call.src[i])) return "needs f32 sources with contiguous rows";
   }
-  if (!is_contiguous_f32(state) || !is_contiguous_f32(call.dst)) {
+  if (!is_packed_f32(state) || !is_packed_f32(call.dst)) {
     return "state and result must be contiguous f32";
   }
   const Recurrence r = delta_of(call);

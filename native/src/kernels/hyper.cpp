@@ -2,17 +2,14 @@
 // mixed around each block.
 #include <math.h>
 
-#include "kernels/panel.h"
+#include "kernels/elements.h"
+#include "kernels/layout.h"
 
 namespace weft::WEFT_TARGET {
 
 void register_hyper(KernelTable& table);
 
 namespace {
-
-bool is_f32_rows(const Tensor& t) {
-  return t.type == DType::kF32 && (t.nb[0] == 4 || t.ne[0] <= 1);
-}
 
 float at(const Tensor& t, int64_t i0, int64_t i1, int64_t i2) {
   return load_element(t.data + i0 * t.nb[0] + i1 * t.nb[1] + i2 * t.nb[2], DType::kF32);
@@ -66,7 +63,7 @@ const char* check_comb(const Call& call) {
   const Tensor& mixes = *call.src[0];
   const Tensor& dst = call.dst;
   const int64_t hc = dst.ne[0];
-  if (call.n_params < 2 || !(call.params[1] >= 0 && call.params[1] <= 2147483647.0)) {
+  if (!is_count(call, 1, 0)) {
     return "needs a count of iterations";
   }
   for (int i = 0; i < 3; ++i) {
@@ -94,8 +91,6 @@ constexpr int64_t kStretch = 1024;
 
 int64_t stretches(const Tensor& t) { return (t.ne[0] + kStretch - 1) / kStretch; }
 
-float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
-
 // out[i] = w * x[i], or += when `add`.
 void add_scaled(float w, const float* x, bool add, int64_t n, float* out) {
   int64_t i = 0;
@@ -105,6 +100,17 @@ void add_scaled(float w, const float* x, bool add, int64_t n, float* out) {
   }
   for (; i + kLanes <= n; i += kLanes) store(out + i, fma(splat(w), load(x + i), load(out + i)));
   for (; i < n; ++i) out[i] += w * x[i];
+}
+
+// out[i] += x[i] * sigmoid(gate[i]).
+void add_gated(const float* gate, const float* x, int64_t n, float* out) {
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+    store(out + i, fma(load(x + i), sigmoid(load(gate + i)), load(out + i)));
+  }
+  if (i == n) return;
+  const vf gates = sigmoid(load_part(gate + i, n - i));
+  for (int64_t lane = 0; i < n; ++i, ++lane) out[i] += x[i] * gates[lane];
 }
 
 // x [dim, hc, token] with weights [hc, token], or a gate like x: [dim, token].
@@ -120,7 +126,7 @@ void run_pre(const Call& call, int64_t begin, int64_t end, char*) {
     const int64_t first = (item - token * per_token) * kStretch;
     const int64_t n = min64(kStretch, dst.ne[0] - first);
     auto* out = reinterpret_cast<float*>(dst.data + token * dst.nb[1]) + first;
-    fill_zeros(out, n);
+    for (int64_t i = 0; i < n; ++i) out[i] = 0;
     for (int64_t h = 0; h < x.ne[1]; ++h) {
       const auto* in = reinterpret_cast<const float*>(x.data + h * x.nb[1] + token * x.nb[2]);
       if (!gated) {
@@ -128,7 +134,7 @@ void run_pre(const Call& call, int64_t begin, int64_t end, char*) {
         continue;
       }
       const auto* gate = reinterpret_cast<const float*>(w.data + h * w.nb[1] + token * w.nb[2]);
-      for (int64_t i = 0; i < n; ++i) out[i] += in[first + i] * sigmoid(gate[first + i]);
+      add_gated(gate + first, in + first, n, out);
     }
     if (gated) {
       for (int64_t i = 0; i < n; ++i) out[i] *= scale;

@@ -44,7 +44,7 @@ int64_t grain(const Call& call) {
   const int64_t products = kItemRows * call.src[0]->ne[0] * work.column_run;
   // columns are packed again for every chunk of rows
   const int64_t rows = work.n_columns >= 32 ? 4 : 1;
-  return min64(work.row_blocks, max64(rows, (1 << 15) / max64(1, products)));
+  return max64(rows, (1 << 15) / max64(1, products));
 }
 
 void run(const Call& call, int64_t begin, int64_t end, char* scratch) {

@@ -1,5 +1,6 @@
 // POOL_1D, POOL_2D: the largest or the mean of windows.
 #include "kernels/conv_grid.h"
+#include "kernels/elements.h"
 
 namespace weft::WEFT_TARGET {
 
@@ -48,39 +49,60 @@ Pool pool_2d(const Call& call) {
   return p;
 }
 
-float window(const Pool& p, const char* data, DType type, int64_t x0, int64_t y0) {
-  const Range kx = inside(p.x.taps, 1, x0, p.x.in);
+// The larger one; a NaN stays.
+vf larger(vf a, vf b) {
+  const vf best = b > a ? b : a;
+  return b != b ? b : best;
+}
+float larger(float a, float b) { return b > a || b != b ? b : a; }
+
+// The windows of output row `oy` folded along y: largest or sum of each input column. `row` is room
+// for an input row.
+void fold_rows(const Pool& p, const char* data, DType type, int64_t oy, float* row, float* out) {
+  const int64_t y0 = oy * p.y.stride - p.y.padding;
   const Range ky = inside(p.y.taps, 1, y0, p.y.in);
-  float best = kLowest;
-  float sum = 0;
+  const float empty = p.largest ? kLowest : 0.0f;
+  for (int64_t x = 0; x < p.x.in; ++x) out[x] = empty;
   for (int64_t j = ky.begin; j < ky.end; ++j) {
-    for (int64_t i = kx.begin; i < kx.end; ++i) {
-      const float v = load_element(data + (y0 + j) * p.y.step + (x0 + i) * p.x.step, type);
-      // a NaN stays
-      best = v > best || v != v ? v : best;
-      sum += v;
+    load_floats(data + (y0 + j) * p.y.step, type, p.x.step, p.x.in, row);
+    if (p.largest) {
+      map(out, row, out, p.x.in, [](vf a, vf b) { return larger(a, b); });
+    } else {
+      map(out, row, out, p.x.in, [](vf a, vf b) { return a + b; });
     }
   }
-  if (p.largest) return best;
-  const int64_t inside_row = kx.end - kx.begin;
-  const int64_t count = p.count_padding ? p.x.taps * p.y.taps : max64(1, inside_row);
+}
+
+// Output `ox` from the folded columns.
+float fold_columns(const Pool& p, const float* columns, int64_t ox) {
+  const int64_t x0 = ox * p.x.stride - p.x.padding;
+  const Range kx = inside(p.x.taps, 1, x0, p.x.in);
+  if (p.largest) {
+    float best = kLowest;
+    for (int64_t i = kx.begin; i < kx.end; ++i) best = larger(best, columns[x0 + i]);
+    return best;
+  }
+  float sum = 0;
+  for (int64_t i = kx.begin; i < kx.end; ++i) sum += columns[x0 + i];
+  const int64_t count = p.count_padding ? p.x.taps * p.y.taps : max64(1, kx.end - kx.begin);
   return sum / static_cast<float>(count);
 }
 
 // An item: a row of the result.
 template <Pool (*kPool)(const Call&)>
-void run(const Call& call, int64_t begin, int64_t end, char*) {
+void run(const Call& call, int64_t begin, int64_t end, char* scratch) {
   const Tensor& src = *call.src[0];
   const Tensor& dst = call.dst;
   const Pool p = kPool(call);
-  for (int64_t row = begin; row < end; ++row) {
-    const Index index = row_index(dst, row);
+  auto* columns = reinterpret_cast<float*>(scratch);
+  float* row = columns + p.x.in;
+  for (int64_t item = begin; item < end; ++item) {
+    const Index index = row_index(dst, item);
     const char* data = src.data + index.i2 * src.nb[2] + index.i3 * src.nb[3];
+    fold_rows(p, data, src.type, index.i1, row, columns);
     char* out = row_data(dst, index);
-    const int64_t y0 = index.i1 * p.y.stride - p.y.padding;
     for (int64_t ox = 0; ox < dst.ne[0]; ++ox) {
-      const float v = window(p, data, src.type, ox * p.x.stride - p.x.padding, y0);
-      store_element(out + ox * dst.nb[0], dst.type, v);
+      store_element(out + ox * dst.nb[0], dst.type, fold_columns(p, columns, ox));
     }
   }
 }
@@ -90,7 +112,11 @@ int64_t items(const Call& call) { return n_rows(call.dst); }
 template <Pool (*kPool)(const Call&)>
 int64_t grain(const Call& call) {
   const Pool p = kPool(call);
-  return row_grain(call.dst.ne[0] * p.x.taps * p.y.taps);
+  return row_grain(call.dst.ne[0] * p.x.taps + p.x.in * p.y.taps);
+}
+
+size_t scratch_bytes(const Call& call) {
+  return static_cast<size_t>(2 * call.src[0]->ne[0]) * sizeof(float);
 }
 
 // `axes` axes are pooled, the others stay.
@@ -114,10 +140,16 @@ const char* check(const Call& call) {
 }  // namespace
 
 void register_pool(KernelTable& table) {
-  table[Op::kPool1d] = {
-      .check = check<1>, .items = items, .run = run<pool_1d>, .grain = grain<pool_1d>};
-  table[Op::kPool2d] = {
-      .check = check<2>, .items = items, .run = run<pool_2d>, .grain = grain<pool_2d>};
+  table[Op::kPool1d] = {.check = check<1>,
+                        .items = items,
+                        .run = run<pool_1d>,
+                        .grain = grain<pool_1d>,
+                        .scratch = scratch_bytes};
+  table[Op::kPool2d] = {.check = check<2>,
+                        .items = items,
+                        .run = run<pool_2d>,
+                        .grain = grain<pool_2d>,
+                        .scratch = scratch_bytes};
 }
 
 }  // namespace weft::WEFT_TARGET

@@ -2,7 +2,7 @@
 //
 // An item is a head of a sequence, walked along its tokens. The state is worked on where the
 // result keeps it.
-#include "kernels/gated_state.h"
+#include "kernels/recurrence.h"
 
 namespace weft::WEFT_TARGET {
 

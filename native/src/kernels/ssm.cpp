@@ -1,17 +1,12 @@
 // SSM_CONV, SSM_SCAN: the convolution and the selective scan of Mamba 1 and 2.
-#include <math.h>
-
-#include "kernels/panel.h"
+#include "kernels/elements.h"
+#include "kernels/layout.h"
 
 namespace weft::WEFT_TARGET {
 
 void register_ssm(KernelTable& table);
 
 namespace {
-
-bool is_f32_rows(const Tensor& t) {
-  return t.type == DType::kF32 && (t.nb[0] == 4 || t.ne[0] <= 1);
-}
 
 const float* floats(const char* p) { return reinterpret_cast<const float*>(p); }
 
@@ -87,16 +82,18 @@ int64_t grain_conv(const Call& call) {
 
 // ---- SSM_SCAN -----------------------------------------------------------------------------------
 
-// Rows of the state that make an item: each is walked along the tokens on its own.
+// Rows of the state, of consecutive heads, that make an item: each is walked along the tokens on
+// its own. Mamba 1 has heads of one row, so that one item spans several heads.
 constexpr int64_t kRows = 16;
 
 struct Scan {
   int64_t d_state, head_dim, n_head, n_tokens, n_seqs;
-  int64_t blocks;     // items of a head
+  int64_t blocks;     // items of a sequence
   int64_t snapshots;  // how many states are kept, newest first
   int64_t outputs;    // elements of y, before the states
 
-  int64_t state_size() const { return d_state * head_dim * n_head * n_seqs; }
+  int64_t rows() const { return head_dim * n_head; }
+  int64_t state_size() const { return d_state * rows() * n_seqs; }
 };
 
 Scan scan_of(const Call& call) {
@@ -108,98 +105,110 @@ Scan scan_of(const Call& call) {
   scan.n_head = s.ne[2];
   scan.n_tokens = x.ne[2];
   scan.n_seqs = x.ne[3];
-  scan.blocks = (scan.head_dim + kRows - 1) / kRows;
+  scan.blocks = (scan.rows() + kRows - 1) / kRows;
   scan.snapshots = call.i(0);
-  scan.outputs = scan.head_dim * scan.n_head * scan.n_tokens * scan.n_seqs;
+  scan.outputs = scan.rows() * scan.n_tokens * scan.n_seqs;
   return scan;
 }
 
-float softplus(float x) { return x > 20.0f ? x : log1pf(expf(x)); }
+vf softplus(vf x) { return x > 20.0f ? x : log1p(exp(x)); }
 
-// state = state * decay + b * dx; the sum of state * c. `decay` steps by `decay_step` (0: shared).
-float update_row(float* state, const float* decay, int64_t decay_step, const float* b,
+// state = state * decay + b * dx; the sum of state * c. A rate per head decays all alike, a rate
+// per state (`rates`) each on its own.
+float update_row(float* state, float decay, const float* rates, float step, const float* b,
                  const float* c, float dx, int64_t n) {
   vf sums = vf{};
   int64_t i = 0;
   for (; i + kLanes <= n; i += kLanes) {
-    const vf kept = load(state + i) * (decay_step == 0 ? splat(*decay) : load(decay + i));
-    const vf next = fma(load(b + i), splat(dx), kept);
+    const vf kept = rates == nullptr ? splat(decay) : exp(splat(step) * load(rates + i));
+    const vf next = fma(load(b + i), splat(dx), load(state + i) * kept);
     store(state + i, next);
     sums = fma(next, load(c + i), sums);
   }
   float sum = hsum(sums);
-  for (; i < n; ++i) {
-    state[i] = state[i] * decay[i * decay_step] + b[i] * dx;
+  if (i == n) return sum;
+  const vf tail = rates == nullptr ? splat(decay) : exp(splat(step) * load_part(rates + i, n - i));
+  for (int64_t lane = 0; i < n; ++i, ++lane) {
+    state[i] = state[i] * tail[lane] + b[i] * dx;
     sum += state[i] * c[i];
   }
   return sum;
 }
 
 // The starting states of rows `first` to `first + n`; a slot that does not exist gives zeros.
-void load_states(const Call& call, const Scan& scan, int64_t seq, int64_t head, int64_t first,
-                 int64_t n, float* state) {
+void load_states(const Call& call, const Scan& scan, int64_t seq, int64_t first, int64_t n,
+                 float* state) {
   const Tensor& s = *call.src[0];
   const Tensor& ids = *call.src[6];
   int32_t slot;
   std::memcpy(&slot, ids.data + seq * ids.nb[0], 4);
+  const auto bytes = static_cast<size_t>(n * scan.d_state) * 4;
   if (slot < 0 || slot >= s.ne[3]) {
-    fill_zeros(state, n * scan.d_state);
+    std::memset(state, 0, bytes);
     return;
   }
-  std::memcpy(state, s.data + first * s.nb[1] + head * s.nb[2] + slot * s.nb[3],
-              static_cast<size_t>(n * scan.d_state) * 4);
+  std::memcpy(state, s.data + first * s.nb[1] + slot * s.nb[3], bytes);
 }
 
-// An item: kRows rows of one head of one sequence. Their newest state is worked on where it is
-// stored; older snapshots are copies, those from before the first token zeros.
-void scan_rows(const Call& call, const Scan& scan, int64_t item, float* decay) {
+// An item: kRows rows of one sequence. Their newest state is worked on where it is stored; older
+// snapshots are copies, those from before the first token zeros.
+void scan_rows(const Call& call, const Scan& scan, int64_t item) {
   const Tensor& x = *call.src[1];
   const Tensor& dt = *call.src[2];
   const Tensor& a = *call.src[3];
   const Tensor& b = *call.src[4];
   const Tensor& c = *call.src[5];
-  const int64_t block = item % scan.blocks;
-  const int64_t head = item / scan.blocks % scan.n_head;
-  const int64_t seq = item / scan.blocks / scan.n_head;
-  const int64_t first = block * kRows;
-  const int64_t n = min64(kRows, scan.head_dim - first);
-  const int64_t group = head / (scan.n_head / b.ne[1]);
+  const int64_t seq = item / scan.blocks;
+  const int64_t first = (item - seq * scan.blocks) * kRows;
+  const int64_t n = min64(kRows, scan.rows() - first);
+  const int64_t first_head = first / scan.head_dim;
+  const int64_t heads = (first + n - 1) / scan.head_dim - first_head + 1;
+  const int64_t heads_per_group = scan.n_head / b.ne[1];
+  const bool one_rate = a.ne[0] == 1;
 
   auto* y = reinterpret_cast<float*>(call.dst.data);
-  const int64_t at = ((seq * scan.n_head + head) * scan.head_dim + first) * scan.d_state;
-  float* states = y + scan.outputs + at;
-  load_states(call, scan, seq, head, first, n, states);
+  float* states = y + scan.outputs + (seq * scan.rows() + first) * scan.d_state;
+  const auto state_bytes = static_cast<size_t>(n * scan.d_state) * 4;
+  load_states(call, scan, seq, first, n, states);
   for (int64_t k = max64(1, scan.n_tokens); k < scan.snapshots; ++k) {
-    fill_zeros(states + k * scan.state_size(), n * scan.d_state);
+    std::memset(states + k * scan.state_size(), 0, state_bytes);
   }
 
-  const float* rates = floats(a.data + head * a.nb[1]);
-  const int64_t n_rates = a.ne[0];
+  float rates[kRows], steps[kRows], decays[kRows] = {};
+  load_floats(a.data + first_head * a.nb[1], DType::kF32, a.nb[1], heads, rates);
   for (int64_t t = 0; t < scan.n_tokens; ++t) {
-    const float step = softplus(
-        load_element(dt.data + head * dt.nb[0] + t * dt.nb[1] + seq * dt.nb[2], DType::kF32));
-    for (int64_t i = 0; i < n_rates; ++i) decay[i] = expf(step * rates[i]);
-    const float* in = floats(x.data + head * x.nb[1] + t * x.nb[2] + seq * x.nb[3]);
-    const float* bt = floats(b.data + group * b.nb[1] + t * b.nb[2] + seq * b.nb[3]);
-    const float* ct = floats(c.data + group * c.nb[1] + t * c.nb[2] + seq * c.nb[3]);
-    float* out = y + ((seq * scan.n_tokens + t) * scan.n_head + head) * scan.head_dim;
-    for (int64_t r = first; r < first + n; ++r) {
-      float* row = states + (r - first) * scan.d_state;
-      out[r] = update_row(row, decay, n_rates == 1 ? 0 : 1, bt, ct, in[r] * step, scan.d_state);
+    map(floats(dt.data + t * dt.nb[1] + seq * dt.nb[2]) + first_head, steps, heads,
+        [](vf v) { return softplus(v); });
+    if (one_rate) {
+      map(steps, rates, decays, heads, [](vf step, vf rate) { return exp(step * rate); });
+    }
+    const char* in = x.data + t * x.nb[2] + seq * x.nb[3];
+    const char* bt = b.data + t * b.nb[2] + seq * b.nb[3];
+    const char* ct = c.data + t * c.nb[2] + seq * c.nb[3];
+    float* out = y + (seq * scan.n_tokens + t) * scan.rows() + first;
+    int64_t head = first_head, i = first - first_head * scan.head_dim;
+    for (int64_t r = 0; r < n; ++r) {
+      const int64_t h = head - first_head;
+      const int64_t group = head / heads_per_group;
+      const float* own = one_rate ? nullptr : floats(a.data + head * a.nb[1]);
+      const float dx = floats(in + head * x.nb[1])[i] * steps[h];
+      out[r] =
+          update_row(states + r * scan.d_state, decays[h], own, steps[h],
+                     floats(bt + group * b.nb[1]), floats(ct + group * c.nb[1]), dx, scan.d_state);
+      if (++i < scan.head_dim) continue;
+      i = 0;
+      ++head;
     }
     const int64_t age = scan.n_tokens - 1 - t;
     if (age > 0 && age < scan.snapshots) {
-      std::memcpy(states + age * scan.state_size(), states,
-                  static_cast<size_t>(n * scan.d_state) * 4);
+      std::memcpy(states + age * scan.state_size(), states, state_bytes);
     }
   }
 }
 
-void run_scan(const Call& call, int64_t begin, int64_t end, char* scratch) {
+void run_scan(const Call& call, int64_t begin, int64_t end, char*) {
   const Scan scan = scan_of(call);
-  for (int64_t item = begin; item < end; ++item) {
-    scan_rows(call, scan, item, reinterpret_cast<float*>(scratch));
-  }
+  for (int64_t item = begin; item < end; ++item) scan_rows(call, scan, item);
 }
 
 // s [d_state, head_dim, head, slot], x [head_dim, head, token, seq], dt [head, token, seq],
@@ -210,16 +219,14 @@ const char* check_scan(const Call& call) {
   const Tensor& dt = *call.src[2];
   const Tensor& a = *call.src[3];
   const Tensor& ids = *call.src[6];
-  if (call.n_params < 1 || !(call.params[0] >= 1 && call.params[0] <= 2147483647.0)) {
-    return "needs one snapshot at least";
-  }
+  if (!is_count(call, 0, 1)) return "needs one snapshot at least";
   for (int i = 0; i < 6; ++i) {
     if (call.src[i]->type != DType::kF32) return "needs f32 sources";
-    if (i != 2 && !is_f32_rows(*call.src[i])) return "rows of the sources must be contiguous";
+    if (!is_f32_rows(*call.src[i])) return "rows of the sources must be contiguous";
   }
   if (call.dst.type != DType::kF32 || call.dst.nb[0] != 4) return "gives contiguous f32";
   if (ids.type != DType::kI32) return "slot numbers must be i32";
-  if (s.nb[1] != s.ne[0] * 4) return "states must be contiguous";
+  if (!is_packed(s)) return "states must be contiguous";
   if (x.ne[0] != s.ne[1] || x.ne[1] != s.ne[2]) return "inputs do not fit the states";
   if (dt.ne[0] != x.ne[1] || dt.ne[1] != x.ne[2] || dt.ne[2] != x.ne[3]) {
     return "time steps must be [heads, tokens, sequences]";
@@ -245,16 +252,12 @@ const char* check_scan(const Call& call) {
 
 int64_t items_scan(const Call& call) {
   const Scan scan = scan_of(call);
-  return scan.blocks * scan.n_head * scan.n_seqs;
+  return scan.blocks * scan.n_seqs;
 }
 
 int64_t grain_scan(const Call& call) {
   const Scan scan = scan_of(call);
-  return row_grain(min64(kRows, scan.head_dim) * scan.d_state * max64(1, scan.n_tokens));
-}
-
-size_t scratch_scan(const Call& call) {
-  return static_cast<size_t>(call.src[3]->ne[0]) * sizeof(float);
+  return row_grain(min64(kRows, scan.rows()) * scan.d_state * max64(1, scan.n_tokens));
 }
 
 }  // namespace
@@ -262,11 +265,8 @@ size_t scratch_scan(const Call& call) {
 void register_ssm(KernelTable& table) {
   table[Op::kSsmConv] = {
       .check = check_conv, .items = items_conv, .run = run_conv, .grain = grain_conv};
-  table[Op::kSsmScan] = {.check = check_scan,
-                         .items = items_scan,
-                         .run = run_scan,
-                         .grain = grain_scan,
-                         .scratch = scratch_scan};
+  table[Op::kSsmScan] = {
+      .check = check_scan, .items = items_scan, .run = run_scan, .grain = grain_scan};
 }
 
 }  // namespace weft::WEFT_TARGET

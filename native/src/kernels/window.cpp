@@ -1,7 +1,7 @@
 // WIN_PART, WIN_UNPART: an image cut into square windows, and back. GET_REL_POS: rows by distance.
 //
 // All of them copy rows of elements of any type without blocks.
-#include "kernels/rows.h"
+#include "kernels/layout.h"
 
 namespace weft::WEFT_TARGET {
 
@@ -78,9 +78,7 @@ const char* check_rows(const Call& call) {
 }
 
 const char* check_windows(const Call& call, const Tensor& image, const Tensor& windows) {
-  if (call.n_params < 1 || !(call.params[0] >= 1 && call.params[0] <= 2147483647.0)) {
-    return "the window must be 1 or more";
-  }
+  if (!is_count(call, 0, 1)) return "the window must be 1 or more";
   const int64_t w = call.i(0);
   if (image.ne[3] != 1 || windows.ne[1] != w || windows.ne[2] != w ||
       windows.ne[3] != windows_across(image.ne[1], w) * windows_across(image.ne[2], w)) {

@@ -155,6 +155,78 @@ void dot_some_rows(const char* w, int64_t stride, const typename F::Activation* 
   for (int r = 0; r < kRows; ++r) out[r] = scale * sum8(F::kHasMin ? acc[r] + acc_min[r] : acc[r]);
 }
 
+#if defined(__AVX512VNNI__)
+
+// The same for blocks of 256 elements, 64 at a time.
+template <typename F, int kRows>
+void dot_wide_rows(const char* w, int64_t stride, const BlockQ8_K* x, int64_t n_blocks, float scale,
+                   float* out) {
+  static_assert(F::kChunks == 8 && (F::kGroups == 8 || F::kGroups == 16));
+  // lane l of the product of 64 elements belongs to group l / kLanesPerGroup of them
+  constexpr int kLanesPerGroup = F::kGroups == 16 ? 4 : 8;
+  constexpr int kGroupsPerPair = 16 / kLanesPerGroup;
+  vf acc[kRows] = {};
+  f32x8 acc_min[kRows] = {};
+  const typename F::Block* rows[kRows];
+  for (int r = 0; r < kRows; ++r) {
+    rows[r] = reinterpret_cast<const typename F::Block*>(w + r * stride);
+  }
+  vi groups;
+  for (int l = 0; l < 16; ++l) groups[l] = l / kLanesPerGroup;
+  for (int64_t b = 0; b < n_blocks; ++b) {
+    vf scales[kRows];
+    float sums[16];
+    if constexpr (F::kHasMin) group_sums(x, b, F::kGroups, sums);
+    for (int r = 0; r < kRows; ++r) {
+      float s[16];
+      float mins[16];
+      F::scales(rows[r][b], s, mins);
+      if constexpr (F::kGroups == 8) std::memcpy(s + 8, s, 32);
+      scales[r] = load(s) * x[b].d;
+      if constexpr (F::kHasMin) {
+        for (int g = 0; g < F::kGroups; g += 8) {
+          acc_min[r] = fma8(load_as<f32x8>(mins + g), load_as<f32x8>(sums + g), acc_min[r]);
+        }
+      }
+    }
+#pragma GCC unroll 4
+    for (int pair = 0; pair < 4; ++pair) {
+      const auto codes = load_as<__m512i>(x[b].qs + 64 * pair);
+      __m512i start = _mm512_setzero_si512();
+      if constexpr (F::kZero != 0) {
+        const __m512i zero = _mm512_set1_epi8(static_cast<char>(F::kZero));
+        start = _mm512_sub_epi32(start, _mm512_dpbusd_epi32(start, zero, codes));
+      }
+      const vi at = groups + pair * kGroupsPerPair;
+#pragma GCC unroll 4
+      for (int r = 0; r < kRows; ++r) {
+        const auto p = reinterpret_cast<vi>(
+            _mm512_dpbusd_epi32(start, F::two_chunks(rows[r][b], pair), codes));
+        const auto s = reinterpret_cast<vf>(_mm512_permutexvar_ps(
+            reinterpret_cast<__m512i>(at), reinterpret_cast<__m512>(scales[r])));
+        acc[r] = fma(__builtin_convertvector(p, vf), s, acc[r]);
+      }
+    }
+  }
+  for (int r = 0; r < kRows; ++r) {
+    const float sum = hsum(acc[r]);
+    out[r] = scale * (F::kHasMin ? sum + sum8(acc_min[r]) : sum);
+  }
+}
+
+#endif
+
+template <typename F, int kRows>
+void dot_best_rows(const char* w, int64_t stride, const typename F::Activation* x, int64_t n_blocks,
+                   float scale, float* out) {
+#if defined(__AVX512VNNI__)
+  if constexpr (F::kChunks == 8) {
+    return dot_wide_rows<F, kRows>(w, stride, x, n_blocks, scale, out);
+  }
+#endif
+  dot_some_rows<F, kRows>(w, stride, x, n_blocks, scale, out);
+}
+
 template <typename F>
 void dot_rows(const char* w, int64_t stride, int64_t rows, const void* x, int64_t n, float scale,
               float* out) {
@@ -162,17 +234,17 @@ void dot_rows(const char* w, int64_t stride, int64_t rows, const void* x, int64_
   const int64_t n_blocks = n / (32 * F::kChunks);
   int64_t r = 0;
   for (; r + 4 <= rows; r += 4) {
-    dot_some_rows<F, 4>(w + r * stride, stride, activation, n_blocks, scale, out + r);
+    dot_best_rows<F, 4>(w + r * stride, stride, activation, n_blocks, scale, out + r);
   }
   for (; r < rows; ++r) {
-    dot_some_rows<F, 1>(w + r * stride, stride, activation, n_blocks, scale, out + r);
+    dot_best_rows<F, 1>(w + r * stride, stride, activation, n_blocks, scale, out + r);
   }
 }
 
 template <typename F>
 float dot_one(const void* row, const void* x, int64_t n) {
   float out;
-  dot_some_rows<F, 1>(static_cast<const char*>(row), 0,
+  dot_best_rows<F, 1>(static_cast<const char*>(row), 0,
                       static_cast<const typename F::Activation*>(x), n / (32 * F::kChunks), 1.0f,
                       &out);
   return out;

@@ -89,10 +89,12 @@ void encode_nvfp4(const float* x, BlockNVFP4& b) {
 }  // namespace
 
 void register_fp4_types(KernelTable& table) {
-  table.type(DType::kMXFP4) = {.to_float = decode_row<BlockMXFP4, 32, decode_mxfp4>,
-                               .from_float = encode_row<BlockMXFP4, 32, encode_mxfp4>};
-  table.type(DType::kNVFP4) = {.to_float = decode_row<BlockNVFP4, 64, decode_nvfp4>,
-                               .from_float = encode_row<BlockNVFP4, 64, encode_nvfp4>};
+  set_codec(table, DType::kMXFP4,
+            {.to_float = decode_row<BlockMXFP4, 32, decode_mxfp4>,
+             .from_float = encode_row<BlockMXFP4, 32, encode_mxfp4>});
+  set_codec(table, DType::kNVFP4,
+            {.to_float = decode_row<BlockNVFP4, 64, decode_nvfp4>,
+             .from_float = encode_row<BlockNVFP4, 64, encode_nvfp4>});
 }
 
 }  // namespace weft::WEFT_TARGET

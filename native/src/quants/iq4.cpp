@@ -115,10 +115,12 @@ void encode_iq4_xs(const float* x, BlockIQ4_XS& b) {
 }  // namespace
 
 void register_iq4_types(KernelTable& table) {
-  table.type(DType::kIQ4_NL) = {.to_float = decode_row<BlockIQ4_NL, 32, decode_iq4_nl>,
-                                .from_float = encode_row<BlockIQ4_NL, 32, encode_iq4_nl>};
-  table.type(DType::kIQ4_XS) = {.to_float = decode_row<BlockIQ4_XS, 256, decode_iq4_xs>,
-                                .from_float = encode_row<BlockIQ4_XS, 256, encode_iq4_xs>};
+  set_codec(table, DType::kIQ4_NL,
+            {.to_float = decode_row<BlockIQ4_NL, 32, decode_iq4_nl>,
+             .from_float = encode_row<BlockIQ4_NL, 32, encode_iq4_nl>});
+  set_codec(table, DType::kIQ4_XS,
+            {.to_float = decode_row<BlockIQ4_XS, 256, decode_iq4_xs>,
+             .from_float = encode_row<BlockIQ4_XS, 256, encode_iq4_xs>});
 }
 
 }  // namespace weft::WEFT_TARGET

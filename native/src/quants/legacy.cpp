@@ -169,18 +169,24 @@ void encode_q8_1(const float* x, BlockQ8_1& b) {
 }  // namespace
 
 void register_legacy_types(KernelTable& table) {
-  table.type(DType::kQ4_0) = {.to_float = decode_row<BlockQ4_0, 32, decode_q4_0>,
-                              .from_float = encode_row<BlockQ4_0, 32, encode_q4_0>};
-  table.type(DType::kQ4_1) = {.to_float = decode_row<BlockQ4_1, 32, decode_q4_1>,
-                              .from_float = encode_row<BlockQ4_1, 32, encode_q4_1>};
-  table.type(DType::kQ5_0) = {.to_float = decode_row<BlockQ5_0, 32, decode_q5_0>,
-                              .from_float = encode_row<BlockQ5_0, 32, encode_q5_0>};
-  table.type(DType::kQ5_1) = {.to_float = decode_row<BlockQ5_1, 32, decode_q5_1>,
-                              .from_float = encode_row<BlockQ5_1, 32, encode_q5_1>};
-  table.type(DType::kQ8_0) = {.to_float = decode_row<BlockQ8_0, 32, decode_q8_0>,
-                              .from_float = encode_row<BlockQ8_0, 32, encode_q8_0>};
-  table.type(DType::kQ8_1) = {.to_float = decode_row<BlockQ8_1, 32, decode_q8_1>,
-                              .from_float = encode_row<BlockQ8_1, 32, encode_q8_1>};
+  set_codec(table, DType::kQ4_0,
+            {.to_float = decode_row<BlockQ4_0, 32, decode_q4_0>,
+             .from_float = encode_row<BlockQ4_0, 32, encode_q4_0>});
+  set_codec(table, DType::kQ4_1,
+            {.to_float = decode_row<BlockQ4_1, 32, decode_q4_1>,
+             .from_float = encode_row<BlockQ4_1, 32, encode_q4_1>});
+  set_codec(table, DType::kQ5_0,
+            {.to_float = decode_row<BlockQ5_0, 32, decode_q5_0>,
+             .from_float = encode_row<BlockQ5_0, 32, encode_q5_0>});
+  set_codec(table, DType::kQ5_1,
+            {.to_float = decode_row<BlockQ5_1, 32, decode_q5_1>,
+             .from_float = encode_row<BlockQ5_1, 32, encode_q5_1>});
+  set_codec(table, DType::kQ8_0,
+            {.to_float = decode_row<BlockQ8_0, 32, decode_q8_0>,
+             .from_float = encode_row<BlockQ8_0, 32, encode_q8_0>});
+  set_codec(table, DType::kQ8_1,
+            {.to_float = decode_row<BlockQ8_1, 32, decode_q8_1>,
+             .from_float = encode_row<BlockQ8_1, 32, encode_q8_1>});
 }
 
 }  // namespace weft::WEFT_TARGET

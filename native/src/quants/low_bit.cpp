@@ -51,10 +51,12 @@ void encode_q2_0(const float* x, BlockQ2_0& b) {
 }  // namespace
 
 void register_low_bit_types(KernelTable& table) {
-  table.type(DType::kQ1_0) = {.to_float = decode_row<BlockQ1_0, 128, decode_q1_0>,
-                              .from_float = encode_row<BlockQ1_0, 128, encode_q1_0>};
-  table.type(DType::kQ2_0) = {.to_float = decode_row<BlockQ2_0, 64, decode_q2_0>,
-                              .from_float = encode_row<BlockQ2_0, 64, encode_q2_0>};
+  set_codec(table, DType::kQ1_0,
+            {.to_float = decode_row<BlockQ1_0, 128, decode_q1_0>,
+             .from_float = encode_row<BlockQ1_0, 128, encode_q1_0>});
+  set_codec(table, DType::kQ2_0,
+            {.to_float = decode_row<BlockQ2_0, 64, decode_q2_0>,
+             .from_float = encode_row<BlockQ2_0, 64, encode_q2_0>});
 }
 
 }  // namespace weft::WEFT_TARGET

@@ -105,10 +105,12 @@ void encode_tq2_0(const float* x, BlockTQ2_0& b) {
 }  // namespace
 
 void register_ternary_types(KernelTable& table) {
-  table.type(DType::kTQ1_0) = {.to_float = decode_row<BlockTQ1_0, 256, decode_tq1_0>,
-                               .from_float = encode_row<BlockTQ1_0, 256, encode_tq1_0>};
-  table.type(DType::kTQ2_0) = {.to_float = decode_row<BlockTQ2_0, 256, decode_tq2_0>,
-                               .from_float = encode_row<BlockTQ2_0, 256, encode_tq2_0>};
+  set_codec(table, DType::kTQ1_0,
+            {.to_float = decode_row<BlockTQ1_0, 256, decode_tq1_0>,
+             .from_float = encode_row<BlockTQ1_0, 256, encode_tq1_0>});
+  set_codec(table, DType::kTQ2_0,
+            {.to_float = decode_row<BlockTQ2_0, 256, decode_tq2_0>,
+             .from_float = encode_row<BlockTQ2_0, 256, encode_tq2_0>});
   table.type(DType::kI2_S).to_float = decode_i2_s;
 }
 

@@ -147,6 +147,7 @@ Status Executor::bind(const std::vector<int64_t>& symbol_values, bool first) {
     step.items = step.kernel->items(step.call);
     const int64_t grain =
         step.kernel->grain != nullptr ? std::max<int64_t>(1, step.kernel->grain(step.call)) : 1;
+    step.grain = grain;
     // four chunks a thread: balanced enough, and few claims
     const int64_t parts = std::max<int64_t>(1, int64_t{4} * step.call.n_threads);
     const int64_t share = (step.items + parts - 1) / parts;
@@ -154,12 +155,13 @@ Status Executor::bind(const std::vector<int64_t>& symbol_values, bool first) {
   }
   all_solo_ = true;
   for (Stage& stage : stages_) {
-    int64_t chunks = 0;
+    // in smallest chunks that are worth a thread; several tiny steps may add up to less than one
+    double shares = 0;
     for (int32_t i = stage.begin; i < stage.end; ++i) {
       const Step& step = steps_[static_cast<size_t>(i)];
-      chunks += (step.items + step.chunk - 1) / step.chunk;
+      shares += static_cast<double>(step.items) / static_cast<double>(step.grain);
     }
-    stage.solo = chunks <= 1 || pool_->size() == 1;
+    stage.solo = shares <= 1 || pool_->size() == 1;
     all_solo_ = all_solo_ && stage.solo;
   }
   return Status::ok();

@@ -45,10 +45,11 @@ class Executor {
     const Kernel* kernel = nullptr;
     Call call;
     int64_t items = 0;
+    int64_t grain = 1;
     int64_t chunk = 1;
   };
-  // Steps begin..end. A solo stage is one chunk of work: thread 0 does it, and no barrier separates
-  // it from the next solo stage.
+  // Steps begin..end. A solo stage is too little work to share: thread 0 does it, and no barrier
+  // separates it from the next solo stage.
   struct Stage {
     int32_t begin = 0;
     int32_t end = 0;

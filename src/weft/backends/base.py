@@ -1,7 +1,8 @@
 """The protocol that a device fulfils: buffer types, memory, backends, executables.
 
 A backend module is found by entry point (group `weft.backends`) and offers `describe()` and
-`make()`, see `registry.py`. Optional methods say so and give their default; subclass `BackendBase` to get them.
+`make()`, see `registry.py`. Optional methods say so and give their default; subclass `BackendBase`
+to get them.
 """
 
 from __future__ import annotations

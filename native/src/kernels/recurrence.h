@@ -2,18 +2,10 @@
 // one after the other, a state [head, head] per head, a result of outputs, then states.
 #pragma once
 
-#include "kernels/panel.h"
+#include "kernels/elements.h"
+#include "kernels/layout.h"
 
 namespace weft::WEFT_TARGET {
-
-static inline bool is_contiguous_f32(const Tensor& t) {
-  int64_t expected = 4;
-  for (int d = 0; d < 4; ++d) {
-    if (t.ne[d] != 1 && t.nb[d] != expected) return false;
-    expected *= t.ne[d];
-  }
-  return t.type == DType::kF32;
-}
 
 struct Recurrence {
   int64_t size;  // of a head
@@ -45,9 +37,9 @@ static inline Recurrence recurrence(const Tensor& x, const Tensor& state) {
 static inline const char* check_recurrence(const Call& call, int n_vectors, int state) {
   const Tensor& x = *call.src[0];
   for (int i = 0; i <= state; ++i) {
-    if (!is_contiguous_f32(*call.src[i])) return "needs contiguous f32 sources";
+    if (!is_packed_f32(*call.src[i])) return "needs contiguous f32 sources";
   }
-  if (!is_contiguous_f32(call.dst)) return "gives contiguous f32";
+  if (!is_packed_f32(call.dst)) return "gives contiguous f32";
   for (int i = 1; i < n_vectors; ++i) {
     if (!same_shape(*call.src[i], x)) return "sources differ in shape";
   }

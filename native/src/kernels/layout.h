@@ -1,0 +1,31 @@
+// Questions that checks ask about how a tensor lies in memory.
+#pragma once
+
+#include "kernels/rows.h"
+
+namespace weft::WEFT_TARGET {
+
+// No gaps between elements, whatever the type.
+static inline bool is_packed(const Tensor& t) {
+  int64_t expected = element_size(t.type);
+  for (int d = 0; d < 4; ++d) {
+    if (t.ne[d] != 1 && t.nb[d] != expected) return false;
+    expected *= t.ne[d];
+  }
+  return true;
+}
+
+static inline bool is_packed_f32(const Tensor& t) { return t.type == DType::kF32 && is_packed(t); }
+
+// f32 with the elements of a row side by side; rows may lie anywhere.
+static inline bool is_f32_rows(const Tensor& t) {
+  return t.type == DType::kF32 && (t.nb[0] == 4 || t.ne[0] <= 1);
+}
+
+// Whether parameter `slot` holds a whole number of at least `least` that sizes can be computed
+// with.
+static inline bool is_count(const Call& call, int slot, int least) {
+  return call.n_params > slot && call.params[slot] >= least && call.params[slot] <= 2147483647.0;
+}
+
+}  // namespace weft::WEFT_TARGET
