@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.backends.base import BufferType, DeviceKind, HostMemory, Memory
+from weft.backends.base import BufferType, DeviceKind, HostMemory, Memory, Support
 from weft.backends.reference import ReferenceBackend
 from weft.backends.reference.memory import ReferenceMemory
 from weft.graph.tensor import Tensor
@@ -51,17 +51,24 @@ class Device(ReferenceBackend):
         kind: DeviceKind = "GPU",
         buffer_type: BufferType | None = None,
         *,
+        takes: Callable[[Tensor], bool] | None = None,
         offloads: Callable[[Tensor], bool] | None = None,
         seconds: float = 0.0,
     ) -> None:
         self.name = name
         self.kind = kind
         self.buffer_type = Type(name) if buffer_type is None else buffer_type
+        self._takes = takes
         self._offloads = offloads
         self.seconds = seconds
         """Added to each run of a split, so that overlap can be seen."""
         self.log: list[tuple[str, float]] = []
         self.threads: set[str] = set()
+
+    def supports_op(self, node: Tensor) -> Support:
+        if self._takes is not None and not self._takes(node):
+            return Support(False, "not wanted")
+        return super().supports_op(node)
 
     def supports_buffer_type(self, buffer_type: Any) -> bool:
         return buffer_type is self.buffer_type

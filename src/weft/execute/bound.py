@@ -119,15 +119,14 @@ class BoundProgram:
         return f"split {split} on {spec.device} ({nodes})"
 
     def _user(self, buffer: int) -> str:
-        """The first split and node that use a buffer."""
+        """The first split that uses a buffer, with the first node that does."""
+        tensors = self.program.tensors
         for number, spec in enumerate(self.program.splits):
-            for copy in spec.copies:
-                if self.program.tensors[copy.dst].buffer == buffer:
-                    name = self.program.tensors[copy.dst].name
-                    return f"split {number} on {spec.device} (copy {name})"
+            if any(tensors[copy.dst].buffer == buffer for copy in spec.copies):
+                return self.where(number)
             for i, step in enumerate(spec.steps):
                 used = (step.dst, *(s for s in step.src if s >= 0))
-                if any(self.program.tensors[t].buffer == buffer for t in used):
+                if any(tensors[t].buffer == buffer for t in used):
                     return self.where(number, i, i + 1)
         return "the graph"
 
