@@ -182,13 +182,13 @@ static inline __m512i twice(const uint8_t* p) {
   return _mm512_broadcast_i64x4(load_as<__m256i>(p));
 }
 
-// Every byte shifted right, by `low` in the first 32 bytes and by `high` in the others, then masked.
+// Every byte shifted right, by `low` in the first 32 bytes and by `high` in the others, then
+// masked.
 static inline __m512i field2(__m512i v, int low, int high, int mask) {
   const auto a = static_cast<int16_t>(low);
   const auto b = static_cast<int16_t>(high);
   const __m512i shifts = _mm512_inserti64x4(_mm512_set1_epi16(a), _mm256_set1_epi16(b), 1);
-  return _mm512_and_si512(_mm512_srlv_epi16(v, shifts),
-                          _mm512_set1_epi8(static_cast<char>(mask)));
+  return _mm512_and_si512(_mm512_srlv_epi16(v, shifts), _mm512_set1_epi8(static_cast<char>(mask)));
 }
 #endif
 
