@@ -8,16 +8,15 @@ namespace weft::WEFT_TARGET {
   X(binary) \
   X(float_types) \
   X(legacy_types) \
-  X(k_decoders) \
-  X(k_encoders) \
+  X(k_types) \
   X(iq_types) \
   X(iq4_types) \
   X(ternary_types) \
   X(fp4_types) \
   X(low_bit_types) \
-  X(legacy_dots) \
-  X(k_dots) \
-  X(levels_dots) \
+  X(legacy_formats) \
+  X(k_formats) \
+  X(level_formats) \
   X(copy) \
   X(copy_tile) \
   X(rows_ops) \
