@@ -72,10 +72,11 @@ static inline float block_scale(const typename F::Activation* x, int64_t block) 
 // sum(q) * d of groups 8*half..8*half+7 of block `b`: bsums are sums of 16.
 template <typename F>
 static inline f32x8 group_sums8(const BlockQ8_K* x, int64_t b, int half) {
-  typedef int16_t s16x8 __attribute__((vector_size(16)));
   const auto* sums = reinterpret_cast<const char*>(x + b) + offsetof(BlockQ8_K, bsums);
   if constexpr (F::kGroups == 16) {
-    return __builtin_convertvector(load_as<s16x8>(sums + 16 * half), f32x8) * x[b].d;
+    typedef int16_t s16x8 __attribute__((vector_size(16)));
+    const auto eight = load_as<s16x8>(sums + 16 * half);
+    return to_floats(__builtin_convertvector(eight, i32x8)) * x[b].d;
   }
   const auto pairs = load_as<i32x8>(sums);
   return to_floats((pairs << 16 >> 16) + (pairs >> 16)) * x[b].d;
@@ -453,6 +454,7 @@ void register_format(KernelTable& table, DType type) {
   k.tile[1] = multiply_tile<F, kTileColumns / 2>;
   k.tile[2] = multiply_tile<F, kTileColumns / 4>;
 #endif
+  table.type(type).to_float = decode_format<F>;
   table.type(type).vec_dot = dot_one<F>;
   table.type(type).vec_type = k.activation;
 }
