@@ -1,4 +1,4 @@
-"""The golden vocabularies: tokenizer-only GGUF files with cases, judged as FORMAT.md section 6 says."""
+"""The golden vocabularies: tokenizer-only GGUF files with cases, as FORMAT.md section 6 says."""
 
 from __future__ import annotations
 

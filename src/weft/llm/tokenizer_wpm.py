@@ -45,11 +45,11 @@ class WordPieceModel:
     _LONGEST_CACHED = 64  # characters
 
     def __init__(self, vocab: Vocab) -> None:
-        """Raises TokenizerError when the vocabulary has no unknown token."""
-        if vocab.unknown is None:
+        """Raises TokenizerError when the vocabulary has no [UNK], [CLS] or [SEP]."""
+        if vocab.unknown is None or not vocab.prefix or not vocab.suffix:
             raise TokenizerError(
-                "the vocabulary has no unknown token (tokenizer.ggml.unknown_token_id), which "
-                "WordPiece needs; convert the model again"
+                "WordPiece needs the keys unknown_token_id, cls_token_id and seperator_token_id "
+                "of tokenizer.ggml, each an id of the vocabulary; convert the model again"
             )
         self.vocab = vocab
         self._unknown = vocab.unknown
