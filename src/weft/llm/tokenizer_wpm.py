@@ -56,7 +56,8 @@ class WordPieceModel:
         lower = vocab.metadata.get_bool(f"{_NORMALIZER}.lowercase", True)
         strip = vocab.metadata.get_bool(f"{_NORMALIZER}.strip_accents", lower)
         self._spelling = CharTable(partial(_spell, lower=lower, strip_accents=strip))
-        self._longest = max(map(len, vocab.tokens), default=0)
+        # The longest token by first byte.
+        self._longest = {token[0]: len(token) for token in sorted(vocab.tokens, key=len)}
         self._words: dict[str, list[int]] = {}
 
     def encode(self, text: str) -> list[int]:
@@ -81,7 +82,7 @@ class WordPieceModel:
         ids: list[int] = []
         at = 0
         while at < len(rest):
-            for end in range(min(len(rest), at + longest), at, -1):
+            for end in range(min(len(rest), at + longest.get(rest[at], 0)), at, -1):
                 id_ = index.get(rest[at:end])
                 if id_ is not None:
                     ids.append(id_)
