@@ -124,7 +124,7 @@ class Context:
         logits = self.program.tensors[self.program.outputs["logits"]]
         self._host = self.program.buffers[logits.buffer].buffer_type.is_host
         self._shift: Session | None = None
-        self._window = model.config.sliding_window if model.architecture.windowed else 0
+        self._window = model.config.window
 
     def decode(
         self,

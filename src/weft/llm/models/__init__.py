@@ -1,7 +1,7 @@
 """Architectures by the name that GGUF files give in `general.architecture`.
 
 Adding one: a file with `table(config)` (its tensors) and `forward(step, weights)` (its graph), put
-together from `common.py`, and a row here.
+together from `common.py`, and a row here; docs/add-a-model.md has the steps.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from weft.errors import FormatError
 from weft.graph import RopeMode
 from weft.graph.tensor import Tensor
-from weft.llm.config import ModelConfig
+from weft.llm.config import Keys, ModelConfig
 from weft.llm.models import bitnet, gptoss, llama
 from weft.llm.models.common import Step
 from weft.llm.weights import Row, Weights
@@ -28,14 +28,15 @@ class Architecture:
     forward: Callable[[Step, Weights], Tensor]
     rope_mode: RopeMode
     """Which elements of a head rotate together: adjacent pairs (NORMAL), or halves (NEOX)."""
-    windowed: bool = False
-    """Whether some layers see only a sliding window."""
+    configure: Callable[[ModelConfig, Keys], ModelConfig] = lambda config, keys: config
+    """What the architecture makes of the metadata that `ModelConfig.from_gguf` does not know: which
+    layers have a window, another rotary embedding, ..."""
 
 
 ARCHITECTURES: dict[str, Architecture] = {
     "llama": Architecture(llama.table, llama.forward, RopeMode.NORMAL),
     "bitnet": Architecture(bitnet.table, bitnet.forward, RopeMode.NEOX),
-    "gpt-oss": Architecture(gptoss.table, gptoss.forward, RopeMode.NEOX, windowed=True),
+    "gpt-oss": Architecture(gptoss.table, gptoss.forward, RopeMode.NEOX, gptoss.configure),
 }
 
 

@@ -34,13 +34,9 @@ def table(c: ModelConfig) -> Iterator[Row]:
 
 def attention(step: Step, w: Weights, il: int, x: Tensor) -> Tensor:
     """Grouped-query attention: [n_embd, n_tokens] -> the same."""
-    c, layer = step.config, w.layer(il)
-    n_tokens = x.ne[1]
-    q = G.reshape(linear(layer, "attn_q", x), c.head_dim_k, c.n_head(il), n_tokens)
-    k = G.reshape(linear(layer, "attn_k", x), c.head_dim_k, c.n_head_kv(il), n_tokens)
-    v = G.reshape(linear(layer, "attn_v", x), c.head_dim_v, c.n_head_kv(il), n_tokens)
-    q = common.rope(step, w, q)
-    k = common.rope(step, w, k)
+    layer = w.layer(il)
+    q, k, v = common.qkv(step, layer, il, x)
+    q, k = common.rope(step, w, q, il), common.rope(step, w, k, il)
     return linear(layer, "attn_output", common.attention(step, il, q, k, v))
 
 
