@@ -13,7 +13,7 @@ from weft.errors import FormatError
 from weft.graph import RopeMode
 from weft.graph.tensor import Tensor
 from weft.llm.config import Keys, ModelConfig
-from weft.llm.models import bitnet, gptoss, llama
+from weft.llm.models import bitnet, gptoss, llama, qwen2
 from weft.llm.models.common import Step
 from weft.llm.weights import Row, Weights
 
@@ -35,6 +35,8 @@ class Architecture:
 
 ARCHITECTURES: dict[str, Architecture] = {
     "llama": Architecture(llama.table, llama.forward, RopeMode.NORMAL),
+    "qwen2": Architecture(qwen2.table, qwen2.forward, RopeMode.NEOX),
+    "qwen2moe": Architecture(qwen2.table, qwen2.forward, RopeMode.NEOX, qwen2.configure_experts),
     "bitnet": Architecture(bitnet.table, bitnet.forward, RopeMode.NEOX),
     "gpt-oss": Architecture(gptoss.table, gptoss.forward, RopeMode.NEOX, gptoss.configure),
 }

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from weft import graph as G
+from weft.errors import FormatError
 from weft.graph.tensor import Tensor
 from weft.llm.config import ModelConfig, MoeConfig, RopeConfig
 from weft.llm.kv_cache import KVCache
@@ -32,9 +33,13 @@ __all__ = [
     "mlp_rows",
     "model_rows",
     "norm",
+    "norm_whole",
     "output",
     "qkv",
+    "require_experts",
     "rope",
+    "self_attention",
+    "shared_expert_rows",
     "shift_keys",
     "soft_cap",
     "wanted",
@@ -132,6 +137,20 @@ def expert_rows(c: ModelConfig, moe: MoeConfig, il: int) -> Iterator[Row]:
         yield maybe(f"blk.{il}.{name}.scale", moe.n_expert)
 
 
+def shared_expert_rows(c: ModelConfig, n_ff: int, il: int) -> Iterator[Row]:
+    """The three matrices, `n_ff` wide inside, that every token goes through besides its experts."""
+    yield from linear_rows(f"blk.{il}.ffn_gate_shexp", c.n_embd, n_ff)
+    yield from linear_rows(f"blk.{il}.ffn_up_shexp", c.n_embd, n_ff)
+    yield from linear_rows(f"blk.{il}.ffn_down_shexp", n_ff, c.n_embd)
+
+
+def require_experts(c: ModelConfig) -> MoeConfig:
+    """The mixture of experts; raises FormatError naming the key that a file without one lacks."""
+    if c.moe is None:
+        raise FormatError(f"metadata key {c.arch}.expert_count is missing; convert the model again")
+    return c.moe
+
+
 def linear_rows(name: str, n_in: int, n_out: int, *, unless: str = "") -> Iterator[Row]:
     """A matrix with optional bias and scale; `unless` as in `need`."""
     yield need(f"{name}.weight", n_in, n_out, unless=unless)
@@ -155,6 +174,13 @@ def linear(w: Weights, name: str, x: Tensor) -> Tensor:
 def norm(w: Weights, name: str, x: Tensor, eps: float) -> Tensor:
     """RMS norm with a learned gain (arXiv 1910.07467)."""
     return G.mul(G.rms_norm(x, eps), w[f"{name}.weight"])
+
+
+def norm_whole(w: Weights, name: str, x: Tensor, eps: float) -> Tensor:
+    """RMS norm of x [d, n_head, n_tokens] over all heads of a token at once."""
+    d, n_head, n_tokens, _ = x.ne
+    flat = G.reshape(x if x.is_contiguous else G.cont(x), d * n_head, n_tokens)
+    return G.reshape(norm(w, name, flat, eps), d, n_head, n_tokens)
 
 
 def layer_norm(w: Weights, name: str, x: Tensor, eps: float) -> Tensor:
@@ -283,6 +309,15 @@ def attention(
     return G.reshape(out, n_out, step.tokens.ne[0]).named(f"kqv_out-{il}")
 
 
+def self_attention(step: Step, w: Weights, il: int, x: Tensor) -> Tensor:
+    """Grouped-query attention (arXiv 2305.13245) with rotary embedding, from x [n_embd, n_tokens]
+    to the output projection. `w`: of the whole model."""
+    layer = w.layer(il)
+    q, k, v = qkv(step, layer, il, x)
+    q, k = rope(step, w, q, il), rope(step, w, k, il)
+    return linear(layer, "attn_output", attention(step, il, q, k, v))
+
+
 def _cached(step: Step, cache: Tensor, x: Tensor) -> Tensor:
     """x [d, n_head_kv, n_tokens] written to its cells; the cache as [d, n_kv, n_head_kv]."""
     d, n_head, n_tokens, _ = x.ne
@@ -299,10 +334,13 @@ def soft_cap(x: Tensor, cap: float) -> Tensor:
 
 
 def feed_forward(
-    w: Weights, x: Tensor, act: Callable[[Tensor, Tensor], Tensor] = G.swiglu
+    w: Weights, x: Tensor, act: Callable[[Tensor, Tensor], Tensor] = G.swiglu, suffix: str = ""
 ) -> Tensor:
-    """A gated feed-forward layer (arXiv 2002.05202): down(silu(gate x) * up x) with SwiGLU."""
-    return linear(w, "ffn_down", act(linear(w, "ffn_gate", x), linear(w, "ffn_up", x)))
+    """A gated feed-forward layer (arXiv 2002.05202): down(silu(gate x) * up x) with SwiGLU.
+
+    `suffix`: of the names of the matrices, "_shexp" for shared experts."""
+    y = act(linear(w, f"ffn_gate{suffix}", x), linear(w, f"ffn_up{suffix}", x))
+    return linear(w, f"ffn_down{suffix}", y)
 
 
 def mlp(w: Weights, x: Tensor, act: Callable[[Tensor], Tensor] = G.gelu) -> Tensor:
