@@ -13,7 +13,7 @@ from weft.errors import FormatError
 from weft.graph import RopeMode
 from weft.graph.tensor import Tensor
 from weft.llm.config import Keys, ModelConfig
-from weft.llm.models import bitnet, gptoss, llama, olmo2, olmoe, qwen2, qwen3
+from weft.llm.models import bitnet, gptoss, llama, olmo2, olmoe, qwen2, qwen3, smollm3
 from weft.llm.models.common import Step
 from weft.llm.weights import Row, Weights
 
@@ -41,6 +41,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     "qwen3moe": Architecture(qwen3.table, qwen3.forward, RopeMode.NEOX, qwen3.configure_experts),
     "olmo2": Architecture(olmo2.table, olmo2.forward, RopeMode.NEOX, olmo2.configure),
     "olmoe": Architecture(olmoe.table, olmoe.forward, RopeMode.NEOX),
+    "smollm3": Architecture(smollm3.table, smollm3.forward, RopeMode.NORMAL, smollm3.configure),
     "bitnet": Architecture(bitnet.table, bitnet.forward, RopeMode.NEOX),
     "gpt-oss": Architecture(gptoss.table, gptoss.forward, RopeMode.NEOX, gptoss.configure),
 }
