@@ -13,7 +13,7 @@ from weft.errors import FormatError
 from weft.graph import RopeMode
 from weft.graph.tensor import Tensor
 from weft.llm.config import Keys, ModelConfig
-from weft.llm.models import bitnet, gptoss, llama, olmo2, olmoe, qwen2, qwen3, smollm3
+from weft.llm.models import bitnet, gptoss, granite, llama, olmo2, olmoe, qwen2, qwen3, smollm3
 from weft.llm.models.common import Step
 from weft.llm.weights import Row, Weights
 
@@ -42,6 +42,8 @@ ARCHITECTURES: dict[str, Architecture] = {
     "olmo2": Architecture(olmo2.table, olmo2.forward, RopeMode.NEOX, olmo2.configure),
     "olmoe": Architecture(olmoe.table, olmoe.forward, RopeMode.NEOX),
     "smollm3": Architecture(smollm3.table, smollm3.forward, RopeMode.NORMAL, smollm3.configure),
+    "granite": Architecture(granite.table, granite.forward, RopeMode.NORMAL, granite.configure),
+    "granitemoe": Architecture(granite.table, granite.forward, RopeMode.NORMAL, granite.configure),
     "bitnet": Architecture(bitnet.table, bitnet.forward, RopeMode.NEOX),
     "gpt-oss": Architecture(gptoss.table, gptoss.forward, RopeMode.NEOX, gptoss.configure),
 }
