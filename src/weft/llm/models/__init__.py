@@ -13,7 +13,19 @@ from weft.errors import FormatError
 from weft.graph import RopeMode
 from weft.graph.tensor import Tensor
 from weft.llm.config import Keys, ModelConfig
-from weft.llm.models import bitnet, gptoss, granite, llama, olmo2, olmoe, qwen2, qwen3, smollm3
+from weft.llm.models import (
+    bitnet,
+    gemma2,
+    gptoss,
+    granite,
+    llama,
+    olmo2,
+    olmoe,
+    qwen2,
+    qwen3,
+    smollm3,
+    starcoder2,
+)
 from weft.llm.models.common import Step
 from weft.llm.weights import Row, Weights
 
@@ -44,6 +56,8 @@ ARCHITECTURES: dict[str, Architecture] = {
     "smollm3": Architecture(smollm3.table, smollm3.forward, RopeMode.NORMAL, smollm3.configure),
     "granite": Architecture(granite.table, granite.forward, RopeMode.NORMAL, granite.configure),
     "granitemoe": Architecture(granite.table, granite.forward, RopeMode.NORMAL, granite.configure),
+    "starcoder2": Architecture(starcoder2.table, starcoder2.forward, RopeMode.NEOX),
+    "gemma2": Architecture(gemma2.table, gemma2.forward, RopeMode.NEOX, gemma2.configure),
     "bitnet": Architecture(bitnet.table, bitnet.forward, RopeMode.NEOX),
     "gpt-oss": Architecture(gptoss.table, gptoss.forward, RopeMode.NEOX, gptoss.configure),
 }
