@@ -24,6 +24,7 @@ from weft.llm.models import (
     qwen2,
     qwen3,
     smollm3,
+    stablelm,
     starcoder2,
 )
 from weft.llm.models.common import Step
@@ -57,6 +58,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     "granite": Architecture(granite.table, granite.forward, RopeMode.NORMAL, granite.configure),
     "granitemoe": Architecture(granite.table, granite.forward, RopeMode.NORMAL, granite.configure),
     "starcoder2": Architecture(starcoder2.table, starcoder2.forward, RopeMode.NEOX),
+    "stablelm": Architecture(stablelm.table, stablelm.forward, RopeMode.NEOX),
     "gemma2": Architecture(gemma2.table, gemma2.forward, RopeMode.NEOX, gemma2.configure),
     "bitnet": Architecture(bitnet.table, bitnet.forward, RopeMode.NEOX),
     "gpt-oss": Architecture(gptoss.table, gptoss.forward, RopeMode.NEOX, gptoss.configure),
