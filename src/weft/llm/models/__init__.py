@@ -15,6 +15,7 @@ from weft.graph.tensor import Tensor
 from weft.llm.config import Keys, ModelConfig
 from weft.llm.models import (
     bitnet,
+    gemma,
     gemma2,
     gptoss,
     granite,
@@ -63,6 +64,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     "stablelm": Architecture(stablelm.table, stablelm.forward, RopeMode.NEOX),
     "phi2": Architecture(phi2.table, phi2.forward, RopeMode.NEOX),
     "phi3": Architecture(phi3.table, phi3.forward, RopeMode.NEOX),
+    "gemma": Architecture(gemma.table, gemma.forward, RopeMode.NEOX, gemma.configure),
     "gemma2": Architecture(gemma2.table, gemma2.forward, RopeMode.NEOX, gemma2.configure),
     "bitnet": Architecture(bitnet.table, bitnet.forward, RopeMode.NEOX),
     "gpt-oss": Architecture(gptoss.table, gptoss.forward, RopeMode.NEOX, gptoss.configure),
