@@ -19,6 +19,7 @@ __all__ = [
     "Step",
     "attention",
     "attention_rows",
+    "capped",
     "embed",
     "expert_rows",
     "feed_forward",
@@ -331,6 +332,12 @@ def _cached(step: Step, cache: Tensor, x: Tensor) -> Tensor:
 def soft_cap(x: Tensor, cap: float) -> Tensor:
     """cap * tanh(x / cap): as x where it is small, never beyond the cap (arXiv 2408.00118)."""
     return G.scale(G.tanh(G.scale(x, 1.0 / cap)), cap)
+
+
+def capped(step: Step, logits: Tensor) -> Tensor:
+    """Logits soft-capped, where the model has a cap."""
+    cap = step.config.final_softcap
+    return soft_cap(logits, cap) if cap else logits
 
 
 def feed_forward(
