@@ -17,6 +17,7 @@ from weft.llm.models import (
     bitnet,
     gemma,
     gemma2,
+    gemma3,
     gptoss,
     granite,
     llama,
@@ -66,6 +67,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     "phi3": Architecture(phi3.table, phi3.forward, RopeMode.NEOX),
     "gemma": Architecture(gemma.table, gemma.forward, RopeMode.NEOX, gemma.configure),
     "gemma2": Architecture(gemma2.table, gemma2.forward, RopeMode.NEOX, gemma2.configure),
+    "gemma3": Architecture(gemma3.table, gemma3.forward, RopeMode.NEOX, gemma3.configure),
     "bitnet": Architecture(bitnet.table, bitnet.forward, RopeMode.NEOX),
     "gpt-oss": Architecture(gptoss.table, gptoss.forward, RopeMode.NEOX, gptoss.configure),
 }

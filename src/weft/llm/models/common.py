@@ -310,11 +310,21 @@ def attention(
     return G.reshape(out, n_out, step.tokens.ne[0]).named(f"kqv_out-{il}")
 
 
-def self_attention(step: Step, w: Weights, il: int, x: Tensor) -> Tensor:
+def self_attention(
+    step: Step,
+    w: Weights,
+    il: int,
+    x: Tensor,
+    *,
+    qk_norm: Callable[[Weights, str, Tensor, float], Tensor] | None = None,
+) -> Tensor:
     """Grouped-query attention (arXiv 2305.13245) with rotary embedding, from x [n_embd, n_tokens]
-    to the output projection. `w`: of the whole model."""
-    layer = w.layer(il)
+    to the output projection. `w`: of the whole model. `qk_norm`: what queries and keys go through
+    in front of the rotation (arXiv 2302.05442): `norm` for each head, `norm_whole` for all."""
+    layer, eps = w.layer(il), step.config.rms_eps
     q, k, v = qkv(step, layer, il, x)
+    if qk_norm is not None:
+        q, k = qk_norm(layer, "attn_q_norm", q, eps), qk_norm(layer, "attn_k_norm", k, eps)
     q, k = rope(step, w, q, il), rope(step, w, k, il)
     return linear(layer, "attn_output", attention(step, il, q, k, v))
 

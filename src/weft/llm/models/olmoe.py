@@ -9,7 +9,7 @@ from weft import graph as G
 from weft.graph.tensor import Tensor
 from weft.llm.config import ModelConfig
 from weft.llm.models import common
-from weft.llm.models.common import Step, linear, norm
+from weft.llm.models.common import Step, norm
 from weft.llm.weights import Row, Weights, need
 
 __all__ = ["forward", "table"]
@@ -28,19 +28,11 @@ def table(c: ModelConfig) -> Iterator[Row]:
         yield from common.expert_rows(c, moe, il)
 
 
-def attention(step: Step, w: Weights, il: int, x: Tensor) -> Tensor:
-    """Attention with normed queries and keys."""
-    eps, layer = step.config.rms_eps, w.layer(il)
-    q, k, v = common.qkv(step, layer, il, x)
-    q = common.rope(step, w, common.norm_whole(layer, "attn_q_norm", q, eps), il)
-    k = common.rope(step, w, common.norm_whole(layer, "attn_k_norm", k, eps), il)
-    return linear(layer, "attn_output", common.attention(step, il, q, k, v))
-
-
 def block(step: Step, w: Weights, il: int, x: Tensor) -> Tensor:
     """One layer. The last one goes on with the wanted tokens only, once the cache is written."""
     eps, layer, moe = step.config.rms_eps, w.layer(il), common.require_experts(step.config)
-    y = attention(step, w, il, norm(layer, "attn_norm", x, eps))
+    y = norm(layer, "attn_norm", x, eps)
+    y = common.self_attention(step, w, il, y, qk_norm=common.norm_whole)
     if il == step.config.n_layer - 1:
         x, y = common.wanted(step, x), common.wanted(step, y)
     x = G.add(x, y)

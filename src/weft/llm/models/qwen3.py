@@ -10,7 +10,7 @@ from weft import graph as G
 from weft.graph.tensor import Tensor
 from weft.llm.config import Keys, ModelConfig
 from weft.llm.models import common
-from weft.llm.models.common import Step, linear, norm
+from weft.llm.models.common import Step, norm
 from weft.llm.weights import Row, Weights, need
 
 __all__ = ["configure_experts", "forward", "table"]
@@ -39,15 +39,6 @@ def table(c: ModelConfig) -> Iterator[Row]:
             yield from common.expert_rows(c, c.moe, il)
 
 
-def attention(step: Step, w: Weights, il: int, x: Tensor) -> Tensor:
-    """Attention with normed queries and keys."""
-    eps, layer = step.config.rms_eps, w.layer(il)
-    q, k, v = common.qkv(step, layer, il, x)
-    q = common.rope(step, w, norm(layer, "attn_q_norm", q, eps), il)
-    k = common.rope(step, w, norm(layer, "attn_k_norm", k, eps), il)
-    return linear(layer, "attn_output", common.attention(step, il, q, k, v))
-
-
 def feed_forward(step: Step, w: Weights, x: Tensor) -> Tensor:
     """Dense, or a mixture of experts: [n_embd, n_tokens] -> the same."""
     moe = step.config.moe
@@ -57,7 +48,7 @@ def feed_forward(step: Step, w: Weights, x: Tensor) -> Tensor:
 def block(step: Step, w: Weights, il: int, x: Tensor) -> Tensor:
     """One layer. The last one goes on with the wanted tokens only, once the cache is written."""
     eps, layer = step.config.rms_eps, w.layer(il)
-    y = attention(step, w, il, norm(layer, "attn_norm", x, eps))
+    y = common.self_attention(step, w, il, norm(layer, "attn_norm", x, eps), qk_norm=norm)
     if il == step.config.n_layer - 1:
         x, y = common.wanted(step, x), common.wanted(step, y)
     x = G.add(x, y)
