@@ -167,6 +167,14 @@ def test_fused_projections_agree_with_separate_ones(tmp_path: Path, tiny: Tiny) 
     np.testing.assert_allclose(got, want, atol=1e-4, rtol=0)
 
 
+def test_fused_and_separate_projections_together_are_refused(tmp_path: Path) -> None:
+    meta = keys_of("qwen2", {})
+    both = made_up(configure(tmp_path, meta), lambda row: "rope_" not in row.name)
+    assert "blk.0.attn_qkv.weight" in both and "blk.0.attn_q.weight" in both
+    with pytest.raises(FormatError, match=r"does not use here \(blk\.0\.attn_q\.weight"):
+        Model.open(write_model(tmp_path / "m.gguf", meta, both))
+
+
 def test_scales_are_those_of_the_matrices(tmp_path: Path, tiny: Tiny) -> None:
     meta = tiny[0]
     config = configure(tmp_path, meta)

@@ -180,6 +180,7 @@ class Keys:
         self.arch = file.architecture
 
     def config(self) -> ModelConfig:
+        """The whole config, as far as it is the same for every architecture."""
         if not self.file.tensors:
             raise FormatError(
                 f"{self.file.path}: the file has no tensors: it is a vocabulary, not a model; give "
@@ -229,12 +230,14 @@ class Keys:
         )
 
     def n_vocab(self) -> int:
+        """Tokens of the vocabulary."""
         tokens = "tokenizer.ggml.tokens"
         if tokens in self.file.metadata:
             return self.file.metadata.count_of(tokens)
         return self.count("vocab_size")
 
     def moe(self) -> MoeConfig | None:
+        """The mixture of experts, where there is one."""
         n_expert = self.count("expert_count", 0, least=0, most=1 << 16)
         if n_expert == 0:
             return None
@@ -270,6 +273,7 @@ class Keys:
         return tuple(period == 0 or il % period < period - 1 for il in range(n_layer))
 
     def rope(self, head_dim: int) -> RopeConfig:
+        """The rotary embedding of heads of `head_dim` elements."""
         n_dims = self.count("rope.dimension_count", head_dim, least=0)
         if n_dims % 2 or n_dims > head_dim:
             raise self.bad("rope.dimension_count", n_dims, f"even and at most {head_dim}")
@@ -346,6 +350,7 @@ class Keys:
         return found
 
     def bad(self, key: str, value: object, wanted: str) -> FormatError:
+        """An error to raise: `key` is `value` and must be `wanted`."""
         return FormatError(
             f"{self.file.path}: metadata key {self.arch}.{key} is {value}; it must be {wanted}"
         )
