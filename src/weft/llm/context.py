@@ -124,7 +124,7 @@ class Context:
         logits = self.program.tensors[self.program.outputs["logits"]]
         self._host = self.program.buffers[logits.buffer].buffer_type.is_host
         self._shift: Session | None = None
-        self._window = model.config.sliding_window if model.architecture.windowed else 0
+        self._window = model.config.window
 
     def decode(
         self,
@@ -273,12 +273,14 @@ class Context:
         n_out = len(out_ids)
         inputs = self._inputs
         inputs["tokens"][:n] = ubatch.tokens
-        inputs["positions"][:n] = ubatch.positions
         inputs["cells"][:n] = cells
+        if "positions" in inputs:  # a model without rotation has no use for them
+            inputs["positions"][:n] = ubatch.positions
         # The graph computes at least one row; it is not used when none is wanted.
         inputs["out_ids"][: n_out or 1] = out_ids if n_out else 0
-        self._fill_mask("mask", ubatch, n_kv, 0)
-        if self._window:
+        if "mask" in inputs:
+            self._fill_mask("mask", ubatch, n_kv, 0)
+        if "window_mask" in inputs:
             self._fill_mask("window_mask", ubatch, n_kv, self._window)
         values = self._values
         values["n_tokens"], values["n_kv"], values["n_outputs"] = n, n_kv, n_out or 1
