@@ -11,7 +11,7 @@ from weft.backends.base import BufferType, HostMemory, Memory
 from weft.errors import DeviceError, WeftError
 from weft.program import Program
 
-__all__ = ["ArenaPool"]
+__all__ = ["ArenaPool", "arena_bytes", "arenas_of"]
 
 
 class ArenaPool:
@@ -32,15 +32,8 @@ class ArenaPool:
 
     def reserve(self, *programs: Program) -> None:
         """Makes every block as big as the biggest of `programs` needs; raises OutOfMemoryError."""
-        sizes: dict[tuple[int, int], int] = {}
-        types: dict[int, BufferType] = {}
-        for program in programs:
-            for buffer_type, number, size in arenas_of(program):
-                key = (id(buffer_type), number)
-                types[id(buffer_type)] = buffer_type
-                sizes[key] = max(sizes.get(key, 0), size)
-        for (type_id, number), size in sizes.items():
-            self.block(types[type_id], number, size)
+        for buffer_type, number, size in _largest(programs):
+            self.block(buffer_type, number, size)
 
     def block(self, buffer_type: BufferType, number: int, size: int) -> Memory:
         """Block `number` of a buffer type with at least `size` bytes; raises OutOfMemoryError."""
@@ -114,6 +107,22 @@ class ArenaPool:
     def nbytes(self) -> int:
         """Bytes of all blocks."""
         return sum(memory.nbytes for _, memory in self._blocks.values())
+
+
+def arena_bytes(*programs: Program) -> int:
+    """Bytes of the arenas that these programs share."""
+    return sum(size for _, _, size in _largest(programs))
+
+
+def _largest(programs: Sequence[Program]) -> list[tuple[BufferType, int, int]]:
+    """(buffer type, number, bytes) of each block that one of the programs needs."""
+    found: dict[tuple[int, int], tuple[BufferType, int, int]] = {}
+    for program in programs:
+        for buffer_type, number, size in arenas_of(program):
+            key = (id(buffer_type), number)
+            largest = max(size, found[key][2]) if key in found else size
+            found[key] = (buffer_type, number, largest)
+    return list(found.values())
 
 
 def arenas_of(program: Program) -> list[tuple[BufferType, int, int]]:

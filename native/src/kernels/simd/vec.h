@@ -162,7 +162,6 @@ static inline vf load_half(const uint16_t* p) {
   std::memcpy(&h, p, sizeof h);
   return reinterpret_cast<vf>(_mm256_cvtph_ps(h));
 #else
-<<<<<<< HEAD
   typedef uint16_t vs __attribute__((vector_size(kLanes * 2)));
   vs words;
   std::memcpy(&words, p, sizeof words);
@@ -173,17 +172,6 @@ static inline vf load_half(const uint16_t* p) {
   const vi quiet = magnitude > 0x0f800000 ? vi{} + 0x400000 : vi{};
   const vi bits = magnitude < 0x0f800000 ? finite : magnitude | 0x7f800000 | quiet;
   return reinterpret_cast<vf>(bits | (h & 0x8000) << 16);
-=======
-  // the exponent and mantissa, moved up, are the number times 2^-112
-  vi bits;
-  for (int i = 0; i < kLanes; ++i) bits[i] = p[i];
-  const vi magnitude = (bits & 0x7fff) << 13;
-  const vf scaled = reinterpret_cast<vf>(magnitude) * 0x1p112f;
-  const vi top = magnitude >= 0x0f800000 ? 0x7f800000 | magnitude : reinterpret_cast<vi>(scaled);
-  // a signalling NaN becomes quiet, as the hardware does
-  const vi quiet = magnitude > 0x0f800000 ? top | 0x00400000 : top;
-  return reinterpret_cast<vf>(quiet | (bits & 0x8000) << 16);
->>>>>>> n1
 #endif
 }
 
