@@ -103,13 +103,13 @@ static inline i32x8 dot_zero(s8x32 x) {
   return -dot_bytes(i32x8{}, splat8(F::kZero), x);
 }
 
-// Asks for block `b` of the rows after these, which the hardware does not foresee: it follows each
-// row to its end and then starts anew.
-template <int kRows, typename Block>
-static inline void prefetch_next(const Block* const* rows, int64_t b, int64_t stride) {
+// Asks for `kBytes` bytes, from `at` on, of the rows after these. The hardware does not foresee
+// them: it follows each row to its end and then starts anew.
+template <int kRows, int64_t kBytes>
+static inline void prefetch_rows(const char* w, int64_t stride, int64_t at) {
   for (int r = 0; r < kRows; ++r) {
-    const char* p = reinterpret_cast<const char*>(rows[r] + b) + kRows * stride;
-    for (size_t line = 0; line < sizeof(Block); line += 64) __builtin_prefetch(p + line, 0, 2);
+    const char* p = w + (r + kRows) * stride + at;
+    for (int64_t line = 0; line < kBytes; line += 64) __builtin_prefetch(p + line, 0, 2);
   }
 }
 
@@ -118,6 +118,7 @@ void dot_some_rows(const char* w, int64_t stride, const typename F::Activation* 
                    float scale, float* out) {
   constexpr bool kOneScale = sizeof(typename F::Activation) == sizeof(BlockQ8_K);
   constexpr int kPer = kGroupsPerChunk<F>;
+  constexpr int64_t kBytes = sizeof(typename F::Block);
   f32x8 acc[kRows] = {};
   f32x8 acc_min[kRows] = {};
   const typename F::Block* rows[kRows];
@@ -125,7 +126,7 @@ void dot_some_rows(const char* w, int64_t stride, const typename F::Activation* 
     rows[r] = reinterpret_cast<const typename F::Block*>(w + r * stride);
   }
   for (int64_t b = 0; b < n_blocks; ++b) {
-    prefetch_next<kRows>(rows, b, stride);
+    prefetch_rows<kRows, kBytes>(w, stride, b * kBytes);
     float scales[kRows][F::kGroups];
     float mins[kRows][F::kGroups];
     const float xd = block_scale<F>(x, b);
@@ -175,6 +176,7 @@ void dot_wide_rows(const char* w, int64_t stride, const BlockQ8_K* x, int64_t n_
   // lane l of the product of 64 elements belongs to group l / kLanesPerGroup of them
   constexpr int kLanesPerGroup = F::kGroups == 16 ? 4 : 8;
   constexpr int kGroupsPerPair = 16 / kLanesPerGroup;
+  constexpr int64_t kBytes = sizeof(typename F::Block);
   vf acc[kRows] = {};
   f32x8 acc_min[kRows] = {};
   const typename F::Block* rows[kRows];
@@ -184,7 +186,7 @@ void dot_wide_rows(const char* w, int64_t stride, const BlockQ8_K* x, int64_t n_
   vi groups;
   for (int l = 0; l < 16; ++l) groups[l] = l / kLanesPerGroup;
   for (int64_t b = 0; b < n_blocks; ++b) {
-    prefetch_next<kRows>(rows, b, stride);
+    prefetch_rows<kRows, kBytes>(w, stride, b * kBytes);
     __m512 scales[kRows];
     for (int r = 0; r < kRows; ++r) {
       const auto low = reinterpret_cast<__m256>(F::scale8(rows[r][b], 0) * x[b].d);
@@ -229,6 +231,7 @@ template <typename F, int kRows>
 void dot_pair_rows(const char* w, int64_t stride, const typename F::Activation* x, int64_t n_blocks,
                    float scale, float* out) {
   const int64_t n_pairs = n_blocks * F::kChunks / 2;
+  constexpr int64_t kBytes = 2 * sizeof(typename F::Block) / F::kChunks;
   vf acc[kRows] = {};
   vf acc_min[kRows] = {};
   const typename F::Block* rows[kRows];
@@ -252,7 +255,7 @@ void dot_pair_rows(const char* w, int64_t stride, const typename F::Activation* 
         acc_min[r] = fma(reinterpret_cast<vf>(pair.mins), reinterpret_cast<vf>(a.sums), acc_min[r]);
       }
     }
-    prefetch_next<kRows>(rows, p * 2 / F::kChunks, stride);
+    prefetch_rows<kRows, kBytes>(w, stride, p * kBytes);
   }
   for (int r = 0; r < kRows; ++r) {
     out[r] = scale * hsum(F::kHasMin ? acc[r] + acc_min[r] : acc[r]);
