@@ -7,6 +7,7 @@
 #pragma once
 
 #include "quants/formats.h"
+#include "quants/pairs.h"
 
 namespace weft::WEFT_TARGET {
 
@@ -68,21 +69,18 @@ static inline float block_scale(const typename F::Activation* x, int64_t block) 
   return 1.0f;
 }
 
-// sum(q) * d of each group of block `b`.
-static inline void group_sums(const BlockQ8_K* x, int64_t b, int n_groups, float* sums) {
-  int16_t s[16];
-  std::memcpy(s, x[b].bsums, sizeof s);
-  const float d = x[b].d;
-  if (n_groups == 16) {
-    for (int g = 0; g < 16; ++g) sums[g] = static_cast<float>(s[g]) * d;
-  } else {
-    for (int g = 0; g < 8; ++g) sums[g] = static_cast<float>(s[2 * g] + s[2 * g + 1]) * d;
+// sum(q) * d of groups 8*half..8*half+7 of block `b`: bsums are sums of 16.
+template <typename F>
+static inline f32x8 group_sums8(const BlockQ8_K* x, int64_t b, int half) {
+  const auto* sums = reinterpret_cast<const char*>(x + b) + offsetof(BlockQ8_K, bsums);
+  if constexpr (F::kGroups == 16) {
+    typedef int16_t s16x8 __attribute__((vector_size(16)));
+    const auto eight = load_as<s16x8>(sums + 16 * half);
+    return to_floats(__builtin_convertvector(eight, i32x8)) * x[b].d;
   }
+  const auto pairs = load_as<i32x8>(sums);
+  return to_floats((pairs << 16 >> 16) + (pairs >> 16)) * x[b].d;
 }
-static inline void group_sums(const BlockQ8_1* x, int64_t b, int, float* sums) {
-  *sums = half_to_float(x[b].s);
-}
-static inline void group_sums(const BlockQ8_0*, int64_t, int, float*) {}
 
 // p[lane] = (code - kZero) * x summed over four elements; `correction` is dot_zero's.
 template <typename F>
@@ -104,6 +102,16 @@ static inline i32x8 dot_zero(s8x32 x) {
   return -dot_bytes(i32x8{}, splat8(F::kZero), x);
 }
 
+// Asks for block `b` of the rows after these, which the hardware does not foresee: it follows each
+// row to its end and then starts anew.
+template <int kRows, typename Block>
+static inline void prefetch_next(const Block* const* rows, int64_t b, int64_t stride) {
+  for (int r = 0; r < kRows; ++r) {
+    const char* p = reinterpret_cast<const char*>(rows[r] + b) + kRows * stride;
+    for (size_t line = 0; line < sizeof(Block); line += 64) __builtin_prefetch(p + line, 0, 2);
+  }
+}
+
 template <typename F, int kRows>
 void dot_some_rows(const char* w, int64_t stride, const typename F::Activation* x, int64_t n_blocks,
                    float scale, float* out) {
@@ -116,20 +124,21 @@ void dot_some_rows(const char* w, int64_t stride, const typename F::Activation* 
     rows[r] = reinterpret_cast<const typename F::Block*>(w + r * stride);
   }
   for (int64_t b = 0; b < n_blocks; ++b) {
+    prefetch_next<kRows>(rows, b, stride);
     float scales[kRows][F::kGroups];
     float mins[kRows][F::kGroups];
-    float sums[F::kGroups];
     const float xd = block_scale<F>(x, b);
-    if constexpr (F::kHasMin) group_sums(x, b, F::kGroups, sums);
     for (int r = 0; r < kRows; ++r) {
-      F::scales(rows[r][b], scales[r], mins[r]);
+      block_scales<F>(rows[r][b], scales[r], mins[r]);
       if constexpr (kOneScale) {
         for (int g = 0; g < F::kGroups; ++g) scales[r][g] *= xd;
       }
-      if constexpr (F::kHasMin && F::kGroups == 1) acc_min[r][0] += mins[r][0] * sums[0];
-      if constexpr (F::kHasMin && F::kGroups >= 8) {
-        for (int g = 0; g < F::kGroups; g += 8) {
-          acc_min[r] = fma8(load_as<f32x8>(mins[r] + g), load_as<f32x8>(sums + g), acc_min[r]);
+      if constexpr (F::kHasMin && F::kGroups == 1) {
+        acc_min[r][0] += mins[r][0] * half_to_float(x[b].s);
+      } else if constexpr (F::kHasMin) {
+        for (int half = 0; half < F::kGroups / 8; ++half) {
+          const f32x8 m = load_as<f32x8>(mins[r] + 8 * half);
+          acc_min[r] = fma8(m, group_sums8<F>(x, b, half), acc_min[r]);
         }
       }
     }
@@ -174,18 +183,18 @@ void dot_wide_rows(const char* w, int64_t stride, const BlockQ8_K* x, int64_t n_
   vi groups;
   for (int l = 0; l < 16; ++l) groups[l] = l / kLanesPerGroup;
   for (int64_t b = 0; b < n_blocks; ++b) {
-    vf scales[kRows];
-    float sums[16];
-    if constexpr (F::kHasMin) group_sums(x, b, F::kGroups, sums);
+    prefetch_next<kRows>(rows, b, stride);
+    __m512 scales[kRows];
     for (int r = 0; r < kRows; ++r) {
-      float s[16];
-      float mins[16];
-      F::scales(rows[r][b], s, mins);
-      if constexpr (F::kGroups == 8) std::memcpy(s + 8, s, 32);
-      scales[r] = load(s) * x[b].d;
+      const auto low = reinterpret_cast<__m256>(F::scale8(rows[r][b], 0) * x[b].d);
+      scales[r] = _mm512_castps256_ps512(low);
+      if constexpr (F::kGroups == 16) {
+        const auto high = reinterpret_cast<__m256>(F::scale8(rows[r][b], 1) * x[b].d);
+        scales[r] = _mm512_insertf32x8(scales[r], high, 1);
+      }
       if constexpr (F::kHasMin) {
-        for (int g = 0; g < F::kGroups; g += 8) {
-          acc_min[r] = fma8(load_as<f32x8>(mins + g), load_as<f32x8>(sums + g), acc_min[r]);
+        for (int half = 0; half < F::kGroups / 8; ++half) {
+          acc_min[r] = fma8(F::min8(rows[r][b], half), group_sums8<F>(x, b, half), acc_min[r]);
         }
       }
     }
@@ -202,8 +211,8 @@ void dot_wide_rows(const char* w, int64_t stride, const BlockQ8_K* x, int64_t n_
       for (int r = 0; r < kRows; ++r) {
         const auto p = reinterpret_cast<vi>(
             _mm512_dpbusd_epi32(start, F::two_chunks(rows[r][b], pair), codes));
-        const auto s = reinterpret_cast<vf>(_mm512_permutexvar_ps(
-            reinterpret_cast<__m512i>(at), reinterpret_cast<__m512>(scales[r])));
+        const auto s =
+            reinterpret_cast<vf>(_mm512_permutexvar_ps(reinterpret_cast<__m512i>(at), scales[r]));
         acc[r] = fma(__builtin_convertvector(p, vf), s, acc[r]);
       }
     }
@@ -214,6 +223,48 @@ void dot_wide_rows(const char* w, int64_t stride, const BlockQ8_K* x, int64_t n_
   }
 }
 
+// The same for activations in blocks of 32 elements, two of them at a time.
+template <typename F, int kRows>
+void dot_pair_rows(const char* w, int64_t stride, const typename F::Activation* x, int64_t n_blocks,
+                   float scale, float* out) {
+  const int64_t n_pairs = n_blocks * F::kChunks / 2;
+  vf acc[kRows] = {};
+  vf acc_min[kRows] = {};
+  const typename F::Block* rows[kRows];
+  for (int r = 0; r < kRows; ++r) {
+    rows[r] = reinterpret_cast<const typename F::Block*>(w + r * stride);
+  }
+  for (int64_t p = 0; p < n_pairs; ++p) {
+    const ActivationPair a = load_activations(x, p);
+    __m512i start = _mm512_setzero_si512();
+    if constexpr (F::kZero != 0) {
+      const __m512i zero = _mm512_set1_epi8(static_cast<char>(F::kZero));
+      start = _mm512_sub_epi32(start, _mm512_dpbusd_epi32(start, zero, a.codes));
+    }
+#pragma GCC unroll 4
+    for (int r = 0; r < kRows; ++r) {
+      const Pair pair = load_pair<F>(rows[r], p);
+      const auto sums = reinterpret_cast<vi>(_mm512_dpbusd_epi32(start, pair.codes, a.codes));
+      const vf s = reinterpret_cast<vf>(pair.scales) * reinterpret_cast<vf>(a.scales);
+      acc[r] = fma(__builtin_convertvector(sums, vf), s, acc[r]);
+      if constexpr (F::kHasMin) {
+        acc_min[r] = fma(reinterpret_cast<vf>(pair.mins), reinterpret_cast<vf>(a.sums), acc_min[r]);
+      }
+    }
+    prefetch_next<kRows>(rows, p * 2 / F::kChunks, stride);
+  }
+  for (int r = 0; r < kRows; ++r) {
+    out[r] = scale * hsum(F::kHasMin ? acc[r] + acc_min[r] : acc[r]);
+  }
+  if (F::kChunks == 1 && n_blocks % 2 != 0) {
+    float last[kRows];
+    const int64_t done = n_blocks - 1;
+    const auto bytes = done * static_cast<int64_t>(sizeof(typename F::Block));
+    dot_some_rows<F, kRows>(w + bytes, stride, x + done, 1, scale, last);
+    for (int r = 0; r < kRows; ++r) out[r] += last[r];
+  }
+}
+
 #endif
 
 template <typename F, int kRows>
@@ -221,10 +272,13 @@ void dot_best_rows(const char* w, int64_t stride, const typename F::Activation* 
                    float scale, float* out) {
 #if defined(__AVX512VNNI__)
   if constexpr (F::kChunks == 8) {
-    return dot_wide_rows<F, kRows>(w, stride, x, n_blocks, scale, out);
+    dot_wide_rows<F, kRows>(w, stride, x, n_blocks, scale, out);
+  } else {
+    dot_pair_rows<F, kRows>(w, stride, x, n_blocks, scale, out);
   }
-#endif
+#else
   dot_some_rows<F, kRows>(w, stride, x, n_blocks, scale, out);
+#endif
 }
 
 template <typename F>
@@ -269,7 +323,7 @@ void pack_panel(const char* w, int64_t stride, int64_t rows, int64_t first_chunk
     for (int r = 0; r < kPanelRows; ++r) {
       float scales[F::kGroups];
       float mins[F::kGroups];
-      F::scales(row[r][b], scales, mins);
+      block_scales<F>(row[r][b], scales, mins);
       for (int g = 0; g < F::kGroups; ++g) {
         const int64_t at = (b * F::kGroups + g) * kPanelRows + r;
         out.scale[at] = scales[g] * scale;
@@ -400,6 +454,7 @@ void register_format(KernelTable& table, DType type) {
   k.tile[1] = multiply_tile<F, kTileColumns / 2>;
   k.tile[2] = multiply_tile<F, kTileColumns / 4>;
 #endif
+  table.type(type).to_float = decode_format<F>;
   table.type(type).vec_dot = dot_one<F>;
   table.type(type).vec_type = k.activation;
 }

@@ -5,7 +5,8 @@
 //
 // A format states its block, the activation blocks it multiplies with, chunks of 32 elements per
 // block, groups (scales) per block (one or two a chunk), kZero, the largest code, and whether it
-// has minima (then kZero is 0). Blocks of 256 elements also give two chunks at once, in 64 bytes.
+// has minima (then kZero is 0). Blocks of 256 elements give their scales and minima eight at a
+// time, and two chunks at once, in 64 bytes.
 #pragma once
 
 #include "kernels/simd/bytes.h"
@@ -14,12 +15,9 @@
 
 namespace weft::WEFT_TARGET {
 
-// floats[i] = d * bytes[i]
-template <typename Bytes>
-static inline void scale_bytes(const uint8_t* bytes, float d, float* out) {
-  const f32x8 v = __builtin_convertvector(load_as<Bytes>(bytes), f32x8) * d;
-  std::memcpy(out, &v, sizeof v);
-}
+// Eight bytes, the first lowest, as floats.
+static inline f32x8 unsigned_bytes(uint64_t bytes) { return to_floats(widen_unsigned(bytes)); }
+static inline f32x8 signed_bytes(uint64_t bytes) { return to_floats(widen_signed(bytes)); }
 
 struct FormatQ4_0 {
   using Block = BlockQ4_0;
@@ -77,19 +75,13 @@ struct FormatQ2_K {
   using Activation = BlockQ8_K;
   static constexpr int kChunks = 8, kGroups = 16, kZero = 0, kTop = 3;
   static constexpr bool kHasMin = true;
-  static void scales(const Block& b, float* scale, float* min) {
-    uint8_t low[16];
-    uint8_t high[16];
-    for (int g = 0; g < 16; ++g) {
-      low[g] = b.scales[g] & 15;
-      high[g] = static_cast<uint8_t>(b.scales[g] >> 4);
-    }
-    const float d = half_to_float(b.d);
-    const float dmin = -half_to_float(b.dmin);
-    for (int g = 0; g < 16; g += 8) {
-      scale_bytes<u8x8>(low + g, d, scale + g);
-      scale_bytes<u8x8>(high + g, dmin, min + g);
-    }
+  static f32x8 scale8(const Block& b, int half) {
+    const auto packed = load_as<uint64_t>(b.scales + 8 * half);
+    return unsigned_bytes(packed & 0x0f0f0f0f0f0f0f0fu) * half_to_float(b.d);
+  }
+  static f32x8 min8(const Block& b, int half) {
+    const auto packed = load_as<uint64_t>(b.scales + 8 * half);
+    return unsigned_bytes(packed >> 4 & 0x0f0f0f0f0f0f0f0fu) * -half_to_float(b.dmin);
   }
   static u8x32 codes(const Block& b, int chunk) {
     return field(load_as<u8x32>(b.qs + 32 * (chunk / 4)), chunk % 4 * 2, 3);
@@ -106,12 +98,8 @@ struct FormatQ3_K {
   using Activation = BlockQ8_K;
   static constexpr int kChunks = 8, kGroups = 16, kZero = 4, kTop = 7;
   static constexpr bool kHasMin = false;
-  static void scales(const Block& b, float* scale, float*) {
-    uint8_t s[16];
-    unpack_sixteen(b.scales, s);
-    const float d = half_to_float(b.d);
-    for (int g = 0; g < 16; ++g) s[g] = static_cast<uint8_t>(s[g] - 32);
-    for (int g = 0; g < 16; g += 8) scale_bytes<s8x8>(s + g, d, scale + g);
+  static f32x8 scale8(const Block& b, int half) {
+    return (unsigned_bytes(sixteen_scales(b.scales, half)) - 32.0f) * half_to_float(b.d);
   }
   static u8x32 codes(const Block& b, int chunk) {
     const u8x32 high = field(load_as<u8x32>(b.hmask), chunk, 1);
@@ -131,12 +119,11 @@ struct FormatQ4_K {
   using Activation = BlockQ8_K;
   static constexpr int kChunks = 8, kGroups = 8, kZero = 0, kTop = 15;
   static constexpr bool kHasMin = true;
-  static void scales(const Block& b, float* scale, float* min) {
-    uint8_t s[8];
-    uint8_t m[8];
-    unpack_pairs(b.scales, s, m);
-    scale_bytes<u8x8>(s, half_to_float(b.d), scale);
-    scale_bytes<u8x8>(m, -half_to_float(b.dmin), min);
+  static f32x8 scale8(const Block& b, int) {
+    return unsigned_bytes(pair_scales(b.scales)) * half_to_float(b.d);
+  }
+  static f32x8 min8(const Block& b, int) {
+    return unsigned_bytes(pair_mins(b.scales)) * -half_to_float(b.dmin);
   }
   static u8x32 codes(const Block& b, int chunk) {
     return field(load_as<u8x32>(b.qs + 32 * (chunk / 2)), chunk % 2 * 4, 15);
@@ -153,12 +140,11 @@ struct FormatQ5_K {
   using Activation = BlockQ8_K;
   static constexpr int kChunks = 8, kGroups = 8, kZero = 0, kTop = 31;
   static constexpr bool kHasMin = true;
-  static void scales(const Block& b, float* scale, float* min) {
-    uint8_t s[8];
-    uint8_t m[8];
-    unpack_pairs(b.scales, s, m);
-    scale_bytes<u8x8>(s, half_to_float(b.d), scale);
-    scale_bytes<u8x8>(m, -half_to_float(b.dmin), min);
+  static f32x8 scale8(const Block& b, int) {
+    return unsigned_bytes(pair_scales(b.scales)) * half_to_float(b.d);
+  }
+  static f32x8 min8(const Block& b, int) {
+    return unsigned_bytes(pair_mins(b.scales)) * -half_to_float(b.dmin);
   }
   static u8x32 codes(const Block& b, int chunk) {
     const u8x32 high = field(load_as<u8x32>(b.qh), chunk, 1);
@@ -177,10 +163,8 @@ struct FormatQ6_K {
   using Activation = BlockQ8_K;
   static constexpr int kChunks = 8, kGroups = 16, kZero = 32, kTop = 63;
   static constexpr bool kHasMin = false;
-  static void scales(const Block& b, float* scale, float*) {
-    const float d = half_to_float(b.d);
-    const auto* s = reinterpret_cast<const uint8_t*>(b.scales);
-    for (int g = 0; g < 16; g += 8) scale_bytes<s8x8>(s + g, d, scale + g);
+  static f32x8 scale8(const Block& b, int half) {
+    return signed_bytes(load_as<uint64_t>(b.scales + 8 * half)) * half_to_float(b.d);
   }
   static u8x32 codes(const Block& b, int chunk) {
     const u8x32 low = load_as<u8x32>(b.ql + 64 * (chunk / 4) + 32 * (chunk % 2));
@@ -192,8 +176,7 @@ struct FormatQ6_K {
     const auto both = load_as<__m512i>(b.ql + 64 * (pair / 2));
     const __m512i low = pair % 2 == 0 ? both : _mm512_srli_epi16(both, 4);
     const __m512i high = field2(twice(b.qh + 32 * (pair / 2)), pair % 2 * 4, pair % 2 * 4 + 2, 3);
-    return _mm512_or_si512(_mm512_and_si512(low, _mm512_set1_epi8(15)),
-                           _mm512_slli_epi16(high, 4));
+    return _mm512_or_si512(_mm512_and_si512(low, _mm512_set1_epi8(15)), _mm512_slli_epi16(high, 4));
   }
 #endif
 };
@@ -216,14 +199,17 @@ struct FormatIQ4_XS {
   using Activation = BlockQ8_K;
   static constexpr int kChunks = 8, kGroups = 8, kZero = 128, kTop = 241;
   static constexpr bool kHasMin = false;
-  static void scales(const Block& b, float* scale, float*) {
-    const float d = half_to_float(b.d);
-    uint8_t s[8];
-    for (int g = 0; g < 8; ++g) {
-      const int low = b.scales_l[g / 2] >> g % 2 * 4 & 15;
-      s[g] = static_cast<uint8_t>((low | (b.scales_h >> 2 * g & 3) << 4) - 32);
-    }
-    scale_bytes<s8x8>(s, d, scale);
+  static f32x8 scale8(const Block& b, int) {
+    // four bits and two bits a scale, spread to bytes
+    uint64_t low = read32(b.scales_l);
+    low = (low | low << 16) & 0x0000ffff0000ffffu;
+    low = (low | low << 8) & 0x00ff00ff00ff00ffu;
+    low = (low | low << 4) & 0x0f0f0f0f0f0f0f0fu;
+    uint64_t high = b.scales_h;
+    high = (high | high << 24) & 0x000000ff000000ffu;
+    high = (high | high << 12) & 0x000f000f000f000fu;
+    high = (high | high << 6) & 0x0303030303030303u;
+    return (unsigned_bytes(low | high << 4) - 32.0f) * half_to_float(b.d);
   }
   static u8x32 codes(const Block& b, int chunk) {
     return look_up(kIQ4Codes, nibbles(b.qs + 16 * chunk));
@@ -274,10 +260,7 @@ struct FormatTQ1_0 {
   using Activation = BlockQ8_K;
   static constexpr int kChunks = 8, kGroups = 8, kZero = 1, kTop = 2;
   static constexpr bool kHasMin = false;
-  static void scales(const Block& b, float* scale, float*) {
-    const f32x8 d = splat8f(half_to_float(b.d));
-    std::memcpy(scale, &d, sizeof d);
-  }
+  static f32x8 scale8(const Block& b, int) { return splat8f(half_to_float(b.d)); }
   // Digit k of a byte is 3 * (byte * 3^k mod 256) / 256: the number of thirds it has passed.
   static u8x32 digits(u8x32 bytes, u8x32 powers) {
     const u8x32 v = bytes * powers;
@@ -300,9 +283,8 @@ struct FormatTQ1_0 {
   }
 #if defined(__AVX512VNNI__)
   static __m512i two_chunks(const Block& b, int pair) {
-    return _mm512_inserti64x4(
-        _mm512_castsi256_si512(reinterpret_cast<__m256i>(codes(b, 2 * pair))),
-        reinterpret_cast<__m256i>(codes(b, 2 * pair + 1)), 1);
+    return _mm512_inserti64x4(_mm512_castsi256_si512(reinterpret_cast<__m256i>(codes(b, 2 * pair))),
+                              reinterpret_cast<__m256i>(codes(b, 2 * pair + 1)), 1);
   }
 #endif
 };
@@ -312,10 +294,7 @@ struct FormatTQ2_0 {
   using Activation = BlockQ8_K;
   static constexpr int kChunks = 8, kGroups = 8, kZero = 1, kTop = 3;
   static constexpr bool kHasMin = false;
-  static void scales(const Block& b, float* scale, float*) {
-    const f32x8 d = splat8f(half_to_float(b.d));
-    std::memcpy(scale, &d, sizeof d);
-  }
+  static f32x8 scale8(const Block& b, int) { return splat8f(half_to_float(b.d)); }
   static u8x32 codes(const Block& b, int chunk) {
     return field(load_as<u8x32>(b.qs + 32 * (chunk / 4)), chunk % 4 * 2, 3);
   }
@@ -390,6 +369,48 @@ struct FormatQ2_0 {
     return v;
   }
 };
+
+// Every scale, and minimum if there are any, of a block.
+template <typename F>
+static inline void block_scales(const typename F::Block& b, float* scale,
+                                [[maybe_unused]] float* min) {
+  if constexpr (F::kChunks == 8) {
+    for (int half = 0; half < F::kGroups / 8; ++half) {
+      const f32x8 s = F::scale8(b, half);
+      std::memcpy(scale + 8 * half, &s, sizeof s);
+      if constexpr (F::kHasMin) {
+        const f32x8 m = F::min8(b, half);
+        std::memcpy(min + 8 * half, &m, sizeof m);
+      }
+    }
+  } else {
+    F::scales(b, scale, min);
+  }
+}
+
+// Rows as floats, with the reference's rounding: scale * (code - kZero), then + min.
+template <typename F>
+void decode_format(const void* src, float* dst, int64_t n) {
+  constexpr int kLength = 32 * F::kChunks / F::kGroups;
+  const auto* block = static_cast<const typename F::Block*>(src);
+  for (int64_t i = 0; i < n; i += 32 * F::kChunks, ++block) {
+    float scale[F::kGroups];
+    float min[F::kGroups];
+    block_scales<F>(*block, scale, min);
+#pragma GCC unroll 8
+    for (int c = 0; c < F::kChunks; ++c) {
+      const u8x32 codes = F::codes(*block, c);
+      for (int j = 0; j < 32; j += 8, dst += 8) {
+        const int group = (32 * c + j) / kLength;
+        const auto eight = load_as<uint64_t>(reinterpret_cast<const char*>(&codes) + j);
+        f32x8 v = to_floats(widen_unsigned(eight) - F::kZero);
+        v = v * scale[group];
+        if constexpr (F::kHasMin) v = v + min[group];
+        std::memcpy(dst, &v, sizeof v);
+      }
+    }
+  }
+}
 
 // ---- activations: 32 codes and their scale
 

@@ -38,8 +38,15 @@ WHITESPACE = frozenset(
 """White_Space of the Unicode Character Database."""
 
 # Han, for the one pre-tokenizer that tells it from other letters (blocks, not the script).
-_HAN = ((0x3400, 0x4DBF), (0x4E00, 0x9FFF), (0xF900, 0xFAFF), (0x20000, 0x2A6DF))
-_HAN += ((0x2A700, 0x2B73F), (0x2B740, 0x2EBEF), (0x2F800, 0x2FA1F))
+_HAN = (
+    (0x3400, 0x4DBF),
+    (0x4E00, 0x9FFF),
+    (0xF900, 0xFAFF),
+    (0x20000, 0x2A6DF),
+    (0x2A700, 0x2B73F),
+    (0x2B740, 0x2EBEF),
+    (0x2F800, 0x2FA1F),
+)
 
 # Class: stand-in, ASCII members as the inside of a regex's brackets. Numbers and letters of ASCII
 # are ranges; the punctuation and symbols are spelt out.

@@ -132,7 +132,7 @@ class Context:
         self._session = self.regimes[-1].session
         self._values = {"n_tokens": 1, "n_kv": 1, "n_outputs": 1}
         self._shift: Session | None = None
-        self._window = model.config.sliding_window if model.architecture.windowed else 0
+        self._window = model.config.window
 
     def decode(
         self,
@@ -282,12 +282,14 @@ class Context:
         regime = next(r for r in self.regimes if n <= r.max_tokens)
         session, inputs = regime.session, regime.inputs
         inputs["tokens"][:n] = ubatch.tokens
-        inputs["positions"][:n] = ubatch.positions
         inputs["cells"][:n] = cells
+        if "positions" in inputs:  # a model without rotation has no use for them
+            inputs["positions"][:n] = ubatch.positions
         # The graph computes at least one row; it is not used when none is wanted.
         inputs["out_ids"][: n_out or 1] = out_ids if n_out else 0
-        self._fill_mask(inputs["mask"], ubatch, n_kv, 0)
-        if self._window:
+        if "mask" in inputs:
+            self._fill_mask(inputs["mask"], ubatch, n_kv, 0)
+        if "window_mask" in inputs:
             self._fill_mask(inputs["window_mask"], ubatch, n_kv, self._window)
         values = self._values
         values["n_tokens"], values["n_kv"], values["n_outputs"] = n, n_kv, n_out or 1

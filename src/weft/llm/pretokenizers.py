@@ -9,9 +9,10 @@ from lower-case letters beyond ASCII, for example. See `characters` for what a c
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 
 from weft.llm.characters import collapse, compile_collapsed, compile_plain, plain
 
@@ -26,28 +27,43 @@ class PreTokenizer:
     """What `tokenizer.ggml.pre` means."""
 
     steps: tuple[Step, ...]
+    late: int = 0
+    """How many steps, from the end, only cut words that the others have made. Such words come again
+    and again, so they are cut when they are first met."""
     ignore_merges: bool = False
     """Whether a word that is a token stays one, although merges would not make it."""
     add_bos: bool = False
     """Whether texts begin with BOS when the file does not say."""
+    always_bos: bool = False
+    """Whether they do whatever the file says."""
     clean_spaces: bool = True
     """See `Vocab.clean_spaces`."""
     byte_level: bool = True
     """Whether tokens are spelt in GPT-2's alphabet of bytes; otherwise they are text with U+2581
     for spaces, and unknown characters become tokens such as `<0xE2>`."""
+    newline_tokens: bool = False
+    """Whether a run of new lines that is a token is one, although no merge makes it."""
 
     @cached_property
     def _steps(self) -> list[Callable[[str, str, list[int]], list[int]]]:
         return [_compile(step) for step in self.steps]
 
     def split(self, text: str) -> list[str]:
-        """The words of `text`; joined, they are the text."""
-        if not text:
-            return []
-        collapsed, cuts = collapse(text), [0, len(text)]
-        for step in self._steps:
-            cuts = step(text, collapsed, cuts)
-        return [text[a:b] for a, b in zip(cuts, cuts[1:], strict=False)]
+        """`text` cut by all steps but the late ones; joined, the pieces are the text."""
+        return _cut(text, self._steps[: len(self.steps) - self.late])
+
+    def split_word(self, word: str) -> list[str]:
+        """A piece that `split` gave, cut by the late steps."""
+        return _cut(word, self._steps[-self.late :]) if self.late else [word]
+
+
+def _cut(text: str, steps: list[Callable[[str, str, list[int]], list[int]]]) -> list[str]:
+    if not text:
+        return []
+    collapsed, cuts = collapse(text), [0, len(text)]
+    for step in steps:
+        cuts = step(text, collapsed, cuts)
+    return [text[a:b] for a, b in pairwise(cuts)]
 
 
 def _compile(step: Step) -> Callable[[str, str, list[int]], list[int]]:
@@ -87,7 +103,7 @@ _NUMBERS = compile_collapsed(r"[\p{N}]+")
 def _group_numbers(collapsed: str, cuts: list[int]) -> list[int]:
     """Threes of a number from its right; what is left of a number stays with its first group."""
     finer = set(cuts)
-    for start, end in zip(cuts, cuts[1:], strict=False):
+    for start, end in pairwise(cuts):
         for match in _NUMBERS.finditer(collapsed, start, end):
             finer.update(range(match.end(), match.start(), -3))
     return sorted(finer)
@@ -96,9 +112,17 @@ def _group_numbers(collapsed: str, cuts: list[int]) -> list[int]:
 def _group_digits(collapsed: str, cuts: list[int]) -> list[int]:
     """Cuts in front of each three digits that a number ends with."""
     finer = set(cuts)
-    for start, end in zip(cuts, cuts[1:], strict=False):
+    for start, end in pairwise(cuts):
         for match in _DIGITS.finditer(collapsed, start, end):
             finer.update(range(match.end() - 3, match.start() - 1, -3))
+    return sorted(finer)
+
+
+def _part_last_spaces(collapsed: str, cuts: list[int]) -> list[int]:
+    """A cut in front of the spaces at the end of each piece."""
+    finer = set(cuts)
+    for start, end in pairwise(cuts):
+        finer.add(start + len(collapsed[start:end].rstrip(" \t\n\v\f\r")))
     return sorted(finer)
 
 
@@ -165,13 +189,13 @@ _CASED_LETTERS = (
 )
 
 _TABLE: dict[str, PreTokenizer] = {
-    "default": PreTokenizer((r"[\p{P}$+<=>^~|]+", _GPT2, r"[\p{N}]+", r"[0-9]{3}")),
+    "default": PreTokenizer((r"[\p{P}$+<=>^~|]+", _GPT2, r"[\p{N}]+", r"[0-9]{3}"), 2),
     "gpt-2 phi-2 jina-es jina-de gigachat jina-v2-es jina-v2-de a.x-4.0 mellum modern-bert "
     "jina-v1-en jina-v2-code roberta-bpe mpt olmo jais exaone4": PreTokenizer((_GPT2,)),
     "trillion granite-docling": PreTokenizer((_GPT2,), clean_spaces=False),
     "starcoder refact codeshell exaone minerva-7b mellum2": PreTokenizer((_ONE, _GPT2)),
     "command-r smollm": PreTokenizer((_ONE, _GPT2), clean_spaces=False),
-    "falcon": PreTokenizer((r"[\p{P}$+<=>^~|`]+", _GPT2, r"[0-9]{3}")),
+    "falcon": PreTokenizer((r"[\p{P}$+<=>^~|`]+", _GPT2, r"[0-9]{3}"), 1),
     "chameleon": PreTokenizer(
         (
             r"<sentinel:[0-9]+>",
@@ -279,18 +303,20 @@ _TABLE: dict[str, PreTokenizer] = {
             r"[\r\n]",
             rf"\s?[{_CASED_LETTERS}]+",
             r"\s?[!-/:-~\uff01-\uff0f\uff1a-\uff5e\u2018-\u201f\u3000-\u3002]+",
-            r"\s+\Z",
+            _part_last_spaces,
             _CJK,
             r"[\p{N}]+",
         ),
+        late=4,
         clean_spaces=False,
     ),
     "deepseek-coder": PreTokenizer(
-        (r"[\r\n]", r"\s?[\p{L}]+", r"\s?[\p{P}]+", _CJK, _ONE), clean_spaces=False
+        (r"[\r\n]", r"\s?[\p{L}]+", r"\s?[\p{P}]+", _CJK, _ONE), late=3, clean_spaces=False
     ),
     "deepseek-v3 hunyuan-dense joyai-llm hy_v4": PreTokenizer(_DEEPSEEK3, clean_spaces=False),
     "spark2_5": PreTokenizer(
         (_UP_TO_3, _HAN_KANA, _any(_DEEPSEEK3_WORDS, r"[\r\n]", _SPACES), _ONE),
+        late=1,
         clean_spaces=False,
     ),
     "afmoe": PreTokenizer(
@@ -307,7 +333,9 @@ _TABLE: dict[str, PreTokenizer] = {
     "bloom gpt3-finnish": PreTokenizer((_BLOOM,)),
     "poro-chat": PreTokenizer((_BLOOM,), clean_spaces=False),
     "viking": PreTokenizer((_BLOOM, _ONE), clean_spaces=False),
-    "gemma4 granite-embed-multi-311m": PreTokenizer((_LINES,), byte_level=False),
+    "gemma4 granite-embed-multi-311m": PreTokenizer(
+        (_LINES,), always_bos=True, byte_level=False, newline_tokens=True
+    ),
     "sarvam-moe": PreTokenizer((_LINES,), byte_level=False, clean_spaces=False),
 }
 

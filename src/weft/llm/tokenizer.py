@@ -64,11 +64,15 @@ class Tokenizer:
         self.vocab = vocab
         self._model = make(vocab)
         self._space_prefix = vocab.add_space_prefix and self._model.add_space_prefix
+        self._pieces: tuple[dict[int, bytes], dict[int, bytes]] = {}, {}  # plain, special
         special: list[int] = np.flatnonzero(np.isin(vocab.types, _SPECIAL)).tolist()
         # Longest first: a token that contains another one wins.
         special.sort(key=lambda id_: -len(vocab.tokens[id_]))
         self._special = [
             (vocab.tokens[id_].decode("utf-8", "surrogateescape"), id_) for id_ in special
+        ]
+        self._user_defined = [
+            row for row in self._special if vocab.types[row[1]] == TokenType.USER_DEFINED
         ]
 
     @staticmethod
@@ -114,10 +118,9 @@ class Tokenizer:
         """Text cut at special tokens: strings, and the ids between them."""
         vocab = self.vocab
         parts: list[str | int] = [text] if text else []
-        for token, id_ in self._special:
-            if token not in text:
-                continue
-            if not parse_special and vocab.types[id_] != TokenType.USER_DEFINED:
+        chars = set(text)  # rules out most tokens much faster than a search
+        for token, id_ in self._special if parse_special else self._user_defined:
+            if not chars.issuperset(token) or token not in text:
                 continue
             cut: list[str | int] = []
             for part in parts:
@@ -136,9 +139,13 @@ class Tokenizer:
 
     def piece(self, id_: int, *, special: bool = False) -> bytes:
         """The bytes of token `id_`; raises TokenizerError when there is no such token."""
-        if not 0 <= id_ < len(self.vocab):
-            raise TokenizerError(f"token {id_} is not in 0..{len(self.vocab) - 1}")
-        return self._model.piece(id_, special)
+        pieces = self._pieces[special]
+        found = pieces.get(id_)
+        if found is None:
+            if not 0 <= id_ < len(self.vocab):
+                raise TokenizerError(f"token {id_} is not in 0..{len(self.vocab) - 1}")
+            found = pieces[id_] = self._model.piece(id_, special)
+        return found
 
     def decode_bytes(
         self, ids: Iterable[int], *, special: bool = False, clean_spaces: bool = False

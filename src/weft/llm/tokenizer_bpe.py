@@ -10,12 +10,13 @@ from __future__ import annotations
 import heapq
 from collections.abc import Mapping
 from functools import cached_property
+from itertools import pairwise
 
 from weft.errors import TokenizerError
 from weft.llm.pretokenizers import PRETOKENIZERS
 from weft.llm.vocab import TokenType, Vocab
 
-__all__ = ["BpeModel", "merge"]
+__all__ = ["SYMBOLS", "BpeModel", "merge"]
 
 _SPACE = "\u2581"
 _MERGES = "tokenizer.ggml.merges"
@@ -29,9 +30,9 @@ def _alphabet() -> list[str]:
     return [chars[b] for b in range(256)]
 
 
-_SYMBOLS = [char.encode() for char in _alphabet()]
-_BYTES = {char: byte for byte, char in enumerate(_alphabet())}
-_TO_LATIN1 = {ord(char): byte for char, byte in _BYTES.items()}
+SYMBOLS = [char.encode() for char in _alphabet()]
+"""GPT-2's spelling of each byte, as the UTF-8 of a character."""
+_TO_LATIN1 = {ord(char): byte for byte, char in enumerate(_alphabet())}
 
 
 class BpeModel:
@@ -63,17 +64,16 @@ class BpeModel:
     def _ranks(self) -> dict[bytes, int]:
         """Ranks by merge as the file spells it, `left right`; the first of equal ones counts."""
         merges = self._merges
-        self._merges = []  # the dict holds them now
-        for rank, line in enumerate(merges):
-            if b" " not in line[1:]:
-                raise TokenizerError(
-                    f"merge {rank} is {line!r}, and must be two tokens with a space between; "
-                    "convert the model again"
-                )
+        wrong = [line for line in merges if b" " not in line]
+        if wrong:
+            raise TokenizerError(
+                f"the merge {wrong[0]!r} is not two tokens with a space between; convert the model "
+                "again"
+            )
         return dict(zip(reversed(merges), range(len(merges) - 1, -1, -1), strict=True))
 
     def encode(self, text: str) -> list[int]:
-        """Ids of `text`; raises TokenizerError for a byte that the vocabulary does not have."""
+        """Ids of `text`; raises TokenizerError when a merge of the file is no pair of tokens."""
         how, words = self._how, self._words
         if not how.byte_level:
             text = text.replace(" ", _SPACE)
@@ -81,7 +81,7 @@ class BpeModel:
         for word in how.split(text):
             found = words.get(word)
             if found is None:
-                found = self._encode_word(word)
+                found = [id_ for part in how.split_word(word) for id_ in self._encode_word(part)]
                 if len(word) <= self._LONGEST_CACHED:
                     if len(words) >= self._CACHED_WORDS:
                         words.clear()
@@ -91,12 +91,11 @@ class BpeModel:
 
     def _encode_word(self, word: str) -> list[int]:
         if self._how.byte_level:
-            symbols = [_SYMBOLS[byte] for byte in word.encode()]
+            symbols = [SYMBOLS[byte] for byte in word.encode()]
         else:
             symbols = [char.encode() for char in word]
         index = self.vocab.index
-        # Gemma has tokens for runs of new lines that no merge makes.
-        if self._how.ignore_merges or (self.vocab.pre == "gemma4" and word[0] == "\n"):
+        if self._how.ignore_merges or (self._how.newline_tokens and word[0] == "\n"):
             whole = index.get(b"".join(symbols))
             if whole is not None:
                 return [whole]
@@ -106,23 +105,16 @@ class BpeModel:
             if id_ is not None:
                 ids.append(id_)
             else:
-                ids += map(self._fallback, self._parts(token))
+                ids += [index[part] for part in self._parts(token) if part in index]
         return ids
 
     def _parts(self, token: bytes) -> list[bytes]:
-        """The smallest pieces of a token that merges make and the vocabulary does not have."""
+        """What stands in for a token that merges make and the vocabulary does not have.
+
+        Some vocabularies lack bytes that hardly occur; they are lost, as in the reference."""
         if self._how.byte_level:
             return [char.encode() for char in token.decode()]
         return [b"<0x%02X>" % byte for byte in token]
-
-    def _fallback(self, piece: bytes) -> int:
-        id_ = self.vocab.index.get(piece, self.vocab.unknown)
-        if id_ is None:
-            raise TokenizerError(
-                f"the vocabulary has no token for the byte {_name(piece)} and no unknown token; "
-                "convert the model again"
-            )
-        return id_
 
     def piece(self, id_: int, special: bool = False) -> bytes:
         """The bytes that token `id_` stands for; empty for control tokens unless `special`."""
@@ -136,11 +128,6 @@ class BpeModel:
             return text.encode("utf-8", "surrogateescape")
 
 
-def _name(piece: bytes) -> str:
-    byte = _BYTES.get(piece.decode("utf-8", "replace"))
-    return piece.decode("utf-8", "replace") if byte is None else f"0x{byte:02X}"
-
-
 def merge(symbols: list[bytes], ranks: Mapping[bytes, int]) -> list[bytes]:
     """Merges neighbours, lowest rank first, then leftmost, while any pair has a rank.
 
@@ -152,7 +139,7 @@ def merge(symbols: list[bytes], ranks: Mapping[bytes, int]) -> list[bytes]:
     right = list(range(1, n + 1))  # index of the next symbol; n: none
     left = list(range(-1, n - 1))
     # The rank of each symbol's pair with the next one; what the heap holds besides is stale.
-    current = [rank_of(a + b" " + b, -1) for a, b in zip(symbols, symbols[1:], strict=False)]
+    current = [rank_of(a + b" " + b, -1) for a, b in pairwise(symbols)]
     current.append(-1)
     heap = [rank * n + i for i, rank in enumerate(current) if rank >= 0]
     heapq.heapify(heap)

@@ -21,6 +21,7 @@ __all__ = ["CharsMap", "UnigramModel"]
 
 _SPACE = "\u2581"
 _KEY = "tokenizer.ggml"
+_MATCHED = (TokenType.NORMAL, TokenType.USER_DEFINED, TokenType.UNUSED)
 _UNKNOWN_PENALTY = 10.0  # below the least likely token
 
 
@@ -56,32 +57,23 @@ class UnigramModel:
         vocab = self.vocab
         if not np.isfinite(vocab.scores).all():
             raise TokenizerError(f"{_KEY}.scores has values that are not finite numbers")
-        scores = vocab.scores.tolist()
-        kinds = types.tolist()
-        self._ids: dict[str, int] = {}
-        self._scores: dict[str, float] = {}
-        self._longest: dict[str, int] = {}
-        beginnings: set[str] = set()
         usual = vocab.scores[types == TokenType.NORMAL]
         least = usual.min() if len(usual) else np.float32(0)
         self._unknown_score = float(least - np.float32(_UNKNOWN_PENALTY))
-        self._words_apart = True
-        for id_, token in enumerate(vocab.tokens):
-            kind = kinds[id_]
-            if kind not in (TokenType.NORMAL, TokenType.USER_DEFINED, TokenType.UNUSED):
-                continue
-            text = token.decode("utf-8", "surrogateescape")
-            self._ids[text] = id_
-            self._scores[text] = 0.0 if kind == TokenType.USER_DEFINED else scores[id_]
-            if len(text) > self._longest.get(text[0], 0):
-                self._longest[text[0]] = len(text)
-            if kind == TokenType.USER_DEFINED:
-                beginnings.update(text[:n] for n in range(1, len(text) + 1))
-            if self._words_apart and _SPACE in text[1:]:
-                self._words_apart = False
-        if _SPACE not in self._ids:
-            self._words_apart = False
-        return beginnings
+        scores = vocab.scores.copy()
+        scores[types == TokenType.USER_DEFINED] = 0
+        ids = np.flatnonzero(np.isin(types, _MATCHED))
+        texts = [vocab.tokens[i].decode("utf-8", "surrogateescape") for i in ids.tolist()]
+        self._ids = dict(zip(texts, ids.tolist(), strict=True))
+        self._scores = dict(zip(texts, scores[ids].tolist(), strict=True))
+        self._longest = {text[0]: len(text) for text in sorted(texts, key=len)}
+        inside = "".join(texts).count(_SPACE) - sum(text[0] == _SPACE for text in texts)
+        self._words_apart = inside == 0 and _SPACE in self._ids
+        kept = [
+            vocab.tokens[i].decode("utf-8", "replace")
+            for i in np.flatnonzero(types == TokenType.USER_DEFINED)
+        ]
+        return {text[:n] for text in kept for n in range(1, len(text) + 1)}
 
     def encode(self, text: str) -> list[int]:
         """Ids of `text`; runs of characters that no token has are one unknown token each."""

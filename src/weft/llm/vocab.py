@@ -40,8 +40,10 @@ class _Defaults:
     bos: int | None = None
     eos: int | None = None
     unknown: int | None = None
+    cls: int | None = None
     sep: int | None = None
     add_bos: bool = False
+    always_bos: bool = False
     add_eos: bool = False
     add_space_prefix: bool = False
     clean_spaces: bool = False
@@ -51,7 +53,7 @@ class _Defaults:
 # takes token 11 then, which meant something for Falcon only.
 _DEFAULTS = {
     "llama": _Defaults(bos=1, eos=2, unknown=0, add_bos=True, add_space_prefix=True),
-    "bert": _Defaults(bos=101, unknown=100, sep=102, clean_spaces=True),
+    "bert": _Defaults(cls=101, unknown=100, sep=102, clean_spaces=True),
     "t5": _Defaults(eos=1, unknown=2, add_eos=True),
 }
 
@@ -68,18 +70,42 @@ _ROLES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "eom": (("eom",), ("<|eom_id|>",)),
     "fim_pre": (
         ("fim_pre", "prefix"),
-        ("<|fim_prefix|>", "<fim-prefix>", "<fim_prefix>", "<｜fim▁begin｜>", "<PRE>", "▁<PRE>")
-        + ("<|code_prefix|>", "<|prefix|>"),
+        (
+            "<|fim_prefix|>",
+            "<fim-prefix>",
+            "<fim_prefix>",
+            "<｜fim▁begin｜>",
+            "<PRE>",
+            "▁<PRE>",
+            "<|code_prefix|>",
+            "<|prefix|>",
+        ),
     ),
     "fim_suf": (
         ("fim_suf", "suffix"),
-        ("<|fim_suffix|>", "<fim-suffix>", "<fim_suffix>", "<｜fim▁hole｜>", "<SUF>", "▁<SUF>")
-        + ("<|code_suffix|>", "<|suffix|>"),
+        (
+            "<|fim_suffix|>",
+            "<fim-suffix>",
+            "<fim_suffix>",
+            "<｜fim▁hole｜>",
+            "<SUF>",
+            "▁<SUF>",
+            "<|code_suffix|>",
+            "<|suffix|>",
+        ),
     ),
     "fim_mid": (
         ("fim_mid", "middle"),
-        ("<|fim_middle|>", "<fim-middle>", "<fim_middle>", "<｜fim▁end｜>", "<MID>", "▁<MID>")
-        + ("<|code_middle|>", "<|middle|>"),
+        (
+            "<|fim_middle|>",
+            "<fim-middle>",
+            "<fim_middle>",
+            "<｜fim▁end｜>",
+            "<MID>",
+            "▁<MID>",
+            "<|code_middle|>",
+            "<|middle|>",
+        ),
     ),
     "fim_pad": (("fim_pad",), ("<|fim_pad|>", "<fim-pad>", "<fim_pad>", "<PAD>", "[PAD]")),
     "fim_rep": (
@@ -163,7 +189,7 @@ class Vocab:
     def piece(self, id_: int, special: bool = False) -> bytes:
         """The bytes that token `id_` stands for where U+2581 means a space; empty for control
         tokens unless `special`."""
-        token, kind = self.tokens[id_], self.types[id_]
+        token, kind = self.tokens[id_], self.types.item(id_)
         if kind in (TokenType.UNKNOWN, TokenType.CONTROL):
             return token if special else b""
         if kind == TokenType.NORMAL:
@@ -192,12 +218,12 @@ class Vocab:
         scores, types = _arrays(file, len(tokens))
         special = _roles(file, defaults, index, types)
         eog = _end_tokens(special, index, types)
-        bos, eos, sep = special.get("bos"), special.get("eos"), special.get("sep")
-        add_bos = file.get_bool(f"{_PREFIX}.add_bos_token", defaults.add_bos) or pre == "gemma4"
+        bos, eos = special.get("bos"), special.get("eos")
+        add_bos = file.get_bool(f"{_PREFIX}.add_bos_token", defaults.add_bos) or defaults.always_bos
         add_eos = file.get_bool(f"{_PREFIX}.add_eos_token", defaults.add_eos)
         first, last = (bos if add_bos else None), (eos if add_eos else None)
-        if model == "bert":  # [CLS] and [SEP], whatever the keys say
-            first, last = special.get("cls", bos), sep
+        if model == "bert":  # [CLS] and [SEP], whatever add_bos_token and add_eos_token say
+            first, last = special.get("bos", special.get("cls")), special.get("sep")
         return Vocab(
             model=model,
             pre=pre,
@@ -228,7 +254,9 @@ def _defaults(model: str, pre: str) -> _Defaults:
     if model in ("gpt2", "gemma4"):
         how = PRETOKENIZERS.get(pre)  # an unknown name is an error of the tokenizer itself
         if how is not None:
-            return _Defaults(add_bos=how.add_bos, clean_spaces=how.clean_spaces)
+            return _Defaults(
+                add_bos=how.add_bos, always_bos=how.always_bos, clean_spaces=how.clean_spaces
+            )
     return _DEFAULTS.get(model, _Defaults())
 
 
