@@ -192,7 +192,7 @@ class BackendBase:
 class HostMemory:
     """Memory in this process: an array of bytes, aligned, or a view of memory that exists."""
 
-    __slots__ = ("_bytes",)
+    __slots__ = ("__weakref__", "_bytes")
 
     def __init__(self, data: NDArray[Any]) -> None:
         """Wraps a C-contiguous array of any type; the array is kept alive and never copied."""

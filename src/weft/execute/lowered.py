@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from weft.backends.base import BufferType
 from weft.compile.check import check_program
 from weft.compile.lower import lower_with_tensors
-from weft.compile.pipeline import Plan
+from weft.compile.pipeline import Plan, check_plan
 from weft.errors import ProgramError
 from weft.execute.arena import ArenaPool
 from weft.execute.bound import BoundProgram
 from weft.execute.hazards import Access, copy_access, split_access, tensor_access
+from weft.flags import FLAGS
 from weft.graph.check import check_graph
 from weft.graph.node import describe
 from weft.graph.op import NONE
@@ -38,10 +39,12 @@ class LoweredGraph:
     ) -> None:
         """`has_queue`: whether a kind of memory is reached through a queue of its device.
 
-        Raises GraphError or ProgramError on a graph that cannot run, DeviceError and
-        OutOfMemoryError from devices."""
+        Raises GraphError or ProgramError on a graph that cannot run, AllocationError where the
+        reference's memory plan would lose a value, and what devices raise."""
         schedule = plan.schedule
         check_graph(schedule.graph)
+        if FLAGS.check or any(arena.planner == "ggml" for arena in plan.allocation.arenas):
+            check_plan(plan)
         self.plan = plan
         self.program, self._tensors = lower_with_tensors(schedule, plan.allocation, plan)
         check_program(self.program)
