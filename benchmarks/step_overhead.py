@@ -1,6 +1,6 @@
 """How much of a generation step is Python: time in `Context.decode` outside the session's run.
 
-    python benchmarks/step_overhead.py MODEL.gguf [--device cpu] [--steps 200] [--threads 2]
+    python benchmarks/step_overhead.py [MODEL.gguf] [--device cpu] [--steps 200] [--threads 2]
 
 Prints microseconds per token, medians over steps after a warm-up: the whole step, the run (kernels
 included) and what is left, which is Python. Sampling is not part of it.
@@ -12,14 +12,17 @@ import argparse
 import platform
 import statistics
 from collections.abc import Mapping
+from pathlib import Path
 from time import perf_counter
 
 from weft.llm import Context, Model
 
+DEMO = Path(__file__).parents[1] / "examples/weft-demo.gguf"
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("model")
+    parser.add_argument("model", nargs="?", default=DEMO)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--threads", type=int)
@@ -47,7 +50,7 @@ def main() -> None:
         ran.append(inside[0])
     whole, ran = whole[16:], ran[16:]
     python = [w - r for w, r in zip(whole, ran, strict=True)]
-    print(f"{platform.machine()}, {args.model}, {args.device}, {len(whole)} steps")
+    print(f"{platform.machine()}, {Path(args.model).name}, {args.device}, {len(whole)} steps")
     for name, times in (("step", whole), ("run", ran), ("python", python)):
         median, worst = statistics.median(times), sorted(times)[int(0.99 * len(times))]
         print(f"{name:8} {median * 1e6:9.1f} us   (99%: {worst * 1e6:.1f} us)")

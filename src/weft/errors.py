@@ -5,10 +5,10 @@
       UnsupportedOpError  no device of the list can run a node
       ScheduleError       a placement that cannot be made
       AllocationError     a memory plan that cannot be made, or is wrong
-      OutOfMemoryError    a plan that needs more bytes than the device has
       FormatError         a file that is not what it claims to be
       ProgramError        a Program that breaks its own rules, or a wrong input to one
       DeviceError         a device that failed while running
+        OutOfMemoryError  a plan that needs more bytes than the device has
       TokenizerError      a vocabulary or text that cannot be tokenized
       ContextError        a call that an inference context cannot serve
 
@@ -50,10 +50,6 @@ class AllocationError(WeftError):
     """A memory plan cannot be made, or is wrong."""
 
 
-class OutOfMemoryError(WeftError):
-    """A plan needs more bytes than the device has."""
-
-
 class FormatError(WeftError):
     """A file is not what it claims to be."""
 
@@ -64,6 +60,10 @@ class ProgramError(WeftError):
 
 class DeviceError(WeftError):
     """A device failed while running."""
+
+
+class OutOfMemoryError(DeviceError):
+    """A plan needs more bytes than the device has."""
 
 
 class TokenizerError(WeftError):

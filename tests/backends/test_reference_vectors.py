@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from reference_run import Lowered
-
 from vectors.ops import Case, build_case, iter_cases, measure
+
 from weft.backends.reference import ReferenceBackend
 from weft.backends.reference.view import as_bytes
 

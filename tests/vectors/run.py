@@ -3,8 +3,8 @@
     python tests/vectors/run.py KIND FOLDER [--backend cpu|reference] [--target NAME]
                                 [--filter GLOB] [--json] [--verbose]
 
-KIND is ops, sched, models or vocab; FOLDER has that kind's FORMAT.md. Prints a table of failures and
-skips and, last, `N passed, M failed, K skipped`; exits 1 on a failure. A skip names its reason.
+KIND is ops, sched, models or vocab; FOLDER has that kind's FORMAT.md. Prints a table of failures
+and skips and, last, `N passed, M failed, K skipped`; exits 1 on a failure. A skip names its reason.
 """
 
 from __future__ import annotations
@@ -20,10 +20,15 @@ from types import ModuleType
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from tests.vectors import models, run_ops, run_sched, vocab  # noqa: E402
-from tests.vectors.result import Options, Result  # noqa: E402
+from tests.vectors import models, run_ops, run_sched, vocab
+from tests.vectors.result import Options, Result
 
-KINDS: dict[str, ModuleType] = {"ops": run_ops, "sched": run_sched, "models": models, "vocab": vocab}
+KINDS: dict[str, ModuleType] = {
+    "ops": run_ops,
+    "sched": run_sched,
+    "models": models,
+    "vocab": vocab,
+}
 
 
 def main(argv: list[str] | None = None) -> int:

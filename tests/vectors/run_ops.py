@@ -85,8 +85,10 @@ def _run_quants(folder: Path, options: Options) -> Iterator[Result]:
 def _rows_equal(case: Case, want: Array, got: Array, what: str) -> str:
     if case.record.get("overflow"):
         return ""  # inputs whose scales overflow are recorded, not judged
-    same = (want == got) | (np.isnan(want) & np.isnan(got)) if want.dtype.kind == "f" else (
-        want == got
+    same = (
+        (want == got) | (np.isnan(want) & np.isnan(got))
+        if want.dtype.kind == "f"
+        else (want == got)
     )
     rows = np.flatnonzero(~same.reshape(len(want), -1).all(1))
     if not len(rows):

@@ -82,10 +82,10 @@ def _case(tokenizer: Tokenizer, case: Mapping[str, Any]) -> str:
             tokenizer.encode(text, add_special=False, parse_special=True),
             case["ids_parse"],
         ),
-        ("detok", tokenizer.decode_bytes(ids).hex(), case["detok_hex"]),
+        ("detok", tokenizer.decode_bytes(ids, clean_spaces=True).hex(), case["detok_hex"]),
     ]
     if "detok_parse_hex" in case:
-        got = tokenizer.decode_bytes(case["ids_parse"], special=True).hex()
+        got = tokenizer.decode_bytes(case["ids_parse"], special=True, clean_spaces=True).hex()
         checks.append(("detok_parse", got, case["detok_parse_hex"]))
     # The pieces of a stream, joined, are the text; only the leading space may differ.
     stream = tokenizer.stream()

@@ -291,6 +291,15 @@ int64_t items(const Call& call) {
   return plan.tiles * plan.groups * call.src[0]->ne[3];
 }
 
+int64_t grain(const Call& call) {
+  const Tensor& q = *call.src[0];
+  const Tensor& k = *call.src[1];
+  const int64_t all = q.ne[1] * q.ne[2] * q.ne[3] * k.ne[1] * (k.ne[0] + call.dst.ne[0]);
+  // as many items as make this many products
+  constexpr int64_t kEnough = 1 << 15;
+  return max64(1, kEnough / max64(1, all / max64(1, items(call))));
+}
+
 const char* check_rows(const Tensor& t, const Tensor& q) {
   if (is_quantized(t.type) ? !can_decode(t.type) : !is_float(t.type)) {
     return "keys and values must be f32, f16, bf16 or a block type that can be decoded";
@@ -334,7 +343,8 @@ const char* check(const Call& call) {
 }  // namespace
 
 void register_attention(KernelTable& table) {
-  table[Op::kFlashAttnExt] = {.check = check, .items = items, .run = run, .scratch = scratch_bytes};
+  table[Op::kFlashAttnExt] = {
+      .check = check, .items = items, .run = run, .grain = grain, .scratch = scratch_bytes};
 }
 
 }  // namespace weft::WEFT_TARGET

@@ -7,16 +7,27 @@ void register_norm(KernelTable& table);
 
 namespace {
 
+// (x - mean) * factor, with the mean in two floats: rounding it to one would move every element.
+struct Centre {
+  vf high;
+  vf low;
+  vf factor;
+
+  Centre(double mean, double deviation)
+      : high(splat(static_cast<float>(mean))),
+        low(splat(static_cast<float>(mean - static_cast<double>(static_cast<float>(mean))))),
+        factor(splat(static_cast<float>(1.0 / deviation))) {}
+
+  vf operator()(vf x) const { return (x - high - low) * factor; }
+};
+
 // Each takes a row of n floats; `out` may be `x`.
 
 void norm(const float* x, float* out, int64_t n, float eps) {
   const auto count = static_cast<double>(n);
-  const auto mean = static_cast<float>(sum(x, n) / count);
-  const double variance = sum_squares_about(x, n, mean) / count;
-  const auto factor = static_cast<float>(1.0 / __builtin_sqrt(variance + static_cast<double>(eps)));
-  const vf m = splat(mean);
-  const vf f = splat(factor);
-  map(x, out, n, [=](vf v) { return (v - m) * f; });
+  const double mean = sum(x, n) / count;
+  const double variance = sum_squares_about(x, n, static_cast<float>(mean)) / count;
+  map(x, out, n, Centre(mean, __builtin_sqrt(variance + static_cast<double>(eps))));
 }
 
 void rms_norm(const float* x, float* out, int64_t n, float eps) {
@@ -110,17 +121,15 @@ void run_group(const Call& call, int64_t begin, int64_t end, char*) {
     const auto count = static_cast<double>(channels * dst.ne[1] * dst.ne[0]);
     double total = 0;
     for_group(call, group, false, [&](const float* x, float*, int64_t n) { total += sum(x, n); });
-    const auto mean = static_cast<float>(total / count);
+    const double mean = total / count;
     double squares = 0;
-    for_group(call, group, false,
-              [&](const float* x, float*, int64_t n) { squares += sum_squares_about(x, n, mean); });
-    const double deviation =
-        __builtin_sqrt(squares / count + static_cast<double>(call.f(kGroupEps)));
-    const vf m = splat(mean);
-    const vf f = splat(static_cast<float>(1.0 / deviation));
-    for_group(call, group, true, [&](const float* x, float* out, int64_t n) {
-      map(x, out, n, [=](vf v) { return (v - m) * f; });
+    for_group(call, group, false, [&](const float* x, float*, int64_t n) {
+      squares += sum_squares_about(x, n, static_cast<float>(mean));
     });
+    const Centre centre(mean,
+                        __builtin_sqrt(squares / count + static_cast<double>(call.f(kGroupEps))));
+    for_group(call, group, true,
+              [&](const float* x, float* out, int64_t n) { map(x, out, n, centre); });
   }
 }
 

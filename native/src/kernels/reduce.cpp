@@ -95,23 +95,23 @@ const char* check_cumsum(const Call& call) {
 
 // ---- ARGMAX: of equals the last, as in ggml -----------------------------------------------------
 
-int32_t last_largest(const Tensor& a, const char* p) {
+int64_t last_largest(const Tensor& a, const char* p) {
   float top = -__builtin_inff();
-  int64_t best = 0;
-  for (int64_t i = 0; i < a.ne[0]; ++i) {
-    const float x = load_element(p + i * a.nb[0], a.type);
-    if (x >= top) {
-      top = x;
-      best = i;
-    }
+  for (int64_t i = 0; i < a.ne[0]; i += kPiece) {
+    float buffer[kPiece];
+    const int64_t n = min64(kPiece, a.ne[0] - i);
+    top = max_of(as_floats(a, p + i * a.nb[0], n, buffer), n, top);
   }
-  return static_cast<int32_t>(best);
+  for (int64_t i = a.ne[0] - 1; i > 0; --i) {
+    if (load_element(p + i * a.nb[0], a.type) == top) return i;
+  }
+  return 0;
 }
 
 void run_argmax(const Call& call, int64_t begin, int64_t end, char*) {
   const Tensor& a = *call.src[0];
   for (int64_t row = begin; row < end; ++row) {
-    const int32_t best = last_largest(a, row_data(a, row_index(a, row)));
+    const auto best = static_cast<int32_t>(last_largest(a, row_data(a, row_index(a, row))));
     std::memcpy(call.dst.data + row * call.dst.nb[0], &best, 4);
   }
 }

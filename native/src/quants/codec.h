@@ -71,6 +71,13 @@ static inline float max_magnitude(const float* x, int n) {
   return m;
 }
 
+// Sets the row converters of a type and leaves its dot product as it is, so that families may
+// register in any order.
+static inline void set_codec(KernelTable& table, DType type, const TypeOps& ops) {
+  table.type(type).to_float = ops.to_float;
+  table.type(type).from_float = ops.from_float;
+}
+
 // Row converters from those of one block.
 template <typename Block, int kBlock, void (*decode)(const Block&, float*)>
 void decode_row(const void* src, float* dst, int64_t n) {

@@ -42,9 +42,9 @@ void encode_bf16(const float* src, void* dst, int64_t n) {
 }  // namespace
 
 void register_float_types(KernelTable& table) {
-  table.type(DType::kF32) = {.to_float = decode_f32, .from_float = encode_f32};
-  table.type(DType::kF16) = {.to_float = decode_f16, .from_float = encode_f16};
-  table.type(DType::kBF16) = {.to_float = decode_bf16, .from_float = encode_bf16};
+  set_codec(table, DType::kF32, {.to_float = decode_f32, .from_float = encode_f32});
+  set_codec(table, DType::kF16, {.to_float = decode_f16, .from_float = encode_f16});
+  set_codec(table, DType::kBF16, {.to_float = decode_bf16, .from_float = encode_bf16});
 }
 
 }  // namespace weft::WEFT_TARGET

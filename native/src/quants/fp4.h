@@ -3,6 +3,27 @@
 
 #include "quants/codec.h"
 
+namespace weft {
+
+// Unsigned E4M3 with bias 7. The byte 0x7f means 0, like 0x00; otherwise bit 7 is ignored.
+struct HalvedUE4M3 {
+  float values[256];
+
+  constexpr HalvedUE4M3() : values() {
+    for (int code = 0; code < 256; ++code) {
+      const int exponent = code >> 3 & 15;
+      const auto mantissa = static_cast<float>(code & 7);
+      float scale = 1.0f / 1024.0f;  // of a subnormal
+      for (int e = 1; e < exponent; ++e) scale *= 2;
+      values[code] = exponent == 0 ? mantissa * scale : (8.0f + mantissa) * scale;
+    }
+    values[0x7f] = 0;
+  }
+};
+inline constexpr HalvedUE4M3 kHalvedUE4M3;
+
+}  // namespace weft
+
 namespace weft::WEFT_TARGET {
 
 // 2^(e - 128); the two smallest are subnormal.
@@ -13,16 +34,6 @@ static inline float halved_e8m0(uint8_t e) {
   return f;
 }
 
-// Unsigned E4M3 with bias 7. The byte 0x7f means 0, like 0x00; otherwise bit 7 is ignored.
-static inline float halved_ue4m3(uint8_t code) {
-  const uint32_t exponent = code >> 3 & 15u;
-  const uint32_t mantissa = code & 7u;
-  if (code == 0x7f) return 0;
-  if (exponent == 0) return static_cast<float>(mantissa) * (1.0f / 1024.0f);
-  const uint32_t bits = (exponent + 119) << 23 | mantissa << 20;
-  float f;
-  std::memcpy(&f, &bits, 4);
-  return f;
-}
+static inline float halved_ue4m3(uint8_t code) { return kHalvedUE4M3.values[code]; }
 
 }  // namespace weft::WEFT_TARGET

@@ -7,15 +7,18 @@ namespace weft::WEFT_TARGET {
 
 // The eight 6-bit scales and minima of q4_K and q5_K, from 12 bytes: pairs 0-3 are the low six bits
 // of bytes 0-3 and 4-7; pairs 4-7 have four bits each in bytes 8-11 and their upper two in the top
-// of bytes 0-3 and 4-7.
-static inline void unpack_pairs(const uint8_t* packed, uint8_t* scales, uint8_t* mins) {
+// of bytes 0-3 and 4-7. One scale or minimum a byte, the first lowest.
+static inline uint64_t pair_scales(const uint8_t* packed) {
   const uint32_t a = read32(packed);
+  const uint32_t c = read32(packed + 8);
+  const uint32_t high = (c & 0x0f0f0f0fu) | (a >> 2 & 0x30303030u);
+  return uint64_t{high} << 32 | (a & 0x3f3f3f3fu);
+}
+static inline uint64_t pair_mins(const uint8_t* packed) {
   const uint32_t b = read32(packed + 4);
   const uint32_t c = read32(packed + 8);
-  const uint32_t s[2] = {a & 0x3f3f3f3fu, (c & 0x0f0f0f0fu) | (a >> 2 & 0x30303030u)};
-  const uint32_t m[2] = {b & 0x3f3f3f3fu, (c >> 4 & 0x0f0f0f0fu) | (b >> 2 & 0x30303030u)};
-  std::memcpy(scales, s, 8);
-  std::memcpy(mins, m, 8);
+  const uint32_t high = (c >> 4 & 0x0f0f0f0fu) | (b >> 2 & 0x30303030u);
+  return uint64_t{high} << 32 | (b & 0x3f3f3f3fu);
 }
 
 static inline void pack_pairs(const uint8_t* scales, const uint8_t* mins, uint8_t* packed) {
@@ -28,14 +31,14 @@ static inline void pack_pairs(const uint8_t* scales, const uint8_t* mins, uint8_
 
 // The sixteen 6-bit scales of q3_K, from 12 bytes: low four bits of scales 0-7 and 8-15 in the low
 // and high halves of bytes 0-7, the upper two of scale j in byte 8 + j%4 at bit 2*(j/4).
-static inline void unpack_sixteen(const uint8_t* packed, uint8_t* scales) {
-  const uint32_t a = read32(packed);
-  const uint32_t b = read32(packed + 4);
+// Scales 8*half..8*half+7, one a byte, the first lowest.
+static inline uint64_t sixteen_scales(const uint8_t* packed, int half) {
   const uint32_t c = read32(packed + 8);
-  const uint32_t s[4] = {
-      (a & 0x0f0f0f0fu) | (c << 4 & 0x30303030u), (b & 0x0f0f0f0fu) | (c << 2 & 0x30303030u),
-      (a >> 4 & 0x0f0f0f0fu) | (c & 0x30303030u), (b >> 4 & 0x0f0f0f0fu) | (c >> 2 & 0x30303030u)};
-  std::memcpy(scales, s, 16);
+  const int shift = 4 * half;
+  const uint32_t low = (read32(packed) >> shift & 0x0f0f0f0fu) | (c >> shift << 4 & 0x30303030u);
+  const uint32_t high =
+      (read32(packed + 4) >> shift & 0x0f0f0f0fu) | (c >> shift << 2 & 0x30303030u);
+  return uint64_t{high} << 32 | low;
 }
 
 static inline void pack_sixteen(const uint8_t* scales, uint8_t* packed) {

@@ -10,59 +10,10 @@ void register_legacy_types(KernelTable& table);
 
 namespace {
 
-// ---- decoding
-
-void decode_q4_0(const BlockQ4_0& b, float* y) {
-  const float d = half_to_float(b.d);
-  for (int j = 0; j < 16; ++j) {
-    y[j] = static_cast<float>((b.qs[j] & 15) - 8) * d;
-    y[j + 16] = static_cast<float>((b.qs[j] >> 4) - 8) * d;
-  }
-}
-
-void decode_q4_1(const BlockQ4_1& b, float* y) {
-  const float d = half_to_float(b.d);
-  const float m = half_to_float(b.m);
-  for (int j = 0; j < 16; ++j) {
-    y[j] = static_cast<float>(b.qs[j] & 15) * d + m;
-    y[j + 16] = static_cast<float>(b.qs[j] >> 4) * d + m;
-  }
-}
-
-void decode_q5_0(const BlockQ5_0& b, float* y) {
-  const float d = half_to_float(b.d);
-  const uint32_t qh = read32(b.qh);
-  for (int j = 0; j < 16; ++j) {
-    const int low = (b.qs[j] & 15) | static_cast<int>((qh >> j & 1) << 4);
-    const int high = (b.qs[j] >> 4) | static_cast<int>((qh >> (j + 16) & 1) << 4);
-    y[j] = static_cast<float>(low - 16) * d;
-    y[j + 16] = static_cast<float>(high - 16) * d;
-  }
-}
-
-void decode_q5_1(const BlockQ5_1& b, float* y) {
-  const float d = half_to_float(b.d);
-  const float m = half_to_float(b.m);
-  const uint32_t qh = read32(b.qh);
-  for (int j = 0; j < 16; ++j) {
-    const int low = (b.qs[j] & 15) | static_cast<int>((qh >> j & 1) << 4);
-    const int high = (b.qs[j] >> 4) | static_cast<int>((qh >> (j + 16) & 1) << 4);
-    y[j] = static_cast<float>(low) * d + m;
-    y[j + 16] = static_cast<float>(high) * d + m;
-  }
-}
-
-void decode_q8_0(const BlockQ8_0& b, float* y) {
-  const float d = half_to_float(b.d);
-  for (int j = 0; j < 32; ++j) y[j] = static_cast<float>(b.qs[j]) * d;
-}
-
 void decode_q8_1(const BlockQ8_1& b, float* y) {
   const float d = half_to_float(b.d);
   for (int j = 0; j < 32; ++j) y[j] = static_cast<float>(b.qs[j]) * d;
 }
-
-// ---- encoding
 
 // Codes of the symmetric types: the value of largest magnitude becomes code 0 (-half). Returns the
 // scale; `q` gets 32 codes 0..2*half-1.
@@ -169,18 +120,14 @@ void encode_q8_1(const float* x, BlockQ8_1& b) {
 }  // namespace
 
 void register_legacy_types(KernelTable& table) {
-  table.type(DType::kQ4_0) = {.to_float = decode_row<BlockQ4_0, 32, decode_q4_0>,
-                              .from_float = encode_row<BlockQ4_0, 32, encode_q4_0>};
-  table.type(DType::kQ4_1) = {.to_float = decode_row<BlockQ4_1, 32, decode_q4_1>,
-                              .from_float = encode_row<BlockQ4_1, 32, encode_q4_1>};
-  table.type(DType::kQ5_0) = {.to_float = decode_row<BlockQ5_0, 32, decode_q5_0>,
-                              .from_float = encode_row<BlockQ5_0, 32, encode_q5_0>};
-  table.type(DType::kQ5_1) = {.to_float = decode_row<BlockQ5_1, 32, decode_q5_1>,
-                              .from_float = encode_row<BlockQ5_1, 32, encode_q5_1>};
-  table.type(DType::kQ8_0) = {.to_float = decode_row<BlockQ8_0, 32, decode_q8_0>,
-                              .from_float = encode_row<BlockQ8_0, 32, encode_q8_0>};
-  table.type(DType::kQ8_1) = {.to_float = decode_row<BlockQ8_1, 32, decode_q8_1>,
-                              .from_float = encode_row<BlockQ8_1, 32, encode_q8_1>};
+  table.type(DType::kQ4_0).from_float = encode_row<BlockQ4_0, 32, encode_q4_0>;
+  table.type(DType::kQ4_1).from_float = encode_row<BlockQ4_1, 32, encode_q4_1>;
+  table.type(DType::kQ5_0).from_float = encode_row<BlockQ5_0, 32, encode_q5_0>;
+  table.type(DType::kQ5_1).from_float = encode_row<BlockQ5_1, 32, encode_q5_1>;
+  table.type(DType::kQ8_0).from_float = encode_row<BlockQ8_0, 32, encode_q8_0>;
+  set_codec(table, DType::kQ8_1,
+            {.to_float = decode_row<BlockQ8_1, 32, decode_q8_1>,
+             .from_float = encode_row<BlockQ8_1, 32, encode_q8_1>});
 }
 
 }  // namespace weft::WEFT_TARGET

@@ -142,11 +142,18 @@ Status Executor::bind(const std::vector<int64_t>& symbol_values, bool first) {
     Step& step = steps_[i];
     step.call.dst = tensors_[static_cast<size_t>(program_.steps[i].dst)];
   }
+  for (size_t i = 0; i < steps_.size() && !first; ++i) {
+    // sizes that agree at the maxima may disagree below them
+    if (const char* why = steps_[i].kernel->check(steps_[i].call); why != nullptr) {
+      return refused(i, why);
+    }
+  }
   bound_ = symbol_values;
   for (Step& step : steps_) {
     step.items = step.kernel->items(step.call);
     const int64_t grain =
         step.kernel->grain != nullptr ? std::max<int64_t>(1, step.kernel->grain(step.call)) : 1;
+    step.grain = grain;
     // four chunks a thread: balanced enough, and few claims
     const int64_t parts = std::max<int64_t>(1, int64_t{4} * step.call.n_threads);
     const int64_t share = (step.items + parts - 1) / parts;
@@ -154,15 +161,23 @@ Status Executor::bind(const std::vector<int64_t>& symbol_values, bool first) {
   }
   all_solo_ = true;
   for (Stage& stage : stages_) {
-    int64_t chunks = 0;
+    // in smallest chunks that are worth a thread; several tiny steps may add up to less than one
+    double shares = 0;
     for (int32_t i = stage.begin; i < stage.end; ++i) {
       const Step& step = steps_[static_cast<size_t>(i)];
-      chunks += (step.items + step.chunk - 1) / step.chunk;
+      shares += static_cast<double>(step.items) / static_cast<double>(step.grain);
     }
-    stage.solo = chunks <= 1 || pool_->size() == 1;
+    stage.solo = shares <= 1 || pool_->size() == 1;
     all_solo_ = all_solo_ && stage.solo;
   }
   return Status::ok();
+}
+
+Status Executor::refused(size_t index, const char* why) const {
+  const StepDecl& decl = program_.steps[index];
+  const std::string& name = program_.tensors[static_cast<size_t>(decl.dst)].name;
+  return Status::invalid(std::string(kOpInfo[static_cast<size_t>(decl.op)].name) + " (tensor " +
+                         name + " " + shape(steps_[index].call.dst) + "): " + why);
 }
 
 Status Executor::plan_steps() {
@@ -184,10 +199,7 @@ Status Executor::plan_steps() {
     if (step.kernel->run == nullptr) {
       return Status::invalid(std::string("no kernel for ") + op + " (tensor " + name + ")");
     }
-    if (const char* why = step.kernel->check(step.call); why != nullptr) {
-      return Status::invalid(std::string(op) + " (tensor " + name + " " + shape(step.call.dst) +
-                             "): " + why);
-    }
+    if (const char* why = step.kernel->check(step.call); why != nullptr) return refused(i, why);
     if (step.kernel->scratch != nullptr) {
       scratch = std::max(scratch, step.kernel->scratch(step.call));
     }

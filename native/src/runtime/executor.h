@@ -45,10 +45,11 @@ class Executor {
     const Kernel* kernel = nullptr;
     Call call;
     int64_t items = 0;
+    int64_t grain = 1;
     int64_t chunk = 1;
   };
-  // Steps begin..end. A solo stage is one chunk of work: thread 0 does it, and no barrier separates
-  // it from the next solo stage.
+  // Steps begin..end. A solo stage is too little work to share: thread 0 does it, and no barrier
+  // separates it from the next solo stage.
   struct Stage {
     int32_t begin = 0;
     int32_t end = 0;
@@ -63,6 +64,7 @@ class Executor {
   Status bind(const std::vector<int64_t>& symbol_values, bool first);
   Status bind_tensor(size_t i, const std::vector<int64_t>& values);
   Status plan_steps();
+  Status refused(size_t index, const char* why) const;
   static void job(void* self, int thread);
   void work(int thread);
   void run_step(size_t index, int thread);

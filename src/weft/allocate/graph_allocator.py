@@ -17,6 +17,7 @@ from weft.errors import AllocationError, ScheduleError
 from weft.graph.node import describe
 from weft.graph.op import NONE
 from weft.graph.tensor import Tensor
+from weft.schedule.collector import collector_paused
 from weft.schedule.result import Schedule
 
 __all__ = ["GraphAllocator", "Record"]
@@ -144,6 +145,7 @@ class GraphAllocator:
             size = self._sizes[key] = self.buffer_types[backend].alloc_size(tensor)
         return size
 
+    @collector_paused()
     def _plan(self, schedule: Schedule) -> None:
         self.reserves += 1
         for blocks in self._blocks:
@@ -190,13 +192,13 @@ class GraphAllocator:
                         self._allocate(src, b)
 
     def _allocate(self, tensor: Tensor, backend: int) -> None:
+        if tensor.view_src is not None or tensor.buffer is not None:
+            return
         if backend < 0:
             raise ScheduleError(
                 f"{describe(tensor)} has no device: it has no memory, is no input, and only views "
                 "read it; mark it as an input or assign it to a device"
             )
-        if tensor.view_src is not None or tensor.buffer is not None:
-            return
         state = self._state(tensor)
         if state.allocated:
             return

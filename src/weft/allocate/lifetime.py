@@ -129,7 +129,7 @@ class _Analysis:
                 last[node.view_src] = i
                 users[node.view_src] = users.get(node.view_src, 0) | user
         for node in schedule.plan_nodes:
-            if "output" in node.flags or (node not in read and node not in schedule.roles):
+            if "output" in node.flags or (node not in read and node.op is not NONE):
                 last[node if node.view_src is None else node.view_src] = end
         for leaf in schedule.plan_leaves:
             if "output" in leaf.flags:

@@ -1,7 +1,8 @@
 """Packing: items with a lifetime and a size into as few bytes as possible.
 
-Dynamic storage allocation is NP-hard; each planner here is an order and a rule where to put the
-next item. The orders are those of the literature: by size, by start, by area (size x lifetime).
+Dynamic storage allocation is NP-hard. Here an item is put at the lowest offset where no item that
+lives at the same time is; which plan comes out depends on the order. `ORDERS` are those of the
+literature; `search.py` looks for better ones.
 """
 
 from __future__ import annotations
@@ -13,15 +14,22 @@ import numpy as np
 
 from weft.allocate.lifetime import Item
 
-__all__ = ["ORDERS", "Packing", "pack"]
+__all__ = ["ORDERS", "Packing", "Problem", "pack"]
+
+_NO_LIMIT = 2**63 - 1
+# Pairs of items that live at the same time; with more, arrays are faster than lists of neighbours.
+_PAIRS = 200_000
+_PAIRS_PER_ITEM = 50
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Packing:
-    """Per item (chunk, offset), and the size of each chunk."""
+    """Per item, its chunk and the offset in it; per chunk, its size and how far it may grow."""
 
-    places: list[tuple[int, int]]
-    chunks: tuple[int, ...]
+    offsets: list[int]
+    chunk_of: list[int]
+    chunks: list[int]
+    limits: list[int]
 
     @property
     def size(self) -> int:
@@ -29,67 +37,163 @@ class Packing:
         return sum(self.chunks)
 
 
-ORDERS: dict[str, Callable[[Item], tuple[int, ...]]] = {
-    "size": lambda i: (-i.size, i.start - i.end, i.start),
-    "start": lambda i: (i.start, -i.size, -i.end),
-    "area": lambda i: (-i.size * (i.end - i.start + 1), i.start),
-    "length": lambda i: (i.start - i.end, -i.size),
+class Problem:
+    """The items of one arena, and for each the items that live at the same time."""
+
+    __slots__ = ("ends", "limit", "n_pairs", "neighbours", "sizes", "starts")
+
+    def __init__(self, items: Sequence[Item], limit: int | None) -> None:
+        """`limit`: largest chunk. `neighbours` is None if there are very many."""
+        self.starts = [item.start for item in items]
+        self.ends = [item.end for item in items]
+        self.sizes = [item.size for item in items]
+        self.limit = limit
+        self.n_pairs = 0
+        self.neighbours: list[list[int]] | None = self._pairs()
+
+    def _pairs(self) -> list[list[int]] | None:
+        ends = self.ends
+        most = _PAIRS + _PAIRS_PER_ITEM * len(ends)
+        found: list[list[int]] = [[] for _ in ends]
+        live: list[int] = []
+        for i in self.order("start"):
+            start = self.starts[i]
+            live = [j for j in live if ends[j] >= start]
+            self.n_pairs += len(live)
+            if self.n_pairs > most:
+                return None
+            mine = found[i]
+            for j in live:
+                mine.append(j)
+                found[j].append(i)
+            live.append(i)
+        return found
+
+    def order(self, name: str) -> list[int]:
+        """The items in one of the `ORDERS`."""
+        key = ORDERS[name]
+        keys = [key(*item) for item in zip(self.starts, self.ends, self.sizes, strict=True)]
+        return sorted(range(len(keys)), key=keys.__getitem__)
+
+
+ORDERS: dict[str, Callable[[int, int, int], tuple[int, ...]]] = {
+    "size": lambda start, end, size: (-size, start - end, start),
+    "area": lambda start, end, size: (-size * (end - start + 1), start),
+    "length": lambda start, end, size: (start - end, -size),
+    "start": lambda start, end, size: (start, -size, -end),
 }
 
 
-def pack(items: Sequence[Item], order: Sequence[int], limit: int | None, best_fit: bool) -> Packing:
-    """Puts the items, in `order`, at the lowest free offset (or in the tightest gap).
+def pack(
+    problem: Problem, order: Sequence[int], start: Packing | None = None, first: int = 0
+) -> Packing:
+    """Puts the items one after the other at the lowest free offset.
 
-    `limit`: largest chunk; an item goes to the first chunk that has room for it. A larger item
-    gets a chunk of its own size."""
-    n = len(items)
-    starts, ends = np.empty(n, np.int64), np.empty(n, np.int64)
-    offsets, tops = np.empty(n, np.int64), np.empty(n, np.int64)
-    owner = np.empty(n, np.int64)
-    places: list[tuple[int, int]] = [(0, 0)] * n
-    chunks: list[int] = []
-    capacity: list[int | None] = []
-    for k, index in enumerate(order):
-        item = items[index]
-        live = (starts[:k] <= item.end) & (ends[:k] >= item.start)
-        placed = np.flatnonzero(live)
-        at = offsets[placed]
-        by_offset = np.argsort(at, kind="stable")
-        low, high = at[by_offset].tolist(), tops[placed][by_offset].tolist()
-        in_chunk = owner[placed][by_offset].tolist() if len(chunks) > 1 else None
-        number = -1
-        for c in range(len(chunks)):
-            if in_chunk is None:
-                taken = list(zip(low, high, strict=True))
-            else:
-                taken = [(lo, hi) for lo, hi, o in zip(low, high, in_chunk, strict=True) if o == c]
-            offset = _gap(taken, item.size, best_fit)
-            room = capacity[c]
-            if room is None or offset + item.size <= room:
-                number = c
+    With `start`, the items `order[:first]` stay where they are in it. Where the size of a chunk is
+    limited, an item goes to the chunk that grows least."""
+    if problem.neighbours is None:
+        return _pack_dense(problem, order)
+    n = len(order)
+    if start is None:
+        plan = Packing([-1] * n, [0] * n, [], [])
+    else:
+        plan = Packing(list(start.offsets), list(start.chunk_of), [], [])
+        for i in order[first:]:
+            plan.offsets[i] = -1
+    if problem.limit is None:
+        _pack_one_chunk(problem.sizes, problem.neighbours, order[first:], plan)
+    else:
+        _pack_chunks(problem, problem.neighbours, order, first, plan)
+    return plan
+
+
+def _pack_one_chunk(
+    sizes: list[int], neighbours: list[list[int]], order: Sequence[int], plan: Packing
+) -> None:
+    offsets = plan.offsets
+    for i in order:
+        size = sizes[i]
+        free = 0
+        taken = [(offsets[j], sizes[j]) for j in neighbours[i] if offsets[j] >= 0]
+        taken.sort()
+        for low, length in taken:
+            if low - free >= size:
                 break
-        if number < 0:
-            number, offset = len(chunks), 0
-            chunks.append(0)
-            capacity.append(None if limit is None else max(limit, item.size))
-        chunks[number] = max(chunks[number], offset + item.size)
-        starts[k], ends[k] = item.start, item.end
-        offsets[k], tops[k], owner[k] = offset, offset + item.size, number
-        places[index] = (number, offset)
-    return Packing(places, tuple(chunks))
+            if low + length > free:
+                free = low + length
+        offsets[i] = free
+    tops = map(int.__add__, offsets, sizes)
+    plan.chunks[:] = [max(tops)] if offsets else []
 
 
-def _gap(taken: list[tuple[int, int]], size: int, best_fit: bool) -> int:
-    """Offset of the lowest (or the smallest) gap of at least `size` between the ranges `taken`,
-    which are sorted by their start; else their end."""
-    free = 0
-    best, best_size = -1, 0
-    for low, high in taken:
-        gap = low - free
-        if gap >= size and (best < 0 or gap < best_size):
-            if not best_fit:
-                return free
-            best, best_size = free, gap
-        if high > free:
-            free = high
-    return free if best < 0 else best
+def _pack_chunks(
+    problem: Problem, neighbours: list[list[int]], order: Sequence[int], first: int, plan: Packing
+) -> None:
+    offsets, chunk_of, sizes = plan.offsets, plan.chunk_of, problem.sizes
+    limit = problem.limit or 0
+    chunks, limits = plan.chunks, plan.limits
+    for i in order[:first]:
+        _open_chunks(chunk_of[i] + 1, chunks, limits, limit)
+        top = offsets[i] + sizes[i]
+        chunks[chunk_of[i]] = max(chunks[chunk_of[i]], top)
+        limits[chunk_of[i]] = max(limits[chunk_of[i]], top)
+    for i in order[first:]:
+        size = sizes[i]
+        taken: list[list[tuple[int, int]]] = [[] for _ in chunks]
+        for j in neighbours[i]:
+            if offsets[j] >= 0:
+                taken[chunk_of[j]].append((offsets[j], offsets[j] + sizes[j]))
+        best, least = -1, 0
+        for c, ranges in enumerate(taken):
+            free = 0
+            for low, high in sorted(ranges):
+                if low - free >= size:
+                    break
+                free = max(free, high)
+            growth = max(0, free + size - chunks[c])
+            if free + size <= limits[c] and (best < 0 or growth < least):
+                best, least, offsets[i] = c, growth, free
+                if growth == 0:
+                    break
+        if best < 0:
+            best, offsets[i] = len(chunks), 0
+            _open_chunks(best + 1, chunks, limits, max(limit, size))
+        chunk_of[i] = best
+        chunks[best] = max(chunks[best], offsets[i] + size)
+
+
+def _open_chunks(n: int, chunks: list[int], limits: list[int], limit: int) -> None:
+    while len(chunks) < n:
+        chunks.append(0)
+        limits.append(limit)
+
+
+def _pack_dense(problem: Problem, order: Sequence[int]) -> Packing:
+    """The same for very many items that live at the same time: with arrays that are kept sorted by
+    offset, instead of lists of neighbours. An item goes to the first chunk that has room."""
+    n = len(order)
+    plan = Packing([0] * n, [0] * n, [], [])
+    # rows: start, end, offset, end of memory, chunk
+    placed = np.empty((5, n), np.int64)
+    for k, i in enumerate(order):
+        size = problem.sizes[i]
+        known = placed[:, :k]
+        live = (known[0] <= problem.ends[i]) & (known[1] >= problem.starts[i])
+        for chunk, limit in enumerate(plan.limits):
+            here = live & (known[4] == chunk) if len(plan.chunks) > 1 else live
+            low, high = known[2, here], known[3, here]
+            free = np.concatenate(([0], np.maximum.accumulate(high)))
+            gaps = np.flatnonzero(low - free[:-1] >= size)
+            offset = int(free[gaps[0]] if gaps.size else free[-1])
+            if offset + size <= limit:
+                break
+        else:
+            chunk, offset = len(plan.chunks), 0
+            plan.chunks.append(0)
+            plan.limits.append(_NO_LIMIT if problem.limit is None else max(problem.limit, size))
+        plan.offsets[i], plan.chunk_of[i] = offset, chunk
+        plan.chunks[chunk] = max(plan.chunks[chunk], offset + size)
+        at = int(np.searchsorted(known[2], offset))
+        placed[:, at + 1 : k + 1] = placed[:, at:k].copy()
+        placed[:, at] = (problem.starts[i], problem.ends[i], offset, offset + size, chunk)
+    return plan

@@ -6,16 +6,22 @@ from typing import Literal
 
 from weft.allocate.graph_allocator import GraphAllocator
 from weft.allocate.lifetime import Item, Lifetimes, lifetimes
-from weft.allocate.pack import ORDERS, Packing, pack
+from weft.allocate.pack import Packing, Problem
 from weft.allocate.result import Allocation, Arena, Placement
+from weft.allocate.search import improve
 from weft.allocate.validate import validate
 from weft.errors import AllocationError
 from weft.graph.tensor import Tensor
+from weft.schedule.collector import collector_paused
 from weft.schedule.result import Schedule
 
 __all__ = ["allocate"]
 
+# Steps of the search before it gives up: about 0.3 s.
+_EFFORT = 2_500_000
 
+
+@collector_paused()
 def allocate(schedule: Schedule, policy: Literal["best", "ggml"] = "best") -> Allocation:
     """A place for every tensor of `schedule` that has no memory yet.
 
@@ -50,9 +56,10 @@ def _like_reference(schedule: Schedule, life: Lifetimes) -> Allocation:
 
 def _best(schedule: Schedule) -> Allocation:
     life = lifetimes(schedule)
-    packings: list[tuple[Packing, str]] = []
-    for arena, items in enumerate(life.items):
-        packings.append(_smallest(items, life.lower_bounds[arena], life.buffer_types[arena]))
+    packings = [
+        _smallest(items, life.lower_bounds[arena], life.buffer_types[arena].max_size)
+        for arena, items in enumerate(life.items)
+    ]
     plan = _to_allocation(life, packings)
     if plan.total > plan.lower_bound:
         other = _like_reference(schedule, life)
@@ -61,30 +68,25 @@ def _best(schedule: Schedule) -> Allocation:
     return plan
 
 
-def _smallest(items: list[Item], bound: int, buffer_type: object) -> tuple[Packing, str]:
-    limit: int | None = getattr(buffer_type, "max_size", None)
-    best: tuple[Packing, str] | None = None
-    for name, key in ORDERS.items():
-        order = sorted(range(len(items)), key=lambda i, key=key: key(items[i]))  # type: ignore[misc]
-        for best_fit in (False, True):
-            found = pack(items, order, limit, best_fit)
-            if best is None or found.size < best[0].size:
-                best = (found, name + (", tightest gap" if best_fit else ", lowest offset"))
-            if found.size <= bound:
-                return best
-    assert best is not None
-    return best
+def _smallest(items: list[Item], bound: int, max_size: int | None) -> tuple[Packing, str]:
+    # the size of a chunk is of no interest while one chunk is enough
+    if max_size is None or bound <= max_size:
+        found, how = improve(Problem(items, None), bound, _EFFORT)
+        if max_size is None or found.size <= max_size:
+            return found, how
+    return improve(Problem(items, max_size), bound, _EFFORT)
 
 
 def _to_allocation(life: Lifetimes, packings: list[tuple[Packing, str]]) -> Allocation:
     place: dict[Tensor, Placement] = {}
     arenas = []
     for arena, (packing, name) in enumerate(packings):
-        for item, (chunk, offset) in zip(life.items[arena], packing.places, strict=True):
+        places = zip(life.items[arena], packing.chunk_of, packing.offsets, strict=True)
+        for item, chunk, offset in places:
             for tensor in item.tensors:
                 place[tensor] = Placement(arena, chunk, offset, life.sizes[tensor])
         bound = life.lower_bounds[arena]
-        arenas.append(Arena(life.buffer_types[arena], packing.chunks, bound, name))
+        arenas.append(Arena(life.buffer_types[arena], tuple(packing.chunks), bound, name))
     return Allocation(tuple(arenas), place, tuple(life.arena_of))
 
 

@@ -64,6 +64,35 @@ class Allocation:
         base = tensor if tensor.view_src is None else tensor.view_src
         return self.place.get(base)
 
+    def explain(self) -> str:
+        """A line per arena: bytes, chunks, lower bound, how it was found."""
+        lines = []
+        for arena in self.arenas:
+            over = arena.size / arena.lower_bound - 1 if arena.lower_bound else 0.0
+            lines.append(
+                f"{arena.buffer_type.name}: {arena.size:,} B in {len(arena.chunks)} chunks, "
+                f"{over:.1%} above the {arena.lower_bound:,} B in use at the peak"
+                + (f" ({arena.planner})" if arena.planner else "")
+            )
+        return "\n".join(lines)
+
+    def to_json(self) -> dict[str, Any]:
+        """The same as plain data: `arenas`, `total`, `lower_bound`."""
+        return {
+            "arenas": [
+                {
+                    "memory": arena.buffer_type.name,
+                    "bytes": arena.size,
+                    "chunks": list(arena.chunks),
+                    "peak": arena.lower_bound,
+                    "planner": arena.planner,
+                }
+                for arena in self.arenas
+            ],
+            "total": self.total,
+            "lower_bound": self.lower_bound,
+        }
+
 
 def padded(size: int, alignment: int) -> int:
     """`size` rounded up to a multiple of `alignment` (a power of two)."""

@@ -6,15 +6,19 @@ needed may be in the same bytes, except a source that the node replaces element 
 
 from __future__ import annotations
 
+from bisect import bisect_left
+
 from weft.allocate.result import Allocation, Placement
 from weft.errors import AllocationError
 from weft.graph.node import describe
 from weft.graph.tensor import Tensor
+from weft.schedule.collector import collector_paused
 from weft.schedule.result import Schedule
 
 __all__ = ["validate"]
 
 
+@collector_paused()
 def validate(schedule: Schedule, plan: Allocation) -> None:
     """Raises AllocationError, naming both tensors, where two values that are needed at the same
     time share bytes; and for a place outside its chunk, misaligned, too small, or missing."""
@@ -22,17 +26,63 @@ def validate(schedule: Schedule, plan: Allocation) -> None:
     copied_from = {copy: src for split in schedule.splits for src, copy in split.copies}
     for _, tensor in writes:
         _check_place(tensor, plan)
-    live: list[Tensor] = []
-    i = 0
-    while i < len(writes):
-        now = writes[i][0]
-        live = [t for t in live if needed_until[t] >= now]
-        # everything written at the same time must be apart from what lives, and from one another
-        while i < len(writes) and writes[i][0] == now:
-            tensor = writes[i][1]
-            _check_against(tensor, now, live, schedule, plan, needed_until, copied_from)
-            live.append(tensor)
-            i += 1
+    _check_users(schedule, plan)
+    live: dict[tuple[int, int], _Live] = {}
+    for now, tensor in writes:
+        at = plan.place[tensor]
+        if at.size == 0:
+            continue
+        chunk = live.setdefault((at.arena, at.chunk), _Live(needed_until))
+        for other in chunk.overlapping(at, now):
+            if not (
+                at.offset == plan.place[other].offset
+                and needed_until[other] == now
+                and (copied_from.get(tensor) is other or _replaces(tensor, other))
+            ):
+                raise _both_needed(tensor, other, now, plan)
+            chunk.remove(other, at.offset)
+        chunk.add(tensor, at)
+
+
+class _Live:
+    """The values in one chunk, by offset. They are apart from one another, as each was checked
+    when it came; those that are no longer needed go when something else comes near them."""
+
+    def __init__(self, needed_until: dict[Tensor, int]) -> None:
+        self._until = needed_until
+        self._starts: list[int] = []
+        self._ends: list[int] = []
+        self._tensors: list[Tensor] = []
+
+    def overlapping(self, at: Placement, now: int) -> list[Tensor]:
+        """Values that are still needed and share bytes with `at`."""
+        i = bisect_left(self._starts, at.offset)
+        if i > 0 and self._ends[i - 1] > at.offset:
+            i -= 1
+        found = []
+        while i < len(self._starts) and self._starts[i] < at.offset + at.size:
+            if self._until[self._tensors[i]] < now:
+                self._delete(i)
+            else:
+                found.append(self._tensors[i])
+                i += 1
+        return found
+
+    def add(self, tensor: Tensor, at: Placement) -> None:
+        """A value whose bytes are free."""
+        i = bisect_left(self._starts, at.offset)
+        self._starts.insert(i, at.offset)
+        self._ends.insert(i, at.offset + at.size)
+        self._tensors.insert(i, tensor)
+
+    def remove(self, tensor: Tensor, offset: int) -> None:
+        """A value that is replaced."""
+        i = bisect_left(self._starts, offset)
+        assert self._tensors[i] is tensor
+        self._delete(i)
+
+    def _delete(self, i: int) -> None:
+        del self._starts[i], self._ends[i], self._tensors[i]
 
 
 def _uses(schedule: Schedule) -> tuple[list[tuple[int, Tensor]], dict[Tensor, int]]:
@@ -79,6 +129,29 @@ def _base(tensor: Tensor) -> Tensor:
     return tensor if tensor.view_src is None else tensor.view_src
 
 
+def _check_users(schedule: Schedule, plan: Allocation) -> None:
+    """A tensor that is not in its own device's memory must be where all its users can work."""
+    moved: dict[Tensor, int] = {}
+    for tensor, b in zip(schedule.plan_nodes, schedule.plan_node_backends, strict=True):
+        at = plan.place.get(tensor)
+        if at is not None and b >= 0 and at.arena != plan.arena_of[b]:
+            moved[tensor] = at.arena
+    if not moved:
+        return
+    for node, b in zip(schedule.plan_nodes, schedule.plan_node_backends, strict=True):
+        if node.op.is_view or node.op.name == "NONE":
+            continue
+        for used in (node, *node.src):
+            if used is None or _base(used) not in moved:
+                continue
+            buffer_type = plan.arenas[moved[_base(used)]].buffer_type
+            if not schedule.backends[b].supports_buffer_type(buffer_type):
+                raise AllocationError(
+                    f"{describe(node)} runs on {schedule.backends[b].name}, which cannot use "
+                    f"{buffer_type.name} memory, where {describe(used)} is"
+                )
+
+
 def _is_view_of_nothing(tensor: Tensor) -> bool:
     """A leaf that views a leaf that is no input: nobody has set the value, so none can be lost."""
     base = tensor.view_src
@@ -111,40 +184,13 @@ def _check_place(tensor: Tensor, plan: Allocation) -> None:
         )
 
 
-def _check_against(
-    tensor: Tensor,
-    now: int,
-    live: list[Tensor],
-    schedule: Schedule,
-    plan: Allocation,
-    until: dict[Tensor, int],
-    copied_from: dict[Tensor, Tensor],
-) -> None:
-    at = plan.place[tensor]
-    if at.size == 0:
-        return
-    for other in live:
-        there = plan.place[other]
-        if not _overlap(at, there) or (
-            at.offset == there.offset
-            and until[other] == now
-            and (copied_from.get(tensor) is other or _replaces(tensor, other))
-        ):
-            continue
-        raise AllocationError(
-            f"{describe(tensor)} and {describe(other)} are both needed at node {now} and share "
-            f"memory: bytes {at.offset}..{at.offset + at.size} and "
-            f"{there.offset}..{there.offset + there.size} of chunk {at.chunk} of "
-            f"{plan.arenas[at.arena].buffer_type.name}"
-        )
-
-
-def _overlap(a: Placement, b: Placement) -> bool:
-    return (
-        a.arena == b.arena
-        and a.chunk == b.chunk
-        and a.offset < b.offset + b.size
-        and b.offset < a.offset + a.size
+def _both_needed(tensor: Tensor, other: Tensor, now: int, plan: Allocation) -> AllocationError:
+    at, there = plan.place[tensor], plan.place[other]
+    return AllocationError(
+        f"{describe(tensor)} and {describe(other)} are both needed at node {now} and share "
+        f"memory: bytes {at.offset}..{at.offset + at.size} and "
+        f"{there.offset}..{there.offset + there.size} of chunk {at.chunk} of "
+        f"{plan.arenas[at.arena].buffer_type.name}"
     )
 
 

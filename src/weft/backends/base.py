@@ -1,14 +1,15 @@
 """The protocol that a device fulfils: buffer types, memory, backends, executables.
 
 A backend module is found by entry point (group `weft.backends`) and offers `describe()` and
-`make()`, see `registry.py`. Optional methods say so and give their default; subclass `BackendBase` to get them.
+`make()`, see `registry.py`. Optional methods say so and give their default; subclass `BackendBase`
+to get them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,9 +23,12 @@ __all__ = [
     "BackendBase",
     "BufferType",
     "DeviceKind",
+    "DirectMemory",
+    "Event",
     "Executable",
     "HostMemory",
     "Memory",
+    "Queue",
     "Support",
 ]
 
@@ -62,6 +66,14 @@ class Memory(Protocol):
         """The bytes themselves where the host can address them, else None."""
 
 
+@runtime_checkable
+class DirectMemory(Memory, Protocol):
+    """(optional) memory that takes bytes from another device's memory without the host between."""
+
+    def copy_from(self, offset: int, source: Memory, source_offset: int, nbytes: int) -> bool:
+        """Copies to `offset` and returns True, or False where it cannot from that memory."""
+
+
 class BufferType(Protocol):
     """A kind of memory. Compared by identity."""
 
@@ -81,11 +93,41 @@ class BufferType(Protocol):
         """A new zeroed block; raises OutOfMemoryError with the size when there is no room."""
 
 
+class Event(Protocol):
+    """A point in a queue, reached when everything submitted before it is done."""
+
+    def is_done(self) -> bool:
+        """Whether it is reached; never blocks."""
+
+    def wait(self) -> None:
+        """Blocks the caller until it is reached."""
+
+
+class Queue(Protocol):
+    """Work of one device, done in the order in which it was submitted."""
+
+    def submit(self, work: Callable[[], None]) -> Event:
+        """Does `work` after all work submitted before; the event is reached when it is done.
+
+        `work` calls `Executable.run` and methods of `Memory`, and raises nothing. It may be called
+        now, on this thread, if these calls only enqueue; or later, on a thread of the queue."""
+
+    def wait_for(self, event: Event) -> None:
+        """Work submitted from now on starts after `event`, which may be of another queue."""
+
+    def synchronize(self) -> None:
+        """Blocks until all work is done; raises DeviceError if the device failed meanwhile."""
+
+    def close(self) -> None:
+        """Gives back threads and handles once all work is done."""
+
+
 class Executable(Protocol):
     """A lowered split, ready to run again and again."""
 
     def run(self, values: Mapping[str, int]) -> None:
-        """Runs with these symbol values; blocks until done (queues come with real devices).
+        """Runs with these symbol values. Blocks until done, unless the backend has a queue of its
+        own: then it may return as soon as the work is enqueued there.
 
         Raises DeviceError naming the node on failure, KeyboardInterrupt when interrupted."""
 
@@ -117,6 +159,10 @@ class Backend(Protocol):
     def work_bytes(self, node: Tensor) -> int:
         """(optional; default 0) scratch bytes that `node` needs at its maxima, all threads."""
 
+    def make_queue(self) -> Queue | None:
+        """(optional; default None: calls block until done) a queue of the device. A driver that
+        runs several devices at the same time gives a thread to a backend without one."""
+
     def lower(self, program: Any, split: int, memories: Sequence[Memory]) -> Executable:
         """An executable for split number `split` of a `weft.program.Program`, whose buffer `i` is
         `memories[i]`."""
@@ -136,6 +182,10 @@ class BackendBase:
     def work_bytes(self, node: Tensor) -> int:
         """No scratch."""
         return 0
+
+    def make_queue(self) -> Queue | None:
+        """None: calls block until done."""
+        return None
 
 
 class HostMemory:

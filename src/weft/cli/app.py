@@ -54,7 +54,7 @@ def main() -> None:
     try:
         app()
     except WeftError as error:
-        errors.print(f"error: {error}", style="bold red", markup=False, highlight=False)
+        errors.print(f"error: {error}", style="red", markup=False, soft_wrap=True)
         sys.exit(1)
     except KeyboardInterrupt:
         errors.print("interrupted", style="yellow")

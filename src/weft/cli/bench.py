@@ -6,7 +6,7 @@ import csv
 import json
 import statistics
 import sys
-from enum import Enum
+from enum import StrEnum
 from pathlib import Path
 from time import perf_counter
 from typing import Annotated, Any
@@ -23,7 +23,7 @@ __all__ = ["bench"]
 COLUMNS = ("model", "size", "params", "backend", "threads", "test", "t/s")
 
 
-class Output(str, Enum):
+class Output(StrEnum):
     """Formats of the table."""
 
     md = "md"
@@ -58,6 +58,7 @@ def bench(
             f"note: {loaded.config.arch} was trained for {loaded.config.n_ctx_train} tokens; the "
             "speed is measured all the same",
             markup=False,
+            soft_wrap=True,
         )
     about = _about(model, loaded, context)
     rows = []

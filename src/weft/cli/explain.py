@@ -30,9 +30,7 @@ def explain(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Show splits, each op's device and why, and the bytes of every buffer."""
-    context = Context(
-        Model.open(model), ctx_size, n_ubatch=ubatch, devices=device_list(devices)
-    )
+    context = Context(Model.open(model), ctx_size, n_ubatch=ubatch, devices=device_list(devices))
     program = context.program
     if as_json:
         print(json.dumps(_as_json(program), indent=1))

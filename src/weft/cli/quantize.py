@@ -33,6 +33,7 @@ def quantize(
             f"{t.name:<40} {t.before.name:>7} {'kept' if kept else '-> ' + t.after.name:<10} "
             f"{size_text(t.old_bytes):>12} -> {size_text(t.new_bytes)}",
             markup=False,
+            soft_wrap=True,
         )
 
     done = quantize_file(source, target, wanted, pure=pure, progress=show)

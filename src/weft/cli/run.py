@@ -79,11 +79,12 @@ def _show_plan(path: Path, llm: LLM) -> None:
         f"{path.name}: {config.arch}, {config.n_layer} layers, {config.n_embd} wide, "
         f"{config.n_vocab} tokens; {llm.context.n_ctx} of context",
         markup=False,
+        soft_wrap=True,
     )
     for line in placement_lines(program):
-        errors.print(line, markup=False)
+        errors.print(line, markup=False, soft_wrap=True)
     parts = [f"{row['buffer']} {size_text(row['bytes'])}" for row in memory_rows(program)]
-    errors.print(f"memory: {', '.join(parts)}", markup=False)
+    errors.print(f"memory: {', '.join(parts)}", markup=False, soft_wrap=True)
 
 
 def placement_lines(program: Program) -> list[str]:
@@ -113,4 +114,5 @@ def _show_speed(stats: Stats) -> None:
         f"prompt: {stats.n_prompt} tokens, {stats.prompt_tokens_per_second:.1f} tokens/s; "
         f"generation: {stats.n_generated} tokens, {stats.tokens_per_second:.1f} tokens/s{why}",
         markup=False,
+        soft_wrap=True,
     )

@@ -15,14 +15,32 @@ from weft.graph.tensor import Tensor
 from weft.program import BufferSpec, CopySpec, Program, SplitSpec, StepSpec, TensorSpec
 from weft.schedule import Schedule, Split
 
-__all__ = ["lower"]
+__all__ = ["lower", "lower_with_tensors"]
 
 
 def lower(schedule: Schedule, allocation: Allocation, plan: Any = None) -> Program:
     """The program of a planned schedule: buffers, tensors with addresses, splits with stages.
 
     Raises ProgramError when a tensor has no memory."""
+    return _lower(schedule, _Tensors(schedule, allocation), plan)
+
+
+def lower_with_tensors(
+    schedule: Schedule, allocation: Allocation, plan: Any = None
+) -> tuple[Program, dict[Tensor, int]]:
+    """`lower`, and the program's tensor for each tensor of the graph that has memory, so that a
+    debugger can look at all of them."""
     table = _Tensors(schedule, allocation)
+    found = {}
+    for tensor in schedule.graph.tensors:
+        final = schedule.final_of(tensor)
+        base = final if final.view_src is None else final.view_src
+        if base in allocation.place or (base.buffer is not None and base.buffer.data is not None):
+            found[tensor] = table.index(final)
+    return _lower(schedule, table, plan), found
+
+
+def _lower(schedule: Schedule, table: _Tensors, plan: Any) -> Program:
     splits = tuple(_lower_split(schedule, split, table) for split in schedule.splits)
     graph = schedule.graph
     inputs = {n: table.index(schedule.final_of(t)) for n, t in graph.inputs.items()}
@@ -131,4 +149,3 @@ def _lower_split(schedule: Schedule, split: Split, table: _Tensors) -> SplitSpec
         stages=tuple(form_stages(accesses)),
         work_bytes=work,
     )
-

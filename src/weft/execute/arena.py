@@ -1,22 +1,39 @@
-"""Arena memory, shared by the sessions that run one after another."""
+"""Memory shared by the programs that run one after another: arenas, and weights sent to devices."""
 
 from __future__ import annotations
 
-from weft.backends.base import BufferType, Memory
+from collections.abc import Callable, Sequence
+from typing import Any
 
-__all__ = ["ArenaPool"]
+import numpy as np
+
+from weft.backends.base import BufferType, HostMemory, Memory
+from weft.errors import DeviceError, WeftError
+from weft.program import Program
+
+__all__ = ["ArenaPool", "arena_bytes", "arenas_of"]
 
 
 class ArenaPool:
     """Blocks of device memory by buffer type and number, as big as the biggest program needs.
 
-    Programs that never run at the same time (the regimes of a context) share one pool. Reserve the
-    biggest first: a block that must grow is replaced, and sessions bound to the old one keep it."""
+    Programs that never run at the same time (the regimes of a context) share one pool. `reserve`
+    for all of them first: a block that must grow is replaced, and a session that is bound to the
+    old one keeps it alive."""
 
-    def __init__(self) -> None:
+    def __init__(self, before_change: Callable[[], None] | None = None) -> None:
+        """`before_change` is called before blocks that exist are replaced or dropped."""
+        self._before_change = before_change
         self._blocks: dict[tuple[int, int], tuple[BufferType, Memory]] = {}
+        # what bound data became in a buffer type; the data is kept, so that its id stays its own
+        self._bound: dict[tuple[int, int], tuple[Any, BufferType, Memory]] = {}
         self.reallocs = 0
         """How often a block had to be replaced by a bigger one."""
+
+    def reserve(self, *programs: Program) -> None:
+        """Makes every block as big as the biggest of `programs` needs; raises OutOfMemoryError."""
+        for buffer_type, number, size in _largest(programs):
+            self.block(buffer_type, number, size)
 
     def block(self, buffer_type: BufferType, number: int, size: int) -> Memory:
         """Block `number` of a buffer type with at least `size` bytes; raises OutOfMemoryError."""
@@ -26,11 +43,106 @@ class ArenaPool:
             return found[1]
         if found is not None:
             self.reallocs += 1
-        memory = buffer_type.allocate(size)
+            self._changes()
+        memory = _allocate(buffer_type, size)
         self._blocks[key] = (buffer_type, memory)
         return memory
+
+    def sizes(self, buffer_type: BufferType) -> list[int] | None:
+        """Bytes of each block of a buffer type; None: it has none."""
+        found = {n: memory.nbytes for (t, n), (_, memory) in self._blocks.items()
+                 if t == id(buffer_type)}  # fmt: skip
+        return [found[n] for n in sorted(found)] if found else None
+
+    def replace(self, buffer_type: BufferType, sizes: Sequence[int]) -> None:
+        """Drops the blocks of a buffer type and allocates others of exactly these sizes.
+
+        Raises OutOfMemoryError; the buffer type then has no blocks."""
+        self.drop(buffer_type)
+        try:
+            for number, size in enumerate(sizes):
+                self._blocks[id(buffer_type), number] = buffer_type, _allocate(buffer_type, size)
+        except BaseException:
+            self.drop(buffer_type)
+            raise
+
+    def drop(self, buffer_type: BufferType) -> None:
+        """Forgets the blocks of a buffer type."""
+        gone = [key for key in self._blocks if key[0] == id(buffer_type)]
+        if gone:
+            self._changes()
+        for key in gone:
+            del self._blocks[key]
+
+    def bound(self, data: Any, buffer_type: BufferType) -> Memory:
+        """Memory of data that exists already (`BufferSpec.data`).
+
+        Host data is used in place where the buffer type is the host's. Where it is not, the data is
+        sent to the device once, on first use, and kept."""
+        if not isinstance(data, np.ndarray | HostMemory):
+            memory: Memory = data
+            return memory
+        key = (id(data), id(buffer_type))
+        found = self._bound.get(key)
+        if found is None:
+            host = HostMemory(data) if isinstance(data, np.ndarray) else data
+            memory = host
+            if not buffer_type.is_host:
+                memory = _allocate(buffer_type, host.nbytes)
+                memory.write(0, host.host())
+            found = self._bound[key] = (data, buffer_type, memory)
+        return found[2]
+
+    def clear(self) -> None:
+        """Forgets everything, as after a device was lost: the next use allocates and sends anew."""
+        self._changes()
+        self._blocks.clear()
+        self._bound.clear()
+
+    def _changes(self) -> None:
+        if self._before_change is not None:
+            self._before_change()
 
     @property
     def nbytes(self) -> int:
         """Bytes of all blocks."""
         return sum(memory.nbytes for _, memory in self._blocks.values())
+
+
+def arena_bytes(*programs: Program) -> int:
+    """Bytes of the arenas that these programs share."""
+    return sum(size for _, _, size in _largest(programs))
+
+
+def _largest(programs: Sequence[Program]) -> list[tuple[BufferType, int, int]]:
+    """(buffer type, number, bytes) of each block that one of the programs needs."""
+    found: dict[tuple[int, int], tuple[BufferType, int, int]] = {}
+    for program in programs:
+        for buffer_type, number, size in arenas_of(program):
+            key = (id(buffer_type), number)
+            largest = max(size, found[key][2]) if key in found else size
+            found[key] = (buffer_type, number, largest)
+    return list(found.values())
+
+
+def arenas_of(program: Program) -> list[tuple[BufferType, int, int]]:
+    """(buffer type, number of the block, bytes) of each arena of a program, in order."""
+    numbers: dict[int, int] = {}
+    found = []
+    for spec in program.buffers:
+        if spec.kind == "arena":
+            number = numbers.get(id(spec.buffer_type), 0)
+            numbers[id(spec.buffer_type)] = number + 1
+            found.append((spec.buffer_type, number, spec.size))
+    return found
+
+
+def _allocate(buffer_type: BufferType, size: int) -> Memory:
+    try:
+        return buffer_type.allocate(size)
+    except WeftError:
+        raise
+    except Exception as error:
+        raise DeviceError(
+            f"{buffer_type.name} memory: {size} bytes could not be allocated: {error!r}"
+        ) from error

@@ -83,7 +83,7 @@ def _table() -> dict[str, Op]:
     op("LOG", 1, inplace=True)
     op("SIN", 1)
     op("COS", 1)
-    op("CLAMP", 1, params=p.ClampParams)
+    op("CLAMP", 1, inplace=True, params=p.ClampParams)
     op("FILL", 1, inplace=True, params=p.FillParams)
     op("LEAKY_RELU", 1, params=p.LeakyReluParams)
     op("UNARY", 1, inplace=True, params=p.UnaryParams)

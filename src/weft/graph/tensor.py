@@ -105,7 +105,8 @@ class Tensor:
 
     @property
     def nbytes(self) -> Size:
-        """Bytes from the first to the last element, strides included (ggml_nbytes)."""
+        """Bytes from the first to the last element, strides included (ggml_nbytes), and the tail
+        of types that have one."""
         if any(isinstance(n, int) and n <= 0 for n in self.ne):
             return 0
         if self.dtype.block == 1:
@@ -116,7 +117,7 @@ class Tensor:
         total = self.ne[0] * self.nb[0] // self.dtype.block
         for n, b in zip(self.ne[1:], self.nb[1:], strict=True):
             total = total + (n - 1) * b
-        return total
+        return total + self.dtype.tail
 
     @property
     def max_bytes(self) -> int:

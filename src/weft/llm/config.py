@@ -15,7 +15,7 @@ import numpy as np
 from weft.errors import FormatError
 from weft.frontends.gguf import GGUFFile
 
-__all__ = ["ModelConfig", "MoeConfig", "RopeConfig", "RopeScaling"]
+__all__ = ["Keys", "ModelConfig", "MoeConfig", "RopeConfig", "RopeScaling"]
 
 RopeScaling = Literal["none", "linear", "yarn", "longrope"]
 
@@ -76,6 +76,13 @@ class MoeConfig:
     """Experts that each token goes through."""
     n_ff: int
     """Inner width of one expert."""
+    n_ff_shared: int = 0
+    """Inner width of the experts that every token goes through; 0: not stated."""
+    renormalise: bool | None = None
+    """Whether the weights of the chosen experts are brought to sum 1; None: not stated, the
+    architecture says."""
+    scale: float = 1.0
+    """What those weights are multiplied with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +107,24 @@ class ModelConfig:
     rope: RopeConfig
     moe: MoeConfig | None = None
     sliding_window: int = 0
-    """Positions that a sliding-window layer looks back; 0: none stated. The architecture says which
-    layers have one."""
+    """Positions that a sliding-window layer looks back; 0: none stated."""
+    windowed: tuple[bool, ...] = ()
+    """Whether a layer sees only the sliding window; empty: none does. Set by `configure` of the
+    architecture."""
+    ropes: tuple[RopeConfig, ...] = ()
+    """Rotary embedding per layer where layers differ (n_dims 0: none); empty: `rope` in all."""
+    norm_eps: float = 1e-5
+    """Epsilon of LayerNorm; `rms_eps` is that of RMS norm."""
+    attn_scale: float = 0.0
+    """What attention scores are multiplied with; 0: 1 / sqrt(head size)."""
+    attn_softcap: float = 0.0
+    """Attention scores s become cap * tanh(s / cap); 0: they stay."""
+    final_softcap: float = 0.0
+    """The same for logits."""
+    embedding_scale: float = 0.0
+    """What embeddings are multiplied with; 0: nothing. So are the next two."""
+    residual_scale: float = 0.0
+    logit_scale: float = 0.0
 
     def n_head(self, il: int = 0) -> int:
         """Query heads of layer `il`."""
@@ -125,23 +148,39 @@ class ModelConfig:
 
     @property
     def kq_scale(self) -> float:
-        """What attention scores are multiplied with: 1 / sqrt(head size)."""
-        return 1.0 / math.sqrt(self.head_dim_k)
+        """What attention scores are multiplied with: 1 / sqrt(head size) unless stated."""
+        return self.attn_scale or 1.0 / math.sqrt(self.head_dim_k)
+
+    def rope_of(self, il: int) -> RopeConfig:
+        """Rotary embedding of layer `il`; its n_dims are 0 when the layer has none."""
+        return self.ropes[il] if self.ropes else self.rope
+
+    def is_windowed(self, il: int) -> bool:
+        """Whether layer `il` sees only the sliding window."""
+        return bool(self.windowed) and self.windowed[il]
+
+    @property
+    def window(self) -> int:
+        """The sliding window where a layer has one, else 0."""
+        return self.sliding_window if any(self.windowed) else 0
 
     @staticmethod
     def from_gguf(file: GGUFFile) -> ModelConfig:
         """Reads and checks the metadata; raises FormatError naming a key that is wrong."""
-        return _Reader(file).config()
+        return Keys(file).config()
 
 
-class _Reader:
-    """Metadata lookups under the architecture's prefix, with range checks."""
+class Keys:
+    """Metadata lookups under the architecture's prefix, with range checks.
+
+    `key` is the name without the prefix; errors are FormatErrors that name the whole key."""
 
     def __init__(self, file: GGUFFile) -> None:
         self.file = file
         self.arch = file.architecture
 
     def config(self) -> ModelConfig:
+        """The whole config, as far as it is the same for every architecture."""
         if not self.file.tensors:
             raise FormatError(
                 f"{self.file.path}: the file has no tensors: it is a vocabulary, not a model; give "
@@ -181,15 +220,24 @@ class _Reader:
             rope=self.rope(head_dim_k),
             moe=self.moe(),
             sliding_window=self.count("attention.sliding_window", 0, least=0),
+            norm_eps=self.number("attention.layer_norm_epsilon", 1e-5),
+            attn_scale=self.number("attention.scale", 0.0),
+            attn_softcap=self.number("attn_logit_softcapping", 0.0),
+            final_softcap=self.number("final_logit_softcapping", 0.0),
+            embedding_scale=self.number("embedding_scale", 0.0),
+            residual_scale=self.number("residual_scale", 0.0),
+            logit_scale=self.number("logit_scale", 0.0),
         )
 
     def n_vocab(self) -> int:
+        """Tokens of the vocabulary."""
         tokens = "tokenizer.ggml.tokens"
         if tokens in self.file.metadata:
             return self.file.metadata.count_of(tokens)
         return self.count("vocab_size")
 
     def moe(self) -> MoeConfig | None:
+        """The mixture of experts, where there is one."""
         n_expert = self.count("expert_count", 0, least=0, most=1 << 16)
         if n_expert == 0:
             return None
@@ -197,9 +245,35 @@ class _Reader:
         if n_used > n_expert:
             raise self.bad("expert_used_count", n_used, f"at most expert_count = {n_expert}")
         n_ff = self.count("expert_feed_forward_length", 0, least=0)
-        return MoeConfig(n_expert, n_used, n_ff or self.per_layer("feed_forward_length", 1)[0])
+        norm = f"{self.arch}.expert_weights_norm"
+        return MoeConfig(
+            n_expert,
+            n_used,
+            n_ff or self.per_layer("feed_forward_length", 1)[0],
+            n_ff_shared=self.count("expert_shared_feed_forward_length", 0, least=0),
+            renormalise=self.file.get_bool(norm) if norm in self.file.metadata else None,
+            scale=self.number("expert_weights_scale", 0.0) or 1.0,
+        )
+
+    def windowed(self, period: int, n_layer: int) -> tuple[bool, ...]:
+        """Which layers see only the sliding window. `attention.sliding_window_pattern` says it per
+        layer, or gives the period: the last layer of each period sees everything, with period 0 no
+        layer does. `period` is the architecture's own."""
+        key = "attention.sliding_window_pattern"
+        full = f"{self.arch}.{key}"
+        meta = self.file.metadata
+        if full in meta and meta.item_type_of(full) is not None:
+            flags = self.file.get_array(full)
+            if len(flags) < n_layer:
+                raise self.bad(
+                    key, f"an array of {len(flags)}", f"one for each of {n_layer} layers"
+                )
+            return tuple(bool(flag) for flag in flags[:n_layer])
+        period = self.count(key, period, least=0)
+        return tuple(period == 0 or il % period < period - 1 for il in range(n_layer))
 
     def rope(self, head_dim: int) -> RopeConfig:
+        """The rotary embedding of heads of `head_dim` elements."""
         n_dims = self.count("rope.dimension_count", head_dim, least=0)
         if n_dims % 2 or n_dims > head_dim:
             raise self.bad("rope.dimension_count", n_dims, f"even and at most {head_dim}")
@@ -245,10 +319,15 @@ class _Reader:
         return value
 
     def number(self, key: str, default: float, *, above: float | None = None) -> float:
+        """A finite float, above a limit if there is one."""
         value = self.file.get_float(f"{self.arch}.{key}", default)
         if not math.isfinite(value) or (above is not None and value <= above):
             raise self.bad(key, value, "finite" if above is None else f"above {above}")
         return value
+
+    def flag(self, key: str, default: bool) -> bool:
+        """A bool."""
+        return self.file.get_bool(f"{self.arch}.{key}", default)
 
     def per_layer(
         self, key: str, n_layer: int, default: tuple[int, ...] | None = None
@@ -271,6 +350,7 @@ class _Reader:
         return found
 
     def bad(self, key: str, value: object, wanted: str) -> FormatError:
+        """An error to raise: `key` is `value` and must be `wanted`."""
         return FormatError(
             f"{self.file.path}: metadata key {self.arch}.{key} is {value}; it must be {wanted}"
         )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -16,10 +16,12 @@ from numpy.typing import ArrayLike, NDArray
 from weft.backends.base import Backend
 from weft.compile import compile, resolve_devices
 from weft.errors import ContextError
-from weft.execute import Session
+from weft.execute import ArenaPool, Session, arena_bytes
+from weft.graph import Graph
 from weft.llm.kv_cache import KVCache, cache_bytes
 from weft.llm.memory import require_memory
 from weft.llm.model import Model
+from weft.llm.regime import Regime, plan_regimes
 from weft.llm.state import load_state, save_state
 from weft.program import Program
 
@@ -106,25 +108,31 @@ class Context:
             type_v=type_v,
             buffer_type=backends[-1].buffer_type,
         )
-        graph = model.build(
-            self.cache, n_ubatch=self.n_ubatch, n_outputs=self.n_outputs, flash=flash
-        )
-        self.counters.graphs_built += 1
-        self.program: Program = compile(graph, backends)
-        self.counters.reserves += 1
+
+        def build(n: int) -> Graph:
+            self.counters.graphs_built += 1
+            self.counters.reserves += 1
+            return model.build(
+                self.cache, n_ubatch=n, n_outputs=min(n, self.n_outputs), flash=flash
+            )
+
+        planned = plan_regimes(build, backends, self.n_ubatch)
+        programs = [program for _, program in planned]
+        self.program: Program = programs[-1]
         self.memory = MemoryUse(
             weights=model.weights.nbytes,
             cache=self.cache.nbytes,
-            compute=sum(b.size for b in self.program.buffers if b.kind == "arena"),
+            compute=arena_bytes(*programs),
         )
         require_memory({"cache": self.memory.cache, "compute": self.memory.compute}, _ADVICE)
-        self._session = Session(self.program)
-        self._inputs = {name: self._session.input_view(name) for name in self.program.inputs}
+        self._arenas = ArenaPool()
+        self._arenas.reserve(*programs)
+        self.regimes = [Regime(n, program, self._arenas) for n, program in planned]
+        """One for each range of batch sizes that devices treat differently; the largest last."""
+        self._session = self.regimes[-1].session
         self._values = {"n_tokens": 1, "n_kv": 1, "n_outputs": 1}
-        logits = self.program.tensors[self.program.outputs["logits"]]
-        self._host = self.program.buffers[logits.buffer].buffer_type.is_host
         self._shift: Session | None = None
-        self._window = model.config.sliding_window if model.architecture.windowed else 0
+        self._window = model.config.window
 
     def decode(
         self,
@@ -271,32 +279,36 @@ class Context:
         n, n_kv = len(ubatch.tokens), self.cache.n_seen
         out_ids = np.flatnonzero(ubatch.outputs)
         n_out = len(out_ids)
-        inputs = self._inputs
+        regime = next(r for r in self.regimes if n <= r.max_tokens)
+        session, inputs = regime.session, regime.inputs
         inputs["tokens"][:n] = ubatch.tokens
-        inputs["positions"][:n] = ubatch.positions
         inputs["cells"][:n] = cells
+        if "positions" in inputs:  # a model without rotation has no use for them
+            inputs["positions"][:n] = ubatch.positions
         # The graph computes at least one row; it is not used when none is wanted.
         inputs["out_ids"][: n_out or 1] = out_ids if n_out else 0
-        self._fill_mask("mask", ubatch, n_kv, 0)
-        if self._window:
-            self._fill_mask("window_mask", ubatch, n_kv, self._window)
+        if "mask" in inputs:
+            self._fill_mask(inputs["mask"], ubatch, n_kv, 0)
+        if "window_mask" in inputs:
+            self._fill_mask(inputs["window_mask"], ubatch, n_kv, self._window)
         values = self._values
         values["n_tokens"], values["n_kv"], values["n_outputs"] = n, n_kv, n_out or 1
         for name in inputs:
-            self._session.upload(name)
-        self._session.execute(values)
+            session.upload(name)
+        session.execute(values)
         self.counters.graphs_reused += 1
+        self.counters.reallocs = self._arenas.reallocs
         if n_out == 0:
             return None
-        if not self._host:
-            return self._session.output("logits", values)
-        flat: NDArray[np.float32] = self._session.output_view("logits")
+        if not regime.on_host:
+            return session.output("logits", values)
+        flat: NDArray[np.float32] = session.output_view("logits")
         n_vocab = self.model.config.n_vocab
         return flat[: n_out * n_vocab].reshape(n_out, n_vocab)
 
-    def _fill_mask(self, name: str, ubatch: _Batch, n_kv: int, window: int) -> None:
+    def _fill_mask(self, view: NDArray[Any], ubatch: _Batch, n_kv: int, window: int) -> None:
         n = len(ubatch.tokens)
-        out = self._inputs[name][: n * n_kv].reshape(n, n_kv)
+        out = view[: n * n_kv].reshape(n, n_kv)
         self.cache.fill_mask(out, ubatch.positions, ubatch.first, window)
 
 

@@ -7,7 +7,7 @@ import os
 from weft import graph as G
 from weft.errors import FormatError
 from weft.frontends.gguf import GGUFFile, open_gguf
-from weft.llm.config import ModelConfig
+from weft.llm.config import Keys, ModelConfig
 from weft.llm.kv_cache import KVCache
 from weft.llm.models import Architecture, common, find_architecture
 from weft.llm.models.common import Step
@@ -24,7 +24,8 @@ class Model:
         key or tensor at fault."""
         try:
             self.architecture: Architecture = find_architecture(file.architecture)
-            self.config: ModelConfig = ModelConfig.from_gguf(file)
+            config = ModelConfig.from_gguf(file)
+            self.config: ModelConfig = self.architecture.configure(config, Keys(file))
             self.weights: Weights = load_weights(file, self.architecture.table(self.config))
         except FormatError as e:
             at = f"{file.path}: "
@@ -48,7 +49,7 @@ class Model:
         n_kv = G.Sym("n_kv", 1, cache.size)
         n_out = G.Sym("n_outputs", 1, n_outputs)
         window_mask = None
-        if self.architecture.windowed:
+        if self.config.window:
             window_mask = G.input("window_mask", (n_tokens, n_kv), "f16")
         step = Step(
             config=self.config,
@@ -69,8 +70,7 @@ class Model:
 
         Input: shift i32 [n_kv], the new position less the old one. None for a model without
         rotary embedding."""
-        if self.config.rope.n_dims == 0:
-            return None
         shift = G.input("shift", (G.Sym("n_kv", 1, cache.size),), "i32")
         mode = self.architecture.rope_mode
-        return G.Graph(*common.shift_keys(self.config, self.weights, cache, mode, shift))
+        shifted = common.shift_keys(self.config, self.weights, cache, mode, shift)
+        return G.Graph(*shifted) if shifted else None

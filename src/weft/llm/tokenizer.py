@@ -8,17 +8,24 @@ model` in `MODELS`. The rules are llama.cpp's, whose files these are.
 from __future__ import annotations
 
 import codecs
+import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
+import numpy as np
+
 from weft.errors import TokenizerError
 from weft.frontends.gguf import GGUFFile
+from weft.llm.tokenizer_bpe import BpeModel
 from weft.llm.tokenizer_spm import SpmModel
+from weft.llm.tokenizer_unigram import UnigramModel
+from weft.llm.tokenizer_wpm import WordPieceModel
 from weft.llm.vocab import TokenType, Vocab
 
 __all__ = ["MODELS", "StopStrings", "StreamDecoder", "Tokenizer", "TokenizerModel"]
 
-_SPECIAL = frozenset((TokenType.CONTROL, TokenType.USER_DEFINED, TokenType.UNKNOWN))
+_SPECIAL = (TokenType.CONTROL, TokenType.USER_DEFINED, TokenType.UNKNOWN)
+_ASCII_SPACE = " \t\n\v\f\r"
 
 
 class TokenizerModel(Protocol):
@@ -34,7 +41,13 @@ class TokenizerModel(Protocol):
         """The bytes of a token; empty for control tokens unless `special`."""
 
 
-MODELS: dict[str, Callable[[Vocab], TokenizerModel]] = {"llama": SpmModel}
+MODELS: dict[str, Callable[[Vocab], TokenizerModel]] = {
+    "llama": SpmModel,
+    "gpt2": BpeModel,
+    "gemma4": BpeModel,
+    "bert": WordPieceModel,
+    "t5": UnigramModel,
+}
 """Kinds by GGUF name."""
 
 
@@ -51,13 +64,16 @@ class Tokenizer:
         self.vocab = vocab
         self._model = make(vocab)
         self._space_prefix = vocab.add_space_prefix and self._model.add_space_prefix
-        special = (
-            (token.decode("utf-8", "surrogateescape"), id_)
-            for id_, token in enumerate(vocab.tokens)
-            if token and vocab.types[id_] in _SPECIAL
-        )
+        self._pieces: tuple[dict[int, bytes], dict[int, bytes]] = {}, {}  # plain, special
+        special: list[int] = np.flatnonzero(np.isin(vocab.types, _SPECIAL)).tolist()
         # Longest first: a token that contains another one wins.
-        self._special = sorted(special, key=lambda row: -len(vocab.tokens[row[1]]))
+        special.sort(key=lambda id_: -len(vocab.tokens[id_]))
+        self._special = [
+            (vocab.tokens[id_].decode("utf-8", "surrogateescape"), id_) for id_ in special
+        ]
+        self._user_defined = [
+            row for row in self._special if vocab.types[row[1]] == TokenType.USER_DEFINED
+        ]
 
     @staticmethod
     def from_gguf(file: GGUFFile) -> Tokenizer:
@@ -84,10 +100,7 @@ class Tokenizer:
                 f"the text has a lone surrogate at character {e.start}, which UTF-8 cannot hold; "
                 "decode the input as UTF-8 (errors='replace')"
             ) from None
-        vocab = self.vocab
-        ids: list[int] = []
-        if add_special and vocab.add_bos and vocab.bos is not None:
-            ids.append(vocab.bos)
+        ids: list[int] = list(self.vocab.prefix) if add_special else []
         after_special = True
         for part in self._split(text, parse_special):
             if isinstance(part, int):
@@ -97,45 +110,63 @@ class Tokenizer:
                 prefix = " " if self._space_prefix and after_special else ""
                 ids += self._model.encode(prefix + part)
                 after_special = False
-        if add_special and vocab.add_eos and vocab.eos is not None:
-            ids.append(vocab.eos)
+        if add_special:
+            ids += self.vocab.suffix
         return ids
 
     def _split(self, text: str, parse_special: bool) -> list[str | int]:
         """Text cut at special tokens: strings, and the ids between them."""
+        vocab = self.vocab
         parts: list[str | int] = [text] if text else []
-        for token, id_ in self._special:
-            if token not in text:
-                continue
-            if not parse_special and self.vocab.types[id_] != TokenType.USER_DEFINED:
+        chars = set(text)  # rules out most tokens much faster than a search
+        for token, id_ in self._special if parse_special else self._user_defined:
+            if not chars.issuperset(token) or token not in text:
                 continue
             cut: list[str | int] = []
             for part in parts:
                 if isinstance(part, int):
                     cut.append(part)
                     continue
-                first, *rest = part.split(token)
-                cut.append(first)
-                for piece in rest:
-                    cut += (id_, piece)
+                pieces = part.split(token)
+                for i, piece in enumerate(pieces):
+                    if id_ in vocab.rstrip and i > 0:
+                        piece = piece.lstrip(_ASCII_SPACE)
+                    if id_ in vocab.lstrip and i < len(pieces) - 1:
+                        piece = piece.rstrip(_ASCII_SPACE)
+                    cut += (id_, piece) if i else (piece,)
             parts = [part for part in cut if part != ""]
         return parts
 
     def piece(self, id_: int, *, special: bool = False) -> bytes:
         """The bytes of token `id_`; raises TokenizerError when there is no such token."""
-        if not 0 <= id_ < len(self.vocab):
-            raise TokenizerError(f"token {id_} is not in 0..{len(self.vocab) - 1}")
-        return self._model.piece(id_, special)
+        pieces = self._pieces[special]
+        found = pieces.get(id_)
+        if found is None:
+            if not 0 <= id_ < len(self.vocab):
+                raise TokenizerError(f"token {id_} is not in 0..{len(self.vocab) - 1}")
+            found = pieces[id_] = self._model.piece(id_, special)
+        return found
 
-    def decode_bytes(self, ids: Iterable[int], *, special: bool = False) -> bytes:
-        """The bytes that `ids` stand for, without the space that encoding puts in front."""
+    def decode_bytes(
+        self, ids: Iterable[int], *, special: bool = False, clean_spaces: bool = False
+    ) -> bytes:
+        """The bytes that `ids` stand for, without the space that encoding puts in front.
+
+        `clean_spaces`: without the spaces in front of punctuation that the reference's detokenizer
+        removes for some vocabularies (`Vocab.clean_spaces`); text does not come back as it was
+        then."""
         data = b"".join([self.piece(id_, special=special) for id_ in ids])
-        return data[1:] if self._space_prefix and data.startswith(b" ") else data
+        if self.vocab.add_space_prefix and data.startswith(b" "):
+            data = data[1:]
+        return _clean(data) if clean_spaces and self.vocab.clean_spaces else data
 
-    def decode(self, ids: Iterable[int], *, special: bool = False) -> str:
+    def decode(
+        self, ids: Iterable[int], *, special: bool = False, clean_spaces: bool = False
+    ) -> str:
         """The text of `ids`; bytes that are not UTF-8 become U+FFFD. `special`: with the texts of
-        control tokens."""
-        return self.decode_bytes(ids, special=special).decode("utf-8", "replace")
+        control tokens. `clean_spaces`: see `decode_bytes`."""
+        data = self.decode_bytes(ids, special=special, clean_spaces=clean_spaces)
+        return data.decode("utf-8", "replace")
 
     def stream(self, *, special: bool = False) -> StreamDecoder:
         """A decoder to which tokens are given one by one; it keeps a leading space."""
@@ -192,6 +223,13 @@ class StopStrings:
         """What is held back when the stream ends without a stop string."""
         rest, self._held = self._held, ""
         return rest
+
+
+def _clean(data: bytes) -> bytes:
+    """Without spaces in front of `?!.,`, around a lone apostrophe and in front of contractions."""
+    data = re.sub(rb" (?=[?!.,])", b"", data)
+    data = data.replace(b" ' ", b"'")
+    return re.sub(rb" (?='(?:[sm]|[rv]e))", b"", data)
 
 
 def _overlap(text: str, stop: str) -> int:

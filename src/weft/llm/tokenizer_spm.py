@@ -25,8 +25,6 @@ from weft.llm.vocab import TokenType, Vocab
 __all__ = ["SpmModel", "merge"]
 
 _SPACE = "\u2581"
-_SPACE_BYTES = _SPACE.encode()
-_HIDDEN = frozenset((TokenType.UNKNOWN, TokenType.CONTROL))
 
 
 class SpmModel:
@@ -75,14 +73,7 @@ class SpmModel:
 
     def piece(self, id_: int, special: bool = False) -> bytes:
         """The bytes that token `id_` stands for; empty for control tokens unless `special`."""
-        token, kind = self.vocab.tokens[id_], self.vocab.types[id_]
-        if kind in _HIDDEN:
-            return token if special else b""
-        if kind == TokenType.NORMAL:
-            return token.replace(_SPACE_BYTES, b" ")
-        if kind == TokenType.BYTE:
-            return bytes((int(token[3:5], 16),))
-        return token if kind == TokenType.USER_DEFINED else b""
+        return self.vocab.piece(id_, special)
 
 
 def merge(text: str, ids: Mapping[str, int], scores: list[float]) -> list[str]:

@@ -15,7 +15,7 @@ from weft.graph.node import describe
 from weft.graph.tensor import Tensor
 from weft.schedule.devices import Devices
 
-__all__ = ["assign", "buffer_supported"]
+__all__ = ["assign", "buffer_supported", "sweep"]
 
 # Their weights (rope frequencies, attention sinks) are too small to decide where the op runs.
 _SMALL_WEIGHT_OPS = frozenset({"ROPE", "FLASH_ATTN_EXT"})
@@ -99,10 +99,12 @@ def grow_along_nodes(work: list[Tensor], devices: Devices, where: Where, why: Wh
     with all devices but the last, so that the last gets only what is left, then with all."""
     for skip in (devices.last, -1):
         for order in (work, reversed(work)):
-            _sweep(order, skip, devices, where, why)
+            sweep(order, skip, devices, where, why)
 
 
-def _sweep(order: Iterable[Tensor], skip: int, devices: Devices, where: Where, why: Why) -> None:
+def sweep(order: Iterable[Tensor], skip: int, devices: Devices, where: Where, why: Why) -> None:
+    """One sweep of pass 2: an unassigned node joins the node before it in `order` if that one's
+    device runs it. Device `skip` (-1: none) is not passed on."""
     current = -1
     for node in order:
         b = where.get(node, -1)

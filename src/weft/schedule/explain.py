@@ -1,158 +1,161 @@
-"""A schedule in words: a text table, and the same as plain data."""
+"""A schedule in words: the table of splits and nodes, and all that is known of one node."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import textwrap
+from collections.abc import Mapping
+from difflib import get_close_matches
+from typing import Any
 
+from weft.errors import ScheduleError
 from weft.graph.tensor import Tensor, shape_text
+from weft.schedule.describe import Placed, cause_text, name_of, refused, to_json
 
-if TYPE_CHECKING:
-    from weft.schedule.result import Schedule
+__all__ = ["seconds_text", "table", "table_lines", "why"]
 
-__all__ = ["CAUSES", "cause_text", "table", "to_json"]
-
-CAUSES: dict[str, str] = {
-    "usr": "assigned by the user",
-    "1.dst": "its memory is there",
-    "1.inp": "it is an input, which the last device holds",
-    "1.off": "the device asked for it, although a weight is in host memory",
-    "1.wgt": "a weight is there",
-    "2.sup": "a neighbour is there, and the device runs it",
-    "3.best": "most of its sources can be read there",
-    "3.upg": "a higher device uses the same memory and runs it",
-    "4.vsrc": "the tensor it views is there",
-    "4.cur": "the node that reads it is there",
-    "4.cpy": "a copy for a split",
-    "6.cpy": "an input with several copies",
-}
-"""Cause code -> meaning; a weight's code ends in the index of the source."""
+# Where less than this is left of a line, its text goes on in the next one.
+_LEAST_TEXT = 24
 
 
-def cause_text(schedule: Schedule, tensor: Tensor) -> str:
-    """Why `tensor` is where it is, with the names that decided."""
-    code = schedule.cause_of.get(tensor, "")
-    if code in ("1.dst", "4.vsrc"):
-        base = tensor if tensor.view_src is None else tensor.view_src
-        if base.buffer is not None:
-            what = "it" if base is tensor else _name(base)
-            return f"{what} lives in {_memory(base)} memory"
-        return f"the tensor it views, {_name(base)}, is there"
-    if code.startswith("1.wgt") or code == "1.off":
-        weight = _deciding_weight(tensor, code)
-        lives = f"weight {_name(weight)} lives in {_memory(weight)} memory"
-        return f"asked for by the device; {lives}" if code == "1.off" else lives
-    if code == "1.inp":
-        return "it is an input, the last device holds those"
-    return CAUSES.get(code, "not assigned")
+def table(schedule: Placed, width: int | None = None) -> str:
+    """Devices; per split its device, node range and inputs with bytes, then a line per node with
+    device, cause and refusals; totals. Nothing is cut: with `width` long lines are broken."""
+    return "\n".join(table_lines(to_json(schedule), width))
 
 
-def _deciding_weight(tensor: Tensor, code: str) -> Tensor:
-    if code.startswith("1.wgt"):
-        found = tensor.src[int(code.removeprefix("1.wgt"))]
-    else:
-        found = next(
-            s for s in tensor.src if s is not None and s.buffer and s.buffer.usage == "weights"
-        )
-    assert found is not None
-    return found
-
-
-def _name(tensor: Tensor) -> str:
-    return tensor.name or tensor.op.name.lower()
-
-
-def _memory(tensor: Tensor) -> str:
-    buffer_type = tensor.buffer.type if tensor.buffer is not None else None
-    return "host" if buffer_type is None else str(buffer_type.name)
-
-
-def to_json(schedule: Schedule) -> dict[str, Any]:
-    """Plain data: `devices`, `splits` (device, node range, inputs with bytes, nodes with device,
-    cause and refusals), `totals` (splits, copies, bytes copied in one run)."""
-    names = [b.name for b in schedule.backends]
-
-    def device(tensor: Tensor) -> str | None:
-        index = schedule.backend_of.get(tensor, -1)
-        return None if index < 0 else names[index]
-
-    splits = []
-    for number, split in enumerate(schedule.splits):
-        nodes = []
-        for i in range(split.start, split.end):
-            node = schedule.graph.nodes[i]
-            nodes.append(
-                {
-                    "index": i,
-                    "name": node.name,
-                    "op": node.op.name,
-                    "shape": shape_text(node),
-                    "type": node.dtype.name,
-                    "device": device(node),
-                    "cause": schedule.cause_of.get(node, ""),
-                    "why": cause_text(schedule, node),
-                    "refused": {
-                        name: schedule.refusals[(node, b)]
-                        for b, name in enumerate(names)
-                        if (node, b) in schedule.refusals
-                    },
-                }
-            )
-        splits.append(
-            {
-                "split": number,
-                "device": names[split.backend],
-                "start": split.start,
-                "end": split.end,
-                "inputs": [
-                    {"name": t.name, "from": device(t), "bytes": t.max_bytes} for t in split.inputs
-                ],
-                "nodes": nodes,
-            }
-        )
-    crossing = [t.max_bytes for split in schedule.splits for t in split.inputs]
-    return {
-        "devices": [
-            {"name": b.name, "kind": b.kind, "memory": b.buffer_type.name}
-            for b in schedule.backends
-        ],
-        "n_copies": schedule.n_copies,
-        "splits": splits,
-        "totals": {
-            "splits": len(splits),
-            "nodes": len(schedule.graph.nodes),
-            "copies": len(crossing),
-            "copied_bytes": sum(crossing),
-        },
-    }
-
-
-def table(schedule: Schedule) -> str:
-    """The same as text: a line per split, then a line per node of it."""
-    data = to_json(schedule)
+def table_lines(
+    data: Mapping[str, Any], width: int | None = None, *, nodes: bool = True
+) -> list[str]:
+    """The table of what `to_json` gave; without `nodes`, splits and totals only."""
     lines = ["devices: " + ", ".join(f"{d['name']} ({d['kind']})" for d in data["devices"])]
     rows = [node for split in data["splits"] for node in split["nodes"]]
     name_width = min(40, max((len(r["name"]) for r in rows), default=0))
     op_width = max((len(r["op"]) for r in rows), default=0)
     device_width = max(len(d["name"]) for d in data["devices"])
     for split in data["splits"]:
-        lines.append("")
-        lines.append(
-            f"split {split['split']}: {split['device']}, nodes {split['start']}..{split['end']}"
-        )
+        lines += ["", f"split {split['split']}: {split['device']}, {_range(split)}"]
         for entry in split["inputs"]:
-            lines.append(f"  copies {entry['name']} from {entry['from']} ({entry['bytes']:,} B)")
-        for r in split["nodes"]:
-            line = (
+            lines.append(f"  copies {entry['name']} from {entry['from']} ({_bytes(entry)})")
+        for r in split["nodes"] if nodes else ():
+            head = (
                 f"  {r['index']:>5}  {r['name']:<{name_width}}  {r['op']:<{op_width}}  "
-                f"{r['device'] or '-':<{device_width}}  {r['cause']:<6}  {r['why']}"
+                f"{r['device'] or '-':<{device_width}}  {r['cause']:<6}  "
             )
-            lines.append(line.rstrip())
-            for name, why in r["refused"].items():
-                lines.append(f"         {name} refused: {why}")
+            lines += _broken(head, r["why"], width)
+            for name, said in r["refused"].items():
+                lines += _broken(f"         {name} refused: ", said, width)
+    lines += ["", *_total_lines(data)]
+    return lines
+
+
+def _range(split: Mapping[str, Any]) -> str:
+    first, last = split["start"], split["end"] - 1
+    if last < first:
+        return "no nodes"
+    return f"node {first}" if first == last else f"nodes {first}..{last}"
+
+
+def _bytes(entry: Mapping[str, Any]) -> str:
+    most, least = entry["bytes"], entry["least_bytes"]
+    return f"{most:,} B" if most == least else f"{least:,} to {most:,} B"
+
+
+def _total_lines(data: Mapping[str, Any]) -> list[str]:
     t = data["totals"]
-    lines.append("")
-    lines.append(
+    copied = _bytes({"bytes": t["copied_bytes"], "least_bytes": t["least_copied_bytes"]})
+    lines = [
         f"total: {t['splits']} splits, {t['nodes']} nodes, {t['copies']} copies, "
-        f"{t['copied_bytes']:,} B copied per run"
-    )
-    return "\n".join(lines)
+        f"{copied} copied per pass"
+    ]
+    if "predicted" in data:
+        p = data["predicted"]
+        devices = ", ".join(f"{seconds_text(s)} on {name}" for name, s in p["by_device"].items())
+        lines.append(
+            f"predicted: {seconds_text(p['seconds'])} per pass ({devices}; copies "
+            f"{seconds_text(p['copies'])}, starting splits {seconds_text(p['splits'])})"
+        )
+    return lines
+
+
+def seconds_text(seconds: float) -> str:
+    """`12.3 ms`."""
+    for unit, scale in (("s", 1.0), ("ms", 1e3), ("µs", 1e6)):
+        if seconds * scale >= 1:
+            return f"{seconds * scale:.3g} {unit}"
+    return f"{seconds * 1e6:.3g} µs"
+
+
+def _broken(head: str, text: str, width: int | None) -> list[str]:
+    """`head` and `text` in one line, or in as many as `width` needs."""
+    if width is None or len(head) + len(text) <= width:
+        return [(head + text).rstrip()]
+    room = width - len(head)
+    if room < _LEAST_TEXT:
+        return [head.rstrip(), *_indented(text, 12, width)]
+    first, *rest = textwrap.wrap(text, room, break_on_hyphens=False) or [""]
+    return [head + first, *(" " * len(head) + line for line in rest)]
+
+
+def _indented(text: str, indent: int, width: int) -> list[str]:
+    room = max(width - indent, _LEAST_TEXT)
+    return [" " * indent + line for line in textwrap.wrap(text, room, break_on_hyphens=False)]
+
+
+def why(schedule: Placed, name: str) -> str:
+    """Everything known about one tensor of the graph: device, cause, what the other devices say,
+    split, and the copies that its readers use instead.
+
+    Raises ScheduleError for a name the graph does not have."""
+    found = [t for t in schedule.graph.tensors if t.name == name]
+    if not found:
+        near = get_close_matches(name, [t.name for t in schedule.graph.tensors], 3)
+        hint = f"; did you mean {' or '.join(near)}?" if near else ""
+        raise ScheduleError(f"the graph has no tensor called {name!r}{hint}")
+    return "\n".join(line for tensor in found for line in _why_lines(schedule, tensor))
+
+
+def _why_lines(schedule: Placed, tensor: Tensor) -> list[str]:
+    own = schedule.backend_of.get(tensor, -1)
+    where = "no device" if own < 0 else schedule.backends[own].name
+    code = schedule.cause_of.get(tensor, "")
+    lines = [
+        f"{name_of(tensor)}: {tensor.op.name} {tensor.dtype.name}{shape_text(tensor)} on {where}",
+        f"  because ({code or '-'}) {cause_text(schedule, tensor)}",
+    ]
+    said = refused(schedule, tensor)
+    for b, other in enumerate(schedule.backends):
+        if other.name in said:
+            lines.append(f"  {other.name} refused: {said[other.name]}")
+        elif b != own and tensor.src and not tensor.op.is_view:
+            lines.append(f"  {other.name} runs it, too{_would_copy(schedule, tensor, b)}")
+    for number, split in enumerate(schedule.splits):
+        name = schedule.backends[split.backend].name
+        if tensor in schedule.graph.nodes[split.start : split.end]:
+            lines.append(f"  runs in split {number} ({name})")
+        if tensor in split.inputs:
+            lines.append(f"  copied to {name} before split {number} ({tensor.max_bytes:,} B)")
+    return lines
+
+
+def _would_copy(schedule: Placed, node: Tensor, backend: int) -> str:
+    """What would have to be copied if the node ran on `backend`, things being as they are."""
+    there = schedule.backends[backend]
+    foreign: list[Tensor] = []
+    for src in node.src:
+        if src is None or src in foreign:
+            continue
+        base = src if src.view_src is None else src.view_src
+        if base.buffer is not None:
+            memory = base.buffer.type or schedule.backends[-1].buffer_type
+        else:
+            at = schedule.backend_of.get(src, -1)
+            if at in (-1, backend):
+                continue
+            memory = schedule.backends[at].buffer_type
+        if not there.supports_buffer_type(memory):
+            foreign.append(src)
+    if not foreign:
+        return ""
+    total = sum(src.max_bytes for src in foreign)
+    names = ", ".join(name_of(src) for src in foreign)
+    return f"; it would read copies of {names} ({total:,} B)"

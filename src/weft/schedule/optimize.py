@@ -9,6 +9,7 @@ from weft.backends.base import Backend, BackendBase
 from weft.errors import ScheduleError
 from weft.graph.node import describe
 from weft.graph.tensor import Tensor
+from weft.schedule.collector import collector_paused
 from weft.schedule.finalize import clone
 from weft.schedule.result import Schedule, Split
 from weft.schedule.split import build_plan_lists
@@ -16,6 +17,7 @@ from weft.schedule.split import build_plan_lists
 __all__ = ["optimize_splits"]
 
 
+@collector_paused()
 def optimize_splits(schedule: Schedule) -> Schedule:
     """A schedule whose splits are as `Backend.optimize` wants them; unchanged where no backend has
     that method.

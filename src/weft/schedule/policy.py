@@ -11,6 +11,7 @@ from weft.graph.graph import Graph
 from weft.graph.node import describe
 from weft.graph.tensor import Tensor
 from weft.schedule.assign import assign as assign_backends
+from weft.schedule.collector import collector_paused
 from weft.schedule.devices import Devices
 from weft.schedule.finalize import final_tensors
 from weft.schedule.result import Schedule
@@ -19,6 +20,7 @@ from weft.schedule.split import add_input_copies, build_plan_lists, collect_keep
 __all__ = ["schedule"]
 
 
+@collector_paused()
 def schedule(
     graph: Graph,
     backends: Sequence[Backend],

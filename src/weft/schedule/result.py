@@ -8,40 +8,10 @@ from typing import Any
 from weft.backends.base import Backend
 from weft.graph.graph import Graph
 from weft.graph.tensor import Tensor
-from weft.schedule import explain
+from weft.schedule import describe, explain
+from weft.schedule.parts import Prediction, Role, Split
 
-__all__ = ["Role", "Schedule", "Split"]
-
-
-@dataclass(slots=True)
-class Split:
-    """Consecutive nodes that run on one backend."""
-
-    backend: int
-    start: int
-    """Index of the first node in `Schedule.graph.nodes`."""
-    end: int
-    """Index after the last node."""
-    inputs: list[Tensor] = field(default_factory=list)
-    """Tensors of the graph that must be copied to the backend before this split runs. A copy that
-    an earlier split of the same backend made is used again and not listed."""
-    nodes: list[Tensor] = field(default_factory=list)
-    """What runs, sources rewired; as `Backend.optimize` left it."""
-    copies: list[tuple[Tensor, Tensor]] = field(default_factory=list)
-    """(source, destination) for each of `inputs`, as final tensors, in order."""
-
-
-@dataclass(frozen=True, slots=True)
-class Role:
-    """What an entry of the plan lists is when it is not a tensor of the graph.
-
-    `dep`: a view that keeps `of[0]` allocated until it is copied. `copy`: copy number `copy` of
-    `of[0]` on `backend`. `keep`: a node that keeps the tensors `of` allocated until here."""
-
-    kind: str
-    of: tuple[Tensor, ...]
-    backend: int = -1
-    copy: int = 0
+__all__ = ["Prediction", "Role", "Schedule", "Split"]
 
 
 @dataclass(slots=True)
@@ -57,7 +27,7 @@ class Schedule:
     """Backend of each tensor of the graph; -1 or absent: never assigned."""
     cause_of: dict[Tensor, str]
     """Why: `usr`, `1.dst`, `1.inp`, `1.off`, `1.wgtN`, `2.sup`, `3.best`, `3.upg`, `4.vsrc`,
-    `4.cur`, `4.cpy`, `6.cpy`; see `explain.CAUSES`."""
+    `4.cur`, `4.cpy`, `6.cpy`, and of other policies `cost`, `plan`; see `describe.CAUSES`."""
     refusals: dict[tuple[Tensor, int], str]
     """(node, backend) -> the sentence with which the backend refused the node."""
     splits: list[Split]
@@ -85,6 +55,10 @@ class Schedule:
     """Node -> tensors that its backend wants allocated until it has run."""
     graph_size: int = 0
     """Upper bound of the plan lists' length, as the reference computes it."""
+    notes: dict[Tensor, str] = field(default_factory=dict)
+    """What a policy has to say about a node beside its cause."""
+    predicted: Prediction | None = None
+    """Under `policy="cost"`, the time that its profile predicts."""
 
     @property
     def final_nodes(self) -> list[Tensor]:
@@ -100,10 +74,15 @@ class Schedule:
         index = self.backend_of.get(tensor, -1)
         return None if index < 0 else self.backends[index]
 
-    def explain(self) -> str:
-        """The placement as a text table: splits, then each node's device and cause in words."""
-        return explain.table(self)
+    def explain(self, width: int | None = None) -> str:
+        """The placement as a text table: splits, then each node's device and cause in words.
+        Lines longer than `width` go on in the next line."""
+        return explain.table(self, width)
+
+    def why(self, name: str) -> str:
+        """Everything known about the tensor called `name`; raises ScheduleError for no such one."""
+        return explain.why(self, name)
 
     def to_json(self) -> dict[str, Any]:
-        """The placement as plain data; the keys are those of `weft.schedule.explain.to_json`."""
-        return explain.to_json(self)
+        """The placement as plain data; the keys are those of `weft.schedule.describe.to_json`."""
+        return describe.to_json(self)

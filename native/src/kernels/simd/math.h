@@ -103,7 +103,7 @@ static inline vf log(vf x) {
   const vi subnormal = x < kSmallest;
   const vf y = subnormal ? x * 8388608.0f : x;
   // y = m 2^e with m in [sqrt(1/2), sqrt(2))
-  const vi shifted = as_int(y) - 0x3f3504f3;
+  const vi shifted = reinterpret_cast<vi>(reinterpret_cast<vu>(y) - 0x3f3504f3u);
   const vi exponent = (shifted >> 23) + (subnormal & -23);
   const vf f = as_float((shifted & 0x7fffff) + 0x3f3504f3) - 1.0f;
   const vf e = __builtin_convertvector(exponent, vf);

@@ -162,9 +162,16 @@ static inline vf load_half(const uint16_t* p) {
   std::memcpy(&h, p, sizeof h);
   return reinterpret_cast<vf>(_mm256_cvtph_ps(h));
 #else
-  vf v;
-  for (int i = 0; i < kLanes; ++i) v[i] = half_to_float(p[i]);
-  return v;
+  typedef uint16_t vs __attribute__((vector_size(kLanes * 2)));
+  vs words;
+  std::memcpy(&words, p, sizeof words);
+  const vi h = __builtin_convertvector(words, vi);
+  // exponent and mantissa move into place; the product corrects the bias and normalizes subnormals
+  const vi magnitude = (h & 0x7fff) << 13;
+  const vi finite = reinterpret_cast<vi>(reinterpret_cast<vf>(magnitude) * 0x1p112f);
+  const vi quiet = magnitude > 0x0f800000 ? vi{} + 0x400000 : vi{};
+  const vi bits = magnitude < 0x0f800000 ? finite : magnitude | 0x7f800000 | quiet;
+  return reinterpret_cast<vf>(bits | (h & 0x8000) << 16);
 #endif
 }
 

@@ -16,8 +16,8 @@ from weft.backends.base import (
     Memory,
     Support,
 )
-from weft.backends.registry import BackendInfo
 from weft.backends.cpu.native_program import describe_tensor, native_program
+from weft.backends.registry import BackendInfo
 from weft.dtype import DTYPES, dtype_from_id
 from weft.errors import DeviceError, OutOfMemoryError, ProgramError
 from weft.graph.node import make_node
@@ -253,5 +253,7 @@ def make(suffix: str | None = None, **options: Any) -> CpuBackend:
         raise DeviceError(f"there is one cpu device; write 'cpu', not 'cpu:{suffix}'")
     unknown = sorted(set(options) - {"n_threads", "target", "activations"})
     if unknown:
-        raise DeviceError(f"cpu has no option {', '.join(unknown)}; it has n_threads, target, activations")
+        raise DeviceError(
+            f"cpu has no option {', '.join(unknown)}; it has n_threads, target, activations"
+        )
     return CpuBackend(**options)

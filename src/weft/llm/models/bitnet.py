@@ -30,12 +30,8 @@ def table(c: ModelConfig) -> Iterator[Row]:
 def attention(step: Step, w: Weights, il: int, x: Tensor) -> Tensor:
     """Attention with a norm before the output matrix."""
     c, layer = step.config, w.layer(il)
-    n_tokens = x.ne[1]
-    q = G.reshape(linear(layer, "attn_q", x), c.head_dim_k, c.n_head(il), n_tokens)
-    k = G.reshape(linear(layer, "attn_k", x), c.head_dim_k, c.n_head_kv(il), n_tokens)
-    v = G.reshape(linear(layer, "attn_v", x), c.head_dim_v, c.n_head_kv(il), n_tokens)
-    q = common.rope(step, w, q)
-    k = common.rope(step, w, k)
+    q, k, v = common.qkv(step, layer, il, x)
+    q, k = common.rope(step, w, q, il), common.rope(step, w, k, il)
     y = common.attention(step, il, q, k, v)
     return linear(layer, "attn_output", norm(layer, "attn_sub_norm", y, c.rms_eps))
 

@@ -5,10 +5,11 @@ Sizes in comments are ggml's `ne`, innermost first. `d` is the size of a head.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from weft import graph as G
+from weft.errors import FormatError
 from weft.graph.tensor import Tensor
 from weft.llm.config import ModelConfig, MoeConfig, RopeConfig
 from weft.llm.kv_cache import KVCache
@@ -18,17 +19,30 @@ __all__ = [
     "Step",
     "attention",
     "attention_rows",
+    "capped",
     "embed",
     "expert_rows",
     "feed_forward",
     "feed_forward_rows",
+    "layer_norm",
+    "layer_norm_rows",
     "linear",
+    "linear_rows",
     "logits",
     "mixture",
+    "mlp",
+    "mlp_rows",
     "model_rows",
     "norm",
+    "norm_whole",
+    "output",
+    "qkv",
+    "require_experts",
     "rope",
+    "self_attention",
+    "shared_expert_rows",
     "shift_keys",
+    "soft_cap",
     "wanted",
 ]
 
@@ -56,6 +70,13 @@ class Step:
     flash: bool = True
     """Attention as one op (FLASH_ATTN_EXT), or as matmuls around a softmax."""
 
+    def mask_of(self, il: int) -> Tensor:
+        """The mask that layer `il` attends with."""
+        if not self.config.is_windowed(il):
+            return self.mask
+        assert self.window_mask is not None
+        return self.window_mask
+
 
 # -- the rows that most weight tables have ---------------------------------------------------------
 
@@ -66,26 +87,41 @@ def model_rows(c: ModelConfig) -> Iterator[Row]:
     yield need("output_norm.weight", c.n_embd)
     yield maybe("output.weight", c.n_embd, c.n_vocab)  # absent: the embedding, transposed
     yield maybe("output.bias", c.n_vocab)
+    yield maybe("output.scale", 1)
     yield maybe("rope_freqs.weight", c.rope.n_dims // 2)
     yield maybe("rope_factors_long.weight", c.rope.n_dims // 2)
     yield maybe("rope_factors_short.weight", c.rope.n_dims // 2)
 
 
 def attention_rows(c: ModelConfig, il: int) -> Iterator[Row]:
-    """q, k, v and output projections of layer `il`, with optional biases and scales."""
-    n_q = c.n_head(il) * c.head_dim_k
-    n_o = c.n_head(il) * c.head_dim_v
-    yield from _linear_rows(f"blk.{il}.attn_q", c.n_embd, n_q)
-    yield from _linear_rows(f"blk.{il}.attn_k", c.n_embd, c.n_embd_k(il))
-    yield from _linear_rows(f"blk.{il}.attn_v", c.n_embd, c.n_embd_v(il))
-    yield from _linear_rows(f"blk.{il}.attn_output", n_o, c.n_embd)
+    """Projections of layer `il`, with optional biases and scales: q, k and v, or one matrix that
+    has their rows one after another, and the output's."""
+    n_q, n_k, n_v = c.n_head(il) * c.head_dim_k, c.n_embd_k(il), c.n_embd_v(il)
+    fused = f"blk.{il}.attn_qkv"
+    yield maybe(f"{fused}.weight", c.n_embd, n_q + n_k + n_v)
+    yield maybe(f"{fused}.bias", n_q + n_k + n_v)
+    yield maybe(f"{fused}.scale", 1)
+    for name, n_out in (("q", n_q), ("k", n_k), ("v", n_v)):
+        yield from linear_rows(f"blk.{il}.attn_{name}", c.n_embd, n_out, unless=f"{fused}.weight")
+    yield from linear_rows(f"blk.{il}.attn_output", c.n_head(il) * c.head_dim_v, c.n_embd)
 
 
 def feed_forward_rows(c: ModelConfig, il: int) -> Iterator[Row]:
     """The three matrices of a dense gated feed-forward layer."""
-    yield from _linear_rows(f"blk.{il}.ffn_gate", c.n_embd, c.n_ff(il))
-    yield from _linear_rows(f"blk.{il}.ffn_up", c.n_embd, c.n_ff(il))
-    yield from _linear_rows(f"blk.{il}.ffn_down", c.n_ff(il), c.n_embd)
+    yield from linear_rows(f"blk.{il}.ffn_gate", c.n_embd, c.n_ff(il))
+    yield from mlp_rows(c, il)
+
+
+def mlp_rows(c: ModelConfig, il: int) -> Iterator[Row]:
+    """The two matrices of a feed-forward layer without a gate."""
+    yield from linear_rows(f"blk.{il}.ffn_up", c.n_embd, c.n_ff(il))
+    yield from linear_rows(f"blk.{il}.ffn_down", c.n_ff(il), c.n_embd)
+
+
+def layer_norm_rows(name: str, n: int) -> Iterator[Row]:
+    """Gain and, optionally, bias of LayerNorm."""
+    yield need(f"{name}.weight", n)
+    yield maybe(f"{name}.bias", n)
 
 
 def expert_rows(c: ModelConfig, moe: MoeConfig, il: int) -> Iterator[Row]:
@@ -99,10 +135,26 @@ def expert_rows(c: ModelConfig, moe: MoeConfig, il: int) -> Iterator[Row]:
     ):
         yield need(f"blk.{il}.{name}.weight", n_in, n_out, moe.n_expert)
         yield maybe(f"blk.{il}.{name}.bias", n_out, moe.n_expert)
+        yield maybe(f"blk.{il}.{name}.scale", moe.n_expert)
 
 
-def _linear_rows(name: str, n_in: int, n_out: int) -> Iterator[Row]:
-    yield need(f"{name}.weight", n_in, n_out)
+def shared_expert_rows(c: ModelConfig, n_ff: int, il: int) -> Iterator[Row]:
+    """The three matrices, `n_ff` wide inside, that every token goes through besides its experts."""
+    yield from linear_rows(f"blk.{il}.ffn_gate_shexp", c.n_embd, n_ff)
+    yield from linear_rows(f"blk.{il}.ffn_up_shexp", c.n_embd, n_ff)
+    yield from linear_rows(f"blk.{il}.ffn_down_shexp", n_ff, c.n_embd)
+
+
+def require_experts(c: ModelConfig) -> MoeConfig:
+    """The mixture of experts; raises FormatError naming the key that a file without one lacks."""
+    if c.moe is None:
+        raise FormatError(f"metadata key {c.arch}.expert_count is missing; convert the model again")
+    return c.moe
+
+
+def linear_rows(name: str, n_in: int, n_out: int, *, unless: str = "") -> Iterator[Row]:
+    """A matrix with optional bias and scale; `unless` as in `need`."""
+    yield need(f"{name}.weight", n_in, n_out, unless=unless)
     yield maybe(f"{name}.bias", n_out)
     yield maybe(f"{name}.scale", 1)
 
@@ -125,14 +177,48 @@ def norm(w: Weights, name: str, x: Tensor, eps: float) -> Tensor:
     return G.mul(G.rms_norm(x, eps), w[f"{name}.weight"])
 
 
+def norm_whole(w: Weights, name: str, x: Tensor, eps: float) -> Tensor:
+    """RMS norm of x [d, n_head, n_tokens] over all heads of a token at once."""
+    d, n_head, n_tokens, _ = x.ne
+    flat = G.reshape(x if x.is_contiguous else G.cont(x), d * n_head, n_tokens)
+    return G.reshape(norm(w, name, flat, eps), d, n_head, n_tokens)
+
+
+def layer_norm(w: Weights, name: str, x: Tensor, eps: float) -> Tensor:
+    """LayerNorm (arXiv 1607.06450) with a learned gain and, where the file has it, a bias."""
+    y = G.mul(G.norm(x, eps), w[f"{name}.weight"])
+    return G.add(y, w[f"{name}.bias"]) if f"{name}.bias" in w else y
+
+
 def embed(step: Step, w: Weights) -> Tensor:
-    """Rows of the embedding: [n_embd, n_tokens]."""
-    return G.get_rows(w["token_embd.weight"], step.tokens).named("embd")
+    """Rows of the embedding, scaled where the model says so: [n_embd, n_tokens]."""
+    x = G.get_rows(w["token_embd.weight"], step.tokens)
+    scale = step.config.embedding_scale
+    return (G.scale(x, scale) if scale else x).named("embd")
 
 
-def rope(step: Step, w: Weights, x: Tensor) -> Tensor:
-    """Rotates x [d, n_head, n_tokens] by its positions."""
-    r = step.config.rope
+def qkv(step: Step, w: Weights, il: int, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """x [n_embd, n_tokens] -> q [d, n_head, n_tokens], k [d, n_head_kv, n_tokens], v [dv,
+    n_head_kv, n_tokens], by the weights `w` of layer `il`."""
+    c, n_tokens = step.config, x.ne[1]
+    n_head, n_kv = c.n_head(il), c.n_head_kv(il)
+    heads = (c.head_dim_k, n_head), (c.head_dim_k, n_kv), (c.head_dim_v, n_kv)
+    if "attn_qkv.weight" not in w:
+        each = [linear(w, f"attn_{name}", x) for name in "qkv"]
+        q, k, v = (G.reshape(y, d, n, n_tokens) for y, (d, n) in zip(each, heads, strict=True))
+        return q, k, v
+    y = linear(w, "attn_qkv", x)
+    parts, at = [], 0
+    for d, n in heads:
+        size = y.dtype.bytes
+        parts.append(G.view_3d(y, d, n, n_tokens, d * size, y.nb[1], at * size))
+        at += d * n
+    return parts[0], parts[1], parts[2]
+
+
+def rope(step: Step, w: Weights, x: Tensor, il: int = 0) -> Tensor:
+    """Rotates x [d, n_head, n_tokens] by its positions, as layer `il` does."""
+    r = step.config.rope_of(il)
     factors = _freq_factors(w, r, step.cache)
     return _rotate(r, step.rope_mode, factors, x, step.positions, r.kernel_attn_factor)
 
@@ -141,11 +227,14 @@ def shift_keys(
     c: ModelConfig, w: Weights, cache: KVCache, mode: G.RopeMode, shift: Tensor
 ) -> list[Tensor]:
     """Cached keys rotated in place by i32 shift [n_kv], the move of each cell's position. Angles
-    add up, so a key then is as if computed at its new position; its magnitude stays."""
-    r = c.rope
-    factors = _freq_factors(w, r, cache)
+    add up, so a key then is as if computed at its new position; its magnitude stays. Layers without
+    rotary embedding are left out."""
     shifted = []
     for il, k in enumerate(cache.k):
+        r = c.rope_of(il)
+        if r.n_dims == 0:
+            continue
+        factors = _freq_factors(w, r, cache)
         row = k.dtype.bytes * c.head_dim_k
         keys = G.view_3d(k, c.head_dim_k, c.n_head_kv(il), shift.ne[0], row, k.nb[1])
         shifted.append(_rotate(r, mode, factors, keys, shift, r.shift_attn_factor, inplace=True))
@@ -197,22 +286,23 @@ def attention(
     k: Tensor,
     v: Tensor,
     *,
-    mask: Tensor | None = None,
     sinks: Tensor | None = None,
 ) -> Tensor:
-    """Writes k and v to the cache and attends over the first n_kv cells.
+    """Writes k and v to the cache and attends over the first n_kv cells that the layer sees.
 
     q [d, n_head, n_tokens], k [d, n_head_kv, n_tokens], v [dv, n_head_kv, n_tokens] ->
     [dv * n_head, n_tokens]."""
-    mask = step.mask if mask is None else mask
-    scale = step.config.kq_scale
+    mask = step.mask_of(il)
+    scale, cap = step.config.kq_scale, step.config.attn_softcap
     keys = _cached(step, step.cache.k[il], k)
     values = _cached(step, step.cache.v[il], v)
     q = G.permute(q, 0, 2, 1, 3)  # [d, n_tokens, n_head]
     if step.flash:
-        out = G.flash_attn_ext(q, keys, values, mask, sinks, scale=scale)
+        out = G.flash_attn_ext(q, keys, values, mask, sinks, scale=scale, logit_softcap=cap)
     else:
         scores = G.mul_mat(keys, q)  # [n_kv, n_tokens, n_head]
+        if cap:
+            scores, scale = soft_cap(G.scale(scores, scale), cap), 1.0
         probs = G.soft_max(scores, mask, sinks, scale)
         out = G.mul_mat(G.cont(G.transpose(values)), probs)  # [dv, n_tokens, n_head]
         out = G.cont(G.permute(out, 0, 2, 1, 3))
@@ -220,17 +310,59 @@ def attention(
     return G.reshape(out, n_out, step.tokens.ne[0]).named(f"kqv_out-{il}")
 
 
+def self_attention(
+    step: Step,
+    w: Weights,
+    il: int,
+    x: Tensor,
+    *,
+    qk_norm: Callable[[Weights, str, Tensor, float], Tensor] | None = None,
+) -> Tensor:
+    """Grouped-query attention (arXiv 2305.13245) with rotary embedding, from x [n_embd, n_tokens]
+    to the output projection. `w`: of the whole model. `qk_norm`: what queries and keys go through
+    in front of the rotation (arXiv 2302.05442): `norm` for each head, `norm_whole` for all."""
+    layer, eps = w.layer(il), step.config.rms_eps
+    q, k, v = qkv(step, layer, il, x)
+    if qk_norm is not None:
+        q, k = qk_norm(layer, "attn_q_norm", q, eps), qk_norm(layer, "attn_k_norm", k, eps)
+    q, k = rope(step, w, q, il), rope(step, w, k, il)
+    return linear(layer, "attn_output", attention(step, il, q, k, v))
+
+
 def _cached(step: Step, cache: Tensor, x: Tensor) -> Tensor:
     """x [d, n_head_kv, n_tokens] written to its cells; the cache as [d, n_kv, n_head_kv]."""
     d, n_head, n_tokens, _ = x.ne
+    if not x.is_contiguous:  # a part of a fused projection
+        x = G.cont(x)
     written = G.set_rows(cache, G.reshape(x, d * n_head, n_tokens), step.cells)
     # A view of what was written, not of the leaf: that is what puts it after the write.
     return G.view_3d(written, d, step.mask.ne[0], n_head, cache.nb[1], d * cache.dtype.bytes)
 
 
-def feed_forward(w: Weights, x: Tensor) -> Tensor:
-    """SwiGLU (arXiv 2002.05202): down(silu(gate x) * up x)."""
-    return linear(w, "ffn_down", G.swiglu(linear(w, "ffn_gate", x), linear(w, "ffn_up", x)))
+def soft_cap(x: Tensor, cap: float) -> Tensor:
+    """cap * tanh(x / cap): as x where it is small, never beyond the cap (arXiv 2408.00118)."""
+    return G.scale(G.tanh(G.scale(x, 1.0 / cap)), cap)
+
+
+def capped(step: Step, logits: Tensor) -> Tensor:
+    """Logits soft-capped, where the model has a cap."""
+    cap = step.config.final_softcap
+    return soft_cap(logits, cap) if cap else logits
+
+
+def feed_forward(
+    w: Weights, x: Tensor, act: Callable[[Tensor, Tensor], Tensor] = G.swiglu, suffix: str = ""
+) -> Tensor:
+    """A gated feed-forward layer (arXiv 2002.05202): down(silu(gate x) * up x) with SwiGLU.
+
+    `suffix`: of the names of the matrices, "_shexp" for shared experts."""
+    y = act(linear(w, f"ffn_gate{suffix}", x), linear(w, f"ffn_up{suffix}", x))
+    return linear(w, f"ffn_down{suffix}", y)
+
+
+def mlp(w: Weights, x: Tensor, act: Callable[[Tensor], Tensor] = G.gelu) -> Tensor:
+    """A feed-forward layer without a gate: down(act(up x))."""
+    return linear(w, "ffn_down", act(linear(w, "ffn_up", x)))
 
 
 def mixture(
@@ -245,8 +377,8 @@ def mixture(
     """Each token x [n_embd, n_tokens] through its best experts, summed by router weight.
 
     `softmax_first`: softmax over all experts, then the best, whose weights are brought to sum 1
-    when `renormalise` (Mixtral, arXiv 2401.04088); else softmax over the scores of the best. `oai`:
-    gpt-oss' clamped activation instead of SwiGLU."""
+    when `renormalise` (Mixtral, arXiv 2401.04088) unless the metadata says otherwise; else softmax
+    over the scores of the best. `oai`: gpt-oss' clamped activation instead of SwiGLU."""
     n_embd, n_tokens = x.ne[0], x.ne[1]
     n_used = moe.n_used
     scores = linear(w, "ffn_gate_inp", x)  # [n_expert, n_tokens]
@@ -257,8 +389,10 @@ def mixture(
     weights = G.reshape(G.get_rows(columns, best), n_used, n_tokens)
     if not softmax_first:
         weights = G.soft_max(weights)
-    elif renormalise:
+    elif renormalise if moe.renormalise is None else moe.renormalise:
         weights = G.div(weights, G.sum_rows(weights))
+    if moe.scale != 1.0:
+        weights = G.scale(weights, moe.scale)
 
     x = G.reshape(x, n_embd, 1, n_tokens)
     gate = _experts(w, "ffn_gate_exps", x, best)  # [n_ff, n_used, n_tokens]
@@ -275,6 +409,11 @@ def mixture(
 
 def _experts(w: Weights, name: str, x: Tensor, ids: Tensor) -> Tensor:
     y = G.mul_mat_id(w[f"{name}.weight"], x, ids)
+    if f"{name}.scale" in w:  # a number for each expert
+        n_used, n_tokens = ids.ne[0], ids.ne[1]
+        column = G.reshape(w[f"{name}.scale"], 1, w[f"{name}.scale"].ne[0])
+        scales = G.get_rows(column, G.reshape(ids, n_used * n_tokens))
+        y = G.mul(y, G.reshape(scales, 1, n_used, n_tokens))
     return G.add_id(y, w[f"{name}.bias"], ids) if f"{name}.bias" in w else y
 
 
@@ -283,9 +422,14 @@ def wanted(step: Step, x: Tensor) -> Tensor:
     return G.get_rows(x, step.out_ids)
 
 
-def logits(step: Step, w: Weights, x: Tensor) -> Tensor:
-    """The last norm and the output projection; tied to the embedding where there is none."""
-    x = norm(w, "output_norm", x, step.config.rms_eps).named("result_norm")
+def output(w: Weights, x: Tensor) -> Tensor:
+    """The output projection; tied to the embedding where the file has none of its own."""
     if "output.weight" in w:
         return linear(w, "output", x)
-    return G.mul_mat(w["token_embd.weight"], x)
+    y = G.mul_mat(w["token_embd.weight"], x)
+    return G.add(y, w["output.bias"]) if "output.bias" in w else y
+
+
+def logits(step: Step, w: Weights, x: Tensor) -> Tensor:
+    """The last RMS norm and the output projection."""
+    return output(w, norm(w, "output_norm", x, step.config.rms_eps).named("result_norm"))

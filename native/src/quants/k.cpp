@@ -1,10 +1,10 @@
-// Encoders of the K-quants. Source: quantize_row_q*_K_ref in ggml-quants.c.
+// Encoders of the K-quants, and q8_K. Source: quantize_row_q*_K_ref in ggml-quants.c.
 #include "quants/k_quants.h"
 #include "quants/k_search.h"
 
 namespace weft::WEFT_TARGET {
 
-void register_k_encoders(KernelTable& table);
+void register_k_types(KernelTable& table);
 
 namespace {
 
@@ -172,6 +172,10 @@ void encode_q6_K(const float* x, BlockQ6_K& b) {
   }
 }
 
+void decode_q8_K(const BlockQ8_K& b, float* y) {
+  for (int j = 0; j < 256; ++j) y[j] = b.d * static_cast<float>(b.qs[j]);
+}
+
 // The value of largest magnitude becomes -127.
 void encode_q8_K(const float* x, BlockQ8_K& b) {
   const float amax = max_magnitude(x, 256);
@@ -196,7 +200,8 @@ void encode_q8_K(const float* x, BlockQ8_K& b) {
 
 }  // namespace
 
-void register_k_encoders(KernelTable& table) {
+void register_k_types(KernelTable& table) {
+  table.type(DType::kQ8_K).to_float = decode_row<BlockQ8_K, 256, decode_q8_K>;
   table.type(DType::kQ2_K).from_float = encode_row<BlockQ2_K, 256, encode_q2_K>;
   table.type(DType::kQ3_K).from_float = encode_row<BlockQ3_K, 256, encode_q3_K>;
   table.type(DType::kQ4_K).from_float = encode_row<BlockQ4_K, 256, encode_q4_K>;

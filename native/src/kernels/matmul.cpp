@@ -1,0 +1,118 @@
+// MUL_MAT: dst[i3, i2, n, m] = src0[.., m, :] . src1[i3, i2, n, :]; consecutive batches of src1
+// share one of src0 (grouped-query attention).
+#include "kernels/matmul_engine.h"
+
+namespace weft::WEFT_TARGET {
+
+void register_matmul(KernelTable& table);
+
+namespace {
+
+// All columns of src1 that one matrix of src0 multiplies are taken together. An item is a matrix, a
+// run of columns (only when there are too few rows to share out) and kItemRows rows.
+struct Work {
+  int64_t per2, per3;  // matrices of src1 for one of src0, along dimensions 2 and 3
+  int64_t n_columns;
+  int64_t column_run, column_runs;
+  int64_t row_blocks;
+  int64_t matrices;
+
+  explicit Work(const Call& call) {
+    const Tensor& w = *call.src[0];
+    const Tensor& x = *call.src[1];
+    per2 = x.ne[2] / max64(1, w.ne[2]);
+    per3 = x.ne[3] / max64(1, w.ne[3]);
+    n_columns = x.ne[1] * per2 * per3;
+    row_blocks = (w.ne[1] + kItemRows - 1) / kItemRows;
+    matrices = w.ne[2] * w.ne[3];
+    // tiles of every target divide 48
+    const int64_t shares = 4 * int64_t{call.n_threads};
+    const int64_t wanted = shares / max64(1, row_blocks * matrices);
+    column_run = max64(1, n_columns);
+    if (wanted > 1) column_run = min64(column_run, max64(48, n_columns / wanted / 48 * 48));
+    column_runs = (n_columns + column_run - 1) / column_run;
+  }
+};
+
+int64_t items(const Call& call) {
+  const Work work(call);
+  return work.matrices * work.column_runs * work.row_blocks;
+}
+
+int64_t grain(const Call& call) {
+  const Work work(call);
+  const int64_t products = kItemRows * call.src[0]->ne[0] * work.column_run;
+  // columns are packed again for every chunk of rows
+  const int64_t rows = work.n_columns >= 32 ? 4 : 1;
+  return max64(rows, (1 << 15) / max64(1, products));
+}
+
+void run(const Call& call, int64_t begin, int64_t end, char* scratch) {
+  const Tensor& w = *call.src[0];
+  const Tensor& x = *call.src[1];
+  const Tensor& dst = call.dst;
+  const Work work(call);
+  const float scale = tensor_scale(w);
+  Arena arena(scratch);
+  auto** in = arena.take<const char*>(work.column_run);
+  auto** out = arena.take<float*>(work.column_run);
+  for (int64_t item = begin; item < end;) {
+    const int64_t outer = item / work.row_blocks;
+    const int64_t first_block = item - outer * work.row_blocks;
+    const int64_t blocks = min64(end - item, work.row_blocks - first_block);
+    const int64_t matrix = outer / work.column_runs;
+    const int64_t first = (outer - matrix * work.column_runs) * work.column_run;
+    const int64_t n = min64(work.column_run, work.n_columns - first);
+    const int64_t w3 = matrix / w.ne[2];
+    const int64_t w2 = matrix - w3 * w.ne[2];
+    for (int64_t c = 0; c < n; ++c) {
+      const int64_t i1 = (first + c) % x.ne[1];
+      const int64_t batch = (first + c) / x.ne[1];
+      const int64_t i2 = w2 * work.per2 + batch % work.per2;
+      const int64_t i3 = w3 * work.per3 + batch / work.per2;
+      in[c] = row_data(x, {i1, i2, i3});
+      out[c] = reinterpret_cast<float*>(row_data(dst, {i1, i2, i3}));
+    }
+    const Weights weights = {
+        w.data + w2 * w.nb[2] + w3 * w.nb[3], w.nb[1], w.nb[0], w.type, w.ne[0], scale};
+    multiply(weights, first_block * kItemRows, min64(w.ne[1], (first_block + blocks) * kItemRows),
+             {in, out, n, x.type, x.nb[0]}, arena.rest());
+    item += blocks;
+  }
+}
+
+// For any number of columns up to this one: sizes may be smaller in a run.
+size_t scratch(const Call& call) {
+  const Tensor& x = *call.src[1];
+  Arena arena(nullptr);
+  arena.take<const char*>(n_rows(x));
+  arena.take<float*>(n_rows(x));
+  return arena.used() + multiply_scratch(call.src[0]->type,
+                                         {nullptr, nullptr, n_rows(x), x.type, x.nb[0]}, x.ne[0]);
+}
+
+const char* check(const Call& call) {
+  const Tensor& w = *call.src[0];
+  const Tensor& x = *call.src[1];
+  const Tensor& dst = call.dst;
+  if (const char* why = check_product(w, x, dst); why != nullptr) return why;
+  for (int d = 2; d < 4; ++d) {
+    if (w.ne[d] == 0 ? x.ne[d] != 0 : x.ne[d] % w.ne[d] != 0) {
+      return "the batches of the first source do not repeat to those of the second";
+    }
+  }
+  if (dst.ne[0] != w.ne[1] || dst.ne[1] != x.ne[1] || dst.ne[2] != x.ne[2] ||
+      dst.ne[3] != x.ne[3]) {
+    return "the result has not the shape of the product";
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+void register_matmul(KernelTable& table) {
+  table[Op::kMulMat] = {
+      .check = check, .items = items, .run = run, .grain = grain, .scratch = scratch};
+}
+
+}  // namespace weft::WEFT_TARGET

@@ -1,0 +1,352 @@
+// How a product is computed:
+//
+//               few columns                        many columns
+//   quantized   rows dotted as they are stored     panels of byte codes (quants/dot.h)
+//   floats      rows dotted, decoded on the way    panels of floats (matmul_f32.h)
+//
+// "Quantized" is a quantized weight with activations of its companion type. Any other pair of types
+// goes through floats, exactly decoded. Each weight row is read from memory once.
+#include "kernels/matmul_engine.h"
+
+#include "kernels/matmul_f32.h"
+#include "quants/dot.h"
+
+namespace weft::WEFT_TARGET {
+
+namespace {
+
+// Up to this many columns, unpacking a panel costs more than it saves.
+constexpr int64_t kFewColumns = 4;
+
+// Elements of a row that are unpacked at a time; columns whose packed form stays in L2.
+constexpr int64_t kChunksDeep = 16;
+constexpr int64_t kColumnsWide = 512;
+constexpr int64_t kFloatColumnsWide = kTileFloats * 40;
+
+// Floats of a weight row that are decoded at a time for a dot product.
+constexpr int64_t kDecoded = 1024;
+
+bool is_integer_product(DType weights, DType columns) {
+  const QuantKernels& kernels = quant_kernels(weights);
+  return kernels.dot != nullptr && kernels.activation == columns;
+}
+
+// ---- integers, few columns
+
+void dot_quantized(const Weights& w, int64_t begin, int64_t end, const Columns& columns,
+                   char* scratch) {
+  // rows that stay in cache while the columns pass over them
+  constexpr int64_t kRows = 16;
+  const QuantKernels& kernels = quant_kernels(w.type);
+  auto* sums = reinterpret_cast<float*>(scratch);
+  for (int64_t r = begin; r < end; r += kRows) {
+    const int64_t rows = min64(kRows, end - r);
+    for (int64_t c = 0; c < columns.n; ++c) {
+      kernels.dot(w.data + r * w.row_stride, w.row_stride, rows, columns.x[c], w.k, w.scale, sums);
+      std::memcpy(columns.out[c] + r, sums, static_cast<size_t>(rows) * 4);
+    }
+  }
+}
+
+// ---- integers, panels
+
+// The sums of 32 codes that a tile carries: of each group, times -zero or times d.
+void put_sums(const QuantKernels& kernels, const int32_t* sixteens, ActivationTile& tile, int c) {
+  for (int g = 0; g < kernels.groups; ++g) {
+    const int32_t sum = kernels.groups == 2 ? sixteens[g] : sixteens[0] + sixteens[1];
+    if (kernels.has_min) {
+      tile.d_sum[g][c] = tile.d[c] * static_cast<float>(sum);
+    } else {
+      tile.correction[g][c] = -kernels.zero * sum;
+    }
+  }
+}
+
+template <typename Activation>
+void pack_activation(const QuantKernels& kernels, const char* x, int64_t first, int64_t n_chunks,
+                     ActivationTile* tiles, int c) {
+  const auto* row = reinterpret_cast<const Activation*>(x);
+  for (int64_t i = 0; i < n_chunks; ++i) {
+    ActivationTile& tile = tiles[i];
+    const s8x32 q = activation_codes(row, first + i);
+    std::memcpy(tile.q[c], &q, sizeof q);
+    tile.d[c] = activation_scale(row, first + i);
+    int32_t sums[2];
+    if constexpr (sizeof(Activation) == sizeof(BlockQ8_K)) {
+      int16_t pair[2];
+      std::memcpy(pair, row[(first + i) / 8].bsums + (first + i) % 8 * 2, sizeof pair);
+      sums[0] = pair[0];
+      sums[1] = pair[1];
+    } else {
+      const i32x8 s = dot_bytes(i32x8{}, splat8(1), q);
+      sums[0] = s[0] + s[1] + s[2] + s[3];
+      sums[1] = s[4] + s[5] + s[6] + s[7];
+    }
+    put_sums(kernels, sums, tile, c);
+  }
+}
+
+void pack_activations(const QuantKernels& kernels, const Columns& columns, int64_t begin,
+                      int64_t end, int64_t first, int64_t n_chunks, ActivationTile* tiles) {
+  for (int64_t c = begin; c < end; ++c) {
+    ActivationTile* tile = tiles + (c - begin) / kTileColumns * n_chunks;
+    const int lane = static_cast<int>((c - begin) % kTileColumns);
+    if (kernels.activation == DType::kQ8_0) {
+      pack_activation<BlockQ8_0>(kernels, columns.x[c], first, n_chunks, tile, lane);
+    } else if (kernels.activation == DType::kQ8_1) {
+      pack_activation<BlockQ8_1>(kernels, columns.x[c], first, n_chunks, tile, lane);
+    } else {
+      pack_activation<BlockQ8_K>(kernels, columns.x[c], first, n_chunks, tile, lane);
+    }
+  }
+}
+
+struct IntegerScratch {
+  ActivationTile* tiles;
+  Panel panel;
+  float* out;
+  size_t used;
+
+  IntegerScratch(char* scratch, int64_t n) {
+    Arena arena(scratch);
+    const int64_t n_tiles = (min64(n, kColumnsWide) + kTileColumns - 1) / kTileColumns;
+    tiles = arena.take<ActivationTile>(n_tiles * kChunksDeep);
+    panel.q = arena.take<uint8_t>(kChunksDeep * 32 * kPanelRows);
+    panel.scale = arena.take<float>(kChunksDeep * 2 * kPanelRows);
+    panel.min = arena.take<float>(kChunksDeep * 2 * kPanelRows);
+    out = arena.take<float>(kTileColumns * kPanelRows);
+    used = arena.used();
+  }
+};
+
+void multiply_panels(const Weights& w, int64_t begin, int64_t end, const Columns& columns,
+                     char* scratch) {
+  const QuantKernels& kernels = quant_kernels(w.type);
+  const IntegerScratch s(scratch, columns.n);
+  const int64_t chunks = w.k / 32;
+  for (int64_t left = 0; left < columns.n; left += kColumnsWide) {
+    const int64_t right = min64(columns.n, left + kColumnsWide);
+    for (int64_t first = 0; first < chunks; first += kChunksDeep) {
+      const int64_t deep = min64(kChunksDeep, chunks - first);
+      pack_activations(kernels, columns, left, right, first, deep, s.tiles);
+      for (int64_t r = begin; r < end; r += kPanelRows) {
+        const int64_t rows = min64(kPanelRows, end - r);
+        kernels.pack(w.data + r * w.row_stride, w.row_stride, rows, first, deep, w.scale, s.panel);
+        const ActivationTile* tile = s.tiles;
+        for (int64_t c = left; c < right; c += kTileColumns, tile += deep) {
+          const int64_t n = min64(kTileColumns, right - c);
+          const int variant = n > kTileColumns / 2 ? 0 : n > kTileColumns / 4 ? 1 : 2;
+          kernels.tile[variant](s.panel, tile, deep, s.out);
+          for (int64_t i = 0; i < n; ++i) {
+            put_rows(s.out + i * kPanelRows, rows, 1.0f, first > 0, columns.out[c + i] + r);
+          }
+        }
+      }
+    }
+  }
+}
+
+// ---- floats, few columns
+
+template <DType kType>
+vf load_weights(const char* p, int64_t i) {
+  if constexpr (kType == DType::kF16) return load_half(reinterpret_cast<const uint16_t*>(p) + i);
+  if constexpr (kType == DType::kBF16) return load_bf16(reinterpret_cast<const uint16_t*>(p) + i);
+  return load(reinterpret_cast<const float*>(p) + i);
+}
+
+// sums[r] += row r . x, over n elements of kRows rows.
+template <DType kType, int kRows>
+void dot_floats(const char* w, int64_t stride, const float* x, int64_t n, float* sums) {
+  vf acc[kRows][2] = {};
+  int64_t i = 0;
+  for (; i + 2 * kLanes <= n; i += 2 * kLanes) {
+    const vf x0 = load(x + i);
+    const vf x1 = load(x + i + kLanes);
+    for (int r = 0; r < kRows; ++r) {
+      acc[r][0] = fma(load_weights<kType>(w + r * stride, i), x0, acc[r][0]);
+      acc[r][1] = fma(load_weights<kType>(w + r * stride, i + kLanes), x1, acc[r][1]);
+    }
+  }
+  for (int r = 0; r < kRows; ++r) {
+    float sum = hsum(acc[r][0] + acc[r][1]);
+    const int64_t size = kType == DType::kF32 ? 4 : 2;
+    for (int64_t k = i; k < n; ++k) sum += load_element(w + r * stride + k * size, kType) * x[k];
+    sums[r] += sum;
+  }
+}
+
+template <int kRows>
+void dot_float_rows(DType type, const char* w, int64_t stride, const float* x, int64_t n,
+                    float* sums) {
+  if (type == DType::kF16) return dot_floats<DType::kF16, kRows>(w, stride, x, n, sums);
+  if (type == DType::kBF16) return dot_floats<DType::kBF16, kRows>(w, stride, x, n, sums);
+  dot_floats<DType::kF32, kRows>(w, stride, x, n, sums);
+}
+
+void dot_block(DType type, const char* w, int64_t stride, int64_t rows, const float* x, int64_t n,
+               float* sums) {
+  if (rows == 4) return dot_float_rows<4>(type, w, stride, x, n, sums);
+  for (int64_t r = 0; r < rows; ++r) {
+    dot_float_rows<1>(type, w + r * stride, stride, x, n, sums + r);
+  }
+}
+
+// Elements start..start+n of a row as floats.
+void load_row(DType type, int64_t element_stride, const char* row, int64_t start, int64_t n,
+              float* out) {
+  if (is_float(type)) {
+    load_floats(row + start * element_stride, type, element_stride, n, out);
+  } else {
+    table().type(type).to_float(row + start / unit_elements(type) * unit_bytes(type), out, n);
+  }
+}
+
+bool is_plain(const Columns& columns) {
+  return columns.type == DType::kF32 && columns.element_stride == 4;
+}
+
+void dot_decoded(const Weights& w, int64_t begin, int64_t end, const Columns& columns,
+                 char* scratch) {
+  Arena arena(scratch);
+  const float* x[kFewColumns];
+  for (int64_t c = 0; c < columns.n; ++c) {
+    x[c] = reinterpret_cast<const float*>(columns.x[c]);
+    if (!is_plain(columns)) {
+      auto* values = arena.take<float>(w.k);
+      load_row(columns.type, columns.element_stride, columns.x[c], 0, w.k, values);
+      x[c] = values;
+    }
+  }
+  auto* decoded = arena.take<float>(4 * kDecoded);
+  const bool direct = is_float(w.type) && w.element_stride == element_size(w.type);
+  for (int64_t r = begin; r < end; r += 4) {
+    const int64_t rows = min64(4, end - r);
+    const char* row = w.data + r * w.row_stride;
+    float sums[kFewColumns][4] = {};
+    if (direct) {
+      for (int64_t c = 0; c < columns.n; ++c) {
+        dot_block(w.type, row, w.row_stride, rows, x[c], w.k, sums[c]);
+      }
+    } else {
+      for (int64_t k = 0; k < w.k; k += kDecoded) {
+        const int64_t n = min64(kDecoded, w.k - k);
+        for (int64_t i = 0; i < rows; ++i) {
+          load_row(w.type, w.element_stride, row + i * w.row_stride, k, n, decoded + i * kDecoded);
+        }
+        for (int64_t c = 0; c < columns.n; ++c) {
+          dot_block(DType::kF32, reinterpret_cast<const char*>(decoded), kDecoded * 4, rows,
+                    x[c] + k, n, sums[c]);
+        }
+      }
+    }
+    for (int64_t c = 0; c < columns.n; ++c) {
+      put_rows(sums[c], rows, w.scale, false, columns.out[c] + r);
+    }
+  }
+}
+
+// ---- floats, panels
+
+struct FloatScratch {
+  float* tiles;
+  float* panel;
+  float* rows;
+  float* out;
+  size_t used;
+
+  FloatScratch(char* scratch, int64_t n) {
+    Arena arena(scratch);
+    const int64_t n_tiles = (min64(n, kFloatColumnsWide) + kTileFloats - 1) / kTileFloats;
+    tiles = arena.take<float>(n_tiles * kTileFloats * kTileStride);
+    panel = arena.take<float>(kDepth * kPanelFloats);
+    rows = arena.take<float>(8 * kDepth);
+    out = arena.take<float>(kTileFloats * kPanelFloats);
+    used = arena.used();
+  }
+};
+
+void pack_weights(const Weights& w, int64_t row, int64_t rows, int64_t start, int64_t deep,
+                  float* eight, float* panel) {
+  for (int at = 0; at < kPanelFloats; at += 8) {
+    for (int r = 0; r < 8; ++r) {
+      // rows beyond the last repeat it; their results are not used
+      const int64_t from = row + min64(at + r, rows - 1);
+      load_row(w.type, w.element_stride, w.data + from * w.row_stride, start, deep,
+               eight + r * kDepth);
+    }
+    pack_eight(eight, kDepth, deep, panel, at);
+  }
+}
+
+void multiply_float_panels(const Weights& w, int64_t begin, int64_t end, const Columns& columns,
+                           char* scratch) {
+  const FloatScratch s(scratch, columns.n);
+  for (int64_t left = 0; left < columns.n; left += kFloatColumnsWide) {
+    const int64_t right = min64(columns.n, left + kFloatColumnsWide);
+    for (int64_t start = 0; start < w.k; start += kDepth) {
+      const int64_t deep = min64(kDepth, w.k - start);
+      for (int64_t c = left; c < right; ++c) {
+        load_row(columns.type, columns.element_stride, columns.x[c], start, deep,
+                 s.tiles + (c - left) * kTileStride);
+      }
+      for (int64_t r = begin; r < end; r += kPanelFloats) {
+        const int64_t rows = min64(kPanelFloats, end - r);
+        pack_weights(w, r, rows, start, deep, s.rows, s.panel);
+        for (int64_t c = left; c < right; c += kTileFloats) {
+          const int64_t n = min64(kTileFloats, right - c);
+          multiply_columns_f32(s.panel, s.tiles + (c - left) * kTileStride, deep, n, s.out);
+          for (int64_t i = 0; i < n; ++i) {
+            put_rows(s.out + i * kPanelFloats, rows, w.scale, start > 0, columns.out[c + i] + r);
+          }
+        }
+      }
+    }
+  }
+}
+
+bool has_panels(DType weights) { return quant_kernels(weights).pack != nullptr; }
+
+}  // namespace
+
+void multiply(const Weights& w, int64_t begin, int64_t end, const Columns& columns, char* scratch) {
+  const bool few = columns.n <= kFewColumns;
+  if (columns.n == 0 || begin >= end) return;
+  if (w.k == 0) {
+    for (int64_t c = 0; c < columns.n; ++c) {
+      std::memset(columns.out[c] + begin, 0, static_cast<size_t>(end - begin) * 4);
+    }
+  } else if (is_integer_product(w.type, columns.type) && (few || has_panels(w.type))) {
+    (few ? dot_quantized : multiply_panels)(w, begin, end, columns, scratch);
+  } else {
+    (few ? dot_decoded : multiply_float_panels)(w, begin, end, columns, scratch);
+  }
+}
+
+size_t multiply_scratch(DType weights, const Columns& columns, int64_t k) {
+  Arena few(nullptr);
+  few.take<float>(4 * kDecoded);
+  if (!is_plain(columns)) {
+    for (int64_t c = 0; c < min64(columns.n, kFewColumns); ++c) few.take<float>(k);
+  }
+  if (columns.n <= kFewColumns) return few.used();
+  const bool integers = is_integer_product(weights, columns.type) && has_panels(weights);
+  const size_t many =
+      integers ? IntegerScratch(nullptr, columns.n).used : FloatScratch(nullptr, columns.n).used;
+  return many > few.used() ? many : few.used();
+}
+
+const char* check_product(const Tensor& weights, const Tensor& columns, const Tensor& dst) {
+  if (table().type(weights.type).to_float == nullptr) return "the weight type has no decoder";
+  if (table().type(columns.type).to_float == nullptr || columns.type == DType::kI2_S) {
+    return "the second source must be floats or quantized activations";
+  }
+  if (weights.ne[0] != columns.ne[0]) return "rows of the two sources differ in length";
+  if (dst.type != DType::kF32 || dst.nb[0] != 4) return "the result must be f32 rows";
+  if (weights.type == DType::kI2_S && !is_contiguous(weights)) {
+    return "i2_s weights must be a whole tensor";
+  }
+  return nullptr;
+}
+
+}  // namespace weft::WEFT_TARGET

@@ -1,0 +1,56 @@
+// Some weight rows times some columns, by the kernel that suits the types and the number of
+// columns. MUL_MAT and MUL_MAT_ID cut their work into such products.
+#pragma once
+
+#include "kernels/copy_rows.h"
+
+namespace weft::WEFT_TARGET {
+
+struct Weights {
+  const char* data;  // row 0
+  int64_t row_stride;
+  int64_t element_stride;
+  DType type;
+  int64_t k;    // elements of a row
+  float scale;  // tensor_scale
+};
+
+struct Columns {
+  const char* const* x;  // k elements each
+  float* const* out;     // column c of the result, row 0
+  int64_t n;
+  DType type;
+  int64_t element_stride;
+};
+
+// out[c][r] = row r . column c, for rows begin..end.
+void multiply(const Weights& w, int64_t begin, int64_t end, const Columns& columns, char* scratch);
+
+// Scratch that multiply needs for up to `columns.n` columns.
+size_t multiply_scratch(DType weights, const Columns& columns, int64_t k);
+
+// nullptr when multiply can take operands of these types, else why not.
+const char* check_product(const Tensor& weights, const Tensor& columns, const Tensor& dst);
+
+// Weight rows that make one item of work.
+inline constexpr int64_t kItemRows = 32;
+
+// Hands out a thread's scratch in cache lines; without a base it only counts.
+class Arena {
+ public:
+  explicit Arena(char* base) : base_(base) {}
+  template <typename T>
+  T* take(int64_t n) {
+    const size_t at = used_;
+    used_ += (static_cast<size_t>(n) * sizeof(T) + 63) / 64 * 64;
+    return base_ == nullptr ? nullptr : reinterpret_cast<T*>(base_ + at);
+  }
+  size_t used() const { return used_; }
+  char* rest() const { return base_ + used_; }
+
+ private:
+  char* base_;
+  size_t used_ = 0;
+};
+
+}  // namespace weft::WEFT_TARGET

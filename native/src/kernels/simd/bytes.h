@@ -1,0 +1,231 @@
+// Vectors of 32 bytes, as the dot products of quantized rows use them: the same width on every
+// target, written with the compiler's vector extension and a few instructions where it has none.
+#pragma once
+
+#include "kernels/simd/vec.h"
+
+namespace weft::WEFT_TARGET {
+
+typedef uint8_t u8x16 __attribute__((vector_size(16)));
+typedef uint8_t u8x32 __attribute__((vector_size(32)));
+typedef int8_t s8x32 __attribute__((vector_size(32)));
+typedef uint16_t u16x16 __attribute__((vector_size(32)));
+typedef int32_t i32x8 __attribute__((vector_size(32)));
+typedef float f32x8 __attribute__((vector_size(32)));
+
+template <typename V>
+static inline V load_as(const void* p) {
+  V v;
+  std::memcpy(&v, p, sizeof v);
+  return v;
+}
+
+static inline u8x32 splat8(int x) { return u8x32{} + static_cast<uint8_t>(x); }
+static inline f32x8 splat8f(float x) { return f32x8{} + x; }
+
+static inline u8x32 join(u8x16 low, u8x16 high) {
+#if defined(__AVX2__)
+  return reinterpret_cast<u8x32>(
+      _mm256_set_m128i(reinterpret_cast<__m128i>(high), reinterpret_cast<__m128i>(low)));
+#else
+  u8x32 v;
+  std::memcpy(&v, &low, sizeof low);
+  std::memcpy(reinterpret_cast<char*>(&v) + sizeof low, &high, sizeof high);
+  return v;
+#endif
+}
+
+// Every byte shifted right, then masked (bits of the neighbour are masked away).
+static inline u8x32 field(u8x32 v, int shift, int mask) {
+  return reinterpret_cast<u8x32>(reinterpret_cast<u16x16>(v) >> static_cast<uint16_t>(shift)) &
+         splat8(mask);
+}
+// Every byte shifted left after masking; the field must stay inside its byte.
+static inline u8x32 field_up(u8x32 v, int mask, int shift) {
+  return reinterpret_cast<u8x32>(reinterpret_cast<u16x16>(v & splat8(mask))
+                                 << static_cast<uint16_t>(shift));
+}
+
+// The low halves of 16 bytes, then their high halves.
+static inline u8x32 nibbles(const uint8_t* p) {
+#if defined(__AVX2__)
+  const __m256i both = _mm256_broadcastsi128_si256(load_as<__m128i>(p));
+  const __m256i v = _mm256_srlv_epi64(both, _mm256_setr_epi64x(0, 0, 4, 4));
+  return reinterpret_cast<u8x32>(_mm256_and_si256(v, _mm256_set1_epi8(15)));
+#else
+  typedef uint16_t u16x8 __attribute__((vector_size(16)));
+  const auto v = load_as<u8x16>(p);
+  const auto mask = u8x16{} + uint8_t{15};
+  return join(v & mask, reinterpret_cast<u8x16>(reinterpret_cast<u16x8>(v) >> uint16_t{4}) & mask);
+#endif
+}
+
+// table[code] for codes 0..15.
+static inline u8x32 look_up(const uint8_t* table, u8x32 codes) {
+#if defined(__AVX2__)
+  const __m256i both = _mm256_broadcastsi128_si256(load_as<__m128i>(table));
+  return reinterpret_cast<u8x32>(_mm256_shuffle_epi8(both, reinterpret_cast<__m256i>(codes)));
+#else
+  u8x32 v;
+  for (int j = 0; j < 32; ++j) v[j] = table[codes[j]];
+  return v;
+#endif
+}
+
+// Byte i is `value` where bit i is set, else 0.
+static inline u8x32 spread_bits(uint32_t bits, int value) {
+#if defined(__AVX512BW__) && defined(__AVX512VL__)
+  return reinterpret_cast<u8x32>(
+      _mm256_maskz_set1_epi8(static_cast<__mmask32>(bits), static_cast<char>(value)));
+#elif defined(__AVX2__)
+  const __m256i spread = _mm256_shuffle_epi8(
+      _mm256_set1_epi32(static_cast<int>(bits)),
+      _mm256_setr_epi64x(0, 0x0101010101010101, 0x0202020202020202, 0x0303030303030303));
+  const __m256i each = _mm256_set1_epi64x(static_cast<int64_t>(0x8040201008040201u));
+  const __m256i set = _mm256_cmpeq_epi8(_mm256_and_si256(spread, each), each);
+  return reinterpret_cast<u8x32>(set) & splat8(value);
+#else
+  u8x32 v;
+  for (int j = 0; j < 32; ++j) v[j] = static_cast<uint8_t>(bits >> j & 1 ? value : 0);
+  return v;
+#endif
+}
+
+// acc + products of unsigned u and signed x, four neighbours to a lane: lanes 0-3 hold elements
+// 0-15, lanes 4-7 elements 16-31. On AVX2 without VNNI u must stay below 128.
+static inline i32x8 dot_bytes(i32x8 acc, u8x32 u, s8x32 x) {
+#if defined(__AVX512VNNI__) && defined(__AVX512VL__)
+  return reinterpret_cast<i32x8>(_mm256_dpbusd_epi32(
+      reinterpret_cast<__m256i>(acc), reinterpret_cast<__m256i>(u), reinterpret_cast<__m256i>(x)));
+#elif defined(__AVX2__)
+  const __m256i pairs =
+      _mm256_maddubs_epi16(reinterpret_cast<__m256i>(u), reinterpret_cast<__m256i>(x));
+  return acc + reinterpret_cast<i32x8>(_mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+#elif defined(__SSE2__)
+  i32x8 sum = acc;
+  for (int half = 0; half < 2; ++half) {
+    const __m128i zero = _mm_setzero_si128();
+    const auto a = load_as<__m128i>(reinterpret_cast<const char*>(&u) + 16 * half);
+    const auto b = load_as<__m128i>(reinterpret_cast<const char*>(&x) + 16 * half);
+    // bytes to words: unsigned by zeros, signed by an arithmetic shift
+    const __m128i low =
+        _mm_madd_epi16(_mm_unpacklo_epi8(a, zero), _mm_srai_epi16(_mm_unpacklo_epi8(b, b), 8));
+    const __m128i high =
+        _mm_madd_epi16(_mm_unpackhi_epi8(a, zero), _mm_srai_epi16(_mm_unpackhi_epi8(b, b), 8));
+    int32_t lanes[4];
+    const __m128i both = _mm_add_epi32(low, high);
+    std::memcpy(lanes, &both, sizeof lanes);
+    for (int j = 0; j < 4; ++j) sum[4 * half + j] += lanes[j];
+  }
+  return sum;
+#else
+  for (int j = 0; j < 32; ++j) acc[j / 4] += u[j] * x[j];
+  return acc;
+#endif
+}
+
+// The same for any u, taken as the signed value u - 128.
+static inline i32x8 dot_bytes_wide(u8x32 u, s8x32 x, [[maybe_unused]] i32x8 minus_128_sums) {
+#if defined(__AVX2__) && !defined(__AVX512VNNI__)
+  const __m256i w = reinterpret_cast<__m256i>(u ^ splat8(128));
+  const __m256i signed_x = _mm256_sign_epi8(reinterpret_cast<__m256i>(x), w);
+  const __m256i pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(w), signed_x);
+  return reinterpret_cast<i32x8>(_mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+#else
+  return dot_bytes(minus_128_sums, u, x);
+#endif
+}
+
+// Eight bytes, the first lowest, as integers.
+static inline i32x8 widen_unsigned(uint64_t bytes) {
+#if defined(__AVX2__)
+  return reinterpret_cast<i32x8>(
+      _mm256_cvtepu8_epi32(_mm_cvtsi64_si128(static_cast<int64_t>(bytes))));
+#elif defined(__SSE2__)
+  const __m128i zero = _mm_setzero_si128();
+  const __m128i words = _mm_unpacklo_epi8(_mm_cvtsi64_si128(static_cast<int64_t>(bytes)), zero);
+  const __m128i both[2] = {_mm_unpacklo_epi16(words, zero), _mm_unpackhi_epi16(words, zero)};
+  return load_as<i32x8>(both);
+#else
+  i32x8 v;
+  for (int j = 0; j < 8; ++j) v[j] = static_cast<uint8_t>(bytes >> 8 * j);
+  return v;
+#endif
+}
+static inline i32x8 widen_signed(uint64_t bytes) {
+#if defined(__AVX2__)
+  return reinterpret_cast<i32x8>(
+      _mm256_cvtepi8_epi32(_mm_cvtsi64_si128(static_cast<int64_t>(bytes))));
+#elif defined(__SSE2__)
+  const __m128i v = _mm_cvtsi64_si128(static_cast<int64_t>(bytes));
+  const __m128i words = _mm_srai_epi16(_mm_unpacklo_epi8(v, v), 8);
+  const __m128i both[2] = {_mm_srai_epi32(_mm_unpacklo_epi16(words, words), 16),
+                           _mm_srai_epi32(_mm_unpackhi_epi16(words, words), 16)};
+  return load_as<i32x8>(both);
+#else
+  i32x8 v;
+  for (int j = 0; j < 8; ++j) v[j] = static_cast<int8_t>(bytes >> 8 * j);
+  return v;
+#endif
+}
+
+static inline f32x8 to_floats(i32x8 v) { return __builtin_convertvector(v, f32x8); }
+
+// a * b + c, fused where the target can.
+static inline f32x8 fma8(f32x8 a, f32x8 b, f32x8 c) {
+#if defined(__FMA__)
+  return reinterpret_cast<f32x8>(_mm256_fmadd_ps(
+      reinterpret_cast<__m256>(a), reinterpret_cast<__m256>(b), reinterpret_cast<__m256>(c)));
+#else
+  return a * b + c;
+#endif
+}
+
+// a in lanes 0-3, b in lanes 4-7.
+static inline f32x8 two_halves(float a, float b) {
+  return __builtin_shufflevector(splat8f(a), splat8f(b), 0, 1, 2, 3, 12, 13, 14, 15);
+}
+
+static inline float sum8(f32x8 v) {
+  return ((v[0] + v[4]) + (v[1] + v[5])) + ((v[2] + v[6]) + (v[3] + v[7]));
+}
+
+#if defined(__AVX2__)
+// Eight rows of eight 32-bit words become eight columns.
+static inline void transpose8(__m256i v[8]) {
+  __m256i a[8];
+  for (int i = 0; i < 4; ++i) {
+    a[2 * i] = _mm256_unpacklo_epi32(v[2 * i], v[2 * i + 1]);
+    a[2 * i + 1] = _mm256_unpackhi_epi32(v[2 * i], v[2 * i + 1]);
+  }
+  __m256i b[8];
+  for (int i = 0; i < 8; i += 4) {
+    b[i] = _mm256_unpacklo_epi64(a[i], a[i + 2]);
+    b[i + 1] = _mm256_unpackhi_epi64(a[i], a[i + 2]);
+    b[i + 2] = _mm256_unpacklo_epi64(a[i + 1], a[i + 3]);
+    b[i + 3] = _mm256_unpackhi_epi64(a[i + 1], a[i + 3]);
+  }
+  for (int i = 0; i < 4; ++i) {
+    v[i] = _mm256_permute2x128_si256(b[i], b[i + 4], 0x20);
+    v[i + 4] = _mm256_permute2x128_si256(b[i], b[i + 4], 0x31);
+  }
+}
+#endif
+
+#if defined(__AVX512VNNI__)
+// 32 bytes in both halves.
+static inline __m512i twice(const uint8_t* p) {
+  return _mm512_broadcast_i64x4(load_as<__m256i>(p));
+}
+
+// Every byte shifted right, by `low` in the first 32 bytes and by `high` in the others, then
+// masked.
+static inline __m512i field2(__m512i v, int low, int high, int mask) {
+  const auto a = static_cast<int16_t>(low);
+  const auto b = static_cast<int16_t>(high);
+  const __m512i shifts = _mm512_inserti64x4(_mm512_set1_epi16(a), _mm256_set1_epi16(b), 1);
+  return _mm512_and_si512(_mm512_srlv_epi16(v, shifts), _mm512_set1_epi8(static_cast<char>(mask)));
+}
+#endif
+
+}  // namespace weft::WEFT_TARGET

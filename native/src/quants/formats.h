@@ -1,0 +1,452 @@
+// Quantized rows as integers: how each format becomes unsigned byte codes, 32 at a time, and float
+// scales. The dot products and the matrix kernels are written once over this view:
+//
+//   value = scale[group] * (code - kZero) + min[group]
+//
+// A format states its block, the activation blocks it multiplies with, chunks of 32 elements per
+// block, groups (scales) per block (one or two a chunk), kZero, the largest code, and whether it
+// has minima (then kZero is 0). Blocks of 256 elements give their scales and minima eight at a
+// time, and two chunks at once, in 64 bytes.
+#pragma once
+
+#include "kernels/simd/bytes.h"
+#include "quants/fp4.h"
+#include "quants/k_quants.h"
+
+namespace weft::WEFT_TARGET {
+
+// Eight bytes, the first lowest, as floats.
+static inline f32x8 unsigned_bytes(uint64_t bytes) { return to_floats(widen_unsigned(bytes)); }
+static inline f32x8 signed_bytes(uint64_t bytes) { return to_floats(widen_signed(bytes)); }
+
+struct FormatQ4_0 {
+  using Block = BlockQ4_0;
+  using Activation = BlockQ8_0;
+  static constexpr int kChunks = 1, kGroups = 1, kZero = 8, kTop = 15;
+  static constexpr bool kHasMin = false;
+  static void scales(const Block& b, float* scale, float*) { *scale = half_to_float(b.d); }
+  static u8x32 codes(const Block& b, int) { return nibbles(b.qs); }
+};
+
+struct FormatQ4_1 {
+  using Block = BlockQ4_1;
+  using Activation = BlockQ8_1;
+  static constexpr int kChunks = 1, kGroups = 1, kZero = 0, kTop = 15;
+  static constexpr bool kHasMin = true;
+  static void scales(const Block& b, float* scale, float* min) {
+    *scale = half_to_float(b.d);
+    *min = half_to_float(b.m);
+  }
+  static u8x32 codes(const Block& b, int) { return nibbles(b.qs); }
+};
+
+struct FormatQ5_0 {
+  using Block = BlockQ5_0;
+  using Activation = BlockQ8_0;
+  static constexpr int kChunks = 1, kGroups = 1, kZero = 16, kTop = 31;
+  static constexpr bool kHasMin = false;
+  static void scales(const Block& b, float* scale, float*) { *scale = half_to_float(b.d); }
+  static u8x32 codes(const Block& b, int) { return nibbles(b.qs) | spread_bits(read32(b.qh), 16); }
+};
+
+struct FormatQ5_1 {
+  using Block = BlockQ5_1;
+  using Activation = BlockQ8_1;
+  static constexpr int kChunks = 1, kGroups = 1, kZero = 0, kTop = 31;
+  static constexpr bool kHasMin = true;
+  static void scales(const Block& b, float* scale, float* min) {
+    *scale = half_to_float(b.d);
+    *min = half_to_float(b.m);
+  }
+  static u8x32 codes(const Block& b, int) { return nibbles(b.qs) | spread_bits(read32(b.qh), 16); }
+};
+
+struct FormatQ8_0 {
+  using Block = BlockQ8_0;
+  using Activation = BlockQ8_0;
+  static constexpr int kChunks = 1, kGroups = 1, kZero = 128, kTop = 255;
+  static constexpr bool kHasMin = false;
+  static void scales(const Block& b, float* scale, float*) { *scale = half_to_float(b.d); }
+  static u8x32 codes(const Block& b, int) { return load_as<u8x32>(b.qs) ^ splat8(128); }
+};
+
+struct FormatQ2_K {
+  using Block = BlockQ2_K;
+  using Activation = BlockQ8_K;
+  static constexpr int kChunks = 8, kGroups = 16, kZero = 0, kTop = 3;
+  static constexpr bool kHasMin = true;
+  static f32x8 scale8(const Block& b, int half) {
+    const auto packed = load_as<uint64_t>(b.scales + 8 * half);
+    return unsigned_bytes(packed & 0x0f0f0f0f0f0f0f0fu) * half_to_float(b.d);
+  }
+  static f32x8 min8(const Block& b, int half) {
+    const auto packed = load_as<uint64_t>(b.scales + 8 * half);
+    return unsigned_bytes(packed >> 4 & 0x0f0f0f0f0f0f0f0fu) * -half_to_float(b.dmin);
+  }
+  static u8x32 codes(const Block& b, int chunk) {
+    return field(load_as<u8x32>(b.qs + 32 * (chunk / 4)), chunk % 4 * 2, 3);
+  }
+#if defined(__AVX512VNNI__)
+  static __m512i two_chunks(const Block& b, int pair) {
+    return field2(twice(b.qs + 32 * (pair / 2)), pair % 2 * 4, pair % 2 * 4 + 2, 3);
+  }
+#endif
+};
+
+struct FormatQ3_K {
+  using Block = BlockQ3_K;
+  using Activation = BlockQ8_K;
+  static constexpr int kChunks = 8, kGroups = 16, kZero = 4, kTop = 7;
+  static constexpr bool kHasMin = false;
+  static f32x8 scale8(const Block& b, int half) {
+    return (unsigned_bytes(sixteen_scales(b.scales, half)) - 32.0f) * half_to_float(b.d);
+  }
+  static u8x32 codes(const Block& b, int chunk) {
+    const u8x32 high = field(load_as<u8x32>(b.hmask), chunk, 1);
+    return field(load_as<u8x32>(b.qs + 32 * (chunk / 4)), chunk % 4 * 2, 3) | field_up(high, 1, 2);
+  }
+#if defined(__AVX512VNNI__)
+  static __m512i two_chunks(const Block& b, int pair) {
+    const __m512i high = field2(twice(b.hmask), 2 * pair, 2 * pair + 1, 1);
+    const __m512i low = field2(twice(b.qs + 32 * (pair / 2)), pair % 2 * 4, pair % 2 * 4 + 2, 3);
+    return _mm512_or_si512(low, _mm512_slli_epi16(high, 2));
+  }
+#endif
+};
+
+struct FormatQ4_K {
+  using Block = BlockQ4_K;
+  using Activation = BlockQ8_K;
+  static constexpr int kChunks = 8, kGroups = 8, kZero = 0, kTop = 15;
+  static constexpr bool kHasMin = true;
+  static f32x8 scale8(const Block& b, int) {
+    return unsigned_bytes(pair_scales(b.scales)) * half_to_float(b.d);
+  }
+  static f32x8 min8(const Block& b, int) {
+    return unsigned_bytes(pair_mins(b.scales)) * -half_to_float(b.dmin);
+  }
+  static u8x32 codes(const Block& b, int chunk) {
+    return field(load_as<u8x32>(b.qs + 32 * (chunk / 2)), chunk % 2 * 4, 15);
+  }
+#if defined(__AVX512VNNI__)
+  static __m512i two_chunks(const Block& b, int pair) {
+    return field2(twice(b.qs + 32 * pair), 0, 4, 15);
+  }
+#endif
+};
+
+struct FormatQ5_K {
+  using Block = BlockQ5_K;
+  using Activation = BlockQ8_K;
+  static constexpr int kChunks = 8, kGroups = 8, kZero = 0, kTop = 31;
+  static constexpr bool kHasMin = true;
+  static f32x8 scale8(const Block& b, int) {
+    return unsigned_bytes(pair_scales(b.scales)) * half_to_float(b.d);
+  }
+  static f32x8 min8(const Block& b, int) {
+    return unsigned_bytes(pair_mins(b.scales)) * -half_to_float(b.dmin);
+  }
+  static u8x32 codes(const Block& b, int chunk) {
+    const u8x32 high = field(load_as<u8x32>(b.qh), chunk, 1);
+    return field(load_as<u8x32>(b.qs + 32 * (chunk / 2)), chunk % 2 * 4, 15) | field_up(high, 1, 4);
+  }
+#if defined(__AVX512VNNI__)
+  static __m512i two_chunks(const Block& b, int pair) {
+    const __m512i high = field2(twice(b.qh), 2 * pair, 2 * pair + 1, 1);
+    return _mm512_or_si512(field2(twice(b.qs + 32 * pair), 0, 4, 15), _mm512_slli_epi16(high, 4));
+  }
+#endif
+};
+
+struct FormatQ6_K {
+  using Block = BlockQ6_K;
+  using Activation = BlockQ8_K;
+  static constexpr int kChunks = 8, kGroups = 16, kZero = 32, kTop = 63;
+  static constexpr bool kHasMin = false;
+  static f32x8 scale8(const Block& b, int half) {
+    return signed_bytes(load_as<uint64_t>(b.scales + 8 * half)) * half_to_float(b.d);
+  }
+  static u8x32 codes(const Block& b, int chunk) {
+    const u8x32 low = load_as<u8x32>(b.ql + 64 * (chunk / 4) + 32 * (chunk % 2));
+    const u8x32 high = load_as<u8x32>(b.qh + 32 * (chunk / 4));
+    return field(low, chunk / 2 % 2 * 4, 15) | field_up(field(high, chunk % 4 * 2, 3), 3, 4);
+  }
+#if defined(__AVX512VNNI__)
+  static __m512i two_chunks(const Block& b, int pair) {
+    const auto both = load_as<__m512i>(b.ql + 64 * (pair / 2));
+    const __m512i low = pair % 2 == 0 ? both : _mm512_srli_epi16(both, 4);
+    const __m512i high = field2(twice(b.qh + 32 * (pair / 2)), pair % 2 * 4, pair % 2 * 4 + 2, 3);
+    return _mm512_or_si512(_mm512_and_si512(low, _mm512_set1_epi8(15)), _mm512_slli_epi16(high, 4));
+  }
+#endif
+};
+
+// Levels moved up by 128.
+inline constexpr uint8_t kIQ4Codes[16] = {1,   24,  45,  63,  79,  93,  106, 118,
+                                          129, 141, 153, 166, 181, 197, 217, 241};
+
+struct FormatIQ4_NL {
+  using Block = BlockIQ4_NL;
+  using Activation = BlockQ8_0;
+  static constexpr int kChunks = 1, kGroups = 1, kZero = 128, kTop = 241;
+  static constexpr bool kHasMin = false;
+  static void scales(const Block& b, float* scale, float*) { *scale = half_to_float(b.d); }
+  static u8x32 codes(const Block& b, int) { return look_up(kIQ4Codes, nibbles(b.qs)); }
+};
+
+struct FormatIQ4_XS {
+  using Block = BlockIQ4_XS;
+  using Activation = BlockQ8_K;
+  static constexpr int kChunks = 8, kGroups = 8, kZero = 128, kTop = 241;
+  static constexpr bool kHasMin = false;
+  static f32x8 scale8(const Block& b, int) {
+    // four bits and two bits a scale, spread to bytes
+    uint64_t low = read32(b.scales_l);
+    low = (low | low << 16) & 0x0000ffff0000ffffu;
+    low = (low | low << 8) & 0x00ff00ff00ff00ffu;
+    low = (low | low << 4) & 0x0f0f0f0f0f0f0f0fu;
+    uint64_t high = b.scales_h;
+    high = (high | high << 24) & 0x000000ff000000ffu;
+    high = (high | high << 12) & 0x000f000f000f000fu;
+    high = (high | high << 6) & 0x0303030303030303u;
+    return (unsigned_bytes(low | high << 4) - 32.0f) * half_to_float(b.d);
+  }
+  static u8x32 codes(const Block& b, int chunk) {
+    return look_up(kIQ4Codes, nibbles(b.qs + 16 * chunk));
+  }
+#if defined(__AVX512VNNI__)
+  static __m512i two_chunks(const Block& b, int pair) {
+    const __m512i v = _mm512_inserti64x4(
+        _mm512_castsi256_si512(reinterpret_cast<__m256i>(nibbles(b.qs + 32 * pair))),
+        reinterpret_cast<__m256i>(nibbles(b.qs + 32 * pair + 16)), 1);
+    return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(load_as<__m128i>(kIQ4Codes)), v);
+  }
+#endif
+};
+
+// Doubled E2M1 values moved up by 12.
+inline constexpr uint8_t kE2M1Codes[16] = {12, 13, 14, 15, 16, 18, 20, 24,
+                                           12, 11, 10, 9,  8,  6,  4,  0};
+
+struct FormatMXFP4 {
+  using Block = BlockMXFP4;
+  using Activation = BlockQ8_0;
+  static constexpr int kChunks = 1, kGroups = 1, kZero = 12, kTop = 24;
+  static constexpr bool kHasMin = false;
+  static void scales(const Block& b, float* scale, float*) { *scale = halved_e8m0(b.e); }
+  static u8x32 codes(const Block& b, int) { return look_up(kE2M1Codes, nibbles(b.qs)); }
+};
+
+struct FormatNVFP4 {
+  using Block = BlockNVFP4;
+  using Activation = BlockQ8_0;
+  static constexpr int kChunks = 2, kGroups = 4, kZero = 12, kTop = 24;
+  static constexpr bool kHasMin = false;
+  static void scales(const Block& b, float* scale, float*) {
+    for (int g = 0; g < 4; ++g) scale[g] = halved_ue4m3(b.d[g]);
+  }
+  static u8x32 codes(const Block& b, int chunk) {
+    // halves of groups of 16 are 8 bytes here: low 0, low 1, high 0, high 1 -> each group in order
+    const u8x32 v = nibbles(b.qs + 16 * chunk);
+    typedef uint64_t u64x4 __attribute__((vector_size(32)));
+    const u64x4 quarters = reinterpret_cast<u64x4>(v);
+    return look_up(kE2M1Codes, reinterpret_cast<u8x32>(
+                                   __builtin_shufflevector(quarters, quarters, 0, 2, 1, 3)));
+  }
+};
+
+struct FormatTQ1_0 {
+  using Block = BlockTQ1_0;
+  using Activation = BlockQ8_K;
+  static constexpr int kChunks = 8, kGroups = 8, kZero = 1, kTop = 2;
+  static constexpr bool kHasMin = false;
+  static f32x8 scale8(const Block& b, int) { return splat8f(half_to_float(b.d)); }
+  // Digit k of a byte is 3 * (byte * 3^k mod 256) / 256: the number of thirds it has passed.
+  static u8x32 digits(u8x32 bytes, u8x32 powers) {
+    const u8x32 v = bytes * powers;
+    return (reinterpret_cast<u8x32>(v > splat8(85)) & splat8(1)) +
+           (reinterpret_cast<u8x32>(v > splat8(170)) & splat8(1));
+  }
+  static u8x32 codes(const Block& b, int chunk) {
+    static constexpr uint8_t kPowers[5] = {1, 3, 9, 27, 81};
+    if (chunk < 5) return digits(load_as<u8x32>(b.qs), splat8(kPowers[chunk]));
+    const auto half = load_as<u8x16>(b.qs + 32);
+    if (chunk < 7) {
+      const int k = 2 * (chunk - 5);
+      return digits(join(half, half), join(u8x16{} + kPowers[k], u8x16{} + kPowers[k + 1]));
+    }
+    // the fifth digit of the 16 bytes, then four digits of four
+    typedef uint32_t u32x4 __attribute__((vector_size(16)));
+    const auto four = reinterpret_cast<u8x16>(u32x4{} + read32(b.qh));
+    constexpr u8x16 kRising = {1, 1, 1, 1, 3, 3, 3, 3, 9, 9, 9, 9, 27, 27, 27, 27};
+    return digits(join(half, four), join(u8x16{} + kPowers[4], kRising));
+  }
+#if defined(__AVX512VNNI__)
+  static __m512i two_chunks(const Block& b, int pair) {
+    return _mm512_inserti64x4(_mm512_castsi256_si512(reinterpret_cast<__m256i>(codes(b, 2 * pair))),
+                              reinterpret_cast<__m256i>(codes(b, 2 * pair + 1)), 1);
+  }
+#endif
+};
+
+struct FormatTQ2_0 {
+  using Block = BlockTQ2_0;
+  using Activation = BlockQ8_K;
+  static constexpr int kChunks = 8, kGroups = 8, kZero = 1, kTop = 3;
+  static constexpr bool kHasMin = false;
+  static f32x8 scale8(const Block& b, int) { return splat8f(half_to_float(b.d)); }
+  static u8x32 codes(const Block& b, int chunk) {
+    return field(load_as<u8x32>(b.qs + 32 * (chunk / 4)), chunk % 4 * 2, 3);
+  }
+#if defined(__AVX512VNNI__)
+  static __m512i two_chunks(const Block& b, int pair) {
+    return field2(twice(b.qs + 32 * (pair / 2)), pair % 2 * 4, pair % 2 * 4 + 2, 3);
+  }
+#endif
+};
+
+// Code 3 reads as 0.
+inline constexpr uint8_t kI2SCodes[16] = {0, 1, 2, 1, 0, 1, 2, 1, 0, 1, 2, 1, 0, 1, 2, 1};
+
+struct BlockI2_S {
+  uint8_t qs[32];
+};
+
+struct FormatI2_S {
+  using Block = BlockI2_S;
+  using Activation = BlockQ8_0;
+  static constexpr int kChunks = 4, kGroups = 4, kZero = 1, kTop = 2;
+  static constexpr bool kHasMin = false;
+  static void scales(const Block&, float* scale, float*) {
+    for (int g = 0; g < 4; ++g) scale[g] = 1.0f;
+  }
+  static u8x32 codes(const Block& b, int chunk) {
+    return look_up(kI2SCodes, field(load_as<u8x32>(b.qs), 6 - 2 * chunk, 3));
+  }
+};
+
+struct FormatQ1_0 {
+  using Block = BlockQ1_0;
+  using Activation = BlockQ8_0;
+  static constexpr int kChunks = 4, kGroups = 4, kZero = 1, kTop = 2;
+  static constexpr bool kHasMin = false;
+  static void scales(const Block& b, float* scale, float*) {
+    for (int g = 0; g < 4; ++g) scale[g] = half_to_float(b.d);
+  }
+  static u8x32 codes(const Block& b, int chunk) { return spread_bits(read32(b.qs + 4 * chunk), 2); }
+};
+
+struct FormatQ2_0 {
+  using Block = BlockQ2_0;
+  using Activation = BlockQ8_0;
+  static constexpr int kChunks = 2, kGroups = 2, kZero = 1, kTop = 3;
+  static constexpr bool kHasMin = false;
+  static void scales(const Block& b, float* scale, float*) {
+    scale[0] = scale[1] = half_to_float(b.d);
+  }
+  static u8x32 codes(const Block& b, int chunk) {
+    // byte j holds elements 4j..4j+3: every byte four times, each with its own field
+    const uint8_t* p = b.qs + 8 * chunk;
+    u8x32 v;
+#if defined(__AVX2__)
+    int64_t eight;
+    std::memcpy(&eight, p, 8);
+    const __m256i order = _mm256_setr_epi32(0x00000000, 0x01010101, 0x02020202, 0x03030303,
+                                            0x04040404, 0x05050505, 0x06060606, 0x07070707);
+    const __m256i bytes = _mm256_shuffle_epi8(_mm256_set1_epi64x(eight), order);
+    const __m256i mask = _mm256_set1_epi32(static_cast<int>(0xc0300c03u));
+    const __m256i fields = _mm256_and_si256(bytes, mask);
+    // bring the fields down: multiples of 4, 16, 64 become 0..3 by looking at their nibbles
+    const __m256i low_table = _mm256_setr_epi8(0, 1, 2, 3, 1, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0, 0, 0, 1,
+                                               2, 3, 1, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0, 0);
+    const __m256i high = _mm256_and_si256(_mm256_srli_epi16(fields, 4), _mm256_set1_epi8(15));
+    const __m256i low = _mm256_and_si256(fields, _mm256_set1_epi8(15));
+    v = reinterpret_cast<u8x32>(
+        _mm256_or_si256(_mm256_shuffle_epi8(low_table, low), _mm256_shuffle_epi8(low_table, high)));
+#else
+    for (int j = 0; j < 32; ++j) v[j] = p[j / 4] >> j % 4 * 2 & 3;
+#endif
+    return v;
+  }
+};
+
+// Every scale, and minimum if there are any, of a block.
+template <typename F>
+static inline void block_scales(const typename F::Block& b, float* scale,
+                                [[maybe_unused]] float* min) {
+  if constexpr (F::kChunks == 8) {
+    for (int half = 0; half < F::kGroups / 8; ++half) {
+      const f32x8 s = F::scale8(b, half);
+      std::memcpy(scale + 8 * half, &s, sizeof s);
+      if constexpr (F::kHasMin) {
+        const f32x8 m = F::min8(b, half);
+        std::memcpy(min + 8 * half, &m, sizeof m);
+      }
+    }
+  } else {
+    F::scales(b, scale, min);
+  }
+}
+
+// Rows as floats, with the reference's rounding: scale * (code - kZero), then + min.
+template <typename F>
+void decode_format(const void* src, float* dst, int64_t n) {
+  constexpr int kLength = 32 * F::kChunks / F::kGroups;
+  const auto* block = static_cast<const typename F::Block*>(src);
+  for (int64_t i = 0; i < n; i += 32 * F::kChunks, ++block) {
+    float scale[F::kGroups];
+    float min[F::kGroups];
+    block_scales<F>(*block, scale, min);
+#pragma GCC unroll 8
+    for (int c = 0; c < F::kChunks; ++c) {
+      const u8x32 codes = F::codes(*block, c);
+      for (int j = 0; j < 32; j += 8, dst += 8) {
+        const int group = (32 * c + j) / kLength;
+        const auto eight = load_as<uint64_t>(reinterpret_cast<const char*>(&codes) + j);
+        f32x8 v = to_floats(widen_unsigned(eight) - F::kZero);
+        v = v * scale[group];
+        if constexpr (F::kHasMin) v = v + min[group];
+        std::memcpy(dst, &v, sizeof v);
+      }
+    }
+  }
+}
+
+// ---- activations: 32 codes and their scale
+
+static inline s8x32 activation_codes(const BlockQ8_0* row, int64_t chunk) {
+  return load_as<s8x32>(row[chunk].qs);
+}
+static inline s8x32 activation_codes(const BlockQ8_1* row, int64_t chunk) {
+  return load_as<s8x32>(row[chunk].qs);
+}
+static inline s8x32 activation_codes(const BlockQ8_K* row, int64_t chunk) {
+  return load_as<s8x32>(row[chunk / 8].qs + 32 * (chunk % 8));
+}
+
+static inline float activation_scale(const BlockQ8_0* row, int64_t chunk) {
+  return half_to_float(row[chunk].d);
+}
+static inline float activation_scale(const BlockQ8_1* row, int64_t chunk) {
+  return half_to_float(row[chunk].d);
+}
+static inline float activation_scale(const BlockQ8_K* row, int64_t chunk) {
+  return row[chunk / 8].d;
+}
+
+template <typename Activation>
+struct ActivationType;
+template <>
+struct ActivationType<BlockQ8_0> {
+  static constexpr DType kType = DType::kQ8_0;
+};
+template <>
+struct ActivationType<BlockQ8_1> {
+  static constexpr DType kType = DType::kQ8_1;
+};
+template <>
+struct ActivationType<BlockQ8_K> {
+  static constexpr DType kType = DType::kQ8_K;
+};
+
+}  // namespace weft::WEFT_TARGET

@@ -1,0 +1,33 @@
+"""The `blas` device: big float matrix products through OpenBLAS, in the memory of `cpu`.
+
+Stands before `cpu` in a device list. Both use host memory, so nothing is copied between them; the
+planner gives `blas` the products that are big enough for it, and `cpu` the rest.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from weft.backends.blas.backend import BlasBackend
+from weft.backends.blas.library import OPENBLAS
+from weft.backends.registry import BackendInfo
+from weft.errors import DeviceError
+
+__all__ = ["BlasBackend", "describe", "make"]
+
+_OPTIONS = ("decoded_bytes", "min_batch", "n_threads")
+
+
+def describe() -> list[BackendInfo]:
+    """The one device, with OpenBLAS' own words."""
+    return [BackendInfo("blas", True, "", OPENBLAS.config)]
+
+
+def make(suffix: str | None = None, **options: Any) -> BlasBackend:
+    """`blas`; options are those of `BlasBackend`."""
+    if suffix is not None:
+        raise DeviceError(f"there is one blas device; write 'blas', not 'blas:{suffix}'")
+    unknown = sorted(set(options) - set(_OPTIONS))
+    if unknown:
+        raise DeviceError(f"blas has no option {', '.join(unknown)}; it has {', '.join(_OPTIONS)}")
+    return BlasBackend(**options)

@@ -1,0 +1,136 @@
+"""Which products OpenBLAS takes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weft.backends.base import (
+    YES,
+    BackendBase,
+    BufferType,
+    DeviceKind,
+    Memory,
+    Support,
+)
+from weft.backends.blas.executable import BlasExecutable
+from weft.backends.blas.weights import can_decode
+from weft.backends.cpu import default_threads, host_buffer_type
+from weft.errors import DeviceError
+from weft.graph.size import upper
+from weft.graph.tensor import Tensor
+
+__all__ = ["BlasBackend"]
+
+MIN_BATCH = 32
+"""Below this many rows or columns the cpu's own kernels are faster (the reference's bound)."""
+
+GIB = 1 << 30
+
+
+class BlasBackend(BackendBase):
+    """OpenBLAS with `n_threads` (default: physical cores), over the memory of `cpu`.
+
+    Weights that are not float32 are decoded: once, when a program is loaded, as long as all decoded
+    weights together take at most `decoded_bytes`; the others at every run, a matrix at a time.
+    `min_batch`: the least rows and columns of a product that it takes."""
+
+    kind: DeviceKind = "ACCEL"
+
+    def __init__(
+        self,
+        n_threads: int | None = None,
+        min_batch: int = MIN_BATCH,
+        decoded_bytes: int = GIB,
+        name: str = "blas",
+    ) -> None:
+        threads = default_threads() if n_threads is None else n_threads
+        if not 1 <= threads <= 1024:
+            raise DeviceError(f"n_threads must be 1..1024, got {threads}")
+        if min_batch < 1 or decoded_bytes < 0:
+            raise DeviceError(
+                f"min_batch must be 1 or more and decoded_bytes 0 or more, got {min_batch} and "
+                f"{decoded_bytes}"
+            )
+        self.name = name
+        self.n_threads = threads
+        self.min_batch = min_batch
+        self.decoded_bytes = decoded_bytes
+        self.buffer_type: BufferType = host_buffer_type()
+        self.decoded: dict[tuple[int, int, str], tuple[Memory, NDArray[np.float32]]] = {}
+        """Decoded weights by address, bytes and type; shared by all programs of the backend."""
+
+    def supports_op(self, node: Tensor) -> Support:
+        """Views, MUL_MAT and OUT_PROD of matrices that are big enough."""
+        if node.op.is_view or node.op.name == "NONE":
+            return YES
+        if node.op.name == "MUL_MAT":
+            why = self._refuse_mul_mat(node)
+        elif node.op.name == "OUT_PROD":
+            why = _refuse_out_prod(node)
+        else:
+            why = "only matrix products are done here"
+        return YES if why is None else Support(False, f"{node.op} on {self.name}: {why}")
+
+    def supports_buffer_type(self, buffer_type: BufferType) -> bool:
+        """Any memory that the host can address."""
+        return buffer_type.is_host
+
+    def lower(self, program: Any, split: int, memories: Sequence[Memory]) -> BlasExecutable:
+        """The split as calls of the library; decodes weights. Raises OutOfMemoryError."""
+        return BlasExecutable(self, program, split, memories)
+
+    def __repr__(self) -> str:
+        return self.name
+
+    def _refuse_mul_mat(self, node: Tensor) -> str | None:
+        weights, x = _two(node)
+        sizes = {"rows": upper(node.ne[0]), "columns": upper(node.ne[1]), "inner": upper(x.ne[0])}
+        small = [f"{n} {what}" for what, n in sizes.items() if n < self.min_batch]
+        if small:
+            return f"{', '.join(small)}, from {self.min_batch} on it is faster"
+        if x.dtype.name != "f32":
+            return f"activations must be f32, not {x.dtype.name}"
+        if not _has_rows(x):
+            return "rows of the activations must be contiguous"
+        if weights.dtype.name == "f32":
+            return None if _has_rows(weights) else "rows of the weights must be contiguous"
+        if not can_decode(weights.dtype):
+            return f"weights of type {weights.dtype.name} cannot be decoded"
+        return None if weights.is_contiguous else "weights must be contiguous"
+
+
+def _refuse_out_prod(node: Tensor) -> str | None:
+    a, b = _two(node)
+    for t in (a, b):
+        if t.dtype.name != "f32":
+            return f"sources must be f32, not {t.dtype.name}"
+    if not _has_rows(a):
+        return "rows of the first source must be contiguous"
+    if not _has_rows(b) and not _has_columns(b):
+        return "the second source must have contiguous rows or columns"
+    return None
+
+
+def _two(node: Tensor) -> tuple[Tensor, Tensor]:
+    a, b = node.src[0], node.src[1]
+    assert a is not None and b is not None  # the op table says so
+    return a, b
+
+
+def _has_rows(t: Tensor) -> bool:
+    """Whether `t` is a float matrix with contiguous rows, whole elements apart, that do not lie
+    over each other."""
+    return t.nb[0] == 4 and _is_multiple(t.nb[1]) and upper(t.ne[0] * 4 - t.nb[1]) <= 0
+
+
+def _has_columns(t: Tensor) -> bool:
+    """The same of the transposed matrix."""
+    return t.nb[1] == 4 and _is_multiple(t.nb[0]) and upper(t.ne[1] * 4 - t.nb[0]) <= 0
+
+
+def _is_multiple(nbytes: Any) -> bool:
+    return bool(nbytes % 4 == 0)

@@ -1,0 +1,205 @@
+"""A split of products, bound to host memory: one list of library calls per set of sizes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weft.backends.base import HostMemory, Memory
+from weft.backends.blas.library import OPENBLAS
+from weft.backends.blas.weights import decode_into
+from weft.errors import DeviceError, OutOfMemoryError, ProgramError
+from weft.graph.size import Size, evaluate, symbols, upper
+from weft.program import Program, StepSpec
+
+if TYPE_CHECKING:
+    from weft.backends.blas.backend import BlasBackend
+
+__all__ = ["BlasExecutable"]
+
+_MAX_BOUND = 8
+"""Sets of symbol values whose calls are kept."""
+
+Call = Callable[[], None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Matrix:
+    """A tensor at run time: sizes and byte strides innermost first, and its address."""
+
+    ne: tuple[int, ...]
+    nb: tuple[int, ...]
+    address: int
+
+    def plane(self, i2: int, i3: int) -> int:
+        """Address of a plane; dimensions 2 and 3 are broadcast."""
+        return self.address + i2 * self.nb[2] + i3 * self.nb[3]
+
+
+class BlasExecutable:
+    """Runs the products of one split."""
+
+    def __init__(
+        self, backend: BlasBackend, program: Program, split: int, memories: Sequence[Memory]
+    ) -> None:
+        self._backend = backend
+        self._program = program
+        self._memories = memories
+        self._steps = program.splits[split].steps
+        self._hosts: dict[int, NDArray[np.uint8]] = {}
+        used = {i for step in self._steps for i in (step.dst, *step.src) if i >= 0}
+        for index in sorted({program.tensors[i].buffer for i in used}):
+            host = memories[index].host()
+            if host is None:
+                name = program.buffers[index].buffer_type.name
+                raise ProgramError(f"{backend.name} cannot address {name} memory")
+            self._hosts[index] = host
+        found = {s.name for i in used for size in self._sizes(i) for s in symbols(size)}
+        self._symbols = sorted(found)
+        self._weights: dict[int, NDArray[np.float32]] = {}
+        self._scratch: NDArray[np.float32] = np.empty(0, np.float32)
+        self._prepare()
+        self._bound: dict[tuple[int, ...], list[tuple[StepSpec, list[Call]]]] = {}
+
+    def run(self, values: Mapping[str, int]) -> None:
+        """Runs every product; raises DeviceError naming the one that failed."""
+        OPENBLAS.use_threads(self._backend.n_threads)
+        for step, calls in self._bind(values):
+            try:
+                for call in calls:
+                    call()
+            except Exception as error:
+                name = self._program.tensors[step.dst].name
+                raise DeviceError(f"{self._backend.name}: {step.op} -> {name}: {error}") from error
+
+    # ---- weights ---------------------------------------------------------------------------------
+
+    def _prepare(self) -> None:
+        """Decodes constant weights while there is room, and makes room to decode the others."""
+        room = 0
+        for step in self._steps:
+            spec = self._program.tensors[step.src[0]]
+            if spec.dtype.name == "f32" or step.src[0] in self._weights:
+                continue
+            kept = None
+            if self._program.buffers[spec.buffer].usage == "weights":
+                kept = self._decoded(step.src[0])
+            if kept is not None:
+                self._weights[step.src[0]] = kept
+            else:
+                room = max(room, upper(spec.ne[0]) * upper(spec.ne[1]))
+        self._scratch = _floats(room)
+
+    def _decoded(self, index: int) -> NDArray[np.float32] | None:
+        """A constant matrix in float32, None when it is not constant, or does not fit what the
+        backend may keep."""
+        spec = self._program.tensors[index]
+        sizes = [n for n in spec.ne if isinstance(n, int)]
+        if len(sizes) < 4 or not isinstance(spec.offset, int):
+            return None
+        n = math.prod(sizes)
+        nbytes = n // spec.dtype.block * spec.dtype.bytes
+        raw = self._hosts[spec.buffer][spec.offset : spec.offset + nbytes]
+        known = self._backend.decoded
+        key = (raw.ctypes.data, nbytes, spec.dtype.name)
+        if key not in known:
+            total = sum(array.nbytes for _, array in known.values())
+            if total + 4 * n > self._backend.decoded_bytes:
+                return None
+            out = _floats(n)
+            decode_into(raw, spec.dtype, out)
+            # the memory is kept too, so that its address stays its own
+            known[key] = (self._memories[spec.buffer], out)
+        return known[key][1]
+
+    # ---- calls -----------------------------------------------------------------------------------
+
+    def _sizes(self, index: int) -> tuple[Size, ...]:
+        spec = self._program.tensors[index]
+        return (*spec.ne, *spec.nb, spec.offset)
+
+    def _bind(self, values: Mapping[str, int]) -> list[tuple[StepSpec, list[Call]]]:
+        missing = [name for name in self._symbols if name not in values]
+        if missing:
+            raise ProgramError(f"no value for symbol {', '.join(missing)}")
+        key = tuple(values[name] for name in self._symbols)
+        found = self._bound.get(key)
+        if found is None:
+            if len(self._bound) == _MAX_BOUND:
+                del self._bound[next(iter(self._bound))]
+            found = self._bound[key] = [(s, self._calls(s, values)) for s in self._steps]
+        return found
+
+    def _matrix(self, index: int, values: Mapping[str, int]) -> _Matrix:
+        spec = self._program.tensors[index]
+        ne = tuple(evaluate(n, values) for n in spec.ne)
+        kept = self._weights.get(index)
+        if kept is not None:
+            row, plane = 4 * ne[0], 4 * ne[0] * ne[1]
+            return _Matrix(ne, (4, row, plane, plane * ne[2]), kept.ctypes.data)
+        nb = tuple(evaluate(n, values) for n in spec.nb)
+        address = self._hosts[spec.buffer].ctypes.data + evaluate(spec.offset, values)
+        return _Matrix(ne, nb, address)
+
+    def _calls(self, step: StepSpec, values: Mapping[str, int]) -> list[Call]:
+        a, b, dst = (self._matrix(i, values) for i in (*step.src[:2], step.dst))
+        if 0 in dst.ne:
+            return []
+        calls: list[Call] = []
+        decoded = -1
+        for i3 in range(dst.ne[3]):
+            for i2 in range(dst.ne[2]):
+                a2, a3 = i2 * a.ne[2] // dst.ne[2], i3 * a.ne[3] // dst.ne[3]
+                at = a.plane(a2, a3)
+                if self._needs_decoding(step.src[0]):
+                    if at != decoded:
+                        calls.append(self._decode_plane(step.src[0], at, a))
+                        decoded = at
+                    plane = _Matrix(a.ne, (4, 4 * a.ne[0]), self._scratch.ctypes.data)
+                    calls.append(_product(step.op.name, plane, plane.address, b, dst, i2, i3))
+                else:
+                    calls.append(_product(step.op.name, a, at, b, dst, i2, i3))
+        return calls
+
+    def _needs_decoding(self, index: int) -> bool:
+        return self._program.tensors[index].dtype.name != "f32" and index not in self._weights
+
+    def _decode_plane(self, index: int, address: int, a: _Matrix) -> Call:
+        spec = self._program.tensors[index]
+        host = self._hosts[spec.buffer]
+        start = address - host.ctypes.data
+        n = a.ne[0] * a.ne[1]
+        raw = host[start : start + n // spec.dtype.block * spec.dtype.bytes]
+        out = self._scratch[:n]
+        return lambda: decode_into(raw, spec.dtype, out)
+
+
+def _product(op: str, a: _Matrix, at: int, b: _Matrix, dst: _Matrix, i2: int, i3: int) -> Call:
+    """One call: plane (i2, i3) of the result, `at` is the plane of `a` that belongs to it."""
+    m, n = dst.ne[1], dst.ne[0]
+    to, ldc = dst.plane(i2, i3), dst.nb[1] // 4
+    if op == "MUL_MAT":
+        # x [m, k] times the weights [n, k] transposed
+        shape, lda, ldb = (m, n, a.ne[0]), b.nb[1] // 4, a.nb[1] // 4
+        x = b.plane(i2, i3)
+        return lambda: OPENBLAS.multiply(shape, x, lda, False, at, ldb, True, to, ldc)
+    # b [k, m] transposed times a [k, n]; b may lie as [m, k]
+    shape, ldb = (m, n, a.ne[1]), a.nb[1] // 4
+    by_rows = b.nb[0] == 4 and b.nb[1] >= 4 * b.ne[0]
+    lda = b.nb[1] // 4 if by_rows else b.nb[0] // 4
+    source = b.plane(i2, i3)
+    return lambda: OPENBLAS.multiply(shape, source, lda, by_rows, at, ldb, False, to, ldc)
+
+
+def _floats(n: int) -> NDArray[np.float32]:
+    try:
+        return HostMemory.zeros(4 * n).host().view(np.float32)
+    except MemoryError as error:
+        raise OutOfMemoryError(
+            f"the host has no {4 * n} bytes left for decoded weights; make decoded_bytes smaller"
+        ) from error

@@ -1,0 +1,223 @@
+"""`BoundProgram`: a program over memory, split by split. What sessions and schedulers run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from weft.backends.base import DirectMemory, Executable, Memory
+from weft.errors import DeviceError, ProgramError, WeftError
+from weft.execute.arena import ArenaPool, arenas_of
+from weft.execute.experts import ExpertIds, expert_ids, used_runs
+from weft.execute.values import tensor_bytes
+from weft.graph.size import evaluate
+from weft.program import Program, SplitSpec
+
+__all__ = ["BoundProgram", "Moved", "named_fault"]
+
+
+@dataclass(slots=True)
+class Moved:
+    """What was copied between memories."""
+
+    copies: int = 0
+    """Tensors copied, whole or in part."""
+    nbytes: int = 0
+    experts: int = 0
+    """Experts copied, of weights of which only the used ones are."""
+
+    def add(self, other: Moved) -> None:
+        """Adds up."""
+        self.copies += other.copies
+        self.nbytes += other.nbytes
+        self.experts += other.experts
+
+
+@dataclass(frozen=True, slots=True)
+class _Copy:
+    """A copy of a split with its memories found; `plan` is (source offset, destination offset,
+    bytes) where no symbol decides, `experts` says that only a part is wanted."""
+
+    name: str
+    index: int
+    src: Memory
+    dst: Memory
+    plan: tuple[int, int, int] | None
+    experts: ExpertIds | None
+
+
+class BoundProgram:
+    """A program, the memory of its buffers, and an executable for each split.
+
+    Every failure of a device is a DeviceError that names the split, its device and the node, or
+    the nodes between which it happened."""
+
+    def __init__(self, program: Program, pool: ArenaPool) -> None:
+        """Takes arenas from the pool and sends weights to devices that need their own copy.
+
+        Raises OutOfMemoryError when memory cannot be had, DeviceError when a device fails,
+        ProgramError when it refuses the program."""
+        self.program = program
+        self._backends = {b.name: b for b in program.devices}
+        self.memories: list[Memory] = self._find_memories(pool)
+        self.executables: list[Executable] = [
+            self._lower(program, i, i, self.where(i)) for i in range(len(program.splits))
+        ]
+        self._copies = [self._bind_copies(i) for i in range(len(program.splits))]
+        self._parts: dict[tuple[int, int, int], Executable] = {}
+
+    # ---- running ---------------------------------------------------------------------------------
+
+    def copy_inputs(
+        self, split: int, values: Mapping[str, int], which: Sequence[int] | None = None
+    ) -> Moved:
+        """Makes the copies that `split` needs, or those of these numbers."""
+        moved = Moved()
+        copies = self._copies[split]
+        for copy in copies if which is None else [copies[i] for i in which]:
+            try:
+                self._copy(split, copy, values, moved)
+            except Exception as error:
+                raise named_fault(f"{self.where(split)}: copy of {copy.name}", error) from error
+        return moved
+
+    def run(self, split: int, values: Mapping[str, int]) -> None:
+        """Runs a split whose inputs are there."""
+        try:
+            self.executables[split].run(values)
+        except Exception as error:
+            raise named_fault(self.where(split), error) from error
+
+    def run_steps(self, split: int, begin: int, end: int, values: Mapping[str, int]) -> None:
+        """Runs some steps of a split; the executable for them is kept."""
+        if begin >= end:
+            return
+        if (begin, end) == (0, len(self.program.splits[split].steps)):
+            self.run(split, values)
+            return
+        where = self.where(split, begin, end)
+        key = (split, begin, end)
+        found = self._parts.get(key)
+        if found is None:
+            part = _part(self.program.splits[split], begin, end)
+            program = replace(self.program, splits=(part,), plan=None)
+            found = self._parts[key] = self._lower(program, 0, split, where)
+        try:
+            found.run(values)
+        except Exception as error:
+            raise named_fault(where, error) from error
+
+    # ---- naming ----------------------------------------------------------------------------------
+
+    def where(self, split: int, begin: int = 0, end: int | None = None) -> str:
+        """`split 2 on opencl (nodes ffn_up .. l_out-3)`."""
+        spec = self.program.splits[split]
+        names = [self.program.tensors[step.dst].name for step in spec.steps[begin:end]]
+        if not names:
+            return f"split {split} on {spec.device}"
+        nodes = f"node {names[0]}" if len(names) == 1 else f"nodes {names[0]} .. {names[-1]}"
+        return f"split {split} on {spec.device} ({nodes})"
+
+    def _user(self, buffer: int) -> str:
+        """The first split that uses a buffer, with the first node that does."""
+        tensors = self.program.tensors
+        for number, spec in enumerate(self.program.splits):
+            if any(tensors[copy.dst].buffer == buffer for copy in spec.copies):
+                return self.where(number)
+            for i, step in enumerate(spec.steps):
+                used = (step.dst, *(s for s in step.src if s >= 0))
+                if any(tensors[t].buffer == buffer for t in used):
+                    return self.where(number, i, i + 1)
+        return "the graph"
+
+    # ---- binding ---------------------------------------------------------------------------------
+
+    def _find_memories(self, pool: ArenaPool) -> list[Memory]:
+        arenas = iter(arenas_of(self.program))
+        memories = []
+        for number, spec in enumerate(self.program.buffers):
+            try:
+                if spec.kind == "arena":
+                    memories.append(pool.block(*next(arenas)))
+                else:
+                    memories.append(pool.bound(spec.data, spec.buffer_type))
+            except Exception as error:
+                what = f"{spec.size} bytes of {spec.buffer_type.name} memory"
+                raise named_fault(f"{self._user(number)} needs {what}", error) from error
+        return memories
+
+    def _lower(self, program: Program, index: int, split: int, where: str) -> Executable:
+        device = self.program.splits[split].device
+        try:
+            lowered: Executable = self._backends[device].lower(program, index, self.memories)
+            return lowered
+        except Exception as error:
+            raise named_fault(where, error) from error
+
+    def _bind_copies(self, split: int) -> list[_Copy]:
+        tensors = self.program.tensors
+        found = []
+        for index, copy in enumerate(self.program.splits[split].copies):
+            src, dst = tensors[copy.src], tensors[copy.dst]
+            fixed = all(isinstance(n, int) for n in (*src.ne, *src.nb, src.offset, dst.offset))
+            plan = self._extent(split, index, {}) if fixed else None
+            experts = expert_ids(self.program, split, copy)
+            memories = self.memories[src.buffer], self.memories[dst.buffer]
+            found.append(_Copy(src.name, index, *memories, plan, experts))
+        return found
+
+    def _extent(self, split: int, index: int, values: Mapping[str, int]) -> tuple[int, int, int]:
+        copy = self.program.splits[split].copies[index]
+        src, dst = self.program.tensors[copy.src], self.program.tensors[copy.dst]
+        ne = [evaluate(n, values) for n in src.ne]
+        nb = [evaluate(n, values) for n in src.nb]
+        nbytes = tensor_bytes(src.dtype, ne, nb)
+        return evaluate(src.offset, values), evaluate(dst.offset, values), nbytes
+
+    def _copy(self, split: int, copy: _Copy, values: Mapping[str, int], moved: Moved) -> None:
+        plan = copy.plan if copy.plan is not None else self._extent(split, copy.index, values)
+        moved.copies += 1
+        if copy.experts is None:
+            transfer(copy.src, plan[0], copy.dst, plan[1], plan[2])
+            moved.nbytes += plan[2]
+            return
+        spec = self.program.tensors[self.program.splits[split].copies[copy.index].src]
+        stride, n_expert = evaluate(spec.nb[2], values), evaluate(spec.ne[2], values)
+        for first, last in used_runs(copy.experts, self.program, self.memories, values, n_expert):
+            begin = first * stride
+            nbytes = min(last * stride, plan[2]) - begin
+            transfer(copy.src, plan[0] + begin, copy.dst, plan[1] + begin, nbytes)
+            moved.nbytes += nbytes
+            moved.experts += last - first
+
+
+def transfer(src: Memory, src_offset: int, dst: Memory, dst_offset: int, nbytes: int) -> None:
+    """Copies bytes between memories, the shortest way that both offer."""
+    if nbytes == 0:
+        return
+    if isinstance(dst, DirectMemory) and dst.copy_from(dst_offset, src, src_offset, nbytes):
+        return
+    host = src.host()
+    if host is not None:
+        dst.write(dst_offset, host[src_offset : src_offset + nbytes])
+    else:
+        dst.write(dst_offset, src.read(src_offset, nbytes))
+
+
+def _part(spec: SplitSpec, begin: int, end: int) -> SplitSpec:
+    stages = ((max(a, begin) - begin, min(b, end) - begin) for a, b in spec.stages)
+    return replace(
+        spec,
+        copies=(),
+        steps=spec.steps[begin:end],
+        stages=tuple((a, b) for a, b in stages if a < b),
+    )
+
+
+def named_fault(where: str, error: Exception) -> WeftError:
+    """A failure of a device keeps its class if that is DeviceError or a kind of it, or a
+    ProgramError (a wrong input, or a program that the device refuses)."""
+    if isinstance(error, DeviceError | ProgramError):
+        return type(error)(f"{where}: {error}")
+    why = str(error) if isinstance(error, WeftError) else repr(error)
+    return DeviceError(f"{where}: {why}")

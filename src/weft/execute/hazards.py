@@ -1,0 +1,180 @@
+"""Which work must wait for which, when several devices run at the same time.
+
+Work that touches the same bytes, at least one of the two writing, keeps its order. Bytes decide and
+not tensors, because plans reuse memory: within a run, between a run and the next, and between
+devices that share a buffer type. One rule covers all of it:
+
+    before work w goes into queue q:  for every other queue, q waits for the last unfinished work
+                                      there that conflicts with w and is not known to be over
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from weft.backends.base import Event, Memory
+from weft.execute.values import extent
+from weft.program import Program
+
+__all__ = ["Access", "Order", "copy_access", "split_access", "tensor_access"]
+
+Ranges = dict[int, list[tuple[int, int]]]
+"""Memory -> byte ranges in it, sorted and apart. Host memory is 0, and its ranges are addresses."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Access:
+    """The bytes that a piece of work reads and writes."""
+
+    reads: Ranges
+    writes: Ranges
+
+    def conflicts(self, later: Access) -> bool:
+        """Whether `later` must not start before this is done."""
+        return (
+            _meet(self.writes, later.reads)
+            or _meet(self.writes, later.writes)
+            or _meet(self.reads, later.writes)
+        )
+
+
+def tensor_access(
+    program: Program, memories: Sequence[Memory], reads: Iterable[int], writes: Iterable[int]
+) -> Access:
+    """Access to tensors of a program, whatever the symbols are. Weights are never written: reading
+    them is left out."""
+    return Access(_ranges(program, memories, reads), _ranges(program, memories, writes))
+
+
+def copy_access(
+    program: Program, memories: Sequence[Memory], split: int, which: Iterable[int]
+) -> Access:
+    """What these copies of a split touch."""
+    copies = [program.splits[split].copies[i] for i in which]
+    return tensor_access(program, memories, [c.src for c in copies], [c.dst for c in copies])
+
+
+def split_access(program: Program, memories: Sequence[Memory], split: int) -> Access:
+    """What the steps of a split touch."""
+    steps = program.splits[split].steps
+    reads = {s for step in steps for s in step.src if s >= 0}
+    return tensor_access(program, memories, reads, {step.dst for step in steps})
+
+
+def _ranges(program: Program, memories: Sequence[Memory], tensors: Iterable[int]) -> Ranges:
+    found: Ranges = {}
+    for index in tensors:
+        spec = program.tensors[index]
+        if program.buffers[spec.buffer].usage == "weights":
+            continue
+        memory = memories[spec.buffer]
+        low, high = extent(spec)
+        host = memory.host()
+        key, base = (id(memory), 0) if host is None else (0, host.ctypes.data)
+        found.setdefault(key, []).append((base + low, base + high))
+    return {key: _merged(ranges) for key, ranges in found.items()}
+
+
+def _merged(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    ranges.sort()
+    merged = [ranges[0]]
+    for low, high in ranges[1:]:
+        if low <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(merged[-1][1], high))
+        else:
+            merged.append((low, high))
+    return merged
+
+
+def _meet(a: Ranges, b: Ranges) -> bool:
+    for key, left in a.items():
+        right = b.get(key)
+        if right is None:
+            continue
+        i = j = 0
+        while i < len(left) and j < len(right):
+            if left[i][0] < right[j][1] and right[j][0] < left[i][1]:
+                return True
+            if left[i][1] <= right[j][1]:
+                i += 1
+            else:
+                j += 1
+    return False
+
+
+@dataclass(slots=True)
+class _Work:
+    number: int
+    access: Access
+    event: Event
+    known: list[int]
+    """Per queue, how much of its work was over before this could start."""
+
+
+class Order:
+    """The unfinished work of some queues."""
+
+    def __init__(self, n_queues: int) -> None:
+        self._work: list[deque[_Work]] = [deque() for _ in range(n_queues)]
+        self._count = [0] * n_queues
+        # known[q][p]: work of queue p below this number is over before the next work of q starts
+        self._known = [[0] * n_queues for _ in range(n_queues)]
+        self._meets: dict[tuple[int, int], tuple[Access, Access, bool]] = {}
+
+    def before(self, queue: int, access: Access) -> list[Event]:
+        """What `queue` must wait for before it does work with this access."""
+        known = self._known[queue]
+        events = []
+        for p in range(len(self._work)):
+            if p == queue:
+                continue
+            found = self._last_conflict(p, known[p], access)
+            if found is not None:
+                events.append(found.event)
+                self._learn(known, p, found)
+        return events
+
+    def add(self, queue: int, access: Access, event: Event) -> None:
+        """`queue` got work."""
+        known = list(self._known[queue])
+        self._work[queue].append(_Work(self._count[queue], access, event, known))
+        self._count[queue] += 1
+
+    def blockers(self, access: Access) -> list[Event]:
+        """What the host must wait for before it touches these bytes itself."""
+        found = (self._last_conflict(p, 0, access) for p in range(len(self._work)))
+        return [work.event for work in found if work is not None]
+
+    def clear(self) -> None:
+        """Everything is over."""
+        for work in self._work:
+            work.clear()
+        self._meets.clear()
+
+    def _last_conflict(self, queue: int, known: int, access: Access) -> _Work | None:
+        work = self._work[queue]
+        while work and work[0].event.is_done():
+            work.popleft()
+        for item in reversed(work):
+            if item.number < known:
+                return None
+            if self._conflict(item.access, access):
+                return item
+        return None
+
+    def _conflict(self, a: Access, b: Access) -> bool:
+        # plans are used again and again; the entry keeps both alive, so that their ids stay theirs
+        key = (id(a), id(b))
+        found = self._meets.get(key)
+        if found is None:
+            if len(self._meets) > 100_000:
+                self._meets.clear()
+            found = self._meets[key] = (a, b, a.conflicts(b))
+        return found[2]
+
+    def _learn(self, known: list[int], queue: int, work: _Work) -> None:
+        known[queue] = max(known[queue], work.number + 1)
+        for p, number in enumerate(work.known):
+            known[p] = max(known[p], number)

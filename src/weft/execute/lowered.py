@@ -1,0 +1,90 @@
+"""`LoweredGraph`: a planned graph, ready to be run split by split and looked at node by node."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from weft.compile.check import check_program
+from weft.compile.lower import lower_with_tensors
+from weft.compile.pipeline import Plan
+from weft.errors import ProgramError
+from weft.execute.arena import ArenaPool
+from weft.execute.bound import BoundProgram
+from weft.execute.hazards import Access, copy_access, split_access, tensor_access
+from weft.graph.check import check_graph
+from weft.graph.node import describe
+from weft.graph.op import NONE
+from weft.graph.tensor import Tensor
+
+__all__ = ["Copies", "LoweredGraph"]
+
+
+@dataclass(frozen=True, slots=True)
+class Copies:
+    """Some copies of a split."""
+
+    which: list[int]
+    """Their numbers in `SplitSpec.copies`."""
+    access: Access
+
+
+class LoweredGraph:
+    """The program of a plan over a pool's memory, and what a driver asks about each split."""
+
+    def __init__(self, plan: Plan, pool: ArenaPool) -> None:
+        """Raises GraphError or ProgramError on a graph that cannot run, DeviceError and
+        OutOfMemoryError from devices."""
+        schedule = plan.schedule
+        check_graph(schedule.graph)
+        self.plan = plan
+        self.program, self._tensors = lower_with_tensors(schedule, plan.allocation, plan)
+        check_program(self.program)
+        self.bound = BoundProgram(self.program, pool)
+        numbers = range(len(self.program.splits))
+        self.device = [split.backend for split in schedule.splits]
+        """Per split, the number of its backend."""
+        self.access = [split_access(self.program, self.bound.memories, i) for i in numbers]
+        """Per split, the bytes that its steps touch."""
+        self.user_copies = [self._copies(i, from_user=True) for i in numbers]
+        """Per split, its copies of what the user wrote."""
+        self.copies = [self._copies(i, from_user=False) for i in numbers]
+        """Per split, its other copies."""
+        self.nodes = [self._nodes(i) for i in numbers]
+        """Per split, each node (as a tensor of the graph) with the steps done once it is."""
+        self.output_access = {name: self._output(name) for name in self.program.outputs}
+        """Per output, the number of its backend, and the bytes that reading it touches."""
+
+    def index(self, tensor: str | Tensor) -> int:
+        """The program's tensor for an output's name or a tensor of the graph."""
+        if isinstance(tensor, str):
+            if tensor not in self.program.outputs:
+                raise ProgramError(
+                    f"no output {tensor!r}; the graph has {sorted(self.program.outputs)}"
+                )
+            return self.program.outputs[tensor]
+        found = self._tensors.get(tensor)
+        if found is None:
+            raise ProgramError(f"{describe(tensor)} has no memory in the graph that is allocated")
+        return found
+
+    def _copies(self, split: int, *, from_user: bool) -> Copies:
+        inputs = self.plan.schedule.splits[split].inputs
+        which = [i for i, tensor in enumerate(inputs) if tensor.is_input == from_user]
+        return Copies(which, copy_access(self.program, self.bound.memories, split, which))
+
+    def _nodes(self, split: int) -> list[tuple[Tensor, int]]:
+        origin = self.plan.schedule.origin
+        nodes = []
+        done = 0
+        for node in self.plan.schedule.splits[split].nodes:
+            # as lowering does it: views and dependencies are no steps
+            done += not (node.op.is_view or node.op is NONE)
+            nodes.append((origin.get(node, node), done))
+        return nodes
+
+    def _output(self, name: str) -> tuple[int, Access]:
+        schedule = self.plan.schedule
+        backend = schedule.backend_of.get(schedule.graph.outputs[name], -1)
+        index = self.program.outputs[name]
+        access = tensor_access(self.program, self.bound.memories, [index], [])
+        return backend % len(schedule.backends), access

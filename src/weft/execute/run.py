@@ -1,0 +1,89 @@
+"""`Run`: a graph on its way through the devices."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from numpy.typing import NDArray
+
+from weft.backends.base import Event
+
+__all__ = ["Fault", "Run"]
+
+
+class Fault:
+    """The first failure of any work since the last reset; work after it is left undone."""
+
+    def __init__(self) -> None:
+        self.error: BaseException | None = None
+        self._lock = threading.Lock()
+
+    def set(self, error: BaseException) -> None:
+        """Keeps the first error."""
+        with self._lock:
+            if self.error is None:
+                self.error = error
+
+    def guarded(self, work: Callable[[], None]) -> Callable[[], None]:
+        """`work` as a queue takes it: it raises nothing, and does nothing after a failure."""
+
+        def run() -> None:
+            if self.error is None:
+                try:
+                    work()
+                except BaseException as error:
+                    self.set(error)
+
+        return run
+
+    def check(self) -> None:
+        """Raises the failure."""
+        if self.error is not None:
+            raise self.error
+
+
+class Run:
+    """What `compute_async` returns: wait for it, then read the outputs that it computed."""
+
+    def __init__(self, fault: Fault, values: Mapping[str, int]) -> None:
+        self._fault = fault
+        self.values = values
+        """The symbols' values."""
+        self._outputs: dict[str, NDArray[Any]] = {}
+        self._events: list[Event] = []
+        self.stopped = False
+        """Whether a callback ended the run before its end."""
+
+    def is_done(self) -> bool:
+        """Whether `wait` would return at once."""
+        return all(event.is_done() for event in self._events)
+
+    def wait(self) -> bool:
+        """Blocks until the run is over; False when a callback stopped it.
+
+        Raises DeviceError, as `Scheduler.compute` does, when a device failed in this run or in one
+        before it."""
+        try:
+            for event in self._events:
+                event.wait()
+        except KeyboardInterrupt as error:
+            self._fault.set(error)
+            raise
+        self._fault.check()
+        return not self.stopped
+
+    @property
+    def outputs(self) -> Mapping[str, NDArray[Any]]:
+        """The graph's outputs by name, in PyTorch order of sizes; waits for the run."""
+        self.wait()
+        return self._outputs
+
+    def add(self, event: Event) -> None:
+        """The run is over no earlier than this event."""
+        self._events.append(event)
+
+    def put(self, name: str, array: NDArray[Any]) -> None:
+        """An output is there."""
+        self._outputs[name] = array

@@ -1,0 +1,157 @@
+"""NumPy arrays to tensors of a program and back: shapes, symbol values, bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weft.backends.base import Memory
+from weft.dtype import DType
+from weft.errors import GraphError, ProgramError
+from weft.graph.size import Compound, Expr, Size, Sym, evaluate, lower, upper
+from weft.program import Program, TensorSpec
+
+__all__ = [
+    "check_values",
+    "checked",
+    "extent",
+    "max_bytes",
+    "ne_of",
+    "read_array",
+    "symbol_values",
+    "tensor_bytes",
+]
+
+
+def tensor_bytes(dtype: DType, ne: Sequence[int], nb: Sequence[int]) -> int:
+    """Bytes from the first to the last element, and what follows it in types with a tail."""
+    if 0 in ne:
+        return 0
+    steps = (ne[0] // dtype.block - 1, ne[1] - 1, ne[2] - 1, ne[3] - 1)
+    return dtype.bytes + sum(n * b for n, b in zip(steps, nb, strict=True)) + dtype.tail
+
+
+def max_bytes(spec: TensorSpec) -> int:
+    """`tensor_bytes` at the symbols' maxima."""
+    return tensor_bytes(spec.dtype, [upper(n) for n in spec.ne], [upper(n) for n in spec.nb])
+
+
+def extent(spec: TensorSpec) -> tuple[int, int]:
+    """First byte and byte after the last in the tensor's buffer, for any values of the symbols."""
+    start = upper(spec.offset)
+    steps = (upper(spec.ne[0]) // spec.dtype.block - 1, *(upper(n) - 1 for n in spec.ne[1:]))
+    span = sum(n * upper(b) for n, b in zip(steps, spec.nb, strict=True) if n > 0)
+    return lower(spec.offset), start + span + spec.dtype.bytes + spec.dtype.tail
+
+
+def read_array(spec: TensorSpec, memory: Memory, values: Mapping[str, int]) -> NDArray[Any]:
+    """A fresh array of a tensor's elements in PyTorch order, block types as uint8 rows.
+
+    Leading sizes that are 1 by declaration are left out."""
+    ne = [evaluate(n, values) for n in spec.ne]
+    nb = [evaluate(n, values) for n in spec.nb]
+    blocks = ne[0] // spec.dtype.block
+    item = spec.dtype.storage.itemsize
+    per_block = spec.dtype.bytes // item
+    if 0 in ne:
+        full = np.empty((ne[3], ne[2], ne[1], blocks * per_block), spec.dtype.storage)
+    else:
+        raw = memory.read(evaluate(spec.offset, values), tensor_bytes(spec.dtype, ne, nb))
+        shape = (ne[3], ne[2], ne[1], blocks, per_block)
+        strides = (nb[3], nb[2], nb[1], nb[0], item)
+        array = np.ndarray(shape, spec.dtype.storage, raw.data, 0, strides)
+        full = np.ascontiguousarray(array).reshape(ne[3], ne[2], ne[1], blocks * per_block)
+    dims = max((d + 1 for d in range(4) if ne[d] != 1), default=1)
+    declared = max((d + 1 for d in range(4) if spec.ne[d] != 1), default=1)
+    return full.reshape(full.shape[4 - max(dims, declared) :])
+
+
+def checked(
+    name: str, array: NDArray[Any], spec: TensorSpec, values: Mapping[str, int]
+) -> NDArray[np.uint8]:
+    """The bytes of `array`, which must have the tensor's shape (leading ones may be left out) and
+    element type (bf16 as uint16 bits, block types as uint8 rows).
+
+    Raises ProgramError naming the input, its shape and the one wanted."""
+    try:
+        want = tuple(evaluate(n, values) for n in spec.ne)
+    except GraphError as error:
+        raise ProgramError(f"input {name!r}: {error}; pass symbols=") from error
+    got = ne_of(array, spec.dtype)
+    if got != want:
+        raise ProgramError(
+            f"input {name!r} has shape {array.shape}, wants {_shape(want)} of {spec.dtype.name}"
+        )
+    if array.dtype != spec.dtype.storage:
+        raise ProgramError(
+            f"input {name!r} has element type {array.dtype}, wants {spec.dtype.storage} "
+            f"({spec.dtype.name}); convert it first, e.g. array.astype('{spec.dtype.storage}')"
+        )
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+
+
+def symbol_values(
+    program: Program, arrays: Mapping[str, NDArray[Any]], given: Mapping[str, int]
+) -> dict[str, int]:
+    """Symbol values from the shapes of inputs, where they are not given; not checked."""
+    values = dict(given)
+    for name, array in arrays.items():
+        spec = program.tensors[program.inputs[name]]
+        for size, actual in zip(spec.ne, ne_of(array, spec.dtype), strict=True):
+            solved = _solve(size, actual)
+            if solved is not None:
+                sym, value = solved
+                values.setdefault(sym.name, value)
+    return values
+
+
+def check_values(program: Program, values: Mapping[str, int], *, some: bool = False) -> None:
+    """Raises ProgramError for a symbol without a value (not with `some`), or with one outside the
+    plan."""
+    for sym in program.symbols.values():
+        if sym.name not in values:
+            if some:
+                continue
+            raise ProgramError(f"no input tells the value of symbol {sym.name}; pass symbols=")
+        if not sym.min <= values[sym.name] <= sym.max:
+            raise ProgramError(
+                f"symbol {sym.name} is {values[sym.name]}; the program was planned for "
+                f"{sym.min}..{sym.max}"
+            )
+
+
+def ne_of(array: NDArray[Any], dtype: DType) -> tuple[int, int, int, int]:
+    """Sizes of an input array, innermost first; rows of blocks count elements."""
+    shape = list(array.shape[::-1]) or [1]
+    if dtype.is_quantized:
+        shape[0] = shape[0] // dtype.bytes * dtype.block
+    shape += [1] * (4 - len(shape))
+    if len(shape) > 4:
+        # leading ones are harmless
+        if any(n != 1 for n in shape[4:]):
+            raise ProgramError(f"an input has at most 4 dimensions, got shape {array.shape}")
+        shape = shape[:4]
+    return (shape[0], shape[1], shape[2], shape[3])
+
+
+def _solve(size: Size, actual: int) -> tuple[Sym, int] | None:
+    """The symbol in `coefficient * symbol + constant` that makes it `actual`, if it is of that
+    form."""
+    if not isinstance(size, Expr):
+        return None
+    constant = size.terms.get((), 0)
+    rest = [(mono, c) for mono, c in size.terms.items() if mono]
+    if len(rest) != 1:
+        return None
+    (mono, coefficient) = rest[0]
+    if len(mono) != 1 or isinstance(mono[0], Compound) or (actual - constant) % coefficient:
+        return None
+    return mono[0], (actual - constant) // coefficient
+
+
+def _shape(ne: tuple[int, ...]) -> tuple[int, ...]:
+    dims = max((d + 1 for d in range(4) if ne[d] != 1), default=1)
+    return tuple(reversed(ne[:dims]))

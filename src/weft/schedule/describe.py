@@ -1,0 +1,204 @@
+"""A schedule as plain data: devices, splits, each node's device and cause, totals."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from weft.backends.base import Backend
+from weft.graph.graph import Graph
+from weft.graph.size import lower
+from weft.graph.tensor import Tensor, shape_text
+from weft.schedule.parts import Prediction, Split
+
+__all__ = ["CAUSES", "FORMAT", "Placed", "cause_text", "name_of", "refused", "to_json"]
+
+FORMAT = "weft-plan-1"
+"""What `to_json` makes; changes when its keys do."""
+
+CAUSES: dict[str, str] = {
+    "usr": "assigned by the user",
+    "1.dst": "its memory is there",
+    "1.inp": "it is an input, which the last device holds",
+    "1.off": "the device asked for it, although a weight is in host memory",
+    "1.wgt": "a weight is there",
+    "2.sup": "a neighbour is there, and the device runs it",
+    "3.best": "most of its sources can be read there",
+    "3.upg": "a higher device uses the same memory and runs it",
+    "4.vsrc": "the tensor it views is there",
+    "4.cur": "the node that reads it is there",
+    "4.cpy": "a copy for a split",
+    "6.cpy": "an input with several copies",
+    "cost": "the pass is predicted to take least time with it there",
+    "plan": "the plan file says so",
+}
+"""Cause code -> meaning; a weight's code ends in the index of the source."""
+
+
+class Placed(Protocol):
+    """What is read of a schedule to tell about it."""
+
+    @property
+    def graph(self) -> Graph: ...
+    @property
+    def backends(self) -> tuple[Backend, ...]: ...
+    @property
+    def n_copies(self) -> int: ...
+    @property
+    def backend_of(self) -> dict[Tensor, int]: ...
+    @property
+    def cause_of(self) -> dict[Tensor, str]: ...
+    @property
+    def refusals(self) -> dict[tuple[Tensor, int], str]: ...
+    @property
+    def splits(self) -> list[Split]: ...
+    @property
+    def notes(self) -> dict[Tensor, str]: ...
+    @property
+    def predicted(self) -> Prediction | None: ...
+
+
+def name_of(tensor: Tensor) -> str:
+    """The tensor's name, or its op where it has none."""
+    return tensor.name or tensor.op.name.lower()
+
+
+def cause_text(schedule: Placed, tensor: Tensor) -> str:
+    """Why `tensor` is where it is, with the names that decided."""
+    text = _cause(schedule, tensor)
+    note = schedule.notes.get(tensor)
+    return text if note is None else f"{text}: {note}"
+
+
+def _cause(schedule: Placed, tensor: Tensor) -> str:
+    code = schedule.cause_of.get(tensor, "")
+    if code in ("1.dst", "4.vsrc"):
+        base = tensor if tensor.view_src is None else tensor.view_src
+        if base.buffer is not None:
+            what = "it" if base is tensor else name_of(base)
+            return f"{what} lives in {_memory(base)} memory"
+        return f"the tensor it views, {name_of(base)}, is there"
+    if code.startswith("1.wgt") or code == "1.off":
+        weight = _deciding_weight(tensor, code)
+        lives = f"weight {name_of(weight)} lives in {_memory(weight)} memory"
+        return f"asked for by the device; {lives}" if code == "1.off" else lives
+    if code == "1.inp":
+        return "it is an input, the last device holds those"
+    return CAUSES.get(code, "not assigned")
+
+
+def _deciding_weight(tensor: Tensor, code: str) -> Tensor:
+    if code.startswith("1.wgt"):
+        found = tensor.src[int(code.removeprefix("1.wgt"))]
+    else:
+        found = next(
+            s for s in tensor.src if s is not None and s.buffer and s.buffer.usage == "weights"
+        )
+    assert found is not None
+    return found
+
+
+def _memory(tensor: Tensor) -> str:
+    buffer_type = tensor.buffer.type if tensor.buffer is not None else None
+    return "host" if buffer_type is None else str(buffer_type.name)
+
+
+def refused(schedule: Placed, node: Tensor) -> dict[str, str]:
+    """Device name -> the sentence with which it refuses `node`, of all devices but its own. A
+    device that the passes had no reason to ask is asked now."""
+    if node.op.is_view:
+        return {}
+    found = {}
+    own = schedule.backend_of.get(node, -1)
+    for b, backend in enumerate(schedule.backends):
+        if b == own:
+            continue
+        said = schedule.refusals.get((node, b))
+        if said is None:
+            support = backend.supports_op(node)
+            if support.ok:
+                continue
+            said = support.why or f"does not run {node.op.name}"
+        found[backend.name] = said
+    return found
+
+
+def to_json(schedule: Placed) -> dict[str, Any]:
+    """Plain data: `format`, `devices`, `splits` and `totals`.
+
+    A split has its device, node range (`end` is after the last), inputs and nodes; an input its
+    `bytes` at the symbols' maxima and `least_bytes` at their minima; a node its device, cause,
+    cause in words, and what other devices said when they refused."""
+    names = [b.name for b in schedule.backends]
+
+    def device(tensor: Tensor) -> str | None:
+        index = schedule.backend_of.get(tensor, -1)
+        return None if index < 0 else names[index]
+
+    splits = []
+    for number, split in enumerate(schedule.splits):
+        nodes = []
+        for i in range(split.start, split.end):
+            node = schedule.graph.nodes[i]
+            nodes.append(
+                {
+                    "index": i,
+                    "name": node.name,
+                    "op": node.op.name,
+                    "shape": shape_text(node),
+                    "type": node.dtype.name,
+                    "device": device(node),
+                    "cause": schedule.cause_of.get(node, ""),
+                    "why": cause_text(schedule, node),
+                    "refused": refused(schedule, node),
+                }
+            )
+        splits.append(
+            {
+                "split": number,
+                "device": names[split.backend],
+                "start": split.start,
+                "end": split.end,
+                "inputs": [
+                    {
+                        "name": t.name,
+                        "from": device(t),
+                        "bytes": t.max_bytes,
+                        "least_bytes": lower(t.nbytes),
+                    }
+                    for t in split.inputs
+                ],
+                "nodes": nodes,
+            }
+        )
+    data = {
+        "format": FORMAT,
+        "devices": [
+            {"name": b.name, "kind": b.kind, "memory": b.buffer_type.name}
+            for b in schedule.backends
+        ],
+        "n_copies": schedule.n_copies,
+        "splits": splits,
+        "totals": _totals(schedule.splits, len(schedule.graph.nodes)),
+    }
+    if schedule.predicted is not None:
+        p = schedule.predicted
+        data["predicted"] = {
+            "seconds": p.total,
+            "nodes": p.nodes,
+            "copies": p.copies,
+            "splits": p.splits,
+            "by_device": p.by_device,
+        }
+    return data
+
+
+def _totals(splits: Sequence[Split], n_nodes: int) -> dict[str, int]:
+    crossing = [t for split in splits for t in split.inputs]
+    return {
+        "splits": len(splits),
+        "nodes": n_nodes,
+        "copies": len(crossing),
+        "copied_bytes": sum(t.max_bytes for t in crossing),
+        "least_copied_bytes": sum(lower(t.nbytes) for t in crossing),
+    }

@@ -1,0 +1,311 @@
+"""Matrix products on every target: float activations, and activations quantized to the companion
+type of the weights, against the recorded cases and against float64."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from golden import Case, array, judge, nmse, op_cases, operands
+from harness import TARGETS, Operand, contiguous_nb, refusal, result, run_op, tensor
+
+from weft import _native, quants
+from weft.dtype import DTYPES, dtype_from_id
+
+EXACT = 1e-12
+"""NMSE of a product in float32 whose weights are decoded exactly; sums of up to some thousands."""
+
+QUANTIZED = [
+    d.name for d in DTYPES.values() if _native.activation_type("baseline", d.id) != DTYPES["f32"].id
+]
+
+
+def companion(name: str) -> str:
+    """The activation type of a weight type."""
+    return dtype_from_id(_native.activation_type("baseline", DTYPES[name].id)).name
+
+
+def quantized(x: Operand, name: str) -> Operand:
+    """The operand as activation blocks, contiguous."""
+    return tensor(quants.encode_activation(x.read(), name), name)
+
+
+def test_companion_types() -> None:
+    want = {
+        "q8_0": "q4_0 q5_0 q8_0 iq4_nl mxfp4 nvfp4 q1_0 q2_0 i2_s",
+        "q8_1": "q4_1 q5_1",
+        "q8_K": "q2_K q3_K q4_K q5_K q6_K iq4_xs tq1_0 tq2_0",
+    }
+    types = {name: activation for activation, names in want.items() for name in names.split()}
+    assert {name: companion(name) for name in QUANTIZED} == types
+    for target in TARGETS:
+        for name in QUANTIZED:
+            number = _native.activation_type(target, DTYPES[name].id)
+            assert dtype_from_id(number).name == types[name]
+
+
+# ---- the recorded cases
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("case", op_cases("MUL_MAT", "MUL_MAT_ID", "OUT_PROD"))
+def test_recorded_case(case: Case, target: str) -> None:
+    """Float activations: better than the reference, whose activations are rounded."""
+    exact = array(case["file"], case["ref_f64_key"])
+    for n_threads in (1, 2):
+        dst, sources = operands(case)
+        got = run_op(case["ggml_op"], dst, sources, (), target, n_threads)
+        judge(case, got)
+        assert nmse(got, exact) <= EXACT
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("case", op_cases("MUL_MAT", "MUL_MAT_ID"))
+def test_recorded_case_with_quantized_activations(case: Case, target: str) -> None:
+    """As good as the reference, which quantizes the same way and adds in another order."""
+    dst, sources = operands(case)
+    if sources[0].dtype not in QUANTIZED:
+        return
+    sources[1] = quantized(sources[1], companion(sources[0].dtype))
+    got = run_op(case["ggml_op"], dst, sources, (), target, 2)
+    judge(case, got)
+    error = nmse(got, array(case["file"], case["ref_f64_key"]))
+    # q8_1 holds the sum of a block as f16, of which the panels make no use
+    slack = 1.1 if sources[1].dtype == "q8_1" else 1.02
+    assert error <= slack * case["nmse_vs_f64"] + 1e-9
+
+
+# ---- shapes beyond the record
+
+
+def weights(name: str, m: int, k: int, seed: int = 0) -> tuple[Operand, np.ndarray]:
+    """Random rows of a type and their exact values `[m, k]`."""
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal((m, k)).astype(np.float32)
+    if name == "i2_s":
+        memory = quants.encode_i2_s(0.5 * np.round(np.clip(x, -1, 1)))
+        exact = quants.decode_i2_s(memory, m * k).reshape(m, k)
+        return Operand(memory, name, (k, m), contiguous_nb(name, (k, m))), exact
+    if not quants.can_encode(name):
+        data = rng.integers(0, 256, (m, k // 256, DTYPES[name].bytes), np.uint8)
+        # a scale of about one: f16 d first, or spread over the scale words of iq1_m
+        data[..., 0:2] = (0, 0x38)
+        if name == "iq1_m":
+            data[..., 49::2] = data[..., 49::2] & 15 | np.uint8([0x00, 0x00, 0x80, 0x30])
+        data = data.reshape(m, -1)
+    else:
+        data = quants.encode(x, name)
+    if not DTYPES[name].is_quantized:
+        data = data.view(DTYPES[name].storage)
+    operand = tensor(data, name)
+    return operand, quants.from_storage(operand.read(), name)[0, 0]
+
+
+ALL_TYPES = ["f32", "f16", "bf16", *(d.name for d in DTYPES.values() if d.is_quantized)]
+WEIGHT_TYPES = [n for n in ALL_TYPES if n not in ("q8_1", "q8_K")]
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("n", [1, 3, 5, 17, 50])
+@pytest.mark.parametrize("name", WEIGHT_TYPES)
+def test_every_type(name: str, n: int, target: str) -> None:
+    """Rows and columns that fill no tile, several blocks, and more rows than one panel."""
+    m, k = 37, 768
+    w, exact = weights(name, m, k)
+    x = np.random.default_rng(n).standard_normal((n, k)).astype(np.float32)
+    got = run_op("MUL_MAT", result("f32", (m, n)), [w, tensor(x)], (), target, 2)
+    want = x.astype(np.float64) @ exact.T.astype(np.float64)
+    assert nmse(got[0, 0], want) <= EXACT
+    if name in QUANTIZED:
+        activations = quantized(tensor(x), companion(name))
+        got = run_op("MUL_MAT", result("f32", (m, n)), [w, activations], (), target, 2)
+        rounded = quants.decode(activations.read()[0, 0], companion(name))
+        want = rounded.astype(np.float64) @ exact.T.astype(np.float64)
+        # q8_1 keeps the sum of a block as f16
+        assert nmse(got[0, 0], want) <= (1e-5 if companion(name) == "q8_1" else EXACT)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_largest_codes_do_not_overflow(target: str) -> None:
+    """Every code and every activation at its extreme, where 16-bit sums are tightest."""
+    k = 1024
+    for name in QUANTIZED:
+        if name == "i2_s":
+            continue
+        dtype = DTYPES[name]
+        data = np.full((16, k // dtype.block, dtype.bytes), 0xFF, np.uint8)
+        x = np.where(np.arange(k) % 64 < 32, 1, -1).astype(np.float32) * np.ones(
+            (16, 1), np.float32
+        )
+        scale = quants.encode(np.ones((1, k), np.float32), name).reshape(-1, dtype.bytes)[0]
+        for at in range(dtype.bytes):
+            # the scales of a real block, codes all ones
+            if at not in _CODE_BYTES[name]:
+                data[..., at] = scale[at]
+        w = tensor(data.reshape(16, -1), name)
+        exact = quants.decode(w.read()[0, 0], name).astype(np.float64)
+        for n in (1, 16):
+            activations = quantized(tensor(x[:n]), companion(name))
+            got = run_op("MUL_MAT", result("f32", (16, n)), [w, activations], (), target)
+            rounded = quants.decode(activations.read()[0, 0], companion(name))
+            want = rounded.astype(np.float64) @ exact.T
+            size = np.abs(rounded).astype(np.float64) @ np.abs(exact).T
+            assert (np.abs(got[0, 0] - want) <= 1e-5 * size + 1e-30).all(), name
+
+
+_CODE_BYTES: dict[str, range] = {
+    "q4_0": range(2, 18),
+    "q4_1": range(4, 20),
+    "q5_0": range(2, 22),
+    "q5_1": range(4, 24),
+    "q8_0": range(2, 34),
+    "q2_K": range(16, 80),
+    "q3_K": range(0, 96),
+    "q4_K": range(16, 144),
+    "q5_K": range(16, 176),
+    "q6_K": range(0, 192),
+    "iq4_nl": range(2, 18),
+    "iq4_xs": range(8, 136),
+    "tq1_0": range(0, 52),
+    "tq2_0": range(0, 64),
+    "mxfp4": range(1, 17),
+    "nvfp4": range(4, 36),
+    "q1_0": range(2, 18),
+    "q2_0": range(2, 18),
+}
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize(("name", "n"), [("f16", 1), ("f32", 7), ("q8_0", 1), ("q8_0", 9)])
+def test_batches_share_weights(name: str, n: int, target: str) -> None:
+    """Consecutive batches of src1 share one of src0, in both outer dimensions."""
+    k, m = 96, 20
+    w, exact = weights(name, 2 * 3 * m, k)
+    w = Operand(w.memory, name, (k, m, 3, 2))
+    x = np.random.default_rng(1).standard_normal((4, 6, n, k)).astype(np.float32)
+    big = exact.astype(np.float64).reshape(2, 3, m, k).repeat(2, 0).repeat(2, 1)
+    want = x.astype(np.float64) @ big.swapaxes(2, 3)
+    for n_threads in (1, 2):
+        dst = result("f32", (m, n, 6, 4))
+        got = run_op("MUL_MAT", dst, [w, tensor(x)], (), target, n_threads)
+        assert nmse(got, want) <= EXACT
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("n", [2, 30])
+def test_strided_float_operands(n: int, target: str) -> None:
+    """Transposed and permuted sources, f16 columns, a result with gaps between its columns."""
+    k, m = 70, 33
+    rng = np.random.default_rng(2)
+    w = rng.standard_normal((k, m)).astype(np.float16)
+    x = rng.standard_normal((n, k, 2)).astype(np.float16)
+    w_operand = Operand(w.reshape(-1).view(np.uint8), "f16", (k, m), (2 * m, 2, 0, 0))
+    x_operand = Operand(x.reshape(-1).view(np.uint8), "f16", (k, n), (4, 4 * k, 0, 0), 2)
+    dst = result("f32", (m, n), (4, 4 * m + 20, 0, 0))
+    got = run_op("MUL_MAT", dst, [w_operand, x_operand], (), target, 2)
+    want = x[:, :, 1].astype(np.float64) @ w.astype(np.float64)
+    assert nmse(got[0, 0], want) <= EXACT
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize(("m", "n", "k"), [(5, 600, 300), (1, 1, 1), (70, 4, 0), (64, 0, 32)])
+def test_odd_sizes(m: int, n: int, k: int, target: str) -> None:
+    w = np.random.default_rng(3).standard_normal((m, k)).astype(np.float32)
+    x = np.random.default_rng(4).standard_normal((n, k)).astype(np.float32)
+    for n_threads in (1, 2):
+        dst = result("f32", (m, n))
+        got = run_op("MUL_MAT", dst, [tensor(w), tensor(x)], (), target, n_threads)
+        assert nmse(got[0, 0], x.astype(np.float64) @ w.T.astype(np.float64)) <= EXACT
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("name", ["f16", "q8_0", "q4_K", "iq3_s"])
+@pytest.mark.parametrize(("n_tokens", "shared"), [(1, True), (3, False), (40, True), (40, False)])
+def test_experts(name: str, n_tokens: int, shared: bool, target: str) -> None:
+    """Few tokens and many; an expert that does not exist contributes zeros."""
+    k, m, n_expert, n_used = 256, 35, 6, 3
+    w, exact = weights(name, n_expert * m, k)
+    w = Operand(w.memory, name, (k, m, n_expert))
+    rng = np.random.default_rng(5)
+    x = rng.standard_normal((n_tokens, 1 if shared else n_used, k)).astype(np.float32)
+    ids = np.stack([rng.permutation(n_expert) for _ in range(n_tokens)]).astype(np.int32)
+    ids[0, 1], ids[-1, 2] = n_expert, -1
+    # the ids are a view of all experts, sorted: rows lie n_expert apart
+    chosen = Operand(
+        ids.reshape(-1).view(np.uint8), "i32", (n_used, n_tokens), (4, 4 * n_expert, 0, 0)
+    )
+    matrices = np.concatenate([exact.reshape(n_expert, m, k), np.zeros((1, m, k))])
+    picked = np.where((ids < 0) | (ids >= n_expert), n_expert, ids)[:, :n_used]
+    modes = [tensor(x)]
+    if name in QUANTIZED:
+        modes.append(quantized(modes[0], companion(name)))
+    for columns in modes:
+        stored = columns.read()[0]
+        values = stored if columns.dtype == "f32" else quants.decode(stored, columns.dtype)
+        values = np.broadcast_to(values.astype(np.float64), (n_tokens, n_used, k))
+        want = np.einsum("tuk,tumk->tum", values, matrices[picked].astype(np.float64))
+        for n_threads in (1, 2):
+            dst = result("f32", (m, n_used, n_tokens))
+            got = run_op("MUL_MAT_ID", dst, [w, columns, chosen], (), target, n_threads)
+            assert nmse(got[0], want) <= EXACT
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("name", ["f32", "bf16", "q4_0", "q5_K", "iq2_s"])
+def test_outer_products(name: str, target: str) -> None:
+    """Sums of outer products of rows; src1 transposed, batches shared."""
+    m, n, k = 512, 19, 300
+    w, exact = weights(name, 2 * k, m)
+    w = Operand(w.memory, name, (m, k, 2))
+    x = np.random.default_rng(6).standard_normal((4, n, k)).astype(np.float32)
+    x_operand = Operand(
+        x.reshape(-1).view(np.uint8), "f32", (n, k, 4), (4 * k, 4, 4 * k * n, 16 * k * n)
+    )
+    want = x.astype(np.float64) @ exact.reshape(2, k, m).repeat(2, 0).astype(np.float64)
+    for n_threads in (1, 2):
+        dst = result("f32", (m, n, 4))
+        got = run_op("OUT_PROD", dst, [w, x_operand], (), target, n_threads)
+        assert nmse(got[0], want) <= EXACT
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("name", QUANTIZED)
+def test_a_row_times_blocks_of_infinity(name: str, target: str) -> None:
+    """Scales of inf or NaN must spread like those of the decoded row, and crash nothing."""
+    if name in ("i2_s", "mxfp4", "nvfp4"):
+        return
+    w = tensor(np.full((33, 1024 // DTYPES[name].block * DTYPES[name].bytes), 0xFF, np.uint8), name)
+    x = quantized(tensor(np.ones((9, 1024), np.float32)), companion(name))
+    got = run_op("MUL_MAT", result("f32", (33, 9)), [w, x], (), target)
+    assert not np.isfinite(got).any()
+
+
+# ---- refusals
+
+
+def f32(*ne: int) -> Operand:
+    return result("f32", ne)
+
+
+@pytest.mark.parametrize(
+    ("op", "dst", "src", "reason"),
+    [
+        ("MUL_MAT", f32(4, 2), [f32(8, 4), f32(9, 2)], "differ in length"),
+        ("MUL_MAT", f32(4, 3), [f32(8, 4), f32(8, 2)], "shape of the product"),
+        ("MUL_MAT", f32(4, 2, 3), [f32(8, 4, 2), f32(8, 2, 3)], "do not repeat"),
+        ("MUL_MAT", result("f16", (4, 2)), [f32(8, 4), f32(8, 2)], "f32 rows"),
+        ("MUL_MAT", f32(4, 2), [result("i32", (8, 4)), f32(8, 2)], "no decoder"),
+        ("MUL_MAT", f32(4, 2), [f32(8, 4), result("i32", (8, 2))], "second source"),
+        ("MUL_MAT_ID", f32(4, 1, 2), [f32(8, 4, 3), f32(8, 1, 2), f32(1, 2)], "i32"),
+        (
+            "MUL_MAT_ID",
+            f32(4, 2, 2),
+            [f32(8, 4, 3), f32(8, 3, 2), result("i32", (2, 2))],
+            "column for each",
+        ),
+        ("OUT_PROD", f32(4, 2), [f32(4, 3), f32(2, 4)], "differ in"),
+        ("OUT_PROD", f32(4, 2), [f32(4, 3), result("q8_0", (32, 3))], "second source"),
+    ],
+)
+def test_refuses(op: str, dst: Operand, src: list[Any], reason: str) -> None:
+    for target in TARGETS:
+        assert reason in str(refusal(op, dst, src, (), target))
