@@ -19,11 +19,14 @@ LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
 class Kind(NamedTuple):
-    """How to ask a random question, the form of all such questions, and the answer to a match."""
+    """How to ask a random question, the form of all such questions, and the answer to a match.
+
+    A match without a right answer (3 6 10 has no next term by our rule) gives None.
+    """
 
     ask: Callable[[random.Random], str]
     form: str
-    answer: Callable[[re.Match[str]], str]
+    answer: Callable[[re.Match[str]], str | None]
 
 
 def _ask_sum(rng: random.Random) -> str:
@@ -36,13 +39,13 @@ def _ask_difference(rng: random.Random) -> str:
 
 
 def _ask_sequence(rng: random.Random) -> str:
-    """Four numbers in equal steps, up or down; they and the next one are all in 0..99."""
-    step = rng.randrange(1, 13)
-    first = rng.randrange(100 - 4 * step)
-    terms = [first + i * step for i in range(5)]
+    """Three numbers in equal steps, up or down; they and the next one are all in 0..99."""
+    step = rng.randrange(1, 21)
+    first = rng.randrange(100 - 3 * step)
+    terms = [first + i * step for i in range(4)]
     if rng.random() < 0.5:
         terms.reverse()
-    return f"Next after {' '.join(map(str, terms[:4]))}?"
+    return f"Next after {' '.join(map(str, terms[:3]))}?"
 
 
 def _ask_calendar(rng: random.Random, unit: str, names: list[str]) -> str:
@@ -56,8 +59,8 @@ def _ask_comparison(rng: random.Random) -> str:
 
 
 def _ask_count(rng: random.Random) -> str:
-    """Up or down, three to seven numbers."""
-    distance = rng.randrange(2, 7)
+    """Up or down, three to ten numbers."""
+    distance = rng.randrange(2, 10)
     low = rng.randrange(100 - distance)
     a, b = rng.sample([low, low + distance], 2)
     return f"Count from {a} to {b}?"
@@ -75,9 +78,9 @@ def _ask_parity(rng: random.Random) -> str:
     return f"Is {rng.randrange(1000)} even or odd?"
 
 
-def _next_term(m: re.Match[str]) -> str:
-    *_, a, b = map(int, m[1].split())
-    return str(b + b - a)
+def _next_term(m: re.Match[str]) -> str | None:
+    a, b, c = map(int, m[1].split())
+    return str(c + c - b) if c - b == b - a else None
 
 
 def _calendar(m: re.Match[str], names: list[str]) -> str:
@@ -95,7 +98,7 @@ KINDS: dict[str, Kind] = {
     "difference": Kind(
         _ask_difference, r"What is (\d+) - (\d+)\?", lambda m: str(int(m[1]) - int(m[2]))
     ),
-    "sequence": Kind(_ask_sequence, r"Next after (\d+(?: \d+){3})\?", _next_term),
+    "sequence": Kind(_ask_sequence, r"Next after (\d+(?: \d+){2})\?", _next_term),
     "days": Kind(
         lambda rng: _ask_calendar(rng, "days", DAYS),
         rf"Which (\d+) days come (after|before) ({'|'.join(DAYS)})\?",
@@ -129,7 +132,8 @@ def solve(prompt: str) -> str | None:
     """The right answer to `prompt`, full stop included, or None if it is no question of ours."""
     for kind in KINDS.values():
         if match := re.fullmatch(kind.form, prompt):
-            return kind.answer(match) + "."
+            answer = kind.answer(match)
+            return None if answer is None else answer + "."
     return None
 
 
