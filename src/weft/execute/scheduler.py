@@ -253,7 +253,7 @@ class Scheduler:
             key = (id(self._plan.schedule), id(self._plan.allocation))
             found = self._lowered.get(key)
             if found is None:
-                found = LoweredGraph(self._plan, self._arenas)
+                found = LoweredGraph(self._plan, self._arenas, self._devices.has_queue)
                 _make_room(self._lowered)
                 self._lowered[key] = found
             self._current = found
@@ -380,7 +380,7 @@ class Scheduler:
 
     def _submit_split(self, lowered: LoweredGraph, number: int, run: Run, inline: bool) -> None:
         bound, values, device = lowered.bound, run.values, lowered.device[number]
-        at_once, later = lowered.user_copies[number], lowered.copies[number]
+        at_once, later = lowered.host_copies[number], lowered.copies[number]
 
         def copy(which: list[int]) -> None:
             self._count(bound.copy_inputs(number, values, which))
@@ -392,7 +392,7 @@ class Scheduler:
                 self._run_watched(lowered, number, run)
 
         if at_once.which:
-            # the caller may write the next batch as soon as this returns
+            # what the user wrote may be overwritten as soon as this returns
             self._devices.on_host(at_once.access, lambda: copy(at_once.which))
         if later.which:
             # apart from the split, so that what is copied can be overwritten while the split runs
