@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from weft import graph as G
 from weft.graph.tensor import Tensor
 from weft.llm.config import ModelConfig
-from weft.llm.models import common
+from weft.llm.models import common, rows
 from weft.llm.models.common import Step, layer_norm, linear
 from weft.llm.weights import Row, Weights, maybe
 
@@ -20,16 +20,16 @@ __all__ = ["forward", "table"]
 
 def table(c: ModelConfig) -> Iterator[Row]:
     """The tensors of a file."""
-    yield from common.model_rows(c)
+    yield from rows.model_rows(c)
     yield maybe("output_norm.bias", c.n_embd)
     for il in range(c.n_layer):
-        yield from common.layer_norm_rows(f"blk.{il}.attn_norm", c.n_embd)
-        yield from common.attention_rows(c, il)
+        yield from rows.layer_norm_rows(f"blk.{il}.attn_norm", c.n_embd)
+        yield from rows.attention_rows(c, il)
         yield maybe(f"blk.{il}.attn_q_norm.weight", c.head_dim_k, c.n_head(il))
         yield maybe(f"blk.{il}.attn_k_norm.weight", c.head_dim_k, c.n_head_kv(il))
         yield maybe(f"blk.{il}.ffn_norm.weight", c.n_embd)
         yield maybe(f"blk.{il}.ffn_norm.bias", c.n_embd)
-        yield from common.feed_forward_rows(c, il)
+        yield from rows.feed_forward_rows(c, il)
 
 
 def attention(step: Step, w: Weights, il: int, x: Tensor) -> Tensor:
