@@ -7,7 +7,7 @@ under the architecture's name, e.g. `llama.embedding_length`.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 import numpy as np
@@ -125,6 +125,19 @@ class ModelConfig:
     """What embeddings are multiplied with; 0: nothing. So are the next two."""
     residual_scale: float = 0.0
     logit_scale: float = 0.0
+    alibi_bias: float = 0.0
+    """Attention with linear biases (ALiBi, arXiv 2108.12409): the first head's slope is
+    2^-(alibi_bias / heads); 0: none."""
+    n_positions: int = 0
+    """Rows of the table of learned positions; 0: there is no such table."""
+    clamp_qkv: float = 0.0
+    """Queries, keys and values are limited to this in magnitude; 0: they are not."""
+    parallel_residual: bool = True
+    """Whether attention and feed-forward layer work side by side, where files say it."""
+
+    def without_rope(self) -> ModelConfig:
+        """The same without rotary embedding."""
+        return replace(self, rope=replace(self.rope, n_dims=0), ropes=())
 
     def n_head(self, il: int = 0) -> int:
         """Query heads of layer `il`."""
@@ -227,6 +240,9 @@ class Keys:
             embedding_scale=self.number("embedding_scale", 0.0),
             residual_scale=self.number("residual_scale", 0.0),
             logit_scale=self.number("logit_scale", 0.0),
+            alibi_bias=self.number("attention.max_alibi_bias", 0.0),
+            clamp_qkv=self.number("attention.clamp_kqv", 0.0),
+            parallel_residual=self.flag("use_parallel_residual", True),
         )
 
     def n_vocab(self) -> int:

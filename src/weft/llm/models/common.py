@@ -17,11 +17,15 @@ from weft.llm.weights import Weights
 
 __all__ = [
     "Step",
+    "add_positions",
     "attention",
     "capped",
     "embed",
     "feed_forward",
+    "fused_feed_forward",
+    "head_normed_attention",
     "layer_norm",
+    "layer_normed_logits",
     "linear",
     "logits",
     "mixture",
@@ -102,6 +106,14 @@ def embed(step: Step, w: Weights) -> Tensor:
     x = G.get_rows(w["token_embd.weight"], step.tokens)
     scale = step.config.embedding_scale
     return (G.scale(x, scale) if scale else x).named("embd")
+
+
+def add_positions(step: Step, w: Weights, x: Tensor) -> Tensor:
+    """Embeddings x [n_embd, n_tokens] plus the learned ones of their positions, where the file has
+    them."""
+    if not step.config.n_positions:
+        return x
+    return G.add(x, G.get_rows(w["position_embd.weight"], step.positions))
 
 
 def qkv(step: Step, w: Weights, il: int, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -201,16 +213,19 @@ def attention(
     [dv * n_head, n_tokens]."""
     mask = step.mask_of(il)
     scale, cap = step.config.kq_scale, step.config.attn_softcap
+    bias = step.config.alibi_bias
     keys = _cached(step, step.cache.k[il], k)
     values = _cached(step, step.cache.v[il], v)
     q = G.permute(q, 0, 2, 1, 3)  # [d, n_tokens, n_head]
     if step.flash:
-        out = G.flash_attn_ext(q, keys, values, mask, sinks, scale=scale, logit_softcap=cap)
+        out = G.flash_attn_ext(
+            q, keys, values, mask, sinks, scale=scale, max_bias=bias, logit_softcap=cap
+        )
     else:
         scores = G.mul_mat(keys, q)  # [n_kv, n_tokens, n_head]
         if cap:
             scores, scale = soft_cap(G.scale(scores, scale), cap), 1.0
-        probs = G.soft_max(scores, mask, sinks, scale)
+        probs = G.soft_max(scores, mask, sinks, scale, bias)
         out = G.mul_mat(G.cont(G.transpose(values)), probs)  # [dv, n_tokens, n_head]
         out = G.cont(G.permute(out, 0, 2, 1, 3))
     n_out = step.config.head_dim_v * step.config.n_head(il)
@@ -232,6 +247,19 @@ def self_attention(
     q, k, v = qkv(step, layer, il, x)
     if qk_norm is not None:
         q, k = qk_norm(layer, "attn_q_norm", q, eps), qk_norm(layer, "attn_k_norm", k, eps)
+    q, k = rope(step, w, q, il), rope(step, w, k, il)
+    return linear(layer, "attn_output", attention(step, il, q, k, v))
+
+
+def head_normed_attention(step: Step, w: Weights, il: int, x: Tensor) -> Tensor:
+    """`self_attention` with a LayerNorm of its own for each head of q and k, where the file has
+    them."""
+    eps, layer = step.config.norm_eps, w.layer(il)
+    q, k, v = qkv(step, layer, il, x)
+    if "attn_q_norm.weight" in layer:
+        q = layer_norm(layer, "attn_q_norm", q, eps)
+    if "attn_k_norm.weight" in layer:
+        k = layer_norm(layer, "attn_k_norm", k, eps)
     q, k = rope(step, w, q, il), rope(step, w, k, il)
     return linear(layer, "attn_output", attention(step, il, q, k, v))
 
@@ -265,6 +293,11 @@ def feed_forward(
     `suffix`: of the names of the matrices, "_shexp" for shared experts."""
     y = act(linear(w, f"ffn_gate{suffix}", x), linear(w, f"ffn_up{suffix}", x))
     return linear(w, f"ffn_down{suffix}", y)
+
+
+def fused_feed_forward(w: Weights, x: Tensor) -> Tensor:
+    """SwiGLU, the gate being the first half of `ffn_up`."""
+    return linear(w, "ffn_down", G.swiglu(linear(w, "ffn_up", x)))
 
 
 def mlp(w: Weights, x: Tensor, act: Callable[[Tensor], Tensor] = G.gelu) -> Tensor:
@@ -335,6 +368,11 @@ def output(w: Weights, x: Tensor) -> Tensor:
         return linear(w, "output", x)
     y = G.mul_mat(w["token_embd.weight"], x)
     return G.add(y, w["output.bias"]) if "output.bias" in w else y
+
+
+def layer_normed_logits(step: Step, w: Weights, x: Tensor) -> Tensor:
+    """The last LayerNorm and the output projection."""
+    return output(w, layer_norm(w, "output_norm", x, step.config.norm_eps).named("result_norm"))
 
 
 def logits(step: Step, w: Weights, x: Tensor) -> Tensor:

@@ -13,10 +13,13 @@ __all__ = [
     "attention_rows",
     "expert_rows",
     "feed_forward_rows",
+    "fused_feed_forward_rows",
     "layer_norm_rows",
+    "layer_normed_model_rows",
     "linear_rows",
     "mlp_rows",
     "model_rows",
+    "position_rows",
     "require_experts",
     "shared_expert_rows",
 ]
@@ -53,6 +56,12 @@ def feed_forward_rows(c: ModelConfig, il: int) -> Iterator[Row]:
     yield from mlp_rows(c, il)
 
 
+def fused_feed_forward_rows(c: ModelConfig, il: int) -> Iterator[Row]:
+    """A gated feed-forward layer whose gate is the first half of `ffn_up`."""
+    yield from linear_rows(f"blk.{il}.ffn_up", c.n_embd, 2 * c.n_ff(il))
+    yield from linear_rows(f"blk.{il}.ffn_down", c.n_ff(il), c.n_embd)
+
+
 def mlp_rows(c: ModelConfig, il: int) -> Iterator[Row]:
     """The two matrices of a feed-forward layer without a gate."""
     yield from linear_rows(f"blk.{il}.ffn_up", c.n_embd, c.n_ff(il))
@@ -63,6 +72,18 @@ def layer_norm_rows(name: str, n: int) -> Iterator[Row]:
     """Gain and, optionally, bias of LayerNorm."""
     yield need(f"{name}.weight", n)
     yield maybe(f"{name}.bias", n)
+
+
+def layer_normed_model_rows(c: ModelConfig) -> Iterator[Row]:
+    """Tensors outside the layers, where the last norm is LayerNorm."""
+    yield from model_rows(c)
+    yield maybe("output_norm.bias", c.n_embd)
+
+
+def position_rows(c: ModelConfig) -> Iterator[Row]:
+    """The table of learned positions, where the file has one."""
+    if c.n_positions:
+        yield need("position_embd.weight", c.n_embd, c.n_positions)
 
 
 def expert_rows(c: ModelConfig, moe: MoeConfig, il: int) -> Iterator[Row]:
