@@ -18,6 +18,7 @@ from weft.llm.models import (
     gemma,
     gemma2,
     gemma3,
+    gpt2,
     gptoss,
     granite,
     llama,
@@ -68,6 +69,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     "gemma": Architecture(gemma.table, gemma.forward, RopeMode.NEOX, gemma.configure),
     "gemma2": Architecture(gemma2.table, gemma2.forward, RopeMode.NEOX, gemma2.configure),
     "gemma3": Architecture(gemma3.table, gemma3.forward, RopeMode.NEOX, gemma3.configure),
+    "gpt2": Architecture(gpt2.table, gpt2.forward, RopeMode.NEOX, gpt2.configure),
     "bitnet": Architecture(bitnet.table, bitnet.forward, RopeMode.NEOX),
     "gpt-oss": Architecture(gptoss.table, gptoss.forward, RopeMode.NEOX, gptoss.configure),
 }
