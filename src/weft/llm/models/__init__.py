@@ -19,6 +19,7 @@ from weft.llm.models import (
     gemma2,
     gemma3,
     gpt2,
+    gptneox,
     gptoss,
     granite,
     llama,
@@ -70,6 +71,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     "gemma2": Architecture(gemma2.table, gemma2.forward, RopeMode.NEOX, gemma2.configure),
     "gemma3": Architecture(gemma3.table, gemma3.forward, RopeMode.NEOX, gemma3.configure),
     "gpt2": Architecture(gpt2.table, gpt2.forward, RopeMode.NEOX, gpt2.configure),
+    "gptneox": Architecture(gptneox.table, gptneox.forward, RopeMode.NEOX),
     "bitnet": Architecture(bitnet.table, bitnet.forward, RopeMode.NEOX),
     "gpt-oss": Architecture(gptoss.table, gptoss.forward, RopeMode.NEOX, gptoss.configure),
 }
