@@ -15,6 +15,7 @@ from weft.graph.tensor import Tensor
 from weft.llm.config import Keys, ModelConfig
 from weft.llm.models import (
     bitnet,
+    falcon,
     gemma,
     gemma2,
     gemma3,
@@ -72,6 +73,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     "gemma3": Architecture(gemma3.table, gemma3.forward, RopeMode.NEOX, gemma3.configure),
     "gpt2": Architecture(gpt2.table, gpt2.forward, RopeMode.NEOX, gpt2.configure),
     "gptneox": Architecture(gptneox.table, gptneox.forward, RopeMode.NEOX),
+    "falcon": Architecture(falcon.table, falcon.forward, RopeMode.NEOX),
     "bitnet": Architecture(bitnet.table, bitnet.forward, RopeMode.NEOX),
     "gpt-oss": Architecture(gptoss.table, gptoss.forward, RopeMode.NEOX, gptoss.configure),
 }
