@@ -15,6 +15,7 @@ from weft.graph.tensor import Tensor
 from weft.llm.config import Keys, ModelConfig
 from weft.llm.models import (
     bitnet,
+    bloom,
     falcon,
     gemma,
     gemma2,
@@ -74,6 +75,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     "gpt2": Architecture(gpt2.table, gpt2.forward, RopeMode.NEOX, gpt2.configure),
     "gptneox": Architecture(gptneox.table, gptneox.forward, RopeMode.NEOX),
     "falcon": Architecture(falcon.table, falcon.forward, RopeMode.NEOX),
+    "bloom": Architecture(bloom.table, bloom.forward, RopeMode.NEOX, bloom.configure),
     "bitnet": Architecture(bitnet.table, bitnet.forward, RopeMode.NEOX),
     "gpt-oss": Architecture(gptoss.table, gptoss.forward, RopeMode.NEOX, gptoss.configure),
 }
