@@ -25,6 +25,7 @@ from weft.llm.models import (
     gptoss,
     granite,
     llama,
+    mpt,
     olmo2,
     olmoe,
     phi2,
@@ -76,6 +77,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     "gptneox": Architecture(gptneox.table, gptneox.forward, RopeMode.NEOX),
     "falcon": Architecture(falcon.table, falcon.forward, RopeMode.NEOX),
     "bloom": Architecture(bloom.table, bloom.forward, RopeMode.NEOX, bloom.configure),
+    "mpt": Architecture(mpt.table, mpt.forward, RopeMode.NEOX, mpt.configure),
     "bitnet": Architecture(bitnet.table, bitnet.forward, RopeMode.NEOX),
     "gpt-oss": Architecture(gptoss.table, gptoss.forward, RopeMode.NEOX, gptoss.configure),
 }
