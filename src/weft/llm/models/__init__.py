@@ -16,6 +16,7 @@ from weft.llm.config import Keys, ModelConfig
 from weft.llm.models import (
     bitnet,
     bloom,
+    commandr,
     falcon,
     gemma,
     gemma2,
@@ -78,6 +79,10 @@ ARCHITECTURES: dict[str, Architecture] = {
     "falcon": Architecture(falcon.table, falcon.forward, RopeMode.NEOX),
     "bloom": Architecture(bloom.table, bloom.forward, RopeMode.NEOX, bloom.configure),
     "mpt": Architecture(mpt.table, mpt.forward, RopeMode.NEOX, mpt.configure),
+    "command-r": Architecture(commandr.table, commandr.forward, RopeMode.NORMAL),
+    "cohere2": Architecture(
+        commandr.table, commandr.forward, RopeMode.NORMAL, commandr.configure_windows
+    ),
     "bitnet": Architecture(bitnet.table, bitnet.forward, RopeMode.NEOX),
     "gpt-oss": Architecture(gptoss.table, gptoss.forward, RopeMode.NEOX, gptoss.configure),
 }
