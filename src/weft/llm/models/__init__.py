@@ -21,6 +21,7 @@ from weft.llm.models import (
     gemma,
     gemma2,
     gemma3,
+    glm4,
     gpt2,
     gptneox,
     gptoss,
@@ -83,6 +84,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     "cohere2": Architecture(
         commandr.table, commandr.forward, RopeMode.NORMAL, commandr.configure_windows
     ),
+    "glm4": Architecture(glm4.table, glm4.forward, RopeMode.NORMAL),
     "bitnet": Architecture(bitnet.table, bitnet.forward, RopeMode.NEOX),
     "gpt-oss": Architecture(gptoss.table, gptoss.forward, RopeMode.NEOX, gptoss.configure),
 }
