@@ -28,6 +28,7 @@ from weft.llm.models import (
     granite,
     llama,
     mpt,
+    nemotron,
     olmo2,
     olmoe,
     phi2,
@@ -85,6 +86,7 @@ ARCHITECTURES: dict[str, Architecture] = {
         commandr.table, commandr.forward, RopeMode.NORMAL, commandr.configure_windows
     ),
     "glm4": Architecture(glm4.table, glm4.forward, RopeMode.NORMAL),
+    "nemotron": Architecture(nemotron.table, nemotron.forward, RopeMode.NEOX),
     "bitnet": Architecture(bitnet.table, bitnet.forward, RopeMode.NEOX),
     "gpt-oss": Architecture(gptoss.table, gptoss.forward, RopeMode.NEOX, gptoss.configure),
 }
