@@ -15,7 +15,7 @@ import numpy as np
 from weft.errors import FormatError
 from weft.frontends.gguf import GGUFFile
 
-__all__ = ["Keys", "ModelConfig", "MoeConfig", "RopeConfig", "RopeScaling"]
+__all__ = ["Keys", "MlaConfig", "ModelConfig", "MoeConfig", "RopeConfig", "RopeScaling"]
 
 RopeScaling = Literal["none", "linear", "yarn", "longrope"]
 
@@ -42,6 +42,8 @@ class RopeConfig:
     beta_slow: float = 1.0
     log_multiplier: float = 0.0
     """YaRN's `mscale_all_dim` (DeepSeek): part of the magnitude that the attention scale has."""
+    offset: int = 0
+    """Dimensions of a cached key head in front of the rotated ones."""
 
     @property
     def freq_scale(self) -> float:
@@ -83,6 +85,31 @@ class MoeConfig:
     architecture says."""
     scale: float = 1.0
     """What those weights are multiplied with."""
+    sigmoid: bool = False
+    """Whether router scores go through a sigmoid instead of a softmax."""
+    n_group: int = 1
+    """Groups of equal size that the experts are in."""
+    n_group_used: int = 1
+    """Groups that the experts of a token are chosen from."""
+    n_dense: int = 0
+    """Layers at the start that have a dense feed-forward layer all the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class MlaConfig:
+    """Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434): keys and values of all heads are
+    made from one short vector a token."""
+
+    q_rank: int
+    """Length of the vector that queries are made from; 0: they are made from the input."""
+    kv_rank: int
+    """Length of the vector that keys and values are made from."""
+    head_dim_k: int
+    """Elements of a query or key head, of which the last `rope.n_dims` rotate."""
+    head_dim_v: int
+    absorbed: bool
+    """Whether the vector itself is what is cached (and attended to as a single head), the matrices
+    of keys and values having moved to queries and outputs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +133,7 @@ class ModelConfig:
     rms_eps: float
     rope: RopeConfig
     moe: MoeConfig | None = None
+    mla: MlaConfig | None = None
     sliding_window: int = 0
     """Positions that a sliding-window layer looks back; 0: none stated."""
     windowed: tuple[bool, ...] = ()
@@ -261,6 +289,14 @@ class Keys:
         if n_used > n_expert:
             raise self.bad("expert_used_count", n_used, f"at most expert_count = {n_expert}")
         n_ff = self.count("expert_feed_forward_length", 0, least=0)
+        n_group = self.count("expert_group_count", 1, least=0) or 1
+        n_group_used = self.count("expert_group_used_count", n_group, least=0) or n_group
+        if n_expert % n_group or n_expert < 2 * n_group > 2:
+            raise self.bad("expert_group_count", n_group, f"groups of 2 or more of {n_expert}")
+        if n_group_used > n_group or n_used > n_expert // n_group * n_group_used:
+            raise self.bad(
+                "expert_group_used_count", n_group_used, f"at most {n_group}, with {n_used} experts"
+            )
         norm = f"{self.arch}.expert_weights_norm"
         return MoeConfig(
             n_expert,
@@ -269,6 +305,10 @@ class Keys:
             n_ff_shared=self.count("expert_shared_feed_forward_length", 0, least=0),
             renormalise=self.file.get_bool(norm) if norm in self.file.metadata else None,
             scale=self.number("expert_weights_scale", 0.0) or 1.0,
+            sigmoid=self.count("expert_gating_func", 0, least=0) == 2,
+            n_group=n_group,
+            n_group_used=n_group_used,
+            n_dense=self.count("leading_dense_block_count", 0, least=0),
         )
 
     def windowed(self, period: int, n_layer: int) -> tuple[bool, ...]:

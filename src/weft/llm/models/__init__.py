@@ -17,6 +17,7 @@ from weft.llm.models import (
     bitnet,
     bloom,
     commandr,
+    deepseek2,
     falcon,
     gemma,
     gemma2,
@@ -87,6 +88,9 @@ ARCHITECTURES: dict[str, Architecture] = {
     ),
     "glm4": Architecture(glm4.table, glm4.forward, RopeMode.NORMAL),
     "nemotron": Architecture(nemotron.table, nemotron.forward, RopeMode.NEOX),
+    "deepseek2": Architecture(
+        deepseek2.table, deepseek2.forward, RopeMode.NORMAL, deepseek2.configure
+    ),
     "bitnet": Architecture(bitnet.table, bitnet.forward, RopeMode.NEOX),
     "gpt-oss": Architecture(gptoss.table, gptoss.forward, RopeMode.NEOX, gptoss.configure),
 }

@@ -6,6 +6,7 @@ Sizes in comments are ggml's `ne`, innermost first. `d` is the size of a head.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -40,6 +41,10 @@ __all__ = [
     "soft_cap",
     "wanted",
 ]
+
+
+_LEAST_SUM = 2.0**-14
+"""What expert weights are divided by at least."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,8 +159,16 @@ def shift_keys(
         if r.n_dims == 0:
             continue
         factors = _freq_factors(w, r, cache)
-        row = k.dtype.bytes * c.head_dim_k
-        keys = G.view_3d(k, c.head_dim_k, c.n_head_kv(il), shift.ne[0], row, k.nb[1])
+        size, d = k.dtype.bytes, c.head_dim_k
+        keys = G.view_3d(
+            k,
+            d - r.offset,
+            c.n_head_kv(il),
+            shift.ne[0],
+            d * size,
+            k.nb[1],
+            r.offset * size,
+        )
         shifted.append(_rotate(r, mode, factors, keys, shift, r.shift_attn_factor, inplace=True))
     return shifted
 
@@ -322,15 +335,19 @@ def mixture(
     n_embd, n_tokens = x.ne[0], x.ne[1]
     n_used = moe.n_used
     scores = linear(w, "ffn_gate_inp", x)  # [n_expert, n_tokens]
-    if softmax_first:
+    if moe.sigmoid:
+        scores = G.sigmoid(scores)
+    elif softmax_first:
         scores = G.soft_max(scores)
-    best = G.top_k(scores, n_used)  # i32 [n_used, n_tokens]
+    best = _best_experts(w, scores, moe)
     columns = G.reshape(scores, 1, moe.n_expert, n_tokens)
     weights = G.reshape(G.get_rows(columns, best), n_used, n_tokens)
     if not softmax_first:
         weights = G.soft_max(weights)
     elif renormalise if moe.renormalise is None else moe.renormalise:
-        weights = G.div(weights, G.sum_rows(weights))
+        total = G.sum_rows(weights)
+        # sigmoids may all be next to nothing, what softmax has chosen is not
+        weights = G.div(weights, G.clamp(total, _LEAST_SUM, math.inf) if moe.sigmoid else total)
     if moe.scale != 1.0:
         weights = G.scale(weights, moe.scale)
 
@@ -345,6 +362,26 @@ def mixture(
     for part in parts[1:]:
         total = G.add(total, part)
     return total
+
+
+def _best_experts(w: Weights, scores: Tensor, moe: MoeConfig) -> Tensor:
+    """The experts of each token, i32 [n_used, n_tokens], by scores [n_expert, n_tokens].
+
+    A bias learned for balance takes part in the choice, not in the weights; with groups, only those
+    are chosen from whose best two experts have the largest sum (DeepSeek-V3, arXiv 2412.19437)."""
+    n_expert, n_tokens, _, _ = scores.ne
+    if "exp_probs_b.bias" in w:
+        scores = G.add(scores, w["exp_probs_b.bias"])
+    if moe.n_group > 1:
+        size = moe.n_expert // moe.n_group
+        groups = G.reshape(scores, size, moe.n_group, n_tokens)
+        best_two = G.get_rows(G.reshape(groups, 1, size, moe.n_group, n_tokens), G.top_k(groups, 2))
+        sums = G.sum_rows(G.reshape(best_two, 2, moe.n_group, n_tokens))
+        chosen = G.top_k(G.reshape(sums, moe.n_group, n_tokens), moe.n_group_used)
+        kept = G.get_rows(groups, chosen)  # [size, n_group_used, n_tokens]
+        scores = G.set_rows(G.fill(groups, -math.inf), kept, chosen)
+        scores = G.reshape(scores, n_expert, n_tokens)
+    return G.top_k(scores, moe.n_used)
 
 
 def _experts(w: Weights, name: str, x: Tensor, ids: Tensor) -> Tensor:
