@@ -39,13 +39,10 @@ def _ask_difference(rng: random.Random) -> str:
 
 
 def _ask_sequence(rng: random.Random) -> str:
-    """Three numbers in equal steps, up or down; they and the next one are all in 0..99."""
-    step = rng.randrange(1, 21)
+    """Three numbers rising in equal steps; they and the next one are all in 0..99."""
+    step = rng.randrange(1, 25)
     first = rng.randrange(100 - 3 * step)
-    terms = [first + i * step for i in range(4)]
-    if rng.random() < 0.5:
-        terms.reverse()
-    return f"Next after {' '.join(map(str, terms[:3]))}?"
+    return f"Next after {first} {first + step} {first + 2 * step}?"
 
 
 def _ask_calendar(rng: random.Random, unit: str, names: list[str]) -> str:

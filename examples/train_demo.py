@@ -149,7 +149,7 @@ def train(cfg: Config, tok: Tokenizer, args: argparse.Namespace) -> Llama:
         loss.backward()
         for optimizer in optimizers:
             optimizer.step()
-        if step % 250 == 0 or step == args.steps:
+        if step % 500 == 0 or step == args.steps:
             right, asked = evaluate(lambda ids: model(torch.from_numpy(ids)).numpy(), tok, 500)
             print(
                 f"step {step:5}  loss {loss.item():.4f}  held-out right "
@@ -206,7 +206,7 @@ def check(path: Path, n: int) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Train the demo model and write it as GGUF.")
     parser.add_argument("--seed", type=int, default=0, help="of the weights and the text")
-    parser.add_argument("--steps", type=int, default=4000, help="optimizer steps")
+    parser.add_argument("--steps", type=int, default=4500, help="optimizer steps")
     parser.add_argument("--batch", type=int, default=8, help="pages of ten questions a step")
     parser.add_argument("--threads", type=int, default=1, help="threads that torch may use")
     parser.add_argument("--questions", type=int, default=2000, help="held-out questions to check")

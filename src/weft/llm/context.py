@@ -133,6 +133,7 @@ class Context:
         self._values = {"n_tokens": 1, "n_kv": 1, "n_outputs": 1}
         self._shift: Session | None = None
         self._window = model.config.window
+        self._alibi = model.config.alibi_bias > 0
 
     def decode(
         self,
@@ -247,6 +248,12 @@ class Context:
             pos = np.atleast_1d(np.asarray(positions, np.int32))
             if pos.shape != (n,) or pos.min() < 0:
                 raise ContextError(f"positions must be {n} numbers from 0, one for each token")
+        known = self.model.config.n_positions
+        if known and pos.max() >= known:
+            raise ContextError(
+                f"position {pos.max()}, but the model has learned 0..{known - 1} only; use shorter "
+                "texts"
+            )
         wanted = np.zeros(n, np.bool_)
         if isinstance(outputs, str):
             if outputs not in ("last", "all"):
@@ -309,7 +316,7 @@ class Context:
     def _fill_mask(self, view: NDArray[Any], ubatch: _Batch, n_kv: int, window: int) -> None:
         n = len(ubatch.tokens)
         out = view[: n * n_kv].reshape(n, n_kv)
-        self.cache.fill_mask(out, ubatch.positions, ubatch.first, window)
+        self.cache.fill_mask(out, ubatch.positions, ubatch.first, window, distances=self._alibi)
 
 
 @dataclass(frozen=True, slots=True)

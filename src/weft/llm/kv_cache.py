@@ -202,17 +202,23 @@ class KVCache:
         positions: NDArray[np.int32],
         seqs: NDArray[np.int32],
         window: int = 0,
+        *,
+        distances: bool = False,
     ) -> None:
         """Writes 0 where a token may see a cell and -inf elsewhere.
 
         `out` [n_tokens, n_kv]; `positions` and `seqs` (first sequence) [n_tokens]. With `window` a
-        token sees only the last `window` positions, its own included."""
+        token sees only the last `window` positions, its own included. With `distances` it is how
+        far back the cell is, negative, instead of 0 (ALiBi)."""
         pos, p = self.pos[: out.shape[1]], positions[:, None]
         # A free cell has no members, so its position of -1 does not matter.
         seen = (pos <= p) & self.members[seqs, : out.shape[1]]
         if window:
             seen &= pos > p - window
-        np.multiply(~seen, _MINUS_INF, out=out.view(np.uint16))
+        if distances:
+            out[:] = np.where(seen, pos - p, -np.inf)
+        else:
+            np.multiply(~seen, _MINUS_INF, out=out.view(np.uint16))
 
     def _in_range(self, p0: int, p1: int) -> NDArray[np.bool_]:
         low, high = max(p0, 0), p1 if p1 >= 0 else _END

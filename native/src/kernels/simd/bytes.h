@@ -171,6 +171,32 @@ static inline i32x8 widen_signed(uint64_t bytes) {
 
 static inline f32x8 to_floats(i32x8 v) { return __builtin_convertvector(v, f32x8); }
 
+// Rounded to the nearest integer, half to even; the values must fit.
+static inline i32x8 round_to_ints(f32x8 v) {
+#if defined(__AVX2__)
+  return reinterpret_cast<i32x8>(_mm256_cvtps_epi32(reinterpret_cast<__m256>(v)));
+#else
+  // 1.5 * 2^23 leaves the integer in the mantissa
+  return reinterpret_cast<i32x8>(v + 12582912.0f) - 0x4b400000;
+#endif
+}
+
+// 32 integers as bytes; the values must fit.
+static inline s8x32 narrow_ints(const i32x8 v[4]) {
+#if defined(__AVX2__)
+  const auto at = [&](int i) { return reinterpret_cast<__m256i>(v[i]); };
+  const __m256i packed =
+      _mm256_packs_epi16(_mm256_packs_epi32(at(0), at(1)), _mm256_packs_epi32(at(2), at(3)));
+  // packing works in halves of 16 bytes
+  const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+  return reinterpret_cast<s8x32>(_mm256_permutevar8x32_epi32(packed, order));
+#else
+  s8x32 bytes;
+  for (int j = 0; j < 32; ++j) bytes[j] = static_cast<int8_t>(v[j / 8][j % 8]);
+  return bytes;
+#endif
+}
+
 // a * b + c, fused where the target can.
 static inline f32x8 fma8(f32x8 a, f32x8 b, f32x8 c) {
 #if defined(__FMA__)

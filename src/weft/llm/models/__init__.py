@@ -15,12 +15,21 @@ from weft.graph.tensor import Tensor
 from weft.llm.config import Keys, ModelConfig
 from weft.llm.models import (
     bitnet,
+    bloom,
+    commandr,
+    deepseek2,
+    falcon,
     gemma,
     gemma2,
     gemma3,
+    glm4,
+    gpt2,
+    gptneox,
     gptoss,
     granite,
     llama,
+    mpt,
+    nemotron,
     olmo2,
     olmoe,
     phi2,
@@ -68,6 +77,20 @@ ARCHITECTURES: dict[str, Architecture] = {
     "gemma": Architecture(gemma.table, gemma.forward, RopeMode.NEOX, gemma.configure),
     "gemma2": Architecture(gemma2.table, gemma2.forward, RopeMode.NEOX, gemma2.configure),
     "gemma3": Architecture(gemma3.table, gemma3.forward, RopeMode.NEOX, gemma3.configure),
+    "gpt2": Architecture(gpt2.table, gpt2.forward, RopeMode.NEOX, gpt2.configure),
+    "gptneox": Architecture(gptneox.table, gptneox.forward, RopeMode.NEOX),
+    "falcon": Architecture(falcon.table, falcon.forward, RopeMode.NEOX),
+    "bloom": Architecture(bloom.table, bloom.forward, RopeMode.NEOX, bloom.configure),
+    "mpt": Architecture(mpt.table, mpt.forward, RopeMode.NEOX, mpt.configure),
+    "command-r": Architecture(commandr.table, commandr.forward, RopeMode.NORMAL),
+    "cohere2": Architecture(
+        commandr.table, commandr.forward, RopeMode.NORMAL, commandr.configure_windows
+    ),
+    "glm4": Architecture(glm4.table, glm4.forward, RopeMode.NORMAL),
+    "nemotron": Architecture(nemotron.table, nemotron.forward, RopeMode.NEOX),
+    "deepseek2": Architecture(
+        deepseek2.table, deepseek2.forward, RopeMode.NORMAL, deepseek2.configure
+    ),
     "bitnet": Architecture(bitnet.table, bitnet.forward, RopeMode.NEOX),
     "gpt-oss": Architecture(gptoss.table, gptoss.forward, RopeMode.NEOX, gptoss.configure),
 }
