@@ -103,9 +103,10 @@ def test_reserve_size_equals_what_reserve_takes() -> None:
 
 
 def test_worst_case_first_and_last() -> None:
-    """A prompt's graph, one token's, and the prompt's again, as llama.cpp reserves them. Without the
-    last, the reference's records are the small graph's, and the first prompt plans again, although
-    the buffers have room. The best planner keeps no records."""
+    """A prompt's graph, one token's, and the prompt's again, as llama.cpp reserves them.
+
+    Without the last, the reference's records are the small graph's, and the first prompt plans
+    again, although the buffers have room. The best planner keeps no records."""
 
     def prepared(memory: Any, *rows: int) -> Scheduler:
         scheduler = Scheduler([cpu()], memory=memory)
