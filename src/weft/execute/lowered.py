@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from weft.backends.base import BufferType
@@ -12,9 +12,8 @@ from weft.compile.pipeline import Plan, check_plan
 from weft.errors import ProgramError
 from weft.execute.arena import ArenaPool
 from weft.execute.bound import BoundProgram
-from weft.execute.hazards import Access, copy_access, split_access, tensor_access
+from weft.execute.hazards import Access, constant_buffers, tensor_access
 from weft.flags import FLAGS
-from weft.graph.check import check_graph
 from weft.graph.node import describe
 from weft.graph.op import NONE
 from weft.graph.tensor import Tensor
@@ -39,10 +38,9 @@ class LoweredGraph:
     ) -> None:
         """`has_queue`: whether a kind of memory is reached through a queue of its device.
 
-        Raises GraphError or ProgramError on a graph that cannot run, AllocationError where the
-        reference's memory plan would lose a value, and what devices raise."""
+        Raises ProgramError on a graph that cannot run, AllocationError where the reference's memory
+        plan would lose a value, and what devices raise."""
         schedule = plan.schedule
-        check_graph(schedule.graph)
         if FLAGS.check or any(arena.planner == "ggml" for arena in plan.allocation.arenas):
             check_plan(plan)
         self.plan = plan
@@ -52,7 +50,11 @@ class LoweredGraph:
         numbers = range(len(self.program.splits))
         self.device = [split.backend for split in schedule.splits]
         """Per split, the number of its backend."""
-        self.access = [split_access(self.program, self.bound.memories, i) for i in numbers]
+        self._constants = constant_buffers(self.program)
+        weights = [b.usage == "weights" for b in self.program.buffers]
+        self.writes_weights = len(self._constants) < sum(weights)
+        """Whether it changes what other graphs take for constant."""
+        self.access = [self._split_access(i) for i in numbers]
         """Per split, the bytes that its steps touch."""
         self._has_queue = has_queue
         self.host_copies = [self._copies(i, True) for i in numbers]
@@ -85,7 +87,16 @@ class LoweredGraph:
             for i, tensor in enumerate(inputs)
             if (tensor.is_input or self._is_far(split, i)) == by_host
         ]
-        return Copies(which, copy_access(self.program, self.bound.memories, split, which))
+        copies = [self.program.splits[split].copies[i] for i in which]
+        return Copies(which, self._access((c.src for c in copies), (c.dst for c in copies)))
+
+    def _split_access(self, split: int) -> Access:
+        steps = self.program.splits[split].steps
+        reads = {s for step in steps for s in step.src if s >= 0}
+        return self._access(reads, {step.dst for step in steps})
+
+    def _access(self, reads: Iterable[int], writes: Iterable[int]) -> Access:
+        return tensor_access(self.program, self.bound.memories, reads, writes, self._constants)
 
     def _is_far(self, split: int, index: int) -> bool:
         touched = self.bound.touched(split, index)
@@ -114,4 +125,4 @@ class LoweredGraph:
             # a result may lie in the memory of another device than the one that computes it
             types = [b.buffer_type for b in schedule.backends]
             backend = next((i for i, t in enumerate(types) if t is buffer_type), backend)
-        return backend, tensor_access(self.program, self.bound.memories, [index], [])
+        return backend, self._access([index], [])
