@@ -15,8 +15,10 @@ import numpy as np
 from weft.errors import FormatError
 from weft.frontends.gguf import GGUFFile
 
-__all__ = ["Keys", "MlaConfig", "ModelConfig", "MoeConfig", "RopeConfig", "RopeScaling"]
+__all__ = ["Keys", "MlaConfig", "ModelConfig", "MoeConfig", "Pooling", "RopeConfig", "RopeScaling"]
 
+Pooling = Literal["none", "mean", "cls", "last"]
+"""All of a text's embeddings, their mean, the first or the last one."""
 RopeScaling = Literal["none", "linear", "yarn", "longrope"]
 
 
@@ -163,6 +165,13 @@ class ModelConfig:
     parallel_residual: bool = True
     """Whether attention and feed-forward layer work side by side, where files say it."""
 
+    causal: bool = True
+    """Whether a token sees only those before it; else a text must be computed at once."""
+    pooling: Pooling = "none"
+    """How the embeddings of a text's tokens become one."""
+    n_token_types: int = 0
+    """Rows of the table of token types (sentence A or B); 0: there is no such table."""
+
     def without_rope(self) -> ModelConfig:
         """The same without rotary embedding."""
         return replace(self, rope=replace(self.rope, n_dims=0), ropes=())
@@ -270,6 +279,9 @@ class Keys:
             logit_scale=self.number("logit_scale", 0.0),
             alibi_bias=self.number("attention.max_alibi_bias", 0.0),
             clamp_qkv=self.number("attention.clamp_kqv", 0.0),
+            causal=self.flag("attention.causal", True),
+            pooling=self.pooling(),
+            n_token_types=self.file.get_int("tokenizer.ggml.token_type_count", 0),
             parallel_residual=self.flag("use_parallel_residual", True),
         )
 
@@ -310,6 +322,16 @@ class Keys:
             n_group_used=n_group_used,
             n_dense=self.count("leading_dense_block_count", 0, least=0),
         )
+
+    def pooling(self) -> Pooling:
+        """How embeddings are pooled; the key holds llama.cpp's numbers."""
+        names = get_args(Pooling)
+        number = self.count("pooling_type", 0, least=0)
+        if number >= len(names):
+            known = ", ".join(f"{i} ({name})" for i, name in enumerate(names))
+            raise self.bad("pooling_type", number, f"one of {known}; others are not supported")
+        found: Pooling = names[number]
+        return found
 
     def windowed(self, period: int, n_layer: int) -> tuple[bool, ...]:
         """Which layers see only the sliding window. `attention.sliding_window_pattern` says it per

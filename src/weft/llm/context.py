@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -18,6 +18,7 @@ from weft.compile import compile, resolve_devices
 from weft.errors import ContextError
 from weft.execute import ArenaPool, Session, arena_bytes
 from weft.graph import Graph
+from weft.llm.config import Pooling
 from weft.llm.kv_cache import KVCache, cache_bytes
 from weft.llm.memory import require_memory
 from weft.llm.model import Model
@@ -70,13 +71,15 @@ class Context:
         n_threads: int | None = None,
         devices: Sequence[str | Backend] = ("cpu",),
         activations: Literal["native", "f32"] = "native",
+        embeddings: bool = False,
     ) -> None:
         """Plans and allocates everything that `decode` will ever need.
 
         `n_ctx`: cells of the cache (default: the length the model was trained for). `n_batch`: most
         tokens of one `decode` (default: n_ctx). `n_ubatch`: most tokens computed together.
         `n_outputs`: most logits rows computed together (default: n_ubatch). `activations`: "f32"
-        keeps them in float32 where kernels would rather quantize them.
+        keeps them in float32 where kernels would rather quantize them. `embeddings`: `decode` gives
+        the rows that logits would be made of; models without logits (BERT) always do.
 
         Raises ContextError for an argument out of range, OutOfMemoryError before anything large is
         allocated."""
@@ -97,6 +100,9 @@ class Context:
         self.n_ubatch = min(n_ubatch, n_ctx)
         self.n_outputs = min(n_outputs or self.n_ubatch, self.n_ubatch)
         self.counters = Counters()
+        self.embeddings = embeddings or model.architecture.embeds
+        """Whether rows are embeddings instead of logits."""
+        self._width = model.config.n_embd if self.embeddings else model.config.n_vocab
 
         require_memory({"cache": cache_bytes(model.config, n_ctx, type_k, type_v)}, _ADVICE)
         backends = resolve_devices(devices, n_threads=n_threads, activations=activations)
@@ -113,7 +119,11 @@ class Context:
             self.counters.graphs_built += 1
             self.counters.reserves += 1
             return model.build(
-                self.cache, n_ubatch=n, n_outputs=min(n, self.n_outputs), flash=flash
+                self.cache,
+                n_ubatch=n,
+                n_outputs=min(n, self.n_outputs),
+                flash=flash,
+                embeddings=self.embeddings,
             )
 
         planned = plan_regimes(build, backends, self.n_ubatch)
@@ -143,23 +153,31 @@ class Context:
         seqs: Sequence[Sequence[int]] | None = None,
         outputs: Literal["last", "all"] | ArrayLike = "last",
     ) -> NDArray[np.float32]:
-        """Appends tokens to the cache and computes logits [rows, n_vocab].
+        """Appends tokens to the cache and computes logits [rows, n_vocab], or embeddings [rows,
+        n_embd].
 
         `tokens`: ids [n]. `positions` [n]: where in their sequences (default: after the last of
         sequence 0). `seqs`: the sequences each token belongs to (default: 0); it sees the cells of
         the first. `outputs`: which tokens' logits come back, in the order of `tokens`: the last's,
         all, or those where an array [n] is true.
 
-        Raises ContextError for ids or positions out of range and when the cache has too few free
-        cells. On any failure, Ctrl-C included, the cache is as it was."""
+        Raises ContextError for ids or positions out of range, when the cache has too few free
+        cells, and for more than a ubatch where tokens see those behind them. On any failure, Ctrl-C
+        included, the cache is as it was."""
         batch = self._batch(tokens, positions, seqs, outputs)
         if self.cache.has_shift:
             self._rotate_keys()
+        parts = self._split(batch)
+        if len(parts) > 1 and not self.model.config.causal:
+            raise ContextError(
+                f"{len(batch.tokens)} tokens must be computed at once, but n_ubatch is "
+                f"{self.n_ubatch} and n_outputs {self.n_outputs}; make them larger"
+            )
         cells = self.cache.find_free(len(batch.tokens))
-        rows = np.empty((int(batch.outputs.sum()), self.model.config.n_vocab), np.float32)
+        rows = np.empty((int(batch.outputs.sum()), self._width), np.float32)
         done = 0
         try:
-            for ubatch in self._split(batch):
+            for ubatch in parts:
                 used = cells[done : done + len(ubatch.tokens)]
                 done += len(used)
                 self.cache.occupy(used, ubatch.positions, ubatch.members)
@@ -170,6 +188,28 @@ class Context:
             self.cache.release(cells[:done])
             raise
         return rows
+
+    def embed(self, tokens: ArrayLike, pooling: Pooling | None = None) -> NDArray[np.float32]:
+        """The embedding of a text: [n_embd], or of each token [n, n_embd] with pooling "none".
+
+        `pooling`: of the tokens' embeddings all, their "mean", the first ("cls") or the "last";
+        default: the model's. Nothing is normalised. The cache is emptied. Raises ContextError
+        where the context was made for logits, and as `decode`."""
+        if not self.embeddings:
+            raise ContextError("this context gives logits; create it with embeddings=True")
+        pooling = self.model.config.pooling if pooling is None else pooling
+        if pooling not in get_args(Pooling):
+            raise ContextError(
+                f"pooling is {pooling!r}; it must be one of {', '.join(get_args(Pooling))}"
+            )
+        self.cache.clear()
+        try:
+            rows = self.decode(tokens, outputs="last" if pooling == "last" else "all")
+        finally:
+            self.cache.clear()
+        if pooling == "mean":
+            return np.asarray(rows.mean(axis=0, dtype=np.float64), np.float32)
+        return rows if pooling == "none" else np.asarray(rows[0])
 
     def save_state(self, seq: int | None = None) -> bytes:
         """What the cache holds, of all sequences or of one; see `weft.llm.state`."""
@@ -308,15 +348,21 @@ class Context:
         if n_out == 0:
             return None
         if not regime.on_host:
-            return session.output("logits", values)
-        flat: NDArray[np.float32] = session.output_view("logits")
-        n_vocab = self.model.config.n_vocab
-        return flat[: n_out * n_vocab].reshape(n_out, n_vocab)
+            return session.output(regime.output, values)
+        flat: NDArray[np.float32] = session.output_view(regime.output)
+        return flat[: n_out * self._width].reshape(n_out, self._width)
 
     def _fill_mask(self, view: NDArray[Any], ubatch: _Batch, n_kv: int, window: int) -> None:
         n = len(ubatch.tokens)
         out = view[: n * n_kv].reshape(n, n_kv)
-        self.cache.fill_mask(out, ubatch.positions, ubatch.first, window, distances=self._alibi)
+        self.cache.fill_mask(
+            out,
+            ubatch.positions,
+            ubatch.first,
+            window,
+            distances=self._alibi,
+            causal=self.model.config.causal,
+        )
 
 
 @dataclass(frozen=True, slots=True)

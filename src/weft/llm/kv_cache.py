@@ -204,19 +204,23 @@ class KVCache:
         window: int = 0,
         *,
         distances: bool = False,
+        causal: bool = True,
     ) -> None:
         """Writes 0 where a token may see a cell and -inf elsewhere.
 
         `out` [n_tokens, n_kv]; `positions` and `seqs` (first sequence) [n_tokens]. With `window` a
         token sees only the last `window` positions, its own included. With `distances` it is how
-        far back the cell is, negative, instead of 0 (ALiBi)."""
+        far back the cell is, negative, instead of 0 (ALiBi).
+        Without `causal` it sees those behind it, too."""
         pos, p = self.pos[: out.shape[1]], positions[:, None]
         # A free cell has no members, so its position of -1 does not matter.
-        seen = (pos <= p) & self.members[seqs, : out.shape[1]]
+        seen = self.members[seqs, : out.shape[1]]
+        if causal:
+            seen &= pos <= p
         if window:
             seen &= pos > p - window
         if distances:
-            out[:] = np.where(seen, pos - p, -np.inf)
+            out[:] = np.where(seen, -np.abs(pos - p), -np.inf)
         else:
             np.multiply(~seen, _MINUS_INF, out=out.view(np.uint16))
 

@@ -14,6 +14,7 @@ from weft.graph import RopeMode
 from weft.graph.tensor import Tensor
 from weft.llm.config import Keys, ModelConfig
 from weft.llm.models import (
+    bert,
     bitnet,
     bloom,
     commandr,
@@ -57,6 +58,8 @@ class Architecture:
     configure: Callable[[ModelConfig, Keys], ModelConfig] = lambda config, keys: config
     """What the architecture makes of the metadata that `ModelConfig.from_gguf` does not know: which
     layers have a window, another rotary embedding, ..."""
+    embeds: bool = False
+    """Whether `forward` gives embeddings instead of logits."""
 
 
 ARCHITECTURES: dict[str, Architecture] = {
@@ -91,6 +94,8 @@ ARCHITECTURES: dict[str, Architecture] = {
     "deepseek2": Architecture(
         deepseek2.table, deepseek2.forward, RopeMode.NORMAL, deepseek2.configure
     ),
+    "bert": Architecture(bert.table, bert.forward, RopeMode.NEOX, bert.configure, embeds=True),
+    "nomic-bert": Architecture(bert.table, bert.forward, RopeMode.NEOX, embeds=True),
     "bitnet": Architecture(bitnet.table, bitnet.forward, RopeMode.NEOX),
     "gpt-oss": Architecture(gptoss.table, gptoss.forward, RopeMode.NEOX, gptoss.configure),
 }
