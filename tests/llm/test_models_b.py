@@ -1,5 +1,5 @@
-"""Architectures of the gpt, falcon, cohere, glm and deepseek lines: tiny models made up from their
-own weight tables, with options that the golden models do not have."""
+"""Architectures of the gpt, falcon, cohere, glm, deepseek and mamba lines: tiny models made up from
+their own weight tables, with options that the golden models do not have."""
 
 from __future__ import annotations
 
@@ -62,6 +62,8 @@ GROUPS = {
     "expert_weights_scale": 1.5,
 }
 
+SSM = {"ssm.conv_kernel": 4, "ssm.inner_size": 24, "ssm.state_size": 5}
+
 # name: architecture, and what its metadata has besides that of a tiny llama
 MODELS: dict[str, tuple[str, dict[str, object]]] = {
     "gpt2": ("gpt2", {}),
@@ -86,6 +88,21 @@ MODELS: dict[str, tuple[str, dict[str, object]]] = {
     "deepseek2 groups": ("deepseek2", MLA | GROUPS),
     "deepseek2 expanded": ("deepseek2", PLAIN_MLA | EXPERTS),
     "deepseek2 expanded yarn": ("deepseek2", PLAIN_MLA | DEEPSEEK_YARN),
+}
+MODELS |= {
+    "mamba": ("mamba", SSM | {"ssm.time_step_rank": 3}),
+    "mamba wide": ("mamba", SSM | {"ssm.conv_kernel": 2, "ssm.time_step_rank": 5}),
+    "falcon-mamba": ("mamba", SSM | {"ssm.time_step_rank": 3, "ssm.dt_b_c_rms": True}),
+    "mamba2": ("mamba2", SSM | {"ssm.time_step_rank": 6, "ssm.group_count": 1}),
+    "mamba2 groups": ("mamba2", SSM | {"ssm.time_step_rank": 4, "ssm.group_count": 2}),
+    "lfm2": (
+        "lfm2",
+        {
+            "block_count": 3,
+            "attention.head_count_kv": np.array([0, 2, 0], np.int32),
+            "shortconv.l_cache": 4,
+        },
+    ),
 }
 LEARNED = ("gpt2",)
 """Those that know where they are: moved keys are of the old positions."""

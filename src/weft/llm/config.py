@@ -15,7 +15,16 @@ import numpy as np
 from weft.errors import FormatError
 from weft.frontends.gguf import GGUFFile
 
-__all__ = ["Keys", "MlaConfig", "ModelConfig", "MoeConfig", "Pooling", "RopeConfig", "RopeScaling"]
+__all__ = [
+    "Keys",
+    "MlaConfig",
+    "ModelConfig",
+    "MoeConfig",
+    "Pooling",
+    "RecurrentConfig",
+    "RopeConfig",
+    "RopeScaling",
+]
 
 Pooling = Literal["none", "mean", "cls", "last"]
 """All of a text's embeddings, their mean, the first or the last one."""
@@ -115,6 +124,43 @@ class MlaConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class RecurrentConfig:
+    """Layers that keep a state of fixed size for each sequence, instead of keys and values."""
+
+    layers: tuple[bool, ...]
+    """Which layers are such."""
+    d_conv: int
+    """Taps of the causal convolution; the state has the last d_conv - 1 inputs."""
+    n_channels: int
+    """Channels of the convolution."""
+    d_state: int = 0
+    """Elements that each inner dimension keeps (state-space models); 0: none."""
+    n_head: int = 0
+    head_dim: int = 0
+    n_group: int = 1
+    """Groups of heads that share B and C."""
+    dt_rank: int = 0
+    """Width that time steps are projected from (Mamba 1)."""
+    norm_dt: bool = False
+    """Whether time steps, B and C are normed though there are no gains (FalconMamba)."""
+
+    @property
+    def d_inner(self) -> int:
+        """Inner width of a state-space layer."""
+        return self.n_head * self.head_dim
+
+    @property
+    def conv_size(self) -> int:
+        """Kept inputs of the convolution."""
+        return (self.d_conv - 1) * self.n_channels
+
+    @property
+    def state_size(self) -> int:
+        """Elements of the state-space state."""
+        return self.d_state * self.d_inner
+
+
+@dataclass(frozen=True, slots=True)
 class ModelConfig:
     """Hyper-parameters. Head counts and feed-forward widths may differ between layers."""
 
@@ -136,6 +182,7 @@ class ModelConfig:
     rope: RopeConfig
     moe: MoeConfig | None = None
     mla: MlaConfig | None = None
+    recurrent: RecurrentConfig | None = None
     sliding_window: int = 0
     """Positions that a sliding-window layer looks back; 0: none stated."""
     windowed: tuple[bool, ...] = ()

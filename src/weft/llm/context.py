@@ -104,7 +104,9 @@ class Context:
         """Whether rows are embeddings instead of logits."""
         self._width = model.config.n_embd if self.embeddings else model.config.n_vocab
 
-        require_memory({"cache": cache_bytes(model.config, n_ctx, type_k, type_v)}, _ADVICE)
+        require_memory(
+            {"cache": cache_bytes(model.config, n_ctx, type_k, type_v, n_seq_max)}, _ADVICE
+        )
         backends = resolve_devices(devices, n_threads=n_threads, activations=activations)
         self.cache = KVCache(
             model.config,
@@ -176,18 +178,36 @@ class Context:
         cells = self.cache.find_free(len(batch.tokens))
         rows = np.empty((int(batch.outputs.sum()), self._width), np.float32)
         done = 0
+        moved: dict[int, int] = {}  # recurrent states: sequence to its new slot
         try:
             for ubatch in parts:
                 used = cells[done : done + len(ubatch.tokens)]
                 done += len(used)
                 self.cache.occupy(used, ubatch.positions, ubatch.members)
-                logits = self._run(ubatch, used)
+                logits = self._run(ubatch, used, self._slots(ubatch, moved))
                 if logits is not None:
                     rows[ubatch.rows[ubatch.outputs]] = logits
         except BaseException:
             self.cache.release(cells[:done])
             raise
+        if self.cache.states is not None:
+            for seq, slot in moved.items():
+                self.cache.states.slot[seq] = slot
         return rows
+
+    def _slots(self, ubatch: _Batch, moved: dict[int, int]) -> tuple[int, int] | None:
+        """The state slots that a ubatch, of one sequence then, reads and writes."""
+        states = self.cache.states
+        if states is None:
+            return None
+        first = int(ubatch.first[0])
+        source = moved.get(first, int(states.slot[first]))
+        seqs = [int(s) for s in np.flatnonzero(ubatch.members[:, 0])]
+        others = {slot for seq, slot in moved.items() if seq not in seqs}
+        own = source in moved.values() and source not in others
+        target = source if own else states.free_slot(set(moved.values()))
+        moved.update(dict.fromkeys(seqs, target))
+        return source, target
 
     def embed(self, tokens: ArrayLike, pooling: Pooling | None = None) -> NDArray[np.float32]:
         """The embedding of a text: [n_embd], or of each token [n, n_embd] with pooling "none".
@@ -305,7 +325,18 @@ class Context:
 
     def _split(self, batch: _Batch) -> list[_Batch]:
         """The ubatches. Tokens go in order of position, since those of a later ubatch are not in
-        the cache yet; within one, order does not matter."""
+        the cache yet; within one, order does not matter. Recurrent models take one sequence at a
+        time, in order."""
+        if self.cache.states is not None:
+            # Tokens of several sequences go with the lowest one, so before what is its own.
+            order = np.lexsort((batch.positions, batch.members.argmax(axis=0)))
+            members = batch.members[:, order]
+            cuts = np.flatnonzero((members[:, 1:] != members[:, :-1]).any(axis=0)) + 1
+            parts = [batch.take(part) for part in np.split(order, cuts)]
+            return [small for part in parts for small in self._split_sizes(part)]
+        return self._split_sizes(batch)
+
+    def _split_sizes(self, batch: _Batch) -> list[_Batch]:
         n = len(batch.tokens)
         if n <= self.n_ubatch and (n <= self.n_outputs or batch.outputs.sum() <= self.n_outputs):
             return [batch]
@@ -319,7 +350,9 @@ class Context:
             start += len(part)
         return parts
 
-    def _run(self, ubatch: _Batch, cells: NDArray[np.int64]) -> NDArray[np.float32] | None:
+    def _run(
+        self, ubatch: _Batch, cells: NDArray[np.int64], slots: tuple[int, int] | None
+    ) -> NDArray[np.float32] | None:
         """Computes one ubatch whose cells are occupied; None when no output is wanted.
 
         The rows are the session's own memory where that can be: valid until the next run."""
@@ -329,7 +362,10 @@ class Context:
         regime = next(r for r in self.regimes if n <= r.max_tokens)
         session, inputs = regime.session, regime.inputs
         inputs["tokens"][:n] = ubatch.tokens
-        inputs["cells"][:n] = cells
+        if "cells" in inputs:
+            inputs["cells"][:n] = cells
+        if slots is not None:
+            inputs["state_in"][0], inputs["state_out"][0] = slots
         if "positions" in inputs:  # a model without rotation has no use for them
             inputs["positions"][:n] = ubatch.positions
         # The graph computes at least one row; it is not used when none is wanted.

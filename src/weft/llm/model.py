@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 
 from weft import graph as G
 from weft.errors import FormatError
@@ -50,7 +51,8 @@ class Model:
         """The graph of one step, for any batch up to `n_ubatch` tokens and any part of `cache`.
 
         Inputs: tokens i32 [n_tokens], positions i32 [n_tokens], cells i64 [n_tokens], mask f16
-        [n_tokens, n_kv] (and window_mask), out_ids i32 [n_outputs]. Output: logits f32
+        [n_tokens, n_kv] (and window_mask), out_ids i32 [n_outputs], for recurrent
+        models state_in and state_out i32 [1]. Output: logits f32
         [n_outputs, n_vocab], or embeddings f32 [n_outputs, n_embd]: what logits are projected from.
         (Shapes outermost first.)"""
         n_tokens = G.Sym("n_tokens", 1, n_ubatch)
@@ -71,10 +73,13 @@ class Model:
             rope_mode=self.architecture.rope_mode,
             flash=flash,
         )
+        if self.config.recurrent is not None:
+            slots = G.input("state_in", (1,), "i32"), G.input("state_out", (1,), "i32")
+            step = replace(step, slots=slots)
         out = self.architecture.forward(step, self.weights)
         if not embeddings:
-            return G.Graph(out.as_output("logits"))
-        return G.Graph(_find(out, "result_norm").as_output("embeddings"))
+            return G.Graph(out.as_output("logits"), *step.writes)
+        return G.Graph(_find(out, "result_norm").as_output("embeddings"), *step.writes)
 
     def build_shift(self, cache: KVCache) -> G.Graph | None:
         """The graph that rotates cached keys in place after their positions have moved.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from weft import graph as G
 from weft.graph.tensor import Tensor
@@ -69,6 +69,12 @@ class Step:
     """Which elements of a head rotate together."""
     flash: bool = True
     """Attention as one op (FLASH_ATTN_EXT), or as matmuls around a softmax."""
+
+    slots: tuple[Tensor, Tensor] | None = None
+    """Recurrent models: i32 [1] each, the slots of states that are read and written. All tokens are
+    of one sequence, in order, then."""
+    writes: list[Tensor] = field(default_factory=list)
+    """What the graph must compute besides its output: writes of recurrent states."""
 
     def mask_of(self, il: int) -> Tensor:
         """The mask that layer `il` attends with."""
@@ -156,7 +162,7 @@ def shift_keys(
     shifted = []
     for il, k in enumerate(cache.k):
         r = c.rope_of(il)
-        if r.n_dims == 0:
+        if r.n_dims == 0 or c.n_head_kv(il) == 0:
             continue
         factors = _freq_factors(w, r, cache)
         size, d = k.dtype.bytes, c.head_dim_k
