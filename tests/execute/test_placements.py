@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from tests.execute.llama_graph import BATCHES, LlamaGraph
-from tests.execute.stub_devices import Device, cpu
+from tests.execute.stub_devices import AsyncDevice, Device, cpu
 from weft.backends import make_backend
 from weft.backends.base import Backend
 from weft.execute import Scheduler
@@ -113,11 +113,11 @@ def test_cut_before_every_node(memory: str, flash: bool) -> None:
     stays where the cache is."""
     sizes = (3, 1)
     expected = _run(LlamaGraph(flash=flash), [cpu()], {}, sizes=sizes)
-    n_nodes = len(LlamaGraph(flash=flash).graph.nodes)
+    llama = LlamaGraph(flash=flash)  # what earlier runs left in the cache is masked
+    nodes = llama.graph.nodes
+    n_nodes = len(nodes)
     cuts = 0
     for cut in range(0, n_nodes + 1, 2 if memory == "ggml" else 1):
-        llama = LlamaGraph(flash=flash)
-        nodes = llama.graph.nodes
         if cut < n_nodes and nodes[cut].op.is_view:
             continue  # the same splits as the next cut
         pins = {t: int(i >= cut) for i, t in enumerate(nodes) if _is_free(t)}
@@ -141,6 +141,21 @@ def test_every_node_anywhere(seed: int, flash: bool, expected: list[NDArray[Any]
 def _is_free(node: Tensor) -> bool:
     """Whether a node may run anywhere: views follow their base, cache writes the cache."""
     return not node.op.is_view and (node.view_src is None or node.view_src.buffer is None)
+
+
+@pytest.mark.parametrize("overlap", [False, True], ids=["one by one", "overlapped"])
+@pytest.mark.parametrize("n_copies", [1, 3])
+def test_devices_with_queues_of_their_own(
+    n_copies: int, overlap: bool, flash: bool, expected: list[NDArray[Any]]
+) -> None:
+    """Runs return before they are done, and each takes a while."""
+    for seed in range(3):
+        llama = LlamaGraph(flash=flash)
+        devices = [AsyncDevice("gpu0", seconds=1e-3), AsyncDevice("gpu1", seconds=1e-3), cpu()]
+        rng = np.random.default_rng(seed)
+        pins = {t: int(rng.integers(3)) for t in llama.graph.nodes if _is_free(t)}
+        got = _run(llama, devices, pins, n_copies=n_copies, overlap=overlap, sizes=(5, 1, 4))
+        _same(got, expected[:3])
 
 
 # -- the devices of this package -------------------------------------------------------------------

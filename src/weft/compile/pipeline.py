@@ -10,7 +10,7 @@ from weft.allocate import Allocation, allocate, validate
 from weft.backends import Backend, make_backend
 from weft.compile.check import check_program
 from weft.compile.lower import lower
-from weft.errors import ScheduleError
+from weft.errors import AllocationError, ScheduleError
 from weft.flags import FLAGS
 from weft.graph.check import check_graph
 from weft.graph.graph import Graph
@@ -19,7 +19,7 @@ from weft.graph.tensor import Tensor
 from weft.program import Program
 from weft.schedule import Schedule, optimize_splits, schedule
 
-__all__ = ["Plan", "compile", "plan_graph", "resolve_devices"]
+__all__ = ["Plan", "check_plan", "compile", "plan_graph", "resolve_devices"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +72,22 @@ def plan_graph(
     allocation = allocate(placed, policy=memory)
     if FLAGS.check:
         check_graph(graph)
-        validate(placed, allocation)
-    return Plan(placed, allocation)
+    plan = Plan(placed, allocation)
+    if FLAGS.check or memory == "ggml":
+        check_plan(plan)
+    return plan
+
+
+def check_plan(plan: Plan) -> None:
+    """Raises AllocationError, naming both tensors, where two values share bytes that both need.
+
+    The reference's planner makes such plans: it does not keep a view that is an output, for one."""
+    try:
+        validate(plan.schedule, plan.allocation)
+    except AllocationError as error:
+        raise AllocationError(
+            f"{error}; plan memory with memory='best', which keeps such values"
+        ) from error
 
 
 def resolve_devices(devices: Sequence[str | Backend], **options: Any) -> list[Backend]:

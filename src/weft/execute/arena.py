@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -25,8 +26,8 @@ class ArenaPool:
         """`before_change` is called before blocks that exist are replaced or dropped."""
         self._before_change = before_change
         self._blocks: dict[tuple[int, int], tuple[BufferType, Memory]] = {}
-        # what bound data became in a buffer type; the data is kept, so that its id stays its own
-        self._bound: dict[tuple[int, int], tuple[Any, BufferType, Memory]] = {}
+        # host data in a device's memory, by the data's id; forgotten when the data is gone
+        self._sent: dict[tuple[int, int], Memory] = {}
         self.reallocs = 0
         """How often a block had to be replaced by a bigger one."""
 
@@ -78,26 +79,27 @@ class ArenaPool:
         """Memory of data that exists already (`BufferSpec.data`).
 
         Host data is used in place where the buffer type is the host's. Where it is not, the data is
-        sent to the device once, on first use, and kept."""
+        sent to the device once, on first use, and kept there as long as the data exists."""
         if not isinstance(data, np.ndarray | HostMemory):
             memory: Memory = data
             return memory
+        host = HostMemory(data) if isinstance(data, np.ndarray) else data
+        if buffer_type.is_host:
+            return host
         key = (id(data), id(buffer_type))
-        found = self._bound.get(key)
+        found = self._sent.get(key)
         if found is None:
-            host = HostMemory(data) if isinstance(data, np.ndarray) else data
-            memory = host
-            if not buffer_type.is_host:
-                memory = _allocate(buffer_type, host.nbytes)
-                memory.write(0, host.host())
-            found = self._bound[key] = (data, buffer_type, memory)
-        return found[2]
+            found = _allocate(buffer_type, host.nbytes)
+            found.write(0, host.host())
+            self._sent[key] = found
+            weakref.finalize(data, self._sent.pop, key, None).atexit = False
+        return found
 
     def clear(self) -> None:
         """Forgets everything, as after a device was lost: the next use allocates and sends anew."""
         self._changes()
         self._blocks.clear()
-        self._bound.clear()
+        self._sent.clear()
 
     def _changes(self) -> None:
         if self._before_change is not None:

@@ -7,7 +7,7 @@ under the architecture's name, e.g. `llama.embedding_length`.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 import numpy as np
@@ -15,8 +15,19 @@ import numpy as np
 from weft.errors import FormatError
 from weft.frontends.gguf import GGUFFile
 
-__all__ = ["Keys", "ModelConfig", "MoeConfig", "RopeConfig", "RopeScaling"]
+__all__ = [
+    "Keys",
+    "MlaConfig",
+    "ModelConfig",
+    "MoeConfig",
+    "Pooling",
+    "RecurrentConfig",
+    "RopeConfig",
+    "RopeScaling",
+]
 
+Pooling = Literal["none", "mean", "cls", "last"]
+"""All of a text's embeddings, their mean, the first or the last one."""
 RopeScaling = Literal["none", "linear", "yarn", "longrope"]
 
 
@@ -42,6 +53,8 @@ class RopeConfig:
     beta_slow: float = 1.0
     log_multiplier: float = 0.0
     """YaRN's `mscale_all_dim` (DeepSeek): part of the magnitude that the attention scale has."""
+    offset: int = 0
+    """Dimensions of a cached key head in front of the rotated ones."""
 
     @property
     def freq_scale(self) -> float:
@@ -83,6 +96,68 @@ class MoeConfig:
     architecture says."""
     scale: float = 1.0
     """What those weights are multiplied with."""
+    sigmoid: bool = False
+    """Whether router scores go through a sigmoid instead of a softmax."""
+    n_group: int = 1
+    """Groups of equal size that the experts are in."""
+    n_group_used: int = 1
+    """Groups that the experts of a token are chosen from."""
+    n_dense: int = 0
+    """Layers at the start that have a dense feed-forward layer all the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class MlaConfig:
+    """Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434): keys and values of all heads are
+    made from one short vector a token."""
+
+    q_rank: int
+    """Length of the vector that queries are made from; 0: they are made from the input."""
+    kv_rank: int
+    """Length of the vector that keys and values are made from."""
+    head_dim_k: int
+    """Elements of a query or key head, of which the last `rope.n_dims` rotate."""
+    head_dim_v: int
+    absorbed: bool
+    """Whether the vector itself is what is cached (and attended to as a single head), the matrices
+    of keys and values having moved to queries and outputs."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecurrentConfig:
+    """Layers that keep a state of fixed size for each sequence, instead of keys and values."""
+
+    layers: tuple[bool, ...]
+    """Which layers are such."""
+    d_conv: int
+    """Taps of the causal convolution; the state has the last d_conv - 1 inputs."""
+    n_channels: int
+    """Channels of the convolution."""
+    d_state: int = 0
+    """Elements that each inner dimension keeps (state-space models); 0: none."""
+    n_head: int = 0
+    head_dim: int = 0
+    n_group: int = 1
+    """Groups of heads that share B and C."""
+    dt_rank: int = 0
+    """Width that time steps are projected from (Mamba 1)."""
+    norm_dt: bool = False
+    """Whether time steps, B and C are normed though there are no gains (FalconMamba)."""
+
+    @property
+    def d_inner(self) -> int:
+        """Inner width of a state-space layer."""
+        return self.n_head * self.head_dim
+
+    @property
+    def conv_size(self) -> int:
+        """Kept inputs of the convolution."""
+        return (self.d_conv - 1) * self.n_channels
+
+    @property
+    def state_size(self) -> int:
+        """Elements of the state-space state."""
+        return self.d_state * self.d_inner
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +181,8 @@ class ModelConfig:
     rms_eps: float
     rope: RopeConfig
     moe: MoeConfig | None = None
+    mla: MlaConfig | None = None
+    recurrent: RecurrentConfig | None = None
     sliding_window: int = 0
     """Positions that a sliding-window layer looks back; 0: none stated."""
     windowed: tuple[bool, ...] = ()
@@ -125,6 +202,26 @@ class ModelConfig:
     """What embeddings are multiplied with; 0: nothing. So are the next two."""
     residual_scale: float = 0.0
     logit_scale: float = 0.0
+    alibi_bias: float = 0.0
+    """Attention with linear biases (ALiBi, arXiv 2108.12409): the first head's slope is
+    2^-(alibi_bias / heads); 0: none."""
+    n_positions: int = 0
+    """Rows of the table of learned positions; 0: there is no such table."""
+    clamp_qkv: float = 0.0
+    """Queries, keys and values are limited to this in magnitude; 0: they are not."""
+    parallel_residual: bool = True
+    """Whether attention and feed-forward layer work side by side, where files say it."""
+
+    causal: bool = True
+    """Whether a token sees only those before it; else a text must be computed at once."""
+    pooling: Pooling = "none"
+    """How the embeddings of a text's tokens become one."""
+    n_token_types: int = 0
+    """Rows of the table of token types (sentence A or B); 0: there is no such table."""
+
+    def without_rope(self) -> ModelConfig:
+        """The same without rotary embedding."""
+        return replace(self, rope=replace(self.rope, n_dims=0), ropes=())
 
     def n_head(self, il: int = 0) -> int:
         """Query heads of layer `il`."""
@@ -227,6 +324,12 @@ class Keys:
             embedding_scale=self.number("embedding_scale", 0.0),
             residual_scale=self.number("residual_scale", 0.0),
             logit_scale=self.number("logit_scale", 0.0),
+            alibi_bias=self.number("attention.max_alibi_bias", 0.0),
+            clamp_qkv=self.number("attention.clamp_kqv", 0.0),
+            causal=self.flag("attention.causal", True),
+            pooling=self.pooling(),
+            n_token_types=self.file.get_int("tokenizer.ggml.token_type_count", 0),
+            parallel_residual=self.flag("use_parallel_residual", True),
         )
 
     def n_vocab(self) -> int:
@@ -245,6 +348,14 @@ class Keys:
         if n_used > n_expert:
             raise self.bad("expert_used_count", n_used, f"at most expert_count = {n_expert}")
         n_ff = self.count("expert_feed_forward_length", 0, least=0)
+        n_group = self.count("expert_group_count", 1, least=0) or 1
+        n_group_used = self.count("expert_group_used_count", n_group, least=0) or n_group
+        if n_expert % n_group or n_expert < 2 * n_group > 2:
+            raise self.bad("expert_group_count", n_group, f"groups of 2 or more of {n_expert}")
+        if n_group_used > n_group or n_used > n_expert // n_group * n_group_used:
+            raise self.bad(
+                "expert_group_used_count", n_group_used, f"at most {n_group}, with {n_used} experts"
+            )
         norm = f"{self.arch}.expert_weights_norm"
         return MoeConfig(
             n_expert,
@@ -253,7 +364,21 @@ class Keys:
             n_ff_shared=self.count("expert_shared_feed_forward_length", 0, least=0),
             renormalise=self.file.get_bool(norm) if norm in self.file.metadata else None,
             scale=self.number("expert_weights_scale", 0.0) or 1.0,
+            sigmoid=self.count("expert_gating_func", 0, least=0) == 2,
+            n_group=n_group,
+            n_group_used=n_group_used,
+            n_dense=self.count("leading_dense_block_count", 0, least=0),
         )
+
+    def pooling(self) -> Pooling:
+        """How embeddings are pooled; the key holds llama.cpp's numbers."""
+        names = get_args(Pooling)
+        number = self.count("pooling_type", 0, least=0)
+        if number >= len(names):
+            known = ", ".join(f"{i} ({name})" for i, name in enumerate(names))
+            raise self.bad("pooling_type", number, f"one of {known}; others are not supported")
+        found: Pooling = names[number]
+        return found
 
     def windowed(self, period: int, n_layer: int) -> tuple[bool, ...]:
         """Which layers see only the sliding window. `attention.sliding_window_pattern` says it per

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -18,6 +18,7 @@ from weft.compile import compile, resolve_devices
 from weft.errors import ContextError
 from weft.execute import ArenaPool, Session, arena_bytes
 from weft.graph import Graph
+from weft.llm.config import Pooling
 from weft.llm.kv_cache import KVCache, cache_bytes
 from weft.llm.memory import require_memory
 from weft.llm.model import Model
@@ -70,13 +71,15 @@ class Context:
         n_threads: int | None = None,
         devices: Sequence[str | Backend] = ("cpu",),
         activations: Literal["native", "f32"] = "native",
+        embeddings: bool = False,
     ) -> None:
         """Plans and allocates everything that `decode` will ever need.
 
         `n_ctx`: cells of the cache (default: the length the model was trained for). `n_batch`: most
         tokens of one `decode` (default: n_ctx). `n_ubatch`: most tokens computed together.
         `n_outputs`: most logits rows computed together (default: n_ubatch). `activations`: "f32"
-        keeps them in float32 where kernels would rather quantize them.
+        keeps them in float32 where kernels would rather quantize them. `embeddings`: `decode` gives
+        the rows that logits would be made of; models without logits (BERT) always do.
 
         Raises ContextError for an argument out of range, OutOfMemoryError before anything large is
         allocated."""
@@ -97,8 +100,13 @@ class Context:
         self.n_ubatch = min(n_ubatch, n_ctx)
         self.n_outputs = min(n_outputs or self.n_ubatch, self.n_ubatch)
         self.counters = Counters()
+        self.embeddings = embeddings or model.architecture.embeds
+        """Whether rows are embeddings instead of logits."""
+        self._width = model.config.n_embd if self.embeddings else model.config.n_vocab
 
-        require_memory({"cache": cache_bytes(model.config, n_ctx, type_k, type_v)}, _ADVICE)
+        require_memory(
+            {"cache": cache_bytes(model.config, n_ctx, type_k, type_v, n_seq_max)}, _ADVICE
+        )
         backends = resolve_devices(devices, n_threads=n_threads, activations=activations)
         self.cache = KVCache(
             model.config,
@@ -113,7 +121,11 @@ class Context:
             self.counters.graphs_built += 1
             self.counters.reserves += 1
             return model.build(
-                self.cache, n_ubatch=n, n_outputs=min(n, self.n_outputs), flash=flash
+                self.cache,
+                n_ubatch=n,
+                n_outputs=min(n, self.n_outputs),
+                flash=flash,
+                embeddings=self.embeddings,
             )
 
         planned = plan_regimes(build, backends, self.n_ubatch)
@@ -133,6 +145,7 @@ class Context:
         self._values = {"n_tokens": 1, "n_kv": 1, "n_outputs": 1}
         self._shift: Session | None = None
         self._window = model.config.window
+        self._alibi = model.config.alibi_bias > 0
 
     def decode(
         self,
@@ -142,33 +155,81 @@ class Context:
         seqs: Sequence[Sequence[int]] | None = None,
         outputs: Literal["last", "all"] | ArrayLike = "last",
     ) -> NDArray[np.float32]:
-        """Appends tokens to the cache and computes logits [rows, n_vocab].
+        """Appends tokens to the cache and computes logits [rows, n_vocab], or embeddings [rows,
+        n_embd].
 
         `tokens`: ids [n]. `positions` [n]: where in their sequences (default: after the last of
         sequence 0). `seqs`: the sequences each token belongs to (default: 0); it sees the cells of
         the first. `outputs`: which tokens' logits come back, in the order of `tokens`: the last's,
         all, or those where an array [n] is true.
 
-        Raises ContextError for ids or positions out of range and when the cache has too few free
-        cells. On any failure, Ctrl-C included, the cache is as it was."""
+        Raises ContextError for ids or positions out of range, when the cache has too few free
+        cells, and for more than a ubatch where tokens see those behind them. On any failure, Ctrl-C
+        included, the cache is as it was."""
         batch = self._batch(tokens, positions, seqs, outputs)
         if self.cache.has_shift:
             self._rotate_keys()
+        parts = self._split(batch)
+        if len(parts) > 1 and not self.model.config.causal:
+            raise ContextError(
+                f"{len(batch.tokens)} tokens must be computed at once, but n_ubatch is "
+                f"{self.n_ubatch} and n_outputs {self.n_outputs}; make them larger"
+            )
         cells = self.cache.find_free(len(batch.tokens))
-        rows = np.empty((int(batch.outputs.sum()), self.model.config.n_vocab), np.float32)
+        rows = np.empty((int(batch.outputs.sum()), self._width), np.float32)
         done = 0
+        moved: dict[int, int] = {}  # recurrent states: sequence to its new slot
         try:
-            for ubatch in self._split(batch):
+            for ubatch in parts:
                 used = cells[done : done + len(ubatch.tokens)]
                 done += len(used)
                 self.cache.occupy(used, ubatch.positions, ubatch.members)
-                logits = self._run(ubatch, used)
+                logits = self._run(ubatch, used, self._slots(ubatch, moved))
                 if logits is not None:
                     rows[ubatch.rows[ubatch.outputs]] = logits
         except BaseException:
             self.cache.release(cells[:done])
             raise
+        if self.cache.states is not None:
+            for seq, slot in moved.items():
+                self.cache.states.slot[seq] = slot
         return rows
+
+    def _slots(self, ubatch: _Batch, moved: dict[int, int]) -> tuple[int, int] | None:
+        """The state slots that a ubatch, of one sequence then, reads and writes."""
+        states = self.cache.states
+        if states is None:
+            return None
+        first = int(ubatch.first[0])
+        source = moved.get(first, int(states.slot[first]))
+        seqs = [int(s) for s in np.flatnonzero(ubatch.members[:, 0])]
+        others = {slot for seq, slot in moved.items() if seq not in seqs}
+        own = source in moved.values() and source not in others
+        target = source if own else states.free_slot(set(moved.values()))
+        moved.update(dict.fromkeys(seqs, target))
+        return source, target
+
+    def embed(self, tokens: ArrayLike, pooling: Pooling | None = None) -> NDArray[np.float32]:
+        """The embedding of a text: [n_embd], or of each token [n, n_embd] with pooling "none".
+
+        `pooling`: of the tokens' embeddings all, their "mean", the first ("cls") or the "last";
+        default: the model's. Nothing is normalised. The cache is emptied. Raises ContextError
+        where the context was made for logits, and as `decode`."""
+        if not self.embeddings:
+            raise ContextError("this context gives logits; create it with embeddings=True")
+        pooling = self.model.config.pooling if pooling is None else pooling
+        if pooling not in get_args(Pooling):
+            raise ContextError(
+                f"pooling is {pooling!r}; it must be one of {', '.join(get_args(Pooling))}"
+            )
+        self.cache.clear()
+        try:
+            rows = self.decode(tokens, outputs="last" if pooling == "last" else "all")
+        finally:
+            self.cache.clear()
+        if pooling == "mean":
+            return np.asarray(rows.mean(axis=0, dtype=np.float64), np.float32)
+        return rows if pooling == "none" else np.asarray(rows[0])
 
     def save_state(self, seq: int | None = None) -> bytes:
         """What the cache holds, of all sequences or of one; see `weft.llm.state`."""
@@ -247,6 +308,12 @@ class Context:
             pos = np.atleast_1d(np.asarray(positions, np.int32))
             if pos.shape != (n,) or pos.min() < 0:
                 raise ContextError(f"positions must be {n} numbers from 0, one for each token")
+        known = self.model.config.n_positions
+        if known and pos.max() >= known:
+            raise ContextError(
+                f"position {pos.max()}, but the model has learned 0..{known - 1} only; use shorter "
+                "texts"
+            )
         wanted = np.zeros(n, np.bool_)
         if isinstance(outputs, str):
             if outputs not in ("last", "all"):
@@ -258,7 +325,18 @@ class Context:
 
     def _split(self, batch: _Batch) -> list[_Batch]:
         """The ubatches. Tokens go in order of position, since those of a later ubatch are not in
-        the cache yet; within one, order does not matter."""
+        the cache yet; within one, order does not matter. Recurrent models take one sequence at a
+        time, in order."""
+        if self.cache.states is not None:
+            # Tokens of several sequences go with the lowest one, so before what is its own.
+            order = np.lexsort((batch.positions, batch.members.argmax(axis=0)))
+            members = batch.members[:, order]
+            cuts = np.flatnonzero((members[:, 1:] != members[:, :-1]).any(axis=0)) + 1
+            parts = [batch.take(part) for part in np.split(order, cuts)]
+            return [small for part in parts for small in self._split_sizes(part)]
+        return self._split_sizes(batch)
+
+    def _split_sizes(self, batch: _Batch) -> list[_Batch]:
         n = len(batch.tokens)
         if n <= self.n_ubatch and (n <= self.n_outputs or batch.outputs.sum() <= self.n_outputs):
             return [batch]
@@ -272,7 +350,9 @@ class Context:
             start += len(part)
         return parts
 
-    def _run(self, ubatch: _Batch, cells: NDArray[np.int64]) -> NDArray[np.float32] | None:
+    def _run(
+        self, ubatch: _Batch, cells: NDArray[np.int64], slots: tuple[int, int] | None
+    ) -> NDArray[np.float32] | None:
         """Computes one ubatch whose cells are occupied; None when no output is wanted.
 
         The rows are the session's own memory where that can be: valid until the next run."""
@@ -282,7 +362,10 @@ class Context:
         regime = next(r for r in self.regimes if n <= r.max_tokens)
         session, inputs = regime.session, regime.inputs
         inputs["tokens"][:n] = ubatch.tokens
-        inputs["cells"][:n] = cells
+        if "cells" in inputs:
+            inputs["cells"][:n] = cells
+        if slots is not None:
+            inputs["state_in"][0], inputs["state_out"][0] = slots
         if "positions" in inputs:  # a model without rotation has no use for them
             inputs["positions"][:n] = ubatch.positions
         # The graph computes at least one row; it is not used when none is wanted.
@@ -301,15 +384,21 @@ class Context:
         if n_out == 0:
             return None
         if not regime.on_host:
-            return session.output("logits", values)
-        flat: NDArray[np.float32] = session.output_view("logits")
-        n_vocab = self.model.config.n_vocab
-        return flat[: n_out * n_vocab].reshape(n_out, n_vocab)
+            return session.output(regime.output, values)
+        flat: NDArray[np.float32] = session.output_view(regime.output)
+        return flat[: n_out * self._width].reshape(n_out, self._width)
 
     def _fill_mask(self, view: NDArray[Any], ubatch: _Batch, n_kv: int, window: int) -> None:
         n = len(ubatch.tokens)
         out = view[: n * n_kv].reshape(n, n_kv)
-        self.cache.fill_mask(out, ubatch.positions, ubatch.first, window)
+        self.cache.fill_mask(
+            out,
+            ubatch.positions,
+            ubatch.first,
+            window,
+            distances=self._alibi,
+            causal=self.model.config.causal,
+        )
 
 
 @dataclass(frozen=True, slots=True)

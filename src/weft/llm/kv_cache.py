@@ -19,6 +19,7 @@ from weft.dtype import DType, find_dtype
 from weft.errors import ContextError, GraphError, OutOfMemoryError
 from weft.graph.tensor import Buffer, Tensor
 from weft.llm.config import ModelConfig
+from weft.llm.recurrent import StateTable, refuse_part, state_bytes
 
 __all__ = ["CACHE_TYPES", "KVCache", "cache_bytes"]
 
@@ -73,13 +74,18 @@ class KVCache:
         """How far the position of each cell has moved since its key was rotated."""
         self.has_shift = False
         """Whether keys must be rotated by `shift` before they are read again."""
+        self.states: StateTable | None = None
+        """States of recurrent layers, where the model has such."""
+        if config.recurrent is not None:
+            self.states = StateTable(config, n_seq_max, buffer_type)
         self._low = 0  # no free cell is below this one
         self._top = 0  # no used cell is from here on
 
     @property
     def nbytes(self) -> int:
         """Bytes of all keys and values."""
-        return sum(t.max_bytes for t in (*self.k, *self.v))
+        states = self.states.tensors if self.states else []
+        return sum(t.max_bytes for t in (*self.k, *self.v, *states))
 
     @property
     def n_used(self) -> int:
@@ -118,6 +124,7 @@ class KVCache:
         """Frees cells."""
         self.pos[cells] = _FREE
         self.members[:, cells] = False
+        self._forget()
         self._find_bounds()
 
     def clear(self) -> None:
@@ -125,6 +132,7 @@ class KVCache:
         self.pos[:] = _FREE
         self.members[:] = False
         self._low = self._top = 0
+        self._forget()
         self.shifted()
 
     def shifted(self) -> None:
@@ -135,6 +143,10 @@ class KVCache:
     def seq_rm(self, seq: int, p0: int = -1, p1: int = -1) -> None:
         """Takes sequence `seq` out of the cells in the range; cells without a sequence are free."""
         hit = self._in_range(p0, p1)
+        if self.states is not None:
+            rows = self.members if seq < 0 else self.members[self._seq(seq)][None]
+            if ((rows & hit).any(axis=1) & (rows & ~hit).any(axis=1)).any():
+                raise refuse_part("seq_rm")
         if seq < 0:
             self.members[:, hit] = False
         else:
@@ -144,6 +156,10 @@ class KVCache:
     def seq_cp(self, src: int, dst: int, p0: int = -1, p1: int = -1) -> None:
         """Makes the cells of `src` in the range members of `dst` too; nothing is computed again."""
         row = self.members[self._seq(src)] & self._in_range(p0, p1)
+        if self.states is not None:
+            if (row != self.members[src]).any():
+                raise refuse_part("seq_cp")
+            self.states.slot[self._seq(dst)] = self.states.slot[src]
         self.members[self._seq(dst)] |= row
 
     def seq_keep(self, seq: int) -> None:
@@ -202,17 +218,27 @@ class KVCache:
         positions: NDArray[np.int32],
         seqs: NDArray[np.int32],
         window: int = 0,
+        *,
+        distances: bool = False,
+        causal: bool = True,
     ) -> None:
         """Writes 0 where a token may see a cell and -inf elsewhere.
 
         `out` [n_tokens, n_kv]; `positions` and `seqs` (first sequence) [n_tokens]. With `window` a
-        token sees only the last `window` positions, its own included."""
+        token sees only the last `window` positions, its own included. With `distances` it is how
+        far back the cell is, negative, instead of 0 (ALiBi).
+        Without `causal` it sees those behind it, too."""
         pos, p = self.pos[: out.shape[1]], positions[:, None]
         # A free cell has no members, so its position of -1 does not matter.
-        seen = (pos <= p) & self.members[seqs, : out.shape[1]]
+        seen = self.members[seqs, : out.shape[1]]
+        if causal:
+            seen &= pos <= p
         if window:
             seen &= pos > p - window
-        np.multiply(~seen, _MINUS_INF, out=out.view(np.uint16))
+        if distances:
+            out[:] = np.where(seen, -np.abs(pos - p), -np.inf)
+        else:
+            np.multiply(~seen, _MINUS_INF, out=out.view(np.uint16))
 
     def _in_range(self, p0: int, p1: int) -> NDArray[np.bool_]:
         low, high = max(p0, 0), p1 if p1 >= 0 else _END
@@ -225,7 +251,13 @@ class KVCache:
             )
         return seq
 
+    def _forget(self) -> None:
+        """Sequences without cells start anew."""
+        if self.states is not None:
+            self.states.slot[~self.members.any(axis=1)] = 0
+
     def _free_orphans(self) -> None:
+        self._forget()
         self.pos[~self.members.any(axis=0)] = _FREE
         self._find_bounds()
 
@@ -237,14 +269,19 @@ class KVCache:
 
 
 def cache_bytes(
-    config: ModelConfig, size: int, type_k: str | DType = "f16", type_v: str | DType = "f16"
+    config: ModelConfig,
+    size: int,
+    type_k: str | DType = "f16",
+    type_v: str | DType = "f16",
+    n_seq_max: int = 1,
 ) -> int:
     """Bytes that a cache of `size` cells takes, before one is made."""
     k, v = _cache_type("type_k", type_k), _cache_type("type_v", type_v)
-    return size * sum(
+    rows = sum(
         k.row_bytes(config.n_embd_k(il)) + v.row_bytes(config.n_embd_v(il))
         for il in range(config.n_layer)
     )
+    return size * rows + (2 * n_seq_max + 1) * state_bytes(config)
 
 
 def _cache_type(argument: str, name: str | DType) -> DType:

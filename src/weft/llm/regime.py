@@ -32,7 +32,7 @@ class Regime:
     """A compiled graph for up to `max_tokens` tokens, and the views that its inputs are written
     to."""
 
-    __slots__ = ("inputs", "max_tokens", "on_host", "program", "session")
+    __slots__ = ("inputs", "max_tokens", "on_host", "output", "program", "session")
 
     def __init__(self, max_tokens: int, program: Program, arenas: ArenaPool) -> None:
         self.max_tokens = max_tokens
@@ -41,9 +41,11 @@ class Regime:
         self.inputs: dict[str, NDArray[Any]] = {
             name: self.session.input_view(name) for name in program.inputs
         }
-        logits = program.tensors[program.outputs["logits"]]
-        self.on_host = program.buffers[logits.buffer].buffer_type.is_host
-        """Whether logits can be read in place."""
+        self.output: str = next(iter(program.outputs))
+        """Name of the one output."""
+        rows = program.tensors[program.outputs[self.output]]
+        self.on_host = program.buffers[rows.buffer].buffer_type.is_host
+        """Whether its rows can be read in place."""
 
 
 def plan_regimes(

@@ -14,13 +14,25 @@ from weft.graph import RopeMode
 from weft.graph.tensor import Tensor
 from weft.llm.config import Keys, ModelConfig
 from weft.llm.models import (
+    bert,
     bitnet,
+    bloom,
+    commandr,
+    deepseek2,
+    falcon,
     gemma,
     gemma2,
     gemma3,
+    glm4,
+    gpt2,
+    gptneox,
     gptoss,
     granite,
+    lfm2,
     llama,
+    mamba,
+    mpt,
+    nemotron,
     olmo2,
     olmoe,
     phi2,
@@ -48,6 +60,8 @@ class Architecture:
     configure: Callable[[ModelConfig, Keys], ModelConfig] = lambda config, keys: config
     """What the architecture makes of the metadata that `ModelConfig.from_gguf` does not know: which
     layers have a window, another rotary embedding, ..."""
+    embeds: bool = False
+    """Whether `forward` gives embeddings instead of logits."""
 
 
 ARCHITECTURES: dict[str, Architecture] = {
@@ -68,6 +82,25 @@ ARCHITECTURES: dict[str, Architecture] = {
     "gemma": Architecture(gemma.table, gemma.forward, RopeMode.NEOX, gemma.configure),
     "gemma2": Architecture(gemma2.table, gemma2.forward, RopeMode.NEOX, gemma2.configure),
     "gemma3": Architecture(gemma3.table, gemma3.forward, RopeMode.NEOX, gemma3.configure),
+    "gpt2": Architecture(gpt2.table, gpt2.forward, RopeMode.NEOX, gpt2.configure),
+    "gptneox": Architecture(gptneox.table, gptneox.forward, RopeMode.NEOX),
+    "falcon": Architecture(falcon.table, falcon.forward, RopeMode.NEOX),
+    "bloom": Architecture(bloom.table, bloom.forward, RopeMode.NEOX, bloom.configure),
+    "mpt": Architecture(mpt.table, mpt.forward, RopeMode.NEOX, mpt.configure),
+    "command-r": Architecture(commandr.table, commandr.forward, RopeMode.NORMAL),
+    "cohere2": Architecture(
+        commandr.table, commandr.forward, RopeMode.NORMAL, commandr.configure_windows
+    ),
+    "glm4": Architecture(glm4.table, glm4.forward, RopeMode.NORMAL),
+    "nemotron": Architecture(nemotron.table, nemotron.forward, RopeMode.NEOX),
+    "deepseek2": Architecture(
+        deepseek2.table, deepseek2.forward, RopeMode.NORMAL, deepseek2.configure
+    ),
+    "bert": Architecture(bert.table, bert.forward, RopeMode.NEOX, bert.configure, embeds=True),
+    "nomic-bert": Architecture(bert.table, bert.forward, RopeMode.NEOX, embeds=True),
+    "mamba": Architecture(mamba.table, mamba.forward, RopeMode.NEOX, mamba.configure),
+    "mamba2": Architecture(mamba.table, mamba.forward, RopeMode.NEOX, mamba.configure2),
+    "lfm2": Architecture(lfm2.table, lfm2.forward, RopeMode.NEOX, lfm2.configure),
     "bitnet": Architecture(bitnet.table, bitnet.forward, RopeMode.NEOX),
     "gpt-oss": Architecture(gptoss.table, gptoss.forward, RopeMode.NEOX, gptoss.configure),
 }

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from weft import graph as G
 from weft.graph.tensor import Tensor
 from weft.llm.config import ModelConfig
-from weft.llm.models import common
+from weft.llm.models import common, rows
 from weft.llm.models.common import Step, linear, norm
 from weft.llm.weights import Row, Weights, need
 
@@ -17,13 +17,13 @@ __all__ = ["forward", "table"]
 
 def table(c: ModelConfig) -> Iterator[Row]:
     """The tensors of a file."""
-    yield from common.model_rows(c)
+    yield from rows.model_rows(c)
     for il in range(c.n_layer):
         yield need(f"blk.{il}.attn_norm.weight", c.n_embd)
-        yield from common.attention_rows(c, il)
+        yield from rows.attention_rows(c, il)
         yield need(f"blk.{il}.attn_sub_norm.weight", c.n_head(il) * c.head_dim_v)
         yield need(f"blk.{il}.ffn_norm.weight", c.n_embd)
-        yield from common.feed_forward_rows(c, il)
+        yield from rows.feed_forward_rows(c, il)
         yield need(f"blk.{il}.ffn_sub_norm.weight", c.n_ff(il))
 
 

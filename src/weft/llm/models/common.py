@@ -1,50 +1,50 @@
 """What model files share: the inputs of a step, and the parts they are put together from.
+`rows.py` has the tables of these parts' weights.
 
 Sizes in comments are ggml's `ne`, innermost first. `d` is the size of a head.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from weft import graph as G
-from weft.errors import FormatError
 from weft.graph.tensor import Tensor
 from weft.llm.config import ModelConfig, MoeConfig, RopeConfig
 from weft.llm.kv_cache import KVCache
-from weft.llm.weights import Row, Weights, maybe, need
+from weft.llm.weights import Weights
 
 __all__ = [
     "Step",
+    "add_positions",
     "attention",
-    "attention_rows",
     "capped",
     "embed",
-    "expert_rows",
     "feed_forward",
-    "feed_forward_rows",
+    "fused_feed_forward",
+    "head_normed_attention",
     "layer_norm",
-    "layer_norm_rows",
+    "layer_normed_logits",
     "linear",
-    "linear_rows",
     "logits",
     "mixture",
     "mlp",
-    "mlp_rows",
-    "model_rows",
     "norm",
     "norm_whole",
     "output",
     "qkv",
-    "require_experts",
     "rope",
     "self_attention",
-    "shared_expert_rows",
     "shift_keys",
     "soft_cap",
     "wanted",
 ]
+
+
+_LEAST_SUM = 2.0**-14
+"""What expert weights are divided by at least."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,96 +70,18 @@ class Step:
     flash: bool = True
     """Attention as one op (FLASH_ATTN_EXT), or as matmuls around a softmax."""
 
+    slots: tuple[Tensor, Tensor] | None = None
+    """Recurrent models: i32 [1] each, the slots of states that are read and written. All tokens are
+    of one sequence, in order, then."""
+    writes: list[Tensor] = field(default_factory=list)
+    """What the graph must compute besides its output: writes of recurrent states."""
+
     def mask_of(self, il: int) -> Tensor:
         """The mask that layer `il` attends with."""
         if not self.config.is_windowed(il):
             return self.mask
         assert self.window_mask is not None
         return self.window_mask
-
-
-# -- the rows that most weight tables have ---------------------------------------------------------
-
-
-def model_rows(c: ModelConfig) -> Iterator[Row]:
-    """Tensors outside the layers."""
-    yield need("token_embd.weight", c.n_embd, c.n_vocab)
-    yield need("output_norm.weight", c.n_embd)
-    yield maybe("output.weight", c.n_embd, c.n_vocab)  # absent: the embedding, transposed
-    yield maybe("output.bias", c.n_vocab)
-    yield maybe("output.scale", 1)
-    yield maybe("rope_freqs.weight", c.rope.n_dims // 2)
-    yield maybe("rope_factors_long.weight", c.rope.n_dims // 2)
-    yield maybe("rope_factors_short.weight", c.rope.n_dims // 2)
-
-
-def attention_rows(c: ModelConfig, il: int) -> Iterator[Row]:
-    """Projections of layer `il`, with optional biases and scales: q, k and v, or one matrix that
-    has their rows one after another, and the output's."""
-    n_q, n_k, n_v = c.n_head(il) * c.head_dim_k, c.n_embd_k(il), c.n_embd_v(il)
-    fused = f"blk.{il}.attn_qkv"
-    yield maybe(f"{fused}.weight", c.n_embd, n_q + n_k + n_v)
-    yield maybe(f"{fused}.bias", n_q + n_k + n_v)
-    yield maybe(f"{fused}.scale", 1)
-    for name, n_out in (("q", n_q), ("k", n_k), ("v", n_v)):
-        yield from linear_rows(f"blk.{il}.attn_{name}", c.n_embd, n_out, unless=f"{fused}.weight")
-    yield from linear_rows(f"blk.{il}.attn_output", c.n_head(il) * c.head_dim_v, c.n_embd)
-
-
-def feed_forward_rows(c: ModelConfig, il: int) -> Iterator[Row]:
-    """The three matrices of a dense gated feed-forward layer."""
-    yield from linear_rows(f"blk.{il}.ffn_gate", c.n_embd, c.n_ff(il))
-    yield from mlp_rows(c, il)
-
-
-def mlp_rows(c: ModelConfig, il: int) -> Iterator[Row]:
-    """The two matrices of a feed-forward layer without a gate."""
-    yield from linear_rows(f"blk.{il}.ffn_up", c.n_embd, c.n_ff(il))
-    yield from linear_rows(f"blk.{il}.ffn_down", c.n_ff(il), c.n_embd)
-
-
-def layer_norm_rows(name: str, n: int) -> Iterator[Row]:
-    """Gain and, optionally, bias of LayerNorm."""
-    yield need(f"{name}.weight", n)
-    yield maybe(f"{name}.bias", n)
-
-
-def expert_rows(c: ModelConfig, moe: MoeConfig, il: int) -> Iterator[Row]:
-    """Router and stacked experts of layer `il`, with optional biases."""
-    yield need(f"blk.{il}.ffn_gate_inp.weight", c.n_embd, moe.n_expert)
-    yield maybe(f"blk.{il}.ffn_gate_inp.bias", moe.n_expert)
-    for name, n_in, n_out in (
-        ("ffn_gate_exps", c.n_embd, moe.n_ff),
-        ("ffn_up_exps", c.n_embd, moe.n_ff),
-        ("ffn_down_exps", moe.n_ff, c.n_embd),
-    ):
-        yield need(f"blk.{il}.{name}.weight", n_in, n_out, moe.n_expert)
-        yield maybe(f"blk.{il}.{name}.bias", n_out, moe.n_expert)
-        yield maybe(f"blk.{il}.{name}.scale", moe.n_expert)
-
-
-def shared_expert_rows(c: ModelConfig, n_ff: int, il: int) -> Iterator[Row]:
-    """The three matrices, `n_ff` wide inside, that every token goes through besides its experts."""
-    yield from linear_rows(f"blk.{il}.ffn_gate_shexp", c.n_embd, n_ff)
-    yield from linear_rows(f"blk.{il}.ffn_up_shexp", c.n_embd, n_ff)
-    yield from linear_rows(f"blk.{il}.ffn_down_shexp", n_ff, c.n_embd)
-
-
-def require_experts(c: ModelConfig) -> MoeConfig:
-    """The mixture of experts; raises FormatError naming the key that a file without one lacks."""
-    if c.moe is None:
-        raise FormatError(f"metadata key {c.arch}.expert_count is missing; convert the model again")
-    return c.moe
-
-
-def linear_rows(name: str, n_in: int, n_out: int, *, unless: str = "") -> Iterator[Row]:
-    """A matrix with optional bias and scale; `unless` as in `need`."""
-    yield need(f"{name}.weight", n_in, n_out, unless=unless)
-    yield maybe(f"{name}.bias", n_out)
-    yield maybe(f"{name}.scale", 1)
-
-
-# -- the parts -------------------------------------------------------------------------------------
 
 
 def linear(w: Weights, name: str, x: Tensor) -> Tensor:
@@ -197,6 +119,14 @@ def embed(step: Step, w: Weights) -> Tensor:
     return (G.scale(x, scale) if scale else x).named("embd")
 
 
+def add_positions(step: Step, w: Weights, x: Tensor) -> Tensor:
+    """Embeddings x [n_embd, n_tokens] plus the learned ones of their positions, where the file has
+    them."""
+    if not step.config.n_positions:
+        return x
+    return G.add(x, G.get_rows(w["position_embd.weight"], step.positions))
+
+
 def qkv(step: Step, w: Weights, il: int, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """x [n_embd, n_tokens] -> q [d, n_head, n_tokens], k [d, n_head_kv, n_tokens], v [dv,
     n_head_kv, n_tokens], by the weights `w` of layer `il`."""
@@ -232,11 +162,19 @@ def shift_keys(
     shifted = []
     for il, k in enumerate(cache.k):
         r = c.rope_of(il)
-        if r.n_dims == 0:
+        if r.n_dims == 0 or c.n_head_kv(il) == 0:
             continue
         factors = _freq_factors(w, r, cache)
-        row = k.dtype.bytes * c.head_dim_k
-        keys = G.view_3d(k, c.head_dim_k, c.n_head_kv(il), shift.ne[0], row, k.nb[1])
+        size, d = k.dtype.bytes, c.head_dim_k
+        keys = G.view_3d(
+            k,
+            d - r.offset,
+            c.n_head_kv(il),
+            shift.ne[0],
+            d * size,
+            k.nb[1],
+            r.offset * size,
+        )
         shifted.append(_rotate(r, mode, factors, keys, shift, r.shift_attn_factor, inplace=True))
     return shifted
 
@@ -294,16 +232,19 @@ def attention(
     [dv * n_head, n_tokens]."""
     mask = step.mask_of(il)
     scale, cap = step.config.kq_scale, step.config.attn_softcap
+    bias = step.config.alibi_bias
     keys = _cached(step, step.cache.k[il], k)
     values = _cached(step, step.cache.v[il], v)
     q = G.permute(q, 0, 2, 1, 3)  # [d, n_tokens, n_head]
     if step.flash:
-        out = G.flash_attn_ext(q, keys, values, mask, sinks, scale=scale, logit_softcap=cap)
+        out = G.flash_attn_ext(
+            q, keys, values, mask, sinks, scale=scale, max_bias=bias, logit_softcap=cap
+        )
     else:
         scores = G.mul_mat(keys, q)  # [n_kv, n_tokens, n_head]
         if cap:
             scores, scale = soft_cap(G.scale(scores, scale), cap), 1.0
-        probs = G.soft_max(scores, mask, sinks, scale)
+        probs = G.soft_max(scores, mask, sinks, scale, bias)
         out = G.mul_mat(G.cont(G.transpose(values)), probs)  # [dv, n_tokens, n_head]
         out = G.cont(G.permute(out, 0, 2, 1, 3))
     n_out = step.config.head_dim_v * step.config.n_head(il)
@@ -325,6 +266,19 @@ def self_attention(
     q, k, v = qkv(step, layer, il, x)
     if qk_norm is not None:
         q, k = qk_norm(layer, "attn_q_norm", q, eps), qk_norm(layer, "attn_k_norm", k, eps)
+    q, k = rope(step, w, q, il), rope(step, w, k, il)
+    return linear(layer, "attn_output", attention(step, il, q, k, v))
+
+
+def head_normed_attention(step: Step, w: Weights, il: int, x: Tensor) -> Tensor:
+    """`self_attention` with a LayerNorm of its own for each head of q and k, where the file has
+    them."""
+    eps, layer = step.config.norm_eps, w.layer(il)
+    q, k, v = qkv(step, layer, il, x)
+    if "attn_q_norm.weight" in layer:
+        q = layer_norm(layer, "attn_q_norm", q, eps)
+    if "attn_k_norm.weight" in layer:
+        k = layer_norm(layer, "attn_k_norm", k, eps)
     q, k = rope(step, w, q, il), rope(step, w, k, il)
     return linear(layer, "attn_output", attention(step, il, q, k, v))
 
@@ -360,6 +314,11 @@ def feed_forward(
     return linear(w, f"ffn_down{suffix}", y)
 
 
+def fused_feed_forward(w: Weights, x: Tensor) -> Tensor:
+    """SwiGLU, the gate being the first half of `ffn_up`."""
+    return linear(w, "ffn_down", G.swiglu(linear(w, "ffn_up", x)))
+
+
 def mlp(w: Weights, x: Tensor, act: Callable[[Tensor], Tensor] = G.gelu) -> Tensor:
     """A feed-forward layer without a gate: down(act(up x))."""
     return linear(w, "ffn_down", act(linear(w, "ffn_up", x)))
@@ -382,15 +341,19 @@ def mixture(
     n_embd, n_tokens = x.ne[0], x.ne[1]
     n_used = moe.n_used
     scores = linear(w, "ffn_gate_inp", x)  # [n_expert, n_tokens]
-    if softmax_first:
+    if moe.sigmoid:
+        scores = G.sigmoid(scores)
+    elif softmax_first:
         scores = G.soft_max(scores)
-    best = G.top_k(scores, n_used)  # i32 [n_used, n_tokens]
+    best = _best_experts(w, scores, moe)
     columns = G.reshape(scores, 1, moe.n_expert, n_tokens)
     weights = G.reshape(G.get_rows(columns, best), n_used, n_tokens)
     if not softmax_first:
         weights = G.soft_max(weights)
     elif renormalise if moe.renormalise is None else moe.renormalise:
-        weights = G.div(weights, G.sum_rows(weights))
+        total = G.sum_rows(weights)
+        # sigmoids may all be next to nothing, what softmax has chosen is not
+        weights = G.div(weights, G.clamp(total, _LEAST_SUM, math.inf) if moe.sigmoid else total)
     if moe.scale != 1.0:
         weights = G.scale(weights, moe.scale)
 
@@ -405,6 +368,26 @@ def mixture(
     for part in parts[1:]:
         total = G.add(total, part)
     return total
+
+
+def _best_experts(w: Weights, scores: Tensor, moe: MoeConfig) -> Tensor:
+    """The experts of each token, i32 [n_used, n_tokens], by scores [n_expert, n_tokens].
+
+    A bias learned for balance takes part in the choice, not in the weights; with groups, only those
+    are chosen from whose best two experts have the largest sum (DeepSeek-V3, arXiv 2412.19437)."""
+    n_expert, n_tokens, _, _ = scores.ne
+    if "exp_probs_b.bias" in w:
+        scores = G.add(scores, w["exp_probs_b.bias"])
+    if moe.n_group > 1:
+        size = moe.n_expert // moe.n_group
+        groups = G.reshape(scores, size, moe.n_group, n_tokens)
+        best_two = G.get_rows(G.reshape(groups, 1, size, moe.n_group, n_tokens), G.top_k(groups, 2))
+        sums = G.sum_rows(G.reshape(best_two, 2, moe.n_group, n_tokens))
+        chosen = G.top_k(G.reshape(sums, moe.n_group, n_tokens), moe.n_group_used)
+        kept = G.get_rows(groups, chosen)  # [size, n_group_used, n_tokens]
+        scores = G.set_rows(G.fill(groups, -math.inf), kept, chosen)
+        scores = G.reshape(scores, n_expert, n_tokens)
+    return G.top_k(scores, moe.n_used)
 
 
 def _experts(w: Weights, name: str, x: Tensor, ids: Tensor) -> Tensor:
@@ -428,6 +411,11 @@ def output(w: Weights, x: Tensor) -> Tensor:
         return linear(w, "output", x)
     y = G.mul_mat(w["token_embd.weight"], x)
     return G.add(y, w["output.bias"]) if "output.bias" in w else y
+
+
+def layer_normed_logits(step: Step, w: Weights, x: Tensor) -> Tensor:
+    """The last LayerNorm and the output projection."""
+    return output(w, layer_norm(w, "output_norm", x, step.config.norm_eps).named("result_norm"))
 
 
 def logits(step: Step, w: Weights, x: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from weft import graph as G
 from weft.graph.tensor import Tensor
 from weft.llm.config import Keys, ModelConfig
-from weft.llm.models import common
+from weft.llm.models import common, rows
 from weft.llm.models.common import Step, norm
 from weft.llm.weights import Row, Weights, need
 
@@ -24,12 +24,12 @@ def configure(c: ModelConfig, keys: Keys) -> ModelConfig:
 
 def table(c: ModelConfig) -> Iterator[Row]:
     """The tensors of a file."""
-    yield from common.model_rows(c)
+    yield from rows.model_rows(c)
     for il in range(c.n_layer):
         yield need(f"blk.{il}.attn_norm.weight", c.n_embd)
-        yield from common.attention_rows(c, il)
+        yield from rows.attention_rows(c, il)
         yield need(f"blk.{il}.ffn_norm.weight", c.n_embd)
-        yield from common.feed_forward_rows(c, il)
+        yield from rows.feed_forward_rows(c, il)
 
 
 def block(step: Step, w: Weights, il: int, x: Tensor) -> Tensor:

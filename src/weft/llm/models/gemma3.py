@@ -10,7 +10,7 @@ from dataclasses import replace
 from weft import graph as G
 from weft.graph.tensor import Tensor
 from weft.llm.config import Keys, ModelConfig
-from weft.llm.models import common
+from weft.llm.models import common, rows
 from weft.llm.models.common import Step, norm
 from weft.llm.weights import Row, Weights, need
 
@@ -32,15 +32,15 @@ def configure(c: ModelConfig, keys: Keys) -> ModelConfig:
 
 def table(c: ModelConfig) -> Iterator[Row]:
     """The tensors of a file."""
-    yield from common.model_rows(c)
+    yield from rows.model_rows(c)
     for il in range(c.n_layer):
         yield need(f"blk.{il}.attn_norm.weight", c.n_embd)
-        yield from common.attention_rows(c, il)
+        yield from rows.attention_rows(c, il)
         yield need(f"blk.{il}.attn_q_norm.weight", c.head_dim_k)
         yield need(f"blk.{il}.attn_k_norm.weight", c.head_dim_k)
         yield need(f"blk.{il}.post_attention_norm.weight", c.n_embd)
         yield need(f"blk.{il}.ffn_norm.weight", c.n_embd)
-        yield from common.feed_forward_rows(c, il)
+        yield from rows.feed_forward_rows(c, il)
         yield need(f"blk.{il}.post_ffw_norm.weight", c.n_embd)
 
 

@@ -13,7 +13,7 @@ from weft import graph as G
 from weft.errors import FormatError
 from weft.graph.tensor import Tensor
 from weft.llm.config import Keys, ModelConfig
-from weft.llm.models import common
+from weft.llm.models import common, rows
 from weft.llm.models.common import Step, linear, norm
 from weft.llm.weights import Row, Weights, need
 
@@ -30,13 +30,13 @@ def table(c: ModelConfig) -> Iterator[Row]:
     if c.moe is None or c.sliding_window == 0:
         missing = "attention.sliding_window" if c.moe else "expert_count"
         raise FormatError(f"metadata key {c.arch}.{missing} is missing; convert the model again")
-    yield from common.model_rows(c)
+    yield from rows.model_rows(c)
     for il in range(c.n_layer):
         yield need(f"blk.{il}.attn_norm.weight", c.n_embd)
-        yield from common.attention_rows(c, il)
+        yield from rows.attention_rows(c, il)
         yield need(f"blk.{il}.attn_sinks.weight", c.n_head(il))
         yield need(f"blk.{il}.post_attention_norm.weight", c.n_embd)
-        yield from common.expert_rows(c, c.moe, il)
+        yield from rows.expert_rows(c, c.moe, il)
 
 
 def attention(step: Step, w: Weights, il: int, x: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from weft import graph as G
 from weft.graph.tensor import Tensor
 from weft.llm.config import Keys, ModelConfig
-from weft.llm.models import common
+from weft.llm.models import common, rows
 from weft.llm.models.common import Step, norm
 from weft.llm.weights import Row, Weights, need
 
@@ -27,17 +27,17 @@ def configure(c: ModelConfig, keys: Keys) -> ModelConfig:
 
 def table(c: ModelConfig) -> Iterator[Row]:
     """The tensors of a file."""
-    yield from common.model_rows(c)
+    yield from rows.model_rows(c)
     for il in range(c.n_layer):
         yield need(f"blk.{il}.attn_norm.weight", c.n_embd)
-        yield from common.attention_rows(c, il)
+        yield from rows.attention_rows(c, il)
         yield need(f"blk.{il}.ffn_norm.weight", c.n_embd)
         if c.moe is None:
-            yield from common.feed_forward_rows(c, il)
+            yield from rows.feed_forward_rows(c, il)
             continue
-        yield from common.expert_rows(c, c.moe, il)
+        yield from rows.expert_rows(c, c.moe, il)
         if c.moe.n_ff_shared:
-            yield from common.shared_expert_rows(c, c.moe.n_ff_shared, il)
+            yield from rows.shared_expert_rows(c, c.moe.n_ff_shared, il)
 
 
 def feed_forward(step: Step, w: Weights, x: Tensor) -> Tensor:

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from weft import graph as G
 from weft.graph.tensor import Tensor
 from weft.llm.config import ModelConfig
-from weft.llm.models import common
-from weft.llm.models.common import Step, linear, norm
+from weft.llm.models import common, rows
+from weft.llm.models.common import Step, norm
 from weft.llm.weights import Row, Weights, need
 
 __all__ = ["forward", "table"]
@@ -20,18 +20,12 @@ __all__ = ["forward", "table"]
 
 def table(c: ModelConfig) -> Iterator[Row]:
     """The tensors of a file."""
-    yield from common.model_rows(c)
+    yield from rows.model_rows(c)
     for il in range(c.n_layer):
         yield need(f"blk.{il}.attn_norm.weight", c.n_embd)
-        yield from common.attention_rows(c, il)
+        yield from rows.attention_rows(c, il)
         yield need(f"blk.{il}.ffn_norm.weight", c.n_embd)
-        yield from common.linear_rows(f"blk.{il}.ffn_up", c.n_embd, 2 * c.n_ff(il))
-        yield from common.linear_rows(f"blk.{il}.ffn_down", c.n_ff(il), c.n_embd)
-
-
-def feed_forward(w: Weights, x: Tensor) -> Tensor:
-    """SwiGLU, the gate being the first half of `ffn_up`."""
-    return linear(w, "ffn_down", G.swiglu(linear(w, "ffn_up", x)))
+        yield from rows.fused_feed_forward_rows(c, il)
 
 
 def block(step: Step, w: Weights, il: int, x: Tensor) -> Tensor:
@@ -41,7 +35,7 @@ def block(step: Step, w: Weights, il: int, x: Tensor) -> Tensor:
     if il == step.config.n_layer - 1:
         x, y = common.wanted(step, x), common.wanted(step, y)
     x = G.add(x, y)
-    y = feed_forward(layer, norm(layer, "ffn_norm", x, eps))
+    y = common.fused_feed_forward(layer, norm(layer, "ffn_norm", x, eps))
     return G.add(x, y).named(f"l_out-{il}")
 
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from weft import graph as G
 from weft.graph.tensor import Tensor
 from weft.llm.config import Keys, ModelConfig
-from weft.llm.models import common
+from weft.llm.models import common, rows
 from weft.llm.models.common import Step, norm
 from weft.llm.weights import Row, Weights, need
 
@@ -19,24 +19,24 @@ __all__ = ["configure_experts", "forward", "table"]
 def configure_experts(c: ModelConfig, keys: Keys) -> ModelConfig:
     """Where no width of one expert is stated, `feed_forward_length` is that of all the experts of a
     token together."""
-    moe = common.require_experts(c)
+    moe = rows.require_experts(c)
     n_ff = keys.count("expert_feed_forward_length", 0, least=0) or c.n_ff() // moe.n_used
     return replace(c, moe=replace(moe, n_ff=n_ff))
 
 
 def table(c: ModelConfig) -> Iterator[Row]:
     """The tensors of a file."""
-    yield from common.model_rows(c)
+    yield from rows.model_rows(c)
     for il in range(c.n_layer):
         yield need(f"blk.{il}.attn_norm.weight", c.n_embd)
-        yield from common.attention_rows(c, il)
+        yield from rows.attention_rows(c, il)
         yield need(f"blk.{il}.attn_q_norm.weight", c.head_dim_k)
         yield need(f"blk.{il}.attn_k_norm.weight", c.head_dim_k)
         yield need(f"blk.{il}.ffn_norm.weight", c.n_embd)
         if c.moe is None:
-            yield from common.feed_forward_rows(c, il)
+            yield from rows.feed_forward_rows(c, il)
         else:
-            yield from common.expert_rows(c, c.moe, il)
+            yield from rows.expert_rows(c, c.moe, il)
 
 
 def feed_forward(step: Step, w: Weights, x: Tensor) -> Tensor:

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from weft import graph as G
 from weft.graph.tensor import Tensor
 from weft.llm.config import ModelConfig
-from weft.llm.models import common
-from weft.llm.models.common import Step, layer_norm, linear
+from weft.llm.models import common, rows
+from weft.llm.models.common import Step, layer_norm
 from weft.llm.weights import Row, Weights, maybe
 
 __all__ = ["forward", "table"]
@@ -20,35 +20,22 @@ __all__ = ["forward", "table"]
 
 def table(c: ModelConfig) -> Iterator[Row]:
     """The tensors of a file."""
-    yield from common.model_rows(c)
-    yield maybe("output_norm.bias", c.n_embd)
+    yield from rows.layer_normed_model_rows(c)
     for il in range(c.n_layer):
-        yield from common.layer_norm_rows(f"blk.{il}.attn_norm", c.n_embd)
-        yield from common.attention_rows(c, il)
+        yield from rows.layer_norm_rows(f"blk.{il}.attn_norm", c.n_embd)
+        yield from rows.attention_rows(c, il)
         yield maybe(f"blk.{il}.attn_q_norm.weight", c.head_dim_k, c.n_head(il))
         yield maybe(f"blk.{il}.attn_k_norm.weight", c.head_dim_k, c.n_head_kv(il))
         yield maybe(f"blk.{il}.ffn_norm.weight", c.n_embd)
         yield maybe(f"blk.{il}.ffn_norm.bias", c.n_embd)
-        yield from common.feed_forward_rows(c, il)
-
-
-def attention(step: Step, w: Weights, il: int, x: Tensor) -> Tensor:
-    """Attention; each head of q and k has a norm of its own where the file has them."""
-    eps, layer = step.config.norm_eps, w.layer(il)
-    q, k, v = common.qkv(step, layer, il, x)
-    if "attn_q_norm.weight" in layer:
-        q = layer_norm(layer, "attn_q_norm", q, eps)
-    if "attn_k_norm.weight" in layer:
-        k = layer_norm(layer, "attn_k_norm", k, eps)
-    q, k = common.rope(step, w, q, il), common.rope(step, w, k, il)
-    return linear(layer, "attn_output", common.attention(step, il, q, k, v))
+        yield from rows.feed_forward_rows(c, il)
 
 
 def block(step: Step, w: Weights, il: int, x: Tensor) -> Tensor:
     """One layer. The last one goes on with the wanted tokens only, once the cache is written."""
     eps, layer = step.config.norm_eps, w.layer(il)
     normed = layer_norm(layer, "attn_norm", x, eps)
-    y = attention(step, w, il, normed)
+    y = common.head_normed_attention(step, w, il, normed)
     if il == step.config.n_layer - 1:
         x, y, normed = (common.wanted(step, t) for t in (x, y, normed))
     x = G.add(x, y)
@@ -62,4 +49,4 @@ def forward(step: Step, w: Weights) -> Tensor:
     x = common.embed(step, w)
     for il in range(step.config.n_layer):
         x = block(step, w, il, x)
-    return common.output(w, layer_norm(w, "output_norm", x, step.config.norm_eps))
+    return common.layer_normed_logits(step, w, x)

@@ -8,22 +8,21 @@ from collections.abc import Iterator
 from weft import graph as G
 from weft.graph.tensor import Tensor
 from weft.llm.config import ModelConfig
-from weft.llm.models import common
+from weft.llm.models import common, rows
 from weft.llm.models.common import Step, layer_norm
-from weft.llm.weights import Row, Weights, maybe
+from weft.llm.weights import Row, Weights
 
 __all__ = ["forward", "table"]
 
 
 def table(c: ModelConfig) -> Iterator[Row]:
     """The tensors of a file."""
-    yield from common.model_rows(c)
-    yield maybe("output_norm.bias", c.n_embd)
+    yield from rows.layer_normed_model_rows(c)
     for il in range(c.n_layer):
-        yield from common.layer_norm_rows(f"blk.{il}.attn_norm", c.n_embd)
-        yield from common.attention_rows(c, il)
-        yield from common.layer_norm_rows(f"blk.{il}.ffn_norm", c.n_embd)
-        yield from common.mlp_rows(c, il)
+        yield from rows.layer_norm_rows(f"blk.{il}.attn_norm", c.n_embd)
+        yield from rows.attention_rows(c, il)
+        yield from rows.layer_norm_rows(f"blk.{il}.ffn_norm", c.n_embd)
+        yield from rows.mlp_rows(c, il)
 
 
 def block(step: Step, w: Weights, il: int, x: Tensor) -> Tensor:
@@ -42,4 +41,4 @@ def forward(step: Step, w: Weights) -> Tensor:
     x = common.embed(step, w)
     for il in range(step.config.n_layer):
         x = block(step, w, il, x)
-    return common.output(w, layer_norm(w, "output_norm", x, step.config.norm_eps))
+    return common.layer_normed_logits(step, w, x)
