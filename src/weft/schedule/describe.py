@@ -184,6 +184,7 @@ def to_json(schedule: Placed) -> dict[str, Any]:
     if schedule.predicted is not None:
         p = schedule.predicted
         data["predicted"] = {
+            "of": p.what,
             "seconds": p.total,
             "nodes": p.nodes,
             "copies": p.copies,

@@ -71,7 +71,7 @@ def _total_lines(data: Mapping[str, Any]) -> list[str]:
         p = data["predicted"]
         devices = ", ".join(f"{seconds_text(s)} on {name}" for name, s in p["by_device"].items())
         lines.append(
-            f"predicted: {seconds_text(p['seconds'])} per pass ({devices}; copies "
+            f"predicted: {seconds_text(p['seconds'])} per {p['of']} ({devices}; copies "
             f"{seconds_text(p['copies'])}, starting splits {seconds_text(p['splits'])})"
         )
     return lines

@@ -42,7 +42,7 @@ class Role:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """What a time model says of a schedule, in seconds per pass."""
+    """What a time model says of a schedule, in seconds."""
 
     nodes: float
     """Computing, launches included."""
@@ -52,8 +52,10 @@ class Prediction:
     """Starting splits."""
     by_device: dict[str, float] = field(default_factory=dict)
     """Device name -> seconds of its nodes."""
+    what: str = "pass"
+    """What takes that long."""
 
     @property
     def total(self) -> float:
-        """Seconds of one pass; devices take turns, since each split needs the one before."""
+        """All of it; devices take turns, since each split needs the one before."""
         return self.nodes + self.copies + self.splits
