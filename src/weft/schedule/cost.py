@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from weft.backends.base import Backend
 from weft.graph.graph import Graph
 from weft.graph.tensor import Tensor
+from weft.schedule.devices import Devices
 from weft.schedule.explain import seconds_text
 from weft.schedule.problem import Problem
 from weft.schedule.profile import Profile
@@ -31,10 +33,15 @@ class CostOptions:
     what: str = "pass"
     """What the points are together."""
     effort: int = _EFFORT
+    """How many transitions the search may look at, about."""
+    surcharge: Mapping[str, float] = field(default_factory=dict)
+    """Memory -> seconds that a byte of a result costs there; for memories that plans overfill."""
 
-    def model(self, graph: Graph, devices: object) -> TimeModel:
+    def model(self, graph: Graph, devices: Devices | Sequence[Backend]) -> TimeModel:
         """The time model of a graph on devices."""
-        return TimeModel(self.profile, graph, devices, self.points, self.what)  # type: ignore[arg-type]
+        return TimeModel(
+            self.profile, graph, devices, self.points, self.what, surcharge=self.surcharge
+        )
 
 
 @dataclass(frozen=True, slots=True)

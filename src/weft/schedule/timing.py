@@ -43,16 +43,20 @@ class TimeModel:
         devices: Devices | Sequence[Backend],
         points: Sequence[Point] = (),
         what: str = "pass",
+        surcharge: Mapping[str, float] | None = None,
     ) -> None:
         """Without `points`, one pass with every symbol at its maximum; `what` says in words what
-        the points are together. Devices are found in the profile by name. Raises ScheduleError for
-        a device that it does not have."""
+        the points are together. `surcharge`: memory -> seconds that each byte of a result costs
+        beside its time. Devices are found in the profile by name.
+
+        Raises ScheduleError for a device that the profile does not have."""
         self.profile = profile
         self.graph = graph
         self.what = what
         self.devices = devices if isinstance(devices, Devices) else Devices(devices)
         self.of: list[DeviceProfile] = [_find(profile, b) for b in self.devices.backends]
         self.points = tuple(points) or (Point({s.name: s.max for s in graph.symbols.values()}),)
+        self._surcharge = [(surcharge or {}).get(d.memory, 0.0) for d in self.of]
         self._work: dict[Tensor, list[Work]] = {}
         self._memory: dict[int, str] = {
             id(t): d.memory
