@@ -9,7 +9,8 @@ moves, and a hole left by a removed token is filled by the next one.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +21,7 @@ from weft.errors import ContextError, GraphError, OutOfMemoryError
 from weft.graph.tensor import Buffer, Tensor
 from weft.llm.config import ModelConfig
 
-__all__ = ["CACHE_TYPES", "KVCache", "cache_bytes"]
+__all__ = ["CACHE_TYPES", "KVCache", "PlannedMemory", "cache_bytes"]
 
 CACHE_TYPES = ("f16", "f32")
 """Types that keys and values can be stored in."""
@@ -28,6 +29,13 @@ CACHE_TYPES = ("f16", "f32")
 _FREE = -1
 _END = np.iinfo(np.int32).max
 _MINUS_INF = np.float16(-np.inf).view(np.uint16)
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedMemory:
+    """Stands for memory that is not allocated yet, so that plans can be made and looked at."""
+
+    nbytes: int
 
 
 class KVCache:
@@ -44,9 +52,11 @@ class KVCache:
         n_seq_max: int = 1,
         type_k: str | DType = "f16",
         type_v: str | DType = "f16",
-        buffer_type: BufferType | None = None,
+        buffer_type: BufferType | Sequence[BufferType | None] | None = None,
+        allocate: bool = True,
     ) -> None:
-        """`buffer_type`: where keys and values live; None: plain host memory.
+        """`buffer_type`: where keys and values live, all or of each layer; None: plain host memory.
+        Without `allocate` there is no memory until `allocate()`, so that it can be planned.
 
         Raises ContextError for a type that cannot be cached, OutOfMemoryError without room."""
         self.size = size
@@ -54,17 +64,21 @@ class KVCache:
         self.type_k = _cache_type("type_k", type_k)
         self.type_v = _cache_type("type_v", type_v)
 
-        def leaf(name: str, dtype: DType, n_embd: int) -> Tensor:
-            memory = _allocate(buffer_type, dtype.row_bytes(n_embd) * size, name)
+        def leaf(name: str, dtype: DType, n_embd: int, where: BufferType | None) -> Tensor:
+            memory = PlannedMemory(dtype.row_bytes(n_embd) * size)
             return Tensor(
-                dtype, (n_embd, size, 1, 1), name=name, buffer=Buffer("any", buffer_type, memory)
+                dtype, (n_embd, size, 1, 1), name=name, buffer=Buffer("any", where, memory)
             )
 
-        layers = range(config.n_layer)
-        self.k = [leaf(f"cache_k_{il}", self.type_k, config.n_embd_k(il)) for il in layers]
+        n_layer = config.n_layer
+        types = list(buffer_type) if isinstance(buffer_type, Sequence) else [buffer_type] * n_layer
+        layers = list(enumerate(types))
+        self.k = [leaf(f"cache_k_{il}", self.type_k, config.n_embd_k(il), t) for il, t in layers]
         """Per layer, a leaf of sizes [n_embd_k, size]: a row a cell."""
-        self.v = [leaf(f"cache_v_{il}", self.type_v, config.n_embd_v(il)) for il in layers]
+        self.v = [leaf(f"cache_v_{il}", self.type_v, config.n_embd_v(il), t) for il, t in layers]
         """Per layer, a leaf of sizes [n_embd_v, size]."""
+        if allocate:
+            self.allocate()
         self.pos: NDArray[np.int32] = np.full(size, _FREE, np.int32)
         """Position of each cell; -1: free."""
         self.members: NDArray[np.bool_] = np.zeros((n_seq_max, size), np.bool_)
@@ -75,6 +89,12 @@ class KVCache:
         """Whether keys must be rotated by `shift` before they are read again."""
         self._low = 0  # no free cell is below this one
         self._top = 0  # no used cell is from here on
+
+    def allocate(self) -> None:
+        """Gives the leaves their memory; raises OutOfMemoryError without room."""
+        for t in (*self.k, *self.v):
+            if t.buffer is not None and isinstance(t.buffer.data, PlannedMemory):
+                t.buffer.data = _allocate(t.buffer.type, t.buffer.data.nbytes, t.name)
 
     @property
     def nbytes(self) -> int:

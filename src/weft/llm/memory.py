@@ -23,16 +23,18 @@ def available_bytes(root: Path = Path("/")) -> int | None:
     return min(limits, default=None)
 
 
-def require_memory(parts: Mapping[str, int], advice: str) -> None:
+def require_memory(
+    parts: Mapping[str, int], advice: str, *, memory: str = "", limit: int | None = None
+) -> None:
     """Raises OutOfMemoryError with needed and available bytes when the sum of `parts` (name to
-    bytes) does not fit."""
-    needed, available = sum(parts.values()), available_bytes()
+    bytes) does not fit `limit`, or what the process may still take."""
+    needed, available = sum(parts.values()), available_bytes() if limit is None else limit
     if available is None or needed <= available:
         return
     detail = ", ".join(f"{name} {human(n)}" for name, n in parts.items())
     raise OutOfMemoryError(
-        f"not enough memory: {needed} bytes ({human(needed)}) are needed ({detail}), and "
-        f"{available} bytes ({human(available)}) are available; {advice}"
+        f"not enough {memory}{' ' if memory else ''}memory: {needed} bytes ({human(needed)}) are "
+        f"needed ({detail}), and {available} bytes ({human(available)}) are available; {advice}"
     )
 
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
+from copy import copy
 
 from weft import graph as G
+from weft.backends.base import BufferType
 from weft.errors import FormatError
 from weft.frontends.gguf import GGUFFile, open_gguf
 from weft.llm.config import ModelConfig
@@ -35,6 +38,13 @@ class Model:
     def open(path: str | os.PathLike[str]) -> Model:
         """The model in the GGUF file at `path`."""
         return Model(open_gguf(path))
+
+    def placed(self, types: Mapping[str, BufferType]) -> Model:
+        """The same model with each weight in memory of a buffer type, by name; see
+        `Weights.placed`."""
+        other = copy(self)
+        other.weights = self.weights.placed(types)
+        return other
 
     def build(
         self, cache: KVCache, *, n_ubatch: int, n_outputs: int, flash: bool = True
