@@ -11,6 +11,7 @@ import typer
 from weft.cli.bench import bench
 from weft.cli.console import errors
 from weft.cli.devices import devices
+from weft.cli.diff import diff
 from weft.cli.explain import explain
 from weft.cli.inspect import inspect
 from weft.cli.quantize import quantize
@@ -29,7 +30,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (run, bench, inspect, explain, devices, quantize):
+for command in (run, bench, inspect, explain, diff, devices, quantize):
     app.command()(command)
 
 

@@ -263,10 +263,15 @@ def plan_context(
         return _as_saved(model, options, backends, placement.saved)
     if placement.policy == "cost":
         return _by_time(model, options, backends, placement)
+    cost = _cost(options, placement)
     if placement.fit:
-        return _fitted(model, options, backends, placement, None)
-    found = _by_layer(model, options, backends, placement, placement.n_gpu_layers)
-    _require(found, placement, None)
+        found = _fitted(model, options, backends, placement, cost)
+    else:
+        found = _by_layer(model, options, backends, placement, placement.n_gpu_layers)
+        _require(found, placement, cost)
+    if cost is not None:
+        made = found.plan.schedule
+        made.predicted = cost.model(made.graph, backends).predict(made)
     return found
 
 
@@ -430,12 +435,8 @@ def _by_time(
 ) -> ContextPlan:
     """The plan with the least predicted time: where weights and caches live is chosen too, unless
     the caller has. Never slower than as many layers as fit, run by the reference's rules."""
-    assert placement.profile is not None
-    cost = CostOptions(
-        placement.profile,
-        _points(options),
-        f"prompt of {options.n_ubatch} tokens and {GENERATED} generated",
-    )
+    cost = _cost(options, placement)
+    assert cost is not None
     if placement.n_gpu_layers is not None or first_with_own_memory(backends) < 0:
         found = _by_layer(model, options, backends, placement, placement.n_gpu_layers, cost)
         _require(found, placement, cost)
@@ -460,10 +461,15 @@ def _seconds(plan: ContextPlan) -> float:
     return predicted.total
 
 
-def _points(options: ContextOptions) -> tuple[Point, ...]:
+def _cost(options: ContextOptions, placement: Placement) -> CostOptions | None:
+    """What time is predicted of: a prompt as long as an ubatch, and what is generated after it,
+    with a full cache."""
+    if placement.profile is None:
+        return None
     prompt = {"n_tokens": options.n_ubatch, "n_kv": options.n_ctx, "n_outputs": 1}
     token = {"n_tokens": 1, "n_kv": options.n_ctx, "n_outputs": 1}
-    return (Point(prompt, 1), Point(token, GENERATED))
+    what = f"prompt of {options.n_ubatch} tokens and {GENERATED} generated"
+    return CostOptions(placement.profile, (Point(prompt, 1), Point(token, GENERATED)), what)
 
 
 def _with_chosen_homes(
