@@ -36,8 +36,8 @@ class Homes:
     the output may need a copy of it elsewhere."""
     caches: list[int]
     """Per layer."""
-    n_gpu_layers: int = 0
-    """Layers that were to be offloaded, the output counted."""
+    n_gpu_layers: int | None = 0
+    """Layers that were to be offloaded, the output counted; None: homes were chosen one by one."""
     kept: dict[str, str] = field(default_factory=dict)
     """Weight or cache that stays in host memory against the rule -> what its device said."""
     forced: frozenset[str] = frozenset()

@@ -286,10 +286,19 @@ def _by_layer(
     n_gpu_layers: int | Mapping[int, int] | None,
     cost: CostOptions | None = None,
 ) -> ContextPlan:
-    homes = homes_by_layer(
+    homes = _homes(model, backends, placement, n_gpu_layers)
+    return _planned(model, options, backends, homes, cost)
+
+
+def _homes(
+    model: Model,
+    backends: Sequence[Backend],
+    placement: Placement,
+    n_gpu_layers: int | Mapping[int, int] | None,
+) -> Homes:
+    return homes_by_layer(
         model.weights, model.config.n_layer, backends, n_gpu_layers, placement.place
     )
-    return _planned(model, options, backends, homes, cost)
 
 
 def _planned(
@@ -303,7 +312,10 @@ def _planned(
     while keep_what_runs(homes, built[2], list(zip(built[1].k, built[1].v, strict=True)), backends):
         built = _built(model, options, backends, homes)
     placed, cache, graph = built
-    plan = plan_graph(graph, backends, policy="cost" if cost else "ggml", cost=cost)
+    # one plan serves batches of all sizes: to copy weights for a single token would be slow
+    plan = plan_graph(
+        graph, backends, policy="cost" if cost else "ggml", op_offload=False, cost=cost
+    )
     return ContextPlan(placed, options, backends, homes, cache, graph, plan)
 
 
@@ -364,7 +376,10 @@ def _fitted(
         if backend.buffer_type is host or backend.buffer_type in seen or left == 0:
             continue
         for n in range(left, -1, -1):
-            tried = _by_layer(model, options, backends, placement, {**counts, device: n})
+            homes = _homes(model, backends, placement, {**counts, device: n})
+            if n and _too_big(model, options, backends, homes, placement, cost):
+                continue
+            tried = _planned(model, options, backends, homes)
             if not _overfull(tried, placement, cost):
                 best = tried
                 counts[device] = n
@@ -378,6 +393,39 @@ def _fitted(
         _require(tried, placement, cost)
     assert best is not None
     return best
+
+
+def _too_big(
+    model: Model,
+    options: ContextOptions,
+    backends: Sequence[Backend],
+    homes: Homes,
+    placement: Placement,
+    cost: CostOptions | None,
+) -> bool:
+    """Whether weights and caches alone are too much for a device; nothing is planned for this."""
+    used = [0] * len(backends)
+    for name, leaf in model.weights.items():
+        used[homes.weights[name]] += leaf.max_bytes
+    per_layer = cache_bytes(model.config, options.n_ctx, options.type_k, options.type_v)
+    for device in homes.caches:
+        used[device] += per_layer // max(len(homes.caches), 1)
+    return any(
+        n > limit
+        for n, backend in zip(used[:-1], backends[:-1], strict=True)
+        if (limit := _told(backend, placement, cost)) is not None
+    )
+
+
+def _told(backend: Backend, placement: Placement, cost: CostOptions | None) -> int | None:
+    """The limit of a device's memory that the caller, the device or the profile knows."""
+    if backend.name in placement.memory:
+        return placement.memory[backend.name]
+    known = [backend.memory_limit()]
+    device = None if cost is None else cost.profile.device(backend.name)
+    if cost is not None and device is not None:
+        known.append(cost.profile.memories[device.memory].size)
+    return min((n for n in known if n is not None), default=None)
 
 
 def _limits(
@@ -394,17 +442,13 @@ def _limits(
             f"memory of {', '.join(unknown)} is limited, but the devices are {', '.join(by_name)}"
         )
     for need in plan.needs():
-        told = [placement.memory[name] for name in need.devices if name in placement.memory]
+        told = [
+            limit
+            for name in need.devices
+            if (limit := _told(by_name[name], placement, cost)) is not None
+        ]
         if told:
             yield need, need.total, min(told)
-            continue
-        known = [n for name in need.devices if (n := by_name[name].memory_limit()) is not None]
-        if cost is not None:
-            of = (cost.profile.device(name) for name in need.devices)
-            sizes = (cost.profile.memories[d.memory].size for d in of if d is not None)
-            known += [n for n in sizes if n is not None]
-        if known:
-            yield need, need.total, min(known)
         elif need.is_host or any(by_name[d].kind == "CPU" for d in need.devices):
             available = system.available_bytes()
             if available is not None:
@@ -512,6 +556,7 @@ def _with_chosen_homes(
 
 def _homes_of(device_of: Mapping[Tensor, int], homes: Homes, cache: KVCache) -> Homes:
     found = _copy(homes)
+    found.n_gpu_layers = None
     for leaf, device in device_of.items():
         if leaf.buffer is not None and leaf.buffer.usage == "weights":
             found.weights[leaf.name] = device
