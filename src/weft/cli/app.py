@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from weft.cli.bench import bench
+from weft.cli.calibrate import calibrate
 from weft.cli.console import errors
 from weft.cli.devices import devices
 from weft.cli.diff import diff
@@ -30,7 +31,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (run, bench, inspect, explain, diff, devices, quantize):
+for command in (run, bench, inspect, explain, diff, devices, calibrate, quantize):
     app.command()(command)
 
 
