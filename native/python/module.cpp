@@ -8,6 +8,8 @@ void bind_runtime(nb::module_& m);
 
 NB_MODULE(_native, m) {
   m.doc() = "The native core: kernels, thread pool and executor.";
+  // sessions that live until the interpreter ends are not leaks
+  nb::set_leak_warnings(false);
   bind_kernels(m);
   bind_runtime(m);
 }

@@ -25,7 +25,7 @@ from weft.errors import (
     UnsupportedOpError,
     WeftError,
 )
-from weft.execute import Session
+from weft.execute import Scheduler, Session
 from weft.frontends.gguf import open_gguf
 from weft.graph import Graph, Sym, Tensor, constant, input
 from weft.llm import LLM
@@ -45,6 +45,7 @@ __all__ = [
     "Program",
     "ProgramError",
     "ScheduleError",
+    "Scheduler",
     "Session",
     "Sym",
     "Tensor",

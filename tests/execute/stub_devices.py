@@ -10,9 +10,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.backends.base import BufferType, DeviceKind, HostMemory, Memory, Support
+from weft.backends.base import (
+    BufferType,
+    DeviceKind,
+    Event,
+    HostMemory,
+    Memory,
+    Queue,
+    Support,
+)
 from weft.backends.reference import ReferenceBackend
 from weft.backends.reference.memory import ReferenceMemory
+from weft.execute.queue import ThreadQueue
 from weft.graph.tensor import Tensor
 
 
@@ -164,4 +173,94 @@ class _FaultyMemory(ReferenceMemory):
 
     def write(self, offset: int, data: NDArray[np.uint8]) -> None:
         self._device.check("write")
+        super().write(offset, data)
+
+
+# -- a device with a queue of its own --------------------------------------------------------------
+
+
+class AsyncDevice(Device):
+    """Runs of splits return at once and are done later, in order, by a thread that stands for the
+    hardware; access to its memory waits for them, as a blocking read of a real device does."""
+
+    def __init__(self, name: str, kind: DeviceKind = "GPU", *, seconds: float = 0.0) -> None:
+        super().__init__(name, kind, seconds=seconds)
+        self.buffer_type = _AsyncType(self)
+        self.hardware = ThreadQueue(name)
+        self.error: Exception | None = None
+        self.fail = False
+
+    def make_queue(self) -> Queue:
+        return _OwnQueue(self)
+
+    def lower(self, program: Any, split: int, memories: Sequence[Memory]) -> Any:
+        return _AsyncExecutable(self, super().lower(program, split, memories))
+
+    def idle(self) -> None:
+        """Waits for the hardware; raises what failed there."""
+        self.hardware.synchronize()
+        error, self.error = self.error, None
+        if error is not None:
+            raise error
+
+
+class _AsyncExecutable:
+    def __init__(self, device: AsyncDevice, inner: Any) -> None:
+        self._device = device
+        self._inner = inner
+
+    def run(self, values: Mapping[str, int]) -> None:
+        device, now = self._device, dict(values)
+
+        def later() -> None:
+            try:
+                if device.fail:
+                    raise RuntimeError("hardware fault")
+                self._inner.run(now)
+            except Exception as error:
+                device.error = error
+
+        device.hardware.submit(later)
+
+
+class _OwnQueue:
+    def __init__(self, device: AsyncDevice) -> None:
+        self._device = device
+
+    def submit(self, work: Callable[[], None]) -> Event:
+        work()
+        return self._device.hardware.submit(lambda: None)
+
+    def wait_for(self, event: Event) -> None:
+        self._device.hardware.wait_for(event)
+
+    def synchronize(self) -> None:
+        self._device.idle()
+
+    def close(self) -> None:
+        self._device.hardware.close()
+
+
+class _AsyncType(Type):
+    def __init__(self, device: AsyncDevice) -> None:
+        super().__init__(device.name)
+        self._device = device
+
+    def allocate(self, nbytes: int) -> Memory:
+        return _AsyncMemory(self._device, HostMemory.zeros(nbytes, self.alignment))
+
+
+class _AsyncMemory(ReferenceMemory):
+    __slots__ = ("_device",)
+
+    def __init__(self, device: AsyncDevice, block: HostMemory) -> None:
+        super().__init__(block)
+        self._device = device
+
+    def read(self, offset: int, nbytes: int) -> NDArray[np.uint8]:
+        self._device.hardware.synchronize()
+        return super().read(offset, nbytes)
+
+    def write(self, offset: int, data: NDArray[np.uint8]) -> None:
+        self._device.hardware.synchronize()
         super().write(offset, data)

@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 import weft
-from tests.execute.stub_devices import Faulty, cpu
+from tests.execute.stub_devices import AsyncDevice, Faulty, cpu
 from weft import graph as g
 from weft.execute import Scheduler
 
@@ -158,6 +158,25 @@ def test_session_fails_by_name_and_recovers(fail: str) -> None:
     np.testing.assert_array_equal(session.run({"x": X})["last"], want)
     session.reset()
     np.testing.assert_array_equal(session.run({"x": X})["last"], want)
+
+
+@pytest.mark.parametrize("how", ["compute", "compute_async"])
+def test_hardware_that_fails_later(how: str) -> None:
+    """A device with a queue of its own tells of a failure when it is waited for."""
+    device = AsyncDevice("gpu")
+    graph, pins = _graph()
+    with Scheduler([device, cpu()]) as scheduler:
+        _pin(scheduler, pins)
+        device.fail = True
+        with pytest.raises(weft.DeviceError, match=r"gpu: .*hardware fault"):
+            started = getattr(scheduler, how)(graph, {"x": X})
+            scheduler.synchronize()
+        del started
+        device.fail = False
+        scheduler.reset()
+        _pin(scheduler, pins)
+        assert scheduler.compute(graph, {"x": X})
+        np.testing.assert_allclose(scheduler.get("last"), _want(), rtol=1e-4, atol=1e-5)
 
 
 def test_interrupts_pass_and_the_scheduler_recovers(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,8 @@ import pytest
 from numpy.typing import NDArray
 
 from tests.execute.llama_graph import BATCHES, LlamaGraph
-from tests.execute.stub_devices import Device, cpu
+from tests.execute.stub_devices import AsyncDevice, Device, cpu
+from weft.backends import make_backend
 from weft.backends.base import Backend
 from weft.execute import Scheduler
 from weft.graph import Tensor
@@ -64,10 +65,15 @@ def _run(
     return results
 
 
-def _same(got: Sequence[NDArray[Any]], want: Sequence[NDArray[Any]]) -> None:
+def _same(
+    got: Sequence[NDArray[Any]],
+    want: Sequence[NDArray[Any]],
+    rtol: float = EXACT,
+    atol: float = EXACT,
+) -> None:
     assert [g.shape for g in got] == [w.shape for w in want]
     for g, w in zip(got, want, strict=True):
-        np.testing.assert_allclose(g, w, rtol=EXACT, atol=EXACT)
+        np.testing.assert_allclose(g, w, rtol=rtol, atol=atol)
 
 
 @pytest.mark.parametrize("overlap", [False, True], ids=["one by one", "overlapped"])
@@ -107,11 +113,11 @@ def test_cut_before_every_node(memory: str, flash: bool) -> None:
     stays where the cache is."""
     sizes = (3, 1)
     expected = _run(LlamaGraph(flash=flash), [cpu()], {}, sizes=sizes)
-    n_nodes = len(LlamaGraph(flash=flash).graph.nodes)
+    llama = LlamaGraph(flash=flash)  # what earlier runs left in the cache is masked
+    nodes = llama.graph.nodes
+    n_nodes = len(nodes)
     cuts = 0
     for cut in range(0, n_nodes + 1, 2 if memory == "ggml" else 1):
-        llama = LlamaGraph(flash=flash)
-        nodes = llama.graph.nodes
         if cut < n_nodes and nodes[cut].op.is_view:
             continue  # the same splits as the next cut
         pins = {t: int(i >= cut) for i, t in enumerate(nodes) if _is_free(t)}
@@ -135,6 +141,75 @@ def test_every_node_anywhere(seed: int, flash: bool, expected: list[NDArray[Any]
 def _is_free(node: Tensor) -> bool:
     """Whether a node may run anywhere: views follow their base, cache writes the cache."""
     return not node.op.is_view and (node.view_src is None or node.view_src.buffer is None)
+
+
+@pytest.mark.parametrize("overlap", [False, True], ids=["one by one", "overlapped"])
+@pytest.mark.parametrize("n_copies", [1, 3])
+def test_devices_with_queues_of_their_own(
+    n_copies: int, overlap: bool, flash: bool, expected: list[NDArray[Any]]
+) -> None:
+    """Runs return before they are done, and each takes a while."""
+    for seed in range(3):
+        llama = LlamaGraph(flash=flash)
+        devices = [AsyncDevice("gpu0", seconds=1e-3), AsyncDevice("gpu1", seconds=1e-3), cpu()]
+        rng = np.random.default_rng(seed)
+        pins = {t: int(rng.integers(3)) for t in llama.graph.nodes if _is_free(t)}
+        got = _run(llama, devices, pins, n_copies=n_copies, overlap=overlap, sizes=(5, 1, 4))
+        _same(got, expected[:3])
+
+
+# -- the devices of this package -------------------------------------------------------------------
+
+
+def _real(names: str) -> list[Backend]:
+    made: list[Backend] = []
+    for name in names.split(","):
+        if name == "blas":
+            pytest.importorskip("scipy_openblas32", reason="needs scipy-openblas32")
+            made.append(make_backend("blas", min_batch=1, n_threads=1))
+        else:
+            made.append(make_backend(name, **({"n_threads": 1} if name == "cpu" else {})))
+    return made
+
+
+@pytest.mark.parametrize("n_copies", [1, 4])
+@pytest.mark.parametrize("layers", [0, 1, 2, 3])
+@pytest.mark.parametrize("names", ["reference,cpu", "blas,cpu", "reference,blas,cpu"])
+def test_real_devices(
+    names: str, layers: int, n_copies: int, flash: bool, expected: list[NDArray[Any]]
+) -> None:
+    """The first layers' weights and cache in the first device's memory (or, where that is the
+    host's, pinned to it where it takes them); kernels differ, so do the last bits."""
+    llama = LlamaGraph(flash=flash)
+    devices = _real(names)
+    pins = {}
+    if devices[0].buffer_type.is_host:
+        pins = {
+            t: 0
+            for t, il in llama.layer_of().items()
+            if il < layers and _is_free(t) and devices[0].supports_op(t)
+        }
+    else:
+        for il in range(layers):
+            llama.place(il, devices[0].buffer_type)
+    got = _run(llama, devices, pins, n_copies=n_copies, overlap=n_copies > 1)
+    _same(got, expected, rtol=1e-3, atol=2e-4)
+
+
+@pytest.mark.parametrize("names", ["reference,cpu", "reference,blas,cpu"])
+def test_real_devices_anywhere(names: str, flash: bool, expected: list[NDArray[Any]]) -> None:
+    """Each node on a device drawn by lot among those that take it."""
+    for seed in range(4):
+        llama = LlamaGraph(flash=flash)
+        devices = _real(names)
+        rng = np.random.default_rng(seed)
+        pins = {}
+        for t in llama.graph.nodes:
+            takers = [i for i, d in enumerate(devices) if d.supports_op(t)]
+            if _is_free(t):
+                pins[t] = int(rng.choice(takers))
+        got = _run(llama, devices, pins, n_copies=1 + seed % 2, overlap=True)
+        _same(got, expected, rtol=1e-3, atol=2e-4)
 
 
 def test_batches_overlap() -> None:

@@ -102,6 +102,27 @@ def test_reserve_size_equals_what_reserve_takes() -> None:
         np.testing.assert_allclose(scheduler.get("p3"), _want(x), rtol=1e-4, atol=1e-5)
 
 
+def test_worst_case_first_and_last() -> None:
+    """A prompt's graph, one token's, and the prompt's again, as llama.cpp reserves them.
+
+    Without the last, the reference's records are the small graph's, and the first prompt plans
+    again, although the buffers have room. The best planner keeps no records."""
+
+    def prepared(memory: Any, *rows: int) -> Scheduler:
+        scheduler = Scheduler([cpu()], memory=memory)
+        for n in rows:
+            scheduler.reserve(_chain(n))
+        scheduler.reset()
+        scheduler.alloc(_chain(32))
+        return scheduler
+
+    careful, hasty = prepared("ggml", 32, 1, 32), prepared("ggml", 32, 1)
+    assert (careful.reserves, careful.reallocs) == (3, 0)
+    assert (hasty.reserves, hasty.reallocs) == (3, 1)
+    assert careful.buffer_size(0) == hasty.buffer_size(0) > 0
+    assert prepared("best", 32, 1).reallocs == 0
+
+
 def test_graphs_take_turns() -> None:
     scheduler = Scheduler([cpu()])
     first, second = _chain(2), _chain(3)
@@ -229,6 +250,30 @@ def test_inputs_may_change_as_soon_as_a_run_is_started() -> None:
         np.testing.assert_allclose(first.outputs["p3"], want, rtol=1e-4, atol=1e-5)
         np.testing.assert_array_equal(second.outputs["p3"], 0)
         assert first.is_done() and second.wait()
+
+
+def test_weights_that_a_graph_writes() -> None:
+    """Readers before and after wait, although weights pass for constant elsewhere."""
+    host = Type("host", is_host=True)
+    slow = Device("slow", "ACCEL", host, takes=lambda n: n.op.name == "SET_ROWS", seconds=0.02)
+    last = Device("last", "CPU", host, takes=lambda n: n.op.name != "SET_ROWS", seconds=0.005)
+    table = np.zeros((4, 8), np.float32)
+    leaf = weft.constant(table, "table")
+    rows = weft.input("rows", (1, 8))
+    written = g.set_rows(leaf, rows, weft.constant(np.array([2], np.int64), "where"))
+    write = weft.Graph(written.as_output("written"))
+    ids = weft.constant(np.array([2], np.int32), "ids")
+    read = weft.Graph(g.get_rows(leaf, ids).as_output("row"))
+    with Scheduler([slow, last]) as scheduler:
+        seen = []
+        for i in range(1, 4):
+            scheduler.reset()
+            seen.append(scheduler.compute_async(read))
+            scheduler.reset()
+            scheduler.compute_async(write, {"rows": np.full((1, 8), i, np.float32)})
+        scheduler.reset()
+        seen.append(scheduler.compute_async(read))
+        assert [float(run.outputs["row"].max()) for run in seen] == [0, 1, 2, 3]
 
 
 # -- callbacks

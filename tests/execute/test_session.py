@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import gc
+from typing import Any
+
 import numpy as np
 import pytest
 
 import weft
+from tests.execute.stub_devices import Device, cpu
 from weft import graph as g
+from weft import quants
+from weft.backends.base import HostMemory
+from weft.backends.reference.memory import ReferenceMemory
+from weft.dtype import find_dtype
+from weft.execute import ArenaPool
+from weft.graph.tensor import Buffer
 
 DEVICES = [["cpu"], ["reference"], ["reference", "cpu"]]
 
@@ -87,3 +97,108 @@ def test_outputs_in_block_types() -> None:
             ["reference"])]  # fmt: skip
     assert outs[0].dtype == np.uint8 and outs[0].shape == (2, 68)
     np.testing.assert_array_equal(outs[0], outs[1])
+
+
+def test_a_view_that_begins_elsewhere_with_every_size() -> None:
+    """The last row of a symbolic input: its offset depends on the symbol."""
+    n = weft.Sym("n", 1, 8)
+    x = weft.input("x", (n, 4))
+    rows = g.scale(x, 2.0)
+    last = g.view_2d(rows, 4, 1, rows.nb[1], 16 * (n.size - 1)).as_output("last")
+    session = weft.Session(weft.compile(weft.Graph(last), [cpu()]))
+    for count in (8, 1, 5):
+        data = np.arange(4 * count, dtype=np.float32).reshape(count, 4)
+        np.testing.assert_array_equal(session.run({"x": data})["last"].reshape(4), 2 * data[-1])
+    with pytest.raises(weft.ProgramError, match=r"'last' is a view that begins at byte .*output"):
+        session.output_view("last")
+
+
+def test_views_cross_devices_with_their_strides() -> None:
+    x = weft.input("x", (weft.Sym("n", 1, 6), 8))
+    doubled = g.scale(x, 2.0)
+    half = g.view_2d(doubled, 4, x.ne[1], doubled.nb[1], 16)
+    y = g.cont(g.transpose(half)).as_output("y")
+    program = weft.compile(weft.Graph(y), [Device("gpu"), cpu()], assign={doubled: 1, y: 0})
+    session = weft.Session(program)
+    for count in (6, 1, 3):
+        data = np.random.default_rng(count).standard_normal((count, 8)).astype(np.float32)
+        got = session.run({"x": data})["y"].reshape(4, count)
+        np.testing.assert_array_equal(got, 2 * data[:, 4:].T)
+    # the rows that a view spans, from its first to its last element
+    assert session.copied_bytes == sum(32 * (count - 1) + 16 for count in (6, 1, 3))
+
+
+def test_no_rows_at_all() -> None:
+    x = weft.input("x", (weft.Sym("n", 0, 4), 8))
+    y = g.scale(x, 2.0).as_output("y")
+    for devices in ([cpu()], [Device("gpu"), cpu()]):
+        program = weft.compile(weft.Graph(y), devices, assign={y: devices[0]})
+        session = weft.Session(program)
+        for count in (0, 4, 0):
+            assert session.run({"x": np.ones((count, 8), np.float32)})["y"].shape == (count, 8)
+
+
+def test_weights_with_a_tail_cross_devices() -> None:
+    """The scale of a ternary tensor lies behind its blocks."""
+    weights = np.random.default_rng(0).choice([-0.5, 0.0, 0.5], (4, 128)).astype(np.float32)
+    leaf = weft.Tensor(
+        find_dtype("i2_s"),
+        (128, 4, 1, 1),
+        name="w",
+        buffer=Buffer("weights", data=quants.encode_i2_s(weights.reshape(-1))),
+    )
+    y = g.mul_mat(leaf, weft.input("x", (3, 128))).as_output("y")
+    after = g.scale(y, 1.0).as_output("after")
+    gpu = Device("gpu")
+    session = weft.Session(
+        weft.compile(weft.Graph(after), [gpu, cpu()], assign={y: gpu, after: gpu})
+    )
+    x = np.random.default_rng(1).standard_normal((3, 128)).astype(np.float32)
+    np.testing.assert_allclose(session.run({"x": x})["y"], x @ weights.T, rtol=1e-4, atol=1e-4)
+    assert session.copied_bytes == quants.i2_s_bytes(512) + x.nbytes
+
+
+def test_sent_weights_are_kept_as_long_as_they_are_used() -> None:
+    """Two programs over one pool send a constant once; it is forgotten with the constant."""
+    pool, gpu = ArenaPool(), Device("gpu", "CPU")
+    leaf = weft.constant(np.ones((4, 8), np.float32), "w")
+    for rows in (1, 2):
+        y = g.mul_mat(leaf, weft.input("x", (rows, 8))).as_output("y")
+        session = weft.Session(weft.compile(weft.Graph(y), [gpu]), pool)
+        assert session.run({"x": np.ones((rows, 8), np.float32)})["y"].sum() == 32 * rows
+        assert len(pool._sent) == 1
+    del leaf, y, session
+    gc.collect()
+    assert not pool._sent
+
+
+def test_direct_copies_are_used_where_a_memory_offers_them() -> None:
+    gpu = Device("gpu")
+    taken: list[int] = []
+
+    class Direct(ReferenceMemory):
+        def copy_from(self, offset: int, source: Any, source_offset: int, nbytes: int) -> bool:
+            if nbytes > 100:
+                return False
+            self.write(offset, source.read(source_offset, nbytes))
+            taken.append(nbytes)
+            return True
+
+    gpu.buffer_type.allocate = lambda n: Direct(HostMemory.zeros(n))  # type: ignore[method-assign]
+    x, y = weft.input("x", (3, 8)), weft.input("y", (40,))
+    doubled, tripled = g.scale(x, 2.0).as_output("a"), g.scale(y, 3.0).as_output("b")
+    graph = weft.Graph(doubled, tripled)
+    session = weft.Session(weft.compile(graph, [gpu, cpu()], assign={doubled: gpu, tripled: gpu}))
+    out = session.run({"x": np.ones((3, 8), np.float32), "y": np.ones(40, np.float32)})
+    assert out["a"].sum() == 48 and out["b"].sum() == 120
+    assert taken == [96] and session.copied_bytes == 96 + 160
+
+
+def test_missing_symbols_are_told() -> None:
+    session = weft.Session(
+        weft.compile(weft.Graph(g.scale(weft.input("x", (weft.Sym("n", 1, 4), 4)), 2.0)), [cpu()])
+    )
+    with pytest.raises(weft.ProgramError, match="symbol n"):
+        session.execute({})
+    with pytest.raises(weft.ProgramError, match=r"symbol n is 7; .*1\.\.4"):
+        session.execute({"n": 7})

@@ -80,6 +80,13 @@ def test_a_seed_reproduces() -> None:
     assert draws(7) != draws(8)
 
 
+def test_the_smallest_temperature_takes_the_largest() -> None:
+    ids, probs = Sampler(SamplingParams(5e-324, 0, 1.0, 0.0, 1)).distribution(
+        np.array([-50.0, 50.0, 49.0], np.float32)
+    )
+    assert ids[0] == 1 and probs.tolist() == [1.0, 0.0, 0.0]
+
+
 @settings(max_examples=100, deadline=None)
 @given(
     logits=st.lists(st.floats(-50, 50, width=32), min_size=1, max_size=40),

@@ -49,6 +49,19 @@ def test_cont_of_a_permuted_source(shape: tuple[int, ...], target: str) -> None:
 
 
 @pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int8"])
+def test_cont_of_a_transposed_source(dtype: str, target: str) -> None:
+    x = (100 * normal(2, 37, 50)).astype(dtype)
+    size = x.itemsize
+    memory = x.reshape(-1).view(np.uint8)
+    name = tensor(x).dtype
+    src = Operand(memory, name, (37, 50, 2), (50 * size, size, 37 * 50 * size, 0))
+    for n_threads in (1, 2):
+        got = run_op("CONT", result(name, (37, 50, 2)), [src], (), target, n_threads)
+        np.testing.assert_array_equal(got[0], x.swapaxes(1, 2))
+
+
+@pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("to", ["f32", "f16", "i32", "q8_0", "q4_K"])
 @pytest.mark.parametrize("source", ["f32", "bf16", "i32", "q5_1", "q6_K", "iq2_xs"])
 def test_cpy_between_shapes(source: str, to: str, target: str) -> None:

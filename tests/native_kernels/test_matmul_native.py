@@ -105,7 +105,7 @@ WEIGHT_TYPES = [n for n in ALL_TYPES if n not in ("q8_1", "q8_K")]
 
 
 @pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("n", [1, 3, 5, 17, 50])
+@pytest.mark.parametrize("n", [1, 3, 7, 17, 50])
 @pytest.mark.parametrize("name", WEIGHT_TYPES)
 def test_every_type(name: str, n: int, target: str) -> None:
     """Rows and columns that fill no tile, several blocks, and more rows than one panel."""

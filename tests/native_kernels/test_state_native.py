@@ -6,7 +6,7 @@ from golden import needs_vectors
 from graph_ops import Leaves, agree, on_reference, recorded_cases_fail
 from harness import TARGETS, refusal, result, run_op
 
-from weft import Session, Sym, compile
+from weft import Session, Sym, compile, quants
 from weft import graph as g
 from weft.graph import Graph, Tensor
 from weft.graph.params import pack
@@ -218,6 +218,17 @@ def test_lightning_indexer(
     agree(node, leaves)
 
 
+@pytest.mark.parametrize(("k_type", "d"), [("q8_0", 96), ("q4_0", 32), ("q6_K", 512)])
+def test_lightning_indexer_decodes_its_keys(k_type: str, d: int) -> None:
+    leaves = Leaves(d)
+    cells = leaves.rng.standard_normal((2, 70, 1, d)).astype(np.float32)
+    k = leaves.put(cells, "f32")
+    leaves.data[k.name] = quants.encode(cells, k_type)
+    k = g.input(k.name, (2, 70, 1, d), k_type)
+    q, weights = leaves.normal(d, 6, 4, 2), leaves.normal(6, 4, 1, 2)
+    agree(g.lightning_indexer(q, k, weights, leaves.normal(70, 4, 1, 1)), leaves)
+
+
 @pytest.mark.parametrize(("n", "k", "batch"), [(1, 1, 1), (11, 5, 3), (32, 64, 1), (40, 91, 2)])
 def test_solve_tri(n: int, k: int, batch: int) -> None:
     leaves = Leaves(n)
@@ -256,6 +267,27 @@ def test_refuses_a_result_that_cannot_hold_the_states() -> None:
     assert refused(attn, leaves, [1.0]) == "None"
     assert "states" in refused(attn, leaves, [1.0], (16, 6 + 23))
     assert "scale" in refused(attn, leaves, [])
+
+
+def test_refuses_sources_without_elements() -> None:
+    """A size that nothing indexes still empties a source."""
+    leaves = Leaves(0)
+    node = g.dsv4_hc_comb(
+        leaves.normal(24, 3), leaves.normal(3), leaves.normal(24), eps=0, n_iter=1
+    )
+    sources = [leaves.operand(s) for s in node.src if s is not None]
+    out, params = result("f32", node.ne), pack(node.params)
+    assert refusal(node.op.name, out, sources, params) is None
+    sources[0].ne = (24, 3, 0, 1)
+    assert "mixes" in str(refusal(node.op.name, out, sources, params))
+
+
+def test_refuses_endless_iterations() -> None:
+    leaves = Leaves(0)
+    node = g.dsv4_hc_comb(
+        leaves.normal(24, 3), leaves.normal(3), leaves.normal(24), eps=0, n_iter=1
+    )
+    assert "iterations" in refused(node, leaves, [0.0, 1e9])
 
 
 def test_refuses_upper_systems() -> None:

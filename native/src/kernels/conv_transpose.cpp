@@ -249,7 +249,6 @@ size_t scratch_bytes(const Call& call) {
 }
 
 const char* check_common(const Call& call) {
-  if (!is_count(call, 0, 1)) return "the stride must be 1 or more";
   if (!is_float(call.src[0]->type) || !is_float(call.src[1]->type)) {
     return "needs f32, f16 or bf16 kernel and data";
   }
@@ -260,6 +259,7 @@ const char* check_common(const Call& call) {
 const char* check_1d(const Call& call) {
   const Tensor& kernel = *call.src[0];
   const Tensor& data = *call.src[1];
+  if (!is_count(call, 0, 1)) return "the stride must be 1 or more";
   if (call.n_params < 3 || call.params[1] != 0 || call.params[2] != 1) {
     return "only padding 0 and dilation 1 are defined";
   }

@@ -80,8 +80,7 @@ void run_region(const Call& call, int64_t begin, int64_t end, char*) {
   for (int64_t n = begin; n < end; ++n, row.next()) {
     copy_row(a, dst, *row);
     const Index i = {(*row).i1 - start[1], (*row).i2 - start[2], (*row).i3 - start[3]};
-    if (i.i1 < 0 || i.i1 >= b.ne[1] || i.i2 < 0 || i.i2 >= b.ne[2] || i.i3 < 0 ||
-        i.i3 >= b.ne[3]) {
+    if (i.i1 < 0 || i.i1 >= b.ne[1] || i.i2 < 0 || i.i2 >= b.ne[2] || i.i3 < 0 || i.i3 >= b.ne[3]) {
       continue;
     }
     write_row<kAdd>(b, row_data(b, i), dst.type, row_data(dst, *row) + start[0] * dst.nb[0]);
@@ -232,10 +231,8 @@ const char* check_repeat_back(const Call& call) {
 }  // namespace
 
 void register_copy_tile(KernelTable& table) {
-  table[Op::kSet] = {.check = check_region,
-                     .items = region_items,
-                     .run = run_region<false>,
-                     .grain = rows_grain};
+  table[Op::kSet] = {
+      .check = check_region, .items = region_items, .run = run_region<false>, .grain = rows_grain};
   table[Op::kAcc] = {
       .check = check_acc, .items = region_items, .run = run_region<true>, .grain = rows_grain};
   table[Op::kConcat] = {

@@ -17,6 +17,9 @@ float at(const Tensor& t, int64_t i0, int64_t i1, int64_t i2) {
 
 // ---- COMB ---------------------------------------------------------------------------------------
 
+// It converges in tens; a larger number is a broken program.
+constexpr int kMostIterations = 65536;
+
 // Sums over one index of m[from][to]: rows (over `to`), or columns (over `from`); m /= sum + eps.
 void normalize(float* m, int64_t hc, int64_t step, int64_t stride, float eps) {
   for (int64_t i = 0; i < hc; ++i) {
@@ -63,19 +66,19 @@ const char* check_comb(const Call& call) {
   const Tensor& mixes = *call.src[0];
   const Tensor& dst = call.dst;
   const int64_t hc = dst.ne[0];
-  if (!is_count(call, 1, 0)) {
-    return "needs a count of iterations";
+  if (!is_count(call, 1, 0) || call.params[1] > kMostIterations) {
+    return "needs a count of iterations, 65536 at most";
   }
   for (int i = 0; i < 3; ++i) {
     if (!is_f32_rows(*call.src[i])) return "needs f32 sources with contiguous rows";
   }
   if (!is_f32_rows(dst) || dst.nb[1] != hc * 4) return "the result must be contiguous f32";
   if (hc < 1 || dst.ne[1] != hc || dst.ne[3] != 1) return "the result must be [hc, hc, tokens]";
-  if (mixes.ne[0] != (2 + hc) * hc || mixes.ne[1] != dst.ne[2]) {
+  if (!has_shape(mixes, (2 + hc) * hc, dst.ne[2])) {
     return "mixes must be [(2 + hc) * hc, tokens]";
   }
-  if (call.src[1]->ne[0] < 3) return "needs three scales";
-  if (call.src[2]->ne[0] != (2 + hc) * hc) return "base must be [(2 + hc) * hc]";
+  if (!has_shape(*call.src[1], 3)) return "needs three scales";
+  if (!has_shape(*call.src[2], (2 + hc) * hc)) return "base must be [(2 + hc) * hc]";
   return nullptr;
 }
 
@@ -149,14 +152,13 @@ const char* check_pre(const Call& call) {
   if (!is_f32_rows(x) || !is_f32_rows(w) || !is_f32_rows(call.dst)) {
     return "needs f32 with contiguous rows";
   }
-  if (x.ne[3] != 1 || call.dst.ne[0] != x.ne[0] || call.dst.ne[1] != x.ne[2] ||
-      call.dst.ne[2] != 1 || call.dst.ne[3] != 1) {
+  if (x.ne[3] != 1 || !has_shape(call.dst, x.ne[0], x.ne[2])) {
     return "needs streams [dim, hc, tokens], and gives [dim, tokens]";
   }
   if (call.params[0] != 0) {
     return same_shape(w, x) ? nullptr : "gate and streams differ in shape";
   }
-  return w.ne[0] == x.ne[1] && w.ne[1] == x.ne[2] ? nullptr : "weights must be [hc, tokens]";
+  return has_shape(w, x.ne[1], x.ne[2]) ? nullptr : "weights must be [hc, tokens]";
 }
 
 int64_t items_pre(const Call& call) { return stretches(call.dst) * call.dst.ne[1]; }
@@ -204,9 +206,9 @@ const char* check_post(const Call& call) {
   if (residual.ne[3] != 1 || !same_shape(residual, call.dst)) {
     return "residual and result must be [dim, hc, tokens]";
   }
-  if (x.ne[0] != residual.ne[0] || x.ne[1] != n_tokens) return "the input must be [dim, tokens]";
-  if (post.ne[0] != hc || post.ne[1] != n_tokens) return "post must be [hc, tokens]";
-  if (comb != nullptr && (comb->ne[0] != hc || comb->ne[1] != hc || comb->ne[2] != n_tokens)) {
+  if (!has_shape(x, residual.ne[0], n_tokens)) return "the input must be [dim, tokens]";
+  if (!has_shape(post, hc, n_tokens)) return "post must be [hc, tokens]";
+  if (comb != nullptr && !has_shape(*comb, hc, hc, n_tokens)) {
     return "comb must be [hc, hc, tokens]";
   }
   return nullptr;

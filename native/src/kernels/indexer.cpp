@@ -1,5 +1,6 @@
 // LIGHTNING_INDEXER: DeepSeek's index scores, sum over heads of relu(q . k) * weight, plus mask.
 #include "kernels/elements.h"
+#include "kernels/layout.h"
 #include "kernels/panel.h"
 
 namespace weft::WEFT_TARGET {
@@ -99,16 +100,15 @@ const char* check(const Call& call) {
   }
   if (!is_float(mask.type)) return "needs an f32, f16 or bf16 mask";
   if (!can_read(k.type)) return "cannot decode keys of this type";
-  if (k.ne[0] != q.ne[0] || k.ne[1] != 1 || k.ne[2] != dst.ne[0] || k.ne[3] != q.ne[3]) {
-    return "keys must be [d, 1, cells, streams]";
-  }
-  if (weights.ne[0] != q.ne[1] || weights.ne[1] != q.ne[2] || weights.ne[3] != q.ne[3]) {
+  const int64_t n_tokens = q.ne[2], n_streams = q.ne[3];
+  if (!has_shape(k, q.ne[0], 1, dst.ne[0], n_streams)) return "keys must be [d, 1, cells, streams]";
+  if (!has_shape(weights, q.ne[1], n_tokens, 1, n_streams)) {
     return "weights must be [heads, tokens, 1, streams]";
   }
-  if (mask.ne[0] != dst.ne[0] || mask.ne[1] < dst.ne[1] || mask.ne[3] < 1) {
+  if (mask.ne[3] < 1 || !has_shape(mask, dst.ne[0], n_tokens, 1, mask.ne[3])) {
     return "the mask must be [cells, tokens]";
   }
-  if (dst.ne[1] != q.ne[2] || dst.ne[2] != 1 || dst.ne[3] != q.ne[3]) {
+  if (!has_shape(dst, dst.ne[0], n_tokens, 1, n_streams)) {
     return "the result must be [cells, tokens, 1, streams]";
   }
   return nullptr;

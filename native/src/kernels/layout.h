@@ -5,6 +5,11 @@
 
 namespace weft::WEFT_TARGET {
 
+static inline bool has_shape(const Tensor& t, int64_t n0, int64_t n1 = 1, int64_t n2 = 1,
+                             int64_t n3 = 1) {
+  return t.ne[0] == n0 && t.ne[1] == n1 && t.ne[2] == n2 && t.ne[3] == n3;
+}
+
 // No gaps between elements, whatever the type.
 static inline bool is_packed(const Tensor& t) {
   int64_t expected = element_size(t.type);

@@ -16,12 +16,23 @@ namespace weft::WEFT_TARGET {
 namespace {
 
 // Up to this many columns, unpacking a panel costs more than it saves.
-constexpr int64_t kFewColumns = 4;
+constexpr int64_t kFewColumns = 6;
+constexpr int64_t kFewIntegerColumns = 2;
 
-// Elements of a row that are unpacked at a time; columns whose packed form stays in L2.
+// Panels are unpacked this deep. Columns are packed for the whole depth when they fit in L2 that
+// way: then the weights are read row by row. Else they are packed as deep as a panel.
 constexpr int64_t kChunksDeep = 16;
+constexpr int64_t kPackedBytes = 1 << 20;
+
+// Columns whose packed form, as deep as a panel, stays in L2.
 constexpr int64_t kColumnsWide = 512;
 constexpr int64_t kFloatColumnsWide = kTileFloats * 40;
+
+// Depth to which columns are packed: all of `depth`, or `step`.
+int64_t packed_depth(int64_t tiles, int64_t tile_bytes, int64_t depth, int64_t step) {
+  const int64_t steps = (depth + step - 1) / step;
+  return tiles * tile_bytes * steps <= kPackedBytes ? steps * step : step;
+}
 
 // Floats of a weight row that are decoded at a time for a dot product.
 constexpr int64_t kDecoded = 1024;
@@ -86,10 +97,12 @@ void pack_activation(const QuantKernels& kernels, const char* x, int64_t first, 
   }
 }
 
+// Columns begin..end, each tile of them `stride` chunks apart.
 void pack_activations(const QuantKernels& kernels, const Columns& columns, int64_t begin,
-                      int64_t end, int64_t first, int64_t n_chunks, ActivationTile* tiles) {
+                      int64_t end, int64_t first, int64_t n_chunks, int64_t stride,
+                      ActivationTile* tiles) {
   for (int64_t c = begin; c < end; ++c) {
-    ActivationTile* tile = tiles + (c - begin) / kTileColumns * n_chunks;
+    ActivationTile* tile = tiles + (c - begin) / kTileColumns * stride;
     const int lane = static_cast<int>((c - begin) % kTileColumns);
     if (kernels.activation == DType::kQ8_0) {
       pack_activation<BlockQ8_0>(kernels, columns.x[c], first, n_chunks, tile, lane);
@@ -102,15 +115,18 @@ void pack_activations(const QuantKernels& kernels, const Columns& columns, int64
 }
 
 struct IntegerScratch {
+  int64_t deep;  // chunks that are packed at a time
   ActivationTile* tiles;
   Panel panel;
   float* out;
   size_t used;
 
-  IntegerScratch(char* scratch, int64_t n) {
+  IntegerScratch(char* scratch, int64_t n, int64_t k) {
     Arena arena(scratch);
     const int64_t n_tiles = (min64(n, kColumnsWide) + kTileColumns - 1) / kTileColumns;
-    tiles = arena.take<ActivationTile>(n_tiles * kChunksDeep);
+    const int64_t bytes = kChunksDeep * static_cast<int64_t>(sizeof(ActivationTile));
+    deep = packed_depth(n_tiles, bytes, k / 32, kChunksDeep);
+    tiles = arena.take<ActivationTile>(n_tiles * deep);
     panel.q = arena.take<uint8_t>(kChunksDeep * 32 * kPanelRows);
     panel.scale = arena.take<float>(kChunksDeep * 2 * kPanelRows);
     panel.min = arena.take<float>(kChunksDeep * 2 * kPanelRows);
@@ -119,27 +135,41 @@ struct IntegerScratch {
   }
 };
 
+// One panel times the packed columns left..right; `tiles` are those of the panel's first chunk.
+void multiply_panel(const QuantKernels& kernels, const Columns& columns, int64_t left,
+                    int64_t right, int64_t row, int64_t rows, int64_t first, int64_t n_chunks,
+                    const ActivationTile* tiles, const IntegerScratch& s) {
+  for (int64_t c = left; c < right; c += kTileColumns, tiles += s.deep) {
+    const int64_t n = min64(kTileColumns, right - c);
+    const int variant = n > kTileColumns / 2 ? 0 : n > kTileColumns / 4 ? 1 : 2;
+    kernels.tile[variant](s.panel, tiles, n_chunks, s.out);
+    for (int64_t i = 0; i < n; ++i) {
+      put_rows(s.out + i * kPanelRows, rows, 1.0f, first > 0, columns.out[c + i] + row);
+    }
+  }
+}
+
 void multiply_panels(const Weights& w, int64_t begin, int64_t end, const Columns& columns,
                      char* scratch) {
   const QuantKernels& kernels = quant_kernels(w.type);
-  const IntegerScratch s(scratch, columns.n);
+  const IntegerScratch s(scratch, columns.n, w.k);
   const int64_t chunks = w.k / 32;
+  const int64_t piece = 32 * kChunksDeep / unit_elements(w.type) * unit_bytes(w.type);
   for (int64_t left = 0; left < columns.n; left += kColumnsWide) {
     const int64_t right = min64(columns.n, left + kColumnsWide);
-    for (int64_t first = 0; first < chunks; first += kChunksDeep) {
-      const int64_t deep = min64(kChunksDeep, chunks - first);
-      pack_activations(kernels, columns, left, right, first, deep, s.tiles);
+    for (int64_t packed = 0; packed < chunks; packed += s.deep) {
+      const int64_t packed_end = min64(packed + s.deep, chunks);
+      pack_activations(kernels, columns, left, right, packed, packed_end - packed, s.deep, s.tiles);
       for (int64_t r = begin; r < end; r += kPanelRows) {
         const int64_t rows = min64(kPanelRows, end - r);
-        kernels.pack(w.data + r * w.row_stride, w.row_stride, rows, first, deep, w.scale, s.panel);
-        const ActivationTile* tile = s.tiles;
-        for (int64_t c = left; c < right; c += kTileColumns, tile += deep) {
-          const int64_t n = min64(kTileColumns, right - c);
-          const int variant = n > kTileColumns / 2 ? 0 : n > kTileColumns / 4 ? 1 : 2;
-          kernels.tile[variant](s.panel, tile, deep, s.out);
-          for (int64_t i = 0; i < n; ++i) {
-            put_rows(s.out + i * kPanelRows, rows, 1.0f, first > 0, columns.out[c + i] + r);
-          }
+        for (int64_t first = packed; first < packed_end; first += kChunksDeep) {
+          const int64_t n = min64(kChunksDeep, packed_end - first);
+          // the piece that will be wanted next: of these rows, or of those below
+          const int64_t next = s.deep > kChunksDeep ? piece : kPanelRows * w.row_stride;
+          kernels.pack(w.data + r * w.row_stride, w.row_stride, rows, first, n, w.scale, next,
+                       s.panel);
+          multiply_panel(kernels, columns, left, right, r, rows, first, n,
+                         s.tiles + (first - packed), s);
         }
       }
     }
@@ -249,16 +279,20 @@ void dot_decoded(const Weights& w, int64_t begin, int64_t end, const Columns& co
 // ---- floats, panels
 
 struct FloatScratch {
+  int64_t deep;  // elements that are packed at a time, kDepth of all columns after another
+  int64_t slab;  // floats of kDepth elements of all columns
   float* tiles;
   float* panel;
   float* rows;
   float* out;
   size_t used;
 
-  FloatScratch(char* scratch, int64_t n) {
+  FloatScratch(char* scratch, int64_t n, int64_t k) {
     Arena arena(scratch);
     const int64_t n_tiles = (min64(n, kFloatColumnsWide) + kTileFloats - 1) / kTileFloats;
-    tiles = arena.take<float>(n_tiles * kTileFloats * kTileStride);
+    deep = packed_depth(n_tiles, kTileFloats * kTileStride * 4, k, kDepth);
+    slab = n_tiles * kTileFloats * kTileStride;
+    tiles = arena.take<float>(deep / kDepth * slab);
     panel = arena.take<float>(kDepth * kPanelFloats);
     rows = arena.take<float>(8 * kDepth);
     out = arena.take<float>(kTileFloats * kPanelFloats);
@@ -266,12 +300,17 @@ struct FloatScratch {
   }
 };
 
+// `next`: distance in bytes to the piece of a row that will be wanted after this one.
 void pack_weights(const Weights& w, int64_t row, int64_t rows, int64_t start, int64_t deep,
-                  float* eight, float* panel) {
+                  int64_t next, float* eight, float* panel) {
+  const int64_t bytes = deep / unit_elements(w.type) * unit_bytes(w.type);
+  const char* data = w.data + start / unit_elements(w.type) * w.element_stride;
   for (int at = 0; at < kPanelFloats; at += 8) {
     for (int r = 0; r < 8; ++r) {
       // rows beyond the last repeat it; their results are not used
       const int64_t from = row + min64(at + r, rows - 1);
+      const char* ahead = data + from * w.row_stride + next;
+      for (int64_t line = 0; line < bytes; line += 64) __builtin_prefetch(ahead + line, 0, 2);
       load_row(w.type, w.element_stride, w.data + from * w.row_stride, start, deep,
                eight + r * kDepth);
     }
@@ -279,25 +318,40 @@ void pack_weights(const Weights& w, int64_t row, int64_t rows, int64_t start, in
   }
 }
 
+// Columns left..right, elements start..end, in slabs of kDepth.
+void pack_columns(const Columns& columns, int64_t left, int64_t right, int64_t start, int64_t end,
+                  const FloatScratch& s) {
+  float* slab = s.tiles;
+  for (int64_t k = start; k < end; k += kDepth, slab += s.slab) {
+    for (int64_t c = left; c < right; ++c) {
+      load_row(columns.type, columns.element_stride, columns.x[c], k, min64(kDepth, end - k),
+               slab + (c - left) * kTileStride);
+    }
+  }
+}
+
 void multiply_float_panels(const Weights& w, int64_t begin, int64_t end, const Columns& columns,
                            char* scratch) {
-  const FloatScratch s(scratch, columns.n);
+  const FloatScratch s(scratch, columns.n, w.k);
+  const int64_t piece = kDepth / unit_elements(w.type) * w.element_stride;
+  const int64_t next = s.deep > kDepth ? piece : kPanelFloats * w.row_stride;
   for (int64_t left = 0; left < columns.n; left += kFloatColumnsWide) {
     const int64_t right = min64(columns.n, left + kFloatColumnsWide);
-    for (int64_t start = 0; start < w.k; start += kDepth) {
-      const int64_t deep = min64(kDepth, w.k - start);
-      for (int64_t c = left; c < right; ++c) {
-        load_row(columns.type, columns.element_stride, columns.x[c], start, deep,
-                 s.tiles + (c - left) * kTileStride);
-      }
+    for (int64_t packed = 0; packed < w.k; packed += s.deep) {
+      const int64_t packed_end = min64(packed + s.deep, w.k);
+      pack_columns(columns, left, right, packed, packed_end, s);
       for (int64_t r = begin; r < end; r += kPanelFloats) {
         const int64_t rows = min64(kPanelFloats, end - r);
-        pack_weights(w, r, rows, start, deep, s.rows, s.panel);
-        for (int64_t c = left; c < right; c += kTileFloats) {
-          const int64_t n = min64(kTileFloats, right - c);
-          multiply_columns_f32(s.panel, s.tiles + (c - left) * kTileStride, deep, n, s.out);
-          for (int64_t i = 0; i < n; ++i) {
-            put_rows(s.out + i * kPanelFloats, rows, w.scale, start > 0, columns.out[c + i] + r);
+        const float* slab = s.tiles;
+        for (int64_t k = packed; k < packed_end; k += kDepth, slab += s.slab) {
+          const int64_t deep = min64(kDepth, packed_end - k);
+          pack_weights(w, r, rows, k, deep, next, s.rows, s.panel);
+          for (int64_t c = left; c < right; c += kTileFloats) {
+            const int64_t n = min64(kTileFloats, right - c);
+            multiply_columns_f32(s.panel, slab + (c - left) * kTileStride, deep, n, s.out);
+            for (int64_t i = 0; i < n; ++i) {
+              put_rows(s.out + i * kPanelFloats, rows, w.scale, k > 0, columns.out[c + i] + r);
+            }
           }
         }
       }
@@ -310,16 +364,20 @@ bool has_panels(DType weights) { return quant_kernels(weights).pack != nullptr; 
 }  // namespace
 
 void multiply(const Weights& w, int64_t begin, int64_t end, const Columns& columns, char* scratch) {
-  const bool few = columns.n <= kFewColumns;
+  const bool integers = is_integer_product(w.type, columns.type);
   if (columns.n == 0 || begin >= end) return;
   if (w.k == 0) {
     for (int64_t c = 0; c < columns.n; ++c) {
       std::memset(columns.out[c] + begin, 0, static_cast<size_t>(end - begin) * 4);
     }
-  } else if (is_integer_product(w.type, columns.type) && (few || has_panels(w.type))) {
-    (few ? dot_quantized : multiply_panels)(w, begin, end, columns, scratch);
+  } else if (integers && columns.n <= kFewIntegerColumns) {
+    dot_quantized(w, begin, end, columns, scratch);
+  } else if (integers && has_panels(w.type)) {
+    multiply_panels(w, begin, end, columns, scratch);
+  } else if (columns.n <= kFewColumns) {
+    dot_decoded(w, begin, end, columns, scratch);
   } else {
-    (few ? dot_decoded : multiply_float_panels)(w, begin, end, columns, scratch);
+    multiply_float_panels(w, begin, end, columns, scratch);
   }
 }
 
@@ -329,10 +387,12 @@ size_t multiply_scratch(DType weights, const Columns& columns, int64_t k) {
   if (!is_plain(columns)) {
     for (int64_t c = 0; c < min64(columns.n, kFewColumns); ++c) few.take<float>(k);
   }
-  if (columns.n <= kFewColumns) return few.used();
+  if (columns.n <= kFewIntegerColumns) return few.used();
   const bool integers = is_integer_product(weights, columns.type) && has_panels(weights);
-  const size_t many =
-      integers ? IntegerScratch(nullptr, columns.n).used : FloatScratch(nullptr, columns.n).used;
+  // fewer columns may be packed deeper
+  const size_t many = (integers ? IntegerScratch(nullptr, columns.n, k).used
+                                : FloatScratch(nullptr, columns.n, k).used) +
+                      kPackedBytes;
   return many > few.used() ? many : few.used();
 }
 

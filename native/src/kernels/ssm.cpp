@@ -68,11 +68,11 @@ const char* check_conv(const Call& call) {
   if (!is_f32_rows(sx) || !is_f32_rows(c) || dst.type != DType::kF32) {
     return "needs f32 with contiguous rows";
   }
-  if (c.ne[0] < 1 || sx.ne[0] != c.ne[0] - 1 + dst.ne[1] || sx.ne[1] != dst.ne[0] ||
-      sx.ne[2] != dst.ne[2] || sx.ne[3] != 1 || dst.ne[3] != 1) {
+  if (c.ne[0] < 1 || dst.ne[3] != 1 ||
+      !has_shape(sx, c.ne[0] - 1 + dst.ne[1], dst.ne[0], dst.ne[2])) {
     return "needs [taps - 1 + tokens, inner, sequences], and gives [inner, tokens, sequences]";
   }
-  return c.ne[1] == dst.ne[0] ? nullptr : "the kernel must be [taps, inner]";
+  return has_shape(c, c.ne[0], dst.ne[0]) ? nullptr : "the kernel must be [taps, inner]";
 }
 
 int64_t items_conv(const Call& call) { return channel_blocks(call.dst) * call.dst.ne[2]; }
@@ -228,10 +228,10 @@ const char* check_scan(const Call& call) {
   if (ids.type != DType::kI32) return "slot numbers must be i32";
   if (!is_packed(s)) return "states must be contiguous";
   if (x.ne[0] != s.ne[1] || x.ne[1] != s.ne[2]) return "inputs do not fit the states";
-  if (dt.ne[0] != x.ne[1] || dt.ne[1] != x.ne[2] || dt.ne[2] != x.ne[3]) {
+  if (!has_shape(dt, x.ne[1], x.ne[2], x.ne[3])) {
     return "time steps must be [heads, tokens, sequences]";
   }
-  if ((a.ne[0] != 1 && a.ne[0] != s.ne[0]) || a.ne[1] != s.ne[2]) {
+  if (!has_shape(a, 1, s.ne[2]) && !has_shape(a, s.ne[0], s.ne[2])) {
     return "rates must be [d_state or 1, heads]";
   }
   for (int i = 4; i < 6; ++i) {
@@ -242,9 +242,9 @@ const char* check_scan(const Call& call) {
     }
   }
   if (call.src[4]->ne[1] != call.src[5]->ne[1]) return "B and C differ in groups";
-  if (ids.ne[0] != x.ne[3]) return "needs a slot number for each sequence";
+  if (!has_shape(ids, x.ne[3])) return "needs a slot number for each sequence";
   const Scan scan = scan_of(call);
-  if (call.dst.ne[0] != scan.outputs + scan.snapshots * scan.state_size()) {
+  if (!has_shape(call.dst, scan.outputs + scan.snapshots * scan.state_size())) {
     return "the result must hold the outputs, then the states";
   }
   return nullptr;

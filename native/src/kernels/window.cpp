@@ -92,7 +92,8 @@ const char* check_unpart(const Call& call) { return check_windows(call, call.dst
 
 const char* check_rel_pos(const Call& call) {
   const Tensor& dst = call.dst;
-  if (dst.ne[1] != dst.ne[2] || dst.ne[3] != 1 || call.src[0]->ne[1] != 2 * dst.ne[1] - 1) {
+  if (dst.ne[1] != dst.ne[2] || dst.ne[3] != 1 ||
+      !has_shape(*call.src[0], dst.ne[0], 2 * dst.ne[1] - 1)) {
     return "needs as many queries as keys, and a row for each distance";
   }
   return check_rows(call);

@@ -46,9 +46,10 @@ struct QuantKernels {
   // out[r] = scale * row r . x, for rows `stride` bytes apart
   void (*dot)(const char* w, int64_t stride, int64_t rows, const void* x, int64_t n, float scale,
               float* out) = nullptr;
-  // Rows beyond `rows` repeat the last one. nullptr: this target has no panels.
+  // Rows beyond `rows` repeat the last one. `next`: distance in bytes from each row to what will be
+  // packed after it. nullptr: this target has no panels.
   void (*pack)(const char* w, int64_t stride, int64_t rows, int64_t first_chunk, int64_t n_chunks,
-               float scale, const Panel& out) = nullptr;
+               float scale, int64_t next, const Panel& out) = nullptr;
   // out[column][row], for kTileColumns >> variant columns
   void (*tile[kTileVariants])(const Panel& w, const ActivationTile* x, int64_t n_chunks,
                               float* out) = {};
@@ -72,10 +73,11 @@ static inline float block_scale(const typename F::Activation* x, int64_t block) 
 // sum(q) * d of groups 8*half..8*half+7 of block `b`: bsums are sums of 16.
 template <typename F>
 static inline f32x8 group_sums8(const BlockQ8_K* x, int64_t b, int half) {
-  typedef int16_t s16x8 __attribute__((vector_size(16)));
   const auto* sums = reinterpret_cast<const char*>(x + b) + offsetof(BlockQ8_K, bsums);
   if constexpr (F::kGroups == 16) {
-    return __builtin_convertvector(load_as<s16x8>(sums + 16 * half), f32x8) * x[b].d;
+    typedef int16_t s16x8 __attribute__((vector_size(16)));
+    const auto eight = load_as<s16x8>(sums + 16 * half);
+    return to_floats(__builtin_convertvector(eight, i32x8)) * x[b].d;
   }
   const auto pairs = load_as<i32x8>(sums);
   return to_floats((pairs << 16 >> 16) + (pairs >> 16)) * x[b].d;
@@ -309,7 +311,7 @@ float dot_one(const void* row, const void* x, int64_t n) {
 
 template <typename F>
 void pack_panel(const char* w, int64_t stride, int64_t rows, int64_t first_chunk, int64_t n_chunks,
-                float scale, const Panel& out) {
+                float scale, int64_t next, const Panel& out) {
   constexpr int kPer = kGroupsPerChunk<F>;
   const int64_t first = first_chunk / F::kChunks;
   const int64_t n_blocks = n_chunks / F::kChunks;
@@ -320,6 +322,10 @@ void pack_panel(const char* w, int64_t stride, int64_t rows, int64_t first_chunk
   }
   for (int64_t b = 0; b < n_blocks; ++b) {
     for (int r = 0; r < kPanelRows; ++r) {
+      const char* ahead = reinterpret_cast<const char*>(row[r] + b) + next;
+      for (size_t line = 0; line < sizeof(typename F::Block); line += 64) {
+        __builtin_prefetch(ahead + line, 0, 2);
+      }
       float scales[F::kGroups];
       float mins[F::kGroups];
       block_scales<F>(row[r][b], scales, mins);
@@ -453,6 +459,7 @@ void register_format(KernelTable& table, DType type) {
   k.tile[1] = multiply_tile<F, kTileColumns / 2>;
   k.tile[2] = multiply_tile<F, kTileColumns / 4>;
 #endif
+  table.type(type).to_float = decode_format<F>;
   table.type(type).vec_dot = dot_one<F>;
   table.type(type).vec_type = k.activation;
 }

@@ -16,12 +16,8 @@
 namespace weft::WEFT_TARGET {
 
 // Eight bytes, the first lowest, as floats.
-static inline f32x8 unsigned_bytes(uint64_t bytes) {
-  return __builtin_convertvector(load_as<u8x8>(&bytes), f32x8);
-}
-static inline f32x8 signed_bytes(uint64_t bytes) {
-  return __builtin_convertvector(load_as<s8x8>(&bytes), f32x8);
-}
+static inline f32x8 unsigned_bytes(uint64_t bytes) { return to_floats(widen_unsigned(bytes)); }
+static inline f32x8 signed_bytes(uint64_t bytes) { return to_floats(widen_signed(bytes)); }
 
 struct FormatQ4_0 {
   using Block = BlockQ4_0;
@@ -374,6 +370,48 @@ struct FormatQ2_0 {
   }
 };
 
+// Every scale, and minimum if there are any, of a block.
+template <typename F>
+static inline void block_scales(const typename F::Block& b, float* scale,
+                                [[maybe_unused]] float* min) {
+  if constexpr (F::kChunks == 8) {
+    for (int half = 0; half < F::kGroups / 8; ++half) {
+      const f32x8 s = F::scale8(b, half);
+      std::memcpy(scale + 8 * half, &s, sizeof s);
+      if constexpr (F::kHasMin) {
+        const f32x8 m = F::min8(b, half);
+        std::memcpy(min + 8 * half, &m, sizeof m);
+      }
+    }
+  } else {
+    F::scales(b, scale, min);
+  }
+}
+
+// Rows as floats, with the reference's rounding: scale * (code - kZero), then + min.
+template <typename F>
+void decode_format(const void* src, float* dst, int64_t n) {
+  constexpr int kLength = 32 * F::kChunks / F::kGroups;
+  const auto* block = static_cast<const typename F::Block*>(src);
+  for (int64_t i = 0; i < n; i += 32 * F::kChunks, ++block) {
+    float scale[F::kGroups];
+    float min[F::kGroups];
+    block_scales<F>(*block, scale, min);
+#pragma GCC unroll 8
+    for (int c = 0; c < F::kChunks; ++c) {
+      const u8x32 codes = F::codes(*block, c);
+      for (int j = 0; j < 32; j += 8, dst += 8) {
+        const int group = (32 * c + j) / kLength;
+        const auto eight = load_as<uint64_t>(reinterpret_cast<const char*>(&codes) + j);
+        f32x8 v = to_floats(widen_unsigned(eight) - F::kZero);
+        v = v * scale[group];
+        if constexpr (F::kHasMin) v = v + min[group];
+        std::memcpy(dst, &v, sizeof v);
+      }
+    }
+  }
+}
+
 // ---- activations: 32 codes and their scale
 
 static inline s8x32 activation_codes(const BlockQ8_0* row, int64_t chunk) {
@@ -410,23 +448,5 @@ template <>
 struct ActivationType<BlockQ8_K> {
   static constexpr DType kType = DType::kQ8_K;
 };
-
-// Every scale, and minimum if there are any, of a block.
-template <typename F>
-static inline void block_scales(const typename F::Block& b, float* scale,
-                                [[maybe_unused]] float* min) {
-  if constexpr (F::kChunks == 8) {
-    for (int half = 0; half < F::kGroups / 8; ++half) {
-      const f32x8 s = F::scale8(b, half);
-      std::memcpy(scale + 8 * half, &s, sizeof s);
-      if constexpr (F::kHasMin) {
-        const f32x8 m = F::min8(b, half);
-        std::memcpy(min + 8 * half, &m, sizeof m);
-      }
-    }
-  } else {
-    F::scales(b, scale, min);
-  }
-}
 
 }  // namespace weft::WEFT_TARGET

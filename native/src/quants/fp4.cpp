@@ -12,25 +12,6 @@ void register_fp4_types(KernelTable& table);
 
 namespace {
 
-void decode_mxfp4(const BlockMXFP4& b, float* y) {
-  const float d = halved_e8m0(b.e);
-  for (int j = 0; j < 16; ++j) {
-    y[j] = static_cast<float>(kE2M1Doubled[b.qs[j] & 15]) * d;
-    y[j + 16] = static_cast<float>(kE2M1Doubled[b.qs[j] >> 4]) * d;
-  }
-}
-
-void decode_nvfp4(const BlockNVFP4& b, float* y) {
-  for (int g = 0; g < 4; ++g, y += 16) {
-    const float d = halved_ue4m3(b.d[g]);
-    for (int j = 0; j < 8; ++j) {
-      const uint8_t q = b.qs[8 * g + j];
-      y[j] = static_cast<float>(kE2M1Doubled[q & 15]) * d;
-      y[j + 8] = static_cast<float>(kE2M1Doubled[q >> 4]) * d;
-    }
-  }
-}
-
 // The code nearest to x under the (halved) scale, the first of equals. Only codes of x's sign can
 // win, so magnitudes are compared.
 uint8_t nearest_code(float x, float scale) {
@@ -89,12 +70,8 @@ void encode_nvfp4(const float* x, BlockNVFP4& b) {
 }  // namespace
 
 void register_fp4_types(KernelTable& table) {
-  set_codec(table, DType::kMXFP4,
-            {.to_float = decode_row<BlockMXFP4, 32, decode_mxfp4>,
-             .from_float = encode_row<BlockMXFP4, 32, encode_mxfp4>});
-  set_codec(table, DType::kNVFP4,
-            {.to_float = decode_row<BlockNVFP4, 64, decode_nvfp4>,
-             .from_float = encode_row<BlockNVFP4, 64, encode_nvfp4>});
+  table.type(DType::kMXFP4).from_float = encode_row<BlockMXFP4, 32, encode_mxfp4>;
+  table.type(DType::kNVFP4).from_float = encode_row<BlockNVFP4, 64, encode_nvfp4>;
 }
 
 }  // namespace weft::WEFT_TARGET

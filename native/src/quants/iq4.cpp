@@ -9,24 +9,6 @@ void register_iq4_types(KernelTable& table);
 
 namespace {
 
-void decode_group(float d, const uint8_t* qs, float* y) {
-  for (int j = 0; j < 16; ++j) {
-    y[j] = d * static_cast<float>(kIQ4Levels[qs[j] & 15]);
-    y[j + 16] = d * static_cast<float>(kIQ4Levels[qs[j] >> 4]);
-  }
-}
-
-void decode_iq4_nl(const BlockIQ4_NL& b, float* y) { decode_group(half_to_float(b.d), b.qs, y); }
-
-void decode_iq4_xs(const BlockIQ4_XS& b, float* y) {
-  const float d = half_to_float(b.d);
-  for (int g = 0; g < 8; ++g) {
-    const int low = b.scales_l[g / 2] >> g % 2 * 4 & 15;
-    const int high = b.scales_h >> 2 * g & 3;
-    decode_group(d * static_cast<float>((low | high << 4) - 32), b.qs + 16 * g, y + 32 * g);
-  }
-}
-
 // The nearest level; the upper one at a midpoint, the last for NaN.
 uint8_t nearest_level(float x) {
   const float doubled = x + x;
@@ -115,12 +97,8 @@ void encode_iq4_xs(const float* x, BlockIQ4_XS& b) {
 }  // namespace
 
 void register_iq4_types(KernelTable& table) {
-  set_codec(table, DType::kIQ4_NL,
-            {.to_float = decode_row<BlockIQ4_NL, 32, decode_iq4_nl>,
-             .from_float = encode_row<BlockIQ4_NL, 32, encode_iq4_nl>});
-  set_codec(table, DType::kIQ4_XS,
-            {.to_float = decode_row<BlockIQ4_XS, 256, decode_iq4_xs>,
-             .from_float = encode_row<BlockIQ4_XS, 256, encode_iq4_xs>});
+  table.type(DType::kIQ4_NL).from_float = encode_row<BlockIQ4_NL, 32, encode_iq4_nl>;
+  table.type(DType::kIQ4_XS).from_float = encode_row<BlockIQ4_XS, 256, encode_iq4_xs>;
 }
 
 }  // namespace weft::WEFT_TARGET

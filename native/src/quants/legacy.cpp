@@ -1,7 +1,6 @@
-// The 32-element blocks with one scale: q4_0 q4_1 q5_0 q5_1 q8_0 q8_1.
+// Encoders of the 32-element blocks with one scale: q4_0 q4_1 q5_0 q5_1.
 //
-// Source: the quantizers and dequantizers of these names in ggml-quants.c; q8_0 and q8_1 are
-// written as its x86 code quantizes activations (127/max, half to even).
+// Source: the quantizers of these names in ggml-quants.c.
 #include "quants/codec.h"
 
 namespace weft::WEFT_TARGET {
@@ -9,60 +8,6 @@ namespace weft::WEFT_TARGET {
 void register_legacy_types(KernelTable& table);
 
 namespace {
-
-// ---- decoding
-
-void decode_q4_0(const BlockQ4_0& b, float* y) {
-  const float d = half_to_float(b.d);
-  for (int j = 0; j < 16; ++j) {
-    y[j] = static_cast<float>((b.qs[j] & 15) - 8) * d;
-    y[j + 16] = static_cast<float>((b.qs[j] >> 4) - 8) * d;
-  }
-}
-
-void decode_q4_1(const BlockQ4_1& b, float* y) {
-  const float d = half_to_float(b.d);
-  const float m = half_to_float(b.m);
-  for (int j = 0; j < 16; ++j) {
-    y[j] = static_cast<float>(b.qs[j] & 15) * d + m;
-    y[j + 16] = static_cast<float>(b.qs[j] >> 4) * d + m;
-  }
-}
-
-void decode_q5_0(const BlockQ5_0& b, float* y) {
-  const float d = half_to_float(b.d);
-  const uint32_t qh = read32(b.qh);
-  for (int j = 0; j < 16; ++j) {
-    const int low = (b.qs[j] & 15) | static_cast<int>((qh >> j & 1) << 4);
-    const int high = (b.qs[j] >> 4) | static_cast<int>((qh >> (j + 16) & 1) << 4);
-    y[j] = static_cast<float>(low - 16) * d;
-    y[j + 16] = static_cast<float>(high - 16) * d;
-  }
-}
-
-void decode_q5_1(const BlockQ5_1& b, float* y) {
-  const float d = half_to_float(b.d);
-  const float m = half_to_float(b.m);
-  const uint32_t qh = read32(b.qh);
-  for (int j = 0; j < 16; ++j) {
-    const int low = (b.qs[j] & 15) | static_cast<int>((qh >> j & 1) << 4);
-    const int high = (b.qs[j] >> 4) | static_cast<int>((qh >> (j + 16) & 1) << 4);
-    y[j] = static_cast<float>(low) * d + m;
-    y[j + 16] = static_cast<float>(high) * d + m;
-  }
-}
-
-void decode_q8_0(const BlockQ8_0& b, float* y) {
-  const float d = half_to_float(b.d);
-  for (int j = 0; j < 32; ++j) y[j] = static_cast<float>(b.qs[j]) * d;
-}
-
-void decode_q8_1(const BlockQ8_1& b, float* y) {
-  const float d = half_to_float(b.d);
-  for (int j = 0; j < 32; ++j) y[j] = static_cast<float>(b.qs[j]) * d;
-}
-
-// ---- encoding
 
 // Codes of the symmetric types: the value of largest magnitude becomes code 0 (-half). Returns the
 // scale; `q` gets 32 codes 0..2*half-1.
@@ -145,48 +90,13 @@ void encode_q5_1(const float* x, BlockQ5_1& b) {
   pack_fifth_bits(codes, b.qh);
 }
 
-// Codes -127..127 of 32 values; returns the scale. `q` is written as bytes.
-float activation_codes(const float* x, int8_t* q) {
-  const float amax = max_magnitude(x, 32);
-  const float id = amax != 0 ? 127.0f / amax : 0.0f;
-  for (int j = 0; j < 32; ++j) {
-    const int32_t code = truncate(__builtin_nearbyintf(x[j] * id));
-    q[j] = static_cast<int8_t>(clamp(code, -128, 127));
-  }
-  return amax / 127.0f;
-}
-
-void encode_q8_0(const float* x, BlockQ8_0& b) { b.d = float_to_half(activation_codes(x, b.qs)); }
-
-void encode_q8_1(const float* x, BlockQ8_1& b) {
-  const float d = activation_codes(x, b.qs);
-  int32_t sum = 0;
-  for (int j = 0; j < 32; ++j) sum += b.qs[j];
-  b.d = float_to_half(d);
-  b.s = float_to_half(d * static_cast<float>(sum));
-}
-
 }  // namespace
 
 void register_legacy_types(KernelTable& table) {
-  set_codec(table, DType::kQ4_0,
-            {.to_float = decode_row<BlockQ4_0, 32, decode_q4_0>,
-             .from_float = encode_row<BlockQ4_0, 32, encode_q4_0>});
-  set_codec(table, DType::kQ4_1,
-            {.to_float = decode_row<BlockQ4_1, 32, decode_q4_1>,
-             .from_float = encode_row<BlockQ4_1, 32, encode_q4_1>});
-  set_codec(table, DType::kQ5_0,
-            {.to_float = decode_row<BlockQ5_0, 32, decode_q5_0>,
-             .from_float = encode_row<BlockQ5_0, 32, encode_q5_0>});
-  set_codec(table, DType::kQ5_1,
-            {.to_float = decode_row<BlockQ5_1, 32, decode_q5_1>,
-             .from_float = encode_row<BlockQ5_1, 32, encode_q5_1>});
-  set_codec(table, DType::kQ8_0,
-            {.to_float = decode_row<BlockQ8_0, 32, decode_q8_0>,
-             .from_float = encode_row<BlockQ8_0, 32, encode_q8_0>});
-  set_codec(table, DType::kQ8_1,
-            {.to_float = decode_row<BlockQ8_1, 32, decode_q8_1>,
-             .from_float = encode_row<BlockQ8_1, 32, encode_q8_1>});
+  table.type(DType::kQ4_0).from_float = encode_row<BlockQ4_0, 32, encode_q4_0>;
+  table.type(DType::kQ4_1).from_float = encode_row<BlockQ4_1, 32, encode_q4_1>;
+  table.type(DType::kQ5_0).from_float = encode_row<BlockQ5_0, 32, encode_q5_0>;
+  table.type(DType::kQ5_1).from_float = encode_row<BlockQ5_1, 32, encode_q5_1>;
 }
 
 }  // namespace weft::WEFT_TARGET

@@ -11,11 +11,6 @@ void register_low_bit_types(KernelTable& table);
 
 namespace {
 
-void decode_q1_0(const BlockQ1_0& b, float* y) {
-  const float d = half_to_float(b.d);
-  for (int i = 0; i < 128; ++i) y[i] = b.qs[i / 8] >> i % 8 & 1 ? d : -d;
-}
-
 void encode_q1_0(const float* x, BlockQ1_0& b) {
   float sum = 0;
   for (int i = 0; i < 128; ++i) sum += __builtin_fabsf(x[i]);
@@ -24,13 +19,6 @@ void encode_q1_0(const float* x, BlockQ1_0& b) {
     int bits = 0;
     for (int k = 0; k < 8; ++k) bits |= (x[8 * j + k] >= 0 ? 1 : 0) << k;
     b.qs[j] = low8(bits);
-  }
-}
-
-void decode_q2_0(const BlockQ2_0& b, float* y) {
-  const float d = half_to_float(b.d);
-  for (int i = 0; i < 64; ++i) {
-    y[i] = static_cast<float>((b.qs[i / 4] >> i % 4 * 2 & 3) - 1) * d;
   }
 }
 
@@ -51,12 +39,8 @@ void encode_q2_0(const float* x, BlockQ2_0& b) {
 }  // namespace
 
 void register_low_bit_types(KernelTable& table) {
-  set_codec(table, DType::kQ1_0,
-            {.to_float = decode_row<BlockQ1_0, 128, decode_q1_0>,
-             .from_float = encode_row<BlockQ1_0, 128, encode_q1_0>});
-  set_codec(table, DType::kQ2_0,
-            {.to_float = decode_row<BlockQ2_0, 64, decode_q2_0>,
-             .from_float = encode_row<BlockQ2_0, 64, encode_q2_0>});
+  table.type(DType::kQ1_0).from_float = encode_row<BlockQ1_0, 128, encode_q1_0>;
+  table.type(DType::kQ2_0).from_float = encode_row<BlockQ2_0, 64, encode_q2_0>;
 }
 
 }  // namespace weft::WEFT_TARGET

@@ -23,43 +23,6 @@ struct Run {
   int digits;
 };
 constexpr Run kRuns[3] = {{0, 32, 5}, {32, 16, 5}, {48, 4, 4}};
-constexpr uint32_t kPowers[5] = {1, 3, 9, 27, 81};
-
-void decode_tq1_0(const BlockTQ1_0& b, float* y) {
-  const float d = half_to_float(b.d);
-  const uint8_t* bytes = b.qs;
-  for (const Run& run : kRuns) {
-    for (int k = 0; k < run.digits; ++k) {
-      for (int j = 0; j < run.size; ++j) {
-        const uint32_t shifted = bytes[run.first + j] * kPowers[k] & 255u;
-        *y++ = static_cast<float>(static_cast<int>(shifted * 3 >> 8) - 1) * d;
-      }
-    }
-  }
-}
-
-void decode_tq2_0(const BlockTQ2_0& b, float* y) {
-  const float d = half_to_float(b.d);
-  for (int half = 0; half < 2; ++half) {
-    const uint8_t* q = b.qs + 32 * half;
-    for (int shift = 0; shift < 8; shift += 2) {
-      for (int j = 0; j < 32; ++j) *y++ = static_cast<float>((q[j] >> shift & 3) - 1) * d;
-    }
-  }
-}
-
-void decode_i2_s(const void* src, float* dst, int64_t n) {
-  const auto* q = static_cast<const uint8_t*>(src);
-  for (int64_t i = 0; i < n; i += 128, q += 32) {
-    for (int shift = 6; shift >= 0; shift -= 2) {
-      for (int j = 0; j < 32; ++j) {
-        const int code = q[j] >> shift & 3;
-        *dst++ = code == 3 ? 0.0f : static_cast<float>(code - 1);
-      }
-    }
-  }
-}
-
 // Codes round(x/d) + 1 of a block; returns the scale, its largest magnitude.
 float ternary_codes(const float* x, int32_t* codes) {
   const float d = max_magnitude(x, 256);
@@ -105,13 +68,8 @@ void encode_tq2_0(const float* x, BlockTQ2_0& b) {
 }  // namespace
 
 void register_ternary_types(KernelTable& table) {
-  set_codec(table, DType::kTQ1_0,
-            {.to_float = decode_row<BlockTQ1_0, 256, decode_tq1_0>,
-             .from_float = encode_row<BlockTQ1_0, 256, encode_tq1_0>});
-  set_codec(table, DType::kTQ2_0,
-            {.to_float = decode_row<BlockTQ2_0, 256, decode_tq2_0>,
-             .from_float = encode_row<BlockTQ2_0, 256, encode_tq2_0>});
-  table.type(DType::kI2_S).to_float = decode_i2_s;
+  table.type(DType::kTQ1_0).from_float = encode_row<BlockTQ1_0, 256, encode_tq1_0>;
+  table.type(DType::kTQ2_0).from_float = encode_row<BlockTQ2_0, 256, encode_tq2_0>;
 }
 
 }  // namespace weft::WEFT_TARGET

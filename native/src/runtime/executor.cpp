@@ -142,6 +142,12 @@ Status Executor::bind(const std::vector<int64_t>& symbol_values, bool first) {
     Step& step = steps_[i];
     step.call.dst = tensors_[static_cast<size_t>(program_.steps[i].dst)];
   }
+  for (size_t i = 0; i < steps_.size() && !first; ++i) {
+    // sizes that agree at the maxima may disagree below them
+    if (const char* why = steps_[i].kernel->check(steps_[i].call); why != nullptr) {
+      return refused(i, why);
+    }
+  }
   bound_ = symbol_values;
   for (Step& step : steps_) {
     step.items = step.kernel->items(step.call);
@@ -167,6 +173,13 @@ Status Executor::bind(const std::vector<int64_t>& symbol_values, bool first) {
   return Status::ok();
 }
 
+Status Executor::refused(size_t index, const char* why) const {
+  const StepDecl& decl = program_.steps[index];
+  const std::string& name = program_.tensors[static_cast<size_t>(decl.dst)].name;
+  return Status::invalid(std::string(kOpInfo[static_cast<size_t>(decl.op)].name) + " (tensor " +
+                         name + " " + shape(steps_[index].call.dst) + "): " + why);
+}
+
 Status Executor::plan_steps() {
   size_t scratch = 0;
   steps_.resize(program_.steps.size());
@@ -186,10 +199,7 @@ Status Executor::plan_steps() {
     if (step.kernel->run == nullptr) {
       return Status::invalid(std::string("no kernel for ") + op + " (tensor " + name + ")");
     }
-    if (const char* why = step.kernel->check(step.call); why != nullptr) {
-      return Status::invalid(std::string(op) + " (tensor " + name + " " + shape(step.call.dst) +
-                             "): " + why);
-    }
+    if (const char* why = step.kernel->check(step.call); why != nullptr) return refused(i, why);
     if (step.kernel->scratch != nullptr) {
       scratch = std::max(scratch, step.kernel->scratch(step.call));
     }

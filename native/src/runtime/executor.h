@@ -64,6 +64,7 @@ class Executor {
   Status bind(const std::vector<int64_t>& symbol_values, bool first);
   Status bind_tensor(size_t i, const std::vector<int64_t>& values);
   Status plan_steps();
+  Status refused(size_t index, const char* why) const;
   static void job(void* self, int thread);
   void work(int thread);
   void run_step(size_t index, int thread);

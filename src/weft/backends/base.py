@@ -109,8 +109,9 @@ class Queue(Protocol):
     def submit(self, work: Callable[[], None]) -> Event:
         """Does `work` after all work submitted before; the event is reached when it is done.
 
-        `work` calls `Executable.run` and methods of `Memory`, and raises nothing. It may be called
-        now, on this thread, if these calls only enqueue; or later, on a thread of the queue."""
+        `work` calls `Executable.run` of this device, or reads its memory, and raises nothing. It
+        may be called now, on this thread, if a run only enqueues; or later, on a thread of the
+        queue. A read then waits, in the calling thread, for what was submitted before it."""
 
     def wait_for(self, event: Event) -> None:
         """Work submitted from now on starts after `event`, which may be of another queue."""
@@ -198,7 +199,7 @@ class BackendBase:
 class HostMemory:
     """Memory in this process: an array of bytes, aligned, or a view of memory that exists."""
 
-    __slots__ = ("_bytes",)
+    __slots__ = ("__weakref__", "_bytes")
 
     def __init__(self, data: NDArray[Any]) -> None:
         """Wraps a C-contiguous array of any type; the array is kept alive and never copied."""

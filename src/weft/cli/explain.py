@@ -27,7 +27,8 @@ from weft.compile import lower_plan
 from weft.errors import FormatError, ScheduleError
 from weft.llm import Model
 from weft.llm.llm import DEFAULT_N_CTX
-from weft.llm.plan import ContextPlan, prepare
+from weft.llm.plan import ContextPlan
+from weft.llm.prepare import prepare
 from weft.program import Program
 from weft.schedule.draw import dot, mermaid
 from weft.schedule.explain import table_lines

@@ -11,7 +11,7 @@ from weft.backends import Backend, make_backend
 from weft.compile.check import check_program
 from weft.compile.limits import within_limits
 from weft.compile.lower import lower
-from weft.errors import ScheduleError
+from weft.errors import AllocationError, ScheduleError
 from weft.flags import FLAGS
 from weft.graph.check import check_graph
 from weft.graph.graph import Graph
@@ -20,7 +20,7 @@ from weft.graph.tensor import Tensor
 from weft.program import Program
 from weft.schedule import CostOptions, Policy, Schedule, optimize_splits, schedule
 
-__all__ = ["Plan", "compile", "lower_plan", "plan_graph", "resolve_devices"]
+__all__ = ["Plan", "check_plan", "compile", "lower_plan", "plan_graph", "resolve_devices"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +99,21 @@ def plan_graph(
         found = within_limits(found, plan, cost)
     if FLAGS.check:
         check_graph(graph)
-        validate(found.schedule, found.allocation)
+    if FLAGS.check or memory == "ggml":
+        check_plan(found)
     return found
+
+
+def check_plan(plan: Plan) -> None:
+    """Raises AllocationError, naming both tensors, where two values share bytes that both need.
+
+    The reference's planner makes such plans: it does not keep a view that is an output, for one."""
+    try:
+        validate(plan.schedule, plan.allocation)
+    except AllocationError as error:
+        raise AllocationError(
+            f"{error}; plan memory with memory='best', which keeps such values"
+        ) from error
 
 
 def resolve_devices(devices: Sequence[str | Backend], **options: Any) -> list[Backend]:

@@ -1,8 +1,16 @@
 """Running programs: `Session` binds one program, `Scheduler` drives graph after graph."""
 
-from weft.execute.arena import ArenaPool
+from weft.execute.arena import ArenaPool, arena_bytes
 from weft.execute.run import Run
 from weft.execute.scheduler import AbortCallback, EvalCallback, Scheduler
 from weft.execute.session import Session
 
-__all__ = ["AbortCallback", "ArenaPool", "EvalCallback", "Run", "Scheduler", "Session"]
+__all__ = [
+    "AbortCallback",
+    "ArenaPool",
+    "EvalCallback",
+    "Run",
+    "Scheduler",
+    "Session",
+    "arena_bytes",
+]

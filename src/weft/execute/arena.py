@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,7 +12,7 @@ from weft.backends.base import BufferType, HostMemory, Memory
 from weft.errors import DeviceError, WeftError
 from weft.program import Program
 
-__all__ = ["ArenaPool"]
+__all__ = ["ArenaPool", "arena_bytes", "arenas_of"]
 
 
 class ArenaPool:
@@ -25,22 +26,15 @@ class ArenaPool:
         """`before_change` is called before blocks that exist are replaced or dropped."""
         self._before_change = before_change
         self._blocks: dict[tuple[int, int], tuple[BufferType, Memory]] = {}
-        # what bound data became in a buffer type; the data is kept, so that its id stays its own
-        self._bound: dict[tuple[int, int], tuple[Any, BufferType, Memory]] = {}
+        # host data in a device's memory, by the data's id; forgotten when the data is gone
+        self._sent: dict[tuple[int, int], Memory] = {}
         self.reallocs = 0
         """How often a block had to be replaced by a bigger one."""
 
     def reserve(self, *programs: Program) -> None:
         """Makes every block as big as the biggest of `programs` needs; raises OutOfMemoryError."""
-        sizes: dict[tuple[int, int], int] = {}
-        types: dict[int, BufferType] = {}
-        for program in programs:
-            for buffer_type, number, size in arenas_of(program):
-                key = (id(buffer_type), number)
-                types[id(buffer_type)] = buffer_type
-                sizes[key] = max(sizes.get(key, 0), size)
-        for (type_id, number), size in sizes.items():
-            self.block(types[type_id], number, size)
+        for buffer_type, number, size in _largest(programs):
+            self.block(buffer_type, number, size)
 
     def block(self, buffer_type: BufferType, number: int, size: int) -> Memory:
         """Block `number` of a buffer type with at least `size` bytes; raises OutOfMemoryError."""
@@ -85,26 +79,27 @@ class ArenaPool:
         """Memory of data that exists already (`BufferSpec.data`).
 
         Host data is used in place where the buffer type is the host's. Where it is not, the data is
-        sent to the device once, on first use, and kept."""
+        sent to the device once, on first use, and kept there as long as the data exists."""
         if not isinstance(data, np.ndarray | HostMemory):
             memory: Memory = data
             return memory
+        host = HostMemory(data) if isinstance(data, np.ndarray) else data
+        if buffer_type.is_host:
+            return host
         key = (id(data), id(buffer_type))
-        found = self._bound.get(key)
+        found = self._sent.get(key)
         if found is None:
-            host = HostMemory(data) if isinstance(data, np.ndarray) else data
-            memory = host
-            if not buffer_type.is_host:
-                memory = _allocate(buffer_type, host.nbytes)
-                memory.write(0, host.host())
-            found = self._bound[key] = (data, buffer_type, memory)
-        return found[2]
+            found = _allocate(buffer_type, host.nbytes)
+            found.write(0, host.host())
+            self._sent[key] = found
+            weakref.finalize(data, self._sent.pop, key, None).atexit = False
+        return found
 
     def clear(self) -> None:
         """Forgets everything, as after a device was lost: the next use allocates and sends anew."""
         self._changes()
         self._blocks.clear()
-        self._bound.clear()
+        self._sent.clear()
 
     def _changes(self) -> None:
         if self._before_change is not None:
@@ -114,6 +109,22 @@ class ArenaPool:
     def nbytes(self) -> int:
         """Bytes of all blocks."""
         return sum(memory.nbytes for _, memory in self._blocks.values())
+
+
+def arena_bytes(*programs: Program) -> int:
+    """Bytes of the arenas that these programs share."""
+    return sum(size for _, _, size in _largest(programs))
+
+
+def _largest(programs: Sequence[Program]) -> list[tuple[BufferType, int, int]]:
+    """(buffer type, number, bytes) of each block that one of the programs needs."""
+    found: dict[tuple[int, int], tuple[BufferType, int, int]] = {}
+    for program in programs:
+        for buffer_type, number, size in arenas_of(program):
+            key = (id(buffer_type), number)
+            largest = max(size, found[key][2]) if key in found else size
+            found[key] = (buffer_type, number, largest)
+    return list(found.values())
 
 
 def arenas_of(program: Program) -> list[tuple[BufferType, int, int]]:

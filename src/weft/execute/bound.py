@@ -42,6 +42,8 @@ class _Copy:
     index: int
     src: Memory
     dst: Memory
+    direct: DirectMemory | None
+    """The destination, if it can take bytes from other devices."""
     plan: tuple[int, int, int] | None
     experts: ExpertIds | None
 
@@ -107,6 +109,15 @@ class BoundProgram:
         except Exception as error:
             raise named_fault(where, error) from error
 
+    def touched(self, split: int, index: int) -> list[int]:
+        """The tensors whose memory the host reaches into for a copy; none if the devices do it."""
+        copy = self._copies[split][index]
+        if copy.direct is not None and copy.experts is None:
+            return []
+        spec = self.program.splits[split].copies[index]
+        ids = () if copy.experts is None else copy.experts.tensors
+        return [spec.src, spec.dst, *ids]
+
     # ---- naming ----------------------------------------------------------------------------------
 
     def where(self, split: int, begin: int = 0, end: int | None = None) -> str:
@@ -162,8 +173,9 @@ class BoundProgram:
             fixed = all(isinstance(n, int) for n in (*src.ne, *src.nb, src.offset, dst.offset))
             plan = self._extent(split, index, {}) if fixed else None
             experts = expert_ids(self.program, split, copy)
-            memories = self.memories[src.buffer], self.memories[dst.buffer]
-            found.append(_Copy(src.name, index, *memories, plan, experts))
+            source, target = self.memories[src.buffer], self.memories[dst.buffer]
+            direct = target if isinstance(target, DirectMemory) else None
+            found.append(_Copy(src.name, index, source, target, direct, plan, experts))
         return found
 
     def _extent(self, split: int, index: int, values: Mapping[str, int]) -> tuple[int, int, int]:
@@ -178,7 +190,7 @@ class BoundProgram:
         plan = copy.plan if copy.plan is not None else self._extent(split, copy.index, values)
         moved.copies += 1
         if copy.experts is None:
-            transfer(copy.src, plan[0], copy.dst, plan[1], plan[2])
+            _transfer(copy, plan[0], plan[1], plan[2])
             moved.nbytes += plan[2]
             return
         spec = self.program.tensors[self.program.splits[split].copies[copy.index].src]
@@ -186,22 +198,23 @@ class BoundProgram:
         for first, last in used_runs(copy.experts, self.program, self.memories, values, n_expert):
             begin = first * stride
             nbytes = min(last * stride, plan[2]) - begin
-            transfer(copy.src, plan[0] + begin, copy.dst, plan[1] + begin, nbytes)
+            _transfer(copy, plan[0] + begin, plan[1] + begin, nbytes)
             moved.nbytes += nbytes
             moved.experts += last - first
 
 
-def transfer(src: Memory, src_offset: int, dst: Memory, dst_offset: int, nbytes: int) -> None:
+def _transfer(copy: _Copy, src_offset: int, dst_offset: int, nbytes: int) -> None:
     """Copies bytes between memories, the shortest way that both offer."""
     if nbytes == 0:
         return
-    if isinstance(dst, DirectMemory) and dst.copy_from(dst_offset, src, src_offset, nbytes):
+    direct = copy.direct
+    if direct is not None and direct.copy_from(dst_offset, copy.src, src_offset, nbytes):
         return
-    host = src.host()
+    host = copy.src.host()
     if host is not None:
-        dst.write(dst_offset, host[src_offset : src_offset + nbytes])
+        copy.dst.write(dst_offset, host[src_offset : src_offset + nbytes])
     else:
-        dst.write(dst_offset, src.read(src_offset, nbytes))
+        copy.dst.write(dst_offset, copy.src.read(src_offset, nbytes))
 
 
 def _part(spec: SplitSpec, begin: int, end: int) -> SplitSpec:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from weft.backends.base import Backend, Event, Queue
+from weft.backends.base import Backend, BufferType, Event, Queue
 from weft.errors import DeviceError
 from weft.execute.hazards import Access, Order
 from weft.execute.queue import InlineQueue, ThreadQueue
@@ -38,8 +38,18 @@ class DeviceQueues:
     def on_host(self, access: Access, work: Callable[[], None]) -> None:
         """Does work on this thread once nothing that conflicts is under way."""
         for event in self._order.blockers(access):
-            event.wait()
+            self.fault.guarded(event.wait)()
         self.fault.guarded(work)()
+
+    def has_queue(self, buffer_type: BufferType) -> bool:
+        """Whether memory of this type is reached through a queue of its device. Then only the
+        calling thread may copy from and to it: what another thread would wait for there may wait
+        for that thread."""
+        return any(
+            own is not None
+            and (backend.buffer_type is buffer_type or backend.name == buffer_type.device)
+            for backend, own in zip(self._backends, self._own_queues(), strict=True)
+        )
 
     def ready(self) -> None:
         """Raises DeviceError after a failure."""
@@ -72,9 +82,7 @@ class DeviceQueues:
         self.fault = Fault()
 
     def _queue(self, device: int, inline: bool) -> Queue:
-        if self._own is None:
-            self._own = [backend.make_queue() for backend in self._backends]
-        own = self._own[device]
+        own = self._own_queues()[device]
         if own is not None:
             return own
         if inline:
@@ -82,6 +90,11 @@ class DeviceQueues:
         if self._threads is None:
             self._threads = [ThreadQueue(backend.name) for backend in self._backends]
         return self._threads[device]
+
+    def _own_queues(self) -> list[Queue | None]:
+        if self._own is None:
+            self._own = [backend.make_queue() for backend in self._backends]
+        return self._own
 
     def _open(self) -> list[tuple[Backend, Queue]]:
         """The queues that exist, those on threads first."""

@@ -11,14 +11,14 @@ devices that share a buffer type. One rule covers all of it:
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 
 from weft.backends.base import Event, Memory
 from weft.execute.values import extent
 from weft.program import Program
 
-__all__ = ["Access", "Order", "copy_access", "split_access", "tensor_access"]
+__all__ = ["Access", "Order", "constant_buffers", "tensor_access"]
 
 Ranges = dict[int, list[tuple[int, int]]]
 """Memory -> byte ranges in it, sorted and apart. Host memory is 0, and its ranges are addresses."""
@@ -40,35 +40,34 @@ class Access:
         )
 
 
+def constant_buffers(program: Program) -> frozenset[int]:
+    """Buffers of weights that nothing in the program writes."""
+    written = {
+        program.tensors[t].buffer
+        for split in program.splits
+        for t in (*(c.dst for c in split.copies), *(step.dst for step in split.steps))
+    }
+    weights = {i for i, b in enumerate(program.buffers) if b.usage == "weights"}
+    return frozenset(weights - written)
+
+
 def tensor_access(
-    program: Program, memories: Sequence[Memory], reads: Iterable[int], writes: Iterable[int]
+    program: Program,
+    memories: Sequence[Memory],
+    reads: Iterable[int],
+    writes: Iterable[int],
+    constants: Container[int] = (),
 ) -> Access:
-    """Access to tensors of a program, whatever the symbols are. Weights are never written: reading
-    them is left out."""
+    """Access to tensors of a program, whatever the symbols are. Reads of `constants` (buffers) are
+    left out."""
+    reads = [r for r in reads if program.tensors[r].buffer not in constants]
     return Access(_ranges(program, memories, reads), _ranges(program, memories, writes))
-
-
-def copy_access(
-    program: Program, memories: Sequence[Memory], split: int, which: Iterable[int]
-) -> Access:
-    """What these copies of a split touch."""
-    copies = [program.splits[split].copies[i] for i in which]
-    return tensor_access(program, memories, [c.src for c in copies], [c.dst for c in copies])
-
-
-def split_access(program: Program, memories: Sequence[Memory], split: int) -> Access:
-    """What the steps of a split touch."""
-    steps = program.splits[split].steps
-    reads = {s for step in steps for s in step.src if s >= 0}
-    return tensor_access(program, memories, reads, {step.dst for step in steps})
 
 
 def _ranges(program: Program, memories: Sequence[Memory], tensors: Iterable[int]) -> Ranges:
     found: Ranges = {}
     for index in tensors:
         spec = program.tensors[index]
-        if program.buffers[spec.buffer].usage == "weights":
-            continue
         memory = memories[spec.buffer]
         low, high = extent(spec)
         host = memory.host()

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from queue import SimpleQueue
+from threading import Lock, Thread
 
 from weft.backends.base import Event
 
@@ -50,20 +53,29 @@ class ThreadQueue:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._pool: ThreadPoolExecutor | None = None
+        self._jobs: SimpleQueue[_Job | None] | None = None
+        self._thread: Thread | None = None
         self._last: Event = REACHED
 
     def submit(self, work: Callable[[], None]) -> Event:
         """Does `work` after all that came before; it must not raise."""
-        if self._pool is None:
-            self._pool = ThreadPoolExecutor(1, thread_name_prefix=f"weft-{self._name}")
-        self._last = _Done(self._pool.submit(work))
-        return self._last
+        if self._jobs is None:
+            self._jobs = SimpleQueue()
+            # the thread holds no reference to this object, and ends with it
+            weakref.finalize(self, self._jobs.put, None)
+            self._thread = Thread(
+                target=_work, args=(self._jobs,), name=f"weft-{self._name}", daemon=True
+            )
+            self._thread.start()
+        job = _Job(work)
+        self._jobs.put(job)
+        self._last = job
+        return job
 
     def wait_for(self, event: Event) -> None:
         """The thread waits for `event` before it goes on."""
         if not event.is_done():
-            self.submit(event.wait)
+            self.submit(lambda: _wait(event))
 
     def synchronize(self) -> None:
         """Blocks until all work is done."""
@@ -71,21 +83,47 @@ class ThreadQueue:
 
     def close(self) -> None:
         """Ends the thread once all work is done; a later `submit` starts another."""
-        if self._pool is not None:
-            self._pool.shutdown(wait=True)
-            self._pool = None
+        if self._jobs is not None and self._thread is not None:
+            self._jobs.put(None)
+            self._thread.join()
+            self._jobs = self._thread = None
 
 
-class _Done:
-    """Reached when a future is done."""
+def _wait(event: Event) -> None:
+    with suppress(Exception):  # a failure is told by the queue that the event is of
+        event.wait()
 
-    __slots__ = ("_future",)
 
-    def __init__(self, future: Future[None]) -> None:
-        self._future = future
+class _Job:
+    """Work, and the event that it is done: a lock that is held until then."""
+
+    __slots__ = ("_done", "_held", "work")
+
+    def __init__(self, work: Callable[[], None]) -> None:
+        self.work: Callable[[], None] | None = work
+        self._done = False
+        self._held = Lock()
+        self._held.acquire()
 
     def is_done(self) -> bool:
-        return self._future.done()
+        return self._done
 
     def wait(self) -> None:
-        self._future.exception()  # work raises nothing; this waits and never raises either
+        if not self._done:
+            with self._held:
+                pass
+
+    def finish(self) -> None:
+        self._done = True
+        self.work = None  # what it refers to is needed no more
+        self._held.release()
+
+
+def _work(jobs: SimpleQueue[_Job | None]) -> None:
+    while (job := jobs.get()) is not None:
+        try:
+            assert job.work is not None
+            job.work()
+        finally:
+            job.finish()
+            del job

@@ -68,9 +68,10 @@ class Run:
         try:
             for event in self._events:
                 event.wait()
-        except KeyboardInterrupt as error:
+        except BaseException as error:
             self._fault.set(error)
-            raise
+            if not isinstance(error, Exception):
+                raise
         self._fault.check()
         return not self.stopped
 

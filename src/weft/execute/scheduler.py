@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from threading import Lock
 from types import TracebackType
 from typing import Any, Literal
+from weakref import WeakSet
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +34,7 @@ from weft.execute.lowered import LoweredGraph
 from weft.execute.memory_plan import BestPlanner, MemoryPlanner, ReferencePlanner
 from weft.execute.run import Run
 from weft.execute.values import check_values, checked, read_array, symbol_values
+from weft.graph.check import check_graph
 from weft.graph.graph import Graph
 from weft.graph.size import evaluate
 from weft.graph.tensor import Tensor
@@ -92,9 +94,11 @@ class Scheduler:
         self._planner: MemoryPlanner = planner(types, self._arenas)
         self._schedules: dict[object, Schedule] = {}
         self._lowered: dict[tuple[int, int], LoweredGraph] = {}
+        self._checked: WeakSet[Graph] = WeakSet()
         self._schedule: Schedule | None = None
         self._plan: Plan | None = None
         self._current: LoweredGraph | None = None
+        self._wrote_weights = False
         self._values: dict[str, int] = {}
         self._eval: EvalCallback | None = None
         self._abort: AbortCallback | None = None
@@ -253,11 +257,18 @@ class Scheduler:
             key = (id(self._plan.schedule), id(self._plan.allocation))
             found = self._lowered.get(key)
             if found is None:
-                found = LoweredGraph(self._plan, self._arenas)
+                self._check(self._plan.schedule.graph)
+                found = LoweredGraph(self._plan, self._arenas, self._devices.has_queue)
                 _make_room(self._lowered)
                 self._lowered[key] = found
             self._current = found
         return self._current
+
+    def _check(self, graph: Graph) -> None:
+        """Raises GraphError on a graph that is not legal; looks at each once."""
+        if graph not in self._checked:
+            check_graph(graph)
+            self._checked.add(graph)
 
     def _before_memory_changes(self) -> None:
         self._devices.drain()
@@ -368,6 +379,10 @@ class Scheduler:
         elif self.schedule.graph is not graph:
             raise ScheduleError("another graph is allocated; call reset() before this one")
         lowered = self._lower()
+        if lowered.writes_weights or self._wrote_weights:
+            # graphs take weights for constant and do not look who else touches them
+            self._devices.drain()
+        self._wrote_weights = lowered.writes_weights
         arrays = {name: np.asarray(value) for name, value in (inputs or {}).items()}
         self._write(arrays, symbols or {}, lowered)
         run = Run(self._devices.fault, dict(self._values))
@@ -380,7 +395,7 @@ class Scheduler:
 
     def _submit_split(self, lowered: LoweredGraph, number: int, run: Run, inline: bool) -> None:
         bound, values, device = lowered.bound, run.values, lowered.device[number]
-        at_once, later = lowered.user_copies[number], lowered.copies[number]
+        at_once, later = lowered.host_copies[number], lowered.copies[number]
 
         def copy(which: list[int]) -> None:
             self._count(bound.copy_inputs(number, values, which))
@@ -392,7 +407,7 @@ class Scheduler:
                 self._run_watched(lowered, number, run)
 
         if at_once.which:
-            # the caller may write the next batch as soon as this returns
+            # what the user wrote may be overwritten as soon as this returns
             self._devices.on_host(at_once.access, lambda: copy(at_once.which))
         if later.which:
             # apart from the split, so that what is copied can be overwritten while the split runs

@@ -110,7 +110,7 @@ def _check_tensor(t: Tensor, seen: set[Tensor], graph: Graph) -> None:
 
 def _check_own_memory(t: Tensor) -> None:
     dense: Size = t.dtype.bytes * (t.ne[0] // t.dtype.block) * t.ne[1] * t.ne[2] * t.ne[3]
-    if 0 not in t.ne and t.nbytes != dense:
+    if 0 not in t.ne and t.nbytes != dense + t.dtype.tail:
         raise _illegal(t, f"has strides {list(t.nb)} with gaps, yet owns its memory")
     if t.view_offs != 0:
         raise _illegal(t, f"has offset {t.view_offs!r} but is no view")

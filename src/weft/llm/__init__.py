@@ -2,10 +2,12 @@
 
 config.py         hyper-parameters from metadata
 weights.py        names to tensors by table
-models/           one file an architecture; common.py has the parts
+models/           one file an architecture; common.py has the parts, rows.py their weights
 model.py          a file as config, weights and graph
 vocab.py          tokens and special tokens from metadata
-tokenizer.py      text to tokens and back; tokenizer_spm.py is one kind
+tokenizer.py      text to tokens and back; a kind each in tokenizer_{spm,bpe,wpm,unigram}.py
+pretokenizers.py  how byte-level vocabularies cut text into words; characters.py has the classes
+recurrent.py      states of recurrent layers, one slot a sequence
 kv_cache.py       which cell of the cache holds what
 context.py        tokens in, logits out
 state.py          the cache as bytes and back

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -17,9 +17,11 @@ from numpy.typing import ArrayLike, NDArray
 from weft.backends.base import Backend
 from weft.compile import compile, lower_plan
 from weft.errors import ContextError
-from weft.execute import Session
+from weft.execute import ArenaPool, Session
+from weft.llm.config import Pooling
 from weft.llm.model import Model
-from weft.llm.plan import prepare
+from weft.llm.prepare import prepare
+from weft.llm.regime import Regime
 from weft.llm.state import load_state, save_state
 from weft.program import Program
 from weft.schedule import Policy, Profile
@@ -67,6 +69,7 @@ class Context:
         n_threads: int | None = None,
         devices: Sequence[str | Backend] | None = None,
         activations: Literal["native", "f32"] = "native",
+        embeddings: bool = False,
         n_gpu_layers: int | None = None,
         place: Mapping[str, str] | None = None,
         plan: str | os.PathLike[str] | Mapping[str, Any] | None = None,
@@ -82,7 +85,8 @@ class Context:
         512). `n_outputs`: most logits rows computed together (default: n_ubatch). `n_seq_max`: most
         sequences (default: 1). `type_k`, `type_v`: of the cache (default: f16). `flash`: attention
         as one op (default). `activations`: "f32" keeps them in float32 where kernels would rather
-        quantize them.
+        quantize them. `embeddings`: `decode` gives the rows that logits would be made of; models
+        without logits (BERT) always do.
 
         Where things are: `devices`, names or backends, highest priority first (default: cpu).
         `n_gpu_layers`: how many layers, from the last to the first, live on the first device with
@@ -101,8 +105,8 @@ class Context:
         self.plan = prepare(
             model, n_ctx=n_ctx, n_ubatch=n_ubatch, n_outputs=n_outputs, n_seq_max=n_seq_max,
             type_k=type_k, type_v=type_v, flash=flash, devices=devices, n_threads=n_threads,
-            activations=activations, n_gpu_layers=n_gpu_layers, place=place, plan=plan, fit=fit,
-            memory=memory, policy=policy, profile=profile,
+            activations=activations, embeddings=embeddings, n_gpu_layers=n_gpu_layers,
+            place=place, plan=plan, fit=fit, memory=memory, policy=policy, profile=profile,
         )  # fmt: skip
         """Where everything is, and why."""
         self.model = model
@@ -110,7 +114,10 @@ class Context:
         self.n_batch = self.n_ctx if n_batch is None else n_batch
         self.n_ubatch = self.plan.options.n_ubatch
         self.n_outputs = self.plan.options.n_outputs
-        self.counters = Counters(graphs_built=1, reserves=1)
+        self.counters = Counters(self.plan.graphs_built, reserves=self.plan.graphs_built)
+        self.embeddings = self.plan.options.embeddings
+        """Whether rows are embeddings instead of logits."""
+        self._width = model.config.n_embd if self.embeddings else model.config.n_vocab
         needs = self.plan.needs()
         self.memory = MemoryUse(
             weights=sum(n.weights for n in needs),
@@ -119,14 +126,20 @@ class Context:
         )
         self.cache = self.plan.cache
         self.cache.allocate()
-        self.program: Program = lower_plan(self.plan.plan)
-        self._session = Session(self.program)
-        self._inputs = {name: self._session.input_view(name) for name in self.program.inputs}
+        programs = [lower_plan(regime.plan) for regime in self.plan.regimes]
+        self.program: Program = programs[-1]
+        self._arenas = ArenaPool()
+        self._arenas.reserve(*programs)
+        self.regimes = [
+            Regime(regime.max_tokens, program, self._arenas)
+            for regime, program in zip(self.plan.regimes, programs, strict=True)
+        ]
+        """One for each range of batch sizes that devices treat differently; the largest last."""
+        self._session = self.regimes[-1].session
         self._values = {"n_tokens": 1, "n_kv": 1, "n_outputs": 1}
-        logits = self.program.tensors[self.program.outputs["logits"]]
-        self._host = self.program.buffers[logits.buffer].buffer_type.is_host
         self._shift: Session | None = None
-        self._window = model.config.sliding_window if model.architecture.windowed else 0
+        self._window = model.config.window
+        self._alibi = model.config.alibi_bias > 0
 
     def decode(
         self,
@@ -136,33 +149,81 @@ class Context:
         seqs: Sequence[Sequence[int]] | None = None,
         outputs: Literal["last", "all"] | ArrayLike = "last",
     ) -> NDArray[np.float32]:
-        """Appends tokens to the cache and computes logits [rows, n_vocab].
+        """Appends tokens to the cache and computes logits [rows, n_vocab], or embeddings [rows,
+        n_embd].
 
         `tokens`: ids [n]. `positions` [n]: where in their sequences (default: after the last of
         sequence 0). `seqs`: the sequences each token belongs to (default: 0); it sees the cells of
         the first. `outputs`: which tokens' logits come back, in the order of `tokens`: the last's,
         all, or those where an array [n] is true.
 
-        Raises ContextError for ids or positions out of range and when the cache has too few free
-        cells. On any failure, Ctrl-C included, the cache is as it was."""
+        Raises ContextError for ids or positions out of range, when the cache has too few free
+        cells, and for more than a ubatch where tokens see those behind them. On any failure, Ctrl-C
+        included, the cache is as it was."""
         batch = self._batch(tokens, positions, seqs, outputs)
         if self.cache.has_shift:
             self._rotate_keys()
+        parts = self._split(batch)
+        if len(parts) > 1 and not self.model.config.causal:
+            raise ContextError(
+                f"{len(batch.tokens)} tokens must be computed at once, but n_ubatch is "
+                f"{self.n_ubatch} and n_outputs {self.n_outputs}; make them larger"
+            )
         cells = self.cache.find_free(len(batch.tokens))
-        rows = np.empty((int(batch.outputs.sum()), self.model.config.n_vocab), np.float32)
+        rows = np.empty((int(batch.outputs.sum()), self._width), np.float32)
         done = 0
+        moved: dict[int, int] = {}  # recurrent states: sequence to its new slot
         try:
-            for ubatch in self._split(batch):
+            for ubatch in parts:
                 used = cells[done : done + len(ubatch.tokens)]
                 done += len(used)
                 self.cache.occupy(used, ubatch.positions, ubatch.members)
-                logits = self._run(ubatch, used)
+                logits = self._run(ubatch, used, self._slots(ubatch, moved))
                 if logits is not None:
                     rows[ubatch.rows[ubatch.outputs]] = logits
         except BaseException:
             self.cache.release(cells[:done])
             raise
+        if self.cache.states is not None:
+            for seq, slot in moved.items():
+                self.cache.states.slot[seq] = slot
         return rows
+
+    def _slots(self, ubatch: _Batch, moved: dict[int, int]) -> tuple[int, int] | None:
+        """The state slots that a ubatch, of one sequence then, reads and writes."""
+        states = self.cache.states
+        if states is None:
+            return None
+        first = int(ubatch.first[0])
+        source = moved.get(first, int(states.slot[first]))
+        seqs = [int(s) for s in np.flatnonzero(ubatch.members[:, 0])]
+        others = {slot for seq, slot in moved.items() if seq not in seqs}
+        own = source in moved.values() and source not in others
+        target = source if own else states.free_slot(set(moved.values()))
+        moved.update(dict.fromkeys(seqs, target))
+        return source, target
+
+    def embed(self, tokens: ArrayLike, pooling: Pooling | None = None) -> NDArray[np.float32]:
+        """The embedding of a text: [n_embd], or of each token [n, n_embd] with pooling "none".
+
+        `pooling`: of the tokens' embeddings all, their "mean", the first ("cls") or the "last";
+        default: the model's. Nothing is normalised. The cache is emptied. Raises ContextError
+        where the context was made for logits, and as `decode`."""
+        if not self.embeddings:
+            raise ContextError("this context gives logits; create it with embeddings=True")
+        pooling = self.model.config.pooling if pooling is None else pooling
+        if pooling not in get_args(Pooling):
+            raise ContextError(
+                f"pooling is {pooling!r}; it must be one of {', '.join(get_args(Pooling))}"
+            )
+        self.cache.clear()
+        try:
+            rows = self.decode(tokens, outputs="last" if pooling == "last" else "all")
+        finally:
+            self.cache.clear()
+        if pooling == "mean":
+            return np.asarray(rows.mean(axis=0, dtype=np.float64), np.float32)
+        return rows if pooling == "none" else np.asarray(rows[0])
 
     def save_state(self, seq: int | None = None) -> bytes:
         """What the cache holds, of all sequences or of one; see `weft.llm.state`."""
@@ -241,6 +302,12 @@ class Context:
             pos = np.atleast_1d(np.asarray(positions, np.int32))
             if pos.shape != (n,) or pos.min() < 0:
                 raise ContextError(f"positions must be {n} numbers from 0, one for each token")
+        known = self.model.config.n_positions
+        if known and pos.max() >= known:
+            raise ContextError(
+                f"position {pos.max()}, but the model has learned 0..{known - 1} only; use shorter "
+                "texts"
+            )
         wanted = np.zeros(n, np.bool_)
         if isinstance(outputs, str):
             if outputs not in ("last", "all"):
@@ -252,7 +319,18 @@ class Context:
 
     def _split(self, batch: _Batch) -> list[_Batch]:
         """The ubatches. Tokens go in order of position, since those of a later ubatch are not in
-        the cache yet; within one, order does not matter."""
+        the cache yet; within one, order does not matter. Recurrent models take one sequence at a
+        time, in order."""
+        if self.cache.states is not None:
+            # Tokens of several sequences go with the lowest one, so before what is its own.
+            order = np.lexsort((batch.positions, batch.members.argmax(axis=0)))
+            members = batch.members[:, order]
+            cuts = np.flatnonzero((members[:, 1:] != members[:, :-1]).any(axis=0)) + 1
+            parts = [batch.take(part) for part in np.split(order, cuts)]
+            return [small for part in parts for small in self._split_sizes(part)]
+        return self._split_sizes(batch)
+
+    def _split_sizes(self, batch: _Batch) -> list[_Batch]:
         n = len(batch.tokens)
         if n <= self.n_ubatch and (n <= self.n_outputs or batch.outputs.sum() <= self.n_outputs):
             return [batch]
@@ -266,40 +344,55 @@ class Context:
             start += len(part)
         return parts
 
-    def _run(self, ubatch: _Batch, cells: NDArray[np.int64]) -> NDArray[np.float32] | None:
+    def _run(
+        self, ubatch: _Batch, cells: NDArray[np.int64], slots: tuple[int, int] | None
+    ) -> NDArray[np.float32] | None:
         """Computes one ubatch whose cells are occupied; None when no output is wanted.
 
         The rows are the session's own memory where that can be: valid until the next run."""
         n, n_kv = len(ubatch.tokens), self.cache.n_seen
         out_ids = np.flatnonzero(ubatch.outputs)
         n_out = len(out_ids)
-        inputs = self._inputs
+        regime = next(r for r in self.regimes if n <= r.max_tokens)
+        session, inputs = regime.session, regime.inputs
         inputs["tokens"][:n] = ubatch.tokens
-        inputs["positions"][:n] = ubatch.positions
-        inputs["cells"][:n] = cells
+        if "cells" in inputs:
+            inputs["cells"][:n] = cells
+        if slots is not None:
+            inputs["state_in"][0], inputs["state_out"][0] = slots
+        if "positions" in inputs:  # a model without rotation has no use for them
+            inputs["positions"][:n] = ubatch.positions
         # The graph computes at least one row; it is not used when none is wanted.
         inputs["out_ids"][: n_out or 1] = out_ids if n_out else 0
-        self._fill_mask("mask", ubatch, n_kv, 0)
-        if self._window:
-            self._fill_mask("window_mask", ubatch, n_kv, self._window)
+        if "mask" in inputs:
+            self._fill_mask(inputs["mask"], ubatch, n_kv, 0)
+        if "window_mask" in inputs:
+            self._fill_mask(inputs["window_mask"], ubatch, n_kv, self._window)
         values = self._values
         values["n_tokens"], values["n_kv"], values["n_outputs"] = n, n_kv, n_out or 1
         for name in inputs:
-            self._session.upload(name)
-        self._session.execute(values)
+            session.upload(name)
+        session.execute(values)
         self.counters.graphs_reused += 1
+        self.counters.reallocs = self._arenas.reallocs
         if n_out == 0:
             return None
-        if not self._host:
-            return self._session.output("logits", values)
-        flat: NDArray[np.float32] = self._session.output_view("logits")
-        n_vocab = self.model.config.n_vocab
-        return flat[: n_out * n_vocab].reshape(n_out, n_vocab)
+        if not regime.on_host:
+            return session.output(regime.output, values)
+        flat: NDArray[np.float32] = session.output_view(regime.output)
+        return flat[: n_out * self._width].reshape(n_out, self._width)
 
-    def _fill_mask(self, name: str, ubatch: _Batch, n_kv: int, window: int) -> None:
+    def _fill_mask(self, view: NDArray[Any], ubatch: _Batch, n_kv: int, window: int) -> None:
         n = len(ubatch.tokens)
-        out = self._inputs[name][: n * n_kv].reshape(n, n_kv)
-        self.cache.fill_mask(out, ubatch.positions, ubatch.first, window)
+        out = view[: n * n_kv].reshape(n, n_kv)
+        self.cache.fill_mask(
+            out,
+            ubatch.positions,
+            ubatch.first,
+            window,
+            distances=self._alibi,
+            causal=self.model.config.causal,
+        )
 
 
 @dataclass(frozen=True, slots=True)

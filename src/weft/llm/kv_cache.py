@@ -10,7 +10,6 @@ moves, and a hole left by a removed token is filled by the next one.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,8 +19,10 @@ from weft.dtype import DType, find_dtype
 from weft.errors import ContextError, GraphError, OutOfMemoryError
 from weft.graph.tensor import Buffer, Tensor
 from weft.llm.config import ModelConfig
+from weft.llm.memory import PlannedMemory
+from weft.llm.recurrent import StateTable, refuse_part, state_bytes
 
-__all__ = ["CACHE_TYPES", "KVCache", "PlannedMemory", "cache_bytes"]
+__all__ = ["CACHE_TYPES", "KVCache", "cache_bytes"]
 
 CACHE_TYPES = ("f16", "f32")
 """Types that keys and values can be stored in."""
@@ -29,13 +30,6 @@ CACHE_TYPES = ("f16", "f32")
 _FREE = -1
 _END = np.iinfo(np.int32).max
 _MINUS_INF = np.float16(-np.inf).view(np.uint16)
-
-
-@dataclass(frozen=True, slots=True)
-class PlannedMemory:
-    """Stands for memory that is not allocated yet, so that plans can be made and looked at."""
-
-    nbytes: int
 
 
 class KVCache:
@@ -77,8 +71,6 @@ class KVCache:
         """Per layer, a leaf of sizes [n_embd_k, size]: a row a cell."""
         self.v = [leaf(f"cache_v_{il}", self.type_v, config.n_embd_v(il), t) for il, t in layers]
         """Per layer, a leaf of sizes [n_embd_v, size]."""
-        if allocate:
-            self.allocate()
         self.pos: NDArray[np.int32] = np.full(size, _FREE, np.int32)
         """Position of each cell; -1: free."""
         self.members: NDArray[np.bool_] = np.zeros((n_seq_max, size), np.bool_)
@@ -87,6 +79,12 @@ class KVCache:
         """How far the position of each cell has moved since its key was rotated."""
         self.has_shift = False
         """Whether keys must be rotated by `shift` before they are read again."""
+        self.states: StateTable | None = None
+        """States of recurrent layers, where the model has such."""
+        if config.recurrent is not None:
+            self.states = StateTable(config, n_seq_max, types)
+        if allocate:
+            self.allocate()
         self._low = 0  # no free cell is below this one
         self._top = 0  # no used cell is from here on
 
@@ -95,11 +93,21 @@ class KVCache:
         for t in (*self.k, *self.v):
             if t.buffer is not None and isinstance(t.buffer.data, PlannedMemory):
                 t.buffer.data = _allocate(t.buffer.type, t.buffer.data.nbytes, t.name)
+        if self.states is not None:
+            self.states.allocate()
+
+    def leaves(self, il: int) -> list[Tensor]:
+        """Everything that is kept of layer `il`."""
+        found = [self.k[il], self.v[il]]
+        if self.states is not None:
+            found += [t[il] for t in (self.states.conv, self.states.state) if il in t]
+        return found
 
     @property
     def nbytes(self) -> int:
         """Bytes of all keys and values."""
-        return sum(t.max_bytes for t in (*self.k, *self.v))
+        states = self.states.tensors if self.states else []
+        return sum(t.max_bytes for t in (*self.k, *self.v, *states))
 
     @property
     def n_used(self) -> int:
@@ -138,6 +146,7 @@ class KVCache:
         """Frees cells."""
         self.pos[cells] = _FREE
         self.members[:, cells] = False
+        self._forget()
         self._find_bounds()
 
     def clear(self) -> None:
@@ -145,6 +154,7 @@ class KVCache:
         self.pos[:] = _FREE
         self.members[:] = False
         self._low = self._top = 0
+        self._forget()
         self.shifted()
 
     def shifted(self) -> None:
@@ -155,6 +165,10 @@ class KVCache:
     def seq_rm(self, seq: int, p0: int = -1, p1: int = -1) -> None:
         """Takes sequence `seq` out of the cells in the range; cells without a sequence are free."""
         hit = self._in_range(p0, p1)
+        if self.states is not None:
+            rows = self.members if seq < 0 else self.members[self._seq(seq)][None]
+            if ((rows & hit).any(axis=1) & (rows & ~hit).any(axis=1)).any():
+                raise refuse_part("seq_rm")
         if seq < 0:
             self.members[:, hit] = False
         else:
@@ -164,6 +178,10 @@ class KVCache:
     def seq_cp(self, src: int, dst: int, p0: int = -1, p1: int = -1) -> None:
         """Makes the cells of `src` in the range members of `dst` too; nothing is computed again."""
         row = self.members[self._seq(src)] & self._in_range(p0, p1)
+        if self.states is not None:
+            if (row != self.members[src]).any():
+                raise refuse_part("seq_cp")
+            self.states.slot[self._seq(dst)] = self.states.slot[src]
         self.members[self._seq(dst)] |= row
 
     def seq_keep(self, seq: int) -> None:
@@ -222,17 +240,27 @@ class KVCache:
         positions: NDArray[np.int32],
         seqs: NDArray[np.int32],
         window: int = 0,
+        *,
+        distances: bool = False,
+        causal: bool = True,
     ) -> None:
         """Writes 0 where a token may see a cell and -inf elsewhere.
 
         `out` [n_tokens, n_kv]; `positions` and `seqs` (first sequence) [n_tokens]. With `window` a
-        token sees only the last `window` positions, its own included."""
+        token sees only the last `window` positions, its own included. With `distances` it is how
+        far back the cell is, negative, instead of 0 (ALiBi).
+        Without `causal` it sees those behind it, too."""
         pos, p = self.pos[: out.shape[1]], positions[:, None]
         # A free cell has no members, so its position of -1 does not matter.
-        seen = (pos <= p) & self.members[seqs, : out.shape[1]]
+        seen = self.members[seqs, : out.shape[1]]
+        if causal:
+            seen &= pos <= p
         if window:
             seen &= pos > p - window
-        np.multiply(~seen, _MINUS_INF, out=out.view(np.uint16))
+        if distances:
+            out[:] = np.where(seen, -np.abs(pos - p), -np.inf)
+        else:
+            np.multiply(~seen, _MINUS_INF, out=out.view(np.uint16))
 
     def _in_range(self, p0: int, p1: int) -> NDArray[np.bool_]:
         low, high = max(p0, 0), p1 if p1 >= 0 else _END
@@ -245,7 +273,13 @@ class KVCache:
             )
         return seq
 
+    def _forget(self) -> None:
+        """Sequences without cells start anew."""
+        if self.states is not None:
+            self.states.slot[~self.members.any(axis=1)] = 0
+
     def _free_orphans(self) -> None:
+        self._forget()
         self.pos[~self.members.any(axis=0)] = _FREE
         self._find_bounds()
 
@@ -257,14 +291,19 @@ class KVCache:
 
 
 def cache_bytes(
-    config: ModelConfig, size: int, type_k: str | DType = "f16", type_v: str | DType = "f16"
+    config: ModelConfig,
+    size: int,
+    type_k: str | DType = "f16",
+    type_v: str | DType = "f16",
+    n_seq_max: int = 1,
 ) -> int:
     """Bytes that a cache of `size` cells takes, before one is made."""
     k, v = _cache_type("type_k", type_k), _cache_type("type_v", type_v)
-    return size * sum(
+    rows = sum(
         k.row_bytes(config.n_embd_k(il)) + v.row_bytes(config.n_embd_v(il))
         for il in range(config.n_layer)
     )
+    return size * rows + (2 * n_seq_max + 1) * state_bytes(config)
 
 
 def _cache_type(argument: str, name: str | DType) -> DType:

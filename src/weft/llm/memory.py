@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from weft.errors import OutOfMemoryError
 
-__all__ = ["available_bytes", "human", "require_memory"]
+__all__ = ["PlannedMemory", "available_bytes", "human", "require_memory"]
 
 _CGROUP_FILES = (
     # limit, current use, statistics with the reclaimable page cache
     ("memory.max", "memory.current", "memory.stat"),  # v2
     ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat"),  # v1
 )
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedMemory:
+    """Stands for memory that is not allocated yet, so that plans can be made and looked at."""
+
+    nbytes: int
 
 
 def available_bytes(root: Path = Path("/")) -> int | None:

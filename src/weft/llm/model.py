@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from copy import copy
+from dataclasses import replace
 
 from weft import graph as G
 from weft.backends.base import BufferType
 from weft.errors import FormatError
 from weft.frontends.gguf import GGUFFile, open_gguf
-from weft.llm.config import ModelConfig
+from weft.graph.tensor import Tensor
+from weft.llm.config import Keys, ModelConfig
 from weft.llm.kv_cache import KVCache
 from weft.llm.models import Architecture, common, find_architecture
 from weft.llm.models.common import Step
@@ -27,7 +29,8 @@ class Model:
         key or tensor at fault."""
         try:
             self.architecture: Architecture = find_architecture(file.architecture)
-            self.config: ModelConfig = ModelConfig.from_gguf(file)
+            config = ModelConfig.from_gguf(file)
+            self.config: ModelConfig = self.architecture.configure(config, Keys(file))
             self.weights: Weights = load_weights(file, self.architecture.table(self.config))
         except FormatError as e:
             at = f"{file.path}: "
@@ -47,18 +50,26 @@ class Model:
         return other
 
     def build(
-        self, cache: KVCache, *, n_ubatch: int, n_outputs: int, flash: bool = True
+        self,
+        cache: KVCache,
+        *,
+        n_ubatch: int,
+        n_outputs: int,
+        flash: bool = True,
+        embeddings: bool = False,
     ) -> G.Graph:
         """The graph of one step, for any batch up to `n_ubatch` tokens and any part of `cache`.
 
         Inputs: tokens i32 [n_tokens], positions i32 [n_tokens], cells i64 [n_tokens], mask f16
-        [n_tokens, n_kv] (and window_mask), out_ids i32 [n_outputs]. Output: logits f32
-        [n_outputs, n_vocab]. (Shapes outermost first.)"""
+        [n_tokens, n_kv] (and window_mask), out_ids i32 [n_outputs], for recurrent
+        models state_in and state_out i32 [1]. Output: logits f32
+        [n_outputs, n_vocab], or embeddings f32 [n_outputs, n_embd]: what logits are projected from.
+        (Shapes outermost first.)"""
         n_tokens = G.Sym("n_tokens", 1, n_ubatch)
         n_kv = G.Sym("n_kv", 1, cache.size)
         n_out = G.Sym("n_outputs", 1, n_outputs)
         window_mask = None
-        if self.architecture.windowed:
+        if self.config.window:
             window_mask = G.input("window_mask", (n_tokens, n_kv), "f16")
         step = Step(
             config=self.config,
@@ -72,15 +83,32 @@ class Model:
             rope_mode=self.architecture.rope_mode,
             flash=flash,
         )
-        return G.Graph(self.architecture.forward(step, self.weights).as_output("logits"))
+        if self.config.recurrent is not None:
+            slots = G.input("state_in", (1,), "i32"), G.input("state_out", (1,), "i32")
+            step = replace(step, slots=slots)
+        out = self.architecture.forward(step, self.weights)
+        if not embeddings:
+            return G.Graph(out.as_output("logits"), *step.writes)
+        return G.Graph(_find(out, "result_norm").as_output("embeddings"), *step.writes)
 
     def build_shift(self, cache: KVCache) -> G.Graph | None:
         """The graph that rotates cached keys in place after their positions have moved.
 
         Input: shift i32 [n_kv], the new position less the old one. None for a model without
         rotary embedding."""
-        if self.config.rope.n_dims == 0:
-            return None
         shift = G.input("shift", (G.Sym("n_kv", 1, cache.size),), "i32")
         mode = self.architecture.rope_mode
-        return G.Graph(*common.shift_keys(self.config, self.weights, cache, mode, shift))
+        shifted = common.shift_keys(self.config, self.weights, cache, mode, shift)
+        return G.Graph(*shifted) if shifted else None
+
+
+def _find(out: Tensor, name: str) -> Tensor:
+    """The tensor called `name` that `out` is made from."""
+    queue, seen = [out], {id(out)}
+    for t in queue:
+        if t.name == name:
+            return t
+        new = [s for s in t.src if s is not None and id(s) not in seen]
+        seen.update(id(s) for s in new)
+        queue.extend(new)
+    raise FormatError(f"this architecture has no tensor {name}")

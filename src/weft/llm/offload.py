@@ -8,7 +8,7 @@ input stays in host memory, where its rows are looked up. Globs over weight name
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
@@ -163,36 +163,41 @@ def _cache_home(found: Mapping[str, int], il: int, otherwise: int) -> int:
 
 
 def keep_what_runs(
-    homes: Homes, graph: Graph, caches: Sequence[tuple[Tensor, ...]], backends: Sequence[Backend]
-) -> bool:
-    """Takes weights back to host memory that no device with their memory can work on, and caches
-    that none can write and read; whether there were any. What a glob decided stays."""
+    homes: Homes,
+    graphs: Iterable[Graph],
+    caches: Sequence[Sequence[Tensor]],
+    backends: Sequence[Backend],
+) -> None:
+    """Takes weights back to host memory that no device with their memory can work on, in one of
+    the graphs, and caches (per layer, its leaves) that none can write and read; sets the buffer
+    types of the leaves. What a glob decided stays."""
     last = len(backends) - 1
     layer_of = {leaf: il for il, leaves in enumerate(caches) for leaf in leaves}
-    changed = False
-    for node in graph.nodes:
-        if node.op.is_view:
-            continue
-        for src in (*node.src, node):
-            if src is None:
+    for graph in graphs:
+        for node in graph.nodes:
+            if node.op.is_view:
                 continue
-            base = src if src.view_src is None else src.view_src
-            if base.buffer is None or base.buffer.type is None:
-                continue
-            il = layer_of.get(base)
-            home = homes.weights.get(base.name, last) if il is None else homes.caches[il]
-            if home == last or base.name in homes.forced:
-                continue
-            why = _refusal(node, base, backends)
-            if why is None:
-                continue
-            changed = True
-            homes.kept[base.name] = why
-            if il is None:
-                homes.weights[base.name] = last
-            else:
-                homes.caches[il] = last
-    return changed
+            for src in (*node.src, node):
+                base = None if src is None else src.view_src or src
+                if base is None or base.buffer is None or base.buffer.type is None:
+                    continue
+                il = layer_of.get(base)
+                home = homes.weights.get(base.name, last) if il is None else homes.caches[il]
+                if home == last or base.name in homes.forced:
+                    continue
+                why = _refusal(node, base, backends)
+                if why is None:
+                    continue
+                homes.kept[base.name] = why
+                moved: Sequence[Tensor] = (base,)
+                if il is None:
+                    homes.weights[base.name] = last
+                else:
+                    homes.caches[il] = last
+                    moved = caches[il]
+                for leaf in moved:
+                    assert leaf.buffer is not None
+                    leaf.buffer.type = backends[last].buffer_type
 
 
 def _refusal(node: Tensor, base: Tensor, backends: Sequence[Backend]) -> str | None:

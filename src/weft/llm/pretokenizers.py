@@ -118,6 +118,14 @@ def _group_digits(collapsed: str, cuts: list[int]) -> list[int]:
     return sorted(finer)
 
 
+def _part_last_spaces(collapsed: str, cuts: list[int]) -> list[int]:
+    """A cut in front of the spaces at the end of each piece."""
+    finer = set(cuts)
+    for start, end in pairwise(cuts):
+        finer.add(start + len(collapsed[start:end].rstrip(" \t\n\v\f\r")))
+    return sorted(finer)
+
+
 def _any(*alternatives: str) -> str:
     return "|".join(alternatives)
 
@@ -295,7 +303,7 @@ _TABLE: dict[str, PreTokenizer] = {
             r"[\r\n]",
             rf"\s?[{_CASED_LETTERS}]+",
             r"\s?[!-/:-~\uff01-\uff0f\uff1a-\uff5e\u2018-\u201f\u3000-\u3002]+",
-            r"\s+\Z",
+            _part_last_spaces,
             _CJK,
             r"[\p{N}]+",
         ),

@@ -88,8 +88,10 @@ class Sampler:
         keep = max(keep, 1)
         if p.temperature == 0.0:
             return ids[:1], np.ones(1)
-        # the largest score is subtracted first, so that a tiny temperature cannot overflow
-        return ids[:keep], _softmax((scores[:keep] - scores[0]) / p.temperature)
+        # the largest score is subtracted first, so that a tiny temperature can only overflow to
+        # minus infinity, which is probability 0
+        with np.errstate(over="ignore"):
+            return ids[:keep], _softmax((scores[:keep] - scores[0]) / p.temperature)
 
 
 def _largest(logits: NDArray[np.float32], k: int) -> NDArray[np.intp]:

@@ -8,6 +8,7 @@ Beside what `weft.schedule.describe.to_json` gives it holds:
     weights    name, type, sizes (innermost first), bytes, device of each
     caches     the same of the KV cache
     memory     buffer, memory, bytes
+    smaller    the plans of smaller batches: max_tokens, splits, totals
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class SavedPlan:
         if not isinstance(data, Mapping) or data.get("format") != FORMAT:
             self._fail(f"this is no plan of format {FORMAT}; write one with `weft explain --save`")
         self._data = data
-        for key in ("devices", "splits", "weights", "caches"):
+        for key in ("devices", "splits", "weights", "caches", "smaller", "memory"):
             if not _is_rows(data.get(key)):
                 self._fail(f"{key!r} is missing or no list; save the plan of a model again")
         if not isinstance(data.get("options"), Mapping):
@@ -128,12 +129,36 @@ class SavedPlan:
                 self._fail(f"cache {leaf.name!r} is not in it; save the plan again")
             self._compare(f"cache {leaf.name}", rows[leaf.name], leaf)
 
-    def node_devices(self, graph: Graph, backends: Sequence[Backend]) -> dict[Tensor, int]:
-        """The device of each node that does work, once names, ops, shapes and types agree."""
+    def max_tokens(self, n_ubatch: int) -> list[int]:
+        """Most tokens of each plan in it, the largest first."""
+        found = [n_ubatch]
+        for row in reversed(self._data.get("smaller", [])):
+            n = row.get("max_tokens")
+            if not isinstance(n, int) or not 1 <= n < found[-1]:
+                self._fail(f"a plan under 'smaller' is for {n} tokens, which cannot be")
+            found.append(n)
+        return found
+
+    def _splits(self, max_tokens: int) -> list[Mapping[str, Any]]:
+        for row in self._data.get("smaller", []):
+            if row.get("max_tokens") == max_tokens:
+                splits = row.get("splits")
+                break
+        else:
+            splits = self._data["splits"]
+        if not _is_rows(splits):
+            self._fail("'splits' is missing or no list; save the plan of a model again")
+        return splits  # type: ignore[no-any-return]
+
+    def node_devices(
+        self, max_tokens: int, graph: Graph, backends: Sequence[Backend]
+    ) -> dict[Tensor, int]:
+        """The device of each node that does work, in the plan for up to so many tokens, once
+        names, ops, shapes and types agree."""
         number = {b.name: i for i, b in enumerate(backends)}
         rows = [
             row
-            for split in self._data["splits"]
+            for split in self._splits(max_tokens)
             if _is_rows(split.get("nodes"))
             for row in split["nodes"]
         ]
@@ -150,15 +175,19 @@ class SavedPlan:
                 found[node] = self._device(f"node {node.name}", row, number)
         return found
 
-    def check_memory(self, made: Schedule, compute: Mapping[str, int]) -> None:
-        """Raises FormatError where the plan needs more memory for computing than the file says.
+    def check_memory(self, made: Mapping[int, Schedule], compute: Mapping[str, int]) -> None:
+        """Raises FormatError where the plans (by most tokens) need more memory for computing than
+        the file says.
 
         A file whose nodes someone has moved has other splits than it says; its sizes are of no use
         then."""
-        theirs = [(s.get("device"), s.get("start"), s.get("end")) for s in self._data["splits"]]
-        ours = [(made.backends[s.backend].name, s.start, s.end) for s in made.splits]
-        if theirs != ours:
-            return
+        for max_tokens, schedule in made.items():
+            theirs = [
+                (s.get("device"), s.get("start"), s.get("end")) for s in self._splits(max_tokens)
+            ]
+            names = [b.name for b in schedule.backends]
+            if theirs != [(names[s.backend], s.start, s.end) for s in schedule.splits]:
+                return
         for row in self._data.get("memory", ()):
             if row.get("buffer") == "compute" and row.get("memory") in compute:
                 need = compute[row["memory"]]

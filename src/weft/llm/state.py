@@ -6,6 +6,7 @@
     positions  i32 [n_cells]
     members    u8 [n_seq, n_cells]     0 or 1
     rows       of each layer, the keys of all cells, then the values
+    states     of each sequence, what its recurrent layers keep
     checksum   32 bytes  SHA-256 of everything before it
 
 All numbers are little endian.
@@ -25,6 +26,7 @@ from weft.errors import ContextError, FormatError
 from weft.graph.tensor import Tensor
 from weft.llm.config import ModelConfig
 from weft.llm.kv_cache import KVCache
+from weft.llm.recurrent import state_bytes
 
 __all__ = ["load_state", "save_state"]
 
@@ -49,6 +51,8 @@ def save_state(config: ModelConfig, cache: KVCache, seq: int | None = None) -> b
     parts = [MAGIC, _LENGTH.pack(len(text)), text]
     parts += [cache.pos[cells].astype("<i4").tobytes(), members.astype(np.uint8).tobytes()]
     parts += [_read_rows(t, cells).tobytes() for t in _tensors(cache)]
+    if cache.states is not None:
+        parts += [cache.states.read(s) for s in (range(len(members)) if seq is None else [seq])]
     body = b"".join(parts)
     return body + hashlib.sha256(body).digest()
 
@@ -89,6 +93,12 @@ def load_state(config: ModelConfig, cache: KVCache, data: bytes, seq: int | None
         row = t.dtype.row_bytes(_width(t))
         _write_rows(t, cells, body.take(np.uint8, n * row).reshape(n, row))
     cache.occupy(cells, positions.astype(np.int32), joined)
+    if cache.states is not None:
+        size = state_bytes(config)
+        for s in range(n_seq):
+            data, to = body.take(np.uint8, size).tobytes(), s if seq is None else seq
+            if to < cache.n_seq_max and joined[to].any():
+                cache.states.write(to, data)
 
 
 class _Body:
@@ -134,7 +144,7 @@ def _checked(
     if not isinstance(n, int) or not isinstance(n_seq, int) or min(n, n_seq) < 0:
         raise FormatError("the saved state does not say how many cells it has; save it again")
     rows = sum(t.dtype.row_bytes(_width(t)) for t in _tensors(cache))
-    if start + length + n * (4 + n_seq + rows) + _DIGEST != len(data):
+    if start + length + n * (4 + n_seq + rows) + n_seq * state_bytes(config) + _DIGEST != len(data):
         raise FormatError("the saved state has another size than its header says; save it again")
     if not whole and header["n_seq"] != 1:
         raise FormatError(
@@ -155,7 +165,7 @@ def _header(config: ModelConfig, cache: KVCache) -> dict[str, Any]:
 
 
 def _tensors(cache: KVCache) -> list[Tensor]:
-    return [t for pair in zip(cache.k, cache.v, strict=True) for t in pair]
+    return [t for pair in zip(cache.k, cache.v, strict=True) for t in pair if t.ne[0]]
 
 
 def _width(t: Tensor) -> int:

@@ -16,7 +16,7 @@ from weft.errors import TokenizerError
 from weft.llm.pretokenizers import PRETOKENIZERS
 from weft.llm.vocab import TokenType, Vocab
 
-__all__ = ["BpeModel", "merge"]
+__all__ = ["SYMBOLS", "BpeModel", "merge"]
 
 _SPACE = "\u2581"
 _MERGES = "tokenizer.ggml.merges"
@@ -30,7 +30,8 @@ def _alphabet() -> list[str]:
     return [chars[b] for b in range(256)]
 
 
-_SYMBOLS = [char.encode() for char in _alphabet()]
+SYMBOLS = [char.encode() for char in _alphabet()]
+"""GPT-2's spelling of each byte, as the UTF-8 of a character."""
 _TO_LATIN1 = {ord(char): byte for byte, char in enumerate(_alphabet())}
 
 
@@ -63,7 +64,6 @@ class BpeModel:
     def _ranks(self) -> dict[bytes, int]:
         """Ranks by merge as the file spells it, `left right`; the first of equal ones counts."""
         merges = self._merges
-        self._merges = []  # the dict holds them now
         wrong = [line for line in merges if b" " not in line]
         if wrong:
             raise TokenizerError(
@@ -91,7 +91,7 @@ class BpeModel:
 
     def _encode_word(self, word: str) -> list[int]:
         if self._how.byte_level:
-            symbols = [_SYMBOLS[byte] for byte in word.encode()]
+            symbols = [SYMBOLS[byte] for byte in word.encode()]
         else:
             symbols = [char.encode() for char in word]
         index = self.vocab.index

@@ -45,18 +45,19 @@ class WordPieceModel:
     _LONGEST_CACHED = 64  # characters
 
     def __init__(self, vocab: Vocab) -> None:
-        """Raises TokenizerError when the vocabulary has no unknown token."""
-        if vocab.unknown is None:
+        """Raises TokenizerError when the vocabulary has no [UNK], [CLS] or [SEP]."""
+        if vocab.unknown is None or not vocab.prefix or not vocab.suffix:
             raise TokenizerError(
-                "the vocabulary has no unknown token (tokenizer.ggml.unknown_token_id), which "
-                "WordPiece needs; convert the model again"
+                "WordPiece needs the keys unknown_token_id, cls_token_id and seperator_token_id "
+                "of tokenizer.ggml, each an id of the vocabulary; convert the model again"
             )
         self.vocab = vocab
         self._unknown = vocab.unknown
         lower = vocab.metadata.get_bool(f"{_NORMALIZER}.lowercase", True)
         strip = vocab.metadata.get_bool(f"{_NORMALIZER}.strip_accents", lower)
         self._spelling = CharTable(partial(_spell, lower=lower, strip_accents=strip))
-        self._longest = max(map(len, vocab.tokens), default=0)
+        # The longest token by first byte.
+        self._longest = {token[0]: len(token) for token in sorted(vocab.tokens, key=len)}
         self._words: dict[str, list[int]] = {}
 
     def encode(self, text: str) -> list[int]:
@@ -81,7 +82,7 @@ class WordPieceModel:
         ids: list[int] = []
         at = 0
         while at < len(rest):
-            for end in range(min(len(rest), at + longest), at, -1):
+            for end in range(min(len(rest), at + longest.get(rest[at], 0)), at, -1):
                 id_ = index.get(rest[at:end])
                 if id_ is not None:
                     ids.append(id_)

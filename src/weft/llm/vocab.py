@@ -40,6 +40,7 @@ class _Defaults:
     bos: int | None = None
     eos: int | None = None
     unknown: int | None = None
+    cls: int | None = None
     sep: int | None = None
     add_bos: bool = False
     always_bos: bool = False
@@ -52,7 +53,7 @@ class _Defaults:
 # takes token 11 then, which meant something for Falcon only.
 _DEFAULTS = {
     "llama": _Defaults(bos=1, eos=2, unknown=0, add_bos=True, add_space_prefix=True),
-    "bert": _Defaults(bos=101, unknown=100, sep=102, clean_spaces=True),
+    "bert": _Defaults(cls=101, unknown=100, sep=102, clean_spaces=True),
     "t5": _Defaults(eos=1, unknown=2, add_eos=True),
 }
 
@@ -217,12 +218,12 @@ class Vocab:
         scores, types = _arrays(file, len(tokens))
         special = _roles(file, defaults, index, types)
         eog = _end_tokens(special, index, types)
-        bos, eos, sep = special.get("bos"), special.get("eos"), special.get("sep")
+        bos, eos = special.get("bos"), special.get("eos")
         add_bos = file.get_bool(f"{_PREFIX}.add_bos_token", defaults.add_bos) or defaults.always_bos
         add_eos = file.get_bool(f"{_PREFIX}.add_eos_token", defaults.add_eos)
         first, last = (bos if add_bos else None), (eos if add_eos else None)
-        if model == "bert":  # [CLS] and [SEP], whatever the keys say
-            first, last = special.get("cls", bos), sep
+        if model == "bert":  # [CLS] and [SEP], whatever add_bos_token and add_eos_token say
+            first, last = special.get("bos", special.get("cls")), special.get("sep")
         return Vocab(
             model=model,
             pre=pre,

@@ -13,8 +13,9 @@ from weft.graph.tensor import Buffer, Tensor
 
 __all__ = ["Row", "Weights", "load_weights", "maybe", "need"]
 
-# Tensors that old converters wrote and no model reads.
-_UNUSED_SUFFIXES = (".attn_rot_embd", ".rotary_emb.inv_freq")
+# Tensors that old converters wrote and no model reads, and the scale of activations that are to be
+# quantized to 4 bits, which weft's are not.
+_UNUSED_SUFFIXES = (".attn_rot_embd", ".rotary_emb.inv_freq", ".input_scale")
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,11 +25,13 @@ class Row:
     name: str
     ne: tuple[int, ...]
     optional: bool = False
+    unless: str = ""
+    """A tensor that stands for this one: where the file has it, this row is void."""
 
 
-def need(name: str, *ne: int) -> Row:
-    """A tensor that every file of the architecture has."""
-    return Row(name, ne)
+def need(name: str, *ne: int, unless: str = "") -> Row:
+    """A tensor that every file of the architecture has, but for those with `unless`."""
+    return Row(name, ne, unless=unless)
 
 
 def maybe(name: str, *ne: int) -> Row:
@@ -88,6 +91,8 @@ def load_weights(file: GGUFFile, table: Iterable[Row]) -> Weights:
     in the table: an unknown tensor means that the model would be computed wrongly."""
     leaves: dict[str, Tensor] = {}
     for row in table:
+        if row.unless in file.tensors:
+            continue
         info = file.tensors.get(row.name)
         if info is not None:
             leaves[row.name] = _leaf(file, row, info)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from weft.graph.tensor import Tensor
 
@@ -59,3 +60,24 @@ class Prediction:
     def total(self) -> float:
         """All of it; devices take turns, since each split needs the one before."""
         return self.nodes + self.copies + self.splits
+
+    def plus(self, other: Prediction, what: str) -> Prediction:
+        """Both, one after the other."""
+        by_device = dict(self.by_device)
+        for name, seconds in other.by_device.items():
+            by_device[name] = by_device.get(name, 0.0) + seconds
+        return Prediction(
+            self.nodes + other.nodes, self.copies + other.copies, self.splits + other.splits,
+            by_device, what,
+        )  # fmt: skip
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data: `of` (what takes that long), `seconds`, and its parts."""
+        return {
+            "of": self.what,
+            "seconds": self.total,
+            "nodes": self.nodes,
+            "copies": self.copies,
+            "splits": self.splits,
+            "by_device": self.by_device,
+        }

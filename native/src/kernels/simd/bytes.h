@@ -6,8 +6,6 @@
 
 namespace weft::WEFT_TARGET {
 
-typedef uint8_t u8x8 __attribute__((vector_size(8)));
-typedef int8_t s8x8 __attribute__((vector_size(8)));
 typedef uint8_t u8x16 __attribute__((vector_size(16)));
 typedef uint8_t u8x32 __attribute__((vector_size(32)));
 typedef int8_t s8x32 __attribute__((vector_size(32)));
@@ -26,8 +24,15 @@ static inline u8x32 splat8(int x) { return u8x32{} + static_cast<uint8_t>(x); }
 static inline f32x8 splat8f(float x) { return f32x8{} + x; }
 
 static inline u8x32 join(u8x16 low, u8x16 high) {
-  return __builtin_shufflevector(low, high, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15,
-                                 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31);
+#if defined(__AVX2__)
+  return reinterpret_cast<u8x32>(
+      _mm256_set_m128i(reinterpret_cast<__m128i>(high), reinterpret_cast<__m128i>(low)));
+#else
+  u8x32 v;
+  std::memcpy(&v, &low, sizeof low);
+  std::memcpy(reinterpret_cast<char*>(&v) + sizeof low, &high, sizeof high);
+  return v;
+#endif
 }
 
 // Every byte shifted right, then masked (bits of the neighbour are masked away).
@@ -48,12 +53,10 @@ static inline u8x32 nibbles(const uint8_t* p) {
   const __m256i v = _mm256_srlv_epi64(both, _mm256_setr_epi64x(0, 0, 4, 4));
   return reinterpret_cast<u8x32>(_mm256_and_si256(v, _mm256_set1_epi8(15)));
 #else
-  u8x32 v;
-  for (int j = 0; j < 16; ++j) {
-    v[j] = p[j] & 15;
-    v[j + 16] = static_cast<uint8_t>(p[j] >> 4);
-  }
-  return v;
+  typedef uint16_t u16x8 __attribute__((vector_size(16)));
+  const auto v = load_as<u8x16>(p);
+  const auto mask = u8x16{} + uint8_t{15};
+  return join(v & mask, reinterpret_cast<u8x16>(reinterpret_cast<u16x8>(v) >> uint16_t{4}) & mask);
 #endif
 }
 
@@ -133,7 +136,66 @@ static inline i32x8 dot_bytes_wide(u8x32 u, s8x32 x, [[maybe_unused]] i32x8 minu
 #endif
 }
 
+// Eight bytes, the first lowest, as integers.
+static inline i32x8 widen_unsigned(uint64_t bytes) {
+#if defined(__AVX2__)
+  return reinterpret_cast<i32x8>(
+      _mm256_cvtepu8_epi32(_mm_cvtsi64_si128(static_cast<int64_t>(bytes))));
+#elif defined(__SSE2__)
+  const __m128i zero = _mm_setzero_si128();
+  const __m128i words = _mm_unpacklo_epi8(_mm_cvtsi64_si128(static_cast<int64_t>(bytes)), zero);
+  const __m128i both[2] = {_mm_unpacklo_epi16(words, zero), _mm_unpackhi_epi16(words, zero)};
+  return load_as<i32x8>(both);
+#else
+  i32x8 v;
+  for (int j = 0; j < 8; ++j) v[j] = static_cast<uint8_t>(bytes >> 8 * j);
+  return v;
+#endif
+}
+static inline i32x8 widen_signed(uint64_t bytes) {
+#if defined(__AVX2__)
+  return reinterpret_cast<i32x8>(
+      _mm256_cvtepi8_epi32(_mm_cvtsi64_si128(static_cast<int64_t>(bytes))));
+#elif defined(__SSE2__)
+  const __m128i v = _mm_cvtsi64_si128(static_cast<int64_t>(bytes));
+  const __m128i words = _mm_srai_epi16(_mm_unpacklo_epi8(v, v), 8);
+  const __m128i both[2] = {_mm_srai_epi32(_mm_unpacklo_epi16(words, words), 16),
+                           _mm_srai_epi32(_mm_unpackhi_epi16(words, words), 16)};
+  return load_as<i32x8>(both);
+#else
+  i32x8 v;
+  for (int j = 0; j < 8; ++j) v[j] = static_cast<int8_t>(bytes >> 8 * j);
+  return v;
+#endif
+}
+
 static inline f32x8 to_floats(i32x8 v) { return __builtin_convertvector(v, f32x8); }
+
+// Rounded to the nearest integer, half to even; the values must fit.
+static inline i32x8 round_to_ints(f32x8 v) {
+#if defined(__AVX2__)
+  return reinterpret_cast<i32x8>(_mm256_cvtps_epi32(reinterpret_cast<__m256>(v)));
+#else
+  // 1.5 * 2^23 leaves the integer in the mantissa
+  return reinterpret_cast<i32x8>(v + 12582912.0f) - 0x4b400000;
+#endif
+}
+
+// 32 integers as bytes; the values must fit.
+static inline s8x32 narrow_ints(const i32x8 v[4]) {
+#if defined(__AVX2__)
+  const auto at = [&](int i) { return reinterpret_cast<__m256i>(v[i]); };
+  const __m256i packed =
+      _mm256_packs_epi16(_mm256_packs_epi32(at(0), at(1)), _mm256_packs_epi32(at(2), at(3)));
+  // packing works in halves of 16 bytes
+  const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+  return reinterpret_cast<s8x32>(_mm256_permutevar8x32_epi32(packed, order));
+#else
+  s8x32 bytes;
+  for (int j = 0; j < 32; ++j) bytes[j] = static_cast<int8_t>(v[j / 8][j % 8]);
+  return bytes;
+#endif
+}
 
 // a * b + c, fused where the target can.
 static inline f32x8 fma8(f32x8 a, f32x8 b, f32x8 c) {
@@ -182,13 +244,13 @@ static inline __m512i twice(const uint8_t* p) {
   return _mm512_broadcast_i64x4(load_as<__m256i>(p));
 }
 
-// Every byte shifted right, by `low` in the first 32 bytes and by `high` in the others, then masked.
+// Every byte shifted right, by `low` in the first 32 bytes and by `high` in the others, then
+// masked.
 static inline __m512i field2(__m512i v, int low, int high, int mask) {
   const auto a = static_cast<int16_t>(low);
   const auto b = static_cast<int16_t>(high);
   const __m512i shifts = _mm512_inserti64x4(_mm512_set1_epi16(a), _mm256_set1_epi16(b), 1);
-  return _mm512_and_si512(_mm512_srlv_epi16(v, shifts),
-                          _mm512_set1_epi8(static_cast<char>(mask)));
+  return _mm512_and_si512(_mm512_srlv_epi16(v, shifts), _mm512_set1_epi8(static_cast<char>(mask)));
 }
 #endif
 

@@ -60,7 +60,7 @@ class BlasBackend(BackendBase):
         self.min_batch = min_batch
         self.decoded_bytes = decoded_bytes
         self.buffer_type: BufferType = host_buffer_type()
-        self.decoded: dict[tuple[int, int, str], tuple[Memory, NDArray[np.float32]]] = {}
+        self.decoded: dict[tuple[int, int, str], NDArray[np.float32]] = {}
         """Decoded weights by address, bytes and type; shared by all programs of the backend."""
 
     def supports_op(self, node: Tensor) -> Support:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import weakref
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -107,15 +109,16 @@ class BlasExecutable:
         raw = self._hosts[spec.buffer][spec.offset : spec.offset + nbytes]
         known = self._backend.decoded
         key = (raw.ctypes.data, nbytes, spec.dtype.name)
-        if key not in known:
-            total = sum(array.nbytes for _, array in known.values())
-            if total + 4 * n > self._backend.decoded_bytes:
+        found = known.get(key)
+        if found is None:
+            if sum(array.nbytes for array in known.values()) + 4 * n > self._backend.decoded_bytes:
                 return None
-            out = _floats(n)
-            decode_into(raw, spec.dtype, out)
-            # the memory is kept too, so that its address stays its own
-            known[key] = (self._memories[spec.buffer], out)
-        return known[key][1]
+            found = _floats(n)
+            decode_into(raw, spec.dtype, found)
+            with suppress(TypeError):  # memory that cannot tell when it is gone is not remembered
+                weakref.finalize(self._memories[spec.buffer], known.pop, key, None)
+                known[key] = found
+        return found
 
     # ---- calls -----------------------------------------------------------------------------------
 

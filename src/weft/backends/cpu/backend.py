@@ -20,6 +20,7 @@ from weft.backends.cpu.native_program import describe_tensor, native_program
 from weft.backends.registry import BackendInfo
 from weft.dtype import DTYPES, dtype_from_id
 from weft.errors import DeviceError, OutOfMemoryError, ProgramError
+from weft.flags import FLAGS
 from weft.graph.node import make_node
 from weft.graph.op import OPS
 from weft.graph.params import pack
@@ -97,7 +98,7 @@ class CpuBackend(BackendBase):
         name: str = "cpu",
     ) -> None:
         scores = dict(_native.targets())
-        chosen = target if target is not None else _native.best_target()
+        chosen = target or FLAGS.target or _native.best_target()
         if chosen not in scores:
             raise DeviceError(f"no kernel target {chosen!r}; this build has {', '.join(scores)}")
         if scores[chosen] == 0:
@@ -107,7 +108,7 @@ class CpuBackend(BackendBase):
             )
         if activations not in ("native", "f32"):
             raise DeviceError(f"activations must be 'native' or 'f32', got {activations!r}")
-        threads = default_threads() if n_threads is None else n_threads
+        threads = (FLAGS.threads or default_threads()) if n_threads is None else n_threads
         if not 1 <= threads <= 1024:
             raise DeviceError(f"n_threads must be 1..1024, got {threads}")
         self.name = name

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from weft import graph as G
 from weft.graph.tensor import Tensor
 from weft.llm.config import ModelConfig
-from weft.llm.models import common
+from weft.llm.models import common, rows
 from weft.llm.models.common import Step, linear, norm
 from weft.llm.weights import Row, Weights, need
 
@@ -17,25 +17,21 @@ __all__ = ["forward", "table"]
 
 def table(c: ModelConfig) -> Iterator[Row]:
     """The tensors of a file."""
-    yield from common.model_rows(c)
+    yield from rows.model_rows(c)
     for il in range(c.n_layer):
         yield need(f"blk.{il}.attn_norm.weight", c.n_embd)
-        yield from common.attention_rows(c, il)
+        yield from rows.attention_rows(c, il)
         yield need(f"blk.{il}.attn_sub_norm.weight", c.n_head(il) * c.head_dim_v)
         yield need(f"blk.{il}.ffn_norm.weight", c.n_embd)
-        yield from common.feed_forward_rows(c, il)
+        yield from rows.feed_forward_rows(c, il)
         yield need(f"blk.{il}.ffn_sub_norm.weight", c.n_ff(il))
 
 
 def attention(step: Step, w: Weights, il: int, x: Tensor) -> Tensor:
     """Attention with a norm before the output matrix."""
     c, layer = step.config, w.layer(il)
-    n_tokens = x.ne[1]
-    q = G.reshape(linear(layer, "attn_q", x), c.head_dim_k, c.n_head(il), n_tokens)
-    k = G.reshape(linear(layer, "attn_k", x), c.head_dim_k, c.n_head_kv(il), n_tokens)
-    v = G.reshape(linear(layer, "attn_v", x), c.head_dim_v, c.n_head_kv(il), n_tokens)
-    q = common.rope(step, w, q)
-    k = common.rope(step, w, k)
+    q, k, v = common.qkv(step, layer, il, x)
+    q, k = common.rope(step, w, q, il), common.rope(step, w, k, il)
     y = common.attention(step, il, q, k, v)
     return linear(layer, "attn_output", norm(layer, "attn_sub_norm", y, c.rms_eps))
 

@@ -1,36 +1,50 @@
 """What model files share: the inputs of a step, and the parts they are put together from.
+`rows.py` has the tables of these parts' weights.
 
 Sizes in comments are ggml's `ne`, innermost first. `d` is the size of a head.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from weft import graph as G
 from weft.graph.tensor import Tensor
 from weft.llm.config import ModelConfig, MoeConfig, RopeConfig
 from weft.llm.kv_cache import KVCache
-from weft.llm.weights import Row, Weights, maybe, need
+from weft.llm.weights import Weights
 
 __all__ = [
     "Step",
+    "add_positions",
     "attention",
-    "attention_rows",
+    "capped",
     "embed",
-    "expert_rows",
     "feed_forward",
-    "feed_forward_rows",
+    "fused_feed_forward",
+    "head_normed_attention",
+    "layer_norm",
+    "layer_normed_logits",
     "linear",
     "logits",
     "mixture",
-    "model_rows",
+    "mlp",
     "norm",
+    "norm_whole",
+    "output",
+    "qkv",
     "rope",
+    "self_attention",
     "shift_keys",
+    "soft_cap",
     "wanted",
 ]
+
+
+_LEAST_SUM = 2.0**-14
+"""What expert weights are divided by at least."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,58 +70,18 @@ class Step:
     flash: bool = True
     """Attention as one op (FLASH_ATTN_EXT), or as matmuls around a softmax."""
 
+    slots: tuple[Tensor, Tensor] | None = None
+    """Recurrent models: i32 [1] each, the slots of states that are read and written. All tokens are
+    of one sequence, in order, then."""
+    writes: list[Tensor] = field(default_factory=list)
+    """What the graph must compute besides its output: writes of recurrent states."""
 
-# -- the rows that most weight tables have ---------------------------------------------------------
-
-
-def model_rows(c: ModelConfig) -> Iterator[Row]:
-    """Tensors outside the layers."""
-    yield need("token_embd.weight", c.n_embd, c.n_vocab)
-    yield need("output_norm.weight", c.n_embd)
-    yield maybe("output.weight", c.n_embd, c.n_vocab)  # absent: the embedding, transposed
-    yield maybe("output.bias", c.n_vocab)
-    yield maybe("rope_freqs.weight", c.rope.n_dims // 2)
-    yield maybe("rope_factors_long.weight", c.rope.n_dims // 2)
-    yield maybe("rope_factors_short.weight", c.rope.n_dims // 2)
-
-
-def attention_rows(c: ModelConfig, il: int) -> Iterator[Row]:
-    """q, k, v and output projections of layer `il`, with optional biases and scales."""
-    n_q = c.n_head(il) * c.head_dim_k
-    n_o = c.n_head(il) * c.head_dim_v
-    yield from _linear_rows(f"blk.{il}.attn_q", c.n_embd, n_q)
-    yield from _linear_rows(f"blk.{il}.attn_k", c.n_embd, c.n_embd_k(il))
-    yield from _linear_rows(f"blk.{il}.attn_v", c.n_embd, c.n_embd_v(il))
-    yield from _linear_rows(f"blk.{il}.attn_output", n_o, c.n_embd)
-
-
-def feed_forward_rows(c: ModelConfig, il: int) -> Iterator[Row]:
-    """The three matrices of a dense gated feed-forward layer."""
-    yield from _linear_rows(f"blk.{il}.ffn_gate", c.n_embd, c.n_ff(il))
-    yield from _linear_rows(f"blk.{il}.ffn_up", c.n_embd, c.n_ff(il))
-    yield from _linear_rows(f"blk.{il}.ffn_down", c.n_ff(il), c.n_embd)
-
-
-def expert_rows(c: ModelConfig, moe: MoeConfig, il: int) -> Iterator[Row]:
-    """Router and stacked experts of layer `il`, with optional biases."""
-    yield need(f"blk.{il}.ffn_gate_inp.weight", c.n_embd, moe.n_expert)
-    yield maybe(f"blk.{il}.ffn_gate_inp.bias", moe.n_expert)
-    for name, n_in, n_out in (
-        ("ffn_gate_exps", c.n_embd, moe.n_ff),
-        ("ffn_up_exps", c.n_embd, moe.n_ff),
-        ("ffn_down_exps", moe.n_ff, c.n_embd),
-    ):
-        yield need(f"blk.{il}.{name}.weight", n_in, n_out, moe.n_expert)
-        yield maybe(f"blk.{il}.{name}.bias", n_out, moe.n_expert)
-
-
-def _linear_rows(name: str, n_in: int, n_out: int) -> Iterator[Row]:
-    yield need(f"{name}.weight", n_in, n_out)
-    yield maybe(f"{name}.bias", n_out)
-    yield maybe(f"{name}.scale", 1)
-
-
-# -- the parts -------------------------------------------------------------------------------------
+    def mask_of(self, il: int) -> Tensor:
+        """The mask that layer `il` attends with."""
+        if not self.config.is_windowed(il):
+            return self.mask
+        assert self.window_mask is not None
+        return self.window_mask
 
 
 def linear(w: Weights, name: str, x: Tensor) -> Tensor:
@@ -125,14 +99,56 @@ def norm(w: Weights, name: str, x: Tensor, eps: float) -> Tensor:
     return G.mul(G.rms_norm(x, eps), w[f"{name}.weight"])
 
 
+def norm_whole(w: Weights, name: str, x: Tensor, eps: float) -> Tensor:
+    """RMS norm of x [d, n_head, n_tokens] over all heads of a token at once."""
+    d, n_head, n_tokens, _ = x.ne
+    flat = G.reshape(x if x.is_contiguous else G.cont(x), d * n_head, n_tokens)
+    return G.reshape(norm(w, name, flat, eps), d, n_head, n_tokens)
+
+
+def layer_norm(w: Weights, name: str, x: Tensor, eps: float) -> Tensor:
+    """LayerNorm (arXiv 1607.06450) with a learned gain and, where the file has it, a bias."""
+    y = G.mul(G.norm(x, eps), w[f"{name}.weight"])
+    return G.add(y, w[f"{name}.bias"]) if f"{name}.bias" in w else y
+
+
 def embed(step: Step, w: Weights) -> Tensor:
-    """Rows of the embedding: [n_embd, n_tokens]."""
-    return G.get_rows(w["token_embd.weight"], step.tokens).named("embd")
+    """Rows of the embedding, scaled where the model says so: [n_embd, n_tokens]."""
+    x = G.get_rows(w["token_embd.weight"], step.tokens)
+    scale = step.config.embedding_scale
+    return (G.scale(x, scale) if scale else x).named("embd")
 
 
-def rope(step: Step, w: Weights, x: Tensor) -> Tensor:
-    """Rotates x [d, n_head, n_tokens] by its positions."""
-    r = step.config.rope
+def add_positions(step: Step, w: Weights, x: Tensor) -> Tensor:
+    """Embeddings x [n_embd, n_tokens] plus the learned ones of their positions, where the file has
+    them."""
+    if not step.config.n_positions:
+        return x
+    return G.add(x, G.get_rows(w["position_embd.weight"], step.positions))
+
+
+def qkv(step: Step, w: Weights, il: int, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """x [n_embd, n_tokens] -> q [d, n_head, n_tokens], k [d, n_head_kv, n_tokens], v [dv,
+    n_head_kv, n_tokens], by the weights `w` of layer `il`."""
+    c, n_tokens = step.config, x.ne[1]
+    n_head, n_kv = c.n_head(il), c.n_head_kv(il)
+    heads = (c.head_dim_k, n_head), (c.head_dim_k, n_kv), (c.head_dim_v, n_kv)
+    if "attn_qkv.weight" not in w:
+        each = [linear(w, f"attn_{name}", x) for name in "qkv"]
+        q, k, v = (G.reshape(y, d, n, n_tokens) for y, (d, n) in zip(each, heads, strict=True))
+        return q, k, v
+    y = linear(w, "attn_qkv", x)
+    parts, at = [], 0
+    for d, n in heads:
+        size = y.dtype.bytes
+        parts.append(G.view_3d(y, d, n, n_tokens, d * size, y.nb[1], at * size))
+        at += d * n
+    return parts[0], parts[1], parts[2]
+
+
+def rope(step: Step, w: Weights, x: Tensor, il: int = 0) -> Tensor:
+    """Rotates x [d, n_head, n_tokens] by its positions, as layer `il` does."""
+    r = step.config.rope_of(il)
     factors = _freq_factors(w, r, step.cache)
     return _rotate(r, step.rope_mode, factors, x, step.positions, r.kernel_attn_factor)
 
@@ -141,13 +157,24 @@ def shift_keys(
     c: ModelConfig, w: Weights, cache: KVCache, mode: G.RopeMode, shift: Tensor
 ) -> list[Tensor]:
     """Cached keys rotated in place by i32 shift [n_kv], the move of each cell's position. Angles
-    add up, so a key then is as if computed at its new position; its magnitude stays."""
-    r = c.rope
-    factors = _freq_factors(w, r, cache)
+    add up, so a key then is as if computed at its new position; its magnitude stays. Layers without
+    rotary embedding are left out."""
     shifted = []
     for il, k in enumerate(cache.k):
-        row = k.dtype.bytes * c.head_dim_k
-        keys = G.view_3d(k, c.head_dim_k, c.n_head_kv(il), shift.ne[0], row, k.nb[1])
+        r = c.rope_of(il)
+        if r.n_dims == 0 or c.n_head_kv(il) == 0:
+            continue
+        factors = _freq_factors(w, r, cache)
+        size, d = k.dtype.bytes, c.head_dim_k
+        keys = G.view_3d(
+            k,
+            d - r.offset,
+            c.n_head_kv(il),
+            shift.ne[0],
+            d * size,
+            k.nb[1],
+            r.offset * size,
+        )
         shifted.append(_rotate(r, mode, factors, keys, shift, r.shift_attn_factor, inplace=True))
     return shifted
 
@@ -197,40 +224,104 @@ def attention(
     k: Tensor,
     v: Tensor,
     *,
-    mask: Tensor | None = None,
     sinks: Tensor | None = None,
 ) -> Tensor:
-    """Writes k and v to the cache and attends over the first n_kv cells.
+    """Writes k and v to the cache and attends over the first n_kv cells that the layer sees.
 
     q [d, n_head, n_tokens], k [d, n_head_kv, n_tokens], v [dv, n_head_kv, n_tokens] ->
     [dv * n_head, n_tokens]."""
-    mask = step.mask if mask is None else mask
-    scale = step.config.kq_scale
+    mask = step.mask_of(il)
+    scale, cap = step.config.kq_scale, step.config.attn_softcap
+    bias = step.config.alibi_bias
     keys = _cached(step, step.cache.k[il], k)
     values = _cached(step, step.cache.v[il], v)
     q = G.permute(q, 0, 2, 1, 3)  # [d, n_tokens, n_head]
     if step.flash:
-        out = G.flash_attn_ext(q, keys, values, mask, sinks, scale=scale)
+        out = G.flash_attn_ext(
+            q, keys, values, mask, sinks, scale=scale, max_bias=bias, logit_softcap=cap
+        )
     else:
         scores = G.mul_mat(keys, q)  # [n_kv, n_tokens, n_head]
-        probs = G.soft_max(scores, mask, sinks, scale)
+        if cap:
+            scores, scale = soft_cap(G.scale(scores, scale), cap), 1.0
+        probs = G.soft_max(scores, mask, sinks, scale, bias)
         out = G.mul_mat(G.cont(G.transpose(values)), probs)  # [dv, n_tokens, n_head]
         out = G.cont(G.permute(out, 0, 2, 1, 3))
     n_out = step.config.head_dim_v * step.config.n_head(il)
     return G.reshape(out, n_out, step.tokens.ne[0]).named(f"kqv_out-{il}")
 
 
+def self_attention(
+    step: Step,
+    w: Weights,
+    il: int,
+    x: Tensor,
+    *,
+    qk_norm: Callable[[Weights, str, Tensor, float], Tensor] | None = None,
+) -> Tensor:
+    """Grouped-query attention (arXiv 2305.13245) with rotary embedding, from x [n_embd, n_tokens]
+    to the output projection. `w`: of the whole model. `qk_norm`: what queries and keys go through
+    in front of the rotation (arXiv 2302.05442): `norm` for each head, `norm_whole` for all."""
+    layer, eps = w.layer(il), step.config.rms_eps
+    q, k, v = qkv(step, layer, il, x)
+    if qk_norm is not None:
+        q, k = qk_norm(layer, "attn_q_norm", q, eps), qk_norm(layer, "attn_k_norm", k, eps)
+    q, k = rope(step, w, q, il), rope(step, w, k, il)
+    return linear(layer, "attn_output", attention(step, il, q, k, v))
+
+
+def head_normed_attention(step: Step, w: Weights, il: int, x: Tensor) -> Tensor:
+    """`self_attention` with a LayerNorm of its own for each head of q and k, where the file has
+    them."""
+    eps, layer = step.config.norm_eps, w.layer(il)
+    q, k, v = qkv(step, layer, il, x)
+    if "attn_q_norm.weight" in layer:
+        q = layer_norm(layer, "attn_q_norm", q, eps)
+    if "attn_k_norm.weight" in layer:
+        k = layer_norm(layer, "attn_k_norm", k, eps)
+    q, k = rope(step, w, q, il), rope(step, w, k, il)
+    return linear(layer, "attn_output", attention(step, il, q, k, v))
+
+
 def _cached(step: Step, cache: Tensor, x: Tensor) -> Tensor:
     """x [d, n_head_kv, n_tokens] written to its cells; the cache as [d, n_kv, n_head_kv]."""
     d, n_head, n_tokens, _ = x.ne
+    if not x.is_contiguous:  # a part of a fused projection
+        x = G.cont(x)
     written = G.set_rows(cache, G.reshape(x, d * n_head, n_tokens), step.cells)
     # A view of what was written, not of the leaf: that is what puts it after the write.
     return G.view_3d(written, d, step.mask.ne[0], n_head, cache.nb[1], d * cache.dtype.bytes)
 
 
-def feed_forward(w: Weights, x: Tensor) -> Tensor:
-    """SwiGLU (arXiv 2002.05202): down(silu(gate x) * up x)."""
-    return linear(w, "ffn_down", G.swiglu(linear(w, "ffn_gate", x), linear(w, "ffn_up", x)))
+def soft_cap(x: Tensor, cap: float) -> Tensor:
+    """cap * tanh(x / cap): as x where it is small, never beyond the cap (arXiv 2408.00118)."""
+    return G.scale(G.tanh(G.scale(x, 1.0 / cap)), cap)
+
+
+def capped(step: Step, logits: Tensor) -> Tensor:
+    """Logits soft-capped, where the model has a cap."""
+    cap = step.config.final_softcap
+    return soft_cap(logits, cap) if cap else logits
+
+
+def feed_forward(
+    w: Weights, x: Tensor, act: Callable[[Tensor, Tensor], Tensor] = G.swiglu, suffix: str = ""
+) -> Tensor:
+    """A gated feed-forward layer (arXiv 2002.05202): down(silu(gate x) * up x) with SwiGLU.
+
+    `suffix`: of the names of the matrices, "_shexp" for shared experts."""
+    y = act(linear(w, f"ffn_gate{suffix}", x), linear(w, f"ffn_up{suffix}", x))
+    return linear(w, f"ffn_down{suffix}", y)
+
+
+def fused_feed_forward(w: Weights, x: Tensor) -> Tensor:
+    """SwiGLU, the gate being the first half of `ffn_up`."""
+    return linear(w, "ffn_down", G.swiglu(linear(w, "ffn_up", x)))
+
+
+def mlp(w: Weights, x: Tensor, act: Callable[[Tensor], Tensor] = G.gelu) -> Tensor:
+    """A feed-forward layer without a gate: down(act(up x))."""
+    return linear(w, "ffn_down", act(linear(w, "ffn_up", x)))
 
 
 def mixture(
@@ -245,20 +336,26 @@ def mixture(
     """Each token x [n_embd, n_tokens] through its best experts, summed by router weight.
 
     `softmax_first`: softmax over all experts, then the best, whose weights are brought to sum 1
-    when `renormalise` (Mixtral, arXiv 2401.04088); else softmax over the scores of the best. `oai`:
-    gpt-oss' clamped activation instead of SwiGLU."""
+    when `renormalise` (Mixtral, arXiv 2401.04088) unless the metadata says otherwise; else softmax
+    over the scores of the best. `oai`: gpt-oss' clamped activation instead of SwiGLU."""
     n_embd, n_tokens = x.ne[0], x.ne[1]
     n_used = moe.n_used
     scores = linear(w, "ffn_gate_inp", x)  # [n_expert, n_tokens]
-    if softmax_first:
+    if moe.sigmoid:
+        scores = G.sigmoid(scores)
+    elif softmax_first:
         scores = G.soft_max(scores)
-    best = G.top_k(scores, n_used)  # i32 [n_used, n_tokens]
+    best = _best_experts(w, scores, moe)
     columns = G.reshape(scores, 1, moe.n_expert, n_tokens)
     weights = G.reshape(G.get_rows(columns, best), n_used, n_tokens)
     if not softmax_first:
         weights = G.soft_max(weights)
-    elif renormalise:
-        weights = G.div(weights, G.sum_rows(weights))
+    elif renormalise if moe.renormalise is None else moe.renormalise:
+        total = G.sum_rows(weights)
+        # sigmoids may all be next to nothing, what softmax has chosen is not
+        weights = G.div(weights, G.clamp(total, _LEAST_SUM, math.inf) if moe.sigmoid else total)
+    if moe.scale != 1.0:
+        weights = G.scale(weights, moe.scale)
 
     x = G.reshape(x, n_embd, 1, n_tokens)
     gate = _experts(w, "ffn_gate_exps", x, best)  # [n_ff, n_used, n_tokens]
@@ -273,8 +370,33 @@ def mixture(
     return total
 
 
+def _best_experts(w: Weights, scores: Tensor, moe: MoeConfig) -> Tensor:
+    """The experts of each token, i32 [n_used, n_tokens], by scores [n_expert, n_tokens].
+
+    A bias learned for balance takes part in the choice, not in the weights; with groups, only those
+    are chosen from whose best two experts have the largest sum (DeepSeek-V3, arXiv 2412.19437)."""
+    n_expert, n_tokens, _, _ = scores.ne
+    if "exp_probs_b.bias" in w:
+        scores = G.add(scores, w["exp_probs_b.bias"])
+    if moe.n_group > 1:
+        size = moe.n_expert // moe.n_group
+        groups = G.reshape(scores, size, moe.n_group, n_tokens)
+        best_two = G.get_rows(G.reshape(groups, 1, size, moe.n_group, n_tokens), G.top_k(groups, 2))
+        sums = G.sum_rows(G.reshape(best_two, 2, moe.n_group, n_tokens))
+        chosen = G.top_k(G.reshape(sums, moe.n_group, n_tokens), moe.n_group_used)
+        kept = G.get_rows(groups, chosen)  # [size, n_group_used, n_tokens]
+        scores = G.set_rows(G.fill(groups, -math.inf), kept, chosen)
+        scores = G.reshape(scores, n_expert, n_tokens)
+    return G.top_k(scores, moe.n_used)
+
+
 def _experts(w: Weights, name: str, x: Tensor, ids: Tensor) -> Tensor:
     y = G.mul_mat_id(w[f"{name}.weight"], x, ids)
+    if f"{name}.scale" in w:  # a number for each expert
+        n_used, n_tokens = ids.ne[0], ids.ne[1]
+        column = G.reshape(w[f"{name}.scale"], 1, w[f"{name}.scale"].ne[0])
+        scales = G.get_rows(column, G.reshape(ids, n_used * n_tokens))
+        y = G.mul(y, G.reshape(scales, 1, n_used, n_tokens))
     return G.add_id(y, w[f"{name}.bias"], ids) if f"{name}.bias" in w else y
 
 
@@ -283,9 +405,19 @@ def wanted(step: Step, x: Tensor) -> Tensor:
     return G.get_rows(x, step.out_ids)
 
 
-def logits(step: Step, w: Weights, x: Tensor) -> Tensor:
-    """The last norm and the output projection; tied to the embedding where there is none."""
-    x = norm(w, "output_norm", x, step.config.rms_eps).named("result_norm")
+def output(w: Weights, x: Tensor) -> Tensor:
+    """The output projection; tied to the embedding where the file has none of its own."""
     if "output.weight" in w:
         return linear(w, "output", x)
-    return G.mul_mat(w["token_embd.weight"], x)
+    y = G.mul_mat(w["token_embd.weight"], x)
+    return G.add(y, w["output.bias"]) if "output.bias" in w else y
+
+
+def layer_normed_logits(step: Step, w: Weights, x: Tensor) -> Tensor:
+    """The last LayerNorm and the output projection."""
+    return output(w, layer_norm(w, "output_norm", x, step.config.norm_eps).named("result_norm"))
+
+
+def logits(step: Step, w: Weights, x: Tensor) -> Tensor:
+    """The last RMS norm and the output projection."""
+    return output(w, norm(w, "output_norm", x, step.config.rms_eps).named("result_norm"))

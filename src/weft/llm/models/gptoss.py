@@ -7,16 +7,22 @@ denominator sees), biases everywhere, and a sliding window in every second layer
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from weft import graph as G
 from weft.errors import FormatError
 from weft.graph.tensor import Tensor
-from weft.llm.config import ModelConfig
-from weft.llm.models import common
+from weft.llm.config import Keys, ModelConfig
+from weft.llm.models import common, rows
 from weft.llm.models.common import Step, linear, norm
 from weft.llm.weights import Row, Weights, need
 
-__all__ = ["forward", "table"]
+__all__ = ["configure", "forward", "table"]
+
+
+def configure(c: ModelConfig, keys: Keys) -> ModelConfig:
+    """Every second layer has a sliding window, the first one on."""
+    return replace(c, windowed=keys.windowed(2, c.n_layer))
 
 
 def table(c: ModelConfig) -> Iterator[Row]:
@@ -24,26 +30,21 @@ def table(c: ModelConfig) -> Iterator[Row]:
     if c.moe is None or c.sliding_window == 0:
         missing = "attention.sliding_window" if c.moe else "expert_count"
         raise FormatError(f"metadata key {c.arch}.{missing} is missing; convert the model again")
-    yield from common.model_rows(c)
+    yield from rows.model_rows(c)
     for il in range(c.n_layer):
         yield need(f"blk.{il}.attn_norm.weight", c.n_embd)
-        yield from common.attention_rows(c, il)
+        yield from rows.attention_rows(c, il)
         yield need(f"blk.{il}.attn_sinks.weight", c.n_head(il))
         yield need(f"blk.{il}.post_attention_norm.weight", c.n_embd)
-        yield from common.expert_rows(c, c.moe, il)
+        yield from rows.expert_rows(c, c.moe, il)
 
 
 def attention(step: Step, w: Weights, il: int, x: Tensor) -> Tensor:
-    """Attention with sinks; even layers see only the sliding window."""
-    c, layer = step.config, w.layer(il)
-    n_tokens = x.ne[1]
-    q = G.reshape(linear(layer, "attn_q", x), c.head_dim_k, c.n_head(il), n_tokens)
-    k = G.reshape(linear(layer, "attn_k", x), c.head_dim_k, c.n_head_kv(il), n_tokens)
-    v = G.reshape(linear(layer, "attn_v", x), c.head_dim_v, c.n_head_kv(il), n_tokens)
-    q = common.rope(step, w, q)
-    k = common.rope(step, w, k)
-    mask = step.window_mask if il % 2 == 0 else step.mask
-    y = common.attention(step, il, q, k, v, mask=mask, sinks=layer["attn_sinks.weight"])
+    """Attention with sinks."""
+    layer = w.layer(il)
+    q, k, v = common.qkv(step, layer, il, x)
+    q, k = common.rope(step, w, q, il), common.rope(step, w, k, il)
+    y = common.attention(step, il, q, k, v, sinks=layer["attn_sinks.weight"])
     return linear(layer, "attn_output", y)
 
 

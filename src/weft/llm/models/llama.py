@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from weft import graph as G
 from weft.graph.tensor import Tensor
 from weft.llm.config import ModelConfig
-from weft.llm.models import common
-from weft.llm.models.common import Step, linear, norm
+from weft.llm.models import common, rows
+from weft.llm.models.common import Step, norm
 from weft.llm.weights import Row, Weights, need
 
 __all__ = ["forward", "table"]
@@ -21,27 +21,15 @@ __all__ = ["forward", "table"]
 
 def table(c: ModelConfig) -> Iterator[Row]:
     """The tensors of a file."""
-    yield from common.model_rows(c)
+    yield from rows.model_rows(c)
     for il in range(c.n_layer):
         yield need(f"blk.{il}.attn_norm.weight", c.n_embd)
-        yield from common.attention_rows(c, il)
+        yield from rows.attention_rows(c, il)
         yield need(f"blk.{il}.ffn_norm.weight", c.n_embd)
         if c.moe is None:
-            yield from common.feed_forward_rows(c, il)
+            yield from rows.feed_forward_rows(c, il)
         else:
-            yield from common.expert_rows(c, c.moe, il)
-
-
-def attention(step: Step, w: Weights, il: int, x: Tensor) -> Tensor:
-    """Grouped-query attention: [n_embd, n_tokens] -> the same."""
-    c, layer = step.config, w.layer(il)
-    n_tokens = x.ne[1]
-    q = G.reshape(linear(layer, "attn_q", x), c.head_dim_k, c.n_head(il), n_tokens)
-    k = G.reshape(linear(layer, "attn_k", x), c.head_dim_k, c.n_head_kv(il), n_tokens)
-    v = G.reshape(linear(layer, "attn_v", x), c.head_dim_v, c.n_head_kv(il), n_tokens)
-    q = common.rope(step, w, q)
-    k = common.rope(step, w, k)
-    return linear(layer, "attn_output", common.attention(step, il, q, k, v))
+            yield from rows.expert_rows(c, c.moe, il)
 
 
 def feed_forward(step: Step, w: Weights, x: Tensor) -> Tensor:
@@ -53,7 +41,7 @@ def feed_forward(step: Step, w: Weights, x: Tensor) -> Tensor:
 def block(step: Step, w: Weights, il: int, x: Tensor) -> Tensor:
     """One layer. The last one goes on with the wanted tokens only, once the cache is written."""
     eps, layer = step.config.rms_eps, w.layer(il)
-    y = attention(step, w, il, norm(layer, "attn_norm", x, eps))
+    y = common.self_attention(step, w, il, norm(layer, "attn_norm", x, eps))
     if il == step.config.n_layer - 1:
         x, y = common.wanted(step, x), common.wanted(step, y)
     x = G.add(x, y)

@@ -1,11 +1,11 @@
-// Products of quantized rows with quantized activations. The K-quants.
+// Decoders and dot products over the integer view of formats.h. The K-quants.
 #include "quants/dot.h"
 
 namespace weft::WEFT_TARGET {
 
-void register_k_dots(KernelTable& table);
+void register_k_formats(KernelTable& table);
 
-void register_k_dots(KernelTable& table) {
+void register_k_formats(KernelTable& table) {
   register_format<FormatQ2_K>(table, DType::kQ2_K);
   register_format<FormatQ3_K>(table, DType::kQ3_K);
   register_format<FormatQ4_K>(table, DType::kQ4_K);

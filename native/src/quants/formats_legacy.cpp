@@ -1,17 +1,17 @@
-// Products of quantized rows with quantized activations. The 32-element formats, and the one- and
-// two-bit ones.
+// Decoders and dot products over the integer view of formats.h. The 32-element formats, and the
+// one- and two-bit ones.
 #include "quants/dot.h"
 
 namespace weft::WEFT_TARGET {
 
-void register_legacy_dots(KernelTable& table);
+void register_legacy_formats(KernelTable& table);
 
 QuantKernels& quant_kernels(DType type) {
   static QuantKernels all[kDTypeCount];
   return all[static_cast<size_t>(type)];
 }
 
-void register_legacy_dots(KernelTable& table) {
+void register_legacy_formats(KernelTable& table) {
   register_format<FormatQ4_0>(table, DType::kQ4_0);
   register_format<FormatQ4_1>(table, DType::kQ4_1);
   register_format<FormatQ5_0>(table, DType::kQ5_0);

@@ -1,12 +1,12 @@
-// Products of quantized rows with quantized activations. Uneven levels, four-bit floats, ternary
-// weights.
+// Decoders and dot products over the integer view of formats.h. Uneven levels, four-bit floats,
+// ternary weights.
 #include "quants/dot.h"
 
 namespace weft::WEFT_TARGET {
 
-void register_levels_dots(KernelTable& table);
+void register_level_formats(KernelTable& table);
 
-void register_levels_dots(KernelTable& table) {
+void register_level_formats(KernelTable& table) {
   register_format<FormatIQ4_NL>(table, DType::kIQ4_NL);
   register_format<FormatIQ4_XS>(table, DType::kIQ4_XS);
   register_format<FormatMXFP4>(table, DType::kMXFP4);

@@ -4,7 +4,7 @@
 
 namespace weft::WEFT_TARGET {
 
-void register_k_encoders(KernelTable& table);
+void register_k_types(KernelTable& table);
 
 namespace {
 
@@ -172,37 +172,14 @@ void encode_q6_K(const float* x, BlockQ6_K& b) {
   }
 }
 
-// The value of largest magnitude becomes -127.
-void encode_q8_K(const float* x, BlockQ8_K& b) {
-  const float amax = max_magnitude(x, 256);
-  if (amax == 0) {
-    std::memset(&b, 0, sizeof b);
-    return;
-  }
-  int at = 0;
-  while (at < 255 && __builtin_fabsf(x[at]) != amax) ++at;
-  const float inverse = -127.0f / x[at];
-  b.d = 1.0f / inverse;
-  for (int g = 0; g < 16; ++g) {
-    int32_t sum = 0;
-    for (int i = 16 * g; i < 16 * g + 16; ++i) {
-      const int32_t code = nearest_int(inverse * x[i]);
-      b.qs[i] = narrow8(code < 127 ? code : 127);
-      sum += b.qs[i];
-    }
-    b.bsums[g] = static_cast<int16_t>(sum);
-  }
-}
-
 }  // namespace
 
-void register_k_encoders(KernelTable& table) {
+void register_k_types(KernelTable& table) {
   table.type(DType::kQ2_K).from_float = encode_row<BlockQ2_K, 256, encode_q2_K>;
   table.type(DType::kQ3_K).from_float = encode_row<BlockQ3_K, 256, encode_q3_K>;
   table.type(DType::kQ4_K).from_float = encode_row<BlockQ4_K, 256, encode_q4_K>;
   table.type(DType::kQ5_K).from_float = encode_row<BlockQ5_K, 256, encode_q5_K>;
   table.type(DType::kQ6_K).from_float = encode_row<BlockQ6_K, 256, encode_q6_K>;
-  table.type(DType::kQ8_K).from_float = encode_row<BlockQ8_K, 256, encode_q8_K>;
 }
 
 }  // namespace weft::WEFT_TARGET

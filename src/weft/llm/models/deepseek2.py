@@ -1,0 +1,196 @@
+"""DeepSeek-V2 and V3 (arXiv 2405.04434, 2412.19437): multi-head latent attention, and many small
+experts of which some are shared.
+
+    latent = norm(kv_a x)               [kv_rank], all heads of a token share it
+    k_nope[h] = K[h] latent             v[h] = V[h] latent
+    k[h] = k_nope[h], rope(k_pe)        k_pe is of all heads, too
+    q[h] = q_nope[h], rope(q_pe[h])
+
+Scores need  q_nope . K latent = (K^T q_nope) . latent,  so what is cached can be the latent and
+k_pe: a single key head, whose first part is the value as well. V follows attention then. Older
+files have `attn_kv_b`, K and V of each head in one matrix, and cache keys and values of all heads.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+
+from weft import graph as G
+from weft.graph.tensor import Tensor
+from weft.llm.config import Keys, MlaConfig, ModelConfig, RopeConfig
+from weft.llm.models import common, rows
+from weft.llm.models.common import Step, linear, norm
+from weft.llm.weights import Row, Weights, maybe, need
+
+__all__ = ["configure", "forward", "table"]
+
+
+def configure(c: ModelConfig, keys: Keys) -> ModelConfig:
+    """Sizes of the latent attention, its scale under YaRN, and the shared experts' width."""
+    head_dim_k = keys.count("attention.key_length_mla", 0, least=0)
+    head_dim_v = keys.count("attention.value_length_mla", 0, least=0)
+    absorbed = bool(head_dim_k and head_dim_v)
+    mla = MlaConfig(
+        q_rank=keys.count("attention.q_lora_rank", 0, least=0),
+        kv_rank=keys.count("attention.kv_lora_rank"),
+        head_dim_k=head_dim_k if absorbed else c.head_dim_k,
+        head_dim_v=head_dim_v if absorbed else c.head_dim_v,
+        absorbed=absorbed,
+    )
+    n_rot = c.rope.n_dims
+    if not 0 < n_rot < mla.head_dim_k:
+        raise keys.bad("rope.dimension_count", n_rot, f"in 1..{mla.head_dim_k - 1}")
+    cached = (mla.kv_rank + n_rot, mla.kv_rank) if absorbed else (mla.head_dim_k, mla.head_dim_v)
+    if (c.head_dim_k, c.head_dim_v) != cached:
+        raise keys.bad("attention.key_length", c.head_dim_k, f"{cached[0]}, values {cached[1]}")
+    if set(c.heads_kv) != {1} and absorbed:
+        raise keys.bad("attention.head_count_kv", c.heads_kv[0], "1: the latent is shared")
+    if c.heads_kv != c.heads and not absorbed:
+        raise keys.bad("attention.head_count_kv", c.heads_kv[0], "attention.head_count")
+    moe = c.moe
+    if moe is not None:
+        moe = replace(moe, n_ff_shared=moe.n_ff * keys.count("expert_shared_count", 0, least=0))
+    rope, scale = _yarn(c, mla)
+    return replace(c, mla=mla, moe=moe, rope=rope, attn_scale=scale)
+
+
+def _yarn(c: ModelConfig, mla: MlaConfig) -> tuple[RopeConfig, float]:
+    """Rotation, and scale of scores: under YaRN times the square of a magnitude, for the part that
+    does not rotate, too. With `yarn_log_multiplier` (0.1 mscale_all_dim) rotation has none."""
+    r = replace(c.rope, offset=c.head_dim_k - c.rope.n_dims)
+    scale = 1.0 / math.sqrt(mla.head_dim_k)
+    if r.ext_factor and r.factor > 1.0:
+        log = math.log(r.factor)
+        multiplied = r.log_multiplier != 0.0
+        rotation = r.attn_factor * (1.0 if multiplied else 1.0 + 0.1 * log)
+        scale *= (rotation * (1.0 + r.log_multiplier * log)) ** 2
+        r = replace(r, log_multiplier=float(multiplied))
+    return r, scale
+
+
+def table(c: ModelConfig) -> Iterator[Row]:
+    """The tensors of a file."""
+    yield from rows.model_rows(c)
+    for il in range(c.n_layer):
+        yield need(f"blk.{il}.attn_norm.weight", c.n_embd)
+        yield from latent_rows(c, il)
+        yield need(f"blk.{il}.ffn_norm.weight", c.n_embd)
+        if c.moe is None or il < c.moe.n_dense:
+            yield from rows.feed_forward_rows(c, il)
+            continue
+        yield from rows.expert_rows(c, c.moe, il)
+        yield maybe(f"blk.{il}.exp_probs_b.bias", c.moe.n_expert)
+        if c.moe.n_ff_shared:
+            yield from rows.shared_expert_rows(c, c.moe.n_ff_shared, il)
+
+
+def latent_rows(c: ModelConfig, il: int) -> Iterator[Row]:
+    """Projections of latent attention."""
+    mla, n_head = latent(c), c.n_head(il)
+    n_rot = c.rope.n_dims
+    d_nope, dv = mla.head_dim_k - n_rot, mla.head_dim_v
+    if mla.q_rank:
+        yield from rows.linear_rows(f"blk.{il}.attn_q_a", c.n_embd, mla.q_rank)
+        yield need(f"blk.{il}.attn_q_a_norm.weight", mla.q_rank)
+        yield from rows.linear_rows(f"blk.{il}.attn_q_b", mla.q_rank, n_head * mla.head_dim_k)
+    else:
+        yield from rows.linear_rows(f"blk.{il}.attn_q", c.n_embd, n_head * mla.head_dim_k)
+    yield from rows.linear_rows(f"blk.{il}.attn_kv_a_mqa", c.n_embd, mla.kv_rank + n_rot)
+    yield need(f"blk.{il}.attn_kv_a_norm.weight", mla.kv_rank)
+    if mla.absorbed:
+        yield need(f"blk.{il}.attn_k_b.weight", d_nope, mla.kv_rank, n_head)
+        yield need(f"blk.{il}.attn_v_b.weight", mla.kv_rank, dv, n_head)
+    else:
+        yield from rows.linear_rows(f"blk.{il}.attn_kv_b", mla.kv_rank, n_head * (d_nope + dv))
+    yield from rows.linear_rows(f"blk.{il}.attn_output", n_head * dv, c.n_embd)
+
+
+def latent(c: ModelConfig) -> MlaConfig:
+    """What `configure` has set."""
+    assert c.mla is not None
+    return c.mla
+
+
+def attention(step: Step, w: Weights, il: int, x: Tensor) -> Tensor:
+    """Latent attention, from x [n_embd, n_tokens] to the output projection."""
+    c, layer = step.config, w.layer(il)
+    mla, n_rot, n_head = latent(c), c.rope.n_dims, c.n_head(il)
+    d_nope = mla.head_dim_k - n_rot
+    if mla.q_rank:
+        q = norm(layer, "attn_q_a_norm", linear(layer, "attn_q_a", x), c.rms_eps)
+        q = linear(layer, "attn_q_b", q)
+    else:
+        q = linear(layer, "attn_q", x)
+    q_nope = heads(q, d_nope, n_head, mla.head_dim_k, 0)
+    q_pe = common.rope(step, w, heads(q, n_rot, n_head, mla.head_dim_k, d_nope), il)
+    kv = linear(layer, "attn_kv_a_mqa", x)  # [kv_rank + n_rot, n_tokens]
+    k_pe = common.rope(step, w, heads(kv, n_rot, 1, n_rot, mla.kv_rank), il)
+    short = G.view_2d(kv, mla.kv_rank, kv.ne[1], kv.nb[1], 0)
+    short = norm(layer, "attn_kv_a_norm", short, c.rms_eps)
+    attend = absorbed if mla.absorbed else expanded
+    return linear(layer, "attn_output", attend(step, layer, il, q_nope, q_pe, short, k_pe))
+
+
+def absorbed(
+    step: Step, w: Weights, il: int, q_nope: Tensor, q_pe: Tensor, short: Tensor, k_pe: Tensor
+) -> Tensor:
+    """Attention to the latents `short` [kv_rank, n_tokens] themselves."""
+    mla, n_tokens = latent(step.config), short.ne[1]
+    n_head = q_nope.ne[1]
+    q = G.mul_mat(w["attn_k_b.weight"], G.permute(q_nope, 0, 2, 1, 3))  # [kv_rank, n_tokens, head]
+    q = G.concat(G.cont(G.permute(q, 0, 2, 1, 3)), q_pe, 0)
+    v = G.reshape(short, mla.kv_rank, 1, n_tokens)
+    y = common.attention(step, il, q, G.concat(v, k_pe, 0), v)
+    y = G.permute(G.reshape(y, mla.kv_rank, n_head, n_tokens), 0, 2, 1, 3)
+    y = G.mul_mat(w["attn_v_b.weight"], y)  # [head_dim_v, n_tokens, n_head]
+    return G.reshape(G.cont(G.permute(y, 0, 2, 1, 3)), mla.head_dim_v * n_head, n_tokens)
+
+
+def expanded(
+    step: Step, w: Weights, il: int, q_nope: Tensor, q_pe: Tensor, short: Tensor, k_pe: Tensor
+) -> Tensor:
+    """Attention to the keys and values that each head makes from the latents."""
+    mla = latent(step.config)
+    d_nope, n_head = q_nope.ne[0], q_nope.ne[1]
+    assert isinstance(d_nope, int) and isinstance(n_head, int)
+    kv, stride = linear(w, "attn_kv_b", short), d_nope + mla.head_dim_v
+    k = heads(kv, d_nope, n_head, stride, 0)
+    v = heads(kv, mla.head_dim_v, n_head, stride, d_nope)
+    k = G.concat(k, G.repeat(k_pe, q_pe), 0)
+    return common.attention(step, il, G.concat(q_nope, q_pe, 0), k, v)
+
+
+def heads(x: Tensor, d: int, n_head: int, stride: int, start: int) -> Tensor:
+    """Of x [.., n_tokens] the `d` elements from `start` on of each head: [d, n_head, n_tokens]."""
+    size = x.dtype.bytes
+    return G.cont(G.view_3d(x, d, n_head, x.ne[1], stride * size, x.nb[1], start * size))
+
+
+def feed_forward(step: Step, w: Weights, il: int, x: Tensor) -> Tensor:
+    """Dense in the first layers; then experts and the shared ones, added."""
+    moe = step.config.moe
+    if moe is None or il < moe.n_dense:
+        return common.feed_forward(w, x)
+    y = common.mixture(w, x, moe, renormalise=False)
+    return G.add(y, common.feed_forward(w, x, suffix="_shexp")) if moe.n_ff_shared else y
+
+
+def block(step: Step, w: Weights, il: int, x: Tensor) -> Tensor:
+    """One layer. The last one goes on with the wanted tokens only, once the cache is written."""
+    eps, layer = step.config.rms_eps, w.layer(il)
+    y = attention(step, w, il, norm(layer, "attn_norm", x, eps))
+    if il == step.config.n_layer - 1:
+        x, y = common.wanted(step, x), common.wanted(step, y)
+    x = G.add(x, y)
+    y = feed_forward(step, layer, il, norm(layer, "ffn_norm", x, eps))
+    return G.add(x, y).named(f"l_out-{il}")
+
+
+def forward(step: Step, w: Weights) -> Tensor:
+    """Tokens to logits [n_vocab, n_outputs]."""
+    x = common.embed(step, w)
+    for il in range(step.config.n_layer):
+        x = block(step, w, il, x)
+    return common.logits(step, w, x)

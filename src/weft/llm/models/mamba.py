@@ -1,0 +1,174 @@
+"""Mamba (arXiv 2312.00752) and Mamba-2 (arXiv 2405.21060): selective state-space models. A layer is
+a norm and a mixer; there is neither attention nor a feed-forward layer.
+
+    x, z = in(u)
+    x = silu(conv(x))
+    y = scan(x; dt, A, B, C) + D x           state = exp(dt A) state + dt B x,  y = C state
+    out(y * silu(z))
+
+In Mamba A has d_state numbers for each inner dimension, and dt, B and C are made from x. In Mamba-2
+A is one number a head, dt, B and C come out of `in` (B and C pass the convolution, too), and the
+gated y goes through an RMS norm in groups. FalconMamba norms dt, B and C."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from weft import graph as G
+from weft.graph.tensor import Tensor
+from weft.llm.config import Keys, ModelConfig, RecurrentConfig
+from weft.llm.models import common, rows
+from weft.llm.models.common import Step, linear, norm
+from weft.llm.models.recurrence import convolve, require_recurrent, scan
+from weft.llm.weights import Row, Weights, maybe, need
+
+__all__ = ["configure", "configure2", "forward", "table"]
+
+
+def configure(c: ModelConfig, keys: Keys) -> ModelConfig:
+    """Mamba: each inner dimension is a head."""
+    d_inner = keys.count("ssm.inner_size")
+    return _recurrent(
+        c,
+        RecurrentConfig(
+            layers=(True,) * c.n_layer,
+            d_conv=keys.count("ssm.conv_kernel", least=2),
+            n_channels=d_inner,
+            d_state=keys.count("ssm.state_size"),
+            n_head=d_inner,
+            head_dim=1,
+            dt_rank=keys.count("ssm.time_step_rank"),
+            norm_dt=keys.flag("ssm.dt_b_c_rms", False),
+        ),
+    )
+
+
+def configure2(c: ModelConfig, keys: Keys) -> ModelConfig:
+    """Mamba-2: `time_step_rank` is the number of heads."""
+    d_inner, d_state = keys.count("ssm.inner_size"), keys.count("ssm.state_size")
+    n_head, n_group = keys.count("ssm.time_step_rank"), keys.count("ssm.group_count")
+    if d_inner % n_head:
+        raise keys.bad("ssm.time_step_rank", n_head, f"a divisor of ssm.inner_size {d_inner}")
+    if n_head % n_group or d_inner % n_group:
+        raise keys.bad("ssm.group_count", n_group, f"a divisor of {n_head} heads")
+    return _recurrent(
+        c,
+        RecurrentConfig(
+            layers=(True,) * c.n_layer,
+            d_conv=keys.count("ssm.conv_kernel", least=2),
+            n_channels=d_inner + 2 * n_group * d_state,
+            d_state=d_state,
+            n_head=n_head,
+            head_dim=d_inner // n_head,
+            n_group=n_group,
+        ),
+    )
+
+
+def _recurrent(c: ModelConfig, r: RecurrentConfig) -> ModelConfig:
+    none = (0,) * c.n_layer
+    return replace(c.without_rope(), heads=none, heads_kv=none, recurrent=r)
+
+
+def table(c: ModelConfig) -> Iterator[Row]:
+    """The tensors of a file."""
+    r = require_recurrent(c)
+    yield from rows.model_rows(c)
+    for il in range(c.n_layer):
+        b = f"blk.{il}"
+        yield need(f"{b}.attn_norm.weight", c.n_embd)
+        yield need(f"{b}.ssm_conv1d.weight", r.d_conv, r.n_channels)
+        yield maybe(f"{b}.ssm_conv1d.bias", r.n_channels)
+        yield from rows.linear_rows(f"{b}.ssm_out", r.d_inner, c.n_embd)
+        if r.dt_rank:
+            yield from rows.linear_rows(f"{b}.ssm_in", c.n_embd, 2 * r.d_inner)
+            yield from rows.linear_rows(f"{b}.ssm_x", r.d_inner, r.dt_rank + 2 * r.d_state)
+            yield from rows.linear_rows(f"{b}.ssm_dt", r.dt_rank, r.d_inner)
+            yield need(f"{b}.ssm_a", r.d_state, r.d_inner)
+            yield need(f"{b}.ssm_d", r.d_inner)
+            for name, n in (("dt", r.dt_rank), ("b", r.d_state), ("c", r.d_state)):
+                yield maybe(f"{b}.ssm_{name}_norm.weight", n)
+        else:
+            n_in = r.d_inner + r.n_channels + r.n_head
+            yield from rows.linear_rows(f"{b}.ssm_in", c.n_embd, n_in)
+            yield need(f"{b}.ssm_dt.bias", r.n_head)
+            yield need(f"{b}.ssm_a", 1, r.n_head)
+            yield need(f"{b}.ssm_d", 1, r.n_head)
+            yield maybe(f"{b}.ssm_norm.weight", r.d_inner // r.n_group, r.n_group)
+
+
+def part(x: Tensor, n: int, start: int) -> Tensor:
+    """Rows start .. start + n of x [.., n_tokens]."""
+    return G.cont(G.view_2d(x, n, x.ne[1], x.nb[1], start * x.dtype.bytes))
+
+
+def convolved(step: Step, w: Weights, il: int, x: Tensor) -> Tensor:
+    """silu(conv(x))."""
+    x = convolve(step, il, x, w["ssm_conv1d.weight"])
+    return G.silu(G.add(x, w["ssm_conv1d.bias"]) if "ssm_conv1d.bias" in w else x)
+
+
+def mixer(step: Step, w: Weights, il: int, u: Tensor) -> Tensor:
+    """Mamba's layer, by the weights `w` of layer `il`."""
+    c, r = step.config, require_recurrent(step.config)
+    xz = linear(w, "ssm_in", u)
+    x, z = part(xz, r.d_inner, 0), part(xz, r.d_inner, r.d_inner)
+    x = convolved(step, w, il, x)
+    dbc = linear(w, "ssm_x", x)
+    normed = r.norm_dt or all(f"ssm_{name}_norm.weight" in w for name in ("dt", "b", "c"))
+    parts, at = [], 0
+    for name, n in (("dt", r.dt_rank), ("b", r.d_state), ("c", r.d_state)):
+        t = part(dbc, n, at)
+        at += n
+        if normed:
+            gain = w.get(f"ssm_{name}_norm.weight")
+            t = G.rms_norm(t, c.rms_eps)
+            t = t if gain is None else G.mul(t, gain)
+        parts.append(t)
+    dt, b, cc = parts
+    dt = linear(w, "ssm_dt", dt)
+    b, cc = (G.reshape(t, r.d_state, 1, t.ne[1]) for t in (b, cc))
+    y = scan(step, il, x, dt, w["ssm_a"], b, cc)
+    y = G.add(y, G.mul(x, w["ssm_d"]))
+    return linear(w, "ssm_out", G.swiglu(z, y))
+
+
+def mixer2(step: Step, w: Weights, il: int, u: Tensor) -> Tensor:
+    """Mamba-2's layer, by the weights `w` of layer `il`."""
+    r, n_tokens = require_recurrent(step.config), u.ne[1]
+    zxbcdt = linear(w, "ssm_in", u)
+    z = part(zxbcdt, r.d_inner, 0)
+    xbc = convolved(step, w, il, part(zxbcdt, r.n_channels, r.d_inner))
+    dt = G.add(part(zxbcdt, r.n_head, r.d_inner + r.n_channels), w["ssm_dt.bias"])
+    x, n_bc = part(xbc, r.d_inner, 0), r.n_group * r.d_state
+    b, c = (
+        G.reshape(part(xbc, n_bc, r.d_inner + at), r.d_state, r.n_group, n_tokens)
+        for at in (0, n_bc)
+    )
+    y = scan(step, il, x, dt, w["ssm_a"], b, c)
+    heads = (r.head_dim, r.n_head, n_tokens)
+    y = G.add(G.reshape(y, *heads), G.mul(G.reshape(x, *heads), w["ssm_d"]))
+    y = G.swiglu(z, G.reshape(y, r.d_inner, n_tokens))
+    if "ssm_norm.weight" in w:
+        y = G.reshape(y, r.d_inner // r.n_group, r.n_group, n_tokens)
+        y = G.reshape(norm(w, "ssm_norm", y, step.config.rms_eps), r.d_inner, n_tokens)
+    return linear(w, "ssm_out", y)
+
+
+def block(step: Step, w: Weights, il: int, x: Tensor) -> Tensor:
+    """One layer. The last one goes on with the wanted tokens only, once the state is written."""
+    layer = w.layer(il)
+    mix = mixer if require_recurrent(step.config).dt_rank else mixer2
+    y = mix(step, layer, il, norm(layer, "attn_norm", x, step.config.rms_eps))
+    if il == step.config.n_layer - 1:
+        x, y = common.wanted(step, x), common.wanted(step, y)
+    return G.add(x, y).named(f"l_out-{il}")
+
+
+def forward(step: Step, w: Weights) -> Tensor:
+    """Tokens to logits [n_vocab, n_outputs]."""
+    x = common.embed(step, w)
+    for il in range(step.config.n_layer):
+        x = block(step, w, il, x)
+    return common.logits(step, w, x)

@@ -1,0 +1,17 @@
+"""SmolLM3 (Hugging Face, 2025): LLaMA's blocks, with no rotary embedding in every fourth layer
+(NoPE, arXiv 2501.18795)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from weft.llm.config import Keys, ModelConfig
+from weft.llm.models.llama import forward, table
+
+__all__ = ["configure", "forward", "table"]
+
+
+def configure(c: ModelConfig, keys: Keys) -> ModelConfig:
+    """Which layers rotate; no key says it."""
+    none = replace(c.rope, n_dims=0)
+    return replace(c, ropes=tuple(none if il % 4 == 3 else c.rope for il in range(c.n_layer)))

@@ -1,0 +1,121 @@
+"""The commands as a user types them: exit codes, what goes to stdout, messages for mistakes."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+MODEL = ROOT / "tests" / "data" / "vectors" / "models" / "archs" / "llama3.gguf"
+
+
+def weft(*args: str | Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "weft", *map(str, args)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+
+
+def ok(*args: str | Path) -> str:
+    done = weft(*args)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def refused(*args: str | Path) -> str:
+    done = weft(*args)
+    assert done.returncode == 1, (done.stdout, done.stderr)
+    assert "Traceback" not in done.stderr
+    assert done.stderr.startswith("error: ") or "\nerror: " in done.stderr
+    return done.stderr
+
+
+def test_run_prints_text_to_stdout_and_the_plan_to_stderr() -> None:
+    done = weft("run", MODEL, "-p", "hello", "-n", "8", "--temp", "0", "-t", "2", "-c", "64")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("hello")
+    for part in ("placement: cpu", "memory: weights", "tokens/s"):
+        assert part in done.stderr
+    quiet = weft("run", MODEL, "-p", "hello", "-n", "8", "--temp", "0", "-c", "64", "-q")
+    assert quiet.stderr == ""
+    assert "hello" + quiet.stdout == done.stdout
+
+
+def test_run_repeats_with_a_seed() -> None:
+    args = ("run", MODEL, "-p", "x", "-n", "12", "--temp", "1.5", "--seed", "7", "-c", "64", "-q")
+    assert ok(*args) == ok(*args)
+
+
+def test_inspect() -> None:
+    text = ok("inspect", MODEL)
+    for part in ("general.architecture", "token_embd.weight", "320 x 64", "bits per weight"):
+        assert part in text
+    data = json.loads(ok("inspect", MODEL, "--json"))
+    assert data["architecture"] == "llama" and len(data["tensors"]) == data["totals"][0]["tensors"]
+
+
+def test_devices() -> None:
+    text = ok("devices")
+    assert "kernel targets: baseline" in text and "reference" in text
+    data = json.loads(ok("devices", "--json"))
+    assert data["cpu"]["targets"][data["cpu"]["target"]] > 0
+    missing = [d for d in data["devices"] if not d["available"]]
+    assert all(d["why_not"] for d in missing)
+
+
+def test_explain() -> None:
+    text = ok("explain", MODEL, "-c", "32")
+    assert "weight token_embd.weight lives in" in text and "lower bound" in text
+    data = json.loads(ok("explain", MODEL, "-c", "32", "--json"))
+    assert data["splits"] and {row["buffer"] for row in data["memory"]} >= {"weights", "compute"}
+
+
+def test_bench_formats() -> None:
+    args = ("bench", MODEL, "-p", "16", "-n", "4", "-r", "2")
+    table = ok(*args)
+    assert table.splitlines()[0].split("|")[1:-1][-1].strip() == "t/s"
+    assert "pp16" in table and "tg4" in table
+    rows = json.loads(ok(*args, "-o", "json"))
+    assert [r["test"] for r in rows] == ["pp16", "tg4"] and all(r["avg_ts"] > 0 for r in rows)
+    lines = list(csv.DictReader(io.StringIO(ok(*args, "-o", "csv"))))
+    assert len(lines) == 2 and float(lines[0]["avg_ts"]) > 0
+
+
+@pytest.mark.parametrize("dtype", ["f16", "Q8_0", "q4_0", "q6_K", "i2_s"])
+def test_quantized_models_run(tmp_path: Path, dtype: str) -> None:
+    out = tmp_path / "out.gguf"
+    ok("quantize", MODEL, out, dtype)
+    assert out.stat().st_size < MODEL.stat().st_size
+    ok("run", out, "-p", "hello", "-n", "4", "--temp", "0", "-c", "32", "-q")
+
+
+def test_quantize_refuses_its_own_input(tmp_path: Path) -> None:
+    assert "the file being read" in refused("quantize", MODEL, MODEL, "q8_0")
+    assert "q9" in refused("quantize", MODEL, tmp_path / "x.gguf", "q9")
+    assert not list(tmp_path.iterdir())
+
+
+def test_mistakes_get_a_sentence(tmp_path: Path) -> None:
+    assert "no such file" in refused("run", tmp_path / "none.gguf", "-p", "x")
+    text = tmp_path / "text.gguf"
+    text.write_text("<html>not a model</html>")
+    assert "not a GGUF file" in refused("run", text, "-p", "x")
+    assert "known backends" in refused("run", MODEL, "-p", "x", "--devices", "gpu7")
+    long_prompt = refused("run", MODEL, "-p", "word " * 200, "-c", "32")
+    assert "the context holds 32" in long_prompt
+    memory = refused("run", MODEL, "-p", "x", "-c", "2000000000")
+    assert "are needed" in memory and "are available" in memory
+    assert weft("run", MODEL).returncode == 2
+
+
+def test_an_unknown_architecture_is_named(tmp_path: Path) -> None:
+    from weft.frontends.gguf.writer import write_gguf
+
+    path = tmp_path / "model.gguf"
+    write_gguf(path, {"general.architecture": "quux"}, [])
+    message = refused("run", path, "-p", "x")
+    assert "'quux'" in message and "llama" in message

@@ -1,0 +1,103 @@
+"""Embeddings: encoders (bert, nomic-bert), and what decoders make logits of."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.llm.test_models_a import TOKENS, Tensors, configure, context, keys_of, made_up
+from tests.llm.tiny import write_model
+from weft.errors import ContextError, FormatError
+from weft.llm.model import Model
+
+ENCODER = {"attention.causal": False, "attention.head_count_kv": 4, "pooling_type": 1}
+
+
+def make(tmp_path: Path, arch: str = "bert", **changes: object) -> tuple[Path, Tensors]:
+    meta = keys_of(arch, ENCODER | changes) | {"tokenizer.ggml.token_type_count": 2}
+    tensors = made_up(configure(tmp_path, meta))
+    return write_model(tmp_path / f"{arch}.gguf", meta, tensors), tensors
+
+
+@pytest.mark.parametrize("arch", ["bert", "nomic-bert"])
+def test_every_token_sees_all_others(tmp_path: Path, arch: str) -> None:
+    path, _ = make(tmp_path, arch)
+    c = context(path)
+    before = c.embed(TOKENS, "none")
+    assert before.shape == (len(TOKENS), 16)
+    for at in (0, len(TOKENS) - 1):
+        changed = list(TOKENS)
+        changed[at] = 77
+        assert (np.abs(c.embed(changed, "none") - before).max(axis=1) > 1e-4).all()
+    plain = context(path, flash=False).embed(TOKENS, "none")
+    np.testing.assert_allclose(plain, before, atol=1e-5, rtol=0)
+
+
+def test_pooling(tmp_path: Path) -> None:
+    c = context(make(tmp_path)[0])
+    rows = c.embed(TOKENS, "none")
+    np.testing.assert_allclose(c.embed(TOKENS, "mean"), rows.mean(axis=0), atol=1e-6)
+    np.testing.assert_allclose(c.embed(TOKENS), c.embed(TOKENS, "mean"), atol=0)
+    np.testing.assert_allclose(c.embed(TOKENS, "cls"), rows[0], atol=1e-6)
+    np.testing.assert_allclose(c.embed(TOKENS, "last"), rows[-1], atol=1e-6)
+    assert c.cache.n_used == 0
+    with pytest.raises(ContextError, match="none, mean, cls, last"):
+        c.embed(TOKENS, "max")  # type: ignore[arg-type]
+    with pytest.raises(ContextError, match="at least one token"):
+        c.embed([])
+
+
+def test_sequences_of_a_batch_do_not_mix(tmp_path: Path) -> None:
+    c = context(make(tmp_path)[0], n_seq_max=2)
+    n = 7
+    rows = c.decode(
+        TOKENS[: 2 * n],
+        [*range(n), *range(n)],
+        seqs=[[0]] * n + [[1]] * n,
+        outputs="all",
+    )
+    for part in (slice(0, n), slice(n, 2 * n)):
+        np.testing.assert_allclose(rows[part], c.embed(TOKENS[part], "none"), atol=1e-5)
+
+
+def test_a_text_must_fit_into_one_ubatch(tmp_path: Path) -> None:
+    c = context(make(tmp_path)[0], n_ubatch=8)
+    with pytest.raises(ContextError, match="n_ubatch is 8"):
+        c.embed(TOKENS)
+    assert c.cache.n_used == 0
+    assert c.embed(TOKENS[:8]).shape == (16,)
+
+
+def test_a_context_for_logits_gives_no_embeddings(tmp_path: Path) -> None:
+    with pytest.raises(ContextError, match="embeddings=True"):
+        context(write_model(tmp_path / "m.gguf")).embed(TOKENS)
+
+
+def test_embeddings_of_a_decoder_are_what_its_logits_are_made_of(tmp_path: Path) -> None:
+    path = write_model(tmp_path / "m.gguf")
+    c = context(path, embeddings=True, n_ubatch=5)
+    rows = c.embed(TOKENS, "none")
+    logits = context(path).decode(TOKENS, outputs="all")
+    output = Model.open(path).weights["output.weight"].buffer
+    assert output is not None
+    matrix = np.frombuffer(bytes(output.data), np.float32).reshape(-1, 16)
+    np.testing.assert_allclose(rows @ matrix.T, logits, atol=1e-4)
+    np.testing.assert_allclose(c.embed(TOKENS, "last"), rows[-1], atol=1e-5)
+
+
+def test_token_types_are_those_of_the_first_sentence(tmp_path: Path) -> None:
+    path, tensors = make(tmp_path)
+    meta = keys_of("bert", ENCODER) | {"tokenizer.ggml.token_type_count": 2}
+    before = context(path).embed(TOKENS)
+    for row, matters in ((0, True), (1, False)):
+        types = tensors["token_types.weight"].copy()
+        types[row] += np.linspace(-1, 1, 16, dtype=np.float32)
+        other = write_model(tmp_path / "o.gguf", meta, tensors | {"token_types.weight": types})
+        assert (np.abs(context(other).embed(TOKENS) - before).max() > 1e-3) == matters
+
+
+def test_unknown_pooling_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(FormatError, match=r"bert\.pooling_type is 4"):
+        make(tmp_path, pooling_type=4)
