@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -24,14 +25,15 @@ from weft.cli.options import (
     placement_arguments,
 )
 from weft.compile import lower_plan
-from weft.errors import FormatError, ScheduleError
+from weft.errors import ContextError, FormatError, ScheduleError
 from weft.llm import Model
 from weft.llm.llm import DEFAULT_N_CTX
 from weft.llm.plan import ContextPlan
 from weft.llm.prepare import prepare
+from weft.llm.regime import RegimePlan
 from weft.program import Program
 from weft.schedule.draw import dot, mermaid
-from weft.schedule.explain import table_lines
+from weft.schedule.explain import prediction_text, table_lines
 from weft.schedule.machine import paper_devices
 from weft.schedule.profile import Profile, load_profile
 
@@ -70,6 +72,10 @@ def explain(
     why: Annotated[
         str | None, typer.Option(help="All that is known of one node or weight.")
     ] = None,
+    tokens: Annotated[
+        int | None,
+        typer.Option(help="Show the plan of batches of so many tokens; default: the largest."),
+    ] = None,
     brief: Annotated[bool, typer.Option("--brief", help="Splits and totals only.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     as_mermaid: Annotated[
@@ -96,19 +102,30 @@ def explain(
         loaded, n_ctx=ctx_size, n_ubatch=ubatch, n_outputs=1, type_k=type_k, type_v=type_v,
         **arguments,
     )  # fmt: skip
-    program = lower_plan(made.plan)
     if save is not None:
         _save(save, made)
+    regime = _regime(made, tokens)
+    schedule = regime.plan.schedule
     if as_json:
-        print(json.dumps(_as_json(made, program), indent=1))
+        print(json.dumps(_as_json(made), indent=1))
     elif as_mermaid:
-        print(mermaid(made.plan.schedule))
+        print(mermaid(schedule))
     elif as_dot:
-        print(dot(made.plan.schedule))
+        print(dot(schedule))
     elif why is not None:
-        print(made.plan.schedule.why(why))
+        print(schedule.why(why))
     else:
-        _print(made, program, brief)
+        _print(made, regime, brief)
+
+
+def _regime(made: ContextPlan, tokens: int | None) -> RegimePlan:
+    """The plan that batches of so many tokens use."""
+    largest = made.regimes[-1]
+    if tokens is None:
+        return largest
+    if not 1 <= tokens <= largest.max_tokens:
+        raise ContextError(f"batches have 1 to {largest.max_tokens} tokens, not {tokens}")
+    return next(r for r in made.regimes if tokens <= r.max_tokens)
 
 
 def _on_paper(machine: str, devices: str | None, profile: str | None) -> dict[str, Any]:
@@ -130,20 +147,21 @@ def _on_paper(machine: str, devices: str | None, profile: str | None) -> dict[st
     return {"devices": chosen, "profile": known}
 
 
-def memory_rows(made: ContextPlan, program: Program) -> list[dict[str, Any]]:
-    """What each kind of buffer takes: weights, caches, a row per arena, scratch."""
+def memory_rows(made: ContextPlan, programs: Sequence[Program]) -> list[dict[str, Any]]:
+    """What each kind of buffer takes: weights, caches, what is computed in, scratch."""
     rows = made.memory_rows()
-    scratch = sum(split.work_bytes for split in program.splits)
+    scratch = max(sum(split.work_bytes for split in program.splits) for program in programs)
     rows.append(
         {"buffer": "scratch", "memory": "threads", "bytes": scratch, "about": "of the kernels"}
     )
     return rows
 
 
-def _as_json(made: ContextPlan, program: Program) -> dict[str, Any]:
+def _as_json(made: ContextPlan) -> dict[str, Any]:
+    programs = [lower_plan(regime.plan) for regime in made.regimes]
     plan = made.to_json()
-    plan["memory"] = memory_rows(made, program)
-    plan["stages"] = [len(split.stages) for split in program.splits]
+    plan["memory"] = memory_rows(made, programs)
+    plan["stages"] = [len(split.stages) for split in programs[-1].splits]
     return plan
 
 
@@ -155,11 +173,16 @@ def _save(path: Path, made: ContextPlan) -> None:
     errors.print(f"plan saved to {path}", markup=False, soft_wrap=True)
 
 
-def _print(made: ContextPlan, program: Program, brief: bool) -> None:
+def _print(made: ContextPlan, regime: RegimePlan, brief: bool) -> None:
     out = wide()
     width = out.width if out.is_terminal else None
-    for line in table_lines(made.plan.to_json(), width, nodes=not brief):
+    for line in table_lines(regime.plan.to_json(), width, nodes=not brief):
         out.print(line, markup=False, soft_wrap=True)
+    for other in made.regimes:
+        if other is not regime:
+            out.print(_other_plan(other), markup=False, soft_wrap=True)
+    if made.predicted is not None and len(made.regimes) > 1:
+        out.print(prediction_text(made.predicted.to_json()), markup=False, soft_wrap=True)
     for name, why in made.homes.kept.items():
         out.print(f"{name} stays in host memory: {why}", markup=False, soft_wrap=True)
     table = Table(title="memory", title_justify="left", box=None, pad_edge=False)
@@ -168,13 +191,22 @@ def _print(made: ContextPlan, program: Program, brief: bool) -> None:
     for column in ("bytes", "size"):
         table.add_column(column, justify="right", no_wrap=True)
     table.add_column("about", overflow="fold")
-    for row in memory_rows(made, program):
+    for row in memory_rows(made, [lower_plan(r.plan) for r in made.regimes]):
         table.add_row(
             row["buffer"], row["memory"], f"{row['bytes']:,}", size_text(row["bytes"]),
             _about(row),
         )  # fmt: skip
     out.print()
     out.print(table)
+
+
+def _other_plan(other: RegimePlan) -> str:
+    totals = other.plan.schedule.to_json()["totals"]
+    tokens = f"{other.max_tokens} token{'s' if other.max_tokens > 1 else ''}"
+    return (
+        f"batches of up to {tokens} have another plan: {totals['splits']} splits, "
+        f"{totals['copies']} copies (--tokens {other.max_tokens} shows it)"
+    )
 
 
 def _about(row: dict[str, Any]) -> str:

@@ -105,7 +105,7 @@ def _show_plan(path: Path, llm: LLM) -> None:
     )
     for line in placement_lines(program):
         errors.print(line, markup=False, soft_wrap=True)
-    rows = memory_rows(llm.context.plan, program)
+    rows = memory_rows(llm.context.plan, [r.program for r in llm.context.regimes])
     several = len({row["memory"] for row in rows}) > 2  # threads' scratch has a row of its own
     parts = [
         f"{row['buffer']}{' in ' + row['memory'] if several else ''} {size_text(row['bytes'])}"
