@@ -13,6 +13,7 @@ from tests.llm.tiny import write_model
 from weft.errors import ContextError, DeviceError, OutOfMemoryError
 from weft.llm import context as context_module
 from weft.llm import memory
+from weft.llm import plan as plan_module
 from weft.llm.context import Context
 from weft.llm.model import Model
 
@@ -232,7 +233,7 @@ def test_too_little_memory_is_said_before_anything_is_made(
         raise AssertionError("something was allocated")
 
     monkeypatch.setattr(memory, "available_bytes", lambda: 5000)
-    monkeypatch.setattr(context_module, "KVCache", unreachable)
+    monkeypatch.setattr(plan_module, "KVCache", unreachable)
     with pytest.raises(OutOfMemoryError, match=r"8192 bytes .* are needed .*5000 bytes"):
         make(model, 64)
     monkeypatch.undo()

@@ -160,6 +160,9 @@ class Backend(Protocol):
     def work_bytes(self, node: Tensor) -> int:
         """(optional; default 0) scratch bytes that `node` needs at its maxima, all threads."""
 
+    def memory_limit(self) -> int | None:
+        """(optional; default None: not known) bytes of its buffer type that plans may use."""
+
     def make_queue(self) -> Queue | None:
         """(optional; default None: calls block until done) a queue of the device. A driver that
         runs several devices at the same time gives a thread to a backend without one."""
@@ -183,6 +186,10 @@ class BackendBase:
     def work_bytes(self, node: Tensor) -> int:
         """No scratch."""
         return 0
+
+    def memory_limit(self) -> int | None:
+        """Not known."""
+        return None
 
     def make_queue(self) -> Queue | None:
         """None: calls block until done."""

@@ -83,6 +83,11 @@ class NullBackend(BackendBase):
         """Its own, and host memory when it is a CPU."""
         return buffer_type is self.buffer_type or (self.kind == "CPU" and buffer_type.is_host)
 
+    def memory_limit(self) -> int | None:
+        """The capacity of its memory."""
+        capacity: int | None = self.buffer_type.capacity
+        return capacity
+
     def lower(self, program: Any, split: int, memories: Sequence[Memory]) -> NullExecutable:
         """An executable without work."""
         return NullExecutable()

@@ -9,8 +9,10 @@ from typing import Annotated
 import typer
 
 from weft.cli.bench import bench
+from weft.cli.calibrate import calibrate
 from weft.cli.console import errors
 from weft.cli.devices import devices
+from weft.cli.diff import diff
 from weft.cli.explain import explain
 from weft.cli.inspect import inspect
 from weft.cli.quantize import quantize
@@ -29,7 +31,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (run, bench, inspect, explain, devices, quantize):
+for command in (run, bench, inspect, explain, diff, devices, calibrate, quantize):
     app.command()(command)
 
 

@@ -14,7 +14,19 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from weft.cli.console import device_list, errors
+from weft.cli.console import errors
+from weft.cli.options import (
+    Devices,
+    Fit,
+    GpuLayers,
+    Memory,
+    Place,
+    PlanFile,
+    PolicyName,
+    PolicyOption,
+    ProfileFile,
+    placement_arguments,
+)
 from weft.errors import ContextError
 from weft.llm import Context, Model
 
@@ -41,8 +53,17 @@ def bench(
     threads: Annotated[
         int | None, typer.Option("--threads", "-t", help="CPU threads; default: cores.")
     ] = None,
-    devices: Annotated[str | None, typer.Option(help="Devices, e.g. reference,cpu.")] = None,
-    ubatch: Annotated[int, typer.Option("--ubatch-size", help="Tokens computed at once.")] = 512,
+    devices: Devices = None,
+    gpu_layers: GpuLayers = None,
+    place: Place = None,
+    fit: Fit = False,
+    memory: Memory = None,
+    plan: PlanFile = None,
+    policy: PolicyOption = PolicyName.ggml,
+    profile: ProfileFile = None,
+    ubatch: Annotated[
+        int | None, typer.Option("--ubatch-size", help="Tokens computed at once; default: 512.")
+    ] = None,
     output: Annotated[Output, typer.Option("--output", "-o", help="Format.")] = Output.md,
 ) -> None:
     """Measure tokens per second: mean and standard deviation over the repetitions."""
@@ -50,8 +71,9 @@ def bench(
         raise ContextError("bench needs -p or -n above 0 and at least one repetition")
     loaded = Model.open(model)
     context = Context(
-        loaded, max(n_prompt, n_gen) + 1, n_ubatch=ubatch, n_outputs=1, n_threads=threads,
-        devices=device_list(devices),
+        loaded, None if plan else max(n_prompt, n_gen) + 1, n_ubatch=ubatch, n_outputs=1,
+        n_threads=threads,
+        **placement_arguments(devices, gpu_layers, place, plan, fit, memory, policy, profile),
     )  # fmt: skip
     if max(n_prompt, n_gen) > loaded.config.n_ctx_train:
         errors.print(

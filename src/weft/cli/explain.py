@@ -1,88 +1,217 @@
-"""`weft explain`: the plan of a model, before anything runs."""
+"""`weft explain`: where everything of a model would be, and why, before anything runs."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.table import Table
 
-from weft.cli.console import device_list, size_text, wide
-from weft.llm import Context, Model
+from weft.backends import Backend
+from weft.cli.console import device_list, errors, size_text, wide
+from weft.cli.options import (
+    Devices,
+    Fit,
+    GpuLayers,
+    Memory,
+    Place,
+    PlanFile,
+    PolicyName,
+    PolicyOption,
+    ProfileFile,
+    placement_arguments,
+)
+from weft.compile import lower_plan
+from weft.errors import ContextError, FormatError, ScheduleError
+from weft.llm import Model
+from weft.llm.llm import DEFAULT_N_CTX
+from weft.llm.plan import ContextPlan
+from weft.llm.prepare import prepare
+from weft.llm.regime import RegimePlan
 from weft.program import Program
+from weft.schedule.draw import dot, mermaid
+from weft.schedule.explain import prediction_text, table_lines
+from weft.schedule.machine import paper_devices
+from weft.schedule.profile import Profile, load_profile
 
 __all__ = ["explain", "memory_rows"]
 
 
 def explain(
     model: Annotated[Path, typer.Argument(help="A GGUF model.")],
-    devices: Annotated[
-        str | None, typer.Option(help="Devices, highest priority first, e.g. reference,cpu.")
+    devices: Devices = None,
+    gpu_layers: GpuLayers = None,
+    place: Place = None,
+    fit: Fit = False,
+    memory: Memory = None,
+    plan: PlanFile = None,
+    policy: PolicyOption = PolicyName.ggml,
+    profile: ProfileFile = None,
+    machine: Annotated[
+        str | None,
+        typer.Option(
+            help="Plan for the machine of a profile (a file, or a name that weft has), with or "
+            "without having it."
+        ),
     ] = None,
     ctx_size: Annotated[
-        int | None, typer.Option("--ctx-size", "-c", help="Cells of the KV cache.")
+        int | None, typer.Option("--ctx-size", "-c", help="Tokens of prompt and text together.")
     ] = None,
-    ubatch: Annotated[int, typer.Option("--ubatch-size", help="Most tokens computed at once.")] = (
-        512
-    ),
+    ubatch: Annotated[
+        int | None, typer.Option("--ubatch-size", help="Most tokens computed at once.")
+    ] = None,
+    type_k: Annotated[
+        str | None, typer.Option("--cache-type-k", help="Type of cached keys.")
+    ] = None,
+    type_v: Annotated[
+        str | None, typer.Option("--cache-type-v", help="Type of cached values.")
+    ] = None,
+    why: Annotated[
+        str | None, typer.Option(help="All that is known of one node or weight.")
+    ] = None,
+    tokens: Annotated[
+        int | None,
+        typer.Option(help="Show the plan of batches of so many tokens; default: the largest."),
+    ] = None,
+    brief: Annotated[bool, typer.Option("--brief", help="Splits and totals only.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_mermaid: Annotated[
+        bool, typer.Option("--mermaid", help="Print the graph of splits as Mermaid.")
+    ] = False,
+    as_dot: Annotated[
+        bool, typer.Option("--dot", help="Print the graph of splits for Graphviz.")
+    ] = False,
+    save: Annotated[
+        Path | None, typer.Option(help="Write the plan to a file for `weft run --plan`.")
+    ] = None,
 ) -> None:
-    """Show splits, each op's device and why, and the bytes of every buffer."""
-    context = Context(Model.open(model), ctx_size, n_ubatch=ubatch, devices=device_list(devices))
-    program = context.program
+    """Show splits, each op's device and why, what other devices said, and the bytes of every
+    buffer; nothing is allocated or loaded."""
+    if (why is not None) + as_json + as_mermaid + as_dot > 1:
+        raise ScheduleError("give only one of --why, --json, --mermaid and --dot")
+    arguments = placement_arguments(devices, gpu_layers, place, plan, fit, memory, policy, profile)
+    if machine is not None:
+        arguments |= _on_paper(machine, devices, profile)
+    loaded = Model.open(model)
+    if ctx_size is None and plan is None:
+        ctx_size = min(loaded.config.n_ctx_train, DEFAULT_N_CTX)
+    made = prepare(
+        loaded, n_ctx=ctx_size, n_ubatch=ubatch, n_outputs=1, type_k=type_k, type_v=type_v,
+        **arguments,
+    )  # fmt: skip
+    if save is not None:
+        _save(save, made)
+    regime = _regime(made, tokens)
+    schedule = regime.plan.schedule
     if as_json:
-        print(json.dumps(_as_json(program), indent=1))
-        return
-    out = wide()
-    out.print(program.plan.schedule.explain(), markup=False, soft_wrap=True)
-    table = Table(title="memory", title_justify="left", box=None, pad_edge=False)
-    table.add_column("buffer")
-    table.add_column("memory")
-    table.add_column("bytes", justify="right")
-    table.add_column("size", justify="right")
-    table.add_column("about")
-    for row in memory_rows(program):
-        table.add_row(
-            row["buffer"], row["memory"], f"{row['bytes']:,}", size_text(row["bytes"]), row["about"]
-        )
-    out.print(table)
+        print(json.dumps(_as_json(made), indent=1))
+    elif as_mermaid:
+        print(mermaid(schedule))
+    elif as_dot:
+        print(dot(schedule))
+    elif why is not None:
+        print(schedule.why(why))
+    else:
+        _print(made, regime, brief)
 
 
-def memory_rows(program: Program) -> list[dict[str, Any]]:
-    """What each kind of buffer takes: weights, caches, one row per arena, scratch."""
-    rows: list[dict[str, Any]] = []
-    bound: dict[tuple[str, str], int] = {}
-    for spec in program.buffers:
-        if spec.kind == "bound":
-            what = "weights" if spec.usage == "weights" else "cache"
-            key = (what, spec.buffer_type.name)
-            bound[key] = bound.get(key, 0) + spec.size
-    for (what, memory), size in bound.items():
-        about = "mapped from the file" if what == "weights" else "allocated once, kept between runs"
-        rows.append({"buffer": what, "memory": memory, "bytes": size, "about": about})
-    for arena in program.plan.allocation.arenas:
-        bound_text = f"lower bound {arena.lower_bound:,}"
-        if arena.lower_bound:
-            bound_text += f" ({arena.size / arena.lower_bound:.3f} of it)"
-        rows.append(
-            {
-                "buffer": "compute",
-                "memory": arena.buffer_type.name,
-                "bytes": arena.size,
-                "about": bound_text,
-            }
-        )
-    scratch = sum(split.work_bytes for split in program.splits)
+def _regime(made: ContextPlan, tokens: int | None) -> RegimePlan:
+    """The plan that batches of so many tokens use."""
+    largest = made.regimes[-1]
+    if tokens is None:
+        return largest
+    if not 1 <= tokens <= largest.max_tokens:
+        raise ContextError(f"batches have 1 to {largest.max_tokens} tokens, not {tokens}")
+    return next(r for r in made.regimes if tokens <= r.max_tokens)
+
+
+def _on_paper(machine: str, devices: str | None, profile: str | None) -> dict[str, Any]:
+    """Devices and profile of a machine; `--devices` chooses among them."""
+    if profile is not None:
+        raise ScheduleError("--machine is a profile; leave out --profile")
+    known: Profile = load_profile(machine)
+    on_paper = {d.name: d for d in paper_devices(known)}
+    chosen: list[str | Backend] = list(on_paper.values())
+    if devices is not None:
+        names = device_list(devices)
+        missing = [name for name in names if name not in on_paper]
+        if missing:
+            raise ScheduleError(
+                f"machine {known.name} has no device {', '.join(missing)}; it has "
+                f"{', '.join(on_paper)}"
+            )
+        chosen = [on_paper[name] for name in names]
+    return {"devices": chosen, "profile": known}
+
+
+def memory_rows(made: ContextPlan, programs: Sequence[Program]) -> list[dict[str, Any]]:
+    """What each kind of buffer takes: weights, caches, what is computed in, scratch."""
+    rows = made.memory_rows()
+    scratch = max(sum(split.work_bytes for split in program.splits) for program in programs)
     rows.append(
         {"buffer": "scratch", "memory": "threads", "bytes": scratch, "about": "of the kernels"}
     )
     return rows
 
 
-def _as_json(program: Program) -> dict[str, Any]:
-    plan: dict[str, Any] = program.plan.schedule.to_json()
-    plan["memory"] = memory_rows(program)
-    plan["stages"] = [len(split.stages) for split in program.splits]
+def _as_json(made: ContextPlan) -> dict[str, Any]:
+    programs = [lower_plan(regime.plan) for regime in made.regimes]
+    plan = made.to_json()
+    plan["memory"] = memory_rows(made, programs)
+    plan["stages"] = [len(split.stages) for split in programs[-1].splits]
     return plan
+
+
+def _save(path: Path, made: ContextPlan) -> None:
+    try:
+        path.write_text(json.dumps(made.to_json(), indent=1) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise FormatError(f"plan {path}: {error.strerror or error}") from None
+    errors.print(f"plan saved to {path}", markup=False, soft_wrap=True)
+
+
+def _print(made: ContextPlan, regime: RegimePlan, brief: bool) -> None:
+    out = wide()
+    width = out.width if out.is_terminal else None
+    for line in table_lines(regime.plan.to_json(), width, nodes=not brief):
+        out.print(line, markup=False, soft_wrap=True)
+    for other in made.regimes:
+        if other is not regime:
+            out.print(_other_plan(other), markup=False, soft_wrap=True)
+    if made.predicted is not None and len(made.regimes) > 1:
+        out.print(prediction_text(made.predicted.to_json()), markup=False, soft_wrap=True)
+    for name, why in made.homes.kept.items():
+        out.print(f"{name} stays in host memory: {why}", markup=False, soft_wrap=True)
+    table = Table(title="memory", title_justify="left", box=None, pad_edge=False)
+    for column in ("buffer", "memory"):
+        table.add_column(column, no_wrap=True)
+    for column in ("bytes", "size"):
+        table.add_column(column, justify="right", no_wrap=True)
+    table.add_column("about", overflow="fold")
+    for row in memory_rows(made, [lower_plan(r.plan) for r in made.regimes]):
+        table.add_row(
+            row["buffer"], row["memory"], f"{row['bytes']:,}", size_text(row["bytes"]),
+            _about(row),
+        )  # fmt: skip
+    out.print()
+    out.print(table)
+
+
+def _other_plan(other: RegimePlan) -> str:
+    totals = other.plan.schedule.to_json()["totals"]
+    tokens = f"{other.max_tokens} token{'s' if other.max_tokens > 1 else ''}"
+    return (
+        f"batches of up to {tokens} have another plan: {totals['splits']} splits, "
+        f"{totals['copies']} copies (--tokens {other.max_tokens} shows it)"
+    )
+
+
+def _about(row: dict[str, Any]) -> str:
+    bound = row.get("lower_bound")
+    if not bound:
+        return str(row["about"])
+    over = row["bytes"] / bound - 1
+    return f"lower bound {bound:,} B" + (f" (+{over:.1%})" if over else " (reached)")

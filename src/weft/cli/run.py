@@ -9,8 +9,20 @@ from typing import Annotated
 
 import typer
 
-from weft.cli.console import device_list, errors, size_text
+from weft.cli.console import errors, size_text
 from weft.cli.explain import memory_rows
+from weft.cli.options import (
+    Devices,
+    Fit,
+    GpuLayers,
+    Memory,
+    Place,
+    PlanFile,
+    PolicyName,
+    PolicyOption,
+    ProfileFile,
+    placement_arguments,
+)
 from weft.llm import LLM, Stats
 from weft.program import Program
 
@@ -36,13 +48,23 @@ def run(
         int | None, typer.Option("--ctx-size", "-c", help="Tokens of prompt and text together.")
     ] = None,
     ubatch: Annotated[
-        int, typer.Option("--ubatch-size", help="Most prompt tokens computed at once.")
-    ] = 512,
-    devices: Annotated[
-        str | None, typer.Option(help="Devices, highest priority first, e.g. reference,cpu.")
+        int | None,
+        typer.Option("--ubatch-size", help="Most prompt tokens computed at once; default: 512."),
     ] = None,
-    type_k: Annotated[str, typer.Option("--cache-type-k", help="Type of cached keys.")] = "f16",
-    type_v: Annotated[str, typer.Option("--cache-type-v", help="Type of cached values.")] = "f16",
+    devices: Devices = None,
+    gpu_layers: GpuLayers = None,
+    place: Place = None,
+    fit: Fit = False,
+    memory: Memory = None,
+    plan: PlanFile = None,
+    policy: PolicyOption = PolicyName.ggml,
+    profile: ProfileFile = None,
+    type_k: Annotated[
+        str | None, typer.Option("--cache-type-k", help="Type of cached keys; default: f16.")
+    ] = None,
+    type_v: Annotated[
+        str | None, typer.Option("--cache-type-v", help="Type of cached values; default: f16.")
+    ] = None,
     ignore_eos: Annotated[
         bool, typer.Option("--ignore-eos", help="Go on after the model's end token.")
     ] = False,
@@ -50,8 +72,8 @@ def run(
 ) -> None:
     """Generate text; the plan and the speed go to stderr."""
     llm = LLM(
-        model, n_ctx=ctx_size, n_ubatch=ubatch, n_threads=threads, devices=device_list(devices),
-        type_k=type_k, type_v=type_v,
+        model, n_ctx=ctx_size, n_ubatch=ubatch, n_threads=threads, type_k=type_k, type_v=type_v,
+        **placement_arguments(devices, gpu_layers, place, plan, fit, memory, policy, profile),
     )  # fmt: skip
     if not quiet:
         _show_plan(model, llm)
@@ -83,7 +105,12 @@ def _show_plan(path: Path, llm: LLM) -> None:
     )
     for line in placement_lines(program):
         errors.print(line, markup=False, soft_wrap=True)
-    parts = [f"{row['buffer']} {size_text(row['bytes'])}" for row in memory_rows(program)]
+    rows = memory_rows(llm.context.plan, [r.program for r in llm.context.regimes])
+    several = len({row["memory"] for row in rows}) > 2  # threads' scratch has a row of its own
+    parts = [
+        f"{row['buffer']}{' in ' + row['memory'] if several else ''} {size_text(row['bytes'])}"
+        for row in rows
+    ]
     errors.print(f"memory: {', '.join(parts)}", markup=False, soft_wrap=True)
 
 

@@ -1,5 +1,5 @@
 """From a graph to a program: `compile(graph, devices) -> Program`, the stages one call a line."""
 
-from weft.compile.pipeline import Plan, compile, plan_graph, resolve_devices
+from weft.compile.pipeline import Plan, compile, lower_plan, plan_graph, resolve_devices
 
-__all__ = ["Plan", "compile", "plan_graph", "resolve_devices"]
+__all__ = ["Plan", "compile", "lower_plan", "plan_graph", "resolve_devices"]

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from weft.allocate import Allocation, allocate, validate
 from weft.backends import Backend, make_backend
 from weft.compile.check import check_program
+from weft.compile.limits import within_limits
 from weft.compile.lower import lower
 from weft.errors import AllocationError, ScheduleError
 from weft.flags import FLAGS
@@ -17,9 +18,9 @@ from weft.graph.graph import Graph
 from weft.graph.rewrite import rewrite
 from weft.graph.tensor import Tensor
 from weft.program import Program
-from weft.schedule import Schedule, optimize_splits, schedule
+from weft.schedule import CostOptions, Policy, Schedule, optimize_splits, schedule
 
-__all__ = ["Plan", "check_plan", "compile", "plan_graph", "resolve_devices"]
+__all__ = ["Plan", "check_plan", "compile", "lower_plan", "plan_graph", "resolve_devices"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,27 +31,45 @@ class Plan:
     """With each split as its backend's `optimize` left it."""
     allocation: Allocation
 
+    def explain(self, width: int | None = None) -> str:
+        """Splits, nodes and causes, totals, and the memory of each device."""
+        return f"{self.schedule.explain(width)}\n{self.allocation.explain()}"
+
+    def to_json(self) -> dict[str, Any]:
+        """The same as plain data: that of the schedule, and `allocation`."""
+        return self.schedule.to_json() | {"allocation": self.allocation.to_json()}
+
 
 def compile(
     graph: Graph,
     devices: Sequence[str | Backend] = ("cpu",),
     *,
+    policy: Policy = "ggml",
     memory: Literal["best", "ggml"] = "best",
     assign: Mapping[Tensor, Backend | int] | None = None,
     op_offload: bool = True,
+    cost: CostOptions | None = None,
     **options: Any,
 ) -> Program:
     """A program that computes `graph` on `devices` (highest priority first, a CPU type last).
 
     `devices` are names (`"cpu"`, `"reference"`, ...) or backends; `options` go to the backends that
     are made from names (`n_threads=4, target="avx2", activations="f32"` for `cpu`). `assign` pins
-    tensors to a device. The plan that memory comes from is `Program.plan`.
+    tensors to a device. `policy`, `cost`: see `weft.schedule.schedule`. The plan that memory comes
+    from is `Program.plan`.
 
-    Raises GraphError, ScheduleError, UnsupportedOpError, AllocationError or DeviceError."""
-    plan = plan_graph(
-        graph, resolve_devices(devices, **options), memory=memory, assign=assign,
-        op_offload=op_offload,
+    Raises GraphError, ScheduleError, UnsupportedOpError, AllocationError or DeviceError;
+    OutOfMemoryError where the memory of the profile of `cost` is too small."""
+    return lower_plan(
+        plan_graph(
+            graph, resolve_devices(devices, **options), policy=policy, memory=memory,
+            assign=assign, op_offload=op_offload, cost=cost,
+        )
     )  # fmt: skip
+
+
+def lower_plan(plan: Plan) -> Program:
+    """The program of a plan; the memory that its tensors are bound to must be there by now."""
     program = lower(plan.schedule, plan.allocation, plan)
     check_program(program)
     return program
@@ -60,22 +79,29 @@ def plan_graph(
     graph: Graph,
     backends: Sequence[Backend],
     *,
+    policy: Policy = "ggml",
     memory: Literal["best", "ggml"] = "best",
     assign: Mapping[Tensor, Backend | int] | None = None,
     op_offload: bool = True,
+    cost: CostOptions | None = None,
 ) -> Plan:
     """Everything but the lowering: placement and memory, without touching a device."""
     check_graph(graph)
     graph = rewrite(graph)
-    placed = schedule(graph, backends, assign=assign, op_offload=op_offload)
-    placed = optimize_splits(placed)
-    allocation = allocate(placed, policy=memory)
+
+    def plan(policy: Policy, cost: CostOptions | None) -> Plan:
+        placed = schedule(graph, backends, policy, op_offload=op_offload, assign=assign, cost=cost)
+        placed = optimize_splits(placed)
+        return Plan(placed, allocate(placed, policy=memory))
+
+    found = plan(policy, cost)
+    if policy == "cost" and cost is not None:
+        found = within_limits(found, plan, cost)
     if FLAGS.check:
         check_graph(graph)
-    plan = Plan(placed, allocation)
     if FLAGS.check or memory == "ggml":
-        check_plan(plan)
-    return plan
+        check_plan(found)
+    return found
 
 
 def check_plan(plan: Plan) -> None:

@@ -6,7 +6,8 @@ the largest sizes; each ubatch fills the inputs and runs it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -14,21 +15,18 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from weft.backends.base import Backend
-from weft.compile import compile, resolve_devices
+from weft.compile import compile, lower_plan
 from weft.errors import ContextError
-from weft.execute import ArenaPool, Session, arena_bytes
-from weft.graph import Graph
+from weft.execute import ArenaPool, Session
 from weft.llm.config import Pooling
-from weft.llm.kv_cache import KVCache, cache_bytes
-from weft.llm.memory import require_memory
 from weft.llm.model import Model
-from weft.llm.regime import Regime, plan_regimes
+from weft.llm.prepare import prepare
+from weft.llm.regime import Regime
 from weft.llm.state import load_state, save_state
 from weft.program import Program
+from weft.schedule import Policy, Profile
 
 __all__ = ["Context", "Counters", "MemoryUse"]
-
-_ADVICE = "make n_ctx or n_ubatch smaller, use a smaller type_k and type_v, or free memory"
 
 
 @dataclass(slots=True)
@@ -62,84 +60,80 @@ class Context:
         n_ctx: int | None = None,
         *,
         n_batch: int | None = None,
-        n_ubatch: int = 512,
+        n_ubatch: int | None = None,
         n_outputs: int | None = None,
-        n_seq_max: int = 1,
-        type_k: str = "f16",
-        type_v: str = "f16",
-        flash: bool = True,
+        n_seq_max: int | None = None,
+        type_k: str | None = None,
+        type_v: str | None = None,
+        flash: bool | None = None,
         n_threads: int | None = None,
-        devices: Sequence[str | Backend] = ("cpu",),
+        devices: Sequence[str | Backend] | None = None,
         activations: Literal["native", "f32"] = "native",
         embeddings: bool = False,
+        n_gpu_layers: int | None = None,
+        place: Mapping[str, str] | None = None,
+        plan: str | os.PathLike[str] | Mapping[str, Any] | None = None,
+        fit: bool = False,
+        memory: Mapping[str, int] | None = None,
+        policy: Policy = "ggml",
+        profile: Profile | str | os.PathLike[str] | None = None,
     ) -> None:
         """Plans and allocates everything that `decode` will ever need.
 
         `n_ctx`: cells of the cache (default: the length the model was trained for). `n_batch`: most
-        tokens of one `decode` (default: n_ctx). `n_ubatch`: most tokens computed together.
-        `n_outputs`: most logits rows computed together (default: n_ubatch). `activations`: "f32"
-        keeps them in float32 where kernels would rather quantize them. `embeddings`: `decode` gives
-        the rows that logits would be made of; models without logits (BERT) always do.
+        tokens of one `decode` (default: n_ctx). `n_ubatch`: most tokens computed together (default:
+        512). `n_outputs`: most logits rows computed together (default: n_ubatch). `n_seq_max`: most
+        sequences (default: 1). `type_k`, `type_v`: of the cache (default: f16). `flash`: attention
+        as one op (default). `activations`: "f32" keeps them in float32 where kernels would rather
+        quantize them. `embeddings`: `decode` gives the rows that logits would be made of; models
+        without logits (BERT) always do.
 
-        Raises ContextError for an argument out of range, OutOfMemoryError before anything large is
+        Where things are: `devices`, names or backends, highest priority first (default: cpu).
+        `n_gpu_layers`: how many layers, from the last to the first, live on the first device with
+        memory of its own; one more than there are layers takes the output too (default: all).
+        `place`: glob over weight names -> device, the first match wins. `fit`: as many layers as
+        fit. `memory`: device -> bytes that plans may use there. `plan`: a plan file, or what it
+        holds, to follow. `policy` "cost": the least time that `profile` predicts (a
+        `weft.schedule.Profile`, a file of `weft calibrate`, or the name of one that weft has).
+
+        Raises ContextError for an argument out of range, ScheduleError for a placement that cannot
+        be, FormatError for a plan of another model, OutOfMemoryError before anything large is
         allocated."""
-        n_ctx = model.config.n_ctx_train if n_ctx is None else n_ctx
-        for name, value in (
-            ("n_ctx", n_ctx),
-            ("n_batch", n_batch),
-            ("n_ubatch", n_ubatch),
-            ("n_outputs", n_outputs),
-            ("n_seq_max", n_seq_max),
-            ("n_threads", n_threads),
-        ):
+        for name, value in (("n_batch", n_batch), ("n_threads", n_threads)):
             if value is not None and not 1 <= value < 1 << 31:
                 raise ContextError(f"{name} is {value}; it must be 1 or more")
+        self.plan = prepare(
+            model, n_ctx=n_ctx, n_ubatch=n_ubatch, n_outputs=n_outputs, n_seq_max=n_seq_max,
+            type_k=type_k, type_v=type_v, flash=flash, devices=devices, n_threads=n_threads,
+            activations=activations, embeddings=embeddings, n_gpu_layers=n_gpu_layers,
+            place=place, plan=plan, fit=fit, memory=memory, policy=policy, profile=profile,
+        )  # fmt: skip
+        """Where everything is, and why."""
         self.model = model
-        self.n_ctx = n_ctx
-        self.n_batch = n_ctx if n_batch is None else n_batch
-        self.n_ubatch = min(n_ubatch, n_ctx)
-        self.n_outputs = min(n_outputs or self.n_ubatch, self.n_ubatch)
-        self.counters = Counters()
-        self.embeddings = embeddings or model.architecture.embeds
+        self.n_ctx = self.plan.options.n_ctx
+        self.n_batch = self.n_ctx if n_batch is None else n_batch
+        self.n_ubatch = self.plan.options.n_ubatch
+        self.n_outputs = self.plan.options.n_outputs
+        self.counters = Counters(self.plan.graphs_built, reserves=self.plan.graphs_built)
+        self.embeddings = self.plan.options.embeddings
         """Whether rows are embeddings instead of logits."""
         self._width = model.config.n_embd if self.embeddings else model.config.n_vocab
-
-        require_memory(
-            {"cache": cache_bytes(model.config, n_ctx, type_k, type_v, n_seq_max)}, _ADVICE
-        )
-        backends = resolve_devices(devices, n_threads=n_threads, activations=activations)
-        self.cache = KVCache(
-            model.config,
-            n_ctx,
-            n_seq_max=n_seq_max,
-            type_k=type_k,
-            type_v=type_v,
-            buffer_type=backends[-1].buffer_type,
-        )
-
-        def build(n: int) -> Graph:
-            self.counters.graphs_built += 1
-            self.counters.reserves += 1
-            return model.build(
-                self.cache,
-                n_ubatch=n,
-                n_outputs=min(n, self.n_outputs),
-                flash=flash,
-                embeddings=self.embeddings,
-            )
-
-        planned = plan_regimes(build, backends, self.n_ubatch)
-        programs = [program for _, program in planned]
-        self.program: Program = programs[-1]
+        needs = self.plan.needs()
         self.memory = MemoryUse(
-            weights=model.weights.nbytes,
-            cache=self.cache.nbytes,
-            compute=arena_bytes(*programs),
+            weights=sum(n.weights for n in needs),
+            cache=sum(n.cache for n in needs),
+            compute=sum(n.compute for n in needs),
         )
-        require_memory({"cache": self.memory.cache, "compute": self.memory.compute}, _ADVICE)
+        self.cache = self.plan.cache
+        self.cache.allocate()
+        programs = [lower_plan(regime.plan) for regime in self.plan.regimes]
+        self.program: Program = programs[-1]
         self._arenas = ArenaPool()
         self._arenas.reserve(*programs)
-        self.regimes = [Regime(n, program, self._arenas) for n, program in planned]
+        self.regimes = [
+            Regime(regime.max_tokens, program, self._arenas)
+            for regime, program in zip(self.plan.regimes, programs, strict=True)
+        ]
         """One for each range of batch sizes that devices treat differently; the largest last."""
         self._session = self.regimes[-1].session
         self._values = {"n_tokens": 1, "n_kv": 1, "n_outputs": 1}
@@ -250,7 +244,7 @@ class Context:
         Its graph is built and compiled once, when it is first needed. Keys half rotated are of no
         use: a failure empties the cache."""
         if self._shift is None:
-            graph = self.model.build_shift(self.cache)
+            graph = self.plan.model.build_shift(self.cache)
             if graph is None:
                 self.cache.shifted()
                 return

@@ -9,7 +9,7 @@ moves, and a hole left by a removed token is filled by the next one.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,7 @@ from weft.dtype import DType, find_dtype
 from weft.errors import ContextError, GraphError, OutOfMemoryError
 from weft.graph.tensor import Buffer, Tensor
 from weft.llm.config import ModelConfig
+from weft.llm.memory import PlannedMemory
 from weft.llm.recurrent import StateTable, refuse_part, state_bytes
 
 __all__ = ["CACHE_TYPES", "KVCache", "cache_bytes"]
@@ -45,9 +46,11 @@ class KVCache:
         n_seq_max: int = 1,
         type_k: str | DType = "f16",
         type_v: str | DType = "f16",
-        buffer_type: BufferType | None = None,
+        buffer_type: BufferType | Sequence[BufferType | None] | None = None,
+        allocate: bool = True,
     ) -> None:
-        """`buffer_type`: where keys and values live; None: plain host memory.
+        """`buffer_type`: where keys and values live, all or of each layer; None: plain host memory.
+        Without `allocate` there is no memory until `allocate()`, so that it can be planned.
 
         Raises ContextError for a type that cannot be cached, OutOfMemoryError without room."""
         self.size = size
@@ -55,16 +58,18 @@ class KVCache:
         self.type_k = _cache_type("type_k", type_k)
         self.type_v = _cache_type("type_v", type_v)
 
-        def leaf(name: str, dtype: DType, n_embd: int) -> Tensor:
-            memory = _allocate(buffer_type, dtype.row_bytes(n_embd) * size, name)
+        def leaf(name: str, dtype: DType, n_embd: int, where: BufferType | None) -> Tensor:
+            memory = PlannedMemory(dtype.row_bytes(n_embd) * size)
             return Tensor(
-                dtype, (n_embd, size, 1, 1), name=name, buffer=Buffer("any", buffer_type, memory)
+                dtype, (n_embd, size, 1, 1), name=name, buffer=Buffer("any", where, memory)
             )
 
-        layers = range(config.n_layer)
-        self.k = [leaf(f"cache_k_{il}", self.type_k, config.n_embd_k(il)) for il in layers]
+        n_layer = config.n_layer
+        types = list(buffer_type) if isinstance(buffer_type, Sequence) else [buffer_type] * n_layer
+        layers = list(enumerate(types))
+        self.k = [leaf(f"cache_k_{il}", self.type_k, config.n_embd_k(il), t) for il, t in layers]
         """Per layer, a leaf of sizes [n_embd_k, size]: a row a cell."""
-        self.v = [leaf(f"cache_v_{il}", self.type_v, config.n_embd_v(il)) for il in layers]
+        self.v = [leaf(f"cache_v_{il}", self.type_v, config.n_embd_v(il), t) for il, t in layers]
         """Per layer, a leaf of sizes [n_embd_v, size]."""
         self.pos: NDArray[np.int32] = np.full(size, _FREE, np.int32)
         """Position of each cell; -1: free."""
@@ -77,9 +82,26 @@ class KVCache:
         self.states: StateTable | None = None
         """States of recurrent layers, where the model has such."""
         if config.recurrent is not None:
-            self.states = StateTable(config, n_seq_max, buffer_type)
+            self.states = StateTable(config, n_seq_max, types)
+        if allocate:
+            self.allocate()
         self._low = 0  # no free cell is below this one
         self._top = 0  # no used cell is from here on
+
+    def allocate(self) -> None:
+        """Gives the leaves their memory; raises OutOfMemoryError without room."""
+        for t in (*self.k, *self.v):
+            if t.buffer is not None and isinstance(t.buffer.data, PlannedMemory):
+                t.buffer.data = _allocate(t.buffer.type, t.buffer.data.nbytes, t.name)
+        if self.states is not None:
+            self.states.allocate()
+
+    def leaves(self, il: int) -> list[Tensor]:
+        """Everything that is kept of layer `il`."""
+        found = [self.k[il], self.v[il]]
+        if self.states is not None:
+            found += [t[il] for t in (self.states.conv, self.states.state) if il in t]
+        return found
 
     @property
     def nbytes(self) -> int:

@@ -10,10 +10,10 @@ One text at a time; several at once are the work of `Context`.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Literal
+from typing import Any, Literal
 
 from weft.backends.base import Backend
 from weft.errors import ContextError
@@ -22,6 +22,7 @@ from weft.llm.context import Context
 from weft.llm.model import Model
 from weft.llm.sampling import Sampler, SamplingParams
 from weft.llm.tokenizer import StopStrings, Tokenizer
+from weft.schedule import Policy, Profile
 
 __all__ = ["LLM", "FinishReason", "Stats"]
 
@@ -66,26 +67,35 @@ class LLM:
         path: str | os.PathLike[str],
         *,
         n_ctx: int | None = None,
-        n_ubatch: int = 512,
+        n_ubatch: int | None = None,
         n_threads: int | None = None,
         devices: Sequence[str | Backend] | None = None,
-        type_k: str = "f16",
-        type_v: str = "f16",
-        flash: bool = True,
+        n_gpu_layers: int | None = None,
+        place: Mapping[str, str] | None = None,
+        plan: str | os.PathLike[str] | Mapping[str, Any] | None = None,
+        fit: bool = False,
+        memory: Mapping[str, int] | None = None,
+        policy: Policy = "ggml",
+        profile: Profile | str | os.PathLike[str] | None = None,
+        type_k: str | None = None,
+        type_v: str | None = None,
+        flash: bool | None = None,
         activations: Literal["native", "f32"] = "native",
     ) -> None:
-        """Opens a GGUF file; weights stay on disk, mapped. See `Context` for the options.
+        """Opens a GGUF file; weights in host memory stay on disk, mapped.
 
         `n_ctx`: tokens of prompt and text together (default: what the model was trained for, at
-        most 4096). `devices`: names or backends, highest priority first (default: cpu).
+        most 4096). `devices`: names or backends, highest priority first (default: cpu). See
+        `Context` for the other options.
 
         Raises FormatError for a file that is missing, no GGUF or of an unknown architecture,
-        TokenizerError for an unknown tokenizer, OutOfMemoryError with needed and available bytes
+        TokenizerError for an unknown tokenizer, ScheduleError for a placement that cannot be,
+        OutOfMemoryError with needed and available bytes
         before anything is loaded."""
         file = open_gguf(path)
         self.model = Model(file)
         self.tokenizer = Tokenizer.from_gguf(file)
-        if n_ctx is None:
+        if n_ctx is None and plan is None:
             n_ctx = min(self.model.config.n_ctx_train, DEFAULT_N_CTX)
         self.context = Context(
             self.model,
@@ -96,8 +106,15 @@ class LLM:
             type_v=type_v,
             flash=flash,
             n_threads=n_threads,
-            devices=("cpu",) if devices is None else devices,
+            devices=devices,
             activations=activations,
+            n_gpu_layers=n_gpu_layers,
+            place=place,
+            plan=plan,
+            fit=fit,
+            memory=memory,
+            policy=policy,
+            profile=profile,
         )
         self.stats = Stats()
         self._generation = 0

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from weft.errors import OutOfMemoryError
 
-__all__ = ["available_bytes", "human", "require_memory"]
+__all__ = ["PlannedMemory", "available_bytes", "human", "require_memory"]
 
 _CGROUP_FILES = (
     # limit, current use, statistics with the reclaimable page cache
     ("memory.max", "memory.current", "memory.stat"),  # v2
     ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat"),  # v1
 )
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedMemory:
+    """Stands for memory that is not allocated yet, so that plans can be made and looked at."""
+
+    nbytes: int
 
 
 def available_bytes(root: Path = Path("/")) -> int | None:
@@ -23,16 +31,18 @@ def available_bytes(root: Path = Path("/")) -> int | None:
     return min(limits, default=None)
 
 
-def require_memory(parts: Mapping[str, int], advice: str) -> None:
+def require_memory(
+    parts: Mapping[str, int], advice: str, *, memory: str = "", limit: int | None = None
+) -> None:
     """Raises OutOfMemoryError with needed and available bytes when the sum of `parts` (name to
-    bytes) does not fit."""
-    needed, available = sum(parts.values()), available_bytes()
+    bytes) does not fit `limit`, or what the process may still take."""
+    needed, available = sum(parts.values()), available_bytes() if limit is None else limit
     if available is None or needed <= available:
         return
     detail = ", ".join(f"{name} {human(n)}" for name, n in parts.items())
     raise OutOfMemoryError(
-        f"not enough memory: {needed} bytes ({human(needed)}) are needed ({detail}), and "
-        f"{available} bytes ({human(available)}) are available; {advice}"
+        f"not enough {memory}{' ' if memory else ''}memory: {needed} bytes ({human(needed)}) are "
+        f"needed ({detail}), and {available} bytes ({human(available)}) are available; {advice}"
     )
 
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
+from copy import copy
 from dataclasses import replace
 
 from weft import graph as G
+from weft.backends.base import BufferType
 from weft.errors import FormatError
 from weft.frontends.gguf import GGUFFile, open_gguf
 from weft.graph.tensor import Tensor
@@ -38,6 +41,13 @@ class Model:
     def open(path: str | os.PathLike[str]) -> Model:
         """The model in the GGUF file at `path`."""
         return Model(open_gguf(path))
+
+    def placed(self, types: Mapping[str, BufferType]) -> Model:
+        """The same model with each weight in memory of a buffer type, by name; see
+        `Weights.placed`."""
+        other = copy(self)
+        other.weights = self.weights.placed(types)
+        return other
 
     def build(
         self,

@@ -7,6 +7,8 @@ slot 1..   twice as many as sequences: what a decode writes is another slot than
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -15,6 +17,7 @@ from weft.dtype import DTYPES
 from weft.errors import ContextError, OutOfMemoryError
 from weft.graph.tensor import Buffer, Tensor
 from weft.llm.config import ModelConfig
+from weft.llm.memory import PlannedMemory
 
 __all__ = ["StateTable", "state_bytes"]
 
@@ -25,9 +28,10 @@ class StateTable:
     """The states of up to `n_seq_max` sequences, f32."""
 
     def __init__(
-        self, config: ModelConfig, n_seq_max: int, buffer_type: BufferType | None = None
+        self, config: ModelConfig, n_seq_max: int, types: Sequence[BufferType | None]
     ) -> None:
-        """Raises OutOfMemoryError without room."""
+        """`types`: where each layer's states live; None: plain host memory. They have no memory
+        until `allocate`."""
         r = config.recurrent
         assert r is not None
         self.n_slots = 2 * n_seq_max + 1
@@ -35,22 +39,31 @@ class StateTable:
         """Slot of each sequence."""
         layers = [il for il, recurrent in enumerate(r.layers) if recurrent]
 
-        def leaf(name: str, n: int) -> Tensor:
-            nbytes = 4 * n * self.n_slots
+        def leaf(name: str, il: int, n: int) -> Tensor:
+            buffer = Buffer("any", types[il], PlannedMemory(4 * n * self.n_slots))
+            return Tensor(_F32, (n, self.n_slots, 1, 1), name=f"{name}_{il}", buffer=buffer)
+
+        self.conv = {il: leaf("cache_r", il, r.conv_size) for il in layers}
+        """Per recurrent layer, [conv_size, n_slots]: the last inputs of the convolution."""
+        self.state = {il: leaf("cache_s", il, r.state_size) for il in layers if r.state_size}
+        """Per state-space layer, [state_size, n_slots]."""
+
+    def allocate(self) -> None:
+        """Gives the leaves their memory; raises OutOfMemoryError without room."""
+        for t in self.tensors:
+            assert t.buffer is not None
+            if not isinstance(t.buffer.data, PlannedMemory):
+                continue
+            nbytes = t.buffer.data.nbytes
             try:
-                memory = (buffer_type.allocate if buffer_type else HostMemory.zeros)(nbytes)
+                of_type = t.buffer.type
+                memory = (of_type.allocate if of_type else HostMemory.zeros)(nbytes)
             except (MemoryError, ValueError):
                 raise OutOfMemoryError(
-                    f"no room for {nbytes} bytes of {name}; make n_seq_max smaller"
+                    f"no room for {nbytes} bytes of {t.name}; make n_seq_max smaller"
                 ) from None
-            memory.write(0, np.zeros(4 * n, np.uint8))
-            buffer = Buffer("any", buffer_type, memory)
-            return Tensor(_F32, (n, self.n_slots, 1, 1), name=name, buffer=buffer)
-
-        self.conv = {il: leaf(f"cache_r_{il}", r.conv_size) for il in layers}
-        """Per recurrent layer, [conv_size, n_slots]: the last inputs of the convolution."""
-        self.state = {il: leaf(f"cache_s_{il}", r.state_size) for il in layers if r.state_size}
-        """Per state-space layer, [state_size, n_slots]."""
+            memory.write(0, np.zeros(nbytes // self.n_slots, np.uint8))
+            t.buffer.data = memory
 
     @property
     def tensors(self) -> list[Tensor]:

@@ -10,18 +10,18 @@ context plans each range once, when it is created; after that no batch size plan
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from numpy.typing import NDArray
 
-from weft.backends.base import Backend
-from weft.compile import compile
+from weft.compile import Plan
 from weft.execute import ArenaPool, Session
 from weft.graph import Graph
 from weft.program import Program
 
-__all__ = ["BOUNDS", "Regime", "plan_regimes"]
+__all__ = ["BOUNDS", "Regime", "RegimePlan", "bounds", "plan_regimes"]
 
 BOUNDS = (1, 31)
 """Most tokens of the regimes before the last. Devices that ask for big batches do so from 32 on, in
@@ -48,22 +48,41 @@ class Regime:
         """Whether its rows can be read in place."""
 
 
+@dataclass(frozen=True, slots=True)
+class RegimePlan:
+    """Where everything of a regime is."""
+
+    max_tokens: int
+    graph: Graph
+    plan: Plan
+
+
+def bounds(n_ubatch: int, n_devices: int) -> list[int]:
+    """Most tokens of each regime, the largest first. One device places everything the same way, so
+    it has one regime: kernels adapt to the batch at run time."""
+    smaller = sorted({b for b in BOUNDS if b < n_ubatch}, reverse=True) if n_devices > 1 else []
+    return [n_ubatch, *smaller]
+
+
 def plan_regimes(
-    build: Callable[[int], Graph], backends: Sequence[Backend], n_ubatch: int
-) -> list[tuple[int, Program]]:
-    """(most tokens, program) of each regime, the smallest first. `build` makes the graph for up to
-    so many tokens.
-
-    A smaller regime that would be placed as the next one is left out: kernels adapt to the batch
-    at run time. One device places everything the same way, so it has one regime."""
-    programs = [(n_ubatch, compile(build(n_ubatch), backends))]
-    if len(backends) > 1:
-        for bound in sorted({b for b in BOUNDS if b < n_ubatch}, reverse=True):
-            program = compile(build(bound), backends)
-            if _placement(program) != _placement(programs[0][1]):
-                programs.insert(0, (bound, program))
-    return programs
+    graphs: Mapping[int, Graph], plan: Callable[[int, Graph], Plan]
+) -> list[RegimePlan]:
+    """The plans of graphs for up to so many tokens, the smallest first; `graphs` has the largest
+    first. A smaller regime that would be placed as the next one is left out."""
+    found: list[RegimePlan] = []
+    for max_tokens, graph in graphs.items():
+        made = RegimePlan(max_tokens, graph, plan(max_tokens, graph))
+        if not found or _placement(made.plan) != _placement(found[0].plan):
+            found.insert(0, made)
+    return found
 
 
-def _placement(program: Program) -> list[tuple[str, int, list[str]]]:
-    return [(s.device, len(s.copies), [step.op.name for step in s.steps]) for s in program.splits]
+def _placement(plan: Plan) -> list[tuple[int, list[str], list[str]]]:
+    return [
+        (
+            split.backend,
+            [t.name for t in split.inputs],
+            [node.op.name for node in split.nodes if not node.op.is_view],
+        )
+        for split in plan.schedule.splits
+    ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+from weft.backends.base import BufferType
 from weft.errors import FormatError
 from weft.frontends.gguf import GGUFFile
 from weft.frontends.gguf.tensors import TensorInfo
@@ -59,10 +60,28 @@ class Weights(Mapping[str, Tensor]):
         """The weights called `blk.<il>.*`."""
         return Weights(self._leaves, f"{self._prefix}blk.{il}.")
 
+    def placed(self, types: Mapping[str, BufferType]) -> Weights:
+        """The same weights, each in memory of a buffer type, by full name; nothing is read, and
+        these leaves stay as they are. A tied output (`output.weight` of `types`, without one here)
+        becomes a leaf of its own where it lives elsewhere than the embedding."""
+        leaves = {
+            name: _in_memory(leaf, name, types.get(name)) for name, leaf in self._leaves.items()
+        }
+        tied, output = "token_embd.weight", "output.weight"
+        if output in types and output not in leaves and types[output] is not types.get(tied):
+            leaves[output] = _in_memory(self._leaves[tied], output, types[output])
+        return Weights(leaves)
+
     @property
     def nbytes(self) -> int:
         """Bytes of all tensors, as stored."""
         return sum(self[name].buffer.data.nbytes for name in self)  # type: ignore[union-attr]
+
+
+def _in_memory(leaf: Tensor, name: str, buffer_type: BufferType | None) -> Tensor:
+    assert leaf.buffer is not None
+    buffer = Buffer("weights", buffer_type, leaf.buffer.data, leaf.buffer.offset)
+    return Tensor(leaf.dtype, leaf.ne, nb=leaf.nb, name=name, buffer=buffer)
 
 
 def load_weights(file: GGUFFile, table: Iterable[Row]) -> Weights:

@@ -1,8 +1,23 @@
 """Where each node runs, and why: `schedule(graph, backends) -> Schedule`."""
 
+from weft.schedule.cost import CostOptions
 from weft.schedule.optimize import optimize_splits
-from weft.schedule.policy import schedule
+from weft.schedule.policy import Policy, schedule
+from weft.schedule.profile import Profile, load_profile
 from weft.schedule.result import Schedule, Split
 from weft.schedule.state import PlannerState
+from weft.schedule.timing import Point, TimeModel
 
-__all__ = ["PlannerState", "Schedule", "Split", "optimize_splits", "schedule"]
+__all__ = [
+    "CostOptions",
+    "PlannerState",
+    "Point",
+    "Policy",
+    "Profile",
+    "Schedule",
+    "Split",
+    "TimeModel",
+    "load_profile",
+    "optimize_splits",
+    "schedule",
+]

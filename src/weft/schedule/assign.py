@@ -15,7 +15,7 @@ from weft.graph.node import describe
 from weft.graph.tensor import Tensor
 from weft.schedule.devices import Devices
 
-__all__ = ["assign", "buffer_supported", "sweep"]
+__all__ = ["assign", "assign_as_chosen", "buffer_supported", "sweep"]
 
 # Their weights (rope frequencies, attention sinks) are too small to decide where the op runs.
 _SMALL_WEIGHT_OPS = frozenset({"ROPE", "FLASH_ATTN_EXT"})
@@ -37,6 +37,43 @@ def assign(
     from_memory_and_weights(graph, devices, where, why, op_offload)
     grow_along_nodes(work, devices, where, why)
     prefer_and_upgrade(work, devices, where, why)
+    inherit(graph.nodes, devices, where, why)
+    return where, why
+
+
+def assign_as_chosen(
+    graph: Graph, devices: Devices, chosen: Mapping[Tensor, int], cause: str
+) -> tuple[Where, Why]:
+    """Backend and cause of every tensor where someone else has decided on all nodes but views:
+    `chosen`, for `cause`. Leaves follow pass 1, views and loose leaves pass 4.
+
+    Raises ScheduleError for a node without a device, or with one that does not run it or cannot use
+    its memory."""
+    where: Where = {}
+    why: Why = {}
+    for leaf in graph.leaves:
+        if leaf in chosen and devices.type_of(leaf) is None:
+            where[leaf], why[leaf] = chosen[leaf], cause
+        else:
+            where[leaf] = _from_current(leaf, devices, why, op_offload=False)
+    for node in graph.nodes:
+        own = devices.type_of(node)
+        if node.op.is_view:
+            if own is not None:
+                where[node] = _from_current(node, devices, why, op_offload=False)
+            continue
+        b = chosen.get(node, -1)
+        if b == -1:
+            raise ScheduleError(f"the plan has no device for {describe(node)}; save it again")
+        name = devices.backends[b].name
+        if not devices.supports_op(b, node):
+            said = devices.refusals[(node, b)]
+            raise ScheduleError(f"{describe(node)} is to run on {name}, which refuses: {said}")
+        if own is not None and not devices.supports_buffer_type(b, own):
+            raise ScheduleError(
+                f"{describe(node)} is to run on {name}, but its result lives in {own.name} memory"
+            )
+        where[node], why[node] = b, cause
     inherit(graph.nodes, devices, where, why)
     return where, why
 

@@ -182,14 +182,7 @@ def to_json(schedule: Placed) -> dict[str, Any]:
         "totals": _totals(schedule.splits, len(schedule.graph.nodes)),
     }
     if schedule.predicted is not None:
-        p = schedule.predicted
-        data["predicted"] = {
-            "seconds": p.total,
-            "nodes": p.nodes,
-            "copies": p.copies,
-            "splits": p.splits,
-            "by_device": p.by_device,
-        }
+        data["predicted"] = schedule.predicted.to_json()
     return data
 
 

@@ -34,12 +34,32 @@ def _lines(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[str]:
     if old_devices != new_devices:
         lines.append(f"devices: {old_devices} -> {new_devices}")
     lines += _moved_leaves(a, b)
-    lines += _moved_nodes(a, b)
+    lines += _splits(a, b)
+    lines += _smaller(a, b)
+    lines += _memory(a, b)
+    return lines
+
+
+def _splits(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[str]:
+    lines = _moved_nodes(a, b)
     old_totals, new_totals = _totals(a), _totals(b)
     for what, old_total in old_totals.items():
         if old_total != new_totals[what]:
             lines.append(f"{what.replace('_', ' ')}: {old_total:,} -> {new_totals[what]:,}")
-    lines += _memory(a, b)
+    return lines
+
+
+def _smaller(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[str]:
+    """The plans of smaller batches, where both have them."""
+    lines = []
+    before, after = ({p["max_tokens"]: p for p in plan.get("smaller", ())} for plan in (a, b))
+    for n in sorted(before | after, reverse=True):
+        if n in before and n in after:
+            changes = _splits(before[n], after[n])
+            if changes:
+                lines += [f"batches of up to {n}:", *("  " + line for line in changes)]
+        else:
+            lines.append(f"{'-' if n in before else '+'} a plan for batches of up to {n}")
     return lines
 
 

@@ -11,7 +11,7 @@ from weft.errors import ScheduleError
 from weft.graph.tensor import Tensor, shape_text
 from weft.schedule.describe import Placed, cause_text, name_of, refused, to_json
 
-__all__ = ["seconds_text", "table", "table_lines", "why"]
+__all__ = ["prediction_text", "seconds_text", "table", "table_lines", "why"]
 
 # Where less than this is left of a line, its text goes on in the next one.
 _LEAST_TEXT = 24
@@ -68,13 +68,17 @@ def _total_lines(data: Mapping[str, Any]) -> list[str]:
         f"{copied} copied per pass"
     ]
     if "predicted" in data:
-        p = data["predicted"]
-        devices = ", ".join(f"{seconds_text(s)} on {name}" for name, s in p["by_device"].items())
-        lines.append(
-            f"predicted: {seconds_text(p['seconds'])} per pass ({devices}; copies "
-            f"{seconds_text(p['copies'])}, starting splits {seconds_text(p['splits'])})"
-        )
+        lines.append(prediction_text(data["predicted"]))
     return lines
+
+
+def prediction_text(p: Mapping[str, Any]) -> str:
+    """A line of what `Prediction.to_json` gave."""
+    devices = ", ".join(f"{seconds_text(s)} on {name}" for name, s in p["by_device"].items())
+    return (
+        f"predicted: {seconds_text(p['seconds'])} per {p['of']} ({devices}; copies "
+        f"{seconds_text(p['copies'])}, starting splits {seconds_text(p['splits'])})"
+    )
 
 
 def seconds_text(seconds: float) -> str:
@@ -82,7 +86,7 @@ def seconds_text(seconds: float) -> str:
     for unit, scale in (("s", 1.0), ("ms", 1e3), ("µs", 1e6)):
         if seconds * scale >= 1:
             return f"{seconds * scale:.3g} {unit}"
-    return f"{seconds * 1e6:.3g} µs"
+    return f"{seconds * 1e6:.3g} µs" if seconds else "0"
 
 
 def _broken(head: str, text: str, width: int | None) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from weft.graph.tensor import Tensor
 
@@ -42,7 +43,7 @@ class Role:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """What a time model says of a schedule, in seconds per pass."""
+    """What a time model says of a schedule, in seconds."""
 
     nodes: float
     """Computing, launches included."""
@@ -52,8 +53,31 @@ class Prediction:
     """Starting splits."""
     by_device: dict[str, float] = field(default_factory=dict)
     """Device name -> seconds of its nodes."""
+    what: str = "pass"
+    """What takes that long."""
 
     @property
     def total(self) -> float:
-        """Seconds of one pass; devices take turns, since each split needs the one before."""
+        """All of it; devices take turns, since each split needs the one before."""
         return self.nodes + self.copies + self.splits
+
+    def plus(self, other: Prediction, what: str) -> Prediction:
+        """Both, one after the other."""
+        by_device = dict(self.by_device)
+        for name, seconds in other.by_device.items():
+            by_device[name] = by_device.get(name, 0.0) + seconds
+        return Prediction(
+            self.nodes + other.nodes, self.copies + other.copies, self.splits + other.splits,
+            by_device, what,
+        )  # fmt: skip
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data: `of` (what takes that long), `seconds`, and its parts."""
+        return {
+            "of": self.what,
+            "seconds": self.total,
+            "nodes": self.nodes,
+            "copies": self.copies,
+            "splits": self.splits,
+            "by_device": self.by_device,
+        }

@@ -10,39 +10,48 @@ from weft.errors import ScheduleError
 from weft.graph.graph import Graph
 from weft.graph.node import describe
 from weft.graph.tensor import Tensor
+from weft.schedule.assign import Where, Why, assign_as_chosen
 from weft.schedule.assign import assign as assign_backends
 from weft.schedule.collector import collector_paused
+from weft.schedule.cost import CostOptions, faster, place_by_cost
 from weft.schedule.devices import Devices
 from weft.schedule.finalize import final_tensors
 from weft.schedule.result import Schedule
 from weft.schedule.split import add_input_copies, build_plan_lists, collect_keeps, cut
 
-__all__ = ["schedule"]
+__all__ = ["Policy", "schedule"]
+
+
+Policy = Literal["ggml", "cost", "plan"]
+"""How nodes find their device: by the reference's rules, by predicted time, or as they are told."""
 
 
 @collector_paused()
 def schedule(
     graph: Graph,
     backends: Sequence[Backend],
-    policy: Literal["ggml"] = "ggml",
+    policy: Policy = "ggml",
     *,
     op_offload: bool = True,
     n_copies: int = 1,
     assign: Mapping[Tensor, Backend | int] | None = None,
     cur_copy: int = 0,
     first_backend: int = 0,
+    cost: CostOptions | None = None,
 ) -> Schedule:
     """Places every node of `graph` on one of `backends` (highest priority first, a CPU last).
 
-    `assign` holds for the tensors it names (a backend or its index). `op_offload` lets a device
-    ask for ops whose weights are in host memory. With `n_copies` > 1 every input and every tensor
-    that crosses exists that many times; `cur_copy` is the one that this schedule uses.
-    `first_backend` runs the single split of a graph that consists of views only.
+    `ggml`: the reference's passes. `assign` holds for the tensors it names (a backend or its
+    index). `op_offload` lets a device ask for ops whose weights are in host memory.
+    `cost`: the placement that `cost` predicts to take least time, never more than that of `ggml`.
+    `plan`: `assign` names a device for every node that does work, and that is where it runs.
+
+    With `n_copies` > 1 every input and every tensor that crosses exists that many times; `cur_copy`
+    is the one that this schedule uses. `first_backend` runs the single split of a graph that
+    consists of views only.
 
     Pure: neither the graph nor its tensors are changed. Raises ScheduleError where a tensor cannot
     be placed, UnsupportedOpError where no device runs a node."""
-    if policy != "ggml":
-        raise ScheduleError(f"unknown policy {policy!r}; known: 'ggml'")
     if n_copies < 1 or not 0 <= cur_copy < n_copies:
         raise ScheduleError(f"copy {cur_copy} of {n_copies}: need 0 <= cur_copy < n_copies")
     devices = Devices(backends)
@@ -50,7 +59,42 @@ def schedule(
         raise ScheduleError(f"first_backend {first_backend} is not one of {devices.n} devices")
     user = _user_assignments(assign or {}, devices)
 
-    where, why = assign_backends(graph, devices, user, op_offload)
+    def build(where: Where, why: Why) -> Schedule:
+        return _build(graph, devices, where, why, n_copies, cur_copy, first_backend)
+
+    if policy == "ggml":
+        return build(*assign_backends(graph, devices, user, op_offload))
+    if policy == "plan":
+        return build(*assign_as_chosen(graph, devices, user, "plan"))
+    if policy != "cost":
+        raise ScheduleError(f"unknown policy {policy!r}; known: 'ggml', 'cost', 'plan'")
+    if cost is None:
+        raise ScheduleError(
+            "policy 'cost' needs a machine profile; measure one with `weft calibrate`"
+        )
+    rules = build(*assign_backends(graph, devices, user, op_offload))
+    if all(node.op.is_view for node in graph.nodes):
+        return rules
+    model = cost.model(graph, devices)
+
+    def build_chosen(chosen: Mapping[Tensor, int]) -> Schedule:
+        where, why = assign_as_chosen(graph, devices, user | dict(chosen), "cost")
+        return build(where, why | dict.fromkeys(user, "usr"))
+
+    chosen = place_by_cost(model, user, [rules.backend_of], cost.effort)
+    return faster(model, rules, build_chosen, chosen)
+
+
+def _build(
+    graph: Graph,
+    devices: Devices,
+    where: Where,
+    why: Why,
+    n_copies: int,
+    cur_copy: int,
+    first_backend: int,
+) -> Schedule:
+    """What follows from where everything is: splits, copies, the graph that is allocated."""
     splits, copies, rewired = cut(graph, devices, where, why, n_copies, cur_copy, first_backend)
     inputs = add_input_copies(graph, devices, where, why, n_copies, cur_copy, copies)
     final = final_tensors(graph, rewired, inputs)

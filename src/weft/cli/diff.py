@@ -1,0 +1,33 @@
+"""`weft diff`: what moved between two plans."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from weft.errors import FormatError
+from weft.schedule.diff import diff as plan_diff
+
+__all__ = ["diff"]
+
+
+def diff(
+    a: Annotated[Path, typer.Argument(help="A plan of `weft explain --save` or `--json`.")],
+    b: Annotated[Path, typer.Argument(help="Another one.")],
+) -> None:
+    """Show weights and nodes that changed device, totals and memory; nothing where plans agree."""
+    changes = plan_diff(_read(a), _read(b))
+    if changes:
+        print(changes)
+
+
+def _read(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise FormatError(f"plan {path}: {error.strerror or error}") from None
+    except ValueError as error:
+        raise FormatError(f"plan {path}: not JSON ({error})") from None

@@ -1,0 +1,204 @@
+"""What `weft calibrate` measures: small programs on one device, timed.
+
+A rate is taken from the time that is left when the cost of an op as such, measured before, is
+taken off. Every figure is the best of several runs: what disturbs a run only makes it slower.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from weft import graph as G
+from weft import quants
+from weft.backends import Backend
+from weft.backends.base import BufferType
+from weft.compile import compile
+from weft.dtype import DType, find_dtype
+from weft.execute import Session
+from weft.graph.tensor import Buffer, Tensor
+from weft.schedule.profile import DeviceProfile, LinkProfile
+from weft.schedule.work import work
+
+__all__ = ["measure_device", "measure_link"]
+
+TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "q2_K", "q3_K", "q4_K",
+         "q5_K", "q6_K", "iq4_nl", "iq4_xs", "mxfp4")  # fmt: skip
+"""Types of weights whose products are timed."""
+
+_CHAIN = 64
+_MIB = 1 << 20
+
+
+class _Bench:
+    """Times graphs on a device; everything they read lives in its memory."""
+
+    def __init__(self, backend: Backend, others: Sequence[Backend], seconds: float) -> None:
+        self.backend = backend
+        self._devices = [backend, *others]
+        self._seconds = seconds
+        self._random = np.random.default_rng(0)
+
+    def leaf(self, dtype: DType, *ne: int) -> Tensor:
+        """A leaf of random values."""
+        rows = int(np.prod(ne[1:], dtype=np.int64))
+        one = self._random.standard_normal((1, ne[0]), np.float32) * 0.1
+        if dtype.block == 1:
+            row = quants.to_storage(one, dtype)
+        else:
+            row = quants.encode(one, dtype)
+        data = np.ascontiguousarray(np.repeat(row.reshape(1, -1), rows, axis=0))
+        buffer = Buffer("weights", self.backend.buffer_type, data)
+        return Tensor(dtype, (*ne, *[1] * (4 - len(ne))), name="x", buffer=buffer)  # type: ignore[arg-type]
+
+    def runs(self, node: Tensor) -> bool:
+        """Whether the device runs a node."""
+        return self.backend.supports_op(node).ok
+
+    def seconds(self, *outputs: Tensor) -> float:
+        """The best time of one run of a graph whose nodes are all on the device."""
+        graph = G.Graph(*(t.as_output(f"y{i}") for i, t in enumerate(outputs)))
+        program = compile(
+            graph, self._devices, policy="plan",
+            assign={n: 0 for n in graph.nodes if not n.op.is_view},
+        )  # fmt: skip
+        session = Session(program)
+        spec = program.tensors[program.outputs["y0"]]
+        offset = spec.offset if isinstance(spec.offset, int) else 0
+
+        def once() -> None:
+            session.execute({})
+            session.read_buffer(spec.buffer, offset, 4)  # waits where runs only enqueue
+
+        return _best(once, self._seconds)
+
+
+def _best(call: Callable[[], None], seconds: float) -> float:
+    call()
+    best, end = float("inf"), perf_counter() + seconds
+    while True:
+        start = perf_counter()
+        call()
+        now = perf_counter()
+        best = min(best, now - start)
+        if now >= end:
+            return best
+
+
+def measure_device(
+    backend: Backend,
+    others: Sequence[Backend],
+    memory: str,
+    seconds: float,
+    progress: Callable[[str], None],
+) -> DeviceProfile:
+    """The figures of a device. `others`: devices behind it in the list, the last a CPU type (none
+    for a CPU type itself). `seconds`: how long each figure is measured."""
+    bench = _Bench(backend, others, seconds)
+    samples = _samples(bench)
+    refuses = tuple(name for name, node in samples.items() if not bench.runs(node))
+    launch = start = 0.0
+    if "ADD" not in refuses:
+        progress("launches")
+        launch, start = _launch(bench)
+    overhead = start + launch
+    progress("bandwidth")
+    bandwidth = max(_bandwidths(bench, overhead))
+    flops = dict(_products(bench, overhead, progress))
+    if "SOFT_MAX" not in refuses:
+        flops["vector"] = _rate(bench, samples["SOFT_MAX"], overhead)
+    flops["default"] = flops.get("f32", min(flops.values()))
+    op_flops = {}
+    if "FLASH_ATTN_EXT" not in refuses:
+        progress("attention")
+        op_flops["FLASH_ATTN_EXT"] = _rate(bench, samples["FLASH_ATTN_EXT"], overhead)
+    return DeviceProfile(
+        backend.name, backend.kind, memory, bandwidth, flops, launch, start, op_flops,
+        refuses=refuses,
+    )  # fmt: skip
+
+
+def _samples(bench: _Bench) -> dict[str, Tensor]:
+    """A node of each op that models are made of."""
+    f16, f32, i32, i64 = map(find_dtype, ("f16", "f32", "i32", "i64"))
+    x = bench.leaf(f32, 1024, 512)
+    q = bench.leaf(f32, 128, 32, 16)
+    k, v = bench.leaf(f16, 128, 1024, 4), bench.leaf(f16, 128, 1024, 4)
+    ids = bench.leaf(i32, 32)
+    return {
+        "ADD": G.add(x, x),
+        "MUL": G.mul(x, x),
+        "RMS_NORM": G.rms_norm(x, 1e-5),
+        "SOFT_MAX": G.soft_max(x),
+        "GLU": G.swiglu(x, x),
+        "CONT": G.cont(G.transpose(x)),
+        "GET_ROWS": G.get_rows(x, ids),
+        "SET_ROWS": G.set_rows(x, bench.leaf(f32, 1024, 32), bench.leaf(i64, 32)),
+        "ROPE": G.rope(q, bench.leaf(i32, 16), mode=G.RopeMode.NORMAL, n_dims=128),
+        "FLASH_ATTN_EXT": G.flash_attn_ext(q, k, v, scale=0.1),
+    }
+
+
+def _launch(bench: _Bench) -> tuple[float, float]:
+    """What an op costs in a row of ops, and a run beside its ops."""
+    x = bench.leaf(find_dtype("f32"), 4096)  # as one token of a model has
+    one = bench.seconds(G.add(x, x))
+    y = G.add(x, x)
+    for _ in range(_CHAIN - 1):
+        y = G.add(y, x)
+    launch = max((bench.seconds(y) - one) / (_CHAIN - 1), 1e-9)
+    return launch, max(one - launch, 0.0)
+
+
+def _bandwidths(bench: _Bench, overhead: float) -> Iterator[float]:
+    """Bytes per second of matrix times vector, the way weights are read, and of a copy."""
+    for name in ("f32", "f16", "q8_0"):
+        dtype = find_dtype(name)
+        node = G.mul_mat(bench.leaf(dtype, 4096, 4096), bench.leaf(find_dtype("f32"), 4096, 1))
+        if bench.runs(node):
+            yield work(node, {}).nbytes / max(bench.seconds(node) - overhead, 1e-9)
+    f32 = find_dtype("f32")
+    node = G.scale(bench.leaf(f32, 4096, 2048), 2.0)
+    if not bench.runs(node):  # a device of products only: what it reaches with a few columns
+        node = G.mul_mat(bench.leaf(f32, 4096, 4096), bench.leaf(f32, 4096, 64))
+    yield work(node, {}).nbytes / max(bench.seconds(node) - overhead, 1e-9)
+
+
+def _products(
+    bench: _Bench, overhead: float, progress: Callable[[str], None]
+) -> Iterator[tuple[str, float]]:
+    for name in TYPES:
+        dtype = find_dtype(name)
+        if dtype.block > 1 and not quants.can_encode(dtype):
+            continue
+        node = G.mul_mat(bench.leaf(dtype, 2048, 2048), bench.leaf(find_dtype("f32"), 2048, 128))
+        if bench.runs(node):
+            progress(f"products of {name}")
+            yield name, _rate(bench, node, overhead)
+
+
+def _rate(bench: _Bench, node: Tensor, overhead: float) -> float:
+    return work(node, {}).flops / max(bench.seconds(node) - overhead, 1e-9)
+
+
+def measure_link(memory: BufferType, seconds: float) -> tuple[LinkProfile, LinkProfile]:
+    """From host memory to a device's, and back."""
+    big, small = 64 * _MIB, 4096
+    block = memory.allocate(big)
+    data = np.zeros(big, np.uint8)
+
+    def time_of(call: Callable[..., Any], *arguments: Any) -> float:
+        def once() -> None:
+            call(*arguments)
+
+        return _best(once, seconds)
+
+    def link(long: float, short: float) -> LinkProfile:
+        return LinkProfile((big - small) / max(long - short, 1e-9), short)
+
+    to = link(time_of(block.write, 0, data), time_of(block.write, 0, data[:small]))
+    back = link(time_of(block.read, 0, big), time_of(block.read, 0, small))
+    return to, back

@@ -1,0 +1,213 @@
+"""Which weight and which layer's cache lives in the memory of which device.
+
+Layers go to a device from the last to the first: with N of them offloaded, the last N layers, and
+what follows them (final norm, output) once N is more than there are layers. The embedding of the
+input stays in host memory, where its rows are looked up. Globs over weight names come first.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+
+from weft.backends.base import Backend
+from weft.errors import ScheduleError
+from weft.graph.graph import Graph
+from weft.graph.tensor import Tensor
+from weft.llm.weights import Weights
+
+__all__ = ["Homes", "all_layers", "first_with_own_memory", "homes_by_layer", "keep_what_runs"]
+
+_LAYER = re.compile(r"blk\.(\d+)\.(.*)")
+# Looked up row by row as the input comes in.
+_INPUT = ("token_embd", "position_embd", "token_types", "per_layer_token_embd")
+# What makes the keys: a layer's cache lives where it is written.
+_KEYS = ("attn_k.", "attn_qkv.", "attn_kv_b.", "attn_k_b.", "attn_kv_a_mqa.")
+
+
+@dataclass(slots=True)
+class Homes:
+    """Numbers of devices in whose memory things live."""
+
+    weights: dict[str, int]
+    """Name -> device; `output.weight` is there also where a file has none and its embedding serves:
+    the output may need a copy of it elsewhere."""
+    caches: list[int]
+    """Per layer."""
+    n_gpu_layers: int | None = 0
+    """Layers that were to be offloaded, the output counted; None: homes were chosen one by one."""
+    kept: dict[str, str] = field(default_factory=dict)
+    """Weight or cache that stays in host memory against the rule -> what its device said."""
+    forced: frozenset[str] = frozenset()
+    """Weights that a glob decided."""
+
+
+def all_layers(n_layer: int) -> int:
+    """How many layers there are to offload: all, and the output."""
+    return n_layer + 1
+
+
+def first_with_own_memory(backends: Sequence[Backend]) -> int:
+    """The first device with memory of its own, -1: all share that of the last."""
+    host = backends[-1].buffer_type
+    return next((i for i, b in enumerate(backends[:-1]) if b.buffer_type is not host), -1)
+
+
+def homes_by_layer(
+    weights: Weights,
+    n_layer: int,
+    backends: Sequence[Backend],
+    n_gpu_layers: int | Mapping[int, int] | None = None,
+    place: Mapping[str, str] | None = None,
+) -> Homes:
+    """`n_gpu_layers`: layers for the first device with memory of its own (None or below 0: all), or
+    for each device its number of layers, the first device taking the last ones. `place`: glob over
+    weight names, with or without their last part (`.weight`), -> device; the first match wins.
+
+    Raises ScheduleError for a glob that matches nothing, an unknown device, and layers without a
+    device to take them."""
+    counts = _counts(n_layer, backends, n_gpu_layers)
+    last = len(backends) - 1
+    of_layer = [last] * (n_layer + 1)
+    end = n_layer  # the first layer that has a device; the output is number n_layer
+    total = sum(counts.values())
+    for device, n in counts.items():
+        for il in range(max(end - n, 0), end):
+            of_layer[il] = device
+        end = max(end - n, 0)
+    if total > n_layer and counts:
+        of_layer[n_layer] = next(iter(counts))
+
+    def by_rule(name: str) -> int:
+        layer = _LAYER.match(name)
+        if layer is not None:
+            return of_layer[min(int(layer[1]), n_layer)]
+        if name.startswith(_INPUT):
+            return last
+        # one set of rotation frequencies serves all layers
+        return of_layer[0] if name.startswith("rope_f") else of_layer[n_layer]
+
+    names = [*weights]
+    if "output.weight" not in weights and "token_embd.weight" in weights:
+        names.append("output.weight")
+    rules = _rules(place or {}, names, backends)
+    found: dict[str, int] = {}
+    forced = set()
+    for name in names:
+        told = next((device for matches, device in rules if matches(name)), None)
+        found[name] = by_rule(name) if told is None else told
+        if told is not None:
+            forced.add(name)
+    caches = [_cache_home(found, il, of_layer[il]) for il in range(n_layer)]
+    return Homes(found, caches, total, forced=frozenset(forced))
+
+
+def _counts(
+    n_layer: int, backends: Sequence[Backend], n_gpu_layers: int | Mapping[int, int] | None
+) -> dict[int, int]:
+    if isinstance(n_gpu_layers, Mapping):
+        return dict(n_gpu_layers)
+    device = first_with_own_memory(backends)
+    if device < 0:
+        if n_gpu_layers is not None and n_gpu_layers > 0:
+            names = ", ".join(b.name for b in backends)
+            raise ScheduleError(
+                f"{n_gpu_layers} layers cannot be offloaded: no device of {names} has memory of "
+                "its own; list one in front, e.g. --devices opencl,cpu"
+            )
+        return {}
+    everything = all_layers(n_layer)
+    if n_gpu_layers is None or n_gpu_layers < 0:
+        n_gpu_layers = everything
+    return {device: min(n_gpu_layers, everything)}
+
+
+def _rules(
+    place: Mapping[str, str], names: Sequence[str], backends: Sequence[Backend]
+) -> list[tuple[Callable[[str], bool], int]]:
+    number = {b.name: i for i, b in enumerate(backends)}
+    rules = []
+    for glob, device in place.items():
+        if device not in number:
+            raise ScheduleError(
+                f"{glob!r} is to go to {device!r}, which is not one of the devices "
+                f"{', '.join(number)}"
+            )
+        matches = _matcher(glob)
+        if not any(map(matches, names)):
+            raise ScheduleError(
+                f"no weight is called like {glob!r}; `weft inspect` lists the names (they look "
+                f"like {names[0]!r})"
+                if names
+                else f"no weight is called like {glob!r}: the model has none"
+            )
+        rules.append((matches, number[device]))
+    return rules
+
+
+def _matcher(glob: str) -> Callable[[str], bool]:
+    def matches(name: str) -> bool:
+        return fnmatchcase(name, glob) or fnmatchcase(name.rpartition(".")[0], glob)
+
+    return matches
+
+
+def _cache_home(found: Mapping[str, int], il: int, otherwise: int) -> int:
+    prefix = f"blk.{il}."
+    for keys in _KEYS:
+        if prefix + keys + "weight" in found:
+            return found[prefix + keys + "weight"]
+    return otherwise
+
+
+def keep_what_runs(
+    homes: Homes,
+    graphs: Iterable[Graph],
+    caches: Sequence[Sequence[Tensor]],
+    backends: Sequence[Backend],
+) -> None:
+    """Takes weights back to host memory that no device with their memory can work on, in one of
+    the graphs, and caches (per layer, its leaves) that none can write and read; sets the buffer
+    types of the leaves. What a glob decided stays."""
+    last = len(backends) - 1
+    layer_of = {leaf: il for il, leaves in enumerate(caches) for leaf in leaves}
+    for graph in graphs:
+        for node in graph.nodes:
+            if node.op.is_view:
+                continue
+            for src in (*node.src, node):
+                base = None if src is None else src.view_src or src
+                if base is None or base.buffer is None or base.buffer.type is None:
+                    continue
+                il = layer_of.get(base)
+                home = homes.weights.get(base.name, last) if il is None else homes.caches[il]
+                if home == last or base.name in homes.forced:
+                    continue
+                why = _refusal(node, base, backends)
+                if why is None:
+                    continue
+                homes.kept[base.name] = why
+                moved: Sequence[Tensor] = (base,)
+                if il is None:
+                    homes.weights[base.name] = last
+                else:
+                    homes.caches[il] = last
+                    moved = caches[il]
+                for leaf in moved:
+                    assert leaf.buffer is not None
+                    leaf.buffer.type = backends[last].buffer_type
+
+
+def _refusal(node: Tensor, base: Tensor, backends: Sequence[Backend]) -> str | None:
+    """Why no device that uses the memory of `base` runs `node`; None: one does."""
+    assert base.buffer is not None
+    why = ""
+    for backend in backends:
+        if backend.supports_buffer_type(base.buffer.type):
+            support = backend.supports_op(node)
+            if support.ok:
+                return None
+            why = why or support.why or f"{backend.name} does not run {node.op.name}"
+    return why or "no device uses its memory"

@@ -1,0 +1,220 @@
+"""A plan file: what `weft explain --save` writes and `weft run --plan` follows, once every name,
+shape, type, device and size in it agrees with the model at hand.
+
+Beside what `weft.schedule.describe.to_json` gives it holds:
+
+    model      architecture, layers
+    options    what decided the graph: n_ctx, n_ubatch, n_outputs, type_k, ...
+    weights    name, type, sizes (innermost first), bytes, device of each
+    caches     the same of the KV cache
+    memory     buffer, memory, bytes
+    smaller    the plans of smaller batches: max_tokens, splits, totals
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from weft.backends.base import Backend
+from weft.errors import FormatError
+from weft.graph.graph import Graph
+from weft.graph.tensor import Tensor, shape_text
+from weft.llm.weights import Weights
+from weft.schedule import Schedule
+from weft.schedule.describe import FORMAT
+
+__all__ = ["SavedPlan", "leaf_rows"]
+
+
+def leaf_rows(leaves: Iterable[Tensor], devices: Mapping[str, str]) -> list[dict[str, Any]]:
+    """A row for each leaf; `devices`: leaf name -> device name."""
+    return [
+        {
+            "name": leaf.name,
+            "type": leaf.dtype.name,
+            "ne": list(leaf.ne),
+            "bytes": leaf.max_bytes,
+            "device": devices[leaf.name],
+        }
+        for leaf in leaves
+    ]
+
+
+class SavedPlan:
+    """The contents of a plan file, and whether they are about a model."""
+
+    def __init__(self, data: Any, where: str = "the plan") -> None:
+        """Raises FormatError for data that is no plan of a model."""
+        self._where = where
+        if not isinstance(data, Mapping) or data.get("format") != FORMAT:
+            self._fail(f"this is no plan of format {FORMAT}; write one with `weft explain --save`")
+        self._data = data
+        for key in ("devices", "splits", "weights", "caches", "smaller", "memory"):
+            if not _is_rows(data.get(key)):
+                self._fail(f"{key!r} is missing or no list; save the plan of a model again")
+        if not isinstance(data.get("options"), Mapping):
+            self._fail("'options' is missing; save the plan of a model again")
+
+    @staticmethod
+    def load(path: str | os.PathLike[str]) -> SavedPlan:
+        """The plan in a JSON file; raises FormatError."""
+        try:
+            return SavedPlan(json.loads(Path(path).read_text(encoding="utf-8")), str(path))
+        except OSError as error:
+            raise FormatError(f"plan {path}: {error.strerror or error}") from None
+        except ValueError as error:  # JSON and UTF-8
+            raise FormatError(f"plan {path}: not JSON ({error})") from None
+
+    @property
+    def devices(self) -> list[str]:
+        """Names of the devices, in order."""
+        return [str(row.get("name")) for row in self._data["devices"]]
+
+    def option(self, name: str, given: Any) -> Any:
+        """The plan's value of an option of the context; raises FormatError where the caller has
+        given another."""
+        value = self._data["options"].get(name)
+        if value is None:
+            self._fail(f"option {name!r} is missing; save the plan again")
+        if given is not None and given != value:
+            self._fail(f"it was made with {name} = {value}, not {given}; save it again with that")
+        return value
+
+    def check_devices(self, backends: Sequence[Backend]) -> None:
+        """Raises FormatError where names, kinds or memories of the devices differ."""
+        theirs = [(r.get("name"), r.get("kind"), r.get("memory")) for r in self._data["devices"]]
+        ours = [(b.name, b.kind, b.buffer_type.name) for b in backends]
+        if theirs != ours:
+            said, are = (", ".join("/".join(map(str, d)) for d in ds) for ds in (theirs, ours))
+            self._fail(f"its devices (name/kind/memory) are {said}, but here they are {are}")
+
+    def homes(
+        self, weights: Weights, n_layer: int, backends: Sequence[Backend]
+    ) -> tuple[dict[str, int], list[int]]:
+        """The device of each weight and of each layer's cache.
+
+        Raises FormatError naming a weight that only one side has, or that differs."""
+        number = {b.name: i for i, b in enumerate(backends)}
+        found: dict[str, int] = {}
+        for row in self._data["weights"]:
+            name = str(row.get("name"))
+            leaf = weights.get(name)
+            if leaf is None and name == "output.weight":  # of a model with a tied output
+                leaf = weights.get("token_embd.weight")
+            if leaf is None:
+                self._fail(f"weight {name!r} is not in the model")
+            self._compare(f"weight {name}", row, leaf)
+            found[name] = self._device(f"weight {name}", row, number)
+        for name in weights:
+            if name not in found:
+                self._fail(f"weight {name!r} of the model is not in it; save the plan again")
+        caches = [len(backends) - 1] * n_layer
+        for row in self._data["caches"]:
+            name = str(row.get("name"))
+            layer = name.rpartition("_")[2]
+            if not layer.isdigit() or int(layer) >= n_layer:
+                self._fail(f"cache {name!r} is not of one of the model's {n_layer} layers")
+            caches[int(layer)] = self._device(f"cache {name}", row, number)
+        return found, caches
+
+    def check_caches(self, caches: Sequence[Tensor]) -> None:
+        """Raises FormatError where the caches are not those of the plan."""
+        rows = {row.get("name"): row for row in self._data["caches"]}
+        for leaf in caches:
+            if leaf.name not in rows:
+                self._fail(f"cache {leaf.name!r} is not in it; save the plan again")
+            self._compare(f"cache {leaf.name}", rows[leaf.name], leaf)
+
+    def max_tokens(self, n_ubatch: int) -> list[int]:
+        """Most tokens of each plan in it, the largest first."""
+        found = [n_ubatch]
+        for row in reversed(self._data.get("smaller", [])):
+            n = row.get("max_tokens")
+            if not isinstance(n, int) or not 1 <= n < found[-1]:
+                self._fail(f"a plan under 'smaller' is for {n} tokens, which cannot be")
+            found.append(n)
+        return found
+
+    def _splits(self, max_tokens: int) -> list[Mapping[str, Any]]:
+        for row in self._data.get("smaller", []):
+            if row.get("max_tokens") == max_tokens:
+                splits = row.get("splits")
+                break
+        else:
+            splits = self._data["splits"]
+        if not _is_rows(splits):
+            self._fail("'splits' is missing or no list; save the plan of a model again")
+        return splits  # type: ignore[no-any-return]
+
+    def node_devices(
+        self, max_tokens: int, graph: Graph, backends: Sequence[Backend]
+    ) -> dict[Tensor, int]:
+        """The device of each node that does work, in the plan for up to so many tokens, once
+        names, ops, shapes and types agree."""
+        number = {b.name: i for i, b in enumerate(backends)}
+        rows = [
+            row
+            for split in self._splits(max_tokens)
+            if _is_rows(split.get("nodes"))
+            for row in split["nodes"]
+        ]
+        if len(rows) != len(graph.nodes):
+            self._fail(f"it has {len(rows)} nodes, the model's graph has {len(graph.nodes)}")
+        found = {}
+        for i, (row, node) in enumerate(zip(rows, graph.nodes, strict=True)):
+            theirs = tuple(row.get(k) for k in ("name", "op", "shape", "type"))
+            ours = (node.name, node.op.name, shape_text(node), node.dtype.name)
+            if theirs != ours:
+                said, is_ = (" ".join(map(str, what)) for what in (theirs, ours))
+                self._fail(f"node {i} is {said}, but in the model's graph it is {is_}")
+            if not node.op.is_view:
+                found[node] = self._device(f"node {node.name}", row, number)
+        return found
+
+    def check_memory(self, made: Mapping[int, Schedule], compute: Mapping[str, int]) -> None:
+        """Raises FormatError where the plans (by most tokens) need more memory for computing than
+        the file says.
+
+        A file whose nodes someone has moved has other splits than it says; its sizes are of no use
+        then."""
+        for max_tokens, schedule in made.items():
+            theirs = [
+                (s.get("device"), s.get("start"), s.get("end")) for s in self._splits(max_tokens)
+            ]
+            names = [b.name for b in schedule.backends]
+            if theirs != [(names[s.backend], s.start, s.end) for s in schedule.splits]:
+                return
+        for row in self._data.get("memory", ()):
+            if row.get("buffer") == "compute" and row.get("memory") in compute:
+                need = compute[row["memory"]]
+                if need > row.get("bytes", need):
+                    self._fail(
+                        f"it says that {row['bytes']:,} B of {row['memory']} memory are enough to "
+                        f"compute in, but {need:,} B are needed; save it again"
+                    )
+
+    def _compare(self, what: str, row: Mapping[str, Any], leaf: Tensor) -> None:
+        theirs = (row.get("type"), row.get("ne"), row.get("bytes"))
+        ours = (leaf.dtype.name, list(leaf.ne), leaf.max_bytes)
+        if theirs != ours:
+            self._fail(
+                f"{what} is {theirs[0]} {theirs[1]} of {theirs[2]} bytes, but in the model it is "
+                f"{ours[0]} {ours[1]} of {ours[2]} bytes"
+            )
+
+    def _device(self, what: str, row: Mapping[str, Any], number: Mapping[str, int]) -> int:
+        device = str(row.get("device"))
+        if device not in number:
+            self._fail(f"{what} is on {device!r}, which is not one of {', '.join(number)}")
+        return number[device]
+
+    def _fail(self, why: str) -> NoReturn:
+        raise FormatError(f"{self._where}: {why}")
+
+
+def _is_rows(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(row, Mapping) for row in value)

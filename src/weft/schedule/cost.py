@@ -1,0 +1,154 @@
+"""`policy="cost"`: the placement with the least predicted time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from weft.backends.base import Backend
+from weft.graph.graph import Graph
+from weft.graph.tensor import Tensor
+from weft.schedule.devices import Devices
+from weft.schedule.explain import seconds_text
+from weft.schedule.problem import Problem
+from weft.schedule.profile import Profile
+from weft.schedule.result import Schedule
+from weft.schedule.search import Found, improve, walk
+from weft.schedule.timing import Point, TimeModel
+
+__all__ = ["CostOptions", "Homes", "choose_homes", "faster", "place_by_cost"]
+
+# States of the walk times nodes times devices: about half a second.
+_EFFORT = 250_000
+_WIDTHS = (8, 512)
+
+
+@dataclass(frozen=True, slots=True)
+class CostOptions:
+    """What time is predicted with."""
+
+    profile: Profile
+    points: tuple[Point, ...] = ()
+    """Kinds of passes; none: one with every symbol at its maximum."""
+    what: str = "pass"
+    """What the points are together."""
+    effort: int = _EFFORT
+    """How many transitions the search may look at, about."""
+    surcharge: Mapping[str, float] = field(default_factory=dict)
+    """Memory -> seconds that a byte of a result costs there; for memories that plans overfill."""
+
+    def model(self, graph: Graph, devices: Devices | Sequence[Backend]) -> TimeModel:
+        """The time model of a graph on devices."""
+        return TimeModel(
+            self.profile, graph, devices, self.points, self.what, surcharge=self.surcharge
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Homes:
+    """Where leaves without a home should live."""
+
+    device_of: dict[Tensor, int]
+    """Free leaf -> number of the device in whose memory it belongs."""
+    seconds: float
+    used: dict[str, int] = field(default_factory=dict)
+    """Memory -> bytes of free leaves."""
+
+
+def place_by_cost(
+    model: TimeModel,
+    fixed: Mapping[Tensor, int],
+    starts: Sequence[Mapping[Tensor, int]],
+    effort: int = _EFFORT,
+) -> dict[Tensor, int]:
+    """Device of each node that does work. `fixed`: devices that hold; `starts`: placements that
+    the search may begin with. Raises UnsupportedOpError where no device runs a node."""
+    problem = Problem(model)
+    for i, node in enumerate(problem.nodes):
+        if node in fixed:
+            problem.allowed[i] = (fixed[node],)
+    found = []
+    walked = walk(problem, _width(problem, effort))
+    if walked is not None:
+        found.append(improve(problem, walked))
+    if not found or not found[0].exact:
+        for start in starts:
+            where = [start.get(node, -1) for node in problem.nodes]
+            if all(b in allowed for b, allowed in zip(where, problem.allowed, strict=True)):
+                begun = Found(problem.evaluate(where), where, how="the reference's rules")
+                found.append(improve(problem, begun))
+    best = min(found, key=lambda f: f.seconds)
+    return dict(zip(problem.nodes, best.where, strict=True))
+
+
+def _width(problem: Problem, effort: int) -> int:
+    low, high = _WIDTHS
+    return max(low, min(high, effort // (len(problem.nodes) * problem.n_devices)))
+
+
+def faster(
+    model: TimeModel,
+    rules: Schedule,
+    build: Callable[[Mapping[Tensor, int]], Schedule],
+    where: Mapping[Tensor, int],
+) -> Schedule:
+    """The schedule of the placement `where`, or `rules` where that is predicted to be as fast; with
+    the prediction, and for each node what it takes on which device."""
+    by_rules = model.predict(rules)
+    made = build(where)
+    predicted = model.predict(made)
+    if predicted.total >= by_rules.total * (1 - 1e-9):
+        rules.predicted = by_rules
+        return rules
+    made.predicted = predicted
+    names = [b.name for b in made.backends]
+    for node, b in where.items():
+        if made.cause_of.get(node) != "cost":
+            continue
+        said = [f"{seconds_text(model.node(node, b))} here"]
+        for other in range(len(names)):
+            if other != b and model.devices.supports_op(other, node):
+                said.append(f"{seconds_text(model.node(node, other))} on {names[other]}")
+        ruled = rules.backend_of.get(node, -1)
+        if ruled not in (b, -1):
+            said.append(f"the reference's rules say {names[ruled]}")
+        made.notes[node] = ", ".join(said)
+    return made
+
+
+def choose_homes(
+    model: TimeModel,
+    free: Mapping[Tensor, int] | Sequence[Tensor],
+    limits: Mapping[str, int],
+    effort: int = _EFFORT,
+) -> Homes | None:
+    """Homes for leaves that may live anywhere (weights and caches before a load), so that the
+    predicted time is least and each memory of `limits` holds no more than it says.
+
+    The walk is made at several prices of a byte: at a high price only what saves much time for
+    its size goes to a memory with a limit, at none the first comers fill it. None where nothing
+    fits."""
+    problem = Problem(model, set(free))
+    width = _width(problem, effort // 4)
+    best: Found | None = None
+    prices = [0.0]
+    if limits:
+        total = sum(problem.sizes[v] for v, g in enumerate(problem.group) if g and g[0] == v)
+        slowest = sum(max(problem.time[i]) for i in range(len(problem.nodes)))
+        scale = slowest / max(total, 1)
+        prices += [scale * 10**k for k in (-2.0, -1.5, -1.0, -0.75, -0.5, -0.25, 0.0, 0.5, 1.0)]
+    for price in prices:
+        found = walk(problem, width, price=price, limits=limits)
+        if found is not None and (best is None or found.seconds < best.seconds):
+            best = found
+    if best is None:
+        return None
+    best = improve(problem, best, limits=limits)
+    seconds, place = problem.simulate(best.where)
+    device_of = {}
+    for v, group in enumerate(problem.group):
+        if group and group[0] == v:
+            value = problem.values[v]
+            base = value if value.view_src is None else value.view_src
+            device_of[base] = problem.home.index(place[v])
+    return Homes(device_of, seconds, problem.used(place))

@@ -1,0 +1,62 @@
+"""Devices of a machine that one does not have: null devices as a profile describes them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from weft.backends.base import YES, Support
+from weft.backends.null import NullBackend, NullBufferType
+from weft.graph.size import upper
+from weft.graph.tensor import Tensor
+from weft.schedule.profile import DeviceProfile, Profile
+
+__all__ = ["PaperDevice", "paper_devices"]
+
+
+class PaperDevice(NullBackend):
+    """A device that plans like the real one and computes nothing."""
+
+    def __init__(
+        self, device: DeviceProfile, own: NullBufferType, reads: list[NullBufferType]
+    ) -> None:
+        super().__init__(device.name, device.kind, own)
+        self._profile = device
+        self._reads = (own, *reads)
+
+    def supports_op(self, node: Tensor) -> Support:
+        """Everything but what the profile lists under `refuses`."""
+        if node.op.name in self._profile.refuses:
+            return Support(False, f"{node.op.name} is refused by the machine profile")
+        return YES
+
+    def supports_buffer_type(self, buffer_type: Any) -> bool:
+        """Its own memory, and what the profile lists under `reads`."""
+        return any(buffer_type is known for known in self._reads)
+
+    def offload_op(self, node: Tensor) -> bool:
+        """Batches from `offload_from` on, counted as the reference's devices do."""
+        least = self._profile.offload_from
+        return least is not None and _batch(node) >= least
+
+
+def paper_devices(profile: Profile) -> list[PaperDevice]:
+    """The devices of a profile, in its order."""
+    types = {
+        m.name: NullBufferType(
+            m.name, m.name, alignment=m.alignment, max_size=m.max_block, is_host=m.host,
+            capacity=m.size,
+        )
+        for m in profile.memories.values()
+    }  # fmt: skip
+    return [PaperDevice(d, types[d.memory], [types[n] for n in d.reads]) for d in profile.devices]
+
+
+def _batch(node: Tensor) -> int:
+    name = node.op.name
+    if name == "GET_ROWS":
+        return 0
+    if name == "MUL_MAT":
+        return upper(node.ne[1])
+    if name in ("MUL_MAT_ID", "ROPE", "ROPE_BACK"):
+        return upper(node.ne[2])
+    return upper(node.n_rows)

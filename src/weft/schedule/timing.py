@@ -1,0 +1,143 @@
+"""The time model: seconds of nodes, copies and splits on the devices of a profile.
+
+A node takes `launch + max(operations / rate, bytes / bandwidth)` (the roofline of Williams,
+Waterman and Patterson, doi 10.1145/1498765.1498785); a copy `latency + bytes / bandwidth` of its
+link; a split its device's `start`. Splits run one after another: each needs the one before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from weft.backends.base import Backend
+from weft.errors import ScheduleError
+from weft.graph.graph import Graph
+from weft.graph.tensor import Tensor
+from weft.schedule.devices import Devices
+from weft.schedule.parts import Prediction
+from weft.schedule.profile import DeviceProfile, Profile
+from weft.schedule.result import Schedule
+from weft.schedule.work import Work, expert_share, nbytes_at, work
+
+__all__ = ["Point", "TimeModel"]
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A kind of pass that time is predicted for: values of the graph's symbols, and how many such
+    passes there are."""
+
+    values: Mapping[str, int]
+    passes: float = 1.0
+
+
+class TimeModel:
+    """Seconds on the devices of one `schedule` call, summed over points."""
+
+    def __init__(
+        self,
+        profile: Profile,
+        graph: Graph,
+        devices: Devices | Sequence[Backend],
+        points: Sequence[Point] = (),
+        what: str = "pass",
+        surcharge: Mapping[str, float] | None = None,
+    ) -> None:
+        """Without `points`, one pass with every symbol at its maximum; `what` says in words what
+        the points are together. `surcharge`: memory -> seconds that each byte of a result costs
+        beside its time. Devices are found in the profile by name.
+
+        Raises ScheduleError for a device that the profile does not have."""
+        self.profile = profile
+        self.graph = graph
+        self.what = what
+        self.devices = devices if isinstance(devices, Devices) else Devices(devices)
+        self.of: list[DeviceProfile] = [_find(profile, b) for b in self.devices.backends]
+        self.points = tuple(points) or (Point({s.name: s.max for s in graph.symbols.values()}),)
+        self._surcharge = [(surcharge or {}).get(d.memory, 0.0) for d in self.of]
+        self._work: dict[Tensor, list[Work]] = {}
+        self._memory: dict[int, str] = {
+            id(t): d.memory
+            for t, d in zip(self.devices.buffer_types, self.of, strict=True)
+        }  # fmt: skip
+        self.readers: dict[Tensor, list[Tensor]] = {}
+        for node in graph.nodes:
+            if node.op.name == "MUL_MAT_ID" and node.src[0] is not None:
+                self.readers.setdefault(node.src[0], []).append(node)
+
+    def memory_of(self, buffer_type: Any) -> str:
+        """The profile's memory that a buffer type stands for."""
+        found = self._memory.get(id(buffer_type))
+        if found is None:
+            found = self.profile.host_memory
+            if not buffer_type.is_host:
+                for b, device in enumerate(self.of):
+                    if self.devices.supports_buffer_type(b, buffer_type):
+                        found = device.memory
+                        break
+            self._memory[id(buffer_type)] = found
+        return found
+
+    def node(self, node: Tensor, b: int) -> float:
+        """Seconds of a node on device `b`."""
+        todo = self._work.get(node)
+        if todo is None:
+            todo = self._work[node] = [work(node, p.values) for p in self.points]
+        device = self.of[b]
+        weight_type = "" if not node.src or node.src[0] is None else node.src[0].dtype.name
+        total = 0.0
+        for point, w in zip(self.points, todo, strict=True):
+            rate = device.rate(node.op.name, w.is_product, weight_type)
+            total += point.passes * (
+                device.launch + max(w.flops / rate, w.nbytes / device.bandwidth)
+            )
+        return total
+
+    def copy(self, tensor: Tensor, source: Any, b: int) -> float:
+        """Seconds to copy a tensor from memory of buffer type `source` to device `b`; of stacked
+        experts those that are used."""
+        link = self.profile.link(self.memory_of(source), self.of[b].memory)
+        readers = self.readers.get(tensor, ())
+        total = 0.0
+        for point in self.points:
+            size = float(nbytes_at(tensor, point.values))
+            if readers and tensor.buffer is not None and tensor.buffer.usage == "weights":
+                size *= min(1.0, sum(expert_share(n, point.values) for n in readers))
+            total += point.passes * (link.latency + size / link.bandwidth)
+        return total
+
+    def start(self, b: int) -> float:
+        """Seconds to start a split on device `b`."""
+        return self.of[b].start * sum(p.passes for p in self.points)
+
+    def predict(self, schedule: Schedule) -> Prediction:
+        """Seconds of a schedule over all points."""
+        nodes = copies = starts = 0.0
+        by_device = {b.name: 0.0 for b in schedule.backends}
+        for split in schedule.splits:
+            b = split.backend
+            starts += self.start(b)
+            for tensor in split.inputs:
+                source = self.devices.type_of(tensor)
+                if source is None:
+                    source = self.devices.buffer_types[schedule.backend_of[tensor]]
+                copies += self.copy(tensor, source, b)
+            for node in schedule.graph.nodes[split.start : split.end]:
+                if not node.op.is_view:
+                    seconds = self.node(node, b)
+                    nodes += seconds
+                    by_device[schedule.backends[b].name] += seconds
+        return Prediction(nodes, copies, starts, by_device, self.what)
+
+
+def _find(profile: Profile, backend: Backend) -> DeviceProfile:
+    found = profile.device(backend.name)
+    if found is None:
+        known = ", ".join(d.name for d in profile.devices)
+        raise ScheduleError(
+            f"machine profile {profile.name} has no device {backend.name!r} (it has {known}); "
+            "measure this machine with `weft calibrate`"
+        )
+    return found
