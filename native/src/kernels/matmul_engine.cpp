@@ -1,7 +1,7 @@
 // How a product is computed:
 //
 //               few columns                        many columns
-//   quantized   rows dotted as they are stored     panels of byte codes (quants/dot.h)
+//   quantized   rows dotted as they are stored     panels of byte codes (quants/panels.h)
 //   floats      rows dotted, decoded on the way    panels of floats (matmul_f32.h)
 //
 // "Quantized" is a quantized weight with activations of its companion type. Any other pair of types
@@ -9,7 +9,8 @@
 #include "kernels/matmul_engine.h"
 
 #include "kernels/matmul_f32.h"
-#include "quants/dot.h"
+#include "quants/formats.h"
+#include "quants/quant_kernels.h"
 
 namespace weft::WEFT_TARGET {
 
