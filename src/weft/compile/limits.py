@@ -62,10 +62,11 @@ def within_limits(
     least = found
     seconds = found.schedule.predicted.total if found.schedule.predicted else 1.0
     surcharge = dict(cost.surcharge)
-    for _ in range(_TRIES):
+    for number in range(_TRIES):
         for name, (need, _) in over.items():
-            # at first as if all that is too much took as long as a pass takes
-            surcharge[name] = 4 * surcharge.get(name, seconds / need)
+            # at first as if all that it holds took as long again; in the end at any price
+            last = number == _TRIES - 1
+            surcharge[name] = 1.0 if last else 4 * surcharge.get(name, seconds / need)
         least = plan("cost", replace(cost, surcharge=surcharge))
         over = _over(least, cost)
         if not over:

@@ -78,7 +78,7 @@ def _homes_of(device_of: Mapping[Tensor, int], host: Homes, cache: KVCache) -> H
     found = _copy(host)
     found.n_gpu_layers = None
     for leaf, device in device_of.items():
-        if leaf.buffer is not None and leaf.buffer.usage == "weights":
+        if leaf.name in found.weights:
             found.weights[leaf.name] = device
     if "output.weight" not in {leaf.name for leaf in device_of}:
         found.weights["output.weight"] = found.weights.get("token_embd.weight", 0)

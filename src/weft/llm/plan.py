@@ -134,7 +134,7 @@ class ContextPlan:
                 continue
             buffer_type = leaf.buffer.type or self.backends[-1].buffer_type
             size = leaf.max_bytes if buffer_type.is_host else buffer_type.alloc_size(leaf)
-            if leaf.buffer.usage == "weights":
+            if leaf.name in self.model.weights:
                 need(buffer_type).weights += size
             else:
                 need(buffer_type).cache += size

@@ -9,7 +9,7 @@ from weft.backends.base import BufferType
 from weft.errors import FormatError
 from weft.frontends.gguf import GGUFFile
 from weft.frontends.gguf.tensors import TensorInfo
-from weft.graph.tensor import Buffer, Tensor
+from weft.graph.tensor import Buffer, Tensor, Usage
 
 __all__ = ["Row", "Weights", "load_weights", "maybe", "need"]
 
@@ -80,7 +80,10 @@ class Weights(Mapping[str, Tensor]):
 
 def _in_memory(leaf: Tensor, name: str, buffer_type: BufferType | None) -> Tensor:
     assert leaf.buffer is not None
-    buffer = Buffer("weights", buffer_type, leaf.buffer.data, leaf.buffer.offset)
+    # Rotation frequencies serve all layers, on whatever device: they are no weight that a split
+    # would have to start for.
+    usage: Usage = "any" if name.startswith("rope_f") else "weights"
+    buffer = Buffer(usage, buffer_type, leaf.buffer.data, leaf.buffer.offset)
     return Tensor(leaf.dtype, leaf.ne, nb=leaf.nb, name=name, buffer=buffer)
 
 

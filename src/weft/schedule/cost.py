@@ -13,7 +13,7 @@ from weft.schedule.explain import seconds_text
 from weft.schedule.problem import Problem
 from weft.schedule.profile import Profile
 from weft.schedule.result import Schedule
-from weft.schedule.search import Found, improve, walk
+from weft.schedule.search import Found, fits, improve, walk
 from weft.schedule.timing import Point, TimeModel
 
 __all__ = ["CostOptions", "Homes", "choose_homes", "faster", "place_by_cost"]
@@ -130,17 +130,13 @@ def choose_homes(
     fits."""
     problem = Problem(model, set(free))
     width = _width(problem, effort // 4)
-    best: Found | None = None
-    prices = [0.0]
-    if limits:
-        total = sum(problem.sizes[v] for v, g in enumerate(problem.group) if g and g[0] == v)
-        slowest = sum(max(problem.time[i]) for i in range(len(problem.nodes)))
-        scale = slowest / max(total, 1)
-        prices += [scale * 10**k for k in (-2.0, -1.5, -1.0, -0.75, -0.5, -0.25, 0.0, 0.5, 1.0)]
-    for price in prices:
-        found = walk(problem, width, price=price, limits=limits)
-        if found is not None and (best is None or found.seconds < best.seconds):
-            best = found
+    best = walk(problem, width)
+    if best is None or not fits(problem, best.where, limits):
+        best = None
+        for price in _prices(problem):
+            found = walk(problem, width, price=price, limits=limits)
+            if found is not None and (best is None or found.seconds < best.seconds):
+                best = found
     if best is None:
         return None
     best = improve(problem, best, limits=limits)
@@ -152,3 +148,11 @@ def choose_homes(
             base = value if value.view_src is None else value.view_src
             device_of[base] = problem.home.index(place[v])
     return Homes(device_of, seconds, problem.used(place))
+
+
+def _prices(problem: Problem) -> list[float]:
+    """Seconds per byte, around what a byte of a leaf costs on average where all is slowest."""
+    total = sum(problem.sizes[v] for v, g in enumerate(problem.group) if g and g[0] == v)
+    slowest = sum(max(times) for times in problem.time)
+    scale = slowest / max(total, 1)
+    return [0.0, *(scale * 10**k for k in (-2, -1.5, -1, -0.75, -0.5, -0.25, 0, 0.5, 1))]

@@ -35,7 +35,8 @@ def table_lines(
     for split in data["splits"]:
         lines += ["", f"split {split['split']}: {split['device']}, {_range(split)}"]
         for entry in split["inputs"]:
-            lines.append(f"  copies {entry['name']} from {entry['from']} ({_bytes(entry)})")
+            copied = f"{entry['name']} from {entry['from']} ({_bytes(entry)})"
+            lines += _broken("  copies ", copied, width)
         for r in split["nodes"] if nodes else ():
             head = (
                 f"  {r['index']:>5}  {r['name']:<{name_width}}  {r['op']:<{op_width}}  "
@@ -44,7 +45,9 @@ def table_lines(
             lines += _broken(head, r["why"], width)
             for name, said in r["refused"].items():
                 lines += _broken(f"         {name} refused: ", said, width)
-    lines += ["", *_total_lines(data)]
+    lines.append("")
+    for line in _total_lines(data):
+        lines += _broken("", line, width)
     return lines
 
 

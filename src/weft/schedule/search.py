@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 from weft.schedule.problem import FREE, Problem
 
-__all__ = ["Found", "improve", "walk"]
+__all__ = ["Found", "fits", "improve", "walk"]
 
 _SHIFTS = (1, 2, 4, 8, 16)
 
@@ -257,18 +257,19 @@ def improve(
         if not changed:
             continue
         budget -= n_nodes
-        new, place = problem.simulate(candidate)
-        if new < seconds * (1 - 1e-12) and _fits(problem, place, limits):
+        new, _ = problem.simulate(candidate)
+        if new < seconds * (1 - 1e-12) and fits(problem, candidate, limits):
             where, seconds, improved = candidate, new, True
             queue = _moves(where, problem.n_devices)
     how = f"{found.how}, improved" if improved else found.how
     return Found(seconds, where, False, how)
 
 
-def _fits(problem: Problem, place: list[int], limits: Mapping[str, int] | None) -> bool:
+def fits(problem: Problem, where: list[int], limits: Mapping[str, int] | None) -> bool:
+    """Whether free leaves take no more of each memory than its limit says."""
     if not limits:
         return True
-    used = problem.used(place)
+    used = problem.used(problem.simulate(where)[1])
     return all(used.get(memory, 0) <= limit for memory, limit in limits.items())
 
 

@@ -1,0 +1,183 @@
+"""`weft explain`, `diff`, `calibrate` and the placement options, as a user types them."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.test_cli import MODEL, ok, refused, weft
+from weft.schedule.profile import load_profile
+
+SPLIT = ("explain", MODEL, "-c", "64", "--devices", "reference,cpu", "-ngl", "1")
+
+
+def plan(*args: str) -> dict[str, Any]:
+    data: dict[str, Any] = json.loads(ok(*SPLIT, "--json", *args))
+    return data
+
+
+def test_the_whole_table() -> None:
+    text = ok(*SPLIT)
+    data = plan()
+    for split in data["splits"]:
+        assert f"split {split['split']}: {split['device']}, node" in text
+        for entry in split["inputs"]:
+            assert f"copies {entry['name']} from {entry['from']} (" in text
+        for n in split["nodes"]:
+            assert any(
+                n["name"] in line and n["device"] in line and n["why"] in line
+                for line in text.splitlines()
+            ), n
+    totals = data["totals"]
+    assert f"total: {totals['splits']} splits, {totals['nodes']} nodes" in text
+    for row in data["memory"]:
+        assert f"{row['bytes']:,}" in text
+    assert text.count("lower bound") == 2
+    assert max(len(line) for line in text.splitlines()) > 100  # nothing is broken when piped
+
+
+def test_brief() -> None:
+    text = ok(*SPLIT, "--brief")
+    assert "split 2: cpu" in text and "MUL_MAT" not in text
+
+
+def test_json_has_what_a_plan_file_has(tmp_path: Path) -> None:
+    saved = tmp_path / "plan.json"
+    done = weft(*SPLIT, "--save", saved, "--brief")
+    assert done.returncode == 0 and f"plan saved to {saved}" in done.stderr
+    data = json.loads(saved.read_text())
+    assert data["options"]["n_ctx"] == 64 and data["n_gpu_layers"] == 1
+    assert data["splits"] == plan()["splits"]
+    assert {row["buffer"] for row in data["memory"]} == {"weights", "cache", "compute"}
+
+
+def test_run_and_bench_follow_a_plan(tmp_path: Path) -> None:
+    saved = tmp_path / "plan.json"
+    ok(*SPLIT, "--save", saved)
+    done = weft("run", MODEL, "--plan", saved, "-p", "hello", "-n", "4", "--temp", "0", "-t", "1")
+    assert done.returncode == 0, done.stderr
+    assert "placement: reference: 1 split" in done.stderr and "causes: plan" in done.stderr
+    alone = ok("run", MODEL, "-p", "hello", "-n", "4", "--temp", "0", "-c", "64", "-q", "-t", "1")
+    assert done.stdout == "hello" + alone
+    text = ok("bench", MODEL, "--plan", saved, "-p", "4", "-n", "2", "-r", "1", "-o", "csv")
+    assert '"reference,cpu"' in text
+    message = refused("run", MODEL, "--plan", saved, "-c", "32", "-p", "x")
+    assert "was made with n_ctx = 64, not 32" in message
+
+
+def test_why_one_node() -> None:
+    text = ok(*SPLIT, "--why", "l_out-0")
+    assert text.startswith("l_out-0: ADD f32[") and "because (" in text
+    assert "reference runs it, too; it would read copies of" in text
+    assert "no tensor called 'l_out'; did you mean l_out-" in refused(*SPLIT, "--why", "l_out")
+
+
+def test_drawings() -> None:
+    assert ok(*SPLIT, "--mermaid").startswith("flowchart TD\n  s0[")
+    assert ok(*SPLIT, "--dot").startswith("digraph splits {")
+    assert "only one of" in refused(*SPLIT, "--dot", "--json")
+
+
+def test_globs_and_memory() -> None:
+    data = plan("--place", "blk.*.ffn_*=cpu,blk.2.*=reference")
+    devices = {w["name"]: w["device"] for w in data["weights"]}
+    last = max(int(n.split(".")[1]) for n in devices if n.startswith("blk"))
+    assert devices[f"blk.{last}.ffn_up.weight"] == "cpu"
+    assert devices[f"blk.{last}.attn_q.weight"] == "reference"
+    assert "no weight is called like 'nope'" in refused(*SPLIT, "--place", "nope=cpu")
+    assert "write NAME=VALUE" in refused(*SPLIT, "--place", "nope")
+    fitted = json.loads(ok(*SPLIT[:-2], "--fit", "--memory", "reference=0.5MB", "--json"))
+    used = sum(r["bytes"] for r in fitted["memory"] if r["memory"] == "Reference")
+    assert used <= 500_000
+    assert "'many' is not a size" in refused(*SPLIT[:-2], "--memory", "reference=many")
+
+
+def test_diff(tmp_path: Path) -> None:
+    a, b = tmp_path / "a.json", tmp_path / "b.json"
+    ok(*SPLIT, "--save", a)
+    ok(*SPLIT[:-1], "2", "--save", b)
+    assert ok("diff", a, a) == ""
+    text = ok("diff", a, b)
+    assert "ffn_up.weight: cpu -> reference memory" in text
+    assert "moved: " in text and " nodes from cpu to reference" in text
+    assert "weights in Reference memory: " in text
+    a.write_text("{}")
+    assert "not a plan of format" in refused("diff", a, b)
+    assert "No such file" in refused("diff", tmp_path / "c.json", b)
+    a.write_text("{")
+    assert "not JSON" in refused("diff", a, b)
+
+
+@pytest.mark.parametrize("machine", ["desktop-rtx4090", "mac-m2-ultra", "server-2xa100"])
+def test_a_machine_one_does_not_have(machine: str) -> None:
+    text = ok("explain", MODEL, "-c", "64", "--machine", machine, "--brief")
+    names = [d.name for d in load_profile(machine).devices]
+    assert text.startswith("devices: " + names[0])
+    assert "predicted: " in text and " on cpu" in text
+    faster = json.loads(
+        ok("explain", MODEL, "-c", "64", "--machine", machine, "--policy", "cost", "--json")
+    )
+    ruled = json.loads(ok("explain", MODEL, "-c", "64", "--machine", machine, "--json"))
+    assert faster["predicted"]["seconds"] <= ruled["predicted"]["seconds"]
+
+
+def test_machines_that_cannot_be() -> None:
+    assert "or one of desktop-rtx4090" in refused("explain", MODEL, "--machine", "nope")
+    args = ("explain", MODEL, "--machine", "mac-m2-ultra")
+    assert "has no device tpu; it has gpu, cpu" in refused(*args, "--devices", "tpu,cpu")
+    assert "leave out --profile" in refused(*args, "--profile", "mac-m2-ultra")
+    assert "needs a machine profile" in refused("explain", MODEL, "--policy", "cost")
+
+
+def test_calibrate_and_use_it(tmp_path: Path) -> None:
+    file = tmp_path / "m.toml"
+    done = weft(
+        "calibrate", "--devices", "reference,cpu", "--seconds", "0.001", "-t", "1", "-o", file
+    )
+    assert done.returncode == 0, done.stderr
+    assert "cpu: bandwidth" in done.stderr and f"profile saved to {file}" in done.stderr
+    profile = load_profile(file)
+    for device in profile.devices:
+        assert device.bandwidth > 1e6 and device.launch > 0
+        assert {"f32", "f16", "q8_0", "q4_0", "q4_K", "vector", "default"} <= set(device.flops)
+        assert not device.refuses
+    assert profile.link("CPU", "Reference").bandwidth > 1e6
+    text = ok(*SPLIT[:-2], "--policy", "cost", "--profile", file, "--brief")
+    assert "predicted: " in text
+
+
+def test_tokens_choose_the_plan_of_a_batch_size() -> None:
+    assert "split 0" in ok(*SPLIT, "--tokens", "1", "--brief")
+    assert "batches have 1 to 64 tokens, not 65" in refused(*SPLIT, "--tokens", "65")
+
+
+def test_lines_fit_a_terminal() -> None:
+    """On a terminal of 80 columns, no line of the table is longer."""
+    master, slave = pty.openpty()
+    command = [sys.executable, "-m", "weft", *map(str, SPLIT)]
+    process = subprocess.Popen(
+        command, stdout=slave, stdin=slave, stderr=slave, env=os.environ | {"COLUMNS": "80"}
+    )
+    os.close(slave)
+    found = b""
+    while True:
+        try:
+            block = os.read(master, 65536)
+        except OSError:  # the other end is closed
+            break
+        if not block:
+            break
+        found += block
+    os.close(master)
+    assert process.wait(60) == 0
+    text = re.sub(r"\x1b\[[0-9;]*m", "", found.decode().replace("\r", ""))
+    assert "total: 3 splits" in text
+    assert max(map(len, text.splitlines())) <= 80
