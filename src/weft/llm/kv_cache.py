@@ -71,6 +71,13 @@ class KVCache:
         """Per layer, a leaf of sizes [n_embd_k, size]: a row a cell."""
         self.v = [leaf(f"cache_v_{il}", self.type_v, config.n_embd_v(il), t) for il, t in layers]
         """Per layer, a leaf of sizes [n_embd_v, size]."""
+        self.states: StateTable | None = None
+        """States of recurrent layers, where the model has such."""
+        if config.recurrent is not None:
+            self.states = StateTable(config, n_seq_max, types)
+        if allocate:
+            self.allocate()
+        # the tables of cells come last: without room, the message names a leaf and its bytes
         self.pos: NDArray[np.int32] = np.full(size, _FREE, np.int32)
         """Position of each cell; -1: free."""
         self.members: NDArray[np.bool_] = np.zeros((n_seq_max, size), np.bool_)
@@ -79,12 +86,6 @@ class KVCache:
         """How far the position of each cell has moved since its key was rotated."""
         self.has_shift = False
         """Whether keys must be rotated by `shift` before they are read again."""
-        self.states: StateTable | None = None
-        """States of recurrent layers, where the model has such."""
-        if config.recurrent is not None:
-            self.states = StateTable(config, n_seq_max, types)
-        if allocate:
-            self.allocate()
         self._low = 0  # no free cell is below this one
         self._top = 0  # no used cell is from here on
 
