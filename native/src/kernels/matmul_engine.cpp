@@ -1,7 +1,7 @@
 // How a product is computed:
 //
 //               few columns                        many columns
-//   quantized   rows dotted as they are stored     panels of byte codes (quants/dot.h)
+//   quantized   rows dotted as they are stored     panels of byte codes (quants/panels.h)
 //   floats      rows dotted, decoded on the way    panels of floats (matmul_f32.h)
 //
 // "Quantized" is a quantized weight with activations of its companion type. Any other pair of types
@@ -9,7 +9,8 @@
 #include "kernels/matmul_engine.h"
 
 #include "kernels/matmul_f32.h"
-#include "quants/dot.h"
+#include "quants/formats.h"
+#include "quants/quant_kernels.h"
 
 namespace weft::WEFT_TARGET {
 
@@ -188,11 +189,13 @@ vf load_weights(const char* p, int64_t i) {
 // sums[r] += row r . x, over n elements of kRows rows.
 template <DType kType, int kRows>
 void dot_floats(const char* w, int64_t stride, const float* x, int64_t n, float* sums) {
+  constexpr int64_t kSize = kType == DType::kF32 ? 4 : 2;
   vf acc[kRows][2] = {};
   int64_t i = 0;
   for (; i + 2 * kLanes <= n; i += 2 * kLanes) {
     const vf x0 = load(x + i);
     const vf x1 = load(x + i + kLanes);
+    prefetch_rows<kRows, 2 * kLanes * kSize>(w, stride, i * kSize);
     for (int r = 0; r < kRows; ++r) {
       acc[r][0] = fma(load_weights<kType>(w + r * stride, i), x0, acc[r][0]);
       acc[r][1] = fma(load_weights<kType>(w + r * stride, i + kLanes), x1, acc[r][1]);
@@ -200,8 +203,7 @@ void dot_floats(const char* w, int64_t stride, const float* x, int64_t n, float*
   }
   for (int r = 0; r < kRows; ++r) {
     float sum = hsum(acc[r][0] + acc[r][1]);
-    const int64_t size = kType == DType::kF32 ? 4 : 2;
-    for (int64_t k = i; k < n; ++k) sum += load_element(w + r * stride + k * size, kType) * x[k];
+    for (int64_t k = i; k < n; ++k) sum += load_element(w + r * stride + k * kSize, kType) * x[k];
     sums[r] += sum;
   }
 }

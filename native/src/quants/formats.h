@@ -7,6 +7,8 @@
 // block, groups (scales) per block (one or two a chunk), kZero, the largest code, and whether it
 // has minima (then kZero is 0). Blocks of 256 elements give their scales and minima eight at a
 // time, and two chunks at once, in 64 bytes.
+//
+// Source: dequantize_row_* in ggml-quants.c; layouts in quants/blocks.h.
 #pragma once
 
 #include "kernels/simd/bytes.h"
@@ -305,7 +307,9 @@ struct FormatTQ2_0 {
 #endif
 };
 
-// Code 3 reads as 0.
+// bitnet.cpp's i2_s: fields of byte j, most significant first, are elements j, 32+j, 64+j, 96+j;
+// codes 0 1 2 are -1 0 +1, 3 reads as 0. The scale belongs to the whole tensor and is applied
+// elsewhere. Source: quantize_i2_s in microsoft/BitNet's ggml-bitnet-mad.cpp.
 inline constexpr uint8_t kI2SCodes[16] = {0, 1, 2, 1, 0, 1, 2, 1, 0, 1, 2, 1, 0, 1, 2, 1};
 
 struct BlockI2_S {
@@ -369,6 +373,9 @@ struct FormatQ2_0 {
     return v;
   }
 };
+
+template <typename F>
+inline constexpr int kGroupsPerChunk = F::kGroups / F::kChunks;
 
 // Every scale, and minimum if there are any, of a block.
 template <typename F>

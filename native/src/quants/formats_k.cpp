@@ -1,5 +1,5 @@
 // Decoders and dot products over the integer view of formats.h. The K-quants.
-#include "quants/dot.h"
+#include "quants/register_format.h"
 
 namespace weft::WEFT_TARGET {
 

@@ -1,6 +1,6 @@
 // Decoders and dot products over the integer view of formats.h. The 32-element formats, and the
 // one- and two-bit ones.
-#include "quants/dot.h"
+#include "quants/register_format.h"
 
 namespace weft::WEFT_TARGET {
 

@@ -1,6 +1,6 @@
 // Decoders and dot products over the integer view of formats.h. Uneven levels, four-bit floats,
 // ternary weights.
-#include "quants/dot.h"
+#include "quants/register_format.h"
 
 namespace weft::WEFT_TARGET {
 

@@ -1,7 +1,7 @@
-// Four-bit floats (E2M1) with a shared scale: mxfp4 (E8M0) and nvfp4 (unsigned E4M3).
+// Encoders of four-bit floats (E2M1) with a shared scale: mxfp4 (E8M0) and nvfp4 (unsigned E4M3).
 //
-// Source: quantize_row_mxfp4_ref, quantize_row_nvfp4_ref and their inverses in ggml-quants.c; the
-// OCP Microscaling Formats specification.
+// Source: quantize_row_mxfp4_ref and quantize_row_nvfp4_ref in ggml-quants.c; the OCP Microscaling
+// Formats specification.
 #include "quants/fp4.h"
 
 extern "C" double log2(double);

@@ -1,6 +1,6 @@
-// Four bits with uneven levels: iq4_nl and iq4_xs. iq4_nl is written without a search for the best
-// scale, as the reference does at run time (files have it). Source: quantize_row_iq4_nl_impl and
-// the dequantizers in ggml-quants.c.
+// Encoders of four bits with uneven levels: iq4_nl and iq4_xs. iq4_nl is written without a search
+// for the best scale, as the reference does at run time (files have it). Source:
+// quantize_row_iq4_nl_impl in ggml-quants.c.
 #include "quants/codec.h"
 
 namespace weft::WEFT_TARGET {

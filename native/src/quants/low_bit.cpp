@@ -1,8 +1,8 @@
-// One and two bits with one scale: q1_0 and q2_0.
+// Encoders of one and two bits with one scale: q1_0 and q2_0.
 //
 // q1_0: bit set is +d, else -d, d the mean magnitude. q2_0: four codes a byte from the low bits up,
-// d the largest magnitude. Source: quantize_row_q1_0_ref, quantize_row_q2_0_ref and their inverses
-// in ggml-quants.c.
+// d the largest magnitude. Source: quantize_row_q1_0_ref and quantize_row_q2_0_ref in
+// ggml-quants.c.
 #include "quants/codec.h"
 
 namespace weft::WEFT_TARGET {

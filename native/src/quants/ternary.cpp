@@ -1,14 +1,10 @@
-// Ternary weights: tq1_0, tq2_0 and bitnet.cpp's i2_s.
+// Encoders of ternary weights: tq1_0 and tq2_0.
 //
 // A trit byte of tq1_0 is the five-digit base-3 number of its codes, first element most
 // significant, scaled by 256/243 and rounded up; digit k is the integer part of
 // 3 * ((byte * 3^k) mod 256) / 256. Elements of one byte lie 32 apart (bytes 0-31), 16 apart (bytes
-// 32-47) and 4 apart (qh). Source: quantize_row_tq1_0_ref, quantize_row_tq2_0_ref and their
-// inverses in ggml-quants.c.
-//
-// i2_s: 128 elements are 32 bytes; the fields of byte j, most significant first, are elements j,
-// 32+j, 64+j, 96+j; codes 0 1 2 are -1 0 +1, 3 reads as 0. Rows decode without the scale, which
-// belongs to the whole tensor. Source: quantize_i2_s in microsoft/BitNet's ggml-bitnet-mad.cpp.
+// 32-47) and 4 apart (qh). Source: quantize_row_tq1_0_ref and quantize_row_tq2_0_ref in
+// ggml-quants.c.
 #include "quants/codec.h"
 
 namespace weft::WEFT_TARGET {

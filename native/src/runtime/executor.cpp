@@ -9,6 +9,7 @@ namespace weft {
 namespace {
 
 constexpr size_t kCacheLine = 64;
+constexpr int64_t kMaxElements = int64_t{1} << 44;
 constexpr int64_t kPollNanoseconds = 5'000'000;
 
 int64_t now_ns() {
@@ -32,7 +33,8 @@ int64_t extent(const Tensor& t) {
       return -1;
     }
   }
-  return total;
+  // a tensor of ternary weights ends in its scale
+  return t.type == DType::kI2_S ? total + 32 : total;
 }
 
 std::string shape(const Tensor& t) {
@@ -107,6 +109,13 @@ Status Executor::bind_tensor(size_t i, const std::vector<int64_t>& values) {
   }
   if (info.block > 1 && t.nb[0] != info.block_size) {
     return Status::invalid("tensor " + decl.name + " " + shape(t) + " has gaps between blocks");
+  }
+  // strides of 0 fit any number of elements into a buffer, but a run over them would not end
+  int64_t elements = 1;
+  for (int64_t n : t.ne) {
+    if (__builtin_mul_overflow(elements, n, &elements) || elements > kMaxElements) {
+      return Status::invalid("tensor " + decl.name + " " + shape(t) + " has too many elements");
+    }
   }
   const int64_t offset = value(decl.offset);
   int64_t end = extent(t);

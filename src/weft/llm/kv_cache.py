@@ -78,6 +78,7 @@ class KVCache:
             self.states = StateTable(config, n_seq_max, types)
         if allocate:
             self.allocate()
+        # the tables of cells come last: without room, the message names a leaf and its bytes
         self.pos: NDArray[np.int32] = _table((size,), np.int32, _FREE)
         """Position of each cell; -1: free."""
         self.members: NDArray[np.bool_] = _table((n_seq_max, size), np.bool_)

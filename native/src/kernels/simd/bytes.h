@@ -254,4 +254,14 @@ static inline __m512i field2(__m512i v, int low, int high, int mask) {
 }
 #endif
 
+// Asks for `kBytes` bytes, from `at` on, of the rows after these. The hardware does not foresee
+// them: it follows each row to its end and then starts anew.
+template <int kRows, int64_t kBytes>
+static inline void prefetch_rows(const char* w, int64_t stride, int64_t at) {
+  for (int r = 0; r < kRows; ++r) {
+    const char* p = w + (r + kRows) * stride + at;
+    for (int64_t line = 0; line < kBytes; line += 64) __builtin_prefetch(p + line, 0, 2);
+  }
+}
+
 }  // namespace weft::WEFT_TARGET
