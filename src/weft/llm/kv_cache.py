@@ -10,6 +10,7 @@ moves, and a hole left by a removed token is filled by the next one.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -78,11 +79,11 @@ class KVCache:
         if allocate:
             self.allocate()
         # the tables of cells come last: without room, the message names a leaf and its bytes
-        self.pos: NDArray[np.int32] = np.full(size, _FREE, np.int32)
+        self.pos: NDArray[np.int32] = _table((size,), np.int32, _FREE)
         """Position of each cell; -1: free."""
-        self.members: NDArray[np.bool_] = np.zeros((n_seq_max, size), np.bool_)
+        self.members: NDArray[np.bool_] = _table((n_seq_max, size), np.bool_)
         """members[s, c]: whether sequence s has cell c."""
-        self.shift: NDArray[np.int32] = np.zeros(size, np.int32)
+        self.shift: NDArray[np.int32] = _table((size,), np.int32)
         """How far the position of each cell has moved since its key was rotated."""
         self.has_shift = False
         """Whether keys must be rotated by `shift` before they are read again."""
@@ -315,6 +316,13 @@ def _cache_type(argument: str, name: str | DType) -> DType:
     if dtype.name not in CACHE_TYPES:
         raise ContextError(f"{argument} is {dtype.name}; it must be {' or '.join(CACHE_TYPES)}")
     return dtype
+
+
+def _table(shape: tuple[int, ...], dtype: type[np.generic], value: int = 0) -> NDArray[Any]:
+    try:
+        return np.full(shape, value, dtype)
+    except (MemoryError, ValueError):  # ValueError: more than an address space holds
+        raise OutOfMemoryError(f"no room for {shape} numbers; make n_ctx smaller") from None
 
 
 def _allocate(buffer_type: BufferType | None, nbytes: int, name: str) -> Memory:
