@@ -19,7 +19,7 @@ DATA = Path(__file__).parent / "data"
 
 
 def golden_models() -> list[Path]:
-    """The golden GGUF files, none when `../shared` is absent (a worktree may lie deeper)."""
+    """The golden GGUF files; none when `../shared` is absent."""
     for base in (ROOT.parent, ROOT.parent.parent):
         found = sorted((base / "shared" / "vectors" / "models").rglob("*.gguf"))
         if found:
