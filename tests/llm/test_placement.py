@@ -428,6 +428,26 @@ def test_llm_takes_placements(model: Model, tmp_path: Path) -> None:
     assert text(plan=file) == want
 
 
+@pytest.mark.parametrize(
+    "name", ["lfm2", "mamba2", "deepseek2", "gemma3", "gptoss", "bert", "bloom", "phi3_longrope"]
+)
+def test_every_kind_of_model_over_two_devices(name: str) -> None:
+    """The last layer, then all of them, on a device with memory of its own; then by plan file."""
+    path = Path(__file__).resolve().parents[3] / "shared/vectors/models/archs" / f"{name}.gguf"
+    if not path.exists():
+        pytest.skip("the golden models (../shared/vectors) are not part of a public clone")
+    golden = Model.open(path)
+    tokens = np.arange(3, 17)
+    want = context(golden).decode(tokens, outputs="all")
+    for n in (1, None):
+        made = context(golden, devices=["reference", "cpu"], n_gpu_layers=n)
+        got = made.decode(tokens, outputs="all")
+        np.testing.assert_allclose(got, want, rtol=1e-3, atol=1e-4)
+        assert len(made.program.splits) <= (2 if n is None else 5)
+        again = Context(golden, plan=made.plan.to_json(), activations="f32", n_threads=1)
+        np.testing.assert_array_equal(again.decode(tokens, outputs="all"), got)
+
+
 def test_context_shift_over_devices(model: Model) -> None:
     """Keys that moved are rotated where they live."""
 

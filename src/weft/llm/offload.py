@@ -84,10 +84,10 @@ def homes_by_layer(
         layer = _LAYER.match(name)
         if layer is not None:
             return of_layer[min(int(layer[1]), n_layer)]
-        if name.startswith(_INPUT):
-            return last
-        # one set of rotation frequencies serves all layers
-        return of_layer[0] if name.startswith("rope_f") else of_layer[n_layer]
+        # what comes before the first layer, and the one set of rotation frequencies for all
+        if name.startswith(("token_embd_norm", "rope_f")):
+            return of_layer[0]
+        return last if name.startswith(_INPUT) else of_layer[n_layer]
 
     names = [*weights]
     if "output.weight" not in weights and "token_embd.weight" in weights:
