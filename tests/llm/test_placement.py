@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import random
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +17,13 @@ from tests.llm.paper_model import LLAMA_7B, MIXTRAL, paper_model
 from tests.llm.tiny import metadata, weights, write_model
 from weft.backends.base import Support
 from weft.backends.null import NullBackend, NullBufferType
-from weft.errors import ContextError, FormatError, OutOfMemoryError, ScheduleError
+from weft.errors import (
+    ContextError,
+    FormatError,
+    OutOfMemoryError,
+    ScheduleError,
+    WeftError,
+)
 from weft.graph.tensor import Tensor
 from weft.llm import Context, Model
 from weft.llm import fit as fit_module
@@ -262,6 +271,39 @@ def test_plan_files_of_something_else(
     change(saved)
     with pytest.raises(FormatError, match=message):
         prepare(model, plan=saved)
+
+
+def test_damaged_plans_are_refused_or_followed(model: Model, saved: dict[str, Any]) -> None:
+    """Whatever is changed in a plan file, it is followed or refused with a message."""
+    rnd = random.Random(0)
+    places = [p for p in _places(saved) if p]
+    values = [None, 0, -1, 10**30, 1.5, "", "cpu", [], {}, True, [{}], [{"name": 1}]]
+    refused = 0
+    for _ in range(250):
+        plan = copy.deepcopy(saved)
+        *way, key = rnd.choice(places)
+        at: Any = plan
+        for step in way:
+            at = at[step]
+        at[key] = rnd.choice(values)
+        try:
+            prepare(model, plan=plan)
+        except WeftError:
+            refused += 1
+    assert refused > 50
+
+
+def _places(data: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    yield place
+    items = (
+        data.items()
+        if isinstance(data, dict)
+        else enumerate(data[:3])
+        if isinstance(data, list)
+        else ()
+    )
+    for key, value in items:
+        yield from _places(value, (*place, key))
 
 
 def test_a_plan_that_needs_more_memory_than_it_says(model: Model, saved: dict[str, Any]) -> None:

@@ -56,7 +56,7 @@ def prepare(
 
     def option(name: str, given: Any, default: Any) -> Any:
         if saved is not None:
-            given = saved.option(name, given)
+            given = saved.option(name, given, type(default))
         return default if given is None else given
 
     sizes = {

@@ -74,12 +74,12 @@ class SavedPlan:
         """Names of the devices, in order."""
         return [str(row.get("name")) for row in self._data["devices"]]
 
-    def option(self, name: str, given: Any) -> Any:
-        """The plan's value of an option of the context; raises FormatError where the caller has
-        given another."""
+    def option(self, name: str, given: Any, kind: type) -> Any:
+        """The plan's value of an option of the context, of a type; raises FormatError where the
+        caller has given another."""
         value = self._data["options"].get(name)
-        if value is None:
-            self._fail(f"option {name!r} is missing; save the plan again")
+        if type(value) is not kind:
+            self._fail(f"option {name!r} is missing or no {kind.__name__}; save the plan again")
         if given is not None and given != value:
             self._fail(f"it was made with {name} = {value}, not {given}; save it again with that")
         return value
@@ -134,7 +134,7 @@ class SavedPlan:
     def max_tokens(self, n_ubatch: int) -> list[int]:
         """Most tokens of each plan in it, the largest first."""
         found = [n_ubatch]
-        for row in reversed(self._data.get("smaller", [])):
+        for row in reversed(self._data["smaller"]):
             n = row.get("max_tokens")
             if not isinstance(n, int) or not 1 <= n < found[-1]:
                 self._fail(f"a plan under 'smaller' is for {n} tokens, which cannot be")
@@ -142,7 +142,7 @@ class SavedPlan:
         return found
 
     def _splits(self, max_tokens: int) -> list[Mapping[str, Any]]:
-        for row in self._data.get("smaller", []):
+        for row in self._data["smaller"]:
             if row.get("max_tokens") == max_tokens:
                 splits = row.get("splits")
                 break
@@ -190,14 +190,13 @@ class SavedPlan:
             names = [b.name for b in schedule.backends]
             if theirs != [(names[s.backend], s.start, s.end) for s in schedule.splits]:
                 return
-        for row in self._data.get("memory", ()):
-            if row.get("buffer") == "compute" and row.get("memory") in compute:
-                need = compute[row["memory"]]
-                if need > row.get("bytes", need):
-                    self._fail(
-                        f"it says that {row['bytes']:,} B of {row['memory']} memory are enough to "
-                        f"compute in, but {need:,} B are needed; save it again"
-                    )
+        for row in self._data["memory"]:
+            said, need = row.get("bytes"), compute.get(str(row.get("memory")), 0)
+            if row.get("buffer") == "compute" and isinstance(said, int) and need > said:
+                self._fail(
+                    f"it says that {said:,} B of {row['memory']} memory are enough to compute in, "
+                    f"but {need:,} B are needed; save it again"
+                )
 
     def _compare(self, what: str, row: Mapping[str, Any], leaf: Tensor) -> None:
         theirs = (row.get("type"), row.get("ne"), row.get("bytes"))
