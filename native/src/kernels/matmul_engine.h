@@ -35,6 +35,15 @@ const char* check_product(const Tensor& weights, const Tensor& columns, const Te
 // Weight rows that make one item of work.
 inline constexpr int64_t kItemRows = 32;
 
+// out[r] (+)= scale * values[r]
+static inline void put_rows(const float* values, int64_t rows, float scale, bool add, float* out) {
+  if (add) {
+    for (int64_t r = 0; r < rows; ++r) out[r] += scale * values[r];
+  } else {
+    for (int64_t r = 0; r < rows; ++r) out[r] = scale * values[r];
+  }
+}
+
 // Hands out a thread's scratch in cache lines; without a base it only counts.
 class Arena {
  public:

@@ -51,15 +51,6 @@ static inline void multiply_columns_f32(const float* panel, const float* x, int6
   }
 }
 
-// out[r] (+)= scale * values[r]
-static inline void put_rows(const float* values, int64_t rows, float scale, bool add, float* out) {
-  if (add) {
-    for (int64_t r = 0; r < rows; ++r) out[r] += scale * values[r];
-  } else {
-    for (int64_t r = 0; r < rows; ++r) out[r] = scale * values[r];
-  }
-}
-
 // rows[8][stride] of `depth` floats to the panel's lanes at..at+8.
 static inline void pack_eight(const float* rows, int64_t stride, int64_t depth, float* panel,
                               int at) {
