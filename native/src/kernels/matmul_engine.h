@@ -13,6 +13,7 @@ struct Weights {
   DType type;
   int64_t k;    // elements of a row
   float scale;  // tensor_scale
+  Layout layout = Layout::kRows;
 };
 
 struct Columns {

@@ -4,9 +4,9 @@
 //   value = scale[group] * (code - kZero) + min[group]
 //
 // A format states its block, the activation blocks it multiplies with, chunks of 32 elements per
-// block, groups (scales) per block (one or two a chunk), kZero, the largest code, and whether it
-// has minima (then kZero is 0). Blocks of 256 elements give their scales and minima eight at a
-// time, and two chunks at once, in 64 bytes.
+// block, groups (scales) per block (one or two a chunk), kZero, the largest code, whether it has
+// minima (then kZero is 0), and whether all groups of a block have one scale. Blocks of 256
+// elements give their scales and minima eight at a time, and two chunks at once, in 64 bytes.
 //
 // Source: dequantize_row_* in ggml-quants.c; layouts in quants/blocks.h.
 #pragma once
@@ -25,7 +25,7 @@ struct FormatQ4_0 {
   using Block = BlockQ4_0;
   using Activation = BlockQ8_0;
   static constexpr int kChunks = 1, kGroups = 1, kZero = 8, kTop = 15;
-  static constexpr bool kHasMin = false;
+  static constexpr bool kHasMin = false, kOneScale = false;
   static void scales(const Block& b, float* scale, float*) { *scale = half_to_float(b.d); }
   static u8x32 codes(const Block& b, int) { return nibbles(b.qs); }
 };
@@ -34,7 +34,7 @@ struct FormatQ4_1 {
   using Block = BlockQ4_1;
   using Activation = BlockQ8_1;
   static constexpr int kChunks = 1, kGroups = 1, kZero = 0, kTop = 15;
-  static constexpr bool kHasMin = true;
+  static constexpr bool kHasMin = true, kOneScale = false;
   static void scales(const Block& b, float* scale, float* min) {
     *scale = half_to_float(b.d);
     *min = half_to_float(b.m);
@@ -46,7 +46,7 @@ struct FormatQ5_0 {
   using Block = BlockQ5_0;
   using Activation = BlockQ8_0;
   static constexpr int kChunks = 1, kGroups = 1, kZero = 16, kTop = 31;
-  static constexpr bool kHasMin = false;
+  static constexpr bool kHasMin = false, kOneScale = false;
   static void scales(const Block& b, float* scale, float*) { *scale = half_to_float(b.d); }
   static u8x32 codes(const Block& b, int) { return nibbles(b.qs) | spread_bits(read32(b.qh), 16); }
 };
@@ -55,7 +55,7 @@ struct FormatQ5_1 {
   using Block = BlockQ5_1;
   using Activation = BlockQ8_1;
   static constexpr int kChunks = 1, kGroups = 1, kZero = 0, kTop = 31;
-  static constexpr bool kHasMin = true;
+  static constexpr bool kHasMin = true, kOneScale = false;
   static void scales(const Block& b, float* scale, float* min) {
     *scale = half_to_float(b.d);
     *min = half_to_float(b.m);
@@ -67,7 +67,7 @@ struct FormatQ8_0 {
   using Block = BlockQ8_0;
   using Activation = BlockQ8_0;
   static constexpr int kChunks = 1, kGroups = 1, kZero = 128, kTop = 255;
-  static constexpr bool kHasMin = false;
+  static constexpr bool kHasMin = false, kOneScale = false;
   static void scales(const Block& b, float* scale, float*) { *scale = half_to_float(b.d); }
   static u8x32 codes(const Block& b, int) { return load_as<u8x32>(b.qs) ^ splat8(128); }
 };
@@ -76,7 +76,7 @@ struct FormatQ2_K {
   using Block = BlockQ2_K;
   using Activation = BlockQ8_K;
   static constexpr int kChunks = 8, kGroups = 16, kZero = 0, kTop = 3;
-  static constexpr bool kHasMin = true;
+  static constexpr bool kHasMin = true, kOneScale = false;
   static f32x8 scale8(const Block& b, int half) {
     const auto packed = load_as<uint64_t>(b.scales + 8 * half);
     return unsigned_bytes(packed & 0x0f0f0f0f0f0f0f0fu) * half_to_float(b.d);
@@ -99,7 +99,7 @@ struct FormatQ3_K {
   using Block = BlockQ3_K;
   using Activation = BlockQ8_K;
   static constexpr int kChunks = 8, kGroups = 16, kZero = 4, kTop = 7;
-  static constexpr bool kHasMin = false;
+  static constexpr bool kHasMin = false, kOneScale = false;
   static f32x8 scale8(const Block& b, int half) {
     return (unsigned_bytes(sixteen_scales(b.scales, half)) - 32.0f) * half_to_float(b.d);
   }
@@ -120,7 +120,7 @@ struct FormatQ4_K {
   using Block = BlockQ4_K;
   using Activation = BlockQ8_K;
   static constexpr int kChunks = 8, kGroups = 8, kZero = 0, kTop = 15;
-  static constexpr bool kHasMin = true;
+  static constexpr bool kHasMin = true, kOneScale = false;
   static f32x8 scale8(const Block& b, int) {
     return unsigned_bytes(pair_scales(b.scales)) * half_to_float(b.d);
   }
@@ -141,7 +141,7 @@ struct FormatQ5_K {
   using Block = BlockQ5_K;
   using Activation = BlockQ8_K;
   static constexpr int kChunks = 8, kGroups = 8, kZero = 0, kTop = 31;
-  static constexpr bool kHasMin = true;
+  static constexpr bool kHasMin = true, kOneScale = false;
   static f32x8 scale8(const Block& b, int) {
     return unsigned_bytes(pair_scales(b.scales)) * half_to_float(b.d);
   }
@@ -164,7 +164,7 @@ struct FormatQ6_K {
   using Block = BlockQ6_K;
   using Activation = BlockQ8_K;
   static constexpr int kChunks = 8, kGroups = 16, kZero = 32, kTop = 63;
-  static constexpr bool kHasMin = false;
+  static constexpr bool kHasMin = false, kOneScale = false;
   static f32x8 scale8(const Block& b, int half) {
     return signed_bytes(load_as<uint64_t>(b.scales + 8 * half)) * half_to_float(b.d);
   }
@@ -191,7 +191,7 @@ struct FormatIQ4_NL {
   using Block = BlockIQ4_NL;
   using Activation = BlockQ8_0;
   static constexpr int kChunks = 1, kGroups = 1, kZero = 128, kTop = 241;
-  static constexpr bool kHasMin = false;
+  static constexpr bool kHasMin = false, kOneScale = false;
   static void scales(const Block& b, float* scale, float*) { *scale = half_to_float(b.d); }
   static u8x32 codes(const Block& b, int) { return look_up(kIQ4Codes, nibbles(b.qs)); }
 };
@@ -200,7 +200,7 @@ struct FormatIQ4_XS {
   using Block = BlockIQ4_XS;
   using Activation = BlockQ8_K;
   static constexpr int kChunks = 8, kGroups = 8, kZero = 128, kTop = 241;
-  static constexpr bool kHasMin = false;
+  static constexpr bool kHasMin = false, kOneScale = false;
   static f32x8 scale8(const Block& b, int) {
     // four bits and two bits a scale, spread to bytes
     uint64_t low = read32(b.scales_l);
@@ -234,7 +234,7 @@ struct FormatMXFP4 {
   using Block = BlockMXFP4;
   using Activation = BlockQ8_0;
   static constexpr int kChunks = 1, kGroups = 1, kZero = 12, kTop = 24;
-  static constexpr bool kHasMin = false;
+  static constexpr bool kHasMin = false, kOneScale = false;
   static void scales(const Block& b, float* scale, float*) { *scale = halved_e8m0(b.e); }
   static u8x32 codes(const Block& b, int) { return look_up(kE2M1Codes, nibbles(b.qs)); }
 };
@@ -243,7 +243,7 @@ struct FormatNVFP4 {
   using Block = BlockNVFP4;
   using Activation = BlockQ8_0;
   static constexpr int kChunks = 2, kGroups = 4, kZero = 12, kTop = 24;
-  static constexpr bool kHasMin = false;
+  static constexpr bool kHasMin = false, kOneScale = false;
   static void scales(const Block& b, float* scale, float*) {
     for (int g = 0; g < 4; ++g) scale[g] = halved_ue4m3(b.d[g]);
   }
@@ -261,7 +261,7 @@ struct FormatTQ1_0 {
   using Block = BlockTQ1_0;
   using Activation = BlockQ8_K;
   static constexpr int kChunks = 8, kGroups = 8, kZero = 1, kTop = 2;
-  static constexpr bool kHasMin = false;
+  static constexpr bool kHasMin = false, kOneScale = true;
   static f32x8 scale8(const Block& b, int) { return splat8f(half_to_float(b.d)); }
   // Digit k of a byte is 3 * (byte * 3^k mod 256) / 256: the number of thirds it has passed.
   static u8x32 digits(u8x32 bytes, u8x32 powers) {
@@ -295,7 +295,7 @@ struct FormatTQ2_0 {
   using Block = BlockTQ2_0;
   using Activation = BlockQ8_K;
   static constexpr int kChunks = 8, kGroups = 8, kZero = 1, kTop = 3;
-  static constexpr bool kHasMin = false;
+  static constexpr bool kHasMin = false, kOneScale = true;
   static f32x8 scale8(const Block& b, int) { return splat8f(half_to_float(b.d)); }
   static u8x32 codes(const Block& b, int chunk) {
     return field(load_as<u8x32>(b.qs + 32 * (chunk / 4)), chunk % 4 * 2, 3);
@@ -320,7 +320,7 @@ struct FormatI2_S {
   using Block = BlockI2_S;
   using Activation = BlockQ8_0;
   static constexpr int kChunks = 4, kGroups = 4, kZero = 1, kTop = 2;
-  static constexpr bool kHasMin = false;
+  static constexpr bool kHasMin = false, kOneScale = false;
   static void scales(const Block&, float* scale, float*) {
     for (int g = 0; g < 4; ++g) scale[g] = 1.0f;
   }
@@ -333,7 +333,7 @@ struct FormatQ1_0 {
   using Block = BlockQ1_0;
   using Activation = BlockQ8_0;
   static constexpr int kChunks = 4, kGroups = 4, kZero = 1, kTop = 2;
-  static constexpr bool kHasMin = false;
+  static constexpr bool kHasMin = false, kOneScale = false;
   static void scales(const Block& b, float* scale, float*) {
     for (int g = 0; g < 4; ++g) scale[g] = half_to_float(b.d);
   }
@@ -344,7 +344,7 @@ struct FormatQ2_0 {
   using Block = BlockQ2_0;
   using Activation = BlockQ8_0;
   static constexpr int kChunks = 2, kGroups = 2, kZero = 1, kTop = 3;
-  static constexpr bool kHasMin = false;
+  static constexpr bool kHasMin = false, kOneScale = false;
   static void scales(const Block& b, float* scale, float*) {
     scale[0] = scale[1] = half_to_float(b.d);
   }

@@ -1,4 +1,8 @@
 // Panels of weight rows, and their product with tiles of activation rows (AVX2 and up).
+//
+// Lanes are rows: four codes of each row meet the same four activations, so no sum ever crosses
+// lanes. With AVX-512 two vectors of rows and six columns keep 12 integer and 12 float sums in
+// registers, and each load of activations or weights feeds two or six dot products.
 #pragma once
 
 #include "quants/formats.h"
@@ -7,6 +11,14 @@
 #if defined(__AVX2__)
 
 namespace weft::WEFT_TARGET {
+
+// Whether activations have one scale for a block of eight chunks.
+template <typename F>
+inline constexpr bool kBlockActivations = sizeof(typename F::Activation) == sizeof(BlockQ8_K);
+
+// Whether the weights of a block have one scale too, so that its sums stay integers throughout.
+template <typename F>
+inline constexpr bool kOneScale = kBlockActivations<F> && F::kOneScale;
 
 template <typename F>
 void pack_panel(const char* w, int64_t stride, int64_t rows, int64_t first_chunk, int64_t n_chunks,
@@ -38,10 +50,10 @@ void pack_panel(const char* w, int64_t stride, int64_t rows, int64_t first_chunk
 #pragma GCC unroll 8
     for (int c = 0; c < F::kChunks; ++c) {
       uint8_t* q = out.q + (b * F::kChunks + c) * 32 * kPanelRows;
-      for (int half = 0; half < kPanelRows; half += 8) {
+      for (int part = 0; part < kPanelRows; part += 8) {
         __m256i v[8];
         for (int r = 0; r < 8; ++r) {
-          u8x32 codes = F::codes(row[half + r][b], c);
+          u8x32 codes = F::codes(row[part + r][b], c);
 #if !defined(__AVX512VNNI__)
           if constexpr (F::kTop > 127) codes ^= splat8(128);
 #endif
@@ -49,28 +61,38 @@ void pack_panel(const char* w, int64_t stride, int64_t rows, int64_t first_chunk
         }
         transpose8(v);
         for (int j = 0; j < 8; ++j) {
-          std::memcpy(q + (j * kPanelRows + half) * 4, &v[j], sizeof v[j]);
+          std::memcpy(q + (j * kPanelRows + part) * 4, &v[j], sizeof v[j]);
         }
       }
     }
   }
 }
 
-#if defined(__AVX512VNNI__)
-
-static inline vi dot_words(vi acc, vi w, const int8_t* x) {
+static inline int32_t four_codes(const int8_t* x) {
   int32_t four;
   std::memcpy(&four, x, 4);
-  return reinterpret_cast<vi>(_mm512_dpbusd_epi32(
-      reinterpret_cast<__m512i>(acc), reinterpret_cast<__m512i>(w), _mm512_set1_epi32(four)));
+  return four;
 }
 
+#if defined(__AVX512VNNI__)
+
+static inline vi splat_codes(const int8_t* x) { return vi{} + four_codes(x); }
+
+static inline vi dot_words(vi acc, vi w, vi x) {
+  return reinterpret_cast<vi>(_mm512_dpbusd_epi32(
+      reinterpret_cast<__m512i>(acc), reinterpret_cast<__m512i>(w), reinterpret_cast<__m512i>(x)));
+}
+
+// acc + the sums of kSteps words, and activations 4 * step.
 template <typename F, int kSteps>
 static inline vi dot_group(const vi* w, const int8_t* x, vi acc) {
 #pragma GCC unroll 8
-  for (int j = 0; j < kSteps; ++j) acc = dot_words(acc, w[j], x + 4 * j);
+  for (int j = 0; j < kSteps; ++j) acc = dot_words(acc, w[j], splat_codes(x + 4 * j));
   return acc;
 }
+
+template <typename F>
+inline constexpr bool kCorrects = F::kZero != 0;
 
 #else
 
@@ -84,10 +106,8 @@ static inline vi dot_group(const vi* w, const int8_t* x, vi acc) {
   __m256i sum = _mm256_setzero_si256();
 #pragma GCC unroll 8
   for (int j = 0; j < kSteps; ++j) {
-    int32_t four;
-    std::memcpy(&four, x + 4 * j, 4);
     __m256i codes = reinterpret_cast<__m256i>(w[j]);
-    __m256i values = _mm256_set1_epi32(four);
+    __m256i values = _mm256_set1_epi32(four_codes(x + 4 * j));
     if constexpr (F::kTop > 127) {
       values = _mm256_sign_epi8(values, codes);
       codes = _mm256_abs_epi8(codes);
@@ -101,45 +121,157 @@ static inline vi dot_group(const vi* w, const int8_t* x, vi acc) {
   return acc;
 }
 
+// wide codes are multiplied as signed ones here
+template <typename F>
+inline constexpr bool kCorrects = F::kZero != 0 && F::kTop <= 127;
+
 #endif
 
+// What the integer sums of a group start with.
 template <typename F, int kColumns>
-void multiply_tile(const Panel& panel, const ActivationTile* x, int64_t n_chunks, float* out) {
-  constexpr int kPer = kGroupsPerChunk<F>;
+static inline vi start_sum(const ActivationTile<kColumns>& x, int group, int column) {
+  return kCorrects<F> ? vi{} + x.correction[group][column] : vi{};
+}
+
+// kVectors vectors of rows, from row `first` on, times the columns of a tile: the integer sums.
+template <typename F, int kVectors, int kColumns, int kSteps>
+static inline void dot_tile(const uint8_t* q, const int8_t* x, vi (&s)[kVectors][kColumns]) {
 #if defined(__AVX512VNNI__)
-  constexpr bool kCorrect = F::kZero != 0;
-#else
-  constexpr bool kCorrect = F::kZero != 0 && F::kTop <= 127;
-#endif
-  vf acc[kColumns] = {};
-  const uint8_t* q = panel.q;
-  const float* scale = panel.scale;
-  const float* min = panel.min;
-  for (int64_t chunk = 0; chunk < n_chunks; ++chunk, ++x) {
-    vi w[8];
-    vf s[kPer];
-    vf m[kPer];
-    for (int j = 0; j < 8; ++j) std::memcpy(&w[j], q + j * 4 * kPanelRows, sizeof w[j]);
-    q += 32 * kPanelRows;
-    for (int g = 0; g < kPer; ++g) {
-      s[g] = load(scale + g * kPanelRows);
-      if constexpr (F::kHasMin) m[g] = load(min + g * kPanelRows);
+#pragma GCC unroll 8
+  for (int j = 0; j < kSteps; ++j) {
+    vi w[kVectors];
+    for (int v = 0; v < kVectors; ++v) {
+      std::memcpy(&w[v], q + (j * kPanelRows + v * kLanes) * 4, sizeof w[v]);
     }
-    scale += kPer * kPanelRows;
-    min += F::kHasMin ? kPer * kPanelRows : 0;
 #pragma GCC unroll 16
     for (int c = 0; c < kColumns; ++c) {
-      const vf d = splat(x->d[c]);
+      const vi four = splat_codes(x + 32 * c + 4 * j);
+      for (int v = 0; v < kVectors; ++v) s[v][c] = dot_words(s[v][c], w[v], four);
+    }
+  }
+#else
+  for (int v = 0; v < kVectors; ++v) {
+    vi w[kSteps];
+    for (int j = 0; j < kSteps; ++j) {
+      std::memcpy(&w[j], q + (j * kPanelRows + v * kLanes) * 4, sizeof w[j]);
+    }
+#pragma GCC unroll 16
+    for (int c = 0; c < kColumns; ++c) s[v][c] = dot_group<F, kSteps>(w, x + 32 * c, s[v][c]);
+  }
+#endif
+}
+
+// The sums of one chunk as floats, added to `acc`.
+template <typename F, int kVectors, int kColumns>
+static inline void add_chunk(const uint8_t* q, const float* scale, const float* min,
+                             const ActivationTile<kColumns>& x, vf (&acc)[kVectors][kColumns]) {
+  constexpr int kPer = kGroupsPerChunk<F>;
 #pragma GCC unroll 2
-      for (int g = 0; g < kPer; ++g) {
-        const vi start = kCorrect ? vi{} + x->correction[g][c] : vi{};
-        const vi sum = dot_group<F, 8 / kPer>(w + g * 8 / kPer, x->q[c] + g * 32 / kPer, start);
-        acc[c] = fma(__builtin_convertvector(sum, vf), s[g] * d, acc[c]);
-        if constexpr (F::kHasMin) acc[c] = fma(m[g], splat(x->d_sum[g][c]), acc[c]);
+  for (int g = 0; g < kPer; ++g) {
+    vi s[kVectors][kColumns];
+    for (int c = 0; c < kColumns; ++c) {
+      for (int v = 0; v < kVectors; ++v) s[v][c] = start_sum<F>(x, g, c);
+    }
+    constexpr int kSteps = 8 / kPer;
+    dot_tile<F, kVectors, kColumns, kSteps>(q + g * kSteps * 4 * kPanelRows,
+                                            x.q[0] + g * kSteps * 4, s);
+#pragma GCC unroll 16
+    for (int c = 0; c < kColumns; ++c) {
+#pragma GCC unroll 2
+      for (int v = 0; v < kVectors; ++v) {
+        vf w = load(scale + g * kPanelRows + v * kLanes);
+        if constexpr (!kBlockActivations<F>) w = w * splat(x.d[c]);
+        acc[v][c] = fma(__builtin_convertvector(s[v][c], vf), w, acc[v][c]);
+        if constexpr (F::kHasMin) {
+          const vf m = load(min + g * kPanelRows + v * kLanes);
+          acc[v][c] = fma(m, splat(x.sum[g][c]), acc[v][c]);
+        }
       }
     }
   }
-  for (int c = 0; c < kColumns; ++c) store(out + c * kPanelRows, acc[c]);
+}
+
+// The sums of a block whose weights have one scale.
+template <typename F, int kVectors, int kColumns>
+static inline void add_block(const uint8_t* q, const float* scale,
+                             const ActivationTile<kColumns>* x, vf (&acc)[kVectors][kColumns]) {
+  vi s[kVectors][kColumns];
+  for (int c = 0; c < kColumns; ++c) {
+    for (int v = 0; v < kVectors; ++v) s[v][c] = start_sum<F>(*x, 0, c);
+  }
+  for (int chunk = 0; chunk < 8; ++chunk) {
+    dot_tile<F, kVectors, kColumns, 8>(q + chunk * 32 * kPanelRows, x[chunk].q[0], s);
+  }
+  for (int c = 0; c < kColumns; ++c) {
+    for (int v = 0; v < kVectors; ++v) {
+      acc[v][c] = __builtin_convertvector(s[v][c], vf) * load(scale + v * kLanes);
+    }
+  }
+}
+
+template <int kVectors, int kColumns>
+static inline void put_sums(const vf (&acc)[kVectors][kColumns], int first, bool add,
+                            float* const* out) {
+#pragma GCC unroll 16
+  for (int c = 0; c < kColumns; ++c) {
+    for (int v = 0; v < kVectors; ++v) {
+      float* at = out[c] + first + v * kLanes;
+      store(at, add ? load(at) + acc[v][c] : acc[v][c]);
+    }
+  }
+}
+
+// As put_sums, times the activations' scale of a block.
+template <int kVectors, int kColumns>
+static inline void put_block(const vf (&acc)[kVectors][kColumns], const float* d, int first,
+                             bool add, float* const* out) {
+#pragma GCC unroll 16
+  for (int c = 0; c < kColumns; ++c) {
+    for (int v = 0; v < kVectors; ++v) {
+      float* at = out[c] + first + v * kLanes;
+      store(at, fma(acc[v][c], splat(d[c]), add ? load(at) : vf{}));
+    }
+  }
+}
+
+template <typename F, int kVectors, int kColumns>
+static inline void multiply_vectors(const Panel& panel, const ActivationTile<kColumns>* x,
+                                    int64_t n_chunks, int first, bool add, float* const* out) {
+  constexpr int kPer = kGroupsPerChunk<F>;
+  const uint8_t* q = panel.q + first * 4;
+  const float* scale = panel.scale + first;
+  const float* min = panel.min + first;
+  if constexpr (!kBlockActivations<F>) {
+    vf acc[kVectors][kColumns] = {};
+    for (int64_t i = 0; i < n_chunks; ++i) {
+      add_chunk<F>(q + i * 32 * kPanelRows, scale + i * kPer * kPanelRows,
+                   min + i * kPer * kPanelRows, x[i], acc);
+    }
+    put_sums(acc, first, add, out);
+  } else {
+    for (int64_t b = 0; b < n_chunks; b += 8) {
+      vf acc[kVectors][kColumns] = {};
+      if constexpr (kOneScale<F>) {
+        add_block<F>(q + b * 32 * kPanelRows, scale + b * kPanelRows, x + b, acc);
+      } else {
+        for (int64_t i = b; i < b + 8; ++i) {
+          add_chunk<F>(q + i * 32 * kPanelRows, scale + i * kPer * kPanelRows,
+                       min + i * kPer * kPanelRows, x[i], acc);
+        }
+      }
+      put_block(acc, x[b].d, first, add || b > 0, out);
+    }
+  }
+}
+
+template <typename F, int kColumns>
+void multiply_tile(const Panel& panel, const void* x, int64_t n_chunks, bool add,
+                   float* const* out) {
+  constexpr int kVectors = kLanes == 16 ? 2 : 1;
+  const auto* tiles = static_cast<const ActivationTile<kColumns>*>(x);
+  for (int first = 0; first < kPanelRows; first += kVectors * kLanes) {
+    multiply_vectors<F, kVectors, kColumns>(panel, tiles, n_chunks, first, add, out);
+  }
 }
 
 }  // namespace weft::WEFT_TARGET

@@ -1,9 +1,11 @@
 // What a quantized weight type offers to the matrix kernels.
 //
-// Two shapes of the same sum:
-// - `dot`: some rows times one activation row, reading both as they are stored (decoding);
-// - `pack` and `tile`: kPanelRows rows are unpacked into a panel whose vector lanes are rows, which
-//   is then multiplied with tiles of kTileColumns activation rows (prompts).
+// Three shapes of the same sum:
+// - `dot`: some rows times one activation row, both as they are stored (few columns);
+// - `columns`: a panel of interleaved rows times a few columns, read as it is stored;
+// - `pack` or `unpack`, then `tile`: a panel becomes bytes and floats whose lanes are rows, which
+// are
+//   then multiplied with one run of columns after another (prompts).
 #pragma once
 
 #include "kernels/kernel.h"
@@ -11,25 +13,42 @@
 
 namespace weft::WEFT_TARGET {
 
-inline constexpr int kPanelRows = kLanes;
+// Weight rows of a panel: of an interleaved one as of an unpacked one.
+inline constexpr int kPanelRows = 32;
 
+// Columns that are multiplied at a time: as many as the registers hold sums for, or, for the last
+// ones of a run, the next of these sizes.
 #if defined(__AVX512VNNI__)
-inline constexpr int kTileColumns = 16;
+inline constexpr int kTileColumns = 6;
+inline constexpr int kTileSizes[] = {1, 2, 4, 6};
 #else
 inline constexpr int kTileColumns = 4;
+inline constexpr int kTileSizes[] = {1, 2, 4};
 #endif
-inline constexpr int kTileVariants = 3;  // tiles of kTileColumns, a half, a quarter
+inline constexpr int kTileVariants = sizeof kTileSizes / sizeof kTileSizes[0];
 
-// 32 elements of kTileColumns activation rows.
+// The variant for `n` columns, at most kTileColumns.
+static inline int tile_variant(int64_t n) {
+  int variant = 0;
+  while (kTileSizes[variant] < n) ++variant;
+  return variant;
+}
+
+// 32 elements of kColumns activation rows.
+template <int kColumns>
 struct ActivationTile {
-  int8_t q[kTileColumns][32];
-  float d[kTileColumns];
-  // per group of the format (one or two): -kZero * sum(q), or d * sum(q) when there are minima
+  int8_t q[kColumns][32];
+  float d[kColumns];
+  // per group of the format (one or two): -kZero * sum(q); or, when there are minima, sum(q), times
+  // d unless d serves a whole block. A format with one scale a block has the block's sum in its
+  // first tile.
   union {
-    int32_t correction[2][kTileColumns];
-    float d_sum[2][kTileColumns];
+    int32_t correction[2][kColumns];
+    float sum[2][kColumns];
   };
 };
+static_assert(sizeof(ActivationTile<4>) == 4 * sizeof(ActivationTile<1>));
+inline constexpr int64_t kTileBytes = sizeof(ActivationTile<1>);  // of a column
 
 // kPanelRows rows, chunk by chunk.
 struct Panel {
@@ -43,16 +62,27 @@ struct QuantKernels {
   int groups = 1;  // of a chunk
   int zero = 0;    // what ActivationTile.correction multiplies
   bool has_min = false;
+  bool one_scale = false;  // of a block of weights
   // out[r] = scale * row r . x, for rows `stride` bytes apart
   void (*dot)(const char* w, int64_t stride, int64_t rows, const void* x, int64_t n, float scale,
               float* out) = nullptr;
+
+  // The rest is nullptr where the target has no panels.
+
   // Rows beyond `rows` repeat the last one. `next`: distance in bytes from each row to what will be
-  // packed after it. nullptr: this target has no panels.
+  // packed after it.
   void (*pack)(const char* w, int64_t stride, int64_t rows, int64_t first_chunk, int64_t n_chunks,
                float scale, int64_t next, const Panel& out) = nullptr;
-  // out[column][row], for kTileColumns >> variant columns
-  void (*tile[kTileVariants])(const Panel& w, const ActivationTile* x, int64_t n_chunks,
-                              float* out) = {};
+  // The same from the interleaved panel at `w`; nullptr: the format has no interleaved kernels.
+  void (*unpack)(const char* w, int64_t first_chunk, int64_t n_chunks, float scale,
+                 const Panel& out) = nullptr;
+  // out[column][row] = the product of a panel with kTileSizes[variant] columns, for all rows; added
+  // to what is there when `add`. `x`: ActivationTile of that many columns, one for each chunk.
+  void (*tile[kTileVariants])(const Panel& w, const void* x, int64_t n_chunks, bool add,
+                              float* const* out) = {};
+  // out[column][row] = scale * the interleaved panel at `w` times kTileSizes[variant] columns.
+  void (*columns[kTileVariants])(const char* w, const void* x, int64_t n_chunks, float scale,
+                                 float* const* out) = {};
 };
 
 // The kernels of a weight type; `dot` is nullptr for types without.

@@ -2,10 +2,23 @@
 #pragma once
 
 #include "quants/dot.h"
+#include "quants/interleaved.h"
 #include "quants/panels.h"
 #include "quants/quant_kernels.h"
 
 namespace weft::WEFT_TARGET {
+
+#if defined(__AVX2__)
+
+// The kernels for kTileSizes[kVariant] columns and smaller runs.
+template <typename F, int kVariant>
+void set_variants(QuantKernels& k) {
+  k.tile[kVariant] = multiply_tile<F, kTileSizes[kVariant]>;
+  if constexpr (kHasLanes<F>) k.columns[kVariant] = multiply_columns<F, kTileSizes[kVariant]>;
+  if constexpr (kVariant > 0) set_variants<F, kVariant - 1>(k);
+}
+
+#endif
 
 template <typename F>
 void register_format(KernelTable& table, DType type) {
@@ -15,11 +28,11 @@ void register_format(KernelTable& table, DType type) {
   k.zero = F::kZero;
   k.has_min = F::kHasMin;
   k.dot = dot_rows<F>;
+  k.one_scale = F::kOneScale;
 #if defined(__AVX2__)
   k.pack = pack_panel<F>;
-  k.tile[0] = multiply_tile<F, kTileColumns>;
-  k.tile[1] = multiply_tile<F, kTileColumns / 2>;
-  k.tile[2] = multiply_tile<F, kTileColumns / 4>;
+  if constexpr (kHasLanes<F>) k.unpack = unpack_panel<F>;
+  set_variants<F, kTileVariants - 1>(k);
 #endif
   table.type(type).to_float = decode_format<F>;
   table.type(type).vec_dot = dot_one<F>;

@@ -21,7 +21,7 @@ static inline V load_as(const void* p) {
 }
 
 static inline u8x32 splat8(int x) { return u8x32{} + static_cast<uint8_t>(x); }
-static inline f32x8 splat8f(float x) { return f32x8{} + x; }
+static inline f32x8 splat8f(float x) { return x - f32x8{}; }
 
 static inline u8x32 join(u8x16 low, u8x16 high) {
 #if defined(__AVX2__)

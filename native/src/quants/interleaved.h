@@ -1,0 +1,139 @@
+// Interleaved panels times columns (AVX2 and up).
+//
+// A few columns are multiplied with the panel as it is stored: the words come in the order of their
+// addresses, so that decoding reads memory in one stream. For many columns the panel is unpacked
+// first (panels.h), which needs no transposition here.
+#pragma once
+
+#include "quants/lanes.h"
+#include "quants/panels.h"
+
+#if defined(__AVX2__)
+
+namespace weft::WEFT_TARGET {
+
+template <typename F>
+static inline const char* lane_block(const char* panel, int64_t block) {
+  return panel + block * kPanelRows * static_cast<int64_t>(sizeof(typename F::Block));
+}
+
+// The codes of a chunk as dot_group takes them.
+template <typename F>
+static inline void lane_codes(const char* block, int c, int v, vi (&w)[8]) {
+  Lanes<F>::codes(block, c, v, w);
+#if !defined(__AVX512VNNI__)
+  if constexpr (F::kTop > 127) {
+    for (vi& words : w) words ^= splat_bytes(128);
+  }
+#endif
+}
+
+template <typename F>
+void unpack_panel(const char* w, int64_t first_chunk, int64_t n_chunks, float scale,
+                  const Panel& out) {
+  for (int64_t b = 0; b < n_chunks / F::kChunks; ++b) {
+    const char* block = lane_block<F>(w, first_chunk / F::kChunks + b);
+    for (int v = 0; v < kPanelRows / kLanes; ++v) {
+      float* scales = out.scale + b * F::kGroups * kPanelRows + v * kLanes;
+      float* mins = out.min + b * F::kGroups * kPanelRows + v * kLanes;
+      Lanes<F>::scales(block, v, scales, mins);
+      if (scale != 1.0f) {
+        for (int g = 0; g < F::kGroups * kPanelRows; g += kPanelRows) {
+          store(scales + g, load(scales + g) * scale);
+          if constexpr (F::kHasMin) store(mins + g, load(mins + g) * scale);
+        }
+      }
+#pragma GCC unroll 8
+      for (int c = 0; c < F::kChunks; ++c) {
+        vi codes[8];
+        lane_codes<F>(block, c, v, codes);
+        uint8_t* q = out.q + ((b * F::kChunks + c) * 8 * kPanelRows + v * kLanes) * 4;
+        for (int j = 0; j < 8; ++j) std::memcpy(q + j * kWordBytes, &codes[j], sizeof codes[j]);
+      }
+    }
+  }
+}
+
+// One chunk of one vector of rows times the columns of a tile, added to `acc`.
+template <typename F, int kColumns>
+static inline void add_lanes(const vi (&w)[8], const float* scale, const float* min,
+                             const ActivationTile<kColumns>& x, vf (&acc)[kColumns]) {
+  constexpr int kPer = kGroupsPerChunk<F>;
+  constexpr int kSteps = 8 / kPer;
+#pragma GCC unroll 2
+  for (int g = 0; g < kPer; ++g) {
+#pragma GCC unroll 8
+    for (int c = 0; c < kColumns; ++c) {
+      const vi s =
+          dot_group<F, kSteps>(w + g * kSteps, x.q[c] + g * kSteps * 4, start_sum<F>(x, g, c));
+      const vf both = load(scale + g * kPanelRows) * splat(x.d[c]);
+      acc[c] = fma(__builtin_convertvector(s, vf), both, acc[c]);
+      if constexpr (F::kHasMin) {
+        vf sum = splat(x.sum[g][c]);
+        if constexpr (kBlockActivations<F>) sum = sum * splat(x.d[c]);
+        acc[c] = fma(load(min + g * kPanelRows), sum, acc[c]);
+      }
+    }
+  }
+}
+
+// A block whose weights have one scale, likewise.
+template <typename F, int kColumns>
+static inline void add_lane_block(const char* block, int v, const float* scale,
+                                  const ActivationTile<kColumns>* x, vf (&acc)[kColumns]) {
+  vi s[kColumns];
+  for (int c = 0; c < kColumns; ++c) s[c] = start_sum<F>(*x, 0, c);
+#pragma GCC unroll 8
+  for (int chunk = 0; chunk < 8; ++chunk) {
+    vi w[8];
+    lane_codes<F>(block, chunk, v, w);
+#pragma GCC unroll 8
+    for (int c = 0; c < kColumns; ++c) s[c] = dot_group<F, 8>(w, x[chunk].q[c], s[c]);
+  }
+  for (int c = 0; c < kColumns; ++c) {
+    acc[c] = fma(__builtin_convertvector(s[c], vf), load(scale) * splat(x->d[c]), acc[c]);
+  }
+}
+
+// Bytes of a panel that are asked for ahead of their use.
+inline constexpr int64_t kAhead = 2048;
+
+template <typename F, int kColumns>
+void multiply_columns(const char* panel, const void* tiles, int64_t n_chunks, float scale,
+                      float* const* out) {
+  constexpr int kPer = kGroupsPerChunk<F>;
+  constexpr int kVectors = 2;  // a cache line of every word where a vector has 32 bytes
+  const auto* x = static_cast<const ActivationTile<kColumns>*>(tiles);
+  for (int first = 0; first < kPanelRows / kLanes; first += kVectors) {
+    vf acc[kVectors][kColumns] = {};
+    for (int64_t b = 0; b < n_chunks / F::kChunks; ++b) {
+      const char* block = lane_block<F>(panel, b);
+      float scales[F::kGroups * kPanelRows];
+      float mins[F::kGroups * kPanelRows];
+#pragma GCC unroll 2
+      for (int v = 0; v < kVectors; ++v) {
+        Lanes<F>::scales(block, first + v, scales + v * kLanes, mins + v * kLanes);
+        if constexpr (kOneScale<F>) {
+          add_lane_block<F>(block, first + v, scales + v * kLanes, x + b * 8, acc[v]);
+        } else {
+#pragma GCC unroll 8
+          for (int c = 0; c < F::kChunks; ++c) {
+            vi w[8];
+            lane_codes<F>(block, c, first + v, w);
+            const int group = c * kPer * kPanelRows + v * kLanes;
+            add_lanes<F>(w, scales + group, mins + group, x[b * F::kChunks + c], acc[v]);
+          }
+        }
+      }
+    }
+    for (int c = 0; c < kColumns; ++c) {
+      for (int v = 0; v < kVectors; ++v) {
+        store(out[c] + (first + v) * kLanes, acc[v][c] * splat(scale));
+      }
+    }
+  }
+}
+
+}  // namespace weft::WEFT_TARGET
+
+#endif  // __AVX2__
