@@ -30,7 +30,7 @@ using Symbols = std::vector<std::tuple<std::string, int64_t, int64_t>>;
 
 // Columns of the tables, see src/weft/backends/cpu/native_program.py.
 constexpr size_t kExprColumns = 3;                  // kind, a, b
-constexpr size_t kTensorColumns = 2 + 2 * 9;        // type, buffer, then (value, expr) x 9
+constexpr size_t kTensorColumns = 3 + 2 * 9;        // type, buffer, layout, (value, expr) x 9
 constexpr size_t kStepColumns = 4 + weft::kMaxSrc;  // op, dst, first_param, n_params, src...
 constexpr size_t kStageColumns = 2;                 // begin, end
 
@@ -72,7 +72,8 @@ Program make_program(const Symbols& symbols, const Table& exprs,
     t.name = names[i];
     t.type = static_cast<weft::DType>(narrow(row[0]));
     t.buffer = narrow(row[1]);
-    const auto size = [&](size_t k) { return weft::Size{row[2 + 2 * k], narrow(row[3 + 2 * k])}; };
+    t.layout = static_cast<weft::Layout>(narrow(row[2]));
+    const auto size = [&](size_t k) { return weft::Size{row[3 + 2 * k], narrow(row[4 + 2 * k])}; };
     for (size_t d = 0; d < 4; ++d) {
       t.ne[d] = size(d);
       t.nb[d] = size(4 + d);

@@ -75,6 +75,40 @@ def activation_type(target: str, type: int) -> int:
     The type activations must have for a native matmul with this weight type.
     """
 
+def interleaved_block(type: int) -> int:
+    """
+    Elements that rows must be a multiple of; 0 for a type without an interleaved layout.
+    """
+
+def interleaved_types(target: str) -> list[int]:
+    """Weight types whose interleaved layout the matmuls of a target read."""
+
+def interleave(
+    type: int,
+    src: Annotated[
+        NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu", writable=False)
+    ],
+    dst: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu")],
+    rows: int,
+    row_elements: int,
+    pool: ThreadPool,
+) -> None:
+    """
+    Copies matrices (`rows` of all of them) into panels of 32 rows, on the threads of a pool.
+    """
+
+def deinterleave(
+    type: int,
+    src: Annotated[
+        NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu", writable=False)
+    ],
+    dst: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu")],
+    rows: int,
+    row_elements: int,
+    pool: ThreadPool,
+) -> None:
+    """Copies panels of 32 rows back into matrices."""
+
 class ThreadPool:
     """Persistent threads; the caller is one of them."""
 

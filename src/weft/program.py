@@ -16,7 +16,23 @@ from weft.graph.params import Params
 from weft.graph.size import Size, Sym
 from weft.graph.tensor import Ne
 
-__all__ = ["BufferSpec", "CopySpec", "Program", "SplitSpec", "StepSpec", "TensorSpec"]
+__all__ = [
+    "LAYOUTS",
+    "BufferSpec",
+    "CopySpec",
+    "Layout",
+    "Program",
+    "SplitSpec",
+    "StepSpec",
+    "TensorSpec",
+]
+
+Layout = Literal["rows", "interleaved"]
+"""Where the blocks of a matrix are: row after row, or in panels of 32 rows (the same bytes in
+another order, see `native/src/quants/interleave.h`)."""
+
+LAYOUTS: tuple[Layout, ...] = ("rows", "interleaved")
+"""In the order of the native enum."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +59,8 @@ class TensorSpec:
     nb: Ne
     buffer: int
     offset: Size
+    layout: Layout = "rows"
+    """Only whole weight matrices are `interleaved`, and only as source 0 of a matmul."""
 
 
 @dataclass(frozen=True, slots=True)

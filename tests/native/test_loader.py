@@ -18,7 +18,7 @@ POOL = _native.ThreadPool(2)
 
 
 def _tensor(buffer: int, ne0: int = 8, offset: int = 0, dtype: int = 0) -> list[int]:
-    row = [dtype, buffer]
+    row = [dtype, buffer, 0]
     for size in (ne0, 1, 1, 1, 4, 4 * ne0, 4 * ne0, 4 * ne0, offset):
         row += [size, -1]
     return row
@@ -70,17 +70,19 @@ def _edit(name: str, row: int, column: int, value: int) -> dict[str, Any]:
         (_edit("stages", 0, 0, 1), "stages do not cover"),
         (_edit("tensors", 0, 0, 4), "unknown type"),
         (_edit("tensors", 0, 1, 3), "is in buffer 3"),
-        (_edit("tensors", 0, 2, 9), "leaves its buffer"),
-        (_edit("tensors", 0, 2, 2**40), "leaves its buffer"),
-        (_edit("tensors", 0, 2, -1), "negative"),
-        (_edit("tensors", 0, 10, 2**62), "leaves its buffer"),
-        (_edit("tensors", 0, 18, -4), "leaves its buffer"),
-        (_edit("tensors", 0, 3, 5), "uses expression 5"),
+        (_edit("tensors", 0, 3, 9), "leaves its buffer"),
+        (_edit("tensors", 0, 3, 2**40), "leaves its buffer"),
+        (_edit("tensors", 0, 3, -1), "negative"),
+        (_edit("tensors", 0, 11, 2**62), "leaves its buffer"),
+        (_edit("tensors", 0, 19, -4), "leaves its buffer"),
+        (_edit("tensors", 0, 4, 5), "uses expression 5"),
+        (_edit("tensors", 0, 2, 2), "unknown layout"),
+        (_edit("tensors", 0, 2, 1), "rows beyond its last panel"),
         (_edit("exprs", 0, 1, 4), "names symbol 4"),
         (_edit("exprs", 0, 0, 99), "unknown kind"),
         (_edit("exprs", 0, 0, 2), "not before it"),
         (_edit("tensors", 0, 0, DTYPES["q4_0"].id), "partial blocks"),
-        (_edit("tensors", 2, 2, 4), "shape"),
+        (_edit("tensors", 2, 3, 4), "shape"),
         (_edit("tensors", 2, 0, DTYPES["i32"].id), "f32"),
     ],
 )

@@ -57,6 +57,8 @@ class Operand:
     ne: tuple[int, ...]
     nb: tuple[int, ...] = ()
     offset: int = 0
+    layout: int = 0
+    """1: interleaved."""
 
     def __post_init__(self) -> None:
         self.ne = _four(self.ne)
@@ -142,7 +144,7 @@ class Run:
         index = {key: i for i, key in enumerate(memories)}
         rows = []
         for t in (dst, *self.sources):
-            plain = [int(find_dtype(t.dtype).id), index[id(t.memory)]]
+            plain = [int(find_dtype(t.dtype).id), index[id(t.memory)], t.layout]
             for size in (*t.ne, *t.nb, t.offset):
                 plain += [size, -1]
             rows.append(plain)

@@ -42,6 +42,7 @@ struct TensorDecl {
   Size ne[4];   // sizes, innermost first
   Size nb[4];   // byte strides; nb[0] of a block type is the bytes of a block
   Size offset;  // bytes into the buffer
+  Layout layout = Layout::kRows;
 };
 
 struct StepDecl {

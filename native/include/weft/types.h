@@ -51,6 +51,9 @@ enum class Layout : int32_t { kRows = 0, kInterleaved = 1 };
 // Numbers run below this; not every number is a type.
 inline constexpr int32_t kDTypeCount = 43;
 
+// Where the blocks of a matrix are: row after row, or in panels of rows (quants/interleave.h).
+enum class Layout : int32_t { kRows = 0, kInterleaved = 1 };
+
 struct DTypeInfo {
   const char* name;    // nullptr: no such type
   int32_t block;       // elements in a block

@@ -23,6 +23,9 @@ struct Tensor {
   int64_t ne[4] = {0, 0, 0, 0};
   int64_t nb[4] = {0, 0, 0, 0};
   char* data = nullptr;  // nullptr while checking
+  // kInterleaved: ne and nb are those of the rows, but whole panels of rows are where they say
+  // (quants/interleave.h). Only sources 0 of kernels that take it.
+  Layout layout = Layout::kRows;
 };
 
 // One step with everything resolved.
@@ -49,6 +52,8 @@ struct Kernel {
   int64_t (*grain)(const Call&) = nullptr;
   // Scratch bytes per thread at these sizes. Default 0.
   size_t (*scratch)(const Call&) = nullptr;
+  // Whether source 0 may be interleaved; `check` and the rest then look at its layout.
+  bool takes_interleaved = false;
 };
 
 // Conversions of whole rows for one type. `n` counts elements, a multiple of the block.
@@ -60,6 +65,9 @@ struct TypeOps {
   // type the activations must have; nullptr: matmul dequantizes instead.
   float (*vec_dot)(const void* row, const void* activations, int64_t n) = nullptr;
   DType vec_type = DType::kF32;
+  // Whether MUL_MAT and MUL_MAT_ID of this target read interleaved weights of this type: plans then
+  // choose that layout.
+  bool matmul_interleaved = false;
 };
 
 struct KernelTable {

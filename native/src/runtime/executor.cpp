@@ -4,6 +4,8 @@
 #include <chrono>
 #include <utility>
 
+#include "quants/interleave.h"
+
 namespace weft {
 
 namespace {
@@ -41,6 +43,21 @@ std::string shape(const Tensor& t) {
   std::string s = std::string(dtype_info(t.type).name) + "[";
   for (int d = 0; d < 4; ++d) s += (d ? ", " : "") + std::to_string(t.ne[d]);
   return s + "]";
+}
+
+// nullptr when an interleaved tensor is a whole matrix of panels (or a stack of them), else why
+// not.
+const char* not_panels(const Tensor& t) {
+  const InterleavedFormat* format = interleaved_format(t.type);
+  if (format == nullptr) return "has a type without that layout";
+  if (t.ne[0] % format->block != 0) return "has rows of partial words";
+  if (t.ne[1] % kPanelRows != 0) return "has rows beyond its last panel of 32";
+  int64_t stride = dtype_info(t.type).block_size;
+  for (int d = 0; d < 4; ++d) {
+    if (t.nb[d] != stride) return "is not contiguous";
+    stride *= d == 0 ? t.ne[0] / dtype_info(t.type).block : t.ne[d];
+  }
+  return nullptr;
 }
 
 bool overlap(const Tensor& a, const Tensor& b) {
@@ -84,6 +101,7 @@ Status Executor::create(Program program, std::vector<Block> memory, const Target
   std::vector<int64_t> maxima;
   for (const Symbol& s : self->program_.symbols) maxima.push_back(s.max);
   if (Status s = self->bind(maxima, true); !s.is_ok()) return s;
+  if (Status s = self->check_layouts(); !s.is_ok()) return s;
   if (Status s = self->plan_steps(); !s.is_ok()) return s;
   out = std::move(self);
   return Status::ok();
@@ -126,6 +144,7 @@ Status Executor::bind_tensor(size_t i, const std::vector<int64_t>& values) {
                            std::to_string(block.size) + " bytes");
   }
   t.data = block.data + offset;
+  t.layout = decl.layout;
   return Status::ok();
 }
 
@@ -187,6 +206,45 @@ Status Executor::refused(size_t index, const char* why) const {
   const std::string& name = program_.tensors[static_cast<size_t>(decl.dst)].name;
   return Status::invalid(std::string(kOpInfo[static_cast<size_t>(decl.op)].name) + " (tensor " +
                          name + " " + shape(steps_[index].call.dst) + "): " + why);
+}
+
+// Interleaved tensors are constant weights: whole, alone in their bytes, and only read as source 0
+// by kernels that take them.
+Status Executor::check_layouts() const {
+  for (size_t i = 0; i < tensors_.size(); ++i) {
+    const Tensor& t = tensors_[i];
+    if (t.layout != Layout::kInterleaved) continue;
+    const std::string start = "tensor " + program_.tensors[i].name + " is interleaved but ";
+    if (const char* why = not_panels(t); why != nullptr) return Status::invalid(start + why);
+    if (std::find(symbolic_.begin(), symbolic_.end(), i) != symbolic_.end()) {
+      return Status::invalid(start + "its sizes are symbolic");
+    }
+    for (size_t k = 0; k < tensors_.size(); ++k) {
+      const Tensor& other = tensors_[k];
+      if (k == i || program_.tensors[k].buffer != program_.tensors[i].buffer) continue;
+      const bool same = other.layout == t.layout && other.type == t.type && other.data == t.data &&
+                        std::equal(t.ne, t.ne + 4, other.ne);
+      if (!same && overlap(t, other)) {
+        return Status::invalid(start + program_.tensors[k].name + " is a view into it");
+      }
+    }
+  }
+  const auto interleaved = [&](int32_t index) {
+    return index >= 0 && tensors_[static_cast<size_t>(index)].layout == Layout::kInterleaved;
+  };
+  for (const StepDecl& step : program_.steps) {
+    const char* op = kOpInfo[static_cast<size_t>(step.op)].name;
+    int32_t refused = interleaved(step.dst) ? step.dst : -1;
+    for (int s = 0; s < kMaxSrc; ++s) {
+      const bool taken = s == 0 && (*table_)[step.op].takes_interleaved;
+      if (interleaved(step.src[s]) && !taken) refused = step.src[s];
+    }
+    if (refused >= 0) {
+      return Status::invalid("tensor " + program_.tensors[static_cast<size_t>(refused)].name +
+                             " is interleaved, which " + op + " does not take there");
+    }
+  }
+  return Status::ok();
 }
 
 Status Executor::plan_steps() {

@@ -63,6 +63,7 @@ class Executor {
   Executor() = default;
   Status bind(const std::vector<int64_t>& symbol_values, bool first);
   Status bind_tensor(size_t i, const std::vector<int64_t>& values);
+  Status check_layouts() const;
   Status plan_steps();
   Status refused(size_t index, const char* why) const;
   static void job(void* self, int thread);

@@ -130,6 +130,9 @@ Status Program::check() const {
       return bad("tensor " + t.name + " has unknown type " +
                  std::to_string(static_cast<int32_t>(t.type)));
     }
+    if (t.layout != Layout::kRows && t.layout != Layout::kInterleaved) {
+      return bad("tensor " + t.name + " has an unknown layout");
+    }
     if (t.buffer < 0 || t.buffer >= static_cast<int32_t>(buffers.size())) {
       return bad("tensor " + t.name + " is in buffer " + std::to_string(t.buffer) + " of " +
                  std::to_string(buffers.size()));

@@ -1,7 +1,7 @@
 """A split of a `weft.program.Program` as the flat tables that the native loader reads.
 
 The columns are those of `native/python/bind_runtime.cpp`: expressions are (kind, a, b), tensors are
-(type, buffer) and nine (value, expression) pairs for ne, nb and offset, steps are (op, dst, first
+(type, buffer, layout) and nine (value, expression) pairs for ne, nb and offset, steps are (op, dst, first
 parameter, parameters, ten sources), stages are (begin, end).
 """
 
@@ -15,7 +15,7 @@ from weft import _native
 from weft.graph.params import pack
 from weft.graph.size import Compound, Expr, Size, Sym, upper
 from weft.graph.tensor import Tensor
-from weft.program import Program
+from weft.program import LAYOUTS, Program
 
 __all__ = ["Lowered", "describe_tensor", "native_program"]
 
@@ -106,7 +106,7 @@ def native_program(program: Program, split: int) -> Lowered:
             return -1
         if index not in used:
             t = program.tensors[index]
-            row = [t.dtype.id, buffers.setdefault(t.buffer, len(buffers))]
+            row = [t.dtype.id, buffers.setdefault(t.buffer, len(buffers)), LAYOUTS.index(t.layout)]
             for size in (*t.ne, *t.nb, t.offset):
                 row.extend(pair(size))
             used[index] = len(tensors)
@@ -127,7 +127,7 @@ def native_program(program: Program, split: int) -> Lowered:
         exprs=_table(exprs.rows, 3),
         buffers=[program.buffers[b].size for b in buffers],
         names=names,
-        tensors=_table(tensors, 20),
+        tensors=_table(tensors, 21),
         steps=_table(steps, 4 + _MAX_SRC),
         stages=_table(spec.stages, 2),
         params=params,
