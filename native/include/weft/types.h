@@ -46,8 +46,6 @@ enum class DType : int32_t {
   kQ2_0 = 42,
 };
 
-enum class Layout : int32_t { kRows = 0, kInterleaved = 1 };
-
 // Numbers run below this; not every number is a type.
 inline constexpr int32_t kDTypeCount = 43;
 

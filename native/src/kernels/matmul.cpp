@@ -74,7 +74,7 @@ void run(const Call& call, int64_t begin, int64_t end, char* scratch) {
       out[c] = reinterpret_cast<float*>(row_data(dst, {i1, i2, i3}));
     }
     const Weights weights = {
-        w.data + w2 * w.nb[2] + w3 * w.nb[3], w.nb[1], w.nb[0], w.type, w.ne[0], scale};
+        w.data + w2 * w.nb[2] + w3 * w.nb[3], w.nb[1], w.nb[0], w.type, w.ne[0], scale, w.layout};
     multiply(weights, first_block * kItemRows, min64(w.ne[1], (first_block + blocks) * kItemRows),
              {in, out, n, x.type, x.nb[0]}, arena.rest());
     item += blocks;
@@ -111,8 +111,12 @@ const char* check(const Call& call) {
 }  // namespace
 
 void register_matmul(KernelTable& table) {
-  table[Op::kMulMat] = {
-      .check = check, .items = items, .run = run, .grain = grain, .scratch = scratch};
+  table[Op::kMulMat] = {.check = check,
+                        .items = items,
+                        .run = run,
+                        .grain = grain,
+                        .scratch = scratch,
+                        .takes_interleaved = true};
 }
 
 }  // namespace weft::WEFT_TARGET

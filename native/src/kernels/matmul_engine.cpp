@@ -33,6 +33,10 @@ const char* check_product(const Tensor& weights, const Tensor& columns, const Te
   if (table().type(columns.type).to_float == nullptr || columns.type == DType::kI2_S) {
     return "the second source must be floats or quantized activations";
   }
+  if (weights.layout == Layout::kInterleaved && !(is_integer_product(weights.type, columns.type) &&
+                                                  table().type(weights.type).matmul_interleaved)) {
+    return "interleaved weights need activations of their companion type";
+  }
   if (weights.ne[0] != columns.ne[0]) return "rows of the two sources differ in length";
   if (dst.type != DType::kF32 || dst.nb[0] != 4) return "the result must be f32 rows";
   if (weights.type == DType::kI2_S && !is_contiguous(weights)) {

@@ -60,7 +60,8 @@ void multiply_expert(const Call& call, int64_t expert, int64_t begin, int64_t en
     }
     return;
   }
-  const Weights weights = {w.data + expert * w.nb[2], w.nb[1], w.nb[0], w.type, w.ne[0], scale};
+  const Weights weights = {
+      w.data + expert * w.nb[2], w.nb[1], w.nb[0], w.type, w.ne[0], scale, w.layout};
   multiply(weights, begin, end, columns, scratch);
 }
 
@@ -157,8 +158,12 @@ const char* check(const Call& call) {
 }  // namespace
 
 void register_matmul_id(KernelTable& table) {
-  table[Op::kMulMatId] = {
-      .check = check, .items = items, .run = run, .grain = grain, .scratch = scratch};
+  table[Op::kMulMatId] = {.check = check,
+                          .items = items,
+                          .run = run,
+                          .grain = grain,
+                          .scratch = scratch,
+                          .takes_interleaved = true};
 }
 
 }  // namespace weft::WEFT_TARGET

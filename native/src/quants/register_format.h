@@ -35,6 +35,7 @@ void register_format(KernelTable& table, DType type) {
   set_variants<F, kTileVariants - 1>(k);
 #endif
   table.type(type).to_float = decode_format<F>;
+  table.type(type).matmul_interleaved = k.unpack != nullptr;
   table.type(type).vec_dot = dot_one<F>;
   table.type(type).vec_type = k.activation;
 }
