@@ -65,6 +65,14 @@ Sums activation_sums(const QuantKernels& kernels, const Activation* row, int64_t
   return sum_codes(q);
 }
 
+// What a minimum is multiplied with: the sum of the codes, times their scale where that is no
+// block's. q8_1 blocks carry it.
+template <typename Activation>
+float minimum_factor(const Activation* row, int64_t chunk, int32_t sum) {
+  if constexpr (sizeof(Activation) == sizeof(BlockQ8_1)) return half_to_float(row[chunk].s);
+  return static_cast<float>(sum);
+}
+
 // Column `lane` of a run of `width`: see ActivationTile.
 template <typename Activation>
 void pack_column(const QuantKernels& kernels, const char* x, int64_t first, int64_t n_chunks,
@@ -80,8 +88,7 @@ void pack_column(const QuantKernels& kernels, const char* x, int64_t first, int6
     for (int g = 0; g < kernels.groups; ++g) {
       char* at = run + width * 36 + (g * width + lane) * 4;
       if (kernels.has_min) {
-        const auto sum = static_cast<float>(sums.half[g]);
-        const float value = kernels.activation == DType::kQ8_K ? sum : d * sum;
+        const float value = minimum_factor(row, first + i, sums.half[g]);
         std::memcpy(at, &value, 4);
       } else {
         const int32_t value = -kernels.zero * sums.half[g];
