@@ -77,26 +77,31 @@ static inline void add_lanes(const vi (&w)[8], const float* scale, const float* 
   }
 }
 
-// A block whose weights have one scale, likewise.
+// A block whose weights have one scale, likewise. A few sums side by side, so that no dot product
+// has to wait for the one before it.
 template <typename F, int kColumns>
 static inline void add_lane_block(const char* block, int v, const float* scale,
                                   const ActivationTile<kColumns>* x, vf (&acc)[kColumns]) {
-  vi s[kColumns];
-  for (int c = 0; c < kColumns; ++c) s[c] = start_sum<F>(*x, 0, c);
+  constexpr int kSums = kColumns == 1 ? 4 : kColumns == 2 ? 2 : 1;
+  vi s[kSums][kColumns] = {};
+  for (int c = 0; c < kColumns; ++c) s[0][c] = start_sum<F>(*x, 0, c);
 #pragma GCC unroll 8
   for (int chunk = 0; chunk < 8; ++chunk) {
     vi w[8];
     lane_codes<F>(block, chunk, v, w);
+    vi(&sums)[kColumns] = s[chunk % kSums];
 #pragma GCC unroll 8
-    for (int c = 0; c < kColumns; ++c) s[c] = dot_group<F, 8>(w, x[chunk].q[c], s[c]);
+    for (int c = 0; c < kColumns; ++c) sums[c] = dot_group<F, 8>(w, x[chunk].q[c], sums[c]);
   }
   for (int c = 0; c < kColumns; ++c) {
-    acc[c] = fma(__builtin_convertvector(s[c], vf), load(scale) * splat(x->d[c]), acc[c]);
+    for (int i = 1; i < kSums; ++i) s[0][c] += s[i][c];
+    acc[c] = fma(__builtin_convertvector(s[0][c], vf), load(scale) * splat(x->d[c]), acc[c]);
   }
 }
 
-// Bytes of a panel that are asked for ahead of their use.
-inline constexpr int64_t kAhead = 2048;
+// How far ahead of its use memory is asked for. The hardware loses track inside the bigger blocks,
+// whose words are not read in the order of their addresses. What follows a panel is the next one.
+inline constexpr int64_t kAhead = 4608;
 
 template <typename F, int kColumns>
 void multiply_columns(const char* panel, const void* tiles, int64_t n_chunks, float scale,
@@ -110,6 +115,12 @@ void multiply_columns(const char* panel, const void* tiles, int64_t n_chunks, fl
       const char* block = lane_block<F>(panel, b);
       float scales[F::kGroups * kPanelRows];
       float mins[F::kGroups * kPanelRows];
+      if (first == 0) {
+        constexpr int64_t kBytes = kPanelRows * static_cast<int64_t>(sizeof(typename F::Block));
+        for (int64_t line = 0; line < kBytes; line += 64) {
+          __builtin_prefetch(block + kAhead + line, 0, 3);
+        }
+      }
 #pragma GCC unroll 2
       for (int v = 0; v < kVectors; ++v) {
         Lanes<F>::scales(block, first + v, scales + v * kLanes, mins + v * kLanes);
