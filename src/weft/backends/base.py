@@ -101,8 +101,8 @@ class WeightBufferType(BufferType, Protocol):
     of the backend that offers it read them as they are there."""
 
     def load(self, source: NDArray[Any], dtype: DType, ne: tuple[int, ...]) -> Memory:
-        """A whole tensor, repacked from its contiguous array; `Memory.read` gives them as they were.
-        Loading the same array again gives the same memory, as long as it is in use.
+        """A whole tensor, repacked from its contiguous array; `Memory.read` gives the bytes as they
+        were. Loading the same array again gives the same memory, as long as that is in use.
 
         Raises OutOfMemoryError."""
 

@@ -55,8 +55,8 @@ def _gather(schedule: Schedule, found: _Found) -> None:
     """Adds what a schedule does with its weights."""
     for split in schedule.splits:
         backend = schedule.backends[split.backend]
-        for source, target in split.copies:
-            _mark(found, (source, target))
+        for copy in split.copies:
+            _mark(found, copy)
         for node in split.nodes:
             if node.op is NONE or node.op.is_view:
                 continue  # what reads a view is what counts

@@ -124,7 +124,9 @@ class _Tensors:
             matrix = None
             if base in self._layouts:
                 buffer = self._bound[key]
-                matrix = TensorSpec(base.name, base.dtype, base.ne, base.nb, buffer, 0, "interleaved")
+                matrix = TensorSpec(
+                    base.name, base.dtype, base.ne, base.nb, buffer, 0, "interleaved"
+                )
             self.buffers.append(
                 BufferSpec("bound", buffer_type, size, base.buffer.usage, data, matrix)
             )
