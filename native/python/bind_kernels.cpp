@@ -67,10 +67,14 @@ struct Request {
 };
 
 std::optional<std::string> refusal(const std::string& target, int op, const Desc& dst,
-                                   const std::vector<Desc>& src,
-                                   const std::vector<double>& params) {
-  const Request request(target, op, dst, src, params, 1);
+                                   const std::vector<Desc>& src, const std::vector<double>& params,
+                                   bool interleaved) {
+  Request request(target, op, dst, src, params, 1);
   if (request.kernel->run == nullptr) return "there is no native kernel for this op";
+  if (interleaved) {
+    if (!request.kernel->takes_interleaved) return "it takes no interleaved weights";
+    request.sources[0].layout = weft::Layout::kInterleaved;
+  }
   const char* why = request.kernel->check(request.call);
   return why == nullptr ? std::nullopt : std::optional<std::string>(why);
 }
@@ -157,8 +161,9 @@ void bind_kernels(nb::module_& m) {
   m.def("op_names", &op_names, "The ops, by number.");
   m.def("type_table", &type_table, "Rows (id, name, block, bytes) of the type table.");
   m.def("refusal", &refusal, nb::arg("target"), nb::arg("op"), nb::arg("dst"), nb::arg("src"),
-        nb::arg("params"),
-        "None when the target has a kernel for the call, else the sentence it refuses with.");
+        nb::arg("params"), nb::arg("interleaved") = false,
+        "None when the target has a kernel for the call, else the sentence it refuses with. "
+        "`interleaved`: source 0 is.");
   m.def("scratch_bytes", &scratch_bytes, nb::arg("target"), nb::arg("op"), nb::arg("dst"),
         nb::arg("src"), nb::arg("params"), nb::arg("n_threads"),
         "Scratch bytes per thread that the call needs.");

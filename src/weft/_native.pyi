@@ -35,9 +35,10 @@ def refusal(
     dst: tuple[int, Sequence[int], Sequence[int]],
     src: Sequence[tuple[int, Sequence[int], Sequence[int]]],
     params: Sequence[float],
+    interleaved: bool = False,
 ) -> str | None:
     """
-    None when the target has a kernel for the call, else the sentence it refuses with.
+    None when the target has a kernel for the call, else the sentence it refuses with. `interleaved`: source 0 is.
     """
 
 def scratch_bytes(

@@ -47,6 +47,9 @@ class BufferSpec:
     size: int
     usage: Literal["weights", "compute", "any"]
     data: Any = None
+    matrix: TensorSpec | None = None
+    """The one tensor of a bound buffer that is repacked when it is loaded; `buffer_type` is then a
+    `weft.backends.base.WeightBufferType`."""
 
 
 @dataclass(frozen=True, slots=True)

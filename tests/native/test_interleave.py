@@ -1,4 +1,4 @@
-"""The interleaved layout against a NumPy shuffle of the same bytes, and what the executor refuses."""
+"""The interleaved layout against a NumPy shuffle, and what the executor refuses of it."""
 
 from __future__ import annotations
 

@@ -14,6 +14,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from weft.dtype import DType
 from weft.errors import DeviceError
 from weft.graph.tensor import Tensor
 
@@ -30,6 +31,8 @@ __all__ = [
     "Memory",
     "Queue",
     "Support",
+    "Use",
+    "WeightBufferType",
 ]
 
 DeviceKind = Literal["CPU", "GPU", "IGPU", "ACCEL"]
@@ -91,6 +94,26 @@ class BufferType(Protocol):
 
     def allocate(self, nbytes: int) -> Memory:
         """A new zeroed block; raises OutOfMemoryError with the size when there is no room."""
+
+
+class WeightBufferType(BufferType, Protocol):
+    """Memory that keeps constant weights in a layout of its own. `is_host` is false: only kernels
+    of the backend that offers it read them as they are there."""
+
+    def load(self, source: NDArray[Any], dtype: DType, ne: tuple[int, ...]) -> Memory:
+        """A whole tensor, repacked from its contiguous array; `Memory.read` gives the bytes as they
+        were. Loading the same array again gives the same memory, as long as that is in use.
+
+        Raises OutOfMemoryError."""
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """A step that reads a tensor."""
+
+    node: Tensor
+    source: int
+    """Which source of the node it is."""
 
 
 class Event(Protocol):
@@ -163,6 +186,10 @@ class Backend(Protocol):
     def memory_limit(self) -> int | None:
         """(optional; default None: not known) bytes of its buffer type that plans may use."""
 
+    def weight_layout(self, leaf: Tensor, uses: Sequence[Use]) -> WeightBufferType | None:
+        """(optional; default None: as it is) the memory that a weight should be repacked into when
+        a model is loaded, if these uses, all there are, read it there."""
+
     def make_queue(self) -> Queue | None:
         """(optional; default None: calls block until done) a queue of the device. A driver that
         runs several devices at the same time gives a thread to a backend without one."""
@@ -189,6 +216,10 @@ class BackendBase:
 
     def memory_limit(self) -> int | None:
         """Not known."""
+        return None
+
+    def weight_layout(self, leaf: Tensor, uses: Sequence[Use]) -> WeightBufferType | None:
+        """As it is."""
         return None
 
     def make_queue(self) -> Queue | None:

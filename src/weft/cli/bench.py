@@ -25,6 +25,7 @@ from weft.cli.options import (
     PolicyName,
     PolicyOption,
     ProfileFile,
+    Repack,
     placement_arguments,
 )
 from weft.errors import ContextError
@@ -61,6 +62,7 @@ def bench(
     plan: PlanFile = None,
     policy: PolicyOption = PolicyName.ggml,
     profile: ProfileFile = None,
+    repack: Repack = None,
     ubatch: Annotated[
         int | None, typer.Option("--ubatch-size", help="Tokens computed at once; default: 512.")
     ] = None,
@@ -73,7 +75,9 @@ def bench(
     context = Context(
         loaded, None if plan else max(n_prompt, n_gen) + 1, n_ubatch=ubatch, n_outputs=1,
         n_threads=threads,
-        **placement_arguments(devices, gpu_layers, place, plan, fit, memory, policy, profile),
+        **placement_arguments(
+            devices, gpu_layers, place, plan, fit, memory, policy, profile, repack
+        ),
     )  # fmt: skip
     if max(n_prompt, n_gen) > loaded.config.n_ctx_train:
         errors.print(

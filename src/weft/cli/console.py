@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from time import perf_counter
+from types import TracebackType
+
 from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn
 
 from weft.flags import FLAGS
 
-__all__ = ["console", "device_list", "errors", "size_text", "wide"]
+__all__ = ["LoadProgress", "console", "device_list", "errors", "size_text", "wide"]
 
 console = Console(highlight=False)
 """Results go here (stdout)."""
 errors = Console(stderr=True, highlight=False)
 """Progress, summaries and errors go here, so that stdout can be piped."""
+
+PATIENCE = 0.3
+"""Seconds of waiting before a progress bar is shown."""
 
 
 def wide(to_error: bool = False) -> Console:
@@ -33,3 +40,38 @@ def device_list(text: str | None) -> list[str]:
     """`opencl,cpu` -> ["opencl", "cpu"]; without one WEFT_DEVICES, else the cpu."""
     chosen = text if text is not None else FLAGS.devices or "cpu"
     return [name.strip() for name in chosen.split(",") if name.strip()]
+
+
+class LoadProgress:
+    """A bar on stderr while weights are repacked, where that is a terminal and it takes long."""
+
+    def __init__(self) -> None:
+        self._bar: Progress | None = None
+        self._task: TaskID | None = None
+        self._start = perf_counter()
+
+    def __enter__(self) -> LoadProgress:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def __call__(self, done: int, total: int) -> None:
+        """Shows `done` of `total` bytes, once there was enough time to wonder."""
+        if not errors.is_terminal:
+            return
+        if self._bar is None:
+            if perf_counter() - self._start < PATIENCE or done == total:
+                return
+            columns = (TextColumn("repacking weights"), BarColumn(), DownloadColumn())
+            self._bar = Progress(*columns, console=errors, transient=True)
+            self._task = self._bar.add_task("", total=total)
+            self._bar.start()
+        assert self._task is not None
+        self._bar.update(self._task, completed=done)

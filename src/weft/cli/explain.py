@@ -22,6 +22,7 @@ from weft.cli.options import (
     PolicyName,
     PolicyOption,
     ProfileFile,
+    Repack,
     placement_arguments,
 )
 from weft.compile import lower_plan
@@ -50,6 +51,7 @@ def explain(
     plan: PlanFile = None,
     policy: PolicyOption = PolicyName.ggml,
     profile: ProfileFile = None,
+    repack: Repack = None,
     machine: Annotated[
         str | None,
         typer.Option(
@@ -92,7 +94,9 @@ def explain(
     buffer; nothing is allocated or loaded."""
     if (why is not None) + as_json + as_mermaid + as_dot > 1:
         raise ScheduleError("give only one of --why, --json, --mermaid and --dot")
-    arguments = placement_arguments(devices, gpu_layers, place, plan, fit, memory, policy, profile)
+    arguments = placement_arguments(
+        devices, gpu_layers, place, plan, fit, memory, policy, profile, repack
+    )
     if machine is not None:
         arguments |= _on_paper(machine, devices, profile)
     loaded = Model.open(model)

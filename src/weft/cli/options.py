@@ -23,6 +23,7 @@ __all__ = [
     "PolicyName",
     "PolicyOption",
     "ProfileFile",
+    "Repack",
     "placement_arguments",
 ]
 
@@ -72,6 +73,14 @@ ProfileFile = Annotated[
     str | None,
     typer.Option("--profile", help="Speeds of the devices: a file of `weft calibrate`."),
 ]
+Repack = Annotated[
+    bool | None,
+    typer.Option(
+        "--repack/--no-repack",
+        help="Bring weights into the layout that kernels like best when the model is loaded, or "
+        "use them in the file. Default: repack.",
+    ),
+]
 
 
 def placement_arguments(
@@ -83,6 +92,7 @@ def placement_arguments(
     memory: Sequence[str] | None,
     policy: PolicyName,
     profile: str | None,
+    repack: bool | None = None,
 ) -> dict[str, Any]:
     """The options as arguments of `Context`, `LLM` and `prepare`."""
     return {
@@ -95,6 +105,7 @@ def placement_arguments(
         "memory": {name: parse_size(size) for name, size in _pairs("--memory", memory)},
         "policy": policy.value,
         "profile": profile,
+        "repack": repack,
     }
 
 

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from weft.cli.console import errors, size_text
+from weft.cli.console import LoadProgress, errors, size_text
 from weft.cli.explain import memory_rows
 from weft.cli.options import (
     Devices,
@@ -21,6 +21,7 @@ from weft.cli.options import (
     PolicyName,
     PolicyOption,
     ProfileFile,
+    Repack,
     placement_arguments,
 )
 from weft.llm import LLM, Stats
@@ -59,6 +60,7 @@ def run(
     plan: PlanFile = None,
     policy: PolicyOption = PolicyName.ggml,
     profile: ProfileFile = None,
+    repack: Repack = None,
     type_k: Annotated[
         str | None, typer.Option("--cache-type-k", help="Type of cached keys; default: f16.")
     ] = None,
@@ -71,10 +73,13 @@ def run(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the text only.")] = False,
 ) -> None:
     """Generate text; the plan and the speed go to stderr."""
-    llm = LLM(
-        model, n_ctx=ctx_size, n_ubatch=ubatch, n_threads=threads, type_k=type_k, type_v=type_v,
-        **placement_arguments(devices, gpu_layers, place, plan, fit, memory, policy, profile),
-    )  # fmt: skip
+    with LoadProgress() as progress:
+        llm = LLM(
+            model, n_ctx=ctx_size, n_ubatch=ubatch, n_threads=threads, type_k=type_k,
+            type_v=type_v, progress=progress, **placement_arguments(
+                devices, gpu_layers, place, plan, fit, memory, policy, profile, repack
+            ),
+        )  # fmt: skip
     if not quiet:
         _show_plan(model, llm)
     pieces = llm.generate(

@@ -1,5 +1,12 @@
 """From a graph to a program: `compile(graph, devices) -> Program`, the stages one call a line."""
 
-from weft.compile.pipeline import Plan, compile, lower_plan, plan_graph, resolve_devices
+from weft.compile.pipeline import (
+    Plan,
+    compile,
+    lower_plan,
+    plan_graph,
+    repacked,
+    resolve_devices,
+)
 
-__all__ = ["Plan", "compile", "lower_plan", "plan_graph", "resolve_devices"]
+__all__ = ["Plan", "compile", "lower_plan", "plan_graph", "repacked", "resolve_devices"]

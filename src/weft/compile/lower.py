@@ -6,6 +6,7 @@ from typing import Any
 
 from weft.allocate import Allocation
 from weft.backends.base import BufferType
+from weft.compile.layouts import Layouts
 from weft.compile.stages import Access, Range, form_stages
 from weft.errors import ProgramError
 from weft.graph.node import describe
@@ -18,19 +19,22 @@ from weft.schedule import Schedule, Split
 __all__ = ["lower", "lower_with_tensors"]
 
 
-def lower(schedule: Schedule, allocation: Allocation, plan: Any = None) -> Program:
+def lower(
+    schedule: Schedule, allocation: Allocation, plan: Any = None, layouts: Layouts | None = None
+) -> Program:
     """The program of a planned schedule: buffers, tensors with addresses, splits with stages.
+    `layouts`: weights that live elsewhere than in their buffers, see `choose_layouts`.
 
     Raises ProgramError when a tensor has no memory."""
-    return _lower(schedule, _Tensors(schedule, allocation), plan)
+    return _lower(schedule, _Tensors(schedule, allocation, layouts or {}), plan)
 
 
 def lower_with_tensors(
-    schedule: Schedule, allocation: Allocation, plan: Any = None
+    schedule: Schedule, allocation: Allocation, plan: Any = None, layouts: Layouts | None = None
 ) -> tuple[Program, dict[Tensor, int]]:
     """`lower`, and the program's tensor for each tensor of the graph that has memory, so that a
     debugger can look at all of them."""
-    table = _Tensors(schedule, allocation)
+    table = _Tensors(schedule, allocation, layouts or {})
     found = {}
     for tensor in schedule.graph.tensors:
         final = schedule.final_of(tensor)
@@ -60,11 +64,12 @@ def _lower(schedule: Schedule, table: _Tensors, plan: Any) -> Program:
 class _Tensors:
     """The program's tensor and buffer tables, filled on demand."""
 
-    def __init__(self, schedule: Schedule, allocation: Allocation) -> None:
+    def __init__(self, schedule: Schedule, allocation: Allocation, layouts: Layouts) -> None:
         self.specs: list[TensorSpec] = []
         self.buffers: list[BufferSpec] = []
         self._schedule = schedule
         self._allocation = allocation
+        self._layouts = layouts
         self._index: dict[Tensor, int] = {}
         self._chunks: dict[tuple[int, int], int] = {}
         self._bound: dict[tuple[int, int], int] = {}
@@ -88,6 +93,7 @@ class _Tensors:
                     tensor.nb,
                     buffer,
                     tensor.view_offs + offset,
+                    "interleaved" if tensor in self._layouts else "rows",
                 )
             )
         return found
@@ -99,7 +105,7 @@ class _Tensors:
             data = base.buffer.data
             if data is None:
                 raise ProgramError(f"{describe(tensor)} has a buffer without memory")
-            return self._bind(buffer_type, base), base.buffer.offset
+            return self._bind(self._layouts.get(base, buffer_type), base), base.buffer.offset
         place = self._allocation.place.get(base)
         if place is None:
             raise ProgramError(
@@ -115,7 +121,15 @@ class _Tensors:
         if key not in self._bound:
             size = data.nbytes
             self._bound[key] = len(self.buffers)
-            self.buffers.append(BufferSpec("bound", buffer_type, size, base.buffer.usage, data))
+            matrix = None
+            if base in self._layouts:
+                buffer = self._bound[key]
+                matrix = TensorSpec(
+                    base.name, base.dtype, base.ne, base.nb, buffer, 0, "interleaved"
+                )
+            self.buffers.append(
+                BufferSpec("bound", buffer_type, size, base.buffer.usage, data, matrix)
+            )
         return self._bound[key]
 
     def extent(self, index: int) -> Range:

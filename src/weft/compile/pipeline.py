@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from weft.allocate import Allocation, allocate, validate
 from weft.backends import Backend, make_backend
 from weft.compile.check import check_program
+from weft.compile.layouts import Layouts, choose_layouts
 from weft.compile.limits import within_limits
 from weft.compile.lower import lower
 from weft.errors import AllocationError, ScheduleError
@@ -20,7 +21,15 @@ from weft.graph.tensor import Tensor
 from weft.program import Program
 from weft.schedule import CostOptions, Policy, Schedule, optimize_splits, schedule
 
-__all__ = ["Plan", "check_plan", "compile", "lower_plan", "plan_graph", "resolve_devices"]
+__all__ = [
+    "Plan",
+    "check_plan",
+    "compile",
+    "lower_plan",
+    "plan_graph",
+    "repacked",
+    "resolve_devices",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,14 +39,20 @@ class Plan:
     schedule: Schedule
     """With each split as its backend's `optimize` left it."""
     allocation: Allocation
+    layouts: Layouts = field(default_factory=dict)
+    """Weights that are repacked when they are loaded, and into what memory."""
 
     def explain(self, width: int | None = None) -> str:
         """Splits, nodes and causes, totals, and the memory of each device."""
         return f"{self.schedule.explain(width)}\n{self.allocation.explain()}"
 
     def to_json(self) -> dict[str, Any]:
-        """The same as plain data: that of the schedule, and `allocation`."""
-        return self.schedule.to_json() | {"allocation": self.allocation.to_json()}
+        """The same as plain data: that of the schedule, `allocation`, and `repacked`: weight ->
+        memory."""
+        return self.schedule.to_json() | {
+            "allocation": self.allocation.to_json(),
+            "repacked": {leaf.name: memory.name for leaf, memory in self.layouts.items()},
+        }
 
 
 def compile(
@@ -49,30 +64,37 @@ def compile(
     assign: Mapping[Tensor, Backend | int] | None = None,
     op_offload: bool = True,
     cost: CostOptions | None = None,
+    repack: bool = False,
     **options: Any,
 ) -> Program:
     """A program that computes `graph` on `devices` (highest priority first, a CPU type last).
 
     `devices` are names (`"cpu"`, `"reference"`, ...) or backends; `options` go to the backends that
     are made from names (`n_threads=4, target="avx2", activations="f32"` for `cpu`). `assign` pins
-    tensors to a device. `policy`, `cost`: see `weft.schedule.schedule`. The plan that memory comes
-    from is `Program.plan`.
+    tensors to a device. `policy`, `cost`: see `weft.schedule.schedule`. `repack`: weights (leaves
+    with usage "weights") go into the layout that the kernels like best when they are loaded. The
+    plan that memory comes from is `Program.plan`.
 
     Raises GraphError, ScheduleError, UnsupportedOpError, AllocationError or DeviceError;
     OutOfMemoryError where the memory of the profile of `cost` is too small."""
-    return lower_plan(
-        plan_graph(
-            graph, resolve_devices(devices, **options), policy=policy, memory=memory,
-            assign=assign, op_offload=op_offload, cost=cost,
-        )
+    plan = plan_graph(
+        graph, resolve_devices(devices, **options), policy=policy, memory=memory,
+        assign=assign, op_offload=op_offload, cost=cost,
     )  # fmt: skip
+    return lower_plan(repacked([plan])[0] if repack else plan)
 
 
 def lower_plan(plan: Plan) -> Program:
     """The program of a plan; the memory that its tensors are bound to must be there by now."""
-    program = lower(plan.schedule, plan.allocation, plan)
+    program = lower(plan.schedule, plan.allocation, plan, plan.layouts)
     check_program(program)
     return program
+
+
+def repacked(plans: Sequence[Plan]) -> list[Plan]:
+    """The plans with the layouts that their devices like best for the weights that they share."""
+    layouts = choose_layouts([plan.schedule for plan in plans])
+    return [replace(plan, layouts=layouts) for plan in plans]
 
 
 def plan_graph(

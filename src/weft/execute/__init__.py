@@ -1,6 +1,6 @@
 """Running programs: `Session` binds one program, `Scheduler` drives graph after graph."""
 
-from weft.execute.arena import ArenaPool, arena_bytes
+from weft.execute.arena import ArenaPool, Progress, arena_bytes
 from weft.execute.run import Run
 from weft.execute.scheduler import AbortCallback, EvalCallback, Scheduler
 from weft.execute.session import Session
@@ -9,6 +9,7 @@ __all__ = [
     "AbortCallback",
     "ArenaPool",
     "EvalCallback",
+    "Progress",
     "Run",
     "Scheduler",
     "Session",

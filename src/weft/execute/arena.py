@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 
 from weft.backends.base import BufferType, HostMemory, Memory
 from weft.errors import DeviceError, WeftError
-from weft.program import Program
+from weft.graph.size import upper
+from weft.program import BufferSpec, Program, TensorSpec
 
-__all__ = ["ArenaPool", "arena_bytes", "arenas_of"]
+__all__ = ["ArenaPool", "Progress", "arena_bytes", "arenas_of"]
+
+Progress = Callable[[int, int], None]
+"""`progress(done, total)`: bytes of weights that are in place, of those that are to be repacked."""
 
 
 class ArenaPool:
@@ -28,6 +31,8 @@ class ArenaPool:
         self._blocks: dict[tuple[int, int], tuple[BufferType, Memory]] = {}
         # host data in a device's memory, by the data's id; forgotten when the data is gone
         self._sent: dict[tuple[int, int], Memory] = {}
+        # repacked host data, by the data's id; the memory keeps the data alive
+        self._repacked: dict[tuple[int, int], Memory] = {}
         self.reallocs = 0
         """How often a block had to be replaced by a bigger one."""
 
@@ -75,11 +80,32 @@ class ArenaPool:
         for key in gone:
             del self._blocks[key]
 
-    def bound(self, data: Any, buffer_type: BufferType) -> Memory:
-        """Memory of data that exists already (`BufferSpec.data`).
+    def load(self, *programs: Program, progress: Progress | None = None) -> None:
+        """Repacks the weights of programs that are to be; `bound` would do it one by one.
+
+        Raises OutOfMemoryError; what was repacked so far stays until the pool goes."""
+        specs = {
+            (id(spec.data), id(spec.buffer_type)): spec
+            for program in programs
+            for spec in program.buffers
+            if spec.matrix is not None
+        }
+        done, total = 0, sum(spec.size for spec in specs.values())
+        for spec in specs.values():
+            self.bound(spec)
+            done += spec.size
+            if progress is not None:
+                progress(done, total)
+
+    def bound(self, spec: BufferSpec) -> Memory:
+        """Memory of a buffer whose data exists already.
 
         Host data is used in place where the buffer type is the host's. Where it is not, the data is
-        sent to the device once, on first use, and kept there as long as the data exists."""
+        sent to the device once, on first use, and kept there as long as the data exists; or it is
+        repacked, and kept as long as the pool exists."""
+        data, buffer_type = spec.data, spec.buffer_type
+        if spec.matrix is not None:
+            return self._load(spec, spec.matrix)
         if not isinstance(data, np.ndarray | HostMemory):
             memory: Memory = data
             return memory
@@ -95,11 +121,22 @@ class ArenaPool:
             weakref.finalize(data, self._sent.pop, key, None).atexit = False
         return found
 
+    def _load(self, spec: BufferSpec, matrix: TensorSpec) -> Memory:
+        key = (id(spec.data), id(spec.buffer_type))
+        found = self._repacked.get(key)
+        if found is None:
+            host = spec.data if isinstance(spec.data, np.ndarray) else spec.data.host()
+            ne = tuple(upper(n) for n in matrix.ne)
+            found = spec.buffer_type.load(host, matrix.dtype, ne)
+            self._repacked[key] = found
+        return found
+
     def clear(self) -> None:
         """Forgets everything, as after a device was lost: the next use allocates and sends anew."""
         self._changes()
         self._blocks.clear()
         self._sent.clear()
+        self._repacked.clear()
 
     def _changes(self) -> None:
         if self._before_change is not None:

@@ -151,7 +151,7 @@ class BoundProgram:
                 if spec.kind == "arena":
                     memories.append(pool.block(*next(arenas)))
                 else:
-                    memories.append(pool.bound(spec.data, spec.buffer_type))
+                    memories.append(pool.bound(spec))
             except Exception as error:
                 what = f"{spec.size} bytes of {spec.buffer_type.name} memory"
                 raise named_fault(f"{self._user(number)} needs {what}", error) from error

@@ -44,7 +44,9 @@ class LoweredGraph:
         if FLAGS.check or any(arena.planner == "ggml" for arena in plan.allocation.arenas):
             check_plan(plan)
         self.plan = plan
-        self.program, self._tensors = lower_with_tensors(schedule, plan.allocation, plan)
+        self.program, self._tensors = lower_with_tensors(
+            schedule, plan.allocation, plan, plan.layouts
+        )
         check_program(self.program)
         self.bound = BoundProgram(self.program, pool)
         numbers = range(len(self.program.splits))

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from weft.backends.base import Backend
 from weft.compile import compile, lower_plan
 from weft.errors import ContextError
-from weft.execute import ArenaPool, Session
+from weft.execute import ArenaPool, Progress, Session
 from weft.llm.config import Pooling
 from weft.llm.model import Model
 from weft.llm.prepare import prepare
@@ -49,6 +49,8 @@ class MemoryUse:
     """Mapped from the file; the system can drop and read them again."""
     cache: int
     compute: int
+    repacked: int = 0
+    """Weights that were repacked at load and no longer need the file."""
 
 
 class Context:
@@ -77,6 +79,8 @@ class Context:
         memory: Mapping[str, int] | None = None,
         policy: Policy = "ggml",
         profile: Profile | str | os.PathLike[str] | None = None,
+        repack: bool | None = None,
+        progress: Progress | None = None,
     ) -> None:
         """Plans and allocates everything that `decode` will ever need.
 
@@ -96,6 +100,10 @@ class Context:
         holds, to follow. `policy` "cost": the least time that `profile` predicts (a
         `weft.schedule.Profile`, a file of `weft calibrate`, or the name of one that weft has).
 
+        `repack`: weights that only matmuls read are brought into the layout that the kernels like
+        best (default); False: all are used in place, mapped from the file. Contexts of one model
+        share what is repacked. `progress(done, total)` is called with bytes while that goes on.
+
         Raises ContextError for an argument out of range, ScheduleError for a placement that cannot
         be, FormatError for a plan of another model, OutOfMemoryError before anything large is
         allocated."""
@@ -107,6 +115,7 @@ class Context:
             type_k=type_k, type_v=type_v, flash=flash, devices=devices, n_threads=n_threads,
             activations=activations, embeddings=embeddings, n_gpu_layers=n_gpu_layers,
             place=place, plan=plan, fit=fit, memory=memory, policy=policy, profile=profile,
+            repack=repack,
         )  # fmt: skip
         """Where everything is, and why."""
         self.model = model
@@ -123,6 +132,7 @@ class Context:
             weights=sum(n.weights for n in needs),
             cache=sum(n.cache for n in needs),
             compute=sum(n.compute for n in needs),
+            repacked=sum(sum(n.repacked.values()) for n in needs),
         )
         self.cache = self.plan.cache
         self.cache.allocate()
@@ -130,6 +140,7 @@ class Context:
         self.program: Program = programs[-1]
         self._arenas = ArenaPool()
         self._arenas.reserve(*programs)
+        self._arenas.load(*programs, progress=progress)
         self.regimes = [
             Regime(regime.max_tokens, program, self._arenas)
             for regime, program in zip(self.plan.regimes, programs, strict=True)

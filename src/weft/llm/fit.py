@@ -66,7 +66,11 @@ def require(request: Request, plan: ContextPlan) -> None:
         parts = {"weights": need.weights, "cache": need.cache, "compute": need.compute}
         if n < need.total:
             del parts["weights"]
-        system.require_memory(parts, ADVICE, memory=need.memory, limit=limit)
+        advice = ADVICE
+        if need.repacked:
+            parts["repacked weights"] = sum(need.repacked.values())
+            advice += "; with repack=False (--no-repack) weights stay in the file"
+        system.require_memory(parts, advice, memory=need.memory, limit=limit)
 
 
 def fitted(request: Request) -> ContextPlan:

@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 from weft.backends.base import Backend
 from weft.errors import ContextError
+from weft.execute import Progress
 from weft.frontends.gguf import open_gguf
 from weft.llm.context import Context
 from weft.llm.model import Model
@@ -81,8 +82,11 @@ class LLM:
         type_v: str | None = None,
         flash: bool | None = None,
         activations: Literal["native", "f32"] = "native",
+        repack: bool | None = None,
+        progress: Progress | None = None,
     ) -> None:
-        """Opens a GGUF file; weights in host memory stay on disk, mapped.
+        """Opens a GGUF file. Weights in host memory are used in place, mapped from the file, or
+        repacked for the kernels, see `Context`.
 
         `n_ctx`: tokens of prompt and text together (default: what the model was trained for, at
         most 4096). `devices`: names or backends, highest priority first (default: cpu). See
@@ -115,6 +119,8 @@ class LLM:
             memory=memory,
             policy=policy,
             profile=profile,
+            repack=repack,
+            progress=progress,
         )
         self.stats = Stats()
         self._generation = 0

@@ -7,13 +7,13 @@ made from such a plan, `weft explain` prints one, `fit` and `by_time` try severa
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 from weft.allocate import Arena
 from weft.backends.base import Backend
-from weft.compile import Plan, plan_graph
+from weft.compile import Plan, plan_graph, repacked
 from weft.errors import ScheduleError
 from weft.graph import Graph
 from weft.graph.tensor import Tensor
@@ -43,6 +43,7 @@ class ContextOptions:
     type_v: str = "f16"
     flash: bool = True
     embeddings: bool = False
+    repack: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,11 +88,13 @@ class MemoryNeed:
     compute: int = 0
     lower_bound: int = 0
     """Of `compute`: the bytes in use at the peak."""
+    repacked: dict[str, int] = field(default_factory=dict)
+    """Weights that are not in `weights` but repacked at load, by the name of that memory."""
 
     @property
     def total(self) -> int:
         """All of it."""
-        return self.weights + self.cache + self.compute
+        return self.weights + sum(self.repacked.values()) + self.cache + self.compute
 
 
 @dataclass(slots=True)
@@ -134,7 +137,11 @@ class ContextPlan:
                 continue
             buffer_type = leaf.buffer.type or self.backends[-1].buffer_type
             size = leaf.max_bytes if buffer_type.is_host else buffer_type.alloc_size(leaf)
-            if leaf.name in self.model.weights:
+            layout = self.plan.layouts.get(leaf)
+            if layout is not None:
+                kept = need(buffer_type).repacked
+                kept[layout.name] = kept.get(layout.name, 0) + layout.alloc_size(leaf)
+            elif leaf.name in self.model.weights:
                 need(buffer_type).weights += size
             else:
                 need(buffer_type).cache += size
@@ -165,6 +172,9 @@ class ContextPlan:
                     )
                     if buffer == "compute":
                         rows[-1]["lower_bound"] = need.lower_bound
+            for memory, size in need.repacked.items():
+                about = "repacked from the file at load"
+                rows.append({"buffer": "weights", "memory": memory, "bytes": size, "about": about})
         return rows
 
     def to_json(self) -> dict[str, Any]:
@@ -320,6 +330,9 @@ class Request:
             prompt = self._prediction(regimes[-1].plan.schedule, self.cost.points[0])
             token = self._prediction(regimes[0].plan.schedule, self.cost.points[1])
             predicted = prompt.plus(token, self.cost.what)
+        if self.options.repack:
+            plans = repacked([regime.plan for regime in regimes])
+            regimes = [replace(r, plan=plan) for r, plan in zip(regimes, plans, strict=True)]
         return ContextPlan(
             draft.model, self.options, self.backends, homes, draft.cache, regimes,
             len(draft.graphs), predicted,

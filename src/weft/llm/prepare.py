@@ -34,6 +34,7 @@ def prepare(
     type_v: str | None = None,
     flash: bool | None = None,
     embeddings: bool | None = None,
+    repack: bool | None = None,
     devices: Sequence[str | Backend] | None = None,
     n_gpu_layers: int | None = None,
     place: Mapping[str, str] | None = None,
@@ -77,6 +78,7 @@ def prepare(
         type_v=option("type_v", type_v, "f16"),
         flash=option("flash", flash, True),
         embeddings=embeds,
+        repack=option("repack", repack, True),
     )
     if profile is not None and not isinstance(profile, Profile):
         profile = load_profile(profile)

@@ -15,8 +15,11 @@ from weft.backends.base import (
     HostMemory,
     Memory,
     Support,
+    Use,
+    WeightBufferType,
 )
 from weft.backends.cpu.native_program import describe_tensor, native_program
+from weft.backends.cpu.repack import PanelBufferType, PanelMemory, can_repack
 from weft.backends.registry import BackendInfo
 from weft.dtype import DTYPES, dtype_from_id
 from weft.errors import DeviceError, OutOfMemoryError, ProgramError
@@ -117,6 +120,8 @@ class CpuBackend(BackendBase):
         self.activations: Activations = activations
         self.buffer_type: BufferType = _HOST
         self.pool = _native.ThreadPool(threads)
+        self._panels = PanelBufferType(self.pool)
+        self._panel_types = frozenset(_native.interleaved_types(chosen))
 
     def supports_op(self, node: Tensor) -> Support:
         """Asks the kernel; views need none."""
@@ -174,6 +179,21 @@ class CpuBackend(BackendBase):
             result.append(node)
         return result
 
+    def weight_layout(self, leaf: Tensor, uses: Sequence[Use]) -> WeightBufferType | None:
+        """Panels of rows, where the kernels of all uses read them."""
+        if leaf.dtype.id not in self._panel_types or not can_repack(leaf):
+            return None
+        taken = all(use.source == 0 and self._takes_panels(use.node) for use in uses)
+        return self._panels if taken else None
+
+    def _takes_panels(self, node: Tensor) -> bool:
+        sources = [describe_tensor(s) for s in node.src]
+        params = pack(node.params)
+        why = _native.refusal(
+            self.target, node.op.number, describe_tensor(node), sources, params, interleaved=True
+        )
+        return why is None
+
     def lower(self, program: Program, split: int, memories: Sequence[Memory]) -> Executable:
         """The split as a native executor over host memory."""
         return NativeExecutable(self, program, split, memories)
@@ -188,7 +208,8 @@ class NativeExecutable:
         lowered = native_program(program, split)
         blocks = []
         for index in lowered.buffers:
-            host = memories[index].host()
+            memory = memories[index]
+            host = memory.panels if isinstance(memory, PanelMemory) else memory.host()
             if host is None:
                 raise ProgramError(
                     f"split {split} runs on {backend.name} but buffer {index} is "

@@ -1,0 +1,167 @@
+"""`CPU_R32`: weight matrices as panels of 32 rows, repacked once from where they are.
+
+The layout is that of `native/src/quants/interleave.h`. A matrix takes as many bytes as before; the
+pages of a mapped file that it was read from are given back to the system.
+"""
+
+from __future__ import annotations
+
+import mmap
+from threading import Lock
+from typing import Any
+from weakref import WeakValueDictionary
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weft import _native
+from weft.backends.base import Memory
+from weft.dtype import DType
+from weft.errors import DeviceError, OutOfMemoryError
+from weft.graph.size import upper
+from weft.graph.tensor import Tensor
+
+__all__ = ["PANEL_ROWS", "PanelBufferType", "PanelMemory", "can_repack"]
+
+PANEL_ROWS = 32
+
+_ALIGNMENT = 64
+
+
+def can_repack(tensor: Tensor) -> bool:
+    """Whether a matrix, or a stack of them, has the layout: whole panels, whole words, no gaps."""
+    block = _native.interleaved_block(tensor.dtype.id)
+    sizes = [n for n in tensor.ne if isinstance(n, int)]
+    return (
+        block != 0
+        and len(sizes) == 4
+        and sizes[0] % block == 0
+        and sizes[1] % PANEL_ROWS == 0
+        and 0 not in sizes
+        and tensor.is_contiguous
+    )
+
+
+class PanelMemory:
+    """The repacked bytes of one tensor. `read` gives rows; the host cannot address them as such."""
+
+    __slots__ = ("__weakref__", "_pool", "_row_elements", "_rows", "_source", "dtype", "panels")
+
+    def __init__(
+        self, source: NDArray[Any], dtype: DType, ne: tuple[int, ...], pool: _native.ThreadPool
+    ) -> None:
+        """Repacks `source`, a contiguous array of a whole tensor, on the threads of `pool`."""
+        self.dtype = dtype
+        self._row_elements = ne[0]
+        self._rows = ne[1] * ne[2] * ne[3]
+        self._pool = pool
+        self._source = source  # what is shared under its identity must not go away
+        self.panels = _aligned(source.nbytes)
+        """The bytes as the kernels read them."""
+        rows = source.reshape(-1).view(np.uint8)
+        _native.interleave(dtype.id, rows, self.panels, self._rows, self._row_elements, pool)
+
+    @property
+    def nbytes(self) -> int:
+        """Size in bytes; that of the tensor as rows."""
+        return self.panels.nbytes
+
+    def write(self, offset: int, data: NDArray[np.uint8]) -> None:
+        """Refuses: what is repacked is constant."""
+        raise DeviceError(
+            f"bytes {offset}..{offset + data.nbytes} of repacked weights cannot be written; plan "
+            "with repack=False where weights change"
+        )
+
+    def read(self, offset: int, nbytes: int) -> NDArray[np.uint8]:
+        """A copy of bytes of the rows, unpacked from the panels that hold them."""
+        if offset < 0 or nbytes < 0 or offset + nbytes > self.nbytes:
+            raise DeviceError(
+                f"access to bytes {offset}..{offset + nbytes} of a block of {self.nbytes} bytes"
+            )
+        first, last = 0, self._rows // PANEL_ROWS
+        start, end = 0, self.nbytes
+        if not self.dtype.tail:
+            size = self.nbytes // last
+            first, last = offset // size, -(-(offset + nbytes) // size)
+            start, end = first * size, last * size
+        rows = np.empty(end - start, np.uint8)
+        _native.deinterleave(
+            self.dtype.id, self.panels[start:end], rows, (last - first) * PANEL_ROWS,
+            self._row_elements, self._pool,
+        )  # fmt: skip
+        return rows[offset - start : offset - start + nbytes]
+
+    def host(self) -> None:
+        """None: not as rows."""
+        return None
+
+
+class PanelBufferType:
+    """Memory of this process that holds weights as panels. Repacked on the threads of a pool."""
+
+    name = "CPU_R32"
+    device = "cpu"
+    alignment = _ALIGNMENT
+    max_size: int | None = None
+    is_host = False
+
+    def __init__(self, pool: _native.ThreadPool) -> None:
+        self._pool = pool
+
+    def alloc_size(self, tensor: Tensor) -> int:
+        """As many bytes as rows take."""
+        return upper(tensor.nbytes)
+
+    def allocate(self, nbytes: int) -> Memory:
+        """Refuses: there is nothing here but what `load` repacks."""
+        raise DeviceError(f"{self.name} memory holds repacked weights only, see load()")
+
+    def load(self, source: NDArray[Any], dtype: DType, ne: tuple[int, ...]) -> Memory:
+        """The repacked bytes of a tensor; the same for all who load the same array.
+
+        Raises OutOfMemoryError with the number of bytes."""
+        key = (id(source), dtype.name, ne)
+        with _LOCK:
+            found = _SHARED.get(key)
+            if found is None:
+                found = _SHARED[key] = PanelMemory(source, dtype, ne, self._pool)
+                forget_pages(source)
+        return found
+
+
+_SHARED: WeakValueDictionary[tuple[int, str, tuple[int, ...]], PanelMemory] = WeakValueDictionary()
+"""Repacked weights by the identity of the array they were made from, which they keep alive."""
+_LOCK = Lock()
+
+
+def forget_pages(array: NDArray[Any]) -> None:
+    """Has the system drop the resident pages that hold nothing but bytes of `array`, where it is
+    part of a file that is mapped for reading; they come back from the file when they are read."""
+    base: Any = array
+    while isinstance(base, np.ndarray | memoryview):
+        base = base.base if isinstance(base, np.ndarray) else base.obj
+    advice = getattr(mmap, "MADV_DONTNEED", None)
+    if not isinstance(base, mmap.mmap) or advice is None:
+        return
+    whole = np.frombuffer(base, np.uint8)
+    if whole.flags.writeable:
+        return  # changes that only memory holds would be lost
+    start = array.ctypes.data - whole.ctypes.data
+    first = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE
+    last = (start + array.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE
+    if last > first:
+        base.madvise(advice, first, last - first)
+
+
+def _aligned(nbytes: int) -> NDArray[np.uint8]:
+    """Bytes that nobody has touched; NumPy asks for huge pages by itself."""
+    try:
+        raw = np.empty(nbytes + _ALIGNMENT, np.uint8)
+    except MemoryError as error:
+        raise OutOfMemoryError(
+            f"the host has no {nbytes} bytes left for repacked weights; load with repack=False to "
+            "use them where they are"
+        ) from error
+    start = -raw.ctypes.data % _ALIGNMENT
+    return raw[start : start + nbytes]

@@ -1,0 +1,157 @@
+"""Contexts over repacked weights: the same logits, shared memory, honest numbers."""
+
+from __future__ import annotations
+
+import gc
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.backends.panels import PanelCpu
+from tests.llm.tiny import metadata, weights, write_model
+from weft.backends import make_backend
+from weft.backends.cpu.repack import PanelMemory
+from weft.errors import FormatError, OutOfMemoryError
+from weft.llm import Context, Model
+from weft.llm import memory as memory_module
+from weft.llm.prepare import prepare
+
+TOKENS = [1, *range(259, 274), 7, 8, 9, 10]
+META = {"llama.embedding_length": 32, "llama.feed_forward_length": 64}
+
+
+def write(folder: Path, *, tied: bool = False, **changes: Any) -> Path:
+    meta = metadata(**META, **changes)
+    meta["tokenizer.ggml.tokens"] = [*meta["tokenizer.ggml.tokens"], *(f"x{i}" for i in range(14))]
+    meta["tokenizer.ggml.scores"] = np.zeros(288, np.float32)
+    meta["tokenizer.ggml.token_type"] = np.ones(288, np.int32)
+    tensors = weights(meta)
+    if tied:
+        del tensors["output.weight"]
+    return write_model(folder / "m.gguf", meta, tensors)
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Model:
+    return Model.open(write(tmp_path))
+
+
+def context(model: Model, **options: Any) -> Context:
+    return Context(model, 32, **({"devices": [PanelCpu()]} | options))
+
+
+def memories(made: Context) -> dict[str, PanelMemory]:
+    program = made.program
+    found = {}
+    for spec, memory in zip(program.buffers, made.regimes[-1].session._bound.memories, strict=True):
+        if spec.matrix is not None:
+            assert isinstance(memory, PanelMemory)
+            found[spec.matrix.name] = memory
+    return found
+
+
+def test_logits_and_what_is_repacked(model: Model) -> None:
+    plain, packed = context(model, repack=False), context(model)
+    assert not memories(plain) and plain.memory.repacked == 0
+    names = {name.split(".")[-2] for name in memories(packed)}
+    # keys and values have 16 rows, half a panel; the embedding is read row by row
+    assert names == {"attn_q", "attn_output", "ffn_gate", "ffn_up", "ffn_down", "output"}
+    np.testing.assert_array_equal(
+        plain.decode(TOKENS, outputs="all"), packed.decode(TOKENS, outputs="all")
+    )
+
+
+def test_tied_embeddings_stay(tmp_path: Path) -> None:
+    model = Model.open(write(tmp_path, tied=True))
+    names = set(memories(context(model)))
+    assert not any("embd" in name or "output.weight" == name for name in names)
+    assert "blk.0.ffn_up.weight" in names
+
+
+def test_experts(tmp_path: Path) -> None:
+    model = Model.open(write(tmp_path, **{"llama.expert_count": 4, "llama.expert_used_count": 2}))
+    packed = context(model)
+    found = memories(packed)
+    assert found["blk.1.ffn_up_exps.weight"].nbytes == 4 * 32 * 64 * 4
+    np.testing.assert_array_equal(
+        packed.decode(TOKENS), context(model, repack=False).decode(TOKENS)
+    )
+
+
+def test_one_regime_on_another_device_decides(model: Model) -> None:
+    blas = make_backend("blas")
+    made = prepare(model, n_ctx=64, n_ubatch=64, devices=[blas, PanelCpu()])
+    assert len(made.regimes) > 1
+    products = {
+        node.src[0].name
+        for split in made.plan.schedule.splits
+        if split.backend == 0
+        for node in split.nodes
+        if node.src[0] is not None
+    }
+    assert products
+    for regime in made.regimes:
+        assert not products & {leaf.name for leaf in regime.plan.layouts}
+
+
+def test_contexts_share_and_let_go(model: Model) -> None:
+    first, second = context(model), context(model)
+    a, b = memories(first), memories(second)
+    assert a and all(a[name] is b[name] for name in a)
+    other = Model.open(model.file.path)
+    assert memories(context(other))["output.weight"] is not a["output.weight"]
+    import weakref
+
+    alive = weakref.ref(a["output.weight"])
+    del first, second, a, b
+    gc.collect()
+    assert alive() is None
+    del other
+
+
+def test_progress(model: Model) -> None:
+    seen: list[tuple[int, int]] = []
+    made = context(model, progress=lambda done, total: seen.append((done, total)))
+    assert seen[-1] == (made.memory.repacked,) * 2
+    assert len(seen) == len(memories(made)) and seen == sorted(seen)
+
+
+def test_numbers(model: Model) -> None:
+    packed, plain = context(model), context(model, repack=False)
+    rows = {(r["buffer"], r["memory"]): r["bytes"] for r in packed.plan.memory_rows()}
+    size = sum(m.nbytes for m in memories(packed).values())
+    assert rows["weights", "CPU_R32"] == size == packed.memory.repacked
+    assert rows["weights", "CPU"] + size == plain.memory.weights
+    # what is asked of the system counts, whether anyone has set a limit or not
+    need = packed.plan.needs()[0]
+    assert need.total == plain.plan.needs()[0].total
+
+
+def test_too_little_memory(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = context(model, repack=False)
+    enough = made.memory.cache + made.memory.compute
+    monkeypatch.setattr(memory_module, "available_bytes", lambda: enough + 100)
+    context(model, repack=False)
+    with pytest.raises(OutOfMemoryError, match=r"repacked weights.*--no-repack"):
+        context(model)
+
+
+def test_limits_that_the_caller_sets_count_it(model: Model) -> None:
+    total = context(model).plan.needs()[0].total
+    context(model, memory={"cpu": total})
+    with pytest.raises(OutOfMemoryError, match="repacked weights"):
+        context(model, memory={"cpu": total - 1})
+
+
+def test_plan_files_keep_the_choice(model: Model) -> None:
+    for repack in (True, False):
+        made = prepare(model, n_ctx=32, devices=[PanelCpu()], repack=repack)
+        saved = json.loads(json.dumps(made.to_json()))
+        again = prepare(model, devices=[PanelCpu()], plan=saved)
+        assert again.memory_rows() == made.memory_rows()
+        assert bool(again.plan.layouts) == repack
+        with pytest.raises(FormatError, match="repack"):
+            prepare(model, devices=[PanelCpu()], plan=saved, repack=not repack)
