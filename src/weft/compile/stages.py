@@ -117,7 +117,11 @@ class _Segments:
         first = self._cut(low)
         end = self._cut(high, first)
         if end - first > 1:
-            del self.cuts[first + 1 : end], self.writes[first + 1 : end], self.reads[first + 1 : end]
+            del (
+                self.cuts[first + 1 : end],
+                self.writes[first + 1 : end],
+                self.reads[first + 1 : end],
+            )
         self.writes[first] = stage
         self.reads[first] = _NEVER
 

@@ -17,6 +17,7 @@ from weft.backends.base import (
     Support,
 )
 from weft.backends.cpu.native_program import describe_tensor, native_program
+from weft.backends.cpu.order import side_by_side
 from weft.backends.registry import BackendInfo
 from weft.dtype import DTYPES, dtype_from_id
 from weft.errors import DeviceError, OutOfMemoryError, ProgramError
@@ -89,6 +90,7 @@ class CpuBackend(BackendBase):
     Raises DeviceError on a target that this build or this machine does not have."""
 
     kind: DeviceKind = "CPU"
+    runs_stages = True
 
     def __init__(
         self,
@@ -152,7 +154,10 @@ class CpuBackend(BackendBase):
 
     def optimize(self, nodes: Sequence[Tensor]) -> Sequence[Tensor]:
         """Activations are turned into blocks once, by a step of their own that every matmul with
-        the same source and block type shares."""
+        the same source and block type shares; independent nodes stand side by side."""
+        return side_by_side(self._with_blocks(nodes))
+
+    def _with_blocks(self, nodes: Sequence[Tensor]) -> Sequence[Tensor]:
         if self.activations == "f32":
             return nodes
         made: dict[tuple[Tensor, str], Tensor] = {}
