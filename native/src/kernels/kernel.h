@@ -49,6 +49,9 @@ struct Kernel {
   int64_t (*grain)(const Call&) = nullptr;
   // Scratch bytes per thread at these sizes. Default 0.
   size_t (*scratch)(const Call&) = nullptr;
+  // Items go through the rows of the result in order, as many for each; and a row of the result
+  // depends on no other row of the sources that have as many rows. Such steps are chained.
+  bool by_rows = false;
 };
 
 // Conversions of whole rows for one type. `n` counts elements, a multiple of the block.

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from weft.backends.base import DirectMemory, Executable, Memory
-from weft.errors import DeviceError, ProgramError, WeftError
+from weft.errors import AbortedError, DeviceError, ProgramError, WeftError
 from weft.execute.arena import ArenaPool, arenas_of
 from weft.execute.experts import ExpertIds, expert_ids, used_runs
 from weft.execute.values import tensor_bytes
@@ -235,9 +235,9 @@ def _part(spec: SplitSpec, steps: Sequence[StepSpec]) -> SplitSpec:
 
 
 def named_fault(where: str, error: Exception) -> WeftError:
-    """A failure of a device keeps its class if that is DeviceError or a kind of it, or a
-    ProgramError (a wrong input, or a program that the device refuses)."""
-    if isinstance(error, DeviceError | ProgramError):
+    """A failure of a device keeps its class if that is DeviceError or a kind of it, a ProgramError
+    (a wrong input, or a program that the device refuses), or AbortedError."""
+    if isinstance(error, DeviceError | ProgramError | AbortedError):
         return type(error)(f"{where}: {error}")
     why = str(error) if isinstance(error, WeftError) else repr(error)
     return DeviceError(f"{where}: {why}")
