@@ -228,8 +228,10 @@ Executor::Task Executor::make_task(Chain chain) const {
       share += static_cast<double>(step.items) / static_cast<double>(step.grain);
       work += step.work;
     }
-    task.grain = std::max<int64_t>(
-        1, static_cast<int64_t>(static_cast<double>(task.units) / std::max(1.0, share)));
+    if (share > 0) {
+      const double rows = static_cast<double>(task.units) / share;
+      task.grain = std::max<int64_t>(1, static_cast<int64_t>(rows));
+    }
   }
   task.timed = work > kTimedWork;
   task.work = work / static_cast<double>(std::max<int64_t>(1, task.units));
@@ -319,7 +321,6 @@ Status Executor::run(const std::vector<int64_t>& symbol_values, const std::funct
   for (size_t i = 0; i < steps_.size(); ++i) {
     counters_[i].next.store(0, std::memory_order_relaxed);
   }
-  stopped_ = false;
   poll_ = poll ? &poll : nullptr;
   next_poll_ = now_ns() + kPollNanoseconds;
   barriers_ = 0;
@@ -338,6 +339,7 @@ void Executor::job(void* context, int thread) {
 }
 
 void Executor::work(int thread) {
+  size_t met = 0;
   for (size_t s = 0; s < stages_.size(); ++s) {
     const Stage& stage = stages_[s];
     if (thread == 0 || !stage.solo) {
@@ -347,13 +349,20 @@ void Executor::work(int thread) {
     }
     // leaving the job is the last barrier
     if (s + 1 == stages_.size() || (stage.solo && stages_[s + 1].solo)) continue;
-    if (thread == 0) {
-      ++barriers_;
-      stopped_ = abort_.load(std::memory_order_relaxed);
-    }
-    pool_->meet();
-    if (stopped_) return;
+    if (meet(thread, met++)) return;
   }
+}
+
+// A barrier, after which all threads agree on whether the run was stopped. Thread 0 may be at the
+// next one before others have looked, so it writes to another place there.
+bool Executor::meet(int thread, size_t number) {
+  bool& stopped = stopped_[number % 2];
+  if (thread == 0) {
+    ++barriers_;
+    stopped = abort_.load(std::memory_order_relaxed);
+  }
+  pool_->meet();
+  return stopped;
 }
 
 // Every step alone, timed by thread 0.
@@ -361,13 +370,9 @@ void Executor::profile(int thread) {
   for (size_t i = 0; i < steps_.size(); ++i) {
     const int64_t start = now_ns();
     run_loop(make_task({place_[i], place_[i] + 1}), thread);
-    if (thread == 0) stopped_ = abort_.load(std::memory_order_relaxed);
-    pool_->meet();
-    if (thread == 0) {
-      ++barriers_;
-      step_seconds_[i] = static_cast<double>(now_ns() - start) * 1e-9;
-    }
-    if (stopped_) return;
+    const bool stopped = meet(thread, i);
+    if (thread == 0) step_seconds_[i] = static_cast<double>(now_ns() - start) * 1e-9;
+    if (stopped) return;
   }
 }
 

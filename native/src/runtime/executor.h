@@ -95,6 +95,7 @@ class Executor {
   static void job(void* self, int thread);
   void work(int thread);
   void profile(int thread);
+  bool meet(int thread, size_t number);
   void run_loop(const Task& task, int thread);
   void run_units(const Task& task, int64_t begin, int64_t end, char* scratch);
 
@@ -119,7 +120,7 @@ class Executor {
 
   std::mutex running_;  // one run at a time; a second caller waits
   std::atomic<bool> abort_{false};
-  bool stopped_ = false;  // thread 0 has seen the abort; the others learn it at a barrier
+  bool stopped_[2] = {};  // whether thread 0 had seen the abort at an even, or odd, barrier
   const std::function<bool()>* poll_ = nullptr;
   int64_t next_poll_ = 0;
   bool profiling_ = false;
