@@ -13,7 +13,6 @@
 #include <vector>
 
 #include "kernels/dispatch.h"
-#include "threads/pool.h"
 
 namespace nb = nanobind;
 
@@ -156,8 +155,6 @@ void bind_kernels(nb::module_& m) {
   m.def(
       "best_target", [] { return std::string(weft::best_target()->name); },
       "The kernel target with the highest score.");
-  m.def("usable_processors", &weft::usable_processors, "Processors this process may use.");
-  m.def("usable_cores", &weft::usable_cores, "Physical cores among them.");
   m.def("op_names", &op_names, "The ops, by number.");
   m.def("type_table", &type_table, "Rows (id, name, block, bytes) of the type table.");
   m.def("refusal", &refusal, nb::arg("target"), nb::arg("op"), nb::arg("dst"), nb::arg("src"),

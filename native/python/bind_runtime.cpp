@@ -8,6 +8,7 @@
 #include <nanobind/stl/vector.h>
 
 #include <cmath>
+#include <functional>
 #include <memory>
 #include <string>
 #include <tuple>
@@ -116,28 +117,60 @@ std::unique_ptr<Executor> make_executor(const Program& program,
   return executor;
 }
 
-void run(Executor& executor, const std::vector<int64_t>& values) {
+// Python handles signals on its main thread only; other threads would take the lock for nothing.
+bool on_main_thread() {
+  static const auto main = nb::cast<unsigned long>(
+      nb::module_::import_("threading").attr("main_thread")().attr("ident"));
+  return PyThread_get_thread_ident() == main;
+}
+
+bool run(Executor& executor, const std::vector<int64_t>& values) {
   Status status = Status::ok();
   bool interrupted = false;
-  {
-    nb::gil_scoped_release release;
+  std::function<bool()> poll;
+  if (on_main_thread()) {
     // signals are handled here, so that Ctrl-C stops a long run at once
-    status = executor.run(values, [&] {
+    poll = [&] {
       nb::gil_scoped_acquire acquire;
       interrupted = PyErr_CheckSignals() != 0;
       return interrupted;
-    });
+    };
+  }
+  {
+    nb::gil_scoped_release release;
+    status = executor.run(values, poll);
   }
   if (interrupted) throw nb::python_error();
+  if (status.code() == Code::kAborted) return false;
   throw_status(status);
+  return true;
+}
+
+std::shared_ptr<weft::ThreadPool> make_pool(int n_threads, int poll, int priority,
+                                            const std::vector<weft::Cpus>& cpus) {
+  if (n_threads < 1 || n_threads > 1024) throw nb::value_error("n_threads must be 1..1024");
+  if (poll < 0 || poll > 100) throw nb::value_error("poll must be 0..100");
+  if (priority < 0 || priority > 3) throw nb::value_error("priority must be 0..3");
+  nb::gil_scoped_release release;
+  return std::make_shared<weft::ThreadPool>(
+      weft::PoolOptions{n_threads, poll, static_cast<weft::Priority>(priority), cpus});
 }
 
 }  // namespace
 
 void bind_runtime(nb::module_& m) {
+  m.def("usable_processors", &weft::usable_processors, "Processors this process may use.");
+  m.def("usable_cores", &weft::usable_cores, "Physical cores among them.");
+  m.def("usable_cpus", &weft::usable_cpus, "Their numbers.");
+  m.def("numa_nodes", &weft::numa_nodes, "The usable processors of each NUMA node.");
+  m.def("current_cpu", &weft::current_cpu, "The processor that runs this thread; -1: not known.");
   nb::class_<weft::ThreadPool>(m, "ThreadPool", "Persistent threads; the caller is one of them.")
-      .def(nb::init<int>(), nb::arg("n_threads"))
-      .def_prop_ro("size", &weft::ThreadPool::size);
+      .def(nb::new_(&make_pool), nb::arg("n_threads"), nb::arg("poll") = 50,
+           nb::arg("priority") = 0, nb::arg("cpus") = std::vector<weft::Cpus>(),
+           "`poll`: 0 (sleep at once) to 100; `priority`: 0 (normal) to 3 (realtime); `cpus`: the "
+           "processors of each thread, empty: any.")
+      .def_prop_ro("size", &weft::ThreadPool::size)
+      .def_prop_ro("warnings", &weft::ThreadPool::warnings, "What the system refused.");
   nb::class_<Program>(m, "Program", "A checked program of one split.")
       .def_static("from_tables", &make_program, nb::arg("symbols"), nb::arg("exprs"),
                   nb::arg("buffers"), nb::arg("names"), nb::arg("tensors"), nb::arg("steps"),
@@ -148,9 +181,17 @@ void bind_runtime(nb::module_& m) {
                   nb::arg("target"), nb::arg("pool"),
                   "`memory`: (address, bytes) per buffer. Raises ValueError on a bad program.")
       .def("run", &run, nb::arg("values"),
-           "Runs with these symbol values, the GIL released; KeyboardInterrupt stops it.")
+           "Runs with these symbol values, the GIL released; KeyboardInterrupt stops it. False: "
+           "abort() has stopped it.")
+      .def("abort", &Executor::abort, "Stops the run that is going on, or else the next one.")
+      .def("clear_abort", &Executor::clear_abort, "Forgets an abort that no run has seen.")
+      .def("set_threads", &Executor::set_threads, nb::arg("n"),
+           "Threads of later runs, at most the pool's; 0: all. Waits for a run that is going on.",
+           nb::call_guard<nb::gil_scoped_release>())
       .def_prop_ro("scratch_bytes", &Executor::scratch_bytes)
       .def_prop_ro("barriers", &Executor::barriers)
+      .def_prop_ro("step_tasks", &Executor::step_tasks,
+                   "For each step, the pieces that threads could claim in the last run.")
       .def("set_profiling", &Executor::set_profiling, nb::arg("on"))
       .def_prop_ro("step_seconds", &Executor::step_seconds);
 }

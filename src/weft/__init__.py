@@ -10,9 +10,11 @@ Graphs built by hand use the constructors of `weft.graph`, `weft.compile` and `w
 """
 
 from weft import graph
+from weft.backends.cpu import ThreadOptions
 from weft.compile import compile
 from weft.dtype import DType, find_dtype
 from weft.errors import (
+    AbortedError,
     AllocationError,
     ContextError,
     DeviceError,
@@ -34,6 +36,7 @@ from weft.version import __version__
 
 __all__ = [
     "LLM",
+    "AbortedError",
     "AllocationError",
     "ContextError",
     "DType",
@@ -49,6 +52,7 @@ __all__ = [
     "Session",
     "Sym",
     "Tensor",
+    "ThreadOptions",
     "TokenizerError",
     "UnsupportedOpError",
     "WeftError",

@@ -17,12 +17,6 @@ def targets() -> list[tuple[str, int]]:
 def best_target() -> str:
     """The kernel target with the highest score."""
 
-def usable_processors() -> int:
-    """Processors this process may use."""
-
-def usable_cores() -> int:
-    """Physical cores among them."""
-
 def op_names() -> list[str]:
     """The ops, by number."""
 
@@ -110,12 +104,36 @@ def deinterleave(
 ) -> None:
     """Copies panels of 32 rows back into matrices."""
 
+def usable_processors() -> int:
+    """Processors this process may use."""
+
+def usable_cores() -> int:
+    """Physical cores among them."""
+
+def usable_cpus() -> list[int]:
+    """Their numbers."""
+
+def numa_nodes() -> list[list[int]]:
+    """The usable processors of each NUMA node."""
+
+def current_cpu() -> int:
+    """The processor that runs this thread; -1: not known."""
+
 class ThreadPool:
     """Persistent threads; the caller is one of them."""
 
-    def __init__(self, n_threads: int) -> None: ...
+    def __init__(
+        self, n_threads: int, poll: int = 50, priority: int = 0, cpus: Sequence[Sequence[int]] = []
+    ) -> None:
+        """
+        `poll`: 0 (sleep at once) to 100; `priority`: 0 (normal) to 3 (realtime); `cpus`: the processors of each thread, empty: any.
+        """
+
     @property
     def size(self) -> int: ...
+    @property
+    def warnings(self) -> list[str]:
+        """What the system refused."""
 
 class Program:
     """A checked program of one split."""
@@ -152,15 +170,30 @@ class Executor:
         `memory`: (address, bytes) per buffer. Raises ValueError on a bad program.
         """
 
-    def run(self, values: Sequence[int]) -> None:
+    def run(self, values: Sequence[int]) -> bool:
         """
-        Runs with these symbol values, the GIL released; KeyboardInterrupt stops it.
+        Runs with these symbol values, the GIL released; KeyboardInterrupt stops it. False: abort() has stopped it.
+        """
+
+    def abort(self) -> None:
+        """Stops the run that is going on, or else the next one."""
+
+    def clear_abort(self) -> None:
+        """Forgets an abort that no run has seen."""
+
+    def set_threads(self, n: int) -> None:
+        """
+        Threads of later runs, at most the pool's; 0: all. Waits for a run that is going on.
         """
 
     @property
     def scratch_bytes(self) -> int: ...
     @property
     def barriers(self) -> int: ...
+    @property
+    def step_tasks(self) -> list[int]:
+        """For each step, the pieces that threads could claim in the last run."""
+
     def set_profiling(self, on: bool) -> None: ...
     @property
     def step_seconds(self) -> list[float]: ...

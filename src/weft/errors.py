@@ -9,6 +9,7 @@
       ProgramError        a Program that breaks its own rules, or a wrong input to one
       DeviceError         a device that failed while running
         OutOfMemoryError  a plan that needs more bytes than the device has
+      AbortedError        a run that abort() has stopped
       TokenizerError      a vocabulary or text that cannot be tokenized
       ContextError        a call that an inference context cannot serve
 
@@ -16,6 +17,7 @@ A message names the thing (tensor, file, argument), says what is wrong and what 
 """
 
 __all__ = [
+    "AbortedError",
     "AllocationError",
     "ContextError",
     "DeviceError",
@@ -64,6 +66,10 @@ class DeviceError(WeftError):
 
 class OutOfMemoryError(DeviceError):
     """A plan needs more bytes than the device has."""
+
+
+class AbortedError(WeftError):
+    """A run was stopped by `abort()`, from another thread."""
 
 
 class TokenizerError(WeftError):

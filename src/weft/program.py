@@ -87,13 +87,17 @@ class CopySpec:
 @dataclass(frozen=True, slots=True)
 class SplitSpec:
     """Steps that run on one device; `stages` are half-open ranges of `steps` that cover them in
-    order, and steps of one stage do not depend on each other. Views have no steps."""
+    order, and steps of one stage do not depend on each other. Views have no steps.
+
+    `nodes`: for each step, which of the split's nodes (views not counted) it is; steps are ordered
+    by stage, and the order of the nodes is as good. Empty: both orders are the same."""
 
     device: str
     copies: tuple[CopySpec, ...]
     steps: tuple[StepSpec, ...]
     stages: tuple[tuple[int, int], ...]
     work_bytes: int = 0
+    nodes: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

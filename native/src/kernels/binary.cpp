@@ -92,7 +92,11 @@ const char* check(const Call& call) {
 
 template <typename F>
 constexpr Kernel kernel() {
-  return {.check = check, .items = element_items, .run = run<F>, .grain = element_grain};
+  return {.check = check,
+          .items = element_items,
+          .run = run<F>,
+          .grain = element_grain,
+          .by_rows = true};
 }
 
 // ---- ADD_ID: dst[:, i1, i2] = a[:, i1, i2] + b[:, ids[i1, i2]] ----------------------------------

@@ -13,7 +13,7 @@ namespace {
 // Elements of one item; whole blocks of every type.
 constexpr int64_t kPiece = 2048;
 
-// The call with dimensions merged where both tensors run on.
+// The call, with kMerge with dimensions merged where both tensors run on.
 struct Plan {
   Tensor src;
   Tensor dst;
@@ -33,14 +33,15 @@ void merge_first_two(Tensor& t) {
   // the stride of the new dimension is never used
 }
 
+template <bool kMerge>
 Plan make_plan(const Call& call) {
   Plan plan = {*call.src[0], call.dst, 0};
-  if (same_shape(plan.src, plan.dst)) {
+  if (kMerge && same_shape(plan.src, plan.dst)) {
     for (int d = 1; d < 4 && runs_on(plan.src) && runs_on(plan.dst); ++d) {
       merge_first_two(plan.src);
       merge_first_two(plan.dst);
     }
-  } else if (is_contiguous(plan.src) && is_contiguous(plan.dst)) {
+  } else if (kMerge && is_contiguous(plan.src) && is_contiguous(plan.dst)) {
     for (int d = 1; d < 4; ++d) {
       merge_first_two(plan.src);
       merge_first_two(plan.dst);
@@ -124,8 +125,9 @@ void copy_transposed(const Plan& plan, int64_t begin, int64_t end) {
   }
 }
 
+template <bool kMerge>
 void run(const Call& call, int64_t begin, int64_t end, char* scratch) {
-  const Plan plan = make_plan(call);
+  const Plan plan = make_plan<kMerge>(call);
   if (is_transposed(plan)) {
     return (unit_bytes(plan.src.type) == 2 ? copy_transposed<uint16_t>
                                            : copy_transposed<uint32_t>)(plan, begin, end);
@@ -139,13 +141,15 @@ void run(const Call& call, int64_t begin, int64_t end, char* scratch) {
   }
 }
 
+template <bool kMerge>
 int64_t items(const Call& call) {
-  const Plan plan = make_plan(call);
+  const Plan plan = make_plan<kMerge>(call);
   return n_rows(plan.dst) * plan.pieces;
 }
 
+template <bool kMerge>
 int64_t grain(const Call& call) {
-  const Plan plan = make_plan(call);
+  const Plan plan = make_plan<kMerge>(call);
   return plan.pieces > 1 ? 1 : row_grain(plan.dst.ne[0]);
 }
 
@@ -175,17 +179,24 @@ const char* check_quantize(const Call& call) {
   return nullptr;
 }
 
+template <bool kMerge>
 constexpr Kernel kernel(const char* (*check)(const Call&)) {
-  return {.check = check, .items = items, .run = run, .grain = grain, .scratch = scratch};
+  return {.check = check,
+          .items = items<kMerge>,
+          .run = run<kMerge>,
+          .grain = grain<kMerge>,
+          .scratch = scratch,
+          .by_rows = !kMerge};
 }
 
 }  // namespace
 
 void register_copy(KernelTable& table) {
-  table[Op::kDup] = kernel(check_copy);
-  table[Op::kCont] = kernel(check_copy);
-  table[Op::kCpy] = kernel(check_copy);
-  table[Op::kQuantize] = kernel(check_quantize);
+  table[Op::kDup] = kernel<true>(check_copy);
+  table[Op::kCont] = kernel<true>(check_copy);
+  table[Op::kCpy] = kernel<true>(check_copy);
+  // row by row, to be chained with what makes the rows
+  table[Op::kQuantize] = kernel<false>(check_quantize);
 }
 
 }  // namespace weft::WEFT_TARGET

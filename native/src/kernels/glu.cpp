@@ -81,7 +81,8 @@ const char* check(const Call& call) {
 }  // namespace
 
 void register_glu(KernelTable& table) {
-  table[Op::kGlu] = {.check = check, .items = element_items, .run = run, .grain = element_grain};
+  table[Op::kGlu] = {
+      .check = check, .items = element_items, .run = run, .grain = element_grain, .by_rows = true};
 }
 
 }  // namespace weft::WEFT_TARGET

@@ -54,6 +54,9 @@ struct Kernel {
   size_t (*scratch)(const Call&) = nullptr;
   // Whether source 0 may be interleaved; `check` and the rest then look at its layout.
   bool takes_interleaved = false;
+  // Items go through the rows of the result in order, as many for each; and a row of the result
+  // depends on no other row of the sources that have as many rows. Such steps are chained.
+  bool by_rows = false;
 };
 
 // Conversions of whole rows for one type. `n` counts elements, a multiple of the block.

@@ -76,7 +76,12 @@ size_t row_scratch(const Call& call) {
 
 template <void (*kRow)(const float*, float*, int64_t, float)>
 constexpr Kernel kernel() {
-  return {.check = check, .items = items, .run = run<kRow>, .grain = grain, .scratch = row_scratch};
+  return {.check = check,
+          .items = items,
+          .run = run<kRow>,
+          .grain = grain,
+          .scratch = row_scratch,
+          .by_rows = true};
 }
 
 // ---- GROUP_NORM ---------------------------------------------------------------------------------

@@ -181,14 +181,21 @@ const char* check_unary(const Call& call) {
 
 template <int kSlots>
 constexpr Kernel kernel(void (*run)(const Call&, int64_t, int64_t, char*)) {
-  return {.check = check<kSlots>, .items = element_items, .run = run, .grain = element_grain};
+  return {.check = check<kSlots>,
+          .items = element_items,
+          .run = run,
+          .grain = element_grain,
+          .by_rows = true};
 }
 
 }  // namespace
 
 void register_unary(KernelTable& table) {
-  table[Op::kUnary] = {
-      .check = check_unary, .items = element_items, .run = run_unary, .grain = element_grain};
+  table[Op::kUnary] = {.check = check_unary,
+                       .items = element_items,
+                       .run = run_unary,
+                       .grain = element_grain,
+                       .by_rows = true};
   table[Op::kScale] = kernel<2>(run_scale);
   table[Op::kSqr] = kernel<0>(run_sqr);
   table[Op::kSqrt] = kernel<0>(run_sqrt);

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "quants/interleave.h"
+#include "runtime/work.h"
 
 namespace weft {
 
@@ -12,31 +13,18 @@ namespace {
 
 constexpr size_t kCacheLine = 64;
 constexpr int64_t kMaxElements = int64_t{1} << 44;
-constexpr int64_t kPollNanoseconds = 5'000'000;
+constexpr int64_t kPollNanoseconds = 10'000'000;
+// A stop has to be seen soon: no thread is away for much longer, once it knows how long work takes.
+constexpr int64_t kAwayNanoseconds = 8'000'000;
+// Steps with less work are never away for long. A unit of work may take many nanoseconds.
+constexpr double kTimedWork = 4e6;
+// Rows for each thread that make a chain worth more than sharing out each of its steps.
+constexpr int64_t kRowsPerThread = 4;
 
 int64_t now_ns() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(
              std::chrono::steady_clock::now().time_since_epoch())
       .count();
-}
-
-// Bytes from the first to the last element; -1 on overflow.
-int64_t extent(const Tensor& t) {
-  const DTypeInfo& info = dtype_info(t.type);
-  for (int64_t n : t.ne) {
-    if (n == 0) return 0;
-  }
-  int64_t total = info.block_size;
-  const int64_t steps[4] = {t.ne[0] / info.block - 1, t.ne[1] - 1, t.ne[2] - 1, t.ne[3] - 1};
-  for (int d = 0; d < 4; ++d) {
-    int64_t span = 0;
-    if (__builtin_mul_overflow(steps[d], t.nb[d], &span) ||
-        __builtin_add_overflow(total, span, &total)) {
-      return -1;
-    }
-  }
-  // a tensor of ternary weights ends in its scale
-  return t.type == DType::kI2_S ? total + 32 : total;
 }
 
 std::string shape(const Tensor& t) {
@@ -58,12 +46,6 @@ const char* not_panels(const Tensor& t) {
     stride *= d == 0 ? t.ne[0] / dtype_info(t.type).block : t.ne[d];
   }
   return nullptr;
-}
-
-bool overlap(const Tensor& a, const Tensor& b) {
-  const char* a_end = a.data + extent(a);
-  const char* b_end = b.data + extent(b);
-  return a.data < b_end && b.data < a_end;
 }
 
 }  // namespace
@@ -90,6 +72,7 @@ Status Executor::create(Program program, std::vector<Block> memory, const Target
   self->memory_ = std::move(memory);
   self->table_ = &target.table();
   self->pool_ = std::move(pool);
+  self->n_threads_ = self->pool_->size();
   self->tensors_.resize(self->program_.tensors.size());
   self->counters_ = std::make_unique<Counter[]>(self->program_.steps.size());
   for (size_t i = 0; i < self->program_.tensors.size(); ++i) {
@@ -177,28 +160,127 @@ Status Executor::bind(const std::vector<int64_t>& symbol_values, bool first) {
     }
   }
   bound_ = symbol_values;
-  for (Step& step : steps_) {
+  for (size_t i = 0; i < steps_.size(); ++i) {
+    Step& step = steps_[i];
     step.items = step.kernel->items(step.call);
-    const int64_t grain =
+    step.grain =
         step.kernel->grain != nullptr ? std::max<int64_t>(1, step.kernel->grain(step.call)) : 1;
-    step.grain = grain;
-    // four chunks a thread: balanced enough, and few claims
-    const int64_t parts = std::max<int64_t>(1, int64_t{4} * step.call.n_threads);
-    const int64_t share = (step.items + parts - 1) / parts;
-    step.chunk = std::max<int64_t>(grain, (share + grain - 1) / grain * grain);
+    step.work = work_of(program_.steps[i].op, step.call);
   }
-  all_solo_ = true;
-  for (Stage& stage : stages_) {
-    // in smallest chunks that are worth a thread; several tiny steps may add up to less than one
-    double shares = 0;
-    for (int32_t i = stage.begin; i < stage.end; ++i) {
-      const Step& step = steps_[static_cast<size_t>(i)];
-      shares += static_cast<double>(step.items) / static_cast<double>(step.grain);
-    }
-    stage.solo = shares <= 1 || pool_->size() == 1;
-    all_solo_ = all_solo_ && stage.solo;
-  }
+  share_out();
   return Status::ok();
+}
+
+// From the sizes of this run to tasks and stages.
+void Executor::share_out() {
+  tasks_.clear();
+  stages_.clear();
+  for (const JoinedStage& stage : layout_.stages) {
+    if (stage.last - stage.first == 1 || worth_joining(stage)) {
+      const auto begin = static_cast<int32_t>(tasks_.size());
+      for (int32_t c = stage.begin; c < stage.end; ++c) {
+        tasks_.push_back(make_task(layout_.chains[static_cast<size_t>(c)]));
+      }
+      add_stage(begin, static_cast<int32_t>(tasks_.size()));
+      continue;
+    }
+    for (int32_t s = stage.first; s < stage.last; ++s) {
+      const auto begin = static_cast<int32_t>(tasks_.size());
+      const StageDecl& decl = program_.stages[static_cast<size_t>(s)];
+      for (int32_t i = decl.begin; i < decl.end; ++i) {
+        tasks_.push_back(
+            make_task({place_[static_cast<size_t>(i)], place_[static_cast<size_t>(i)] + 1}));
+      }
+      add_stage(begin, static_cast<int32_t>(tasks_.size()));
+    }
+  }
+  all_solo_ = std::all_of(stages_.begin(), stages_.end(), [](const Stage& s) { return s.solo; });
+}
+
+// A chain is shared out by rows only, so there must be enough of them, or little to share at all.
+bool Executor::worth_joining(const JoinedStage& stage) const {
+  for (int32_t c = stage.begin; c < stage.end; ++c) {
+    const Chain chain = layout_.chains[static_cast<size_t>(c)];
+    if (chain.end - chain.begin < 2) continue;
+    const int64_t rows = make_task(chain).units;
+    for (int32_t i = chain.begin; i < chain.end; ++i) {
+      const Step& step = steps_[static_cast<size_t>(layout_.steps[static_cast<size_t>(i)])];
+      if (rows == 0 || step.items % rows != 0) return false;
+      if (rows < kRowsPerThread * n_threads_ && step.items > step.grain) return false;
+    }
+  }
+  return true;
+}
+
+void Executor::add_stage(int32_t begin, int32_t end) {
+  // in smallest chunks that are worth a thread; several tiny tasks may add up to less than one
+  double shares = 0;
+  int64_t claims = 0;
+  for (int32_t i = begin; i < end; ++i) {
+    const Task& task = tasks_[static_cast<size_t>(i)];
+    shares += static_cast<double>(task.units) / static_cast<double>(task.grain);
+    claims += (task.units + task.chunk - 1) / task.chunk;
+  }
+  stages_.push_back({begin, end, shares <= 1 || claims <= 1 || n_threads_ == 1});
+}
+
+Executor::Task Executor::make_task(Chain chain) const {
+  Task task;
+  task.chain = chain;
+  const auto step_at = [&](int32_t i) -> const Step& {
+    return steps_[static_cast<size_t>(layout_.steps[static_cast<size_t>(i)])];
+  };
+  const Step& first = step_at(chain.begin);
+  double work = first.work;
+  if (chain.end - chain.begin == 1) {
+    task.units = first.items;
+    task.grain = first.grain;
+  } else {
+    const Tensor& dst = first.call.dst;
+    task.units = first.items == 0 ? 0 : dst.ne[1] * dst.ne[2] * dst.ne[3];
+    // the steps of a chain together are worth a thread earlier than each of them
+    double share = 0;
+    work = 0;
+    for (int32_t i = chain.begin; i < chain.end; ++i) {
+      const Step& step = step_at(i);
+      share += static_cast<double>(step.items) / static_cast<double>(step.grain);
+      work += step.work;
+    }
+    if (share > 0) {
+      const double rows = static_cast<double>(task.units) / share;
+      task.grain = std::max<int64_t>(1, static_cast<int64_t>(rows));
+    }
+  }
+  task.timed = work > kTimedWork;
+  task.work = work / static_cast<double>(std::max<int64_t>(1, task.units));
+  // four chunks a thread: balanced enough, and few claims
+  const int64_t parts = int64_t{4} * n_threads_;
+  const int64_t share = (task.units + parts - 1) / parts;
+  task.chunk = std::max(task.grain, (share + task.grain - 1) / task.grain * task.grain);
+  return task;
+}
+
+void Executor::set_threads(int n) {
+  const std::lock_guard<std::mutex> lock(running_);
+  n = n < 1 ? pool_->size() : std::min(n, pool_->size());
+  if (n == n_threads_) return;
+  n_threads_ = n;
+  if (!bound_.empty() || program_.symbols.empty()) share_out();
+}
+
+int64_t Executor::scratch_bytes() const {
+  return static_cast<int64_t>(scratch_stride_) * pool_->size();
+}
+
+std::vector<int64_t> Executor::step_tasks() const {
+  std::vector<int64_t> found(steps_.size(), 0);
+  for (const Task& task : tasks_) {
+    for (int32_t i = task.chain.begin; i < task.chain.end; ++i) {
+      found[static_cast<size_t>(layout_.steps[static_cast<size_t>(i)])] =
+          (task.units + task.chunk - 1) / task.chunk;
+    }
+  }
+  return found;
 }
 
 Status Executor::refused(size_t index, const char* why) const {
@@ -271,31 +353,22 @@ Status Executor::plan_steps() {
       scratch = std::max(scratch, step.kernel->scratch(step.call));
     }
   }
-  // steps of a stage run at the same time: none may write what another reads or writes
-  for (const StageDecl& stage : program_.stages) {
-    for (int32_t a = stage.begin; a < stage.end; ++a) {
-      const Tensor& written = steps_[static_cast<size_t>(a)].call.dst;
-      for (int32_t b = stage.begin; b < stage.end; ++b) {
-        if (a == b) continue;
-        const Call& other = steps_[static_cast<size_t>(b)].call;
-        bool clash = overlap(written, other.dst);
-        for (const Tensor* src : other.src) {
-          clash = clash || (src != nullptr && overlap(written, *src));
-        }
-        if (clash) {
-          return Status::invalid("steps " + std::to_string(a) + " and " + std::to_string(b) +
-                                 " share a stage and memory");
-        }
-      }
-    }
+  LayoutInput input = {&program_, {}, {}};
+  for (const Step& step : steps_) {
+    input.calls.push_back(&step.call);
+    input.by_rows.push_back(step.kernel->by_rows);
   }
-  for (const StageDecl& stage : program_.stages) {
-    stages_.push_back({stage.begin, stage.end, false});
+  const std::string clash = find_clash(program_, input.calls);
+  if (!clash.empty()) return Status::invalid(clash);
+  layout_ = make_layout(input);
+  place_.resize(steps_.size());
+  for (size_t i = 0; i < layout_.steps.size(); ++i) {
+    place_[static_cast<size_t>(layout_.steps[i])] = static_cast<int32_t>(i);
   }
-  scratch_stride_ = (scratch + kCacheLine - 1) / kCacheLine * kCacheLine + kCacheLine;
-  scratch_.resize(scratch_stride_ * static_cast<size_t>(pool_->size()) + kCacheLine);
+  scratch_stride_ = (scratch + kCacheLine - 1) / kCacheLine * kCacheLine;
+  pool_->reserve_scratch(scratch_stride_);
   step_seconds_.assign(steps_.size(), 0.0);
-  std::vector<int64_t> values = bound_;
+  const std::vector<int64_t> values = bound_;
   return bind(values, true);
 }
 
@@ -305,57 +378,107 @@ Status Executor::run(const std::vector<int64_t>& symbol_values, const std::funct
   for (size_t i = 0; i < steps_.size(); ++i) {
     counters_[i].next.store(0, std::memory_order_relaxed);
   }
-  abort_.store(false, std::memory_order_relaxed);
   poll_ = poll ? &poll : nullptr;
   next_poll_ = now_ns() + kPollNanoseconds;
   barriers_ = 0;
-  if (all_solo_ && !profiling_) {
-    work(0);  // too little work for a second thread: waking it would cost more
-  } else {
-    pool_->run(&Executor::job, this);
-  }
-  return abort_.load(std::memory_order_relaxed) ? Status::aborted() : Status::ok();
+  // too little work for a second thread: waking it would cost more
+  pool_->run(&Executor::job, this, all_solo_ && !profiling_ ? 1 : n_threads_);
+  return abort_.exchange(false, std::memory_order_relaxed) ? Status::aborted() : Status::ok();
 }
 
-void Executor::job(void* self, int thread) { static_cast<Executor*>(self)->work(thread); }
+void Executor::job(void* context, int thread) {
+  auto* self = static_cast<Executor*>(context);
+  if (self->profiling_) {
+    self->profile(thread);
+  } else {
+    self->work(thread);
+  }
+}
 
 void Executor::work(int thread) {
-  Barrier& barrier = pool_->barrier();
-  if (profiling_) {
-    for (size_t i = 0; i < steps_.size(); ++i) {
-      const int64_t start = now_ns();
-      run_step(i, thread);
-      barrier.wait();
-      if (thread == 0) step_seconds_[i] = static_cast<double>(now_ns() - start) * 1e-9;
-    }
-    return;
-  }
+  size_t met = 0;
   for (size_t s = 0; s < stages_.size(); ++s) {
     const Stage& stage = stages_[s];
     if (thread == 0 || !stage.solo) {
-      for (int32_t i = stage.begin; i < stage.end; ++i) run_step(static_cast<size_t>(i), thread);
+      for (int32_t i = stage.begin; i < stage.end; ++i) {
+        run_loop(tasks_[static_cast<size_t>(i)], thread);
+      }
     }
     // leaving the job is the last barrier
     if (s + 1 == stages_.size() || (stage.solo && stages_[s + 1].solo)) continue;
-    barrier.wait();
-    if (thread == 0) ++barriers_;
+    if (meet(thread, met++)) return;
   }
 }
 
-void Executor::run_step(size_t index, int thread) {
-  const Step& step = steps_[index];
-  std::atomic<int64_t>& next = counters_[index].next;
-  char* scratch = scratch_.data() + static_cast<size_t>(thread) * scratch_stride_;
-  const auto misaligned = reinterpret_cast<uintptr_t>(scratch) % kCacheLine;
-  if (misaligned != 0) scratch += kCacheLine - misaligned;
-  for (;;) {
-    if (abort_.load(std::memory_order_relaxed)) return;
-    const int64_t begin = next.fetch_add(step.chunk, std::memory_order_relaxed);
-    if (begin >= step.items) return;
-    step.kernel->run(step.call, begin, std::min(begin + step.chunk, step.items), scratch);
-    if (thread == 0 && poll_ != nullptr && now_ns() >= next_poll_) {
-      if ((*poll_)()) abort_.store(true, std::memory_order_relaxed);
+// A barrier, after which all threads agree on whether the run was stopped. Thread 0 may be at the
+// next one before others have looked, so it writes to another place there.
+bool Executor::meet(int thread, size_t number) {
+  bool& stopped = stopped_[number % 2];
+  if (thread == 0) {
+    ++barriers_;
+    stopped = abort_.load(std::memory_order_relaxed);
+  }
+  pool_->meet();
+  return stopped;
+}
+
+// Every step alone, timed by thread 0.
+void Executor::profile(int thread) {
+  for (size_t i = 0; i < steps_.size(); ++i) {
+    const int64_t start = now_ns();
+    run_loop(make_task({place_[i], place_[i] + 1}), thread);
+    const bool stopped = meet(thread, i);
+    if (thread == 0) step_seconds_[i] = static_cast<double>(now_ns() - start) * 1e-9;
+    if (stopped) return;
+  }
+}
+
+void Executor::run_loop(const Task& task, int thread) {
+  Counter& counter = counters_[static_cast<size_t>(task.chain.begin)];
+  char* scratch = pool_->scratch(thread);
+  const bool polls = thread == 0 && poll_ != nullptr;
+  while (!abort_.load(std::memory_order_relaxed)) {
+    int64_t chunk = task.chunk;
+    int64_t start = 0;
+    if (task.timed) {
+      start = now_ns();
+      const double each =
+          task.work * static_cast<double>(counter.rate.load(std::memory_order_relaxed));
+      const auto most = static_cast<int64_t>(static_cast<double>(kAwayNanoseconds) / each);
+      chunk = std::clamp(most / task.grain * task.grain, task.grain, task.chunk);
+    }
+    const int64_t begin = counter.next.fetch_add(chunk, std::memory_order_relaxed);
+    if (begin >= task.units) return;
+    const int64_t end = std::min(begin + chunk, task.units);
+    run_units(task, begin, end, scratch);
+    if (!task.timed && !polls) continue;
+    const int64_t now = now_ns();
+    if (task.timed) {
+      const double took = static_cast<double>(now - start) / static_cast<double>(end - begin);
+      counter.rate.store(static_cast<float>(std::max(1e-6, took / task.work)),
+                         std::memory_order_relaxed);
+    }
+    if (polls && now >= next_poll_) {
+      if ((*poll_)()) abort();
       next_poll_ = now_ns() + kPollNanoseconds;
+    }
+  }
+}
+
+void Executor::run_units(const Task& task, int64_t begin, int64_t end, char* scratch) {
+  const int32_t* numbers = layout_.steps.data();
+  if (task.chain.end - task.chain.begin == 1) {
+    const Step& step = steps_[static_cast<size_t>(numbers[task.chain.begin])];
+    step.kernel->run(step.call, begin, end, scratch);
+    return;
+  }
+  // few rows at a time, so that the next step finds them in the cache
+  for (int64_t row = begin; row < end; row += task.grain) {
+    const int64_t last = std::min(row + task.grain, end);
+    for (int32_t i = task.chain.begin; i < task.chain.end; ++i) {
+      const Step& step = steps_[static_cast<size_t>(numbers[i])];
+      const int64_t each = step.items / task.units;
+      step.kernel->run(step.call, row * each, last * each, scratch);
     }
   }
 }

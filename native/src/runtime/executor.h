@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "kernels/dispatch.h"
+#include "runtime/layout.h"
 #include "threads/pool.h"
 #include "weft/program.h"
 
@@ -31,10 +32,21 @@ class Executor {
   // the contents of written tensors are undefined; the executor can run again.
   Status run(const std::vector<int64_t>& symbol_values, const std::function<bool()>& poll);
 
+  // From any thread: stops the run that is going on, or else the next one.
+  void abort() { abort_.store(true, std::memory_order_relaxed); }
+  // Forgets an abort that no run has seen.
+  void clear_abort() { abort_.store(false, std::memory_order_relaxed); }
+
+  // Threads of the runs from now on, at most those of the pool; 0: all of them.
+  void set_threads(int n);
+
   const Program& program() const { return program_; }
-  int64_t scratch_bytes() const { return static_cast<int64_t>(scratch_.size()); }
+  // Scratch of all threads; it belongs to the pool.
+  int64_t scratch_bytes() const;
   // Barriers of the last run.
   int64_t barriers() const { return barriers_; }
+  // For each step, the pieces that threads could claim in the last run.
+  std::vector<int64_t> step_tasks() const;
 
   // Seconds of each step of the last run when profiling is on (every step then has its own stage).
   void set_profiling(bool on) { profiling_ = on; }
@@ -46,18 +58,29 @@ class Executor {
     Call call;
     int64_t items = 0;
     int64_t grain = 1;
-    int64_t chunk = 1;
+    double work = 0;  // see runtime/work.h
   };
-  // Steps begin..end. A solo stage is too little work to share: thread 0 does it, and no barrier
+  // A loop over units: the items of one step, or the rows of a chain of them.
+  struct Task {
+    Chain chain;  // of steps, in `layout_.steps`
+    int64_t units = 0;
+    int64_t grain = 1;
+    int64_t chunk = 1;  // what a thread claims at a time, a multiple of the grain
+    double work = 0;    // of a unit
+    bool timed = false;
+  };
+  // Tasks begin..end. A solo stage is too little work to share: thread 0 does it, and no barrier
   // separates it from the next solo stage.
   struct Stage {
     int32_t begin = 0;
     int32_t end = 0;
     bool solo = false;
   };
-  // One cache line each, so that claiming chunks of one step does not slow another.
+  // One cache line each, so that claiming chunks of one task does not slow another.
   struct alignas(64) Counter {
     std::atomic<int64_t> next{0};
+    // Nanoseconds for a unit of work, as last measured; the first guess is that of a slow machine.
+    std::atomic<float> rate{1.0F};
   };
 
   Executor() = default;
@@ -65,22 +88,32 @@ class Executor {
   Status bind_tensor(size_t i, const std::vector<int64_t>& values);
   Status check_layouts() const;
   Status plan_steps();
+  void share_out();
+  bool worth_joining(const JoinedStage& stage) const;
+  void add_stage(int32_t begin, int32_t end);
+  Task make_task(Chain chain) const;
   Status refused(size_t index, const char* why) const;
   static void job(void* self, int thread);
   void work(int thread);
-  void run_step(size_t index, int thread);
+  void profile(int thread);
+  bool meet(int thread, size_t number);
+  void run_loop(const Task& task, int thread);
+  void run_units(const Task& task, int64_t begin, int64_t end, char* scratch);
 
   Program program_;
   std::vector<Block> memory_;
   const KernelTable* table_ = nullptr;
   std::shared_ptr<ThreadPool> pool_;
+  int n_threads_ = 1;
   std::vector<Tensor> tensors_;
   std::vector<size_t> symbolic_;  // tensors that depend on symbols
   std::vector<Step> steps_;
-  std::vector<Stage> stages_;
+  StepLayout layout_;
+  std::vector<int32_t> place_;  // of each step in `layout_.steps`
+  std::vector<Task> tasks_;     // of the current binding
+  std::vector<Stage> stages_;   // of the current binding
   bool all_solo_ = false;
-  std::unique_ptr<Counter[]> counters_;
-  std::vector<char> scratch_;
+  std::unique_ptr<Counter[]> counters_;  // of a task: that of its first place in `layout_.steps`
   size_t scratch_stride_ = 0;
   std::vector<int64_t> values_;
   std::vector<int64_t> bound_;  // symbol values of the current binding
@@ -88,6 +121,7 @@ class Executor {
 
   std::mutex running_;  // one run at a time; a second caller waits
   std::atomic<bool> abort_{false};
+  bool stopped_[2] = {};  // whether thread 0 had seen the abort at an even, or odd, barrier
   const std::function<bool()>* poll_ = nullptr;
   int64_t next_poll_ = 0;
   bool profiling_ = false;

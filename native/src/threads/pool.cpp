@@ -1,19 +1,34 @@
 #include "threads/pool.h"
 
-#if defined(__linux__)
-#include <sched.h>
-
-#include <fstream>
+#include <algorithm>
+#include <chrono>
+#include <new>
 #include <set>
-#include <string>
+#include <utility>
+
+#if defined(__unix__) || defined(__APPLE__)
+#include <pthread.h>
 #endif
 
 namespace weft {
 
 namespace {
 
-// About 20 us of spinning: longer than the tail of a balanced stage, shorter than a sleep costs.
-constexpr int kSpins = 4000;
+constexpr size_t kCacheLine = 64;
+// 100 us at the default level: longer than the tail of a balanced stage, and than what happens
+// between two short runs.
+constexpr int64_t kSpinPerLevel = 2000;
+constexpr int kLooks = 16;  // between two looks at the clock
+
+// Threads of all pools that are inside a job. Where they are more than processors, a thread that
+// spins may hold up the one it waits for.
+std::atomic<int> g_busy{0};
+std::atomic<uint32_t> g_forks{0};
+
+int processors() {
+  static const int n = usable_processors();
+  return n;
+}
 
 inline void relax() {
 #if defined(__x86_64__)
@@ -23,19 +38,53 @@ inline void relax() {
 #endif
 }
 
-void wait_for_change(std::atomic<uint32_t>& value, uint32_t old) {
-  for (int i = 0; i < kSpins; ++i) {
-    if (value.load(std::memory_order_acquire) != old) return;
-    relax();
+int64_t now_ns() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+void wait_for_change(std::atomic<uint32_t>& value, uint32_t old, int64_t spin_ns) {
+  if (value.load(std::memory_order_acquire) != old) return;
+  if (spin_ns > 0) {
+    const int64_t end = now_ns() + spin_ns;
+    while (g_busy.load(std::memory_order_relaxed) <= processors() && now_ns() < end) {
+      for (int i = 0; i < kLooks; ++i) {
+        relax();
+        if (value.load(std::memory_order_acquire) != old) return;
+      }
+    }
   }
   while (value.load(std::memory_order_acquire) == old) {
     value.wait(old, std::memory_order_acquire);
   }
 }
 
+// Counts forks from the first call on.
+uint32_t forks() {
+#if defined(__unix__) || defined(__APPLE__)
+  [[maybe_unused]] static const int once = pthread_atfork(nullptr, nullptr, [] {
+    g_forks.fetch_add(1, std::memory_order_relaxed);
+    g_busy.store(0, std::memory_order_relaxed);
+  });
+#endif
+  return g_forks.load(std::memory_order_relaxed);
+}
+
+// Whether the threads can all run at the same time.
+bool fits(const PoolOptions& options) {
+  std::set<int> cpus;
+  for (const Cpus& own : options.cpus) {
+    if (own.empty()) return options.n_threads <= processors();
+    cpus.insert(own.begin(), own.end());
+  }
+  const int n = options.cpus.empty() ? processors() : static_cast<int>(cpus.size());
+  return options.n_threads <= n;
+}
+
 }  // namespace
 
-void Barrier::wait() {
+void Barrier::wait(int64_t spin_ns) {
   if (n_ == 1) return;
   const uint32_t round = round_.load(std::memory_order_acquire);
   if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == n_) {
@@ -44,85 +93,120 @@ void Barrier::wait() {
     round_.notify_all();
     return;
   }
-  wait_for_change(round_, round);
+  wait_for_change(round_, round, spin_ns);
 }
 
-ThreadPool::ThreadPool(int n_threads) {
-  const int n = n_threads < 1 ? 1 : n_threads;
-  barrier_.reset(n);
-  workers_.reserve(static_cast<size_t>(n) - 1);
-  for (int i = 1; i < n; ++i) workers_.emplace_back([this, i] { work(i); });
+ThreadPool::ThreadPool(PoolOptions options) : options_(std::move(options)), forks_(forks()) {
+  options_.n_threads = std::max(1, options_.n_threads);
+  spin_ns_ = fits(options_) ? std::clamp(options_.poll, 0, 100) * kSpinPerLevel : 0;
+  scratch_.resize(static_cast<size_t>(size()));
+  start();
 }
 
 ThreadPool::~ThreadPool() {
+  if (forks() != forks_) {
+    workers_.release();  // NOLINT: threads of another process cannot be joined
+    return;
+  }
   stop_.store(true, std::memory_order_release);
-  epoch_.fetch_add(1, std::memory_order_release);
-  epoch_.notify_all();
-  for (std::thread& t : workers_) t.join();
+  for (int i = 1; i < size(); ++i) {
+    Worker& worker = workers_[static_cast<size_t>(i - 1)];
+    worker.epoch.fetch_add(1, std::memory_order_release);
+    worker.epoch.notify_one();
+  }
+  for (int i = 1; i < size(); ++i) workers_[static_cast<size_t>(i - 1)].thread.join();
 }
 
-void ThreadPool::run(Job job, void* context) {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  job_ = job;
-  context_ = context;
-  running_.store(static_cast<int>(workers_.size()), std::memory_order_relaxed);
-  if (!workers_.empty()) {
-    epoch_.fetch_add(1, std::memory_order_release);
-    epoch_.notify_all();
+const Cpus& ThreadPool::cpus_of(int thread) const {
+  static const Cpus anywhere;
+  const auto i = static_cast<size_t>(thread);
+  return i < options_.cpus.size() ? options_.cpus[i] : anywhere;
+}
+
+void ThreadPool::start() {
+  const int n_workers = size() - 1;
+  workers_ = std::make_unique<Worker[]>(static_cast<size_t>(n_workers));
+  running_.store(static_cast<uint32_t>(n_workers), std::memory_order_relaxed);
+  for (int i = 1; i < size(); ++i) {
+    workers_[static_cast<size_t>(i - 1)].thread = std::thread([this, i] { work(i); });
   }
-  job(context, 0);
-  for (int i = 0;; ++i) {
-    const int left = running_.load(std::memory_order_acquire);
-    if (left == 0) return;
-    if (i < kSpins) {
-      relax();
-    } else {
-      running_.wait(left, std::memory_order_acquire);
+  wait_for_workers();
+  warnings_.clear();
+  for (int i = 0; i < n_workers; ++i) {
+    const std::string& said = workers_[static_cast<size_t>(i)].warning;
+    if (!said.empty() && std::find(warnings_.begin(), warnings_.end(), said) == warnings_.end()) {
+      warnings_.push_back(said);
     }
   }
+  if (n_workers == 0) {
+    // there is no worker to find out
+    std::thread([this] {
+      const std::string said = place_thread(cpus_of(0), options_.priority);
+      if (!said.empty()) warnings_.push_back(said);
+    }).join();
+  }
+}
+
+void ThreadPool::wait_for_workers() {
+  for (;;) {
+    const uint32_t left = running_.load(std::memory_order_acquire);
+    if (left == 0) return;
+    wait_for_change(running_, left, spin_ns_);
+  }
+}
+
+void ThreadPool::run(Job job, void* context, int n) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (forks() != forks_) {
+    forks_ = forks();
+    workers_.release();  // NOLINT: as above
+    start();
+  }
+  n = std::clamp(n, 1, size());
+  job_ = job;
+  context_ = context;
+  barrier_.reset(n);
+  g_busy.fetch_add(n, std::memory_order_relaxed);
+  running_.store(static_cast<uint32_t>(n - 1), std::memory_order_relaxed);
+  for (int i = 1; i < n; ++i) {
+    Worker& worker = workers_[static_cast<size_t>(i - 1)];
+    worker.epoch.fetch_add(1, std::memory_order_release);
+    worker.epoch.notify_one();
+  }
+  {
+    const PlacedHere here(cpus_of(0), options_.priority);
+    job(context, 0);
+  }
+  wait_for_workers();
+  g_busy.fetch_sub(n, std::memory_order_relaxed);
 }
 
 void ThreadPool::work(int thread) {
+  Worker& me = workers_[static_cast<size_t>(thread - 1)];
+  me.warning = place_thread(cpus_of(thread), options_.priority);
   uint32_t seen = 0;
   for (;;) {
-    wait_for_change(epoch_, seen);
+    if (running_.fetch_sub(1, std::memory_order_acq_rel) == 1) running_.notify_all();
+    wait_for_change(me.epoch, seen, spin_ns_);
     // one step at a time: the pool starts no new job before every worker has left the last one
     ++seen;
     if (stop_.load(std::memory_order_acquire)) return;
     job_(context_, thread);
-    if (running_.fetch_sub(1, std::memory_order_acq_rel) == 1) running_.notify_all();
   }
 }
 
-int usable_processors() {
-#if defined(__linux__)
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  if (sched_getaffinity(0, sizeof set, &set) == 0) return CPU_COUNT(&set);
-#endif
-  const unsigned n = std::thread::hardware_concurrency();
-  return n == 0 ? 1 : static_cast<int>(n);
+void ThreadPool::reserve_scratch(size_t bytes) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (bytes <= scratch_bytes_) return;
+  for (auto& block : scratch_) {
+    // not touched here: the pages are those of the thread that uses them first
+    block.reset(static_cast<char*>(::operator new(bytes, std::align_val_t{kCacheLine})));
+  }
+  scratch_bytes_ = bytes;
 }
 
-int usable_cores() {
-#if defined(__linux__)
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  if (sched_getaffinity(0, sizeof set, &set) == 0) {
-    std::set<std::string> cores;
-    for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
-      if (!CPU_ISSET(cpu, &set)) continue;
-      // processors of one core list the same siblings
-      std::ifstream file("/sys/devices/system/cpu/cpu" + std::to_string(cpu) +
-                         "/topology/thread_siblings_list");
-      std::string siblings;
-      if (!std::getline(file, siblings)) return usable_processors();
-      cores.insert(siblings);
-    }
-    if (!cores.empty()) return static_cast<int>(cores.size());
-  }
-#endif
-  return usable_processors();
+void ThreadPool::Free::operator()(char* p) const {
+  ::operator delete(p, std::align_val_t{kCacheLine});
 }
 
 }  // namespace weft

@@ -9,6 +9,7 @@ from weft.allocate.lifetime import Item, Lifetimes, lifetimes
 from weft.allocate.pack import Packing, Problem
 from weft.allocate.result import Allocation, Arena, Placement
 from weft.allocate.search import improve
+from weft.allocate.stages import over_stages, stage_spans
 from weft.allocate.validate import validate
 from weft.errors import AllocationError
 from weft.graph.tensor import Tensor
@@ -19,6 +20,8 @@ __all__ = ["allocate"]
 
 # Steps of the search before it gives up: about 0.3 s.
 _EFFORT = 2_500_000
+# The part of an arena that may be spent on fewer stages.
+_STAGES_WORTH = 64
 
 
 @collector_paused()
@@ -64,8 +67,8 @@ def _best(schedule: Schedule) -> Allocation:
     if plan.total > plan.lower_bound:
         other = _like_reference(schedule, life)
         if other.total < plan.total and _is_valid(schedule, other):
-            return other
-    return plan
+            plan = other
+    return _over_stages(schedule, life, packings, plan.total) or plan
 
 
 def _smallest(items: list[Item], bound: int, max_size: int | None) -> tuple[Packing, str]:
@@ -75,6 +78,23 @@ def _smallest(items: list[Item], bound: int, max_size: int | None) -> tuple[Pack
         if max_size is None or found.size <= max_size:
             return found, how
     return improve(Problem(items, max_size), bound, _EFFORT)
+
+
+def _over_stages(
+    schedule: Schedule, life: Lifetimes, packings: list[tuple[Packing, str]], total: int
+) -> Allocation | None:
+    """A plan that puts no node behind another of its stage, if it costs next to nothing."""
+    spans = stage_spans(schedule)
+    if spans is None:
+        return None
+    found = []
+    for number, (items, known) in enumerate(zip(life.items, packings, strict=True)):
+        longer = over_stages(items, spans)
+        if longer != items and life.buffer_types[number].max_size is None:
+            known = improve(Problem(longer, None), known[0].size, _EFFORT // 4)
+        found.append(known)
+    plan = _to_allocation(life, found)
+    return plan if plan.total <= total + total // _STAGES_WORTH else None
 
 
 def _to_allocation(life: Lifetimes, packings: list[tuple[Packing, str]]) -> Allocation:

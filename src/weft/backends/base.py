@@ -164,6 +164,9 @@ class Backend(Protocol):
     kind: DeviceKind
     buffer_type: BufferType
     """Where the tensors that this backend computes live."""
+    runs_stages: bool
+    """(optional; default False) whether independent nodes run at the same time. Memory is then
+    planned so that its reuse does not put one behind the other."""
 
     def supports_op(self, node: Tensor) -> Support:
         """Whether the backend can run `node`; reads metadata only."""
@@ -201,6 +204,8 @@ class Backend(Protocol):
 
 class BackendBase:
     """Defaults of the optional methods."""
+
+    runs_stages = False
 
     def offload_op(self, node: Tensor) -> bool:
         """No offload."""

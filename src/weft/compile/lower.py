@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from weft.allocate import Allocation
-from weft.backends.base import BufferType
+from weft.backends.base import BufferType, HostMemory
 from weft.compile.layouts import Layouts
 from weft.compile.stages import Access, Range, form_stages
 from weft.errors import ProgramError
@@ -17,6 +19,9 @@ from weft.program import BufferSpec, CopySpec, Program, SplitSpec, StepSpec, Ten
 from weft.schedule import Schedule, Split
 
 __all__ = ["lower", "lower_with_tensors"]
+
+_HOST = -1
+"""The address space of this process, beside the numbers of buffers."""
 
 
 def lower(
@@ -73,6 +78,8 @@ class _Tensors:
         self._index: dict[Tensor, int] = {}
         self._chunks: dict[tuple[int, int], int] = {}
         self._bound: dict[tuple[int, int], int] = {}
+        self._address: dict[int, int] = {}
+        self._extent: dict[int, Range] = {}
         for a, arena in enumerate(allocation.arenas):
             for c, size in enumerate(arena.chunks):
                 self._chunks[a, c] = len(self.buffers)
@@ -121,6 +128,9 @@ class _Tensors:
         if key not in self._bound:
             size = data.nbytes
             self._bound[key] = len(self.buffers)
+            host = data.host() if isinstance(data, HostMemory) else data
+            if isinstance(host, np.ndarray):
+                self._address[self._bound[key]] = host.ctypes.data
             matrix = None
             if base in self._layouts:
                 buffer = self._bound[key]
@@ -133,13 +143,24 @@ class _Tensors:
         return self._bound[key]
 
     def extent(self, index: int) -> Range:
-        """Bytes that a tensor covers at the symbols' maxima."""
-        t = self.specs[index]
-        start = upper(t.offset)
-        steps = (upper(t.ne[0]) // t.dtype.block - 1, *(upper(n) - 1 for n in t.ne[1:]))
-        end = start + t.dtype.bytes + sum(n * upper(b) for n, b in zip(steps, t.nb, strict=True))
-        # an offset that depends on symbols may be smaller at run time: take everything before it
-        return (t.buffer, start if isinstance(t.offset, int) else 0, end)
+        """Bytes that a tensor covers at the symbols' maxima. Memory of the user is known by its
+        address, so that two arrays over the same bytes are one."""
+        found = self._extent.get(index)
+        if found is None:
+            t = self.specs[index]
+            start = upper(t.offset)
+            steps = (upper(t.ne[0]) // t.dtype.block - 1, *(upper(n) - 1 for n in t.ne[1:]))
+            end = start + t.dtype.bytes
+            end += sum(n * upper(b) for n, b in zip(steps, t.nb, strict=True))
+            # an offset that depends on symbols may be smaller at run time: take all before it
+            start = start if isinstance(t.offset, int) else 0
+            address = self._address.get(t.buffer)
+            if address is None:
+                found = (t.buffer, start, end)
+            else:
+                found = (_HOST, address + start, address + end)
+            self._extent[index] = found
+        return found
 
 
 def _lower_split(schedule: Schedule, split: Split, table: _Tensors) -> SplitSpec:
@@ -156,10 +177,12 @@ def _lower_split(schedule: Schedule, split: Split, table: _Tensors) -> SplitSpec
         reads = tuple(table.extent(s) for s in src if s >= 0)
         accesses.append(Access(table.extent(dst), reads))
         work = max(work, backend.work_bytes(node))
+    stages = form_stages(accesses)
     return SplitSpec(
         device=backend.name,
         copies=tuple(CopySpec(table.index(s), table.index(d)) for s, d in split.copies),
-        steps=tuple(steps),
-        stages=tuple(form_stages(accesses)),
+        steps=tuple(steps[i] for i in stages.order),
+        stages=stages.bounds,
         work_bytes=work,
+        nodes=stages.order,
     )

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from weft.backends.base import DirectMemory, Executable, Memory
-from weft.errors import DeviceError, ProgramError, WeftError
+from weft.errors import AbortedError, DeviceError, ProgramError, WeftError
 from weft.execute.arena import ArenaPool, arenas_of
 from weft.execute.experts import ExpertIds, expert_ids, used_runs
 from weft.execute.values import tensor_bytes
 from weft.graph.size import evaluate
-from weft.program import Program, SplitSpec
+from weft.program import Program, SplitSpec, StepSpec
 
 __all__ = ["BoundProgram", "Moved", "named_fault"]
 
@@ -61,6 +61,7 @@ class BoundProgram:
         ProgramError when it refuses the program."""
         self.program = program
         self._backends = {b.name: b for b in program.devices}
+        self._nodes = [_in_node_order(split) for split in program.splits]
         self.memories: list[Memory] = self._find_memories(pool)
         self.executables: list[Executable] = [
             self._lower(program, i, i, self.where(i)) for i in range(len(program.splits))
@@ -91,7 +92,8 @@ class BoundProgram:
             raise named_fault(self.where(split), error) from error
 
     def run_steps(self, split: int, begin: int, end: int, values: Mapping[str, int]) -> None:
-        """Runs some steps of a split; the executable for them is kept."""
+        """Runs nodes `begin` to `end` (views not counted) of a split, in their own order; the
+        executable for them is kept."""
         if begin >= end:
             return
         if (begin, end) == (0, len(self.program.splits[split].steps)):
@@ -101,7 +103,7 @@ class BoundProgram:
         key = (split, begin, end)
         found = self._parts.get(key)
         if found is None:
-            part = _part(self.program.splits[split], begin, end)
+            part = _part(self.program.splits[split], self._nodes[split][begin:end])
             program = replace(self.program, splits=(part,), plan=None)
             found = self._parts[key] = self._lower(program, 0, split, where)
         try:
@@ -122,12 +124,11 @@ class BoundProgram:
 
     def where(self, split: int, begin: int = 0, end: int | None = None) -> str:
         """`split 2 on opencl (nodes ffn_up .. l_out-3)`."""
-        spec = self.program.splits[split]
-        names = [self.program.tensors[step.dst].name for step in spec.steps[begin:end]]
+        names = [self.program.tensors[step.dst].name for step in self._nodes[split][begin:end]]
         if not names:
-            return f"split {split} on {spec.device}"
+            return f"split {split} on {self.program.splits[split].device}"
         nodes = f"node {names[0]}" if len(names) == 1 else f"nodes {names[0]} .. {names[-1]}"
-        return f"split {split} on {spec.device} ({nodes})"
+        return f"split {split} on {self.program.splits[split].device} ({nodes})"
 
     def _user(self, buffer: int) -> str:
         """The first split that uses a buffer, with the first node that does."""
@@ -135,7 +136,7 @@ class BoundProgram:
         for number, spec in enumerate(self.program.splits):
             if any(tensors[copy.dst].buffer == buffer for copy in spec.copies):
                 return self.where(number)
-            for i, step in enumerate(spec.steps):
+            for i, step in enumerate(self._nodes[number]):
                 used = (step.dst, *(s for s in step.src if s >= 0))
                 if any(tensors[t].buffer == buffer for t in used):
                     return self.where(number, i, i + 1)
@@ -217,20 +218,26 @@ def _transfer(copy: _Copy, src_offset: int, dst_offset: int, nbytes: int) -> Non
         copy.dst.write(dst_offset, copy.src.read(src_offset, nbytes))
 
 
-def _part(spec: SplitSpec, begin: int, end: int) -> SplitSpec:
-    stages = ((max(a, begin) - begin, min(b, end) - begin) for a, b in spec.stages)
-    return replace(
-        spec,
-        copies=(),
-        steps=spec.steps[begin:end],
-        stages=tuple((a, b) for a, b in stages if a < b),
-    )
+def _in_node_order(spec: SplitSpec) -> list[StepSpec]:
+    if not spec.nodes:
+        return list(spec.steps)
+    return [step for _, step in sorted(zip(spec.nodes, spec.steps, strict=True), key=_first)]
+
+
+def _first(pair: tuple[int, StepSpec]) -> int:
+    return pair[0]
+
+
+def _part(spec: SplitSpec, steps: Sequence[StepSpec]) -> SplitSpec:
+    """A split of these steps, each a stage."""
+    stages = tuple((i, i + 1) for i in range(len(steps)))
+    return replace(spec, copies=(), steps=tuple(steps), stages=stages, nodes=())
 
 
 def named_fault(where: str, error: Exception) -> WeftError:
-    """A failure of a device keeps its class if that is DeviceError or a kind of it, or a
-    ProgramError (a wrong input, or a program that the device refuses)."""
-    if isinstance(error, DeviceError | ProgramError):
+    """A failure of a device keeps its class if that is DeviceError or a kind of it, a ProgramError
+    (a wrong input, or a program that the device refuses), or AbortedError."""
+    if isinstance(error, DeviceError | ProgramError | AbortedError):
         return type(error)(f"{where}: {error}")
     why = str(error) if isinstance(error, WeftError) else repr(error)
     return DeviceError(f"{where}: {why}")

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.backends.base import Executable
-from weft.errors import ProgramError
+from weft.errors import AbortedError, ProgramError
 from weft.execute.arena import ArenaPool
 from weft.execute.bound import BoundProgram, Moved
 from weft.execute.values import check_values, checked, max_bytes, read_array, symbol_values
@@ -24,7 +24,7 @@ class Session:
 
     `run` is the simple way in: NumPy in, NumPy out. A caller that runs the same program many times
     writes straight into `input_view`, calls `execute`, and reads `output_view`. One thread at a
-    time."""
+    time; only `abort` may be called from others."""
 
     def __init__(self, program: Program, arenas: ArenaPool | None = None) -> None:
         """Raises OutOfMemoryError when an arena cannot be had, DeviceError when a device fails,
@@ -34,6 +34,8 @@ class Session:
         self.moved = Moved()
         """What was copied between memories so far."""
         self._staging: dict[int, NDArray[np.uint8]] = {}
+        self._stop = False
+        self._threads = 0
         self._bind()
 
     def _bind(self) -> None:
@@ -45,6 +47,9 @@ class Session:
             run_values = getattr(self._bound.executables[0], "run_values", None)
             if run_values is not None:
                 self._single = (run_values, tuple(self.program.symbols))
+        self._stoppable: list[Any] = [e for e in self._bound.executables if hasattr(e, "abort")]
+        if self._threads:
+            self.use_threads(self._threads)
 
     def reset(self) -> None:
         """Starts anew after a device was lost: fresh arenas, weights sent again. Views of inputs
@@ -77,6 +82,7 @@ class Session:
         raw = {}
         for name, array in arrays.items():
             raw[name] = checked(name, array, program.tensors[program.inputs[name]], values)
+        self.clear_abort()
         for name, data in raw.items():
             spec = program.tensors[program.inputs[name]]
             self._bound.memories[spec.buffer].write(evaluate(spec.offset, values), data)
@@ -119,23 +125,59 @@ class Session:
     def execute(self, values: Mapping[str, int]) -> None:
         """Runs every split with these symbol values over whatever the inputs hold.
 
-        Raises ProgramError on a value outside the plan, DeviceError naming split, device and node
-        when a device fails, KeyboardInterrupt when interrupted; the session can run again after
-        each (after `reset`, where a device lost its memory)."""
+        Raises ProgramError on a value outside the plan, AbortedError after `abort`, DeviceError
+        naming split, device and node when a device fails, KeyboardInterrupt when interrupted; the
+        session can run again after each (after `reset`, where a device lost its memory)."""
         if self._single is not None:
             run_values, names = self._single
             try:
-                run_values([values[s] for s in names])
+                finished = run_values([values[s] for s in names])
             except (ValueError, KeyError) as error:
                 check_values(self.program, values)
                 raise ProgramError(f"{self._bound.where(0)}: {error}") from error
+            if finished is False:
+                raise self._aborted()
             return
         check_values(self.program, values)
         bound = self._bound
         for number, split in enumerate(self.program.splits):
+            if self._stop:
+                raise self._aborted()
             if split.copies:
                 self.moved.add(bound.copy_inputs(number, values))
             bound.run(number, values)
+
+    def abort(self) -> None:
+        """Stops the `run` or `execute` that is going on, from any thread: it raises AbortedError
+        there within some 10 ms; on devices other than cpu at the end of their split. What it was
+        writing is undefined. Between runs it stops the next `execute`, unless `clear_abort` or
+        `run` comes first."""
+        self._stop = True
+        for executable in self._stoppable:
+            executable.abort()
+
+    def clear_abort(self) -> None:
+        """Forgets an `abort` that has stopped nothing."""
+        self._stop = False
+        for executable in self._stoppable:
+            executable.clear_abort()
+
+    def _aborted(self) -> AbortedError:
+        self.clear_abort()
+        return AbortedError("the run was stopped by abort()")
+
+    def use_threads(self, n: int) -> None:
+        """Threads of later runs on the cpu device: at most as many as it has; 0: all of them."""
+        self._threads = n
+        for executable in self._bound.executables:
+            use = getattr(executable, "use_threads", None)
+            if use is not None:
+                use(n)
+
+    @property
+    def barriers(self) -> int:
+        """Times that the threads of the cpu device waited for each other in the last run."""
+        return sum(getattr(e, "barriers", 0) for e in self._bound.executables)
 
     @property
     def executables(self) -> list[Executable]:

@@ -15,8 +15,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from weft.backends.base import Backend
+from weft.backends.cpu import ThreadOptions
 from weft.compile import compile, lower_plan
-from weft.errors import ContextError
+from weft.errors import AbortedError, ContextError
 from weft.execute import ArenaPool, Progress, Session
 from weft.llm.config import Pooling
 from weft.llm.model import Model
@@ -51,6 +52,8 @@ class MemoryUse:
     compute: int
     repacked: int = 0
     """Weights that were repacked at load and no longer need the file."""
+    scratch: int = 0
+    """Of the kernels, all threads."""
 
 
 class Context:
@@ -69,6 +72,8 @@ class Context:
         type_v: str | None = None,
         flash: bool | None = None,
         n_threads: int | None = None,
+        n_threads_batch: int | None = None,
+        threads: ThreadOptions | None = None,
         devices: Sequence[str | Backend] | None = None,
         activations: Literal["native", "f32"] = "native",
         embeddings: bool = False,
@@ -89,8 +94,10 @@ class Context:
         512). `n_outputs`: most logits rows computed together (default: n_ubatch). `n_seq_max`: most
         sequences (default: 1). `type_k`, `type_v`: of the cache (default: f16). `flash`: attention
         as one op (default). `activations`: "f32" keeps them in float32 where kernels would rather
-        quantize them. `embeddings`: `decode` gives the rows that logits would be made of; models
-        without logits (BERT) always do.
+        quantize them. `n_threads`, `n_threads_batch`: threads of the cpu device for single tokens,
+        and for more (default: physical cores, and as many); `threads`: those and where and how they
+        run, see `weft.ThreadOptions`. `embeddings`: `decode` gives the rows that logits would be
+        made of; models without logits (BERT) always do.
 
         Where things are: `devices`, names or backends, highest priority first (default: cpu).
         `n_gpu_layers`: how many layers, from the last to the first, live on the first device with
@@ -107,13 +114,14 @@ class Context:
         Raises ContextError for an argument out of range, ScheduleError for a placement that cannot
         be, FormatError for a plan of another model, OutOfMemoryError before anything large is
         allocated."""
-        for name, value in (("n_batch", n_batch), ("n_threads", n_threads)):
+        counts = {"n_threads": n_threads, "n_threads_batch": n_threads_batch}
+        for name, value in {"n_batch": n_batch, **counts}.items():
             if value is not None and not 1 <= value < 1 << 31:
                 raise ContextError(f"{name} is {value}; it must be 1 or more")
         self.plan = prepare(
             model, n_ctx=n_ctx, n_ubatch=n_ubatch, n_outputs=n_outputs, n_seq_max=n_seq_max,
-            type_k=type_k, type_v=type_v, flash=flash, devices=devices, n_threads=n_threads,
-            activations=activations, embeddings=embeddings, n_gpu_layers=n_gpu_layers,
+            type_k=type_k, type_v=type_v, flash=flash, devices=devices, threads=threads,
+            **counts, activations=activations, embeddings=embeddings, n_gpu_layers=n_gpu_layers,
             place=place, plan=plan, fit=fit, memory=memory, policy=policy, profile=profile,
             repack=repack,
         )  # fmt: skip
@@ -127,13 +135,6 @@ class Context:
         self.embeddings = self.plan.options.embeddings
         """Whether rows are embeddings instead of logits."""
         self._width = model.config.n_embd if self.embeddings else model.config.n_vocab
-        needs = self.plan.needs()
-        self.memory = MemoryUse(
-            weights=sum(n.weights for n in needs),
-            cache=sum(n.cache for n in needs),
-            compute=sum(n.compute for n in needs),
-            repacked=sum(sum(n.repacked.values()) for n in needs),
-        )
         self.cache = self.plan.cache
         self.cache.allocate()
         programs = [lower_plan(regime.plan) for regime in self.plan.regimes]
@@ -147,6 +148,21 @@ class Context:
         ]
         """One for each range of batch sizes that devices treat differently; the largest last."""
         self._session = self.regimes[-1].session
+        needs = self.plan.needs()
+        self.memory = MemoryUse(
+            weights=sum(n.weights for n in needs),
+            cache=sum(n.cache for n in needs),
+            compute=sum(n.compute for n in needs),
+            repacked=sum(sum(n.repacked.values()) for n in needs),
+            scratch=max(split.work_bytes for program in programs for split in program.splits),
+        )
+        self._stop = False
+        counted = [b for b in self.program.devices if hasattr(b, "n_threads_batch")]
+        one = max((b.n_threads for b in counted), default=0)
+        many = max((b.n_threads_batch for b in counted), default=0)
+        # threads for one token, and for more; 0: all that there are
+        self._threads = (0, 0) if one == many else (one, many)
+        self._threads_used = 0
         self._values = {"n_tokens": 1, "n_kv": 1, "n_outputs": 1}
         self._shift: Session | None = None
         self._window = model.config.window
@@ -169,8 +185,11 @@ class Context:
         all, or those where an array [n] is true.
 
         Raises ContextError for ids or positions out of range, when the cache has too few free
-        cells, and for more than a ubatch where tokens see those behind them. On any failure, Ctrl-C
-        included, the cache is as it was."""
+        cells, and for more than a ubatch where tokens see those behind them; AbortedError after
+        `abort`. On any failure, Ctrl-C included, the cache is as it was."""
+        self._stop = False
+        for regime in self.regimes:
+            regime.session.clear_abort()
         batch = self._batch(tokens, positions, seqs, outputs)
         if self.cache.has_shift:
             self._rotate_keys()
@@ -199,6 +218,19 @@ class Context:
             for seq, slot in moved.items():
                 self.cache.states.slot[seq] = slot
         return rows
+
+    def abort(self) -> None:
+        """Stops the `decode` or `embed` that is going on, from any thread; it raises AbortedError
+        there within some 10 ms (on devices other than cpu: at the end of their split). Does nothing
+        between calls."""
+        self._stop = True
+        for regime in self.regimes:
+            regime.session.abort()
+
+    @property
+    def barriers(self) -> int:
+        """Times that the threads of the cpu device waited for each other in the last ubatch."""
+        return self._session.barriers
 
     def _slots(self, ubatch: _Batch, moved: dict[int, int]) -> tuple[int, int] | None:
         """The state slots that a ubatch, of one sequence then, reads and writes."""
@@ -383,7 +415,15 @@ class Context:
         values["n_tokens"], values["n_kv"], values["n_outputs"] = n, n_kv, n_out or 1
         for name in inputs:
             session.upload(name)
+        threads = self._threads[n > 1]
+        if threads != self._threads_used:
+            for other in self.regimes:
+                other.session.use_threads(threads)
+            self._threads_used = threads
+        if self._stop:
+            raise AbortedError("decode was stopped by abort()")
         session.execute(values)
+        self._session = session
         self.counters.graphs_reused += 1
         self.counters.reallocs = self._arenas.reallocs
         if n_out == 0:

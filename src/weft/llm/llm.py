@@ -16,6 +16,7 @@ from time import perf_counter
 from typing import Any, Literal
 
 from weft.backends.base import Backend
+from weft.backends.cpu import ThreadOptions
 from weft.errors import ContextError
 from weft.execute import Progress
 from weft.frontends.gguf import open_gguf
@@ -70,6 +71,8 @@ class LLM:
         n_ctx: int | None = None,
         n_ubatch: int | None = None,
         n_threads: int | None = None,
+        n_threads_batch: int | None = None,
+        threads: ThreadOptions | None = None,
         devices: Sequence[str | Backend] | None = None,
         n_gpu_layers: int | None = None,
         place: Mapping[str, str] | None = None,
@@ -110,6 +113,8 @@ class LLM:
             type_v=type_v,
             flash=flash,
             n_threads=n_threads,
+            n_threads_batch=n_threads_batch,
+            threads=threads,
             devices=devices,
             activations=activations,
             n_gpu_layers=n_gpu_layers,

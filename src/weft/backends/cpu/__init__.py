@@ -7,5 +7,6 @@ from weft.backends.cpu.backend import (
     host_buffer_type,
     make,
 )
+from weft.backends.cpu.threads import ThreadOptions
 
-__all__ = ["CpuBackend", "default_threads", "describe", "host_buffer_type", "make"]
+__all__ = ["CpuBackend", "ThreadOptions", "default_threads", "describe", "host_buffer_type", "make"]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 from weft import _native
@@ -19,10 +21,12 @@ from weft.backends.base import (
     WeightBufferType,
 )
 from weft.backends.cpu.native_program import describe_tensor, native_program
+from weft.backends.cpu.order import side_by_side
 from weft.backends.cpu.repack import PanelBufferType, PanelMemory, can_repack
+from weft.backends.cpu.threads import ThreadOptions
 from weft.backends.registry import BackendInfo
 from weft.dtype import DTYPES, dtype_from_id
-from weft.errors import DeviceError, OutOfMemoryError, ProgramError
+from weft.errors import AbortedError, DeviceError, OutOfMemoryError, ProgramError
 from weft.flags import FLAGS
 from weft.graph.node import make_node
 from weft.graph.op import OPS
@@ -44,6 +48,8 @@ Activations = Literal["native", "f32"]
 `f32`: weights are decoded and everything is computed in float32 (slower, more exact)."""
 
 _MATMULS = (OPS["MUL_MAT"], OPS["MUL_MAT_ID"])
+_OPTIONS = ("n_threads", "n_threads_batch", "threads", "target", "activations")
+_CACHE_LINE = 64
 _VIEWS = tuple(op for op in OPS.values() if op.is_view)
 
 if _native.op_names() != list(OPS):
@@ -87,11 +93,16 @@ def default_threads() -> int:
 
 
 class CpuBackend(BackendBase):
-    """The native core with a pool of `n_threads` (default: physical cores) on one kernel target.
+    """The native core with a pool of threads (default: physical cores) on one kernel target.
 
-    Raises DeviceError on a target that this build or this machine does not have."""
+    `n_threads` and `n_threads_batch` are those of `threads`, where they are given. What the system
+    refuses to the threads is a RuntimeWarning.
+
+    Raises DeviceError on a target that this build or this machine does not have, and for thread
+    options out of range."""
 
     kind: DeviceKind = "CPU"
+    runs_stages = True
 
     def __init__(
         self,
@@ -99,6 +110,8 @@ class CpuBackend(BackendBase):
         target: str | None = None,
         activations: Activations = "native",
         name: str = "cpu",
+        n_threads_batch: int | None = None,
+        threads: ThreadOptions | None = None,
     ) -> None:
         scores = dict(_native.targets())
         chosen = target or FLAGS.target or _native.best_target()
@@ -111,15 +124,20 @@ class CpuBackend(BackendBase):
             )
         if activations not in ("native", "f32"):
             raise DeviceError(f"activations must be 'native' or 'f32', got {activations!r}")
-        threads = (FLAGS.threads or default_threads()) if n_threads is None else n_threads
-        if not 1 <= threads <= 1024:
-            raise DeviceError(f"n_threads must be 1..1024, got {threads}")
+        threads = threads or ThreadOptions()
+        if n_threads is not None:
+            threads = replace(threads, n_threads=n_threads)
+        if n_threads_batch is not None:
+            threads = replace(threads, n_threads_batch=n_threads_batch)
         self.name = name
         self.target = chosen
-        self.n_threads = threads
+        self.threads = threads
+        self.n_threads, self.n_threads_batch = threads.resolved()
         self.activations: Activations = activations
         self.buffer_type: BufferType = _HOST
-        self.pool = _native.ThreadPool(threads)
+        self.pool, notes = threads.make_pool()
+        for note in notes:
+            warnings.warn(f"{name}: {note}", RuntimeWarning, stacklevel=2)
         self._panels = PanelBufferType(self.pool)
         self._panel_types = frozenset(_native.interleaved_types(chosen))
 
@@ -141,23 +159,27 @@ class CpuBackend(BackendBase):
         return buffer_type.is_host
 
     def work_bytes(self, node: Tensor) -> int:
-        """Scratch of the node's kernel, all threads."""
+        """Scratch of the node's kernel, all threads, each in cache lines of its own."""
         if node.op in _VIEWS:
             return 0
-        return self.n_threads * int(
+        own = int(
             _native.scratch_bytes(
                 self.target,
                 node.op.number,
                 describe_tensor(node),
                 [describe_tensor(s) for s in node.src],
                 pack(node.params),
-                self.n_threads,
+                self.pool.size,
             )
         )
+        return self.pool.size * -(-own // _CACHE_LINE) * _CACHE_LINE
 
     def optimize(self, nodes: Sequence[Tensor]) -> Sequence[Tensor]:
         """Activations are turned into blocks once, by a step of their own that every matmul with
-        the same source and block type shares."""
+        the same source and block type shares; independent nodes stand side by side."""
+        return side_by_side(self._with_blocks(nodes))
+
+    def _with_blocks(self, nodes: Sequence[Tensor]) -> Sequence[Tensor]:
         if self.activations == "f32":
             return nodes
         made: dict[tuple[Tensor, str], Tensor] = {}
@@ -227,7 +249,11 @@ class NativeExecutable:
         except ValueError as error:
             raise ProgramError(f"split {split} on {backend.name}: {error}") from error
         self.run_values = self._executor.run
-        """The executor's own call: symbol values in the order of `symbols`."""
+        """The executor's own call: symbol values in the order of `symbols`. False: stopped."""
+        self.abort = self._executor.abort
+        """From any thread: stops the run that is going on, or else the next one."""
+        self.clear_abort = self._executor.clear_abort
+        """Forgets an abort that no run has seen."""
 
     @property
     def symbols(self) -> tuple[str, ...]:
@@ -240,14 +266,25 @@ class NativeExecutable:
         return int(self._executor.barriers)
 
     @property
+    def step_tasks(self) -> list[int]:
+        """For each step, the pieces that threads could claim in the last run."""
+        return list(self._executor.step_tasks)
+
+    def use_threads(self, n: int) -> None:
+        """Threads of the runs from now on, at most those of the pool; 0: all of them."""
+        self._executor.set_threads(n)
+
+    @property
     def scratch_bytes(self) -> int:
-        """Scratch memory of all threads."""
+        """Scratch memory of all threads, which all programs of the device share."""
         return int(self._executor.scratch_bytes)
 
     def run(self, values: Mapping[str, int]) -> None:
-        """One run; raises ProgramError on a symbol value outside the plan."""
+        """One run; raises ProgramError on a symbol value outside the plan, AbortedError when
+        `abort` has stopped it."""
         try:
-            self.run_values([values[s] for s in self._symbols])
+            if not self.run_values([values[s] for s in self._symbols]):
+                raise AbortedError("the run was stopped by abort()")
         except ValueError as error:
             raise ProgramError(str(error)) from error
         except KeyError as error:
@@ -270,12 +307,10 @@ def describe() -> list[BackendInfo]:
 
 
 def make(suffix: str | None = None, **options: Any) -> CpuBackend:
-    """`cpu`; options are `n_threads`, `target` and `activations`."""
+    """`cpu`; options are `n_threads`, `n_threads_batch`, `threads`, `target` and `activations`."""
     if suffix is not None:
         raise DeviceError(f"there is one cpu device; write 'cpu', not 'cpu:{suffix}'")
-    unknown = sorted(set(options) - {"n_threads", "target", "activations"})
+    unknown = sorted(set(options) - set(_OPTIONS))
     if unknown:
-        raise DeviceError(
-            f"cpu has no option {', '.join(unknown)}; it has n_threads, target, activations"
-        )
+        raise DeviceError(f"cpu has no option {', '.join(unknown)}; it has {', '.join(_OPTIONS)}")
     return CpuBackend(**options)

@@ -1,0 +1,66 @@
+"""Memory for nodes that run at the same time.
+
+Packing lets a result take the bytes of another that is read for the last time just before. Where a
+backend runs independent nodes together, that puts one behind the other. Here what any node of a
+stage needs is in use as long as the stage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from weft.allocate.lifetime import Item
+from weft.graph.op import NONE
+from weft.graph.tensor import Tensor
+from weft.schedule.result import Schedule
+
+__all__ = ["over_stages", "stage_spans"]
+
+
+def stage_spans(schedule: Schedule) -> list[tuple[int, int]] | None:
+    """For each of `Schedule.plan_nodes` the first and the last node of its stage: consecutive
+    nodes of one backend of which none reads or overwrites what another writes. None where no
+    backend runs nodes at the same time (`Backend.runs_stages`)."""
+    runs_stages = [bool(getattr(b, "runs_stages", False)) for b in schedule.backends]
+    if not any(runs_stages):
+        return None
+    nodes = schedule.plan_nodes
+    starts: list[int] = []
+    backend = -1
+    written: set[Tensor] = set()
+    read: set[Tensor] = set()
+    for i, node in enumerate(nodes):
+        own = schedule.plan_node_backends[i]
+        if node.op.is_view and starts:
+            continue
+        sources = [_base(s) for s in node.src if s is not None]
+        target = _base(node)
+        apart = own != backend or node.op is NONE or not runs_stages[own]
+        if apart or target in written or target in read or not written.isdisjoint(sources):
+            starts.append(i)
+            backend = -1 if node.op is NONE else own
+            written.clear()
+            read.clear()
+        written.add(target)
+        read.update(sources)
+    spans = []
+    for first, end in zip(starts, [*starts[1:], len(nodes)], strict=True):
+        spans += [(first, end - 1)] * (end - first)
+    return [(0, 0)] * (len(nodes) - len(spans)) + spans
+
+
+def over_stages(items: Sequence[Item], spans: Sequence[tuple[int, int]]) -> list[Item]:
+    """The items with lifetimes of whole stages; the very items where that changes nothing."""
+    n = len(spans)
+    found = []
+    for item in items:
+        start = spans[item.start][0] if 0 <= item.start < n else item.start
+        end = spans[item.end][1] if 0 <= item.end < n else item.end
+        if (start, end) != (item.start, item.end):
+            item = Item(item.arena, start, end, item.size, item.tensors)
+        found.append(item)
+    return found
+
+
+def _base(tensor: Tensor) -> Tensor:
+    return tensor if tensor.view_src is None else tensor.view_src

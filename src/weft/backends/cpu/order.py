@@ -1,0 +1,92 @@
+"""Puts nodes that do not depend on each other side by side, so that they can share a stage.
+
+A graph is written branch after branch: the queries' product, their rotation, the keys' product.
+Here each node moves up to the first place where its sources are there, but not far: what is made
+long before it is used takes memory meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from weft.graph.op import NONE
+from weft.graph.tensor import Tensor
+
+__all__ = ["side_by_side"]
+
+_REACH = 8
+"""Stages that a node may move up."""
+
+
+def side_by_side(nodes: Sequence[Tensor]) -> list[Tensor]:
+    """The nodes sorted by stage: one later than the last of what they read, or, where they write
+    memory that exists already (a cache), than all that touched it before."""
+    shared = _Overwritten(nodes)
+    level: dict[Tensor, int] = {}
+    placed = []
+    last = 0
+    for number, node in enumerate(nodes):
+        if node.op.is_view or node.op is NONE:
+            stage = max((level.get(src, 0) for src in node.src if src is not None), default=0)
+        else:
+            stage = max(0, last - _REACH)
+            for src in node.src:
+                if src in level and level[src] >= stage:
+                    stage = level[src] + 1
+            stage = shared.touch(node, stage)
+            last = max(last, stage)
+        level[node] = stage
+        placed.append((stage, number, node))
+    placed.sort(key=_stage_and_number)
+    return [node for _, _, node in placed]
+
+
+def _stage_and_number(entry: tuple[int, int, Tensor]) -> tuple[int, int]:
+    return entry[:2]
+
+
+class _Overwritten:
+    """Memory that nodes write although it holds a value already: caches, results taken over."""
+
+    def __init__(self, nodes: Sequence[Tensor]) -> None:
+        targets = (n.view_src for n in nodes if not n.op.is_view and n.op is not NONE)
+        self._memories = {_memory(t) for t in targets if t is not None}
+        self._written: dict[int, int] = {}
+        self._used: dict[int, int] = {}
+        self._known: dict[Tensor, int] = {}
+
+    def touch(self, node: Tensor, stage: int) -> int:
+        """The first stage from `stage` on that keeps `node` in order with what touched the same
+        memory before."""
+        if not self._memories:
+            return stage
+        read = {self._of(src) for src in node.src if src is not None} & self._memories
+        own = self._of(node)
+        for memory in read:
+            stage = max(stage, self._written.get(memory, -1) + 1)
+        if own in self._memories:
+            stage = max(stage, self._used.get(own, -1) + 1)
+            self._written[own] = self._used[own] = stage
+        for memory in read:
+            self._used[memory] = max(self._used.get(memory, -1), stage)
+        return stage
+
+    def _of(self, tensor: Tensor) -> int:
+        base = tensor if tensor.view_src is None else tensor.view_src
+        found = self._known.get(base)
+        if found is None:
+            found = self._known[base] = _memory(base)
+        return found
+
+
+def _memory(base: Tensor) -> int:
+    """What tensors in the same memory have in common."""
+    if base.buffer is None or base.buffer.data is None:
+        return id(base)
+    data = base.buffer.data
+    # arrays may be views of one another
+    while isinstance(data, np.ndarray) and isinstance(data.base, np.ndarray):
+        data = data.base
+    return id(data)

@@ -1,0 +1,144 @@
+"""`ThreadOptions`: how many threads the cpu device has, where they run, and how they wait."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from weft import _native
+from weft.errors import DeviceError
+from weft.flags import FLAGS
+
+__all__ = ["Numa", "Priority", "ThreadOptions", "cpus_of_mask", "cpus_of_range", "place"]
+
+Priority = Literal["normal", "medium", "high", "realtime"]
+Numa = Literal["distribute", "isolate", "numactl"]
+
+_MOST = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadOptions:
+    """Threads of the cpu device. Everything has a default that suits a machine of its own.
+
+    Raises DeviceError for a value out of range, naming it."""
+
+    n_threads: int | None = None
+    """Threads for single tokens, the caller's included (default: the physical cores that this
+    process may use, or `WEFT_THREADS`)."""
+    n_threads_batch: int | None = None
+    """Threads for more tokens than one (default: `n_threads`)."""
+    cpus: tuple[int, ...] | None = None
+    """Numbers of the processors that threads may run on (default: those of the process)."""
+    strict: bool = False
+    """One processor per thread, in the order of `cpus`, instead of any of them for each."""
+    priority: Priority = "normal"
+    """What threads may take from other processes; needs the right to. A refusal is a warning."""
+    poll: int = 50
+    """How long threads look for work before they sleep, from 0 (not at all) to 100 (200 us)."""
+    numa: Numa | None = None
+    """On a machine with several memory nodes: `distribute` threads over all of them, `isolate`
+    them on the node of the caller, or run where `numactl` has put the process."""
+
+    def __post_init__(self) -> None:
+        for name in ("n_threads", "n_threads_batch"):
+            value = getattr(self, name)
+            if value is not None and not (isinstance(value, int) and 1 <= value <= _MOST):
+                raise DeviceError(f"{name} must be 1..{_MOST}, got {value}")
+        if self.cpus is not None:
+            object.__setattr__(self, "cpus", tuple(self.cpus))
+            if not self.cpus or any(not isinstance(c, int) or c < 0 for c in self.cpus):
+                raise DeviceError(f"cpus must be processor numbers from 0, got {self.cpus}")
+        if self.priority not in get_args(Priority):
+            known = ", ".join(get_args(Priority))
+            raise DeviceError(f"priority must be one of {known}, got {self.priority!r}")
+        if not (isinstance(self.poll, int) and 0 <= self.poll <= 100):
+            raise DeviceError(f"poll must be 0..100, got {self.poll}")
+        if self.numa is not None and self.numa not in get_args(Numa):
+            known = ", ".join(get_args(Numa))
+            raise DeviceError(f"numa must be one of {known}, got {self.numa!r}")
+        if self.numa is not None and self.cpus is not None:
+            raise DeviceError("numa chooses the processors; leave out cpus")
+
+    def resolved(self) -> tuple[int, int]:
+        """(threads for single tokens, threads for more), with defaults filled in.
+
+        The default number goes no further than the chosen processors."""
+        single = self.n_threads
+        if single is None:
+            single = FLAGS.threads or int(_native.usable_cores())
+            if self.cpus is not None:
+                single = min(single, len(set(self.cpus)))
+        return single, single if self.n_threads_batch is None else self.n_threads_batch
+
+    def make_pool(self) -> tuple[_native.ThreadPool, list[str]]:
+        """The pool, and what did not work or has no effect on this machine, a sentence each.
+
+        Raises DeviceError for processors that the process may not use."""
+        n = max(self.resolved())
+        usable = list(_native.usable_cpus())
+        nodes = [list(node) for node in _native.numa_nodes()]
+        notes = []
+        if self.numa is not None and len(nodes) == 1:
+            notes.append(f"numa={self.numa} has no effect: this machine has one memory node")
+        where = place(self, n, usable, nodes, int(_native.current_cpu()))
+        priority = get_args(Priority).index(self.priority)
+        pool = _native.ThreadPool(n, self.poll, priority, where)
+        return pool, notes + list(pool.warnings)
+
+
+def place(
+    options: ThreadOptions,
+    n: int,
+    usable: Sequence[int],
+    nodes: Sequence[Sequence[int]],
+    caller: int,
+) -> list[list[int]]:
+    """The processors of each of `n` threads; an empty list where they may run anywhere.
+
+    `usable`: processors of the process; `nodes`: those of each memory node; `caller`: the one that
+    the caller runs on. Raises DeviceError for others."""
+    if options.cpus is not None:
+        missing = sorted(set(options.cpus) - set(usable))
+        if missing:
+            raise DeviceError(
+                f"processors {missing} are not among those this process may use: {list(usable)}"
+            )
+        groups = [list(dict.fromkeys(options.cpus))]
+    elif options.numa in ("distribute", "isolate") and len(nodes) > 1:
+        groups = [list(node) for node in nodes]
+        if options.numa == "isolate":
+            groups = [next((g for g in groups if caller in g), groups[0])]
+    elif options.strict:
+        groups = [list(usable)]
+    else:
+        return []
+    return [_one(groups[i % len(groups)], i // len(groups), options.strict) for i in range(n)]
+
+
+def _one(group: list[int], number: int, strict: bool) -> list[int]:
+    """The processors of thread `number` of a group."""
+    return [group[number % len(group)]] if strict else group
+
+
+def cpus_of_mask(text: str) -> tuple[int, ...]:
+    """Processors of a mask in hexadecimal, `0x5` or `5` -> (0, 2). Raises DeviceError."""
+    try:
+        mask = int(text, 16)
+    except ValueError:
+        mask = 0
+    if mask <= 0:
+        raise DeviceError(f"a mask of processors is hexadecimal and not 0, e.g. 0x3; got {text!r}")
+    return tuple(i for i in range(mask.bit_length()) if mask >> i & 1)
+
+
+def cpus_of_range(text: str) -> tuple[int, ...]:
+    """Processors of a range, both ends included, `4-7` -> (4, 5, 6, 7). Raises DeviceError."""
+    first, dash, last = text.partition("-")
+    if not (dash and first.strip().isdigit() and last.strip().isdigit()):
+        raise DeviceError(f"a range of processors is FIRST-LAST, e.g. 0-3; got {text!r}")
+    low, high = int(first), int(last)
+    if low > high or high > 8191:
+        raise DeviceError(f"processors {text} are no range from low to high, below 8192")
+    return tuple(range(low, high + 1))

@@ -1,0 +1,137 @@
+"""Products with interleaved weights against the same weights as rows, on every target."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from weft import _native, quants
+from weft.dtype import DTYPES, DType, dtype_from_id
+from weft.graph.op import OPS
+
+TARGETS = [name for name, ok in _native.targets() if ok and _native.interleaved_types(name)]
+TYPES = [DTYPES["f32"].id] if not TARGETS else _native.interleaved_types(TARGETS[0])
+F32 = DTYPES["f32"]
+_UNWRITABLE = ("iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs", "iq3_s", "iq1_s", "iq1_m")
+
+
+class Product:
+    """MUL_MAT of random weights, `matrices` of them, with `columns` activations each."""
+
+    def __init__(self, dtype: DType, rows: int, k: int, columns: int, matrices: int = 1) -> None:
+        rng = np.random.default_rng(rows + k + columns)
+        values = rng.standard_normal((matrices * rows, k), np.float32)
+        if dtype.name == "i2_s":
+            ternary = rng.integers(-1, 2, values.size).astype(np.float32) * np.float32(0.7)
+            self.weights = np.array(quants.encode_i2_s(ternary)).reshape(-1)
+        elif dtype.name in _UNWRITABLE:
+            self.weights = rng.integers(0, 256, values.size // dtype.block * dtype.bytes, np.uint8)
+        else:
+            self.weights = np.array(quants.encode(values, dtype)).reshape(-1)
+        self.dtype, self.rows, self.k, self.columns = dtype, rows, k, columns
+        self.matrices = matrices
+
+    def run(self, target: str, interleaved: bool, threads: int = 1) -> np.ndarray:
+        """The result, `[matrices, columns, rows]`."""
+        pool = _native.ThreadPool(threads)
+        wanted = dtype_from_id(_native.activation_type(target, self.dtype.id))
+        assert wanted is not None
+        weights = self.weights
+        if interleaved:
+            weights = np.zeros_like(self.weights)
+            rows = self.matrices * self.rows
+            _native.interleave(self.dtype.id, self.weights, weights, rows, self.k, pool)
+        rng = np.random.default_rng(self.columns)
+        x = rng.standard_normal((self.matrices * self.columns, self.k), np.float32)
+        blocks = np.zeros(wanted.row_bytes(self.k) * len(x), np.uint8)
+        _native.quantize(target, wanted.id, x.reshape(-1), blocks)
+        out = np.full((self.matrices, self.columns, self.rows), np.nan, np.float32)
+        m = self.matrices
+        tensors = [
+            _tensor(self.dtype, 0, (self.k, self.rows, m), int(interleaved)),
+            _tensor(wanted, 1, (self.k, self.columns, m), 0),
+            _tensor(F32, 2, (self.rows, self.columns, m), 0),
+        ]
+        memory = [weights, blocks, out]
+        program = _native.Program.from_tables(
+            symbols=[],
+            exprs=np.zeros((0, 3), np.int64),
+            buffers=[array.nbytes for array in memory],
+            names=["w", "x", "y"],
+            tensors=np.array(tensors, np.int64),
+            steps=np.array([[OPS["MUL_MAT"].number, 2, 0, 0, 0, 1, *[-1] * 8]], np.int64),
+            stages=np.array([[0, 1]], np.int64),
+            params=[],
+        )
+        places = [(array.ctypes.data, array.nbytes) for array in memory]
+        _native.Executor.create(program, places, target, pool).run([])
+        return out
+
+
+
+
+
+def _tensor(dtype: DType, buffer: int, ne: tuple[int, int, int], layout: int) -> list[int]:
+    row = [dtype.id, buffer, layout]
+    row_bytes = dtype.row_bytes(ne[0])
+    strides = (dtype.bytes, row_bytes, row_bytes * ne[1], row_bytes * ne[1] * ne[2])
+    for size in (*ne, 1, *strides, 0):
+        row += [size, -1]
+    return row
+
+
+def _assert_same(got: np.ndarray, want: np.ndarray) -> None:
+    """The same sums in another order."""
+    assert np.isfinite(got).all()
+    error = np.sum((got - want).astype(np.float64) ** 2) / np.sum(want.astype(np.float64) ** 2)
+    assert error < 1e-11
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("dtype", [dtype_from_id(t) for t in TYPES], ids=lambda d: d.name)
+def test_as_plain_rows(target: str, dtype: DType) -> None:
+    for columns in (1, 2, 3, 4, 5, 6, 7, 12, 13, 25, 44):
+        for rows, k in ((32, 256), (96, 768)):
+            product = Product(dtype, rows, k, columns)
+            _assert_same(product.run(target, True), product.run(target, False))
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("name", ["q4_0", "q4_K", "q6_K", "tq2_0"])
+def test_depth_and_width_beyond_the_caches(target: str, name: str) -> None:
+    for rows, k, columns in ((64, 4096, 700), (64, 4096 + 256, 20), (1024, 512, 130)):
+        product = Product(DTYPES[name], rows, k, columns)
+        got = product.run(target, True, threads=2)
+        _assert_same(got, product.run(target, False, threads=2))
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("columns", [1, 9, 40])
+def test_matrices(target: str, columns: int) -> None:
+    product = Product(DTYPES["q8_0"], 64, 512, columns, matrices=3)
+    _assert_same(product.run(target, True, threads=2), product.run(target, False))
+
+
+def test_float_activations_are_refused() -> None:
+    if not TARGETS:
+        pytest.skip("no target of this machine reads interleaved weights")
+    q4 = DTYPES["q4_0"]
+    tensors = [
+        _tensor(q4, 0, (64, 32, 1), 1),
+        _tensor(F32, 1, (64, 4, 1), 0),
+        _tensor(F32, 2, (32, 4, 1), 0),
+    ]
+    memory = [np.zeros(1 << 13, np.uint8) for _ in range(3)]
+    program = _native.Program.from_tables(
+        symbols=[],
+        exprs=np.zeros((0, 3), np.int64),
+        buffers=[m.nbytes for m in memory],
+        names=["w", "x", "y"],
+        tensors=np.array(tensors, np.int64),
+        steps=np.array([[OPS["MUL_MAT"].number, 2, 0, 0, 0, 1, *[-1] * 8]], np.int64),
+        stages=np.array([[0, 1]], np.int64),
+        params=[],
+    )
+    with pytest.raises(ValueError, match="need activations of their companion type"):
+        places = [(m.ctypes.data, m.nbytes) for m in memory]
+        _native.Executor.create(program, places, TARGETS[0], _native.ThreadPool(1))
