@@ -87,7 +87,7 @@ void move(bool to_panels, int type, const Bytes& src, const MutableBytes& dst, i
   m.panels = rows / weft::kPanelRows;
   m.per_claim = std::max<int64_t>(1, kClaim / std::max<int64_t>(1, m.row_bytes * weft::kPanelRows));
   nb::gil_scoped_release release;
-  if (m.row_bytes > 0) pool->run(&Move::job, &m);
+  if (m.row_bytes > 0) pool->run(&Move::job, &m, pool->size());
   if (tail != 0) std::memcpy(m.dst + bytes, m.src + bytes, static_cast<size_t>(tail));
 }
 

@@ -35,6 +35,7 @@ struct Call {
   const double* params = nullptr;   // slots of the parameter record, see src/weft/graph/params.py
   int n_params = 0;
   int n_threads = 1;
+  char* shared = nullptr;  // what `prepare` writes, for all threads
 
   float f(int slot) const { return static_cast<float>(params[slot]); }
   int64_t i(int slot) const { return static_cast<int64_t>(params[slot]); }
@@ -52,6 +53,11 @@ struct Kernel {
   int64_t (*grain)(const Call&) = nullptr;
   // Scratch bytes per thread at these sizes. Default 0.
   size_t (*scratch)(const Call&) = nullptr;
+  // Work that all threads share out and finish before the first item: units of it (default 0; it
+  // may depend on sizes that vary), what does units begin..end, and the bytes of call.shared.
+  int64_t (*prepare_units)(const Call&) = nullptr;
+  void (*prepare)(const Call&, int64_t begin, int64_t end) = nullptr;
+  size_t (*shared)(const Call&) = nullptr;
   // Whether source 0 may be interleaved; `check` and the rest then look at its layout.
   bool takes_interleaved = false;
   // Items go through the rows of the result in order, as many for each; and a row of the result

@@ -1,6 +1,6 @@
 // MUL_MAT: dst[i3, i2, n, m] = src0[.., m, :] . src1[i3, i2, n, :]; consecutive batches of src1
 // share one of src0 (grouped-query attention).
-#include "kernels/matmul_engine.h"
+#include "kernels/matmul_integers.h"
 
 namespace weft::WEFT_TARGET {
 
@@ -34,6 +34,58 @@ struct Work {
   }
 };
 
+Weights matrix(const Call& call, int64_t w2, int64_t w3) {
+  const Tensor& w = *call.src[0];
+  const char* data = w.data + w2 * w.nb[2] + w3 * w.nb[3];
+  return {data, w.nb[1], w.nb[0], w.type, w.ne[0], tensor_scale(w), w.layout};
+}
+
+// Where columns first..first+n of those for matrix (w2, w3) are, and their results.
+void find_columns(const Call& call, const Work& work, int64_t w2, int64_t w3, int64_t first,
+                  int64_t n, const char** in, float** out) {
+  const Tensor& x = *call.src[1];
+  for (int64_t c = 0; c < n; ++c) {
+    const int64_t i1 = (first + c) % x.ne[1];
+    const int64_t batch = (first + c) / x.ne[1];
+    const int64_t i2 = w2 * work.per2 + batch % work.per2;
+    const int64_t i3 = w3 * work.per3 + batch / work.per2;
+    in[c] = row_data(x, {i1, i2, i3});
+    out[c] = reinterpret_cast<float*>(row_data(call.dst, {i1, i2, i3}));
+  }
+}
+
+// ---- columns that are packed once for all rows
+
+// With several matrices each packs its own.
+bool is_shared(const Call& call) {
+  const Work work(call);
+  const Tensor& w = *call.src[0];
+  const Weights weights = {nullptr, 0, 0, w.type, w.ne[0], 1.0f, w.layout};
+  return work.matrices == 1 && w.ne[0] > 0 && is_packed(weights, call.src[1]->type, work.n_columns);
+}
+
+int64_t prepare_units(const Call& call) {
+  return is_shared(call) ? (Work(call).n_columns + kPackUnit - 1) / kPackUnit : 0;
+}
+
+void prepare(const Call& call, int64_t begin, int64_t end) {
+  const Work work(call);
+  const Tensor& x = *call.src[1];
+  const Weights weights = matrix(call, 0, 0);
+  for (int64_t unit = begin; unit < end; ++unit) {
+    const char* in[kPackUnit];
+    float* out[kPackUnit];
+    const int64_t first = unit * kPackUnit;
+    const int64_t n = min64(kPackUnit, work.n_columns - first);
+    find_columns(call, work, 0, 0, first, n, in, out);
+    pack_all(weights, {in, out, n, x.type, x.nb[0]}, packed_column(call.shared, first, weights.k));
+  }
+}
+
+size_t shared(const Call& call) {
+  return is_shared(call) ? packed_bytes(Work(call).n_columns, call.src[0]->ne[0]) : 0;
+}
+
 int64_t items(const Call& call) {
   const Work work(call);
   return work.matrices * work.column_runs * work.row_blocks;
@@ -42,17 +94,18 @@ int64_t items(const Call& call) {
 int64_t grain(const Call& call) {
   const Work work(call);
   const int64_t products = kItemRows * call.src[0]->ne[0] * work.column_run;
-  // columns are packed again for every chunk of rows
+  // packed columns stay in the cache for the rows of a chunk; a few columns are packed again for
+  // every chunk
   const int64_t rows = work.n_columns >= 32 ? 4 : 1;
-  return max64(rows, (1 << 15) / max64(1, products));
+  const int64_t share = is_shared(call) ? 1 : work.row_blocks / (4 * call.n_threads);
+  return max64(max64(rows, share), (1 << 15) / max64(1, products));
 }
 
 void run(const Call& call, int64_t begin, int64_t end, char* scratch) {
   const Tensor& w = *call.src[0];
   const Tensor& x = *call.src[1];
-  const Tensor& dst = call.dst;
   const Work work(call);
-  const float scale = tensor_scale(w);
+  const bool is_prepared = is_shared(call);
   Arena arena(scratch);
   auto** in = arena.take<const char*>(work.column_run);
   auto** out = arena.take<float*>(work.column_run);
@@ -60,23 +113,17 @@ void run(const Call& call, int64_t begin, int64_t end, char* scratch) {
     const int64_t outer = item / work.row_blocks;
     const int64_t first_block = item - outer * work.row_blocks;
     const int64_t blocks = min64(end - item, work.row_blocks - first_block);
-    const int64_t matrix = outer / work.column_runs;
-    const int64_t first = (outer - matrix * work.column_runs) * work.column_run;
+    const int64_t number = outer / work.column_runs;
+    const int64_t first = (outer - number * work.column_runs) * work.column_run;
     const int64_t n = min64(work.column_run, work.n_columns - first);
-    const int64_t w3 = matrix / w.ne[2];
-    const int64_t w2 = matrix - w3 * w.ne[2];
-    for (int64_t c = 0; c < n; ++c) {
-      const int64_t i1 = (first + c) % x.ne[1];
-      const int64_t batch = (first + c) / x.ne[1];
-      const int64_t i2 = w2 * work.per2 + batch % work.per2;
-      const int64_t i3 = w3 * work.per3 + batch / work.per2;
-      in[c] = row_data(x, {i1, i2, i3});
-      out[c] = reinterpret_cast<float*>(row_data(dst, {i1, i2, i3}));
-    }
-    const Weights weights = {
-        w.data + w2 * w.nb[2] + w3 * w.nb[3], w.nb[1], w.nb[0], w.type, w.ne[0], scale, w.layout};
+    const int64_t w3 = number / w.ne[2];
+    const int64_t w2 = number - w3 * w.ne[2];
+    find_columns(call, work, w2, w3, first, n, in, out);
+    const Weights weights = matrix(call, w2, w3);
+    Columns columns = {in, out, n, x.type, x.nb[0]};
+    if (is_prepared) columns.packed = packed_column(call.shared, first, weights.k);
     multiply(weights, first_block * kItemRows, min64(w.ne[1], (first_block + blocks) * kItemRows),
-             {in, out, n, x.type, x.nb[0]}, arena.rest());
+             columns, arena.rest());
     item += blocks;
   }
 }
@@ -116,6 +163,9 @@ void register_matmul(KernelTable& table) {
                         .run = run,
                         .grain = grain,
                         .scratch = scratch,
+                        .prepare_units = prepare_units,
+                        .prepare = prepare,
+                        .shared = shared,
                         .takes_interleaved = true};
 }
 

@@ -22,6 +22,7 @@ struct Columns {
   int64_t n;
   DType type;
   int64_t element_stride;
+  const char* packed = nullptr;  // the columns as pack_all leaves them, if they are packed
 };
 
 // out[c][r] = row r . column c, for rows begin..end.

@@ -184,11 +184,11 @@ struct ManyScratch {
   float* rest;
   size_t used;
 
-  ManyScratch(char* scratch, int64_t n, int64_t k) {
+  ManyScratch(char* scratch, const Columns& columns, int64_t k) {
     Arena arena(scratch);
-    const int64_t wide = packed_columns(min64(n, kColumnsWide));
+    const int64_t wide = packed_columns(min64(columns.n, kColumnsWide));
     deep = packed_depth(wide, kChunksDeep * kTileBytes, k / 32, kChunksDeep);
-    tiles = arena.take<char>(wide * deep * kTileBytes);
+    tiles = columns.packed != nullptr ? nullptr : arena.take<char>(wide * deep * kTileBytes);
     panel.q = arena.take<uint8_t>(kChunksDeep * 32 * kPanelRows);
     panel.scale = arena.take<float>(kChunksDeep * 2 * kPanelRows);
     panel.min = arena.take<float>(kChunksDeep * 2 * kPanelRows);
@@ -198,13 +198,24 @@ struct ManyScratch {
   }
 };
 
-// One panel times the packed columns left..right; `tiles` are those of the panel's first chunk.
+// Packed columns; `deep` chunks of them.
+struct Tiles {
+  const char* data;
+  int64_t deep;
+
+  // The run of `n` columns from `column` on, from `chunk` on.
+  const char* run(int64_t column, int64_t n, int64_t chunk) const {
+    return data + (column * deep + chunk * run_columns(n)) * kTileBytes;
+  }
+};
+
+// One panel times the packed columns left..right, from chunk number `chunk` of `tiles` on.
 void multiply_panel(const QuantKernels& kernels, const Columns& columns, int64_t left,
                     int64_t right, int64_t row, int64_t rows, bool add, int64_t n_chunks,
-                    const char* tiles, int64_t chunk, const ManyScratch& s) {
+                    const Tiles& tiles, int64_t chunk, const ManyScratch& s) {
   for (int64_t c = left; c < right; c += kTileColumns) {
     const int64_t n = min64(kTileColumns, right - c);
-    const char* run = tiles + ((c - left) * s.deep + chunk * run_columns(n)) * kTileBytes;
+    const char* run = tiles.run(c - left, n, chunk);
     Outputs out(columns, c, n, row, s.rest);
     if (rows == kPanelRows) {
       kernels.tile[tile_variant(n)](s.panel, run, n_chunks, add, out.at);
@@ -228,7 +239,7 @@ void unpack_panel(const QuantKernels& kernels, const Weights& w, int64_t row, in
 
 void multiply_many(const QuantKernels& kernels, const Weights& w, int64_t begin, int64_t end,
                    const Columns& columns, char* scratch) {
-  const ManyScratch s(scratch, columns.n, w.k);
+  const ManyScratch s(scratch, columns, w.k);
   const int64_t chunks = w.k / 32;
   const int64_t piece = 32 * kChunksDeep / unit_elements(w.type) * unit_bytes(w.type);
   // the piece that will be wanted next: of these rows, or of those below
@@ -237,14 +248,19 @@ void multiply_many(const QuantKernels& kernels, const Weights& w, int64_t begin,
     const int64_t right = min64(columns.n, left + kColumnsWide);
     for (int64_t packed = 0; packed < chunks; packed += s.deep) {
       const int64_t packed_end = min64(packed + s.deep, chunks);
-      pack_columns(kernels, columns, left, right, packed, packed_end - packed, s.deep, s.tiles);
+      Tiles tiles = {s.tiles, s.deep};
+      if (columns.packed != nullptr) {
+        tiles = {columns.packed + left * chunks * kTileBytes, chunks};
+      } else {
+        pack_columns(kernels, columns, left, right, packed, packed_end - packed, s.deep, s.tiles);
+      }
       for (int64_t r = begin; r < end; r += kPanelRows) {
         const int64_t rows = min64(kPanelRows, end - r);
         for (int64_t first = packed; first < packed_end; first += kChunksDeep) {
           const int64_t n = min64(kChunksDeep, packed_end - first);
           unpack_panel(kernels, w, r, rows, first, n, next, s.panel);
-          multiply_panel(kernels, columns, left, right, r, rows, first > 0, n, s.tiles,
-                         first - packed, s);
+          multiply_panel(kernels, columns, left, right, r, rows, first > 0, n, tiles,
+                         columns.packed != nullptr ? first : first - packed, s);
         }
       }
     }
@@ -256,6 +272,27 @@ void multiply_many(const QuantKernels& kernels, const Weights& w, int64_t begin,
 bool is_integer_product(DType weights, DType columns) {
   const QuantKernels& kernels = quant_kernels(weights);
   return kernels.dot != nullptr && kernels.activation == columns;
+}
+
+bool is_packed(const Weights& w, DType columns, int64_t n_columns) {
+  if (!is_integer_product(w.type, columns)) return false;
+  if (w.layout == Layout::kInterleaved) return n_columns > kFewInterleaved;
+  return n_columns > kFewColumns && quant_kernels(w.type).pack != nullptr;
+}
+
+static_assert(kPackUnit % kTileColumns == 0);
+
+size_t packed_bytes(int64_t n_columns, int64_t k) {
+  return static_cast<size_t>(packed_columns(n_columns) * (k / 32) * kTileBytes);
+}
+
+char* packed_column(char* packed, int64_t first, int64_t k) {
+  return packed + first * (k / 32) * kTileBytes;
+}
+
+void pack_all(const Weights& w, const Columns& columns, char* packed) {
+  const int64_t chunks = w.k / 32;
+  pack_columns(quant_kernels(w.type), columns, 0, columns.n, 0, chunks, chunks, packed);
 }
 
 void multiply_integers(const Weights& w, int64_t begin, int64_t end, const Columns& columns,
@@ -275,7 +312,7 @@ size_t multiply_integers_scratch(const Columns& columns, int64_t k) {
   const size_t few = FewScratch(nullptr, min64(columns.n, kFewInterleaved), k).used;
   if (columns.n <= kFewColumns) return few;
   // fewer columns may be packed deeper
-  const size_t many = ManyScratch(nullptr, columns.n, k).used + kPackedBytes;
+  const size_t many = ManyScratch(nullptr, columns, k).used + kPackedBytes;
   return many > few ? many : few;
 }
 

@@ -16,4 +16,17 @@ void multiply_integers(const Weights& w, int64_t begin, int64_t end, const Colum
 // Scratch that multiply_integers needs for up to `columns.n` columns.
 size_t multiply_integers_scratch(const Columns& columns, int64_t k);
 
+// Whether so many columns are packed for such weights; that can be done once for all rows.
+bool is_packed(const Weights& w, DType columns, int64_t n_columns);
+
+// Columns that are packed at a time: whole runs on every target.
+inline constexpr int64_t kPackUnit = 48;
+
+// All columns packed, and where column number `first`, a multiple of kPackUnit, begins in it.
+size_t packed_bytes(int64_t n_columns, int64_t k);
+char* packed_column(char* packed, int64_t first, int64_t k);
+
+// Packs these columns, at most kPackUnit of them, to `packed`.
+void pack_all(const Weights& w, const Columns& columns, char* packed);
+
 }  // namespace weft::WEFT_TARGET
