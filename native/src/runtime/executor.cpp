@@ -388,7 +388,8 @@ void Executor::run_loop(const Task& task, int thread) {
       const double each =
           task.work * static_cast<double>(counter.rate.load(std::memory_order_relaxed));
       const auto most = static_cast<int64_t>(static_cast<double>(kAwayNanoseconds) / each);
-      chunk = std::clamp(most / task.grain * task.grain, task.grain, task.chunk);
+      chunk = most < task.grain ? std::max<int64_t>(1, most)
+                                : std::min(task.chunk, most / task.grain * task.grain);
     }
     const int64_t begin = counter.next.fetch_add(chunk, std::memory_order_relaxed);
     if (begin >= task.units) return;
