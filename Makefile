@@ -7,7 +7,7 @@ MODEL  ?= examples/weft-demo.gguf
 
 SOURCES := $(shell find native -name '*.cpp' -o -name '*.h') CMakeLists.txt native/CMakeLists.txt
 
-.PHONY: demo test check bench native stubs format clean
+.PHONY: demo test check bench native sanitize stubs format clean
 
 # ---- the main job ----
 demo: $(VENV)/installed
@@ -40,16 +40,30 @@ $(VENV)/tools: pyproject.toml
 
 $(VENV)/installed: $(VENV)/tools $(SOURCES) pyproject.toml
 	$(BIN)/python -m pip install -q --disable-pip-version-check --no-build-isolation \
-	  -C cmake.define.WEFT_WERROR=ON -e .
+	  -C cmake.define.WEFT_WERROR=ON -C cmake.define.WEFT_TESTS=ON -e .
 	touch $@
 
 # ---- development ----
 # A second, incremental build whose module lands in src/weft (it is found there first).
 native:
-	cmake -S . -B $(BUILD) -G Ninja -DWEFT_WERROR=ON -DPython_EXECUTABLE=$(BIN)/python \
+	cmake -S . -B $(BUILD) -G Ninja -DWEFT_WERROR=ON -DWEFT_TESTS=ON -DPython_EXECUTABLE=$(BIN)/python \
 	  -Dnanobind_DIR=$$($(BIN)/python -m nanobind --cmake_dir) \
 	  -DCMAKE_LIBRARY_OUTPUT_DIRECTORY=$(CURDIR)/src/weft > /dev/null
 	cmake --build $(BUILD)
+
+# The native tests under ThreadSanitizer (the kernels' races are those of the executor: one target is
+# enough), then every kernel target under AddressSanitizer and UndefinedBehaviorSanitizer. They come
+# with the compiler.
+SANITIZE = cmake -G Ninja -S . -DCMAKE_BUILD_TYPE=None -DCMAKE_CXX_FLAGS=-O1 -DWEFT_PYTHON=OFF \
+           -DWEFT_TESTS=ON
+
+sanitize:
+	$(SANITIZE) -B build/tsan -DWEFT_SANITIZE=thread -DWEFT_BASELINE_ONLY=ON > /dev/null
+	cmake --build build/tsan
+	ctest --test-dir build/tsan --output-on-failure
+	$(SANITIZE) -B build/asan -DWEFT_SANITIZE=address,undefined > /dev/null
+	cmake --build build/asan
+	ctest --test-dir build/asan --output-on-failure
 
 stubs: $(VENV)/installed
 	$(BIN)/python -m nanobind.stubgen -q -m weft._native -o src/weft/_native.pyi

@@ -25,7 +25,7 @@ class Maker {
 
   int tensor(int buffer = -1) {
     TensorDecl t;
-    t.name = "t" + std::to_string(program.tensors.size());
+    t.name = std::to_string(program.tensors.size());
     if (buffer < 0) {
       buffer = static_cast<int>(program.buffers.size());
       program.buffers.push_back(most_ * kColumns * 4);

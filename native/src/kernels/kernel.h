@@ -49,7 +49,8 @@ struct Kernel {
   int64_t (*items)(const Call&) = nullptr;
   // Does items begin..end. `scratch` belongs to this thread.
   void (*run)(const Call&, int64_t begin, int64_t end, char* scratch) = nullptr;
-  // Items that one thread should take at a time, at least; chunks are multiples. Default 1.
+  // Items that one thread should take at a time; chunks are multiples, and smaller only where so
+  // many take so long that a run could not be stopped soon. Default 1.
   int64_t (*grain)(const Call&) = nullptr;
   // Scratch bytes per thread at these sizes. Default 0.
   size_t (*scratch)(const Call&) = nullptr;

@@ -2,17 +2,11 @@
 
 #include <algorithm>
 #include <chrono>
-#include <utility>
-
-#include "quants/interleave.h"
-#include "runtime/work.h"
 
 namespace weft {
 
 namespace {
 
-constexpr size_t kCacheLine = 64;
-constexpr int64_t kMaxElements = int64_t{1} << 44;
 constexpr int64_t kPollNanoseconds = 10'000'000;
 // A stop has to be seen soon: no thread is away for much longer, once it knows how long work takes.
 constexpr int64_t kAwayNanoseconds = 8'000'000;
@@ -27,149 +21,7 @@ int64_t now_ns() {
       .count();
 }
 
-std::string shape(const Tensor& t) {
-  std::string s = std::string(dtype_info(t.type).name) + "[";
-  for (int d = 0; d < 4; ++d) s += (d ? ", " : "") + std::to_string(t.ne[d]);
-  return s + "]";
-}
-
-// nullptr when an interleaved tensor is a whole matrix of panels (or a stack of them), else why
-// not.
-const char* not_panels(const Tensor& t) {
-  const InterleavedFormat* format = interleaved_format(t.type);
-  if (format == nullptr) return "has a type without that layout";
-  if (t.ne[0] % format->block != 0) return "has rows of partial words";
-  if (t.ne[1] % kPanelRows != 0) return "has rows beyond its last panel of 32";
-  int64_t stride = dtype_info(t.type).block_size;
-  for (int d = 0; d < 4; ++d) {
-    if (t.nb[d] != stride) return "is not contiguous";
-    stride *= d == 0 ? t.ne[0] / dtype_info(t.type).block : t.ne[d];
-  }
-  return nullptr;
-}
-
 }  // namespace
-
-Status Executor::create(Program program, std::vector<Block> memory, const Target& target,
-                        std::shared_ptr<ThreadPool> pool, std::unique_ptr<Executor>& out) {
-  if (target.score == 0) {
-    return Status::invalid(std::string("this machine cannot run kernel target ") + target.name);
-  }
-  if (Status s = program.check(); !s.is_ok()) return s;
-  if (memory.size() != program.buffers.size()) {
-    return Status::invalid("the program has " + std::to_string(program.buffers.size()) +
-                           " buffers, got memory for " + std::to_string(memory.size()));
-  }
-  for (size_t i = 0; i < memory.size(); ++i) {
-    if (memory[i].size < program.buffers[i]) {
-      return Status::invalid("buffer " + std::to_string(i) + " needs " +
-                             std::to_string(program.buffers[i]) + " bytes, got " +
-                             std::to_string(memory[i].size));
-    }
-  }
-  std::unique_ptr<Executor> self(new Executor());
-  self->program_ = std::move(program);
-  self->memory_ = std::move(memory);
-  self->table_ = &target.table();
-  self->pool_ = std::move(pool);
-  self->n_threads_ = self->pool_->size();
-  self->tensors_.resize(self->program_.tensors.size());
-  self->counters_ = std::make_unique<Counter[]>(self->program_.steps.size());
-  for (size_t i = 0; i < self->program_.tensors.size(); ++i) {
-    const TensorDecl& t = self->program_.tensors[i];
-    bool symbolic = t.offset.expr >= 0;
-    for (int d = 0; d < 4; ++d) symbolic = symbolic || t.ne[d].expr >= 0 || t.nb[d].expr >= 0;
-    if (symbolic) self->symbolic_.push_back(i);
-  }
-  std::vector<int64_t> maxima;
-  for (const Symbol& s : self->program_.symbols) maxima.push_back(s.max);
-  if (Status s = self->bind(maxima, true); !s.is_ok()) return s;
-  if (Status s = self->check_layouts(); !s.is_ok()) return s;
-  if (Status s = self->plan_steps(); !s.is_ok()) return s;
-  out = std::move(self);
-  return Status::ok();
-}
-
-Status Executor::bind_tensor(size_t i, const std::vector<int64_t>& values) {
-  const TensorDecl& decl = program_.tensors[i];
-  const auto value = [&](const Size& s) {
-    return s.expr < 0 ? s.value : values[static_cast<size_t>(s.expr)];
-  };
-  Tensor& t = tensors_[i];
-  t.type = decl.type;
-  const DTypeInfo& info = dtype_info(decl.type);
-  for (int d = 0; d < 4; ++d) {
-    t.ne[d] = value(decl.ne[d]);
-    t.nb[d] = value(decl.nb[d]);
-    if (t.ne[d] < 0 || t.nb[d] < 0) {
-      return Status::invalid("tensor " + decl.name + " has a negative size or stride");
-    }
-  }
-  if (t.ne[0] % info.block != 0) {
-    return Status::invalid("tensor " + decl.name + " " + shape(t) + " has partial blocks");
-  }
-  if (info.block > 1 && t.nb[0] != info.block_size) {
-    return Status::invalid("tensor " + decl.name + " " + shape(t) + " has gaps between blocks");
-  }
-  // strides of 0 fit any number of elements into a buffer, but a run over them would not end
-  int64_t elements = 1;
-  for (int64_t n : t.ne) {
-    if (__builtin_mul_overflow(elements, n, &elements) || elements > kMaxElements) {
-      return Status::invalid("tensor " + decl.name + " " + shape(t) + " has too many elements");
-    }
-  }
-  const int64_t offset = value(decl.offset);
-  int64_t end = extent(t);
-  const Block& block = memory_[static_cast<size_t>(decl.buffer)];
-  if (end < 0 || offset < 0 || __builtin_add_overflow(end, offset, &end) || end > block.size) {
-    return Status::invalid("tensor " + decl.name + " " + shape(t) + " at byte " +
-                           std::to_string(offset) + " leaves its buffer of " +
-                           std::to_string(block.size) + " bytes");
-  }
-  t.data = block.data + offset;
-  t.layout = decl.layout;
-  return Status::ok();
-}
-
-Status Executor::bind(const std::vector<int64_t>& symbol_values, bool first) {
-  if (symbol_values.size() != program_.symbols.size()) {
-    return Status::invalid("the program has " + std::to_string(program_.symbols.size()) +
-                           " symbols, got " + std::to_string(symbol_values.size()) + " values");
-  }
-  if (!first && symbol_values == bound_) return Status::ok();
-  // a failure leaves no binding behind that a later run could take for granted
-  bound_.clear();
-  if (Status s = program_.evaluate(symbol_values.data(), values_); !s.is_ok()) return s;
-  if (first) {
-    for (size_t i = 0; i < tensors_.size(); ++i) {
-      if (Status s = bind_tensor(i, values_); !s.is_ok()) return s;
-    }
-  } else {
-    for (size_t i : symbolic_) {
-      if (Status s = bind_tensor(i, values_); !s.is_ok()) return s;
-    }
-  }
-  for (size_t i = 0; i < steps_.size(); ++i) {
-    Step& step = steps_[i];
-    step.call.dst = tensors_[static_cast<size_t>(program_.steps[i].dst)];
-  }
-  for (size_t i = 0; i < steps_.size() && !first; ++i) {
-    // sizes that agree at the maxima may disagree below them
-    if (const char* why = steps_[i].kernel->check(steps_[i].call); why != nullptr) {
-      return refused(i, why);
-    }
-  }
-  bound_ = symbol_values;
-  for (size_t i = 0; i < steps_.size(); ++i) {
-    Step& step = steps_[i];
-    step.items = step.kernel->items(step.call);
-    step.grain =
-        step.kernel->grain != nullptr ? std::max<int64_t>(1, step.kernel->grain(step.call)) : 1;
-    step.work = work_of(program_.steps[i].op, step.call);
-  }
-  share_out();
-  return Status::ok();
-}
 
 // From the sizes of this run to tasks and stages.
 void Executor::share_out() {
@@ -216,12 +68,15 @@ void Executor::add_stage(int32_t begin, int32_t end) {
   // in smallest chunks that are worth a thread; several tiny tasks may add up to less than one
   double shares = 0;
   int64_t claims = 0;
+  bool prepares = false;
   for (int32_t i = begin; i < end; ++i) {
     const Task& task = tasks_[static_cast<size_t>(i)];
     shares += static_cast<double>(task.units) / static_cast<double>(task.grain);
     claims += (task.units + task.chunk - 1) / task.chunk;
+    prepares = prepares || first_step(task).preparation > 0;
   }
-  stages_.push_back({begin, end, shares <= 1 || claims <= 1 || n_threads_ == 1});
+  const bool solo = shares <= 1 || claims <= 1 || n_threads_ == 1;
+  stages_.push_back({begin, end, solo, prepares});
 }
 
 Executor::Task Executor::make_task(Chain chain) const {
@@ -253,8 +108,8 @@ Executor::Task Executor::make_task(Chain chain) const {
   }
   task.timed = work > kTimedWork;
   task.work = work / static_cast<double>(std::max<int64_t>(1, task.units));
-  // four chunks a thread: balanced enough, and few claims
-  const int64_t parts = int64_t{4} * n_threads_;
+  // eight chunks a thread: balanced enough, and few claims
+  const int64_t parts = int64_t{8} * n_threads_;
   const int64_t share = (task.units + parts - 1) / parts;
   task.chunk = std::max(task.grain, (share + task.grain - 1) / task.grain * task.grain);
   return task;
@@ -269,7 +124,8 @@ void Executor::set_threads(int n) {
 }
 
 int64_t Executor::scratch_bytes() const {
-  return static_cast<int64_t>(scratch_stride_) * pool_->size();
+  return static_cast<int64_t>(scratch_stride_) * pool_->size() +
+         static_cast<int64_t>(shared_.size());
 }
 
 std::vector<int64_t> Executor::step_tasks() const {
@@ -283,100 +139,12 @@ std::vector<int64_t> Executor::step_tasks() const {
   return found;
 }
 
-Status Executor::refused(size_t index, const char* why) const {
-  const StepDecl& decl = program_.steps[index];
-  const std::string& name = program_.tensors[static_cast<size_t>(decl.dst)].name;
-  return Status::invalid(std::string(kOpInfo[static_cast<size_t>(decl.op)].name) + " (tensor " +
-                         name + " " + shape(steps_[index].call.dst) + "): " + why);
-}
-
-// Interleaved tensors are constant weights: whole, alone in their bytes, and only read as source 0
-// by kernels that take them.
-Status Executor::check_layouts() const {
-  for (size_t i = 0; i < tensors_.size(); ++i) {
-    const Tensor& t = tensors_[i];
-    if (t.layout != Layout::kInterleaved) continue;
-    const std::string start = "tensor " + program_.tensors[i].name + " is interleaved but ";
-    if (const char* why = not_panels(t); why != nullptr) return Status::invalid(start + why);
-    if (std::find(symbolic_.begin(), symbolic_.end(), i) != symbolic_.end()) {
-      return Status::invalid(start + "its sizes are symbolic");
-    }
-    for (size_t k = 0; k < tensors_.size(); ++k) {
-      const Tensor& other = tensors_[k];
-      if (k == i || program_.tensors[k].buffer != program_.tensors[i].buffer) continue;
-      const bool same = other.layout == t.layout && other.type == t.type && other.data == t.data &&
-                        std::equal(t.ne, t.ne + 4, other.ne);
-      if (!same && overlap(t, other)) {
-        return Status::invalid(start + program_.tensors[k].name + " is a view into it");
-      }
-    }
-  }
-  const auto interleaved = [&](int32_t index) {
-    return index >= 0 && tensors_[static_cast<size_t>(index)].layout == Layout::kInterleaved;
-  };
-  for (const StepDecl& step : program_.steps) {
-    const char* op = kOpInfo[static_cast<size_t>(step.op)].name;
-    int32_t refused = interleaved(step.dst) ? step.dst : -1;
-    for (int s = 0; s < kMaxSrc; ++s) {
-      const bool taken = s == 0 && (*table_)[step.op].takes_interleaved;
-      if (interleaved(step.src[s]) && !taken) refused = step.src[s];
-    }
-    if (refused >= 0) {
-      return Status::invalid("tensor " + program_.tensors[static_cast<size_t>(refused)].name +
-                             " is interleaved, which " + op + " does not take there");
-    }
-  }
-  return Status::ok();
-}
-
-Status Executor::plan_steps() {
-  size_t scratch = 0;
-  steps_.resize(program_.steps.size());
-  for (size_t i = 0; i < program_.steps.size(); ++i) {
-    const StepDecl& decl = program_.steps[i];
-    Step& step = steps_[i];
-    step.call.dst = tensors_[static_cast<size_t>(decl.dst)];
-    for (int s = 0; s < kMaxSrc; ++s) {
-      step.call.src[s] = decl.src[s] < 0 ? nullptr : &tensors_[static_cast<size_t>(decl.src[s])];
-    }
-    step.call.params = program_.params.data() + decl.first_param;
-    step.call.n_params = decl.n_params;
-    step.call.n_threads = pool_->size();
-    step.kernel = &(*table_)[decl.op];
-    const std::string& name = program_.tensors[static_cast<size_t>(decl.dst)].name;
-    const char* op = kOpInfo[static_cast<size_t>(decl.op)].name;
-    if (step.kernel->run == nullptr) {
-      return Status::invalid(std::string("no kernel for ") + op + " (tensor " + name + ")");
-    }
-    if (const char* why = step.kernel->check(step.call); why != nullptr) return refused(i, why);
-    if (step.kernel->scratch != nullptr) {
-      scratch = std::max(scratch, step.kernel->scratch(step.call));
-    }
-  }
-  LayoutInput input = {&program_, {}, {}};
-  for (const Step& step : steps_) {
-    input.calls.push_back(&step.call);
-    input.by_rows.push_back(step.kernel->by_rows);
-  }
-  const std::string clash = find_clash(program_, input.calls);
-  if (!clash.empty()) return Status::invalid(clash);
-  layout_ = make_layout(input);
-  place_.resize(steps_.size());
-  for (size_t i = 0; i < layout_.steps.size(); ++i) {
-    place_[static_cast<size_t>(layout_.steps[i])] = static_cast<int32_t>(i);
-  }
-  scratch_stride_ = (scratch + kCacheLine - 1) / kCacheLine * kCacheLine;
-  pool_->reserve_scratch(scratch_stride_);
-  step_seconds_.assign(steps_.size(), 0.0);
-  const std::vector<int64_t> values = bound_;
-  return bind(values, true);
-}
-
 Status Executor::run(const std::vector<int64_t>& symbol_values, const std::function<bool()>& poll) {
   const std::lock_guard<std::mutex> lock(running_);
   if (Status s = bind(symbol_values, false); !s.is_ok()) return s;
   for (size_t i = 0; i < steps_.size(); ++i) {
     counters_[i].next.store(0, std::memory_order_relaxed);
+    counters_[i].prepared.store(0, std::memory_order_relaxed);
   }
   poll_ = poll ? &poll : nullptr;
   next_poll_ = now_ns() + kPollNanoseconds;
@@ -399,6 +167,10 @@ void Executor::work(int thread) {
   size_t met = 0;
   for (size_t s = 0; s < stages_.size(); ++s) {
     const Stage& stage = stages_[s];
+    if (stage.prepares && (thread == 0 || !stage.solo)) {
+      for (int32_t i = stage.begin; i < stage.end; ++i) prepare(tasks_[static_cast<size_t>(i)]);
+      if (!stage.solo && meet(thread, met++)) return;
+    }
     if (thread == 0 || !stage.solo) {
       for (int32_t i = stage.begin; i < stage.end; ++i) {
         run_loop(tasks_[static_cast<size_t>(i)], thread);
@@ -424,12 +196,29 @@ bool Executor::meet(int thread, size_t number) {
 
 // Every step alone, timed by thread 0.
 void Executor::profile(int thread) {
+  size_t met = 0;
   for (size_t i = 0; i < steps_.size(); ++i) {
     const int64_t start = now_ns();
-    run_loop(make_task({place_[i], place_[i] + 1}), thread);
-    const bool stopped = meet(thread, i);
+    const Task task = make_task({place_[i], place_[i] + 1});
+    if (steps_[i].preparation > 0) {
+      prepare(task);
+      if (meet(thread, met++)) return;
+    }
+    run_loop(task, thread);
+    const bool stopped = meet(thread, met++);
     if (thread == 0) step_seconds_[i] = static_cast<double>(now_ns() - start) * 1e-9;
     if (stopped) return;
+  }
+}
+
+// Packs and the like that `run` needs whole; units are small.
+void Executor::prepare(const Task& task) {
+  const Step& step = first_step(task);
+  std::atomic<int64_t>& next = counters_[static_cast<size_t>(task.chain.begin)].prepared;
+  while (!abort_.load(std::memory_order_relaxed)) {
+    const int64_t unit = next.fetch_add(1, std::memory_order_relaxed);
+    if (unit >= step.preparation) return;
+    step.kernel->prepare(step.call, unit, unit + 1);
   }
 }
 
@@ -445,7 +234,8 @@ void Executor::run_loop(const Task& task, int thread) {
       const double each =
           task.work * static_cast<double>(counter.rate.load(std::memory_order_relaxed));
       const auto most = static_cast<int64_t>(static_cast<double>(kAwayNanoseconds) / each);
-      chunk = std::clamp(most / task.grain * task.grain, task.grain, task.chunk);
+      chunk = most < task.grain ? std::max<int64_t>(1, most)
+                                : std::min(task.chunk, most / task.grain * task.grain);
     }
     const int64_t begin = counter.next.fetch_add(chunk, std::memory_order_relaxed);
     if (begin >= task.units) return;

@@ -58,7 +58,8 @@ class Executor {
     Call call;
     int64_t items = 0;
     int64_t grain = 1;
-    double work = 0;  // see runtime/work.h
+    double work = 0;          // see runtime/work.h
+    int64_t preparation = 0;  // units
   };
   // A loop over units: the items of one step, or the rows of a chain of them.
   struct Task {
@@ -75,10 +76,12 @@ class Executor {
     int32_t begin = 0;
     int32_t end = 0;
     bool solo = false;
+    bool prepares = false;  // a task has something to prepare before all of them run
   };
   // One cache line each, so that claiming chunks of one task does not slow another.
   struct alignas(64) Counter {
     std::atomic<int64_t> next{0};
+    std::atomic<int64_t> prepared{0};
     // Nanoseconds for a unit of work, as last measured; the first guess is that of a slow machine.
     std::atomic<float> rate{1.0F};
   };
@@ -88,15 +91,20 @@ class Executor {
   Status bind_tensor(size_t i, const std::vector<int64_t>& values);
   Status check_layouts() const;
   Status plan_steps();
+  void plan_shared();
   void share_out();
   bool worth_joining(const JoinedStage& stage) const;
   void add_stage(int32_t begin, int32_t end);
   Task make_task(Chain chain) const;
+  const Step& first_step(const Task& task) const {
+    return steps_[static_cast<size_t>(layout_.steps[static_cast<size_t>(task.chain.begin)])];
+  }
   Status refused(size_t index, const char* why) const;
   static void job(void* self, int thread);
   void work(int thread);
   void profile(int thread);
   bool meet(int thread, size_t number);
+  void prepare(const Task& task);
   void run_loop(const Task& task, int thread);
   void run_units(const Task& task, int64_t begin, int64_t end, char* scratch);
 
@@ -115,6 +123,7 @@ class Executor {
   bool all_solo_ = false;
   std::unique_ptr<Counter[]> counters_;  // of a task: that of its first place in `layout_.steps`
   size_t scratch_stride_ = 0;
+  std::vector<char> shared_;  // what steps prepare for all threads
   std::vector<int64_t> values_;
   std::vector<int64_t> bound_;  // symbol values of the current binding
   int64_t barriers_ = 0;

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Annotated
+import warnings
+from typing import Annotated, Any
 
 import typer
 
@@ -50,9 +51,15 @@ def _root(
     pass
 
 
+def _show_warning(message: Warning | str, *_: Any) -> None:
+    """Without the place in the code, which says nothing to a user."""
+    errors.print(f"warning: {message}", style="yellow", markup=False, soft_wrap=True)
+
+
 def main() -> None:
     """Entry point of the `weft` command: 0 done, 1 an error that a message explains, 2 wrong usage,
     130 interrupted."""
+    warnings.showwarning = _show_warning  # type: ignore[assignment]
     try:
         app()
     except WeftError as error:

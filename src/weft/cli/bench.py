@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from weft.cli.console import errors
+from weft.cli.console import errors, size_text
 from weft.cli.options import (
     Devices,
     Fit,
@@ -27,6 +27,17 @@ from weft.cli.options import (
     ProfileFile,
     Repack,
     placement_arguments,
+)
+from weft.cli.thread_options import (
+    CpuMask,
+    CpuRange,
+    CpuStrict,
+    NumaOption,
+    Poll,
+    Prio,
+    Threads,
+    ThreadsBatch,
+    thread_options,
 )
 from weft.errors import ContextError
 from weft.llm import Context, Model
@@ -51,9 +62,14 @@ def bench(
     ),
     n_gen: Annotated[int, typer.Option("--n-gen", "-n", help="Generated tokens; 0: skip.")] = 32,
     repetitions: Annotated[int, typer.Option("--repetitions", "-r", help="Timed runs.")] = 5,
-    threads: Annotated[
-        int | None, typer.Option("--threads", "-t", help="CPU threads; default: cores.")
-    ] = None,
+    threads: Threads = None,
+    threads_batch: ThreadsBatch = None,
+    cpu_mask: CpuMask = None,
+    cpu_range: CpuRange = None,
+    cpu_strict: CpuStrict = False,
+    prio: Prio = "normal",
+    poll: Poll = 50,
+    numa: NumaOption = None,
     devices: Devices = None,
     gpu_layers: GpuLayers = None,
     place: Place = None,
@@ -71,10 +87,13 @@ def bench(
     """Measure tokens per second: mean and standard deviation over the repetitions."""
     if n_prompt < 0 or n_gen < 0 or n_prompt + n_gen == 0 or repetitions < 1:
         raise ContextError("bench needs -p or -n above 0 and at least one repetition")
+    options = thread_options(
+        threads, threads_batch, cpu_mask, cpu_range, cpu_strict, prio, poll, numa
+    )
     loaded = Model.open(model)
     context = Context(
         loaded, None if plan else max(n_prompt, n_gen) + 1, n_ubatch=ubatch, n_outputs=1,
-        n_threads=threads,
+        threads=options,
         **placement_arguments(
             devices, gpu_layers, place, plan, fit, memory, policy, profile, repack
         ),
@@ -94,8 +113,30 @@ def bench(
             continue
         _measure(context, n, at_once)  # warm-up
         speeds = [n / _measure(context, n, at_once) for _ in range(repetitions)]
-        rows.append(about | {"test": f"{name}{n}", "speeds": speeds})
+        counts = {"threads": _threads(context, at_once), "barriers": context.barriers}
+        rows.append(about | counts | {"test": f"{name}{n}", "speeds": speeds})
     _print(rows, output)
+    if output is Output.md:
+        _print_notes(rows, context)
+
+
+def _threads(context: Context, batch: bool) -> int:
+    """Threads of the cpu device for single tokens, or for more."""
+    counts = [b for b in context.program.devices if hasattr(b, "n_threads")]
+    name = "n_threads_batch" if batch else "n_threads"
+    return next((getattr(b, name, b.n_threads) for b in counts), 0)
+
+
+def _print_notes(rows: list[dict[str, Any]], context: Context) -> None:
+    """What a run costs beside time: barriers against the nodes of the graph, memory."""
+    nodes = rows[0]["nodes"]
+    barriers = ", ".join(f"{row['barriers']} ({row['test']})" for row in rows)
+    memory = context.memory
+    print(f"\nbarriers of the last run: {barriers}; the graph has {nodes} nodes")
+    print(
+        f"memory: weights {size_text(memory.weights)}, cache {size_text(memory.cache)}, compute "
+        f"{size_text(memory.compute)}, scratch of the threads {size_text(memory.scratch)}"
+    )
 
 
 def _measure(context: Context, n: int, at_once: bool) -> float:
@@ -121,7 +162,7 @@ def _about(path: Path, model: Model, context: Context) -> dict[str, Any]:
         "size": sum(t.nbytes for t in tensors),
         "params": sum(t.n_elements for t in tensors),
         "backend": ",".join(b.name for b in backends),
-        "threads": next((b.n_threads for b in backends if hasattr(b, "n_threads")), 0),
+        "nodes": len(context.plan.plan.schedule.graph.nodes),
     }
 
 

@@ -154,7 +154,8 @@ def _on_paper(machine: str, devices: str | None, profile: str | None) -> dict[st
 def memory_rows(made: ContextPlan, programs: Sequence[Program]) -> list[dict[str, Any]]:
     """What each kind of buffer takes: weights, caches, what is computed in, scratch."""
     rows = made.memory_rows()
-    scratch = max(sum(split.work_bytes for split in program.splits) for program in programs)
+    # the programs of a device share it
+    scratch = max(split.work_bytes for program in programs for split in program.splits)
     rows.append(
         {"buffer": "scratch", "memory": "threads", "bytes": scratch, "about": "of the kernels"}
     )

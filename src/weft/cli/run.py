@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -23,6 +23,17 @@ from weft.cli.options import (
     ProfileFile,
     Repack,
     placement_arguments,
+)
+from weft.cli.thread_options import (
+    CpuMask,
+    CpuRange,
+    CpuStrict,
+    NumaOption,
+    Poll,
+    Prio,
+    Threads,
+    ThreadsBatch,
+    thread_options,
 )
 from weft.llm import LLM, Stats
 from weft.program import Program
@@ -42,9 +53,14 @@ def run(
     min_p: Annotated[float, typer.Option(help="Keep tokens this likely beside the best.")] = 0.05,
     seed: Annotated[int | None, typer.Option(help="Seed of sampling.")] = None,
     stop: Annotated[list[str] | None, typer.Option(help="Text that ends it; repeatable.")] = None,
-    threads: Annotated[
-        int | None, typer.Option("--threads", "-t", help="CPU threads; default: cores.")
-    ] = None,
+    threads: Threads = None,
+    threads_batch: ThreadsBatch = None,
+    cpu_mask: CpuMask = None,
+    cpu_range: CpuRange = None,
+    cpu_strict: CpuStrict = False,
+    prio: Prio = "normal",
+    poll: Poll = 50,
+    numa: NumaOption = None,
     ctx_size: Annotated[
         int | None, typer.Option("--ctx-size", "-c", help="Tokens of prompt and text together.")
     ] = None,
@@ -73,9 +89,12 @@ def run(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the text only.")] = False,
 ) -> None:
     """Generate text; the plan and the speed go to stderr."""
+    options = thread_options(
+        threads, threads_batch, cpu_mask, cpu_range, cpu_strict, prio, poll, numa
+    )
     with LoadProgress() as progress:
         llm = LLM(
-            model, n_ctx=ctx_size, n_ubatch=ubatch, n_threads=threads, type_k=type_k,
+            model, n_ctx=ctx_size, n_ubatch=ubatch, threads=options, type_k=type_k,
             type_v=type_v, progress=progress, **placement_arguments(
                 devices, gpu_layers, place, plan, fit, memory, policy, profile, repack
             ),
@@ -132,12 +151,18 @@ def placement_lines(program: Program) -> list[str]:
         causes = Counter(schedule.cause_of.get(n, "?") for n in nodes)
         why = ", ".join(f"{cause} {n}" for cause, n in causes.most_common())
         target = getattr(backend, "target", None)
-        detail = f" ({target}, {backend.n_threads} threads)" if target else ""
+        detail = f" ({target}, {threads_text(backend)} threads)" if target else ""
         steps = sum(len(program.splits[i].steps) for i, s in enumerate(schedule.splits)
                     if s.backend == index)  # fmt: skip
         count = f"{len(splits)} split{'s' if len(splits) != 1 else ''}"
         lines.append(f"placement: {backend.name}{detail}: {count}, {steps} ops; causes: {why}")
     return lines
+
+
+def threads_text(backend: Any) -> str:
+    """`4`, or `4/8`: for single tokens, and for more."""
+    counts = dict.fromkeys((backend.n_threads, getattr(backend, "n_threads_batch", 0) or None))
+    return "/".join(str(n) for n in counts if n)
 
 
 def _show_speed(stats: Stats) -> None:

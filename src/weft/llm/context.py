@@ -20,6 +20,7 @@ from weft.compile import compile, lower_plan
 from weft.errors import AbortedError, ContextError
 from weft.execute import ArenaPool, Progress, Session
 from weft.llm.config import Pooling
+from weft.llm.counters import Counters, MemoryUse
 from weft.llm.model import Model
 from weft.llm.prepare import prepare
 from weft.llm.regime import Regime
@@ -28,32 +29,6 @@ from weft.program import Program
 from weft.schedule import Policy, Profile
 
 __all__ = ["Context", "Counters", "MemoryUse"]
-
-
-@dataclass(slots=True)
-class Counters:
-    """What planning cost so far. After warm-up none but `graphs_reused` grows."""
-
-    graphs_built: int = 0
-    graphs_reused: int = 0
-    reserves: int = 0
-    """Times that memory was planned."""
-    reallocs: int = 0
-    """Times that an arena had to grow."""
-
-
-@dataclass(frozen=True, slots=True)
-class MemoryUse:
-    """Bytes that a context's plan takes."""
-
-    weights: int
-    """Mapped from the file; the system can drop and read them again."""
-    cache: int
-    compute: int
-    repacked: int = 0
-    """Weights that were repacked at load and no longer need the file."""
-    scratch: int = 0
-    """Of the kernels, all threads."""
 
 
 class Context:

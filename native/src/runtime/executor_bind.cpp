@@ -1,0 +1,217 @@
+// The checks and bindings that come before a run: programs, sizes, addresses.
+#include <algorithm>
+#include <utility>
+
+#include "runtime/executor.h"
+#include "runtime/work.h"
+
+namespace weft {
+
+namespace {
+
+constexpr size_t kCacheLine = 64;
+constexpr int64_t kMaxElements = int64_t{1} << 44;
+
+std::string shape(const Tensor& t) {
+  std::string s = std::string(dtype_info(t.type).name) + "[";
+  for (int d = 0; d < 4; ++d) s += (d ? ", " : "") + std::to_string(t.ne[d]);
+  return s + "]";
+}
+
+}  // namespace
+
+Status Executor::create(Program program, std::vector<Block> memory, const Target& target,
+                        std::shared_ptr<ThreadPool> pool, std::unique_ptr<Executor>& out) {
+  if (target.score == 0) {
+    return Status::invalid(std::string("this machine cannot run kernel target ") + target.name);
+  }
+  if (Status s = program.check(); !s.is_ok()) return s;
+  if (memory.size() != program.buffers.size()) {
+    return Status::invalid("the program has " + std::to_string(program.buffers.size()) +
+                           " buffers, got memory for " + std::to_string(memory.size()));
+  }
+  for (size_t i = 0; i < memory.size(); ++i) {
+    if (memory[i].size < program.buffers[i]) {
+      return Status::invalid("buffer " + std::to_string(i) + " needs " +
+                             std::to_string(program.buffers[i]) + " bytes, got " +
+                             std::to_string(memory[i].size));
+    }
+  }
+  std::unique_ptr<Executor> self(new Executor());
+  self->program_ = std::move(program);
+  self->memory_ = std::move(memory);
+  self->table_ = &target.table();
+  self->pool_ = std::move(pool);
+  self->n_threads_ = self->pool_->size();
+  self->tensors_.resize(self->program_.tensors.size());
+  self->counters_ = std::make_unique<Counter[]>(self->program_.steps.size());
+  for (size_t i = 0; i < self->program_.tensors.size(); ++i) {
+    const TensorDecl& t = self->program_.tensors[i];
+    bool symbolic = t.offset.expr >= 0;
+    for (int d = 0; d < 4; ++d) symbolic = symbolic || t.ne[d].expr >= 0 || t.nb[d].expr >= 0;
+    if (symbolic) self->symbolic_.push_back(i);
+  }
+  std::vector<int64_t> maxima;
+  for (const Symbol& s : self->program_.symbols) maxima.push_back(s.max);
+  if (Status s = self->bind(maxima, true); !s.is_ok()) return s;
+  if (Status s = self->check_layouts(); !s.is_ok()) return s;
+  if (Status s = self->plan_steps(); !s.is_ok()) return s;
+  out = std::move(self);
+  return Status::ok();
+}
+
+Status Executor::bind_tensor(size_t i, const std::vector<int64_t>& values) {
+  const TensorDecl& decl = program_.tensors[i];
+  const auto value = [&](const Size& s) {
+    return s.expr < 0 ? s.value : values[static_cast<size_t>(s.expr)];
+  };
+  Tensor& t = tensors_[i];
+  t.type = decl.type;
+  const DTypeInfo& info = dtype_info(decl.type);
+  for (int d = 0; d < 4; ++d) {
+    t.ne[d] = value(decl.ne[d]);
+    t.nb[d] = value(decl.nb[d]);
+    if (t.ne[d] < 0 || t.nb[d] < 0) {
+      return Status::invalid("tensor " + decl.name + " has a negative size or stride");
+    }
+  }
+  if (t.ne[0] % info.block != 0) {
+    return Status::invalid("tensor " + decl.name + " " + shape(t) + " has partial blocks");
+  }
+  if (info.block > 1 && t.nb[0] != info.block_size) {
+    return Status::invalid("tensor " + decl.name + " " + shape(t) + " has gaps between blocks");
+  }
+  // strides of 0 fit any number of elements into a buffer, but a run over them would not end
+  int64_t elements = 1;
+  for (int64_t n : t.ne) {
+    if (__builtin_mul_overflow(elements, n, &elements) || elements > kMaxElements) {
+      return Status::invalid("tensor " + decl.name + " " + shape(t) + " has too many elements");
+    }
+  }
+  const int64_t offset = value(decl.offset);
+  int64_t end = extent(t);
+  const Block& block = memory_[static_cast<size_t>(decl.buffer)];
+  if (end < 0 || offset < 0 || __builtin_add_overflow(end, offset, &end) || end > block.size) {
+    return Status::invalid("tensor " + decl.name + " " + shape(t) + " at byte " +
+                           std::to_string(offset) + " leaves its buffer of " +
+                           std::to_string(block.size) + " bytes");
+  }
+  t.data = block.data + offset;
+  t.layout = decl.layout;
+  return Status::ok();
+}
+
+Status Executor::bind(const std::vector<int64_t>& symbol_values, bool first) {
+  if (symbol_values.size() != program_.symbols.size()) {
+    return Status::invalid("the program has " + std::to_string(program_.symbols.size()) +
+                           " symbols, got " + std::to_string(symbol_values.size()) + " values");
+  }
+  if (!first && symbol_values == bound_) return Status::ok();
+  // a failure leaves no binding behind that a later run could take for granted
+  bound_.clear();
+  if (Status s = program_.evaluate(symbol_values.data(), values_); !s.is_ok()) return s;
+  if (first) {
+    for (size_t i = 0; i < tensors_.size(); ++i) {
+      if (Status s = bind_tensor(i, values_); !s.is_ok()) return s;
+    }
+  } else {
+    for (size_t i : symbolic_) {
+      if (Status s = bind_tensor(i, values_); !s.is_ok()) return s;
+    }
+  }
+  for (size_t i = 0; i < steps_.size(); ++i) {
+    Step& step = steps_[i];
+    step.call.dst = tensors_[static_cast<size_t>(program_.steps[i].dst)];
+  }
+  for (size_t i = 0; i < steps_.size() && !first; ++i) {
+    // sizes that agree at the maxima may disagree below them
+    if (const char* why = steps_[i].kernel->check(steps_[i].call); why != nullptr) {
+      return refused(i, why);
+    }
+  }
+  bound_ = symbol_values;
+  for (size_t i = 0; i < steps_.size(); ++i) {
+    Step& step = steps_[i];
+    step.items = step.kernel->items(step.call);
+    step.grain =
+        step.kernel->grain != nullptr ? std::max<int64_t>(1, step.kernel->grain(step.call)) : 1;
+    step.work = work_of(program_.steps[i].op, step.call);
+    step.preparation =
+        step.kernel->prepare_units != nullptr ? step.kernel->prepare_units(step.call) : 0;
+  }
+  share_out();
+  return Status::ok();
+}
+
+Status Executor::refused(size_t index, const char* why) const {
+  const StepDecl& decl = program_.steps[index];
+  const std::string& name = program_.tensors[static_cast<size_t>(decl.dst)].name;
+  return Status::invalid(std::string(kOpInfo[static_cast<size_t>(decl.op)].name) + " (tensor " +
+                         name + " " + shape(steps_[index].call.dst) + "): " + why);
+}
+
+// What kernels prepare for all threads; steps of a stage prepare at the same time.
+void Executor::plan_shared() {
+  std::vector<size_t> offsets(steps_.size(), 0);
+  size_t most = 0;
+  for (const StageDecl& stage : program_.stages) {
+    size_t used = 0;
+    for (int32_t i = stage.begin; i < stage.end; ++i) {
+      const Step& step = steps_[static_cast<size_t>(i)];
+      offsets[static_cast<size_t>(i)] = used;
+      if (step.kernel->shared == nullptr) continue;
+      used += (step.kernel->shared(step.call) + kCacheLine - 1) / kCacheLine * kCacheLine;
+    }
+    most = std::max(most, used);
+  }
+  shared_.resize(most + (most == 0 ? 0 : kCacheLine));
+  const auto start = reinterpret_cast<uintptr_t>(shared_.data());
+  char* base = shared_.data() + (kCacheLine - start % kCacheLine) % kCacheLine;
+  for (size_t i = 0; i < steps_.size(); ++i) steps_[i].call.shared = base + offsets[i];
+}
+
+Status Executor::plan_steps() {
+  size_t scratch = 0;
+  steps_.resize(program_.steps.size());
+  for (size_t i = 0; i < program_.steps.size(); ++i) {
+    const StepDecl& decl = program_.steps[i];
+    Step& step = steps_[i];
+    step.call.dst = tensors_[static_cast<size_t>(decl.dst)];
+    for (int s = 0; s < kMaxSrc; ++s) {
+      step.call.src[s] = decl.src[s] < 0 ? nullptr : &tensors_[static_cast<size_t>(decl.src[s])];
+    }
+    step.call.params = program_.params.data() + decl.first_param;
+    step.call.n_params = decl.n_params;
+    step.call.n_threads = pool_->size();
+    step.kernel = &(*table_)[decl.op];
+    const std::string& name = program_.tensors[static_cast<size_t>(decl.dst)].name;
+    const char* op = kOpInfo[static_cast<size_t>(decl.op)].name;
+    if (step.kernel->run == nullptr) {
+      return Status::invalid(std::string("no kernel for ") + op + " (tensor " + name + ")");
+    }
+    if (const char* why = step.kernel->check(step.call); why != nullptr) return refused(i, why);
+    if (step.kernel->scratch != nullptr) {
+      scratch = std::max(scratch, step.kernel->scratch(step.call));
+    }
+  }
+  LayoutInput input = {&program_, {}, {}};
+  for (const Step& step : steps_) {
+    input.calls.push_back(&step.call);
+    input.by_rows.push_back(step.kernel->by_rows);
+  }
+  const std::string clash = find_clash(program_, input.calls);
+  if (!clash.empty()) return Status::invalid(clash);
+  layout_ = make_layout(input);
+  place_.resize(steps_.size());
+  for (size_t i = 0; i < layout_.steps.size(); ++i) {
+    place_[static_cast<size_t>(layout_.steps[i])] = static_cast<int32_t>(i);
+  }
+  plan_shared();
+  scratch_stride_ = (scratch + kCacheLine - 1) / kCacheLine * kCacheLine;
+  pool_->reserve_scratch(scratch_stride_);
+  step_seconds_.assign(steps_.size(), 0.0);
+  const std::vector<int64_t> values = bound_;
+  return bind(values, true);
+}
+
+}  // namespace weft

@@ -1,0 +1,67 @@
+// Which tensors of a program may be interleaved.
+#include <algorithm>
+
+#include "quants/interleave.h"
+#include "runtime/executor.h"
+
+namespace weft {
+
+namespace {
+
+// nullptr when an interleaved tensor is a whole matrix of panels (or a stack of them), else why
+// not.
+const char* not_panels(const Tensor& t) {
+  const InterleavedFormat* format = interleaved_format(t.type);
+  if (format == nullptr) return "has a type without that layout";
+  if (t.ne[0] % format->block != 0) return "has rows of partial words";
+  if (t.ne[1] % kPanelRows != 0) return "has rows beyond its last panel of 32";
+  int64_t stride = dtype_info(t.type).block_size;
+  for (int d = 0; d < 4; ++d) {
+    if (t.nb[d] != stride) return "is not contiguous";
+    stride *= d == 0 ? t.ne[0] / dtype_info(t.type).block : t.ne[d];
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+// Interleaved tensors are constant weights: whole, alone in their bytes, and only read as source 0
+// by kernels that take them.
+Status Executor::check_layouts() const {
+  for (size_t i = 0; i < tensors_.size(); ++i) {
+    const Tensor& t = tensors_[i];
+    if (t.layout != Layout::kInterleaved) continue;
+    const std::string start = "tensor " + program_.tensors[i].name + " is interleaved but ";
+    if (const char* why = not_panels(t); why != nullptr) return Status::invalid(start + why);
+    if (std::find(symbolic_.begin(), symbolic_.end(), i) != symbolic_.end()) {
+      return Status::invalid(start + "its sizes are symbolic");
+    }
+    for (size_t k = 0; k < tensors_.size(); ++k) {
+      const Tensor& other = tensors_[k];
+      if (k == i || program_.tensors[k].buffer != program_.tensors[i].buffer) continue;
+      const bool same = other.layout == t.layout && other.type == t.type && other.data == t.data &&
+                        std::equal(t.ne, t.ne + 4, other.ne);
+      if (!same && overlap(t, other)) {
+        return Status::invalid(start + program_.tensors[k].name + " is a view into it");
+      }
+    }
+  }
+  const auto interleaved = [&](int32_t index) {
+    return index >= 0 && tensors_[static_cast<size_t>(index)].layout == Layout::kInterleaved;
+  };
+  for (const StepDecl& step : program_.steps) {
+    const char* op = kOpInfo[static_cast<size_t>(step.op)].name;
+    int32_t refused = interleaved(step.dst) ? step.dst : -1;
+    for (int s = 0; s < kMaxSrc; ++s) {
+      const bool taken = s == 0 && (*table_)[step.op].takes_interleaved;
+      if (interleaved(step.src[s]) && !taken) refused = step.src[s];
+    }
+    if (refused >= 0) {
+      return Status::invalid("tensor " + program_.tensors[static_cast<size_t>(refused)].name +
+                             " is interleaved, which " + op + " does not take there");
+    }
+  }
+  return Status::ok();
+}
+
+}  // namespace weft

@@ -1,0 +1,227 @@
+// Products, attention and block formats on small random inputs, on every target that this machine
+// can run, against sums in double precision. Scratch is as big as the kernel asks for, so that a
+// sanitizer sees every byte beyond.
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <vector>
+
+#include "check.h"
+#include "kernels/dispatch.h"
+
+namespace {
+
+using namespace weft;
+
+// Memory of exactly the bytes of a tensor.
+struct Value {
+  Tensor t;
+  std::unique_ptr<char[]> bytes;
+
+  Value(DType type, int64_t n0, int64_t n1 = 1, int64_t n2 = 1) {
+    const DTypeInfo& info = dtype_info(type);
+    t.type = type;
+    const int64_t ne[4] = {n0, n1, n2, 1};
+    t.nb[0] = info.block_size;
+    t.nb[1] = n0 / info.block * info.block_size;
+    t.nb[2] = t.nb[1] * n1;
+    t.nb[3] = t.nb[2] * n2;
+    for (int d = 0; d < 4; ++d) t.ne[d] = ne[d];
+    const auto size = static_cast<size_t>(t.nb[3] + (type == DType::kI2_S ? 32 : 0));
+    bytes = std::make_unique<char[]>(size);
+    t.data = bytes.get();
+  }
+
+  int64_t rows() const { return t.ne[1] * t.ne[2]; }
+  char* row(int64_t r) { return t.data + r * t.nb[1]; }
+
+  // Random numbers in this type, and what they are after rounding.
+  std::vector<float> fill(const KernelTable& table, Random& random) {
+    const TypeOps& ops = table.type(t.type);
+    std::vector<float> values(static_cast<size_t>(t.ne[0] * rows()));
+    for (float& v : values) v = random.normal();
+    for (int64_t r = 0; r < rows(); ++r) {
+      float* here = values.data() + r * t.ne[0];
+      ops.from_float(here, row(r), t.ne[0]);
+      ops.to_float(row(r), here, t.ne[0]);
+    }
+    return values;
+  }
+};
+
+// As threads would: piece by piece, each with scratch of its own.
+void run(const Kernel& kernel, const Call& call) {
+  const char* why = kernel.check(call);
+  if (why != nullptr) std::fprintf(stderr, "refused: %s\n", why);
+  CHECK(why == nullptr);
+  const int64_t items = kernel.items(call);
+  const int64_t grain = kernel.grain == nullptr ? 1 : std::max<int64_t>(1, kernel.grain(call));
+  const size_t bytes = kernel.scratch == nullptr ? 0 : kernel.scratch(call);
+  for (int64_t begin = 0; begin < items; begin += grain) {
+    std::unique_ptr<char, void (*)(void*)> scratch(
+        static_cast<char*>(std::aligned_alloc(64, (bytes + 63) / 64 * 64 + 64)), std::free);
+    char* end_of_it = scratch.get() + (bytes + 63) / 64 * 64;
+    std::fill(end_of_it, end_of_it + 64, char{77});
+    kernel.run(call, begin, std::min(begin + grain, items), scratch.get());
+    for (int i = 0; i < 64; ++i) CHECK(end_of_it[i] == 77);
+  }
+}
+
+double relative_error(const std::vector<double>& want, const float* got) {
+  double error = 0;
+  double power = 1e-30;
+  for (size_t i = 0; i < want.size(); ++i) {
+    error += std::pow(want[i] - static_cast<double>(got[i]), 2);
+    power += want[i] * want[i];
+  }
+  return error / power;
+}
+
+bool can_store(const KernelTable& table, DType type) {
+  const TypeOps& ops = table.type(type);
+  return ops.from_float != nullptr && ops.to_float != nullptr && type != DType::kI2_S;
+}
+
+std::vector<DType> storable(const KernelTable& table) {
+  std::vector<DType> found;
+  for (int i = 0; i < kDTypeCount; ++i) {
+    const auto type = static_cast<DType>(i);
+    if (dtype_info(type).name != nullptr && can_store(table, type)) found.push_back(type);
+  }
+  return found;
+}
+
+void formats(const Target& target) {
+  const KernelTable& table = target.table();
+  Random random(1);
+  size_t checked = 0;
+  for (DType type : storable(table)) {
+    Value value(type, 512, 3);
+    std::vector<float> exact(512);
+    for (float& v : exact) v = random.normal();
+    table.type(type).from_float(exact.data(), value.row(1), 512);
+    std::vector<float> back(512);
+    table.type(type).to_float(value.row(1), back.data(), 512);
+    for (float v : back) CHECK(std::isfinite(v));
+    ++checked;
+  }
+  CHECK(checked >= 8);
+}
+
+void products(const Target& target) {
+  const KernelTable& table = target.table();
+  Random random(2);
+  int checked = 0;
+  for (DType type : storable(table)) {
+    if (dtype_info(type).block > 1 && table.type(type).vec_dot == nullptr) continue;
+    const DType activations =
+        table.type(type).vec_dot == nullptr ? DType::kF32 : table.type(type).vec_type;
+    if (!can_store(table, activations)) continue;
+    for (int64_t columns : {1, 3, 37}) {
+      for (int64_t rows : {1, 70}) {
+        Value w(type, 512, rows);
+        Value x(activations, 512, columns);
+        Value out(DType::kF32, rows, columns);
+        const std::vector<float> a = w.fill(table, random);
+        const std::vector<float> b = x.fill(table, random);
+        Call call;
+        call.dst = out.t;
+        call.src[0] = &w.t;
+        call.src[1] = &x.t;
+        call.n_threads = 3;
+        const double none[8] = {};
+        call.params = none;
+        call.n_params = 8;
+        if (table[Op::kMulMat].check(call) != nullptr) continue;
+        run(table[Op::kMulMat], call);
+        std::vector<double> want;
+        for (int64_t c = 0; c < columns; ++c) {
+          for (int64_t r = 0; r < rows; ++r) {
+            double sum = 0;
+            for (int64_t i = 0; i < 512; ++i) {
+              sum += static_cast<double>(a[static_cast<size_t>(r * 512 + i)]) *
+                     static_cast<double>(b[static_cast<size_t>(c * 512 + i)]);
+            }
+            want.push_back(sum);
+          }
+        }
+        const double error = relative_error(want, reinterpret_cast<float*>(out.t.data));
+        if (error > 1e-5) {
+          std::fprintf(stderr, "%s, %d rows, %d columns: %g\n", dtype_info(type).name,
+                       static_cast<int>(rows), static_cast<int>(columns), error);
+        }
+        CHECK(error <= 1e-5);
+        ++checked;
+      }
+    }
+  }
+  CHECK(checked >= 6 * 8);
+}
+
+void attention(const Target& target) {
+  const KernelTable& table = target.table();
+  Random random(3);
+  constexpr int64_t kHead = 64, kHeads = 4, kKvHeads = 2;
+  for (DType type : {DType::kF32, DType::kF16, DType::kQ8_0}) {
+    for (int64_t tokens : {1, 5, 40}) {
+      for (int64_t cells : {1, 67}) {
+        Value q(DType::kF32, kHead, tokens, kHeads);
+        Value k(type, kHead, cells, kKvHeads);
+        Value v(type, kHead, cells, kKvHeads);
+        Value out(DType::kF32, kHead, kHeads, tokens);
+        const std::vector<float> queries = q.fill(table, random);
+        const std::vector<float> keys = k.fill(table, random);
+        const std::vector<float> values = v.fill(table, random);
+        const double params[8] = {0.125};
+        Call call;
+        call.dst = out.t;
+        call.src[0] = &q.t;
+        call.src[1] = &k.t;
+        call.src[2] = &v.t;
+        call.params = params;
+        call.n_params = 8;
+        call.n_threads = 3;
+        run(table[Op::kFlashAttnExt], call);
+        std::vector<double> want(static_cast<size_t>(tokens * kHeads * kHead));
+        for (int64_t t = 0; t < tokens; ++t) {
+          for (int64_t h = 0; h < kHeads; ++h) {
+            const float* query = queries.data() + (h * tokens + t) * kHead;
+            const int64_t group = h / (kHeads / kKvHeads);
+            double total = 0;
+            double* to = want.data() + (t * kHeads + h) * kHead;
+            for (int64_t c = 0; c < cells; ++c) {
+              double score = 0;
+              for (int64_t i = 0; i < kHead; ++i) {
+                score +=
+                    static_cast<double>(query[i]) *
+                    static_cast<double>(keys[static_cast<size_t>((group * cells + c) * kHead + i)]);
+              }
+              const double weight = std::exp(0.125 * score);
+              total += weight;
+              for (int64_t i = 0; i < kHead; ++i) {
+                to[i] += weight * static_cast<double>(
+                                      values[static_cast<size_t>((group * cells + c) * kHead + i)]);
+              }
+            }
+            for (int64_t i = 0; i < kHead; ++i) to[i] /= total;
+          }
+        }
+        CHECK(relative_error(want, reinterpret_cast<float*>(out.t.data)) <= 1e-4);
+      }
+    }
+  }
+}
+
+}  // namespace
+
+int main() {
+  for (const Target& target : targets()) {
+    std::printf("%s%s\n", target.name, target.score == 0 ? ": this machine cannot run it" : "");
+    std::fflush(stdout);
+    if (target.score == 0) continue;
+    formats(target);
+    products(target);
+    attention(target);
+  }
+  return 0;
+}
