@@ -247,7 +247,7 @@ def test_too_little_memory_is_said_before_anything_is_made(
 def test_the_plan_is_what_is_used(model: Model) -> None:
     context = make(model)
     assert context.memory.cache == context.cache.nbytes
-    assert context.memory.weights == model.weights.nbytes
+    assert context.memory.weights + context.memory.repacked == model.weights.nbytes
     assert context.memory.compute == context._session.arenas.nbytes
 
 

@@ -149,6 +149,13 @@ def test_only_source_0_of_kernels_that_take_it() -> None:
         _create("MUL_MAT", [weights, x, _tensor(2, (32, 8), 0), x], 2, [1, 0])
 
 
+def test_a_refusal_says_so_before_anything_is_planned() -> None:
+    sizes = (DTYPES["f32"].id, [8, 32, 1, 1], [4, 32, 1024, 1024])
+    call = (_native.best_target(), OPS["ADD"].number, sizes, [sizes, sizes], [])
+    assert _native.refusal(*call) is None
+    assert _native.refusal(*call, interleaved=True) == "it takes no interleaved weights"
+
+
 def test_views_into_interleaved_weights_are_refused() -> None:
     weights, x, y = _tensor(0, (8, 64), 1), _tensor(1, (8, 32), 0), _tensor(2, (8, 32), 0)
     for view in (_tensor(0, (8, 32), 0), _tensor(0, (8, 32), 1), _tensor(0, (8, 32), 1, 1024)):

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.backends.base import Backend
-from weft.compile.pipeline import Plan, resolve_devices
+from weft.compile.pipeline import Plan, repacked, resolve_devices
 from weft.errors import ProgramError, ScheduleError
 from weft.execute.arena import ArenaPool
 from weft.execute.bound import Moved, named_fault
@@ -65,12 +65,15 @@ class Scheduler:
         *,
         policy: Literal["ggml"] = "ggml",
         memory: Literal["best", "ggml"] = "best",
+        repack: bool = False,
         **options: Any,
     ) -> None:
         """`devices`: names or backends, highest priority first, a CPU type last; `options` go to
         the cpu made from its name. `n_copies`: how many batches may be in flight. `op_offload`: a
         device may ask for ops whose weights are in host memory. `policy` places nodes, `memory`
-        plans bytes: `ggml` as the reference does, `best` smaller.
+        plans bytes: `ggml` as the reference does, `best` smaller. `repack`: weights of host memory
+        (leaves with usage "weights") that only products read are brought into the layout that the
+        kernels like best when their graph is lowered; nobody may change them after that.
 
         Raises ScheduleError for a list of devices or an option that cannot be."""
         if n_copies < 1:
@@ -86,6 +89,7 @@ class Scheduler:
         """What was copied between memories so far."""
         self._counting = Lock()
         self._policy: Literal["ggml"] = policy
+        self._repack = repack
         self._state = PlannerState(n_copies)
         self._devices = DeviceQueues(self.backends)
         self._arenas = ArenaPool(self._before_memory_changes)
@@ -258,7 +262,8 @@ class Scheduler:
             found = self._lowered.get(key)
             if found is None:
                 self._check(self._plan.schedule.graph)
-                found = LoweredGraph(self._plan, self._arenas, self._devices.has_queue)
+                plan = repacked([self._plan])[0] if self._repack else self._plan
+                found = LoweredGraph(plan, self._arenas, self._devices.has_queue)
                 _make_room(self._lowered)
                 self._lowered[key] = found
             self._current = found

@@ -9,7 +9,7 @@ from __future__ import annotations
 import mmap
 from threading import Lock
 from typing import Any
-from weakref import WeakValueDictionary
+from weakref import WeakValueDictionary, ref
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +21,7 @@ from weft.errors import DeviceError, OutOfMemoryError
 from weft.graph.size import upper
 from weft.graph.tensor import Tensor
 
-__all__ = ["PANEL_ROWS", "PanelBufferType", "PanelMemory", "can_repack"]
+__all__ = ["PANEL_ROWS", "PanelBufferType", "PanelMemory", "can_repack", "forget_pages"]
 
 PANEL_ROWS = 32
 
@@ -56,7 +56,7 @@ class PanelMemory:
         self._rows = ne[1] * ne[2] * ne[3]
         self._pool = pool
         self._source = source  # what is shared under its identity must not go away
-        self.panels = _aligned(source.nbytes)
+        self.panels = _SLABS.take(source.nbytes)
         """The bytes as the kernels read them."""
         rows = source.reshape(-1).view(np.uint8)
         _native.interleave(dtype.id, rows, self.panels, self._rows, self._row_elements, pool)
@@ -154,14 +154,40 @@ def forget_pages(array: NDArray[Any]) -> None:
         base.madvise(advice, first, last - first)
 
 
-def _aligned(nbytes: int) -> NDArray[np.uint8]:
-    """Bytes that nobody has touched; NumPy asks for huge pages by itself."""
-    try:
-        raw = np.empty(nbytes + _ALIGNMENT, np.uint8)
-    except MemoryError as error:
+class _Slabs:
+    """Bytes for many tensors out of few large blocks, nearly all of which are huge pages then.
+
+    A block lives as long as any tensor in it; what nobody has written takes no memory."""
+
+    SIZE = 64 << 20
+
+    def __init__(self) -> None:
+        self._slab: ref[NDArray[np.uint8]] | None = None
+        self._used = 0
+
+    def take(self, nbytes: int) -> NDArray[np.uint8]:
+        """Aligned bytes that nobody has written; raises OutOfMemoryError."""
+        slab = None if self._slab is None else self._slab()
+        if slab is None or self._used + nbytes > slab.nbytes:
+            slab = self._new(nbytes)
+            self._slab = ref(slab)
+            self._used = -slab.ctypes.data % _ALIGNMENT
+        start = self._used
+        self._used += -(-nbytes // _ALIGNMENT) * _ALIGNMENT
+        return slab[start : start + nbytes]
+
+    def _new(self, nbytes: int) -> NDArray[np.uint8]:
+        least = nbytes + _ALIGNMENT
+        for size in (max(self.SIZE, least), least):
+            try:
+                return np.empty(size, np.uint8)  # NumPy asks for huge pages by itself
+            except MemoryError:
+                continue
         raise OutOfMemoryError(
             f"the host has no {nbytes} bytes left for repacked weights; load with repack=False to "
             "use them where they are"
-        ) from error
-    start = -raw.ctypes.data % _ALIGNMENT
-    return raw[start : start + nbytes]
+        )
+
+
+_SLABS = _Slabs()
+"""Taken from under `_LOCK`."""
