@@ -4,12 +4,13 @@ import pytest
 
 from weft import _native
 from weft.backends.cpu import Peaks, measure_peaks
+from weft.backends.cpu.record import best_target
 from weft.errors import DeviceError
 
 
 def test_figures_are_positive_and_kept() -> None:
     peaks = measure_peaks(threads=1)
-    assert peaks.threads == 1 and peaks.target == _native.best_target()
+    assert peaks.threads == 1 and peaks.target == best_target()
     assert min(peaks.read, peaks.int8, peaks.f32) > 0
     assert peaks.bf16 is None or peaks.bf16 > 0
     assert measure_peaks(threads=1) is peaks

@@ -151,6 +151,13 @@ class Session:
         """A copy of bytes of one of the program's buffers, for tests and tools."""
         return self._bound.memories[buffer].read(offset, nbytes)
 
+    def fill_arenas(self, byte: int) -> None:
+        """Sets every byte of the session's own memory, so that what a run leaves unwritten shows.
+        Weights and caches stay as they are."""
+        for spec, memory in zip(self.program.buffers, self._bound.memories, strict=True):
+            if spec.kind == "arena" and spec.size:
+                memory.write(0, np.full(spec.size, byte, np.uint8))
+
     # ---- memory ----------------------------------------------------------------------------------
 
     def _flat(self, index: int, name: str) -> NDArray[Any]:

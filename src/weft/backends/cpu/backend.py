@@ -17,6 +17,7 @@ from weft.backends.base import (
     Support,
 )
 from weft.backends.cpu.native_program import describe_tensor, native_program
+from weft.backends.cpu.record import best_target, choose, require_usable
 from weft.backends.registry import BackendInfo
 from weft.dtype import DTYPES, dtype_from_id
 from weft.errors import DeviceError, OutOfMemoryError, ProgramError
@@ -86,7 +87,8 @@ def default_threads() -> int:
 class CpuBackend(BackendBase):
     """The native core with a pool of `n_threads` (default: physical cores) on one kernel target.
 
-    Raises DeviceError on a target that this build or this machine does not have."""
+    Raises DeviceError on a target that this build or this machine does not have, or that failed
+    `weft doctor` (not with `even_if_failing`)."""
 
     kind: DeviceKind = "CPU"
 
@@ -96,9 +98,10 @@ class CpuBackend(BackendBase):
         target: str | None = None,
         activations: Activations = "native",
         name: str = "cpu",
+        even_if_failing: bool = False,
     ) -> None:
         scores = dict(_native.targets())
-        chosen = target or FLAGS.target or _native.best_target()
+        chosen = target or FLAGS.target or best_target()
         if chosen not in scores:
             raise DeviceError(f"no kernel target {chosen!r}; this build has {', '.join(scores)}")
         if scores[chosen] == 0:
@@ -106,6 +109,8 @@ class CpuBackend(BackendBase):
             raise DeviceError(
                 f"this machine cannot run kernel target {chosen!r}; it can run {', '.join(usable)}"
             )
+        if not even_if_failing:
+            require_usable(chosen)
         if activations not in ("native", "f32"):
             raise DeviceError(f"activations must be 'native' or 'f32', got {activations!r}")
         threads = (FLAGS.threads or default_threads()) if n_threads is None else n_threads
@@ -244,7 +249,7 @@ class NativeExecutable:
 def describe() -> list[BackendInfo]:
     """The one CPU device, with the kernel target it would use."""
     features = " ".join(_native.cpu_features())
-    about = f"{default_threads()} threads, kernels {_native.best_target()} ({features})"
+    about = f"{default_threads()} threads, kernels {choose().target} ({features})"
     return [BackendInfo("cpu", True, "", about)]
 
 
@@ -252,7 +257,7 @@ def make(suffix: str | None = None, **options: Any) -> CpuBackend:
     """`cpu`; options are `n_threads`, `target` and `activations`."""
     if suffix is not None:
         raise DeviceError(f"there is one cpu device; write 'cpu', not 'cpu:{suffix}'")
-    unknown = sorted(set(options) - {"n_threads", "target", "activations"})
+    unknown = sorted(set(options) - {"n_threads", "target", "activations", "even_if_failing"})
     if unknown:
         raise DeviceError(
             f"cpu has no option {', '.join(unknown)}; it has n_threads, target, activations"

@@ -7,6 +7,7 @@ from functools import cache
 
 from weft import _native
 from weft.backends.cpu.backend import default_threads
+from weft.backends.cpu.record import best_target
 from weft.errors import DeviceError
 
 __all__ = ["Peaks", "measure_peaks"]
@@ -45,7 +46,7 @@ def measure_peaks(threads: int | None = None, target: str | None = None) -> Peak
     `threads`: default the physical cores of this process. `target`: default the best one that this
     machine can run. Raises DeviceError on a target or number of threads that cannot be."""
     scores = dict(_native.targets())
-    chosen = target or _native.best_target()
+    chosen = target or best_target()
     if not scores.get(chosen):
         usable = ", ".join(name for name, score in scores.items() if score)
         raise DeviceError(f"this machine cannot run kernel target {chosen!r}; it can run {usable}")
