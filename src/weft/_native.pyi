@@ -136,3 +136,13 @@ class Executor:
     def set_profiling(self, on: bool) -> None: ...
     @property
     def step_seconds(self) -> list[float]: ...
+    def record_spans(self, on: bool) -> None:
+        """
+        Records when each thread began and ended each step; starts anew with every call.
+        """
+
+    @property
+    def spans(self) -> list[int]:
+        """
+        [step][thread][begin, end], flat: nanoseconds of the steady clock, 0: no part.
+        """

@@ -43,6 +43,19 @@ std::string shape(const Tensor& t) {
   return s + "]";
 }
 
+// Notes begin and end of a scope in span[0] and span[1]; does nothing without a span.
+struct SpanNote {
+  explicit SpanNote(int64_t* at) : span(at) {
+    if (span != nullptr) span[0] = now_ns();
+  }
+  ~SpanNote() {
+    if (span != nullptr) span[1] = now_ns();
+  }
+  SpanNote(const SpanNote&) = delete;
+  SpanNote& operator=(const SpanNote&) = delete;
+  int64_t* span;
+};
+
 bool overlap(const Tensor& a, const Tensor& b) {
   const char* a_end = a.data + extent(a);
   const char* b_end = b.data + extent(b);
@@ -284,7 +297,14 @@ void Executor::work(int thread) {
   }
 }
 
+void Executor::record_spans(bool on) {
+  const std::lock_guard<std::mutex> lock(running_);
+  spans_.assign(on ? steps_.size() * static_cast<size_t>(pool_->size()) * 2 : 0, 0);
+}
+
 void Executor::run_step(size_t index, int thread) {
+  const size_t at = (index * static_cast<size_t>(pool_->size()) + static_cast<size_t>(thread)) * 2;
+  const SpanNote note(spans_.empty() ? nullptr : &spans_[at]);
   const Step& step = steps_[index];
   std::atomic<int64_t>& next = counters_[index].next;
   char* scratch = scratch_.data() + static_cast<size_t>(thread) * scratch_stride_;

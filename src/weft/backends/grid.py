@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from weft.backends.base import Backend
 from weft.backends.cases import Case, all_cases
@@ -51,17 +53,22 @@ class Grid:
         """The rows of the format table."""
         return list(dict.fromkeys(a.case.format for a in self.answers if a.case.format))
 
-    def takes(self, role: str, format: str, device: int) -> bool | None:
-        """Whether a device takes all cases of a format; None where there is no such case."""
+    def takes(self, role: str, format: str, device: int) -> Literal["all", "some", "none"] | None:
+        """Which cases of a format a device takes; None where there is no such case."""
         mine = [a for a in self.answers if (a.case.role, a.case.format) == (role, format)]
-        return all(not a.why_not[device] for a in mine) if mine else None
+        taken = sum(not a.why_not[device] for a in mine)
+        if not mine:
+            return None
+        return "none" if not taken else "all" if taken == len(mine) else "some"
 
     def refusals(self, device: int) -> dict[str, list[Case]]:
-        """What a device says no to, by sentence."""
+        """What a device says no to, by sentence; the case's own format in it is `this type`."""
         found: dict[str, list[Case]] = {}
         for a in self.answers:
-            if a.why_not[device]:
-                found.setdefault(a.why_not[device], []).append(a.case)
+            why = a.why_not[device]
+            if why:
+                why = re.sub(rf"\b(not|as) {re.escape(a.case.format)}$", r"\1 this type", why)
+                found.setdefault(why, []).append(a.case)
         return found
 
 

@@ -15,7 +15,7 @@ from weft.backends.grid import Grid, make_grid
 
 __all__ = ["devices_of", "grid_as_json", "grid_as_markdown", "print_grid"]
 
-_MANY = 6
+_MANY = 8
 """Variants of a refusal that are named; of more, how many there are."""
 
 
@@ -133,7 +133,7 @@ def _letters(grid: Grid) -> list[str]:
 
 def _legend(grid: Grid) -> str:
     pairs = [f"{c} {name}" for c, name in zip(_letters(grid), grid.devices, strict=True)]
-    return f"Which device takes which format: {', '.join(pairs)}; - none"
+    return f"Which device takes which format: {', '.join(pairs)}; (x) some; - none"
 
 
 def _format_rows(grid: Grid) -> list[list[str]]:
@@ -143,8 +143,9 @@ def _format_rows(grid: Grid) -> list[list[str]]:
         cells = [name]
         for role in grid.roles:
             takes = [grid.takes(role, name, i) for i in range(len(grid.devices))]
-            yes = " ".join(c for c, ok in zip(letters, takes, strict=True) if ok)
-            cells.append("" if takes[0] is None else yes or "-")
+            marks = zip(letters, takes, strict=True)
+            some = [c if t == "all" else f"({c})" for c, t in marks if t not in ("none", None)]
+            cells.append("" if takes[0] is None else " ".join(some) or "-")
         rows.append(cells)
     return rows
 
@@ -163,7 +164,7 @@ def _cases(cases: Sequence[Case]) -> str:
     """`SET_ROWS iq1_s i32, iq1_s i64; CPY f32 to iq1_s`, or counts where that is long."""
     by_op: dict[str, list[str]] = {}
     for case in cases:
-        by_op.setdefault(case.op, []).append(case.format or case.variant)
+        by_op.setdefault(case.role or case.op, []).append(case.format or case.variant)
     if len(by_op) > 3:
         return f"{len(by_op)} ops"
     parts = []

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
+import numpy as np
+from numpy.typing import NDArray
+
 from weft import _native
 from weft.backends.base import (
     YES,
@@ -244,6 +247,17 @@ class NativeExecutable:
     def step_seconds(self) -> list[float]:
         """Seconds of each step of the last profiled run."""
         return list(self._executor.step_seconds)
+
+
+    def record_spans(self, on: bool) -> None:
+        """Records when each thread works on each step, stages as they are; starts anew."""
+        self._executor.record_spans(on)
+
+    def spans(self) -> NDArray[np.int64]:
+        """[step, thread, (begin, end)] of the last run since `record_spans`, in nanoseconds of
+        `time.perf_counter_ns`'s clock; 0 where a thread had no part."""
+        flat = np.array(self._executor.spans, np.int64)
+        return flat.reshape(len(self.steps), -1, 2)
 
 
 def describe() -> list[BackendInfo]:
