@@ -29,6 +29,7 @@ __all__ = [
     "HostMemory",
     "Memory",
     "Queue",
+    "RecordsSpans",
     "Support",
 ]
 
@@ -131,6 +132,18 @@ class Executable(Protocol):
         own: then it may return as soon as the work is enqueued there.
 
         Raises DeviceError naming the node on failure, KeyboardInterrupt when interrupted."""
+
+
+@runtime_checkable
+class RecordsSpans(Protocol):
+    """(optional) an executable that can say when each thread worked on each of its steps."""
+
+    def record_spans(self, on: bool) -> None:
+        """Starts anew, or stops; costs nothing while stopped."""
+
+    def spans(self) -> NDArray[np.int64]:
+        """[step, thread, (begin, end)] of the last run, the steps as in `SplitSpec.steps`, in
+        nanoseconds of `time.perf_counter_ns`'s clock; 0 where a thread had no part."""
 
 
 class Backend(Protocol):

@@ -248,7 +248,6 @@ class NativeExecutable:
         """Seconds of each step of the last profiled run."""
         return list(self._executor.step_seconds)
 
-
     def record_spans(self, on: bool) -> None:
         """Records when each thread works on each step, stages as they are; starts anew."""
         self._executor.record_spans(on)
