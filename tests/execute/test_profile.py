@@ -164,7 +164,9 @@ def test_table() -> None:
     for line in profile.lines:
         line.seconds = {"MUL_MAT": 0.05, "RMS_NORM": 0.0001}.get(line.op, 0.0003)
     profile.seconds = 0.11
-    assert list(heading(profile))[1].startswith("peaks of avx2: read 10.0 GB/s; int8 400, f32 100")
+    first, second, third = heading(profile)
+    assert first.startswith("1 run, 110.0 ms each, 2 threads") and "in all 0.0 GB/s" in second
+    assert third == "peaks of avx2: read 10.0 GB/s; int8 400, f32 100 GOP/s"
     rows = op_rows(profile)
     assert rows[1][:3] == ["MUL_MAT", "q8_0", "2"] and rows[1][3:5] == ["100.0", "90.9%"]
     assert rows[1][-2:] == ["memory", "0%"]
@@ -174,6 +176,6 @@ def test_table() -> None:
     assert len({len(row) for row in rows}) == 1
     assert tensor_rows(profile, 1)[1][0] == "blk.*.w"
     text = str(profile)
-    assert text.splitlines()[2:] == plain(rows)
+    assert text.splitlines()[3:] == plain(rows)
     data = json.loads(json.dumps(profile.as_json()))
     assert data["ops"][0]["op"] == "MUL_MAT" and len(data["steps"]) == len(profile.lines)

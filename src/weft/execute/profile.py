@@ -189,6 +189,7 @@ class Profile:
             "threads": self.threads,
             "barriers": self.barriers,
             "waiting": self.waiting,
+            "least_seconds": sum(line.least_seconds(peaks)[0] for line in self.lines),
             "peaks": {key: getattr(peaks, key) for key in keys},
             "ops": [_line_json(line, peaks) for line in self.by_op()],
             "steps": [_line_json(line, peaks) for line in self.lines],

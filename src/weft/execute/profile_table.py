@@ -39,6 +39,15 @@ def heading(profile: Profile) -> Iterator[str]:
         f"{profile.waiting:.0%} of thread time spent waiting"
     )
     peaks = profile.peaks
+    lines = profile.lines
+    least = sum(line.least_seconds(peaks)[0] for line in lines)
+    if profile.seconds:
+        billions = profile.seconds * 1e9
+        yield (
+            f"in all {sum(x.nbytes for x in lines) / billions:.1f} GB/s and "
+            f"{sum(x.flops for x in lines) / billions:.1f} GOP/s; at the machine's peaks a run "
+            f"would take {_ms(least / runs)} ms, {least / profile.seconds:.0%} of its time"
+        )
     bf16 = "" if peaks.bf16 is None else f", bf16 {peaks.bf16 / 1e9:.0f}"
     yield (
         f"peaks of {peaks.target}: read {peaks.read / 1e9:.1f} GB/s; "

@@ -19,6 +19,16 @@ FORMATS = (
 )
 """What a weight may be. q8_1 and q8_K hold activations only."""
 
+_PRODUCTS = (
+    (1, 48, 512, "x1"),
+    (1, 53, 768, "x1 odd"),
+    (5, 48, 512, "x5"),
+    (40, 64, 512, "x40"),
+    (33, 53, 768, "x33 odd"),
+)
+"""Columns (one: a matrix times a vector), rows and elements of a row. Kernels work on tiles of
+rows; the odd ones end in part of one."""
+
 # matmuls with quantized weights quantize their activations, to 8 bits with a scale a block
 PRODUCT = 5e-4
 
@@ -41,12 +51,16 @@ def format_cases() -> Iterator[Case]:
 
 
 def _products(name: str) -> Iterator[Case]:
-    # 1 column is a product of a matrix and a vector, 5 a small batch, 40 a large one
-    for columns in (1, 5, 40):
+    for columns, rows, inner, what in _PRODUCTS:
         yield Case(
             "MUL_MAT",
-            f"{name} x{columns}",
-            bound(lambda s, n: g.mul_mat(s.weights(name, 512, 48), s.normal(512, n)), columns),
+            f"{name} {what}",
+            bound(
+                lambda s, n, m, k: g.mul_mat(s.weights(name, k, m), s.normal(k, n)),
+                columns,
+                rows,
+                inner,
+            ),
             PRODUCT,
             "MUL_MAT",
             name,
@@ -54,7 +68,7 @@ def _products(name: str) -> Iterator[Case]:
     if name in (*FLOATS, "q8_0"):
         yield Case("MUL_MAT", f"{name} heads", _heads(name), PRODUCT)
     if name != "i2_s":  # one scale for a whole tensor cannot serve several experts
-        for tokens in (1, 9):
+        for tokens in (1, 9, 33):
             yield Case(
                 "MUL_MAT_ID",
                 f"{name} x{tokens}",
