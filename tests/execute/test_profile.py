@@ -14,6 +14,7 @@ from weft import Session, Sym, compile, quants
 from weft.backends import make_backend
 from weft.backends.cpu import Peaks
 from weft.errors import ProgramError
+from weft.execute import profile_trace
 from weft.execute.profile import Line, Profile
 from weft.execute.profile_table import heading, op_rows, plain, tensor_rows
 from weft.graph import Graph
@@ -122,15 +123,26 @@ def test_trace(tmp_path: Path) -> None:
         Profile(trace=False).save_trace(file)
 
 
+def test_a_trace_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(profile_trace, "_MOST", 3)
+    trace = profile_trace.Trace()
+    for i in range(5):
+        trace.slice("x", "cpu", 0, i, i + 1)
+    found = trace.as_json()
+    assert sum(e["ph"] == "X" for e in found["traceEvents"]) == 3
+    assert found["otherData"] == {"dropped slices": 2}
+
+
 def test_other_devices_get_a_line_a_split() -> None:
-    x = g.input("x", (8, 64))
-    y = g.mul_mat(g.constant(np.ones((32, 64), np.float32), "w"), x)
-    session = Session(compile(Graph(y.as_output("y")), ["reference"]))
-    with session.profile() as profile:
-        session.run({"x": np.ones((8, 64), np.float32)})
-    (line,) = [x for x in profile.lines if x.op != "copies"]
-    assert (line.op, line.device, line.calls) == ("split", "reference", 1)
-    assert line.flops == 2 * 64 * 32 * 8
+    for op, name in (("MUL_MAT", "w"), ("split", "w .. y")):
+        y = g.mul_mat(g.constant(np.ones((32, 64), np.float32), "w"), g.input("x", (8, 64)))
+        output = y if op == "MUL_MAT" else g.sqr(y)
+        session = Session(compile(Graph(output.as_output("y")), ["reference"]))
+        with session.profile() as profile:
+            session.run({"x": np.ones((8, 64), np.float32)})
+        (line,) = [x for x in profile.lines if x.op != "copies"]
+        assert (line.op, line.name, line.device, line.calls) == (op, name, "reference", 1)
+        assert line.flops == 2 * 64 * 32 * 8 + (32 * 8 if op == "split" else 0)
 
 
 def test_copies_between_devices_are_counted() -> None:

@@ -12,9 +12,7 @@ others the time of a whole split is known.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -24,90 +22,12 @@ from numpy.typing import NDArray
 
 from weft.backends.cpu import Peaks, measure_peaks
 from weft.errors import ProgramError
+from weft.execute.profile_lines import Line, SplitLines, split_lines
 from weft.execute.profile_table import profile_text
 from weft.execute.profile_trace import Trace
-from weft.graph.tensor import Tensor
-from weft.program import Program, StepSpec
-from weft.schedule.work import work
+from weft.program import Program
 
 __all__ = ["Line", "Profile"]
-
-_TYPE_OF_RESULT = frozenset({"CPY", "SET_ROWS", "QUANTIZE", "DUP", "CONT"})
-"""Ops whose time follows from the type that they write."""
-
-
-@dataclass(slots=True)
-class Line:
-    """A step, or steps that were added up; all runs together."""
-
-    op: str
-    """Name of the op; `copies` between devices; `split` where a device says no more."""
-    type: str
-    """Type of the weights (or of the cache, or what is written); empty: float32."""
-    device: str
-    name: str = ""
-    """The weight that is read, else the tensor that is computed."""
-    roof: str = "f32"
-    """Whose peak counts: `int8`, `f32` or `bf16`."""
-    steps: int = 1
-    """Steps that were added up."""
-    calls: int = 0
-    seconds: float = 0.0
-    """Wall time. Steps that ran side by side share their stage's time as they kept threads busy,
-    so all lines add up to the time of the runs."""
-    busy: float = 0.0
-    """Thread-seconds of work; what is missing to `seconds` times threads was waiting."""
-    nbytes: float = 0.0
-    """Bytes that had to be read and written."""
-    flops: float = 0.0
-    """Operations, a multiply-add being two."""
-
-    @property
-    def bandwidth(self) -> float:
-        """Bytes per second."""
-        return self.nbytes / self.seconds if self.seconds else 0.0
-
-    @property
-    def rate(self) -> float:
-        """Operations per second."""
-        return self.flops / self.seconds if self.seconds else 0.0
-
-    @property
-    def intensity(self) -> float:
-        """Operations per byte."""
-        return self.flops / self.nbytes if self.nbytes else 0.0
-
-    def least_seconds(self, peaks: Peaks) -> tuple[float, str]:
-        """The time that the machine's peaks allow, and whether `memory` or `compute` sets it."""
-        roof = getattr(peaks, self.roof) or peaks.f32
-        read, compute = self.nbytes / peaks.read, self.flops / roof
-        return max(read, compute), "memory" if read >= compute else "compute"
-
-    def add(self, other: Line) -> None:
-        """Adds up."""
-        self.steps += other.steps
-        self.calls += other.calls
-        self.seconds += other.seconds
-        self.busy += other.busy
-        self.nbytes += other.nbytes
-        self.flops += other.flops
-
-
-@dataclass(slots=True)
-class _Split:
-    """What is known of a split before it runs: its steps as nodes, and a line each."""
-
-    device: str
-    nodes: list[Tensor]
-    lines: list[Line]
-    stages: tuple[tuple[int, int], ...]
-    whole: Line
-    """Takes the time of the split where the device knows no steps."""
-    copies: Line
-    sizes: dict[tuple[int, ...], tuple[NDArray[np.float64], NDArray[np.float64]]] = field(
-        default_factory=dict
-    )
-    """(bytes, operations) of each step by values of the symbols."""
 
 
 class Profile:
@@ -129,7 +49,7 @@ class Profile:
         self.trace: Trace | None = (
             (Trace() if trace else None) if isinstance(trace, bool) else trace
         )
-        self._programs: dict[int, tuple[Program, list[_Split]]] = {}
+        self._programs: dict[int, tuple[Program, list[SplitLines]]] = {}
 
     # ---- results ---------------------------------------------------------------------------------
 
@@ -148,7 +68,7 @@ class Profile:
 
     def by_tensor(self) -> list[Line]:
         """Lines added up over layers: tensors whose names differ in their number only."""
-        return self._added(lambda x: (x.device, x.op, x.type, x.roof, _without_layer(x.name)))
+        return self._added(lambda x: (x.device, x.op, x.type, x.roof, x.any_layer))
 
     def _added(self, key: Any) -> list[Line]:
         found: dict[Any, Line] = {}
@@ -191,8 +111,8 @@ class Profile:
             "waiting": self.waiting,
             "least_seconds": sum(line.least_seconds(peaks)[0] for line in self.lines),
             "peaks": {key: getattr(peaks, key) for key in keys},
-            "ops": [_line_json(line, peaks) for line in self.by_op()],
-            "steps": [_line_json(line, peaks) for line in self.lines],
+            "ops": [line.as_json(peaks) for line in self.by_op()],
+            "steps": [line.as_json(peaks) for line in self.lines],
         }
 
     def save_trace(self, path: str | Path) -> None:
@@ -230,7 +150,7 @@ class Profile:
     ) -> None:  # fmt: skip
         """A split that ran; `spans` [step, thread, (begin, end)] where its device knows them."""
         known = self._splits(program)[split]
-        nbytes, flops = _sizes(known, program, values)
+        nbytes, flops = known.sizes_at(program, values)
         if spans is None or len(spans) != len(known.lines):
             line = known.whole
             line.calls += 1
@@ -248,7 +168,7 @@ class Profile:
             self.trace.steps(known.device, known.lines, known.stages, spans)
 
     def _add_stage(
-        self, split: _Split, stage: tuple[int, int, float], busy: NDArray[np.float64],
+        self, split: SplitLines, stage: tuple[int, int, float], busy: NDArray[np.float64],
         nbytes: NDArray[np.float64], flops: NDArray[np.float64],
     ) -> None:  # fmt: skip
         begin, end, seconds = stage
@@ -261,89 +181,19 @@ class Profile:
             line.nbytes += float(nbytes[i])
             line.flops += float(flops[i])
 
-    def _splits(self, program: Program) -> list[_Split]:
+    def _splits(self, program: Program) -> list[SplitLines]:
         known = self._programs.get(id(program))
         if known is None:
             for device in program.devices:
                 self.target = self.target or getattr(device, "target", None)
                 self.threads = max(self.threads, getattr(device, "n_threads", 1))
-            splits = [_split(program, i) for i in range(len(program.splits))]
+            splits = [split_lines(program, i) for i in range(len(program.splits))]
             known = self._programs[id(program)] = (program, splits)
         return known[1]
 
     def __str__(self) -> str:
         """The table of `weft bench --profile`."""
         return profile_text(self)
-
-
-def _split(program: Program, number: int) -> _Split:
-    spec = program.splits[number]
-    nodes = [_node(program, step) for step in spec.steps]
-    names = [_weight(program, step) or n.name for n, step in zip(nodes, spec.steps, strict=True)]
-    lines = [
-        Line(n.op.name, _type(n), spec.device, name, _roof(n))
-        for n, name in zip(nodes, names, strict=True)
-    ]
-    whole = Line("split", "", spec.device, f"split {number}", steps=len(nodes))
-    copies = Line("copies", "", spec.device, f"to split {number}")
-    return _Split(spec.device, nodes, lines, spec.stages, whole, copies)
-
-
-def _weight(program: Program, step: StepSpec) -> str:
-    """The name of the weight that a step reads, if it reads one with a name."""
-    for index in step.src:
-        if index >= 0:
-            spec = program.tensors[index]
-            if spec.name and program.buffers[spec.buffer].usage == "weights":
-                return spec.name
-    return ""
-
-
-def _node(program: Program, step: StepSpec) -> Tensor:
-    """A step as a node, which is what `work` takes."""
-
-    def tensor(index: int) -> Tensor | None:
-        if index < 0:
-            return None
-        spec = program.tensors[index]
-        return Tensor(spec.dtype, spec.ne, nb=spec.nb, name=spec.name)
-
-    made = tensor(step.dst)
-    assert made is not None
-    made.op, made.params = step.op, step.params
-    made.src = tuple(tensor(s) for s in step.src)
-    return made
-
-
-def _type(node: Tensor) -> str:
-    """The type that decides how fast an op is."""
-    first = node.src[0] if node.src else None
-    if node.op.name in _TYPE_OF_RESULT or first is None:
-        return node.dtype.name
-    if node.op.name == "FLASH_ATTN_EXT" and node.src[1] is not None:
-        return node.src[1].dtype.name
-    return first.dtype.name
-
-
-def _roof(node: Tensor) -> str:
-    """Products of blocks are done with 8-bit numbers, those of bf16 activations with bf16."""
-    x = node.src[1] if len(node.src) > 1 and node.op.name.startswith("MUL_MAT") else None
-    if x is not None and x.dtype.is_quantized:
-        return "int8"
-    return "bf16" if x is not None and x.dtype.name == "bf16" else "f32"
-
-
-def _sizes(
-    split: _Split, program: Program, values: Mapping[str, int]
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    key = tuple(values[name] for name in program.symbols)
-    if key not in split.sizes:
-        found = [work(node, values) for node in split.nodes]
-        split.sizes[key] = (
-            np.array([w.nbytes for w in found], np.float64),
-            np.array([w.flops for w in found], np.float64),
-        )
-    return split.sizes[key]
 
 
 def _stage_times(
@@ -357,19 +207,3 @@ def _stage_times(
         done = max(int(spans[begin:end, :, 1].max(initial=0)), last)
         yield begin, end, (done - last) * 1e-9
         last = done
-
-
-def _without_layer(name: str) -> str:
-    """`ffn_up-3` -> `ffn_up-*`; `blk.3.x` -> `blk.*.x`."""
-    return re.sub(r"(?<=[._-])\d+", "*", name)
-
-
-def _line_json(line: Line, peaks: Peaks) -> dict[str, Any]:
-    least, bound = line.least_seconds(peaks)
-    return {
-        "op": line.op, "type": line.type, "device": line.device, "name": line.name,
-        "steps": line.steps, "calls": line.calls, "seconds": line.seconds, "busy": line.busy,
-        "bytes": line.nbytes, "flops": line.flops, "bytes_per_second": line.bandwidth,
-        "flops_per_second": line.rate, "intensity": line.intensity, "roof": line.roof,
-        "bound": bound, "of_roof": least / line.seconds if line.seconds else 0.0,
-    }  # fmt: skip

@@ -19,6 +19,8 @@ __all__ = ["Trace"]
 
 _RUNS = 1000
 """Number of the row of whole runs."""
+_MOST = 1_000_000
+"""Slices that are kept; viewers grow slow far below. Later ones are counted only."""
 
 
 class Trace:
@@ -26,13 +28,18 @@ class Trace:
 
     def __init__(self) -> None:
         self._events: list[tuple[str, str, int, int, int, Mapping[str, Any]]] = []
+        self.dropped = 0
+        """Slices that there was no room for."""
 
     def slice(
         self, name: str, kind: str, thread: int, start: int, end: int,
         args: Mapping[str, Any] | None = None,
     ) -> None:  # fmt: skip
         """Work on one thread from `start` to `end`."""
-        self._events.append((name, kind, thread, start, end, args or {}))
+        if len(self._events) < _MOST:
+            self._events.append((name, kind, thread, start, end, args or {}))
+        else:
+            self.dropped += 1
 
     def run(self, name: str, start: int, end: int) -> None:
         """A whole run, in a row of its own."""
@@ -77,4 +84,5 @@ class Trace:
                     "ts": (start - origin) / 1000, "dur": (end - start) / 1000, "args": dict(args),
                 }
             )  # fmt: skip
-        return {"traceEvents": events, "displayTimeUnit": "ms"}
+        about = {"dropped slices": self.dropped}
+        return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": about}
