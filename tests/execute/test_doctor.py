@@ -16,7 +16,6 @@ from weft.backends.cpu.record import UNFINISHED, Verdict, choose, verdicts, writ
 from weft.errors import DeviceError
 from weft.execute.doctor import check_targets
 from weft.execute.trial import POISON, Array, disagreement, run_case
-from weft.flags import FLAGS
 from weft.graph.op import OPS
 
 TARGETS = [name for name, score in _native.targets() if score]
@@ -144,10 +143,6 @@ def test_a_record_that_cannot_be_kept_is_an_error(own_cache: Path) -> None:
         list(check_targets(["baseline"], cases=FEW))
     (report,) = check_targets(["baseline"], cases=FEW, remember=False)
     assert report.ok
-
-
-def test_the_cache_folder_is_the_users() -> None:
-    assert FLAGS.cache.endswith("weft")
 
 
 def test_agreement() -> None:
