@@ -131,6 +131,12 @@ def test_devices_ops() -> None:
     assert "belong to --ops" in refused("devices", "--markdown")
 
 
+def test_devices_peaks() -> None:
+    assert "peaks with 1 thread (" in ok("devices", "--peaks", "-t", "1")
+    data = json.loads(ok("devices", "--peaks", "-t", "1", "--json"))
+    assert data["cpu"]["peaks"]["read"] > 0
+
+
 def test_devices_say_which_target_and_why(tmp_path: Path) -> None:
     env = {"WEFT_CACHE": str(tmp_path)}
     assert "not checked, see weft doctor" in weft("devices", env=env).stdout
@@ -161,7 +167,7 @@ def test_doctor_remembers(tmp_path: Path) -> None:
 def test_bench_profile(tmp_path: Path) -> None:
     args = ("bench", MODEL, "-p", "8", "-n", "2", "-r", "1", "-t", "1", "--profile")
     text = ok(*args, "--slowest", "3", "--trace", tmp_path / "trace.json")
-    for part in ("pp8: 1 run", "tg2: 2 runs", "peaks of", "MUL_MAT", "of roof", "the slowest"):
+    for part in ("pp8: 1 run", "tg2: 2 runs", "peaks with", "MUL_MAT", "of roof", "the slowest"):
         assert part in text
     events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
     assert {"pp8 run 1", "tg2 run 1", "tg2 run 2"} <= {e["name"] for e in events}

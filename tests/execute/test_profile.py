@@ -178,7 +178,7 @@ def test_table() -> None:
     profile.seconds = 0.11
     first, second, third = heading(profile)
     assert first.startswith("1 run, 110.0 ms each, 2 threads") and "in all 0.0 GB/s" in second
-    assert third == "peaks of avx2: read 10.0 GB/s; int8 400, f32 100 GOP/s"
+    assert third == "peaks with 2 threads (avx2): read 10.0 GB/s; int8 400, f32 100 GOP/s"
     rows = op_rows(profile)
     assert rows[1][:3] == ["MUL_MAT", "q8_0", "2"] and rows[1][3:5] == ["100.0", "90.9%"]
     assert rows[1][-2:] == ["memory", "0%"]

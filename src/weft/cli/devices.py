@@ -11,6 +11,7 @@ from rich.table import Table
 
 from weft import _native
 from weft.backends import known_backends
+from weft.backends.cpu import Peaks, measure_peaks
 from weft.backends.cpu.record import verdicts
 from weft.cli.console import device_list, wide
 from weft.cli.doctor import used_target
@@ -34,6 +35,12 @@ def devices(
     markdown: Annotated[
         bool, typer.Option("--markdown", help="With --ops: print the page docs/devices.md.")
     ] = False,
+    peaks: Annotated[
+        bool, typer.Option("--peaks", help="Measure what this machine's CPU reaches at best.")
+    ] = False,
+    threads: Annotated[
+        int | None, typer.Option("--threads", "-t", help="With --peaks: threads; default: cores.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """List devices, CPU features and kernel targets, and why a backend is missing."""
@@ -42,10 +49,11 @@ def devices(
         return
     if markdown or chosen is not None:
         raise DeviceError("--markdown and --devices belong to --ops")
+    measured = measure_peaks(threads) if peaks else None
     if as_json:
-        print(json.dumps(_as_json(), indent=1))
+        print(json.dumps(_as_json(measured), indent=1))
     else:
-        _print()
+        _print(measured)
 
 
 def _print_ops(chosen: str | None, markdown: bool, as_json: bool) -> None:
@@ -60,7 +68,7 @@ def _print_ops(chosen: str | None, markdown: bool, as_json: bool) -> None:
         print_grid(asked, wide())
 
 
-def _as_json() -> dict[str, Any]:
+def _as_json(peaks: Peaks | None) -> dict[str, Any]:
     used, why = used_target()
     return {
         "devices": [asdict(d) for d in known_backends()],
@@ -71,17 +79,20 @@ def _as_json() -> dict[str, Any]:
             "targets": dict(_native.targets()),
             "target": used,
             "why": why,
+            "peaks": None if peaks is None else asdict(peaks),
             "checked": {name: asdict(v) for name, v in verdicts().items()},
         },
     }
 
 
-def _print() -> None:
+def _print(peaks: Peaks | None) -> None:
     cores, processors = _native.usable_cores(), _native.usable_processors()
     features = " ".join(_native.cpu_features())
     out = wide()
     out.print(f"cpu: {cores} cores, {processors} processors; features: {features}")
     _print_targets()
+    if peaks is not None:
+        out.print(f"peaks with {peaks}", markup=False)
     table = Table(box=None, pad_edge=False)
     for column in ("device", "state", "about"):
         table.add_column(column)

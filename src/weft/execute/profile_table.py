@@ -48,11 +48,7 @@ def heading(profile: Profile) -> Iterator[str]:
             f"{sum(x.flops for x in lines) / billions:.1f} GOP/s; at the machine's peaks a run "
             f"would take {_ms(least / runs)} ms, {least / profile.seconds:.0%} of its time"
         )
-    bf16 = "" if peaks.bf16 is None else f", bf16 {peaks.bf16 / 1e9:.0f}"
-    yield (
-        f"peaks of {peaks.target}: read {peaks.read / 1e9:.1f} GB/s; "
-        f"int8 {peaks.int8 / 1e9:.0f}, f32 {peaks.f32 / 1e9:.0f}{bf16} GOP/s"
-    )
+    yield f"peaks with {peaks}"
 
 
 def op_rows(profile: Profile) -> Rows:

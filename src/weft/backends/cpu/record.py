@@ -1,8 +1,8 @@
 """Which kernel targets passed `weft doctor` on this machine, and which target is used therefore.
 
 A file in the user's cache folder holds, per machine and build of weft, the result of the last check
-of each target. Without one nothing is known and the best target is used; reading it costs a start
-of weft some 20 us then.
+of each target. Without one nothing is known and the best target is used. Where there is one,
+finding the entry of this build takes 4 ms once: the key is a hash of the kernels.
 """
 
 from __future__ import annotations
