@@ -138,11 +138,11 @@ class Executor:
     def step_seconds(self) -> list[float]: ...
     def record_spans(self, on: bool) -> None:
         """
-        Records when each thread began and ended each step; starts anew with every call.
+        Records when each thread works on each step; starts anew with every call.
         """
 
     @property
     def spans(self) -> list[int]:
         """
-        [step][thread][begin, end], flat: nanoseconds of the steady clock, 0: no part.
+        [step][thread][begin, end, busy], flat: nanoseconds of the steady clock, 0: no part.
         """

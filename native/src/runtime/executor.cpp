@@ -43,19 +43,6 @@ std::string shape(const Tensor& t) {
   return s + "]";
 }
 
-// Notes begin and end of a scope in span[0] and span[1]; does nothing without a span.
-struct SpanNote {
-  explicit SpanNote(int64_t* at) : span(at) {
-    if (span != nullptr) span[0] = now_ns();
-  }
-  ~SpanNote() {
-    if (span != nullptr) span[1] = now_ns();
-  }
-  SpanNote(const SpanNote&) = delete;
-  SpanNote& operator=(const SpanNote&) = delete;
-  int64_t* span;
-};
-
 bool overlap(const Tensor& a, const Tensor& b) {
   const char* a_end = a.data + extent(a);
   const char* b_end = b.data + extent(b);
@@ -299,12 +286,14 @@ void Executor::work(int thread) {
 
 void Executor::record_spans(bool on) {
   const std::lock_guard<std::mutex> lock(running_);
-  spans_.assign(on ? steps_.size() * static_cast<size_t>(pool_->size()) * 2 : 0, 0);
+  if (on) {
+    spans_.start(steps_.size(), pool_->size());
+  } else {
+    spans_.stop();
+  }
 }
 
 void Executor::run_step(size_t index, int thread) {
-  const size_t at = (index * static_cast<size_t>(pool_->size()) + static_cast<size_t>(thread)) * 2;
-  const SpanNote note(spans_.empty() ? nullptr : &spans_[at]);
   const Step& step = steps_[index];
   std::atomic<int64_t>& next = counters_[index].next;
   char* scratch = scratch_.data() + static_cast<size_t>(thread) * scratch_stride_;
@@ -314,7 +303,10 @@ void Executor::run_step(size_t index, int thread) {
     if (abort_.load(std::memory_order_relaxed)) return;
     const int64_t begin = next.fetch_add(step.chunk, std::memory_order_relaxed);
     if (begin >= step.items) return;
-    step.kernel->run(step.call, begin, std::min(begin + step.chunk, step.items), scratch);
+    {
+      const Spans::Note note = spans_.note(index, thread);
+      step.kernel->run(step.call, begin, std::min(begin + step.chunk, step.items), scratch);
+    }
     if (thread == 0 && poll_ != nullptr && now_ns() >= next_poll_) {
       if ((*poll_)()) abort_.store(true, std::memory_order_relaxed);
       next_poll_ = now_ns() + kPollNanoseconds;

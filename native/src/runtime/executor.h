@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "kernels/dispatch.h"
+#include "runtime/spans.h"
 #include "threads/pool.h"
 #include "weft/program.h"
 
@@ -40,10 +41,9 @@ class Executor {
   void set_profiling(bool on) { profiling_ = on; }
   const std::vector<double>& step_seconds() const { return step_seconds_; }
 
-  // Records when each thread began and ended each step, with stages as they are; starts anew with
-  // every call. Nanoseconds of the steady clock, 0 where a thread had no part: [step][thread][2].
+  // Records when each thread works on each step, stages as they are; starts anew with every call.
   void record_spans(bool on);
-  const std::vector<int64_t>& spans() const { return spans_; }
+  const Spans& spans() const { return spans_; }
 
  private:
   struct Step {
@@ -96,7 +96,7 @@ class Executor {
   int64_t next_poll_ = 0;
   bool profiling_ = false;
   std::vector<double> step_seconds_;
-  std::vector<int64_t> spans_;  // empty: nothing is recorded
+  Spans spans_;
 };
 
 }  // namespace weft

@@ -142,8 +142,9 @@ class RecordsSpans(Protocol):
         """Starts anew, or stops; costs nothing while stopped."""
 
     def spans(self) -> NDArray[np.int64]:
-        """[step, thread, (begin, end)] of the last run, the steps as in `SplitSpec.steps`, in
-        nanoseconds of `time.perf_counter_ns`'s clock; 0 where a thread had no part."""
+        """[step, thread, (begin, end, busy)] of the last run, steps as in `SplitSpec.steps`: when a
+        thread began its first piece of a step and ended its last, by `time.perf_counter_ns`, and
+        the nanoseconds that it spent on pieces; 0 where it had no part."""
 
 
 class Backend(Protocol):

@@ -12,7 +12,7 @@ others the time of a whole split is known.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from weft.errors import ProgramError
 from weft.execute.profile_lines import Line, SplitLines, split_lines
 from weft.execute.profile_table import profile_text
 from weft.execute.profile_trace import Trace
+from weft.execute.spans import Group, overlapping
 from weft.program import Program
 
 __all__ = ["Line", "Profile"]
@@ -148,7 +149,7 @@ class Profile:
         self, program: Program, split: int, values: Mapping[str, int], start: int, end: int,
         spans: NDArray[np.int64] | None,
     ) -> None:  # fmt: skip
-        """A split that ran; `spans` [step, thread, (begin, end)] where its device knows them."""
+        """A split that ran; `spans` as of `RecordsSpans` where its device knows them."""
         known = self._splits(program)[split]
         nbytes, flops = known.sizes_at(program, values)
         if spans is None or len(spans) != len(known.lines):
@@ -160,23 +161,24 @@ class Profile:
             if self.trace is not None:
                 self.trace.slice(f"split {split} on {known.device}", known.device, 0, start, end)
             return
-        self.threads = max(self.threads, spans.shape[1])
-        busy = (spans[:, :, 1] - spans[:, :, 0]).clip(min=0).sum(axis=1) * 1e-9
-        for stage in _stage_times(spans, known.stages):
-            self._add_stage(known, stage, busy, nbytes, flops)
+        self.threads = max(self.threads, int(np.count_nonzero(spans[:, :, 2].sum(axis=0))))
+        groups = overlapping(spans)
+        busy = spans[:, :, 2].sum(axis=1) * 1e-9
+        for group in groups:
+            self._add_group(known, group, busy, nbytes, flops)
         if self.trace is not None:
-            self.trace.steps(known.device, known.lines, known.stages, spans)
+            self.trace.steps(known.device, known.lines, groups, spans)
 
-    def _add_stage(
-        self, split: SplitLines, stage: tuple[int, int, float], busy: NDArray[np.float64],
+    def _add_group(
+        self, split: SplitLines, group: Group, busy: NDArray[np.float64],
         nbytes: NDArray[np.float64], flops: NDArray[np.float64],
     ) -> None:  # fmt: skip
-        begin, end, seconds = stage
-        total = float(busy[begin:end].sum())
-        for i in range(begin, end):
+        total = float(busy[list(group.steps)].sum())
+        for i in group.steps:
             line = split.lines[i]
+            part = busy[i] / total if total else 1 / len(group.steps)
             line.calls += 1
-            line.seconds += seconds * (busy[i] / total if total else 1 / (end - begin))
+            line.seconds += group.seconds * float(part)
             line.busy += float(busy[i])
             line.nbytes += float(nbytes[i])
             line.flops += float(flops[i])
@@ -194,16 +196,3 @@ class Profile:
     def __str__(self) -> str:
         """The table of `weft bench --profile`."""
         return profile_text(self)
-
-
-def _stage_times(
-    spans: NDArray[np.int64], stages: Iterable[tuple[int, int]]
-) -> Iterable[tuple[int, int, float]]:
-    """(first step, last step + 1, seconds) of each stage: from the end of the one before, of which
-    the first begins with its first step, to the end of its last step on any thread."""
-    begun = spans[:, :, 0][spans[:, :, 0] > 0]
-    last = int(begun.min()) if begun.size else 0
-    for begin, end in stages:
-        done = max(int(spans[begin:end, :, 1].max(initial=0)), last)
-        yield begin, end, (done - last) * 1e-9
-        last = done

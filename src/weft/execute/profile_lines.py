@@ -41,8 +41,8 @@ class Line:
     """Steps that were added up."""
     calls: int = 0
     seconds: float = 0.0
-    """Wall time. Steps that ran side by side share their stage's time as they kept threads busy,
-    so all lines add up to the time of the runs."""
+    """Wall time. Steps that ran side by side share the time as they kept threads busy, so all lines
+    add up to the time of the runs."""
     busy: float = 0.0
     """Thread-seconds of work; what is missing to `seconds` times threads was waiting."""
     nbytes: float = 0.0
@@ -105,7 +105,6 @@ class SplitLines:
     device: str
     nodes: list[Tensor]
     lines: list[Line]
-    stages: tuple[tuple[int, int], ...]
     whole: Line
     """Takes the time of the split where the device knows no steps."""
     copies: Line
@@ -138,7 +137,7 @@ def split_lines(program: Program, number: int) -> SplitLines:
     ends = [lines[0].name, lines[-1].name] if len(lines) > 1 else [x.name for x in lines]
     whole = Line(op, type, spec.device, " .. ".join(ends), steps=len(nodes))
     copies = Line("copies", "", spec.device, f"to split {number}")
-    return SplitLines(spec.device, nodes, lines, spec.stages, whole, copies)
+    return SplitLines(spec.device, nodes, lines, whole, copies)
 
 
 def _weight(program: Program, step: StepSpec) -> str:

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from weft.execute.spans import Group
+
 if TYPE_CHECKING:
     from weft.execute.profile import Line
 
@@ -46,25 +48,23 @@ class Trace:
         self.slice(name, "run", _RUNS, start, end)
 
     def steps(
-        self, device: str, lines: Sequence[Line], stages: Sequence[tuple[int, int]],
+        self, device: str, lines: Sequence[Line], groups: Sequence[Group],
         spans: NDArray[np.int64],
     ) -> None:  # fmt: skip
-        """The steps of a split, [step, thread, (begin, end)], and the wait of each thread from the
-        end of its part of a stage to the end of the stage."""
-        for number, (begin, end) in enumerate(stages):
-            done = int(spans[begin:end, :, 1].max(initial=0))
+        """The steps of a split, `spans` as of `RecordsSpans`, and the wait of each thread from the
+        end of its part of a group to the end of the group."""
+        for number, group in enumerate(groups):
             for thread in range(spans.shape[1]):
+                own = spans[:, thread]
+                mine = sorted((i for i in group.steps if own[i, 1]), key=lambda i: int(own[i, 0]))
                 last = 0
-                for i in range(begin, end):
-                    start, stop = int(spans[i, thread, 0]), int(spans[i, thread, 1])
-                    if stop:
-                        line = lines[i]
-                        args = {"tensor": line.name, "type": line.type, "stage": number}
-                        name = f"{line.op} {line.name}".rstrip()
-                        self.slice(name, device, thread, start, stop, args)
-                        last = max(last, stop)
-                if last and done > last:
-                    self.slice("wait", "barrier", thread, last, done, {"stage": number})
+                for part in _chains(mine, own):
+                    start = int(own[part[0], 0])
+                    last = max(int(own[i, 1]) for i in part)
+                    args = {"stage": number, "steps": [_about(lines[i]) for i in part]}
+                    self.slice(_title([lines[i] for i in part]), device, thread, start, last, args)
+                if last and group.end > last:
+                    self.slice("wait", "barrier", thread, last, group.end, {"stage": number})
 
     def as_json(self) -> dict[str, Any]:
         """The file's content; times count from the first slice."""
@@ -86,3 +86,26 @@ class Trace:
             )  # fmt: skip
         about = {"dropped slices": self.dropped}
         return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": about}
+
+
+def _chains(steps: Sequence[int], spans: NDArray[np.int64]) -> list[list[int]]:
+    """Steps of one thread, in order of their begin; those that take turns are together."""
+    chains: list[list[int]] = []
+    end = 0
+    for i in steps:
+        if chains and int(spans[i, 0]) < end:
+            chains[-1].append(i)
+        else:
+            chains.append([i])
+        end = max(end, int(spans[i, 1]))
+    return chains
+
+
+def _title(lines: Sequence[Line]) -> str:
+    if len(lines) == 1:
+        return f"{lines[0].op} {lines[0].name}".rstrip()
+    return " + ".join(dict.fromkeys(line.op for line in lines))
+
+
+def _about(line: Line) -> str:
+    return " ".join(word for word in (line.op, line.type, line.name) if word)

@@ -253,10 +253,9 @@ class NativeExecutable:
         self._executor.record_spans(on)
 
     def spans(self) -> NDArray[np.int64]:
-        """[step, thread, (begin, end)] of the last run since `record_spans`, in nanoseconds of
-        `time.perf_counter_ns`'s clock; 0 where a thread had no part."""
+        """[step, thread, (begin, end, busy)] of the last run since `record_spans`."""
         flat = np.array(self._executor.spans, np.int64)
-        return flat.reshape(len(self.steps), -1, 2)
+        return flat.reshape(len(self.steps), -1, 3)
 
 
 def describe() -> list[BackendInfo]:
