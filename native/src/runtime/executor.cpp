@@ -353,6 +353,15 @@ void Executor::work(int thread) {
   }
 }
 
+void Executor::record_spans(bool on) {
+  const std::lock_guard<std::mutex> lock(running_);
+  if (on) {
+    spans_.start(steps_.size(), pool_->size());
+  } else {
+    spans_.stop();
+  }
+}
+
 // A barrier, after which all threads agree on whether the run was stopped. Thread 0 may be at the
 // next one before others have looked, so it writes to another place there.
 bool Executor::meet(int thread, size_t number) {
@@ -378,7 +387,6 @@ void Executor::profile(int thread) {
 
 void Executor::run_loop(const Task& task, int thread) {
   Counter& counter = counters_[static_cast<size_t>(task.chain.begin)];
-  char* scratch = pool_->scratch(thread);
   const bool polls = thread == 0 && poll_ != nullptr;
   while (!abort_.load(std::memory_order_relaxed)) {
     int64_t chunk = task.chunk;
@@ -393,7 +401,7 @@ void Executor::run_loop(const Task& task, int thread) {
     const int64_t begin = counter.next.fetch_add(chunk, std::memory_order_relaxed);
     if (begin >= task.units) return;
     const int64_t end = std::min(begin + chunk, task.units);
-    run_units(task, begin, end, scratch);
+    run_units(task, begin, end, thread);
     if (!task.timed && !polls) continue;
     const int64_t now = now_ns();
     if (task.timed) {
@@ -408,10 +416,13 @@ void Executor::run_loop(const Task& task, int thread) {
   }
 }
 
-void Executor::run_units(const Task& task, int64_t begin, int64_t end, char* scratch) {
+void Executor::run_units(const Task& task, int64_t begin, int64_t end, int thread) {
+  char* scratch = pool_->scratch(thread);
   const int32_t* numbers = layout_.steps.data();
   if (task.chain.end - task.chain.begin == 1) {
-    const Step& step = steps_[static_cast<size_t>(numbers[task.chain.begin])];
+    const auto number = static_cast<size_t>(numbers[task.chain.begin]);
+    const Step& step = steps_[number];
+    const Spans::Note note = spans_.note(number, thread);
     step.kernel->run(step.call, begin, end, scratch);
     return;
   }
@@ -419,8 +430,10 @@ void Executor::run_units(const Task& task, int64_t begin, int64_t end, char* scr
   for (int64_t row = begin; row < end; row += task.grain) {
     const int64_t last = std::min(row + task.grain, end);
     for (int32_t i = task.chain.begin; i < task.chain.end; ++i) {
-      const Step& step = steps_[static_cast<size_t>(numbers[i])];
+      const auto number = static_cast<size_t>(numbers[i]);
+      const Step& step = steps_[number];
       const int64_t each = step.items / task.units;
+      const Spans::Note note = spans_.note(number, thread);
       step.kernel->run(step.call, row * each, last * each, scratch);
     }
   }

@@ -23,6 +23,7 @@ __all__ = [
     "PolicyName",
     "PolicyOption",
     "ProfileFile",
+    "SpeedsFile",
     "placement_arguments",
 ]
 
@@ -68,10 +69,10 @@ PolicyOption = Annotated[
     PolicyName,
     typer.Option("--policy", help="Place by the reference's rules, or by predicted time."),
 ]
-ProfileFile = Annotated[
-    str | None,
-    typer.Option("--profile", help="Speeds of the devices: a file of `weft calibrate`."),
-]
+_SPEEDS = "Speeds of the devices: a file of `weft calibrate`."
+ProfileFile = Annotated[str | None, typer.Option("--speeds", "--profile", help=_SPEEDS)]
+SpeedsFile = Annotated[str | None, typer.Option("--speeds", help=_SPEEDS)]
+"""The same where --profile means to measure."""
 
 
 def placement_arguments(
