@@ -5,6 +5,7 @@ namespace nb = nanobind;
 
 void bind_kernels(nb::module_& m);
 void bind_layouts(nb::module_& m);
+void bind_peaks(nb::module_& m);
 void bind_runtime(nb::module_& m);
 
 NB_MODULE(_native, m) {
@@ -13,5 +14,6 @@ NB_MODULE(_native, m) {
   nb::set_leak_warnings(false);
   bind_kernels(m);
   bind_layouts(m);
+  bind_peaks(m);
   bind_runtime(m);
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from dataclasses import dataclass, fields
 
 __all__ = ["FLAGS", "Flags", "describe_flags"]
@@ -20,6 +21,8 @@ class Flags:
     """WEFT_TARGET=NAME: kernel target of the cpu device; empty: the best this machine can run."""
     devices: str = ""
     """WEFT_DEVICES=a,b: device list where nothing else says; empty: cpu."""
+    cache: str = ""
+    """WEFT_CACHE=DIR: folder for what is kept between runs; empty: `weft` in the user's cache."""
 
 
 _MEANING = {
@@ -27,6 +30,7 @@ _MEANING = {
     "threads": "threads of the cpu device where nothing else says; 0: the physical cores",
     "target": "kernel target of the cpu device; empty: the best this machine can run",
     "devices": "device list where nothing else says, e.g. `opencl,cpu`; empty: cpu",
+    "cache": "folder for what is kept between runs; empty: `weft` in the user's cache folder",
 }
 
 
@@ -40,7 +44,20 @@ def _read() -> Flags:
         threads=int(threads) if threads.isdigit() else 0,
         target=text("target"),
         devices=text("devices"),
+        cache=text("cache") or _user_cache(),
     )
+
+
+def _user_cache() -> str:
+    """`weft` in the folder that the system's conventions name for caches of this user."""
+    home = os.path.expanduser("~")
+    if sys.platform == "darwin":
+        folder = os.path.join(home, "Library", "Caches")
+    elif sys.platform == "win32":
+        folder = os.environ.get("LOCALAPPDATA") or os.path.join(home, "AppData", "Local")
+    else:
+        folder = os.environ.get("XDG_CACHE_HOME") or os.path.join(home, ".cache")
+    return os.path.join(folder, "weft")
 
 
 def describe_flags() -> list[tuple[str, str, str]]:

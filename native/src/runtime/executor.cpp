@@ -168,7 +168,7 @@ void Executor::work(int thread) {
   for (size_t s = 0; s < stages_.size(); ++s) {
     const Stage& stage = stages_[s];
     if (stage.prepares && (thread == 0 || !stage.solo)) {
-      for (int32_t i = stage.begin; i < stage.end; ++i) prepare(tasks_[static_cast<size_t>(i)]);
+      for (int32_t i = stage.begin; i < stage.end; ++i) prepare(tasks_[static_cast<size_t>(i)], thread);
       if (!stage.solo && meet(thread, met++)) return;
     }
     if (thread == 0 || !stage.solo) {
@@ -179,6 +179,15 @@ void Executor::work(int thread) {
     // leaving the job is the last barrier
     if (s + 1 == stages_.size() || (stage.solo && stages_[s + 1].solo)) continue;
     if (meet(thread, met++)) return;
+  }
+}
+
+void Executor::record_spans(bool on) {
+  const std::lock_guard<std::mutex> lock(running_);
+  if (on) {
+    spans_.start(steps_.size(), pool_->size());
+  } else {
+    spans_.stop();
   }
 }
 
@@ -201,7 +210,7 @@ void Executor::profile(int thread) {
     const int64_t start = now_ns();
     const Task task = make_task({place_[i], place_[i] + 1});
     if (steps_[i].preparation > 0) {
-      prepare(task);
+      prepare(task, thread);
       if (meet(thread, met++)) return;
     }
     run_loop(task, thread);
@@ -212,19 +221,20 @@ void Executor::profile(int thread) {
 }
 
 // Packs and the like that `run` needs whole; units are small.
-void Executor::prepare(const Task& task) {
+void Executor::prepare(const Task& task, int thread) {
   const Step& step = first_step(task);
+  const auto number = static_cast<size_t>(layout_.steps[static_cast<size_t>(task.chain.begin)]);
   std::atomic<int64_t>& next = counters_[static_cast<size_t>(task.chain.begin)].prepared;
   while (!abort_.load(std::memory_order_relaxed)) {
     const int64_t unit = next.fetch_add(1, std::memory_order_relaxed);
     if (unit >= step.preparation) return;
+    const Spans::Note note = spans_.note(number, thread);
     step.kernel->prepare(step.call, unit, unit + 1);
   }
 }
 
 void Executor::run_loop(const Task& task, int thread) {
   Counter& counter = counters_[static_cast<size_t>(task.chain.begin)];
-  char* scratch = pool_->scratch(thread);
   const bool polls = thread == 0 && poll_ != nullptr;
   while (!abort_.load(std::memory_order_relaxed)) {
     int64_t chunk = task.chunk;
@@ -240,7 +250,7 @@ void Executor::run_loop(const Task& task, int thread) {
     const int64_t begin = counter.next.fetch_add(chunk, std::memory_order_relaxed);
     if (begin >= task.units) return;
     const int64_t end = std::min(begin + chunk, task.units);
-    run_units(task, begin, end, scratch);
+    run_units(task, begin, end, thread);
     if (!task.timed && !polls) continue;
     const int64_t now = now_ns();
     if (task.timed) {
@@ -255,10 +265,13 @@ void Executor::run_loop(const Task& task, int thread) {
   }
 }
 
-void Executor::run_units(const Task& task, int64_t begin, int64_t end, char* scratch) {
+void Executor::run_units(const Task& task, int64_t begin, int64_t end, int thread) {
+  char* scratch = pool_->scratch(thread);
   const int32_t* numbers = layout_.steps.data();
   if (task.chain.end - task.chain.begin == 1) {
-    const Step& step = steps_[static_cast<size_t>(numbers[task.chain.begin])];
+    const auto number = static_cast<size_t>(numbers[task.chain.begin]);
+    const Step& step = steps_[number];
+    const Spans::Note note = spans_.note(number, thread);
     step.kernel->run(step.call, begin, end, scratch);
     return;
   }
@@ -266,8 +279,10 @@ void Executor::run_units(const Task& task, int64_t begin, int64_t end, char* scr
   for (int64_t row = begin; row < end; row += task.grain) {
     const int64_t last = std::min(row + task.grain, end);
     for (int32_t i = task.chain.begin; i < task.chain.end; ++i) {
-      const Step& step = steps_[static_cast<size_t>(numbers[i])];
+      const auto number = static_cast<size_t>(numbers[i]);
+      const Step& step = steps_[number];
       const int64_t each = step.items / task.units;
+      const Spans::Note note = spans_.note(number, thread);
       step.kernel->run(step.call, row * each, last * each, scratch);
     }
   }

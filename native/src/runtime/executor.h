@@ -10,6 +10,7 @@
 
 #include "kernels/dispatch.h"
 #include "runtime/layout.h"
+#include "runtime/spans.h"
 #include "threads/pool.h"
 #include "weft/program.h"
 
@@ -51,6 +52,10 @@ class Executor {
   // Seconds of each step of the last run when profiling is on (every step then has its own stage).
   void set_profiling(bool on) { profiling_ = on; }
   const std::vector<double>& step_seconds() const { return step_seconds_; }
+
+  // Records when each thread works on each step, stages as they are; starts anew with every call.
+  void record_spans(bool on);
+  const Spans& spans() const { return spans_; }
 
  private:
   struct Step {
@@ -104,9 +109,9 @@ class Executor {
   void work(int thread);
   void profile(int thread);
   bool meet(int thread, size_t number);
-  void prepare(const Task& task);
+  void prepare(const Task& task, int thread);
   void run_loop(const Task& task, int thread);
-  void run_units(const Task& task, int64_t begin, int64_t end, char* scratch);
+  void run_units(const Task& task, int64_t begin, int64_t end, int thread);
 
   Program program_;
   std::vector<Block> memory_;
@@ -135,6 +140,7 @@ class Executor {
   int64_t next_poll_ = 0;
   bool profiling_ = false;
   std::vector<double> step_seconds_;
+  Spans spans_;
 };
 
 }  // namespace weft

@@ -24,6 +24,7 @@ __all__ = [
     "PolicyOption",
     "ProfileFile",
     "Repack",
+    "SpeedsFile",
     "placement_arguments",
 ]
 
@@ -69,10 +70,10 @@ PolicyOption = Annotated[
     PolicyName,
     typer.Option("--policy", help="Place by the reference's rules, or by predicted time."),
 ]
-ProfileFile = Annotated[
-    str | None,
-    typer.Option("--profile", help="Speeds of the devices: a file of `weft calibrate`."),
-]
+_SPEEDS = "Speeds of the devices: a file of `weft calibrate`."
+ProfileFile = Annotated[str | None, typer.Option("--speeds", "--profile", help=_SPEEDS)]
+SpeedsFile = Annotated[str | None, typer.Option("--speeds", help=_SPEEDS)]
+"""The same where --profile means to measure."""
 Repack = Annotated[
     bool | None,
     typer.Option(

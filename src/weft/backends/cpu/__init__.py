@@ -7,6 +7,16 @@ from weft.backends.cpu.backend import (
     host_buffer_type,
     make,
 )
+from weft.backends.cpu.peaks import Peaks, measure_peaks
 from weft.backends.cpu.threads import ThreadOptions
 
-__all__ = ["CpuBackend", "ThreadOptions", "default_threads", "describe", "host_buffer_type", "make"]
+__all__ = [
+    "CpuBackend",
+    "Peaks",
+    "ThreadOptions",
+    "default_threads",
+    "describe",
+    "host_buffer_type",
+    "make",
+    "measure_peaks",
+]

@@ -7,6 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
+import numpy as np
+from numpy.typing import NDArray
+
 from weft import _native
 from weft.backends.base import (
     YES,
@@ -22,6 +25,7 @@ from weft.backends.base import (
 )
 from weft.backends.cpu.native_program import describe_tensor, native_program
 from weft.backends.cpu.order import side_by_side
+from weft.backends.cpu.record import best_target, choose, require_usable
 from weft.backends.cpu.repack import PanelBufferType, PanelMemory, can_repack
 from weft.backends.cpu.threads import ThreadOptions
 from weft.backends.registry import BackendInfo
@@ -98,8 +102,8 @@ class CpuBackend(BackendBase):
     `n_threads` and `n_threads_batch` are those of `threads`, where they are given. What the system
     refuses to the threads is a RuntimeWarning.
 
-    Raises DeviceError on a target that this build or this machine does not have, and for thread
-    options out of range."""
+    Raises DeviceError on a target that this build or this machine does not have or that failed
+    `weft doctor` (not with `even_if_failing`), and for thread options out of range."""
 
     kind: DeviceKind = "CPU"
     runs_stages = True
@@ -112,9 +116,10 @@ class CpuBackend(BackendBase):
         name: str = "cpu",
         n_threads_batch: int | None = None,
         threads: ThreadOptions | None = None,
+        even_if_failing: bool = False,
     ) -> None:
         scores = dict(_native.targets())
-        chosen = target or FLAGS.target or _native.best_target()
+        chosen = target or FLAGS.target or best_target()
         if chosen not in scores:
             raise DeviceError(f"no kernel target {chosen!r}; this build has {', '.join(scores)}")
         if scores[chosen] == 0:
@@ -122,6 +127,8 @@ class CpuBackend(BackendBase):
             raise DeviceError(
                 f"this machine cannot run kernel target {chosen!r}; it can run {', '.join(usable)}"
             )
+        if not even_if_failing:
+            require_usable(chosen)
         if activations not in ("native", "f32"):
             raise DeviceError(f"activations must be 'native' or 'f32', got {activations!r}")
         threads = threads or ThreadOptions()
@@ -298,11 +305,20 @@ class NativeExecutable:
         """Seconds of each step of the last profiled run."""
         return list(self._executor.step_seconds)
 
+    def record_spans(self, on: bool) -> None:
+        """Records when each thread works on each step, stages as they are; starts anew."""
+        self._executor.record_spans(on)
+
+    def spans(self) -> NDArray[np.int64]:
+        """[step, thread, (begin, end, busy)] of the last run since `record_spans`."""
+        flat = np.array(self._executor.spans, np.int64)
+        return flat.reshape(len(self.steps), -1, 3)
+
 
 def describe() -> list[BackendInfo]:
     """The one CPU device, with the kernel target it would use."""
     features = " ".join(_native.cpu_features())
-    about = f"{default_threads()} threads, kernels {_native.best_target()} ({features})"
+    about = f"{default_threads()} threads, kernels {choose().target} ({features})"
     return [BackendInfo("cpu", True, "", about)]
 
 
@@ -310,7 +326,7 @@ def make(suffix: str | None = None, **options: Any) -> CpuBackend:
     """`cpu`; options are `n_threads`, `n_threads_batch`, `threads`, `target` and `activations`."""
     if suffix is not None:
         raise DeviceError(f"there is one cpu device; write 'cpu', not 'cpu:{suffix}'")
-    unknown = sorted(set(options) - set(_OPTIONS))
+    unknown = sorted(set(options) - {*_OPTIONS, "even_if_failing"})
     if unknown:
         raise DeviceError(f"cpu has no option {', '.join(unknown)}; it has {', '.join(_OPTIONS)}")
     return CpuBackend(**options)
