@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import threading
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -157,18 +156,3 @@ def test_a_stop_between_splits() -> None:
         session.execute({})
     out = session.run({"x": np.ones(4, np.float32)})["z"]
     np.testing.assert_array_equal(out, np.full(4, 6, np.float32))
-
-
-def test_work_is_claimed_in_pieces_that_take_milliseconds() -> None:
-    """However big a product: after a run, the executor knows how long a piece may be."""
-    n = 2048
-    w = np.zeros((n, n), np.float32)
-    x = weft.input("x", (256, n))
-    graph = weft.Graph(g.mul_mat(weft.constant(w, "w"), x).as_output("y"))
-    session = weft.Session(weft.compile(graph, [CpuBackend(n_threads=1, target="baseline")]))
-    started = time.perf_counter()
-    session.execute({})
-    whole = time.perf_counter() - started
-    (executable,) = session.executables
-    (tasks,) = executable.step_tasks  # type: ignore[attr-defined]
-    assert tasks >= 4, f"one piece of {whole:.3f} s"

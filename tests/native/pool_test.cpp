@@ -1,7 +1,7 @@
-// The thread pool: every thread of a run meets every other, whatever their number, and none is left
-// behind.
+// The thread pool: all work is done once, whatever the number of threads, and none is left behind.
 #include "threads/pool.h"
 
+#include <atomic>
 #include <thread>
 #include <vector>
 
@@ -24,38 +24,47 @@ using weft::PoolOptions;
 using weft::Priority;
 using weft::ThreadPool;
 
-// Each round every thread adds one to its own number; after the barrier all see the same sum.
+// Rounds of pieces that threads claim; a round begins when the last is complete.
 struct Rounds {
   ThreadPool* pool;
   int threads;
-  int rounds;
-  std::vector<int64_t> counts;  // not atomic: the barrier has to order them
-  std::vector<char> wrong;
+  uint32_t rounds;
+  std::vector<int> results = std::vector<int>(64);  // not atomic: the rounds have to order them
+  std::vector<std::atomic<int>> next = std::vector<std::atomic<int>>(rounds);
+  std::vector<std::atomic<int>> left = std::vector<std::atomic<int>>(rounds);
+  std::atomic<uint32_t> done{0};
+  std::atomic<bool> wrong{false};
 };
 
-void count(void* context, int thread) {
+void work(void* context, int thread) {
   auto& r = *static_cast<Rounds*>(context);
-  for (int round = 1; round <= r.rounds; ++round) {
-    ++r.counts[static_cast<size_t>(thread)];
-    r.pool->meet();
-    int64_t sum = 0;
-    for (int64_t c : r.counts) sum += c;
-    if (sum != int64_t{round} * r.threads) r.wrong[static_cast<size_t>(thread)] = 1;
-    r.pool->meet();
+  if (thread >= r.threads) r.wrong = true;
+  const auto n = static_cast<int>(r.results.size());
+  for (uint32_t round; (round = r.done.load(std::memory_order_acquire)) < r.rounds;) {
+    int did = 0;
+    for (int i; (i = r.next[round].fetch_add(1, std::memory_order_relaxed)) < n; ++did) {
+      // what was done by others in the round before
+      int& result = r.results[static_cast<size_t>(round % 2 == 0 ? i : n - 1 - i)];
+      if (result != static_cast<int>(round)) r.wrong = true;
+      ++result;
+    }
+    if (did > 0 && r.left[round].fetch_add(did, std::memory_order_acq_rel) + did == n) {
+      r.done.store(round + 1, std::memory_order_release);
+      r.done.notify_all();
+    } else {
+      r.pool->wait(r.done, round);
+    }
   }
 }
 
 void run_rounds(ThreadPool& pool, int threads, int rounds) {
-  Rounds r = {&pool, threads, rounds, std::vector<int64_t>(static_cast<size_t>(threads)),
-              std::vector<char>(static_cast<size_t>(threads))};
-  pool.run(count, &r, threads);
-  for (size_t i = 0; i < r.counts.size(); ++i) {
-    CHECK(r.counts[i] == rounds);
-    CHECK(r.wrong[i] == 0);
-  }
+  Rounds r = {&pool, threads, static_cast<uint32_t>(rounds)};
+  pool.run(work, &r, threads);
+  CHECK(!r.wrong);
+  for (int result : r.results) CHECK(result == rounds);
 }
 
-void every_thread_meets_every_other() {
+void all_work_is_done_once() {
   for (int threads : {1, 2, 3, 8}) {
     ThreadPool pool(threads);
     CHECK(pool.size() == threads);
@@ -106,10 +115,14 @@ void threads_run_where_they_are_put() {
   PoolOptions options{2, 50, Priority::kNormal, {{cpus.front()}, {cpus.back()}}};
   ThreadPool pool(options);
   CHECK(pool.warnings().empty());
-  int at[2] = {-1, -1};
-  pool.run(
-      [](void* context, int thread) { static_cast<int*>(context)[thread] = weft::current_cpu(); },
-      at, 2);
+  std::atomic<int> at[2] = {-1, -1};
+  const auto look = [](void* context, int thread) {
+    auto* seen = static_cast<std::atomic<int>*>(context);
+    seen[thread] = weft::current_cpu();
+    // the caller gives the other time to come
+    while (thread == 0 && seen[1] < 0) std::this_thread::yield();
+  };
+  pool.run(look, at, 2);
   CHECK(at[0] == cpus.front() && at[1] == cpus.back());
   // the caller is where it was
   CHECK(weft::usable_cpus() == cpus);
@@ -155,7 +168,7 @@ void a_fork_starts_anew() {
 }  // namespace
 
 int main() {
-  RUN(every_thread_meets_every_other);
+  RUN(all_work_is_done_once);
   RUN(thread_counts_change_from_run_to_run);
   RUN(two_callers_take_turns);
   RUN(pools_of_more_threads_than_cores_share_them);

@@ -28,7 +28,7 @@ void Executor::share_out() {
   tasks_.clear();
   stages_.clear();
   for (const JoinedStage& stage : layout_.stages) {
-    if (stage.last - stage.first == 1 || worth_joining(stage)) {
+    if (!profiling_ && (stage.last - stage.first == 1 || worth_joining(stage))) {
       const auto begin = static_cast<int32_t>(tasks_.size());
       for (int32_t c = stage.begin; c < stage.end; ++c) {
         tasks_.push_back(make_task(layout_.chains[static_cast<size_t>(c)]));
@@ -42,8 +42,10 @@ void Executor::share_out() {
       for (int32_t i = decl.begin; i < decl.end; ++i) {
         tasks_.push_back(
             make_task({place_[static_cast<size_t>(i)], place_[static_cast<size_t>(i)] + 1}));
+        if (profiling_)
+          add_stage(static_cast<int32_t>(tasks_.size()) - 1, static_cast<int32_t>(tasks_.size()));
       }
-      add_stage(begin, static_cast<int32_t>(tasks_.size()));
+      if (!profiling_) add_stage(begin, static_cast<int32_t>(tasks_.size()));
     }
   }
   all_solo_ = std::all_of(stages_.begin(), stages_.end(), [](const Stage& s) { return s.solo; });
@@ -68,15 +70,20 @@ void Executor::add_stage(int32_t begin, int32_t end) {
   // in smallest chunks that are worth a thread; several tiny tasks may add up to less than one
   double shares = 0;
   int64_t claims = 0;
-  bool prepares = false;
+  int64_t units = 0;
+  int64_t preparation = 0;
   for (int32_t i = begin; i < end; ++i) {
     const Task& task = tasks_[static_cast<size_t>(i)];
     shares += static_cast<double>(task.units) / static_cast<double>(task.grain);
     claims += (task.units + task.chunk - 1) / task.chunk;
-    prepares = prepares || first_step(task).preparation > 0;
+    units += task.units;
+    preparation += first_step(task).preparation;
   }
-  const bool solo = shares <= 1 || claims <= 1 || n_threads_ == 1;
-  stages_.push_back({begin, end, solo, prepares});
+  if (units == 0) return;
+  const bool solo = !profiling_ && (shares <= 1 || claims <= 1);
+  const bool alone = solo || n_threads_ == 1;
+  if (preparation > 0) stages_.push_back({begin, end, preparation, alone, true});
+  stages_.push_back({begin, end, units, alone, false});
 }
 
 Executor::Task Executor::make_task(Chain chain) const {
@@ -123,6 +130,22 @@ void Executor::set_threads(int n) {
   if (!bound_.empty() || program_.symbols.empty()) share_out();
 }
 
+void Executor::set_profiling(bool on) {
+  const std::lock_guard<std::mutex> lock(running_);
+  if (on == profiling_) return;
+  profiling_ = on;
+  if (!bound_.empty() || program_.symbols.empty()) share_out();
+}
+
+void Executor::record_spans(bool on) {
+  const std::lock_guard<std::mutex> lock(running_);
+  if (on) {
+    spans_.start(steps_.size(), pool_->size());
+  } else {
+    spans_.stop();
+  }
+}
+
 int64_t Executor::scratch_bytes() const {
   return static_cast<int64_t>(scratch_stride_) * pool_->size() +
          static_cast<int64_t>(shared_.size());
@@ -146,97 +169,89 @@ Status Executor::run(const std::vector<int64_t>& symbol_values, const std::funct
     counters_[i].next.store(0, std::memory_order_relaxed);
     counters_[i].prepared.store(0, std::memory_order_relaxed);
   }
+  for (size_t i = 0; i < stages_.size(); ++i) {
+    left_[i].units.store(stages_[i].units, std::memory_order_relaxed);
+  }
+  done_.store(0, std::memory_order_relaxed);
   poll_ = poll ? &poll : nullptr;
   next_poll_ = now_ns() + kPollNanoseconds;
   barriers_ = 0;
+  if (profiling_) std::fill(step_seconds_.begin(), step_seconds_.end(), 0.0);
+  stage_start_ = profiling_ ? now_ns() : 0;
   // too little work for a second thread: waking it would cost more
-  pool_->run(&Executor::job, this, all_solo_ && !profiling_ ? 1 : n_threads_);
+  pool_->run(&Executor::job, this, all_solo_ ? 1 : n_threads_);
   return abort_.exchange(false, std::memory_order_relaxed) ? Status::aborted() : Status::ok();
 }
 
-void Executor::job(void* context, int thread) {
-  auto* self = static_cast<Executor*>(context);
-  if (self->profiling_) {
-    self->profile(thread);
-  } else {
-    self->work(thread);
-  }
-}
+void Executor::job(void* context, int thread) { static_cast<Executor*>(context)->work(thread); }
 
+// Every thread goes from stage to stage with the others; one that comes late goes where they are.
 void Executor::work(int thread) {
-  size_t met = 0;
-  for (size_t s = 0; s < stages_.size(); ++s) {
+  const auto n = static_cast<uint32_t>(stages_.size());
+  for (uint32_t s; (s = done_.load(std::memory_order_acquire)) < n;) {
     const Stage& stage = stages_[s];
-    if (stage.prepares && (thread == 0 || !stage.solo)) {
-      for (int32_t i = stage.begin; i < stage.end; ++i) prepare(tasks_[static_cast<size_t>(i)], thread);
-      if (!stage.solo && meet(thread, met++)) return;
-    }
     if (thread == 0 || !stage.solo) {
-      for (int32_t i = stage.begin; i < stage.end; ++i) {
-        run_loop(tasks_[static_cast<size_t>(i)], thread);
+      int64_t units = 0;
+      bool stopped = false;
+      for (int32_t i = stage.begin; i < stage.end && !stopped; ++i) {
+        const Task& task = tasks_[static_cast<size_t>(i)];
+        units += stage.prepares ? prepare(task, thread, stopped) : run_loop(task, thread, stopped);
+      }
+      if (stopped) {
+        done_.store(n, std::memory_order_release);
+        done_.notify_all();
+        return;
+      }
+      if (units > 0 && left_[s].units.fetch_sub(units, std::memory_order_acq_rel) == units) {
+        complete(s);
+        continue;
       }
     }
-    // leaving the job is the last barrier
-    if (s + 1 == stages_.size() || (stage.solo && stages_[s + 1].solo)) continue;
-    if (meet(thread, met++)) return;
+    pool_->wait(done_, s);
   }
 }
 
-void Executor::record_spans(bool on) {
-  const std::lock_guard<std::mutex> lock(running_);
-  if (on) {
-    spans_.start(steps_.size(), pool_->size());
-  } else {
-    spans_.stop();
+// By the thread that has done the last of a stage. What it writes is ordered by `done_`.
+void Executor::complete(uint32_t stage) {
+  const size_t next = size_t{stage} + 1;
+  const bool wakes = next < stages_.size() && !(stages_[stage].solo && stages_[next].solo);
+  if (wakes) ++barriers_;
+  if (profiling_) {
+    const int64_t now = now_ns();
+    const Task& task = tasks_[static_cast<size_t>(stages_[stage].begin)];
+    const auto step = static_cast<size_t>(layout_.steps[static_cast<size_t>(task.chain.begin)]);
+    step_seconds_[step] += static_cast<double>(now - stage_start_) * 1e-9;
+    stage_start_ = now;
   }
+  // fails after a stop, when there are no more stages
+  uint32_t expected = stage;
+  done_.compare_exchange_strong(expected, stage + 1, std::memory_order_acq_rel);
+  if (wakes || next == stages_.size()) done_.notify_all();
 }
 
-// A barrier, after which all threads agree on whether the run was stopped. Thread 0 may be at the
-// next one before others have looked, so it writes to another place there.
-bool Executor::meet(int thread, size_t number) {
-  bool& stopped = stopped_[number % 2];
-  if (thread == 0) {
-    ++barriers_;
-    stopped = abort_.load(std::memory_order_relaxed);
-  }
-  pool_->meet();
-  return stopped;
-}
-
-// Every step alone, timed by thread 0.
-void Executor::profile(int thread) {
-  size_t met = 0;
-  for (size_t i = 0; i < steps_.size(); ++i) {
-    const int64_t start = now_ns();
-    const Task task = make_task({place_[i], place_[i] + 1});
-    if (steps_[i].preparation > 0) {
-      prepare(task, thread);
-      if (meet(thread, met++)) return;
-    }
-    run_loop(task, thread);
-    const bool stopped = meet(thread, met++);
-    if (thread == 0) step_seconds_[i] = static_cast<double>(now_ns() - start) * 1e-9;
-    if (stopped) return;
-  }
-}
-
-// Packs and the like that `run` needs whole; units are small.
-void Executor::prepare(const Task& task, int thread) {
+// What `run` needs whole; its units are small. Returns how many this thread has done.
+int64_t Executor::prepare(const Task& task, int thread, bool& stopped) {
   const Step& step = first_step(task);
   const auto number = static_cast<size_t>(layout_.steps[static_cast<size_t>(task.chain.begin)]);
   std::atomic<int64_t>& next = counters_[static_cast<size_t>(task.chain.begin)].prepared;
-  while (!abort_.load(std::memory_order_relaxed)) {
+  for (int64_t did = 0;; ++did) {
+    stopped = abort_.load(std::memory_order_relaxed);
+    if (stopped) return did;
     const int64_t unit = next.fetch_add(1, std::memory_order_relaxed);
-    if (unit >= step.preparation) return;
+    if (unit >= step.preparation) return did;
     const Spans::Note note = spans_.note(number, thread);
     step.kernel->prepare(step.call, unit, unit + 1);
   }
 }
 
-void Executor::run_loop(const Task& task, int thread) {
+// Returns the units that this thread has done.
+int64_t Executor::run_loop(const Task& task, int thread, bool& stopped) {
   Counter& counter = counters_[static_cast<size_t>(task.chain.begin)];
   const bool polls = thread == 0 && poll_ != nullptr;
-  while (!abort_.load(std::memory_order_relaxed)) {
+  int64_t did = 0;
+  for (;;) {
+    stopped = abort_.load(std::memory_order_relaxed);
+    if (stopped) break;
     int64_t chunk = task.chunk;
     int64_t start = 0;
     if (task.timed) {
@@ -248,9 +263,10 @@ void Executor::run_loop(const Task& task, int thread) {
                                 : std::min(task.chunk, most / task.grain * task.grain);
     }
     const int64_t begin = counter.next.fetch_add(chunk, std::memory_order_relaxed);
-    if (begin >= task.units) return;
+    if (begin >= task.units) break;
     const int64_t end = std::min(begin + chunk, task.units);
     run_units(task, begin, end, thread);
+    did += end - begin;
     if (!task.timed && !polls) continue;
     const int64_t now = now_ns();
     if (task.timed) {
@@ -263,6 +279,7 @@ void Executor::run_loop(const Task& task, int thread) {
       next_poll_ = now_ns() + kPollNanoseconds;
     }
   }
+  return did;
 }
 
 void Executor::run_units(const Task& task, int64_t begin, int64_t end, int thread) {

@@ -50,7 +50,7 @@ class Executor {
   std::vector<int64_t> step_tasks() const;
 
   // Seconds of each step of the last run when profiling is on (every step then has its own stage).
-  void set_profiling(bool on) { profiling_ = on; }
+  void set_profiling(bool on);
   const std::vector<double>& step_seconds() const { return step_seconds_; }
 
   // Records when each thread works on each step, stages as they are; starts anew with every call.
@@ -80,8 +80,9 @@ class Executor {
   struct Stage {
     int32_t begin = 0;
     int32_t end = 0;
+    int64_t units = 0;
     bool solo = false;
-    bool prepares = false;  // a task has something to prepare before all of them run
+    bool prepares = false;  // what its tasks prepare; they run in the next one
   };
   // One cache line each, so that claiming chunks of one task does not slow another.
   struct alignas(64) Counter {
@@ -89,6 +90,9 @@ class Executor {
     std::atomic<int64_t> prepared{0};
     // Nanoseconds for a unit of work, as last measured; the first guess is that of a slow machine.
     std::atomic<float> rate{1.0F};
+  };
+  struct alignas(64) Left {
+    std::atomic<int64_t> units{0};
   };
 
   Executor() = default;
@@ -107,10 +111,9 @@ class Executor {
   Status refused(size_t index, const char* why) const;
   static void job(void* self, int thread);
   void work(int thread);
-  void profile(int thread);
-  bool meet(int thread, size_t number);
-  void prepare(const Task& task, int thread);
-  void run_loop(const Task& task, int thread);
+  void complete(uint32_t stage);
+  int64_t prepare(const Task& task, int thread, bool& stopped);
+  int64_t run_loop(const Task& task, int thread, bool& stopped);
   void run_units(const Task& task, int64_t begin, int64_t end, int thread);
 
   Program program_;
@@ -127,6 +130,10 @@ class Executor {
   std::vector<Stage> stages_;   // of the current binding
   bool all_solo_ = false;
   std::unique_ptr<Counter[]> counters_;  // of a task: that of its first place in `layout_.steps`
+  std::unique_ptr<Left[]> left_;         // of each stage, the units that are not done
+  // Stages that are complete. A stage is when its work is done, not when all threads have come: one
+  // that the system does not run holds nobody up, unless it has claimed work.
+  alignas(64) std::atomic<uint32_t> done_{0};
   size_t scratch_stride_ = 0;
   std::vector<char> shared_;  // what steps prepare for all threads
   std::vector<int64_t> values_;
@@ -135,10 +142,10 @@ class Executor {
 
   std::mutex running_;  // one run at a time; a second caller waits
   std::atomic<bool> abort_{false};
-  bool stopped_[2] = {};  // whether thread 0 had seen the abort at an even, or odd, barrier
   const std::function<bool()>* poll_ = nullptr;
   int64_t next_poll_ = 0;
   bool profiling_ = false;
+  int64_t stage_start_ = 0;
   std::vector<double> step_seconds_;
   Spans spans_;
 };

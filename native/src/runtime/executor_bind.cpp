@@ -45,6 +45,7 @@ Status Executor::create(Program program, std::vector<Block> memory, const Target
   self->n_threads_ = self->pool_->size();
   self->tensors_.resize(self->program_.tensors.size());
   self->counters_ = std::make_unique<Counter[]>(self->program_.steps.size());
+  self->left_ = std::make_unique<Left[]>(2 * self->program_.steps.size());
   for (size_t i = 0; i < self->program_.tensors.size(); ++i) {
     const TensorDecl& t = self->program_.tensors[i];
     bool symbolic = t.offset.expr >= 0;

@@ -18,6 +18,7 @@ constexpr size_t kCacheLine = 64;
 // 100 us at the default level: longer than the tail of a balanced stage, and than what happens
 // between two short runs.
 constexpr int64_t kSpinPerLevel = 2000;
+constexpr uint32_t kClosed = uint32_t{1} << 31;
 constexpr int kLooks = 16;  // between two looks at the clock
 
 // Threads of all pools that are inside a job. Where they are more than processors, a thread that
@@ -84,19 +85,8 @@ bool fits(const PoolOptions& options) {
 
 }  // namespace
 
-void Barrier::wait(int64_t spin_ns) {
-  if (n_ == 1) return;
-  const uint32_t round = round_.load(std::memory_order_acquire);
-  if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == n_) {
-    arrived_.store(0, std::memory_order_relaxed);
-    round_.fetch_add(1, std::memory_order_release);
-    round_.notify_all();
-    return;
-  }
-  wait_for_change(round_, round, spin_ns);
-}
-
-ThreadPool::ThreadPool(PoolOptions options) : options_(std::move(options)), forks_(forks()) {
+ThreadPool::ThreadPool(PoolOptions options)
+    : options_(std::move(options)), forks_(forks()), inside_(kClosed) {
   options_.n_threads = std::max(1, options_.n_threads);
   spin_ns_ = fits(options_) ? std::clamp(options_.poll, 0, 100) * kSpinPerLevel : 0;
   scratch_.resize(static_cast<size_t>(size()));
@@ -126,11 +116,12 @@ const Cpus& ThreadPool::cpus_of(int thread) const {
 void ThreadPool::start() {
   const int n_workers = size() - 1;
   workers_ = std::make_unique<Worker[]>(static_cast<size_t>(n_workers));
-  running_.store(static_cast<uint32_t>(n_workers), std::memory_order_relaxed);
+  starting_.store(static_cast<uint32_t>(n_workers), std::memory_order_relaxed);
+  inside_.store(kClosed, std::memory_order_relaxed);
   for (int i = 1; i < size(); ++i) {
     workers_[static_cast<size_t>(i - 1)].thread = std::thread([this, i] { work(i); });
   }
-  wait_for_workers();
+  for (uint32_t n; (n = starting_.load(std::memory_order_acquire)) != 0;) wait(starting_, n);
   warnings_.clear();
   for (int i = 0; i < n_workers; ++i) {
     const std::string& said = workers_[static_cast<size_t>(i)].warning;
@@ -147,12 +138,8 @@ void ThreadPool::start() {
   }
 }
 
-void ThreadPool::wait_for_workers() {
-  for (;;) {
-    const uint32_t left = running_.load(std::memory_order_acquire);
-    if (left == 0) return;
-    wait_for_change(running_, left, spin_ns_);
-  }
+void ThreadPool::wait(std::atomic<uint32_t>& value, uint32_t old) const {
+  wait_for_change(value, old, spin_ns_);
 }
 
 void ThreadPool::run(Job job, void* context, int n) {
@@ -165,9 +152,9 @@ void ThreadPool::run(Job job, void* context, int n) {
   n = std::clamp(n, 1, size());
   job_ = job;
   context_ = context;
-  barrier_.reset(n);
+  invited_ = n;
   g_busy.fetch_add(n, std::memory_order_relaxed);
-  running_.store(static_cast<uint32_t>(n - 1), std::memory_order_relaxed);
+  inside_.store(n == 1 ? kClosed : 0, std::memory_order_release);
   for (int i = 1; i < n; ++i) {
     Worker& worker = workers_[static_cast<size_t>(i - 1)];
     worker.epoch.fetch_add(1, std::memory_order_release);
@@ -177,22 +164,43 @@ void ThreadPool::run(Job job, void* context, int n) {
     const PlacedHere here(cpus_of(0), options_.priority);
     job(context, 0);
   }
-  wait_for_workers();
+  inside_.fetch_or(kClosed, std::memory_order_acq_rel);
+  for (uint32_t n_in; (n_in = inside_.load(std::memory_order_acquire)) != kClosed;) {
+    wait(inside_, n_in);
+  }
   g_busy.fetch_sub(n, std::memory_order_relaxed);
 }
 
 void ThreadPool::work(int thread) {
   Worker& me = workers_[static_cast<size_t>(thread - 1)];
   me.warning = place_thread(cpus_of(thread), options_.priority);
+  if (starting_.fetch_sub(1, std::memory_order_acq_rel) == 1) starting_.notify_all();
   uint32_t seen = 0;
   for (;;) {
-    if (running_.fetch_sub(1, std::memory_order_acq_rel) == 1) running_.notify_all();
-    wait_for_change(me.epoch, seen, spin_ns_);
-    // one step at a time: the pool starts no new job before every worker has left the last one
-    ++seen;
+    wait(me.epoch, seen);
+    seen = me.epoch.load(std::memory_order_acquire);
     if (stop_.load(std::memory_order_acquire)) return;
+    if (!enter(thread)) continue;
     job_(context_, thread);
+    leave();
   }
+}
+
+// Whether the thread is in; then the job stays what it is until it leaves. One that comes late may
+// find a later job that it was not invited to.
+bool ThreadPool::enter(int thread) {
+  uint32_t n = inside_.load(std::memory_order_relaxed);
+  do {
+    if ((n & kClosed) != 0) return false;
+  } while (!inside_.compare_exchange_weak(n, n + 1, std::memory_order_acq_rel,
+                                          std::memory_order_relaxed));
+  if (thread < invited_) return true;
+  leave();
+  return false;
+}
+
+void ThreadPool::leave() {
+  if (inside_.fetch_sub(1, std::memory_order_acq_rel) == kClosed + 1) inside_.notify_all();
 }
 
 void ThreadPool::reserve_scratch(size_t bytes) {

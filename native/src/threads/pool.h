@@ -1,4 +1,4 @@
-// Persistent threads that all run the same job, with a barrier inside the job.
+// Persistent threads that help the caller with a job.
 #pragma once
 
 #include <atomic>
@@ -13,20 +13,6 @@
 
 namespace weft {
 
-// Spins a little, then sleeps until every thread of the team has arrived.
-class Barrier {
- public:
-  // Between jobs only.
-  void reset(int n) { n_ = n; }
-  void wait(int64_t spin_ns);
-
- private:
-  int n_ = 1;
-  // apart, so that those who arrive do not disturb those who look
-  alignas(64) std::atomic<int> arrived_{0};
-  alignas(64) std::atomic<uint32_t> round_{0};
-};
-
 struct PoolOptions {
   int n_threads = 1;
   // 0 (sleep at once) to 100: how long threads look for work before they sleep.
@@ -38,9 +24,13 @@ struct PoolOptions {
 
 // The caller is thread 0. One job runs at a time; a second caller waits for the first. After a fork
 // the child starts threads of its own.
+//
+// A job ends when the caller has left it, and all who had come by then: a thread that the system
+// does not run in time is not waited for. So a job shares out its work by counters, and must be
+// able to do all of it on thread 0.
 class ThreadPool {
  public:
-  // A job: called once on every thread, with the thread's number.
+  // A job, called with the thread's number: by thread 0 once, by others any number of times.
   using Job = void (*)(void* context, int thread);
 
   explicit ThreadPool(PoolOptions options);
@@ -51,10 +41,11 @@ class ThreadPool {
   ThreadPool& operator=(const ThreadPool&) = delete;
 
   int size() const { return options_.n_threads; }
-  // Runs the job on threads 0..n-1; returns when all have left it. The others are not woken.
+  // Runs the job on threads 0..n-1; the others are not woken.
   void run(Job job, void* context, int n);
-  // To be used by a job, by all of its threads.
-  void meet() { barrier_.wait(spin_ns_); }
+  // To be used by a job: returns when `value` is no longer `old`. Spins a little, then sleeps; who
+  // changes the value calls its notify_all().
+  void wait(std::atomic<uint32_t>& value, uint32_t old) const;
 
   // Makes the scratch of every thread at least so big; call between jobs. It belongs to the job
   // that runs, begins at a cache line, and shares none with other threads.
@@ -78,7 +69,8 @@ class ThreadPool {
   void start();
   void work(int thread);
   const Cpus& cpus_of(int thread) const;
-  void wait_for_workers();
+  bool enter(int thread);
+  void leave();
 
   PoolOptions options_;
   int64_t spin_ns_;
@@ -88,10 +80,12 @@ class ThreadPool {
   std::vector<std::string> warnings_;
   std::vector<std::unique_ptr<char, Free>> scratch_;
   size_t scratch_bytes_ = 0;
-  Barrier barrier_;
   Job job_ = nullptr;
   void* context_ = nullptr;
-  std::atomic<uint32_t> running_{0};
+  int invited_ = 0;  // threads of the job
+  // Workers inside the job, and a bit once nobody may come any more.
+  alignas(64) std::atomic<uint32_t> inside_;
+  alignas(64) std::atomic<uint32_t> starting_{0};
   std::atomic<bool> stop_{false};
 };
 
