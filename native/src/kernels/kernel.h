@@ -32,6 +32,8 @@ struct Call {
   const double* params = nullptr;   // slots of the parameter record, see src/weft/graph/params.py
   int n_params = 0;
   int n_threads = 1;
+  char* shared = nullptr;      // Kernel::shared bytes, for all threads; not cleared between runs
+  int32_t* tickets = nullptr;  // Kernel::tickets counters, 0 when a run starts
 
   float f(int slot) const { return static_cast<float>(params[slot]); }
   int64_t i(int slot) const { return static_cast<int64_t>(params[slot]); }
@@ -49,6 +51,10 @@ struct Kernel {
   int64_t (*grain)(const Call&) = nullptr;
   // Scratch bytes per thread at these sizes. Default 0.
   size_t (*scratch)(const Call&) = nullptr;
+  // For a step whose items meet again: bytes that all threads share, and counters (to be used
+  // atomically) that say which item is the last. At least as many as at any smaller sizes.
+  size_t (*shared)(const Call&) = nullptr;
+  int64_t (*tickets)(const Call&) = nullptr;
 };
 
 // Conversions of whole rows for one type. `n` counts elements, a multiple of the block.

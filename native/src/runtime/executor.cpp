@@ -234,11 +234,44 @@ Status Executor::plan_steps() {
   for (const StageDecl& stage : program_.stages) {
     stages_.push_back({stage.begin, stage.end, false});
   }
-  scratch_stride_ = (scratch + kCacheLine - 1) / kCacheLine * kCacheLine + kCacheLine;
-  scratch_.resize(scratch_stride_ * static_cast<size_t>(pool_->size()) + kCacheLine);
+  plan_memory(scratch);
   step_seconds_.assign(steps_.size(), 0.0);
   std::vector<int64_t> values = bound_;
   return bind(values, true);
+}
+
+// Scratch of each thread, then what the threads share: steps of a stage have their own, stages
+// follow each other.
+void Executor::plan_memory(size_t scratch) {
+  const auto padded = [](size_t n) { return (n + kCacheLine - 1) / kCacheLine * kCacheLine; };
+  scratch_stride_ = padded(scratch) + kCacheLine;
+  const size_t own = scratch_stride_ * static_cast<size_t>(pool_->size()) + kCacheLine;
+  std::vector<size_t> at(steps_.size(), 0);
+  size_t shared = 0;
+  size_t tickets = 0;
+  for (const StageDecl& stage : program_.stages) {
+    size_t used = 0;
+    for (auto i = static_cast<size_t>(stage.begin); i < static_cast<size_t>(stage.end); ++i) {
+      const Step& step = steps_[i];
+      at[i] = used;
+      if (step.kernel->shared != nullptr) used += padded(step.kernel->shared(step.call));
+      if (step.kernel->tickets != nullptr) {
+        tickets += static_cast<size_t>(step.kernel->tickets(step.call));
+      }
+    }
+    shared = std::max(shared, used);
+  }
+  scratch_.resize(own + shared);
+  tickets_.assign(tickets, 0);
+  size_t ticket = 0;
+  for (size_t i = 0; i < steps_.size(); ++i) {
+    Step& step = steps_[i];
+    step.call.shared = scratch_.data() + own + at[i];
+    step.call.tickets = tickets_.data() + ticket;
+    if (step.kernel->tickets != nullptr) {
+      ticket += static_cast<size_t>(step.kernel->tickets(step.call));
+    }
+  }
 }
 
 Status Executor::run(const std::vector<int64_t>& symbol_values, const std::function<bool()>& poll) {
@@ -247,6 +280,7 @@ Status Executor::run(const std::vector<int64_t>& symbol_values, const std::funct
   for (size_t i = 0; i < steps_.size(); ++i) {
     counters_[i].next.store(0, std::memory_order_relaxed);
   }
+  std::fill(tickets_.begin(), tickets_.end(), 0);
   abort_.store(false, std::memory_order_relaxed);
   poll_ = poll ? &poll : nullptr;
   next_poll_ = now_ns() + kPollNanoseconds;

@@ -64,6 +64,7 @@ class Executor {
   Status bind(const std::vector<int64_t>& symbol_values, bool first);
   Status bind_tensor(size_t i, const std::vector<int64_t>& values);
   Status plan_steps();
+  void plan_memory(size_t scratch);
   Status refused(size_t index, const char* why) const;
   static void job(void* self, int thread);
   void work(int thread);
@@ -81,6 +82,7 @@ class Executor {
   std::unique_ptr<Counter[]> counters_;
   std::vector<char> scratch_;
   size_t scratch_stride_ = 0;
+  std::vector<int32_t> tickets_;
   std::vector<int64_t> values_;
   std::vector<int64_t> bound_;  // symbol values of the current binding
   int64_t barriers_ = 0;
