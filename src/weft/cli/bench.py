@@ -16,6 +16,8 @@ import typer
 
 from weft.cli.console import errors
 from weft.cli.options import (
+    CacheTypeK,
+    CacheTypeV,
     Devices,
     Fit,
     GpuLayers,
@@ -64,6 +66,8 @@ def bench(
     ubatch: Annotated[
         int | None, typer.Option("--ubatch-size", help="Tokens computed at once; default: 512.")
     ] = None,
+    type_k: CacheTypeK = None,
+    type_v: CacheTypeV = None,
     output: Annotated[Output, typer.Option("--output", "-o", help="Format.")] = Output.md,
 ) -> None:
     """Measure tokens per second: mean and standard deviation over the repetitions."""
@@ -72,7 +76,7 @@ def bench(
     loaded = Model.open(model)
     context = Context(
         loaded, None if plan else max(n_prompt, n_gen) + 1, n_ubatch=ubatch, n_outputs=1,
-        n_threads=threads,
+        n_threads=threads, type_k=type_k, type_v=type_v,
         **placement_arguments(devices, gpu_layers, place, plan, fit, memory, policy, profile),
     )  # fmt: skip
     if max(n_prompt, n_gen) > loaded.config.n_ctx_train:

@@ -13,6 +13,8 @@ from rich.table import Table
 from weft.backends import Backend
 from weft.cli.console import device_list, errors, size_text, wide
 from weft.cli.options import (
+    CacheTypeK,
+    CacheTypeV,
     Devices,
     Fit,
     GpuLayers,
@@ -63,12 +65,8 @@ def explain(
     ubatch: Annotated[
         int | None, typer.Option("--ubatch-size", help="Most tokens computed at once.")
     ] = None,
-    type_k: Annotated[
-        str | None, typer.Option("--cache-type-k", help="Type of cached keys.")
-    ] = None,
-    type_v: Annotated[
-        str | None, typer.Option("--cache-type-v", help="Type of cached values.")
-    ] = None,
+    type_k: CacheTypeK = None,
+    type_v: CacheTypeV = None,
     why: Annotated[
         str | None, typer.Option(help="All that is known of one node or weight.")
     ] = None,

@@ -14,6 +14,8 @@ from weft.errors import ScheduleError
 from weft.schedule.profile import parse_size
 
 __all__ = [
+    "CacheTypeK",
+    "CacheTypeV",
     "Devices",
     "Fit",
     "GpuLayers",
@@ -71,6 +73,16 @@ PolicyOption = Annotated[
 ProfileFile = Annotated[
     str | None,
     typer.Option("--profile", help="Speeds of the devices: a file of `weft calibrate`."),
+]
+CacheTypeK = Annotated[
+    str | None,
+    typer.Option(
+        "--cache-type-k", "-ctk", help="Type of cached keys: f16 (default), f32, bf16, q8_0, q4_0."
+    ),
+]
+CacheTypeV = Annotated[
+    str | None,
+    typer.Option("--cache-type-v", "-ctv", help="Type of cached values, as of keys."),
 ]
 
 

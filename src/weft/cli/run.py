@@ -12,6 +12,8 @@ import typer
 from weft.cli.console import errors, size_text
 from weft.cli.explain import memory_rows
 from weft.cli.options import (
+    CacheTypeK,
+    CacheTypeV,
     Devices,
     Fit,
     GpuLayers,
@@ -59,12 +61,8 @@ def run(
     plan: PlanFile = None,
     policy: PolicyOption = PolicyName.ggml,
     profile: ProfileFile = None,
-    type_k: Annotated[
-        str | None, typer.Option("--cache-type-k", help="Type of cached keys; default: f16.")
-    ] = None,
-    type_v: Annotated[
-        str | None, typer.Option("--cache-type-v", help="Type of cached values; default: f16.")
-    ] = None,
+    type_k: CacheTypeK = None,
+    type_v: CacheTypeV = None,
     ignore_eos: Annotated[
         bool, typer.Option("--ignore-eos", help="Go on after the model's end token.")
     ] = False,

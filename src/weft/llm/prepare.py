@@ -8,10 +8,11 @@ from typing import Any
 
 from weft.backends.base import Backend
 from weft.compile import resolve_devices
+from weft.dtype import find_dtype
 from weft.errors import ContextError
 from weft.llm.by_time import by_time
 from weft.llm.fit import ADVICE, fitted, require
-from weft.llm.kv_cache import cache_bytes
+from weft.llm.kv_cache import CACHE_TYPES, cache_bytes
 from weft.llm.memory import require_memory
 from weft.llm.model import Model
 from weft.llm.plan import ContextOptions, ContextPlan, Placement, Request
@@ -78,6 +79,7 @@ def prepare(
         flash=option("flash", flash, True),
         embeddings=embeds,
     )
+    _require_flash(options)
     if profile is not None and not isinstance(profile, Profile):
         profile = load_profile(profile)
     placement = Placement(
@@ -92,6 +94,15 @@ def prepare(
         )
         require_memory({"cache": cells}, ADVICE)
     return _planned(Request(model, options, backends, placement))
+
+
+def _require_flash(options: ContextOptions) -> None:
+    name = options.type_v
+    if not options.flash and name in CACHE_TYPES and find_dtype(name).is_quantized:
+        raise ContextError(
+            f"type_v is {name}, but attention without flash reads values column by column and "
+            "cannot cut blocks; leave flash on, or make type_v f16"
+        )
 
 
 def _planned(request: Request) -> ContextPlan:
