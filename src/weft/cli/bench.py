@@ -22,6 +22,7 @@ from weft.cli.options import (
     Fit,
     GpuLayers,
     Memory,
+    NoRewrite,
     Place,
     PlanFile,
     PolicyName,
@@ -63,6 +64,7 @@ def bench(
     plan: PlanFile = None,
     policy: PolicyOption = PolicyName.ggml,
     profile: ProfileFile = None,
+    no_rewrite: NoRewrite = None,
     ubatch: Annotated[
         int | None, typer.Option("--ubatch-size", help="Tokens computed at once; default: 512.")
     ] = None,
@@ -77,7 +79,9 @@ def bench(
     context = Context(
         loaded, None if plan else max(n_prompt, n_gen) + 1, n_ubatch=ubatch, n_outputs=1,
         n_threads=threads, type_k=type_k, type_v=type_v,
-        **placement_arguments(devices, gpu_layers, place, plan, fit, memory, policy, profile),
+        **placement_arguments(
+            devices, gpu_layers, place, plan, fit, memory, policy, profile, no_rewrite
+        ),
     )  # fmt: skip
     if max(n_prompt, n_gen) > loaded.config.n_ctx_train:
         errors.print(

@@ -19,6 +19,7 @@ from weft.cli.options import (
     Fit,
     GpuLayers,
     Memory,
+    NoRewrite,
     Place,
     PlanFile,
     PolicyName,
@@ -52,6 +53,7 @@ def explain(
     plan: PlanFile = None,
     policy: PolicyOption = PolicyName.ggml,
     profile: ProfileFile = None,
+    no_rewrite: NoRewrite = None,
     machine: Annotated[
         str | None,
         typer.Option(
@@ -90,7 +92,9 @@ def explain(
     buffer; nothing is allocated or loaded."""
     if (why is not None) + as_json + as_mermaid + as_dot > 1:
         raise ScheduleError("give only one of --why, --json, --mermaid and --dot")
-    arguments = placement_arguments(devices, gpu_layers, place, plan, fit, memory, policy, profile)
+    arguments = placement_arguments(
+        devices, gpu_layers, place, plan, fit, memory, policy, profile, no_rewrite
+    )
     if machine is not None:
         arguments |= _on_paper(machine, devices, profile)
     loaded = Model.open(model)

@@ -11,6 +11,7 @@ import typer
 
 from weft.cli.console import device_list
 from weft.errors import ScheduleError
+from weft.graph.rewrite import REWRITES, chosen_rewrites
 from weft.schedule.profile import parse_size
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "Fit",
     "GpuLayers",
     "Memory",
+    "NoRewrite",
     "Place",
     "PlanFile",
     "PolicyName",
@@ -84,6 +86,13 @@ CacheTypeV = Annotated[
     str | None,
     typer.Option("--cache-type-v", "-ctv", help="Type of cached values, as of keys."),
 ]
+NoRewrite = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--no-rewrite",
+        help=f"Leave out a fusion of nodes, or `all`; repeatable. There are {', '.join(REWRITES)}.",
+    ),
+]
 
 
 def placement_arguments(
@@ -95,6 +104,7 @@ def placement_arguments(
     memory: Sequence[str] | None,
     policy: PolicyName,
     profile: str | None,
+    no_rewrite: Sequence[str] | None = None,
 ) -> dict[str, Any]:
     """The options as arguments of `Context`, `LLM` and `prepare`."""
     return {
@@ -107,7 +117,16 @@ def placement_arguments(
         "memory": {name: parse_size(size) for name, size in _pairs("--memory", memory)},
         "policy": policy.value,
         "profile": profile,
+        "rewrites": _without(no_rewrite),
     }
+
+
+def _without(names: Sequence[str] | None) -> list[str] | None:
+    """The rewrites that are left; None where nothing was said."""
+    if not names:
+        return None
+    left = chosen_rewrites()
+    return sorted(left - (set(REWRITES) if "all" in names else chosen_rewrites(names)))
 
 
 def _pairs(option: str, texts: Sequence[str] | None) -> Iterator[tuple[str, str]]:

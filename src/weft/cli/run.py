@@ -18,6 +18,7 @@ from weft.cli.options import (
     Fit,
     GpuLayers,
     Memory,
+    NoRewrite,
     Place,
     PlanFile,
     PolicyName,
@@ -61,6 +62,7 @@ def run(
     plan: PlanFile = None,
     policy: PolicyOption = PolicyName.ggml,
     profile: ProfileFile = None,
+    no_rewrite: NoRewrite = None,
     type_k: CacheTypeK = None,
     type_v: CacheTypeV = None,
     ignore_eos: Annotated[
@@ -71,7 +73,9 @@ def run(
     """Generate text; the plan and the speed go to stderr."""
     llm = LLM(
         model, n_ctx=ctx_size, n_ubatch=ubatch, n_threads=threads, type_k=type_k, type_v=type_v,
-        **placement_arguments(devices, gpu_layers, place, plan, fit, memory, policy, profile),
+        **placement_arguments(
+            devices, gpu_layers, place, plan, fit, memory, policy, profile, no_rewrite
+        ),
     )  # fmt: skip
     if not quiet:
         _show_plan(model, llm)

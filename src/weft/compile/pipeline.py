@@ -1,4 +1,4 @@
-"""The pipeline: check, rewrite, schedule, allocate, validate, lower, check."""
+"""The pipeline: check, schedule, optimize and rewrite, allocate, validate, lower, check."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from weft.errors import AllocationError, ScheduleError
 from weft.flags import FLAGS
 from weft.graph.check import check_graph
 from weft.graph.graph import Graph
-from weft.graph.rewrite import rewrite
+from weft.graph.rewrite import chosen_rewrites
 from weft.graph.tensor import Tensor
 from weft.program import Program
 from weft.schedule import CostOptions, Policy, Schedule, optimize_splits, schedule
@@ -49,13 +49,16 @@ def compile(
     assign: Mapping[Tensor, Backend | int] | None = None,
     op_offload: bool = True,
     cost: CostOptions | None = None,
+    rewrites: Sequence[str] | None = None,
     **options: Any,
 ) -> Program:
     """A program that computes `graph` on `devices` (highest priority first, a CPU type last).
 
     `devices` are names (`"cpu"`, `"reference"`, ...) or backends; `options` go to the backends that
     are made from names (`n_threads=4, target="avx2", activations="f32"` for `cpu`). `assign` pins
-    tensors to a device. `policy`, `cost`: see `weft.schedule.schedule`. The plan that memory comes
+    tensors to a device. `policy`, `cost`: see `weft.schedule.schedule`.
+    `rewrites`: names of the fusions (`weft.graph.rewrite.REWRITES`) to use, where the device has
+    kernels for them; default: what WEFT_REWRITES says, or all. The plan that memory comes
     from is `Program.plan`.
 
     Raises GraphError, ScheduleError, UnsupportedOpError, AllocationError or DeviceError;
@@ -63,7 +66,7 @@ def compile(
     return lower_plan(
         plan_graph(
             graph, resolve_devices(devices, **options), policy=policy, memory=memory,
-            assign=assign, op_offload=op_offload, cost=cost,
+            assign=assign, op_offload=op_offload, cost=cost, rewrites=rewrites,
         )
     )  # fmt: skip
 
@@ -84,14 +87,15 @@ def plan_graph(
     assign: Mapping[Tensor, Backend | int] | None = None,
     op_offload: bool = True,
     cost: CostOptions | None = None,
+    rewrites: Sequence[str] | None = None,
 ) -> Plan:
     """Everything but the lowering: placement and memory, without touching a device."""
     check_graph(graph)
-    graph = rewrite(graph)
+    names = chosen_rewrites(rewrites)
 
     def plan(policy: Policy, cost: CostOptions | None) -> Plan:
         placed = schedule(graph, backends, policy, op_offload=op_offload, assign=assign, cost=cost)
-        placed = optimize_splits(placed)
+        placed = optimize_splits(placed, names)
         return Plan(placed, allocate(placed, policy=memory))
 
     found = plan(policy, cost)

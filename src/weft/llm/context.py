@@ -77,6 +77,7 @@ class Context:
         memory: Mapping[str, int] | None = None,
         policy: Policy = "ggml",
         profile: Profile | str | os.PathLike[str] | None = None,
+        rewrites: Sequence[str] | None = None,
     ) -> None:
         """Plans and allocates everything that `decode` will ever need.
 
@@ -96,6 +97,8 @@ class Context:
         holds, to follow. `policy` "cost": the least time that `profile` predicts (a
         `weft.schedule.Profile`, a file of `weft calibrate`, or the name of one that weft has).
 
+        `rewrites`: names of the fusions to use (default: see `weft.compile`).
+
         Raises ContextError for an argument out of range, ScheduleError for a placement that cannot
         be, FormatError for a plan of another model, OutOfMemoryError before anything large is
         allocated."""
@@ -107,6 +110,7 @@ class Context:
             type_k=type_k, type_v=type_v, flash=flash, devices=devices, n_threads=n_threads,
             activations=activations, embeddings=embeddings, n_gpu_layers=n_gpu_layers,
             place=place, plan=plan, fit=fit, memory=memory, policy=policy, profile=profile,
+            rewrites=rewrites,
         )  # fmt: skip
         """Where everything is, and why."""
         self.model = model

@@ -81,6 +81,7 @@ class LLM:
         type_v: str | None = None,
         flash: bool | None = None,
         activations: Literal["native", "f32"] = "native",
+        rewrites: Sequence[str] | None = None,
     ) -> None:
         """Opens a GGUF file; weights in host memory stay on disk, mapped.
 
@@ -115,6 +116,7 @@ class LLM:
             memory=memory,
             policy=policy,
             profile=profile,
+            rewrites=rewrites,
         )
         self.stats = Stats()
         self._generation = 0

@@ -43,6 +43,7 @@ def prepare(
     memory: Mapping[str, int] | None = None,
     policy: Policy = "ggml",
     profile: Profile | str | os.PathLike[str] | None = None,
+    rewrites: Sequence[str] | None = None,
     **device_options: Any,
 ) -> ContextPlan:
     """The plan of a context from the arguments that `Context` takes; see there. With a plan file,
@@ -93,7 +94,7 @@ def prepare(
             model.config, options.n_ctx, options.type_k, options.type_v, options.n_seq_max
         )
         require_memory({"cache": cells}, ADVICE)
-    return _planned(Request(model, options, backends, placement))
+    return _planned(Request(model, options, backends, placement, rewrites))
 
 
 def _require_flash(options: ContextOptions) -> None:

@@ -24,6 +24,7 @@ from weft.flags import FLAGS
 from weft.graph.node import make_node
 from weft.graph.op import OPS
 from weft.graph.params import pack
+from weft.graph.rewrite import REWRITES
 from weft.graph.tensor import Tensor
 from weft.program import Program
 
@@ -117,6 +118,7 @@ class CpuBackend(BackendBase):
         self.activations: Activations = activations
         self.buffer_type: BufferType = _HOST
         self.pool = _native.ThreadPool(threads)
+        self.rewrites = tuple(REWRITES)
 
     def supports_op(self, node: Tensor) -> Support:
         """Asks the kernel; views need none."""

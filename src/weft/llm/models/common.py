@@ -295,6 +295,7 @@ def head_normed_attention(step: Step, w: Weights, il: int, x: Tensor) -> Tensor:
 def _cached(step: Step, cache: Tensor, x: Tensor) -> Tensor:
     """x [d, n_head_kv, n_tokens] written to its cells; the cache as [d, n_kv, n_head_kv]."""
     d, n_head, n_tokens, _ = x.ne
+    assert isinstance(d, int)
     if not x.is_contiguous:  # a part of a fused projection
         x = G.cont(x)
     written = G.set_rows(cache, G.reshape(x, d * n_head, n_tokens), step.cells)
