@@ -7,7 +7,7 @@ MODEL  ?= examples/weft-demo.gguf
 
 SOURCES := $(shell find native -name '*.cpp' -o -name '*.h') CMakeLists.txt native/CMakeLists.txt
 
-.PHONY: demo test check bench native stubs format clean
+.PHONY: demo test check bench native stubs docs format clean
 
 # ---- the main job ----
 demo: $(VENV)/installed
@@ -53,6 +53,10 @@ native:
 
 stubs: $(VENV)/installed
 	$(BIN)/python -m nanobind.stubgen -q -m weft._native -o src/weft/_native.pyi
+
+# The generated pages; tests hold them to the code.
+docs: $(VENV)/installed
+	$(BIN)/weft devices --ops --markdown > docs/devices.md
 
 format: $(VENV)/tools
 	$(BIN)/ruff check --fix .

@@ -22,3 +22,18 @@ def test_the_environment_chooses_the_cpu_target() -> None:
     env = os.environ | {"WEFT_TARGET": "baseline", "WEFT_THREADS": "1"}
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
     assert done.stdout.split() == ["baseline", "1"], done.stderr
+
+
+def test_the_cache_folder_is_the_users() -> None:
+    code = "from weft.flags import FLAGS; print(FLAGS.cache)"
+
+    def folder(**variables: str) -> str:
+        env = {k: v for k, v in os.environ.items() if k not in ("WEFT_CACHE", "XDG_CACHE_HOME")}
+        command = [sys.executable, "-c", code]
+        done = subprocess.run(command, env=env | variables, capture_output=True, text=True)
+        return done.stdout.strip()
+
+    assert folder(WEFT_CACHE="/else") == "/else"
+    assert folder(HOME="/home/me").startswith(os.path.join("/home/me", ""))
+    if sys.platform.startswith("linux"):
+        assert folder(XDG_CACHE_HOME="/caches") == "/caches/weft"

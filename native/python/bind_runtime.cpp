@@ -151,5 +151,10 @@ void bind_runtime(nb::module_& m) {
       .def_prop_ro("scratch_bytes", &Executor::scratch_bytes)
       .def_prop_ro("barriers", &Executor::barriers)
       .def("set_profiling", &Executor::set_profiling, nb::arg("on"))
-      .def_prop_ro("step_seconds", &Executor::step_seconds);
+      .def_prop_ro("step_seconds", &Executor::step_seconds)
+      .def("record_spans", &Executor::record_spans, nb::arg("on"),
+           "Records when each thread works on each step; starts anew with every call.")
+      .def_prop_ro(
+          "spans", [](const Executor& e) { return e.spans().values(); },
+          "[step][thread][begin, end, busy], flat: nanoseconds of the steady clock, 0: no part.");
 }

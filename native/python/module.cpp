@@ -4,6 +4,7 @@
 namespace nb = nanobind;
 
 void bind_kernels(nb::module_& m);
+void bind_peaks(nb::module_& m);
 void bind_runtime(nb::module_& m);
 
 NB_MODULE(_native, m) {
@@ -11,5 +12,6 @@ NB_MODULE(_native, m) {
   // sessions that live until the interpreter ends are not leaks
   nb::set_leak_warnings(false);
   bind_kernels(m);
+  bind_peaks(m);
   bind_runtime(m);
 }

@@ -75,6 +75,13 @@ def activation_type(target: str, type: int) -> int:
     The type activations must have for a native matmul with this weight type.
     """
 
+def measure_peaks(
+    target: str, n_threads: int, seconds: float, buffer: int
+) -> tuple[float, float, float, float, int]:
+    """
+    (read, int8, f32, bf16, buffer): bytes and operations per second, bytes that were read.
+    """
+
 class ThreadPool:
     """Persistent threads; the caller is one of them."""
 
@@ -129,3 +136,13 @@ class Executor:
     def set_profiling(self, on: bool) -> None: ...
     @property
     def step_seconds(self) -> list[float]: ...
+    def record_spans(self, on: bool) -> None:
+        """
+        Records when each thread works on each step; starts anew with every call.
+        """
+
+    @property
+    def spans(self) -> list[int]:
+        """
+        [step][thread][begin, end, busy], flat: nanoseconds of the steady clock, 0: no part.
+        """

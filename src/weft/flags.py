@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from dataclasses import dataclass, fields
 
 __all__ = ["FLAGS", "Flags", "describe_flags"]
@@ -22,6 +23,8 @@ class Flags:
     """WEFT_DEVICES=a,b: device list where nothing else says; empty: cpu."""
     rewrites: str = ""
     """WEFT_REWRITES=a,-b: rewrites to use; `all`, `none`, names; -name leaves one out."""
+    cache: str = ""
+    """WEFT_CACHE=DIR: folder for what is kept between runs; empty: `weft` in the user's cache."""
 
 
 _MEANING = {
@@ -30,6 +33,7 @@ _MEANING = {
     "target": "kernel target of the cpu device; empty: the best this machine can run",
     "devices": "device list where nothing else says, e.g. `opencl,cpu`; empty: cpu",
     "rewrites": "rewrites to use: `all`, `none` or names; `-name` leaves one out; empty: all",
+    "cache": "folder for what is kept between runs; empty: `weft` in the user's cache folder",
 }
 
 
@@ -44,7 +48,20 @@ def _read() -> Flags:
         target=text("target"),
         devices=text("devices"),
         rewrites=text("rewrites"),
+        cache=text("cache") or _user_cache(),
     )
+
+
+def _user_cache() -> str:
+    """`weft` in the folder that the system's conventions name for caches of this user."""
+    home = os.path.expanduser("~")
+    if sys.platform == "darwin":
+        folder = os.path.join(home, "Library", "Caches")
+    elif sys.platform == "win32":
+        folder = os.environ.get("LOCALAPPDATA") or os.path.join(home, "AppData", "Local")
+    else:
+        folder = os.environ.get("XDG_CACHE_HOME") or os.path.join(home, ".cache")
+    return os.path.join(folder, "weft")
 
 
 def describe_flags() -> list[tuple[str, str, str]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -15,9 +16,10 @@ ROOT = Path(__file__).resolve().parents[2]
 MODEL = ROOT / "tests" / "data" / "vectors" / "models" / "archs" / "llama3.gguf"
 
 
-def weft(*args: str | Path) -> subprocess.CompletedProcess[str]:
+def weft(*args: str | Path, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "weft", *map(str, args)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+    around = None if env is None else os.environ | env
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, env=around)
 
 
 def ok(*args: str | Path) -> str:
@@ -119,3 +121,56 @@ def test_an_unknown_architecture_is_named(tmp_path: Path) -> None:
     write_gguf(path, {"general.architecture": "quux"}, [])
     message = refused("run", path, "-p", "x")
     assert "'quux'" in message and "llama" in message
+
+
+def test_devices_ops() -> None:
+    text = ok("devices", "--ops", "--devices", "cpu,reference")
+    assert "MUL_MAT" in text and "what cpu refuses" in text
+    data = json.loads(ok("devices", "--ops", "--devices", "reference", "--json"))
+    assert data["devices"] == ["reference"] and not data["uncovered"]
+    assert "belong to --ops" in refused("devices", "--markdown")
+
+
+def test_devices_peaks() -> None:
+    assert "peaks with 1 thread (" in ok("devices", "--peaks", "-t", "1")
+    data = json.loads(ok("devices", "--peaks", "-t", "1", "--json"))
+    assert data["cpu"]["peaks"]["read"] > 0
+
+
+def test_devices_say_which_target_and_why(tmp_path: Path) -> None:
+    env = {"WEFT_CACHE": str(tmp_path)}
+    assert "not checked, see weft doctor" in weft("devices", env=env).stdout
+    assert "WEFT_TARGET says so" in weft("devices", env=env | {"WEFT_TARGET": "baseline"}).stdout
+
+
+def test_doctor_remembers(tmp_path: Path) -> None:
+    env = {"WEFT_CACHE": str(tmp_path)}
+    done = weft("doctor", "--target", "baseline", "-t", "1", env=env)
+    assert done.returncode == 0 and done.stdout.startswith("baseline: ok, "), done.stderr
+    file = tmp_path / "targets.json"
+    record = json.loads(file.read_text())
+    (machine,) = record.values()
+    assert machine["baseline"]["failed"] == []
+    for target in json.loads(weft("devices", "--json", env=env).stdout)["cpu"]["targets"]:
+        machine[target] = {"failed": ["ADD f32 f32"], "checked": 1, "date": "2020-01-01"}
+    file.write_text(json.dumps(record))
+    failed = weft("run", MODEL, "-p", "x", env=env)
+    assert failed.returncode == 1 and "every kernel target failed its check" in failed.stderr
+    machine["baseline"]["failed"] = []
+    file.write_text(json.dumps(record))
+    warned = weft("devices", env=env)
+    assert warned.returncode == 0 and "in use: baseline (" in warned.stdout
+    wrong = weft("doctor", "--target", "none", env=env)
+    assert wrong.returncode == 1 and "cannot run kernel target 'none'" in wrong.stderr
+
+
+def test_bench_profile(tmp_path: Path) -> None:
+    args = ("bench", MODEL, "-p", "8", "-n", "2", "-r", "1", "-t", "1", "--profile")
+    text = ok(*args, "--slowest", "3", "--trace", tmp_path / "trace.json")
+    for part in ("pp8: 1 run", "tg2: 2 runs", "peaks with", "MUL_MAT", "of roof", "the slowest"):
+        assert part in text
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    assert {"pp8 run 1", "tg2 run 1", "tg2 run 2"} <= {e["name"] for e in events}
+    rows = json.loads(ok(*args, "-o", "json"))
+    assert [r["profile"]["runs"] for r in rows] == [1, 2]
+    assert "trace" in refused(*args, "--trace", tmp_path / "none" / "trace.json")

@@ -4,16 +4,19 @@ namespace weft {
 
 namespace baseline {
 const KernelTable& table();
-}
+const PeakLoops& peak_loops();
+}  // namespace baseline
 #if defined(WEFT_HAVE_AVX2)
 namespace avx2 {
 const KernelTable& table();
-}
+const PeakLoops& peak_loops();
+}  // namespace avx2
 #endif
 #if defined(WEFT_HAVE_AVX512)
 namespace avx512 {
 const KernelTable& table();
-}
+const PeakLoops& peak_loops();
+}  // namespace avx512
 #endif
 
 namespace {
@@ -37,12 +40,12 @@ int score_avx512() {
 
 std::vector<Target> make_targets() {
   std::vector<Target> all;
-  all.push_back({"baseline", &baseline::table, 1});
+  all.push_back({"baseline", &baseline::table, 1, &baseline::peak_loops});
 #if defined(WEFT_HAVE_AVX2)
-  all.push_back({"avx2", &avx2::table, score_avx2()});
+  all.push_back({"avx2", &avx2::table, score_avx2(), &avx2::peak_loops});
 #endif
 #if defined(WEFT_HAVE_AVX512)
-  all.push_back({"avx512", &avx512::table, score_avx512()});
+  all.push_back({"avx512", &avx512::table, score_avx512(), &avx512::peak_loops});
 #endif
   return all;
 }

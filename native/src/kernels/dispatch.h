@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "kernels/kernel.h"
+#include "kernels/peaks.h"
 
 namespace weft {
 
@@ -13,6 +14,7 @@ struct Target {
   const KernelTable& (*table)();
   // 0: this machine cannot run it; else higher is better.
   int score;
+  const PeakLoops& (*peaks)();
 };
 
 // Every target of this build, baseline first.

@@ -318,6 +318,15 @@ void Executor::work(int thread) {
   }
 }
 
+void Executor::record_spans(bool on) {
+  const std::lock_guard<std::mutex> lock(running_);
+  if (on) {
+    spans_.start(steps_.size(), pool_->size());
+  } else {
+    spans_.stop();
+  }
+}
+
 void Executor::run_step(size_t index, int thread) {
   const Step& step = steps_[index];
   std::atomic<int64_t>& next = counters_[index].next;
@@ -328,7 +337,10 @@ void Executor::run_step(size_t index, int thread) {
     if (abort_.load(std::memory_order_relaxed)) return;
     const int64_t begin = next.fetch_add(step.chunk, std::memory_order_relaxed);
     if (begin >= step.items) return;
-    step.kernel->run(step.call, begin, std::min(begin + step.chunk, step.items), scratch);
+    {
+      const Spans::Note note = spans_.note(index, thread);
+      step.kernel->run(step.call, begin, std::min(begin + step.chunk, step.items), scratch);
+    }
     if (thread == 0 && poll_ != nullptr && now_ns() >= next_poll_) {
       if ((*poll_)()) abort_.store(true, std::memory_order_relaxed);
       next_poll_ = now_ns() + kPollNanoseconds;

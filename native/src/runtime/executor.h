@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "kernels/dispatch.h"
+#include "runtime/spans.h"
 #include "threads/pool.h"
 #include "weft/program.h"
 
@@ -39,6 +40,10 @@ class Executor {
   // Seconds of each step of the last run when profiling is on (every step then has its own stage).
   void set_profiling(bool on) { profiling_ = on; }
   const std::vector<double>& step_seconds() const { return step_seconds_; }
+
+  // Records when each thread works on each step, stages as they are; starts anew with every call.
+  void record_spans(bool on);
+  const Spans& spans() const { return spans_; }
 
  private:
   struct Step {
@@ -93,6 +98,7 @@ class Executor {
   int64_t next_poll_ = 0;
   bool profiling_ = false;
   std::vector<double> step_seconds_;
+  Spans spans_;
 };
 
 }  // namespace weft

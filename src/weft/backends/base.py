@@ -29,6 +29,7 @@ __all__ = [
     "HostMemory",
     "Memory",
     "Queue",
+    "RecordsSpans",
     "Support",
 ]
 
@@ -131,6 +132,19 @@ class Executable(Protocol):
         own: then it may return as soon as the work is enqueued there.
 
         Raises DeviceError naming the node on failure, KeyboardInterrupt when interrupted."""
+
+
+@runtime_checkable
+class RecordsSpans(Protocol):
+    """(optional) an executable that can say when each thread worked on each of its steps."""
+
+    def record_spans(self, on: bool) -> None:
+        """Starts anew, or stops; costs nothing while stopped."""
+
+    def spans(self) -> NDArray[np.int64]:
+        """[step, thread, (begin, end, busy)] of the last run, steps as in `SplitSpec.steps`: when a
+        thread began its first piece of a step and ended its last, by `time.perf_counter_ns`, and
+        the nanoseconds that it spent on pieces; 0 where it had no part."""
 
 
 class Backend(Protocol):

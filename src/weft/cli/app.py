@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from typing import Annotated
 
 import typer
@@ -13,6 +14,7 @@ from weft.cli.calibrate import calibrate
 from weft.cli.console import errors
 from weft.cli.devices import devices
 from weft.cli.diff import diff
+from weft.cli.doctor import doctor
 from weft.cli.explain import explain
 from weft.cli.inspect import inspect
 from weft.cli.quantize import quantize
@@ -31,7 +33,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (run, bench, inspect, explain, diff, devices, calibrate, quantize):
+for command in (run, bench, inspect, explain, diff, devices, doctor, calibrate, quantize):
     app.command()(command)
 
 
@@ -50,9 +52,14 @@ def _root(
     pass
 
 
+def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
+    errors.print(f"warning: {message}", style="yellow", markup=False, soft_wrap=True)
+
+
 def main() -> None:
     """Entry point of the `weft` command: 0 done, 1 an error that a message explains, 2 wrong usage,
     130 interrupted."""
+    warnings.showwarning = _show_warning
     try:
         app()
     except WeftError as error:

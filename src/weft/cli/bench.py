@@ -6,7 +6,9 @@ import csv
 import json
 import statistics
 import sys
+from contextlib import ExitStack
 from enum import StrEnum
+from itertools import zip_longest
 from pathlib import Path
 from time import perf_counter
 from typing import Annotated, Any
@@ -27,10 +29,12 @@ from weft.cli.options import (
     PlanFile,
     PolicyName,
     PolicyOption,
-    ProfileFile,
+    SpeedsFile,
     placement_arguments,
 )
+from weft.cli.profile_view import print_profile
 from weft.errors import ContextError
+from weft.execute import Profile, Trace
 from weft.llm import Context, Model
 
 __all__ = ["bench"]
@@ -63,14 +67,25 @@ def bench(
     memory: Memory = None,
     plan: PlanFile = None,
     policy: PolicyOption = PolicyName.ggml,
-    profile: ProfileFile = None,
     no_rewrite: NoRewrite = None,
+    speeds_file: SpeedsFile = None,
     ubatch: Annotated[
         int | None, typer.Option("--ubatch-size", help="Tokens computed at once; default: 512.")
     ] = None,
     type_k: CacheTypeK = None,
     type_v: CacheTypeV = None,
     output: Annotated[Output, typer.Option("--output", "-o", help="Format.")] = Output.md,
+    profile: Annotated[
+        bool,
+        typer.Option("--profile", help="Say where the time goes, against this machine's peaks."),
+    ] = False,
+    slowest: Annotated[
+        int, typer.Option(help="With --profile: so many of the slowest tensors, too.")
+    ] = 8,
+    trace: Annotated[
+        Path | None,
+        typer.Option(help="Write a timeline of all threads for ui.perfetto.dev, as JSON."),
+    ] = None,
 ) -> None:
     """Measure tokens per second: mean and standard deviation over the repetitions."""
     if n_prompt < 0 or n_gen < 0 or n_prompt + n_gen == 0 or repetitions < 1:
@@ -80,7 +95,7 @@ def bench(
         loaded, None if plan else max(n_prompt, n_gen) + 1, n_ubatch=ubatch, n_outputs=1,
         n_threads=threads, type_k=type_k, type_v=type_v,
         **placement_arguments(
-            devices, gpu_layers, place, plan, fit, memory, policy, profile, no_rewrite
+            devices, gpu_layers, place, plan, fit, memory, policy, speeds_file, no_rewrite
         ),
     )  # fmt: skip
     if max(n_prompt, n_gen) > loaded.config.n_ctx_train:
@@ -92,6 +107,8 @@ def bench(
         )
     about = _about(model, loaded, context)
     rows = []
+    profiles: list[Profile] = []
+    timeline = Trace()
     tests = [("pp", n_prompt, True), ("tg", n_gen, False)]
     for name, n, at_once in tests:
         if n == 0:
@@ -99,7 +116,20 @@ def bench(
         _measure(context, n, at_once)  # warm-up
         speeds = [n / _measure(context, n, at_once) for _ in range(repetitions)]
         rows.append(about | {"test": f"{name}{n}", "speeds": speeds})
+        if profile or trace is not None:
+            into = Profile(name=f"{name}{n}", trace=timeline)
+            profiles.append(_profile(context, n, at_once, into))
+    if trace is not None:
+        profiles[-1].save_trace(trace)
+    shown = profiles if profile else []
+    if output is Output.json:
+        rows = [
+            row | ({"profile": p.as_json()} if p else {}) for row, p in zip_longest(rows, shown)
+        ]
     _print(rows, output)
+    if output is not Output.json:
+        for found in shown:
+            print_profile(found, slowest, to_error=output is Output.csv)
 
 
 def _measure(context: Context, n: int, at_once: bool) -> float:
@@ -114,6 +144,15 @@ def _measure(context: Context, n: int, at_once: bool) -> float:
         for token in tokens:
             context.decode([token])
     return perf_counter() - start
+
+
+def _profile(context: Context, n: int, at_once: bool, profile: Profile) -> Profile:
+    """What a measurement spends its time on, in all of the context's sessions."""
+    with ExitStack() as stack:
+        for regime in context.regimes:
+            stack.enter_context(regime.session.profile(profile))
+        _measure(context, n, at_once)
+    return profile
 
 
 def _about(path: Path, model: Model, context: Context) -> dict[str, Any]:

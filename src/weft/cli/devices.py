@@ -1,59 +1,117 @@
-"""`weft devices`: what this machine has."""
+"""`weft devices`: what this machine has, and what each device takes."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import asdict
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.table import Table
 
 from weft import _native
 from weft.backends import known_backends
-from weft.cli.console import wide
+from weft.backends.cpu import Peaks, measure_peaks
+from weft.backends.cpu.record import verdicts
+from weft.cli.console import device_list, wide
+from weft.cli.doctor import used_target
+from weft.cli.ops_grid import devices_of, grid_as_json, grid_as_markdown, print_grid
+from weft.errors import DeviceError
 
 __all__ = ["devices"]
 
+_PAGE = ("cpu", "blas", "reference")
+"""Devices of the page in docs: those that need no hardware of their own."""
+
 
 def devices(
+    ops: Annotated[
+        bool, typer.Option("--ops", help="Print which device takes which op and format.")
+    ] = False,
+    chosen: Annotated[
+        str | None,
+        typer.Option("--devices", help="With --ops: the devices to ask; default: all there are."),
+    ] = None,
+    markdown: Annotated[
+        bool, typer.Option("--markdown", help="With --ops: print the page docs/devices.md.")
+    ] = False,
+    peaks: Annotated[
+        bool, typer.Option("--peaks", help="Measure what this machine's CPU reaches at best.")
+    ] = False,
+    threads: Annotated[
+        int | None, typer.Option("--threads", "-t", help="With --peaks: threads; default: cores.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """List devices, CPU features and kernel targets, and why a backend is missing."""
-    found = known_backends()
-    features = _native.cpu_features()
-    targets = dict(_native.targets())
-    best = _native.best_target()
-    cores, processors = _native.usable_cores(), _native.usable_processors()
-    if as_json:
-        print(
-            json.dumps(
-                {
-                    "devices": [asdict(d) for d in found],
-                    "cpu": {
-                        "features": features,
-                        "cores": cores,
-                        "processors": processors,
-                        "targets": targets,
-                        "target": best,
-                    },
-                },
-                indent=1,
-            )
-        )
+    if ops:
+        _print_ops(chosen, markdown, as_json)
         return
+    if markdown or chosen is not None:
+        raise DeviceError("--markdown and --devices belong to --ops")
+    measured = measure_peaks(threads) if peaks else None
+    if as_json:
+        print(json.dumps(_as_json(measured), indent=1))
+    else:
+        _print(measured)
+
+
+def _print_ops(chosen: str | None, markdown: bool, as_json: bool) -> None:
+    ready = [d.name for d in known_backends() if d.available and d.name != "null"]
+    names = device_list(chosen) if chosen else list(_PAGE) if markdown else ready
+    asked = devices_of(names)
+    if markdown:
+        print(grid_as_markdown(asked), end="")
+    elif as_json:
+        print(json.dumps(grid_as_json(asked), indent=1))
+    else:
+        print_grid(asked, wide())
+
+
+def _as_json(peaks: Peaks | None) -> dict[str, Any]:
+    used, why = used_target()
+    return {
+        "devices": [asdict(d) for d in known_backends()],
+        "cpu": {
+            "features": _native.cpu_features(),
+            "cores": _native.usable_cores(),
+            "processors": _native.usable_processors(),
+            "targets": dict(_native.targets()),
+            "target": used,
+            "why": why,
+            "peaks": None if peaks is None else asdict(peaks),
+            "checked": {name: asdict(v) for name, v in verdicts().items()},
+        },
+    }
+
+
+def _print(peaks: Peaks | None) -> None:
+    cores, processors = _native.usable_cores(), _native.usable_processors()
+    features = " ".join(_native.cpu_features())
     out = wide()
-    out.print(f"cpu: {cores} cores, {processors} processors; features: {' '.join(features)}")
-    names = [
-        f"{name} (chosen)" if name == best else name if score else f"{name} (not on this machine)"
-        for name, score in targets.items()
-    ]
-    out.print(f"kernel targets: {', '.join(names)}")
+    out.print(f"cpu: {cores} cores, {processors} processors; features: {features}")
+    _print_targets()
+    if peaks is not None:
+        out.print(f"peaks with {peaks}", markup=False)
     table = Table(box=None, pad_edge=False)
     for column in ("device", "state", "about"):
         table.add_column(column)
-    for device in found:
+    for device in known_backends():
         state = "ready" if device.available else "missing"
         about = device.description if device.available else device.why_not
         table.add_row(device.name, state, about.replace("[", r"\["))
     out.print(table)
+
+
+def _print_targets() -> None:
+    """The kernel targets, the one in use and why, and which failed their check."""
+    used, why = used_target()
+    out = wide()
+    names = [
+        name if score else f"{name} (not on this machine)" for name, score in _native.targets()
+    ]
+    out.print(f"kernel targets: {', '.join(names)}", markup=False)
+    out.print(f"in use: {used or 'none'} ({why})", markup=False)
+    for name, verdict in verdicts().items():
+        if verdict.failed:
+            out.print(f"not used: {name} ({verdict.summary})", markup=False)

@@ -27,6 +27,7 @@ __all__ = [
     "PolicyName",
     "PolicyOption",
     "ProfileFile",
+    "SpeedsFile",
     "placement_arguments",
 ]
 
@@ -72,10 +73,6 @@ PolicyOption = Annotated[
     PolicyName,
     typer.Option("--policy", help="Place by the reference's rules, or by predicted time."),
 ]
-ProfileFile = Annotated[
-    str | None,
-    typer.Option("--profile", help="Speeds of the devices: a file of `weft calibrate`."),
-]
 CacheTypeK = Annotated[
     str | None,
     typer.Option(
@@ -93,6 +90,10 @@ NoRewrite = Annotated[
         help=f"Leave out a fusion of nodes, or `all`; repeatable. There are {', '.join(REWRITES)}.",
     ),
 ]
+_SPEEDS = "Speeds of the devices: a file of `weft calibrate`."
+ProfileFile = Annotated[str | None, typer.Option("--speeds", "--profile", help=_SPEEDS)]
+SpeedsFile = Annotated[str | None, typer.Option("--speeds", help=_SPEEDS)]
+"""The same where --profile means to measure."""
 
 
 def placement_arguments(

@@ -1,6 +1,8 @@
 """Running programs: `Session` binds one program, `Scheduler` drives graph after graph."""
 
 from weft.execute.arena import ArenaPool, arena_bytes
+from weft.execute.profile import Line, Profile
+from weft.execute.profile_trace import Trace
 from weft.execute.run import Run
 from weft.execute.scheduler import AbortCallback, EvalCallback, Scheduler
 from weft.execute.session import Session
@@ -9,8 +11,11 @@ __all__ = [
     "AbortCallback",
     "ArenaPool",
     "EvalCallback",
+    "Line",
+    "Profile",
     "Run",
     "Scheduler",
     "Session",
+    "Trace",
     "arena_bytes",
 ]

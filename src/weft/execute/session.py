@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from time import perf_counter_ns
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.backends.base import Executable
+from weft.backends.base import Executable, RecordsSpans
 from weft.errors import ProgramError
 from weft.execute.arena import ArenaPool
 from weft.execute.bound import BoundProgram, Moved
+from weft.execute.profile import Profile
 from weft.execute.values import check_values, checked, max_bytes, read_array, symbol_values
 from weft.graph.size import evaluate
 from weft.program import Program, TensorSpec
@@ -34,6 +37,7 @@ class Session:
         self.moved = Moved()
         """What was copied between memories so far."""
         self._staging: dict[int, NDArray[np.uint8]] = {}
+        self._profile: Profile | None = None
         self._bind()
 
     def _bind(self) -> None:
@@ -122,6 +126,9 @@ class Session:
         Raises ProgramError on a value outside the plan, DeviceError naming split, device and node
         when a device fails, KeyboardInterrupt when interrupted; the session can run again after
         each (after `reset`, where a device lost its memory)."""
+        if self._profile is not None:
+            self._execute_recorded(values, self._profile)
+            return
         if self._single is not None:
             run_values, names = self._single
             try:
@@ -137,6 +144,47 @@ class Session:
                 self.moved.add(bound.copy_inputs(number, values))
             bound.run(number, values)
 
+    @contextmanager
+    def profile(self, into: Profile | None = None) -> Iterator[Profile]:
+        """Records every run inside the `with`: time, bytes and operations of each step.
+
+        Runs go on as usual, stages side by side and all. `into`: a profile that also other
+        sessions record into. A device that only enqueues work shows the time of the call."""
+        found = into if into is not None else Profile()
+        self._profile = found
+        try:
+            yield found
+        finally:
+            self._profile = None
+            for executable in self._bound.executables:
+                if isinstance(executable, RecordsSpans):
+                    executable.record_spans(False)
+
+    def _execute_recorded(self, values: Mapping[str, int], profile: Profile) -> None:
+        check_values(self.program, values)
+        bound = self._bound
+        begin, spent = perf_counter_ns(), 0
+        for number, split in enumerate(self.program.splits):
+            if split.copies:
+                start = perf_counter_ns()
+                moved = bound.copy_inputs(number, values)
+                end = perf_counter_ns()
+                self.moved.add(moved)
+                profile.add_copies(self.program, number, moved.nbytes, start, end)
+                spent += end - start
+            executable = bound.executables[number]
+            recorded = executable if isinstance(executable, RecordsSpans) else None
+            if recorded is not None:
+                recorded.record_spans(True)
+            start = perf_counter_ns()
+            bound.run(number, values)
+            end = perf_counter_ns()
+            spans = None if recorded is None else recorded.spans()
+            profile.barriers += getattr(executable, "barriers", 0)
+            profile.add_split(self.program, number, values, start, end, spans)
+            spent += end - start
+        profile.add_run(begin, perf_counter_ns(), spent)
+
     @property
     def executables(self) -> list[Executable]:
         """The executables, one per split."""
@@ -150,6 +198,13 @@ class Session:
     def read_buffer(self, buffer: int, offset: int, nbytes: int) -> NDArray[np.uint8]:
         """A copy of bytes of one of the program's buffers, for tests and tools."""
         return self._bound.memories[buffer].read(offset, nbytes)
+
+    def fill_arenas(self, byte: int) -> None:
+        """Sets every byte of the session's own memory, so that what a run leaves unwritten shows.
+        Weights and caches stay as they are."""
+        for spec, memory in zip(self.program.buffers, self._bound.memories, strict=True):
+            if spec.kind == "arena" and spec.size:
+                memory.write(0, np.full(spec.size, byte, np.uint8))
 
     # ---- memory ----------------------------------------------------------------------------------
 

@@ -7,5 +7,14 @@ from weft.backends.cpu.backend import (
     host_buffer_type,
     make,
 )
+from weft.backends.cpu.peaks import Peaks, measure_peaks
 
-__all__ = ["CpuBackend", "default_threads", "describe", "host_buffer_type", "make"]
+__all__ = [
+    "CpuBackend",
+    "Peaks",
+    "default_threads",
+    "describe",
+    "host_buffer_type",
+    "make",
+    "measure_peaks",
+]

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
+import numpy as np
+from numpy.typing import NDArray
+
 from weft import _native
 from weft.backends.base import (
     YES,
@@ -17,6 +20,7 @@ from weft.backends.base import (
     Support,
 )
 from weft.backends.cpu.native_program import describe_tensor, native_program
+from weft.backends.cpu.record import best_target, choose, require_usable
 from weft.backends.registry import BackendInfo
 from weft.dtype import DTYPES, dtype_from_id
 from weft.errors import DeviceError, OutOfMemoryError, ProgramError
@@ -87,7 +91,8 @@ def default_threads() -> int:
 class CpuBackend(BackendBase):
     """The native core with a pool of `n_threads` (default: physical cores) on one kernel target.
 
-    Raises DeviceError on a target that this build or this machine does not have."""
+    Raises DeviceError on a target that this build or this machine does not have, or that failed
+    `weft doctor` (not with `even_if_failing`)."""
 
     kind: DeviceKind = "CPU"
 
@@ -97,9 +102,10 @@ class CpuBackend(BackendBase):
         target: str | None = None,
         activations: Activations = "native",
         name: str = "cpu",
+        even_if_failing: bool = False,
     ) -> None:
         scores = dict(_native.targets())
-        chosen = target or FLAGS.target or _native.best_target()
+        chosen = target or FLAGS.target or best_target()
         if chosen not in scores:
             raise DeviceError(f"no kernel target {chosen!r}; this build has {', '.join(scores)}")
         if scores[chosen] == 0:
@@ -107,6 +113,8 @@ class CpuBackend(BackendBase):
             raise DeviceError(
                 f"this machine cannot run kernel target {chosen!r}; it can run {', '.join(usable)}"
             )
+        if not even_if_failing:
+            require_usable(chosen)
         if activations not in ("native", "f32"):
             raise DeviceError(f"activations must be 'native' or 'f32', got {activations!r}")
         threads = (FLAGS.threads or default_threads()) if n_threads is None else n_threads
@@ -242,11 +250,20 @@ class NativeExecutable:
         """Seconds of each step of the last profiled run."""
         return list(self._executor.step_seconds)
 
+    def record_spans(self, on: bool) -> None:
+        """Records when each thread works on each step, stages as they are; starts anew."""
+        self._executor.record_spans(on)
+
+    def spans(self) -> NDArray[np.int64]:
+        """[step, thread, (begin, end, busy)] of the last run since `record_spans`."""
+        flat = np.array(self._executor.spans, np.int64)
+        return flat.reshape(len(self.steps), -1, 3)
+
 
 def describe() -> list[BackendInfo]:
     """The one CPU device, with the kernel target it would use."""
     features = " ".join(_native.cpu_features())
-    about = f"{default_threads()} threads, kernels {_native.best_target()} ({features})"
+    about = f"{default_threads()} threads, kernels {choose().target} ({features})"
     return [BackendInfo("cpu", True, "", about)]
 
 
@@ -254,7 +271,7 @@ def make(suffix: str | None = None, **options: Any) -> CpuBackend:
     """`cpu`; options are `n_threads`, `target` and `activations`."""
     if suffix is not None:
         raise DeviceError(f"there is one cpu device; write 'cpu', not 'cpu:{suffix}'")
-    unknown = sorted(set(options) - {"n_threads", "target", "activations"})
+    unknown = sorted(set(options) - {"n_threads", "target", "activations", "even_if_failing"})
     if unknown:
         raise DeviceError(
             f"cpu has no option {', '.join(unknown)}; it has n_threads, target, activations"

@@ -1,0 +1,35 @@
+// What this machine reaches at best.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+
+#include <string>
+#include <tuple>
+
+#include "runtime/peaks.h"
+
+namespace nb = nanobind;
+
+namespace {
+
+// (read, int8, f32, bf16, buffer)
+using Row = std::tuple<double, double, double, double, int64_t>;
+
+Row measure(const std::string& target, int n_threads, double seconds, int64_t buffer) {
+  const weft::Target* found = weft::find_target(target);
+  if (found == nullptr || found->score == 0) {
+    throw nb::value_error(("this machine has no kernel target " + target).c_str());
+  }
+  if (n_threads < 1) throw nb::value_error("peaks need a thread");
+  nb::gil_scoped_release release;
+  const weft::Peaks p = weft::measure_peaks(*found, n_threads, seconds, buffer);
+  return {p.read, p.int8, p.f32, p.bf16, p.buffer};
+}
+
+}  // namespace
+
+void bind_peaks(nb::module_& m) {
+  m.def("measure_peaks", &measure, nb::arg("target"), nb::arg("n_threads"), nb::arg("seconds"),
+        nb::arg("buffer"),
+        "(read, int8, f32, bf16, buffer): bytes and operations per second, bytes that were read.");
+}

@@ -1,0 +1,179 @@
+// The loops of peaks.h. Enough independent sums to cover the latency of any instruction here, few
+// enough that they stay in registers.
+#include "kernels/peaks.h"
+
+#include "kernels/simd/bytes.h"
+#include "kernels/simd/vec.h"
+
+namespace weft::WEFT_TARGET {
+
+const PeakLoops& peak_loops();
+
+namespace {
+
+#if defined(__AVX512F__)
+constexpr int kSums = 16;
+#else
+constexpr int kSums = 10;
+#endif
+
+// The compiler must take `v` for a new value, so it can neither hoist work out of a loop nor drop
+// it.
+template <class V>
+inline void opaque(V& v) {
+#if defined(__AVX512F__)
+  asm volatile("" : "+v"(v));
+#elif defined(__x86_64__)
+  asm volatile("" : "+x"(v));
+#elif defined(__aarch64__)
+  asm volatile("" : "+w"(v));
+#else
+  asm volatile("" : : "r"(&v) : "memory");
+#endif
+}
+
+double f32(int64_t rounds) {
+  vf sums[kSums];
+  for (int i = 0; i < kSums; ++i) sums[i] = splat(static_cast<float>(i));
+  vf a = splat(0.999F);
+  const vf b = splat(0.001F);
+  for (int64_t r = 0; r < rounds; ++r) {
+    opaque(a);
+#pragma GCC unroll 16
+    for (int i = 0; i < kSums; ++i) sums[i] = fma(sums[i], a, b);
+  }
+  for (vf& sum : sums) opaque(sum);
+  return 2.0 * kLanes * kSums * static_cast<double>(rounds);
+}
+
+// Rounds of `Dot::step(sum, a, b)`, which does Dot::kProducts products.
+template <class Dot>
+double dot_loop(int64_t rounds) {
+  typename Dot::Sum sums[kSums] = {};
+  typename Dot::Left a{};
+  typename Dot::Right b{};
+  opaque(b);
+  for (auto& sum : sums) opaque(sum);  // equal sums would be computed once
+  for (int64_t r = 0; r < rounds; ++r) {
+    opaque(a);
+#pragma GCC unroll 16
+    for (int i = 0; i < kSums; ++i) {
+      // a product apart from its sum would be computed once for all sums
+      if constexpr (!Dot::kFused) opaque(a);
+      sums[i] = Dot::step(sums[i], a, b);
+    }
+  }
+  for (auto& sum : sums) opaque(sum);
+  return 2.0 * Dot::kProducts * kSums * static_cast<double>(rounds);
+}
+
+#if defined(__AVX512VNNI__)
+struct DotBytes {
+  using Sum = __m512i;
+  using Left = __m512i;
+  using Right = __m512i;
+  static constexpr int kProducts = 64;
+  static constexpr bool kFused = true;
+  static inline Sum step(Sum sum, Left a, Right b) { return _mm512_dpbusd_epi32(sum, a, b); }
+};
+#elif defined(__AVX2__)
+struct DotBytes {
+  using Sum = __m256i;
+  using Left = __m256i;
+  using Right = __m256i;
+  static constexpr int kProducts = 32;
+  static constexpr bool kFused = false;
+  static inline Sum step(Sum sum, Left a, Right b) {
+    const __m256i pairs = _mm256_maddubs_epi16(a, b);
+    return _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+  }
+};
+#elif defined(__SSE2__)
+// no product of bytes: they are multiplied as 16-bit numbers, widened beforehand
+struct DotBytes {
+  using Sum = __m128i;
+  using Left = __m128i;
+  using Right = __m128i;
+  static constexpr int kProducts = 8;
+  static constexpr bool kFused = false;
+  static inline Sum step(Sum sum, Left a, Right b) {
+    return _mm_add_epi32(sum, _mm_madd_epi16(a, b));
+  }
+};
+#endif
+
+#if !defined(__SSE2__)
+double int8(int64_t rounds) {
+  i32x8 sums[4] = {};
+  u8x32 u = splat8(3);
+  s8x32 x{};
+  for (int64_t r = 0; r < rounds; ++r) {
+    asm volatile("" : : "r"(&u), "r"(&x) : "memory");
+    for (auto& sum : sums) sum = dot_bytes(sum, u, x);
+  }
+  asm volatile("" : : "r"(&sums) : "memory");
+  return 2.0 * 32 * 4 * static_cast<double>(rounds);
+}
+#endif
+
+// This target's files are compiled without bf16 instructions, so these functions ask for them.
+#if defined(__AVX512F__)
+#define WEFT_PEAK_BF16 1
+__attribute__((target("avx512bf16"))) double bf16(int64_t rounds) {
+  __m512 sums[kSums] = {};
+  __m512i a{};
+  __m512i b{};
+  opaque(b);
+  for (__m512& sum : sums) asm volatile("" : "+v"(sum));
+  for (int64_t r = 0; r < rounds; ++r) {
+    asm volatile("" : "+v"(a));
+#pragma GCC unroll 16
+    for (int i = 0; i < kSums; ++i) {
+      sums[i] =
+          _mm512_dpbf16_ps(sums[i], reinterpret_cast<__m512bh>(a), reinterpret_cast<__m512bh>(b));
+    }
+  }
+  for (__m512& sum : sums) asm volatile("" : "+v"(sum));
+  return 2.0 * 32 * kSums * static_cast<double>(rounds);
+}
+#endif
+
+// One vector of each of `kStreams` neighbouring lines at a time, as a matrix kernel reads rows.
+uint64_t read(const char* data, int64_t n) {
+  constexpr int kStreams = 8;
+  constexpr auto kStep = static_cast<int64_t>(sizeof(vi)) * kStreams;
+  vi sums[kStreams] = {};
+  for (int64_t at = 0; at < n; at += kStep) {
+    for (int s = 0; s < kStreams; ++s) {
+      sums[s] ^= load_as<vi>(data + at + s * static_cast<int64_t>(sizeof(vi)));
+    }
+  }
+  for (int s = 1; s < kStreams; ++s) sums[0] ^= sums[s];
+  uint64_t words[sizeof(vi) / 8];
+  std::memcpy(words, &sums[0], sizeof words);
+  uint64_t all = 0;
+  for (uint64_t word : words) all ^= word;
+  return all;
+}
+
+}  // namespace
+
+const PeakLoops& peak_loops() {
+  static const PeakLoops loops = [] {
+    PeakLoops made;
+#if defined(__SSE2__)
+    made.int8 = dot_loop<DotBytes>;
+#else
+    made.int8 = int8;
+#endif
+    made.f32 = f32;
+#if defined(WEFT_PEAK_BF16)
+    if (__builtin_cpu_supports("avx512bf16")) made.bf16 = bf16;
+#endif
+    made.read = read;
+    return made;
+  }();
+  return loops;
+}
+
+}  // namespace weft::WEFT_TARGET

@@ -1,0 +1,35 @@
+"""Every op of the table with the types it should take: one table of cases.
+
+`weft devices --ops` asks every device about it, `weft doctor` and the tests run it.
+
+    for case in all_cases():
+        sources = Sources(seed=1)
+        node = case.build(sources)     # its inputs hold sources.data
+"""
+
+from functools import cache
+
+from weft.backends.cases.attention import attention_cases
+from weft.backends.cases.case import Case, Sources, random_blocks
+from weft.backends.cases.elementwise import elementwise_cases
+from weft.backends.cases.formats import FORMATS, format_cases
+from weft.backends.cases.fused import fused_cases
+from weft.backends.cases.moves import move_cases
+from weft.backends.cases.state import state_cases
+from weft.backends.cases.windows import window_cases
+
+__all__ = ["FORMATS", "Case", "Sources", "all_cases", "random_blocks"]
+
+
+@cache
+def all_cases() -> tuple[Case, ...]:
+    """Every case, in the order of the ladder of files above."""
+    return (
+        *format_cases(),
+        *elementwise_cases(),
+        *move_cases(),
+        *attention_cases(),
+        *window_cases(),
+        *state_cases(),
+        *fused_cases(),
+    )

@@ -1,0 +1,182 @@
+"""Which kernel targets passed `weft doctor` on this machine, and which target is used therefore.
+
+A file in the user's cache folder holds, per machine and build of weft, the result of the last check
+of each target. Without one nothing is known and the best target is used. Where there is one,
+finding the entry of this build takes 4 ms once: the key is a hash of the kernels.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import warnings
+from dataclasses import asdict, dataclass
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from weft import _native
+from weft.errors import DeviceError
+from weft.flags import FLAGS
+
+__all__ = ["Choice", "Verdict", "best_target", "choose", "forget", "require_usable", "verdicts",
+           "write_verdict"]  # fmt: skip
+
+UNFINISHED = "the check did not end: the process crashed or was ended"
+"""What a verdict holds while its target is being checked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What the last check of a target found."""
+
+    failed: tuple[str, ...]
+    """Names of kernels, e.g. `MUL_MAT q4_0 x1`; empty: all passed."""
+    checked: int = 0
+    """Cases that were run."""
+    date: str = ""
+    """Day of the check, YYYY-MM-DD."""
+
+    @property
+    def summary(self) -> str:
+        """`3 kernels fail: ADD f32, MUL f32, ...`."""
+        if not self.failed:
+            return f"all {self.checked} checks passed on {self.date}"
+        names = ", ".join(self.failed[:4]) + (", ..." if len(self.failed) > 4 else "")
+        if self.failed == (UNFINISHED,):
+            return UNFINISHED
+        return f"{len(self.failed)} kernel{'s fail' if len(self.failed) > 1 else ' fails'}: {names}"
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The target that is used where nothing else is asked for."""
+
+    target: str
+    why: str
+    passed_over: tuple[str, ...] = ()
+    """Better targets that failed their check."""
+
+
+def record_file() -> Path:
+    """Where verdicts are kept."""
+    return Path(FLAGS.cache) / "targets.json"
+
+
+def verdicts(file: Path | None = None) -> dict[str, Verdict]:
+    """The verdicts of this machine and build by target; none from a file that cannot be read."""
+    found = _entries(file or record_file())
+    if not found:
+        return {}
+    mine = found.get(_machine_key(), {})
+    made = {}
+    for target, entry in mine.items() if isinstance(mine, dict) else ():
+        try:
+            failed, checked = tuple(map(str, entry["failed"])), int(entry["checked"])
+            made[target] = Verdict(failed, checked, str(entry["date"]))
+        except (KeyError, TypeError, ValueError):
+            continue  # a damaged entry says nothing
+    return made
+
+
+def write_verdict(target: str, verdict: Verdict | None, file: Path | None = None) -> None:
+    """Keeps a verdict (None: forgets it). A folder that cannot be written is a DeviceError."""
+    where = file or record_file()
+    found = _entries(where)
+    mine = found.setdefault(_machine_key(), {})
+    if verdict is None:
+        mine.pop(target, None)
+    else:
+        mine[target] = asdict(verdict)
+    try:
+        where.parent.mkdir(parents=True, exist_ok=True)
+        part = where.with_name(f"{where.name}.{os.getpid()}")
+        part.write_text(json.dumps(found, indent=1), encoding="utf-8")
+        part.replace(where)
+    except OSError as error:
+        raise DeviceError(
+            f"the result of the check cannot be kept in {where}: {error.strerror or error}; "
+            "WEFT_CACHE names another folder"
+        ) from None
+    best_target.cache_clear()
+
+
+def forget(file: Path | None = None) -> None:
+    """Forgets every verdict."""
+    (file or record_file()).unlink(missing_ok=True)
+    best_target.cache_clear()
+
+
+def choose(file: Path | None = None) -> Choice:
+    """The best target that this machine can run and that no check failed.
+
+    Raises DeviceError when every target failed."""
+    known = verdicts(file)
+    usable = sorted(((s, name) for name, s in _native.targets() if s), reverse=True)
+    passed_over = []
+    for _, name in usable:
+        verdict = known.get(name)
+        if verdict is not None and verdict.failed:
+            passed_over.append(name)
+            continue
+        why = "the best this machine can run" if not passed_over else "the best that did not fail"
+        known_as = verdict.summary if verdict is not None else "not checked, see weft doctor"
+        return Choice(name, f"{why}; {known_as}", tuple(passed_over))
+    raise DeviceError(
+        f"every kernel target failed its check ({', '.join(passed_over)}); reinstall weft, or run "
+        "`weft doctor --all` again"
+    )
+
+
+@cache
+def best_target() -> str:
+    """The target of `choose`; warns once of a better one that failed its check."""
+    choice = choose()
+    known = verdicts() if choice.passed_over else {}
+    for name in choice.passed_over:
+        warnings.warn(
+            f"kernel target {name} failed its check ({known[name].summary}); using {choice.target}."
+            f" `weft doctor --target {name}` checks it again",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+    return choice.target
+
+
+def require_usable(target: str) -> None:
+    """Raises DeviceError, naming kernels, when a target failed its check."""
+    verdict = verdicts().get(target)
+    if verdict is not None and verdict.failed:
+        raise DeviceError(
+            f"kernel target {target} failed its check ({verdict.summary}) and is not used; "
+            f"`weft doctor --target {target}` checks it again"
+        )
+
+
+def _entries(file: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+@cache
+def _machine_key() -> str:
+    """The processor's model and features, and this build of the kernels."""
+    digest = sha256(Path(str(_native.__file__)).read_bytes())
+    digest.update("\n".join([_processor(), *_native.cpu_features()]).encode())
+    return digest.hexdigest()[:24]
+
+
+def _processor() -> str:
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
+            for line in file:
+                if line.startswith("model name"):
+                    return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()

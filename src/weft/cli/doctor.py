@@ -1,0 +1,129 @@
+"""`weft doctor`: whether the kernels of this machine's targets compute what they should."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import typer
+from rich.status import Status
+from rich.table import Table
+
+from weft import _native
+from weft.backends.cpu.record import choose
+from weft.cli.console import errors, wide
+from weft.errors import DeviceError
+from weft.execute.doctor import Failure, Report, check_targets
+from weft.flags import FLAGS
+
+__all__ = ["doctor", "used_target"]
+
+_SHOWN = 12
+"""Failures that are listed one by one; --json has all."""
+
+
+def doctor(
+    target: Annotated[
+        str | None, typer.Option(help="Kernel target to check; default: the best of this machine.")
+    ] = None,
+    every: Annotated[
+        bool, typer.Option("--all", help="Check all targets that this machine can run.")
+    ] = False,
+    threads: Annotated[
+        int | None, typer.Option("--threads", "-t", help="CPU threads; default: cores, at most 4.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Check every kernel against the baseline and NumPy. A target that fails is not used again."""
+    reports = []
+    with _progress(not as_json) as show:
+        for report in check_targets(_targets(target, every), threads, progress=show):
+            reports.append(report)
+            if not as_json:
+                _print(report)
+    used, why = used_target()
+    if as_json:
+        rows = [asdict(r) | {"ok": r.ok} for r in reports]
+        print(json.dumps({"targets": rows, "used": used, "why": why}, indent=1))
+    else:
+        wide().print(f"in use: {used or 'none'} ({why})", markup=False)
+    if not all(r.ok for r in reports):
+        raise typer.Exit(1)
+
+
+def used_target() -> tuple[str | None, str]:
+    """The target that is used where no option names one, and why; None when all failed."""
+    if FLAGS.target:
+        return FLAGS.target, "WEFT_TARGET says so"
+    try:
+        choice = choose()
+    except DeviceError as error:
+        return None, str(error)
+    return choice.target, choice.why
+
+
+def _targets(target: str | None, every: bool) -> list[str]:
+    usable = [name for name, score in sorted(_native.targets(), key=lambda t: t[1]) if score]
+    if every and target is not None:
+        raise DeviceError("--all checks every target; leave out --target")
+    if every:
+        return usable
+    chosen = target or FLAGS.target or usable[-1]
+    if chosen not in usable:
+        raise DeviceError(
+            f"this machine cannot run kernel target {chosen!r}; it can run {', '.join(usable)}"
+        )
+    return [chosen]
+
+
+Show = Callable[[str, int, int], None]
+
+
+class _Shown:
+    """A line on the terminal that says how far the check is."""
+
+    def __init__(self) -> None:
+        self._status = Status("", console=errors)
+
+    def __enter__(self) -> Show:
+        self._status.start()
+        return self._show
+
+    def __exit__(self, *_: object) -> None:
+        self._status.stop()
+
+    def _show(self, target: str, done: int, total: int) -> None:
+        if done % 16 == 0:
+            self._status.update(f"{target}: {done} of {total}")
+
+
+def _progress(wanted: bool) -> AbstractContextManager[Any]:
+    return _Shown() if wanted and errors.is_terminal else nullcontext()
+
+
+def _print(report: Report) -> None:
+    out = wide()
+    held_to = "NumPy" if report.target == "baseline" else "NumPy and the baseline"
+    word = "[green]ok[/green]" if report.ok else "[red]FAILED[/red]"
+    out.print(
+        f"{report.target}: {word}, {report.cases} cases of {report.ops} ops against {held_to} "
+        f"in {report.seconds:.1f} s; {len(report.refused)} refused (weft devices --ops)"
+    )
+    if report.ok:
+        return
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 2))
+    for column in ("kernel", "against", "what is wrong"):
+        table.add_column(column, no_wrap=column == "kernel")
+    for failure in report.failures[:_SHOWN]:
+        table.add_row(failure.kernel, failure.against, failure.how.replace("[", r"\["))
+    out.print(table)
+    rest = len(report.failures) - _SHOWN
+    if rest > 0:
+        out.print(f"  and {rest} more, of {_ops(report.failures[_SHOWN:])}")
+
+
+def _ops(failures: list[Failure]) -> str:
+    return ", ".join(sorted({f.op for f in failures}))

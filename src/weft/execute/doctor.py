@@ -1,0 +1,178 @@
+"""Checks the kernels of a target against the baseline's and against NumPy, case by case."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from time import perf_counter
+
+from weft.backends import Backend, make_backend
+from weft.backends.cases import Case, all_cases
+from weft.backends.cpu import default_threads
+from weft.backends.cpu.record import UNFINISHED, Verdict, verdicts, write_verdict
+from weft.errors import WeftError
+from weft.execute.trial import Array, disagreement, run_case
+
+__all__ = ["Failure", "Report", "check_targets"]
+
+_BETWEEN_TARGETS = 5e-5
+"""Largest NMSE between two targets, where a case does not ask for less: what rounding to 16 bits
+gives. Against NumPy a case may allow more, e.g. where activations are quantized."""
+
+Runner = Callable[[Case, Backend], Array]
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A kernel that is wrong."""
+
+    kernel: str
+    """The case's name, e.g. `MUL_MAT q4_0 x1`."""
+    op: str
+    against: str
+    """`baseline`, `reference` or empty."""
+    how: str
+    """What is wrong, as a short phrase."""
+
+
+@dataclass(slots=True)
+class Report:
+    """What the check of one target found."""
+
+    target: str
+    cases: int = 0
+    ops: int = 0
+    against_reference: int = 0
+    """Cases that were held against NumPy, too."""
+    refused: list[str] = field(default_factory=list)
+    """Cases that the target says no to, as the baseline does."""
+    failures: list[Failure] = field(default_factory=list)
+    seconds: float = 0.0
+
+    @property
+    def ok(self) -> bool:
+        """Whether the target may be used."""
+        return not self.failures
+
+    @property
+    def verdict(self) -> Verdict:
+        """What is remembered of it."""
+        names = tuple(dict.fromkeys(f.kernel for f in self.failures))
+        return Verdict(names, self.cases, datetime.date.today().isoformat())
+
+
+def check_targets(
+    targets: Sequence[str],
+    n_threads: int | None = None,
+    *,
+    run: Runner = run_case,
+    cases: Sequence[Case] | None = None,
+    remember: bool = True,
+    progress: Progress | None = None,
+) -> Iterator[Report]:
+    """Checks one target after the other; a report each.
+
+    Every case of the table runs with `n_threads` threads (default: the physical cores, at most 4)
+    on memory filled with a pattern, so that a kernel that writes nothing or too little is seen.
+    Results are held against those of the baseline, on one thread, and of the reference backend.
+    With `remember` the verdict is kept, and a target that failed is not used from then on.
+
+    Raises DeviceError on a target that this machine cannot run, or a record that cannot be kept."""
+    expected = _Expected(run)
+    for target in targets:
+        threads = min(default_threads(), 4) if n_threads is None else n_threads
+        backend = make_backend("cpu", target=target, n_threads=threads, even_if_failing=True)
+        before = verdicts().get(target) if remember else None
+        if remember:
+            write_verdict(target, Verdict((UNFINISHED,)))  # a crash leaves it behind
+        try:
+            show = None if progress is None else partial(progress, target)
+            report = _check(backend, target, expected, cases or all_cases(), show)
+        except BaseException:
+            if remember:
+                write_verdict(target, before)
+            raise
+        if remember:
+            write_verdict(target, report.verdict)
+        yield report
+
+
+class _Expected:
+    """Right results, computed once for all targets."""
+
+    def __init__(self, run: Runner) -> None:
+        self.run = run
+        self.baseline = make_backend("cpu", target="baseline", n_threads=1, even_if_failing=True)
+        self.reference = make_backend("reference")
+        self._known: dict[tuple[Case, str], Array | str] = {}
+
+    def of(self, case: Case, name: str) -> Array | str:
+        """The result of `baseline` or `reference`, or why there is none."""
+        key = (case, name)
+        if key not in self._known:
+            backend = self.baseline if name == "baseline" else self.reference
+            self._known[key] = _result(case, backend, self.run)
+        return self._known[key]
+
+
+def _check(
+    backend: Backend,
+    target: str,
+    expected: _Expected,
+    cases: Sequence[Case],
+    progress: Callable[[int, int], None] | None,
+) -> Report:
+    start = perf_counter()
+    report = Report(target)
+    ops = set()
+    for number, case in enumerate(cases):
+        if progress is not None:
+            progress(number, len(cases))
+        node = case.node()
+        if not backend.supports_op(node):
+            report.refused.append(case.name)
+            if expected.baseline.supports_op(node):
+                report.failures.append(
+                    Failure(case.name, case.op, "baseline", "is refused, the baseline takes it")
+                )
+            continue
+        report.cases += 1
+        ops.add(case.op)
+        report.failures.extend(_wrong(case, backend, target, expected, report))
+    report.ops = len(ops)
+    report.seconds = perf_counter() - start
+    return report
+
+
+def _wrong(
+    case: Case, backend: Backend, target: str, expected: _Expected, report: Report
+) -> Iterator[Failure]:
+    """The first disagreement of a case, if there is one."""
+    got = _result(case, backend, expected.run)
+    if isinstance(got, str):
+        yield Failure(case.name, case.op, "", got)
+        return
+    dtype = case.node().dtype
+    limits = {"reference": case.limit}
+    if target != "baseline":
+        limits = {"baseline": min(case.limit, _BETWEEN_TARGETS), **limits}
+    for against, limit in limits.items():
+        want = expected.of(case, against)
+        if isinstance(want, str):
+            continue  # the other one is at fault
+        report.against_reference += against == "reference"
+        how = disagreement(got, want, dtype, limit)
+        if how:
+            yield Failure(case.name, case.op, against, how)
+            return
+
+
+def _result(case: Case, backend: Backend, run: Runner) -> Array | str:
+    """The result, or how the case failed."""
+    try:
+        return run(case, backend)
+    except WeftError as error:
+        return f"fails: {error}"

@@ -1,0 +1,198 @@
+"""`Profile`: where the time of runs goes, step by step, against what the machine reaches at best.
+
+    with session.profile() as profile:
+        session.run(inputs)
+    print(profile)                       # a line an op and weight type
+    profile.save_trace("trace.json")     # for ui.perfetto.dev or chrome://tracing
+
+Devices that can say when each thread worked on each step (`record_spans`) get a line a step; of
+others the time of a whole split is known.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weft.backends.cpu import Peaks, measure_peaks
+from weft.errors import ProgramError
+from weft.execute.profile_lines import Line, SplitLines, split_lines
+from weft.execute.profile_table import profile_text
+from weft.execute.profile_trace import Trace
+from weft.execute.spans import Group, overlapping
+from weft.program import Program
+
+__all__ = ["Line", "Profile"]
+
+
+class Profile:
+    """Times, bytes and operations of everything that ran while it was recording."""
+
+    def __init__(self, *, trace: bool | Trace = True, name: str = "") -> None:
+        """`trace`: keep what `save_trace` needs, some 500 bytes a step, run and thread; or a
+        timeline to which another profile adds, too. `name`: a title."""
+        self.name = name
+        self.runs = 0
+        self.seconds = 0.0
+        """Time of all runs, that of recording them left out."""
+        self.threads = 1
+        """Threads of the device with most."""
+        self.barriers = 0
+        """Barriers of all runs."""
+        self.target: str | None = None
+        """Kernel target of the cpu device."""
+        self.trace: Trace | None = (
+            (Trace() if trace else None) if isinstance(trace, bool) else trace
+        )
+        self._programs: dict[int, tuple[Program, list[SplitLines]]] = {}
+
+    # ---- results ---------------------------------------------------------------------------------
+
+    @property
+    def lines(self) -> list[Line]:
+        """A line a step that ran, in order; copies first in each split."""
+        found = []
+        for _, splits in self._programs.values():
+            for split in splits:
+                found += [x for x in (split.copies, split.whole, *split.lines) if x.calls]
+        return found
+
+    def by_op(self) -> list[Line]:
+        """Lines added up by device, op and type, the slowest first."""
+        return self._added(lambda line: (line.device, line.op, line.type, line.roof))
+
+    def by_tensor(self) -> list[Line]:
+        """Lines added up over layers: tensors whose names differ in their number only."""
+        return self._added(lambda x: (x.device, x.op, x.type, x.roof, x.any_layer))
+
+    def _added(self, key: Any) -> list[Line]:
+        found: dict[Any, Line] = {}
+        for line in self.lines:
+            group = key(line)
+            if group not in found:
+                name = group[4] if len(group) > 4 else ""
+                found[group] = Line(line.op, line.type, line.device, name, line.roof, steps=0)
+            found[group].add(line)
+        return sorted(found.values(), key=lambda line: -line.seconds)
+
+    @property
+    def outside(self) -> float:
+        """Seconds of runs outside of all steps: calls, starts of threads, Python."""
+        return self.seconds - sum(line.seconds for line in self.lines)
+
+    @property
+    def waiting(self) -> float:
+        """The part of all threads' time in steps that was spent waiting for other threads."""
+        timed = [line for line in self.lines if line.busy]
+        total = sum(line.seconds for line in timed) * self.threads
+        return 1 - sum(line.busy for line in timed) / total if total else 0.0
+
+    @cached_property
+    def peaks(self) -> Peaks:
+        """What this machine reaches with as many threads; measured on first use."""
+        return measure_peaks(self.threads, self.target)
+
+    def as_json(self) -> dict[str, Any]:
+        """Everything in the terminal's table, and every step, in seconds, bytes and operations."""
+        peaks = self.peaks
+        keys = ("threads", "target", "read", "int8", "f32", "bf16")
+        return {
+            "name": self.name,
+            "runs": self.runs,
+            "seconds": self.seconds,
+            "outside": self.outside,
+            "threads": self.threads,
+            "barriers": self.barriers,
+            "waiting": self.waiting,
+            "least_seconds": sum(line.least_seconds(peaks)[0] for line in self.lines),
+            "peaks": {key: getattr(peaks, key) for key in keys},
+            "ops": [line.as_json(peaks) for line in self.by_op()],
+            "steps": [line.as_json(peaks) for line in self.lines],
+        }
+
+    def save_trace(self, path: str | Path) -> None:
+        """Writes a Chrome trace: a row a thread, a slice a step, and the waits between stages.
+
+        Raises ProgramError on a profile that kept no trace or a file that cannot be written."""
+        if self.trace is None:
+            raise ProgramError("this profile keeps no trace; make it with trace=True")
+        try:
+            Path(path).write_text(json.dumps(self.trace.as_json()), encoding="utf-8")
+        except OSError as error:
+            raise ProgramError(f"trace {path}: {error.strerror or error}") from None
+
+    # ---- recording (called by sessions) ----------------------------------------------------------
+
+    def add_run(self, start: int, end: int, spent: int) -> None:
+        """A whole run from `start` to `end` nanoseconds, of which `spent` without recording."""
+        self.runs += 1
+        self.seconds += spent * 1e-9
+        if self.trace is not None:
+            self.trace.run(f"{self.name} run {self.runs}".lstrip(), start, end)
+
+    def add_copies(self, program: Program, split: int, nbytes: int, start: int, end: int) -> None:
+        """The copies that a split needed."""
+        line = self._splits(program)[split].copies
+        line.calls += 1
+        line.seconds += (end - start) * 1e-9
+        line.nbytes += nbytes
+        if self.trace is not None:
+            self.trace.slice(f"copies of split {split}", "copy", 0, start, end, {"bytes": nbytes})
+
+    def add_split(
+        self, program: Program, split: int, values: Mapping[str, int], start: int, end: int,
+        spans: NDArray[np.int64] | None,
+    ) -> None:  # fmt: skip
+        """A split that ran; `spans` as of `RecordsSpans` where its device knows them."""
+        known = self._splits(program)[split]
+        nbytes, flops = known.sizes_at(program, values)
+        if spans is None or len(spans) != len(known.lines):
+            line = known.whole
+            line.calls += 1
+            line.seconds += (end - start) * 1e-9
+            line.nbytes += float(nbytes.sum())
+            line.flops += float(flops.sum())
+            if self.trace is not None:
+                self.trace.slice(f"split {split} on {known.device}", known.device, 0, start, end)
+            return
+        self.threads = max(self.threads, int(np.count_nonzero(spans[:, :, 2].sum(axis=0))))
+        groups = overlapping(spans)
+        busy = spans[:, :, 2].sum(axis=1) * 1e-9
+        for group in groups:
+            self._add_group(known, group, busy, nbytes, flops)
+        if self.trace is not None:
+            self.trace.steps(known.device, known.lines, groups, spans)
+
+    def _add_group(
+        self, split: SplitLines, group: Group, busy: NDArray[np.float64],
+        nbytes: NDArray[np.float64], flops: NDArray[np.float64],
+    ) -> None:  # fmt: skip
+        total = float(busy[list(group.steps)].sum())
+        for i in group.steps:
+            line = split.lines[i]
+            part = busy[i] / total if total else 1 / len(group.steps)
+            line.calls += 1
+            line.seconds += group.seconds * float(part)
+            line.busy += float(busy[i])
+            line.nbytes += float(nbytes[i])
+            line.flops += float(flops[i])
+
+    def _splits(self, program: Program) -> list[SplitLines]:
+        known = self._programs.get(id(program))
+        if known is None:
+            for device in program.devices:
+                self.target = self.target or getattr(device, "target", None)
+                self.threads = max(self.threads, getattr(device, "n_threads", 1))
+            splits = [split_lines(program, i) for i in range(len(program.splits))]
+            known = self._programs[id(program)] = (program, splits)
+        return known[1]
+
+    def __str__(self) -> str:
+        """The table of `weft bench --profile`."""
+        return profile_text(self)

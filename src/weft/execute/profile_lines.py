@@ -1,0 +1,184 @@
+"""What a profile knows of a step: what it is, what it costs by its sizes, how long it took."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weft.backends.cpu import Peaks
+from weft.graph.tensor import Tensor
+from weft.program import Program, StepSpec
+from weft.schedule.work import work
+
+__all__ = ["Line", "SplitLines", "split_lines"]
+
+Sizes = tuple[NDArray[np.float64], NDArray[np.float64]]
+
+_TYPE_OF_RESULT = frozenset({"CPY", "SET_ROWS", "QUANTIZE", "DUP", "CONT"})
+"""Ops whose time follows from the type that they write."""
+
+
+@dataclass(slots=True)
+class Line:
+    """A step, or steps that were added up; all runs together."""
+
+    op: str
+    """Name of the op; `copies` between devices; `split` for several ops of a device that times
+    whole splits only."""
+    type: str
+    """Type of the weights (or of the cache, or what is written); empty: float32."""
+    device: str
+    name: str = ""
+    """The weight that is read, else the tensor that is computed."""
+    roof: str = "f32"
+    """Whose peak counts: `int8`, `f32` or `bf16`."""
+    steps: int = 1
+    """Steps that were added up."""
+    calls: int = 0
+    seconds: float = 0.0
+    """Wall time. Steps that ran side by side share the time as they kept threads busy, so all lines
+    add up to the time of the runs."""
+    busy: float = 0.0
+    """Thread-seconds of work; what is missing to `seconds` times threads was waiting."""
+    nbytes: float = 0.0
+    """Bytes that had to be read and written."""
+    flops: float = 0.0
+    """Operations, a multiply-add being two."""
+
+    @property
+    def bandwidth(self) -> float:
+        """Bytes per second."""
+        return self.nbytes / self.seconds if self.seconds else 0.0
+
+    @property
+    def rate(self) -> float:
+        """Operations per second."""
+        return self.flops / self.seconds if self.seconds else 0.0
+
+    @property
+    def intensity(self) -> float:
+        """Operations per byte."""
+        return self.flops / self.nbytes if self.nbytes else 0.0
+
+    def least_seconds(self, peaks: Peaks) -> tuple[float, str]:
+        """The time that the machine's peaks allow, and whether `memory` or `compute` sets it."""
+        roof = getattr(peaks, self.roof) or peaks.f32
+        read, compute = self.nbytes / peaks.read, self.flops / roof
+        return max(read, compute), "memory" if read >= compute else "compute"
+
+    @property
+    def any_layer(self) -> str:
+        """The name without the number of its layer: `blk.3.ffn_up.weight` is `blk.*.ffn_up.weight`,
+        `kq-3` is `kq-*`."""
+        return re.sub(r"(?<=[._-])\d+", "*", self.name)
+
+    def as_json(self, peaks: Peaks) -> dict[str, Any]:
+        """Seconds, bytes and operations, and where the roofline is."""
+        least, bound = self.least_seconds(peaks)
+        return {
+            "op": self.op, "type": self.type, "device": self.device, "name": self.name,
+            "steps": self.steps, "calls": self.calls, "seconds": self.seconds, "busy": self.busy,
+            "bytes": self.nbytes, "flops": self.flops, "bytes_per_second": self.bandwidth,
+            "flops_per_second": self.rate, "intensity": self.intensity, "roof": self.roof,
+            "bound": bound, "of_roof": least / self.seconds if self.seconds else 0.0,
+        }  # fmt: skip
+
+    def add(self, other: Line) -> None:
+        """Adds up."""
+        self.steps += other.steps
+        self.calls += other.calls
+        self.seconds += other.seconds
+        self.busy += other.busy
+        self.nbytes += other.nbytes
+        self.flops += other.flops
+
+
+@dataclass(slots=True)
+class SplitLines:
+    """What is known of a split before it runs: its steps as nodes, and a line each."""
+
+    device: str
+    nodes: list[Tensor]
+    lines: list[Line]
+    whole: Line
+    """Takes the time of the split where the device knows no steps."""
+    copies: Line
+    sizes: dict[tuple[int, ...], Sizes] = field(default_factory=dict)
+    """(bytes, operations) of each step by values of the symbols."""
+
+    def sizes_at(self, program: Program, values: Mapping[str, int]) -> Sizes:
+        """(bytes, operations) of each step with these values of the symbols."""
+        key = tuple(values[name] for name in program.symbols)
+        if key not in self.sizes:
+            found = [work(node, values) for node in self.nodes]
+            self.sizes[key] = (
+                np.array([w.nbytes for w in found], np.float64),
+                np.array([w.flops for w in found], np.float64),
+            )
+        return self.sizes[key]
+
+
+def split_lines(program: Program, number: int) -> SplitLines:
+    """What is known of split `number`."""
+    spec = program.splits[number]
+    nodes = [_node(program, step) for step in spec.steps]
+    names = [_weight(program, step) or n.name for n, step in zip(nodes, spec.steps, strict=True)]
+    lines = [
+        Line(n.op.name, _type(n), spec.device, name, _roof(n))
+        for n, name in zip(nodes, names, strict=True)
+    ]
+    kinds = {(line.op, line.type) for line in lines}
+    op, type = kinds.pop() if len(kinds) == 1 else ("split", "")
+    ends = [lines[0].name, lines[-1].name] if len(lines) > 1 else [x.name for x in lines]
+    whole = Line(op, type, spec.device, " .. ".join(ends), steps=len(nodes))
+    copies = Line("copies", "", spec.device, f"to split {number}")
+    return SplitLines(spec.device, nodes, lines, whole, copies)
+
+
+def _weight(program: Program, step: StepSpec) -> str:
+    """The name of the weight that a step reads, if it reads one with a name."""
+    for index in step.src:
+        if index >= 0:
+            spec = program.tensors[index]
+            if spec.name and program.buffers[spec.buffer].usage == "weights":
+                return spec.name
+    return ""
+
+
+def _node(program: Program, step: StepSpec) -> Tensor:
+    """A step as a node, which is what `work` takes."""
+
+    def tensor(index: int) -> Tensor | None:
+        if index < 0:
+            return None
+        spec = program.tensors[index]
+        return Tensor(spec.dtype, spec.ne, nb=spec.nb, name=spec.name)
+
+    made = tensor(step.dst)
+    assert made is not None
+    made.op, made.params = step.op, step.params
+    made.src = tuple(tensor(s) for s in step.src)
+    return made
+
+
+def _type(node: Tensor) -> str:
+    """The type that decides how fast an op is."""
+    first = node.src[0] if node.src else None
+    if node.op.name in _TYPE_OF_RESULT or first is None:
+        return node.dtype.name
+    if node.op.name == "FLASH_ATTN_EXT" and node.src[1] is not None:
+        return node.src[1].dtype.name
+    return first.dtype.name
+
+
+def _roof(node: Tensor) -> str:
+    """Products of blocks are done with 8-bit numbers, those of bf16 activations with bf16."""
+    x = node.src[1] if len(node.src) > 1 and node.op.name.startswith("MUL_MAT") else None
+    if x is not None and x.dtype.is_quantized:
+        return "int8"
+    return "bf16" if x is not None and x.dtype.name == "bf16" else "f32"

@@ -1,0 +1,124 @@
+"""A profile as rows of text, for a terminal or a file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from weft.backends.cpu import Peaks
+
+if TYPE_CHECKING:
+    from weft.execute.profile import Line, Profile
+
+__all__ = ["LEFT", "heading", "op_rows", "plain", "profile_text", "tensor_rows"]
+
+LEFT = frozenset({"op", "type", "device", "tensor", "bound by"})
+"""Columns that are aligned to the left; the others are figures."""
+
+_SMALL = 0.005
+"""Lines below this share of the time are added up in one."""
+
+_FIGURES = ("ms/run", "share", "GB/s", "GOP/s", "op/byte", "bound by", "of roof")
+
+Rows = list[list[str]]
+
+
+def profile_text(profile: Profile) -> str:
+    """Heading and table by op, as plain text."""
+    return "\n".join([*heading(profile), *plain(op_rows(profile))])
+
+
+def heading(profile: Profile) -> Iterator[str]:
+    """What ran, and what the machine reaches at best."""
+    runs = max(profile.runs, 1)
+    title = f"{profile.name}: " if profile.name else ""
+    each = f"{_ms(profile.seconds / runs)} ms each"
+    yield (
+        f"{title}{profile.runs} run{'s' if profile.runs != 1 else ''}, {each}, "
+        f"{profile.threads} threads, {profile.barriers / runs:.0f} barriers, "
+        f"{profile.waiting:.0%} of thread time spent waiting"
+    )
+    peaks = profile.peaks
+    lines = profile.lines
+    least = sum(line.least_seconds(peaks)[0] for line in lines)
+    if profile.seconds:
+        billions = profile.seconds * 1e9
+        yield (
+            f"in all {sum(x.nbytes for x in lines) / billions:.1f} GB/s and "
+            f"{sum(x.flops for x in lines) / billions:.1f} GOP/s; at the machine's peaks a run "
+            f"would take {_ms(least / runs)} ms, {least / profile.seconds:.0%} of its time"
+        )
+    yield f"peaks with {peaks}"
+
+
+def op_rows(profile: Profile) -> Rows:
+    """A row an op and type, the slowest first; the first row names the columns."""
+    lines = profile.by_op()
+    several = len({line.device for line in lines}) > 1
+    rows = [["op", "type", *(["device"] if several else []), "steps", *_FIGURES]]
+    small: list[Line] = []
+    for line in lines:
+        if line.seconds < _SMALL * profile.seconds:
+            small.append(line)
+            continue
+        device = [line.device] if several else []
+        rows.append([line.op, line.type, *device, str(line.steps), *_figures(line, profile)])
+    blank = [""] * (2 if several else 1)
+    if small:
+        steps, seconds = sum(x.steps for x in small), sum(x.seconds for x in small)
+        names = f"{len(small)} more op{'s' if len(small) > 1 else ''}"
+        rows.append([names, *blank, str(steps), *_time(seconds, profile)])
+    rows.append(["outside of steps", *blank, "", *_time(profile.outside, profile)])
+    return [row + [""] * (len(rows[0]) - len(row)) for row in rows]
+
+
+def tensor_rows(profile: Profile, most: int) -> Rows:
+    """A row a tensor, layers added up: the `most` slowest; the first row names the columns."""
+    rows = [["tensor", "op", "type", "steps", *_FIGURES]]
+    for line in profile.by_tensor()[:most]:
+        rows.append([line.name, line.op, line.type, str(line.steps), *_figures(line, profile)])
+    return rows
+
+
+def plain(rows: Rows) -> list[str]:
+    """Lines of text with aligned columns."""
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    sides = [name in LEFT for name in rows[0]]
+    return [_line(row, widths, sides) for row in rows]
+
+
+def _line(row: Sequence[str], widths: Sequence[int], left: Sequence[bool]) -> str:
+    cells = zip(row, widths, left, strict=True)
+    return "  ".join(c.ljust(w) if on_left else c.rjust(w) for c, w, on_left in cells).rstrip()
+
+
+def _time(seconds: float, profile: Profile) -> list[str]:
+    runs = max(profile.runs, 1)
+    return [_ms(seconds / runs), f"{seconds / profile.seconds:.1%}" if profile.seconds else ""]
+
+
+def _figures(line: Line, profile: Profile) -> list[str]:
+    """Cells from the time on. Work that fits the caches may pass the roof of the memory."""
+    percent, bound = _of_roof(line, profile.peaks)
+    return [
+        *_time(line.seconds, profile),
+        f"{line.bandwidth / 1e9:.1f}",
+        f"{line.rate / 1e9:.1f}" if line.flops else "",
+        f"{line.intensity:.1f}" if line.flops else "",
+        bound,
+        percent,
+    ]
+
+
+def _of_roof(line: Line, peaks: Peaks) -> tuple[str, str]:
+    if not (line.seconds and line.nbytes):
+        return "", ""
+    least, bound = line.least_seconds(peaks)
+    part = least / line.seconds
+    where = "caches" if part > 1 else bound if bound == "memory" else line.roof
+    return f"{part:.0%}", where
+
+
+def _ms(seconds: float) -> str:
+    ms = seconds * 1e3
+    return f"{ms:.1f}" if ms >= 100 else f"{ms:.2f}" if ms >= 1 else f"{ms:.3f}"

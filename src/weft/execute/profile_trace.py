@@ -1,0 +1,111 @@
+"""A timeline in the Chrome trace format, which Perfetto reads, too.
+
+The format is Google's "Trace Event Format": complete events (`ph` X) with microseconds, and
+metadata events (`ph` M) that name rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weft.execute.spans import Group
+
+if TYPE_CHECKING:
+    from weft.execute.profile import Line
+
+__all__ = ["Trace"]
+
+_RUNS = 1000
+"""Number of the row of whole runs."""
+_MOST = 1_000_000
+"""Slices that are kept; viewers grow slow far below. Later ones are counted only."""
+
+
+class Trace:
+    """Slices of work by thread, in nanoseconds of one clock."""
+
+    def __init__(self) -> None:
+        self._events: list[tuple[str, str, int, int, int, Mapping[str, Any]]] = []
+        self.dropped = 0
+        """Slices that there was no room for."""
+
+    def slice(
+        self, name: str, kind: str, thread: int, start: int, end: int,
+        args: Mapping[str, Any] | None = None,
+    ) -> None:  # fmt: skip
+        """Work on one thread from `start` to `end`."""
+        if len(self._events) < _MOST:
+            self._events.append((name, kind, thread, start, end, args or {}))
+        else:
+            self.dropped += 1
+
+    def run(self, name: str, start: int, end: int) -> None:
+        """A whole run, in a row of its own."""
+        self.slice(name, "run", _RUNS, start, end)
+
+    def steps(
+        self, device: str, lines: Sequence[Line], groups: Sequence[Group],
+        spans: NDArray[np.int64],
+    ) -> None:  # fmt: skip
+        """The steps of a split, `spans` as of `RecordsSpans`, and the wait of each thread from the
+        end of its part of a group to the end of the group."""
+        for number, group in enumerate(groups):
+            for thread in range(spans.shape[1]):
+                own = spans[:, thread]
+                mine = sorted((i for i in group.steps if own[i, 1]), key=lambda i: int(own[i, 0]))
+                last = 0
+                for part in _chains(mine, own):
+                    start = int(own[part[0], 0])
+                    last = max(int(own[i, 1]) for i in part)
+                    args = {"stage": number, "steps": [_about(lines[i]) for i in part]}
+                    self.slice(_title([lines[i] for i in part]), device, thread, start, last, args)
+                if last and group.end > last:
+                    self.slice("wait", "barrier", thread, last, group.end, {"stage": number})
+
+    def as_json(self) -> dict[str, Any]:
+        """The file's content; times count from the first slice."""
+        origin = min((start for _, _, _, start, _, _ in self._events), default=0)
+        threads = sorted({thread for _, _, thread, _, _, _ in self._events})
+        events: list[dict[str, Any]] = [
+            {
+                "ph": "M", "pid": 1, "tid": thread, "name": "thread_name",
+                "args": {"name": "runs" if thread == _RUNS else f"thread {thread}"},
+            }
+            for thread in threads
+        ]  # fmt: skip
+        for name, kind, thread, start, end, args in self._events:
+            events.append(
+                {
+                    "ph": "X", "pid": 1, "tid": thread, "name": name, "cat": kind,
+                    "ts": (start - origin) / 1000, "dur": (end - start) / 1000, "args": dict(args),
+                }
+            )  # fmt: skip
+        about = {"dropped slices": self.dropped}
+        return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": about}
+
+
+def _chains(steps: Sequence[int], spans: NDArray[np.int64]) -> list[list[int]]:
+    """Steps of one thread, in order of their begin; those that take turns are together."""
+    chains: list[list[int]] = []
+    end = 0
+    for i in steps:
+        if chains and int(spans[i, 0]) < end:
+            chains[-1].append(i)
+        else:
+            chains.append([i])
+        end = max(end, int(spans[i, 1]))
+    return chains
+
+
+def _title(lines: Sequence[Line]) -> str:
+    if len(lines) == 1:
+        return f"{lines[0].op} {lines[0].name}".rstrip()
+    return " + ".join(dict.fromkeys(line.op for line in lines))
+
+
+def _about(line: Line) -> str:
+    return " ".join(word for word in (line.op, line.type, line.name) if word)

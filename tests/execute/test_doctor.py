@@ -1,0 +1,155 @@
+"""The check of kernel targets: it finds what is wrong, and a target that fails is not used."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from weft import _native
+from weft.backends import Backend, make_backend
+from weft.backends.cases import Case, all_cases
+from weft.backends.cpu import record
+from weft.backends.cpu.record import UNFINISHED, Verdict, choose, verdicts, write_verdict
+from weft.errors import DeviceError
+from weft.execute.doctor import check_targets
+from weft.execute.trial import POISON, Array, disagreement, run_case
+from weft.graph.op import OPS
+
+TARGETS = [name for name, score in _native.targets() if score]
+BEST = max((score, name) for name, score in _native.targets())[1]
+FEW = [c for c in all_cases() if c.name in ("ADD f32 f32", "MUL_MAT q4_0 x5", "ARGMAX f32")]
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The user's own record is neither read nor written."""
+    file = tmp_path / "weft" / "targets.json"
+    monkeypatch.setattr(record, "record_file", lambda: file)
+    record.best_target.cache_clear()
+    yield file
+    record.best_target.cache_clear()
+
+
+def broken(op: str, target: str, spoil: object = None):
+    """A runner whose kernels of `op` on `target` leave their memory as it was, or `spoil` it."""
+
+    def run(case: Case, backend: Backend) -> Array:
+        got = run_case(case, backend)
+        if case.op == op and getattr(backend, "target", "") == target and backend.name == "cpu":
+            if callable(spoil):
+                spoil(got)
+            else:
+                got.view(np.uint8)[...] = POISON
+        return got
+
+    return run
+
+
+def test_every_kernel_of_every_target_is_right() -> None:
+    for report in check_targets(TARGETS):
+        wrong = [f"{f.kernel} against {f.against}: {f.how}" for f in report.failures]
+        assert report.ok, f"{report.target}:\n" + "\n".join(wrong)
+        assert report.cases > 500 and report.against_reference == report.cases
+        assert report.ops == len({c.op for c in all_cases()})
+        assert verdicts()[report.target] == report.verdict
+
+
+def test_the_table_has_every_op_once() -> None:
+    cases = all_cases()
+    computed = {name for name, op in OPS.items() if not op.is_view and name != "NONE"}
+    missing = computed - {c.op for c in cases}
+    assert not missing, f"add cases to src/weft/backends/cases for {sorted(missing)}"
+    assert len({c.name for c in cases}) == len(cases)
+    assert all(c.node().op.name == c.op for c in cases)
+
+
+def test_a_kernel_that_computes_nothing_is_caught_and_its_target_refused() -> None:
+    (report,) = check_targets([BEST], cases=FEW, run=broken("MUL_MAT", BEST))
+    (failure,) = report.failures
+    assert (failure.kernel, failure.how) == ("MUL_MAT q4_0 x5", "computes nothing")
+    with pytest.raises(DeviceError, match=r"failed its check \(1 kernel fails: MUL_MAT q4_0 x5\)"):
+        make_backend("cpu", target=BEST)
+    if len(TARGETS) == 1:
+        return
+    with pytest.warns(RuntimeWarning, match=f"kernel target {BEST} failed.*MUL_MAT q4_0 x5"):
+        other = make_backend("cpu").target
+    assert other != BEST and other == choose().target
+    assert make_backend("cpu").target == other  # and no second warning
+    (again,) = check_targets([BEST], cases=FEW)
+    assert again.ok and make_backend("cpu").target == BEST
+
+
+def test_elements_left_unwritten_are_counted() -> None:
+    def spoil(got: Array) -> None:
+        got.reshape(-1)[-3:].view(np.uint8)[...] = POISON
+
+    (report,) = check_targets([BEST], cases=FEW, run=broken("ADD", BEST, spoil))
+    assert [f.how for f in report.failures] == ["leaves 3 of 798 elements unwritten"]
+
+
+def test_wrong_values_are_caught() -> None:
+    def spoil(got: Array) -> None:
+        got += 1
+
+    for op, how in (("ADD", "error 0"), ("ARGMAX", "bytes differ")):
+        (report,) = check_targets(["baseline"], cases=FEW, run=broken(op, "baseline", spoil))
+        (failure,) = report.failures
+        assert failure.against == "reference" and how in failure.how
+
+
+def test_a_check_that_ends_the_process_counts_as_failed(own_cache: Path) -> None:
+    write_verdict("baseline", Verdict((), 3, "2020-01-01"))
+    seen = []
+
+    def crash(case: Case, backend: Backend) -> Array:
+        seen.append(verdicts()["baseline"].failed)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        list(check_targets(["baseline"], cases=FEW, run=crash))
+    assert seen[0] == (UNFINISHED,)
+    assert verdicts()["baseline"].checked == 3  # interrupted by the user: as before
+
+
+def test_no_target_left_is_an_error() -> None:
+    for name in TARGETS:
+        write_verdict(name, Verdict(("ADD f32 f32",), 1, "2020-01-01"))
+    with pytest.raises(DeviceError, match="every kernel target failed"):
+        make_backend("cpu")
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{", '{"x": 3}', '{"KEY": {"baseline": {"failed": 1}}}']
+)
+def test_a_damaged_record_says_nothing(own_cache: Path, text: str) -> None:
+    own_cache.parent.mkdir()
+    own_cache.write_text(text.replace("KEY", record._machine_key()))
+    assert verdicts() == {}
+    assert choose().target == BEST and "not checked" in choose().why
+
+
+def test_verdicts_of_another_machine_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    write_verdict(BEST, Verdict(("ADD f32 f32",), 1, "2020-01-01"))
+    monkeypatch.setattr(record, "_machine_key", lambda: "another")
+    assert choose().target == BEST
+
+
+def test_a_record_that_cannot_be_kept_is_an_error(own_cache: Path) -> None:
+    own_cache.parent.parent.joinpath("weft").write_text("a file")
+    with pytest.raises(DeviceError, match="WEFT_CACHE names another folder"):
+        list(check_targets(["baseline"], cases=FEW))
+    (report,) = check_targets(["baseline"], cases=FEW, remember=False)
+    assert report.ok
+
+
+def test_agreement() -> None:
+    f32 = all_cases()[0].node().dtype
+    one = np.ones(4, np.float32)
+    assert disagreement(one, one, f32, 0) == ""
+    assert "no number" in disagreement(one * np.inf, one, f32, 1e-3)
+    assert "no number" in disagreement(one, one * np.inf, f32, 1e-3)
+    assert disagreement(one * np.inf, one * np.inf, f32, 1e-3) == ""
+    assert "NMSE" in disagreement(one * 1.1, one, f32, 1e-3)
