@@ -19,8 +19,8 @@ __all__ = ["Line", "SplitLines", "split_lines"]
 
 Sizes = tuple[NDArray[np.float64], NDArray[np.float64]]
 
-_TYPE_OF_RESULT = frozenset({"CPY", "SET_ROWS", "QUANTIZE", "DUP", "CONT"})
-"""Ops whose time follows from the type that they write."""
+_TYPE_OF_RESULT = frozenset({"CPY", "SET_ROWS", "DUP", "CONT"})
+"""Ops whose time follows from the type that they write, as of all that write blocks."""
 
 
 @dataclass(slots=True)
@@ -169,7 +169,7 @@ def _node(program: Program, step: StepSpec) -> Tensor:
 def _type(node: Tensor) -> str:
     """The type that decides how fast an op is."""
     first = node.src[0] if node.src else None
-    if node.op.name in _TYPE_OF_RESULT or first is None:
+    if node.dtype.is_quantized or node.op.name in _TYPE_OF_RESULT or first is None:
         return node.dtype.name
     if node.op.name == "FLASH_ATTN_EXT" and node.src[1] is not None:
         return node.src[1].dtype.name
