@@ -21,6 +21,8 @@ class Flags:
     """WEFT_TARGET=NAME: kernel target of the cpu device; empty: the best this machine can run."""
     devices: str = ""
     """WEFT_DEVICES=a,b: device list where nothing else says; empty: cpu."""
+    rewrites: str = ""
+    """WEFT_REWRITES=a,-b: rewrites to use; `all`, `none`, names; -name leaves one out."""
     cache: str = ""
     """WEFT_CACHE=DIR: folder for what is kept between runs; empty: `weft` in the user's cache."""
 
@@ -30,6 +32,7 @@ _MEANING = {
     "threads": "threads of the cpu device where nothing else says; 0: the physical cores",
     "target": "kernel target of the cpu device; empty: the best this machine can run",
     "devices": "device list where nothing else says, e.g. `opencl,cpu`; empty: cpu",
+    "rewrites": "rewrites to use: `all`, `none` or names; `-name` leaves one out; empty: all",
     "cache": "folder for what is kept between runs; empty: `weft` in the user's cache folder",
 }
 
@@ -44,6 +47,7 @@ def _read() -> Flags:
         threads=int(threads) if threads.isdigit() else 0,
         target=text("target"),
         devices=text("devices"),
+        rewrites=text("rewrites"),
         cache=text("cache") or _user_cache(),
     )
 

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.llm.tiny import write_model
+from tests.llm.tiny import metadata, write_model
+from weft import quants
 from weft.errors import ContextError, DeviceError, OutOfMemoryError
 from weft.llm import context as context_module
 from weft.llm import memory
@@ -158,6 +159,52 @@ def test_a_failed_rotation_empties_the_cache(
 def test_f16_cache_is_close(model: Model, whole: np.ndarray) -> None:
     got = make(model, type_k="f16", type_v="f16").decode(TOKENS, outputs="all")
     assert 0 < np.abs(got - whole).max() < 0.05
+
+
+@pytest.fixture(scope="module")
+def wide(tmp_path_factory: pytest.TempPathFactory) -> Model:
+    """Heads of 32, a block each."""
+    path = tmp_path_factory.mktemp("model") / "wide.gguf"
+    return Model.open(write_model(path, metadata(**{"llama.embedding_length": 128})))
+
+
+def _relative(error: np.ndarray, x: np.ndarray) -> float:
+    return float(np.sqrt(np.square(error).mean() / np.square(x).mean()))
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0"])
+def test_small_caches_are_close(wide: Model, dtype: str) -> None:
+    def run(device: str, **types: str) -> np.ndarray:
+        options = {"devices": [device]} | ({"activations": "f32"} if device == "cpu" else {})
+        context = make(wide, **options, **types)
+        first = context.decode(TOKENS[:9], outputs="all")
+        # keys are rotated where they are stored
+        context.cache.seq_rm(0, 0, 3)
+        context.cache.seq_add(0, 3, -1, -3)
+        return np.concatenate([first, context.decode(TOKENS[9:], outputs="all")])
+
+    exact = run("reference")
+    got = run("reference", type_k=dtype, type_v=dtype)
+    x = np.random.default_rng(0).standard_normal((64, 32)).astype(np.float32)
+    rounding = _relative(quants.decode(quants.encode(x, dtype), dtype, 32) - x, x)
+    # two layers, keys and values, and keys once more when they are rotated
+    assert 0 < _relative(got - exact, exact) < 5 * rounding
+    native = run("cpu", type_k=dtype, type_v=dtype)
+    # a number that falls on the edge between two steps may be stored as either
+    assert _relative(native - got, exact) < 0.2 * rounding
+
+
+def test_small_values_need_flash(wide: Model) -> None:
+    keys = make(wide, type_k="q8_0", flash=False).decode(TOKENS, outputs="all")
+    exact = make(wide, flash=False).decode(TOKENS, outputs="all")
+    assert 0 < np.abs(keys - exact).max() < 0.1 * exact.std()
+    with pytest.raises(ContextError, match=r"type_v is q8_0.*leave flash on"):
+        make(wide, type_v="q8_0", flash=False)
+
+
+def test_heads_must_be_whole_blocks(model: Model) -> None:
+    with pytest.raises(ContextError, match=r"type_k is q8_0.*blocks of 32.*have 4"):
+        make(model, type_k="q8_0")
 
 
 def test_a_full_context(model: Model) -> None:

@@ -68,9 +68,6 @@ class Product:
         return out
 
 
-
-
-
 def _tensor(dtype: DType, buffer: int, ne: tuple[int, int, int], layout: int) -> list[int]:
     row = [dtype.id, buffer, layout]
     row_bytes = dtype.row_bytes(ne[0])

@@ -109,6 +109,48 @@ def test_hidden_cells_are_never_read(tokens: int, target: str) -> None:
     assert nmse(got, attention(q, clean, clean, mask, 0.125)) < 1e-12
 
 
+@pytest.mark.parametrize("dtype", ["f16", "q8_0"])
+@pytest.mark.parametrize(
+    "shape",
+    [
+        # heads, kv heads, tokens, cells: parts of a bundle, of a group, of a tile of many rows
+        (8, 2, 1, 1000),
+        (8, 8, 3, 777),
+        (48, 1, 1, 640),
+        (6, 2, 20, 517),
+    ],
+)
+def test_cells_shared_out_to_threads(shape: tuple[int, ...], dtype: str, target: str) -> None:
+    heads, kv_heads, tokens, cells = shape
+    rng = np.random.default_rng(7)
+    q = rng.normal(size=(1, heads, tokens, 64)).astype(np.float32)
+    k, k64 = stored(rng.normal(size=(1, kv_heads, cells, 64)).astype(np.float32), dtype)
+    v, v64 = stored(rng.normal(size=(1, kv_heads, cells, 64)).astype(np.float32), dtype)
+    mask = np.where(rng.random((1, 1, tokens, cells)) < 0.5, -np.inf, 0).astype(np.float16)
+    mask[..., 200:400] = -np.inf  # whole blocks, and with many threads a part
+    mask[..., 0] = 0
+    sinks = rng.normal(size=heads).astype(np.float32)
+    sources = [tensor(q), k, v, tensor(mask), tensor(sinks)]
+
+    def attend(n_threads: int) -> F32:
+        dst = result("f32", (64, heads, tokens))
+        params = pack(FlashAttnParams(0.2))
+        return run_op("FLASH_ATTN_EXT", dst, sources, params, target, n_threads)
+
+    # a sink is one more cell whose key gives its logit and whose value is zero
+    one, zero = np.zeros((1, heads, 1, 64)), np.zeros((1, heads, 1, 64))
+    wide = [np.repeat(x, heads // kv_heads, axis=1) for x in (k64, v64)]
+    k_all, v_all = (np.concatenate([a, b], 2) for a, b in zip(wide, (one, zero), strict=True))
+    extra = np.broadcast_to(sinks[None, :, None, None], (1, heads, tokens, 1))
+    whole = np.broadcast_to(mask, (1, heads, tokens, cells))
+    expected = attention(q, k_all, v_all, np.concatenate([whole, extra], -1), 0.2)
+    for n_threads in (1, 2, 5):
+        got = attend(n_threads)
+        assert nmse(got, expected) < 1e-12
+        for _ in range(5):
+            assert (attend(n_threads) == got).all()
+
+
 def test_a_row_that_sees_nothing_is_zero(target: str) -> None:
     rng = np.random.default_rng(4)
     q = rng.normal(size=(1, 2, 3, 64)).astype(np.float32)

@@ -95,7 +95,10 @@ namespace weft {
   X(kRwkvWkv7, "RWKV_WKV7", 7, 7) \
   X(kGatedLinearAttn, "GATED_LINEAR_ATTN", 5, 5) \
   X(kGatedDeltaNet, "GATED_DELTA_NET", 6, 6) \
-  X(kQuantize, "QUANTIZE", 1, 1)
+  X(kQuantize, "QUANTIZE", 1, 1) \
+  X(kNormScale, "NORM_SCALE", 2, 3) \
+  X(kGluQuantize, "GLU_QUANTIZE", 1, 2) \
+  X(kRopeSetRows, "ROPE_SET_ROWS", 4, 5)
 // clang-format on
 
 enum class Op : int32_t {

@@ -3,10 +3,13 @@
 // A tile of query rows that share a key and a value head walks over blocks of cells and keeps, per
 // row, the maximum, the sum and the weighted values so far (the online softmax of FlashAttention,
 // arXiv 2205.14135). Cells that no row of the tile sees are skipped before their keys are read.
+//
+// With too few tiles for the threads, the cells of a tile are cut into parts. Whoever is the last
+// to finish a part of a tile adds all of them up, in order, so that the result is always the same.
 #include "kernels/attention.h"
 
 #include "kernels/alibi.h"
-#include "kernels/reductions.h"
+#include "kernels/attention_mask.h"
 
 namespace weft::WEFT_TARGET {
 
@@ -17,126 +20,14 @@ namespace {
 // Slots of the parameter record (graph/params.py).
 enum Slot { kScale, kMaxBias, kSoftcap, kSlots };
 
-constexpr int64_t kCells = 64;    // in a block
-constexpr int64_t kMaxRows = 32;  // in a tile
-// Tiles up to this many rows convert keys and values on the fly, bigger ones once per block.
-constexpr int64_t kFewRows = 4;
-
-int64_t pad(int64_t n) { return (n + 15) / 16 * 16; }
-
-int64_t gcd(int64_t a, int64_t b) {
-  while (b != 0) {
-    const int64_t rest = a % b;
-    a = b;
-    b = rest;
+void start(const Job& job, const Tile& t) {
+  for (int64_t r = 0; r < job.n_rows; ++r) {
+    t.top[r] = kHidden;
+    t.total[r] = 0;
   }
-  return a;
+  const int64_t sums = kept_rows(job.n_rows) * pad(job.call.src[2]->ne[0]);
+  for (int64_t i = 0; i < sums; ++i) t.sum[i] = 0;
 }
-
-// How the work is cut. Rows of a group: token by token, the heads of a token side by side.
-struct Plan {
-  int64_t group;   // heads that share a key head and a value head
-  int64_t groups;  // of heads
-  int64_t rows;    // of a group
-  int64_t tile;    // rows of a tile
-  int64_t tiles;   // of a group
-};
-
-Plan make_plan(const Call& call) {
-  const Tensor& q = *call.src[0];
-  Plan p;
-  p.group = gcd(q.ne[2] / call.src[1]->ne[2], q.ne[2] / call.src[2]->ne[2]);
-  p.groups = q.ne[2] / p.group;
-  p.rows = p.group * q.ne[1];
-  // as large as leaves a tile for every thread
-  const int64_t share = p.rows * p.groups * q.ne[3] / max64(1, call.n_threads);
-  p.tile = max64(1, min64(share, min64(kMaxRows, p.rows)));
-  p.tiles = (p.rows + p.tile - 1) / p.tile;
-  return p;
-}
-
-// A tile's state and buffers, in scratch. Rows are padded with zeros to whole vectors.
-struct Tile {
-  float* q;        // [rows][pad(dk)], times the scale
-  float* sum;      // [rows][pad(dv)], values weighted so far
-  float* weights;  // [rows][kCells]: scores, then their exponentials
-  float* mask;     // [rows][kCells]
-  float* keys;     // [kCells][pad(dk)]
-  float* values;   // [kCells][pad(dv)]
-  float* top;      // [rows]
-  float* total;    // [rows]
-  int64_t* cells;  // [kCells] visible cells of the block, in order
-  int64_t* order;  // [kCells] 0, 1, 2, ...
-};
-
-size_t lay_out(const Call& call, int64_t rows, char* scratch, Tile* t) {
-  const int64_t dk = pad(call.src[0]->ne[0]);
-  const int64_t dv = pad(call.src[2]->ne[0]);
-  const int64_t sizes[] = {rows * dk,   rows * dv,   rows * kCells, rows * kCells,
-                           kCells * dk, kCells * dv, pad(rows),     pad(rows)};
-  float* parts[8] = {};
-  auto* p = reinterpret_cast<float*>(scratch);
-  int64_t used = 0;
-  for (int i = 0; i < 8; ++i) {
-    if (t != nullptr) parts[i] = p + used;
-    used += sizes[i];
-  }
-  const size_t bytes = static_cast<size_t>(used) * sizeof(float);
-  if (t != nullptr) {
-    auto* cells = reinterpret_cast<int64_t*>(scratch + bytes);
-    *t = {parts[0], parts[1], parts[2], parts[3], parts[4],
-          parts[5], parts[6], parts[7], cells,    cells + kCells};
-  }
-  return bytes + 2 * static_cast<size_t>(kCells) * sizeof(int64_t);
-}
-
-size_t scratch_bytes(const Call& call) {
-  const Tensor& q = *call.src[0];
-  return lay_out(call, min64(kMaxRows, q.ne[1] * q.ne[2]), nullptr, nullptr);
-}
-
-// Where rows of keys or values are read: in the cache, or converted in scratch.
-struct Rows {
-  const char* data;
-  int64_t stride;
-  DType type;
-  const int64_t* index;  // of the row of each visible cell
-};
-
-// Rows `cells` of `t`, converted to floats in `buffer` unless they can be read as they are.
-Rows read_rows(const Tensor& t, const char* data, const Tile& tile, int64_t n, int64_t n_rows,
-               float* buffer) {
-  const int64_t width = pad(t.ne[0]);
-  const bool whole =
-      t.ne[0] % kLanes == 0 && !is_quantized(t.type) && t.nb[0] == element_size(t.type);
-  if (whole && (t.type == DType::kF32 || n_rows <= kFewRows)) {
-    return {data, t.nb[1], t.type, tile.cells};
-  }
-  for (int64_t i = 0; i < n; ++i) {
-    const char* row = data + tile.cells[i] * t.nb[1];
-    float* out = buffer + i * width;
-    if (is_quantized(t.type)) {
-      table().type(t.type).to_float(row, out, t.ne[0]);
-    } else {
-      load_floats(row, t.type, t.nb[0], t.ne[0], out);
-    }
-    for (int64_t d = t.ne[0]; d < width; ++d) out[d] = 0;
-  }
-  return {reinterpret_cast<const char*>(buffer), width * 4, DType::kF32, tile.order};
-}
-
-// One tile of one group: what all its rows share.
-struct Job {
-  const Call& call;
-  Plan plan;
-  int64_t group;  // of heads
-  int64_t batch;
-  int64_t first;   // row of the group
-  int64_t n_rows;  // of this tile
-
-  int64_t head(int64_t row) const { return group * plan.group + (first + row) % plan.group; }
-  int64_t token(int64_t row) const { return (first + row) / plan.group; }
-};
 
 void load_queries(const Job& job, const Tile& t) {
   const Tensor& q = *job.call.src[0];
@@ -148,80 +39,192 @@ void load_queries(const Job& job, const Tile& t) {
     load_floats(row_data(q, {job.token(r), job.head(r), job.batch}), q.type, q.nb[0], q.ne[0], out);
     multiply(out, scale, out, q.ne[0]);
     for (int64_t d = q.ne[0]; d < width; ++d) out[d] = 0;
-    t.top[r] = -__builtin_inff();
-    t.total[r] = 0;
   }
-  const int64_t sums = job.n_rows * pad(job.call.src[2]->ne[0]);
-  for (int64_t i = 0; i < sums; ++i) t.sum[i] = 0;
+  const int64_t rows = kept_rows(job.n_rows);
+  for (int64_t i = job.n_rows * width; i < rows * width; ++i) t.q[i] = 0;
+  for (int64_t r = job.n_rows; r < rows; ++r) t.fade[r] = 0;
   for (int64_t i = 0; i < kCells; ++i) t.order[i] = i;
 }
 
-// Reads the mask of `n` cells from `first` on and lists the cells that some row sees. The mask of
-// those cells ends up packed, in their order.
-int64_t find_visible(const Job& job, const Tile& t, int64_t first, int64_t n) {
-  const Tensor* mask = job.call.src[3];
-  if (mask == nullptr) {
-    for (int64_t i = 0; i < n; ++i) t.cells[i] = first + i;
-    return n;
-  }
-  for (int64_t r = 0; r < job.n_rows; ++r) {
-    float* out = t.mask + r * kCells;
-    if (r > 0 && mask->ne[2] == 1 && job.token(r) == job.token(r - 1)) {
-      std::memcpy(out, out - kCells, static_cast<size_t>(n) * sizeof(float));
-      continue;
-    }
-    const char* p =
-        row_data(*mask, {job.token(r), job.head(r) % mask->ne[2], job.batch % mask->ne[3]});
-    load_floats(p + first * mask->nb[0], mask->type, mask->nb[0], n, out);
-  }
-  float seen[kCells];
-  for (int64_t i = 0; i < kCells; ++i) seen[i] = -__builtin_inff();
-  for (int64_t r = 0; r < job.n_rows; ++r) {
-    map(seen, t.mask + r * kCells, seen, n, [](vf a, vf b) { return vmax(a, b); });
-  }
-  int64_t visible = 0;
-  for (int64_t i = 0; i < n; ++i) {
-    t.cells[visible] = first + i;
-    visible += seen[i] != -__builtin_inff();
-  }
-  if (visible < n) {
-    for (int64_t r = 0; r < job.n_rows; ++r) {
-      float* m = t.mask + r * kCells;
-      for (int64_t i = 0; i < visible; ++i) m[i] = m[t.cells[i] - first];
-    }
-  }
-  return visible;
-}
-
 // Turns the scores of a row into weights and brings its running maximum and sum up to date.
-void weigh(const Job& job, const Tile& t, int64_t row, int64_t n) {
+void weigh(const Job& job, const Tile& t, int64_t row, const Seen& seen) {
   float* w = t.weights + row * kCells;
-  const float cap = job.call.f(kSoftcap);
-  if (cap != 0.0f) {
+  const int64_t n = (seen.n + kLanes - 1) / kLanes * kLanes;
+  if (const float cap = job.call.f(kSoftcap); cap != 0.0f) {
     map(w, w, n, [cap](vf x) { return tanh(x) * cap; });
   }
-  if (job.call.src[3] != nullptr) {
+  vf high = splat(t.top[row]);
+  if (seen.masked) {
+    const bool given = job.call.src[3] != nullptr;
+    const float* mask = t.mask + (given ? job.mask_row(row) * kCells : 0);
     const float bias = job.call.f(kMaxBias);
     const vf slope = splat(alibi_slope(job.head(row), job.call.src[0]->ne[2], bias));
-    // a hidden cell may hold anything, NaN too
-    map(w, t.mask + row * kCells, w, n,
-        [slope](vf x, vf m) { return m == -__builtin_inff() ? m : x + slope * m; });
+    for (int64_t i = 0; i < n; i += kLanes) {
+      const vf m = load(mask + i);
+      // a hidden cell may hold anything, NaN too
+      const vf x = m == kHidden ? m : fma(slope, m, load(w + i));
+      store(w + i, x);
+      high = vmax(x, high);
+    }
+  } else {
+    for (int64_t i = 0; i < n; i += kLanes) high = vmax(load(w + i), high);
   }
-  const float top = max_of(w, n, t.top[row]);
-  if (top == -__builtin_inff()) {
+  const float top = hmax(high);
+  t.fade[row] = 1;
+  if (top == kHidden) {
     for (int64_t i = 0; i < n; ++i) w[i] = 0;
     return;
   }
-  const vf high = splat(top);
-  map(w, w, n, [high](vf x) { return exp(x - high); });
   if (top > t.top[row]) {
-    const float fade = exp(splat(t.top[row] - top))[0];
-    const int64_t width = pad(job.call.src[2]->ne[0]);
-    multiply(t.sum + row * width, fade, t.sum + row * width, width);
-    t.total[row] *= fade;
+    t.fade[row] = exp(splat(t.top[row] - top))[0];
     t.top[row] = top;
   }
-  t.total[row] += static_cast<float>(sum(w, n));
+  const vf shift = splat(top);
+  vf total{};
+  for (int64_t i = 0; i < n; i += kLanes) {
+    const vf x = exp(load(w + i) - shift);
+    store(w + i, x);
+    total += x;
+  }
+  t.total[row] = t.total[row] * t.fade[row] + hsum(total);
+}
+
+// Where the rows of a cache are, for one head.
+struct Cache {
+  const Tensor& t;
+  const char* data;
+  int64_t width;  // of a row in scratch
+
+  Cache(const Tensor& cache, const Job& job) : t(cache), width(pad(cache.ne[0])) {
+    const Tensor& q = *job.call.src[0];
+    const int64_t head = job.group * job.plan.group;
+    data =
+        t.data + head / (q.ne[2] / t.ne[2]) * t.nb[2] + job.batch / (q.ne[3] / t.ne[3]) * t.nb[3];
+  }
+
+  // A row as floats, with zeros behind them.
+  void read(int64_t cell, float* out) const {
+    const char* row = data + cell * t.nb[1];
+    if (is_quantized(t.type)) {
+      table().type(t.type).to_float(row, out, t.ne[0]);
+    } else {
+      load_floats(row, t.type, t.nb[0], t.ne[0], out);
+    }
+    for (int64_t d = t.ne[0]; d < width; ++d) out[d] = 0;
+  }
+
+  // Rows that can be read as they are.
+  bool is_plain_rows() const {
+    return t.ne[0] % kLanes == 0 && !is_quantized(t.type) && t.nb[0] == element_size(t.type);
+  }
+
+  // The cells of a block as few rows read them: in place, or as floats in `buffer`.
+  Picked pick(const Tile& tile, int64_t n, float* buffer, DType& type) const {
+    type = t.type;
+    const DTypeInfo& info = dtype_info(t.type);
+    const Picked stored = {data,  t.nb[1], tile.cells, n, t.ne[0] / info.block * info.block_size,
+                           kCells};
+    if (is_plain_rows()) return stored;
+    for (int64_t i = 0; i < n; ++i) {
+      stored.prefetch(stored.row(i));
+      read(tile.cells[i], buffer + i * width);
+    }
+    type = DType::kF32;
+    return {reinterpret_cast<const char*>(buffer), width * 4, tile.order, n, width * 4, 0};
+  }
+};
+
+void attend_few(const Job& job, const Tile& t, const Cache& key, const Cache& value, Seen seen) {
+  const int64_t lanes = kLanes;
+  const int64_t dk = (key.t.ne[0] + lanes - 1) / lanes * lanes;
+  const int64_t dv = (value.t.ne[0] + lanes - 1) / lanes * lanes;
+  // the products take up to kLanes cells at a time
+  for (int64_t i = seen.n; i % kLanes != 0; ++i) t.cells[i] = t.cells[seen.n - 1];
+  const int64_t rows = seen.end - seen.first;
+  DType type;
+  const Picked keys = key.pick(t, seen.n, t.keys, type);
+  scores(type, {t.q + seen.first * key.width, key.width, rows}, keys, dk,
+         t.weights + seen.first * kCells, kCells);
+  for (int64_t r = seen.first; r < seen.end; ++r) weigh(job, t, r, seen);
+  const Picked values = value.pick(t, seen.n, t.values, type);
+  add_weighted(type, {t.weights + seen.first * kCells, kCells, rows}, values, dv,
+               t.fade + seen.first, t.sum + seen.first * value.width, value.width);
+}
+
+void attend_many(const Job& job, const Tile& t, const Cache& key, const Cache& value, Seen seen) {
+  const int64_t first = seen.first / kTileRows * kTileRows;
+  const int64_t rows = kept_rows(seen.end) - first;
+  for (int64_t i = 0; i < seen.n; i += 8) {
+    for (int64_t j = 0; j < 8; ++j) {
+      key.read(t.cells[min64(i + j, seen.n - 1)], t.turn + j * key.width);
+    }
+    turn_eight(t.turn, key.width, key.width, t.keys + i, kCells);
+  }
+  const int64_t lanes = (seen.n + kLanes - 1) / kLanes * kLanes;
+  multiply_block<false>(t.q + first * key.width, key.width, rows, t.keys, kCells, key.t.ne[0],
+                        lanes, t.fade + first, t.weights + first * kCells, kCells);
+  for (int64_t r = first; r < min64(first + rows, job.n_rows); ++r) weigh(job, t, r, seen);
+  for (int64_t i = 0; i < seen.n; ++i) value.read(t.cells[i], t.values + i * value.width);
+  multiply_block<true>(t.weights + first * kCells, kCells, rows, t.values, value.width, seen.n,
+                       (value.t.ne[0] + kLanes - 1) / kLanes * kLanes, t.fade + first,
+                       t.sum + first * value.width, value.width);
+}
+
+// One unit: a part of the cells of a tile, for the groups of a bundle.
+struct Unit {
+  const Call& call;
+  const Plan& plan;
+  int64_t tile;  // among all tiles
+  int64_t part;
+
+  Unit(const Call& c, const Plan& p, int64_t item)
+      : call(c), plan(p), tile(item % p.all_tiles), part(item / p.all_tiles) {}
+
+  int64_t bundle() const { return tile / plan.tiles % plan.bundles; }
+  int64_t n_groups() const { return min64(plan.bundle, plan.groups - bundle() * plan.bundle); }
+  Job job(int64_t group) const {
+    const int64_t first = tile % plan.tiles * plan.tile;
+    return {call,
+            plan,
+            bundle() * plan.bundle + group,
+            tile / plan.tiles / plan.bundles,
+            first,
+            min64(plan.tile, plan.rows - first)};
+  }
+  int64_t kept() const { return kept_rows(plan.tile); }
+  // Where a group's results of a part are.
+  float* results(int64_t of_part, int64_t group) const {
+    const int64_t size = part_floats(call, kept());
+    const int64_t unit = of_part * plan.all_tiles + tile;
+    return reinterpret_cast<float*>(call.shared) + (unit * plan.bundle + group) * size;
+  }
+};
+
+void attend(const Unit& unit, const Tile& tile) {
+  const int64_t begin = unit.part * unit.plan.part_cells;
+  const int64_t end = min64(begin + unit.plan.part_cells, unit.call.src[1]->ne[1]);
+  const int64_t n_groups = unit.n_groups();
+  for (int64_t g = 0; g < n_groups; ++g) {
+    const Tile t = of_group(unit.call, tile, g, unit.kept());
+    start(unit.job(g), t);
+    load_queries(unit.job(g), t);
+  }
+  for (int64_t first = begin; first < end; first += kCells) {
+    const int64_t n = min64(kCells, end - first);
+    for (int64_t g = 0; g < n_groups; ++g) {
+      const Job job = unit.job(g);
+      const Tile t = of_group(unit.call, tile, g, unit.kept());
+      const Cache key(*unit.call.src[1], job);
+      const Cache value(*unit.call.src[2], job);
+      const Seen seen = find_visible(job, t, first, n);
+      if (seen.n == 0) continue;
+      if (unit.plan.few()) {
+        attend_few(job, t, key, value, seen);
+      } else {
+        attend_many(job, t, key, value, seen);
+      }
+    }
+  }
 }
 
 void finish(const Job& job, const Tile& t) {
@@ -244,51 +247,66 @@ void finish(const Job& job, const Tile& t) {
   }
 }
 
-void run_tile(const Job& job, const Tile& t) {
-  const Tensor& q = *job.call.src[0];
-  const Tensor& k = *job.call.src[1];
-  const Tensor& v = *job.call.src[2];
-  const int64_t head = job.group * job.plan.group;
-  const char* keys =
-      k.data + head / (q.ne[2] / k.ne[2]) * k.nb[2] + job.batch / (q.ne[3] / k.ne[3]) * k.nb[3];
-  const char* values =
-      v.data + head / (q.ne[2] / v.ne[2]) * v.nb[2] + job.batch / (q.ne[3] / v.ne[3]) * v.nb[3];
-  const int64_t dk = (q.ne[0] + kLanes - 1) / kLanes * kLanes;
-  const int64_t dv = (v.ne[0] + kLanes - 1) / kLanes * kLanes;
-  load_queries(job, t);
-  for (int64_t first = 0; first < k.ne[1]; first += kCells) {
-    const int64_t n = find_visible(job, t, first, min64(kCells, k.ne[1] - first));
-    if (n == 0) continue;
-    // the products take four cells at a time
-    for (int64_t i = n; i % 4 != 0; ++i) t.cells[i] = t.cells[n - 1];
-    const Rows key = read_rows(k, keys, t, n, job.n_rows, t.keys);
-    scores(key.type, {t.q, pad(q.ne[0]), job.n_rows}, {key.data, key.stride, key.index, n}, dk,
-           t.weights, kCells);
-    for (int64_t r = 0; r < job.n_rows; ++r) weigh(job, t, r, n);
-    const Rows value = read_rows(v, values, t, n, job.n_rows, t.values);
-    add_weighted(value.type, {t.weights, kCells, job.n_rows},
-                 {value.data, value.stride, value.index, n}, dv, t.sum, pad(v.ne[0]));
+void put_results(const Job& job, const Tile& t, float* p) {
+  const int64_t sums = job.n_rows * pad(job.call.dst.ne[0]);
+  std::memcpy(p, t.sum, static_cast<size_t>(sums) * sizeof(float));
+  std::memcpy(p + sums, t.top, static_cast<size_t>(job.n_rows) * sizeof(float));
+  std::memcpy(p + sums + job.n_rows, t.total, static_cast<size_t>(job.n_rows) * sizeof(float));
+}
+
+// Adds the sums of a part to those of the parts before it.
+void add_results(const Job& job, const float* sums, const Tile& t) {
+  const int64_t width = pad(job.call.dst.ne[0]);
+  const float* tops = sums + job.n_rows * width;
+  const float* totals = tops + job.n_rows;
+  for (int64_t r = 0; r < job.n_rows; ++r) {
+    if (tops[r] == kHidden) continue;
+    const float top = tops[r] > t.top[r] ? tops[r] : t.top[r];
+    const vf before = splat(exp(splat(t.top[r] - top))[0]);
+    const vf now = splat(exp(splat(tops[r] - top))[0]);
+    map(t.sum + r * width, sums + r * width, t.sum + r * width, width,
+        [before, now](vf a, vf b) { return fma(b, now, a * before); });
+    t.total[r] = t.total[r] * before[0] + totals[r] * now[0];
+    t.top[r] = top;
   }
-  finish(job, t);
+}
+
+// Leaves a unit's results for the last unit of its tile; true if this is the last.
+bool hand_over(const Unit& unit, const Tile& tile) {
+  for (int64_t g = 0; g < unit.n_groups(); ++g) {
+    const Tile t = of_group(unit.call, tile, g, unit.kept());
+    put_results(unit.job(g), t, unit.results(unit.part, g));
+  }
+  // the last one sees what the others wrote before they counted
+  const int32_t done = __atomic_add_fetch(unit.call.tickets + unit.tile, 1, __ATOMIC_ACQ_REL);
+  return done == unit.plan.parts;
 }
 
 void run(const Call& call, int64_t begin, int64_t end, char* scratch) {
   const Plan plan = make_plan(call);
   Tile tile;
-  lay_out(call, plan.tile, scratch, &tile);
+  const int64_t rows = kept_rows(plan.tile);
+  lay_out(call, rows, rows * plan.bundle, scratch, &tile);
   for (int64_t item = begin; item < end; ++item) {
-    const int64_t first = item % plan.tiles * plan.tile;
-    const int64_t group = item / plan.tiles;
-    run_tile({call, plan, group % plan.groups, group / plan.groups, first,
-              min64(plan.tile, plan.rows - first)},
-             tile);
+    const Unit unit(call, plan, item);
+    attend(unit, tile);
+    if (plan.parts > 1 && !hand_over(unit, tile)) continue;
+    for (int64_t g = 0; g < unit.n_groups(); ++g) {
+      const Job job = unit.job(g);
+      const Tile t = of_group(call, tile, g, rows);
+      if (plan.parts > 1) {
+        start(job, t);
+        for (int64_t p = 0; p < plan.parts; ++p) add_results(job, unit.results(p, g), t);
+      }
+      finish(job, t);
+    }
   }
 }
 
 int64_t items(const Call& call) {
   if (n_elements(call.dst) == 0) return 0;
   const Plan plan = make_plan(call);
-  return plan.tiles * plan.groups * call.src[0]->ne[3];
+  return plan.all_tiles * plan.parts;
 }
 
 int64_t grain(const Call& call) {
@@ -343,8 +361,13 @@ const char* check(const Call& call) {
 }  // namespace
 
 void register_attention(KernelTable& table) {
-  table[Op::kFlashAttnExt] = {
-      .check = check, .items = items, .run = run, .grain = grain, .scratch = scratch_bytes};
+  table[Op::kFlashAttnExt] = {.check = check,
+                              .items = items,
+                              .run = run,
+                              .grain = grain,
+                              .scratch = attention_scratch,
+                              .shared = attention_shared,
+                              .tickets = attention_tickets};
 }
 
 }  // namespace weft::WEFT_TARGET

@@ -1,4 +1,5 @@
-// The two products of attention, over rows of a cache picked by index: q k^T and weights v.
+// The two products of attention for a few rows of queries, over rows of a cache picked by index and
+// read where they are: q k^T and weights v. Many rows: attention_tile.h.
 #pragma once
 
 #include "kernels/rows.h"
@@ -18,8 +19,16 @@ struct Picked {
   int64_t stride;
   const int64_t* index;
   int64_t n;
+  int64_t bytes;  // of a row
+  int64_t ahead;  // rows from one that is read to one that will be read; 0: they are in the cache
 
   const char* row(int64_t i) const { return data + index[i] * stride; }
+  // Asks for a later row: those of one head are too far apart for the processor to guess. Between
+  // products, as a burst of requests would wait for the first ones.
+  void prefetch(const char* row) const {
+    if (ahead == 0) return;
+    for (int64_t b = 0; b < bytes; b += 64) __builtin_prefetch(row + ahead * stride + b, 0, 2);
+  }
 };
 
 struct LoadF32 {
@@ -36,78 +45,110 @@ struct LoadBf16 {
   }
 };
 
-typedef float v4 __attribute__((vector_size(16)));
-
-// A vector's lanes added up to four.
-static inline v4 fold(vf x) {
+// Half of the lanes of `a` and half of `b`, each added to the lanes kStep away: a lane whose number
+// has the bit kStep holds two lanes of `b`, another two of `a`.
+template <int kStep>
+static inline vf add_across(vf a, vf b) {
 #if defined(__AVX512F__)
-  const __m512 v = reinterpret_cast<__m512>(x);
-  const __m256 half = _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1));
-  return reinterpret_cast<v4>(
-      _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1)));
-#elif defined(__AVX2__)
-  const __m256 v = reinterpret_cast<__m256>(x);
-  return reinterpret_cast<v4>(_mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1)));
+  constexpr auto kMask = static_cast<__mmask16>(
+      kStep == 8 ? 0xff00 : (kStep == 4 ? 0xf0f0 : (kStep == 2 ? 0xcccc : 0xaaaa)));
+  const auto x = reinterpret_cast<__m512>(a);
+  const auto y = reinterpret_cast<__m512>(b);
+  const __m512 kept = _mm512_mask_blend_ps(kMask, x, y);
+  __m512 moved;
+  if constexpr (kStep == 8) {
+    moved = _mm512_shuffle_f32x4(x, y, 0x4e);
+  } else if constexpr (kStep == 4) {
+    moved = _mm512_permutex2var_ps(
+        x, _mm512_setr_epi32(4, 5, 6, 7, 16, 17, 18, 19, 12, 13, 14, 15, 24, 25, 26, 27), y);
+  } else if constexpr (kStep == 2) {
+    moved = _mm512_shuffle_ps(x, y, 0x4e);
+  } else {
+    moved = _mm512_permutex2var_ps(
+        x, _mm512_setr_epi32(1, 16, 3, 18, 5, 20, 7, 22, 9, 24, 11, 26, 13, 28, 15, 30), y);
+  }
+  return reinterpret_cast<vf>(_mm512_add_ps(kept, moved));
 #else
-  return x;
+  vf out;
+  for (int i = 0; i < kLanes; ++i) {
+    const int other = i ^ kStep;
+    out[i] = (i & kStep) != 0 ? b[i] + b[other] : a[i] + a[other];
+  }
+  return out;
 #endif
 }
 
-// The sums of four vectors.
-static inline v4 sums(vf a, vf b, vf c, vf d) {
-  const v4 w = fold(a);
-  const v4 x = fold(b);
-  const v4 y = fold(c);
-  const v4 z = fold(d);
-  const v4 wx =
-      __builtin_shufflevector(w, x, 0, 4, 1, 5) + __builtin_shufflevector(w, x, 2, 6, 3, 7);
-  const v4 yz =
-      __builtin_shufflevector(y, z, 0, 4, 1, 5) + __builtin_shufflevector(y, z, 2, 6, 3, 7);
-  return __builtin_shufflevector(wx, yz, 0, 1, 4, 5) + __builtin_shufflevector(wx, yz, 2, 3, 6, 7);
+// Lane i is the sum of the lanes of v[i]. Everything is unrolled, so that `v` stays in registers.
+static inline __attribute__((always_inline)) vf sums(vf (&v)[kLanes]) {
+  if constexpr (kLanes >= 16) {
+#pragma GCC unroll 8
+    for (int i = 0; i < 8; ++i) v[i] = add_across<8>(v[i], v[(i + 8) % kLanes]);
+  }
+  if constexpr (kLanes >= 8) {
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) v[i] = add_across<4>(v[i], v[(i + 4) % kLanes]);
+  }
+  v[0] = add_across<2>(v[0], v[2]);
+  v[1] = add_across<2>(v[1], v[3]);
+  return add_across<1>(v[0], v[1]);
 }
 
-// Rows of queries at a time: as many as the registers hold beside four cells.
-inline constexpr int kQueryRows = kLanes == 16 ? 4 : 2;
-
-// Dot products of kRows rows of `q` with four rows of `k`, `width` floats long.
+// Dot products of kRows rows of `q` with kLanes / kRows rows of `k`, `width` floats long.
 template <typename Load, int kRows>
-static inline void scores_of_four(const float* q, int64_t q_stride, const Picked& k, int64_t cell,
-                                  int64_t width, float* out, int64_t out_stride) {
-  vf s[kRows][4] = {};
-  const char* row[4];
-  for (int c = 0; c < 4; ++c) row[c] = k.row(cell + c);
+static inline void dot_rows(const float* q, int64_t q_stride, const Picked& k, int64_t cell,
+                            int64_t width, float* out, int64_t out_stride) {
+  constexpr int kCols = kLanes / kRows;
+  vf s[kLanes];
+#pragma GCC unroll 16
+  for (int i = 0; i < kLanes; ++i) s[i] = vf{};
+  const char* row[kCols];
+  for (int c = 0; c < kCols; ++c) {
+    row[c] = k.row(cell + c);
+    k.prefetch(row[c]);
+  }
   for (int64_t d = 0; d < width; d += kLanes) {
-    vf key[4];
-    for (int c = 0; c < 4; ++c) key[c] = Load::at(row[c], d);
-    for (int r = 0; r < kRows; ++r) {
-      const vf query = load(q + r * q_stride + d);
-      for (int c = 0; c < 4; ++c) s[r][c] = fma(query, key[c], s[r][c]);
+    vf query[kRows];
+    for (int r = 0; r < kRows; ++r) query[r] = load(q + r * q_stride + d);
+#pragma GCC unroll 16
+    for (int c = 0; c < kCols; ++c) {
+      const vf key = Load::at(row[c], d);
+#pragma GCC unroll 4
+      for (int r = 0; r < kRows; ++r) s[r * kCols + c] = fma(query[r], key, s[r * kCols + c]);
     }
   }
+  const vf all = sums(s);
+#pragma GCC unroll 4
   for (int r = 0; r < kRows; ++r) {
-    const v4 four = sums(s[r][0], s[r][1], s[r][2], s[r][3]);
-    std::memcpy(out + r * out_stride, &four, sizeof four);
+    std::memcpy(out + r * out_stride, reinterpret_cast<const float*>(&all) + r * kCols,
+                kCols * sizeof(float));
+  }
+}
+
+template <typename Load, int kRows>
+static inline void dot_all(const float* q, int64_t q_stride, const Picked& k, int64_t width,
+                           float* out, int64_t out_stride) {
+  for (int64_t cell = 0; cell < k.n; cell += kLanes / kRows) {
+    dot_rows<Load, kRows>(q, q_stride, k, cell, width, out + cell, out_stride);
   }
 }
 
 template <typename Load>
 static inline void scores_of(const Matrix& q, const Picked& k, int64_t width, float* out,
                              int64_t out_stride) {
-  for (int64_t cell = 0; cell < k.n; cell += 4) {
-    int64_t r = 0;
-    for (; r + kQueryRows <= q.rows; r += kQueryRows) {
-      scores_of_four<Load, kQueryRows>(q.data + r * q.stride, q.stride, k, cell, width,
-                                       out + r * out_stride + cell, out_stride);
-    }
-    for (; r < q.rows; ++r) {
-      scores_of_four<Load, 1>(q.data + r * q.stride, q.stride, k, cell, width,
-                              out + r * out_stride + cell, out_stride);
-    }
+  int64_t r = 0;
+  for (; r + 4 <= q.rows; r += 4) {
+    dot_all<Load, 4>(q.data + r * q.stride, q.stride, k, width, out + r * out_stride, out_stride);
+  }
+  for (; r + 2 <= q.rows; r += 2) {
+    dot_all<Load, 2>(q.data + r * q.stride, q.stride, k, width, out + r * out_stride, out_stride);
+  }
+  if (r < q.rows) {
+    dot_all<Load, 1>(q.data + r * q.stride, q.stride, k, width, out + r * out_stride, out_stride);
   }
 }
 
 // out[r][i] = q[r] . k[i]. `width`, in floats, is whole vectors; indices and `out` have room for a
-// multiple of four rows of `k`.
+// multiple of kLanes rows of `k`.
 static inline void scores(DType type, const Matrix& q, const Picked& k, int64_t width, float* out,
                           int64_t out_stride) {
   if (type == DType::kF32) return scores_of<LoadF32>(q, k, width, out, out_stride);
@@ -115,16 +156,18 @@ static inline void scores(DType type, const Matrix& q, const Picked& k, int64_t 
   scores_of<LoadBf16>(q, k, width, out, out_stride);
 }
 
-// out[r][d..] += sum over i of w[r][i] v[i][d..], for kRows rows and kWide vectors.
+// out[r][d..] = fade[r] out[r][d..] + sum over i of w[r][i] v[i][d..], for kRows rows and kWide
+// vectors.
 template <typename Load, int kRows, int kWide>
 static inline void add_part(const float* w, int64_t w_stride, const Picked& v, int64_t d,
-                            float* out, int64_t out_stride) {
+                            const float* fade, float* out, int64_t out_stride) {
   vf s[kRows][kWide];
   for (int r = 0; r < kRows; ++r) {
-    for (int c = 0; c < kWide; ++c) s[r][c] = load(out + r * out_stride + d + c * kLanes);
+    for (int c = 0; c < kWide; ++c) s[r][c] = load(out + r * out_stride + d + c * kLanes) * fade[r];
   }
   for (int64_t i = 0; i < v.n; ++i) {
     const char* row = v.row(i);
+    if (d == 0) v.prefetch(row);
     vf value[kWide];
     for (int c = 0; c < kWide; ++c) value[c] = Load::at(row, d + c * kLanes);
     for (int r = 0; r < kRows; ++r) {
@@ -139,33 +182,41 @@ static inline void add_part(const float* w, int64_t w_stride, const Picked& v, i
 
 template <typename Load, int kRows>
 static inline void add_rows(const float* w, int64_t w_stride, const Picked& v, int64_t width,
-                            float* out, int64_t out_stride) {
+                            const float* fade, float* out, int64_t out_stride) {
   constexpr int kWide = kRows == 1 || kLanes == 16 ? 4 : 2;
   int64_t d = 0;
   for (; d + kWide * kLanes <= width; d += kWide * kLanes) {
-    add_part<Load, kRows, kWide>(w, w_stride, v, d, out, out_stride);
+    add_part<Load, kRows, kWide>(w, w_stride, v, d, fade, out, out_stride);
   }
-  for (; d < width; d += kLanes) add_part<Load, kRows, 1>(w, w_stride, v, d, out, out_stride);
+  for (; d < width; d += kLanes) {
+    add_part<Load, kRows, 1>(w, w_stride, v, d, fade, out, out_stride);
+  }
 }
 
 template <typename Load>
-static inline void add_all(const Matrix& w, const Picked& v, int64_t width, float* out,
-                           int64_t out_stride) {
+static inline void add_all(const Matrix& w, const Picked& v, int64_t width, const float* fade,
+                           float* out, int64_t out_stride) {
   int64_t r = 0;
   for (; r + 4 <= w.rows; r += 4) {
-    add_rows<Load, 4>(w.data + r * w.stride, w.stride, v, width, out + r * out_stride, out_stride);
+    add_rows<Load, 4>(w.data + r * w.stride, w.stride, v, width, fade + r, out + r * out_stride,
+                      out_stride);
   }
-  for (; r < w.rows; ++r) {
-    add_rows<Load, 1>(w.data + r * w.stride, w.stride, v, width, out + r * out_stride, out_stride);
+  for (; r + 2 <= w.rows; r += 2) {
+    add_rows<Load, 2>(w.data + r * w.stride, w.stride, v, width, fade + r, out + r * out_stride,
+                      out_stride);
+  }
+  if (r < w.rows) {
+    add_rows<Load, 1>(w.data + r * w.stride, w.stride, v, width, fade + r, out + r * out_stride,
+                      out_stride);
   }
 }
 
-// out[r] += sum over i of w[r][i] v[i]. `width`, in floats, is whole vectors.
+// out[r] = fade[r] out[r] + sum over i of w[r][i] v[i]. `width`, in floats, is whole vectors.
 static inline void add_weighted(DType type, const Matrix& w, const Picked& v, int64_t width,
-                                float* out, int64_t out_stride) {
-  if (type == DType::kF32) return add_all<LoadF32>(w, v, width, out, out_stride);
-  if (type == DType::kF16) return add_all<LoadF16>(w, v, width, out, out_stride);
-  add_all<LoadBf16>(w, v, width, out, out_stride);
+                                const float* fade, float* out, int64_t out_stride) {
+  if (type == DType::kF32) return add_all<LoadF32>(w, v, width, fade, out, out_stride);
+  if (type == DType::kF16) return add_all<LoadF16>(w, v, width, fade, out, out_stride);
+  add_all<LoadBf16>(w, v, width, fade, out, out_stride);
 }
 
 }  // namespace weft::WEFT_TARGET

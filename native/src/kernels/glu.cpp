@@ -1,5 +1,8 @@
 // GLU: activation(x) * gate, where x and gate are two sources or the halves of one's rows.
+//
+// GLU_QUANTIZE: the same, straight into the blocks that a matmul reads.
 #include "kernels/activations.h"
+#include "kernels/copy_rows.h"
 #include "kernels/elements.h"
 
 namespace weft::WEFT_TARGET {
@@ -27,6 +30,11 @@ void apply(const Call& call, int64_t begin, int64_t end, const F& f) {
     float right[kPiece];
     const float* x = as_floats(a, element(a, p) + x_offset, p.n, left);
     const float* gate = as_floats(b, element(b, p) + gate_offset, p.n, right);
+    if (is_quantized(dst.type)) {
+      map(x, gate, left, p.n, f);
+      store_range(left, p.n, dst, row_data(dst, p.row), p.first);
+      return;
+    }
     char* out = element(dst, p);
     float* room = float_room(dst, out, left);
     map(x, gate, room, p.n, f);
@@ -60,12 +68,12 @@ void run(const Call& call, int64_t begin, int64_t end, char*) {
   }
 }
 
-const char* check(const Call& call) {
+const char* check_sources(const Call& call) {
   const Tensor& a = *call.src[0];
   const Tensor* b = call.src[1];
   if (call.n_params < kSlots) return "parameters are missing";
   if (call.i(kForm) < 0 || call.i(kForm) >= kForms) return "unknown form of gate";
-  if (!is_float(call.dst.type) || !is_float(a.type) || (b != nullptr && !is_float(b->type))) {
+  if (!is_float(a.type) || (b != nullptr && !is_float(b->type))) {
     return "needs f32, f16 or bf16 operands";
   }
   if (b != nullptr && !same_shape(a, *b)) return "the two sources differ in shape";
@@ -78,11 +86,23 @@ const char* check(const Call& call) {
   return nullptr;
 }
 
+const char* check(const Call& call) {
+  if (!is_float(call.dst.type)) return "needs f32, f16 or bf16 operands";
+  return check_sources(call);
+}
+
+const char* check_quantize(const Call& call) {
+  if (!can_encode(call.dst.type)) return "the result must be of a block type that can be written";
+  return check_sources(call);
+}
+
 }  // namespace
 
 void register_glu(KernelTable& table) {
   table[Op::kGlu] = {
       .check = check, .items = element_items, .run = run, .grain = element_grain, .by_rows = true};
+  table[Op::kGluQuantize] = {
+      .check = check_quantize, .items = element_items, .run = run, .grain = element_grain};
 }
 
 }  // namespace weft::WEFT_TARGET

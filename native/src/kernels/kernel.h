@@ -35,7 +35,8 @@ struct Call {
   const double* params = nullptr;   // slots of the parameter record, see src/weft/graph/params.py
   int n_params = 0;
   int n_threads = 1;
-  char* shared = nullptr;  // what `prepare` writes, for all threads
+  char* shared = nullptr;      // Kernel::shared bytes, for all threads; not cleared between runs
+  int32_t* tickets = nullptr;  // Kernel::tickets counters, 0 when a run starts
 
   float f(int slot) const { return static_cast<float>(params[slot]); }
   int64_t i(int slot) const { return static_cast<int64_t>(params[slot]); }
@@ -55,10 +56,14 @@ struct Kernel {
   // Scratch bytes per thread at these sizes. Default 0.
   size_t (*scratch)(const Call&) = nullptr;
   // Work that all threads share out and finish before the first item: units of it (default 0; it
-  // may depend on sizes that vary), what does units begin..end, and the bytes of call.shared.
+  // may depend on sizes that vary), and what does units begin..end. It writes to call.shared.
   int64_t (*prepare_units)(const Call&) = nullptr;
   void (*prepare)(const Call&, int64_t begin, int64_t end) = nullptr;
+  // For a step with preparations, or whose items meet again: bytes that all threads share, and
+  // counters (to be used atomically) that say which item is the last. At least as many as at any
+  // smaller sizes.
   size_t (*shared)(const Call&) = nullptr;
+  int64_t (*tickets)(const Call&) = nullptr;
   // Whether source 0 may be interleaved; `check` and the rest then look at its layout.
   bool takes_interleaved = false;
   // Items go through the rows of the result in order, as many for each; and a row of the result

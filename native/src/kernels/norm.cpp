@@ -1,4 +1,6 @@
-// NORM, RMS_NORM, L2_NORM over rows, GROUP_NORM over groups of channels.
+// NORM, RMS_NORM, L2_NORM over rows, GROUP_NORM over groups of channels; NORM_SCALE: one of the
+// first two, times a row of weights, plus a row of biases.
+#include "kernels/copy_rows.h"
 #include "kernels/reductions.h"
 
 namespace weft::WEFT_TARGET {
@@ -84,6 +86,54 @@ constexpr Kernel kernel() {
           .by_rows = true};
 }
 
+// ---- NORM_SCALE (x, weights, bias): floats, or the blocks that a matmul reads -------------------
+
+enum ScaleSlot { kScaleEps, kCentred, kScaleSlots };
+
+void run_scale(const Call& call, int64_t begin, int64_t end, char* scratch) {
+  const Tensor& a = *call.src[0];
+  const Tensor& dst = call.dst;
+  const int64_t n = dst.ne[0];
+  const auto* weights = reinterpret_cast<const float*>(call.src[1]->data);
+  const Tensor* bias = call.src[2];
+  auto* buffer = reinterpret_cast<float*>(scratch);
+  for (int64_t row = begin; row < end; ++row) {
+    const Index index = row_index(dst, row);
+    const float* x = as_floats(a, row_data(a, index), n, buffer);
+    char* out = row_data(dst, index);
+    float* room = float_room(dst, out, buffer);
+    (call.i(kCentred) != 0 ? norm : rms_norm)(x, room, n, call.f(kScaleEps));
+    map(room, weights, room, n, [](vf v, vf w) { return v * w; });
+    if (bias != nullptr) {
+      const auto* b = reinterpret_cast<const float*>(bias->data);
+      map(room, b, room, n, [](vf v, vf c) { return v + c; });
+    }
+    if (!is_plain(dst)) store_range(room, n, dst, out, 0);
+  }
+}
+
+size_t scale_scratch(const Call& call) {
+  return static_cast<size_t>(call.dst.ne[0]) * sizeof(float);
+}
+
+const char* check_scale(const Call& call) {
+  const Tensor& dst = call.dst;
+  if (call.n_params < kScaleSlots) return "parameters are missing";
+  if (!is_float(call.src[0]->type)) return "the source must be f32, f16 or bf16";
+  if (!is_plain(dst) && !can_encode(dst.type)) {
+    return "the result must be f32 or of a block type that can be written";
+  }
+  if (!same_shape(dst, *call.src[0])) return "result and source differ in shape";
+  for (int s = 1; s < 3; ++s) {
+    const Tensor* t = call.src[s];
+    if (t == nullptr) continue;
+    if (!is_plain(*t) || t->ne[0] != dst.ne[0] || n_rows(*t) != 1) {
+      return "weights and bias must be a row of f32, as long as those of the source";
+    }
+  }
+  return nullptr;
+}
+
 // ---- GROUP_NORM ---------------------------------------------------------------------------------
 
 enum GroupSlot { kGroups, kGroupEps, kGroupSlots };
@@ -156,6 +206,11 @@ void register_norm(KernelTable& table) {
   table[Op::kNorm] = kernel<norm>();
   table[Op::kRmsNorm] = kernel<rms_norm>();
   table[Op::kL2Norm] = kernel<l2_norm>();
+  table[Op::kNormScale] = {.check = check_scale,
+                           .items = items,
+                           .run = run_scale,
+                           .grain = grain,
+                           .scratch = scale_scratch};
   table[Op::kGroupNorm] = {
       .check = check_group, .items = group_items, .run = run_group, .grain = group_grain};
 }

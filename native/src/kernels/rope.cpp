@@ -1,10 +1,12 @@
 // ROPE and ROPE_BACK: rotary position embedding in ggml's modes, with YaRN (arXiv 2309.00071).
+// ROPE_SET_ROWS: keys rotated on their way into a cache.
 //
 // The angle of a pair is linear in the position: theta = position * rate(pair). Rates and angles
 // are taken in double and reduced to a quarter turn there, so that late positions stay exact; sine
 // and cosine then need only float.
 #include <math.h>
 
+#include "kernels/copy_rows.h"
 #include "kernels/elements.h"
 
 namespace weft::WEFT_TARGET {
@@ -226,14 +228,28 @@ void rotate_halves(const float* x, const Angles& a, int64_t pairs, float* out) {
   }
 }
 
+// A whole row; `out` may be `x`.
+void rotate_row(const Call& call, const Angles& a, const float* x, float* out) {
+  const int64_t pairs = n_pairs(call);
+  const int64_t first = call.i(kOffset);
+  const int64_t rest = first + 2 * pairs;
+  if (call.i(kMode) == kNormal) {
+    rotate_adjacent(x + first, a, pairs, out + first);
+  } else {
+    rotate_halves(x + first, a, pairs, out + first);
+  }
+  if (out != x) {
+    const int64_t n = call.dst.ne[0];
+    std::memcpy(out, x, static_cast<size_t>(first) * sizeof(float));
+    std::memcpy(out + rest, x + rest, static_cast<size_t>(n - rest) * sizeof(float));
+  }
+}
+
 template <int kDirection>
 void run(const Call& call, int64_t begin, int64_t end, char* scratch) {
   const Tensor& src = *call.src[0];
   const Tensor& dst = call.dst;
   const int64_t n = dst.ne[0];
-  const int64_t pairs = n_pairs(call);
-  const int64_t first = call.i(kOffset);
-  const int64_t rest = first + 2 * pairs;
   const Angles a = angles_in(call, scratch);
   fill_rates(call, a);
   int64_t token = -1;
@@ -245,16 +261,55 @@ void run(const Call& call, int64_t begin, int64_t end, char* scratch) {
     }
     const float* x = as_floats(src, row_data(src, index), n, a.row);
     float* out = float_room(dst, row_data(dst, index), a.row);
-    if (call.i(kMode) == kNormal) {
-      rotate_adjacent(x + first, a, pairs, out + first);
-    } else {
-      rotate_halves(x + first, a, pairs, out + first);
-    }
-    if (out != x) {
-      std::memcpy(out, x, static_cast<size_t>(first) * sizeof(float));
-      std::memcpy(out + rest, x + rest, static_cast<size_t>(n - rest) * sizeof(float));
-    }
+    rotate_row(call, a, x, out);
     put_floats(dst, row_data(dst, index), n, out);
+  }
+}
+
+// ---- ROPE_SET_ROWS (x, positions, ids, cache, factors): the rotated heads of token i, side by
+// side, in row ids[i] of the cache
+
+// The same step as a ROPE; what it writes is described by its source.
+Call as_rope(const Call& call) {
+  Call rope = call;
+  rope.dst = *call.src[0];
+  rope.src[2] = call.src[4];
+  rope.src[3] = rope.src[4] = nullptr;
+  return rope;
+}
+
+int64_t read_id(const Tensor& ids, int64_t i) {
+  const char* p = ids.data + i * ids.nb[0];
+  if (ids.type == DType::kI64) {
+    int64_t id;
+    std::memcpy(&id, p, sizeof id);
+    return id;
+  }
+  int32_t id;
+  std::memcpy(&id, p, sizeof id);
+  return id;
+}
+
+void run_set_rows(const Call& call, int64_t begin, int64_t end, char* scratch) {
+  const Call rope = as_rope(call);
+  const Tensor& src = *call.src[0];
+  const Tensor& dst = call.dst;
+  const int64_t n = src.ne[0];
+  const Angles a = angles_in(rope, scratch);
+  fill_rates(rope, a);
+  int64_t token = -1;
+  int64_t id = -1;
+  for (int64_t row = begin; row < end; ++row) {
+    const Index index = row_index(src, row);
+    if (index.i2 != token) {
+      token = index.i2;
+      id = read_id(*call.src[2], token);
+      turn_to(rope, a, token, 1.0f);
+    }
+    if (id < 0 || id >= dst.ne[1]) continue;
+    const float* x = as_floats(src, row_data(src, index), n, a.row);
+    rotate_row(rope, a, x, a.row);
+    store_range(a.row, n, dst, dst.data + id * dst.nb[1], index.i1 * n);
   }
 }
 
@@ -291,6 +346,28 @@ const char* check(const Call& call) {
   return nullptr;
 }
 
+const char* check_set_rows(const Call& call) {
+  const Tensor& x = *call.src[0];
+  const Tensor& ids = *call.src[2];
+  const Tensor& dst = call.dst;
+  if (const char* why = check(as_rope(call))) return why;
+  if (ids.type != DType::kI32 && ids.type != DType::kI64) return "the indices must be i32 or i64";
+  if (ids.ne[0] != x.ne[2] || n_rows(ids) != 1) return "an index for each token is needed";
+  if (!can_store(dst.type) || dst.type == DType::kI32 || dst.type == DType::kI2_S) {
+    return "the result must be of a type that can be written";
+  }
+  if (dst.ne[0] != x.ne[0] * x.ne[1] || x.ne[3] != 1 || dst.ne[2] != 1 || dst.ne[3] != 1) {
+    return "a row of the result must hold the heads of a token";
+  }
+  if (x.ne[0] % unit_elements(dst.type) != 0) return "a head is no whole blocks of the result";
+  if (dst.nb[0] != unit_bytes(dst.type)) return "rows of the result must be contiguous";
+  return nullptr;
+}
+
+int64_t set_rows_items(const Call& call) { return n_rows(*call.src[0]); }
+int64_t set_rows_grain(const Call& call) { return row_grain(call.src[0]->ne[0]); }
+size_t set_rows_scratch(const Call& call) { return scratch_bytes(as_rope(call)); }
+
 int64_t items(const Call& call) { return n_rows(call.dst); }
 int64_t grain(const Call& call) { return row_grain(call.dst.ne[0]); }
 
@@ -308,6 +385,11 @@ constexpr Kernel kernel() {
 void register_rope(KernelTable& table) {
   table[Op::kRope] = kernel<1>();
   table[Op::kRopeBack] = kernel<-1>();
+  table[Op::kRopeSetRows] = {.check = check_set_rows,
+                             .items = set_rows_items,
+                             .run = run_set_rows,
+                             .grain = set_rows_grain,
+                             .scratch = set_rows_scratch};
 }
 
 }  // namespace weft::WEFT_TARGET

@@ -172,6 +172,7 @@ Status Executor::run(const std::vector<int64_t>& symbol_values, const std::funct
   for (size_t i = 0; i < stages_.size(); ++i) {
     left_[i].units.store(stages_[i].units, std::memory_order_relaxed);
   }
+  std::fill(tickets_.begin(), tickets_.end(), 0);
   done_.store(0, std::memory_order_relaxed);
   poll_ = poll ? &poll : nullptr;
   next_poll_ = now_ns() + kPollNanoseconds;

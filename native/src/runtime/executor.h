@@ -135,7 +135,8 @@ class Executor {
   // that the system does not run holds nobody up, unless it has claimed work.
   alignas(64) std::atomic<uint32_t> done_{0};
   size_t scratch_stride_ = 0;
-  std::vector<char> shared_;  // what steps prepare for all threads
+  std::vector<char> shared_;  // of all threads: what steps prepare, or meet over
+  std::vector<int32_t> tickets_;
   std::vector<int64_t> values_;
   std::vector<int64_t> bound_;  // symbol values of the current binding
   int64_t barriers_ = 0;

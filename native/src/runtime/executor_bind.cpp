@@ -151,24 +151,36 @@ Status Executor::refused(size_t index, const char* why) const {
                          name + " " + shape(steps_[index].call.dst) + "): " + why);
 }
 
-// What kernels prepare for all threads; steps of a stage prepare at the same time.
+// What the threads share: steps of a stage have their own, stages follow each other.
 void Executor::plan_shared() {
   std::vector<size_t> offsets(steps_.size(), 0);
   size_t most = 0;
+  size_t tickets = 0;
   for (const StageDecl& stage : program_.stages) {
     size_t used = 0;
     for (int32_t i = stage.begin; i < stage.end; ++i) {
       const Step& step = steps_[static_cast<size_t>(i)];
       offsets[static_cast<size_t>(i)] = used;
-      if (step.kernel->shared == nullptr) continue;
-      used += (step.kernel->shared(step.call) + kCacheLine - 1) / kCacheLine * kCacheLine;
+      if (step.kernel->shared != nullptr) {
+        used += (step.kernel->shared(step.call) + kCacheLine - 1) / kCacheLine * kCacheLine;
+      }
+      if (step.kernel->tickets != nullptr) {
+        tickets += static_cast<size_t>(step.kernel->tickets(step.call));
+      }
     }
     most = std::max(most, used);
   }
   shared_.resize(most + (most == 0 ? 0 : kCacheLine));
   const auto start = reinterpret_cast<uintptr_t>(shared_.data());
   char* base = shared_.data() + (kCacheLine - start % kCacheLine) % kCacheLine;
-  for (size_t i = 0; i < steps_.size(); ++i) steps_[i].call.shared = base + offsets[i];
+  tickets_.assign(tickets, 0);
+  int32_t* ticket = tickets_.data();
+  for (size_t i = 0; i < steps_.size(); ++i) {
+    Step& step = steps_[i];
+    step.call.shared = base + offsets[i];
+    step.call.tickets = ticket;
+    if (step.kernel->tickets != nullptr) ticket += step.kernel->tickets(step.call);
+  }
 }
 
 Status Executor::plan_steps() {

@@ -197,6 +197,10 @@ class Backend(Protocol):
         reordered, or with steps of its own in between. Runs after placement, before memory is
         planned. New nodes are fresh tensors; outputs of the graph must stay the same objects."""
 
+    rewrites: Sequence[str]
+    """(optional; default none) names of the rewrites (`weft.graph.rewrite`) whose fused nodes the
+    device has kernels for. They run after `optimize`."""
+
     def work_bytes(self, node: Tensor) -> int:
         """(optional; default 0) scratch bytes that `node` needs at its maxima, all threads."""
 
@@ -220,6 +224,7 @@ class BackendBase:
     """Defaults of the optional methods."""
 
     runs_stages = False
+    rewrites: Sequence[str] = ()
 
     def offload_op(self, node: Tensor) -> bool:
         """No offload."""

@@ -18,10 +18,13 @@ import typer
 
 from weft.cli.console import errors, size_text
 from weft.cli.options import (
+    CacheTypeK,
+    CacheTypeV,
     Devices,
     Fit,
     GpuLayers,
     Memory,
+    NoRewrite,
     Place,
     PlanFile,
     PolicyName,
@@ -81,11 +84,14 @@ def bench(
     memory: Memory = None,
     plan: PlanFile = None,
     policy: PolicyOption = PolicyName.ggml,
+    no_rewrite: NoRewrite = None,
     speeds_file: SpeedsFile = None,
     repack: Repack = None,
     ubatch: Annotated[
         int | None, typer.Option("--ubatch-size", help="Tokens computed at once; default: 512.")
     ] = None,
+    type_k: CacheTypeK = None,
+    type_v: CacheTypeV = None,
     output: Annotated[Output, typer.Option("--output", "-o", help="Format.")] = Output.md,
     profile: Annotated[
         bool,
@@ -108,9 +114,10 @@ def bench(
     loaded = Model.open(model)
     context = Context(
         loaded, None if plan else max(n_prompt, n_gen) + 1, n_ubatch=ubatch, n_outputs=1,
-        threads=options,
+        threads=options, type_k=type_k, type_v=type_v,
         **placement_arguments(
-            devices, gpu_layers, place, plan, fit, memory, policy, speeds_file, repack
+            devices, gpu_layers, place, plan, fit, memory, policy, speeds_file, repack,
+            no_rewrite
         ),
     )  # fmt: skip
     if max(n_prompt, n_gen) > loaded.config.n_ctx_train:

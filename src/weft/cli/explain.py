@@ -13,10 +13,13 @@ from rich.table import Table
 from weft.backends import Backend
 from weft.cli.console import device_list, errors, size_text, wide
 from weft.cli.options import (
+    CacheTypeK,
+    CacheTypeV,
     Devices,
     Fit,
     GpuLayers,
     Memory,
+    NoRewrite,
     Place,
     PlanFile,
     PolicyName,
@@ -52,6 +55,7 @@ def explain(
     policy: PolicyOption = PolicyName.ggml,
     profile: ProfileFile = None,
     repack: Repack = None,
+    no_rewrite: NoRewrite = None,
     machine: Annotated[
         str | None,
         typer.Option(
@@ -65,12 +69,8 @@ def explain(
     ubatch: Annotated[
         int | None, typer.Option("--ubatch-size", help="Most tokens computed at once.")
     ] = None,
-    type_k: Annotated[
-        str | None, typer.Option("--cache-type-k", help="Type of cached keys.")
-    ] = None,
-    type_v: Annotated[
-        str | None, typer.Option("--cache-type-v", help="Type of cached values.")
-    ] = None,
+    type_k: CacheTypeK = None,
+    type_v: CacheTypeV = None,
     why: Annotated[
         str | None, typer.Option(help="All that is known of one node or weight.")
     ] = None,
@@ -95,7 +95,7 @@ def explain(
     if (why is not None) + as_json + as_mermaid + as_dot > 1:
         raise ScheduleError("give only one of --why, --json, --mermaid and --dot")
     arguments = placement_arguments(
-        devices, gpu_layers, place, plan, fit, memory, policy, profile, repack
+        devices, gpu_layers, place, plan, fit, memory, policy, profile, repack, no_rewrite
     )
     if machine is not None:
         arguments |= _on_paper(machine, devices, profile)

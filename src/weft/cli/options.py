@@ -11,13 +11,17 @@ import typer
 
 from weft.cli.console import device_list
 from weft.errors import ScheduleError
+from weft.graph.rewrite import REWRITES, chosen_rewrites
 from weft.schedule.profile import parse_size
 
 __all__ = [
+    "CacheTypeK",
+    "CacheTypeV",
     "Devices",
     "Fit",
     "GpuLayers",
     "Memory",
+    "NoRewrite",
     "Place",
     "PlanFile",
     "PolicyName",
@@ -70,6 +74,23 @@ PolicyOption = Annotated[
     PolicyName,
     typer.Option("--policy", help="Place by the reference's rules, or by predicted time."),
 ]
+CacheTypeK = Annotated[
+    str | None,
+    typer.Option(
+        "--cache-type-k", "-ctk", help="Type of cached keys: f16 (default), f32, bf16, q8_0, q4_0."
+    ),
+]
+CacheTypeV = Annotated[
+    str | None,
+    typer.Option("--cache-type-v", "-ctv", help="Type of cached values, as of keys."),
+]
+NoRewrite = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--no-rewrite",
+        help=f"Leave out a fusion of nodes, or `all`; repeatable. There are {', '.join(REWRITES)}.",
+    ),
+]
 _SPEEDS = "Speeds of the devices: a file of `weft calibrate`."
 ProfileFile = Annotated[str | None, typer.Option("--speeds", "--profile", help=_SPEEDS)]
 SpeedsFile = Annotated[str | None, typer.Option("--speeds", help=_SPEEDS)]
@@ -94,6 +115,7 @@ def placement_arguments(
     policy: PolicyName,
     profile: str | None,
     repack: bool | None = None,
+    no_rewrite: Sequence[str] | None = None,
 ) -> dict[str, Any]:
     """The options as arguments of `Context`, `LLM` and `prepare`."""
     return {
@@ -107,7 +129,16 @@ def placement_arguments(
         "policy": policy.value,
         "profile": profile,
         "repack": repack,
+        "rewrites": _without(no_rewrite),
     }
+
+
+def _without(names: Sequence[str] | None) -> list[str] | None:
+    """The rewrites that are left; None where nothing was said."""
+    if not names:
+        return None
+    left = chosen_rewrites()
+    return sorted(left - (set(REWRITES) if "all" in names else chosen_rewrites(names)))
 
 
 def _pairs(option: str, texts: Sequence[str] | None) -> Iterator[tuple[str, str]]:

@@ -12,10 +12,13 @@ import typer
 from weft.cli.console import LoadProgress, errors, size_text
 from weft.cli.explain import memory_rows
 from weft.cli.options import (
+    CacheTypeK,
+    CacheTypeV,
     Devices,
     Fit,
     GpuLayers,
     Memory,
+    NoRewrite,
     Place,
     PlanFile,
     PolicyName,
@@ -77,12 +80,9 @@ def run(
     policy: PolicyOption = PolicyName.ggml,
     profile: ProfileFile = None,
     repack: Repack = None,
-    type_k: Annotated[
-        str | None, typer.Option("--cache-type-k", help="Type of cached keys; default: f16.")
-    ] = None,
-    type_v: Annotated[
-        str | None, typer.Option("--cache-type-v", help="Type of cached values; default: f16.")
-    ] = None,
+    no_rewrite: NoRewrite = None,
+    type_k: CacheTypeK = None,
+    type_v: CacheTypeV = None,
     ignore_eos: Annotated[
         bool, typer.Option("--ignore-eos", help="Go on after the model's end token.")
     ] = False,
@@ -96,7 +96,8 @@ def run(
         llm = LLM(
             model, n_ctx=ctx_size, n_ubatch=ubatch, threads=options, type_k=type_k,
             type_v=type_v, progress=progress, **placement_arguments(
-                devices, gpu_layers, place, plan, fit, memory, policy, profile, repack
+                devices, gpu_layers, place, plan, fit, memory, policy, profile, repack,
+                no_rewrite
             ),
         )  # fmt: skip
     if not quiet:

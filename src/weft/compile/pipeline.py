@@ -1,4 +1,4 @@
-"""The pipeline: check, rewrite, schedule, allocate, validate, lower, check."""
+"""The pipeline: check, schedule, optimize and rewrite, allocate, validate, lower, check."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from weft.errors import AllocationError, ScheduleError
 from weft.flags import FLAGS
 from weft.graph.check import check_graph
 from weft.graph.graph import Graph
-from weft.graph.rewrite import rewrite
+from weft.graph.rewrite import chosen_rewrites
 from weft.graph.tensor import Tensor
 from weft.program import Program
 from weft.schedule import CostOptions, Policy, Schedule, optimize_splits, schedule
@@ -65,6 +65,7 @@ def compile(
     op_offload: bool = True,
     cost: CostOptions | None = None,
     repack: bool = False,
+    rewrites: Sequence[str] | None = None,
     **options: Any,
 ) -> Program:
     """A program that computes `graph` on `devices` (highest priority first, a CPU type last).
@@ -72,14 +73,16 @@ def compile(
     `devices` are names (`"cpu"`, `"reference"`, ...) or backends; `options` go to the backends that
     are made from names (`n_threads=4, target="avx2", activations="f32"` for `cpu`). `assign` pins
     tensors to a device. `policy`, `cost`: see `weft.schedule.schedule`. `repack`: weights (leaves
-    with usage "weights") go into the layout that the kernels like best when they are loaded. The
-    plan that memory comes from is `Program.plan`.
+    with usage "weights") go into the layout that the kernels like best when they are loaded.
+    `rewrites`: names of the fusions (`weft.graph.rewrite.REWRITES`) to use, where the device has
+    kernels for them; default: what WEFT_REWRITES says, or all. The plan that memory comes from is
+    `Program.plan`.
 
     Raises GraphError, ScheduleError, UnsupportedOpError, AllocationError or DeviceError;
     OutOfMemoryError where the memory of the profile of `cost` is too small."""
     plan = plan_graph(
         graph, resolve_devices(devices, **options), policy=policy, memory=memory,
-        assign=assign, op_offload=op_offload, cost=cost,
+        assign=assign, op_offload=op_offload, cost=cost, rewrites=rewrites,
     )  # fmt: skip
     return lower_plan(repacked([plan])[0] if repack else plan)
 
@@ -106,14 +109,15 @@ def plan_graph(
     assign: Mapping[Tensor, Backend | int] | None = None,
     op_offload: bool = True,
     cost: CostOptions | None = None,
+    rewrites: Sequence[str] | None = None,
 ) -> Plan:
     """Everything but the lowering: placement and memory, without touching a device."""
     check_graph(graph)
-    graph = rewrite(graph)
+    names = chosen_rewrites(rewrites)
 
     def plan(policy: Policy, cost: CostOptions | None) -> Plan:
         placed = schedule(graph, backends, policy, op_offload=op_offload, assign=assign, cost=cost)
-        placed = optimize_splits(placed)
+        placed = optimize_splits(placed, names)
         return Plan(placed, allocate(placed, policy=memory))
 
     found = plan(policy, cost)

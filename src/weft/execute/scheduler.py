@@ -170,7 +170,8 @@ class Scheduler:
 
     def set_eval_callback(self, callback: EvalCallback | None) -> None:
         """Has `callback` look at nodes as they are computed; None: no more. While there is one,
-        runs are not asynchronous."""
+        runs are not asynchronous, and graphs are planned without fused nodes: set it before
+        planning to see them all."""
         self._eval = callback
 
     def set_abort_callback(self, callback: AbortCallback | None) -> None:
@@ -232,7 +233,8 @@ class Scheduler:
         pinned = tuple((id(t), b) for t, b in state.assigned.items())
         # the same graph under the same conditions is placed the same way
         size = (len(graph.nodes), len(graph.leaves))
-        key = (id(graph), size, pinned, state.cur_copy, state.first_backend)
+        watched = self._eval is not None
+        key = (id(graph), size, pinned, state.cur_copy, state.first_backend, watched)
         placed = self._schedules.get(key)
         if placed is None:
             placed = optimize_splits(
@@ -245,7 +247,8 @@ class Scheduler:
                     cur_copy=state.cur_copy,
                     assign=state.assigned,
                     first_backend=state.first_backend,
-                )
+                ),
+                () if watched else None,  # a callback may ask for any node
             )
             _make_room(self._schedules)
             self._schedules[key] = placed

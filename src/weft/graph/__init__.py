@@ -52,6 +52,7 @@ from weft.graph.build_copy import (
     set_rows,
     upscale,
 )
+from weft.graph.build_fused import glu_quantize, norm_scale, rope_set_rows
 from weft.graph.build_math import (
     abs,
     add,
@@ -229,6 +230,7 @@ __all__ = [
     "get_rows",
     "get_rows_back",
     "glu",
+    "glu_quantize",
     "group_norm",
     "hardsigmoid",
     "hardswish",
@@ -247,6 +249,7 @@ __all__ = [
     "mul_mat_id",
     "neg",
     "norm",
+    "norm_scale",
     "out_prod",
     "pad",
     "pad_reflect_1d",
@@ -265,6 +268,7 @@ __all__ = [
     "roll",
     "rope",
     "rope_back",
+    "rope_set_rows",
     "round",
     "rwkv_wkv6",
     "rwkv_wkv7",

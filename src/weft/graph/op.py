@@ -147,6 +147,9 @@ def _table() -> dict[str, Op]:
     op("GATED_DELTA_NET", 6, params=p.DeltaNetParams)
     # weft's own: activations turned into blocks once, for every matmul that reads them.
     op("QUANTIZE", 1)
+    op("NORM_SCALE", 2, 3, params=p.NormScaleParams)
+    op("GLU_QUANTIZE", 1, 2, params=p.GluParams)
+    op("ROPE_SET_ROWS", 4, 5, params=p.RopeParams)
     return rows
 
 

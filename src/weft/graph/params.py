@@ -36,6 +36,7 @@ __all__ = [
     "Im2ColParams",
     "LeakyReluParams",
     "LinearAttnParams",
+    "NormScaleParams",
     "PadParams",
     "PadReflectParams",
     "Params",
@@ -199,6 +200,14 @@ class EpsParams:
     """Epsilon of NORM, RMS_NORM and L2_NORM."""
 
     eps: float
+
+
+@dataclass(frozen=True, slots=True)
+class NormScaleParams:
+    """Epsilon of NORM_SCALE, and whether it is NORM (`centred`) or RMS_NORM that is scaled."""
+
+    eps: float
+    centred: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -488,6 +497,7 @@ Params: TypeAlias = (
     | FillParams
     | LeakyReluParams
     | EpsParams
+    | NormScaleParams
     | GroupNormParams
     | AccParams
     | ConcatParams

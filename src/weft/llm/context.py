@@ -61,6 +61,7 @@ class Context:
         profile: Profile | str | os.PathLike[str] | None = None,
         repack: bool | None = None,
         progress: Progress | None = None,
+        rewrites: Sequence[str] | None = None,
     ) -> None:
         """Plans and allocates everything that `decode` will ever need.
 
@@ -85,6 +86,7 @@ class Context:
         `repack`: weights that only matmuls read are brought into the layout that the kernels like
         best (default); False: all are used in place, mapped from the file. Contexts of one model
         share what is repacked. `progress(done, total)` is called with bytes while that goes on.
+        `rewrites`: names of the fusions to use (default: see `weft.compile`).
 
         Raises ContextError for an argument out of range, ScheduleError for a placement that cannot
         be, FormatError for a plan of another model, OutOfMemoryError before anything large is
@@ -99,6 +101,7 @@ class Context:
             **counts, activations=activations, embeddings=embeddings, n_gpu_layers=n_gpu_layers,
             place=place, plan=plan, fit=fit, memory=memory, policy=policy, profile=profile,
             repack=repack,
+            rewrites=rewrites,
         )  # fmt: skip
         """Where everything is, and why."""
         self.model = model

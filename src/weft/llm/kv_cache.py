@@ -25,8 +25,8 @@ from weft.llm.recurrent import StateTable, refuse_part, state_bytes
 
 __all__ = ["CACHE_TYPES", "KVCache", "cache_bytes"]
 
-CACHE_TYPES = ("f16", "f32")
-"""Types that keys and values can be stored in."""
+CACHE_TYPES = ("f16", "f32", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0")
+"""Types that keys and values can be stored in. Blocks are of 32 numbers of one head."""
 
 _FREE = -1
 _END = np.iinfo(np.int32).max
@@ -56,8 +56,8 @@ class KVCache:
         Raises ContextError for a type that cannot be cached, OutOfMemoryError without room."""
         self.size = size
         self.n_seq_max = n_seq_max
-        self.type_k = _cache_type("type_k", type_k)
-        self.type_v = _cache_type("type_v", type_v)
+        self.type_k = _cache_type("type_k", type_k, config.head_dim_k)
+        self.type_v = _cache_type("type_v", type_v, config.head_dim_v)
 
         def leaf(name: str, dtype: DType, n_embd: int, where: BufferType | None) -> Tensor:
             memory = PlannedMemory(dtype.row_bytes(n_embd) * size)
@@ -300,7 +300,8 @@ def cache_bytes(
     n_seq_max: int = 1,
 ) -> int:
     """Bytes that a cache of `size` cells takes, before one is made."""
-    k, v = _cache_type("type_k", type_k), _cache_type("type_v", type_v)
+    k = _cache_type("type_k", type_k, config.head_dim_k)
+    v = _cache_type("type_v", type_v, config.head_dim_v)
     rows = sum(
         k.row_bytes(config.n_embd_k(il)) + v.row_bytes(config.n_embd_v(il))
         for il in range(config.n_layer)
@@ -308,13 +309,18 @@ def cache_bytes(
     return size * rows + (2 * n_seq_max + 1) * state_bytes(config)
 
 
-def _cache_type(argument: str, name: str | DType) -> DType:
+def _cache_type(argument: str, name: str | DType, head_dim: int) -> DType:
     try:
         dtype = find_dtype(name)
     except GraphError as e:
         raise ContextError(f"{argument}: {e}") from None
     if dtype.name not in CACHE_TYPES:
         raise ContextError(f"{argument} is {dtype.name}; it must be {' or '.join(CACHE_TYPES)}")
+    if head_dim % dtype.block:
+        raise ContextError(
+            f"{argument} is {dtype.name}, which has blocks of {dtype.block} numbers, but heads of "
+            f"this model have {head_dim}; use f16, bf16 or f32"
+        )
     return dtype
 
 

@@ -87,6 +87,7 @@ class LLM:
         activations: Literal["native", "f32"] = "native",
         repack: bool | None = None,
         progress: Progress | None = None,
+        rewrites: Sequence[str] | None = None,
     ) -> None:
         """Opens a GGUF file. Weights in host memory are used in place, mapped from the file, or
         repacked for the kernels, see `Context`.
@@ -126,6 +127,7 @@ class LLM:
             profile=profile,
             repack=repack,
             progress=progress,
+            rewrites=rewrites,
         )
         self.stats = Stats()
         self._generation = 0

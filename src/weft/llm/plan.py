@@ -228,6 +228,8 @@ class Request:
     options: ContextOptions
     backends: Sequence[Backend]
     placement: Placement
+    rewrites: Sequence[str] | None = None
+    """Fusions to use; None: what WEFT_REWRITES says, or all."""
 
     @cached_property
     def cost(self) -> CostOptions | None:
@@ -298,7 +300,13 @@ class Request:
 
         def plan(max_tokens: int, graph: Graph) -> Plan:
             cost = self.cost_of(max_tokens) if by_time else None
-            made = plan_graph(graph, self.backends, policy="cost" if cost else "ggml", cost=cost)
+            made = plan_graph(
+                graph,
+                self.backends,
+                policy="cost" if cost else "ggml",
+                cost=cost,
+                rewrites=self.rewrites,
+            )
             self._predict(made.schedule, max_tokens)
             return made
 
@@ -316,7 +324,9 @@ class Request:
         regimes: list[RegimePlan] = []
         for max_tokens, graph in draft.graphs.items():
             assign = saved.node_devices(max_tokens, graph, self.backends)
-            plan = plan_graph(graph, self.backends, policy="plan", assign=assign)
+            plan = plan_graph(
+                graph, self.backends, policy="plan", assign=assign, rewrites=self.rewrites
+            )
             self._predict(plan.schedule, max_tokens)
             regimes.insert(0, RegimePlan(max_tokens, graph, plan))
         found = self._finished(homes, draft, regimes)

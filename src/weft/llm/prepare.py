@@ -8,10 +8,11 @@ from typing import Any
 
 from weft.backends.base import Backend
 from weft.compile import resolve_devices
+from weft.dtype import find_dtype
 from weft.errors import ContextError
 from weft.llm.by_time import by_time
 from weft.llm.fit import ADVICE, fitted, require
-from weft.llm.kv_cache import cache_bytes
+from weft.llm.kv_cache import CACHE_TYPES, cache_bytes
 from weft.llm.memory import require_memory
 from weft.llm.model import Model
 from weft.llm.plan import ContextOptions, ContextPlan, Placement, Request
@@ -43,6 +44,7 @@ def prepare(
     memory: Mapping[str, int] | None = None,
     policy: Policy = "ggml",
     profile: Profile | str | os.PathLike[str] | None = None,
+    rewrites: Sequence[str] | None = None,
     **device_options: Any,
 ) -> ContextPlan:
     """The plan of a context from the arguments that `Context` takes; see there. With a plan file,
@@ -80,6 +82,7 @@ def prepare(
         embeddings=embeds,
         repack=option("repack", repack, True),
     )
+    _require_flash(options)
     if profile is not None and not isinstance(profile, Profile):
         profile = load_profile(profile)
     placement = Placement(
@@ -93,7 +96,16 @@ def prepare(
             model.config, options.n_ctx, options.type_k, options.type_v, options.n_seq_max
         )
         require_memory({"cache": cells}, ADVICE)
-    return _planned(Request(model, options, backends, placement))
+    return _planned(Request(model, options, backends, placement, rewrites))
+
+
+def _require_flash(options: ContextOptions) -> None:
+    name = options.type_v
+    if not options.flash and name in CACHE_TYPES and find_dtype(name).is_quantized:
+        raise ContextError(
+            f"type_v is {name}, but attention without flash reads values column by column and "
+            "cannot cut blocks; leave flash on, or make type_v f16"
+        )
 
 
 def _planned(request: Request) -> ContextPlan:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Protocol
 
 from weft.backends.base import Backend
 from weft.graph.graph import Graph
+from weft.graph.rewrite import Rewritten
 from weft.graph.size import lower
 from weft.graph.tensor import Tensor, shape_text
 from weft.schedule.parts import Prediction, Split
@@ -54,6 +56,8 @@ class Placed(Protocol):
     def splits(self) -> list[Split]: ...
     @property
     def notes(self) -> dict[Tensor, str]: ...
+    @property
+    def rewritten(self) -> list[Rewritten]: ...
     @property
     def predicted(self) -> Prediction | None: ...
 
@@ -181,6 +185,10 @@ def to_json(schedule: Placed) -> dict[str, Any]:
         "splits": splits,
         "totals": _totals(schedule.splits, len(schedule.graph.nodes)),
     }
+    if schedule.rewritten:
+        counts = Counter(r.name for r in schedule.rewritten)
+        removed = sum(r.removed for r in schedule.rewritten)
+        data["rewrites"] = {"counts": dict(counts), "removed_nodes": removed}
     if schedule.predicted is not None:
         data["predicted"] = schedule.predicted.to_json()
     return data

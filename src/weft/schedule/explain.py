@@ -70,6 +70,9 @@ def _total_lines(data: Mapping[str, Any]) -> list[str]:
         f"total: {t['splits']} splits, {t['nodes']} nodes, {t['copies']} copies, "
         f"{copied} copied per pass"
     ]
+    if "rewrites" in data:
+        counts = ", ".join(f"{name} {n}" for name, n in data["rewrites"]["counts"].items())
+        lines.append(f"fused: {counts}; {data['rewrites']['removed_nodes']} nodes fewer")
     if "predicted" in data:
         lines.append(prediction_text(data["predicted"]))
     return lines

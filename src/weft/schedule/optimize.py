@@ -1,13 +1,15 @@
-"""`optimize_splits`: each split's backend may rewrite its nodes before memory is planned."""
+"""`optimize_splits`: each split's backend may rewrite its nodes before memory is planned, and named
+rewrites fuse those that it has kernels for."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from weft.backends.base import Backend, BackendBase
 from weft.errors import ScheduleError
 from weft.graph.node import describe
+from weft.graph.rewrite import chosen_rewrites, rewrite
 from weft.graph.tensor import Tensor
 from weft.schedule.collector import collector_paused
 from weft.schedule.finalize import clone
@@ -18,29 +20,67 @@ __all__ = ["optimize_splits"]
 
 
 @collector_paused()
-def optimize_splits(schedule: Schedule) -> Schedule:
-    """A schedule whose splits are as `Backend.optimize` wants them; unchanged where no backend has
-    that method.
+def optimize_splits(schedule: Schedule, rewrites: Collection[str] | None = None) -> Schedule:
+    """A schedule whose splits are as `Backend.optimize` wants them, with nodes fused by those of
+    `rewrites` (default: WEFT_REWRITES, or all) that the backend names; unchanged where no backend
+    has either.
 
     A backend gets the final nodes of one split, in order, and returns the nodes to run. The nodes
     are its own copies: it may change their `src`, `op` and `params`, leave nodes out, reorder them,
     and add new ones. What other splits copy or read, and what is an output, must stay in the list.
     Raises ScheduleError, naming backend and tensor, where something needed is gone."""
-    if not any(_rewrites(schedule.backends[s.backend]) for s in schedule.splits):
+    names = chosen_rewrites() if rewrites is None else frozenset(rewrites)
+    if not any(_changes(schedule.backends[s.backend], names) for s in schedule.splits):
         return schedule
     private = _privatize(schedule)
     for split in private.splits:
         backend = private.backends[split.backend]
-        if _rewrites(backend):
+        if _optimizes(backend):
             before = split.nodes
             split.nodes = list(backend.optimize(list(before)))
             _forget(private, before, split.nodes)
+    for split in private.splits:
+        wanted = names.intersection(getattr(private.backends[split.backend], "rewrites", ()))
+        if wanted:
+            _fuse(private, split, wanted)
     _check_sources(private)
     build_plan_lists(private)
     return private
 
 
-def _rewrites(backend: Backend) -> bool:
+def _fuse(schedule: Schedule, split: Split, names: Collection[str]) -> None:
+    backend = schedule.backends[split.backend]
+    before = split.nodes
+    split.nodes, done = rewrite(
+        before,
+        names,
+        _read_elsewhere(schedule, split),
+        lambda node: backend.supports_op(node).ok,
+    )
+    _forget(schedule, before, split.nodes)
+    schedule.rewritten += done
+
+
+def _read_elsewhere(schedule: Schedule, split: Split) -> set[Tensor]:
+    """Tensors that must be there after `split`, because others read, copy or keep them."""
+    found: set[Tensor] = set()
+    for other in schedule.splits:
+        found.update(schedule.final.get(t, t) for t in other.inputs)
+        found.update(source for source, _ in other.copies)
+        if other is not split:
+            for node in other.nodes:
+                found.update(t for t in (*node.src, node.view_src) if t is not None)
+    for node, kept in schedule.keep.items():
+        found.update(schedule.final.get(t, t) for t in (node, *kept))
+    found.update(schedule.copies.values())
+    return found
+
+
+def _changes(backend: Backend, names: Collection[str]) -> bool:
+    return _optimizes(backend) or bool(set(names).intersection(getattr(backend, "rewrites", ())))
+
+
+def _optimizes(backend: Backend) -> bool:
     method = getattr(type(backend), "optimize", None)
     return method is not None and method is not BackendBase.optimize
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from weft.backends.base import Backend
 from weft.graph.graph import Graph
+from weft.graph.rewrite import Rewritten
 from weft.graph.tensor import Tensor
 from weft.schedule import describe, explain
 from weft.schedule.parts import Prediction, Role, Split
@@ -57,6 +58,8 @@ class Schedule:
     """Upper bound of the plan lists' length, as the reference computes it."""
     notes: dict[Tensor, str] = field(default_factory=dict)
     """What a policy has to say about a node beside its cause."""
+    rewritten: list[Rewritten] = field(default_factory=list)
+    """What rewrites made of the nodes of devices that have kernels for it, in order."""
     predicted: Prediction | None = None
     """Under `policy="cost"`, the time that its profile predicts."""
 

@@ -42,6 +42,9 @@ _PER_ELEMENT = {
     "SIN": 10.0,
     "COS": 10.0,
     "QUANTIZE": 4.0,
+    "NORM_SCALE": 6.0,
+    "GLU_QUANTIZE": 14.0,
+    "ROPE_SET_ROWS": 8.0,
     "CROSS_ENTROPY_LOSS": 12.0,
     "TIMESTEP_EMBEDDING": 20.0,
 }

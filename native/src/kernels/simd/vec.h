@@ -71,9 +71,13 @@ static inline float hsum(vf v) {
 #endif
 }
 static inline float hmax(vf v) {
+#if defined(__AVX512F__)
+  return _mm512_reduce_max_ps(reinterpret_cast<__m512>(v));
+#else
   float m = v[0];
   for (int i = 1; i < kLanes; ++i) m = v[i] > m ? v[i] : m;
   return m;
+#endif
 }
 
 // IEEE half to float by bit arithmetic: exact for every pattern, NaN stays NaN.

@@ -13,6 +13,7 @@ from weft.backends.cases.attention import attention_cases
 from weft.backends.cases.case import Case, Sources, random_blocks
 from weft.backends.cases.elementwise import elementwise_cases
 from weft.backends.cases.formats import FORMATS, format_cases
+from weft.backends.cases.fused import fused_cases
 from weft.backends.cases.moves import move_cases
 from weft.backends.cases.state import state_cases
 from weft.backends.cases.windows import window_cases
@@ -30,4 +31,5 @@ def all_cases() -> tuple[Case, ...]:
         *attention_cases(),
         *window_cases(),
         *state_cases(),
+        *fused_cases(),
     )

@@ -35,6 +35,7 @@ from weft.flags import FLAGS
 from weft.graph.node import make_node
 from weft.graph.op import OPS
 from weft.graph.params import pack
+from weft.graph.rewrite import REWRITES
 from weft.graph.tensor import Tensor
 from weft.program import Program
 
@@ -147,6 +148,7 @@ class CpuBackend(BackendBase):
             warnings.warn(f"{name}: {note}", RuntimeWarning, stacklevel=2)
         self._panels = PanelBufferType(self.pool)
         self._panel_types = frozenset(_native.interleaved_types(chosen))
+        self.rewrites = tuple(REWRITES)
 
     def supports_op(self, node: Tensor) -> Support:
         """Asks the kernel; views need none."""

@@ -230,6 +230,16 @@ _GLU: dict[GluOp, Callable[[F64, F64, GluParams], F64]] = {
 @kernel("GLU")
 def glu(call: Call) -> None:
     """activation(x) * gate: x and gate are src0 and src1, or the halves of src0's rows."""
+    call.dst.write(_gated(call))
+
+
+@kernel("GLU_QUANTIZE")
+def glu_quantize(call: Call) -> None:
+    """The same as a matmul reads it: q8_0, q8_1 or q8_K blocks."""
+    call.dst.write_activation(_gated(call))
+
+
+def _gated(call: Call) -> F64:
     p: GluParams = call.params
     if call.optional(1) is not None:
         x, gate = call.f64(0), call.f64(1)
@@ -237,4 +247,4 @@ def glu(call: Call) -> None:
         x, gate = np.split(call.f64(0), 2, axis=-1)
         if p.swapped:
             x, gate = gate, x
-    call.dst.write(_GLU[p.op](x, gate, p))
+    return _GLU[p.op](x, gate, p)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from weft.backends.reference.kernel import Call, f32, kernel
-from weft.graph.params import EpsParams, GroupNormParams
+from weft.graph.params import EpsParams, GroupNormParams, NormScaleParams
 
 
 @kernel("NORM")
@@ -23,6 +23,19 @@ def rms_norm(call: Call) -> None:
     p: EpsParams = call.params
     x = call.f64(0)
     call.dst.write(x / np.sqrt(np.square(x).mean(-1, keepdims=True) + f32(p.eps)))
+
+
+@kernel("NORM_SCALE")
+def norm_scale(call: Call) -> None:
+    """NORM (`centred`) or RMS_NORM, times the row src1, plus the row src2 if there is one. The
+    result may be blocks, as QUANTIZE makes them."""
+    p: NormScaleParams = call.params
+    x = call.f64(0)
+    if p.centred:
+        x = x - x.mean(-1, keepdims=True)
+    out = x / np.sqrt(np.square(x).mean(-1, keepdims=True) + f32(p.eps)) * call.f64(1)
+    bias = call.optional(2)
+    call.dst.write_activation(out if bias is None else out + bias.f64())
 
 
 @kernel("L2_NORM")

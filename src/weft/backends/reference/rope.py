@@ -11,7 +11,8 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.backends.reference.kernel import Call, f32, kernel
+from weft.backends.reference.kernel import Call, check_index, f32, kernel
+from weft.backends.reference.view import ArrayView
 from weft.graph.params import RopeMode, RopeParams
 
 F64 = NDArray[np.float64]
@@ -65,14 +66,13 @@ def angles(p: RopeParams, n_pairs: int, positions: F64, factors: F64 | None) -> 
     return theta, magnitude * (1 + 0.1 * math.log(1 / scale))
 
 
-def _rotate(call: Call, direction: int) -> None:
+def _rotate(call: Call, direction: int, factors: ArrayView | None) -> F64:
     p: RopeParams = call.params
     x = call.f64(0)
     n_tokens = x.shape[1]
     vision = p.mode is RopeMode.VISION
     n_pairs = x.shape[-1] // 2 if vision else p.n_dims // 2
     positions = call.f64(1).reshape(-1)[: 4 * n_tokens].reshape(-1, n_tokens)
-    factors = call.optional(2)
     theta, magnitude = angles(
         p, n_pairs, positions, None if factors is None else factors.f64().reshape(-1)
     )
@@ -88,7 +88,7 @@ def _rotate(call: Call, direction: int) -> None:
     out = x.copy()
     out[..., first] = x[..., first] * cos - x[..., second] * sin
     out[..., second] = x[..., first] * sin + x[..., second] * cos
-    call.dst.write(out)
+    return out
 
 
 @kernel("ROPE")
@@ -97,10 +97,21 @@ def rope(call: Call) -> None:
 
     src1: positions, i32 (four planes of them in the multimodal modes); src2: optional divisors of
     the angles, one per pair. Dimensions outside the rotated ones are copied."""
-    _rotate(call, 1)
+    call.dst.write(_rotate(call, 1, call.optional(2)))
 
 
 @kernel("ROPE_BACK")
 def rope_back(call: Call) -> None:
     """The inverse rotation; the gradient of ROPE."""
-    _rotate(call, -1)
+    call.dst.write(_rotate(call, -1, call.optional(2)))
+
+
+@kernel("ROPE_SET_ROWS")
+def rope_set_rows(call: Call) -> None:
+    """ROPE of src0 `[1, token, head, dim]`, then the heads of token i side by side in row ids[i] of
+    the destination. Sources: x, positions, ids, cache (the destination), optional divisors."""
+    out = _rotate(call, 1, call.optional(4))[0]
+    ids = call.read(2).reshape(-1)
+    check_index(ids, call.dst.ne[1], "row")
+    rows = np.ascontiguousarray(out.reshape(1, 1, len(ids), -1), np.float32)
+    call.dst.units[:, :, ids] = call.dst.encode(rows)

@@ -165,17 +165,24 @@ def shift_keys(
         if r.n_dims == 0 or c.n_head_kv(il) == 0:
             continue
         factors = _freq_factors(w, r, cache)
-        size, d = k.dtype.bytes, c.head_dim_k
+        d, factor = c.head_dim_k, r.shift_attn_factor
+        in_place = k.dtype.name in ("f32", "f16")
+        skipped = r.offset if in_place else 0
         keys = G.view_3d(
             k,
-            d - r.offset,
+            d - skipped,
             c.n_head_kv(il),
             shift.ne[0],
-            d * size,
+            k.dtype.row_bytes(d),
             k.nb[1],
-            r.offset * size,
+            skipped * k.dtype.bytes,
         )
-        shifted.append(_rotate(r, mode, factors, keys, shift, r.shift_attn_factor, inplace=True))
+        if in_place:
+            shifted.append(_rotate(r, mode, factors, keys, shift, factor, inplace=True))
+            continue
+        decoded = G.cast(keys, "f32")
+        rotated = _rotate(r, mode, factors, decoded, shift, factor, inplace=True, n_offset=r.offset)
+        shifted.append(G.cpy(rotated, keys))
     return shifted
 
 
@@ -188,6 +195,7 @@ def _rotate(
     attn_factor: float,
     *,
     inplace: bool = False,
+    n_offset: int = 0,
 ) -> Tensor:
     if r.n_dims == 0:
         return x
@@ -204,6 +212,7 @@ def _rotate(
         attn_factor=attn_factor,
         beta_fast=r.beta_fast,
         beta_slow=r.beta_slow,
+        n_offset=n_offset,
         inplace=inplace,
     )
 
@@ -286,11 +295,12 @@ def head_normed_attention(step: Step, w: Weights, il: int, x: Tensor) -> Tensor:
 def _cached(step: Step, cache: Tensor, x: Tensor) -> Tensor:
     """x [d, n_head_kv, n_tokens] written to its cells; the cache as [d, n_kv, n_head_kv]."""
     d, n_head, n_tokens, _ = x.ne
+    assert isinstance(d, int)
     if not x.is_contiguous:  # a part of a fused projection
         x = G.cont(x)
     written = G.set_rows(cache, G.reshape(x, d * n_head, n_tokens), step.cells)
     # A view of what was written, not of the leaf: that is what puts it after the write.
-    return G.view_3d(written, d, step.mask.ne[0], n_head, cache.nb[1], d * cache.dtype.bytes)
+    return G.view_3d(written, d, step.mask.ne[0], n_head, cache.nb[1], cache.dtype.row_bytes(d))
 
 
 def soft_cap(x: Tensor, cap: float) -> Tensor:

@@ -1,0 +1,89 @@
+"""Constructors of ops that fuse several. Rewrites make them, for devices that have them; by hand
+they are written where a graph shall run one on every device. Sizes are ggml's `ne`."""
+
+from __future__ import annotations
+
+from weft.dtype import DType, find_dtype
+from weft.graph.node import f32, fail, make_node, multiple, require, require_type
+from weft.graph.params import GluParams, NormScaleParams, RopeParams
+from weft.graph.tensor import Tensor
+
+__all__ = ["glu_quantize", "norm_scale", "rope_set_rows"]
+
+BLOCKS = ("q8_0", "q8_1", "q8_K")
+"""What a matmul reads activations as."""
+
+
+def norm_scale(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    *,
+    eps: float,
+    centred: bool = False,
+    dtype: DType | str = "f32",
+) -> Tensor:
+    """rms_norm(x) * weight + bias, or norm(x) with `centred`; the shape of x [n, ...].
+
+    weight, bias: f32 [n]. `dtype`: f32, or the blocks that a matmul reads (see `quantize`)."""
+    op = "NORM_SCALE"
+    dt = find_dtype(dtype)
+    require_type(x, ("f32",), op, "x")
+    require(x.is_contiguous_rows, op, "rows of x must be contiguous; use cont()", x)
+    for role, t in (("weight", weight), ("bias", bias)):
+        if t is not None:
+            require_type(t, ("f32",), op, role)
+            require(
+                t.ne == (x.ne[0], 1, 1, 1) and t.is_contiguous,
+                op,
+                f"{role} must be one row, as long as those of x",
+                x,
+                t,
+            )
+    if not eps >= 0:
+        raise fail(op, f"eps = {eps} must not be negative", x)
+    _require_blocks(op, dt, x, ("f32", *BLOCKS))
+    return make_node(op, dt, x.ne, x, weight, bias, params=NormScaleParams(f32(eps), centred))
+
+
+def glu_quantize(gated: Tensor, dtype: DType | str) -> Tensor:
+    """`quantize(gated, dtype)` in one step, of a node that `glu` or one of its forms made."""
+    op = "GLU_QUANTIZE"
+    if not isinstance(gated.params, GluParams):
+        raise fail(op, "needs the result of glu()", gated)
+    dt = find_dtype(dtype)
+    _require_blocks(op, dt, gated, BLOCKS)
+    return make_node(op, dt, gated.ne, *gated.src, params=gated.params)
+
+
+def rope_set_rows(rotated: Tensor, cache: Tensor, ids: Tensor) -> Tensor:
+    """`set_rows(cache, rotated as [d * heads, tokens], ids)` in one step; a view of `cache`.
+
+    rotated: what `rope` made of [d, heads, tokens]. cache: [d * heads, rows], of a type whose
+    blocks fit into d. ids: i32 or i64 [tokens]."""
+    op = "ROPE_SET_ROWS"
+    if rotated.op.name != "ROPE" or not isinstance(rotated.params, RopeParams):
+        raise fail(op, "needs the result of rope()", rotated)
+    d, heads, tokens, batch = rotated.ne
+    require_type(ids, ("i64", "i32"), op, "ids")
+    require(ids.ne == (tokens, 1, 1, 1), op, "ids must have one number for each token", ids)
+    require(
+        batch == 1 and cache.ne[0] == d * heads and cache.ne[2:] == (1, 1),
+        op,
+        "a row of cache must hold the heads of a token",
+        rotated,
+        cache,
+    )
+    require(multiple(d, cache.dtype.block), op, "a head is no whole blocks of cache", cache)
+    require(cache.is_contiguous_rows, op, "rows of cache must be contiguous", cache)
+    x, positions, *factors = rotated.src
+    return make_node(
+        op, cache.dtype, cache.ne, x, positions, ids, cache, *factors,
+        params=rotated.params, nb=cache.nb, view_of=cache,
+    )  # fmt: skip
+
+
+def _require_blocks(op: str, dtype: DType, x: Tensor, names: tuple[str, ...]) -> None:
+    if dtype.name not in names:
+        raise fail(op, f"makes {', '.join(names)}, not {dtype.name}", x)
+    require(multiple(x.ne[0], dtype.block), op, f"a row is no whole blocks of {dtype.name}", x)
