@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 
 import weft
+from weft import _native
 from weft import graph as g
+from weft.backends import make_backend
 from weft.backends.reference.backend import ReferenceBackend
 from weft.errors import GraphError
 from weft.flags import FLAGS
@@ -18,6 +20,10 @@ from weft.graph.rewrite import REWRITES, chosen_rewrites
 
 Inputs = dict[str, Any]
 RNG = np.random.default_rng(0)
+
+
+TARGETS = [name for name, score in _native.targets() if score]
+DEVICES = ["reference", *TARGETS]
 
 
 class Fusing(ReferenceBackend):
@@ -46,6 +52,13 @@ def ops(program: weft.Program) -> Counter[str]:
     return Counter(step.op.name for split in program.splits for step in split.steps)
 
 
+def backend(device: str) -> weft.backends.Backend:
+    """The reference with all rewrites, the cpu, or one of its targets."""
+    if device == "reference":
+        return Fusing()
+    return make_backend("cpu", target=device if device in TARGETS else None)
+
+
 def runs(
     make: Callable[[], weft.Graph], inputs: Inputs | None = None, device: str = "cpu"
 ) -> tuple[dict[str, Any], dict[str, Any], weft.Program]:
@@ -53,8 +66,7 @@ def runs(
     found, program = [], None
     values = inputs or {"x": f32(5, 64)}
     for names in ([], None):
-        backend = Fusing() if device == "reference" else device
-        program = weft.compile(make(), [backend], rewrites=names)
+        program = weft.compile(make(), [backend(device)], rewrites=names)
         session = weft.Session(program)
         found.append(session.run(values))
     assert program is not None
@@ -77,7 +89,7 @@ def fused_by(program: weft.Program) -> Counter[str]:
 
 @pytest.mark.parametrize("norm", [g.norm, g.rms_norm])
 @pytest.mark.parametrize("bias", [False, True])
-@pytest.mark.parametrize("device", ["cpu", "reference"])
+@pytest.mark.parametrize("device", DEVICES)
 def test_norm_scale(norm: Any, bias: bool, device: str) -> None:
     w, b = const("w", 64), const("b", 64)
 
@@ -89,7 +101,7 @@ def test_norm_scale(norm: Any, bias: bool, device: str) -> None:
     assert ops(program) == {"NORM_SCALE": 1}
     assert fused_by(program) == {"norm-scale": 1} | ({"norm-scale-bias": 1} if bias else {})
     # the reference rounds once instead of three times, the cpu as often as before
-    same(before, after, 0 if device == "cpu" else 1e-6)
+    same(before, after, 1e-6 if device == "reference" else 0)
 
 
 def test_no_norm_scale() -> None:
@@ -143,14 +155,15 @@ def test_norm_scale_without_its_bias() -> None:
 # -- norm-quantize, glu-quantize -------------------------------------------------------------------
 
 
-def test_norm_quantize() -> None:
+@pytest.mark.parametrize("device", TARGETS)
+def test_norm_quantize(device: str) -> None:
     w, q, k = const("w", 64), blocks("q", 32, 64), blocks("k", 32, 64)
 
     def make() -> weft.Graph:
         n = g.mul(g.rms_norm(x(), 1e-5), w)
         return weft.Graph(g.mul_mat(q, n).as_output("y"), g.mul_mat(k, n).as_output("z"))
 
-    before, after, program = runs(make)
+    before, after, program = runs(make, device=device)
     assert ops(program) == {"NORM_SCALE": 1, "MUL_MAT": 2}
     same(before, after)
 
@@ -172,7 +185,8 @@ GLUS = [g.reglu, g.geglu, g.swiglu, g.geglu_erf, g.geglu_quick]
 
 @pytest.mark.parametrize("glu", GLUS)
 @pytest.mark.parametrize("halves", [False, True])
-def test_glu_quantize(glu: Any, halves: bool) -> None:
+@pytest.mark.parametrize("device", TARGETS)
+def test_glu_quantize(glu: Any, halves: bool, device: str) -> None:
     gate, up = (const(name, 512, 64) for name in ("gate", "up"))
     down = blocks("down", 64, 256 if halves else 512)
 
@@ -186,7 +200,7 @@ def test_glu_quantize(glu: Any, halves: bool) -> None:
         assert source is not None
         return source
 
-    before, after, program = runs(make)
+    before, after, program = runs(make, device=device)
     assert ops(program)["GLU_QUANTIZE"] == 1 and ops(program)["GLU"] == 0
     same(before, after)
 
@@ -239,7 +253,7 @@ def rope_inputs(dtype: str) -> Inputs:
 
 @pytest.mark.parametrize("dtype", ["f32", "f16", "q8_0", "q4_0"])
 @pytest.mark.parametrize("mode", ["normal", "neox"])
-@pytest.mark.parametrize("device", ["cpu", "reference"])
+@pytest.mark.parametrize("device", DEVICES)
 def test_rope_cache(dtype: str, mode: str, device: str) -> None:
     make = rope_graph(dtype, mode=mode, factors=mode == "neox")
     before, after, program = runs(make, rope_inputs(dtype), device)
@@ -297,7 +311,7 @@ SCORES = {"x": f32(3, 5, 64)}
     [{}, {"scale": False}, {"mask": None}, {"mask": (3, 5, 64)}],
     ids=["scale and mask", "mask", "scale", "a mask per head"],
 )
-@pytest.mark.parametrize("device", ["cpu", "reference"])
+@pytest.mark.parametrize("device", DEVICES)
 def test_softmax(options: dict[str, Any], device: str) -> None:
     before, after, program = runs(scores_graph(**options), SCORES, device)
     assert ops(program) == {"SOFT_MAX": 1}
@@ -370,13 +384,15 @@ def test_what_a_device_refuses_is_not_fused() -> None:
 # -- constructors ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("device", ["cpu", "reference"])
+@pytest.mark.parametrize("device", DEVICES)
 def test_fused_ops_by_hand(device: str) -> None:
     weight, bias, values = f32(64), f32(64), f32(5, 64)
     w, b = weft.constant(weight, "w"), weft.constant(bias, "b")
     n = g.norm_scale(x(), w, b, eps=1e-5, centred=True)
     y = g.norm_scale(n, w, eps=1e-5)
-    got = weft.Session(weft.compile(weft.Graph(y.as_output("y")), [device])).run({"x": values})
+    got = weft.Session(weft.compile(weft.Graph(y.as_output("y")), [backend(device)])).run(
+        {"x": values}
+    )
     h = values.astype(np.float64)
     h = (h - h.mean(1, keepdims=True)) / np.sqrt(h.var(1, keepdims=True) + 1e-5) * weight + bias
     h = h / np.sqrt(np.square(h).mean(1, keepdims=True) + 1e-5) * weight

@@ -113,18 +113,14 @@ struct Cache {
     for (int64_t d = t.ne[0]; d < width; ++d) out[d] = 0;
   }
 
-  // Rows that can be read as they are.
-  bool is_plain_rows() const {
-    return t.ne[0] % kLanes == 0 && !is_quantized(t.type) && t.nb[0] == element_size(t.type);
-  }
-
   // The cells of a block as few rows read them: in place, or as floats in `buffer`.
-  Picked pick(const Tile& tile, int64_t n, float* buffer, DType& type) const {
+  Picked pick(const Tile& tile, int64_t n, int64_t n_rows, float* buffer, DType& type) const {
     type = t.type;
     const DTypeInfo& info = dtype_info(t.type);
-    const Picked stored = {data,  t.nb[1], tile.cells, n, t.ne[0] / info.block * info.block_size,
-                           kCells};
-    if (is_plain_rows()) return stored;
+    const int64_t bytes = t.ne[0] / info.block * info.block_size;
+    const Picked stored = {data, t.nb[1], tile.cells, n, bytes, kCells};
+    const bool whole = t.ne[0] % kLanes == 0 && t.nb[0] == info.block_size;
+    if (whole && reads_in_place(type, n_rows)) return stored;
     for (int64_t i = 0; i < n; ++i) {
       stored.prefetch(stored.row(i));
       read(tile.cells[i], buffer + i * width);
@@ -142,11 +138,11 @@ void attend_few(const Job& job, const Tile& t, const Cache& key, const Cache& va
   for (int64_t i = seen.n; i % kLanes != 0; ++i) t.cells[i] = t.cells[seen.n - 1];
   const int64_t rows = seen.end - seen.first;
   DType type;
-  const Picked keys = key.pick(t, seen.n, t.keys, type);
+  const Picked keys = key.pick(t, seen.n, rows, t.keys, type);
   scores(type, {t.q + seen.first * key.width, key.width, rows}, keys, dk,
          t.weights + seen.first * kCells, kCells);
   for (int64_t r = seen.first; r < seen.end; ++r) weigh(job, t, r, seen);
-  const Picked values = value.pick(t, seen.n, t.values, type);
+  const Picked values = value.pick(t, seen.n, rows, t.values, type);
   add_weighted(type, {t.weights + seen.first * kCells, kCells, rows}, values, dv,
                t.fade + seen.first, t.sum + seen.first * value.width, value.width);
 }

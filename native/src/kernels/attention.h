@@ -45,6 +45,60 @@ struct LoadBf16 {
   }
 };
 
+// kLanes bytes as integers. The compiler's own conversion takes them one by one.
+static inline vi widen(const void* p) {
+#if defined(__AVX512F__)
+  __m128i bytes;
+  std::memcpy(&bytes, p, sizeof bytes);
+  return reinterpret_cast<vi>(_mm512_cvtepi8_epi32(bytes));
+#elif defined(__AVX2__)
+  __m128i bytes = _mm_setzero_si128();
+  std::memcpy(&bytes, p, kLanes);
+  return reinterpret_cast<vi>(_mm256_cvtepi8_epi32(bytes));
+#else
+  vi out;
+  for (int i = 0; i < kLanes; ++i) out[i] = static_cast<const int8_t*>(p)[i];
+  return out;
+#endif
+}
+
+static inline vf int_floats(vi x) {
+#if defined(__AVX512F__)
+  return reinterpret_cast<vf>(_mm512_cvtepi32_ps(reinterpret_cast<__m512i>(x)));
+#else
+  return __builtin_convertvector(x, vf);
+#endif
+}
+
+// Blocks of 32 numbers: a half-precision scale, then a byte or half a byte each (quants/blocks.h).
+static inline vf block_scale(const char* block) {
+  uint16_t h;
+  std::memcpy(&h, block, sizeof h);
+  return splat(half_to_float(h));
+}
+struct LoadQ80 {
+  static vf at(const char* row, int64_t i) {
+    const char* block = row + i / 32 * 34;
+    return int_floats(widen(block + 2 + i % 32)) * block_scale(block);
+  }
+};
+struct LoadQ40 {
+  static vf at(const char* row, int64_t i) {
+    const char* block = row + i / 32 * 18;
+    // the low halves of the bytes are the first 16 numbers
+    const vi bytes = widen(block + 2 + i % 16);
+    const vi number = (i % 32 < 16 ? bytes : bytes >> 4) & 15;
+    return int_floats(number - 8) * block_scale(block);
+  }
+};
+
+// Whether few rows read a cache of this type where it is; other types are converted.
+static inline bool reads_in_place(DType type, int64_t n_rows) {
+  // blocks are decoded again for every four rows
+  return is_float(type) ||
+         (kLanes > 4 && n_rows <= 4 && (type == DType::kQ8_0 || type == DType::kQ4_0));
+}
+
 // Half of the lanes of `a` and half of `b`, each added to the lanes kStep away: a lane whose number
 // has the bit kStep holds two lanes of `b`, another two of `a`.
 template <int kStep>
@@ -153,6 +207,8 @@ static inline void scores(DType type, const Matrix& q, const Picked& k, int64_t 
                           int64_t out_stride) {
   if (type == DType::kF32) return scores_of<LoadF32>(q, k, width, out, out_stride);
   if (type == DType::kF16) return scores_of<LoadF16>(q, k, width, out, out_stride);
+  if (type == DType::kQ8_0) return scores_of<LoadQ80>(q, k, width, out, out_stride);
+  if (type == DType::kQ4_0) return scores_of<LoadQ40>(q, k, width, out, out_stride);
   scores_of<LoadBf16>(q, k, width, out, out_stride);
 }
 
@@ -216,6 +272,8 @@ static inline void add_weighted(DType type, const Matrix& w, const Picked& v, in
                                 const float* fade, float* out, int64_t out_stride) {
   if (type == DType::kF32) return add_all<LoadF32>(w, v, width, fade, out, out_stride);
   if (type == DType::kF16) return add_all<LoadF16>(w, v, width, fade, out, out_stride);
+  if (type == DType::kQ8_0) return add_all<LoadQ80>(w, v, width, fade, out, out_stride);
+  if (type == DType::kQ4_0) return add_all<LoadQ40>(w, v, width, fade, out, out_stride);
   add_all<LoadBf16>(w, v, width, fade, out, out_stride);
 }
 
