@@ -1,7 +1,7 @@
 // Products of float weights, and of any weights decoded to floats.
 #include "kernels/matmul_floats.h"
 
-#include "kernels/matmul_f32.h"
+#include "kernels/float_tile.h"
 
 namespace weft::WEFT_TARGET {
 
@@ -12,9 +12,6 @@ constexpr int64_t kFewColumns = 6;
 
 // Floats of a weight row that are decoded at a time for a dot product.
 constexpr int64_t kDecoded = 1024;
-
-// Columns whose packed form, as deep as a panel, stays in L2.
-constexpr int64_t kFloatColumnsWide = kTileFloats * 40;
 
 // ---- few columns
 
@@ -117,85 +114,188 @@ void dot_decoded(const Weights& w, int64_t begin, int64_t end, const Columns& co
   }
 }
 
-// ---- panels
+// ---- many columns
 
-struct FloatScratch {
-  int64_t deep;  // elements that are packed at a time, kDepth of all columns after another
-  int64_t slab;  // floats of kDepth elements of all columns
-  float* tiles;
-  float* panel;
-  float* rows;
-  float* out;
+// Columns that are packed at a time, so that kDeepWords of each stay in the second-level cache. A
+// multiple of every target's kTileLanes.
+constexpr int64_t kColumnsWide = 288;
+constexpr int64_t kPackedWords = kColumnsWide * kDeepWords;
+
+// Rows whose sums are kept while the depth is worked through.
+constexpr int64_t kRowsTall = 1024;
+
+// Rows of sums that are written to the result together: a cache line.
+constexpr int64_t kGroupRows = 16;
+static_assert(kGroupRows % kTileRows == 0 && kColumnsWide % kTileLanes == 0);
+
+// How a product of floats is cut. `pair`: elements of a word.
+struct Blocks {
+  int64_t pair;
+  int64_t words;    // of a row
+  int64_t columns;  // of a block; the last may have less
+  int64_t deep;     // words that are packed at a time
+
+  Blocks(int64_t n, int64_t k, int64_t elements) : pair(elements), words((k + pair - 1) / pair) {
+    const int64_t blocks = (n + kColumnsWide - 1) / kColumnsWide;
+    columns = ((n + blocks - 1) / blocks + kTileLanes - 1) / kTileLanes * kTileLanes;
+    // all of it, if it fits: then weights are read row by row
+    const int64_t all = (words + kDeepWords - 1) / kDeepWords * kDeepWords;
+    deep = columns * all <= kPackedWords ? all : kDeepWords;
+  }
+};
+
+struct ManyScratch {
+  float* panels;   // [slab][tile of columns][word][lane]
+  float* weights;  // [kTileRows][kWeightStride]
+  float* staged;   // [kLanes][kDeepWords], and decoded floats of one row
+  float* sums;     // [tile of rows][column][kTileRows]
   size_t used;
 
-  FloatScratch(char* scratch, int64_t n, int64_t k) {
+  explicit ManyScratch(char* scratch) {
     Arena arena(scratch);
-    const int64_t n_tiles = (min64(n, kFloatColumnsWide) + kTileFloats - 1) / kTileFloats;
-    deep = packed_depth(n_tiles, kTileFloats * kTileStride * 4, k, kDepth);
-    slab = n_tiles * kTileFloats * kTileStride;
-    tiles = arena.take<float>(deep / kDepth * slab);
-    panel = arena.take<float>(kDepth * kPanelFloats);
-    rows = arena.take<float>(8 * kDepth);
-    out = arena.take<float>(kTileFloats * kPanelFloats);
+    panels = arena.take<float>(kPackedWords);
+    weights = arena.take<float>(kTileRows * kWeightStride);
+    staged = arena.take<float>(kLanes * kDeepWords + 2 * kDeepWords);
+    sums = arena.take<float>(kRowsTall * kColumnsWide);
     used = arena.used();
   }
 };
 
-// `next`: distance in bytes to the piece of a row that will be wanted after this one.
-void pack_weights(const Weights& w, int64_t row, int64_t rows, int64_t start, int64_t deep,
-                  int64_t next, float* eight, float* panel) {
-  const int64_t bytes = deep / unit_elements(w.type) * unit_bytes(w.type);
-  const char* data = w.data + start / unit_elements(w.type) * w.element_stride;
-  for (int at = 0; at < kPanelFloats; at += 8) {
-    for (int r = 0; r < 8; ++r) {
-      // rows beyond the last repeat it; their results are not used
-      const int64_t from = row + min64(at + r, rows - 1);
-      const char* ahead = data + from * w.row_stride + next;
-      for (int64_t line = 0; line < bytes; line += 64) __builtin_prefetch(ahead + line, 0, 2);
-      load_row(w.type, w.element_stride, w.data + from * w.row_stride, start, deep,
-               eight + r * kDepth);
-    }
-    pack_eight(eight, kDepth, deep, panel, at);
+// Elements start..start+n of a row as words; `decoded` has room for n floats.
+void load_words(DType type, int64_t element_stride, const char* row, int64_t start, int64_t n,
+                int64_t pair, float* decoded, float* words) {
+  if (pair == 1) {
+    load_row(type, element_stride, row, start, n, words);
+    return;
   }
+  if (n % 2 != 0) words[n / 2] = 0.0f;
+  if (type == DType::kBF16 && element_stride == 2) {
+    std::memcpy(words, row + 2 * start, static_cast<size_t>(2 * n));
+    return;
+  }
+  load_row(type, element_stride, row, start, n, decoded);
+  table().type(DType::kBF16).from_float(decoded, words, n);
 }
 
-// Columns left..right, elements start..end, in slabs of kDepth.
-void pack_columns(const Columns& columns, int64_t left, int64_t right, int64_t start, int64_t end,
-                  const FloatScratch& s) {
-  float* slab = s.tiles;
-  for (int64_t k = start; k < end; k += kDepth, slab += s.slab) {
-    for (int64_t c = left; c < right; ++c) {
-      load_row(columns.type, columns.element_stride, columns.x[c], k, min64(kDepth, end - k),
-               slab + (c - left) * kTileStride);
+// Columns left..left+n, at most kLanes, to lanes of a panel `stride` lanes wide.
+void pack_vector(const Columns& columns, int64_t left, int64_t n, int64_t start, int64_t elements,
+                 const Blocks& blocks, int64_t stride, const ManyScratch& s, float* panel) {
+  const int64_t words = (elements + blocks.pair - 1) / blocks.pair;
+  const bool in_place =
+      columns.element_stride == 4 / blocks.pair && words * blocks.pair == elements;
+  const float* rows[kLanes];
+  for (int64_t c = 0; c < kLanes; ++c) {
+    float* staged = s.staged + c * kDeepWords;
+    rows[c] = staged;
+    if (c >= n) {
+      std::memset(staged, 0, static_cast<size_t>(words) * 4);
+    } else if (in_place) {
+      rows[c] = reinterpret_cast<const float*>(columns.x[left + c] + start * (4 / blocks.pair));
+    } else {
+      load_words(columns.type, columns.element_stride, columns.x[left + c], start, elements,
+                 blocks.pair, s.staged + kLanes * kDeepWords, staged);
     }
   }
+  pack_lanes(rows, words, stride, panel);
 }
 
-void multiply_float_panels(const Weights& w, int64_t begin, int64_t end, const Columns& columns,
-                           char* scratch) {
-  const FloatScratch s(scratch, columns.n, w.k);
-  const int64_t piece = kDepth / unit_elements(w.type) * w.element_stride;
-  const int64_t next = s.deep > kDepth ? piece : kPanelFloats * w.row_stride;
-  for (int64_t left = 0; left < columns.n; left += kFloatColumnsWide) {
-    const int64_t right = min64(columns.n, left + kFloatColumnsWide);
-    for (int64_t packed = 0; packed < w.k; packed += s.deep) {
-      const int64_t packed_end = min64(packed + s.deep, w.k);
-      pack_columns(columns, left, right, packed, packed_end, s);
-      for (int64_t r = begin; r < end; r += kPanelFloats) {
-        const int64_t rows = min64(kPanelFloats, end - r);
-        const float* slab = s.tiles;
-        for (int64_t k = packed; k < packed_end; k += kDepth, slab += s.slab) {
-          const int64_t deep = min64(kDepth, packed_end - k);
-          pack_weights(w, r, rows, k, deep, next, s.rows, s.panel);
-          for (int64_t c = left; c < right; c += kTileFloats) {
-            const int64_t n = min64(kTileFloats, right - c);
-            multiply_columns_f32(s.panel, slab + (c - left) * kTileStride, deep, n, s.out);
-            for (int64_t i = 0; i < n; ++i) {
-              put_rows(s.out + i * kPanelFloats, rows, w.scale, k > 0, columns.out[c + i] + r);
-            }
-          }
-        }
+int tile_vectors(int64_t columns) {
+  return columns >= kTileLanes ? kTileVectors : static_cast<int>((columns + kLanes - 1) / kLanes);
+}
+
+// Columns left..right, words first..end of each.
+void pack_columns(const Columns& columns, int64_t left, int64_t right, int64_t first, int64_t end,
+                  int64_t k, const Blocks& blocks, const ManyScratch& s) {
+  float* slab = s.panels;
+  for (int64_t at = first; at < end; at += kDeepWords, slab += blocks.columns * kDeepWords) {
+    const int64_t start = at * blocks.pair;
+    const int64_t elements = min64(kDeepWords * blocks.pair, k - start);
+    float* panel = slab;
+    for (int64_t c = left; c < right; c += kTileLanes, panel += kTileLanes * kDeepWords) {
+      const int vectors = tile_vectors(right - c);
+      for (int i = 0; i < vectors; ++i) {
+        const int64_t from = c + i * kLanes;
+        pack_vector(columns, from, min64(kLanes, right - from), start, elements, blocks,
+                    vectors * kLanes, s, panel + i * kLanes);
       }
+    }
+  }
+}
+
+// A tile of weights, and a wish for the piece of each row that is `next` bytes further.
+void stage_weights(const Weights& w, int64_t row, int64_t rows, int64_t start, int64_t elements,
+                   int64_t pair, int64_t next, const ManyScratch& s) {
+  const int64_t bytes = elements / unit_elements(w.type) * w.element_stride;
+  const char* piece = w.data + start / unit_elements(w.type) * w.element_stride + next;
+  for (int64_t r = 0; r < rows; ++r) {
+    const char* data = w.data + (row + r) * w.row_stride;
+    const char* ahead = piece + (row + r) * w.row_stride;
+    for (int64_t line = 0; line < bytes; line += 64) __builtin_prefetch(ahead + line, 0, 2);
+    load_words(w.type, w.element_stride, data, start, elements, pair, s.staged,
+               s.weights + r * kWeightStride);
+  }
+}
+
+// Sums of up to kGroupRows rows to columns left..right of the result, `row` on.
+void put_group(const float* sums, int64_t rows, const Columns& columns, int64_t left, int64_t right,
+               int64_t tile_sums, float scale, int64_t row) {
+  typedef float vt __attribute__((vector_size(kTileRows * 4)));
+  for (int64_t c = left; c < right; ++c, sums += kTileRows) {
+    float* out = columns.out[c] + row;
+    if (c + 8 < right) __builtin_prefetch(columns.out[c + 8] + row, 1);
+    const float* from = sums;
+    int64_t r = 0;
+    for (; r + kTileRows <= rows; r += kTileRows, from += tile_sums) {
+      const vt v = load_as<vt>(from) * scale;
+      std::memcpy(out + r, &v, sizeof v);
+    }
+    for (int64_t i = 0; r + i < rows; ++i) out[r + i] = from[i] * scale;
+  }
+}
+
+// Rows begin..end, at most kRowsTall, of columns left..right.
+void multiply_block(const Weights& w, int64_t begin, int64_t end, const Columns& columns,
+                    int64_t left, int64_t right, const TileKernels& kernels, const Blocks& blocks,
+                    const ManyScratch& s) {
+  const int64_t pair = blocks.pair;
+  const int64_t step = kDeepWords * pair;
+  const int64_t piece = step / unit_elements(w.type) * w.element_stride;
+  const int64_t next = blocks.deep > kDeepWords ? piece : kTileRows * w.row_stride;
+  const int64_t tile_sums = blocks.columns * kTileRows;
+  for (int64_t packed = 0; packed < blocks.words; packed += blocks.deep) {
+    const int64_t packed_end = min64(packed + blocks.deep, blocks.words);
+    pack_columns(columns, left, right, packed, packed_end, w.k, blocks, s);
+    float* sums = s.sums;
+    for (int64_t r = begin; r < end; r += kTileRows, sums += tile_sums) {
+      const float* panels = s.panels;
+      for (int64_t k = packed; k < packed_end; k += kDeepWords) {
+        const int64_t words = min64(kDeepWords, packed_end - k);
+        stage_weights(w, r, min64(kTileRows, end - r), k * pair, min64(step, w.k - k * pair), pair,
+                      next, s);
+        for (int64_t c = 0; c < right - left; c += kTileLanes) {
+          kernels.of[tile_vectors(right - left - c) - 1](s.weights, panels + c * kDeepWords, words,
+                                                         k > 0, sums + c * kTileRows);
+        }
+        panels += blocks.columns * kDeepWords;
+      }
+      const int64_t done = min64(r + kTileRows, end);
+      if (packed_end == blocks.words && ((done - begin) % kGroupRows == 0 || done == end)) {
+        const int64_t first = begin + (done - 1 - begin) / kGroupRows * kGroupRows;
+        put_group(s.sums + (first - begin) / kTileRows * tile_sums, done - first, columns, left,
+                  right, tile_sums, w.scale, first);
+      }
+    }
+  }
+}
+
+void multiply_many(const Weights& w, int64_t begin, int64_t end, const Columns& columns,
+                   const TileKernels& kernels, int64_t pair, char* scratch) {
+  const ManyScratch s(scratch);
+  const Blocks blocks(columns.n, w.k, pair);
+  for (int64_t top = begin; top < end; top += kRowsTall) {
+    for (int64_t left = 0; left < columns.n; left += blocks.columns) {
+      multiply_block(w, top, min64(end, top + kRowsTall), columns, left,
+                     min64(columns.n, left + blocks.columns), kernels, blocks, s);
     }
   }
 }
@@ -207,7 +307,7 @@ void multiply_floats(const Weights& w, int64_t begin, int64_t end, const Columns
   if (columns.n <= kFewColumns) {
     dot_decoded(w, begin, end, columns, scratch);
   } else {
-    multiply_float_panels(w, begin, end, columns, scratch);
+    multiply_many(w, begin, end, columns, tile_kernels<MultiplyFloats>(), 1, scratch);
   }
 }
 
@@ -218,8 +318,7 @@ size_t multiply_floats_scratch(const Columns& columns, int64_t k) {
     for (int64_t c = 0; c < min64(columns.n, kFewColumns); ++c) few.take<float>(k);
   }
   if (columns.n <= kFewColumns) return few.used();
-  // fewer columns may be packed deeper
-  const size_t many = FloatScratch(nullptr, columns.n, k).used + kPackedBytes;
+  const size_t many = ManyScratch(nullptr).used;
   return many > few.used() ? many : few.used();
 }
 

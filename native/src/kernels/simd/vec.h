@@ -42,7 +42,8 @@ static inline vf load(const float* p) {
   return v;
 }
 static inline void store(float* p, vf v) { std::memcpy(p, &v, sizeof v); }
-static inline vf splat(float x) { return vf{} + x; }
+// x - 0 is x for the compiler, while 0 + x is an addition: of -0 it makes 0
+static inline vf splat(float x) { return x - vf{}; }
 
 // a * b + c, fused where the target can.
 static inline vf fma(vf a, vf b, vf c) {
