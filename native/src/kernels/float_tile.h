@@ -28,8 +28,18 @@ inline constexpr int64_t kDeepWords = 512;
 // Rows of a weights' tile are padded so that they do not share cache sets.
 inline constexpr int64_t kWeightStride = kDeepWords + 16;
 
+// What to fetch from memory while a tile is multiplied: kTileRows rows `stride` bytes apart, `step`
+// bytes of each at a time. All at once would fill the queue of outstanding lines and stall.
+struct Ahead {
+  const char* p;
+  int64_t stride;
+  int64_t step;
+};
+inline constexpr int64_t kAheadSteps = kDeepWords / 16;
+
 // sums[lane][kTileRows] (+)= rows of `w`, kWeightStride words apart, times lanes of the panel `x`.
-using TileKernel = void (*)(const float* w, const float* x, int64_t words, bool add, float* sums);
+using TileKernel = void (*)(const float* w, const float* x, int64_t words, const Ahead& ahead,
+                            bool add, float* sums);
 
 // By number of vectors, less one.
 struct TileKernels {
@@ -96,17 +106,27 @@ static inline void store_transposed(const vf* acc, float* sums) {
 }
 
 template <class Step, int kVectors>
-static void multiply_tile(const float* w, const float* x, int64_t words, bool add, float* sums) {
+static void multiply_tile(const float* w, const float* x, int64_t words, const Ahead& ahead,
+                          bool add, float* sums) {
   vf acc[kVectors][kTileRows] = {};
-  for (int64_t k = 0; k < words; ++k, ++w, x += kVectors * kLanes) {
-    vf v[kVectors];
-#pragma GCC unroll 3
-    for (int i = 0; i < kVectors; ++i) v[i] = load(x + i * kLanes);
+  const char* fetch = ahead.p;
+  const int64_t stride = ahead.stride;
+  while (words > 0) {
 #pragma GCC unroll 8
-    for (int r = 0; r < kTileRows; ++r) {
-      const vf word = splat(w[r * kWeightStride]);
+    for (int r = 0; r < kTileRows; ++r) __builtin_prefetch(fetch + r * stride, 0, 2);
+    fetch += ahead.step;
+    const int64_t n = words < 16 ? words : 16;
+    words -= n;
+    for (const float* end = w + n; w < end; ++w, x += kVectors * kLanes) {
+      vf v[kVectors];
 #pragma GCC unroll 3
-      for (int i = 0; i < kVectors; ++i) acc[i][r] = Step::add(acc[i][r], v[i], word);
+      for (int i = 0; i < kVectors; ++i) v[i] = load(x + i * kLanes);
+#pragma GCC unroll 8
+      for (int r = 0; r < kTileRows; ++r) {
+        const vf word = splat(w[r * kWeightStride]);
+#pragma GCC unroll 3
+        for (int i = 0; i < kVectors; ++i) acc[i][r] = Step::add(acc[i][r], v[i], word);
+      }
     }
   }
 #pragma GCC unroll 3

@@ -1,64 +1,14 @@
 // Products of float weights, and of any weights decoded to floats.
 #include "kernels/matmul_floats.h"
 
-#include "kernels/float_tile.h"
+#include "kernels/matmul_bf16.h"
 
 namespace weft::WEFT_TARGET {
 
 namespace {
 
-// Up to this many columns, unpacking a panel costs more than it saves.
-constexpr int64_t kFewColumns = 6;
-
 // Floats of a weight row that are decoded at a time for a dot product.
 constexpr int64_t kDecoded = 1024;
-
-// ---- few columns
-
-template <DType kType>
-vf load_weights(const char* p, int64_t i) {
-  if constexpr (kType == DType::kF16) return load_half(reinterpret_cast<const uint16_t*>(p) + i);
-  if constexpr (kType == DType::kBF16) return load_bf16(reinterpret_cast<const uint16_t*>(p) + i);
-  return load(reinterpret_cast<const float*>(p) + i);
-}
-
-// sums[r] += row r . x, over n elements of kRows rows.
-template <DType kType, int kRows>
-void dot_floats(const char* w, int64_t stride, const float* x, int64_t n, float* sums) {
-  constexpr int64_t kSize = kType == DType::kF32 ? 4 : 2;
-  vf acc[kRows][2] = {};
-  int64_t i = 0;
-  for (; i + 2 * kLanes <= n; i += 2 * kLanes) {
-    const vf x0 = load(x + i);
-    const vf x1 = load(x + i + kLanes);
-    prefetch_rows<kRows, 2 * kLanes * kSize>(w, stride, i * kSize);
-    for (int r = 0; r < kRows; ++r) {
-      acc[r][0] = fma(load_weights<kType>(w + r * stride, i), x0, acc[r][0]);
-      acc[r][1] = fma(load_weights<kType>(w + r * stride, i + kLanes), x1, acc[r][1]);
-    }
-  }
-  for (int r = 0; r < kRows; ++r) {
-    float sum = hsum(acc[r][0] + acc[r][1]);
-    for (int64_t k = i; k < n; ++k) sum += load_element(w + r * stride + k * kSize, kType) * x[k];
-    sums[r] += sum;
-  }
-}
-
-template <int kRows>
-void dot_float_rows(DType type, const char* w, int64_t stride, const float* x, int64_t n,
-                    float* sums) {
-  if (type == DType::kF16) return dot_floats<DType::kF16, kRows>(w, stride, x, n, sums);
-  if (type == DType::kBF16) return dot_floats<DType::kBF16, kRows>(w, stride, x, n, sums);
-  dot_floats<DType::kF32, kRows>(w, stride, x, n, sums);
-}
-
-void dot_block(DType type, const char* w, int64_t stride, int64_t rows, const float* x, int64_t n,
-               float* sums) {
-  if (rows == 4) return dot_float_rows<4>(type, w, stride, x, n, sums);
-  for (int64_t r = 0; r < rows; ++r) {
-    dot_float_rows<1>(type, w + r * stride, stride, x, n, sums + r);
-  }
-}
 
 // Elements start..start+n of a row as floats.
 void load_row(DType type, int64_t element_stride, const char* row, int64_t start, int64_t n,
@@ -74,42 +24,61 @@ bool is_plain(const Columns& columns) {
   return columns.type == DType::kF32 && columns.element_stride == 4;
 }
 
-void dot_decoded(const Weights& w, int64_t begin, int64_t end, const Columns& columns,
-                 char* scratch) {
+// The kernels for pairs of bf16, when the columns are such; else nullptr. Weights of another type
+// are rounded.
+const Bf16Kernels* pair_kernels(const Columns& columns) {
+  return columns.type == DType::kBF16 && columns.element_stride == 2 ? bf16_kernels() : nullptr;
+}
+
+// ---- few columns
+
+DotKernel float_dots(DType weights) {
+  if (weights == DType::kF16) return dot_rows<FloatRow<DType::kF16>>;
+  if (weights == DType::kBF16) return dot_rows<FloatRow<DType::kBF16>>;
+  return dot_rows<FloatRow<DType::kF32>>;
+}
+
+void dot_decoded(const Weights& w, const FewRows& rows, const char* const* x, int64_t n_columns,
+                 float* decoded, float (*sums)[kFewRows]) {
+  const char* at[kFewColumns];
+  for (int64_t k = 0; k < w.k; k += kDecoded) {
+    const int64_t n = min64(kDecoded, w.k - k);
+    for (int64_t i = 0; i < rows.rows; ++i) {
+      load_row(w.type, w.element_stride, rows.w + i * rows.stride, k, n, decoded + i * kDecoded);
+    }
+    for (int64_t c = 0; c < n_columns; ++c) at[c] = x[c] + k * 4;
+    const FewRows piece = {reinterpret_cast<const char*>(decoded), kDecoded * 4, rows.rows};
+    dot_rows<FloatRow<DType::kF32>>(piece, at, n_columns, n, sums);
+  }
+}
+
+void multiply_few(const Weights& w, int64_t begin, int64_t end, const Columns& columns,
+                  char* scratch) {
   Arena arena(scratch);
-  const float* x[kFewColumns];
+  auto* decoded = arena.take<float>(kFewRows * kDecoded);
+  const bool is_row = is_float(w.type) && w.element_stride == element_size(w.type);
+  DotKernel direct = is_row ? float_dots(w.type) : nullptr;
+  const char* x[kFewColumns];
+  const bool pairs = is_row && w.type == DType::kBF16 && pair_kernels(columns) != nullptr;
+  if (pairs) direct = pair_kernels(columns)->dot;
   for (int64_t c = 0; c < columns.n; ++c) {
-    x[c] = reinterpret_cast<const float*>(columns.x[c]);
-    if (!is_plain(columns)) {
+    x[c] = columns.x[c];
+    if (!pairs && !is_plain(columns)) {
       auto* values = arena.take<float>(w.k);
       load_row(columns.type, columns.element_stride, columns.x[c], 0, w.k, values);
-      x[c] = values;
+      x[c] = reinterpret_cast<const char*>(values);
     }
   }
-  auto* decoded = arena.take<float>(4 * kDecoded);
-  const bool direct = is_float(w.type) && w.element_stride == element_size(w.type);
-  for (int64_t r = begin; r < end; r += 4) {
-    const int64_t rows = min64(4, end - r);
-    const char* row = w.data + r * w.row_stride;
-    float sums[kFewColumns][4] = {};
-    if (direct) {
-      for (int64_t c = 0; c < columns.n; ++c) {
-        dot_block(w.type, row, w.row_stride, rows, x[c], w.k, sums[c]);
-      }
+  for (int64_t r = begin; r < end; r += kFewRows) {
+    const FewRows rows = {w.data + r * w.row_stride, w.row_stride, min64(kFewRows, end - r)};
+    float sums[kFewColumns][kFewRows] = {};
+    if (direct != nullptr) {
+      direct(rows, x, columns.n, w.k, sums);
     } else {
-      for (int64_t k = 0; k < w.k; k += kDecoded) {
-        const int64_t n = min64(kDecoded, w.k - k);
-        for (int64_t i = 0; i < rows; ++i) {
-          load_row(w.type, w.element_stride, row + i * w.row_stride, k, n, decoded + i * kDecoded);
-        }
-        for (int64_t c = 0; c < columns.n; ++c) {
-          dot_block(DType::kF32, reinterpret_cast<const char*>(decoded), kDecoded * 4, rows,
-                    x[c] + k, n, sums[c]);
-        }
-      }
+      dot_decoded(w, rows, x, columns.n, decoded, sums);
     }
     for (int64_t c = 0; c < columns.n; ++c) {
-      put_rows(sums[c], rows, w.scale, false, columns.out[c] + r);
+      put_rows(sums[c], rows.rows, w.scale, false, columns.out[c] + r);
     }
   }
 }
@@ -118,7 +87,7 @@ void dot_decoded(const Weights& w, int64_t begin, int64_t end, const Columns& co
 
 // Columns that are packed at a time, so that kDeepWords of each stay in the second-level cache. A
 // multiple of every target's kTileLanes.
-constexpr int64_t kColumnsWide = 288;
+constexpr int64_t kColumnsWide = 192;
 constexpr int64_t kPackedWords = kColumnsWide * kDeepWords;
 
 // Rows whose sums are kept while the depth is worked through.
@@ -181,8 +150,10 @@ void load_words(DType type, int64_t element_stride, const char* row, int64_t sta
 void pack_vector(const Columns& columns, int64_t left, int64_t n, int64_t start, int64_t elements,
                  const Blocks& blocks, int64_t stride, const ManyScratch& s, float* panel) {
   const int64_t words = (elements + blocks.pair - 1) / blocks.pair;
-  const bool in_place =
-      columns.element_stride == 4 / blocks.pair && words * blocks.pair == elements;
+  const DType in_words = blocks.pair == 1 ? DType::kF32 : DType::kBF16;
+  const bool in_place = columns.type == in_words &&
+                        columns.element_stride == element_size(in_words) &&
+                        words * blocks.pair == elements;
   const float* rows[kLanes];
   for (int64_t c = 0; c < kLanes; ++c) {
     float* staged = s.staged + c * kDeepWords;
@@ -222,15 +193,11 @@ void pack_columns(const Columns& columns, int64_t left, int64_t right, int64_t f
   }
 }
 
-// A tile of weights, and a wish for the piece of each row that is `next` bytes further.
+// A tile of weights.
 void stage_weights(const Weights& w, int64_t row, int64_t rows, int64_t start, int64_t elements,
-                   int64_t pair, int64_t next, const ManyScratch& s) {
-  const int64_t bytes = elements / unit_elements(w.type) * w.element_stride;
-  const char* piece = w.data + start / unit_elements(w.type) * w.element_stride + next;
+                   int64_t pair, const ManyScratch& s) {
   for (int64_t r = 0; r < rows; ++r) {
     const char* data = w.data + (row + r) * w.row_stride;
-    const char* ahead = piece + (row + r) * w.row_stride;
-    for (int64_t line = 0; line < bytes; line += 64) __builtin_prefetch(ahead + line, 0, 2);
     load_words(w.type, w.element_stride, data, start, elements, pair, s.staged,
                s.weights + r * kWeightStride);
   }
@@ -271,10 +238,14 @@ void multiply_block(const Weights& w, int64_t begin, int64_t end, const Columns&
       for (int64_t k = packed; k < packed_end; k += kDeepWords) {
         const int64_t words = min64(kDeepWords, packed_end - k);
         stage_weights(w, r, min64(kTileRows, end - r), k * pair, min64(step, w.k - k * pair), pair,
-                      next, s);
+                      s);
+        // the same rows further on, or those below
+        Ahead ahead = {w.data + r * w.row_stride + k / kDeepWords * piece + next, w.row_stride,
+                       piece / kAheadSteps};
         for (int64_t c = 0; c < right - left; c += kTileLanes) {
           kernels.of[tile_vectors(right - left - c) - 1](s.weights, panels + c * kDeepWords, words,
-                                                         k > 0, sums + c * kTileRows);
+                                                         ahead, k > 0, sums + c * kTileRows);
+          ahead = {reinterpret_cast<const char*>(s.weights), 0, 0};
         }
         panels += blocks.columns * kDeepWords;
       }
@@ -305,7 +276,9 @@ void multiply_many(const Weights& w, int64_t begin, int64_t end, const Columns& 
 void multiply_floats(const Weights& w, int64_t begin, int64_t end, const Columns& columns,
                      char* scratch) {
   if (columns.n <= kFewColumns) {
-    dot_decoded(w, begin, end, columns, scratch);
+    multiply_few(w, begin, end, columns, scratch);
+  } else if (const Bf16Kernels* pairs = pair_kernels(columns); pairs != nullptr) {
+    multiply_many(w, begin, end, columns, pairs->tiles, 2, scratch);
   } else {
     multiply_many(w, begin, end, columns, tile_kernels<MultiplyFloats>(), 1, scratch);
   }
@@ -313,7 +286,7 @@ void multiply_floats(const Weights& w, int64_t begin, int64_t end, const Columns
 
 size_t multiply_floats_scratch(const Columns& columns, int64_t k) {
   Arena few(nullptr);
-  few.take<float>(4 * kDecoded);
+  few.take<float>(kFewRows * kDecoded);
   if (!is_plain(columns)) {
     for (int64_t c = 0; c < min64(columns.n, kFewColumns); ++c) few.take<float>(k);
   }
