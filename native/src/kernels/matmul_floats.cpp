@@ -1,4 +1,8 @@
-// Products of float weights, and of any weights decoded to floats.
+// Products of float weights, and of any weights decoded to floats: a few columns by dot products of
+// rows (float_dots.h), more by tiles (float_tile.h).
+//
+// Columns of bf16 are multiplied by the processor's bf16 dot products where it has them. With more
+// than a few columns, weights of f16 and f32 are rounded to bf16 for it while they are staged.
 #include "kernels/matmul_floats.h"
 
 #include "kernels/matmul_bf16.h"
@@ -24,10 +28,10 @@ bool is_plain(const Columns& columns) {
   return columns.type == DType::kF32 && columns.element_stride == 4;
 }
 
-// The kernels for pairs of bf16, when the columns are such; else nullptr. Weights of another type
-// are rounded.
-const Bf16Kernels* pair_kernels(const Columns& columns) {
-  return columns.type == DType::kBF16 && columns.element_stride == 2 ? bf16_kernels() : nullptr;
+// The kernels for pairs of bf16, when the columns are such and the weights floats; else nullptr.
+const Bf16Kernels* pair_kernels(DType weights, const Columns& columns) {
+  const bool are_pairs = columns.type == DType::kBF16 && columns.element_stride == 2;
+  return are_pairs && is_float(weights) ? bf16_kernels() : nullptr;
 }
 
 // ---- few columns
@@ -59,8 +63,8 @@ void multiply_few(const Weights& w, int64_t begin, int64_t end, const Columns& c
   const bool is_row = is_float(w.type) && w.element_stride == element_size(w.type);
   DotKernel direct = is_row ? float_dots(w.type) : nullptr;
   const char* x[kFewColumns];
-  const bool pairs = is_row && w.type == DType::kBF16 && pair_kernels(columns) != nullptr;
-  if (pairs) direct = pair_kernels(columns)->dot;
+  const bool pairs = is_row && w.type == DType::kBF16 && pair_kernels(w.type, columns) != nullptr;
+  if (pairs) direct = pair_kernels(w.type, columns)->dot;
   for (int64_t c = 0; c < columns.n; ++c) {
     x[c] = columns.x[c];
     if (!pairs && !is_plain(columns)) {
@@ -277,7 +281,7 @@ void multiply_floats(const Weights& w, int64_t begin, int64_t end, const Columns
                      char* scratch) {
   if (columns.n <= kFewColumns) {
     multiply_few(w, begin, end, columns, scratch);
-  } else if (const Bf16Kernels* pairs = pair_kernels(columns); pairs != nullptr) {
+  } else if (const Bf16Kernels* pairs = pair_kernels(w.type, columns); pairs != nullptr) {
     multiply_many(w, begin, end, columns, pairs->tiles, 2, scratch);
   } else {
     multiply_many(w, begin, end, columns, tile_kernels<MultiplyFloats>(), 1, scratch);

@@ -16,6 +16,8 @@ import typer
 
 from weft.cli.console import errors
 from weft.cli.options import (
+    ActivationsName,
+    ActivationsOption,
     Devices,
     Fit,
     GpuLayers,
@@ -64,6 +66,7 @@ def bench(
     ubatch: Annotated[
         int | None, typer.Option("--ubatch-size", help="Tokens computed at once; default: 512.")
     ] = None,
+    activations: ActivationsOption = ActivationsName.native,
     output: Annotated[Output, typer.Option("--output", "-o", help="Format.")] = Output.md,
 ) -> None:
     """Measure tokens per second: mean and standard deviation over the repetitions."""
@@ -72,7 +75,7 @@ def bench(
     loaded = Model.open(model)
     context = Context(
         loaded, None if plan else max(n_prompt, n_gen) + 1, n_ubatch=ubatch, n_outputs=1,
-        n_threads=threads,
+        n_threads=threads, activations=activations.value,
         **placement_arguments(devices, gpu_layers, place, plan, fit, memory, policy, profile),
     )  # fmt: skip
     if max(n_prompt, n_gen) > loaded.config.n_ctx_train:

@@ -12,6 +12,8 @@ import typer
 from weft.cli.console import errors, size_text
 from weft.cli.explain import memory_rows
 from weft.cli.options import (
+    ActivationsName,
+    ActivationsOption,
     Devices,
     Fit,
     GpuLayers,
@@ -65,6 +67,7 @@ def run(
     type_v: Annotated[
         str | None, typer.Option("--cache-type-v", help="Type of cached values; default: f16.")
     ] = None,
+    activations: ActivationsOption = ActivationsName.native,
     ignore_eos: Annotated[
         bool, typer.Option("--ignore-eos", help="Go on after the model's end token.")
     ] = False,
@@ -73,6 +76,7 @@ def run(
     """Generate text; the plan and the speed go to stderr."""
     llm = LLM(
         model, n_ctx=ctx_size, n_ubatch=ubatch, n_threads=threads, type_k=type_k, type_v=type_v,
+        activations=activations.value,
         **placement_arguments(devices, gpu_layers, place, plan, fit, memory, policy, profile),
     )  # fmt: skip
     if not quiet:

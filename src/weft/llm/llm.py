@@ -80,7 +80,7 @@ class LLM:
         type_k: str | None = None,
         type_v: str | None = None,
         flash: bool | None = None,
-        activations: Literal["native", "f32"] = "native",
+        activations: Literal["native", "f32", "bf16"] = "native",
     ) -> None:
         """Opens a GGUF file; weights in host memory stay on disk, mapped.
 
