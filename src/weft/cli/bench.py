@@ -18,6 +18,8 @@ import typer
 
 from weft.cli.console import errors, size_text
 from weft.cli.options import (
+    ActivationsName,
+    ActivationsOption,
     CacheTypeK,
     CacheTypeV,
     Devices,
@@ -92,6 +94,7 @@ def bench(
     ] = None,
     type_k: CacheTypeK = None,
     type_v: CacheTypeV = None,
+    activations: ActivationsOption = ActivationsName.native,
     output: Annotated[Output, typer.Option("--output", "-o", help="Format.")] = Output.md,
     profile: Annotated[
         bool,
@@ -114,7 +117,7 @@ def bench(
     loaded = Model.open(model)
     context = Context(
         loaded, None if plan else max(n_prompt, n_gen) + 1, n_ubatch=ubatch, n_outputs=1,
-        threads=options, type_k=type_k, type_v=type_v,
+        threads=options, type_k=type_k, type_v=type_v, activations=activations.value,
         **placement_arguments(
             devices, gpu_layers, place, plan, fit, memory, policy, speeds_file, repack,
             no_rewrite

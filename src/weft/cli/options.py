@@ -15,6 +15,8 @@ from weft.graph.rewrite import REWRITES, chosen_rewrites
 from weft.schedule.profile import parse_size
 
 __all__ = [
+    "ActivationsName",
+    "ActivationsOption",
     "CacheTypeK",
     "CacheTypeV",
     "Devices",
@@ -40,6 +42,22 @@ class PolicyName(StrEnum):
     cost = "cost"
 
 
+class ActivationsName(StrEnum):
+    """What cpu kernels make of activations."""
+
+    native = "native"
+    f32 = "f32"
+    bf16 = "bf16"
+
+
+ActivationsOption = Annotated[
+    ActivationsName,
+    typer.Option(
+        "--activations",
+        help="native: quantized where the weights are; f32: never; bf16: as native, and prompts "
+        "with f16 or f32 weights in bf16, faster and less exact.",
+    ),
+]
 Devices = Annotated[
     str | None, typer.Option(help="Devices, highest priority first, e.g. reference,cpu.")
 ]

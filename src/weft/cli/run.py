@@ -12,6 +12,8 @@ import typer
 from weft.cli.console import LoadProgress, errors, size_text
 from weft.cli.explain import memory_rows
 from weft.cli.options import (
+    ActivationsName,
+    ActivationsOption,
     CacheTypeK,
     CacheTypeV,
     Devices,
@@ -83,6 +85,7 @@ def run(
     no_rewrite: NoRewrite = None,
     type_k: CacheTypeK = None,
     type_v: CacheTypeV = None,
+    activations: ActivationsOption = ActivationsName.native,
     ignore_eos: Annotated[
         bool, typer.Option("--ignore-eos", help="Go on after the model's end token.")
     ] = False,
@@ -95,7 +98,8 @@ def run(
     with LoadProgress() as progress:
         llm = LLM(
             model, n_ctx=ctx_size, n_ubatch=ubatch, threads=options, type_k=type_k,
-            type_v=type_v, progress=progress, **placement_arguments(
+            type_v=type_v, activations=activations.value, progress=progress,
+            **placement_arguments(
                 devices, gpu_layers, place, plan, fit, memory, policy, profile, repack,
                 no_rewrite
             ),

@@ -50,7 +50,7 @@ class Context:
         n_threads_batch: int | None = None,
         threads: ThreadOptions | None = None,
         devices: Sequence[str | Backend] | None = None,
-        activations: Literal["native", "f32"] = "native",
+        activations: Literal["native", "f32", "bf16"] = "native",
         embeddings: bool = False,
         n_gpu_layers: int | None = None,
         place: Mapping[str, str] | None = None,
@@ -70,10 +70,12 @@ class Context:
         512). `n_outputs`: most logits rows computed together (default: n_ubatch). `n_seq_max`: most
         sequences (default: 1). `type_k`, `type_v`: of the cache (default: f16). `flash`: attention
         as one op (default). `activations`: "f32" keeps them in float32 where kernels would rather
-        quantize them. `n_threads`, `n_threads_batch`: threads of the cpu device for single tokens,
-        and for more (default: physical cores, and as many); `threads`: those and where and how they
-        run, see `weft.ThreadOptions`. `embeddings`: `decode` gives the rows that logits would be
-        made of; models without logits (BERT) always do.
+        quantize them; "bf16" computes prompts with f16 and f32 weights in bf16, faster and rounded
+        to 8 bits, where the processor has bf16 dot products. `n_threads`, `n_threads_batch`:
+        threads of the cpu device for single tokens, and for more (default: physical cores, and as
+        many); `threads`: those and where and how they run, see `weft.ThreadOptions`. `embeddings`:
+        `decode` gives the rows that logits would be made of; models without logits (BERT) always
+        do.
 
         Where things are: `devices`, names or backends, highest priority first (default: cpu).
         `n_gpu_layers`: how many layers, from the last to the first, live on the first device with

@@ -84,7 +84,7 @@ class LLM:
         type_k: str | None = None,
         type_v: str | None = None,
         flash: bool | None = None,
-        activations: Literal["native", "f32"] = "native",
+        activations: Literal["native", "f32", "bf16"] = "native",
         repack: bool | None = None,
         progress: Progress | None = None,
         rewrites: Sequence[str] | None = None,

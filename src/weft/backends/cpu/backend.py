@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -29,13 +30,14 @@ from weft.backends.cpu.record import best_target, choose, require_usable
 from weft.backends.cpu.repack import PanelBufferType, PanelMemory, can_repack
 from weft.backends.cpu.threads import ThreadOptions
 from weft.backends.registry import BackendInfo
-from weft.dtype import DTYPES, dtype_from_id
+from weft.dtype import DTYPES, DType, dtype_from_id
 from weft.errors import AbortedError, DeviceError, OutOfMemoryError, ProgramError
 from weft.flags import FLAGS
 from weft.graph.node import make_node
 from weft.graph.op import OPS
 from weft.graph.params import pack
 from weft.graph.rewrite import REWRITES
+from weft.graph.size import upper
 from weft.graph.tensor import Tensor
 from weft.program import Program
 
@@ -48,9 +50,16 @@ __all__ = [
     "make",
 ]
 
-Activations = Literal["native", "f32"]
-"""`native`: matmuls with block-quantized weights quantize their activations, as the reference does;
-`f32`: weights are decoded and everything is computed in float32 (slower, more exact)."""
+Activations = Literal["native", "f32", "bf16"]
+"""`native`: matmuls with block-quantized weights quantize their activations, and with bf16 weights
+round them to bf16 where the processor has bf16 dot products, as the reference does;
+`f32`: weights are decoded and everything is computed in float32 (slower, more exact);
+`bf16`: as native, and f16 and f32 weights too are multiplied as bf16 (rounded to 8 bits) where
+more than a few columns are computed at once: faster prompts, while single tokens stay exact.
+Without bf16 dot products it is native."""
+
+_FEW_COLUMNS = 8
+"""Up to this many columns a product is bound by reading its weights: kFewColumns of the kernels."""
 
 _MATMULS = (OPS["MUL_MAT"], OPS["MUL_MAT_ID"])
 _OPTIONS = ("n_threads", "n_threads_batch", "threads", "target", "activations")
@@ -130,8 +139,8 @@ class CpuBackend(BackendBase):
             )
         if not even_if_failing:
             require_usable(chosen)
-        if activations not in ("native", "f32"):
-            raise DeviceError(f"activations must be 'native' or 'f32', got {activations!r}")
+        if activations not in ("native", "f32", "bf16"):
+            raise DeviceError(f"activations must be 'native', 'f32' or 'bf16', got {activations!r}")
         threads = threads or ThreadOptions()
         if n_threads is not None:
             threads = replace(threads, n_threads=n_threads)
@@ -189,17 +198,14 @@ class CpuBackend(BackendBase):
         return side_by_side(self._with_blocks(nodes))
 
     def _with_blocks(self, nodes: Sequence[Tensor]) -> Sequence[Tensor]:
-        if self.activations == "f32":
-            return nodes
         made: dict[tuple[Tensor, str], Tensor] = {}
         result: list[Tensor] = []
         for node in nodes:
             if node.op in _MATMULS and len(node.src) > 1:
                 weights, x = node.src[0], node.src[1]
                 assert weights is not None and x is not None
-                wanted = dtype_from_id(_native.activation_type(self.target, weights.dtype.id))
-                if wanted not in (None, DTYPES["f32"]) and x.dtype is DTYPES["f32"]:
-                    assert wanted is not None
+                wanted = self._activation_type(weights, x)
+                if wanted is not x.dtype:
                     key = (x, wanted.name)
                     if key not in made:
                         made[key] = make_node(
@@ -224,6 +230,24 @@ class CpuBackend(BackendBase):
             self.target, node.op.number, describe_tensor(node), sources, params, interleaved=True
         )
         return why is None
+
+    def _activation_type(self, weights: Tensor, x: Tensor) -> DType:
+        """What the activations of a matmul are turned into; their own type where they stay."""
+        bf16, f32 = DTYPES["bf16"], DTYPES["f32"]
+        if x.dtype is bf16 and weights.dtype.name in ("f16", "f32"):
+            return f32  # the kernels would round the weights
+        if x.dtype is not f32 or self.activations == "f32":
+            return x.dtype
+        rounds = self.activations == "bf16" and weights.dtype.name in ("f16", "f32")
+        if rounds and weights.op is OPS["NONE"]:
+            columns = math.prod(upper(n) for n in x.ne[1:])
+            if columns <= _FEW_COLUMNS:
+                return f32
+            weights_type = bf16
+        else:
+            weights_type = weights.dtype
+        wanted = dtype_from_id(_native.activation_type(self.target, weights_type.id))
+        return f32 if wanted is None else wanted
 
     def lower(self, program: Program, split: int, memories: Sequence[Memory]) -> Executable:
         """The split as a native executor over host memory."""
