@@ -154,7 +154,7 @@ def test_cells_shared_out_to_threads(shape: tuple[int, ...], dtype: str, target:
 
 
 def test_sizes_below_those_that_were_planned_for(target: str) -> None:
-    """Scratch and shared memory are planned for the largest sizes; smaller ones are cut otherwise."""
+    """Memory is planned for the largest sizes; smaller ones are cut otherwise."""
     rng = np.random.default_rng(8)
     keys, values = (rng.standard_normal((1200, 128)).astype(np.float16) for _ in "kv")
     q = weft.input("q", (8, g.Sym("n", 1, 40), 64))
