@@ -10,6 +10,8 @@ from golden import nmse
 from harness import TARGETS, Operand, refusal, result, run_op, tensor
 from numpy.typing import NDArray
 
+import weft
+from weft import graph as g
 from weft import quants
 from weft.graph.params import FlashAttnParams, RopeMode, RopeParams, SoftMaxParams, pack
 
@@ -149,6 +151,30 @@ def test_cells_shared_out_to_threads(shape: tuple[int, ...], dtype: str, target:
         assert nmse(got, expected) < 1e-12
         for _ in range(5):
             assert (attend(n_threads) == got).all()
+
+
+def test_sizes_below_those_that_were_planned_for(target: str) -> None:
+    """Memory is planned for the largest sizes; smaller ones are cut otherwise."""
+    rng = np.random.default_rng(8)
+    keys, values = (rng.standard_normal((1200, 128)).astype(np.float16) for _ in "kv")
+    q = weft.input("q", (8, g.Sym("n", 1, 40), 64))
+    mask = weft.input("m", (g.Sym("n", 1, 40), g.Sym("c", 1, 1200)), "f16")
+    k, v = (
+        g.view_3d(weft.constant(x, name), 64, mask.ne[0], 2, 256, 128)
+        for name, x in (("k", keys), ("v", values))
+    )
+    graph = weft.Graph(g.flash_attn_ext(q, k, v, mask, scale=0.125).as_output("y"))
+    sessions = [
+        weft.Session(weft.compile(graph, ["cpu"], n_threads=n, target=target)) for n in (1, 2, 3)
+    ]
+    k64, v64 = (x.astype(np.float64).reshape(1, 1200, 2, 64).swapaxes(1, 2) for x in (keys, values))
+    for n, c in [(1, 1), (1, 255), (1, 257), (1, 1200), (4, 1000), (5, 700), (40, 1200), (33, 3)]:
+        x = rng.standard_normal((8, n, 64)).astype(np.float32)
+        m = np.where(rng.random((n, c)) < 0.4, -np.inf, 0).astype(np.float16)
+        m[:, 0] = 0
+        expected = attention(x[None], k64[:, :, :c], v64[:, :, :c], m[None, None], 0.125)
+        for session in sessions:
+            assert nmse(session.run({"q": x, "m": m})["y"], expected[0]) < 1e-12
 
 
 def test_a_row_that_sees_nothing_is_zero(target: str) -> None:
