@@ -94,7 +94,7 @@ def main() -> None:
     if missing:
         print(missing)
         del pythons["llama.cpp"]
-    report = _header(args, shape) | {"engines": about, "peaks": peaks(args.threads)}
+    report = _header(args, shape) | {"engines": about}
     report["formats"] = [measure(format, args, shape, pythons) for format in args.formats]
     print_tables(report)
     if args.json:
@@ -149,7 +149,8 @@ def _about(pythons: dict[str, str]) -> tuple[dict[str, Any], str | None]:
 
 def _header(args: argparse.Namespace, shape: Shape) -> dict[str, Any]:
     def git(*command: str) -> str:
-        run = subprocess.run(["git", "-C", str(HERE), *command], capture_output=True, text=True)
+        package = str(Path(weft.__file__).parent)
+        run = subprocess.run(["git", "-C", package, *command], capture_output=True, text=True)
         return run.stdout.strip()
 
     with open("/proc/cpuinfo") as file:
@@ -168,16 +169,6 @@ def _header(args: argparse.Namespace, shape: Shape) -> dict[str, Any]:
         "repetitions": args.repetitions,
         "shape": shape.label,
     }
-
-
-def peaks(threads: int) -> dict[str, float | None]:
-    """Of this machine, now: bytes read per second, and operations per second by kind."""
-    try:
-        from weft.backends.cpu import measure_peaks
-    except ImportError:
-        return dict.fromkeys(("read", "int8", "f32", "bf16"))
-    found = measure_peaks(threads)
-    return {kind: getattr(found, kind) for kind in ("read", "int8", "f32", "bf16")}
 
 
 def measure(
@@ -285,10 +276,11 @@ class Run:
             self.result["nmse"] = float(((rows[0] - rows[1]) ** 2).sum() / (rows[1] ** 2).sum())
 
     def speed(self) -> None:
-        """Prompts and generation, after a warm-up that finds what suits llama.cpp best."""
+        """Prompts and generation, after a warm-up that finds what suits llama.cpp best. The
+        machine's peaks are measured beside them: memory is not equally fast at all times."""
+        self.result["peaks"] = self._ask("weft", "peaks", threads=self.args.threads)
         for test in ("pp", "tg"):
-            for name in self._turn(0):
-                self._time(name, test, self.args.threads)
+            self._time("weft", test, self.args.threads)
             self._choose_flash(test)
         for i in range(self.args.repetitions):
             for test in ("pp", "tg"):
@@ -313,7 +305,7 @@ class Run:
         seconds = {}
         for flash in (False, True):
             self.flash[name][test] = flash
-            self._time(name, test, self.args.threads)  # the context's first use
+            self._ask(name, "pp", n=32, threads=self.args.threads, flash=flash)  # its first use
             seconds[flash] = self._time(name, test, self.args.threads) or 0.0
         self.flash[name][test] = seconds[True] <= seconds[False]
         self.found[name].setdefault("flash", {})[test] = self.flash[name][test]

@@ -25,7 +25,7 @@ def print_tables(report: dict[str, Any]) -> None:
     print(f"weft commit {report['commit']}, model {report['shape']}, {report['threads']} threads")
     print(f"{report['repetitions']} repetitions: median ± half of the range")
     print(f"$ {report['command']}")
-    print("peaks: " + _peaks(report["peaks"]) + "\n")
+    print()
     speed = [row for result in report["formats"] for row in _speed(report, result)]
     if speed:
         _table(["format", "test", "weft t/s", "llama.cpp t/s", "ratio", "weft of peak",
@@ -45,8 +45,7 @@ def median(values: Sequence[float] | None) -> float | None:
 
 def _peaks(peaks: dict[str, float | None]) -> str:
     units = {"read": "GB/s", "int8": "GOP/s", "f32": "GFLOP/s", "bf16": "GFLOP/s"}
-    parts = [f"{k} {_number(v and v / 1e9)} {units[k]}" for k, v in peaks.items()]
-    return ", ".join(parts)
+    return ", ".join(f"{k} {_number(v and v / 1e9)} {units[k]}" for k, v in peaks.items())
 
 
 def _speed(report: dict[str, Any], result: dict[str, Any]) -> list[list[str]]:
@@ -59,28 +58,24 @@ def _speed(report: dict[str, Any], result: dict[str, Any]) -> list[list[str]]:
         flash = theirs.get("flash", {}).get(test)
         mark = "" if flash is None else " (flash)" if flash else " (no flash)"
         cells = [_spread(ours.get(test)), _spread(theirs.get(test)) + mark, _ratio(a, b)]
-        shares = [_share(speed, test, report["peaks"], result) for speed in (a, b)]
+        shares = [_share(speed, test, result) for speed in (a, b)]
         rows.append([_label(result), f"{test}{n}", *cells, *shares])
     return rows
 
 
-def _share(
-    speed: float | None, test: str, peaks: dict[str, float | None], result: dict[str, Any]
-) -> str:
+def _share(speed: float | None, test: str, result: dict[str, Any]) -> str:
     """How much of the machine a speed is: of its operations for prompts, else of its reads."""
-    if test == "tg":
-        kind, work = "read", result["read"]
-    else:
-        kind, work = peak_kind(result["format"], peaks), result["ops"]
-    peak = peaks[kind]
-    return "-" if speed is None or not peak else f"{100 * speed * work / peak:.0f}% {kind}"
+    peaks = result.get("peaks") or {}
+    kind = "read" if test == "tg" else peak_kind(result["format"], peaks)
+    peak, work = peaks.get(kind), result["read" if test == "tg" else "ops"]
+    return f"{100 * speed * work / peak:.0f}% {kind}" if speed and peak else "-"
 
 
 def peak_kind(format: str, peaks: dict[str, float | None]) -> str:
     """Which products a format's prompts are held to."""
-    if format == "bf16":
-        return "bf16" if peaks["bf16"] else "f32"
-    return "f32" if format in ("f16", "f32") else "int8"
+    if format == "bf16" and peaks.get("bf16"):
+        return "bf16"
+    return "f32" if format in ("bf16", "f16", "f32") else "int8"
 
 
 def _start(result: dict[str, Any]) -> list[list[str]]:
@@ -112,6 +107,8 @@ def _scaling(report: dict[str, Any], result: dict[str, Any]) -> list[list[str]]:
 def _notes(result: dict[str, Any]) -> list[str]:
     lines = [f"{name} failed: {why}" for name, why in result["errors"].items()]
     theirs = _engines(result)[1]
+    if result.get("peaks"):
+        lines.append("peaks of the machine beside it: " + _peaks(result["peaks"]))
     nmse = result.get("nmse")
     if nmse is not None:
         lines.append(f"logits of a prompt of 32 tokens differ by NMSE {nmse:.1e}")

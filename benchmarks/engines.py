@@ -2,7 +2,7 @@
 
     python benchmarks/engines.py weft|llama.cpp
 
-answers requests, one JSON object a line, on standard input: load, pp, tg, logits, quit. An engine
+answers requests, one JSON object a line, on standard input: load, peaks, pp, tg, logits, quit. An engine
 that is not asked for anything sleeps. llama.cpp is reached through the low-level API of
 `llama-cpp-python`; this file needs no part of weft for it.
 """
@@ -76,6 +76,15 @@ class Weft:
 
     def notes(self) -> list[str]:
         return []
+
+    def peaks(self, threads: int) -> dict[str, float | None]:
+        """Of this machine, now: bytes read per second, and operations per second by kind."""
+        try:
+            from weft.backends.cpu import measure_peaks
+        except ImportError:
+            return {}
+        found = measure_peaks(threads)
+        return {kind: getattr(found, kind) for kind in ("read", "int8", "f32", "bf16")}
 
 
 class LlamaCpp:
@@ -182,6 +191,11 @@ class Served:
         self.engine.decode([1])
         seconds = perf_counter() - start
         return {"seconds": seconds, **_memory(), "notes": self.engine.notes()}
+
+    def peaks(self, threads: int) -> dict[str, Any]:
+        """What the machine reaches at best; weft alone can say."""
+        assert isinstance(self.engine, Weft)
+        return self.engine.peaks(threads)
 
     def pp(self, n: int, threads: int, flash: bool) -> dict[str, Any]:
         """Seconds of a prompt of n tokens, from an empty cache to the last token's logits."""
