@@ -2,8 +2,8 @@
 
     python benchmarks/engines.py weft|llama.cpp
 
-answers requests, one JSON object a line, on standard input: load, peaks, pp, tg, logits, quit. An engine
-that is not asked for anything sleeps. llama.cpp is reached through the low-level API of
+answers requests, one JSON object a line, on standard input: load, peaks, pp, tg, logits, quit. An
+engine that is not asked for anything sleeps. llama.cpp is reached through the low-level API of
 `llama-cpp-python`; this file needs no part of weft for it.
 """
 
