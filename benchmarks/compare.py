@@ -264,16 +264,23 @@ class Run:
                         self.found[name].setdefault(key, []).append(value)
 
     def check(self) -> None:
-        """The normalised squared error between both engines' logits of one prompt."""
-        rows = []
+        """How far the logits of one prompt are from those with float32 activations, and from one
+        another, as normalised squared errors."""
+        rows = {}
         with tempfile.TemporaryDirectory() as folder:
+            path = f"{folder}/logits.npy"
+            if self._ask("weft", "exact", path=path) is not None:
+                rows["exact"] = np.load(path).astype(np.float64)
             for name in self._turn(0):
-                path = f"{folder}/{len(rows)}.npy"
                 ask = {"path": path, "threads": self.args.threads, "flash": True}
                 if self._ask(name, "logits", **ask) is not None:
-                    rows.append(np.load(path).astype(np.float64))
-        if len(rows) == 2:
-            self.result["nmse"] = float(((rows[0] - rows[1]) ** 2).sum() / (rows[1] ** 2).sum())
+                    rows[name] = np.load(path).astype(np.float64)
+        exact = rows.get("exact")
+        for name in self.found:
+            if name in rows and exact is not None:
+                self.found[name]["nmse"] = _nmse(rows[name], exact)
+        if self.found.keys() <= rows.keys() and len(self.found) == 2:
+            self.result["nmse"] = _nmse(rows["weft"], rows["llama.cpp"])
 
     def speed(self) -> None:
         """Prompts and generation, after a warm-up that finds what suits llama.cpp best. The
@@ -334,6 +341,10 @@ class Run:
         except EngineError as e:
             self.result["errors"][name] = str(e)
             return None
+
+
+def _nmse(found: np.ndarray, expected: np.ndarray) -> float:
+    return float(((found - expected) ** 2).sum() / (expected**2).sum())
 
 
 def _progress(text: str) -> None:

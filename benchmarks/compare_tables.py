@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
-NOT_THE_SAME = 0.01
+NOT_THE_SAME = 0.05
 """Engines whose logits differ by more do not compute the same model."""
 
 START = (
@@ -111,7 +111,11 @@ def _notes(result: dict[str, Any]) -> list[str]:
         lines.append("peaks of the machine beside it: " + _peaks(result["peaks"]))
     nmse = result.get("nmse")
     if nmse is not None:
-        lines.append(f"logits of a prompt of 32 tokens differ by NMSE {nmse:.1e}")
+        errors = [f"{n} {e['nmse']:.1e}" for n, e in result["engines"].items() if "nmse" in e]
+        lines.append(
+            f"logits of 32 tokens apart by NMSE {nmse:.1e}; "
+            f"from those with float32 activations: {', '.join(errors)}"
+        )
         if not nmse <= NOT_THE_SAME:
             lines.append("THE ENGINES DO NOT COMPUTE THE SAME: this comparison means nothing")
     lines += [f"llama.cpp: {note}" for note in theirs.get("notes", ())]

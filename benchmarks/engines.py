@@ -2,9 +2,9 @@
 
     python benchmarks/engines.py weft|llama.cpp
 
-answers requests, one JSON object a line, on standard input: load, peaks, pp, tg, logits, quit. An
-engine that is not asked for anything sleeps. llama.cpp is reached through the low-level API of
-`llama-cpp-python`; this file needs no part of weft for it.
+answers requests, one JSON object a line, on standard input: load, peaks, pp, tg, logits, exact,
+quit. An engine that is not asked for anything sleeps. llama.cpp is reached through the low-level
+API of `llama-cpp-python`; this file needs no part of weft for it.
 """
 
 from __future__ import annotations
@@ -76,6 +76,14 @@ class Weft:
 
     def notes(self) -> list[str]:
         return []
+
+    def exact(self, tokens: Sequence[int]) -> np.ndarray:
+        """The logits with activations in float32, which are only as wrong as the weights."""
+        from weft.llm import Context
+
+        n = len(tokens)
+        context = Context(self.model, n, n_outputs=n, activations="f32")
+        return context.decode(tokens, outputs="all")
 
     def peaks(self, threads: int) -> dict[str, float | None]:
         """Of this machine, now: bytes read per second, and operations per second by kind."""
@@ -204,6 +212,12 @@ class Served:
     def tg(self, n: int, threads: int, flash: bool) -> dict[str, Any]:
         """Seconds of n tokens one by one, from an empty cache."""
         return self._timed(n, threads, flash, at_once=False)
+
+    def exact(self, path: str) -> dict[str, Any]:
+        """As `logits`, with activations in float32; weft alone can."""
+        assert isinstance(self.engine, Weft)
+        np.save(path, self.engine.exact(self._tokens(N_CHECK)))
+        return {}
 
     def logits(self, path: str, threads: int, flash: bool) -> dict[str, Any]:
         """Writes the logits [32, n_vocab] of a prompt to a .npy file."""
