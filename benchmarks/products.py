@@ -3,7 +3,8 @@
     python benchmarks/products.py [--threads 2] [--size 2048]
 
 Prints GFLOP/s of y = x W^T for square weights, per type of W and number of rows of x, best of a few
-runs. `blas` has decoded W before; `blas, no cache` decodes it in every run.
+runs. `cpu, bf16` is `activations="bf16"`; `blas` has decoded W before; `blas, no cache` decodes it
+in every run. `--cpu` leaves blas out.
 """
 
 from __future__ import annotations
@@ -25,21 +26,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--size", type=int, default=2048)
+    parser.add_argument("--cpu", action="store_true", help="leave blas out")
     args = parser.parse_args()
     print(f"{platform.machine()}, {args.threads} threads, W [{args.size}, {args.size}]")
-    print(f"{'W':6} {'rows':>5} {'cpu':>10} {'blas':>10} {'blas, no cache':>15}")
-    for name in ("f32", "f16", "q8_0", "q4_K"):
+    devices = {
+        "cpu": [make_backend("cpu", n_threads=args.threads)],
+        "cpu, bf16": [make_backend("cpu", n_threads=args.threads, activations="bf16")],
+    }
+    if not args.cpu:
+        devices["blas"] = _with_blas(args.threads)
+        devices["blas, no cache"] = _with_blas(args.threads, decoded_bytes=0)
+    print(f"{'W':6} {'rows':>5}" + "".join(f"{name:>16}" for name in devices))
+    for name in ("f32", "f16", "bf16", "q8_0", "q4_K"):
         weights = _weights(name, args.size)
-        for rows in (1, 8, 32, 128, 512):
-            speeds = [
-                _speed(weights, name, rows, devices)
-                for devices in (
-                    [make_backend("cpu", n_threads=args.threads)],
-                    _with_blas(args.threads),
-                    _with_blas(args.threads, decoded_bytes=0),
-                )
-            ]
-            print(f"{name:6} {rows:5} {speeds[0]:10.1f} {speeds[1]:10.1f} {speeds[2]:15.1f}")
+        for rows in (1, 4, 8, 32, 128, 512):
+            speeds = [_speed(weights, name, rows, chosen) for chosen in devices.values()]
+            print(f"{name:6} {rows:5}" + "".join(f"{speed:16.1f}" for speed in speeds))
 
 
 def _with_blas(threads: int, **options: int) -> list[weft.backends.Backend]:

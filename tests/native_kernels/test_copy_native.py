@@ -150,7 +150,7 @@ def f32(*ne: int) -> Operand:
         ("CPY", f32(8), [f32(9), f32(8)], (), "differ in elements"),
         ("CPY", result("iq2_xs", (256,)), [f32(256), f32(256)], (), "cannot be written"),
         ("CPY", result("i64", (8,)), [f32(8), f32(8)], (), "cannot be written"),
-        ("QUANTIZE", result("q4_0", (32,)), [f32(32)], (), "q8_0, q8_1 or q8_K"),
+        ("QUANTIZE", result("q4_0", (32,)), [f32(32)], (), "q8_0, q8_1, q8_K, f32, f16 or bf16"),
         ("SET", f32(8, 2), [f32(8, 2), f32(4)], (32, 64, 64, 52), "leaves the result"),
         ("SET", f32(8, 2), [f32(8, 2), f32(4, 9)], (2**62, 64, 64, 0), "too large"),
         ("SET", f32(8, 2), [f32(8, 2), f32(4)], (32, 64, 64, -4), "negative"),

@@ -29,6 +29,24 @@ def quantized(x: Operand, name: str) -> Operand:
     return tensor(quants.encode_activation(x.read(), name), name)
 
 
+def rounded_to_bf16(x: np.ndarray) -> Operand:
+    """The values as a bf16 operand, contiguous."""
+    return tensor(quants.to_storage(np.ascontiguousarray(x, np.float32), "bf16"), "bf16")
+
+
+def has_bf16_products(target: str) -> bool:
+    """Whether this target and this machine multiply bf16 themselves."""
+    bf16 = DTYPES["bf16"].id
+    return _native.activation_type(target, bf16) == bf16
+
+
+def test_bf16_products_need_the_processor() -> None:
+    """Only the widest target has them, and only where the processor says so."""
+    for target in TARGETS:
+        wanted = target == "avx512" and "avx512bf16" in _native.cpu_features()
+        assert has_bf16_products(target) == wanted
+
+
 def test_companion_types() -> None:
     want = {
         "q8_0": "q4_0 q5_0 q8_0 iq4_nl mxfp4 nvfp4 q1_0 q2_0 i2_s",
@@ -72,6 +90,20 @@ def test_recorded_case_with_quantized_activations(case: Case, target: str) -> No
     # q8_1 holds the sum of a block as f16, of which the panels make no use
     slack = 1.1 if sources[1].dtype == "q8_1" else 1.02
     assert error <= slack * case["nmse_vs_f64"] + 1e-9
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("case", op_cases("MUL_MAT", "MUL_MAT_ID"))
+def test_recorded_case_with_bf16_activations(case: Case, target: str) -> None:
+    """As good as the reference, which rounds the activations of bf16 weights too."""
+    dst, sources = operands(case)
+    if (sources[0].dtype, sources[1].dtype) != ("bf16", "f32"):
+        return
+    sources[1] = rounded_to_bf16(sources[1].read())
+    got = run_op(case["ggml_op"], dst, sources, (), target, 2)
+    judge(case, got)
+    error = nmse(got, array(case["file"], case["ref_f64_key"]))
+    assert error <= 1.02 * case["nmse_vs_f64"] + 1e-9
 
 
 # ---- shapes beyond the record
@@ -122,6 +154,41 @@ def test_every_type(name: str, n: int, target: str) -> None:
         want = rounded.astype(np.float64) @ exact.T.astype(np.float64)
         # q8_1 keeps the sum of a block as f16
         assert nmse(got[0, 0], want) <= (1e-5 if companion(name) == "q8_1" else EXACT)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("k", [1, 2, 31, 333, 1023, 1026, 2500])
+@pytest.mark.parametrize("n", [1, 2, 3, 5, 8, 9, 16, 17, 33, 48, 49, 200])
+def test_float_tiles(n: int, k: int, target: str) -> None:
+    """Rows, columns and depths that fill no vector, word or tile; bf16 columns too."""
+    m = 45
+    rng = np.random.default_rng(1000 * n + k)
+    x = rng.standard_normal((n, k)).astype(np.float32)
+    rounded = rounded_to_bf16(x)
+    exact_x = {"f32": x, "bf16": quants.from_storage(rounded.read(), "bf16")[0, 0]}
+    for name in ("f32", "f16", "bf16"):
+        w, exact = weights(name, m, k)
+        for columns, operand in (("f32", tensor(x)), ("bf16", rounded)):
+            got = run_op("MUL_MAT", result("f32", (m, n)), [w, operand], (), target, 2)
+            want = exact_x[columns].astype(np.float64) @ exact.T.astype(np.float64)
+            rounds = columns == "bf16" and name != "bf16" and n > 8 and has_bf16_products(target)
+            # weights rounded to 8 bits: at most 2^-9 off, evenly spread
+            assert nmse(got[0, 0], want) <= (2**-18 if rounds else EXACT), (name, columns)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_more_rows_and_columns_than_a_block(target: str) -> None:
+    """More than the sums and the packed columns that are kept at a time."""
+    m, n, k = 1100, 333, 1100
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((n, k)).astype(np.float32)
+    for name in ("f16", "bf16"):
+        w, exact = weights(name, m, k)
+        operand = rounded_to_bf16(x) if name == "bf16" else tensor(x)
+        values = quants.from_storage(operand.read(), operand.dtype)[0, 0]
+        got = run_op("MUL_MAT", result("f32", (m, n)), [w, operand], (), target, 1)
+        want = values.astype(np.float64) @ exact.T.astype(np.float64)
+        assert nmse(got[0, 0], want) <= EXACT
 
 
 @pytest.mark.parametrize("target", TARGETS)

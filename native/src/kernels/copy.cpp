@@ -1,5 +1,5 @@
 // DUP, CONT, CPY: the elements of src0 in order, into a destination of as many elements, whatever
-// the two shapes and strides. QUANTIZE: the same, into the blocks a matmul reads.
+// the two shapes and strides. QUANTIZE: the same, into what a matmul reads.
 //
 // Equal types move as they are (NaN payloads and block bytes stay), others pass through floats.
 #include "kernels/copy_rows.h"
@@ -171,8 +171,9 @@ const char* check_copy(const Call& call) {
 
 const char* check_quantize(const Call& call) {
   const DType type = call.dst.type;
-  if (type != DType::kQ8_0 && type != DType::kQ8_1 && type != DType::kQ8_K) {
-    return "the result must be q8_0, q8_1 or q8_K";
+  const bool is_blocks = type == DType::kQ8_0 || type == DType::kQ8_1 || type == DType::kQ8_K;
+  if (!is_blocks && !is_float(type)) {
+    return "the result must be q8_0, q8_1, q8_K, f32, f16 or bf16";
   }
   if (!is_float(call.src[0]->type)) return "the source must be f32, f16 or bf16";
   if (!same_shape(*call.src[0], call.dst)) return "source and result differ in shape";

@@ -1,4 +1,4 @@
-// The float matrix kernel: a panel of weight rows times a tile of columns.
+// The float kernel of OUT_PROD: a panel of rows times a tile of columns.
 //
 // The lanes of a vector are weight rows, which are the innermost dimension of the result. A panel
 // holds kPanelFloats rows, element by element: [k][kPanelFloats]; a tile holds columns as they are,
@@ -48,25 +48,6 @@ static inline void multiply_columns_f32(const float* panel, const float* x, int6
     multiply_tile_f32<kTileFloats * 2 / 3>(panel, x, depth, out);
   } else {
     multiply_tile_f32<kTileFloats / 3>(panel, x, depth, out);
-  }
-}
-
-// rows[8][stride] of `depth` floats to the panel's lanes at..at+8.
-static inline void pack_eight(const float* rows, int64_t stride, int64_t depth, float* panel,
-                              int at) {
-  int64_t k = 0;
-#if defined(__AVX2__)
-  for (; k + 8 <= depth; k += 8) {
-    __m256i v[8];
-    for (int r = 0; r < 8; ++r) std::memcpy(&v[r], rows + r * stride + k, sizeof v[r]);
-    transpose8(v);
-    for (int j = 0; j < 8; ++j) {
-      std::memcpy(panel + (k + j) * kPanelFloats + at, &v[j], sizeof v[j]);
-    }
-  }
-#endif
-  for (; k < depth; ++k) {
-    for (int r = 0; r < 8; ++r) panel[k * kPanelFloats + at + r] = rows[r * stride + k];
   }
 }
 

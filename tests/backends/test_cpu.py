@@ -1,0 +1,73 @@
+"""What the cpu backend makes of activations, by mode."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import weft
+from weft import _native, quants
+from weft.backends.cpu import CpuBackend
+from weft.dtype import DTYPES
+from weft.errors import DeviceError
+from weft.graph import mul_mat
+
+BF16 = DTYPES["bf16"].id
+HAS_BF16 = _native.activation_type(_native.best_target(), BF16) == BF16
+
+
+def product(
+    weights: str, rows: int, mode: str, columns: str = "f32"
+) -> tuple[list[str], np.ndarray, np.ndarray]:
+    """The ops of x W^T on cpu, its result, and the exact one."""
+    rng = np.random.default_rng(rows)
+    values = rng.standard_normal((40, 96)).astype(np.float32)
+    stored = quants.to_storage(values, DTYPES[weights])
+    exact = quants.from_storage(stored, DTYPES[weights]).astype(np.float64)
+    x = rng.standard_normal((rows, 96)).astype(np.float32)
+    given = quants.to_storage(x, DTYPES[columns])
+    if columns == "bf16":
+        x = quants.from_storage(given, DTYPES[columns])
+    graph = weft.Graph(
+        mul_mat(
+            weft.constant(stored, "w", weights), weft.input("x", (rows, 96), columns)
+        ).as_output("y")
+    )
+    session = weft.Session(weft.compile(graph, [CpuBackend(1, activations=mode)]))
+    got = session.run({"x": given})["y"]
+    return [s.op.name for s in session.program.splits[0].steps], got, x @ exact.T
+
+
+def error(got: np.ndarray, want: np.ndarray) -> float:
+    return float(np.sum((got - want) ** 2) / np.sum(want**2))
+
+
+@pytest.mark.parametrize("weights", ["f16", "f32"])
+def test_bf16_is_a_choice_and_for_many_columns(weights: str) -> None:
+    for rows in (1, 8, 9, 40):
+        steps, got, want = product(weights, rows, "native")
+        assert steps == ["MUL_MAT"] and error(got, want) < 1e-12
+        steps, got, want = product(weights, rows, "bf16")
+        rounds = HAS_BF16 and rows > 8
+        assert steps == (["QUANTIZE"] if rounds else []) + ["MUL_MAT"]
+        # 2^-9 off at most, on either side
+        assert error(got, want) < (2**-17 if rounds else 1e-12)
+
+
+def test_bf16_weights_round_activations_where_the_processor_multiplies_bf16() -> None:
+    for mode in ("native", "bf16", "f32"):
+        steps, got, want = product("bf16", 12, mode)
+        rounds = HAS_BF16 and mode != "f32"
+        assert steps == (["QUANTIZE"] if rounds else []) + ["MUL_MAT"]
+        assert error(got, want) < (2**-18 if rounds else 1e-12)
+
+
+@pytest.mark.parametrize("weights", ["f16", "f32", "bf16"])
+def test_given_bf16_activations_do_not_round_weights(weights: str) -> None:
+    _, got, want = product(weights, 12, "native", "bf16")
+    assert error(got, want) < 1e-12
+
+
+def test_unknown_mode() -> None:
+    with pytest.raises(DeviceError, match="'native', 'f32' or 'bf16', got 'f16'"):
+        CpuBackend(1, activations="f16")  # type: ignore[arg-type]
