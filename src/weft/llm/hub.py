@@ -1,0 +1,150 @@
+"""Models by name: `hf:owner/name:quant` becomes a file, fetched once, through huggingface_hub.
+
+    hf:owner/name-GGUF             the best of the usual sizes, see PREFERRED
+    hf:owner/name-GGUF:Q5_K_M      the file of that quantization; case does not matter
+    hf:owner/name-GGUF/file.gguf   that file
+
+That library shows progress, resumes what was cut off, and caches where it always does (`HF_HOME`).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from weft.errors import FormatError
+
+__all__ = ["PREFERRED", "is_hub_name", "local_path", "pick_file"]
+
+PREFIX = "hf:"
+PREFERRED = ("Q4_K_M", "Q8_0", "Q4_K_S", "Q5_K_M", "Q4_0", "Q6_K", "F16", "BF16", "F32")
+"""What is taken when a name does not say, the first that there is."""
+
+_NAME = re.compile(r"(?P<repo>[\w.-]+/[\w.-]+)(?:/(?P<file>[^:]+)|:(?P<quant>[\w.-]+))?")
+_SHARD = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$", re.IGNORECASE)
+
+
+def is_hub_name(path: str | os.PathLike[str]) -> bool:
+    """Whether it is a name and no path."""
+    return os.fspath(path).startswith(PREFIX)
+
+
+def local_path(path: str | os.PathLike[str]) -> Path:
+    """A path as it is, or the file that a `hf:` name stands for, fetched when it is not cached.
+
+    Raises FormatError for a name that is none, where the extra `weft[hub]` is not installed, and
+    where the repository, the file or the network is not there."""
+    if not is_hub_name(path):
+        return Path(path)
+    name = os.fspath(path)
+    parts = _NAME.fullmatch(name[len(PREFIX) :])
+    if parts is None:
+        raise FormatError(
+            f"{name}: write hf:owner/name, hf:owner/name:Q4_K_M or hf:owner/name/file.gguf"
+        )
+    try:
+        import huggingface_hub as hub
+        import huggingface_hub.errors
+    except ImportError:
+        raise FormatError(
+            f"{name}: models by name need huggingface_hub; install weft[hub], or give a path"
+        ) from None
+    repo, file = parts["repo"], parts["file"]
+    try:
+        if file is None:
+            file = pick_file(_files(hub, repo), parts["quant"], name)
+        return _fetch(hub, repo, file, name)
+    except FormatError:
+        raise
+    except Exception as error:  # whatever its HTTP client raises, too
+        _explain(hub, error, name, repo)
+
+
+def pick_file(files: Sequence[str], quant: str | None, name: str) -> str:
+    """The GGUF file of `files` for a quantization, or the best of `PREFERRED` without one; the
+    first of a set of shards. Raises FormatError with what there is."""
+    models = [
+        f for f in sorted(files)
+        if f.lower().endswith(".gguf") and "mmproj" not in f.lower() and _number(f) == 1
+    ]  # fmt: skip
+    if not models:
+        raise FormatError(f"{name}: the repository has no GGUF files")
+    for wanted in (quant,) if quant else PREFERRED:
+        found = [f for f in models if _has(f, wanted)]
+        if found:
+            return min(found, key=len)  # `model-Q4_0.gguf` before `model-variant-Q4_0.gguf`
+    if quant is None and len(models) == 1:
+        return models[0]
+    raise FormatError(
+        f"{name}: no file of it is {quant or 'of a usual type'}; there are {', '.join(models)}"
+    )
+
+
+def _has(file: str, quant: str) -> bool:
+    """Whether a file or its folder is named after a quantization: Q4_K is not in Q4_K_M."""
+    ends = r"(?:^|[^a-z0-9_]|(?<![a-z0-9])_)", r"(?=$|[^a-z0-9_])"
+    return re.search(ends[0] + re.escape(quant) + ends[1], file, re.IGNORECASE) is not None
+
+
+def _number(file: str) -> int:
+    shard = _SHARD.search(file)
+    return int(shard[1]) if shard else 1
+
+
+def _files(hub: Any, repo: str) -> list[str]:
+    """Files of a repository; without a network those that are cached."""
+    try:
+        files: list[str] = hub.HfApi().list_repo_files(repo)
+        return files
+    except Exception as error:
+        if _missing(hub, error):
+            raise
+        try:
+            root = Path(hub.snapshot_download(repo, local_files_only=True))
+        except Exception:
+            raise error from None
+        return [f.relative_to(root).as_posix() for f in root.rglob("*.gguf")]
+
+
+def _fetch(hub: Any, repo: str, file: str, name: str) -> Path:
+    shard = _SHARD.search(file)
+    if shard is None:
+        return Path(hub.hf_hub_download(repo, file))
+    count = int(shard[2])
+    if not 1 <= count <= 999:
+        raise FormatError(f"{name}: {file} says that there are {count} shards")
+    stem = file[: shard.start()]
+    paths = [
+        Path(hub.hf_hub_download(repo, f"{stem}-{i:05}-of-{count:05}.gguf"))
+        for i in range(1, count + 1)
+    ]
+    return paths[0]
+
+
+def _missing(hub: Any, error: Exception) -> bool:
+    """Whether the hub has answered, and the answer is no."""
+    kinds = ("RepositoryNotFoundError", "EntryNotFoundError", "GatedRepoError")
+    found = [getattr(hub.errors, kind, None) for kind in kinds]
+    local = getattr(hub.errors, "LocalEntryNotFoundError", ())  # an entry error, but offline
+    return isinstance(error, tuple(k for k in found if k)) and not isinstance(error, local)
+
+
+def _explain(hub: Any, error: Exception, name: str, repo: str) -> NoReturn:
+    if isinstance(error, hub.errors.GatedRepoError):
+        raise FormatError(
+            f"{name}: {repo} is open to those only who accept its terms; do so on its page, and "
+            "log in with `hf auth login`"
+        ) from None
+    if isinstance(error, hub.errors.RepositoryNotFoundError):
+        raise FormatError(
+            f"{name}: there is no repository {repo}, or it is private; check the spelling"
+        ) from None
+    if _missing(hub, error):
+        raise FormatError(f"{name}: {repo} has no such file; check the spelling") from None
+    raise FormatError(
+        f"{name}: the model is not cached and cannot be fetched ({type(error).__name__}); "
+        "check the network, or give the path of a file"
+    ) from None

@@ -1,0 +1,134 @@
+"""Chat templates: what they render, what they may not do, and what is said about broken ones."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.llm.tiny import metadata, write_model
+from weft.errors import ChatError
+from weft.frontends.gguf import open_gguf
+from weft.llm.chat import CHATML, ChatTemplate
+
+USER = {"role": "user", "content": "Hello"}
+SYSTEM = {"role": "system", "content": "Be brief."}
+ANSWER = {"role": "assistant", "content": "Hi."}
+
+ALTERNATE = """{{ bos_token }}{% for m in messages %}
+    {%- if (m['role'] == 'user') != (loop.index0 % 2 == 0) %}
+        {{- raise_exception('roles must alternate user/assistant') }}
+    {%- endif %}
+    {%- if m.role == 'user' %}[INST] {{ m.content | trim }} [/INST]
+    {%- else %} {{ m.content }}{{ eos_token }}
+    {%- endif %}
+{%- endfor %}"""
+
+
+def test_the_fallback_is_chatml() -> None:
+    template = ChatTemplate()
+    assert template.is_fallback and "<|im_end|>" in template.stops
+    assert template.render([SYSTEM, USER]) == (
+        "<|im_start|>system\nBe brief.<|im_end|>\n"
+        "<|im_start|>user\nHello<|im_end|>\n"
+        "<|im_start|>assistant\n"
+    )
+    assert template.render([USER, ANSWER], add_generation_prompt=False) == (
+        "<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\nHi.<|im_end|>\n"
+    )
+
+
+def test_a_template_of_its_own_with_bos_and_eos() -> None:
+    template = ChatTemplate(ALTERNATE, bos="<s>", eos="</s>")
+    assert not template.is_fallback and template.stops == ()
+    assert template.render([USER, ANSWER, USER]) == (
+        "<s>[INST] Hello [/INST] Hi.</s>[INST] Hello [/INST]"
+    )
+
+
+def test_a_refusal_is_what_the_template_says() -> None:
+    template = ChatTemplate(ALTERNATE, where="the chat template of m.gguf")
+    with pytest.raises(ChatError, match=r"of m\.gguf refuses .*roles must alternate"):
+        template.render([USER, USER])
+
+
+def test_what_templates_are_written_for() -> None:
+    text = (
+        "{% for t in tools %}\n    {{ t | tojson }}\n{% endfor %}\n"
+        "{% for m in messages %}{% if loop.index > 1 %}{% break %}{% endif %}"
+        "{% generation %}{{ m.content }}{% endgeneration %}{% endfor %}"
+        "|{{ strftime_now('%Y') | length }}|{{ enable_thinking }}|{{ [1, 2] | tojson(indent=1) }}"
+    )
+    tools = [{"type": "function", "function": {"name": "füx", "description": "a < b & 'c'"}}]
+    got = ChatTemplate(text).render([USER, ANSWER], tools=tools, enable_thinking=False)
+    assert got == (
+        '    {"type": "function", "function": {"name": "füx", "description": "a < b & \'c\'"}}\n'
+        "Hello|4|False|[\n 1,\n 2\n]"
+    )
+
+
+def test_parts_of_text_are_joined() -> None:
+    parts = [{"type": "text", "text": "He"}, {"type": "text", "text": "llo"}]
+    template = ChatTemplate()
+    assert template.render([{"role": "user", "content": parts}]) == template.render([USER])
+    with pytest.raises(ChatError, match="part of type image_url"):
+        template.render([{"role": "user", "content": [{"type": "image_url"}]}])
+
+
+@pytest.mark.parametrize(
+    ("messages", "message"),
+    [
+        ([], "no messages"),
+        (["hello"], "message 0 is 'hello'"),
+        ([USER, {"content": "x"}], "message 1 has no role"),
+        ([{"role": "user"}], "has no content"),
+        ([{"role": "user", "content": 3}], "content is 3"),
+    ],
+)
+def test_messages_that_are_none(messages: list[dict[str, object]], message: str) -> None:
+    with pytest.raises(ChatError, match=message):
+        ChatTemplate().render(messages)
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("{% if %}", r"line 1: the template does not compile"),
+        ("a\n{{ x", r"line 2: the template does not compile"),
+        ("{{ messages.nothing.more }}", "fails on these messages: UndefinedError"),
+        ("{{ ''.__class__.__mro__ }}", "SecurityError"),
+        ("{{ messages.append(1) }}", "SecurityError"),
+        ("{{ 'x' * 99999999999 }}", "SecurityError"),
+        ("{{ 9 ** 9 ** 9 ** 9 }}", "SecurityError"),
+        ("{{ '%99999999999999999999d' % 1 }}", "ValueError|OverflowError"),
+        ("{{ range(10000000) | list }}", "OverflowError|SecurityError"),
+        ("{% for a in range(99999) %}{{ 'x' * 9999 }}{% endfor %}", "SecurityError"),
+        ("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", "calls itself without end"),
+        ("{{ 1 / 0 }}", "ZeroDivisionError"),
+        ("{{ messages | tojson(indent='x', y=1) }}", "TypeError"),
+    ],
+)
+def test_broken_and_hostile_templates(source: str, message: str) -> None:
+    with pytest.raises(ChatError, match=message):
+        ChatTemplate(source).render([USER])
+
+
+def test_templates_of_a_file(tmp_path: Path) -> None:
+    keys = {
+        "tokenizer.chat_template": "{{ bos_token }}plain {{ messages[0].content }}",
+        "tokenizer.chat_templates": ["tool_use", "rag"],
+        "tokenizer.chat_template.tool_use": "tools {{ tools[0].name }}{{ eos_token }}",
+        "tokenizer.chat_template.rag": "rag",
+    }
+    template = ChatTemplate.from_gguf(open_gguf(write_model(tmp_path / "m.gguf", metadata(**keys))))
+    assert list(template.sources) == ["default", "tool_use", "rag"]
+    assert template.render([USER]) == "<s>plain Hello"
+    assert template.render([USER], tools=[{"name": "clock"}]) == "tools clock</s>"
+    assert template.render([USER], template="rag") == "rag"
+    with pytest.raises(ChatError, match="no variant 'x'; there are default, tool_use, rag"):
+        template.render([USER], template="x")
+
+
+def test_a_file_without_one(tmp_path: Path) -> None:
+    template = ChatTemplate.from_gguf(open_gguf(write_model(tmp_path / "m.gguf")))
+    assert template.is_fallback and template.sources == {"default": CHATML}
