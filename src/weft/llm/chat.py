@@ -1,8 +1,8 @@
 """Chat templates: a list of messages as the text that a model was trained on.
 
 The template is the model's own, from GGUF metadata: `tokenizer.chat_template`, and others by name
-in `tokenizer.chat_template.NAME` (`tool_use` is taken when there are tools, as transformers does). A
-model without one gets ChatML, which many were trained on, and `ChatTemplate.is_fallback` says so.
+in `tokenizer.chat_template.NAME` (`tool_use` is taken when there are tools, as transformers does).
+A model without one gets ChatML, which many were trained on, and `ChatTemplate.is_fallback` says so.
 
     messages = [{"role": "user", "content": "Hello"}]
     ChatTemplate.from_gguf(file).render(messages)

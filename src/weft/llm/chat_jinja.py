@@ -1,10 +1,10 @@
 """Chat templates in Jinja: the environment that Hugging Face's templates are written for.
 
 A template is text from a file that somebody else made, so it runs in Jinja's immutable sandbox: no
-attributes of Python objects beyond the harmless ones, ranges of at most 100,000 numbers, and here no
-products, powers or results of absurd size. What templates may use is what `apply_chat_template` of the
-transformers library gives them: `raise_exception`, `strftime_now`, `tojson` without HTML escapes,
-`break` and `continue`, and `{% generation %}` blocks (which only mark text; they are passed through).
+attributes of Python objects beyond the harmless ones, ranges of at most 100,000 numbers, and here
+no products, powers or results of absurd size. What templates may use is what `apply_chat_template`
+of the transformers library gives them: `raise_exception`, `strftime_now`, `tojson` without HTML
+escapes, `break` and `continue`, and `{% generation %}` blocks (they mark text and change nothing).
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from datetime import datetime
 from typing import Any
 
 from jinja2 import TemplateError, TemplateSyntaxError, nodes
+from jinja2.exceptions import SecurityError
 from jinja2.ext import Extension
 from jinja2.parser import Parser
 from jinja2.runtime import Context
-from jinja2.sandbox import ImmutableSandboxedEnvironment, SecurityError
+from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from weft.errors import ChatError
 
@@ -26,6 +27,9 @@ __all__ = ["JinjaTemplate"]
 
 MAX_TEXT = 1 << 24
 """Characters that a template may make, all in all; a million tokens are some four million."""
+
+
+_FAILURES = (TemplateError, ArithmeticError, LookupError, MemoryError, TypeError, ValueError)
 
 
 class JinjaTemplate:
@@ -58,7 +62,14 @@ class JinjaTemplate:
             raise ChatError(f"{self._where} refuses these messages: {error}") from None
         except RecursionError:
             raise ChatError(f"{self._where} fails: it calls itself without end") from None
-        except (TemplateError, ArithmeticError, LookupError, MemoryError, TypeError, ValueError) as error:
+        except (
+            TemplateError,
+            ArithmeticError,
+            LookupError,
+            MemoryError,
+            TypeError,
+            ValueError,
+        ) as error:
             raise ChatError(
                 f"{self._where} fails on these messages: {type(error).__name__}: {error}"
             ) from None

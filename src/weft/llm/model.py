@@ -13,6 +13,7 @@ from weft.errors import FormatError
 from weft.frontends.gguf import GGUFFile, open_gguf
 from weft.graph.tensor import Tensor
 from weft.llm.config import Keys, ModelConfig
+from weft.llm.hub import local_path
 from weft.llm.kv_cache import KVCache
 from weft.llm.models import Architecture, common, find_architecture
 from weft.llm.models.common import Step
@@ -39,8 +40,8 @@ class Model:
 
     @staticmethod
     def open(path: str | os.PathLike[str]) -> Model:
-        """The model in the GGUF file at `path`."""
-        return Model(open_gguf(path))
+        """The model in the GGUF file at `path`, or of a name: `hf:owner/name:quant`."""
+        return Model(open_gguf(local_path(path)))
 
     def placed(self, types: Mapping[str, BufferType]) -> Model:
         """The same model with each weight in memory of a buffer type, by name; see

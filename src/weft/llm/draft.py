@@ -1,0 +1,98 @@
+"""`Draft`: one text as it grows, from logits to what may be shown; `Stats`: what it took."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weft.llm.sampling import Sampler
+from weft.llm.tokenizer import StopStrings, Tokenizer
+
+__all__ = ["Draft", "FinishReason", "Stats"]
+
+FinishReason = Literal["", "stop", "length", "context"]
+"""Why text ended: the model's own end or a stop string, `max_tokens`, or a full context; empty
+while it goes on or when it was interrupted."""
+
+
+@dataclass(slots=True)
+class Stats:
+    """Tokens and time of the last generation; the caller's time between pieces does not count. Of a
+    list of prompts, sums, and the time of all as generation."""
+
+    n_prompt: int = 0
+    n_cached: int = 0
+    """Tokens of the prompt that were still in the cache, and so not computed."""
+    prompt_seconds: float = 0.0
+    n_generated: int = 0
+    """Tokens drawn, the one that ended the text included."""
+    generation_seconds: float = 0.0
+    """Time of all tokens but the first, which the prompt's logits gave."""
+    finish_reason: FinishReason = ""
+    """Of a list of prompts, that of the last."""
+
+    @property
+    def prompt_tokens_per_second(self) -> float:
+        """Speed of prompt processing."""
+        n = self.n_prompt - self.n_cached
+        return n / self.prompt_seconds if self.prompt_seconds else 0.0
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Speed of generation."""
+        n = max(self.n_generated - 1, 0)
+        return n / self.generation_seconds if self.generation_seconds else 0.0
+
+
+class Draft:
+    """Draws tokens and holds back what may not be shown yet: half characters, and what may become a
+    stop string."""
+
+    def __init__(
+        self,
+        sampler: Sampler,
+        tokenizer: Tokenizer,
+        stops: StopStrings,
+        *,
+        ends: Collection[int],
+        max_tokens: int | None,
+        room: int,
+    ) -> None:
+        """`ends`: tokens that end it. `room`: cells of the context behind the prompt."""
+        self._sampler = sampler
+        self._stream = tokenizer.stream()
+        self._stops = stops
+        self._ends = ends
+        self._max_tokens = max_tokens
+        self._room = room
+        self.n_drawn = 0
+        """Tokens, the one that ended the text included."""
+        self.token = -1
+        """The last one drawn."""
+        self.finish_reason: FinishReason = ""
+
+    def push(self, logits: NDArray[np.float32]) -> str:
+        """Draws a token from `logits` [n_vocab]; returns the text that is now certain.
+
+        While `finish_reason` is empty, `token` is to be decoded next."""
+        token = self.token = self._sampler.sample(logits)
+        self.n_drawn += 1
+        if token in self._ends:
+            return self._finish("stop")
+        text, stopped = self._stops.push(self._stream.push(token))
+        if stopped:
+            self.finish_reason = "stop"
+        elif self.n_drawn == self._max_tokens:
+            text += self._finish("length")
+        elif self.n_drawn > self._room:  # the last token would have no cell
+            text += self._finish("context")
+        return text
+
+    def _finish(self, reason: FinishReason) -> str:
+        self.finish_reason = reason
+        text, stopped = self._stops.push(self._stream.flush())
+        return text if stopped else text + self._stops.flush()
