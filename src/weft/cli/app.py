@@ -11,14 +11,18 @@ import typer
 
 from weft.cli.bench import bench
 from weft.cli.calibrate import calibrate
+from weft.cli.chat import chat
 from weft.cli.console import errors
 from weft.cli.devices import devices
 from weft.cli.diff import diff
 from weft.cli.doctor import doctor
+from weft.cli.embed import embed
 from weft.cli.explain import explain
 from weft.cli.inspect import inspect
+from weft.cli.perplexity import perplexity
 from weft.cli.quantize import quantize
 from weft.cli.run import run
+from weft.cli.tokenize import tokenize
 from weft.errors import WeftError
 from weft.version import __version__
 
@@ -33,7 +37,11 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (run, bench, inspect, explain, diff, devices, doctor, calibrate, quantize):
+COMMANDS = (
+    *(run, chat, embed, perplexity, tokenize, bench, inspect, explain, diff),
+    *(devices, doctor, calibrate, quantize),
+)
+for command in COMMANDS:
     app.command()(command)
 
 

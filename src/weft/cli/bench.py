@@ -26,6 +26,7 @@ from weft.cli.options import (
     Fit,
     GpuLayers,
     Memory,
+    ModelFile,
     NoRewrite,
     Place,
     PlanFile,
@@ -33,6 +34,7 @@ from weft.cli.options import (
     PolicyOption,
     Repack,
     SpeedsFile,
+    UbatchSize,
     placement_arguments,
 )
 from weft.cli.profile_view import print_profile
@@ -65,7 +67,7 @@ class Output(StrEnum):
 
 
 def bench(
-    model: Annotated[Path, typer.Argument(help="A GGUF model.")],
+    model: ModelFile,
     n_prompt: Annotated[int, typer.Option("--n-prompt", "-p", help="Prompt tokens; 0: skip.")] = (
         512
     ),
@@ -89,9 +91,7 @@ def bench(
     no_rewrite: NoRewrite = None,
     speeds_file: SpeedsFile = None,
     repack: Repack = None,
-    ubatch: Annotated[
-        int | None, typer.Option("--ubatch-size", help="Tokens computed at once; default: 512.")
-    ] = None,
+    ubatch: UbatchSize = None,
     type_k: CacheTypeK = None,
     type_v: CacheTypeV = None,
     activations: ActivationsOption = ActivationsName.native,

@@ -4,13 +4,31 @@ from __future__ import annotations
 
 from time import perf_counter
 from types import TracebackType
+from typing import Self
 
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    TaskID,
+    TextColumn,
+)
 
 from weft.flags import FLAGS
 
-__all__ = ["LoadProgress", "console", "device_list", "errors", "size_text", "wide"]
+__all__ = [
+    "LoadProgress",
+    "PromptProgress",
+    "WaitingBar",
+    "console",
+    "device_list",
+    "errors",
+    "size_text",
+    "wide",
+]
 
 console = Console(highlight=False)
 """Results go here (stdout)."""
@@ -19,6 +37,8 @@ errors = Console(stderr=True, highlight=False)
 
 PATIENCE = 0.3
 """Seconds of waiting before a progress bar is shown."""
+PROMPT_PATIENCE = 1.0
+"""The same for prompts: most are short."""
 
 
 def wide(to_error: bool = False) -> Console:
@@ -42,15 +62,17 @@ def device_list(text: str | None) -> list[str]:
     return [name.strip() for name in chosen.split(",") if name.strip()]
 
 
-class LoadProgress:
-    """A bar on stderr while weights are repacked, where that is a terminal and it takes long."""
+class WaitingBar:
+    """A bar on stderr where that is a terminal and something takes long."""
 
-    def __init__(self) -> None:
+    def __init__(self, label: str, counts: ProgressColumn, patience: float) -> None:
+        """`counts`: the column that shows done and total; `patience`: seconds without a bar."""
+        self._label, self._counts, self._patience = label, counts, patience
         self._bar: Progress | None = None
         self._task: TaskID | None = None
         self._start = perf_counter()
 
-    def __enter__(self) -> LoadProgress:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -59,19 +81,44 @@ class LoadProgress:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Takes the bar away."""
         if self._bar is not None:
             self._bar.stop()
+            self._bar = None
 
     def __call__(self, done: int, total: int) -> None:
-        """Shows `done` of `total` bytes, once there was enough time to wonder."""
+        """Shows `done` of `total`, once there was enough time to wonder."""
         if not errors.is_terminal:
             return
         if self._bar is None:
-            if perf_counter() - self._start < PATIENCE or done == total:
+            if perf_counter() - self._start < self._patience or done == total:
                 return
-            columns = (TextColumn("repacking weights"), BarColumn(), DownloadColumn())
+            columns = (TextColumn(self._label), BarColumn(), self._counts)
             self._bar = Progress(*columns, console=errors, transient=True)
             self._task = self._bar.add_task("", total=total)
             self._bar.start()
         assert self._task is not None
         self._bar.update(self._task, completed=done)
+
+
+class LoadProgress(WaitingBar):
+    """While weights are repacked, in bytes."""
+
+    def __init__(self) -> None:
+        super().__init__("repacking weights", DownloadColumn(), PATIENCE)
+
+
+class PromptProgress(WaitingBar):
+    """While a prompt is computed, in tokens; gone when the text begins."""
+
+    def __init__(self) -> None:
+        super().__init__("reading the prompt", MofNCompleteColumn(), PROMPT_PATIENCE)
+
+    def __call__(self, done: int, total: int) -> None:
+        """As `WaitingBar`; the text follows on the line."""
+        super().__call__(done, total)
+        if done == total:
+            self.stop()

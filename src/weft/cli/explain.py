@@ -15,10 +15,12 @@ from weft.cli.console import device_list, errors, size_text, wide
 from weft.cli.options import (
     CacheTypeK,
     CacheTypeV,
+    CtxSize,
     Devices,
     Fit,
     GpuLayers,
     Memory,
+    ModelFile,
     NoRewrite,
     Place,
     PlanFile,
@@ -26,6 +28,7 @@ from weft.cli.options import (
     PolicyOption,
     ProfileFile,
     Repack,
+    UbatchSize,
     placement_arguments,
 )
 from weft.compile import lower_plan
@@ -45,7 +48,7 @@ __all__ = ["explain", "memory_rows"]
 
 
 def explain(
-    model: Annotated[Path, typer.Argument(help="A GGUF model.")],
+    model: ModelFile,
     devices: Devices = None,
     gpu_layers: GpuLayers = None,
     place: Place = None,
@@ -63,12 +66,8 @@ def explain(
             "without having it."
         ),
     ] = None,
-    ctx_size: Annotated[
-        int | None, typer.Option("--ctx-size", "-c", help="Tokens of prompt and text together.")
-    ] = None,
-    ubatch: Annotated[
-        int | None, typer.Option("--ubatch-size", help="Most tokens computed at once.")
-    ] = None,
+    ctx_size: CtxSize = None,
+    ubatch: UbatchSize = None,
     type_k: CacheTypeK = None,
     type_v: CacheTypeV = None,
     why: Annotated[

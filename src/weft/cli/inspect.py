@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
-from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.table import Table
 
 from weft.cli.console import console, size_text, wide
+from weft.cli.options import ModelFile
 from weft.frontends.gguf import open_gguf
 from weft.frontends.gguf.describe import describe
 
@@ -18,7 +18,7 @@ __all__ = ["inspect"]
 
 
 def inspect(
-    model: Annotated[Path, typer.Argument(help="A GGUF file (of a set of shards, any).")],
+    model: ModelFile,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     tensors: Annotated[bool, typer.Option(help="List every tensor.")] = True,
 ) -> None:

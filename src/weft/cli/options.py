@@ -1,7 +1,8 @@
-"""The options that say where a model's parts are, shared by run, bench and explain."""
+"""The options that commands share: the model, its sizes, and where its parts are."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from pathlib import Path
@@ -12,6 +13,7 @@ import typer
 from weft.cli.console import device_list
 from weft.errors import ScheduleError
 from weft.graph.rewrite import REWRITES, chosen_rewrites
+from weft.llm.hub import local_path
 from weft.schedule.profile import parse_size
 
 __all__ = [
@@ -19,10 +21,12 @@ __all__ = [
     "ActivationsOption",
     "CacheTypeK",
     "CacheTypeV",
+    "CtxSize",
     "Devices",
     "Fit",
     "GpuLayers",
     "Memory",
+    "ModelFile",
     "NoRewrite",
     "Place",
     "PlanFile",
@@ -31,6 +35,8 @@ __all__ = [
     "ProfileFile",
     "Repack",
     "SpeedsFile",
+    "UbatchSize",
+    "parse_count",
     "placement_arguments",
 ]
 
@@ -50,6 +56,37 @@ class ActivationsName(StrEnum):
     bf16 = "bf16"
 
 
+_COUNT = re.compile(r"(\d+(?:\.\d+)?)([km]?)", re.IGNORECASE)
+
+
+def parse_count(text: str | int) -> int:
+    """4096 of `4096`, `4k` or `0.5k` (k: 1024, m: 1024 k), for counts of tokens."""
+    found = _COUNT.fullmatch(str(text).strip())
+    if found is None:
+        raise typer.BadParameter(f"{text!r} is no number of tokens; write 4096, 32k or 1m")
+    return int(float(found[1]) * {"": 1, "k": 1 << 10, "m": 1 << 20}[found[2].lower()])
+
+
+ModelFile = Annotated[
+    Path,
+    typer.Argument(
+        metavar="MODEL", parser=local_path, help="A GGUF file, or hf:OWNER/NAME[:QUANT]."
+    ),
+]
+CtxSize = Annotated[
+    int | None,
+    typer.Option(
+        "--ctx-size", "-c", parser=parse_count, metavar="TOKENS",
+        help="Tokens of prompt and text together: 4096, 32k, ...",
+    ),
+]  # fmt: skip
+UbatchSize = Annotated[
+    int | None,
+    typer.Option(
+        "--ubatch-size", "-ub", parser=parse_count, metavar="TOKENS",
+        help="Most prompt tokens computed at once; default: 512.",
+    ),
+]  # fmt: skip
 ActivationsOption = Annotated[
     ActivationsName,
     typer.Option(

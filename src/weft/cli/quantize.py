@@ -10,12 +10,18 @@ import typer
 from weft.cli.console import errors, size_text
 from weft.dtype import find_dtype
 from weft.frontends.gguf.quantize import QuantizedTensor, quantize_file, quantize_types
+from weft.llm.hub import local_path
 
 __all__ = ["quantize"]
 
 
 def quantize(
-    source: Annotated[Path, typer.Argument(metavar="IN", help="The GGUF file to read.")],
+    source: Annotated[
+        Path,
+        typer.Argument(
+            metavar="IN", parser=local_path, help="The GGUF file to read, or hf:OWNER/NAME[:QUANT]."
+        ),
+    ],
     target: Annotated[Path, typer.Argument(metavar="OUT", help="The GGUF file to write.")],
     dtype: Annotated[
         str, typer.Argument(metavar="TYPE", help=f"One of {', '.join(quantize_types())}.")

@@ -9,17 +9,19 @@ from typing import Annotated, Any
 
 import typer
 
-from weft.cli.console import LoadProgress, errors, size_text
+from weft.cli.console import LoadProgress, PromptProgress, errors, size_text
 from weft.cli.explain import memory_rows
 from weft.cli.options import (
     ActivationsName,
     ActivationsOption,
     CacheTypeK,
     CacheTypeV,
+    CtxSize,
     Devices,
     Fit,
     GpuLayers,
     Memory,
+    ModelFile,
     NoRewrite,
     Place,
     PlanFile,
@@ -27,6 +29,7 @@ from weft.cli.options import (
     PolicyOption,
     ProfileFile,
     Repack,
+    UbatchSize,
     placement_arguments,
 )
 from weft.cli.thread_options import (
@@ -47,7 +50,7 @@ __all__ = ["run"]
 
 
 def run(
-    model: Annotated[Path, typer.Argument(help="A GGUF model.")],
+    model: ModelFile,
     prompt: Annotated[str, typer.Option("--prompt", "-p", help="The text to continue.")],
     n_predict: Annotated[
         int, typer.Option("--n-predict", "-n", help="Most tokens to generate; -1: no limit.")
@@ -66,13 +69,8 @@ def run(
     prio: Prio = "normal",
     poll: Poll = 50,
     numa: NumaOption = None,
-    ctx_size: Annotated[
-        int | None, typer.Option("--ctx-size", "-c", help="Tokens of prompt and text together.")
-    ] = None,
-    ubatch: Annotated[
-        int | None,
-        typer.Option("--ubatch-size", help="Most prompt tokens computed at once; default: 512."),
-    ] = None,
+    ctx_size: CtxSize = None,
+    ubatch: UbatchSize = None,
     devices: Devices = None,
     gpu_layers: GpuLayers = None,
     place: Place = None,
@@ -106,16 +104,18 @@ def run(
         )  # fmt: skip
     if not quiet:
         _show_plan(model, llm)
+    waiting = PromptProgress()
     pieces = llm.generate(
         prompt, max_tokens=None if n_predict < 0 else n_predict, temperature=temp, top_k=top_k,
-        top_p=top_p, min_p=min_p, seed=seed, stop=stop or (), ignore_eos=ignore_eos,
+        top_p=top_p, min_p=min_p, seed=seed, stop=stop or (), ignore_eos=ignore_eos, progress=waiting,
     )  # fmt: skip
     if not quiet:
         sys.stdout.write(prompt)
     try:
-        for piece in pieces:
-            sys.stdout.write(piece)
-            sys.stdout.flush()
+        with waiting:
+            for piece in pieces:
+                sys.stdout.write(piece)
+                sys.stdout.flush()
     finally:
         sys.stdout.write("\n")
         sys.stdout.flush()

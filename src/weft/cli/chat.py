@@ -1,0 +1,133 @@
+"""`weft chat`: a conversation with a model."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from weft.cli.console import LoadProgress, errors
+from weft.cli.conversation import Conversation
+from weft.cli.loading import loads_model
+from weft.cli.options import ModelFile
+from weft.cli.text_input import read_file
+from weft.errors import ChatError, ContextError, TokenizerError
+from weft.llm import LLM
+
+__all__ = ["chat", "read_message"]
+
+QUOTES = '"""'
+
+
+@loads_model
+def chat(
+    model: ModelFile,
+    load: dict[str, Any],
+    system: Annotated[
+        str | None, typer.Option("--system", "-sys", help="What the model should keep to.")
+    ] = None,
+    n_predict: Annotated[
+        int, typer.Option("--n-predict", "-n", help="Most tokens of an answer; -1: no limit.")
+    ] = -1,
+    temp: Annotated[float, typer.Option(help="Temperature; 0 takes the likeliest token.")] = 0.8,
+    top_k: Annotated[int, typer.Option(help="Keep the k likeliest tokens; 0: all.")] = 40,
+    top_p: Annotated[float, typer.Option(help="Keep the likeliest tokens up to this sum.")] = 0.95,
+    min_p: Annotated[float, typer.Option(help="Keep tokens this likely beside the best.")] = 0.05,
+    seed: Annotated[int | None, typer.Option(help="Seed of sampling.")] = None,
+    template: Annotated[
+        Path | None,
+        typer.Option("--chat-template", help="A Jinja file instead of the model's template."),
+    ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print answers only.")] = False,
+) -> None:
+    """Talk with a model; /help lists the commands. Lines of a pipe are messages, too."""
+    source = None if template is None else read_file(template)
+    with LoadProgress() as progress:
+        llm = LLM(model, progress=progress, chat_template=source, **load)
+    llm.chat_template.render([{"role": "user", "content": "x"}])  # a broken one ends it here
+    if not quiet:
+        config = llm.model.config
+        errors.print(
+            f"{model.name}: {config.arch}, {llm.context.n_ctx} tokens of context. /help lists the "
+            "commands; Ctrl-C stops an answer, Ctrl-D leaves.",
+            style="dim",
+            markup=False,
+            soft_wrap=True,
+        )
+    options: dict[str, Any] = {
+        "max_tokens": None if n_predict < 0 else n_predict,
+        "temperature": temp,
+        "top_k": top_k,
+        "top_p": top_p,
+        "min_p": min_p,
+        "seed": seed,
+    }
+    conversation = Conversation(llm, system, options)
+    if sys.stdin.isatty():
+        _talk(conversation)
+    else:
+        _follow(conversation)
+
+
+def _talk(conversation: Conversation) -> None:
+    """With a person: mistakes are said, and the next line is asked for."""
+    with suppress(ImportError):
+        importlib.import_module("readline")  # input() edits lines and remembers them with it
+    while not conversation.done:
+        try:
+            text = read_message(input)
+        except EOFError:
+            print()
+            return
+        except KeyboardInterrupt:
+            errors.print("\nCtrl-D or /exit leaves", style="dim")
+            continue
+        try:
+            conversation.take(text)
+        except (ChatError, ContextError, TokenizerError) as error:
+            errors.print(f"error: {error}", style="red", markup=False, soft_wrap=True)
+
+
+def _follow(conversation: Conversation) -> None:
+    """With a pipe: the first mistake ends it."""
+
+    def line(_: str) -> str:
+        found = sys.stdin.readline()
+        if not found:
+            raise EOFError
+        return found.removesuffix("\n").removesuffix("\r")
+
+    while not conversation.done:
+        try:
+            text = read_message(line)
+        except EOFError:
+            return
+        conversation.take(text)
+
+
+def read_message(line: Callable[[str], str]) -> str:
+    r'''A message from `line(prompt)`: one line, with those after it while they end with `\`, or all
+    up to `"""` after a line that begins with it. Raises EOFError where there is nothing.'''
+    first = line("> ")
+    if first.lstrip().startswith(QUOTES):
+        lines = [first.lstrip().removeprefix(QUOTES)]
+        while not lines[-1].rstrip().endswith(QUOTES):
+            try:
+                lines.append(line(". "))
+            except EOFError:
+                break
+        lines[-1] = lines[-1].rstrip().removesuffix(QUOTES)
+        return "\n".join(lines).strip("\n")
+    lines = [first]
+    while lines[-1].endswith("\\"):
+        lines[-1] = lines[-1][:-1]
+        try:
+            lines.append(line(". "))
+        except EOFError:
+            break
+    return "\n".join(lines)

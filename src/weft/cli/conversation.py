@@ -1,0 +1,159 @@
+"""A conversation in a terminal: messages, answers as they come, and the commands between them."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from weft.cli.console import PromptProgress, errors
+from weft.errors import ChatError, ContextError
+from weft.llm import LLM
+
+__all__ = ["Conversation"]
+
+FORMAT = "weft-chat 1"
+
+
+class Conversation:
+    """Messages and the model that answers them."""
+
+    def __init__(self, llm: LLM, system: str | None, options: dict[str, Any]) -> None:
+        """`system`: the first message, if any. `options`: of `LLM.generate`."""
+        self._llm = llm
+        self._options = options
+        self._again = 0
+        first = [] if system is None else [{"role": "system", "content": system}]
+        self._first: list[dict[str, str]] = first
+        self.messages: list[dict[str, str]] = list(first)
+        self.done = False
+        self._commands: dict[str, tuple[Callable[[str], None], str]] = {
+            "/clear": (self._clear, "forget the conversation, but not the system prompt"),
+            "/regen": (self._regenerate, "answer the last message again"),
+            "/save": (self._save, "FILE: write the conversation, as JSON"),
+            "/load": (self._load, "FILE: go on with a conversation"),
+            "/stats": (self._show_stats, "tokens and speed"),
+            "/help": (self._help, "this list"),
+            "/exit": (self._exit, "leave, as Ctrl-D does"),
+        }
+
+    def take(self, text: str) -> None:
+        """A message or a command as it was typed; `//text` is the message `/text`.
+
+        Raises ChatError and ContextError for what cannot be done; nothing has changed then."""
+        name, _, argument = text.strip().partition(" ")
+        if text.startswith("//"):
+            self.ask(text[1:])
+        elif name in self._commands:
+            self._commands[name][0](argument.strip())
+        elif name.startswith("/") and name[1:].isalpha():
+            raise ChatError(f"there is no command {name}; /help lists them, //{name[1:]} sends it")
+        elif text.strip():
+            self.ask(text)
+
+    def ask(self, text: str) -> None:
+        """Adds a message and answers it."""
+        self._again = 0
+        self._answer([*self.messages, {"role": "user", "content": text}])
+
+    def _answer(self, messages: list[dict[str, str]]) -> None:
+        """Streams the answer to stdout. Ctrl-C ends it; what was said stays."""
+        options = dict(self._options)
+        if options.get("seed") is not None:
+            options["seed"] += self._again  # the same seed would give the same answer
+        said: list[str] = []
+        interrupted = False
+        with PromptProgress() as progress:
+            pieces = self._llm.chat(messages, stream=True, progress=progress, **options)
+            try:
+                for piece in pieces:
+                    said.append(piece)
+                    sys.stdout.write(piece)
+                    sys.stdout.flush()
+            except KeyboardInterrupt:
+                interrupted = True
+                pieces.close()  # type: ignore[attr-defined]
+        self.messages = [*messages, {"role": "assistant", "content": "".join(said)}]
+        if not said or not said[-1].endswith("\n"):
+            print(flush=True)
+        if interrupted:
+            _note("stopped; /regen answers again")
+        elif self._llm.stats.finish_reason == "context":
+            _note(
+                f"the context of {self._llm.context.n_ctx} tokens is full and the answer cut off; "
+                "/clear starts anew, -c makes it larger"
+            )
+
+    def _clear(self, _: str) -> None:
+        self.messages = list(self._first)
+        _note("the conversation is forgotten")
+
+    def _regenerate(self, _: str) -> None:
+        if not self.messages or self.messages[-1]["role"] != "assistant":
+            raise ChatError("there is no answer yet")
+        self._again += 1
+        self._answer(self.messages[:-1])
+
+    def _save(self, argument: str) -> None:
+        path = _file("/save", argument)
+        data = {
+            "format": FORMAT,
+            "model": self._llm.model.file.path.name,
+            "messages": self.messages,
+        }
+        try:
+            path.write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n", "utf-8")
+        except (OSError, ValueError) as error:
+            raise ChatError(f"{path} cannot be written: {error}") from None
+        _note(f"{len(self.messages)} messages saved to {path}")
+
+    def _load(self, argument: str) -> None:
+        path = _file("/load", argument)
+        try:
+            data = json.loads(path.read_text("utf-8"))
+        except (OSError, ValueError, RecursionError) as error:
+            raise ChatError(f"{path} cannot be read: {error}") from None
+        messages = data.get("messages") if isinstance(data, dict) else None
+        if not isinstance(messages, list) or data.get("format") != FORMAT:
+            raise ChatError(f"{path} holds no conversation of weft chat")
+        if not all(
+            isinstance(m, dict) and all(isinstance(m.get(k), str) for k in ("role", "content"))
+            for m in messages
+        ):
+            raise ChatError(f"{path}: a message has no role or no content")
+        self.messages = messages
+        first = messages[:1] if messages and messages[0]["role"] == "system" else []
+        self._first = first
+        _note(f"{len(messages)} messages loaded from {path}")
+
+    def _show_stats(self, _: str) -> None:
+        stats, context = self._llm.stats, self._llm.context
+        if not stats.n_prompt:
+            raise ChatError("nothing has been computed yet")
+        _note(
+            f"context: {context.cache.n_used} of {context.n_ctx} tokens; prompt: "
+            f"{stats.n_prompt} tokens, {stats.n_cached} of them kept, "
+            f"{stats.prompt_tokens_per_second:.1f} tokens/s; answer: {stats.n_generated} tokens, "
+            f"{stats.tokens_per_second:.1f} tokens/s"
+        )
+
+    def _help(self, _: str) -> None:
+        for name, (_command, about) in self._commands.items():
+            _note(f"{name:<8}{about}")
+        _note('A line that ends with \\ goes on; """ begins and ends a text of several lines.')
+        _note("Ctrl-C stops an answer.")
+
+    def _exit(self, _: str) -> None:
+        self.done = True
+
+
+def _file(command: str, argument: str) -> Path:
+    if not argument:
+        raise ContextError(f"{command} needs the name of a file")
+    return Path(argument).expanduser()
+
+
+def _note(text: str) -> None:
+    errors.print(text, style="dim", markup=False, soft_wrap=True)

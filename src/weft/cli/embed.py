@@ -1,0 +1,133 @@
+"""`weft embed`: texts as vectors."""
+
+from __future__ import annotations
+
+import json
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from numpy.typing import NDArray
+
+from weft.cli.console import LoadProgress
+from weft.cli.loading import loads_model
+from weft.cli.options import ModelFile
+from weft.cli.text_input import read_text
+from weft.errors import ContextError
+from weft.llm import Context, Model, Tokenizer
+from weft.llm.config import Pooling
+from weft.llm.llm import DEFAULT_N_CTX
+
+__all__ = ["embed"]
+
+
+class PoolingName(StrEnum):
+    """What becomes of the embeddings of a text's tokens."""
+
+    none = "none"
+    mean = "mean"
+    cls = "cls"
+    last = "last"
+
+
+class EmbedOutput(StrEnum):
+    """How vectors are printed."""
+
+    text = "text"
+    json = "json"
+    array = "array"
+    raw = "raw"
+
+
+@loads_model
+def embed(
+    model: ModelFile,
+    load: dict[str, Any],
+    texts: Annotated[
+        list[str] | None, typer.Argument(metavar="TEXT...", help="Texts; without: lines of stdin.")
+    ] = None,
+    file: Annotated[Path | None, typer.Option("--file", "-f", help="Texts, one a line.")] = None,
+    pooling: Annotated[
+        PoolingName | None,
+        typer.Option(help="Default: the model's, the mean where it has none."),
+    ] = None,
+    normalize: Annotated[
+        bool, typer.Option("--normalize/--no-normalize", help="Scale to length 1.")
+    ] = True,
+    output: Annotated[
+        EmbedOutput,
+        typer.Option(
+            "--output", "-o",
+            help="text: a few numbers and the cosines; json: as the OpenAI API does; array: a list "
+            "of lists; raw: numbers only, a vector a line.",
+        ),
+    ] = EmbedOutput.text,
+) -> None:  # fmt: skip
+    """Print the embedding of each text and, of several, how alike they are (cosines)."""
+    if texts and file is not None:
+        raise ContextError("give texts or --file, not both")
+    given = texts or [line for line in read_text(None, file).splitlines() if line.strip()]
+    if not given:
+        raise ContextError("there is no text")
+    loaded = Model.open(model)
+    tokenizer = Tokenizer.from_gguf(loaded.file)
+    prompts = [tokenizer.encode(text) for text in given]
+    context = _context(loaded, load, max(len(ids) for ids in prompts))
+    chosen: Pooling | None = None if pooling is None else pooling.value  # type: ignore[assignment]
+    if chosen is None and loaded.config.pooling == "none":
+        chosen = "mean"
+    found = [np.atleast_2d(context.embed(ids, chosen)) for ids in prompts]
+    counts = [len(rows) for rows in found]
+    rows = np.concatenate(found)
+    if normalize:
+        rows = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
+    _print(rows, output, sum(len(ids) for ids in prompts), model.name)
+    if output is EmbedOutput.text and len(given) > 1 and max(counts) == 1:
+        _print_cosines(rows)
+
+
+def _context(model: Model, load: dict[str, Any], longest: int) -> Context:
+    if load["plan"] is None and load["n_ctx"] is None:
+        load["n_ctx"] = min(model.config.n_ctx_train, max(longest, DEFAULT_N_CTX))
+    if load["n_ubatch"] is None and not model.config.causal:
+        load["n_ubatch"] = load["n_ctx"]  # every token sees all others
+    with LoadProgress() as progress:
+        context = Context(model, embeddings=True, progress=progress, **load)
+    if longest > context.n_ctx:
+        raise ContextError(
+            f"a text has {longest} tokens, but the context holds {context.n_ctx}; shorten it or "
+            f"make -c larger (the model was trained for {model.config.n_ctx_train})"
+        )
+    return context
+
+
+def _print(rows: NDArray[np.float32], output: EmbedOutput, n_tokens: int, name: str) -> None:
+    if output is EmbedOutput.raw:
+        for row in rows:
+            sys.stdout.write(" ".join(f"{x:.7g}" for x in row) + "\n")
+    elif output is EmbedOutput.array:
+        print(json.dumps(rows.tolist()))
+    elif output is EmbedOutput.json:
+        data = [
+            {"object": "embedding", "index": i, "embedding": row.tolist()}
+            for i, row in enumerate(rows)
+        ]
+        usage = {"prompt_tokens": n_tokens, "total_tokens": n_tokens}
+        print(json.dumps({"object": "list", "model": name, "data": data, "usage": usage}))
+    else:
+        for i, row in enumerate(rows):
+            numbers = [f"{x:9.6f}" for x in row]
+            few = [*numbers[:3], "...", *numbers[-3:]] if len(numbers) > 8 else numbers
+            print(f"{i:>4}  [{len(row)}]  {' '.join(few)}")
+
+
+def _print_cosines(rows: NDArray[np.float32]) -> None:
+    lengths = np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
+    unit = rows / lengths
+    print("\ncosines")
+    print("      " + "".join(f"{i:>8}" for i in range(len(rows))))
+    for i, row in enumerate(unit @ unit.T):
+        print(f"{i:>4}  " + "".join(f"{x:8.4f}" for x in row))

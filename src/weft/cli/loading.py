@@ -1,0 +1,100 @@
+"""The options of every command that loads a model for use, in one place."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+from weft.cli.options import (
+    ActivationsName,
+    ActivationsOption,
+    CacheTypeK,
+    CacheTypeV,
+    CtxSize,
+    Devices,
+    Fit,
+    GpuLayers,
+    Memory,
+    NoRewrite,
+    Place,
+    PlanFile,
+    PolicyName,
+    PolicyOption,
+    ProfileFile,
+    Repack,
+    UbatchSize,
+    placement_arguments,
+)
+from weft.cli.thread_options import (
+    CpuMask,
+    CpuRange,
+    CpuStrict,
+    NumaOption,
+    Poll,
+    Prio,
+    Threads,
+    ThreadsBatch,
+    thread_options,
+)
+
+__all__ = ["load_arguments", "loads_model"]
+
+
+def load_arguments(
+    ctx_size: CtxSize = None,
+    ubatch: UbatchSize = None,
+    threads: Threads = None,
+    threads_batch: ThreadsBatch = None,
+    cpu_mask: CpuMask = None,
+    cpu_range: CpuRange = None,
+    cpu_strict: CpuStrict = False,
+    prio: Prio = "normal",
+    poll: Poll = 50,
+    numa: NumaOption = None,
+    devices: Devices = None,
+    gpu_layers: GpuLayers = None,
+    place: Place = None,
+    fit: Fit = False,
+    memory: Memory = None,
+    plan: PlanFile = None,
+    policy: PolicyOption = PolicyName.ggml,
+    profile: ProfileFile = None,
+    repack: Repack = None,
+    no_rewrite: NoRewrite = None,
+    type_k: CacheTypeK = None,
+    type_v: CacheTypeV = None,
+    activations: ActivationsOption = ActivationsName.native,
+) -> dict[str, Any]:
+    """The options as arguments of `LLM` and `Context`."""
+    return {
+        "n_ctx": ctx_size,
+        "n_ubatch": ubatch,
+        "threads": thread_options(
+            threads, threads_batch, cpu_mask, cpu_range, cpu_strict, prio, poll, numa
+        ),
+        "type_k": type_k,
+        "type_v": type_v,
+        "activations": activations.value,
+        **placement_arguments(
+            devices, gpu_layers, place, plan, fit, memory, policy, profile, repack, no_rewrite
+        ),
+    }
+
+
+def loads_model(command: Callable[..., None]) -> Callable[..., None]:
+    """Gives `command` the options of `load_arguments`; it gets their result as `load`."""
+    own = inspect.signature(command, eval_str=True).parameters
+    shared = inspect.signature(load_arguments, eval_str=True).parameters
+
+    @wraps(command)
+    def with_options(**given: Any) -> None:
+        load = load_arguments(**{name: given.pop(name) for name in shared})
+        command(**given, load=load)
+
+    parameters = [p for p in own.values() if p.name != "load"] + list(shared.values())
+    with_options.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    with_options.__annotations__ = {p.name: p.annotation for p in parameters}
+    del with_options.__wrapped__  # whose signature typer would read
+    return with_options

@@ -1,0 +1,55 @@
+"""`weft tokenize`: a text as the tokens of a model."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from weft.cli.options import ModelFile
+from weft.cli.text_input import read_text
+from weft.frontends.gguf import open_gguf
+from weft.llm import Tokenizer
+
+__all__ = ["tokenize"]
+
+
+def tokenize(
+    model: ModelFile,
+    text: Annotated[
+        str | None, typer.Argument(help="The text; without it, or with -, standard input.")
+    ] = None,
+    file: Annotated[Path | None, typer.Option("--file", "-f", help="Read the text here.")] = None,
+    bos: Annotated[
+        bool, typer.Option("--bos/--no-bos", help="With BOS and EOS where the model wants them.")
+    ] = True,
+    special: Annotated[
+        bool, typer.Option("--special", help="Control tokens in the text count as such.")
+    ] = False,
+    ids: Annotated[bool, typer.Option("--ids", help="Print the ids only, as a list.")] = False,
+    count: Annotated[bool, typer.Option("--count", help="Print how many there are.")] = False,
+) -> None:
+    """Show the tokens of a text: id and piece, one a line."""
+    given = read_text(text, file)
+    with open_gguf(model) as opened:
+        tokenizer = Tokenizer.from_gguf(opened)
+        found = tokenizer.encode(given, add_special=bos, parse_special=special)
+        if ids:
+            print(json.dumps(found))
+        elif not count:
+            for id_ in found:
+                piece = tokenizer.piece(id_, special=True)
+                sys.stdout.write(f"{id_:>7}  {_shown(piece)}\n")
+    if count:
+        print(len(found))
+
+
+def _shown(piece: bytes) -> str:
+    """A piece between quotes, without anything that would move the cursor."""
+    try:
+        return repr(piece.decode())
+    except UnicodeDecodeError:  # part of a character
+        return repr(piece)
