@@ -40,6 +40,10 @@ def fetched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[tuple[str, 
             raise errors.EntryNotFoundError("404")
         return str(tmp_path / file)
 
+    def nothing_cached(repo: str, local_files_only: bool) -> str:
+        raise errors.LocalEntryNotFoundError("not there")
+
+    monkeypatch.setattr(hub, "snapshot_download", nothing_cached)
     monkeypatch.setattr(hub.HfApi, "list_repo_files", files)
     monkeypatch.setattr(hub, "hf_hub_download", download)
     return asked
@@ -105,6 +109,9 @@ def test_without_a_network(
         local_path("hf:other/m-GGUF")
     (tmp_path / "m-Q8_0.gguf").touch()
     assert local_path("hf:some/m-GGUF") == tmp_path / "m-Q8_0.gguf"
+    # what is cached needs no list
+    monkeypatch.setattr(hub.HfApi, "list_repo_files", lambda self, repo: pytest.fail("asked"))
+    assert local_path("hf:some/m-GGUF:q8_0") == tmp_path / "m-Q8_0.gguf"
 
 
 def test_without_the_library(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -76,7 +76,7 @@ def embed(
     tokenizer = Tokenizer.from_gguf(loaded.file)
     prompts = [tokenizer.encode(text) for text in given]
     context = _context(loaded, load, max(len(ids) for ids in prompts))
-    chosen: Pooling | None = None if pooling is None else pooling.value  # type: ignore[assignment]
+    chosen: Pooling | None = None if pooling is None else pooling.value
     if chosen is None and loaded.config.pooling == "none":
         chosen = "mean"
     found = [np.atleast_2d(context.embed(ids, chosen)) for ids in prompts]

@@ -107,7 +107,8 @@ def run(
     waiting = PromptProgress()
     pieces = llm.generate(
         prompt, max_tokens=None if n_predict < 0 else n_predict, temperature=temp, top_k=top_k,
-        top_p=top_p, min_p=min_p, seed=seed, stop=stop or (), ignore_eos=ignore_eos, progress=waiting,
+        top_p=top_p, min_p=min_p, seed=seed, stop=stop or (), ignore_eos=ignore_eos,
+        progress=waiting,
     )  # fmt: skip
     if not quiet:
         sys.stdout.write(prompt)

@@ -55,7 +55,7 @@ def local_path(path: str | os.PathLike[str]) -> Path:
     repo, file = parts["repo"], parts["file"]
     try:
         if file is None:
-            file = pick_file(_files(hub, repo), parts["quant"], name)
+            file = _find(hub, repo, parts["quant"], name)
         return _fetch(hub, repo, file, name)
     except FormatError:
         raise
@@ -94,19 +94,30 @@ def _number(file: str) -> int:
     return int(shard[1]) if shard else 1
 
 
-def _files(hub: Any, repo: str) -> list[str]:
-    """Files of a repository; without a network those that are cached."""
+def _find(hub: Any, repo: str, quant: str | None, name: str) -> str:
+    """The file that is meant. A quantization that is cached needs no list from the hub, which without
+    a network takes half a minute to fail; `_fetch` still asks whether there is a newer one."""
+    try:
+        if quant is not None:
+            return pick_file(_cached(hub, repo), quant, name)
+    except FormatError:
+        pass
     try:
         files: list[str] = hub.HfApi().list_repo_files(repo)
-        return files
     except Exception as error:
-        if _missing(hub, error):
+        files = [] if _missing(hub, error) else _cached(hub, repo)
+        if not files:
             raise
-        try:
-            root = Path(hub.snapshot_download(repo, local_files_only=True))
-        except Exception:
-            raise error from None
-        return [f.relative_to(root).as_posix() for f in root.rglob("*.gguf")]
+    return pick_file(files, quant, name)
+
+
+def _cached(hub: Any, repo: str) -> list[str]:
+    """GGUF files of a repository that are on this machine."""
+    try:
+        root = Path(hub.snapshot_download(repo, local_files_only=True))
+    except Exception:  # there are none
+        return []
+    return [f.relative_to(root).as_posix() for f in root.rglob("*.gguf")]
 
 
 def _fetch(hub: Any, repo: str, file: str, name: str) -> Path:
