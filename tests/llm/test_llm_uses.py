@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 
 from tests.llm.test_embeddings import make
+from tests.llm.test_models_a import configure, keys_of, made_up
+from tests.llm.test_models_b import MODELS
 from tests.llm.tiny import metadata, write_model
 from weft.errors import ChatError, ContextError
 from weft.llm import LLM
@@ -127,21 +129,26 @@ def test_another_template_and_what_it_refuses(path: Path, llm: LLM) -> None:
         LLM(path, chat_template="{% if").chat([user("a")])
 
 
-def test_a_recurrent_model_reuses_only_what_goes_on() -> None:
-    pytest.importorskip("weft")
-    from tests.conftest import ROOT
-
-    mamba = ROOT / "tests" / "data" / "vectors" / "models" / "archs" / "mamba.gguf"
-    if not mamba.exists():
-        pytest.skip("no recurrent sample")
-    llm = LLM(mamba, n_ctx=64)
+@pytest.mark.parametrize("arch", ["mamba", "lfm2"])
+def test_a_recurrent_model_reuses_only_what_goes_on(tmp_path: Path, arch: str) -> None:
+    """A state cannot go back to an earlier token, only on."""
+    _, changes = MODELS[arch]
+    meta = keys_of(arch, changes)
+    llm = LLM(write_model(tmp_path / "m.gguf", meta, made_up(configure(tmp_path, meta))))
     options: dict[str, Any] = {"max_tokens": 4, "temperature": 0, "ignore_eos": True}
-    ids = llm.tokenize("one two three")
-    new = "".join(llm.generate(ids, cache_prompt=True, **options))
-    shorter = "".join(llm.generate(ids[:-1], cache_prompt=True, **options))
-    assert llm.stats.n_cached == 0
-    assert shorter == "".join(llm.generate(ids[:-1], **options))
-    assert new == "".join(llm.generate(ids, cache_prompt=True, **options))
+    ids = [5, 9, 4, 7, 5, 11]
+
+    def check(prompt: list[int], n_cached: int) -> None:
+        got = "".join(llm.generate(prompt, cache_prompt=True, **options))
+        assert llm.stats.n_cached == n_cached
+        assert got == "".join(fresh.generate(prompt, **options))
+
+    fresh = LLM(tmp_path / "m.gguf")
+    check(ids[:3], 0)
+    check(ids, 0)  # the cache went on with other tokens
+    "".join(llm.generate(ids[:3], **options | {"max_tokens": 1}))
+    check(ids, 3)
+    check(ids[:4], 0)
 
 
 # **** several prompts ****

@@ -16,6 +16,9 @@ __all__ = ["Conversation"]
 
 FORMAT = "weft-chat 1"
 
+_CONTROLS = {c: None for c in (*range(32), 127, *range(128, 160)) if chr(c) not in "\n\t"}
+"""What a model might say to the terminal instead of the person."""
+
 
 class Conversation:
     """Messages and the model that answers them."""
@@ -65,12 +68,13 @@ class Conversation:
             options["seed"] += self._again  # the same seed would give the same answer
         said: list[str] = []
         interrupted = False
+        hidden = _CONTROLS if sys.stdout.isatty() else {}
         with PromptProgress() as progress:
             pieces = self._llm.chat(messages, stream=True, progress=progress, **options)
             try:
                 for piece in pieces:
                     said.append(piece)
-                    sys.stdout.write(piece)
+                    sys.stdout.write(piece.translate(hidden))
                     sys.stdout.flush()
             except KeyboardInterrupt:
                 interrupted = True

@@ -95,8 +95,8 @@ def _number(file: str) -> int:
 
 
 def _find(hub: Any, repo: str, quant: str | None, name: str) -> str:
-    """The file that is meant. A quantization that is cached needs no list from the hub, which without
-    a network takes half a minute to fail; `_fetch` still asks whether there is a newer one."""
+    """The file that is meant. A quantization that is cached needs no list from the hub, which takes
+    half a minute to fail without a network; `_fetch` still asks whether there is a newer one."""
     try:
         if quant is not None:
             return pick_file(_cached(hub, repo), quant, name)

@@ -1,0 +1,43 @@
+"""A command without a process of its own: the same `main`, in a tenth of the time."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from unittest import mock
+
+from weft.cli import main
+
+__all__ = ["Done", "weft"]
+
+
+@dataclass(frozen=True)
+class Done:
+    """What a process would leave."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def weft(*args: str | Path, typed: str | bytes = "") -> Done:
+    """`weft ARGS` with `typed` as its standard input."""
+    data = typed.encode() if isinstance(typed, str) else typed
+    out, err = io.StringIO(), io.StringIO()
+    code: object = 0
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(warnings.catch_warnings())  # main shows them its own way
+        stack.enter_context(mock.patch("sys.argv", ["weft", *map(str, args)]))
+        stdin = io.TextIOWrapper(io.BytesIO(data), encoding="utf-8")
+        stack.enter_context(mock.patch("sys.stdin", stdin))
+        stack.enter_context(contextlib.redirect_stdout(out))
+        stack.enter_context(contextlib.redirect_stderr(err))
+        try:
+            main()
+        except SystemExit as end:
+            code = end.code or 0
+    assert isinstance(code, int)
+    return Done(code, out.getvalue(), err.getvalue())

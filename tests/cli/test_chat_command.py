@@ -1,0 +1,212 @@
+"""`weft chat` as a person and as a script use it."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.in_process import Done, weft
+from tests.cli.terminal import Terminal
+from tests.llm.tiny import metadata, tokens, write_model
+from weft.cli.chat import read_message
+from weft.cli.conversation import Conversation
+from weft.errors import ChatError, ContextError
+from weft.llm import LLM
+
+TEMPLATE = (
+    "{{ bos_token }}{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>"
+)
+OPTIONS: dict[str, Any] = {"max_tokens": 8, "temperature": 0}
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model that never ends a text."""
+    names = tokens()[0]
+    names[2] = "<x>"
+    changes: dict[str, Any] = {
+        "tokenizer.ggml.tokens": names,
+        "tokenizer.ggml.eos_token_id": -1,
+        "tokenizer.chat_template": TEMPLATE,
+        "llama.context_length": 256,
+    }
+    return write_model(tmp_path_factory.mktemp("model") / "m.gguf", metadata(**changes))
+
+
+@pytest.fixture(scope="module")
+def llm(path: Path) -> LLM:
+    return LLM(path, n_threads=1)
+
+
+def chat(path: Path, typed: str, *args: str) -> Done:
+    return weft("chat", path, "--temp", "0", "-n", "8", *args, typed=typed)
+
+
+# **** a script ****
+
+
+def test_lines_of_a_pipe_are_messages(path: Path, llm: LLM) -> None:
+    done = chat(path, "abc\n/stats\nthe\n", "-sys", "b")
+    assert done.returncode == 0, done.stderr
+    system, first = {"role": "system", "content": "b"}, {"role": "user", "content": "abc"}
+    one = llm.chat([system, first], **OPTIONS)
+    history = [system, first, {"role": "assistant", "content": one}]
+    two = llm.chat([*history, {"role": "user", "content": "the"}], **OPTIONS)
+    assert done.stdout == f"{one}\n{two}\n"
+    assert "256 tokens of context" in done.stderr and "answer: 8 tokens" in done.stderr
+
+
+def test_a_pipe_stops_at_the_first_mistake(path: Path) -> None:
+    done = chat(path, "abc\n/nope\nthe\n", "-q", "-c", "0.1k")
+    assert done.returncode == 1 and len(done.stdout.splitlines()) == 1
+    assert done.stderr == "error: there is no command /nope; /help lists them, //nope sends it\n"
+    long_text = chat(path, "abc " * 100, "-q", "-c", "0.1k")
+    assert long_text.returncode == 1 and "but the context holds 102" in long_text.stderr
+
+
+def test_a_template_from_a_file(path: Path, tmp_path: Path) -> None:
+    file = tmp_path / "t.jinja"
+    file.write_text("{{ messages[0].content }")
+    done = chat(path, "abc\n", "--chat-template", str(file))
+    assert done.returncode == 1 and "does not compile" in done.stderr and not done.stdout
+    gone = chat(path, "abc\n", "--chat-template", str(tmp_path / "none"))
+    assert gone.returncode == 1 and "No such file" in gone.stderr
+
+
+# **** commands ****
+
+
+def test_clear_regen_save_load(
+    llm: LLM, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    conversation = Conversation(llm, "b", OPTIONS)
+    with pytest.raises(ChatError, match="no answer yet"):
+        conversation.take("/regen")
+    conversation.take("abc")
+    conversation.take("//clear")
+    assert [m["role"] for m in conversation.messages] == ["system"] + ["user", "assistant"] * 2
+    assert conversation.messages[3]["content"] == "/clear"
+    said = capsys.readouterr().out
+    conversation.take("/regen")
+    assert said.endswith(capsys.readouterr().out) and len(conversation.messages) == 5
+    file = tmp_path / "talk.json"
+    conversation.take(f"/save {file}")
+    kept = list(conversation.messages)
+    conversation.take("/clear")
+    assert conversation.messages == kept[:1]
+    other = Conversation(llm, None, OPTIONS)
+    other.take(f"/load {file}")
+    assert other.messages == kept
+    other.take("/clear")
+    assert other.messages == kept[:1]
+    other.take("/exit")
+    assert other.done
+
+
+def test_regen_with_a_seed_says_something_else(
+    llm: LLM, capsys: pytest.CaptureFixture[str]
+) -> None:
+    conversation = Conversation(llm, None, {"max_tokens": 20, "temperature": 2.0, "seed": 1})
+    conversation.take("abc")
+    first = capsys.readouterr().out
+    conversation.take("/regen")
+    assert capsys.readouterr().out != first
+    again = Conversation(llm, None, {"max_tokens": 20, "temperature": 2.0, "seed": 1})
+    again.take("abc")
+    assert capsys.readouterr().out == first
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("not json", "cannot be read"),
+        ("[1]", "no conversation of weft chat"),
+        ('{"format": "weft-chat 1", "messages": [{"role": "user"}]}', "has no role or no content"),
+    ],
+)
+def test_files_that_are_no_conversation(llm: LLM, tmp_path: Path, text: str, message: str) -> None:
+    conversation = Conversation(llm, None, OPTIONS)
+    file = tmp_path / "x.json"
+    file.write_text(text)
+    with pytest.raises(ChatError, match=message):
+        conversation.take(f"/load {file}")
+    assert conversation.messages == []
+    with pytest.raises(ContextError, match="needs the name"):
+        conversation.take("/load")
+    with pytest.raises(ChatError, match="cannot be written"):
+        conversation.take(f"/save {tmp_path / 'none' / 'x'}")
+
+
+def test_a_message_that_does_not_fit_changes_nothing(llm: LLM) -> None:
+    conversation = Conversation(llm, None, OPTIONS)
+    conversation.take("abc")
+    before = list(conversation.messages)
+    with pytest.raises(ContextError, match="the context holds 256"):
+        conversation.take("abc " * 300)
+    assert conversation.messages == before
+
+
+def test_a_full_context_is_said(llm: LLM, capsys: pytest.CaptureFixture[str]) -> None:
+    Conversation(llm, None, OPTIONS | {"max_tokens": None}).take("abc")
+    assert "the context of 256 tokens is full" in capsys.readouterr().err
+
+
+def test_messages_of_several_lines() -> None:
+    def read(*lines: str) -> str:
+        rest: Iterator[str] = iter(lines)
+
+        def line(_: str) -> str:
+            try:
+                return next(rest)
+            except StopIteration:
+                raise EOFError from None
+
+        return read_message(line)
+
+    assert read("one") == "one"
+    assert read("one\\", "two\\", "three", "four") == "one\ntwo\nthree"
+    assert read("one\\") == "one"
+    assert read('"""one', "", 'two"""') == "one\n\ntwo"
+    assert read('"""', "one\\", '"""', "x") == "one\\"
+    assert read('"""one"""') == "one"
+    assert read('"""one', "two") == "one\ntwo"
+    with pytest.raises(EOFError):
+        read()
+
+
+# **** a person ****
+
+
+@pytest.mark.skipif(importlib.util.find_spec("pty") is None, reason="no pseudo terminals here")
+def test_in_a_terminal(path: Path, tmp_path: Path) -> None:
+    with Terminal("chat", path, "-c", "64k", "--temp", "0", "-t", "1") as terminal:
+        at = terminal.wait_for("> ")
+        terminal.send("abc\r")
+        at = terminal.wait_for("abc\r\n", at)
+        terminal.wait_for("a", at)  # the answer has begun
+        terminal.send("\x03")
+        at = terminal.wait_for("stopped; /regen answers again", at)
+        at = terminal.wait_for("> ", at)
+        terminal.send("/stats\r")
+        at = terminal.wait_for("of 65536 tokens", at)
+        at = terminal.wait_for("> ", at)
+        terminal.send("\x03")
+        at = terminal.wait_for("Ctrl-D or /exit leaves", at)
+        at = terminal.wait_for("> ", at)
+        terminal.send("/nope\r")
+        at = terminal.wait_for("error: there is no command /nope", at)
+        at = terminal.wait_for("> ", at)
+        file = tmp_path / "talk.json"
+        terminal.send(f"/save {file}\r")
+        at = terminal.wait_for("2 messages saved", at)
+        at = terminal.wait_for("> ", at)
+        terminal.send("\x04")
+        assert terminal.exit_code() == 0
+        assert "Traceback" not in terminal.text
+        messages = json.loads(file.read_text())["messages"]
+        assert [m["role"] for m in messages] == ["user", "assistant"] and messages[1]["content"]
