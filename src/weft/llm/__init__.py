@@ -13,21 +13,31 @@ context.py        tokens in, logits out
 state.py          the cache as bytes and back
 sampling.py       logits to a token
 memory.py         whether a plan fits
+chat.py           messages to the text a model was trained on; chat_jinja.py runs the template
+hub.py            `hf:` names to files
+draft.py          one text as it grows; together.py writes several at once
+kept.py           which tokens need not be computed again
+perplexity.py     how well a text is predicted
+turns.py          which thread may use a context; side.py: contexts for embeddings and scores
 llm.py            `LLM`, all of the above
 """
 
+from weft.llm.chat import ChatTemplate
 from weft.llm.config import ModelConfig
 from weft.llm.context import Context
 from weft.llm.llm import LLM, Stats
 from weft.llm.model import Model
+from weft.llm.perplexity import Perplexity
 from weft.llm.sampling import Sampler, SamplingParams
 from weft.llm.tokenizer import Tokenizer
 
 __all__ = [
     "LLM",
+    "ChatTemplate",
     "Context",
     "Model",
     "ModelConfig",
+    "Perplexity",
     "Sampler",
     "SamplingParams",
     "Stats",
