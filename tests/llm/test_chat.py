@@ -75,6 +75,30 @@ def test_parts_of_text_are_joined() -> None:
         template.render([{"role": "user", "content": [{"type": "image_url"}]}])
 
 
+@pytest.mark.parametrize("arguments", ['{"a": [1, "ü"]}', {"a": [1, "ü"]}])
+@pytest.mark.parametrize(
+    "source",
+    ["{{ f.arguments | tojson }}", "{{ f.arguments }}", "{{ '' + f.arguments + '' }}",
+     "{{ '' ~ f.arguments }}", "{% if f.arguments is string %}{{ f.arguments }}{% else %}"
+     "{{ f.arguments | tojson }}{% endif %}",
+     "{% for k, v in f.arguments.items() %}{% raw %}{{% endraw %}{{ k | tojson }}: "
+     "{{ v | tojson }}}{% endfor %}"],
+)  # fmt: skip
+def test_arguments_of_calls_suit_every_template(source: str, arguments: object) -> None:
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": arguments}}
+    message = {"role": "assistant", "content": None, "tool_calls": [call]}
+    template = ChatTemplate("{% set f = messages[0].tool_calls[0].function %}" + source)
+    assert template.render([message]) == '{"a": [1, "ü"]}'
+
+
+def test_arguments_that_are_no_json_stay() -> None:
+    calls = [{"name": "f", "arguments": "{oops"}, "x", {"function": {"name": "g"}}]
+    message = {"role": "assistant", "tool_calls": calls}
+    assert ChatTemplate("{{ messages[0].tool_calls | tojson }}").render([message]) == (
+        '[{"name": "f", "arguments": "{oops"}, "x", {"function": {"name": "g"}}]'
+    )
+
+
 @pytest.mark.parametrize(
     ("messages", "message"),
     [

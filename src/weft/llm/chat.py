@@ -10,6 +10,7 @@ A model without one gets ChatML, which many were trained on, and `ChatTemplate.i
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -163,4 +164,38 @@ def _plain(number: int, message: Message) -> dict[str, Any]:
         raise ChatError(f"message {number} ({role}) has no content")
     if content is not None and not isinstance(content, str):
         raise ChatError(f"message {number} ({role}): content is {content!r:.60}; it must be text")
-    return {**message, "content": "" if content is None else content}
+    plain = {**message, "content": "" if content is None else content}
+    calls = message.get("tool_calls")
+    if isinstance(calls, list | tuple):
+        plain["tool_calls"] = [_plain_call(call) for call in calls]
+    return plain
+
+
+class _Arguments(dict[str, Any]):
+    """Arguments of a call of a function. The OpenAI API has them as JSON text, most templates want
+    an object, some want the text: this is an object that reads as its text."""
+
+    def __str__(self) -> str:
+        return json.dumps(self, ensure_ascii=False)
+
+    def __add__(self, other: str) -> str:
+        return str(self) + other
+
+    def __radd__(self, other: str) -> str:
+        return other + str(self)
+
+
+def _plain_call(call: Any) -> Any:
+    """A call with arguments that suit every template, where they are JSON."""
+    if not isinstance(call, Mapping):
+        return call
+    function = call.get("function")
+    if isinstance(function, Mapping):
+        return {**call, "function": _plain_call(function)}
+    arguments = call.get("arguments")
+    if isinstance(arguments, str):
+        try:
+            arguments = json.loads(arguments)
+        except (ValueError, RecursionError):
+            return call
+    return {**call, "arguments": _Arguments(arguments)} if isinstance(arguments, dict) else call
