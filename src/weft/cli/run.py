@@ -110,15 +110,15 @@ def run(
         top_p=top_p, min_p=min_p, seed=seed, stop=stop or (), ignore_eos=ignore_eos,
         progress=waiting,
     )  # fmt: skip
-    if not quiet:
-        sys.stdout.write(prompt)
+    shown = "" if quiet else prompt  # with the first piece, as the bar wants the line
     try:
         with waiting:
             for piece in pieces:
-                sys.stdout.write(piece)
+                sys.stdout.write(shown + piece)
                 sys.stdout.flush()
+                shown = ""
     finally:
-        sys.stdout.write("\n")
+        sys.stdout.write(f"{shown}\n")
         sys.stdout.flush()
         if not quiet:
             _show_speed(llm.stats)
