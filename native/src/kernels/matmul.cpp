@@ -56,12 +56,16 @@ void find_columns(const Call& call, const Work& work, int64_t w2, int64_t w3, in
 
 // ---- columns that are packed once for all rows
 
+// Below this many elements packing them costs less than waiting for each other.
+constexpr int64_t kWorthSharing = 1 << 17;
+
 // With several matrices each packs its own.
 bool is_shared(const Call& call) {
   const Work work(call);
   const Tensor& w = *call.src[0];
   const Weights weights = {nullptr, 0, 0, w.type, w.ne[0], 1.0f, w.layout};
-  return work.matrices == 1 && w.ne[0] > 0 && is_packed(weights, call.src[1]->type, work.n_columns);
+  return work.matrices == 1 && w.ne[0] * work.n_columns >= kWorthSharing &&
+         is_packed(weights, call.src[1]->type, work.n_columns);
 }
 
 int64_t prepare_units(const Call& call) {
