@@ -7,6 +7,7 @@ float64 and plain.
 
 from __future__ import annotations
 
+import threading
 from typing import Any, Literal
 
 import numpy as np
@@ -23,8 +24,27 @@ Floats = NDArray[np.floating[Any]]
 Positions = NDArray[np.intp]
 
 
+class _Scratch(threading.local):
+    """A thread's arrays of the size of a vocabulary. Fresh memory for each costs page faults, which
+    take longer than the arithmetic."""
+
+    def __init__(self) -> None:
+        self._arrays: dict[str, NDArray[np.float32]] = {}
+
+    def get(self, name: str, n: int) -> NDArray[np.float32]:
+        """The array of that name, [n], whatever it holds."""
+        array = self._arrays.get(name)
+        if array is None or len(array) < n:
+            array = self._arrays[name] = np.empty(n, np.float32)
+        return array[:n]
+
+
+_scratch = _Scratch()
+
+
 class Candidates:
-    """Token ids and their logits, [n] each."""
+    """Token ids and their logits, [n] each. Only one is in use in a thread at any time: large ones
+    share their memory."""
 
     __slots__ = ("_owned", "ids", "logits", "ordered")
 
@@ -64,9 +84,18 @@ class Candidates:
         """Positions from the largest logit down; equal ones keep their order."""
         return np.argsort(-self.logits, kind="stable")
 
+    def falls(self) -> Floats:
+        """How far each logit is below the largest, negative; valid until the next call of this or
+        of `weights`."""
+        n = len(self.logits)
+        out = None if n <= SMALL else _scratch.get("weights", n)
+        falls: Floats = np.subtract(self.logits, self.logits.max(), out=out)
+        return falls
+
     def weights(self) -> Floats:
-        """Probabilities but for a factor: the likeliest has 1."""
-        weights: Floats = np.exp(self.logits - self.logits.max())
+        """Probabilities but for a factor: the likeliest has 1; valid until the next call."""
+        falls = self.falls()
+        weights: Floats = np.exp(falls, out=falls)
         return weights
 
     def find(self, tokens: Positions) -> tuple[Positions, Positions]:
@@ -81,16 +110,18 @@ class Candidates:
         positions = np.flatnonzero(tokens[found] == self.ids)
         return positions, found[positions]
 
-    def set_logits(self, positions: Positions, values: Floats) -> None:
-        """Writes logits, into a copy where they are the caller's."""
+    def writable(self) -> Floats:
+        """The logits to be changed in place; a copy where they are the caller's."""
         if not self._owned:
-            self.logits, self._owned = self.logits.copy(), True
-        self.logits[positions] = values
-        self.ordered = False
+            own = _scratch.get("logits", len(self.logits))
+            np.copyto(own, self.logits)
+            self.logits, self._owned = own, True
+        return self.logits
 
-    def scale(self, logits: Floats) -> None:
-        """Replaces all logits by others in the same order."""
-        self.logits, self._owned = logits, True
+    def set_logits(self, positions: Positions, values: Floats) -> None:
+        """Replaces some logits."""
+        self.writable()[positions] = values
+        self.ordered = False
 
 
 class Running:

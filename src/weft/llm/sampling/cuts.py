@@ -11,6 +11,8 @@ from weft.llm.sampling.candidates import SMALL, Candidates, Running, k_largest, 
 
 __all__ = ["min_p", "top_k", "top_n_sigma", "top_p", "typical", "xtc"]
 
+_NO_WEIGHT = -80.0
+"""A logit this far below the largest counts for nothing; its exponential is still a float32."""
 _SLACK = 1 - 1e-5
 """Bounds that save work are taken this much looser, for float32."""
 
@@ -56,36 +58,35 @@ def top_p(c: Candidates, p: float, next_min_p: float = 0.0) -> None:
 
 def typical(c: Candidates, p: float) -> None:
     """Those whose surprise is nearest to the entropy, up to a sum over `p` (arXiv 2202.00666)."""
-    weights = c.weights()
-    total = Running(weights).total
-    falls = c.logits.max() - c.logits
-    surprise = math.log(total) + falls
-    entropy = math.log(total) + _mean(falls, weights, total)
-    distance = np.abs(surprise - entropy)
+    entropy, log_total = _entropy(c)
+    distance = np.abs(c.falls() + (entropy - log_total))  # surprise: log_total - fall
     near = None
     if len(c) > SMALL:
         # as in top_p, what is likelier than x is enough; so is everything as near as these
         x = (1 - p) / len(c) * _SLACK
-        reach = max(entropy - math.log(total), -math.log(max(x, 1e-300)) - entropy)
+        reach = max(entropy - log_total, -math.log(max(x, 1e-300)) - entropy)
         near = np.flatnonzero(distance <= reach + 1e-3)
-        distance, weights = distance[near], weights[near]
-    order = np.argsort(distance, kind="stable")
-    k = Running(weights[order]).find(p * total, "right") + 1
-    kept = order[:k]
-    c.keep(kept if near is None else near[kept])
+        distance = distance.take(near)
+    # a stable order of very many takes too long
+    order = np.argsort(distance, kind="stable" if len(distance) <= SMALL else "quicksort")
+    if near is not None:
+        order = near[order]
+    weights = c.weights()
+    total = Running(weights).total
+    c.keep(order[: Running(weights.take(order)).find(p * total, "right") + 1])
+
+
+def _entropy(c: Candidates) -> tuple[float, float]:
+    """Entropy of what is left, in nats, and the logarithm of the sum of weights."""
+    falls = np.maximum(c.falls(), _NO_WEIGHT)  # less infinite ones
+    weights = np.exp(falls)
+    total = float(weights.sum(dtype=np.float64))
+    return math.log(total) - float(np.dot(weights, falls)) / total, math.log(total)
 
 
 def entropy_of(c: Candidates) -> float:
     """Entropy of what is left, in nats."""
-    weights = c.weights()
-    total = float(weights.sum(dtype=np.float64))
-    return math.log(total) + _mean(c.logits.max() - c.logits, weights, total)
-
-
-def _mean(falls: np.ndarray, weights: np.ndarray, total: float) -> float:
-    """Mean of `falls` by weight; where they are infinite the weight is 0."""
-    finite = np.where(weights > 0, falls, falls.dtype.type(0))
-    return float((finite * weights).sum(dtype=np.float64)) / total
+    return _entropy(c)[0]
 
 
 def top_n_sigma(c: Candidates, n: float) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.errors import ContextError
-from weft.llm.sampling.candidates import k_largest
+from weft.llm.sampling.candidates import Candidates, k_largest
 
 __all__ = ["TokenLogprobs", "token_logprobs"]
 
@@ -34,7 +34,7 @@ def token_logprobs(logits: NDArray[np.float32], id_: int, top: int = 0) -> Token
     if not 0 <= id_ < len(logits):
         raise ContextError(f"token {id_} is not in 0..{len(logits) - 1}")
     largest = float(logits.max())
-    total = float(np.exp(logits - np.float32(largest)).sum(dtype=np.float64))
+    total = float(Candidates(logits).weights().sum(dtype=np.float64))
     shift = largest + math.log(total)
     ids = k_largest(logits, min(top, len(logits))) if top else np.empty(0, np.intp)
     return TokenLogprobs(

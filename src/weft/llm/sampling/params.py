@@ -17,7 +17,7 @@ from typing import Any, TypedDict
 
 from weft.errors import ContextError
 
-__all__ = ["SAMPLERS", "SamplingOptions", "SamplingParams"]
+__all__ = ["BREAKERS", "SAMPLERS", "SamplingOptions", "SamplingParams"]
 
 SAMPLERS = (
     "penalties",
@@ -31,6 +31,8 @@ SAMPLERS = (
     "temperature",
 )
 """The samplers of the chain in their default order."""
+BREAKERS = ("\n", ":", '"', "*")
+"""Default sequence breakers of DRY."""
 _ALIASES = {
     "typical": "typ_p",
     "typical_p": "typ_p",
@@ -110,7 +112,7 @@ class SamplingParams:
     """Longest repetition that costs `dry_multiplier` only; shorter ones are free."""
     dry_last_n: int = -1
     """Tokens that DRY looks back at; 0: off, -1: all."""
-    dry_sequence_breakers: tuple[str, ...] = ("\n", ":", '"', "*")
+    dry_sequence_breakers: tuple[str, ...] = BREAKERS
     """Texts across which nothing counts as a repetition."""
 
     mirostat: int = 0

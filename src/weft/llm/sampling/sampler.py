@@ -160,9 +160,9 @@ class Sampler:
                 "the largest logit of the model is infinite or not a number; the file may be "
                 "damaged, or the model needs f32 activations"
             )
-        if self._bias is not None:
-            logits = _biased(logits, *self._bias)
         c = Candidates(logits, self._allowed(len(logits)))
+        if self._bias is not None:
+            _add(c, *self._bias, len(logits))
         if not math.isfinite(c.logits.max()):
             raise ContextError("logit_bias forbids every token that could be drawn")
         for step in self._chain:
@@ -215,13 +215,9 @@ def _bias(p: SamplingParams) -> tuple[NDArray[np.intp], NDArray[np.float32]] | N
     return ids, np.fromiter(p.logit_bias.values(), np.float32, len(ids))
 
 
-def _biased(
-    logits: NDArray[np.float32], ids: NDArray[np.intp], values: NDArray[np.float32]
-) -> NDArray[np.float32]:
-    if (largest := int(ids.max())) >= len(logits):
-        raise ContextError(
-            f"logit_bias has token {largest}; the model's tokens are 0..{len(logits) - 1}"
-        )
-    logits = logits.copy()
-    logits[ids] += values
-    return logits
+def _add(c: Candidates, ids: NDArray[np.intp], values: NDArray[np.float32], n: int) -> None:
+    """Adds `values` to the logits of `ids`, of a vocabulary of `n`."""
+    if (largest := int(ids.max())) >= n:
+        raise ContextError(f"logit_bias has token {largest}; the model's tokens are 0..{n - 1}")
+    positions, which = c.find(ids)
+    c.set_logits(positions, c.logits[positions] + values[which])

@@ -17,7 +17,9 @@ def temperature(c: Candidates, t: float) -> None:
     elif t != 1.0:
         # less the largest first, so that a tiny temperature can only overflow to minus infinity,
         # which is probability 0; the limits keep t itself in float32
-        c.scale((c.logits - c.logits.max()) / min(max(t, 1e-30), 1e30))
+        logits = c.writable()
+        logits -= logits.max()
+        logits /= min(max(t, 1e-30), 1e30)
 
 
 def dynamic_temperature(c: Candidates, t: float, reach: float, exponent: float) -> None:
