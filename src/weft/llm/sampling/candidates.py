@@ -142,8 +142,8 @@ class Running:
         self.total = float(self._sums[-1])
 
     def find(self, target: float, side: Literal["left", "right"] = "left") -> int:
-        """The first position whose running sum is at least `target` (`right`: more than it), or
-        the last one with any weight."""
+        """The first position with weight whose running sum is at least `target` (`right`: more than
+        it), or the last one with weight."""
         block = int(np.searchsorted(self._sums, target, side))
         block = min(block, len(self._sums) - 1)
         if self._size == 1:
@@ -155,9 +155,11 @@ class Running:
         return self._weighty(start + min(at, len(inside) - 1))
 
     def _weighty(self, position: int) -> int:
+        """The next position with weight, or the last one, where rounding led astray."""
         if self._weights[position] > 0:
             return position
-        return int(np.flatnonzero(self._weights)[-1])  # rounding at the very end
+        weighty = np.flatnonzero(self._weights)
+        return int(weighty[min(np.searchsorted(weighty, position), len(weighty) - 1)])
 
 
 def k_largest(values: Floats, k: int) -> Positions:

@@ -31,7 +31,7 @@ SAMPLERS = (
     "temperature",
 )
 """The samplers of the chain in their default order."""
-BREAKERS = ("\n", ":", '"', "*")
+BREAKERS: tuple[str, ...] = ("\n", ":", '"', "*")
 """Default sequence breakers of DRY."""
 _ALIASES = {
     "typical": "typ_p",
