@@ -29,6 +29,7 @@ from weft.cli.options import (
     Repack,
     placement_arguments,
 )
+from weft.cli.sampling_options import sampling_flags
 from weft.cli.thread_options import (
     CpuMask,
     CpuRange,
@@ -40,23 +41,21 @@ from weft.cli.thread_options import (
     ThreadsBatch,
     thread_options,
 )
-from weft.llm import LLM, Stats
+from weft.llm import LLM, SamplingParams, Stats
 from weft.program import Program
 
 __all__ = ["run"]
 
 
+@sampling_flags
 def run(
     model: Annotated[Path, typer.Argument(help="A GGUF model.")],
     prompt: Annotated[str, typer.Option("--prompt", "-p", help="The text to continue.")],
     n_predict: Annotated[
         int, typer.Option("--n-predict", "-n", help="Most tokens to generate; -1: no limit.")
     ] = 128,
-    temp: Annotated[float, typer.Option(help="Temperature; 0 takes the likeliest token.")] = 0.8,
-    top_k: Annotated[int, typer.Option(help="Keep the k likeliest tokens; 0: all.")] = 40,
-    top_p: Annotated[float, typer.Option(help="Keep the likeliest tokens up to this sum.")] = 0.95,
-    min_p: Annotated[float, typer.Option(help="Keep tokens this likely beside the best.")] = 0.05,
-    seed: Annotated[int | None, typer.Option(help="Seed of sampling.")] = None,
+    *,
+    sampling: SamplingParams,
     stop: Annotated[list[str] | None, typer.Option(help="Text that ends it; repeatable.")] = None,
     threads: Threads = None,
     threads_batch: ThreadsBatch = None,
@@ -107,8 +106,8 @@ def run(
     if not quiet:
         _show_plan(model, llm)
     pieces = llm.generate(
-        prompt, max_tokens=None if n_predict < 0 else n_predict, temperature=temp, top_k=top_k,
-        top_p=top_p, min_p=min_p, seed=seed, stop=stop or (), ignore_eos=ignore_eos,
+        prompt, max_tokens=None if n_predict < 0 else n_predict, sampling=sampling,
+        stop=stop or (), ignore_eos=ignore_eos,
     )  # fmt: skip
     if not quiet:
         sys.stdout.write(prompt)

@@ -11,7 +11,7 @@ recurrent.py      states of recurrent layers, one slot a sequence
 kv_cache.py       which cell of the cache holds what
 context.py        tokens in, logits out
 state.py          the cache as bytes and back
-sampling.py       logits to a token
+sampling/         logits to a token
 memory.py         whether a plan fits
 llm.py            `LLM`, all of the above
 """
@@ -20,7 +20,7 @@ from weft.llm.config import ModelConfig
 from weft.llm.context import Context
 from weft.llm.llm import LLM, Stats
 from weft.llm.model import Model
-from weft.llm.sampling import Sampler, SamplingParams
+from weft.llm.sampling import Sampler, SamplingParams, TokenLogprobs, token_logprobs
 from weft.llm.tokenizer import Tokenizer
 
 __all__ = [
@@ -31,5 +31,7 @@ __all__ = [
     "Sampler",
     "SamplingParams",
     "Stats",
+    "TokenLogprobs",
     "Tokenizer",
+    "token_logprobs",
 ]

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from time import perf_counter
-from typing import Any, Literal
+from typing import Any, Literal, Unpack
 
 from weft.backends.base import Backend
 from weft.backends.cpu import ThreadOptions
@@ -22,7 +22,13 @@ from weft.execute import Progress
 from weft.frontends.gguf import open_gguf
 from weft.llm.context import Context
 from weft.llm.model import Model
-from weft.llm.sampling import Sampler, SamplingParams
+from weft.llm.sampling import (
+    Sampler,
+    SamplingOptions,
+    SamplingParams,
+    TokenLogprobs,
+    token_logprobs,
+)
 from weft.llm.tokenizer import StopStrings, Tokenizer
 from weft.schedule import Policy, Profile
 
@@ -32,8 +38,8 @@ DEFAULT_N_CTX = 4096
 """Cells of the cache when the caller does not say; less where the model was trained for less."""
 
 FinishReason = Literal["", "stop", "length", "context"]
-"""Why text ended: the model's own end or a stop string, `max_tokens`, or a full context; empty
-while it goes on or when it was interrupted."""
+"""Why text ended: the model's own end, a stop string or a constraint that is met; `max_tokens`;
+or a full context. Empty while it goes on or when it was interrupted."""
 
 
 @dataclass(slots=True)
@@ -47,6 +53,8 @@ class Stats:
     generation_seconds: float = 0.0
     """Time of all tokens but the first, which the prompt's logits gave."""
     finish_reason: FinishReason = ""
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
+    """Of each drawn token, the one that ended the text included, where they were asked for."""
 
     @property
     def prompt_tokens_per_second(self) -> float:
@@ -147,28 +155,30 @@ class LLM:
         prompt: str | Sequence[int],
         *,
         max_tokens: int | None = None,
-        temperature: float = 0.8,
-        top_k: int = 40,
-        top_p: float = 0.95,
-        min_p: float = 0.05,
-        seed: int | None = None,
         stop: str | Sequence[str] = (),
         parse_special: bool = False,
         ignore_eos: bool = False,
+        sampling: SamplingParams | None = None,
+        logprobs: int | None = None,
+        **options: Unpack[SamplingOptions],
     ) -> Iterator[str]:
         """Continues `prompt` (text or token ids); yields the new text in pieces, whole characters.
 
         The text ends with the model's end token, before the first of the `stop` strings, after
         `max_tokens` tokens, or when the context is full; `stats.finish_reason` says which.
-        `ignore_eos`: end tokens do not end it. `parse_special`: see `tokenize`. The other arguments
-        are those of `SamplingParams`.
+        `ignore_eos`: end tokens do not end it. `parse_special`: see `tokenize`. `sampling`, or
+        single fields of `SamplingParams` by name (these win), say how tokens are drawn. `logprobs`:
+        keep log-probabilities in `stats.logprobs`, with those of this many likeliest tokens.
 
-        Raises ContextError at once for arguments out of range and a prompt longer than the
-        context. Ctrl-C raises KeyboardInterrupt; the object can be used again."""
-        sampler = Sampler(SamplingParams(temperature, top_k, top_p, min_p, seed))
+        Raises ContextError at once for arguments out of range, a constraint that cannot be met and
+        a prompt longer than the context. Ctrl-C raises KeyboardInterrupt; the object can be used
+        again."""
+        sampler = Sampler(SamplingParams.combine(sampling, options), self.tokenizer)
         stops = StopStrings((stop,) if isinstance(stop, str) else tuple(stop))
         if max_tokens is not None and max_tokens < 1:
             raise ContextError(f"max_tokens is {max_tokens}; it must be 1 or more, or None")
+        if logprobs is not None and logprobs < 0:
+            raise ContextError(f"logprobs is {logprobs}; it must be 0 or more, or None")
         ids = (
             self.tokenize(prompt, parse_special=parse_special)
             if isinstance(prompt, str)
@@ -182,7 +192,8 @@ class LLM:
                 f"shorten the prompt or make n_ctx larger (the model was trained for "
                 f"{self.model.config.n_ctx_train})"
             )
-        return self._generate(ids, sampler, stops, max_tokens, ignore_eos)
+        sampler.start(ids)
+        return self._generate(ids, sampler, stops, max_tokens, ignore_eos, logprobs)
 
     def _generate(
         self,
@@ -191,6 +202,7 @@ class LLM:
         stops: StopStrings,
         max_tokens: int | None,
         ignore_eos: bool,
+        logprobs: int | None,
     ) -> Iterator[str]:
         self._generation += 1
         generation = self._generation
@@ -206,9 +218,12 @@ class LLM:
         while True:
             token = sampler.sample(logits)
             stats.n_generated += 1
+            if logprobs is not None:
+                stats.logprobs.append(token_logprobs(logits, token, logprobs))
             if token in ends:
                 stats.finish_reason = "stop"
                 break
+            sampler.accept(token)
             text, stopped = stops.push(stream.push(token))
             if text:
                 yield text
@@ -220,6 +235,9 @@ class LLM:
             if stopped:
                 stats.finish_reason = "stop"
                 return
+            if sampler.done:
+                stats.finish_reason = "stop"
+                break
             if stats.n_generated == max_tokens:
                 stats.finish_reason = "length"
                 break
