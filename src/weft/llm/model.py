@@ -57,13 +57,15 @@ class Model:
         n_outputs: int,
         flash: bool = True,
         embeddings: bool = False,
+        rows_in: bool = False,
     ) -> G.Graph:
         """The graph of one step, for any batch up to `n_ubatch` tokens and any part of `cache`.
 
-        Inputs: tokens i32 [n_tokens], positions i32 [n_tokens], cells i64 [n_tokens], mask f16
-        [n_tokens, n_kv] (and window_mask), out_ids i32 [n_outputs], for recurrent
-        models state_in and state_out i32 [1]. Output: logits f32
-        [n_outputs, n_vocab], or embeddings f32 [n_outputs, n_embd]: what logits are projected from.
+        Inputs: tokens i32 [n_tokens] (with `rows_in` embd f32 [n_tokens, n_embd] instead),
+        positions i32 [n_tokens], cells i64 [n_tokens], mask f16 [n_tokens, n_kv] (and window_mask),
+        out_ids i32 [n_outputs], for recurrent models state_in and state_out i32 [1]. Output: logits
+        f32 [n_outputs, n_vocab], or embeddings f32 [n_outputs, n_embd]: what logits are projected
+        from.
         (Shapes outermost first.)"""
         n_tokens = G.Sym("n_tokens", 1, n_ubatch)
         n_kv = G.Sym("n_kv", 1, cache.size)
@@ -75,6 +77,7 @@ class Model:
             config=self.config,
             cache=cache,
             tokens=G.input("tokens", (n_tokens,), "i32"),
+            embd=G.input("embd", (n_tokens, self.config.n_embd), "f32") if rows_in else None,
             positions=G.input("positions", (n_tokens,), "i32"),
             cells=G.input("cells", (n_tokens,), "i64"),
             mask=G.input("mask", (n_tokens, n_kv), "f16"),

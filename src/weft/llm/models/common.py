@@ -69,6 +69,8 @@ class Step:
     """Which elements of a head rotate together."""
     flash: bool = True
     """Attention as one op (FLASH_ATTN_EXT), or as matmuls around a softmax."""
+    embd: Tensor | None = None
+    """f32 [n_embd, n_tokens] in place of the tokens' embeddings."""
 
     slots: tuple[Tensor, Tensor] | None = None
     """Recurrent models: i32 [1] each, the slots of states that are read and written. All tokens are
@@ -113,7 +115,9 @@ def layer_norm(w: Weights, name: str, x: Tensor, eps: float) -> Tensor:
 
 
 def embed(step: Step, w: Weights) -> Tensor:
-    """Rows of the embedding, scaled where the model says so: [n_embd, n_tokens]."""
+    """Rows of the embedding, scaled where the model says so, or those given: [n_embd, n_tokens]."""
+    if step.embd is not None:
+        return step.embd
     x = G.get_rows(w["token_embd.weight"], step.tokens)
     scale = step.config.embedding_scale
     return (G.scale(x, scale) if scale else x).named("embd")
