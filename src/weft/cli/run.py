@@ -73,6 +73,15 @@ def run(
         int | None,
         typer.Option("--ubatch-size", help="Most prompt tokens computed at once; default: 512."),
     ] = None,
+    context_shift: Annotated[
+        bool,
+        typer.Option(
+            "--context-shift", help="Go on when the context is full, without its older half."
+        ),
+    ] = False,
+    keep: Annotated[
+        int, typer.Option(help="With --context-shift: first tokens that stay all the same.")
+    ] = 0,
     devices: Devices = None,
     gpu_layers: GpuLayers = None,
     place: Place = None,
@@ -99,6 +108,7 @@ def run(
         llm = LLM(
             model, n_ctx=ctx_size, n_ubatch=ubatch, threads=options, type_k=type_k,
             type_v=type_v, activations=activations.value, progress=progress,
+            context_shift=context_shift, n_keep=keep,
             **placement_arguments(
                 devices, gpu_layers, place, plan, fit, memory, policy, profile, repack,
                 no_rewrite
