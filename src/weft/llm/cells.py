@@ -6,6 +6,7 @@ token t (position p, first sequence s) sees cell c   if  s in members(c) and pos
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,11 +14,23 @@ from numpy.typing import NDArray
 
 from weft.errors import ContextError, OutOfMemoryError
 
-__all__ = ["Cells"]
+__all__ = ["Cells", "Kept"]
 
 _FREE = -1
 _END = np.iinfo(np.int32).max
 _MINUS_INF = np.float16(-np.inf).view(np.uint16)
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """Rows of a table of cells."""
+
+    cells: NDArray[np.int64]
+    pos: NDArray[np.int32]
+    members: NDArray[np.bool_]
+    """[n_seq_max, n]"""
+    tokens: NDArray[np.int32]
+    serial: NDArray[np.int64]
 
 
 class Cells:
@@ -92,6 +105,11 @@ class Cells:
         self._low = last  # they were the lowest free ones
         self._top = max(self._top, last)
 
+    def restore_serials(self, cells: NDArray[np.int64], serial: NDArray[np.int64]) -> None:
+        """Says when cells were computed that come from elsewhere."""
+        self.serial[cells] = serial
+        self._clock = max(self._clock, int(serial.max(initial=0)))
+
     def _note_mixed(self, seq: NDArray[np.bool_], first: NDArray[np.int32]) -> None:
         """Tokens of several sequences see the cells of the first: the others are mixed where they
         do not have just those."""
@@ -109,6 +127,21 @@ class Cells:
         self.members[:, cells] = False
         self._find_bounds()
         self.mixed &= self.members.any(axis=1)
+
+    def put_back(self, kept: Kept) -> None:
+        """Undoes `release` of cells that `keep` has looked at."""
+        self.pos[kept.cells] = kept.pos
+        self.members[:, kept.cells] = kept.members
+        self.tokens[kept.cells] = kept.tokens
+        self.serial[kept.cells] = kept.serial
+        self.shift[kept.cells] = 0
+        self._find_bounds()
+
+    def keep(self, cells: NDArray[np.int64]) -> Kept:
+        """What the table says of cells whose keys have been rotated."""
+        return Kept(
+            cells, self.pos[cells], self.members[:, cells], self.tokens[cells], self.serial[cells]
+        )
 
     def clear(self) -> None:
         """Frees every cell."""

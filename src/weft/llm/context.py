@@ -51,7 +51,9 @@ class Context(Sequences):
         512, at most n_batch). `n_outputs`: most logits rows computed together (default: n_ubatch).
         `n_seq_max`: most sequences (default: 1). `kv_unified`: sequences share all cells (default);
         False: none has more than n_ctx / n_seq_max, so that none can take another's room. `type_k`,
-        `type_v`: of the cache (default: f16). `flash`: attention as one op (default).
+        `type_v`: of the cache (default: f16). `swa_full`: layers with a sliding window have as many
+        cells as the others (default), so that tokens can be taken back at will; False: as many as
+        they can see. `flash`: attention as one op (default).
         `activations`: "f32" keeps them in float32 where kernels would rather quantize them; "bf16"
         computes prompts with f16 and f32 weights in bf16, faster and rounded to 8 bits, where the
         processor has bf16 dot products. `n_threads`, `n_threads_batch`: threads of the cpu device
@@ -151,9 +153,9 @@ class Context(Sequences):
         all, or those where an array [n] is true.
 
         Raises ContextError for ids or positions out of range, when the cache has too few free
-        cells, and for more than a ubatch where tokens see those behind them; AbortedError after
-        `abort`. On any failure, Ctrl-C included, the cache is as it was (empty where keys were
-        being rotated, see `seq_add`)."""
+        cells, where a sliding window has dropped what tokens would see, and for more than a ubatch
+        where tokens see those behind them; AbortedError after `abort`. On any failure, Ctrl-C
+        included, the cache is as it was (empty where keys were being rotated, see `seq_add`)."""
         self._graphs.clear_abort()
         self._graphs.why.clear()
         if not isinstance(tokens, Batch):
@@ -166,6 +168,7 @@ class Context(Sequences):
             raise ContextError("a Batch has its positions, seqs and outputs itself")
         batch = checked(tokens, self.model.config, self.cache, self.n_batch)
         self._require_share(batch)
+        self._require_window(batch)
         by_sequence = self.cache.states is not None
         parts = split(batch, self.n_ubatch, self.n_outputs, by_sequence=by_sequence)
         if len(parts) > 1 and not self.model.config.causal:
@@ -199,6 +202,19 @@ class Context(Sequences):
                 f"{self.cache.n_seq_max} has {self.n_ctx_seq} cells of the {self.n_ctx}; make "
                 "n_ctx larger, remove tokens first, or leave kv_unified on"
             )
+
+    def _require_window(self, batch: Ubatch) -> None:
+        window = self.cache.window
+        if window is None:
+            return
+        for seq in np.unique(batch.first):
+            start = int(batch.positions[batch.first == seq].min())
+            if not window.has_all(self.cache, int(seq), start):
+                raise ContextError(
+                    f"position {start} of sequence {seq} sees tokens that sliding-window layers "
+                    "have dropped; remove the sequence and decode it anew, or create the context "
+                    "with swa_full=True"
+                )
 
     def abort(self) -> None:
         """Stops the `decode` or `embed` that is going on, from any thread; it raises AbortedError

@@ -14,6 +14,7 @@ from weft.errors import AbortedError
 from weft.execute import ArenaPool, Progress, Session
 from weft.graph import Graph
 from weft.llm.batch import Ubatch
+from weft.llm.cells import Cells
 from weft.llm.change import Places
 from weft.llm.counters import Counters
 from weft.llm.plan import ContextPlan
@@ -97,6 +98,8 @@ class Graphs:
             inputs["tokens"][:n] = ubatch.tokens
         if "cells" in inputs:
             inputs["cells"][:n] = places.cells
+        if "window_cells" in inputs:
+            inputs["window_cells"][:n] = places.window_cells
         if places.slots is not None:
             inputs["state_in"][0], inputs["state_out"][0] = places.slots
         if "positions" in inputs:  # a model without rotation has no use for them
@@ -104,10 +107,14 @@ class Graphs:
         # The graph computes at least one row; it is not used when none is wanted.
         inputs["out_ids"][: n_out or 1] = out_ids if n_out else 0
         if "mask" in inputs:
-            self._fill_mask(inputs["mask"], ubatch, n_kv, 0)
+            self._fill_mask(inputs["mask"], ubatch, self.cache, 0)
+        small = self.cache.window
         if "window_mask" in inputs:
-            self._fill_mask(inputs["window_mask"], ubatch, n_kv, self._config.window)
+            window = self._config.window
+            self._fill_mask(inputs["window_mask"], ubatch, small or self.cache, window)
         values = self._values
+        if small is not None:
+            values["n_kv_window"] = small.n_seen
         values["n_tokens"], values["n_kv"], values["n_outputs"] = n, n_kv, n_out or 1
         for name in inputs:
             session.upload(name)
@@ -151,10 +158,10 @@ class Graphs:
                 session.use_threads(n)
             self._threads_used = n
 
-    def _fill_mask(self, view: NDArray[Any], ubatch: Ubatch, n_kv: int, window: int) -> None:
-        n = len(ubatch)
+    def _fill_mask(self, view: NDArray[Any], ubatch: Ubatch, cells: Cells, window: int) -> None:
+        n, n_kv = len(ubatch), cells.n_seen
         out = view[: n * n_kv].reshape(n, n_kv)
-        self.cache.fill_mask(
+        cells.fill_mask(
             out,
             ubatch.positions,
             ubatch.first,
@@ -230,12 +237,19 @@ class Graphs:
         if session is None:
             cache.shifted()
             return
-        n_kv = cache.n_seen
+        tables: dict[str, tuple[str, Cells]] = {"shift": ("n_kv", cache)}
+        if cache.window is not None:
+            tables["window_shift"] = "n_kv_window", cache.window
         try:
-            if n_kv:
-                session.input_view("shift")[:n_kv] = cache.shift[:n_kv]
-                session.upload("shift")
-                session.execute({"n_kv": n_kv})
+            if cache.n_seen:
+                values = {}
+                for name, (symbol, cells) in tables.items():
+                    # what a free cell is rotated by does not matter
+                    n = values[symbol] = max(cells.n_seen, 1)
+                    if name in session.program.inputs:
+                        session.input_view(name)[:n] = cells.shift[:n]
+                        session.upload(name)
+                session.execute(values)
         except BaseException:
             cache.clear()
             raise

@@ -7,7 +7,7 @@ moves, and a hole left by a removed token is filled by the next one.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,8 +20,9 @@ from weft.llm.cells import Cells
 from weft.llm.config import ModelConfig
 from weft.llm.memory import PlannedMemory
 from weft.llm.recurrent import StateTable, refuse_part, state_bytes
+from weft.llm.window import WindowCells
 
-__all__ = ["CACHE_TYPES", "KVCache", "cache_bytes"]
+__all__ = ["CACHE_TYPES", "KVCache", "cache_bytes", "read_rows", "row_width", "write_rows"]
 
 CACHE_TYPES = ("f16", "f32", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0")
 """Types that keys and values can be stored in. Blocks are of 32 numbers of one head."""
@@ -40,26 +41,29 @@ class KVCache(Cells):
         type_v: str | DType = "f16",
         buffer_type: BufferType | Sequence[BufferType | None] | None = None,
         allocate: bool = True,
+        window_size: int = 0,
     ) -> None:
-        """`buffer_type`: where keys and values live, all or of each layer; None: plain host memory.
-        Without `allocate` there is no memory until `allocate()`, so that it can be planned.
+        """`window_size`: cells of layers with a sliding window (0: as many as the others; see
+        `weft.llm.window`). `buffer_type`: where keys and values live, all or of each layer; None:
+        plain host memory. Without `allocate` there is no memory until `allocate()`, so that it can
+        be planned.
 
         Raises ContextError for a type that cannot be cached, OutOfMemoryError without room."""
         self.type_k = _cache_type("type_k", type_k, config.head_dim_k)
         self.type_v = _cache_type("type_v", type_v, config.head_dim_v)
 
-        def leaf(name: str, dtype: DType, n_embd: int, where: BufferType | None) -> Tensor:
-            memory = PlannedMemory(dtype.row_bytes(n_embd) * size)
-            return Tensor(
-                dtype, (n_embd, size, 1, 1), name=name, buffer=Buffer("any", where, memory)
-            )
+        def leaf(name: str, il: int, dtype: DType, n_embd: int, where: BufferType | None) -> Tensor:
+            n = window_size if window_size and config.is_windowed(il) else size
+            memory = PlannedMemory(dtype.row_bytes(n_embd) * n)
+            name = f"{name}_{il}"
+            return Tensor(dtype, (n_embd, n, 1, 1), name=name, buffer=Buffer("any", where, memory))
 
         n_layer = config.n_layer
         types = list(buffer_type) if isinstance(buffer_type, Sequence) else [buffer_type] * n_layer
         layers = list(enumerate(types))
-        self.k = [leaf(f"cache_k_{il}", self.type_k, config.n_embd_k(il), t) for il, t in layers]
+        self.k = [leaf("cache_k", il, self.type_k, config.n_embd_k(il), t) for il, t in layers]
         """Per layer, a leaf of sizes [n_embd_k, size]: a row a cell."""
-        self.v = [leaf(f"cache_v_{il}", self.type_v, config.n_embd_v(il), t) for il, t in layers]
+        self.v = [leaf("cache_v", il, self.type_v, config.n_embd_v(il), t) for il, t in layers]
         """Per layer, a leaf of sizes [n_embd_v, size]."""
         self.states: StateTable | None = None
         """States of recurrent layers, where the model has such."""
@@ -69,6 +73,15 @@ class KVCache(Cells):
             self.allocate()
         # the tables of cells come last: without room, the message names a leaf and its bytes
         super().__init__(size, n_seq_max)
+        self.window: WindowCells | None = None
+        """Cells of layers with a sliding window, where they have their own."""
+        if window_size:
+            self.window = WindowCells(window_size, n_seq_max, config.window)
+        self._config = config
+
+    def is_small(self, il: int) -> bool:
+        """Whether the rows of layer `il` are those of `window`."""
+        return self.window is not None and self._config.is_windowed(il)
 
     def allocate(self) -> None:
         """Gives the leaves their memory; raises OutOfMemoryError without room."""
@@ -99,6 +112,8 @@ class KVCache(Cells):
     def clear(self) -> None:
         """Frees every cell."""
         super().clear()
+        if self.window is not None:
+            self.window.clear()
         self._forget()
 
     def seq_rm(self, seq: int, p0: int = -1, p1: int = -1) -> None:
@@ -109,6 +124,8 @@ class KVCache(Cells):
             if ((rows & hit).any(axis=1) & (rows & ~hit).any(axis=1)).any():
                 raise refuse_part("seq_rm")
         super().seq_rm(seq, p0, p1)
+        if self.window is not None:
+            self.window.seq_rm(seq, p0, p1)
         self._forget()
 
     def seq_cp(self, src: int, dst: int, p0: int = -1, p1: int = -1) -> None:
@@ -119,15 +136,35 @@ class KVCache(Cells):
                 raise refuse_part("seq_cp")
             self.states.slot[self._seq(dst)] = self.states.slot[src]
         super().seq_cp(src, dst, p0, p1)
+        if self.window is not None:
+            self.window.seq_cp(src, dst, p0, p1)
 
     def seq_keep(self, seq: int) -> None:
         """Removes every other sequence."""
         super().seq_keep(seq)
+        if self.window is not None:
+            self.window.seq_keep(seq)
         self._forget()
+
+    def shifted(self) -> None:
+        """Says that the keys have been rotated."""
+        super().shifted()
+        if self.window is not None:
+            self.window.shifted()
+
+    def _move(
+        self, seq: int, p0: int, p1: int, new: Callable[[NDArray[np.int64]], NDArray[np.int64]]
+    ) -> None:
+        super()._move(seq, p0, p1, new)
+        if self.window is not None:
+            self.window._move(seq, p0, p1, new)
 
     def can_cut(self, seq: int, at: int) -> bool:
         """Whether `seq` can go on from position `at` when what is from there on is removed."""
-        return self.states is None or at == 0 or at > self.pos_max(seq)
+        if at == 0 or at > self.pos_max(seq):
+            return True
+        gone = self.window is not None and not self.window.has_all(self, seq, at)
+        return self.states is None and not gone
 
     def _forget(self) -> None:
         """Sequences without cells start anew."""
@@ -141,15 +178,45 @@ def cache_bytes(
     type_k: str | DType = "f16",
     type_v: str | DType = "f16",
     n_seq_max: int = 1,
+    window_size: int = 0,
 ) -> int:
     """Bytes that a cache of `size` cells takes, before one is made."""
     k = _cache_type("type_k", type_k, config.head_dim_k)
     v = _cache_type("type_v", type_v, config.head_dim_v)
-    rows = sum(
-        k.row_bytes(config.n_embd_k(il)) + v.row_bytes(config.n_embd_v(il))
-        for il in range(config.n_layer)
+    rows = 0
+    for il in range(config.n_layer):
+        n = window_size if window_size and config.is_windowed(il) else size
+        rows += n * (k.row_bytes(config.n_embd_k(il)) + v.row_bytes(config.n_embd_v(il)))
+    return rows + (2 * n_seq_max + 1) * state_bytes(config)
+
+
+def row_width(t: Tensor) -> int:
+    """Elements of a row of a leaf."""
+    width = t.ne[0]
+    assert isinstance(width, int)
+    return width
+
+
+def read_rows(t: Tensor, cells: NDArray[np.int64]) -> NDArray[np.uint8]:
+    """The rows [n, bytes] that a leaf of the cache has of some cells."""
+    assert t.buffer is not None
+    memory = t.buffer.data
+    rows: NDArray[np.uint8] = memory.read(0, t.max_bytes).reshape(
+        -1, t.dtype.row_bytes(row_width(t))
     )
-    return size * rows + (2 * n_seq_max + 1) * state_bytes(config)
+    return rows[cells]
+
+
+def write_rows(t: Tensor, cells: NDArray[np.int64], rows: NDArray[np.uint8]) -> None:
+    """Puts back what `read_rows` gave."""
+    if len(cells) == 0:
+        return
+    assert t.buffer is not None
+    memory = t.buffer.data
+    # Runs of neighbouring cells go in one write each; a fresh cache is a single run.
+    starts = np.flatnonzero(np.diff(cells, prepend=-2) != 1)
+    for a, b in zip(starts, [*starts[1:], len(cells)], strict=True):
+        memory.write(int(cells[a]) * rows.shape[1], np.ascontiguousarray(rows[a:b]).reshape(-1))
 
 
 def _cache_type(argument: str, name: str | DType, head_dim: int) -> DType:

@@ -13,10 +13,11 @@ from weft.backends.cpu import ThreadOptions
 from weft.dtype import find_dtype
 from weft.errors import ContextError, ScheduleError
 from weft.execute import Progress
-from weft.llm.config import Pooling
+from weft.llm.config import ModelConfig, Pooling
 from weft.llm.kv_cache import CACHE_TYPES
 from weft.llm.model import Model
 from weft.llm.saved_plan import SavedPlan
+from weft.llm.window import window_size
 from weft.schedule import Policy, Profile
 
 __all__ = [
@@ -44,6 +45,7 @@ class PlanArguments(TypedDict, total=False):
     type_k: str | None
     type_v: str | None
     flash: bool | None
+    swa_full: bool | None
     embeddings: bool | None
     n_threads: int | None
     n_threads_batch: int | None
@@ -84,6 +86,13 @@ class ContextOptions:
     flash: bool = True
     embeddings: bool = False
     repack: bool = True
+    swa_full: bool = True
+
+    def window_size(self, config: ModelConfig) -> int:
+        """Cells of sliding-window layers, 0 where they have as many as the others."""
+        if self.swa_full:
+            return 0
+        return window_size(config, self.n_ctx, self.n_seq_max, self.n_ubatch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +169,7 @@ def context_options(
         flash=option("flash", given.get("flash"), True),
         embeddings=embeds or model.architecture.embeds,
         repack=option("repack", given.get("repack"), True),
+        swa_full=option("swa_full", given.get("swa_full"), True),
     )
     _require_flash(found)
     return found

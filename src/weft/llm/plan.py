@@ -201,6 +201,9 @@ class Request:
 
     def _point(self, n_tokens: int, passes: float = 1.0) -> Point:
         values = {"n_tokens": n_tokens, "n_kv": self.options.n_ctx, "n_outputs": 1}
+        window_size = self.options.window_size(self.model.config)
+        if window_size:
+            values["n_kv_window"] = window_size
         return Point(values, passes)
 
     def cost_of(self, max_tokens: int) -> CostOptions | None:
@@ -239,6 +242,7 @@ class Request:
             type_v=options.type_v,
             buffer_type=[self.backends[b].buffer_type for b in homes.caches],
             allocate=False,
+            window_size=options.window_size(self.model.config),
         )
         graphs = {
             n: placed.build(

@@ -53,7 +53,12 @@ def prepare(
     backends = resolve_devices(devices, **{k: v for k, v in given.items() if k in DEVICE_OPTIONS})
     if all(b.buffer_type is backends[-1].buffer_type for b in backends) and not placement.memory:
         cells = cache_bytes(
-            model.config, options.n_ctx, options.type_k, options.type_v, options.n_seq_max
+            model.config,
+            options.n_ctx,
+            options.type_k,
+            options.type_v,
+            options.n_seq_max,
+            options.window_size(model.config),
         )
         require_memory({"cache": cells}, ADVICE)
     return _planned(Request(model, options, backends, placement, given.get("rewrites")))
