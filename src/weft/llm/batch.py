@@ -35,7 +35,7 @@ class Batch:
     token embeddings, as from an encoder of images or a prompt that was learned."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Ubatch:
     """Checked tokens of a call, or those of it that are computed together; all arrays [n]."""
 

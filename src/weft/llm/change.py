@@ -15,7 +15,7 @@ from weft.llm.kv_cache import KVCache, read_rows, write_rows
 __all__ = ["Change", "Places"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Places:
     """Where a ubatch is kept."""
 

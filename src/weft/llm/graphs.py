@@ -71,9 +71,10 @@ class Graphs:
 
     def clear_abort(self) -> None:
         """Forgets an `abort` that has stopped nothing."""
-        self._stop = False
-        for session in self._sessions():
-            session.clear_abort()
+        if self._stop:
+            self._stop = False
+            for session in self._sessions():
+                session.clear_abort()
 
     def _sessions(self) -> list[Session]:
         found = [regime.session for regime in self.regimes]
@@ -126,10 +127,9 @@ class Graphs:
         self.counters.graphs_reused += 1
         if n_out == 0:
             return None
-        if not regime.on_host:
+        if regime.rows is None:
             return session.output(regime.output, values)
-        flat: NDArray[np.float32] = session.output_view(regime.output)
-        return flat[: n_out * self._width].reshape(n_out, self._width)
+        return regime.rows[: n_out * self._width].reshape(n_out, self._width)
 
     def _choose(self, ubatch: Ubatch) -> Regime:
         """The graph for a ubatch; says why when it is not that of the ubatch before."""
