@@ -174,3 +174,18 @@ def test_too_many_cells_that_are_seen(path: Path) -> None:
         made.decode([5] * 12, [8] * 12)
     assert (made.cache.pos == before).all()
     made.decode([5], [8])
+
+
+def test_two_devices(path: Path) -> None:
+    want = context(path).decode(TEXT, outputs="all")
+    made = Context(
+        Model.open(path), 48, type_k="f32", type_v="f32", n_ubatch=5, swa_full=False,
+        devices=["reference", "cpu"], activations="f32", n_gpu_layers=2,
+    )  # fmt: skip
+    got = [made.decode(TEXT[:33], outputs="all"), made.decode(TEXT[33:], outputs="all")]
+    np.testing.assert_allclose(np.concatenate(got), want, atol=1e-4)
+    made.drop_oldest()
+    full = context(path)
+    full.decode(TEXT)
+    full.drop_oldest()
+    np.testing.assert_allclose(made.decode([9]), full.decode([9]), atol=1e-4)

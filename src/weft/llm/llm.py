@@ -95,6 +95,13 @@ class LLM:
             n_ctx = min(self.model.config.n_ctx_train, DEFAULT_N_CTX)
         options.setdefault("n_outputs", 1)
         self.context = Context(self.model, n_ctx, progress=progress, **options)
+        if context_shift:
+            self.context.require_movable()
+            if not 0 <= n_keep < self.context.n_ctx - 1:
+                raise ContextError(
+                    f"n_keep is {n_keep}; it must be 0 to {self.context.n_ctx - 2}, so that there "
+                    "is something to drop"
+                )
         self._shifts = context_shift
         self._n_keep = n_keep
         self.stats = Stats()

@@ -69,6 +69,15 @@ class Sequences:
             self.cache.seq_rm(seq, kept, -1)
         return kept
 
+    def require_movable(self) -> None:
+        """Raises ContextError for a model whose texts cannot lose their beginning."""
+        learned = self.model.config.n_positions
+        if self.cache.states is not None or learned:
+            what = "learned positions" if learned else "recurrent states"
+            raise ContextError(
+                f"a model with {what} cannot go on when its context is full; make n_ctx larger"
+            )
+
     def drop_oldest(self, seq: int = 0, n_keep: int = 0, n_drop: int | None = None) -> int:
         """Makes room in a full context: removes the `n_drop` tokens that follow the first `n_keep`
         (default: half of those behind them), moves the later ones down, and gives how many went.
@@ -79,15 +88,11 @@ class Sequences:
         cache, n_past = self.cache, self.cache.pos_max(seq) + 1
         if n_drop is None:
             n_drop = (n_past - n_keep) // 2
+        self.require_movable()
         if n_keep < 0 or n_drop < 1 or n_keep + n_drop > n_past:
             raise ContextError(
                 f"{n_drop} tokens cannot be dropped after the first {n_keep} of {n_past}; keep "
                 "fewer"
-            )
-        if cache.states is not None or self.model.config.n_positions:
-            what = "recurrent states" if cache.states is not None else "learned positions"
-            raise ContextError(
-                f"a model with {what} cannot go on when its context is full; make n_ctx larger"
             )
         behind = cache.members[seq] & (cache.pos >= n_keep + n_drop)
         if cache.members[:, behind].sum() > behind.sum():
