@@ -361,7 +361,7 @@ def test_fused_steps_are_chained(device: str, tokens: int) -> None:
 
     x_input = const("r", tokens, 256)
     inputs = {"x": f32(tokens, 256)}
-    before, after, program = runs(make, inputs, device)
+    before, after, _program = runs(make, inputs, device)
     same(before, after)
     session = weft.Session(weft.compile(make(), [make_backend("cpu", target=device, n_threads=2)]))
     session.run(inputs)

@@ -72,6 +72,26 @@ def run(
         int | None,
         typer.Option("--ubatch-size", help="Most prompt tokens computed at once; default: 512."),
     ] = None,
+    context_shift: Annotated[
+        bool,
+        typer.Option(
+            "--context-shift", help="Go on when the context is full, without its older half."
+        ),
+    ] = False,
+    keep: Annotated[
+        int, typer.Option(help="With --context-shift: first tokens that stay all the same.")
+    ] = 0,
+    swa_full: Annotated[
+        bool,
+        typer.Option(
+            "--swa-full/--swa-small",
+            help="Sliding-window layers cache the whole context, or only what they can see.",
+        ),
+    ] = True,
+    no_kv_offload: Annotated[
+        bool,
+        typer.Option("--no-kv-offload", "-nkvo", help="Keep the KV cache in host memory."),
+    ] = False,
     devices: Devices = None,
     gpu_layers: GpuLayers = None,
     place: Place = None,
@@ -98,6 +118,8 @@ def run(
         llm = LLM(
             model, n_ctx=ctx_size, n_ubatch=ubatch, threads=options, type_k=type_k,
             type_v=type_v, activations=activations.value, progress=progress,
+            context_shift=context_shift, n_keep=keep, swa_full=None if swa_full else False,
+            offload_kv=not no_kv_offload,
             **placement_arguments(
                 devices, gpu_layers, place, plan, fit, memory, policy, profile, repack,
                 no_rewrite

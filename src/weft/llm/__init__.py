@@ -8,14 +8,20 @@ vocab.py          tokens and special tokens from metadata
 tokenizer.py      text to tokens and back; a kind each in tokenizer_{spm,bpe,wpm,unigram}.py
 pretokenizers.py  how byte-level vocabularies cut text into words; characters.py has the classes
 recurrent.py      states of recurrent layers, one slot a sequence
-kv_cache.py       which cell of the cache holds what
-context.py        tokens in, logits out
+cells.py          which cell of the cache holds what; window.py: of sliding-window layers
+kv_cache.py       the cells' keys and values
+options.py        what a context can be told; prepare.py: from that to its plan
+batch.py          what one call computes, cut into ubatches
+change.py         what a call changes in the cache, to be taken back when it fails
+graphs.py         the compiled graphs of a context, and which one runs
+context.py        tokens in, logits out; sequences.py: what is done with cached tokens
 state.py          the cache as bytes and back
 sampling/         logits to a token
 memory.py         whether a plan fits
 llm.py            `LLM`, all of the above
 """
 
+from weft.llm.batch import Batch
 from weft.llm.config import ModelConfig
 from weft.llm.context import Context
 from weft.llm.llm import LLM, Stats
@@ -25,6 +31,7 @@ from weft.llm.tokenizer import Tokenizer
 
 __all__ = [
     "LLM",
+    "Batch",
     "Context",
     "Model",
     "ModelConfig",

@@ -10,18 +10,17 @@ One text at a time; several at once are the work of `Context`.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
-from typing import Any, Literal, Unpack
+from typing import Literal, Unpack
 
-from weft.backends.base import Backend
-from weft.backends.cpu import ThreadOptions
 from weft.errors import ContextError
 from weft.execute import Progress
 from weft.frontends.gguf import open_gguf
 from weft.llm.context import Context
 from weft.llm.model import Model
+from weft.llm.options import PlanArguments
 from weft.llm.sampling import (
     Sampler,
     SamplingOptions,
@@ -30,7 +29,6 @@ from weft.llm.sampling import (
     token_logprobs,
 )
 from weft.llm.tokenizer import StopStrings, Tokenizer
-from weft.schedule import Policy, Profile
 
 __all__ = ["LLM", "FinishReason", "Stats"]
 
@@ -47,6 +45,8 @@ class Stats:
     """Tokens and time of the last generation; the caller's time between pieces does not count."""
 
     n_prompt: int = 0
+    n_cached: int = 0
+    """Tokens of the prompt that were still in the cache, and so not computed."""
     prompt_seconds: float = 0.0
     n_generated: int = 0
     """Tokens drawn, the one that ended the text included."""
@@ -59,7 +59,8 @@ class Stats:
     @property
     def prompt_tokens_per_second(self) -> float:
         """Speed of prompt processing."""
-        return self.n_prompt / self.prompt_seconds if self.prompt_seconds else 0.0
+        n = self.n_prompt - self.n_cached
+        return n / self.prompt_seconds if self.prompt_seconds else 0.0
 
     @property
     def tokens_per_second(self) -> float:
@@ -77,32 +78,19 @@ class LLM:
         path: str | os.PathLike[str],
         *,
         n_ctx: int | None = None,
-        n_ubatch: int | None = None,
-        n_threads: int | None = None,
-        n_threads_batch: int | None = None,
-        threads: ThreadOptions | None = None,
-        devices: Sequence[str | Backend] | None = None,
-        n_gpu_layers: int | None = None,
-        place: Mapping[str, str] | None = None,
-        plan: str | os.PathLike[str] | Mapping[str, Any] | None = None,
-        fit: bool = False,
-        memory: Mapping[str, int] | None = None,
-        policy: Policy = "ggml",
-        profile: Profile | str | os.PathLike[str] | None = None,
-        type_k: str | None = None,
-        type_v: str | None = None,
-        flash: bool | None = None,
-        activations: Literal["native", "f32", "bf16"] = "native",
-        repack: bool | None = None,
+        context_shift: bool = False,
+        n_keep: int = 0,
         progress: Progress | None = None,
-        rewrites: Sequence[str] | None = None,
+        **options: Unpack[PlanArguments],
     ) -> None:
         """Opens a GGUF file. Weights in host memory are used in place, mapped from the file, or
         repacked for the kernels, see `Context`.
 
         `n_ctx`: tokens of prompt and text together (default: what the model was trained for, at
-        most 4096). `devices`: names or backends, highest priority first (default: cpu). See
-        `Context` for the other options.
+        most 4096). `context_shift`: a text goes on when the context is full, the older half of what
+        follows the first `n_keep` tokens (and the token that begins every text) being dropped; see
+        `Context.drop_oldest`. `devices`: names or backends, highest priority first (default: cpu).
+        See `Context` for the other options.
 
         Raises FormatError for a file that is missing, no GGUF or of an unknown architecture,
         TokenizerError for an unknown tokenizer, ScheduleError for a placement that cannot be,
@@ -111,32 +99,19 @@ class LLM:
         file = open_gguf(path)
         self.model = Model(file)
         self.tokenizer = Tokenizer.from_gguf(file)
-        if n_ctx is None and plan is None:
+        if n_ctx is None and options.get("plan") is None:
             n_ctx = min(self.model.config.n_ctx_train, DEFAULT_N_CTX)
-        self.context = Context(
-            self.model,
-            n_ctx,
-            n_ubatch=n_ubatch,
-            n_outputs=1,
-            type_k=type_k,
-            type_v=type_v,
-            flash=flash,
-            n_threads=n_threads,
-            n_threads_batch=n_threads_batch,
-            threads=threads,
-            devices=devices,
-            activations=activations,
-            n_gpu_layers=n_gpu_layers,
-            place=place,
-            plan=plan,
-            fit=fit,
-            memory=memory,
-            policy=policy,
-            profile=profile,
-            repack=repack,
-            progress=progress,
-            rewrites=rewrites,
-        )
+        options.setdefault("n_outputs", 1)
+        self.context = Context(self.model, n_ctx, progress=progress, **options)
+        if context_shift:
+            self.context.require_movable()
+            if not 0 <= n_keep < self.context.n_ctx - 1:
+                raise ContextError(
+                    f"n_keep is {n_keep}; it must be 0 to {self.context.n_ctx - 2}, so that there "
+                    "is something to drop"
+                )
+        self._shifts = context_shift
+        self._n_keep = n_keep
         self.stats = Stats()
         self._generation = 0
 
@@ -165,13 +140,15 @@ class LLM:
         """Continues `prompt` (text or token ids); yields the new text in pieces, whole characters.
 
         The text ends with the model's end token, before the first of the `stop` strings, after
-        `max_tokens` tokens, or when the context is full; `stats.finish_reason` says which.
+        `max_tokens` tokens, or when the context is full (but see `context_shift`);
+        `stats.finish_reason` says which.
         `ignore_eos`: end tokens do not end it. `parse_special`: see `tokenize`. `sampling`, or
         single fields of `SamplingParams` by name (these win), say how tokens are drawn. `logprobs`:
         keep log-probabilities in `stats.logprobs`, with those of this many likeliest tokens.
 
         Raises ContextError at once for arguments out of range, a constraint that cannot be met and
-        a prompt longer than the context. Ctrl-C raises KeyboardInterrupt; the object can be used
+        a prompt longer than the context. What the previous text has in common with the prompt at
+        its beginning is not computed again. Ctrl-C raises KeyboardInterrupt; the object can be used
         again."""
         sampler = Sampler(SamplingParams.combine(sampling, options), self.tokenizer)
         stops = StopStrings((stop,) if isinstance(stop, str) else tuple(stop))
@@ -195,6 +172,10 @@ class LLM:
         sampler.start(ids)
         return self._generate(ids, sampler, stops, max_tokens, ignore_eos, logprobs)
 
+    def _kept_tokens(self, ids: Sequence[int]) -> int:
+        """First tokens that stay when the context is shifted."""
+        return max(self._n_keep, int(ids[0] == self.tokenizer.vocab.bos))
+
     def _generate(
         self,
         ids: list[int],
@@ -211,8 +192,8 @@ class LLM:
         stats = self.stats = Stats(n_prompt=len(ids))
 
         start = perf_counter()
-        context.cache.clear()
-        logits = context.decode(ids)[0]
+        stats.n_cached = n_cached = context.reuse_prefix(0, ids)
+        logits = context.decode(ids[n_cached:])[0]
         stats.prompt_seconds = perf_counter() - start
         n_past = len(ids)
         while True:
@@ -241,10 +222,12 @@ class LLM:
             if stats.n_generated == max_tokens:
                 stats.finish_reason = "length"
                 break
-            if n_past == context.n_ctx:
+            if n_past == context.n_ctx and not self._shifts:
                 stats.finish_reason = "context"
                 break
             start = perf_counter()
+            if n_past == context.n_ctx:
+                n_past -= context.drop_oldest(0, self._kept_tokens(ids))
             logits = context.decode((token,), (n_past,))[0]
             stats.generation_seconds += perf_counter() - start
             n_past += 1
