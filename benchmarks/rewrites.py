@@ -1,10 +1,10 @@
 """What each rewrite saves: a layer of a model with and without it.
 
-    python benchmarks/rewrites.py [--threads 2] [--type q8_0] [--layers 4]
+    python benchmarks/rewrites.py [--threads 2] [--type q8_0] [--layers 4] [--bias]
 
-Random weights in the shape of Llama-3.2-1B. Prints steps, barriers and microseconds of a layer for
-one token and for 128, with all rewrites, without each of them and without any: medians of runs that
-take turns.
+Random weights in the shape of Llama-3.2-1B; with --bias, q, k and v have biases as in qwen2. Prints
+steps, barriers and microseconds of a layer for one token and for 128, with all rewrites, without
+each of them and without any: medians of runs that take turns.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ def main() -> None:
     parser.add_argument("--type", default="q8_0", help="of the weights")
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--cells", type=int, default=256)
+    parser.add_argument("--bias", action="store_true")
     parser.add_argument("--repeats", type=int, default=21)
     args = parser.parse_args()
     print(f"{platform.machine()}, {args.threads} threads, {args.type}, {args.cells} cells")
@@ -52,7 +53,7 @@ def main() -> None:
                 times[label].append(perf_counter() - start)
         for label, session in sessions.items():
             steps = len(session.program.splits[0].steps) / args.layers
-            barriers = len(session.program.splits[0].stages) / args.layers
+            barriers = session.barriers / args.layers
             took = statistics.median(times[label]) / args.layers * 1e6
             print(f"{label:26} {tokens:6} {steps:6.1f} {barriers:8.1f} {took:11.1f}", flush=True)
 
@@ -80,6 +81,9 @@ def _weights(args: argparse.Namespace) -> Weights:
         layer = {name: matrix(f"{name}{il}", *shape) for name, shape in shapes.items()}
         for name in ("norm", "ffn_norm"):
             layer[name] = weft.constant(np.ones(WIDTH, np.float32), f"{name}{il}")
+        for name, n in (("q", WIDTH), ("k", KV_HEADS * HEAD), ("v", KV_HEADS * HEAD)):
+            if args.bias:
+                layer[f"{name}_bias"] = weft.constant(np.ones(n, np.float32), f"{name}_bias{il}")
         for name in ("cache_k", "cache_v"):
             zeros = np.zeros((args.cells, KV_HEADS * HEAD), np.float16)
             layer[name] = weft.constant(zeros, f"{name}{il}")
@@ -107,6 +111,10 @@ def _session(
     for w in weights:
         n = g.mul(g.rms_norm(h, 1e-5), w["norm"])
         q, k, v = (g.mul_mat(w[name], n) for name in "qkv")
+        if args.bias:
+            q, k, v = (
+                g.add(t, w[f"{name}_bias"]) for name, t in zip("qkv", (q, k, v), strict=True)
+            )
         keys = cached(w, "cache_k", heads(k, KV_HEADS))
         values = cached(w, "cache_v", v)
         q = g.permute(heads(q, HEADS), 0, 2, 1, 3)

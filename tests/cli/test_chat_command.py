@@ -16,12 +16,13 @@ from tests.llm.tiny import metadata, tokens, write_model
 from weft.cli.chat import read_message
 from weft.cli.conversation import Conversation
 from weft.errors import ChatError, ContextError
-from weft.llm import LLM
+from weft.llm import LLM, SamplingParams
+from weft.llm.generate_options import GenerateOptions
 
 TEMPLATE = (
     "{{ bos_token }}{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>"
 )
-OPTIONS: dict[str, Any] = {"max_tokens": 8, "temperature": 0}
+OPTIONS: GenerateOptions = {"max_tokens": 8, "temperature": 0.0}
 
 
 @pytest.fixture(scope="module")
@@ -111,12 +112,16 @@ def test_clear_regen_save_load(
 def test_regen_with_a_seed_says_something_else(
     llm: LLM, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    conversation = Conversation(llm, None, {"max_tokens": 20, "temperature": 2.0, "seed": 1})
+    conversation = Conversation(
+        llm, None, {"max_tokens": 20, "sampling": SamplingParams(temperature=2.0, seed=1)}
+    )
     conversation.take("abc")
     first = capsys.readouterr().out
     conversation.take("/regen")
     assert capsys.readouterr().out != first
-    again = Conversation(llm, None, {"max_tokens": 20, "temperature": 2.0, "seed": 1})
+    again = Conversation(
+        llm, None, {"max_tokens": 20, "sampling": SamplingParams(temperature=2.0, seed=1)}
+    )
     again.take("abc")
     assert capsys.readouterr().out == first
 
@@ -152,7 +157,7 @@ def test_a_message_that_does_not_fit_changes_nothing(llm: LLM) -> None:
 
 
 def test_a_full_context_is_said(llm: LLM, capsys: pytest.CaptureFixture[str]) -> None:
-    Conversation(llm, None, OPTIONS | {"max_tokens": None}).take("abc")
+    Conversation(llm, None, {**OPTIONS, "max_tokens": None}).take("abc")
     assert "the context of 256 tokens is full" in capsys.readouterr().err
 
 

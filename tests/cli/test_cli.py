@@ -52,6 +52,14 @@ def test_run_repeats_with_a_seed() -> None:
     assert ok(*args) == ok(*args)
 
 
+def test_a_full_context() -> None:
+    args = ("run", MODEL, "-p", "hello", "-n", "40", "--temp", "0", "-c", "16", "--ignore-eos")
+    ended, shifted = weft(*args), weft(*args, "--context-shift", "--keep", "2")
+    assert "(context)" in ended.stderr and "generation: 40 tokens" in shifted.stderr
+    assert shifted.stdout.startswith(ended.stdout.rstrip("\n")[:-2])
+    assert "n_keep is 15" in refused(*args, "--context-shift", "--keep", "15")
+
+
 def test_inspect() -> None:
     text = ok("inspect", MODEL)
     for part in ("general.architecture", "token_embd.weight", "320 x 64", "bits per weight"):

@@ -152,6 +152,131 @@ def test_norm_scale_without_its_bias() -> None:
     same(before, after)
 
 
+# -- add-norm --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("norm", [g.norm, g.rms_norm])
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("as_blocks", [False, True])
+@pytest.mark.parametrize("device", DEVICES)
+def test_add_norm(norm: Any, bias: bool, as_blocks: bool, device: str) -> None:
+    w, b, product = const("w", 64), const("b", 64), blocks("p", 32, 64)
+
+    def make() -> weft.Graph:
+        y = g.mul(norm(g.add(x(), weft.input("h", (5, 64))), 1e-5), w)
+        y = g.add(y, b) if bias else y
+        return weft.Graph((g.mul_mat(product, y) if as_blocks else y).as_output("y"))
+
+    before, after, program = runs(make, {"x": f32(5, 64), "h": f32(5, 64)}, device)
+    assert fused_by(program)["add-norm"] == 1
+    assert ops(program) == {"NORM_SCALE": 1} | ({"MUL_MAT": 1} if as_blocks else {})
+    # the reference rounds once instead of four times
+    same(before, after, 1e-5 if device == "reference" else 0)
+
+
+def test_no_add_norm() -> None:
+    w = const("w", 64)
+
+    def kept() -> weft.Graph:
+        h = x()
+        total = g.add(h, h)
+        return weft.Graph(g.add(total, g.mul(g.rms_norm(total, 1e-5), w)).as_output("y"))
+
+    def is_output() -> weft.Graph:
+        h = x()
+        total = g.add(h, h).as_output("t")
+        return weft.Graph(g.mul(g.rms_norm(total, 1e-5), w).as_output("y"), total)
+
+    def a_row_for_all() -> weft.Graph:
+        return weft.Graph(g.mul(g.rms_norm(g.add(x(), w), 1e-5), w).as_output("y"))
+
+    def no_weight() -> weft.Graph:
+        h = x()
+        return weft.Graph(g.rms_norm(g.add(h, h), 1e-5).as_output("y"))
+
+    for make in (kept, is_output, a_row_for_all, no_weight):
+        before, after, program = runs(make)
+        assert fused_by(program)["add-norm"] == 0, make.__name__
+        assert ops(program)["ADD"] >= 1
+        same(before, after)
+
+
+# -- matmul-bias -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f16", "bf16", "q4_0", "q4_K"])
+@pytest.mark.parametrize("tokens", [1, 70])
+@pytest.mark.parametrize("device", DEVICES)
+def test_matmul_bias(dtype: str, tokens: int, device: str) -> None:
+    w = weft.constant(weft.quants.to_storage(f32(90, 256), dtype), "w", dtype)
+    b = const("b", 90)
+
+    def make() -> weft.Graph:
+        return weft.Graph(g.add(g.mul_mat(w, x(256, tokens)), b).as_output("y"))
+
+    before, after, program = runs(make, {"x": f32(tokens, 256)}, device)
+    assert fused_by(program) == {"matmul-bias": 1} and ops(program)["ADD"] == 0
+    same(before, after, 1e-5 if device == "reference" else 0)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_matmul_bias_of_heads(device: str) -> None:
+    """Several matrices, columns in runs."""
+    w, b = const("w", 3, 40, 64), const("b", 40)
+
+    def make() -> weft.Graph:
+        return weft.Graph(g.add(g.mul_mat(w, weft.input("x", (6, 9, 64))), b).as_output("y"))
+
+    before, after, program = runs(make, {"x": f32(6, 9, 64)}, device)
+    assert ops(program) == {"MUL_MAT": 1}
+    same(before, after, 1e-5 if device == "reference" else 0)
+
+
+def test_no_matmul_bias() -> None:
+    w, row = const("w", 64, 64), const("b", 64)
+
+    def wide() -> weft.Graph:
+        h = x()
+        return weft.Graph(g.add(g.mul_mat(w, h), h).as_output("y"))
+
+    def kept() -> weft.Graph:
+        y = g.mul_mat(w, x())
+        return weft.Graph(g.mul(g.add(y, row), y).as_output("y"))
+
+    def is_output() -> weft.Graph:
+        y = g.mul_mat(w, x()).as_output("p")
+        return weft.Graph(g.add(y, row).as_output("y"), y)
+
+    def in_place() -> weft.Graph:
+        return weft.Graph(g.add(g.mul_mat(w, x()), row, inplace=True).as_output("y"))
+
+    def a_bias_per_token() -> weft.Graph:
+        return weft.Graph(g.add(g.mul_mat(w, x()), const("t", 5, 1)).as_output("y"))
+
+    for make in (wide, kept, is_output, in_place, a_bias_per_token):
+        state = RNG.bit_generator.state
+
+        def again(make: Callable[[], weft.Graph] = make, state: Any = state) -> weft.Graph:
+            RNG.bit_generator.state = state
+            return make()
+
+        before, after, program = runs(again, {"x": np.ones((5, 64), np.float32)})
+        assert fused_by(program) == {}, make.__name__
+        same(before, after)
+
+
+def test_one_bias_per_product() -> None:
+    """The second row stays an ADD."""
+    w, row = const("w", 64, 64), const("b", 64)
+
+    def make() -> weft.Graph:
+        return weft.Graph(g.add(g.add(g.mul_mat(w, x()), row), row).as_output("y"))
+
+    before, after, program = runs(make)
+    assert ops(program) == {"MUL_MAT": 1, "ADD": 1}
+    same(before, after)
+
+
 # -- norm-quantize, glu-quantize -------------------------------------------------------------------
 
 
@@ -203,6 +328,47 @@ def test_glu_quantize(glu: Any, halves: bool, device: str) -> None:
     before, after, program = runs(make, device=device)
     assert ops(program)["GLU_QUANTIZE"] == 1 and ops(program)["GLU"] == 0
     same(before, after)
+
+
+def test_gate_and_up_share_a_stage_and_their_activations() -> None:
+    gate, up, down = blocks("gate", 96, 64), blocks("up", 96, 64), blocks("down", 64, 96)
+    w = const("w", 64)
+
+    def make() -> weft.Graph:
+        n = g.mul(g.rms_norm(x(), 1e-5), w)
+        h = g.swiglu(g.mul_mat(gate, n), g.mul_mat(up, n))
+        return weft.Graph(g.mul_mat(down, h).as_output("y"))
+
+    before, after, program = runs(make)
+    (split,) = program.splits
+    stages = [[step.op.name for step in split.steps[a:b]] for a, b in split.stages]
+    assert stages == [["NORM_SCALE"], ["MUL_MAT", "MUL_MAT"], ["GLU_QUANTIZE"], ["MUL_MAT"]]
+    same(before, after)
+
+
+@pytest.mark.parametrize("tokens", [1, 7, 64])
+@pytest.mark.parametrize("device", TARGETS)
+def test_fused_steps_are_chained(device: str, tokens: int) -> None:
+    """A kept sum and its norm, and what comes before a gate, need no barrier between."""
+    p, gate, up = blocks("p", 256, 256), blocks("g", 256, 256), blocks("u", 256, 256)
+    down, w = blocks("d", 256, 256), const("w", 256)
+
+    def make() -> weft.Graph:
+        h = g.add(g.mul_mat(p, x(256, tokens)), x_input)
+        n = g.mul(g.rms_norm(h, 1e-5), w)
+        gated = g.swiglu(g.scale(g.mul_mat(gate, n), 0.5), g.mul_mat(up, n))
+        return weft.Graph(g.add(g.mul_mat(down, gated), h).as_output("y"))
+
+    x_input = const("r", tokens, 256)
+    inputs = {"x": f32(tokens, 256)}
+    before, after, _program = runs(make, inputs, device)
+    same(before, after)
+    session = weft.Session(weft.compile(make(), [make_backend("cpu", target=device, n_threads=2)]))
+    session.run(inputs)
+    if tokens == 64:  # enough rows for two threads: ADD+NORM_SCALE, SCALE+GLU_QUANTIZE
+        # QUANTIZE | MUL_MAT | ADD+NORM | MUL_MAT x 2 | SCALE+GLU | MUL_MAT | ADD, and three more
+        # where columns are packed first
+        assert session.barriers in (6, 9)
 
 
 def test_no_glu_quantize_of_an_output() -> None:
@@ -403,6 +569,10 @@ def test_fused_ops_refuse_in_sentences() -> None:
     w = const("w", 64)
     with pytest.raises(GraphError, match="one row, as long as those of x"):
         g.norm_scale(x(), const("v", 32), eps=0)
+    with pytest.raises(GraphError, match="addend must have the shape of x"):
+        g.norm_scale(x(), w, None, w, eps=0)
+    with pytest.raises(GraphError, match="bias must be one row"):
+        g.mul_mat(const("m", 32, 64), x(), w)
     with pytest.raises(GraphError, match="q8_K"):
         g.norm_scale(x(), w, eps=0, dtype="q8_K")
     with pytest.raises(GraphError, match=r"result of glu\(\)"):

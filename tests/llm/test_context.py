@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.llm.tiny import metadata, write_model
 from weft import quants
 from weft.errors import ContextError, DeviceError, OutOfMemoryError
-from weft.llm import context as context_module
+from weft.llm import graphs as graphs_module
 from weft.llm import memory
 from weft.llm import plan as plan_module
 from weft.llm.context import Context
@@ -145,11 +145,11 @@ def test_a_failed_rotation_empties_the_cache(
     context.decode(TOKENS[:8])
     context.cache.seq_add(0, 4, -1, 2)
 
-    class Interrupted(context_module.Session):
+    class Interrupted(graphs_module.Session):
         def execute(self, values: object) -> None:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(context_module, "Session", Interrupted)
+    monkeypatch.setattr(graphs_module, "Session", Interrupted)
     with pytest.raises(KeyboardInterrupt):
         context.decode(TOKENS[8:9])
     assert context.cache.n_used == 0
@@ -286,7 +286,7 @@ def test_too_little_memory_is_said_before_anything_is_made(
     monkeypatch.undo()
     # the cache would fit, what is computed would not
     monkeypatch.setattr(memory, "available_bytes", lambda: 10000)
-    monkeypatch.setattr(context_module, "Session", unreachable)
+    monkeypatch.setattr(graphs_module.ArenaPool, "reserve", unreachable)
     with pytest.raises(OutOfMemoryError, match=r"cache 8\.0 KiB, compute .*10000 bytes"):
         make(model, 64)
 

@@ -38,8 +38,8 @@ def test_memory(config: ModelConfig) -> None:
 
 
 def test_types_that_cannot_be_cached(config: ModelConfig) -> None:
-    with pytest.raises(ContextError, match="type_v is q4_0; it must be f16 or f32"):
-        KVCache(config, SIZE, type_v="q4_0")
+    with pytest.raises(ContextError, match="type_v is q6_K; it must be f16 or f32"):
+        KVCache(config, SIZE, type_v="q6_K")
     with pytest.raises(ContextError, match="type_k: unknown type 'q4'"):
         KVCache(config, SIZE, type_k="q4")
 

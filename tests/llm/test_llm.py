@@ -50,6 +50,49 @@ def test_the_context_is_a_limit(llm: LLM) -> None:
     assert llm.stats.n_prompt + llm.stats.n_generated == llm.context.n_ctx + 1
 
 
+def test_a_full_context_is_shifted_by_choice(path: Path) -> None:
+    """The text is that of a context whose older half was dropped by hand, each time it was full."""
+    llm = LLM(path, n_ctx=12, context_shift=True, n_keep=3, devices=["reference"])
+    text = "".join(llm.generate("the abc", max_tokens=40, temperature=0, ignore_eos=True))
+    assert (llm.stats.finish_reason, llm.stats.n_generated) == ("length", 40)
+    c = LLM(path, n_ctx=12, devices=["reference"]).context
+    ids, new = llm.tokenize("the abc"), []
+    logits, n_past, n_shifts = c.decode(ids)[0], len(ids), 0
+    for _ in range(40):
+        new.append(int(logits.argmax()))
+        if n_past == 12:
+            c.seq_rm(0, 3, 7)
+            c.seq_add(0, 7, -1, -4)
+            n_past, n_shifts = 8, n_shifts + 1
+        logits, n_past = c.decode(new[-1:], [n_past])[0], n_past + 1
+    stream = llm.tokenizer.stream()
+    assert text == "".join(map(stream.push, new)) + stream.flush()
+    assert n_shifts > 5 and llm.context.counters.graphs_built == 2
+    assert "".join(llm.generate("the abc", max_tokens=40, temperature=0, ignore_eos=True)) == text
+    assert llm.stats.n_cached == 3
+
+
+def test_what_cannot_be_shifted_is_said_at_once(path: Path) -> None:
+    for n_keep in (-1, 11):
+        with pytest.raises(ContextError, match=r"n_keep is -?\d+; it must be 0 to 10"):
+            LLM(path, n_ctx=12, context_shift=True, n_keep=n_keep, devices=["reference"])
+
+
+def test_a_common_beginning_is_computed_once(path: Path) -> None:
+    def text(llm: LLM, prompt: str, **options: object) -> str:
+        return "".join(llm.generate(prompt, max_tokens=9, temperature=0, ignore_eos=True))
+
+    kept, prompts = LLM(path, devices=["reference"]), ["the abc", "the abc the", "the", "abc", ""]
+    for prompt in [*prompts, *prompts]:
+        if prompt:
+            assert text(kept, prompt) == text(LLM(path, devices=["reference"]), prompt)
+    ids = kept.tokenize("the abc the")
+    text(kept, "the abc")
+    text(kept, "the abc the")
+    assert kept.stats.n_prompt == len(ids)
+    assert kept.stats.n_cached >= len(kept.tokenize("the")) > 0
+
+
 def test_a_prompt_longer_than_the_context(llm: LLM) -> None:
     with pytest.raises(ContextError, match="the prompt has 65 tokens, but the context holds 64"):
         llm.generate([1] * 65)
@@ -124,7 +167,7 @@ def test_a_second_text_takes_over(llm: LLM) -> None:
 def test_statistics(llm: LLM) -> None:
     list(llm.generate("abc", max_tokens=9, temperature=0, ignore_eos=True))
     s = llm.stats
-    assert s.prompt_tokens_per_second == pytest.approx(s.n_prompt / s.prompt_seconds)
+    assert s.prompt_tokens_per_second == pytest.approx((s.n_prompt - s.n_cached) / s.prompt_seconds)
     assert s.tokens_per_second == pytest.approx(8 / s.generation_seconds)
 
 

@@ -12,7 +12,7 @@ from tests.llm.test_models_a import TOKENS, configure, context, keys_of, made_up
 from tests.llm.test_models_b import MODELS
 from tests.llm.tiny import write_model
 from weft.errors import ContextError, FormatError
-from weft.llm.context import Context
+from weft.llm.graphs import Graphs
 
 NAMES = ["mamba", "mamba2", "lfm2"]
 HALF = len(TOKENS) // 2
@@ -91,7 +91,7 @@ def test_a_removed_sequence_starts_anew(path: Path) -> None:
 def test_a_failed_decode_leaves_the_state(path: Path) -> None:
     c = context(path, n_ubatch=4)
     c.decode(TOKENS[:HALF])
-    run, calls = Context._run, []
+    run, calls = Graphs.run, []
 
     def fail_later(*args: object) -> object:
         calls.append(args)
@@ -99,7 +99,7 @@ def test_a_failed_decode_leaves_the_state(path: Path) -> None:
             raise KeyboardInterrupt
         return run(*args)  # type: ignore[arg-type]
 
-    with mock.patch.object(Context, "_run", fail_later), pytest.raises(KeyboardInterrupt):
+    with mock.patch.object(Graphs, "run", fail_later), pytest.raises(KeyboardInterrupt):
         c.decode(TOKENS)
     assert len(calls) == 2
     np.testing.assert_allclose(c.decode(TOKENS[HALF:]), alone(path, TOKENS), atol=1e-4)
@@ -146,3 +146,16 @@ def test_sizes_that_do_not_fit_are_refused(
     arch, base = MODELS["mamba2 groups"]
     with pytest.raises(FormatError, match=match):
         configure(tmp_path, keys_of(arch, base | changes))
+
+
+def test_a_common_beginning_is_all_or_nothing(path: Path) -> None:
+    c = context(path)
+    c.decode(TOKENS[:HALF])
+    assert c.reuse_prefix(0, TOKENS) == HALF
+    np.testing.assert_allclose(c.decode(TOKENS[HALF:]), alone(path, TOKENS), atol=1e-4)
+    assert c.reuse_prefix(0, TOKENS) == 0
+    assert c.cache.n_used == 0
+    np.testing.assert_allclose(c.decode(TOKENS), alone(path, TOKENS), atol=1e-4)
+    with pytest.raises(ContextError, match="recurrent states cannot go on"):
+        c.drop_oldest()
+    assert c.pos_max(0) == len(TOKENS) - 1

@@ -84,7 +84,7 @@ def test_a_forged_state_is_refused(model: Model) -> None:
         (b'"n_cells": 12', b'"n_cells": 99'),
         (b'"n_cells": 12', b'"n_cells": -1'),
         (b'"n_cells"', b'"n_calls"'),
-        (b'"version": 1', b'"version": 9'),
+        (b'"version": 2', b'"version": 9'),
         (b'{"version', b'["version'),
     ):
         forged = body.replace(old, new)
@@ -121,3 +121,39 @@ def test_a_state_without_room_changes_nothing(model: Model) -> None:
     with pytest.raises(ContextError, match="has 2 sequences, the context 1"):
         make(model).load_state(a.save_state())
     assert (b.cache.pos_max(0), b.cache.pos_max(1)) == (3, 3)
+
+
+@pytest.mark.parametrize("dtype", ["q8_0", "q4_0", "bf16", "f32"])
+@pytest.mark.parametrize("device", ["reference", "cpu"])
+def test_caches_of_other_types(tmp_path: Path, dtype: str, device: str) -> None:
+    """Whole and by sequence, into contexts of other sizes: the rows go over bit by bit."""
+    meta = metadata(**{"llama.embedding_length": 128})
+    wide = Model.open(write_model(tmp_path / "m.gguf", meta))
+
+    def context(n_ctx: int, **options: object) -> Context:
+        return Context(
+            wide, n_ctx, n_seq_max=3, type_k=dtype, type_v=dtype, devices=[device], **options
+        )  # type: ignore[arg-type]
+
+    a = context(32)
+    a.decode(TOKENS, seqs=[[0, 2]] * len(TOKENS))
+    a.decode(TOKENS[:5], range(5), seqs=[[1]] * 5)
+    a.seq_rm(0, 4, 7)
+    b, c = context(64, n_ubatch=3), context(20)
+    b.decode([5, 6])
+    b.load_state(a.save_state())
+    c.decode([5, 6], seqs=[[2]] * 2)
+    c.load_state(a.save_state(0), 1)
+    at = len(TOKENS)
+    want = a.decode([9], [at])
+    for got in (b.decode([9], [at]), c.decode([9], [at], seqs=[[1]])):
+        # the same rows in other cells: sums in another order
+        np.testing.assert_allclose(got, want, atol=1e-3 * np.abs(want).max())
+    assert b.reuse_prefix(2, [*TOKENS, 3]) == len(TOKENS)
+    assert b.reuse_prefix(1, [*TOKENS[:5], 3]) == 5
+    assert b.reuse_prefix(0, [*TOKENS, 3]) == 4
+    assert c.save_state(2) == c.save_state(2)
+    with pytest.raises(FormatError, match="its type_k is"):
+        make(wide, type_k="f16" if dtype != "f16" else "f32").load_state(a.save_state())
+    with pytest.raises(ContextError, match="there is room for 8"):
+        context(8).load_state(a.save_state())

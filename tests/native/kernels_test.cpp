@@ -8,6 +8,7 @@
 
 #include "check.h"
 #include "kernels/dispatch.h"
+#include "quants/interleave.h"
 
 namespace {
 
@@ -49,22 +50,46 @@ struct Value {
   }
 };
 
+// Memory of so many bytes, then 64 that must stay as they are.
+class Guarded {
+ public:
+  explicit Guarded(size_t bytes)
+      : size_((bytes + 63) / 64 * 64),
+        data_(static_cast<char*>(std::aligned_alloc(64, size_ + 64)), std::free) {
+    std::fill(data_.get() + size_, data_.get() + size_ + 64, char{77});
+  }
+  char* data() const { return data_.get(); }
+  void check() const {
+    for (size_t i = 0; i < 64; ++i) CHECK(data_.get()[size_ + i] == 77);
+  }
+
+ private:
+  size_t size_;
+  std::unique_ptr<char, void (*)(void*)> data_;
+};
+
 // As threads would: piece by piece, each with scratch of its own.
-void run(const Kernel& kernel, const Call& call) {
+void run(const Kernel& kernel, Call call) {
   const char* why = kernel.check(call);
   if (why != nullptr) std::fprintf(stderr, "refused: %s\n", why);
   CHECK(why == nullptr);
   const int64_t items = kernel.items(call);
   const int64_t grain = kernel.grain == nullptr ? 1 : std::max<int64_t>(1, kernel.grain(call));
   const size_t bytes = kernel.scratch == nullptr ? 0 : kernel.scratch(call);
+  const Guarded shared(kernel.shared == nullptr ? 0 : kernel.shared(call));
+  std::vector<int32_t> tickets(
+      kernel.tickets == nullptr ? 0 : static_cast<size_t>(kernel.tickets(call)));
+  call.shared = shared.data();
+  call.tickets = tickets.data();
+  const int64_t units = kernel.prepare_units == nullptr ? 0 : kernel.prepare_units(call);
+  for (int64_t unit = 0; unit < units; ++unit) kernel.prepare(call, unit, unit + 1);
+  shared.check();
   for (int64_t begin = 0; begin < items; begin += grain) {
-    std::unique_ptr<char, void (*)(void*)> scratch(
-        static_cast<char*>(std::aligned_alloc(64, (bytes + 63) / 64 * 64 + 64)), std::free);
-    char* end_of_it = scratch.get() + (bytes + 63) / 64 * 64;
-    std::fill(end_of_it, end_of_it + 64, char{77});
-    kernel.run(call, begin, std::min(begin + grain, items), scratch.get());
-    for (int i = 0; i < 64; ++i) CHECK(end_of_it[i] == 77);
+    const Guarded scratch(bytes);
+    kernel.run(call, begin, std::min(begin + grain, items), scratch.data());
+    scratch.check();
   }
+  shared.check();
 }
 
 double relative_error(const std::vector<double>& want, const float* got) {
@@ -108,54 +133,77 @@ void formats(const Target& target) {
   CHECK(checked >= 8);
 }
 
-void products(const Target& target) {
-  const KernelTable& table = target.table();
-  Random random(2);
-  int checked = 0;
-  for (DType type : storable(table)) {
-    if (dtype_info(type).block > 1 && table.type(type).vec_dot == nullptr) continue;
-    const DType activations =
-        table.type(type).vec_dot == nullptr ? DType::kF32 : table.type(type).vec_type;
-    if (!can_store(table, activations)) continue;
-    for (int64_t columns : {1, 3, 37}) {
-      for (int64_t rows : {1, 70}) {
-        Value w(type, 512, rows);
-        Value x(activations, 512, columns);
-        Value out(DType::kF32, rows, columns);
-        const std::vector<float> a = w.fill(table, random);
-        const std::vector<float> b = x.fill(table, random);
-        Call call;
-        call.dst = out.t;
-        call.src[0] = &w.t;
-        call.src[1] = &x.t;
-        call.n_threads = 3;
-        const double none[8] = {};
-        call.params = none;
-        call.n_params = 8;
-        if (table[Op::kMulMat].check(call) != nullptr) continue;
-        run(table[Op::kMulMat], call);
-        std::vector<double> want;
-        for (int64_t c = 0; c < columns; ++c) {
-          for (int64_t r = 0; r < rows; ++r) {
-            double sum = 0;
-            for (int64_t i = 0; i < 512; ++i) {
-              sum += static_cast<double>(a[static_cast<size_t>(r * 512 + i)]) *
-                     static_cast<double>(b[static_cast<size_t>(c * 512 + i)]);
-            }
-            want.push_back(sum);
-          }
-        }
-        const double error = relative_error(want, reinterpret_cast<float*>(out.t.data));
-        if (error > 1e-5) {
-          std::fprintf(stderr, "%s, %d rows, %d columns: %g\n", dtype_info(type).name,
-                       static_cast<int>(rows), static_cast<int>(columns), error);
-        }
-        CHECK(error <= 1e-5);
-        ++checked;
+// Rows times columns in double precision.
+std::vector<double> exact_product(const std::vector<float>& a, const std::vector<float>& b,
+                                  int64_t rows, int64_t columns, int64_t k) {
+  std::vector<double> want;
+  for (int64_t c = 0; c < columns; ++c) {
+    for (int64_t r = 0; r < rows; ++r) {
+      double sum = 0;
+      for (int64_t i = 0; i < k; ++i) {
+        sum += static_cast<double>(a[static_cast<size_t>(r * k + i)]) *
+               static_cast<double>(b[static_cast<size_t>(c * k + i)]);
       }
+      want.push_back(sum);
     }
   }
-  CHECK(checked >= 6 * 8);
+  return want;
+}
+
+// Whether MUL_MAT took the types; then the result is right, with weights as rows or as panels.
+bool check_product(const KernelTable& table, DType type, DType activations, int64_t rows,
+                   int64_t columns, bool panels) {
+  constexpr int64_t kInner = 512;
+  Random random(2);
+  Value w(type, kInner, rows);
+  Value x(activations, kInner, columns);
+  Value out(DType::kF32, rows, columns);
+  const std::vector<float> a = w.fill(table, random);
+  const std::vector<float> b = x.fill(table, random);
+  Value repacked(type, kInner, rows);
+  if (panels) {
+    interleave_panels(type, w.t.data, w.t.nb[1], kInner, 0, rows / kPanelRows, repacked.t.data);
+    repacked.t.layout = Layout::kInterleaved;
+  }
+  const double none[8] = {};
+  Call call;
+  call.dst = out.t;
+  call.src[0] = panels ? &repacked.t : &w.t;
+  call.src[1] = &x.t;
+  call.n_threads = 3;
+  call.params = none;
+  call.n_params = 8;
+  if (table[Op::kMulMat].check(call) != nullptr) return false;
+  run(table[Op::kMulMat], call);
+  const std::vector<double> want = exact_product(a, b, rows, columns, kInner);
+  const double error = relative_error(want, reinterpret_cast<float*>(out.t.data));
+  if (error > 1e-5) {
+    std::fprintf(stderr, "%s%s, %d rows, %d columns: %g\n", dtype_info(type).name,
+                 panels ? " in panels" : "", static_cast<int>(rows), static_cast<int>(columns),
+                 error);
+  }
+  CHECK(error <= 1e-5);
+  return true;
+}
+
+void products(const Target& target) {
+  const KernelTable& table = target.table();
+  int checked = 0;
+  for (DType type : storable(table)) {
+    const TypeOps& ops = table.type(type);
+    if (dtype_info(type).block > 1 && ops.vec_dot == nullptr) continue;
+    const DType activations = ops.vec_dot == nullptr ? DType::kF32 : ops.vec_type;
+    if (!can_store(table, activations)) continue;
+    for (int64_t columns : {1, 3, 37, 100}) {
+      for (int64_t rows : {1, 70}) {
+        checked += check_product(table, type, activations, rows, columns, false) ? 1 : 0;
+      }
+      if (!ops.matmul_interleaved) continue;
+      for (int64_t rows : {32, 96})
+        CHECK(check_product(table, type, activations, rows, columns, true));
+    }
+  }
+  CHECK(checked >= 8 * 8);
 }
 
 void attention(const Target& target) {
@@ -164,7 +212,7 @@ void attention(const Target& target) {
   constexpr int64_t kHead = 64, kHeads = 4, kKvHeads = 2;
   for (DType type : {DType::kF32, DType::kF16, DType::kQ8_0}) {
     for (int64_t tokens : {1, 5, 40}) {
-      for (int64_t cells : {1, 67}) {
+      for (int64_t cells : {1, 67, 700}) {
         Value q(DType::kF32, kHead, tokens, kHeads);
         Value k(type, kHead, cells, kKvHeads);
         Value v(type, kHead, cells, kKvHeads);

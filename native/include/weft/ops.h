@@ -64,7 +64,7 @@ namespace weft {
   X(kRmsNorm, "RMS_NORM", 1, 1) \
   X(kL2Norm, "L2_NORM", 1, 1) \
   X(kGroupNorm, "GROUP_NORM", 1, 1) \
-  X(kMulMat, "MUL_MAT", 2, 2) \
+  X(kMulMat, "MUL_MAT", 2, 3) \
   X(kMulMatId, "MUL_MAT_ID", 3, 3) \
   X(kOutProd, "OUT_PROD", 2, 2) \
   X(kSolveTri, "SOLVE_TRI", 2, 2) \
@@ -96,7 +96,7 @@ namespace weft {
   X(kGatedLinearAttn, "GATED_LINEAR_ATTN", 5, 5) \
   X(kGatedDeltaNet, "GATED_DELTA_NET", 6, 6) \
   X(kQuantize, "QUANTIZE", 1, 1) \
-  X(kNormScale, "NORM_SCALE", 2, 3) \
+  X(kNormScale, "NORM_SCALE", 2, 4) \
   X(kGluQuantize, "GLU_QUANTIZE", 1, 2) \
   X(kRopeSetRows, "ROPE_SET_ROWS", 4, 5)
 // clang-format on

@@ -101,8 +101,11 @@ const char* check_quantize(const Call& call) {
 void register_glu(KernelTable& table) {
   table[Op::kGlu] = {
       .check = check, .items = element_items, .run = run, .grain = element_grain, .by_rows = true};
-  table[Op::kGluQuantize] = {
-      .check = check_quantize, .items = element_items, .run = run, .grain = element_grain};
+  table[Op::kGluQuantize] = {.check = check_quantize,
+                             .items = element_items,
+                             .run = run,
+                             .grain = element_grain,
+                             .by_rows = true};
 }
 
 }  // namespace weft::WEFT_TARGET

@@ -1,5 +1,7 @@
 // MUL_MAT: dst[i3, i2, n, m] = src0[.., m, :] . src1[i3, i2, n, :]; consecutive batches of src1
-// share one of src0 (grouped-query attention).
+// share one of src0 (grouped-query attention). src2, if there is one, is a row that is added to each
+// row of the result.
+#include "kernels/elements.h"
 #include "kernels/matmul_integers.h"
 
 namespace weft::WEFT_TARGET {
@@ -56,12 +58,16 @@ void find_columns(const Call& call, const Work& work, int64_t w2, int64_t w3, in
 
 // ---- columns that are packed once for all rows
 
+// Below this many elements packing them costs less than waiting for each other.
+constexpr int64_t kWorthSharing = 1 << 17;
+
 // With several matrices each packs its own.
 bool is_shared(const Call& call) {
   const Work work(call);
   const Tensor& w = *call.src[0];
   const Weights weights = {nullptr, 0, 0, w.type, w.ne[0], 1.0f, w.layout};
-  return work.matrices == 1 && w.ne[0] > 0 && is_packed(weights, call.src[1]->type, work.n_columns);
+  return work.matrices == 1 && w.ne[0] * work.n_columns >= kWorthSharing &&
+         is_packed(weights, call.src[1]->type, work.n_columns);
 }
 
 int64_t prepare_units(const Call& call) {
@@ -101,6 +107,14 @@ int64_t grain(const Call& call) {
   return max64(max64(rows, share), (1 << 15) / max64(1, products));
 }
 
+// Adds elements begin..end of the bias to those of every column, which are in the cache.
+void add_bias(const Tensor& bias, int64_t begin, int64_t end, float* const* out, int64_t n) {
+  const float* values = reinterpret_cast<const float*>(bias.data) + begin;
+  for (int64_t c = 0; c < n; ++c) {
+    map(out[c] + begin, values, out[c] + begin, end - begin, [](vf y, vf b) { return y + b; });
+  }
+}
+
 void run(const Call& call, int64_t begin, int64_t end, char* scratch) {
   const Tensor& w = *call.src[0];
   const Tensor& x = *call.src[1];
@@ -122,8 +136,10 @@ void run(const Call& call, int64_t begin, int64_t end, char* scratch) {
     const Weights weights = matrix(call, w2, w3);
     Columns columns = {in, out, n, x.type, x.nb[0]};
     if (is_prepared) columns.packed = packed_column(call.shared, first, weights.k);
-    multiply(weights, first_block * kItemRows, min64(w.ne[1], (first_block + blocks) * kItemRows),
-             columns, arena.rest());
+    const int64_t first_row = first_block * kItemRows;
+    const int64_t last_row = min64(w.ne[1], first_row + blocks * kItemRows);
+    multiply(weights, first_row, last_row, columns, arena.rest());
+    if (call.src[2] != nullptr) add_bias(*call.src[2], first_row, last_row, out, n);
     item += blocks;
   }
 }
@@ -151,6 +167,10 @@ const char* check(const Call& call) {
   if (dst.ne[0] != w.ne[1] || dst.ne[1] != x.ne[1] || dst.ne[2] != x.ne[2] ||
       dst.ne[3] != x.ne[3]) {
     return "the result has not the shape of the product";
+  }
+  const Tensor* bias = call.src[2];
+  if (bias != nullptr && (!is_plain(*bias) || bias->ne[0] != dst.ne[0] || n_rows(*bias) != 1)) {
+    return "the bias must be a row of f32, as long as those of the result";
   }
   return nullptr;
 }

@@ -1,5 +1,6 @@
 // NORM, RMS_NORM, L2_NORM over rows, GROUP_NORM over groups of channels; NORM_SCALE: one of the
-// first two, times a row of weights, plus a row of biases.
+// first two (of a sum of two tensors, if there is a second), times a row of weights, plus a row of
+// biases.
 #include "kernels/copy_rows.h"
 #include "kernels/reductions.h"
 
@@ -86,7 +87,7 @@ constexpr Kernel kernel() {
           .by_rows = true};
 }
 
-// ---- NORM_SCALE (x, weights, bias): floats, or the blocks that a matmul reads -------------------
+// ---- NORM_SCALE (x, weights, bias, addend): floats, or the blocks that a matmul reads -----------
 
 enum ScaleSlot { kScaleEps, kCentred, kScaleSlots };
 
@@ -96,12 +97,18 @@ void run_scale(const Call& call, int64_t begin, int64_t end, char* scratch) {
   const int64_t n = dst.ne[0];
   const auto* weights = reinterpret_cast<const float*>(call.src[1]->data);
   const Tensor* bias = call.src[2];
+  const Tensor* addend = call.src[3];
   auto* buffer = reinterpret_cast<float*>(scratch);
   for (int64_t row = begin; row < end; ++row) {
     const Index index = row_index(dst, row);
     const float* x = as_floats(a, row_data(a, index), n, buffer);
     char* out = row_data(dst, index);
     float* room = float_room(dst, out, buffer);
+    if (addend != nullptr) {
+      const auto* y = reinterpret_cast<const float*>(row_data(*addend, index));
+      map(x, y, room, n, [](vf v, vf w) { return v + w; });
+      x = room;
+    }
     (call.i(kCentred) != 0 ? norm : rms_norm)(x, room, n, call.f(kScaleEps));
     map(room, weights, room, n, [](vf v, vf w) { return v * w; });
     if (bias != nullptr) {
@@ -130,6 +137,10 @@ const char* check_scale(const Call& call) {
     if (!is_plain(*t) || t->ne[0] != dst.ne[0] || n_rows(*t) != 1) {
       return "weights and bias must be a row of f32, as long as those of the source";
     }
+  }
+  const Tensor* addend = call.src[3];
+  if (addend != nullptr && (!is_plain(*addend) || !same_shape(*addend, dst))) {
+    return "what is added to the source must be f32 and of its shape";
   }
   return nullptr;
 }
@@ -210,7 +221,8 @@ void register_norm(KernelTable& table) {
                            .items = items,
                            .run = run_scale,
                            .grain = grain,
-                           .scratch = scale_scratch};
+                           .scratch = scale_scratch,
+                           .by_rows = true};
   table[Op::kGroupNorm] = {
       .check = check_group, .items = group_items, .run = run_group, .grain = group_grain};
 }

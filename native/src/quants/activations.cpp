@@ -12,29 +12,63 @@ void register_activation_types(KernelTable& table);
 
 namespace {
 
-struct Extremes {
-  float low;
-  float high;
+typedef uint32_t u32x8 __attribute__((vector_size(32)));
 
-  // +0 for zeros of either sign.
-  float magnitude() const { return __builtin_fabsf(high > -low ? high : low); }
+// Largest magnitude of either sign, as bits: the order of floats, with infinities and then NaNs
+// above all numbers.
+struct Extremes {
+  uint32_t above;  // 0: none above zero
+  uint32_t below;
+
+  uint32_t bits() const { return above > below ? above : below; }
+  float magnitude() const { return to_float(bits()); }
+  bool all_finite() const { return bits() < 0x7f800000; }
+
+  static float to_float(uint32_t bits) {
+    float x;
+    std::memcpy(&x, &bits, sizeof x);
+    return x;
+  }
 };
 
-// Least and greatest of 8 * n values.
+// Lane by lane, signed and unsigned.
+i32x8 larger(i32x8 a, i32x8 b) { return a > b ? a : b; }
+u32x8 larger(u32x8 a, u32x8 b) { return a > b ? a : b; }
+
+template <typename V>
+auto largest_lane(V v) {
+#if defined(__AVX2__)
+  const auto lanes = [](V x, __m256i y) { return larger(x, reinterpret_cast<V>(y)); };
+  const auto raw = [](V x) { return reinterpret_cast<__m256i>(x); };
+  v = lanes(v, _mm256_permute4x64_epi64(raw(v), 0x4e));
+  v = lanes(v, _mm256_shuffle_epi32(raw(v), 0x4e));
+  v = lanes(v, _mm256_shuffle_epi32(raw(v), 0xb1));
+  return v[0];
+#else
+  auto most = v[0];
+  for (int i = 1; i < 8; ++i) most = v[i] > most ? v[i] : most;
+  return most;
+#endif
+}
+
+// Of 8 * n values.
+uint32_t max_bits(const float* x, int n) {
+  i32x8 most = {};
+  for (int i = 0; i < n; ++i) most = larger(most, load_as<i32x8>(x + 8 * i) & 0x7fffffff);
+  return static_cast<uint32_t>(largest_lane(most));
+}
+
+// Negative floats, as signed numbers, are below the others; as unsigned ones above.
 Extremes find_extremes(const float* x, int n) {
-  auto low = load_as<f32x8>(x);
-  f32x8 high = low;
-  for (int i = 1; i < n; ++i) {
-    const auto v = load_as<f32x8>(x + 8 * i);
-    low = v < low ? v : low;
-    high = v > high ? v : high;
+  i32x8 above = {};
+  u32x8 below = {};
+  for (int i = 0; i < n; ++i) {
+    above = larger(above, load_as<i32x8>(x + 8 * i));
+    below = larger(below, load_as<u32x8>(x + 8 * i));
   }
-  Extremes e = {low[0], high[0]};
-  for (int i = 1; i < 8; ++i) {
-    e.low = low[i] < e.low ? low[i] : e.low;
-    e.high = high[i] > e.high ? high[i] : e.high;
-  }
-  return e;
+  const uint32_t lowest = largest_lane(below);
+  return {static_cast<uint32_t>(largest_lane(above)),
+          lowest >= 0x80000000 ? lowest & 0x7fffffff : 0};
 }
 
 // round(x * factor), half to even, of 32 values that stay within a byte.
@@ -46,19 +80,11 @@ s8x32 round_codes(const float* x, float factor) {
 
 bool is_finite(float x) { return __builtin_fabsf(x) <= 3.4028234e38f; }
 
-// Whether 8 * n values are all numbers: a NaN never compares, so the extremes may hide it.
-bool all_finite(const float* x, int n) {
-  f32x8 sum = {};
-  for (int i = 0; i < n; ++i) sum = sum + load_as<f32x8>(x + 8 * i) * 0.0f;
-  return sum8(sum) == 0;
-}
-
 // Codes -127..127 of 32 values; returns the scale.
 float encode_32(const float* x, int8_t* q) {
-  const Extremes e = find_extremes(x, 4);
-  float amax = e.magnitude();
-  const bool numbers = all_finite(x, 4);
-  if (!numbers) amax = max_magnitude(x, 32);
+  const uint32_t most = max_bits(x, 4);
+  const bool numbers = most < 0x7f800000;
+  const float amax = numbers ? Extremes::to_float(most) : max_magnitude(x, 32);
   const float id = amax != 0 ? 127.0f / amax : 0.0f;
   if (numbers && is_finite(id)) {
     const s8x32 codes = round_codes(x, id);
@@ -85,14 +111,16 @@ void encode_q8_1(const float* x, BlockQ8_1& b) {
 
 void encode_q8_K(const float* x, BlockQ8_K& b) {
   const Extremes e = find_extremes(x, 32);
-  const bool numbers = all_finite(x, 32);
-  if (numbers && e.magnitude() == 0) {
+  const bool numbers = e.all_finite();
+  if (e.bits() == 0) {
     std::memset(&b, 0, sizeof b);
     return;
   }
   // of a value and its negative the first counts
-  const bool is_tie = !numbers || e.high == -e.low;
-  const float peak = is_tie ? find_peak(x, 256).value : e.high > -e.low ? e.high : e.low;
+  const bool is_tie = !numbers || e.above == e.below;
+  const float peak = is_tie              ? find_peak(x, 256).value
+                     : e.above > e.below ? e.magnitude()
+                                         : -e.magnitude();
   const float inverse = -127.0f / peak;
   b.d = 1.0f / inverse;
   for (int i = 0; i < 256; i += 32) {

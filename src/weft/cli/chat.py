@@ -14,16 +14,19 @@ import typer
 from weft.cli.console import LoadProgress, errors
 from weft.cli.conversation import Conversation
 from weft.cli.loading import loads_model
-from weft.cli.options import ModelFile
+from weft.cli.options import ContextShift, Keep, ModelFile
+from weft.cli.sampling_options import sampling_flags
 from weft.cli.text_input import read_file
 from weft.errors import ChatError, ContextError, TokenizerError
-from weft.llm import LLM
+from weft.llm import LLM, SamplingParams
+from weft.llm.generate_options import GenerateOptions
 
 __all__ = ["chat", "read_message"]
 
 QUOTES = '"""'
 
 
+@sampling_flags
 @loads_model
 def chat(
     model: ModelFile,
@@ -34,11 +37,10 @@ def chat(
     n_predict: Annotated[
         int, typer.Option("--n-predict", "-n", help="Most tokens of an answer; -1: no limit.")
     ] = -1,
-    temp: Annotated[float, typer.Option(help="Temperature; 0 takes the likeliest token.")] = 0.8,
-    top_k: Annotated[int, typer.Option(help="Keep the k likeliest tokens; 0: all.")] = 40,
-    top_p: Annotated[float, typer.Option(help="Keep the likeliest tokens up to this sum.")] = 0.95,
-    min_p: Annotated[float, typer.Option(help="Keep tokens this likely beside the best.")] = 0.05,
-    seed: Annotated[int | None, typer.Option(help="Seed of sampling.")] = None,
+    *,
+    sampling: SamplingParams,
+    context_shift: ContextShift = False,
+    keep: Keep = 0,
     template: Annotated[
         Path | None,
         typer.Option("--chat-template", help="A Jinja file instead of the model's template."),
@@ -48,7 +50,10 @@ def chat(
     """Talk with a model; /help lists the commands. Lines of a pipe are messages, too."""
     source = None if template is None else read_file(template)
     with LoadProgress() as progress:
-        llm = LLM(model, progress=progress, chat_template=source, **load)
+        llm = LLM(
+            model, context_shift=context_shift, n_keep=keep, chat_template=source,
+            progress=progress, **load,
+        )  # fmt: skip
     llm.chat_template.render([{"role": "user", "content": "x"}])  # a broken one ends it here
     if not quiet:
         config = llm.model.config
@@ -59,13 +64,9 @@ def chat(
             markup=False,
             soft_wrap=True,
         )
-    options: dict[str, Any] = {
+    options: GenerateOptions = {
         "max_tokens": None if n_predict < 0 else n_predict,
-        "temperature": temp,
-        "top_k": top_k,
-        "top_p": top_p,
-        "min_p": min_p,
-        "seed": seed,
+        "sampling": sampling,
     }
     conversation = Conversation(llm, system, options)
     if sys.stdin.isatty():

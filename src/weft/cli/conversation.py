@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from weft.cli.console import PromptProgress, errors
 from weft.errors import ChatError, ContextError
-from weft.llm import LLM
+from weft.llm import LLM, SamplingParams
+from weft.llm.generate_options import GenerateOptions
 
 __all__ = ["Conversation"]
 
@@ -23,7 +24,7 @@ _CONTROLS = {c: None for c in (*range(32), 127, *range(128, 160)) if chr(c) not 
 class Conversation:
     """Messages and the model that answers them."""
 
-    def __init__(self, llm: LLM, system: str | None, options: dict[str, Any]) -> None:
+    def __init__(self, llm: LLM, system: str | None, options: GenerateOptions) -> None:
         """`system`: the first message, if any. `options`: of `LLM.generate`."""
         self._llm = llm
         self._options = options
@@ -63,14 +64,16 @@ class Conversation:
 
     def _answer(self, messages: list[dict[str, str]]) -> None:
         """Streams the answer to stdout. Ctrl-C ends it; what was said stays."""
-        options = dict(self._options)
-        if options.get("seed") is not None:
-            options["seed"] += self._again  # the same seed would give the same answer
+        options = self._options.copy()
+        sampling = SamplingParams.combine(options.get("sampling"), {})
+        if sampling.seed is not None:  # the same seed would give the same answer
+            options["sampling"] = replace(sampling, seed=sampling.seed + self._again)
         said: list[str] = []
         interrupted = False
         hidden = _CONTROLS if sys.stdout.isatty() else {}
         with PromptProgress() as progress:
-            pieces = self._llm.chat(messages, stream=True, progress=progress, **options)
+            options["progress"] = progress
+            pieces = self._llm.chat(messages, stream=True, **options)
             try:
                 for piece in pieces:
                     said.append(piece)
@@ -87,7 +90,7 @@ class Conversation:
         elif self._llm.stats.finish_reason == "context":
             _note(
                 f"the context of {self._llm.context.n_ctx} tokens is full and the answer cut off; "
-                "/clear starts anew, -c makes it larger"
+                "/clear starts anew, -c makes it larger, --context-shift goes on"
             )
 
     def _clear(self, _: str) -> None:

@@ -17,6 +17,7 @@ from weft.cli.options import (
     Fit,
     GpuLayers,
     Memory,
+    NoKvOffload,
     NoRewrite,
     Place,
     PlanFile,
@@ -24,6 +25,7 @@ from weft.cli.options import (
     PolicyOption,
     ProfileFile,
     Repack,
+    SwaFull,
     UbatchSize,
     placement_arguments,
 )
@@ -45,6 +47,8 @@ __all__ = ["load_arguments", "loads_model"]
 def load_arguments(
     ctx_size: CtxSize = None,
     ubatch: UbatchSize = None,
+    swa_full: SwaFull = True,
+    no_kv_offload: NoKvOffload = False,
     threads: Threads = None,
     threads_batch: ThreadsBatch = None,
     cpu_mask: CpuMask = None,
@@ -74,6 +78,8 @@ def load_arguments(
         "threads": thread_options(
             threads, threads_batch, cpu_mask, cpu_range, cpu_strict, prio, poll, numa
         ),
+        "swa_full": None if swa_full else False,
+        "offload_kv": not no_kv_offload,
         "type_k": type_k,
         "type_v": type_v,
         "activations": activations.value,
@@ -93,7 +99,11 @@ def loads_model(command: Callable[..., None]) -> Callable[..., None]:
         load = load_arguments(**{name: given.pop(name) for name in shared})
         command(**given, load=load)
 
-    parameters = [p for p in own.values() if p.name != "load"] + list(shared.values())
+    parameters = [
+        p.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+        for p in (*own.values(), *shared.values())
+        if p.name != "load"
+    ]
     with_options.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     with_options.__annotations__ = {p.name: p.annotation for p in parameters}
     del with_options.__wrapped__  # whose signature typer would read

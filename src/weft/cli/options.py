@@ -21,12 +21,15 @@ __all__ = [
     "ActivationsOption",
     "CacheTypeK",
     "CacheTypeV",
+    "ContextShift",
     "CtxSize",
     "Devices",
     "Fit",
     "GpuLayers",
+    "Keep",
     "Memory",
     "ModelFile",
+    "NoKvOffload",
     "NoRewrite",
     "Place",
     "PlanFile",
@@ -35,6 +38,7 @@ __all__ = [
     "ProfileFile",
     "Repack",
     "SpeedsFile",
+    "SwaFull",
     "UbatchSize",
     "parse_count",
     "placement_arguments",
@@ -138,6 +142,23 @@ CacheTypeK = Annotated[
 CacheTypeV = Annotated[
     str | None,
     typer.Option("--cache-type-v", "-ctv", help="Type of cached values, as of keys."),
+]
+ContextShift = Annotated[
+    bool,
+    typer.Option("--context-shift", help="Go on when the context is full, without its older half."),
+]
+Keep = Annotated[
+    int, typer.Option("--keep", help="With --context-shift: first tokens that stay all the same.")
+]
+SwaFull = Annotated[
+    bool,
+    typer.Option(
+        "--swa-full/--swa-small",
+        help="Sliding-window layers cache the whole context, or only what they can see.",
+    ),
+]
+NoKvOffload = Annotated[
+    bool, typer.Option("--no-kv-offload", "-nkvo", help="Keep the KV cache in host memory.")
 ]
 NoRewrite = Annotated[
     list[str] | None,

@@ -16,12 +16,15 @@ from weft.cli.options import (
     ActivationsOption,
     CacheTypeK,
     CacheTypeV,
+    ContextShift,
     CtxSize,
     Devices,
     Fit,
     GpuLayers,
+    Keep,
     Memory,
     ModelFile,
+    NoKvOffload,
     NoRewrite,
     Place,
     PlanFile,
@@ -29,9 +32,11 @@ from weft.cli.options import (
     PolicyOption,
     ProfileFile,
     Repack,
+    SwaFull,
     UbatchSize,
     placement_arguments,
 )
+from weft.cli.sampling_options import sampling_flags
 from weft.cli.thread_options import (
     CpuMask,
     CpuRange,
@@ -43,23 +48,21 @@ from weft.cli.thread_options import (
     ThreadsBatch,
     thread_options,
 )
-from weft.llm import LLM, Stats
+from weft.llm import LLM, SamplingParams, Stats
 from weft.program import Program
 
 __all__ = ["run"]
 
 
+@sampling_flags
 def run(
     model: ModelFile,
     prompt: Annotated[str, typer.Option("--prompt", "-p", help="The text to continue.")],
     n_predict: Annotated[
         int, typer.Option("--n-predict", "-n", help="Most tokens to generate; -1: no limit.")
     ] = 128,
-    temp: Annotated[float, typer.Option(help="Temperature; 0 takes the likeliest token.")] = 0.8,
-    top_k: Annotated[int, typer.Option(help="Keep the k likeliest tokens; 0: all.")] = 40,
-    top_p: Annotated[float, typer.Option(help="Keep the likeliest tokens up to this sum.")] = 0.95,
-    min_p: Annotated[float, typer.Option(help="Keep tokens this likely beside the best.")] = 0.05,
-    seed: Annotated[int | None, typer.Option(help="Seed of sampling.")] = None,
+    *,
+    sampling: SamplingParams,
     stop: Annotated[list[str] | None, typer.Option(help="Text that ends it; repeatable.")] = None,
     threads: Threads = None,
     threads_batch: ThreadsBatch = None,
@@ -71,6 +74,10 @@ def run(
     numa: NumaOption = None,
     ctx_size: CtxSize = None,
     ubatch: UbatchSize = None,
+    context_shift: ContextShift = False,
+    keep: Keep = 0,
+    swa_full: SwaFull = True,
+    no_kv_offload: NoKvOffload = False,
     devices: Devices = None,
     gpu_layers: GpuLayers = None,
     place: Place = None,
@@ -97,6 +104,8 @@ def run(
         llm = LLM(
             model, n_ctx=ctx_size, n_ubatch=ubatch, threads=options, type_k=type_k,
             type_v=type_v, activations=activations.value, progress=progress,
+            context_shift=context_shift, n_keep=keep, swa_full=None if swa_full else False,
+            offload_kv=not no_kv_offload,
             **placement_arguments(
                 devices, gpu_layers, place, plan, fit, memory, policy, profile, repack,
                 no_rewrite
@@ -106,9 +115,8 @@ def run(
         _show_plan(model, llm)
     waiting = PromptProgress()
     pieces = llm.generate(
-        prompt, max_tokens=None if n_predict < 0 else n_predict, temperature=temp, top_k=top_k,
-        top_p=top_p, min_p=min_p, seed=seed, stop=stop or (), ignore_eos=ignore_eos,
-        progress=waiting,
+        prompt, max_tokens=None if n_predict < 0 else n_predict, sampling=sampling,
+        stop=stop or (), ignore_eos=ignore_eos, progress=waiting,
     )  # fmt: skip
     shown = "" if quiet else prompt  # with the first piece, as the bar wants the line
     try:

@@ -18,14 +18,16 @@ def norm_scale(
     x: Tensor,
     weight: Tensor,
     bias: Tensor | None = None,
+    addend: Tensor | None = None,
     *,
     eps: float,
     centred: bool = False,
     dtype: DType | str = "f32",
 ) -> Tensor:
-    """rms_norm(x) * weight + bias, or norm(x) with `centred`; the shape of x [n, ...].
+    """rms_norm(x + addend) * weight + bias, or norm with `centred`; the shape of x [n, ...].
 
-    weight, bias: f32 [n]. `dtype`: f32, or the blocks that a matmul reads (see `quantize`)."""
+    weight, bias: f32 [n]. addend: f32, as x. `dtype`: f32, or the blocks that a matmul
+    reads (see `quantize`)."""
     op = "NORM_SCALE"
     dt = find_dtype(dtype)
     require_type(x, ("f32",), op, "x")
@@ -40,10 +42,15 @@ def norm_scale(
                 x,
                 t,
             )
+    if addend is not None:
+        require_type(addend, ("f32",), op, "addend")
+        same = addend.ne == x.ne and addend.is_contiguous_rows
+        require(same, op, "addend must have the shape of x, with contiguous rows", x, addend)
     if not eps >= 0:
         raise fail(op, f"eps = {eps} must not be negative", x)
     _require_blocks(op, dt, x, ("f32", *BLOCKS))
-    return make_node(op, dt, x.ne, x, weight, bias, params=NormScaleParams(f32(eps), centred))
+    params = NormScaleParams(f32(eps), centred)
+    return make_node(op, dt, x.ne, x, weight, bias, addend, params=params)
 
 
 def glu_quantize(gated: Tensor, dtype: DType | str) -> Tensor:

@@ -64,11 +64,12 @@ def group_norm(x: Tensor, n_groups: int, eps: float, *, inplace: bool = False) -
 # -- products --------------------------------------------------------------------------------------
 
 
-def mul_mat(w: Tensor, x: Tensor) -> Tensor:
-    """Dot products of the rows of `w` with the rows of `x`.
+def mul_mat(w: Tensor, x: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Dot products of the rows of `w` with the rows of `x`, plus `bias`.
 
     w: [k, m, w2, w3], x: [k, n, x2, x3] -> f32 [m, n, x2, x3], w2 | x2, w3 | x3: matrix i2 of `x`
-    meets matrix i2 / (x2 / w2) of `w`. Any type for `w`; `x` float, or quantized by `quantize`."""
+    meets matrix i2 / (x2 / w2) of `w`. Any type for `w`; `x` float, or quantized by `quantize`.
+    bias: f32 [m], as the rewrite matmul-bias makes it; few devices take one (else: `add`)."""
     op = "MUL_MAT"
     require(w.ne[0] == x.ne[0], op, "rows of w and x must have one length", w, x)
     require(
@@ -80,7 +81,11 @@ def mul_mat(w: Tensor, x: Tensor) -> Tensor:
     )
     require(w.is_contiguous_rows, op, "rows of w must be contiguous; use cont()", w)
     require_type(x, ACTIVATIONS, op, "x")
-    return make_node(op, F32, (w.ne[1], x.ne[1], x.ne[2], x.ne[3]), w, x)
+    if bias is not None:
+        require_type(bias, ("f32",), op, "bias")
+        is_row = bias.ne == (w.ne[1], 1, 1, 1) and bias.is_contiguous
+        require(is_row, op, "bias must be one row, with an element for each row of w", w, bias)
+    return make_node(op, F32, (w.ne[1], x.ne[1], x.ne[2], x.ne[3]), w, x, bias)
 
 
 def mul_mat_id(experts: Tensor, x: Tensor, ids: Tensor) -> Tensor:

@@ -111,7 +111,7 @@ def _table() -> dict[str, Op]:
     op("L2_NORM", 1, params=p.EpsParams)
     op("GROUP_NORM", 1, params=p.GroupNormParams)
     # Matrix products.
-    op("MUL_MAT", 2)
+    op("MUL_MAT", 2, 3)
     op("MUL_MAT_ID", 3)
     op("OUT_PROD", 2)
     op("SOLVE_TRI", 2, params=p.SolveTriParams)
@@ -147,7 +147,7 @@ def _table() -> dict[str, Op]:
     op("GATED_DELTA_NET", 6, params=p.DeltaNetParams)
     # weft's own: activations turned into blocks once, for every matmul that reads them.
     op("QUANTIZE", 1)
-    op("NORM_SCALE", 2, 3, params=p.NormScaleParams)
+    op("NORM_SCALE", 2, 4, params=p.NormScaleParams)
     op("GLU_QUANTIZE", 1, 2, params=p.GluParams)
     op("ROPE_SET_ROWS", 4, 5, params=p.RopeParams)
     return rows

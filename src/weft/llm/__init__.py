@@ -8,31 +8,37 @@ vocab.py          tokens and special tokens from metadata
 tokenizer.py      text to tokens and back; a kind each in tokenizer_{spm,bpe,wpm,unigram}.py
 pretokenizers.py  how byte-level vocabularies cut text into words; characters.py has the classes
 recurrent.py      states of recurrent layers, one slot a sequence
-kv_cache.py       which cell of the cache holds what
-context.py        tokens in, logits out
+cells.py          which cell of the cache holds what; window.py: of sliding-window layers
+kv_cache.py       the cells' keys and values
+options.py        what a context can be told; prepare.py: from that to its plan
+batch.py          what one call computes, cut into ubatches
+change.py         what a call changes in the cache, to be taken back when it fails
+graphs.py         the compiled graphs of a context, and which one runs
+context.py        tokens in, logits out; sequences.py: what is done with cached tokens
 state.py          the cache as bytes and back
-sampling.py       logits to a token
+sampling/         logits to a token
 memory.py         whether a plan fits
 chat.py           messages to the text a model was trained on; chat_jinja.py runs the template
 hub.py            `hf:` names to files
 draft.py          one text as it grows; together.py writes several at once
-kept.py           which tokens need not be computed again
 perplexity.py     how well a text is predicted
 turns.py          which thread may use a context; side.py: contexts for embeddings and scores
 llm.py            `LLM`, all of the above
 """
 
+from weft.llm.batch import Batch
 from weft.llm.chat import ChatTemplate
 from weft.llm.config import ModelConfig
 from weft.llm.context import Context
 from weft.llm.llm import LLM, Stats
 from weft.llm.model import Model
 from weft.llm.perplexity import Perplexity
-from weft.llm.sampling import Sampler, SamplingParams
+from weft.llm.sampling import Sampler, SamplingParams, TokenLogprobs, token_logprobs
 from weft.llm.tokenizer import Tokenizer
 
 __all__ = [
     "LLM",
+    "Batch",
     "ChatTemplate",
     "Context",
     "Model",
@@ -41,5 +47,7 @@ __all__ = [
     "Sampler",
     "SamplingParams",
     "Stats",
+    "TokenLogprobs",
     "Tokenizer",
+    "token_logprobs",
 ]

@@ -27,7 +27,7 @@ def by_time(request: Request) -> ContextPlan:
         return found
     ruled = fitted(request)
     best = _faster(request, ruled, request.planned(_copy(ruled.homes), by_time=True))
-    if placement.place:
+    if placement.place or not placement.offload_kv:
         return best
     chosen = _with_chosen_homes(request, best)
     return best if chosen is None else _faster(request, best, chosen)

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.llm.sampling import Sampler
+from weft.llm.sampling import Sampler, TokenLogprobs, token_logprobs
 from weft.llm.tokenizer import StopStrings, Tokenizer
 
 __all__ = ["Draft", "FinishReason", "Stats"]
 
 FinishReason = Literal["", "stop", "length", "context"]
-"""Why text ended: the model's own end or a stop string, `max_tokens`, or a full context; empty
-while it goes on or when it was interrupted."""
+"""Why text ended: the model's own end, a stop string or a constraint that is met; `max_tokens`;
+or a full context. Empty while it goes on or when it was interrupted."""
 
 
 @dataclass(slots=True)
@@ -34,6 +34,8 @@ class Stats:
     """Time of all tokens but the first, which the prompt's logits gave."""
     finish_reason: FinishReason = ""
     """Of a list of prompts, that of the last."""
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
+    """Of each drawn token, the one that ended the text included, where they were asked for."""
 
     @property
     def prompt_tokens_per_second(self) -> float:
@@ -60,15 +62,20 @@ class Draft:
         *,
         ends: Collection[int],
         max_tokens: int | None,
-        room: int,
+        room: int | None,
+        logprobs: int | None = None,
     ) -> None:
-        """`ends`: tokens that end it. `room`: cells of the context behind the prompt."""
+        """`sampler`: started with the prompt. `ends`: tokens that end it. `room`: cells of the
+        context behind the prompt; None: as many as it likes. `logprobs`: keep log-probabilities,
+        with those of this many likeliest tokens."""
         self._sampler = sampler
         self._stream = tokenizer.stream()
         self._stops = stops
         self._ends = ends
         self._max_tokens = max_tokens
         self._room = room
+        self._n_logprobs = logprobs
+        self.logprobs: list[TokenLogprobs] = []
         self.n_drawn = 0
         """Tokens, the one that ended the text included."""
         self.token = -1
@@ -81,14 +88,21 @@ class Draft:
         While `finish_reason` is empty, `token` is to be decoded next."""
         token = self.token = self._sampler.sample(logits)
         self.n_drawn += 1
+        if self._n_logprobs is not None:
+            self.logprobs.append(token_logprobs(logits, token, self._n_logprobs))
         if token in self._ends:
             return self._finish("stop")
+        self._sampler.accept(token)
         text, stopped = self._stops.push(self._stream.push(token))
         if stopped:
             self.finish_reason = "stop"
+        elif self._sampler.done:
+            text += self._finish("stop")
         elif self.n_drawn == self._max_tokens:
             text += self._finish("length")
-        elif self.n_drawn > self._room:  # the last token would have no cell
+        elif (
+            self._room is not None and self.n_drawn > self._room
+        ):  # the last token would have no cell
             text += self._finish("context")
         return text
 

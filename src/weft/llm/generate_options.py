@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypedDict
 
 from weft.execute import Progress
+from weft.llm.sampling import SamplingOptions, SamplingParams
 
 __all__ = ["GenerateOptions"]
 
 
-class GenerateOptions(TypedDict, total=False):
+class GenerateOptions(SamplingOptions, total=False):
     """See `LLM.generate`."""
 
     max_tokens: int | None
-    temperature: float
-    top_k: int
-    top_p: float
-    min_p: float
-    seed: int | None
     stop: str | Sequence[str]
     parse_special: bool
     ignore_eos: bool
+    sampling: SamplingParams | None
+    logprobs: int | None
     cache_prompt: bool
     progress: Progress | None

@@ -19,8 +19,6 @@ from typing import Any, Literal, Unpack, cast, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.backends.base import Backend
-from weft.backends.cpu import ThreadOptions
 from weft.errors import ContextError
 from weft.execute import Progress
 from weft.frontends.gguf import open_gguf
@@ -30,15 +28,14 @@ from weft.llm.context import Context
 from weft.llm.draft import Draft, FinishReason, Stats
 from weft.llm.generate_options import GenerateOptions
 from weft.llm.hub import local_path
-from weft.llm.kept import KeptTokens
 from weft.llm.model import Model
+from weft.llm.options import PlanArguments
 from weft.llm.perplexity import Perplexity, score_chunks
-from weft.llm.sampling import Sampler, SamplingParams
+from weft.llm.sampling import Sampler, SamplingOptions, SamplingParams
 from weft.llm.side import SideContexts
 from weft.llm.together import Text, write_together
 from weft.llm.tokenizer import StopStrings, Tokenizer
 from weft.llm.turns import Turns
-from weft.schedule import Policy, Profile
 
 __all__ = ["LLM", "FinishReason", "Stats"]
 
@@ -58,36 +55,22 @@ class LLM:
         path: str | os.PathLike[str],
         *,
         n_ctx: int | None = None,
-        n_ubatch: int | None = None,
-        n_seq_max: int = 1,
-        n_threads: int | None = None,
-        n_threads_batch: int | None = None,
-        threads: ThreadOptions | None = None,
-        devices: Sequence[str | Backend] | None = None,
-        n_gpu_layers: int | None = None,
-        place: Mapping[str, str] | None = None,
-        plan: str | os.PathLike[str] | Mapping[str, Any] | None = None,
-        fit: bool = False,
-        memory: Mapping[str, int] | None = None,
-        policy: Policy = "ggml",
-        profile: Profile | str | os.PathLike[str] | None = None,
-        type_k: str | None = None,
-        type_v: str | None = None,
-        flash: bool | None = None,
-        activations: Literal["native", "f32", "bf16"] = "native",
-        repack: bool | None = None,
-        progress: Progress | None = None,
-        rewrites: Sequence[str] | None = None,
+        context_shift: bool = False,
+        n_keep: int = 0,
         chat_template: str | ChatTemplate | None = None,
+        progress: Progress | None = None,
+        **options: Unpack[PlanArguments],
     ) -> None:
         """Opens a GGUF file, or a model by name (`hf:owner/name:quant`, see `weft.llm.hub`).
         Weights in host memory are used in place, mapped from the file, or repacked for the kernels,
         see `Context`.
 
         `n_ctx`: tokens of prompt and text together (default: what the model was trained for, at
-        most 4096). `n_seq_max`: how many texts of a list are written at the same time. `devices`:
-        names or backends, highest priority first (default: cpu). `chat_template`: instead of the
-        model's own, Jinja text. See `Context` for the other options.
+        most 4096). `context_shift`: a text goes on when the context is full, the older half of what
+        follows the first `n_keep` tokens (and the token that begins every text) being dropped; see
+        `Context.drop_oldest`. `chat_template`: instead of the model's own, Jinja text. `n_seq_max`:
+        how many texts of a list are written at the same time. `devices`: names or backends, highest
+        priority first (default: cpu). See `Context` for the other options.
 
         Raises FormatError for a file that is missing, no GGUF or of an unknown architecture,
         TokenizerError for an unknown tokenizer, ScheduleError for a placement that cannot be,
@@ -96,45 +79,28 @@ class LLM:
         file = open_gguf(local_path(path))
         self.model = Model(file)
         self.tokenizer = Tokenizer.from_gguf(file)
-        if n_ctx is None and plan is None:
+        if n_ctx is None and options.get("plan") is None:
             n_ctx = min(self.model.config.n_ctx_train, DEFAULT_N_CTX)
-        embeds = self.model.architecture.embeds
-        if n_ubatch is None and not self.model.config.causal:
-            n_ubatch = n_ctx  # a text is computed at once
-        options: dict[str, Any] = {
-            "n_ubatch": n_ubatch,
-            "type_k": type_k,
-            "type_v": type_v,
-            "flash": flash,
-            "n_threads": n_threads,
-            "n_threads_batch": n_threads_batch,
-            "threads": threads,
-            "devices": devices,
-            "activations": activations,
-            "n_gpu_layers": n_gpu_layers,
-            "place": place,
-            "plan": plan,
-            "fit": fit,
-            "memory": memory,
-            "policy": policy,
-            "profile": profile,
-            "repack": repack,
-            "progress": progress,
-            "rewrites": rewrites,
-        }
-        self.context = Context(
-            self.model,
-            n_ctx,
-            n_outputs=None if embeds else n_seq_max,
-            n_seq_max=None if n_seq_max == 1 else n_seq_max,
-            **options,
-        )
+        if options.get("n_ubatch") is None and not self.model.config.causal:
+            options["n_ubatch"] = n_ctx  # a text is computed at once
+        side = cast("dict[str, Any]", {**options})
+        if not self.model.architecture.embeds:
+            options.setdefault("n_outputs", options.get("n_seq_max") or 1)
+        self.context = Context(self.model, n_ctx, progress=progress, **options)
+        if context_shift:
+            self.context.require_movable()
+            if not 0 <= n_keep < self.context.n_ctx - 1:
+                raise ContextError(
+                    f"n_keep is {n_keep}; it must be 0 to {self.context.n_ctx - 2}, so that there "
+                    "is something to drop"
+                )
+        self._shifts = context_shift
+        self._n_keep = n_keep
         self.stats = Stats()
         self._chat_template = chat_template
         self._warned = False
         self._turns = Turns()
-        self._kept = KeptTokens(self.context)
-        self._side = SideContexts(self.context, options)
+        self._side = SideContexts(self.context, side)
 
     @property
     def chat_template(self) -> ChatTemplate:
@@ -171,46 +137,53 @@ class LLM:
         prompt: str | Sequence[int] | list[str] | list[list[int]],
         *,
         max_tokens: int | None = None,
-        temperature: float = 0.8,
-        top_k: int = 40,
-        top_p: float = 0.95,
-        min_p: float = 0.05,
-        seed: int | None = None,
         stop: str | Sequence[str] = (),
         parse_special: bool = False,
         ignore_eos: bool = False,
-        cache_prompt: bool = False,
+        sampling: SamplingParams | None = None,
+        logprobs: int | None = None,
+        cache_prompt: bool = True,
         progress: Progress | None = None,
+        **options: Unpack[SamplingOptions],
     ) -> Iterator[str] | list[str]:
         """Continues `prompt` (text or token ids); yields the new text in pieces, whole characters.
         A list of prompts gives a list of texts, written together as far as the context has
         sequences (`n_seq_max`) and cells for them (a prompt and `max_tokens` each).
 
         The text ends with the model's end token, before the first of the `stop` strings, after
-        `max_tokens` tokens, or when the context is full; `stats.finish_reason` says which.
-        `ignore_eos`: end tokens do not end it. `parse_special`: see `tokenize`. `cache_prompt`:
-        what the prompt has in common with the text before, from its first token on, is not computed
-        again (logits may then differ in their last bits). `progress(done, total)` is called with
-        prompt tokens while they are computed. The other arguments are those of `SamplingParams`.
+        `max_tokens` tokens, or when the context is full (but see `context_shift`, of single
+        prompts); `stats.finish_reason` says which. `ignore_eos`: end tokens do not end it.
+        `parse_special`: see `tokenize`. `sampling`, or single fields of `SamplingParams` by name
+        (these win), say how tokens are drawn. `logprobs`: keep log-probabilities in
+        `stats.logprobs`, with those of this many likeliest tokens. `cache_prompt`: what the prompt
+        has in common with the text before, from its first token on, is not computed again (logits
+        may then differ in their last bits). `progress(done, total)` is called with prompt tokens
+        while they are computed.
 
-        Raises ContextError at once for arguments out of range, a prompt longer than the context,
-        and a model that makes embeddings only. Ctrl-C raises KeyboardInterrupt; the object can be
-        used again."""
+        Raises ContextError at once for arguments out of range, a constraint that cannot be met, a
+        prompt longer than the context, and a model that makes embeddings only. Ctrl-C raises
+        KeyboardInterrupt; the object can be used again."""
         if self.context.embeddings:
             raise ContextError("this model makes embeddings, no text; use embed")
-        params = SamplingParams(temperature, top_k, top_p, min_p, seed)
+        params = SamplingParams.combine(sampling, options)
         strings = (stop,) if isinstance(stop, str) else tuple(stop)
         if max_tokens is not None and max_tokens < 1:
             raise ContextError(f"max_tokens is {max_tokens}; it must be 1 or more, or None")
+        if logprobs is not None and logprobs < 0:
+            raise ContextError(f"logprobs is {logprobs}; it must be 0 or more, or None")
+        shifts = self._shifts and not _is_many(prompt)
 
         def draft(ids: Sequence[int]) -> Draft:
+            sampler = Sampler(params, self.tokenizer)
+            sampler.start(ids)
             return Draft(
-                Sampler(params),
+                sampler,
                 self.tokenizer,
                 StopStrings(strings),
                 ends=frozenset() if ignore_eos else self.tokenizer.vocab.eog,
                 max_tokens=max_tokens,
-                room=self.context.n_ctx - len(ids),
+                room=None if shifts else self.context.n_ctx - len(ids),
+                logprobs=logprobs,
             )
 
         if not _is_many(prompt):
@@ -242,12 +215,12 @@ class LLM:
     ) -> Iterator[str]:
         turn = self._turns.take()
         try:
-            stats = self.stats = Stats(n_prompt=len(ids))
+            stats = self.stats = Stats(n_prompt=len(ids), logprobs=draft.logprobs)
+            context = self.context
             start = perf_counter()
-            if cache_prompt:
-                stats.n_cached = self._kept.reuse(ids)
-            else:
-                self._kept.clear()
+            if not cache_prompt:
+                context.cache.clear()
+            stats.n_cached = context.reuse_prefix(0, ids)
             logits = self._compute(ids, stats.n_cached, progress)
             stats.prompt_seconds = perf_counter() - start
             n_past = len(ids)
@@ -264,12 +237,17 @@ class LLM:
                 if draft.finish_reason:
                     return
                 start = perf_counter()
-                logits = self.context.decode((draft.token,), (n_past,))[0]
+                if n_past == context.n_ctx:
+                    n_past -= context.drop_oldest(0, self._kept_tokens(ids))
+                logits = context.decode((draft.token,), (n_past,))[0]
                 stats.generation_seconds += perf_counter() - start
-                self._kept.keep((draft.token,))
                 n_past += 1
         finally:
             self._turns.leave(turn)
+
+    def _kept_tokens(self, ids: Sequence[int]) -> int:
+        """First tokens that stay when the context is shifted."""
+        return max(self._n_keep, int(ids[0] == self.tokenizer.vocab.bos))
 
     def _compute(
         self, ids: Sequence[int], start: int, progress: Progress | None
@@ -283,7 +261,6 @@ class LLM:
             part = ids[at : at + step]
             wanted = np.arange(at, at + len(part)) == n - 1
             rows = context.decode(part, range(at, at + len(part)), outputs=wanted)
-            self._kept.keep(part)
             if progress is not None:
                 progress(at + len(part) - start, n - start)
         found: NDArray[np.float32] = rows[0]
@@ -294,11 +271,11 @@ class LLM:
         try:
             stats = self.stats = Stats(n_prompt=sum(len(t.prompt) for t in texts))
             start = perf_counter()
-            self._kept.clear()
             write_together(self.context, texts)
             stats.generation_seconds = perf_counter() - start
             stats.n_generated = sum(t.draft.n_drawn for t in texts)
             stats.finish_reason = texts[-1].draft.finish_reason
+            stats.logprobs = [row for t in texts for row in t.draft.logprobs]
             return [t.text for t in texts]
         finally:
             self._turns.leave(turn)
@@ -342,7 +319,6 @@ class LLM:
         stop = options.get("stop", ())
         strings = (stop,) if isinstance(stop, str) else tuple(stop)
         options["stop"] = strings + self.chat_template.stops
-        options.setdefault("cache_prompt", True)
         pieces = self.generate(prompt, **options)
         return pieces if stream else "".join(pieces)
 

@@ -58,28 +58,37 @@ class Model:
         n_outputs: int,
         flash: bool = True,
         embeddings: bool = False,
+        rows_in: bool = False,
     ) -> G.Graph:
         """The graph of one step, for any batch up to `n_ubatch` tokens and any part of `cache`.
 
-        Inputs: tokens i32 [n_tokens], positions i32 [n_tokens], cells i64 [n_tokens], mask f16
-        [n_tokens, n_kv] (and window_mask), out_ids i32 [n_outputs], for recurrent
-        models state_in and state_out i32 [1]. Output: logits f32
-        [n_outputs, n_vocab], or embeddings f32 [n_outputs, n_embd]: what logits are projected from.
+        Inputs: tokens i32 [n_tokens] (with `rows_in` embd f32 [n_tokens, n_embd] instead),
+        positions i32 [n_tokens], cells i64 [n_tokens], mask f16 [n_tokens, n_kv] (and window_mask,
+        and window_cells where sliding-window layers have cells of their own),
+        out_ids i32 [n_outputs], for recurrent models state_in and state_out i32 [1]. Output: logits
+        f32 [n_outputs, n_vocab], or embeddings f32 [n_outputs, n_embd]: what logits are projected
+        from.
         (Shapes outermost first.)"""
         n_tokens = G.Sym("n_tokens", 1, n_ubatch)
         n_kv = G.Sym("n_kv", 1, cache.size)
         n_out = G.Sym("n_outputs", 1, n_outputs)
-        window_mask = None
+        window_mask, window_cells = None, None
         if self.config.window:
-            window_mask = G.input("window_mask", (n_tokens, n_kv), "f16")
+            n_seen = n_kv
+            if cache.window is not None:
+                n_seen = G.Sym("n_kv_window", 1, cache.window.size)
+                window_cells = G.input("window_cells", (n_tokens,), "i64")
+            window_mask = G.input("window_mask", (n_tokens, n_seen), "f16")
         step = Step(
             config=self.config,
             cache=cache,
             tokens=G.input("tokens", (n_tokens,), "i32"),
+            embd=G.input("embd", (n_tokens, self.config.n_embd), "f32") if rows_in else None,
             positions=G.input("positions", (n_tokens,), "i32"),
             cells=G.input("cells", (n_tokens,), "i64"),
             mask=G.input("mask", (n_tokens, n_kv), "f16"),
             window_mask=window_mask,
+            window_cells=window_cells,
             out_ids=G.input("out_ids", (n_out,), "i32"),
             rope_mode=self.architecture.rope_mode,
             flash=flash,
@@ -95,11 +104,16 @@ class Model:
     def build_shift(self, cache: KVCache) -> G.Graph | None:
         """The graph that rotates cached keys in place after their positions have moved.
 
-        Input: shift i32 [n_kv], the new position less the old one. None for a model without
+        Input: shift i32 [n_kv], the new position less the old one, and window_shift i32
+        [n_kv_window] where sliding-window layers have cells of their own. None for a model without
         rotary embedding."""
         shift = G.input("shift", (G.Sym("n_kv", 1, cache.size),), "i32")
+        small = None
+        if cache.window is not None:
+            n_seen = G.Sym("n_kv_window", 1, cache.window.size)
+            small = G.input("window_shift", (n_seen,), "i32")
         mode = self.architecture.rope_mode
-        shifted = common.shift_keys(self.config, self.weights, cache, mode, shift)
+        shifted = common.shift_keys(self.config, self.weights, cache, mode, shift, small)
         return G.Graph(*shifted) if shifted else None
 
 

@@ -14,65 +14,21 @@ from typing import Any
 from weft.allocate import Arena
 from weft.backends.base import Backend
 from weft.compile import Plan, plan_graph, repacked
-from weft.errors import ScheduleError
 from weft.graph import Graph
 from weft.graph.tensor import Tensor
 from weft.llm.kv_cache import KVCache
 from weft.llm.model import Model
 from weft.llm.offload import Homes, homes_by_layer, keep_what_runs
+from weft.llm.options import ContextOptions, Placement
 from weft.llm.regime import RegimePlan, bounds, plan_regimes
 from weft.llm.saved_plan import SavedPlan, leaf_rows
-from weft.schedule import CostOptions, Point, Policy, Profile, Schedule
+from weft.schedule import CostOptions, Point, Schedule
 from weft.schedule.parts import Prediction
 
-__all__ = ["ContextOptions", "ContextPlan", "MemoryNeed", "Placement", "Request"]
+__all__ = ["ContextPlan", "MemoryNeed", "Request"]
 
 GENERATED = 128
 """Tokens that are generated for each prompt of one ubatch, where time is predicted."""
-
-
-@dataclass(frozen=True, slots=True)
-class ContextOptions:
-    """What decides the graphs of a context; see `Context`."""
-
-    n_ctx: int
-    n_ubatch: int
-    n_outputs: int
-    n_seq_max: int = 1
-    type_k: str = "f16"
-    type_v: str = "f16"
-    flash: bool = True
-    embeddings: bool = False
-    repack: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class Placement:
-    """Who decides where things are; see `Context`."""
-
-    n_gpu_layers: int | None = None
-    place: Mapping[str, str] = field(default_factory=dict)
-    saved: SavedPlan | None = None
-    fit: bool = False
-    memory: Mapping[str, int] = field(default_factory=dict)
-    """Device -> bytes of its memory that the plan may use."""
-    policy: Policy = "ggml"
-    profile: Profile | None = None
-
-    def __post_init__(self) -> None:
-        others = self.fit or self.n_gpu_layers is not None or self.place
-        if self.saved is not None and (others or self.policy != "ggml"):
-            raise ScheduleError(
-                "a plan file says where everything is; leave out n_gpu_layers, place, fit, policy"
-            )
-        if self.fit and self.n_gpu_layers is not None:
-            raise ScheduleError("fit chooses the number of layers; leave out n_gpu_layers")
-        if self.policy == "cost" and self.profile is None:
-            raise ScheduleError(
-                "policy 'cost' needs a machine profile; measure one with `weft calibrate`"
-            )
-        if self.policy not in ("ggml", "cost"):
-            raise ScheduleError(f"unknown policy {self.policy!r}; known: 'ggml', 'cost'")
 
 
 @dataclass(slots=True)
@@ -111,6 +67,8 @@ class ContextPlan:
     regimes: list[RegimePlan]
     """One for each range of batch sizes that is placed its own way; the largest last."""
     graphs_built: int
+    rewrites: Sequence[str] | None = None
+    """Fusions that were to be used; None: the default."""
     predicted: Prediction | None = None
     """Where there is a machine profile, the time of a prompt and of what is generated after it."""
 
@@ -243,6 +201,9 @@ class Request:
 
     def _point(self, n_tokens: int, passes: float = 1.0) -> Point:
         values = {"n_tokens": n_tokens, "n_kv": self.options.n_ctx, "n_outputs": 1}
+        window_size = self.options.window_size(self.model.config)
+        if window_size:
+            values["n_kv_window"] = window_size
         return Point(values, passes)
 
     def cost_of(self, max_tokens: int) -> CostOptions | None:
@@ -257,13 +218,16 @@ class Request:
 
     def homes(self, n_gpu_layers: int | Mapping[int, int] | None) -> Homes:
         """Devices by number of layers and by glob."""
-        return homes_by_layer(
+        found = homes_by_layer(
             self.model.weights,
             self.model.config.n_layer,
             self.backends,
             n_gpu_layers,
             self.placement.place,
         )
+        if not self.placement.offload_kv:
+            found.caches = [len(self.backends) - 1] * self.model.config.n_layer
+        return found
 
     def draft(self, homes: Homes, n_tokens: Sequence[int]) -> Draft:
         """Leaves in those homes, and the graphs for up to so many tokens over them."""
@@ -278,6 +242,7 @@ class Request:
             type_v=options.type_v,
             buffer_type=[self.backends[b].buffer_type for b in homes.caches],
             allocate=False,
+            window_size=options.window_size(self.model.config),
         )
         graphs = {
             n: placed.build(
@@ -345,7 +310,7 @@ class Request:
             regimes = [replace(r, plan=plan) for r, plan in zip(regimes, plans, strict=True)]
         return ContextPlan(
             draft.model, self.options, self.backends, homes, draft.cache, regimes,
-            len(draft.graphs), predicted,
+            len(draft.graphs), self.rewrites, predicted,
         )  # fmt: skip
 
     def _predict(self, made: Schedule, max_tokens: int) -> None:

@@ -32,7 +32,7 @@ class Regime:
     """A compiled graph for up to `max_tokens` tokens, and the views that its inputs are written
     to."""
 
-    __slots__ = ("inputs", "max_tokens", "on_host", "output", "program", "session")
+    __slots__ = ("inputs", "max_tokens", "output", "program", "rows", "session")
 
     def __init__(self, max_tokens: int, program: Program, arenas: ArenaPool) -> None:
         self.max_tokens = max_tokens
@@ -44,8 +44,10 @@ class Regime:
         self.output: str = next(iter(program.outputs))
         """Name of the one output."""
         rows = program.tensors[program.outputs[self.output]]
-        self.on_host = program.buffers[rows.buffer].buffer_type.is_host
-        """Whether its rows can be read in place."""
+        self.rows: NDArray[Any] | None = None
+        """Its rows, where they can be read in place: flat, those of the last run."""
+        if program.buffers[rows.buffer].buffer_type.is_host:
+            self.rows = self.session.output_view(self.output)
 
 
 @dataclass(frozen=True, slots=True)

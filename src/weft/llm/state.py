@@ -4,8 +4,12 @@
     length     u32       bytes of the header
     header     JSON      version, fingerprint of the model, types, number of cells and sequences
     positions  i32 [n_cells]
+    tokens     i32 [n_cells]           -1: unknown
+    serials    i64 [n_cells]           when they were computed; -1: moved since
     members    u8 [n_seq, n_cells]     0 or 1
-    rows       of each layer, the keys of all cells, then the values
+               the four again of sliding-window layers, where these have cells of their own
+    mixed      u8 [n_seq]              1: put together from parts of others
+    rows       of each layer, the keys of its cells, then the values
     states     of each sequence, what its recurrent layers keep
     checksum   32 bytes  SHA-256 of everything before it
 
@@ -24,14 +28,16 @@ from numpy.typing import NDArray
 
 from weft.errors import ContextError, FormatError
 from weft.graph.tensor import Tensor
+from weft.llm.cells import Cells, Kept
 from weft.llm.config import ModelConfig
-from weft.llm.kv_cache import KVCache
+from weft.llm.kv_cache import KVCache, read_rows, row_width, write_rows
 from weft.llm.recurrent import state_bytes
+from weft.llm.window import WindowCells
 
 __all__ = ["load_state", "save_state"]
 
 MAGIC = b"weft-kv\0"
-VERSION = 1
+VERSION = 2
 _DIGEST = hashlib.sha256().digest_size
 _LENGTH = struct.Struct("<I")
 
@@ -40,21 +46,38 @@ def save_state(config: ModelConfig, cache: KVCache, seq: int | None = None) -> b
     """The cells of sequence `seq` (None: of all) with their keys and values.
 
     Keys must have been rotated to their positions. Raises ContextError for an unknown sequence."""
-    if seq is None:
-        cells = np.flatnonzero(cache.members.any(axis=0))
-        members = cache.members[:, cells]
-    else:
-        cells = cache.cells_of(seq)
-        members = np.ones((1, len(cells)), np.bool_)
-    header = _header(config, cache) | {"n_cells": len(cells), "n_seq": len(members)}
-    text = json.dumps(header).encode()
+    tables = [(cells, _saved_cells(cells, seq)) for cells in _tables(cache)]
+    n_seq = cache.n_seq_max if seq is None else 1
+    counts = {"n_cells": len(tables[0][1]), "n_window": 0, "n_seq": n_seq}
+    if cache.window is not None:
+        counts["n_window"] = len(tables[1][1])
+    text = json.dumps(_header(config, cache) | counts).encode()
     parts = [MAGIC, _LENGTH.pack(len(text)), text]
-    parts += [cache.pos[cells].astype("<i4").tobytes(), members.astype(np.uint8).tobytes()]
-    parts += [_read_rows(t, cells).tobytes() for t in _tensors(cache)]
+    for cells, at in tables:
+        kept = cells.keep(at)
+        members = kept.members if seq is None else np.ones((1, len(at)), np.bool_)
+        parts += [kept.pos.astype("<i4").tobytes(), kept.tokens.astype("<i4").tobytes()]
+        parts += [kept.serial.astype("<i8").tobytes(), members.astype(np.uint8).tobytes()]
+    mixed = cache.mixed if seq is None else cache.mixed[[seq]]
+    parts.append(mixed.astype(np.uint8).tobytes())
+    parts += [read_rows(t, tables[small][1]).tobytes() for t, small in _tensors(cache)]
     if cache.states is not None:
-        parts += [cache.states.read(s) for s in (range(len(members)) if seq is None else [seq])]
+        parts += [cache.states.read(s) for s in (range(n_seq) if seq is None else [seq])]
     body = b"".join(parts)
     return body + hashlib.sha256(body).digest()
+
+
+def _tables(cache: KVCache) -> list[Cells]:
+    return [cache] if cache.window is None else [cache, cache.window]
+
+
+def _saved_cells(cells: Cells, seq: int | None) -> NDArray[np.int64]:
+    """Cells in order of position, of a sliding window only those that are still seen."""
+    if seq is None:
+        found = np.flatnonzero(cells.members.any(axis=0))
+    else:
+        found = cells.cells_of(seq)
+    return found[cells.seen()[found]] if isinstance(cells, WindowCells) else found
 
 
 def load_state(config: ModelConfig, cache: KVCache, data: bytes, seq: int | None = None) -> None:
@@ -63,42 +86,63 @@ def load_state(config: ModelConfig, cache: KVCache, data: bytes, seq: int | None
     Raises FormatError for data that is damaged, of another model or of other cache types, and
     ContextError when it does not fit; the cache is as it was then."""
     header, body = _checked(config, cache, data, whole=seq is None)
-    n, n_seq = header["n_cells"], header["n_seq"]
-    positions = body.take("<i4", n)
-    members = body.take(np.uint8, n_seq * n).reshape(n_seq, n).astype(np.bool_)
-    if seq is None:
-        if len(members) > cache.n_seq_max and members[cache.n_seq_max :].any():
-            raise ContextError(
-                f"the state has {len(members)} sequences, the context {cache.n_seq_max}; make "
-                "n_seq_max larger"
-            )
-        room = cache.size
-    else:
-        own = cache.cells_of(seq)
-        room = cache.size - cache.n_used + int((cache.members[:, own].sum(axis=0) == 1).sum())
-    if n > room:
-        raise ContextError(f"the state has {n} cells, there is room for {room}; make n_ctx larger")
-
-    joined = np.zeros((cache.n_seq_max, n), np.bool_)
+    n_seq = header["n_seq"]
+    tables = _tables(cache)
+    saved = [body.kept(n, n_seq) for n in _counts(cache, header)]
+    mixed = body.take(np.uint8, n_seq).astype(np.bool_)
+    if seq is None and n_seq > cache.n_seq_max and saved[0].members[cache.n_seq_max :].any():
+        raise ContextError(
+            f"the state has {n_seq} sequences, the context {cache.n_seq_max}; make n_seq_max larger"
+        )
+    for cells, kept in zip(tables, saved, strict=True):
+        _require_room(cells, len(kept.cells), seq)
     if seq is None:
         cache.clear()
-        joined[: len(members)] = members[: cache.n_seq_max]
     else:
         cache.seq_rm(seq)
-        joined[seq] = True
-    if n == 0:
-        return
-    cells = cache.find_free(n)
-    for t in _tensors(cache):
-        row = t.dtype.row_bytes(_width(t))
-        _write_rows(t, cells, body.take(np.uint8, n * row).reshape(n, row))
-    cache.occupy(cells, positions.astype(np.int32), joined)
+    taken = [_put(cells, kept, seq) for cells, kept in zip(tables, saved, strict=True)]
+    for t, small in _tensors(cache):
+        row, n = t.dtype.row_bytes(row_width(t)), len(taken[small])
+        write_rows(t, taken[small], body.take(np.uint8, n * row).reshape(n, row))
+    known = min(n_seq, cache.n_seq_max) if seq is None else 1
+    cache.mixed[slice(known) if seq is None else [seq]] = mixed[:known]
     if cache.states is not None:
         size = state_bytes(config)
         for s in range(n_seq):
             data, to = body.take(np.uint8, size).tobytes(), s if seq is None else seq
-            if to < cache.n_seq_max and joined[to].any():
+            if to < cache.n_seq_max and cache.members[to].any():
                 cache.states.write(to, data)
+
+
+def _require_room(cells: Cells, n: int, seq: int | None) -> None:
+    room = cells.size
+    if seq is not None:
+        others = np.delete(cells.members, seq, axis=0)
+        taken = others.any(axis=0)
+        if isinstance(cells, WindowCells):
+            taken &= cells.seen()
+        room -= int(taken.sum())
+    if n > room:
+        raise ContextError(f"the state has {n} cells, there is room for {room}; make n_ctx larger")
+
+
+def _put(cells: Cells, kept: Kept, seq: int | None) -> NDArray[np.int64]:
+    """Takes cells for what was saved; returns them."""
+    n = len(kept.cells)
+    if n == 0:
+        return kept.cells
+    if isinstance(cells, WindowCells):
+        cells.release(cells.in_the_way(n))
+    joined = np.zeros((cells.n_seq_max, n), np.bool_)
+    if seq is None:
+        known = min(len(kept.members), cells.n_seq_max)
+        joined[:known] = kept.members[:known]
+    else:
+        joined[seq] = True
+    at = cells.find_free(n)
+    cells.occupy(at, kept.pos, joined, kept.tokens)
+    cells.restore_serials(at, kept.serial)
+    return at
 
 
 class _Body:
@@ -113,6 +157,13 @@ class _Body:
         found = np.frombuffer(self._data, dtype, count, self._at)
         self._at += found.nbytes
         return found
+
+    def kept(self, n: int, n_seq: int) -> Kept:
+        """A table of `n` cells."""
+        pos, tokens = (self.take("<i4", n).astype(np.int32) for _ in range(2))
+        serial = self.take("<i8", n).astype(np.int64)
+        members = self.take(np.uint8, n_seq * n).reshape(n_seq, n).astype(np.bool_)
+        return Kept(np.arange(n), pos, members, tokens, serial)
 
 
 def _checked(
@@ -140,11 +191,13 @@ def _checked(
                 f"the saved state was made for another model or cache: its {key} is "
                 f"{header.get(key)}, here it is {mine}"
             )
-    n, n_seq = header.get("n_cells"), header.get("n_seq")
-    if not isinstance(n, int) or not isinstance(n_seq, int) or min(n, n_seq) < 0:
+    counts = [header.get(key) for key in ("n_cells", "n_window", "n_seq")]
+    if not all(isinstance(n, int) and n >= 0 for n in counts):
         raise FormatError("the saved state does not say how many cells it has; save it again")
-    rows = sum(t.dtype.row_bytes(_width(t)) for t in _tensors(cache))
-    if start + length + n * (4 + n_seq + rows) + n_seq * state_bytes(config) + _DIGEST != len(data):
+    n_seq, tables = header["n_seq"], _counts(cache, header)
+    rows = sum(tables[small] * t.dtype.row_bytes(row_width(t)) for t, small in _tensors(cache))
+    cells = sum(tables) * (16 + n_seq) + n_seq
+    if start + length + cells + rows + n_seq * state_bytes(config) + _DIGEST != len(data):
         raise FormatError("the saved state has another size than its header says; save it again")
     if not whole and header["n_seq"] != 1:
         raise FormatError(
@@ -161,30 +214,21 @@ def _header(config: ModelConfig, cache: KVCache) -> dict[str, Any]:
         "model": hashlib.sha256(repr(config).encode()).hexdigest()[:16],
         "type_k": cache.type_k.name,
         "type_v": cache.type_v.name,
+        "small_window": cache.window is not None,
     }
 
 
-def _tensors(cache: KVCache) -> list[Tensor]:
-    return [t for pair in zip(cache.k, cache.v, strict=True) for t in pair if t.ne[0]]
+def _counts(cache: KVCache, header: dict[str, Any]) -> list[int]:
+    """Saved cells of each table."""
+    n = header["n_cells"]
+    return [n] if cache.window is None else [n, header["n_window"]]
 
 
-def _width(t: Tensor) -> int:
-    width = t.ne[0]
-    assert isinstance(width, int)
-    return width
-
-
-def _read_rows(t: Tensor, cells: NDArray[np.int64]) -> NDArray[np.uint8]:
-    assert t.buffer is not None
-    memory = t.buffer.data
-    rows: NDArray[np.uint8] = memory.read(0, t.max_bytes).reshape(-1, t.dtype.row_bytes(_width(t)))
-    return rows[cells]
-
-
-def _write_rows(t: Tensor, cells: NDArray[np.int64], rows: NDArray[np.uint8]) -> None:
-    assert t.buffer is not None
-    memory = t.buffer.data
-    # Runs of neighbouring cells go in one write each; a fresh cache is a single run.
-    starts = np.flatnonzero(np.diff(cells, prepend=-2) != 1)
-    for a, b in zip(starts, [*starts[1:], len(cells)], strict=True):
-        memory.write(int(cells[a]) * rows.shape[1], np.ascontiguousarray(rows[a:b]).reshape(-1))
+def _tensors(cache: KVCache) -> list[tuple[Tensor, int]]:
+    """Leaves with keys or values, and the number of the table that says what is in their rows."""
+    return [
+        (t, int(cache.is_small(il)))
+        for il, pair in enumerate(zip(cache.k, cache.v, strict=True))
+        for t in pair
+        if t.ne[0]
+    ]

@@ -7,6 +7,7 @@ from typing import Any
 
 from weft import graph as g
 from weft.backends.cases.case import Case, Sources, bound
+from weft.backends.cases.formats import PRODUCT
 from weft.graph.params import GluOp, RopeMode
 from weft.graph.tensor import Tensor
 
@@ -24,7 +25,11 @@ def fused_cases() -> Iterator[Case]:
         limit = 1e-7 if t == "f32" else BLOCKS
         yield Case("NORM_SCALE", f"rms {t}", bound(_norm, t, False, False), limit)
         yield Case("NORM_SCALE", f"centred, bias {t}", bound(_norm, t, True, True), limit)
+        yield Case("NORM_SCALE", f"of a sum {t}", bound(_norm_of_sum, t), limit)
     yield Case("NORM_SCALE", "rms odd f32", lambda s: _norm(s, "f32", False, False, 133))
+    for t in ("f32", "f16", "bf16", "q4_0", "q8_0", "q4_K", "tq2_0"):
+        for columns in (1, 5, 40):
+            yield Case("MUL_MAT", f"{t} bias x{columns}", bound(_product, t, columns), PRODUCT)
     for t in _BLOCKS:
         for gate in GluOp:
             yield Case("GLU_QUANTIZE", f"{gate.name} {t}", bound(_glu, gate, t), BLOCKS)
@@ -42,6 +47,15 @@ def _norm(s: Sources, t: str, centred: bool, bias: bool, n: int = 512) -> Tensor
     return g.norm_scale(
         x, weight, s.normal(n) if bias else None, eps=1e-5, centred=centred, dtype=t
     )
+
+
+def _norm_of_sum(s: Sources, t: str) -> Tensor:
+    x, weight, bias = s.normal(512, 6), s.normal(512), s.normal(512)
+    return g.norm_scale(x, weight, bias, s.normal(512, 6), eps=1e-5, dtype=t)
+
+
+def _product(s: Sources, t: str, columns: int) -> Tensor:
+    return g.mul_mat(s.weights(t, 512, 70), s.normal(512, columns), s.normal(70))
 
 
 def _glu(s: Sources, gate: GluOp, t: str) -> Tensor:

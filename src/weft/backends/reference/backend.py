@@ -30,7 +30,7 @@ class ReferenceBackend(BackendBase):
         if find_kernel(node.op) is None:
             return Support(False, f"{node.op} has no reference kernel")
         target = node.dtype.name
-        if node.op.name in ("QUANTIZE", "GLU_QUANTIZE"):
+        if node.op.name in _ACTIVATIONS and target != "f32":
             if target not in ("q8_0", "q8_1", "q8_K", "f16", "bf16"):
                 return Support(False, f"activations cannot be quantized to {target}")
         elif not quants.can_encode(node.dtype) and not _moves(node):
@@ -48,6 +48,9 @@ class ReferenceBackend(BackendBase):
     def __repr__(self) -> str:
         return self.name
 
+
+_ACTIVATIONS = ("QUANTIZE", "GLU_QUANTIZE", "NORM_SCALE")
+"""What is written as a matmul turns its activations into blocks."""
 
 _MOVES = frozenset(
     {"DUP", "CPY", "CONT", "CONCAT", "REPEAT", "GET_ROWS", "SET_ROWS", "ROLL", "GET_REL_POS"}

@@ -28,8 +28,9 @@ def product(a: F64, b: F64) -> F64:
 
 @kernel("MUL_MAT")
 def mul_mat(call: Call) -> None:
-    """dst[n, m] = sum over k of src1[n, k] * src0[m, k]."""
-    call.dst.write(product(call.f64(0), call.f64(1)))
+    """dst[n, m] = sum over k of src1[n, k] * src0[m, k], plus the row src2[m] if there is one."""
+    out, bias = product(call.f64(0), call.f64(1)), call.optional(2)
+    call.dst.write(out if bias is None else out + bias.f64())
 
 
 @kernel("MUL_MAT_ID")

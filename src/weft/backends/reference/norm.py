@@ -27,10 +27,11 @@ def rms_norm(call: Call) -> None:
 
 @kernel("NORM_SCALE")
 def norm_scale(call: Call) -> None:
-    """NORM (`centred`) or RMS_NORM, times the row src1, plus the row src2 if there is one. The
-    result may be blocks, as QUANTIZE makes them."""
+    """NORM (`centred`) or RMS_NORM of src0 (+ src3), times the row src1, plus the row src2 if there
+    is one. The result may be blocks, as QUANTIZE makes them."""
     p: NormScaleParams = call.params
-    x = call.f64(0)
+    addend = call.optional(3)
+    x = call.f64(0) if addend is None else call.f64(0) + addend.f64()
     if p.centred:
         x = x - x.mean(-1, keepdims=True)
     out = x / np.sqrt(np.square(x).mean(-1, keepdims=True) + f32(p.eps)) * call.f64(1)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from weft.errors import GraphError
 from weft.flags import FLAGS
-from weft.graph.rewrite import cache, norm, quantize, softmax
+from weft.graph.rewrite import cache, norm, product, quantize, softmax
 from weft.graph.rewrite.match import Fused, Matcher
 from weft.graph.tensor import Tensor
 
@@ -47,6 +47,16 @@ REWRITES: dict[str, Rewrite] = {
             "norm-scale-bias",
             "ADD(NORM_SCALE(x, weight), bias) -> NORM_SCALE(x, weight, bias)",
             norm.with_bias,
+        ),
+        Rewrite(
+            "add-norm",
+            "NORM_SCALE(ADD(a, b), weight, bias) -> NORM_SCALE(a, weight, bias, b)",
+            norm.of_sum,
+        ),
+        Rewrite(
+            "matmul-bias",
+            "ADD(MUL_MAT(w, x), bias) -> MUL_MAT(w, x, bias)",
+            product.with_bias,
         ),
         Rewrite(
             "norm-quantize",

@@ -8,7 +8,7 @@ from weft.graph.params import EpsParams, NormScaleParams
 from weft.graph.rewrite.match import Fused, Matcher, is_row
 from weft.graph.tensor import Tensor
 
-__all__ = ["with_bias", "with_weight"]
+__all__ = ["of_sum", "with_bias", "with_weight"]
 
 _F32 = DTYPES["f32"]
 
@@ -42,3 +42,19 @@ def with_bias(m: Matcher, last: Tensor) -> Fused | None:
     if not is_row(bias, last, _F32):
         return None
     return Fused(last, "NORM_SCALE", (*scaled.src, bias), scaled.params, (scaled,))
+
+
+def of_sum(m: Matcher, last: Tensor) -> Fused | None:
+    """The sum that is normed, where nobody else reads it. A sum that is kept (a residual stream)
+    stays a node of its own."""
+    if last.op is not OPS["NORM_SCALE"] or len(last.src) > 3 or last.view_src is not None:
+        return None
+    total = m.inner(last.src[0], "ADD", last)
+    if total is None or total.dtype is not _F32:
+        return None
+    a, b = total.src
+    for t in (a, b):
+        if t is None or t.dtype is not _F32 or t.ne != last.ne or not t.is_contiguous_rows:
+            return None
+    bias = last.src[2] if len(last.src) == 3 else None
+    return Fused(last, "NORM_SCALE", (a, last.src[1], bias, b), last.params, (total,))

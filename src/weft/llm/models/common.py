@@ -69,7 +69,11 @@ class Step:
     """Which elements of a head rotate together."""
     flash: bool = True
     """Attention as one op (FLASH_ATTN_EXT), or as matmuls around a softmax."""
+    embd: Tensor | None = None
+    """f32 [n_embd, n_tokens] in place of the tokens' embeddings."""
 
+    window_cells: Tensor | None = None
+    """i64 [n_tokens]: the same as `cells` for sliding-window layers with cells of their own."""
     slots: tuple[Tensor, Tensor] | None = None
     """Recurrent models: i32 [1] each, the slots of states that are read and written. All tokens are
     of one sequence, in order, then."""
@@ -82,6 +86,11 @@ class Step:
             return self.mask
         assert self.window_mask is not None
         return self.window_mask
+
+    def cells_of(self, il: int) -> Tensor:
+        """The cells that layer `il` writes to."""
+        small = self.window_cells is not None and self.config.is_windowed(il)
+        return self.window_cells if small and self.window_cells is not None else self.cells
 
 
 def linear(w: Weights, name: str, x: Tensor) -> Tensor:
@@ -113,7 +122,9 @@ def layer_norm(w: Weights, name: str, x: Tensor, eps: float) -> Tensor:
 
 
 def embed(step: Step, w: Weights) -> Tensor:
-    """Rows of the embedding, scaled where the model says so: [n_embd, n_tokens]."""
+    """Rows of the embedding, scaled where the model says so, or those given: [n_embd, n_tokens]."""
+    if step.embd is not None:
+        return step.embd
     x = G.get_rows(w["token_embd.weight"], step.tokens)
     scale = step.config.embedding_scale
     return (G.scale(x, scale) if scale else x).named("embd")
@@ -154,9 +165,15 @@ def rope(step: Step, w: Weights, x: Tensor, il: int = 0) -> Tensor:
 
 
 def shift_keys(
-    c: ModelConfig, w: Weights, cache: KVCache, mode: G.RopeMode, shift: Tensor
+    c: ModelConfig,
+    w: Weights,
+    cache: KVCache,
+    mode: G.RopeMode,
+    full_shift: Tensor,
+    small_shift: Tensor | None = None,
 ) -> list[Tensor]:
-    """Cached keys rotated in place by i32 shift [n_kv], the move of each cell's position. Angles
+    """Cached keys rotated in place by i32 shift [n_kv], the move of each cell's position
+    (`small_shift`: of the layers whose cells are those of the sliding window). Angles
     add up, so a key then is as if computed at its new position; its magnitude stays. Layers without
     rotary embedding are left out."""
     shifted = []
@@ -164,6 +181,9 @@ def shift_keys(
         r = c.rope_of(il)
         if r.n_dims == 0 or c.n_head_kv(il) == 0:
             continue
+        shift = full_shift
+        if small_shift is not None and cache.is_small(il):
+            shift = small_shift
         factors = _freq_factors(w, r, cache)
         d, factor = c.head_dim_k, r.shift_attn_factor
         in_place = k.dtype.name in ("f32", "f16")
@@ -242,8 +262,8 @@ def attention(
     mask = step.mask_of(il)
     scale, cap = step.config.kq_scale, step.config.attn_softcap
     bias = step.config.alibi_bias
-    keys = _cached(step, step.cache.k[il], k)
-    values = _cached(step, step.cache.v[il], v)
+    keys = _cached(step, il, step.cache.k[il], k)
+    values = _cached(step, il, step.cache.v[il], v)
     q = G.permute(q, 0, 2, 1, 3)  # [d, n_tokens, n_head]
     if step.flash:
         out = G.flash_attn_ext(
@@ -292,15 +312,17 @@ def head_normed_attention(step: Step, w: Weights, il: int, x: Tensor) -> Tensor:
     return linear(layer, "attn_output", attention(step, il, q, k, v))
 
 
-def _cached(step: Step, cache: Tensor, x: Tensor) -> Tensor:
+def _cached(step: Step, il: int, cache: Tensor, x: Tensor) -> Tensor:
     """x [d, n_head_kv, n_tokens] written to its cells; the cache as [d, n_kv, n_head_kv]."""
     d, n_head, n_tokens, _ = x.ne
     assert isinstance(d, int)
     if not x.is_contiguous:  # a part of a fused projection
         x = G.cont(x)
-    written = G.set_rows(cache, G.reshape(x, d * n_head, n_tokens), step.cells)
+    written = G.set_rows(cache, G.reshape(x, d * n_head, n_tokens), step.cells_of(il))
     # A view of what was written, not of the leaf: that is what puts it after the write.
-    return G.view_3d(written, d, step.mask.ne[0], n_head, cache.nb[1], cache.dtype.row_bytes(d))
+    return G.view_3d(
+        written, d, step.mask_of(il).ne[0], n_head, cache.nb[1], cache.dtype.row_bytes(d)
+    )
 
 
 def soft_cap(x: Tensor, cap: float) -> Tensor:

@@ -1,0 +1,256 @@
+"""The compiled graphs of a context, all in the same arenas: those of each range of batch sizes, and
+those that are built when they are first needed: rows instead of tokens, and rotating keys."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weft.compile import lower_plan, plan_graph
+from weft.errors import AbortedError
+from weft.execute import ArenaPool, Progress, Session
+from weft.graph import Graph
+from weft.llm.batch import Ubatch
+from weft.llm.cells import Cells
+from weft.llm.change import Places
+from weft.llm.counters import Counters
+from weft.llm.plan import ContextPlan
+from weft.llm.regime import Regime
+from weft.program import Program
+
+__all__ = ["Graphs"]
+
+
+class Graphs:
+    """Fills the inputs of the right graph and runs it."""
+
+    def __init__(self, plan: ContextPlan, progress: Progress | None = None) -> None:
+        """Raises OutOfMemoryError without room."""
+        self.plan = plan
+        self.cache = plan.cache
+        self.counters = Counters(plan.graphs_built, reserves=plan.graphs_built)
+        self.why: list[str] = []
+        """What kept ubatches of the last call from running the graph of the one before."""
+        config = plan.model.config
+        self._config = config
+        self._width = config.n_embd if plan.options.embeddings else config.n_vocab
+        programs = [lower_plan(regime.plan) for regime in plan.regimes]
+        self._arenas = ArenaPool()
+        self._arenas.reserve(*programs)
+        self._arenas.load(*programs, progress=progress)
+        self.regimes = [
+            Regime(regime.max_tokens, program, self._arenas)
+            for regime, program in zip(plan.regimes, programs, strict=True)
+        ]
+        """One for each range of batch sizes that devices treat differently; the largest last."""
+        self.program: Program = programs[-1]
+        self.session = self.regimes[-1].session
+        """Of the last run."""
+        self._last: Regime = self.regimes[-1]
+        self._rows: Regime | None = None
+        self._shift: Session | None = None
+        self._stop = False
+        counted = [b for b in self.program.devices if hasattr(b, "n_threads_batch")]
+        one = max((b.n_threads for b in counted), default=0)
+        many = max((b.n_threads_batch for b in counted), default=0)
+        # threads for one token, and for more; 0: all that there are
+        self._threads = (0, 0) if one == many else (one, many)
+        self._threads_used = 0
+        self._values = {"n_tokens": 1, "n_kv": 1, "n_outputs": 1}
+
+    # ---- stopping --------------------------------------------------------------------------------
+
+    def abort(self) -> None:
+        """Stops the run that is going on, from any thread."""
+        self._stop = True
+        for session in self._sessions():
+            session.abort()
+
+    def clear_abort(self) -> None:
+        """Forgets an `abort` that has stopped nothing."""
+        if self._stop:
+            self._stop = False
+            for session in self._sessions():
+                session.clear_abort()
+
+    def _sessions(self) -> list[Session]:
+        found = [regime.session for regime in self.regimes]
+        if self._rows is not None:
+            found.append(self._rows.session)
+        return found if self._shift is None else [*found, self._shift]
+
+    # ---- running ---------------------------------------------------------------------------------
+
+    def run(self, ubatch: Ubatch, places: Places) -> NDArray[np.float32] | None:
+        """Computes one ubatch whose cells are occupied; None when no output is wanted.
+
+        The rows are the session's own memory where that can be: valid until the next run."""
+        n, n_kv = len(ubatch), self.cache.n_seen
+        out_ids = np.flatnonzero(ubatch.outputs)
+        n_out = len(out_ids)
+        regime = self._choose(ubatch)
+        session, inputs = regime.session, regime.inputs
+        if ubatch.is_rows:
+            inputs["embd"][: ubatch.tokens.size] = ubatch.tokens.reshape(-1)
+        else:
+            inputs["tokens"][:n] = ubatch.tokens
+        if "cells" in inputs:
+            inputs["cells"][:n] = places.cells
+        if "window_cells" in inputs:
+            inputs["window_cells"][:n] = places.window_cells
+        if places.slots is not None:
+            inputs["state_in"][0], inputs["state_out"][0] = places.slots
+        if "positions" in inputs:  # a model without rotation has no use for them
+            inputs["positions"][:n] = ubatch.positions
+        # The graph computes at least one row; it is not used when none is wanted.
+        inputs["out_ids"][: n_out or 1] = out_ids if n_out else 0
+        if "mask" in inputs:
+            self._fill_mask(inputs["mask"], ubatch, self.cache, 0)
+        small = self.cache.window
+        if "window_mask" in inputs:
+            window = self._config.window
+            self._fill_mask(inputs["window_mask"], ubatch, small or self.cache, window)
+        values = self._values
+        if small is not None:
+            values["n_kv_window"] = small.n_seen
+        values["n_tokens"], values["n_kv"], values["n_outputs"] = n, n_kv, n_out or 1
+        for name in inputs:
+            session.upload(name)
+        self._use_threads(self._threads[n > 1])
+        if self._stop:
+            raise AbortedError("decode was stopped by abort()")
+        session.execute(values)
+        self.session = session
+        self.counters.graphs_reused += 1
+        if n_out == 0:
+            return None
+        if regime.rows is None:
+            return session.output(regime.output, values)
+        return regime.rows[: n_out * self._width].reshape(n_out, self._width)
+
+    def _choose(self, ubatch: Ubatch) -> Regime:
+        """The graph for a ubatch; says why when it is not that of the ubatch before."""
+        n = len(ubatch)
+        if ubatch.is_rows:
+            regime = self._rows or self.build_rows()
+        else:
+            regime = next(r for r in self.regimes if n <= r.max_tokens)
+        last = self._last
+        if regime is not last:
+            if ubatch.is_rows:
+                self.why.append("the input is embeddings, which have a graph of their own")
+            elif last is self._rows:
+                self.why.append("the input is tokens again, after embeddings")
+            else:
+                self.why.append(
+                    f"n_tokens is {n}: devices place up to {regime.max_tokens} otherwise than up "
+                    f"to {last.max_tokens}"
+                )
+            self._last = regime
+        return regime
+
+    def _use_threads(self, n: int) -> None:
+        if n != self._threads_used:
+            for session in self._sessions():
+                session.use_threads(n)
+            self._threads_used = n
+
+    def _fill_mask(self, view: NDArray[Any], ubatch: Ubatch, cells: Cells, window: int) -> None:
+        n, n_kv = len(ubatch), cells.n_seen
+        out = view[: n * n_kv].reshape(n, n_kv)
+        cells.fill_mask(
+            out,
+            ubatch.positions,
+            ubatch.first,
+            window,
+            distances=self._config.alibi_bias > 0,
+            causal=self._config.causal,
+        )
+
+    # ---- graphs that are built when they are needed ----------------------------------------------
+
+    def build_rows(self) -> Regime:
+        """The graph for rows instead of tokens."""
+        if self._rows is None:
+            options = self.plan.options
+            graph = self.plan.model.build(
+                self.cache,
+                n_ubatch=options.n_ubatch,
+                n_outputs=options.n_outputs,
+                flash=options.flash,
+                embeddings=options.embeddings,
+                rows_in=True,
+            )
+            program = self._late(graph, "embeddings are given for the first time")
+            self._rows = Regime(options.n_ubatch, program, self._arenas)
+            self._threads_used = -1
+        return self._rows
+
+    def build_shift(self) -> Session | None:
+        """The graph that rotates cached keys; None for a model that has none to rotate."""
+        if self._shift is None:
+            graph = self.plan.model.build_shift(self.cache)
+            if graph is None:
+                return None
+            program = self._late(graph, "positions were moved for the first time")
+            self._shift = Session(program, self._arenas)
+            self._threads_used = -1
+        return self._shift
+
+    def _late(self, graph: Graph, why: str) -> Program:
+        """The program of one more graph, with room for it in the arenas."""
+        made = plan_graph(graph, self.plan.backends, rewrites=self.plan.rewrites)
+        # weights stay where the other graphs have them
+        layouts = {w: to for w, to in self.plan.plan.layouts.items() if w in graph.leaves}
+        program = lower_plan(replace(made, layouts=layouts))
+        self.counters.graphs_built += 1
+        self.counters.reserves += 1
+        self.why.append(f"a graph was built: {why}")
+        before = self._arenas.reallocs
+        self._arenas.reserve(program)
+        if self._arenas.reallocs != before:
+            self._rebind()
+        self.counters.reallocs = self._arenas.reallocs
+        return program
+
+    def _rebind(self) -> None:
+        """Brings all graphs to arenas that have grown, so that the old ones are given back."""
+        last = self.regimes.index(self._last) if self._last in self.regimes else None
+        self.regimes = [Regime(r.max_tokens, r.program, self._arenas) for r in self.regimes]
+        if self._rows is not None:
+            self._rows = Regime(self._rows.max_tokens, self._rows.program, self._arenas)
+        if self._shift is not None:
+            self._shift = Session(self._shift.program, self._arenas)
+        self._last = self._rows if last is None and self._rows else self.regimes[last or 0]
+        self.session = self.regimes[-1].session
+        self._threads_used = -1
+
+    def rotate_keys(self) -> None:
+        """Brings cached keys to the positions that `seq_add` and `seq_div` gave their cells.
+
+        Keys half rotated are of no use: a failure empties the cache."""
+        cache = self.cache
+        session = self.build_shift()
+        if session is None:
+            cache.shifted()
+            return
+        tables: dict[str, tuple[str, Cells]] = {"shift": ("n_kv", cache)}
+        if cache.window is not None:
+            tables["window_shift"] = "n_kv_window", cache.window
+        try:
+            if cache.n_seen:
+                values = {}
+                for name, (symbol, cells) in tables.items():
+                    # what a free cell is rotated by does not matter
+                    n = values[symbol] = max(cells.n_seen, 1)
+                    if name in session.program.inputs:
+                        session.input_view(name)[:n] = cells.shift[:n]
+                        session.upload(name)
+                session.execute(values)
+        except BaseException:
+            cache.clear()
+            raise
+        cache.shifted()

@@ -1,0 +1,32 @@
+"""Logits to a token.
+
+    sampler = Sampler(SamplingParams(temperature=0.7, seed=1), tokenizer)
+    sampler.start(prompt)        # what penalties look back at
+    token = sampler.sample(row)  # row: float32 [n_vocab]
+    sampler.accept(token)
+
+params.py      every option, checked, and the order of the chain
+sampler.py     `Sampler`, the chain over one text's state
+candidates.py  what is left of the vocabulary, and fast selection in it
+cuts.py        samplers that leave tokens out: top-k, top-p, min-p, typical, top-n-sigma, XTC
+scale.py       temperature, fixed or by entropy
+history.py     the last tokens, and the penalties for repeating them
+dry.py         penalties for repeating sequences
+mirostat.py    a steady surprise
+constraint.py  grammar, JSON schema, regular expression
+logprobs.py    log-probabilities of the model, before sampling
+"""
+
+from weft.llm.sampling.logprobs import TokenLogprobs, token_logprobs
+from weft.llm.sampling.params import BREAKERS, SAMPLERS, SamplingOptions, SamplingParams
+from weft.llm.sampling.sampler import Sampler
+
+__all__ = [
+    "BREAKERS",
+    "SAMPLERS",
+    "Sampler",
+    "SamplingOptions",
+    "SamplingParams",
+    "TokenLogprobs",
+    "token_logprobs",
+]

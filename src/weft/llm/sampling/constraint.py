@@ -1,0 +1,158 @@
+"""Text held to a grammar, a JSON schema or a regular expression, by llguidance.
+
+llguidance says which tokens may come next; it works on the bytes of our vocabulary's tokens.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weft.errors import ContextError
+from weft.llm.sampling.params import SamplingParams
+from weft.llm.tokenizer import Tokenizer
+from weft.llm.vocab import TokenType
+
+if TYPE_CHECKING:
+    from llguidance import LLTokenizer
+
+__all__ = ["Constraint"]
+
+# Between the parts of a JSON text at most one space, or a line break and an indent: models that
+# may write white space without end do so.
+_WHITE_SPACE = r" |\n[ \t]{0,20}"
+_KINDS = ("grammar", "json_schema", "regex")
+_SHORT = 600
+"""Characters of a library's message that are passed on."""
+
+_tokenizers: WeakKeyDictionary[Tokenizer, LLTokenizer] = WeakKeyDictionary()
+
+
+class Constraint:
+    """What may come next in one text."""
+
+    def __init__(self, params: SamplingParams, tokenizer: Tokenizer) -> None:
+        """Raises ContextError when llguidance is missing, and for a constraint that is not well
+        formed or that no text can satisfy."""
+        guidance = _llguidance()
+        self._what = next(
+            name
+            for name in ("grammar", "json_schema", "regex")
+            if getattr(params, name) is not None
+        )
+        self._n_vocab = tokenizer.n_vocab
+        self._matcher = guidance.LLMatcher(
+            _shared_tokenizer(tokenizer), self._source(params, guidance), log_level=0
+        )
+        if self._matcher.is_error():
+            raise ContextError(f"{self._what}: {_reason(self._matcher.get_error())}")
+        if self._matcher.is_stopped() and not self._matcher.is_accepting():
+            raise ContextError(f"{self._what}: no text satisfies it")
+        self._has_end = bool(tokenizer.vocab.eog)
+        self.done = False
+        """Whether the text is complete and nothing but an end token can follow."""
+        self._note_end()
+
+    def _source(self, params: SamplingParams, guidance: Any) -> str:
+        """The constraint in llguidance's own form."""
+        try:
+            if params.regex is not None:
+                source: str = guidance.LLMatcher.grammar_from_regex(params.regex)
+            elif params.grammar is not None:
+                source = guidance.grammar_from("grammar", params.grammar)
+            else:
+                schema = params.json_schema
+                text = schema if isinstance(schema, str) else json.dumps(schema)
+                json.loads(text)  # its errors say where
+                source = guidance.LLMatcher.grammar_from_json_schema(
+                    text, defaults={"whitespace_pattern": _WHITE_SPACE}
+                )
+            return source
+        except (TypeError, ValueError) as e:
+            raise ContextError(f"{self._what}: {_reason(str(e))}") from None
+
+    def allowed(self) -> NDArray[np.intp]:
+        """Ids that may come next, in order; those that end a text are among them where it may end.
+
+        Raises ContextError when there is none, and when the constraint outgrows llguidance's
+        limits."""
+        bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
+        if self._matcher.is_error():
+            raise ContextError(f"{self._what}: {_reason(self._matcher.get_error())}")
+        ids = np.flatnonzero(np.unpackbits(bits, bitorder="little")[: self._n_vocab])
+        if not len(ids) and not self.done:
+            raise ContextError(
+                f"{self._what}: no token of this vocabulary can continue the text; loosen it"
+            )
+        return ids
+
+    def accept(self, id_: int) -> None:
+        """Goes on behind token `id_`; raises ContextError when it may not come here."""
+        if not 0 <= id_ < self._n_vocab or not self._matcher.consume_token(id_):
+            raise ContextError(f"{self._what}: token {id_} does not satisfy it here")
+        self._note_end()
+
+    def _note_end(self) -> None:
+        matcher = self._matcher
+        if not self._has_end and matcher.is_accepting() and not matcher.is_stopped():
+            matcher.compute_bitmask()  # some ends are seen only when looking for more
+        self.done = matcher.is_stopped() and not matcher.is_error()
+
+
+def _llguidance() -> Any:
+    try:
+        import llguidance
+    except ImportError:
+        raise ContextError(
+            "grammar, json_schema and regex need llguidance; install it with "
+            "pip install 'weft[grammar]'"
+        ) from None
+    return llguidance
+
+
+class _Wrapped:
+    """A tokenizer as llguidance wants one."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        vocab, n = tokenizer.vocab, tokenizer.n_vocab
+        hidden = (TokenType.UNKNOWN, TokenType.CONTROL, TokenType.UNUSED)
+        special = set(np.flatnonzero(np.isin(vocab.types, hidden)).tolist()) | vocab.eog
+        # llguidance must have an end token: without one of the model there is one behind the last
+        self.ends = sorted(vocab.eog) or [n]
+        self.eos_token_id = vocab.eos if vocab.eos in vocab.eog else self.ends[0]
+        self.bos_token_id = vocab.bos
+        self.tokens = [
+            vocab.tokens[id_] if id_ in special else tokenizer.piece(id_) for id_ in range(n)
+        ]
+        if not vocab.eog:
+            self.tokens.append(b"<end>")
+            special.add(n)
+        self.special_token_ids = sorted(special)
+        self._tokenizer = tokenizer
+
+    def __call__(self, text: bytes | str) -> list[int]:
+        if isinstance(text, bytes):
+            text = text.decode("utf-8", "replace")
+        return self._tokenizer.encode(text, add_special=False)
+
+
+def _shared_tokenizer(tokenizer: Tokenizer) -> LLTokenizer:
+    """The trie of a vocabulary; it takes a moment for a large one and is made once."""
+    found = _tokenizers.get(tokenizer)
+    if found is None:
+        from llguidance import LLTokenizer, TokenizerWrapper
+
+        wrapped = _Wrapped(tokenizer)
+        found = LLTokenizer(TokenizerWrapper(wrapped), eos_token=wrapped.ends)
+        _tokenizers[tokenizer] = found
+    return found
+
+
+def _reason(message: str) -> str:
+    """A library's message without the dump of its state."""
+    text = message.split("\n<state>")[0].strip()
+    return text if len(text) <= _SHORT else text[:_SHORT] + " ..."

@@ -1,0 +1,247 @@
+"""`SamplingParams`: every option of sampling, checked when it is made.
+
+The chain runs in the order of `SAMPLERS`, which is llama.cpp's default; `samplers` gives another.
+Logit bias and then the constraint come before it, the draw after it. Each step sees what the one
+before has left; probabilities are those of the tokens that are left. A sampler whose option is at
+its neutral value is not run. Mirostat takes the place of everything but penalties, DRY and the
+temperature.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from numbers import Integral, Real
+from typing import Any, TypedDict
+
+from weft.errors import ContextError
+
+__all__ = ["BREAKERS", "SAMPLERS", "SamplingOptions", "SamplingParams"]
+
+SAMPLERS = (
+    "penalties",
+    "dry",
+    "top_n_sigma",
+    "top_k",
+    "typ_p",
+    "top_p",
+    "min_p",
+    "xtc",
+    "temperature",
+)
+"""The samplers of the chain in their default order."""
+BREAKERS: tuple[str, ...] = ("\n", ":", '"', "*")
+"""Default sequence breakers of DRY."""
+_ALIASES = {
+    "typical": "typ_p",
+    "typical_p": "typ_p",
+    "temp": "temperature",
+    "nucleus": "top_p",
+}
+
+_INF = math.inf
+_RANGES: dict[str, tuple[float, float]] = {
+    "temperature": (0, _INF),
+    "dynatemp_range": (0, _INF),
+    "dynatemp_exponent": (0, _INF),
+    "top_k": (0, _INF),
+    "top_p": (0, 1),
+    "min_p": (0, 1),
+    "typical_p": (0, 1),
+    "top_n_sigma": (-1, _INF),
+    "xtc_probability": (0, 1),
+    "xtc_threshold": (0, 1),
+    "repeat_last_n": (-1, _INF),
+    "repeat_penalty": (1e-6, _INF),
+    "presence_penalty": (-_INF, _INF),
+    "frequency_penalty": (-_INF, _INF),
+    "dry_multiplier": (0, _INF),
+    "dry_base": (1, _INF),
+    "dry_allowed_length": (0, _INF),
+    "dry_last_n": (-1, _INF),
+    "mirostat_tau": (0, _INF),
+    "mirostat_eta": (0, _INF),
+    "seed": (0, _INF),
+}
+_WHOLE = ("top_k", "repeat_last_n", "dry_allowed_length", "dry_last_n", "seed")
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How a token is chosen; raises ContextError for a value out of range."""
+
+    temperature: float = 0.8
+    """0: always the most likely token; larger is more varied."""
+    top_k: int = 40
+    """Keep the k most likely tokens; 0: all."""
+    top_p: float = 0.95
+    """Keep the smallest set of likeliest tokens whose probabilities sum to p; 1: all."""
+    min_p: float = 0.05
+    """Keep tokens at least this likely relative to the likeliest one; 0: all."""
+    seed: int | None = None
+    """The same seed gives the same draws; None: a fresh one."""
+
+    typical_p: float = 1.0
+    """Keep the tokens whose surprise is nearest to the expected one, up to this sum; 1: all."""
+    top_n_sigma: float = 0.0
+    """Keep logits within this many standard deviations of the largest; 0 or less: all."""
+    xtc_probability: float = 0.0
+    """How often the likeliest tokens are left out, so that a rarer one is taken; 0: never."""
+    xtc_threshold: float = 0.1
+    """Of the tokens at least this likely, XTC leaves the least likely one; above 0.5: off."""
+    dynatemp_range: float = 0.0
+    """The temperature moves this far down and up with the entropy of what is left; 0: fixed."""
+    dynatemp_exponent: float = 1.0
+    """How the entropy, 0 to 1, maps to the range."""
+
+    repeat_penalty: float = 1.0
+    """Positive logits of recent tokens are divided by this, negative ones multiplied; 1: off."""
+    repeat_last_n: int = 64
+    """Tokens, prompt included, that the three penalties look back at; 0: off, -1: all."""
+    presence_penalty: float = 0.0
+    """Taken from the logit of every recent token."""
+    frequency_penalty: float = 0.0
+    """Taken from the logit of a recent token as often as it occurs."""
+
+    dry_multiplier: float = 0.0
+    """Weight of DRY, the penalty for continuing a repeated sequence; 0: off."""
+    dry_base: float = 1.75
+    """The penalty grows by this factor with each repeated token."""
+    dry_allowed_length: int = 2
+    """Longest repetition that costs `dry_multiplier` only; shorter ones are free."""
+    dry_last_n: int = -1
+    """Tokens that DRY looks back at; 0: off, -1: all."""
+    dry_sequence_breakers: tuple[str, ...] = BREAKERS
+    """Texts across which nothing counts as a repetition."""
+
+    mirostat: int = 0
+    """2: mirostat 2.0, which cuts and corrects itself toward a steady surprise; 0: off."""
+    mirostat_tau: float = 5.0
+    """The surprise to hold, in bits."""
+    mirostat_eta: float = 0.1
+    """How fast mirostat corrects itself."""
+
+    logit_bias: Mapping[int, float] | None = None
+    """Added to logits by token id; minus infinity forbids a token."""
+    samplers: str | Sequence[str] = SAMPLERS
+    """The order of the chain, `"top_k;temperature"` or a sequence; those not named are left out."""
+
+    grammar: str | None = None
+    """The text must match this grammar, in Lark's or llama.cpp's (GBNF) notation."""
+    json_schema: str | Mapping[str, Any] | None = None
+    """The text must be JSON of this schema."""
+    regex: str | None = None
+    """The text must match this regular expression, from its start to its end."""
+
+    def __post_init__(self) -> None:
+        for name, (low, high) in _RANGES.items():
+            value = getattr(self, name)
+            if value is not None or name != "seed":
+                _check(name, value, low, high)
+        if self.mirostat not in (0, 2):
+            raise ContextError(f"mirostat is {self.mirostat}; it must be 0 (off) or 2")
+        object.__setattr__(self, "samplers", _order(self.samplers))
+        breakers = self.dry_sequence_breakers
+        if isinstance(breakers, str) or not all(isinstance(b, str) and b for b in breakers):
+            raise ContextError("dry_sequence_breakers must be a sequence of texts, none empty")
+        object.__setattr__(self, "dry_sequence_breakers", tuple(breakers))
+        _check_bias(self.logit_bias)
+        given = [n for n in ("grammar", "json_schema", "regex") if getattr(self, n) is not None]
+        if len(given) > 1:
+            raise ContextError(f"{' and '.join(given)} are both given; a text has one constraint")
+
+    @property
+    def order(self) -> tuple[str, ...]:
+        """The samplers that run, in order, by the names of `SAMPLERS`."""
+        assert isinstance(self.samplers, tuple)
+        return self.samplers
+
+    @property
+    def constrained(self) -> bool:
+        """Whether there is a grammar, a JSON schema or a regular expression."""
+        return not (self.grammar is None and self.json_schema is None and self.regex is None)
+
+    @staticmethod
+    def combine(base: SamplingParams | None, options: Mapping[str, Any]) -> SamplingParams:
+        """`base`, or the defaults, with some fields replaced.
+
+        Raises ContextError for a name that is no field."""
+        known = [f.name for f in fields(SamplingParams)]
+        for name in options:
+            if name not in known:
+                raise ContextError(f"no sampling option {name!r}; there are {', '.join(known)}")
+        start = {} if base is None else {name: getattr(base, name) for name in known}
+        return SamplingParams(**(start | dict(options)))
+
+
+class SamplingOptions(TypedDict, total=False):
+    """The fields of `SamplingParams` as keyword arguments."""
+
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
+    seed: int | None
+    typical_p: float
+    top_n_sigma: float
+    xtc_probability: float
+    xtc_threshold: float
+    dynatemp_range: float
+    dynatemp_exponent: float
+    repeat_penalty: float
+    repeat_last_n: int
+    presence_penalty: float
+    frequency_penalty: float
+    dry_multiplier: float
+    dry_base: float
+    dry_allowed_length: int
+    dry_last_n: int
+    dry_sequence_breakers: tuple[str, ...]
+    mirostat: int
+    mirostat_tau: float
+    mirostat_eta: float
+    logit_bias: Mapping[int, float] | None
+    samplers: str | Sequence[str]
+    grammar: str | None
+    json_schema: str | Mapping[str, Any] | None
+    regex: str | None
+
+
+def _check(name: str, value: Any, low: float, high: float) -> None:
+    kind = Integral if name in _WHOLE else Real
+    if not isinstance(value, kind) or isinstance(value, bool):
+        what = "a whole number" if kind is Integral else "a number"
+        raise ContextError(f"{name} is {value!r}; it must be {what}")
+    number: float = value  # type: ignore[assignment]
+    if not low <= number <= high or abs(number) == _INF:
+        if low == -_INF:
+            raise ContextError(f"{name} is {number}; it must be finite")
+        end = " or more" if high == _INF else f" to {high:g}"
+        raise ContextError(f"{name} is {number}; it must be {low:g}{end}")
+
+
+def _check_bias(bias: Mapping[int, float] | None) -> None:
+    for id_, value in (bias or {}).items():
+        if not isinstance(id_, Integral) or id_ < 0:
+            raise ContextError(f"logit_bias has the key {id_!r}; keys are token ids")
+        if not isinstance(value, Real) or math.isnan(value) or value == _INF:
+            raise ContextError(
+                f"logit_bias of token {id_} is {value!r}; it must be a number or minus infinity"
+            )
+
+
+def _order(samplers: str | Sequence[str]) -> tuple[str, ...]:
+    names = samplers.replace(",", ";").split(";") if isinstance(samplers, str) else samplers
+    order = []
+    for name in names:
+        short = name.strip().lower().replace("-", "_")
+        if not short:
+            continue
+        short = _ALIASES.get(short, short)
+        if short not in SAMPLERS:
+            raise ContextError(f"no sampler {name!r}; there are {', '.join(SAMPLERS)}")
+        if short in order:
+            raise ContextError(f"samplers names {short} twice")
+        order.append(short)
+    return tuple(order)

@@ -1,0 +1,223 @@
+"""`Sampler`: the chain of samplers over the state of one text."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weft.errors import ContextError
+from weft.llm.sampling import cuts, scale
+from weft.llm.sampling.candidates import Candidates, Running
+from weft.llm.sampling.constraint import Constraint
+from weft.llm.sampling.dry import Dry
+from weft.llm.sampling.history import History, Penalties
+from weft.llm.sampling.mirostat import Mirostat
+from weft.llm.sampling.params import SamplingParams
+from weft.llm.tokenizer import Tokenizer
+
+__all__ = ["Sampler"]
+
+Step = Callable[[Candidates], None]
+
+
+class Sampler:
+    """Draws the tokens of one text, with its own random generator, history and constraint.
+
+    Different samplers share nothing that changes, so many texts may take turns or run in threads.
+    """
+
+    def __init__(self, params: SamplingParams, tokenizer: Tokenizer | None = None) -> None:
+        """`tokenizer`: needed by DRY with sequence breakers and by constraints.
+
+        Raises ContextError where it is missing, and for a constraint that cannot be met."""
+        self.params = params
+        self._random = np.random.Generator(np.random.PCG64(params.seed))
+        self._bias = _bias(params)
+        self._constraint: Constraint | None = None
+        if params.constrained:
+            self._constraint = Constraint(params, _needed(tokenizer, "a constraint"))
+        self._history = History()
+        self._penalties: Penalties | None = None
+        self._dry: Dry | None = None
+        self._mirostat = (
+            Mirostat(params.mirostat_tau, params.mirostat_eta) if params.mirostat else None
+        )
+        self._chain = self._steps(tokenizer)
+
+    def _steps(self, tokenizer: Tokenizer | None) -> list[Step]:
+        """The samplers that do something, in order."""
+        p, order = self.params, self.params.order
+        if self._mirostat is not None:
+            order = ("penalties", "dry", "temperature")
+        active = [name for name in order if _does_something(p, name)]
+        if "penalties" in active:
+            self._penalties = Penalties(
+                p.repeat_last_n, p.repeat_penalty, p.presence_penalty, p.frequency_penalty
+            )
+        if "dry" in active:
+            breakers = p.dry_sequence_breakers
+            piece = (
+                partial(_needed(tokenizer, "dry_sequence_breakers").piece, special=True)
+                if breakers
+                else lambda _: b""
+            )
+            self._dry = Dry(
+                p.dry_multiplier, p.dry_base, p.dry_allowed_length, p.dry_last_n, breakers, piece
+            )
+        if _greedy(p, active):  # the cuts keep the likeliest token
+            active = [name for name in active if name in ("penalties", "dry", "temperature")]
+        return [self._step(name, active[i + 1 : i + 2]) for i, name in enumerate(active)]
+
+    def _step(self, name: str, following: list[str]) -> Step:
+        p = self.params
+        steps: dict[str, Step] = {
+            "top_n_sigma": partial(cuts.top_n_sigma, n=p.top_n_sigma),
+            "top_k": partial(cuts.top_k, k=p.top_k),
+            "typ_p": partial(cuts.typical, p=p.typical_p),
+            "top_p": partial(
+                cuts.top_p, p=p.top_p, next_min_p=p.min_p if following == ["min_p"] else 0.0
+            ),
+            "min_p": partial(cuts.min_p, p=p.min_p),
+            "xtc": self._xtc,
+            "temperature": partial(scale.temperature, t=p.temperature),
+        }
+        if p.dynatemp_range > 0:
+            steps["temperature"] = partial(
+                scale.dynamic_temperature,
+                t=p.temperature, reach=p.dynatemp_range, exponent=p.dynatemp_exponent,
+            )  # fmt: skip
+        if self._penalties is not None:
+            steps["penalties"] = self._penalties
+        if self._dry is not None:
+            steps["dry"] = partial(self._dry, history=self._history)
+        return steps[name]
+
+    def _xtc(self, c: Candidates) -> None:
+        if self._random.random() <= self.params.xtc_probability:
+            cuts.xtc(c, self.params.xtc_threshold)
+
+    @property
+    def done(self) -> bool:
+        """Whether a constraint has been met so that only an end token could follow."""
+        return self._constraint is not None and self._constraint.done
+
+    def start(self, prompt: Iterable[int]) -> None:
+        """Tells penalties and DRY the tokens in front of the text."""
+        self._remember([int(id_) for id_ in prompt])
+
+    def accept(self, id_: int) -> None:
+        """The text goes on with token `id_`; raises ContextError when the constraint forbids it."""
+        if self._constraint is not None:
+            self._constraint.accept(id_)
+        self._remember((id_,))
+
+    def _remember(self, ids: Iterable[int]) -> None:
+        if self._penalties is None and self._dry is None:
+            return
+        for id_ in ids:
+            self._history.append(id_)
+            if self._dry is not None:
+                self._dry.accept(id_)
+            if self._penalties is not None:
+                self._penalties.accept(self._history, (id_,))
+
+    def sample(self, logits: NDArray[np.float32]) -> int:
+        """A token id for `logits` [n_vocab]; ties go to the lowest id.
+
+        Raises ContextError when a logit is NaN or the largest is infinite, and when the constraint
+        allows no token."""
+        c = self._left(logits)
+        if len(c) == 1 and self._mirostat is None:
+            return c.id_at(0)
+        sums = Running(weights := c.weights())
+        position = sums.find(self._random.random() * sums.total, "right")
+        if self._mirostat is not None:
+            self._mirostat.observe(float(weights[position]) / sums.total)
+        return c.id_at(position)
+
+    def distribution(
+        self, logits: NDArray[np.float32]
+    ) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
+        """The tokens that can be drawn, most likely first, and their probabilities.
+
+        XTC takes its chance here as it does when drawing."""
+        c = self._left(logits)
+        if not c.ordered:
+            c.keep(c.order(), True)
+        assert c.ids is not None
+        weights = c.weights().astype(np.float64)
+        return c.ids, weights / weights.sum()
+
+    def _left(self, logits: NDArray[np.float32]) -> Candidates:
+        """What the chain leaves of all tokens."""
+        logits = np.asarray(logits, np.float32)
+        if not math.isfinite(logits.max()):  # NaN counts as largest
+            raise ContextError(
+                "the largest logit of the model is infinite or not a number; the file may be "
+                "damaged, or the model needs f32 activations"
+            )
+        c = Candidates(logits, self._allowed(len(logits)))
+        if self._bias is not None:
+            _add(c, *self._bias, len(logits))
+        if not math.isfinite(c.logits.max()):
+            raise ContextError("logit_bias forbids every token that could be drawn")
+        for step in self._chain:
+            step(c)
+        if self._mirostat is not None:
+            self._mirostat.cut(c)
+        return c
+
+    def _allowed(self, n: int) -> NDArray[np.intp] | None:
+        if self._constraint is None:
+            return None
+        ids = self._constraint.allowed()
+        if not len(ids):
+            raise ContextError("the text is complete and the model has no end token; see `done`")
+        return ids if ids[-1] < n else ids[ids < n]
+
+
+def _does_something(p: SamplingParams, name: str) -> bool:
+    neutral = {
+        "penalties": p.repeat_last_n == 0
+        or (p.repeat_penalty == 1 and p.presence_penalty == 0 and p.frequency_penalty == 0),
+        "dry": p.dry_multiplier == 0 or p.dry_last_n == 0,
+        "top_n_sigma": p.top_n_sigma <= 0,
+        "top_k": p.top_k == 0,
+        "typ_p": p.typical_p == 1,
+        "top_p": p.top_p == 1,
+        "min_p": p.min_p == 0,
+        "xtc": p.xtc_probability == 0 or p.xtc_threshold > 0.5,
+        "temperature": p.temperature == 1 and p.dynatemp_range == 0,
+    }
+    return not neutral[name]
+
+
+def _greedy(p: SamplingParams, active: list[str]) -> bool:
+    """Whether the likeliest token is drawn whatever the cuts are."""
+    cold = p.temperature == 0 and p.dynatemp_range == 0 and "temperature" in active
+    return cold and p.mirostat == 0 and not {"typ_p", "xtc"} & set(active)
+
+
+def _needed(tokenizer: Tokenizer | None, what: str) -> Tokenizer:
+    if tokenizer is None:
+        raise ContextError(f"{what} needs the tokenizer; give Sampler(params, tokenizer)")
+    return tokenizer
+
+
+def _bias(p: SamplingParams) -> tuple[NDArray[np.intp], NDArray[np.float32]] | None:
+    if not p.logit_bias:
+        return None
+    ids = np.fromiter(p.logit_bias.keys(), np.intp, len(p.logit_bias))
+    return ids, np.fromiter(p.logit_bias.values(), np.float32, len(ids))
+
+
+def _add(c: Candidates, ids: NDArray[np.intp], values: NDArray[np.float32], n: int) -> None:
+    """Adds `values` to the logits of `ids`, of a vocabulary of `n`."""
+    if (largest := int(ids.max())) >= n:
+        raise ContextError(f"logit_bias has token {largest}; the model's tokens are 0..{n - 1}")
+    positions, which = c.find(ids)
+    c.set_logits(positions, c.logits[positions] + values[which])

@@ -1,0 +1,191 @@
+"""Sliding-window layers with cells of their own: less memory, the same logits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.llm.test_models_a import MODELS, configure, context, keys_of, made_up
+from tests.llm.tiny import write_model
+from weft.errors import ContextError, FormatError
+from weft.llm.batch import Batch
+from weft.llm.context import Context
+from weft.llm.kv_cache import cache_bytes
+from weft.llm.model import Model
+
+ATOL = 2e-5
+WINDOW = 6
+TEXT = [int(t) for t in np.random.default_rng(3).integers(3, 100, 44)]
+
+
+@pytest.fixture(scope="module")
+def paths(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    found = {}
+    for name in ("gemma2", "gemma3 flags"):
+        arch, changes = MODELS[name]
+        folder, meta = tmp_path_factory.mktemp("model"), keys_of(arch, changes)
+        found[name] = write_model(folder / "m.gguf", meta, made_up(configure(folder, meta)))
+    return found
+
+
+@pytest.fixture(scope="module")
+def path(paths: dict[str, Path]) -> Path:
+    return paths["gemma2"]
+
+
+def small(path: Path, **options: Any) -> Context:
+    return context(path, **({"swa_full": False, "n_ubatch": 3} | options))
+
+
+def test_memory(path: Path) -> None:
+    full, less = context(path, n_ubatch=3, n_seq_max=2), small(path, n_seq_max=2)
+    config = less.model.config
+    sizes = [less.cache.k[il].ne[1] for il in range(config.n_layer)]
+    assert {(n, config.is_windowed(il)) for il, n in enumerate(sizes)} == {
+        (48, False),
+        (2 * WINDOW + 3, True),
+    }
+    assert less.memory.cache == less.cache.nbytes < full.memory.cache
+    assert less.cache.nbytes == cache_bytes(config, 48, "f32", "f32", 2, 2 * WINDOW + 3)
+    # where that would be no less, there is one table
+    assert small(path, n_ubatch=42).cache.window is None
+    plan = less.plan.to_json()
+    assert plan["options"]["swa_full"] is False
+    again = Context(Model.open(path), plan=plan, devices=["reference"])
+    assert again.cache.nbytes == less.cache.nbytes
+
+
+@pytest.mark.parametrize("name", ["gemma2", "gemma3 flags"])
+@settings(max_examples=12, deadline=None)
+@given(
+    n_ubatch=st.integers(1, 9),
+    cuts=st.sets(st.integers(1, len(TEXT) - 1), max_size=5),
+    flash=st.booleans(),
+)
+def test_logits_are_the_same(
+    paths: dict[str, Path], name: str, n_ubatch: int, cuts: set[int], flash: bool
+) -> None:
+    want = context(paths[name]).decode(TEXT, outputs="all")
+    made = small(paths[name], n_ubatch=n_ubatch, flash=flash)
+    assert made.cache.window is not None
+    ends = [*sorted(cuts), len(TEXT)]
+    for a, b in zip([0, *ends], ends, strict=False):
+        got = made.decode(TEXT[a:b], outputs="all")
+        np.testing.assert_allclose(got, want[a:b], atol=ATOL)
+    assert made.cache.window.n_used <= WINDOW + n_ubatch < made.cache.n_used
+
+
+def test_sequences_in_turn(path: Path) -> None:
+    want = context(path).decode(TEXT[:20], outputs="all")
+    made = small(path, n_seq_max=3)
+    made.decode(TEXT[:5], seqs=[[0, 1]] * 5)
+    for p in range(5, 20):
+        seqs = [0, 1] if p < 14 else [0]
+        got = made.decode([TEXT[p]] * len(seqs), [p] * len(seqs), seqs=[[s] for s in seqs],
+                          outputs="all")  # fmt: skip
+        np.testing.assert_allclose(got, want[[p] * len(seqs)], atol=ATOL)
+        if p == 10:
+            made.seq_cp(1, 2)
+    # sequence 2 has waited since position 11, and nobody has taken what it sees
+    got = made.decode(TEXT[11:14], range(11, 14), seqs=[[2]] * 3, outputs="all")
+    np.testing.assert_allclose(got, want[11:14], atol=ATOL)
+
+
+def test_what_is_gone_is_not_missed_silently(path: Path) -> None:
+    want = context(path).decode(TEXT, outputs="all")
+    made = small(path)
+    made.decode(TEXT[:30])
+    made.seq_rm(0, 28, -1)  # there is room for an ubatch more than is seen
+    np.testing.assert_allclose(made.decode(TEXT[28:30], outputs="all"), want[28:30], atol=ATOL)
+    made.seq_rm(0, 20, -1)
+    with pytest.raises(ContextError, match="position 20 of sequence 0 sees tokens that sliding"):
+        made.decode(TEXT[20:21])
+    made.decode(TEXT[20:22], [40, 41])  # sees nothing that is gone
+    assert made.reuse_prefix(0, [*TEXT[:18], 3]) == 0
+    assert made.cache.n_used == made.cache.window.n_used == 0  # type: ignore[union-attr]
+    made.decode(TEXT[:30])
+    assert made.reuse_prefix(0, TEXT) == 30
+    np.testing.assert_allclose(made.decode(TEXT[30:], outputs="all"), want[30:], atol=ATOL)
+
+
+def test_moved_positions(path: Path) -> None:
+    full, made = context(path), small(path)
+    for c in (full, made):
+        c.decode(TEXT[:40])
+        assert c.drop_oldest(0, 4) == 18
+    for t in TEXT[:4]:
+        np.testing.assert_allclose(made.decode([t]), full.decode([t]), atol=ATOL)
+
+
+@pytest.mark.parametrize("fail_at", [1, 2, 5, 9])
+def test_a_failure_leaves_what_is_seen(path: Path, fail_at: int) -> None:
+    want = context(path).decode(TEXT, outputs="all")
+    made = small(path)
+    made.decode(TEXT[:12])
+    window = made.cache.window
+    assert window is not None
+    seen = window.keep(np.flatnonzero(window.seen()))
+    run, calls = made._graphs.run, []
+
+    def fail_later(*args: Any) -> Any:
+        calls.append(args)
+        got = run(*args)
+        if len(calls) == fail_at:
+            raise KeyboardInterrupt
+        return got
+
+    made._graphs.run = fail_later  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        made.decode(TEXT[12:])
+    made._graphs.run = run  # type: ignore[method-assign]
+    after = window.keep(np.flatnonzero(window.seen()))
+    assert sorted(after.pos) == sorted(seen.pos) and (after.cells == seen.cells).all()
+    np.testing.assert_allclose(made.decode(TEXT[12:], outputs="all"), want[12:], atol=ATOL)
+
+
+def test_states(path: Path) -> None:
+    want = context(path).decode(TEXT, outputs="all")
+    a = small(path, n_seq_max=2)
+    a.decode(TEXT[:20])
+    a.decode(TEXT[:7], range(7), seqs=[[1]] * 7)
+    b = small(path, n_seq_max=2, n_ubatch=5)
+    b.load_state(a.save_state())
+    b.load_state(a.save_state(0), 1)
+    for c, seq, start in ((a, 0, 20), (b, 0, 20), (b, 1, 20), (a, 1, 7)):
+        part = slice(start, start + 4)
+        batch = Batch(TEXT[part], range(start, start + 4), [[seq]] * 4, "all")
+        np.testing.assert_allclose(c.decode(batch), want[part], atol=ATOL)
+    assert b.reuse_prefix(0, TEXT[:31]) == 24
+    with pytest.raises(FormatError, match="its small_window is True, here it is False"):
+        context(path).load_state(a.save_state())
+
+
+def test_too_many_cells_that_are_seen(path: Path) -> None:
+    """The same position many times over."""
+    made = small(path)
+    made.decode(TEXT[:8])
+    before = made.cache.pos.copy()
+    with pytest.raises(ContextError, match="9 cells of the sliding window"):
+        made.decode([5] * 12, [8] * 12)
+    assert (made.cache.pos == before).all()
+    made.decode([5], [8])
+
+
+def test_two_devices(path: Path) -> None:
+    want = context(path).decode(TEXT, outputs="all")
+    made = Context(
+        Model.open(path), 48, type_k="f32", type_v="f32", n_ubatch=5, swa_full=False,
+        devices=["reference", "cpu"], activations="f32", n_gpu_layers=2,
+    )  # fmt: skip
+    got = [made.decode(TEXT[:33], outputs="all"), made.decode(TEXT[33:], outputs="all")]
+    np.testing.assert_allclose(np.concatenate(got), want, atol=1e-4)
+    made.drop_oldest()
+    full = context(path)
+    full.decode(TEXT)
+    full.drop_oldest()
+    np.testing.assert_allclose(made.decode([9]), full.decode([9]), atol=1e-4)
