@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -327,3 +329,21 @@ def test_dry_in_the_chain() -> None:
     assert sampler.sample(logits) == 1
     sampler.accept(0)
     assert sampler.sample(logits) == 3
+
+
+def test_threads_do_not_share_what_changes() -> None:
+    """Large vocabularies use memory of the thread."""
+    rows = np.random.default_rng(7).normal(0, 2, (4, 50_000)).astype(np.float32)
+    options = ALL | {"temperature": 1.1, "top_p": 0.9, "presence_penalty": 0.5}
+
+    def text(seed: int) -> list[int]:
+        sampler = Sampler(SamplingParams(seed=seed, **options))  # type: ignore[arg-type]
+        out = []
+        for i in range(40):
+            out.append(sampler.sample(rows[(seed + i) % 4]))
+            sampler.accept(out[-1])
+        return out
+
+    alone = [text(seed) for seed in range(6)]
+    with ThreadPoolExecutor(6) as pool:
+        assert list(pool.map(text, range(6))) == alone
