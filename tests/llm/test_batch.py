@@ -197,7 +197,8 @@ def test_graphs_share_their_memory(tmp_path: Path, device: str) -> None:
     graphs = context._graphs
     assert context.counters.reallocs == graphs._arenas.reallocs > 0
     blocks = [memory for _, memory in graphs._arenas._blocks.values()]
-    for session in graphs._sessions():
+    assert graphs._shift is not None
+    for session in (*graphs._sessions(), graphs._shift):
         for spec, memory in zip(session.program.buffers, session._bound.memories, strict=True):
             assert spec.kind != "arena" or any(memory is block for block in blocks)
     assert (context.decode(TOKENS[:5]) == want).all()
