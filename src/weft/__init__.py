@@ -16,6 +16,7 @@ from weft.dtype import DType, find_dtype
 from weft.errors import (
     AbortedError,
     AllocationError,
+    BusyError,
     ContextError,
     DeviceError,
     FormatError,
@@ -38,6 +39,7 @@ __all__ = [
     "LLM",
     "AbortedError",
     "AllocationError",
+    "BusyError",
     "ContextError",
     "DType",
     "DeviceError",

@@ -12,6 +12,7 @@
       AbortedError        a run that abort() has stopped
       TokenizerError      a vocabulary or text that cannot be tokenized
       ContextError        a call that an inference context cannot serve
+      BusyError           a request that an engine has no room for now
 
 A message names the thing (tensor, file, argument), says what is wrong and what would fix it.
 """
@@ -19,6 +20,7 @@ A message names the thing (tensor, file, argument), says what is wrong and what 
 __all__ = [
     "AbortedError",
     "AllocationError",
+    "BusyError",
     "ContextError",
     "DeviceError",
     "FormatError",
@@ -78,3 +80,7 @@ class TokenizerError(WeftError):
 
 class ContextError(WeftError):
     """An inference context cannot serve a call."""
+
+
+class BusyError(WeftError):
+    """An engine has no room for a request now; the same request may succeed later."""
