@@ -19,6 +19,7 @@ from weft.cli.explain import explain
 from weft.cli.inspect import inspect
 from weft.cli.quantize import quantize
 from weft.cli.run import run
+from weft.cli.serve import serve
 from weft.errors import WeftError
 from weft.version import __version__
 
@@ -33,7 +34,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (run, bench, inspect, explain, diff, devices, doctor, calibrate, quantize):
+for command in (run, bench, inspect, explain, diff, devices, doctor, calibrate, quantize, serve):
     app.command()(command)
 
 

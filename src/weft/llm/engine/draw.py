@@ -58,9 +58,7 @@ class Drawer:
         self._penalized = bool(options.frequency_penalty or options.presence_penalty)
         self._bias = dict(options.logit_bias)
 
-    def draw(
-        self, logits: NDArray[np.float32]
-    ) -> tuple[int, float, tuple[tuple[int, float], ...]]:
+    def draw(self, logits: NDArray[np.float32]) -> tuple[int, float, tuple[tuple[int, float], ...]]:
         """A token for `logits` [n_vocab], its log-probability (nan if not asked for) and the
         likeliest tokens' with theirs. Raises ContextError for logits that are not finite."""
         changed = logits
@@ -69,9 +67,7 @@ class Drawer:
             for token, bias in self._bias.items():
                 changed[token] += bias
             for token, n in self._seen.items() if self._penalized else ():
-                changed[token] -= (
-                    n * self.options.frequency_penalty + self.options.presence_penalty
-                )
+                changed[token] -= n * self.options.frequency_penalty + self.options.presence_penalty
         token = self._sampler.sample(changed)
         if self._penalized:
             self._seen[token] += 1

@@ -40,12 +40,14 @@ class Engine:
         tokenizer: Tokenizer,
         *,
         max_queue: int = 64,
+        max_text: int | None = None,
         prompt_share: int = PROMPT_SHARE,
     ) -> None:
         """`context` belongs to the engine from now on; it has a sequence for each text that runs
         at the same time (`n_seq_max`) and gives as many rows at once (`n_outputs`).
 
-        `max_queue`: requests that may wait beside them. `prompt_share`: most prompt tokens of a
+        `max_queue`: requests that may wait beside them. `max_text`: most tokens of one text, its
+        prompt included (default: all that the context holds). `prompt_share`: most prompt tokens of a
         step that also writes. Raises ContextError for a context of embeddings."""
         if context.embeddings:
             raise ContextError("texts need logits; create the context with embeddings=False")
@@ -59,9 +61,12 @@ class Engine:
         self.context = context
         self.tokenizer = tokenizer
         self.max_queue = max_queue
+        known = (max_text, context.model.config.n_positions, context.n_ctx)
+        self.max_text = min(n for n in known if n)
+        """Most tokens of one text, its prompt included."""
         self.stats = EngineStats()
         self._share = prompt_share
-        self._slots = Slots(context.cache)
+        self._slots = Slots(context.cache, self.max_text)
         self._waiting: deque[Ticket] = deque()
         self._jobs: deque[tuple[Callable[[], Any], Future[Any]]] = deque()
         self._n_running = 0
@@ -115,7 +120,7 @@ class Engine:
 
     def check(self, request: Request) -> None:
         """Raises ContextError for a request that can never be served."""
-        n, size = len(request.prompt), self.max_tokens
+        n, size = len(request.prompt), self.max_text
         if n > size:
             raise ContextError(
                 f"the prompt has {n} tokens, but the context holds {size}; shorten the prompt or "
@@ -124,14 +129,7 @@ class Engine:
         n_vocab = self.context.model.config.n_vocab
         named = (*request.prompt, *request.draw.logit_bias)
         if min(named) < 0 or max(named) >= n_vocab:
-            raise ContextError(
-                f"token ids are 0..{n_vocab - 1}, got {min(named)}..{max(named)}"
-            )
-
-    @property
-    def max_tokens(self) -> int:
-        """Most tokens of one text, its prompt included."""
-        return min(self.context.n_ctx, self.context.model.config.n_positions or self.context.n_ctx)
+            raise ContextError(f"token ids are 0..{n_vocab - 1}, got {min(named)}..{max(named)}")
 
     @property
     def n_running(self) -> int:
@@ -142,6 +140,11 @@ class Engine:
     def n_waiting(self) -> int:
         """Requests without one, and jobs."""
         return len(self._waiting) + len(self._jobs)
+
+    @property
+    def alive(self) -> bool:
+        """Whether requests are taken."""
+        return not self._closing and self._thread.is_alive()
 
     def close(self, grace: float = 0.0) -> None:
         """Takes no more requests, gives those at hand `grace` seconds, cancels the rest and ends
@@ -155,21 +158,28 @@ class Engine:
     # ---- the thread ----
 
     def _loop(self) -> None:
-        while True:
-            with self._changed:
-                while not (self._waiting or self._jobs or self._n_running or self._closing):
-                    self._changed.wait()
+        try:
+            while self._wait():
                 job = self._jobs.popleft() if self._jobs else None
-                idle = not (self._waiting or job or self._n_running)
-                if self._closing and (idle or monotonic() >= self._deadline):
-                    break
-            if job is not None:
-                _run_job(*job)
-            self._drop_cancelled()
-            self._admit()
-            if self._n_running:
-                self._step()
-        self._cancel_all(job)
+                if job is not None:
+                    _run_job(*job)
+                self._drop_cancelled()
+                self._admit()
+                if self._n_running:
+                    self._step()
+        finally:
+            with self._changed:
+                self._closing = True
+            self._cancel_all()
+
+    def _wait(self) -> bool:
+        """Waits for work; False when it is time to end."""
+        with self._changed:
+            while not (self._waiting or self._jobs or self._n_running):
+                if self._closing:
+                    return False
+                self._changed.wait()
+            return not self._closing or monotonic() < self._deadline
 
     def _step(self) -> None:
         """Computes one batch and hands every text its token."""
@@ -237,7 +247,7 @@ class Engine:
             self._finish(slot, "length")
 
     def _may_grow(self, slot: Slot) -> bool:
-        return len(slot.tokens) <= self.max_tokens and self._slots.may_grow(slot)
+        return len(slot.tokens) <= self.max_text and self._slots.may_grow(slot)
 
     def _finish(self, slot: Slot, reason: Reason) -> None:
         """Ends a text without a stop string: what was held back belongs to it."""
@@ -256,9 +266,7 @@ class Engine:
         text = _text(slot)
         self._slots.release(slot, keep=reason in ("stop", "length"))
         self._n_running -= 1
-        done = Done(
-            reason, len(text.ticket.request.prompt), text.n_reused, text.n_generated, error
-        )
+        done = Done(reason, len(text.ticket.request.prompt), text.n_reused, text.n_generated, error)
         self._tell(text.ticket, done)
 
     def _tell(self, ticket: Ticket, done: Done) -> None:
@@ -296,14 +304,14 @@ class Engine:
             self._remove(ticket)
             self._tell(ticket, Done("cancelled", len(ticket.request.prompt), 0, 0))
 
-    def _cancel_all(self, job: tuple[Callable[[], Any], Future[Any]] | None) -> None:
+    def _cancel_all(self) -> None:
         for slot in self._slots.running:
             self._end(slot, "cancelled")
         while self._waiting:
             ticket = self._waiting.popleft()
             self._tell(ticket, Done("cancelled", len(ticket.request.prompt), 0, 0))
-        for _, future in ((job,) if job else ()) + tuple(self._jobs):
-            future.cancel()
+        while self._jobs:
+            self._jobs.popleft()[1].cancel()
 
     def _remove(self, ticket: Ticket) -> None:
         with self._changed:

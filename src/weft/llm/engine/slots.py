@@ -63,8 +63,10 @@ class Slot:
 class Slots:
     """All slots of a context, and its cells."""
 
-    def __init__(self, cache: KVCache) -> None:
+    def __init__(self, cache: KVCache, max_text: int) -> None:
+        """`max_text`: most tokens of one text."""
         self.cache = cache
+        self._max_text = max_text
         self.all = [Slot(seq) for seq in range(cache.n_seq_max)]
         self._shares = cache.states is None  # a recurrent state cannot be cut short
         self._clock = 0
@@ -83,7 +85,7 @@ class Slots:
         """Cells to promise to a request. The last token drawn needs none."""
         request = ticket.request
         n = ROOM if request.max_tokens is None else request.max_tokens
-        return min(len(request.prompt) + n - 1, self.cache.size)
+        return min(len(request.prompt) + n - 1, self._max_text)
 
     def admit(self, ticket: Ticket, tokenizer: Tokenizer) -> Text | None:
         """Starts a text; None when no slot is idle or too few cells are left.
@@ -134,10 +136,8 @@ class Slots:
             free = self.cache.size - self.cache.n_used
 
     def may_grow(self, slot: Slot) -> bool:
-        """Whether the slot's next token has a cell; promises it where there are free ones."""
+        """Whether the slot's newest token has a cell; promises it where there are free ones."""
         assert slot.text is not None
-        if len(slot.tokens) > self.cache.size:
-            return False
         if len(slot.tokens) > slot.text.promised:
             if self.n_promised >= self.cache.size:
                 return False
