@@ -36,7 +36,7 @@ class Guard:
         except ApiError as error:
             return await error_response(error)(scope, receive, send)
 
-        started, taken = False, 0
+        taken = 0
 
         async def counted() -> Message:
             nonlocal taken
@@ -47,16 +47,16 @@ class Guard:
             return message
 
         async def watched(message: Message) -> None:
-            nonlocal started
-            started = True
-            await send(message)
+            if taken <= self._max_body:  # else it is what the application makes of the error above
+                await send(message)
 
         try:
             await self._app(scope, counted, watched)
-        except ApiError as error:
-            if started:
+        except ApiError:
+            if taken <= self._max_body:
                 raise
-            await error_response(error)(scope, receive, send)
+        if taken > self._max_body:
+            await error_response(self._too_large())(scope, receive, send)
 
     def _check_key(self, given: bytes) -> None:
         """Compares in constant time, so that time says nothing about the key."""

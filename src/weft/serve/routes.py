@@ -183,5 +183,5 @@ def _add_about(app: FastAPI, service: Service) -> None:
     async def metrics() -> Response:
         """Counters and gauges for Prometheus."""
         return Response(
-            exposition(service.engine if service.writes else None), media_type=CONTENT_TYPE
+            exposition(service.engine_or_none), media_type=CONTENT_TYPE
         )

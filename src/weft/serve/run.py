@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from collections.abc import Callable
+from functools import partial
 
 import uvicorn
 
@@ -15,16 +17,26 @@ __all__ = ["run_server"]
 
 
 class _Server(uvicorn.Server):
-    """Says when it listens."""
+    """Says when it listens; told to stop, it lets the engine end its texts first."""
 
-    def __init__(self, config: uvicorn.Config, ready: Callable[[], None]) -> None:
+    def __init__(
+        self, config: uvicorn.Config, service: Service, ready: Callable[[], None]
+    ) -> None:
         super().__init__(config)
+        self._service = service
         self._ready = ready
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Starts to listen."""
         await super().startup(sockets)
         self._ready()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Stops listening and waits for open answers, which the engine ends in time."""
+        close = partial(self._service.close, self._service.options.grace)
+        closing = asyncio.get_running_loop().run_in_executor(None, close)
+        await super().shutdown(sockets)
+        await closing
 
 
 def run_server(service: Service, ready: Callable[[str], None] = lambda url: None) -> None:
@@ -39,11 +51,12 @@ def run_server(service: Service, ready: Callable[[str], None] = lambda url: None
     config = uvicorn.Config(
         create_app(service),
         log_level="warning",
-        timeout_graceful_shutdown=max(1, round(options.grace)),
+        # for clients that do not read what they asked for
+        timeout_graceful_shutdown=round(options.grace) + 5,
         server_header=False,
     )
     with sock:
-        _Server(config, lambda: ready(f"http://{name}:{port}")).run(sockets=[sock])
+        _Server(config, service, lambda: ready(f"http://{name}:{port}")).run(sockets=[sock])
 
 
 def _bind(host: str, port: int) -> socket.socket:

@@ -80,15 +80,17 @@ class Service:
 
     @property
     def engine(self) -> Engine:
-        """The engine; raises ApiError for a model that writes no text."""
+        """The engine; raises ApiError for a model that writes no text and when it is stopping."""
         if self._engine is None:
             raise ApiError(400, f"{self.model_id} gives embeddings only", "model", "unsupported")
+        if not self._engine.alive:
+            raise ApiError(503, "the server is stopping; try another one")
         return self._engine
 
     @property
-    def writes(self) -> bool:
-        """Whether there is an engine."""
-        return self._engine is not None
+    def engine_or_none(self) -> Engine | None:
+        """The engine, if there is one."""
+        return self._engine
 
     @property
     def embedder(self) -> Embedder:

@@ -47,8 +47,8 @@ class Engine:
         at the same time (`n_seq_max`) and gives as many rows at once (`n_outputs`).
 
         `max_queue`: requests that may wait beside them. `max_text`: most tokens of one text, its
-        prompt included (default: all that the context holds). `prompt_share`: most prompt tokens of a
-        step that also writes. Raises ContextError for a context of embeddings."""
+        prompt included (default: all that the context holds). `prompt_share`: most prompt
+        tokens of a step that also writes. Raises ContextError for a context of embeddings."""
         if context.embeddings:
             raise ContextError("texts need logits; create the context with embeddings=False")
         n_seq = context.cache.n_seq_max
@@ -311,7 +311,7 @@ class Engine:
             ticket = self._waiting.popleft()
             self._tell(ticket, Done("cancelled", len(ticket.request.prompt), 0, 0))
         while self._jobs:
-            self._jobs.popleft()[1].cancel()
+            self._jobs.popleft()[1].set_exception(BusyError("the engine has been closed"))
 
     def _remove(self, ticket: Ticket) -> None:
         with self._changed:

@@ -19,7 +19,7 @@ from weft.llm.tokenizer import StopStrings, Tokenizer
 __all__ = ["ROOM", "Slot", "Slots", "Text"]
 
 ROOM = 256
-"""Cells promised to a text without `max_tokens`, beside its prompt; more while there are free ones."""
+"""Cells promised to a text without `max_tokens`, beside its prompt; it gets more while some are free."""
 
 
 class Text:
