@@ -44,7 +44,9 @@ def short(server: Server) -> None:
     assert answer["usage"]["completion_tokens"] == 2
 
 
-@pytest.mark.parametrize("key", ["", "Bearer wrong", "Basic a secret", "Bearer a secret2", "Bearer"])
+@pytest.mark.parametrize(
+    "key", ["", "Bearer wrong", "Basic a secret", "Bearer a secret2", "Bearer"]
+)
 def test_a_wrong_key(server: Server, key: str) -> None:
     for method, path in (("GET", "/v1/models"), ("POST", "/v1/completions"), ("GET", "/metrics")):
         status, headers, body = server.call(method, path, Authorization=key)
