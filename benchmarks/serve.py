@@ -24,7 +24,7 @@ import numpy as np
 
 from weft.frontends.gguf import open_gguf
 from weft.llm import Context, Model, SamplingParams, Tokenizer
-from weft.llm.engine import Done, DrawOptions, Engine, Request
+from weft.llm.engine import Done, Engine, Request
 
 DEMO = Path(__file__).parents[1] / "examples/weft-demo.gguf"
 Measure = Callable[[int], tuple[float, float]]
@@ -53,14 +53,14 @@ def of_engine(args: argparse.Namespace, model: Model, tokenizer: Tokenizer) -> M
         inside[0] += perf_counter() - start
 
     session.execute = timed  # type: ignore[method-assign]
-    draw = DrawOptions(SamplingParams(temperature=0))
+    draw = SamplingParams(temperature=0)
 
     def measure(streams: int) -> tuple[float, float]:
         left = threading.Semaphore(0)
         inside[0], before = 0.0, engine.stats.step_seconds
         start = perf_counter()
         for prompt in prompts(model.config.n_vocab, streams, args.prompt):
-            request = Request(tuple(prompt), max_tokens=args.tokens, draw=draw, ignore_eos=True)
+            request = Request(tuple(prompt), max_tokens=args.tokens, sampling=draw, ignore_eos=True)
             engine.submit(request, lambda e: left.release() if isinstance(e, Done) else None)
         for _ in range(streams):
             left.acquire()

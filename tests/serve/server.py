@@ -9,8 +9,8 @@ import signal
 import subprocess
 import sys
 import threading
-from pathlib import Path
 from http.client import HTTPConnection
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 from urllib.parse import urlsplit

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import struct
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -220,11 +221,33 @@ def test_what_cannot_be_served_says_so(
     assert caught.value.type == "invalid_request_error"
 
 
-def test_constraints_are_refused_not_ignored(server: Server) -> None:
-    with pytest.raises(BadRequestError, match="response_format"):
-        server.client.chat.completions.create(
-            model="x", messages=CHAT, response_format={"type": "json_object"}
-        )
+def test_answers_of_a_schema(server: Server) -> None:
+    schema = {
+        "type": "object",
+        "properties": {"sum": {"type": "integer", "minimum": 0, "maximum": 99}},
+        "required": ["sum"],
+        "additionalProperties": False,
+    }
+    made = server.client.chat.completions.create(
+        model="x", messages=CHAT, temperature=0, max_tokens=60,
+        response_format={"type": "json_schema", "json_schema": {"name": "s", "schema": schema}},
+    )  # fmt: skip
+    answer = json.loads(made.choices[0].message.content or "")
+    assert list(answer) == ["sum"] and 0 <= answer["sum"] <= 99
+    assert made.choices[0].finish_reason == "stop"
+    assert complete(server, extra_body={"regex": "[0-9]{3}"}, max_tokens=9).isdigit()
+
+
+def test_a_schema_that_is_none(server: Server) -> None:
+    for format_ in ({"type": "json_schema"}, {"type": "json_schema", "json_schema": {"schema": 1}}):
+        with pytest.raises(BadRequestError, match="has no schema"):
+            server.client.chat.completions.create(
+                model="x",
+                messages=CHAT,
+                response_format=format_,  # type: ignore[call-overload]
+            )
+    with pytest.raises(BadRequestError, match="regex"):
+        complete(server, extra_body={"regex": "("})
 
 
 def test_streams_side_by_side_are_what_they_are_alone(server: Server) -> None:

@@ -15,7 +15,8 @@ from functools import partial
 from typing import Any, Literal
 
 from weft.llm import Tokenizer
-from weft.llm.engine import Delta, Done, Engine, Event, Request, Ticket, TokenInfo
+from weft.llm.engine import Delta, Done, Engine, Event, Request, Ticket
+from weft.llm.sampling import TokenLogprobs
 from weft.serve.errors import ApiError, error_body, of_exception
 
 __all__ = ["Answer", "sse"]
@@ -30,15 +31,16 @@ class Answer:
 
     def __init__(
         self, engine: Engine, tokenizer: Tokenizer, kind: Kind, model: str,
-        requests: Sequence[Request],
+        requests: Sequence[Request], loop: asyncio.AbstractEventLoop,
     ) -> None:  # fmt: skip
-        """Puts the requests in line, all or none. Raises as `Engine.submit`."""
+        """Puts the requests in line, all or none. In any thread, since constraints take time to
+        compile; the events are for `loop`. Raises as `Engine.submit`."""
         self.id = _IDS[kind] + uuid.uuid4().hex
         self.model = model
         self._kind: Kind = kind
         self._tokenizer = tokenizer
         self._created = int(time.time())
-        self._loop = asyncio.get_running_loop()
+        self._loop = loop
         self._events: asyncio.Queue[tuple[int, Event]] = asyncio.Queue()
         self._tickets: list[Ticket] = []
         leaders: dict[tuple[int, ...], Ticket] = {}
@@ -76,7 +78,7 @@ class Answer:
         """The body of an answer that is not streamed."""
         n = len(self._tickets)
         texts, ends = [""] * n, [Done("stop", 0, 0, 0)] * n
-        tokens: list[list[TokenInfo]] = [[] for _ in range(n)]
+        tokens: list[list[TokenLogprobs]] = [[] for _ in range(n)]
         async for choice, event in self.events():
             if isinstance(event, Done):
                 ends[choice] = event
@@ -153,9 +155,9 @@ class Answer:
         }
 
     def _logprobs(
-        self, choice: int, tokens: Sequence[TokenInfo], offset: int
+        self, choice: int, tokens: Sequence[TokenLogprobs], offset: int
     ) -> dict[str, Any] | None:
-        if self._tickets[choice].request.draw.logprobs is None:
+        if self._tickets[choice].request.logprobs is None:
             return None
         if self._kind == "chat":
             return {"content": [self._chat_logprob(t) for t in tokens], "refusal": None}
@@ -171,7 +173,7 @@ class Answer:
             "text_offset": offsets,
         }
 
-    def _chat_logprob(self, token: TokenInfo) -> dict[str, Any]:
+    def _chat_logprob(self, token: TokenLogprobs) -> dict[str, Any]:
         def one(id_: int, logprob: float) -> dict[str, Any]:
             name, data = self._name(id_)
             return {"token": name, "logprob": logprob, "bytes": list(data)}

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from weft.llm import SamplingParams, Tokenizer
-from weft.llm.engine import DrawOptions, Request
+from weft.llm.engine import Request
 from weft.serve.errors import ApiError
 from weft.serve.options import ServeOptions
-from weft.serve.schema import ChatBody, CompletionBody, Generation
+from weft.serve.schema import ChatBody, CompletionBody, Generation, ResponseFormat
 
 __all__ = ["Prompts", "Template", "token_lists"]
 
@@ -42,10 +42,6 @@ class Prompts:
 
     def of_chat(self, body: ChatBody) -> list[Request]:
         """`n` requests with the same prompt."""
-        if body.response_format is not None and body.response_format.type != "text":
-            raise ApiError(
-                400, "response_format: only text is supported", "response_format", "unsupported"
-            )
         if body.top_logprobs is not None and not body.logprobs:
             raise ApiError(400, "top_logprobs needs logprobs: true", "top_logprobs")
         tools = None if body.tool_choice == "none" else body.tools
@@ -53,7 +49,8 @@ class Prompts:
         ids = self._tokenizer.encode(text, add_special=True, parse_special=True)
         limit = body.max_completion_tokens or body.max_tokens
         top = (body.top_logprobs or 0) if body.logprobs else None
-        return self._requests(body, [ids], limit, top, self._template.stops)
+        schema = _json_schema(body.response_format)
+        return self._requests(body, [ids], limit, top, self._template.stops, schema)
 
     def of_completion(self, body: CompletionBody) -> list[Request]:
         """`n` requests for each prompt."""
@@ -67,6 +64,7 @@ class Prompts:
         max_tokens: int | None,
         logprobs: int | None,
         stops: tuple[str, ...] = (),
+        json_schema: dict[str, Any] | None = None,
     ) -> list[Request]:
         n, most = body.n or 1, self._options.max_tokens
         if len(prompts) * n > self._options.max_choices:
@@ -85,7 +83,8 @@ class Prompts:
             Request(
                 tuple(ids),
                 max_tokens=most if max_tokens is None else max_tokens,
-                draw=_draw_options(body, logprobs, choice),
+                sampling=_sampling(body, choice, json_schema),
+                logprobs=logprobs,
                 stop=stop + stops,
                 ignore_eos=body.ignore_eos,
             )
@@ -94,22 +93,35 @@ class Prompts:
         ]
 
 
-def _draw_options(body: Generation, logprobs: int | None, choice: int) -> DrawOptions:
-    """Every choice has a seed of its own, so that they differ."""
-    seed = None if body.seed is None else (body.seed + choice) % (1 << 63)
-    return DrawOptions(
-        SamplingParams(
-            temperature=1.0 if body.temperature is None else body.temperature,
-            top_k=body.top_k or 0,
-            top_p=1.0 if body.top_p is None else body.top_p,
-            min_p=body.min_p or 0.0,
-            seed=seed,
-        ),
+def _sampling(body: Generation, choice: int, json_schema: dict[str, Any] | None) -> SamplingParams:
+    """Every choice has a seed of its own, so that they differ. Penalties look at the whole answer,
+    and at no token of the prompt."""
+    return SamplingParams(
+        temperature=1.0 if body.temperature is None else body.temperature,
+        top_k=body.top_k or 0,
+        top_p=1.0 if body.top_p is None else body.top_p,
+        min_p=body.min_p or 0.0,
+        seed=None if body.seed is None else (body.seed + choice) % (1 << 63),
+        repeat_last_n=-1,
         frequency_penalty=body.frequency_penalty or 0.0,
         presence_penalty=body.presence_penalty or 0.0,
-        logit_bias=body.logit_bias or {},
-        logprobs=logprobs,
+        logit_bias=body.logit_bias,
+        grammar=body.grammar,
+        regex=body.regex,
+        json_schema=json_schema,
     )
+
+
+def _json_schema(given: ResponseFormat | None) -> dict[str, Any] | None:
+    """What the answer must be; None: any text."""
+    if given is None or given.type == "text":
+        return None
+    if given.type == "json_object":
+        return {"type": "object"}
+    schema = (given.json_schema or {}).get("schema")
+    if not isinstance(schema, dict):
+        raise ApiError(400, "response_format.json_schema has no schema", "response_format")
+    return schema
 
 
 def token_lists(

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any
+from functools import partial
+from typing import Any, Literal
 
 from fastapi import FastAPI, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 
+from weft.llm.engine import Request as Asked
 from weft.serve.answers import Answer
 from weft.serve.errors import ApiError, install_handlers
 from weft.serve.guard import Guard
@@ -54,16 +56,26 @@ def _add_generation(app: FastAPI, service: Service) -> None:
     @app.post("/v1/chat/completions")
     async def chat(body: ChatBody, http: Request) -> Response:
         """An answer to a conversation."""
-        requests = await run_in_threadpool(service.prompts.of_chat, body)
-        answer = Answer(service.engine, service.tokenizer, "chat", service.model_id, requests)
-        return await _respond(answer, body, http)
+        make = partial(service.prompts.of_chat, body)
+        return await _respond(await _answer(service, "chat", make), body, http)
 
     @app.post("/v1/completions")
     async def completions(body: CompletionBody, http: Request) -> Response:
         """The continuation of a text."""
-        requests = await run_in_threadpool(service.prompts.of_completion, body)
-        answer = Answer(service.engine, service.tokenizer, "text", service.model_id, requests)
-        return await _respond(answer, body, http)
+        make = partial(service.prompts.of_completion, body)
+        return await _respond(await _answer(service, "text", make), body, http)
+
+
+async def _answer(
+    service: Service, kind: Literal["chat", "text"], make: Callable[[], list[Asked]]
+) -> Answer:
+    """Long texts and constraints take time: templates, tokens and grammars are another thread's."""
+    loop = asyncio.get_running_loop()
+
+    def start() -> Answer:
+        return Answer(service.engine, service.tokenizer, kind, service.model_id, make(), loop)
+
+    return await run_in_threadpool(start)
 
 
 async def _respond(answer: Answer, body: Generation, http: Request) -> Response:
@@ -182,6 +194,4 @@ def _add_about(app: FastAPI, service: Service) -> None:
     @app.get("/metrics")
     async def metrics() -> Response:
         """Counters and gauges for Prometheus."""
-        return Response(
-            exposition(service.engine_or_none), media_type=CONTENT_TYPE
-        )
+        return Response(exposition(service.engine_or_none), media_type=CONTENT_TYPE)

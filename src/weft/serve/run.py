@@ -19,9 +19,7 @@ __all__ = ["run_server"]
 class _Server(uvicorn.Server):
     """Says when it listens; told to stop, it lets the engine end its texts first."""
 
-    def __init__(
-        self, config: uvicorn.Config, service: Service, ready: Callable[[], None]
-    ) -> None:
+    def __init__(self, config: uvicorn.Config, service: Service, ready: Callable[[], None]) -> None:
         super().__init__(config)
         self._service = service
         self._ready = ready

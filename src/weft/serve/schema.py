@@ -13,6 +13,7 @@ __all__ = [
     "DetokenizeBody",
     "EmbeddingBody",
     "Generation",
+    "ResponseFormat",
     "TokenizeBody",
 ]
 
@@ -50,6 +51,8 @@ class Generation(Body):
     presence_penalty: Penalty | None = None
     logit_bias: dict[TokenId, Bias] | None = None
     ignore_eos: bool = False
+    grammar: str | None = None
+    regex: str | None = None
     # change nothing here
     user: str | None = None
     store: bool | None = None

@@ -57,14 +57,11 @@ def pack(slots: Sequence[Slot], most: int, most_beside: int) -> Step:
 
 
 def share(wants: Sequence[int], total: int) -> list[int]:
-    """Shares `total` out evenly, nobody more than it wants; the first get what cannot be split."""
+    """Shares `total` out evenly, nobody more than it wants; those that want most get what cannot
+    be split."""
     given = [0] * len(wants)
-    open_ = [i for i, want in enumerate(wants) if want]
-    while open_ and total:
-        each, rest = divmod(total, len(open_))
-        for at, i in enumerate(open_):
-            n = min(wants[i] - given[i], each + (at < rest))
-            given[i] += n
-            total -= n
-        open_ = [i for i in open_ if given[i] < wants[i]]
+    order = sorted(range(len(wants)), key=lambda i: wants[i])
+    for at, i in enumerate(order):
+        given[i] = min(wants[i], total // (len(order) - at))
+        total -= given[i]
     return given

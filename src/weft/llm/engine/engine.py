@@ -16,9 +16,10 @@ from numpy.typing import NDArray
 from weft.errors import BusyError, ContextError
 from weft.llm.context import Context
 from weft.llm.engine.batching import Step, pack
-from weft.llm.engine.request import Delta, Done, Event, Reason, Request, Ticket, TokenInfo
+from weft.llm.engine.request import Delta, Done, Event, Reason, Request, Ticket
 from weft.llm.engine.slots import Slot, Slots, Text
 from weft.llm.engine.stats import EngineStats
+from weft.llm.sampling import Sampler, token_logprobs
 from weft.llm.tokenizer import Tokenizer
 
 __all__ = ["Engine"]
@@ -87,7 +88,8 @@ class Engine:
         ContextError for a prompt that cannot fit, BusyError when the queue is full or the engine
         is closing."""
         self.check(request)
-        ticket = Ticket(request, on_event, after)
+        sampler = Sampler(request.sampling, self.tokenizer)
+        ticket = Ticket(request, sampler, on_event, after)
         ticket.wake = self._wake
         with self._changed:
             self._require_place()
@@ -127,7 +129,7 @@ class Engine:
                 "make n_ctx larger"
             )
         n_vocab = self.context.model.config.n_vocab
-        named = (*request.prompt, *request.draw.logit_bias)
+        named = (*request.prompt, *(request.sampling.logit_bias or ()))
         if min(named) < 0 or max(named) >= n_vocab:
             raise ContextError(f"token ids are 0..{n_vocab - 1}, got {min(named)}..{max(named)}")
 
@@ -230,20 +232,24 @@ class Engine:
         text = _text(slot)
         text.ticket.prompt_done = True
         request = text.ticket.request
-        token, logprob, top = text.drawer.draw(row)
+        sampler = text.ticket.sampler
+        token = sampler.sample(row)
         text.n_generated += 1
         self.stats.generated_tokens += 1
         if not request.ignore_eos and token in self.tokenizer.vocab.eog:
             return self._finish(slot, "stop")
-        if request.draw.logprobs is not None:
-            text.pending.append(TokenInfo(token, logprob, top))
+        sampler.accept(token)
+        if request.logprobs is not None:
+            text.pending.append(token_logprobs(row, token, request.logprobs))
         piece, stopped = text.stops.push(text.stream.push(token))
         if piece:
             self._give(text, piece)
         if stopped:
             return self._end(slot, "stop")
         slot.tokens.append(token)
-        if text.n_generated == request.max_tokens or not self._may_grow(slot):
+        if sampler.done:
+            self._finish(slot, "stop")
+        elif text.n_generated == request.max_tokens or not self._may_grow(slot):
             self._finish(slot, "length")
 
     def _may_grow(self, slot: Slot) -> bool:

@@ -11,29 +11,28 @@ it set no limit. Texts that keep to it are never cut short by others.
 from __future__ import annotations
 
 from weft.errors import ContextError
-from weft.llm.engine.draw import Drawer
-from weft.llm.engine.request import Ticket, TokenInfo
+from weft.llm.engine.request import Ticket
 from weft.llm.kv_cache import KVCache
+from weft.llm.sampling import TokenLogprobs
 from weft.llm.tokenizer import StopStrings, Tokenizer
 
 __all__ = ["ROOM", "Slot", "Slots", "Text"]
 
 ROOM = 256
-"""Cells promised to a text without `max_tokens`, beside its prompt; it gets more while some are free."""
+"""Cells promised to a text without `max_tokens`, beside its prompt; then one by one."""
 
 
 class Text:
     """A text that is being generated."""
 
-    __slots__ = ("drawer", "n_generated", "n_reused", "pending", "promised", "stops", "stream",
+    __slots__ = ("n_generated", "n_reused", "pending", "promised", "stops", "stream",
                  "ticket")  # fmt: skip
 
     def __init__(self, ticket: Ticket, tokenizer: Tokenizer) -> None:
         self.ticket = ticket
-        self.drawer = Drawer(ticket.request.draw)
         self.stream = tokenizer.stream()
         self.stops = StopStrings(ticket.request.stop)
-        self.pending: list[TokenInfo] = []
+        self.pending: list[TokenLogprobs] = []
         """Tokens whose text is held back."""
         self.n_generated = 0
         self.n_reused = 0
@@ -88,9 +87,7 @@ class Slots:
         return min(len(request.prompt) + n - 1, self._max_text)
 
     def admit(self, ticket: Ticket, tokenizer: Tokenizer) -> Text | None:
-        """Starts a text; None when no slot is idle or too few cells are left.
-
-        Raises ContextError for a request that cannot be drawn from."""
+        """Starts a text; None when no slot is idle or too few cells are left."""
         need = self.need(ticket)
         idle = [slot for slot in self.all if slot.text is None]
         if not idle or self.n_promised + need > self.cache.size:
