@@ -9,7 +9,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
-from weft.errors import BusyError, ContextError, TokenizerError, WeftError
+from weft.errors import AbortedError, BusyError, DeviceError, ProgramError, WeftError
 
 __all__ = ["ApiError", "error_body", "error_response", "install_handlers", "of_exception"]
 
@@ -29,6 +29,8 @@ class ApiError(Exception):
         self.code = code
 
 
+_OURS = (DeviceError, ProgramError, AbortedError)
+"""What no request can be blamed for."""
 _TYPES = {401: "authentication_error", 429: "rate_limit_error", 503: "server_error"}
 
 
@@ -46,11 +48,11 @@ def of_exception(error: BaseException) -> ApiError:
         return error
     if isinstance(error, BusyError):
         return ApiError(429, str(error), code="queue_full")
-    if isinstance(error, ContextError | TokenizerError):
+    if isinstance(error, _OURS):
+        return ApiError(500, str(error))
+    if isinstance(error, WeftError):
         too_long = "but the context holds" in str(error)
         return ApiError(400, str(error), code="context_length_exceeded" if too_long else None)
-    if isinstance(error, WeftError):
-        return ApiError(500, str(error))
     return ApiError(500, "the server failed on this request; its log says more")
 
 
