@@ -67,7 +67,8 @@ class Slots:
         self.cache = cache
         self._max_text = max_text
         self.all = [Slot(seq) for seq in range(cache.n_seq_max)]
-        self._shares = cache.states is None  # a recurrent state cannot be cut short
+        # recurrent states cannot be cut short, nor can windows that have forgotten what was before
+        self._shares = cache.states is None and cache.window is None
         self._clock = 0
 
     @property
