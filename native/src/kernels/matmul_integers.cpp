@@ -17,7 +17,12 @@ namespace {
 
 // Up to this many columns, unpacking a panel costs more than it saves.
 constexpr int64_t kFewColumns = 2;
-constexpr int64_t kFewInterleaved = 12;
+constexpr int64_t kFewInterleaved = 32;  // at most, see few_interleaved
+
+// Formats with scales of scales take longer to read as they are stored.
+int64_t few_interleaved(const QuantKernels& kernels) {
+  return kernels.activation == DType::kQ8_K ? 12 : kFewInterleaved;
+}
 
 // Panels are unpacked this deep. Columns are packed for the whole depth when they fit in L2 that
 // way (packed_depth): then the weights are read row by row. Else they are packed as deep as a
@@ -276,8 +281,9 @@ bool is_integer_product(DType weights, DType columns) {
 
 bool is_packed(const Weights& w, DType columns, int64_t n_columns) {
   if (!is_integer_product(w.type, columns)) return false;
-  if (w.layout == Layout::kInterleaved) return n_columns > kFewInterleaved;
-  return n_columns > kFewColumns && quant_kernels(w.type).pack != nullptr;
+  const QuantKernels& kernels = quant_kernels(w.type);
+  if (w.layout == Layout::kInterleaved) return n_columns > few_interleaved(kernels);
+  return n_columns > kFewColumns && kernels.pack != nullptr;
 }
 
 static_assert(kPackUnit % kTileColumns == 0);
@@ -299,7 +305,7 @@ void multiply_integers(const Weights& w, int64_t begin, int64_t end, const Colum
                        char* scratch) {
   const QuantKernels& kernels = quant_kernels(w.type);
   const bool interleaved = w.layout == Layout::kInterleaved;
-  if (interleaved && columns.n <= kFewInterleaved) {
+  if (interleaved && columns.n <= few_interleaved(kernels)) {
     multiply_few(kernels, w, begin, end, columns, scratch);
   } else if (!interleaved && (columns.n <= kFewColumns || kernels.pack == nullptr)) {
     dot_rows(kernels, w, begin, end, columns, scratch);
