@@ -1,6 +1,6 @@
 // MUL_MAT: dst[i3, i2, n, m] = src0[.., m, :] . src1[i3, i2, n, :]; consecutive batches of src1
-// share one of src0 (grouped-query attention). src2, if there is one, is a row that is added to each
-// row of the result.
+// share one of src0 (grouped-query attention). src2, if there is one, is a row that is added to
+// each row of the result.
 #include "kernels/elements.h"
 #include "kernels/matmul_integers.h"
 
