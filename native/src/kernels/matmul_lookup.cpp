@@ -95,8 +95,13 @@ void make_column(const char* x, int64_t first, int64_t last, int64_t n_columns, 
 struct Unit {
   Indices word[kUnitWords];
 
-  explicit Unit(const char* at) {
-    for (int i = 0; i < kUnitWords; ++i) word[i] = load_as<Indices>(at + i * sizeof(Indices));
+  // `ahead`: distance to what will be read later.
+  explicit Unit(const char* at, int64_t ahead = 0) {
+#pragma GCC unroll 7
+    for (int i = 0; i < kUnitWords; ++i) {
+      word[i] = load_as<Indices>(at + i * sizeof(Indices));
+      __builtin_prefetch(at + i * sizeof(Indices) + ahead);
+    }
   }
 
   // Only the low five bits count.
@@ -109,17 +114,32 @@ struct Unit {
 };
 constexpr int64_t kUnitBytes = kUnitWords * 2 * kPanelRows;
 
-// Adds the lookups of one chunk of a unit.
+// Sums of each column side by side, so that no addition has to wait for the one before it.
 template <int kColumns>
-inline void add_chunk(const Unit& unit, int half, const char* tables, Words (&sum)[kColumns]) {
+inline constexpr int kSums = kColumns == 1 ? 4 : 2;
+
+template <int kColumns>
+struct Sums {
+  Words part[kSums<kColumns>][kColumns] = {};
+
+  // Adds the lookups of one chunk of a unit.
+  inline void add(const Unit& unit, int half, const char* tables) {
 #pragma GCC unroll 16
-  for (int i = 0; i < kChunkLookups; ++i) {
-    const Indices index = unit.index(half * kChunkLookups + i);
-    for (int c = 0; c < kColumns; ++c) {
-      sum[c] += find(tables + (i * kColumns + c) * kTableBytes, index);
+    for (int i = 0; i < kChunkLookups; ++i) {
+      const Indices index = unit.index(half * kChunkLookups + i);
+#pragma GCC unroll 4
+      for (int c = 0; c < kColumns; ++c) {
+        part[i % kSums<kColumns>][c] += find(tables + (i * kColumns + c) * kTableBytes, index);
+      }
     }
   }
-}
+
+  inline Words total(int c) const {
+    Words sum = part[0][c] + part[1][c];
+    if constexpr (kColumns == 1) sum += part[2][c] + part[3][c];
+    return sum;
+  }
+};
 
 // Rows v * kLanes.. of the sums as floats.
 inline vf to_floats(const Words& sum, int v) {
@@ -143,22 +163,25 @@ using Results = vf[kColumns][kParts];
 // tq1_0, tq2_0: one scale a block of four units, of weights and activations.
 template <int kColumns>
 const char* add_scaled_block(const char* block, const char* tables, const Columns& columns,
-                             int64_t b, Results<kColumns>& acc) {
+                             int64_t b, int64_t ahead, Results<kColumns>& acc) {
   const char* words = block + 2 * kPanelRows;
-  Words sum[2][kColumns] = {};
-  for (int u = 0; u < 4; ++u, words += kUnitBytes) {
-    const Unit unit(words);
+  constexpr int64_t kStep = kChunkLookups * kColumns * kTableBytes;
+  Words sum[kColumns] = {};
+#pragma GCC unroll 1
+  for (int u = 0; u < 4; ++u, words += kUnitBytes, tables += 2 * kStep) {
+    const Unit unit(words, ahead);
+#pragma GCC unroll 2
     for (int half = 0; half < 2; ++half) {
-      add_chunk<kColumns>(unit, half, tables, sum[half]);
-      tables += kChunkLookups * kColumns * kTableBytes;
+      Sums<kColumns> sums;
+      sums.add(unit, half, tables + half * kStep);
+      for (int c = 0; c < kColumns; ++c) sum[c] += sums.total(c);
     }
   }
   for (int c = 0; c < kColumns; ++c) {
     const float d = reinterpret_cast<const BlockQ8_K*>(columns.x[c])[b].d;
-    const Words both = sum[0][c] + sum[1][c];
     for (int v = 0; v < kParts; ++v) {
       const vf scale = load_half(reinterpret_cast<const uint16_t*>(block) + v * kLanes);
-      acc[c][v] = fma(to_floats(both, v), scale * splat(d), acc[c][v]);
+      acc[c][v] = fma(to_floats(sum[c], v), scale * splat(d), acc[c][v]);
     }
   }
   return words;
@@ -167,16 +190,18 @@ const char* add_scaled_block(const char* block, const char* tables, const Column
 // i2_s: a scale for every chunk of the activations.
 template <int kColumns>
 const char* add_plain_unit(const char* words, const char* tables, const Columns& columns, int64_t u,
-                           Results<kColumns>& acc) {
-  const Unit unit(words);
+                           int64_t ahead, Results<kColumns>& acc) {
+  const Unit unit(words, ahead);
+#pragma GCC unroll 2
   for (int half = 0; half < 2; ++half) {
-    Words sum[kColumns] = {};
-    add_chunk<kColumns>(unit, half, tables, sum);
+    Sums<kColumns> sums;
+    sums.add(unit, half, tables);
     tables += kChunkLookups * kColumns * kTableBytes;
     for (int c = 0; c < kColumns; ++c) {
       const auto& x = reinterpret_cast<const BlockQ8_0*>(columns.x[c])[2 * u + half];
       const vf d = splat(half_to_float(x.d));
-      for (int v = 0; v < kParts; ++v) acc[c][v] = fma(to_floats(sum[c], v), d, acc[c][v]);
+      const Words sum = sums.total(c);
+      for (int v = 0; v < kParts; ++v) acc[c][v] = fma(to_floats(sum, v), d, acc[c][v]);
     }
   }
   return words + kUnitBytes;
@@ -188,7 +213,7 @@ struct Part {
   int64_t first;
   int64_t n;
   int64_t row;
-  const char* next;  // what will be read after this
+  int64_t ahead;  // distance to what will be read after this
 };
 
 template <int kColumns>
@@ -200,13 +225,10 @@ void multiply_part(const Weights& w, const char* weights, const char* tables,
   }
   const bool scaled = w.type != DType::kI2_S;
   const int64_t step = scaled ? 8 : 2;
-  const int64_t bytes = lookup_row_bytes(w.type, step * 32) * kPanelRows;
-  const char* ahead = part.next;
-  for (int64_t i = 0; i < part.n; i += step, ahead += bytes) {
-    for (int64_t line = 0; line < bytes; line += 64) __builtin_prefetch(ahead + line);
-    const int64_t at = (part.first + i) / step;
-    weights = scaled ? add_scaled_block<kColumns>(weights, tables, columns, at, acc)
-                     : add_plain_unit<kColumns>(weights, tables, columns, at, acc);
+  int64_t at = part.first / step;
+  for (int64_t i = 0; i < part.n; i += step, ++at) {
+    weights = scaled ? add_scaled_block<kColumns>(weights, tables, columns, at, part.ahead, acc)
+                     : add_plain_unit<kColumns>(weights, tables, columns, at, part.ahead, acc);
     tables += step * kChunkLookups * kColumns * kTableBytes;
   }
   const float scale = part.first + part.n == w.k / 32 ? w.scale : 1.0f;
@@ -237,7 +259,7 @@ void multiply_panels(const Weights& w, int64_t begin, int64_t end, const Columns
     const char* part_tables = tables + lookup_table_bytes(columns.n, first * 32);
     for (int64_t r = begin; r < end; r += kPanelRows) {
       const char* weights = w.data + r * row_bytes + offset;
-      const Part part = {first, n, r, weights + kPanelRows * row_bytes};
+      const Part part = {first, n, r, kPanelRows * row_bytes};
       kMultiplyPart[columns.n - 1](w, weights, part_tables, columns, part);
     }
   }
