@@ -36,7 +36,7 @@ _MEANING = {
     "devices": "device list where nothing else says, e.g. `opencl,cpu`; empty: cpu",
     "rewrites": "rewrites to use: `all`, `none` or names; `-name` leaves one out; empty: all",
     "cache": "folder for what is kept between runs; empty: `weft` in the user's cache folder",
-    "ternary": "how ternary weights are multiplied: `table`, `multiply`, or the faster; empty: auto",
+    "ternary": "how ternary weights are multiplied: `table` or `multiply`; empty: the faster",
 }
 
 

@@ -29,8 +29,8 @@ __all__ = [
 
 Layout = Literal["rows", "interleaved", "lookup"]
 """Where the blocks of a matrix are: row after row, or in panels of 32 rows (the same bytes in
-another order, see `native/src/quants/interleave.h`), or as indices of tables that are built for each
-column of activations (ternary weights, see `native/src/quants/lookup_layout.h`)."""
+another order, see `native/src/quants/interleave.h`), or as indices of tables that are built for
+each column of activations (ternary weights, see `native/src/quants/lookup_layout.h`)."""
 
 LAYOUTS: tuple[Layout, ...] = ("rows", "interleaved", "lookup")
 """In the order of the native enum."""

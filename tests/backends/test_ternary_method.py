@@ -1,8 +1,9 @@
-"""Which way ternary weights are multiplied: the measurement, its cache, the flag, what a plan has."""
+"""Which way ternary weights are multiplied: the measurement, its cache, the flag, plans."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +14,8 @@ from weft import _native, quants
 from weft.backends.base import Use
 from weft.backends.cpu import ternary
 from weft.backends.cpu.backend import CpuBackend
+from weft.backends.cpu.products import Product
+from weft.backends.cpu.record import machine_key
 from weft.backends.cpu.repack import LookupBufferType, LookupMemory, can_look_up
 from weft.dtype import DTYPES
 from weft.errors import DeviceError
@@ -20,13 +23,14 @@ from weft.flags import FLAGS
 from weft.graph.node import make_node
 from weft.graph.tensor import Buffer, Tensor
 
+SetFlag = Callable[[str], None]
 TQ2 = DTYPES["tq2_0"]
 POOL = _native.ThreadPool(2)
 TARGET = _native.best_target()
 
 
 @pytest.fixture
-def flag(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+def flag(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[SetFlag]:
     """Sets WEFT_TERNARY, with a cache of its own."""
     ternary.forget()
 
@@ -53,7 +57,7 @@ def uses(weights: Tensor, backend: CpuBackend, columns: int = 1) -> list[Use]:
     return [Use(n, 0) for n in backend.optimize([node]) if n.op.name == "MUL_MAT"]
 
 
-def test_the_flag_pins_it(flag) -> None:
+def test_the_flag_pins_it(flag: SetFlag) -> None:
     for method in ("table", "multiply"):
         flag(method)
         assert ternary.choose_method(TARGET, TQ2, 64, 512, POOL) == method
@@ -63,11 +67,11 @@ def test_the_flag_pins_it(flag) -> None:
         ternary.choose_method(TARGET, TQ2, 64, 512, POOL)
 
 
-def test_it_is_measured_once_and_kept(flag, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_measured_once_and_kept(flag: SetFlag, monkeypatch: pytest.MonkeyPatch) -> None:
     flag("auto")
     measured = []
 
-    def measure(target: str, product: ternary.Product, pool: object) -> str:
+    def measure(target: str, product: Product, pool: object) -> str:
         measured.append((product.rows, product.depth))
         return "table" if product.rows == 64 else "multiply"
 
@@ -82,9 +86,9 @@ def test_it_is_measured_once_and_kept(flag, monkeypatch: pytest.MonkeyPatch) -> 
     assert measured == [(64, 512), (32, 512)]
     file = ternary.method_file()
     found = json.loads(file.read_text())
-    assert list(found) == [ternary.machine_key()]
+    assert list(found) == [machine_key()]
     # another build, and a file that is damaged: measured anew, others' entries stay
-    file.write_text(json.dumps({"other": {"a": "table"}, ternary.machine_key(): {"x": 1}}))
+    file.write_text(json.dumps({"other": {"a": "table"}, machine_key(): {"x": 1}}))
     ternary.forget()
     assert choose(64) == "table" and len(measured) == 3
     assert json.loads(file.read_text())["other"] == {"a": "table"}
@@ -93,7 +97,9 @@ def test_it_is_measured_once_and_kept(flag, monkeypatch: pytest.MonkeyPatch) -> 
     assert choose(64) == "table" and len(measured) == 4
 
 
-def test_a_folder_that_cannot_be_written(flag, monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
+def test_a_folder_that_cannot_be_written(
+    flag: SetFlag, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     (tmp_path / "file").write_text("")
     flag("auto")
     nowhere = replace(FLAGS, ternary="", cache=str(tmp_path / "file" / "x"))
@@ -102,21 +108,21 @@ def test_a_folder_that_cannot_be_written(flag, monkeypatch: pytest.MonkeyPatch, 
     assert ternary.choose_method(TARGET, TQ2, 64, 512, POOL) == "table"
 
 
-def test_a_real_measurement(flag) -> None:
+def test_a_real_measurement(flag: SetFlag) -> None:
     flag("")
     for name in ("tq1_0", "tq2_0", "i2_s"):
         assert ternary.choose_method(TARGET, DTYPES[name], 64, 512, POOL) in ("table", "multiply")
-    assert len(json.loads(ternary.method_file().read_text())[ternary.machine_key()]) == 3
+    assert len(json.loads(ternary.method_file().read_text())[machine_key()]) == 3
 
 
-def test_other_formats_and_odd_rows_are_multiplied(flag) -> None:
+def test_other_formats_and_odd_rows_are_multiplied(flag: SetFlag) -> None:
     flag("table")
     assert ternary.choose_method(TARGET, DTYPES["q4_0"], 64, 512, POOL) == "multiply"
     assert ternary.choose_method(TARGET, TQ2, 48, 512, POOL) == "multiply"
 
 
 @pytest.mark.parametrize("name", ["tq1_0", "tq2_0", "i2_s"])
-def test_the_layout_of_a_plan(flag, name: str) -> None:
+def test_the_layout_of_a_plan(flag: SetFlag, name: str) -> None:
     backend, weights = CpuBackend(n_threads=2), leaf(name)
     flag("table")
     chosen = backend.weight_layout(weights, uses(weights, backend))
@@ -127,7 +133,7 @@ def test_the_layout_of_a_plan(flag, name: str) -> None:
     assert not isinstance(backend.weight_layout(weights, uses(weights, backend)), LookupBufferType)
 
 
-def test_weights_that_are_not_ternary_are_multiplied(flag) -> None:
+def test_weights_that_are_not_ternary_are_multiplied(flag: SetFlag) -> None:
     flag("table")
     backend, weights = CpuBackend(n_threads=2), leaf()
     assert weights.buffer is not None
@@ -151,7 +157,6 @@ def test_memory_reads_as_rows() -> None:
     assert isinstance(memory, LookupMemory) and memory.nbytes == data.nbytes
     assert kind.load(data, weights.dtype, (512, 64, 1, 1)) is memory
     np.testing.assert_array_equal(memory.read(5, 100), data[5:105])
-    assert memory.host() is None
     with pytest.raises(DeviceError, match="of a block of"):
         memory.read(data.nbytes - 1, 2)
     with pytest.raises(DeviceError, match="cannot be written"):

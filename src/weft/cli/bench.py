@@ -117,7 +117,9 @@ def bench(
     ] = None,
     kernel: Annotated[
         bool,
-        typer.Option("--kernel", help="Compare the ways to multiply with weights, without a model."),
+        typer.Option(
+            "--kernel", help="Compare the ways to multiply with weights, without a model."
+        ),
     ] = False,
     shape: Annotated[
         str, typer.Option(help="With --kernel: weights, ROWSxDEPTH, several with commas.")

@@ -21,8 +21,8 @@ from weft import _native
 from weft.errors import DeviceError
 from weft.flags import FLAGS
 
-__all__ = ["Choice", "Verdict", "best_target", "choose", "forget", "machine_key", "require_usable", "verdicts",
-           "write_verdict"]  # fmt: skip
+__all__ = ["Choice", "Verdict", "best_target", "choose", "forget", "machine_key", "require_usable",
+           "verdicts", "write_verdict"]  # fmt: skip
 
 UNFINISHED = "the check did not end: the process crashed or was ended"
 """What a verdict holds while its target is being checked."""

@@ -99,9 +99,7 @@ class PanelMemory:
 
     def _fill(self, rows: NDArray[np.uint8]) -> NDArray[np.uint8]:
         panels = _SLABS.take(rows.nbytes)
-        _native.interleave(
-            self.dtype.id, rows, panels, self._rows, self._row_elements, self._pool
-        )
+        _native.interleave(self.dtype.id, rows, panels, self._rows, self._row_elements, self._pool)
         return panels
 
     @property

@@ -19,6 +19,7 @@ from weft.backends.cpu.record import machine_key
 from weft.dtype import DType
 from weft.errors import DeviceError
 from weft.flags import FLAGS
+from weft.program import Layout
 
 __all__ = ["Method", "choose_method", "method_file"]
 
@@ -84,13 +85,14 @@ def release_buffer() -> None:
 def _measure(target: str, product: Product, pool: _native.ThreadPool) -> Method:
     """Alternating, so that both meet the same disturbances."""
     layouts = layouts_of(target, product.dtype, product.rows, product.depth)
-    plain = "interleaved" if "interleaved" in layouts else "rows"
+    plain: Layout = "interleaved" if "interleaved" in layouts else "rows"
     stored = _native.lookup_bytes(product.dtype.id, product.rows, product.depth)
     if not _buffers or _buffers[0].nbytes < stored:
         _buffers[:] = [weight_buffer(max(_BUFFER, stored))]
     table = multiply = float("inf")
     for _ in range(2):
-        for layout in (plain, "lookup"):
+        both: tuple[Layout, ...] = (plain, "lookup")
+        for layout in both:
             timing = time_product(product, layout, target, pool, _buffers[0], _SECONDS / 2)
             if layout == "lookup":
                 table = min(table, timing.seconds)
