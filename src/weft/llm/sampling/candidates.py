@@ -159,7 +159,7 @@ class Running:
         if self._weights[position] > 0:
             return position
         weighty = np.flatnonzero(self._weights)
-        return int(weighty[min(np.searchsorted(weighty, position), len(weighty) - 1)])
+        return int(weighty[min(int(np.searchsorted(weighty, position)), len(weighty) - 1)])
 
 
 def k_largest(values: Floats, k: int) -> Positions:
