@@ -67,12 +67,15 @@ struct Request {
 
 std::optional<std::string> refusal(const std::string& target, int op, const Desc& dst,
                                    const std::vector<Desc>& src, const std::vector<double>& params,
-                                   bool interleaved) {
+                                   int layout) {
   Request request(target, op, dst, src, params, 1);
   if (request.kernel->run == nullptr) return "there is no native kernel for this op";
-  if (interleaved) {
+  if (layout < 0 || layout > static_cast<int>(weft::Layout::kLookup)) {
+    throw nb::value_error("unknown layout");
+  }
+  if (layout != 0) {
     if (!request.kernel->takes_interleaved) return "it takes no interleaved weights";
-    request.sources[0].layout = weft::Layout::kInterleaved;
+    request.sources[0].layout = static_cast<weft::Layout>(layout);
   }
   const char* why = request.kernel->check(request.call);
   return why == nullptr ? std::nullopt : std::optional<std::string>(why);
@@ -158,9 +161,9 @@ void bind_kernels(nb::module_& m) {
   m.def("op_names", &op_names, "The ops, by number.");
   m.def("type_table", &type_table, "Rows (id, name, block, bytes) of the type table.");
   m.def("refusal", &refusal, nb::arg("target"), nb::arg("op"), nb::arg("dst"), nb::arg("src"),
-        nb::arg("params"), nb::arg("interleaved") = false,
+        nb::arg("params"), nb::arg("layout") = 0,
         "None when the target has a kernel for the call, else the sentence it refuses with. "
-        "`interleaved`: source 0 is.");
+        "`layout`: of source 0, by number (0: rows).");
   m.def("scratch_bytes", &scratch_bytes, nb::arg("target"), nb::arg("op"), nb::arg("dst"),
         nb::arg("src"), nb::arg("params"), nb::arg("n_threads"),
         "Scratch bytes per thread that the call needs.");

@@ -14,6 +14,7 @@
 
 #include "kernels/dispatch.h"
 #include "quants/interleave.h"
+#include "quants/lookup_layout.h"
 #include "threads/pool.h"
 
 namespace nb = nanobind;
@@ -121,6 +122,102 @@ std::vector<int> interleaved_types(const std::string& name) {
   return types;
 }
 
+// ---- the lookup layout
+
+struct LookupJob {
+  DType type = DType::kF32;
+  const uint8_t* src = nullptr;
+  uint8_t* dst = nullptr;  // nullptr: only asks whether all is ternary
+  int64_t row_bytes = 0;
+  int64_t row_elements = 0;
+  int64_t panels = 0;
+  std::atomic<int64_t> next{0};
+  std::atomic<bool> ternary{true};
+
+  static void job(void* context, int) {
+    LookupJob& m = *static_cast<LookupJob*>(context);
+    for (;;) {
+      const int64_t panel = m.next.fetch_add(1, std::memory_order_relaxed);
+      if (panel >= m.panels) return;
+      if (m.dst != nullptr) {
+        weft::make_lookup_panels(m.type, m.src, m.row_bytes, m.row_elements, panel, 1, m.dst);
+      } else if (!weft::is_ternary(
+                     m.type, m.src + panel * weft::kPanelRows * m.row_bytes,
+                     weft::kPanelRows * (m.row_elements / weft::lookup_block(m.type)))) {
+        m.ternary.store(false, std::memory_order_relaxed);
+        m.next.store(m.panels, std::memory_order_relaxed);
+      }
+    }
+  }
+};
+
+int64_t lookup_bytes(int type, int64_t rows, int64_t row_elements) {
+  const auto t = static_cast<DType>(type);
+  const int64_t block = weft::lookup_block(t);
+  if (block == 0) throw nb::value_error("this type has no lookup layout");
+  int64_t elements = 0;
+  if (rows < 0 || row_elements < 0 || rows % weft::kPanelRows != 0 || row_elements % block != 0 ||
+      __builtin_mul_overflow(rows, row_elements, &elements) || elements > int64_t{1} << 56) {
+    throw nb::value_error("a matrix for lookups has whole blocks and whole panels of 32 rows");
+  }
+  const int64_t tail = t == DType::kI2_S ? 32 : 0;  // stays where it was, behind the rows
+  const int64_t size = weft::dtype_info(t).block_size * (row_elements / block) * rows + tail;
+  return std::max(size, weft::lookup_row_bytes(t, row_elements) * rows);
+}
+
+void prepare_job(LookupJob& m, int type, const Bytes& src, int64_t rows, int64_t row_elements,
+                 const Pool& pool) {
+  lookup_bytes(type, rows, row_elements);
+  if (pool == nullptr) throw nb::value_error("a thread pool is needed");
+  m.type = static_cast<DType>(type);
+  m.src = src.data();
+  m.row_elements = row_elements;
+  m.row_bytes =
+      weft::dtype_info(m.type).block_size * (row_elements / weft::dtype_info(m.type).block);
+  m.panels = rows / weft::kPanelRows;
+  const int64_t tail = m.type == DType::kI2_S ? 32 : 0;
+  if (src.size() != static_cast<size_t>(m.row_bytes * rows + tail)) {
+    throw nb::value_error("the array has not the size of the matrix");
+  }
+}
+
+bool is_ternary(int type, Bytes src, int64_t rows, int64_t row_elements, Pool pool) {
+  LookupJob m;
+  prepare_job(m, type, src, rows, row_elements, pool);
+  nb::gil_scoped_release release;
+  if (m.type != DType::kTQ2_0) return true;
+  pool->run(&LookupJob::job, &m, pool->size());
+  return m.ternary.load();
+}
+
+void make_lookup(int type, Bytes src, MutableBytes dst, int64_t rows, int64_t row_elements,
+                 Pool pool) {
+  LookupJob m;
+  prepare_job(m, type, src, rows, row_elements, pool);
+  if (dst.size() != static_cast<size_t>(lookup_bytes(type, rows, row_elements))) {
+    throw nb::value_error("the array for the indices has not lookup_bytes() bytes");
+  }
+  m.dst = dst.data();
+  if (m.src < m.dst + dst.size() && m.dst < m.src + src.size()) {
+    throw nb::value_error("the two arrays overlap");
+  }
+  nb::gil_scoped_release release;
+  pool->run(&LookupJob::job, &m, pool->size());
+  const auto end = static_cast<size_t>(m.row_bytes * rows);
+  if (src.size() > end) std::memcpy(m.dst + end, m.src + end, src.size() - end);
+}
+
+std::vector<int> lookup_types(const std::string& name) {
+  const weft::Target* target = weft::find_target(name);
+  if (target == nullptr) throw nb::value_error(("no kernel target " + name).c_str());
+  std::vector<int> types;
+  if (target->score == 0) return types;
+  for (int i = 0; i < weft::kDTypeCount; ++i) {
+    if (target->table().type(static_cast<DType>(i)).matmul_lookup) types.push_back(i);
+  }
+  return types;
+}
+
 }  // namespace
 
 void bind_layouts(nb::module_& m) {
@@ -135,4 +232,14 @@ void bind_layouts(nb::module_& m) {
   m.def("deinterleave", &deinterleave, nb::arg("type"), nb::arg("src"), nb::arg("dst"),
         nb::arg("rows"), nb::arg("row_elements"), nb::arg("pool"),
         "Copies panels of 32 rows back into matrices.");
+  m.def("lookup_types", &lookup_types, nb::arg("target"),
+        "Weight types whose lookup layout the MUL_MAT of a target reads.");
+  m.def("lookup_bytes", &lookup_bytes, nb::arg("type"), nb::arg("rows"), nb::arg("row_elements"),
+        "Bytes of a matrix in the lookup layout.");
+  m.def("is_ternary", &is_ternary, nb::arg("type"), nb::arg("src"), nb::arg("rows"),
+        nb::arg("row_elements"), nb::arg("pool"),
+        "Whether all weights of a matrix are -1, 0 or +1 times a scale.");
+  m.def("make_lookup", &make_lookup, nb::arg("type"), nb::arg("src"), nb::arg("dst"),
+        nb::arg("rows"), nb::arg("row_elements"), nb::arg("pool"),
+        "Turns a matrix into indices of tables, on the threads of a pool.");
 }

@@ -16,6 +16,7 @@ from weft.dtype import DType, find_dtype
 from weft.errors import (
     AbortedError,
     AllocationError,
+    BusyError,
     ChatError,
     ContextError,
     DeviceError,
@@ -39,6 +40,7 @@ __all__ = [
     "LLM",
     "AbortedError",
     "AllocationError",
+    "BusyError",
     "ChatError",
     "ContextError",
     "DType",

@@ -29,10 +29,10 @@ def refusal(
     dst: tuple[int, Sequence[int], Sequence[int]],
     src: Sequence[tuple[int, Sequence[int], Sequence[int]]],
     params: Sequence[float],
-    interleaved: bool = False,
+    layout: int = 0,
 ) -> str | None:
     """
-    None when the target has a kernel for the call, else the sentence it refuses with. `interleaved`: source 0 is.
+    None when the target has a kernel for the call, else the sentence it refuses with. `layout`: of source 0, by number (0: rows).
     """
 
 def scratch_bytes(
@@ -103,6 +103,37 @@ def deinterleave(
     pool: ThreadPool,
 ) -> None:
     """Copies panels of 32 rows back into matrices."""
+
+def lookup_types(target: str) -> list[int]:
+    """Weight types whose lookup layout the MUL_MAT of a target reads."""
+
+def lookup_bytes(type: int, rows: int, row_elements: int) -> int:
+    """Bytes of a matrix in the lookup layout."""
+
+def is_ternary(
+    type: int,
+    src: Annotated[
+        NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu", writable=False)
+    ],
+    rows: int,
+    row_elements: int,
+    pool: ThreadPool,
+) -> bool:
+    """
+    Whether all weights of a matrix are -1, 0 or +1 times a scale.
+    """
+
+def make_lookup(
+    type: int,
+    src: Annotated[
+        NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu", writable=False)
+    ],
+    dst: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu")],
+    rows: int,
+    row_elements: int,
+    pool: ThreadPool,
+) -> None:
+    """Turns a matrix into indices of tables, on the threads of a pool."""
 
 def usable_processors() -> int:
     """Processors this process may use."""

@@ -13,6 +13,7 @@
       TokenizerError      a vocabulary or text that cannot be tokenized
       ContextError        a call that an inference context cannot serve
       ChatError           a chat template that is broken, or messages that it refuses
+      BusyError           a request that an engine has no room for now
 
 A message names the thing (tensor, file, argument), says what is wrong and what would fix it.
 """
@@ -20,6 +21,7 @@ A message names the thing (tensor, file, argument), says what is wrong and what 
 __all__ = [
     "AbortedError",
     "AllocationError",
+    "BusyError",
     "ChatError",
     "ContextError",
     "DeviceError",
@@ -80,6 +82,10 @@ class TokenizerError(WeftError):
 
 class ContextError(WeftError):
     """An inference context cannot serve a call."""
+
+
+class BusyError(WeftError):
+    """An engine has no room for a request now; the same request may succeed later."""
 
 
 class ChatError(WeftError):

@@ -25,6 +25,8 @@ class Flags:
     """WEFT_REWRITES=a,-b: rewrites to use; `all`, `none`, names; -name leaves one out."""
     cache: str = ""
     """WEFT_CACHE=DIR: folder for what is kept between runs; empty: `weft` in the user's cache."""
+    ternary: str = ""
+    """WEFT_TERNARY=table|multiply|auto: how ternary weights are multiplied; empty: auto."""
 
 
 _MEANING = {
@@ -34,6 +36,7 @@ _MEANING = {
     "devices": "device list where nothing else says, e.g. `opencl,cpu`; empty: cpu",
     "rewrites": "rewrites to use: `all`, `none` or names; `-name` leaves one out; empty: all",
     "cache": "folder for what is kept between runs; empty: `weft` in the user's cache folder",
+    "ternary": "how ternary weights are multiplied: `table` or `multiply`; empty: the faster",
 }
 
 
@@ -49,6 +52,7 @@ def _read() -> Flags:
         devices=text("devices"),
         rewrites=text("rewrites"),
         cache=text("cache") or _user_cache(),
+        ternary=text("ternary"),
     )
 
 

@@ -27,11 +27,12 @@ __all__ = [
     "TensorSpec",
 ]
 
-Layout = Literal["rows", "interleaved"]
+Layout = Literal["rows", "interleaved", "lookup"]
 """Where the blocks of a matrix are: row after row, or in panels of 32 rows (the same bytes in
-another order, see `native/src/quants/interleave.h`)."""
+another order, see `native/src/quants/interleave.h`), or as indices of tables that are built for
+each column of activations (ternary weights, see `native/src/quants/lookup_layout.h`)."""
 
-LAYOUTS: tuple[Layout, ...] = ("rows", "interleaved")
+LAYOUTS: tuple[Layout, ...] = ("rows", "interleaved", "lookup")
 """In the order of the native enum."""
 
 
@@ -63,7 +64,7 @@ class TensorSpec:
     buffer: int
     offset: Size
     layout: Layout = "rows"
-    """Only whole weight matrices are `interleaved`, and only as source 0 of a matmul."""
+    """Only whole weight matrices have another layout, and only as source 0 of a matmul."""
 
 
 @dataclass(frozen=True, slots=True)

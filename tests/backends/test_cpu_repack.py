@@ -58,7 +58,7 @@ def test_the_same_array_is_repacked_once_and_only_while_used() -> None:
     assert TYPE.load(data.copy(), DTYPES["q8_0"], (64, 32, 1, 1)) is not memory
     from weft.backends.cpu import repack
 
-    key = (id(data), "q8_0", (64, 32, 1, 1))
+    key = (id(data), "interleaved", "q8_0", (64, 32, 1, 1))
     assert key in repack._SHARED
     del memory
     gc.collect()

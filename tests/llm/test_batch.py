@@ -4,6 +4,7 @@ be; graphs that are reused, and why not."""
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -182,6 +183,25 @@ def test_counters_stand_still_after_a_warm_up(model: Model, table: np.ndarray) -
     with pytest.raises(ContextError, match="while its cache is empty"):
         context.warm_up()
     assert make(model, warm_up=True).counters.graphs_reused >= 3
+
+
+@pytest.mark.parametrize("device", ["reference", "cpu"])
+def test_graphs_share_their_memory(tmp_path: Path, device: str) -> None:
+    """Graphs that come later may need bigger arenas (here to decode keys); nobody keeps the old."""
+    wide = metadata(**{"llama.embedding_length": 128})
+    model = Model.open(write_model(tmp_path / "m.gguf", wide))
+    context = make(model, 512, n_ubatch=1, devices=[device], type_k="q8_0")
+    want = context.decode(TOKENS[:5])
+    context.clear()
+    context.warm_up(shift=True, embeddings=True)
+    graphs = context._graphs
+    assert context.counters.reallocs == graphs._arenas.reallocs > 0
+    blocks = [memory for _, memory in graphs._arenas._blocks.values()]
+    assert graphs._shift is not None
+    for session in (*graphs._sessions(), graphs._shift):
+        for spec, memory in zip(session.program.buffers, session._bound.memories, strict=True):
+            assert spec.kind != "arena" or any(memory is block for block in blocks)
+    assert (context.decode(TOKENS[:5]) == want).all()
 
 
 def test_why_a_graph_was_not_reused(model: Model, table: np.ndarray) -> None:

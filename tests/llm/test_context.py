@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -138,8 +141,35 @@ def test_moved_positions_keep_their_distances(
     assert context.counters.graphs_built == 2
 
 
-def test_a_failed_rotation_empties_the_cache(
+def test_ctrl_c_and_abort_wait_until_keys_are_rotated(
     model: Model, whole: np.ndarray, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context = make(model)
+    context.decode(TOKENS[:8])
+    ends = []
+
+    class Slow(graphs_module.Session):
+        def execute(self, values: Mapping[str, int]) -> None:
+            signal.raise_signal(signal.SIGINT)
+            context.abort()
+            time.sleep(0.05)
+            super().execute(values)
+            ends.append(time.monotonic())
+
+    monkeypatch.setattr(graphs_module, "Session", Slow)
+    context.cache.seq_add(0, 0, -1, 3)
+    with pytest.raises(KeyboardInterrupt):
+        context.decode(TOKENS[8:9])
+    assert len(ends) == 1 and not context.cache.has_shift
+    assert (context.cache.pos_min(0), context.cache.pos_max(0)) == (3, 10)
+    monkeypatch.undo()
+    got = context.decode(TOKENS[8:], outputs="all")
+    np.testing.assert_allclose(got, whole[8:], atol=ATOL)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), DeviceError("kernel")])
+def test_a_failed_rotation_empties_the_cache(
+    model: Model, whole: np.ndarray, monkeypatch: pytest.MonkeyPatch, error: BaseException
 ) -> None:
     context = make(model)
     context.decode(TOKENS[:8])
@@ -147,10 +177,10 @@ def test_a_failed_rotation_empties_the_cache(
 
     class Interrupted(graphs_module.Session):
         def execute(self, values: object) -> None:
-            raise KeyboardInterrupt
+            raise error
 
     monkeypatch.setattr(graphs_module, "Session", Interrupted)
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(type(error)):
         context.decode(TOKENS[8:9])
     assert context.cache.n_used == 0
     np.testing.assert_allclose(context.decode(TOKENS, outputs="all"), whole, atol=ATOL)

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import weft.llm.context
+from tests.llm.test_models_a import MODELS as WINDOWS
 from tests.llm.test_models_a import configure, keys_of, made_up
 from tests.llm.test_models_b import MODELS
 from tests.llm.tiny import write_model
@@ -47,6 +48,9 @@ def snapshot(context: Context) -> list[Any]:
     used = cache.pos >= 0
     found = [cache.pos.copy(), cache.members.copy(), cache.tokens[used], cache.mixed.copy()]
     found += [np.array([cache.n_used, cache.n_seen]), cache.find_free(1)]
+    if cache.window is not None:
+        seen = np.flatnonzero(cache.window.seen())
+        found += [seen, cache.window.pos[seen], cache.window.members[:, seen]]
     if cache.states is not None:
         found.append(cache.states.slot.copy())
     return found
@@ -56,27 +60,30 @@ def same(a: list[Any], b: list[Any]) -> bool:
     return all((x == y).all() for x, y in zip(a, b, strict=True))
 
 
-@pytest.fixture(params=["llama", "mamba2"])
+@pytest.fixture(params=["llama", "mamba2", "gemma2"])
 def model(request: pytest.FixtureRequest, tmp_path: Path) -> Model:
     if request.param == "llama":
         return Model.open(write_model(tmp_path / "m.gguf"))
-    arch, changes = MODELS[request.param]
+    arch, changes = (MODELS | WINDOWS)[request.param]
     data = keys_of(arch, changes)
+    if arch == "gemma2":
+        data["gemma2.attention.sliding_window"] = 3
     return Model.open(write_model(tmp_path / "m.gguf", data, made_up(configure(tmp_path, data))))
 
 
 def test_every_line(model: Model) -> None:
     def make() -> Context:
         return Context(
-            model, 16, n_ubatch=3, n_seq_max=2, devices=["reference"], type_k="f32", type_v="f32"
-        )
+            model, 16, n_ubatch=3, n_seq_max=2, devices=["reference"], type_k="f32", type_v="f32",
+            swa_full=False,
+        )  # fmt: skip
 
     words = [t % model.config.n_vocab for t in TOKENS]
     # two sequences with a beginning in common
     batch: dict[str, Any] = {
-        "tokens": words[4:],
-        "positions": [4, 5, 4, 5],
-        "seqs": [[0], [0], [1], [1]],
+        "tokens": words[4:] * 2,
+        "positions": [4, 5, 6, 7] * 2,
+        "seqs": [[0]] * 4 + [[1]] * 4,
         "outputs": "all",
     }
     context = make()

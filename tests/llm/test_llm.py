@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.llm.tiny import metadata, write_model
 from weft.errors import ContextError, FormatError, OutOfMemoryError
-from weft.llm import LLM, memory
+from weft.llm import LLM, SamplingParams, memory, token_logprobs
 
 
 @pytest.fixture(scope="module")
@@ -184,3 +185,47 @@ def test_too_little_memory(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "available_bytes", lambda: 3000)
     with pytest.raises(OutOfMemoryError, match=r"are needed .*3000 bytes .* available"):
         LLM(path, devices=["reference"])
+
+
+def test_log_probabilities_of_the_model(llm: LLM) -> None:
+    list(llm.generate("abc", max_tokens=5, temperature=0.1, logprobs=3, seed=1, ignore_eos=True))
+    assert len(llm.stats.logprobs) == llm.stats.n_generated == 5
+    ids = llm.tokenize("abc")
+    for got in llm.stats.logprobs:
+        llm.context.cache.clear()
+        want = token_logprobs(llm.context.decode(ids)[0], got.id, 3)
+        assert [i for i, _ in got.top] == [i for i, _ in want.top]
+        assert got.logprob == pytest.approx(want.logprob, abs=1e-4)
+        ids.append(got.id)
+    list(llm.generate("abc", max_tokens=5))
+    assert llm.stats.logprobs == []
+    with pytest.raises(ContextError, match="logprobs is -1"):
+        llm.generate("abc", logprobs=-1)
+
+
+def test_sampling_options_in_one_object(llm: LLM) -> None:
+    params = SamplingParams(temperature=1.5, seed=4)
+
+    def text(**options: Any) -> str:
+        return "".join(llm.generate("a", max_tokens=30, ignore_eos=True, **options))
+
+    assert text(sampling=params) == text(temperature=1.5, seed=4)
+    assert text(sampling=params, temperature=0) == text(temperature=0)
+    with pytest.raises(ContextError, match="no sampling option 'temp'"):
+        text(temp=1)
+
+
+def test_penalties_see_the_prompt(llm: LLM) -> None:
+    ids = llm.tokenize("the abc")
+    llm.context.cache.clear()
+    best = int(llm.context.decode(ids)[0].argmax())
+    bias = {best: 100.0}
+    list(llm.generate([*ids, best], max_tokens=1, temperature=0, logit_bias=bias, logprobs=0))
+    assert llm.stats.logprobs[0].id == best
+    list(
+        llm.generate(
+            [*ids, best], max_tokens=1, temperature=0, logit_bias=bias, logprobs=0,
+            presence_penalty=200,
+        )
+    )  # fmt: skip
+    assert llm.stats.logprobs[0].id != best

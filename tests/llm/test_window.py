@@ -189,3 +189,99 @@ def test_two_devices(path: Path) -> None:
     full.decode(TEXT)
     full.drop_oldest()
     np.testing.assert_allclose(made.decode([9]), full.decode([9]), atol=1e-4)
+
+
+N_SEQ = 3
+SEQ = st.integers(0, N_SEQ - 1)
+OPS = st.one_of(
+    st.tuples(st.just("append"), SEQ, st.integers(1, 7)),
+    st.tuples(st.just("cut"), SEQ, st.integers(0, 14)),
+    st.tuples(st.just("copy"), SEQ, SEQ),
+    st.tuples(st.just("keep"), SEQ),
+    st.tuples(st.just("move"), st.integers(1, 5)),
+    st.tuples(st.just("div"), SEQ),
+    st.tuples(st.just("drop"), SEQ),
+    st.tuples(st.just("restore"), SEQ),
+    st.tuples(st.just("fail"), SEQ, st.integers(1, 3)),
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(ops=st.lists(OPS, max_size=14), n_ubatch=st.integers(1, 5))
+def test_as_with_full_cells(path: Path, ops: list[Any], n_ubatch: int) -> None:
+    """The same operations with either kind of cache: the same logits, or an error that says what is
+    gone; never logits without it."""
+    full = context(path, n_seq_max=N_SEQ, n_ubatch=n_ubatch)
+    made = small(path, n_seq_max=N_SEQ, n_ubatch=n_ubatch)
+    assert made.cache.window is not None
+    refused = 0
+    for name, seq, *args in ops:
+        if name == "append":
+            refused += not _append(full, made, seq, args[0])
+        elif name == "fail":
+            _fail(made, seq, args[0])
+        elif name == "restore":
+            for c in (full, made):
+                c.load_state(c.save_state(seq), seq)
+        else:
+            for c in (full, made):
+                _change(c, name, seq, *args)
+        assert [full.pos_max(s) for s in range(N_SEQ)] == [made.pos_max(s) for s in range(N_SEQ)]
+        assert made.cache.window.n_used <= made.cache.window.size
+    for seq in range(N_SEQ):
+        _append(full, made, seq, 2)
+
+
+def _append(full: Context, made: Context, seq: int, n: int) -> bool:
+    start = full.pos_max(seq) + 1
+    if full.cache.n_used + n > full.n_ctx:
+        return True
+    batch = Batch(TEXT[:n], range(start, start + n), [[seq]] * n, "all")
+    want = full.decode(batch)
+    try:
+        got = made.decode(batch)
+    except ContextError as error:
+        assert "sliding-window layers have dropped" in str(error)
+        for c in (full, made):
+            c.seq_rm(seq)
+        return False
+    np.testing.assert_allclose(got, want, atol=ATOL)
+    return True
+
+
+def _fail(made: Context, seq: int, at: int) -> None:
+    start, run, calls = made.pos_max(seq) + 1, made._graphs.run, []
+    if made.cache.n_used + 9 > made.n_ctx:
+        return
+
+    def fail_later(*args: Any) -> Any:
+        calls.append(args)
+        if len(calls) == at:
+            raise KeyboardInterrupt
+        return run(*args)
+
+    made._graphs.run = fail_later  # type: ignore[method-assign]
+    try:
+        made.decode(TEXT[:9], range(start, start + 9), seqs=[[seq]] * 9)
+    except (KeyboardInterrupt, ContextError):
+        return
+    finally:
+        made._graphs.run = run  # type: ignore[method-assign]
+    made.seq_rm(seq, start, -1)  # two calls at the most: it went through
+
+
+def _change(c: Context, name: str, seq: int, *args: int) -> None:
+    if name == "cut":
+        c.seq_rm(seq, args[0], -1)
+    elif name == "copy" and seq != args[0]:
+        c.seq_rm(args[0])
+        c.seq_cp(seq, args[0])
+    elif name == "keep":
+        c.seq_keep(seq)
+    elif name == "move":
+        c.seq_add(-1, -1, -1, seq)
+    elif name == "div":
+        c.seq_div(seq, -1, -1, 2)
+    elif name == "drop" and c.pos_max(seq) > 5:
+        c.seq_rm(seq, 2, 4)
+        c.seq_add(seq, 4, -1, -2)

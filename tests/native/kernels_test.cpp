@@ -194,12 +194,12 @@ void products(const Target& target) {
     if (dtype_info(type).block > 1 && ops.vec_dot == nullptr) continue;
     const DType activations = ops.vec_dot == nullptr ? DType::kF32 : ops.vec_type;
     if (!can_store(table, activations)) continue;
-    for (int64_t columns : {1, 3, 37, 100}) {
+    for (int64_t columns : {1, 3, 37, 260}) {
       for (int64_t rows : {1, 70}) {
         checked += check_product(table, type, activations, rows, columns, false) ? 1 : 0;
       }
       if (!ops.matmul_interleaved) continue;
-      for (int64_t rows : {32, 96})
+      for (int64_t rows : {32, 64})
         CHECK(check_product(table, type, activations, rows, columns, true));
     }
   }

@@ -101,11 +101,12 @@ void check_same(Machine& a, Machine& b, int tensor) {
   CHECK(error <= 1e-10 * power);
 }
 
-// The same work on one thread and on changing numbers of them, which must agree.
-void compare(const Program& program, const Target& target, int input,
-             std::initializer_list<int> outputs,
-             const std::vector<std::pair<int, std::vector<char>>>& constants,
-             std::initializer_list<int64_t> sizes) {
+// The same work on one thread and on changing numbers of them, which must agree. Returns the most
+// barriers that a run needed.
+int64_t compare(const Program& program, const Target& target, int input,
+                std::initializer_list<int> outputs,
+                const std::vector<std::pair<int, std::vector<char>>>& constants,
+                std::initializer_list<int64_t> sizes) {
   Machine one(program, target, 1);
   Machine many(program, target, 5);
   for (const auto& [tensor, bytes] : constants) {
@@ -113,6 +114,7 @@ void compare(const Program& program, const Target& target, int input,
     std::copy(bytes.begin(), bytes.end(), many.memory[static_cast<size_t>(tensor)].begin());
   }
   uint32_t seed = 7;
+  int64_t barriers = 0;
   for (int threads : {5, 1, 2, 3, 5}) {
     many.executor->set_threads(threads);
     for (int64_t n : sizes) {
@@ -121,11 +123,13 @@ void compare(const Program& program, const Target& target, int input,
       CHECK(one.executor->run({n}, {}).is_ok());
       CHECK(many.executor->run({n}, {}).is_ok());
       for (int output : outputs) check_same(one, many, output);
+      barriers = std::max(barriers, many.executor->barriers());
     }
   }
+  return barriers;
 }
 
-constexpr int64_t kInner = 512, kRows = 160, kColumns = 110;
+constexpr int64_t kInner = 512, kRows = 160, kColumns = 300;
 
 std::vector<char> random_blocks(const Target& target, DType type, int64_t n, uint32_t seed) {
   Random random(seed);
@@ -137,7 +141,7 @@ std::vector<char> random_blocks(const Target& target, DType type, int64_t n, uin
   return bytes;
 }
 
-void product(const Target& target, DType type, bool panels) {
+int64_t product(const Target& target, DType type, bool panels) {
   Maker m(kColumns);
   const TypeOps& ops = target.table().type(type);
   const int x = m.tensor({DType::kF32, {kInner, kColumns, 1}, 1});
@@ -156,15 +160,18 @@ void product(const Target& target, DType type, bool panels) {
                       kRows / kPanelRows, stored.data());
   }
   const std::vector<char> added = random_blocks(target, DType::kF32, kRows, 2);
-  compare(m.program, target, x, {y, z}, {{w, stored}, {bias, added}}, {kColumns, 1, 48, 0, 20});
+  return compare(m.program, target, x, {y, z}, {{w, stored}, {bias, added}},
+                 {kColumns, 1, 256, 48, 0});
 }
 
 void products(const Target& target) {
   int panels = 0;
   for (DType type : {DType::kQ4_0, DType::kQ8_0, DType::kQ4_K, DType::kQ6_K}) {
-    product(target, type, false);
-    if (!target.table().type(type).matmul_interleaved) continue;
-    product(target, type, true);
+    // where columns are packed, each product waits for them
+    const bool packs = target.table().type(type).matmul_interleaved;
+    CHECK(product(target, type, false) == (packs ? 4 : 2));
+    if (!packs) continue;
+    CHECK(product(target, type, true) == 4);
     ++panels;
   }
   std::printf("  %d types in panels\n", panels);

@@ -153,7 +153,7 @@ def test_a_refusal_says_so_before_anything_is_planned() -> None:
     sizes = (DTYPES["f32"].id, [8, 32, 1, 1], [4, 32, 1024, 1024])
     call = (_native.best_target(), OPS["ADD"].number, sizes, [sizes, sizes], [])
     assert _native.refusal(*call) is None
-    assert _native.refusal(*call, interleaved=True) == "it takes no interleaved weights"
+    assert _native.refusal(*call, layout=1) == "it takes no interleaved weights"
 
 
 def test_views_into_interleaved_weights_are_refused() -> None:

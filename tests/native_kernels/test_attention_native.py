@@ -111,6 +111,29 @@ def test_hidden_cells_are_never_read(tokens: int, target: str) -> None:
     assert nmse(got, attention(q, clean, clean, mask, 0.125)) < 1e-12
 
 
+@pytest.mark.parametrize("each", [1, 3, 5, 7])
+def test_tokens_of_many_sequences(each: int, target: str) -> None:
+    """`each` tokens a sequence: a block of cells is seen by a few rows in the middle of a tile."""
+    rng = np.random.default_rng(4)
+    n_seq, cells = 33 // each, 80
+    tokens, heads = n_seq * each, 2
+    q = rng.normal(size=(1, heads, tokens, 64)).astype(np.float32)
+    k, k64 = stored(rng.normal(size=(1, 1, n_seq * cells, 64)).astype(np.float32), "f16")
+    v, v64 = stored(rng.normal(size=(1, 1, n_seq * cells, 64)).astype(np.float32), "f16")
+    mask = np.full((1, 1, tokens, n_seq * cells), -np.inf, np.float16)
+    for t in range(tokens):
+        # the last sequence has the first cells: rows have seen theirs when others see their own
+        s = n_seq - 1 - t // each
+        mask[..., t, s * cells : (s + 1) * cells - 3 * (t % each)] = 0
+    dst = result("f32", (64, heads, tokens))
+    params = pack(FlashAttnParams(0.5))
+    for n_threads in (1, 4):
+        got = run_op(
+            "FLASH_ATTN_EXT", dst, [tensor(q), k, v, tensor(mask)], params, target, n_threads
+        )
+        assert nmse(got, attention(q, k64, v64, mask, 0.5)) < 1e-12
+
+
 @pytest.mark.parametrize("dtype", ["f16", "q8_0"])
 @pytest.mark.parametrize(
     "shape",

@@ -49,8 +49,9 @@ enum class DType : int32_t {
 // Numbers run below this; not every number is a type.
 inline constexpr int32_t kDTypeCount = 43;
 
-// Where the blocks of a matrix are: row after row, or in panels of rows (quants/interleave.h).
-enum class Layout : int32_t { kRows = 0, kInterleaved = 1 };
+// Where the blocks of a matrix are: row after row, in panels of rows (quants/interleave.h), or as
+// indices into tables of partial sums (quants/lookup_layout.h).
+enum class Layout : int32_t { kRows = 0, kInterleaved = 1, kLookup = 2 };
 
 struct DTypeInfo {
   const char* name;    // nullptr: no such type

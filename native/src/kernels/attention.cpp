@@ -149,7 +149,8 @@ void attend_few(const Job& job, const Tile& t, const Cache& key, const Cache& va
 
 void attend_many(const Job& job, const Tile& t, const Cache& key, const Cache& value, Seen seen) {
   const int64_t first = seen.first / kTileRows * kTileRows;
-  const int64_t rows = kept_rows(seen.end) - first;
+  // whole strips of rows: `weigh` must see every row that the products fill
+  const int64_t rows = (seen.end + kTileRows - 1) / kTileRows * kTileRows - first;
   for (int64_t i = 0; i < seen.n; i += 8) {
     for (int64_t j = 0; j < 8; ++j) {
       key.read(t.cells[min64(i + j, seen.n - 1)], t.turn + j * key.width);

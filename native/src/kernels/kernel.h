@@ -24,7 +24,8 @@ struct Tensor {
   int64_t nb[4] = {0, 0, 0, 0};
   char* data = nullptr;  // nullptr while checking
   // kInterleaved: ne and nb are those of the rows, but whole panels of rows are where they say
-  // (quants/interleave.h). Only sources 0 of kernels that take it.
+  // (quants/interleave.h). kLookup: likewise (quants/lookup_layout.h). Only sources 0 of kernels
+  // that take it.
   Layout layout = Layout::kRows;
 };
 
@@ -64,7 +65,8 @@ struct Kernel {
   // smaller sizes.
   size_t (*shared)(const Call&) = nullptr;
   int64_t (*tickets)(const Call&) = nullptr;
-  // Whether source 0 may be interleaved; `check` and the rest then look at its layout.
+  // Whether source 0 may be in another layout than rows; `check` and the rest then look at its
+  // layout.
   bool takes_interleaved = false;
   // Items go through the rows of the result in order, as many for each; and a row of the result
   // depends on no other row of the sources that have as many rows. Such steps are chained.
@@ -83,6 +85,8 @@ struct TypeOps {
   // Whether MUL_MAT and MUL_MAT_ID of this target read interleaved weights of this type: plans then
   // choose that layout.
   bool matmul_interleaved = false;
+  // Likewise of weights in the lookup layout, which MUL_MAT reads.
+  bool matmul_lookup = false;
 };
 
 struct KernelTable {

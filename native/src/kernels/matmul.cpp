@@ -1,8 +1,9 @@
 // MUL_MAT: dst[i3, i2, n, m] = src0[.., m, :] . src1[i3, i2, n, :]; consecutive batches of src1
-// share one of src0 (grouped-query attention). src2, if there is one, is a row that is added to each
-// row of the result.
+// share one of src0 (grouped-query attention). src2, if there is one, is a row that is added to
+// each row of the result.
 #include "kernels/elements.h"
 #include "kernels/matmul_integers.h"
+#include "kernels/matmul_lookup.h"
 
 namespace weft::WEFT_TARGET {
 
@@ -61,23 +62,47 @@ void find_columns(const Call& call, const Work& work, int64_t w2, int64_t w3, in
 // Below this many elements packing them costs less than waiting for each other.
 constexpr int64_t kWorthSharing = 1 << 17;
 
+// The weights without their data, which does not exist while a step is planned.
+Weights described(const Call& call) {
+  const Tensor& w = *call.src[0];
+  return {nullptr, 0, 0, w.type, w.ne[0], 1.0f, w.layout};
+}
+
 // With several matrices each packs its own.
 bool is_shared(const Call& call) {
   const Work work(call);
   const Tensor& w = *call.src[0];
-  const Weights weights = {nullptr, 0, 0, w.type, w.ne[0], 1.0f, w.layout};
-  return work.matrices == 1 && w.ne[0] * work.n_columns >= kWorthSharing &&
+  const Weights weights = described(call);
+  if (work.matrices != 1 || w.ne[0] == 0) return false;
+  if (is_looked_up(weights, work.n_columns)) return true;
+  return w.ne[0] * work.n_columns >= kWorthSharing &&
          is_packed(weights, call.src[1]->type, work.n_columns);
 }
 
+// The tables of a part of the depth stay in the cache for the rows of a chunk.
+bool is_looked_up(const Call& call) { return is_looked_up(described(call), Work(call).n_columns); }
+
 int64_t prepare_units(const Call& call) {
-  return is_shared(call) ? (Work(call).n_columns + kPackUnit - 1) / kPackUnit : 0;
+  if (!is_shared(call)) return 0;
+  if (is_looked_up(call)) return (call.src[0]->ne[0] / 32 + kTableChunks - 1) / kTableChunks;
+  return (Work(call).n_columns + kPackUnit - 1) / kPackUnit;
+}
+
+void prepare_tables(const Call& call, const Weights& weights, int64_t begin, int64_t end) {
+  const Work work(call);
+  const char* in[kFewLookups];
+  float* out[kFewLookups];
+  find_columns(call, work, 0, 0, 0, work.n_columns, in, out);
+  const Tensor& x = *call.src[1];
+  make_tables({in, out, work.n_columns, x.type, x.nb[0]}, begin * kTableChunks,
+              min64(end * kTableChunks, weights.k / 32), call.shared);
 }
 
 void prepare(const Call& call, int64_t begin, int64_t end) {
   const Work work(call);
   const Tensor& x = *call.src[1];
   const Weights weights = matrix(call, 0, 0);
+  if (is_looked_up(weights, work.n_columns)) return prepare_tables(call, weights, begin, end);
   for (int64_t unit = begin; unit < end; ++unit) {
     const char* in[kPackUnit];
     float* out[kPackUnit];
@@ -89,7 +114,12 @@ void prepare(const Call& call, int64_t begin, int64_t end) {
 }
 
 size_t shared(const Call& call) {
-  return is_shared(call) ? packed_bytes(Work(call).n_columns, call.src[0]->ne[0]) : 0;
+  const Tensor& w = *call.src[0];
+  const int64_t n = Work(call).n_columns;
+  const size_t packed = is_shared(call) ? packed_bytes(n, w.ne[0]) : 0;
+  if (w.layout != Layout::kLookup) return packed;
+  const size_t tables = lookup_table_bytes(min64(n, kFewLookups), w.ne[0]);
+  return packed > tables ? packed : tables;
 }
 
 int64_t items(const Call& call) {
@@ -100,10 +130,11 @@ int64_t items(const Call& call) {
 int64_t grain(const Call& call) {
   const Work work(call);
   const int64_t products = kItemRows * call.src[0]->ne[0] * work.column_run;
-  // packed columns stay in the cache for the rows of a chunk; a few columns are packed again for
-  // every chunk
+  // packed columns stay in the cache for the rows of a chunk; a few columns, and tables, are taken
+  // up again for every chunk
   const int64_t rows = work.n_columns >= 32 ? 4 : 1;
-  const int64_t share = is_shared(call) ? 1 : work.row_blocks / (4 * call.n_threads);
+  const bool once = is_shared(call) && !is_looked_up(call);
+  const int64_t share = once ? 1 : work.row_blocks / (4 * call.n_threads);
   return max64(max64(rows, share), (1 << 15) / max64(1, products));
 }
 
@@ -135,7 +166,11 @@ void run(const Call& call, int64_t begin, int64_t end, char* scratch) {
     find_columns(call, work, w2, w3, first, n, in, out);
     const Weights weights = matrix(call, w2, w3);
     Columns columns = {in, out, n, x.type, x.nb[0]};
-    if (is_prepared) columns.packed = packed_column(call.shared, first, weights.k);
+    if (is_prepared && is_looked_up(weights, work.n_columns)) {
+      columns.tables = call.shared;
+    } else if (is_prepared) {
+      columns.packed = packed_column(call.shared, first, weights.k);
+    }
     const int64_t first_row = first_block * kItemRows;
     const int64_t last_row = min64(w.ne[1], first_row + blocks * kItemRows);
     multiply(weights, first_row, last_row, columns, arena.rest());
@@ -151,7 +186,8 @@ size_t scratch(const Call& call) {
   arena.take<const char*>(n_rows(x));
   arena.take<float*>(n_rows(x));
   return arena.used() + multiply_scratch(call.src[0]->type,
-                                         {nullptr, nullptr, n_rows(x), x.type, x.nb[0]}, x.ne[0]);
+                                         {nullptr, nullptr, n_rows(x), x.type, x.nb[0]}, x.ne[0],
+                                         call.src[0]->layout);
 }
 
 const char* check(const Call& call) {

@@ -7,6 +7,7 @@
 
 #include "kernels/matmul_floats.h"
 #include "kernels/matmul_integers.h"
+#include "quants/lookup_layout.h"
 
 namespace weft::WEFT_TARGET {
 
@@ -23,8 +24,8 @@ void multiply(const Weights& w, int64_t begin, int64_t end, const Columns& colum
   }
 }
 
-size_t multiply_scratch(DType weights, const Columns& columns, int64_t k) {
-  return is_integer_product(weights, columns.type) ? multiply_integers_scratch(columns, k)
+size_t multiply_scratch(DType weights, const Columns& columns, int64_t k, Layout layout) {
+  return is_integer_product(weights, columns.type) ? multiply_integers_scratch(columns, k, layout)
                                                    : multiply_floats_scratch(columns, k);
 }
 
@@ -36,6 +37,13 @@ const char* check_product(const Tensor& weights, const Tensor& columns, const Te
   if (weights.layout == Layout::kInterleaved && !(is_integer_product(weights.type, columns.type) &&
                                                   table().type(weights.type).matmul_interleaved)) {
     return "interleaved weights need activations of their companion type";
+  }
+  if (weights.layout == Layout::kLookup) {
+    if (lookup_block(weights.type) == 0) return "only ternary weights have the lookup layout";
+    if (!is_integer_product(weights.type, columns.type)) {
+      return "weights in the lookup layout need activations of their companion type";
+    }
+    if (weights.ne[2] * weights.ne[3] != 1) return "only one matrix may be in the lookup layout";
   }
   if (weights.ne[0] != columns.ne[0]) return "rows of the two sources differ in length";
   if (dst.type != DType::kF32 || dst.nb[0] != 4) return "the result must be f32 rows";

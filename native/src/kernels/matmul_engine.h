@@ -23,13 +23,15 @@ struct Columns {
   DType type;
   int64_t element_stride;
   const char* packed = nullptr;  // the columns as pack_all leaves them, if they are packed
+  const char* tables = nullptr;  // as make_tables leaves them, if they are looked up
 };
 
 // out[c][r] = row r . column c, for rows begin..end.
 void multiply(const Weights& w, int64_t begin, int64_t end, const Columns& columns, char* scratch);
 
 // Scratch that multiply needs for up to `columns.n` columns.
-size_t multiply_scratch(DType weights, const Columns& columns, int64_t k);
+size_t multiply_scratch(DType weights, const Columns& columns, int64_t k,
+                        Layout layout = Layout::kRows);
 
 // nullptr when multiply can take operands of these types, else why not.
 const char* check_product(const Tensor& weights, const Tensor& columns, const Tensor& dst);

@@ -141,6 +141,7 @@ const char* check(const Call& call) {
   const Tensor& ids = *call.src[2];
   const Tensor& dst = call.dst;
   if (const char* why = check_product(w, x, dst); why != nullptr) return why;
+  if (w.layout == Layout::kLookup) return "experts are not looked up";
   if (ids.type != DType::kI32) return "the expert ids must be i32";
   if (w.ne[3] != 1 || x.ne[3] != 1 || dst.ne[3] != 1 || ids.ne[2] != 1 || ids.ne[3] != 1) {
     return "experts have no batches";

@@ -3,12 +3,15 @@
 //                 few columns                       many columns
 //   plain rows    rows dotted as they are stored    panels of byte codes, transposed on the way
 //   interleaved   panels read as they are stored    panels of byte codes
+//   lookup        tables (matmul_lookup.cpp)        panels of byte codes
 //
 // Each weight is read from memory once, whatever the number of columns.
 #include "kernels/matmul_integers.h"
 
 #include "kernels/matmul_floats.h"
+#include "kernels/matmul_lookup.h"
 #include "quants/formats.h"
+#include "quants/lookup_layout.h"
 #include "quants/quant_kernels.h"
 
 namespace weft::WEFT_TARGET {
@@ -17,7 +20,12 @@ namespace {
 
 // Up to this many columns, unpacking a panel costs more than it saves.
 constexpr int64_t kFewColumns = 2;
-constexpr int64_t kFewInterleaved = 12;
+constexpr int64_t kFewInterleaved = 32;  // at most, see few_interleaved
+
+// Formats with scales of scales take longer to read as they are stored.
+int64_t few_interleaved(const QuantKernels& kernels) {
+  return kernels.activation == DType::kQ8_K ? 12 : kFewInterleaved;
+}
 
 // Panels are unpacked this deep. Columns are packed for the whole depth when they fit in L2 that
 // way (packed_depth): then the weights are read row by row. Else they are packed as deep as a
@@ -230,7 +238,9 @@ void multiply_panel(const QuantKernels& kernels, const Columns& columns, int64_t
 void unpack_panel(const QuantKernels& kernels, const Weights& w, int64_t row, int64_t rows,
                   int64_t first, int64_t n, int64_t next, const Panel& panel) {
   const char* data = w.data + row * w.row_stride;
-  if (w.layout == Layout::kInterleaved) {
+  if (w.layout == Layout::kLookup) {
+    unpack_lookups(w.type, w.data + row * lookup_row_bytes(w.type, w.k), first, n, w.scale, panel);
+  } else if (w.layout == Layout::kInterleaved) {
     kernels.unpack(data, first, n, w.scale, panel);
   } else {
     kernels.pack(data, w.row_stride, rows, first, n, w.scale, next, panel);
@@ -267,6 +277,10 @@ void multiply_many(const QuantKernels& kernels, const Weights& w, int64_t begin,
   }
 }
 
+bool has_tiles(DType type) { return quant_kernels(type).pack != nullptr; }
+
+size_t max_size(size_t a, size_t b) { return a > b ? a : b; }
+
 }  // namespace
 
 bool is_integer_product(DType weights, DType columns) {
@@ -274,10 +288,16 @@ bool is_integer_product(DType weights, DType columns) {
   return kernels.dot != nullptr && kernels.activation == columns;
 }
 
+bool is_looked_up(const Weights& w, int64_t n_columns) {
+  return w.layout == Layout::kLookup && n_columns > 0 && n_columns <= kFewLookups;
+}
+
 bool is_packed(const Weights& w, DType columns, int64_t n_columns) {
   if (!is_integer_product(w.type, columns)) return false;
-  if (w.layout == Layout::kInterleaved) return n_columns > kFewInterleaved;
-  return n_columns > kFewColumns && quant_kernels(w.type).pack != nullptr;
+  const QuantKernels& kernels = quant_kernels(w.type);
+  if (w.layout == Layout::kInterleaved) return n_columns > few_interleaved(kernels);
+  if (w.layout == Layout::kLookup) return has_tiles(w.type) && n_columns > kFewLookups;
+  return n_columns > kFewColumns && has_tiles(w.type);
 }
 
 static_assert(kPackUnit % kTileColumns == 0);
@@ -299,21 +319,25 @@ void multiply_integers(const Weights& w, int64_t begin, int64_t end, const Colum
                        char* scratch) {
   const QuantKernels& kernels = quant_kernels(w.type);
   const bool interleaved = w.layout == Layout::kInterleaved;
-  if (interleaved && columns.n <= kFewInterleaved) {
+  const bool few_lookups = columns.n <= kFewLookups && columns.packed == nullptr;
+  if (w.layout == Layout::kLookup && (few_lookups || !has_tiles(w.type))) {
+    multiply_lookups(w, begin, end, columns, scratch);
+  } else if (interleaved && columns.n <= few_interleaved(kernels)) {
     multiply_few(kernels, w, begin, end, columns, scratch);
-  } else if (!interleaved && (columns.n <= kFewColumns || kernels.pack == nullptr)) {
+  } else if (w.layout == Layout::kRows && (columns.n <= kFewColumns || kernels.pack == nullptr)) {
     dot_rows(kernels, w, begin, end, columns, scratch);
   } else {
     multiply_many(kernels, w, begin, end, columns, scratch);
   }
 }
 
-size_t multiply_integers_scratch(const Columns& columns, int64_t k) {
-  const size_t few = FewScratch(nullptr, min64(columns.n, kFewInterleaved), k).used;
+size_t multiply_integers_scratch(const Columns& columns, int64_t k, Layout layout) {
+  size_t few = FewScratch(nullptr, min64(columns.n, kFewInterleaved), k).used;
+  if (layout == Layout::kLookup) few = max_size(few, multiply_lookups_scratch(columns.n, k));
   if (columns.n <= kFewColumns) return few;
   // fewer columns may be packed deeper
   const size_t many = ManyScratch(nullptr, columns, k).used + kPackedBytes;
-  return many > few ? many : few;
+  return max_size(many, few);
 }
 
 }  // namespace weft::WEFT_TARGET

@@ -14,13 +14,16 @@ void multiply_integers(const Weights& w, int64_t begin, int64_t end, const Colum
                        char* scratch);
 
 // Scratch that multiply_integers needs for up to `columns.n` columns.
-size_t multiply_integers_scratch(const Columns& columns, int64_t k);
+size_t multiply_integers_scratch(const Columns& columns, int64_t k, Layout layout);
 
 // Whether so many columns are packed for such weights; that can be done once for all rows.
 bool is_packed(const Weights& w, DType columns, int64_t n_columns);
 
 // Columns that are packed at a time: whole runs on every target.
 inline constexpr int64_t kPackUnit = 48;
+
+// Whether so many columns become tables instead (matmul_lookup.h): also once for all rows.
+bool is_looked_up(const Weights& w, int64_t n_columns);
 
 // All columns packed, and where column number `first`, a multiple of kPackUnit, begins in it.
 size_t packed_bytes(int64_t n_columns, int64_t k);

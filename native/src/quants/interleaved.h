@@ -77,6 +77,37 @@ static inline void add_lanes(const vi (&w)[8], const float* scale, const float* 
   }
 }
 
+#if defined(__AVX512VNNI__)
+
+template <typename F, int kColumns>
+inline constexpr bool kHasPairs = kColumns == 1 && requires { Lanes<F>::kPairWords; };
+
+// The sums of a block of two-bit codes, which are multiplied where they stand: it is the sums that
+// are shifted, once.
+template <typename F, int kColumns>
+static inline void sum_pairs(const char* block, int v, const ActivationTile<kColumns>* x,
+                             vi (&sum)[kColumns]) {
+  vi s[4][kColumns] = {};
+#pragma GCC unroll 16
+  for (int word = 0; word < Lanes<F>::kPairWords; ++word) {
+    const vi codes = lane_word(block, Lanes<F>::kHeader, word, v);
+    const ActivationTile<kColumns>* tile = x + word / 8 * 4;
+#pragma GCC unroll 4
+    for (int pair = 0; pair < 4; ++pair) {
+      const vi w = codes & splat_bytes(3 << 2 * pair);
+#pragma GCC unroll 4
+      for (int c = 0; c < kColumns; ++c) {
+        s[pair][c] = dot_words(s[pair][c], w, splat_codes(tile[pair].q[c] + word % 8 * 4));
+      }
+    }
+  }
+  for (int c = 0; c < kColumns; ++c) {
+    sum[c] = start_sum<F>(*x, 0, c) + s[0][c] + (s[1][c] >> 2) + (s[2][c] >> 4) + (s[3][c] >> 6);
+  }
+}
+
+#endif
+
 // A block whose weights have one scale, likewise. A few sums side by side, so that no dot product
 // has to wait for the one before it.
 template <typename F, int kColumns>
@@ -84,6 +115,15 @@ static inline void add_lane_block(const char* block, int v, const float* scale,
                                   const ActivationTile<kColumns>* x, vf (&acc)[kColumns]) {
   constexpr int kSums = kColumns == 1 ? 4 : kColumns == 2 ? 2 : 1;
   vi s[kSums][kColumns] = {};
+#if defined(__AVX512VNNI__)
+  if constexpr (kHasPairs<F, kColumns>) {
+    sum_pairs<F>(block, v, x, s[0]);
+    for (int c = 0; c < kColumns; ++c) {
+      acc[c] = fma(__builtin_convertvector(s[0][c], vf), load(scale) * splat(x->d[c]), acc[c]);
+    }
+    return;
+  }
+#endif
   for (int c = 0; c < kColumns; ++c) s[0][c] = start_sum<F>(*x, 0, c);
 #pragma GCC unroll 8
   for (int chunk = 0; chunk < 8; ++chunk) {
@@ -117,6 +157,8 @@ void multiply_columns(const char* panel, const void* tiles, int64_t n_chunks, fl
       float mins[F::kGroups * kPanelRows];
       if (first == 0) {
         constexpr int64_t kBytes = kPanelRows * static_cast<int64_t>(sizeof(typename F::Block));
+        // the end of a loop of many turns would be guessed wrong
+#pragma GCC unroll 128
         for (int64_t line = 0; line < kBytes; line += 64) {
           __builtin_prefetch(block + kAhead + line, 0, 3);
         }

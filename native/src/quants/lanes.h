@@ -328,6 +328,8 @@ struct Lanes<FormatTQ1_0> {
 
 template <>
 struct Lanes<FormatTQ2_0> {
+  // Every word of the block has the codes of four chunks, one in each pair of bits.
+  static constexpr int kHeader = 2, kPairWords = 16;
   static void scales(const char* block, int v, float* scale, float*) {
     const vf d = lane_half(block, 0, v);
     for (int g = 0; g < 8; ++g) store(scale + g * kPanelRows, d);

@@ -3,6 +3,7 @@
 
 #include "quants/dot.h"
 #include "quants/interleaved.h"
+#include "quants/lookup_layout.h"
 #include "quants/panels.h"
 #include "quants/quant_kernels.h"
 
@@ -36,6 +37,7 @@ void register_format(KernelTable& table, DType type) {
 #endif
   table.type(type).to_float = decode_format<F>;
   table.type(type).matmul_interleaved = k.unpack != nullptr;
+  table.type(type).matmul_lookup = lookup_block(type) != 0;
   table.type(type).vec_dot = dot_one<F>;
   table.type(type).vec_type = k.activation;
 }

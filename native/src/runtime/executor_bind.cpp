@@ -90,6 +90,7 @@ Status Executor::bind_tensor(size_t i, const std::vector<int64_t>& values) {
     }
   }
   const int64_t offset = value(decl.offset);
+  t.layout = decl.layout;
   int64_t end = extent(t);
   const Block& block = memory_[static_cast<size_t>(decl.buffer)];
   if (end < 0 || offset < 0 || __builtin_add_overflow(end, offset, &end) || end > block.size) {
@@ -98,7 +99,6 @@ Status Executor::bind_tensor(size_t i, const std::vector<int64_t>& values) {
                            std::to_string(block.size) + " bytes");
   }
   t.data = block.data + offset;
-  t.layout = decl.layout;
   return Status::ok();
 }
 

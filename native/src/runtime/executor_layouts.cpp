@@ -1,19 +1,24 @@
-// Which tensors of a program may be interleaved.
+// Which tensors of a program may be in another layout than rows.
 #include <algorithm>
 
 #include "quants/interleave.h"
+#include "quants/lookup_layout.h"
 #include "runtime/executor.h"
 
 namespace weft {
 
 namespace {
 
-// nullptr when an interleaved tensor is a whole matrix of panels (or a stack of them), else why
+// nullptr when such a tensor is a whole matrix of panels (or a stack of them), else why
 // not.
 const char* not_panels(const Tensor& t) {
   const InterleavedFormat* format = interleaved_format(t.type);
-  if (format == nullptr) return "has a type without that layout";
-  if (t.ne[0] % format->block != 0) return "has rows of partial words";
+  const bool looked_up = t.layout == Layout::kLookup;
+  if (looked_up ? lookup_block(t.type) == 0 : format == nullptr) {
+    return "has a type without that layout";
+  }
+  const int64_t block = looked_up ? lookup_block(t.type) : format->block;
+  if (t.ne[0] % block != 0) return "has rows of partial words";
   if (t.ne[1] % kPanelRows != 0) return "has rows beyond its last panel of 32";
   int64_t stride = dtype_info(t.type).block_size;
   for (int d = 0; d < 4; ++d) {
@@ -23,15 +28,20 @@ const char* not_panels(const Tensor& t) {
   return nullptr;
 }
 
+const char* name(Layout layout) {
+  return layout == Layout::kLookup ? "in the lookup layout" : "interleaved";
+}
+
 }  // namespace
 
-// Interleaved tensors are constant weights: whole, alone in their bytes, and only read as source 0
+// Repacked tensors are constant weights: whole, alone in their bytes, and only read as source 0
 // by kernels that take them.
 Status Executor::check_layouts() const {
   for (size_t i = 0; i < tensors_.size(); ++i) {
     const Tensor& t = tensors_[i];
-    if (t.layout != Layout::kInterleaved) continue;
-    const std::string start = "tensor " + program_.tensors[i].name + " is interleaved but ";
+    if (t.layout == Layout::kRows) continue;
+    const std::string start =
+        "tensor " + program_.tensors[i].name + " is " + name(t.layout) + " but ";
     if (const char* why = not_panels(t); why != nullptr) return Status::invalid(start + why);
     if (std::find(symbolic_.begin(), symbolic_.end(), i) != symbolic_.end()) {
       return Status::invalid(start + "its sizes are symbolic");
@@ -46,19 +56,20 @@ Status Executor::check_layouts() const {
       }
     }
   }
-  const auto interleaved = [&](int32_t index) {
-    return index >= 0 && tensors_[static_cast<size_t>(index)].layout == Layout::kInterleaved;
+  const auto repacked = [&](int32_t index) {
+    return index >= 0 && tensors_[static_cast<size_t>(index)].layout != Layout::kRows;
   };
   for (const StepDecl& step : program_.steps) {
     const char* op = kOpInfo[static_cast<size_t>(step.op)].name;
-    int32_t refused = interleaved(step.dst) ? step.dst : -1;
+    int32_t refused = repacked(step.dst) ? step.dst : -1;
     for (int s = 0; s < kMaxSrc; ++s) {
       const bool taken = s == 0 && (*table_)[step.op].takes_interleaved;
-      if (interleaved(step.src[s]) && !taken) refused = step.src[s];
+      if (repacked(step.src[s]) && !taken) refused = step.src[s];
     }
     if (refused >= 0) {
-      return Status::invalid("tensor " + program_.tensors[static_cast<size_t>(refused)].name +
-                             " is interleaved, which " + op + " does not take there");
+      const auto at = static_cast<size_t>(refused);
+      return Status::invalid("tensor " + program_.tensors[at].name + " is " +
+                             name(tensors_[at].layout) + ", which " + op + " does not take there");
     }
   }
   return Status::ok();

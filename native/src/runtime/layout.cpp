@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "quants/lookup_layout.h"
+
 namespace weft {
 
 namespace {
@@ -210,7 +212,11 @@ int64_t extent(const Tensor& t) {
     }
   }
   // a tensor of ternary weights ends in its scale
-  return t.type == DType::kI2_S ? total + 32 : total;
+  if (t.type == DType::kI2_S) total += 32;
+  const int64_t block = t.layout == Layout::kLookup ? lookup_block(t.type) : 0;
+  if (block == 0 || t.ne[0] % block != 0) return total;
+  const int64_t indices = lookup_row_bytes(t.type, t.ne[0]) * t.ne[1] * t.ne[2] * t.ne[3];
+  return std::max(total, indices);
 }
 
 bool overlap(const Tensor& a, const Tensor& b) {

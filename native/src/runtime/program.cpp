@@ -130,7 +130,7 @@ Status Program::check() const {
       return bad("tensor " + t.name + " has unknown type " +
                  std::to_string(static_cast<int32_t>(t.type)));
     }
-    if (t.layout != Layout::kRows && t.layout != Layout::kInterleaved) {
+    if (t.layout < Layout::kRows || t.layout > Layout::kLookup) {
       return bad("tensor " + t.name + " has an unknown layout");
     }
     if (t.buffer < 0 || t.buffer >= static_cast<int32_t>(buffers.size())) {

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from weft.dtype import DType
 from weft.errors import DeviceError
 from weft.graph.tensor import Tensor
+from weft.program import Layout
 
 __all__ = [
     "YES",
@@ -100,6 +101,9 @@ class BufferType(Protocol):
 class WeightBufferType(BufferType, Protocol):
     """Memory that keeps constant weights in a layout of its own. `is_host` is false: only kernels
     of the backend that offers it read them as they are there."""
+
+    layout: Layout
+    """The `weft.program.Layout` of what it holds."""
 
     def load(self, source: NDArray[Any], dtype: DType, ne: tuple[int, ...]) -> Memory:
         """A whole tensor, repacked from its contiguous array; `Memory.read` gives the bytes as they

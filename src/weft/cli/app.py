@@ -22,6 +22,7 @@ from weft.cli.inspect import inspect
 from weft.cli.perplexity import perplexity
 from weft.cli.quantize import quantize
 from weft.cli.run import run
+from weft.cli.serve import serve
 from weft.cli.tokenize import tokenize
 from weft.errors import WeftError
 from weft.version import __version__
@@ -38,7 +39,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 COMMANDS = (
-    *(run, chat, embed, perplexity, tokenize, bench, inspect, explain, diff),
+    *(run, chat, serve, embed, perplexity, tokenize, bench, inspect, explain, diff),
     *(devices, doctor, calibrate, quantize),
 )
 for command in COMMANDS:

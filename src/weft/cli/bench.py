@@ -16,7 +16,14 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
+from weft.cli.bench_kernel import (
+    DEFAULT_COLUMNS,
+    DEFAULT_FORMATS,
+    DEFAULT_SHAPE,
+    bench_kernels,
+)
 from weft.cli.console import errors, size_text
+from weft.cli.loading import local_path
 from weft.cli.options import (
     ActivationsName,
     ActivationsOption,
@@ -26,7 +33,6 @@ from weft.cli.options import (
     Fit,
     GpuLayers,
     Memory,
-    ModelFile,
     NoRewrite,
     Place,
     PlanFile,
@@ -67,7 +73,15 @@ class Output(StrEnum):
 
 
 def bench(
-    model: ModelFile,
+    model: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="[MODEL]",
+            parser=local_path,
+            help="A GGUF file, or hf:OWNER/NAME[:QUANT]; none with --kernel.",
+            show_default=False,
+        ),
+    ] = None,
     n_prompt: Annotated[int, typer.Option("--n-prompt", "-p", help="Prompt tokens; 0: skip.")] = (
         512
     ),
@@ -107,13 +121,36 @@ def bench(
         Path | None,
         typer.Option(help="Write a timeline of all threads for ui.perfetto.dev, as JSON."),
     ] = None,
+    kernel: Annotated[
+        bool,
+        typer.Option(
+            "--kernel", help="Compare the ways to multiply with weights, without a model."
+        ),
+    ] = False,
+    shape: Annotated[
+        str, typer.Option(help="With --kernel: weights, ROWSxDEPTH, several with commas.")
+    ] = DEFAULT_SHAPE,
+    columns: Annotated[
+        str, typer.Option(help="With --kernel: columns of activations (tokens at once).")
+    ] = DEFAULT_COLUMNS,
+    formats: Annotated[
+        str, typer.Option(help="With --kernel: formats of the weights.")
+    ] = DEFAULT_FORMATS,
 ) -> None:
-    """Measure tokens per second: mean and standard deviation over the repetitions."""
+    """Measure tokens per second: mean and standard deviation over the repetitions. With --kernel:
+    matrix products in every layout of the weights."""
     if n_prompt < 0 or n_gen < 0 or n_prompt + n_gen == 0 or repetitions < 1:
         raise ContextError("bench needs -p or -n above 0 and at least one repetition")
     options = thread_options(
         threads, threads_batch, cpu_mask, cpu_range, cpu_strict, prio, poll, numa
     )
+    if kernel:
+        if model is not None:
+            raise ContextError("bench --kernel takes no model")
+        bench_kernels(shape, columns, formats, repetitions, options, output.value)
+        return
+    if model is None:
+        raise ContextError("bench needs a model, or --kernel")
     loaded = Model.open(model)
     context = Context(
         loaded, None if plan else max(n_prompt, n_gen) + 1, n_ubatch=ubatch, n_outputs=1,

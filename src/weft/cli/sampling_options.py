@@ -125,7 +125,7 @@ def sampling_params(
         dry_multiplier=dry_multiplier, dry_base=dry_base, dry_allowed_length=dry_allowed_length,
         dry_last_n=dry_penalty_last_n, dry_sequence_breakers=breakers,
         mirostat=mirostat, mirostat_tau=mirostat_ent, mirostat_eta=mirostat_lr,
-        logit_bias=_biases(logit_bias or ()), samplers=samplers,
+        logit_bias=_biases(logit_bias) if logit_bias else None, samplers=samplers,
         grammar=_text_or_file("--grammar", grammar),
         json_schema=_text_or_file("--json-schema", json_schema), regex=regex,
     )  # fmt: skip

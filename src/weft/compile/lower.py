@@ -15,7 +15,15 @@ from weft.graph.node import describe
 from weft.graph.op import NONE
 from weft.graph.size import upper
 from weft.graph.tensor import Tensor
-from weft.program import BufferSpec, CopySpec, Program, SplitSpec, StepSpec, TensorSpec
+from weft.program import (
+    BufferSpec,
+    CopySpec,
+    Layout,
+    Program,
+    SplitSpec,
+    StepSpec,
+    TensorSpec,
+)
 from weft.schedule import Schedule, Split
 
 __all__ = ["lower", "lower_with_tensors"]
@@ -100,10 +108,14 @@ class _Tensors:
                     tensor.nb,
                     buffer,
                     tensor.view_offs + offset,
-                    "interleaved" if tensor in self._layouts else "rows",
+                    self._layout(tensor),
                 )
             )
         return found
+
+    def _layout(self, tensor: Tensor) -> Layout:
+        memory = self._layouts.get(tensor)
+        return "rows" if memory is None else memory.layout
 
     def _home(self, base: Tensor, tensor: Tensor) -> tuple[int, int]:
         """Buffer and byte offset of a tensor that is not a view."""
@@ -134,9 +146,8 @@ class _Tensors:
             matrix = None
             if base in self._layouts:
                 buffer = self._bound[key]
-                matrix = TensorSpec(
-                    base.name, base.dtype, base.ne, base.nb, buffer, 0, "interleaved"
-                )
+                layout = self._layout(base)
+                matrix = TensorSpec(base.name, base.dtype, base.ne, base.nb, buffer, 0, layout)
             self.buffers.append(
                 BufferSpec("bound", buffer_type, size, base.buffer.usage, data, matrix)
             )

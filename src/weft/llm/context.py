@@ -155,7 +155,7 @@ class Context(Sequences):
         Raises ContextError for ids or positions out of range, when the cache has too few free
         cells, where a sliding window has dropped what tokens would see, and for more than a ubatch
         where tokens see those behind them; AbortedError after `abort`. On any failure, Ctrl-C
-        included, the cache is as it was (empty where keys were being rotated, see `seq_add`)."""
+        included, the cache is as it was (empty when a device failed to rotate keys)."""
         self._graphs.clear_abort()
         self._graphs.why.clear()
         if not isinstance(tokens, Batch):

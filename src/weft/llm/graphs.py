@@ -19,6 +19,7 @@ from weft.llm.change import Places
 from weft.llm.counters import Counters
 from weft.llm.plan import ContextPlan
 from weft.llm.regime import Regime
+from weft.llm.uninterrupted import uninterrupted
 from weft.program import Program
 
 __all__ = ["Graphs"]
@@ -80,7 +81,7 @@ class Graphs:
         found = [regime.session for regime in self.regimes]
         if self._rows is not None:
             found.append(self._rows.session)
-        return found if self._shift is None else [*found, self._shift]
+        return found
 
     # ---- running ---------------------------------------------------------------------------------
 
@@ -197,7 +198,6 @@ class Graphs:
                 return None
             program = self._late(graph, "positions were moved for the first time")
             self._shift = Session(program, self._arenas)
-            self._threads_used = -1
         return self._shift
 
     def _late(self, graph: Graph, why: str) -> Program:
@@ -231,26 +231,33 @@ class Graphs:
     def rotate_keys(self) -> None:
         """Brings cached keys to the positions that `seq_add` and `seq_div` gave their cells.
 
-        Keys half rotated are of no use: a failure empties the cache."""
+        Neither Ctrl-C nor `abort` stops it half way, since keys half rotated are of no use; after a
+        failure of a device the cache is empty."""
         cache = self.cache
         session = self.build_shift()
-        if session is None:
+        if session is None or not cache.n_seen:
             cache.shifted()
             return
-        tables: dict[str, tuple[str, Cells]] = {"shift": ("n_kv", cache)}
-        if cache.window is not None:
-            tables["window_shift"] = "n_kv_window", cache.window
         try:
-            if cache.n_seen:
-                values = {}
-                for name, (symbol, cells) in tables.items():
-                    # what a free cell is rotated by does not matter
-                    n = values[symbol] = max(cells.n_seen, 1)
-                    if name in session.program.inputs:
-                        session.input_view(name)[:n] = cells.shift[:n]
-                        session.upload(name)
-                session.execute(values)
+            uninterrupted(lambda: self._rotate(session))
+        except KeyboardInterrupt:
+            if cache.has_shift:  # not from outside: rotating has failed
+                cache.clear()
+            raise
         except BaseException:
             cache.clear()
             raise
+
+    def _rotate(self, session: Session) -> None:
+        cache, values = self.cache, {}
+        tables: dict[str, tuple[str, Cells]] = {"shift": ("n_kv", cache)}
+        if cache.window is not None:
+            tables["window_shift"] = "n_kv_window", cache.window
+        for name, (symbol, cells) in tables.items():
+            # what a free cell is rotated by does not matter
+            n = values[symbol] = max(cells.n_seen, 1)
+            if name in session.program.inputs:
+                session.input_view(name)[:n] = cells.shift[:n]
+                session.upload(name)
+        session.execute(values)
         cache.shifted()

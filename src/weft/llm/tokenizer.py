@@ -86,13 +86,19 @@ class Tokenizer:
         return len(self.vocab)
 
     def encode(
-        self, text: str, *, add_special: bool = True, parse_special: bool = False
+        self,
+        text: str,
+        *,
+        add_special: bool = True,
+        parse_special: bool = False,
+        continues: bool = False,
     ) -> list[int]:
         """Ids of `text`.
 
         `add_special`: with BOS and EOS where the model wants them. `parse_special`: texts such as
         `<s>` become the control tokens they name (never do this with text from strangers); without
-        it only user-defined tokens are recognised. Raises TokenizerError for a lone surrogate."""
+        it only user-defined tokens are recognised. `continues`: other text goes before, so no space
+        is put in front. Raises TokenizerError for a lone surrogate."""
         try:
             text.encode()
         except UnicodeEncodeError as e:
@@ -101,7 +107,7 @@ class Tokenizer:
                 "decode the input as UTF-8 (errors='replace')"
             ) from None
         ids: list[int] = list(self.vocab.prefix) if add_special else []
-        after_special = True
+        after_special = not continues
         for part in self._split(text, parse_special):
             if isinstance(part, int):
                 ids.append(part)

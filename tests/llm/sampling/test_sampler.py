@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.llm.sampling import slow
 from weft.errors import ContextError
 from weft.llm.sampling import Sampler, SamplingParams
 
@@ -135,3 +138,212 @@ def test_values_out_of_range_are_named(name: str, value: float) -> None:
 def test_logits_that_are_no_numbers(temperature: float, bad: float) -> None:
     with pytest.raises(ContextError, match="infinite or not a number"):
         Sampler(SamplingParams(temperature)).sample(np.array([0, bad, 1], np.float32))
+
+
+def chi_square(counts: np.ndarray, probs: np.ndarray) -> float:
+    """Pearson's statistic of draws against what was expected."""
+    expected = probs * counts.sum()
+    return float(((counts - expected) ** 2 / expected).sum())
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        ALL | {"temperature": 1.0},
+        ALL | {"temperature": 0.7},
+        {"temperature": 1.3, "top_k": 8, "top_p": 0.9, "min_p": 0.02},
+        ALL | {"temperature": 1.0, "typical_p": 0.8},
+        ALL | {"temperature": 1.0, "xtc_probability": 1.0, "xtc_threshold": 0.12},
+    ],
+)
+def test_draws_follow_the_distribution(params: dict[str, float]) -> None:
+    logits = np.random.default_rng(3).normal(0, 1, 12).astype(np.float32)
+    sampler = Sampler(SamplingParams(seed=11, **params))  # type: ignore[arg-type]
+    ids, probs = sampler.distribution(logits)
+    counts = np.bincount([sampler.sample(logits) for _ in range(8000)], minlength=12)
+    assert counts[ids].sum() == 8000
+    # 99.9% of such runs are below 31.3 with 11 degrees of freedom
+    assert chi_square(counts[ids], probs) < 31.3
+
+
+def test_draws_of_many_follow_the_distribution() -> None:
+    """A vocabulary so large that it is summed in blocks."""
+    logits = np.random.default_rng(4).normal(0, 2, 20_011).astype(np.float32)
+    sampler = Sampler(SamplingParams(temperature=0.9, seed=12, top_k=0, top_p=1.0, min_p=0.0))
+    probs = np.exp(logits.astype(float) / 0.9)
+    probs /= probs.sum()
+    bins = np.arange(20_011) % 12
+    counts = np.bincount(bins[[sampler.sample(logits) for _ in range(8000)]], minlength=12)
+    assert chi_square(counts, np.bincount(bins, probs)) < 31.3
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    seed=st.integers(0, 10_000),
+    order=st.permutations(["top_k", "typ_p", "top_p", "min_p", "xtc", "top_n_sigma"]),
+    n_used=st.integers(1, 6),
+)
+def test_any_order_of_the_chain(seed: int, order: list[str], n_used: int) -> None:
+    """Step after step by their definitions, with penalties at the front and a temperature last."""
+    logits = np.random.default_rng(seed).normal(0, 2, 30).astype(np.float32)
+    order = order[:n_used]
+    params = SamplingParams(
+        temperature=0.8, top_k=17, typical_p=0.97, top_p=0.93, min_p=0.03, xtc_probability=1.0,
+        xtc_threshold=0.2, top_n_sigma=2.5, presence_penalty=0.7,
+        samplers=["penalties", *order, "temperature"],
+    )  # fmt: skip
+    steps = {
+        "top_k": lambda row: slow.top_k(row, 17),
+        "typ_p": lambda row: slow.typical(row, 0.97),
+        "top_p": lambda row: slow.top_p(row, 0.93),
+        "min_p": lambda row: slow.min_p(row, 0.03),
+        "xtc": lambda row: slow.xtc(row, 0.2),
+        "top_n_sigma": lambda row: slow.top_n_sigma(row, 2.5),
+    }
+    row = slow.penalties(list(enumerate(logits.astype(float).tolist())), [3, 4], 1.0, 0.7, 0.0)
+    for name in order:
+        row = steps[name](row)
+    want = slow.probabilities([(i, logit / 0.8) for i, logit in row])
+    sampler = Sampler(params)
+    sampler.start([3, 4])
+    ids, probs = sampler.distribution(logits)
+    assert dict(zip(ids.tolist(), probs.tolist(), strict=True)) == pytest.approx(want, rel=1e-6)
+
+
+def test_penalties_behind_a_cut() -> None:
+    logits = np.array([3.0, 2.0, 1.0, 0.0], np.float32)
+    first = Sampler(SamplingParams(temperature=0, presence_penalty=9, top_k=2))
+    behind = Sampler(
+        SamplingParams(temperature=0, presence_penalty=9, top_k=2,
+                       samplers="top_k;penalties;temperature")
+    )  # fmt: skip
+    for sampler in (first, behind):
+        sampler.start([0, 1])
+    assert first.sample(logits) == 2
+    assert behind.sample(logits) == 0
+
+
+def test_xtc_is_a_matter_of_chance() -> None:
+    logits = np.log(np.array([0.5, 0.3, 0.2], np.float32))
+    sampler = Sampler(
+        SamplingParams(temperature=0, xtc_probability=0.3, xtc_threshold=0.25, seed=2)
+    )
+    drawn = [sampler.sample(logits) for _ in range(2000)]
+    assert set(drawn) == {0, 1}
+    assert np.mean(drawn) == pytest.approx(0.3, abs=0.03)
+
+
+def test_everything_random_reproduces() -> None:
+    logits = np.random.default_rng(5).normal(0, 2, 300).astype(np.float32)
+    options = {"xtc_probability": 0.5, "xtc_threshold": 0.05, "repeat_penalty": 1.2}
+
+    def text(seed: int) -> list[int]:
+        sampler = Sampler(SamplingParams(seed=seed, **options))  # type: ignore[arg-type]
+        out = []
+        for _ in range(60):
+            out.append(sampler.sample(logits))
+            sampler.accept(out[-1])
+        return out
+
+    assert text(3) == text(3)
+    assert text(3) != text(4)
+
+
+@pytest.mark.parametrize("n", [8, 6000])
+def test_logit_bias(n: int) -> None:
+    logits = np.zeros(n, np.float32)
+    logits[2] = 5
+    bias = {2: -np.inf, 5: 3.0, 6: 3.5}
+    sampler = Sampler(SamplingParams(temperature=1.0, logit_bias=bias, **ALL | {"top_k": 4}))
+    ids, probs = sampler.distribution(logits)
+    assert ids.tolist() == [6, 5, 0, 1]
+    assert probs[0] / probs[1] == pytest.approx(np.exp(0.5))
+    assert not logits[5]
+
+
+def test_logit_bias_out_of_reach() -> None:
+    with pytest.raises(
+        ContextError, match=r"logit_bias has token 9; the model's tokens are 0\.\.4"
+    ):
+        Sampler(SamplingParams(logit_bias={9: 1.0})).sample(LOGITS)
+    everything = dict.fromkeys(range(5), -np.inf)
+    with pytest.raises(ContextError, match="logit_bias forbids every token"):
+        Sampler(SamplingParams(logit_bias=everything)).sample(LOGITS)
+
+
+def test_a_moving_temperature() -> None:
+    def temperature(logits: np.ndarray) -> float:
+        sampler = Sampler(
+            SamplingParams(temperature=1.0, dynatemp_range=0.5, dynatemp_exponent=2.0, **ALL)
+        )
+        ids, probs = sampler.distribution(logits)
+        return float((logits[ids[0]] - logits[ids[1]]) / np.log(probs[0] / probs[1]))
+
+    # between two tokens of 0.8 and 0.2 the entropy is 0.7219 bits of 1
+    two = np.log(np.array([0.8, 0.2], np.float32))
+    assert temperature(two) == pytest.approx(0.5 + 1.0 * 0.7219**2, rel=1e-4)
+    assert temperature(np.array([20.0, 0.0], np.float32)) == pytest.approx(0.5, rel=1e-3)
+    assert temperature(np.array([1e-3, 0.0], np.float32)) == pytest.approx(1.5, rel=1e-3)
+
+
+def test_large_vocabularies_equal_small_ones() -> None:
+    """Tokens that cannot be drawn change nothing but the way there."""
+    rng = np.random.default_rng(6)
+    few = rng.normal(0, 2, 50).astype(np.float32)
+    many = np.full(9000, -np.inf, np.float32)
+    places = np.sort(rng.choice(9000, 50, replace=False))
+    many[places] = few
+    for options in (
+        ALL, {"top_k": 7}, ALL | {"top_p": 0.8}, ALL | {"min_p": 0.1}, ALL | {"typical_p": 0.7},
+        ALL | {"xtc_probability": 1.0}, ALL | {"top_n_sigma": 1.0}, ALL | {"mirostat": 2},
+        ALL | {"top_p": 0.9, "min_p": 0.1, "repeat_penalty": 1.5},
+        ALL | {"dynatemp_range": 0.5, "top_k": 50},
+    ):  # fmt: skip
+        params = SamplingParams(**options)  # type: ignore[arg-type]
+        small, large = Sampler(params), Sampler(params)
+        small.start([3, 9])
+        large.start(places[[3, 9]].tolist())
+        ids, probs = small.distribution(few)
+        large_ids, large_probs = large.distribution(many)
+        assert large_ids[: len(ids)].tolist() == places[ids].tolist(), options
+        np.testing.assert_allclose(large_probs[: len(ids)], probs, rtol=2e-5)  # float32 sums
+        assert not large_probs[len(ids) :].any()
+
+
+def test_a_tokenizer_is_asked_for() -> None:
+    with pytest.raises(ContextError, match="dry_sequence_breakers needs the tokenizer"):
+        Sampler(SamplingParams(dry_multiplier=1.0))
+    with pytest.raises(ContextError, match="a constraint needs the tokenizer"):
+        Sampler(SamplingParams(regex="a"))
+    Sampler(SamplingParams(dry_multiplier=1.0, dry_sequence_breakers=()))
+
+
+def test_dry_in_the_chain() -> None:
+    sampler = Sampler(
+        SamplingParams(temperature=0, dry_multiplier=50, dry_sequence_breakers=(), top_k=2)
+    )
+    logits = np.array([0.0, 3.0, 2.0, 1.0], np.float32)
+    sampler.start([1, 2, 3, 1, 2])
+    assert sampler.sample(logits) == 1
+    logits[3] = 4.0  # would repeat "1 2 3"
+    assert sampler.sample(logits) == 1
+    sampler.accept(0)
+    assert sampler.sample(logits) == 3
+
+
+def test_threads_do_not_share_what_changes() -> None:
+    """Large vocabularies use memory of the thread."""
+    rows = np.random.default_rng(7).normal(0, 2, (4, 50_000)).astype(np.float32)
+    options = ALL | {"temperature": 1.1, "top_p": 0.9, "presence_penalty": 0.5}
+
+    def text(seed: int) -> list[int]:
+        sampler = Sampler(SamplingParams(seed=seed, **options))  # type: ignore[arg-type]
+        out = []
+        for i in range(40):
+            out.append(sampler.sample(rows[(seed + i) % 4]))
+            sampler.accept(out[-1])
+        return out
+
+    alone = [text(seed) for seed in range(6)]
+    with ThreadPoolExecutor(6) as pool:
+        assert list(pool.map(text, range(6))) == alone

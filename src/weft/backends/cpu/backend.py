@@ -27,7 +27,15 @@ from weft.backends.base import (
 from weft.backends.cpu.native_program import describe_tensor, native_program
 from weft.backends.cpu.order import side_by_side
 from weft.backends.cpu.record import best_target, choose, require_usable
-from weft.backends.cpu.repack import PanelBufferType, PanelMemory, can_repack
+from weft.backends.cpu.repack import (
+    LookupBufferType,
+    PanelBufferType,
+    PanelMemory,
+    can_look_up,
+    can_repack,
+    is_ternary,
+)
+from weft.backends.cpu.ternary import choose_method
 from weft.backends.cpu.threads import ThreadOptions
 from weft.backends.registry import BackendInfo
 from weft.dtype import DTYPES, DType, dtype_from_id
@@ -39,7 +47,7 @@ from weft.graph.params import pack
 from weft.graph.rewrite import REWRITES
 from weft.graph.size import upper
 from weft.graph.tensor import Tensor
-from weft.program import Program
+from weft.program import LAYOUTS, Layout, Program
 
 __all__ = [
     "Activations",
@@ -157,6 +165,8 @@ class CpuBackend(BackendBase):
             warnings.warn(f"{name}: {note}", RuntimeWarning, stacklevel=2)
         self._panels = PanelBufferType(self.pool)
         self._panel_types = frozenset(_native.interleaved_types(chosen))
+        self._lookups = LookupBufferType(self.pool)
+        self._lookup_types = frozenset(_native.lookup_types(chosen))
         self.rewrites = tuple(REWRITES)
 
     def supports_op(self, node: Tensor) -> Support:
@@ -217,18 +227,34 @@ class CpuBackend(BackendBase):
         return result
 
     def weight_layout(self, leaf: Tensor, uses: Sequence[Use]) -> WeightBufferType | None:
-        """Panels of rows, where the kernels of all uses read them."""
+        """Panels of rows, or indices of tables where that is the faster way for ternary weights, if
+        the kernels of all uses read them."""
+        if leaf.dtype.id in self._lookup_types and self._looks_up(leaf, uses):
+            return self._lookups
         if leaf.dtype.id not in self._panel_types or not can_repack(leaf):
             return None
         taken = all(use.source == 0 and self._takes_panels(use.node) for use in uses)
         return self._panels if taken else None
 
+    def _looks_up(self, leaf: Tensor, uses: Sequence[Use]) -> bool:
+        if not can_look_up(leaf):
+            return False
+        if not all(use.source == 0 and self._takes(use.node, "lookup") for use in uses):
+            return False
+        depth, rows = upper(leaf.ne[0]), upper(leaf.ne[1])
+        method = choose_method(self.target, leaf.dtype, rows, depth, self.pool)
+        return method == "table" and is_ternary(leaf, self.pool)
+
     def _takes_panels(self, node: Tensor) -> bool:
+        return self._takes(node, "interleaved")
+
+    def _takes(self, node: Tensor, layout: Layout) -> bool:
         sources = [describe_tensor(s) for s in node.src]
         params = pack(node.params)
         why = _native.refusal(
-            self.target, node.op.number, describe_tensor(node), sources, params, interleaved=True
-        )
+            self.target, node.op.number, describe_tensor(node), sources, params,
+            layout=LAYOUTS.index(layout),
+        )  # fmt: skip
         return why is None
 
     def _activation_type(self, weights: Tensor, x: Tensor) -> DType:

@@ -21,8 +21,8 @@ from weft import _native
 from weft.errors import DeviceError
 from weft.flags import FLAGS
 
-__all__ = ["Choice", "Verdict", "best_target", "choose", "forget", "require_usable", "verdicts",
-           "write_verdict"]  # fmt: skip
+__all__ = ["Choice", "Verdict", "best_target", "choose", "forget", "machine_key", "require_usable",
+           "verdicts", "write_verdict"]  # fmt: skip
 
 UNFINISHED = "the check did not end: the process crashed or was ended"
 """What a verdict holds while its target is being checked."""
@@ -70,7 +70,7 @@ def verdicts(file: Path | None = None) -> dict[str, Verdict]:
     found = _entries(file or record_file())
     if not found:
         return {}
-    mine = found.get(_machine_key(), {})
+    mine = found.get(machine_key(), {})
     made = {}
     for target, entry in mine.items() if isinstance(mine, dict) else ():
         try:
@@ -85,7 +85,7 @@ def write_verdict(target: str, verdict: Verdict | None, file: Path | None = None
     """Keeps a verdict (None: forgets it). A folder that cannot be written is a DeviceError."""
     where = file or record_file()
     found = _entries(where)
-    mine = found.setdefault(_machine_key(), {})
+    mine = found.setdefault(machine_key(), {})
     if verdict is None:
         mine.pop(target, None)
     else:
@@ -164,7 +164,7 @@ def _entries(file: Path) -> dict[str, Any]:
 
 
 @cache
-def _machine_key() -> str:
+def machine_key() -> str:
     """The processor's model and features, and this build of the kernels."""
     digest = sha256(Path(str(_native.__file__)).read_bytes())
     digest.update("\n".join([_processor(), *_native.cpu_features()]).encode())

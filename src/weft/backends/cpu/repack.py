@@ -1,7 +1,9 @@
-"""`CPU_R32`: weight matrices as panels of 32 rows, repacked once from where they are.
+"""`CPU_R32`: weight matrices as panels of 32 rows, repacked once from where they are; `CPU_T32`:
+ternary ones as indices of tables.
 
-The layout is that of `native/src/quants/interleave.h`. A matrix takes as many bytes as before; the
-pages of a mapped file that it was read from are given back to the system.
+The layouts are those of `native/src/quants/interleave.h` and `lookup_layout.h`. A matrix takes as
+many bytes as before, at most 1.08 times as many for tq1_0 as indices; the pages of a mapped file
+that it was read from are given back to the system.
 """
 
 from __future__ import annotations
@@ -20,8 +22,19 @@ from weft.dtype import DType
 from weft.errors import DeviceError, OutOfMemoryError
 from weft.graph.size import upper
 from weft.graph.tensor import Tensor
+from weft.program import Layout
 
-__all__ = ["PANEL_ROWS", "PanelBufferType", "PanelMemory", "can_repack", "forget_pages"]
+__all__ = [
+    "PANEL_ROWS",
+    "LookupBufferType",
+    "LookupMemory",
+    "PanelBufferType",
+    "PanelMemory",
+    "can_look_up",
+    "can_repack",
+    "forget_pages",
+    "is_ternary",
+]
 
 PANEL_ROWS = 32
 
@@ -42,6 +55,31 @@ def can_repack(tensor: Tensor) -> bool:
     )
 
 
+def can_look_up(tensor: Tensor) -> bool:
+    """Whether a matrix has the lookup layout: one matrix of a ternary type, whole panels."""
+    sizes = [n for n in tensor.ne if isinstance(n, int)]
+    if len(sizes) != 4 or sizes[2:] != [1, 1] or 0 in sizes or not tensor.is_contiguous:
+        return False
+    try:
+        return bool(_native.lookup_bytes(tensor.dtype.id, sizes[1], sizes[0]))
+    except ValueError:
+        return False
+
+
+def is_ternary(tensor: Tensor, pool: _native.ThreadPool) -> bool:
+    """Whether the weights of a whole tensor in host memory are all -1, 0 or +1 times a scale;
+    tq2_0 can hold a 2."""
+    data = None if tensor.buffer is None else tensor.buffer.data
+    if data is None:
+        return False
+    source = data if isinstance(data, np.ndarray) else data.host()
+    if source is None:
+        return False
+    rows = source.reshape(-1).view(np.uint8)
+    ne = [upper(n) for n in tensor.ne]
+    return bool(_native.is_ternary(tensor.dtype.id, rows, ne[1], ne[0], pool))
+
+
 class PanelMemory:
     """The repacked bytes of one tensor. `read` gives rows; the host cannot address them as such."""
 
@@ -56,15 +94,18 @@ class PanelMemory:
         self._rows = ne[1] * ne[2] * ne[3]
         self._pool = pool
         self._source = source  # what is shared under its identity must not go away
-        self.panels = _SLABS.take(source.nbytes)
+        self.panels = self._fill(source.reshape(-1).view(np.uint8))
         """The bytes as the kernels read them."""
-        rows = source.reshape(-1).view(np.uint8)
-        _native.interleave(dtype.id, rows, self.panels, self._rows, self._row_elements, pool)
+
+    def _fill(self, rows: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        panels = _SLABS.take(rows.nbytes)
+        _native.interleave(self.dtype.id, rows, panels, self._rows, self._row_elements, self._pool)
+        return panels
 
     @property
     def nbytes(self) -> int:
-        """Size in bytes; that of the tensor as rows."""
-        return self.panels.nbytes
+        """Size in bytes of the tensor as rows."""
+        return int(self._source.nbytes)
 
     def write(self, offset: int, data: NDArray[np.uint8]) -> None:
         """Refuses: what is repacked is constant."""
@@ -75,10 +116,7 @@ class PanelMemory:
 
     def read(self, offset: int, nbytes: int) -> NDArray[np.uint8]:
         """A copy of bytes of the rows, unpacked from the panels that hold them."""
-        if offset < 0 or nbytes < 0 or offset + nbytes > self.nbytes:
-            raise DeviceError(
-                f"access to bytes {offset}..{offset + nbytes} of a block of {self.nbytes} bytes"
-            )
+        self._check(offset, nbytes)
         first, last = 0, self._rows // PANEL_ROWS
         start, end = 0, self.nbytes
         if not self.dtype.tail:
@@ -92,9 +130,34 @@ class PanelMemory:
         )  # fmt: skip
         return rows[offset - start : offset - start + nbytes]
 
+    def _check(self, offset: int, nbytes: int) -> None:
+        if offset < 0 or nbytes < 0 or offset + nbytes > self.nbytes:
+            raise DeviceError(
+                f"access to bytes {offset}..{offset + nbytes} of a block of {self.nbytes} bytes"
+            )
+
     def host(self) -> None:
         """None: not as rows."""
         return None
+
+
+class LookupMemory(PanelMemory):
+    """A ternary matrix as indices of tables. `read` gives the rows it was made from."""
+
+    __slots__ = ()
+
+    def _fill(self, rows: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        size = (self._rows, self._row_elements)
+        panels = _SLABS.take(_native.lookup_bytes(self.dtype.id, *size))
+        _native.make_lookup(self.dtype.id, rows, panels, *size, self._pool)
+        return panels
+
+    def read(self, offset: int, nbytes: int) -> NDArray[np.uint8]:
+        """A copy of bytes of the rows, from where they came: indices do not keep how a format has
+        written a zero."""
+        self._check(offset, nbytes)
+        rows: NDArray[np.uint8] = self._source.reshape(-1).view(np.uint8)
+        return rows[offset : offset + nbytes].copy()
 
 
 class PanelBufferType:
@@ -105,6 +168,8 @@ class PanelBufferType:
     alignment = _ALIGNMENT
     max_size: int | None = None
     is_host = False
+    layout: Layout = "interleaved"
+    _memory: type[PanelMemory] = PanelMemory
 
     def __init__(self, pool: _native.ThreadPool) -> None:
         self._pool = pool
@@ -121,16 +186,31 @@ class PanelBufferType:
         """The repacked bytes of a tensor; the same for all who load the same array.
 
         Raises OutOfMemoryError with the number of bytes."""
-        key = (id(source), dtype.name, ne)
+        key = (id(source), self.layout, dtype.name, ne)
         with _LOCK:
             found = _SHARED.get(key)
             if found is None:
-                found = _SHARED[key] = PanelMemory(source, dtype, ne, self._pool)
+                found = _SHARED[key] = self._memory(source, dtype, ne, self._pool)
                 forget_pages(source)
         return found
 
 
-_SHARED: WeakValueDictionary[tuple[int, str, tuple[int, ...]], PanelMemory] = WeakValueDictionary()
+class LookupBufferType(PanelBufferType):
+    """Memory of this process that holds ternary weights as indices of tables."""
+
+    name = "CPU_T32"
+    layout: Layout = "lookup"
+    _memory = LookupMemory
+
+    def alloc_size(self, tensor: Tensor) -> int:
+        """As many bytes as rows take; somewhat more for tq1_0."""
+        ne = [upper(n) for n in tensor.ne]
+        return int(_native.lookup_bytes(tensor.dtype.id, ne[1], ne[0]))
+
+
+_SHARED: WeakValueDictionary[tuple[int, str, str, tuple[int, ...]], PanelMemory] = (
+    WeakValueDictionary()
+)
 """Repacked weights by the identity of the array they were made from, which they keep alive."""
 _LOCK = Lock()
 

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["SMALL", "Candidates", "Running", "k_largest"]
+__all__ = ["SMALL", "Candidates", "Running", "k_largest", "scratch", "select"]
 
 SMALL = 4096
 """From this many tokens down, sorting and float64 cost nothing worth saving."""
@@ -39,7 +39,7 @@ class _Scratch(threading.local):
         return array[:n]
 
 
-_scratch = _Scratch()
+scratch = _Scratch().get
 
 
 class Candidates:
@@ -88,7 +88,7 @@ class Candidates:
         """How far each logit is below the largest, negative; valid until the next call of this or
         of `weights`."""
         n = len(self.logits)
-        out = None if n <= SMALL else _scratch.get("weights", n)
+        out = None if n <= SMALL else scratch("weights", n)
         falls: Floats = np.subtract(self.logits, self.logits.max(), out=out)
         return falls
 
@@ -113,7 +113,7 @@ class Candidates:
     def writable(self) -> Floats:
         """The logits to be changed in place; a copy where they are the caller's."""
         if not self._owned:
-            own = _scratch.get("logits", len(self.logits))
+            own = scratch("logits", len(self.logits))
             np.copyto(own, self.logits)
             self.logits, self._owned = own, True
         return self.logits

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,12 +50,11 @@ class Constraint:
         )
         if self._matcher.is_error():
             raise ContextError(f"{self._what}: {_reason(self._matcher.get_error())}")
-        if self._matcher.is_stopped() and not self._matcher.is_accepting():
-            raise ContextError(f"{self._what}: no text satisfies it")
         self._has_end = bool(tokenizer.vocab.eog)
         self.done = False
         """Whether the text is complete and nothing but an end token can follow."""
         self._note_end()
+        self.allowed()  # a beginning must be possible
 
     def _source(self, params: SamplingParams, guidance: Any) -> str:
         """The constraint in llguidance's own form."""
@@ -67,7 +66,9 @@ class Constraint:
             else:
                 schema = params.json_schema
                 text = schema if isinstance(schema, str) else json.dumps(schema)
-                json.loads(text)  # its errors say where
+                parsed = json.loads(text)  # its errors say where
+                if not isinstance(parsed, dict):
+                    raise ValueError(f"a schema is an object, not {text:.40}")
                 source = guidance.LLMatcher.grammar_from_json_schema(
                     text, defaults={"whitespace_pattern": _WHITE_SPACE}
                 )
@@ -80,13 +81,16 @@ class Constraint:
 
         Raises ContextError when there is none, and when the constraint outgrows llguidance's
         limits."""
-        bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
-        if self._matcher.is_error():
-            raise ContextError(f"{self._what}: {_reason(self._matcher.get_error())}")
+        matcher = self._matcher
+        bits = np.frombuffer(matcher.compute_bitmask(), np.uint8)
+        error = matcher.get_error() if matcher.is_error() else ""
+        stuck = error.startswith("NoExtension")
+        if error and not stuck:
+            raise ContextError(f"{self._what}: {_reason(error)}")
         ids = np.flatnonzero(np.unpackbits(bits, bitorder="little")[: self._n_vocab])
-        if not len(ids) and not self.done:
+        if (stuck and not matcher.is_accepting()) or not (len(ids) or self.done):
             raise ContextError(
-                f"{self._what}: no token of this vocabulary can continue the text; loosen it"
+                f"{self._what}: no token of this vocabulary can go on to a text that satisfies it"
             )
         return ids
 
@@ -132,12 +136,36 @@ class _Wrapped:
             self.tokens.append(b"<end>")
             special.add(n)
         self.special_token_ids = sorted(special)
-        self._tokenizer = tokenizer
+        self._longest = max(map(len, self.tokens))
+        self._by_bytes = {
+            token: id_ for id_, token in enumerate(self.tokens) if token and id_ not in special
+        }
+        self._tokenizer = ref(tokenizer)  # which is the key under which this is kept
 
-    def __call__(self, text: bytes | str) -> list[int]:
-        if isinstance(text, bytes):
-            text = text.decode("utf-8", "replace")
-        return self._tokenizer.encode(text, add_special=False)
+    def __call__(self, data: bytes) -> list[int]:
+        """Tokens for text that can go on in one way only; their bytes must be `data`."""
+        tokenizer = self._tokenizer()
+        try:
+            assert tokenizer is not None
+            ids = tokenizer.encode(data.decode(), add_special=False, continues=True)
+        except UnicodeDecodeError:
+            ids = []
+        if b"".join([self.tokens[id_] for id_ in ids]) == data:
+            return ids
+        return self._greedy(data)  # where encoding normalizes text
+
+    def _greedy(self, data: bytes) -> list[int]:
+        """The longest token each time, as far as there is one."""
+        ids: list[int] = []
+        at = 0
+        while at < len(data):
+            ends = range(min(at + self._longest, len(data)), at, -1)
+            end = next((end for end in ends if data[at:end] in self._by_bytes), None)
+            if end is None:
+                break
+            ids.append(self._by_bytes[data[at:end]])
+            at = end
+        return ids
 
 
 def _shared_tokenizer(tokenizer: Tokenizer) -> LLTokenizer:

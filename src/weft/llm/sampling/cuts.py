@@ -7,7 +7,14 @@ import math
 
 import numpy as np
 
-from weft.llm.sampling.candidates import SMALL, Candidates, Running, k_largest, select
+from weft.llm.sampling.candidates import (
+    SMALL,
+    Candidates,
+    Running,
+    k_largest,
+    scratch,
+    select,
+)
 
 __all__ = ["min_p", "top_k", "top_n_sigma", "top_p", "typical", "xtc"]
 
@@ -59,7 +66,9 @@ def top_p(c: Candidates, p: float, next_min_p: float = 0.0) -> None:
 def typical(c: Candidates, p: float) -> None:
     """Those whose surprise is nearest to the entropy, up to a sum over `p` (arXiv 2202.00666)."""
     entropy, log_total = _entropy(c)
-    distance = np.abs(c.falls() + (entropy - log_total))  # surprise: log_total - fall
+    distance = c.falls()
+    distance += entropy - log_total  # the surprise is log_total - fall
+    np.abs(distance, out=distance)
     near = None
     if len(c) > SMALL:
         # as in top_p, what is likelier than x is enough; so is everything as near as these
@@ -78,8 +87,9 @@ def typical(c: Candidates, p: float) -> None:
 
 def _entropy(c: Candidates) -> tuple[float, float]:
     """Entropy of what is left, in nats, and the logarithm of the sum of weights."""
-    falls = np.maximum(c.falls(), _NO_WEIGHT)  # less infinite ones
-    weights = np.exp(falls)
+    falls = c.falls()
+    np.maximum(falls, _NO_WEIGHT, out=falls)  # less infinite ones
+    weights = np.exp(falls, out=None if len(c) <= SMALL else scratch("exp", len(c)))
     total = float(weights.sum(dtype=np.float64))
     return math.log(total) - float(np.dot(weights, falls)) / total, math.log(total)
 

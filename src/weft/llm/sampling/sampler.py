@@ -68,8 +68,9 @@ class Sampler:
             self._dry = Dry(
                 p.dry_multiplier, p.dry_base, p.dry_allowed_length, p.dry_last_n, breakers, piece
             )
-        if _greedy(p, active):  # the cuts keep the likeliest token
-            active = [name for name in active if name in ("penalties", "dry", "temperature")]
+        if _greedy(p, active):  # cuts keep the likeliest token, so those at the end do nothing
+            last = max((i for i, n in enumerate(active) if n in ("penalties", "dry")), default=-1)
+            active = [*active[: last + 1], "temperature"]
         return [self._step(name, active[i + 1 : i + 2]) for i, name in enumerate(active)]
 
     def _step(self, name: str, following: list[str]) -> Step:

@@ -1,0 +1,195 @@
+"""How long a matrix product takes with its weights in one layout or another, out of memory.
+
+The weights are as many matrices of a shape as fill a buffer beyond the caches, multiplied one after
+the other as the layers of a model are. What they hold does not matter: no kernel looks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from time import perf_counter
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weft import _native
+from weft.dtype import DTYPES, DType, dtype_from_id
+from weft.errors import DeviceError
+from weft.graph.op import OPS
+from weft.program import LAYOUTS, Layout
+
+__all__ = ["Product", "Timing", "layouts_of", "time_product", "weight_buffer"]
+
+PANEL_ROWS = 32
+_LINE = 64
+_MOST_MATRICES = 64
+_MOST_WORK = 4e9
+"""Multiply-adds of one run, about: more matrices are left out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """`rows` x `depth` weights of a type, times `columns` activations."""
+
+    dtype: DType
+    rows: int
+    depth: int
+    columns: int
+
+    def check(self) -> None:
+        """Raises DeviceError for sizes that cannot be."""
+        if min(self.rows, self.depth, self.columns) < 1 or self.depth % self.dtype.block:
+            raise DeviceError(
+                f"a product of {self.dtype.name} needs rows and columns of at least 1 and a depth "
+                f"that is a multiple of {self.dtype.block}, got {self.rows}x{self.depth} times "
+                f"{self.columns}"
+            )
+
+    def bytes_in(self, layout: Layout) -> int:
+        """Of the weights: those that a kernel reads."""
+        if layout == "lookup":
+            return lookup_read_bytes(self.dtype, self.rows, self.depth)
+        return self.dtype.row_bytes(self.depth) * self.rows
+
+    @property
+    def operations(self) -> int:
+        """A multiply-add counts as two."""
+        return 2 * self.rows * self.depth * self.columns
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """The best of some runs."""
+
+    layout: Layout
+    seconds: float
+    """Of one matrix."""
+    nbytes: int
+    operations: int
+
+    @property
+    def read(self) -> float:
+        """Bytes of weights per second."""
+        return self.nbytes / self.seconds
+
+    @property
+    def rate(self) -> float:
+        """Operations per second."""
+        return self.operations / self.seconds
+
+
+def lookup_read_bytes(dtype: DType, rows: int, depth: int) -> int:
+    """1.75 bits a weight, and the scales of blocks (`native/src/quants/lookup_layout.h`)."""
+    scales = 0 if dtype.tail else depth // dtype.block * 2
+    return rows * (depth // 64 * 14 + scales)
+
+
+def layouts_of(target: str, dtype: DType, rows: int, depth: int) -> tuple[Layout, ...]:
+    """The layouts in which a target's matmul reads such weights; rows first."""
+    found: list[Layout] = ["rows"]
+    if rows % PANEL_ROWS == 0:
+        block = _native.interleaved_block(dtype.id)
+        if dtype.id in _native.interleaved_types(target) and depth % block == 0:
+            found.append("interleaved")
+        if dtype.id in _native.lookup_types(target) and depth % dtype.block == 0:
+            found.append("lookup")
+    return tuple(found)
+
+
+def weight_buffer(nbytes: int) -> NDArray[np.uint8]:
+    """Aligned bytes that nothing has to bring into memory any more."""
+    whole = np.empty(nbytes + _LINE, np.uint8)
+    start = -whole.ctypes.data % _LINE
+    whole.fill(1)
+    return whole[start : start + nbytes]
+
+
+def time_product(
+    product: Product,
+    layout: Layout,
+    target: str,
+    pool: _native.ThreadPool,
+    buffer: NDArray[np.uint8],
+    seconds: float,
+) -> Timing:
+    """The best time of runs for about `seconds` (at least two), after one that warms up.
+
+    Raises DeviceError where one matrix does not fit into `buffer` and for sizes that cannot be."""
+    product.check()
+    size = _stored_bytes(product, layout)
+    if size > buffer.nbytes:
+        raise DeviceError(f"a matrix of {size} bytes needs a buffer of as many")
+    step = -(-size // _LINE) * _LINE
+    work = product.operations / 2
+    count = max(1, min(buffer.nbytes // step, _MOST_MATRICES, int(_MOST_WORK / work)))
+    run = _executor(product, layout, target, pool, buffer, [i * step for i in range(count)])
+    run()
+    best, start, runs = float("inf"), perf_counter(), 0
+    while runs < 2 or perf_counter() - start < seconds:
+        before = perf_counter()
+        run()
+        best = min(best, perf_counter() - before)
+        runs += 1
+    return Timing(layout, best / count, product.bytes_in(layout), product.operations)
+
+
+def _stored_bytes(product: Product, layout: Layout) -> int:
+    if layout == "lookup":
+        return int(_native.lookup_bytes(product.dtype.id, product.rows, product.depth))
+    return product.dtype.row_bytes(product.depth) * product.rows + product.dtype.tail
+
+
+class _Run:
+    """A program that multiplies all matrices; keeps its memory alive."""
+
+    def __init__(self, executor: _native.Executor, memory: list[NDArray[np.uint8]]) -> None:
+        self._executor, self._memory = executor, memory
+
+    def __call__(self) -> None:
+        self._executor.run([])
+
+
+def _executor(
+    product: Product,
+    layout: Layout,
+    target: str,
+    pool: _native.ThreadPool,
+    weights: NDArray[np.uint8],
+    offsets: list[int],
+) -> _Run:
+    f32 = DTYPES["f32"]
+    x_type = dtype_from_id(_native.activation_type(target, product.dtype.id)) or f32
+    rows, depth, columns = product.rows, product.depth, product.columns
+    x = weight_buffer(x_type.row_bytes(depth) * columns)
+    y = weight_buffer(4 * rows * columns)
+    number = LAYOUTS.index(layout)
+    tensors = [_tensor(product.dtype, 0, (depth, rows), number, at) for at in offsets]
+    tensors.append(_tensor(x_type, 1, (depth, columns), 0, 0))
+    tensors.append(_tensor(f32, 2, (rows, columns), 0, 0))
+    n = len(offsets)
+    op = OPS["MUL_MAT"].number
+    memory = [weights, x, y]
+    program = _native.Program.from_tables(
+        symbols=[],
+        exprs=np.zeros((0, 3), np.int64),
+        buffers=[array.nbytes for array in memory],
+        names=[*(f"w{i}" for i in range(n)), "x", "y"],
+        tensors=np.array(tensors, np.int64),
+        steps=np.array([[op, n + 1, 0, 0, i, n, *[-1] * 8] for i in range(n)], np.int64),
+        stages=np.array([[i, i + 1] for i in range(n)], np.int64),
+        params=[],
+    )
+    places = [(array.ctypes.data, array.nbytes) for array in memory]
+    try:
+        return _Run(_native.Executor.create(program, places, target, pool), memory)
+    except ValueError as error:
+        raise DeviceError(f"{product.dtype.name} weights as {layout}: {error}") from error
+
+
+def _tensor(dtype: DType, buffer: int, ne: tuple[int, int], layout: int, at: int) -> list[int]:
+    row = [dtype.id, buffer, layout]
+    row_bytes = dtype.row_bytes(ne[0])
+    strides = (dtype.bytes, row_bytes, row_bytes * ne[1], row_bytes * ne[1])
+    for size in (*ne, 1, 1, *strides, at):
+        row += [size, -1]
+    return row

@@ -1,0 +1,22 @@
+"""Many texts at once over one `Context`: continuous batching.
+
+request.py    what is asked for, and the events that answer it
+slots.py      sequences of the cache: who has one, what prefix it shares, how many cells it may take
+batching.py   one step's batch: a token of every text, and a fair share of every prompt
+stats.py      what is counted
+engine.py     `Engine`: the thread that steps
+"""
+
+from weft.llm.engine.engine import Engine
+from weft.llm.engine.request import Delta, Done, Event, Request, Ticket
+from weft.llm.engine.stats import EngineStats
+
+__all__ = [
+    "Delta",
+    "Done",
+    "Engine",
+    "EngineStats",
+    "Event",
+    "Request",
+    "Ticket",
+]

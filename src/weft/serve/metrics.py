@@ -1,0 +1,51 @@
+"""The server's numbers in Prometheus' text format, version 0.0.4.
+
+Source of the format: https://prometheus.io/docs/instrumenting/exposition_formats/
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from weft.llm.engine import Engine
+
+__all__ = ["CONTENT_TYPE", "exposition"]
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+Metric = tuple[str, str, str, float | Mapping[str, float]]
+"""Name, type, meaning, and a value, or a value for each reason."""
+
+
+def exposition(engine: Engine | None) -> str:
+    """All metrics as text; none for a server that only embeds."""
+    lines: list[str] = []
+    for name, kind, meaning, value in _metrics(engine) if engine is not None else ():
+        lines += [f"# HELP weft_{name} {meaning}", f"# TYPE weft_{name} {kind}"]
+        if isinstance(value, Mapping):
+            lines += [f'weft_{name}{{reason="{k}"}} {v:g}' for k, v in sorted(value.items())]
+        else:
+            lines.append(f"weft_{name} {value:.10g}")
+    return "\n".join(lines) + "\n"
+
+
+def _metrics(engine: Engine) -> Iterator[Metric]:
+    s, counters = engine.stats, engine.context.counters
+    prompt_speed, speed = s.speeds()
+    yield "requests_total", "counter", "Texts that were asked for and accepted.", s.accepted
+    yield "requests_refused_total", "counter", "Texts refused since the queue was full.", s.refused
+    yield "requests_ended_total", "counter", "Texts by why they ended.", dict(s.ended)
+    yield "prompt_tokens_total", "counter", "Prompt tokens computed.", s.prompt_tokens
+    yield "reused_tokens_total", "counter", "Prompt tokens found in the cache.", s.reused_tokens
+    yield "generated_tokens_total", "counter", "Tokens drawn.", s.generated_tokens
+    yield "steps_total", "counter", "Batches computed.", s.steps
+    yield "step_seconds_total", "counter", "Time of all batches, sampling included.", s.step_seconds
+    yield "running", "gauge", "Texts being written.", engine.n_running
+    yield "queue", "gauge", "Requests that wait.", engine.n_waiting
+    yield "cells", "gauge", "Cells of the cache.", engine.context.n_ctx
+    yield "cells_used", "gauge", "Cells that hold a token.", engine.context.cache.n_used
+    yield "prompt_tokens_per_second", "gauge", "Over the last ten seconds.", prompt_speed
+    yield "generated_tokens_per_second", "gauge", "Over the last ten seconds.", speed
+    yield "graphs_built_total", "counter", "Graphs built.", counters.graphs_built
+    yield "graphs_reused_total", "counter", "Runs of a graph.", counters.graphs_reused
+    yield "reallocs_total", "counter", "Times that memory had to grow.", counters.reallocs

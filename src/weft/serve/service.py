@@ -1,0 +1,122 @@
+"""A loaded model: the engine that writes, the context that embeds, and the text around them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from fastapi.concurrency import run_in_threadpool
+from numpy.typing import NDArray
+
+from weft.frontends.gguf import open_gguf
+from weft.llm import Context, Model, Tokenizer
+from weft.llm.engine import Engine
+from weft.serve.embedder import Embedder
+from weft.serve.errors import ApiError
+from weft.serve.options import ServeOptions
+from weft.serve.prompts import Prompts
+from weft.serve.template import find_template
+
+__all__ = ["Service"]
+
+DEFAULT_TEXT = 2048
+"""Cells for each text, where nothing is said; less where the model was trained for less."""
+
+
+class Service:
+    """What the endpoints work with."""
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        options: ServeOptions,
+        *,
+        embeddings: bool = False,
+        n_ctx: int | None = None,
+        n_ubatch: int | None = None,
+        **context: Any,
+    ) -> None:
+        """Opens a model. `embeddings`: give embeddings too, over a second context; a model that
+        writes no text gives nothing else. `n_ctx`: cells that all texts share. `context`: what
+        else `Context` takes.
+
+        Raises as `Model.open`, `Context` and `Tokenizer.from_gguf`."""
+        file = open_gguf(path)
+        model = Model(file)
+        config = model.config
+        self.options = options
+        self.model_id = options.alias or Path(path).stem
+        self.created = int(time.time())
+        self.tokenizer = Tokenizer.from_gguf(file)
+        longest = min(config.n_ctx_train, DEFAULT_TEXT)
+        n_ctx = options.parallel * longest if n_ctx is None else n_ctx
+        n_ubatch = min(512, n_ctx) if n_ubatch is None else n_ubatch
+        self._engine: Engine | None = None
+        self._embedder: Embedder | None = None
+        self._lock = asyncio.Lock()
+        writes = config.causal and config.pooling in ("none", "last")
+        if embeddings or not writes:
+            n = min(n_ubatch, config.n_ctx_train)
+            self._embedder = Embedder(
+                Context(model, n, n_ubatch=n, n_outputs=n, embeddings=True, **context)
+            )
+        if writes:
+            self._engine = Engine(
+                Context(
+                    model, n_ctx, n_ubatch=max(n_ubatch, options.parallel),
+                    n_outputs=options.parallel, n_seq_max=options.parallel, **context,
+                ),
+                self.tokenizer,
+                max_queue=options.max_queue,
+                max_text=config.n_ctx_train,
+            )  # fmt: skip
+        self.prompts = Prompts(self.tokenizer, find_template(file, self.tokenizer), options)
+
+    @property
+    def engine(self) -> Engine:
+        """The engine; raises ApiError for a model that writes no text and when it is stopping."""
+        if self._engine is None:
+            raise ApiError(400, f"{self.model_id} gives embeddings only", "model", "unsupported")
+        if not self._engine.alive:
+            raise ApiError(503, "the server is stopping; try another one")
+        return self._engine
+
+    @property
+    def engine_or_none(self) -> Engine | None:
+        """The engine, if there is one."""
+        return self._engine
+
+    @property
+    def embedder(self) -> Embedder:
+        """The embedder; raises ApiError where the server was started without."""
+        if self._embedder is None:
+            raise ApiError(
+                400, "this server gives no embeddings; start it with --embeddings", "model",
+                "unsupported",
+            )  # fmt: skip
+        return self._embedder
+
+    async def embed(self, texts: Sequence[Sequence[int]]) -> list[NDArray[np.float32]]:
+        """The embeddings of texts, each between two steps of the engine."""
+        embedder = self.embedder
+        if self._engine is None:
+            async with self._lock:
+                return [await run_in_threadpool(embedder.embed, ids) for ids in texts]
+        jobs = [self._engine.run(partial(embedder.embed, ids)) for ids in texts]
+        return [await asyncio.wrap_future(job) for job in jobs]
+
+    def check_health(self) -> None:
+        """Raises ApiError when nothing can be served any more."""
+        if self._engine is not None and not self._engine.alive:
+            raise ApiError(503, "the engine has stopped; start the server again")
+
+    def close(self, grace: float = 0.0) -> None:
+        """Ends the engine; see `Engine.close`."""
+        if self._engine is not None:
+            self._engine.close(grace)

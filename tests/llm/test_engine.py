@@ -1,0 +1,221 @@
+"""`Engine`: texts side by side are what they are alone, share prefixes and cells, and end apart."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from weft.errors import BusyError, ContextError
+from weft.frontends.gguf import open_gguf
+from weft.llm import Context, Model, SamplingParams, Tokenizer
+from weft.llm.engine import Delta, Done, Engine, Event, Request
+from weft.llm.engine.batching import pack, share
+from weft.llm.engine.slots import Slot
+
+MODEL = Path(__file__).resolve().parents[1] / "data/vectors/models/archs/llama3.gguf"
+GREEDY = SamplingParams(temperature=0)
+
+
+def make(n_seq: int, n_ctx: int, **options: int) -> Engine:
+    file = open_gguf(MODEL)
+    # the reference: rows of a batch do not depend on each other, so texts are equal to the letter
+    context = Context(Model(file), n_ctx, n_seq_max=n_seq, n_ubatch=32, n_outputs=n_seq,
+                      devices=["reference"])  # fmt: skip
+    return Engine(context, Tokenizer.from_gguf(file), **options)
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[Engine]:
+    running = make(4, 128, max_queue=8)
+    yield running
+    running.close()
+
+
+def request(prompt: list[int], n: int | None = 6, **options: object) -> Request:
+    return Request(
+        tuple(prompt),
+        **{"max_tokens": n, "sampling": GREEDY, "ignore_eos": True} | options,  # type: ignore[arg-type]
+    )
+
+
+def finish(events: Iterator[Event]) -> tuple[str, Done]:
+    text = ""
+    for event in events:
+        if isinstance(event, Done):
+            return text, event
+        text += event.text
+    raise AssertionError
+
+
+def side_by_side(engine: Engine, requests: list[Request]) -> list[tuple[str, Done]]:
+    texts, ends = [""] * len(requests), [Done("error", 0, 0, 0)] * len(requests)
+    left = threading.Semaphore(0)
+
+    def take(i: int, event: Event) -> None:
+        if isinstance(event, Delta):
+            texts[i] += event.text
+        else:
+            ends[i] = event
+            left.release()
+
+    for i, one in enumerate(requests):
+        engine.submit(one, lambda event, i=i: take(i, event))  # type: ignore[misc]
+    for _ in requests:
+        assert left.acquire(timeout=60)
+    return list(zip(texts, ends, strict=True))
+
+
+def test_a_text_is_what_the_logits_say(engine: Engine) -> None:
+    prompt = [5, 9, 40, 7]
+    text, done = finish(engine.generate(request(prompt, 8)))
+    assert (done.reason, done.n_prompt, done.n_generated) == ("length", 4, 8)
+    context = Context(engine.context.model, 64, devices=["reference"])
+    new: list[int] = []
+    for _ in range(8):
+        context.cache.clear()
+        new.append(int(context.decode(prompt + new)[0].argmax()))
+    assert text == engine.tokenizer.decode(new)
+
+
+def test_texts_side_by_side_are_what_they_are_alone(engine: Engine) -> None:
+    random = np.random.default_rng(1)
+    requests = [request(random.integers(3, 300, n).tolist(), 5 + n % 7)
+                for n in (1, 20, 3, 17, 2, 40, 9, 12)]  # fmt: skip
+    alone = [finish(engine.generate(r))[0] for r in requests]
+    built = engine.context.counters.graphs_built
+    assert [text for text, _ in side_by_side(engine, requests)] == alone
+    assert engine.context.counters.graphs_built == built
+
+
+def test_a_prefix_is_computed_once(engine: Engine) -> None:
+    prompt = list(range(10, 40))
+    first, _ = finish(engine.generate(request(prompt)))
+    again, done = finish(engine.generate(request(prompt)))
+    assert (again, done.n_reused) == (first, 29)
+    longer, done = finish(engine.generate(request([*prompt[:20], 99, 98])))
+    assert done.n_reused == 20
+    fresh = make(1, 128)
+    assert finish(fresh.generate(request([*prompt[:20], 99, 98])))[0] == longer
+    fresh.close()
+
+
+def test_running_texts_share_cells_too(engine: Engine) -> None:
+    prompt = list(range(100, 130))
+    ends: list[Done] = []
+    left = threading.Semaphore(0)
+
+    def take(event: Event) -> None:
+        if isinstance(event, Done):
+            ends.append(event)
+            left.release()
+
+    leader = engine.submit(request(prompt, 20), take)
+    for _ in range(2):
+        engine.submit(request(prompt, 20), take, after=leader)
+    for _ in range(3):
+        assert left.acquire(timeout=60)
+    assert sorted(d.n_reused for d in ends)[1:] == [29, 29]
+
+
+def test_cells_of_cancelled_texts_are_free(engine: Engine) -> None:
+    events = engine.generate(request([7, 8, 9], 100))
+    next(events)
+    events.close()  # type: ignore[attr-defined]
+    finish(engine.generate(request([1, 2], 1)))  # a step later
+    cache = engine.context.cache
+    held = sum(slot.n_done for slot in engine._slots.all)
+    assert cache.n_used <= held < 128
+    assert not any(slot.tokens[:3] == [7, 8, 9] for slot in engine._slots.all)
+
+
+def test_texts_wait_for_cells_and_are_never_cut_short(engine: Engine) -> None:
+    """Six texts of 60 cells in 128: two at a time."""
+    done = side_by_side(engine, [request([i + 3] * 30, 31) for i in range(6)])
+    assert [(d.reason, d.n_generated) for _, d in done] == [("length", 31)] * 6
+
+
+def test_without_a_limit_a_text_takes_what_is_free(engine: Engine) -> None:
+    _, done = finish(engine.generate(request([5] * 90, None)))
+    # the last token drawn needs no cell
+    assert (done.reason, done.n_prompt + done.n_generated) == ("length", 129)
+
+
+def test_what_can_never_be_served(engine: Engine) -> None:
+    with pytest.raises(ContextError, match="the prompt has 129 tokens, but the context holds 128"):
+        engine.submit(request([5] * 129), print)
+    with pytest.raises(ContextError, match=r"token ids are 0\.\.319"):
+        engine.submit(request([320]), print)
+    with pytest.raises(ContextError, match="no tokens"):
+        request([])
+    with pytest.raises(ContextError, match="max_tokens is 0"):
+        request([1], 0)
+
+
+def test_one_that_fails_ends_alone(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    decode = engine.context.decode
+
+    def failing(tokens: list[int], *args: object, **more: object) -> object:
+        if 66 in tokens:
+            raise RuntimeError("token 66")
+        return decode(tokens, *args, **more)  # type: ignore[arg-type]
+
+    alone = finish(engine.generate(request([5, 6, 7], 4)))[0]
+    monkeypatch.setattr(engine.context, "decode", failing)
+    done = side_by_side(engine, [request([5, 6, 7], 4), request([5, 66, 7], 4)])
+    assert done[0][0] == alone and done[0][1].reason == "length"
+    assert done[1][1].reason == "error" and "token 66" in str(done[1][1].error)
+
+
+def test_a_full_queue() -> None:
+    small = make(1, 64, max_queue=1)
+    events = small.generate(request([5], 60))
+    next(events)
+    waiting = small.submit(request([6], 2), lambda event: None)
+    with pytest.raises(BusyError, match="2 requests are running or waiting"):
+        small.submit(request([7], 2), lambda event: None)
+    assert small.stats.refused == 1
+    waiting.cancel()
+    assert finish(events)[1].reason == "length"
+    small.close()
+    with pytest.raises(BusyError, match="closing"):
+        small.submit(request([7], 2), lambda event: None)
+
+
+def test_closing_ends_what_runs() -> None:
+    small = make(2, 128)
+    events = small.generate(request([5], 120))
+    next(events)
+    assert small.run(lambda: 3).result(10) == 3
+    small.close()
+    assert finish(events)[1].reason == "cancelled"
+    assert not small.alive
+
+
+def test_writers_come_before_prompts() -> None:
+    def slot(seq: int, n: int, done: int) -> Slot:
+        made = Slot(seq)
+        made.tokens, made.n_done = list(range(n)), done
+        return made
+
+    slots = [slot(0, 100, 0), slot(1, 5, 4), slot(2, 12, 10), slot(3, 9, 8)]
+    step = pack(slots, 16, 8)
+    assert [(s.seq, n) for s, n in step.parts] == [(1, 1), (3, 1), (0, 6), (2, 2)]
+    assert [s.seq for s in step.rows] == [1, 3, 2]
+    assert sum(step.outputs) == 3 and len(step.tokens) == 10
+    assert len(pack([slots[0]], 16, 8).tokens) == 16
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.integers(0, 50), max_size=8), st.integers(0, 200))
+def test_shares_are_fair(wants: list[int], total: int) -> None:
+    given_ = share(wants, total)
+    assert sum(given_) == min(total, sum(wants))
+    short = [g for g, w in zip(given_, wants, strict=True) if g < w]
+    for got in given_:
+        assert all(got <= g + 1 for g in short)
