@@ -23,7 +23,6 @@ from weft.cli.bench_kernel import (
     bench_kernels,
 )
 from weft.cli.console import errors, size_text
-from weft.cli.loading import local_path
 from weft.cli.options import (
     ActivationsName,
     ActivationsOption,
@@ -58,6 +57,7 @@ from weft.cli.thread_options import (
 from weft.errors import ContextError
 from weft.execute import Profile, Trace
 from weft.llm import Context, Model
+from weft.llm.hub import local_path
 
 __all__ = ["bench"]
 
