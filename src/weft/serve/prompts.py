@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from weft.llm import SamplingParams, Tokenizer
-from weft.llm.chat import prompt_tokens
 from weft.llm.engine import Request
 from weft.serve.errors import ApiError
 from weft.serve.options import ServeOptions
@@ -47,7 +46,7 @@ class Prompts:
             raise ApiError(400, "top_logprobs needs logprobs: true", "top_logprobs")
         tools = None if body.tool_choice == "none" else body.tools
         text = self._template.render(body.messages, tools=tools)
-        ids = prompt_tokens(self._tokenizer, text)
+        ids = self._tokenizer.encode(text, add_special=True, parse_special=True)
         limit = body.max_completion_tokens or body.max_tokens
         top = (body.top_logprobs or 0) if body.logprobs else None
         schema = _json_schema(body.response_format)
