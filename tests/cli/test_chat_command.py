@@ -70,6 +70,15 @@ def test_a_pipe_stops_at_the_first_mistake(path: Path) -> None:
     assert long_text.returncode == 1 and "but the context holds 102" in long_text.stderr
 
 
+def test_options_of_run_and_context(path: Path) -> None:
+    more = ("-n", "200", "-c", "0.1k", "--repeat-penalty", "1.2", "-t", "1")
+    cut = chat(path, "abc\n/stats\n", *more)
+    assert "the context of 102 tokens is full" in cut.stderr
+    done = chat(path, "abc\n/stats\n", *more, "--context-shift", "--keep", "4")
+    assert done.returncode == 0 and "answer: 200 tokens" in done.stderr, done.stderr
+    assert "top_p is 3" in chat(path, "abc\n", "--top-p", "3").stderr
+
+
 def test_a_template_from_a_file(path: Path, tmp_path: Path) -> None:
     file = tmp_path / "t.jinja"
     file.write_text("{{ messages[0].content }")

@@ -95,6 +95,23 @@ def test_bench_formats() -> None:
     assert len(lines) == 2 and float(lines[0]["avg_ts"]) > 0
 
 
+def test_bench_of_kernels() -> None:
+    args = ("bench", "--kernel", "-r", "1", "--shape", "64x256", "--columns", "1,5")
+    rows = json.loads(ok(*args, "--formats", "tq2_0,q4_0,f32", "-o", "json"))
+    found = {(r["format"], r["columns"], r["method"]) for r in rows}
+    assert all(r["us"] > 0 and r["shape"] == "64x256" for r in rows)
+    assert {("tq2_0", 1, "multiply, rows"), ("tq2_0", 5, "table"), ("f32", 1, "multiply, rows")} \
+        <= found  # fmt: skip
+    assert ("q4_0", 1, "table") not in found
+    assert "GOP/s" in ok(*args, "--formats", "i2_s")
+    assert "no format 'q9'" in refused(*args, "--formats", "q9")
+    assert "multiple of 256" in refused("bench", "--kernel", "--shape", "64x32")
+    assert "ROWSxDEPTH" in refused("bench", "--kernel", "--shape", "64")
+    assert "at least 1" in refused("bench", "--kernel", "--columns", "0")
+    assert "takes no model" in refused("bench", MODEL, "--kernel")
+    assert "needs a model" in refused("bench")
+
+
 @pytest.mark.parametrize("dtype", ["f16", "Q8_0", "q4_0", "q6_K", "i2_s"])
 def test_quantized_models_run(tmp_path: Path, dtype: str) -> None:
     out = tmp_path / "out.gguf"

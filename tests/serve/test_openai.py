@@ -98,6 +98,12 @@ def test_chat(server: Server) -> None:
     assert "".join(p.content or "" for p in pieces) == message.content
 
 
+def test_messages_that_are_none(server: Server) -> None:
+    for messages in ([], [{"content": "x"}], [{"role": "user"}], [{"role": "user", "content": 5}]):
+        status, _, body = server.call("POST", "/v1/chat/completions", {"messages": messages})
+        assert status == 400 and "message" in body["error"]["message"]
+
+
 def test_a_stop_string_is_never_shown(server: Server) -> None:
     whole = complete(server)
     stop = whole[8:12]

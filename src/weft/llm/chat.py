@@ -21,7 +21,7 @@ from weft.llm.tokenizer import Tokenizer
 if TYPE_CHECKING:
     from weft.llm.chat_jinja import JinjaTemplate
 
-__all__ = ["CHATML", "ChatTemplate", "Message"]
+__all__ = ["CHATML", "ChatTemplate", "Message", "prompt_tokens"]
 
 Message = Mapping[str, Any]
 """`role` (system, user, assistant, tool), `content` (text, or a list of `{"type": "text", "text":
@@ -141,6 +141,15 @@ class ChatTemplate:
             where = self._where if name == "default" else f"{self._where} ({name})"
             found = self._compiled[name] = JinjaTemplate(self.sources[name], where)
         return found
+
+
+def prompt_tokens(tokenizer: Tokenizer, text: str) -> list[int]:
+    """The tokens of a rendered conversation: control tokens count as such, and BOS stands first
+    once where the model wants it, whether or not the template wrote it."""
+    ids = tokenizer.encode(text, add_special=False, parse_special=True)
+    bos = tokenizer.vocab.bos
+    wanted = tokenizer.vocab.add_bos and bos is not None and ids[:1] != [bos]
+    return [bos, *ids] if wanted and bos is not None else ids
 
 
 def _plain(number: int, message: Message) -> dict[str, Any]:

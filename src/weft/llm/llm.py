@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from weft.errors import ContextError
 from weft.execute import Progress
 from weft.frontends.gguf import open_gguf
-from weft.llm.chat import ChatTemplate, Message
+from weft.llm.chat import ChatTemplate, Message, prompt_tokens
 from weft.llm.config import Pooling
 from weft.llm.context import Context
 from weft.llm.draft import Draft, FinishReason, Stats
@@ -340,9 +340,7 @@ class LLM:
                 stacklevel=3,
             )
         text = template.render(messages, tools=tools, **(variables or {}))
-        ids = self.tokenize(text, add_special=False, parse_special=True)
-        vocab = self.tokenizer.vocab  # most templates write BOS themselves
-        return [vocab.bos, *ids] if vocab.add_bos and vocab.bos not in ids[:1] else ids  # type: ignore[list-item]
+        return prompt_tokens(self.tokenizer, text)
 
     def embed(
         self,

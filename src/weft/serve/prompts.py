@@ -2,40 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from weft.llm import SamplingParams, Tokenizer
+from weft.llm.chat import ChatTemplate
 from weft.llm.engine import Request
 from weft.serve.errors import ApiError
 from weft.serve.options import ServeOptions
 from weft.serve.schema import ChatBody, CompletionBody, Generation, ResponseFormat
 
-__all__ = ["Prompts", "Template", "token_lists"]
+__all__ = ["Prompts", "token_lists"]
 
 COMPLETION_TOKENS = 16
 """`max_tokens` of /v1/completions where the request has none, as the OpenAI API states it."""
 
 
-class Template(Protocol):
-    """Messages to the text that a model was trained on."""
-
-    @property
-    def stops(self) -> tuple[str, ...]:
-        """Strings that end an answer beside the model's end tokens."""
-        ...
-
-    def render(
-        self, messages: Sequence[Mapping[str, Any]], *, tools: Sequence[Mapping[str, Any]] | None
-    ) -> str:
-        """The prompt's text."""
-        ...
-
-
 class Prompts:
     """Makes requests of bodies; raises ApiError or ContextError for what cannot be served."""
 
-    def __init__(self, tokenizer: Tokenizer, template: Template, options: ServeOptions) -> None:
+    def __init__(self, tokenizer: Tokenizer, template: ChatTemplate, options: ServeOptions) -> None:
         self._tokenizer = tokenizer
         self._template = template
         self._options = options
@@ -46,7 +31,10 @@ class Prompts:
             raise ApiError(400, "top_logprobs needs logprobs: true", "top_logprobs")
         tools = None if body.tool_choice == "none" else body.tools
         text = self._template.render(body.messages, tools=tools)
-        ids = self._tokenizer.encode(text, add_special=True, parse_special=True)
+        ids = self._tokenizer.encode(text, add_special=False, parse_special=True)
+        vocab = self._tokenizer.vocab  # most templates write BOS themselves
+        if vocab.add_bos and vocab.bos is not None and vocab.bos not in ids[:1]:
+            ids.insert(0, vocab.bos)
         limit = body.max_completion_tokens or body.max_tokens
         top = (body.top_logprobs or 0) if body.logprobs else None
         schema = _json_schema(body.response_format)

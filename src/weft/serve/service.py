@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 
 from weft.frontends.gguf import open_gguf
 from weft.llm import Context, Model, Tokenizer
+from weft.llm.chat import ChatTemplate
 from weft.llm.engine import Engine
 from weft.serve.embedder import Embedder
 from weft.serve.errors import ApiError
 from weft.serve.options import ServeOptions
 from weft.serve.prompts import Prompts
-from weft.serve.template import find_template
 
 __all__ = ["Service"]
 
@@ -76,7 +76,9 @@ class Service:
                 max_queue=options.max_queue,
                 max_text=config.n_ctx_train,
             )  # fmt: skip
-        self.prompts = Prompts(self.tokenizer, find_template(file, self.tokenizer), options)
+        self.prompts = Prompts(
+            self.tokenizer, ChatTemplate.from_gguf(file, self.tokenizer), options
+        )
 
     @property
     def engine(self) -> Engine:
