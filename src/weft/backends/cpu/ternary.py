@@ -29,6 +29,9 @@ METHODS: tuple[Method, ...] = ("table", "multiply")
 _SECONDS = 0.004
 """Of measuring, for each method."""
 _BUFFER = 48 << 20
+_TABLE_LEAD = 1.15
+"""How much faster than multiplying tables must be: each product of a model builds its own, with a
+barrier of its own, which one product alone does not show."""
 _LOCK = Lock()
 _known: dict[tuple[str, str], Method] = {}
 """What this process has found out or read, by file and name."""
@@ -69,17 +72,6 @@ def forget() -> None:
     """Forgets what this process knows; the file stays."""
     with _LOCK:
         _known.clear()
-        _buffers.clear()
-
-
-_buffers: list[Any] = []
-"""The memory of measurements while a model loads: one buffer for all shapes."""
-
-
-def release_buffer() -> None:
-    """Gives back the memory of measurements."""
-    with _LOCK:
-        _buffers.clear()
 
 
 def _measure(target: str, product: Product, pool: _native.ThreadPool) -> Method:
@@ -87,18 +79,17 @@ def _measure(target: str, product: Product, pool: _native.ThreadPool) -> Method:
     layouts = layouts_of(target, product.dtype, product.rows, product.depth)
     plain: Layout = "interleaved" if "interleaved" in layouts else "rows"
     stored = _native.lookup_bytes(product.dtype.id, product.rows, product.depth)
-    if not _buffers or _buffers[0].nbytes < stored:
-        _buffers[:] = [weight_buffer(max(_BUFFER, stored))]
+    buffer = weight_buffer(max(_BUFFER, stored))
     table = multiply = float("inf")
     for _ in range(2):
         both: tuple[Layout, ...] = (plain, "lookup")
         for layout in both:
-            timing = time_product(product, layout, target, pool, _buffers[0], _SECONDS / 2)
+            timing = time_product(product, layout, target, pool, buffer, _SECONDS / 2)
             if layout == "lookup":
                 table = min(table, timing.seconds)
             else:
                 multiply = min(multiply, timing.seconds)
-    return "table" if table < multiply else "multiply"
+    return "table" if table * _TABLE_LEAD < multiply else "multiply"
 
 
 def _read(file: Path) -> dict[str, Any]:
