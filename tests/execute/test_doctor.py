@@ -126,14 +126,14 @@ def test_no_target_left_is_an_error() -> None:
 )
 def test_a_damaged_record_says_nothing(own_cache: Path, text: str) -> None:
     own_cache.parent.mkdir()
-    own_cache.write_text(text.replace("KEY", record._machine_key()))
+    own_cache.write_text(text.replace("KEY", record.machine_key()))
     assert verdicts() == {}
     assert choose().target == BEST and "not checked" in choose().why
 
 
 def test_verdicts_of_another_machine_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     write_verdict(BEST, Verdict(("ADD f32 f32",), 1, "2020-01-01"))
-    monkeypatch.setattr(record, "_machine_key", lambda: "another")
+    monkeypatch.setattr(record, "machine_key", lambda: "another")
     assert choose().target == BEST
 
 
