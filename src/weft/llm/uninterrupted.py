@@ -11,20 +11,30 @@ __all__ = ["uninterrupted"]
 def uninterrupted(work: Callable[[], None]) -> None:
     """Runs `work` on a thread of its own, where Ctrl-C does not reach; one that came meanwhile is
     raised when it is done. What `work` raises is raised here."""
-    done, failures = Event(), list[BaseException]()
+    go, done = Event(), Event()
+    failures = list[BaseException]()
+    given_up = False
 
     def body() -> None:
+        go.wait()
         try:
-            work()
+            if not given_up:
+                work()
         except BaseException as error:
             failures.append(error)
         finally:
             done.set()
 
     interrupt = None
-    Thread(target=body, name="weft-uninterrupted", daemon=True).start()
+    try:
+        Thread(target=body, name="weft-uninterrupted", daemon=True).start()
+    except BaseException:  # Ctrl-C while the thread starts: nothing has begun
+        given_up = True
+        go.set()
+        raise
     while not done.is_set():
         try:
+            go.set()
             done.wait()
         except KeyboardInterrupt as error:
             interrupt = error
