@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import base64
 import json
-import struct
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
@@ -185,29 +183,12 @@ def test_logit_bias_and_penalties(server: Server) -> None:
     assert complete(server, max_tokens=60, presence_penalty=2, frequency_penalty=2) != plain
 
 
-def test_embeddings(server: Server) -> None:
-    texts = ["What is 17 + 25?", "What is 17 + 26?", "Reverse k t a p?"]
-    made = server.client.embeddings.create(
-        model="weft-demo", input=texts, encoding_format="float"
-    ).data
-    rows = [e.embedding for e in made]
-    assert [e.index for e in made] == [0, 1, 2] and len(rows[0]) == 128
-
-    def product(a: list[float], b: list[float]) -> float:
-        return sum(x * y for x, y in zip(a, b, strict=True))
-
-    assert product(rows[0], rows[0]) == pytest.approx(1, abs=1e-5)
-    assert product(rows[0], rows[1]) > product(rows[0], rows[2])
-    body = {"input": texts[0], "encoding_format": "base64"}
-    data = server.call("POST", "/v1/embeddings", body)[2]["data"][0]["embedding"]
-    assert list(struct.unpack("<128f", base64.b64decode(data))) == pytest.approx(rows[0])
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"temperature": 3}, "temperature: Input should be less than or equal to 2"),
-        ({"max_tokens": 0}, "max_tokens: Input should be greater than or equal to 1"),
+        ({"max_tokens": 0}, "max_tokens is 0, which makes sense with echo only"),
+        ({"max_tokens": -1}, "max_tokens: Input should be greater than or equal to 0"),
         ({"extra_body": {"top_kk": 3}}, "top_kk is not known here"),
         ({"stop": ""}, "a stop string is empty"),
         ({"logit_bias": {"100000": 1}}, "token ids are 0..478"),
@@ -215,7 +196,10 @@ def test_embeddings(server: Server) -> None:
         ({"prompt": "a " * 400}, "tokens, but the context holds 256"),
         ({"prompt": []}, "the list of texts is empty"),
         ({"prompt": [[5], []]}, "the prompt has no tokens"),
-        ({"echo": True}, "echo"),
+        ({"best_of": 1, "n": 2}, "best_of is 1, but n is 2"),
+        ({"best_of": 2, "stream": True}, "leave out best_of or stream"),
+        ({"best_of": 17}, "17 texts in one request"),
+        ({"suffix": "b"}, "this model has no tokens for infilling"),
     ],
 )
 def test_what_cannot_be_served_says_so(

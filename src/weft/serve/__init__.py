@@ -4,6 +4,7 @@ options.py    what a server is started with
 schema.py     bodies of requests, checked
 prompts.py    bodies to requests of the engine
 answers.py    events of the engine to the bodies of answers, whole or streamed
+logprobs.py   log-probabilities as the two APIs write them
 embedder.py   embeddings, over a context of their own
 service.py    a loaded model: engine, tokenizer, template
 routes.py     the endpoints
