@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 from openai import BadRequestError, NotFoundError
@@ -260,3 +261,50 @@ def test_streams_side_by_side_are_what_they_are_alone(server: Server) -> None:
     for name in ("graphs_built_total", "reallocs_total"):
         assert after[name] == before[name]
     assert (after["running"], after["queue"]) == (0, 0)
+
+
+def test_an_answer_that_is_an_object(server: Server) -> None:
+    made = server.client.chat.completions.create(
+        model="x", messages=CHAT, temperature=0, max_tokens=120, n=2, seed=3,
+        response_format={"type": "json_object"}, logit_bias={"5": -1},
+    )  # fmt: skip
+    for choice in made.choices:
+        text = choice.message.content or ""
+        assert text.lstrip().startswith("{")
+        if choice.finish_reason == "stop":
+            assert isinstance(json.loads(text), dict)
+    plain = server.client.chat.completions.create(
+        model="x", messages=CHAT, temperature=0, max_tokens=5, response_format={"type": "text"}
+    )
+    assert not (plain.choices[0].message.content or "").startswith("{")
+
+
+def test_choices_of_a_chat_in_a_stream(server: Server) -> None:
+    """Each has its role, its text and its end; the usage comes last and is of all of them."""
+    options: Any = {"max_tokens": 6, "temperature": 1.2, "n": 3, "seed": 4, "stop": ["zzz"]}
+    whole = server.client.chat.completions.create(model="x", messages=CHAT, **options)
+    texts, ends, roles = ["", "", ""], ["", "", ""], ["", "", ""]
+    usage = None
+    for chunk in server.client.chat.completions.create(
+        model="x", messages=CHAT, stream=True, stream_options={"include_usage": True}, **options
+    ):
+        usage = chunk.usage
+        for choice in chunk.choices:
+            texts[choice.index] += choice.delta.content or ""
+            roles[choice.index] += choice.delta.role or ""
+            ends[choice.index] += choice.finish_reason or ""
+    assert roles == ["assistant"] * 3
+    assert texts == [c.message.content for c in whole.choices]
+    assert ends == [c.finish_reason for c in whole.choices]
+    assert usage is not None and whole.usage is not None
+    assert usage.completion_tokens == whole.usage.completion_tokens
+    assert usage.prompt_tokens == whole.usage.prompt_tokens
+
+
+def test_no_usage_in_a_stream_unless_it_is_asked_for(server: Server) -> None:
+    stream = server.client.chat.completions.create(
+        model="x", messages=CHAT, max_tokens=2, stream=True
+    )
+    assert all(chunk.choices and chunk.usage is None for chunk in stream)
+    with pytest.raises(BadRequestError, match="top_logprobs needs logprobs"):
+        server.client.chat.completions.create(model="x", messages=CHAT, top_logprobs=2)
