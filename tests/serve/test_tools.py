@@ -146,7 +146,7 @@ def test_what_is_refused(server: Server, options: Any, message: str) -> None:
 def test_a_template_without_tools() -> None:
     """They would be lost without a word."""
     with Server(DEMO, "-t", 1) as server:
-        with pytest.raises(BadRequestError, match="ChatML.* knows no tools; leave them out"):
+        with pytest.raises(BadRequestError, match=r"ChatML.* knows no tools; leave them out"):
             ask(server, tools=[TOOL])
         assert ask(server, tools=[TOOL], tool_choice="none").choices
         with pytest.raises(BadRequestError, match="knows no tool_calls of an assistant"):

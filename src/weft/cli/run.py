@@ -11,43 +11,9 @@ import typer
 
 from weft.cli.console import LoadProgress, PromptProgress, errors, size_text
 from weft.cli.explain import memory_rows
-from weft.cli.options import (
-    ActivationsName,
-    ActivationsOption,
-    CacheTypeK,
-    CacheTypeV,
-    ContextShift,
-    CtxSize,
-    Devices,
-    Fit,
-    GpuLayers,
-    Keep,
-    Memory,
-    ModelFile,
-    NoKvOffload,
-    NoRewrite,
-    Place,
-    PlanFile,
-    PolicyName,
-    PolicyOption,
-    ProfileFile,
-    Repack,
-    SwaFull,
-    UbatchSize,
-    placement_arguments,
-)
+from weft.cli.loading import loads_model
+from weft.cli.options import ContextShift, Keep, ModelFile
 from weft.cli.sampling_options import sampling_flags
-from weft.cli.thread_options import (
-    CpuMask,
-    CpuRange,
-    CpuStrict,
-    NumaOption,
-    Poll,
-    Prio,
-    Threads,
-    ThreadsBatch,
-    thread_options,
-)
 from weft.llm import LLM, SamplingParams, Stats
 from weft.program import Program
 
@@ -55,8 +21,10 @@ __all__ = ["run"]
 
 
 @sampling_flags
+@loads_model
 def run(
     model: ModelFile,
+    load: dict[str, Any],
     prompt: Annotated[str, typer.Option("--prompt", "-p", help="The text to continue.")],
     n_predict: Annotated[
         int, typer.Option("--n-predict", "-n", help="Most tokens to generate; -1: no limit.")
@@ -64,53 +32,16 @@ def run(
     *,
     sampling: SamplingParams,
     stop: Annotated[list[str] | None, typer.Option(help="Text that ends it; repeatable.")] = None,
-    threads: Threads = None,
-    threads_batch: ThreadsBatch = None,
-    cpu_mask: CpuMask = None,
-    cpu_range: CpuRange = None,
-    cpu_strict: CpuStrict = False,
-    prio: Prio = "normal",
-    poll: Poll = 50,
-    numa: NumaOption = None,
-    ctx_size: CtxSize = None,
-    ubatch: UbatchSize = None,
     context_shift: ContextShift = False,
     keep: Keep = 0,
-    swa_full: SwaFull = True,
-    no_kv_offload: NoKvOffload = False,
-    devices: Devices = None,
-    gpu_layers: GpuLayers = None,
-    place: Place = None,
-    fit: Fit = False,
-    memory: Memory = None,
-    plan: PlanFile = None,
-    policy: PolicyOption = PolicyName.ggml,
-    profile: ProfileFile = None,
-    repack: Repack = None,
-    no_rewrite: NoRewrite = None,
-    type_k: CacheTypeK = None,
-    type_v: CacheTypeV = None,
-    activations: ActivationsOption = ActivationsName.native,
     ignore_eos: Annotated[
         bool, typer.Option("--ignore-eos", help="Go on after the model's end token.")
     ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the text only.")] = False,
 ) -> None:
     """Generate text; the plan and the speed go to stderr."""
-    options = thread_options(
-        threads, threads_batch, cpu_mask, cpu_range, cpu_strict, prio, poll, numa
-    )
     with LoadProgress() as progress:
-        llm = LLM(
-            model, n_ctx=ctx_size, n_ubatch=ubatch, threads=options, type_k=type_k,
-            type_v=type_v, activations=activations.value, progress=progress,
-            context_shift=context_shift, n_keep=keep, swa_full=None if swa_full else False,
-            offload_kv=not no_kv_offload,
-            **placement_arguments(
-                devices, gpu_layers, place, plan, fit, memory, policy, profile, repack,
-                no_rewrite
-            ),
-        )  # fmt: skip
+        llm = LLM(model, context_shift=context_shift, n_keep=keep, progress=progress, **load)
     if not quiet:
         _show_plan(model, llm)
     waiting = PromptProgress()

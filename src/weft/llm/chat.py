@@ -122,9 +122,7 @@ class ChatTemplate:
                 "or take a model that was trained for them"
             )
         if any(m.get("tool_calls") for m in given) and not compiled.reads("tool_calls"):
-            raise ChatError(
-                f"{name} knows no tool_calls of an assistant; say them as content"
-            )
+            raise ChatError(f"{name} knows no tool_calls of an assistant; say them as content")
         known = {
             "messages": given,
             "tools": [dict(tool) for tool in tools] if tools else None,

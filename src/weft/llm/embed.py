@@ -20,7 +20,7 @@ MOST_RECURRENT = 4
 
 
 def sequences_for(config: ModelConfig, n_texts: int) -> int:
-    """`n_seq_max` of a context that embeds `n_texts`."""
+    """`n_seq_max` of a context that computes `n_texts` as far as they fit."""
     return max(1, min(n_texts, MOST if config.recurrent is None else MOST_RECURRENT))
 
 
@@ -52,9 +52,7 @@ def embed_texts(
     return found
 
 
-def text_groups(
-    context: Context, texts: Sequence[Sequence[int]]
-) -> Iterator[list[Sequence[int]]]:
+def text_groups(context: Context, texts: Sequence[Sequence[int]]) -> Iterator[list[Sequence[int]]]:
     """Neighbours that are computed together."""
     room = min(context.n_ubatch, context.n_batch, context.n_outputs, context.n_ctx)
     group: list[Sequence[int]] = []

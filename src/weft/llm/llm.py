@@ -366,8 +366,10 @@ class LLM:
 
         Texts of a list are computed together as far as a ubatch holds them. A model that makes text
         needs a second context for it (its weights are shared), which is made with the first call
-        and kept. Raises ContextError for a text without tokens or longer than the context, and for a
-        list with pooling "none"."""
+        and kept.
+
+        Raises ContextError for a text without tokens or longer than the context, and for a list
+        with pooling "none"."""
         pooling = pooling or ("mean" if self.model.config.pooling == "none" else None)
         texts = list(cast("list[str]", text)) if _is_many(text) else [cast(str, text)]
         if _is_many(text) and pooling == "none":
@@ -395,7 +397,7 @@ class LLM:
         vocab = self.tokenizer.vocab
         bos = vocab.bos if vocab.add_bos else None
         total = len(ids) // max(n_ctx, 1) if n_chunks is None else n_chunks
-        n_seq = chunks_at_once(max(n_ctx, 1), self.context.n_ubatch, total)
+        n_seq = chunks_at_once(self.model.config, max(n_ctx, 1), self.context.n_ubatch, total)
         with self._side.scoring(n_ctx, n_seq) as context:
             *_, last = score_chunks(context, ids, n_ctx, bos=bos, n_chunks=n_chunks)
         return last

@@ -17,7 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.errors import ContextError
+from weft.llm.config import ModelConfig
 from weft.llm.context import Context
+from weft.llm.embed import sequences_for
 
 __all__ = ["Perplexity", "chunks_at_once", "score_chunks"]
 
@@ -39,10 +41,10 @@ class Perplexity:
     """Mean negative log-likelihood of a token in nats."""
 
 
-def chunks_at_once(n_ctx: int, n_ubatch: int, n_chunks: int) -> int:
+def chunks_at_once(config: ModelConfig, n_ctx: int, n_ubatch: int, n_chunks: int) -> int:
     """How many chunks of `n_ctx` tokens are worth computing together, of `n_chunks`: as many as a
-    ubatch holds. A context for them has as many sequences, and cells for them all."""
-    return max(1, min(n_chunks, n_ubatch // n_ctx))
+    ubatch holds, and sequences cost little. A context for them has cells for them all."""
+    return sequences_for(config, min(n_chunks, n_ubatch // n_ctx))
 
 
 def score_chunks(
@@ -56,7 +58,8 @@ def score_chunks(
     """The estimate after each chunk of `n_ctx` of `tokens`; a rest that is no chunk is left out.
 
     `context` holds `n_ctx` tokens and gives logits, of as many rows at once as it likes; its cache
-    is emptied. As many chunks are computed together as it has sequences and cells for. `bos`: replaces the first token of each chunk. `n_chunks`: at most so many.
+    is emptied. As many chunks are computed together as it has sequences and cells for. `bos`:
+    replaces the first token of each chunk. `n_chunks`: at most so many.
 
     Raises ContextError at once for a context that is too small and a text that is too short: two
     chunks are the least, as in llama.cpp."""
@@ -118,9 +121,7 @@ def chunks_nll(
         for start in range(0, n * n_ctx, step):
             part = slice(start, start + step)
             members = [(int(seq),) for seq in seqs[part]]
-            rows = context.decode(
-                tokens[part], positions[part], seqs=members, outputs=wanted[part]
-            )
+            rows = context.decode(tokens[part], positions[part], seqs=members, outputs=wanted[part])
             found.append(_nll(rows, following[part][wanted[part]]))
     finally:
         context.cache.clear()

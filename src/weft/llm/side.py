@@ -46,11 +46,11 @@ class SideContexts:
         `n_ctx` cells each."""
         turn = self._turns.take()
         try:
-            old, cells = self._scoring, n_ctx * n_seq
-            if old is None or old.n_ctx < cells or old.cache.n_seq_max < n_seq:
-                self._scoring = old = None  # its memory goes first
-                self._scoring = self._make(cells, n_outputs=None, n_seq_max=n_seq)
-            yield self._scoring
+            found, cells = self._scoring, n_ctx * n_seq
+            if found is None or found.n_ctx < cells or found.cache.n_seq_max < n_seq:
+                self._scoring = found = None  # its memory goes first
+                found = self._scoring = self._make(cells, n_outputs=None, n_seq_max=n_seq)
+            yield found
         finally:
             self._turns.leave(turn)
 

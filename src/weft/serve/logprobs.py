@@ -52,9 +52,7 @@ class ListedTokens:
         """The lists of the next tokens that were drawn."""
         return self._lists([t.id for t in tokens], tokens)
 
-    def _lists(
-        self, ids: Sequence[int], scores: Sequence[TokenLogprobs | None]
-    ) -> dict[str, Any]:
+    def _lists(self, ids: Sequence[int], scores: Sequence[TokenLogprobs | None]) -> dict[str, Any]:
         offsets = []
         for id_ in ids:
             offsets.append(max(self._at, 0))

@@ -79,7 +79,8 @@ class Service:
             self._engine = Engine(
                 Context(
                     model, n_ctx, n_ubatch=max(n_ubatch, options.parallel),
-                    n_outputs=max(options.parallel, SCORED_AT_ONCE), n_seq_max=options.parallel, **context,
+                    n_outputs=max(options.parallel, SCORED_AT_ONCE), n_seq_max=options.parallel,
+                    **context,
                 ),
                 self.tokenizer,
                 max_queue=options.max_queue,

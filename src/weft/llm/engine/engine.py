@@ -212,8 +212,8 @@ class Engine:
                 continue
             try:
                 if at < len(slot.tokens):
-                    n = slot.text.ticket.request.prompt_logprobs
-                    slot.text.read.append(token_logprobs(row, slot.tokens[at], n or 0))
+                    top = slot.text.ticket.request.prompt_logprobs or 0
+                    slot.text.read.append(token_logprobs(row, slot.tokens[at], top))
                 else:
                     self._advance(slot, row)
             except Exception as error:

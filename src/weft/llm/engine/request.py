@@ -26,8 +26,8 @@ class Request:
     prompt: tuple[int, ...]
     """Token ids, at least one."""
     max_tokens: int | None = None
-    """Most tokens to draw; None: until the model ends the text or the context is full. 0: the prompt
-    is read only."""
+    """Most tokens to draw; None: until the model ends the text or the context is full. 0: only the
+    prompt is read."""
     sampling: SamplingParams = field(default_factory=SamplingParams)
     logprobs: int | None = None
     """Give log-probabilities: of each token drawn, and of so many likeliest ones."""
