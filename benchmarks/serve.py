@@ -83,7 +83,7 @@ def of_server(args: argparse.Namespace, model: Model) -> Measure:
         command += ["-t", args.threads]
     process = subprocess.Popen(list(map(str, command)), stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
-    url = next(line for line in process.stderr if " at http" in line).split(" at ")[1].strip()
+    url = next(line for line in process.stderr if " at http" in line).split(" at ")[1].split(";")[0]
     client = OpenAI(base_url=url, api_key="none", timeout=600)
 
     def one(prompt: list[int]) -> None:

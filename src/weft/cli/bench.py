@@ -89,7 +89,7 @@ def bench(
         str, typer.Option(help="With --kernel: formats of the weights.")
     ] = DEFAULT_FORMATS,
 ) -> None:
-    """Measure tokens per second: mean and standard deviation over the repetitions. With --kernel:
+    """Measure tokens per second. Mean and standard deviation over the repetitions. With --kernel:
     matrix products in every layout of the weights."""
     if n_prompt < 0 or n_gen < 0 or n_prompt + n_gen == 0 or repetitions < 1:
         raise ContextError("bench needs -p or -n above 0 and at least one repetition")

@@ -68,7 +68,7 @@ def embed(
         ),
     ] = EmbedOutput.text,
 ) -> None:  # fmt: skip
-    """Print the embedding of each text and, of several, how alike they are (cosines)."""
+    """Print embeddings of texts. Of several also how alike they are (cosines)."""
     if texts and file is not None:
         raise ContextError("give texts or --file, not both")
     given = texts or [line for line in read_text(None, file).splitlines() if line.strip()]

@@ -60,8 +60,8 @@ def explain(
         Path | None, typer.Option(help="Write the plan to a file for `weft run --plan`.")
     ] = None,
 ) -> None:
-    """Show splits, each op's device and why, what other devices said, and the bytes of every
-    buffer; nothing is allocated or loaded."""
+    """Show where everything would run, and why. Splits, each op's device, what other devices said,
+    and the bytes of every buffer; nothing is allocated or loaded."""
     if (why is not None) + as_json + as_mermaid + as_dot > 1:
         raise ScheduleError("give only one of --why, --json, --mermaid and --dot")
     if machine is not None:

@@ -37,8 +37,9 @@ def perplexity(
         bool, typer.Option("--json", help="Print the final estimate as JSON.")
     ] = False,
 ) -> None:
-    """Score a text in chunks of -c tokens (default 512), the second half of each; the estimate so
-    far is printed after each chunk, with one standard error at the end."""
+    """Say how well a model predicts a text. It is cut into chunks of -c tokens (default 512), and
+    the second half of each is scored; the estimate so far is printed after each chunk, with one
+    standard error at the end."""
     if chunks is not None and chunks < 1:
         raise ContextError(f"--chunks is {chunks}; it must be 1 or more")
     text = read_text(None, file)
@@ -57,6 +58,13 @@ def perplexity(
         markup=False,
         soft_wrap=True,
     )
+    if n_ctx > loaded.config.n_ctx_train:
+        errors.print(
+            f"note: {loaded.config.arch} was trained for {loaded.config.n_ctx_train} tokens; -c "
+            "makes chunks shorter",
+            markup=False,
+            soft_wrap=True,
+        )
     last = _estimated(estimates, n_chunks, at_once, quiet=as_json)
     if as_json:
         print(json.dumps(_row(model, n_ctx, last), indent=1))

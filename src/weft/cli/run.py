@@ -14,6 +14,8 @@ from weft.cli.explain import memory_rows
 from weft.cli.loading import loads_model
 from weft.cli.options import ContextShift, Keep, ModelFile
 from weft.cli.sampling_options import sampling_flags
+from weft.cli.text_input import read_text
+from weft.errors import ContextError
 from weft.llm import LLM, SamplingParams, Stats
 from weft.program import Program
 
@@ -25,7 +27,13 @@ __all__ = ["run"]
 def run(
     model: ModelFile,
     load: dict[str, Any],
-    prompt: Annotated[str, typer.Option("--prompt", "-p", help="The text to continue.")],
+    prompt: Annotated[
+        str | None,
+        typer.Option("--prompt", "-p", help="The text to continue; without it, or -: stdin."),
+    ] = None,
+    file: Annotated[
+        Path | None, typer.Option("--file", "-f", help="Read the text to continue here.")
+    ] = None,
     n_predict: Annotated[
         int, typer.Option("--n-predict", "-n", help="Most tokens to generate; -1: no limit.")
     ] = 128,
@@ -40,6 +48,7 @@ def run(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the text only.")] = False,
 ) -> None:
     """Generate text; the plan and the speed go to stderr."""
+    prompt = _prompt(prompt, file)
     with LoadProgress() as progress:
         llm = LLM(model, context_shift=context_shift, n_keep=keep, progress=progress, **load)
     if not quiet:
@@ -61,6 +70,17 @@ def run(
         sys.stdout.flush()
         if not quiet:
             _show_speed(llm.stats)
+
+
+def _prompt(prompt: str | None, file: Path | None) -> str:
+    """The text to continue, from the command line, a file or a pipe."""
+    if prompt is not None and prompt != "-" and file is None:
+        return prompt
+    nobody_types = file is not None or prompt == "-" or not sys.stdin.isatty()
+    text = read_text(prompt, file) if nobody_types else ""
+    if not text:
+        raise ContextError("there is no text to continue; give it with -p or --file")
+    return text.removesuffix("\n")  # which ends files and lines of shells
 
 
 def _show_plan(path: Path, llm: LLM) -> None:
@@ -99,6 +119,9 @@ def placement_lines(program: Program) -> list[str]:
         detail = f" ({target}, {threads_text(backend)} threads)" if target else ""
         steps = sum(len(program.splits[i].steps) for i, s in enumerate(schedule.splits)
                     if s.backend == index)  # fmt: skip
+        if len(schedule.backends) == 1:  # there was nothing to decide
+            lines.append(f"placement: {backend.name}{detail}: all {steps} ops")
+            continue
         count = f"{len(splits)} split{'s' if len(splits) != 1 else ''}"
         lines.append(f"placement: {backend.name}{detail}: {count}, {steps} ops; causes: {why}")
     return lines

@@ -56,7 +56,7 @@ def serve(
         bool, typer.Option("--embeddings", help="Give embeddings too, over a second context.")
     ] = False,
 ) -> None:
-    """Serve the OpenAI API: chat, completions, embeddings; see docs/serve.md."""
+    """Serve a model over the OpenAI API. Chat, completions, embeddings; see docs/serve.md."""
     try:
         api = importlib.import_module("weft.serve")
     except ModuleNotFoundError as error:
@@ -69,10 +69,12 @@ def serve(
         host=host, port=port, api_key=api_key, alias=alias, parallel=parallel,
         max_queue=max_queue, max_body=max_body, max_tokens=max_tokens, grace=grace,
     )  # fmt: skip
-    with LoadProgress() as progress:
-        service = api.Service(model, options, embeddings=embeddings, progress=progress, **load)
+    with api.take_address(options) as address:  # before a large model is loaded
+        with LoadProgress() as progress:
+            service = api.Service(model, options, embeddings=embeddings, progress=progress, **load)
 
-    def ready(url: str) -> None:
-        errors.print(f"serving {service.model_id} at {url}/v1", markup=False, soft_wrap=True)
+        def ready(url: str) -> None:
+            text = f"serving {service.model_id} at {url}/v1; Ctrl-C stops it"
+            errors.print(text, markup=False, soft_wrap=True)
 
-    api.run_server(service, ready)
+        api.run_server(service, ready, address)

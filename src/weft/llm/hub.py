@@ -4,7 +4,8 @@
     hf:owner/name-GGUF:Q5_K_M      the file of that quantization; case does not matter
     hf:owner/name-GGUF/file.gguf   that file
 
-That library shows progress, resumes what was cut off, and caches where it always does (`HF_HOME`).
+That library shows progress, goes on when a connection breaks off, and caches where it always does
+(`HF_HOME`).
 """
 
 from __future__ import annotations

@@ -212,7 +212,7 @@ class LLM:
         if len(ids) > self.context.n_ctx:
             raise ContextError(
                 f"the prompt has {len(ids)} tokens, but the context holds {self.context.n_ctx}; "
-                f"shorten the prompt or make n_ctx larger (the model was trained for "
+                f"shorten the prompt or make n_ctx (-c) larger (the model was trained for "
                 f"{self.model.config.n_ctx_train})"
             )
         return ids

@@ -16,7 +16,7 @@ run.py        uvicorn around it
 
 from weft.serve.options import ServeOptions
 from weft.serve.routes import create_app
-from weft.serve.run import run_server
+from weft.serve.run import run_server, take_address
 from weft.serve.service import Service
 
-__all__ = ["ServeOptions", "Service", "create_app", "run_server"]
+__all__ = ["ServeOptions", "Service", "create_app", "run_server", "take_address"]
