@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,8 @@ from openai import BadRequestError
 from tests.llm.test_embeddings import make
 from tests.serve.server import DEMO, Server
 from weft.llm import LLM
+from weft.serve import ServeOptions, Service
+from weft.serve.errors import ApiError
 
 TEXTS = ["What is 17 + 25?", "What is 17 + 26?", "Reverse k t a p?"]
 
@@ -96,3 +99,20 @@ def test_a_model_made_for_it(tmp_path: Path) -> None:
         np.testing.assert_allclose(embed(server, texts), alone, atol=1e-5)
         status, _, body = server.call("POST", "/v1/completions", {"prompt": "a"})
         assert status == 400 and "gives embeddings only" in body["error"]["message"]
+
+
+def test_a_client_that_left_is_not_served_to_the_end() -> None:
+    service = Service(DEMO, ServeOptions(), embeddings=True, n_ctx=64, n_threads=1)
+    asked = 0
+
+    async def left() -> bool:
+        nonlocal asked
+        asked += 1
+        return asked > 2
+
+    try:
+        with pytest.raises(ApiError, match="the client left"):
+            asyncio.run(service.embed([[5, 6]] * 1000, None, left))
+        assert asked == 3  # batches, of which two were computed
+    finally:
+        service.close()

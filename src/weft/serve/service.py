@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
@@ -25,6 +26,8 @@ from weft.serve.options import ServeOptions
 from weft.serve.prompts import Prompts
 
 __all__ = ["Service"]
+
+_SHARD = re.compile(r"-\d{5}-of-\d{5}$")
 
 DEFAULT_TEXT = 2048
 """Cells for each text, where nothing is said; less where the model was trained for less."""
@@ -56,7 +59,7 @@ class Service:
         model = Model(file)
         config = model.config
         self.options = options
-        self.model_id = options.alias or Path(path).stem
+        self.model_id = options.alias or _SHARD.sub("", Path(path).stem)
         self.created = int(time.time())
         self.n_embd = config.n_embd
         self.tokenizer = Tokenizer.from_gguf(file)
