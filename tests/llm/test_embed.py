@@ -15,6 +15,7 @@ from weft.errors import ContextError
 from weft.llm import LLM, Context, Model
 from weft.llm.embed import embed_texts, sequences_for
 from weft.llm.perplexity import chunks_at_once, score_chunks
+from weft.llm.prepare import prepare
 
 ARCHS = Path(__file__).resolve().parents[1] / "data/vectors/models/archs"
 LENGTHS = (3, 9, 1, 30, 2, 2, 2, 50, 4, 4, 40, 1, 1, 1, 5)
@@ -89,6 +90,18 @@ def test_lists_of_an_llm(tmp_path: Path) -> None:
         texts = ["the abc", "b", "abc " * 12, "teh"]
         alone = np.stack([llm.embed(text) for text in texts])
         np.testing.assert_allclose(llm.embed(texts), alone, atol=2e-4)  # f16 keys and values
+
+
+def test_an_llm_that_follows_a_plan_file(tmp_path: Path) -> None:
+    """The plan is of the context that writes; the others are on its devices."""
+    path = models(tmp_path)["tiny"].file.path
+    plan = prepare(Model.open(path), n_ctx=64, n_outputs=1, n_gpu_layers=1,
+                   devices=["reference", "cpu"]).to_json()  # fmt: skip
+    llm, plain = LLM(path, plan=plan), LLM(path, n_ctx=64, n_threads=1)
+    ids = texts_of(llm.model)[7] * 4
+    np.testing.assert_allclose(llm.embed("the abc"), plain.embed("the abc"), atol=2e-4)
+    got, want = llm.perplexity(ids, n_ctx=16), plain.perplexity(ids, n_ctx=16)
+    assert got.value == pytest.approx(want.value, rel=1e-3)
 
 
 def test_chunks_together_are_what_they_are_alone(tmp_path: Path) -> None:

@@ -22,6 +22,8 @@ class SideContexts:
         """`context`: whose model and size they have; `options`: of `Context`, but for sizes."""
         self._main = context
         self._options = dict(options) | {"progress": None}
+        if self._options.get("plan") is not None:  # which is of the main one, and of its size
+            self._options |= {"plan": None, "devices": list(context.program.devices)}
         self._turns = Turns()
         self._embedding: Context | None = context if context.embeddings else None
         self._scoring: Context | None = None
