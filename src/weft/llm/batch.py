@@ -13,10 +13,13 @@ from weft.errors import ContextError
 from weft.llm.cells import Cells
 from weft.llm.config import ModelConfig
 
-__all__ = ["Batch", "Outputs", "Ubatch", "checked", "split"]
+__all__ = ["Batch", "Outputs", "Ubatch", "checked", "one_token", "split"]
 
 Outputs = Literal["last", "all"] | ArrayLike
 """Which tokens' rows come back: the last's, all, or those where an array [n] is true."""
+
+
+_LISTS = (list, tuple)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -68,6 +71,37 @@ class Ubatch:
             self.outputs[part],
             self.rows[part],
         )
+
+
+def one_token(
+    tokens: ArrayLike | Batch,
+    positions: ArrayLike | None,
+    seqs: Sequence[Sequence[int]] | None,
+    outputs: Outputs,
+) -> tuple[int, int, int] | None:
+    """(token, position, sequence) of lists that say a single token of one sequence whose row is
+    wanted; position -1: behind the last one. None: it takes `checked` to tell."""
+    if not isinstance(tokens, _LISTS) or len(tokens) != 1 or type(tokens[0]) is not int:
+        return None
+    position, seq = -1, 0
+    if positions is not None:
+        if not isinstance(positions, _LISTS) or len(positions) != 1:
+            return None
+        position = positions[0]
+        if type(position) is not int or position < 0:
+            return None
+    if seqs is not None:
+        if not isinstance(seqs, _LISTS) or len(seqs) != 1:
+            return None
+        own = seqs[0]
+        if not isinstance(own, _LISTS) or len(own) != 1 or type(own[0]) is not int:
+            return None
+        seq = own[0]
+    if isinstance(outputs, str):
+        wanted = outputs in ("last", "all")
+    else:
+        wanted = isinstance(outputs, _LISTS) and len(outputs) == 1 and outputs[0] is True
+    return (tokens[0], position, seq) if wanted else None
 
 
 def checked(batch: Batch, config: ModelConfig, cells: Cells, n_batch: int) -> Ubatch:

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from weft.errors import ContextError
 from weft.execute import Progress, Session
-from weft.llm.batch import Batch, Outputs, Ubatch, checked, split
+from weft.llm.batch import Batch, Outputs, Ubatch, checked, one_token, split
 from weft.llm.change import Change
 from weft.llm.config import Pooling
 from weft.llm.counters import Counters, MemoryUse
@@ -28,6 +28,8 @@ from weft.llm.state import load_state, save_state
 from weft.program import Program
 
 __all__ = ["Context", "Counters", "MemoryUse"]
+
+_LAST = np.iinfo(np.int32).max
 
 
 class Context(Sequences):
@@ -156,8 +158,15 @@ class Context(Sequences):
         cells, where a sliding window has dropped what tokens would see, and for more than a ubatch
         where tokens see those behind them; AbortedError after `abort`. On any failure, Ctrl-C
         included, the cache is as it was (empty when a device failed to rotate keys)."""
-        self._graphs.clear_abort()
-        self._graphs.why.clear()
+        graphs = self._graphs
+        graphs.clear_abort()
+        if graphs.why:
+            graphs.why.clear()
+        if graphs.takes_one and not self.cache.has_shift:
+            one = one_token(tokens, positions, seqs, outputs)
+            row = self._decode_one(*one) if one is not None else None
+            if row is not None:
+                return row
         if not isinstance(tokens, Batch):
             tokens = Batch(tokens, positions, seqs, outputs)
         elif (
@@ -189,6 +198,29 @@ class Context(Sequences):
             return rows
         except BaseException:
             change.undo()
+            raise
+
+    def _decode_one(self, token: int, position: int, seq: int) -> NDArray[np.float32] | None:
+        """`decode` of a single token; None where that has to see to more."""
+        cache, config = self.cache, self.model.config
+        if position < 0:
+            position = cache.pos_max(0) + 1
+        cell = cache.lowest_free()
+        if (
+            cell < 0
+            or not 0 <= token < config.n_vocab
+            or not 0 <= seq < cache.n_seq_max
+            or position > (config.n_positions or _LAST) - 1
+            or self.n_ctx_seq < self.n_ctx
+        ):
+            return None
+        try:
+            cache.occupy_one(cell, position, seq, token)
+            return self._graphs.run_one(token, position, seq, cell)
+        except BaseException:
+            mixed = cache.mixed.copy()
+            cache.release(np.array([cell]))
+            cache.mixed[:] = mixed
             raise
 
     def _require_share(self, batch: Ubatch) -> None:

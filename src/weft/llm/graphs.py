@@ -4,7 +4,6 @@ those that are built when they are first needed: rows instead of tokens, and rot
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,7 +42,7 @@ class Graphs:
         self._arenas.reserve(*programs)
         self._arenas.load(*programs, progress=progress)
         self.regimes = [
-            Regime(regime.max_tokens, program, self._arenas)
+            self._regime(regime.max_tokens, program)
             for regime, program in zip(plan.regimes, programs, strict=True)
         ]
         """One for each range of batch sizes that devices treat differently; the largest last."""
@@ -93,33 +92,12 @@ class Graphs:
         out_ids = np.flatnonzero(ubatch.outputs)
         n_out = len(out_ids)
         regime = self._choose(ubatch)
-        session, inputs = regime.session, regime.inputs
-        if ubatch.is_rows:
-            inputs["embd"][: ubatch.tokens.size] = ubatch.tokens.reshape(-1)
-        else:
-            inputs["tokens"][:n] = ubatch.tokens
-        if "cells" in inputs:
-            inputs["cells"][:n] = places.cells
-        if "window_cells" in inputs:
-            inputs["window_cells"][:n] = places.window_cells
-        if places.slots is not None:
-            inputs["state_in"][0], inputs["state_out"][0] = places.slots
-        if "positions" in inputs:  # a model without rotation has no use for them
-            inputs["positions"][:n] = ubatch.positions
-        # The graph computes at least one row; it is not used when none is wanted.
-        inputs["out_ids"][: n_out or 1] = out_ids if n_out else 0
-        if "mask" in inputs:
-            self._fill_mask(inputs["mask"], ubatch, self.cache, 0)
-        small = self.cache.window
-        if "window_mask" in inputs:
-            window = self._config.window
-            self._fill_mask(inputs["window_mask"], ubatch, small or self.cache, window)
-        values = self._values
+        session = regime.session
+        regime.inputs.write(ubatch, places, out_ids)
+        values, small = self._values, self.cache.window
         if small is not None:
             values["n_kv_window"] = small.n_seen
         values["n_tokens"], values["n_kv"], values["n_outputs"] = n, n_kv, n_out or 1
-        for name in inputs:
-            session.upload(name)
         self._use_threads(self._threads[n > 1])
         if self._stop:
             raise AbortedError("decode was stopped by abort()")
@@ -131,6 +109,29 @@ class Graphs:
         if regime.rows is None:
             return session.output(regime.output, values)
         return regime.rows[: n_out * self._width].reshape(n_out, self._width)
+
+    @property
+    def takes_one(self) -> bool:
+        """Whether `run_one` can be used: the graph of single tokens ran last, without detours."""
+        last = self._last
+        return last is self.regimes[0] and last.takes_one
+
+    def run_one(self, token: int, position: int, seq: int, cell: int) -> NDArray[np.float32]:
+        """Computes a single token whose cell is occupied; its row [1, width], a copy."""
+        regime, values = self._last, self._values
+        session, n_kv = regime.session, self.cache.n_seen
+        regime.inputs.write_one(token, position, seq, cell, n_kv)
+        values["n_tokens"] = values["n_outputs"] = 1
+        values["n_kv"] = n_kv
+        if self._threads_used != self._threads[0]:
+            self._use_threads(self._threads[0])
+        if self._stop:
+            raise AbortedError("decode was stopped by abort()")
+        session.execute(values)
+        self.session = session
+        self.counters.graphs_reused += 1
+        assert regime.one_row is not None
+        return regime.one_row.copy()
 
     def _choose(self, ubatch: Ubatch) -> Regime:
         """The graph for a ubatch; says why when it is not that of the ubatch before."""
@@ -159,17 +160,8 @@ class Graphs:
                 session.use_threads(n)
             self._threads_used = n
 
-    def _fill_mask(self, view: NDArray[Any], ubatch: Ubatch, cells: Cells, window: int) -> None:
-        n, n_kv = len(ubatch), cells.n_seen
-        out = view[: n * n_kv].reshape(n, n_kv)
-        cells.fill_mask(
-            out,
-            ubatch.positions,
-            ubatch.first,
-            window,
-            distances=self._config.alibi_bias > 0,
-            causal=self._config.causal,
-        )
+    def _regime(self, max_tokens: int, program: Program) -> Regime:
+        return Regime(max_tokens, program, self._arenas, self.cache, self._config)
 
     # ---- graphs that are built when they are needed ----------------------------------------------
 
@@ -186,7 +178,7 @@ class Graphs:
                 rows_in=True,
             )
             program = self._late(graph, "embeddings are given for the first time")
-            self._rows = Regime(options.n_ubatch, program, self._arenas)
+            self._rows = self._regime(options.n_ubatch, program)
             self._threads_used = -1
         return self._rows
 
@@ -219,9 +211,9 @@ class Graphs:
     def _rebind(self) -> None:
         """Brings all graphs to arenas that have grown, so that the old ones are given back."""
         last = self.regimes.index(self._last) if self._last in self.regimes else None
-        self.regimes = [Regime(r.max_tokens, r.program, self._arenas) for r in self.regimes]
+        self.regimes = [self._regime(r.max_tokens, r.program) for r in self.regimes]
         if self._rows is not None:
-            self._rows = Regime(self._rows.max_tokens, self._rows.program, self._arenas)
+            self._rows = self._regime(self._rows.max_tokens, self._rows.program)
         if self._shift is not None:
             self._shift = Session(self._shift.program, self._arenas)
         self._last = self._rows if last is None and self._rows else self.regimes[last or 0]
