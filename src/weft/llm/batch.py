@@ -1,4 +1,4 @@
-"""`Batch`: what one call computes; how it is checked and cut into ubatches."""
+"""`Batch`: what one call computes; how it is checked. `split.py` cuts it into ubatches."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from weft.errors import ContextError
 from weft.llm.cells import Cells
 from weft.llm.config import ModelConfig
 
-__all__ = ["Batch", "Outputs", "Ubatch", "checked", "one_token", "split"]
+__all__ = ["Batch", "Outputs", "Ubatch", "checked", "one_token"]
 
 Outputs = Literal["last", "all"] | ArrayLike
 """Which tokens' rows come back: the last's, all, or those where an array [n] is true."""
@@ -52,6 +52,8 @@ class Ubatch:
     outputs: NDArray[np.bool_]
     rows: NDArray[np.intp]
     """Row of the result, where `outputs`."""
+    n_seqs: int = 1
+    """Recurrent models: sequences that have as many tokens each, one sequence after another."""
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -191,32 +193,3 @@ def _wanted(outputs: Outputs, n: int) -> NDArray[np.bool_]:
     except ValueError:
         raise ContextError(f"outputs must be {n} truth values, one for each token") from None
     return wanted
-
-
-def split(batch: Ubatch, n_ubatch: int, n_outputs: int, *, by_sequence: bool) -> list[Ubatch]:
-    """The ubatches. Tokens go in order of position, since those of a later ubatch are not in the
-    cache yet; within one, order does not matter. `by_sequence`: one sequence at a time, in order,
-    as recurrent states want it."""
-    if not by_sequence:
-        return _by_size(batch, n_ubatch, n_outputs)
-    # Tokens of several sequences go with the lowest one, so before what is its own.
-    order = np.lexsort((batch.positions, batch.members.argmax(axis=0)))
-    members = batch.members[:, order]
-    cuts = np.flatnonzero((members[:, 1:] != members[:, :-1]).any(axis=0)) + 1
-    parts = [batch.take(part) for part in np.split(order, cuts)]
-    return [small for part in parts for small in _by_size(part, n_ubatch, n_outputs)]
-
-
-def _by_size(batch: Ubatch, n_ubatch: int, n_outputs: int) -> list[Ubatch]:
-    n = len(batch)
-    if n <= n_ubatch and (n <= n_outputs or batch.outputs.sum() <= n_outputs):
-        return [batch]
-    order = np.argsort(batch.positions, kind="stable")
-    parts, start = [], 0
-    while start < n:
-        part = order[start : start + n_ubatch]
-        over = np.flatnonzero(np.cumsum(batch.outputs[part]) > n_outputs)
-        part = part[: over[0]] if len(over) else part
-        parts.append(batch.take(part))
-        start += len(part)
-    return parts

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from weft.errors import ContextError
 from weft.execute import Progress, Session
-from weft.llm.batch import Batch, Outputs, Ubatch, checked, one_token, split
+from weft.llm.batch import Batch, Outputs, Ubatch, checked, one_token
 from weft.llm.change import Change
 from weft.llm.config import Pooling
 from weft.llm.counters import Counters, MemoryUse
@@ -24,6 +24,7 @@ from weft.llm.options import PlanArguments
 from weft.llm.prepare import prepare
 from weft.llm.regime import Regime
 from weft.llm.sequences import Sequences
+from weft.llm.split import split, together_sizes
 from weft.llm.state import load_state, save_state
 from weft.program import Program
 
@@ -108,11 +109,12 @@ class Context(Sequences):
         """What `embed` does where it is not told."""
         self._width = model.config.n_embd if self.embeddings else model.config.n_vocab
         self.cache = self.plan.cache
+        self._together = together_sizes(self.n_ubatch, self.cache.n_seq_max)
         self.cache.allocate()
         self._graphs = Graphs(self.plan, progress)
         self.counters = self._graphs.counters
         needs = self.plan.needs()
-        programs = [regime.program for regime in self.regimes]
+        programs = [regime.program for regime in self._graphs.all]
         self.memory = MemoryUse(
             weights=sum(n.weights for n in needs),
             cache=sum(n.cache for n in needs),
@@ -178,8 +180,13 @@ class Context(Sequences):
         batch = checked(tokens, self.model.config, self.cache, self.n_batch)
         self._require_share(batch)
         self._require_window(batch)
-        by_sequence = self.cache.states is not None
-        parts = split(batch, self.n_ubatch, self.n_outputs, by_sequence=by_sequence)
+        parts = split(
+            batch,
+            self.n_ubatch,
+            self.n_outputs,
+            by_sequence=self.cache.states is not None,
+            together=self._together,
+        )
         if len(parts) > 1 and not self.model.config.causal:
             raise ContextError(
                 f"{len(batch)} tokens must be computed at once, but n_ubatch is "
@@ -283,6 +290,10 @@ class Context(Sequences):
             for n in (most, 1, *(r.max_tokens for r in self.regimes), most):
                 self.decode(np.zeros(min(n, most), np.int32))
                 self.clear()
+            if self._graphs.together is not None:
+                n = min(self._graphs.together.max_tokens, self.cache.n_seq_max, self.n_batch)
+                n = min(n, self.n_ctx)
+                self.decode([0] * n, [0] * n, seqs=[[seq] for seq in range(n)])
         finally:
             self.clear()
 

@@ -37,14 +37,17 @@ class Graphs:
         config = plan.model.config
         self._config = config
         self._width = config.n_embd if plan.options.embeddings else config.n_vocab
-        programs = [lower_plan(regime.plan) for regime in plan.regimes]
+        programs = [lower_plan(regime.plan) for regime in plan.all_regimes]
         self._arenas = ArenaPool()
         self._arenas.reserve(*programs)
         self._arenas.load(*programs, progress=progress)
-        self.regimes = [
+        regimes = [
             self._regime(regime.max_tokens, program)
-            for regime, program in zip(plan.regimes, programs, strict=True)
+            for regime, program in zip(plan.all_regimes, programs, strict=True)
         ]
+        self.together: Regime | None = regimes.pop(0) if plan.together else None
+        """Recurrent models: that of several sequences at once."""
+        self.regimes = regimes
         """One for each range of batch sizes that devices treat differently; the largest last."""
         self.program: Program = programs[-1]
         self.session = self.regimes[-1].session
@@ -59,7 +62,7 @@ class Graphs:
         # threads for one token, and for more; 0: all that there are
         self._threads = (0, 0) if one == many else (one, many)
         self._threads_used = 0
-        self._values = {"n_tokens": 1, "n_kv": 1, "n_outputs": 1}
+        self._values = dict.fromkeys(("n_tokens", "n_kv", "n_outputs", "n_seqs", "n_seq_tokens"), 1)
 
     # ---- stopping --------------------------------------------------------------------------------
 
@@ -77,10 +80,13 @@ class Graphs:
                 session.clear_abort()
 
     def _sessions(self) -> list[Session]:
-        found = [regime.session for regime in self.regimes]
-        if self._rows is not None:
-            found.append(self._rows.session)
-        return found
+        return [regime.session for regime in self.all]
+
+    @property
+    def all(self) -> list[Regime]:
+        """Every one that there is so far."""
+        others = [r for r in (self.together, self._rows) if r is not None]
+        return [*self.regimes, *others]
 
     # ---- running ---------------------------------------------------------------------------------
 
@@ -98,6 +104,7 @@ class Graphs:
         if small is not None:
             values["n_kv_window"] = small.n_seen
         values["n_tokens"], values["n_kv"], values["n_outputs"] = n, n_kv, n_out or 1
+        values["n_seqs"], values["n_seq_tokens"] = ubatch.n_seqs, n // ubatch.n_seqs
         self._use_threads(self._threads[n > 1])
         if self._stop:
             raise AbortedError("decode was stopped by abort()")
@@ -138,6 +145,9 @@ class Graphs:
         n = len(ubatch)
         if ubatch.is_rows:
             regime = self._rows or self.build_rows()
+        elif ubatch.n_seqs > 1:
+            assert self.together is not None
+            regime = self.together
         else:
             regime = next(r for r in self.regimes if n <= r.max_tokens)
         last = self._last
@@ -146,6 +156,10 @@ class Graphs:
                 self.why.append("the input is embeddings, which have a graph of their own")
             elif last is self._rows:
                 self.why.append("the input is tokens again, after embeddings")
+            elif ubatch.n_seqs > 1:
+                self.why.append("the tokens are of several sequences, which have another graph")
+            elif last is self.together:
+                self.why.append("the tokens are of one sequence again, after several")
             else:
                 self.why.append(
                     f"n_tokens is {n}: devices place up to {regime.max_tokens} otherwise than up "
@@ -210,13 +224,17 @@ class Graphs:
 
     def _rebind(self) -> None:
         """Brings all graphs to arenas that have grown, so that the old ones are given back."""
-        last = self.regimes.index(self._last) if self._last in self.regimes else None
-        self.regimes = [self._regime(r.max_tokens, r.program) for r in self.regimes]
-        if self._rows is not None:
-            self._rows = self._regime(self._rows.max_tokens, self._rows.program)
+
+        def again(regime: Regime) -> Regime:
+            return self._regime(regime.max_tokens, regime.program)
+
+        last = self.all.index(self._last)
+        self.regimes = [again(r) for r in self.regimes]
+        self.together = self.together and again(self.together)
+        self._rows = self._rows and again(self._rows)
         if self._shift is not None:
             self._shift = Session(self._shift.program, self._arenas)
-        self._last = self._rows if last is None and self._rows else self.regimes[last or 0]
+        self._last = self.all[last]
         self.session = self.regimes[-1].session
         self._threads_used = -1
 

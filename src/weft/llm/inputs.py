@@ -76,7 +76,7 @@ class Inputs:
         if "window_cells" in views:
             views["window_cells"][:n] = places.window_cells
         if places.slots is not None:
-            views["state_in"][0], views["state_out"][0] = places.slots
+            views["state_in"][: ubatch.n_seqs], views["state_out"][: ubatch.n_seqs] = places.slots
         if "positions" in views:  # a model without rotation has no use for them
             views["positions"][:n] = ubatch.positions
         # The graph computes at least one row; it is not used when none is wanted.
