@@ -127,7 +127,7 @@ def memory_rows(made: ContextPlan, programs: Sequence[Program]) -> list[dict[str
 
 
 def _as_json(made: ContextPlan) -> dict[str, Any]:
-    programs = [lower_plan(regime.plan) for regime in made.regimes]
+    programs = [lower_plan(regime.plan) for regime in made.all_regimes]
     plan = made.to_json()
     plan["memory"] = memory_rows(made, programs)
     plan["stages"] = [len(split.stages) for split in programs[-1].splits]
@@ -160,7 +160,7 @@ def _print(made: ContextPlan, regime: RegimePlan, brief: bool) -> None:
     for column in ("bytes", "size"):
         table.add_column(column, justify="right", no_wrap=True)
     table.add_column("about", overflow="fold")
-    for row in memory_rows(made, [lower_plan(r.plan) for r in made.regimes]):
+    for row in memory_rows(made, [lower_plan(r.plan) for r in made.all_regimes]):
         table.add_row(
             row["buffer"], row["memory"], f"{row['bytes']:,}", size_text(row["bytes"]),
             _about(row),
