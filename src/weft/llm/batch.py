@@ -130,10 +130,11 @@ def _tokens(batch: Batch, config: ModelConfig) -> NDArray[Any]:
             raise ContextError("a batch has tokens or embeddings, not both")
         return _rows(batch.embeddings, config.n_embd)
     ids = np.atleast_1d(np.asarray(batch.tokens))
-    if ids.ndim != 1 or len(ids) == 0 or not np.issubdtype(ids.dtype, np.integer):
+    if ids.ndim != 1 or len(ids) == 0 or ids.dtype.kind not in "iu":
         raise ContextError("tokens must be a list of at least one token id")
-    if ids.min() < 0 or ids.max() >= config.n_vocab:
-        raise ContextError(f"token ids are 0..{config.n_vocab - 1}, got {ids.min()}..{ids.max()}")
+    low, high = ids.min(), ids.max()
+    if low < 0 or high >= config.n_vocab:
+        raise ContextError(f"token ids are 0..{config.n_vocab - 1}, got {low}..{high}")
     return ids.astype(np.int32)
 
 
@@ -160,6 +161,12 @@ def _sequences(
         return first, members
     if len(seqs) != n or not all(seqs):
         raise ContextError(f"seqs must name at least one sequence for each of {n} tokens")
+    if all(len(names) == 1 for names in seqs):
+        own = np.array([names[0] for names in seqs])
+        if own.dtype.kind == "i" and own.min() >= 0 and own.max() < n_seq_max:
+            first[:] = own
+            members[own, np.arange(n)] = True
+            return first, members
     for i, names in enumerate(seqs):
         if min(names) < 0 or max(names) >= n_seq_max:
             raise ContextError(

@@ -64,7 +64,8 @@ class Change:
         read, written = [], []
         for first, seqs in zip(firsts, groups, strict=True):
             source = moved.get(first, int(states.slot[first]))
-            own = source in users and users[source] == sum(moved.get(s) == source for s in seqs)
+            mine = 1 if len(seqs) == 1 else sum(moved.get(s) == source for s in seqs)
+            own = users.get(source) == mine
             target = source if own else next(free)
             moved.update(dict.fromkeys(seqs, target))
             read.append(source)

@@ -76,6 +76,10 @@ def _by_size(batch: Ubatch, n_ubatch: int, n_outputs: int) -> list[Ubatch]:
 
 
 def _equal(batch: Ubatch, n_ubatch: int, n_outputs: int, room: Together) -> list[Ubatch]:
+    n = len(batch)
+    if n <= min(room.n_seqs, n_outputs) and batch.members.sum(axis=1).max() == 1:
+        batch.n_seqs = n  # a token of each
+        return [batch]
     order = np.lexsort((batch.positions, batch.first))
     cuts = np.flatnonzero(np.diff(batch.first[order])) + 1
     left = np.split(order, cuts)
