@@ -13,7 +13,7 @@ from weft.llm.batch import Ubatch
 from weft.llm.cells import Kept
 from weft.llm.kv_cache import KVCache, read_rows, write_rows
 
-__all__ = ["Change", "Places"]
+__all__ = ["Change", "OneChange", "Places"]
 
 
 @dataclass(slots=True, eq=False)
@@ -86,6 +86,37 @@ class Change:
             self._window.undo()
         if self._cache.states is not None and self._slots is not None:
             self._cache.states.slot[:] = self._slots
+
+
+class OneChange:
+    """The same for a single token of one sequence, without cells for a window."""
+
+    __slots__ = ("_cache", "_cell", "_seq", "slots")
+
+    def __init__(self, cache: KVCache, cell: int, seq: int) -> None:
+        """`cell`: the one that it takes."""
+        self._cache = cache
+        self._cell = cell
+        self._seq = seq
+        states = cache.states
+        self.slots = (0, 0)
+        """The state slots that are read and written."""
+        if states is not None:
+            self.slots = int(states.slot[seq]), states.free_slots()[0]
+
+    def finish(self) -> None:
+        """The new state is that of the sequence from now on."""
+        if self._cache.states is not None:
+            self._cache.states.slot[self._seq] = self.slots[1]
+
+    def undo(self) -> None:
+        """Leaves the cache as it was; a token of one sequence has mixed nothing."""
+        cache = self._cache
+        mixed = cache.mixed.copy()
+        cache.release(np.array([self._cell]))
+        cache.mixed[:] = mixed
+        if cache.states is not None:
+            cache.states.slot[self._seq] = self.slots[0]
 
 
 class _WindowChange:

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from weft.errors import ContextError
 from weft.execute import Progress, Session
 from weft.llm.batch import Batch, Outputs, Ubatch, checked, one_token
-from weft.llm.change import Change
+from weft.llm.change import Change, OneChange
 from weft.llm.config import Pooling
 from weft.llm.counters import Counters, MemoryUse
 from weft.llm.graphs import Graphs
@@ -221,13 +221,14 @@ class Context(Sequences):
             or self.n_ctx_seq < self.n_ctx
         ):
             return None
+        change = OneChange(cache, cell, seq)
         try:
             cache.occupy_one(cell, position, seq, token)
-            return self._graphs.run_one(token, position, seq, cell)
+            row = self._graphs.run_one(token, position, seq, cell, change.slots)
+            change.finish()
+            return row
         except BaseException:
-            mixed = cache.mixed.copy()
-            cache.release(np.array([cell]))
-            cache.mixed[:] = mixed
+            change.undo()
             raise
 
     def _require_share(self, batch: Ubatch) -> None:

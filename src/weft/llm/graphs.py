@@ -123,12 +123,15 @@ class Graphs:
         last = self._last
         return last is self.regimes[0] and last.takes_one
 
-    def run_one(self, token: int, position: int, seq: int, cell: int) -> NDArray[np.float32]:
-        """Computes a single token whose cell is occupied; its row [1, width], a copy."""
+    def run_one(
+        self, token: int, position: int, seq: int, cell: int, slots: tuple[int, int] = (0, 0)
+    ) -> NDArray[np.float32]:
+        """Computes a single token whose cell is occupied; its row [1, width], a copy. `slots`: of
+        the states that are read and written."""
         regime, values = self._last, self._values
         session, n_kv = regime.session, self.cache.n_seen
-        regime.inputs.write_one(token, position, seq, cell, n_kv)
-        values["n_tokens"] = values["n_outputs"] = 1
+        regime.inputs.write_one(token, position, seq, cell, n_kv, slots)
+        values["n_tokens"] = values["n_outputs"] = values["n_seqs"] = values["n_seq_tokens"] = 1
         values["n_kv"] = n_kv
         if self._threads_used != self._threads[0]:
             self._use_threads(self._threads[0])

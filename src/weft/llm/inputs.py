@@ -40,25 +40,26 @@ class Inputs:
                     cells.pos, cells.members, out, window, config.causal
                 )
         self.takes_one = (
-            "tokens" in views
-            and cache.window is None
-            and cache.states is None
-            and len(self._writers) == len(self._masks)
+            "tokens" in views and cache.window is None and len(self._writers) == len(self._masks)
         )
         """Whether `write_one` does."""
         unused = np.zeros(1, np.int64)
-        self._token, self._position, self._cell, self._out_id = (
-            views.get(name, unused) for name in ("tokens", "positions", "cells", "out_ids")
+        self._token, self._position, self._cell, self._out_id, self._read, self._written = (
+            views.get(name, unused)
+            for name in ("tokens", "positions", "cells", "out_ids", "state_in", "state_out")
         )
         self._rows = [writer.one for writer in self._writers.values()]
 
-    def write_one(self, token: int, position: int, seq: int, cell: int, n_kv: int) -> None:
+    def write_one(
+        self, token: int, position: int, seq: int, cell: int, n_kv: int, slots: tuple[int, int]
+    ) -> None:
         """Those of a single token whose row is wanted. It is most of the time that generating text
         takes beside the kernels, hence a way of its own."""
         self._token[0] = token
         self._position[0] = position
         self._cell[0] = cell
         self._out_id[0] = 0
+        self._read[0], self._written[0] = slots
         for row in self._rows:
             row(n_kv, position, seq)
         for name in self._sent:
