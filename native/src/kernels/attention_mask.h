@@ -6,6 +6,9 @@
 
 namespace weft::WEFT_TARGET {
 
+// Slots of the parameter record (graph/params.py).
+enum Slot { kScale, kMaxBias, kSoftcap, kSlots };
+
 inline constexpr float kHidden = -__builtin_inff();
 
 // Some rows of one group: what all of them share.
@@ -19,72 +22,116 @@ struct Job {
 
   int64_t head(int64_t row) const { return group * plan.group + (first + row) % plan.group; }
   int64_t token(int64_t row) const { return (first + row) / plan.group; }
-  // Where the row's mask is.
+  // Where the row's mask is: all rows share one where there is none.
   int64_t mask_row(int64_t row) const {
+    if (call.src[3] == nullptr) return 0;
     return call.src[3]->ne[2] == 1 ? token(row) - token(0) : row;
   }
 };
 
-// The cells of a block that some row sees, and which rows those are.
-struct Seen {
-  int64_t n;           // cells
-  int64_t first, end;  // rows; multiples of kTileRows where there are many
+// A block: what of it is visible to some row.
+struct Block {
+  int64_t first;       // cell
+  int64_t n;           // cells that there are
+  int64_t begin, end;  // of the visible ones, in the block
+  int64_t seen;        // cells in Tile::cells
   bool masked;         // false: all rows see all cells, and the mask adds nothing
 };
 
-// Without a mask: all cells, and lanes behind the last one hidden.
-static inline Seen see_all(const Job& job, const Tile& t, int64_t first, int64_t n) {
-  for (int64_t i = 0; i < n; ++i) t.cells[i] = first + i;
-  for (int64_t i = 0; i < kCells; ++i) t.mask[i] = i < n ? 0 : kHidden;
-  return {n, 0, job.n_rows, n % kLanes != 0};
+static inline void start_sights(const Job& job, const Tile& t) {
+  for (int64_t m = 0; m <= job.mask_row(job.n_rows - 1); ++m) t.sight[m] = {};
 }
 
-// Reads the mask of `n` cells from `first` on and lists the cells that some row sees. The mask of
-// those cells ends up packed, in their order; lanes behind the last one are hidden.
-static inline Seen find_visible(const Job& job, const Tile& t, int64_t first, int64_t n) {
+// What a row sees of a block, from its mask: kCells floats.
+static inline void look(const float* mask, Sight* s) {
+  s->sees = 0;
+  s->end = 0;
+  int32_t count = s->count;
+  for (int64_t i = 0; i < kCells; i += kStrip) {
+    int32_t n = 0;
+    for (int64_t j = i; j < i + kStrip; ++j) n += mask[j] != kHidden;
+    s->sees |= n;
+    count += n;
+    if (count >= kChunkCells && mask[i + kStrip - 1] != kHidden) {
+      s->end = static_cast<int32_t>(i + kStrip);
+      count = 0;
+    }
+  }
+  s->next = count;
+}
+
+// To be called when a block is done.
+static inline void go_on(const Job& job, const Tile& t) {
+  for (int64_t m = 0; m <= job.mask_row(job.n_rows - 1); ++m) {
+    Sight& s = t.sight[m];
+    if (s.sees == 0) continue;
+    s.chunk += s.end != 0;
+    s.count = s.next;
+  }
+}
+
+// Whether a mask hides all of `n` cells.
+static inline bool hides(const char* mask, const Tensor& t, int64_t n) {
+  if (t.type != DType::kF16 || t.nb[0] != 2 || n != kCells) return false;
+  uint64_t differ = 0;
+  for (int64_t i = 0; i < kCells; i += 4) {
+    uint64_t four;
+    std::memcpy(&four, mask + 2 * i, sizeof four);
+    differ |= four ^ 0xfc00fc00fc00fc00u;
+  }
+  return differ == 0;
+}
+
+// Reads the mask of the cells first..first + n into t.mask, where cells that are not there are
+// hidden, and says what the rows see in t.sight and t.cells.
+static inline Block look_at(const Job& job, const Tile& t, int64_t first, int64_t n) {
   const Tensor* mask = job.call.src[3];
-  if (mask == nullptr) return see_all(job, t, first, n);
-  float seen[kCells];
-  for (int64_t i = 0; i < kCells; ++i) seen[i] = kHidden;
+  Block block = {first, n, 0, 0, 0, true};
+  vf seen[kCells / kLanes];
+  for (auto& s : seen) s = splat(kHidden);
   vf low = splat(0.0f);
-  Seen found = {0, job.n_rows, 0, true};
   int64_t last = -1;
-  bool visible = false;
+  bool any = false;
   for (int64_t r = 0; r < job.n_rows; ++r) {
     const int64_t row = job.mask_row(r);
-    if (row != last) {
-      last = row;
-      float* out = t.mask + row * kCells;
+    if (row == last) continue;
+    last = row;
+    float* out = t.mask + row * kCells;
+    int64_t known = n;
+    if (mask != nullptr) {
       const char* p =
           row_data(*mask, {job.token(r), job.head(r) % mask->ne[2], job.batch % mask->ne[3]});
-      load_floats(p + first * mask->nb[0], mask->type, mask->nb[0], n, out);
-      for (int64_t i = n; i < kCells; ++i) out[i] = kHidden;
-      vf high = splat(kHidden);
-      for (int64_t i = 0; i < kCells; i += kLanes) {
-        const vf m = load(out + i);
-        high = vmax(m, high);
-        low = vmin(m, low);
-        store(seen + i, vmax(m, load(seen + i)));
+      p += first * mask->nb[0];
+      if (hides(p, *mask, n)) {
+        t.sight[row].sees = 0;
+        low = splat(kHidden);
+        continue;
       }
-      visible = hmax(high) != kHidden;
+      load_floats(p, mask->type, mask->nb[0], n, out);
+    } else {
+      for (int64_t i = 0; i < n; ++i) out[i] = 0;
     }
-    if (!visible) continue;
-    found.first = min64(found.first, r);
-    found.end = r + 1;
+    for (; known < kCells; ++known) out[known] = kHidden;
+    for (int64_t i = 0; i < kCells; i += kLanes) {
+      const vf m = load(out + i);
+      low = vmin(m, low);
+      seen[i / kLanes] = vmax(m, seen[i / kLanes]);
+    }
+    look(out, &t.sight[row]);
+    any |= t.sight[row].sees != 0;
   }
-  for (int64_t i = 0; i < n; ++i) {
-    t.cells[found.n] = first + i;
-    found.n += seen[i] != kHidden;
+  if (!any) return block;
+  bool zeros = hmax(-low) == 0.0f;
+  for (int64_t i = 0; i < kCells; ++i) {
+    const float m = seen[i / kLanes][i % kLanes];
+    zeros &= m == 0.0f;
+    t.cells[block.seen] = static_cast<int32_t>(i);
+    block.seen += m != kHidden;
   }
-  if (found.n == 0) return found;
-  found.masked = found.n < kCells || -hmax(-low) != 0.0f || max_of(seen, kCells, 0) != 0.0f;
-  if (found.n == n || t.cells[found.n - 1] - first == found.n - 1) return found;  // packed already
-  for (int64_t row = 0; row <= last; ++row) {
-    float* m = t.mask + row * kCells;
-    for (int64_t i = 0; i < found.n; ++i) m[i] = m[t.cells[i] - first];
-    for (int64_t i = found.n; i < kCells; ++i) m[i] = kHidden;
-  }
-  return found;
+  block.begin = t.cells[0];
+  block.end = t.cells[block.seen - 1] + 1;
+  block.masked = !zeros;
+  return block;
 }
 
 }  // namespace weft::WEFT_TARGET
