@@ -101,7 +101,6 @@ struct Run {
 
   bool few() const { return n <= kFewRows; }
   bool mine(int64_t chunk) const { return chunk % job.plan.parts == part; }
-  const Sight& sight(int64_t row) const { return t.sight[job.mask_row(row)]; }
 
   // Dot products with the cells begin..end (multiples of kLanes).
   void score(int64_t begin, int64_t end) const {
@@ -141,14 +140,6 @@ struct Run {
 
   // Adds the weighted values of the cells begin..end to the sums.
   void add(DType type, const Rows& rows, int64_t begin, int64_t end) const {
-    for (int64_t r = first; r < first + n; ++r) {
-      float* lanes = t.total + r * kStrip;
-      vf total = load(lanes) * t.fade[r];
-      for (int64_t i = begin / kLanes * kLanes; i < end; i += kLanes) {
-        total += load(t.weights + r * kCells + i);
-      }
-      store(lanes, total);
-    }
     const float* w = t.weights + first * kCells;
     float* sum = t.sum + first * value.width;
     if (few()) {
@@ -164,24 +155,36 @@ struct Run {
     for (int64_t r = first; r < first + n; ++r) t.fade[r] = 1;
   }
 
+  // A chunk of a row ends within the block.
+  void cross(int64_t row, int64_t end) const {
+    const Sight& s = t.sees(row);
+    if (mine(s.chunk)) end_chunk(job, t, row, s.chunk);
+    start_chunk(job, t, row);
+    vf total{};
+    for (int64_t i = s.end; i < end; i += kLanes) total += load(t.weights + row * kCells + i);
+    store(t.total + row * kStrip, total);
+  }
+
   void attend() const {
     const int64_t begin = block.begin / kLanes * kLanes;
     const int64_t end = (block.end + kLanes - 1) / kLanes * kLanes;
     score(begin, end);
-    for (int64_t r = first; r < first + n; ++r) weigh(job, t, r, block, begin, end);
+    bool cuts[kStrips + 1] = {};
+    for (int64_t r = first; r < first + n; ++r) {
+      const Sight& s = t.sees(r);
+      cuts[s.end / kStrip] = true;
+      weigh(job, t, r, block, begin, end, s.end == 0 ? end : s.end);
+    }
     DType type;
     const Rows rows = values(type);
+    const Sight& s = t.sees(first);
     int64_t from = block.begin;
     for (int64_t cut = kStrip; from < block.end; cut += kStrip) {
-      bool ends = cut >= block.end;
-      for (int64_t r = first; r < first + n && !ends; ++r) ends = sight(r).end == cut;
-      if (!ends) continue;
+      if (!cuts[cut / kStrip] && cut < block.end) continue;
       const int64_t to = min64(cut, block.end);
-      const Sight& s = sight(first);
-      if (from < to && mine(s.chunk + (s.end != 0 && from >= s.end))) add(type, rows, from, to);
-      for (int64_t r = first; r < first + n; ++r) {
-        const Sight& of_row = sight(r);
-        if (of_row.end == cut && mine(of_row.chunk)) end_chunk(job, t, r, of_row.chunk);
+      if (mine(s.chunk + (s.end != 0 && from >= s.end))) add(type, rows, from, to);
+      for (int64_t r = first; cuts[cut / kStrip] && r < first + n; ++r) {
+        if (t.sees(r).end == cut) cross(r, end);
       }
       from = to;
     }
@@ -221,17 +224,16 @@ struct Unit {
 void attend_block(const Unit& unit, const Job& job, const Tile& t, const Block& block) {
   const Cache key(*job.call.src[1], job);
   const Cache value(*job.call.src[2], job);
-  const auto sight = [&](int64_t row) -> const Sight& { return t.sight[job.mask_row(row)]; };
   int64_t first = 0;
   while (first < job.n_rows) {
-    const Sight& s = sight(first);
+    const Sight& s = t.sees(first);
     int64_t end = first + 1;
     if (!unit.has(s)) {
       first = end;
       continue;
     }
     while (end < job.n_rows) {
-      const Sight& other = sight(end);
+      const Sight& other = t.sees(end);
       if (other.sees == 0) break;
       if (unit.plan.parts > 1 && (other.chunk != s.chunk || other.end != s.end)) break;
       ++end;
@@ -268,7 +270,7 @@ void attend(const Unit& unit, const Tile& tile) {
     const Job job = unit.job(g);
     const Tile t = of_group(unit.call, tile, g, unit.plan.tile);
     for (int64_t r = 0; r < job.n_rows; ++r) {
-      const Sight& s = tile.sight[job.mask_row(r)];
+      const Sight& s = tile.sees(r);
       if (s.count != 0 && s.chunk % unit.plan.parts == unit.part) end_chunk(job, t, r, s.chunk);
     }
   }

@@ -176,39 +176,58 @@ static inline void turn_quads(vf (&v)[kQuads]) {
 template <typename Load, int kRows>
 static inline void dot_rows(const float* q, int64_t q_stride, const Rows& k, int64_t cell,
                             int64_t width, float* out, int64_t out_stride) {
+  // as many cells together as there are registers for: they share the loads of queries
+  constexpr int kGroups = kLanes == 16 || kRows <= 4 ? 2 : 1;
   vf s[kRows][4];
 #pragma GCC unroll 4
-  for (int g = 0; g < 4; ++g) {
-    const char* row[kQuads];
-    for (int c = 0; c < kQuads; ++c) {
-      row[c] = k.row(cell + 4 * c + g);
-      k.prefetch(row[c]);
+  for (int first = 0; first < 4; first += kGroups) {
+    const char* row[kGroups][kQuads];
+    for (int g = 0; g < kGroups; ++g) {
+      for (int c = 0; c < kQuads; ++c) {
+        row[g][c] = k.row(cell + 4 * c + first + g);
+        k.prefetch(row[g][c]);
+      }
     }
-    vf sum[kRows];
-    for (int r = 0; r < kRows; ++r) sum[r] = vf{};
+    vf sum[kRows][kGroups];
+    for (int r = 0; r < kRows; ++r) {
+      for (int g = 0; g < kGroups; ++g) sum[r][g] = vf{};
+    }
     for (int64_t d = 0; d < width; d += kLanes) {
-      vf key[kQuads];
+      vf key[kGroups][kQuads];
+#pragma GCC unroll 2
+      for (int g = 0; g < kGroups; ++g) {
 #pragma GCC unroll 4
-      for (int c = 0; c < kQuads; ++c) key[c] = Load::at(row[c], d);
-      turn_quads(key);
+        for (int c = 0; c < kQuads; ++c) key[g][c] = Load::at(row[g][c], d);
+        turn_quads(key[g]);
+      }
 #pragma GCC unroll 4
       for (int j = 0; j < kQuads; ++j) {
-#pragma GCC unroll 4
+#pragma GCC unroll 8
         for (int r = 0; r < kRows; ++r) {
-          sum[r] = fma(load_quad(q + r * q_stride + d + 4 * j), key[j], sum[r]);
+          const vf x = load_quad(q + r * q_stride + d + 4 * j);
+#pragma GCC unroll 2
+          for (int g = 0; g < kGroups; ++g) sum[r][g] = fma(x, key[g][j], sum[r][g]);
         }
       }
     }
-    for (int r = 0; r < kRows; ++r) s[r][g] = sum[r];
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 2
+      for (int g = 0; g < kGroups; ++g) s[r][first + g] = sum[r][g];
+    }
   }
+#pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r) store(out + r * out_stride, cell_sums(s[r]));
 }
 
 template <typename Load, int kRows>
-static inline void dot_all(const float* q, int64_t q_stride, const Rows& k, int64_t begin,
-                           int64_t end, int64_t width, float* out, int64_t out_stride) {
-  for (int64_t cell = begin; cell < end; cell += kLanes) {
-    dot_rows<Load, kRows>(q, q_stride, k, cell, width, out + cell, out_stride);
+static inline void dot_all(const Matrix& q, int64_t& r, const Rows& k, int64_t begin, int64_t end,
+                           int64_t width, float* out, int64_t out_stride) {
+  for (; r + kRows <= q.rows; r += kRows) {
+    for (int64_t cell = begin; cell < end; cell += kLanes) {
+      dot_rows<Load, kRows>(q.data + r * q.stride, q.stride, k, cell, width,
+                            out + r * out_stride + cell, out_stride);
+    }
   }
 }
 
@@ -216,18 +235,10 @@ template <typename Load>
 static inline void scores_of(const Matrix& q, const Rows& k, int64_t begin, int64_t end,
                              int64_t width, float* out, int64_t out_stride) {
   int64_t r = 0;
-  for (; r + 4 <= q.rows; r += 4) {
-    dot_all<Load, 4>(q.data + r * q.stride, q.stride, k, begin, end, width, out + r * out_stride,
-                     out_stride);
-  }
-  for (; r + 2 <= q.rows; r += 2) {
-    dot_all<Load, 2>(q.data + r * q.stride, q.stride, k, begin, end, width, out + r * out_stride,
-                     out_stride);
-  }
-  if (r < q.rows) {
-    dot_all<Load, 1>(q.data + r * q.stride, q.stride, k, begin, end, width, out + r * out_stride,
-                     out_stride);
-  }
+  dot_all<Load, 8>(q, r, k, begin, end, width, out, out_stride);
+  dot_all<Load, 4>(q, r, k, begin, end, width, out, out_stride);
+  dot_all<Load, 2>(q, r, k, begin, end, width, out, out_stride);
+  dot_all<Load, 1>(q, r, k, begin, end, width, out, out_stride);
 }
 
 // out[r][i] = q[r] . k[i] for the cells begin..end, a multiple of kLanes. `width`, in floats, is

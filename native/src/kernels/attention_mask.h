@@ -22,10 +22,10 @@ struct Job {
 
   int64_t head(int64_t row) const { return group * plan.group + (first + row) % plan.group; }
   int64_t token(int64_t row) const { return (first + row) / plan.group; }
-  // Where the row's mask is: all rows share one where there is none.
-  int64_t mask_row(int64_t row) const {
-    if (call.src[3] == nullptr) return 0;
-    return call.src[3]->ne[2] == 1 ? token(row) - token(0) : row;
+  // Rows of the mask: one where there is none, or one for each token or row.
+  int64_t n_masks() const {
+    if (call.src[3] == nullptr) return 1;
+    return many_masks(call) ? n_rows : token(n_rows - 1) - token(0) + 1;
   }
 };
 
@@ -39,20 +39,43 @@ struct Block {
 };
 
 static inline void start_sights(const Job& job, const Tile& t) {
-  for (int64_t m = 0; m <= job.mask_row(job.n_rows - 1); ++m) t.sight[m] = {};
+  for (int64_t m = 0; m < job.n_masks(); ++m) t.sight[m] = {};
+  for (int64_t r = 0; r < job.n_rows; ++r) {
+    const int64_t token = job.token(r) - job.token(0);
+    t.masks[r] = job.n_masks() == 1 ? 0 : static_cast<int32_t>(many_masks(job.call) ? r : token);
+  }
 }
 
-// What a row sees of a block, from its mask: kCells floats.
-static inline void look(const float* mask, Sight* s) {
-  s->sees = 0;
+// A bit for each of kCells cells: whether it is not hidden.
+static inline uint64_t visible(const float* mask) {
+  uint64_t bits = 0;
+  for (int64_t i = 0; i < kCells; i += kLanes) {
+#if defined(__AVX512F__)
+    const uint64_t some = _mm512_cmp_ps_mask(reinterpret_cast<__m512>(load(mask + i)),
+                                             _mm512_set1_ps(kHidden), _CMP_NEQ_UQ);
+#elif defined(__AVX2__)
+    const auto some = static_cast<uint64_t>(_mm256_movemask_ps(_mm256_cmp_ps(
+        reinterpret_cast<__m256>(load(mask + i)), _mm256_set1_ps(kHidden), _CMP_NEQ_UQ)));
+#else
+    uint64_t some = 0;
+    for (int64_t j = 0; j < kLanes; ++j) some |= uint64_t{mask[i + j] != kHidden} << j;
+#endif
+    bits |= some << i;
+  }
+  return bits;
+}
+
+// What a row sees of a block.
+static inline void look(uint64_t bits, Sight* s) {
+  s->sees = bits != 0;
   s->end = 0;
+  s->next = s->count + __builtin_popcountll(bits);
+  if (s->next < kChunkCells) return;
   int32_t count = s->count;
   for (int64_t i = 0; i < kCells; i += kStrip) {
-    int32_t n = 0;
-    for (int64_t j = i; j < i + kStrip; ++j) n += mask[j] != kHidden;
-    s->sees |= n;
-    count += n;
-    if (count >= kChunkCells && mask[i + kStrip - 1] != kHidden) {
+    const uint64_t strip = bits >> i & 0xffff;
+    count += __builtin_popcountll(strip);
+    if (count >= kChunkCells && strip >> (kStrip - 1) != 0) {
       s->end = static_cast<int32_t>(i + kStrip);
       count = 0;
     }
@@ -62,7 +85,7 @@ static inline void look(const float* mask, Sight* s) {
 
 // To be called when a block is done.
 static inline void go_on(const Job& job, const Tile& t) {
-  for (int64_t m = 0; m <= job.mask_row(job.n_rows - 1); ++m) {
+  for (int64_t m = 0; m < job.n_masks(); ++m) {
     Sight& s = t.sight[m];
     if (s.sees == 0) continue;
     s.chunk += s.end != 0;
@@ -70,16 +93,20 @@ static inline void go_on(const Job& job, const Tile& t) {
   }
 }
 
-// Whether a mask hides all of `n` cells.
-static inline bool hides(const char* mask, const Tensor& t, int64_t n) {
-  if (t.type != DType::kF16 || t.nb[0] != 2 || n != kCells) return false;
-  uint64_t differ = 0;
-  for (int64_t i = 0; i < kCells; i += 4) {
-    uint64_t four;
-    std::memcpy(&four, mask + 2 * i, sizeof four);
-    differ |= four ^ 0xfc00fc00fc00fc00u;
+// Reads `n` cells of a mask, and hides those behind them; false: all are hidden.
+static inline bool read_mask(const Tensor& mask, const char* p, int64_t n, float* out) {
+  if (mask.type == DType::kF16 && mask.nb[0] == 2 && n == kCells) {
+    uint64_t differ = 0;
+    for (int64_t i = 0; i < kCells && differ == 0; i += 16) {
+      uint64_t four[4];
+      std::memcpy(four, p + 2 * i, sizeof four);
+      for (const uint64_t x : four) differ |= x ^ 0xfc00fc00fc00fc00u;
+    }
+    if (differ == 0) return false;
   }
-  return differ == 0;
+  load_floats(p, mask.type, mask.nb[0], n, out);
+  for (int64_t i = n; i < kCells; ++i) out[i] = kHidden;
+  return true;
 }
 
 // Reads the mask of the cells first..first + n into t.mask, where cells that are not there are
@@ -87,50 +114,34 @@ static inline bool hides(const char* mask, const Tensor& t, int64_t n) {
 static inline Block look_at(const Job& job, const Tile& t, int64_t first, int64_t n) {
   const Tensor* mask = job.call.src[3];
   Block block = {first, n, 0, 0, 0, true};
-  vf seen[kCells / kLanes];
-  for (auto& s : seen) s = splat(kHidden);
-  vf low = splat(0.0f);
-  int64_t last = -1;
-  bool any = false;
-  for (int64_t r = 0; r < job.n_rows; ++r) {
-    const int64_t row = job.mask_row(r);
-    if (row == last) continue;
-    last = row;
+  uint64_t seen = 0;
+  uint64_t by_all = ~uint64_t{0};
+  vf largest{};
+  const int64_t n_masks = job.n_masks();
+  for (int64_t row = 0; row < n_masks; ++row) {
     float* out = t.mask + row * kCells;
-    int64_t known = n;
-    if (mask != nullptr) {
-      const char* p =
-          row_data(*mask, {job.token(r), job.head(r) % mask->ne[2], job.batch % mask->ne[3]});
-      p += first * mask->nb[0];
-      if (hides(p, *mask, n)) {
-        t.sight[row].sees = 0;
-        low = splat(kHidden);
-        continue;
-      }
-      load_floats(p, mask->type, mask->nb[0], n, out);
+    uint64_t bits = 0;
+    if (mask == nullptr) {
+      for (int64_t i = 0; i < kCells; ++i) out[i] = i < n ? 0 : kHidden;
+      bits = n == kCells ? ~uint64_t{0} : (uint64_t{1} << n) - 1;
     } else {
-      for (int64_t i = 0; i < n; ++i) out[i] = 0;
+      const int64_t token = many_masks(job.call) ? job.token(row) : job.token(0) + row;
+      const int64_t head = many_masks(job.call) ? job.head(row) % mask->ne[2] : 0;
+      const char* p = row_data(*mask, {token, head, job.batch % mask->ne[3]});
+      if (read_mask(*mask, p + first * mask->nb[0], n, out)) {
+        bits = visible(out);
+        for (int64_t i = 0; i < kCells; i += kLanes) largest = vmax(vabs(load(out + i)), largest);
+      }
     }
-    for (; known < kCells; ++known) out[known] = kHidden;
-    for (int64_t i = 0; i < kCells; i += kLanes) {
-      const vf m = load(out + i);
-      low = vmin(m, low);
-      seen[i / kLanes] = vmax(m, seen[i / kLanes]);
-    }
-    look(out, &t.sight[row]);
-    any |= t.sight[row].sees != 0;
+    look(bits, &t.sight[row]);
+    seen |= bits;
+    by_all &= bits;
   }
-  if (!any) return block;
-  bool zeros = hmax(-low) == 0.0f;
-  for (int64_t i = 0; i < kCells; ++i) {
-    const float m = seen[i / kLanes][i % kLanes];
-    zeros &= m == 0.0f;
-    t.cells[block.seen] = static_cast<int32_t>(i);
-    block.seen += m != kHidden;
-  }
-  block.begin = t.cells[0];
-  block.end = t.cells[block.seen - 1] + 1;
-  block.masked = !zeros;
+  if (seen == 0) return block;
+  block.masked = by_all != ~uint64_t{0} || hmax(largest) != 0.0f;
+  block.begin = __builtin_ctzll(seen);
+  block.end = kCells - __builtin_clzll(seen);
+  for (; seen != 0; seen &= seen - 1) t.cells[block.seen++] = __builtin_ctzll(seen);
   return block;
 }
 

@@ -88,9 +88,9 @@ static inline Plan make_plan(const Call& call) {
   p.groups = q.ne[2] / p.group;
   p.rows = p.group * q.ne[1];
   p.chunks = chunks_of(call.src[1]->ne[1]);
-  const bool cuts = call.n_threads > 1 && p.chunks > 2 && all_rows <= kChunkRows &&
-                    chunk_bytes(call, all_rows) <= kChunkBytes;
-  const int64_t most_parts = cuts ? p.chunks - 1 : 1;
+  const bool cuts = call.n_threads == 1 || (p.chunks > 2 && all_rows <= kChunkRows &&
+                                            chunk_bytes(call, all_rows) <= kChunkBytes);
+  const int64_t most_parts = cuts ? max64(1, p.chunks - 1) : 1;
   p.bundle = 1;
   if (p.few()) {
     p.tile = max64(1, p.rows);
@@ -106,7 +106,7 @@ static inline Plan make_plan(const Call& call) {
   p.tiles = (p.rows + p.tile - 1) / p.tile;
   p.bundles = (p.groups + p.bundle - 1) / p.bundle;
   p.all_tiles = p.tiles * p.bundles * q.ne[3];
-  p.parts = max64(1, min64(most_parts, units / max64(1, p.all_tiles)));
+  p.parts = call.n_threads == 1 ? 1 : max64(1, min64(most_parts, units / max64(1, p.all_tiles)));
   return p;
 }
 
@@ -138,7 +138,10 @@ struct Tile {
   // of all groups
   float* mask;     // [rows][kCells], or a row per token where heads share it
   Sight* sight;    // of each row of the mask
+  int32_t* masks;  // [rows] which row of the mask is whose
   int32_t* cells;  // [kCells] visible ones of the block, in order
+
+  const Sight& sees(int64_t row) const { return sight[masks[row]]; }
 };
 
 // Bytes of a tile of `rows` rows in bundles with `all` rows; sets the pointers of `t`, if given.
@@ -146,12 +149,13 @@ static inline size_t lay_out(const Call& call, int64_t rows, int64_t all, char* 
   const int64_t dk = pad(call.src[0]->ne[0]);
   const int64_t dv = pad(call.src[2]->ne[0]);
   constexpr int64_t kSight = sizeof(Sight) / sizeof(float);
-  constexpr int kParts = 15;
-  const int64_t sizes[kParts] = {
-      all * dk,      all * dv,  pad(all),    all * kStrip, all * dv,
-      pad(all),      pad(all),  rows * kCells, pad(rows),  kCells * dk,
-      kCells * dv,   kLanes * dk, rows * kCells, pad(rows * kSight), kCells,
+  const int64_t sizes[] = {
+      all * dk,      all * dv,     pad(all),      all * kStrip,       // chunk at work
+      all * dv,      pad(all),     pad(all),                          // those before it
+      rows * kCells, pad(rows),    kCells * dk,   kCells * dv,        // group at work
+      kLanes * dk,   rows * kCells, pad(rows * kSight), pad(rows), kCells,
   };
+  constexpr int kParts = sizeof sizes / sizeof sizes[0];
   float* parts[kParts] = {};
   auto* p = reinterpret_cast<float*>(scratch);
   int64_t used = 0;
@@ -160,11 +164,22 @@ static inline size_t lay_out(const Call& call, int64_t rows, int64_t all, char* 
     used += sizes[i];
   }
   if (t != nullptr) {
-    *t = {parts[0],  parts[1],  parts[2],
-          parts[3],  parts[4],  parts[5],
-          parts[6],  parts[7],  parts[8],
-          parts[9],  parts[10], parts[11],
-          parts[12], reinterpret_cast<Sight*>(parts[13]), reinterpret_cast<int32_t*>(parts[14])};
+    *t = {parts[0],
+          parts[1],
+          parts[2],
+          parts[3],
+          parts[4],
+          parts[5],
+          parts[6],
+          parts[7],
+          parts[8],
+          parts[9],
+          parts[10],
+          parts[11],
+          parts[12],
+          reinterpret_cast<Sight*>(parts[13]),
+          reinterpret_cast<int32_t*>(parts[14]),
+          reinterpret_cast<int32_t*>(parts[15])};
   }
   return static_cast<size_t>(used) * sizeof(float);
 }

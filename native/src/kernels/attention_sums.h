@@ -10,8 +10,9 @@
 
 namespace weft::WEFT_TARGET {
 
-// Smaller powers of two count as 0.
+// Smaller powers of two count as 0, and scores below -kMost as hidden.
 inline constexpr float kLeast = -120.0f;
+inline constexpr float kMost = 2.5e6f;
 
 static inline float power_of_two(float n) {
   if (!(n >= kLeast)) return 0.0f;
@@ -32,53 +33,55 @@ static inline vf exp_tail(vf r) {
 }
 
 static inline Weight weight_of(vf x) {
-  // scores so far from 0 are all alike
-  constexpr float kMost = 2.5e6f;
-  x = x < -kMost ? splat(-kMost) : x;
+  x = vmax(x, splat(-2 * kMost));  // a NaN passes here,
   x = x > kMost ? splat(kMost) : x;
   const vf n = fma(x, splat(1.44269504f), splat(kRound)) - kRound;
   const vf r = fma(n, splat(-kLn2Low), fma(n, splat(-kLn2High), x));
   return {exp_tail(r) + 1.0f, n};
 }
 
-// Turns the scores of a row for the cells begin..end into weights, and says by how much the weights
-// so far shrink.
+// Turns the scores of a row for the cells begin..end into weights, says by how much those so far
+// shrink, and adds the weights of the cells before `end_total` to the total.
 static inline void weigh(const Job& job, const Tile& t, int64_t row, const Block& block,
-                         int64_t begin, int64_t end) {
+                         int64_t begin, int64_t end, int64_t end_total) {
   float* w = t.weights + row * kCells;
-  float power[kCells];
-  const float cap = job.call.f(kSoftcap);
-  const float* mask = t.mask + job.mask_row(row) * kCells;
-  const vf slope =
-      splat(alibi_slope(job.head(row), job.call.src[0]->ne[2], job.call.f(kMaxBias)));
-  vf high = splat(t.top[row]);
-  for (int64_t i = begin; i < end; i += kLanes) {
-    vf x = load(w + i);
-    if (cap != 0.0f) x = tanh(x) * cap;
-    if (block.masked) {
+  if (const float cap = job.call.f(kSoftcap); cap != 0.0f) {
+    map(w + begin, w + begin, end - begin, [cap](vf x) { return tanh(x) * cap; });
+  }
+  vf high = splat(kHidden);
+  if (block.masked) {
+    const float* mask = t.mask + t.masks[row] * kCells;
+    const vf slope =
+        splat(alibi_slope(job.head(row), job.call.src[0]->ne[2], job.call.f(kMaxBias)));
+    for (int64_t i = begin; i < end; i += kLanes) {
       const vf m = load(mask + i);
-      const Weight weight = weight_of(fma(slope, m, x));
       // a hidden cell may hold anything, NaN too
-      store(w + i, m == kHidden ? vf{} : weight.p);
-      const vf n = m == kHidden ? m : weight.n;
-      store(power + i, n);
-      high = vmax(n, high);
-    } else {
-      const Weight weight = weight_of(x);
-      store(w + i, weight.p);
-      store(power + i, weight.n);
-      high = vmax(weight.n, high);
+      const vf x = m == kHidden ? m : fma(slope, m, load(w + i));
+      store(w + i, x);
+      high = vmax(x, high);
     }
+  } else {
+    for (int64_t i = begin; i < end; i += kLanes) high = vmax(load(w + i), high);
   }
-  const float top = hmax(high);
-  t.fade[row] = power_of_two(t.top[row] - top);
-  t.top[row] = top;
-  const vf shift = splat(top == kHidden ? 0.0f : top);
+  const float largest = hmax(high);
+  float top = t.top[row];
+  if (largest >= -kMost) {
+    const float n = weight_of(splat(largest)).n[0];
+    top = n > top ? n : top;
+  }
+  const float fade = power_of_two(t.top[row] - top);
+  const vf shift = splat(top == kHidden ? kMost : top);
+  vf total = load(t.total + row * kStrip) * fade;
   for (int64_t i = begin; i < end; i += kLanes) {
-    const vf n = load(power + i) - shift;
-    const vf x = load(w + i);
-    store(w + i, n < kLeast ? vf{} : scale_by_power(x, n));
+    const Weight weight = weight_of(load(w + i));
+    const vf n = weight.n - shift;
+    const vf x = n < kLeast ? vf{} : scale_by_power(weight.p, n);
+    store(w + i, x);
+    if (i < end_total) total += x;
   }
+  store(t.total + row * kStrip, total);
+  t.top[row] = top;
+  t.fade[row] = fade;
 }
 
 // A row's sums of a chunk, wherever they are.
@@ -117,12 +120,17 @@ static inline ChunkSums shared_of(const Job& job, int64_t row, int64_t chunk) {
   return {at, at + floats - 2, at + floats - 1};
 }
 
-// Ends a chunk of a row, and begins the next one.
+static inline void start_chunk(const Job& job, const Tile& t, int64_t row) {
+  const int64_t width = pad(job.call.src[2]->ne[0]);
+  for (int64_t i = 0; i < width; ++i) t.sum[row * width + i] = 0;
+  for (int64_t i = 0; i < kStrip; ++i) t.total[row * kStrip + i] = 0;
+}
+
+// Keeps the sums of a chunk of a row.
 static inline void end_chunk(const Job& job, const Tile& t, int64_t row, int64_t chunk) {
   const int64_t width = pad(job.call.src[2]->ne[0]);
-  float* sum = t.sum + row * width;
-  float* lanes = t.total + row * kStrip;
-  const float total = hsum(load(lanes));
+  const float* sum = t.sum + row * width;
+  const float total = hsum(load(t.total + row * kStrip));
   if (job.plan.parts == 1) {
     add_chunk(done_of(job, t, row), sum, t.top[row], total, width);
   } else {
@@ -131,8 +139,6 @@ static inline void end_chunk(const Job& job, const Tile& t, int64_t row, int64_t
     *out.top = t.top[row];
     *out.total = total;
   }
-  for (int64_t i = 0; i < width; ++i) sum[i] = 0;
-  for (int64_t i = 0; i < kStrip; ++i) lanes[i] = 0;
 }
 
 }  // namespace weft::WEFT_TARGET
