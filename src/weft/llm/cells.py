@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.errors import ContextError, OutOfMemoryError
-from weft.llm.pages import PAGE, cells_from, moved
+from weft.llm.pages import PAGE, STRIP, TIDY, cells_from, moved
 
 __all__ = ["Cells", "Kept"]
 
@@ -132,20 +132,25 @@ class Cells:
         cell = tail + 1
         if n == 1 and cell % PAGE and cell < self.size and free[cell]:
             return np.array([cell], np.int64)
-        found = cells_from(free, cell, n)
-        if found is not None:
-            return found
+        for sizes in TIDY:
+            found = cells_from(free, cell, n, sizes)
+            if found is not None:
+                return found
         own = np.flatnonzero(self.members[seq])
         shared = np.flatnonzero(self.members[:, own].sum(axis=0) > 1)
         floor = int(own[shared[-1]]) if len(shared) else -1
         own = own[own > floor]
         # what this call has placed itself is not in the table yet
-        if len(own) and own[-1] == tail and (there := moved(free, own, floor, n)) is not None:
-            free[own] = True
-            free[there[0]] = False
-            self.relocate(own, there[0])
-            return there[1]
-        return np.flatnonzero(free)[:n]
+        if len(own) and own[-1] == tail:
+            for sizes in TIDY:
+                there = moved(free, own, floor, n, sizes)
+                if there is not None:
+                    free[own] = True
+                    free[there[0]] = False
+                    self.relocate(own, there[0])
+                    return there[1]
+        found = cells_from(free, cell, n, (STRIP, 1))
+        return np.flatnonzero(free)[:n] if found is None else found
 
     def relocate(self, source: NDArray[np.int64], target: NDArray[np.int64]) -> None:
         """Moves what is in some cells to others, which are free or among them."""
