@@ -1,4 +1,4 @@
-"""A row of attention gives the same bits whatever else is in the cache, the batch and the machine."""
+"""A row of attention is the same to the last bit whatever else is in the cache and the batch."""
 
 from __future__ import annotations
 

@@ -124,8 +124,7 @@ static inline vf pair_sums(vf a, vf b) {
 #elif defined(__x86_64__)
   const auto x = reinterpret_cast<__m128>(a);
   const auto y = reinterpret_cast<__m128>(b);
-  return reinterpret_cast<vf>(
-      _mm_add_ps(_mm_shuffle_ps(x, y, 0x88), _mm_shuffle_ps(x, y, 0xdd)));
+  return reinterpret_cast<vf>(_mm_add_ps(_mm_shuffle_ps(x, y, 0x88), _mm_shuffle_ps(x, y, 0xdd)));
 #else
   return vf{a[0] + a[1], a[2] + a[3], b[0] + b[1], b[2] + b[3]};
 #endif
@@ -245,14 +244,10 @@ static inline void scores_of(const Matrix& q, const Rows& k, int64_t begin, int6
 // whole vectors.
 static inline void scores(DType type, const Matrix& q, const Rows& k, int64_t begin, int64_t end,
                           int64_t width, float* out, int64_t out_stride) {
-  if (type == DType::kF32)
-    return scores_of<LoadF32>(q, k, begin, end, width, out, out_stride);
-  if (type == DType::kF16)
-    return scores_of<LoadF16>(q, k, begin, end, width, out, out_stride);
-  if (type == DType::kQ8_0)
-    return scores_of<LoadQ80>(q, k, begin, end, width, out, out_stride);
-  if (type == DType::kQ4_0)
-    return scores_of<LoadQ40>(q, k, begin, end, width, out, out_stride);
+  if (type == DType::kF32) return scores_of<LoadF32>(q, k, begin, end, width, out, out_stride);
+  if (type == DType::kF16) return scores_of<LoadF16>(q, k, begin, end, width, out, out_stride);
+  if (type == DType::kQ8_0) return scores_of<LoadQ80>(q, k, begin, end, width, out, out_stride);
+  if (type == DType::kQ4_0) return scores_of<LoadQ40>(q, k, begin, end, width, out, out_stride);
   scores_of<LoadBf16>(q, k, begin, end, width, out, out_stride);
 }
 
@@ -282,8 +277,8 @@ static inline void add_part(const float* w, int64_t w_stride, const Rows& v, Pic
 }
 
 template <typename Load, int kRows>
-static inline void add_rows(const float* w, int64_t w_stride, const Rows& v, Picked cells, int64_t width,
-                            const float* fade, float* out, int64_t out_stride) {
+static inline void add_rows(const float* w, int64_t w_stride, const Rows& v, Picked cells,
+                            int64_t width, const float* fade, float* out, int64_t out_stride) {
   constexpr int kWide = kRows == 1 || kLanes == 16 ? 4 : 2;
   int64_t d = 0;
   for (; d + kWide * kLanes <= width; d += kWide * kLanes) {
@@ -295,27 +290,27 @@ static inline void add_rows(const float* w, int64_t w_stride, const Rows& v, Pic
 }
 
 template <typename Load>
-static inline void add_all(const Matrix& w, const Rows& v, Picked cells, int64_t width, const float* fade,
-                           float* out, int64_t out_stride) {
+static inline void add_all(const Matrix& w, const Rows& v, Picked cells, int64_t width,
+                           const float* fade, float* out, int64_t out_stride) {
   int64_t r = 0;
   for (; r + 4 <= w.rows; r += 4) {
-    add_rows<Load, 4>(w.data + r * w.stride, w.stride, v, cells, width, fade + r, out + r * out_stride,
-                      out_stride);
+    add_rows<Load, 4>(w.data + r * w.stride, w.stride, v, cells, width, fade + r,
+                      out + r * out_stride, out_stride);
   }
   for (; r + 2 <= w.rows; r += 2) {
-    add_rows<Load, 2>(w.data + r * w.stride, w.stride, v, cells, width, fade + r, out + r * out_stride,
-                      out_stride);
+    add_rows<Load, 2>(w.data + r * w.stride, w.stride, v, cells, width, fade + r,
+                      out + r * out_stride, out_stride);
   }
   if (r < w.rows) {
-    add_rows<Load, 1>(w.data + r * w.stride, w.stride, v, cells, width, fade + r, out + r * out_stride,
-                      out_stride);
+    add_rows<Load, 1>(w.data + r * w.stride, w.stride, v, cells, width, fade + r,
+                      out + r * out_stride, out_stride);
   }
 }
 
 // out[r] = fade[r] out[r] + sum over some cells i of w[r][i] v[i]. `width`, in floats, is whole
 // vectors.
-static inline void add_weighted(DType type, const Matrix& w, const Rows& v, Picked cells, int64_t width,
-                                const float* fade, float* out, int64_t out_stride) {
+static inline void add_weighted(DType type, const Matrix& w, const Rows& v, Picked cells,
+                                int64_t width, const float* fade, float* out, int64_t out_stride) {
   if (type == DType::kF32) return add_all<LoadF32>(w, v, cells, width, fade, out, out_stride);
   if (type == DType::kF16) return add_all<LoadF16>(w, v, cells, width, fade, out, out_stride);
   if (type == DType::kQ8_0) return add_all<LoadQ80>(w, v, cells, width, fade, out, out_stride);

@@ -150,10 +150,10 @@ static inline size_t lay_out(const Call& call, int64_t rows, int64_t all, char* 
   const int64_t dv = pad(call.src[2]->ne[0]);
   constexpr int64_t kSight = sizeof(Sight) / sizeof(float);
   const int64_t sizes[] = {
-      all * dk,      all * dv,     pad(all),      all * kStrip,       // chunk at work
-      all * dv,      pad(all),     pad(all),                          // those before it
-      rows * kCells, pad(rows),    kCells * dk,   kCells * dv,        // group at work
-      kLanes * dk,   rows * kCells, pad(rows * kSight), pad(rows), kCells,
+      all * dk,      all * dv,      pad(all),           all * kStrip,  // chunk at work
+      all * dv,      pad(all),      pad(all),                          // those before it
+      rows * kCells, pad(rows),     kCells * dk,        kCells * dv,   // group at work
+      kLanes * dk,   rows * kCells, pad(rows * kSight), pad(rows),    kCells,
   };
   constexpr int kParts = sizeof sizes / sizeof sizes[0];
   float* parts[kParts] = {};

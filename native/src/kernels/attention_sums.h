@@ -1,8 +1,8 @@
 // The sums of attention's rows: weights of a block, chunks, and chunks added up.
 //
-// Weights are p 2^(n - top), with p and the integer n of their own score alone and `top` the largest
-// n so far. So sums only ever shrink by powers of two, which rounds nothing, and it does not show
-// where blocks begin and end, or which cells in them are hidden.
+// Weights are p 2^(n - top), with p and the integer n of their own score alone and `top` the
+// largest n so far. So sums only ever shrink by powers of two, which rounds nothing, and it does
+// not show where blocks begin and end, or which cells in them are hidden.
 #pragma once
 
 #include "kernels/alibi.h"
@@ -26,6 +26,7 @@ struct Weight {
   vf p, n;  // e^x = p 2^n
 };
 
+// e^r - 1 for |r| <= ln(2)/2, as `exp_parts` has it.
 static inline vf exp_tail(vf r) {
   constexpr float c[] = {5.000000029e-01f, 1.666657336e-01f, 4.166636345e-02f, 8.363776144e-03f,
                          1.394216109e-03f};

@@ -51,8 +51,7 @@ static inline void multiply_keys(const float* q, int64_t q_stride, const float* 
 // out[r][i] = q[r] . k[i] for the cells begin..end (multiples of kLanes) of turned keys, k_stride
 // floats for each.
 static inline void multiply_block(const Matrix& q, const float* keys, int64_t begin, int64_t end,
-                                  int64_t k_stride, int64_t width, float* out,
-                                  int64_t out_stride) {
+                                  int64_t k_stride, int64_t width, float* out, int64_t out_stride) {
   for (int64_t cell = begin; cell < end; cell += kLanes) {
     const float* k = keys + cell * k_stride;
     int64_t r = 0;

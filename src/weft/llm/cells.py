@@ -93,7 +93,7 @@ class Cells:
         return free[:n]
 
     def place(
-        self, first: NDArray[np.int32], order: NDArray[np.int32], members: NDArray[np.bool_]
+        self, first: NDArray[np.int32], order: NDArray[Any], members: NDArray[np.bool_]
     ) -> NDArray[np.int64]:
         """Free cells for tokens: behind the cells of the sequence that each sees (`first`), its
         tokens by `order` (see `weft.llm.pages`). Raises ContextError as `find_free`."""
@@ -124,9 +124,7 @@ class Cells:
             self._tails[seq] = int(cells[-1]) if len(cells) else -1
         return self._tails[seq]
 
-    def _behind(
-        self, free: NDArray[np.bool_], seq: int, tail: int, n: int
-    ) -> NDArray[np.int64]:
+    def _behind(self, free: NDArray[np.bool_], seq: int, tail: int, n: int) -> NDArray[np.int64]:
         """Cells behind the last one of a sequence; where there is no room, the sequence moves, and
         where it cannot, its order is lost."""
         cell = tail + 1
@@ -154,7 +152,7 @@ class Cells:
 
     def relocate(self, source: NDArray[np.int64], target: NDArray[np.int64]) -> None:
         """Moves what is in some cells to others, which are free or among them."""
-        tables = (self.pos, self.shift, self.tokens, self.serial)
+        tables: list[NDArray[Any]] = [self.pos, self.shift, self.tokens, self.serial]
         rows, members = [t[source] for t in tables], self.members[:, source]
         self.pos[source] = _FREE
         self.members[:, source] = False

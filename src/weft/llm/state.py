@@ -144,7 +144,7 @@ def _put(cells: Cells, kept: Kept, seq: int | None) -> NDArray[np.int64]:
         cells.occupy(at, kept.pos, joined, kept.tokens)
     else:
         at = np.empty(n, np.int64)
-        owner = joined.argmax(axis=0)
+        owner = joined.argmax(axis=0).astype(np.int32)
         for s in dict.fromkeys(owner.tolist()):
             own = np.flatnonzero(owner == s)  # in the order of their cells
             at[own] = cells.place(owner[own], np.arange(len(own)), joined[:, own])
