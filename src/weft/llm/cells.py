@@ -179,13 +179,20 @@ class Cells:
         self.members[:, cells] = seq
         self.shift[cells] = 0
         self.tokens[cells] = -1 if tokens is None else tokens
-        last = int(cells.max()) + 1
-        if int(cells.min()) == self._low and last - self._low == len(cells):
-            self._low = last
-        self._top = max(self._top, last)
-        for s in np.flatnonzero(seq.any(axis=1)).tolist():
+        low, last = (
+            (int(cells[0]),) * 2 if len(cells) == 1 else (int(cells.min()), int(cells.max()))
+        )
+        if low == self._low and last - low == len(cells) - 1:
+            self._low = last + 1
+        self._top = max(self._top, last + 1)
+        if len(cells) == 1:
+            owners = np.flatnonzero(seq[:, 0]).tolist()
+        else:
+            owners = np.flatnonzero(seq.any(axis=1)).tolist()
+        for s in owners:
             if self._tails[s] != _UNKNOWN:
-                self._tails[s] = max(self._tails[s], int(cells[seq[s]].max()))
+                newest = last if len(cells) == 1 else int(cells[seq[s]].max())
+                self._tails[s] = max(self._tails[s], newest)
 
     def lowest_free(self) -> int:
         """The lowest free cell where that is known at once; -1: `find_free` has to look."""
