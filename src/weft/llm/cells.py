@@ -98,8 +98,8 @@ class Cells:
         """Free cells for tokens: behind the cells of the sequence that each sees (`first`), its
         tokens by `order` (see `weft.llm.pages`). Raises ContextError as `find_free`."""
         if len(first) == 1:
-            cell = self._tail(int(first[0])) + 1
-            if cell % PAGE and cell < self.size and self.pos[cell] == _FREE:
+            cell = self.next_cell(int(first[0]))
+            if cell >= 0:
                 return np.array([cell], np.int64)
         self.find_free(len(first))
         free = self.pos == _FREE
@@ -194,20 +194,24 @@ class Cells:
                 newest = last if len(cells) == 1 else int(cells[seq[s]].max())
                 self._tails[s] = max(self._tails[s], newest)
 
-    def lowest_free(self) -> int:
-        """The lowest free cell where that is known at once; -1: `find_free` has to look."""
-        low = self._low
-        return low if low < self.size and self.pos[low] == _FREE else -1
+    def next_cell(self, seq: int) -> int:
+        """The cell for the next token of a sequence where that is known at once; -1: `place` has to
+        look."""
+        cell = self._tail(seq) + 1
+        free = cell % PAGE and cell < self.size and self.pos[cell] == _FREE
+        return cell if free else -1
 
     def occupy_one(self, cell: int, position: int, seq: int, token: int) -> None:
-        """`occupy` of a cell from `lowest_free`, by one token of one sequence."""
+        """`occupy` of a cell from `next_cell`, by one token of one sequence."""
         self.pos[cell] = position
         self.members[seq, cell] = True
         self.shift[cell] = 0
         self.tokens[cell] = token
         self._clock += 1
         self.serial[cell] = self._clock
-        self._low = cell + 1
+        self._tails[seq] = cell
+        if cell == self._low:
+            self._low = cell + 1
         if cell >= self._top:
             self._top = cell + 1
 
