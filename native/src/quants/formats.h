@@ -377,6 +377,14 @@ struct FormatQ2_0 {
 template <typename F>
 inline constexpr int kGroupsPerChunk = F::kGroups / F::kChunks;
 
+// Whether activations have one scale for a block of eight chunks.
+template <typename F>
+inline constexpr bool kBlockActivations = sizeof(typename F::Activation) == sizeof(BlockQ8_K);
+
+// Whether the weights of a block have one scale too, so that its sums stay integers throughout.
+template <typename F>
+inline constexpr bool kOneScale = kBlockActivations<F> && F::kOneScale;
+
 // Every scale, and minimum if there are any, of a block.
 template <typename F>
 static inline void block_scales(const typename F::Block& b, float* scale,
