@@ -105,13 +105,15 @@ void multiply_few(const Weights& w, int64_t begin, int64_t end, const Columns& c
 
 // ---- many columns
 
-// Columns that are packed at a time: a slab of them stays in the second-level cache.
-constexpr int64_t kColumnsWide = kLanes == 16 ? 96 : 48;
-static_assert(kColumnsWide % kRunColumns == 0);
+// Words of columns that are worked through for each tile of rows: they stay in the second-level
+// cache.
+constexpr int64_t kWordsWide = (kLanes == 16 ? 96 : 48) * kSlabWords;
+constexpr int64_t kMostColumns = 192;
 static_assert(kGroupRows % kTileRows == 0);
 
 // Packed columns are padded so that they do not share cache sets.
-constexpr int64_t kColumnStride = kSlabWords + 16;
+constexpr int64_t kPadding = 16;
+constexpr int64_t kColumnStride = kSlabWords + kPadding;
 
 struct ManyScratch {
   float* columns;  // [column][kColumnStride]
@@ -123,26 +125,39 @@ struct ManyScratch {
 
   explicit ManyScratch(char* scratch) {
     Arena arena(scratch);
-    columns = arena.take<float>(kColumnsWide * kColumnStride);
+    columns = arena.take<float>(kWordsWide / kSlabWords * kColumnStride);
     weights = arena.take<float>(kTileRows * kWeightStride);
     decoded = arena.take<float>(2 * kSlabWords);
-    lanes = arena.take<float>(kColumnsWide * kTileRows * kLanes);
-    sums = arena.take<float>(kColumnsWide * kGroupRows);
+    lanes = arena.take<float>(kMostColumns * kTileRows * kLanes);
+    sums = arena.take<float>(kMostColumns * kGroupRows);
     used = arena.used();
   }
 };
+
+// n elements of 2 or 4 bytes, in vectors: a call of memcpy, or a string instruction, takes longer.
+void copy_elements(const char* from, int64_t size, int64_t n, float* to) {
+  const int64_t whole = n * size / (4 * kLanes) * kLanes;
+  for (int64_t i = 0; i < whole; i += kLanes) {
+    store(to + i, load_as<vf>(from + 4 * i));
+  }
+  auto* rest = reinterpret_cast<char*>(to + whole);
+  for (int64_t i = 4 * whole; i < n * size; i += size, rest += size) {
+    std::memcpy(rest, from + i, static_cast<size_t>(size));
+  }
+}
 
 // Elements start..start+n of a row as words, and zeros that fill a vector; `decoded` has room for n
 // floats.
 void load_words(DType type, int64_t element_stride, const char* row, int64_t start, int64_t n,
                 int64_t pair, float* decoded, float* words) {
-  const int64_t whole = (n / pair + kLanes - 1) / kLanes * kLanes;
   const int64_t filled = n / pair;
-  std::memset(words + filled, 0, static_cast<size_t>(whole + kLanes - filled) * 4);
-  if (pair == 1) {
+  for (int64_t i = filled; i < filled / kLanes * kLanes + kLanes; ++i) words[i] = 0.0f;
+  const DType in_words = pair == 1 ? DType::kF32 : DType::kBF16;
+  const int64_t size = element_size(in_words);
+  if (type == in_words && element_stride == size) {
+    copy_elements(row + start * size, size, n, words);
+  } else if (pair == 1) {
     load_row(type, element_stride, row, start, n, words);
-  } else if (type == DType::kBF16 && element_stride == 2) {
-    std::memcpy(words, row + 2 * start, static_cast<size_t>(2 * n));
   } else {
     load_row(type, element_stride, row, start, n, decoded);
     table().type(DType::kBF16).from_float(decoded, words, n);
@@ -171,36 +186,80 @@ void put_group(const float* sums, int64_t rows, const Columns& columns, int64_t 
   }
 }
 
-// Asks for `bytes` bytes of kTileRows rows, a part of them before each of `n_runs` runs.
+// Asks for `bytes` bytes of kTileRows rows, as many lines before each of `n_runs` runs: all at once
+// would fill the queue of outstanding lines and stall.
 class Ahead {
  public:
   Ahead(const char* rows, int64_t stride, int64_t bytes, int64_t n_runs)
-      : rows_(rows), stride_(stride), step_((bytes / n_runs + 64) / 64 * 64), left_(bytes) {}
+      : row_(rows), stride_(stride), bytes_(bytes), left_(kTileRows) {
+    lines_ = (kTileRows * ((bytes + 63) / 64) + n_runs - 1) / n_runs;
+  }
   void fetch() {
-    if (left_ <= 0) return;
-    for (int64_t line = 0; line < step_; line += 64) {
-      for (int r = 0; r < kTileRows; ++r) __builtin_prefetch(rows_ + r * stride_ + line, 0, 2);
+    for (int64_t i = 0; i < lines_ && left_ > 0; ++i) {
+      __builtin_prefetch(row_ + at_, 0, 3);
+      at_ += 64;
+      if (at_ < bytes_) continue;
+      at_ = 0;
+      row_ += stride_;
+      --left_;
     }
-    rows_ += step_;
-    left_ -= step_;
   }
 
  private:
-  const char* rows_;
+  const char* row_;
   int64_t stride_;
-  int64_t step_;
-  int64_t left_;
+  int64_t bytes_;
+  int left_;  // rows
+  int64_t lines_;
+  int64_t at_ = 0;
 };
 
-// Elements of a slab, and where it begins.
+// Elements of a slab, where it begins, and its columns.
 struct Slab {
   int64_t start;
   int64_t n;
+  const float* columns;
+  int64_t stride;
 };
 
-// A tile of rows times a slab of the packed columns left..right.
+// Columns left..right of a slab, packed if they cannot be read as they are: when they are deeper,
+// they lie so that they would share cache sets.
+Slab find_slab(const Columns& columns, int64_t left, int64_t right, int64_t start, int64_t k,
+               int64_t pair, const ManyScratch& s) {
+  const int64_t n = min64(kSlabWords * pair, k - start);
+  const int64_t size = 4 / pair;
+  const bool are_words = columns.type == (pair == 1 ? DType::kF32 : DType::kBF16) &&
+                         columns.element_stride == size;
+  const int64_t stride = right - left > 1 ? columns.x[left + 1] - columns.x[left] : 0;
+  bool in_place = are_words && n == k && n % (pair * kLanes) == 0 && stride == k * size;
+  for (int64_t c = left; c < right && in_place; ++c) {
+    in_place = columns.x[c] == columns.x[left] + (c - left) * stride;
+  }
+  if (columns.packed != nullptr) {
+    const char* slab = columns.packed + start / (kSlabWords * pair) * columns.packed_step;
+    return {start, n, reinterpret_cast<const float*>(slab) + left * kColumnStride, kColumnStride};
+  }
+  if (in_place) return {start, n, reinterpret_cast<const float*>(columns.x[left]), stride / 4};
+  const int64_t padded = min64(kSlabWords, n_vectors(k, pair) * kLanes) + kPadding;
+  for (int64_t c = left; c < right; ++c) {
+    load_words(columns.type, columns.element_stride, columns.x[c], start, n, pair, s.decoded,
+               s.columns + (c - left) * padded);
+  }
+  return {start, n, s.columns, padded};
+}
+
+// Asks for the columns of a run, which the first tile of rows finds far away.
+void fetch_run(const Slab& slab, int64_t first, int64_t n_columns, int64_t word, int64_t words) {
+  for (int64_t c = first; c < min64(first + kRunColumns, n_columns); ++c) {
+    const float* from = slab.columns + c * slab.stride + word;
+    for (int64_t i = 0; i < words; i += 16) __builtin_prefetch(from + i, 0, 2);
+  }
+}
+
+// A tile of rows times `n_columns` columns of a slab.
 void multiply_slab(const Weights& w, int64_t row, int64_t rows, const Slab& slab, int64_t n_columns,
-                   const TileKernels& kernels, int64_t pair, const ManyScratch& s, float* sums) {
+                   const TileKernels& kernels, int64_t pair, bool is_first, const ManyScratch& s,
+                   float* sums) {
   const int64_t step = kDeepWords * pair;
   const int64_t piece = step / unit_elements(w.type) * w.element_stride;
   const int64_t runs = (n_columns + kRunColumns - 1) / kRunColumns;
@@ -219,32 +278,36 @@ void multiply_slab(const Weights& w, int64_t row, int64_t rows, const Slab& slab
     const TilePart part = {n_vectors(n, pair), k == 0, last};
     for (int64_t c = 0; c < n_columns; c += kRunColumns) {
       ahead.fetch();
+      if (is_first) fetch_run(slab, c + 2 * kRunColumns, n_columns, k / pair, n / pair);
       kernels.of[min64(kRunColumns, n_columns - c) - 1](
-          s.weights, s.columns + c * kColumnStride + k / pair, kColumnStride, part,
+          s.weights, slab.columns + c * slab.stride + k / pair, slab.stride, part,
           s.lanes + c * kTileRows * kLanes, sums + c * kGroupRows);
     }
   }
 }
 
+// Even shares of `n` columns, in whole runs.
+int64_t columns_at_once(int64_t n, int64_t k, int64_t pair) {
+  const int64_t stride = min64(kSlabWords, n_vectors(k, pair) * kLanes) + kPadding;
+  const int64_t room = kWordsWide / kSlabWords * kColumnStride / stride;
+  const int64_t most = min64(kMostColumns, room) / kRunColumns * kRunColumns;
+  const int64_t blocks = (n + most - 1) / most;
+  return ((n + blocks - 1) / blocks + kRunColumns - 1) / kRunColumns * kRunColumns;
+}
+
 void multiply_many(const Weights& w, int64_t begin, int64_t end, const Columns& columns,
                    const TileKernels& kernels, int64_t pair, char* scratch) {
   const ManyScratch s(scratch);
-  const int64_t blocks = (columns.n + kColumnsWide - 1) / kColumnsWide;
-  const int64_t wide =
-      ((columns.n + blocks - 1) / blocks + kRunColumns - 1) / kRunColumns * kRunColumns;
+  const int64_t wide = columns_at_once(columns.n, w.k, pair);
   for (int64_t left = 0; left < columns.n; left += wide) {
     const int64_t right = min64(columns.n, left + wide);
     for (int64_t k = 0; k < w.k; k += kSlabWords * pair) {
-      const Slab slab = {k, min64(kSlabWords * pair, w.k - k)};
-      for (int64_t c = left; c < right; ++c) {
-        load_words(columns.type, columns.element_stride, columns.x[c], k, slab.n, pair, s.decoded,
-                   s.columns + (c - left) * kColumnStride);
-      }
+      const Slab slab = find_slab(columns, left, right, k, w.k, pair, s);
       const float scale = k + slab.n == w.k ? w.scale : 1.0f;
       for (int64_t r = begin; r < end; r += kTileRows) {
         const int64_t in_group = (r - begin) % kGroupRows;
-        multiply_slab(w, r, min64(kTileRows, end - r), slab, right - left, kernels, pair, s,
-                      s.sums + in_group);
+        multiply_slab(w, r, min64(kTileRows, end - r), slab, right - left, kernels, pair,
+                      r == begin, s, s.sums + in_group);
         const int64_t done = min64(in_group + kTileRows, end - r + in_group);
         if (done == kGroupRows || r + kTileRows >= end) {
           put_group(s.sums, done, columns, left, right, k > 0, scale, r - in_group);
@@ -264,6 +327,28 @@ void multiply_floats(const Weights& w, int64_t begin, int64_t end, const Columns
     multiply_many(w, begin, end, columns, pairs->tiles, 2, scratch);
   } else {
     multiply_many(w, begin, end, columns, tile_kernels<MultiplyFloats>(), 1, scratch);
+  }
+}
+
+bool are_floats_packed(const Weights& w, const Columns& columns) {
+  const int64_t pair = pair_kernels(w.type, columns) != nullptr ? 2 : 1;
+  return columns.n > kFewColumns && w.k > kSlabWords * pair;
+}
+
+size_t packed_float_bytes() { return kColumnStride * 4; }
+
+int64_t packed_float_slabs(int64_t k) { return (k + kSlabWords - 1) / kSlabWords; }
+
+void pack_floats(const Weights& w, const Columns& columns, int64_t step, char* packed) {
+  const int64_t pair = pair_kernels(w.type, columns) != nullptr ? 2 : 1;
+  // bf16 columns are words of pairs as they are, so that nothing is decoded
+  float decoded[1];
+  for (int64_t c = 0; c < columns.n; ++c) {
+    char* at = packed + c * kColumnStride * 4;
+    for (int64_t k = 0; k < w.k; k += kSlabWords * pair, at += step) {
+      load_words(columns.type, columns.element_stride, columns.x[c], k,
+                 min64(kSlabWords * pair, w.k - k), pair, decoded, reinterpret_cast<float*>(at));
+    }
   }
 }
 
