@@ -13,12 +13,13 @@ from test_matmul_native import QUANTIZED, WEIGHT_TYPES, companion, has_bf16_prod
 
 from weft import _native, quants
 from weft.dtype import DTYPES
+from weft.graph.params import SoftMaxParams, pack
 from weft.program import LAYOUTS
 
 MOST = 130
 GROUPS = [(0, 1), (40, 1), (129, 1), (7, 2), (8, 3), (5, 4), (60, 6), (3, 7), (31, 8), (50, 9),
           (2, 12), (2, 13), (90, 17), (11, 32), (12, 33), (0, 64), (30, 100), (1, 129)]  # fmt: skip
-"""First columns and numbers of them: those at which some kernel gives way to another, and others."""
+"""First columns and numbers of them: among them those at which one kernel gives way to another."""
 
 
 def packed(w: Operand, layout: str) -> Operand | None:
@@ -53,7 +54,9 @@ def product(w: Operand, x: Operand, target: str, n_threads: int = 1) -> NDArray[
     return run_op("MUL_MAT", dst, [w, x], (), target, n_threads)[0, 0]
 
 
-def assert_independent(w: Operand, x: NDArray[np.float32], dtype: str, target: str) -> NDArray[np.float32]:
+def assert_independent(
+    w: Operand, x: NDArray[np.float32], dtype: str, target: str
+) -> NDArray[np.float32]:
     """Of all groups and threads; returns all columns."""
     every = product(w, activations(x, dtype), target)
     np.testing.assert_array_equal(product(w, activations(x, dtype), target, 2), every)
@@ -83,7 +86,7 @@ def without_twos(name: str, w: Operand) -> Operand:
 @pytest.mark.parametrize("name", QUANTIZED)
 def test_quantized_weights(name: str, target: str) -> None:
     """Whatever the layout, too."""
-    w, exact = weights(name, 96, 1280 if name != "i2_s" else 1152)
+    w, _ = weights(name, 96, 1280 if name != "i2_s" else 1152)
     if name == "tq2_0":
         w = without_twos(name, w)
     x = columns(w.ne[0])
@@ -175,4 +178,23 @@ def test_wide_and_deep_products(target: str) -> None:
         assert nmse(every, x.astype(np.float64) @ exact.T.astype(np.float64)) < 1e-3
         for first, n in ((0, 1), (519, 1), (200, 40), (77, 300), (8, 512)):
             got = product(w, activations(x[first : first + n], dtype), target)
+            np.testing.assert_array_equal(got, every[first : first + n])
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("op", ["NORM", "RMS_NORM", "L2_NORM", "SOFT_MAX", "QUANTIZE"])
+def test_other_rows(op: str, target: str) -> None:
+    """What works row by row gives each row the same, too."""
+    x = columns(768)
+    dtype = "q8_K" if op == "QUANTIZE" else "f32"
+    params = {"SOFT_MAX": pack(SoftMaxParams(0.5)), "QUANTIZE": ()}.get(op, (1e-5,))
+
+    def run(rows: NDArray[np.float32], n_threads: int) -> NDArray[np.float32]:
+        dst = result(dtype, (768, len(rows)))
+        return run_op(op, dst, [tensor(rows)], params, target, n_threads)[0, 0]
+
+    every = run(x, 1)
+    for first, n in GROUPS:
+        for n_threads in (1, 2):
+            got = run(x[first : first + n], n_threads)
             np.testing.assert_array_equal(got, every[first : first + n])

@@ -87,8 +87,8 @@ static inline void dot_some(const char* w, int64_t stride, const char* const* x,
 #pragma GCC unroll 4
     for (int r = 0; r < kRows; ++r) {
       if (i < n) {
-        acc[c][r] =
-            add_tail<Row>(acc[c][r], w + r * stride + i * Row::kSize, x[c] + i * kColumnSize, n - i);
+        acc[c][r] = add_tail<Row>(acc[c][r], w + r * stride + i * Row::kSize,
+                                  x[c] + i * kColumnSize, n - i);
       }
       sums[c][r] = add_lanes(acc[c][r]);
     }

@@ -108,8 +108,8 @@ static inline void add_lanes(const vf* v, float* sums) {
                                 _mm512_shuffle_f32x4(halves[2 * i], halves[2 * i + 1], 0xdd));
   }
   // 128-bit lane i: two lanes of vector i, two of vector i + 4
-  const __m512 pairs = _mm512_add_ps(unpack_low(quarters[0], quarters[1]),
-                                     unpack_high(quarters[0], quarters[1]));
+  const __m512 pairs =
+      _mm512_add_ps(unpack_low(quarters[0], quarters[1]), unpack_high(quarters[0], quarters[1]));
   const __m512 all = _mm512_add_ps(pairs, _mm512_movehdup_ps(pairs));
   const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 2, 6, 10, 14, 0, 0, 0, 0, 0, 0, 0, 0);
   _mm256_storeu_ps(sums, _mm512_castps512_ps256(_mm512_permutexvar_ps(order, all)));

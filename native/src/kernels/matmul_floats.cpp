@@ -228,8 +228,8 @@ Slab find_slab(const Columns& columns, int64_t left, int64_t right, int64_t star
                int64_t pair, const ManyScratch& s) {
   const int64_t n = min64(kSlabWords * pair, k - start);
   const int64_t size = 4 / pair;
-  const bool are_words = columns.type == (pair == 1 ? DType::kF32 : DType::kBF16) &&
-                         columns.element_stride == size;
+  const bool are_words =
+      columns.type == (pair == 1 ? DType::kF32 : DType::kBF16) && columns.element_stride == size;
   const int64_t stride = right - left > 1 ? columns.x[left + 1] - columns.x[left] : 0;
   bool in_place = are_words && n == k && n % (pair * kLanes) == 0 && stride == k * size;
   for (int64_t c = left; c < right && in_place; ++c) {
@@ -272,7 +272,8 @@ void multiply_slab(const Weights& w, int64_t row, int64_t rows, const Slab& slab
     }
     // the same rows further on, or those below
     const bool last = k + step >= slab.n;
-    const char* next = w.data + row * w.row_stride + start / unit_elements(w.type) * w.element_stride;
+    const char* next =
+        w.data + row * w.row_stride + start / unit_elements(w.type) * w.element_stride;
     Ahead ahead(last ? next - k / step * piece + kTileRows * w.row_stride : next + piece,
                 w.row_stride, piece, runs);
     const TilePart part = {n_vectors(n, pair), k == 0, last};

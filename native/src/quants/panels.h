@@ -199,6 +199,27 @@ static inline void sum_block(const uint8_t* q, const ActivationTile<kColumns>* x
   }
 }
 
+template <int kVectors, int kColumns>
+static inline void load_sums(vf (&acc)[kVectors][kColumns], int first, float* const* out) {
+#pragma GCC unroll 16
+  for (int c = 0; c < kColumns; ++c) {
+#pragma GCC unroll 2
+    for (int v = 0; v < kVectors; ++v) acc[v][c] = load(out[c] + first + v * kLanes);
+  }
+}
+
+template <int kVectors, int kColumns>
+static inline void put_sums(const vf (&acc)[kVectors][kColumns], int first, float factor,
+                            float* const* out) {
+#pragma GCC unroll 16
+  for (int c = 0; c < kColumns; ++c) {
+#pragma GCC unroll 2
+    for (int v = 0; v < kVectors; ++v) {
+      store(out[c] + first + v * kLanes, acc[v][c] * splat(factor));
+    }
+  }
+}
+
 // Adds the sums of a block, times the activations' scale (and that of the weights, if it is one).
 template <typename F, int kVectors, int kColumns>
 static inline void put_block(const vf (&acc)[kVectors][kColumns], const float* scale,
@@ -223,21 +244,13 @@ static inline void multiply_vectors(const Panel& panel, const ActivationTile<kCo
   const float* scale = panel.scale + first;
   const float* min = panel.min + first;
   if constexpr (!kBlockActivations<F>) {
-    vf acc[kVectors][kColumns];
-    for (int c = 0; c < kColumns; ++c) {
-      for (int v = 0; v < kVectors; ++v) {
-        acc[v][c] = add ? load(out[c] + first + v * kLanes) : vf{};
-      }
-    }
+    vf acc[kVectors][kColumns] = {};
+    if (add) load_sums(acc, first, out);
     for (int64_t i = 0; i < n_chunks; ++i) {
       add_chunk<F>(q + i * 32 * kPanelRows, scale + i * kPer * kPanelRows,
                    min + i * kPer * kPanelRows, x[i], acc);
     }
-    for (int c = 0; c < kColumns; ++c) {
-      for (int v = 0; v < kVectors; ++v) {
-        store(out[c] + first + v * kLanes, acc[v][c] * splat(factor));
-      }
-    }
+    put_sums(acc, first, factor, out);
   } else {
     for (int64_t b = 0; b < n_chunks; b += 8) {
       vf acc[kVectors][kColumns] = {};
