@@ -42,9 +42,7 @@ def run(build: Callable[..., g.Tensor], *tensors: Any, device: str) -> Any:
         backend = make_backend("cpu", n_threads=2)
     else:
         backend = make_backend(device)
-    leaves = [
-        g.input(f"x{i}", list(t.shape) or [1], NAMES[t.dtype]) for i, t in enumerate(tensors)
-    ]
+    leaves = [g.input(f"x{i}", list(t.shape) or [1], NAMES[t.dtype]) for i, t in enumerate(tensors)]
     node = build(*leaves)
     if node.is_view:
         node = g.cont(node)

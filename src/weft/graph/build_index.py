@@ -67,55 +67,67 @@ def scatter(
     return make_node("SCATTER", x.dtype, x.ne, x, indices, source, params=params)
 
 
-def _indexed(
-    op: str, x: Tensor, indices: Sequence[Tensor | None]
-) -> tuple[list[Tensor], int, int, tuple[Size, ...]]:
-    """The index tensors, the mask of their axes, their rank, and the sizes of x[indices]."""
-    require_type(x, ANY, op, "x")
-    if len(indices) > 4:
-        raise fail(op, f"a tensor has 4 dimensions, got {len(indices)} indices", x)
-    axes = [d for d, t in enumerate(indices) if t is not None]
-    given = [t for t in indices if t is not None]
-    if not given:
-        raise fail(op, "at least one index tensor is needed", x)
-    for t in given:
-        require_type(t, INDICES, op, "an index")
-    together = broadcast_ne(op, *given)
-    rank = max((d + 1 for d in range(4) if together[d] != 1), default=0)
-    low = [n for d, n in enumerate(x.ne) if d not in axes and d < axes[0]]
-    high = [n for d, n in enumerate(x.ne) if d not in axes and d > axes[0]]
-    adjacent = axes[-1] - axes[0] == len(axes) - 1
-    # indices of axes that lie apart come outermost, as in PyTorch and NumPy
-    sizes = [*low, *together[:rank], *high] if adjacent else [*low, *high, *together[:rank]]
-    while len(sizes) > 4 and sizes[-1] == 1:
-        sizes.pop()
-    require(len(sizes) <= 4, op, "the result has more than 4 dimensions", x, *given)
-    return given, sum(1 << d for d in axes), rank, (*sizes, *[1] * (4 - len(sizes)))
+class _Picked:
+    """The index tensors of x[indices], and where their dimensions come in the result."""
+
+    def __init__(
+        self, op: str, x: Tensor, indices: Sequence[Tensor | None], rank: int | None
+    ) -> None:
+        require_type(x, ANY, op, "x")
+        if len(indices) > 4:
+            raise fail(op, f"a tensor has 4 dimensions, got {len(indices)} indices", x)
+        axes = [d for d, t in enumerate(indices) if t is not None]
+        self.given = [t for t in indices if t is not None]
+        if not self.given:
+            raise fail(op, "at least one index tensor is needed", x)
+        for t in self.given:
+            require_type(t, INDICES, op, "an index")
+        together = broadcast_ne(op, *self.given)
+        least = max((d + 1 for d in range(4) if together[d] != 1), default=0)
+        self.rank = least if rank is None else rank
+        if not least <= self.rank <= 4:
+            raise fail(op, f"the indices have {least} dimensions, not {rank}", x, *self.given)
+        kept = [d for d in range(max(len(indices), x.n_dims)) if d not in axes]
+        adjacent = axes[-1] - axes[0] == len(axes) - 1
+        # indices of axes that lie apart come outermost, as in PyTorch and NumPy
+        self.first = axes[0] if adjacent else len(kept)
+        self.axes = sum(1 << d for d in axes)
+        sizes = [x.ne[d] for d in kept]
+        sizes[self.first : self.first] = together[: self.rank]
+        require(len(sizes) <= 4, op, "the result has more than 4 dimensions", x, *self.given)
+        self.ne = (*sizes, *[1] * (4 - len(sizes)))
 
 
-def index(x: Tensor, indices: Sequence[Tensor | None]) -> Tensor:
+def index(x: Tensor, indices: Sequence[Tensor | None], *, rank: int | None = None) -> Tensor:
     """x[indices]: `indices[d]` picks along dimension d (innermost first), None takes all of it.
 
-    The index tensors broadcast to [i0, i1, ...] (trailing ones do not count), which stands in the
-    result for their axes where these are neighbours, else comes outermost."""
-    given, mask, rank, ne = _indexed("INDEX", x, indices)
-    return make_node("INDEX", x.dtype, ne, x, *given, params=IndexParams(mask, rank))
+    The index tensors broadcast to [i0, i1, ...], which stands in the result for their axes where
+    these are neighbours, else comes outermost. `rank`: how many dimensions that has; by default
+    trailing ones do not count. Likewise len(indices) is how many dimensions `x` has at least."""
+    p = _Picked("INDEX", x, indices, rank)
+    params = IndexParams(p.axes, p.rank, p.first)
+    return make_node("INDEX", x.dtype, p.ne, x, *p.given, params=params)
 
 
 def index_put(
-    x: Tensor, indices: Sequence[Tensor | None], values: Tensor, *, accumulate: bool = False
+    x: Tensor,
+    indices: Sequence[Tensor | None],
+    values: Tensor,
+    *,
+    accumulate: bool = False,
+    rank: int | None = None,
 ) -> Tensor:
     """A copy of `x` in which x[indices] (see `index`) is `values`, which broadcast to it. With
     `accumulate` they are added, also where an index occurs twice; else the last one stays."""
-    given, mask, rank, ne = _indexed("INDEX_PUT", x, indices)
+    p = _Picked("INDEX_PUT", x, indices, rank)
     require(x.dtype is values.dtype, "INDEX_PUT", "x and values must have one type", x, values)
     if accumulate:
         require_type(x, NUMBERS, "INDEX_PUT", "x")
     for d in range(4):
-        fits = values.ne[d] in (1, ne[d])
-        require(fits, "INDEX_PUT", f"values do not broadcast to {list(ne)}", x, values)
-    params = IndexPutParams(mask, rank, bool(accumulate))
-    return make_node("INDEX_PUT", x.dtype, x.ne, x, values, *given, params=params)
+        fits = values.ne[d] in (1, p.ne[d])
+        require(fits, "INDEX_PUT", f"values do not broadcast to {list(p.ne)}", x, values)
+    params = IndexPutParams(p.axes, p.rank, p.first, bool(accumulate))
+    return make_node("INDEX_PUT", x.dtype, x.ne, x, values, *p.given, params=params)
 
 
 def sort_indices(

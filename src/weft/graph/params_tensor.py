@@ -251,11 +251,12 @@ class ScatterParams:
 
 @dataclass(frozen=True, slots=True)
 class IndexParams:
-    """The mask of axes that have an index tensor (in this order among the sources), and how many
-    dimensions the indices have together."""
+    """The mask of axes that have an index tensor (in this order among the sources), how many
+    dimensions the indices have together, and the dimension of the result where these begin."""
 
     axes: int
     rank: int
+    first: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,6 +265,7 @@ class IndexPutParams:
 
     axes: int
     rank: int
+    first: int
     accumulate: bool = False
 
 

@@ -90,7 +90,7 @@ def index_put(call: Call) -> None:
     p: IndexPutParams = call.params
     places = _places(call, 2, p.axes)
     shape = call.view(0).units[places].shape
-    sizes = _result_shape(call, p.axes, p.rank, places)
+    sizes = _result_shape(call, p, places)
     if p.accumulate:
         x = _sum_type(call.read(0))
         np.add.at(x, places, np.broadcast_to(_sum_type(call.read(1)), sizes).reshape(shape))
@@ -100,16 +100,11 @@ def index_put(call: Call) -> None:
     call.dst.units[places] = np.broadcast_to(call.view(1).units, sizes).reshape(shape)
 
 
-def _result_shape(call: Call, axes: int, rank: int, places: tuple[Any, ...]) -> tuple[int, ...]:
+def _result_shape(call: Call, p: IndexPutParams, places: tuple[Any, ...]) -> tuple[int, ...]:
     """The sizes of x[indices] in four dimensions, outermost first."""
-    ne = call.view(0).ne
-    together = np.broadcast_shapes(*(p.shape for p in places if not isinstance(p, slice)))[::-1]
-    masked = [d for d in range(4) if axes >> d & 1]
-    low = [ne[d] for d in range(masked[0])]
-    high = [ne[d] for d in range(masked[0], 4) if d not in masked]
-    picked = list(together[:rank])
-    adjacent = masked[-1] - masked[0] == len(masked) - 1
-    sizes = [*low, *picked, *high] if adjacent else [*low, *high, *picked]
+    together = np.broadcast_shapes(*(i.shape for i in places if not isinstance(i, slice)))[::-1]
+    sizes = [n for d, n in enumerate(call.view(0).ne) if not p.axes >> d & 1]
+    sizes[p.first : p.first] = together[: p.rank]
     return tuple([*sizes, 1, 1, 1, 1][:4][::-1])
 
 

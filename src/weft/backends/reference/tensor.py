@@ -49,8 +49,6 @@ def _floor_div(a: Array, b: Array) -> Array:
 
 def _trunc_div(a: Array, b: Array) -> Array:
     _divisor(a, b)
-    if a.dtype.kind != "i":
-        return np.trunc(a / b)
     quotient: Array = np.floor_divide(a, b)
     # one too low where it is negative and not whole
     return quotient + ((quotient < 0) & (quotient * b != a))
@@ -58,7 +56,8 @@ def _trunc_div(a: Array, b: Array) -> Array:
 
 def _remainder(a: Array, b: Array) -> Array:
     _divisor(a, b)
-    return np.mod(a, b)
+    rest: Array = np.mod(a, b)
+    return rest
 
 
 def _fmod(a: Array, b: Array) -> Array:
@@ -118,7 +117,12 @@ _BINARY: dict[BinaryOp, Callable[[Array, Array], Array]] = {
 def binary(call: Call) -> None:
     """A function of two numbers, broadcast on both sides."""
     p: BinaryParams = call.params
-    call.dst.write(_BINARY[p.op](values(call, 0), values(call, 1)))
+    a, b = values(call, 0), values(call, 1)
+    if p.op is BinaryOp.TRUNC_DIV and a.dtype.kind != "i":
+        # the quotient is rounded to the type, then cut
+        call.dst.write(np.trunc(call.dst.decode(call.dst.encode(a / b))))
+        return
+    call.dst.write(_BINARY[p.op](a, b))
 
 
 def _clamp(x: Array, p: MapParams) -> Array:
