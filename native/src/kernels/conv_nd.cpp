@@ -172,9 +172,12 @@ void multiply(const Call& call, const ConvPlan& p, const ConvPhase& phase, const
 // The same for a few outputs: products of the weights with what each output reads.
 void dots(const Call& call, const ConvPlan& p, const ConvPhase& phase, const Scratch& s,
           int64_t group, int64_t row, int64_t rows, const float* x, int64_t n, int64_t block) {
-  float seen[kDeep];
-  for (int64_t k = 0; k < phase.depth; k += kDeep) {
-    const int64_t deep = min64(kDeep, phase.depth - k);
+  constexpr int64_t kSeen = 2048;
+  float seen[kSeen];
+  const bool in_place = call.src[1]->type == DType::kF32 && !p.transposed;
+  const int64_t step = in_place ? kSeen : kDeep;
+  for (int64_t k = 0; k < phase.depth; k += step) {
+    const int64_t deep = min64(step, phase.depth - k);
     for (int64_t c = 0; c < n; ++c) {
       for (int64_t i = 0; i < deep; ++i) seen[i] = x[s.places[k + i] + c];
       for (int64_t r = 0; r < rows; ++r) {
@@ -197,7 +200,7 @@ void dots(const Call& call, const ConvPlan& p, const ConvPhase& phase, const Scr
 }
 
 void fill_bias(const Call& call, const ConvPlan& p, int64_t group, int64_t row, int64_t rows,
-               int64_t block, float* sums) {
+               int64_t n, int64_t block, float* sums) {
   const Tensor* bias = call.src[2];
   for (int64_t r = 0; r < rows; ++r) {
     float value = 0;
@@ -205,7 +208,7 @@ void fill_bias(const Call& call, const ConvPlan& p, int64_t group, int64_t row, 
       const int64_t channel = group * p.out_channels + row + r;
       value = load_element(bias->data + channel * bias->nb[0], bias->type);
     }
-    for (int64_t i = 0; i < block; ++i) sums[r * block + i] = value;
+    for (int64_t i = 0; i < n; ++i) sums[r * block + i] = value;
   }
 }
 
@@ -214,26 +217,31 @@ void put(const Call& call, const ConvPlan& p, const ConvPhase& phase, char* out,
          int64_t n, const float* sums) {
   const int64_t width = p.axes[0].length, height = p.axes[1].length;
   const DType type = call.dst.type;
+  int64_t steps[3];
+  for (int d = 0; d < 3; ++d) {
+    steps[d] = p.axes[d].phases * p.axes[d].out_step;
+    out += phase.first[d] * p.axes[d].out_step;
+  }
+  const int64_t row = first / width;
+  int64_t x = first - row * width;
+  int64_t z = row / height, y = row - z * height;
   for (int64_t i = 0; i < n;) {
-    const int64_t row = (first + i) / width;
-    const int64_t x = first + i - row * width;
-    const int64_t z = row / height, y = row - z * height;
     const int64_t left = min64(width - x, n - i);
     const int64_t count = min64(left, phase.outputs[0] - x);
     if (y < phase.outputs[1] && count > 0) {
-      const int64_t at[3] = {x, y, z};
-      char* to = out;
-      for (int d = 0; d < 3; ++d) {
-        to += (phase.first[d] + at[d] * p.axes[d].phases) * p.axes[d].out_step;
-      }
-      const int64_t step = p.axes[0].phases * p.axes[0].out_step;
-      if (type == DType::kF32 && step == 4) {
+      char* to = out + x * steps[0] + y * steps[1] + z * steps[2];
+      if (type == DType::kF32 && steps[0] == 4) {
         copy_row(sums + i, count, reinterpret_cast<float*>(to));
       } else {
-        store_floats(sums + i, count, to, type, step);
+        store_floats(sums + i, count, to, type, steps[0]);
       }
     }
     i += left;
+    x = 0;
+    if (++y == height) {
+      y = 0;
+      ++z;
+    }
   }
 }
 
@@ -274,7 +282,8 @@ void run(const Call& call, int64_t begin, int64_t end, char* scratch) {
     const int64_t row = part * cut.rows;
     const int64_t rows = min64(cut.rows, p.out_channels - row);
     const int64_t n = min64(cut.block, phase.numbers - first);
-    fill_bias(call, p, group, row, rows, cut.block, s.sums);
+    const int64_t filled = min64(cut.block, round_up(n, kAlone * kLanes));
+    fill_bias(call, p, group, row, rows, filled, cut.block, s.sums);
     int64_t skipped = 0;
     if (in_place) {
       // whole vectors, but nothing behind the data: the last ones begin earlier
