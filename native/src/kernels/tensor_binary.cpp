@@ -80,17 +80,18 @@ void test(const Call& call, int64_t begin, int64_t end, const F& f) {
 // double. Returns whether all were such.
 bool rests(const float* a, const float* b, int64_t n, float* out) {
   constexpr double kMost = 4194304.0;
-  int large = 0;
+  double largest = 0;
+  for (int64_t i = 0; i < n; ++i) {
+    const double size = __builtin_fabs(static_cast<double>(a[i]) / static_cast<double>(b[i]));
+    largest = size < kMost ? largest : kMost;
+  }
+  if (largest != 0) return false;
   for (int64_t i = 0; i < n; ++i) {
     const double x = a[i], y = b[i];
-    double quotient = x / y;
-    const bool fits = quotient < kMost && quotient > -kMost;
-    large |= fits ? 0 : 1;
-    quotient = fits ? quotient : 0.0;
-    const double whole = static_cast<double>(static_cast<int32_t>(quotient));
-    out[i] = ::copysignf(static_cast<float>(x - whole * y), a[i]);
+    const double whole = static_cast<double>(static_cast<int32_t>(x / y));
+    out[i] = __builtin_copysignf(static_cast<float>(x - whole * y), a[i]);
   }
-  return large == 0;
+  return true;
 }
 
 // out[i] = f(a[i], b[i], fmod(a[i], b[i]))
@@ -120,7 +121,9 @@ float floor_divide(float a, float b, float rest) {
 }
 
 float remainder_of(float, float b, float rest) {
-  return rest != 0 && (b < 0) != (rest < 0) ? rest + b : rest;
+  const float turned = rest + b;
+  const bool turns = (rest != 0) & ((b < 0) != (rest < 0));
+  return turns ? turned : rest;
 }
 
 // Rounded to `type`, as PyTorch does before it cuts a quotient.
