@@ -106,25 +106,33 @@ void apply_rest(const Call& call, int64_t begin, int64_t end, const F& f) {
     if (!rests(a, b, n, rest)) {
       for (int64_t i = 0; i < n; ++i) rest[i] = ::fmodf(a[i], b[i]);
     }
-    for (int64_t i = 0; i < n; ++i) rest[i] = f(a[i], b[i], rest[i]);
+    int64_t i = 0;
+    for (; i + kLanes <= n; i += kLanes) {
+      store(rest + i, f(load(a + i), load(b + i), load(rest + i)));
+    }
+    if (i < n) {
+      const int64_t left = n - i;
+      const vf last = f(load_part(a + i, left), load_part(b + i, left), load_part(rest + i, left));
+      store_part(rest + i, last, left);
+    }
     store_numbers(rest, n, p[0], type, steps[0]);
   });
 }
 
-float floor_divide(float a, float b, float rest) {
-  if (b == 0) return a / b;
-  float quotient = (a - rest) / b;
-  if (rest != 0 && (b < 0) != (rest < 0)) quotient -= 1;
-  if (quotient == 0) return ::copysignf(0.0f, a / b);
-  const float whole = ::floorf(quotient);
-  return quotient - whole > 0.5f ? whole + 1 : whole;
+// Where a division that rounds down goes one further than one that cuts.
+vi turns(vf b, vf rest) { return (rest != 0.0f) & ((b < 0.0f) != (rest < 0.0f)); }
+
+vf floor_divide(vf a, vf b, vf rest) {
+  const vf exact = a / b;
+  const vf one = splat(1.0f);
+  const vf quotient = (a - rest) / b - (turns(b, rest) ? one : vf{});
+  const vf low = floor(quotient);
+  const vf whole = quotient - low > 0.5f ? low + one : low;
+  const vf result = quotient == 0.0f ? copysign(vf{}, exact) : whole;
+  return b == 0.0f ? exact : result;
 }
 
-float remainder_of(float, float b, float rest) {
-  const float turned = rest + b;
-  const bool turns = (rest != 0) & ((b < 0) != (rest < 0));
-  return turns ? turned : rest;
-}
+vf remainder_of(vf, vf b, vf rest) { return turns(b, rest) ? rest + b : rest; }
 
 // Rounded to `type`, as PyTorch does before it cuts a quotient.
 float rounded(float x, DType type) {
@@ -153,7 +161,7 @@ void run_floats(const Call& call, int64_t begin, int64_t end) {
     case kRemainder:
       return apply_rest(call, begin, end, remainder_of);
     case kFmod:
-      return apply_rest(call, begin, end, [](float, float, float rest) { return rest; });
+      return apply_rest(call, begin, end, [](vf, vf, vf rest) { return rest; });
     case kPow:
       return go([](float a, float b) { return ::powf(a, b); });
     case kMin:
