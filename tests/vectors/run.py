@@ -1,6 +1,6 @@
 """Runs a folder of golden vectors and prints what passed.
 
-    python tests/vectors/run.py KIND FOLDER [--backend cpu|reference] [--target NAME]
+    python tests/vectors/run.py KIND FOLDER [--backend cpu|reference|opencl] [--target NAME]
                                 [--filter GLOB] [--json] [--verbose]
 
 KIND is ops, sched, models or vocab; FOLDER has that kind's FORMAT.md. Prints a table of failures
@@ -35,7 +35,7 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("kind", choices=sorted(KINDS))
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--backend", default="cpu", help="cpu (default) or reference")
+    parser.add_argument("--backend", default="cpu", help="cpu (default), reference or opencl")
     parser.add_argument("--target", default=None, help="kernel target of the cpu backend")
     parser.add_argument("--filter", default="*", help="glob over case names")
     parser.add_argument("--json", action="store_true", help="print results as JSON lines")

@@ -21,6 +21,9 @@ from weft.execute import Session
 
 __all__ = ["run"]
 
+COMPLETE = ("cpu", "reference")
+"""Backends that must take every op; cases that others refuse are skipped with the sentence."""
+
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
@@ -35,12 +38,19 @@ def run(folder: Path, options: Options) -> Iterator[Result]:
 def _backend(options: Options) -> Backend:
     if options.backend == "cpu":
         return make_backend("cpu", target=options.target, n_threads=2)
-    return make_backend(options.backend)
+    backend = make_backend(options.backend)
+    backend.kind = "CPU"  # so that it may be the only device, and the case runs nowhere else
+    return backend
 
 
 def _run_op(case: Case, backend: Backend) -> Result:
     try:
-        got, base = compute(build_case(case), backend)
+        built = build_case(case)
+        if backend.name not in COMPLETE:
+            why = next((w for n in built.graph.nodes if not (w := backend.supports_op(n))), None)
+            if why is not None:
+                return Result(case.id, "skipped", why.why)
+        got, base = compute(built, backend)
         verdict = measure(case, got, base)
     except WeftError as error:
         return Result(case.id, "failed", f"{type(error).__name__}: {error}")

@@ -21,6 +21,7 @@ from weft.program import Layout
 
 __all__ = [
     "YES",
+    "AdoptsMemory",
     "Backend",
     "BackendBase",
     "BufferType",
@@ -96,6 +97,15 @@ class BufferType(Protocol):
 
     def allocate(self, nbytes: int) -> Memory:
         """A new zeroed block; raises OutOfMemoryError with the size when there is no room."""
+
+
+@runtime_checkable
+class AdoptsMemory(Protocol):
+    """(optional) a buffer type of a device that can work in the host's memory."""
+
+    def adopt(self, data: NDArray[np.uint8]) -> Memory | None:
+        """Memory over constant bytes of the host, or None where they must be copied. The memory
+        keeps `data` alive. Raises DeviceError, OutOfMemoryError."""
 
 
 class WeightBufferType(BufferType, Protocol):

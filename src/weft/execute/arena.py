@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from weft.backends.base import BufferType, HostMemory, Memory
+from weft.backends.base import AdoptsMemory, BufferType, HostMemory, Memory
 from weft.errors import DeviceError, WeftError
 from weft.graph.size import upper
 from weft.program import BufferSpec, Program, TensorSpec
@@ -15,7 +15,8 @@ from weft.program import BufferSpec, Program, TensorSpec
 __all__ = ["ArenaPool", "Progress", "arena_bytes", "arenas_of"]
 
 Progress = Callable[[int, int], None]
-"""`progress(done, total)`: bytes of weights that are in place, of those that are to be repacked."""
+"""`progress(done, total)`: bytes of weights that are in place, of those that are to be repacked or
+sent to a device."""
 
 
 class ArenaPool:
@@ -81,14 +82,15 @@ class ArenaPool:
             del self._blocks[key]
 
     def load(self, *programs: Program, progress: Progress | None = None) -> None:
-        """Repacks the weights of programs that are to be; `bound` would do it one by one.
+        """Repacks the weights of programs that are to be, and sends those of other devices; `bound`
+        would do it one by one.
 
-        Raises OutOfMemoryError; what was repacked so far stays until the pool goes."""
+        Raises OutOfMemoryError; what was loaded so far stays as `bound` says."""
         specs = {
             (id(spec.data), id(spec.buffer_type)): spec
             for program in programs
             for spec in program.buffers
-            if spec.matrix is not None
+            if spec.matrix is not None or _is_sent(spec)
         }
         done, total = 0, sum(spec.size for spec in specs.values())
         for spec in specs.values():
@@ -115,8 +117,11 @@ class ArenaPool:
         key = (id(data), id(buffer_type))
         found = self._sent.get(key)
         if found is None:
+            found = _adopt(spec, host)
+        if found is None:
             found = _allocate(buffer_type, host.nbytes)
             found.write(0, host.host())
+        if key not in self._sent:
             self._sent[key] = found
             weakref.finalize(data, self._sent.pop, key, None).atexit = False
         return found
@@ -174,6 +179,20 @@ def arenas_of(program: Program) -> list[tuple[BufferType, int, int]]:
             numbers[id(spec.buffer_type)] = number + 1
             found.append((spec.buffer_type, number, spec.size))
     return found
+
+
+def _is_sent(spec: BufferSpec) -> bool:
+    """Whether these are weights of the host that a device needs in its own memory."""
+    at_host = isinstance(spec.data, np.ndarray | HostMemory)
+    return spec.usage == "weights" and at_host and not spec.buffer_type.is_host
+
+
+def _adopt(spec: BufferSpec, host: HostMemory) -> Memory | None:
+    """Constant data of the host as it is, where the device can work with it there."""
+    buffer_type = spec.buffer_type
+    if spec.usage != "weights" or not isinstance(buffer_type, AdoptsMemory):
+        return None
+    return buffer_type.adopt(host.host())
 
 
 def _allocate(buffer_type: BufferType, size: int) -> Memory:

@@ -1,0 +1,44 @@
+"""The `opencl` devices: GPUs, and whatever else has an OpenCL driver, through pyopencl.
+
+`devices` finds them, `driver` is all that is asked of one, `memory` and `queue` are its buffers and
+order, `ops` says which kernels an op needs and `kernels` has them, `builds` compiles and keeps
+them, `executable` turns a split into a list of launches.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from weft.backends.opencl.backend import OpenCLBackend
+from weft.backends.opencl.devices import find_devices, pick
+from weft.backends.registry import BackendInfo
+from weft.errors import DeviceError
+
+__all__ = ["OpenCLBackend", "describe", "make"]
+
+_OPTIONS = ("copy_weights", "limits")
+
+
+def describe() -> list[BackendInfo]:
+    """Every device, those that cannot be used with the reason."""
+    try:
+        found = find_devices()
+    except DeviceError as error:
+        return [BackendInfo("opencl", False, str(error), "")]
+    infos = []
+    for device in found:
+        why = device.unusable
+        infos.append(BackendInfo(f"opencl:{device.number}", not why, why, device.description))
+    return infos
+
+
+def make(suffix: str | None = None, **options: Any) -> OpenCLBackend:
+    """`opencl`: the first GPU that works, else the first device; `opencl:N`: that one. Options are
+    those of `OpenCLBackend`."""
+    unknown = sorted(set(options) - set(_OPTIONS))
+    if unknown:
+        raise DeviceError(
+            f"opencl has no option {', '.join(unknown)}; it has {', '.join(_OPTIONS)}"
+        )
+    device = pick(suffix)
+    return OpenCLBackend(device, "opencl" if suffix is None else f"opencl:{suffix}", **options)

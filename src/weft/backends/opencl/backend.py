@@ -1,0 +1,90 @@
+"""The device as planner and executor see it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+from weft.backends.base import BackendBase, BufferType, DeviceKind, Memory, Queue, Support
+from weft.backends.opencl.devices import Found, limits_for
+from weft.backends.opencl.driver import Driver
+from weft.backends.opencl.executable import OpenCLExecutable
+from weft.backends.opencl.library import library
+from weft.backends.opencl.memory import OpenCLBufferType
+from weft.backends.opencl.queue import OpenCLQueue
+from weft.backends.opencl.support import supports
+from weft.errors import DeviceError
+from weft.graph.tensor import Tensor
+
+__all__ = ["OpenCLBackend"]
+
+_MIN_BATCH = 32
+"""From this many columns on, weights on the host are worth sending (the reference's bound)."""
+
+
+class OpenCLBackend(BackendBase):
+    """A device with buffers and a queue of its own.
+
+    `limits` replaces sizes of groups by name, e.g. `{"tile": 32}`; `copy_weights`: weights get
+    buffers of their own even where the device works in the host's memory."""
+
+    def __init__(
+        self,
+        device: Found,
+        name: str,
+        limits: Mapping[str, Any] | None = None,
+        copy_weights: bool = False,
+    ) -> None:
+        self.name = name
+        self.kind: DeviceKind = device.kind
+        self.device = device
+        try:
+            self.limits = replace(limits_for(device), **(limits or {}))
+        except TypeError as error:
+            raise DeviceError(f"{name}: unknown limit ({error})") from error
+        self.driver = Driver(device, name)
+        self.memory_type = OpenCLBufferType(self.driver, name)
+        self.memory_type.shares = device.shares_memory and not copy_weights
+        self.buffer_type: BufferType = self.memory_type
+        self._tables: dict[bytes, Any] = {}
+        self.local = lru_cache(maxsize=None)(library().LocalMemory)
+        """Local memory of a size, as an argument of a kernel."""
+
+    def supports_op(self, node: Tensor) -> Support:
+        """What there are kernels for; a no is a sentence."""
+        return supports(node, self.name)
+
+    def supports_buffer_type(self, buffer_type: BufferType) -> bool:
+        """Its own only."""
+        return buffer_type is self.buffer_type
+
+    def offload_op(self, node: Tensor) -> bool:
+        """Products of many columns, on a device with memory of its own."""
+        if node.op.name not in ("MUL_MAT", "MUL_MAT_ID") or self.kind != "GPU":
+            return False
+        columns = node.ne[2] if node.op.name == "MUL_MAT_ID" else node.ne[1]
+        return isinstance(columns, int) and columns >= _MIN_BATCH
+
+    def memory_limit(self) -> int | None:
+        """What is left of the device's memory."""
+        return max(0, self.memory_type.capacity - self.memory_type.in_use)
+
+    def make_queue(self) -> Queue:
+        """The device's queue."""
+        return OpenCLQueue(self.driver)
+
+    def lower(self, program: Any, split: int, memories: Sequence[Memory]) -> OpenCLExecutable:
+        """The split as launches; builds kernels. Raises DeviceError."""
+        return OpenCLExecutable(self, program, split, memories)
+
+    def table(self, data: bytes) -> Any:
+        """Constants on the device, sent once."""
+        found = self._tables.get(data)
+        if found is None:
+            found = self._tables[data] = self.driver.constants(data)
+        return found
+
+    def __repr__(self) -> str:
+        return self.name

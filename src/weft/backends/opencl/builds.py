@@ -1,0 +1,109 @@
+"""Programs: put together from the kernel files, built once per device, kept on disk as binaries."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from functools import cache
+from hashlib import sha256
+from importlib.resources import files
+from typing import Any
+
+from weft.backends.opencl.devices import Found
+from weft.backends.opencl.library import library
+from weft.backends.opencl.probe import cache_folder, write_atomically
+from weft.errors import DeviceError
+
+__all__ = ["Programs", "source_of"]
+
+_HEADERS = {
+    "elementwise.cl": ("functions.h",),
+    "matmul.cl": ("formats.h",),
+    "attention.cl": ("formats.h",),
+    "copy.cl": ("formats.h", "blocks.h"),
+}
+"""What a kernel file needs besides `common.h`."""
+
+
+@cache
+def source_of(file: str) -> str:
+    """A kernel file with its headers, as the compiler gets it; errors name files and lines."""
+    folder = files("weft.backends.opencl") / "kernels"
+    parts = []
+    for name in ("common.h", *_HEADERS.get(file, ()), file):
+        parts.append(f'#line 1 "{name}"\n{(folder / name).read_text()}')
+    return "\n".join(parts)
+
+
+class Programs:
+    """The programs of a context."""
+
+    def __init__(self, context: Any, device: Found) -> None:
+        self._context = context
+        self._device = device
+        self._built: dict[tuple[str, tuple[str, ...]], Any] = {}
+        self.compiled = 0
+        """How many were compiled from source."""
+        self.loaded = 0
+        """How many came from the disk."""
+
+    def kernel(self, file: str, defines: tuple[str, ...], name: str) -> Any:
+        """A kernel object of its own, whose arguments nobody else sets.
+
+        Raises DeviceError naming file, line and device when the source does not build."""
+        program = self._built.get((file, defines))
+        if program is None:
+            program = self._built[file, defines] = self._get(file, defines)
+        return library().Kernel(program, name)
+
+    def _get(self, file: str, defines: tuple[str, ...]) -> Any:
+        source = source_of(file)
+        options = ["-cl-std=CL1.2", *(f"-D{d}" for d in defines)]
+        text = "\0".join((self._device.key, *options, source))
+        path = cache_folder() / f"{sha256(text.encode()).hexdigest()}.bin"
+        try:
+            binary = path.read_bytes()
+        except OSError:
+            binary = b""
+        program = self._from_binary(binary, options) if binary else None
+        if program is None:
+            program = self.build(file, source, options)
+            self.compiled += 1
+            binaries = program.get_info(library().program_info.BINARIES)
+            write_atomically(path, binaries[0])
+        else:
+            self.loaded += 1
+        return program
+
+    def build(self, file: str, source: str, options: list[str]) -> Any:
+        """Compiles a source."""
+        cl = library()
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # pyopencl warns of every remark of a compiler
+                return cl.Program(self._context, source).build(options, cache_dir=False)
+        except cl.Error as error:
+            raise DeviceError(
+                f"{file} does not build on {self._device.name} "
+                f"({' '.join(options)}): {_first_error(str(error))}"
+            ) from error
+
+    def _from_binary(self, binary: bytes, options: list[str]) -> Any:
+        """None where the driver does not take the file any more."""
+        cl = library()
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                program = cl.Program(self._context, [self._device.handle], [binary])
+                return program.build(options, cache_dir=False)
+        except cl.Error:
+            return None
+
+
+def _first_error(log: str) -> str:
+    """`norm.cl:12:5: error: ...`, or the first lines where the log has no such thing."""
+    found = re.search(r"([\w.]+\.(?:cl|h)):(\d+)(?::\d+)?:\s*(?:fatal )?error:\s*(.*)", log)
+    if found is not None:
+        return f"{found[1]} line {found[2]}: {found[3]}"
+    lines = [line.strip() for line in log.splitlines() if line.strip()]
+    return "; ".join(lines[:4])

@@ -1,0 +1,167 @@
+"""Everything that is asked of the driver: buffers, copies, kernels, waiting, and their failures.
+
+One context and one queue a device, in order: a command starts when all before it are done. So
+whatever is enqueued from any thread sees what was enqueued before, and only the host ever waits.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from threading import Lock
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weft.backends.opencl.builds import Programs
+from weft.backends.opencl.devices import Found
+from weft.backends.opencl.library import guarded, library
+from weft.errors import DeviceError
+
+__all__ = ["Driver"]
+
+_SLOT = 512 << 10
+_SLOTS = 16
+"""Copies to the device go through page-locked memory, in pieces of half a MiB."""
+
+
+class Driver:
+    """A context, its queue, and the staging memory. Raises DeviceError where the device fails,
+    OutOfMemoryError where it has no room."""
+
+    def __init__(self, device: Found, name: str) -> None:
+        cl = library()
+        self.device = device
+        self.name = name
+        with guarded(f"{name}: no context could be created on {device.name}"):
+            self.context = cl.Context([device.handle])
+            self.queue = cl.CommandQueue(self.context, device.handle)
+        self.programs = Programs(self.context, device)
+        self._cl = cl
+        self._lock = Lock()
+        self._staging: list[NDArray[np.uint8]] = []
+        self._busy: deque[tuple[int, Any]] = deque()
+        self._fault: Any = None
+        self._watched: list[str] = []
+
+    # ---- memory ----------------------------------------------------------------------------------
+
+    def create(self, nbytes: int) -> Any:
+        """A zeroed buffer."""
+        flags = self._cl.mem_flags.READ_WRITE
+        with guarded(f"{self.name}: a buffer of {nbytes} bytes could not be created"):
+            buffer = self._cl.Buffer(self.context, flags, max(4, -(-nbytes // 4) * 4))
+            self._cl.enqueue_fill_buffer(self.queue, buffer, b"\0\0\0\0", 0, buffer.size)
+        return buffer
+
+    def constants(self, data: bytes) -> Any:
+        """A small buffer that holds these bytes."""
+        flags = self._cl.mem_flags.READ_ONLY | self._cl.mem_flags.COPY_HOST_PTR
+        with guarded(f"{self.name}: a table of {len(data)} bytes could not be created"):
+            return self._cl.Buffer(self.context, flags, hostbuf=np.frombuffer(data, np.uint8))
+
+    def adopt(self, data: NDArray[np.uint8]) -> Any:
+        """A buffer over memory of the host, which must stay as it is while the buffer lives."""
+        flags = self._cl.mem_flags.READ_ONLY | self._cl.mem_flags.USE_HOST_PTR
+        with guarded(f"{self.name}: {data.nbytes} bytes of host memory could not be shared"):
+            return self._cl.Buffer(self.context, flags, hostbuf=data)
+
+    def write(self, buffer: Any, offset: int, data: NDArray[np.uint8]) -> None:
+        """Enqueues a copy from the host; `data` may change once this returns."""
+        with self._lock, guarded(f"{self.name}: copy of {data.nbytes} bytes to the device"):
+            for start in range(0, data.nbytes, _SLOT):
+                piece = data[start : start + _SLOT]
+                slot = self._free_slot()
+                place = self._staging[slot][: piece.nbytes]
+                place[:] = piece
+                event = self._cl.enqueue_copy(
+                    self.queue, buffer, place, dst_offset=offset + start, is_blocking=False
+                )
+                self._busy.append((slot, event))
+            self.queue.flush()
+
+    def _free_slot(self) -> int:
+        """A piece of staging memory that no copy reads any more."""
+        if len(self._staging) < _SLOTS:
+            flags = self._cl.mem_flags.READ_WRITE | self._cl.mem_flags.ALLOC_HOST_PTR
+            buffer = self._cl.Buffer(self.context, flags, _SLOT)
+            access = self._cl.map_flags.READ | self._cl.map_flags.WRITE
+            mapped, _ = self._cl.enqueue_map_buffer(
+                self.queue, buffer, access, 0, (_SLOT,), np.uint8
+            )
+            self._staging.append(mapped)
+            return len(self._staging) - 1
+        slot, event = self._busy.popleft()
+        event.wait()
+        return slot
+
+    def read(self, buffer: Any, offset: int, nbytes: int) -> NDArray[np.uint8]:
+        """Bytes of a buffer once everything enqueued so far is done."""
+        out = np.empty(nbytes, np.uint8)
+        if nbytes:
+            with guarded(f"{self.name}: copy of {nbytes} bytes from the device"):
+                self._cl.enqueue_copy(self.queue, out, buffer, src_offset=offset)
+        self.check()
+        return out
+
+    def copy(self, to: Any, to_offset: int, source: Any, offset: int, nbytes: int) -> None:
+        """Enqueues a copy within the device."""
+        with guarded(f"{self.name}: copy of {nbytes} bytes within the device"):
+            self._cl.enqueue_copy(
+                self.queue, to, source, byte_count=nbytes, src_offset=offset, dst_offset=to_offset
+            )
+
+    # ---- kernels ---------------------------------------------------------------------------------
+
+    def launch(self, kernel: Any, grid: tuple[int, ...], group: tuple[int, ...]) -> None:
+        """Enqueues a kernel; `grid` counts items."""
+        self._cl.enqueue_nd_range_kernel(self.queue, kernel, grid, group)
+
+    def flush(self) -> None:
+        """What is enqueued starts."""
+        self.queue.flush()
+
+    def marker(self) -> Any:
+        """An event that is reached when all work enqueued so far is done."""
+        with guarded(f"{self.name}: no event could be created"):
+            event = self._cl.enqueue_marker(self.queue)
+            self.queue.flush()
+        return event
+
+    def wait(self, event: Any = None) -> None:
+        """Blocks until an event, or until all work is done."""
+        with guarded(f"{self.name}: waiting for the device"):
+            if event is None:
+                self.queue.finish()
+            else:
+                event.wait()
+
+    # ---- indices ---------------------------------------------------------------------------------
+
+    @property
+    def fault(self) -> Any:
+        """The buffer where kernels note an index that is out of range."""
+        if self._fault is None:
+            self._fault = self.create(16)
+        return self._fault
+
+    def watch(self, description: str) -> int:
+        """A number for a step that looks things up, by which `check` can name it."""
+        self._watched.append(description)
+        return len(self._watched) - 1
+
+    def check(self) -> None:
+        """Raises DeviceError when a kernel that is done met an index out of range."""
+        if self._fault is None:
+            return
+        out = np.empty(16, np.uint8)
+        with guarded(f"{self.name}: reading what went wrong"):
+            self._cl.enqueue_copy(self.queue, out, self._fault)
+        step, index, n, _ = struct.unpack("<4i", out.tobytes())
+        if step:
+            with guarded(f"{self.name}: clearing what went wrong"):
+                self._cl.enqueue_fill_buffer(self.queue, self._fault, b"\0\0\0\0", 0, 16)
+            raise DeviceError(
+                f"{self.name}: {self._watched[step - 1]}: index {index} is outside 0..{n - 1}"
+            )

@@ -1,0 +1,176 @@
+"""A split as a recorded list of launches, over device memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from weft.backends.base import Memory
+from weft.backends.opencl.driver import Driver
+from weft.backends.opencl.launch import Call, Launch, Local, Slot, Table, View
+from weft.backends.opencl.library import guarded, library
+from weft.backends.opencl.memory import OpenCLMemory
+from weft.backends.opencl.ops import find_family
+from weft.errors import DeviceError
+from weft.graph.op import NONE
+from weft.graph.size import Size, evaluate, symbols
+from weft.program import Program, StepSpec, TensorSpec
+
+if TYPE_CHECKING:
+    from weft.backends.opencl.backend import OpenCLBackend
+
+__all__ = ["OpenCLExecutable"]
+
+Ready = tuple[Any, tuple[int, ...], tuple[int, ...]]
+"""Kernel with its arguments set, items, items a group."""
+
+
+class _Step:
+    """A step and its launches. They are made again only when a symbol that it depends on has
+    another value."""
+
+    __slots__ = ("bound", "description", "kernels", "number", "ready", "spec", "symbols")
+
+    def __init__(self, spec: StepSpec, names: tuple[str, ...], description: str) -> None:
+        self.spec = spec
+        self.symbols = names
+        self.description = description
+        self.number = -1
+        self.bound: tuple[int, ...] | None = None
+        self.ready: list[Ready] = []
+        # (file, defines, kernel) -> kernel objects and the arguments that they hold
+        self.kernels: dict[tuple[Any, ...], tuple[Any, list[Any]]] = {}
+
+
+class OpenCLExecutable:
+    """Runs one split: a loop over kernels that are ready. Returns once they are enqueued."""
+
+    def __init__(
+        self, backend: OpenCLBackend, program: Program, split: int, memories: Sequence[Memory]
+    ) -> None:
+        self._driver: Driver = backend.driver
+        self._backend = backend
+        self._tensors = program.tensors
+        self._memories = memories
+        steps = [s for s in program.splits[split].steps if not s.op.is_view and s.op is not NONE]
+        self._steps = [self._step(spec) for spec in steps]
+        self._launches: list[Ready] = []
+        self._bound: tuple[int, ...] | None = None
+        names = sorted({name for step in self._steps for name in step.symbols})
+        self._symbols = tuple(names)
+        if not names:
+            self._bind({})
+
+    @property
+    def n_launches(self) -> int:
+        """Kernels of a run, with the sizes of the last one."""
+        return len(self._launches)
+
+    def run(self, values: Mapping[str, int]) -> None:
+        """Enqueues every kernel; raises DeviceError naming the step that was refused."""
+        if self._symbols:
+            try:
+                key = tuple([values[name] for name in self._symbols])
+            except KeyError as error:
+                raise DeviceError(f"no value for symbol {error.args[0]}") from error
+            if key != self._bound:
+                self._bind(values)
+        launch, done = self._driver.launch, 0
+        try:
+            for kernel, grid, group in self._launches:
+                launch(kernel, grid, group)
+                done += 1
+            self._driver.flush()
+        except library().Error as error:
+            raise DeviceError(f"{self._driver.name}: {self._name(done)}: {error}") from error
+
+    def _name(self, launch: int) -> str:
+        """The step that a launch belongs to."""
+        for step in self._steps:
+            if launch < len(step.ready):
+                return step.description
+            launch -= len(step.ready)
+        return "starting the work"
+
+    # ---- binding ---------------------------------------------------------------------------------
+
+    def _step(self, spec: StepSpec) -> _Step:
+        used = [i for i in (spec.dst, *spec.src) if i >= 0]
+        names = {s.name for i in used for size in _sizes(self._tensors[i]) for s in symbols(size)}
+        dst = self._tensors[spec.dst]
+        sources = ", ".join(self._tensors[i].name or "?" for i in spec.src if i >= 0)
+        return _Step(spec, tuple(sorted(names)), f"{spec.op}({sources}) -> {dst.name}")
+
+    def _bind(self, values: Mapping[str, int]) -> None:
+        self._bound = None
+        for step in self._steps:
+            wanted = tuple(values[name] for name in step.symbols)
+            if wanted != step.bound:
+                step.bound = None
+                with guarded(f"{self._driver.name}: {step.description}"):
+                    step.ready = self._make(step, values)
+                step.bound = wanted
+        self._launches = [ready for step in self._steps for ready in step.ready]
+        self._bound = tuple(values[name] for name in self._symbols)
+
+    def _make(self, step: _Step, values: Mapping[str, int]) -> list[Ready]:
+        spec = step.spec
+        family = find_family(spec.op.name)
+        if family is None:
+            raise DeviceError(f"no kernel for {spec.op}; give it another device")
+        dst = self._view(spec.dst, values)
+        if 0 in dst.ne:
+            return []
+        src = tuple(self._view(i, values) if i >= 0 else None for i in spec.src)
+        call = Call(spec.op.name, dst, src, spec.params, self._backend.limits)
+        launches = family.launches(call)
+        return [self._ready(step, i, launch) for i, launch in enumerate(launches)]
+
+    def _ready(self, step: _Step, index: int, launch: Launch) -> Ready:
+        key = (index, launch.file, launch.defines, launch.kernel)
+        found = step.kernels.get(key)
+        if found is None:
+            kernel = self._driver.programs.kernel(launch.file, launch.defines, launch.kernel)
+            found = step.kernels[key] = kernel, []
+        kernel, held = found
+        args: list[Any] = []
+        for arg in launch.args:
+            if isinstance(arg, View):
+                args += [arg.buffer, arg.packed]
+            else:
+                args.append(self._argument(step, arg))
+        for i, arg in enumerate(args):
+            if i >= len(held) or (held[i] is not arg and held[i] != arg):
+                kernel.set_arg(i, arg)
+        held[:] = args
+        grid = tuple(n * m for n, m in zip(launch.grid, launch.group, strict=True))
+        return kernel, grid, launch.group
+
+    def _argument(self, step: _Step, arg: Any) -> Any:
+        if isinstance(arg, Local):
+            return self._backend.local(arg.nbytes)
+        if isinstance(arg, Table):
+            return self._backend.table(arg.data)
+        if arg is Slot.FAULT:
+            return self._driver.fault
+        if arg is Slot.STEP:
+            if step.number < 0:
+                step.number = self._driver.watch(step.description)
+            return step.number.to_bytes(4, "little")
+        return arg
+
+    def _view(self, i: int, values: Mapping[str, int]) -> View:
+        spec = self._tensors[i]
+        memory = self._memories[spec.buffer]
+        if not isinstance(memory, OpenCLMemory):
+            raise DeviceError(
+                f"tensor {spec.name or i} is in {type(memory).__name__}; {self._driver.name} only "
+                "reaches its own memory: copy it there first"
+            )
+        ne = tuple([n if isinstance(n, int) else evaluate(n, values) for n in spec.ne])
+        nb = tuple([n if isinstance(n, int) else evaluate(n, values) for n in spec.nb])
+        return View(spec.dtype, ne, nb, evaluate(spec.offset, values), memory.buffer, spec.name)
+
+
+def _sizes(spec: TensorSpec) -> tuple[Size, ...]:
+    return (*spec.ne, *spec.nb, spec.offset)

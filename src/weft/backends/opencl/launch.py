@@ -1,0 +1,160 @@
+"""What an op's kernels are launched with, as data: nothing here needs a device or a driver."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from enum import Enum
+from math import prod
+from typing import Any, NamedTuple
+
+from weft.dtype import DType
+
+__all__ = ["Call", "Launch", "Limits", "Local", "Slot", "Table", "View", "f32", "i32", "i64"]
+
+Sizes = tuple[int, ...]
+
+
+class View:
+    """A tensor at run time: sizes, byte strides, and its place in a device buffer."""
+
+    __slots__ = ("at", "buffer", "dtype", "name", "nb", "ne", "packed")
+
+    def __init__(
+        self, dtype: DType, ne: Sizes, nb: Sizes, at: int, buffer: Any, name: str = ""
+    ) -> None:
+        self.dtype = dtype
+        self.ne = ne
+        self.nb = nb
+        self.at = at
+        self.buffer = buffer
+        self.name = name
+        self.packed = struct.pack("<q4q4iii", at, *nb, *ne, dtype.id, 0)
+        """As the kernels' `tensor_t`."""
+
+    @property
+    def n_elements(self) -> int:
+        """Product of the sizes."""
+        return prod(self.ne)
+
+    def part(self, ne: Sizes, nb: Sizes, offset: int) -> View:
+        """Another view of the same buffer, `offset` bytes further on."""
+        return View(self.dtype, ne, nb, self.at + offset, self.buffer, self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How big groups are on a device, chosen once from what it reports."""
+
+    element_items: int
+    """Items of a group of an elementwise kernel."""
+    row_items: int
+    """Items that share a row in norms, softmax and sums: a power of two."""
+    lanes: int
+    """Items that share a row of weights: a power of two."""
+    rows: int
+    """Rows of weights a group."""
+    columns: int
+    """Columns of activations that meet decoded weights at once."""
+    tile: int
+    """Rows and columns of a tile in local memory; 0: products are never tiled."""
+    cells: int
+    """Cells of a cache that attention looks at at once."""
+    attention_items: int
+    wide: bool
+    """Whether registers are vectors: sums are kept as such."""
+    local_bytes: int
+    max_group: int
+
+
+class Slot(Enum):
+    """Arguments that the executable fills in."""
+
+    FAULT = "fault"
+    """The buffer that says which index was out of range."""
+    STEP = "step"
+    """The number of the step, to name it in an error."""
+
+
+class Local(NamedTuple):
+    """Local memory of a group."""
+
+    nbytes: int
+
+
+class Table(NamedTuple):
+    """Constants that are sent to the device once."""
+
+    data: bytes
+
+
+class Launch(NamedTuple):
+    """One kernel over a grid."""
+
+    file: str
+    defines: tuple[str, ...]
+    kernel: str
+    args: tuple[Any, ...]
+    """Views, `Local`, `Slot`, `Table`, or the bytes of a plain argument."""
+    grid: Sizes
+    """Groups along each dimension."""
+    group: Sizes
+    """Items of a group along each dimension."""
+
+
+class Call(NamedTuple):
+    """A step with all sizes known."""
+
+    op: str
+    dst: View
+    src: tuple[View | None, ...]
+    params: Any
+    limits: Limits
+
+    def view(self, i: int) -> View:
+        """Source `i`, which is there."""
+        found = self.src[i]
+        assert found is not None  # the op table says so
+        return found
+
+    def optional(self, i: int) -> View | None:
+        """Source `i`, or None when it is absent."""
+        return self.src[i] if i < len(self.src) else None
+
+    def all_f32(self, *views: View | None) -> tuple[str, ...]:
+        """The define that spares looking at types, where all are f32."""
+        return ("ALL_F32",) if all(v is None or v.dtype.name == "f32" for v in views) else ()
+
+    def elements(self, view: View, of_row: int | None = None) -> tuple[Sizes, Sizes]:
+        """Grid and group with an item for each element of `view` (or `of_row` items a row)."""
+        n, items = of_row if of_row is not None else view.ne[0], self.limits.element_items
+        return (-(-n // items), view.ne[1], view.ne[2] * view.ne[3]), (items, 1, 1)
+
+    def in_line(self, n: int) -> tuple[Sizes, Sizes]:
+        """Grid and group of `n` items in a line."""
+        items = self.limits.element_items
+        return (-(-n // items),), (items,)
+
+    def by_rows(self, view: View) -> tuple[Sizes, Sizes]:
+        """Grid and group with a group for each row of `view`."""
+        return (1, view.ne[1], view.ne[2] * view.ne[3]), (self.limits.row_items, 1, 1)
+
+    @property
+    def row_sums(self) -> Local:
+        """A float for each item of a row's group."""
+        return Local(4 * self.limits.row_items)
+
+
+def i32(*values: int) -> bytes:
+    """An `int`, or a vector of them."""
+    return struct.pack(f"<{len(values)}i", *values)
+
+
+def i64(value: int) -> bytes:
+    """A `long`."""
+    return struct.pack("<q", value)
+
+
+def f32(*values: float) -> bytes:
+    """A `float`, or a vector of them."""
+    return struct.pack(f"<{len(values)}f", *values)

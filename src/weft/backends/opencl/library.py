@@ -1,0 +1,42 @@
+"""pyopencl, imported on first use; without it the backend says which extra brings it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from weft.errors import DeviceError, OutOfMemoryError
+
+__all__ = ["guarded", "library"]
+
+_NO_MEMORY = ("MEM_OBJECT_ALLOCATION_FAILURE", "OUT_OF_HOST_MEMORY", "INVALID_BUFFER_SIZE")
+
+
+def library() -> Any:
+    """The module `pyopencl`; raises DeviceError with the extra when it is missing or broken."""
+    try:
+        import pyopencl
+    except ModuleNotFoundError as error:
+        raise DeviceError(
+            "backend 'opencl' needs the Python package 'pyopencl'; "
+            "install it with `pip install weft[opencl]`"
+        ) from error
+    except ImportError as error:
+        raise DeviceError(
+            f"pyopencl cannot be loaded ({error}); install the system's OpenCL loader "
+            "(Debian: ocl-icd-libopencl1)"
+        ) from error
+    return pyopencl
+
+
+@contextmanager
+def guarded(what: str) -> Iterator[None]:
+    """What the driver reports becomes a DeviceError that says what was being done; no memory is an
+    OutOfMemoryError."""
+    try:
+        yield
+    except library().Error as error:
+        why = str(error)
+        kind = OutOfMemoryError if any(code in why for code in _NO_MEMORY) else DeviceError
+        raise kind(f"{what}: {why}") from error

@@ -1,0 +1,122 @@
+"""Blocks of device memory, and the buffer type that makes them."""
+
+from __future__ import annotations
+
+import weakref
+from threading import Lock
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weft.backends.base import Memory
+from weft.backends.opencl.driver import Driver
+from weft.errors import DeviceError, OutOfMemoryError
+from weft.graph.tensor import Tensor
+
+__all__ = ["OpenCLBufferType", "OpenCLMemory"]
+
+
+class OpenCLMemory:
+    """A buffer of the device; tensors are found in it by offsets."""
+
+    __slots__ = ("__weakref__", "_driver", "_keep", "buffer", "nbytes")
+
+    def __init__(self, driver: Driver, buffer: Any, nbytes: int, keep: object = None) -> None:
+        """`keep` stays alive as long as this does."""
+        self._driver = driver
+        self._keep = keep
+        self.buffer = buffer
+        self.nbytes = nbytes
+        """Size in bytes."""
+
+    def write(self, offset: int, data: NDArray[np.uint8]) -> None:
+        """Copies bytes from the host; enqueued behind the work of the device."""
+        self._check(offset, data.nbytes)
+        if data.nbytes:
+            self._driver.write(self.buffer, offset, data)
+
+    def read(self, offset: int, nbytes: int) -> NDArray[np.uint8]:
+        """A copy of bytes, once all work enqueued before is done."""
+        self._check(offset, nbytes)
+        return self._driver.read(self.buffer, offset, nbytes)
+
+    def host(self) -> None:
+        """None: it is reached through the queue."""
+        return None
+
+    def copy_from(self, offset: int, source: Memory, source_offset: int, nbytes: int) -> bool:
+        """Copies within the device; False for memory of another one."""
+        if not isinstance(source, OpenCLMemory) or source._driver is not self._driver:
+            return False
+        self._check(offset, nbytes)
+        source._check(source_offset, nbytes)
+        self._driver.copy(self.buffer, offset, source.buffer, source_offset, nbytes)
+        return True
+
+    def _check(self, offset: int, nbytes: int) -> None:
+        if offset < 0 or nbytes < 0 or offset + nbytes > self.nbytes:
+            raise DeviceError(
+                f"access to bytes {offset}..{offset + nbytes} of a block of {self.nbytes} bytes"
+            )
+
+
+class OpenCLBufferType:
+    """Memory of one device."""
+
+    is_host = False
+
+    def __init__(self, driver: Driver, name: str) -> None:
+        found = driver.device
+        self.name = f"OpenCL{found.number}"
+        self.device = name
+        self.alignment = found.alignment
+        self.max_size: int | None = found.max_buffer
+        self.capacity = found.memory
+        self.in_use = 0
+        """Bytes of the blocks that exist."""
+        self.shares = found.shares_memory
+        """Whether constant host data may be used where it is."""
+        self._driver = driver
+        self._lock = Lock()
+
+    def alloc_size(self, tensor: Tensor) -> int:
+        """The tensor's bytes at its symbols' maxima."""
+        return tensor.max_bytes
+
+    def allocate(self, nbytes: int) -> OpenCLMemory:
+        """A zeroed block; raises OutOfMemoryError with what is left when it does not fit."""
+        if self.max_size is not None and nbytes > self.max_size:
+            raise OutOfMemoryError(
+                f"{self.device} makes blocks of at most {self.max_size} bytes, {nbytes} were asked"
+            )
+        with self._lock:
+            left = self.capacity - self.in_use
+            if nbytes > left:
+                raise OutOfMemoryError(
+                    f"{self.device} has {left} of {self.capacity} bytes left, {nbytes} were asked; "
+                    "place fewer layers there, or use a smaller context"
+                )
+            self.in_use += nbytes
+        try:
+            memory = OpenCLMemory(self._driver, self._driver.create(nbytes), nbytes)
+        except BaseException:
+            self._give_back(nbytes)
+            raise
+        weakref.finalize(memory, self._give_back, nbytes).atexit = False
+        return memory
+
+    def adopt(self, data: NDArray[np.uint8]) -> OpenCLMemory | None:
+        """Constant host data as it is, where the device works in the host's memory; else None."""
+        if not self.shares or not data.nbytes:
+            return None
+        if data.ctypes.data % 32 or (self.max_size is not None and data.nbytes > self.max_size):
+            return None
+        return OpenCLMemory(self._driver, self._driver.adopt(data), data.nbytes, keep=data)
+
+    def _give_back(self, nbytes: int) -> None:
+        with self._lock:
+            self.in_use -= nbytes
+
+    def __repr__(self) -> str:
+        return self.name

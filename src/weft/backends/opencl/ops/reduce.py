@@ -1,0 +1,83 @@
+"""Sums, orders, masks, generators."""
+
+from __future__ import annotations
+
+import math
+
+from weft.backends.opencl.launch import Call, Launch, f32, i32
+from weft.backends.opencl.ops.table import family, floats
+from weft.graph.params import SortOrder
+from weft.graph.tensor import Tensor
+
+__all__: list[str] = []
+
+_FILE = "reduce.cl"
+
+
+@family("SUM_ROWS", "MEAN", refuse=floats(0))
+def _sum_rows(call: Call) -> list[Launch]:
+    s, d = call.view(0), call.dst
+    args = (s, d, i32(call.op == "MEAN"), call.row_sums)
+    return [Launch(_FILE, call.all_f32(s, d), "sum_rows", args, *call.by_rows(s))]
+
+
+@family("SUM", refuse=floats(0))
+def _sum(call: Call) -> list[Launch]:
+    s, d, items = call.view(0), call.dst, call.limits.row_items
+    args = (s, d, call.row_sums)
+    return [Launch(_FILE, call.all_f32(s, d), "sum_all", args, (1,), (items,))]
+
+
+@family("CUMSUM", refuse=floats(0))
+def _cumsum(call: Call) -> list[Launch]:
+    s, d, items = call.view(0), call.dst, call.limits.row_items
+    grid = (-(-s.ne[1] // items), s.ne[2] * s.ne[3])
+    return [Launch(_FILE, call.all_f32(s, d), "cumsum", (s, d), grid, (items, 1))]
+
+
+def _index_rule(node: Tensor) -> str | None:
+    if node.dtype.name != "i32":
+        return f"indices must be i32, not {node.dtype.name}"
+    return floats(0, result=False)(node)
+
+
+@family("ARGMAX", refuse=_index_rule)
+def _argmax(call: Call) -> list[Launch]:
+    s, d, items = call.view(0), call.dst, call.limits.row_items
+    n = s.ne[1] * s.ne[2] * s.ne[3]
+    args = (s, d, i32(n))
+    return [Launch(_FILE, call.all_f32(s), "argmax", args, (-(-n // items),), (items,))]
+
+
+@family("ARGSORT", "TOP_K", refuse=_index_rule)
+def _argsort(call: Call) -> list[Launch]:
+    s, d = call.view(0), call.dst
+    descending = call.op == "TOP_K" or call.params.order is SortOrder.DESC
+    args = (s, d, i32(descending))
+    return [Launch(_FILE, call.all_f32(s), "argsort", args, *call.elements(s))]
+
+
+@family("TRI", "DIAG", "DIAG_MASK_INF", "DIAG_MASK_ZERO", refuse=floats(0))
+def _masked(call: Call) -> list[Launch]:
+    s, d = call.view(0), call.dst
+    kind, n_past, other = 5, 0, 0.0
+    if call.op == "TRI":
+        kind = int(call.params.kind)
+    elif call.op != "DIAG":
+        kind, n_past = 4, call.params.n_past
+        other = -math.inf if call.op == "DIAG_MASK_INF" else 0.0
+    args = (s, d, i32(kind), i32(n_past), f32(other))
+    return [Launch(_FILE, call.all_f32(s, d), "masked", args, *call.elements(d))]
+
+
+@family("ARANGE", refuse=floats())
+def _arange(call: Call) -> list[Launch]:
+    d, p = call.dst, call.params
+    return [Launch(_FILE, (), "arange", (d, f32(p.start), f32(p.step)), *call.in_line(d.ne[0]))]
+
+
+@family("TIMESTEP_EMBEDDING", refuse=floats(0))
+def _timesteps(call: Call) -> list[Launch]:
+    s, d, p = call.view(0), call.dst, call.params
+    args = (s, d, i32(p.dim), f32(math.log(p.max_period)))
+    return [Launch(_FILE, call.all_f32(s, d), "timesteps", args, *call.elements(d))]

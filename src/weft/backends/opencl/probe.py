@@ -1,0 +1,103 @@
+"""Whether a device can build and run a kernel, found out in a process of its own.
+
+Broken installations do not only report errors: compilers end the process, or never come back. The
+answer is kept in a file of the user's cache folder; a no is asked again after a day.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from weft.flags import FLAGS
+
+__all__ = ["cache_folder", "why_unusable", "write_atomically"]
+
+_SECONDS = 60
+_DAY = 24 * 3600.0
+
+_SCRIPT = """
+import sys
+import pyopencl as cl
+device = cl.get_platforms()[int(sys.argv[1])].get_devices()[int(sys.argv[2])]
+context = cl.Context([device])
+queue = cl.CommandQueue(context)
+source = "__kernel void f(__global float *x) { x[get_global_id(0)] = get_global_id(0) * 2.0f; }"
+program = cl.Program(context, source).build(cache_dir=False)
+buffer = cl.Buffer(context, cl.mem_flags.READ_WRITE, 64)
+kernel = cl.Kernel(program, "f")
+kernel.set_arg(0, buffer)
+cl.enqueue_nd_range_kernel(queue, kernel, (16,), (4,))
+out = bytearray(64)
+cl.enqueue_copy(queue, out, buffer)
+import struct
+assert struct.unpack("<16f", out) == tuple(2.0 * i for i in range(16)), "wrong results"
+"""
+
+
+def why_unusable(platform: int, device: int, key: str) -> str:
+    """Empty, or a sentence about what goes wrong on the device with these numbers.
+
+    `key` names device and driver: with another driver the question is asked anew."""
+    path = cache_folder() / "probed.json"
+    known = _read(path)
+    found = known.get(key)
+    if found is not None and (not found["why"] or time.time() - found["time"] < _DAY):
+        return str(found["why"])
+    why = _ask(platform, device)
+    known[key] = {"why": why, "time": time.time()}
+    write_atomically(path, json.dumps(known, indent=1).encode())
+    return why
+
+
+def cache_folder() -> Path:
+    """Where this backend keeps files between runs."""
+    return Path(FLAGS.cache) / "opencl"
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Replaces a file whole; without a folder to write to, nothing is kept."""
+    with suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part = path.with_name(f"{path.name}.{os.getpid()}")
+        part.write_bytes(data)
+        part.replace(path)
+
+
+def _ask(platform: int, device: int) -> str:
+    command = [sys.executable, "-W", "ignore", "-c", _SCRIPT, str(platform), str(device)]
+    try:
+        done = subprocess.run(command, capture_output=True, timeout=_SECONDS, check=False)
+    except subprocess.TimeoutExpired:
+        return f"its compiler did not finish a kernel of one line in {_SECONDS} s"
+    except OSError as error:
+        return f"no process could be started to try it ({error})"
+    if done.returncode == 0:
+        return ""
+    said = done.stderr.decode(errors="replace").strip().splitlines()
+    last = _telling(said)
+    if done.returncode < 0:
+        return f"building a kernel ended the process (signal {-done.returncode}){last}"
+    return f"it cannot build and run a kernel{last}"
+
+
+def _telling(lines: list[str]) -> str:
+    """The line that says most: the compiler's own error, else the last."""
+    for line in lines:
+        if "error:" in line.lower():
+            return f": {line.strip()}"
+    return f": {lines[-1].strip()}" if lines else ""
+
+
+def _read(path: Path) -> dict[str, dict[str, Any]]:
+    try:
+        found = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,19 @@
+"""Which nodes the device takes; needs neither a driver nor a device."""
+
+from __future__ import annotations
+
+from weft.backends.base import YES, Support
+from weft.backends.opencl.ops import find_family
+from weft.graph.op import NONE
+from weft.graph.tensor import Tensor
+
+__all__ = ["supports"]
+
+
+def supports(node: Tensor, name: str) -> Support:
+    """Whether there are kernels for a node; views need none. A no is a sentence."""
+    if node.op.is_view or node.op is NONE:
+        return YES
+    family = find_family(node.op.name)
+    why = "no kernel for this op" if family is None else family.refuse(node)
+    return YES if why is None else Support(False, f"{node.op} on {name}: {why}")
