@@ -236,16 +236,20 @@ class _Runner:
             n_seq_max=n_seq_max,
             type_k="f32",
             type_v="f32",
-            devices=[self._backend(activations)],
+            devices=self._devices(activations),
         )
 
-    def _backend(self, activations: Activations) -> Backend:
-        if self.options.backend != "cpu":
-            if activations == "native":
-                raise _Skip(f"backend {self.options.backend} has no quantized activations")
-            return make_backend(self.options.backend)
+    def _devices(self, activations: Activations) -> list[Backend]:
+        """The chosen backend, and the cpu behind it unless it can do everything alone."""
         chosen = {"target": self.options.target} if self.options.target else {}
-        return make_backend("cpu", activations=activations, **chosen)
+        if self.options.backend == "cpu":
+            return [make_backend("cpu", activations=activations, **chosen)]
+        if activations == "native":
+            raise _Skip(f"backend {self.options.backend} has no quantized activations")
+        backend = make_backend(self.options.backend)
+        if backend.kind == "CPU":
+            return [backend]
+        return [backend, make_backend("cpu", activations=activations, **chosen)]
 
     def greedy(self, path: Path, prompt: Sequence[int], want: Json) -> str:
         context = self.context(path)

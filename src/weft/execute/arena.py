@@ -32,7 +32,7 @@ class ArenaPool:
         self._blocks: dict[tuple[int, int], tuple[BufferType, Memory]] = {}
         # host data in a device's memory, by the data's id; forgotten when the data is gone
         self._sent: dict[tuple[int, int], Memory] = {}
-        # repacked host data, by the data's id; the memory keeps the data alive
+        # repacked or adopted host data, by the data's id; the memory keeps the data alive
         self._repacked: dict[tuple[int, int], Memory] = {}
         self.reallocs = 0
         """How often a block had to be replaced by a bigger one."""
@@ -104,7 +104,8 @@ class ArenaPool:
 
         Host data is used in place where the buffer type is the host's. Where it is not, the data is
         sent to the device once, on first use, and kept there as long as the data exists; or it is
-        repacked, and kept as long as the pool exists."""
+        repacked, or adopted by a device that works in the host's memory, and kept as long as the
+        pool exists."""
         data, buffer_type = spec.data, spec.buffer_type
         if spec.matrix is not None:
             return self._load(spec, spec.matrix)
@@ -115,13 +116,14 @@ class ArenaPool:
         if buffer_type.is_host:
             return host
         key = (id(data), id(buffer_type))
-        found = self._sent.get(key)
+        found = self._sent.get(key) or self._repacked.get(key)
         if found is None:
             found = _adopt(spec, host)
+            if found is not None:
+                self._repacked[key] = found
         if found is None:
             found = _allocate(buffer_type, host.nbytes)
             found.write(0, host.host())
-        if key not in self._sent:
             self._sent[key] = found
             weakref.finalize(data, self._sent.pop, key, None).atexit = False
         return found
