@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Unpack
+from collections.abc import Mapping, Sequence
+from typing import Any, Unpack
 
+from weft.backends.base import Backend
 from weft.compile import resolve_devices
 from weft.llm.by_time import by_time
 from weft.llm.fit import ADVICE, fitted, require
@@ -50,7 +51,7 @@ def prepare(
     devices = given.get("devices")
     if devices is None:
         devices = ("cpu",) if saved is None else saved.devices
-    backends = resolve_devices(devices, **{k: v for k, v in given.items() if k in DEVICE_OPTIONS})
+    backends = _backends(devices, {k: v for k, v in given.items() if k in DEVICE_OPTIONS})
     if all(b.buffer_type is backends[-1].buffer_type for b in backends) and not placement.memory:
         cells = cache_bytes(
             model.config,
@@ -62,6 +63,14 @@ def prepare(
         )
         require_memory({"cache": cells}, ADVICE)
     return _planned(Request(model, options, backends, placement, given.get("rewrites")))
+
+
+def _backends(devices: Sequence[str | Backend], options: dict[str, Any]) -> list[Backend]:
+    """The devices of a list; the cpu behind them where the last one named cannot stand there."""
+    found = resolve_devices(devices, **options)
+    if found and isinstance(devices[-1], str) and found[-1].kind != "CPU":
+        found += resolve_devices(["cpu"], **options)
+    return found
 
 
 def _saved(given: PlanArguments) -> SavedPlan | None:

@@ -17,7 +17,9 @@ from weft.errors import DeviceError
 __all__ = ["Programs", "source_of"]
 
 _HEADERS = {
-    "elementwise.cl": ("functions.h",),
+    "binary.cl": ("place.h",),
+    "unary.cl": ("place.h", "functions.h"),
+    "glu.cl": ("place.h", "functions.h"),
     "matmul.cl": ("formats.h",),
     "attention.cl": ("formats.h",),
     "copy.cl": ("formats.h", "blocks.h"),
@@ -100,10 +102,16 @@ class Programs:
             return None
 
 
+_PLACE = r"([\w.]+\.(?:cl|h)):(\d+)(?::\d+)?:\s*"
+_ERRORS = (rf"{_PLACE}(?:fatal )?error:\s*(.*)", rf"error:\s*{_PLACE}(.*)")
+"""How compilers write an error: clang's own way, and PoCL's."""
+
+
 def _first_error(log: str) -> str:
-    """`norm.cl:12:5: error: ...`, or the first lines where the log has no such thing."""
-    found = re.search(r"([\w.]+\.(?:cl|h)):(\d+)(?::\d+)?:\s*(?:fatal )?error:\s*(.*)", log)
-    if found is not None:
-        return f"{found[1]} line {found[2]}: {found[3]}"
+    """`norm.cl line 12: ...`, or the first lines where the log has no such thing."""
+    for pattern in _ERRORS:
+        found = re.search(pattern, log)
+        if found is not None:
+            return f"{found[1]} line {found[2]}: {found[3]}"
     lines = [line.strip() for line in log.splitlines() if line.strip()]
     return "; ".join(lines[:4])

@@ -72,13 +72,15 @@ class Driver:
         with self._lock, guarded(f"{self.name}: copy of {data.nbytes} bytes to the device"):
             for start in range(0, data.nbytes, _SLOT):
                 piece = data[start : start + _SLOT]
-                slot = self._free_slot()
+                slot, event = self._free_slot(), None
                 place = self._staging[slot][: piece.nbytes]
                 place[:] = piece
-                event = self._cl.enqueue_copy(
-                    self.queue, buffer, place, dst_offset=offset + start, is_blocking=False
-                )
-                self._busy.append((slot, event))
+                try:
+                    event = self._cl.enqueue_copy(
+                        self.queue, buffer, place, dst_offset=offset + start, is_blocking=False
+                    )
+                finally:
+                    self._busy.append((slot, event))
             self.queue.flush()
 
     def _free_slot(self) -> int:
@@ -92,8 +94,10 @@ class Driver:
             )
             self._staging.append(mapped)
             return len(self._staging) - 1
-        slot, event = self._busy.popleft()
-        event.wait()
+        slot, event = self._busy[0]
+        if event is not None:
+            event.wait()
+        self._busy.popleft()
         return slot
 
     def read(self, buffer: Any, offset: int, nbytes: int) -> NDArray[np.uint8]:

@@ -1,13 +1,14 @@
 /* softmax(scale * q k^T + slope * mask) v for one token and head a group: grid (group, tokens, heads
-   * batches). Built for the formats of keys (K) and values (V), and a number of CELLS at once.
+   * batches). Built for the formats of keys (K) and values (V), and a number of CELLS at once,
+   and with or without a soft CAP.
 
    The softmax is kept up as cells go by: whenever a larger score comes, what was summed so far is
    scaled down (Milakov and Gimelshein, arXiv 1805.02867). */
 
 __kernel void attention(bytes_t pq, tensor_t q, bytes_t pk, tensor_t k, bytes_t pv, tensor_t v,
                         bytes_t pm, tensor_t mask, bytes_t ps, tensor_t sinks, __global uchar *pd,
-                        tensor_t d, int has_mask, int has_sinks, float scale, float cap, int n_pow2,
-                        float m0, float m1, __local float *mem) {
+                        tensor_t d, int has_mask, int has_sinks, float scale, float cap,
+                        const __global float *slopes, __local float *mem) {
   const int l = get_local_id(0), n_items = get_local_size(0), token = get_group_id(1);
   const int head = get_group_id(2) % q.ne[2], i3 = get_group_id(2) / q.ne[2];
   const int dk = k.ne[0], dv = v.ne[0], n_kv = k.ne[1];
@@ -16,9 +17,7 @@ __kernel void attention(bytes_t pq, tensor_t q, bytes_t pk, tensor_t k, bytes_t 
   bytes_t values = pv + at4(&v, 0, 0, head / (q.ne[2] / v.ne[2]), i3 / (q.ne[3] / v.ne[3]));
   bytes_t row = pq + at4(&q, 0, token, head, i3);
   bytes_t bias = pm + (has_mask ? at4(&mask, 0, token, head % mask.ne[2], i3 % mask.ne[3]) : 0);
-  float slope = m0 == 1.0f ? 1.0f
-                : head < n_pow2 ? pow(m0, (float)(head + 1))
-                                : pow(m1, (float)(2 * (head - n_pow2) + 1));
+  float slope = slopes[head];
   for (int i = l; i < dk; i += n_items) query[i] = load(row + i * q.nb[0], q.type);
   for (int i = l; i < dv; i += n_items) out[i] = 0.0f;
   barrier(CLK_LOCAL_MEM_FENCE);
@@ -39,7 +38,9 @@ __kernel void attention(bytes_t pq, tensor_t q, bytes_t pk, tensor_t k, bytes_t 
         score = sum16(acc);
         for (int i = dk / 32 * 32; i < dk; i++) score += query[i] * load(key + i * k.nb[0], k.type);
         score *= scale;
-        if (cap != 0.0f) score = cap * tanh(score / cap);
+#ifdef CAP
+        score = cap * tanh(score / cap);
+#endif
         score += add;
       }
       p[c] = score;

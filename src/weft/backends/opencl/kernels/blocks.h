@@ -3,7 +3,7 @@
 
 #define READ(i) load(from + (i) * nb, type)
 
-inline void put_q8_0(bytes_t from, long nb, int type, __global uchar *to) {
+static inline void put_q8_0(bytes_t from, long nb, int type, __global uchar *to) {
   float most = 0.0f;
   for (int i = 0; i < 32; i++) most = fmax(most, fabs(READ(i)));
   float d = most / 127.0f, inverse = d != 0.0f ? 1.0f / d : 0.0f;
@@ -12,7 +12,7 @@ inline void put_q8_0(bytes_t from, long nb, int type, __global uchar *to) {
 }
 
 /* the number farthest from zero, with its sign */
-inline float farthest(bytes_t from, long nb, int type) {
+static inline float farthest(bytes_t from, long nb, int type) {
   float most = 0.0f, found = 0.0f;
   for (int i = 0; i < 32; i++) {
     float x = READ(i);
@@ -24,7 +24,7 @@ inline float farthest(bytes_t from, long nb, int type) {
   return found;
 }
 
-inline void put_q4_0(bytes_t from, long nb, int type, __global uchar *to) {
+static inline void put_q4_0(bytes_t from, long nb, int type, __global uchar *to) {
   float d = farthest(from, nb, type) / -8.0f, inverse = d != 0.0f ? 1.0f / d : 0.0f;
   vstore_half_rte(d, 0, (__global half *)to);
   for (int i = 0; i < 16; i++) {
@@ -34,7 +34,7 @@ inline void put_q4_0(bytes_t from, long nb, int type, __global uchar *to) {
   }
 }
 
-inline void put_q4_1(bytes_t from, long nb, int type, __global uchar *to) {
+static inline void put_q4_1(bytes_t from, long nb, int type, __global uchar *to) {
   float low = INFINITY, high = -INFINITY;
   for (int i = 0; i < 32; i++) {
     low = fmin(low, READ(i));
@@ -50,7 +50,7 @@ inline void put_q4_1(bytes_t from, long nb, int type, __global uchar *to) {
   }
 }
 
-inline void put_q5_0(bytes_t from, long nb, int type, __global uchar *to) {
+static inline void put_q5_0(bytes_t from, long nb, int type, __global uchar *to) {
   float d = farthest(from, nb, type) / -16.0f, inverse = d != 0.0f ? 1.0f / d : 0.0f;
   uint high = 0;
   vstore_half_rte(d, 0, (__global half *)to);
@@ -64,7 +64,7 @@ inline void put_q5_0(bytes_t from, long nb, int type, __global uchar *to) {
   vstore4(as_uchar4(high), 0, to + 2);
 }
 
-inline void put_q5_1(bytes_t from, long nb, int type, __global uchar *to) {
+static inline void put_q5_1(bytes_t from, long nb, int type, __global uchar *to) {
   float low = INFINITY, most = -INFINITY;
   for (int i = 0; i < 32; i++) {
     low = fmin(low, READ(i));

@@ -13,20 +13,20 @@ typedef const __global uchar *bytes_t;
 enum { F32 = 0, F16 = 1, Q4_0 = 2, Q4_1 = 3, Q5_0 = 6, Q5_1 = 7, Q8_0 = 8, I16 = 25, I32 = 26,
        I64 = 27, BF16 = 30 };
 
-inline long at4(const tensor_t *t, long i0, long i1, long i2, long i3) {
+static inline long at4(const tensor_t *t, long i0, long i1, long i2, long i3) {
   return t->at + i0 * t->nb[0] + i1 * t->nb[1] + i2 * t->nb[2] + i3 * t->nb[3];
 }
 
-inline float bf16_to_float(ushort bits) { return as_float((uint)bits << 16); }
+static inline float bf16_to_float(ushort bits) { return as_float((uint)bits << 16); }
 
 /* nearest even, as hardware does; a NaN stays one */
-inline ushort float_to_bf16(float x) {
+static inline ushort float_to_bf16(float x) {
   uint bits = as_uint(x);
   if ((bits & 0x7fffffffu) > 0x7f800000u) return (ushort)((bits >> 16) | 64);
   return (ushort)((bits + (0x7fffu + ((bits >> 16) & 1))) >> 16);
 }
 
-inline float load(bytes_t p, int type) {
+static inline float load(bytes_t p, int type) {
 #ifdef ALL_F32
   return *(const __global float *)p;
 #else
@@ -40,7 +40,7 @@ inline float load(bytes_t p, int type) {
 #endif
 }
 
-inline void store(__global uchar *p, int type, float x) {
+static inline void store(__global uchar *p, int type, float x) {
 #ifdef ALL_F32
   *(__global float *)p = x;
 #else
@@ -55,7 +55,7 @@ inline void store(__global uchar *p, int type, float x) {
 }
 
 /* an index of type i32 or i64; -1 where it is not one of 0 .. n-1, which is noted in `fault` */
-inline long checked_index(bytes_t p, int type, long n, __global int *fault, int step) {
+static inline long checked_index(bytes_t p, int type, long n, __global int *fault, int step) {
   long i = type == I64 ? *(const __global long *)p : (long)*(const __global int *)p;
   if (i >= 0 && i < n) return i;
   fault[0] = step + 1;
@@ -65,7 +65,7 @@ inline long checked_index(bytes_t p, int type, long n, __global int *fault, int 
 }
 
 /* sums and maxima over the items of a one-dimensional group whose size is a power of two */
-inline float group_sum(float x, __local float *tmp) {
+static inline float group_sum(float x, __local float *tmp) {
   int l = get_local_id(0);
   tmp[l] = x;
   barrier(CLK_LOCAL_MEM_FENCE);
@@ -78,7 +78,7 @@ inline float group_sum(float x, __local float *tmp) {
   return x;
 }
 
-inline float group_max(float x, __local float *tmp) {
+static inline float group_max(float x, __local float *tmp) {
   int l = get_local_id(0);
   tmp[l] = x;
   barrier(CLK_LOCAL_MEM_FENCE);

@@ -1,12 +1,12 @@
 /* Copies with conversion, and rows picked or written by index. */
 
 /* place `i` of a tensor whose elements (or blocks, with n0 of them a row) are counted in order */
-inline long nth(const tensor_t *t, long n0, long i) {
+static inline long nth(const tensor_t *t, long n0, long i) {
   return t->at + i % n0 * t->nb[0] + i / n0 % t->ne[1] * t->nb[1] +
          i / (n0 * t->ne[1]) % t->ne[2] * t->nb[2] + i / (n0 * t->ne[1] * t->ne[2]) * t->nb[3];
 }
 
-inline void move_unit(__global uchar *to, bytes_t from, int bytes) {
+static inline void move_unit(__global uchar *to, bytes_t from, int bytes) {
   if (bytes == 4) *(__global uint *)to = *(const __global uint *)from;
   else if (bytes == 2) *(__global ushort *)to = *(const __global ushort *)from;
   else if (bytes == 8) *(__global ulong *)to = *(const __global ulong *)from;
@@ -28,7 +28,7 @@ __kernel void convert(bytes_t ps, tensor_t s, __global uchar *pd, tensor_t d, lo
   store(pd + nth(&d, d.ne[0], i), d.type, load(ps + nth(&s, s.ne[0], i), s.type));
 }
 
-inline void store16(__global uchar *p, long nb, int type, float16 x) {
+static inline void store16(__global uchar *p, long nb, int type, float16 x) {
   float v[16];
   vstore16(x, 0, v);
   for (int i = 0; i < 16; i++) store(p + i * nb, type, v[i]);

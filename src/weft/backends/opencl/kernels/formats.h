@@ -1,54 +1,66 @@
 /* 32 consecutive elements ("a unit") of a row in each weight format, as two vectors of floats. The
-   layouts of blocks are those of ggml's files. */
+   layouts of blocks are those of ggml's files. A format is there when USE_ and its name are
+   defined: compilers that run on every machine anew are not given what is not used. */
 
 typedef const __global char *chars_t;
 
-inline float half_at(bytes_t p) { return vload_half(0, (const __global half *)p); }
-inline float16 floats(uchar16 q) { return convert_float16(q); }
+static inline float half_at(bytes_t p) { return vload_half(0, (const __global half *)p); }
+static inline float16 floats(uchar16 q) { return convert_float16(q); }
 
-inline void unit_f32(bytes_t row, int u, float16 *lo, float16 *hi) {
+#ifdef USE_f32
+static inline void unit_f32(bytes_t row, int u, float16 *lo, float16 *hi) {
   const __global float *x = (const __global float *)row + 32 * u;
   *lo = vload16(0, x);
   *hi = vload16(1, x);
 }
+#endif
 
-inline void unit_f16(bytes_t row, int u, float16 *lo, float16 *hi) {
+#ifdef USE_f16
+static inline void unit_f16(bytes_t row, int u, float16 *lo, float16 *hi) {
   const __global half *x = (const __global half *)row + 32 * u;
   *lo = vload_half16(0, x);
   *hi = vload_half16(1, x);
 }
+#endif
 
-inline void unit_bf16(bytes_t row, int u, float16 *lo, float16 *hi) {
+#ifdef USE_bf16
+static inline void unit_bf16(bytes_t row, int u, float16 *lo, float16 *hi) {
   const __global ushort *x = (const __global ushort *)row + 32 * u;
   *lo = as_float16(convert_uint16(vload16(0, x)) << 16);
   *hi = as_float16(convert_uint16(vload16(1, x)) << 16);
 }
+#endif
 
-inline void unit_q4_0(bytes_t row, int u, float16 *lo, float16 *hi) {
+#ifdef USE_q4_0
+static inline void unit_q4_0(bytes_t row, int u, float16 *lo, float16 *hi) {
   bytes_t b = row + 18 * u;
   float d = half_at(b);
   uchar16 q = vload16(0, b + 2);
   *lo = (floats(q & (uchar)15) - 8.0f) * d;
   *hi = (floats(q >> (uchar)4) - 8.0f) * d;
 }
+#endif
 
-inline void unit_q4_1(bytes_t row, int u, float16 *lo, float16 *hi) {
+#ifdef USE_q4_1
+static inline void unit_q4_1(bytes_t row, int u, float16 *lo, float16 *hi) {
   bytes_t b = row + 20 * u;
   float d = half_at(b), m = half_at(b + 2);
   uchar16 q = vload16(0, b + 4);
   *lo = floats(q & (uchar)15) * d + m;
   *hi = floats(q >> (uchar)4) * d + m;
 }
+#endif
 
 /* bit i of `bits` as 16 in place i */
-inline uchar16 fifth_bits(uint bits) {
+static inline uchar16 fifth_bits(uint bits) {
   const uint16 place = (uint16)(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
   return convert_uchar16((((uint16)bits >> place) & 1u) << 4);
 }
 
-inline uint uint_at(bytes_t p) { return as_uint(vload4(0, p)); }
+static inline uint uint_at(bytes_t p) { return as_uint(vload4(0, p)); }
 
-inline void unit_q5_0(bytes_t row, int u, float16 *lo, float16 *hi) {
+#ifdef USE_q5_0
+static inline void unit_q5_0(bytes_t row, int u, float16 *lo, float16 *hi) {
   bytes_t b = row + 22 * u;
   float d = half_at(b);
   uint high = uint_at(b + 2);
@@ -56,8 +68,10 @@ inline void unit_q5_0(bytes_t row, int u, float16 *lo, float16 *hi) {
   *lo = (floats((q & (uchar)15) | fifth_bits(high)) - 16.0f) * d;
   *hi = (floats((q >> (uchar)4) | fifth_bits(high >> 16)) - 16.0f) * d;
 }
+#endif
 
-inline void unit_q5_1(bytes_t row, int u, float16 *lo, float16 *hi) {
+#ifdef USE_q5_1
+static inline void unit_q5_1(bytes_t row, int u, float16 *lo, float16 *hi) {
   bytes_t b = row + 24 * u;
   float d = half_at(b), m = half_at(b + 2);
   uint high = uint_at(b + 4);
@@ -65,21 +79,25 @@ inline void unit_q5_1(bytes_t row, int u, float16 *lo, float16 *hi) {
   *lo = floats((q & (uchar)15) | fifth_bits(high)) * d + m;
   *hi = floats((q >> (uchar)4) | fifth_bits(high >> 16)) * d + m;
 }
+#endif
 
-inline void unit_q8_0(bytes_t row, int u, float16 *lo, float16 *hi) {
+#ifdef USE_q8_0
+static inline void unit_q8_0(bytes_t row, int u, float16 *lo, float16 *hi) {
   bytes_t b = row + 34 * u;
   float d = half_at(b);
   *lo = convert_float16(vload16(0, (chars_t)(b + 2))) * d;
   *hi = convert_float16(vload16(1, (chars_t)(b + 2))) * d;
 }
+#endif
 
 /* scale and minimum `i` of q4_K and q5_K: six bits each in twelve bytes */
-inline uchar2 scale_min(bytes_t s, int i) {
+static inline uchar2 scale_min(bytes_t s, int i) {
   if (i < 4) return (uchar2)(s[i] & 63, s[i + 4] & 63);
   return (uchar2)((s[i + 4] & 15) | ((s[i - 4] >> 6) << 4), (s[i + 4] >> 4) | ((s[i] >> 6) << 4));
 }
 
-inline void unit_q4_K(bytes_t row, int u, float16 *lo, float16 *hi) {
+#ifdef USE_q4_K
+static inline void unit_q4_K(bytes_t row, int u, float16 *lo, float16 *hi) {
   bytes_t b = row + 144 * (u / 8);
   const int k = u % 8;
   uchar2 sm = scale_min(b + 4, k);
@@ -88,8 +106,10 @@ inline void unit_q4_K(bytes_t row, int u, float16 *lo, float16 *hi) {
   *lo = floats((vload16(0, b + 16 + 32 * (k / 2)) >> shift) & (uchar)15) * d - m;
   *hi = floats((vload16(1, b + 16 + 32 * (k / 2)) >> shift) & (uchar)15) * d - m;
 }
+#endif
 
-inline void unit_q5_K(bytes_t row, int u, float16 *lo, float16 *hi) {
+#ifdef USE_q5_K
+static inline void unit_q5_K(bytes_t row, int u, float16 *lo, float16 *hi) {
   bytes_t b = row + 176 * (u / 8);
   const int k = u % 8;
   uchar2 sm = scale_min(b + 4, k);
@@ -102,8 +122,10 @@ inline void unit_q5_K(bytes_t row, int u, float16 *lo, float16 *hi) {
   *lo = floats(q0) * d - m;
   *hi = floats(q1) * d - m;
 }
+#endif
 
-inline void unit_q6_K(bytes_t row, int u, float16 *lo, float16 *hi) {
+#ifdef USE_q6_K
+static inline void unit_q6_K(bytes_t row, int u, float16 *lo, float16 *hi) {
   bytes_t b = row + 210 * (u / 8);
   const int n = (u % 8) / 4, k = u % 4;
   bytes_t low = b + 64 * n + 32 * (k & 1), high = b + 128 + 32 * n;
@@ -117,8 +139,10 @@ inline void unit_q6_K(bytes_t row, int u, float16 *lo, float16 *hi) {
   *lo = (floats(q0) - 32.0f) * (d * s[0]);
   *hi = (floats(q1) - 32.0f) * (d * s[1]);
 }
+#endif
 
-inline void unit_q2_K(bytes_t row, int u, float16 *lo, float16 *hi) {
+#ifdef USE_q2_K
+static inline void unit_q2_K(bytes_t row, int u, float16 *lo, float16 *hi) {
   bytes_t b = row + 84 * (u / 8);
   const int k = u % 8;
   bytes_t q = b + 16 + 32 * (k / 4), s = b + 2 * k;
@@ -127,14 +151,16 @@ inline void unit_q2_K(bytes_t row, int u, float16 *lo, float16 *hi) {
   *lo = floats((vload16(0, q) >> shift) & (uchar)3) * (d * (s[0] & 15)) - m * (s[0] >> 4);
   *hi = floats((vload16(1, q) >> shift) & (uchar)3) * (d * (s[1] & 15)) - m * (s[1] >> 4);
 }
+#endif
 
 /* scale `i` of q3_K: four low bits in eight bytes, two high ones in four */
-inline float scale_q3(bytes_t s, int i) {
+static inline float scale_q3(bytes_t s, int i) {
   int low = i < 8 ? s[i] & 15 : s[i - 8] >> 4;
   return (float)((low | (((s[8 + i % 4] >> (2 * (i / 4))) & 3) << 4)) - 32);
 }
 
-inline void unit_q3_K(bytes_t row, int u, float16 *lo, float16 *hi) {
+#ifdef USE_q3_K
+static inline void unit_q3_K(bytes_t row, int u, float16 *lo, float16 *hi) {
   bytes_t b = row + 110 * (u / 8);
   const int k = u % 8;
   bytes_t q = b + 32 + 32 * (k / 4);
@@ -146,8 +172,10 @@ inline void unit_q3_K(bytes_t row, int u, float16 *lo, float16 *hi) {
   *lo = (floats(q0) - 4.0f) * (d * scale_q3(b + 96, 2 * k));
   *hi = (floats(q1) - 4.0f) * (d * scale_q3(b + 96, 2 * k + 1));
 }
+#endif
 
-inline void unit_tq2_0(bytes_t row, int u, float16 *lo, float16 *hi) {
+#ifdef USE_tq2_0
+static inline void unit_tq2_0(bytes_t row, int u, float16 *lo, float16 *hi) {
   bytes_t b = row + 66 * (u / 8);
   const int k = u % 8;
   bytes_t q = b + 32 * (k / 4);
@@ -156,15 +184,17 @@ inline void unit_tq2_0(bytes_t row, int u, float16 *lo, float16 *hi) {
   *lo = (floats((vload16(0, q) >> shift) & (uchar)3) - 1.0f) * d;
   *hi = (floats((vload16(1, q) >> shift) & (uchar)3) - 1.0f) * d;
 }
+#endif
 
 /* digit `n` of five ternary digits in a byte, most significant first */
-inline float16 ternary(uchar16 q, int n) {
+static inline float16 ternary(uchar16 q, int n) {
   const uchar power = n == 0 ? 1 : n == 1 ? 3 : n == 2 ? 9 : n == 3 ? 27 : 81;
   uchar16 r = q * power;
   return convert_float16((convert_ushort16(r) * (ushort)3) >> (ushort)8) - 1.0f;
 }
 
-inline void unit_tq1_0(bytes_t row, int u, float16 *lo, float16 *hi) {
+#ifdef USE_tq1_0
+static inline void unit_tq1_0(bytes_t row, int u, float16 *lo, float16 *hi) {
   bytes_t b = row + 54 * (u / 8);
   const int k = u % 8;
   float d = half_at(b + 52);
@@ -183,7 +213,9 @@ inline void unit_tq1_0(bytes_t row, int u, float16 *lo, float16 *hi) {
   float16 third = ternary((uchar16)(q, q, q, q), 2), fourth = ternary((uchar16)(q, q, q, q), 3);
   *hi = (float16)(first.s0123, second.s0123, third.s0123, fourth.s0123) * d;
 }
+#endif
 
+#if defined(USE_iq4_nl) || defined(USE_iq4_xs) || defined(USE_mxfp4)
 __constant float CODES_IQ4[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
                                   1, 13, 25, 38, 53, 69, 89, 113};
 __constant float CODES_FP4[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
@@ -191,16 +223,20 @@ __constant float CODES_FP4[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6
 #define LOOK_UP(t, q)                                                                       \
   (float16)(t[q.s0], t[q.s1], t[q.s2], t[q.s3], t[q.s4], t[q.s5], t[q.s6], t[q.s7], t[q.s8], \
             t[q.s9], t[q.sa], t[q.sb], t[q.sc], t[q.sd], t[q.se], t[q.sf])
+#endif
 
-inline void unit_iq4_nl(bytes_t row, int u, float16 *lo, float16 *hi) {
+#ifdef USE_iq4_nl
+static inline void unit_iq4_nl(bytes_t row, int u, float16 *lo, float16 *hi) {
   bytes_t b = row + 18 * u;
   float d = half_at(b);
   uchar16 q = vload16(0, b + 2), q0 = q & (uchar)15, q1 = q >> (uchar)4;
   *lo = LOOK_UP(CODES_IQ4, q0) * d;
   *hi = LOOK_UP(CODES_IQ4, q1) * d;
 }
+#endif
 
-inline void unit_iq4_xs(bytes_t row, int u, float16 *lo, float16 *hi) {
+#ifdef USE_iq4_xs
+static inline void unit_iq4_xs(bytes_t row, int u, float16 *lo, float16 *hi) {
   bytes_t b = row + 136 * (u / 8);
   const int k = u % 8;
   uint high = b[2] | ((uint)b[3] << 8);
@@ -210,8 +246,10 @@ inline void unit_iq4_xs(bytes_t row, int u, float16 *lo, float16 *hi) {
   *lo = LOOK_UP(CODES_IQ4, q0) * d;
   *hi = LOOK_UP(CODES_IQ4, q1) * d;
 }
+#endif
 
-inline void unit_mxfp4(bytes_t row, int u, float16 *lo, float16 *hi) {
+#ifdef USE_mxfp4
+static inline void unit_mxfp4(bytes_t row, int u, float16 *lo, float16 *hi) {
   bytes_t b = row + 17 * u;
   /* half of 2^(e - 127), exact down to the subnormal ones */
   uint bits = b[0] < 2 ? 0x00200000u << b[0] : (uint)(b[0] - 1) << 23;
@@ -220,11 +258,12 @@ inline void unit_mxfp4(bytes_t row, int u, float16 *lo, float16 *hi) {
   *lo = LOOK_UP(CODES_FP4, q0) * d;
   *hi = LOOK_UP(CODES_FP4, q1) * d;
 }
+#endif
 
 #define JOIN_(a, b) a##b
 #define JOIN(a, b) JOIN_(a, b)
 
-inline float sum16(float16 v) {
+static inline float sum16(float16 v) {
   float8 a = v.lo + v.hi;
   float4 b = a.lo + a.hi;
   float2 c = b.lo + b.hi;

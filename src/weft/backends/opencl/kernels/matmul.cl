@@ -17,7 +17,7 @@ typedef float sum_t;
 #endif
 
 /* what remains of a row that does not end with a unit; only float types have such rows */
-inline float rest(bytes_t w, int wtype, long wnb, bytes_t x, int xtype, long xnb, int n, int first,
+static inline float rest(bytes_t w, int wtype, long wnb, bytes_t x, int xtype, long xnb, int n, int first,
                   int step) {
   float sum = 0.0f;
   for (int i = n / 32 * 32 + first; i < n; i += step) {
@@ -27,7 +27,7 @@ inline float rest(bytes_t w, int wtype, long wnb, bytes_t x, int xtype, long xnb
 }
 
 /* the sums of all items that share a row, LANES of them side by side */
-inline float over_lanes(float x, __local float *tmp) {
+static inline float over_lanes(float x, __local float *tmp) {
 #if LANES > 1
   const int l = get_local_id(0);
   tmp[l] = x;

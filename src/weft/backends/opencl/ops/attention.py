@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from weft.backends.opencl.launch import Call, Launch, Local, f32, i32
-from weft.backends.opencl.ops.matmul import decoded
+from weft.backends.opencl.ops.matmul import decoded, used
 from weft.backends.opencl.ops.norm import slopes
 from weft.backends.opencl.ops.table import FLOATS, family, floats, rows_lie, source
 from weft.graph.size import upper
@@ -31,17 +31,16 @@ def _rule(node: Tensor) -> str | None:
 def _attention(call: Call) -> list[Launch]:
     q, k, v, d, p = call.view(0), call.view(1), call.view(2), call.dst, call.params
     mask, sinks, limits = call.optional(3), call.optional(4), call.limits
-    n, m0, m1 = slopes(q.ne[2], p.max_bias)
     # many items share the elements of a value better than its few units
     by_element = not limits.wide and v.dtype.name in FLOATS
     defines = (
-        f"K={k.dtype.name}", f"V={v.dtype.name}", f"CELLS={limits.cells}",
-        *(("BY_ELEMENT",) if by_element else ()),
+        *used(K=k, V=v), f"CELLS={limits.cells}", *(("BY_ELEMENT",) if by_element else ()),
+        *(("CAP",) if p.logit_softcap else ()),
     )  # fmt: skip
     local = 4 * (limits.attention_items + k.ne[0] + limits.cells + v.ne[0])
     args = (
         q, k, v, mask or q, sinks or q, d, i32(mask is not None), i32(sinks is not None),
-        f32(p.scale), f32(p.logit_softcap), i32(n), f32(m0), f32(m1), Local(local),
+        f32(p.scale), f32(p.logit_softcap), slopes(q.ne[2], p.max_bias), Local(local),
     )  # fmt: skip
     grid = (1, q.ne[1], q.ne[2] * q.ne[3])
     group = (limits.attention_items, 1, 1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from weft.backends.opencl.launch import Call, Launch, Slot, View, i32, i64
-from weft.backends.opencl.ops.matmul import DECODED
+from weft.backends.opencl.ops.matmul import DECODED, used
 from weft.backends.opencl.ops.table import FLOATS, family, source
 from weft.dtype import DType
 from weft.graph.tensor import Tensor
@@ -50,7 +50,7 @@ def _converted(call: Call, s: View, d: View) -> Launch:
         return Launch(_FILE, (), "move", args, *call.in_line(n))
     if s.dtype.is_quantized:
         n //= 32
-        return Launch(_FILE, (f"W={s.dtype.name}",), "decode", (s, d, i64(n)), *call.in_line(n))
+        return Launch(_FILE, used(W=s), "decode", (s, d, i64(n)), *call.in_line(n))
     if d.dtype.is_quantized:
         n //= 32
         defines = (f"PUT={d.dtype.name}",)
@@ -86,7 +86,7 @@ def _get_rows(call: Call) -> list[Launch]:
     args = (s, ids, d, Slot.FAULT, Slot.STEP)
     if s.dtype.is_quantized:
         items = call.elements(d, d.ne[0] // 32)
-        return [Launch(_FILE, (f"W={s.dtype.name}",), "get_rows_of_blocks", args, *items)]
+        return [Launch(_FILE, used(W=s), "get_rows_of_blocks", args, *items)]
     return [Launch(_FILE, (), "get_rows", args, *call.elements(d))]
 
 

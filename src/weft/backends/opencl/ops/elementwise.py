@@ -11,7 +11,6 @@ from weft.graph.tensor import Tensor
 
 __all__: list[str] = []
 
-_FILE = "elementwise.cl"
 _BINARY = {"ADD": 0, "SUB": 1, "MUL": 2, "DIV": 3, "ADD1": 0}
 _FUNCTIONS = {"SQR": 100, "SQRT": 101, "LOG": 102, "SIN": 103, "COS": 104, "SCALE": 105,
               "CLAMP": 106, "FILL": 107, "LEAKY_RELU": 108}  # fmt: skip
@@ -22,7 +21,7 @@ _FUNCTIONS = {"SQR": 100, "SQRT": 101, "LOG": 102, "SIN": 103, "COS": 104, "SCAL
 def _binary(call: Call) -> list[Launch]:
     a, b, d = call.view(0), call.view(1), call.dst
     args = (a, b, d, i32(_BINARY[call.op]))
-    return [Launch(_FILE, call.all_f32(a, b, d), "binary", args, *call.elements(d))]
+    return [Launch("binary.cl", call.all_f32(a, b, d), "binary", args, *call.elements(d))]
 
 
 def _add_id_rule(node: Tensor) -> str | None:
@@ -36,7 +35,7 @@ def _add_id_rule(node: Tensor) -> str | None:
 def _add_id(call: Call) -> list[Launch]:
     a, b, ids, d = call.view(0), call.view(1), call.view(2), call.dst
     args = (a, b, ids, d, Slot.FAULT, Slot.STEP)
-    return [Launch(_FILE, call.all_f32(a, b, d), "add_id", args, *call.elements(d))]
+    return [Launch("binary.cl", call.all_f32(a, b, d), "add_id", args, *call.elements(d))]
 
 
 def _numbers(op: str, p: Any) -> tuple[float, float, float, float]:
@@ -58,7 +57,7 @@ def _unary(call: Call) -> list[Launch]:
     a, d = call.view(0), call.dst
     number = int(call.params.op) if call.op == "UNARY" else _FUNCTIONS[call.op]
     args = (a, d, i32(number), f32(*_numbers(call.op, call.params)))
-    return [Launch(_FILE, call.all_f32(a, d), "unary", args, *call.elements(d))]
+    return [Launch("unary.cl", call.all_f32(a, d), "unary", args, *call.elements(d))]
 
 
 @family("GLU", refuse=floats(0, 1))
@@ -70,4 +69,4 @@ def _glu(call: Call) -> list[Launch]:
         gate, half = x, x.ne[0] // 2
         from_x, from_gate = (half, 0) if p.swapped else (0, half)
     args = (x, gate, d, i32(p.op), i32(from_x), i32(from_gate), f32(p.alpha), f32(p.limit))
-    return [Launch(_FILE, call.all_f32(x, gate, d), "glu", args, *call.elements(d))]
+    return [Launch("glu.cl", call.all_f32(x, gate, d), "glu", args, *call.elements(d))]

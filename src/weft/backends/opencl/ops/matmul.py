@@ -7,7 +7,7 @@ from weft.backends.opencl.ops.table import FLOATS, family, floats, rows_lie, sou
 from weft.dtype import DType
 from weft.graph.tensor import Tensor
 
-__all__ = ["DECODED", "decoded"]
+__all__ = ["DECODED", "decoded", "used"]
 
 DECODED = (
     *FLOATS, "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q2_K", "q3_K", "q4_K", "q5_K", "q6_K",
@@ -19,6 +19,13 @@ DECODED = (
 def decoded(dtype: DType, what: str) -> str | None:
     """Refuses a format that the kernels do not read."""
     return None if dtype.name in DECODED else f"no kernel decodes {what} of type {dtype.name}"
+
+
+def used(**formats: View) -> tuple[str, ...]:
+    """Defines for a kernel that reads units of these tensors."""
+    names = sorted({view.dtype.name for view in formats.values()})
+    chosen = (f"{role}={view.dtype.name}" for role, view in formats.items())
+    return (*chosen, *(f"USE_{name}" for name in names))
 
 
 def _rule(node: Tensor) -> str | None:
@@ -42,7 +49,7 @@ def _mul_mat_rule(node: Tensor) -> str | None:
 
 def _formats(call: Call, w: View, x: View, *more: str) -> tuple[str, ...]:
     wide = ("WIDE",) if call.limits.wide else ()
-    return (f"W={w.dtype.name}", f"X={x.dtype.name}", *wide, *more)
+    return (*used(W=w, X=x), *wide, *more)
 
 
 @family("MUL_MAT", refuse=_mul_mat_rule)

@@ -45,23 +45,24 @@ def _group_norm(call: Call) -> list[Launch]:
     return [Launch("norm.cl", call.all_f32(s, d), "group_norm", args, grid, group)]
 
 
-def slopes(n_head: int, max_bias: float) -> tuple[int, float, float]:
-    """n, m0, m1 of the factor that each head puts on its mask (ALiBi, arXiv 2108.12409): m0^(h+1)
-    for the first n heads, the odd powers of m1 for the others; m0 is 1 without a bias."""
+@lru_cache(maxsize=64)
+def slopes(n_head: int, max_bias: float) -> Table:
+    """The factor that each head puts on its mask (ALiBi, arXiv 2108.12409): powers of m0 for the
+    first n heads, n the power of two not above n_head, odd powers of m1 for the others."""
     if max_bias == 0:
-        return n_head, 1.0, 1.0
+        return Table(f32(*[1.0] * n_head))
     n = 1 << (n_head.bit_length() - 1)
-    return n, 2.0 ** (-max_bias / n), 2.0 ** (-max_bias / 2 / n)
+    m0, m1 = 2.0 ** (-max_bias / n), 2.0 ** (-max_bias / 2 / n)
+    return Table(f32(*(m0 ** (h + 1) if h < n else m1 ** (2 * (h - n) + 1) for h in range(n_head))))
 
 
 @family("SOFT_MAX", refuse=floats(0, 1, 2))
 def _soft_max(call: Call) -> list[Launch]:
     s, d, p = call.view(0), call.dst, call.params
     mask, sinks = call.optional(1), call.optional(2)
-    n, m0, m1 = slopes(s.ne[2], p.max_bias)
     args = (
         s, mask or s, sinks or s, d, i32(mask is not None), i32(sinks is not None),
-        f32(p.scale), i32(n), f32(m0), f32(m1), call.row_sums,
+        f32(p.scale), slopes(s.ne[2], p.max_bias), call.row_sums,
     )  # fmt: skip
     defines = call.all_f32(s, mask, sinks, d)
     return [Launch("softmax.cl", defines, "soft_max", args, *call.by_rows(s))]
