@@ -33,6 +33,7 @@ __all__ = [
     "Memory",
     "Queue",
     "RecordsSpans",
+    "Rules",
     "Support",
     "Use",
     "WeightBufferType",
@@ -182,6 +183,13 @@ class RecordsSpans(Protocol):
         """[step, thread, (begin, end, busy)] of the last run, steps as in `SplitSpec.steps`: when a
         thread began its first piece of a step and ended its last, by `time.perf_counter_ns`, and
         the nanoseconds that it spent on pieces; 0 where it had no part."""
+
+
+class Rules(Protocol):
+    """What devices take, with or without one."""
+
+    def supports_op(self, node: Tensor) -> Support:
+        """Whether `node` can be run; reads metadata only."""
 
 
 class Backend(Protocol):

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from weft.backends.base import Backend
+from weft.backends.base import Rules
 from weft.backends.cases import Case, all_cases
 from weft.graph.op import OPS
 
@@ -72,7 +72,7 @@ class Grid:
         return found
 
 
-def make_grid(devices: Mapping[str, Backend], cases: Iterable[Case] | None = None) -> Grid:
+def make_grid(devices: Mapping[str, Rules], cases: Iterable[Case] | None = None) -> Grid:
     """Asks every device about every case (default: the whole table); nothing is computed.
 
     `devices`: backends by the name of their column. Devices that answer all cases alike and whose

@@ -11,9 +11,15 @@ name (`cpu`, `opencl`, ...). The module offers two functions:
         The device that a spec `name` or `name:suffix` means. Raises DeviceError when there is no
         such device or an option is unknown.
 
-An optional dependency is imported at the top of the module; the package extra that brings it has
-the backend's name. The backends of this package are known without an entry point too, so that a
-source tree works before it is installed.
+and may offer a third:
+
+    def rules() -> Rules
+        What all its devices take, where that needs no device: for pages about devices that the
+        machine that writes them may not have. Default: `make(None)`.
+
+An optional dependency is imported at the top of the module, or on first use with an error that
+names the package extra; that has the backend's name. The backends of this package are known without
+an entry point too, so that a source tree works before it is installed.
 """
 
 from __future__ import annotations
@@ -24,10 +30,10 @@ from importlib.metadata import entry_points
 from types import ModuleType
 from typing import Any
 
-from weft.backends.base import Backend
+from weft.backends.base import Backend, Rules
 from weft.errors import DeviceError
 
-__all__ = ["BUILT_IN", "GROUP", "BackendInfo", "known_backends", "make_backend"]
+__all__ = ["BUILT_IN", "GROUP", "BackendInfo", "known_backends", "make_backend", "rules_of"]
 
 GROUP = "weft.backends"
 """The entry point group that backends are announced in."""
@@ -79,6 +85,17 @@ def make_backend(spec: str, **options: Any) -> Backend:
         raise DeviceError(f"backend {spec!r} ends in a colon; write {name!r} or {name + ':0'!r}")
     backend: Backend = _load(name, modules[name]).make(suffix if colon else None, **options)
     return backend
+
+
+def rules_of(name: str) -> Rules:
+    """What the devices of a backend take, asked without a device where the backend can say so.
+
+    Raises DeviceError as `make_backend` does."""
+    modules = _modules()
+    module = _load(name, modules[name]) if name in modules else None
+    rules = getattr(module, "rules", None)
+    found: Rules = rules() if callable(rules) else make_backend(name)
+    return found
 
 
 def _modules() -> dict[str, str]:

@@ -15,13 +15,10 @@ from weft.backends.cpu import Peaks, measure_peaks
 from weft.backends.cpu.record import verdicts
 from weft.cli.console import device_list, wide
 from weft.cli.doctor import used_target
-from weft.cli.ops_grid import devices_of, grid_as_json, grid_as_markdown, print_grid
+from weft.cli.ops_grid import devices_of, grid_as_json, grid_as_markdown, page_devices, print_grid
 from weft.errors import DeviceError
 
 __all__ = ["devices"]
-
-_PAGE = ("cpu", "blas", "reference")
-"""Devices of the page in docs: those that need no hardware of their own."""
 
 
 def devices(
@@ -58,8 +55,10 @@ def devices(
 
 def _print_ops(chosen: str | None, markdown: bool, as_json: bool) -> None:
     ready = [d.name for d in known_backends() if d.available and d.name != "null"]
-    names = device_list(chosen) if chosen else list(_PAGE) if markdown else ready
-    asked = devices_of(names)
+    if markdown and not chosen:
+        asked = page_devices()
+    else:
+        asked = devices_of(device_list(chosen) if chosen else ready)
     if markdown:
         print(grid_as_markdown(asked), end="")
     elif as_json:

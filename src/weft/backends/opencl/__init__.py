@@ -11,10 +11,11 @@ from typing import Any
 
 from weft.backends.opencl.backend import OpenCLBackend
 from weft.backends.opencl.devices import find_devices, pick
+from weft.backends.opencl.support import OpenCLRules
 from weft.backends.registry import BackendInfo
 from weft.errors import DeviceError
 
-__all__ = ["OpenCLBackend", "describe", "make"]
+__all__ = ["OpenCLBackend", "describe", "make", "rules"]
 
 _OPTIONS = ("copy_weights", "limits")
 
@@ -42,3 +43,8 @@ def make(suffix: str | None = None, **options: Any) -> OpenCLBackend:
         )
     device = pick(suffix)
     return OpenCLBackend(device, "opencl" if suffix is None else f"opencl:{suffix}", **options)
+
+
+def rules() -> OpenCLRules:
+    """What there are kernels for, on any device."""
+    return OpenCLRules()

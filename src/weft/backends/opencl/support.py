@@ -7,7 +7,7 @@ from weft.backends.opencl.ops import find_family
 from weft.graph.op import NONE
 from weft.graph.tensor import Tensor
 
-__all__ = ["supports"]
+__all__ = ["OpenCLRules", "supports"]
 
 
 def supports(node: Tensor, name: str) -> Support:
@@ -17,3 +17,13 @@ def supports(node: Tensor, name: str) -> Support:
     family = find_family(node.op.name)
     why = "no kernel for this op" if family is None else family.refuse(node)
     return YES if why is None else Support(False, f"{node.op} on {name}: {why}")
+
+
+class OpenCLRules:
+    """What every OpenCL device takes."""
+
+    name = "opencl"
+
+    def supports_op(self, node: Tensor) -> Support:
+        """What there are kernels for."""
+        return supports(node, self.name)

@@ -1,85 +1,102 @@
 /* Blocks of 32 numbers as they are written at run time, rounded as ggml's run-time converters do.
-   `x(i)` is number i of the block. */
+   `x[i]` is number i of the block. */
 
-#define READ(i) load(from + (i) * nb, type)
+#define READ_BLOCK \
+  float x[32];     \
+  ONE_BY_ONE       \
+  for (int i = 0; i < 32; i++) x[i] = load(from + i * nb, type);
 
+#ifdef PUT_q8_0
 static inline void put_q8_0(bytes_t from, long nb, int type, __global uchar *to) {
+  READ_BLOCK
   float most = 0.0f;
-  for (int i = 0; i < 32; i++) most = fmax(most, fabs(READ(i)));
+  for (int i = 0; i < 32; i++) most = fmax(most, fabs(x[i]));
   float d = most / 127.0f, inverse = d != 0.0f ? 1.0f / d : 0.0f;
   vstore_half_rte(d, 0, (__global half *)to);
-  for (int i = 0; i < 32; i++) to[2 + i] = (uchar)(char)round(READ(i) * inverse);
+  for (int i = 0; i < 32; i++) to[2 + i] = (uchar)(char)round(x[i] * inverse);
 }
+#endif
 
 /* the number farthest from zero, with its sign */
-static inline float farthest(bytes_t from, long nb, int type) {
+static inline float farthest(const float *x) {
   float most = 0.0f, found = 0.0f;
   for (int i = 0; i < 32; i++) {
-    float x = READ(i);
-    if (fabs(x) > most) {
-      most = fabs(x);
-      found = x;
+    if (fabs(x[i]) > most) {
+      most = fabs(x[i]);
+      found = x[i];
     }
   }
   return found;
 }
 
+#ifdef PUT_q4_0
 static inline void put_q4_0(bytes_t from, long nb, int type, __global uchar *to) {
-  float d = farthest(from, nb, type) / -8.0f, inverse = d != 0.0f ? 1.0f / d : 0.0f;
+  READ_BLOCK
+  float d = farthest(x) / -8.0f, inverse = d != 0.0f ? 1.0f / d : 0.0f;
   vstore_half_rte(d, 0, (__global half *)to);
   for (int i = 0; i < 16; i++) {
-    int a = min(15, (int)(char)(READ(i) * inverse + 8.5f));
-    int b = min(15, (int)(char)(READ(i + 16) * inverse + 8.5f));
+    int a = min(15, (int)(char)(x[i] * inverse + 8.5f));
+    int b = min(15, (int)(char)(x[i + 16] * inverse + 8.5f));
     to[2 + i] = (uchar)(a | (b << 4));
   }
 }
+#endif
 
+#ifdef PUT_q4_1
 static inline void put_q4_1(bytes_t from, long nb, int type, __global uchar *to) {
+  READ_BLOCK
   float low = INFINITY, high = -INFINITY;
   for (int i = 0; i < 32; i++) {
-    low = fmin(low, READ(i));
-    high = fmax(high, READ(i));
+    low = fmin(low, x[i]);
+    high = fmax(high, x[i]);
   }
   float d = (high - low) / 15.0f, inverse = d != 0.0f ? 1.0f / d : 0.0f;
   vstore_half_rte(d, 0, (__global half *)to);
   vstore_half_rte(low, 1, (__global half *)to);
   for (int i = 0; i < 16; i++) {
-    int a = min(15, (int)(char)((READ(i) - low) * inverse + 0.5f));
-    int b = min(15, (int)(char)((READ(i + 16) - low) * inverse + 0.5f));
+    int a = min(15, (int)(char)((x[i] - low) * inverse + 0.5f));
+    int b = min(15, (int)(char)((x[i + 16] - low) * inverse + 0.5f));
     to[4 + i] = (uchar)(a | (b << 4));
   }
 }
+#endif
 
+#ifdef PUT_q5_0
 static inline void put_q5_0(bytes_t from, long nb, int type, __global uchar *to) {
-  float d = farthest(from, nb, type) / -16.0f, inverse = d != 0.0f ? 1.0f / d : 0.0f;
+  READ_BLOCK
+  float d = farthest(x) / -16.0f, inverse = d != 0.0f ? 1.0f / d : 0.0f;
   uint high = 0;
   vstore_half_rte(d, 0, (__global half *)to);
   for (int i = 0; i < 16; i++) {
-    uint a = min(31, (int)(char)(READ(i) * inverse + 16.5f));
-    uint b = min(31, (int)(char)(READ(i + 16) * inverse + 16.5f));
+    uint a = min(31, (int)(char)(x[i] * inverse + 16.5f));
+    uint b = min(31, (int)(char)(x[i + 16] * inverse + 16.5f));
     to[6 + i] = (uchar)((a & 15) | ((b & 15) << 4));
     high |= ((a & 16) >> 4) << i;
     high |= ((b & 16) >> 4) << (i + 16);
   }
   vstore4(as_uchar4(high), 0, to + 2);
 }
+#endif
 
+#ifdef PUT_q5_1
 static inline void put_q5_1(bytes_t from, long nb, int type, __global uchar *to) {
+  READ_BLOCK
   float low = INFINITY, most = -INFINITY;
   for (int i = 0; i < 32; i++) {
-    low = fmin(low, READ(i));
-    most = fmax(most, READ(i));
+    low = fmin(low, x[i]);
+    most = fmax(most, x[i]);
   }
   float d = (most - low) / 31.0f, inverse = d != 0.0f ? 1.0f / d : 0.0f;
   uint high = 0;
   vstore_half_rte(d, 0, (__global half *)to);
   vstore_half_rte(low, 1, (__global half *)to);
   for (int i = 0; i < 16; i++) {
-    uint a = (uchar)((READ(i) - low) * inverse + 0.5f);
-    uint b = (uchar)((READ(i + 16) - low) * inverse + 0.5f);
+    uint a = (uchar)((x[i] - low) * inverse + 0.5f);
+    uint b = (uchar)((x[i + 16] - low) * inverse + 0.5f);
     to[8 + i] = (uchar)((a & 15) | ((b & 15) << 4));
     high |= ((a & 16) >> 4) << i;
     high |= ((b & 16) >> 4) << (i + 16);
   }
   vstore4(as_uchar4(high), 0, to + 4);
 }
+#endif

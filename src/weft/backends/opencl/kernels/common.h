@@ -13,6 +13,9 @@ typedef const __global uchar *bytes_t;
 enum { F32 = 0, F16 = 1, Q4_0 = 2, Q4_1 = 3, Q5_0 = 6, Q5_1 = 7, Q8_0 = 8, I16 = 25, I32 = 26,
        I64 = 27, BF16 = 30 };
 
+/* loops over conversions, which unrolled would make kernels big and slow to compile */
+#define ONE_BY_ONE _Pragma("unroll 1")
+
 static inline long at4(const tensor_t *t, long i0, long i1, long i2, long i3) {
   return t->at + i0 * t->nb[0] + i1 * t->nb[1] + i2 * t->nb[2] + i3 * t->nb[3];
 }

@@ -29,8 +29,13 @@ __kernel void convert(bytes_t ps, tensor_t s, __global uchar *pd, tensor_t d, lo
 }
 
 static inline void store16(__global uchar *p, long nb, int type, float16 x) {
+  if (type == F32 && nb == 4) {
+    vstore16(x, 0, (__global float *)p);
+    return;
+  }
   float v[16];
   vstore16(x, 0, v);
+  ONE_BY_ONE
   for (int i = 0; i < 16; i++) store(p + i * nb, type, v[i]);
 }
 

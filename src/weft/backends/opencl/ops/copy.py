@@ -53,9 +53,14 @@ def _converted(call: Call, s: View, d: View) -> Launch:
         return Launch(_FILE, used(W=s), "decode", (s, d, i64(n)), *call.in_line(n))
     if d.dtype.is_quantized:
         n //= 32
-        defines = (f"PUT={d.dtype.name}",)
+        defines = _put(d)
         return Launch(_FILE, defines, "encode", (s, d, i64(n)), *call.in_line(n))
     return Launch(_FILE, (), "convert", (s, d, i64(n)), *call.in_line(n))
+
+
+def _put(d: View) -> tuple[str, ...]:
+    """Defines for a kernel that writes blocks."""
+    return f"PUT={d.dtype.name}", f"PUT_{d.dtype.name}"
 
 
 # ---- rows by index -------------------------------------------------------------------------------
@@ -106,7 +111,7 @@ def _set_rows(call: Call) -> list[Launch]:
     args = (s, ids, d, Slot.FAULT, Slot.STEP)
     if d.dtype.is_quantized:
         items = call.elements(s, s.ne[0] // 32)
-        return [Launch(_FILE, (f"PUT={d.dtype.name}",), "set_rows_of_blocks", args, *items)]
+        return [Launch(_FILE, _put(d), "set_rows_of_blocks", args, *items)]
     return [Launch(_FILE, (), "set_rows", args, *call.elements(s))]
 
 
