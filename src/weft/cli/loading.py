@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Mapping
 from functools import wraps
 from typing import Any
 
+from weft.cli.console import device_list
 from weft.cli.options import (
     ActivationsName,
     ActivationsOption,
@@ -20,6 +21,7 @@ from weft.cli.options import (
     CacheTypeV,
     CtxSize,
     Devices,
+    Fallback,
     Fit,
     GpuLayers,
     Memory,
@@ -66,6 +68,7 @@ def load_arguments(
     poll: Poll = 50,
     numa: NumaOption = None,
     devices: Devices = None,
+    fallback: Fallback = None,
     gpu_layers: GpuLayers = None,
     place: Place = None,
     fit: Fit = False,
@@ -91,6 +94,7 @@ def load_arguments(
         "type_k": type_k,
         "type_v": type_v,
         "activations": activations.value,
+        "fallback": None if fallback is None else device_list(fallback),
         **placement_arguments(
             devices, gpu_layers, place, plan, fit, memory, policy, speeds, repack, no_rewrite
         ),

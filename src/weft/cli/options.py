@@ -103,6 +103,10 @@ ActivationsOption = Annotated[
 Devices = Annotated[
     str | None, typer.Option(help="Devices, highest priority first, e.g. reference,cpu.")
 ]
+Fallback = Annotated[
+    str | None,
+    typer.Option("--fallback", help="Devices to go on with when one of --devices fails, e.g. cpu."),
+]
 GpuLayers = Annotated[
     int | None,
     typer.Option(

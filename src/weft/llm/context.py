@@ -12,16 +12,17 @@ from typing import Unpack, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from weft.errors import ContextError
+from weft.errors import ContextError, DeviceError
 from weft.execute import Progress, Session
 from weft.llm.batch import Batch, Outputs, Ubatch, checked, one_token
 from weft.llm.change import Change, OneChange
 from weft.llm.config import Pooling
 from weft.llm.counters import Counters, MemoryUse
+from weft.llm.fallback import load, without_failed
 from weft.llm.graphs import Graphs
 from weft.llm.model import Model
 from weft.llm.options import PlanArguments
-from weft.llm.prepare import prepare
+from weft.llm.plan import ContextPlan
 from weft.llm.regime import Regime
 from weft.llm.sequences import Sequences
 from weft.llm.split import split, together_sizes
@@ -65,7 +66,9 @@ class Context(Sequences):
         logits would be made of; models without logits (BERT) always do. `pooling`: what `embed`
         does where it is not told (default: what the model says). `warm_up`: see `Context.warm_up`.
 
-        Where things are: `devices`, names or backends, highest priority first (default: cpu).
+        Where things are: `devices`, names or backends, highest priority first (default: cpu; behind
+        a last name that is no cpu stands the cpu). `fallback`: devices to go on with, placed as by
+        default, when one of these fails; see `fall_back`.
         `n_gpu_layers`: how many layers, from the last to the first, live on the first device with
         memory of its own; one more than there are layers takes the output too (default: all).
         `offload_kv`: the cache of a layer lives with the layer (default), or in host memory.
@@ -85,7 +88,7 @@ class Context(Sequences):
         allocated."""
         if pooling is not None:
             _require_pooling(pooling)
-        self.plan = prepare(model, n_ctx=n_ctx, **options)
+        self.plan, self._graphs, self._options = load(model, n_ctx, options, progress)
         """Where everything is, and why."""
         chosen = self.plan.options
         if pooling is not None and not chosen.embeddings:
@@ -108,11 +111,15 @@ class Context(Sequences):
         self.pooling: Pooling = model.config.pooling if pooling is None else pooling
         """What `embed` does where it is not told."""
         self._width = model.config.n_embd if self.embeddings else model.config.n_vocab
-        self.cache = self.plan.cache
+        self._use(self.plan, self._graphs)
+        if warm_up:
+            self.warm_up()
+
+    def _use(self, plan: ContextPlan, graphs: Graphs) -> None:
+        self.plan, self._graphs = plan, graphs
+        self.cache = plan.cache
         self._together = together_sizes(self.n_ubatch, self.cache.n_seq_max)
-        self.cache.allocate()
-        self._graphs = Graphs(self.plan, progress)
-        self.counters = self._graphs.counters
+        self.counters = graphs.counters
         needs = self.plan.needs()
         programs = [regime.program for regime in self._graphs.all]
         self.memory = MemoryUse(
@@ -122,8 +129,16 @@ class Context(Sequences):
             repacked=sum(sum(n.repacked.values()) for n in needs),
             scratch=max(split.work_bytes for program in programs for split in program.splits),
         )
-        if warm_up:
-            self.warm_up()
+
+    def fall_back(self, error: DeviceError) -> bool:
+        """Goes on with the devices of `fallback` after one of these has failed; False where there
+        are none. The cache is empty then: what was in it must be decoded anew. Warns."""
+        options = without_failed(self._options, error)
+        if options is None:
+            return False
+        plan, graphs, self._options = load(self.model, self.n_ctx, options, None)
+        self._use(plan, graphs)
+        return True
 
     @property
     def regimes(self) -> list[Regime]:

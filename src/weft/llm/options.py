@@ -53,6 +53,7 @@ class PlanArguments(TypedDict, total=False):
     threads: ThreadOptions | None
     activations: Literal["native", "f32", "bf16"]
     devices: Sequence[str | Backend] | None
+    fallback: Sequence[str | Backend] | None
     n_gpu_layers: int | None
     offload_kv: bool
     place: Mapping[str, str] | None
