@@ -16,6 +16,8 @@ from weft.backends.opencl.memory import OpenCLBufferType
 from weft.backends.opencl.queue import OpenCLQueue
 from weft.backends.opencl.support import supports
 from weft.errors import DeviceError
+from weft.graph.rewrite import REWRITES
+from weft.graph.size import upper
 from weft.graph.tensor import Tensor
 
 __all__ = ["OpenCLBackend"]
@@ -29,6 +31,8 @@ class OpenCLBackend(BackendBase):
 
     `limits` replaces sizes of groups by name, e.g. `{"tile": 32}`; `copy_weights`: weights get
     buffers of their own even where the device works in the host's memory."""
+
+    rewrites = tuple(REWRITES)
 
     def __init__(
         self,
@@ -64,8 +68,7 @@ class OpenCLBackend(BackendBase):
         """Products of many columns, on a device with memory of its own."""
         if node.op.name not in ("MUL_MAT", "MUL_MAT_ID") or self.kind != "GPU":
             return False
-        columns = node.ne[2] if node.op.name == "MUL_MAT_ID" else node.ne[1]
-        return isinstance(columns, int) and columns >= _MIN_BATCH
+        return upper(node.ne[2 if node.op.name == "MUL_MAT_ID" else 1]) >= _MIN_BATCH
 
     def memory_limit(self) -> int | None:
         """What is left of the device's memory."""

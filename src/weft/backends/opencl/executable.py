@@ -54,6 +54,8 @@ class OpenCLExecutable:
         self._memories = memories
         steps = [s for s in program.splits[split].steps if not s.op.is_view and s.op is not NONE]
         self._steps = [self._step(spec) for spec in steps]
+        self._fixed: dict[int, View] = {}  # of tensors without symbols
+        self._views: dict[int, View] = {}  # of the others, with the sizes of now
         self._launches: list[Ready] = []
         self._bound: tuple[int, ...] | None = None
         names = sorted({name for step in self._steps for name in step.symbols})
@@ -103,6 +105,7 @@ class OpenCLExecutable:
 
     def _bind(self, values: Mapping[str, int]) -> None:
         self._bound = None
+        self._views = {}
         for step in self._steps:
             wanted = tuple(values[name] for name in step.symbols)
             if wanted != step.bound:
@@ -160,6 +163,14 @@ class OpenCLExecutable:
         return arg
 
     def _view(self, i: int, values: Mapping[str, int]) -> View:
+        found = self._fixed.get(i) or self._views.get(i)
+        if found is None:
+            is_fixed = all(isinstance(size, int) for size in _sizes(self._tensors[i]))
+            found = self._make_view(i, values)
+            (self._fixed if is_fixed else self._views)[i] = found
+        return found
+
+    def _make_view(self, i: int, values: Mapping[str, int]) -> View:
         spec = self._tensors[i]
         memory = self._memories[spec.buffer]
         if not isinstance(memory, OpenCLMemory):

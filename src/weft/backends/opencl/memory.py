@@ -110,7 +110,8 @@ class OpenCLBufferType:
         """Constant host data as it is, where the device works in the host's memory; else None."""
         if not self.shares or not data.nbytes:
             return None
-        if data.ctypes.data % 32 or (self.max_size is not None and data.nbytes > self.max_size):
+        # kernels read vectors of elements, which need no more than an element's own alignment
+        if data.ctypes.data % 4 or (self.max_size is not None and data.nbytes > self.max_size):
             return None
         return OpenCLMemory(self._driver, self._driver.adopt(data), data.nbytes, keep=data)
 
