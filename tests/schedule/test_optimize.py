@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from tests.schedule.planning_graphs import Stub, chain, cpu, gpu, node, value, weight
+from tests.schedule.planning_graphs import Stub, chain, cpu, gpu, node, value, view, weight
 from weft.allocate import allocate, validate
 from weft.dtype import find_dtype
 from weft.errors import ScheduleError
@@ -112,3 +112,18 @@ def test_what_another_split_copies_must_stay() -> None:
     c = Rewriting(lambda nodes: nodes[:-1])
     with pytest.raises(ScheduleError, match=r"gpu reads n0 .* of an earlier split"):
         optimize_splits(schedule(chain("CG", {"G": g, "C": c}), [g, c]))
+
+
+def test_a_view_of_another_device_may_stand_behind_its_copy() -> None:
+    """A view is no work: between two nodes of the cpu it is listed in their split, which copies
+    what it sees from the device that made it."""
+    c, device = Rewriting(list), gpu()
+    made = node("SQR", "made", weight("w", device, shape=(64, 4)))
+    other = node("SQRT", "other", made)
+    seen = view("seen", made)
+    graph = Graph(node("MUL", "y", other, seen).as_output())
+    pins = {n: int(n is not made) for n in graph.nodes if n is not seen}
+    after = optimize_splits(schedule(graph, [device, c], assign=pins))
+    last = after.splits[-1]
+    assert after.backends[last.backend] is c
+    assert "seen" in {t.name for t in last.inputs} & {n.name for n in last.nodes}

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.backends.opencl_device import opencl
 from tests.conftest import ROOT
 from tests.vectors.result import Options
 from tests.vectors.run import run
@@ -43,6 +44,27 @@ def test_sample_models(options: Options) -> None:
 @pytest.mark.parametrize("options", WAYS, ids=WAY_NAMES)
 def test_ops(vectors: Path, options: Options) -> None:
     _check("ops", vectors / "ops", options)
+
+
+def _opencl() -> Options:
+    opencl()  # skips where there is no device
+    return Options("opencl")
+
+
+def test_sample_on_opencl() -> None:
+    _check("ops", SAMPLE / "ops", _opencl())
+    _check("models", SAMPLE / "models" / "archs", _opencl())
+
+
+def test_ops_on_opencl(vectors: Path) -> None:
+    """What it takes; ops that it refuses are skipped, with the reason."""
+    counts = _check("ops", vectors / "ops", _opencl())
+    assert counts["passed"] > 2 * counts["skipped"]
+
+
+@pytest.mark.parametrize("folder", ["stories260K", "archs", "quant"])
+def test_models_on_opencl(vectors: Path, folder: str) -> None:
+    _check("models", vectors / "models" / folder, _opencl())
 
 
 def test_sched(vectors: Path) -> None:

@@ -130,10 +130,21 @@ def pick(suffix: str | None) -> Found:
     raise DeviceError(f"no OpenCL device can be used; {'; '.join(reasons)}")
 
 
+def _in_step(handle: Any) -> int:
+    """Items that a GPU does in step, a power of two: it says so by one of three names."""
+    for name in ("preferred_work_group_size_multiple", "warp_size_nv", "wavefront_width_amd"):
+        try:
+            found = int(getattr(handle, name))
+        except (library().Error, AttributeError):
+            continue  # of another version, or another maker
+        if found > 0 and found & (found - 1) == 0:
+            return min(found, 64)
+    return 32
+
+
 def limits_for(device: Found) -> Limits:
     """Sizes of groups. Processors do an item after another and vectors inside of it; GPUs do items
-    side by side, at least as many as their hardware steps (`PREFERRED_WORK_GROUP_SIZE_MULTIPLE`
-    is 32 or 64 on all known ones)."""
+    side by side, as many as their hardware has in step."""
     handle = device.handle
     most, local = handle.max_work_group_size, handle.local_mem_size
     if handle.type & library().device_type.CPU:
@@ -143,7 +154,7 @@ def limits_for(device: Found) -> Limits:
             local_bytes=local, max_group=most,
         )  # fmt: skip
     tile = 64 if most >= 256 and local >= 2 * 4 * 32 * 64 else 32
-    lanes = min(32, most)
+    lanes = min(_in_step(handle), most)
     return Limits(
         element_items=min(128, most), row_items=min(128, most), lanes=lanes,
         rows=max(1, min(4, most // lanes)), columns=4, tile=tile if most >= 64 else 0, cells=64,

@@ -43,7 +43,7 @@ class Driver:
         self._staging: list[NDArray[np.uint8]] = []
         self._busy: deque[tuple[int, Any]] = deque()
         self._fault: Any = None
-        self._watched: list[str] = []
+        self._watched: dict[str, int] = {}
 
     # ---- memory ----------------------------------------------------------------------------------
 
@@ -152,8 +152,7 @@ class Driver:
 
     def watch(self, description: str) -> int:
         """A number for a step that looks things up, by which `check` can name it."""
-        self._watched.append(description)
-        return len(self._watched) - 1
+        return self._watched.setdefault(description, len(self._watched))
 
     def check(self) -> None:
         """Raises DeviceError when a kernel that is done met an index out of range."""
@@ -166,6 +165,5 @@ class Driver:
         if step:
             with guarded(f"{self.name}: clearing what went wrong"):
                 self._cl.enqueue_fill_buffer(self.queue, self._fault, b"\0\0\0\0", 0, 16)
-            raise DeviceError(
-                f"{self.name}: {self._watched[step - 1]}: index {index} is outside 0..{n - 1}"
-            )
+            where = next(text for text, number in self._watched.items() if number == step - 1)
+            raise DeviceError(f"{self.name}: {where}: index {index} is outside 0..{n - 1}")
