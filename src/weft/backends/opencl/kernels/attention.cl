@@ -1,4 +1,5 @@
-/* softmax(scale * q k^T + slope * mask) v for one token and head a group: grid (group, tokens, heads
+/* softmax(scale * q k^T + slope * mask) v for one token and head a group: grid (group, tokens,
+   heads
    * batches). Built for the formats of keys (K) and values (V), and a number of CELLS at once,
    and with or without a soft CAP.
 
@@ -6,9 +7,9 @@
    scaled down (Milakov and Gimelshein, arXiv 1805.02867). */
 
 __kernel void attention(bytes_t pq, tensor_t q, bytes_t pk, tensor_t k, bytes_t pv, tensor_t v,
-                        bytes_t pm, tensor_t mask, bytes_t ps, tensor_t sinks, __global uchar *pd,
+                        bytes_t pm, tensor_t mask, bytes_t ps, tensor_t sinks, __global uchar* pd,
                         tensor_t d, int has_mask, int has_sinks, float scale, float cap,
-                        const __global float *slopes, __local float *mem) {
+                        const __global float* slopes, __local float* mem) {
   const int l = get_local_id(0), n_items = get_local_size(0), token = get_group_id(1);
   const int head = get_group_id(2) % q.ne[2], i3 = get_group_id(2) / q.ne[2];
   const int dk = k.ne[0], dv = v.ne[0], n_kv = k.ne[1];

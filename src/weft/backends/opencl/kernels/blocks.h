@@ -7,18 +7,18 @@
   for (int i = 0; i < 32; i++) x[i] = load(from + i * nb, type);
 
 #ifdef PUT_q8_0
-static inline void put_q8_0(bytes_t from, long nb, int type, __global uchar *to) {
+static inline void put_q8_0(bytes_t from, long nb, int type, __global uchar* to) {
   READ_BLOCK
   float most = 0.0f;
   for (int i = 0; i < 32; i++) most = fmax(most, fabs(x[i]));
   float d = most / 127.0f, inverse = d != 0.0f ? 1.0f / d : 0.0f;
-  vstore_half_rte(d, 0, (__global half *)to);
+  vstore_half_rte(d, 0, (__global half*)to);
   for (int i = 0; i < 32; i++) to[2 + i] = (uchar)(char)round(x[i] * inverse);
 }
 #endif
 
 /* the number farthest from zero, with its sign */
-static inline float farthest(const float *x) {
+static inline float farthest(const float* x) {
   float most = 0.0f, found = 0.0f;
   for (int i = 0; i < 32; i++) {
     if (fabs(x[i]) > most) {
@@ -30,10 +30,10 @@ static inline float farthest(const float *x) {
 }
 
 #ifdef PUT_q4_0
-static inline void put_q4_0(bytes_t from, long nb, int type, __global uchar *to) {
+static inline void put_q4_0(bytes_t from, long nb, int type, __global uchar* to) {
   READ_BLOCK
   float d = farthest(x) / -8.0f, inverse = d != 0.0f ? 1.0f / d : 0.0f;
-  vstore_half_rte(d, 0, (__global half *)to);
+  vstore_half_rte(d, 0, (__global half*)to);
   for (int i = 0; i < 16; i++) {
     int a = min(15, (int)(char)(x[i] * inverse + 8.5f));
     int b = min(15, (int)(char)(x[i + 16] * inverse + 8.5f));
@@ -43,7 +43,7 @@ static inline void put_q4_0(bytes_t from, long nb, int type, __global uchar *to)
 #endif
 
 #ifdef PUT_q4_1
-static inline void put_q4_1(bytes_t from, long nb, int type, __global uchar *to) {
+static inline void put_q4_1(bytes_t from, long nb, int type, __global uchar* to) {
   READ_BLOCK
   float low = INFINITY, high = -INFINITY;
   for (int i = 0; i < 32; i++) {
@@ -51,8 +51,8 @@ static inline void put_q4_1(bytes_t from, long nb, int type, __global uchar *to)
     high = fmax(high, x[i]);
   }
   float d = (high - low) / 15.0f, inverse = d != 0.0f ? 1.0f / d : 0.0f;
-  vstore_half_rte(d, 0, (__global half *)to);
-  vstore_half_rte(low, 1, (__global half *)to);
+  vstore_half_rte(d, 0, (__global half*)to);
+  vstore_half_rte(low, 1, (__global half*)to);
   for (int i = 0; i < 16; i++) {
     int a = min(15, (int)(char)((x[i] - low) * inverse + 0.5f));
     int b = min(15, (int)(char)((x[i + 16] - low) * inverse + 0.5f));
@@ -62,11 +62,11 @@ static inline void put_q4_1(bytes_t from, long nb, int type, __global uchar *to)
 #endif
 
 #ifdef PUT_q5_0
-static inline void put_q5_0(bytes_t from, long nb, int type, __global uchar *to) {
+static inline void put_q5_0(bytes_t from, long nb, int type, __global uchar* to) {
   READ_BLOCK
   float d = farthest(x) / -16.0f, inverse = d != 0.0f ? 1.0f / d : 0.0f;
   uint high = 0;
-  vstore_half_rte(d, 0, (__global half *)to);
+  vstore_half_rte(d, 0, (__global half*)to);
   for (int i = 0; i < 16; i++) {
     uint a = min(31, (int)(char)(x[i] * inverse + 16.5f));
     uint b = min(31, (int)(char)(x[i + 16] * inverse + 16.5f));
@@ -79,7 +79,7 @@ static inline void put_q5_0(bytes_t from, long nb, int type, __global uchar *to)
 #endif
 
 #ifdef PUT_q5_1
-static inline void put_q5_1(bytes_t from, long nb, int type, __global uchar *to) {
+static inline void put_q5_1(bytes_t from, long nb, int type, __global uchar* to) {
   READ_BLOCK
   float low = INFINITY, most = -INFINITY;
   for (int i = 0; i < 32; i++) {
@@ -88,8 +88,8 @@ static inline void put_q5_1(bytes_t from, long nb, int type, __global uchar *to)
   }
   float d = (most - low) / 31.0f, inverse = d != 0.0f ? 1.0f / d : 0.0f;
   uint high = 0;
-  vstore_half_rte(d, 0, (__global half *)to);
-  vstore_half_rte(low, 1, (__global half *)to);
+  vstore_half_rte(d, 0, (__global half*)to);
+  vstore_half_rte(low, 1, (__global half*)to);
   for (int i = 0; i < 16; i++) {
     uint a = (uchar)((x[i] - low) * inverse + 0.5f);
     uint b = (uchar)((x[i + 16] - low) * inverse + 0.5f);

@@ -1,22 +1,33 @@
 /* What all kernels share: tensors as arguments, elements of any float type, sums over a group. */
 
 typedef struct {
-  long at;     /* byte of the first element in its buffer */
-  long nb[4];  /* byte strides, innermost first */
-  int ne[4];   /* sizes */
-  int type;    /* number of the element type */
+  long at;    /* byte of the first element in its buffer */
+  long nb[4]; /* byte strides, innermost first */
+  int ne[4];  /* sizes */
+  int type;   /* number of the element type */
   int unused;
 } tensor_t;
 
-typedef const __global uchar *bytes_t;
+typedef const __global uchar* bytes_t;
 
-enum { F32 = 0, F16 = 1, Q4_0 = 2, Q4_1 = 3, Q5_0 = 6, Q5_1 = 7, Q8_0 = 8, I16 = 25, I32 = 26,
-       I64 = 27, BF16 = 30 };
+enum {
+  F32 = 0,
+  F16 = 1,
+  Q4_0 = 2,
+  Q4_1 = 3,
+  Q5_0 = 6,
+  Q5_1 = 7,
+  Q8_0 = 8,
+  I16 = 25,
+  I32 = 26,
+  I64 = 27,
+  BF16 = 30
+};
 
 /* loops over conversions, which unrolled would make kernels big and slow to compile */
 #define ONE_BY_ONE _Pragma("unroll 1")
 
-static inline long at4(const tensor_t *t, long i0, long i1, long i2, long i3) {
+static inline long at4(const tensor_t* t, long i0, long i1, long i2, long i3) {
   return t->at + i0 * t->nb[0] + i1 * t->nb[1] + i2 * t->nb[2] + i3 * t->nb[3];
 }
 
@@ -31,35 +42,50 @@ static inline ushort float_to_bf16(float x) {
 
 static inline float load(bytes_t p, int type) {
 #ifdef ALL_F32
-  return *(const __global float *)p;
+  return *(const __global float*)p;
 #else
   switch (type) {
-    case F32: return *(const __global float *)p;
-    case F16: return vload_half(0, (const __global half *)p);
-    case BF16: return bf16_to_float(*(const __global ushort *)p);
-    case I16: return (float)*(const __global short *)p;
-    default: return (float)*(const __global int *)p;
+    case F32:
+      return *(const __global float*)p;
+    case F16:
+      return vload_half(0, (const __global half*)p);
+    case BF16:
+      return bf16_to_float(*(const __global ushort*)p);
+    case I16:
+      return (float)*(const __global short*)p;
+    default:
+      return (float)*(const __global int*)p;
   }
 #endif
 }
 
-static inline void store(__global uchar *p, int type, float x) {
+static inline void store(__global uchar* p, int type, float x) {
 #ifdef ALL_F32
-  *(__global float *)p = x;
+  *(__global float*)p = x;
 #else
   switch (type) {
-    case F32: *(__global float *)p = x; return;
-    case F16: vstore_half_rte(x, 0, (__global half *)p); return;
-    case BF16: *(__global ushort *)p = float_to_bf16(x); return;
-    case I16: *(__global short *)p = (short)x; return;
-    default: *(__global int *)p = (int)x; return;
+    case F32:
+      *(__global float*)p = x;
+      return;
+    case F16:
+      vstore_half_rte(x, 0, (__global half*)p);
+      return;
+    case BF16:
+      *(__global ushort*)p = float_to_bf16(x);
+      return;
+    case I16:
+      *(__global short*)p = (short)x;
+      return;
+    default:
+      *(__global int*)p = (int)x;
+      return;
   }
 #endif
 }
 
 /* an index of type i32 or i64; -1 where it is not one of 0 .. n-1, which is noted in `fault` */
-static inline long checked_index(bytes_t p, int type, long n, __global int *fault, int step) {
-  long i = type == I64 ? *(const __global long *)p : (long)*(const __global int *)p;
+static inline long checked_index(bytes_t p, int type, long n, __global int* fault, int step) {
+  long i = type == I64 ? *(const __global long*)p : (long)*(const __global int*)p;
   if (i >= 0 && i < n) return i;
   fault[0] = step + 1;
   fault[1] = (int)clamp(i, (long)INT_MIN, (long)INT_MAX);
@@ -68,7 +94,7 @@ static inline long checked_index(bytes_t p, int type, long n, __global int *faul
 }
 
 /* sums and maxima over the items of a one-dimensional group whose size is a power of two */
-static inline float group_sum(float x, __local float *tmp) {
+static inline float group_sum(float x, __local float* tmp) {
   int l = get_local_id(0);
   tmp[l] = x;
   barrier(CLK_LOCAL_MEM_FENCE);
@@ -81,7 +107,7 @@ static inline float group_sum(float x, __local float *tmp) {
   return x;
 }
 
-static inline float group_max(float x, __local float *tmp) {
+static inline float group_max(float x, __local float* tmp) {
   int l = get_local_id(0);
   tmp[l] = x;
   barrier(CLK_LOCAL_MEM_FENCE);

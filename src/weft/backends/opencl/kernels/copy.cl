@@ -1,20 +1,24 @@
 /* Copies with conversion, and rows picked or written by index. */
 
 /* place `i` of a tensor whose elements (or blocks, with n0 of them a row) are counted in order */
-static inline long nth(const tensor_t *t, long n0, long i) {
+static inline long nth(const tensor_t* t, long n0, long i) {
   return t->at + i % n0 * t->nb[0] + i / n0 % t->ne[1] * t->nb[1] +
          i / (n0 * t->ne[1]) % t->ne[2] * t->nb[2] + i / (n0 * t->ne[1] * t->ne[2]) * t->nb[3];
 }
 
-static inline void move_unit(__global uchar *to, bytes_t from, int bytes) {
-  if (bytes == 4) *(__global uint *)to = *(const __global uint *)from;
-  else if (bytes == 2) *(__global ushort *)to = *(const __global ushort *)from;
-  else if (bytes == 8) *(__global ulong *)to = *(const __global ulong *)from;
-  else for (int i = 0; i < bytes; i++) to[i] = from[i];
+static inline void move_unit(__global uchar* to, bytes_t from, int bytes) {
+  if (bytes == 4)
+    *(__global uint*)to = *(const __global uint*)from;
+  else if (bytes == 2)
+    *(__global ushort*)to = *(const __global ushort*)from;
+  else if (bytes == 8)
+    *(__global ulong*)to = *(const __global ulong*)from;
+  else
+    for (int i = 0; i < bytes; i++) to[i] = from[i];
 }
 
 /* elements or blocks as they are; an item each. sn0 and dn0 are their numbers a row. */
-__kernel void move(bytes_t ps, tensor_t s, __global uchar *pd, tensor_t d, int sn0, int dn0,
+__kernel void move(bytes_t ps, tensor_t s, __global uchar* pd, tensor_t d, int sn0, int dn0,
                    int bytes, long n) {
   long i = get_global_id(0);
   if (i >= n) return;
@@ -22,15 +26,15 @@ __kernel void move(bytes_t ps, tensor_t s, __global uchar *pd, tensor_t d, int s
 }
 
 /* between types of single numbers */
-__kernel void convert(bytes_t ps, tensor_t s, __global uchar *pd, tensor_t d, long n) {
+__kernel void convert(bytes_t ps, tensor_t s, __global uchar* pd, tensor_t d, long n) {
   long i = get_global_id(0);
   if (i >= n) return;
   store(pd + nth(&d, d.ne[0], i), d.type, load(ps + nth(&s, s.ne[0], i), s.type));
 }
 
-static inline void store16(__global uchar *p, long nb, int type, float16 x) {
+static inline void store16(__global uchar* p, long nb, int type, float16 x) {
   if (type == F32 && nb == 4) {
-    vstore16(x, 0, (__global float *)p);
+    vstore16(x, 0, (__global float*)p);
     return;
   }
   float v[16];
@@ -42,7 +46,7 @@ static inline void store16(__global uchar *p, long nb, int type, float16 x) {
 #ifdef W
 /* blocks of format W to numbers; an item a unit of 32. Both sides have the same rows, or are
    contiguous. */
-__kernel void decode(bytes_t ps, tensor_t s, __global uchar *pd, tensor_t d, long n) {
+__kernel void decode(bytes_t ps, tensor_t s, __global uchar* pd, tensor_t d, long n) {
   long i = get_global_id(0);
   if (i >= n) return;
   const int n_units = s.ne[0] / 32;
@@ -51,14 +55,14 @@ __kernel void decode(bytes_t ps, tensor_t s, __global uchar *pd, tensor_t d, lon
   float16 lo, hi;
   JOIN(unit_, W)(from, i % n_units, &lo, &hi);
   for (int half_unit = 0; half_unit < 2; half_unit++) {
-    __global uchar *to = pd + nth(&d, d.ne[0], 32 * i + 16 * half_unit);
+    __global uchar* to = pd + nth(&d, d.ne[0], 32 * i + 16 * half_unit);
     store16(to, d.nb[0], d.type, half_unit ? hi : lo);
   }
 }
 
 /* rows of blocks by index; grid (units, ids, batches of ids) */
 __kernel void get_rows_of_blocks(bytes_t ps, tensor_t s, bytes_t pi, tensor_t ids,
-                                 __global uchar *pd, tensor_t d, __global int *fault, int step) {
+                                 __global uchar* pd, tensor_t d, __global int* fault, int step) {
   const int u = get_global_id(0), i1 = get_global_id(1);
   const int i2 = get_global_id(2) % d.ne[2], i3 = get_global_id(2) / d.ne[2];
   if (u >= s.ne[0] / 32) return;
@@ -66,29 +70,31 @@ __kernel void get_rows_of_blocks(bytes_t ps, tensor_t s, bytes_t pi, tensor_t id
   if (row < 0) return;
   float16 lo, hi;
   JOIN(unit_, W)(ps + at4(&s, 0, row, i2, i3), u, &lo, &hi);
-  __global uchar *to = pd + at4(&d, 32 * u, i1, i2, i3);
+  __global uchar* to = pd + at4(&d, 32 * u, i1, i2, i3);
   store16(to, d.nb[0], d.type, lo);
   store16(to + 16 * d.nb[0], d.nb[0], d.type, hi);
 }
 #endif
 
 /* rows by index; grid (elements, ids, batches of ids) */
-__kernel void get_rows(bytes_t ps, tensor_t s, bytes_t pi, tensor_t ids, __global uchar *pd,
-                       tensor_t d, __global int *fault, int step) {
+__kernel void get_rows(bytes_t ps, tensor_t s, bytes_t pi, tensor_t ids, __global uchar* pd,
+                       tensor_t d, __global int* fault, int step) {
   const int i0 = get_global_id(0), i1 = get_global_id(1);
   const int i2 = get_global_id(2) % d.ne[2], i3 = get_global_id(2) / d.ne[2];
   if (i0 >= d.ne[0]) return;
   long row = checked_index(pi + at4(&ids, i1, i2, i3, 0), ids.type, s.ne[1], fault, step);
   if (row < 0) return;
   bytes_t from = ps + at4(&s, i0, row, i2, i3);
-  __global uchar *to = pd + at4(&d, i0, i1, i2, i3);
-  if (s.type == d.type) move_unit(to, from, s.type == F16 || s.type == BF16 || s.type == I16 ? 2 : 4);
-  else store(to, d.type, load(from, s.type));
+  __global uchar* to = pd + at4(&d, i0, i1, i2, i3);
+  if (s.type == d.type)
+    move_unit(to, from, s.type == F16 || s.type == BF16 || s.type == I16 ? 2 : 4);
+  else
+    store(to, d.type, load(from, s.type));
 }
 
 /* row i of s becomes row ids[i] of d; grid (elements, rows, batches) */
-__kernel void set_rows(bytes_t ps, tensor_t s, bytes_t pi, tensor_t ids, __global uchar *pd,
-                       tensor_t d, __global int *fault, int step) {
+__kernel void set_rows(bytes_t ps, tensor_t s, bytes_t pi, tensor_t ids, __global uchar* pd,
+                       tensor_t d, __global int* fault, int step) {
   const int i0 = get_global_id(0), i1 = get_global_id(1);
   const int i2 = get_global_id(2) % s.ne[2], i3 = get_global_id(2) / s.ne[2];
   if (i0 >= s.ne[0]) return;
@@ -100,7 +106,7 @@ __kernel void set_rows(bytes_t ps, tensor_t s, bytes_t pi, tensor_t ids, __globa
 
 #ifdef PUT
 /* numbers to blocks of format PUT; an item a block */
-__kernel void encode(bytes_t ps, tensor_t s, __global uchar *pd, tensor_t d, long n) {
+__kernel void encode(bytes_t ps, tensor_t s, __global uchar* pd, tensor_t d, long n) {
   long i = get_global_id(0);
   if (i >= n) return;
   JOIN(put_, PUT)(ps + nth(&s, s.ne[0], 32 * i), s.nb[0], s.type, pd + nth(&d, d.ne[0] / 32, i));
@@ -108,7 +114,7 @@ __kernel void encode(bytes_t ps, tensor_t s, __global uchar *pd, tensor_t d, lon
 
 /* the same by index; grid (blocks, rows, batches) */
 __kernel void set_rows_of_blocks(bytes_t ps, tensor_t s, bytes_t pi, tensor_t ids,
-                                 __global uchar *pd, tensor_t d, __global int *fault, int step) {
+                                 __global uchar* pd, tensor_t d, __global int* fault, int step) {
   const int b = get_global_id(0), i1 = get_global_id(1);
   const int i2 = get_global_id(2) % s.ne[2], i3 = get_global_id(2) / s.ne[2];
   if (b >= s.ne[0] / 32) return;
@@ -120,17 +126,18 @@ __kernel void set_rows_of_blocks(bytes_t ps, tensor_t s, bytes_t pi, tensor_t id
 #endif
 
 /* s as it is, then along dimension `dim` from `start` on; grid (ne0, ne1, ne2 * ne3) of s */
-__kernel void place(bytes_t ps, tensor_t s, __global uchar *pd, tensor_t d, int dim, int start,
+__kernel void place(bytes_t ps, tensor_t s, __global uchar* pd, tensor_t d, int dim, int start,
                     int bytes) {
   const int i0 = get_global_id(0), i1 = get_global_id(1);
   const int i2 = get_global_id(2) % s.ne[2], i3 = get_global_id(2) / s.ne[2];
   if (i0 >= s.ne[0]) return;
   move_unit(pd + at4(&d, i0 + (dim == 0) * start, i1 + (dim == 1) * start, i2 + (dim == 2) * start,
-                     i3 + (dim == 3) * start), ps + at4(&s, i0, i1, i2, i3), bytes);
+                     i3 + (dim == 3) * start),
+            ps + at4(&s, i0, i1, i2, i3), bytes);
 }
 
 /* tiled to the size of the result; grid over the result */
-__kernel void repeat(bytes_t ps, tensor_t s, __global uchar *pd, tensor_t d, int bytes) {
+__kernel void repeat(bytes_t ps, tensor_t s, __global uchar* pd, tensor_t d, int bytes) {
   const int i0 = get_global_id(0), i1 = get_global_id(1);
   const int i2 = get_global_id(2) % d.ne[2], i3 = get_global_id(2) / d.ne[2];
   if (i0 >= d.ne[0]) return;
@@ -139,15 +146,16 @@ __kernel void repeat(bytes_t ps, tensor_t s, __global uchar *pd, tensor_t d, int
 }
 
 /* zeros around, or s repeated without end; grid over the result */
-__kernel void pad(bytes_t ps, tensor_t s, __global uchar *pd, tensor_t d, int4 left, int circular,
+__kernel void pad(bytes_t ps, tensor_t s, __global uchar* pd, tensor_t d, int4 left, int circular,
                   int bytes) {
   const int i0 = get_global_id(0), i1 = get_global_id(1);
   const int i2 = get_global_id(2) % d.ne[2], i3 = get_global_id(2) / d.ne[2];
   if (i0 >= d.ne[0]) return;
   int4 n = (int4)(s.ne[0], s.ne[1], s.ne[2], s.ne[3]);
   int4 at = (int4)(i0, i1, i2, i3) - left;
-  __global uchar *to = pd + at4(&d, i0, i1, i2, i3);
-  if (circular) at = (at % n + n) % n;
+  __global uchar* to = pd + at4(&d, i0, i1, i2, i3);
+  if (circular)
+    at = (at % n + n) % n;
   else if (any(at < 0) || any(at >= n)) {
     for (int i = 0; i < bytes; i++) to[i] = 0;
     return;
@@ -156,13 +164,16 @@ __kernel void pad(bytes_t ps, tensor_t s, __global uchar *pd, tensor_t d, int4 l
 }
 
 /* b written over (or added to) a region of d; grid over b */
-__kernel void region(bytes_t pb, tensor_t b, __global uchar *pd, tensor_t d, int add) {
+__kernel void region(bytes_t pb, tensor_t b, __global uchar* pd, tensor_t d, int add) {
   const int i0 = get_global_id(0), i1 = get_global_id(1);
   const int i2 = get_global_id(2) % b.ne[2], i3 = get_global_id(2) / b.ne[2];
   if (i0 >= b.ne[0]) return;
   bytes_t from = pb + at4(&b, i0, i1, i2, i3);
-  __global uchar *to = pd + at4(&d, i0, i1, i2, i3);
-  if (add) store(to, d.type, load(to, d.type) + load(from, b.type));
-  else if (b.type == d.type) move_unit(to, from, d.type == F16 || d.type == BF16 ? 2 : 4);
-  else store(to, d.type, load(from, b.type));
+  __global uchar* to = pd + at4(&d, i0, i1, i2, i3);
+  if (add)
+    store(to, d.type, load(to, d.type) + load(from, b.type));
+  else if (b.type == d.type)
+    move_unit(to, from, d.type == F16 || d.type == BF16 ? 2 : 4);
+  else
+    store(to, d.type, load(from, b.type));
 }

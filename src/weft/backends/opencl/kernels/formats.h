@@ -2,37 +2,37 @@
    layouts of blocks are those of ggml's files. A format is there when USE_ and its name are
    defined: compilers that run on every machine anew are not given what is not used. */
 
-typedef const __global char *chars_t;
+typedef const __global char* chars_t;
 
-static inline float half_at(bytes_t p) { return vload_half(0, (const __global half *)p); }
+static inline float half_at(bytes_t p) { return vload_half(0, (const __global half*)p); }
 static inline float16 floats(uchar16 q) { return convert_float16(q); }
 
 #ifdef USE_f32
-static inline void unit_f32(bytes_t row, int u, float16 *lo, float16 *hi) {
-  const __global float *x = (const __global float *)row + 32 * u;
+static inline void unit_f32(bytes_t row, int u, float16* lo, float16* hi) {
+  const __global float* x = (const __global float*)row + 32 * u;
   *lo = vload16(0, x);
   *hi = vload16(1, x);
 }
 #endif
 
 #ifdef USE_f16
-static inline void unit_f16(bytes_t row, int u, float16 *lo, float16 *hi) {
-  const __global half *x = (const __global half *)row + 32 * u;
+static inline void unit_f16(bytes_t row, int u, float16* lo, float16* hi) {
+  const __global half* x = (const __global half*)row + 32 * u;
   *lo = vload_half16(0, x);
   *hi = vload_half16(1, x);
 }
 #endif
 
 #ifdef USE_bf16
-static inline void unit_bf16(bytes_t row, int u, float16 *lo, float16 *hi) {
-  const __global ushort *x = (const __global ushort *)row + 32 * u;
+static inline void unit_bf16(bytes_t row, int u, float16* lo, float16* hi) {
+  const __global ushort* x = (const __global ushort*)row + 32 * u;
   *lo = as_float16(convert_uint16(vload16(0, x)) << 16);
   *hi = as_float16(convert_uint16(vload16(1, x)) << 16);
 }
 #endif
 
 #ifdef USE_q4_0
-static inline void unit_q4_0(bytes_t row, int u, float16 *lo, float16 *hi) {
+static inline void unit_q4_0(bytes_t row, int u, float16* lo, float16* hi) {
   bytes_t b = row + 18 * u;
   float d = half_at(b);
   uchar16 q = vload16(0, b + 2);
@@ -42,7 +42,7 @@ static inline void unit_q4_0(bytes_t row, int u, float16 *lo, float16 *hi) {
 #endif
 
 #ifdef USE_q4_1
-static inline void unit_q4_1(bytes_t row, int u, float16 *lo, float16 *hi) {
+static inline void unit_q4_1(bytes_t row, int u, float16* lo, float16* hi) {
   bytes_t b = row + 20 * u;
   float d = half_at(b), m = half_at(b + 2);
   uchar16 q = vload16(0, b + 4);
@@ -60,7 +60,7 @@ static inline uchar16 fifth_bits(uint bits) {
 static inline uint uint_at(bytes_t p) { return as_uint(vload4(0, p)); }
 
 #ifdef USE_q5_0
-static inline void unit_q5_0(bytes_t row, int u, float16 *lo, float16 *hi) {
+static inline void unit_q5_0(bytes_t row, int u, float16* lo, float16* hi) {
   bytes_t b = row + 22 * u;
   float d = half_at(b);
   uint high = uint_at(b + 2);
@@ -71,7 +71,7 @@ static inline void unit_q5_0(bytes_t row, int u, float16 *lo, float16 *hi) {
 #endif
 
 #ifdef USE_q5_1
-static inline void unit_q5_1(bytes_t row, int u, float16 *lo, float16 *hi) {
+static inline void unit_q5_1(bytes_t row, int u, float16* lo, float16* hi) {
   bytes_t b = row + 24 * u;
   float d = half_at(b), m = half_at(b + 2);
   uint high = uint_at(b + 4);
@@ -82,7 +82,7 @@ static inline void unit_q5_1(bytes_t row, int u, float16 *lo, float16 *hi) {
 #endif
 
 #ifdef USE_q8_0
-static inline void unit_q8_0(bytes_t row, int u, float16 *lo, float16 *hi) {
+static inline void unit_q8_0(bytes_t row, int u, float16* lo, float16* hi) {
   bytes_t b = row + 34 * u;
   float d = half_at(b);
   *lo = convert_float16(vload16(0, (chars_t)(b + 2))) * d;
@@ -97,7 +97,7 @@ static inline uchar2 scale_min(bytes_t s, int i) {
 }
 
 #ifdef USE_q4_K
-static inline void unit_q4_K(bytes_t row, int u, float16 *lo, float16 *hi) {
+static inline void unit_q4_K(bytes_t row, int u, float16* lo, float16* hi) {
   bytes_t b = row + 144 * (u / 8);
   const int k = u % 8;
   uchar2 sm = scale_min(b + 4, k);
@@ -109,7 +109,7 @@ static inline void unit_q4_K(bytes_t row, int u, float16 *lo, float16 *hi) {
 #endif
 
 #ifdef USE_q5_K
-static inline void unit_q5_K(bytes_t row, int u, float16 *lo, float16 *hi) {
+static inline void unit_q5_K(bytes_t row, int u, float16* lo, float16* hi) {
   bytes_t b = row + 176 * (u / 8);
   const int k = u % 8;
   uchar2 sm = scale_min(b + 4, k);
@@ -125,7 +125,7 @@ static inline void unit_q5_K(bytes_t row, int u, float16 *lo, float16 *hi) {
 #endif
 
 #ifdef USE_q6_K
-static inline void unit_q6_K(bytes_t row, int u, float16 *lo, float16 *hi) {
+static inline void unit_q6_K(bytes_t row, int u, float16* lo, float16* hi) {
   bytes_t b = row + 210 * (u / 8);
   const int n = (u % 8) / 4, k = u % 4;
   bytes_t low = b + 64 * n + 32 * (k & 1), high = b + 128 + 32 * n;
@@ -142,7 +142,7 @@ static inline void unit_q6_K(bytes_t row, int u, float16 *lo, float16 *hi) {
 #endif
 
 #ifdef USE_q2_K
-static inline void unit_q2_K(bytes_t row, int u, float16 *lo, float16 *hi) {
+static inline void unit_q2_K(bytes_t row, int u, float16* lo, float16* hi) {
   bytes_t b = row + 84 * (u / 8);
   const int k = u % 8;
   bytes_t q = b + 16 + 32 * (k / 4), s = b + 2 * k;
@@ -160,7 +160,7 @@ static inline float scale_q3(bytes_t s, int i) {
 }
 
 #ifdef USE_q3_K
-static inline void unit_q3_K(bytes_t row, int u, float16 *lo, float16 *hi) {
+static inline void unit_q3_K(bytes_t row, int u, float16* lo, float16* hi) {
   bytes_t b = row + 110 * (u / 8);
   const int k = u % 8;
   bytes_t q = b + 32 + 32 * (k / 4);
@@ -175,7 +175,7 @@ static inline void unit_q3_K(bytes_t row, int u, float16 *lo, float16 *hi) {
 #endif
 
 #ifdef USE_tq2_0
-static inline void unit_tq2_0(bytes_t row, int u, float16 *lo, float16 *hi) {
+static inline void unit_tq2_0(bytes_t row, int u, float16* lo, float16* hi) {
   bytes_t b = row + 66 * (u / 8);
   const int k = u % 8;
   bytes_t q = b + 32 * (k / 4);
@@ -194,7 +194,7 @@ static inline float16 ternary(uchar16 q, int n) {
 }
 
 #ifdef USE_tq1_0
-static inline void unit_tq1_0(bytes_t row, int u, float16 *lo, float16 *hi) {
+static inline void unit_tq1_0(bytes_t row, int u, float16* lo, float16* hi) {
   bytes_t b = row + 54 * (u / 8);
   const int k = u % 8;
   float d = half_at(b + 52);
@@ -217,16 +217,16 @@ static inline void unit_tq1_0(bytes_t row, int u, float16 *lo, float16 *hi) {
 
 #if defined(USE_iq4_nl) || defined(USE_iq4_xs) || defined(USE_mxfp4)
 __constant float CODES_IQ4[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
-                                  1, 13, 25, 38, 53, 69, 89, 113};
+                                  1,    13,   25,  38,  53,  69,  89,  113};
 __constant float CODES_FP4[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
 
-#define LOOK_UP(t, q)                                                                       \
+#define LOOK_UP(t, q)                                                                        \
   (float16)(t[q.s0], t[q.s1], t[q.s2], t[q.s3], t[q.s4], t[q.s5], t[q.s6], t[q.s7], t[q.s8], \
             t[q.s9], t[q.sa], t[q.sb], t[q.sc], t[q.sd], t[q.se], t[q.sf])
 #endif
 
 #ifdef USE_iq4_nl
-static inline void unit_iq4_nl(bytes_t row, int u, float16 *lo, float16 *hi) {
+static inline void unit_iq4_nl(bytes_t row, int u, float16* lo, float16* hi) {
   bytes_t b = row + 18 * u;
   float d = half_at(b);
   uchar16 q = vload16(0, b + 2), q0 = q & (uchar)15, q1 = q >> (uchar)4;
@@ -236,7 +236,7 @@ static inline void unit_iq4_nl(bytes_t row, int u, float16 *lo, float16 *hi) {
 #endif
 
 #ifdef USE_iq4_xs
-static inline void unit_iq4_xs(bytes_t row, int u, float16 *lo, float16 *hi) {
+static inline void unit_iq4_xs(bytes_t row, int u, float16* lo, float16* hi) {
   bytes_t b = row + 136 * (u / 8);
   const int k = u % 8;
   uint high = b[2] | ((uint)b[3] << 8);
@@ -249,7 +249,7 @@ static inline void unit_iq4_xs(bytes_t row, int u, float16 *lo, float16 *hi) {
 #endif
 
 #ifdef USE_mxfp4
-static inline void unit_mxfp4(bytes_t row, int u, float16 *lo, float16 *hi) {
+static inline void unit_mxfp4(bytes_t row, int u, float16* lo, float16* hi) {
   bytes_t b = row + 17 * u;
   /* half of 2^(e - 127), exact down to the subnormal ones */
   uint bits = b[0] < 2 ? 0x00200000u << b[0] : (uint)(b[0] - 1) << 23;

@@ -12,13 +12,13 @@ typedef float16 sum_t; /* devices whose registers are vectors */
 #define TOTAL(acc) sum16(acc)
 #else
 typedef float sum_t;
-#define ADD_UP(acc, lo, hi, x0, x1) acc += sum16(fma(hi, x1, lo *x0))
+#define ADD_UP(acc, lo, hi, x0, x1) acc += sum16(fma(hi, x1, lo * x0))
 #define TOTAL(acc) acc
 #endif
 
 /* what remains of a row that does not end with a unit; only float types have such rows */
-static inline float rest(bytes_t w, int wtype, long wnb, bytes_t x, int xtype, long xnb, int n, int first,
-                  int step) {
+static inline float rest(bytes_t w, int wtype, long wnb, bytes_t x, int xtype, long xnb, int n,
+                         int first, int step) {
   float sum = 0.0f;
   for (int i = n / 32 * 32 + first; i < n; i += step) {
     sum += load(w + i * wnb, wtype) * load(x + i * xnb, xtype);
@@ -27,7 +27,7 @@ static inline float rest(bytes_t w, int wtype, long wnb, bytes_t x, int xtype, l
 }
 
 /* the sums of all items that share a row, LANES of them side by side */
-static inline float over_lanes(float x, __local float *tmp) {
+static inline float over_lanes(float x, __local float* tmp) {
 #if LANES > 1
   const int l = get_local_id(0);
   tmp[l] = x;
@@ -44,12 +44,12 @@ static inline float over_lanes(float x, __local float *tmp) {
 
 /* LANES items a row, COLS columns at once; grid (rows * LANES, columns / COLS, ne2 * ne3) */
 __kernel void columns(bytes_t pw, tensor_t w, bytes_t px, tensor_t x, bytes_t pb, tensor_t bias,
-                      __global uchar *pd, tensor_t d, int has_bias, __local float *tmp) {
+                      __global uchar* pd, tensor_t d, int has_bias, __local float* tmp) {
   const int lane = get_local_id(0) % LANES, row = get_global_id(0) / LANES;
   const int first = get_group_id(1) * COLS;
   const int i2 = get_group_id(2) % d.ne[2], i3 = get_group_id(2) / d.ne[2];
-  bytes_t wr = pw + at4(&w, 0, min(row, d.ne[0] - 1), i2 / (d.ne[2] / w.ne[2]),
-                        i3 / (d.ne[3] / w.ne[3]));
+  bytes_t wr =
+      pw + at4(&w, 0, min(row, d.ne[0] - 1), i2 / (d.ne[2] / w.ne[2]), i3 / (d.ne[3] / w.ne[3]));
   bytes_t xc[COLS];
   sum_t acc[COLS];
   for (int c = 0; c < COLS; c++) {
@@ -67,7 +67,8 @@ __kernel void columns(bytes_t pw, tensor_t w, bytes_t px, tensor_t x, bytes_t pb
   }
   for (int c = 0; c < COLS; c++) {
     float sum = TOTAL(acc[c]);
-    if (w.ne[0] % 32) sum += rest(wr, w.type, w.nb[0], xc[c], x.type, x.nb[0], w.ne[0], lane, LANES);
+    if (w.ne[0] % 32)
+      sum += rest(wr, w.type, w.nb[0], xc[c], x.type, x.nb[0], w.ne[0], lane, LANES);
     sum = over_lanes(sum, tmp);
     if (lane == 0 && row < d.ne[0] && first + c < d.ne[1]) {
       if (has_bias) sum += load(pb + bias.at + row * bias.nb[0], bias.type);
@@ -78,8 +79,8 @@ __kernel void columns(bytes_t pw, tensor_t w, bytes_t px, tensor_t x, bytes_t pb
 
 /* a column and an expert for each slot of a token; grid (rows * LANES, slots, tokens) */
 __kernel void experts(bytes_t pw, tensor_t w, bytes_t px, tensor_t x, bytes_t pi, tensor_t ids,
-                      __global uchar *pd, tensor_t d, __global int *fault, int step,
-                      __local float *tmp) {
+                      __global uchar* pd, tensor_t d, __global int* fault, int step,
+                      __local float* tmp) {
   const int lane = get_local_id(0) % LANES, row = get_global_id(0) / LANES;
   const int slot = get_group_id(1), token = get_group_id(2);
   long expert = checked_index(pi + at4(&ids, slot, token, 0, 0), ids.type, w.ne[2], fault, step);
@@ -95,15 +96,16 @@ __kernel void experts(bytes_t pw, tensor_t w, bytes_t px, tensor_t x, bytes_t pi
   float sum = TOTAL(acc);
   if (w.ne[0] % 32) sum += rest(wr, w.type, w.nb[0], xc, x.type, x.nb[0], w.ne[0], lane, LANES);
   sum = over_lanes(sum, tmp);
-  if (lane == 0 && row < d.ne[0] && expert >= 0) store(pd + at4(&d, row, slot, token, 0), d.type, sum);
+  if (lane == 0 && row < d.ne[0] && expert >= 0)
+    store(pd + at4(&d, row, slot, token, 0), d.type, sum);
 }
 
 #ifdef TILE
 /* TILE x TILE results a group of (TILE / 4)^2 items, 4 x 4 each; units of weights and activations
    are decoded once a group, in local memory. Grid (rows / 4, columns / 4, ne2 * ne3). */
 __kernel void tiles(bytes_t pw, tensor_t w, bytes_t px, tensor_t x, bytes_t pb, tensor_t bias,
-                    __global uchar *pd, tensor_t d, int has_bias, __local float *wt,
-                    __local float *xt) {
+                    __global uchar* pd, tensor_t d, int has_bias, __local float* wt,
+                    __local float* xt) {
   const int tx = get_local_id(0), ty = get_local_id(1);
   const int item = ty * (TILE / 4) + tx, n_items = (TILE / 4) * (TILE / 4);
   const int row0 = get_group_id(0) * TILE, col0 = get_group_id(1) * TILE;
@@ -115,15 +117,17 @@ __kernel void tiles(bytes_t pw, tensor_t w, bytes_t px, tensor_t x, bytes_t pb, 
     for (int i = item; i < 2 * TILE; i += n_items) {
       const int of_x = i >= TILE, k = of_x ? i - TILE : i;
       const int at = of_x ? col0 + k : row0 + k;
-      __local float *to = of_x ? xt : wt;
+      __local float* to = of_x ? xt : wt;
       float16 lo = 0.0f, hi = 0.0f;
       bytes_t from = of_x ? px + at4(&x, 0, min(at, d.ne[1] - 1), i2, i3)
                           : pw + at4(&w, 0, min(at, d.ne[0] - 1), i2 / (d.ne[2] / w.ne[2]),
                                      i3 / (d.ne[3] / w.ne[3]));
       float v[32];
       if (n == 32) {
-        if (of_x) XUNIT(from, u, &lo, &hi);
-        else UNIT(from, u, &lo, &hi);
+        if (of_x)
+          XUNIT(from, u, &lo, &hi);
+        else
+          UNIT(from, u, &lo, &hi);
         vstore16(lo, 0, v);
         vstore16(hi, 1, v);
       } else {
@@ -136,10 +140,22 @@ __kernel void tiles(bytes_t pw, tensor_t w, bytes_t px, tensor_t x, bytes_t pb, 
     barrier(CLK_LOCAL_MEM_FENCE);
     for (int e = 0; e < 32; e++) {
       float4 a = vload4(tx, wt + e * TILE), b = vload4(ty, xt + e * TILE);
-      acc[0] += a.x * b.x; acc[1] += a.y * b.x; acc[2] += a.z * b.x; acc[3] += a.w * b.x;
-      acc[4] += a.x * b.y; acc[5] += a.y * b.y; acc[6] += a.z * b.y; acc[7] += a.w * b.y;
-      acc[8] += a.x * b.z; acc[9] += a.y * b.z; acc[10] += a.z * b.z; acc[11] += a.w * b.z;
-      acc[12] += a.x * b.w; acc[13] += a.y * b.w; acc[14] += a.z * b.w; acc[15] += a.w * b.w;
+      acc[0] += a.x * b.x;
+      acc[1] += a.y * b.x;
+      acc[2] += a.z * b.x;
+      acc[3] += a.w * b.x;
+      acc[4] += a.x * b.y;
+      acc[5] += a.y * b.y;
+      acc[6] += a.z * b.y;
+      acc[7] += a.w * b.y;
+      acc[8] += a.x * b.z;
+      acc[9] += a.y * b.z;
+      acc[10] += a.z * b.z;
+      acc[11] += a.w * b.z;
+      acc[12] += a.x * b.w;
+      acc[13] += a.y * b.w;
+      acc[14] += a.z * b.w;
+      acc[15] += a.w * b.w;
     }
     barrier(CLK_LOCAL_MEM_FENCE);
   }

@@ -1,17 +1,16 @@
 /* A group of items a row: grid (group, ne1, ne2 * ne3). */
 
-#define ROW                                                            \
-  const int l = get_local_id(0), n_items = get_local_size(0);          \
-  const int i1 = get_group_id(1);                                      \
+#define ROW                                                                 \
+  const int l = get_local_id(0), n_items = get_local_size(0);               \
+  const int i1 = get_group_id(1);                                           \
   const int i2 = get_group_id(2) % s.ne[2], i3 = get_group_id(2) / s.ne[2]; \
   bytes_t row = ps + at4(&s, 0, i1, i2, i3);
 
 enum { NORM, RMS_NORM, L2_NORM };
 
-__kernel void norm(bytes_t ps, tensor_t s, __global uchar *pd, tensor_t d, int kind, float eps,
-                   __local float *tmp) {
-  ROW
-  __global uchar *out = pd + at4(&d, 0, i1, i2, i3);
+__kernel void norm(bytes_t ps, tensor_t s, __global uchar* pd, tensor_t d, int kind, float eps,
+                   __local float* tmp) {
+  ROW __global uchar* out = pd + at4(&d, 0, i1, i2, i3);
   float mean = 0.0f;
   if (kind == NORM) {
     float sum = 0.0f;
@@ -32,14 +31,12 @@ __kernel void norm(bytes_t ps, tensor_t s, __global uchar *pd, tensor_t d, int k
 
 /* NORM or RMS_NORM of (x + addend), times a row, plus a row; absent ones are given as x again */
 __kernel void norm_scale(bytes_t ps, tensor_t s, bytes_t pw, tensor_t w, bytes_t pb, tensor_t b,
-                         bytes_t pa, tensor_t a, __global uchar *pd, tensor_t d, int kind,
-                         int has_bias, int has_addend, float eps, __local float *tmp) {
-  ROW
-  bytes_t add = pa + at4(&a, 0, i1, i2, i3);
-  __global uchar *out = pd + at4(&d, 0, i1, i2, i3);
-#define VALUE(i)                                    \
-  (load(row + (i) * s.nb[0], s.type) +              \
-   (has_addend ? load(add + (i) * a.nb[0], a.type) : 0.0f))
+                         bytes_t pa, tensor_t a, __global uchar* pd, tensor_t d, int kind,
+                         int has_bias, int has_addend, float eps, __local float* tmp) {
+  ROW bytes_t add = pa + at4(&a, 0, i1, i2, i3);
+  __global uchar* out = pd + at4(&d, 0, i1, i2, i3);
+#define VALUE(i) \
+  (load(row + (i) * s.nb[0], s.type) + (has_addend ? load(add + (i) * a.nb[0], a.type) : 0.0f))
   float mean = 0.0f;
   if (kind == NORM) {
     float sum = 0.0f;
@@ -60,8 +57,8 @@ __kernel void norm_scale(bytes_t ps, tensor_t s, bytes_t pw, tensor_t w, bytes_t
 }
 
 /* a group of items per group of `size` channels of a batch: grid (group, groups, ne3) */
-__kernel void group_norm(bytes_t ps, tensor_t s, __global uchar *pd, tensor_t d, int size,
-                         float eps, __local float *tmp) {
+__kernel void group_norm(bytes_t ps, tensor_t s, __global uchar* pd, tensor_t d, int size,
+                         float eps, __local float* tmp) {
   const int l = get_local_id(0), n_items = get_local_size(0), i3 = get_group_id(2);
   const int first = get_group_id(1) * size, last = min(first + size, s.ne[2]);
   const long n = (long)s.ne[0] * s.ne[1] * (last - first);

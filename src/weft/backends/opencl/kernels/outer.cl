@@ -1,6 +1,7 @@
-/* OUT_PROD: dst[n, m] = sum over k of b[k, n] * a[k, m]; grid (ne0, ne1, ne2 * ne3) of the result. */
+/* OUT_PROD: dst[n, m] = sum over k of b[k, n] * a[k, m]; grid (ne0, ne1, ne2 * ne3) of the result.
+ */
 
-__kernel void out_prod(bytes_t pa, tensor_t a, bytes_t pb, tensor_t b, __global uchar *pd,
+__kernel void out_prod(bytes_t pa, tensor_t a, bytes_t pb, tensor_t b, __global uchar* pd,
                        tensor_t d) {
   const int i0 = get_global_id(0), i1 = get_global_id(1);
   const int i2 = get_global_id(2) % d.ne[2], i3 = get_global_id(2) / d.ne[2];
@@ -8,6 +9,7 @@ __kernel void out_prod(bytes_t pa, tensor_t a, bytes_t pb, tensor_t b, __global 
   bytes_t ca = pa + at4(&a, i0, 0, i2 / (d.ne[2] / a.ne[2]), i3 / (d.ne[3] / a.ne[3]));
   bytes_t cb = pb + at4(&b, i1, 0, i2, i3);
   float sum = 0.0f;
-  for (int k = 0; k < a.ne[1]; k++) sum += load(ca + k * a.nb[1], a.type) * load(cb + k * b.nb[1], b.type);
+  for (int k = 0; k < a.ne[1]; k++)
+    sum += load(ca + k * a.nb[1], a.type) * load(cb + k * b.nb[1], b.type);
   store(pd + at4(&d, i0, i1, i2, i3), d.type, sum);
 }

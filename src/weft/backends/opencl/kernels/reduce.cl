@@ -1,8 +1,8 @@
 /* Rows to numbers, their order, masks and generators. */
 
 /* sum (or mean) of each row; grid (group, ne1, ne2 * ne3) */
-__kernel void sum_rows(bytes_t ps, tensor_t s, __global uchar *pd, tensor_t d, int mean,
-                       __local float *tmp) {
+__kernel void sum_rows(bytes_t ps, tensor_t s, __global uchar* pd, tensor_t d, int mean,
+                       __local float* tmp) {
   const int l = get_local_id(0), i1 = get_group_id(1);
   const int i2 = get_group_id(2) % s.ne[2], i3 = get_group_id(2) / s.ne[2];
   bytes_t row = ps + at4(&s, 0, i1, i2, i3);
@@ -13,12 +13,14 @@ __kernel void sum_rows(bytes_t ps, tensor_t s, __global uchar *pd, tensor_t d, i
 }
 
 /* sum of everything; one group */
-__kernel void sum_all(bytes_t ps, tensor_t s, __global uchar *pd, tensor_t d, __local float *tmp) {
+__kernel void sum_all(bytes_t ps, tensor_t s, __global uchar* pd, tensor_t d, __local float* tmp) {
   const long n = (long)s.ne[0] * s.ne[1] * s.ne[2] * s.ne[3];
   float sum = 0.0f, lost = 0.0f; /* Kahan's sum: an item may add many */
   for (long i = get_local_id(0); i < n; i += get_local_size(0)) {
     float x = load(ps + at4(&s, i % s.ne[0], i / s.ne[0] % s.ne[1], i / s.ne[0] / s.ne[1] % s.ne[2],
-                            i / s.ne[0] / s.ne[1] / s.ne[2]), s.type) - lost;
+                            i / s.ne[0] / s.ne[1] / s.ne[2]),
+                   s.type) -
+              lost;
     float next = sum + x;
     lost = (next - sum) - x;
     sum = next;
@@ -28,12 +30,12 @@ __kernel void sum_all(bytes_t ps, tensor_t s, __global uchar *pd, tensor_t d, __
 }
 
 /* running sums; an item a row: grid (ne1, ne2 * ne3) */
-__kernel void cumsum(bytes_t ps, tensor_t s, __global uchar *pd, tensor_t d) {
+__kernel void cumsum(bytes_t ps, tensor_t s, __global uchar* pd, tensor_t d) {
   const int i1 = get_global_id(0);
   const int i2 = get_global_id(1) % s.ne[2], i3 = get_global_id(1) / s.ne[2];
   if (i1 >= s.ne[1]) return;
   bytes_t row = ps + at4(&s, 0, i1, i2, i3);
-  __global uchar *out = pd + at4(&d, 0, i1, i2, i3);
+  __global uchar* out = pd + at4(&d, 0, i1, i2, i3);
   float sum = 0.0f, lost = 0.0f;
   for (int i = 0; i < s.ne[0]; i++) {
     float x = load(row + i * s.nb[0], s.type) - lost, next = sum + x;
@@ -44,7 +46,7 @@ __kernel void cumsum(bytes_t ps, tensor_t s, __global uchar *pd, tensor_t d) {
 }
 
 /* the last of the largest; an item a row */
-__kernel void argmax(bytes_t ps, tensor_t s, __global uchar *pd, tensor_t d, int n_rows) {
+__kernel void argmax(bytes_t ps, tensor_t s, __global uchar* pd, tensor_t d, int n_rows) {
   const int row = get_global_id(0);
   if (row >= n_rows) return;
   bytes_t from = ps + at4(&s, 0, row % s.ne[1], row / s.ne[1] % s.ne[2], row / s.ne[1] / s.ne[2]);
@@ -57,12 +59,12 @@ __kernel void argmax(bytes_t ps, tensor_t s, __global uchar *pd, tensor_t d, int
       at = i;
     }
   }
-  *(__global int *)(pd + d.at + row * d.nb[0]) = at;
+  *(__global int*)(pd + d.at + row * d.nb[0]) = at;
 }
 
 /* the place of each element in its row's order is the number of those before it; equals keep
    theirs. Grid (ne0, ne1, ne2 * ne3); the first n_kept are written. */
-__kernel void argsort(bytes_t ps, tensor_t s, __global uchar *pd, tensor_t d, int descending) {
+__kernel void argsort(bytes_t ps, tensor_t s, __global uchar* pd, tensor_t d, int descending) {
   const int i0 = get_global_id(0), i1 = get_global_id(1);
   const int i2 = get_global_id(2) % s.ne[2], i3 = get_global_id(2) / s.ne[2];
   if (i0 >= s.ne[0]) return;
@@ -73,29 +75,33 @@ __kernel void argsort(bytes_t ps, tensor_t s, __global uchar *pd, tensor_t d, in
     float y = load(row + i * s.nb[0], s.type);
     place += (descending ? y > x : y < x) || (y == x && i < i0);
   }
-  if (place < d.ne[0]) *(__global int *)(pd + at4(&d, place, i1, i2, i3)) = i0;
+  if (place < d.ne[0]) *(__global int*)(pd + at4(&d, place, i1, i2, i3)) = i0;
 }
 
 /* what a mask leaves: numbers of TRI, then 4: columns up to n_past + row, else `other` */
-__kernel void masked(bytes_t ps, tensor_t s, __global uchar *pd, tensor_t d, int kind, int n_past,
+__kernel void masked(bytes_t ps, tensor_t s, __global uchar* pd, tensor_t d, int kind, int n_past,
                      float other) {
   const int i0 = get_global_id(0), i1 = get_global_id(1);
   const int i2 = get_global_id(2) % d.ne[2], i3 = get_global_id(2) / d.ne[2];
   if (i0 >= d.ne[0]) return;
-  int keep = kind == 0 ? i0 >= i1 : kind == 1 ? i0 > i1 : kind == 2 ? i0 <= i1 : kind == 3 ? i0 < i1
-             : kind == 4 ? i0 <= n_past + i1 : i0 == i1;
+  int keep = kind == 0   ? i0 >= i1
+             : kind == 1 ? i0 > i1
+             : kind == 2 ? i0 <= i1
+             : kind == 3 ? i0 < i1
+             : kind == 4 ? i0 <= n_past + i1
+                         : i0 == i1;
   int row = kind == 5 ? 0 : i1; /* DIAG: a row becomes a diagonal */
   float x = keep ? load(ps + at4(&s, i0, row, i2, i3), s.type) : other;
   store(pd + at4(&d, i0, i1, i2, i3), d.type, x);
 }
 
-__kernel void arange(__global uchar *pd, tensor_t d, float start, float step) {
+__kernel void arange(__global uchar* pd, tensor_t d, float start, float step) {
   const int i = get_global_id(0);
   if (i < d.ne[0]) store(pd + d.at + i * d.nb[0], d.type, start + step * i);
 }
 
 /* cosines, sines, and a zero when `dim` is odd; grid (ne0, timesteps) */
-__kernel void timesteps(bytes_t ps, tensor_t s, __global uchar *pd, tensor_t d, int dim,
+__kernel void timesteps(bytes_t ps, tensor_t s, __global uchar* pd, tensor_t d, int dim,
                         float log_period) {
   const int i = get_global_id(0), i1 = get_global_id(1), n = dim / 2;
   if (i >= d.ne[0]) return;

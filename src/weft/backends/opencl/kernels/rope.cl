@@ -3,17 +3,17 @@
    positions (as a float). Dimensions outside the rotated ones are copied. */
 
 __kernel void rope(bytes_t ps, tensor_t s, bytes_t pp, tensor_t pos, bytes_t pf, tensor_t factors,
-                   __global uchar *pd, tensor_t d, const __global float2 *table, int n_pairs,
+                   __global uchar* pd, tensor_t d, const __global float2* table, int n_pairs,
                    int first, int step, int distance, int has_factors, float magnitude,
                    float direction) {
   const int i = get_global_id(0), i1 = get_global_id(1);
   const int i2 = get_global_id(2) % s.ne[2], i3 = get_global_id(2) / s.ne[2];
   bytes_t row = ps + at4(&s, 0, i1, i2, i3);
-  __global uchar *out = pd + at4(&d, 0, i1, i2, i3);
+  __global uchar* out = pd + at4(&d, 0, i1, i2, i3);
   if (i < n_pairs) {
     float2 entry = table[i];
     int at = (int)entry.y * s.ne[2] + i2;
-    float theta = (float)*(const __global int *)(pp + pos.at + at * pos.nb[0]) * entry.x;
+    float theta = (float)*(const __global int*)(pp + pos.at + at * pos.nb[0]) * entry.x;
     if (has_factors) theta /= load(pf + factors.at + i * factors.nb[0], factors.type);
     float cosine = cos(theta) * magnitude, sine = sin(theta) * magnitude * direction;
     int a = first + step * i, b = a + distance;
