@@ -288,9 +288,8 @@ FAULTS = {
 @pytest.mark.parametrize("what", FAULTS)
 def test_faults_of_the_driver(what: str, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each is a DeviceError; another session goes on, and so does this one when it is over."""
-    import pyopencl as cl
-
     made = opencl()
+    cl = pytest.importorskip("pyopencl")
     host = make_backend("cpu", n_threads=1)
     x = np.ones((2, N), np.float32)
     other_device = alone(opencl())
