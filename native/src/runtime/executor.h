@@ -36,6 +36,7 @@ class Executor {
   // Gives a buffer other memory from the next run on: big enough for its tensors at the sizes of
   // that run, and apart from all other memory of the program.
   Status move_buffer(size_t buffer, Block block);
+  char* address(size_t buffer) const { return memory_[buffer].data; }
 
   // From any thread: stops the run that is going on, or else the next one.
   void abort() { abort_.store(true, std::memory_order_relaxed); }
