@@ -113,7 +113,7 @@ Status read_steps(const fb::Program& p, Blob& out) {
 }
 
 Status read_values(const flatbuffers::Vector<flatbuffers::Offset<fb::Value>>& values,
-                   const Program& program, std::vector<Value>& out) {
+                   const Program& program, bool is_output, std::vector<Value>& out) {
   for (const fb::Value* v : values) {
     Value value;
     value.name = v->name()->str();
@@ -128,10 +128,12 @@ Status read_values(const flatbuffers::Vector<flatbuffers::Offset<fb::Value>>& va
       }
     }
     const auto n = static_cast<int64_t>(program.tensors.size());
-    if (is_tensor ? value.tensor < 0 || value.tensor >= n : value.tensor != -1) {
+    const bool fits = value.tensor == -1 ? !(is_tensor && is_output) : is_tensor;
+    if (!fits || value.tensor < -1 || value.tensor >= n || value.scalar_type < kIgnored ||
+        (value.scalar_type == kInteger && value.dims.size() != 1)) {
       return bad("argument " + value.name + " names a tensor that does not exist");
     }
-    if (is_tensor &&
+    if (value.tensor >= 0 &&
         is_quantized(program.tensors[static_cast<size_t>(value.tensor)].type)) {
       return bad("argument " + value.name + " is of a block type");
     }
@@ -148,8 +150,8 @@ Status check_symbols(const Blob& blob) {
       return bad(name + " is read from an input that does not exist");
     }
     const Value& input = blob.inputs[static_cast<size_t>(source.input)];
-    const bool fits = source.dim < 0 ? input.scalar_type < 0
-                                     : source.dim < static_cast<int64_t>(input.dims.size());
+    const bool fits = source.dim < 0 ? input.scalar_type == kInteger
+                                     : input.scalar_type >= 0 && source.dim < static_cast<int64_t>(input.dims.size());
     if (!fits || source.mul < 1) return bad(name + " is read from a size that does not exist");
   }
   return Status::ok();
@@ -189,8 +191,8 @@ Status read_program(const fb::Program& p, Blob& out) {
   if (Status s = read_tensors(p, out); !s.is_ok()) return s;
   if (Status s = read_steps(p, out); !s.is_ok()) return s;
   if (Status s = out.program.check(); !s.is_ok()) return s;
-  if (Status s = read_values(*p.inputs(), out.program, out.inputs); !s.is_ok()) return s;
-  if (Status s = read_values(*p.outputs(), out.program, out.outputs); !s.is_ok()) return s;
+  if (Status s = read_values(*p.inputs(), out.program, false, out.inputs); !s.is_ok()) return s;
+  if (Status s = read_values(*p.outputs(), out.program, true, out.outputs); !s.is_ok()) return s;
   if (Status s = check_symbols(out); !s.is_ok()) return s;
   if (Status s = check_roles(out); !s.is_ok()) return s;
   out.threads = p.threads();

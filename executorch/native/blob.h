@@ -28,11 +28,14 @@ struct SymbolSource {
   int64_t add = 0;
 };
 
+inline constexpr int kInteger = -1;  // an argument that is a size, the one in Value::dims
+inline constexpr int kIgnored = -2;  // one that the program does not look at
+
 // An argument of the call.
 struct Value {
   std::string name;
-  int32_t tensor = -1;
-  int scalar_type = -1;  // ExecuTorch's; -1: an integer, which only symbols read
+  int32_t tensor = -1;  // -1: an integer, or an input that nothing reads
+  int scalar_type = kIgnored;  // ExecuTorch's
   std::vector<Size> dims;
 };
 

@@ -236,7 +236,11 @@ Tensor Delegate::inside(const Value& value) const {
 
 Error Delegate::bind_input(size_t i, const EValue& arg) {
   const Value& value = blob_.inputs[i];
-  if (value.tensor < 0) return arg.isInt() ? Error::Ok : Error::InvalidArgument;
+  if (value.scalar_type == kIgnored) return Error::Ok;
+  if (value.scalar_type == kInteger) {
+    const bool same = arg.isInt() && arg.toInt() == value_of(value.dims[0], exprs_);
+    return same ? Error::Ok : Error::InvalidArgument;
+  }
   if (!arg.isTensor()) return Error::InvalidArgument;
   const auto& tensor = arg.toTensor();
   bool same = tensor.dim() == static_cast<ssize_t>(value.dims.size());
@@ -248,13 +252,16 @@ Error Delegate::bind_input(size_t i, const EValue& arg) {
            value.name.c_str(), shape_text(arg).c_str(), static_cast<int>(tensor.scalar_type()));
     return Error::InvalidArgument;
   }
+  if (value.tensor < 0) return Error::Ok;
   return bind(input_places_[i], view_of(tensor), value, true);
 }
 
 Error Delegate::bind_output(size_t i, EValue& arg) {
   const Value& value = blob_.outputs[i];
-  copies_out_[i] = true;
-  if (value.tensor < 0 || !arg.isTensor()) return Error::InvalidProgram;
+  copies_out_[i] = value.tensor >= 0;
+  if (value.scalar_type == kInteger) arg = EValue(value_of(value.dims[0], exprs_));
+  if (value.tensor < 0) return Error::Ok;
+  if (!arg.isTensor()) return Error::InvalidProgram;
   executorch::aten::Tensor tensor = arg.toTensor();
   executorch::aten::SizesType sizes[View::kMaxDims];
   bool same = tensor.dim() == static_cast<ssize_t>(value.dims.size());

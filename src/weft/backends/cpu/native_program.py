@@ -17,7 +17,7 @@ from weft.graph.size import Compound, Expr, Size, Sym, upper
 from weft.graph.tensor import Tensor
 from weft.program import LAYOUTS, Program
 
-__all__ = ["Lowered", "describe_tensor", "native_program"]
+__all__ = ["ExprTable", "Lowered", "describe_tensor", "native_program"]
 
 # Kinds of the native expression table.
 _CONST, _SYMBOL, _ADD, _MUL = 0, 1, 2, 3
@@ -43,8 +43,8 @@ def describe_tensor(t: Tensor | None) -> tuple[int, list[int], list[int]]:
     return (t.dtype.id, [upper(n) for n in t.ne], [upper(n) for n in t.nb])
 
 
-class _Exprs:
-    """Builds the expression table; equal expressions share a row."""
+class ExprTable:
+    """Builds the native expression table, rows of (kind, a, b); equal expressions share a row."""
 
     def __init__(self, symbols: dict[str, Sym]) -> None:
         self.rows: list[tuple[int, int, int]] = []
@@ -92,7 +92,7 @@ class _Exprs:
 def native_program(program: Program, split: int) -> Lowered:
     """The tables of one split, loaded and checked; holds only the tensors that its steps use."""
     spec = program.splits[split]
-    exprs = _Exprs(program.symbols)
+    exprs = ExprTable(program.symbols)
     used: dict[int, int] = {}
     buffers: dict[int, int] = {}
     names: list[str] = []

@@ -1,0 +1,64 @@
+"""`WeftBackend`: a delegated part of an exported program becomes a blob and its constants."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, final
+
+from executorch.exir._serialize._named_data_store import NamedDataStore
+from executorch.exir.backend.backend_details import BackendDetails, PreprocessResult
+from executorch.exir.backend.compile_spec_schema import CompileSpec
+from executorch.exir.backend.utils import DelegateMappingBuilder
+from torch.export import ExportedProgram
+
+from weft.frontends.fx import convert
+from weft_executorch.blob import Blob
+from weft_executorch.from_fx import from_converted
+from weft_executorch.lowered import Delegated
+from weft_executorch.options import Options
+from weft_executorch.prepare import prepare
+
+__all__ = ["LEFT_OUT", "WeftBackend"]
+
+LEFT_OUT = "weft.left_out"
+"""The compile spec in which the partitioner passes on what it refused: (node, op, reason) rows."""
+
+
+@final
+class WeftBackend(BackendDetails):
+    """Called by ExecuTorch for each part that `WeftPartitioner` has tagged."""
+
+    @staticmethod
+    def preprocess(
+        edge_program: ExportedProgram, compile_specs: list[CompileSpec]
+    ) -> PreprocessResult:
+        """Plans the program; weights go into the file's named data under a hash of their bytes, so
+        that methods which have the same share them.
+
+        Raises WeftError for a compile spec that is not known, UnsupportedOpError for a node that
+        weft cannot run."""
+        left_out = [json.loads(bytes(s.value)) for s in compile_specs if s.key == LEFT_OUT]
+        options = Options.from_specs([s for s in compile_specs if s.key != LEFT_OUT])
+        delegated = from_converted(convert(edge_program))
+        blob = prepare(delegated, options, [tuple(row) for rows in left_out for row in rows])
+        store = NamedDataStore()
+        for key, data in blob.constants.items():
+            store.add_named_data(key, data.tobytes(), alignment=blob.alignment)
+        return PreprocessResult(
+            processed_bytes=blob.processed,
+            debug_handle_map=_debug_handles(edge_program, delegated, blob),
+            data_store_output=store.get_named_data_store_output(),
+        )
+
+
+def _debug_handles(program: ExportedProgram, delegated: Delegated, blob: Blob) -> Any:
+    """Step number -> debug handles of the nodes that it computes."""
+    handles = {n.name: n.meta.get("debug_handle") for n in program.graph.nodes}
+    builder = DelegateMappingBuilder()
+    for number, name in enumerate(blob.steps):
+        # a step that weft inserts is named after what it prepares: "x (q8_0)"
+        node = delegated.origin.get(name) or delegated.origin.get(name.rpartition(" (")[0])
+        handle = handles.get(node) if node is not None else None
+        if handle is not None:
+            builder.insert_delegate_mapping_entry(handles=handle, identifier=number)
+    return builder.get_delegate_mapping()
