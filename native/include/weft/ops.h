@@ -98,7 +98,23 @@ namespace weft {
   X(kQuantize, "QUANTIZE", 1, 1) \
   X(kNormScale, "NORM_SCALE", 2, 4) \
   X(kGluQuantize, "GLU_QUANTIZE", 1, 2) \
-  X(kRopeSetRows, "ROPE_SET_ROWS", 4, 5)
+  X(kRopeSetRows, "ROPE_SET_ROWS", 4, 5) \
+  X(kBinary, "BINARY", 2, 2) \
+  X(kMap, "MAP", 1, 1) \
+  X(kWhere, "WHERE", 3, 3) \
+  X(kConvert, "CONVERT", 1, 1) \
+  X(kReduce, "REDUCE", 1, 1) \
+  X(kArgReduce, "ARG_REDUCE", 1, 1) \
+  X(kCumulate, "CUMULATE", 1, 1) \
+  X(kGather, "GATHER", 2, 2) \
+  X(kScatter, "SCATTER", 3, 3) \
+  X(kIndex, "INDEX", 2, 5) \
+  X(kIndexPut, "INDEX_PUT", 3, 6) \
+  X(kSortIndices, "SORT_INDICES", 1, 1) \
+  X(kPadNd, "PAD_ND", 1, 1) \
+  X(kConvNd, "CONV_ND", 2, 3) \
+  X(kPoolNd, "POOL_ND", 1, 1) \
+  X(kInterpolate, "INTERPOLATE", 1, 1)
 // clang-format on
 
 enum class Op : int32_t {

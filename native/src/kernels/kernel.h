@@ -29,6 +29,15 @@ struct Tensor {
   Layout layout = Layout::kRows;
 };
 
+// What a kernel met in its data that has no result. The first one of a run is reported by it.
+enum class FaultKind : int32_t { kNone, kTaken, kIndex, kDivision };
+struct Fault {
+  FaultKind kind = FaultKind::kNone;
+  int32_t step = 0;
+  int64_t value = 0;  // kIndex: an index outside -size .. size-1
+  int64_t size = 0;
+};
+
 // One step with everything resolved.
 struct Call {
   Tensor dst;
@@ -38,6 +47,23 @@ struct Call {
   int n_threads = 1;
   char* shared = nullptr;      // Kernel::shared bytes, for all threads; not cleared between runs
   int32_t* tickets = nullptr;  // Kernel::tickets counters, 0 when a run starts
+  Fault* fault = nullptr;      // of the run
+  int32_t step = 0;
+
+  // Makes the run fail with this reason; what the step writes does not matter then.
+  void fail(FaultKind kind, int64_t value = 0, int64_t size = 0) const {
+    if (fault == nullptr) return;
+    auto* state = reinterpret_cast<int32_t*>(&fault->kind);
+    auto expected = static_cast<int32_t>(FaultKind::kNone);
+    if (!__atomic_compare_exchange_n(state, &expected, static_cast<int32_t>(FaultKind::kTaken),
+                                     false, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+      return;
+    }
+    fault->step = step;
+    fault->value = value;
+    fault->size = size;
+    __atomic_store_n(state, static_cast<int32_t>(kind), __ATOMIC_RELEASE);
+  }
 
   float f(int slot) const { return static_cast<float>(params[slot]); }
   int64_t i(int slot) const { return static_cast<int64_t>(params[slot]); }

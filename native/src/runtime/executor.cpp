@@ -173,6 +173,7 @@ Status Executor::run(const std::vector<int64_t>& symbol_values, const std::funct
     left_[i].units.store(stages_[i].units, std::memory_order_relaxed);
   }
   std::fill(tickets_.begin(), tickets_.end(), 0);
+  fault_ = {};
   done_.store(0, std::memory_order_relaxed);
   poll_ = poll ? &poll : nullptr;
   next_poll_ = now_ns() + kPollNanoseconds;
@@ -181,7 +182,8 @@ Status Executor::run(const std::vector<int64_t>& symbol_values, const std::funct
   stage_start_ = profiling_ ? now_ns() : 0;
   // too little work for a second thread: waking it would cost more
   pool_->run(&Executor::job, this, all_solo_ ? 1 : n_threads_);
-  return abort_.exchange(false, std::memory_order_relaxed) ? Status::aborted() : Status::ok();
+  if (abort_.exchange(false, std::memory_order_relaxed)) return Status::aborted();
+  return fault_.kind == FaultKind::kNone ? Status::ok() : failed();
 }
 
 void Executor::job(void* context, int thread) { static_cast<Executor*>(context)->work(thread); }

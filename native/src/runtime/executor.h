@@ -114,6 +114,7 @@ class Executor {
     return steps_[static_cast<size_t>(layout_.steps[static_cast<size_t>(task.chain.begin)])];
   }
   Status refused(size_t index, const char* why) const;
+  Status failed() const;
   static void job(void* self, int thread);
   void work(int thread);
   void complete(uint32_t stage);
@@ -144,6 +145,7 @@ class Executor {
   size_t scratch_stride_ = 0;
   std::vector<char> shared_;  // of all threads: what steps prepare, or meet over
   std::vector<int32_t> tickets_;
+  Fault fault_;  // of the current run
   std::vector<int64_t> values_;
   std::vector<int64_t> bound_;  // symbol values of the current binding
   int64_t barriers_ = 0;

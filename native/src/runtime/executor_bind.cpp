@@ -183,6 +183,17 @@ Status Executor::refused(size_t index, const char* why) const {
                          name + " " + shape(steps_[index].call.dst) + "): " + why);
 }
 
+// In words: what a kernel has met.
+Status Executor::failed() const {
+  const auto index = static_cast<size_t>(fault_.step);
+  if (fault_.kind == FaultKind::kDivision) return refused(index, "an integer is divided by 0");
+  const std::string value = std::to_string(fault_.value);
+  const std::string size = std::to_string(fault_.size);
+  return refused(index, ("index " + value + " is outside -" + size + " .. " +
+                         std::to_string(fault_.size - 1))
+                            .c_str());
+}
+
 // What the threads share: steps of a stage have their own, stages follow each other.
 void Executor::plan_shared() {
   std::vector<size_t> offsets(steps_.size(), 0);
@@ -228,6 +239,8 @@ Status Executor::plan_steps() {
     step.call.params = program_.params.data() + decl.first_param;
     step.call.n_params = decl.n_params;
     step.call.n_threads = pool_->size();
+    step.call.fault = &fault_;
+    step.call.step = static_cast<int32_t>(i);
     step.kernel = &(*table_)[decl.op];
     const std::string& name = program_.tensors[static_cast<size_t>(decl.dst)].name;
     const char* op = kOpInfo[static_cast<size_t>(decl.op)].name;

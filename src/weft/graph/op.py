@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from weft.errors import GraphError
 from weft.graph import params as p
+from weft.graph import params_tensor as pt
 
 __all__ = ["NONE", "OPS", "Op", "find_op"]
 
@@ -150,6 +151,23 @@ def _table() -> dict[str, Op]:
     op("NORM_SCALE", 2, 4, params=p.NormScaleParams)
     op("GLU_QUANTIZE", 1, 2, params=p.GluParams)
     op("ROPE_SET_ROWS", 4, 5, params=p.RopeParams)
+    # Plain tensors, as PyTorch programs use them.
+    op("BINARY", 2, params=pt.BinaryParams)
+    op("MAP", 1, params=pt.MapParams)
+    op("WHERE", 3)
+    op("CONVERT", 1, params=pt.ConvertParams)
+    op("REDUCE", 1, params=pt.ReduceParams)
+    op("ARG_REDUCE", 1, params=pt.ArgReduceParams)
+    op("CUMULATE", 1, params=pt.CumulateParams)
+    op("GATHER", 2, params=pt.AxisParams)
+    op("SCATTER", 3, params=pt.ScatterParams)
+    op("INDEX", 2, 5, params=pt.IndexParams)
+    op("INDEX_PUT", 3, 6, params=pt.IndexPutParams)
+    op("SORT_INDICES", 1, params=pt.SortIndicesParams)
+    op("PAD_ND", 1, params=pt.PadNdParams)
+    op("CONV_ND", 2, 3, params=pt.ConvNdParams)
+    op("POOL_ND", 1, params=pt.PoolNdParams)
+    op("INTERPOLATE", 1, params=pt.InterpolateParams)
     return rows
 
 

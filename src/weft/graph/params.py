@@ -11,6 +11,8 @@ from dataclasses import dataclass, fields
 from enum import IntEnum
 from typing import TypeAlias
 
+from weft.graph.params_tensor import TensorParams
+
 __all__ = [
     "AccParams",
     "ArangeParams",
@@ -530,6 +532,7 @@ Params: TypeAlias = (
     | DeltaNetParams
     | HcCombParams
     | HcPreParams
+    | TensorParams
 )
 
 

@@ -14,11 +14,14 @@ from weft.backends.reference import (
     elementwise,
     hyper,
     image,
+    index,
     matmul,
     norm,
     recurrent,
     reduce,
     rope,
+    spatial,
+    tensor,
 )
 from weft.backends.reference.backend import ReferenceBackend
 from weft.backends.reference.memory import REFERENCE
@@ -28,7 +31,8 @@ from weft.errors import DeviceError
 __all__ = ["REFERENCE", "ReferenceBackend", "describe", "make"]
 
 _FAMILIES = (
-    attention, conv, copy, elementwise, hyper, image, matmul, norm, recurrent, reduce, rope
+    attention, conv, copy, elementwise, hyper, image, index, matmul, norm, recurrent, reduce, rope,
+    spatial, tensor,
 )  # fmt: skip
 """Imported for the kernels that they register."""
 

@@ -139,7 +139,7 @@ def _silu(x: F64) -> F64:
     return y
 
 
-def _gelu(x: F64) -> F64:
+def gelu(x: F64) -> F64:
     y = 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * x * (1 + 0.044715 * x * x)))
     return np.where(x <= -10, 0, np.where(x >= 10, x, y))
 
@@ -148,11 +148,11 @@ def _gelu_quick(x: F64) -> F64:
     return x * _sigmoid(1.702 * x)
 
 
-_erf = np.vectorize(math.erf, otypes=[np.float64])  # NumPy has none
+erf = np.vectorize(math.erf, otypes=[np.float64])  # NumPy has none
 
 
-def _gelu_erf(x: F64) -> F64:
-    y: F64 = 0.5 * x * (1 + _erf(x / math.sqrt(2)))
+def gelu_erf(x: F64) -> F64:
+    y: F64 = 0.5 * x * (1 + erf(x / math.sqrt(2)))
     return y
 
 
@@ -173,7 +173,7 @@ _UNARY: dict[UnaryOp, Callable[[F64], F64]] = {
     UnaryOp.ELU: lambda x: np.where(x > 0, x, np.expm1(x)),
     UnaryOp.RELU: _relu,
     UnaryOp.SIGMOID: _sigmoid,
-    UnaryOp.GELU: _gelu,
+    UnaryOp.GELU: gelu,
     UnaryOp.GELU_QUICK: _gelu_quick,
     UnaryOp.SILU: _silu,
     UnaryOp.HARDSWISH: lambda x: x * _hard_sigmoid(x),
@@ -181,7 +181,7 @@ _UNARY: dict[UnaryOp, Callable[[F64], F64]] = {
     UnaryOp.EXP: np.exp,
     UnaryOp.EXPM1: np.expm1,
     UnaryOp.SOFTPLUS: _softplus,
-    UnaryOp.GELU_ERF: _gelu_erf,
+    UnaryOp.GELU_ERF: gelu_erf,
     UnaryOp.FLOOR: np.floor,
     UnaryOp.CEIL: np.ceil,
     # half away from zero; NumPy's own round is half to even
@@ -218,10 +218,10 @@ def _swiglu_clamp(x: F64, gate: F64, p: GluParams) -> F64:
 
 _GLU: dict[GluOp, Callable[[F64, F64, GluParams], F64]] = {
     GluOp.REGLU: lambda x, gate, p: _relu(x) * gate,
-    GluOp.GEGLU: lambda x, gate, p: _gelu(x) * gate,
+    GluOp.GEGLU: lambda x, gate, p: gelu(x) * gate,
     GluOp.SWIGLU: lambda x, gate, p: _silu(x) * gate,
     GluOp.SWIGLU_OAI: _swiglu_oai,
-    GluOp.GEGLU_ERF: lambda x, gate, p: _gelu_erf(x) * gate,
+    GluOp.GEGLU_ERF: lambda x, gate, p: gelu_erf(x) * gate,
     GluOp.GEGLU_QUICK: lambda x, gate, p: _gelu_quick(x) * gate,
     GluOp.SWIGLU_CLAMP: _swiglu_clamp,
 }

@@ -1,0 +1,154 @@
+"""Indexing, sorting and padding of plain tensors. Units are moved as they are, no value is read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weft.backends.reference.kernel import Call, kernel
+from weft.graph.params_tensor import (
+    AxisParams,
+    IndexParams,
+    IndexPutParams,
+    PadMode,
+    PadNdParams,
+    ScatterMode,
+    ScatterParams,
+    SortIndicesParams,
+)
+
+Array = NDArray[Any]
+
+
+def wrapped(index: Array, n: int) -> Array:
+    """Indices with negative ones counted from the end; raises IndexError naming one outside."""
+    outside = (index < -n) | (index >= n)
+    if outside.any():
+        raise IndexError(f"index {index[outside][0]} is outside -{n} .. {n - 1}")
+    found: Array = np.where(index < 0, index + n, index).astype(np.int64)
+    return found
+
+
+def _along(index: Array, axis: int) -> tuple[Array, ...]:
+    """Coordinates of every element of `index`, with itself along `axis`."""
+    places: list[Array] = list(np.indices(index.shape, sparse=True))
+    places[axis] = index
+    return tuple(places)
+
+
+@kernel("GATHER")
+def gather(call: Call) -> None:
+    """Elements named by an index along an axis."""
+    p: AxisParams = call.params
+    x, axis = call.view(0).units, 3 - p.axis
+    call.dst.units[...] = x[_along(wrapped(call.read(1), x.shape[axis]), axis)]
+
+
+@kernel("SCATTER")
+def scatter(call: Call) -> None:
+    """src0 with elements replaced, or added to, where src1 says."""
+    p: ScatterParams = call.params
+    axis = 3 - p.axis
+    index = wrapped(call.read(1), call.dst.shape[axis])
+    part = tuple(slice(n) for n in index.shape)
+    if p.mode is ScatterMode.SET:
+        call.dst.units[...] = call.view(0).units
+        call.dst.units[_along(index, axis)] = call.view(2).units[part]
+        return
+    x = _sum_type(call.read(0))
+    np.add.at(x, _along(index, axis), _sum_type(call.read(2))[part])
+    call.dst.write(x)
+
+
+def _sum_type(x: Array) -> Array:
+    """A copy that sums are kept in."""
+    return x.copy() if x.dtype.kind == "i" else x.astype(np.float64)
+
+
+def _places(call: Call, first: int, axes: int) -> tuple[Any, ...]:
+    """The NumPy index that the sources from `first` on are."""
+    places: list[Any] = [slice(None)] * 4
+    given = [call.read(first + i) for i in range(axes.bit_count())]
+    for d, index in zip([d for d in range(4) if axes >> d & 1], given, strict=True):
+        places[3 - d] = wrapped(index, call.view(0).ne[d])
+    return tuple(places)
+
+
+@kernel("INDEX")
+def index(call: Call) -> None:
+    """src0 indexed by tensors; leading ones of the indices make no dimension."""
+    p: IndexParams = call.params
+    found = call.view(0).units[_places(call, 1, p.axes)]
+    call.dst.units[...] = found.reshape(call.dst.shape)
+
+
+@kernel("INDEX_PUT")
+def index_put(call: Call) -> None:
+    """src0 with what the indices name replaced by src1, or src1 added to it."""
+    p: IndexPutParams = call.params
+    places = _places(call, 2, p.axes)
+    shape = call.view(0).units[places].shape
+    sizes = _result_shape(call, p, places)
+    if p.accumulate:
+        x = _sum_type(call.read(0))
+        np.add.at(x, places, np.broadcast_to(_sum_type(call.read(1)), sizes).reshape(shape))
+        call.dst.write(x)
+        return
+    call.dst.units[...] = call.view(0).units
+    call.dst.units[places] = np.broadcast_to(call.view(1).units, sizes).reshape(shape)
+
+
+def _result_shape(call: Call, p: IndexPutParams, places: tuple[Any, ...]) -> tuple[int, ...]:
+    """The sizes of x[indices] in four dimensions, outermost first."""
+    together = np.broadcast_shapes(*(i.shape for i in places if not isinstance(i, slice)))[::-1]
+    sizes = [n for d, n in enumerate(call.view(0).ne) if not p.axes >> d & 1]
+    sizes[p.first : p.first] = together[: p.rank]
+    return tuple([*sizes, 1, 1, 1, 1][:4][::-1])
+
+
+@kernel("SORT_INDICES")
+def sort_indices(call: Call) -> None:
+    """Positions in order, equals as they come, a NaN as the largest."""
+    p: SortIndicesParams = call.params
+    axis = 3 - p.axis
+    x = np.moveaxis(call.read(0), axis, -1)
+    n = x.shape[-1]
+    if p.descending:
+        order = n - 1 - np.argsort(x[..., ::-1], axis=-1, kind="stable")[..., ::-1]
+    else:
+        order = np.argsort(x, axis=-1, kind="stable")
+    call.dst.write(np.moveaxis(order[..., : call.dst.shape[axis]], -1, axis))
+
+
+@kernel("PAD_ND")
+def pad_nd(call: Call) -> None:
+    """More or fewer elements on either side of each dimension."""
+    p: PadNdParams = call.params
+    view = call.view(0)
+    x, inside = view.units, np.ones((1, 1, 1, 1), bool)
+    for d in range(4):
+        axis, n = 3 - d, view.ne[d]
+        at = np.arange(call.dst.ne[d]) - p.left[d]
+        shape = [1, 1, 1, 1]
+        shape[axis] = at.size
+        if p.mode is PadMode.CONSTANT:
+            inside = inside & ((at >= 0) & (at < n)).reshape(shape)
+        x = x.take(_folded(at, n, p.mode), axis)
+    call.dst.units[...] = x
+    if p.mode is PadMode.CONSTANT:
+        fill = call.dst.encode(np.array([p.value]))
+        call.dst.units[...] = np.where(inside, call.dst.units, fill)
+
+
+def _folded(at: Array, n: int, mode: PadMode) -> Array:
+    """Places outside 0..n-1 as the place inside that stands there."""
+    if mode is PadMode.REFLECT and n > 1:
+        at = np.mod(at, 2 * (n - 1))
+        back: Array = np.minimum(at, 2 * (n - 1) - at)
+        return back
+    if mode is PadMode.CIRCULAR:
+        round_: Array = np.mod(at, n)
+        return round_
+    return np.clip(at, 0, n - 1)

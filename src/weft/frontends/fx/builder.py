@@ -1,0 +1,243 @@
+"""`Builder`: values to weft tensors, in the form that an op wants. What visitors work with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch.fx import Node
+
+from weft import graph as g
+from weft.dtype import DTYPES, DType
+from weft.errors import GraphError
+from weft.frontends.fx.call import Call
+from weft.frontends.fx.dtypes import compute_type, stored_type
+from weft.frontends.fx.layout import (
+    broadcast_strides,
+    coalesce,
+    contiguous,
+    folded_ne,
+    is_contiguous,
+    joint_dims,
+)
+from weft.frontends.fx.sizes import Sizes
+from weft.frontends.fx.value import Value
+from weft.graph.graph import Graph
+from weft.graph.node import leaf
+from weft.graph.size import Size
+from weft.graph.tensor import Buffer, Tensor
+from weft.quants import from_storage
+
+__all__ = ["Builder", "constant_leaf"]
+
+
+def constant_leaf(array: Any, dtype: DType, name: str = "") -> Tensor:
+    """A leaf over a C-contiguous array of the type's storage, used in place."""
+    ne = folded_ne(array.shape)
+    return leaf(dtype, ne, name, buffer=Buffer("weights", data=array))
+
+
+class Builder:
+    """Holds the graph and the values so far; makes tensors of values.
+
+    `dense`, `flat`, `view` and `rows` give a weft tensor of a value. Floats come as f32 unless
+    `stored` asks for the type in memory."""
+
+    def __init__(self, sizes: Sizes) -> None:
+        self.sizes = sizes
+        self.graph = Graph()
+        self.values: dict[Node, Any] = {}
+        self.states: dict[Tensor, str] = {}
+        """Leaves that the program writes, with their names."""
+        self.pending: dict[Node, int] = {}
+        """Readers of each node that were not built yet."""
+        self._dense: dict[tuple[Value, bool], Tensor] = {}
+        self._f32: dict[Tensor, Tensor] = {}
+        self._scalars: dict[tuple[float, DType], Tensor] = {}
+
+    # ---- results ---------------------------------------------------------------------------------
+
+    def result(self, call: Call, tensor: Tensor, i: int = 0) -> Value:
+        """Result number `i` of a call: a contiguous tensor with that result's shape and type."""
+        fake = call.outs[i]
+        return Value.whole(tensor, fake.dtype, self.sizes.shape(fake.shape))
+
+    # ---- tensors of values -----------------------------------------------------------------------
+
+    def computed(self, v: Value) -> Value:
+        """The value in the type that ops compute with: 16-bit floats become f32."""
+        want = compute_type(v.dtype)
+        if v.tensor.dtype is want:
+            return v
+        if v.tensor.op is g.OPS["NONE"] and v.tensor.buffer and v.tensor not in self.states:
+            if v.tensor not in self._f32:
+                self._f32[v.tensor] = _as_f32(v.tensor)
+            return replace(v, tensor=self._f32[v.tensor])
+        # expanded dimensions are converted once
+        shape = [1 if s == 0 else n for n, s in zip(v.shape, v.strides, strict=True)]
+        narrow = v.viewed(shape, v.strides)
+        tensor = g.cast(self.view(narrow, stored=True), want)
+        whole = Value.whole(tensor, v.dtype, shape)
+        return whole.viewed(v.shape, broadcast_strides(shape, whole.strides, v.shape))
+
+    def dense(self, v: Value, *, stored: bool = False) -> Tensor:
+        """A contiguous tensor; what is outside the last three dimensions is one (`folded_ne`)."""
+        key = (v, stored)
+        if key not in self._dense:
+            ready = v if stored else self.computed(v)
+            ne = folded_ne(ready.shape)
+            if ready.is_contiguous:
+                self._dense[key] = _window(ready, ne)
+            else:
+                self._dense[key] = _reshaped(self._copied(ready), ne)
+        return self._dense[key]
+
+    def settled(self, v: Value, *, stored: bool = False) -> Value:
+        """The value as a whole tensor of its own."""
+        ready = v if stored else self.computed(v)
+        if ready.is_whole:
+            return ready
+        return Value.whole(self.dense(ready, stored=stored), v.dtype, v.shape)
+
+    def _copied(self, v: Value) -> Tensor:
+        dims = coalesce(v.shape, v.strides)
+        if len(dims) <= 4:
+            ne = [n for n, _ in reversed(dims)]
+            return g.cont(_strided(v.tensor, ne, [s for _, s in reversed(dims)], v.offset))
+        kept = [(n, s) for n, s in dims if s != 0]
+        if len(kept) > 4:
+            raise GraphError(f"a view with {len(kept)} dimensions that cannot be merged")
+        shape = [n for n, _ in kept]
+        inner = self._copied(v.viewed(shape, [s for _, s in kept]))
+        return self._expanded(inner, [(n, s == 0) for n, s in dims])
+
+    def _expanded(self, dense: Tensor, dims: Sequence[tuple[Size, bool]]) -> Tensor:
+        """Repeats a dense tensor along the dimensions that are marked, one after the other."""
+        shape: list[Size] = [1 if new else n for n, new in dims]
+        for i, (n, new) in enumerate(dims):
+            if new:
+                shape[i] = n
+                outer, inner = _product(shape[:i]), _product(shape[i + 1 :])
+                seen = _strided(dense, [inner, n, outer], [1, 0, inner], 0)
+                dense = g.cont(seen)
+        return dense
+
+    def flat(self, v: Value, *, stored: bool = False) -> Tensor:
+        """A contiguous tensor of one dimension."""
+        t = self.dense(v, stored=stored)
+        return _reshaped(t, (t.n_elements,))
+
+    def view(self, v: Value, *, stored: bool = False) -> Tensor:
+        """A tensor with the value's own sizes and any strides, without a copy where there are at
+        most four dimensions."""
+        ready = v if stored else self.computed(v)
+        if ready.rank > 4 or ready.is_contiguous:
+            return self.dense(ready, stored=stored)
+        return _strided(ready.tensor, ready.shape[::-1], ready.strides[::-1], ready.offset)
+
+    def rows(self, v: Value, *, stored: bool = False) -> Tensor:
+        """As `view`, with the elements of each row side by side."""
+        t = self.view(v, stored=stored)
+        return t if t.is_contiguous_rows else self.dense(v, stored=stored)
+
+    def joint(self, shape: Sequence[Size], *values: Value) -> list[Tensor]:
+        """The values as tensors that broadcast to `shape`, in at most four dimensions of their own
+        choice; the result of an elementwise op on them is `shape` in order."""
+        ready = [self.computed(v) for v in values]
+        strides = [broadcast_strides(v.shape, v.strides, shape) for v in ready]
+        dims = joint_dims(shape, *strides)
+        if len(dims) > 4:
+            # only operands with gaps or a shape of their own are copied
+            ready = [
+                v if v.shape == tuple(shape) and v.is_contiguous else self._spread(v, shape)
+                for v in ready
+            ]
+            strides = [v.strides for v in ready]
+            dims = joint_dims(shape, *strides)
+        found = []
+        for i, v in enumerate(ready):
+            steps = [d[1 + i] for d in reversed(dims)]
+            ne = [1 if s == 0 else n for (n, *_), s in zip(reversed(dims), steps, strict=True)]
+            found.append(_strided(v.tensor, ne or [1], steps or [1], v.offset))
+        return found
+
+    def _spread(self, v: Value, shape: Sequence[Size]) -> Value:
+        strides = broadcast_strides(v.shape, v.strides, shape)
+        return self.settled(v.viewed(shape, strides))
+
+    # ---- constants -------------------------------------------------------------------------------
+
+    def constant(self, data: Any, dtype: torch.dtype) -> Value:
+        """A constant of a PyTorch type (floats as f32) with the values and shape of an array."""
+        dt = compute_type(dtype)
+        array = np.ascontiguousarray(np.asarray(data).astype(dt.storage))
+        return Value.whole(constant_leaf(array, dt), dtype, np.asarray(data).shape)
+
+    def scalar(self, number: float, dtype: torch.dtype) -> Value:
+        """A constant without dimensions; the same number is one leaf."""
+        key = (number, compute_type(dtype))
+        if key not in self._scalars or number != number:
+            self._scalars[key] = self.constant(number, dtype).tensor
+        return Value.whole(self._scalars[key], dtype, ())
+
+    def converted(self, v: Value, dtype: torch.dtype) -> Value:
+        """The value as another type of PyTorch."""
+        if v.dtype == dtype:
+            return v
+        if compute_type(dtype) is compute_type(v.dtype) and dtype is not torch.bool:
+            # among floats only the name changes: values between ops are f32. i8 stays i8.
+            return v.as_type(dtype)
+        [t] = self.joint(v.shape, v)
+        made = g.convert(t, compute_type(dtype), boolean=dtype is torch.bool)
+        return Value.whole(made, dtype, v.shape)
+
+    def stored(self, v: Value) -> Value:
+        """The value in the type that memory at the border has."""
+        want = stored_type(v.dtype)
+        if v.tensor.dtype is want:
+            return v
+        return Value.whole(g.cast(self.dense(v), want), v.dtype, v.shape)
+
+
+def _as_f32(constant: Tensor) -> Tensor:
+    assert constant.buffer is not None
+    data = constant.buffer.data
+    array = np.ascontiguousarray(from_storage(data, constant.dtype), np.float32)
+    return constant_leaf(array, DTYPES["f32"], f"{constant.name}.f32")
+
+
+def _window(v: Value, ne: Sequence[Size]) -> Tensor:
+    """A contiguous part of a tensor."""
+    if v.is_whole:
+        return _reshaped(v.tensor, ne)
+    return g.view(v.tensor, ne, (), v.offset * v.tensor.dtype.bytes)
+
+
+def _reshaped(t: Tensor, ne: Sequence[Size]) -> Tensor:
+    sizes = (*ne, *[1] * (4 - len(ne)))
+    return t if t.ne == sizes else g.reshape(t, *sizes)
+
+
+def _strided(t: Tensor, ne: Sequence[Size], steps: Sequence[Size], offset: Size) -> Tensor:
+    """A view with strides in elements, innermost first; the tensor itself where it is all of it."""
+    shape, strides = tuple(reversed(ne)), tuple(reversed(steps))
+    if offset == 0 and is_contiguous(shape, strides) and _product(ne) == t.n_elements:
+        return _reshaped(t, ne)
+    size = t.dtype.bytes
+    full = contiguous(shape)[::-1]
+    # strides of dimensions of one element do not count; kernels like them as if there were no gap
+    nb = [size * (s if n != 1 else f) for n, s, f in zip(ne, steps, full, strict=True)]
+    while len(nb) < 4:
+        nb.append(nb[-1] * ne[len(nb) - 1] if nb else size)
+        ne = [*ne, 1]
+    return g.view(t, ne, nb, offset * size)
+
+
+def _product(sizes: Sequence[Size]) -> Size:
+    total: Size = 1
+    for n in sizes:
+        total = total * n
+    return total

@@ -1,0 +1,91 @@
+"""Which visitor builds which op. Keyed by the exact op object; no op has two."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import torch
+from torch.fx import Node
+
+from weft.errors import GraphError
+from weft.frontends.fx.call import Call, aten_op, fake_of, op_name
+from weft.frontends.fx.dtypes import STORED, dtype_name
+from weft.frontends.fx.support import YES, Support
+from weft.frontends.fx.value import Value
+
+if TYPE_CHECKING:
+    from weft.frontends.fx.builder import Builder
+
+__all__ = ["VISITORS", "Check", "Visitor", "find_visitor", "supports_call", "visitor"]
+
+Build: TypeAlias = "Callable[[Builder, Call], Value | list[Value | None]]"
+"""Makes the result (a list where the op has several; None for one that nobody may read)."""
+
+Check: TypeAlias = Callable[[Call], str | None]
+"""Why a call cannot be built, in a sentence, or None; reads only what the node tells."""
+
+
+@dataclass(frozen=True, slots=True)
+class Visitor:
+    """How one op is built, and what it cannot do."""
+
+    build: Build
+    check: Check | None = None
+
+
+VISITORS: dict[torch._ops.OpOverload, Visitor] = {}
+"""Every op that weft converts."""
+
+
+def visitor(*ops: Any, check: Check | None = None) -> Callable[[Build], Build]:
+    """Registers a function for these ops; raises GraphError for one that has a visitor."""
+
+    def register(build: Build) -> Build:
+        for op in ops:
+            if op in VISITORS:
+                raise GraphError(f"op {op} has two visitors: {VISITORS[op].build} and {build}")
+            VISITORS[op] = Visitor(build, check)
+        return build
+
+    return register
+
+
+def find_visitor(target: Any) -> Visitor | None:
+    """The visitor of a node's target, or None."""
+    op = aten_op(target)
+    return None if op is None else VISITORS.get(op)
+
+
+def supports_call(node: Node) -> Support:
+    """Whether a node that calls an op can be built: its op, its types, and the op's own rules."""
+    found = find_visitor(node.target)
+    if found is None:
+        return Support(False, f"weft has no conversion of {op_name(node.target)}")
+    call = Call(node)
+    if "val" not in node.meta:
+        return Support(False, "the exporter left no types and shapes on this node")
+    why = _types(call) or _scalars(call) or (found.check(call) if found.check else None)
+    return YES if why is None else Support(False, why)
+
+
+def _types(call: Call) -> str | None:
+    for fake in (*call.fakes(), *call.outs):
+        if not isinstance(fake, torch.Tensor):
+            continue
+        if fake.dtype not in STORED:
+            return f"type {dtype_name(fake.dtype)} is not supported"
+        if fake.layout is not torch.strided:
+            return f"layout {fake.layout} is not supported"
+    return None
+
+
+def _scalars(call: Call) -> str | None:
+    """Numbers that are computed from sizes while the program runs have no place in a graph."""
+    for argument in call.op._schema.arguments:
+        if str(argument.type) in ("number", "float", "Optional[number]", "Optional[float]"):
+            value = fake_of(call.args.get(argument.name))
+            if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+                return f"argument {argument.name} is a number that depends on sizes"
+    return None

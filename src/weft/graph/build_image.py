@@ -1,0 +1,240 @@
+"""Constructors of convolution, pooling and interpolation in 1 to 3 dimensions, as in PyTorch.
+
+Sizes are `ne`, innermost first. Data of 1 spatial dimension are [w, channels, batch], of 2 [w, h,
+channels, batch]; of 3, where PyTorch has five dimensions, [w, h, d, batch * channels] with the
+channel counting faster. Kernels are [w, channels in of a group, channels out], [w, h, in, out] and
+[w, h, d, out * in] (transposed ones with out of a group before in). Tuples of parameters are
+innermost first, too: (w,), (w, h), (w, h, d).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from weft.dtype import DTYPES
+from weft.graph.build_tensor import NUMBERS
+from weft.graph.node import FLOATS, fail, fixed, make_node, member, require, require_type
+from weft.graph.params_tensor import (
+    ConvNdParams,
+    InterpolateMode,
+    InterpolateParams,
+    PoolKind,
+    PoolNdParams,
+)
+from weft.graph.size import Size, ceil_div, exact_div, is_at_most, size_min
+from weft.graph.tensor import Tensor
+
+__all__ = ["adaptive_pool_nd", "conv_nd", "interpolate", "pool_nd"]
+
+I64 = DTYPES["i64"]
+Triple = tuple[int, int, int]
+
+
+def _dims(op: str, values: Sequence[object], x: Tensor) -> int:
+    if not 1 <= len(values) <= 3:
+        raise fail(op, f"1 to 3 spatial dimensions, got {len(values)}", x)
+    return len(values)
+
+
+def _triple(
+    op: str, values: Sequence[int] | int, dims: int, low: int, what: str, x: Tensor
+) -> Triple:
+    """`values` for the spatial dimensions, `low` for the others; a number stands for all."""
+    given = [values] * dims if isinstance(values, int) else [int(v) for v in values]
+    if len(given) != dims or any(v < low for v in given):
+        raise fail(op, f"{what} takes {dims} numbers from {low} up, got {given}", x)
+    filler = 1 if low == 1 else 0
+    a, b, c = (*given, filler, filler)[:3]
+    return (a, b, c)
+
+
+def conv_nd(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    *,
+    dims: int,
+    channels: int | None = None,
+    groups: int = 1,
+    stride: Sequence[int] | int = 1,
+    padding: Sequence[int] | int = 0,
+    dilation: Sequence[int] | int = 1,
+    transposed: bool = False,
+    output_padding: Sequence[int] | int = 0,
+) -> Tensor:
+    """Convolution over `dims` spatial dimensions, or its transpose; layouts as above.
+
+    All of one float type, `bias` [channels out]. `channels`: those of `x`; to be given where dims
+    is 3. Sizes: (in + 2 padding - dilation (k - 1) - 1) / stride + 1, rounded down; transposed
+    (in - 1) stride - 2 padding + dilation (k - 1) + output_padding + 1."""
+    op = "CONV_ND"
+    if dims not in (1, 2, 3):
+        raise fail(op, f"1 to 3 spatial dimensions, got {dims}", x)
+    for t, what in ((x, "x"), (weight, "weight"), (bias, "bias")):
+        if t is not None:
+            require_type(t, FLOATS, op, what)
+            require(t.dtype is x.dtype, op, "all must have one type", x, t)
+    if channels is None:
+        if dims == 3:
+            raise fail(op, "say how many channels share ne[3] with the batch: channels=", x)
+        channels = fixed(x.ne[dims], op, "the number of channels")
+    params = ConvNdParams(
+        dims,
+        channels,
+        groups,
+        _triple(op, stride, dims, 1, "stride", x),
+        _triple(op, padding, dims, 0, "padding", x),
+        _triple(op, dilation, dims, 1, "dilation", x),
+        _triple(op, output_padding, dims, 0, "output_padding", x),
+        bool(transposed),
+    )
+    out_channels = _channels_out(params, x, weight)
+    if bias is not None:
+        wanted = (out_channels, 1, 1, 1)
+        require(bias.ne == wanted, op, f"bias must be [{out_channels}]", bias, weight)
+    sizes = [_conv_size(params, x, weight, d) for d in range(dims)]
+    if dims == 3:
+        batch = exact_div(x.ne[3], channels)
+        assert batch is not None
+        sizes.append(batch * out_channels)
+    else:
+        sizes += [out_channels, *x.ne[dims + 1 :]]
+    return make_node(op, x.dtype, sizes, x, weight, bias, params=params)
+
+
+def _channels_out(p: ConvNdParams, x: Tensor, weight: Tensor) -> int:
+    """Channels of the result; refuses shapes that do not belong together."""
+    op = "CONV_ND"
+    count, groups = p.channels, p.groups
+    if groups < 1 or count < 1 or count % groups:
+        raise fail(op, f"{count} channels are not {groups} groups", x, weight)
+    if p.dims == 3:
+        require(
+            exact_div(x.ne[3], count) is not None, op, f"ne[3] is no multiple of {count}", x, weight
+        )
+        both = fixed(weight.ne[3], op, "the size of the kernel")
+        inner = count if p.transposed else count // groups
+        require(both % inner == 0, op, f"ne[3] of the kernel is no multiple of {inner}", x, weight)
+        return both // inner * (groups if p.transposed else 1)
+    require(x.ne[p.dims] == count, op, f"x has not {count} channels", x, weight)
+    require(x.ne[p.dims + 2 :] == (1,) * (2 - p.dims), op, "x has too many dimensions", x, weight)
+    first = fixed(weight.ne[p.dims], op, "the channels of the kernel")
+    last = fixed(weight.ne[p.dims + 1], op, "the channels of the kernel")
+    require(
+        last == count if p.transposed else first * groups == count,
+        op,
+        f"the kernel is not for {count} channels in {groups} groups",
+        x,
+        weight,
+    )
+    out = first * groups if p.transposed else last
+    require(out % groups == 0, op, f"{out} channels out are not {groups} groups", x, weight)
+    return out
+
+
+def _conv_size(p: ConvNdParams, x: Tensor, weight: Tensor, d: int) -> Size:
+    span = p.dilation[d] * (fixed(weight.ne[d], "CONV_ND", "the size of the kernel") - 1) + 1
+    if p.transposed:
+        size = (x.ne[d] - 1) * p.stride[d] - 2 * p.padding[d] + span + p.output_padding[d]
+        require(is_at_most(1, size), "CONV_ND", f"nothing is left along {d}", x, weight)
+        return size
+    room = x.ne[d] + 2 * p.padding[d] - span
+    require(
+        is_at_most(0, room),
+        "CONV_ND",
+        f"the kernel is larger than the padded data in dimension {d}",
+        x,
+        weight,
+    )
+    return room // p.stride[d] + 1
+
+
+def pool_nd(
+    kind: PoolKind | str,
+    x: Tensor,
+    kernel: Sequence[int],
+    stride: Sequence[int] | int | None = None,
+    padding: Sequence[int] | int = 0,
+    dilation: Sequence[int] | int = 1,
+    *,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor: int = 0,
+) -> Tensor:
+    """Pooling over the innermost len(kernel) dimensions; the others are channels and batches.
+
+    AVG divides by `divisor`, 0: by the size of the window, with or without padding. MAX takes
+    integers, too, and ignores padding; MAX_INDEX gives the place in the plane of each channel, i64.
+    `stride` None: that of the kernel. `ceil_mode` rounds sizes up (but for windows that would begin
+    in the padding behind)."""
+    op = "POOL_ND"
+    which = member(PoolKind, kind, op)
+    dims = _dims(op, kernel, x)
+    require_type(x, FLOATS if which is PoolKind.AVG else NUMBERS, op, "x")
+    params = PoolNdParams(
+        which,
+        dims,
+        _triple(op, kernel, dims, 1, "kernel", x),
+        _triple(op, kernel if stride is None else stride, dims, 1, "stride", x),
+        _triple(op, padding, dims, 0, "padding", x),
+        _triple(op, dilation, dims, 1, "dilation", x),
+        bool(count_include_pad),
+        int(divisor),
+    )
+    if which is PoolKind.AVG and any(d != 1 for d in params.dilation):
+        raise fail(op, "averages have no dilation", x)
+    sizes = list(x.ne)
+    for d in range(dims):
+        pad, step = params.padding[d], params.stride[d]
+        if 2 * pad > params.kernel[d]:
+            raise fail(op, f"padding {pad} is more than half of kernel {params.kernel[d]}", x)
+        span = params.dilation[d] * (params.kernel[d] - 1) + 1
+        room = x.ne[d] + 2 * pad - span
+        require(is_at_most(0, room), op, f"the window is larger than the data along {d}", x)
+        sizes[d] = room // step + 1
+        if ceil_mode:
+            sizes[d] = size_min(ceil_div(room, step) + 1, (x.ne[d] + pad - 1) // step + 1)
+    return make_node(op, I64 if which is PoolKind.MAX_INDEX else x.dtype, sizes, x, params=params)
+
+
+def adaptive_pool_nd(kind: PoolKind | str, x: Tensor, sizes: Sequence[Size]) -> Tensor:
+    """Pooling to the given sizes of the innermost dimensions: window i goes from i in / out,
+    rounded down, to (i + 1) in / out, rounded up. Kinds as in `pool_nd`."""
+    op = "POOL_ND"
+    which = member(PoolKind, kind, op)
+    dims = _dims(op, sizes, x)
+    require_type(x, FLOATS if which is PoolKind.AVG else NUMBERS, op, "x")
+    for d in range(dims):
+        require(is_at_most(1, sizes[d]), op, f"size {sizes[d]} along {d} is none", x)
+        require(is_at_most(1, x.ne[d]), op, f"there is nothing along {d}", x)
+    params = PoolNdParams(which, dims, adaptive=True)
+    dtype = I64 if which is PoolKind.MAX_INDEX else x.dtype
+    return make_node(op, dtype, (*sizes, *x.ne[dims:]), x, params=params)
+
+
+def interpolate(
+    mode: InterpolateMode | str,
+    x: Tensor,
+    sizes: Sequence[Size],
+    *,
+    align_corners: bool = False,
+    scales: Sequence[float] | None = None,
+) -> Tensor:
+    """`x` resampled to the given sizes of its innermost dimensions; floats.
+
+    LINEAR is bilinear in two dimensions and trilinear in three, CUBIC takes two. `scales` (output
+    by input size) replace those of the sizes, as PyTorch does when it was given them."""
+    op = "INTERPOLATE"
+    which = member(InterpolateMode, mode, op)
+    dims = _dims(op, sizes, x)
+    require_type(x, FLOATS, op, "x")
+    if which is InterpolateMode.CUBIC and dims != 2:
+        raise fail(op, f"cubic takes 2 dimensions, got {dims}", x)
+    if which in (InterpolateMode.NEAREST, InterpolateMode.NEAREST_EXACT) and align_corners:
+        raise fail(op, "nearest has no corners to align", x)
+    for d in range(dims):
+        require(is_at_most(1, sizes[d]), op, f"size {sizes[d]} along {d} is none", x)
+        require(is_at_most(1, x.ne[d]), op, f"there is nothing along {d}", x)
+    given = (*(float(s) for s in scales or ()), 0.0, 0.0, 0.0)[:3]
+    params = InterpolateParams(which, dims, bool(align_corners), *given)
+    return make_node(op, x.dtype, (*sizes, *x.ne[dims:]), x, params=params)
