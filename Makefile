@@ -7,14 +7,18 @@ MODEL  ?= examples/weft-demo.gguf
 
 SOURCES := $(shell find native -name '*.cpp' -o -name '*.h') CMakeLists.txt native/CMakeLists.txt
 
-.PHONY: demo test check bench native sanitize stubs docs format clean
+DELEGATE := executorch/src/weft_executorch/libweft_executorch.so
+DELEGATE_SOURCES := $(shell find executorch -name '*.cpp' -o -name '*.h' -o -name '*.cmake') \
+                    executorch/CMakeLists.txt schema/program.fbs
+
+.PHONY: demo test check bench native delegate schema sanitize stubs docs format clean
 
 # ---- the main job ----
 demo: $(VENV)/installed
 	$(BIN)/weft run $(MODEL) -p "What is 17 + 25?" -n 160 --temp 0
 
 # ---- the whole test suite ----
-test: $(VENV)/installed
+test: $(VENV)/installed $(DELEGATE)
 	$(BIN)/python -m pytest -q
 
 # ---- style, types, layers, formatting, the tiny tests ----
@@ -42,6 +46,38 @@ $(VENV)/installed: $(VENV)/tools $(SOURCES) pyproject.toml
 	$(BIN)/python -m pip install -q --disable-pip-version-check --no-build-isolation \
 	  -C cmake.define.WEFT_WERROR=ON -C cmake.define.WEFT_TESTS=ON -e .
 	touch $@
+
+# ---- the ExecuTorch delegate ----
+$(VENV)/flatbuffers: $(VENV)/tools
+	test -e /usr/include/flatbuffers/flatbuffers.h -a -x /usr/bin/flatc || \
+	  { test "$$(id -u)" = 0 && command -v apt-get > /dev/null && \
+	    apt-get install -qq -y flatbuffers-compiler libflatbuffers-dev; } || \
+	  echo "no FlatBuffers here (apt-get install flatbuffers-compiler libflatbuffers-dev);" \
+	       "the build will fetch them from the network"
+	touch $@
+
+# Its library lands beside its Python package, where tests find it.
+define build_delegate
+	$(BIN)/cmake -S executorch -B build/delegate -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja \
+	  -DWEFT_WERROR=ON -DPython_EXECUTABLE=$(abspath $(BIN))/python -DWEFT_CORE=$(abspath $(CORE)) \
+	  -DCMAKE_LIBRARY_OUTPUT_DIRECTORY=$(CURDIR)/$(dir $(DELEGATE)) > /dev/null
+	$(BIN)/cmake --build build/delegate
+	touch $(DELEGATE)
+endef
+
+$(DELEGATE): CORE = $(firstword $(wildcard build/cp3*/native/libweft_core.a))
+$(DELEGATE): $(VENV)/installed $(VENV)/flatbuffers $(DELEGATE_SOURCES)
+	$(build_delegate)
+
+# For work on it: over the core that `make native` builds.
+delegate: CORE = $(BUILD)/native/libweft_core.a
+delegate: native
+	$(build_delegate)
+
+# The Python side of the blob; the C++ side is generated when it is built.
+schema:
+	/usr/bin/flatc --python --gen-object-api --gen-onefile -o executorch/src/weft_executorch \
+	  schema/program.fbs
 
 # ---- development ----
 # A second, incremental build whose module lands in src/weft (it is found there first).
