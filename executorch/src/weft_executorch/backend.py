@@ -10,6 +10,7 @@ from executorch.exir.backend.backend_details import BackendDetails, PreprocessRe
 from executorch.exir.backend.compile_spec_schema import CompileSpec
 from executorch.exir.backend.utils import DelegateMappingBuilder
 from torch.export import ExportedProgram
+from torch.utils._sympy.value_ranges import ValueRanges
 
 from weft.frontends.fx import convert
 from weft_executorch.blob import Blob
@@ -18,10 +19,11 @@ from weft_executorch.lowered import Delegated
 from weft_executorch.options import Options
 from weft_executorch.prepare import prepare
 
-__all__ = ["LEFT_OUT", "WeftBackend"]
+__all__ = ["NOTES", "WeftBackend"]
 
-LEFT_OUT = "weft.left_out"
-"""The compile spec in which the partitioner passes on what it refused: (node, op, reason) rows."""
+NOTES = "weft.notes"
+"""The compile spec in which the partitioner passes on what it knows: `left_out`, rows of (node, op,
+reason) that it refused, and `minima`, the declared lower bounds of symbols by name."""
 
 
 @final
@@ -37,10 +39,14 @@ class WeftBackend(BackendDetails):
 
         Raises WeftError for a compile spec that is not known, UnsupportedOpError for a node that
         weft cannot run."""
-        left_out = [json.loads(bytes(s.value)) for s in compile_specs if s.key == LEFT_OUT]
-        options = Options.from_specs([s for s in compile_specs if s.key != LEFT_OUT])
+        notes = {"left_out": [], "minima": {}}
+        for spec in compile_specs:
+            if spec.key == NOTES:
+                notes |= json.loads(bytes(spec.value))
+        options = Options.from_specs([s for s in compile_specs if s.key != NOTES])
+        _restore_minima(edge_program, notes["minima"])
         delegated = from_converted(convert(edge_program))
-        blob = prepare(delegated, options, [tuple(row) for rows in left_out for row in rows])
+        blob = prepare(delegated, options, [tuple(row) for row in notes["left_out"]])
         store = NamedDataStore()
         for key, data in blob.constants.items():
             store.add_named_data(key, data.tobytes(), alignment=blob.alignment)
@@ -49,6 +55,14 @@ class WeftBackend(BackendDetails):
             debug_handle_map=_debug_handles(edge_program, delegated, blob),
             data_store_output=store.get_named_data_store_output(),
         )
+
+
+def _restore_minima(program: ExportedProgram, minima: dict[str, int]) -> None:
+    """The Edge dialect's passes raise the lower bound of a size that may be 0 or 1 to 2."""
+    for symbol, bounds in list(program.range_constraints.items()):
+        declared = minima.get(str(symbol))
+        if declared is not None and declared < bounds.lower:
+            program.range_constraints[symbol] = ValueRanges(declared, bounds.upper)
 
 
 def _debug_handles(program: ExportedProgram, delegated: Delegated, blob: Blob) -> Any:

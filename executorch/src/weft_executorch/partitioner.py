@@ -24,7 +24,7 @@ from torch.fx.passes.operator_support import OperatorSupportBase
 
 from weft.frontends.fx import supports
 from weft.frontends.fx.call import op_name
-from weft_executorch.backend import LEFT_OUT, WeftBackend
+from weft_executorch.backend import NOTES, WeftBackend
 from weft_executorch.options import Options
 
 __all__ = ["WeftPartitioner"]
@@ -58,6 +58,7 @@ class WeftPartitioner(Partitioner):
         self.refused: dict[str, tuple[str, str]] = {}
         """Node -> (op, reason), of the last program."""
         self._reporter = WhyNoPartitionReporter()
+        self._minima: dict[str, int] = {}
 
     def why_not(self, node: Node) -> str:
         """Why weft does not run a node, in a sentence; empty where it does."""
@@ -76,6 +77,9 @@ class WeftPartitioner(Partitioner):
         self, ep: ExportedProgram
     ) -> tuple[list[torch._ops.OpOverload], Callable[[Node], bool] | None]:
         """Every op of the program that weft runs whole, in all the places where it is called."""
+        for symbol, bounds in ep.range_constraints.items():
+            low = int(max(0, bounds.lower))
+            self._minima[str(symbol)] = min(low, self._minima.get(str(symbol), low))
         kept: dict[torch._ops.OpOverload, bool] = {}
         for node in ep.graph.nodes:
             if node.op == "call_function" and isinstance(node.target, torch._ops.OpOverload):
@@ -95,8 +99,9 @@ class WeftPartitioner(Partitioner):
         if self.refused:
             _log.info("nodes that weft does not run:\n%s", self.report())
         rows = [(node, *why) for node, why in self.refused.items()]
-        left_out = CompileSpec(LEFT_OUT, json.dumps(rows).encode())
-        spec = DelegationSpec(WeftBackend.__name__, [*self._specs, left_out])
+        notes = {"left_out": rows, "minima": self._minima}
+        known = CompileSpec(NOTES, json.dumps(notes).encode())
+        spec = DelegationSpec(WeftBackend.__name__, [*self._specs, known])
         tags: dict[str, DelegationSpec] = {}
         for part in parts:
             tag = f"weft_{part.id}"
