@@ -80,3 +80,50 @@ def _variants(file: str, name: str, function: Any, pattern: str) -> Iterator[Cas
             continue
         for model, inputs, dynamic in collector.found:
             yield Case(file, label, model, inputs, dynamic)
+
+
+def main() -> None:
+    """Converts and runs the cases; prints a line for each that does not pass, and a count."""
+    import argparse
+    import collections
+    import traceback
+
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("-k", default="", help="part of file::name")
+    parser.add_argument("-v", action="store_true", help="with tracebacks")
+    parser.add_argument("-d", default="cpu", help="device")
+    options = parser.parse_args()
+    counts: collections.Counter[str] = collections.Counter()
+    for case in cases(options.k):
+        try:
+            outcome, why = run(case, options.d)
+        except Exception as error:
+            outcome, why = "fail", f"{type(error).__name__}: {error}"
+            if options.v:
+                traceback.print_exc()
+        counts[outcome] += 1
+        if outcome != "pass":
+            print(f"{outcome:<12} {case.file}::{case.name}  {' | '.join(why.splitlines())[:300]}", flush=True)
+    print(dict(counts))
+
+
+def run(case: Case, device: str) -> tuple[str, str]:
+    """`pass`, `eager-fails`, `unsupported` or `wrong`, and why."""
+    import weft
+
+    model = case.model.eval()
+    try:
+        expected = model(*case.inputs)
+        program = torch.export.export(model, case.inputs, dynamic_shapes=case.dynamic_shapes)
+    except Exception as error:
+        return "eager-fails", str(error)
+    try:
+        found = weft.from_torch(program, devices=(device,))(*case.inputs)
+    except weft.UnsupportedOpError as error:
+        return "unsupported", str(error)
+    torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-4, equal_nan=True)
+    return "pass", ""
+
+
+if __name__ == "__main__":
+    main()

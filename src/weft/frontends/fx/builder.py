@@ -31,7 +31,7 @@ from weft.graph.size import Size
 from weft.graph.tensor import Buffer, Tensor
 from weft.quants import from_storage
 
-__all__ = ["Builder", "constant_leaf"]
+__all__ = ["Builder", "constant_leaf", "reshaped_to"]
 
 
 def constant_leaf(array: Any, dtype: DType, name: str = "") -> Tensor:
@@ -92,7 +92,7 @@ class Builder:
             if ready.is_contiguous:
                 self._dense[key] = _window(ready, ne)
             else:
-                self._dense[key] = _reshaped(self._copied(ready), ne)
+                self._dense[key] = reshaped_to(self._copied(ready), ne)
         return self._dense[key]
 
     def settled(self, v: Value, *, stored: bool = False) -> Value:
@@ -125,10 +125,16 @@ class Builder:
                 dense = g.cont(seen)
         return dense
 
+    def elements(self, v: Value) -> Tensor:
+        """A contiguous tensor of any sizes, the one there is where that is possible: for functions
+        of single elements."""
+        ready = self.computed(v)
+        return ready.tensor if ready.is_whole else self.dense(ready)
+
     def flat(self, v: Value, *, stored: bool = False) -> Tensor:
         """A contiguous tensor of one dimension."""
         t = self.dense(v, stored=stored)
-        return _reshaped(t, (t.n_elements,))
+        return reshaped_to(t, (t.n_elements,))
 
     def view(self, v: Value, *, stored: bool = False) -> Tensor:
         """A tensor with the value's own sizes and any strides, without a copy where there are at
@@ -147,6 +153,9 @@ class Builder:
         """The values as tensors that broadcast to `shape`, in at most four dimensions of their own
         choice; the result of an elementwise op on them is `shape` in order."""
         ready = [self.computed(v) for v in values]
+        first = ready[0].tensor
+        if all(v.is_whole and v.shape == tuple(shape) and v.tensor.ne == first.ne for v in ready):
+            return [v.tensor for v in ready]
         strides = [broadcast_strides(v.shape, v.strides, shape) for v in ready]
         dims = joint_dims(shape, *strides)
         if len(dims) > 4:
@@ -157,10 +166,16 @@ class Builder:
             ]
             strides = [v.strides for v in ready]
             dims = joint_dims(shape, *strides)
+        if len(dims) == 1 and all(s == 1 for s in dims[0][1:]):
+            return [self.dense(v) for v in ready]
         found = []
         for i, v in enumerate(ready):
             steps = [d[1 + i] for d in reversed(dims)]
-            ne = [1 if s == 0 else n for (n, *_), s in zip(reversed(dims), steps, strict=True)]
+            # a dimension that no operand steps through is the first one's
+            ne = [
+                1 if s == 0 and (i or any(all_steps)) else n
+                for (n, *all_steps), s in zip(reversed(dims), steps, strict=True)
+            ]
             found.append(_strided(v.tensor, ne or [1], steps or [1], v.offset))
         return found
 
@@ -212,11 +227,12 @@ def _as_f32(constant: Tensor) -> Tensor:
 def _window(v: Value, ne: Sequence[Size]) -> Tensor:
     """A contiguous part of a tensor."""
     if v.is_whole:
-        return _reshaped(v.tensor, ne)
+        return reshaped_to(v.tensor, ne)
     return g.view(v.tensor, ne, (), v.offset * v.tensor.dtype.bytes)
 
 
-def _reshaped(t: Tensor, ne: Sequence[Size]) -> Tensor:
+def reshaped_to(t: Tensor, ne: Sequence[Size]) -> Tensor:
+    """A contiguous tensor with other sizes; itself where it has them."""
     sizes = (*ne, *[1] * (4 - len(ne)))
     return t if t.ne == sizes else g.reshape(t, *sizes)
 
@@ -225,7 +241,7 @@ def _strided(t: Tensor, ne: Sequence[Size], steps: Sequence[Size], offset: Size)
     """A view with strides in elements, innermost first; the tensor itself where it is all of it."""
     shape, strides = tuple(reversed(ne)), tuple(reversed(steps))
     if offset == 0 and is_contiguous(shape, strides) and _product(ne) == t.n_elements:
-        return _reshaped(t, ne)
+        return reshaped_to(t, ne)
     size = t.dtype.bytes
     full = contiguous(shape)[::-1]
     # strides of dimensions of one element do not count; kernels like them as if there were no gap

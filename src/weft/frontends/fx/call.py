@@ -137,3 +137,19 @@ class Call:
     def dim(self, name: str, rank: int, default: int = 0) -> int:
         """A dimension counted from the start."""
         return int(self.number(name, default)) % max(rank, 1)
+
+    def dims(self, name: str, rank: int) -> list[int]:
+        """A list of dimensions (or one), counted from the start; all of them where there is none."""
+        found = self.args.get(name)
+        if found is None or found == []:
+            return list(range(max(rank, 1)))
+        given = found if isinstance(found, (list, tuple)) else [found]
+        return sorted({int(d) % max(rank, 1) for d in given})
+
+    def numbers(self, name: str) -> list[int]:
+        """A list of plain integers; empty where it is absent."""
+        return [int(n) for n in self.args.get(name) or []]
+
+    def is_read(self, i: int) -> bool:
+        """Whether anything reads result number `i` of several."""
+        return any(user.args[1] == i for user in self.node.users if len(user.args) > 1)

@@ -1,5 +1,27 @@
 """Visitors, a file per family. Importing this package registers all of them."""
 
-from weft.frontends.fx.ops import elementwise, matmul, shape
+from weft.frontends.fx.ops import (
+    attention,
+    binary,
+    conv,
+    generate,
+    index,
+    matmul,
+    norm,
+    reduce,
+    shape,
+    unary,
+)
 
-__all__ = ["elementwise", "matmul", "shape"]
+__all__ = [
+    "attention",
+    "binary",
+    "conv",
+    "generate",
+    "index",
+    "matmul",
+    "norm",
+    "reduce",
+    "shape",
+    "unary",
+]

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 
 from weft import graph as g
-from weft.frontends.fx.builder import Builder
+from weft.frontends.fx.builder import Builder, reshaped_to
 from weft.frontends.fx.call import Call
 from weft.frontends.fx.dtypes import is_float
 from weft.frontends.fx.layout import broadcast_strides, product
@@ -53,7 +53,7 @@ def product_of(b: Builder, w: Value, x: Value, shape: Sequence[Size]) -> Tensor:
         w = w.viewed(w.shape[-2:], w.strides[-2:])
         rows = b.dense(x)
         k = x.shape[-1]
-        return g.mul_mat(b.rows(w, stored=True), g.reshape(rows, k, product(x.shape[:-1])))
+        return g.mul_mat(b.rows(w, stored=True), reshaped_to(rows, (k, product(x.shape[:-1]))))
     if len(lead) > 2:
         # fold what does not broadcast; else repeat
         w = b.settled(

@@ -1,0 +1,427 @@
+"""Indexing, scattering, padding: elements by number."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from weft import graph as g
+from weft.frontends.fx.builder import Builder, reshaped_to
+from weft.frontends.fx.call import Call, fake_of
+from weft.frontends.fx.layout import broadcast_strides, product
+from weft.frontends.fx.ops.reduce import three
+from weft.frontends.fx.ops.shape import bounds, joined, reshaped, sliced, unsqueezed
+from weft.frontends.fx.registry import visitor
+from weft.frontends.fx.sizes import is_static
+from weft.frontends.fx.value import Value
+from weft.graph.size import Size
+from weft.graph.tensor import Tensor
+
+aten = torch.ops.aten
+
+_INDICES = (torch.int64, torch.int32)
+
+
+def indices_of(b: Builder, v: Value) -> Value:
+    """Indices as i64 or i32."""
+    return v if v.dtype in _INDICES else b.converted(v, torch.int64)
+
+
+# -- along one dimension ---------------------------------------------------------------------------
+
+
+@visitor(aten.embedding.default)
+def embedding(b: Builder, call: Call) -> Value:
+    """Rows of a matrix by number."""
+    w, ids = call.value("weight"), b.converted(call.value("indices"), torch.int32)
+    table = b.rows(w, stored=True)
+    return b.result(call, g.get_rows(table, b.flat(ids)))
+
+
+@visitor(aten.index_select.default)
+def index_select(b: Builder, call: Call) -> Value:
+    """Elements of a dimension by number."""
+    v = call.value("self")
+    t = reshaped_to(b.dense(v), three(v, call.dim("dim", v.rank)))
+    ids = b.flat(indices_of(b, call.value("index")))
+    return b.result(call, g.index(t, [None, ids]))
+
+
+def _along(v: Value, dim: int, b: Builder) -> Tensor:
+    """A value as (inside, along, outside) a dimension, in at most four dimensions."""
+    return reshaped_to(b.dense(v), three(v, dim))
+
+
+def _same_outside(call: Call) -> bool:
+    """Whether indices are as large as the tensor in all other dimensions."""
+    x, i = call.fake("self"), call.fake("index")
+    dim = call.dim("dim", x.dim())
+    return all(x.shape[d] == i.shape[d] for d in range(x.dim()) if d != dim)
+
+
+def _gather_rules(call: Call) -> str | None:
+    if call.fake("self").dim() > 4 and not _same_outside(call):
+        return "indices of another shape in more than four dimensions"
+    return None
+
+
+def _axis(b: Builder, call: Call, names: Sequence[str]) -> tuple[list[Tensor], int]:
+    """Tensors with one axis in common, and that axis in weft's order."""
+    v = call.value("self")
+    dim = call.dim("dim", v.rank)
+    found = []
+    for name in names:
+        value = call.value(name)
+        value = indices_of(b, value) if name == "index" else value
+        found.append(_along(value, dim, b) if v.rank > 4 else b.view(value))
+    return found, 1 if v.rank > 4 else max(v.rank, 1) - 1 - dim
+
+
+@visitor(aten.gather.default, check=_gather_rules)
+def gather(b: Builder, call: Call) -> Value:
+    """Elements along a dimension, each by its own number."""
+    (x, ids), axis = _axis(b, call, ("self", "index"))
+    return b.result(call, g.gather(x, ids, axis))
+
+
+@visitor(aten.scatter.src, aten.scatter_add.default, check=_gather_rules)
+def scatter(b: Builder, call: Call) -> Value:
+    """A copy with elements along a dimension replaced, or added to."""
+    (x, ids, source), axis = _axis(b, call, ("self", "index", "src"))
+    mode = "add" if call.op._schema.name == "aten::scatter_add" else "set"
+    return b.result(call, g.scatter(x, ids, source, axis, mode))
+
+
+@visitor(aten.scatter.value, check=_gather_rules)
+def scatter_value(b: Builder, call: Call) -> Value:
+    """A copy with a number at some places along a dimension."""
+    (x, ids), axis = _axis(b, call, ("self", "index"))
+    number = b.scalar(call.number("value"), call.out.dtype)
+    shape = call.value("index").shape
+    source = b.dense(number.viewed(shape, [0] * len(shape)))
+    return b.result(call, g.scatter(x, ids, reshaped_to(source, ids.ne), axis))
+
+
+# -- by several indices ----------------------------------------------------------------------------
+
+
+def _index_rules(call: Call) -> str | None:
+    indices = call.raw("indices", [])
+    for i in indices:
+        if i is not None and fake_of(i).dtype in (torch.bool, torch.uint8):
+            return "an index by a mask: the size of the result depends on data"
+    return None
+
+
+def _put_rules(call: Call) -> str | None:
+    indices = call.raw("indices", [])
+    masks = [i for i in indices if i is not None and fake_of(i).dtype is torch.bool]
+    if not masks:
+        return None
+    if len(indices) == 1 and not call.raw("accumulate", False):
+        if fake_of(masks[0]).dim() <= call.fake("self").dim() and call.fake("values").numel() == 1:
+            return None
+    return "an index by a mask"
+
+
+class _Indexed:
+    """A tensor seen in few dimensions: those between two indexed ones are merged, and so are the
+    indexed ones themselves where there are many."""
+
+    def __init__(self, b: Builder, v: Value, indices: Sequence[Value | None]) -> None:
+        self.builder = b
+        given = [*indices, *[None] * (v.rank - len(indices))]
+        self.shape = v.shape
+        axes = [d for d, i in enumerate(given) if i is not None]
+        self.adjacent = axes[-1] - axes[0] == len(axes) - 1
+        self.lead = v.shape[: axes[0]]
+        self.tail = v.shape[axes[-1] + 1 :]
+        found = [indices_of(b, i) for i in given if i is not None]
+        self.index_shape = broadcast_shape([i.shape for i in found])
+        flat = [self._flat(i) for i in found]
+        # neighbouring axes that are indexed become one axis with a computed number
+        self.merged: list[Value | None] = []
+        self.sizes: list[Size] = []
+        position = iter(flat)
+        for d, i in enumerate(given):
+            n = v.shape[d]
+            if i is None:
+                if self.merged and self.merged[-1] is None:
+                    self.sizes[-1] = self.sizes[-1] * n
+                else:
+                    self.merged.append(None)
+                    self.sizes.append(n)
+            else:
+                own = next(position)
+                if self.merged and self.merged[-1] is not None:
+                    self.merged[-1] = self._combined(self.merged[-1], self.sizes[-1], own, n)
+                    self.sizes[-1] = self.sizes[-1] * n
+                else:
+                    self.merged.append(own)
+                    self.sizes.append(n)
+
+    def _flat(self, i: Value) -> Value:
+        strides = broadcast_strides(i.shape, i.strides, self.index_shape)
+        wide = i.viewed(self.index_shape, strides)
+        return Value.whole(self.builder.flat(wide), i.dtype, (product(self.index_shape),))
+
+    def _combined(self, left: Value, n_left: Size, right: Value, n: Size) -> Value:
+        """left n + right, both counted from the start."""
+        b = self.builder
+        left, right = self._positive(left, n_left), self._positive(right, n)
+        assert isinstance(n, int)
+        dtype = torch.int64
+        left, right = b.converted(left, dtype), b.converted(right, dtype)
+        x, factor = b.joint(left.shape, left, b.scalar(n, dtype))
+        total = g.binary("add", g.binary("mul", x, factor), b.flat(right))
+        return Value.whole(total, dtype, left.shape)
+
+    def _positive(self, i: Value, n: Size) -> Value:
+        assert isinstance(n, int)
+        b = self.builder
+        x, size = b.joint(i.shape, i, b.scalar(n, i.dtype))
+        _, zero = b.joint(i.shape, i, b.scalar(0, i.dtype))
+        made = g.where(g.binary("lt", x, zero), g.binary("add", x, size), x)
+        return Value.whole(made, i.dtype, i.shape)
+
+    def tensor(self, v: Value) -> Tensor:
+        """The indexed tensor in its merged sizes."""
+        return reshaped_to(self.builder.dense(v), self.sizes[::-1])
+
+    def numbers(self) -> list[Tensor | None]:
+        """Index tensors in weft's order."""
+        return [None if i is None else self.builder.flat(i) for i in reversed(self.merged)]
+
+
+def broadcast_shape(shapes: Sequence[Sequence[Size]]) -> tuple[Size, ...]:
+    """The shape that all broadcast to."""
+    rank = max(len(s) for s in shapes)
+    found: list[Size] = [1] * rank
+    for shape in shapes:
+        for d, n in enumerate(shape):
+            at = rank - len(shape) + d
+            found[at] = n if found[at] == 1 else found[at]
+    return tuple(found)
+
+
+def _groups(call: Call) -> int:
+    """Dimensions that are left when neighbours are merged, and whether sizes allow it."""
+    count, last = 0, None
+    rank = call.fake("self").dim()
+    indices = list(call.raw("indices", []))
+    for i in [*indices, *[None] * (rank - len(indices))]:
+        kind = i is not None
+        if kind != last:
+            count += 1
+        last = kind
+    return count
+
+
+def _index_all_rules(call: Call) -> str | None:
+    why = _index_rules(call)
+    if why is not None:
+        return why
+    return _merge_rules(call)
+
+
+def _merge_rules(call: Call) -> str | None:
+    if _groups(call) > 4:
+        return "indices in more than two groups of dimensions"
+    indices = [i is not None for i in call.raw("indices", [])]
+    several = any(a and c for a, c in zip(indices, indices[1:], strict=False))
+    if several and not is_static(call.fake("self").shape):
+        return "several neighbouring indices of a dynamic shape"
+    return None
+
+
+@visitor(aten.index.Tensor, aten._unsafe_index.Tensor, check=_index_all_rules)
+def index(b: Builder, call: Call) -> Value:
+    """Elements by index tensors that broadcast to each other."""
+    indices = [None if i is None else call.as_value(i) for i in call.raw("indices", [])]
+    v = call.value("self")
+    seen = _Indexed(b, v, indices)
+    return b.result(call, g.index(seen.tensor(v), seen.numbers()))
+
+
+def _put_all_rules(call: Call) -> str | None:
+    return _put_rules(call) or _merge_rules(call)
+
+
+@visitor(
+    aten.index_put.default, aten._unsafe_index_put.default, check=_put_all_rules
+)
+def index_put(b: Builder, call: Call) -> Value:
+    """A copy with some elements replaced, or added to."""
+    v = call.value("self")
+    given = call.raw("indices", [])
+    values = b.converted(call.value("values"), call.out.dtype)
+    if fake_of(given[0]) is not None and fake_of(given[0]).dtype is torch.bool:
+        return _masked_put(b, call, v, call.as_value(given[0]), values)
+    indices = [None if i is None else call.as_value(i) for i in given]
+    seen = _Indexed(b, v, indices)
+    place = _place_shape(v, indices, seen)
+    strides = broadcast_strides(values.shape, values.strides, place)
+    wide = values.viewed(place, strides)
+    source = reshaped_to(b.dense(wide), _result_sizes(seen, product(seen.index_shape)))
+    accumulate = bool(call.raw("accumulate", False))
+    return b.result(call, g.index_put(seen.tensor(v), seen.numbers(), source, accumulate=accumulate))
+
+
+def _result_sizes(seen: _Indexed, n: Size) -> list[Size]:
+    """Sizes of x[indices] in merged dimensions, innermost first."""
+    kept = [(k, s) for k, (i, s) in enumerate(zip(seen.merged, seen.sizes, strict=True)) if i is None]
+    at = [k for k, i in enumerate(seen.merged) if i is not None]
+    if at[-1] - at[0] == len(at) - 1:
+        sizes = [s for k, s in kept if k < at[0]] + [n] + [s for k, s in kept if k > at[0]]
+    else:
+        sizes = [n] + [s for _, s in kept]
+    return sizes[::-1]
+
+
+def _place_shape(v: Value, indices: Sequence[Value | None], seen: _Indexed) -> tuple[Size, ...]:
+    """The shape of x[indices]."""
+    given = [*indices, *[None] * (v.rank - len(indices))]
+    kept = [(d, n) for d, n in enumerate(v.shape) if given[d] is None]
+    first = next(d for d, i in enumerate(given) if i is not None)
+    if not seen.adjacent:
+        return (*seen.index_shape, *(n for _, n in kept))
+    return (
+        *(n for d, n in kept if d < first),
+        *seen.index_shape,
+        *(n for d, n in kept if d > first),
+    )
+
+
+def _masked_put(b: Builder, call: Call, v: Value, mask: Value, value: Value) -> Value:
+    shape = v.shape
+    wide = mask.viewed(
+        (*mask.shape, *[1] * (v.rank - mask.rank)), (*mask.strides, *[1] * (v.rank - mask.rank))
+    )
+    one = value.viewed((), ())
+    c, x, y = b.joint(shape, wide, one, v)
+    return b.result(call, g.where(c, x, y))
+
+
+# -- writing a part --------------------------------------------------------------------------------
+
+
+def _scatter_rules(call: Call) -> str | None:
+    if not is_static(call.raw("step", 1)):
+        return "a step that depends on sizes"
+    if int(call.raw("step", 1)) != 1 and not is_static(call.fake("self").shape):
+        return "a step through a dynamic shape"
+    return None
+
+
+@visitor(aten.slice_scatter.default, check=_scatter_rules)
+def slice_scatter(b: Builder, call: Call) -> Value:
+    """A copy with part of a dimension replaced."""
+    v, src = call.value("self"), b.converted(call.value("src"), call.out.dtype)
+    dim = call.dim("dim", v.rank)
+    n = v.shape[dim]
+    start, count, step = bounds(call, n)
+    if count == 0:
+        return v
+    shape = [*v.shape[:dim], count, *v.shape[dim + 1 :]]
+    src = src.viewed(shape, broadcast_strides(src.shape, src.strides, shape))
+    return _replaced(b, v, src, dim, start, count, step)
+
+
+def _replaced(
+    b: Builder, v: Value, src: Value, dim: int, start: Size, count: Size, step: int
+) -> Value:
+    n = v.shape[dim]
+    if count == n:
+        return src
+    if step == 1:
+        parts = [src]
+        if start != 0:
+            parts.insert(0, sliced(b, v, dim, 0, start))
+        if start + count != n:
+            parts.append(sliced(b, v, dim, start + count, n - start - count))
+        return joined(b, parts, dim, v.dtype)
+    assert isinstance(start, int) and isinstance(count, int)
+    ids = b.constant(start + step * np.arange(count), torch.int64)
+    made = g.index_put(_along(v, dim, b), [None, b.flat(ids)], _along(src, dim, b))
+    return Value.whole(made, v.dtype, v.shape)
+
+
+@visitor(aten.select_scatter.default)
+def select_scatter(b: Builder, call: Call) -> Value:
+    """A copy with one element of a dimension replaced."""
+    v, src = call.value("self"), b.converted(call.value("src"), call.out.dtype)
+    dim = call.dim("dim", v.rank)
+    at = call.size(call.raw("index", 0))
+    at = v.shape[dim] + at if isinstance(at, int) and at < 0 else at
+    return _replaced(b, v, unsqueezed(src, dim), dim, at, 1, 1)
+
+
+@visitor(aten.flip.default)
+def flip(b: Builder, call: Call) -> Value:
+    """The other way round along some dimensions."""
+    v = call.value("self")
+    for dim in call.dims("dims", v.rank) if call.raw("dims", []) else []:
+        n = v.shape[dim]
+        assert isinstance(n, int)
+        ids = b.constant(np.arange(n)[::-1].copy(), torch.int64)
+        v = Value.whole(g.index(_along(v, dim, b), [None, b.flat(ids)]), v.dtype, v.shape)
+    return v
+
+
+@visitor(aten.roll.default)
+def roll(b: Builder, call: Call) -> Value:
+    """Elements moved around along some dimensions."""
+    v = call.value("self")
+    shifts, dims = call.numbers("shifts"), call.numbers("dims")
+    shape = v.shape
+    if not dims:
+        v, dims = reshaped(b, v, (product(v.shape),)), [0]
+    for shift, d in zip(shifts, dims, strict=True):
+        dim = d % max(v.rank, 1)
+        n = v.shape[dim]
+        assert isinstance(n, int)
+        k = shift % n if n else 0
+        if k:
+            tail, head = sliced(b, v, dim, n - k, k), sliced(b, v, dim, 0, n - k)
+            v = joined(b, [tail, head], dim, v.dtype)
+    return reshaped(b, v, shape)
+
+
+# -- padding ---------------------------------------------------------------------------------------
+
+
+def _pad_rules(call: Call) -> str | None:
+    pad = call.raw("pad" if "pad" in call.args else "padding", [])
+    if not is_static(pad):
+        return "padding that depends on sizes"
+    dims = len(pad) // 2
+    return "padding of more than four dimensions" if dims > 4 else None
+
+
+_MODES: dict[Any, str] = {
+    aten.constant_pad_nd.default: "constant",
+    aten.reflection_pad1d.default: "reflect",
+    aten.reflection_pad2d.default: "reflect",
+    aten.reflection_pad3d.default: "reflect",
+    aten.replication_pad1d.default: "replicate",
+    aten.replication_pad2d.default: "replicate",
+    aten.replication_pad3d.default: "replicate",
+    aten._pad_circular.default: "circular",
+}
+
+
+@visitor(*_MODES, check=_pad_rules)
+def pad(b: Builder, call: Call) -> Value:
+    """More, or fewer, elements at both ends of the last dimensions."""
+    v = call.value("self")
+    given = call.numbers("pad" if "pad" in call.args else "padding")
+    dims = len(given) // 2
+    inside = v.shape[v.rank - dims :][::-1]
+    outside = product(v.shape[: v.rank - dims])
+    x = reshaped_to(b.dense(v), (*inside, outside) if dims < 4 else inside)
+    return b.result(
+        call, g.pad_nd(x, given[0::2], given[1::2], _MODES[call.op], float(call.number("value", 0)))
+    )
