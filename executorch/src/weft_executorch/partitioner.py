@@ -22,10 +22,10 @@ from torch.export import ExportedProgram
 from torch.fx import Node
 from torch.fx.passes.operator_support import OperatorSupportBase
 
-from weft.frontends.fx import supports
 from weft.frontends.fx.call import op_name
 from weft_executorch.backend import NOTES, WeftBackend
 from weft_executorch.options import Options
+from weft_executorch.trial import refusals
 
 __all__ = ["WeftPartitioner"]
 
@@ -60,8 +60,8 @@ class WeftPartitioner(Partitioner):
         self._reporter = WhyNoPartitionReporter()
         self._minima: dict[str, int] = {}
 
-    def why_not(self, node: Node) -> str:
-        """Why weft does not run a node, in a sentence; empty where it does."""
+    def told_not_to(self, node: Node) -> str:
+        """Why the partitioner's own configuration leaves a node out; empty where it does not."""
         name = op_name(node.target)
         if (self._ops is not None and name not in self._ops) or name in self._not_ops:
             return "the partitioner was told to leave this op out"
@@ -70,8 +70,7 @@ class WeftPartitioner(Partitioner):
             for found in _dtypes(node):
                 if found not in dtypes:
                     return f"the partitioner was told to leave {found} out"
-        answer = supports(node)
-        return "" if answer else answer.reason
+        return ""
 
     def ops_to_not_decompose(
         self, ep: ExportedProgram
@@ -83,7 +82,8 @@ class WeftPartitioner(Partitioner):
         kept: dict[torch._ops.OpOverload, bool] = {}
         for node in ep.graph.nodes:
             if node.op == "call_function" and isinstance(node.target, torch._ops.OpOverload):
-                kept[node.target] = kept.get(node.target, True) and not self.why_not(node)
+                whole = kept.get(node.target, True) and not self.told_not_to(node)
+                kept[node.target] = whole and not refusals([node], ep.range_constraints)
         return ([op for op, whole in kept.items() if whole], None)
 
     def partition(self, exported_program: ExportedProgram) -> PartitionResult:
@@ -91,8 +91,11 @@ class WeftPartitioner(Partitioner):
         module = exported_program.graph_module
         self.refused = {}
         self._reporter = WhyNoPartitionReporter()
-        support = _Support(self.why_not)
-        parts = generate_partitions_from_list_of_nodes(module, op_support=support)
+        support = _Support()
+        for node in module.graph.nodes:
+            if node.op == "call_function" and (why := self.told_not_to(node)):
+                support.refused[node] = why
+        parts = self._parts(exported_program, support)
         for node, reason in support.refused.items():
             self._reporter.report_reject(node, reason)
             self.refused[node.name] = (op_name(node.target), reason)
@@ -113,28 +116,37 @@ class WeftPartitioner(Partitioner):
             tag_mutated_buffer(exported_program)
         return PartitionResult(exported_program, tags)
 
+    def _parts(self, program: ExportedProgram, support: _Support) -> list[Any]:
+        """Parts of which every node runs: what a trial refuses is left out and parts are cut anew,
+        until a trial refuses nothing."""
+        order = {node: i for i, node in enumerate(program.graph_module.graph.nodes)}
+        alone = [n for n in order if n not in support.refused]
+        support.refused |= refusals(alone, program.range_constraints)
+        while True:
+            parts = generate_partitions_from_list_of_nodes(
+                program.graph_module, op_support=support
+            )
+            found: dict[Node, str] = {}
+            for part in parts:
+                nodes = sorted(part.nodes, key=lambda n: order[n])
+                found |= refusals(nodes, program.range_constraints)
+            if not found:
+                return list(parts)
+            support.refused |= found
+
     def report(self) -> str:
         """The table of refused nodes with their reasons; empty where there are none."""
         return self._reporter.get_table_report() or ""
 
 
 class _Support(OperatorSupportBase):
-    """Remembers what it refused."""
+    """All nodes but those that were refused so far."""
 
-    def __init__(self, why_not: Callable[[Node], str]) -> None:
-        self._why_not = why_not
-        self._answers: dict[Node, str] = {}
-
-    @property
-    def refused(self) -> dict[Node, str]:
-        return {node: why for node, why in self._answers.items() if why}
+    def __init__(self) -> None:
+        self.refused: dict[Node, str] = {}
 
     def is_node_supported(self, submodules: Any, node: Node) -> bool:
-        if node.op != "call_function":
-            return False
-        if node not in self._answers:
-            self._answers[node] = self._why_not(node)
-        return not self._answers[node]
+        return node.op == "call_function" and node not in self.refused
 
 
 def _dtypes(node: Node) -> set[torch.dtype]:
