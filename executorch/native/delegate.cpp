@@ -1,19 +1,17 @@
 #include "delegate.h"
 
 #include <executorch/runtime/core/exec_aten/util/tensor_util.h>
-#include <executorch/runtime/platform/log.h>
 
 #include <algorithm>
 
-#include "quants/interleave.h"
-#include "quants/lookup_layout.h"
+#include "complain.h"
 
 namespace weft::et {
 
 namespace {
 
 Error invalid(const Status& status, const char* what) {
-  ET_LOG(Error, "weft: %s: %s", what, status.message().c_str());
+  complain(std::string(what) + ": " + status.message());
   return Error::InvalidProgram;
 }
 
@@ -21,12 +19,12 @@ int64_t value_of(const Size& size, const std::vector<int64_t>& exprs) {
   return size.expr < 0 ? size.value : exprs[static_cast<size_t>(size.expr)];
 }
 
-std::string shape_text(const EValue& arg) {
-  std::string text = "[";
+std::string text_of(const EValue& arg) {
+  std::string sizes;
   for (const auto size : arg.toTensor().sizes()) {
-    text += (text.size() > 1 ? ", " : "") + std::to_string(size);
+    sizes += (sizes.empty() ? "" : ", ") + std::to_string(size);
   }
-  return text + "]";
+  return "[" + sizes + "] of " + executorch::runtime::toString(arg.toTensor().scalar_type());
 }
 
 }  // namespace
@@ -44,7 +42,7 @@ Result<std::unique_ptr<Delegate>> Delegate::create(BackendInitContext& context,
     threads = given.get();
   }
   if (threads < 0 || threads > 1024) {
-    ET_LOG(Error, "weft: threads must be 0 (all cores) to 1024, not %d", threads);
+    complain("threads must be 0 (all cores) to 1024, not " + std::to_string(threads));
     return Error::InvalidArgument;
   }
   self->target_ = best_target();
@@ -58,8 +56,8 @@ Error Delegate::take_memory(const NamedDataMap* map) {
   for (size_t i = 0; i < blob_.buffers.size(); ++i) {
     const Result<Block> block = find_block(i, map);
     if (!block.ok()) {
-      ET_LOG(Error, "weft: buffer %zu (%lld bytes, key '%s') has no memory", i,
-             static_cast<long long>(blob_.program.buffers[i]), blob_.buffers[i].key.c_str());
+      complain("buffer " + std::to_string(i) + " of " + std::to_string(blob_.program.buffers[i]) +
+               " bytes, named '" + blob_.buffers[i].key + "', has no memory");
       return block.error();
     }
     blocks_.push_back(block.get());
@@ -161,8 +159,9 @@ Error Delegate::start(int threads) {
 Error Delegate::execute(BackendExecutionContext& context, Span<EValue*> args) {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (args.size() != blob_.inputs.size() + blob_.outputs.size()) {
-    ET_LOG(Error, "weft: the call has %zu arguments, the program takes %zu and gives %zu",
-           args.size(), blob_.inputs.size(), blob_.outputs.size());
+    complain("the call has " + std::to_string(args.size()) + " arguments, the program takes " +
+             std::to_string(blob_.inputs.size()) + " and gives " +
+             std::to_string(blob_.outputs.size()));
     return Error::InvalidProgram;
   }
   if (const Error e = resolve(args); e != Error::Ok) return e;
@@ -203,9 +202,9 @@ Error Delegate::resolve(Span<EValue*> args) {
     const bool fits = value % source.mul == 0;
     value /= source.mul;
     if (!fits || value < symbol.min || value > symbol.max) {
-      ET_LOG(Error, "weft: size %s is %lld; the model was exported for %lld to %lld",
-             symbol.name.c_str(), static_cast<long long>(value),
-             static_cast<long long>(symbol.min), static_cast<long long>(symbol.max));
+      complain("size " + symbol.name + " is " + std::to_string(value) +
+               "; the model was exported for " + std::to_string(symbol.min) + " to " +
+               std::to_string(symbol.max));
       return Error::InvalidArgument;
     }
     symbols_.push_back(value);
@@ -248,8 +247,7 @@ Error Delegate::bind_input(size_t i, const EValue& arg) {
     same = tensor.size(static_cast<ssize_t>(d)) == value_of(value.dims[d], exprs_);
   }
   if (!same || static_cast<int>(tensor.scalar_type()) != value.scalar_type) {
-    ET_LOG(Error, "weft: input %s has shape %s and type %d, which the program does not take",
-           value.name.c_str(), shape_text(arg).c_str(), static_cast<int>(tensor.scalar_type()));
+    complain("input " + value.name + " is " + text_of(arg) + ", which the program does not take");
     return Error::InvalidArgument;
   }
   if (value.tensor < 0) return Error::Ok;
@@ -269,8 +267,7 @@ Error Delegate::bind_output(size_t i, EValue& arg) {
     sizes[d] = static_cast<executorch::aten::SizesType>(value_of(value.dims[d], exprs_));
   }
   if (!same || static_cast<int>(tensor.scalar_type()) != value.scalar_type) {
-    ET_LOG(Error, "weft: output %s has shape %s and type %d, which is not the program's",
-           value.name.c_str(), shape_text(arg).c_str(), static_cast<int>(tensor.scalar_type()));
+    complain("output " + value.name + " is " + text_of(arg) + ", which is not the program's");
     return Error::InvalidProgram;
   }
   if (const Error e = executorch::runtime::resize_tensor(tensor, {sizes, value.dims.size()});
@@ -289,7 +286,7 @@ Error Delegate::bind(const Place& place, const View& outside, const Value& value
   const int64_t count = view.count();
   if (tensor.data == nullptr || count != outside.count() || outside.element == Element::kNone ||
       (outside.data == nullptr && count > 0)) {
-    ET_LOG(Error, "weft: %s does not fit the program's tensor", value.name.c_str());
+    complain(value.name + " does not fit the program's tensor");
     return Error::InvalidArgument;
   }
   const bool bytes = view.element == Element::kI8 && outside.element == Element::kBool;
@@ -339,7 +336,7 @@ Error Delegate::copy_outputs(Span<EValue*> args) {
     const View view = view_of(tensor);
     if (tensor.data == nullptr || view.count() != outside.count() ||
         outside.element == Element::kNone || view.element == Element::kNone) {
-      ET_LOG(Error, "weft: output %s does not fit the program's tensor", value.name.c_str());
+      complain("output " + value.name + " does not fit the program's tensor");
       return Error::InvalidProgram;
     }
     copy(view, outside);

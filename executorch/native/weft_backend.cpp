@@ -1,9 +1,9 @@
 // The verbs of an ExecuTorch backend. No exception leaves them.
 #include <executorch/runtime/backend/interface.h>
-#include <executorch/runtime/platform/log.h>
 
 #include <new>
 
+#include "complain.h"
 #include "delegate.h"
 
 namespace {
@@ -28,7 +28,7 @@ auto guarded(Work work) -> decltype(work()) {
   } catch (const std::bad_alloc&) {
     return Error::MemoryAllocationFailed;
   } catch (const std::exception& error) {
-    ET_LOG(Error, "weft: %s", error.what());
+    weft::et::complain(error.what());
     return Error::Internal;
   }
 }

@@ -63,7 +63,7 @@ def lower_module(
     given = inputs if isinstance(module, dict) else {"forward": inputs}
     shapes = dynamic_shapes if isinstance(module, dict) else {"forward": dynamic_shapes}
     partitioners = {name: WeftPartitioner(options, **how) for name in modules}
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")
         programs = {
             name: export(m, given[name], dynamic_shapes=(shapes or {}).get(name), strict=False)
