@@ -1,0 +1,264 @@
+// REDUCE: one number of all elements along any axes.
+//
+// Where rows are reduced, an item is an element of the result; else it is a run of columns, and
+// rows are added up. Sums of floats are kept in lanes for a short while, then in double.
+#include "kernels/numbers.h"
+
+namespace weft::WEFT_TARGET {
+
+void register_tensor_reduce(KernelTable& table);
+
+namespace {
+
+enum Function { kSum, kMean, kMax, kMin, kProd, kAny, kAll, kFunctions };
+
+constexpr int64_t kWidth = 32;      // partial results of a piece
+constexpr int64_t kColumns = 512;   // of an item
+constexpr int64_t kRowsShort = 64;  // that are added in float
+
+template <typename T>
+struct WiderThan {
+  using Type = T;
+};
+template <>
+struct WiderThan<float> {
+  using Type = double;
+};
+
+uint64_t bits(int64_t x) { return static_cast<uint64_t>(x); }
+
+// What each function starts with, and how it takes one more. Whole numbers wrap around.
+template <typename T>
+struct Sum {
+  using Wide = typename WiderThan<T>::Type;
+  static T start() { return 0; }
+  template <typename U>
+  static U add(U a, U b) {
+    return a + b;
+  }
+  static int64_t add(int64_t a, int64_t b) { return static_cast<int64_t>(bits(a) + bits(b)); }
+};
+template <typename T>
+struct Product {
+  using Wide = typename WiderThan<T>::Type;
+  static T start() { return 1; }
+  template <typename U>
+  static U add(U a, U b) {
+    return a * b;
+  }
+  static int64_t add(int64_t a, int64_t b) { return static_cast<int64_t>(bits(a) * bits(b)); }
+};
+template <typename T>
+struct Largest {
+  using Wide = T;
+  static T start() { return static_cast<T>(sizeof(T) == 4 ? -__builtin_inf() : 0); }
+  static T add(T a, T b) { return b > a || b != b ? b : a; }
+};
+template <>
+int64_t Largest<int64_t>::start() {
+  return INT64_MIN;
+}
+template <typename T>
+struct Smallest {
+  using Wide = T;
+  static T start() { return static_cast<T>(sizeof(T) == 4 ? __builtin_inf() : 0); }
+  static T add(T a, T b) { return b < a || b != b ? b : a; }
+};
+template <>
+int64_t Smallest<int64_t>::start() {
+  return INT64_MAX;
+}
+template <typename T>
+struct Any {
+  using Wide = T;
+  static T start() { return 0; }
+  static T add(T a, T b) { return static_cast<T>((a != 0) | (b != 0)); }
+};
+template <typename T>
+struct All {
+  using Wide = T;
+  static T start() { return 1; }
+  static T add(T a, T b) { return static_cast<T>((a != 0) & (b != 0)); }
+};
+
+// The source with its reduced dimensions of size 1 kept apart: loops over those that remain.
+struct Plan {
+  Tensor x;
+  bool rows;         // whether dimension 0 is reduced
+  int64_t inner[4];  // sizes of the reduced dimensions, 1 for others
+  double count;      // elements of a result
+
+  explicit Plan(const Call& call) : x(*call.src[0]), count(1) {
+    const int64_t axes = call.i(1);
+    rows = (axes & 1) != 0 || x.ne[0] == 1;
+    for (int d = 0; d < 4; ++d) {
+      inner[d] = (axes >> d & 1) != 0 ? x.ne[d] : 1;
+      count *= static_cast<double>(inner[d]);
+    }
+    // dimensions without a gap between are one
+    for (int d = 1; rows && d < 4; ++d) {
+      if (inner[d] != x.ne[d] || x.nb[d] != x.nb[0] * inner[0]) break;
+      inner[0] *= x.ne[d];
+      inner[d] = 1;
+    }
+  }
+};
+
+// Calls work(p) for every row that belongs to a result at `p`.
+template <typename F>
+void for_rows(const Plan& plan, const char* p, const F& work) {
+  for (int64_t i3 = 0; i3 < plan.inner[3]; ++i3) {
+    for (int64_t i2 = 0; i2 < plan.inner[2]; ++i2) {
+      for (int64_t i1 = 0; i1 < plan.inner[1]; ++i1) {
+        work(p + i1 * plan.x.nb[1] + i2 * plan.x.nb[2] + i3 * plan.x.nb[3]);
+      }
+    }
+  }
+}
+
+template <typename Op, typename T>
+typename Op::Wide reduce_piece(const T* x, int64_t n) {
+  T part[kWidth];
+  for (int64_t j = 0; j < kWidth; ++j) part[j] = Op::start();
+  int64_t i = 0;
+  for (; i + kWidth <= n; i += kWidth) {
+    for (int64_t j = 0; j < kWidth; ++j) part[j] = Op::add(part[j], x[i + j]);
+  }
+  for (int64_t j = 0; i + j < n; ++j) part[j] = Op::add(part[j], x[i + j]);
+  auto all = static_cast<typename Op::Wide>(part[0]);
+  for (int64_t j = 1; j < kWidth; ++j) {
+    all = Op::add(all, static_cast<typename Op::Wide>(part[j]));
+  }
+  return all;
+}
+
+template <typename T>
+void put(const Call& call, T value, char* p) {
+  store_numbers(&value, 1, p, call.dst.type, 0);
+}
+
+// The result's type decides how it is written: tests of floats are whole numbers.
+template <typename W>
+void put_result(const Call& call, W value, double scale, char* p) {
+  if (is_whole(call.dst.type)) return put(call, static_cast<int64_t>(value), p);
+  put(call, static_cast<float>(static_cast<double>(value) * scale), p);
+}
+
+template <typename Op, typename T>
+void run_rows(const Call& call, const Plan& plan, double scale, int64_t begin, int64_t end) {
+  for (int64_t item = begin; item < end; ++item) {
+    const Index at = row_index(call.dst, item);
+    auto all = static_cast<typename Op::Wide>(Op::start());
+    for_rows(plan, row_data(plan.x, at), [&](const char* p) {
+      T buffer[kPiece];
+      for (int64_t i = 0; i < plan.inner[0]; i += kPiece) {
+        const int64_t n = min64(kPiece, plan.inner[0] - i);
+        const T* x = numbers_at(p + i * plan.x.nb[0], plan.x.type, plan.x.nb[0], n, buffer);
+        all = Op::add(all, reduce_piece<Op>(x, n));
+      }
+    });
+    put_result(call, all, scale, row_data(call.dst, at));
+  }
+}
+
+int64_t column_runs(const Tensor& dst) { return (dst.ne[0] + kColumns - 1) / kColumns; }
+
+template <typename Op, typename T>
+void run_columns(const Call& call, const Plan& plan, double scale, int64_t begin, int64_t end) {
+  const int64_t runs = column_runs(call.dst);
+  using Wide = typename Op::Wide;
+  for (int64_t item = begin; item < end; ++item) {
+    const Index at = row_index(call.dst, item / runs);
+    const int64_t first = item % runs * kColumns;
+    const int64_t n = min64(kColumns, call.dst.ne[0] - first);
+    T part[kColumns], buffer[kColumns];
+    Wide all[kColumns];
+    for (int64_t i = 0; i < n; ++i) part[i] = Op::start();
+    for (int64_t i = 0; i < n; ++i) all[i] = static_cast<Wide>(Op::start());
+    int64_t rows = 0;
+    const auto flush = [&] {
+      for (int64_t i = 0; i < n; ++i) {
+        all[i] = Op::add(all[i], static_cast<Wide>(part[i]));
+        part[i] = Op::start();
+      }
+      rows = 0;
+    };
+    for_rows(plan, row_data(plan.x, at) + first * plan.x.nb[0], [&](const char* p) {
+      const T* x = numbers_at(p, plan.x.type, plan.x.nb[0], n, buffer);
+      for (int64_t i = 0; i < n; ++i) part[i] = Op::add(part[i], x[i]);
+      if (++rows == kRowsShort) flush();
+    });
+    flush();
+    char* out = row_data(call.dst, at) + first * call.dst.nb[0];
+    for (int64_t i = 0; i < n; ++i) put_result(call, all[i], scale, out + i * call.dst.nb[0]);
+  }
+}
+
+template <typename Op, typename T>
+void run_function(const Call& call, int64_t begin, int64_t end) {
+  const Plan plan(call);
+  const double scale = call.i(0) == kMean ? 1.0 / plan.count : 1.0;
+  plan.rows ? run_rows<Op, T>(call, plan, scale, begin, end)
+            : run_columns<Op, T>(call, plan, scale, begin, end);
+}
+
+template <typename T>
+void run_of(const Call& call, int64_t begin, int64_t end) {
+  switch (call.i(0)) {
+    case kSum:
+    case kMean:
+      return run_function<Sum<T>, T>(call, begin, end);
+    case kMax:
+      return run_function<Largest<T>, T>(call, begin, end);
+    case kMin:
+      return run_function<Smallest<T>, T>(call, begin, end);
+    case kProd:
+      return run_function<Product<T>, T>(call, begin, end);
+    case kAny:
+      return run_function<Any<T>, T>(call, begin, end);
+    default:
+      return run_function<All<T>, T>(call, begin, end);
+  }
+}
+
+void run(const Call& call, int64_t begin, int64_t end, char*) {
+  is_float(call.src[0]->type) ? run_of<float>(call, begin, end) : run_of<int64_t>(call, begin, end);
+}
+
+int64_t items(const Call& call) {
+  return n_rows(call.dst) * (Plan(call).rows ? 1 : column_runs(call.dst));
+}
+
+int64_t grain(const Call& call) {
+  const int64_t each = n_elements(*call.src[0]) / max64(1, items(call));
+  return row_grain(each);
+}
+
+const char* check(const Call& call) {
+  const Tensor& x = *call.src[0];
+  if (call.n_params < 2 || call.i(0) < 0 || call.i(0) >= kFunctions) {
+    return "unknown function number";
+  }
+  if (!is_number(x.type)) return "needs f32, f16, bf16, i8, i16, i32 or i64";
+  const int64_t function = call.i(0);
+  const bool sums = function == kSum || function == kProd;
+  DType wanted = x.type;
+  if (function >= kAny) wanted = DType::kI8;
+  if (sums && is_whole(x.type)) wanted = DType::kI64;
+  if (call.dst.type != wanted) return "the result has another type";
+  if (function == kMean && is_whole(x.type)) return "means are of floats";
+  for (int d = 0; d < 4; ++d) {
+    if (call.dst.ne[d] != ((call.i(1) >> d & 1) != 0 ? 1 : x.ne[d])) {
+      return "the result has not the sizes that remain";
+    }
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+void register_tensor_reduce(KernelTable& table) {
+  table[Op::kReduce] = {.check = check, .items = items, .run = run, .grain = grain};
+}
+
+}  // namespace weft::WEFT_TARGET
