@@ -158,9 +158,9 @@ class _Walk:
         except GraphError as error:
             raise refuse_all([Refusal(node.name, op_name(node.target), str(error))]) from error
         builder.values[node] = made
-        for value in made if isinstance(made, list) else [made]:
+        for i, value in enumerate(made if isinstance(made, list) else [made]):
             if value is not None:
-                self._name(value.tensor, node.name)
+                self._name(value.tensor, node.name if i == 0 else f"{node.name}.result{i}")
         for source in node.all_input_nodes:
             builder.pending[source] -= 1
 
