@@ -183,6 +183,27 @@ class Builder:
         strides = broadcast_strides(v.shape, v.strides, shape)
         return self.settled(v.viewed(shape, strides))
 
+    # ---- state -----------------------------------------------------------------------------------
+
+    def may_overwrite(self, v: Value, source: Node) -> bool:
+        """Whether an op may write into `v`: all of a buffer that the program mutates, whose present
+        values nobody reads after the op, which reads them from `source`.
+
+        If so, whatever reads them before is put into the graph, so that it comes first."""
+        leaf_ = v.tensor.view_src or v.tensor
+        if leaf_ not in self.states or not v.is_whole:
+            return False
+        live = []
+        for node, found in self.values.items():
+            left = self.pending.get(node, 0) - (node is source)
+            for value in found if isinstance(found, list) else [found]:
+                if isinstance(value, Value) and left > 0:
+                    if (value.tensor.view_src or value.tensor) is leaf_:
+                        return False
+                    live.append(value.tensor)
+        self.graph.expand(*(t for t in live if _reads(t, leaf_)))
+        return True
+
     # ---- constants -------------------------------------------------------------------------------
 
     def constant(self, data: Any, dtype: torch.dtype) -> Value:
@@ -257,3 +278,17 @@ def _product(sizes: Sequence[Size]) -> Size:
     for n in sizes:
         total = total * n
     return total
+
+
+def _reads(tensor: Tensor, leaf_: Tensor) -> bool:
+    """Whether a tensor is computed from a leaf."""
+    seen, stack = set(), [tensor]
+    while stack:
+        t = stack.pop()
+        if t is leaf_ or t.view_src is leaf_:
+            return True
+        for s in t.src:
+            if s is not None and s not in seen:
+                seen.add(s)
+                stack.append(s)
+    return False

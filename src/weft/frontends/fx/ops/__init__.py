@@ -3,6 +3,7 @@
 from weft.frontends.fx.ops import (
     attention,
     binary,
+    cache,
     conv,
     generate,
     index,
@@ -16,6 +17,7 @@ from weft.frontends.fx.ops import (
 __all__ = [
     "attention",
     "binary",
+    "cache",
     "conv",
     "generate",
     "index",

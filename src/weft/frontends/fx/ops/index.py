@@ -12,6 +12,7 @@ from weft import graph as g
 from weft.frontends.fx.builder import Builder, reshaped_to
 from weft.frontends.fx.call import Call, fake_of
 from weft.frontends.fx.layout import broadcast_strides, product
+from weft.frontends.fx.ops.cache import rows_written
 from weft.frontends.fx.ops.reduce import three
 from weft.frontends.fx.ops.shape import bounds, joined, reshaped, sliced, unsqueezed
 from weft.frontends.fx.registry import visitor
@@ -261,6 +262,9 @@ def index_put(b: Builder, call: Call) -> Value:
     if fake_of(given[0]) is not None and fake_of(given[0]).dtype is torch.bool:
         return _masked_put(b, call, v, call.as_value(given[0]), values)
     indices = [None if i is None else call.as_value(i) for i in given]
+    written = rows_written(b, call, v, indices, values)
+    if written is not None:
+        return written
     seen = _Indexed(b, v, indices)
     place = _place_shape(v, indices, seen)
     strides = broadcast_strides(values.shape, values.strides, place)
@@ -272,13 +276,16 @@ def index_put(b: Builder, call: Call) -> Value:
 
 def _result_sizes(seen: _Indexed, n: Size) -> list[Size]:
     """Sizes of x[indices] in merged dimensions, innermost first."""
-    kept = [(k, s) for k, (i, s) in enumerate(zip(seen.merged, seen.sizes, strict=True)) if i is None]
+    merged = list(zip(seen.merged, seen.sizes, strict=True))
+    kept = [(k, s) for k, (i, s) in enumerate(merged) if i is None]
     at = [k for k, i in enumerate(seen.merged) if i is not None]
+    # a single place has no dimension of its own
+    own = [] if n == 1 else [n]
     if at[-1] - at[0] == len(at) - 1:
-        sizes = [s for k, s in kept if k < at[0]] + [n] + [s for k, s in kept if k > at[0]]
+        sizes = [s for k, s in kept if k < at[0]] + own + [s for k, s in kept if k > at[0]]
     else:
-        sizes = [n] + [s for _, s in kept]
-    return sizes[::-1]
+        sizes = own + [s for _, s in kept]
+    return sizes[::-1] or [1]
 
 
 def _place_shape(v: Value, indices: Sequence[Value | None], seen: _Indexed) -> tuple[Size, ...]:

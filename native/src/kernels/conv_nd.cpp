@@ -1,0 +1,348 @@
+// CONV_ND: convolution in 1 to 3 dimensions with groups and bias, and its transpose.
+//
+// The planes of all channels are made first (conv_nd.h). Then tiles of output channels and outputs
+// are summed up in registers: for every weight, a row of outputs reads a piece of a plane. Where
+// each channel has a kernel of its own, an item makes the planes of its channel itself.
+#include "kernels/conv_nd.h"
+
+namespace weft::WEFT_TARGET {
+
+void register_conv_nd(KernelTable& table);
+
+namespace {
+
+// A tile: output channels, and vectors of outputs.
+#if defined(__AVX512F__)
+constexpr int kRows = 6, kVectors = 4;
+#elif defined(__AVX2__)
+constexpr int kRows = 6, kVectors = 2;
+#else
+constexpr int kRows = 4, kVectors = 2;
+#endif
+constexpr int kAlone = 8;             // vectors, for one output channel
+constexpr int64_t kBlock = 64;        // outputs of an item,
+constexpr int64_t kAloneBlock = 512;  // for one output channel
+constexpr int64_t kDeep = 256;        // weights of a row that are worked through at a time
+static_assert(kBlock % (kVectors * kLanes) == 0 && kAloneBlock % (kAlone * kLanes) == 0);
+
+int64_t round_up(int64_t n, int64_t step) { return (n + step - 1) / step * step; }
+
+// sums[r][...] += weight (r, k) * x[places[k] + ...], for `n` weights of kR rows, and kV vectors.
+template <int kR, int kV>
+void tile(const float* w, int64_t row_step, const float* x, const int64_t* places, int64_t n,
+          float* sums, int64_t width) {
+  vf sum[kR][kV];
+#pragma GCC unroll 8
+  for (int r = 0; r < kR; ++r) {
+#pragma GCC unroll 8
+    for (int v = 0; v < kV; ++v) sum[r][v] = load(sums + r * width + v * kLanes);
+  }
+  for (int64_t k = 0; k < n; ++k) {
+    const float* p = x + places[k];
+    vf value[kV];
+#pragma GCC unroll 8
+    for (int v = 0; v < kV; ++v) value[v] = load(p + v * kLanes);
+#pragma GCC unroll 8
+    for (int r = 0; r < kR; ++r) {
+      const vf factor = splat(w[r * row_step + k]);
+#pragma GCC unroll 8
+      for (int v = 0; v < kV; ++v) sum[r][v] = fma(factor, value[v], sum[r][v]);
+    }
+  }
+#pragma GCC unroll 8
+  for (int r = 0; r < kR; ++r) {
+#pragma GCC unroll 8
+    for (int v = 0; v < kV; ++v) store(sums + r * width + v * kLanes, sum[r][v]);
+  }
+}
+
+using Tile = void (*)(const float*, int64_t, const float*, const int64_t*, int64_t, float*,
+                      int64_t);
+
+// By number of rows, less one: as many vectors as a tile has, and one.
+constexpr Tile kWide[] = {
+    tile<1, kAlone>,   tile<2, kVectors>, tile<3, kVectors>, tile<4, kVectors>,
+#if defined(__AVX2__)
+    tile<5, kVectors>, tile<6, kVectors>,
+#endif
+};
+constexpr Tile kNarrow[] = {
+    tile<1, 1>, tile<2, 1>, tile<3, 1>, tile<4, 1>,
+#if defined(__AVX2__)
+    tile<5, 1>, tile<6, 1>,
+#endif
+};
+static_assert(sizeof(kWide) / sizeof(Tile) == kRows);
+
+// How the work is cut. An item: a block of outputs of one phase, for a part of the output channels
+// of a group of a batch. Blocks come fastest, phases slowest.
+struct Cut {
+  int64_t block;   // outputs
+  int64_t blocks;  // of the first phase
+  int64_t rows;    // output channels of a part
+  int64_t parts;
+
+  Cut(const ConvPlan& p, int n_threads) {
+    block = p.out_channels == 1 ? kAloneBlock : kBlock;
+    blocks = (p.numbers() + block - 1) / block;
+    const int64_t units = max64(1, blocks * p.batches * p.groups * p.phases());
+    const int64_t wanted = 4 * int64_t{n_threads};
+    const int64_t most = max64(1, p.out_channels / (4 * kRows));
+    const int64_t cuts = units >= wanted ? 1 : min64(most, (wanted + units - 1) / units);
+    rows = round_up((p.out_channels + cuts - 1) / cuts, kRows);
+    parts = rows == 0 ? 0 : (p.out_channels + rows - 1) / rows;
+  }
+};
+
+// Floats behind the planes that the last block may read.
+constexpr int64_t kSlack = kAloneBlock;
+
+struct Scratch {
+  int64_t* places;
+  int64_t* weight_places;
+  float* sums;     // [rows][block]
+  float* weights;  // [kRows][kDeep]
+  float* planes;   // of one channel, where an item makes them
+  size_t used;
+
+  Scratch(const ConvPlan& p, char* memory) {
+    places = reinterpret_cast<int64_t*>(memory);
+    weight_places = places + p.depth();
+    sums = reinterpret_cast<float*>(weight_places + p.depth());
+    const int64_t rows = round_up(p.out_channels, kRows);
+    weights = sums + (p.out_channels == 1 ? kAloneBlock : rows * kBlock);
+    planes = weights + kRows * kDeep;
+    const int64_t own = p.depthwise() ? p.channel + kSlack : 0;
+    used = static_cast<size_t>(reinterpret_cast<char*>(planes + own) - memory);
+  }
+};
+
+// Weights k .. k+n of rows `row` on: where they are, or brought together.
+const float* weights_of(const Call& call, const ConvPlan& p, const Scratch& s, int64_t group,
+                        int64_t row, int64_t rows, int64_t k, int64_t n, int64_t& row_step) {
+  const Tensor& kernel = *call.src[1];
+  // in a transposed kernel the input channels of all groups come one after another
+  const int64_t base =
+      group * (p.transposed ? p.in_channels * p.channel_weights : p.out_channels * p.row_weights) +
+      row * p.row_weights;
+  if (kernel.type == DType::kF32 && !p.transposed) {
+    row_step = p.row_weights;
+    return reinterpret_cast<const float*>(kernel.data) + base + k;
+  }
+  row_step = kDeep;
+  const int64_t size = element_size(kernel.type);
+  for (int64_t r = 0; r < rows; ++r) {
+    const char* from = kernel.data + (base + r * p.row_weights) * size;
+    float* to = s.weights + r * kDeep;
+    if (!p.transposed) {
+      load_floats(from + k * size, kernel.type, size, n, to);
+      continue;
+    }
+    for (int64_t i = 0; i < n; ++i) {
+      to[i] = load_element(from + s.weight_places[k + i] * size, kernel.type);
+    }
+  }
+  return s.weights;
+}
+
+// Sums of a part of the output channels, for `n` outputs whose pieces of planes begin at `x`.
+void multiply(const Call& call, const ConvPlan& p, const ConvPhase& phase, const Scratch& s,
+              int64_t group, int64_t row, int64_t rows, const float* x, int64_t n, int64_t block) {
+  for (int64_t k = 0; k < phase.depth; k += kDeep) {
+    const int64_t deep = min64(kDeep, phase.depth - k);
+    for (int64_t r = 0; r < rows; r += kRows) {
+      const int64_t high = min64(kRows, rows - r);
+      int64_t row_step;
+      const float* w = weights_of(call, p, s, group, row + r, high, k, deep, row_step);
+      const int64_t wide = (high == 1 ? kAlone : kVectors) * kLanes;
+      int64_t c = 0;
+      for (; c < n; c += wide) {
+        if (n - c <= kLanes || c + wide > block) break;
+        kWide[high - 1](w, row_step, x + c, s.places + k, deep, s.sums + r * block + c, block);
+      }
+      for (; c < n; c += kLanes) {
+        kNarrow[high - 1](w, row_step, x + c, s.places + k, deep, s.sums + r * block + c, block);
+      }
+    }
+  }
+}
+
+void fill_bias(const Call& call, const ConvPlan& p, int64_t group, int64_t row, int64_t rows,
+               int64_t block, float* sums) {
+  const Tensor* bias = call.src[2];
+  for (int64_t r = 0; r < rows; ++r) {
+    float value = 0;
+    if (bias != nullptr) {
+      const int64_t channel = group * p.out_channels + row + r;
+      value = load_element(bias->data + channel * bias->nb[0], bias->type);
+    }
+    for (int64_t i = 0; i < block; ++i) sums[r * block + i] = value;
+  }
+}
+
+// Sums of outputs first .. first+n to the result, those at the end of a plane's row left out.
+void put(const Call& call, const ConvPlan& p, const ConvPhase& phase, char* out, int64_t first,
+         int64_t n, const float* sums) {
+  const int64_t width = p.axes[0].length, height = p.axes[1].length;
+  const DType type = call.dst.type;
+  for (int64_t i = 0; i < n;) {
+    const int64_t row = (first + i) / width;
+    const int64_t x = first + i - row * width;
+    const int64_t z = row / height, y = row - z * height;
+    const int64_t left = min64(width - x, n - i);
+    const int64_t count = min64(left, phase.outputs[0] - x);
+    if (y < phase.outputs[1] && count > 0) {
+      const int64_t at[3] = {x, y, z};
+      char* to = out;
+      for (int d = 0; d < 3; ++d) {
+        to += (phase.first[d] + at[d] * p.axes[d].phases) * p.axes[d].out_step;
+      }
+      store_floats(sums + i, count, to, type, p.axes[0].phases * p.axes[0].out_step);
+    }
+    i += left;
+  }
+}
+
+void run(const Call& call, int64_t begin, int64_t end, char* scratch) {
+  const ConvPlan p(call);
+  const Cut cut(p, call.n_threads);
+  const Scratch s(p, scratch);
+  const Tensor& data = *call.src[0];
+  const auto* planes = reinterpret_cast<const float*>(call.shared);
+  ConvPhase phase = {};
+  int64_t of_phase = -1, of_planes = -1;
+  for (int64_t item = begin; item < end; ++item) {
+    int64_t rest = item / cut.blocks;
+    const int64_t first = item % cut.blocks * cut.block;
+    const int64_t part = rest % cut.parts;
+    rest /= cut.parts;
+    const int64_t unit = rest % (p.groups * p.batches);
+    const int64_t number = rest / (p.groups * p.batches);
+    if (number != of_phase) phase = plan_phase(p, number, s.places, s.weight_places);
+    of_phase = number;
+    if (first >= phase.numbers) continue;
+    const int64_t group = unit % p.groups, batch = unit / p.groups;
+    const float* x = planes + unit * p.in_channels * p.channel;
+    if (p.depthwise()) {
+      if (unit != of_planes) {
+        fill_planes(p, data.data + batch * p.batch_step + group * p.channel_step, data.type,
+                    s.planes);
+      }
+      of_planes = unit;
+      x = s.planes;
+    }
+    const int64_t row = part * cut.rows;
+    const int64_t rows = min64(cut.rows, p.out_channels - row);
+    const int64_t n = min64(cut.block, phase.numbers - first);
+    fill_bias(call, p, group, row, rows, cut.block, s.sums);
+    multiply(call, p, phase, s, group, row, rows, x + first, n, cut.block);
+    for (int64_t r = 0; r < rows; ++r) {
+      char* out = call.dst.data + batch * p.out_batch_step +
+                  (group * p.out_channels + row + r) * p.out_channel_step;
+      put(call, p, phase, out, first, n, s.sums + r * cut.block);
+    }
+  }
+}
+
+int64_t items(const Call& call) {
+  const ConvPlan p(call);
+  const Cut cut(p, call.n_threads);
+  return p.phases() * p.groups * p.batches * cut.parts * cut.blocks;
+}
+
+int64_t grain(const Call& call) {
+  const ConvPlan p(call);
+  const Cut cut(p, call.n_threads);
+  // the planes of a channel are made for each run of items
+  if (p.depthwise()) return cut.blocks;
+  return row_grain(p.depth() * cut.rows * cut.block / 8);
+}
+
+size_t scratch_bytes(const Call& call) { return Scratch(ConvPlan(call), nullptr).used; }
+
+int64_t prepare_units(const Call& call) {
+  const ConvPlan p(call);
+  return p.depthwise() ? 0 : p.batches * p.groups * p.in_channels;
+}
+
+void prepare(const Call& call, int64_t begin, int64_t end) {
+  const ConvPlan p(call);
+  const Tensor& data = *call.src[0];
+  const int64_t channels = p.groups * p.in_channels;
+  auto* planes = reinterpret_cast<float*>(call.shared);
+  for (int64_t unit = begin; unit < end; ++unit) {
+    const char* x = data.data + unit / channels * p.batch_step + unit % channels * p.channel_step;
+    fill_planes(p, x, data.type, planes + unit * p.channel);
+  }
+}
+
+size_t shared_bytes(const Call& call) {
+  const ConvPlan p(call);
+  if (p.depthwise()) return 0;
+  const int64_t floats = p.batches * p.groups * p.in_channels * p.channel + kSlack;
+  return static_cast<size_t>(floats) * sizeof(float);
+}
+
+const char* check(const Call& call) {
+  if (call.n_params < kConvSlots || call.i(kConvDims) < 1 || call.i(kConvDims) > 3) {
+    return "needs 1 to 3 dimensions";
+  }
+  const auto dims = static_cast<int>(call.i(kConvDims));
+  const Tensor& x = *call.src[0];
+  const Tensor& kernel = *call.src[1];
+  const Tensor& dst = call.dst;
+  if (!steps_are_legal(call, kConvStride, 3, dims)) return kBadSteps;
+  if (!is_count(call, kConvGroups, 1) || !is_count(call, kConvChannels, 1) ||
+      call.i(kConvChannels) % call.i(kConvGroups) != 0) {
+    return "channels are not whole groups";
+  }
+  if (!is_float(x.type) || kernel.type != x.type || dst.type != x.type ||
+      (call.src[2] != nullptr && call.src[2]->type != x.type)) {
+    return "needs data, kernel, bias and a result of one type: f32, f16 or bf16";
+  }
+  if (!is_packed(kernel)) return "the kernel must be contiguous";
+  for (int d = dims + 2; d < 4; ++d) {
+    if (x.ne[d] != 1) return "the data have too many dimensions";
+  }
+  for (int d = 0; d < dims; ++d) {
+    if (kernel.ne[d] < 1) return "a kernel has one tap at least";
+  }
+  const bool folded = dims == 3;
+  if (folded ? x.ne[3] % call.i(kConvChannels) != 0 : x.ne[dims] != call.i(kConvChannels)) {
+    return "the data have other channels";
+  }
+  const ConvPlan p(call);
+  const int64_t channels = p.out_channels * p.groups;
+  if (channels * p.in_channels * p.taps() != n_elements(kernel) || channels == 0) {
+    return "the kernel is not for these channels";
+  }
+  if (folded ? dst.ne[3] != p.batches * channels
+             : dst.ne[dims] != channels || dst.ne[dims + 1] != p.batches) {
+    return "the result has other channels or batches";
+  }
+  if (call.src[2] != nullptr && call.src[2]->ne[0] != channels) return "a bias for each channel";
+  for (int d = 0; d < dims; ++d) {
+    const ConvAxis& a = p.axes[d];
+    const int64_t span = (a.taps - 1) * a.dilation + 1;
+    const int64_t size = p.transposed
+                             ? (a.in - 1) * a.stride - 2 * a.padding + span + call.i(kConvMore + d)
+                             : (a.in + 2 * a.padding - span) / a.stride + 1;
+    if (a.out != size) return "the result has another size";
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+void register_conv_nd(KernelTable& table) {
+  table[Op::kConvNd] = {.check = check,
+                        .items = items,
+                        .run = run,
+                        .grain = grain,
+                        .scratch = scratch_bytes,
+                        .prepare_units = prepare_units,
+                        .prepare = prepare,
+                        .shared = shared_bytes};
+}
+
+}  // namespace weft::WEFT_TARGET
