@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch.fx import Node
 
 from weft import graph as g
@@ -54,6 +55,12 @@ class Builder:
         """Leaves that the program writes, with their names."""
         self.pending: dict[Node, int] = {}
         """Readers of each node that were not built yet."""
+        self.nodes: dict[Tensor, str] = {}
+        """The node of the program that each tensor was made for."""
+        self.current = ""
+        """The name of the node that is being built."""
+        self.memo: dict[Any, Tensor] = {}
+        """Tensors that visitors make once and use again, by keys of their own."""
         self._dense: dict[tuple[Value, bool], Tensor] = {}
         self._f32: dict[Tensor, Tensor] = {}
         self._scalars: dict[tuple[float, DType], Tensor] = {}
@@ -64,6 +71,26 @@ class Builder:
         """Result number `i` of a call: a contiguous tensor with that result's shape and type."""
         fake = call.outs[i]
         return Value.whole(tensor, fake.dtype, self.sizes.shape(fake.shape))
+
+    def label(self, tensor: Tensor, name: str) -> None:
+        """Names what was made for a node of the program: its result after the node, helpers with
+        numbers."""
+        count, stack = 0, [tensor]
+        while stack:
+            t = stack.pop()
+            if t in self.nodes or t.op is g.OPS["NONE"]:
+                continue
+            self.nodes[t] = name
+            if not t.name:
+                t.name = name if count == 0 else f"{name}.{count}"
+            count += 1
+            stack.extend(s for s in t.src if s is not None and s is not t)
+
+    def put(self, *tensors: Tensor) -> None:
+        """Puts tensors, and what they need, into the graph now: before what comes later writes."""
+        for t in tensors:
+            self.label(t, self.current)
+        self.graph.expand(*tensors)
 
     # ---- tensors of values -----------------------------------------------------------------------
 
@@ -103,6 +130,11 @@ class Builder:
         return Value.whole(self.dense(ready, stored=stored), v.dtype, v.shape)
 
     def _copied(self, v: Value) -> Tensor:
+        array = self.array(v)
+        if array is not None:
+            # a weight that an op wants in another order is put into it now, not in every run
+            name = v.tensor.name and f"{v.tensor.name}.copy"
+            return constant_leaf(np.ascontiguousarray(array), v.tensor.dtype, name)
         dims = coalesce(v.shape, v.strides)
         if len(dims) <= 4:
             ne = [n for n, _ in reversed(dims)]
@@ -201,10 +233,34 @@ class Builder:
                     if (value.tensor.view_src or value.tensor) is leaf_:
                         return False
                     live.append(value.tensor)
-        self.graph.expand(*(t for t in live if _reads(t, leaf_)))
+        self.put(*(t for t in live if _reads(t, leaf_)))
         return True
 
     # ---- constants -------------------------------------------------------------------------------
+
+    def array(self, v: Value) -> NDArray[Any] | None:
+        """The elements of a constant, in their stored type and in place; None for other values."""
+        t = v.tensor
+        if t.op is not g.OPS["NONE"] or t.buffer is None or t in self.states:
+            return None
+        sizes = (*v.shape, *v.strides, v.offset)
+        if not isinstance(t.buffer.data, np.ndarray) or not all(isinstance(n, int) for n in sizes):
+            return None
+        flat = t.buffer.data.reshape(-1)
+        size = flat.itemsize
+        return np.lib.stride_tricks.as_strided(
+            flat[v.offset :], v.shape, [int(s) * size for s in v.strides], writeable=False
+        )
+
+    def number(self, arg: Any) -> float | None:
+        """A number, or the only element of a constant tensor; None for anything else."""
+        if isinstance(arg, (int, float)):
+            return float(arg)
+        v = self.values.get(arg) if isinstance(arg, Node) else None
+        if not isinstance(v, Value) or v.n_elements != 1:
+            return None
+        array = self.array(v)
+        return None if array is None else float(from_storage(array.reshape(1), v.tensor.dtype)[0])
 
     def constant(self, data: Any, dtype: torch.dtype) -> Value:
         """A constant of a PyTorch type (floats as f32) with the values and shape of an array."""

@@ -58,6 +58,10 @@ class Call:
             elif argument.has_default_value():
                 self.args[argument.name] = argument.default_value
 
+    def of(self, node: Node) -> Call:
+        """Another node's call, over the same values."""
+        return Call(node, self._values, self._sizes)
+
     # ---- what the node alone tells ---------------------------------------------------------------
 
     @property

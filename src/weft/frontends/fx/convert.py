@@ -22,9 +22,11 @@ from weft.frontends.fx.builder import Builder
 from weft.frontends.fx.call import Call, op_name
 from weft.frontends.fx.converted import Converted, Input, Output, State
 from weft.frontends.fx.dtypes import STORED, dtype_name, stored_type
+from weft.frontends.fx.fold import MAX_FOLDED, folded
 from weft.frontends.fx.layout import folded_ne
 from weft.frontends.fx.leaves import Weights, state_leaf
 from weft.frontends.fx.registry import find_visitor, supports_call
+from weft.frontends.fx.rewrite import REWRITES
 from weft.frontends.fx.sizes import Sizes
 from weft.frontends.fx.support import YES, Refusal, Support, refuse_all
 from weft.frontends.fx.value import Value
@@ -82,9 +84,10 @@ class _Walk:
         self.program = program
         self.builder = Builder(sizes)
         self.weights = Weights()
-        self.nodes: dict[Tensor, str] = {}
         self.inputs: list[Input] = []
         self.states: dict[str, State] = {}
+        self.known: dict[Node, torch.Tensor] = {}
+        """Constants that may be folded."""
         self._mutated = {
             spec.target
             for spec in program.graph_signature.output_specs
@@ -134,6 +137,8 @@ class _Walk:
         if not isinstance(data, torch.Tensor):
             raise GraphError(f"{node.name} has no tensor called {target!r} in the program")
         if target not in self._mutated:
+            if spec.kind is not InputKind.PARAMETER and data.numel() <= MAX_FOLDED:
+                self.known[node] = data.detach()
             return self.weights.value(target, data)
         tensor = state_leaf(target, data.detach())
         shape = tuple(int(n) for n in data.shape)
@@ -151,31 +156,33 @@ class _Walk:
             return
         if _is_size(node):
             return
-        found = find_visitor(node.target)
-        assert found is not None
+        constant = folded(node, self.known)
+        if constant is not None:
+            self.known[node] = constant
+            builder.values[node] = self.weights.value(node.name, constant)
+            return
+        builder.current = node.name
         try:
-            made = found.build(builder, Call(node, builder.values, builder.sizes))
+            made = self._built(node)
         except GraphError as error:
             raise refuse_all([Refusal(node.name, op_name(node.target), str(error))]) from error
         builder.values[node] = made
         for i, value in enumerate(made if isinstance(made, list) else [made]):
             if value is not None:
-                self._name(value.tensor, node.name if i == 0 else f"{node.name}.result{i}")
+                self.builder.label(value.tensor, node.name if i == 0 else f"{node.name}.result{i}")
         for source in node.all_input_nodes:
             builder.pending[source] -= 1
 
-    def _name(self, tensor: Tensor, name: str) -> None:
-        """Names what was made for a node: its result after the node, helpers with numbers."""
-        count, stack = 0, [tensor]
-        while stack:
-            t = stack.pop()
-            if t in self.nodes or t.op is g.OPS["NONE"]:
-                continue
-            self.nodes[t] = name
-            if not t.name:
-                t.name = name if count == 0 else f"{name}.{count}"
-            count += 1
-            stack.extend(s for s in t.src if s is not None and s is not t)
+    def _built(self, node: Node) -> Any:
+        """What a rewrite makes of a node, or its visitor."""
+        call = Call(node, self.builder.values, self.builder.sizes)
+        for rewrite in REWRITES.get(call.op, ()):
+            made = rewrite.build(self.builder, call)
+            if made is not None:
+                return made
+        found = find_visitor(node.target)
+        assert found is not None
+        return found.build(self.builder, call)
 
     # ---- outputs ---------------------------------------------------------------------------------
 
@@ -198,7 +205,7 @@ class _Walk:
         for state, source in sources:
             if source is not None:
                 written = g.cpy(source, state.tensor)
-                self._name(written, f"{state.name}.write")
+                self.builder.label(written, f"{state.name}.write")
                 graph.expand(written)
         made.sort(key=lambda o: o.mutates is not None)
         inputs = [
@@ -206,7 +213,7 @@ class _Walk:
         ]
         spec = self.program.call_spec
         return Converted(
-            graph, tuple(inputs), tuple(made), tuple(self.states.values()), self.nodes,
+            graph, tuple(inputs), tuple(made), tuple(self.states.values()), self.builder.nodes,
             getattr(spec, "in_spec", None), getattr(spec, "out_spec", None),
         )  # fmt: skip
 
@@ -221,7 +228,7 @@ class _Walk:
             raise GraphError(f"output {arg.name} is a result that weft does not compute")
         tensor = self._own(value)
         if not tensor.is_output:
-            self._name(tensor, f"{arg.name}.out")
+            self.builder.label(tensor, f"{arg.name}.out")
             tensor.as_output()
         mutates = None
         if spec.kind is OutputKind.USER_INPUT_MUTATION:

@@ -14,7 +14,8 @@ import torch
 from torch.fx import Node
 
 from weft import graph as g
-from weft.frontends.fx.builder import Builder, reshaped_to
+from weft.dtype import DTYPES
+from weft.frontends.fx.builder import Builder, constant_leaf, reshaped_to
 from weft.frontends.fx.call import Call, aten_op, fake_of
 from weft.frontends.fx.dtypes import is_float
 from weft.frontends.fx.layout import broadcast_strides, product
@@ -135,14 +136,28 @@ def _wide(v: Value, heads: Size) -> tuple[Size, ...]:
 
 def _causal(b: Builder, n_q: Size, n_k: Size) -> Tensor:
     """0 up to the diagonal, -inf behind it."""
+    key = ("causal", n_q, n_k)
+    if key not in b.memo:
+        b.memo[key] = _made_causal(b, n_q, n_k)
+    return b.memo[key]
+
+
+def _made_causal(b: Builder, n_q: Size, n_k: Size) -> Tensor:
     full = np.where(np.tril(np.ones((upper(n_q), upper(n_k)), bool)), 0.0, -np.inf)
-    made = b.constant(full, torch.float16)
-    half = g.cast(b.dense(made.viewed((n_q, n_k), made.strides)), "f16")
-    return half
+    half = full.astype(np.float16)
+    made = Value.whole(constant_leaf(half, DTYPES["f16"]), torch.float16, half.shape)
+    return b.dense(made.viewed((n_q, n_k), made.strides), stored=True)
 
 
 def _mask_tensor(b: Builder, mask: Value, q: Value, k: Value) -> Tensor:
     """What is added to scores for a boolean mask: 0 where it holds, else -inf, f16."""
+    key = ("mask", mask, q.shape[2], k.shape[2])
+    if key not in b.memo:
+        b.memo[key] = _made_mask(b, mask, q, k)
+    return b.memo[key]
+
+
+def _made_mask(b: Builder, mask: Value, q: Value, k: Value) -> Tensor:
     shape = (*[1] * (4 - mask.rank), *mask.shape)
     mask = mask.viewed(shape, (*[1] * (4 - mask.rank), *mask.strides))
     shape = (*shape[:2], q.shape[2], k.shape[2])

@@ -87,7 +87,9 @@ def combined(b: Builder, name: str, left: Value, right: Value, shape: Any) -> Te
     """A function of two values of one type, with a result that is `shape` in order."""
     x, y = b.joint(shape, left, right)
     if name in _GGML and x.dtype.name == y.dtype.name == "f32":
-        if name in ("add", "mul") and x.n_elements != y.n_elements and _covers(y, x):
+        # the smaller one, or a weight, comes second
+        is_weight = x.buffer is not None and y.buffer is None
+        if name in ("add", "mul") and _covers(y, x) and (is_weight or not _covers(x, y)):
             x, y = y, x
         if _covers(x, y) and x.is_contiguous and y.is_contiguous:
             return _GGML[name](x, y)
@@ -118,6 +120,8 @@ def _scaled(b: Builder, call: Call, s: float, shift: float) -> Value | None:
     x = call.value("self")
     if not is_float(call.out.dtype) or not is_float(x.dtype):
         return None
+    if s == 1 and shift == 0 and call.out.dtype == x.dtype:
+        return x
     return b.result(call, g.scale(b.elements(x), s, shift))
 
 

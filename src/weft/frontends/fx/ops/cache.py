@@ -53,7 +53,7 @@ def written(b: Builder, v: Value, dim: int, ids: Value, values: Value) -> Value:
         dst = reshaped_to(v.tensor, (inner, v.shape[dim], outer))
         src = reshaped_to(b.dense(wide), (inner, n, outer))
     made = g.set_rows(dst, src, b.flat(ids))
-    b.graph.expand(made)
+    b.put(made)
     return Value.whole(made, v.dtype, v.shape)
 
 

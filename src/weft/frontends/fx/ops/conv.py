@@ -59,7 +59,13 @@ def _conv_rules(call: Call) -> str | None:
 @visitor(aten.convolution.default, check=_conv_rules)
 def convolution(b: Builder, call: Call) -> Value:
     """One to three dimensions, with groups, dilation and transposition."""
-    x, w = call.value("input"), call.value("weight")
+    bias = call.value("bias") if call.has("bias") else None
+    return b.result(call, convolved(b, call, call.value("weight"), bias))
+
+
+def convolved(b: Builder, call: Call, w: Value, bias: Value | None) -> Tensor:
+    """What a call convolves, with these weights."""
+    x = call.value("input")
     dims = w.rank - 2
     weight = b.dense(w)
     kernel = (
@@ -69,10 +75,10 @@ def convolution(b: Builder, call: Call) -> Value:
     )
     channels = x.shape[x.rank - dims - 1]
     assert isinstance(channels, int)
-    made = g.conv_nd(
+    return g.conv_nd(
         image(b, x, dims),
         kernel,
-        b.flat(call.value("bias")) if call.has("bias") else None,
+        None if bias is None else b.flat(bias),
         dims=dims,
         channels=channels,
         groups=int(call.raw("groups", 1)),
@@ -82,7 +88,6 @@ def convolution(b: Builder, call: Call) -> Value:
         transposed=bool(call.raw("transposed", False)),
         output_padding=spread(call.numbers("output_padding"), dims, 0),
     )
-    return b.result(call, made)
 
 
 # -- pooling ---------------------------------------------------------------------------------------

@@ -79,15 +79,19 @@ def _with_bias(b: Builder, t: Tensor, bias: Value | None, shape: Sequence[Size])
 @visitor(aten.linear.default, check=floats)
 def linear(b: Builder, call: Call) -> Value:
     """x w^T + bias."""
-    shape = call.shape()
-    x, w = call.value("input"), call.value("weight")
+    bias = call.value("bias") if call.has("bias") else None
+    return linear_of(b, call.value("input"), call.value("weight"), bias, call.shape())
+
+
+def linear_of(b: Builder, x: Value, w: Value, bias: Value | None, shape: Sequence[Size]) -> Value:
+    """x w^T + bias, as `shape`."""
+    dtype = x.dtype
     if w.rank == 1:
         w = w.viewed((1, *w.shape), (0, *w.strides))
     if x.rank == 1:
         x = x.viewed((1, *x.shape), (0, *x.strides))
     t = product_of(b, w, x, (*x.shape[:-1], w.shape[0]))
-    bias = call.value("bias") if call.has("bias") else None
-    return b.result(call, _with_bias(b, t, bias, shape))
+    return Value.whole(_with_bias(b, t, bias, shape), dtype, shape)
 
 
 @visitor(aten.mm.default, aten.bmm.default, check=floats)
