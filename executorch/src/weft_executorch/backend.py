@@ -14,6 +14,7 @@ from torch.utils._sympy.value_ranges import ValueRanges
 
 from weft.frontends.fx import convert
 from weft_executorch.blob import Blob
+from weft_executorch.edge_ops import plain
 from weft_executorch.from_fx import from_converted
 from weft_executorch.lowered import Delegated
 from weft_executorch.options import Options
@@ -45,6 +46,7 @@ class WeftBackend(BackendDetails):
                 notes |= json.loads(bytes(spec.value))
         options = Options.from_specs([s for s in compile_specs if s.key != NOTES])
         _restore_minima(edge_program, notes["minima"])
+        plain(edge_program)
         delegated = from_converted(convert(edge_program))
         blob = prepare(delegated, options, [tuple(row) for row in notes["left_out"]])
         store = NamedDataStore()
