@@ -103,8 +103,7 @@ Status read_steps(const fb::Program& p, Blob& out) {
     step.first_param = static_cast<int32_t>(out.program.params.size());
     if (s->params() != nullptr) {
       step.n_params = static_cast<int32_t>(s->params()->size());
-      out.program.params.insert(out.program.params.end(), s->params()->begin(),
-                                s->params()->end());
+      out.program.params.insert(out.program.params.end(), s->params()->begin(), s->params()->end());
     }
     out.program.steps.push_back(step);
   }
@@ -151,7 +150,8 @@ Status check_symbols(const Blob& blob) {
     }
     const Value& input = blob.inputs[static_cast<size_t>(source.input)];
     const bool fits = source.dim < 0 ? input.scalar_type == kInteger
-                                     : input.scalar_type >= 0 && source.dim < static_cast<int64_t>(input.dims.size());
+                                     : input.scalar_type >= 0 &&
+                                           source.dim < static_cast<int64_t>(input.dims.size());
     if (!fits || source.mul < 1) return bad(name + " is read from a size that does not exist");
   }
   return Status::ok();
@@ -165,8 +165,7 @@ Status check_roles(const Blob& blob) {
   for (const StepDecl& step : blob.program.steps) {
     const Memory memory = blob.buffers[buffer_of(step.dst)].memory;
     if (memory == Memory::kConstant || memory == Memory::kInput) {
-      return bad("a step writes to " +
-                 blob.program.tensors[static_cast<size_t>(step.dst)].name +
+      return bad("a step writes to " + blob.program.tensors[static_cast<size_t>(step.dst)].name +
                  ", which is constant or an input");
     }
   }

@@ -34,7 +34,7 @@ inline constexpr int kIgnored = -2;  // one that the program does not look at
 // An argument of the call.
 struct Value {
   std::string name;
-  int32_t tensor = -1;  // -1: an integer, or an input that nothing reads
+  int32_t tensor = -1;         // -1: an integer, or an input that nothing reads
   int scalar_type = kIgnored;  // ExecuTorch's
   std::vector<Size> dims;
 };

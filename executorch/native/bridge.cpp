@@ -16,17 +16,28 @@ using BFloat16 = executorch::aten::BFloat16;
 template <typename F>
 void with_type(Element element, F f) {
   switch (element) {
-    case Element::kF32: return f(float());
-    case Element::kF16: return f(Half());
-    case Element::kBF16: return f(BFloat16());
-    case Element::kF64: return f(double());
-    case Element::kI8: return f(int8_t());
-    case Element::kI16: return f(int16_t());
-    case Element::kI32: return f(int32_t());
-    case Element::kI64: return f(int64_t());
-    case Element::kU8: return f(uint8_t());
-    case Element::kBool: return f(bool());
-    case Element::kNone: return;
+    case Element::kF32:
+      return f(float());
+    case Element::kF16:
+      return f(Half());
+    case Element::kBF16:
+      return f(BFloat16());
+    case Element::kF64:
+      return f(double());
+    case Element::kI8:
+      return f(int8_t());
+    case Element::kI16:
+      return f(int16_t());
+    case Element::kI32:
+      return f(int32_t());
+    case Element::kI64:
+      return f(int64_t());
+    case Element::kU8:
+      return f(uint8_t());
+    case Element::kBool:
+      return f(bool());
+    case Element::kNone:
+      return;
   }
 }
 
@@ -99,31 +110,51 @@ void copy_as(const View& from, const View& to, int64_t count) {
 
 Element element_of(ScalarType type) {
   switch (type) {
-    case ScalarType::Float: return Element::kF32;
-    case ScalarType::Half: return Element::kF16;
-    case ScalarType::BFloat16: return Element::kBF16;
-    case ScalarType::Double: return Element::kF64;
-    case ScalarType::Char: return Element::kI8;
-    case ScalarType::Short: return Element::kI16;
-    case ScalarType::Int: return Element::kI32;
-    case ScalarType::Long: return Element::kI64;
-    case ScalarType::Byte: return Element::kU8;
-    case ScalarType::Bool: return Element::kBool;
-    default: return Element::kNone;
+    case ScalarType::Float:
+      return Element::kF32;
+    case ScalarType::Half:
+      return Element::kF16;
+    case ScalarType::BFloat16:
+      return Element::kBF16;
+    case ScalarType::Double:
+      return Element::kF64;
+    case ScalarType::Char:
+      return Element::kI8;
+    case ScalarType::Short:
+      return Element::kI16;
+    case ScalarType::Int:
+      return Element::kI32;
+    case ScalarType::Long:
+      return Element::kI64;
+    case ScalarType::Byte:
+      return Element::kU8;
+    case ScalarType::Bool:
+      return Element::kBool;
+    default:
+      return Element::kNone;
   }
 }
 
 Element element_of(DType type) {
   switch (type) {
-    case DType::kF32: return Element::kF32;
-    case DType::kF16: return Element::kF16;
-    case DType::kBF16: return Element::kBF16;
-    case DType::kF64: return Element::kF64;
-    case DType::kI8: return Element::kI8;
-    case DType::kI16: return Element::kI16;
-    case DType::kI32: return Element::kI32;
-    case DType::kI64: return Element::kI64;
-    default: return Element::kNone;
+    case DType::kF32:
+      return Element::kF32;
+    case DType::kF16:
+      return Element::kF16;
+    case DType::kBF16:
+      return Element::kBF16;
+    case DType::kF64:
+      return Element::kF64;
+    case DType::kI8:
+      return Element::kI8;
+    case DType::kI16:
+      return Element::kI16;
+    case DType::kI32:
+      return Element::kI32;
+    case DType::kI64:
+      return Element::kI64;
+    default:
+      return Element::kNone;
   }
 }
 

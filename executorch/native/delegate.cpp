@@ -80,8 +80,8 @@ Result<Block> Delegate::find_block(size_t buffer, const NamedDataMap* map) {
     return Block{const_cast<char*>(found.get()->data), static_cast<int64_t>(found.get()->size)};
   }
   if (info.memory == Memory::kState) {
-    Result<std::shared_ptr<State>> found = find_state(
-        map, info.name, info.key, static_cast<size_t>(size), blob_.share_state);
+    Result<std::shared_ptr<State>> found =
+        find_state(map, info.name, info.key, static_cast<size_t>(size), blob_.share_state);
     if (!found.ok()) return found.error();
     states_.push_back(found.get());
     return Block{found.get()->pages.data(), size};
@@ -179,7 +179,11 @@ Error Delegate::execute(BackendExecutionContext& context, Span<EValue*> args) {
     report(context);
     executor_->record_spans(false);
   }
-  if (!status.is_ok()) return invalid(status, "a run failed");
+  if (!status.is_ok()) {
+    // an index outside of its tensor, a division by zero: what was given cannot be computed
+    complain("a run failed: " + status.message());
+    return Error::InvalidArgument;
+  }
   return copy_outputs(args);
 }
 

@@ -80,7 +80,8 @@ struct Move {
 Result<size_t> repacked_size(const Repack& r, size_t source) {
   const InterleavedFormat* format = interleaved_format(r.type);
   const bool interleaves = r.to != Layout::kLookup && r.from != Layout::kLookup;
-  const int64_t block = interleaves ? (format == nullptr ? 0 : format->block) : lookup_block(r.type);
+  const int64_t block =
+      interleaves ? (format == nullptr ? 0 : format->block) : lookup_block(r.type);
   const bool from_rows = r.from == Layout::kRows;
   if (block == 0 || from_rows == (r.to == Layout::kRows) || r.rows % kPanelRows != 0 ||
       r.row_elements % block != 0) {
@@ -118,8 +119,7 @@ Error repack(const Repack& r, ThreadPool& pool, Constant& constant) {
 }
 
 Result<std::shared_ptr<Constant>> make_constant(const NamedDataMap* map, const std::string& key,
-                                                size_t size, const Repack* how,
-                                                ThreadPool& pool) {
+                                                size_t size, const Repack* how, ThreadPool& pool) {
   if (map == nullptr) return Error::InvalidProgram;
   Result<executorch::runtime::FreeableBuffer> found = map->get_data(key);
   if (!found.ok()) return found.error();

@@ -12,12 +12,14 @@ import pytest
 with warnings.catch_warnings():  # theirs, not ours
     warnings.simplefilter("ignore")
     import torch
+
     import weft_executorch
 
     weft_executorch.load()
     from executorch.exir import EdgeProgramManager, to_edge_transform_and_lower
     from executorch.runtime import Method, Program, Runtime
     from torch.export import export
+
     from weft_executorch import Options, WeftPartitioner
 
 

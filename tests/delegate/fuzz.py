@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 WORDS = (0, 1, 2, 3, 7, 8, 31, 32, 127, 128, 255, 256, 65535, 65536, 1 << 20, (1 << 31) - 1,
-         1 << 31, (1 << 32) - 1, 1 << 40, (1 << 62), (1 << 63) - 1, 1 << 63, (1 << 64) - 1)  # fmt: skip
+         1 << 31, (1 << 32) - 1, 1 << 40, (1 << 62), (1 << 63) - 1, 1 << 63)  # fmt: skip
 
 
 def mutate(data: bytearray, spans: list[tuple[int, int]], rng: random.Random) -> None:
@@ -43,6 +43,7 @@ def mutate(data: bytearray, spans: list[tuple[int, int]], rng: random.Random) ->
 
 def main() -> int:
     import torch
+
     import weft_executorch
 
     weft_executorch.load()

@@ -8,10 +8,11 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 
 def test_the_inspector_shows_each_step_with_its_node(lower, tmp_path):
-    from executorch.devtools import Inspector, generate_etrecord
+    from executorch.devtools import Inspector
     from executorch.exir import to_edge_transform_and_lower
     from executorch.extension.pybindings.portable_lib import _load_for_executorch_from_buffer
     from torch.export import export
+
     from weft_executorch import WeftPartitioner
 
     module = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4)).eval()

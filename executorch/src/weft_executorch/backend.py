@@ -40,7 +40,7 @@ class WeftBackend(BackendDetails):
 
         Raises WeftError for a compile spec that is not known, UnsupportedOpError for a node that
         weft cannot run."""
-        notes = {"left_out": [], "minima": {}}
+        notes: dict[str, Any] = {"left_out": [], "minima": {}}
         for spec in compile_specs:
             if spec.key == NOTES:
                 notes |= json.loads(bytes(spec.value))

@@ -17,13 +17,15 @@ from weft.errors import ProgramError
 from weft.graph.params import pack
 from weft.graph.size import Size, Sym, symbols
 from weft.program import LAYOUTS, BufferSpec, Program
-from weft_executorch import program_generated as fb
+from weft_executorch import program_generated
 
 __all__ = ["VERSION", "Blob", "IoSpec", "StateSpec", "write_blob"]
 
 VERSION = 1
 
 _ALIGNMENT = 64
+
+fb: Any = program_generated
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,9 +128,7 @@ class _Writer:
         root.threads = threads
         root.shareState = share_state
         root.graph = graph
-        root.leftOut = [
-            _struct(fb.RefusalT(), node=n, target=t, reason=r) for n, t, r in left_out
-        ]
+        root.leftOut = [_struct(fb.RefusalT(), node=n, target=t, reason=r) for n, t, r in left_out]
         builder = flatbuffers.Builder(4096)
         builder.Finish(root.Pack(builder), b"WEFT")
         names = tuple(self._program.tensors[step.dst].name for step in split.steps)
@@ -202,7 +202,7 @@ class _Writer:
             ne = tuple(int(n) for n in matrix.ne if isinstance(n, int))
             host = spec.buffer_type.load(host, matrix.dtype, ne).panels
             stored = "interleaved"
-        row.stored = LAYOUTS.index(stored)  # type: ignore[arg-type]
+        row.stored = LAYOUTS.index(stored)
         row.key = self._store(host.reshape(-1).view(np.uint8), stored)
         return row
 

@@ -13,12 +13,14 @@ from torch.export.graph_signature import SymIntArgument, TensorArgument
 from weft.frontends.fx import visitor
 from weft.frontends.fx.builder import Builder
 from weft.frontends.fx.call import Call, aten_op
+from weft.frontends.fx.ops.generate import filled
 from weft.frontends.fx.value import Value
 
 __all__ = ["plain"]
 
 _CLONE = torch.ops.dim_order_ops._clone_dim_order.default
 _TO_COPY = torch.ops.dim_order_ops._to_dim_order_copy.default
+_EMPTY = torch.ops.dim_order_ops._empty_dim_order.default
 
 
 @visitor(_CLONE)
@@ -32,6 +34,12 @@ def clone(b: Builder, call: Call) -> Value:
 def to_copy(b: Builder, call: Call) -> Value:
     """Another type."""
     return b.converted(call.value("self"), call.out.dtype)
+
+
+@visitor(_EMPTY)
+def empty(b: Builder, call: Call) -> Value:
+    """0 everywhere, where nothing is promised."""
+    return filled(b, call, 0)
 
 
 def plain(program: ExportedProgram) -> None:

@@ -69,9 +69,7 @@ class Options:
                 text = bytes(spec.value).decode()
                 given[spec.key] = _parsed(text, known[spec.key].default)
             else:
-                raise WeftError(
-                    f"unknown compile spec {spec.key!r}; weft knows {', '.join(known)}"
-                )
+                raise WeftError(f"unknown compile spec {spec.key!r}; weft knows {', '.join(known)}")
         unknown = sorted(set(given) - set(known))
         if unknown:
             raise WeftError(f"unknown options {', '.join(unknown)}; weft knows {', '.join(known)}")

@@ -35,9 +35,9 @@ _log = logging.getLogger("weft_executorch")
 class WeftPartitioner(Partitioner):
     """Gives weft every node that it can run.
 
-    `options`: how weft runs them. `ops`: only ops of these names (`aten.linear.default`); `not_ops`:
-    none of these; `dtypes`: only nodes whose tensors have these types. What was refused, and why,
-    is in `refused` and `report()`, and in the exported file for `weft explain`."""
+    `options`: how weft runs them. `ops`: only ops of these names (`aten.linear.default`);
+    `not_ops`: none of these; `dtypes`: only nodes whose tensors have these types. What was refused,
+    and why, is in `refused` and `report()`, and in the exported file for `weft explain`."""
 
     def __init__(
         self,
@@ -123,9 +123,7 @@ class WeftPartitioner(Partitioner):
         alone = [n for n in order if n not in support.refused]
         support.refused |= refusals(alone, program.range_constraints)
         while True:
-            parts = generate_partitions_from_list_of_nodes(
-                program.graph_module, op_support=support
-            )
+            parts = generate_partitions_from_list_of_nodes(program.graph_module, op_support=support)
             found: dict[Node, str] = {}
             for part in parts:
                 nodes = sorted(part.nodes, key=lambda n: order[n])

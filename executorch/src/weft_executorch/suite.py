@@ -1,7 +1,7 @@
 """Runs ExecuTorch's operator suite and writes the table of docs/executorch.md.
 
-    python -m weft_executorch.suite run RESULTS.jsonl [--flows weft,weft_q8_0] [--files abs,add]
-    python -m weft_executorch.suite table RESULTS.jsonl... [--beside XNNPACK.csv] [--into PAGE.md]
+python -m weft_executorch.suite run RESULTS.jsonl [--flows weft,weft_q8_0] [--files abs,add]
+python -m weft_executorch.suite table RESULTS.jsonl... [--beside XNNPACK.csv] [--into PAGE.md]
 """
 
 from __future__ import annotations
@@ -52,8 +52,9 @@ def _run(results: Path, flows: str, files: Sequence[str]) -> int:
     folder = Path(spec.origin).parent
     what = [str(folder / f"test_{name}.py") for name in files] or [str(folder)]
     command = [
-        sys.executable, "-m", "pytest", "-q", "-c", os.devnull, "-p", "weft_executorch.suite_plugin",
-        "-p", "no:cacheprovider", "--rootdir", str(folder), "-W", "ignore", "--tb=line",
+        sys.executable, "-m", "pytest", "-q", "-c", os.devnull,
+        "-p", "weft_executorch.suite_plugin", "-p", "no:cacheprovider",
+        "--rootdir", str(folder), "-W", "ignore", "--tb=line",
         "--weft-flows", flows, "--weft-results", str(results.resolve()), *what,
     ]  # fmt: skip
     return subprocess.run(command, check=False).returncode

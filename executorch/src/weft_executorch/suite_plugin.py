@@ -49,9 +49,7 @@ class _WeftTester(Tester):
             return WeftPartitioner(options)
 
         stages = Tester.default_stage_classes() | {StageType.TO_EDGE_TRANSFORM_AND_LOWER: lowers}
-        super().__init__(
-            module=module, stage_classes=stages, example_inputs=example_inputs, **how
-        )
+        super().__init__(module=module, stage_classes=stages, example_inputs=example_inputs, **how)
 
 
 def _flow(name: str, options: Options) -> TestFlow:

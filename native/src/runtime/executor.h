@@ -128,7 +128,7 @@ class Executor {
   std::shared_ptr<ThreadPool> pool_;
   int n_threads_ = 1;
   std::vector<Tensor> tensors_;
-  std::vector<size_t> symbolic_;  // tensors that depend on symbols
+  std::vector<size_t> symbolic_;                // tensors that depend on symbols
   std::vector<std::vector<size_t>> residents_;  // the tensors in each buffer
   std::vector<std::vector<size_t>> writers_;    // the steps that write to each tensor
   std::vector<Step> steps_;
