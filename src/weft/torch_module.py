@@ -36,7 +36,8 @@ def from_torch(
 ) -> TorchModule:
     """A PyTorch module or exported program as a weft graph that can be called with tensors.
 
-        f = weft.from_torch(module.eval(), (x,), dynamic_shapes={"x": {0: torch.export.Dim("n", max=64)}})
+        n = torch.export.Dim("n", max=64)
+        f = weft.from_torch(module.eval(), (x,), dynamic_shapes={"x": {0: n}})
         y = f(x)
 
     A module is exported with `example_inputs` and `dynamic_shapes`, as `torch.export.export` takes
@@ -48,7 +49,9 @@ def from_torch(
     dimension without an upper bound, and what `torch.export` raises."""
     if isinstance(program, torch.nn.Module):
         if example_inputs is None and example_kwargs is None:
-            raise ProgramError("a module is exported with inputs; pass example_inputs=(tensor, ...)")
+            raise ProgramError(
+                "a module is exported with inputs; pass example_inputs=(tensor, ...)"
+            )
         program = torch.export.export(
             program,
             tuple(example_inputs or ()),

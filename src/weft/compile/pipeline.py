@@ -88,8 +88,9 @@ def compile(
 
     Raises GraphError, ScheduleError, UnsupportedOpError, AllocationError or DeviceError;
     OutOfMemoryError where the memory of the profile of `cost` is too small."""
+    graph = graph if isinstance(graph, Graph) else graph.graph
     plan = plan_graph(
-        graph if isinstance(graph, Graph) else graph.graph, resolve_devices(devices, **options), policy=policy, memory=memory,
+        graph, resolve_devices(devices, **options), policy=policy, memory=memory,
         assign=assign, op_offload=op_offload, cost=cost, rewrites=rewrites,
     )  # fmt: skip
     return lower_plan(repacked([plan])[0] if repack else plan)

@@ -1,4 +1,4 @@
-"""The cases of ExecuTorch's operator suite (in its wheel) as models with inputs, without its runner.
+"""The cases of ExecuTorch's operator suite (in its wheel) as models with inputs.
 
     python -m tests.frontends.fx.operator_cases [-k add] [-v]
 
@@ -63,8 +63,14 @@ def _variants(file: str, name: str, function: Any, pattern: str) -> Iterator[Cas
     marks = [m for m in getattr(function, "pytestmark", []) if m.name == "parametrize"]
     lists = []
     for mark in marks:
-        names = [n.strip() for n in mark.args[0].split(",")] if isinstance(mark.args[0], str) else list(mark.args[0])
-        lists.append([dict(zip(names, v if len(names) > 1 else (v,), strict=True)) for v in mark.args[1]])
+        names = (
+            [n.strip() for n in mark.args[0].split(",")]
+            if isinstance(mark.args[0], str)
+            else list(mark.args[0])
+        )
+        lists.append(
+            [dict(zip(names, v if len(names) > 1 else (v,), strict=True)) for v in mark.args[1]]
+        )
     for chosen in itertools.product(*lists):
         kwargs = {k: v for d in chosen for k, v in d.items()}
         label = f"{name}[{','.join(str(v) for v in kwargs.values())}]" if kwargs else name
@@ -103,7 +109,10 @@ def main() -> None:
                 traceback.print_exc()
         counts[outcome] += 1
         if outcome != "pass":
-            print(f"{outcome:<12} {case.file}::{case.name}  {' | '.join(why.splitlines())[:300]}", flush=True)
+            print(
+                f"{outcome:<12} {case.file}::{case.name}  {' | '.join(why.splitlines())[:300]}",
+                flush=True,
+            )
     print(dict(counts))
 
 

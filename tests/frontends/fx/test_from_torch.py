@@ -12,7 +12,6 @@ from weft.errors import ProgramError, UnsupportedOpError  # noqa: E402
 from weft.frontends import fx  # noqa: E402
 from weft.frontends.fx.registry import VISITORS, visitor  # noqa: E402
 
-
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
 
 
@@ -88,5 +87,7 @@ def test_arguments_that_do_not_fit() -> None:
 
 
 def test_importing_weft_does_not_import_torch() -> None:
-    code = "import weft, sys; assert 'torch' not in sys.modules; assert 'from_torch' in weft.__all__"
+    code = (
+        "import weft, sys; assert 'torch' not in sys.modules; assert 'from_torch' in weft.__all__"
+    )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -24,7 +24,7 @@ from weft.frontends.fx.layout import (
     is_contiguous,
     joint_dims,
 )
-from weft.frontends.fx.sizes import Sizes
+from weft.frontends.fx.sizes import Sizes, as_int
 from weft.frontends.fx.value import Value
 from weft.graph.graph import Graph
 from weft.graph.node import leaf
@@ -243,14 +243,16 @@ class Builder:
         t = v.tensor
         if t.op is not g.OPS["NONE"] or t.buffer is None or t in self.states:
             return None
-        sizes = (*v.shape, *v.strides, v.offset)
-        if not isinstance(t.buffer.data, np.ndarray) or not all(isinstance(n, int) for n in sizes):
+        if not isinstance(t.buffer.data, np.ndarray):
+            return None
+        sizes = [as_int(n) for n in (*v.shape, *v.strides, v.offset)]
+        numbers = [n for n in sizes if n is not None]
+        if len(numbers) != len(sizes):
             return None
         flat = t.buffer.data.reshape(-1)
-        size = flat.itemsize
-        return np.lib.stride_tricks.as_strided(
-            flat[v.offset :], v.shape, [int(s) * size for s in v.strides], writeable=False
-        )
+        *both, offset = (n * flat.itemsize for n in numbers)
+        shape, strides = numbers[: v.rank], both[v.rank :]
+        return np.ndarray(shape, flat.dtype, flat, offset, strides)
 
     def number(self, arg: Any) -> float | None:
         """A number, or the only element of a constant tensor; None for anything else."""

@@ -143,7 +143,7 @@ class Call:
         return int(self.number(name, default)) % max(rank, 1)
 
     def dims(self, name: str, rank: int) -> list[int]:
-        """A list of dimensions (or one), counted from the start; all of them where there is none."""
+        """A list of dimensions (or one), counted from the start; all where there is none."""
         found = self.args.get(name)
         if found is None or found == []:
             return list(range(max(rank, 1)))

@@ -24,7 +24,7 @@ from weft.frontends.fx.converted import Converted, Input, Output, State
 from weft.frontends.fx.dtypes import STORED, dtype_name, stored_type
 from weft.frontends.fx.fold import MAX_FOLDED, folded
 from weft.frontends.fx.layout import folded_ne
-from weft.frontends.fx.leaves import Weights, state_leaf
+from weft.frontends.fx.leaves import Weights, initial_values, state_leaf
 from weft.frontends.fx.registry import find_visitor, supports_call
 from weft.frontends.fx.rewrite import REWRITES
 from weft.frontends.fx.sizes import Sizes
@@ -142,7 +142,7 @@ class _Walk:
             return self.weights.value(target, data)
         tensor = state_leaf(target, data.detach())
         shape = tuple(int(n) for n in data.shape)
-        self.states[target] = State(target, data.dtype, shape, tensor, data.detach())
+        self.states[target] = State(target, data.dtype, shape, tensor, initial_values(data))
         self.builder.states[tensor] = target
         return Value.whole(tensor, data.dtype, shape)
 
@@ -208,9 +208,7 @@ class _Walk:
                 self.builder.label(written, f"{state.name}.write")
                 graph.expand(written)
         made.sort(key=lambda o: o.mutates is not None)
-        inputs = [
-            i if i.tensor is None or i.tensor in graph else _unread(i) for i in self.inputs
-        ]
+        inputs = [i if i.tensor is None or i.tensor in graph else _unread(i) for i in self.inputs]
         spec = self.program.call_spec
         return Converted(
             graph, tuple(inputs), tuple(made), tuple(self.states.values()), self.builder.nodes,
@@ -267,5 +265,3 @@ def _attribute(program: ExportedProgram, node: Node) -> torch.Tensor:
     if not isinstance(found, torch.Tensor):
         raise GraphError(f"{node.name} reads {node.target}, which is no tensor")
     return found
-
-

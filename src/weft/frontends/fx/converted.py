@@ -62,7 +62,7 @@ class State:
     shape: tuple[int, ...]
     tensor: Tensor
     initial: torch.Tensor
-    """The buffer in the exported program; never written."""
+    """The values that the program starts with."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

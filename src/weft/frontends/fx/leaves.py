@@ -16,7 +16,7 @@ from weft.frontends.fx.value import Value
 from weft.graph.node import leaf
 from weft.graph.tensor import Buffer, Tensor
 
-__all__ = ["Weights", "array_of", "state_leaf"]
+__all__ = ["Weights", "array_of", "initial_values", "state_leaf"]
 
 _AS_INTEGERS = {torch.bfloat16: torch.uint16, torch.bool: torch.int8}
 
@@ -66,3 +66,11 @@ def state_leaf(name: str, tensor: torch.Tensor) -> Tensor:
     array = np.array(array_of(tensor.contiguous()), order="C", copy=True)
     ne = folded_ne(tensor.shape)
     return leaf(stored_type(tensor.dtype), ne, name, buffer=Buffer("any", data=array))
+
+
+def initial_values(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy of a buffer's values; zeros, as caches start with, take no memory."""
+    plain = tensor.detach()
+    if plain.numel() and not bool(plain.count_nonzero()):
+        return torch.zeros((), dtype=plain.dtype).expand(plain.shape)
+    return plain.clone()

@@ -33,20 +33,24 @@ class Visitor:
 
     build: Build
     check: Check | None = None
+    sizes: tuple[str, ...] = ()
+    """Arguments of numbers that may be computed from sizes."""
 
 
 VISITORS: dict[torch._ops.OpOverload, Visitor] = {}
 """Every op that weft converts."""
 
 
-def visitor(*ops: Any, check: Check | None = None) -> Callable[[Build], Build]:
+def visitor(
+    *ops: Any, check: Check | None = None, sizes: tuple[str, ...] = ()
+) -> Callable[[Build], Build]:
     """Registers a function for these ops; raises GraphError for one that has a visitor."""
 
     def register(build: Build) -> Build:
         for op in ops:
             if op in VISITORS:
                 raise GraphError(f"op {op} has two visitors: {VISITORS[op].build} and {build}")
-            VISITORS[op] = Visitor(build, check)
+            VISITORS[op] = Visitor(build, check, sizes)
         return build
 
     return register
@@ -66,7 +70,9 @@ def supports_call(node: Node) -> Support:
     call = Call(node)
     if "val" not in node.meta:
         return Support(False, "the exporter left no types and shapes on this node")
-    why = _types(call) or _scalars(call) or (found.check(call) if found.check else None)
+    why = (
+        _types(call) or _scalars(call, found.sizes) or (found.check(call) if found.check else None)
+    )
     return YES if why is None else Support(False, why)
 
 
@@ -81,10 +87,15 @@ def _types(call: Call) -> str | None:
     return None
 
 
-def _scalars(call: Call) -> str | None:
+def _scalars(call: Call, allowed: tuple[str, ...]) -> str | None:
     """Numbers that are computed from sizes while the program runs have no place in a graph."""
     for argument in call.op._schema.arguments:
-        if str(argument.type) in ("number", "float", "Optional[number]", "Optional[float]"):
+        if argument.name not in allowed and str(argument.type) in (
+            "number",
+            "float",
+            "Optional[number]",
+            "Optional[float]",
+        ):
             value = fake_of(call.args.get(argument.name))
             if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
                 return f"argument {argument.name} is a number that depends on sizes"

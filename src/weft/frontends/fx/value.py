@@ -51,9 +51,7 @@ class Value:
     @property
     def is_whole(self) -> bool:
         """Whether this is all of `tensor`, in order."""
-        return (
-            self.offset == 0 and self.is_contiguous and self.n_elements == self.tensor.n_elements
-        )
+        return self.offset == 0 and self.is_contiguous and self.n_elements == self.tensor.n_elements
 
     def viewed(
         self, shape: Sequence[Size], strides: Sequence[Size], offset: Size | None = None

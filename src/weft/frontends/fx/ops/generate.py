@@ -73,7 +73,11 @@ def _range_rules(call: Call) -> str | None:
 
 
 @visitor(
-    aten.arange.default, aten.arange.start, aten.arange.start_step, check=_range_rules
+    aten.arange.default,
+    aten.arange.start,
+    aten.arange.start_step,
+    check=_range_rules,
+    sizes=("end",),
 )
 def arange(b: Builder, call: Call) -> Value:
     """start, start + step, ..."""

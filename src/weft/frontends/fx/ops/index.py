@@ -143,7 +143,9 @@ class _Indexed:
         found = [indices_of(b, i) for i in given if i is not None]
         self.index_shape = broadcast_shape([i.shape for i in found])
         flat = [self._flat(i) for i in found]
-        # neighbouring axes that are indexed become one axis with a computed number
+        # where there are too many, neighbouring axes that are indexed become one with a computed
+        # number
+        merge = _dimensions([i is not None for i in given]) > 4
         self.merged: list[Value | None] = []
         self.sizes: list[Size] = []
         position = iter(flat)
@@ -157,7 +159,7 @@ class _Indexed:
                     self.sizes.append(n)
             else:
                 own = next(position)
-                if self.merged and self.merged[-1] is not None:
+                if merge and self.merged and self.merged[-1] is not None:
                     self.merged[-1] = self._combined(self.merged[-1], self.sizes[-1], own, n)
                     self.sizes[-1] = self.sizes[-1] * n
                 else:
@@ -208,17 +210,10 @@ def broadcast_shape(shapes: Sequence[Sequence[Size]]) -> tuple[Size, ...]:
     return tuple(found)
 
 
-def _groups(call: Call) -> int:
-    """Dimensions that are left when neighbours are merged, and whether sizes allow it."""
-    count, last = 0, None
-    rank = call.fake("self").dim()
-    indices = list(call.raw("indices", []))
-    for i in [*indices, *[None] * (rank - len(indices))]:
-        kind = i is not None
-        if kind != last:
-            count += 1
-        last = kind
-    return count
+def _dimensions(indexed: Sequence[bool], *, merged: bool = False) -> int:
+    """Dimensions that are left when neighbours without (`merged`: or with) an index are one."""
+    pairs = zip([None, *indexed], indexed, strict=False)
+    return sum(1 for last, this in pairs if last != this or (this and not merged))
 
 
 def _index_all_rules(call: Call) -> str | None:
@@ -229,13 +224,14 @@ def _index_all_rules(call: Call) -> str | None:
 
 
 def _merge_rules(call: Call) -> str | None:
-    if _groups(call) > 4:
+    fake = call.fake("self")
+    indexed = [i is not None for i in call.raw("indices", [])]
+    indexed += [False] * (fake.dim() - len(indexed))
+    if _dimensions(indexed) <= 4:
+        return None
+    if _dimensions(indexed, merged=True) > 4:
         return "indices in more than two groups of dimensions"
-    indices = [i is not None for i in call.raw("indices", [])]
-    several = any(a and c for a, c in zip(indices, indices[1:], strict=False))
-    if several and not is_static(call.fake("self").shape):
-        return "several neighbouring indices of a dynamic shape"
-    return None
+    return None if is_static(fake.shape) else "many neighbouring indices of a dynamic shape"
 
 
 @visitor(aten.index.Tensor, aten._unsafe_index.Tensor, check=_index_all_rules)
@@ -251,9 +247,7 @@ def _put_all_rules(call: Call) -> str | None:
     return _put_rules(call) or _merge_rules(call)
 
 
-@visitor(
-    aten.index_put.default, aten._unsafe_index_put.default, check=_put_all_rules
-)
+@visitor(aten.index_put.default, aten._unsafe_index_put.default, check=_put_all_rules)
 def index_put(b: Builder, call: Call) -> Value:
     """A copy with some elements replaced, or added to."""
     v = call.value("self")
@@ -271,7 +265,9 @@ def index_put(b: Builder, call: Call) -> Value:
     wide = values.viewed(place, strides)
     source = reshaped_to(b.dense(wide), _result_sizes(seen, product(seen.index_shape)))
     accumulate = bool(call.raw("accumulate", False))
-    return b.result(call, g.index_put(seen.tensor(v), seen.numbers(), source, accumulate=accumulate))
+    return b.result(
+        call, g.index_put(seen.tensor(v), seen.numbers(), source, accumulate=accumulate)
+    )
 
 
 def _result_sizes(seen: _Indexed, n: Size) -> list[Size]:

@@ -47,7 +47,9 @@ def product_of(b: Builder, w: Value, x: Value, shape: Sequence[Size]) -> Tensor:
     """x w^T of matrices, with leading dimensions that broadcast to those of `shape`: a contiguous
     tensor of [*shape] (w: [..., m, k], x: [..., n, k])."""
     lead = tuple(shape[:-2])
-    x = x.viewed((*lead, *x.shape[-2:]), broadcast_strides(x.shape, x.strides, (*lead, *x.shape[-2:])))
+    x = x.viewed(
+        (*lead, *x.shape[-2:]), broadcast_strides(x.shape, x.strides, (*lead, *x.shape[-2:]))
+    )
     if product(w.shape[:-2]) == 1:
         # one matrix: all rows of x are columns of one product
         w = w.viewed(w.shape[-2:], w.strides[-2:])
@@ -57,7 +59,10 @@ def product_of(b: Builder, w: Value, x: Value, shape: Sequence[Size]) -> Tensor:
     if len(lead) > 2:
         # fold what does not broadcast; else repeat
         w = b.settled(
-            w.viewed((*lead, *w.shape[-2:]), broadcast_strides(w.shape, w.strides, (*lead, *w.shape[-2:]))),
+            w.viewed(
+                (*lead, *w.shape[-2:]),
+                broadcast_strides(w.shape, w.strides, (*lead, *w.shape[-2:])),
+            ),
             stored=True,
         )
         n = product(lead)

@@ -87,9 +87,7 @@ def native_group_norm(b: Builder, call: Call) -> list[Value | None]:
     v = call.value("input")
     groups = call.size(call.raw("group", 1))
     n = product(v.shape[1:]) // groups
-    normed = Value.whole(
-        g.norm(rows_of(b, v, n), float(call.number("eps"))), v.dtype, v.shape
-    )
+    normed = Value.whole(g.norm(rows_of(b, v, n), float(call.number("eps"))), v.dtype, v.shape)
     return [affine(b, normed, call, _channels(v), ("weight", "bias")), None, None]
 
 
@@ -188,5 +186,3 @@ def glu(b: Builder, call: Call) -> Value:
     gate = v.viewed(shape, v.strides, v.offset + shape[dim] * v.strides[dim])
     sigmoid = Value.whole(g.pointwise("sigmoid", b.elements(gate)), v.dtype, shape)
     return b.result(call, combined(b, "mul", half, sigmoid, shape))
-
-

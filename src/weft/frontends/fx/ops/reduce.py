@@ -64,7 +64,9 @@ def reduced(b: Builder, kind: str, v: Value, dims: Sequence[int]) -> Tensor:
         outer = product([n for n, _ in groups[:at]])
         t = g.reduce(kind, reshaped_to(t, (inner, groups[at][0], outer)), [1])
         groups = groups[:at] + groups[at + 1 :]
-        groups = groups_of([n for n, _ in groups], [i for i, (_, drop) in enumerate(groups) if drop])
+        groups = groups_of(
+            [n for n, _ in groups], [i for i, (_, drop) in enumerate(groups) if drop]
+        )
     sizes = [n for n, _ in reversed(groups)]
     axes = [i for i, (_, drop) in enumerate(reversed(groups)) if drop]
     t = reshaped_to(t, sizes)
@@ -80,7 +82,9 @@ def _reduction(kind: str) -> Callable[[Builder, Call], Value]:
             v = b.converted(v, call.out.dtype)
         dims = call.dims("dim", v.rank)
         t = reduced(b, kind, v, dims)
-        return b.converted(Value.whole(t, _made_type(t, call.out.dtype), call.shape()), call.out.dtype)
+        return b.converted(
+            Value.whole(t, _made_type(t, call.out.dtype), call.shape()), call.out.dtype
+        )
 
     return build
 
@@ -218,7 +222,9 @@ def _sorted(
 def sort(b: Builder, call: Call) -> list[Value | None]:
     """Elements in order, and where they were."""
     v = call.value("self")
-    values, indices = _sorted(b, v, call.dim("dim", v.rank, -1), bool(call.raw("descending", False)))
+    values, indices = _sorted(
+        b, v, call.dim("dim", v.rank, -1), bool(call.raw("descending", False))
+    )
     return [b.result(call, values), b.result(call, indices, 1)]
 
 
@@ -269,9 +275,7 @@ def _median(b: Builder, t: Tensor) -> tuple[Tensor, Tensor]:
     k = (n - 1) // 2
     order = g.sort_indices(t, 1, k=k + 1)
     size = order.dtype.bytes
-    at = g.cont(
-        g.view(order, (inner, 1, outer), (size, order.nb[1], order.nb[2]), k * order.nb[1])
-    )
+    at = g.cont(g.view(order, (inner, 1, outer), (size, order.nb[1], order.nb[2]), k * order.nb[1]))
     return g.gather(t, at, 1), at
 
 

@@ -285,8 +285,10 @@ def stack(b: Builder, call: Call) -> Value:
 def repeat(b: Builder, call: Call) -> Value:
     """A tensor several times along each dimension."""
     v = call.value("self")
-    times = [call.size(n) for n in call.raw("repeats" if "repeats" in call.args else "dims", [])]
-    times = [1] * (v.rank - len(times)) + times
+    times: list[Size] = [
+        call.size(n) for n in call.raw("repeats" if "repeats" in call.args else "dims", [])
+    ]
+    times = [*[1] * (v.rank - len(times)), *times]
     shape = (1,) * (len(times) - v.rank) + v.shape
     strides = (1,) * (len(times) - v.rank) + v.strides
     pairs = [(m, n) for m, n in zip(times, shape, strict=True)]
