@@ -11,7 +11,7 @@ DELEGATE := executorch/src/weft_executorch/libweft_executorch.so
 DELEGATE_SOURCES := $(shell find executorch -name '*.cpp' -o -name '*.h' -o -name '*.cmake') \
                     executorch/CMakeLists.txt schema/program.fbs
 
-.PHONY: demo test check bench native delegate schema sanitize stubs docs format clean
+.PHONY: demo test check bench native delegate suite schema sanitize stubs docs format clean
 
 # ---- the main job ----
 demo: $(VENV)/installed
@@ -73,6 +73,13 @@ $(DELEGATE): $(VENV)/installed $(VENV)/flatbuffers $(DELEGATE_SOURCES)
 delegate: CORE = $(BUILD)/native/libweft_core.a
 delegate: native
 	$(build_delegate)
+
+# ExecuTorch's operator suite: the table of docs/executorch.md. An hour on two cores.
+suite: export PYTHONPATH := executorch/src
+suite: $(VENV)/installed $(DELEGATE)
+	$(BIN)/python -m weft_executorch.suite run build/suite.jsonl --flows weft,weft_q8_0,portable
+	$(BIN)/python -m weft_executorch.suite table build/suite.jsonl \
+	  --beside benchmarks/data/xnnpack_1.5.1_operators.csv --into docs/executorch.md
 
 # The Python side of the blob; the C++ side is generated when it is built.
 schema:

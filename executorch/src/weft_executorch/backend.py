@@ -18,6 +18,7 @@ from weft_executorch.edge_ops import plain
 from weft_executorch.from_fx import from_converted
 from weft_executorch.lowered import Delegated
 from weft_executorch.options import Options
+from weft_executorch.pending import Pending, find_pending
 from weft_executorch.prepare import prepare
 
 __all__ = ["NOTES", "WeftBackend"]
@@ -46,9 +47,12 @@ class WeftBackend(BackendDetails):
                 notes |= json.loads(bytes(spec.value))
         options = Options.from_specs([s for s in compile_specs if s.key != NOTES])
         _restore_minima(edge_program, notes["minima"])
-        plain(edge_program)
-        delegated = from_converted(convert(edge_program))
-        blob = prepare(delegated, options, [tuple(row) for row in notes["left_out"]])
+        pending = find_pending(edge_program)
+        if pending is None:
+            plain(edge_program)
+            pending = Pending(from_converted(convert(edge_program)))
+        delegated, left_out = pending.delegated, [tuple(row) for row in notes["left_out"]]
+        blob = prepare(delegated, options, left_out, pending.fixed)
         store = NamedDataStore()
         for key, data in blob.constants.items():
             store.add_named_data(key, data.tobytes(), alignment=blob.alignment)

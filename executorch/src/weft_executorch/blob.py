@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -74,13 +74,15 @@ def write_blob(
     share_state: bool = False,
     graph: str = "",
     left_out: Sequence[tuple[str, str, str]] = (),
+    fixed: Mapping[str, int] | None = None,
 ) -> Blob:
-    """The blob of a program of one split on the cpu. Raises ProgramError for any other."""
+    """The blob of a program of one split on the cpu; symbols in `fixed` have one value. Raises ProgramError for any other."""
     if len(program.splits) != 1 or program.splits[0].copies:
         raise ProgramError(
             f"a delegated program runs on one device, this one has {len(program.splits)} splits"
         )
-    return _Writer(program, inputs, outputs, states).write(threads, share_state, graph, left_out)
+    writer = _Writer(program, inputs, outputs, states, fixed or {})
+    return writer.write(threads, share_state, graph, left_out)
 
 
 class _Writer:
@@ -90,11 +92,13 @@ class _Writer:
         inputs: Sequence[IoSpec],
         outputs: Sequence[IoSpec],
         states: Sequence[StateSpec],
+        fixed: Mapping[str, int],
     ) -> None:
         self._program = program
         self._inputs = inputs
         self._outputs = outputs
-        self._exprs = ExprTable(program.symbols)
+        self._exprs = ExprTable(program.symbols, fixed)
+        self._free = [s for name, s in program.symbols.items() if name not in fixed]
         self._constants: dict[str, NDArray[np.uint8]] = {}
         self._states = {id(s.data): s for s in states}
         self._memory = {id(v.data): fb.Memory.Output for v in outputs if v.data is not None}
@@ -118,7 +122,7 @@ class _Writer:
         root.steps = [self._step(step, ops) for step in split.steps]
         root.inputs = [self._value(v) for v in self._inputs]
         root.outputs = [self._value(v) for v in self._outputs]
-        root.symbols = [self._symbol(s) for s in self._program.symbols.values()]
+        root.symbols = [self._symbol(s) for s in self._free]
         root.ops = list(ops)
         root.exprs = [_struct(fb.ExprT(), kind=k, a=a, b=b) for k, a, b in self._exprs.rows]
         root.buffers = self._buffer_rows

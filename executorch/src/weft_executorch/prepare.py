@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -21,10 +21,14 @@ __all__ = ["prepare"]
 
 
 def prepare(
-    delegated: Delegated, options: Options, left_out: Sequence[tuple[str, str, str]] = ()
+    delegated: Delegated,
+    options: Options,
+    left_out: Sequence[tuple[str, str, str]] = (),
+    fixed: Mapping[str, int] | None = None,
 ) -> Blob:
     """Plans the graph for the cpu and writes it.
 
+    `left_out`: rows of (node, op, reason) for people; `fixed`: symbols that have one value.
     The graph is used up: its leaves and outputs get memory that stands for the caller's. Raises
     UnsupportedOpError where the cpu has no kernel for a node, ProgramError where a dynamic size is
     that of no input."""
@@ -47,6 +51,7 @@ def prepare(
         share_state=options.share_state,
         graph=text,
         left_out=left_out,
+        fixed=fixed or {},
     )
 
 

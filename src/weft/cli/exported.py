@@ -8,7 +8,7 @@ from typing import Any
 
 from weft.errors import WeftError
 
-__all__ = ["explain_pte", "is_pte"]
+__all__ = ["explain_pte", "export_gguf", "is_pte"]
 
 
 def is_pte(model: str | Path) -> bool:
@@ -23,6 +23,14 @@ def explain_pte(path: str | Path, steps: bool) -> tuple[dict[str, Any], str]:
     module = _addon("describe", "explain .pte files")
     found = module.describe(path)
     return found, module.describe_text(found, steps)
+
+
+def export_gguf(source: str | Path, target: str | Path, **options: Any) -> int:
+    """Writes a GGUF model as a .pte file; returns its bytes.
+
+    Raises WeftError where weft-executorch is not installed, and what it raises."""
+    written: int = _addon("gguf", "export models").export_gguf(source, target, **options)
+    return written
 
 
 def _addon(name: str, what: str) -> Any:
