@@ -59,7 +59,23 @@ def visitor(
 def find_visitor(target: Any) -> Visitor | None:
     """The visitor of a node's target, or None."""
     op = aten_op(target)
-    return None if op is None else VISITORS.get(op)
+    if op is None:
+        return None
+    if op not in VISITORS:
+        # ops of the Edge dialect exist once ExecuTorch is imported, so they are known by name
+        same = _SAME_AS.get(op._schema.name)
+        if same is None or op._overloadname != "default":
+            return None
+        VISITORS[op] = VISITORS[same]
+    return VISITORS[op]
+
+
+_SAME_AS = {
+    "dim_order_ops::_to_dim_order_copy": torch.ops.aten._to_copy.default,
+    "dim_order_ops::_clone_dim_order": torch.ops.aten.clone.default,
+    "dim_order_ops::_empty_dim_order": torch.ops.aten.empty.memory_format,
+}
+"""Ops that differ in the order of dimensions in memory only: values are known by their shapes."""
 
 
 def supports_call(node: Node) -> Support:
