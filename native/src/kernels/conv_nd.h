@@ -227,22 +227,26 @@ static inline ConvPhase plan_phase(const ConvPlan& plan, int64_t number, int64_t
                       ? 0
                       : ((n[2] - 1) * ay.length + n[1] - 1) * ax.length + n[0];
   int64_t px, py, pz, ix, iy, iz;
-  for (int64_t c = 0; c < plan.in_channels; ++c) {
-    for (int64_t kz = 0; kz < az.taps; ++kz) {
-      if (!az.meets(phase.first[2], kz, plan.transposed, pz, iz)) continue;
-      for (int64_t ky = 0; ky < ay.taps; ++ky) {
-        if (!ay.meets(phase.first[1], ky, plan.transposed, py, iy)) continue;
-        for (int64_t kx = 0; kx < ax.taps; ++kx) {
-          if (!ax.meets(phase.first[0], kx, plan.transposed, px, ix)) continue;
-          const int64_t plane = (pz * ay.planes + py) * ax.planes + px;
-          places[phase.depth] =
-              c * plan.channel + plane * plan.plane + (iz * ay.length + iy) * ax.length + ix;
-          weights[phase.depth] = c * plan.channel_weights + (kz * ay.taps + ky) * ax.taps + kx;
-          ++phase.depth;
-        }
+  int64_t taps = 0;
+  for (int64_t kz = 0; kz < az.taps; ++kz) {
+    if (!az.meets(phase.first[2], kz, plan.transposed, pz, iz)) continue;
+    for (int64_t ky = 0; ky < ay.taps; ++ky) {
+      if (!ay.meets(phase.first[1], ky, plan.transposed, py, iy)) continue;
+      for (int64_t kx = 0; kx < ax.taps; ++kx) {
+        if (!ax.meets(phase.first[0], kx, plan.transposed, px, ix)) continue;
+        const int64_t plane = (pz * ay.planes + py) * ax.planes + px;
+        places[taps] = plane * plan.plane + (iz * ay.length + iy) * ax.length + ix;
+        weights[taps++] = (kz * ay.taps + ky) * ax.taps + kx;
       }
     }
   }
+  for (int64_t c = 1; c < plan.in_channels; ++c) {
+    for (int64_t t = 0; t < taps; ++t) {
+      places[c * taps + t] = places[t] + c * plan.channel;
+      weights[c * taps + t] = weights[t] + c * plan.channel_weights;
+    }
+  }
+  phase.depth = plan.in_channels * taps;
   return phase;
 }
 

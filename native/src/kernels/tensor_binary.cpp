@@ -76,9 +76,42 @@ void test(const Call& call, int64_t begin, int64_t end, const F& f) {
 
 // ---- floats
 
-float floor_divide(float a, float b) {
+// out[i] = a[i] - b[i] trunc(a[i] / b[i]), exact as fmodf: quotients of up to 22 bits times b fit a
+// double. Returns whether all were such.
+bool rests(const float* a, const float* b, int64_t n, float* out) {
+  constexpr double kMost = 4194304.0;
+  int large = 0;
+  for (int64_t i = 0; i < n; ++i) {
+    const double x = a[i], y = b[i];
+    double quotient = x / y;
+    const bool fits = quotient < kMost && quotient > -kMost;
+    large |= fits ? 0 : 1;
+    quotient = fits ? quotient : 0.0;
+    const double whole = static_cast<double>(static_cast<int32_t>(quotient));
+    out[i] = ::copysignf(static_cast<float>(x - whole * y), a[i]);
+  }
+  return large == 0;
+}
+
+// out[i] = f(a[i], b[i], fmod(a[i], b[i]))
+template <typename F>
+void apply_rest(const Call& call, int64_t begin, int64_t end, const F& f) {
+  const Operands o(call, 2);
+  const DType type = o.of[0].type;
+  for_operands(o, begin, end, [&](char* const* p, const int64_t* steps, int64_t n) {
+    float buffer_a[kPiece], buffer_b[kPiece], rest[kPiece];
+    const float* a = numbers_at(p[1], type, steps[1], n, buffer_a);
+    const float* b = numbers_at(p[2], type, steps[2], n, buffer_b);
+    if (!rests(a, b, n, rest)) {
+      for (int64_t i = 0; i < n; ++i) rest[i] = ::fmodf(a[i], b[i]);
+    }
+    for (int64_t i = 0; i < n; ++i) rest[i] = f(a[i], b[i], rest[i]);
+    store_numbers(rest, n, p[0], type, steps[0]);
+  });
+}
+
+float floor_divide(float a, float b, float rest) {
   if (b == 0) return a / b;
-  const float rest = ::fmodf(a, b);
   float quotient = (a - rest) / b;
   if (rest != 0 && (b < 0) != (rest < 0)) quotient -= 1;
   if (quotient == 0) return ::copysignf(0.0f, a / b);
@@ -86,8 +119,7 @@ float floor_divide(float a, float b) {
   return quotient - whole > 0.5f ? whole + 1 : whole;
 }
 
-float remainder_of(float a, float b) {
-  const float rest = ::fmodf(a, b);
+float remainder_of(float, float b, float rest) {
   return rest != 0 && (b < 0) != (rest < 0) ? rest + b : rest;
 }
 
@@ -110,15 +142,15 @@ void run_floats(const Call& call, int64_t begin, int64_t end) {
     case kDiv:
       return go([](float a, float b) { return a / b; });
     case kFloorDiv:
-      return go(floor_divide);
+      return apply_rest(call, begin, end, floor_divide);
     case kTruncDiv: {
       const DType type = call.dst.type;
       return go([type](float a, float b) { return ::truncf(rounded(a / b, type)); });
     }
     case kRemainder:
-      return go(remainder_of);
+      return apply_rest(call, begin, end, remainder_of);
     case kFmod:
-      return go([](float a, float b) { return ::fmodf(a, b); });
+      return apply_rest(call, begin, end, [](float, float, float rest) { return rest; });
     case kPow:
       return go([](float a, float b) { return ::powf(a, b); });
     case kMin:
