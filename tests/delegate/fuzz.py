@@ -1,4 +1,4 @@
-"""Loads and runs damaged .pte files, as a process of its own: python fuzz.py MODEL.pte SEED COUNT.
+"""Loads and runs damaged .pte files, as a process of its own: python fuzz.py SEED COUNT MODEL.pte...
 
 Each round takes the file and changes bytes of the delegated blob (or, one round in four, of the
 constants), by bits, by interesting words, by cutting and by swapping. Loading may fail and running
@@ -42,14 +42,20 @@ def mutate(data: bytearray, spans: list[tuple[int, int]], rng: random.Random) ->
 
 
 def main() -> int:
-    import torch
-
     import weft_executorch
 
     weft_executorch.load()
+    seed, count = int(sys.argv[1]), int(sys.argv[2])
+    for name in sys.argv[3:]:
+        print(name, fuzz(Path(name), seed, count), flush=True)
+    return 0
+
+
+def fuzz(path: Path, seed: int, count: int) -> dict[str, int]:
+    """How many mutated files were refused, ran, and failed in a run."""
+    import torch
     from executorch.runtime import Runtime, Verification
 
-    path, seed, count = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
     whole = path.read_bytes()
     blob, constants = spans_of(whole)
     inputs = torch.load(path.with_suffix(".inputs"))
@@ -74,8 +80,7 @@ def main() -> int:
         except RuntimeError:
             done["failed"] += 1
         del method, program
-    print(done)
-    return 0
+    return done
 
 
 def spans_of(pte: bytes) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:

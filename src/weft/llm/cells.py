@@ -105,6 +105,23 @@ class Cells:
         self._low = last  # they were the lowest free ones
         self._top = max(self._top, last)
 
+    def lowest_free(self) -> int:
+        """The lowest free cell where that is known at once; -1: `find_free` has to look."""
+        low = self._low
+        return low if low < self.size and self.pos[low] == _FREE else -1
+
+    def occupy_one(self, cell: int, position: int, seq: int, token: int) -> None:
+        """`occupy` of a cell from `lowest_free`, by one token of one sequence."""
+        self.pos[cell] = position
+        self.members[seq, cell] = True
+        self.shift[cell] = 0
+        self.tokens[cell] = token
+        self._clock += 1
+        self.serial[cell] = self._clock
+        self._low = cell + 1
+        if cell >= self._top:
+            self._top = cell + 1
+
     def restore_serials(self, cells: NDArray[np.int64], serial: NDArray[np.int64]) -> None:
         """Says when cells were computed that come from elsewhere."""
         self.serial[cells] = serial
