@@ -35,9 +35,12 @@ from weft.quants import from_storage
 __all__ = ["Builder", "constant_leaf", "reshaped_to"]
 
 
-def constant_leaf(array: Any, dtype: DType, name: str = "") -> Tensor:
-    """A leaf over a C-contiguous array of the type's storage, used in place."""
-    ne = folded_ne(array.shape)
+def constant_leaf(
+    array: Any, dtype: DType, name: str = "", ne: Sequence[Size] | None = None
+) -> Tensor:
+    """A leaf over a C-contiguous array of the type's storage, used in place. `ne`: its sizes where
+    they are not those of the array (blocks)."""
+    ne = folded_ne(array.shape) if ne is None else ne
     return leaf(dtype, ne, name, buffer=Buffer("weights", data=array))
 
 
@@ -110,11 +113,16 @@ class Builder:
         whole = Value.whole(tensor, v.dtype, shape)
         return whole.viewed(v.shape, broadcast_strides(shape, whole.strides, v.shape))
 
+    def _readable(self, v: Value, stored: bool) -> Value:
+        """The value as it is stored where that is asked for; blocks only as whole rows."""
+        is_kept = stored and not (v.tensor.dtype.is_quantized and not v.is_whole)
+        return v if is_kept else self.computed(v)
+
     def dense(self, v: Value, *, stored: bool = False) -> Tensor:
         """A contiguous tensor; what is outside the last three dimensions is one (`folded_ne`)."""
         key = (v, stored)
         if key not in self._dense:
-            ready = v if stored else self.computed(v)
+            ready = self._readable(v, stored)
             ne = folded_ne(ready.shape)
             if ready.is_contiguous:
                 self._dense[key] = _window(ready, ne)
@@ -171,7 +179,7 @@ class Builder:
     def view(self, v: Value, *, stored: bool = False) -> Tensor:
         """A tensor with the value's own sizes and any strides, without a copy where there are at
         most four dimensions."""
-        ready = v if stored else self.computed(v)
+        ready = self._readable(v, stored)
         if ready.rank > 4 or ready.is_contiguous:
             return self.dense(ready, stored=stored)
         return _strided(ready.tensor, ready.shape[::-1], ready.strides[::-1], ready.offset)
@@ -242,6 +250,8 @@ class Builder:
         """The elements of a constant, in their stored type and in place; None for other values."""
         t = v.tensor
         if t.op is not g.OPS["NONE"] or t.buffer is None or t in self.states:
+            return None
+        if t.dtype.is_quantized:
             return None
         if not isinstance(t.buffer.data, np.ndarray):
             return None

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch.export import ExportedProgram, default_decompositions
 
-from weft.frontends.fx.registry import VISITORS
+from weft.frontends.fx.registry import find_visitor
 
 __all__ = ["core_program", "kept_whole"]
 
@@ -15,8 +15,7 @@ __all__ = ["core_program", "kept_whole"]
 def kept_whole() -> list[torch._ops.OpOverload]:
     """Ops that PyTorch would decompose and that weft builds as they are: `linear`, attention,
     norms, activations. For `ops_to_not_decompose` of a partitioner, too."""
-    table = default_decompositions()
-    return [op for op in VISITORS if op in table]
+    return [op for op in default_decompositions() if find_visitor(op) is not None]
 
 
 def core_program(program: ExportedProgram) -> ExportedProgram:

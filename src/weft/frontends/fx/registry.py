@@ -18,7 +18,15 @@ from weft.frontends.fx.value import Value
 if TYPE_CHECKING:
     from weft.frontends.fx.builder import Builder
 
-__all__ = ["VISITORS", "Check", "Visitor", "find_visitor", "supports_call", "visitor"]
+__all__ = [
+    "VISITORS",
+    "Check",
+    "Visitor",
+    "find_visitor",
+    "supports_call",
+    "visitor",
+    "visitor_by_name",
+]
 
 Build: TypeAlias = "Callable[[Builder, Call], Value | list[Value | None]]"
 """Makes the result (a list where the op has several; None for one that nobody may read)."""
@@ -35,6 +43,8 @@ class Visitor:
     check: Check | None = None
     sizes: tuple[str, ...] = ()
     """Arguments of numbers that may be computed from sizes."""
+    any_type: bool = False
+    """Whether the check answers for types, too."""
 
 
 VISITORS: dict[torch._ops.OpOverload, Visitor] = {}
@@ -56,17 +66,36 @@ def visitor(
     return register
 
 
+def visitor_by_name(
+    *names: str, check: Check | None = None, any_type: bool = False
+) -> Callable[[Build], Build]:
+    """Registers a function for every overload of ops of packages that may not be there, by name."""
+
+    def register(build: Build) -> Build:
+        for name in names:
+            if name in _BY_NAME:
+                raise GraphError(f"op {name} has two visitors: {_BY_NAME[name].build} and {build}")
+            _BY_NAME[name] = Visitor(build, check, any_type=any_type)
+        return build
+
+    return register
+
+
+_BY_NAME: dict[str, Visitor] = {}
+
+
 def find_visitor(target: Any) -> Visitor | None:
     """The visitor of a node's target, or None."""
     op = aten_op(target)
     if op is None:
         return None
     if op not in VISITORS:
-        # ops of the Edge dialect exist once ExecuTorch is imported, so they are known by name
+        # ops of other packages exist once these are imported, so they are known by name
         same = _SAME_AS.get(op._schema.name)
-        if same is None or op._overloadname != "default":
+        known = VISITORS[same] if same is not None else _BY_NAME.get(op._schema.name)
+        if known is None:
             return None
-        VISITORS[op] = VISITORS[same]
+        VISITORS[op] = known
     return VISITORS[op]
 
 

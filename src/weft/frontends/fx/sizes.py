@@ -28,23 +28,28 @@ class Sizes:
     """Turns ints and `SymInt`s into sizes; symbols get their bounds from `range_constraints`."""
 
     def __init__(self, ranges: Mapping[Any, Any], names: Mapping[str, str] | None = None) -> None:
-        """`names`: what symbols are called, by PyTorch's name (`s77`); default: that name.
+        """`names`: what symbols are called, by PyTorch's name (`s77`); default: that name."""
+        self._ranges = ranges
+        self._names = names or {}
+        self._symbols: dict[Any, Sym] = {}
 
-        Raises GraphError for a symbol without an upper bound."""
-        self.symbols: dict[Any, Sym] = {}
-        names = names or {}
-        for symbol, bounds in ranges.items():
-            name = names.get(str(symbol), str(symbol))
-            low, high = bounds.lower, bounds.upper
+    def _symbol(self, symbol: Any) -> Sym:
+        if symbol not in self._symbols:
+            if symbol not in self._ranges:
+                raise GraphError(f"size {symbol} depends on data, which weft cannot plan memory for")
+            name = self._names.get(str(symbol), str(symbol))
+            low, high = self._ranges[symbol].lower, self._ranges[symbol].upper
             if not getattr(high, "is_Integer", isinstance(high, int)) or int(high) > MAX_SIZE:
                 raise GraphError(
                     f"dimension {name} of the exported program has no upper bound; declare one, "
                     f"e.g. torch.export.Dim({name!r}, min=1, max=4096): memory is planned for it"
                 )
-            self.symbols[symbol] = Sym(name, max(0, int(low)), int(high))
+            self._symbols[symbol] = Sym(name, max(0, int(low)), int(high))
+        return self._symbols[symbol]
 
     def of(self, value: Any) -> Size:
-        """A size as weft's; raises GraphError on an expression it has no form for."""
+        """A size as weft's. Raises GraphError for a symbol without an upper bound, and on an
+        expression that weft has no form for."""
         if isinstance(value, torch.SymInt):
             return self._expr(value.node.expr)
         return int(value)
@@ -57,9 +62,7 @@ class Sizes:
         if e.is_Integer:
             return int(e)
         if e.is_Symbol:
-            if e not in self.symbols:
-                raise GraphError(f"size {e} depends on data, which weft cannot plan memory for")
-            return self.symbols[e].size
+            return self._symbol(e).size
         args = [self._expr(a) for a in e.args]
         kind = type(e).__name__
         if isinstance(e, sympy.Add):

@@ -186,7 +186,7 @@ def leaky_relu(b: Builder, call: Call) -> Value:
 def elu(b: Builder, call: Call) -> Value:
     """With alpha, and scales of the result and of the input."""
     alpha, scale = float(call.number("alpha", 1)), float(call.number("scale", 1))
-    return _map(b, call, "elu", alpha * scale, scale, float(call.number("input_scale", 1)))
+    return _map(b, call, "elu", alpha, scale, float(call.number("input_scale", 1)))
 
 
 @visitor(aten.gelu.default)
