@@ -97,6 +97,8 @@ struct Cut {
 
 // Floats behind the planes that the last block may read.
 constexpr int64_t kSlack = kAloneBlock;
+// Of all planes.
+constexpr double kMostFloats = 4e9;
 
 struct Scratch {
   int64_t* places;
@@ -382,6 +384,10 @@ const char* check(const Call& call) {
              : dst.ne[dims] != channels || dst.ne[dims + 1] != p.batches) {
     return "the result has other channels or batches";
   }
+  // planes beyond any data are a mistake
+  const double floats = static_cast<double>(p.channel) * static_cast<double>(p.groups) *
+                        static_cast<double>(p.batches) * static_cast<double>(p.in_channels);
+  if (!(floats < kMostFloats) || p.channel < 0) return "padding and dilation are too large";
   if (call.src[2] != nullptr && call.src[2]->ne[0] != channels) return "a bias for each channel";
   for (int d = 0; d < dims; ++d) {
     const ConvAxis& a = p.axes[d];

@@ -138,7 +138,10 @@ void take_row(const Grid& g, const T* x, int64_t first, const Results<T>& r) {
     }
     return;
   }
-  for (int64_t k = 0; k < a.taps; ++k) {
+  // taps that meet the data at all
+  const int64_t last = min64(a.taps, (a.in - 1 + a.padding) / a.dilation + 1);
+  const int64_t reach = a.padding - (a.out - 1) * a.stride;
+  for (int64_t k = reach > 0 ? reach / a.dilation : 0; k < last; ++k) {
     const int64_t offset = a.offset(k);
     const Range seen = inside(a.out, a.stride, offset, a.in);
     if (a.stride == 1) {

@@ -80,17 +80,18 @@ void test(const Call& call, int64_t begin, int64_t end, const F& f) {
 // double. Returns whether all were such.
 bool rests(const float* a, const float* b, int64_t n, float* out) {
   constexpr double kMost = 4194304.0;
-  int large = 0;
+  double largest = 0;
+  for (int64_t i = 0; i < n; ++i) {
+    const double size = __builtin_fabs(static_cast<double>(a[i]) / static_cast<double>(b[i]));
+    largest = size < kMost ? largest : kMost;
+  }
+  if (largest != 0) return false;
   for (int64_t i = 0; i < n; ++i) {
     const double x = a[i], y = b[i];
-    double quotient = x / y;
-    const bool fits = quotient < kMost && quotient > -kMost;
-    large |= fits ? 0 : 1;
-    quotient = fits ? quotient : 0.0;
-    const double whole = static_cast<double>(static_cast<int32_t>(quotient));
-    out[i] = ::copysignf(static_cast<float>(x - whole * y), a[i]);
+    const double whole = static_cast<double>(static_cast<int32_t>(x / y));
+    out[i] = __builtin_copysignf(static_cast<float>(x - whole * y), a[i]);
   }
-  return large == 0;
+  return true;
 }
 
 // out[i] = f(a[i], b[i], fmod(a[i], b[i]))
@@ -105,23 +106,33 @@ void apply_rest(const Call& call, int64_t begin, int64_t end, const F& f) {
     if (!rests(a, b, n, rest)) {
       for (int64_t i = 0; i < n; ++i) rest[i] = ::fmodf(a[i], b[i]);
     }
-    for (int64_t i = 0; i < n; ++i) rest[i] = f(a[i], b[i], rest[i]);
+    int64_t i = 0;
+    for (; i + kLanes <= n; i += kLanes) {
+      store(rest + i, f(load(a + i), load(b + i), load(rest + i)));
+    }
+    if (i < n) {
+      const int64_t left = n - i;
+      const vf last = f(load_part(a + i, left), load_part(b + i, left), load_part(rest + i, left));
+      store_part(rest + i, last, left);
+    }
     store_numbers(rest, n, p[0], type, steps[0]);
   });
 }
 
-float floor_divide(float a, float b, float rest) {
-  if (b == 0) return a / b;
-  float quotient = (a - rest) / b;
-  if (rest != 0 && (b < 0) != (rest < 0)) quotient -= 1;
-  if (quotient == 0) return ::copysignf(0.0f, a / b);
-  const float whole = ::floorf(quotient);
-  return quotient - whole > 0.5f ? whole + 1 : whole;
+// Where a division that rounds down goes one further than one that cuts.
+vi turns(vf b, vf rest) { return (rest != 0.0f) & ((b < 0.0f) != (rest < 0.0f)); }
+
+vf floor_divide(vf a, vf b, vf rest) {
+  const vf exact = a / b;
+  const vf one = splat(1.0f);
+  const vf quotient = (a - rest) / b - (turns(b, rest) ? one : vf{});
+  const vf low = floor(quotient);
+  const vf whole = quotient - low > 0.5f ? low + one : low;
+  const vf result = quotient == 0.0f ? copysign(vf{}, exact) : whole;
+  return b == 0.0f ? exact : result;
 }
 
-float remainder_of(float, float b, float rest) {
-  return rest != 0 && (b < 0) != (rest < 0) ? rest + b : rest;
-}
+vf remainder_of(vf, vf b, vf rest) { return turns(b, rest) ? rest + b : rest; }
 
 // Rounded to `type`, as PyTorch does before it cuts a quotient.
 float rounded(float x, DType type) {
@@ -150,7 +161,7 @@ void run_floats(const Call& call, int64_t begin, int64_t end) {
     case kRemainder:
       return apply_rest(call, begin, end, remainder_of);
     case kFmod:
-      return apply_rest(call, begin, end, [](float, float, float rest) { return rest; });
+      return apply_rest(call, begin, end, [](vf, vf, vf rest) { return rest; });
     case kPow:
       return go([](float a, float b) { return ::powf(a, b); });
     case kMin:
