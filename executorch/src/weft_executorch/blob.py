@@ -76,7 +76,9 @@ def write_blob(
     left_out: Sequence[tuple[str, str, str]] = (),
     fixed: Mapping[str, int] | None = None,
 ) -> Blob:
-    """The blob of a program of one split on the cpu; symbols in `fixed` have one value. Raises ProgramError for any other."""
+    """The blob of a program of one split on the cpu; symbols in `fixed` have one value.
+
+    Raises ProgramError for a program of several splits, or with a size that no input tells."""
     if len(program.splits) != 1 or program.splits[0].copies:
         raise ProgramError(
             f"a delegated program runs on one device, this one has {len(program.splits)} splits"

@@ -73,9 +73,7 @@ def _method(plan: Any, blobs: Any) -> dict[str, Any]:
         "other_backends": others,
         "delegate_calls": calls,
         "outside": dict(outside),
-        "left_out": [
-            {"node": n, "op": op, "reason": reason} for n, op, reason in sorted(left_out)
-        ],
+        "left_out": [{"node": n, "op": op, "reason": reason} for n, op, reason in sorted(left_out)],
     }
 
 

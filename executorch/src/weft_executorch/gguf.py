@@ -138,13 +138,13 @@ def _mask(positions: Tensor, n_kv: int, like: Tensor, window: int) -> Tensor:
 # ---- the program around it -----------------------------------------------------------------------
 
 
-@torch.library.custom_op("weft::llm", mutates_args=())
+@torch.library.custom_op("weft::llm", mutates_args=())  # type: ignore[untyped-decorator]
 def _llm(tokens: torch.Tensor, positions: torch.Tensor, n_vocab: int) -> torch.Tensor:
     """Stands for the delegated graph while the program around it is exported."""
     return torch.zeros(1, n_vocab)
 
 
-@_llm.register_fake
+@_llm.register_fake  # type: ignore[untyped-decorator]
 def _(tokens: torch.Tensor, positions: torch.Tensor, n_vocab: int) -> torch.Tensor:
     return tokens.new_empty((1, n_vocab), dtype=torch.float32)
 
@@ -192,5 +192,3 @@ def _lowered(model: Model, n_ctx: int, most: int, options: Options) -> Any:
         return to_edge_transform_and_lower(
             program, partitioner=[_TagLlm(options)], constant_methods=facts
         ).to_executorch()
-
-
