@@ -21,9 +21,7 @@ def r(*shape: int) -> Any:
 
 def i(high: int, *shape: int, dtype: Any = torch.int64) -> Any:
     """Random integers from 0."""
-    return torch.randint(
-        0, high, shape, generator=torch.Generator().manual_seed(high), dtype=dtype
-    )
+    return torch.randint(0, high, shape, generator=torch.Generator().manual_seed(high), dtype=dtype)
 
 
 def many_unary(x: Any) -> Any:
@@ -135,7 +133,10 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "binary, both broadcast": (many_binary, (r(3, 1, 5), r(2, 1, 4, 1))),
     "binary with a scalar": (many_binary, (r(), r(2, 3))),
     "binary in six dimensions": (many_binary, (r(2, 1, 2, 1, 2, 3), r(1, 3, 1, 2, 1, 3))),
-    "binary, permuted": (lambda x, y: many_binary(x.permute(2, 0, 1), y), (r(3, 4, 5), r(5, 3, 4))),
+    "binary, permuted": (
+        lambda x, y: many_binary(x.permute(2, 0, 1), y),
+        (r(3, 4, 5), r(5, 3, 4)),
+    ),
     "integers": (many_integers, (i(50, 3, 4), i(9, 3, 4) + 1)),
     "integers of 32 bits": (
         many_integers,
