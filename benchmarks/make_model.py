@@ -142,9 +142,6 @@ def matrix_type(name: str, format: str, il: int, n_layer: int) -> DType:
 
 
 def _metadata(s: Shape, format: str) -> dict[str, object]:
-    pieces = [b"<unk>", b"<s>", b"</s>", *(b"<0x%02X>" % i for i in range(256))]
-    pieces += [f"\N{LOWER ONE EIGHTH BLOCK}w{i}".encode() for i in range(s.n_vocab - len(pieces))]
-    kinds = [2, 3, 3] + [6] * 256 + [1] * (s.n_vocab - 259)
     experts = {"llama.expert_count": s.n_expert, "llama.expert_used_count": s.n_expert_used}
     return {
         "general.architecture": "llama",
@@ -162,9 +159,19 @@ def _metadata(s: Shape, format: str) -> dict[str, object]:
         "llama.rope.freq_base": 500000.0,
         "llama.vocab_size": s.n_vocab,
         **(experts if s.n_expert else {}),
+        **vocabulary(s.n_vocab),
+    }
+
+
+def vocabulary(n_vocab: int) -> dict[str, object]:
+    """Metadata of so many tokens: bytes, and words with a number."""
+    pieces = [b"<unk>", b"<s>", b"</s>", *(b"<0x%02X>" % i for i in range(256))]
+    pieces += [f"\N{LOWER ONE EIGHTH BLOCK}w{i}".encode() for i in range(n_vocab - len(pieces))]
+    kinds = [2, 3, 3] + [6] * 256 + [1] * (n_vocab - 259)
+    return {
         "tokenizer.ggml.model": "llama",
         "tokenizer.ggml.tokens": pieces,
-        "tokenizer.ggml.scores": np.arange(0, -s.n_vocab, -1, np.float32),
+        "tokenizer.ggml.scores": np.arange(0, -n_vocab, -1, np.float32),
         "tokenizer.ggml.token_type": np.array(kinds, np.int32),
         "tokenizer.ggml.bos_token_id": 1,
         "tokenizer.ggml.eos_token_id": 2,
@@ -207,7 +214,7 @@ def _matrix(name: str, ne: tuple[int, int, int], dtype: DType, ternary: bool) ->
         )
 
     def make() -> np.ndarray:
-        parts = _values(name, n_in, n_out * max(1, n_expert), ternary and name.startswith("blk."))
+        parts = matrix_values(name, n_in, n_out * max(1, n_expert), ternary and name[:4] == "blk.")
         if dtype.name == "i2_s":  # one scale for the whole tensor
             return quants.encode_i2_s(np.concatenate(list(parts)).reshape(-1))
         with ThreadPoolExecutor(os.cpu_count()) as pool:
@@ -217,7 +224,7 @@ def _matrix(name: str, ne: tuple[int, int, int], dtype: DType, ternary: bool) ->
     return (name, dtype, ne if n_expert else ne[:2], make)
 
 
-def _values(name: str, n_in: int, n_out: int, ternary: bool) -> Iterator[np.ndarray]:
+def matrix_values(name: str, n_in: int, n_out: int, ternary: bool = False) -> Iterator[np.ndarray]:
     """The rows of a matrix as float32, some at a time. About half of ternary ones are zero."""
     rng = np.random.default_rng(list(name.encode()))
     step = max(1, (1 << 22) // n_in)

@@ -5,6 +5,7 @@ namespace nb = nanobind;
 
 void bind_kernels(nb::module_& m);
 void bind_layouts(nb::module_& m);
+void bind_mask(nb::module_& m);
 void bind_peaks(nb::module_& m);
 void bind_runtime(nb::module_& m);
 
@@ -14,6 +15,7 @@ NB_MODULE(_native, m) {
   nb::set_leak_warnings(false);
   bind_kernels(m);
   bind_layouts(m);
+  bind_mask(m);
   bind_peaks(m);
   bind_runtime(m);
 }

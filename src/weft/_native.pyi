@@ -119,9 +119,7 @@ def is_ternary(
     row_elements: int,
     pool: ThreadPool,
 ) -> bool:
-    """
-    Whether all weights of a matrix are -1, 0 or +1 times a scale.
-    """
+    """Whether all weights of a matrix are -1, 0 or +1 times a scale."""
 
 def make_lookup(
     type: int,
@@ -134,6 +132,49 @@ def make_lookup(
     pool: ThreadPool,
 ) -> None:
     """Turns a matrix into indices of tables, on the threads of a pool."""
+
+class MaskWriter:
+    """Writes which cells tokens see, as f16 0 and -inf."""
+
+    def __init__(
+        self,
+        pos: Annotated[
+            NDArray[numpy.int32], dict(shape=(None,), order="C", device="cpu", writable=False)
+        ],
+        members: Annotated[
+            NDArray[numpy.bool_], dict(shape=(None, None), order="C", device="cpu", writable=False)
+        ],
+        out: Annotated[NDArray[numpy.uint16], dict(shape=(None,), order="C", device="cpu")],
+        window: int,
+        causal: bool,
+    ) -> None:
+        """
+        `pos` [cells], `members` [sequences, cells] and `out` are kept; `window`: last positions that a token sees, 0: all; `causal`: not those behind it.
+        """
+
+    def one(self, n_kv: int, position: int, seq: int) -> None:
+        """
+        A row of `n_kv` cells for a token; raises ValueError where it does not fit.
+        """
+
+    def all(
+        self,
+        n_kv: int,
+        positions: Annotated[
+            NDArray[numpy.int32], dict(shape=(None,), order="C", device="cpu", writable=False)
+        ],
+        seqs: Annotated[
+            NDArray[numpy.int32], dict(shape=(None,), order="C", device="cpu", writable=False)
+        ],
+    ) -> None:
+        """A row for each token, one after another."""
+
+def measure_peaks(
+    target: str, n_threads: int, seconds: float, buffer: int
+) -> tuple[float, float, float, float, int]:
+    """
+    (read, int8, f32, bf16, buffer): bytes and operations per second, bytes that were read.
+    """
 
 def usable_processors() -> int:
     """Processors this process may use."""
@@ -149,12 +190,6 @@ def numa_nodes() -> list[list[int]]:
 
 def current_cpu() -> int:
     """The processor that runs this thread; -1: not known."""
-def measure_peaks(
-    target: str, n_threads: int, seconds: float, buffer: int
-) -> tuple[float, float, float, float, int]:
-    """
-    (read, int8, f32, bf16, buffer): bytes and operations per second, bytes that were read.
-    """
 
 class ThreadPool:
     """Persistent threads; the caller is one of them."""

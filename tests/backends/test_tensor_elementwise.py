@@ -257,6 +257,22 @@ def test_convert(device: str) -> None:
         check(got, x.bool(), exact=True)
 
 
+@pytest.mark.parametrize("device", DEVICES)
+def test_results_may_take_over_the_memory_of_sources(device: str) -> None:
+    x, row, condition = normal(6, 2500), normal(2500), integers(2, 6, 1).bool()
+
+    def build(x: g.Tensor, row: g.Tensor, condition: g.Tensor) -> g.Tensor:
+        y = g.map_elements("abs", x)
+        y = g.binary("add", y, g.binary("mul", row, row))
+        y = g.binary("sub", g.map_elements("neg", row), y)  # the second source is taken over
+        y = g.where(condition, g.map_elements("clamp", y, -3, 3), y)
+        return g.binary("max", y, g.binary("min", y, y))
+
+    y = -row - (x.abs() + row * row)
+    want = torch.where(condition, y.clamp(-3, 3), y)
+    check(run(build, x, row, condition, device=device), want, 1e-6, 1e-6)
+
+
 def test_shapes_and_types_are_checked() -> None:
     a, b = g.input("a", [3, 4]), g.input("b", [5, 4])
     with pytest.raises(GraphError, match="sizes differ in dimension 1"):

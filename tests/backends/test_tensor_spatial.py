@@ -146,10 +146,10 @@ def test_average_pooling(dims: int, device: str) -> None:
     for kernel, stride, padding, ceil, count in itertools.product(
         (2, 3), (1, 2), (0, 1), (False, True), (False, True)
     ):
+        options = {"ceil_mode": ceil, "count_include_pad": count}
+        window = ([kernel] * dims, stride, padding)
         got = run(
-            lambda t: g.pool_nd(
-                "avg", t, [kernel] * dims, stride, padding, ceil_mode=ceil, count_include_pad=count
-            ),
+            lambda t, w=window, o=options: g.pool_nd("avg", t, *w, **o),
             folded(x, dims),
             device=device,
         )
@@ -173,10 +173,9 @@ def test_max_pooling_and_its_places(dims: int, device: str) -> None:
     ):
         want, at = LARGEST[dims](x, kernel, stride, padding, dilation, ceil, return_indices=True)
         for kind, expected in (("max", want), ("max_index", at)):
+            window = ([kernel] * dims, stride, padding, dilation)
             got = run(
-                lambda t, k=kind: g.pool_nd(
-                    k, t, [kernel] * dims, stride, padding, dilation, ceil_mode=ceil
-                ),
+                lambda t, k=kind, w=window, c=ceil: g.pool_nd(k, t, *w, ceil_mode=c),
                 folded(x, dims),
                 device=device,
             )
@@ -193,7 +192,7 @@ def test_adaptive_pooling(dims: int, device: str) -> None:
         want, at = largest[dims](x, sizes, return_indices=True)
         for kind, expected in (("avg", average[dims](x, sizes)), ("max", want), ("max_index", at)):
             got = run(
-                lambda t, k=kind: g.adaptive_pool_nd(k, t, sizes[::-1]),
+                lambda t, k=kind, n=sizes[::-1]: g.adaptive_pool_nd(k, t, n),
                 folded(x, dims),
                 device=device,
             )
@@ -213,7 +212,8 @@ def test_pooling_of_integers_and_16_bits(device: str) -> None:
 
 
 RESIZES = [
-    ((13, 17), (26, 34)), ((13, 17), (5, 31)), ((7, 9), (7, 9)), ((6, 4), (1, 1)), ((1, 5), (3, 10)),
+    ((13, 17), (26, 34)), ((13, 17), (5, 31)), ((7, 9), (7, 9)), ((6, 4), (1, 1)),
+    ((1, 5), (3, 10)),
 ]  # fmt: skip
 
 

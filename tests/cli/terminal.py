@@ -6,6 +6,7 @@ import contextlib
 import os
 import select
 import signal
+import struct
 import sys
 import time
 from pathlib import Path
@@ -16,14 +17,20 @@ __all__ = ["Terminal"]
 class Terminal:
     """`weft ARGS` behind a pseudo terminal; what it prints is in `text`."""
 
-    def __init__(self, *args: str | Path) -> None:
+    def __init__(self, *args: str | Path, environment: dict[str, str] | None = None) -> None:
+        """`environment`: instead of that of this process."""
+        import fcntl
         import pty
+        import termios
 
         self.text = ""
         command = [sys.executable, "-m", "weft", *map(str, args)]
         self.pid, self.fd = pty.fork()
         if self.pid == 0:
-            os.execve(sys.executable, command, os.environ | {"TERM": "xterm", "COLUMNS": "100"})
+            base = os.environ if environment is None else environment
+            size = struct.pack("HHHH", 30, 100, 0, 0)
+            fcntl.ioctl(0, termios.TIOCSWINSZ, size)
+            os.execve(sys.executable, command, {**base, "TERM": "xterm", "COLUMNS": "100"})
 
     def __enter__(self) -> Terminal:
         return self

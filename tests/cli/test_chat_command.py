@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -209,6 +210,8 @@ def test_in_a_terminal(path: Path, tmp_path: Path) -> None:
         terminal.send("/stats\r")
         at = terminal.wait_for("of 65536 tokens", at)
         at = terminal.wait_for("> ", at)
+        # Python's input() shows its prompt before it listens to signals: no person is that fast
+        time.sleep(0.5)
         terminal.send("\x03")
         at = terminal.wait_for("Ctrl-D or /exit leaves", at)
         at = terminal.wait_for("> ", at)

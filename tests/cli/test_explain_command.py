@@ -133,7 +133,7 @@ def test_machines_that_cannot_be() -> None:
     assert "or one of desktop-rtx4090" in refused("explain", MODEL, "--machine", "nope")
     args = ("explain", MODEL, "--machine", "mac-m2-ultra")
     assert "has no device tpu; it has gpu, cpu" in refused(*args, "--devices", "tpu,cpu")
-    assert "leave out --profile" in refused(*args, "--profile", "mac-m2-ultra")
+    assert "leave out --speeds" in refused(*args, "--profile", "mac-m2-ultra")
     assert "needs a machine profile" in refused("explain", MODEL, "--policy", "cost")
 
 

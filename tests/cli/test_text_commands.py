@@ -79,6 +79,9 @@ def test_perplexity(path: Path, tmp_path: Path) -> None:
     row = json.loads(ok("perplexity", path, "-c", "32", "--chunks", "2", "--json", typed=TEXT))
     assert row["n_chunks"] == 2 and row["n_scored"] == 30
     assert row["ppl"] == pytest.approx(math.exp(row["nll"]))
+    long = weft("perplexity", path, "-c", "128", typed=TEXT * 4)
+    assert "was trained for 64 tokens" in long.stderr and "4 at a time" in long.stderr
+    assert "--chunks is 0" in refused("perplexity", path, "--chunks", "0", typed=TEXT)
     assert "64 are needed, two chunks of 32" in refused("perplexity", path, "-c", "32", typed=b"a")
 
 
@@ -113,6 +116,21 @@ def test_embed_with_a_model_made_for_it(tmp_path: Path) -> None:
     assert "cosines" in ok("embed", path, "the", "abc")
     assert "the context holds 64" in refused("embed", path, "the abc " * 90)
     assert "there is no text" in refused("embed", path)
+
+
+# **** run ****
+
+
+def test_the_text_to_continue(path: Path, tmp_path: Path) -> None:
+    args = ("-n", "4", "--temp", "0", "-q", "-t", "1")
+    want = ok("run", path, "-p", "the abc", *args)
+    file = tmp_path / "x.txt"
+    file.write_text("the abc\n")
+    assert ok("run", path, "-f", file, *args) == want
+    assert ok("run", path, *args, typed="the abc\n") == want
+    assert ok("run", path, "-p", "-", *args, typed="the abc") == want
+    assert "not both" in refused("run", path, "-p", "a", "-f", file)
+    assert "n_ctx (-c) larger" in refused("run", path, "-p", "abc " * 200, *args)
 
 
 # **** counts ****

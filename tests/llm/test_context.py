@@ -66,6 +66,60 @@ def test_cuts_do_not_show(
     assert context.counters.graphs_built == 1
 
 
+@pytest.mark.parametrize("seq", [0, 2])
+def test_a_single_token_however_it_is_said(model: Model, seq: int) -> None:
+    """Lists of one token have a way of their own; it must not show."""
+    ways: list[dict[str, object]] = [
+        {"tokens": TOKENS[4:5], "positions": [4], "seqs": [[seq]]},
+        {"tokens": tuple(TOKENS[4:5]), "positions": (4,), "seqs": ((seq,),), "outputs": [True]},
+        {"tokens": np.array(TOKENS[4:5]), "positions": np.array([4]), "seqs": [[seq]]},
+        {"tokens": TOKENS[4:5], "positions": range(4, 5), "seqs": [range(seq, seq + 1)]},
+        {"tokens": TOKENS[4:5], "positions": [4], "seqs": [[seq]], "outputs": np.array([True])},
+    ]
+    found = []
+    for way in ways:
+        context = make(model, n_seq_max=3)
+        context.decode(TOKENS[:4], seqs=[[0, 2]] * 4)
+        rows = context.decode(**way)  # type: ignore[arg-type]
+        cells = context.cache
+        assert rows.shape == (1, model.config.n_vocab)
+        kept = (cells.pos, cells.members, cells.tokens, cells.shift, cells.serial)
+        found.append([rows, *(a.copy() for a in kept), cells.n_seen, cells.find_free(1)])
+        before = rows.copy()
+        context.decode([7], [5], seqs=[[seq]])
+        assert (rows == before).all()  # a copy
+    for other in found[1:]:
+        for a, b in zip(found[0], other, strict=True):
+            np.testing.assert_array_equal(a, b)
+    if seq == 0:
+        context = make(model)
+        context.decode(TOKENS[:4])
+        np.testing.assert_array_equal(context.decode(TOKENS[4:5]), found[0][0])
+
+
+@pytest.mark.parametrize(
+    ("wrong", "match"),
+    [
+        ({"tokens": [-1]}, "token ids are"),
+        ({"tokens": [10**9]}, "token ids are"),
+        ({"tokens": [5], "positions": [-1]}, "positions must be"),
+        ({"tokens": [5], "seqs": [[1]]}, "not in 0..0"),
+        ({"tokens": [5], "seqs": [[]]}, "seqs must name"),
+        ({"tokens": [5], "outputs": "none"}, "outputs is"),
+        ({"tokens": [True]}, "list of at least one token id"),
+    ],
+)
+def test_a_wrong_single_token(model: Model, wrong: dict[str, object], match: str) -> None:
+    context = make(model, 4)
+    context.decode(TOKENS[:3])
+    with pytest.raises(ContextError, match=match):
+        context.decode(**wrong)  # type: ignore[arg-type]
+    assert context.cache.n_used == 3
+    context.decode([5])
+    with pytest.raises(ContextError, match="1 tokens do not fit"):
+        context.decode([5])
+
+
 @settings(max_examples=15, deadline=None)
 @given(order=st.permutations(range(len(TOKENS))), n_ubatch=st.integers(1, 20))
 def test_order_in_a_batch_does_not_show(

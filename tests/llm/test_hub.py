@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -29,10 +30,10 @@ def fetched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[tuple[str, 
     """A hub with one repository; the files that were asked for."""
     asked: list[tuple[str, str]] = []
 
-    def files(self: object, repo: str) -> list[str]:
+    def about(self: object, repo: str, timeout: float) -> SimpleNamespace:
         if repo != "some/m-GGUF":
             raise errors.RepositoryNotFoundError.__new__(errors.RepositoryNotFoundError)
-        return FILES
+        return SimpleNamespace(siblings=[SimpleNamespace(rfilename=name) for name in FILES])
 
     def download(repo: str, file: str) -> str:
         asked.append((repo, file))
@@ -44,7 +45,7 @@ def fetched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[tuple[str, 
         raise errors.LocalEntryNotFoundError("not there")
 
     monkeypatch.setattr(hub, "snapshot_download", nothing_cached)
-    monkeypatch.setattr(hub.HfApi, "list_repo_files", files)
+    monkeypatch.setattr(hub.HfApi, "model_info", about)
     monkeypatch.setattr(hub, "hf_hub_download", download)
     return asked
 
@@ -84,7 +85,7 @@ def test_all_shards_are_fetched(fetched: list[tuple[str, str]], tmp_path: Path) 
         ("hf:a/b:c:d", "write hf:owner/name"),
         ("hf:no/such:Q4_0", "there is no repository no/such"),
         ("hf:some/m-GGUF:Q3_K_S", r"no file of it is Q3_K_S; there are IQ4_XS/m-IQ4"),
-        ("hf:some/m-GGUF/x.gguf", "has no such file"),
+        ("hf:some/m-GGUF/x.gguf", r"has no file x\.gguf; there are IQ4_XS/m-IQ4"),
     ],
 )
 def test_names_of_nothing(fetched: list[tuple[str, str]], name: str, message: str) -> None:
@@ -95,7 +96,7 @@ def test_names_of_nothing(fetched: list[tuple[str, str]], name: str, message: st
 def test_without_a_network(
     monkeypatch: pytest.MonkeyPatch, fetched: list[tuple[str, str]], tmp_path: Path
 ) -> None:
-    def offline(self: object, repo: str) -> list[str]:
+    def offline(self: object, repo: str, timeout: float) -> SimpleNamespace:
         raise errors.OfflineModeIsEnabled("no network")
 
     def cached(repo: str, local_files_only: bool) -> str:
@@ -103,14 +104,16 @@ def test_without_a_network(
             raise errors.LocalEntryNotFoundError("not there")
         return str(tmp_path)
 
-    monkeypatch.setattr(hub.HfApi, "list_repo_files", offline)
+    monkeypatch.setattr(hub.HfApi, "model_info", offline)
     monkeypatch.setattr(hub, "snapshot_download", cached)
-    with pytest.raises(FormatError, match=r"not cached and cannot be fetched \(OfflineMode"):
+    with pytest.raises(
+        FormatError, match=r"not cached, and there is no network or HF_HUB_OFFLINE is set"
+    ):
         local_path("hf:other/m-GGUF")
     (tmp_path / "m-Q8_0.gguf").touch()
     assert local_path("hf:some/m-GGUF") == tmp_path / "m-Q8_0.gguf"
     # what is cached needs no list
-    monkeypatch.setattr(hub.HfApi, "list_repo_files", lambda self, repo: pytest.fail("asked"))
+    monkeypatch.setattr(hub.HfApi, "model_info", lambda *_, **__: pytest.fail("asked"))
     assert local_path("hf:some/m-GGUF:q8_0") == tmp_path / "m-Q8_0.gguf"
 
 
@@ -128,5 +131,12 @@ def test_which_file() -> None:
     for files, message in (([], "no GGUF files"), (["a-Q2_K.gguf", "b-Q3_K.gguf"], "there are a-")):
         with pytest.raises(FormatError, match=message):
             pick_file(files, None, "x")
+    several = ["small-Q4_0.gguf", "large-Q4_0.gguf"]
+    for quant in ("q4_0", None):
+        with pytest.raises(
+            FormatError, match=r"(?i)2 files of it are q4_0: large.*, small.*hf:OWNER"
+        ):
+            pick_file(several, quant, "x")
+    assert pick_file(["m-Q4_0.gguf", "old/m-Q4_0.gguf"], "Q4_0", "x") == "m-Q4_0.gguf"
     with pytest.raises(FormatError, match="is BF16"):
         pick_file(["m-F16.gguf", "m-xBF16.gguf"], "BF16", "x")

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.llm.tiny import metadata, write_model
+from weft import _native
 from weft.errors import ContextError, OutOfMemoryError
 from weft.frontends.gguf import open_gguf
 from weft.llm.config import ModelConfig
@@ -172,3 +173,31 @@ def test_against_a_plain_model(config: ModelConfig, ops: list[tuple], window: in
             pos, members = cells.get(c, (0, set()))
             seen = s in members and pos <= p and (window == 0 or p - pos < window)
             assert value == (0.0 if seen else -np.inf)
+    for causal in (True, False):
+        cache.fill_mask(mask, positions, seqs, window, causal=causal)
+        out = np.empty(3 * n_kv, np.float16)
+        writer = _native.MaskWriter(cache.pos, cache.members, out.view(np.uint16), window, causal)
+        writer.all(n_kv, positions, seqs)
+        assert (out.reshape(3, n_kv) == mask).all()
+        for row, p, s in zip(mask, positions.tolist(), seqs.tolist(), strict=True):
+            writer.one(n_kv, p, s)
+            assert (out[:n_kv] == row).all()
+
+
+def test_masks_that_do_not_fit_are_refused(config: ModelConfig) -> None:
+    cache = KVCache(config, SIZE, n_seq_max=N_SEQ)
+    out = np.zeros(2 * SIZE, np.uint16)
+    writer = _native.MaskWriter(cache.pos, cache.members, out, 0, True)
+    positions = np.zeros(3, np.int32)
+    for call in (
+        lambda: writer.one(SIZE + 1, 0, 0),
+        lambda: writer.one(-1, 0, 0),
+        lambda: writer.one(SIZE, 0, N_SEQ),
+        lambda: writer.one(SIZE, 0, -1),
+        lambda: writer.all(SIZE, positions, positions),
+        lambda: writer.all(SIZE, positions[:2], positions[:1]),
+    ):
+        with pytest.raises(ValueError):
+            call()
+    with pytest.raises(ValueError):
+        _native.MaskWriter(cache.pos[1:], cache.members, out, 0, True)

@@ -40,12 +40,35 @@ def strided(x: np.ndarray) -> Operand:
 
 
 @pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("shape", [(2, 3, 5, 96), (1, 1, 1, 9000), (3, 1, 7, 1), (1, 0, 2, 4)])
+@pytest.mark.parametrize(
+    "shape",
+    [(2, 3, 5, 96), (1, 1, 1, 9000), (3, 1, 7, 1), (1, 0, 2, 4), (2, 5, 7, 1), (3, 4, 1, 1)],
+)
 def test_cont_of_a_permuted_source(shape: tuple[int, ...], target: str) -> None:
     x = normal(*shape)
     for n_threads in (1, 2):
         got = run_op("CONT", result("f32", shape[::-1]), [strided(x)], (), target, n_threads)
         np.testing.assert_array_equal(got, x)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int8"])
+@pytest.mark.parametrize("width", [1, 2, 3, 4, 5, 40])
+def test_rows_of_a_few_elements(width: int, dtype: str, target: str) -> None:
+    """Out of wider rows, as a state is taken from the end of a window, and joined to such."""
+    x, end = (100 * normal(2, 9, 25, 41)).astype(dtype), (100 * normal(2, 9, 25, 2)).astype(dtype)
+    size, name = x.itemsize, tensor(x).dtype
+    nb = (size, 41 * size, 25 * 41 * size, 9 * 25 * 41 * size)
+    part = Operand(x.reshape(-1).view(np.uint8), name, (width, 25, 9, 2), nb)
+    for n_threads in (1, 2):
+        got = run_op("CONT", result(name, (width, 25, 9, 2)), [part], (), target, n_threads)
+        np.testing.assert_array_equal(got, x[..., :width])
+        out = result(name, (width + 2, 25, 9, 2))
+        got = run_op("CONCAT", out, [part, tensor(end)], (0,), target, n_threads)
+        np.testing.assert_array_equal(got, np.concatenate([x[..., :width], end], -1))
+        if width == 1 and dtype == "float32":
+            got = run_op("CONCAT", out, [strided(x[..., :1]), tensor(end)], (0,), target, n_threads)
+            np.testing.assert_array_equal(got, np.concatenate([x[..., :1], end], -1))
 
 
 @pytest.mark.parametrize("target", TARGETS)

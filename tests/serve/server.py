@@ -45,7 +45,7 @@ class Server:
         for line in self.process.stderr:
             self.lines.append(line)
             if " at http://" in line:
-                self._url.put(line.split(" at ")[1].strip().removesuffix("/v1"))
+                self._url.put(line.split(" at ")[1].split(";")[0].removesuffix("/v1"))
         self._url.put("")
 
     def __enter__(self) -> Server:

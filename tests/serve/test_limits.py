@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from openai import AuthenticationError, OpenAI, RateLimitError
 
+from tests.cli.in_process import weft
 from tests.serve.server import SAMPLE, Server
 
 LONG = {"prompt": "a b c", "max_tokens": 400, "temperature": 0, "ignore_eos": True}
@@ -101,6 +102,20 @@ def test_a_body_that_hides_its_size(server: Server) -> None:
     assert connection.getresponse().status == 413
     connection.close()
     short(server)
+
+
+def test_a_body_that_is_not_said_to_be_json(server: Server) -> None:
+    """As curl sends it without a header."""
+    form = {"Content-Type": "application/x-www-form-urlencoded"}
+    status, _, body = server.call("POST", "/v1/completions", {"prompt": "a"}, **form)
+    assert status == 400 and "with Content-Type: application/json" in body["error"]["message"]
+
+
+def test_a_port_in_use_is_said_before_anything_is_loaded(server: Server) -> None:
+    port = server.url.rpartition(":")[2]
+    done = weft("serve", "/no/such/model.gguf", "--port", port)
+    assert done.returncode == 1
+    assert f"127.0.0.1:{port}: Address already in use; choose another --port" in done.stderr
 
 
 def test_unknown_paths_and_methods(server: Server) -> None:

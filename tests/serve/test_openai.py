@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import base64
 import json
-import struct
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 from openai import BadRequestError, NotFoundError
@@ -185,29 +184,12 @@ def test_logit_bias_and_penalties(server: Server) -> None:
     assert complete(server, max_tokens=60, presence_penalty=2, frequency_penalty=2) != plain
 
 
-def test_embeddings(server: Server) -> None:
-    texts = ["What is 17 + 25?", "What is 17 + 26?", "Reverse k t a p?"]
-    made = server.client.embeddings.create(
-        model="weft-demo", input=texts, encoding_format="float"
-    ).data
-    rows = [e.embedding for e in made]
-    assert [e.index for e in made] == [0, 1, 2] and len(rows[0]) == 128
-
-    def product(a: list[float], b: list[float]) -> float:
-        return sum(x * y for x, y in zip(a, b, strict=True))
-
-    assert product(rows[0], rows[0]) == pytest.approx(1, abs=1e-5)
-    assert product(rows[0], rows[1]) > product(rows[0], rows[2])
-    body = {"input": texts[0], "encoding_format": "base64"}
-    data = server.call("POST", "/v1/embeddings", body)[2]["data"][0]["embedding"]
-    assert list(struct.unpack("<128f", base64.b64decode(data))) == pytest.approx(rows[0])
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"temperature": 3}, "temperature: Input should be less than or equal to 2"),
-        ({"max_tokens": 0}, "max_tokens: Input should be greater than or equal to 1"),
+        ({"max_tokens": 0}, "max_tokens is 0, which makes sense with echo only"),
+        ({"max_tokens": -1}, "max_tokens: Input should be greater than or equal to 0"),
         ({"extra_body": {"top_kk": 3}}, "top_kk is not known here"),
         ({"stop": ""}, "a stop string is empty"),
         ({"logit_bias": {"100000": 1}}, "token ids are 0..478"),
@@ -215,7 +197,10 @@ def test_embeddings(server: Server) -> None:
         ({"prompt": "a " * 400}, "tokens, but the context holds 256"),
         ({"prompt": []}, "the list of texts is empty"),
         ({"prompt": [[5], []]}, "the prompt has no tokens"),
-        ({"echo": True}, "echo"),
+        ({"best_of": 1, "n": 2}, "best_of is 1, but n is 2"),
+        ({"best_of": 2, "stream": True}, "leave out best_of or stream"),
+        ({"best_of": 17}, "17 texts in one request"),
+        ({"suffix": "b"}, "this model has no tokens for infilling"),
     ],
 )
 def test_what_cannot_be_served_says_so(
@@ -276,3 +261,50 @@ def test_streams_side_by_side_are_what_they_are_alone(server: Server) -> None:
     for name in ("graphs_built_total", "reallocs_total"):
         assert after[name] == before[name]
     assert (after["running"], after["queue"]) == (0, 0)
+
+
+def test_an_answer_that_is_an_object(server: Server) -> None:
+    made = server.client.chat.completions.create(
+        model="x", messages=CHAT, temperature=0, max_tokens=120, n=2, seed=3,
+        response_format={"type": "json_object"}, logit_bias={"5": -1},
+    )  # fmt: skip
+    for choice in made.choices:
+        text = choice.message.content or ""
+        assert text.lstrip().startswith("{")
+        if choice.finish_reason == "stop":
+            assert isinstance(json.loads(text), dict)
+    plain = server.client.chat.completions.create(
+        model="x", messages=CHAT, temperature=0, max_tokens=5, response_format={"type": "text"}
+    )
+    assert not (plain.choices[0].message.content or "").startswith("{")
+
+
+def test_choices_of_a_chat_in_a_stream(server: Server) -> None:
+    """Each has its role, its text and its end; the usage comes last and is of all of them."""
+    options: Any = {"max_tokens": 6, "temperature": 1.2, "n": 3, "seed": 4, "stop": ["zzz"]}
+    whole = server.client.chat.completions.create(model="x", messages=CHAT, **options)
+    texts, ends, roles = ["", "", ""], ["", "", ""], ["", "", ""]
+    usage = None
+    for chunk in server.client.chat.completions.create(
+        model="x", messages=CHAT, stream=True, stream_options={"include_usage": True}, **options
+    ):
+        usage = chunk.usage
+        for choice in chunk.choices:
+            texts[choice.index] += choice.delta.content or ""
+            roles[choice.index] += choice.delta.role or ""
+            ends[choice.index] += choice.finish_reason or ""
+    assert roles == ["assistant"] * 3
+    assert texts == [c.message.content for c in whole.choices]
+    assert ends == [c.finish_reason for c in whole.choices]
+    assert usage is not None and whole.usage is not None
+    assert usage.completion_tokens == whole.usage.completion_tokens
+    assert usage.prompt_tokens == whole.usage.prompt_tokens
+
+
+def test_no_usage_in_a_stream_unless_it_is_asked_for(server: Server) -> None:
+    stream = server.client.chat.completions.create(
+        model="x", messages=CHAT, max_tokens=2, stream=True
+    )
+    assert all(chunk.choices and chunk.usage is None for chunk in stream)
+    with pytest.raises(BadRequestError, match="top_logprobs needs logprobs"):
+        server.client.chat.completions.create(model="x", messages=CHAT, top_logprobs=2)

@@ -22,6 +22,7 @@ constexpr int kRows = 4, kVectors = 2;
 constexpr int kAlone = 8;             // vectors, for one output channel
 constexpr int64_t kBlock = 64;        // outputs of an item,
 constexpr int64_t kAloneBlock = 512;  // for one output channel
+constexpr int64_t kFew = 3;           // outputs that are products of their own
 constexpr int64_t kDeep = 256;        // weights of a row that are worked through at a time
 static_assert(kBlock % (kVectors * kLanes) == 0 && kAloneBlock % (kAlone * kLanes) == 0);
 
@@ -96,6 +97,8 @@ struct Cut {
 
 // Floats behind the planes that the last block may read.
 constexpr int64_t kSlack = kAloneBlock;
+// Of all planes.
+constexpr double kMostFloats = 4e9;
 
 struct Scratch {
   int64_t* places;
@@ -145,9 +148,11 @@ const float* weights_of(const Call& call, const ConvPlan& p, const Scratch& s, i
   return s.weights;
 }
 
-// Sums of a part of the output channels, for `n` outputs whose pieces of planes begin at `x`.
+// Sums of a part of the output channels, for `n` outputs whose pieces of planes begin at `x`. Up to
+// `room` outputs may be read.
 void multiply(const Call& call, const ConvPlan& p, const ConvPhase& phase, const Scratch& s,
-              int64_t group, int64_t row, int64_t rows, const float* x, int64_t n, int64_t block) {
+              int64_t group, int64_t row, int64_t rows, const float* x, int64_t n, int64_t room,
+              int64_t block) {
   for (int64_t k = 0; k < phase.depth; k += kDeep) {
     const int64_t deep = min64(kDeep, phase.depth - k);
     for (int64_t r = 0; r < rows; r += kRows) {
@@ -156,8 +161,7 @@ void multiply(const Call& call, const ConvPlan& p, const ConvPhase& phase, const
       const float* w = weights_of(call, p, s, group, row + r, high, k, deep, row_step);
       const int64_t wide = (high == 1 ? kAlone : kVectors) * kLanes;
       int64_t c = 0;
-      for (; c < n; c += wide) {
-        if (n - c <= kLanes || c + wide > block) break;
+      for (; n - c > wide / 2 && c + wide <= room; c += wide) {
         kWide[high - 1](w, row_step, x + c, s.places + k, deep, s.sums + r * block + c, block);
       }
       for (; c < n; c += kLanes) {
@@ -167,8 +171,38 @@ void multiply(const Call& call, const ConvPlan& p, const ConvPhase& phase, const
   }
 }
 
+// The same for a few outputs: products of the weights with what each output reads.
+void dots(const Call& call, const ConvPlan& p, const ConvPhase& phase, const Scratch& s,
+          int64_t group, int64_t row, int64_t rows, const float* x, int64_t n, int64_t block) {
+  constexpr int64_t kSeen = 2048;
+  float seen[kSeen];
+  const bool in_place = call.src[1]->type == DType::kF32 && !p.transposed;
+  const int64_t step = in_place ? kSeen : kDeep;
+  for (int64_t k = 0; k < phase.depth; k += step) {
+    const int64_t deep = min64(step, phase.depth - k);
+    for (int64_t c = 0; c < n; ++c) {
+      for (int64_t i = 0; i < deep; ++i) seen[i] = x[s.places[k + i] + c];
+      for (int64_t r = 0; r < rows; ++r) {
+        int64_t row_step;
+        const float* w = weights_of(call, p, s, group, row + r, 1, k, deep, row_step);
+        vf sum[4] = {};
+        int64_t i = 0;
+        for (; i + 4 * kLanes <= deep; i += 4 * kLanes) {
+          for (int j = 0; j < 4; ++j) {
+            const int64_t at = i + j * kLanes;
+            sum[j] = fma(load(w + at), load(seen + at), sum[j]);
+          }
+        }
+        float rest = 0;
+        for (; i < deep; ++i) rest += w[i] * seen[i];
+        s.sums[r * block + c] += hsum(sum[0] + sum[1] + (sum[2] + sum[3])) + rest;
+      }
+    }
+  }
+}
+
 void fill_bias(const Call& call, const ConvPlan& p, int64_t group, int64_t row, int64_t rows,
-               int64_t block, float* sums) {
+               int64_t n, int64_t block, float* sums) {
   const Tensor* bias = call.src[2];
   for (int64_t r = 0; r < rows; ++r) {
     float value = 0;
@@ -176,7 +210,7 @@ void fill_bias(const Call& call, const ConvPlan& p, int64_t group, int64_t row, 
       const int64_t channel = group * p.out_channels + row + r;
       value = load_element(bias->data + channel * bias->nb[0], bias->type);
     }
-    for (int64_t i = 0; i < block; ++i) sums[r * block + i] = value;
+    for (int64_t i = 0; i < n; ++i) sums[r * block + i] = value;
   }
 }
 
@@ -185,21 +219,31 @@ void put(const Call& call, const ConvPlan& p, const ConvPhase& phase, char* out,
          int64_t n, const float* sums) {
   const int64_t width = p.axes[0].length, height = p.axes[1].length;
   const DType type = call.dst.type;
+  int64_t steps[3];
+  for (int d = 0; d < 3; ++d) {
+    steps[d] = p.axes[d].phases * p.axes[d].out_step;
+    out += phase.first[d] * p.axes[d].out_step;
+  }
+  const int64_t row = first / width;
+  int64_t x = first - row * width;
+  int64_t z = row / height, y = row - z * height;
   for (int64_t i = 0; i < n;) {
-    const int64_t row = (first + i) / width;
-    const int64_t x = first + i - row * width;
-    const int64_t z = row / height, y = row - z * height;
     const int64_t left = min64(width - x, n - i);
     const int64_t count = min64(left, phase.outputs[0] - x);
     if (y < phase.outputs[1] && count > 0) {
-      const int64_t at[3] = {x, y, z};
-      char* to = out;
-      for (int d = 0; d < 3; ++d) {
-        to += (phase.first[d] + at[d] * p.axes[d].phases) * p.axes[d].out_step;
+      char* to = out + x * steps[0] + y * steps[1] + z * steps[2];
+      if (type == DType::kF32 && steps[0] == 4) {
+        copy_row(sums + i, count, reinterpret_cast<float*>(to));
+      } else {
+        store_floats(sums + i, count, to, type, steps[0]);
       }
-      store_floats(sums + i, count, to, type, p.axes[0].phases * p.axes[0].out_step);
     }
     i += left;
+    x = 0;
+    if (++y == height) {
+      y = 0;
+      ++z;
+    }
   }
 }
 
@@ -209,6 +253,7 @@ void run(const Call& call, int64_t begin, int64_t end, char* scratch) {
   const Scratch s(p, scratch);
   const Tensor& data = *call.src[0];
   const auto* planes = reinterpret_cast<const float*>(call.shared);
+  const bool in_place = p.in_place(data.type);
   ConvPhase phase = {};
   int64_t of_phase = -1, of_planes = -1;
   for (int64_t item = begin; item < end; ++item) {
@@ -218,12 +263,17 @@ void run(const Call& call, int64_t begin, int64_t end, char* scratch) {
     rest /= cut.parts;
     const int64_t unit = rest % (p.groups * p.batches);
     const int64_t number = rest / (p.groups * p.batches);
-    if (number != of_phase) phase = plan_phase(p, number, s.places, s.weight_places);
+    if (number != of_phase) {
+      phase = plan_phase(p, number, s.places, s.weight_places);
+      for (int64_t c = 0; in_place && c < p.in_channels; ++c) {
+        s.places[c] = c * (p.channel_step / 4);
+      }
+    }
     of_phase = number;
     if (first >= phase.numbers) continue;
     const int64_t group = unit % p.groups, batch = unit / p.groups;
     const float* x = planes + unit * p.in_channels * p.channel;
-    if (p.depthwise()) {
+    if (p.depthwise() && !in_place) {
       if (unit != of_planes) {
         fill_planes(p, data.data + batch * p.batch_step + group * p.channel_step, data.type,
                     s.planes);
@@ -234,12 +284,25 @@ void run(const Call& call, int64_t begin, int64_t end, char* scratch) {
     const int64_t row = part * cut.rows;
     const int64_t rows = min64(cut.rows, p.out_channels - row);
     const int64_t n = min64(cut.block, phase.numbers - first);
-    fill_bias(call, p, group, row, rows, cut.block, s.sums);
-    multiply(call, p, phase, s, group, row, rows, x + first, n, cut.block);
+    const int64_t filled = min64(cut.block, round_up(n, kAlone * kLanes));
+    fill_bias(call, p, group, row, rows, filled, cut.block, s.sums);
+    int64_t skipped = 0;
+    if (in_place) {
+      // whole vectors, but nothing behind the data: the last ones begin earlier
+      const int64_t whole = round_up(n, kLanes);
+      skipped = first + whole > phase.numbers ? whole - n : 0;
+      const char* from = data.data + batch * p.batch_step + group * p.in_channels * p.channel_step;
+      x = reinterpret_cast<const float*>(from);
+      multiply(call, p, phase, s, group, row, rows, x + first - skipped, whole, whole, cut.block);
+    } else if (phase.numbers <= kFew) {
+      dots(call, p, phase, s, group, row, rows, x + first, n, cut.block);
+    } else {
+      multiply(call, p, phase, s, group, row, rows, x + first, n, cut.block, cut.block);
+    }
     for (int64_t r = 0; r < rows; ++r) {
       char* out = call.dst.data + batch * p.out_batch_step +
                   (group * p.out_channels + row + r) * p.out_channel_step;
-      put(call, p, phase, out, first, n, s.sums + r * cut.block);
+      put(call, p, phase, out, first, n, s.sums + r * cut.block + skipped);
     }
   }
 }
@@ -262,7 +325,8 @@ size_t scratch_bytes(const Call& call) { return Scratch(ConvPlan(call), nullptr)
 
 int64_t prepare_units(const Call& call) {
   const ConvPlan p(call);
-  return p.depthwise() ? 0 : p.batches * p.groups * p.in_channels;
+  if (p.depthwise() || p.in_place(call.src[0]->type)) return 0;
+  return p.batches * p.groups * p.in_channels;
 }
 
 void prepare(const Call& call, int64_t begin, int64_t end) {
@@ -320,6 +384,10 @@ const char* check(const Call& call) {
              : dst.ne[dims] != channels || dst.ne[dims + 1] != p.batches) {
     return "the result has other channels or batches";
   }
+  // planes beyond any data are a mistake
+  const double floats = static_cast<double>(p.channel) * static_cast<double>(p.groups) *
+                        static_cast<double>(p.batches) * static_cast<double>(p.in_channels);
+  if (!(floats < kMostFloats) || p.channel < 0) return "padding and dilation are too large";
   if (call.src[2] != nullptr && call.src[2]->ne[0] != channels) return "a bias for each channel";
   for (int d = 0; d < dims; ++d) {
     const ConvAxis& a = p.axes[d];

@@ -124,6 +124,17 @@ struct ConvPlan {
   int64_t taps() const { return axes[0].taps * axes[1].taps * axes[2].taps; }
   int64_t depth() const { return in_channels * taps(); }
   int64_t phases() const { return axes[0].phases * axes[1].phases * axes[2].phases; }
+  // Whether outputs are read where the data are: one tap, and as many inputs as outputs, side by
+  // side.
+  bool in_place(DType type) const {
+    bool plain = type == DType::kF32 && !transposed && taps() == 1 && numbers() >= kLanes;
+    int64_t step = 4;
+    for (const ConvAxis& a : axes) {
+      plain = plain && a.stride == 1 && a.padding == 0 && (a.in == 1 || a.in_step == step);
+      step *= a.in;
+    }
+    return plain && channel_step % 4 == 0;
+  }
   bool depthwise() const { return in_channels == 1 && out_channels == 1; }
 
   // Numbers of outputs of the first phase, which has the most.
@@ -135,11 +146,41 @@ struct ConvPlan {
   }
 };
 
+// Rows are often shorter than a vector, so that calls to memcpy would take longer than the copy.
+static inline void copy_row(const float* from, int64_t n, float* to) {
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) store(to + i, load(from + i));
+#if defined(__AVX512F__)
+  const auto rest = static_cast<__mmask16>((1u << (n - i)) - 1u);
+  _mm512_mask_storeu_ps(to + i, rest, _mm512_maskz_loadu_ps(rest, from + i));
+#elif defined(__AVX2__)
+  const __m256i lanes = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+  const __m256i rest = _mm256_cmpgt_epi32(_mm256_set1_epi32(static_cast<int>(n - i)), lanes);
+  _mm256_maskstore_ps(to + i, rest, _mm256_maskload_ps(from + i, rest));
+#else
+  for (; i < n; ++i) to[i] = from[i];
+#endif
+}
+
+// `n` elements `every` places of `step` bytes apart.
+static inline void copy_elements(const char* from, DType type, int64_t step, int64_t every,
+                                 int64_t n, float* to) {
+  if (type != DType::kF32 || step != 4) return load_floats(from, type, every * step, n, to);
+  const auto* p = reinterpret_cast<const float*>(from);
+  if (every == 1) return copy_row(p, n, to);
+  if (every == 2) {
+    for (int64_t i = 0; i < n; ++i) to[i] = p[2 * i];
+    return;
+  }
+  for (int64_t i = 0; i < n; ++i) to[i] = p[every * i];
+}
+
 // All planes of a channel.
 static inline void fill_planes(const ConvPlan& plan, const char* x, DType type, float* out) {
   const ConvAxis& ax = plan.axes[0];
   const ConvAxis& ay = plan.axes[1];
   const ConvAxis& az = plan.axes[2];
+  std::memset(out, 0, static_cast<size_t>(plan.channel) * sizeof(float));
   for (int64_t pz = 0; pz < az.planes; ++pz) {
     for (int64_t py = 0; py < ay.planes; ++py) {
       for (int64_t px = 0; px < ax.planes; ++px) {
@@ -149,15 +190,10 @@ static inline void fill_planes(const ConvPlan& plan, const char* x, DType type, 
           const int64_t z = iz * az.every + pz - az.lead;
           for (int64_t iy = 0; iy < ay.length; ++iy, out += ax.length) {
             const int64_t y = iy * ay.every + py - ay.lead;
-            if (y < 0 || y >= ay.in || z < 0 || z >= az.in || seen.begin >= seen.end) {
-              fill_zeros(out, ax.length);
-              continue;
-            }
+            if (y < 0 || y >= ay.in || z < 0 || z >= az.in || seen.begin >= seen.end) continue;
             const char* p =
                 x + z * az.in_step + y * ay.in_step + (seen.begin * ax.every + offset) * ax.in_step;
-            fill_zeros(out, seen.begin);
-            load_floats(p, type, ax.every * ax.in_step, seen.end - seen.begin, out + seen.begin);
-            fill_zeros(out + seen.end, ax.length - seen.end);
+            copy_elements(p, type, ax.in_step, ax.every, seen.end - seen.begin, out + seen.begin);
           }
         }
       }
@@ -191,22 +227,26 @@ static inline ConvPhase plan_phase(const ConvPlan& plan, int64_t number, int64_t
                       ? 0
                       : ((n[2] - 1) * ay.length + n[1] - 1) * ax.length + n[0];
   int64_t px, py, pz, ix, iy, iz;
-  for (int64_t c = 0; c < plan.in_channels; ++c) {
-    for (int64_t kz = 0; kz < az.taps; ++kz) {
-      if (!az.meets(phase.first[2], kz, plan.transposed, pz, iz)) continue;
-      for (int64_t ky = 0; ky < ay.taps; ++ky) {
-        if (!ay.meets(phase.first[1], ky, plan.transposed, py, iy)) continue;
-        for (int64_t kx = 0; kx < ax.taps; ++kx) {
-          if (!ax.meets(phase.first[0], kx, plan.transposed, px, ix)) continue;
-          const int64_t plane = (pz * ay.planes + py) * ax.planes + px;
-          places[phase.depth] =
-              c * plan.channel + plane * plan.plane + (iz * ay.length + iy) * ax.length + ix;
-          weights[phase.depth] = c * plan.channel_weights + (kz * ay.taps + ky) * ax.taps + kx;
-          ++phase.depth;
-        }
+  int64_t taps = 0;
+  for (int64_t kz = 0; kz < az.taps; ++kz) {
+    if (!az.meets(phase.first[2], kz, plan.transposed, pz, iz)) continue;
+    for (int64_t ky = 0; ky < ay.taps; ++ky) {
+      if (!ay.meets(phase.first[1], ky, plan.transposed, py, iy)) continue;
+      for (int64_t kx = 0; kx < ax.taps; ++kx) {
+        if (!ax.meets(phase.first[0], kx, plan.transposed, px, ix)) continue;
+        const int64_t plane = (pz * ay.planes + py) * ax.planes + px;
+        places[taps] = plane * plan.plane + (iz * ay.length + iy) * ax.length + ix;
+        weights[taps++] = (kz * ay.taps + ky) * ax.taps + kx;
       }
     }
   }
+  for (int64_t c = 1; c < plan.in_channels; ++c) {
+    for (int64_t t = 0; t < taps; ++t) {
+      places[c * taps + t] = places[t] + c * plan.channel;
+      weights[c * taps + t] = weights[t] + c * plan.channel_weights;
+    }
+  }
+  phase.depth = plan.in_channels * taps;
   return phase;
 }
 

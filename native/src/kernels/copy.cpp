@@ -23,20 +23,31 @@ struct Plan {
 // Whether each row begins where the one before it ends.
 bool runs_on(const Tensor& t) { return t.ne[1] == 1 || t.nb[1] == row_units(t) * t.nb[0]; }
 
-void merge_first_two(Tensor& t) {
-  t.ne[0] *= t.ne[1];
-  for (int d = 1; d < 3; ++d) {
+// Dimension `first` becomes what follows it; the stride of the new last one is never used.
+void drop_dimension(Tensor& t, int first) {
+  for (int d = first; d < 3; ++d) {
     t.ne[d] = t.ne[d + 1];
     t.nb[d] = t.nb[d + 1];
   }
   t.ne[3] = 1;
-  // the stride of the new dimension is never used
 }
+
+void merge_first_two(Tensor& t) {
+  t.ne[0] *= t.ne[1];
+  drop_dimension(t, 1);
+}
+
+// Whether rows are of one element, and there are more: then the dimension says nothing.
+bool is_column(const Tensor& t) { return t.ne[0] == 1 && n_rows(t) > 1; }
 
 template <bool kMerge>
 Plan make_plan(const Call& call) {
   Plan plan = {*call.src[0], call.dst, 0};
   if (kMerge && same_shape(plan.src, plan.dst)) {
+    while (is_column(plan.src)) {
+      drop_dimension(plan.src, 0);
+      drop_dimension(plan.dst, 0);
+    }
     for (int d = 1; d < 4 && runs_on(plan.src) && runs_on(plan.dst); ++d) {
       merge_first_two(plan.src);
       merge_first_two(plan.dst);
@@ -125,9 +136,27 @@ void copy_transposed(const Plan& plan, int64_t begin, int64_t end) {
   }
 }
 
+// Short rows: finding each by its number would take longer than copying it.
+bool is_narrow(const Plan& plan) {
+  const int64_t size = unit_bytes(plan.src.type);
+  return plan.src.type == plan.dst.type && plan.pieces == 1 && same_shape(plan.src, plan.dst) &&
+         plan.src.nb[0] == size && plan.dst.nb[0] == size;
+}
+
+void copy_narrow(const Plan& plan, int64_t begin, int64_t end) {
+  const int64_t bytes = row_units(plan.dst) * plan.dst.nb[0];
+  for_runs(plan.dst, begin, end, [&](Index at, int64_t rows) {
+    const char* from = row_data(plan.src, at);
+    char* to = row_data(plan.dst, at);
+    const int64_t from_step = plan.src.nb[1], to_step = plan.dst.nb[1];
+    for (int64_t r = 0; r < rows; ++r) move_bytes(from + r * from_step, to + r * to_step, bytes);
+  });
+}
+
 template <bool kMerge>
 void run(const Call& call, int64_t begin, int64_t end, char* scratch) {
   const Plan plan = make_plan<kMerge>(call);
+  if (is_narrow(plan)) return copy_narrow(plan, begin, end);
   if (is_transposed(plan)) {
     return (unit_bytes(plan.src.type) == 2 ? copy_transposed<uint16_t>
                                            : copy_transposed<uint32_t>)(plan, begin, end);

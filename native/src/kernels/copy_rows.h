@@ -44,12 +44,32 @@ static void move_strided(const char* src, int64_t src_stride, char* dst, int64_t
   }
 }
 
+// Bytes side by side; a few words without a call.
+static inline void move_bytes(const char* src, char* dst, int64_t n) {
+  switch (n) {
+    case 4:
+      std::memcpy(dst, src, 4);
+      return;
+    case 8:
+      std::memcpy(dst, src, 8);
+      return;
+    case 12:
+      std::memcpy(dst, src, 12);
+      return;
+    case 16:
+      std::memcpy(dst, src, 16);
+      return;
+    default:
+      std::memcpy(dst, src, static_cast<size_t>(n));
+  }
+}
+
 // `n` units as they are.
 static inline void move_units(DType type, const char* src, int64_t src_stride, char* dst,
                               int64_t dst_stride, int64_t n) {
   const int64_t size = unit_bytes(type);
-  if (src_stride == size && dst_stride == size) {
-    std::memcpy(dst, src, static_cast<size_t>(n * size));
+  if ((src_stride == size && dst_stride == size) || n == 1) {
+    move_bytes(src, dst, n * size);
     return;
   }
   switch (size) {
@@ -147,5 +167,16 @@ class RowCursor {
   const Tensor& shape_;
   Index at_;
 };
+
+// Calls work(index of the first row, rows) for rows begin..end in runs along dimension 1.
+template <typename F>
+static inline void for_runs(const Tensor& shape, int64_t begin, int64_t end, const F& work) {
+  while (begin < end) {
+    const Index at = row_index(shape, begin);
+    const int64_t n = min64(end - begin, shape.ne[1] - at.i1);
+    work(at, n);
+    begin += n;
+  }
+}
 
 }  // namespace weft::WEFT_TARGET

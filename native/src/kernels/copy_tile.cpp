@@ -127,22 +127,39 @@ const char* check_acc(const Call& call) {
 
 // ---- CONCAT
 
+// Rows of `src` into rows of `dst`, from byte `offset` on.
+void move_rows(const Tensor& src, const Tensor& dst, int64_t offset, Index at, int64_t rows) {
+  const char* from = row_data(src, at);
+  char* to = row_data(dst, at) + offset;
+  const int64_t from_step = src.nb[1], to_step = dst.nb[1];
+  const int64_t units = row_units(src), size = unit_bytes(dst.type);
+  if ((src.nb[0] == size || units == 1) && (dst.nb[0] == size || units == 1)) {
+    for (int64_t r = 0; r < rows; ++r) {
+      move_bytes(from + r * from_step, to + r * to_step, units * size);
+    }
+    return;
+  }
+  for (int64_t r = 0; r < rows; ++r) {
+    move_units(dst.type, from + r * from_step, src.nb[0], to + r * to_step, dst.nb[0], units);
+  }
+}
+
 void run_concat(const Call& call, int64_t begin, int64_t end, char*) {
   const Tensor& a = *call.src[0];
   const Tensor& b = *call.src[1];
   const Tensor& dst = call.dst;
   const int64_t dim = call.i(0);
+  if (dim == 0) {
+    for_runs(dst, begin, end, [&](Index at, int64_t rows) {
+      move_rows(a, dst, 0, at, rows);
+      move_rows(b, dst, row_units(a) * dst.nb[0], at, rows);
+    });
+    return;
+  }
   RowCursor row(dst, begin);
   for (int64_t n = begin; n < end; ++n, row.next()) {
     Index i = *row;
     char* to = row_data(dst, i);
-    if (dim == 0) {
-      const int64_t units = row_units(a);
-      move_units(dst.type, row_data(a, i), a.nb[0], to, dst.nb[0], units);
-      move_units(dst.type, row_data(b, i), b.nb[0], to + units * dst.nb[0], dst.nb[0],
-                 row_units(b));
-      continue;
-    }
     int64_t& along = dim == 1 ? i.i1 : dim == 2 ? i.i2 : i.i3;
     const bool first = along < a.ne[dim];
     if (!first) along -= a.ne[dim];

@@ -137,9 +137,10 @@ struct Operands {
   Tensor of[kMost];  // the result first
   int n;
   bool flat;                 // rows follow each other without gaps, in all of them
+  bool joined;               // those of one i2 and i3 do
   int64_t flat_step[kMost];  // bytes between elements then
 
-  Operands(const Call& call, int sources) : n(sources + 1), flat(true) {
+  Operands(const Call& call, int sources) : n(sources + 1), flat(true), joined(true) {
     of[0] = call.dst;
     for (int i = 1; i < n; ++i) of[i] = spread(*call.src[i - 1], call.dst);
     for (int i = 0; i < n; ++i) {
@@ -151,6 +152,7 @@ struct Operands {
         if (of[i].ne[d] != 1 && of[i].nb[d] != expected) flat = false;
         expected *= of[i].ne[d];
       }
+      if (of[i].nb[1] != of[i].nb[0] * of[i].ne[0]) joined = false;
     }
   }
 };
@@ -171,6 +173,19 @@ static inline void for_operands(const Operands& o, int64_t begin, int64_t end, c
   }
   int64_t steps[Operands::kMost];
   for (int k = 0; k < o.n; ++k) steps[k] = o.of[k].nb[0];
+  if (o.joined && dst.ne[0] <= kSmallWork) {
+    for (int64_t row = begin; row < end;) {
+      const Index at = row_index(dst, row);
+      const int64_t rows = min64(end - row, dst.ne[1] - at.i1);
+      const int64_t all = rows * dst.ne[0];
+      for (int64_t i = 0; i < all; i += kPiece) {
+        for (int k = 0; k < o.n; ++k) p[k] = row_data(o.of[k], at) + i * steps[k];
+        work(p, steps, min64(kPiece, all - i));
+      }
+      row += rows;
+    }
+    return;
+  }
   for_pieces(dst, begin, end, [&](const Piece& piece) {
     for (int k = 0; k < o.n; ++k) p[k] = element(o.of[k], piece);
     work(p, steps, piece.n);

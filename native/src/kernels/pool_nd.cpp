@@ -109,6 +109,20 @@ void take(const Results<T>& r, int64_t o, T v, int64_t place) {
   }
 }
 
+// In several sums at a time.
+template <typename T>
+T sum_of(const T* x, int64_t n) {
+  T part[16] = {};
+  int64_t i = 0;
+  for (; i + 16 <= n; i += 16) {
+    for (int j = 0; j < 16; ++j) part[j] += x[i + j];
+  }
+  for (int j = 0; i + j < n; ++j) part[j] += x[i + j];
+  T all = 0;
+  for (T p : part) all += p;
+  return all;
+}
+
 // One row of elements, number `first` of the channel's on.
 template <Kind kKind_, typename T>
 void take_row(const Grid& g, const T* x, int64_t first, const Results<T>& r) {
@@ -116,11 +130,18 @@ void take_row(const Grid& g, const T* x, int64_t first, const Results<T>& r) {
   if (g.adaptive) {
     for (int64_t o = 0; o < a.out; ++o) {
       const Window w = g.window(0, o);
+      if constexpr (kKind_ == kAverage) {
+        r.values[o] += sum_of(x + w.begin, w.end - w.begin);
+        continue;
+      }
       for (int64_t i = w.begin; i < w.end; ++i) take<kKind_>(r, o, x[i], first + i);
     }
     return;
   }
-  for (int64_t k = 0; k < a.taps; ++k) {
+  // taps that meet the data at all
+  const int64_t last = min64(a.taps, (a.in - 1 + a.padding) / a.dilation + 1);
+  const int64_t reach = a.padding - (a.out - 1) * a.stride;
+  for (int64_t k = reach > 0 ? reach / a.dilation : 0; k < last; ++k) {
     const int64_t offset = a.offset(k);
     const Range seen = inside(a.out, a.stride, offset, a.in);
     if (a.stride == 1) {

@@ -76,20 +76,63 @@ void test(const Call& call, int64_t begin, int64_t end, const F& f) {
 
 // ---- floats
 
-float floor_divide(float a, float b) {
-  if (b == 0) return a / b;
-  const float rest = ::fmodf(a, b);
-  float quotient = (a - rest) / b;
-  if (rest != 0 && (b < 0) != (rest < 0)) quotient -= 1;
-  if (quotient == 0) return ::copysignf(0.0f, a / b);
-  const float whole = ::floorf(quotient);
-  return quotient - whole > 0.5f ? whole + 1 : whole;
+// out[i] = a[i] - b[i] trunc(a[i] / b[i]), exact as fmodf: quotients of up to 22 bits times b fit a
+// double. Returns whether all were such.
+bool rests(const float* a, const float* b, int64_t n, float* out) {
+  constexpr double kMost = 4194304.0;
+  double largest = 0;
+  for (int64_t i = 0; i < n; ++i) {
+    const double size = __builtin_fabs(static_cast<double>(a[i]) / static_cast<double>(b[i]));
+    largest = size < kMost ? largest : kMost;
+  }
+  if (largest != 0) return false;
+  for (int64_t i = 0; i < n; ++i) {
+    const double x = a[i], y = b[i];
+    const double whole = static_cast<double>(static_cast<int32_t>(x / y));
+    out[i] = __builtin_copysignf(static_cast<float>(x - whole * y), a[i]);
+  }
+  return true;
 }
 
-float remainder_of(float a, float b) {
-  const float rest = ::fmodf(a, b);
-  return rest != 0 && (b < 0) != (rest < 0) ? rest + b : rest;
+// out[i] = f(a[i], b[i], fmod(a[i], b[i]))
+template <typename F>
+void apply_rest(const Call& call, int64_t begin, int64_t end, const F& f) {
+  const Operands o(call, 2);
+  const DType type = o.of[0].type;
+  for_operands(o, begin, end, [&](char* const* p, const int64_t* steps, int64_t n) {
+    float buffer_a[kPiece], buffer_b[kPiece], rest[kPiece];
+    const float* a = numbers_at(p[1], type, steps[1], n, buffer_a);
+    const float* b = numbers_at(p[2], type, steps[2], n, buffer_b);
+    if (!rests(a, b, n, rest)) {
+      for (int64_t i = 0; i < n; ++i) rest[i] = ::fmodf(a[i], b[i]);
+    }
+    int64_t i = 0;
+    for (; i + kLanes <= n; i += kLanes) {
+      store(rest + i, f(load(a + i), load(b + i), load(rest + i)));
+    }
+    if (i < n) {
+      const int64_t left = n - i;
+      const vf last = f(load_part(a + i, left), load_part(b + i, left), load_part(rest + i, left));
+      store_part(rest + i, last, left);
+    }
+    store_numbers(rest, n, p[0], type, steps[0]);
+  });
 }
+
+// Where a division that rounds down goes one further than one that cuts.
+vi turns(vf b, vf rest) { return (rest != 0.0f) & ((b < 0.0f) != (rest < 0.0f)); }
+
+vf floor_divide(vf a, vf b, vf rest) {
+  const vf exact = a / b;
+  const vf one = splat(1.0f);
+  const vf quotient = (a - rest) / b - (turns(b, rest) ? one : vf{});
+  const vf low = floor(quotient);
+  const vf whole = quotient - low > 0.5f ? low + one : low;
+  const vf result = quotient == 0.0f ? copysign(vf{}, exact) : whole;
+  return b == 0.0f ? exact : result;
+}
+
+vf remainder_of(vf, vf b, vf rest) { return turns(b, rest) ? rest + b : rest; }
 
 // Rounded to `type`, as PyTorch does before it cuts a quotient.
 float rounded(float x, DType type) {
@@ -110,15 +153,15 @@ void run_floats(const Call& call, int64_t begin, int64_t end) {
     case kDiv:
       return go([](float a, float b) { return a / b; });
     case kFloorDiv:
-      return go(floor_divide);
+      return apply_rest(call, begin, end, floor_divide);
     case kTruncDiv: {
       const DType type = call.dst.type;
       return go([type](float a, float b) { return ::truncf(rounded(a / b, type)); });
     }
     case kRemainder:
-      return go(remainder_of);
+      return apply_rest(call, begin, end, remainder_of);
     case kFmod:
-      return go([](float a, float b) { return ::fmodf(a, b); });
+      return apply_rest(call, begin, end, [](vf, vf, vf rest) { return rest; });
     case kPow:
       return go([](float a, float b) { return ::powf(a, b); });
     case kMin:

@@ -107,6 +107,8 @@ const char* check(const Call& call) {
   if (!is_element(x.type) || call.dst.type != x.type) return "needs x and a result of one type";
   for (int d = 0; d < 4; ++d) {
     const int64_t left = call.i(kLeft + d), right = call.i(kRight + d);
+    constexpr int64_t kMost = int64_t{1} << 40;
+    if (left > kMost || left < -kMost || right > kMost || right < -kMost) return "no such padding";
     if (call.dst.ne[d] != x.ne[d] + left + right) return "the result has other sizes";
     if (x.ne[d] == 0 && call.i(kMode) != kConstant) return "there is nothing to repeat";
   }

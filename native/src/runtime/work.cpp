@@ -33,6 +33,10 @@ double work_of(Op op, const Call& call) {
     case Op::kConvTranspose1d:
     case Op::kConvTranspose2d:
       return result * (a == nullptr ? 1.0 : elements(*a) / std::max(1.0, size(a, 3)));
+    case Op::kConvNd:
+      // weights of an output: all but the channels out, which come last
+      return result * (b == nullptr ? 1.0 : elements(*b) / std::max(1.0, size(b, 3))) *
+             (call.n_params > 0 && call.i(0) == 1 ? 1.0 / std::max(1.0, size(b, 2)) : 1.0);
     default:
       break;
   }

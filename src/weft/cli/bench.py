@@ -23,37 +23,9 @@ from weft.cli.bench_kernel import (
     bench_kernels,
 )
 from weft.cli.console import errors, size_text
-from weft.cli.options import (
-    ActivationsName,
-    ActivationsOption,
-    CacheTypeK,
-    CacheTypeV,
-    Devices,
-    Fit,
-    GpuLayers,
-    Memory,
-    NoRewrite,
-    Place,
-    PlanFile,
-    PolicyName,
-    PolicyOption,
-    Repack,
-    SpeedsFile,
-    UbatchSize,
-    placement_arguments,
-)
+from weft.cli.loading import loads_model_with
+from weft.cli.options import SpeedsFile
 from weft.cli.profile_view import print_profile
-from weft.cli.thread_options import (
-    CpuMask,
-    CpuRange,
-    CpuStrict,
-    NumaOption,
-    Poll,
-    Prio,
-    Threads,
-    ThreadsBatch,
-    thread_options,
-)
 from weft.errors import ContextError
 from weft.execute import Profile, Trace
 from weft.llm import Context, Model
@@ -72,7 +44,9 @@ class Output(StrEnum):
     csv = "csv"
 
 
+@loads_model_with(without=("ctx_size",), instead={"speeds": SpeedsFile})
 def bench(
+    load: dict[str, Any],
     model: Annotated[
         Path | None,
         typer.Argument(
@@ -87,28 +61,6 @@ def bench(
     ),
     n_gen: Annotated[int, typer.Option("--n-gen", "-n", help="Generated tokens; 0: skip.")] = 32,
     repetitions: Annotated[int, typer.Option("--repetitions", "-r", help="Timed runs.")] = 5,
-    threads: Threads = None,
-    threads_batch: ThreadsBatch = None,
-    cpu_mask: CpuMask = None,
-    cpu_range: CpuRange = None,
-    cpu_strict: CpuStrict = False,
-    prio: Prio = "normal",
-    poll: Poll = 50,
-    numa: NumaOption = None,
-    devices: Devices = None,
-    gpu_layers: GpuLayers = None,
-    place: Place = None,
-    fit: Fit = False,
-    memory: Memory = None,
-    plan: PlanFile = None,
-    policy: PolicyOption = PolicyName.ggml,
-    no_rewrite: NoRewrite = None,
-    speeds_file: SpeedsFile = None,
-    repack: Repack = None,
-    ubatch: UbatchSize = None,
-    type_k: CacheTypeK = None,
-    type_v: CacheTypeV = None,
-    activations: ActivationsOption = ActivationsName.native,
     output: Annotated[Output, typer.Option("--output", "-o", help="Format.")] = Output.md,
     profile: Annotated[
         bool,
@@ -137,29 +89,20 @@ def bench(
         str, typer.Option(help="With --kernel: formats of the weights.")
     ] = DEFAULT_FORMATS,
 ) -> None:
-    """Measure tokens per second: mean and standard deviation over the repetitions. With --kernel:
+    """Measure tokens per second. Mean and standard deviation over the repetitions. With --kernel:
     matrix products in every layout of the weights."""
     if n_prompt < 0 or n_gen < 0 or n_prompt + n_gen == 0 or repetitions < 1:
         raise ContextError("bench needs -p or -n above 0 and at least one repetition")
-    options = thread_options(
-        threads, threads_batch, cpu_mask, cpu_range, cpu_strict, prio, poll, numa
-    )
     if kernel:
         if model is not None:
             raise ContextError("bench --kernel takes no model")
-        bench_kernels(shape, columns, formats, repetitions, options, output.value)
+        bench_kernels(shape, columns, formats, repetitions, load["threads"], output.value)
         return
     if model is None:
         raise ContextError("bench needs a model, or --kernel")
     loaded = Model.open(model)
-    context = Context(
-        loaded, None if plan else max(n_prompt, n_gen) + 1, n_ubatch=ubatch, n_outputs=1,
-        threads=options, type_k=type_k, type_v=type_v, activations=activations.value,
-        **placement_arguments(
-            devices, gpu_layers, place, plan, fit, memory, policy, speeds_file, repack,
-            no_rewrite
-        ),
-    )  # fmt: skip
+    load["n_ctx"] = None if load["plan"] else max(n_prompt, n_gen) + 1
+    context = Context(loaded, n_outputs=1, **load)
     if max(n_prompt, n_gen) > loaded.config.n_ctx_train:
         errors.print(
             f"note: {loaded.config.arch} was trained for {loaded.config.n_ctx_train} tokens; the "

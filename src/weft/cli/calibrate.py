@@ -35,7 +35,7 @@ def calibrate(
         float, typer.Option(help="How long each figure is measured, in seconds.")
     ] = 0.2,
 ) -> None:
-    """Measure what ops and copies cost here: a profile for --policy cost and --machine."""
+    """Measure what ops and copies cost here. It is a profile for --policy cost and --machine."""
     names = _all_devices() if devices is None else device_list(devices)
     backends = [
         make_backend(name, **({"n_threads": threads} if name == "cpu" and threads else {}))

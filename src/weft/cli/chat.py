@@ -92,6 +92,8 @@ def _talk(conversation: Conversation) -> None:
             conversation.take(text)
         except (ChatError, ContextError, TokenizerError) as error:
             errors.print(f"error: {error}", style="red", markup=False, soft_wrap=True)
+            if "but the context holds" in str(error) and conversation.has_answers:
+                errors.print("/clear forgets what was said before", style="dim", markup=False)
 
 
 def _follow(conversation: Conversation) -> None:

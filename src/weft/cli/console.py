@@ -20,6 +20,7 @@ from rich.progress import (
 from weft.flags import FLAGS
 
 __all__ = [
+    "CountProgress",
     "LoadProgress",
     "PromptProgress",
     "WaitingBar",
@@ -102,6 +103,13 @@ class WaitingBar:
             self._bar.start()
         assert self._task is not None
         self._bar.update(self._task, completed=done)
+
+
+class CountProgress(WaitingBar):
+    """While things are worked off one by one."""
+
+    def __init__(self, label: str) -> None:
+        super().__init__(label, MofNCompleteColumn(), PATIENCE)
 
 
 class LoadProgress(WaitingBar):

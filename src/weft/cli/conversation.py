@@ -43,6 +43,11 @@ class Conversation:
             "/exit": (self._exit, "leave, as Ctrl-D does"),
         }
 
+    @property
+    def has_answers(self) -> bool:
+        """Whether something was said already."""
+        return any(m["role"] == "assistant" for m in self.messages)
+
     def take(self, text: str) -> None:
         """A message or a command as it was typed; `//text` is the message `/text`.
 

@@ -43,7 +43,7 @@ def devices(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """List devices, CPU features and kernel targets, and why a backend is missing."""
+    """List devices. CPU features and kernel targets, too, and why a backend is missing."""
     if ops:
         _print_ops(chosen, markdown, as_json)
         return

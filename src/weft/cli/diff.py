@@ -18,7 +18,8 @@ def diff(
     a: Annotated[Path, typer.Argument(help="A plan of `weft explain --save` or `--json`.")],
     b: Annotated[Path, typer.Argument(help="Another one.")],
 ) -> None:
-    """Show weights and nodes that changed device, totals and memory; nothing where plans agree."""
+    """Show what differs between two plans. Weights and nodes that changed device, totals and
+    memory; nothing where plans agree."""
     changes = plan_diff(_read(a), _read(b))
     if changes:
         print(changes)

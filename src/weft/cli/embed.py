@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,13 +13,14 @@ import numpy as np
 import typer
 from numpy.typing import NDArray
 
-from weft.cli.console import LoadProgress
+from weft.cli.console import CountProgress, LoadProgress
 from weft.cli.loading import loads_model
 from weft.cli.options import ModelFile
 from weft.cli.text_input import read_text
 from weft.errors import ContextError
 from weft.llm import Context, Model, Tokenizer
 from weft.llm.config import Pooling
+from weft.llm.embed import embed_texts, sequences_for, unit_rows
 from weft.llm.llm import DEFAULT_N_CTX
 
 __all__ = ["embed"]
@@ -66,7 +68,7 @@ def embed(
         ),
     ] = EmbedOutput.text,
 ) -> None:  # fmt: skip
-    """Print the embedding of each text and, of several, how alike they are (cosines)."""
+    """Print embeddings of texts. Of several also how alike they are (cosines)."""
     if texts and file is not None:
         raise ContextError("give texts or --file, not both")
     given = texts or [line for line in read_text(None, file).splitlines() if line.strip()]
@@ -75,21 +77,25 @@ def embed(
     loaded = Model.open(model)
     tokenizer = Tokenizer.from_gguf(loaded.file)
     prompts = [tokenizer.encode(text) for text in given]
-    context = _context(loaded, load, max(len(ids) for ids in prompts))
+    context = _context(loaded, load, [len(ids) for ids in prompts])
     chosen: Pooling | None = None if pooling is None else pooling.value
     if chosen is None and loaded.config.pooling == "none":
         chosen = "mean"
-    found = [np.atleast_2d(context.embed(ids, chosen)) for ids in prompts]
+    with CountProgress("embedding texts") as progress:
+        found = [np.atleast_2d(r) for r in embed_texts(context, prompts, chosen, progress)]
     counts = [len(rows) for rows in found]
     rows = np.concatenate(found)
     if normalize:
-        rows = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
+        rows = unit_rows(rows)
     _print(rows, output, sum(len(ids) for ids in prompts), model.name)
     if output is EmbedOutput.text and len(given) > 1 and max(counts) == 1:
         _print_cosines(rows)
 
 
-def _context(model: Model, load: dict[str, Any], longest: int) -> Context:
+def _context(model: Model, load: dict[str, Any], lengths: Sequence[int]) -> Context:
+    longest = max(lengths)
+    if load["plan"] is None:  # which says how many sequences there are
+        load["n_seq_max"] = sequences_for(model.config, len(lengths))
     if load["plan"] is None and load["n_ctx"] is None:
         load["n_ctx"] = min(model.config.n_ctx_train, max(longest, DEFAULT_N_CTX))
     if load["n_ubatch"] is None and not model.config.causal:
@@ -125,8 +131,7 @@ def _print(rows: NDArray[np.float32], output: EmbedOutput, n_tokens: int, name: 
 
 
 def _print_cosines(rows: NDArray[np.float32]) -> None:
-    lengths = np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
-    unit = rows / lengths
+    unit = unit_rows(rows)
     print("\ncosines")
     print("      " + "".join(f"{i:>8}" for i in range(len(rows))))
     for i, row in enumerate(unit @ unit.T):

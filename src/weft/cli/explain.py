@@ -11,26 +11,9 @@ import typer
 from rich.table import Table
 
 from weft.backends import Backend
-from weft.cli.console import device_list, errors, size_text, wide
-from weft.cli.options import (
-    CacheTypeK,
-    CacheTypeV,
-    CtxSize,
-    Devices,
-    Fit,
-    GpuLayers,
-    Memory,
-    ModelFile,
-    NoRewrite,
-    Place,
-    PlanFile,
-    PolicyName,
-    PolicyOption,
-    ProfileFile,
-    Repack,
-    UbatchSize,
-    placement_arguments,
-)
+from weft.cli.console import errors, size_text, wide
+from weft.cli.loading import loads_model
+from weft.cli.options import ModelFile
 from weft.compile import lower_plan
 from weft.errors import ContextError, FormatError, ScheduleError
 from weft.llm import Model
@@ -47,18 +30,10 @@ from weft.schedule.profile import Profile, load_profile
 __all__ = ["explain", "memory_rows"]
 
 
+@loads_model
 def explain(
     model: ModelFile,
-    devices: Devices = None,
-    gpu_layers: GpuLayers = None,
-    place: Place = None,
-    fit: Fit = False,
-    memory: Memory = None,
-    plan: PlanFile = None,
-    policy: PolicyOption = PolicyName.ggml,
-    profile: ProfileFile = None,
-    repack: Repack = None,
-    no_rewrite: NoRewrite = None,
+    load: dict[str, Any],
     machine: Annotated[
         str | None,
         typer.Option(
@@ -66,10 +41,6 @@ def explain(
             "without having it."
         ),
     ] = None,
-    ctx_size: CtxSize = None,
-    ubatch: UbatchSize = None,
-    type_k: CacheTypeK = None,
-    type_v: CacheTypeV = None,
     why: Annotated[
         str | None, typer.Option(help="All that is known of one node or weight.")
     ] = None,
@@ -89,22 +60,16 @@ def explain(
         Path | None, typer.Option(help="Write the plan to a file for `weft run --plan`.")
     ] = None,
 ) -> None:
-    """Show splits, each op's device and why, what other devices said, and the bytes of every
-    buffer; nothing is allocated or loaded."""
+    """Show where everything would run, and why. Splits, each op's device, what other devices said,
+    and the bytes of every buffer; nothing is allocated or loaded."""
     if (why is not None) + as_json + as_mermaid + as_dot > 1:
         raise ScheduleError("give only one of --why, --json, --mermaid and --dot")
-    arguments = placement_arguments(
-        devices, gpu_layers, place, plan, fit, memory, policy, profile, repack, no_rewrite
-    )
     if machine is not None:
-        arguments |= _on_paper(machine, devices, profile)
+        load |= _on_paper(machine, load)
     loaded = Model.open(model)
-    if ctx_size is None and plan is None:
-        ctx_size = min(loaded.config.n_ctx_train, DEFAULT_N_CTX)
-    made = prepare(
-        loaded, n_ctx=ctx_size, n_ubatch=ubatch, n_outputs=1, type_k=type_k, type_v=type_v,
-        **arguments,
-    )  # fmt: skip
+    if load["n_ctx"] is None and load["plan"] is None:
+        load["n_ctx"] = min(loaded.config.n_ctx_train, DEFAULT_N_CTX)
+    made = prepare(loaded, n_outputs=1, **load)
     if save is not None:
         _save(save, made)
     regime = _regime(made, tokens)
@@ -131,15 +96,15 @@ def _regime(made: ContextPlan, tokens: int | None) -> RegimePlan:
     return next(r for r in made.regimes if tokens <= r.max_tokens)
 
 
-def _on_paper(machine: str, devices: str | None, profile: str | None) -> dict[str, Any]:
+def _on_paper(machine: str, load: dict[str, Any]) -> dict[str, Any]:
     """Devices and profile of a machine; `--devices` chooses among them."""
-    if profile is not None:
-        raise ScheduleError("--machine is a profile; leave out --profile")
+    if load["profile"] is not None:
+        raise ScheduleError("--machine is a profile; leave out --speeds")
     known: Profile = load_profile(machine)
     on_paper = {d.name: d for d in paper_devices(known)}
     chosen: list[str | Backend] = list(on_paper.values())
-    if devices is not None:
-        names = device_list(devices)
+    if load["devices"] is not None:
+        names = load["devices"]
         missing = [name for name in names if name not in on_paper]
         if missing:
             raise ScheduleError(
@@ -162,7 +127,7 @@ def memory_rows(made: ContextPlan, programs: Sequence[Program]) -> list[dict[str
 
 
 def _as_json(made: ContextPlan) -> dict[str, Any]:
-    programs = [lower_plan(regime.plan) for regime in made.regimes]
+    programs = [lower_plan(regime.plan) for regime in made.all_regimes]
     plan = made.to_json()
     plan["memory"] = memory_rows(made, programs)
     plan["stages"] = [len(split.stages) for split in programs[-1].splits]
@@ -195,7 +160,7 @@ def _print(made: ContextPlan, regime: RegimePlan, brief: bool) -> None:
     for column in ("bytes", "size"):
         table.add_column(column, justify="right", no_wrap=True)
     table.add_column("about", overflow="fold")
-    for row in memory_rows(made, [lower_plan(r.plan) for r in made.regimes]):
+    for row in memory_rows(made, [lower_plan(r.plan) for r in made.all_regimes]):
         table.add_row(
             row["buffer"], row["memory"], f"{row['bytes']:,}", size_text(row["bytes"]),
             _about(row),

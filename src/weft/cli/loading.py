@@ -1,9 +1,15 @@
-"""The options of every command that loads a model for use, in one place."""
+"""The options of every command that loads or plans a model, in one place.
+
+    @loads_model
+    def embed(model: ModelFile, load: dict[str, Any], ...) -> None: ...
+
+A command states what is its own alone.
+"""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from functools import wraps
 from typing import Any
 
@@ -41,7 +47,9 @@ from weft.cli.thread_options import (
     thread_options,
 )
 
-__all__ = ["load_arguments", "loads_model"]
+__all__ = ["load_arguments", "loads_model", "loads_model_with"]
+
+Command = Callable[..., None]
 
 
 def load_arguments(
@@ -64,7 +72,7 @@ def load_arguments(
     memory: Memory = None,
     plan: PlanFile = None,
     policy: PolicyOption = PolicyName.ggml,
-    profile: ProfileFile = None,
+    speeds: ProfileFile = None,
     repack: Repack = None,
     no_rewrite: NoRewrite = None,
     type_k: CacheTypeK = None,
@@ -84,27 +92,44 @@ def load_arguments(
         "type_v": type_v,
         "activations": activations.value,
         **placement_arguments(
-            devices, gpu_layers, place, plan, fit, memory, policy, profile, repack, no_rewrite
+            devices, gpu_layers, place, plan, fit, memory, policy, speeds, repack, no_rewrite
         ),
     }
 
 
-def loads_model(command: Callable[..., None]) -> Callable[..., None]:
-    """Gives `command` the options of `load_arguments`; it gets their result as `load`."""
-    own = inspect.signature(command, eval_str=True).parameters
-    shared = inspect.signature(load_arguments, eval_str=True).parameters
+def loads_model_with(
+    *, without: Collection[str] = (), instead: Mapping[str, Any] | None = None
+) -> Callable[[Command], Command]:
+    """Gives a command the options of `load_arguments`; it gets their result as `load`.
 
-    @wraps(command)
-    def with_options(**given: Any) -> None:
-        load = load_arguments(**{name: given.pop(name) for name in shared})
-        command(**given, load=load)
+    `without`: parameters of `load_arguments` that make no sense there, left at their defaults.
+    `instead`: other annotations by parameter, for another help text or flag."""
 
-    parameters = [
-        p.replace(kind=inspect.Parameter.KEYWORD_ONLY)
-        for p in (*own.values(), *shared.values())
-        if p.name != "load"
-    ]
-    with_options.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    with_options.__annotations__ = {p.name: p.annotation for p in parameters}
-    del with_options.__wrapped__  # whose signature typer would read
-    return with_options
+    def decorate(command: Command) -> Command:
+        own = inspect.signature(command, eval_str=True).parameters
+        shared = {
+            name: p.replace(annotation=(instead or {}).get(name, p.annotation))
+            for name, p in inspect.signature(load_arguments, eval_str=True).parameters.items()
+            if name not in without
+        }
+
+        @wraps(command)
+        def with_options(**given: Any) -> None:
+            load = load_arguments(**{name: given.pop(name) for name in shared})
+            command(**given, load=load)
+
+        parameters = [
+            p.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+            for p in (*own.values(), *shared.values())
+            if p.name != "load"
+        ]
+        with_options.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        with_options.__annotations__ = {p.name: p.annotation for p in parameters}
+        del with_options.__wrapped__  # whose signature typer would read
+        return with_options
+
+    return decorate
+
+
+loads_model = loads_model_with()
+"""All of them."""

@@ -12,6 +12,7 @@ import typer
 
 from weft.cli.console import device_list
 from weft.errors import ScheduleError
+from weft.flags import FLAGS
 from weft.graph.rewrite import REWRITES, chosen_rewrites
 from weft.llm.hub import local_path
 from weft.schedule.profile import parse_size
@@ -195,8 +196,8 @@ def placement_arguments(
 ) -> dict[str, Any]:
     """The options as arguments of `Context`, `LLM` and `prepare`."""
     return {
-        # a plan file names its devices
-        "devices": None if plan is not None and devices is None else device_list(devices),
+        # nothing said: a plan file names its devices, and else it is the cpu
+        "devices": device_list(devices) if _says_devices(devices, plan) else None,
         "n_gpu_layers": gpu_layers,
         "place": dict(_pairs("--place", place)),
         "plan": plan,
@@ -207,6 +208,10 @@ def placement_arguments(
         "repack": repack,
         "rewrites": _without(no_rewrite),
     }
+
+
+def _says_devices(devices: str | None, plan: Path | None) -> bool:
+    return devices is not None or (plan is None and bool(FLAGS.devices))
 
 
 def _without(names: Sequence[str] | None) -> list[str] | None:

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from time import perf_counter
 from typing import Annotated, Any
 
 import typer
 
-from weft.cli.console import LoadProgress, errors
+from weft.cli.console import CountProgress, LoadProgress, errors
 from weft.cli.loading import loads_model
 from weft.cli.options import ModelFile
 from weft.cli.text_input import read_text
+from weft.errors import ContextError
 from weft.llm import Context, Model, Tokenizer
-from weft.llm.perplexity import Perplexity, score_chunks
+from weft.llm.options import DEFAULT_N_UBATCH
+from weft.llm.perplexity import Perplexity, chunks_at_once, score_chunks
 
 __all__ = ["perplexity"]
 
@@ -34,39 +37,80 @@ def perplexity(
         bool, typer.Option("--json", help="Print the final estimate as JSON.")
     ] = False,
 ) -> None:
-    """Score a text in chunks of -c tokens (default 512), the second half of each; the estimate so
-    far is printed after each chunk, with one standard error at the end."""
+    """Say how well a model predicts a text. It is cut into chunks of -c tokens (default 512), and
+    the second half of each is scored; the estimate so far is printed after each chunk, with one
+    standard error at the end."""
+    if chunks is not None and chunks < 1:
+        raise ContextError(f"--chunks is {chunks}; it must be 1 or more")
     text = read_text(None, file)
-    if load["plan"] is None and load["n_ctx"] is None:
-        load["n_ctx"] = DEFAULT_N_CTX
     loaded = Model.open(model)
     tokenizer = Tokenizer.from_gguf(loaded.file)
     ids = tokenizer.encode(text)
-    with LoadProgress() as progress:
-        context = Context(loaded, progress=progress, **load)
+    n_ctx, context = _context(loaded, load, len(ids), chunks)
     vocab = tokenizer.vocab
     bos = vocab.bos if vocab.add_bos else None
-    estimates = score_chunks(context, ids, context.n_ctx, bos=bos, n_chunks=chunks)
-    n_chunks = min(len(ids) // context.n_ctx, chunks or len(ids))
+    estimates = score_chunks(context, ids, n_ctx, bos=bos, n_chunks=chunks)
+    n_chunks = min(len(ids) // n_ctx, chunks or len(ids))
+    at_once = min(n_chunks, context.cache.n_seq_max)
+    together = f", {at_once} at a time" if at_once > 1 else ""
     errors.print(
-        f"{model.name}: {len(ids)} tokens, {n_chunks} chunks of {context.n_ctx}",
+        f"{model.name}: {len(ids)} tokens, {n_chunks} chunks of {n_ctx}{together}",
         markup=False,
         soft_wrap=True,
     )
+    if n_ctx > loaded.config.n_ctx_train:
+        errors.print(
+            f"note: {loaded.config.arch} was trained for {loaded.config.n_ctx_train} tokens; -c "
+            "makes chunks shorter",
+            markup=False,
+            soft_wrap=True,
+        )
+    last = _estimated(estimates, n_chunks, at_once, quiet=as_json)
+    if as_json:
+        print(json.dumps(_row(model, n_ctx, last), indent=1))
+    else:
+        print(f"Final estimate: PPL = {last.value:.4f} +/- {last.error:.5f}")
+
+
+def _context(
+    model: Model, load: dict[str, Any], n_tokens: int, chunks: int | None
+) -> tuple[int, Context]:
+    """Tokens of a chunk, and a context for as many chunks as are worth computing together."""
+    n_ctx = load["n_ctx"]
+    if load["plan"] is None:  # which says how large everything is
+        n_ctx = DEFAULT_N_CTX if n_ctx is None else n_ctx
+        size = max(n_ctx, 1)
+        n_chunks = n_tokens // size if chunks is None else min(chunks, n_tokens // size)
+        n_ubatch = DEFAULT_N_UBATCH if load["n_ubatch"] is None else load["n_ubatch"]
+        load["n_seq_max"] = chunks_at_once(model.config, size, n_ubatch, n_chunks)
+        load["n_ctx"] = n_ctx * load["n_seq_max"]
+    with LoadProgress() as progress:
+        context = Context(model, progress=progress, **load)
+    return (context.n_ctx_seq if n_ctx is None else n_ctx), context
+
+
+def _estimated(
+    estimates: Iterator[Perplexity], n_chunks: int, at_once: int, quiet: bool
+) -> Perplexity:
+    """The last estimate. Those before are printed as they come, with the time that all will take;
+    a bar says how far it is where they are not on the screen."""
     start = perf_counter()
     last = None
-    for last in estimates:
-        if last.n_chunks == 1 and n_chunks > 1:
-            seconds = (perf_counter() - start) * n_chunks
-            errors.print(f"about {_duration(seconds)} for all", markup=False)
-        if not as_json:
-            sys.stdout.write(f"[{last.n_chunks}]{last.value:.4f},")
-            sys.stdout.flush()
+    listed = not quiet and sys.stdout.isatty()
+    with CountProgress("scoring chunks") as bar:
+        for last in estimates:
+            if last.n_chunks == 1 and n_chunks > at_once:
+                seconds = (perf_counter() - start) * n_chunks / at_once
+                errors.print(f"about {_duration(seconds)} for all", markup=False)
+            if not quiet:
+                sys.stdout.write(f"[{last.n_chunks}]{last.value:.4f},")
+                sys.stdout.flush()
+            if not listed:
+                bar(last.n_chunks, n_chunks)
     assert last is not None
-    if as_json:
-        print(json.dumps(_row(model, context.n_ctx, last), indent=1))
-    else:
-        print(f"\nFinal estimate: PPL = {last.value:.4f} +/- {last.error:.5f}")
+    if not quiet:
+        print()
+    return last
 
 
 def _row(model: Path, n_ctx: int, found: Perplexity) -> dict[str, Any]:

@@ -11,43 +11,11 @@ import typer
 
 from weft.cli.console import LoadProgress, PromptProgress, errors, size_text
 from weft.cli.explain import memory_rows
-from weft.cli.options import (
-    ActivationsName,
-    ActivationsOption,
-    CacheTypeK,
-    CacheTypeV,
-    ContextShift,
-    CtxSize,
-    Devices,
-    Fit,
-    GpuLayers,
-    Keep,
-    Memory,
-    ModelFile,
-    NoKvOffload,
-    NoRewrite,
-    Place,
-    PlanFile,
-    PolicyName,
-    PolicyOption,
-    ProfileFile,
-    Repack,
-    SwaFull,
-    UbatchSize,
-    placement_arguments,
-)
+from weft.cli.loading import loads_model
+from weft.cli.options import ContextShift, Keep, ModelFile
 from weft.cli.sampling_options import sampling_flags
-from weft.cli.thread_options import (
-    CpuMask,
-    CpuRange,
-    CpuStrict,
-    NumaOption,
-    Poll,
-    Prio,
-    Threads,
-    ThreadsBatch,
-    thread_options,
-)
+from weft.cli.text_input import read_text
+from weft.errors import ContextError
 from weft.llm import LLM, SamplingParams, Stats
 from weft.program import Program
 
@@ -55,62 +23,34 @@ __all__ = ["run"]
 
 
 @sampling_flags
+@loads_model
 def run(
     model: ModelFile,
-    prompt: Annotated[str, typer.Option("--prompt", "-p", help="The text to continue.")],
+    load: dict[str, Any],
+    prompt: Annotated[
+        str | None,
+        typer.Option("--prompt", "-p", help="The text to continue; without it, or -: stdin."),
+    ] = None,
+    file: Annotated[
+        Path | None, typer.Option("--file", "-f", help="Read the text to continue here.")
+    ] = None,
     n_predict: Annotated[
         int, typer.Option("--n-predict", "-n", help="Most tokens to generate; -1: no limit.")
     ] = 128,
     *,
     sampling: SamplingParams,
     stop: Annotated[list[str] | None, typer.Option(help="Text that ends it; repeatable.")] = None,
-    threads: Threads = None,
-    threads_batch: ThreadsBatch = None,
-    cpu_mask: CpuMask = None,
-    cpu_range: CpuRange = None,
-    cpu_strict: CpuStrict = False,
-    prio: Prio = "normal",
-    poll: Poll = 50,
-    numa: NumaOption = None,
-    ctx_size: CtxSize = None,
-    ubatch: UbatchSize = None,
     context_shift: ContextShift = False,
     keep: Keep = 0,
-    swa_full: SwaFull = True,
-    no_kv_offload: NoKvOffload = False,
-    devices: Devices = None,
-    gpu_layers: GpuLayers = None,
-    place: Place = None,
-    fit: Fit = False,
-    memory: Memory = None,
-    plan: PlanFile = None,
-    policy: PolicyOption = PolicyName.ggml,
-    profile: ProfileFile = None,
-    repack: Repack = None,
-    no_rewrite: NoRewrite = None,
-    type_k: CacheTypeK = None,
-    type_v: CacheTypeV = None,
-    activations: ActivationsOption = ActivationsName.native,
     ignore_eos: Annotated[
         bool, typer.Option("--ignore-eos", help="Go on after the model's end token.")
     ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the text only.")] = False,
 ) -> None:
     """Generate text; the plan and the speed go to stderr."""
-    options = thread_options(
-        threads, threads_batch, cpu_mask, cpu_range, cpu_strict, prio, poll, numa
-    )
+    prompt = _prompt(prompt, file)
     with LoadProgress() as progress:
-        llm = LLM(
-            model, n_ctx=ctx_size, n_ubatch=ubatch, threads=options, type_k=type_k,
-            type_v=type_v, activations=activations.value, progress=progress,
-            context_shift=context_shift, n_keep=keep, swa_full=None if swa_full else False,
-            offload_kv=not no_kv_offload,
-            **placement_arguments(
-                devices, gpu_layers, place, plan, fit, memory, policy, profile, repack,
-                no_rewrite
-            ),
-        )  # fmt: skip
+        llm = LLM(model, context_shift=context_shift, n_keep=keep, progress=progress, **load)
     if not quiet:
         _show_plan(model, llm)
     waiting = PromptProgress()
@@ -130,6 +70,17 @@ def run(
         sys.stdout.flush()
         if not quiet:
             _show_speed(llm.stats)
+
+
+def _prompt(prompt: str | None, file: Path | None) -> str:
+    """The text to continue, from the command line, a file or a pipe."""
+    if prompt is not None and prompt != "-" and file is None:
+        return prompt
+    nobody_types = file is not None or prompt == "-" or not sys.stdin.isatty()
+    text = read_text(prompt, file) if nobody_types else ""
+    if not text:
+        raise ContextError("there is no text to continue; give it with -p or --file")
+    return text.removesuffix("\n")  # which ends files and lines of shells
 
 
 def _show_plan(path: Path, llm: LLM) -> None:
@@ -168,6 +119,9 @@ def placement_lines(program: Program) -> list[str]:
         detail = f" ({target}, {threads_text(backend)} threads)" if target else ""
         steps = sum(len(program.splits[i].steps) for i, s in enumerate(schedule.splits)
                     if s.backend == index)  # fmt: skip
+        if len(schedule.backends) == 1:  # there was nothing to decide
+            lines.append(f"placement: {backend.name}{detail}: all {steps} ops")
+            continue
         count = f"{len(splits)} split{'s' if len(splits) != 1 else ''}"
         lines.append(f"placement: {backend.name}{detail}: {count}, {steps} ops; causes: {why}")
     return lines

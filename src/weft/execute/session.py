@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from operator import itemgetter
 from time import perf_counter_ns
 from typing import Any
 
@@ -50,7 +51,7 @@ class Session:
             # a native executable takes plain numbers, so that a run costs one call
             run_values = getattr(self._bound.executables[0], "run_values", None)
             if run_values is not None:
-                self._single = (run_values, tuple(self.program.symbols))
+                self._single = (run_values, _getter(tuple(self.program.symbols)))
         self._stoppable: list[Any] = [e for e in self._bound.executables if hasattr(e, "abort")]
         if self._threads:
             self.use_threads(self._threads)
@@ -105,6 +106,11 @@ class Session:
         is contiguous at its start. Call `upload(name)` after writing, before `execute`."""
         return self._flat(_find(self.program.inputs, name, "input"), name)
 
+    def needs_upload(self, name: str) -> bool:
+        """Whether `upload` has anything to do after writing to an `input_view`."""
+        spec = self.program.tensors[_find(self.program.inputs, name, "input")]
+        return self._bound.memories[spec.buffer].host() is None
+
     def upload(self, name: str) -> None:
         """Sends a written `input_view` to a device whose memory the host cannot address; nothing to
         do for host memory."""
@@ -136,9 +142,9 @@ class Session:
             self._execute_recorded(values, self._profile)
             return
         if self._single is not None:
-            run_values, names = self._single
+            run_values, in_order = self._single
             try:
-                finished = run_values([values[s] for s in names])
+                finished = run_values(in_order(values))
             except (ValueError, KeyError) as error:
                 check_values(self.program, values)
                 raise ProgramError(f"{self._bound.where(0)}: {error}") from error
@@ -262,6 +268,13 @@ class Session:
                 self._staging[index] = np.zeros(nbytes, np.uint8)
             return self._staging[index].view(spec.dtype.storage)
         return host[start : start + nbytes].view(spec.dtype.storage)
+
+
+def _getter(names: tuple[str, ...]) -> Callable[[Mapping[str, int]], Sequence[int]]:
+    """What takes the values of some symbols, in order; raises KeyError."""
+    if len(names) > 1:
+        return itemgetter(*names)
+    return lambda values: [values[name] for name in names]
 
 
 def _find(names: Mapping[str, int], name: str, what: str) -> int:

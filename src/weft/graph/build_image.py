@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from weft.dtype import DTYPES
-from weft.graph.build_tensor import NUMBERS
-from weft.graph.node import FLOATS, fail, fixed, make_node, member, require, require_type
+from weft.graph.build_tensor import NUMBERS, reduce
+from weft.graph.node import FLOATS, fail, fixed, like, make_node, member, require, require_type
 from weft.graph.params_tensor import (
     ConvNdParams,
     InterpolateMode,
@@ -74,6 +74,8 @@ def conv_nd(
         if t is not None:
             require_type(t, FLOATS, op, what)
             require(t.dtype is x.dtype, op, "all must have one type", x, t)
+    if not weight.is_contiguous:
+        weight = like("CONT", weight)
     if channels is None:
         if dims == 3:
             raise fail(op, "say how many channels share ne[3] with the batch: channels=", x)
@@ -207,6 +209,8 @@ def adaptive_pool_nd(kind: PoolKind | str, x: Tensor, sizes: Sequence[Size]) -> 
     for d in range(dims):
         require(is_at_most(1, sizes[d]), op, f"size {sizes[d]} along {d} is none", x)
         require(is_at_most(1, x.ne[d]), op, f"there is nothing along {d}", x)
+    if which is PoolKind.AVG and all(n == 1 for n in sizes):
+        return reduce("mean", x, range(dims))
     params = PoolNdParams(which, dims, adaptive=True)
     dtype = I64 if which is PoolKind.MAX_INDEX else x.dtype
     return make_node(op, dtype, (*sizes, *x.ne[dims:]), x, params=params)

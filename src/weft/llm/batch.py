@@ -1,4 +1,4 @@
-"""`Batch`: what one call computes; how it is checked and cut into ubatches."""
+"""`Batch`: what one call computes; how it is checked. `split.py` cuts it into ubatches."""
 
 from __future__ import annotations
 
@@ -13,10 +13,13 @@ from weft.errors import ContextError
 from weft.llm.cells import Cells
 from weft.llm.config import ModelConfig
 
-__all__ = ["Batch", "Outputs", "Ubatch", "checked", "split"]
+__all__ = ["Batch", "Outputs", "Ubatch", "checked", "one_token"]
 
 Outputs = Literal["last", "all"] | ArrayLike
 """Which tokens' rows come back: the last's, all, or those where an array [n] is true."""
+
+
+_LISTS = (list, tuple)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -49,6 +52,8 @@ class Ubatch:
     outputs: NDArray[np.bool_]
     rows: NDArray[np.intp]
     """Row of the result, where `outputs`."""
+    n_seqs: int = 1
+    """Recurrent models: sequences that have as many tokens each, one sequence after another."""
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -68,6 +73,37 @@ class Ubatch:
             self.outputs[part],
             self.rows[part],
         )
+
+
+def one_token(
+    tokens: ArrayLike | Batch,
+    positions: ArrayLike | None,
+    seqs: Sequence[Sequence[int]] | None,
+    outputs: Outputs,
+) -> tuple[int, int, int] | None:
+    """(token, position, sequence) of lists that say a single token of one sequence whose row is
+    wanted; position -1: behind the last one. None: it takes `checked` to tell."""
+    if not isinstance(tokens, _LISTS) or len(tokens) != 1 or type(tokens[0]) is not int:
+        return None
+    position, seq = -1, 0
+    if positions is not None:
+        if not isinstance(positions, _LISTS) or len(positions) != 1:
+            return None
+        position = positions[0]
+        if type(position) is not int or position < 0:
+            return None
+    if seqs is not None:
+        if not isinstance(seqs, _LISTS) or len(seqs) != 1:
+            return None
+        own = seqs[0]
+        if not isinstance(own, _LISTS) or len(own) != 1 or type(own[0]) is not int:
+            return None
+        seq = own[0]
+    if isinstance(outputs, str):
+        wanted = outputs in ("last", "all")
+    else:
+        wanted = isinstance(outputs, _LISTS) and len(outputs) == 1 and outputs[0] is True
+    return (tokens[0], position, seq) if wanted else None
 
 
 def checked(batch: Batch, config: ModelConfig, cells: Cells, n_batch: int) -> Ubatch:
@@ -94,10 +130,11 @@ def _tokens(batch: Batch, config: ModelConfig) -> NDArray[Any]:
             raise ContextError("a batch has tokens or embeddings, not both")
         return _rows(batch.embeddings, config.n_embd)
     ids = np.atleast_1d(np.asarray(batch.tokens))
-    if ids.ndim != 1 or len(ids) == 0 or not np.issubdtype(ids.dtype, np.integer):
+    if ids.ndim != 1 or len(ids) == 0 or ids.dtype.kind not in "iu":
         raise ContextError("tokens must be a list of at least one token id")
-    if ids.min() < 0 or ids.max() >= config.n_vocab:
-        raise ContextError(f"token ids are 0..{config.n_vocab - 1}, got {ids.min()}..{ids.max()}")
+    low, high = ids.min(), ids.max()
+    if low < 0 or high >= config.n_vocab:
+        raise ContextError(f"token ids are 0..{config.n_vocab - 1}, got {low}..{high}")
     return ids.astype(np.int32)
 
 
@@ -124,6 +161,12 @@ def _sequences(
         return first, members
     if len(seqs) != n or not all(seqs):
         raise ContextError(f"seqs must name at least one sequence for each of {n} tokens")
+    if all(len(names) == 1 for names in seqs):
+        own = np.array([names[0] for names in seqs])
+        if own.dtype.kind == "i" and own.min() >= 0 and own.max() < n_seq_max:
+            first[:] = own
+            members[own, np.arange(n)] = True
+            return first, members
     for i, names in enumerate(seqs):
         if min(names) < 0 or max(names) >= n_seq_max:
             raise ContextError(
@@ -157,32 +200,3 @@ def _wanted(outputs: Outputs, n: int) -> NDArray[np.bool_]:
     except ValueError:
         raise ContextError(f"outputs must be {n} truth values, one for each token") from None
     return wanted
-
-
-def split(batch: Ubatch, n_ubatch: int, n_outputs: int, *, by_sequence: bool) -> list[Ubatch]:
-    """The ubatches. Tokens go in order of position, since those of a later ubatch are not in the
-    cache yet; within one, order does not matter. `by_sequence`: one sequence at a time, in order,
-    as recurrent states want it."""
-    if not by_sequence:
-        return _by_size(batch, n_ubatch, n_outputs)
-    # Tokens of several sequences go with the lowest one, so before what is its own.
-    order = np.lexsort((batch.positions, batch.members.argmax(axis=0)))
-    members = batch.members[:, order]
-    cuts = np.flatnonzero((members[:, 1:] != members[:, :-1]).any(axis=0)) + 1
-    parts = [batch.take(part) for part in np.split(order, cuts)]
-    return [small for part in parts for small in _by_size(part, n_ubatch, n_outputs)]
-
-
-def _by_size(batch: Ubatch, n_ubatch: int, n_outputs: int) -> list[Ubatch]:
-    n = len(batch)
-    if n <= n_ubatch and (n <= n_outputs or batch.outputs.sum() <= n_outputs):
-        return [batch]
-    order = np.argsort(batch.positions, kind="stable")
-    parts, start = [], 0
-    while start < n:
-        part = order[start : start + n_ubatch]
-        over = np.flatnonzero(np.cumsum(batch.outputs[part]) > n_outputs)
-        part = part[: over[0]] if len(over) else part
-        parts.append(batch.take(part))
-        start += len(part)
-    return parts

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,7 +13,7 @@ from weft.llm.batch import Ubatch
 from weft.llm.cells import Kept
 from weft.llm.kv_cache import KVCache, read_rows, write_rows
 
-__all__ = ["Change", "Places"]
+__all__ = ["Change", "OneChange", "Places"]
 
 
 @dataclass(slots=True, eq=False)
@@ -22,8 +23,8 @@ class Places:
     cells: NDArray[np.int64]
     window_cells: NDArray[np.int64] | None
     """Of sliding-window layers, where they have cells of their own."""
-    slots: tuple[int, int] | None
-    """Of recurrent models: the state slots that are read and written."""
+    slots: tuple[list[int], list[int]] | None
+    """Of recurrent models: the state slots that are read and written, of each sequence."""
 
 
 class Change:
@@ -32,35 +33,43 @@ class Change:
     def __init__(self, cache: KVCache, n_tokens: int) -> None:
         """Raises ContextError when there are too few free cells; nothing is taken yet."""
         self._cache = cache
-        self._cells = cache.find_free(n_tokens)
+        cache.find_free(n_tokens)
+        self._clock = cache.clock
         self._mixed = cache.mixed.copy()
-        self._done = 0
         self._window = _WindowChange(cache, n_tokens) if cache.window is not None else None
         self._moved: dict[int, int] = {}  # recurrent states: sequence to its new slot
         self._slots = None if cache.states is None else cache.states.slot.copy()
 
     def occupy(self, ubatch: Ubatch) -> Places:
         """Takes cells for a ubatch, and a slot for its new states."""
-        used = self._cells[self._done : self._done + len(ubatch)]
-        self._done += len(used)
+        used = self._cache.place(ubatch.first, ubatch.positions, ubatch.members)
         ids = None if ubatch.is_rows else ubatch.tokens
         self._cache.occupy(used, ubatch.positions, ubatch.members, ids, ubatch.first)
         small = None if self._window is None else self._window.occupy(ubatch, ids)
         return Places(used, small, self._next_slots(ubatch))
 
-    def _next_slots(self, ubatch: Ubatch) -> tuple[int, int] | None:
-        """The state slots that a ubatch, of one sequence then, reads and writes."""
+    def _next_slots(self, ubatch: Ubatch) -> tuple[list[int], list[int]] | None:
+        """The state slots that a ubatch reads and writes, of each of its sequences (or of one that
+        others share)."""
         states, moved = self._cache.states, self._moved
         if states is None:
             return None
-        first = int(ubatch.first[0])
-        source = moved.get(first, int(states.slot[first]))
-        seqs = [int(s) for s in np.flatnonzero(ubatch.members[:, 0])]
-        others = {slot for seq, slot in moved.items() if seq not in seqs}
-        own = source in moved.values() and source not in others
-        target = source if own else states.free_slot(set(moved.values()))
-        moved.update(dict.fromkeys(seqs, target))
-        return source, target
+        firsts = ubatch.first[:: len(ubatch) // ubatch.n_seqs].tolist()
+        groups = [[seq] for seq in firsts]
+        if ubatch.n_seqs == 1:
+            groups = [np.flatnonzero(ubatch.members[:, 0]).tolist()]
+        free = iter(states.free_slots(moved.values()))
+        users = Counter(moved.values())
+        read, written = [], []
+        for first, seqs in zip(firsts, groups, strict=True):
+            source = moved.get(first, int(states.slot[first]))
+            mine = 1 if len(seqs) == 1 else sum(moved.get(s) == source for s in seqs)
+            own = users.get(source) == mine
+            target = source if own else next(free)
+            moved.update(dict.fromkeys(seqs, target))
+            read.append(source)
+            written.append(target)
+        return read, written
 
     def finish(self) -> None:
         """The new states are those of their sequences from now on."""
@@ -70,12 +79,44 @@ class Change:
 
     def undo(self) -> None:
         """Leaves the cache as it was."""
-        self._cache.release(self._cells[: self._done])
+        taken = (self._cache.serial > self._clock) & (self._cache.pos >= 0)
+        self._cache.release(np.flatnonzero(taken))
         self._cache.mixed[:] = self._mixed
         if self._window is not None:
             self._window.undo()
         if self._cache.states is not None and self._slots is not None:
             self._cache.states.slot[:] = self._slots
+
+
+class OneChange:
+    """The same for a single token of one sequence, without cells for a window."""
+
+    __slots__ = ("_cache", "_cell", "_seq", "slots")
+
+    def __init__(self, cache: KVCache, cell: int, seq: int) -> None:
+        """`cell`: the one that it takes."""
+        self._cache = cache
+        self._cell = cell
+        self._seq = seq
+        states = cache.states
+        self.slots = (0, 0)
+        """The state slots that are read and written."""
+        if states is not None:
+            self.slots = int(states.slot[seq]), states.free_slots()[0]
+
+    def finish(self) -> None:
+        """The new state is that of the sequence from now on."""
+        if self._cache.states is not None:
+            self._cache.states.slot[self._seq] = self.slots[1]
+
+    def undo(self) -> None:
+        """Leaves the cache as it was; a token of one sequence has mixed nothing."""
+        cache = self._cache
+        mixed = cache.mixed.copy()
+        cache.release(np.array([self._cell]))
+        cache.mixed[:] = mixed
+        if cache.states is not None:
+            cache.states.slot[self._seq] = self.slots[0]
 
 
 class _WindowChange:

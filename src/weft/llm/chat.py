@@ -109,14 +109,23 @@ class ChatTemplate:
         `enable_thinking=False`.
 
         Raises ChatError for messages that are none or that the template refuses (an unknown role,
-        two users in a row, ...), for a broken template and for an unknown name."""
+        two users in a row, ...), for tools, or calls of them in messages, that the template does
+        not write, for a broken template and for an unknown name."""
         given = [_plain(number, message) for number, message in enumerate(messages)]
         if not given:
             raise ChatError("there are no messages; give at least one, of role user")
         compiled = self._template(template or self._choose(tools))
+        name = "ChatML, which stands in for a template," if self.is_fallback else self._where
+        if tools and not compiled.reads("tools"):
+            raise ChatError(
+                f"{name} knows no tools; leave them out, describe them in a system message, "
+                "or take a model that was trained for them"
+            )
+        if any(m.get("tool_calls") for m in given) and not compiled.reads("tool_calls"):
+            raise ChatError(f"{name} knows no tool_calls of an assistant; say them as content")
         known = {
             "messages": given,
-            "tools": None if tools is None else [dict(tool) for tool in tools],
+            "tools": [dict(tool) for tool in tools] if tools else None,
             "documents": None,
             "add_generation_prompt": add_generation_prompt,
             "bos_token": self.bos,

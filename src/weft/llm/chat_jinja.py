@@ -38,8 +38,10 @@ class JinjaTemplate:
     def __init__(self, source: str, where: str) -> None:
         """`where` names the template in errors. Raises ChatError where it does not compile."""
         self._where = where
+        environment = _Environment()
         try:
-            self._template = _Environment().from_string(source)
+            self._names = _names(environment.parse(source))
+            self._template = environment.from_string(source)
         except (TemplateSyntaxError, RecursionError, SecurityError) as error:
             line = getattr(error, "lineno", None)
             at = f", line {line}" if line else ""
@@ -47,6 +49,10 @@ class JinjaTemplate:
                 f"{where}{at}: the template does not compile: {error}; give another one, or use a "
                 "newer file of this model"
             ) from None
+
+    def reads(self, name: str) -> bool:
+        """Whether it mentions a variable, an attribute or a key of that name."""
+        return name in self._names
 
     def render(self, variables: Mapping[str, Any]) -> str:
         """The text; raises ChatError where the template refuses the variables or fails."""
@@ -74,6 +80,13 @@ class JinjaTemplate:
                 f"{self._where} fails on these messages: {type(error).__name__}: {error}"
             ) from None
         return "".join(parts)
+
+
+def _names(template: nodes.Template) -> frozenset[str]:
+    """Names of variables and attributes, and strings, which may be keys."""
+    kinds = ((nodes.Name, "name"), (nodes.Getattr, "attr"), (nodes.Const, "value"))
+    found = (getattr(n, field) for kind, field in kinds for n in template.find_all(kind))
+    return frozenset(name for name in found if isinstance(name, str))
 
 
 class _Refusal(Exception):

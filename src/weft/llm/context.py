@@ -14,8 +14,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from weft.errors import ContextError
 from weft.execute import Progress, Session
-from weft.llm.batch import Batch, Outputs, Ubatch, checked, split
-from weft.llm.change import Change
+from weft.llm.batch import Batch, Outputs, Ubatch, checked, one_token
+from weft.llm.change import Change, OneChange
 from weft.llm.config import Pooling
 from weft.llm.counters import Counters, MemoryUse
 from weft.llm.graphs import Graphs
@@ -24,10 +24,13 @@ from weft.llm.options import PlanArguments
 from weft.llm.prepare import prepare
 from weft.llm.regime import Regime
 from weft.llm.sequences import Sequences
+from weft.llm.split import split, together_sizes
 from weft.llm.state import load_state, save_state
 from weft.program import Program
 
 __all__ = ["Context", "Counters", "MemoryUse"]
+
+_LAST = np.iinfo(np.int32).max
 
 
 class Context(Sequences):
@@ -106,11 +109,12 @@ class Context(Sequences):
         """What `embed` does where it is not told."""
         self._width = model.config.n_embd if self.embeddings else model.config.n_vocab
         self.cache = self.plan.cache
+        self._together = together_sizes(self.n_ubatch, self.cache.n_seq_max)
         self.cache.allocate()
         self._graphs = Graphs(self.plan, progress)
         self.counters = self._graphs.counters
         needs = self.plan.needs()
-        programs = [regime.program for regime in self.regimes]
+        programs = [regime.program for regime in self._graphs.all]
         self.memory = MemoryUse(
             weights=sum(n.weights for n in needs),
             cache=sum(n.cache for n in needs),
@@ -156,8 +160,15 @@ class Context(Sequences):
         cells, where a sliding window has dropped what tokens would see, and for more than a ubatch
         where tokens see those behind them; AbortedError after `abort`. On any failure, Ctrl-C
         included, the cache is as it was (empty when a device failed to rotate keys)."""
-        self._graphs.clear_abort()
-        self._graphs.why.clear()
+        graphs = self._graphs
+        graphs.clear_abort()
+        if graphs.why:
+            graphs.why.clear()
+        if graphs.takes_one and not self.cache.has_shift:
+            one = one_token(tokens, positions, seqs, outputs)
+            row = self._decode_one(*one) if one is not None else None
+            if row is not None:
+                return row
         if not isinstance(tokens, Batch):
             tokens = Batch(tokens, positions, seqs, outputs)
         elif (
@@ -169,8 +180,13 @@ class Context(Sequences):
         batch = checked(tokens, self.model.config, self.cache, self.n_batch)
         self._require_share(batch)
         self._require_window(batch)
-        by_sequence = self.cache.states is not None
-        parts = split(batch, self.n_ubatch, self.n_outputs, by_sequence=by_sequence)
+        parts = split(
+            batch,
+            self.n_ubatch,
+            self.n_outputs,
+            by_sequence=self.cache.states is not None,
+            together=self._together,
+        )
         if len(parts) > 1 and not self.model.config.causal:
             raise ContextError(
                 f"{len(batch)} tokens must be computed at once, but n_ubatch is "
@@ -187,6 +203,29 @@ class Context(Sequences):
                     rows[ubatch.rows[ubatch.outputs]] = logits
             change.finish()
             return rows
+        except BaseException:
+            change.undo()
+            raise
+
+    def _decode_one(self, token: int, position: int, seq: int) -> NDArray[np.float32] | None:
+        """`decode` of a single token; None where that has to see to more."""
+        cache, config = self.cache, self.model.config
+        if position < 0:
+            position = cache.pos_max(0) + 1
+        cell = cache.next_cell(seq) if 0 <= seq < cache.n_seq_max else -1
+        if (
+            cell < 0
+            or not 0 <= token < config.n_vocab
+            or position > (config.n_positions or _LAST) - 1
+            or self.n_ctx_seq < self.n_ctx
+        ):
+            return None
+        change = OneChange(cache, cell, seq)
+        try:
+            cache.occupy_one(cell, position, seq, token)
+            row = self._graphs.run_one(token, position, seq, cell, change.slots)
+            change.finish()
+            return row
         except BaseException:
             change.undo()
             raise
@@ -251,6 +290,10 @@ class Context(Sequences):
             for n in (most, 1, *(r.max_tokens for r in self.regimes), most):
                 self.decode(np.zeros(min(n, most), np.int32))
                 self.clear()
+            if self._graphs.together is not None:
+                n = min(self._graphs.together.max_tokens, self.cache.n_seq_max, self.n_batch)
+                n = min(n, self.n_ctx)
+                self.decode([0] * n, [0] * n, seqs=[[seq] for seq in range(n)])
         finally:
             self.clear()
 

@@ -64,12 +64,13 @@ class Draft:
         max_tokens: int | None,
         room: int | None,
         logprobs: int | None = None,
+        special: bool = False,
     ) -> None:
         """`sampler`: started with the prompt. `ends`: tokens that end it. `room`: cells of the
         context behind the prompt; None: as many as it likes. `logprobs`: keep log-probabilities,
-        with those of this many likeliest tokens."""
+        with those of this many likeliest tokens. `special`: control tokens are text, too."""
         self._sampler = sampler
-        self._stream = tokenizer.stream()
+        self._stream = tokenizer.stream(special=special)
         self._stops = stops
         self._ends = ends
         self._max_tokens = max_tokens

@@ -17,6 +17,7 @@ class GenerateOptions(SamplingOptions, total=False):
     stop: str | Sequence[str]
     parse_special: bool
     ignore_eos: bool
+    special: bool
     sampling: SamplingParams | None
     logprobs: int | None
     cache_prompt: bool

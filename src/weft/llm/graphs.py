@@ -4,7 +4,6 @@ those that are built when they are first needed: rows instead of tokens, and rot
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,14 +37,17 @@ class Graphs:
         config = plan.model.config
         self._config = config
         self._width = config.n_embd if plan.options.embeddings else config.n_vocab
-        programs = [lower_plan(regime.plan) for regime in plan.regimes]
+        programs = [lower_plan(regime.plan) for regime in plan.all_regimes]
         self._arenas = ArenaPool()
         self._arenas.reserve(*programs)
         self._arenas.load(*programs, progress=progress)
-        self.regimes = [
-            Regime(regime.max_tokens, program, self._arenas)
-            for regime, program in zip(plan.regimes, programs, strict=True)
+        regimes = [
+            self._regime(regime.max_tokens, program)
+            for regime, program in zip(plan.all_regimes, programs, strict=True)
         ]
+        self.together: Regime | None = regimes.pop(0) if plan.together else None
+        """Recurrent models: that of several sequences at once."""
+        self.regimes = regimes
         """One for each range of batch sizes that devices treat differently; the largest last."""
         self.program: Program = programs[-1]
         self.session = self.regimes[-1].session
@@ -60,7 +62,7 @@ class Graphs:
         # threads for one token, and for more; 0: all that there are
         self._threads = (0, 0) if one == many else (one, many)
         self._threads_used = 0
-        self._values = {"n_tokens": 1, "n_kv": 1, "n_outputs": 1}
+        self._values = dict.fromkeys(("n_tokens", "n_kv", "n_outputs", "n_seqs", "n_seq_tokens"), 1)
 
     # ---- stopping --------------------------------------------------------------------------------
 
@@ -78,10 +80,13 @@ class Graphs:
                 session.clear_abort()
 
     def _sessions(self) -> list[Session]:
-        found = [regime.session for regime in self.regimes]
-        if self._rows is not None:
-            found.append(self._rows.session)
-        return found
+        return [regime.session for regime in self.all]
+
+    @property
+    def all(self) -> list[Regime]:
+        """Every one that there is so far."""
+        others = [r for r in (self.together, self._rows) if r is not None]
+        return [*self.regimes, *others]
 
     # ---- running ---------------------------------------------------------------------------------
 
@@ -93,33 +98,13 @@ class Graphs:
         out_ids = np.flatnonzero(ubatch.outputs)
         n_out = len(out_ids)
         regime = self._choose(ubatch)
-        session, inputs = regime.session, regime.inputs
-        if ubatch.is_rows:
-            inputs["embd"][: ubatch.tokens.size] = ubatch.tokens.reshape(-1)
-        else:
-            inputs["tokens"][:n] = ubatch.tokens
-        if "cells" in inputs:
-            inputs["cells"][:n] = places.cells
-        if "window_cells" in inputs:
-            inputs["window_cells"][:n] = places.window_cells
-        if places.slots is not None:
-            inputs["state_in"][0], inputs["state_out"][0] = places.slots
-        if "positions" in inputs:  # a model without rotation has no use for them
-            inputs["positions"][:n] = ubatch.positions
-        # The graph computes at least one row; it is not used when none is wanted.
-        inputs["out_ids"][: n_out or 1] = out_ids if n_out else 0
-        if "mask" in inputs:
-            self._fill_mask(inputs["mask"], ubatch, self.cache, 0)
-        small = self.cache.window
-        if "window_mask" in inputs:
-            window = self._config.window
-            self._fill_mask(inputs["window_mask"], ubatch, small or self.cache, window)
-        values = self._values
+        session = regime.session
+        regime.inputs.write(ubatch, places, out_ids)
+        values, small = self._values, self.cache.window
         if small is not None:
             values["n_kv_window"] = small.n_seen
         values["n_tokens"], values["n_kv"], values["n_outputs"] = n, n_kv, n_out or 1
-        for name in inputs:
-            session.upload(name)
+        values["n_seqs"], values["n_seq_tokens"] = ubatch.n_seqs, n // ubatch.n_seqs
         self._use_threads(self._threads[n > 1])
         if self._stop:
             raise AbortedError("decode was stopped by abort()")
@@ -132,11 +117,40 @@ class Graphs:
             return session.output(regime.output, values)
         return regime.rows[: n_out * self._width].reshape(n_out, self._width)
 
+    @property
+    def takes_one(self) -> bool:
+        """Whether `run_one` can be used: the graph of single tokens ran last, without detours."""
+        last = self._last
+        return last is self.regimes[0] and last.takes_one
+
+    def run_one(
+        self, token: int, position: int, seq: int, cell: int, slots: tuple[int, int] = (0, 0)
+    ) -> NDArray[np.float32]:
+        """Computes a single token whose cell is occupied; its row [1, width], a copy. `slots`: of
+        the states that are read and written."""
+        regime, values = self._last, self._values
+        session, n_kv = regime.session, self.cache.n_seen
+        regime.inputs.write_one(token, position, seq, cell, n_kv, slots)
+        values["n_tokens"] = values["n_outputs"] = values["n_seqs"] = values["n_seq_tokens"] = 1
+        values["n_kv"] = n_kv
+        if self._threads_used != self._threads[0]:
+            self._use_threads(self._threads[0])
+        if self._stop:
+            raise AbortedError("decode was stopped by abort()")
+        session.execute(values)
+        self.session = session
+        self.counters.graphs_reused += 1
+        assert regime.one_row is not None
+        return regime.one_row.copy()
+
     def _choose(self, ubatch: Ubatch) -> Regime:
         """The graph for a ubatch; says why when it is not that of the ubatch before."""
         n = len(ubatch)
         if ubatch.is_rows:
             regime = self._rows or self.build_rows()
+        elif ubatch.n_seqs > 1:
+            assert self.together is not None
+            regime = self.together
         else:
             regime = next(r for r in self.regimes if n <= r.max_tokens)
         last = self._last
@@ -145,6 +159,10 @@ class Graphs:
                 self.why.append("the input is embeddings, which have a graph of their own")
             elif last is self._rows:
                 self.why.append("the input is tokens again, after embeddings")
+            elif ubatch.n_seqs > 1:
+                self.why.append("the tokens are of several sequences, which have another graph")
+            elif last is self.together:
+                self.why.append("the tokens are of one sequence again, after several")
             else:
                 self.why.append(
                     f"n_tokens is {n}: devices place up to {regime.max_tokens} otherwise than up "
@@ -159,17 +177,8 @@ class Graphs:
                 session.use_threads(n)
             self._threads_used = n
 
-    def _fill_mask(self, view: NDArray[Any], ubatch: Ubatch, cells: Cells, window: int) -> None:
-        n, n_kv = len(ubatch), cells.n_seen
-        out = view[: n * n_kv].reshape(n, n_kv)
-        cells.fill_mask(
-            out,
-            ubatch.positions,
-            ubatch.first,
-            window,
-            distances=self._config.alibi_bias > 0,
-            causal=self._config.causal,
-        )
+    def _regime(self, max_tokens: int, program: Program) -> Regime:
+        return Regime(max_tokens, program, self._arenas, self.cache, self._config)
 
     # ---- graphs that are built when they are needed ----------------------------------------------
 
@@ -186,7 +195,7 @@ class Graphs:
                 rows_in=True,
             )
             program = self._late(graph, "embeddings are given for the first time")
-            self._rows = Regime(options.n_ubatch, program, self._arenas)
+            self._rows = self._regime(options.n_ubatch, program)
             self._threads_used = -1
         return self._rows
 
@@ -218,13 +227,17 @@ class Graphs:
 
     def _rebind(self) -> None:
         """Brings all graphs to arenas that have grown, so that the old ones are given back."""
-        last = self.regimes.index(self._last) if self._last in self.regimes else None
-        self.regimes = [Regime(r.max_tokens, r.program, self._arenas) for r in self.regimes]
-        if self._rows is not None:
-            self._rows = Regime(self._rows.max_tokens, self._rows.program, self._arenas)
+
+        def again(regime: Regime) -> Regime:
+            return self._regime(regime.max_tokens, regime.program)
+
+        last = self.all.index(self._last)
+        self.regimes = [again(r) for r in self.regimes]
+        self.together = self.together and again(self.together)
+        self._rows = self._rows and again(self._rows)
         if self._shift is not None:
             self._shift = Session(self._shift.program, self._arenas)
-        self._last = self._rows if last is None and self._rows else self.regimes[last or 0]
+        self._last = self.all[last]
         self.session = self.regimes[-1].session
         self._threads_used = -1
 

@@ -4,7 +4,8 @@
     hf:owner/name-GGUF:Q5_K_M      the file of that quantization; case does not matter
     hf:owner/name-GGUF/file.gguf   that file
 
-That library shows progress, resumes what was cut off, and caches where it always does (`HF_HOME`).
+That library shows progress, goes on when a connection breaks off, and caches where it always does
+(`HF_HOME`).
 """
 
 from __future__ import annotations
@@ -22,6 +23,9 @@ __all__ = ["PREFERRED", "is_hub_name", "local_path", "pick_file"]
 PREFIX = "hf:"
 PREFERRED = ("Q4_K_M", "Q8_0", "Q4_K_S", "Q5_K_M", "Q4_0", "Q6_K", "F16", "BF16", "F32")
 """What is taken when a name does not say, the first that there is."""
+
+TIMEOUT = 20.0
+"""Seconds to wait for a list of files."""
 
 _NAME = re.compile(r"(?P<repo>[\w.-]+/[\w.-]+)(?:/(?P<file>[^:]+)|:(?P<quant>[\w.-]+))?")
 _SHARD = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$", re.IGNORECASE)
@@ -65,22 +69,45 @@ def local_path(path: str | os.PathLike[str]) -> Path:
 
 def pick_file(files: Sequence[str], quant: str | None, name: str) -> str:
     """The GGUF file of `files` for a quantization, or the best of `PREFERRED` without one; the
-    first of a set of shards. Raises FormatError with what there is."""
-    models = [
-        f for f in sorted(files)
-        if f.lower().endswith(".gguf") and "mmproj" not in f.lower() and _number(f) == 1
-    ]  # fmt: skip
+    first of a set of shards. Of several the one whose name the others only add to
+    (`m-Q4_0.gguf` before `m-long-Q4_0.gguf`). Raises FormatError with what there is."""
+    models = _models(files)
     if not models:
         raise FormatError(f"{name}: the repository has no GGUF files")
     for wanted in (quant,) if quant else PREFERRED:
         found = [f for f in models if _has(f, wanted)]
         if found:
-            return min(found, key=len)  # `model-Q4_0.gguf` before `model-variant-Q4_0.gguf`
+            return _plainest(found, wanted, name)
     if quant is None and len(models) == 1:
         return models[0]
     raise FormatError(
         f"{name}: no file of it is {quant or 'of a usual type'}; there are {', '.join(models)}"
     )
+
+
+def _models(files: Sequence[str]) -> list[str]:
+    """Files that are models, of shards the first."""
+    return [
+        f for f in sorted(files)
+        if f.lower().endswith(".gguf") and "mmproj" not in f.lower() and _number(f) == 1
+    ]  # fmt: skip
+
+
+def _plainest(found: Sequence[str], quant: str, name: str) -> str:
+    best = min(found, key=len)
+    stem = _stem(best, quant)
+    if not all(_stem(f, quant).startswith(stem) for f in found):
+        raise FormatError(
+            f"{name}: {len(found)} files of it are {quant}: {', '.join(found)}; say which, as in "
+            f"hf:OWNER/NAME/{found[0]}"
+        )
+    return best
+
+
+def _stem(file: str, quant: str) -> str:
+    """What a file is called before its quantization."""
+    base = file.rpartition("/")[2].lower()
+    return base.partition(quant.lower())[0].rstrip("-_.")
 
 
 def _has(file: str, quant: str) -> bool:
@@ -95,20 +122,27 @@ def _number(file: str) -> int:
 
 
 def _find(hub: Any, repo: str, quant: str | None, name: str) -> str:
-    """The file that is meant. A quantization that is cached needs no list from the hub, which takes
-    half a minute to fail without a network; `_fetch` still asks whether there is a newer one."""
+    """The file that is meant. A quantization that is cached needs no list from the hub; `_fetch`
+    still asks whether there is a newer one. Without a network, what is cached is all there is."""
     try:
         if quant is not None:
             return pick_file(_cached(hub, repo), quant, name)
     except FormatError:
         pass
     try:
-        files: list[str] = hub.HfApi().list_repo_files(repo)
+        files = _listed(hub, repo)
     except Exception as error:
         files = [] if _missing(hub, error) else _cached(hub, repo)
         if not files:
             raise
+        name = f"{name} (there is no network, so of what is cached)"
     return pick_file(files, quant, name)
+
+
+def _listed(hub: Any, repo: str) -> list[str]:
+    """All files of a repository; one question, so that it fails at once without a network."""
+    about = hub.HfApi().model_info(repo, timeout=TIMEOUT)
+    return [file.rfilename for file in about.siblings or ()]
 
 
 def _cached(hub: Any, repo: str) -> list[str]:
@@ -123,16 +157,26 @@ def _cached(hub: Any, repo: str) -> list[str]:
 def _fetch(hub: Any, repo: str, file: str, name: str) -> Path:
     shard = _SHARD.search(file)
     if shard is None:
-        return Path(hub.hf_hub_download(repo, file))
+        return _download(hub, repo, file, name)
     count = int(shard[2])
     if not 1 <= count <= 999:
         raise FormatError(f"{name}: {file} says that there are {count} shards")
     stem = file[: shard.start()]
-    paths = [
-        Path(hub.hf_hub_download(repo, f"{stem}-{i:05}-of-{count:05}.gguf"))
-        for i in range(1, count + 1)
-    ]
-    return paths[0]
+    parts = [f"{stem}-{i:05}-of-{count:05}.gguf" for i in range(1, count + 1)]
+    first, *_ = [_download(hub, repo, part, name) for part in parts]
+    return first
+
+
+def _download(hub: Any, repo: str, file: str, name: str) -> Path:
+    try:
+        return Path(hub.hf_hub_download(repo, file))
+    except Exception as error:
+        if not _missing(hub, error) or not isinstance(error, hub.errors.EntryNotFoundError):
+            raise
+    there = _models(_listed(hub, repo))
+    raise FormatError(
+        f"{name}: {repo} has no file {file}; there are {', '.join(there) or 'no GGUF files'}"
+    )
 
 
 def _missing(hub: Any, error: Exception) -> bool:
@@ -153,9 +197,13 @@ def _explain(hub: Any, error: Exception, name: str, repo: str) -> NoReturn:
         raise FormatError(
             f"{name}: there is no repository {repo}, or it is private; check the spelling"
         ) from None
-    if _missing(hub, error):
-        raise FormatError(f"{name}: {repo} has no such file; check the spelling") from None
+    if isinstance(error, hub.errors.OfflineModeIsEnabled | hub.errors.LocalEntryNotFoundError):
+        raise FormatError(
+            f"{name}: the model is not cached, and there is no network or HF_HUB_OFFLINE is set; "
+            "give the path of a file"
+        ) from None
     raise FormatError(
-        f"{name}: the model is not cached and cannot be fetched ({type(error).__name__}); "
-        "check the network, or give the path of a file"
+        f"{name}: the model is not cached and cannot be fetched ({type(error).__name__}: "
+        f"{str(error).splitlines()[0] if str(error) else 'no reason given'}); check the network, "
+        "or give the path of a file"
     ) from None

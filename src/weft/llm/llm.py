@@ -26,11 +26,12 @@ from weft.llm.chat import ChatTemplate, Message, prompt_tokens
 from weft.llm.config import Pooling
 from weft.llm.context import Context
 from weft.llm.draft import Draft, FinishReason, Stats
+from weft.llm.embed import MOST, embed_texts, sequences_for, unit_rows
 from weft.llm.generate_options import GenerateOptions
 from weft.llm.hub import local_path
 from weft.llm.model import Model
 from weft.llm.options import PlanArguments
-from weft.llm.perplexity import Perplexity, score_chunks
+from weft.llm.perplexity import Perplexity, chunks_at_once, score_chunks
 from weft.llm.sampling import Sampler, SamplingOptions, SamplingParams
 from weft.llm.side import SideContexts
 from weft.llm.together import Text, write_together
@@ -84,7 +85,10 @@ class LLM:
         if options.get("n_ubatch") is None and not self.model.config.causal:
             options["n_ubatch"] = n_ctx  # a text is computed at once
         side = cast("dict[str, Any]", {**options})
-        if not self.model.architecture.embeds:
+        if self.model.architecture.embeds:
+            if options.get("plan") is None:
+                options.setdefault("n_seq_max", sequences_for(self.model.config, MOST))
+        else:
             options.setdefault("n_outputs", options.get("n_seq_max") or 1)
         self.context = Context(self.model, n_ctx, progress=progress, **options)
         if context_shift:
@@ -140,6 +144,7 @@ class LLM:
         stop: str | Sequence[str] = (),
         parse_special: bool = False,
         ignore_eos: bool = False,
+        special: bool = False,
         sampling: SamplingParams | None = None,
         logprobs: int | None = None,
         cache_prompt: bool = True,
@@ -153,6 +158,7 @@ class LLM:
         The text ends with the model's end token, before the first of the `stop` strings, after
         `max_tokens` tokens, or when the context is full (but see `context_shift`, of single
         prompts); `stats.finish_reason` says which. `ignore_eos`: end tokens do not end it.
+        `special`: control tokens that are drawn are text, except those that end it.
         `parse_special`: see `tokenize`. `sampling`, or single fields of `SamplingParams` by name
         (these win), say how tokens are drawn. `logprobs`: keep log-probabilities in
         `stats.logprobs`, with those of this many likeliest tokens. `cache_prompt`: what the prompt
@@ -184,6 +190,7 @@ class LLM:
                 max_tokens=max_tokens,
                 room=None if shifts else self.context.n_ctx - len(ids),
                 logprobs=logprobs,
+                special=special,
             )
 
         if not _is_many(prompt):
@@ -205,7 +212,7 @@ class LLM:
         if len(ids) > self.context.n_ctx:
             raise ContextError(
                 f"the prompt has {len(ids)} tokens, but the context holds {self.context.n_ctx}; "
-                f"shorten the prompt or make n_ctx larger (the model was trained for "
+                f"shorten the prompt or make n_ctx (-c) larger (the model was trained for "
                 f"{self.model.config.n_ctx_train})"
             )
         return ids
@@ -310,8 +317,9 @@ class LLM:
         """The model's answer to `messages`: a text, or its pieces with `stream`.
 
         `messages`: `{"role": "user", "content": "..."}` and so on, see `weft.llm.chat`. `tools`,
-        `variables`: for the template, see `ChatTemplate.render`. `options`: those of `generate`. Of
-        a conversation only what is new is computed, unless `cache_prompt` is false.
+        `variables`: for the template, see `ChatTemplate.render`; what the model says of tools is
+        part of the text, control tokens included. `options`: those of `generate`. Of a conversation
+        only what is new is computed, unless `cache_prompt` is false.
 
         Raises ChatError for messages that the template refuses, and as `generate`. Warns once
         where the model has no template and ChatML is used."""
@@ -319,6 +327,7 @@ class LLM:
         stop = options.get("stop", ())
         strings = (stop,) if isinstance(stop, str) else tuple(stop)
         options["stop"] = strings + self.chat_template.stops
+        options.setdefault("special", bool(tools))
         pieces = self.generate(prompt, **options)
         return pieces if stream else "".join(pieces)
 
@@ -355,18 +364,21 @@ class LLM:
         `pooling`: see `Context.embed`; default: the model's, the mean where it has none.
         `normalize`: to length 1, so that a dot product is the cosine.
 
-        A model that makes text needs a second context for it, which is made with the first call and
-        kept. Raises ContextError for a text without tokens or longer than the context, and for a
-        list with pooling "none"."""
+        Texts of a list are computed together as far as a ubatch holds them. A model that makes text
+        needs a second context for it (its weights are shared), which is made with the first call
+        and kept.
+
+        Raises ContextError for a text without tokens or longer than the context, and for a list
+        with pooling "none"."""
         pooling = pooling or ("mean" if self.model.config.pooling == "none" else None)
         texts = list(cast("list[str]", text)) if _is_many(text) else [cast(str, text)]
         if _is_many(text) and pooling == "none":
             raise ContextError('pooling "none" gives a row for each token; give texts one by one')
         prompts = [self._prompt(t, False) for t in texts]
         with self._side.embedding() as context:
-            rows = np.stack([context.embed(ids, pooling) for ids in prompts])
+            rows = np.stack(embed_texts(context, prompts, pooling))
         if normalize:
-            rows = rows / np.maximum(np.linalg.norm(rows, axis=-1, keepdims=True), 1e-12)
+            rows = unit_rows(rows)
         return rows if _is_many(text) else np.asarray(rows[0])
 
     def perplexity(
@@ -380,11 +392,13 @@ class LLM:
         """How well the model predicts `text`, by llama.cpp's method: see `weft.llm.perplexity`.
 
         `n_ctx`: tokens of a chunk, `n_chunks`: at most so many. A second context is made for it
-        and kept. Raises ContextError for a text of less than two chunks."""
+        (weights are shared) and kept. Raises ContextError for a text of less than two chunks."""
         ids = self.tokenize(text, parse_special=parse_special) if isinstance(text, str) else text
         vocab = self.tokenizer.vocab
         bos = vocab.bos if vocab.add_bos else None
-        with self._side.scoring(n_ctx) as context:
+        total = len(ids) // max(n_ctx, 1) if n_chunks is None else n_chunks
+        n_seq = chunks_at_once(self.model.config, max(n_ctx, 1), self.context.n_ubatch, total)
+        with self._side.scoring(n_ctx, n_seq) as context:
             *_, last = score_chunks(context, ids, n_ctx, bos=bos, n_chunks=n_chunks)
         return last
 

@@ -11,12 +11,14 @@ from weft import graph as G
 from weft.backends.base import BufferType
 from weft.errors import FormatError
 from weft.frontends.gguf import GGUFFile, open_gguf
+from weft.graph.size import Size
 from weft.graph.tensor import Tensor
 from weft.llm.config import Keys, ModelConfig
 from weft.llm.hub import local_path
 from weft.llm.kv_cache import KVCache
 from weft.llm.models import Architecture, common, find_architecture
 from weft.llm.models.common import Step
+from weft.llm.split import Together
 from weft.llm.weights import Weights, load_weights
 
 __all__ = ["Model"]
@@ -59,17 +61,23 @@ class Model:
         flash: bool = True,
         embeddings: bool = False,
         rows_in: bool = False,
+        together: Together | None = None,
     ) -> G.Graph:
         """The graph of one step, for any batch up to `n_ubatch` tokens and any part of `cache`.
 
         Inputs: tokens i32 [n_tokens] (with `rows_in` embd f32 [n_tokens, n_embd] instead),
         positions i32 [n_tokens], cells i64 [n_tokens], mask f16 [n_tokens, n_kv] (and window_mask,
         and window_cells where sliding-window layers have cells of their own),
-        out_ids i32 [n_outputs], for recurrent models state_in and state_out i32 [1]. Output: logits
-        f32 [n_outputs, n_vocab], or embeddings f32 [n_outputs, n_embd]: what logits are projected
-        from.
+        out_ids i32 [n_outputs], for recurrent models state_in and state_out i32 [n_seqs]. Output:
+        logits f32 [n_outputs, n_vocab], or embeddings f32 [n_outputs, n_embd]: what logits are
+        projected from. With `together` (recurrent models) n_tokens is n_seqs times n_seq_tokens,
+        else all are of one sequence.
         (Shapes outermost first.)"""
-        n_tokens = G.Sym("n_tokens", 1, n_ubatch)
+        n_tokens: Size = G.Sym("n_tokens", 1, n_ubatch).size
+        n_seqs: Size = 1
+        if together is not None:
+            n_seqs = G.Sym("n_seqs", 1, together.n_seqs).size
+            n_tokens = n_seqs * G.Sym("n_seq_tokens", 1, together.n_each).size
         n_kv = G.Sym("n_kv", 1, cache.size)
         n_out = G.Sym("n_outputs", 1, n_outputs)
         window_mask, window_cells = None, None
@@ -94,8 +102,8 @@ class Model:
             flash=flash,
         )
         if self.config.recurrent is not None:
-            slots = G.input("state_in", (1,), "i32"), G.input("state_out", (1,), "i32")
-            step = replace(step, slots=slots)
+            slots = G.input("state_in", (n_seqs,), "i32"), G.input("state_out", (n_seqs,), "i32")
+            step = replace(step, slots=slots, n_seqs=n_seqs)
         out = self.architecture.forward(step, self.weights)
         if not embeddings:
             return G.Graph(out.as_output("logits"), *step.writes)

@@ -21,6 +21,7 @@ from weft.llm.window import window_size
 from weft.schedule import Policy, Profile
 
 __all__ = [
+    "DEFAULT_N_UBATCH",
     "DEVICE_OPTIONS",
     "ContextArguments",
     "ContextOptions",

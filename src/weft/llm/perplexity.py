@@ -1,7 +1,8 @@
 """Perplexity by llama.cpp's method, so that figures can be compared.
 
-The tokens of a text are cut into chunks of `n_ctx`. Each is computed in an empty context, and its
-second half is scored: every token there has at least half a context before it. Where the model
+The tokens of a text are cut into chunks of `n_ctx`. Each is computed by itself, and its second half
+is scored: every token there has at least half a context before it. Chunks that are shorter than a
+ubatch are computed together, each a sequence of its own. Where the model
 wants BOS, it replaces the first token of a chunk. The perplexity is exp of the mean negative
 log-likelihood (nats), its error the standard error of that mean, carried through exp.
 """
@@ -16,9 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.errors import ContextError
+from weft.llm.config import ModelConfig
 from weft.llm.context import Context
+from weft.llm.embed import sequences_for
 
-__all__ = ["Perplexity", "score_chunks"]
+__all__ = ["Perplexity", "chunks_at_once", "score_chunks"]
 
 _ROWS = 32
 """Rows of logits that are exponentiated together: 16 MiB with 128k tokens."""
@@ -38,6 +41,12 @@ class Perplexity:
     """Mean negative log-likelihood of a token in nats."""
 
 
+def chunks_at_once(config: ModelConfig, n_ctx: int, n_ubatch: int, n_chunks: int) -> int:
+    """How many chunks of `n_ctx` tokens are worth computing together, of `n_chunks`: as many as a
+    ubatch holds, and sequences cost little. A context for them has cells for them all."""
+    return sequences_for(config, min(n_chunks, n_ubatch // n_ctx))
+
+
 def score_chunks(
     context: Context,
     tokens: Sequence[int],
@@ -49,7 +58,8 @@ def score_chunks(
     """The estimate after each chunk of `n_ctx` of `tokens`; a rest that is no chunk is left out.
 
     `context` holds `n_ctx` tokens and gives logits, of as many rows at once as it likes; its cache
-    is emptied. `bos`: replaces the first token of each chunk. `n_chunks`: at most so many.
+    is emptied. As many chunks are computed together as it has sequences and cells for. `bos`:
+    replaces the first token of each chunk. `n_chunks`: at most so many.
 
     Raises ContextError at once for a context that is too small and a text that is too short: two
     chunks are the least, as in llama.cpp."""
@@ -71,14 +81,17 @@ def score_chunks(
 def _scored(
     context: Context, tokens: Sequence[int], n_ctx: int, bos: int | None, n_chunks: int
 ) -> Iterator[Perplexity]:
-    total, squares, count = 0.0, 0.0, 0
-    for number in range(n_chunks):
-        chunk = np.array(tokens[number * n_ctx : (number + 1) * n_ctx], np.int64)
-        nll = chunk_nll(context, chunk, n_ctx // 2, bos)
-        total += float(nll.sum())
-        squares += float((nll * nll).sum())
-        count += len(nll)
-        yield _estimate(total, squares, count, number + 1)
+    total, squares, count, done = 0.0, 0.0, 0, 0
+    most = max(1, min(context.cache.n_seq_max, context.n_ctx // n_ctx))
+    while done < n_chunks:
+        n = min(most, n_chunks - done)
+        some = np.array(tokens[done * n_ctx : (done + n) * n_ctx], np.int64).reshape(n, n_ctx)
+        for nll in chunks_nll(context, some, n_ctx // 2, bos):
+            total += float(nll.sum())
+            squares += float((nll * nll).sum())
+            count += len(nll)
+            done += 1
+            yield _estimate(total, squares, count, done)
 
 
 def _estimate(total: float, squares: float, count: int, n_chunks: int) -> Perplexity:
@@ -89,25 +102,30 @@ def _estimate(total: float, squares: float, count: int, n_chunks: int) -> Perple
     return Perplexity(value, error, n_chunks, count, mean)
 
 
-def chunk_nll(
-    context: Context, chunk: NDArray[np.int64], first: int, bos: int | None
+def chunks_nll(
+    context: Context, chunks: NDArray[np.int64], first: int, bos: int | None
 ) -> NDArray[np.float64]:
-    """-log p in nats of the tokens behind index `first` of `chunk`, each given those before it."""
-    fed = chunk.copy()
+    """-log p in nats of the tokens behind index `first` of each of `chunks` [n, n_ctx], given those
+    before them in their chunk: [n, n_scored]. Each chunk is a sequence."""
+    n, n_ctx = chunks.shape
+    fed = chunks.copy()
     if bos is not None:
-        fed[0] = bos
+        fed[:, 0] = bos
+    tokens, following = fed.ravel(), np.roll(chunks, -1, axis=1).ravel()
+    seqs, positions = np.divmod(np.arange(n * n_ctx), n_ctx)
+    wanted = (positions >= first) & (positions < n_ctx - 1)
     context.cache.clear()
     found = []
     step = min(context.n_ubatch, context.n_batch)
     try:
-        for start in range(0, len(chunk), step):
-            part = np.arange(start, min(start + step, len(chunk)))
-            wanted = (part >= first) & (part < len(chunk) - 1)
-            rows = context.decode(fed[part], part, outputs=wanted)
-            found.append(_nll(rows, chunk[part[wanted] + 1]))
+        for start in range(0, n * n_ctx, step):
+            part = slice(start, start + step)
+            members = [(int(seq),) for seq in seqs[part]]
+            rows = context.decode(tokens[part], positions[part], seqs=members, outputs=wanted[part])
+            found.append(_nll(rows, following[part][wanted[part]]))
     finally:
         context.cache.clear()
-    return np.concatenate(found)
+    return np.concatenate(found).reshape(n, -1)
 
 
 def _nll(rows: NDArray[np.float32], targets: NDArray[np.int64]) -> NDArray[np.float64]:

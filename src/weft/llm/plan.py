@@ -22,6 +22,7 @@ from weft.llm.offload import Homes, homes_by_layer, keep_what_runs
 from weft.llm.options import ContextOptions, Placement
 from weft.llm.regime import RegimePlan, bounds, plan_regimes
 from weft.llm.saved_plan import SavedPlan, leaf_rows
+from weft.llm.split import Together, together_sizes
 from weft.schedule import CostOptions, Point, Schedule
 from weft.schedule.parts import Prediction
 
@@ -67,6 +68,8 @@ class ContextPlan:
     regimes: list[RegimePlan]
     """One for each range of batch sizes that is placed its own way; the largest last."""
     graphs_built: int
+    together: RegimePlan | None = None
+    """Recurrent models: that of several sequences at once."""
     rewrites: Sequence[str] | None = None
     """Fusions that were to be used; None: the default."""
     predicted: Prediction | None = None
@@ -76,6 +79,11 @@ class ContextPlan:
     def plan(self) -> Plan:
         """That of the largest batches."""
         return self.regimes[-1].plan
+
+    @property
+    def all_regimes(self) -> list[RegimePlan]:
+        """Every one, the largest last."""
+        return [*([self.together] if self.together else []), *self.regimes]
 
     def needs(self) -> list[MemoryNeed]:
         """Bytes by memory, in the order of the devices."""
@@ -89,7 +97,7 @@ class ContextPlan:
 
         for backend in self.backends:
             need(backend.buffer_type)
-        leaves = {leaf: None for regime in self.regimes for leaf in regime.graph.leaves}
+        leaves = {leaf: None for regime in self.all_regimes for leaf in regime.graph.leaves}
         for leaf in leaves:
             if leaf.buffer is None:
                 continue
@@ -104,7 +112,7 @@ class ContextPlan:
             else:
                 need(buffer_type).cache += size
         arenas: dict[int, list[Arena]] = {}
-        for regime in self.regimes:
+        for regime in self.all_regimes:
             for arena in regime.plan.allocation.arenas:
                 arenas.setdefault(id(arena.buffer_type), []).append(arena)
         for of_type in arenas.values():
@@ -149,6 +157,7 @@ class ContextPlan:
                 {"max_tokens": regime.max_tokens} | regime.plan.to_json()
                 for regime in self.regimes[:-1]
             ],
+            "together": self.together and self.together.plan.to_json(),
             "model": {
                 "architecture": self.model.config.arch,
                 "file": self.model.file.path.name,
@@ -199,8 +208,17 @@ class Request:
         what = f"prompt of {self.options.n_ubatch} tokens and {GENERATED} generated"
         return CostOptions(self.placement.profile, points, what)
 
+    @property
+    def together(self) -> Together | None:
+        """What is computed of several sequences at once, where that takes a graph of its own."""
+        if self.model.config.recurrent is None:
+            return None
+        return together_sizes(self.options.n_ubatch, self.options.n_seq_max)
+
     def _point(self, n_tokens: int, passes: float = 1.0) -> Point:
         values = {"n_tokens": n_tokens, "n_kv": self.options.n_ctx, "n_outputs": 1}
+        if self.together is not None:
+            values |= {"n_seqs": self.together.n_seqs, "n_seq_tokens": self.together.n_each}
         window_size = self.options.window_size(self.model.config)
         if window_size:
             values["n_kv_window"] = window_size
@@ -244,24 +262,27 @@ class Request:
             allocate=False,
             window_size=options.window_size(self.model.config),
         )
-        graphs = {
-            n: placed.build(
+
+        def build(n: int, together: Together | None = None) -> Graph:
+            return placed.build(
                 cache,
                 n_ubatch=n,
                 n_outputs=min(n, options.n_outputs),
                 flash=options.flash,
                 embeddings=options.embeddings,
+                together=together,
             )
-            for n in n_tokens
-        }
-        return Draft(placed, cache, graphs)
+
+        sizes = self.together if n_tokens else None
+        several = build(sizes.n_seqs * sizes.n_each, sizes) if sizes else None
+        return Draft(placed, cache, {n: build(n) for n in n_tokens}, several)
 
     def planned(self, homes: Homes, *, by_time: bool = False) -> ContextPlan:
         """The plan with weights and caches in those homes, as far as devices can work on them
         there. `by_time`: nodes are placed by predicted time, else by the reference's rules."""
         draft = self.draft(homes, bounds(self.options.n_ubatch, len(self.backends)))
         layers = [draft.cache.leaves(il) for il in range(self.model.config.n_layer)]
-        keep_what_runs(homes, draft.graphs.values(), layers, self.backends)
+        keep_what_runs(homes, draft.all_graphs, layers, self.backends)
 
         def plan(max_tokens: int, graph: Graph) -> Plan:
             cost = self.cost_of(max_tokens) if by_time else None
@@ -276,7 +297,11 @@ class Request:
             return made
 
         regimes = plan_regimes(draft.graphs, plan)
-        return self._finished(homes, draft, regimes)
+        together = None
+        if draft.together is not None:
+            n = self._most_together
+            together = RegimePlan(n, draft.together, plan(n, draft.together))
+        return self._finished(homes, draft, regimes, together)
 
     def as_saved(self, saved: SavedPlan) -> ContextPlan:
         """What a plan file says, once it is sure that it is about this model and these devices."""
@@ -294,23 +319,46 @@ class Request:
             )
             self._predict(plan.schedule, max_tokens)
             regimes.insert(0, RegimePlan(max_tokens, graph, plan))
-        found = self._finished(homes, draft, regimes)
-        schedules = {r.max_tokens: r.plan.schedule for r in regimes}
+        together = None
+        if draft.together is not None:
+            n, graph = self._most_together, draft.together
+            assign = saved.node_devices(None, graph, self.backends)
+            plan = plan_graph(
+                graph, self.backends, policy="plan", assign=assign, rewrites=self.rewrites
+            )
+            together = RegimePlan(n, graph, plan)
+        found = self._finished(homes, draft, regimes, together)
+        schedules: dict[int | None, Schedule] = {r.max_tokens: r.plan.schedule for r in regimes}
+        if together is not None:
+            schedules[None] = together.plan.schedule
         saved.check_memory(schedules, {n.memory: n.compute for n in found.needs()})
         return found
 
-    def _finished(self, homes: Homes, draft: Draft, regimes: list[RegimePlan]) -> ContextPlan:
+    @property
+    def _most_together(self) -> int:
+        assert self.together is not None
+        return self.together.n_seqs * self.together.n_each
+
+    def _finished(
+        self,
+        homes: Homes,
+        draft: Draft,
+        regimes: list[RegimePlan],
+        together: RegimePlan | None,
+    ) -> ContextPlan:
         predicted = None
         if self.cost is not None:
             prompt = self._prediction(regimes[-1].plan.schedule, self.cost.points[0])
             token = self._prediction(regimes[0].plan.schedule, self.cost.points[1])
             predicted = prompt.plus(token, self.cost.what)
         if self.options.repack:
-            plans = repacked([regime.plan for regime in regimes])
-            regimes = [replace(r, plan=plan) for r, plan in zip(regimes, plans, strict=True)]
+            every = [*regimes, together] if together else regimes
+            plans = repacked([regime.plan for regime in every])
+            every = [replace(r, plan=plan) for r, plan in zip(every, plans, strict=True)]
+            regimes, together = every[: len(regimes)], every[-1] if together else None
         return ContextPlan(
             draft.model, self.options, self.backends, homes, draft.cache, regimes,
-            len(draft.graphs), self.rewrites, predicted,
+            len(draft.all_graphs), together, self.rewrites, predicted,
         )  # fmt: skip
 
     def _predict(self, made: Schedule, max_tokens: int) -> None:
@@ -332,3 +380,10 @@ class Draft:
     cache: KVCache
     graphs: dict[int, Graph]
     """Most tokens -> graph, the largest first."""
+    together: Graph | None = None
+    """That of several sequences at once."""
+
+    @property
+    def all_graphs(self) -> list[Graph]:
+        """Every one."""
+        return [*self.graphs.values(), *([self.together] if self.together else [])]

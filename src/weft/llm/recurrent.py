@@ -7,7 +7,7 @@ slot 1..   twice as many as sequences: what a decode writes is another slot than
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -70,10 +70,10 @@ class StateTable:
         """All leaves."""
         return [*self.conv.values(), *self.state.values()]
 
-    def free_slot(self, taken: set[int]) -> int:
-        """A slot that no sequence has, nor `taken`."""
-        used = taken | {0} | {int(s) for s in self.slot}
-        return next(s for s in range(self.n_slots) if s not in used)
+    def free_slots(self, taken: Iterable[int] = ()) -> list[int]:
+        """The slots that no sequence has, nor `taken`."""
+        used = {0, *taken, *self.slot.tolist()}
+        return [s for s in range(1, self.n_slots) if s not in used]
 
     def read(self, seq: int) -> bytes:
         """The states of a sequence, leaf after leaf."""
@@ -86,7 +86,7 @@ class StateTable:
 
     def write(self, seq: int, data: bytes) -> None:
         """Puts back what `read` gave."""
-        slot, at = self.free_slot(set()), 0
+        slot, at = self.free_slots()[0], 0
         for t in self.tensors:
             assert t.buffer is not None
             size = t.max_bytes // self.n_slots

@@ -19,6 +19,10 @@ from numpy.typing import NDArray
 from weft.compile import Plan
 from weft.execute import ArenaPool, Session
 from weft.graph import Graph
+from weft.graph.size import evaluate
+from weft.llm.config import ModelConfig
+from weft.llm.inputs import Inputs
+from weft.llm.kv_cache import KVCache
 from weft.program import Program
 
 __all__ = ["BOUNDS", "Regime", "RegimePlan", "bounds", "plan_regimes"]
@@ -29,18 +33,22 @@ ggml too."""
 
 
 class Regime:
-    """A compiled graph for up to `max_tokens` tokens, and the views that its inputs are written
-    to."""
+    """A compiled graph for up to `max_tokens` tokens, its inputs and its output."""
 
-    __slots__ = ("inputs", "max_tokens", "output", "program", "rows", "session")
+    __slots__ = ("inputs", "max_tokens", "one_row", "output", "program", "rows", "session")
 
-    def __init__(self, max_tokens: int, program: Program, arenas: ArenaPool) -> None:
+    def __init__(
+        self,
+        max_tokens: int,
+        program: Program,
+        arenas: ArenaPool,
+        cache: KVCache,
+        config: ModelConfig,
+    ) -> None:
         self.max_tokens = max_tokens
         self.program = program
         self.session = Session(program, arenas)
-        self.inputs: dict[str, NDArray[Any]] = {
-            name: self.session.input_view(name) for name in program.inputs
-        }
+        self.inputs = Inputs(self.session, cache, config)
         self.output: str = next(iter(program.outputs))
         """Name of the one output."""
         rows = program.tensors[program.outputs[self.output]]
@@ -48,6 +56,16 @@ class Regime:
         """Its rows, where they can be read in place: flat, those of the last run."""
         if program.buffers[rows.buffer].buffer_type.is_host:
             self.rows = self.session.output_view(self.output)
+        self.one_row: NDArray[Any] | None = None
+        """The first of them [1, width]."""
+        if self.rows is not None:
+            width = evaluate(rows.ne[0], {})
+            self.one_row = self.rows[:width].reshape(1, width)
+
+    @property
+    def takes_one(self) -> bool:
+        """Whether a single token can be written and its row read without detours."""
+        return self.inputs.takes_one and self.one_row is not None
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ Beside what `weft.schedule.describe.to_json` gives it holds:
     caches     the same of the KV cache
     memory     buffer, memory, bytes
     smaller    the plans of smaller batches: max_tokens, splits, totals
+    together   recurrent models: the plan of several sequences at once
 """
 
 from __future__ import annotations
@@ -141,22 +142,25 @@ class SavedPlan:
             found.append(n)
         return found
 
-    def _splits(self, max_tokens: int) -> list[Mapping[str, Any]]:
+    def _splits(self, max_tokens: int | None) -> list[Mapping[str, Any]]:
+        several = self._data.get("together")
         for row in self._data["smaller"]:
             if row.get("max_tokens") == max_tokens:
                 splits = row.get("splits")
                 break
         else:
             splits = self._data["splits"]
+        if max_tokens is None:
+            splits = several.get("splits") if isinstance(several, Mapping) else None
         if not _is_rows(splits):
             self._fail("'splits' is missing or no list; save the plan of a model again")
         return splits  # type: ignore[no-any-return]
 
     def node_devices(
-        self, max_tokens: int, graph: Graph, backends: Sequence[Backend]
+        self, max_tokens: int | None, graph: Graph, backends: Sequence[Backend]
     ) -> dict[Tensor, int]:
-        """The device of each node that does work, in the plan for up to so many tokens, once
-        names, ops, shapes and types agree."""
+        """The device of each node that does work, in the plan for up to so many tokens (None: of
+        several sequences at once), once names, ops, shapes and types agree."""
         number = {b.name: i for i, b in enumerate(backends)}
         rows = [
             row
@@ -177,7 +181,7 @@ class SavedPlan:
                 found[node] = self._device(f"node {node.name}", row, number)
         return found
 
-    def check_memory(self, made: Mapping[int, Schedule], compute: Mapping[str, int]) -> None:
+    def check_memory(self, made: Mapping[int | None, Schedule], compute: Mapping[str, int]) -> None:
         """Raises FormatError where the plans (by most tokens) need more memory for computing than
         the file says.
 

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from weft.llm.context import Context
+from weft.llm.embed import MOST, sequences_for
 from weft.llm.turns import Turns
 
 __all__ = ["SideContexts"]
@@ -14,12 +15,15 @@ __all__ = ["SideContexts"]
 
 class SideContexts:
     """For embeddings and for the logits of every token; made when first needed, used by one thread
-    at a time."""
+    at a time. Weights are those of the main one, repacked or not: what they take is a cache and
+    room to compute in."""
 
     def __init__(self, context: Context, options: Mapping[str, Any]) -> None:
         """`context`: whose model and size they have; `options`: of `Context`, but for sizes."""
         self._main = context
         self._options = dict(options) | {"progress": None}
+        if self._options.get("plan") is not None:  # which is of the main one, and of its size
+            self._options |= {"plan": None, "devices": list(context.program.devices)}
         self._turns = Turns()
         self._embedding: Context | None = context if context.embeddings else None
         self._scoring: Context | None = None
@@ -30,22 +34,27 @@ class SideContexts:
         turn = self._turns.take()
         try:
             if self._embedding is None:
-                self._embedding = self._make(self._main.n_ctx, embeddings=True)
+                n_seq_max = sequences_for(self._main.model.config, MOST)
+                self._embedding = self._make(
+                    self._main.n_ctx, embeddings=True, n_outputs=None, n_seq_max=n_seq_max
+                )
             yield self._embedding
         finally:
             self._turns.leave(turn)
 
     @contextmanager
-    def scoring(self, n_ctx: int) -> Iterator[Context]:
-        """A context that gives logits of many tokens at once, of at least `n_ctx` cells."""
+    def scoring(self, n_ctx: int, n_seq: int) -> Iterator[Context]:
+        """A context that gives logits of many tokens at once, of at least `n_seq` sequences with
+        `n_ctx` cells each."""
         turn = self._turns.take()
         try:
-            if self._scoring is None or self._scoring.n_ctx < n_ctx:
-                self._scoring = None  # its memory goes first
-                self._scoring = self._make(n_ctx)
-            yield self._scoring
+            found, cells = self._scoring, n_ctx * n_seq
+            if found is None or found.n_ctx < cells or found.cache.n_seq_max < n_seq:
+                self._scoring = found = None  # its memory goes first
+                found = self._scoring = self._make(cells, n_outputs=None, n_seq_max=n_seq)
+            yield found
         finally:
             self._turns.leave(turn)
 
     def _make(self, n_ctx: int, **more: Any) -> Context:
-        return Context(self._main.model, n_ctx, **self._options, **more)
+        return Context(self._main.model, n_ctx, **(self._options | more))

@@ -6,6 +6,8 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from weft.llm.context import Context
 from weft.llm.draft import Draft
 
@@ -35,12 +37,13 @@ def write_together(context: Context, texts: Sequence[Text]) -> None:
     try:
         while waiting or going:
             room = context.n_ctx - sum(t.cells for t in going.values())
+            new: dict[int, Text] = {}
             while waiting and free and waiting[0].cells <= room:
-                new = waiting.popleft()
-                seq = free.pop()
-                going[seq] = new
-                room -= new.cells
-                _begin(context, seq, new)
+                text = waiting.popleft()
+                room -= text.cells
+                new[free.pop()] = text
+            going |= new
+            _begin(context, new)
             _finish(context, going, free)
             if going:
                 _step(context, going)
@@ -48,11 +51,29 @@ def write_together(context: Context, texts: Sequence[Text]) -> None:
         context.cache.clear()
 
 
-def _begin(context: Context, seq: int, text: Text) -> None:
-    n = len(text.prompt)
-    rows = context.decode(text.prompt, range(n), seqs=[[seq]] * n)
-    text.n_past = n
-    text.text += text.draft.push(rows[0])
+def _begin(context: Context, new: dict[int, Text]) -> None:
+    """The prompts, as many at once as a call takes."""
+    left = list(new.items())
+    while left:
+        n, total = 0, 0
+        while n < len(left) and (n == 0 or total + len(left[n][1].prompt) <= context.n_batch):
+            total += len(left[n][1].prompt)
+            n += 1
+        _prompts(context, left[:n])
+        left = left[n:]
+
+
+def _prompts(context: Context, texts: list[tuple[int, Text]]) -> None:
+    tokens = [token for _, text in texts for token in text.prompt]
+    positions = [at for _, text in texts for at in range(len(text.prompt))]
+    seqs = [[seq] for seq, text in texts for _ in text.prompt]
+    ends = np.cumsum([len(text.prompt) for _, text in texts]) - 1
+    wanted = np.zeros(len(tokens), np.bool_)
+    wanted[ends] = True
+    rows = context.decode(tokens, positions, seqs=seqs, outputs=wanted)
+    for (_, text), row in zip(texts, rows, strict=True):
+        text.n_past = len(text.prompt)
+        text.text += text.draft.push(row)
 
 
 def _step(context: Context, going: dict[int, Text]) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import log2, prod
 
+from weft.graph.params_tensor import ConvNdParams
 from weft.graph.size import evaluate
 from weft.graph.tensor import Tensor
 
@@ -47,11 +48,30 @@ _PER_ELEMENT = {
     "ROPE_SET_ROWS": 8.0,
     "CROSS_ENTROPY_LOSS": 12.0,
     "TIMESTEP_EMBEDDING": 20.0,
+    "MAP": 10.0,
+    "POOL_ND": 9.0,
+    "INTERPOLATE": 8.0,
 }
 """Operations per element of the result (of the source for QUANTIZE); 1 where an op is not named."""
 
 _MOVES_ONLY = frozenset(
-    {"DUP", "CONT", "CONCAT", "REPEAT", "PAD", "PAD_REFLECT_1D", "ROLL", "IM2COL", "IM2COL_3D"}
+    {
+        "DUP",
+        "CONT",
+        "CONCAT",
+        "REPEAT",
+        "PAD",
+        "PAD_REFLECT_1D",
+        "ROLL",
+        "IM2COL",
+        "IM2COL_3D",
+        "WHERE",
+        "CONVERT",
+        "GATHER",
+        "SCATTER",
+        "INDEX_PUT",
+        "PAD_ND",
+    }
 )
 
 
@@ -138,6 +158,20 @@ def _convolution(node: Tensor, ne: Ne, values: Values) -> Work:
     return Work(2.0 * per_output * prod(ne), moved, True)
 
 
+def _convolution_nd(node: Tensor, ne: Ne, values: Values) -> Work:
+    x, kernel = _source(node, 0), _source(node, 1)
+    p = node.params
+    assert isinstance(p, ConvNdParams)
+    k = _ne(kernel, values)
+    taps = prod(k[: p.dims])
+    moved = sum(_elements_bytes(t, values) for t in (kernel, x, node))
+    if p.transposed:
+        # each input meets the kernels of all channels out of its group
+        per_input = prod(k) / max(p.channels, 1)
+        return Work(2.0 * per_input * prod(_ne(x, values)), moved, True)
+    return Work(2.0 * taps * p.channels / p.groups * prod(ne), moved, True)
+
+
 def _transposed_convolution(node: Tensor, ne: Ne, values: Values) -> Work:
     kernel, x = _source(node, 0), _source(node, 1)
     k = _ne(kernel, values)
@@ -190,13 +224,16 @@ _SPECIAL: dict[str, Callable[[Tensor, Ne, Values], Work]] = {
     "CONV_2D": _convolution,
     "CONV_2D_DW": _convolution,
     "CONV_3D": _convolution,
+    "CONV_ND": _convolution_nd,
     "CONV_TRANSPOSE_1D": _transposed_convolution,
     "CONV_TRANSPOSE_2D": _transposed_convolution,
     "CPY": _copy,
     "GET_ROWS": _get_rows,
+    "INDEX": _get_rows,
     "SET_ROWS": _set_rows,
     "ARGSORT": _sort,
     "TOP_K": _sort,
+    "SORT_INDICES": _sort,
     "SSM_SCAN": _recurrence,
     "RWKV_WKV6": _recurrence,
     "RWKV_WKV7": _recurrence,

@@ -4,6 +4,7 @@ options.py    what a server is started with
 schema.py     bodies of requests, checked
 prompts.py    bodies to requests of the engine
 answers.py    events of the engine to the bodies of answers, whole or streamed
+logprobs.py   log-probabilities as the two APIs write them
 embedder.py   embeddings, over a context of their own
 service.py    a loaded model: engine, tokenizer, template
 routes.py     the endpoints
@@ -15,7 +16,7 @@ run.py        uvicorn around it
 
 from weft.serve.options import ServeOptions
 from weft.serve.routes import create_app
-from weft.serve.run import run_server
+from weft.serve.run import run_server, take_address
 from weft.serve.service import Service
 
-__all__ = ["ServeOptions", "Service", "create_app", "run_server"]
+__all__ = ["ServeOptions", "Service", "create_app", "run_server", "take_address"]

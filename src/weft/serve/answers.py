@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import time
 import uuid
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal
 
 from weft.llm import Tokenizer
-from weft.llm.engine import Delta, Done, Engine, Event, Request, Ticket
+from weft.llm.engine import Delta, Done, Engine, Event, Read, Ticket
 from weft.llm.sampling import TokenLogprobs
 from weft.serve.errors import ApiError, error_body, of_exception
+from weft.serve.logprobs import ListedTokens, chat_logprobs
+from weft.serve.prompts import Asked
 
 __all__ = ["Answer", "sse"]
 
@@ -30,22 +33,24 @@ class Answer:
     """The texts that answer one request."""
 
     def __init__(
-        self, engine: Engine, tokenizer: Tokenizer, kind: Kind, model: str,
-        requests: Sequence[Request], loop: asyncio.AbstractEventLoop,
+        self, engine: Engine, tokenizer: Tokenizer, kind: Kind, model: str, asked: Asked,
+        loop: asyncio.AbstractEventLoop,
     ) -> None:  # fmt: skip
         """Puts the requests in line, all or none. In any thread, since constraints take time to
         compile; the events are for `loop`. Raises as `Engine.submit`."""
         self.id = _IDS[kind] + uuid.uuid4().hex
         self.model = model
         self._kind: Kind = kind
+        self._asked = asked
         self._tokenizer = tokenizer
+        self._listed = [ListedTokens(tokenizer, special=r.special) for r in asked.requests]
         self._created = int(time.time())
         self._loop = loop
         self._events: asyncio.Queue[tuple[int, Event]] = asyncio.Queue()
         self._tickets: list[Ticket] = []
         leaders: dict[tuple[int, ...], Ticket] = {}
         try:
-            for i, request in enumerate(requests):
+            for i, request in enumerate(asked.requests):
                 ticket = engine.submit(request, partial(self._put, i), leaders.get(request.prompt))
                 leaders.setdefault(request.prompt, ticket)
                 self._tickets.append(ticket)
@@ -77,41 +82,46 @@ class Answer:
     async def whole(self) -> dict[str, Any]:
         """The body of an answer that is not streamed."""
         n = len(self._tickets)
-        texts, ends = [""] * n, [Done("stop", 0, 0, 0)] * n
+        texts, ends = [""] * n, dict[int, Done]()
         tokens: list[list[TokenLogprobs]] = [[] for _ in range(n)]
+        read: dict[tuple[int, ...], Read] = {}
         async for choice, event in self.events():
             if isinstance(event, Done):
                 ends[choice] = event
+            elif isinstance(event, Read):
+                read[self._prompt(choice)] = event
             else:
                 texts[choice] += event.text
                 tokens[choice] += event.tokens
         choices = []
-        for i in range(n):
-            shown: dict[str, Any] = {"index": i, "finish_reason": ends[i].reason}
+        for index, i in enumerate(self._best(tokens)):
+            shown: dict[str, Any] = {"index": index, "finish_reason": ends[i].reason}
+            logprobs = None
+            if self._asked.logprobs:
+                prompt = self._echo_lists(i, read.get(self._prompt(i)))
+                logprobs = _joined(prompt, self._logprobs(i, tokens[i]))
             if self._kind == "chat":
                 shown["message"] = {"role": "assistant", "content": texts[i], "refusal": None}
             else:
-                shown["text"] = texts[i]
-            shown["logprobs"] = self._logprobs(i, tokens[i], 0)
-            choices.append(shown)
+                shown["text"] = self._echo_text(i) + texts[i]
+            choices.append(shown | {"logprobs": logprobs})
         return self._body(choices, "") | {"usage": self._usage(ends)}
 
     async def stream(self, include_usage: bool) -> AsyncIterator[str]:
         """Server-sent events; ends with [DONE], or with an error as its last event."""
-        ends: list[Done] = []
-        offsets = [0] * len(self._tickets)
+        ends: dict[int, Done] = {}
         try:
-            if self._kind == "chat":
-                for i in range(len(self._tickets)):
-                    role = {"role": "assistant", "content": "", "refusal": None}
-                    yield sse(self._chunk(i, role, None, None))
+            for chunk in self._first_chunks():
+                yield sse(chunk)
             async for choice, event in self.events():
                 if isinstance(event, Done):
-                    ends.append(event)
+                    ends[choice] = event
                     yield sse(self._chunk(choice, None, None, event.reason))
+                elif isinstance(event, Read):
+                    for chunk in self._echo_chunks(choice, event):
+                        yield sse(chunk)
                 else:
-                    yield sse(self._delta(choice, event, offsets[choice]))
-                    offsets[choice] += len(event.text)
+                    yield sse(self._delta(choice, event))
             if include_usage:
                 yield sse(self._body([], ".chunk") | {"usage": self._usage(ends)})
             yield "data: [DONE]\n\n"
@@ -120,8 +130,58 @@ class Answer:
         finally:
             self.cancel()
 
-    def _delta(self, choice: int, event: Delta, offset: int) -> dict[str, Any]:
-        logprobs = self._logprobs(choice, event.tokens, offset)
+    def _best(self, tokens: Sequence[Sequence[TokenLogprobs]]) -> list[int]:
+        """The choices that are shown: of each prompt's, those whose tokens are likeliest on
+        average, in order of that; all where nobody asked for the best."""
+        made, shown = self._asked.best_of, self._asked.n
+        if made == shown:
+            return list(range(len(tokens)))
+
+        def mean(i: int) -> float:
+            row = tokens[i]
+            return sum(t.logprob for t in row) / len(row) if row else -math.inf
+
+        found: list[int] = []
+        for start in range(0, len(tokens), made):
+            found += sorted(range(start, start + made), key=mean, reverse=True)[:shown]
+        return found
+
+    def _prompt(self, choice: int) -> tuple[int, ...]:
+        return self._tickets[choice].request.prompt
+
+    def _echo_text(self, choice: int) -> str:
+        echoes = self._asked.echoes
+        return "" if echoes is None else echoes[choice].text
+
+    def _echo_lists(self, choice: int, read: Read | None) -> dict[str, Any] | None:
+        if self._asked.echoes is None or read is None:
+            return None
+        echo = self._asked.echoes[choice]
+        ids, scores = self._prompt(choice), (None, *read.tokens)
+        hidden = echo.hidden
+        return self._listed[choice].echo(echo.text, ids[hidden:], scores[hidden:])
+
+    def _first_chunks(self) -> list[dict[str, Any]]:
+        """Who speaks, or the prompt where it is echoed without log-probabilities."""
+        every = range(len(self._tickets))
+        if self._kind == "chat":
+            role = {"role": "assistant", "content": "", "refusal": None}
+            return [self._chunk(i, role, None, None) for i in every]
+        if self._asked.echoes is None or self._asked.logprobs:
+            return []
+        return [self._chunk(i, self._echo_text(i), None, None) for i in every]
+
+    def _echo_chunks(self, leader: int, read: Read) -> list[dict[str, Any]]:
+        """The prompt with its log-probabilities, for all choices that share it."""
+        prompt = self._prompt(leader)
+        return [
+            self._chunk(i, self._echo_text(i), self._echo_lists(i, read), None)
+            for i in range(len(self._tickets))
+            if self._prompt(i) == prompt
+        ]
+
+    def _delta(self, choice: int, event: Delta) -> dict[str, Any]:
+        logprobs = self._logprobs(choice, event.tokens) if self._asked.logprobs else None
         content = {"content": event.text} if self._kind == "chat" else event.text
         return self._chunk(choice, content, logprobs, None)
 
@@ -142,47 +202,27 @@ class Answer:
             "choices": choices,
         }
 
-    def _usage(self, ends: Sequence[Done]) -> dict[str, Any]:
-        """A prompt that several choices share counts once."""
-        prompts = {ticket.request.prompt for ticket in self._tickets}
-        n_prompt, n_new = sum(map(len, prompts)), sum(e.n_generated for e in ends)
-        reused = ends[0].n_reused if ends else 0
+    def _usage(self, ends: Mapping[int, Done]) -> dict[str, Any]:
+        """A prompt that several choices share counts once: with the first of them."""
+        leaders = {self._prompt(i): i for i in reversed(range(len(self._tickets)))}
+        n_prompt, n_new = sum(map(len, leaders)), sum(e.n_generated for e in ends.values())
+        reused = sum(ends[i].n_reused for i in leaders.values())
         return {
             "prompt_tokens": n_prompt,
             "completion_tokens": n_new,
             "total_tokens": n_prompt + n_new,
-            "prompt_tokens_details": {"cached_tokens": min(reused, n_prompt)},
+            "prompt_tokens_details": {"cached_tokens": reused},
         }
 
-    def _logprobs(
-        self, choice: int, tokens: Sequence[TokenLogprobs], offset: int
-    ) -> dict[str, Any] | None:
-        if self._tickets[choice].request.logprobs is None:
-            return None
+    def _logprobs(self, choice: int, tokens: Sequence[TokenLogprobs]) -> dict[str, Any]:
         if self._kind == "chat":
-            return {"content": [self._chat_logprob(t) for t in tokens], "refusal": None}
-        names = [self._name(t.id)[0] for t in tokens]
-        offsets = []
-        for name in names:
-            offsets.append(offset)
-            offset += len(name)
-        return {
-            "tokens": names,
-            "token_logprobs": [t.logprob for t in tokens],
-            "top_logprobs": [{self._name(i)[0]: p for i, p in t.top} for t in tokens],
-            "text_offset": offsets,
-        }
+            return chat_logprobs(self._tokenizer, tokens)
+        return self._listed[choice].more(tokens)
 
-    def _chat_logprob(self, token: TokenLogprobs) -> dict[str, Any]:
-        def one(id_: int, logprob: float) -> dict[str, Any]:
-            name, data = self._name(id_)
-            return {"token": name, "logprob": logprob, "bytes": list(data)}
 
-        return one(token.id, token.logprob) | {"top_logprobs": [one(*t) for t in token.top]}
-
-    def _name(self, id_: int) -> tuple[str, bytes]:
-        data = self._tokenizer.piece(id_, special=True)
-        return data.decode(errors="replace"), data
+def _joined(first: dict[str, Any] | None, then: dict[str, Any]) -> dict[str, Any]:
+    """Lists of a prompt and of what follows it."""
+    return then if first is None else {name: first[name] + then[name] for name in then}
 
 
 def sse(body: dict[str, Any]) -> str:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from weft.llm import Context
+from weft.llm.embed import embed_texts, text_groups, unit_rows
 
 __all__ = ["Embedder"]
 
 
 class Embedder:
-    """Embeds token lists, one at a time. Not thread-safe: it runs in the engine's thread."""
+    """Embeds token lists, as many at once as fit. Not thread-safe: it runs in the engine's
+    thread."""
 
     def __init__(self, context: Context) -> None:
         """`context`: one with `embeddings=True`."""
@@ -28,8 +30,15 @@ class Embedder:
         n = self.context.model.config.n_positions or self.context.n_ctx
         return min(n, self.context.n_ubatch, self.context.n_outputs, self.context.n_ctx)
 
-    def embed(self, tokens: Sequence[int]) -> NDArray[np.float32]:
-        """The embedding of a text [n_embd], of length 1."""
-        row = self.context.embed(tokens, self.pooling).astype(np.float64)
-        length = float(np.sqrt(row @ row))
-        return (row / length if length else row).astype(np.float32)
+    def batches(self, texts: Sequence[Sequence[int]]) -> Iterator[list[Sequence[int]]]:
+        """Neighbours that one call of `embed` computes at once, so that texts being written wait
+        for no more than that."""
+        return text_groups(self.context, texts)
+
+    def embed(
+        self, texts: Sequence[Sequence[int]], dimensions: int | None = None
+    ) -> list[NDArray[np.float32]]:
+        """The embedding of each text [n_embd], of length 1. `dimensions`: the first so many
+        numbers, brought to length 1 again."""
+        rows = embed_texts(self.context, texts, self.pooling)
+        return [unit_rows(row[:dimensions]) for row in rows]

@@ -94,6 +94,10 @@ def _first_problem(error: RequestValidationError) -> ApiError:
     if first["type"] == "json_invalid":
         return ApiError(400, f"the body is not JSON: {first.get('ctx', {}).get('error', '')}")
     param = ".".join(where) or None
+    if param is None and first["type"] in ("model_attributes_type", "dict_type"):
+        return ApiError(
+            400, "the body is no JSON object; send one, with Content-Type: application/json"
+        )
     if first["type"] == "extra_forbidden":
         return ApiError(400, f"{param} is not known here; leave it out", param, "unknown_parameter")
     return ApiError(400, f"{param or 'the body'}: {first['msg']}", param)

@@ -2,83 +2,205 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from weft.llm import SamplingParams, Tokenizer
-from weft.llm.chat import ChatTemplate
+from weft.llm.chat import ChatTemplate, prompt_tokens
 from weft.llm.engine import Request
 from weft.serve.errors import ApiError
 from weft.serve.options import ServeOptions
 from weft.serve.schema import ChatBody, CompletionBody, Generation, ResponseFormat
 
-__all__ = ["Prompts", "token_lists"]
+__all__ = ["Asked", "Echo", "Prompts", "token_lists"]
 
 COMPLETION_TOKENS = 16
 """`max_tokens` of /v1/completions where the request has none, as the OpenAI API states it."""
 
 
+@dataclass(frozen=True, slots=True)
+class Echo:
+    """A prompt that is part of the answer."""
+
+    text: str
+    hidden: int
+    """First tokens of the prompt that the client did not send: BOS."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What one HTTP request wants to have written."""
+
+    requests: list[Request]
+    """`best_of` for each prompt."""
+    n: int = 1
+    """Choices that are shown of each prompt."""
+    best_of: int = 1
+    logprobs: bool = False
+    """Whether they are shown."""
+    echoes: list[Echo] | None = None
+    """The prompt of each request, where it is shown."""
+
+
 class Prompts:
-    """Makes requests of bodies; raises ApiError or ContextError for what cannot be served."""
+    """Makes requests of bodies; raises ApiError or a WeftError for what cannot be served."""
 
     def __init__(self, tokenizer: Tokenizer, template: ChatTemplate, options: ServeOptions) -> None:
         self._tokenizer = tokenizer
         self._template = template
         self._options = options
 
-    def of_chat(self, body: ChatBody) -> list[Request]:
+    def of_chat(self, body: ChatBody) -> Asked:
         """`n` requests with the same prompt."""
         if body.top_logprobs is not None and not body.logprobs:
             raise ApiError(400, "top_logprobs needs logprobs: true", "top_logprobs")
-        tools = None if body.tool_choice == "none" else body.tools
+        tools = _tools(body)
         text = self._template.render(body.messages, tools=tools)
-        ids = self._tokenizer.encode(text, add_special=False, parse_special=True)
-        vocab = self._tokenizer.vocab  # most templates write BOS themselves
-        if vocab.add_bos and vocab.bos is not None and vocab.bos not in ids[:1]:
-            ids.insert(0, vocab.bos)
-        limit = body.max_completion_tokens or body.max_tokens
-        top = (body.top_logprobs or 0) if body.logprobs else None
+        ids = prompt_tokens(self._tokenizer, text)
+        n = body.n or 1
+        form = Request(
+            (0,),
+            max_tokens=self._limit(body.max_completion_tokens or body.max_tokens),
+            logprobs=(body.top_logprobs or 0) if body.logprobs else None,
+            stop=_stops(body) + self._template.stops,
+            ignore_eos=body.ignore_eos,
+            special=tools is not None,  # <|python_tag|>, [TOOL_CALLS]: the client parses them
+        )
         schema = _json_schema(body.response_format)
-        return self._requests(body, [ids], limit, top, self._template.stops, schema)
+        requests = self._requests(body, form, [ids], n, schema)
+        return Asked(requests, n, n, bool(body.logprobs))
 
-    def of_completion(self, body: CompletionBody) -> list[Request]:
-        """`n` requests for each prompt."""
+    def of_completion(self, body: CompletionBody) -> Asked:
+        """`best_of` requests for each prompt."""
+        n = body.n or 1
+        best_of = n if body.best_of is None else body.best_of
+        _require_best(body, n, best_of)
         prompts = token_lists(self._tokenizer, body.prompt)
-        return self._requests(body, prompts, body.max_tokens or COMPLETION_TOKENS, body.logprobs)
+        if body.suffix is not None:
+            prompts = self._infilled(body, prompts)
+        if body.max_tokens == 0 and not body.echo:
+            raise ApiError(400, "max_tokens is 0, which makes sense with echo only", "max_tokens")
+        limit = COMPLETION_TOKENS if body.max_tokens is None else body.max_tokens
+        wants = body.logprobs is not None
+        form = Request(
+            (0,),
+            max_tokens=self._limit(limit),
+            logprobs=0 if best_of > n and not wants else body.logprobs,
+            stop=_stops(body),
+            ignore_eos=body.ignore_eos,
+        )
+        requests = self._requests(body, form, prompts, best_of)
+        echoes = None
+        if body.echo:
+            texts = _texts(body.prompt)
+            each = [self._echo(ids, text) for ids, text in zip(prompts, texts, strict=True)]
+            echoes = [echo for echo in each for _ in range(best_of)]
+            if wants:
+                requests = _scoring(requests)
+        return Asked(requests, n, best_of, wants, echoes)
 
-    def _requests(
-        self,
-        body: Generation,
-        prompts: list[list[int]],
-        max_tokens: int | None,
-        logprobs: int | None,
-        stops: tuple[str, ...] = (),
-        json_schema: dict[str, Any] | None = None,
-    ) -> list[Request]:
-        n, most = body.n or 1, self._options.max_tokens
-        if len(prompts) * n > self._options.max_choices:
+    def _echo(self, ids: list[int], text: str | None) -> Echo:
+        if text is None:
+            return Echo(self._tokenizer.decode(ids), 0)
+        return Echo(text, len(self._tokenizer.vocab.prefix))
+
+    def _infilled(self, body: CompletionBody, prompts: list[list[int]]) -> list[list[int]]:
+        """Prompts with the suffix, between the tokens that models for infilling have learned:
+        prefix, suffix, and then the middle, which is the answer."""
+        if body.echo:
+            raise ApiError(400, "echo and suffix do not go together; leave one out", "suffix")
+        special = self._tokenizer.vocab.special
+        roles = ("fim_pre", "fim_suf", "fim_mid")
+        if any(role not in special for role in roles):
             raise ApiError(
-                400,
-                f"{len(prompts) * n} texts in one request; this server allows "
-                f"{self._options.max_choices}",
-                "n",
-            )
+                400, "this model has no tokens for infilling (prefix, suffix, middle); leave "
+                "suffix out, or serve a model that was trained for it", "suffix", "unsupported",
+            )  # fmt: skip
+        before, between, after = (special[role] for role in roles)
+        suffix = self._tokenizer.encode(body.suffix or "", add_special=False, continues=True)
+        bos = list(self._tokenizer.vocab.prefix)
+        return [
+            [*bos, before, *(ids[len(bos):] if ids[: len(bos)] == bos else ids), between, *suffix,
+             after]
+            for ids in prompts
+        ]  # fmt: skip
+
+    def _limit(self, max_tokens: int | None) -> int | None:
+        most = self._options.max_tokens
         if most is not None and max_tokens is not None and max_tokens > most:
             raise ApiError(
                 400, f"max_tokens is {max_tokens}; this server allows {most}", "max_tokens"
             )
-        stop = (body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ())
-        return [
-            Request(
-                tuple(ids),
-                max_tokens=most if max_tokens is None else max_tokens,
-                sampling=_sampling(body, choice, json_schema),
-                logprobs=logprobs,
-                stop=stop + stops,
-                ignore_eos=body.ignore_eos,
+        return most if max_tokens is None else max_tokens
+
+    def _requests(
+        self,
+        body: Generation,
+        form: Request,
+        prompts: list[list[int]],
+        choices: int,
+        json_schema: dict[str, Any] | None = None,
+    ) -> list[Request]:
+        """As `form`, for each prompt and choice."""
+        most = self._options.max_choices
+        if len(prompts) * choices > most:
+            raise ApiError(
+                400,
+                f"{len(prompts) * choices} texts in one request; this server allows {most}",
+                "n",
             )
+        samplings = [_sampling(body, choice, json_schema) for choice in range(choices)]
+        return [
+            replace(form, prompt=tuple(ids), sampling=sampling)
             for ids in prompts
-            for choice in range(n)
+            for sampling in samplings
         ]
+
+
+def _stops(body: Generation) -> tuple[str, ...]:
+    return (body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ())
+
+
+def _require_best(body: CompletionBody, n: int, best_of: int) -> None:
+    if best_of < n:
+        raise ApiError(400, f"best_of is {best_of}, but n is {n}; it must be as many", "best_of")
+    if best_of > n and body.stream:
+        raise ApiError(
+            400, "which choices are best is known at their end; leave out best_of or stream",
+            "best_of",
+        )  # fmt: skip
+
+
+def _scoring(requests: list[Request]) -> list[Request]:
+    """Log-probabilities of every prompt, computed with the first request that has it."""
+    seen: set[tuple[int, ...]] = set()
+    found = []
+    for request in requests:
+        first = request.prompt not in seen
+        seen.add(request.prompt)
+        found.append(replace(request, prompt_logprobs=request.logprobs) if first else request)
+    return found
+
+
+def _tools(body: ChatBody) -> list[dict[str, Any]] | None:
+    """What the template is to write of tools. What the model says of them is text, so nobody can
+    promise that it calls one."""
+    choice = body.tool_choice
+    if choice == "none" or not body.tools:
+        if choice not in (None, "none", "auto"):
+            raise ApiError(400, "tool_choice needs tools", "tool_choice")
+        return None
+    if choice not in (None, "auto"):
+        shown = choice if isinstance(choice, str) else "of one function"
+        raise ApiError(
+            400,
+            f"tool_choice {shown} cannot be promised, as answers are the model's own text; use "
+            '"auto" or "none", or response_format with the parameters of the function as schema',
+            "tool_choice",
+            "unsupported",
+        )
+    return body.tools
 
 
 def _sampling(body: Generation, choice: int, json_schema: dict[str, Any] | None) -> SamplingParams:
@@ -124,3 +246,12 @@ def token_lists(
         return [[i for i in given if isinstance(i, int)]]
     return [tokenizer.encode(one) if isinstance(one, str) else list(one)
             for one in given if not isinstance(one, int)]  # fmt: skip
+
+
+def _texts(given: str | list[str] | list[int] | list[list[int]]) -> Sequence[str | None]:
+    """The texts of prompts, None for those that were given as ids."""
+    if isinstance(given, str):
+        return [given]
+    if given and isinstance(given[0], int):
+        return [None]
+    return [one if isinstance(one, str) else None for one in given]

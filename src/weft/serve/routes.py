@@ -13,12 +13,11 @@ from fastapi import FastAPI, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 
-from weft.llm.engine import Request as Asked
 from weft.serve.answers import Answer
 from weft.serve.errors import ApiError, install_handlers
 from weft.serve.guard import Guard
 from weft.serve.metrics import CONTENT_TYPE, exposition
-from weft.serve.prompts import token_lists
+from weft.serve.prompts import Asked, token_lists
 from weft.serve.schema import (
     ChatBody,
     CompletionBody,
@@ -67,7 +66,7 @@ def _add_generation(app: FastAPI, service: Service) -> None:
 
 
 async def _answer(
-    service: Service, kind: Literal["chat", "text"], make: Callable[[], list[Asked]]
+    service: Service, kind: Literal["chat", "text"], make: Callable[[], Asked]
 ) -> Answer:
     """Long texts and constraints take time: templates, tokens and grammars are another thread's."""
     loop = asyncio.get_running_loop()
@@ -106,9 +105,14 @@ async def _client_left(http: Request) -> None:
 
 def _add_embeddings(app: FastAPI, service: Service) -> None:
     @app.post("/v1/embeddings")
-    async def embeddings(body: EmbeddingBody) -> dict[str, Any]:
+    async def embeddings(body: EmbeddingBody, http: Request) -> dict[str, Any]:
         """An embedding of each text, of length 1."""
-        embedder, most = service.embedder, service.options.max_choices
+        embedder = service.embedder
+        width = service.n_embd
+        if body.dimensions is not None and body.dimensions > width:
+            raise ApiError(
+                400, f"dimensions is {body.dimensions}, but the model gives {width}", "dimensions"
+            )
         texts = await run_in_threadpool(token_lists, service.tokenizer, body.input)
         for number, ids in enumerate(texts):
             if not 1 <= len(ids) <= embedder.max_tokens:
@@ -118,10 +122,8 @@ def _add_embeddings(app: FastAPI, service: Service) -> None:
                     "input",
                     "context_length_exceeded",
                 )
-        data = []
-        for start in range(0, len(texts), most):
-            rows = await service.embed(texts[start : start + most])
-            data += [row.astype("<f4") for row in rows]
+        rows = await service.embed(texts, body.dimensions, http.is_disconnected)
+        data = [row.astype("<f4") for row in rows]
         as_text = body.encoding_format == "base64"
         n_tokens = sum(map(len, texts))
         return {

@@ -10,10 +10,11 @@ from functools import partial
 import uvicorn
 
 from weft.errors import ContextError
+from weft.serve.options import ServeOptions
 from weft.serve.routes import create_app
 from weft.serve.service import Service
 
-__all__ = ["run_server"]
+__all__ = ["run_server", "take_address"]
 
 
 class _Server(uvicorn.Server):
@@ -37,13 +38,18 @@ class _Server(uvicorn.Server):
         await closing
 
 
-def run_server(service: Service, ready: Callable[[str], None] = lambda url: None) -> None:
+def run_server(
+    service: Service,
+    ready: Callable[[str], None] = lambda url: None,
+    sock: socket.socket | None = None,
+) -> None:
     """Serves until SIGINT or SIGTERM; requests at hand then have `options.grace` seconds to finish,
-    and a second signal ends them at once. `ready` is called with the URL when it listens.
+    and a second signal ends them at once. `ready` is called with the URL when it listens. `sock`:
+    that of `take_address`, else it is taken now.
 
     Raises ContextError for an address that cannot be had."""
     options = service.options
-    sock = _bind(options.host, options.port)
+    sock = take_address(options) if sock is None else sock
     host, port = sock.getsockname()[:2]
     name = f"[{host}]" if ":" in host else host
     config = uvicorn.Config(
@@ -57,14 +63,21 @@ def run_server(service: Service, ready: Callable[[str], None] = lambda url: None
         _Server(config, service, lambda: ready(f"http://{name}:{port}")).run(sockets=[sock])
 
 
-def _bind(host: str, port: int) -> socket.socket:
+def take_address(options: ServeOptions) -> socket.socket:
+    """A socket at the address, which nobody else can have then; it does not listen yet, so clients
+    are refused. Raises ContextError for an address that cannot be had."""
+    host, port = options.host, options.port
     try:
         family, kind, proto, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
         sock = socket.socket(family, kind, proto)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.bind(address)
+        try:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            sock.bind(address)
+        except OSError:
+            sock.close()
+            raise
     except OSError as error:
         raise ContextError(
             f"cannot listen at {host}:{port}: {error.strerror or error}; choose another --port or "

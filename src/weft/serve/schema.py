@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 __all__ = [
     "ChatBody",
@@ -20,6 +20,21 @@ __all__ = [
 Bias = Annotated[float, Field(ge=-100, le=100)]
 Penalty = Annotated[float, Field(ge=-2, le=2)]
 TokenId = Annotated[int, Field(ge=0)]
+
+
+def _is_tool(tool: dict[str, Any]) -> dict[str, Any]:
+    """As it was sent, since templates write it into the prompt."""
+    function = tool.get("function")
+    if tool.get("type") != "function" or not isinstance(function, dict):
+        raise ValueError('a tool is {"type": "function", "function": {...}}')
+    if not isinstance(function.get("name"), str) or not function["name"]:
+        raise ValueError("the function of a tool has no name")
+    if not isinstance(function.get("parameters", {}), dict):
+        raise ValueError("the parameters of a function are a JSON schema, an object")
+    return tool
+
+
+Tool = Annotated[dict[str, Any], AfterValidator(_is_tool)]
 
 
 class Body(BaseModel):
@@ -66,10 +81,11 @@ class CompletionBody(Generation):
     """`/v1/completions`."""
 
     prompt: str | list[str] | list[TokenId] | list[list[TokenId]]
+    max_tokens: Annotated[int, Field(ge=0)] | None = None
     logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
-    echo: Literal[False] | None = None
-    best_of: Literal[1] | None = None
-    suffix: None = None
+    echo: bool | None = None
+    best_of: Annotated[int, Field(ge=1)] | None = None
+    suffix: str | None = None
 
 
 class ResponseFormat(Body):
@@ -85,8 +101,8 @@ class ChatBody(Generation):
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     response_format: ResponseFormat | None = None
-    tools: list[dict[str, Any]] | None = None
-    tool_choice: Literal["none", "auto"] | None = None
+    tools: list[Tool] | None = None
+    tool_choice: Literal["none", "auto", "required"] | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
     reasoning_effort: str | None = None
 
@@ -97,7 +113,7 @@ class EmbeddingBody(Body):
     model: str | None = None
     input: str | list[str] | list[TokenId] | list[list[TokenId]]
     encoding_format: Literal["float", "base64"] | None = None
-    dimensions: None = None
+    dimensions: Annotated[int, Field(ge=1)] | None = None
     user: str | None = None
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 from weft.frontends.gguf import open_gguf
 from weft.llm import Context, Model, Tokenizer
 from weft.llm.chat import ChatTemplate
+from weft.llm.embed import MOST, sequences_for
 from weft.llm.engine import Engine
 from weft.serve.embedder import Embedder
 from weft.serve.errors import ApiError
@@ -25,8 +27,14 @@ from weft.serve.prompts import Prompts
 
 __all__ = ["Service"]
 
+_SHARD = re.compile(r"-\d{5}-of-\d{5}$")
+
 DEFAULT_TEXT = 2048
 """Cells for each text, where nothing is said; less where the model was trained for less."""
+
+
+SCORED_AT_ONCE = 16
+"""Tokens of a prompt that are computed together where the logits of each are wanted."""
 
 
 class Service:
@@ -51,8 +59,9 @@ class Service:
         model = Model(file)
         config = model.config
         self.options = options
-        self.model_id = options.alias or Path(path).stem
+        self.model_id = options.alias or _SHARD.sub("", Path(path).stem)
         self.created = int(time.time())
+        self.n_embd = config.n_embd
         self.tokenizer = Tokenizer.from_gguf(file)
         longest = min(config.n_ctx_train, DEFAULT_TEXT)
         n_ctx = options.parallel * longest if n_ctx is None else n_ctx
@@ -64,13 +73,17 @@ class Service:
         if embeddings or not writes:
             n = min(n_ubatch, config.n_ctx_train)
             self._embedder = Embedder(
-                Context(model, n, n_ubatch=n, n_outputs=n, embeddings=True, **context)
-            )
+                Context(
+                    model, n, n_ubatch=n, n_outputs=n, n_seq_max=sequences_for(config, MOST),
+                    embeddings=True, **context,
+                )
+            )  # fmt: skip
         if writes:
             self._engine = Engine(
                 Context(
                     model, n_ctx, n_ubatch=max(n_ubatch, options.parallel),
-                    n_outputs=options.parallel, n_seq_max=options.parallel, **context,
+                    n_outputs=max(options.parallel, SCORED_AT_ONCE), n_seq_max=options.parallel,
+                    **context,
                 ),
                 self.tokenizer,
                 max_queue=options.max_queue,
@@ -104,14 +117,26 @@ class Service:
             )  # fmt: skip
         return self._embedder
 
-    async def embed(self, texts: Sequence[Sequence[int]]) -> list[NDArray[np.float32]]:
-        """The embeddings of texts, each between two steps of the engine."""
+    async def embed(
+        self,
+        texts: Sequence[Sequence[int]],
+        dimensions: int | None,
+        left: Callable[[], Awaitable[bool]],
+    ) -> list[NDArray[np.float32]]:
+        """The embeddings of texts, batch by batch; each is computed between two steps of the
+        engine. Ends with ApiError when the client has left."""
         embedder = self.embedder
-        if self._engine is None:
-            async with self._lock:
-                return [await run_in_threadpool(embedder.embed, ids) for ids in texts]
-        jobs = [self._engine.run(partial(embedder.embed, ids)) for ids in texts]
-        return [await asyncio.wrap_future(job) for job in jobs]
+        found: list[NDArray[np.float32]] = []
+        for batch in embedder.batches(texts):
+            if await left():
+                raise ApiError(499, "the client left")
+            work = partial(embedder.embed, batch, dimensions)
+            if self._engine is None:
+                async with self._lock:
+                    found += await run_in_threadpool(work)
+            else:
+                found += await asyncio.wrap_future(self._engine.run(work))
+        return found
 
     def check_health(self) -> None:
         """Raises ApiError when nothing can be served any more."""

@@ -119,7 +119,8 @@ def many_images(x: Any) -> Any:
         F.adaptive_avg_pool2d(x, 3), F.adaptive_max_pool2d(x, (2, 3)),
         F.interpolate(x, scale_factor=2), F.interpolate(x, (5, 11), mode="bilinear"),
         F.interpolate(x, scale_factor=1.5, mode="bicubic"), F.pixel_shuffle(x, 2),
-        F.conv1d(x[:, :, 0], k[:, :, 0].reshape(2, 4, 3)), F.max_pool1d(x[0], 2), F.avg_pool1d(x[0], 2),
+        F.conv1d(x[:, :, 0], k[:, :, 0].reshape(2, 4, 3)), F.max_pool1d(x[0], 2),
+        F.avg_pool1d(x[0], 2),
         F.conv3d(x[None], k.view(1, 1, 2, 4, 9)[..., :3].expand(2, 1, 2, 4, 3)),
     )  # fmt: skip
 

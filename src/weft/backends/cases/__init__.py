@@ -16,6 +16,8 @@ from weft.backends.cases.formats import FORMATS, format_cases
 from weft.backends.cases.fused import fused_cases
 from weft.backends.cases.moves import move_cases
 from weft.backends.cases.state import state_cases
+from weft.backends.cases.tensor_windows import tensor_window_cases
+from weft.backends.cases.tensors import tensor_cases
 from weft.backends.cases.windows import window_cases
 
 __all__ = ["FORMATS", "Case", "Sources", "all_cases", "random_blocks"]
@@ -32,4 +34,6 @@ def all_cases() -> tuple[Case, ...]:
         *window_cases(),
         *state_cases(),
         *fused_cases(),
+        *tensor_cases(),
+        *tensor_window_cases(),
     )

@@ -51,7 +51,8 @@ def _trunc_div(a: Array, b: Array) -> Array:
     _divisor(a, b)
     quotient: Array = np.floor_divide(a, b)
     # one too low where it is negative and not whole
-    return quotient + ((quotient < 0) & (quotient * b != a))
+    cut: Array = quotient + ((quotient < 0) & (quotient * b != a))
+    return cut
 
 
 def _remainder(a: Array, b: Array) -> Array:

@@ -8,7 +8,7 @@ engine.py     `Engine`: the thread that steps
 """
 
 from weft.llm.engine.engine import Engine
-from weft.llm.engine.request import Delta, Done, Event, Request, Ticket
+from weft.llm.engine.request import Delta, Done, Event, Read, Request, Ticket
 from weft.llm.engine.stats import EngineStats
 
 __all__ = [
@@ -17,6 +17,7 @@ __all__ = [
     "Engine",
     "EngineStats",
     "Event",
+    "Read",
     "Request",
     "Ticket",
 ]

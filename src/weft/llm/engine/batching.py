@@ -13,6 +13,9 @@ from weft.llm.engine.slots import Slot
 
 __all__ = ["Step", "pack", "share"]
 
+SCORED = 64
+"""Most tokens of a prompt in a step where it wants logits of each: 32 MiB with 128k tokens."""
+
 
 @dataclass(slots=True)
 class Step:
@@ -24,20 +27,19 @@ class Step:
     outputs: list[bool] = field(default_factory=list)
     parts: list[tuple[Slot, int]] = field(default_factory=list)
     """Slots and how many of their tokens are computed, in order."""
-    rows: list[Slot] = field(default_factory=list)
-    """Slot of each row of logits."""
+    rows: list[tuple[Slot, int]] = field(default_factory=list)
+    """Slot of each row of logits, and the index of the token that it is about."""
 
     def add(self, slot: Slot, n: int) -> None:
-        """Takes the next `n` tokens of a slot; the last one left wants logits."""
+        """Takes the next `n` tokens of a slot; the last one left wants logits, or all do."""
         start, end = slot.n_done, slot.n_done + n
         self.tokens += slot.tokens[start:end]
         self.positions += range(start, end)
         self.seqs += [(slot.seq,)] * n
-        wanted = end == len(slot.tokens)
-        self.outputs += [False] * (n - 1) + [wanted]
+        wanted = [slot.scores or i == len(slot.tokens) for i in range(start + 1, end + 1)]
+        self.outputs += wanted
         self.parts.append((slot, n))
-        if wanted:
-            self.rows.append(slot)
+        self.rows += [(slot, start + 1 + i) for i in range(n) if wanted[i]]
 
 
 def pack(slots: Sequence[Slot], most: int, most_beside: int) -> Step:
@@ -50,7 +52,8 @@ def pack(slots: Sequence[Slot], most: int, most_beside: int) -> Step:
     prompts = [slot for slot in slots if slot.n_left > 1]
     left = most - len(step.tokens)
     left = min(left, most_beside) if writing else left
-    for slot, n in zip(prompts, share([s.n_left for s in prompts], left), strict=True):
+    wants = [min(s.n_left, SCORED) if s.scores else s.n_left for s in prompts]
+    for slot, n in zip(prompts, share(wants, left), strict=True):
         if n:
             step.add(slot, n)
     return step

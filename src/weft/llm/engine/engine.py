@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from weft.errors import BusyError, ContextError
 from weft.llm.context import Context
 from weft.llm.engine.batching import Step, pack
-from weft.llm.engine.request import Delta, Done, Event, Reason, Request, Ticket
+from weft.llm.engine.request import Delta, Done, Event, Read, Reason, Request, Ticket
 from weft.llm.engine.slots import Slot, Slots, Text
 from weft.llm.engine.stats import EngineStats
 from weft.llm.sampling import Sampler, token_logprobs
@@ -207,9 +207,15 @@ class Engine:
     def _hand_out(self, step: Step, rows: NDArray[np.float32]) -> None:
         for slot, n in step.parts:
             slot.n_done += n
-        for slot, row in zip(step.rows, rows, strict=True):
+        for (slot, at), row in zip(step.rows, rows, strict=True):
+            if slot.text is None:  # a row before this one ended it
+                continue
             try:
-                self._advance(slot, row)
+                if at < len(slot.tokens):
+                    top = slot.text.ticket.request.prompt_logprobs or 0
+                    slot.text.read.append(token_logprobs(row, slot.tokens[at], top))
+                else:
+                    self._advance(slot, row)
             except Exception as error:
                 self._end(slot, "error", error)
 
@@ -230,8 +236,12 @@ class Engine:
     def _advance(self, slot: Slot, row: NDArray[np.float32]) -> None:
         """Draws a token, gives its text out, and ends the text where it ends."""
         text = _text(slot)
-        text.ticket.prompt_done = True
         request = text.ticket.request
+        if slot.scores:
+            text.ticket.on_event(Read(tuple(text.read)))
+        text.ticket.prompt_done = True
+        if request.max_tokens == 0:
+            return self._end(slot, "length")
         sampler = text.ticket.sampler
         token = sampler.sample(row)
         text.n_generated += 1

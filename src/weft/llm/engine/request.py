@@ -9,7 +9,7 @@ from typing import Literal
 from weft.errors import ContextError
 from weft.llm.sampling import Sampler, SamplingParams, TokenLogprobs
 
-__all__ = ["Delta", "Done", "Event", "Reason", "Request", "Ticket"]
+__all__ = ["Delta", "Done", "Event", "Read", "Reason", "Request", "Ticket"]
 
 Reason = Literal["stop", "length", "cancelled", "error"]
 """Why a text ended: the model's own end or a stop string; `max_tokens` or a full context; its
@@ -26,24 +26,39 @@ class Request:
     prompt: tuple[int, ...]
     """Token ids, at least one."""
     max_tokens: int | None = None
-    """Most tokens to draw; None: until the model ends the text or the context is full."""
+    """Most tokens to draw; None: until the model ends the text or the context is full. 0: only the
+    prompt is read."""
     sampling: SamplingParams = field(default_factory=SamplingParams)
     logprobs: int | None = None
     """Give log-probabilities: of each token drawn, and of so many likeliest ones."""
+    prompt_logprobs: int | None = None
+    """The same of the prompt's tokens, in an event `Read`; all of it is computed then."""
     stop: tuple[str, ...] = ()
     """Texts before which it ends."""
     ignore_eos: bool = False
     """The model's end tokens do not end it."""
+    special: bool = False
+    """Control tokens are part of the text, except those that end it."""
 
     def __post_init__(self) -> None:
         if not self.prompt:
             raise ContextError("the prompt has no tokens; give some text")
-        if self.max_tokens is not None and self.max_tokens < 1:
-            raise ContextError(f"max_tokens is {self.max_tokens}; it must be 1 or more")
-        if self.logprobs is not None and not 0 <= self.logprobs <= _MAX_LOGPROBS:
-            raise ContextError(f"logprobs is {self.logprobs}; it must be 0 to {_MAX_LOGPROBS}")
+        if self.max_tokens is not None and self.max_tokens < 0:
+            raise ContextError(f"max_tokens is {self.max_tokens}; it must be 0 or more")
+        for name in ("logprobs", "prompt_logprobs"):
+            n = getattr(self, name)
+            if n is not None and not 0 <= n <= _MAX_LOGPROBS:
+                raise ContextError(f"{name} is {n}; it must be 0 to {_MAX_LOGPROBS}")
         if "" in self.stop:
             raise ContextError("a stop string is empty; leave it out")
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """The prompt has been computed; where `prompt_logprobs` were asked for."""
+
+    tokens: tuple[TokenLogprobs, ...]
+    """Its tokens from the second on, each given those before it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +81,7 @@ class Done:
     error: Exception | None = None
 
 
-Event = Delta | Done
+Event = Read | Delta | Done
 
 
 class Ticket:

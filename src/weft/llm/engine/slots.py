@@ -25,15 +25,17 @@ ROOM = 256
 class Text:
     """A text that is being generated."""
 
-    __slots__ = ("n_generated", "n_reused", "pending", "promised", "stops", "stream",
-                 "ticket")  # fmt: skip
+    __slots__ = ("n_generated", "n_reused", "pending", "promised", "read", "stops",
+                 "stream", "ticket")  # fmt: skip
 
     def __init__(self, ticket: Ticket, tokenizer: Tokenizer) -> None:
         self.ticket = ticket
-        self.stream = tokenizer.stream()
+        self.stream = tokenizer.stream(special=ticket.request.special)
         self.stops = StopStrings(ticket.request.stop)
         self.pending: list[TokenLogprobs] = []
         """Tokens whose text is held back."""
+        self.read: list[TokenLogprobs] = []
+        """Tokens of the prompt, where they are asked for."""
         self.n_generated = 0
         self.n_reused = 0
         self.promised = 0
@@ -57,6 +59,16 @@ class Slot:
     def n_left(self) -> int:
         """Tokens to compute before the next can be drawn."""
         return len(self.tokens) - self.n_done
+
+    @property
+    def scores(self) -> bool:
+        """Whether it reads a prompt whose log-probabilities are wanted."""
+        text = self.text
+        return (
+            text is not None
+            and not text.n_generated
+            and text.ticket.request.prompt_logprobs is not None
+        )
 
 
 class Slots:
@@ -85,7 +97,7 @@ class Slots:
         """Cells to promise to a request. The last token drawn needs none."""
         request = ticket.request
         n = ROOM if request.max_tokens is None else request.max_tokens
-        return min(len(request.prompt) + n - 1, self._max_text)
+        return min(len(request.prompt) + max(n, 1) - 1, self._max_text)
 
     def admit(self, ticket: Ticket, tokenizer: Tokenizer) -> Text | None:
         """Starts a text; None when no slot is idle or too few cells are left."""
@@ -96,7 +108,8 @@ class Slots:
         text = Text(ticket, tokenizer)
         text.promised = need
         prompt = list(ticket.request.prompt)
-        source, n = self._longest_prefix(prompt)
+        scores = ticket.request.prompt_logprobs is not None
+        source, n = (None, 0) if scores else self._longest_prefix(prompt)
         slot = self._choose(idle, source, n)
         if slot is source:
             self.cache.seq_rm(slot.seq, n)

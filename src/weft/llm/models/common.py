@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from weft import graph as G
+from weft.graph.size import Size, exact_div
 from weft.graph.tensor import Tensor
 from weft.llm.config import ModelConfig, MoeConfig, RopeConfig
 from weft.llm.kv_cache import KVCache
@@ -75,10 +76,18 @@ class Step:
     window_cells: Tensor | None = None
     """i64 [n_tokens]: the same as `cells` for sliding-window layers with cells of their own."""
     slots: tuple[Tensor, Tensor] | None = None
-    """Recurrent models: i32 [1] each, the slots of states that are read and written. All tokens are
-    of one sequence, in order, then."""
+    """Recurrent models: i32 [n_seqs] each, the slots of states that are read and written. Tokens
+    are of one sequence after another then, as many and in order of each."""
+    n_seqs: Size = 1
     writes: list[Tensor] = field(default_factory=list)
     """What the graph must compute besides its output: writes of recurrent states."""
+
+    @property
+    def n_seq_tokens(self) -> Size:
+        """Tokens of each sequence."""
+        each = exact_div(self.tokens.ne[0], self.n_seqs)
+        assert each is not None
+        return each
 
     def mask_of(self, il: int) -> Tensor:
         """The mask that layer `il` attends with."""

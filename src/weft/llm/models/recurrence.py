@@ -22,28 +22,32 @@ def require_recurrent(c: ModelConfig) -> RecurrentConfig:
 def convolve(step: Step, il: int, x: Tensor, kernel: Tensor) -> Tensor:
     """Each channel of x [n_channels, n_tokens] convolved with its kernel [d_conv, n_channels], the
     inputs before the first token being those in the state."""
-    r, n_tokens = require_recurrent(step.config), x.ne[1]
+    r, n, n_seqs = require_recurrent(step.config), step.n_seq_tokens, step.n_seqs
     assert step.slots is not None and step.cache.states is not None
     kept, table = r.d_conv - 1, step.cache.states.conv[il]
-    before = G.reshape(G.get_rows(table, step.slots[0]), kept, r.n_channels)
-    inputs = G.concat(before, G.cont(G.transpose(x)), 0)  # [kept + n_tokens, n_channels]
-    last = G.view_2d(inputs, kept, r.n_channels, inputs.nb[1], n_tokens * _SIZE)
-    last = G.reshape(G.cont(last), r.conv_size, 1)
+    before = G.reshape(G.get_rows(table, step.slots[0]), kept, r.n_channels, n_seqs)
+    across = G.cont(G.transpose(G.reshape(x, r.n_channels, n, n_seqs)))
+    inputs = G.concat(before, across, 0)  # [kept + n, n_channels, n_seqs]
+    nb = inputs.nb
+    last = G.view_3d(inputs, kept, r.n_channels, n_seqs, nb[1], nb[2], n * _SIZE)
+    last = G.reshape(G.cont(last), r.conv_size, n_seqs)
     step.writes.append(G.set_rows(table, last, step.slots[1]))
     y = G.ssm_conv(inputs, kernel)
-    return G.reshape(y, r.n_channels, n_tokens)
+    return G.reshape(y, r.n_channels, x.ne[1])
 
 
 def scan(step: Step, il: int, x: Tensor, dt: Tensor, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
     """The selective scan of Mamba over x [d_inner, n_tokens], with time steps dt [n_head, n_tokens]
     and b, c [d_state, n_group, n_tokens]."""
-    r, n_tokens = require_recurrent(step.config), x.ne[1]
+    r, n, n_seqs, n_tokens = require_recurrent(step.config), step.n_seq_tokens, step.n_seqs, x.ne[1]
     assert step.slots is not None and step.cache.states is not None
     table = step.cache.states.state[il]
     states = G.reshape(table, r.d_state, r.head_dim, r.n_head, table.ne[1])
-    heads = G.reshape(x, r.head_dim, r.n_head, n_tokens)
+    heads = G.reshape(x, r.head_dim, r.n_head, n, n_seqs)
+    dt = G.reshape(dt, r.n_head, n, n_seqs)
+    b, c = (G.reshape(t, r.d_state, r.n_group, n, n_seqs) for t in (b, c))
     both = G.ssm_scan(states, heads, dt, a, b, c, step.slots[0])
     at = r.d_inner * n_tokens * _SIZE
-    state = G.view_2d(both, r.state_size, 1, r.state_size * _SIZE, at)
+    state = G.view_2d(both, r.state_size, n_seqs, r.state_size * _SIZE, at)
     step.writes.append(G.set_rows(table, state, step.slots[1]))
     return G.view_2d(both, r.d_inner, n_tokens, r.d_inner * _SIZE, 0)
