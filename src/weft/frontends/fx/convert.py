@@ -19,7 +19,7 @@ from torch.fx import Node
 from weft import graph as g
 from weft.errors import GraphError
 from weft.frontends.fx.builder import Builder
-from weft.frontends.fx.call import Call, aten_op, op_name
+from weft.frontends.fx.call import Call, StaleValueError, aten_op, op_name
 from weft.frontends.fx.converted import Converted, Input, Output, State
 from weft.frontends.fx.dtypes import STORED, dtype_name, stored_type
 from weft.frontends.fx.fold import MAX_FOLDED, folded
@@ -178,14 +178,19 @@ class _Walk:
 
     def _built(self, node: Node) -> Any:
         """What a rewrite makes of a node, or its visitor."""
-        call = Call(node, self.builder.values, self.builder.sizes)
+        builder = self.builder
+        call = Call(node, builder.values, builder.sizes, builder.overwritten)
         for rewrite in REWRITES.get(call.op, ()):
-            made = rewrite.build(self.builder, call)
+            try:
+                made = rewrite.build(builder, call)
+            except StaleValueError:
+                # what the pattern begins with is gone by now; the nodes in between were built
+                continue
             if made is not None:
                 return made
         found = find_visitor(node.target)
         assert found is not None
-        return found.build(self.builder, call)
+        return found.build(builder, call)
 
     # ---- outputs ---------------------------------------------------------------------------------
 
