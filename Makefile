@@ -7,7 +7,11 @@ MODEL  ?= examples/weft-demo.gguf
 
 SOURCES := $(shell find native -name '*.cpp' -o -name '*.h') CMakeLists.txt native/CMakeLists.txt
 
-.PHONY: demo test check bench native sanitize stubs docs format clean
+DELEGATE := executorch/src/weft_executorch/libweft_executorch.so
+DELEGATE_SOURCES := $(shell find executorch -name '*.cpp' -o -name '*.h' -o -name '*.cmake') \
+                    executorch/CMakeLists.txt schema/program.fbs
+
+.PHONY: demo test check bench native delegate suite schema sanitize stubs docs format clean
 
 # ---- the main job ----
 demo: $(VENV)/installed
@@ -15,7 +19,7 @@ demo: $(VENV)/installed
 
 # ---- the whole test suite ----
 # The opencl device is tested on PoCL where there is no other driver; root may install it.
-test: $(VENV)/installed
+test: $(VENV)/installed $(DELEGATE)
 	@ls /etc/OpenCL/vendors/*.icd > /dev/null 2>&1 || \
 	  { test "$$(id -u)" = 0 && apt-get install -y -q pocl-opencl-icd > /dev/null 2>&1; } || \
 	  echo "no OpenCL driver (Debian: pocl-opencl-icd); tests of the opencl device are skipped"
@@ -46,6 +50,45 @@ $(VENV)/installed: $(VENV)/tools $(SOURCES) pyproject.toml
 	$(BIN)/python -m pip install -q --disable-pip-version-check --no-build-isolation \
 	  -C cmake.define.WEFT_WERROR=ON -C cmake.define.WEFT_TESTS=ON -e .
 	touch $@
+
+# ---- the ExecuTorch delegate ----
+$(VENV)/flatbuffers: $(VENV)/tools
+	test -e /usr/include/flatbuffers/flatbuffers.h -a -x /usr/bin/flatc || \
+	  { test "$$(id -u)" = 0 && command -v apt-get > /dev/null && \
+	    apt-get install -qq -y flatbuffers-compiler libflatbuffers-dev; } || \
+	  echo "no FlatBuffers here (apt-get install flatbuffers-compiler libflatbuffers-dev);" \
+	       "the build will fetch them from the network"
+	touch $@
+
+# Its library lands beside its Python package, where tests find it.
+define build_delegate
+	$(BIN)/cmake -S executorch -B build/delegate -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja \
+	  -DWEFT_WERROR=ON -DPython_EXECUTABLE=$(abspath $(BIN))/python -DWEFT_CORE=$(abspath $(CORE)) \
+	  -DCMAKE_LIBRARY_OUTPUT_DIRECTORY=$(CURDIR)/$(dir $(DELEGATE)) > /dev/null
+	$(BIN)/cmake --build build/delegate
+	touch $(DELEGATE)
+endef
+
+$(DELEGATE): CORE = $(firstword $(wildcard build/cp3*/native/libweft_core.a))
+$(DELEGATE): $(VENV)/installed $(VENV)/flatbuffers $(DELEGATE_SOURCES)
+	$(build_delegate)
+
+# For work on it: over the core that `make native` builds.
+delegate: CORE = $(BUILD)/native/libweft_core.a
+delegate: native
+	$(build_delegate)
+
+# ExecuTorch's operator suite: the table of docs/executorch.md. An hour on two cores.
+suite: export PYTHONPATH := executorch/src
+suite: $(VENV)/installed $(DELEGATE)
+	$(BIN)/python -m weft_executorch.suite run build/suite.jsonl --flows weft,weft_q8_0,portable
+	$(BIN)/python -m weft_executorch.suite table build/suite.jsonl \
+	  --beside benchmarks/data/xnnpack_1.5.1_operators.csv --into docs/executorch.md
+
+# The Python side of the blob; the C++ side is generated when it is built.
+schema:
+	/usr/bin/flatc --python --gen-object-api --gen-onefile -o executorch/src/weft_executorch \
+	  schema/program.fbs
 
 # ---- development ----
 # A second, incremental build whose module lands in src/weft (it is found there first).

@@ -9,6 +9,8 @@
 Graphs built by hand use the constructors of `weft.graph`, `weft.compile` and `weft.Session`.
 """
 
+from typing import TYPE_CHECKING, Any
+
 from weft import graph
 from weft.backends.cpu import ThreadOptions
 from weft.compile import compile
@@ -35,6 +37,9 @@ from weft.graph import Graph, Sym, Tensor, constant, input
 from weft.llm import LLM
 from weft.program import Program
 from weft.version import __version__
+
+if TYPE_CHECKING:
+    from weft.torch_module import from_torch
 
 __all__ = [
     "LLM",
@@ -64,7 +69,17 @@ __all__ = [
     "compile",
     "constant",
     "find_dtype",
+    "from_torch",
     "graph",
     "input",
     "open_gguf",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    # torch is imported when it is needed, not by `import weft`
+    if name == "from_torch":
+        from weft.torch_module import from_torch
+
+        return from_torch
+    raise AttributeError(f"module 'weft' has no attribute {name!r}")

@@ -264,6 +264,47 @@ void a_run_can_be_stopped() {
   }
 }
 
+void buffers_move_between_runs() {
+  Machine machine(branches(300), std::make_shared<ThreadPool>(2));
+  check_branches(machine, 20, 5);
+  for (size_t buffer : {size_t{0}, size_t{4}}) {
+    // the old memory is gone: whoever still used it would be caught by the sanitizers
+    std::vector<float> fresh(size_t{20} * kColumns);
+    machine.memory[buffer].swap(fresh);
+    fresh = std::vector<float>();
+    const Block block = {reinterpret_cast<char*>(machine.memory[buffer].data()),
+                         static_cast<int64_t>(machine.memory[buffer].size()) * 4};
+    CHECK(machine.executor->move_buffer(buffer, block).is_ok());
+  }
+  check_branches(machine, 20, 6);
+  check_branches(machine, 3, 7);
+  CHECK(!machine.executor->run({21}, {}).is_ok());  // rows that the smaller buffers do not hold
+  check_branches(machine, 20, 8);
+  CHECK(!machine.executor->move_buffer(99, {}).is_ok());
+}
+
+void fixed_sizes_need_their_bytes() {
+  Maker m(4);
+  const int x = m.tensor();
+  m.program.tensors[0].ne[1] = {4, -1};
+  const int y = m.tensor();
+  m.program.tensors[1].ne[1] = {4, -1};
+  for (TensorDecl& t : m.program.tensors) t.nb[2] = t.nb[3] = {kColumns * 16, -1};
+  m.step(Op::kSqr, y, {x}, {});
+  Machine machine(m.program, std::make_shared<ThreadPool>(2));
+  std::vector<float> in(size_t{4} * kColumns, 3.0f);
+  std::vector<float> out(in.size());
+  const auto block = [](std::vector<float>& v, int64_t size) {
+    return Block{reinterpret_cast<char*>(v.data()), size};
+  };
+  const auto size = static_cast<int64_t>(in.size()) * 4;
+  CHECK(!machine.executor->move_buffer(0, block(in, size - 4)).is_ok());
+  CHECK(machine.executor->move_buffer(0, block(in, size)).is_ok());
+  CHECK(machine.executor->move_buffer(1, block(out, size)).is_ok());
+  CHECK(machine.executor->run({4}, {}).is_ok());
+  for (float v : out) CHECK(v == 9.0f);
+}
+
 void thread_counts_change_ten_thousand_times() {
   Machine machine(branches(24), std::make_shared<ThreadPool>(4));
   Random random(9);
@@ -288,6 +329,8 @@ int main() {
   RUN(two_executors_share_a_pool);
   RUN(two_pools_of_too_many_threads);
   RUN(a_run_can_be_stopped);
+  RUN(buffers_move_between_runs);
+  RUN(fixed_sizes_need_their_bytes);
   RUN(thread_counts_change_ten_thousand_times);
   return 0;
 }

@@ -33,6 +33,11 @@ class Executor {
   // the contents of written tensors are undefined; the executor can run again.
   Status run(const std::vector<int64_t>& symbol_values, const std::function<bool()>& poll);
 
+  // Gives a buffer other memory from the next run on: big enough for its tensors at the sizes of
+  // that run, and apart from all other memory of the program.
+  Status move_buffer(size_t buffer, Block block);
+  char* address(size_t buffer) const { return memory_[buffer].data; }
+
   // From any thread: stops the run that is going on, or else the next one.
   void abort() { abort_.store(true, std::memory_order_relaxed); }
   // Forgets an abort that no run has seen.
@@ -123,7 +128,9 @@ class Executor {
   std::shared_ptr<ThreadPool> pool_;
   int n_threads_ = 1;
   std::vector<Tensor> tensors_;
-  std::vector<size_t> symbolic_;  // tensors that depend on symbols
+  std::vector<size_t> symbolic_;                // tensors that depend on symbols
+  std::vector<std::vector<size_t>> residents_;  // the tensors in each buffer
+  std::vector<std::vector<size_t>> writers_;    // the steps that write to each tensor
   std::vector<Step> steps_;
   StepLayout layout_;
   std::vector<int32_t> place_;  // of each step in `layout_.steps`

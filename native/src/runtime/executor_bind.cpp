@@ -46,11 +46,17 @@ Status Executor::create(Program program, std::vector<Block> memory, const Target
   self->tensors_.resize(self->program_.tensors.size());
   self->counters_ = std::make_unique<Counter[]>(self->program_.steps.size());
   self->left_ = std::make_unique<Left[]>(2 * self->program_.steps.size());
+  self->residents_.resize(self->program_.buffers.size());
   for (size_t i = 0; i < self->program_.tensors.size(); ++i) {
     const TensorDecl& t = self->program_.tensors[i];
     bool symbolic = t.offset.expr >= 0;
     for (int d = 0; d < 4; ++d) symbolic = symbolic || t.ne[d].expr >= 0 || t.nb[d].expr >= 0;
     if (symbolic) self->symbolic_.push_back(i);
+    self->residents_[static_cast<size_t>(t.buffer)].push_back(i);
+  }
+  self->writers_.resize(self->program_.tensors.size());
+  for (size_t i = 0; i < self->program_.steps.size(); ++i) {
+    self->writers_[static_cast<size_t>(self->program_.steps[i].dst)].push_back(i);
   }
   std::vector<int64_t> maxima;
   for (const Symbol& s : self->program_.symbols) maxima.push_back(s.max);
@@ -99,6 +105,32 @@ Status Executor::bind_tensor(size_t i, const std::vector<int64_t>& values) {
                            std::to_string(block.size) + " bytes");
   }
   t.data = block.data + offset;
+  return Status::ok();
+}
+
+Status Executor::move_buffer(size_t buffer, Block block) {
+  const std::lock_guard<std::mutex> lock(running_);
+  if (buffer >= memory_.size()) {
+    return Status::invalid("the program has no buffer " + std::to_string(buffer));
+  }
+  const Block old = memory_[buffer];
+  if (old.data == block.data && old.size == block.size) return Status::ok();
+  const auto is_symbolic = [&](size_t i) {
+    return std::binary_search(symbolic_.begin(), symbolic_.end(), i);
+  };
+  for (size_t i : residents_[buffer]) {
+    const Tensor& t = tensors_[i];
+    if (!is_symbolic(i) && extent(t) + (t.data - old.data) > block.size) {
+      return Status::invalid("tensor " + program_.tensors[i].name + " needs more than the " +
+                             std::to_string(block.size) + " bytes that its buffer is moved to");
+    }
+  }
+  memory_[buffer] = block;
+  for (size_t i : residents_[buffer]) {
+    if (is_symbolic(i)) bound_.clear();  // the next run finds its place for its sizes
+    tensors_[i].data = block.data + (tensors_[i].data - old.data);
+    for (size_t step : writers_[i]) steps_[step].call.dst.data = tensors_[i].data;
+  }
   return Status::ok();
 }
 

@@ -18,6 +18,7 @@ from weft.cli.diff import diff
 from weft.cli.doctor import doctor
 from weft.cli.embed import embed
 from weft.cli.explain import explain
+from weft.cli.export import export
 from weft.cli.inspect import inspect
 from weft.cli.perplexity import perplexity
 from weft.cli.quantize import quantize
@@ -40,6 +41,7 @@ app = typer.Typer(
 )
 COMMANDS = (
     *(run, chat, serve, embed, perplexity, tokenize, bench, inspect, explain, diff),
+    export,
     *(devices, doctor, calibrate, quantize),
 )
 for command in COMMANDS:

@@ -12,6 +12,7 @@ from rich.table import Table
 
 from weft.backends import Backend
 from weft.cli.console import errors, size_text, wide
+from weft.cli.exported import explain_pte, is_pte
 from weft.cli.loading import loads_model
 from weft.cli.options import ModelFile
 from weft.compile import lower_plan
@@ -61,7 +62,12 @@ def explain(
     ] = None,
 ) -> None:
     """Show where everything would run, and why. Splits, each op's device, what other devices said,
-    and the bytes of every buffer; nothing is allocated or loaded."""
+    and the bytes of every buffer; nothing is allocated or loaded. Of an exported .pte file: the
+    delegated graphs, what was left out, and why."""
+    if is_pte(model):
+        found, text = explain_pte(model, not brief)
+        print(json.dumps(found, indent=1) if as_json else text)
+        return
     if (why is not None) + as_json + as_mermaid + as_dot > 1:
         raise ScheduleError("give only one of --why, --json, --mermaid and --dot")
     if machine is not None:

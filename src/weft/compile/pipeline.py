@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from weft.allocate import Allocation, allocate, validate
 from weft.backends import Backend, make_backend
@@ -55,8 +55,16 @@ class Plan:
         }
 
 
+class HasGraph(Protocol):
+    """What carries a graph, e.g. what `weft.from_torch` gives."""
+
+    @property
+    def graph(self) -> Graph:
+        """What to compute."""
+
+
 def compile(
-    graph: Graph,
+    graph: Graph | HasGraph,
     devices: Sequence[str | Backend] = ("cpu",),
     *,
     policy: Policy = "ggml",
@@ -80,6 +88,7 @@ def compile(
 
     Raises GraphError, ScheduleError, UnsupportedOpError, AllocationError or DeviceError;
     OutOfMemoryError where the memory of the profile of `cost` is too small."""
+    graph = graph if isinstance(graph, Graph) else graph.graph
     plan = plan_graph(
         graph, resolve_devices(devices, **options), policy=policy, memory=memory,
         assign=assign, op_offload=op_offload, cost=cost, rewrites=rewrites,

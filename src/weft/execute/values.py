@@ -21,6 +21,7 @@ __all__ = [
     "max_bytes",
     "ne_of",
     "read_array",
+    "solve_size",
     "symbol_values",
     "tensor_bytes",
 ]
@@ -101,7 +102,7 @@ def symbol_values(
     for name, array in arrays.items():
         spec = program.tensors[program.inputs[name]]
         for size, actual in zip(spec.ne, ne_of(array, spec.dtype), strict=True):
-            solved = _solve(size, actual)
+            solved = solve_size(size, actual)
             if solved is not None:
                 sym, value = solved
                 values.setdefault(sym.name, value)
@@ -137,7 +138,7 @@ def ne_of(array: NDArray[Any], dtype: DType) -> tuple[int, int, int, int]:
     return (shape[0], shape[1], shape[2], shape[3])
 
 
-def _solve(size: Size, actual: int) -> tuple[Sym, int] | None:
+def solve_size(size: Size, actual: int) -> tuple[Sym, int] | None:
     """The symbol in `coefficient * symbol + constant` that makes it `actual`, if it is of that
     form."""
     if not isinstance(size, Expr):

@@ -7,6 +7,7 @@ first parameter, parameters, ten sources), stages are (begin, end).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,7 +18,7 @@ from weft.graph.size import Compound, Expr, Size, Sym, upper
 from weft.graph.tensor import Tensor
 from weft.program import LAYOUTS, Program
 
-__all__ = ["Lowered", "describe_tensor", "native_program"]
+__all__ = ["ExprTable", "Lowered", "describe_tensor", "native_program"]
 
 # Kinds of the native expression table.
 _CONST, _SYMBOL, _ADD, _MUL = 0, 1, 2, 3
@@ -43,13 +44,16 @@ def describe_tensor(t: Tensor | None) -> tuple[int, list[int], list[int]]:
     return (t.dtype.id, [upper(n) for n in t.ne], [upper(n) for n in t.nb])
 
 
-class _Exprs:
-    """Builds the expression table; equal expressions share a row."""
+class ExprTable:
+    """Builds the native expression table, rows of (kind, a, b); equal expressions share a row."""
 
-    def __init__(self, symbols: dict[str, Sym]) -> None:
+    def __init__(self, symbols: dict[str, Sym], fixed: Mapping[str, int] | None = None) -> None:
+        """`fixed`: symbols that are numbers; the others are numbered in their order."""
         self.rows: list[tuple[int, int, int]] = []
         self._known: dict[object, int] = {}
-        self._symbol = {name: i for i, name in enumerate(symbols)}
+        self._fixed = fixed or {}
+        free = [name for name in symbols if name not in self._fixed]
+        self._symbol = {name: i for i, name in enumerate(free)}
 
     def _row(self, kind: int, a: int, b: int = 0) -> int:
         key = (kind, a, b)
@@ -80,6 +84,8 @@ class _Exprs:
         return total
 
     def _atom(self, atom: Sym | Compound) -> int:
+        if isinstance(atom, Sym) and atom.name in self._fixed:
+            return self._row(_CONST, self._fixed[atom.name])
         if isinstance(atom, Sym):
             return self._row(_SYMBOL, self._symbol[atom.name])
         return self._row(
@@ -92,7 +98,7 @@ class _Exprs:
 def native_program(program: Program, split: int) -> Lowered:
     """The tables of one split, loaded and checked; holds only the tensors that its steps use."""
     spec = program.splits[split]
-    exprs = _Exprs(program.symbols)
+    exprs = ExprTable(program.symbols)
     used: dict[int, int] = {}
     buffers: dict[int, int] = {}
     names: list[str] = []

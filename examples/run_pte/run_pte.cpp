@@ -1,0 +1,156 @@
+// Runs a method of a .pte file, without Python.
+//
+//   run_pte MODEL.pte [--method NAME] [--input FILE]... [--output PREFIX] [--repeat N]
+//
+// A FILE has the raw elements of an input, in order; inputs without a file are ones. Prints each
+// output's shape and first elements and, with --repeat, the median time of a call. With --output,
+// output i is written to PREFIX.i as raw elements. Parts of the model that were lowered to weft run
+// in libweft_executorch, which is linked in: linking it is all that the backend needs.
+#include <executorch/extension/module/module.h>
+#include <executorch/extension/tensor/tensor.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <vector>
+
+namespace {
+
+using executorch::aten::ScalarType;
+using executorch::extension::Module;
+using executorch::extension::TensorPtr;
+using executorch::runtime::Error;
+using executorch::runtime::EValue;
+
+struct Arguments {
+  std::string model;
+  std::string method = "forward";
+  std::vector<std::string> inputs;
+  std::string output;
+  int repeat = 0;
+};
+
+bool parse(int argc, char** argv, Arguments& out) {
+  for (int i = 1; i < argc; ++i) {
+    const std::string option = argv[i];
+    if (option.rfind("--", 0) != 0) {
+      out.model = option;
+      continue;
+    }
+    if (++i == argc) return false;
+    if (option == "--method") {
+      out.method = argv[i];
+    } else if (option == "--input") {
+      out.inputs.push_back(argv[i]);
+    } else if (option == "--output") {
+      out.output = argv[i];
+    } else if (option == "--repeat") {
+      out.repeat = std::atoi(argv[i]);
+    } else {
+      return false;
+    }
+  }
+  return !out.model.empty();
+}
+
+int fail(const char* what, Error error) {
+  std::fprintf(stderr, "%s: error 0x%x\n", what, static_cast<unsigned>(error));
+  return 1;
+}
+
+// Ones, or the elements in a file; nullptr where the file has another size.
+TensorPtr make_input(const executorch::runtime::TensorInfo& info, const std::string* file) {
+  std::vector<executorch::aten::SizesType> sizes(info.sizes().begin(), info.sizes().end());
+  TensorPtr tensor = executorch::extension::full(sizes, 1, info.scalar_type());
+  if (file == nullptr) return tensor;
+  std::ifstream in(*file, std::ios::binary);
+  const std::string bytes((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
+  if (bytes.size() != tensor->nbytes()) {
+    std::fprintf(stderr, "%s has %zu bytes, the input %zu\n", file->c_str(), bytes.size(),
+                 tensor->nbytes());
+    return nullptr;
+  }
+  std::memcpy(tensor->mutable_data_ptr(), bytes.data(), bytes.size());
+  return tensor;
+}
+
+void print(size_t number, const EValue& value) {
+  if (!value.isTensor()) {
+    std::printf("output %zu: not a tensor\n", number);
+    return;
+  }
+  const auto& tensor = value.toTensor();
+  std::printf("output %zu: [", number);
+  for (ssize_t d = 0; d < tensor.dim(); ++d) {
+    std::printf("%s%d", d ? ", " : "", static_cast<int>(tensor.size(d)));
+  }
+  std::printf("]");
+  for (ssize_t i = 0; i < std::min<ssize_t>(8, tensor.numel()); ++i) {
+    if (tensor.scalar_type() == ScalarType::Float) {
+      std::printf(" %g", static_cast<double>(tensor.const_data_ptr<float>()[i]));
+    } else if (tensor.scalar_type() == ScalarType::Long) {
+      std::printf(" %lld", static_cast<long long>(tensor.const_data_ptr<int64_t>()[i]));
+    }
+  }
+  std::printf("\n");
+}
+
+void write(const std::string& path, const EValue& value) {
+  if (!value.isTensor()) return;
+  const auto& tensor = value.toTensor();
+  std::ofstream(path, std::ios::binary)
+      .write(static_cast<const char*>(tensor.const_data_ptr()),
+             static_cast<std::streamsize>(tensor.nbytes()));
+}
+
+double median_ms(Module& module, const Arguments& args, const std::vector<EValue>& inputs) {
+  std::vector<double> times;
+  for (int i = 0; i < args.repeat; ++i) {
+    const auto start = std::chrono::steady_clock::now();
+    if (!module.execute(args.method, inputs).ok()) return -1;
+    const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - start;
+    times.push_back(took.count());
+  }
+  std::nth_element(times.begin(), times.begin() + args.repeat / 2, times.end());
+  return times[static_cast<size_t>(args.repeat) / 2];
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Arguments args;
+  if (!parse(argc, argv, args)) {
+    std::fprintf(stderr,
+                 "usage: run_pte MODEL.pte [--method NAME] [--input FILE]... [--output PREFIX] "
+                 "[--repeat N]\n");
+    return 2;
+  }
+  // mapped, so that weights are used where the file has them
+  Module module(args.model, Module::LoadMode::Mmap);
+  const auto meta = module.method_meta(args.method);
+  if (!meta.ok()) return fail("the method cannot be read", meta.error());
+  std::vector<TensorPtr> tensors;
+  std::vector<EValue> inputs;
+  for (size_t i = 0; i < meta->num_inputs(); ++i) {
+    const auto info = meta->input_tensor_meta(i);
+    if (!info.ok()) return fail("an input is no tensor", info.error());
+    tensors.push_back(make_input(*info, i < args.inputs.size() ? &args.inputs[i] : nullptr));
+    if (tensors.back() == nullptr) return 1;
+    inputs.emplace_back(*tensors.back());
+  }
+  if (const Error e = module.load_method(args.method); e != Error::Ok) {
+    return fail("the method cannot be loaded", e);
+  }
+  const auto outputs = module.execute(args.method, inputs);
+  if (!outputs.ok()) return fail("the method failed", outputs.error());
+  for (size_t i = 0; i < outputs->size(); ++i) {
+    print(i, outputs->at(i));
+    if (!args.output.empty()) write(args.output + "." + std::to_string(i), outputs->at(i));
+  }
+  if (args.repeat > 0) std::printf("median %.3f ms\n", median_ms(module, args, inputs));
+  return 0;
+}

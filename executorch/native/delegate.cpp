@@ -1,0 +1,351 @@
+#include "delegate.h"
+
+#include <executorch/runtime/core/exec_aten/util/tensor_util.h>
+
+#include <algorithm>
+
+#include "complain.h"
+
+namespace weft::et {
+
+namespace {
+
+Error invalid(const Status& status, const char* what) {
+  complain(std::string(what) + ": " + status.message());
+  return Error::InvalidProgram;
+}
+
+int64_t value_of(const Size& size, const std::vector<int64_t>& exprs) {
+  return size.expr < 0 ? size.value : exprs[static_cast<size_t>(size.expr)];
+}
+
+std::string text_of(const EValue& arg) {
+  std::string sizes;
+  for (const auto size : arg.toTensor().sizes()) {
+    sizes += (sizes.empty() ? "" : ", ") + std::to_string(size);
+  }
+  return "[" + sizes + "] of " + executorch::runtime::toString(arg.toTensor().scalar_type());
+}
+
+}  // namespace
+
+// ---- init ---------------------------------------------------------------------------------------
+
+Result<std::unique_ptr<Delegate>> Delegate::create(BackendInitContext& context,
+                                                   const FreeableBuffer& processed) {
+  std::unique_ptr<Delegate> self(new Delegate());
+  if (Status s = read_blob(processed.data(), processed.size(), self->blob_); !s.is_ok()) {
+    return invalid(s, "the delegated program cannot be read");
+  }
+  int threads = self->blob_.threads;
+  if (const auto given = context.get_runtime_spec<int>("threads"); given.ok()) {
+    threads = given.get();
+  }
+  if (threads < 0 || threads > 1024) {
+    complain("threads must be 0 (all cores) to 1024, not " + std::to_string(threads));
+    return Error::InvalidArgument;
+  }
+  self->target_ = best_target();
+  self->pool_ = shared_pool(threads);
+  if (const Error e = self->take_memory(context.get_named_data_map()); e != Error::Ok) return e;
+  if (const Error e = self->start(threads); e != Error::Ok) return e;
+  return self;
+}
+
+Error Delegate::take_memory(const NamedDataMap* map) {
+  for (size_t i = 0; i < blob_.buffers.size(); ++i) {
+    const Result<Block> block = find_block(i, map);
+    if (!block.ok()) {
+      complain("buffer " + std::to_string(i) + " of " + std::to_string(blob_.program.buffers[i]) +
+               " bytes, named '" + blob_.buffers[i].key + "', has no memory");
+      return block.error();
+    }
+    blocks_.push_back(block.get());
+  }
+  return Error::Ok;
+}
+
+Result<Block> Delegate::find_block(size_t buffer, const NamedDataMap* map) {
+  const BufferInfo& info = blob_.buffers[buffer];
+  const int64_t size = blob_.program.buffers[buffer];
+  if (info.memory == Memory::kConstant) {
+    Repack repack;
+    bool repacks = false;
+    if (const Error e = wanted_layout(buffer, repack, repacks); e != Error::Ok) return e;
+    Result<std::shared_ptr<Constant>> found = find_constant(
+        map, info.key, static_cast<size_t>(size), repacks ? &repack : nullptr, *pool_);
+    if (!found.ok()) return found.error();
+    constants_.push_back(found.get());
+    // no step writes there, see read_blob
+    return Block{const_cast<char*>(found.get()->data), static_cast<int64_t>(found.get()->size)};
+  }
+  if (info.memory == Memory::kState) {
+    Result<std::shared_ptr<State>> found =
+        find_state(map, info.name, info.key, static_cast<size_t>(size), blob_.share_state);
+    if (!found.ok()) return found.error();
+    states_.push_back(found.get());
+    return Block{found.get()->pages.data(), size};
+  }
+  pages_.push_back(std::make_unique<Pages>());
+  if (!pages_.back()->allocate(static_cast<size_t>(size))) return Error::MemoryAllocationFailed;
+  return Block{pages_.back()->data(), size};
+}
+
+const TensorDecl* Delegate::repacked_tensor(size_t buffer) const {
+  const Layout stored = blob_.buffers[buffer].stored;
+  for (const TensorDecl& t : blob_.program.tensors) {
+    const bool here = static_cast<size_t>(t.buffer) == buffer;
+    if (here && (t.layout != Layout::kRows || stored != Layout::kRows)) return &t;
+  }
+  return nullptr;
+}
+
+// From how a constant is stored to how the kernels of this machine read it.
+Error Delegate::wanted_layout(size_t buffer, Repack& repack, bool& repacks) {
+  const TensorDecl* matrix = repacked_tensor(buffer);
+  if (matrix == nullptr) return Error::Ok;
+  const TypeOps& type = target_->table().type(matrix->type);
+  repack.type = matrix->type;
+  repack.from = blob_.buffers[buffer].stored;
+  repack.to = matrix->layout;
+  if ((repack.to == Layout::kInterleaved && !type.matmul_interleaved) ||
+      (repack.to == Layout::kLookup && !type.matmul_lookup)) {
+    repack.to = Layout::kRows;
+  }
+  repack.row_elements = matrix->ne[0].value;
+  repack.rows = matrix->ne[1].value;
+  for (int d = 0; d < 4; ++d) {
+    if (matrix->ne[d].expr >= 0) return Error::InvalidProgram;
+    if (d > 1 && __builtin_mul_overflow(repack.rows, matrix->ne[d].value, &repack.rows)) {
+      return Error::InvalidProgram;
+    }
+  }
+  for (TensorDecl& t : blob_.program.tensors) {
+    if (static_cast<size_t>(t.buffer) == buffer) t.layout = repack.to;
+  }
+  repacks = repack.from != repack.to;
+  return Error::Ok;
+}
+
+Error Delegate::start(int threads) {
+  const auto place = [&](const Value& value) {
+    Place found;
+    if (value.tensor < 0) return found;
+    const TensorDecl& t = blob_.program.tensors[static_cast<size_t>(value.tensor)];
+    found.buffer = static_cast<size_t>(t.buffer);
+    const Memory memory = blob_.buffers[found.buffer].memory;
+    found.owned = memory == Memory::kInput || memory == Memory::kOutput;
+    found.owned = found.owned && t.offset.expr < 0 && t.offset.value == 0;
+    return found;
+  };
+  std::vector<int> owners(blob_.buffers.size(), 0);
+  for (const Value& v : blob_.inputs) input_places_.push_back(place(v));
+  for (const Value& v : blob_.outputs) {
+    output_places_.push_back(place(v));
+    // an input that is returned, or a value that is returned twice, is copied
+    Place& found = output_places_.back();
+    const bool own = blob_.buffers[found.buffer].memory == Memory::kOutput;
+    found.owned = found.owned && own && owners[found.buffer]++ == 0;
+  }
+  copies_out_.resize(blob_.outputs.size());
+  const Status s = Executor::create(blob_.program, blocks_, *target_, pool_, executor_);
+  if (!s.is_ok()) return invalid(s, "the delegated program cannot run here");
+  if (threads > 0) executor_->set_threads(threads);
+  return Error::Ok;
+}
+
+// ---- a call -------------------------------------------------------------------------------------
+
+Error Delegate::execute(BackendExecutionContext& context, Span<EValue*> args) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (args.size() != blob_.inputs.size() + blob_.outputs.size()) {
+    complain("the call has " + std::to_string(args.size()) + " arguments, the program takes " +
+             std::to_string(blob_.inputs.size()) + " and gives " +
+             std::to_string(blob_.outputs.size()));
+    return Error::InvalidProgram;
+  }
+  if (const Error e = resolve(args); e != Error::Ok) return e;
+  taken_.clear();
+  for (size_t i = 0; i < blob_.inputs.size(); ++i) {
+    if (const Error e = bind_input(i, *args[i]); e != Error::Ok) return e;
+  }
+  for (size_t i = 0; i < blob_.outputs.size(); ++i) {
+    if (const Error e = bind_output(i, *args[blob_.inputs.size() + i]); e != Error::Ok) return e;
+  }
+  const bool traced = context.event_tracer() != nullptr;
+  if (traced) executor_->record_spans(true);
+  const Status status = executor_->run(symbols_, {});
+  if (traced) {
+    report(context);
+    executor_->record_spans(false);
+  }
+  if (!status.is_ok()) {
+    // an index outside of its tensor, a division by zero: what was given cannot be computed
+    complain("a run failed: " + status.message());
+    return Error::InvalidArgument;
+  }
+  return copy_outputs(args);
+}
+
+// Values of the symbols, from the sizes of the inputs.
+Error Delegate::resolve(Span<EValue*> args) {
+  symbols_.clear();
+  for (size_t i = 0; i < blob_.symbols.size(); ++i) {
+    const SymbolSource& source = blob_.symbols[i];
+    const Symbol& symbol = blob_.program.symbols[i];
+    const EValue& arg = *args[static_cast<size_t>(source.input)];
+    int64_t value = 0;
+    if (source.dim < 0) {
+      if (!arg.isInt()) return Error::InvalidArgument;
+      value = arg.toInt();
+    } else {
+      if (!arg.isTensor() || source.dim >= arg.toTensor().dim()) return Error::InvalidArgument;
+      value = arg.toTensor().size(source.dim);
+    }
+    value -= source.add;
+    const bool fits = value % source.mul == 0;
+    value /= source.mul;
+    if (!fits || value < symbol.min || value > symbol.max) {
+      complain("size " + symbol.name + " is " + std::to_string(value) +
+               "; the model was exported for " + std::to_string(symbol.min) + " to " +
+               std::to_string(symbol.max));
+      return Error::InvalidArgument;
+    }
+    symbols_.push_back(value);
+  }
+  const Status s = blob_.program.evaluate(symbols_.data(), exprs_);
+  return s.is_ok() ? Error::Ok : invalid(s, "sizes");
+}
+
+// The value's tensor at the sizes of this call, in the memory of the program.
+Tensor Delegate::inside(const Value& value) const {
+  const TensorDecl& decl = blob_.program.tensors[static_cast<size_t>(value.tensor)];
+  Tensor t;
+  t.type = decl.type;
+  for (int d = 0; d < 4; ++d) {
+    t.ne[d] = value_of(decl.ne[d], exprs_);
+    t.nb[d] = value_of(decl.nb[d], exprs_);
+  }
+  const Block& block = blocks_[static_cast<size_t>(decl.buffer)];
+  const int64_t offset = value_of(decl.offset, exprs_);
+  // the executor checks this too, but copies of inputs come before it
+  const bool sane = std::all_of(t.ne, t.ne + 4, [](int64_t n) { return n >= 0; }) &&
+                    std::all_of(t.nb, t.nb + 4, [](int64_t n) { return n >= 0; });
+  const int64_t end = sane ? extent(t) : -1;
+  const bool fits = offset >= 0 && end >= 0 && offset <= block.size && end <= block.size - offset;
+  t.data = fits ? block.data + offset : nullptr;
+  return t;
+}
+
+Error Delegate::bind_input(size_t i, const EValue& arg) {
+  const Value& value = blob_.inputs[i];
+  if (value.scalar_type == kIgnored) return Error::Ok;
+  if (value.scalar_type == kInteger) {
+    const bool same = arg.isInt() && arg.toInt() == value_of(value.dims[0], exprs_);
+    return same ? Error::Ok : Error::InvalidArgument;
+  }
+  if (!arg.isTensor()) return Error::InvalidArgument;
+  const auto& tensor = arg.toTensor();
+  bool same = tensor.dim() == static_cast<ssize_t>(value.dims.size());
+  for (size_t d = 0; same && d < value.dims.size(); ++d) {
+    same = tensor.size(static_cast<ssize_t>(d)) == value_of(value.dims[d], exprs_);
+  }
+  if (!same || static_cast<int>(tensor.scalar_type()) != value.scalar_type) {
+    complain("input " + value.name + " is " + text_of(arg) + ", which the program does not take");
+    return Error::InvalidArgument;
+  }
+  if (value.tensor < 0) return Error::Ok;
+  return bind(input_places_[i], view_of(tensor), value, true);
+}
+
+Error Delegate::bind_output(size_t i, EValue& arg) {
+  const Value& value = blob_.outputs[i];
+  copies_out_[i] = value.tensor >= 0;
+  if (value.scalar_type == kInteger) arg = EValue(value_of(value.dims[0], exprs_));
+  if (value.tensor < 0) return Error::Ok;
+  if (!arg.isTensor()) return Error::InvalidProgram;
+  executorch::aten::Tensor tensor = arg.toTensor();
+  executorch::aten::SizesType sizes[View::kMaxDims];
+  bool same = tensor.dim() == static_cast<ssize_t>(value.dims.size());
+  for (size_t d = 0; same && d < value.dims.size(); ++d) {
+    sizes[d] = static_cast<executorch::aten::SizesType>(value_of(value.dims[d], exprs_));
+  }
+  if (!same || static_cast<int>(tensor.scalar_type()) != value.scalar_type) {
+    complain("output " + value.name + " is " + text_of(arg) + ", which is not the program's");
+    return Error::InvalidProgram;
+  }
+  if (const Error e = executorch::runtime::resize_tensor(tensor, {sizes, value.dims.size()});
+      e != Error::Ok) {
+    return e;
+  }
+  if (!output_places_[i].owned) return Error::Ok;
+  copies_out_[i] = false;
+  return bind(output_places_[i], view_of(tensor), value, false);
+}
+
+// The caller's memory in place of the program's, where they look alike; else a copy.
+Error Delegate::bind(const Place& place, const View& outside, const Value& value, bool is_input) {
+  const Tensor tensor = inside(value);
+  const View view = view_of(tensor);
+  const int64_t count = view.count();
+  if (tensor.data == nullptr || count != outside.count() || outside.element == Element::kNone ||
+      (outside.data == nullptr && count > 0)) {
+    complain(value.name + " does not fit the program's tensor");
+    return Error::InvalidArgument;
+  }
+  const bool bytes = view.element == Element::kI8 && outside.element == Element::kBool;
+  const bool alike = (view.element == outside.element || bytes) && view.is_dense() &&
+                     outside.is_dense() && count > 0 &&
+                     reinterpret_cast<uintptr_t>(outside.data) % 8 == 0;
+  const auto index = &value - (is_input ? blob_.inputs.data() : blob_.outputs.data());
+  if (alike && place.owned && !is_taken(outside)) {
+    const Block block = {outside.data, count * bytes_of(outside.element)};
+    if (executor_->move_buffer(place.buffer, block).is_ok()) {
+      taken_.push_back(block);
+      return Error::Ok;
+    }
+  }
+  if (!executor_->move_buffer(place.buffer, blocks_[place.buffer]).is_ok()) return Error::Internal;
+  if (is_input) {
+    copy(outside, view);
+  } else {
+    copies_out_[static_cast<size_t>(index)] = true;
+  }
+  return Error::Ok;
+}
+
+// Whether the memory is that of another argument: what one step reads another might write.
+bool Delegate::is_taken(const View& view) const {
+  const char* end = view.data + view.count() * bytes_of(view.element);
+  return std::any_of(taken_.begin(), taken_.end(), [&](const Block& block) {
+    return view.data < block.data + block.size && block.data < end;
+  });
+}
+
+Error Delegate::copy_outputs(Span<EValue*> args) {
+  for (size_t i = 0; i < blob_.outputs.size(); ++i) {
+    if (!copies_out_[i]) continue;
+    const Value& value = blob_.outputs[i];
+    const View outside = view_of(args[blob_.inputs.size() + i]->toTensor());
+    Tensor tensor = inside(value);
+    const size_t buffer = output_places_[i].buffer;
+    if (blob_.buffers[buffer].memory == Memory::kInput) {
+      // an input that is returned lies where its caller has it
+      for (size_t k = 0; k < blob_.inputs.size(); ++k) {
+        if (blob_.inputs[k].tensor >= 0 && input_places_[k].buffer == buffer) {
+          tensor.data = executor_->address(buffer) + (tensor.data - blocks_[buffer].data);
+        }
+      }
+    }
+    const View view = view_of(tensor);
+    if (tensor.data == nullptr || view.count() != outside.count() ||
+        outside.element == Element::kNone || view.element == Element::kNone) {
+      complain("output " + value.name + " does not fit the program's tensor");
+      return Error::InvalidProgram;
+    }
+    copy(view, outside);
+  }
+  return Error::Ok;
+}
+
+}  // namespace weft::et

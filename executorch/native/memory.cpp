@@ -1,0 +1,205 @@
+#include "memory.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <tuple>
+
+#include "quants/interleave.h"
+#include "quants/lookup_layout.h"
+
+namespace weft::et {
+
+namespace {
+
+constexpr uintptr_t kAlignment = 32;  // that of tensors in GGUF files, which kernels read in place
+
+// Weak pointers by what the file calls something. A file's NamedDataMap lives as long as the
+// methods loaded from it, and so as long as anything found under its address.
+template <typename T>
+class Shared {
+ public:
+  using Key = std::tuple<const NamedDataMap*, std::string, int>;
+
+  template <typename Make>
+  Result<std::shared_ptr<T>> find(const Key& key, Make make) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (const auto found = known_.find(key); found != known_.end()) {
+      if (std::shared_ptr<T> value = found->second.lock()) return value;
+    }
+    for (auto i = known_.begin(); i != known_.end();) {
+      i = i->second.expired() ? known_.erase(i) : std::next(i);
+    }
+    Result<std::shared_ptr<T>> made = make();
+    if (made.ok()) known_[key] = made.get();
+    return made;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<Key, std::weak_ptr<T>> known_;
+};
+
+// Never destroyed: delegates may outlive static objects of this library at the process's end.
+template <typename T>
+Shared<T>& shared() {
+  static auto* all = new Shared<T>();
+  return *all;
+}
+
+struct Move {
+  const Repack* how;
+  const char* src;
+  char* dst;
+  int64_t row_bytes;
+  int64_t panels;
+  std::atomic<int64_t> next{0};
+
+  static void job(void* context, int) {
+    Move& m = *static_cast<Move*>(context);
+    const Repack& r = *m.how;
+    for (;;) {
+      const int64_t panel = m.next.fetch_add(1, std::memory_order_relaxed);
+      if (panel >= m.panels) return;
+      if (r.to == Layout::kInterleaved) {
+        interleave_panels(r.type, m.src, m.row_bytes, r.row_elements, panel, 1, m.dst);
+      } else if (r.to == Layout::kLookup) {
+        make_lookup_panels(r.type, m.src, m.row_bytes, r.row_elements, panel, 1, m.dst);
+      } else {
+        deinterleave_panels(r.type, m.src, r.row_elements, panel, 1, m.dst, m.row_bytes);
+      }
+    }
+  }
+};
+
+// Both layouts have as many bytes, or the lookup layout more.
+Result<size_t> repacked_size(const Repack& r, size_t source) {
+  const InterleavedFormat* format = interleaved_format(r.type);
+  const bool interleaves = r.to != Layout::kLookup && r.from != Layout::kLookup;
+  const int64_t block =
+      interleaves ? (format == nullptr ? 0 : format->block) : lookup_block(r.type);
+  const bool from_rows = r.from == Layout::kRows;
+  if (block == 0 || from_rows == (r.to == Layout::kRows) || r.rows % kPanelRows != 0 ||
+      r.row_elements % block != 0) {
+    return Error::InvalidProgram;
+  }
+  int64_t elements = 0;
+  if (r.rows <= 0 || r.row_elements <= 0 ||
+      __builtin_mul_overflow(r.rows, r.row_elements, &elements) || elements > int64_t{1} << 50) {
+    return Error::InvalidProgram;
+  }
+  const DTypeInfo& info = dtype_info(r.type);
+  if (elements / info.block * info.block_size > static_cast<int64_t>(source)) {
+    return Error::InvalidProgram;
+  }
+  if (interleaves) return source;
+  return std::max(source, static_cast<size_t>(lookup_row_bytes(r.type, r.row_elements) * r.rows));
+}
+
+Error repack(const Repack& r, ThreadPool& pool, Constant& constant) {
+  const Result<size_t> size = repacked_size(r, constant.size);
+  if (!size.ok()) return size.error();
+  Pages pages;
+  if (!constant.own.allocate(size.get())) return Error::MemoryAllocationFailed;
+  const DTypeInfo& info = dtype_info(r.type);
+  const int64_t row_bytes = r.row_elements / info.block * info.block_size;
+  Move move{&r, constant.data, constant.own.data(), row_bytes, r.rows / kPanelRows};
+  pool.run(&Move::job, &move, pool.size());
+  // what stands behind the last row (the scale of i2_s) stays there
+  const auto end = static_cast<size_t>(row_bytes * r.rows);
+  std::memcpy(constant.own.data() + end, constant.data + end, constant.size - end);
+  constant.source.reset();
+  constant.data = constant.own.data();
+  constant.size = size.get();
+  return Error::Ok;
+}
+
+Result<std::shared_ptr<Constant>> make_constant(const NamedDataMap* map, const std::string& key,
+                                                size_t size, const Repack* how, ThreadPool& pool) {
+  if (map == nullptr) return Error::InvalidProgram;
+  Result<executorch::runtime::FreeableBuffer> found = map->get_data(key);
+  if (!found.ok()) return found.error();
+  auto constant = std::make_shared<Constant>();
+  constant->source.emplace(std::move(found.get()));
+  constant->data = static_cast<const char*>(constant->source->data());
+  constant->size = constant->source->size();
+  if (constant->size < size || (constant->data == nullptr && size > 0)) {
+    return Error::InvalidProgram;
+  }
+  if (how != nullptr) {
+    if (const Error e = repack(*how, pool, *constant); e != Error::Ok) return e;
+  } else if (reinterpret_cast<uintptr_t>(constant->data) % kAlignment != 0) {
+    if (!constant->own.allocate(constant->size)) return Error::MemoryAllocationFailed;
+    std::memcpy(constant->own.data(), constant->data, constant->size);
+    constant->source.reset();
+    constant->data = constant->own.data();
+  }
+  return constant;
+}
+
+Result<std::shared_ptr<State>> make_state(const NamedDataMap* map, const std::string& key,
+                                          size_t size) {
+  auto state = std::make_shared<State>();
+  if (!state->pages.allocate(size)) return Error::MemoryAllocationFailed;
+  if (key.empty()) return state;
+  if (map == nullptr) return Error::InvalidProgram;
+  Result<executorch::runtime::FreeableBuffer> first = map->get_data(key);
+  if (!first.ok()) return first.error();
+  if (first->size() < size) return Error::InvalidProgram;
+  if (size > 0) std::memcpy(state->pages.data(), first->data(), size);
+  return state;
+}
+
+}  // namespace
+
+Pages::~Pages() {
+  if (data_ != nullptr) munmap(data_, size_);
+}
+
+bool Pages::allocate(size_t size) {
+  size_ = std::max<size_t>(size, 1);
+  void* found = mmap(nullptr, size_, PROT_READ | PROT_WRITE,
+                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (found == MAP_FAILED) return false;
+  data_ = static_cast<char*>(found);
+  return true;
+}
+
+Result<std::shared_ptr<Constant>> find_constant(const NamedDataMap* map, const std::string& key,
+                                                size_t size, const Repack* repack,
+                                                ThreadPool& pool) {
+  const int layout = repack == nullptr ? -1 : static_cast<int>(repack->to);
+  Result<std::shared_ptr<Constant>> found = shared<Constant>().find(
+      {map, key, layout}, [&] { return make_constant(map, key, size, repack, pool); });
+  // another method may have asked for less of it, if the file is damaged
+  if (found.ok() && found.get()->size < size) return Error::InvalidProgram;
+  return found;
+}
+
+Result<std::shared_ptr<State>> find_state(const NamedDataMap* map, const std::string& name,
+                                          const std::string& key, size_t size, bool share) {
+  if (!share || map == nullptr) return make_state(map, key, size);
+  Result<std::shared_ptr<State>> found =
+      shared<State>().find({map, name, 0}, [&] { return make_state(map, key, size); });
+  if (found.ok() && found.get()->pages.size() < size) return Error::InvalidProgram;
+  return found;
+}
+
+std::shared_ptr<ThreadPool> shared_pool(int threads) {
+  static auto* mutex = new std::mutex();
+  static auto* current = new std::weak_ptr<ThreadPool>();
+  const std::lock_guard<std::mutex> lock(*mutex);
+  std::shared_ptr<ThreadPool> pool = current->lock();
+  const int wanted = std::max(threads, usable_cores());
+  if (pool == nullptr || pool->size() < wanted) {
+    pool = std::make_shared<ThreadPool>(wanted);
+    *current = pool;
+  }
+  return pool;
+}
+
+}  // namespace weft::et

@@ -1,0 +1,32 @@
+"""weft as an ExecuTorch backend.
+
+To export: `WeftPartitioner()` in `to_edge_transform_and_lower`. To run: `load()` before the first
+use of ExecuTorch's runtime, which then knows the backend "WeftBackend"."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from weft_executorch.library import library_path, load
+
+if TYPE_CHECKING:
+    from weft_executorch.backend import WeftBackend
+    from weft_executorch.options import Options
+    from weft_executorch.partitioner import WeftPartitioner
+
+__all__ = ["Options", "WeftBackend", "WeftPartitioner", "library_path", "load"]
+
+_LAZY = {
+    "Options": "weft_executorch.options",
+    "WeftBackend": "weft_executorch.backend",
+    "WeftPartitioner": "weft_executorch.partitioner",
+}
+
+
+def __getattr__(name: str) -> Any:
+    # running a .pte needs no exporter, and importing that takes seconds
+    if name in _LAZY:
+        from importlib import import_module
+
+        return getattr(import_module(_LAZY[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,84 @@
+"""`WeftBackend`: a delegated part of an exported program becomes a blob and its constants."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, final
+
+from executorch.exir._serialize._named_data_store import NamedDataStore
+from executorch.exir.backend.backend_details import BackendDetails, PreprocessResult
+from executorch.exir.backend.compile_spec_schema import CompileSpec
+from executorch.exir.backend.utils import DelegateMappingBuilder
+from torch.export import ExportedProgram
+from torch.utils._sympy.value_ranges import ValueRanges
+
+from weft.frontends.fx import convert
+from weft_executorch.blob import Blob
+from weft_executorch.edge_ops import plain
+from weft_executorch.from_fx import from_converted
+from weft_executorch.lowered import Delegated
+from weft_executorch.options import Options
+from weft_executorch.pending import Pending, find_pending
+from weft_executorch.prepare import prepare
+
+__all__ = ["NOTES", "WeftBackend"]
+
+NOTES = "weft.notes"
+"""The compile spec in which the partitioner passes on what it knows: `left_out`, rows of (node, op,
+reason) that it refused, and `minima`, the declared lower bounds of symbols by name."""
+
+
+@final
+class WeftBackend(BackendDetails):
+    """Called by ExecuTorch for each part that `WeftPartitioner` has tagged."""
+
+    @staticmethod
+    def preprocess(
+        edge_program: ExportedProgram, compile_specs: list[CompileSpec]
+    ) -> PreprocessResult:
+        """Plans the program; weights go into the file's named data under a hash of their bytes, so
+        that methods which have the same share them.
+
+        Raises WeftError for a compile spec that is not known, UnsupportedOpError for a node that
+        weft cannot run."""
+        notes: dict[str, Any] = {"left_out": [], "minima": {}}
+        for spec in compile_specs:
+            if spec.key == NOTES:
+                notes |= json.loads(bytes(spec.value))
+        options = Options.from_specs([s for s in compile_specs if s.key != NOTES])
+        _restore_minima(edge_program, notes["minima"])
+        pending = find_pending(edge_program)
+        if pending is None:
+            plain(edge_program)
+            pending = Pending(from_converted(convert(edge_program)))
+        delegated, left_out = pending.delegated, [tuple(row) for row in notes["left_out"]]
+        blob = prepare(delegated, options, left_out, pending.fixed)
+        store = NamedDataStore()
+        for key, data in blob.constants.items():
+            store.add_named_data(key, data.tobytes(), alignment=blob.alignment)
+        return PreprocessResult(
+            processed_bytes=blob.processed,
+            debug_handle_map=_debug_handles(edge_program, delegated, blob),
+            data_store_output=store.get_named_data_store_output(),
+        )
+
+
+def _restore_minima(program: ExportedProgram, minima: dict[str, int]) -> None:
+    """The Edge dialect's passes raise the lower bound of a size that may be 0 or 1 to 2."""
+    for symbol, bounds in list(program.range_constraints.items()):
+        declared = minima.get(str(symbol))
+        if declared is not None and declared < bounds.lower:
+            program.range_constraints[symbol] = ValueRanges(declared, bounds.upper)
+
+
+def _debug_handles(program: ExportedProgram, delegated: Delegated, blob: Blob) -> Any:
+    """Step number -> debug handles of the nodes that it computes."""
+    handles = {n.name: n.meta.get("debug_handle") for n in program.graph.nodes}
+    builder = DelegateMappingBuilder()
+    for number, name in enumerate(blob.steps):
+        # a step that weft inserts is named after what it prepares: "x (q8_0)"
+        node = delegated.origin.get(name) or delegated.origin.get(name.rpartition(" (")[0])
+        handle = handles.get(node) if node is not None else None
+        if handle is not None:
+            builder.insert_delegate_mapping_entry(handles=handle, identifier=number)
+    return builder.get_delegate_mapping()

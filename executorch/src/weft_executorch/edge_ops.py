@@ -1,0 +1,76 @@
+"""The ops that ExecuTorch's Edge dialect has instead of ATen's: copies with an order of dimensions.
+
+Which order a value has in memory matters at the edges of a delegated part only, where the delegate
+looks at strides. So inside they are ATen's clone and _to_copy."""
+
+from __future__ import annotations
+
+import torch
+from executorch.exir.passes import dim_order_ops_registry  # noqa: F401  (defines the ops)
+from torch.export import ExportedProgram
+from torch.export.graph_signature import SymIntArgument, TensorArgument
+
+from weft.frontends.fx import visitor
+from weft.frontends.fx.builder import Builder
+from weft.frontends.fx.call import Call, aten_op
+from weft.frontends.fx.ops.generate import filled
+from weft.frontends.fx.value import Value
+
+__all__ = ["plain"]
+
+_CLONE = torch.ops.dim_order_ops._clone_dim_order.default
+_TO_COPY = torch.ops.dim_order_ops._to_dim_order_copy.default
+_EMPTY = torch.ops.dim_order_ops._empty_dim_order.default
+
+
+@visitor(_CLONE)
+def clone(b: Builder, call: Call) -> Value:
+    """The value itself."""
+    del b
+    return call.value("self")
+
+
+@visitor(_TO_COPY)
+def to_copy(b: Builder, call: Call) -> Value:
+    """Another type."""
+    return b.converted(call.value("self"), call.out.dtype)
+
+
+@visitor(_EMPTY)
+def empty(b: Builder, call: Call) -> Value:
+    """0 everywhere, where nothing is promised."""
+    return filled(b, call, 0)
+
+
+def plain(program: ExportedProgram) -> None:
+    """Puts ATen's ops in the place of these, so that patterns of the frontend are found, and says
+    which inputs are sizes, where the partitioner has called every input a tensor. In place."""
+    graph = program.graph
+    for node in list(graph.nodes):
+        op = aten_op(node.target) if node.op == "call_function" else None
+        if op not in (_CLONE, _TO_COPY):
+            continue
+        with graph.inserting_before(node):
+            if op is _CLONE:
+                new = graph.call_function(torch.ops.aten.clone.default, (node.args[0],))
+            else:
+                dtype = node.meta["val"].dtype
+                new = graph.call_function(
+                    torch.ops.aten._to_copy.default, (node.args[0],), {"dtype": dtype}
+                )
+        new.meta = dict(node.meta)
+        node.replace_all_uses_with(new, propagate_meta=False)
+        graph.erase_node(node)
+        _rename(program, node.name, new.name)
+    values = {n.name: n.meta.get("val") for n in graph.nodes if n.op == "placeholder"}
+    for spec in program.graph_signature.input_specs:
+        if isinstance(spec.arg, TensorArgument) and isinstance(
+            values.get(spec.arg.name), torch.SymInt
+        ):
+            spec.arg = SymIntArgument(spec.arg.name)
+
+
+def _rename(program: ExportedProgram, old: str, new: str) -> None:
+    for spec in program.graph_signature.output_specs:
+        if getattr(spec.arg, "name", None) == old:
+            spec.arg = TensorArgument(new)

@@ -1,0 +1,48 @@
+"""The native delegate: where it is, and loading it."""
+
+from __future__ import annotations
+
+import ctypes
+from importlib.util import find_spec
+from pathlib import Path
+
+__all__ = ["library_path", "load"]
+
+_loaded: list[ctypes.CDLL] = []
+
+
+def library_path() -> Path:
+    """`libweft_executorch.so` of this package; raises ImportError where it is not built."""
+    spec = find_spec("weft_executorch")
+    folders = spec.submodule_search_locations if spec is not None else None
+    for folder in folders or ():
+        path = Path(folder) / "libweft_executorch.so"
+        if path.exists():
+            return path
+    raise ImportError(
+        "libweft_executorch.so is not built; install weft-executorch (in a checkout: make delegate)"
+    )
+
+
+def load() -> None:
+    """Registers the backend "WeftBackend" with the ExecuTorch runtime of this process.
+
+    Call it before `executorch.runtime.Runtime.get()`. A second call does nothing. Raises
+    ImportError where the delegate or the runtime is missing, OSError where it does not load."""
+    if _loaded:
+        return
+    runtime = _runtime_path()
+    # by its path first: the delegate then finds it by name, wherever either is installed
+    ctypes.CDLL(str(runtime), mode=ctypes.RTLD_GLOBAL)
+    _loaded.append(ctypes.CDLL(str(library_path()), mode=ctypes.RTLD_LOCAL))
+
+
+def _runtime_path() -> Path:
+    spec = find_spec("executorch")
+    for folder in (spec.submodule_search_locations if spec is not None else None) or ():
+        path = Path(folder) / "lib" / "libexecutorch.so"
+        if path.exists():
+            return path
+    raise ImportError(
+        "the ExecuTorch runtime (libexecutorch.so) is missing: pip install executorch==1.5.1"
+    )

@@ -1,0 +1,89 @@
+"""What can be chosen when a model is exported, as compile specs and back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Literal, get_args
+
+from weft.errors import WeftError
+
+__all__ = ["Options", "WeightFormat"]
+
+WeightFormat = Literal["f32", "f16", "q8_0", "q4_0", "q4_k", "tq2_0"]
+
+_KEY = "weft"
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Raises WeftError on a value that there is not."""
+
+    weights: WeightFormat = "f32"
+    """What float weights of linear layers are stored in. Where a row has no whole blocks of it, the
+    next wider of q4_0, q8_0 and f16 that fits. `f32` leaves all as they are."""
+    threads: int = 0
+    """Threads of a call; 0: a thread for each core of the machine that runs. The load-time option
+    "threads" of the backend overrides it."""
+    policy: Literal["ggml", "cost"] = "ggml"
+    """How weft places the graph, see `weft.compile`."""
+    pack: bool = True
+    """Store block-quantized weights as the kernels read them, so that a mapped file is used in
+    place; False: as rows, used in place with slower kernels."""
+    share_state: bool = False
+    """Mutable buffers are one for all methods of a loaded file, by their name in the module (a
+    prefill and a decode method with one KV cache); False: each method has its own, as without a
+    delegate."""
+    activations: Literal["native", "f32", "bf16"] = "native"
+    """See `weft.backends.cpu.backend.Activations`."""
+
+    def __post_init__(self) -> None:
+        if self.weights not in get_args(WeightFormat):
+            known = ", ".join(get_args(WeightFormat))
+            raise WeftError(f"weights must be one of {known}, got {self.weights!r}")
+        if self.policy not in ("ggml", "cost"):
+            raise WeftError(f"policy must be 'ggml' or 'cost', got {self.policy!r}")
+        if self.activations not in ("native", "f32", "bf16"):
+            raise WeftError(
+                f"activations must be 'native', 'f32' or 'bf16', got {self.activations!r}"
+            )
+        if not 0 <= self.threads <= 1024:
+            raise WeftError(f"threads must be 0 (all cores) to 1024, got {self.threads}")
+
+    def to_specs(self) -> list[Any]:
+        """A list of one ExecuTorch CompileSpec."""
+        from executorch.exir.backend.compile_spec_schema import CompileSpec
+
+        return [CompileSpec(_KEY, json.dumps(asdict(self)).encode())]
+
+    @classmethod
+    def from_specs(cls, specs: Sequence[Any]) -> Options:
+        """The options in a list of compile specs; raises WeftError on a spec that is not known."""
+        given: dict[str, Any] = {}
+        known = {f.name: f for f in fields(cls)}
+        for spec in specs:
+            if spec.key == _KEY:
+                given.update(json.loads(bytes(spec.value)))
+            elif spec.key in known:
+                text = bytes(spec.value).decode()
+                given[spec.key] = _parsed(text, known[spec.key].default)
+            else:
+                raise WeftError(f"unknown compile spec {spec.key!r}; weft knows {', '.join(known)}")
+        unknown = sorted(set(given) - set(known))
+        if unknown:
+            raise WeftError(f"unknown options {', '.join(unknown)}; weft knows {', '.join(known)}")
+        return cls(**given)
+
+
+def _parsed(text: str, default: Any) -> Any:
+    """The value of a spec of its own, like CompileSpec("threads", b"2")."""
+    if isinstance(default, str):
+        return text
+    try:
+        value = json.loads(text.lower())
+    except json.JSONDecodeError as error:
+        raise WeftError(f"a compile spec has the value {text!r}, which is no value") from error
+    if type(value) is not type(default):
+        raise WeftError(f"a compile spec has the value {text!r}, wants {type(default).__name__}")
+    return value

@@ -1,0 +1,159 @@
+"""`WeftPartitioner`: what weft can run is tagged for it, and what it cannot is reported."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Collection
+from typing import Any
+
+import torch
+from executorch.exir.backend.canonical_partitioners.pattern_op_partitioner import (
+    generate_partitions_from_list_of_nodes,
+)
+from executorch.exir.backend.compile_spec_schema import CompileSpec
+from executorch.exir.backend.partitioner import DelegationSpec, Partitioner, PartitionResult
+from executorch.exir.backend.utils import (
+    WhyNoPartitionReporter,
+    tag_constant_data,
+    tag_mutated_buffer,
+)
+from torch.export import ExportedProgram
+from torch.fx import Node
+from torch.fx.passes.operator_support import OperatorSupportBase
+
+from weft.frontends.fx.call import op_name
+from weft_executorch.backend import NOTES, WeftBackend
+from weft_executorch.named_results import name_results
+from weft_executorch.options import Options
+from weft_executorch.trial import refusals
+
+__all__ = ["WeftPartitioner"]
+
+name_results()
+_log = logging.getLogger("weft_executorch")
+
+
+class WeftPartitioner(Partitioner):
+    """Gives weft every node that it can run.
+
+    `options`: how weft runs them. `ops`: only ops of these names (`aten.linear.default`);
+    `not_ops`: none of these; `dtypes`: only nodes whose tensors have these types. What was refused,
+    and why, is in `refused` and `report()`, and in the exported file for `weft explain`."""
+
+    def __init__(
+        self,
+        options: Options | None = None,
+        *,
+        ops: Collection[str] | None = None,
+        not_ops: Collection[str] = (),
+        dtypes: Collection[torch.dtype] | None = None,
+        compile_specs: list[CompileSpec] | None = None,
+    ) -> None:
+        super().__init__()
+        specs = options.to_specs() if options is not None else list(compile_specs or ())
+        Options.from_specs(specs)  # raises now rather than in the middle of an export
+        self._specs = specs
+        self._ops = None if ops is None else frozenset(ops)
+        self._not_ops = frozenset(not_ops)
+        self._dtypes = None if dtypes is None else frozenset(dtypes)
+        self.refused: dict[str, tuple[str, str]] = {}
+        """Node -> (op, reason), of the last program."""
+        self._reporter = WhyNoPartitionReporter()
+        self._minima: dict[str, int] = {}
+
+    def told_not_to(self, node: Node) -> str:
+        """Why the partitioner's own configuration leaves a node out; empty where it does not."""
+        name = op_name(node.target)
+        if (self._ops is not None and name not in self._ops) or name in self._not_ops:
+            return "the partitioner was told to leave this op out"
+        dtypes = self._dtypes
+        if dtypes is not None:
+            for found in _dtypes(node):
+                if found not in dtypes:
+                    return f"the partitioner was told to leave {found} out"
+        return ""
+
+    def ops_to_not_decompose(
+        self, ep: ExportedProgram
+    ) -> tuple[list[torch._ops.OpOverload], Callable[[Node], bool] | None]:
+        """Every op of the program that weft runs whole, in all the places where it is called."""
+        for symbol, bounds in ep.range_constraints.items():
+            low = int(max(0, bounds.lower))
+            self._minima[str(symbol)] = min(low, self._minima.get(str(symbol), low))
+        kept: dict[torch._ops.OpOverload, bool] = {}
+        for node in ep.graph.nodes:
+            if node.op == "call_function" and isinstance(node.target, torch._ops.OpOverload):
+                whole = kept.get(node.target, True) and not self.told_not_to(node)
+                kept[node.target] = whole and not refusals([node], ep.range_constraints)
+        return ([op for op, whole in kept.items() if whole], None)
+
+    def partition(self, exported_program: ExportedProgram) -> PartitionResult:
+        """Tags the nodes of each part, the weights that they read and the buffers they write."""
+        module = exported_program.graph_module
+        self.refused = {}
+        self._reporter = WhyNoPartitionReporter()
+        support = _Support()
+        for node in module.graph.nodes:
+            if node.op == "call_function" and (why := self.told_not_to(node)):
+                support.refused[node] = why
+        parts = self._parts(exported_program, support)
+        for node, reason in support.refused.items():
+            self._reporter.report_reject(node, reason)
+            self.refused[node.name] = (op_name(node.target), reason)
+        if self.refused:
+            _log.info("nodes that weft does not run:\n%s", self.report())
+        rows = [(node, *why) for node, why in self.refused.items()]
+        notes = {"left_out": rows, "minima": self._minima}
+        known = CompileSpec(NOTES, json.dumps(notes).encode())
+        spec = DelegationSpec(WeftBackend.__name__, [*self._specs, known])
+        tags: dict[str, DelegationSpec] = {}
+        for part in parts:
+            tag = f"weft_{part.id}"
+            tags[tag] = spec
+            for node in part.nodes:
+                node.meta["delegation_tag"] = tag
+        if tags:
+            tag_constant_data(exported_program)
+            tag_mutated_buffer(exported_program)
+        return PartitionResult(exported_program, tags)
+
+    def _parts(self, program: ExportedProgram, support: _Support) -> list[Any]:
+        """Parts of which every node runs: what a trial refuses is left out and parts are cut anew,
+        until a trial refuses nothing."""
+        order = {node: i for i, node in enumerate(program.graph_module.graph.nodes)}
+        alone = [n for n in order if n not in support.refused]
+        support.refused |= refusals(alone, program.range_constraints)
+        while True:
+            parts = generate_partitions_from_list_of_nodes(program.graph_module, op_support=support)
+            found: dict[Node, str] = {}
+            for part in parts:
+                nodes = sorted(part.nodes, key=lambda n: order[n])
+                found |= refusals(nodes, program.range_constraints)
+            if not found:
+                return list(parts)
+            support.refused |= found
+
+    def report(self) -> str:
+        """The table of refused nodes with their reasons; empty where there are none."""
+        return self._reporter.get_table_report() or ""
+
+
+class _Support(OperatorSupportBase):
+    """All nodes but those that were refused so far."""
+
+    def __init__(self) -> None:
+        self.refused: dict[Node, str] = {}
+
+    def is_node_supported(self, submodules: Any, node: Node) -> bool:
+        return node.op == "call_function" and node not in self.refused
+
+
+def _dtypes(node: Node) -> set[torch.dtype]:
+    found = set()
+    for at in (node, *node.all_input_nodes):
+        values = at.meta.get("val")
+        for value in values if isinstance(values, list | tuple) else [values]:
+            if isinstance(value, torch.Tensor):
+                found.add(value.dtype)
+    return found

@@ -1,0 +1,97 @@
+"""From a graph with its arguments to a blob: memory of the caller, weight formats, plan, bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from weft.compile import compile
+from weft.errors import UnsupportedOpError
+from weft.graph.op import NONE
+from weft.graph.tensor import Buffer, Tensor
+from weft.graph.text import format_graph
+from weft.program import Program
+from weft_executorch.blob import Blob, IoSpec, StateSpec, write_blob
+from weft_executorch.lowered import Argument, Delegated
+from weft_executorch.options import Options
+from weft_executorch.weights import store_weights
+
+__all__ = ["prepare"]
+
+
+def prepare(
+    delegated: Delegated,
+    options: Options,
+    left_out: Sequence[tuple[str, str, str]] = (),
+    fixed: Mapping[str, int] | None = None,
+) -> Blob:
+    """Plans the graph for the cpu and writes it.
+
+    `left_out`: rows of (node, op, reason) for people; `fixed`: symbols that have one value.
+    The graph is used up: its leaves and outputs get memory that stands for the caller's. Raises
+    UnsupportedOpError where the cpu has no kernel for a node, ProgramError where a dynamic size is
+    that of no input."""
+    _own_memory(delegated)
+    states = [_state_memory(state.leaf, state) for state in delegated.states]
+    store_weights(delegated.graph, options.weights)
+    text = format_graph(delegated.graph)
+    program = compile(
+        delegated.graph, ["cpu"], policy=options.policy, repack=options.pack,
+        activations=options.activations,
+    )  # fmt: skip
+    if len(program.splits) != 1:
+        raise UnsupportedOpError("the delegated graph has no step that the cpu runs")
+    return write_blob(
+        program,
+        [_io(program, a, program.inputs) for a in delegated.inputs],
+        [_io(program, a, program.outputs) for a in delegated.outputs],
+        states,
+        threads=options.threads,
+        share_state=options.share_state,
+        graph=text,
+        left_out=left_out,
+        fixed=fixed or {},
+    )
+
+
+def _own_memory(delegated: Delegated) -> None:
+    """Memory of their own for the arguments, so that a call puts the caller's in its place."""
+    for argument in delegated.inputs:
+        if argument.tensor is not None:
+            argument.tensor.buffer = _stand_in(argument.tensor)
+    for argument in delegated.outputs:
+        tensor = argument.tensor
+        if tensor is not None and _may_own(tensor):
+            tensor.buffer = _stand_in(tensor)
+
+
+def _may_own(tensor: Tensor) -> bool:
+    """Whether a step of its own computes the tensor; leaves and views lie elsewhere."""
+    return (
+        tensor.op is not NONE
+        and not tensor.op.is_view
+        and tensor.view_src is None
+        and tensor.buffer is None
+    )
+
+
+def _stand_in(tensor: Tensor) -> Buffer:
+    # pages that nobody touches: only the address counts
+    return Buffer("any", data=np.empty(max(1, tensor.max_bytes), np.uint8))
+
+
+def _state_memory(leaf: Tensor, state: object) -> StateSpec:
+    from weft_executorch.lowered import State
+
+    assert isinstance(state, State)
+    leaf.buffer = _stand_in(leaf)
+    return StateSpec(leaf.buffer.data, state.name, state.first)
+
+
+def _io(program: Program, argument: Argument, named: dict[str, int]) -> IoSpec:
+    if argument.tensor is None:
+        return IoSpec(argument.name, -1, argument.dims, argument.scalar_type)
+    index = named[argument.tensor.name]
+    data = program.buffers[program.tensors[index].buffer].data
+    return IoSpec(argument.name, index, argument.dims, argument.scalar_type, data)

@@ -1,0 +1,43 @@
+"""`weft export`: a model as a .pte file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from weft.cli.console import errors, size_text
+from weft.cli.exported import export_gguf
+from weft.cli.options import CacheTypeK, CacheTypeV, CtxSize, UbatchSize
+from weft.llm.hub import local_path
+
+__all__ = ["export"]
+
+
+def export(
+    source: Annotated[
+        Path,
+        typer.Argument(
+            metavar="IN", parser=local_path, help="The GGUF file to read, or hf:OWNER/NAME[:QUANT]."
+        ),
+    ],
+    target: Annotated[Path, typer.Argument(metavar="OUT", help="The .pte file to write.")],
+    ctx_size: CtxSize = None,
+    ubatch: UbatchSize = None,
+    type_k: CacheTypeK = None,
+    type_v: CacheTypeV = None,
+    threads: Annotated[
+        int, typer.Option(help="Threads of a call; 0: one for each core of the machine that runs.")
+    ] = 0,
+    no_repack: Annotated[
+        bool, typer.Option("--no-repack", help="Weights stay rows, as the GGUF file has them.")
+    ] = False,
+) -> None:
+    """Write a model for ExecuTorch: its method `forward(tokens, positions)` gives the logits of the
+    last token. Weights keep their quantized blocks. Needs weft-executorch."""
+    nbytes = export_gguf(
+        source, target, n_ctx=ctx_size, n_ubatch=ubatch, threads=threads, pack=not no_repack,
+        type_k=type_k, type_v=type_v,
+    )  # fmt: skip
+    errors.print(f"{target}: {size_text(nbytes)}", markup=False)

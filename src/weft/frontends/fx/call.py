@@ -1,0 +1,172 @@
+"""`Call`: a node of an exported program with its arguments by the names of its op's schema."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Set
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from weft.errors import GraphError
+from weft.frontends.fx.sizes import Sizes
+from weft.frontends.fx.value import Value
+from weft.graph.size import Size
+from weft.graph.tensor import Tensor
+
+__all__ = ["Call", "StaleValueError", "aten_op", "fake_of", "op_name"]
+
+
+class StaleValueError(GraphError):
+    """A value of a buffer that has been overwritten since."""
+
+
+def aten_op(target: Any) -> torch._ops.OpOverload | None:
+    """The exact op behind a node's target: itself, or what an op of the Edge dialect wraps."""
+    if isinstance(target, torch._ops.OpOverload):
+        return target
+    inner = getattr(target, "_op", None)
+    return inner if isinstance(inner, torch._ops.OpOverload) else None
+
+
+def op_name(target: Any) -> str:
+    """A name for messages, e.g. `aten.add.Tensor`."""
+    op = aten_op(target)
+    return str(op) if op is not None else getattr(target, "__name__", str(target))
+
+
+def fake_of(value: Any) -> Any:
+    """What the exporter knows of a node's value (a fake tensor, a size, a tuple); others as is."""
+    return value.meta.get("val") if isinstance(value, Node) else value
+
+
+class Call:
+    """Arguments of a node by name. `fake` and `raw` need nothing but the node, so that `supports`
+    can use them; `value`, `size` and `shape` are there while a graph is built."""
+
+    def __init__(
+        self,
+        node: Node,
+        values: Mapping[Node, Any] | None = None,
+        sizes: Sizes | None = None,
+        overwritten: Set[Tensor] = frozenset(),
+    ) -> None:
+        """`overwritten`: leaves whose first values are gone."""
+        op = aten_op(node.target)
+        if op is None:
+            raise GraphError(f"{node.name} calls {node.target}, which is no op")
+        self.node = node
+        self.op = op
+        self.args: dict[str, Any] = {}
+        self._values = values or {}
+        self._sizes = sizes
+        self._overwritten = overwritten
+        for i, argument in enumerate(op._schema.arguments):
+            if i < len(node.args) and not argument.kwarg_only:
+                self.args[argument.name] = node.args[i]
+            elif argument.name in node.kwargs:
+                self.args[argument.name] = node.kwargs[argument.name]
+            elif argument.has_default_value():
+                self.args[argument.name] = argument.default_value
+
+    def of(self, node: Node) -> Call:
+        """Another node's call, over the same values."""
+        return Call(node, self._values, self._sizes, self._overwritten)
+
+    # ---- what the node alone tells ---------------------------------------------------------------
+
+    @property
+    def out(self) -> Any:
+        """The fake tensor of the (first) result."""
+        return self.outs[0]
+
+    @property
+    def outs(self) -> list[Any]:
+        """The fake tensors of all results."""
+        val = self.node.meta.get("val")
+        return list(val) if isinstance(val, (list, tuple)) else [val]
+
+    def raw(self, name: str, default: Any = None) -> Any:
+        """An argument as it stands in the node, or `default` where it is absent."""
+        found = self.args.get(name, default)
+        return default if found is None else found
+
+    def has(self, name: str) -> bool:
+        """Whether an argument is there and not None."""
+        return self.args.get(name) is not None
+
+    def fake(self, name: str) -> Any:
+        """The fake tensor of an argument; None where it is absent."""
+        return fake_of(self.args.get(name))
+
+    def fakes(self) -> list[torch.Tensor]:
+        """The fake tensors of all tensor arguments."""
+        found: list[torch.Tensor] = []
+
+        def visit(value: Any) -> None:
+            if isinstance(value, (list, tuple)):
+                for v in value:
+                    visit(v)
+            elif isinstance(fake_of(value), torch.Tensor):
+                found.append(fake_of(value))
+
+        for value in self.args.values():
+            visit(value)
+        return found
+
+    # ---- while a graph is built ------------------------------------------------------------------
+
+    def value(self, name: str) -> Value:
+        """A tensor argument."""
+        return self.as_value(self.args[name])
+
+    def as_value(self, arg: Any) -> Value:
+        """The value of an argument that is a node."""
+        found = self._values.get(arg)
+        if not isinstance(found, Value):
+            raise GraphError(f"{self.node.name}: {arg} is not a tensor of the program")
+        if found.tensor in self._overwritten:
+            raise StaleValueError(f"{self.node.name} reads {arg} after it was overwritten")
+        return found
+
+    def values(self, name: str) -> list[Value]:
+        """A list of tensors."""
+        return [self.as_value(v) for v in self.args[name]]
+
+    def size(self, value: Any) -> Size:
+        """An integer argument (a number, a `SymInt` or a node that is one) as a size."""
+        assert self._sizes is not None
+        return self._sizes.of(fake_of(value))
+
+    def shape(self, values: Any = None) -> tuple[Size, ...]:
+        """A list of sizes; default: the shape of the (first) result."""
+        if values is None:
+            values = self.out.shape
+        return tuple(self.size(v) for v in values)
+
+    def number(self, name: str, default: float = 0.0) -> Any:
+        """A number (int, float or bool)."""
+        found = self.raw(name, default)
+        if isinstance(found, Node):
+            raise GraphError(f"argument {name} of {self.node.name} is computed from sizes")
+        return found
+
+    def dim(self, name: str, rank: int, default: int = 0) -> int:
+        """A dimension counted from the start."""
+        return int(self.number(name, default)) % max(rank, 1)
+
+    def dims(self, name: str, rank: int) -> list[int]:
+        """A list of dimensions (or one), counted from the start; all where there is none."""
+        found = self.args.get(name)
+        if found is None or found == []:
+            return list(range(max(rank, 1)))
+        given = found if isinstance(found, (list, tuple)) else [found]
+        return sorted({int(d) % max(rank, 1) for d in given})
+
+    def numbers(self, name: str) -> list[int]:
+        """A list of plain integers; empty where it is absent."""
+        return [int(n) for n in self.args.get(name) or []]
+
+    def is_read(self, i: int) -> bool:
+        """Whether anything reads result number `i` of several."""
+        return any(user.args[1] == i for user in self.node.users if len(user.args) > 1)

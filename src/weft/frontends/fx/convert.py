@@ -1,0 +1,275 @@
+"""Walks an exported program node by node and builds its graph."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+from torch.export.graph_signature import (
+    ConstantArgument,
+    InputKind,
+    OutputKind,
+    SymIntArgument,
+    TensorArgument,
+)
+from torch.fx import Node
+
+from weft import graph as g
+from weft.errors import GraphError
+from weft.frontends.fx.builder import Builder
+from weft.frontends.fx.call import Call, StaleValueError, aten_op, op_name
+from weft.frontends.fx.converted import Converted, Input, Output, State
+from weft.frontends.fx.dtypes import STORED, dtype_name, stored_type
+from weft.frontends.fx.fold import MAX_FOLDED, folded
+from weft.frontends.fx.layout import folded_ne
+from weft.frontends.fx.leaves import Weights, initial_values, state_leaf
+from weft.frontends.fx.registry import find_visitor, supports_call
+from weft.frontends.fx.rewrite import REWRITES
+from weft.frontends.fx.sizes import Sizes
+from weft.frontends.fx.support import YES, Refusal, Support, refuse_all
+from weft.frontends.fx.value import Value
+from weft.graph.node import leaf
+from weft.graph.tensor import Tensor
+
+__all__ = ["convert", "supports", "unsupported"]
+
+_ITEM = torch.ops.aten._local_scalar_dense.default
+_INPUTS = (InputKind.USER_INPUT,)
+_CONSTANTS = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
+
+
+def supports(node: Node) -> Support:
+    """Whether `convert` can build a node, with a reason where it cannot.
+
+    Reads only the node's op, arguments and `meta["val"]`: it needs no program and no graph. Inputs,
+    outputs and arithmetic on sizes are always supported."""
+    if node.op == "call_function" and aten_op(node.target) is _ITEM:
+        return Support(False, "a number is read out of a tensor, and the rest depends on it")
+    if node.op != "call_function" or node.target is operator.getitem or _is_size(node):
+        return YES
+    return supports_call(node)
+
+
+def unsupported(program: ExportedProgram) -> list[Refusal]:
+    """Every node of a program that cannot be converted."""
+    found = []
+    for node in program.graph.nodes:
+        answer = supports(node)
+        if not answer:
+            found.append(Refusal(node.name, op_name(node.target), answer.reason))
+    return found
+
+
+def _is_size(node: Node) -> bool:
+    return isinstance(
+        node.meta.get("val"), (int, float, torch.SymInt, torch.SymFloat, torch.SymBool)
+    ) or (node.meta.get("val") is None and not node.users)
+
+
+def convert(program: ExportedProgram, *, names: dict[str, str] | None = None) -> Converted:
+    """The graph of an exported program of the aten or Edge dialect, without in-place ops (what
+    `run_decompositions` leaves). `names`: what symbols are called, by PyTorch's name.
+
+    Weights are used in the memory that they have. Raises UnsupportedOpError with a line for each
+    node that cannot be converted, GraphError for a symbol without an upper bound."""
+    refusals = unsupported(program)
+    if refusals:
+        raise refuse_all(refusals)
+    return _Walk(program, Sizes(program.range_constraints, names)).run()
+
+
+class _Walk:
+    """One conversion."""
+
+    def __init__(self, program: ExportedProgram, sizes: Sizes) -> None:
+        self.program = program
+        self.builder = Builder(sizes)
+        self.weights = Weights()
+        self.inputs: list[Input] = []
+        self.states: dict[str, State] = {}
+        self.known: dict[Node, torch.Tensor] = {}
+        """Constants that may be folded."""
+        self._mutated = {
+            spec.target
+            for spec in program.graph_signature.output_specs
+            if spec.kind is OutputKind.BUFFER_MUTATION
+        }
+
+    def run(self) -> Converted:
+        """Inputs, nodes in order, outputs, and last what the program writes."""
+        specs = {spec.arg.name: spec for spec in self.program.graph_signature.input_specs}
+        values = self.builder.values
+        self.builder.pending = {n: len(n.users) for n in self.program.graph.nodes}
+        for node in self.program.graph.nodes:
+            if node.op == "placeholder":
+                values[node] = self._leaf(node, specs[node.name])
+            elif node.op == "get_attr":
+                values[node] = self.weights.value(node.name, _attribute(self.program, node))
+            elif node.op == "call_function":
+                self._call(node)
+        return self._finish()
+
+    # ---- inputs ----------------------------------------------------------------------------------
+
+    def _leaf(self, node: Node, spec: Any) -> Any:
+        if spec.kind in _CONSTANTS:
+            return self._constant(node, spec)
+        if spec.kind not in _INPUTS:
+            raise GraphError(f"input {node.name} is a {spec.kind.name.lower()}")
+        if isinstance(spec.arg, ConstantArgument):
+            self.inputs.append(Input(node.name, constant=spec.arg.value))
+            return spec.arg.value
+        fake = node.meta["val"]
+        if isinstance(spec.arg, SymIntArgument):
+            self.inputs.append(Input(node.name, size=self.builder.sizes.of(fake)))
+            return None
+        if not isinstance(spec.arg, TensorArgument) or fake.dtype not in STORED:
+            kind = dtype_name(fake.dtype) if isinstance(fake, torch.Tensor) else type(fake).__name__
+            raise GraphError(f"input {node.name} of type {kind} is not supported")
+        shape = self.builder.sizes.shape(fake.shape)
+        tensor = leaf(stored_type(fake.dtype), folded_ne(shape), node.name, frozenset({"input"}))
+        self.inputs.append(Input(node.name, fake.dtype, shape, tensor))
+        return Value.whole(tensor, fake.dtype, shape)
+
+    def _constant(self, node: Node, spec: Any) -> Value:
+        target = spec.target
+        found = self.program.state_dict.get(target)
+        data = self.program.constants.get(target) if found is None else found
+        if not isinstance(data, torch.Tensor):
+            raise GraphError(f"{node.name} has no tensor called {target!r} in the program")
+        if target not in self._mutated:
+            if spec.kind is not InputKind.PARAMETER and data.numel() <= MAX_FOLDED:
+                self.known[node] = data.detach()
+            return self.weights.value(target, data)
+        tensor = state_leaf(target, data.detach())
+        shape = tuple(int(n) for n in data.shape)
+        self.states[target] = State(target, data.dtype, shape, tensor, initial_values(data))
+        self.builder.states[tensor] = target
+        return Value.whole(tensor, data.dtype, shape)
+
+    # ---- nodes -----------------------------------------------------------------------------------
+
+    def _call(self, node: Node) -> None:
+        builder = self.builder
+        if node.target is operator.getitem:
+            built = builder.values[node.args[0]]
+            builder.values[node] = built[node.args[1]] if isinstance(built, list) else None
+            return
+        if _is_size(node):
+            return
+        constant = folded(node, self.known)
+        if constant is not None:
+            self.known[node] = constant
+            builder.values[node] = self.weights.value(node.name, constant)
+            return
+        builder.current = node.name
+        try:
+            made = self._built(node)
+        except GraphError as error:
+            raise refuse_all([Refusal(node.name, op_name(node.target), str(error))]) from error
+        builder.values[node] = made
+        for i, value in enumerate(made if isinstance(made, list) else [made]):
+            if value is not None:
+                self.builder.label(value.tensor, node.name if i == 0 else f"{node.name}.result{i}")
+        for source in node.all_input_nodes:
+            builder.pending[source] -= 1
+
+    def _built(self, node: Node) -> Any:
+        """What a rewrite makes of a node, or its visitor."""
+        builder = self.builder
+        call = Call(node, builder.values, builder.sizes, builder.overwritten)
+        for rewrite in REWRITES.get(call.op, ()):
+            try:
+                made = rewrite.build(builder, call)
+            except StaleValueError:
+                # what the pattern begins with is gone by now; the nodes in between were built
+                continue
+            if made is not None:
+                return made
+        found = find_visitor(node.target)
+        assert found is not None
+        return found.build(builder, call)
+
+    # ---- outputs ---------------------------------------------------------------------------------
+
+    def _finish(self) -> Converted:
+        signature = self.program.graph_signature
+        output = next(n for n in self.program.graph.nodes if n.op == "output")
+        made: list[Output] = []
+        writes: list[tuple[State, Value]] = []
+        kept = {t for _, t in ((s, s.tensor) for s in self.states.values())}
+        for i, (spec, arg) in enumerate(zip(signature.output_specs, output.args[0], strict=True)):
+            if spec.kind is OutputKind.BUFFER_MUTATION:
+                writes.append((self.states[spec.target], self.builder.values[arg]))
+            elif spec.kind in (OutputKind.USER_OUTPUT, OutputKind.USER_INPUT_MUTATION):
+                made.append(self._output(i, spec, arg))
+            else:
+                raise GraphError(f"output {i} is a {spec.kind.name.lower()}")
+        sources = [(s, self._write_source(s, v, kept)) for s, v in writes]
+        graph = self.builder.graph
+        graph.expand(*(o.tensor for o in made if o.tensor is not None))
+        for state, source in sources:
+            if source is not None:
+                written = g.cpy(source, state.tensor)
+                self.builder.label(written, f"{state.name}.write")
+                graph.expand(written)
+        made.sort(key=lambda o: o.mutates is not None)
+        inputs = [i if i.tensor is None or i.tensor in graph else _unread(i) for i in self.inputs]
+        spec = self.program.call_spec
+        return Converted(
+            graph, tuple(inputs), tuple(made), tuple(self.states.values()), self.builder.nodes,
+            getattr(spec, "in_spec", None), getattr(spec, "out_spec", None),
+        )  # fmt: skip
+
+    def _output(self, i: int, spec: Any, arg: Any) -> Output:
+        if not isinstance(arg, Node):
+            return Output(f"output_{i}", constant=arg)
+        fake = arg.meta["val"]
+        if not isinstance(fake, torch.Tensor):
+            return Output(arg.name, size=self.builder.sizes.of(fake))
+        value = self.builder.values[arg]
+        if value is None:
+            raise GraphError(f"output {arg.name} is a result that weft does not compute")
+        tensor = self._own(value)
+        if not tensor.is_output:
+            self.builder.label(tensor, f"{arg.name}.out{i}")
+            tensor.as_output()
+        mutates = None
+        if spec.kind is OutputKind.USER_INPUT_MUTATION:
+            mutates = next(k for k, port in enumerate(self.inputs) if port.name == spec.target)
+        return Output(tensor.name, fake.dtype, value.shape, tensor, mutates=mutates)
+
+    def _own(self, value: Value) -> Tensor:
+        """A dense tensor in the stored type that a node computes: outputs never share memory with
+        inputs, weights or state."""
+        ready = self.builder.stored(value)
+        tensor = self.builder.dense(ready, stored=True)
+        base = tensor if tensor.view_src is None else tensor.view_src
+        return g.cont(tensor) if base.op is g.OPS["NONE"] else tensor
+
+    def _write_source(self, state: State, value: Value, kept: set[Tensor]) -> Tensor | None:
+        """What is copied into a buffer at the end; None where it was written in place."""
+        base = value.tensor if value.tensor.view_src is None else value.tensor.view_src
+        if base is state.tensor and value.is_whole:
+            self.builder.graph.expand(value.tensor)
+            return None
+        tensor = self.builder.dense(self.builder.stored(value), stored=True)
+        base = tensor if tensor.view_src is None else tensor.view_src
+        tensor = g.cont(tensor) if base in kept else tensor
+        self.builder.graph.expand(tensor)
+        return tensor
+
+
+def _unread(port: Input) -> Input:
+    return Input(port.name, port.dtype, port.shape)
+
+
+def _attribute(program: ExportedProgram, node: Node) -> torch.Tensor:
+    found: Any = program.graph_module
+    for part in str(node.target).split("."):
+        found = getattr(found, part)
+    if not isinstance(found, torch.Tensor):
+        raise GraphError(f"{node.name} reads {node.target}, which is no tensor")
+    return found

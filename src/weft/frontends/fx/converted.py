@@ -1,0 +1,83 @@
+"""`Converted`: the graph of an exported program, and what lies between it and PyTorch's tensors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from weft.graph.graph import Graph
+from weft.graph.size import Size
+from weft.graph.tensor import Tensor
+
+__all__ = ["Converted", "Input", "Output", "State"]
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """A positional input of the flattened program.
+
+    A tensor has a `tensor` (a leaf of the graph; None where nothing reads it), a size of its own
+    has a `size`, and whatever was fixed when the program was exported has neither."""
+
+    name: str
+    dtype: torch.dtype | None = None
+    shape: tuple[Size, ...] = ()
+    tensor: Tensor | None = None
+    size: Size | None = None
+    constant: Any = None
+    """The value that the program was exported with, where it is neither tensor nor size."""
+
+    @property
+    def is_tensor(self) -> bool:
+        """Whether the program takes a tensor here."""
+        return self.dtype is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """An output of the flattened program: a tensor of the graph, a size, or a constant."""
+
+    name: str
+    dtype: torch.dtype | None = None
+    shape: tuple[Size, ...] = ()
+    tensor: Tensor | None = None
+    """Contiguous, with the elements in order; its sizes are `folded_ne(shape)` or others with the
+    same product."""
+    size: Size | None = None
+    constant: Any = None
+    mutates: int | None = None
+    """The input that gets this value after the run; such an output is not returned."""
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """A buffer that the program writes (a KV cache, a counter). It lives in `tensor`, a leaf whose
+    memory starts with the buffer's values and keeps what each run leaves."""
+
+    name: str
+    """The buffer's name in the module, e.g. `layers.0.k_cache`."""
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    tensor: Tensor
+    initial: torch.Tensor
+    """The values that the program starts with."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Converted:
+    """A graph for `weft.compile`, and its inputs, outputs and state in PyTorch's terms.
+
+    `inputs` are the user's, flattened and in order; so are the `outputs`, with those at the end
+    that write an input. `nodes` names the node of the exported program that each tensor of the
+    graph was made for."""
+
+    graph: Graph
+    inputs: tuple[Input, ...]
+    outputs: tuple[Output, ...]
+    states: tuple[State, ...]
+    nodes: dict[Tensor, str] = field(repr=False)
+    in_spec: Any = field(default=None, repr=False)
+    """How arguments nest (a pytree spec of (args, kwargs)), or None for a bare graph."""
+    out_spec: Any = field(default=None, repr=False)

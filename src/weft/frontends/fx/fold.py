@@ -1,0 +1,50 @@
+"""Constant folding: what depends on no input is computed by PyTorch when a program is converted.
+
+Positions, masks of fixed sizes and other small tensors, not weights: those stay where they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch.fx import Node
+from torch.fx.node import map_arg
+
+from weft.frontends.fx.call import aten_op
+from weft.frontends.fx.dtypes import STORED
+from weft.frontends.fx.sizes import is_static
+
+__all__ = ["MAX_FOLDED", "folded"]
+
+MAX_FOLDED = 2**16
+"""Elements of the largest tensor that is folded."""
+
+
+def folded(node: Node, known: Mapping[Node, torch.Tensor]) -> torch.Tensor | None:
+    """The result of a node all of whose tensors are known, or None where it is not to be folded."""
+    fake, op = node.meta.get("val"), aten_op(node.target)
+    if (
+        op is None
+        or op.namespace != "aten"
+        or not isinstance(fake, torch.Tensor)
+        or fake.dtype not in STORED
+    ):
+        return None
+    if not is_static(fake.shape) or fake.numel() > MAX_FOLDED:
+        return None
+    if any(n not in known for n in node.all_input_nodes):
+        return None
+    if torch.Tag.nondeterministic_seeded in op.tags:
+        return None
+    args: Any = map_arg(node.args, lambda n: known[n])
+    kwargs: Any = map_arg(dict(node.kwargs), lambda n: known[n])
+    try:
+        with torch.no_grad():
+            made = op(*args, **kwargs)
+    except (RuntimeError, TypeError, ValueError):
+        return None
+    if not isinstance(made, torch.Tensor) or made.shape != fake.shape or made.dtype != fake.dtype:
+        return None
+    return made

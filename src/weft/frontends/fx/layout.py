@@ -1,0 +1,149 @@
+"""Shapes and strides of lazy views, outermost first, in elements. No tensors here.
+
+A value is a contiguous tensor plus a shape, strides and an offset over it, as in PyTorch; views
+cost nothing until an op needs a weft tensor. Strides of 0 are expanded dimensions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from weft.graph.size import Expr, Size, exact_div
+
+__all__ = [
+    "broadcast_strides",
+    "coalesce",
+    "contiguous",
+    "folded_ne",
+    "is_contiguous",
+    "joint_dims",
+    "normal_dim",
+    "product",
+    "restride",
+]
+
+Dims = list[tuple[Size, ...]]
+"""Per dimension: its size, then the stride of each operand."""
+
+
+def product(sizes: Sequence[Size]) -> Size:
+    """All sizes multiplied."""
+    total: Size = 1
+    for n in sizes:
+        total = total * n
+    return total
+
+
+def contiguous(shape: Sequence[Size]) -> tuple[Size, ...]:
+    """Strides without gaps."""
+    strides: list[Size] = []
+    step: Size = 1
+    for n in reversed(shape):
+        strides.append(step)
+        step = step * n
+    return tuple(reversed(strides))
+
+
+def is_contiguous(shape: Sequence[Size], strides: Sequence[Size]) -> bool:
+    """Whether the elements provably lie in order without gaps."""
+    expected: Size = 1
+    for n, s in zip(reversed(shape), reversed(strides), strict=True):
+        if n == 1:
+            continue
+        if s != expected:
+            return False
+        expected = expected * n
+    return True
+
+
+def joint_dims(shape: Sequence[Size], *strides: Sequence[Size]) -> Dims:
+    """The fewest dimensions that describe all operands at once: ones are dropped, neighbours
+    merged where every operand steps through both as through one."""
+    dims: Dims = []
+    for i, n in enumerate(shape):
+        if n == 1:
+            continue
+        steps = tuple(s[i] for s in strides)
+        if dims and all(
+            outer == inner * n for outer, inner in zip(dims[-1][1:], steps, strict=True)
+        ):
+            dims[-1] = (dims[-1][0] * n, *steps)
+        else:
+            dims.append((n, *steps))
+    return dims
+
+
+def coalesce(shape: Sequence[Size], strides: Sequence[Size]) -> Dims:
+    """`joint_dims` of one operand: pairs of size and stride."""
+    return joint_dims(shape, strides)
+
+
+def folded_ne(shape: Sequence[Size]) -> tuple[Size, ...]:
+    """weft sizes (innermost first) of a dense tensor of any rank: what is outside the last three
+    dimensions is one."""
+    tail = list(shape[-3:][::-1])
+    if len(shape) > 3:
+        tail.append(product(shape[:-3]))
+    return tuple(tail) or (1,)
+
+
+def broadcast_strides(
+    shape: Sequence[Size], strides: Sequence[Size], target: Sequence[Size]
+) -> tuple[Size, ...]:
+    """Strides that read `shape` as `target`: new and repeated dimensions get 0."""
+    lead = len(target) - len(shape)
+    found: list[Size] = [0] * lead
+    for n, s, m in zip(shape, strides, target[lead:], strict=True):
+        found.append(0 if n == 1 and m != 1 else s)
+    return tuple(found)
+
+
+def restride(
+    shape: Sequence[Size], strides: Sequence[Size], target: Sequence[Size]
+) -> tuple[Size, ...] | None:
+    """Strides of `target` over the same elements in the same order, or None where it takes a copy.
+
+    Both shapes are cut into groups of equal products, from the inside; in a group the old
+    dimensions must step as one."""
+    old = [(n, s) for n, s in zip(shape, strides, strict=True) if n != 1]
+    found: list[Size] = [1] * len(target)
+    i, j = len(old), len(target)
+    while j > 0:
+        if target[j - 1] == 1:
+            j -= 1
+            found[j] = 1
+            continue
+        if i == 0:
+            return None
+        i -= 1
+        j -= 1
+        first, begin = j + 1, i
+        n_old, n_new = old[i][0], target[j]
+        while n_old != n_new:
+            if _goes_into(n_old, n_new) and i > 0:
+                i -= 1
+                n_old = n_old * old[i][0]
+            elif j > 0:
+                j -= 1
+                n_new = n_new * target[j]
+            else:
+                return None
+        for k in range(begin, i, -1):
+            if old[k - 1][1] != old[k][1] * old[k][0]:
+                return None
+        step = old[begin][1]
+        for k in range(first - 1, j - 1, -1):
+            found[k] = step
+            step = step * target[k]
+    return tuple(found) if i == 0 else None
+
+
+def _goes_into(small: Size, big: Size) -> bool:
+    if isinstance(small, Expr) or isinstance(big, Expr):
+        return exact_div(big, small) is not None
+    return small < big
+
+
+def normal_dim(dim: int, rank: int) -> int:
+    """A dimension counted from the start; a scalar has one dimension here."""
+    return dim % max(rank, 1)

@@ -1,0 +1,290 @@
+"""Functions of two tensors, or of a tensor and a number, with broadcasting and promotion."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from weft import graph as g
+from weft.frontends.fx.builder import Builder
+from weft.frontends.fx.call import Call
+from weft.frontends.fx.dtypes import is_float
+from weft.frontends.fx.registry import visitor
+from weft.frontends.fx.value import Value
+from weft.graph.tensor import Tensor
+
+aten = torch.ops.aten
+
+_ARITHMETIC: dict[Any, str] = {
+    aten.mul.Tensor: "mul",
+    aten.mul.Scalar: "mul",
+    aten.div.Tensor: "div",
+    aten.div.Scalar: "div",
+    aten.true_divide.Tensor: "div",
+    aten.floor_divide.default: "floor_div",
+    aten.floor_divide.Scalar: "floor_div",
+    aten.remainder.Tensor: "remainder",
+    aten.remainder.Scalar: "remainder",
+    aten.fmod.Tensor: "fmod",
+    aten.fmod.Scalar: "fmod",
+    aten.minimum.default: "min",
+    aten.maximum.default: "max",
+    aten.min.other: "min",
+    aten.max.other: "max",
+    aten.fmin.default: "min",
+    aten.fmax.default: "max",
+    aten.atan2.default: "atan2",
+    aten.bitwise_and.Tensor: "bit_and",
+    aten.bitwise_and.Scalar: "bit_and",
+    aten.bitwise_or.Tensor: "bit_or",
+    aten.bitwise_or.Scalar: "bit_or",
+    aten.bitwise_xor.Tensor: "bit_xor",
+    aten.bitwise_xor.Scalar: "bit_xor",
+    aten.bitwise_left_shift.Tensor: "shift_left",
+    aten.bitwise_right_shift.Tensor: "shift_right",
+    aten.__lshift__.Scalar: "shift_left",
+    aten.__rshift__.Scalar: "shift_right",
+}
+
+_TESTS: dict[Any, str] = {
+    aten.eq.Tensor: "eq",
+    aten.eq.Scalar: "eq",
+    aten.ne.Tensor: "ne",
+    aten.ne.Scalar: "ne",
+    aten.lt.Tensor: "lt",
+    aten.lt.Scalar: "lt",
+    aten.le.Tensor: "le",
+    aten.le.Scalar: "le",
+    aten.gt.Tensor: "gt",
+    aten.gt.Scalar: "gt",
+    aten.ge.Tensor: "ge",
+    aten.ge.Scalar: "ge",
+    aten.logical_and.default: "logical_and",
+    aten.logical_or.default: "logical_or",
+    aten.logical_xor.default: "logical_xor",
+}
+
+_GGML = {"add": g.add, "sub": g.sub, "mul": g.mul, "div": g.div}
+"""ggml's ops repeat their second source only; fusions know them."""
+
+
+def operands(b: Builder, call: Call, dtype: torch.dtype) -> list[Value]:
+    """`self` and `other` in one type; numbers become constants."""
+    found = []
+    for name in ("self", "other"):
+        raw = call.raw(name, 0)
+        if isinstance(raw, (int, float, bool)):
+            found.append(b.scalar(raw, dtype))
+        else:
+            found.append(b.converted(call.value(name), dtype))
+    return found
+
+
+def combined(b: Builder, name: str, left: Value, right: Value, shape: Any) -> Tensor:
+    """A function of two values of one type, with a result that is `shape` in order."""
+    x, y = b.joint(shape, left, right)
+    if name in _GGML and x.dtype.name == y.dtype.name == "f32":
+        # the smaller one, or a weight, comes second
+        is_weight = x.buffer is not None and y.buffer is None
+        if name in ("add", "mul") and _covers(y, x) and (is_weight or not _covers(x, y)):
+            x, y = y, x
+        if _covers(x, y) and x.is_contiguous and y.is_contiguous:
+            return _GGML[name](x, y)
+    return g.binary(name, x, y)
+
+
+def _covers(big: Tensor, small: Tensor) -> bool:
+    return all(m in (n, 1) for n, m in zip(big.ne, small.ne, strict=True))
+
+
+def _bools(name: str, dtype: torch.dtype) -> str:
+    """Products and sums of booleans are logic."""
+    logic = {"mul": "logical_and", "add": "logical_or", "bit_and": "logical_and"}
+    logic |= {"bit_or": "logical_or", "bit_xor": "logical_xor", "sub": "logical_xor"}
+    return logic.get(name, name) if dtype is torch.bool else name
+
+
+def _number(call: Call) -> float | None:
+    """`other` where it is a finite number."""
+    raw = call.raw("other")
+    if isinstance(raw, (int, float)) and not isinstance(raw, bool) and math.isfinite(raw):
+        return float(raw)
+    return None
+
+
+def _scaled(b: Builder, call: Call, s: float, shift: float) -> Value | None:
+    """s self + shift as one op, where that rounds as PyTorch does."""
+    x = call.value("self")
+    if not is_float(call.out.dtype) or not is_float(x.dtype):
+        return None
+    if s == 1 and shift == 0 and call.out.dtype == x.dtype:
+        return x
+    return b.result(call, g.scale(b.elements(x), s, shift))
+
+
+def _arithmetic(name: str) -> Callable[[Builder, Call], Value]:
+    def build(b: Builder, call: Call) -> Value:
+        number = _number(call)
+        if number is not None and name == "mul":
+            scaled = _scaled(b, call, number, 0.0)
+            if scaled is not None:
+                return scaled
+        if number is not None and name == "div" and number and math.frexp(number)[0] == 0.5:
+            scaled = _scaled(b, call, 1 / number, 0.0)
+            if scaled is not None:
+                return scaled
+        dtype = call.out.dtype
+        left, right = operands(b, call, dtype)
+        return b.result(call, combined(b, _bools(name, dtype), left, right, call.shape()))
+
+    return build
+
+
+def _compared_type(call: Call) -> torch.dtype:
+    """The type that both sides of a comparison are brought to."""
+    left, right = (call.fake(n) for n in ("self", "other"))
+    found = torch.result_type(left, right)
+    return torch.float32 if found is torch.float64 else found
+
+
+def _test(name: str) -> Callable[[Builder, Call], Value]:
+    def build(b: Builder, call: Call) -> Value:
+        left, right = operands(b, call, _compared_type(call))
+        return b.result(call, combined(b, name, left, right, call.shape()))
+
+    return build
+
+
+for op, called in _ARITHMETIC.items():
+    visitor(op)(_arithmetic(called))
+for op, called in _TESTS.items():
+    visitor(op)(_test(called))
+
+
+def _times(b: Builder, v: Value, factor: float) -> Value:
+    if factor == 1:
+        return v
+    if is_float(v.dtype):
+        return Value.whole(g.scale(b.elements(v), float(factor)), v.dtype, v.shape)
+    x, y = b.joint(v.shape, v, b.scalar(factor, v.dtype))
+    return Value.whole(g.binary("mul", x, y), v.dtype, v.shape)
+
+
+@visitor(aten.add.Tensor, aten.add.Scalar, aten.sub.Tensor, aten.sub.Scalar)
+def add(b: Builder, call: Call) -> Value:
+    """self + alpha other."""
+    name = "add" if call.op._schema.name == "aten::add" else "sub"
+    alpha = call.number("alpha", 1)
+    number = _number(call)
+    if number is not None:
+        shift = number * alpha if name == "add" else -number * alpha
+        scaled = _scaled(b, call, 1.0, float(shift))
+        if scaled is not None:
+            return scaled
+    dtype = call.out.dtype
+    left, right = operands(b, call, dtype)
+    right = _times(b, right, alpha)
+    return b.result(call, combined(b, _bools(name, dtype), left, right, call.shape()))
+
+
+@visitor(aten.rsub.Scalar, aten.rsub.Tensor)
+def rsub(b: Builder, call: Call) -> Value:
+    """other - alpha self."""
+    number, alpha = _number(call), call.number("alpha", 1)
+    if number is not None:
+        scaled = _scaled(b, call, -float(alpha), number)
+        if scaled is not None:
+            return scaled
+    left, right = operands(b, call, call.out.dtype)
+    return b.result(call, combined(b, "sub", right, _times(b, left, alpha), call.shape()))
+
+
+@visitor(aten.div.Tensor_mode, aten.div.Scalar_mode)
+def div_mode(b: Builder, call: Call) -> Value:
+    """Rounded down, towards zero, or not at all."""
+    name = {"floor": "floor_div", "trunc": "trunc_div"}.get(call.raw("rounding_mode", ""), "div")
+    left, right = operands(b, call, call.out.dtype)
+    return b.result(call, combined(b, name, left, right, call.shape()))
+
+
+@visitor(aten.pow.Tensor_Tensor)
+def pow_tensor(b: Builder, call: Call) -> Value:
+    """Element to the power of element."""
+    dtype = call.out.dtype
+    left = b.converted(call.value("self"), dtype)
+    right = b.converted(call.value("exponent"), dtype)
+    return b.result(call, combined(b, "pow", left, right, call.shape()))
+
+
+@visitor(aten.pow.Tensor_Scalar)
+def pow_scalar(b: Builder, call: Call) -> Value:
+    """Frequent exponents have ops of their own."""
+    exponent, dtype = call.number("exponent"), call.out.dtype
+    x = b.converted(call.value("self"), dtype)
+    if not is_float(dtype):
+        return b.result(call, combined(b, "pow", x, b.scalar(exponent, dtype), call.shape()))
+    if exponent == 1:
+        return x
+    named = {2: "square", 0.5: "sqrt", -0.5: "rsqrt", -1: "reciprocal"}.get(exponent)
+    t = b.elements(x)
+    return b.result(call, g.pointwise(named, t) if named else g.pointwise("pow", t, exponent))
+
+
+@visitor(aten.pow.Scalar)
+def pow_base(b: Builder, call: Call) -> Value:
+    """A number to the power of each element."""
+    dtype = call.out.dtype
+    base = b.scalar(call.number("self"), dtype)
+    x = b.converted(call.value("exponent"), dtype)
+    return b.result(call, combined(b, "pow", base, x, call.shape()))
+
+
+# -- choosing --------------------------------------------------------------------------------------
+
+
+def chosen(b: Builder, condition: Value, left: Value, right: Value, shape: Any) -> Tensor:
+    """`left` where the condition holds, else `right`."""
+    c, x, y = b.joint(shape, b.converted(condition, torch.bool), left, right)
+    return g.where(c, x, y)
+
+
+@visitor(aten.where.self, aten.where.ScalarOther, aten.where.ScalarSelf, aten.where.Scalar)
+def where(b: Builder, call: Call) -> Value:
+    """One or the other."""
+    left, right = operands(b, call, call.out.dtype)
+    return b.result(call, chosen(b, call.value("condition"), left, right, call.shape()))
+
+
+@visitor(aten.masked_fill.Scalar, aten.masked_fill.Tensor)
+def masked_fill(b: Builder, call: Call) -> Value:
+    """A number where the mask holds."""
+    dtype = call.out.dtype
+    raw = call.raw("value", 0)
+    number = isinstance(raw, (int, float, bool))
+    value = b.scalar(raw, dtype) if number else b.converted(call.value("value"), dtype)
+    x = b.converted(call.value("self"), dtype)
+    return b.result(call, chosen(b, call.value("mask"), value, x, call.shape()))
+
+
+@visitor(aten.clamp.Tensor)
+def clamp_tensor(b: Builder, call: Call) -> Value:
+    """Limited by tensors."""
+    dtype, shape = call.out.dtype, call.shape()
+    v = b.converted(call.value("self"), dtype)
+    for name, kind in (("min", "max"), ("max", "min")):
+        if call.has(name):
+            limit = b.converted(call.value(name), dtype)
+            v = Value.whole(combined(b, kind, v, limit, shape), dtype, shape)
+    return v
+
+
+@visitor(aten._prelu_kernel.default)
+def prelu(b: Builder, call: Call) -> Value:
+    """x above 0, else weight x."""
+    x, shape = call.value("self"), call.shape()
+    low = Value.whole(combined(b, "mul", x, call.value("weight"), shape), x.dtype, shape)
+    test = combined(b, "gt", x, b.scalar(0, x.dtype), shape)
+    return b.result(call, chosen(b, Value.whole(test, torch.bool, shape), x, low, shape))

@@ -1,0 +1,78 @@
+"""Writing into a buffer of the program: rows of a KV cache, in place.
+
+Exported programs replace a buffer by a copy with some rows changed. Where nobody reads the rows as
+they were, only the changed ones are written: SET_ROWS into the buffer itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch.fx import Node
+
+from weft import graph as g
+from weft.frontends.fx.builder import Builder, reshaped_to
+from weft.frontends.fx.call import Call
+from weft.frontends.fx.dtypes import is_float
+from weft.frontends.fx.layout import broadcast_strides, product
+from weft.frontends.fx.registry import visitor
+from weft.frontends.fx.value import Value
+
+aten = torch.ops.aten
+
+
+def rows_written(
+    b: Builder, call: Call, v: Value, indices: Sequence[Value | None], values: Value
+) -> Value | None:
+    """index_put of a buffer along one dimension by a list of numbers, as SET_ROWS; None where that
+    is not what the call does. Numbers must be those of rows that exist, from 0."""
+    axes = [d for d, i in enumerate(indices) if i is not None]
+    source = call.args["self"]
+    if len(axes) != 1 or call.raw("accumulate", False) or not isinstance(source, Node):
+        return None
+    ids = indices[axes[0]]
+    assert ids is not None
+    if not is_float(v.dtype) or ids.rank != 1 or ids.dtype not in (torch.int64, torch.int32):
+        return None
+    if not b.may_overwrite(v, source):
+        return None
+    return written(b, v, axes[0], ids, values)
+
+
+def written(b: Builder, v: Value, dim: int, ids: Value, values: Value) -> Value:
+    """The buffer with rows `ids` along `dim` replaced, in its own memory."""
+    inner, outer = product(v.shape[dim + 1 :]), product(v.shape[:dim])
+    n = ids.shape[0]
+    shape = (*v.shape[:dim], n, *v.shape[dim + 1 :])
+    wide = values.viewed(shape, broadcast_strides(values.shape, values.strides, shape))
+    if dim == v.rank - 2 and v.rank <= 4 and wide.strides[-1] == 1:
+        # rows of heads as they lie
+        dst, src = reshaped_to(v.tensor, v.shape[::-1]), b.rows(wide)
+    else:
+        dst = reshaped_to(v.tensor, (inner, v.shape[dim], outer))
+        src = reshaped_to(b.dense(wide), (inner, n, outer))
+    made = g.set_rows(dst, src, b.flat(ids))
+    b.put(made)
+    return Value.whole(made, v.dtype, v.shape)
+
+
+@visitor(aten.index_copy.default)
+def index_copy(b: Builder, call: Call) -> Value:
+    """Rows along a dimension replaced by those of another tensor."""
+    v, ids = call.value("self"), call.value("index")
+    source = b.converted(call.value("source"), v.dtype)
+    dim = call.dim("dim", v.rank)
+    node = call.args["self"]
+    ids = ids.viewed((ids.n_elements,), ids.strides[-1:] or (1,))
+    if is_float(v.dtype) and isinstance(node, Node) and b.may_overwrite(v, node):
+        return written(b, v, dim, ids, source)
+    inner, outer = product(v.shape[dim + 1 :]), product(v.shape[:dim])
+    t = reshaped_to(b.dense(v), (inner, v.shape[dim], outer))
+    s = reshaped_to(b.dense(source), (inner, ids.shape[0], outer))
+    return b.result(call, g.index_put(t, [None, b.flat(ids)], _without_one(s, ids)))
+
+
+def _without_one(s: g.Tensor, ids: Value) -> g.Tensor:
+    """Values without the dimension of a single index, as INDEX_PUT counts them."""
+    return reshaped_to(s, (s.ne[0], s.ne[2])) if ids.shape[0] == 1 else s

@@ -1,0 +1,297 @@
+"""Indexing, scattering, padding: elements by number."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from weft import graph as g
+from weft.frontends.fx.builder import Builder, reshaped_to
+from weft.frontends.fx.call import Call, fake_of
+from weft.frontends.fx.layout import broadcast_strides, product
+from weft.frontends.fx.ops.cache import rows_written
+from weft.frontends.fx.ops.reduce import three
+from weft.frontends.fx.registry import visitor
+from weft.frontends.fx.sizes import is_static
+from weft.frontends.fx.value import Value
+from weft.graph.size import Size
+from weft.graph.tensor import Tensor
+
+aten = torch.ops.aten
+
+_INDICES = (torch.int64, torch.int32)
+
+
+def indices_of(b: Builder, v: Value) -> Value:
+    """Indices as i64 or i32."""
+    return v if v.dtype in _INDICES else b.converted(v, torch.int64)
+
+
+# -- along one dimension ---------------------------------------------------------------------------
+
+
+@visitor(aten.index_select.default)
+def index_select(b: Builder, call: Call) -> Value:
+    """Elements of a dimension by number."""
+    v = call.value("self")
+    t = reshaped_to(b.dense(v), three(v, call.dim("dim", v.rank)))
+    ids = b.flat(indices_of(b, call.value("index")))
+    return b.result(call, g.index(t, [None, ids]))
+
+
+def along(v: Value, dim: int, b: Builder) -> Tensor:
+    """A value as (inside, along, outside) a dimension, in at most four dimensions."""
+    return reshaped_to(b.dense(v), three(v, dim))
+
+
+def _same_outside(call: Call) -> bool:
+    """Whether indices are as large as the tensor in all other dimensions."""
+    x, i = call.fake("self"), call.fake("index")
+    dim = call.dim("dim", x.dim())
+    return all(x.shape[d] == i.shape[d] for d in range(x.dim()) if d != dim)
+
+
+def _gather_rules(call: Call) -> str | None:
+    if call.fake("self").dim() > 4 and not _same_outside(call):
+        return "indices of another shape in more than four dimensions"
+    return None
+
+
+def _axis(b: Builder, call: Call, names: Sequence[str]) -> tuple[list[Tensor], int]:
+    """Tensors with one axis in common, and that axis in weft's order."""
+    v = call.value("self")
+    dim = call.dim("dim", v.rank)
+    found = []
+    for name in names:
+        value = call.value(name)
+        value = indices_of(b, value) if name == "index" else value
+        found.append(along(value, dim, b) if v.rank > 4 else b.view(value))
+    return found, 1 if v.rank > 4 else max(v.rank, 1) - 1 - dim
+
+
+@visitor(aten.gather.default, check=_gather_rules)
+def gather(b: Builder, call: Call) -> Value:
+    """Elements along a dimension, each by its own number."""
+    (x, ids), axis = _axis(b, call, ("self", "index"))
+    return b.result(call, g.gather(x, ids, axis))
+
+
+@visitor(aten.scatter.src, aten.scatter_add.default, check=_gather_rules)
+def scatter(b: Builder, call: Call) -> Value:
+    """A copy with elements along a dimension replaced, or added to."""
+    (x, ids, source), axis = _axis(b, call, ("self", "index", "src"))
+    mode = "add" if call.op._schema.name == "aten::scatter_add" else "set"
+    return b.result(call, g.scatter(x, ids, source, axis, mode))
+
+
+@visitor(aten.scatter.value, check=_gather_rules)
+def scatter_value(b: Builder, call: Call) -> Value:
+    """A copy with a number at some places along a dimension."""
+    (x, ids), axis = _axis(b, call, ("self", "index"))
+    number = b.scalar(call.number("value"), call.out.dtype)
+    shape = call.value("index").shape
+    source = b.dense(number.viewed(shape, [0] * len(shape)))
+    return b.result(call, g.scatter(x, ids, reshaped_to(source, ids.ne), axis))
+
+
+# -- by several indices ----------------------------------------------------------------------------
+
+
+def _index_rules(call: Call) -> str | None:
+    indices = call.raw("indices", [])
+    for i in indices:
+        if i is not None and fake_of(i).dtype in (torch.bool, torch.uint8):
+            return "an index by a mask: the size of the result depends on data"
+    return None
+
+
+def _put_rules(call: Call) -> str | None:
+    indices = call.raw("indices", [])
+    masks = [i for i in indices if i is not None and fake_of(i).dtype is torch.bool]
+    if not masks:
+        return None
+    if len(indices) == 1 and not call.raw("accumulate", False):
+        if fake_of(masks[0]).dim() <= call.fake("self").dim() and call.fake("values").numel() == 1:
+            return None
+    return "an index by a mask"
+
+
+class _Indexed:
+    """A tensor seen in few dimensions: those between two indexed ones are merged, and so are the
+    indexed ones themselves where there are many."""
+
+    def __init__(self, b: Builder, v: Value, indices: Sequence[Value | None]) -> None:
+        self.builder = b
+        given = [*indices, *[None] * (v.rank - len(indices))]
+        self.shape = v.shape
+        axes = [d for d, i in enumerate(given) if i is not None]
+        self.adjacent = axes[-1] - axes[0] == len(axes) - 1
+        self.lead = v.shape[: axes[0]]
+        self.tail = v.shape[axes[-1] + 1 :]
+        found = [indices_of(b, i) for i in given if i is not None]
+        self.index_shape = broadcast_shape([i.shape for i in found])
+        flat = [self._flat(i) for i in found]
+        # where there are too many, neighbouring axes that are indexed become one with a computed
+        # number
+        merge = _dimensions([i is not None for i in given]) > 4
+        self.merged: list[Value | None] = []
+        self.sizes: list[Size] = []
+        position = iter(flat)
+        for d, i in enumerate(given):
+            n = v.shape[d]
+            if i is None:
+                if self.merged and self.merged[-1] is None:
+                    self.sizes[-1] = self.sizes[-1] * n
+                else:
+                    self.merged.append(None)
+                    self.sizes.append(n)
+            else:
+                own = next(position)
+                if merge and self.merged and self.merged[-1] is not None:
+                    self.merged[-1] = self._combined(self.merged[-1], self.sizes[-1], own, n)
+                    self.sizes[-1] = self.sizes[-1] * n
+                else:
+                    self.merged.append(own)
+                    self.sizes.append(n)
+
+    def _flat(self, i: Value) -> Value:
+        strides = broadcast_strides(i.shape, i.strides, self.index_shape)
+        wide = i.viewed(self.index_shape, strides)
+        return Value.whole(self.builder.flat(wide), i.dtype, (product(self.index_shape),))
+
+    def _combined(self, left: Value, n_left: Size, right: Value, n: Size) -> Value:
+        """left n + right, both counted from the start."""
+        b = self.builder
+        left, right = self._positive(left, n_left), self._positive(right, n)
+        assert isinstance(n, int)
+        dtype = torch.int64
+        left, right = b.converted(left, dtype), b.converted(right, dtype)
+        x, factor = b.joint(left.shape, left, b.scalar(n, dtype))
+        total = g.binary("add", g.binary("mul", x, factor), b.flat(right))
+        return Value.whole(total, dtype, left.shape)
+
+    def _positive(self, i: Value, n: Size) -> Value:
+        assert isinstance(n, int)
+        b = self.builder
+        x, size = b.joint(i.shape, i, b.scalar(n, i.dtype))
+        _, zero = b.joint(i.shape, i, b.scalar(0, i.dtype))
+        made = g.where(g.binary("lt", x, zero), g.binary("add", x, size), x)
+        return Value.whole(made, i.dtype, i.shape)
+
+    def tensor(self, v: Value) -> Tensor:
+        """The indexed tensor in its merged sizes."""
+        return reshaped_to(self.builder.dense(v), self.sizes[::-1])
+
+    def numbers(self) -> list[Tensor | None]:
+        """Index tensors in weft's order."""
+        return [None if i is None else self.builder.flat(i) for i in reversed(self.merged)]
+
+
+def broadcast_shape(shapes: Sequence[Sequence[Size]]) -> tuple[Size, ...]:
+    """The shape that all broadcast to."""
+    rank = max(len(s) for s in shapes)
+    found: list[Size] = [1] * rank
+    for shape in shapes:
+        for d, n in enumerate(shape):
+            at = rank - len(shape) + d
+            found[at] = n if found[at] == 1 else found[at]
+    return tuple(found)
+
+
+def _dimensions(indexed: Sequence[bool], *, merged: bool = False) -> int:
+    """Dimensions that are left when neighbours without (`merged`: or with) an index are one."""
+    pairs = zip([None, *indexed], indexed, strict=False)
+    return sum(1 for last, this in pairs if last != this or (this and not merged))
+
+
+def _index_all_rules(call: Call) -> str | None:
+    why = _index_rules(call)
+    if why is not None:
+        return why
+    return _merge_rules(call)
+
+
+def _merge_rules(call: Call) -> str | None:
+    fake = call.fake("self")
+    indexed = [i is not None for i in call.raw("indices", [])]
+    indexed += [False] * (fake.dim() - len(indexed))
+    if _dimensions(indexed) <= 4:
+        return None
+    if _dimensions(indexed, merged=True) > 4:
+        return "indices in more than two groups of dimensions"
+    return None if is_static(fake.shape) else "many neighbouring indices of a dynamic shape"
+
+
+@visitor(aten.index.Tensor, aten._unsafe_index.Tensor, check=_index_all_rules)
+def index(b: Builder, call: Call) -> Value:
+    """Elements by index tensors that broadcast to each other."""
+    indices = [None if i is None else call.as_value(i) for i in call.raw("indices", [])]
+    v = call.value("self")
+    seen = _Indexed(b, v, indices)
+    return b.result(call, g.index(seen.tensor(v), seen.numbers()))
+
+
+def _put_all_rules(call: Call) -> str | None:
+    return _put_rules(call) or _merge_rules(call)
+
+
+@visitor(aten.index_put.default, aten._unsafe_index_put.default, check=_put_all_rules)
+def index_put(b: Builder, call: Call) -> Value:
+    """A copy with some elements replaced, or added to."""
+    v = call.value("self")
+    given = call.raw("indices", [])
+    values = b.converted(call.value("values"), call.out.dtype)
+    if fake_of(given[0]) is not None and fake_of(given[0]).dtype is torch.bool:
+        return _masked_put(b, call, v, call.as_value(given[0]), values)
+    indices = [None if i is None else call.as_value(i) for i in given]
+    written = rows_written(b, call, v, indices, values)
+    if written is not None:
+        return written
+    seen = _Indexed(b, v, indices)
+    place = _place_shape(v, indices, seen)
+    strides = broadcast_strides(values.shape, values.strides, place)
+    wide = values.viewed(place, strides)
+    source = reshaped_to(b.dense(wide), _result_sizes(seen, product(seen.index_shape)))
+    accumulate = bool(call.raw("accumulate", False))
+    return b.result(
+        call, g.index_put(seen.tensor(v), seen.numbers(), source, accumulate=accumulate)
+    )
+
+
+def _result_sizes(seen: _Indexed, n: Size) -> list[Size]:
+    """Sizes of x[indices] in merged dimensions, innermost first."""
+    merged = list(zip(seen.merged, seen.sizes, strict=True))
+    kept = [(k, s) for k, (i, s) in enumerate(merged) if i is None]
+    at = [k for k, i in enumerate(seen.merged) if i is not None]
+    # a single place has no dimension of its own
+    own = [] if n == 1 else [n]
+    if at[-1] - at[0] == len(at) - 1:
+        sizes = [s for k, s in kept if k < at[0]] + own + [s for k, s in kept if k > at[0]]
+    else:
+        sizes = own + [s for _, s in kept]
+    return sizes[::-1] or [1]
+
+
+def _place_shape(v: Value, indices: Sequence[Value | None], seen: _Indexed) -> tuple[Size, ...]:
+    """The shape of x[indices]."""
+    given = [*indices, *[None] * (v.rank - len(indices))]
+    kept = [(d, n) for d, n in enumerate(v.shape) if given[d] is None]
+    first = next(d for d, i in enumerate(given) if i is not None)
+    if not seen.adjacent:
+        return (*seen.index_shape, *(n for _, n in kept))
+    return (
+        *(n for d, n in kept if d < first),
+        *seen.index_shape,
+        *(n for d, n in kept if d > first),
+    )
+
+
+def _masked_put(b: Builder, call: Call, v: Value, mask: Value, value: Value) -> Value:
+    shape = v.shape
+    wide = mask.viewed(
+        (*mask.shape, *[1] * (v.rank - mask.rank)), (*mask.strides, *[1] * (v.rank - mask.rank))
+    )
+    one = value.viewed((), ())
+    c, x, y = b.joint(shape, wide, one, v)
+    return b.result(call, g.where(c, x, y))

@@ -1,0 +1,139 @@
+"""Matrix products: linear, mm, bmm, matmul, addmm and their kin, all as MUL_MAT.
+
+MUL_MAT wants rows of weights. `aten.t` or `permute` before a product is only another view here, so
+a weight [out, in] is read where it lies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from weft import graph as g
+from weft.frontends.fx.builder import Builder, reshaped_to
+from weft.frontends.fx.call import Call
+from weft.frontends.fx.dtypes import is_float
+from weft.frontends.fx.layout import broadcast_strides, product
+from weft.frontends.fx.registry import visitor
+from weft.frontends.fx.value import Value
+from weft.graph.size import Size
+from weft.graph.tensor import Tensor
+
+aten = torch.ops.aten
+
+
+def floats(call: Call) -> str | None:
+    """Products are of floats."""
+    for fake in call.fakes():
+        if not is_float(fake.dtype):
+            return "matrix products of integers are not supported"
+    return None
+
+
+def _vectors(call: Call) -> str | None:
+    if call.fake("self").dim() == 0 or call.fake("other").dim() == 0:
+        return "a scalar has no matrix product"
+    return floats(call)
+
+
+def transposed(v: Value) -> Value:
+    """The last two dimensions exchanged."""
+    s, t = v.shape, v.strides
+    return v.viewed((*s[:-2], s[-1], s[-2]), (*t[:-2], t[-1], t[-2]))
+
+
+def product_of(b: Builder, w: Value, x: Value, shape: Sequence[Size]) -> Tensor:
+    """x w^T of matrices, with leading dimensions that broadcast to those of `shape`: a contiguous
+    tensor of [*shape] (w: [..., m, k], x: [..., n, k])."""
+    lead = tuple(shape[:-2])
+    x = x.viewed(
+        (*lead, *x.shape[-2:]), broadcast_strides(x.shape, x.strides, (*lead, *x.shape[-2:]))
+    )
+    if product(w.shape[:-2]) == 1:
+        # one matrix: all rows of x are columns of one product
+        w = w.viewed(w.shape[-2:], w.strides[-2:])
+        rows = b.dense(x)
+        k = x.shape[-1]
+        return g.mul_mat(b.rows(w, stored=True), reshaped_to(rows, (k, product(x.shape[:-1]))))
+    if len(lead) > 2:
+        # fold what does not broadcast; else repeat
+        w = b.settled(
+            w.viewed(
+                (*lead, *w.shape[-2:]),
+                broadcast_strides(w.shape, w.strides, (*lead, *w.shape[-2:])),
+            ),
+            stored=True,
+        )
+        n = product(lead)
+        w = Value.whole(w.tensor, w.dtype, (n, *w.shape[-2:]))
+        x = Value.whole(b.dense(x), x.dtype, (n, *x.shape[-2:]))
+    return g.mul_mat(b.rows(w, stored=True), b.rows(x))
+
+
+def _with_bias(b: Builder, t: Tensor, bias: Value | None, shape: Sequence[Size]) -> Tensor:
+    """`t`, contiguous as `shape`, plus a bias that broadcasts to it."""
+    if bias is None:
+        return t
+    if bias.rank and bias.shape[-1] == shape[-1] and product(bias.shape) == shape[-1]:
+        return g.add(t, b.flat(bias))
+    left, right = b.joint(shape, Value.whole(t, torch.float32, shape), bias)
+    return g.add(left, right)
+
+
+@visitor(aten.linear.default, check=floats)
+def linear(b: Builder, call: Call) -> Value:
+    """x w^T + bias."""
+    bias = call.value("bias") if call.has("bias") else None
+    return linear_of(b, call.value("input"), call.value("weight"), bias, call.shape())
+
+
+def linear_of(b: Builder, x: Value, w: Value, bias: Value | None, shape: Sequence[Size]) -> Value:
+    """x w^T + bias, as `shape`."""
+    dtype = x.dtype
+    if w.rank == 1:
+        w = w.viewed((1, *w.shape), (0, *w.strides))
+    if x.rank == 1:
+        x = x.viewed((1, *x.shape), (0, *x.strides))
+    t = product_of(b, w, x, (*x.shape[:-1], w.shape[0]))
+    return Value.whole(_with_bias(b, t, bias, shape), dtype, shape)
+
+
+@visitor(aten.mm.default, aten.bmm.default, check=floats)
+def mm(b: Builder, call: Call) -> Value:
+    """Products of matrices, one or as many as there are."""
+    other = "mat2"
+    t = product_of(b, transposed(call.value(other)), call.value("self"), call.shape())
+    return b.result(call, t)
+
+
+@visitor(aten.matmul.default, check=_vectors)
+def matmul(b: Builder, call: Call) -> Value:
+    """Vectors count as a row on the left and as a column on the right; the rest broadcasts."""
+    x, y = call.value("self"), call.value("other")
+    shape = list(call.shape())
+    if x.rank == 1:
+        x = x.viewed((1, *x.shape), (0, *x.strides))
+        shape.insert(len(shape) - (0 if y.rank == 1 else 1), 1)
+    if y.rank == 1:
+        y = y.viewed((*y.shape, 1), (*y.strides, 0))
+        shape.append(1)
+    return b.result(call, product_of(b, transposed(y), x, shape))
+
+
+@visitor(aten.addmm.default, aten.baddbmm.default, check=floats)
+def addmm(b: Builder, call: Call) -> Value:
+    """beta self + alpha (left right)."""
+    left = "mat1" if "mat1" in call.args else "batch1"
+    right = "mat2" if "mat2" in call.args else "batch2"
+    shape = call.shape()
+    t = product_of(b, transposed(call.value(right)), call.value(left), shape)
+    alpha, beta = call.number("alpha", 1), call.number("beta", 1)
+    if alpha != 1:
+        t = g.scale(t, float(alpha))
+    if beta == 0:
+        return b.result(call, t)
+    bias = call.value("self")
+    if beta != 1:
+        bias = Value.whole(g.scale(b.dense(bias), float(beta)), bias.dtype, bias.shape)
+    return b.result(call, _with_bias(b, t, bias, shape))

@@ -1,0 +1,188 @@
+"""Normalisation and softmax."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from weft import graph as g
+from weft.frontends.fx.builder import Builder, reshaped_to
+from weft.frontends.fx.call import Call
+from weft.frontends.fx.dtypes import is_float
+from weft.frontends.fx.layout import product
+from weft.frontends.fx.ops.binary import combined
+from weft.frontends.fx.ops.reduce import reduced
+from weft.frontends.fx.ops.shape import permuted
+from weft.frontends.fx.registry import visitor
+from weft.frontends.fx.value import Value
+from weft.graph.size import Size
+
+aten = torch.ops.aten
+
+
+def rows_of(b: Builder, v: Value, n: Size) -> g.Tensor:
+    """All elements as rows of `n`."""
+    return reshaped_to(b.dense(v), (n, product(v.shape) // n))
+
+
+def affine(
+    b: Builder, v: Value, call: Call, shape: Sequence[Size], names: tuple[str, str]
+) -> Value:
+    """weight v + bias, where they are there; their dimensions are seen as `shape`."""
+    for name, kind in zip(names, ("mul", "add"), strict=True):
+        if call.has(name):
+            p = call.value(name)
+            seen = Value.whole(b.dense(p), p.dtype, shape)
+            v = Value.whole(combined(b, kind, v, seen, v.shape), v.dtype, v.shape)
+    return v
+
+
+def _layer_norm(b: Builder, call: Call) -> Value:
+    v = call.value("input")
+    n = product([call.size(s) for s in call.raw("normalized_shape", [])])
+    normed = g.norm(rows_of(b, v, n), float(call.number("eps", 1e-5)))
+    shape = v.shape[v.rank - len(call.raw("normalized_shape", [])) :]
+    return affine(b, Value.whole(normed, v.dtype, v.shape), call, shape, ("weight", "bias"))
+
+
+@visitor(aten.layer_norm.default)
+def layer_norm(b: Builder, call: Call) -> Value:
+    """Rows to mean 0 and variance 1, then weight and bias."""
+    return _layer_norm(b, call)
+
+
+def _first_only(call: Call) -> str | None:
+    read = [i for i in range(1, len(call.outs)) if call.is_read(i)]
+    return "the statistics are read, which weft does not keep" if read else None
+
+
+@visitor(aten.native_layer_norm.default, check=_first_only)
+def native_layer_norm(b: Builder, call: Call) -> list[Value | None]:
+    """Only the first result is made."""
+    return [_layer_norm(b, call), None, None]
+
+
+@visitor(aten.rms_norm.default, aten._fused_rms_norm.default, check=_first_only)
+def rms_norm(b: Builder, call: Call) -> Value | list[Value | None]:
+    """Rows to a mean square of 1, then the weight."""
+    v = call.value("input")
+    given = call.raw("normalized_shape", [])
+    n = product([call.size(s) for s in given])
+    eps = float(call.number("eps", float(np.finfo(np.float32).eps)))
+    normed = Value.whole(g.rms_norm(rows_of(b, v, n), eps), v.dtype, v.shape)
+    made = affine(b, normed, call, v.shape[v.rank - len(given) :], ("weight", "bias"))
+    return [made, None] if len(call.outs) > 1 else made
+
+
+def _channels(v: Value) -> tuple[Size, ...]:
+    """A shape that lets a parameter per channel broadcast over [batch, channels, ...]."""
+    return (v.shape[1], *[1] * (v.rank - 2))
+
+
+@visitor(aten.native_group_norm.default, check=_first_only)
+def native_group_norm(b: Builder, call: Call) -> list[Value | None]:
+    """Channels of a group together."""
+    v = call.value("input")
+    groups = call.size(call.raw("group", 1))
+    n = product(v.shape[1:]) // groups
+    normed = Value.whole(g.norm(rows_of(b, v, n), float(call.number("eps"))), v.dtype, v.shape)
+    return [affine(b, normed, call, _channels(v), ("weight", "bias")), None, None]
+
+
+# -- batches ---------------------------------------------------------------------------------------
+
+
+@visitor(aten._native_batch_norm_legit_no_training.default, check=_first_only)
+def batch_norm(b: Builder, call: Call) -> list[Value | None]:
+    """With statistics that are there: a factor and a summand for each channel."""
+    v = call.value("input")
+    shape = _channels(v)
+
+    def parameter(name: str) -> Value:
+        p = call.value(name)
+        return Value.whole(b.dense(p), p.dtype, shape)
+
+    var = parameter("running_var")
+    eps = float(call.number("eps"))
+    root = g.pointwise("rsqrt", g.scale(b.elements(var), 1.0, eps))
+    factor = Value.whole(root, var.dtype, shape)
+    if call.has("weight"):
+        factor = Value.whole(combined(b, "mul", factor, parameter("weight"), shape), v.dtype, shape)
+    centred = combined(b, "sub", v, parameter("running_mean"), v.shape)
+    made = Value.whole(centred, v.dtype, v.shape)
+    made = Value.whole(combined(b, "mul", made, factor, v.shape), v.dtype, v.shape)
+    if call.has("bias"):
+        made = Value.whole(combined(b, "add", made, parameter("bias"), v.shape), v.dtype, v.shape)
+    return [made, None, None]
+
+
+@visitor(aten._native_batch_norm_legit.no_stats, check=_first_only)
+def instance_norm(b: Builder, call: Call) -> list[Value | None]:
+    """With the statistics of the batch itself."""
+    v = call.value("input")
+    dims = [d for d in range(v.rank) if d != 1]
+    eps = float(call.number("eps"))
+    if v.shape[0] == 1:
+        rows = rows_of(b, v, product(v.shape[2:]))
+        normed = Value.whole(g.norm(rows, eps), v.dtype, v.shape)
+        return [affine(b, normed, call, _channels(v), ("weight", "bias")), None, None]
+    kept = (1, v.shape[1], *[1] * (v.rank - 2))
+    mean = Value.whole(reduced(b, "mean", v, dims), v.dtype, kept)
+    centred = Value.whole(combined(b, "sub", v, mean, v.shape), v.dtype, v.shape)
+    squares = Value.whole(g.sqr(centred.tensor), v.dtype, v.shape)
+    root = g.pointwise("rsqrt", g.scale(reduced(b, "mean", squares, dims), 1.0, eps))
+    made = combined(b, "mul", centred, Value.whole(root, v.dtype, kept), v.shape)
+    normed = Value.whole(made, v.dtype, v.shape)
+    return [affine(b, normed, call, _channels(v), ("weight", "bias")), None, None]
+
+
+# -- softmax ---------------------------------------------------------------------------------------
+
+
+def _of_floats(call: Call) -> str | None:
+    return None if is_float(call.out.dtype) else "softmax of integers"
+
+
+def _last(b: Builder, v: Value, dim: int) -> tuple[Value, list[int]]:
+    """The value with a dimension moved to the end, and the order that moves it back."""
+    order = [d for d in range(v.rank) if d != dim] + ([dim] if v.rank else [])
+    return permuted(b, v, order), [order.index(d) for d in range(v.rank)]
+
+
+@visitor(
+    aten._softmax.default, aten.softmax.int, aten._safe_softmax.default,
+    aten._log_softmax.default, aten.log_softmax.int, check=_of_floats,
+)  # fmt: skip
+def softmax(b: Builder, call: Call) -> Value:
+    """Along any dimension; its logarithm is taken from the differences to the largest."""
+    v = b.converted(call.value("self"), call.out.dtype)
+    x, back = _last(b, v, call.dim("dim", v.rank, -1))
+    n = x.shape[-1] if x.rank else 1
+    rows = rows_of(b, x, n)
+    if "log" in call.op._schema.name:
+        rest = g.binary("sub", rows, g.reduce("max", rows, [0]))
+        sums = g.log(g.reduce("sum", g.exp(rest), [0]))
+        made = g.binary("sub", rest, sums)
+    else:
+        made = g.soft_max(rows)
+    if call.op._schema.name == "aten::_safe_softmax":
+        # rows of nothing but -inf are 0
+        largest = g.reduce("max", rows, [0])
+        low = b.scalar(float("-inf"), torch.float32).tensor
+        zero = b.scalar(0.0, torch.float32).tensor
+        made = g.where(g.binary("gt", largest, low), made, zero)
+    return permuted(b, Value.whole(made, v.dtype, x.shape), back)
+
+
+@visitor(aten.glu.default)
+def glu(b: Builder, call: Call) -> Value:
+    """First half times the sigmoid of the second."""
+    v = call.value("self")
+    dim = call.dim("dim", v.rank, -1)
+    shape = call.shape()
+    half = v.viewed(shape, v.strides)
+    gate = v.viewed(shape, v.strides, v.offset + shape[dim] * v.strides[dim])
+    sigmoid = Value.whole(g.pointwise("sigmoid", b.elements(gate)), v.dtype, shape)
+    return b.result(call, combined(b, "mul", half, sigmoid, shape))

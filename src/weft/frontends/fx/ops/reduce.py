@@ -1,0 +1,298 @@
+"""Reductions, running sums, and the order of elements."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from weft import graph as g
+from weft.frontends.fx.builder import Builder, reshaped_to
+from weft.frontends.fx.call import Call
+from weft.frontends.fx.dtypes import is_float
+from weft.frontends.fx.layout import product
+from weft.frontends.fx.registry import visitor
+from weft.frontends.fx.value import Value
+from weft.graph.size import Size
+from weft.graph.tensor import Tensor
+
+aten = torch.ops.aten
+
+_KINDS: dict[Any, str] = {
+    aten.sum.default: "sum",
+    aten.sum.dim_IntList: "sum",
+    aten.mean.default: "mean",
+    aten.mean.dim: "mean",
+    aten.amax.default: "max",
+    aten.amin.default: "min",
+    aten.max.default: "max",
+    aten.min.default: "min",
+    aten.prod.default: "prod",
+    aten.prod.dim_int: "prod",
+    aten.any.default: "any",
+    aten.any.dim: "any",
+    aten.any.dims: "any",
+    aten.all.default: "all",
+    aten.all.dim: "all",
+    aten.all.dims: "all",
+}
+
+
+def groups_of(shape: Sequence[Size], dims: Sequence[int]) -> list[tuple[Size, bool]]:
+    """Neighbouring dimensions merged, outermost first: size, and whether it is reduced."""
+    found: list[tuple[Size, bool]] = []
+    for d, n in enumerate(shape):
+        if n == 1:
+            continue
+        reduced = d in dims
+        if found and found[-1][1] == reduced:
+            found[-1] = (found[-1][0] * n, reduced)
+        else:
+            found.append((n, reduced))
+    return found or [(1, True)]
+
+
+def reduced(b: Builder, kind: str, v: Value, dims: Sequence[int]) -> Tensor:
+    """REDUCE along dimensions: contiguous, with the remaining elements in order."""
+    groups = groups_of(v.shape, dims)
+    t = b.dense(v)
+    while len(groups) > 4:
+        # the innermost reduced group first, until the rest fits
+        at = max(i for i, (_, drop) in enumerate(groups) if drop)
+        inner = product([n for n, _ in groups[at + 1 :]])
+        outer = product([n for n, _ in groups[:at]])
+        t = g.reduce(kind, reshaped_to(t, (inner, groups[at][0], outer)), [1])
+        groups = groups[:at] + groups[at + 1 :]
+        groups = groups_of(
+            [n for n, _ in groups], [i for i, (_, drop) in enumerate(groups) if drop]
+        )
+    sizes = [n for n, _ in reversed(groups)]
+    axes = [i for i, (_, drop) in enumerate(reversed(groups)) if drop]
+    t = reshaped_to(t, sizes)
+    return g.reduce(kind, t, axes) if axes else t
+
+
+def _reduction(kind: str) -> Callable[[Builder, Call], Value]:
+    def build(b: Builder, call: Call) -> Value:
+        v = call.value("self")
+        if kind in ("any", "all"):
+            v = b.converted(v, torch.bool)
+        elif is_float(call.out.dtype):
+            v = b.converted(v, call.out.dtype)
+        dims = call.dims("dim", v.rank)
+        t = reduced(b, kind, v, dims)
+        return b.converted(
+            Value.whole(t, _made_type(t, call.out.dtype), call.shape()), call.out.dtype
+        )
+
+    return build
+
+
+_INTEGERS = {"i64": torch.int64, "i32": torch.int32, "i16": torch.int16, "i8": torch.int8}
+
+
+def _made_type(t: Tensor, wanted: torch.dtype) -> torch.dtype:
+    """The type of what REDUCE made: integers are summed as i64."""
+    if is_float(wanted) or wanted is torch.bool:
+        return wanted
+    return _INTEGERS[t.dtype.name]
+
+
+for op, called in _KINDS.items():
+    visitor(op)(_reduction(called))
+
+
+# -- where the largest is --------------------------------------------------------------------------
+
+
+def three(v: Value, dim: int) -> tuple[Size, Size, Size]:
+    """Sizes inside, along and outside a dimension: an `ne`, innermost first."""
+    along = v.shape[dim] if v.rank else 1
+    return product(v.shape[dim + 1 :]), along, product(v.shape[:dim])
+
+
+def _position(b: Builder, v: Value, dim: int, largest: bool) -> Tensor:
+    return g.arg_reduce(reshaped_to(b.dense(v), three(v, dim)), 1, largest=largest)
+
+
+def _arg(largest: bool) -> Callable[[Builder, Call], Value]:
+    def build(b: Builder, call: Call) -> Value:
+        v = call.value("self")
+        if call.has("dim"):
+            return b.result(call, _position(b, v, call.dim("dim", v.rank), largest))
+        return b.result(call, g.arg_reduce(b.flat(v), 0, largest=largest))
+
+    return build
+
+
+def _best(largest: bool) -> Callable[[Builder, Call], list[Value | None]]:
+    def build(b: Builder, call: Call) -> list[Value | None]:
+        v = call.value("self")
+        dim = call.dim("dim", v.rank)
+        values = reduced(b, "max" if largest else "min", v, [dim])
+        indices = b.result(call, _position(b, v, dim, largest), 1) if call.is_read(1) else None
+        return [b.result(call, values), indices]
+
+    return build
+
+
+visitor(aten.argmax.default)(_arg(True))
+visitor(aten.argmin.default)(_arg(False))
+visitor(aten.max.dim)(_best(True))
+visitor(aten.min.dim)(_best(False))
+
+
+# -- running sums ----------------------------------------------------------------------------------
+
+
+@visitor(aten.cumsum.default, aten.cumprod.default)
+def cumulate(b: Builder, call: Call) -> Value:
+    """Sums or products so far along a dimension."""
+    v = b.converted(call.value("self"), call.out.dtype)
+    if v.rank == 0:
+        return v
+    kind = "sum" if call.op._schema.name == "aten::cumsum" else "prod"
+    t = reshaped_to(b.dense(v), three(v, call.dim("dim", v.rank)))
+    made_type = call.out.dtype if is_float(v.dtype) else torch.int64
+    made = Value.whole(g.cumulate(kind, t, 1), made_type, v.shape)
+    return b.converted(made, call.out.dtype)
+
+
+# -- spread ----------------------------------------------------------------------------------------
+
+
+def _variance(b: Builder, call: Call) -> tuple[Value, Value]:
+    """Variance and mean along dimensions."""
+    v = call.value("self")
+    dims = call.dims("dim", v.rank)
+    kept = tuple(1 if d in dims else n for d, n in enumerate(v.shape))
+    n = product([v.shape[d] for d in dims]) if v.rank else 1
+    correction = float(call.number("correction", 1.0))
+    mean = Value.whole(reduced(b, "mean", v, dims), v.dtype, kept)
+    x, m = b.joint(v.shape, v, mean)
+    squares = Value.whole(g.sqr(g.binary("sub", x, m)), v.dtype, v.shape)
+    assert isinstance(n, int)
+    total = g.scale(reduced(b, "sum", squares, dims), 1 / max(n - correction, 0.0))
+    return Value.whole(total, v.dtype, kept), mean
+
+
+def _static(call: Call) -> str | None:
+    fake = call.fake("self")
+    dims = call.dims("dim", fake.dim())
+    if any(isinstance(fake.shape[d], torch.SymInt) for d in dims if fake.dim()):
+        return "a variance over a dynamic dimension"
+    correction = float(call.number("correction", 1.0))
+    n = 1
+    for d in dims if fake.dim() else []:
+        n *= int(fake.shape[d])
+    return None if n > correction else "a variance of too few elements"
+
+
+@visitor(aten.var.correction, aten.std.correction, check=_static)
+def variance(b: Builder, call: Call) -> Value:
+    """Variance, or its root."""
+    found, _ = _variance(b, call)
+    t = found.tensor
+    return b.result(call, g.sqrt(t) if call.op._schema.name == "aten::std" else t)
+
+
+@visitor(aten.var_mean.correction, aten.std_mean.correction, check=_static)
+def variance_mean(b: Builder, call: Call) -> list[Value | None]:
+    """Both."""
+    found, mean = _variance(b, call)
+    t = found.tensor
+    root = g.sqrt(t) if call.op._schema.name == "aten::std_mean" else t
+    return [b.result(call, root), b.result(call, mean.tensor, 1)]
+
+
+# -- order -----------------------------------------------------------------------------------------
+
+
+def _sorted(
+    b: Builder, v: Value, dim: int, descending: bool, k: Size | None = None
+) -> tuple[Tensor, Tensor]:
+    """Values and where they were, along a dimension."""
+    t = reshaped_to(b.dense(v), three(v, dim))
+    indices = g.sort_indices(t, 1, descending=descending, k=k)
+    return g.gather(t, indices, 1), indices
+
+
+@visitor(aten.sort.default, aten.sort.stable)
+def sort(b: Builder, call: Call) -> list[Value | None]:
+    """Elements in order, and where they were."""
+    v = call.value("self")
+    values, indices = _sorted(
+        b, v, call.dim("dim", v.rank, -1), bool(call.raw("descending", False))
+    )
+    return [b.result(call, values), b.result(call, indices, 1)]
+
+
+@visitor(aten.argsort.default, aten.argsort.stable)
+def argsort(b: Builder, call: Call) -> Value:
+    """Where the elements are, in order."""
+    v = call.value("self")
+    dim = call.dim("dim", v.rank, -1)
+    return b.result(call, _sorted(b, v, dim, bool(call.raw("descending", False)))[1])
+
+
+@visitor(aten.topk.default)
+def topk(b: Builder, call: Call) -> list[Value | None]:
+    """The k largest or smallest, in order."""
+    v = call.value("self")
+    dim = call.dim("dim", v.rank, -1)
+    largest = bool(call.args.get("largest", True))
+    values, indices = _sorted(b, v, dim, largest, call.size(call.raw("k", 1)))
+    return [b.result(call, values), b.result(call, indices, 1)]
+
+
+def _middle(call: Call) -> str | None:
+    fake = call.fake("self")
+    if any(isinstance(n, torch.SymInt) for n in fake.shape):
+        return "a median of dynamic shapes"
+    return "a median of no elements" if fake.numel() == 0 else None
+
+
+@visitor(aten.median.default, check=_middle)
+def median(b: Builder, call: Call) -> Value:
+    """The lower of the two in the middle of all elements; a NaN where there is one."""
+    t = b.flat(call.value("self"))
+    return b.result(call, _median(b, reshaped_to(t, (1, t.ne[0], 1)))[0])
+
+
+@visitor(aten.median.dim, check=_middle)
+def median_dim(b: Builder, call: Call) -> list[Value | None]:
+    """The lower of the two in the middle along a dimension, and where it is."""
+    v = call.value("self")
+    t = reshaped_to(b.dense(v), three(v, call.dim("dim", v.rank)))
+    values, indices = _median(b, t)
+    return [b.result(call, values), b.result(call, indices, 1)]
+
+
+def _median(b: Builder, t: Tensor) -> tuple[Tensor, Tensor]:
+    inner, n, outer, _ = t.ne
+    assert isinstance(n, int)
+    k = (n - 1) // 2
+    order = g.sort_indices(t, 1, k=k + 1)
+    size = order.dtype.bytes
+    at = g.cont(g.view(order, (inner, 1, outer), (size, order.nb[1], order.nb[2]), k * order.nb[1]))
+    return g.gather(t, at, 1), at
+
+
+@visitor(aten.linalg_vector_norm.default, aten.norm.ScalarOpt_dim)
+def vector_norm(b: Builder, call: Call) -> Value:
+    """(sum of |x|^p) to the 1/p."""
+    v = call.value("self")
+    dims = call.dims("dim", v.rank)
+    p = float(call.number("ord" if "ord" in call.args else "p", 2))
+    x = b.elements(v)
+    if p == 2:
+        powers = Value.whole(g.sqr(x), v.dtype, v.shape)
+        return b.result(call, g.sqrt(reduced(b, "sum", powers, dims)))
+    absolute = g.pointwise("abs", x)
+    if p in (float("inf"), float("-inf")):
+        kind = "max" if p > 0 else "min"
+        return b.result(call, reduced(b, kind, Value.whole(absolute, v.dtype, v.shape), dims))
+    raised = absolute if p == 1 else g.pointwise("pow", absolute, p)
+    total = reduced(b, "sum", Value.whole(raised, v.dtype, v.shape), dims)
+    return b.result(call, total if p == 1 else g.pointwise("pow", total, 1 / p))

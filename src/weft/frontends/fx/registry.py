@@ -1,0 +1,156 @@
+"""Which visitor builds which op. Keyed by the exact op object; no op has two."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import torch
+from torch.fx import Node
+
+from weft.errors import GraphError
+from weft.frontends.fx.call import Call, aten_op, fake_of, op_name
+from weft.frontends.fx.dtypes import STORED, dtype_name
+from weft.frontends.fx.support import YES, Support
+from weft.frontends.fx.value import Value
+
+if TYPE_CHECKING:
+    from weft.frontends.fx.builder import Builder
+
+__all__ = [
+    "VISITORS",
+    "Check",
+    "Visitor",
+    "find_visitor",
+    "supports_call",
+    "visitor",
+    "visitor_by_name",
+]
+
+Build: TypeAlias = "Callable[[Builder, Call], Value | list[Value | None]]"
+"""Makes the result (a list where the op has several; None for one that nobody may read)."""
+
+Check: TypeAlias = Callable[[Call], str | None]
+"""Why a call cannot be built, in a sentence, or None; reads only what the node tells."""
+
+
+@dataclass(frozen=True, slots=True)
+class Visitor:
+    """How one op is built, and what it cannot do."""
+
+    build: Build
+    check: Check | None = None
+    sizes: tuple[str, ...] = ()
+    """Arguments of numbers that may be computed from sizes."""
+    any_type: bool = False
+    """Whether the check answers for types, too."""
+
+
+VISITORS: dict[torch._ops.OpOverload, Visitor] = {}
+"""Every op that weft converts."""
+
+
+def visitor(
+    *ops: Any, check: Check | None = None, sizes: tuple[str, ...] = ()
+) -> Callable[[Build], Build]:
+    """Registers a function for these ops; raises GraphError for one that has a visitor."""
+
+    def register(build: Build) -> Build:
+        for op in ops:
+            if op in VISITORS:
+                raise GraphError(f"op {op} has two visitors: {VISITORS[op].build} and {build}")
+            VISITORS[op] = Visitor(build, check, sizes)
+        return build
+
+    return register
+
+
+def visitor_by_name(
+    *names: str, check: Check | None = None, any_type: bool = False
+) -> Callable[[Build], Build]:
+    """Registers a function for every overload of ops of packages that may not be there, by name."""
+
+    def register(build: Build) -> Build:
+        for name in names:
+            if name in _BY_NAME:
+                raise GraphError(f"op {name} has two visitors: {_BY_NAME[name].build} and {build}")
+            _BY_NAME[name] = Visitor(build, check, any_type=any_type)
+        return build
+
+    return register
+
+
+_BY_NAME: dict[str, Visitor] = {}
+
+
+def find_visitor(target: Any) -> Visitor | None:
+    """The visitor of a node's target, or None."""
+    op = aten_op(target)
+    if op is None:
+        return None
+    if op not in VISITORS:
+        # ops of other packages exist once these are imported, so they are known by name
+        same = _SAME_AS.get(op._schema.name)
+        known = VISITORS[same] if same is not None else _BY_NAME.get(op._schema.name)
+        if known is None:
+            return None
+        VISITORS[op] = known
+    return VISITORS[op]
+
+
+_SAME_AS = {
+    "dim_order_ops::_to_dim_order_copy": torch.ops.aten._to_copy.default,
+    "dim_order_ops::_clone_dim_order": torch.ops.aten.clone.default,
+    "dim_order_ops::_empty_dim_order": torch.ops.aten.empty.memory_format,
+}
+"""Ops that differ in the order of dimensions in memory only: values are known by their shapes."""
+
+
+def supports_call(node: Node) -> Support:
+    """Whether a node that calls an op can be built: its op, its types, and the op's own rules."""
+    found = find_visitor(node.target)
+    if found is None:
+        return Support(False, f"weft has no conversion of {op_name(node.target)}")
+    call = Call(node)
+    if "val" not in node.meta:
+        return Support(False, "the exporter left no types and shapes on this node")
+    why = None if found.any_type else _types(call) or _scalars(call, found.sizes)
+    if why is None and found.check is not None:
+        why = found.check(call)
+    return YES if why is None else Support(False, why)
+
+
+def _types(call: Call) -> str | None:
+    for fake in (*call.fakes(), *call.outs):
+        if not isinstance(fake, torch.Tensor):
+            continue
+        if fake.dtype not in STORED:
+            return f"type {dtype_name(fake.dtype)} is not supported"
+        if any(_is_from_data(n) for n in fake.shape):
+            return "a shape depends on data, so that no memory can be planned for it"
+        if fake.layout is not torch.strided:
+            return f"layout {fake.layout} is not supported"
+    return None
+
+
+def _is_from_data(size: Any) -> bool:
+    """Whether a size has symbols that no shape of an input gives (PyTorch calls them u0, u1...)."""
+    if not isinstance(size, torch.SymInt):
+        return False
+    return any(str(s).startswith("u") for s in size.node.expr.free_symbols)
+
+
+def _scalars(call: Call, allowed: tuple[str, ...]) -> str | None:
+    """Numbers that are computed from sizes while the program runs have no place in a graph."""
+    for argument in call.op._schema.arguments:
+        if argument.name not in allowed and str(argument.type) in (
+            "number",
+            "float",
+            "Optional[number]",
+            "Optional[float]",
+        ):
+            value = fake_of(call.args.get(argument.name))
+            if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+                return f"argument {argument.name} is a number that depends on sizes"
+    return None

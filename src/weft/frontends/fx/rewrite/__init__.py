@@ -1,0 +1,11 @@
+"""Named rewrites: patterns of several nodes that become fewer weft ops.
+
+A rewrite is tried at the last node of its pattern, before the op's visitor. It looks back through
+the exported graph; where the pattern is not what it wants it makes nothing, and the visitor builds
+the node. Nodes inside of a pattern are never computed unless something else reads them.
+"""
+
+from weft.frontends.fx.rewrite import batch_norm, gate, norm, rotary
+from weft.frontends.fx.rewrite.table import REWRITES, Rewrite, rewrite
+
+__all__ = ["REWRITES", "Rewrite", "batch_norm", "gate", "norm", "rewrite", "rotary"]

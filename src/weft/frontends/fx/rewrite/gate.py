@@ -1,0 +1,41 @@
+"""gate: act(a) * b with an activation that nothing else reads is GLU (swiglu, geglu, reglu)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from weft import graph as g
+from weft.frontends.fx.builder import Builder
+from weft.frontends.fx.call import Call, fake_of
+from weft.frontends.fx.rewrite.table import factors, is_call, rewrite
+from weft.frontends.fx.value import Value
+
+aten = torch.ops.aten
+
+
+@rewrite("gate", aten.mul.Tensor)
+def gate(b: Builder, call: Call) -> Value | None:
+    """Looks back from the product."""
+    for activated, other in factors(call.node):
+        kind = _kind(activated)
+        if kind is None or len(activated.users) != 1 or other is activated:
+            continue
+        source = activated.args[0]
+        fakes = [fake_of(n) for n in (source, other)]
+        if not all(isinstance(f, torch.Tensor) and f.shape == call.out.shape for f in fakes):
+            continue
+        if any(f.dtype != call.out.dtype for f in fakes):
+            continue
+        x, y = b.dense(call.as_value(source)), b.dense(call.as_value(other))
+        return b.result(call, g.glu(kind, x, y))
+    return None
+
+
+def _kind(node: Any) -> str | None:
+    if is_call(node, "silu"):
+        return "swiglu"
+    if is_call(node, "gelu"):
+        return "geglu" if node.kwargs.get("approximate") == "tanh" else "geglu_erf"
+    return "reglu" if is_call(node, "relu") else None

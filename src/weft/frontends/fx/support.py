@@ -1,0 +1,49 @@
+"""`Support`: whether a node can become weft ops, with the reason in a sentence where it cannot."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from weft.errors import UnsupportedOpError
+
+__all__ = ["YES", "Refusal", "Support", "refuse_all"]
+
+
+@dataclass(frozen=True, slots=True)
+class Support:
+    """The answer of `supports`; true when the node can be converted."""
+
+    ok: bool
+    reason: str = ""
+    """Why not: a sentence without a name; empty where it is supported."""
+
+    def __bool__(self) -> bool:
+        return self.ok
+
+
+YES = Support(True)
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A node of an exported program that cannot be converted."""
+
+    node: str
+    """The node's name in the exported graph."""
+    op: str
+    """The op's name, e.g. `aten.nonzero.default`."""
+    reason: str
+
+
+def refuse_all(refusals: Sequence[Refusal]) -> UnsupportedOpError:
+    """One error with a line for every node that cannot be converted."""
+    width = max(len(r.node) for r in refusals)
+    ops = max(len(r.op) for r in refusals)
+    lines = [f"  {r.node:<{width}}  {r.op:<{ops}}  {r.reason}" for r in refusals]
+    what = "node" if len(refusals) == 1 else "nodes"
+    error = UnsupportedOpError(
+        f"{len(refusals)} {what} of the exported program cannot be converted:\n" + "\n".join(lines)
+    )
+    error.refusals = tuple(refusals)  # type: ignore[attr-defined]
+    return error

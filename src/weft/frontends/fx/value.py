@@ -1,0 +1,65 @@
+"""`Value`: what a node of an exported program stands for while the graph is built."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from weft.frontends.fx.layout import contiguous, is_contiguous, product
+from weft.graph.size import Size
+from weft.graph.tensor import Tensor
+
+__all__ = ["Value"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Value:
+    """A view of a contiguous tensor, in PyTorch's terms: shape and strides outermost first, in
+    elements. Views of views cost nothing; the builder makes a weft tensor of one when an op needs
+    it. Identity is the object."""
+
+    tensor: Tensor
+    """Contiguous, whole; its own sizes do not matter. A type of `dtypes.STORED`, or f32."""
+    dtype: torch.dtype
+    """The type in the exported program; float16 and bfloat16 may be f32 in `tensor`."""
+    shape: tuple[Size, ...]
+    strides: tuple[Size, ...]
+    offset: Size = 0
+
+    @staticmethod
+    def whole(tensor: Tensor, dtype: torch.dtype, shape: Sequence[Size]) -> Value:
+        """All of a contiguous tensor, as `shape`."""
+        return Value(tensor, dtype, tuple(shape), contiguous(shape))
+
+    @property
+    def rank(self) -> int:
+        """Number of dimensions; 0 for a scalar."""
+        return len(self.shape)
+
+    @property
+    def n_elements(self) -> Size:
+        """Product of the sizes."""
+        return product(self.shape)
+
+    @property
+    def is_contiguous(self) -> bool:
+        """Whether the elements lie in order without gaps."""
+        return is_contiguous(self.shape, self.strides)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether this is all of `tensor`, in order."""
+        return self.offset == 0 and self.is_contiguous and self.n_elements == self.tensor.n_elements
+
+    def viewed(
+        self, shape: Sequence[Size], strides: Sequence[Size], offset: Size | None = None
+    ) -> Value:
+        """Another view of the same tensor."""
+        at = self.offset if offset is None else offset
+        return replace(self, shape=tuple(shape), strides=tuple(strides), offset=at)
+
+    def as_type(self, dtype: torch.dtype) -> Value:
+        """The same elements under another name of their type."""
+        return replace(self, dtype=dtype)

@@ -1,0 +1,210 @@
+"""`weft.from_torch`: a PyTorch program that runs on weft's devices, tensors in and out.
+
+Needs the extra `weft[torch]`; importing weft does not import torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils import _pytree as pytree
+
+from weft.compile import compile
+from weft.errors import ProgramError
+from weft.execute import Session
+from weft.execute.values import check_values, solve_size
+from weft.frontends.fx import Converted, Input, Output, convert
+from weft.frontends.fx.decompose import core_program
+from weft.frontends.fx.leaves import array_of
+from weft.graph.graph import Graph
+from weft.graph.size import Expr, evaluate
+
+__all__ = ["TorchModule", "from_torch"]
+
+
+def from_torch(
+    program: torch.export.ExportedProgram | torch.nn.Module,
+    example_inputs: Sequence[Any] | None = None,
+    *,
+    example_kwargs: Mapping[str, Any] | None = None,
+    dynamic_shapes: Any = None,
+    devices: Sequence[Any] = ("cpu",),
+    **options: Any,
+) -> TorchModule:
+    """A PyTorch module or exported program as a weft graph that can be called with tensors.
+
+        n = torch.export.Dim("n", max=64)
+        f = weft.from_torch(module.eval(), (x,), dynamic_shapes={"x": {0: n}})
+        y = f(x)
+
+    A module is exported with `example_inputs` and `dynamic_shapes`, as `torch.export.export` takes
+    them; put it into evaluation mode before. Weights are used in the memory of the module, so keep
+    it unchanged. Buffers that the program writes (KV caches) keep their values between calls, in
+    memory of their own. `devices` and `options` go to `weft.compile` at the first call.
+
+    Raises UnsupportedOpError with every node that weft cannot convert and why, GraphError for a
+    dimension without an upper bound, and what `torch.export` raises."""
+    if isinstance(program, torch.nn.Module):
+        if example_inputs is None and example_kwargs is None:
+            raise ProgramError(
+                "a module is exported with inputs; pass example_inputs=(tensor, ...)"
+            )
+        program = torch.export.export(
+            program,
+            tuple(example_inputs or ()),
+            dict(example_kwargs or {}),
+            dynamic_shapes=dynamic_shapes,
+        )
+    names = _dim_names(program, dynamic_shapes)
+    return TorchModule(convert(core_program(program), names=names), devices, options)
+
+
+def _dim_names(program: torch.export.ExportedProgram, dynamic_shapes: Any) -> dict[str, str]:
+    """What the caller called the symbols, by PyTorch's name for them; what nests otherwise than
+    one entry for each tensor argument keeps that name."""
+    given = dynamic_shapes.values() if isinstance(dynamic_shapes, Mapping) else dynamic_shapes
+    inputs = set(program.graph_signature.user_inputs)
+    nodes = [n for n in program.graph.nodes if n.op == "placeholder" and n.name in inputs]
+    if given is None or len(list(given)) != len(nodes):
+        return {}
+    names: dict[str, str] = {}
+    for node, dims in zip(nodes, given, strict=True):
+        fake = node.meta.get("val")
+        if not isinstance(dims, (Mapping, list, tuple)) or not isinstance(fake, torch.Tensor):
+            continue
+        for d, dim in dims.items() if isinstance(dims, Mapping) else enumerate(dims):
+            size, name = fake.shape[d], getattr(dim, "__name__", "")
+            is_plain = isinstance(size, torch.SymInt) and size.node.expr.is_Symbol
+            if is_plain and name.isidentifier() and name not in names.values():
+                names.setdefault(str(size.node.expr), name)
+    return names
+
+
+class TorchModule:
+    """A converted program; call it like the module it comes from.
+
+    `graph` is for `weft.compile`, which also takes this object; `converted` says what inputs,
+    outputs and state are. One thread at a time."""
+
+    def __init__(
+        self, converted: Converted, devices: Sequence[Any], options: Mapping[str, Any]
+    ) -> None:
+        self.converted = converted
+        self._devices = devices
+        self._options = dict(options)
+        self._session: Session | None = None
+
+    @property
+    def graph(self) -> Graph:
+        """What to compute."""
+        return self.converted.graph
+
+    @property
+    def session(self) -> Session:
+        """What runs it; compiled at the first use. Raises what `weft.compile` raises."""
+        if self._session is None:
+            self._session = Session(compile(self.graph, self._devices, **self._options))
+        return self._session
+
+    def reset(self) -> None:
+        """Puts the buffers that the program writes back to what they were when it was exported."""
+        for state in self.converted.states:
+            buffer = state.tensor.buffer
+            assert buffer is not None
+            np.copyto(buffer.data, array_of(state.initial))
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Runs once. Tensors must have the types and shapes that the program was exported for;
+        dynamic dimensions are read from them. Results are new tensors, on the cpu.
+
+        Raises ProgramError naming the argument that does not fit."""
+        flat = self._flatten(args, kwargs)
+        values = self._sizes(flat)
+        session = self.session
+        check_values(session.program, values)
+        for port, arg in zip(self.converted.inputs, flat, strict=True):
+            if port.tensor is not None:
+                _write(session, port, arg)
+        session.clear_abort()
+        session.execute(values)
+        results = []
+        for out in self.converted.outputs:
+            made = self._read(out, values)
+            if out.mutates is None:
+                results.append(made)
+            else:
+                flat[out.mutates].copy_(made)
+        spec = self.converted.out_spec
+        return results if spec is None else pytree.tree_unflatten(results, spec)
+
+    def _flatten(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+        flat, spec = pytree.tree_flatten((args, kwargs))
+        wanted = self.converted.in_spec
+        if len(flat) != len(self.converted.inputs) or (wanted is not None and spec != wanted):
+            names = ", ".join(port.name for port in self.converted.inputs)
+            raise ProgramError(
+                f"arguments do not nest as the program was exported: it takes {names} "
+                f"({wanted}), got {spec}"
+            )
+        return list(flat)
+
+    def _sizes(self, flat: Sequence[Any]) -> dict[str, int]:
+        """The value of every symbol; checks types and shapes."""
+        values: dict[str, int] = {}
+        for port, arg in zip(self.converted.inputs, flat, strict=True):
+            _check_kind(port, arg)
+            actual = list(arg.shape) if port.is_tensor else [arg]
+            sizes = port.shape if port.is_tensor else (port.size,)
+            for size, n in zip(sizes, actual, strict=True):
+                solved = solve_size(size, n) if isinstance(size, Expr) else None
+                if solved is not None:
+                    values.setdefault(solved[0].name, solved[1])
+        for port, arg in zip(self.converted.inputs, flat, strict=True):
+            if port.is_tensor:
+                want = tuple(evaluate(n, values) for n in port.shape)
+                if want != tuple(arg.shape):
+                    raise ProgramError(
+                        f"argument {port.name} has shape {tuple(arg.shape)}, wants "
+                        f"({', '.join(str(n) for n in port.shape)})"
+                    )
+        return values
+
+    def _read(self, out: Output, values: Mapping[str, int]) -> Any:
+        if out.tensor is None:
+            return out.constant if out.size is None else evaluate(out.size, values)
+        assert out.dtype is not None
+        found = torch.from_numpy(self.session.output(out.name, values))
+        if found.dtype != out.dtype:
+            found = found.view(out.dtype)
+        return found.reshape([evaluate(n, values) for n in out.shape])
+
+
+def _check_kind(port: Input, arg: Any) -> None:
+    if port.is_tensor:
+        if not isinstance(arg, torch.Tensor):
+            raise ProgramError(f"argument {port.name} must be a tensor, got {type(arg).__name__}")
+        if arg.dtype != port.dtype or arg.dim() != len(port.shape):
+            raise ProgramError(
+                f"argument {port.name} is {arg.dtype} with {arg.dim()} dimensions; the program "
+                f"was exported for {port.dtype} with {len(port.shape)}"
+            )
+        if arg.device.type != "cpu":
+            raise ProgramError(f"argument {port.name} is on {arg.device}; pass it on the cpu")
+    elif port.size is not None:
+        if not isinstance(arg, int):
+            raise ProgramError(f"argument {port.name} must be an integer, got {arg!r}")
+    elif arg != port.constant:
+        raise ProgramError(
+            f"argument {port.name} is {arg!r}; the program was exported for {port.constant!r}"
+        )
+
+
+def _write(session: Session, port: Input, arg: torch.Tensor) -> None:
+    """Copies a tensor of any strides to where the program reads it."""
+    array = array_of(arg)
+    view = session.input_view(port.name)
+    np.copyto(view[: array.size].reshape(array.shape), array)
+    session.upload(port.name)

@@ -1,0 +1,96 @@
+"""Damaged files give errors, never crashes; loading and dropping does not grow memory."""
+
+import ast
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.export import Dim
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+HERE = Path(__file__).parent
+
+
+class Cache(nn.Module):
+    """Looks up rows, keeps them, and mixes what it has kept."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(64, 64)
+        self.mix = nn.Linear(64, 64)
+        self.register_buffer("kept", torch.zeros(16, 64))
+
+    def forward(self, tokens, positions):
+        self.kept.index_copy_(0, positions, self.table(tokens))
+        return torch.softmax(self.mix(self.kept), -1)
+
+
+def models():
+    from weft_executorch import Options
+
+    rows = Dim("rows", min=1, max=9)
+    stack = nn.Sequential(nn.Linear(64, 96), nn.ReLU(), nn.Linear(96, 32)).eval()
+    conv = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)).eval()
+    return {
+        "sizes": (stack, (torch.randn(5, 64),), Options(weights="q8_0"), ({0: rows},)),
+        "state": (Cache().eval(), (torch.tensor([3, 9]), torch.tensor([0, 5])), None, None),
+        "conv": (conv, (torch.randn(1, 3, 8, 8),), None, None),
+    }
+
+
+def test_mutated_files_are_errors_or_run(lower, tmp_path):
+    paths = []
+    for name, (module, inputs, options, shapes) in models().items():
+        lowered = lower(module, inputs, options, dynamic_shapes=shapes)
+        assert lowered.left() == []
+        paths.append(tmp_path / f"{name}.pte")
+        paths[-1].write_bytes(lowered.pte)
+        torch.save(list(inputs), paths[-1].with_suffix(".inputs"))
+    run = subprocess.run(
+        [sys.executable, str(HERE / "fuzz.py"), "1", "80", *map(str, paths)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    assert run.returncode == 0, f"{run.returncode}: {run.stderr[-2000:]}"
+    lines = [line for line in run.stdout.splitlines() if ".pte " in line]
+    assert len(lines) == len(paths)
+    for line in lines:
+        counts = ast.literal_eval(line.partition(".pte ")[2])
+        assert sum(counts.values()) == 80 and counts["refused"] > 10
+
+
+def test_a_blob_that_is_none_is_refused(lower):
+    lowered = lower(nn.Linear(8, 8).eval(), (torch.randn(2, 8),))
+    at = lowered.pte.index(b"WEFT")
+    lowered.pte = lowered.pte[:at] + b"WEFX" + lowered.pte[at + 4 :]
+    with pytest.raises(RuntimeError, match="0x:23"):  # InvalidProgram
+        lowered.method()
+
+
+def resident_kib() -> int:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("VmRSS"):
+            return int(line.split()[1])
+    raise AssertionError("no VmRSS")
+
+
+def test_a_thousand_loads_do_not_grow_memory(lower):
+    from weft_executorch import Options
+
+    lowered = lower(nn.Linear(256, 256).eval(), (torch.randn(2, 256),), Options(weights="q8_0"))
+    x = torch.randn(2, 256)
+
+    def cycle(times: int) -> int:
+        for _ in range(times):
+            lowered.method().execute([x])
+        return resident_kib()
+
+    before = cycle(100)
+    assert cycle(1000) - before < 2048

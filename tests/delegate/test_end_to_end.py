@@ -1,0 +1,194 @@
+"""Export, lower, save, load by the official runtime, run: equal to eager PyTorch."""
+
+import pytest
+import torch
+from torch import nn
+from torch.export import Dim
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+class LinearLeakyReLU(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 8)
+        self.leaky_relu = nn.LeakyReLU(0.1)
+
+    def forward(self, x):
+        return self.leaky_relu(self.linear(x))
+
+
+def mlp() -> nn.Module:
+    return nn.Sequential(
+        nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 16)
+    ).eval()
+
+
+def test_linear_and_leaky_relu(lower, same):
+    module = LinearLeakyReLU().eval()
+    lowered = lower(module, (torch.randn(2, 4),))
+    assert lowered.left() == [] and lowered.delegates() == 1
+    method = lowered.method()
+    for _ in range(3):
+        same(method, module, torch.randn(2, 4))
+
+
+def test_a_file_is_mapped_and_run(lower, same, tmp_path):
+    module = mlp()
+    lowered = lower(module, (torch.randn(3, 32),))
+    path = tmp_path / "mlp.pte"
+    path.write_bytes(lowered.pte)
+    from executorch.runtime import Runtime
+
+    program = Runtime.get().load_program(path)
+    same(program.load_method("forward"), module, torch.randn(3, 32))
+
+
+def test_sizes_vary_within_their_bounds(lower, same):
+    module = mlp()
+    batch = Dim("batch", min=1, max=20)
+    lowered = lower(module, (torch.randn(3, 32),), dynamic_shapes=({0: batch},))
+    assert lowered.left() == []
+    method = lowered.method()
+    for rows in (1, 20, 7, 7, 20, 2):
+        same(method, module, torch.randn(rows, 32))
+    with pytest.raises(RuntimeError):
+        method.execute([torch.randn(21, 32)])
+    same(method, module, torch.randn(5, 32))
+
+
+def test_inputs_that_are_not_dense_are_copied(lower, same):
+    module = mlp()
+    method = lower(module, (torch.randn(32, 32),)).method()
+    same(method, module, torch.randn(32, 32))
+    x = torch.randn(32, 32)
+    torch.testing.assert_close(method.execute([x.t().contiguous()])[0], module(x.t()))
+
+
+def test_an_output_is_the_input_of_the_next_call(lower):
+    module = nn.Linear(8, 8).eval()
+    method = lower(module, (torch.randn(4, 8),)).method()
+    x = want = torch.randn(4, 8)
+    for _ in range(5):
+        x = method.execute([x])[0]
+        want = module(want)
+    torch.testing.assert_close(x, want.detach(), atol=1e-4, rtol=1e-4)
+
+
+def test_two_methods_have_the_weights_once(lower, same):
+    class Twice(nn.Module):
+        def __init__(self, body):
+            super().__init__()
+            self.body = body
+
+        def forward(self, x):
+            return self.body(self.body(x))
+
+    body = nn.Linear(256, 256).eval()
+    one = {"once": body}
+    both = {"once": body, "twice": Twice(body).eval()}
+    x = {name: (torch.randn(2, 256),) for name in both}
+    lowered = lower(both, x)
+    alone = lower(one, x)
+    assert len(lowered.pte) < len(alone.pte) + 256 * 256 * 4 // 4
+    for name, module in both.items():
+        same(lowered.method(name), module, *x[name])
+
+
+class Remembers(nn.Module):
+    """Gives the last input through a linear layer, and keeps the new one."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+        self.register_buffer("last", torch.full((2, 8), 0.5))
+
+    def forward(self, x):
+        y = self.linear(self.last)
+        self.last.copy_(torch.relu(x))
+        return y
+
+
+def test_buffers_keep_what_a_call_wrote(lower, same):
+    module = Remembers().eval()
+    lowered = lower(module, (torch.randn(2, 8),))
+    assert lowered.left() == []
+    method, other = lowered.method(), lowered.method()
+    inputs = [torch.randn(2, 8) for _ in range(4)]
+    for x in inputs:
+        same(method, module, x)
+    # another method of another loaded file begins anew
+    fresh = Remembers().eval()
+    fresh.load_state_dict(module.state_dict() | {"last": torch.full((2, 8), 0.5)})
+    same(other, fresh, inputs[0])
+
+
+class Sees(Remembers):
+    """Gives the last input itself."""
+
+    def forward(self, x):
+        y = torch.nn.functional.leaky_relu(self.last, 1.0)
+        self.last.copy_(torch.relu(x))
+        return y
+
+
+def test_methods_share_a_buffer_where_that_is_chosen(lower):
+    from weft_executorch import Options
+
+    modules = {"remembers": Remembers().eval(), "sees": Sees().eval()}
+    x, y = torch.randn(2, 8), torch.randn(2, 8)
+    for share in (True, False):
+        lowered = lower(modules, {n: (x,) for n in modules}, Options(share_state=share))
+        program = lowered.program()
+        first, second = program.load_method("remembers"), program.load_method("sees")
+        first.execute([x])
+        last = torch.relu(x) if share else torch.full((2, 8), 0.5)
+        torch.testing.assert_close(second.execute([y])[0], last)
+        torch.testing.assert_close(second.execute([y])[0], torch.relu(y))
+
+
+def test_what_weft_is_not_given_stays_outside_with_a_reason(lower, same):
+    module = LinearLeakyReLU().eval()
+    lowered = lower(module, (torch.randn(2, 4),), not_ops=("aten.leaky_relu.default",))
+    assert lowered.left() == ["aten_leaky_relu_default"]
+    assert lowered.delegates() == 1
+    same(lowered.method(), module, torch.randn(2, 4))
+    (refusal,) = lowered.partitioner.refused.values()
+    assert refusal == ("aten.leaky_relu.default", "the partitioner was told to leave this op out")
+    assert "aten_leaky_relu_default" in lowered.partitioner.report()
+
+
+def test_nothing_to_delegate_is_no_error(lower, same):
+    module = LinearLeakyReLU().eval()
+    lowered = lower(module, (torch.randn(2, 4),), ops=())
+    assert lowered.delegates() == 0
+    same(lowered.method(), module, torch.randn(2, 4))
+
+
+def test_weight_formats_make_the_file_smaller(lower):
+    from weft_executorch import Options
+
+    module = nn.Sequential(nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 64)).eval()
+    x = torch.randn(4, 256)
+    want = module(x).detach()
+    sizes = []
+    for weights, error in (("f32", 1e-5), ("f16", 1e-3), ("q8_0", 0.02), ("q4_0", 0.2),
+                           ("q4_k", 0.2)):  # fmt: skip
+        lowered = lower(module, (x,), Options(weights=weights))
+        got = lowered.method().execute([x])[0]
+        assert (got - want).norm() / want.norm() < error, weights
+        sizes.append(len(lowered.pte))
+    assert sizes == sorted(sizes, reverse=True)
+    rows = lower(module, (x,), Options(weights="q8_0", pack=False)).method().execute([x])[0]
+    assert (rows - want).norm() / want.norm() < 0.02
+
+
+def test_named_results_are_outputs(lower, same):
+    class Largest(nn.Module):
+        def forward(self, x):
+            return torch.max(x, 1)
+
+    module = Largest().eval()
+    lowered = lower(module, (torch.randn(4, 7),))
+    assert lowered.left() == [], lowered.partitioner.report()
+    same(lowered.method(), module, torch.randn(4, 7))

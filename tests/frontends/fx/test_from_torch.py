@@ -1,0 +1,164 @@
+"""`weft.from_torch` end to end: modules in, tensors out, state, sizes, refusals."""
+
+import subprocess
+import sys
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import weft  # noqa: E402
+from weft.errors import ProgramError, UnsupportedOpError  # noqa: E402
+from weft.frontends import fx  # noqa: E402
+from weft.frontends.fx.registry import VISITORS, visitor  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
+
+
+def mlp() -> torch.nn.Module:
+    torch.manual_seed(0)
+    return torch.nn.Sequential(
+        torch.nn.Linear(8, 16), torch.nn.LeakyReLU(), torch.nn.Linear(16, 4)
+    ).eval()
+
+
+def test_a_module_runs_as_eager_does() -> None:
+    m, x = mlp(), torch.randn(3, 8)
+    f = weft.from_torch(m, (x,))
+    torch.testing.assert_close(f(x), m(x))
+
+
+def test_weights_stay_in_the_memory_of_the_module() -> None:
+    m, x = mlp(), torch.randn(3, 8)
+    f = weft.from_torch(m, (x,))
+    leaves = {t.name: t for t in f.graph.leaves}
+    buffer = leaves["0.weight"].buffer
+    assert buffer is not None
+    assert buffer.data.ctypes.data == m[0].weight.data_ptr()
+
+
+def test_a_dynamic_dimension_has_its_bounds() -> None:
+    m = mlp()
+    n = torch.export.Dim("n", min=1, max=64)
+    f = weft.from_torch(m, (torch.randn(3, 8),), dynamic_shapes=({0: n},))
+    for rows in (1, 5, 64):
+        x = torch.randn(rows, 8)
+        torch.testing.assert_close(f(x), m(x))
+    with pytest.raises(ProgramError, match=r"symbol n is 65.*1\.\.64"):
+        f(torch.randn(65, 8))
+
+
+def test_weft_compile_takes_the_result() -> None:
+    m, x = mlp(), torch.randn(3, 8)
+    f = weft.from_torch(m, (x,))
+    [name] = f.graph.inputs
+    found = weft.Session(weft.compile(f)).run({name: x.numpy()})
+    torch.testing.assert_close(torch.from_numpy(next(iter(found.values()))), m(x))
+
+
+def test_all_unsupported_nodes_are_in_one_error() -> None:
+    class Two(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return torch.nonzero(x), torch.fft.fft(x)
+
+    with pytest.raises(UnsupportedOpError, match=r"(?s)2 nodes.*nonzero.*_fft_r2c"):
+        weft.from_torch(Two(), (torch.randn(3),))
+
+
+def test_an_op_has_one_visitor() -> None:
+    with pytest.raises(weft.GraphError, match="two visitors"):
+        visitor(next(iter(VISITORS)))(lambda b, c: c.value("self"))
+
+
+def test_supports_needs_only_a_node() -> None:
+    program = torch.export.export(mlp(), (torch.randn(3, 8),))
+    assert all(fx.supports(node) for node in program.graph.nodes)
+
+
+def test_arguments_that_do_not_fit() -> None:
+    x = torch.randn(3, 8)
+    f = weft.from_torch(mlp(), (x,))
+    with pytest.raises(ProgramError, match=r"float64.*float32"):
+        f(x.double())
+    with pytest.raises(ProgramError, match="shape"):
+        f(torch.randn(4, 8))
+    with pytest.raises(ProgramError, match="nest"):
+        f(x, x)
+
+
+def test_importing_weft_does_not_import_torch() -> None:
+    code = (
+        "import weft, sys; assert 'torch' not in sys.modules; assert 'from_torch' in weft.__all__"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+class Counter(torch.nn.Module):
+    """Adds what it is given, and counts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("total", torch.zeros(3))
+        self.register_buffer("count", torch.tensor(0))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """x: [3]."""
+        self.total += x
+        self.count += 1
+        return self.total * self.count
+
+
+def test_state_stays_between_calls_until_it_is_reset() -> None:
+    x, eager = torch.ones(3), Counter()
+    f = weft.from_torch(Counter(), (x,))
+    first = [f(x) for _ in range(3)]
+    torch.testing.assert_close(first, [eager(x) for _ in range(3)])
+    f.reset()
+    torch.testing.assert_close(f(x), first[0])
+
+
+def test_an_argument_that_is_written_has_its_new_value() -> None:
+    class Add(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x.add_(1)
+            return x * 2
+
+    f = weft.from_torch(Add(), (torch.zeros(3),))
+    x = torch.zeros(3)
+    torch.testing.assert_close(f(x), torch.full((3,), 2.0))
+    torch.testing.assert_close(x, torch.ones(3))
+
+
+def test_arguments_of_any_strides_and_nested_results() -> None:
+    class Swap(torch.nn.Module):
+        def forward(self, a: dict[str, torch.Tensor], n: int) -> dict[str, list[torch.Tensor]]:
+            return {"both": [a["y"] * n, a["x"]], "same": [a["x"]]}
+
+    x, y = torch.randn(3, 4).t(), torch.randn(8)[::2]
+    f = weft.from_torch(Swap(), ({"x": x, "y": y}, 3))
+    found = f({"x": x, "y": y}, 3)
+    torch.testing.assert_close(found, {"both": [y * 3, x], "same": [x]})
+    assert found["same"][0].data_ptr() != x.data_ptr()
+    with pytest.raises(ProgramError, match="exported for 3"):
+        f({"x": x, "y": y}, 4)
+
+
+def test_what_depends_on_data_is_refused() -> None:
+    class Item(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            n = x.max().item()
+            torch._check(n > 0)
+            return torch.zeros(n)
+
+    with pytest.raises(UnsupportedOpError, match="read out of a tensor"):
+        weft.from_torch(Item(), (torch.tensor([3, 2]),))
+
+
+def test_a_module_that_is_trained_is_refused() -> None:
+    with pytest.raises(UnsupportedOpError, match=r"call eval\(\)"):
+        weft.from_torch(torch.nn.Dropout(), (torch.randn(3),))
+
+
+def test_a_dimension_without_a_bound_is_refused() -> None:
+    with pytest.raises(weft.GraphError, match=r"n of .* no upper bound"):
+        weft.from_torch(mlp(), (torch.randn(3, 8),), dynamic_shapes=({0: torch.export.Dim("n")},))

@@ -1,0 +1,230 @@
+"""Each rewrite on the pattern that it must match, and on one that it must not."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+from torch.nn import functional as F  # noqa: E402
+
+from tests.frontends.fx.exported import Function, check, convert, ops_of  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
+
+
+def ops(function: Callable[..., Any], *inputs: Any) -> dict[str, int]:
+    """Checks a function against eager; its ops."""
+    return dict(ops_of(check(function, *inputs).converted))
+
+
+def rms(x: Any, dim: int = -1, eps: float = 1e-6) -> Any:
+    return x * torch.rsqrt(x.pow(2).mean(dim, keepdim=True) + eps)
+
+
+def test_rms_norm_matches() -> None:
+    x = torch.randn(3, 8)
+    assert ops(rms, x) == {"RMS_NORM": 1}
+    assert ops(lambda x: torch.rsqrt((x * x).mean(-1, keepdim=True) + 1e-5) * x, x) == {
+        "RMS_NORM": 1
+    }
+
+
+def test_rms_norm_of_bfloat16_matches() -> None:
+    def norm(x: Any) -> Any:
+        return rms(x.float()).to(x.dtype)
+
+    found = convert(Function(norm), torch.randn(3, 8).bfloat16())
+    assert ops_of(found)["RMS_NORM"] == 1
+
+
+def test_rms_norm_of_something_else_does_not_match() -> None:
+    x, y = torch.randn(8, 8), torch.randn(8, 8)
+    assert "RMS_NORM" not in ops(lambda x: rms(x, 0), x)
+    assert "RMS_NORM" not in ops(
+        lambda x, y: y * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6), x, y
+    )
+    assert "RMS_NORM" not in ops(
+        lambda x: x * torch.rsqrt(x.pow(4).mean(-1, keepdim=True) + 1e-6), x
+    )
+
+
+def rotate_half(x: Any) -> Any:
+    half = x.shape[-1] // 2
+    return torch.cat((-x[..., half:], x[..., :half]), dim=-1)
+
+
+class Rotary(nn.Module):
+    """Rotary embedding as Hugging Face models write it."""
+
+    def __init__(self, turn: Callable[[Any], Any] = rotate_half, same: bool = True) -> None:
+        super().__init__()
+        self.register_buffer("inv_freq", 1 / 100 ** (torch.arange(0, 8, 2) / 8))
+        self.turn, self.same = turn, same
+
+    def forward(self, q: Any, positions: Any) -> Any:
+        """q: [batch, heads, n, 8], positions: [1, n]."""
+        freqs = positions[:, :, None].float() * self.inv_freq[None, None, :]
+        emb = torch.cat((freqs, freqs if self.same else freqs * 2), dim=-1)
+        cos, sin = (emb.cos() * 1.5).unsqueeze(1), (emb.sin() * 1.5).unsqueeze(1)
+        return q * cos + self.turn(q) * sin
+
+
+def test_rotary_matches() -> None:
+    q, positions = torch.randn(2, 3, 5, 8), torch.tensor([[3, 4, 5, 6, 9]])
+    found = ops_of(check(Rotary(), q, positions).converted)
+    assert found["ROPE"] == 1
+    assert not {"COS", "SIN", "CONCAT"} & set(found)
+
+
+def test_rotary_of_another_rotation_does_not_match() -> None:
+    def swapped(x: Any) -> Any:
+        return torch.cat((x[..., 4:], -x[..., :4]), dim=-1)
+
+    q, positions = torch.randn(2, 3, 5, 8), torch.arange(5)[None]
+    assert "ROPE" not in ops_of(check(Rotary(swapped), q, positions).converted)
+    assert "ROPE" not in ops_of(check(Rotary(same=False), q, positions).converted)
+
+
+def test_gate_matches() -> None:
+    x, y = torch.randn(3, 8), torch.randn(3, 8)
+    assert ops(lambda x, y: F.silu(x) * y, x, y) == {"GLU": 1}
+    assert ops(lambda x, y: y * F.gelu(x), x, y) == {"GLU": 1}
+
+
+def test_gate_of_another_shape_or_read_twice_does_not_match() -> None:
+    x, y = torch.randn(3, 8), torch.randn(3, 8)
+    assert "GLU" not in ops(lambda x, y: F.silu(x) * y[:1], x, y)
+
+    def twice(x: Any, y: Any) -> Any:
+        a = F.silu(x)
+        return a * y, a
+
+    assert "GLU" not in ops(twice, x, y)
+
+
+def conv(*more: nn.Module) -> nn.Module:
+    torch.manual_seed(0)
+    norm = nn.BatchNorm2d(6)
+    norm.running_mean.normal_()  # type: ignore[union-attr]
+    norm.running_var.uniform_(0.5, 2)  # type: ignore[union-attr]
+    return nn.Sequential(nn.Conv2d(4, 6, 3, groups=2), *more, norm).eval()
+
+
+def test_batch_norm_goes_into_the_convolution() -> None:
+    found = check(conv(), torch.randn(2, 4, 6, 6))
+    assert dict(ops_of(found.converted)) == {"CONV_ND": 1}
+
+
+def test_batch_norm_goes_into_a_linear_layer() -> None:
+    m = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6)).eval()
+    m[1].running_mean.normal_()  # type: ignore[union-attr]
+    assert dict(ops_of(check(m, torch.randn(3, 4)).converted)) == {"MUL_MAT": 1, "ADD": 1}
+
+
+def test_batch_norm_behind_something_else_is_a_factor_and_a_summand() -> None:
+    found = ops_of(check(conv(nn.ReLU()), torch.randn(2, 4, 6, 6)).converted)
+    assert found["CONV_ND"] == found["MUL"] == found["ADD"] == 1
+
+
+def test_batch_norm_of_a_convolution_that_others_read_stays() -> None:
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.m = conv()
+
+        def forward(self, x: Any) -> Any:
+            y = self.m[0](x)
+            return y, self.m[1](y)
+
+    found = ops_of(check(Two(), torch.randn(2, 4, 6, 6)).converted)
+    assert found["MUL"] == found["ADD"] == 1
+
+
+def repeat_kv(x: Any, times: int) -> Any:
+    b, h, n, d = x.shape
+    return x[:, :, None].expand(b, h, times, n, d).reshape(b, h * times, n, d)
+
+
+def test_repeated_heads_are_not_repeated() -> None:
+    q, k = torch.randn(1, 4, 5, 8), torch.randn(1, 2, 5, 8)
+
+    def attend(q: Any, k: Any) -> Any:
+        return F.scaled_dot_product_attention(q, repeat_kv(k, 2), repeat_kv(k, 2)).transpose(1, 2)
+
+    assert ops(attend, q, k) == {"FLASH_ATTN_EXT": 1}
+
+
+def test_heads_repeated_in_another_order_are_copied() -> None:
+    q, k = torch.randn(1, 4, 5, 8), torch.randn(1, 2, 5, 8)
+
+    def attend(q: Any, k: Any) -> Any:
+        wide = k[:, None].expand(1, 2, 2, 5, 8).reshape(1, 4, 5, 8)
+        return F.scaled_dot_product_attention(q, wide, wide)
+
+    found = ops(attend, q, k)
+    assert found["FLASH_ATTN_EXT"] == 1 and found["CONT"] >= 1
+
+
+class Cache(nn.Module):
+    """A cache of rows that is read after (or also before) it is written."""
+
+    def __init__(self, before: bool = False) -> None:
+        super().__init__()
+        self.register_buffer("rows", torch.zeros(1, 2, 8, 4))
+        self.before = before
+
+    def forward(self, x: Any, at: Any) -> Any:
+        """x: [1, 2, n, 4], at: [n]."""
+        old = self.rows.sum() if self.before else 0
+        self.rows.index_copy_(2, at, x)
+        return self.rows * 2 + old
+
+
+def test_rows_of_a_cache_are_written_in_place() -> None:
+    found = convert(Cache(), torch.randn(1, 2, 3, 4), torch.tensor([1, 2, 5]))
+    count = ops_of(found)
+    assert count["SET_ROWS"] == 1
+    assert not {"CPY", "INDEX_PUT"} & set(count)
+
+
+def test_what_is_read_before_stays_what_it_was() -> None:
+    module, reference = Cache(before=True), Cache(before=True)
+    x, at = torch.randn(1, 2, 3, 4), torch.tensor([1, 2, 5])
+    found = check(module, x, at)
+    reference(x, at)
+    torch.testing.assert_close(found(x * 2, at), reference(x * 2, at))
+
+
+def test_a_cache_that_is_read_afterwards_is_not_overwritten() -> None:
+    class Late(Cache):
+        def forward(self, x: Any, at: Any) -> Any:
+            """The old rows are read after the new ones are made."""
+            old = self.rows.clone()
+            self.rows.index_copy_(2, at, x)
+            return self.rows * 2, old.sin()
+
+    module, reference = Late(), Late()
+    x, at = torch.randn(1, 2, 3, 4), torch.tensor([1, 2, 5])
+    found = check(module, x, at)
+    assert "SET_ROWS" not in ops_of(found.converted)
+    reference(x, at)
+    torch.testing.assert_close(found(x * 2, at), reference(x * 2, at))
+
+
+def test_a_pattern_does_not_reach_behind_a_write() -> None:
+    class Gated(Cache):
+        def forward(self, x: Any, at: Any) -> Any:
+            """The gate reads the rows as they were."""
+            gate = F.silu(self.rows)
+            self.rows.index_copy_(2, at, x)
+            return gate * self.rows
+
+    module, reference = Gated(), Gated()
+    x, at = torch.randn(1, 2, 3, 4), torch.tensor([1, 2, 5])
+    found = check(module, x, at)
+    reference(x, at)
+    for factor in (2, 3):
+        torch.testing.assert_close(found(x * factor, at), reference(x * factor, at))
