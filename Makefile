@@ -4,6 +4,7 @@ VENV   ?= .venv
 BIN    ?= $(VENV)/bin
 BUILD  := build/dev
 MODEL  ?= examples/weft-demo.gguf
+APT_GET = DEBIAN_FRONTEND=noninteractive apt-get -qq
 
 SOURCES := $(shell find native -name '*.cpp' -o -name '*.h') CMakeLists.txt native/CMakeLists.txt
 
@@ -21,7 +22,8 @@ demo: $(VENV)/installed
 # The opencl device is tested on PoCL where there is no other driver; root may install it.
 test: $(VENV)/installed $(DELEGATE)
 	@ls /etc/OpenCL/vendors/*.icd > /dev/null 2>&1 || \
-	  { test "$$(id -u)" = 0 && apt-get install -y -q pocl-opencl-icd > /dev/null 2>&1; } || \
+	  { test "$$(id -u)" = 0 && $(APT_GET) update > /dev/null 2>&1 && \
+	    $(APT_GET) install -y pocl-opencl-icd > /dev/null 2>&1; } || \
 	  echo "no OpenCL driver (Debian: pocl-opencl-icd); tests of the opencl device are skipped"
 	$(BIN)/python -m pytest -q
 
@@ -54,8 +56,8 @@ $(VENV)/installed: $(VENV)/tools $(SOURCES) pyproject.toml
 # ---- the ExecuTorch delegate ----
 $(VENV)/flatbuffers: $(VENV)/tools
 	test -e /usr/include/flatbuffers/flatbuffers.h -a -x /usr/bin/flatc || \
-	  { test "$$(id -u)" = 0 && command -v apt-get > /dev/null && \
-	    apt-get install -qq -y flatbuffers-compiler libflatbuffers-dev; } || \
+	  { test "$$(id -u)" = 0 && command -v apt-get > /dev/null && $(APT_GET) update && \
+	    $(APT_GET) install -y flatbuffers-compiler libflatbuffers-dev; } || \
 	  echo "no FlatBuffers here (apt-get install flatbuffers-compiler libflatbuffers-dev);" \
 	       "the build will fetch them from the network"
 	touch $@
