@@ -79,13 +79,38 @@ struct Cache {
     const Rows stored = {data + block.first * t.nb[1], t.nb[1], block.n, bytes, kCells};
     const bool whole = t.ne[0] % kLanes == 0 && t.nb[0] == info.block_size;
     if (whole && reads_in_place(type, n_rows)) return stored;
-    for (int64_t i = 0; i < block.seen; ++i) {
+    for (int64_t i = 0; i < block.n_seen; ++i) {
       const int64_t cell = tile.cells[i];
       stored.prefetch(stored.row(cell));
       read(block.first + cell, buffer + cell * width);
     }
     type = DType::kF32;
     return {reinterpret_cast<const char*>(buffer), width * 4, kCells, width * 4, 0};
+  }
+};
+
+// The chunks of a part: some neighbours at a time, as keys and values that follow are prefetched.
+struct Share {
+  int64_t parts;
+  int64_t part;
+  int64_t run;  // chunks side by side
+
+  Share(const Job& job, int64_t of_part) : parts(job.plan.parts), part(of_part), run(1) {
+    if (parts == 1) return;
+    const int64_t chunks = (most_seen(job) + kChunkCells - 1) / kChunkCells;
+    run = max64(1, (chunks + parts / 2) / parts);
+  }
+  bool has(int64_t chunk) const { return parts == 1 || chunk / run % parts == part; }
+  // Whether a row does a part of what it does with a block in it.
+  bool has(const Sight& s) const {
+    return s.sees != 0 && (has(s.chunk) || (s.end != 0 && has(s.chunk + 1)));
+  }
+  // Whether that is so for any row.
+  bool has(const Job& job, const Tile& t) const {
+    for (int64_t m = 0; m < job.n_masks(); ++m) {
+      if (has(t.sight[m])) return true;
+    }
+    return false;
   }
 };
 
@@ -96,11 +121,11 @@ struct Run {
   const Cache& key;
   const Cache& value;
   const Block& block;
-  int64_t part;
+  const Share& share;
   int64_t first, n;
 
   bool few() const { return n <= kFewRows; }
-  bool mine(int64_t chunk) const { return chunk % job.plan.parts == part; }
+  bool mine(int64_t chunk) const { return share.has(chunk); }
 
   // Dot products with the cells begin..end (multiples of kLanes).
   void score(int64_t begin, int64_t end) const {
@@ -143,7 +168,7 @@ struct Run {
     const float* w = t.weights + first * kCells;
     float* sum = t.sum + first * value.width;
     if (few()) {
-      Picked cells = {t.cells, block.seen};
+      Picked cells = {t.cells, block.n_seen};
       while (cells.n > 0 && cells.cell[0] < begin) ++cells.cell, --cells.n;
       while (cells.n > 0 && cells.cell[cells.n - 1] >= end) --cells.n;
       add_weighted(type, {w, kCells, n}, rows, cells, value.lanes, t.fade + first, sum,
@@ -212,33 +237,28 @@ struct Unit {
             first,
             min64(plan.tile, plan.rows - first)};
   }
-  // Whether this unit does a part of what a row does with a block.
-  bool has(const Sight& s) const {
-    if (s.sees == 0) return false;
-    return s.chunk % plan.parts == part || (s.end != 0 && (s.chunk + 1) % plan.parts == part);
-  }
 };
 
 // The rows that see a block, in runs: of those in a run, each in the same chunk where chunks are
 // shared out.
-void attend_block(const Unit& unit, const Job& job, const Tile& t, const Block& block) {
+void attend_block(const Share& share, const Job& job, const Tile& t, const Block& block) {
   const Cache key(*job.call.src[1], job);
   const Cache value(*job.call.src[2], job);
   int64_t first = 0;
   while (first < job.n_rows) {
     const Sight& s = t.sees(first);
     int64_t end = first + 1;
-    if (!unit.has(s)) {
+    if (!share.has(s)) {
       first = end;
       continue;
     }
     while (end < job.n_rows) {
       const Sight& other = t.sees(end);
       if (other.sees == 0) break;
-      if (unit.plan.parts > 1 && (other.chunk != s.chunk || other.end != s.end)) break;
+      if (share.parts > 1 && (other.chunk != s.chunk || other.end != s.end)) break;
       ++end;
     }
-    Run{job, t, key, value, block, unit.part, first, end - first}.attend();
+    Run{job, t, key, value, block, share, first, end - first}.attend();
     first = end;
   }
 }
@@ -251,18 +271,19 @@ void attend(const Unit& unit, const Tile& tile) {
     const Tile t = of_group(unit.call, tile, g, unit.plan.tile);
     start(job, t);
     load_queries(job, t);
-    for (int64_t c = unit.part; unit.plan.parts > 1 && c < unit.plan.chunks; c += unit.plan.parts) {
-      for (int64_t r = 0; r < job.n_rows; ++r) *shared_of(job, r, c).top = kHidden;
-    }
   }
   // groups of a bundle share their mask
   const Job any = unit.job(0);
+  const Share share(any, unit.part);
   start_sights(any, tile);
   for (int64_t first = 0; first < cells; first += kCells) {
-    const Block block = look_at(any, tile, first, min64(kCells, cells - first));
+    Block block = look_at(any, tile, first, min64(kCells, cells - first));
     if (block.seen == 0) continue;
-    for (int64_t g = 0; g < n_groups; ++g) {
-      attend_block(unit, unit.job(g), of_group(unit.call, tile, g, unit.plan.tile), block);
+    if (share.has(any, tile)) {
+      open_block(any, tile, &block);
+      for (int64_t g = 0; g < n_groups; ++g) {
+        attend_block(share, unit.job(g), of_group(unit.call, tile, g, unit.plan.tile), block);
+      }
     }
     go_on(any, tile);
   }
@@ -271,7 +292,7 @@ void attend(const Unit& unit, const Tile& tile) {
     const Tile t = of_group(unit.call, tile, g, unit.plan.tile);
     for (int64_t r = 0; r < job.n_rows; ++r) {
       const Sight& s = tile.sees(r);
-      if (s.count != 0 && s.chunk % unit.plan.parts == unit.part) end_chunk(job, t, r, s.chunk);
+      if (s.count != 0 && share.has(s.chunk)) end_chunk(job, t, r, s.chunk);
     }
   }
 }
@@ -297,12 +318,14 @@ void finish(const Job& job, const Tile& t) {
   }
 }
 
-// Adds up what all units of a tile have left.
+// Adds up what all units of a tile have left, for rows that have been looked at in all blocks.
 void collect(const Job& job, const Tile& t) {
   start(job, t);
   const int64_t width = pad(job.call.dst.ne[0]);
   for (int64_t r = 0; r < job.n_rows; ++r) {
-    for (int64_t c = 0; c < job.plan.chunks; ++c) {
+    const Sight& sight = t.sees(r);
+    const int64_t chunks = sight.chunk + (sight.count != 0);
+    for (int64_t c = 0; c < chunks; ++c) {
       const ChunkSums s = shared_of(job, r, c);
       add_chunk(done_of(job, t, r), s.sum, *s.top, *s.total, width);
     }

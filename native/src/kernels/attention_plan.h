@@ -20,7 +20,7 @@ inline constexpr int64_t kUnits = 4;
 // there are, or on other rows: see docs/decisions.md.
 inline constexpr int64_t kStrip = 16;
 inline constexpr int64_t kStrips = kCells / kStrip;
-inline constexpr int64_t kChunkCells = 256;
+inline constexpr int64_t kChunkCells = 512;
 // Cells are cut for this many rows at most (of all heads), and for this much memory.
 inline constexpr int64_t kChunkRows = 256;
 inline constexpr int64_t kChunkBytes = int64_t{32} << 20;
@@ -48,7 +48,7 @@ struct Plan {
   int64_t bundle;     // groups of a unit
   int64_t bundles;    // of groups
   int64_t all_tiles;  // of all bundles and batches
-  int64_t parts;      // of a tile's chunks: number c is in part c % parts
+  int64_t parts;      // of a tile's chunks
   int64_t chunks;     // of a row, at most
 
   bool few() const { return rows <= kFewRows; }
