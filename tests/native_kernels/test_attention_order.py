@@ -114,3 +114,30 @@ def test_rows_alone_and_in_a_crowd(
         one = every[[int(rng.integers(queries))]]
         assert (attend(one, np.arange(n), n, n_threads) == alone[one]).all()
         assert (attend(one, cells, many, n_threads) == alone[one]).all()
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_threads_share_many_chunks(target: str) -> None:
+    """Parts of several chunks each: three heads and two threads leave two parts for all of them."""
+    rng = np.random.default_rng(5)
+    n, queries, heads = 3300, 3, 3
+    q = rng.normal(size=(1, heads * GROUP, queries, DV)).astype(np.float32)
+    k, v = (stored(rng.normal(size=(1, heads, n, DV)).astype(np.float32), "f16") for _ in "kv")
+    # of the last query every other strip is hidden
+    mask = np.zeros((1, 1, queries, n), np.float16)
+    mask[..., 1, :40] = -np.inf
+    mask[..., 2, np.arange(n) // STRIP % 2 == 1] = -np.inf
+    params = pack(FlashAttnParams(0.3, 0, 0))
+
+    def attend(n_threads: int, rows: slice) -> NDArray[np.float32]:
+        sources = [tensor(np.ascontiguousarray(q[:, :, rows])), k, v]
+        sources.append(tensor(np.ascontiguousarray(mask[:, :, rows])))
+        m = len(range(queries)[rows])
+        dst = result("f32", (DV, heads * GROUP, m))
+        return np.asarray(run_op("FLASH_ATTN_EXT", dst, sources, params, target, n_threads)[0])
+
+    alone = attend(1, slice(None))
+    for n_threads in (2, 3, 5):
+        assert (attend(n_threads, slice(None)) == alone).all()
+        for row in range(queries):
+            assert (attend(n_threads, slice(row, row + 1))[0] == alone[row]).all()

@@ -96,7 +96,10 @@ static inline Plan make_plan(const Call& call) {
     p.tile = max64(1, p.rows);
     // heads with masks of their own do not look at cells together
     if (!many_masks(call)) {
-      p.bundle = max64(1, min64(p.groups, p.groups * q.ne[3] * most_parts / units));
+      // a bundle for each thread, as one thread adds up the chunks of a bundle
+      const int64_t all = p.groups * q.ne[3];
+      const int64_t most = min64(p.groups, all / max64(1, call.n_threads));
+      p.bundle = max64(1, min64(most, all * most_parts / units));
     }
   } else {
     const int64_t share = p.rows * p.groups * q.ne[3] / units;

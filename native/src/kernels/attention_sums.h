@@ -96,6 +96,12 @@ struct ChunkSums {
 static inline void add_chunk(const ChunkSums& done, const float* sum, float top, float total,
                              int64_t width) {
   if (top == kHidden) return;
+  if (*done.top == kHidden) {
+    std::memcpy(done.sum, sum, static_cast<size_t>(width) * sizeof(float));
+    *done.top = top;
+    *done.total = total;
+    return;
+  }
   const float high = top > *done.top ? top : *done.top;
   const float before = power_of_two(*done.top - high);
   const float now = power_of_two(top - high);
