@@ -13,13 +13,15 @@ if TYPE_CHECKING:
     from weft_executorch.backend import WeftBackend
     from weft_executorch.options import Options
     from weft_executorch.partitioner import WeftPartitioner
+    from weft_executorch.quantizer import WeftQuantizer
 
-__all__ = ["Options", "WeftBackend", "WeftPartitioner", "library_path", "load"]
+__all__ = ["Options", "WeftBackend", "WeftPartitioner", "WeftQuantizer", "library_path", "load"]
 
 _LAZY = {
     "Options": "weft_executorch.options",
     "WeftBackend": "weft_executorch.backend",
     "WeftPartitioner": "weft_executorch.partitioner",
+    "WeftQuantizer": "weft_executorch.quantizer",
 }
 
 
