@@ -36,9 +36,7 @@ def _unpacked(name: str, weight: Int8Tensor) -> IntxUnpackedToInt8Tensor:
     if zeros is not None and bool(zeros.count_nonzero()):
         raise WeftError(f"{name} has zero points; weft takes symmetric int8 weights")
     if weight.act_quant_scale is not None or weight.act_pre_scale is not None:
-        raise WeftError(
-            f"{name} has scales of static activations; weft quantizes them in each call"
-        )
+        raise WeftError(f"{name} has scales of static activations; weft makes them in each call")
     grid = [n // k for n, k in zip(weight.qdata.shape, weight.block_size, strict=True)]
     scale = weight.scale.reshape(grid)
     dynamic = weight.act_quant_kwargs is not None

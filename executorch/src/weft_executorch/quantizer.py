@@ -25,7 +25,7 @@ __all__ = ["WeftQuantizer"]
 _ANNOTATION = "quantization_annotation"
 
 
-class WeftQuantizer(Quantizer):  # type: ignore[misc]
+class WeftQuantizer(Quantizer):
     """Linear layers with symmetric weights of `bits` (8 or 4), and activations that are quantized
     to int8 in each call, token by token (`dynamic=False`: weights only).
 

@@ -212,8 +212,10 @@ def _constant(
 def blocks(
     name: str, numbers: NDArray[np.int8], scales: NDArray[np.float16], dtype: torch.dtype
 ) -> Value:
-    """A constant of `dtype` [rows, n] as q4_0 or q8_0, with a scale for each [rows, n / 32]. A
-    block is a scale, then 32 numbers (q4_0: of 4 bits, moved by 8; byte j holds numbers j and j + 16)."""
+    """A constant of `dtype` [rows, n] as q4_0 or q8_0, with a scale for each [rows, n / 32].
+
+    A block is a scale, then 32 numbers (q4_0: of 4 bits, moved by 8; byte j holds numbers j and
+    j + 16)."""
     rows, n = numbers.shape
     groups = numbers.reshape(rows, n // 32, 32)
     if numbers.min(initial=0) >= -8 and numbers.max(initial=0) <= 7:
