@@ -9,8 +9,10 @@ import warnings
 import numpy as np
 import pytest
 import torch
+from executorch.exir.backend.compile_spec_schema import CompileSpec
 from torch import nn
 
+import weft
 from tests.delegate.zoo import tiny_llama
 from weft.dtype import DTYPES
 from weft.errors import WeftError
@@ -46,15 +48,16 @@ def near(got, want, tolerance):
 
 def check(lower, module, inputs, n_bytes, *, rounded):
     """One delegate that is all of the graph and about `n_bytes` large; equal to the module, which
-    rounds activations or not."""
+    rounds activations or not. By `from_torch`, too."""
     with torch.no_grad():
         want = module(inputs)
-    options = Options(activations="native" if rounded else "f32")
-    lowered = lower(module, (inputs,), options)
+    activations, tolerance = ("native", 3e-2) if rounded else ("f32", 1e-3)
+    near(weft.from_torch(module, (inputs,), activations=activations)(inputs), want, tolerance)
+    lowered = lower(module, (inputs,), Options(activations=activations))
     assert lowered.left() == [], lowered.partitioner.report()
     assert lowered.delegates() == 1
     assert n_bytes < len(lowered.pte) < n_bytes + OVERHEAD
-    near(lowered.method().execute([inputs])[0], want, 3e-2 if rounded else 1e-3)
+    near(lowered.method().execute([inputs])[0], want, tolerance)
 
 
 def pt2e(module, inputs, quantizer):
@@ -125,7 +128,7 @@ def test_int8_weights_are_exportable_as_one_op(lower):
 
 def test_a_llama_with_8da4w(lower):
     pytest.importorskip("transformers")
-    module = Logits(tiny_llama()).eval()
+    module = Logits(tiny_llama(num_hidden_layers=1)).eval()
     ao.quantize_(module, CONFIGS["8da4w"][0]())
     tokens = torch.tensor([[5, 17, 80, 3, 44, 9, 61]])
     lowered = lower(module, (tokens,))
@@ -153,7 +156,9 @@ def test_formats_by_compile_spec(lower, weights):
     torch.manual_seed(5)
     module = nn.Sequential(nn.Linear(256, 128), nn.ReLU(), nn.Linear(128, 64)).eval()
     inputs = torch.randn(3, 256)
-    lowered = lower(module, (inputs,), Options(weights=weights, activations="f32"))
+    specs = {"weights": weights, "activations": "f32"}
+    specs = [CompileSpec(key, value.encode()) for key, value in specs.items()]
+    lowered = lower(module, (inputs,), compile_specs=specs)
     assert lowered.left() == [] and lowered.delegates() == 1
     got = lowered.method().execute([inputs])[0]
     # rows of 128 are no whole blocks of 256
@@ -166,3 +171,13 @@ def test_formats_by_compile_spec(lower, weights):
         layer.weight.data = torch.from_numpy(values.astype(np.float32))
     near(got, module(inputs).detach(), 1e-5)
     assert n_bytes < len(lowered.pte) < n_bytes + OVERHEAD
+
+
+def test_methods_of_other_sizes_share_blocks(lower):
+    module, one, many = mlp(), torch.randn(1, 128), torch.randn(64, 128)
+    options = Options(weights="q8_0", activations="f32")
+    inputs = {"one": (one,), "many": (many,)}
+    lowered = lower(dict.fromkeys(inputs, module), inputs, options)
+    assert Q8_BYTES < len(lowered.pte) < Q8_BYTES + OVERHEAD
+    for name, (x,) in inputs.items():
+        near(lowered.method(name).execute([x])[0], module(x).detach(), 2e-2)
