@@ -11,15 +11,27 @@ from weft_executorch.library import library_path, load
 
 if TYPE_CHECKING:
     from weft_executorch.backend import WeftBackend
+    from weft_executorch.int8_tensors import exportable
     from weft_executorch.options import Options
     from weft_executorch.partitioner import WeftPartitioner
+    from weft_executorch.quantizer import WeftQuantizer
 
-__all__ = ["Options", "WeftBackend", "WeftPartitioner", "library_path", "load"]
+__all__ = [
+    "Options",
+    "WeftBackend",
+    "WeftPartitioner",
+    "WeftQuantizer",
+    "exportable",
+    "library_path",
+    "load",
+]
 
 _LAZY = {
     "Options": "weft_executorch.options",
     "WeftBackend": "weft_executorch.backend",
     "WeftPartitioner": "weft_executorch.partitioner",
+    "WeftQuantizer": "weft_executorch.quantizer",
+    "exportable": "weft_executorch.int8_tensors",
 }
 
 

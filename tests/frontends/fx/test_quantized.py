@@ -92,3 +92,28 @@ def test_dynamic_numbers_that_are_read_are_refused() -> None:
 
     with pytest.raises(UnsupportedOpError, match="used as they are"):
         convert(Function(numbers), torch.randn(3, 64))
+
+
+class Cast(torch.nn.Module):
+    """A product with int8 numbers that are made float in every call."""
+
+    def __init__(self, width: int, *, given: bool = False) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(7)
+        low, high = -128, 128
+        numbers = torch.randint(low, high, (16, width), generator=generator, dtype=torch.int8)
+        self.given = given
+        self.register_buffer("w", numbers)
+
+    def forward(self, x: Any, w: Any) -> Any:
+        """x: [n, width]; w: [16, width]."""
+        return torch.mm(x, (w if self.given else self.w).t().to(torch.float32))
+
+
+@pytest.mark.parametrize(
+    ("width", "given", "kinds"),
+    [(256, False, {"f32", "q8_0"}), (250, False, {"f32"}), (256, True, {"f32", "i8"})],
+)
+def test_int8_weights_are_blocks(width: int, given: bool, kinds: set[str]) -> None:
+    module = Cast(width, given=given)
+    assert types(module, torch.randn(3, width), module.w.clone()) == kinds

@@ -199,7 +199,8 @@ def _constant(
     in_rows = len(shape) == 2 and sizes[0] == 1 and sizes[-1] % 32 == 0 and not zeros.any()
     if in_rows and numbers.dtype == np.int8:
         wide = np.repeat(scales.reshape(shape[0], per_row), sizes[-1] // 32, axis=1)
-        return _blocks(call, numbers, wide.astype(np.float16))
+        name = f"{call.node.name}.blocks"
+        return blocks(name, numbers, wide.astype(np.float16), call.out.dtype)
     grid = [n // m for n, m in zip(shape, sizes, strict=True)]
     scales, zeros = scales.reshape(grid), zeros.reshape(grid)
     for d, k in enumerate(sizes):
@@ -208,18 +209,21 @@ def _constant(
     return b.constant(decoded.reshape(shape), call.out.dtype)
 
 
-def _blocks(call: Call, numbers: NDArray[np.int8], scales: NDArray[np.float16]) -> Value:
-    """Rows of q4_0 or q8_0: a scale, then 32 numbers (q4_0: of 4 bits, moved by 8; byte j holds
-    numbers j and j + 16)."""
+def blocks(
+    name: str, numbers: NDArray[np.int8], scales: NDArray[np.float16], dtype: torch.dtype
+) -> Value:
+    """A constant of `dtype` [rows, n] as q4_0 or q8_0, with a scale for each [rows, n / 32].
+
+    A block is a scale, then 32 numbers (q4_0: of 4 bits, moved by 8; byte j holds numbers j and
+    j + 16)."""
     rows, n = numbers.shape
     groups = numbers.reshape(rows, n // 32, 32)
     if numbers.min(initial=0) >= -8 and numbers.max(initial=0) <= 7:
         moved = (groups + 8).astype(np.uint8)
-        quants, dtype = moved[..., :16] | moved[..., 16:] << 4, DTYPES["q4_0"]
+        quants, kind = moved[..., :16] | moved[..., 16:] << 4, DTYPES["q4_0"]
     else:
-        quants, dtype = groups.view(np.uint8), DTYPES["q8_0"]
+        quants, kind = groups.view(np.uint8), DTYPES["q8_0"]
     data = np.concatenate([scales[..., None].view(np.uint8), quants], axis=-1)
-    name = f"{call.node.name}.blocks"
     array = np.ascontiguousarray(data.reshape(rows, -1))
-    leaf = constant_leaf(array, dtype, name, (n, rows))
-    return Value(leaf, call.out.dtype, (rows, n), contiguous((rows, n)))
+    leaf = constant_leaf(array, kind, name, (n, rows))
+    return Value(leaf, dtype, (rows, n), contiguous((rows, n)))

@@ -5,7 +5,7 @@ the exported graph; where the pattern is not what it wants it makes nothing, and
 the node. Nodes inside of a pattern are never computed unless something else reads them.
 """
 
-from weft.frontends.fx.rewrite import batch_norm, gate, norm, rotary
+from weft.frontends.fx.rewrite import batch_norm, gate, int8, norm, rotary
 from weft.frontends.fx.rewrite.table import REWRITES, Rewrite, rewrite
 
-__all__ = ["REWRITES", "Rewrite", "batch_norm", "gate", "norm", "rewrite", "rotary"]
+__all__ = ["REWRITES", "Rewrite", "batch_norm", "gate", "int8", "norm", "rewrite", "rotary"]

@@ -1,0 +1,103 @@
+"""`WeftQuantizer`: what PT2E (`torchao.quantization.pt2e`) quantizes for weft."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch.fx import GraphModule, Node
+from torchao.quantization.granularity import Granularity, PerAxis, PerGroup, PerToken
+from torchao.quantization.pt2e import MappingType
+from torchao.quantization.pt2e._affine_quantization import (
+    AffineQuantizedMinMaxObserver,
+    AffineQuantizedPlaceholderObserver,
+)
+from torchao.quantization.pt2e.quantizer import (
+    QuantizationAnnotation,
+    QuantizationSpec,
+    Quantizer,
+)
+
+from weft.errors import WeftError
+
+__all__ = ["WeftQuantizer"]
+
+_ANNOTATION = "quantization_annotation"
+
+
+class WeftQuantizer(Quantizer):
+    """Linear layers with symmetric weights of `bits` (8 or 4), and activations that are quantized
+    to int8 in each call, token by token (`dynamic=False`: weights only).
+
+        prepared = prepare_pt2e(torch.export.export(model, inputs).module(), WeftQuantizer())
+        prepared(*inputs)
+        quantized = convert_pt2e(prepared)
+
+    `group`: weights of a row that share a scale, a multiple of 32; 0: the whole row, the default of
+    8 bits, where 4 bits have 32. `skip`: leaves out the linear layers that it is true for. Layers
+    whose rows are no whole groups of 32 stay as they are: weft has no blocks for them.
+
+    weft stores the weights as q8_0 or q4_0 (scales rounded to float16) and quantizes activations
+    itself in blocks of 32, which is finer than a scale for each token.
+
+    Raises WeftError for other bits and groups."""
+
+    def __init__(
+        self,
+        bits: int = 8,
+        group: int | None = None,
+        *,
+        dynamic: bool = True,
+        skip: Callable[[Node], bool] | None = None,
+    ) -> None:
+        super().__init__()
+        if bits not in (4, 8):
+            raise WeftError(f"weights are quantized to 8 or 4 bits, got {bits}")
+        group = (0 if bits == 8 else 32) if group is None else group
+        if group < 0 or group % 32:
+            raise WeftError(f"a group must be 0 (a row) or a multiple of 32 weights, got {group}")
+        self.group, self.skip = group, skip
+        per: Granularity = PerGroup(group) if group else PerAxis(0)
+        top = 2 ** (bits - 1)
+        low = 1 - top if bits == 8 else -top
+        self._weights = QuantizationSpec(
+            torch.int8,
+            AffineQuantizedMinMaxObserver.with_args(
+                mapping_type=MappingType.SYMMETRIC, target_dtype=torch.int8, granularity=per,
+                eps=torch.finfo(torch.float16).tiny, scale_dtype=torch.float32,
+                zero_point_dtype=torch.int32,
+            ),
+            quant_min=low, quant_max=top - 1,
+        )  # fmt: skip
+        self._activations = None
+        if dynamic:
+            placeholder = AffineQuantizedPlaceholderObserver.with_args(
+                mapping_type=MappingType.ASYMMETRIC, target_dtype=torch.int8,
+                granularity=PerToken(), eps=torch.finfo(torch.float32).eps, is_dynamic=True,
+                scale_dtype=torch.float32, zero_point_dtype=torch.int32,
+            )  # fmt: skip
+            self._activations = QuantizationSpec(
+                torch.int8, placeholder, quant_min=-128, quant_max=127, is_dynamic=True
+            )
+
+    def annotate(self, model: GraphModule) -> GraphModule:
+        """Marks the linear layers whose weight is a constant of fitting shape."""
+        for node in model.graph.nodes:
+            if node.target is torch.ops.aten.linear.default and self._fits(node):
+                x, weight = node.args[:2]
+                inputs = {weight: self._weights}
+                if self._activations is not None:
+                    inputs[x] = self._activations
+                node.meta[_ANNOTATION] = QuantizationAnnotation(inputs, _annotated=True)
+        return model
+
+    def _fits(self, node: Node) -> bool:
+        weight = node.args[1]
+        if not isinstance(weight, Node) or weight.op != "get_attr" or _ANNOTATION in node.meta:
+            return False
+        fake = weight.meta["val"]
+        whole = fake.dim() == 2 and fake.shape[-1] % (self.group or 32) == 0
+        return whole and fake.dtype.is_floating_point and not (self.skip and self.skip(node))
+
+    def validate(self, model: GraphModule) -> None:
+        """Nothing that `annotate` marks is refused later."""
