@@ -36,7 +36,6 @@ from executorch.backends.xnnpack.partition.xnnpack_partitioner import (  # noqa:
 )
 from executorch.exir import (  # noqa: E402
     EdgeCompileConfig,
-    ExecutorchBackendConfig,
     to_edge_transform_and_lower,
 )
 from executorch.extension.pybindings import portable_lib  # noqa: E402
@@ -73,8 +72,7 @@ def lower(module: Any, inputs: tuple[Any, ...], partitioners: Sequence[Any]) -> 
         nodes = edge.exported_program().graph.nodes
         ours = ("executorch_call_delegate", "getitem", "alloc")
         left = [n for n in nodes if n.op == "call_function" and not n.name.startswith(ours)]
-        # caches are written in place where the exporter can: what is left outside is not copied
-        pte = edge.to_executorch(ExecutorchBackendConfig(run_reinplace_pass=True)).buffer
+        pte = edge.to_executorch().buffer
     loaded = Runtime.get().load_program(pte)
     method = loaded.load_method("forward")
 
