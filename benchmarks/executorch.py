@@ -5,7 +5,8 @@
 Every model is exported once for each engine, loaded by the official runtime in this process, and
 run in turns: an untimed call, then as many calls as fit in 40 ms. Shown are medians of the rounds;
 a ratio above 1 means that weft is faster. Quantized rows are a decode step with weights in q8_0 and
-q4_0 against XNNPACK's 8da4w (torchao, groups of 32) and eager f32. Needs weft-executorch and torchao.
+q4_0 against XNNPACK's 8da4w (torchao, groups of 32) and eager f32.
+Needs weft-executorch and torchao.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ from executorch.exir import (  # noqa: E402
 )
 from executorch.extension.pybindings import portable_lib  # noqa: E402
 from executorch.runtime import Runtime  # noqa: E402
+
 from weft_executorch import Options, WeftPartitioner  # noqa: E402
 
 sys.path.append(_HERE)

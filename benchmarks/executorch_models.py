@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ def mlp(width: int = 1024) -> nn.Module:
     """Four linear layers with ReLU, 784 in and 10 out."""
     sizes = (784, width, width, width)
     layers: list[nn.Module] = []
-    for a, b in zip(sizes[:-1], sizes[1:], strict=True):
+    for a, b in pairwise(sizes):
         layers += [nn.Linear(a, b), nn.ReLU()]
     return nn.Sequential(*layers, nn.Linear(width, 10))
 

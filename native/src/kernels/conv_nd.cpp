@@ -183,6 +183,13 @@ void pack(const float* x, const int64_t* places, int64_t deep, int64_t n, float*
   }
 }
 
+// Weights of the next tile: pieces of rows are too short for the processor to see them coming.
+void fetch(const float* w, int64_t row_step, int64_t rows, int64_t deep) {
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t k = 0; k < deep; k += 16) __builtin_prefetch(w + r * row_step + k);
+  }
+}
+
 // Sums of a part of the output channels to `out`, for `n` outputs whose pieces of planes begin at
 // `x`. Up to `room` outputs may be read and written.
 void multiply(const Call& call, const ConvPlan& p, const ConvPhase& phase, const Scratch& s,
@@ -205,6 +212,11 @@ void multiply(const Call& call, const ConvPlan& p, const ConvPhase& phase, const
       const int64_t high = min64(kRows, rows - r);
       int64_t row_step;
       const float* w = weights_of(call, p, s, group, row + r, high, k, deep, row_step);
+      const bool more = r + kRows < rows;
+      if (w != s.weights && (more || !last)) {
+        const float* next = more ? w + kRows * row_step : w - r * row_step + deep;
+        fetch(next, row_step, min64(kRows, more ? rows - r - kRows : rows), deep);
+      }
       const int64_t wide = (high == 1 ? kAlone : kVectors) * kLanes;
       int64_t c = 0;
       for (; n - c > wide / 2 && c + wide <= room; c += wide) {
