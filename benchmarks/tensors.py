@@ -3,7 +3,8 @@
     python benchmarks/tensors.py [--threads N] [--only conv]
 
 Convolutions are those of ResNet-18 and MobileNetV2; the others work on 512 x 1024 numbers or an
-image of 64 channels. Times are minima of 15 runs, a ratio above 1 means that weft is faster. Needs torch.
+image of 64 channels. Times are minima of 15 runs; above 1 in the last column weft is faster. Needs
+torch.
 """
 
 from __future__ import annotations

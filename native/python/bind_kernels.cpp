@@ -124,8 +124,7 @@ int activation_type(const std::string& target, int type) {
   if (weft::dtype_info(static_cast<DType>(type)).name == nullptr) {
     throw nb::value_error("unknown type number");
   }
-  const weft::TypeOps& ops = target_named(target).table().type(static_cast<DType>(type));
-  return ops.vec_dot == nullptr ? static_cast<int>(DType::kF32) : static_cast<int>(ops.vec_type);
+  return static_cast<int>(target_named(target).table().type(static_cast<DType>(type)).vec_type);
 }
 
 std::vector<std::string> op_names() {

@@ -58,7 +58,29 @@ def from_torch(
             dict(example_kwargs or {}),
             dynamic_shapes=dynamic_shapes,
         )
-    return TorchModule(convert(core_program(program)), devices, options)
+    names = _dim_names(program, dynamic_shapes)
+    return TorchModule(convert(core_program(program), names=names), devices, options)
+
+
+def _dim_names(program: torch.export.ExportedProgram, dynamic_shapes: Any) -> dict[str, str]:
+    """What the caller called the symbols, by PyTorch's name for them; what nests otherwise than
+    one entry for each tensor argument keeps that name."""
+    given = dynamic_shapes.values() if isinstance(dynamic_shapes, Mapping) else dynamic_shapes
+    inputs = set(program.graph_signature.user_inputs)
+    nodes = [n for n in program.graph.nodes if n.op == "placeholder" and n.name in inputs]
+    if given is None or len(list(given)) != len(nodes):
+        return {}
+    names: dict[str, str] = {}
+    for node, dims in zip(nodes, given, strict=True):
+        fake = node.meta.get("val")
+        if not isinstance(dims, (Mapping, list, tuple)) or not isinstance(fake, torch.Tensor):
+            continue
+        for d, dim in dims.items() if isinstance(dims, Mapping) else enumerate(dims):
+            size, name = fake.shape[d], getattr(dim, "__name__", "")
+            is_plain = isinstance(size, torch.SymInt) and size.node.expr.is_Symbol
+            if is_plain and name.isidentifier() and name not in names.values():
+                names.setdefault(str(size.node.expr), name)
+    return names
 
 
 class TorchModule:

@@ -181,3 +181,14 @@ def test_weight_formats_make_the_file_smaller(lower):
     assert sizes == sorted(sizes, reverse=True)
     rows = lower(module, (x,), Options(weights="q8_0", pack=False)).method().execute([x])[0]
     assert (rows - want).norm() / want.norm() < 0.02
+
+
+def test_named_results_are_outputs(lower, same):
+    class Largest(nn.Module):
+        def forward(self, x):
+            return torch.max(x, 1)
+
+    module = Largest().eval()
+    lowered = lower(module, (torch.randn(4, 7),))
+    assert lowered.left() == [], lowered.partitioner.report()
+    same(lowered.method(), module, torch.randn(4, 7))

@@ -191,8 +191,8 @@ void products(const Target& target) {
   int checked = 0;
   for (DType type : storable(table)) {
     const TypeOps& ops = table.type(type);
-    if (dtype_info(type).block > 1 && ops.vec_dot == nullptr) continue;
-    const DType activations = ops.vec_dot == nullptr ? DType::kF32 : ops.vec_type;
+    const DType activations = ops.vec_type;
+    if (dtype_info(type).block > 1 && activations == DType::kF32) continue;
     if (!can_store(table, activations)) continue;
     for (int64_t columns : {1, 3, 37, 260}) {
       for (int64_t rows : {1, 70}) {

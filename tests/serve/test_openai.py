@@ -242,12 +242,12 @@ def test_a_schema_that_is_none(server: Server) -> None:
 
 
 def test_streams_side_by_side_are_what_they_are_alone(server: Server) -> None:
-    """64 at once, and no graph is built for them."""
+    """64 at once, each text as it is alone, and no graph is built for them."""
     prompts = [f"What is {i} + {i * 7 % 50}?" for i in range(64)]
 
     def stream(prompt: str) -> str:
         chunks = server.client.completions.create(
-            model="weft-demo", prompt=prompt, max_tokens=5, temperature=0, stream=True
+            model="weft-demo", prompt=prompt, max_tokens=40, temperature=0, stream=True
         )
         return "".join(c.choices[0].text for c in chunks)
 
@@ -257,7 +257,7 @@ def test_streams_side_by_side_are_what_they_are_alone(server: Server) -> None:
         together = list(pool.map(stream, prompts))
     after = server.metrics()
     assert together == alone
-    assert after["steps_total"] - before["steps_total"] < 5 * 64 / 2  # they did run together
+    assert after["steps_total"] - before["steps_total"] < 40 * 64 / 2  # they did run together
     for name in ("graphs_built_total", "reallocs_total"):
         assert after[name] == before[name]
     assert (after["running"], after["queue"]) == (0, 0)

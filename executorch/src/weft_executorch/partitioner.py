@@ -24,11 +24,13 @@ from torch.fx.passes.operator_support import OperatorSupportBase
 
 from weft.frontends.fx.call import op_name
 from weft_executorch.backend import NOTES, WeftBackend
+from weft_executorch.named_results import name_results
 from weft_executorch.options import Options
 from weft_executorch.trial import refusals
 
 __all__ = ["WeftPartitioner"]
 
+name_results()
 _log = logging.getLogger("weft_executorch")
 
 

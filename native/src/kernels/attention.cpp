@@ -2,14 +2,18 @@
 //
 // A tile of query rows that share a key and a value head walks over blocks of cells and keeps, per
 // row, the maximum, the sum and the weighted values so far (the online softmax of FlashAttention,
-// arXiv 2205.14135). Cells that no row of the tile sees are skipped before their keys are read.
+// arXiv 2205.14135). A block is for the rows that see some of it; its cells that no row of the tile
+// sees are skipped.
 //
-// With too few tiles for the threads, the cells of a tile are cut into parts. Whoever is the last
-// to finish a part of a tile adds all of them up, in order, so that the result is always the same.
+// What a row gives depends on what it sees, in the order of its cells, and on the numbers of those
+// cells modulo kStrip: on no hidden cell, other row, size of a tile or number of threads. So a text
+// is the same to the last bit whatever else is in the cache and the batch.
+//
+// With too few tiles for the threads, chunks of cells are shared out. Whoever is the last to finish
+// a part of a tile adds all of them up, in order.
 #include "kernels/attention.h"
 
-#include "kernels/alibi.h"
-#include "kernels/attention_mask.h"
+#include "kernels/attention_sums.h"
 
 namespace weft::WEFT_TARGET {
 
@@ -17,16 +21,14 @@ void register_attention(KernelTable& table);
 
 namespace {
 
-// Slots of the parameter record (graph/params.py).
-enum Slot { kScale, kMaxBias, kSoftcap, kSlots };
-
 void start(const Job& job, const Tile& t) {
+  const int64_t sums = job.n_rows * pad(job.call.src[2]->ne[0]);
+  for (int64_t i = 0; i < sums; ++i) t.sum[i] = t.done_sum[i] = 0;
+  for (int64_t i = 0; i < job.n_rows * kStrip; ++i) t.total[i] = 0;
   for (int64_t r = 0; r < job.n_rows; ++r) {
-    t.top[r] = kHidden;
-    t.total[r] = 0;
+    t.top[r] = t.done_top[r] = kHidden;
+    t.done_total[r] = 0;
   }
-  const int64_t sums = kept_rows(job.n_rows) * pad(job.call.src[2]->ne[0]);
-  for (int64_t i = 0; i < sums; ++i) t.sum[i] = 0;
 }
 
 void load_queries(const Job& job, const Tile& t) {
@@ -40,53 +42,6 @@ void load_queries(const Job& job, const Tile& t) {
     multiply(out, scale, out, q.ne[0]);
     for (int64_t d = q.ne[0]; d < width; ++d) out[d] = 0;
   }
-  const int64_t rows = kept_rows(job.n_rows);
-  for (int64_t i = job.n_rows * width; i < rows * width; ++i) t.q[i] = 0;
-  for (int64_t r = job.n_rows; r < rows; ++r) t.fade[r] = 0;
-  for (int64_t i = 0; i < kCells; ++i) t.order[i] = i;
-}
-
-// Turns the scores of a row into weights and brings its running maximum and sum up to date.
-void weigh(const Job& job, const Tile& t, int64_t row, const Seen& seen) {
-  float* w = t.weights + row * kCells;
-  const int64_t n = (seen.n + kLanes - 1) / kLanes * kLanes;
-  if (const float cap = job.call.f(kSoftcap); cap != 0.0f) {
-    map(w, w, n, [cap](vf x) { return tanh(x) * cap; });
-  }
-  vf high = splat(t.top[row]);
-  if (seen.masked) {
-    const bool given = job.call.src[3] != nullptr;
-    const float* mask = t.mask + (given ? job.mask_row(row) * kCells : 0);
-    const float bias = job.call.f(kMaxBias);
-    const vf slope = splat(alibi_slope(job.head(row), job.call.src[0]->ne[2], bias));
-    for (int64_t i = 0; i < n; i += kLanes) {
-      const vf m = load(mask + i);
-      // a hidden cell may hold anything, NaN too
-      const vf x = m == kHidden ? m : fma(slope, m, load(w + i));
-      store(w + i, x);
-      high = vmax(x, high);
-    }
-  } else {
-    for (int64_t i = 0; i < n; i += kLanes) high = vmax(load(w + i), high);
-  }
-  const float top = hmax(high);
-  t.fade[row] = 1;
-  if (top == kHidden) {
-    for (int64_t i = 0; i < n; ++i) w[i] = 0;
-    return;
-  }
-  if (top > t.top[row]) {
-    t.fade[row] = exp(splat(t.top[row] - top))[0];
-    t.top[row] = top;
-  }
-  const vf shift = splat(top);
-  vf total{};
-  for (int64_t i = 0; i < n; i += kLanes) {
-    const vf x = exp(load(w + i) - shift);
-    store(w + i, x);
-    total += x;
-  }
-  t.total[row] = t.total[row] * t.fade[row] + hsum(total);
 }
 
 // Where the rows of a cache are, for one head.
@@ -94,8 +49,10 @@ struct Cache {
   const Tensor& t;
   const char* data;
   int64_t width;  // of a row in scratch
+  int64_t lanes;  // of a row in products
 
-  Cache(const Tensor& cache, const Job& job) : t(cache), width(pad(cache.ne[0])) {
+  Cache(const Tensor& cache, const Job& job)
+      : t(cache), width(pad(cache.ne[0])), lanes((cache.ne[0] + kLanes - 1) / kLanes * kLanes) {
     const Tensor& q = *job.call.src[0];
     const int64_t head = job.group * job.plan.group;
     data =
@@ -113,61 +70,128 @@ struct Cache {
     for (int64_t d = t.ne[0]; d < width; ++d) out[d] = 0;
   }
 
-  // The cells of a block as few rows read them: in place, or as floats in `buffer`.
-  Picked pick(const Tile& tile, int64_t n, int64_t n_rows, float* buffer, DType& type) const {
+  // A block as few rows read it: in place, or the visible cells as floats in `buffer`.
+  Rows rows(const Tile& tile, const Block& block, int64_t n_rows, float* buffer,
+            DType& type) const {
     type = t.type;
     const DTypeInfo& info = dtype_info(t.type);
     const int64_t bytes = t.ne[0] / info.block * info.block_size;
-    const Picked stored = {data, t.nb[1], tile.cells, n, bytes, kCells};
+    const Rows stored = {data + block.first * t.nb[1], t.nb[1], block.n, bytes, kCells};
     const bool whole = t.ne[0] % kLanes == 0 && t.nb[0] == info.block_size;
     if (whole && reads_in_place(type, n_rows)) return stored;
-    for (int64_t i = 0; i < n; ++i) {
-      stored.prefetch(stored.row(i));
-      read(tile.cells[i], buffer + i * width);
+    for (int64_t i = 0; i < block.seen; ++i) {
+      const int64_t cell = tile.cells[i];
+      stored.prefetch(stored.row(cell));
+      read(block.first + cell, buffer + cell * width);
     }
     type = DType::kF32;
-    return {reinterpret_cast<const char*>(buffer), width * 4, tile.order, n, width * 4, 0};
+    return {reinterpret_cast<const char*>(buffer), width * 4, kCells, width * 4, 0};
   }
 };
 
-void attend_few(const Job& job, const Tile& t, const Cache& key, const Cache& value, Seen seen) {
-  const int64_t lanes = kLanes;
-  const int64_t dk = (key.t.ne[0] + lanes - 1) / lanes * lanes;
-  const int64_t dv = (value.t.ne[0] + lanes - 1) / lanes * lanes;
-  // the products take up to kLanes cells at a time
-  for (int64_t i = seen.n; i % kLanes != 0; ++i) t.cells[i] = t.cells[seen.n - 1];
-  const int64_t rows = seen.end - seen.first;
-  DType type;
-  const Picked keys = key.pick(t, seen.n, rows, t.keys, type);
-  scores(type, {t.q + seen.first * key.width, key.width, rows}, keys, dk,
-         t.weights + seen.first * kCells, kCells);
-  for (int64_t r = seen.first; r < seen.end; ++r) weigh(job, t, r, seen);
-  const Picked values = value.pick(t, seen.n, rows, t.values, type);
-  add_weighted(type, {t.weights + seen.first * kCells, kCells, rows}, values, dv,
-               t.fade + seen.first, t.sum + seen.first * value.width, value.width);
-}
+// What some rows of a tile, first..first + n, do with a block that all of them see.
+struct Run {
+  const Job& job;
+  const Tile& t;
+  const Cache& key;
+  const Cache& value;
+  const Block& block;
+  int64_t part;
+  int64_t first, n;
 
-void attend_many(const Job& job, const Tile& t, const Cache& key, const Cache& value, Seen seen) {
-  const int64_t first = seen.first / kTileRows * kTileRows;
-  // whole strips of rows: `weigh` must see every row that the products fill
-  const int64_t rows = (seen.end + kTileRows - 1) / kTileRows * kTileRows - first;
-  for (int64_t i = 0; i < seen.n; i += 8) {
-    for (int64_t j = 0; j < 8; ++j) {
-      key.read(t.cells[min64(i + j, seen.n - 1)], t.turn + j * key.width);
+  bool few() const { return n <= kFewRows; }
+  bool mine(int64_t chunk) const { return chunk % job.plan.parts == part; }
+
+  // Dot products with the cells begin..end (multiples of kLanes).
+  void score(int64_t begin, int64_t end) const {
+    const Matrix q = {t.q + first * key.width, key.width, n};
+    float* out = t.weights + first * kCells;
+    if (few()) {
+      DType type;
+      const Rows keys = key.rows(t, block, n, t.keys, type);
+      scores(type, q, keys, begin, end, key.lanes, out, kCells);
+      return;
     }
-    turn_eight(t.turn, key.width, key.width, t.keys + i, kCells);
+    for (int64_t cell = begin; cell < end; cell += kLanes) {
+      for (int64_t i = 0; i < kLanes; ++i) {
+        key.read(block.first + min64(cell + i, block.n - 1), t.turn + i * key.width);
+      }
+      turn_keys(t.turn, key.width, key.lanes, t.keys + cell * key.width);
+    }
+    multiply_block(q, t.keys, begin, end, key.width, key.lanes, out, kCells);
   }
-  const int64_t lanes = (seen.n + kLanes - 1) / kLanes * kLanes;
-  multiply_block<false>(t.q + first * key.width, key.width, rows, t.keys, kCells, key.t.ne[0],
-                        lanes, t.fade + first, t.weights + first * kCells, kCells);
-  for (int64_t r = first; r < min64(first + rows, job.n_rows); ++r) weigh(job, t, r, seen);
-  for (int64_t i = 0; i < seen.n; ++i) value.read(t.cells[i], t.values + i * value.width);
-  multiply_block<true>(t.weights + first * kCells, kCells, rows, t.values, value.width, seen.n,
-                       (value.t.ne[0] + kLanes - 1) / kLanes * kLanes, t.fade + first,
-                       t.sum + first * value.width, value.width);
-}
 
-// One unit: a part of the cells of a tile, for the groups of a bundle.
+  // Values as `add` takes them.
+  Rows values(DType& type) const {
+    if (few()) return value.rows(t, block, n, t.values, type);
+    type = DType::kF32;
+    int64_t next = 0;
+    for (int64_t i = block.begin; i < block.end; ++i) {
+      float* out = t.values + i * value.width;
+      if (t.cells[next] == i) {
+        value.read(block.first + i, out);
+        ++next;
+      } else {
+        for (int64_t d = 0; d < value.width; ++d) out[d] = 0;
+      }
+    }
+    return {reinterpret_cast<const char*>(t.values), value.width * 4, kCells, value.width * 4, 0};
+  }
+
+  // Adds the weighted values of the cells begin..end to the sums.
+  void add(DType type, const Rows& rows, int64_t begin, int64_t end) const {
+    const float* w = t.weights + first * kCells;
+    float* sum = t.sum + first * value.width;
+    if (few()) {
+      Picked cells = {t.cells, block.seen};
+      while (cells.n > 0 && cells.cell[0] < begin) ++cells.cell, --cells.n;
+      while (cells.n > 0 && cells.cell[cells.n - 1] >= end) --cells.n;
+      add_weighted(type, {w, kCells, n}, rows, cells, value.lanes, t.fade + first, sum,
+                   value.width);
+    } else {
+      add_block({w + begin, kCells, n}, t.values + begin * value.width, value.width, end - begin,
+                value.lanes, t.fade + first, sum, value.width);
+    }
+    for (int64_t r = first; r < first + n; ++r) t.fade[r] = 1;
+  }
+
+  // A chunk of a row ends within the block.
+  void cross(int64_t row, int64_t end) const {
+    const Sight& s = t.sees(row);
+    if (mine(s.chunk)) end_chunk(job, t, row, s.chunk);
+    start_chunk(job, t, row);
+    vf total{};
+    for (int64_t i = s.end; i < end; i += kLanes) total += load(t.weights + row * kCells + i);
+    store(t.total + row * kStrip, total);
+  }
+
+  void attend() const {
+    const int64_t begin = block.begin / kLanes * kLanes;
+    const int64_t end = (block.end + kLanes - 1) / kLanes * kLanes;
+    score(begin, end);
+    bool cuts[kStrips + 1] = {};
+    for (int64_t r = first; r < first + n; ++r) {
+      const Sight& s = t.sees(r);
+      cuts[s.end / kStrip] = true;
+      weigh(job, t, r, block, begin, end, s.end == 0 ? end : s.end);
+    }
+    DType type;
+    const Rows rows = values(type);
+    const Sight& s = t.sees(first);
+    int64_t from = block.begin;
+    for (int64_t cut = kStrip; from < block.end; cut += kStrip) {
+      if (!cuts[cut / kStrip] && cut < block.end) continue;
+      const int64_t to = min64(cut, block.end);
+      if (mine(s.chunk + (s.end != 0 && from >= s.end))) add(type, rows, from, to);
+      for (int64_t r = first; cuts[cut / kStrip] && r < first + n; ++r) {
+        if (t.sees(r).end == cut) cross(r, end);
+      }
+      from = to;
+    }
+  }
+};
+
+// One unit: a part of the chunks of a tile, for the groups of a bundle.
 struct Unit {
   const Call& call;
   const Plan& plan;
@@ -188,38 +212,66 @@ struct Unit {
             first,
             min64(plan.tile, plan.rows - first)};
   }
-  int64_t kept() const { return kept_rows(plan.tile); }
-  // Where a group's results of a part are.
-  float* results(int64_t of_part, int64_t group) const {
-    const int64_t size = part_floats(call, kept());
-    const int64_t unit = of_part * plan.all_tiles + tile;
-    return reinterpret_cast<float*>(call.shared) + (unit * plan.bundle + group) * size;
+  // Whether this unit does a part of what a row does with a block.
+  bool has(const Sight& s) const {
+    if (s.sees == 0) return false;
+    return s.chunk % plan.parts == part || (s.end != 0 && (s.chunk + 1) % plan.parts == part);
   }
 };
 
+// The rows that see a block, in runs: of those in a run, each in the same chunk where chunks are
+// shared out.
+void attend_block(const Unit& unit, const Job& job, const Tile& t, const Block& block) {
+  const Cache key(*job.call.src[1], job);
+  const Cache value(*job.call.src[2], job);
+  int64_t first = 0;
+  while (first < job.n_rows) {
+    const Sight& s = t.sees(first);
+    int64_t end = first + 1;
+    if (!unit.has(s)) {
+      first = end;
+      continue;
+    }
+    while (end < job.n_rows) {
+      const Sight& other = t.sees(end);
+      if (other.sees == 0) break;
+      if (unit.plan.parts > 1 && (other.chunk != s.chunk || other.end != s.end)) break;
+      ++end;
+    }
+    Run{job, t, key, value, block, unit.part, first, end - first}.attend();
+    first = end;
+  }
+}
+
 void attend(const Unit& unit, const Tile& tile) {
-  const int64_t begin = unit.part * unit.plan.part_cells;
-  const int64_t end = min64(begin + unit.plan.part_cells, unit.call.src[1]->ne[1]);
+  const int64_t cells = unit.call.src[1]->ne[1];
   const int64_t n_groups = unit.n_groups();
   for (int64_t g = 0; g < n_groups; ++g) {
-    const Tile t = of_group(unit.call, tile, g, unit.kept());
-    start(unit.job(g), t);
-    load_queries(unit.job(g), t);
+    const Job job = unit.job(g);
+    const Tile t = of_group(unit.call, tile, g, unit.plan.tile);
+    start(job, t);
+    load_queries(job, t);
+    for (int64_t c = unit.part; unit.plan.parts > 1 && c < unit.plan.chunks; c += unit.plan.parts) {
+      for (int64_t r = 0; r < job.n_rows; ++r) *shared_of(job, r, c).top = kHidden;
+    }
   }
-  for (int64_t first = begin; first < end; first += kCells) {
-    const int64_t n = min64(kCells, end - first);
+  // groups of a bundle share their mask
+  const Job any = unit.job(0);
+  start_sights(any, tile);
+  for (int64_t first = 0; first < cells; first += kCells) {
+    const Block block = look_at(any, tile, first, min64(kCells, cells - first));
+    if (block.seen == 0) continue;
     for (int64_t g = 0; g < n_groups; ++g) {
-      const Job job = unit.job(g);
-      const Tile t = of_group(unit.call, tile, g, unit.kept());
-      const Cache key(*unit.call.src[1], job);
-      const Cache value(*unit.call.src[2], job);
-      const Seen seen = find_visible(job, t, first, n);
-      if (seen.n == 0) continue;
-      if (unit.plan.few()) {
-        attend_few(job, t, key, value, seen);
-      } else {
-        attend_many(job, t, key, value, seen);
-      }
+      attend_block(unit, unit.job(g), of_group(unit.call, tile, g, unit.plan.tile), block);
+    }
+    go_on(any, tile);
+  }
+  for (int64_t g = 0; g < n_groups; ++g) {
+    const Job job = unit.job(g);
+    const Tile t = of_group(unit.call, tile, g, unit.plan.tile);
+    for (int64_t r = 0; r < job.n_rows; ++r) {
+      const Sight& s = tile.sees(r);
+      if (s.count != 0 && s.chunk % unit.plan.parts == unit.part) end_chunk(job, t, r, s.chunk);
     }
   }
 }
@@ -229,72 +281,50 @@ void finish(const Job& job, const Tile& t) {
   const Tensor* sinks = job.call.src[4];
   const int64_t width = pad(dst.ne[0]);
   for (int64_t r = 0; r < job.n_rows; ++r) {
-    float total = t.total[r];
+    float total = t.done_total[r];
     float factor = 1;
     if (sinks != nullptr) {
       const float sink = load_element(sinks->data + job.head(r) * sinks->nb[0], sinks->type);
-      const float top = sink > t.top[r] ? sink : t.top[r];
-      factor = t.top[r] < top ? exp(splat(t.top[r] - top))[0] : 1.0f;
-      total = total * factor + exp(splat(sink - top))[0];
+      const Weight weight = weight_of(splat(sink));
+      const float top = weight.n[0] > t.done_top[r] ? weight.n[0] : t.done_top[r];
+      factor = power_of_two(t.done_top[r] - top);
+      total = total * factor + weight.p[0] * power_of_two(weight.n[0] - top);
     }
     char* out = row_data(dst, {job.head(r), job.token(r), job.batch});
     // nothing visible: zeros
-    multiply(t.sum + r * width, total > 0 ? factor / total : 0.0f, reinterpret_cast<float*>(out),
-             dst.ne[0]);
+    multiply(t.done_sum + r * width, total > 0 ? factor / total : 0.0f,
+             reinterpret_cast<float*>(out), dst.ne[0]);
   }
 }
 
-void put_results(const Job& job, const Tile& t, float* p) {
-  const int64_t sums = job.n_rows * pad(job.call.dst.ne[0]);
-  std::memcpy(p, t.sum, static_cast<size_t>(sums) * sizeof(float));
-  std::memcpy(p + sums, t.top, static_cast<size_t>(job.n_rows) * sizeof(float));
-  std::memcpy(p + sums + job.n_rows, t.total, static_cast<size_t>(job.n_rows) * sizeof(float));
-}
-
-// Adds the sums of a part to those of the parts before it.
-void add_results(const Job& job, const float* sums, const Tile& t) {
+// Adds up what all units of a tile have left.
+void collect(const Job& job, const Tile& t) {
+  start(job, t);
   const int64_t width = pad(job.call.dst.ne[0]);
-  const float* tops = sums + job.n_rows * width;
-  const float* totals = tops + job.n_rows;
   for (int64_t r = 0; r < job.n_rows; ++r) {
-    if (tops[r] == kHidden) continue;
-    const float top = tops[r] > t.top[r] ? tops[r] : t.top[r];
-    const vf before = splat(exp(splat(t.top[r] - top))[0]);
-    const vf now = splat(exp(splat(tops[r] - top))[0]);
-    map(t.sum + r * width, sums + r * width, t.sum + r * width, width,
-        [before, now](vf a, vf b) { return fma(b, now, a * before); });
-    t.total[r] = t.total[r] * before[0] + totals[r] * now[0];
-    t.top[r] = top;
+    for (int64_t c = 0; c < job.plan.chunks; ++c) {
+      const ChunkSums s = shared_of(job, r, c);
+      add_chunk(done_of(job, t, r), s.sum, *s.top, *s.total, width);
+    }
   }
-}
-
-// Leaves a unit's results for the last unit of its tile; true if this is the last.
-bool hand_over(const Unit& unit, const Tile& tile) {
-  for (int64_t g = 0; g < unit.n_groups(); ++g) {
-    const Tile t = of_group(unit.call, tile, g, unit.kept());
-    put_results(unit.job(g), t, unit.results(unit.part, g));
-  }
-  // the last one sees what the others wrote before they counted
-  const int32_t done = __atomic_add_fetch(unit.call.tickets + unit.tile, 1, __ATOMIC_ACQ_REL);
-  return done == unit.plan.parts;
 }
 
 void run(const Call& call, int64_t begin, int64_t end, char* scratch) {
   const Plan plan = make_plan(call);
   Tile tile;
-  const int64_t rows = kept_rows(plan.tile);
-  lay_out(call, rows, rows * plan.bundle, scratch, &tile);
+  lay_out(call, plan.tile, plan.tile * plan.bundle, scratch, &tile);
   for (int64_t item = begin; item < end; ++item) {
     const Unit unit(call, plan, item);
     attend(unit, tile);
-    if (plan.parts > 1 && !hand_over(unit, tile)) continue;
+    if (plan.parts > 1) {
+      // the last one sees what the others wrote before they counted
+      const int32_t done = __atomic_add_fetch(call.tickets + unit.tile, 1, __ATOMIC_ACQ_REL);
+      if (done != plan.parts) continue;
+    }
     for (int64_t g = 0; g < unit.n_groups(); ++g) {
       const Job job = unit.job(g);
-      const Tile t = of_group(call, tile, g, rows);
-      if (plan.parts > 1) {
-        start(job, t);
-        for (int64_t p = 0; p < plan.parts; ++p) add_results(job, unit.results(p, g), t);
-      }
+      const Tile t = of_group(call, tile, g, plan.tile);
+      if (plan.parts > 1) collect(job, t);
       finish(job, t);
     }
   }

@@ -1,5 +1,5 @@
-// The two products of attention for a few rows of queries, over rows of a cache picked by index and
-// read where they are: q k^T and weights v. Many rows: attention_tile.h.
+// The two products of attention for a few rows of queries, over rows of a cache that are read where
+// they are: q k^T and weights v. Many rows: attention_tile.h, with the same sums in the same order.
 #pragma once
 
 #include "kernels/rows.h"
@@ -13,22 +13,27 @@ struct Matrix {
   int64_t rows;
 };
 
-// Rows of a cache: number i is at data + index[i] * stride (bytes).
-struct Picked {
+// Rows of a block of cells: that of cell i is at data + i * stride (bytes).
+struct Rows {
   const char* data;
   int64_t stride;
-  const int64_t* index;
-  int64_t n;
+  int64_t n;      // behind the last one there is none to read
   int64_t bytes;  // of a row
   int64_t ahead;  // rows from one that is read to one that will be read; 0: they are in the cache
 
-  const char* row(int64_t i) const { return data + index[i] * stride; }
+  const char* row(int64_t i) const { return data + min64(i, n - 1) * stride; }
   // Asks for a later row: those of one head are too far apart for the processor to guess. Between
   // products, as a burst of requests would wait for the first ones.
   void prefetch(const char* row) const {
     if (ahead == 0) return;
     for (int64_t b = 0; b < bytes; b += 64) __builtin_prefetch(row + ahead * stride + b, 0, 2);
   }
+};
+
+// Some cells of a block, in order: `n` numbers below kCells.
+struct Picked {
+  const int32_t* cell;
+  int64_t n;
 };
 
 struct LoadF32 {
@@ -99,135 +104,170 @@ static inline bool reads_in_place(DType type, int64_t n_rows) {
          (kLanes > 4 && n_rows <= 4 && (type == DType::kQ8_0 || type == DType::kQ4_0));
 }
 
-// Half of the lanes of `a` and half of `b`, each added to the lanes kStep away: a lane whose number
-// has the bit kStep holds two lanes of `b`, another two of `a`.
-template <int kStep>
-static inline vf add_across(vf a, vf b) {
+// A vector holds four numbers each of kQuads cells. Sums of products go through a row four numbers
+// at a time, and the four lanes of a cell are added at the end: as fast with keys in place as with
+// keys that have been turned, and the same sum.
+inline constexpr int kQuads = kLanes / 4;
+
+// In each four lanes: a0 + a1, a2 + a3, b0 + b1, b2 + b3.
+static inline vf pair_sums(vf a, vf b) {
 #if defined(__AVX512F__)
-  constexpr auto kMask = static_cast<__mmask16>(
-      kStep == 8 ? 0xff00 : (kStep == 4 ? 0xf0f0 : (kStep == 2 ? 0xcccc : 0xaaaa)));
   const auto x = reinterpret_cast<__m512>(a);
   const auto y = reinterpret_cast<__m512>(b);
-  const __m512 kept = _mm512_mask_blend_ps(kMask, x, y);
-  __m512 moved;
-  if constexpr (kStep == 8) {
-    moved = _mm512_shuffle_f32x4(x, y, 0x4e);
-  } else if constexpr (kStep == 4) {
-    moved = _mm512_permutex2var_ps(
-        x, _mm512_setr_epi32(4, 5, 6, 7, 16, 17, 18, 19, 12, 13, 14, 15, 24, 25, 26, 27), y);
-  } else if constexpr (kStep == 2) {
-    moved = _mm512_shuffle_ps(x, y, 0x4e);
-  } else {
-    moved = _mm512_permutex2var_ps(
-        x, _mm512_setr_epi32(1, 16, 3, 18, 5, 20, 7, 22, 9, 24, 11, 26, 13, 28, 15, 30), y);
-  }
-  return reinterpret_cast<vf>(_mm512_add_ps(kept, moved));
+  return reinterpret_cast<vf>(
+      _mm512_add_ps(_mm512_shuffle_ps(x, y, 0x88), _mm512_shuffle_ps(x, y, 0xdd)));
+#elif defined(__AVX2__)
+  const auto x = reinterpret_cast<__m256>(a);
+  const auto y = reinterpret_cast<__m256>(b);
+  return reinterpret_cast<vf>(
+      _mm256_add_ps(_mm256_shuffle_ps(x, y, 0x88), _mm256_shuffle_ps(x, y, 0xdd)));
+#elif defined(__x86_64__)
+  const auto x = reinterpret_cast<__m128>(a);
+  const auto y = reinterpret_cast<__m128>(b);
+  return reinterpret_cast<vf>(_mm_add_ps(_mm_shuffle_ps(x, y, 0x88), _mm_shuffle_ps(x, y, 0xdd)));
 #else
-  vf out;
-  for (int i = 0; i < kLanes; ++i) {
-    const int other = i ^ kStep;
-    out[i] = (i & kStep) != 0 ? b[i] + b[other] : a[i] + a[other];
-  }
-  return out;
+  return vf{a[0] + a[1], a[2] + a[3], b[0] + b[1], b[2] + b[3]};
 #endif
 }
 
-// Lane i is the sum of the lanes of v[i]. Everything is unrolled, so that `v` stays in registers.
-static inline __attribute__((always_inline)) vf sums(vf (&v)[kLanes]) {
-  if constexpr (kLanes >= 16) {
-#pragma GCC unroll 8
-    for (int i = 0; i < 8; ++i) v[i] = add_across<8>(v[i], v[(i + 8) % kLanes]);
-  }
-  if constexpr (kLanes >= 8) {
-#pragma GCC unroll 4
-    for (int i = 0; i < 4; ++i) v[i] = add_across<4>(v[i], v[(i + 4) % kLanes]);
-  }
-  v[0] = add_across<2>(v[0], v[2]);
-  v[1] = add_across<2>(v[1], v[3]);
-  return add_across<1>(v[0], v[1]);
+// The sums of kLanes cells: s[g] has those of the cells g, 4 + g, 8 + g, ...
+static inline vf cell_sums(const vf (&s)[4]) {
+  return pair_sums(pair_sums(s[0], s[1]), pair_sums(s[2], s[3]));
 }
 
-// Dot products of kRows rows of `q` with kLanes / kRows rows of `k`, `width` floats long.
+// Four numbers for each of the cells.
+static inline vf load_quad(const float* p) {
+#if defined(__AVX512F__)
+  return reinterpret_cast<vf>(_mm512_broadcast_f32x4(_mm_loadu_ps(p)));
+#elif defined(__AVX2__)
+  return reinterpret_cast<vf>(_mm256_broadcast_ps(reinterpret_cast<const __m128*>(p)));
+#else
+  return load(p);
+#endif
+}
+
+// kLanes numbers of each cell -> vectors with four numbers of all cells.
+static inline void turn_quads(vf (&v)[kQuads]) {
+#if defined(__AVX512F__)
+  const auto a = reinterpret_cast<__m512>(v[0]);
+  const auto b = reinterpret_cast<__m512>(v[1]);
+  const auto c = reinterpret_cast<__m512>(v[2]);
+  const auto d = reinterpret_cast<__m512>(v[3]);
+  const __m512 low = _mm512_shuffle_f32x4(a, b, 0x44);
+  const __m512 low2 = _mm512_shuffle_f32x4(c, d, 0x44);
+  const __m512 high = _mm512_shuffle_f32x4(a, b, 0xee);
+  const __m512 high2 = _mm512_shuffle_f32x4(c, d, 0xee);
+  v[0] = reinterpret_cast<vf>(_mm512_shuffle_f32x4(low, low2, 0x88));
+  v[1] = reinterpret_cast<vf>(_mm512_shuffle_f32x4(low, low2, 0xdd));
+  v[2] = reinterpret_cast<vf>(_mm512_shuffle_f32x4(high, high2, 0x88));
+  v[3] = reinterpret_cast<vf>(_mm512_shuffle_f32x4(high, high2, 0xdd));
+#elif defined(__AVX2__)
+  const auto a = reinterpret_cast<__m256>(v[0]);
+  const auto b = reinterpret_cast<__m256>(v[1]);
+  v[0] = reinterpret_cast<vf>(_mm256_permute2f128_ps(a, b, 0x20));
+  v[1] = reinterpret_cast<vf>(_mm256_permute2f128_ps(a, b, 0x31));
+#else
+  (void)v;
+#endif
+}
+
+// Dot products of kRows rows of `q` with kLanes rows of `k`, `width` floats long.
 template <typename Load, int kRows>
-static inline void dot_rows(const float* q, int64_t q_stride, const Picked& k, int64_t cell,
+static inline void dot_rows(const float* q, int64_t q_stride, const Rows& k, int64_t cell,
                             int64_t width, float* out, int64_t out_stride) {
-  constexpr int kCols = kLanes / kRows;
-  vf s[kLanes];
-#pragma GCC unroll 16
-  for (int i = 0; i < kLanes; ++i) s[i] = vf{};
-  const char* row[kCols];
-  for (int c = 0; c < kCols; ++c) {
-    row[c] = k.row(cell + c);
-    k.prefetch(row[c]);
-  }
-  for (int64_t d = 0; d < width; d += kLanes) {
-    vf query[kRows];
-    for (int r = 0; r < kRows; ++r) query[r] = load(q + r * q_stride + d);
-#pragma GCC unroll 16
-    for (int c = 0; c < kCols; ++c) {
-      const vf key = Load::at(row[c], d);
+  // as many cells together as there are registers for: they share the loads of queries
+  constexpr int kGroups = kLanes == 16 || kRows <= 4 ? 2 : 1;
+  vf s[kRows][4];
 #pragma GCC unroll 4
-      for (int r = 0; r < kRows; ++r) s[r * kCols + c] = fma(query[r], key, s[r * kCols + c]);
+  for (int first = 0; first < 4; first += kGroups) {
+    const char* row[kGroups][kQuads];
+    for (int g = 0; g < kGroups; ++g) {
+      for (int c = 0; c < kQuads; ++c) {
+        row[g][c] = k.row(cell + 4 * c + first + g);
+        k.prefetch(row[g][c]);
+      }
+    }
+    vf sum[kRows][kGroups];
+    for (int r = 0; r < kRows; ++r) {
+      for (int g = 0; g < kGroups; ++g) sum[r][g] = vf{};
+    }
+    for (int64_t d = 0; d < width; d += kLanes) {
+      vf key[kGroups][kQuads];
+#pragma GCC unroll 2
+      for (int g = 0; g < kGroups; ++g) {
+#pragma GCC unroll 4
+        for (int c = 0; c < kQuads; ++c) key[g][c] = Load::at(row[g][c], d);
+        turn_quads(key[g]);
+      }
+#pragma GCC unroll 4
+      for (int j = 0; j < kQuads; ++j) {
+#pragma GCC unroll 8
+        for (int r = 0; r < kRows; ++r) {
+          const vf x = load_quad(q + r * q_stride + d + 4 * j);
+#pragma GCC unroll 2
+          for (int g = 0; g < kGroups; ++g) sum[r][g] = fma(x, key[g][j], sum[r][g]);
+        }
+      }
+    }
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 2
+      for (int g = 0; g < kGroups; ++g) s[r][first + g] = sum[r][g];
     }
   }
-  const vf all = sums(s);
-#pragma GCC unroll 4
-  for (int r = 0; r < kRows; ++r) {
-    std::memcpy(out + r * out_stride, reinterpret_cast<const float*>(&all) + r * kCols,
-                kCols * sizeof(float));
-  }
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r) store(out + r * out_stride, cell_sums(s[r]));
 }
 
 template <typename Load, int kRows>
-static inline void dot_all(const float* q, int64_t q_stride, const Picked& k, int64_t width,
-                           float* out, int64_t out_stride) {
-  for (int64_t cell = 0; cell < k.n; cell += kLanes / kRows) {
-    dot_rows<Load, kRows>(q, q_stride, k, cell, width, out + cell, out_stride);
+static inline void dot_all(const Matrix& q, int64_t& r, const Rows& k, int64_t begin, int64_t end,
+                           int64_t width, float* out, int64_t out_stride) {
+  for (; r + kRows <= q.rows; r += kRows) {
+    for (int64_t cell = begin; cell < end; cell += kLanes) {
+      dot_rows<Load, kRows>(q.data + r * q.stride, q.stride, k, cell, width,
+                            out + r * out_stride + cell, out_stride);
+    }
   }
 }
 
 template <typename Load>
-static inline void scores_of(const Matrix& q, const Picked& k, int64_t width, float* out,
-                             int64_t out_stride) {
+static inline void scores_of(const Matrix& q, const Rows& k, int64_t begin, int64_t end,
+                             int64_t width, float* out, int64_t out_stride) {
   int64_t r = 0;
-  for (; r + 4 <= q.rows; r += 4) {
-    dot_all<Load, 4>(q.data + r * q.stride, q.stride, k, width, out + r * out_stride, out_stride);
-  }
-  for (; r + 2 <= q.rows; r += 2) {
-    dot_all<Load, 2>(q.data + r * q.stride, q.stride, k, width, out + r * out_stride, out_stride);
-  }
-  if (r < q.rows) {
-    dot_all<Load, 1>(q.data + r * q.stride, q.stride, k, width, out + r * out_stride, out_stride);
-  }
+  dot_all<Load, 8>(q, r, k, begin, end, width, out, out_stride);
+  dot_all<Load, 4>(q, r, k, begin, end, width, out, out_stride);
+  dot_all<Load, 2>(q, r, k, begin, end, width, out, out_stride);
+  dot_all<Load, 1>(q, r, k, begin, end, width, out, out_stride);
 }
 
-// out[r][i] = q[r] . k[i]. `width`, in floats, is whole vectors; indices and `out` have room for a
-// multiple of kLanes rows of `k`.
-static inline void scores(DType type, const Matrix& q, const Picked& k, int64_t width, float* out,
-                          int64_t out_stride) {
-  if (type == DType::kF32) return scores_of<LoadF32>(q, k, width, out, out_stride);
-  if (type == DType::kF16) return scores_of<LoadF16>(q, k, width, out, out_stride);
-  if (type == DType::kQ8_0) return scores_of<LoadQ80>(q, k, width, out, out_stride);
-  if (type == DType::kQ4_0) return scores_of<LoadQ40>(q, k, width, out, out_stride);
-  scores_of<LoadBf16>(q, k, width, out, out_stride);
+// out[r][i] = q[r] . k[i] for the cells begin..end, a multiple of kLanes. `width`, in floats, is
+// whole vectors.
+static inline void scores(DType type, const Matrix& q, const Rows& k, int64_t begin, int64_t end,
+                          int64_t width, float* out, int64_t out_stride) {
+  if (type == DType::kF32) return scores_of<LoadF32>(q, k, begin, end, width, out, out_stride);
+  if (type == DType::kF16) return scores_of<LoadF16>(q, k, begin, end, width, out, out_stride);
+  if (type == DType::kQ8_0) return scores_of<LoadQ80>(q, k, begin, end, width, out, out_stride);
+  if (type == DType::kQ4_0) return scores_of<LoadQ40>(q, k, begin, end, width, out, out_stride);
+  scores_of<LoadBf16>(q, k, begin, end, width, out, out_stride);
 }
 
 // out[r][d..] = fade[r] out[r][d..] + sum over i of w[r][i] v[i][d..], for kRows rows and kWide
 // vectors.
 template <typename Load, int kRows, int kWide>
-static inline void add_part(const float* w, int64_t w_stride, const Picked& v, int64_t d,
-                            const float* fade, float* out, int64_t out_stride) {
+static inline void add_part(const float* w, int64_t w_stride, const Rows& v, Picked cells,
+                            int64_t d, const float* fade, float* out, int64_t out_stride) {
   vf s[kRows][kWide];
   for (int r = 0; r < kRows; ++r) {
     for (int c = 0; c < kWide; ++c) s[r][c] = load(out + r * out_stride + d + c * kLanes) * fade[r];
   }
-  for (int64_t i = 0; i < v.n; ++i) {
-    const char* row = v.row(i);
+  for (int64_t i = 0; i < cells.n; ++i) {
+    const int64_t cell = cells.cell[i];
+    const char* row = v.data + cell * v.stride;
     if (d == 0) v.prefetch(row);
     vf value[kWide];
     for (int c = 0; c < kWide; ++c) value[c] = Load::at(row, d + c * kLanes);
     for (int r = 0; r < kRows; ++r) {
-      const vf weight = splat(w[r * w_stride + i]);
+      const vf weight = splat(w[r * w_stride + cell]);
       for (int c = 0; c < kWide; ++c) s[r][c] = fma(weight, value[c], s[r][c]);
     }
   }
@@ -237,44 +277,45 @@ static inline void add_part(const float* w, int64_t w_stride, const Picked& v, i
 }
 
 template <typename Load, int kRows>
-static inline void add_rows(const float* w, int64_t w_stride, const Picked& v, int64_t width,
-                            const float* fade, float* out, int64_t out_stride) {
+static inline void add_rows(const float* w, int64_t w_stride, const Rows& v, Picked cells,
+                            int64_t width, const float* fade, float* out, int64_t out_stride) {
   constexpr int kWide = kRows == 1 || kLanes == 16 ? 4 : 2;
   int64_t d = 0;
   for (; d + kWide * kLanes <= width; d += kWide * kLanes) {
-    add_part<Load, kRows, kWide>(w, w_stride, v, d, fade, out, out_stride);
+    add_part<Load, kRows, kWide>(w, w_stride, v, cells, d, fade, out, out_stride);
   }
   for (; d < width; d += kLanes) {
-    add_part<Load, kRows, 1>(w, w_stride, v, d, fade, out, out_stride);
+    add_part<Load, kRows, 1>(w, w_stride, v, cells, d, fade, out, out_stride);
   }
 }
 
 template <typename Load>
-static inline void add_all(const Matrix& w, const Picked& v, int64_t width, const float* fade,
-                           float* out, int64_t out_stride) {
+static inline void add_all(const Matrix& w, const Rows& v, Picked cells, int64_t width,
+                           const float* fade, float* out, int64_t out_stride) {
   int64_t r = 0;
   for (; r + 4 <= w.rows; r += 4) {
-    add_rows<Load, 4>(w.data + r * w.stride, w.stride, v, width, fade + r, out + r * out_stride,
-                      out_stride);
+    add_rows<Load, 4>(w.data + r * w.stride, w.stride, v, cells, width, fade + r,
+                      out + r * out_stride, out_stride);
   }
   for (; r + 2 <= w.rows; r += 2) {
-    add_rows<Load, 2>(w.data + r * w.stride, w.stride, v, width, fade + r, out + r * out_stride,
-                      out_stride);
+    add_rows<Load, 2>(w.data + r * w.stride, w.stride, v, cells, width, fade + r,
+                      out + r * out_stride, out_stride);
   }
   if (r < w.rows) {
-    add_rows<Load, 1>(w.data + r * w.stride, w.stride, v, width, fade + r, out + r * out_stride,
-                      out_stride);
+    add_rows<Load, 1>(w.data + r * w.stride, w.stride, v, cells, width, fade + r,
+                      out + r * out_stride, out_stride);
   }
 }
 
-// out[r] = fade[r] out[r] + sum over i of w[r][i] v[i]. `width`, in floats, is whole vectors.
-static inline void add_weighted(DType type, const Matrix& w, const Picked& v, int64_t width,
-                                const float* fade, float* out, int64_t out_stride) {
-  if (type == DType::kF32) return add_all<LoadF32>(w, v, width, fade, out, out_stride);
-  if (type == DType::kF16) return add_all<LoadF16>(w, v, width, fade, out, out_stride);
-  if (type == DType::kQ8_0) return add_all<LoadQ80>(w, v, width, fade, out, out_stride);
-  if (type == DType::kQ4_0) return add_all<LoadQ40>(w, v, width, fade, out, out_stride);
-  add_all<LoadBf16>(w, v, width, fade, out, out_stride);
+// out[r] = fade[r] out[r] + sum over some cells i of w[r][i] v[i]. `width`, in floats, is whole
+// vectors.
+static inline void add_weighted(DType type, const Matrix& w, const Rows& v, Picked cells,
+                                int64_t width, const float* fade, float* out, int64_t out_stride) {
+  if (type == DType::kF32) return add_all<LoadF32>(w, v, cells, width, fade, out, out_stride);
+  if (type == DType::kF16) return add_all<LoadF16>(w, v, cells, width, fade, out, out_stride);
+  if (type == DType::kQ8_0) return add_all<LoadQ80>(w, v, cells, width, fade, out, out_stride);
+  if (type == DType::kQ4_0) return add_all<LoadQ40>(w, v, cells, width, fade, out, out_stride);
+  add_all<LoadBf16>(w, v, cells, width, fade, out, out_stride);
 }
 
 }  // namespace weft::WEFT_TARGET

@@ -9,11 +9,21 @@ namespace weft::WEFT_TARGET {
 inline constexpr int64_t kCells = 64;     // in a block
 inline constexpr int64_t kMaxRows = 128;  // in a tile
 inline constexpr int64_t kMinRows = 64;   // of a tile, before its cells are cut into parts
-// Tiles up to this many rows read keys and values where they are, bigger ones convert each block.
+// So many rows at most read keys and values where they are; for more, a block is converted.
 inline constexpr int64_t kFewRows = 16;
-inline constexpr int64_t kPartCells = 2 * kCells;  // of a part, at least
 // Units that each thread should have, so that a slow one does not keep the others.
 inline constexpr int64_t kUnits = 4;
+
+// A row's sums are kept apart for each kChunkCells cells that it sees, and added in order: so cells
+// can be cut between threads, and who computes what never shows. A chunk ends with a strip of
+// kStrip cells of which the last one is seen. Nothing here depends on hidden cells, on how many
+// there are, or on other rows: see docs/decisions.md.
+inline constexpr int64_t kStrip = 16;
+inline constexpr int64_t kStrips = kCells / kStrip;
+inline constexpr int64_t kChunkCells = 256;
+// Cells are cut for this many rows at most (of all heads), and for this much memory.
+inline constexpr int64_t kChunkRows = 256;
+inline constexpr int64_t kChunkBytes = int64_t{32} << 20;
 
 static inline int64_t pad(int64_t n) { return (n + 15) / 16 * 16; }
 
@@ -26,25 +36,20 @@ static inline int64_t gcd(int64_t a, int64_t b) {
   return a;
 }
 
-// Rows that a tile of `n` rows keeps numbers of.
-static inline int64_t kept_rows(int64_t n) {
-  return n <= kFewRows ? n : (n + kTileRows - 1) / kTileRows * kTileRows;
-}
-
 // A group is the heads that share a key head and a value head; its rows are token by token, the
-// heads of a token side by side. A unit is a part of the cells of a tile of rows, of one group or,
+// heads of a token side by side. A unit is a part of the chunks of a tile of rows, of one group or,
 // where rows are few, of a bundle of groups: their keys are neighbours in the cache.
 struct Plan {
-  int64_t group;       // heads of a group
-  int64_t groups;      // of heads
-  int64_t rows;        // of a group
-  int64_t tile;        // rows of a tile
-  int64_t tiles;       // of a group
-  int64_t bundle;      // groups of a unit
-  int64_t bundles;     // of groups
-  int64_t all_tiles;   // of all bundles and batches
-  int64_t parts;       // of a tile's cells
-  int64_t part_cells;  // cells of a part
+  int64_t group;      // heads of a group
+  int64_t groups;     // of heads
+  int64_t rows;       // of a group
+  int64_t tile;       // rows of a tile
+  int64_t tiles;      // of a group
+  int64_t bundle;     // groups of a unit
+  int64_t bundles;    // of groups
+  int64_t all_tiles;  // of all bundles and batches
+  int64_t parts;      // of a tile's chunks: number c is in part c % parts
+  int64_t chunks;     // of a row, at most
 
   bool few() const { return rows <= kFewRows; }
 };
@@ -59,60 +64,98 @@ static inline int64_t group_size(const Call& call) {
   return gcd(heads / call.src[1]->ne[2], heads / call.src[2]->ne[2]);
 }
 
+// A row's sums of a chunk: values, maximum, total.
+static inline int64_t chunk_floats(const Call& call) { return pad(call.src[2]->ne[0]) + 2; }
+
+static inline int64_t chunks_of(int64_t cells) { return max64(1, cells / kChunkCells + 1); }
+
+// Bytes of the sums of all chunks of all of `rows` rows.
+static inline int64_t chunk_bytes(const Call& call, int64_t rows) {
+  return chunks_of(call.src[1]->ne[1]) * rows * chunk_floats(call) * int64_t{sizeof(float)};
+}
+
+// Whether heads have masks of their own.
+static inline bool many_masks(const Call& call) {
+  return call.src[3] != nullptr && call.src[3]->ne[2] > 1;
+}
+
 static inline Plan make_plan(const Call& call) {
   const Tensor& q = *call.src[0];
   const int64_t units = kUnits * max64(1, call.n_threads);
-  const int64_t cells = call.src[1]->ne[1];
-  const int64_t most_parts = max64(1, cells / kPartCells);
+  const int64_t all_rows = q.ne[1] * q.ne[2] * q.ne[3];
   Plan p;
   p.group = group_size(call);
   p.groups = q.ne[2] / p.group;
   p.rows = p.group * q.ne[1];
+  p.chunks = chunks_of(call.src[1]->ne[1]);
+  const bool cuts = call.n_threads == 1 || (p.chunks > 2 && all_rows <= kChunkRows &&
+                                            chunk_bytes(call, all_rows) <= kChunkBytes);
+  const int64_t most_parts = cuts ? max64(1, p.chunks - 1) : 1;
+  p.bundle = 1;
   if (p.few()) {
     p.tile = max64(1, p.rows);
-    p.bundle = max64(1, min64(p.groups, p.groups * q.ne[3] * most_parts / units));
+    // heads with masks of their own do not look at cells together
+    if (!many_masks(call)) {
+      p.bundle = max64(1, min64(p.groups, p.groups * q.ne[3] * most_parts / units));
+    }
   } else {
     const int64_t share = p.rows * p.groups * q.ne[3] / units;
-    const int64_t wanted = max64(kMinRows, min64(most_rows(call), share));
-    p.tile = min64(p.rows, kept_rows(wanted));
-    p.bundle = 1;
+    const int64_t wanted = max64(cuts ? kMinRows : kFewRows, min64(most_rows(call), share));
+    p.tile = min64(p.rows, (wanted + 3) / 4 * 4);
   }
   p.tiles = (p.rows + p.tile - 1) / p.tile;
   p.bundles = (p.groups + p.bundle - 1) / p.bundle;
   p.all_tiles = p.tiles * p.bundles * q.ne[3];
   p.parts = call.n_threads == 1 ? 1 : max64(1, min64(most_parts, units / max64(1, p.all_tiles)));
-  p.part_cells = max64(kCells, ((cells + p.parts - 1) / p.parts + kCells - 1) / kCells * kCells);
-  p.parts = max64(1, (cells + p.part_cells - 1) / p.part_cells);
   return p;
 }
 
+// What a row of the mask shows of a block, and how far its rows have got.
+struct Sight {
+  int32_t sees;   // whether there is a visible cell
+  int32_t end;    // where in the block a chunk ends; 0: it does not
+  int32_t chunk;  // that the block begins in
+  int32_t count;  // visible cells of that chunk before the block
+  int32_t next;   // visible cells of the last chunk behind the block
+};
+
 // A tile's state and buffers, in scratch. Rows are padded with zeros to whole vectors.
 struct Tile {
-  // of each group of the bundle
-  float* q;      // [rows][pad(dk)], times the scale
-  float* sum;    // [rows][pad(dv)], values weighted so far
-  float* top;    // [rows]
-  float* total;  // [rows]
+  // of each group of the bundle: the chunk at work, and those before it
+  float* q;           // [rows][pad(dk)], times the scale
+  float* sum;         // [rows][pad(dv)], values weighted so far
+  float* top;         // [rows] exponent of the largest weight so far
+  float* total;       // [rows][kStrip] weights so far, a sum per lane
+  float* done_sum;    // [rows][pad(dv)]
+  float* done_top;    // [rows]
+  float* done_total;  // [rows]
   // of the one at work
   float* weights;  // [rows][kCells]: scores, then their exponentials
-  float* fade;     // [rows] what the weights so far shrink by in this block
-  float* mask;     // [rows][kCells], or a row per token where heads share it
-  float* keys;     // [kCells][pad(dk)] or [pad(dk)][kCells]
+  float* fade;     // [rows] what the weights so far shrink by
+  float* keys;     // [kCells][pad(dk)], as they are or turned
   float* values;   // [kCells][pad(dv)]
-  float* turn;     // [8][pad(dk)]
-  int64_t* cells;  // [kCells] visible cells of the block, in order
-  int64_t* order;  // [kCells] 0, 1, 2, ...
+  float* turn;     // [kLanes][pad(dk)]
+  // of all groups
+  float* mask;     // [rows][kCells], or a row per token where heads share it
+  Sight* sight;    // of each row of the mask
+  int32_t* masks;  // [rows] which row of the mask is whose
+  int32_t* cells;  // [kCells] visible ones of the block, in order
+
+  const Sight& sees(int64_t row) const { return sight[masks[row]]; }
 };
 
 // Bytes of a tile of `rows` rows in bundles with `all` rows; sets the pointers of `t`, if given.
 static inline size_t lay_out(const Call& call, int64_t rows, int64_t all, char* scratch, Tile* t) {
   const int64_t dk = pad(call.src[0]->ne[0]);
   const int64_t dv = pad(call.src[2]->ne[0]);
-  constexpr int kParts = 10;
-  const int64_t sizes[kParts] = {
-      all * dk,  all * dv,      pad(all),    pad(all),    rows * kCells,
-      pad(rows), rows * kCells, kCells * dk, kCells * dv, 8 * dk,
+  constexpr int64_t kSight = sizeof(Sight) / sizeof(float);
+  const int64_t sizes[] = {
+      all * dk,      all * dv,      pad(all),           all * kStrip,  // chunk at work
+      all * dv,      pad(all),      pad(all),                          // those before it
+      rows * kCells, pad(rows),     kCells * dk,        kCells * dv,   // group at work
+      kLanes * dk,   rows * kCells, pad(rows * kSight), pad(rows),    kCells,
   };
+  constexpr int kParts = sizeof sizes / sizeof sizes[0];
   float* parts[kParts] = {};
   auto* p = reinterpret_cast<float*>(scratch);
   int64_t used = 0;
@@ -120,22 +163,38 @@ static inline size_t lay_out(const Call& call, int64_t rows, int64_t all, char* 
     if (t != nullptr) parts[i] = p + used;
     used += sizes[i];
   }
-  const size_t bytes = static_cast<size_t>(used) * sizeof(float);
   if (t != nullptr) {
-    auto* cells = reinterpret_cast<int64_t*>(scratch + bytes);
-    *t = {parts[0], parts[1], parts[2], parts[3], parts[4], parts[5],
-          parts[6], parts[7], parts[8], parts[9], cells,    cells + kCells};
+    *t = {parts[0],
+          parts[1],
+          parts[2],
+          parts[3],
+          parts[4],
+          parts[5],
+          parts[6],
+          parts[7],
+          parts[8],
+          parts[9],
+          parts[10],
+          parts[11],
+          parts[12],
+          reinterpret_cast<Sight*>(parts[13]),
+          reinterpret_cast<int32_t*>(parts[14]),
+          reinterpret_cast<int32_t*>(parts[15])};
   }
-  return bytes + 2 * static_cast<size_t>(kCells) * sizeof(int64_t);
+  return static_cast<size_t>(used) * sizeof(float);
 }
 
 // The state of another group of the bundle, each with `rows` rows.
 static inline Tile of_group(const Call& call, const Tile& t, int64_t index, int64_t rows) {
+  const int64_t dv = pad(call.src[2]->ne[0]);
   Tile out = t;
   out.q += index * rows * pad(call.src[0]->ne[0]);
-  out.sum += index * rows * pad(call.src[2]->ne[0]);
+  out.sum += index * rows * dv;
   out.top += index * rows;
-  out.total += index * rows;
+  out.total += index * rows * kStrip;
+  out.done_sum += index * rows * dv;
+  out.done_top += index * rows;
+  out.done_total += index * rows;
   return out;
 }
 
@@ -148,21 +207,16 @@ static inline int64_t bundle_rows(const Call& call) {
 
 static inline size_t attention_scratch(const Call& call) {
   const Tensor& q = *call.src[0];
-  const int64_t rows = kept_rows(min64(most_rows(call), q.ne[1] * q.ne[2]));
+  const int64_t rows = min64(most_rows(call), (q.ne[1] * q.ne[2] + 3) / 4 * 4);
   return lay_out(call, rows, max64(rows, bundle_rows(call)), nullptr, nullptr);
 }
 
-// A part's results, in memory that the threads share: sums, then maxima and totals of the rows.
-static inline int64_t part_floats(const Call& call, int64_t rows) {
-  return rows * (pad(call.src[2]->ne[0]) + 2);
-}
-
-// Cells are only cut where tiles are few, and then tiles have at most kMinRows rows.
+// The sums of chunks, in memory that the threads share.
 static inline size_t attention_shared(const Call& call) {
   const Tensor& q = *call.src[0];
-  if (call.n_threads == 1 || call.src[1]->ne[1] < 2 * kPartCells) return 0;
-  const int64_t rows = max64(kept_rows(min64(kMinRows, q.ne[1] * q.ne[2])), bundle_rows(call));
-  return static_cast<size_t>(kUnits * call.n_threads * part_floats(call, rows)) * sizeof(float);
+  if (call.n_threads == 1 || chunks_of(call.src[1]->ne[1]) <= 2) return 0;
+  const int64_t rows = min64(kChunkRows, q.ne[1] * q.ne[2] * q.ne[3]);
+  return static_cast<size_t>(min64(kChunkBytes, chunk_bytes(call, rows)));
 }
 
 static inline int64_t attention_tickets(const Call& call) {

@@ -1,20 +1,19 @@
 // Dot products of a few rows with a few columns, decoding the rows on the way.
 //
-// Decoding a token is reading memory, so the rows are fetched in the order in which they lie there:
-// one column takes row after row; more columns take kFewRows rows at a time, to load each column
-// less often, and ask for the next rows line after line meanwhile. The hardware alone follows each
-// row only to the end of its page.
+// They add up as tiles do (float_tile.h). Decoding a token is reading memory: kFewRows rows are
+// taken at a time, and the next ones are asked for line after line meanwhile. The hardware alone
+// follows each row only to the end of its page.
 #pragma once
 
+#include "kernels/float_tile.h"
 #include "kernels/rows.h"
-#include "kernels/simd/bytes.h"
 
 namespace weft::WEFT_TARGET {
 
-// sums[column][row] += row . column, over n elements of each.
-inline constexpr int kFewRows = kLanes == 16 ? 4 : 2;
+// sums[column][row] = row . column, over n elements of each: at most a slab.
+inline constexpr int kFewRows = 4;
 inline constexpr int kFewColumns = 8;
-inline constexpr int kColumnsAtOnce = 4;
+inline constexpr int kColumnsAtOnce = kLanes == 16 ? 4 : 2;
 
 struct FewRows {
   const char* w;
@@ -48,49 +47,50 @@ static inline void fetch_lines(const char*& at) {
   at += kBytes;
 }
 
-// kFetch: bytes to ask for in each step, from `ahead` on.
+// One vector more of each: the last n elements of a row and a column, and zeros.
+template <class Row>
+static inline vf add_tail(vf acc, const char* w, const char* x, int64_t n) {
+  constexpr int64_t kColumnSize = Row::kColumns == DType::kF32 ? 4 : 2;
+  char row[Row::kElements * Row::kSize] = {};
+  char column[Row::kElements * kColumnSize] = {};
+  std::memcpy(row, w, static_cast<size_t>(n * Row::kSize));
+  std::memcpy(column, x, static_cast<size_t>(n * kColumnSize));
+  return Row::add(acc, Row::weights(row), Row::column(column));
+}
+
+// kFetch: bytes to ask for in each step of two vectors, from `ahead` on.
 template <class Row, int kRows, int kColumns, int64_t kFetch>
 static inline void dot_some(const char* w, int64_t stride, const char* const* x, int64_t n,
                             const char* ahead, float (*sums)[kFewRows]) {
-  constexpr int64_t kVectors = kRows * kColumns == 1 ? 4 : 2;  // a step
-  constexpr int64_t kStep = kVectors * Row::kElements;
   constexpr int64_t kColumnSize = Row::kColumns == DType::kF32 ? 4 : 2;
-  // as many chains as hide the latency of an addition
-  constexpr int kChains = kRows * kColumns >= 8 ? 1 : kRows * kColumns == 1 ? 4 : 2;
-  vf acc[kRows][kColumns][kChains] = {};
-  int64_t i = 0;
-  for (; i + kStep <= n; i += kStep) {
-    if constexpr (kFetch > 0) fetch_lines<kFetch>(ahead);
+  vf acc[kColumns][kRows] = {};
+  const auto add_vector = [&](int64_t at) {
+    vf rows[kRows];
 #pragma GCC unroll 4
-    for (int64_t v = 0; v < kVectors; ++v) {
-      const int64_t at = i + v * Row::kElements;
-      vf rows[kRows];
-#pragma GCC unroll 4
-      for (int r = 0; r < kRows; ++r) rows[r] = Row::weights(w + r * stride + at * Row::kSize);
-#pragma GCC unroll 4
-      for (int c = 0; c < kColumns; ++c) {
-        const vf column = Row::column(x[c] + at * kColumnSize);
-#pragma GCC unroll 4
-        for (int r = 0; r < kRows; ++r) {
-          vf& sum = acc[r][c][v % kChains];
-          sum = Row::add(sum, rows[r], column);
-        }
-      }
-    }
-  }
-#pragma GCC unroll 4
-  for (int r = 0; r < kRows; ++r) {
+    for (int r = 0; r < kRows; ++r) rows[r] = Row::weights(w + r * stride + at * Row::kSize);
 #pragma GCC unroll 4
     for (int c = 0; c < kColumns; ++c) {
-      vf total = acc[r][c][0];
+      const vf column = Row::column(x[c] + at * kColumnSize);
 #pragma GCC unroll 4
-      for (int chain = 1; chain < kChains; ++chain) total = total + acc[r][c][chain];
-      float sum = hsum(total);
-      for (int64_t k = i; k < n; ++k) {
-        sum += load_element(w + r * stride + k * Row::kSize, Row::kWeights) *
-               load_element(x[c] + k * kColumnSize, Row::kColumns);
+      for (int r = 0; r < kRows; ++r) acc[c][r] = Row::add(acc[c][r], rows[r], column);
+    }
+  };
+  int64_t i = 0;
+  for (; i + 2 * Row::kElements <= n; i += 2 * Row::kElements) {
+    fetch_lines<kFetch>(ahead);
+    add_vector(i);
+    add_vector(i + Row::kElements);
+  }
+  for (; i + Row::kElements <= n; i += Row::kElements) add_vector(i);
+#pragma GCC unroll 4
+  for (int c = 0; c < kColumns; ++c) {
+#pragma GCC unroll 4
+    for (int r = 0; r < kRows; ++r) {
+      if (i < n) {
+        acc[c][r] = add_tail<Row>(acc[c][r], w + r * stride + i * Row::kSize,
+                                  x[c] + i * kColumnSize, n - i);
       }
-      sums[c][r] += sum;
+      sums[c][r] = add_lanes(acc[c][r]);
     }
   }
 }
@@ -100,41 +100,29 @@ template <class Row, int kRows, int kPasses>
 static inline void dot_columns(const FewRows& rows, const char* const* x, int64_t n_columns,
                                int64_t n, const char* ahead, float (*sums)[kFewRows]) {
   constexpr int64_t kBytes = 2 * Row::kElements * Row::kSize * kRows / kPasses;
-  switch (n_columns) {
-    case 1:
-      return dot_some<Row, kRows, 1, kBytes>(rows.w, rows.stride, x, n, ahead, sums);
-    case 2:
-      return dot_some<Row, kRows, 2, kBytes>(rows.w, rows.stride, x, n, ahead, sums);
-    case 3:
-      return dot_some<Row, kRows, 3, kBytes>(rows.w, rows.stride, x, n, ahead, sums);
-    default:
-      return dot_some<Row, kRows, 4, kBytes>(rows.w, rows.stride, x, n, ahead, sums);
+  if (n_columns == 1) {
+    dot_some<Row, kRows, 1, kBytes>(rows.w, rows.stride, x, n, ahead, sums);
+  } else if (n_columns == 2 || kColumnsAtOnce == 2) {
+    dot_some<Row, kRows, 2, kBytes>(rows.w, rows.stride, x, n, ahead, sums);
+  } else if (n_columns == 3) {
+    dot_some<Row, kRows, 3, kBytes>(rows.w, rows.stride, x, n, ahead, sums);
+  } else {
+    dot_some<Row, kRows, kColumnsAtOnce, kBytes>(rows.w, rows.stride, x, n, ahead, sums);
   }
 }
 
 template <class Row>
 static void dot_rows(const FewRows& rows, const char* const* columns, int64_t n_columns, int64_t n,
                      float (*sums)[kFewRows]) {
-  constexpr int64_t kNear = 2048;  // ahead of a single row
-  if (n_columns == 1) {
-    for (int64_t r = 0; r < rows.rows; ++r) {
-      const char* w = rows.w + r * rows.stride;
-      float sum[1][kFewRows] = {};
-      dot_some<Row, 1, 1, 4 * Row::kElements * Row::kSize>(w, rows.stride, columns, n, w + kNear,
-                                                           sum);
-      sums[0][r] += sum[0][0];
-    }
-    return;
-  }
   const char* ahead = rows.w + kFewRows * rows.stride;
   for (int64_t c = 0; c < n_columns; c += kColumnsAtOnce) {
     const int64_t left = min64(kColumnsAtOnce, n_columns - c);
     if (rows.rows < kFewRows) {
       for (int64_t r = 0; r < rows.rows; ++r) {
         const FewRows one = {rows.w + r * rows.stride, rows.stride, 1};
-        float some[kColumnsAtOnce][kFewRows] = {};
-        dot_columns<Row, 1, 1>(one, columns + c, left, n, one.w + kNear, some);
-        for (int64_t i = 0; i < left; ++i) sums[c + i][r] += some[i][0];
+        float some[kColumnsAtOnce][kFewRows];
+        dot_columns<Row, 1, 1>(one, columns + c, left, n, one.w, some);
+        for (int64_t i = 0; i < left; ++i) sums[c + i][r] = some[i][0];
       }
     } else if (n_columns <= kColumnsAtOnce) {
       dot_columns<Row, kFewRows, 1>(rows, columns + c, left, n, ahead, sums + c);

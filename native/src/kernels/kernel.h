@@ -104,9 +104,7 @@ struct TypeOps {
   void (*to_float)(const void* src, float* dst, int64_t n) = nullptr;
   // The run-time converter (CPY, SET_ROWS, KV cache); nullptr: the type cannot be written.
   void (*from_float)(const float* src, void* dst, int64_t n) = nullptr;
-  // Dot product of a row of this type with a row of `vec_type` (quantized activations), and the
-  // type the activations must have; nullptr: matmul dequantizes instead.
-  float (*vec_dot)(const void* row, const void* activations, int64_t n) = nullptr;
+  // What matmul wants activations as where weights have this type; f32: the weights are decoded.
   DType vec_type = DType::kF32;
   // Whether MUL_MAT and MUL_MAT_ID of this target read interleaved weights of this type: plans then
   // choose that layout.

@@ -2,6 +2,7 @@
 // share one of src0 (grouped-query attention). src2, if there is one, is a row that is added to
 // each row of the result.
 #include "kernels/elements.h"
+#include "kernels/matmul_floats.h"
 #include "kernels/matmul_integers.h"
 #include "kernels/matmul_lookup.h"
 
@@ -68,15 +69,34 @@ Weights described(const Call& call) {
   return {nullptr, 0, 0, w.type, w.ne[0], 1.0f, w.layout};
 }
 
+bool is_float_product(const Call& call) {
+  return !is_integer_product(call.src[0]->type, call.src[1]->type);
+}
+
 // With several matrices each packs its own.
 bool is_shared(const Call& call) {
   const Work work(call);
   const Tensor& w = *call.src[0];
+  const Tensor& x = *call.src[1];
   const Weights weights = described(call);
   if (work.matrices != 1 || w.ne[0] == 0) return false;
   if (is_looked_up(weights, work.n_columns)) return true;
-  return w.ne[0] * work.n_columns >= kWorthSharing &&
-         is_packed(weights, call.src[1]->type, work.n_columns);
+  if (w.ne[0] * work.n_columns < kWorthSharing) return false;
+  if (is_float_product(call)) {
+    return are_floats_packed(weights, {nullptr, nullptr, work.n_columns, x.type, x.nb[0]});
+  }
+  return is_packed(weights, x.type, work.n_columns);
+}
+
+// Where the columns from number `first` on are packed.
+void find_packed(const Call& call, int64_t first, Columns& columns) {
+  if (!is_float_product(call)) {
+    columns.packed = packed_column(call.shared, first, call.src[0]->ne[0]);
+    return;
+  }
+  const auto bytes = static_cast<int64_t>(packed_float_bytes());
+  columns.packed = call.shared + first * bytes;
+  columns.packed_step = Work(call).n_columns * bytes;
 }
 
 // The tables of a part of the depth stay in the cache for the rows of a chunk.
@@ -109,14 +129,23 @@ void prepare(const Call& call, int64_t begin, int64_t end) {
     const int64_t first = unit * kPackUnit;
     const int64_t n = min64(kPackUnit, work.n_columns - first);
     find_columns(call, work, 0, 0, first, n, in, out);
-    pack_all(weights, {in, out, n, x.type, x.nb[0]}, packed_column(call.shared, first, weights.k));
+    Columns columns = {in, out, n, x.type, x.nb[0]};
+    find_packed(call, first, columns);
+    if (is_float_product(call)) {
+      pack_floats(weights, columns, columns.packed_step, const_cast<char*>(columns.packed));
+    } else {
+      pack_all(weights, columns, const_cast<char*>(columns.packed));
+    }
   }
 }
 
 size_t shared(const Call& call) {
   const Tensor& w = *call.src[0];
   const int64_t n = Work(call).n_columns;
-  const size_t packed = is_shared(call) ? packed_bytes(n, w.ne[0]) : 0;
+  size_t packed = is_shared(call) ? packed_bytes(n, w.ne[0]) : 0;
+  if (packed != 0 && is_float_product(call)) {
+    packed = static_cast<size_t>(n * packed_float_slabs(w.ne[0])) * packed_float_bytes();
+  }
   if (w.layout != Layout::kLookup) return packed;
   const size_t tables = lookup_table_bytes(min64(n, kFewLookups), w.ne[0]);
   return packed > tables ? packed : tables;
@@ -169,7 +198,7 @@ void run(const Call& call, int64_t begin, int64_t end, char* scratch) {
     if (is_prepared && is_looked_up(weights, work.n_columns)) {
       columns.tables = call.shared;
     } else if (is_prepared) {
-      columns.packed = packed_column(call.shared, first, weights.k);
+      find_packed(call, first, columns);
     }
     const int64_t first_row = first_block * kItemRows;
     const int64_t last_row = min64(w.ne[1], first_row + blocks * kItemRows);

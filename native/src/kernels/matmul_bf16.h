@@ -2,7 +2,6 @@
 #pragma once
 
 #include "kernels/float_dots.h"
-#include "kernels/float_tile.h"
 
 namespace weft::WEFT_TARGET {
 

@@ -22,7 +22,8 @@ struct Columns {
   int64_t n;
   DType type;
   int64_t element_stride;
-  const char* packed = nullptr;  // the columns as pack_all leaves them, if they are packed
+  const char* packed = nullptr;  // as pack_all or pack_floats leaves them, if they are packed
+  int64_t packed_step = 0;       // of pack_floats: bytes from slab to slab
   const char* tables = nullptr;  // as make_tables leaves them, if they are looked up
 };
 

@@ -1,5 +1,5 @@
 // Products of float weights, and of any weights decoded to floats: a few columns by dot products of
-// rows (float_dots.h), more by tiles (float_tile.h).
+// rows (float_dots.h), more by tiles (float_tile.h). Both give the same bits.
 //
 // Columns of bf16 are multiplied by the processor's bf16 dot products where it has them. With more
 // than a few columns, weights of f16 and f32 are rounded to bf16 for it while they are staged.
@@ -10,9 +10,6 @@
 namespace weft::WEFT_TARGET {
 
 namespace {
-
-// Floats of a weight row that are decoded at a time for a dot product.
-constexpr int64_t kDecoded = 1024;
 
 // Elements start..start+n of a row as floats.
 void load_row(DType type, int64_t element_stride, const char* row, int64_t start, int64_t n,
@@ -42,235 +39,281 @@ DotKernel float_dots(DType weights) {
   return dot_rows<FloatRow<DType::kF32>>;
 }
 
-void dot_decoded(const Weights& w, const FewRows& rows, const char* const* x, int64_t n_columns,
-                 float* decoded, float (*sums)[kFewRows]) {
-  const char* at[kFewColumns];
-  for (int64_t k = 0; k < w.k; k += kDecoded) {
-    const int64_t n = min64(kDecoded, w.k - k);
-    for (int64_t i = 0; i < rows.rows; ++i) {
-      load_row(w.type, w.element_stride, rows.w + i * rows.stride, k, n, decoded + i * kDecoded);
-    }
-    for (int64_t c = 0; c < n_columns; ++c) at[c] = x[c] + k * 4;
-    const FewRows piece = {reinterpret_cast<const char*>(decoded), kDecoded * 4, rows.rows};
-    dot_rows<FloatRow<DType::kF32>>(piece, at, n_columns, n, sums);
+struct FewScratch {
+  char* decoded;   // [kFewRows][kSlabWords] floats
+  float* columns;  // [column][k], if they are not read as they are
+  size_t used;
+
+  FewScratch(char* scratch, const Columns& columns_of, int64_t k) {
+    Arena arena(scratch);
+    decoded = arena.take<char>(kFewRows * kSlabWords * 4);
+    columns = arena.take<float>(is_plain(columns_of) ? 0 : min64(columns_of.n, kFewColumns) * k);
+    used = arena.used();
+  }
+};
+
+// total (+)= sums, of `n_columns` columns.
+void add_slab(const float (*sums)[kFewRows], int64_t n_columns, bool add,
+              float (*total)[kFewRows]) {
+  for (int64_t c = 0; c < n_columns; ++c) {
+    for (int r = 0; r < kFewRows; ++r) total[c][r] = add ? total[c][r] + sums[c][r] : sums[c][r];
   }
 }
 
 void multiply_few(const Weights& w, int64_t begin, int64_t end, const Columns& columns,
                   char* scratch) {
-  Arena arena(scratch);
-  auto* decoded = arena.take<float>(kFewRows * kDecoded);
+  const FewScratch s(scratch, columns, w.k);
   const bool is_row = is_float(w.type) && w.element_stride == element_size(w.type);
-  DotKernel direct = is_row ? float_dots(w.type) : nullptr;
-  const char* x[kFewColumns];
   const bool pairs = is_row && w.type == DType::kBF16 && pair_kernels(w.type, columns) != nullptr;
-  if (pairs) direct = pair_kernels(w.type, columns)->dot;
+  const DotKernel dot = pairs    ? pair_kernels(w.type, columns)->dot
+                        : is_row ? float_dots(w.type)
+                                 : dot_rows<FloatRow<DType::kF32>>;
+  const int64_t column_size = pairs ? 2 : 4;
+  const int64_t slab = pairs ? 2 * kSlabWords : kSlabWords;
+  const char* x[kFewColumns];
   for (int64_t c = 0; c < columns.n; ++c) {
     x[c] = columns.x[c];
-    if (!pairs && !is_plain(columns)) {
-      auto* values = arena.take<float>(w.k);
-      load_row(columns.type, columns.element_stride, columns.x[c], 0, w.k, values);
-      x[c] = reinterpret_cast<const char*>(values);
-    }
+    if (pairs || is_plain(columns)) continue;
+    load_row(columns.type, columns.element_stride, columns.x[c], 0, w.k, s.columns + c * w.k);
+    x[c] = reinterpret_cast<const char*>(s.columns + c * w.k);
   }
   for (int64_t r = begin; r < end; r += kFewRows) {
-    const FewRows rows = {w.data + r * w.row_stride, w.row_stride, min64(kFewRows, end - r)};
-    float sums[kFewColumns][kFewRows] = {};
-    if (direct != nullptr) {
-      direct(rows, x, columns.n, w.k, sums);
-    } else {
-      dot_decoded(w, rows, x, columns.n, decoded, sums);
+    const int64_t n_rows = min64(kFewRows, end - r);
+    const char* data = w.data + r * w.row_stride;
+    float total[kFewColumns][kFewRows];
+    for (int64_t k = 0; k < w.k; k += slab) {
+      const int64_t n = min64(slab, w.k - k);
+      FewRows rows = {data + k * w.element_stride, w.row_stride, n_rows};
+      if (!is_row) {
+        rows = {s.decoded, kSlabWords * 4, n_rows};
+        for (int64_t i = 0; i < n_rows; ++i) {
+          load_row(w.type, w.element_stride, data + i * w.row_stride, k, n,
+                   reinterpret_cast<float*>(s.decoded) + i * kSlabWords);
+        }
+      }
+      const char* at[kFewColumns];
+      for (int64_t c = 0; c < columns.n; ++c) at[c] = x[c] + k * column_size;
+      float sums[kFewColumns][kFewRows] = {};
+      dot(rows, at, columns.n, n, sums);
+      add_slab(sums, columns.n, k > 0, total);
     }
     for (int64_t c = 0; c < columns.n; ++c) {
-      put_rows(sums[c], rows.rows, w.scale, false, columns.out[c] + r);
+      put_rows(total[c], n_rows, w.scale, false, columns.out[c] + r);
     }
   }
 }
 
 // ---- many columns
 
-// Columns that are packed at a time, so that kDeepWords of each stay in the second-level cache. A
-// multiple of every target's kTileLanes.
-constexpr int64_t kColumnsWide = 192;
-constexpr int64_t kPackedWords = kColumnsWide * kDeepWords;
+// Words of columns that are worked through for each tile of rows: they stay in the second-level
+// cache.
+constexpr int64_t kWordsWide = (kLanes == 16 ? 96 : 48) * kSlabWords;
+constexpr int64_t kMostColumns = 192;
+static_assert(kGroupRows % kTileRows == 0);
 
-// Rows whose sums are kept while the depth is worked through.
-constexpr int64_t kRowsTall = 1024;
-
-// Rows of sums that are written to the result together: a cache line.
-constexpr int64_t kGroupRows = 16;
-static_assert(kGroupRows % kTileRows == 0 && kColumnsWide % kTileLanes == 0);
-
-// How a product of floats is cut. `pair`: elements of a word.
-struct Blocks {
-  int64_t pair;
-  int64_t words;    // of a row
-  int64_t columns;  // of a block; the last may have less
-  int64_t deep;     // words that are packed at a time
-
-  Blocks(int64_t n, int64_t k, int64_t elements) : pair(elements), words((k + pair - 1) / pair) {
-    const int64_t blocks = (n + kColumnsWide - 1) / kColumnsWide;
-    columns = ((n + blocks - 1) / blocks + kTileLanes - 1) / kTileLanes * kTileLanes;
-    // all of it, if it fits: then weights are read row by row
-    const int64_t all = (words + kDeepWords - 1) / kDeepWords * kDeepWords;
-    deep = columns * all <= kPackedWords ? all : kDeepWords;
-  }
-};
+// Packed columns are padded so that they do not share cache sets.
+constexpr int64_t kPadding = 16;
+constexpr int64_t kColumnStride = kSlabWords + kPadding;
 
 struct ManyScratch {
-  float* panels;   // [slab][tile of columns][word][lane]
+  float* columns;  // [column][kColumnStride]
   float* weights;  // [kTileRows][kWeightStride]
-  float* staged;   // [kLanes][kDeepWords], and decoded floats of one row
-  float* sums;     // [tile of rows][column][kTileRows]
+  float* decoded;  // floats of one row that become words
+  float* lanes;    // [column][kTileRows] vectors
+  float* sums;     // [column][kGroupRows]
   size_t used;
 
   explicit ManyScratch(char* scratch) {
     Arena arena(scratch);
-    panels = arena.take<float>(kPackedWords);
+    columns = arena.take<float>(kWordsWide / kSlabWords * kColumnStride);
     weights = arena.take<float>(kTileRows * kWeightStride);
-    staged = arena.take<float>(kLanes * kDeepWords + 2 * kDeepWords);
-    sums = arena.take<float>(kRowsTall * kColumnsWide);
+    decoded = arena.take<float>(2 * kSlabWords);
+    lanes = arena.take<float>(kMostColumns * kTileRows * kLanes);
+    sums = arena.take<float>(kMostColumns * kGroupRows);
     used = arena.used();
   }
 };
 
-// Elements start..start+n of a row as words; `decoded` has room for n floats.
+// n elements of 2 or 4 bytes, in vectors: a call of memcpy, or a string instruction, takes longer.
+void copy_elements(const char* from, int64_t size, int64_t n, float* to) {
+  const int64_t whole = n * size / (4 * kLanes) * kLanes;
+  for (int64_t i = 0; i < whole; i += kLanes) {
+    store(to + i, load_as<vf>(from + 4 * i));
+  }
+  auto* rest = reinterpret_cast<char*>(to + whole);
+  for (int64_t i = 4 * whole; i < n * size; i += size, rest += size) {
+    std::memcpy(rest, from + i, static_cast<size_t>(size));
+  }
+}
+
+// Elements start..start+n of a row as words, and zeros that fill a vector; `decoded` has room for n
+// floats.
 void load_words(DType type, int64_t element_stride, const char* row, int64_t start, int64_t n,
                 int64_t pair, float* decoded, float* words) {
-  if (pair == 1) {
+  const int64_t filled = n / pair;
+  for (int64_t i = filled; i < filled / kLanes * kLanes + kLanes; ++i) words[i] = 0.0f;
+  const DType in_words = pair == 1 ? DType::kF32 : DType::kBF16;
+  const int64_t size = element_size(in_words);
+  if (type == in_words && element_stride == size) {
+    copy_elements(row + start * size, size, n, words);
+  } else if (pair == 1) {
     load_row(type, element_stride, row, start, n, words);
-    return;
-  }
-  if (n % 2 != 0) words[n / 2] = 0.0f;
-  if (type == DType::kBF16 && element_stride == 2) {
-    std::memcpy(words, row + 2 * start, static_cast<size_t>(2 * n));
-    return;
-  }
-  load_row(type, element_stride, row, start, n, decoded);
-  table().type(DType::kBF16).from_float(decoded, words, n);
-}
-
-// Columns left..left+n, at most kLanes, to lanes of a panel `stride` lanes wide.
-void pack_vector(const Columns& columns, int64_t left, int64_t n, int64_t start, int64_t elements,
-                 const Blocks& blocks, int64_t stride, const ManyScratch& s, float* panel) {
-  const int64_t words = (elements + blocks.pair - 1) / blocks.pair;
-  const DType in_words = blocks.pair == 1 ? DType::kF32 : DType::kBF16;
-  const bool in_place = columns.type == in_words &&
-                        columns.element_stride == element_size(in_words) &&
-                        words * blocks.pair == elements;
-  const float* rows[kLanes];
-  for (int64_t c = 0; c < kLanes; ++c) {
-    float* staged = s.staged + c * kDeepWords;
-    rows[c] = staged;
-    if (c >= n) {
-      std::memset(staged, 0, static_cast<size_t>(words) * 4);
-    } else if (in_place) {
-      rows[c] = reinterpret_cast<const float*>(columns.x[left + c] + start * (4 / blocks.pair));
-    } else {
-      load_words(columns.type, columns.element_stride, columns.x[left + c], start, elements,
-                 blocks.pair, s.staged + kLanes * kDeepWords, staged);
-    }
-  }
-  pack_lanes(rows, words, stride, panel);
-}
-
-int tile_vectors(int64_t columns) {
-  return columns >= kTileLanes ? kTileVectors : static_cast<int>((columns + kLanes - 1) / kLanes);
-}
-
-// Columns left..right, words first..end of each.
-void pack_columns(const Columns& columns, int64_t left, int64_t right, int64_t first, int64_t end,
-                  int64_t k, const Blocks& blocks, const ManyScratch& s) {
-  float* slab = s.panels;
-  for (int64_t at = first; at < end; at += kDeepWords, slab += blocks.columns * kDeepWords) {
-    const int64_t start = at * blocks.pair;
-    const int64_t elements = min64(kDeepWords * blocks.pair, k - start);
-    float* panel = slab;
-    for (int64_t c = left; c < right; c += kTileLanes, panel += kTileLanes * kDeepWords) {
-      const int vectors = tile_vectors(right - c);
-      for (int i = 0; i < vectors; ++i) {
-        const int64_t from = c + i * kLanes;
-        pack_vector(columns, from, min64(kLanes, right - from), start, elements, blocks,
-                    vectors * kLanes, s, panel + i * kLanes);
-      }
-    }
+  } else {
+    load_row(type, element_stride, row, start, n, decoded);
+    table().type(DType::kBF16).from_float(decoded, words, n);
   }
 }
 
-// A tile of weights.
-void stage_weights(const Weights& w, int64_t row, int64_t rows, int64_t start, int64_t elements,
-                   int64_t pair, const ManyScratch& s) {
-  for (int64_t r = 0; r < rows; ++r) {
-    const char* data = w.data + (row + r) * w.row_stride;
-    load_words(w.type, w.element_stride, data, start, elements, pair, s.staged,
-               s.weights + r * kWeightStride);
-  }
+int64_t n_vectors(int64_t elements, int64_t pair) {
+  return (elements + pair * kLanes - 1) / (pair * kLanes);
 }
 
-// Sums of up to kGroupRows rows to columns left..right of the result, `row` on.
+// Sums of a slab of up to kGroupRows rows to columns left..right of the result, `row` on.
 void put_group(const float* sums, int64_t rows, const Columns& columns, int64_t left, int64_t right,
-               int64_t tile_sums, float scale, int64_t row) {
+               bool add, float scale, int64_t row) {
   typedef float vt __attribute__((vector_size(kTileRows * 4)));
-  for (int64_t c = left; c < right; ++c, sums += kTileRows) {
+  for (int64_t c = left; c < right; ++c, sums += kGroupRows) {
     float* out = columns.out[c] + row;
     if (c + 8 < right) __builtin_prefetch(columns.out[c + 8] + row, 1);
-    const float* from = sums;
     int64_t r = 0;
-    for (; r + kTileRows <= rows; r += kTileRows, from += tile_sums) {
-      const vt v = load_as<vt>(from) * scale;
+    for (; r + kTileRows <= rows; r += kTileRows) {
+      vt v = load_as<vt>(sums + r);
+      if (add) v = load_as<vt>(out + r) + v;
+      v = v * scale;
       std::memcpy(out + r, &v, sizeof v);
     }
-    for (int64_t i = 0; r + i < rows; ++i) out[r + i] = from[i] * scale;
+    for (; r < rows; ++r) out[r] = (add ? out[r] + sums[r] : sums[r]) * scale;
   }
 }
 
-// Rows begin..end, at most kRowsTall, of columns left..right.
-void multiply_block(const Weights& w, int64_t begin, int64_t end, const Columns& columns,
-                    int64_t left, int64_t right, const TileKernels& kernels, const Blocks& blocks,
-                    const ManyScratch& s) {
-  const int64_t pair = blocks.pair;
-  const int64_t step = kDeepWords * pair;
-  const int64_t piece = step / unit_elements(w.type) * w.element_stride;
-  const int64_t next = blocks.deep > kDeepWords ? piece : kTileRows * w.row_stride;
-  const int64_t tile_sums = blocks.columns * kTileRows;
-  for (int64_t packed = 0; packed < blocks.words; packed += blocks.deep) {
-    const int64_t packed_end = min64(packed + blocks.deep, blocks.words);
-    pack_columns(columns, left, right, packed, packed_end, w.k, blocks, s);
-    float* sums = s.sums;
-    for (int64_t r = begin; r < end; r += kTileRows, sums += tile_sums) {
-      const float* panels = s.panels;
-      for (int64_t k = packed; k < packed_end; k += kDeepWords) {
-        const int64_t words = min64(kDeepWords, packed_end - k);
-        stage_weights(w, r, min64(kTileRows, end - r), k * pair, min64(step, w.k - k * pair), pair,
-                      s);
-        // the same rows further on, or those below
-        Ahead ahead = {w.data + r * w.row_stride + k / kDeepWords * piece + next, w.row_stride,
-                       piece / kAheadSteps};
-        for (int64_t c = 0; c < right - left; c += kTileLanes) {
-          kernels.of[tile_vectors(right - left - c) - 1](s.weights, panels + c * kDeepWords, words,
-                                                         ahead, k > 0, sums + c * kTileRows);
-          ahead = {reinterpret_cast<const char*>(s.weights), 0, 0};
-        }
-        panels += blocks.columns * kDeepWords;
-      }
-      const int64_t done = min64(r + kTileRows, end);
-      if (packed_end == blocks.words && ((done - begin) % kGroupRows == 0 || done == end)) {
-        const int64_t first = begin + (done - 1 - begin) / kGroupRows * kGroupRows;
-        put_group(s.sums + (first - begin) / kTileRows * tile_sums, done - first, columns, left,
-                  right, tile_sums, w.scale, first);
-      }
+// Asks for `bytes` bytes of kTileRows rows, as many lines before each of `n_runs` runs: all at once
+// would fill the queue of outstanding lines and stall.
+class Ahead {
+ public:
+  Ahead(const char* rows, int64_t stride, int64_t bytes, int64_t n_runs)
+      : row_(rows), stride_(stride), bytes_(bytes), left_(kTileRows) {
+    lines_ = (kTileRows * ((bytes + 63) / 64) + n_runs - 1) / n_runs;
+  }
+  void fetch() {
+    for (int64_t i = 0; i < lines_ && left_ > 0; ++i) {
+      __builtin_prefetch(row_ + at_, 0, 3);
+      at_ += 64;
+      if (at_ < bytes_) continue;
+      at_ = 0;
+      row_ += stride_;
+      --left_;
     }
   }
+
+ private:
+  const char* row_;
+  int64_t stride_;
+  int64_t bytes_;
+  int left_;  // rows
+  int64_t lines_;
+  int64_t at_ = 0;
+};
+
+// Elements of a slab, where it begins, and its columns.
+struct Slab {
+  int64_t start;
+  int64_t n;
+  const float* columns;
+  int64_t stride;
+};
+
+// Columns left..right of a slab, packed if they cannot be read as they are: when they are deeper,
+// they lie so that they would share cache sets.
+Slab find_slab(const Columns& columns, int64_t left, int64_t right, int64_t start, int64_t k,
+               int64_t pair, const ManyScratch& s) {
+  const int64_t n = min64(kSlabWords * pair, k - start);
+  const int64_t size = 4 / pair;
+  const bool are_words =
+      columns.type == (pair == 1 ? DType::kF32 : DType::kBF16) && columns.element_stride == size;
+  const int64_t stride = right - left > 1 ? columns.x[left + 1] - columns.x[left] : 0;
+  bool in_place = are_words && n == k && n % (pair * kLanes) == 0 && stride == k * size;
+  for (int64_t c = left; c < right && in_place; ++c) {
+    in_place = columns.x[c] == columns.x[left] + (c - left) * stride;
+  }
+  if (columns.packed != nullptr) {
+    const char* slab = columns.packed + start / (kSlabWords * pair) * columns.packed_step;
+    return {start, n, reinterpret_cast<const float*>(slab) + left * kColumnStride, kColumnStride};
+  }
+  if (in_place) return {start, n, reinterpret_cast<const float*>(columns.x[left]), stride / 4};
+  const int64_t padded = min64(kSlabWords, n_vectors(k, pair) * kLanes) + kPadding;
+  for (int64_t c = left; c < right; ++c) {
+    load_words(columns.type, columns.element_stride, columns.x[c], start, n, pair, s.decoded,
+               s.columns + (c - left) * padded);
+  }
+  return {start, n, s.columns, padded};
+}
+
+// Asks for the columns of a run, which the first tile of rows finds far away.
+void fetch_run(const Slab& slab, int64_t first, int64_t n_columns, int64_t word, int64_t words) {
+  for (int64_t c = first; c < min64(first + kRunColumns, n_columns); ++c) {
+    const float* from = slab.columns + c * slab.stride + word;
+    for (int64_t i = 0; i < words; i += 16) __builtin_prefetch(from + i, 0, 2);
+  }
+}
+
+// A tile of rows times `n_columns` columns of a slab.
+void multiply_slab(const Weights& w, int64_t row, int64_t rows, const Slab& slab, int64_t n_columns,
+                   const TileKernels& kernels, int64_t pair, bool is_first, const ManyScratch& s,
+                   float* sums) {
+  const int64_t step = kDeepWords * pair;
+  const int64_t piece = step / unit_elements(w.type) * w.element_stride;
+  const int64_t runs = (n_columns + kRunColumns - 1) / kRunColumns;
+  for (int64_t k = 0; k < slab.n; k += step) {
+    const int64_t n = min64(step, slab.n - k);
+    const int64_t start = slab.start + k;
+    for (int64_t r = 0; r < rows; ++r) {
+      load_words(w.type, w.element_stride, w.data + (row + r) * w.row_stride, start, n, pair,
+                 s.decoded, s.weights + r * kWeightStride);
+    }
+    // the same rows further on, or those below
+    const bool last = k + step >= slab.n;
+    const char* next =
+        w.data + row * w.row_stride + start / unit_elements(w.type) * w.element_stride;
+    Ahead ahead(last ? next - k / step * piece + kTileRows * w.row_stride : next + piece,
+                w.row_stride, piece, runs);
+    const TilePart part = {n_vectors(n, pair), k == 0, last};
+    for (int64_t c = 0; c < n_columns; c += kRunColumns) {
+      ahead.fetch();
+      if (is_first) fetch_run(slab, c + 2 * kRunColumns, n_columns, k / pair, n / pair);
+      kernels.of[min64(kRunColumns, n_columns - c) - 1](
+          s.weights, slab.columns + c * slab.stride + k / pair, slab.stride, part,
+          s.lanes + c * kTileRows * kLanes, sums + c * kGroupRows);
+    }
+  }
+}
+
+// Even shares of `n` columns, in whole runs.
+int64_t columns_at_once(int64_t n, int64_t k, int64_t pair) {
+  const int64_t stride = min64(kSlabWords, n_vectors(k, pair) * kLanes) + kPadding;
+  const int64_t room = kWordsWide / kSlabWords * kColumnStride / stride;
+  const int64_t most = min64(kMostColumns, room) / kRunColumns * kRunColumns;
+  const int64_t blocks = (n + most - 1) / most;
+  return ((n + blocks - 1) / blocks + kRunColumns - 1) / kRunColumns * kRunColumns;
 }
 
 void multiply_many(const Weights& w, int64_t begin, int64_t end, const Columns& columns,
                    const TileKernels& kernels, int64_t pair, char* scratch) {
   const ManyScratch s(scratch);
-  const Blocks blocks(columns.n, w.k, pair);
-  for (int64_t top = begin; top < end; top += kRowsTall) {
-    for (int64_t left = 0; left < columns.n; left += blocks.columns) {
-      multiply_block(w, top, min64(end, top + kRowsTall), columns, left,
-                     min64(columns.n, left + blocks.columns), kernels, blocks, s);
+  const int64_t wide = columns_at_once(columns.n, w.k, pair);
+  for (int64_t left = 0; left < columns.n; left += wide) {
+    const int64_t right = min64(columns.n, left + wide);
+    for (int64_t k = 0; k < w.k; k += kSlabWords * pair) {
+      const Slab slab = find_slab(columns, left, right, k, w.k, pair, s);
+      const float scale = k + slab.n == w.k ? w.scale : 1.0f;
+      for (int64_t r = begin; r < end; r += kTileRows) {
+        const int64_t in_group = (r - begin) % kGroupRows;
+        multiply_slab(w, r, min64(kTileRows, end - r), slab, right - left, kernels, pair,
+                      r == begin, s, s.sums + in_group);
+        const int64_t done = min64(in_group + kTileRows, end - r + in_group);
+        if (done == kGroupRows || r + kTileRows >= end) {
+          put_group(s.sums, done, columns, left, right, k > 0, scale, r - in_group);
+        }
+      }
     }
   }
 }
@@ -288,15 +331,33 @@ void multiply_floats(const Weights& w, int64_t begin, int64_t end, const Columns
   }
 }
 
-size_t multiply_floats_scratch(const Columns& columns, int64_t k) {
-  Arena few(nullptr);
-  few.take<float>(kFewRows * kDecoded);
-  if (!is_plain(columns)) {
-    for (int64_t c = 0; c < min64(columns.n, kFewColumns); ++c) few.take<float>(k);
+bool are_floats_packed(const Weights& w, const Columns& columns) {
+  const int64_t pair = pair_kernels(w.type, columns) != nullptr ? 2 : 1;
+  return columns.n > kFewColumns && w.k > kSlabWords * pair;
+}
+
+size_t packed_float_bytes() { return kColumnStride * 4; }
+
+int64_t packed_float_slabs(int64_t k) { return (k + kSlabWords - 1) / kSlabWords; }
+
+void pack_floats(const Weights& w, const Columns& columns, int64_t step, char* packed) {
+  const int64_t pair = pair_kernels(w.type, columns) != nullptr ? 2 : 1;
+  // bf16 columns are words of pairs as they are, so that nothing is decoded
+  float decoded[1];
+  for (int64_t c = 0; c < columns.n; ++c) {
+    char* at = packed + c * kColumnStride * 4;
+    for (int64_t k = 0; k < w.k; k += kSlabWords * pair, at += step) {
+      load_words(columns.type, columns.element_stride, columns.x[c], k,
+                 min64(kSlabWords * pair, w.k - k), pair, decoded, reinterpret_cast<float*>(at));
+    }
   }
-  if (columns.n <= kFewColumns) return few.used();
+}
+
+size_t multiply_floats_scratch(const Columns& columns, int64_t k) {
+  const size_t few = FewScratch(nullptr, columns, k).used;
+  if (columns.n <= kFewColumns) return few;
   const size_t many = ManyScratch(nullptr).used;
-  return many > few.used() ? many : few.used();
+  return many > few ? many : few;
 }
 
 }  // namespace weft::WEFT_TARGET

@@ -13,6 +13,17 @@ void multiply_floats(const Weights& w, int64_t begin, int64_t end, const Columns
 // Scratch that multiply_floats needs for up to `columns.n` columns.
 size_t multiply_floats_scratch(const Columns& columns, int64_t k);
 
+// Whether so many columns (only their type and stride count) are packed for such weights; that can
+// be done once for all rows.
+bool are_floats_packed(const Weights& w, const Columns& columns);
+
+// All columns packed: bytes of one column in a slab, and the slabs of a column, at most.
+size_t packed_float_bytes();
+int64_t packed_float_slabs(int64_t k);
+
+// Packs these columns to `packed`, and what is deeper than a slab `step` bytes further on.
+void pack_floats(const Weights& w, const Columns& columns, int64_t step, char* packed);
+
 // Columns are packed for the whole depth when they fit in L2 that way.
 inline constexpr int64_t kPackedBytes = 1 << 20;
 

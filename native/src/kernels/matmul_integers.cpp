@@ -220,18 +220,22 @@ struct Tiles {
 // One panel times the packed columns left..right, from chunk number `chunk` of `tiles` on.
 void multiply_panel(const QuantKernels& kernels, const Columns& columns, int64_t left,
                     int64_t right, int64_t row, int64_t rows, bool add, int64_t n_chunks,
-                    const Tiles& tiles, int64_t chunk, const ManyScratch& s) {
+                    const Tiles& tiles, int64_t chunk, float scale, const ManyScratch& s) {
   for (int64_t c = left; c < right; c += kTileColumns) {
     const int64_t n = min64(kTileColumns, right - c);
     const char* run = tiles.run(c - left, n, chunk);
     Outputs out(columns, c, n, row, s.rest);
     if (rows == kPanelRows) {
-      kernels.tile[tile_variant(n)](s.panel, run, n_chunks, add, out.at);
+      kernels.tile[tile_variant(n)](s.panel, run, n_chunks, add, scale, out.at);
       continue;
     }
-    for (int64_t i = 0; i < n; ++i) out.at[i] = s.rows + i * kPanelRows;
-    kernels.tile[tile_variant(n)](s.panel, run, n_chunks, false, out.at);
-    for (int64_t i = 0; i < n; ++i) put_rows(out.at[i], rows, 1.0f, add, columns.out[c + i] + row);
+    const auto bytes = static_cast<size_t>(rows) * 4;
+    for (int64_t i = 0; i < n; ++i) {
+      out.at[i] = s.rows + i * kPanelRows;
+      if (add) std::memcpy(out.at[i], columns.out[c + i] + row, bytes);
+    }
+    kernels.tile[tile_variant(n)](s.panel, run, n_chunks, add, scale, out.at);
+    for (int64_t i = 0; i < n; ++i) std::memcpy(columns.out[c + i] + row, out.at[i], bytes);
   }
 }
 
@@ -239,11 +243,11 @@ void unpack_panel(const QuantKernels& kernels, const Weights& w, int64_t row, in
                   int64_t first, int64_t n, int64_t next, const Panel& panel) {
   const char* data = w.data + row * w.row_stride;
   if (w.layout == Layout::kLookup) {
-    unpack_lookups(w.type, w.data + row * lookup_row_bytes(w.type, w.k), first, n, w.scale, panel);
+    unpack_lookups(w.type, w.data + row * lookup_row_bytes(w.type, w.k), first, n, panel);
   } else if (w.layout == Layout::kInterleaved) {
-    kernels.unpack(data, first, n, w.scale, panel);
+    kernels.unpack(data, first, n, panel);
   } else {
-    kernels.pack(data, w.row_stride, rows, first, n, w.scale, next, panel);
+    kernels.pack(data, w.row_stride, rows, first, n, next, panel);
   }
 }
 
@@ -270,7 +274,8 @@ void multiply_many(const QuantKernels& kernels, const Weights& w, int64_t begin,
           const int64_t n = min64(kChunksDeep, packed_end - first);
           unpack_panel(kernels, w, r, rows, first, n, next, s.panel);
           multiply_panel(kernels, columns, left, right, r, rows, first > 0, n, tiles,
-                         columns.packed != nullptr ? first : first - packed, s);
+                         columns.packed != nullptr ? first : first - packed,
+                         first + n == chunks ? w.scale : 1.0f, s);
         }
       }
     }

@@ -355,8 +355,7 @@ size_t multiply_lookups_scratch(int64_t n_columns, int64_t k) {
   return lookup_table_bytes(min64(n_columns, kFewLookups), k);
 }
 
-void unpack_lookups(DType type, const char* w, int64_t first, int64_t n, float scale,
-                    const Panel& panel) {
+void unpack_lookups(DType type, const char* w, int64_t first, int64_t n, const Panel& panel) {
   const bool scaled = type != DType::kI2_S;
   const int64_t per_block = lookup_block(type) / 32;
   const int64_t block_bytes = lookup_row_bytes(type, lookup_block(type)) * kPanelRows;
@@ -368,7 +367,7 @@ void unpack_lookups(DType type, const char* w, int64_t first, int64_t n, float s
     uint8_t* q = panel.q + (chunk - first) * 32 * kPanelRows;
     for (int v = 0; v < kPanelRows; v += kLanes) {
       const vf d = scaled ? load_half(reinterpret_cast<const uint16_t*>(block) + v) : splat(1.0f);
-      store(scales + v, d * splat(scale));
+      store(scales + v, d);
     }
     for (int v = 0; v < kParts; ++v) {
       if (chunk % 2 == 0) {

@@ -25,7 +25,6 @@ void multiply_lookups(const Weights& w, int64_t begin, int64_t end, const Column
 size_t multiply_lookups_scratch(int64_t n_columns, int64_t k);
 
 // Chunks first..first+n of the panel at `w`, as codes to be multiplied.
-void unpack_lookups(DType type, const char* w, int64_t first, int64_t n, float scale,
-                    const Panel& panel);
+void unpack_lookups(DType type, const char* w, int64_t first, int64_t n, const Panel& panel);
 
 }  // namespace weft::WEFT_TARGET

@@ -1,7 +1,7 @@
 // GET_ROWS, SET_ROWS, GET_ROWS_BACK: rows named by an index tensor.
 //
-// Kernels cannot fail at run time, so an index outside the table is harmless: GET_ROWS gives zeros,
-// SET_ROWS and GET_ROWS_BACK leave the row out.
+// These do not fail at run time (INDEX does), so an index outside is harmless: GET_ROWS gives
+// zeros, SET_ROWS and GET_ROWS_BACK leave the row out.
 #include "kernels/copy_rows.h"
 
 namespace weft::WEFT_TARGET {

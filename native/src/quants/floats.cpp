@@ -45,24 +45,13 @@ void encode_bf16(const float* src, void* dst, int64_t n) {
   for (; i < n; ++i) p[i] = float_to_bf16(src[i]);
 }
 
-// Only where activations are wanted as bf16, see matmul_bf16.h.
-float dot_bf16(const void* row, const void* activations, int64_t n) {
-  const auto* column = static_cast<const char*>(activations);
-  float sums[1][kFewRows] = {};
-  bf16_kernels()->dot({static_cast<const char*>(row), 0, 1}, &column, 1, n, sums);
-  return sums[0][0];
-}
-
 }  // namespace
 
 void register_float_types(KernelTable& table) {
   set_codec(table, DType::kF32, {.to_float = decode_f32, .from_float = encode_f32});
   set_codec(table, DType::kF16, {.to_float = decode_f16, .from_float = encode_f16});
   set_codec(table, DType::kBF16, {.to_float = decode_bf16, .from_float = encode_bf16});
-  if (bf16_kernels() != nullptr) {
-    table.type(DType::kBF16).vec_dot = dot_bf16;
-    table.type(DType::kBF16).vec_type = DType::kBF16;
-  }
+  if (bf16_kernels() != nullptr) table.type(DType::kBF16).vec_type = DType::kBF16;
 }
 
 }  // namespace weft::WEFT_TARGET

@@ -6,7 +6,7 @@
 // A format states its block, the activation blocks it multiplies with, chunks of 32 elements per
 // block, groups (scales) per block (one or two a chunk), kZero, the largest code, whether it has
 // minima (then kZero is 0), and whether all groups of a block have one scale. Blocks of 256
-// elements give their scales and minima eight at a time, and two chunks at once, in 64 bytes.
+// elements give their scales and minima eight at a time.
 //
 // Source: dequantize_row_* in ggml-quants.c; layouts in quants/blocks.h.
 #pragma once
@@ -88,11 +88,6 @@ struct FormatQ2_K {
   static u8x32 codes(const Block& b, int chunk) {
     return field(load_as<u8x32>(b.qs + 32 * (chunk / 4)), chunk % 4 * 2, 3);
   }
-#if defined(__AVX512VNNI__)
-  static __m512i two_chunks(const Block& b, int pair) {
-    return field2(twice(b.qs + 32 * (pair / 2)), pair % 2 * 4, pair % 2 * 4 + 2, 3);
-  }
-#endif
 };
 
 struct FormatQ3_K {
@@ -107,13 +102,6 @@ struct FormatQ3_K {
     const u8x32 high = field(load_as<u8x32>(b.hmask), chunk, 1);
     return field(load_as<u8x32>(b.qs + 32 * (chunk / 4)), chunk % 4 * 2, 3) | field_up(high, 1, 2);
   }
-#if defined(__AVX512VNNI__)
-  static __m512i two_chunks(const Block& b, int pair) {
-    const __m512i high = field2(twice(b.hmask), 2 * pair, 2 * pair + 1, 1);
-    const __m512i low = field2(twice(b.qs + 32 * (pair / 2)), pair % 2 * 4, pair % 2 * 4 + 2, 3);
-    return _mm512_or_si512(low, _mm512_slli_epi16(high, 2));
-  }
-#endif
 };
 
 struct FormatQ4_K {
@@ -130,11 +118,6 @@ struct FormatQ4_K {
   static u8x32 codes(const Block& b, int chunk) {
     return field(load_as<u8x32>(b.qs + 32 * (chunk / 2)), chunk % 2 * 4, 15);
   }
-#if defined(__AVX512VNNI__)
-  static __m512i two_chunks(const Block& b, int pair) {
-    return field2(twice(b.qs + 32 * pair), 0, 4, 15);
-  }
-#endif
 };
 
 struct FormatQ5_K {
@@ -152,12 +135,6 @@ struct FormatQ5_K {
     const u8x32 high = field(load_as<u8x32>(b.qh), chunk, 1);
     return field(load_as<u8x32>(b.qs + 32 * (chunk / 2)), chunk % 2 * 4, 15) | field_up(high, 1, 4);
   }
-#if defined(__AVX512VNNI__)
-  static __m512i two_chunks(const Block& b, int pair) {
-    const __m512i high = field2(twice(b.qh), 2 * pair, 2 * pair + 1, 1);
-    return _mm512_or_si512(field2(twice(b.qs + 32 * pair), 0, 4, 15), _mm512_slli_epi16(high, 4));
-  }
-#endif
 };
 
 struct FormatQ6_K {
@@ -173,14 +150,6 @@ struct FormatQ6_K {
     const u8x32 high = load_as<u8x32>(b.qh + 32 * (chunk / 4));
     return field(low, chunk / 2 % 2 * 4, 15) | field_up(field(high, chunk % 4 * 2, 3), 3, 4);
   }
-#if defined(__AVX512VNNI__)
-  static __m512i two_chunks(const Block& b, int pair) {
-    const auto both = load_as<__m512i>(b.ql + 64 * (pair / 2));
-    const __m512i low = pair % 2 == 0 ? both : _mm512_srli_epi16(both, 4);
-    const __m512i high = field2(twice(b.qh + 32 * (pair / 2)), pair % 2 * 4, pair % 2 * 4 + 2, 3);
-    return _mm512_or_si512(_mm512_and_si512(low, _mm512_set1_epi8(15)), _mm512_slli_epi16(high, 4));
-  }
-#endif
 };
 
 // Levels moved up by 128.
@@ -216,14 +185,6 @@ struct FormatIQ4_XS {
   static u8x32 codes(const Block& b, int chunk) {
     return look_up(kIQ4Codes, nibbles(b.qs + 16 * chunk));
   }
-#if defined(__AVX512VNNI__)
-  static __m512i two_chunks(const Block& b, int pair) {
-    const __m512i v = _mm512_inserti64x4(
-        _mm512_castsi256_si512(reinterpret_cast<__m256i>(nibbles(b.qs + 32 * pair))),
-        reinterpret_cast<__m256i>(nibbles(b.qs + 32 * pair + 16)), 1);
-    return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(load_as<__m128i>(kIQ4Codes)), v);
-  }
-#endif
 };
 
 // Doubled E2M1 values moved up by 12.
@@ -283,12 +244,6 @@ struct FormatTQ1_0 {
     constexpr u8x16 kRising = {1, 1, 1, 1, 3, 3, 3, 3, 9, 9, 9, 9, 27, 27, 27, 27};
     return digits(join(half, four), join(u8x16{} + kPowers[4], kRising));
   }
-#if defined(__AVX512VNNI__)
-  static __m512i two_chunks(const Block& b, int pair) {
-    return _mm512_inserti64x4(_mm512_castsi256_si512(reinterpret_cast<__m256i>(codes(b, 2 * pair))),
-                              reinterpret_cast<__m256i>(codes(b, 2 * pair + 1)), 1);
-  }
-#endif
 };
 
 struct FormatTQ2_0 {
@@ -300,11 +255,6 @@ struct FormatTQ2_0 {
   static u8x32 codes(const Block& b, int chunk) {
     return field(load_as<u8x32>(b.qs + 32 * (chunk / 4)), chunk % 4 * 2, 3);
   }
-#if defined(__AVX512VNNI__)
-  static __m512i two_chunks(const Block& b, int pair) {
-    return field2(twice(b.qs + 32 * (pair / 2)), pair % 2 * 4, pair % 2 * 4 + 2, 3);
-  }
-#endif
 };
 
 // bitnet.cpp's i2_s: fields of byte j, most significant first, are elements j, 32+j, 64+j, 96+j;
@@ -376,6 +326,14 @@ struct FormatQ2_0 {
 
 template <typename F>
 inline constexpr int kGroupsPerChunk = F::kGroups / F::kChunks;
+
+// Whether activations have one scale for a block of eight chunks.
+template <typename F>
+inline constexpr bool kBlockActivations = sizeof(typename F::Activation) == sizeof(BlockQ8_K);
+
+// Whether the weights of a block have one scale too, so that its sums stay integers throughout.
+template <typename F>
+inline constexpr bool kOneScale = kBlockActivations<F> && F::kOneScale;
 
 // Every scale, and minimum if there are any, of a block.
 template <typename F>

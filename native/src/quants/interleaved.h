@@ -29,20 +29,13 @@ static inline void lane_codes(const char* block, int c, int v, vi (&w)[8]) {
 }
 
 template <typename F>
-void unpack_panel(const char* w, int64_t first_chunk, int64_t n_chunks, float scale,
-                  const Panel& out) {
+void unpack_panel(const char* w, int64_t first_chunk, int64_t n_chunks, const Panel& out) {
   for (int64_t b = 0; b < n_chunks / F::kChunks; ++b) {
     const char* block = lane_block<F>(w, first_chunk / F::kChunks + b);
     for (int v = 0; v < kPanelRows / kLanes; ++v) {
       float* scales = out.scale + b * F::kGroups * kPanelRows + v * kLanes;
       float* mins = out.min + b * F::kGroups * kPanelRows + v * kLanes;
       Lanes<F>::scales(block, v, scales, mins);
-      if (scale != 1.0f) {
-        for (int g = 0; g < F::kGroups * kPanelRows; g += kPanelRows) {
-          store(scales + g, load(scales + g) * scale);
-          if constexpr (F::kHasMin) store(mins + g, load(mins + g) * scale);
-        }
-      }
 #pragma GCC unroll 8
       for (int c = 0; c < F::kChunks; ++c) {
         vi codes[8];
@@ -66,14 +59,31 @@ static inline void add_lanes(const vi (&w)[8], const float* scale, const float* 
     for (int c = 0; c < kColumns; ++c) {
       const vi s =
           dot_group<F, kSteps>(w + g * kSteps, x.q[c] + g * kSteps * 4, start_sum<F>(x, g, c));
-      const vf both = load(scale + g * kPanelRows) * splat(x.d[c]);
-      acc[c] = fma(__builtin_convertvector(s, vf), both, acc[c]);
+      vf factor = load(scale + g * kPanelRows);
+      if constexpr (!kBlockActivations<F>) factor = factor * splat(x.d[c]);
+      acc[c] = fma(__builtin_convertvector(s, vf), factor, acc[c]);
       if constexpr (F::kHasMin) {
-        vf sum = splat(x.sum[g][c]);
-        if constexpr (kBlockActivations<F>) sum = sum * splat(x.d[c]);
-        acc[c] = fma(load(min + g * kPanelRows), sum, acc[c]);
+        acc[c] = fma(load(min + g * kPanelRows), splat(x.sum[g][c]), acc[c]);
       }
     }
+  }
+}
+
+// A block whose groups have scales of their own.
+template <typename F, int kColumns>
+static inline void add_groups(const char* block, int v, const float* scale, const float* min,
+                              const ActivationTile<kColumns>* x, vf (&acc)[kColumns]) {
+  constexpr int kStride = kGroupsPerChunk<F> * kPanelRows;
+  vf part[kColumns] = {};
+  vf(&sums)[kColumns] = kBlockActivations<F> ? part : acc;
+#pragma GCC unroll 8
+  for (int c = 0; c < F::kChunks; ++c) {
+    vi w[8];
+    lane_codes<F>(block, c, v, w);
+    add_lanes<F>(w, scale + c * kStride, min + c * kStride, x[c], sums);
+  }
+  if constexpr (kBlockActivations<F>) {
+    for (int c = 0; c < kColumns; ++c) acc[c] = fma(part[c], splat(x->d[c]), acc[c]);
   }
 }
 
@@ -146,7 +156,6 @@ inline constexpr int64_t kAhead = 4608;
 template <typename F, int kColumns>
 void multiply_columns(const char* panel, const void* tiles, int64_t n_chunks, float scale,
                       float* const* out) {
-  constexpr int kPer = kGroupsPerChunk<F>;
   constexpr int kVectors = 2;  // a cache line of every word where a vector has 32 bytes
   const auto* x = static_cast<const ActivationTile<kColumns>*>(tiles);
   for (int first = 0; first < kPanelRows / kLanes; first += kVectors) {
@@ -170,13 +179,8 @@ void multiply_columns(const char* panel, const void* tiles, int64_t n_chunks, fl
         if constexpr (kOneScale<F>) {
           add_lane_block<F>(block, first + v, scales + v * kLanes, x + b * 8, acc[v]);
         } else {
-#pragma GCC unroll 8
-          for (int c = 0; c < F::kChunks; ++c) {
-            vi w[8];
-            lane_codes<F>(block, c, first + v, w);
-            const int group = c * kPer * kPanelRows + v * kLanes;
-            add_lanes<F>(w, scales + group, mins + group, x[b * F::kChunks + c], acc[v]);
-          }
+          add_groups<F>(block, first + v, scales + v * kLanes, mins + v * kLanes,
+                        x + b * F::kChunks, acc[v]);
         }
       }
     }

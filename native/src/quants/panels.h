@@ -12,17 +12,9 @@
 
 namespace weft::WEFT_TARGET {
 
-// Whether activations have one scale for a block of eight chunks.
-template <typename F>
-inline constexpr bool kBlockActivations = sizeof(typename F::Activation) == sizeof(BlockQ8_K);
-
-// Whether the weights of a block have one scale too, so that its sums stay integers throughout.
-template <typename F>
-inline constexpr bool kOneScale = kBlockActivations<F> && F::kOneScale;
-
 template <typename F>
 void pack_panel(const char* w, int64_t stride, int64_t rows, int64_t first_chunk, int64_t n_chunks,
-                float scale, int64_t next, const Panel& out) {
+                int64_t next, const Panel& out) {
   constexpr int kPer = kGroupsPerChunk<F>;
   const int64_t first = first_chunk / F::kChunks;
   const int64_t n_blocks = n_chunks / F::kChunks;
@@ -42,8 +34,8 @@ void pack_panel(const char* w, int64_t stride, int64_t rows, int64_t first_chunk
       block_scales<F>(row[r][b], scales, mins);
       for (int g = 0; g < F::kGroups; ++g) {
         const int64_t at = (b * F::kGroups + g) * kPanelRows + r;
-        out.scale[at] = scales[g] * scale;
-        if constexpr (F::kHasMin) out.min[at] = mins[g] * scale;
+        out.scale[at] = scales[g];
+        if constexpr (F::kHasMin) out.min[at] = mins[g];
       }
     }
     static_assert(F::kGroups == F::kChunks * kPer);
@@ -191,10 +183,10 @@ static inline void add_chunk(const uint8_t* q, const float* scale, const float* 
   }
 }
 
-// The sums of a block whose weights have one scale.
+// The integer sums of a block whose weights have one scale.
 template <typename F, int kVectors, int kColumns>
-static inline void add_block(const uint8_t* q, const float* scale,
-                             const ActivationTile<kColumns>* x, vf (&acc)[kVectors][kColumns]) {
+static inline void sum_block(const uint8_t* q, const ActivationTile<kColumns>* x,
+                             vf (&acc)[kVectors][kColumns]) {
   vi s[kVectors][kColumns];
   for (int c = 0; c < kColumns; ++c) {
     for (int v = 0; v < kVectors; ++v) s[v][c] = start_sum<F>(*x, 0, c);
@@ -203,74 +195,85 @@ static inline void add_block(const uint8_t* q, const float* scale,
     dot_tile<F, kVectors, kColumns, 8>(q + chunk * 32 * kPanelRows, x[chunk].q[0], s);
   }
   for (int c = 0; c < kColumns; ++c) {
-    for (int v = 0; v < kVectors; ++v) {
-      acc[v][c] = __builtin_convertvector(s[v][c], vf) * load(scale + v * kLanes);
-    }
+    for (int v = 0; v < kVectors; ++v) acc[v][c] = __builtin_convertvector(s[v][c], vf);
   }
 }
 
 template <int kVectors, int kColumns>
-static inline void put_sums(const vf (&acc)[kVectors][kColumns], int first, bool add,
+static inline void load_sums(vf (&acc)[kVectors][kColumns], int first, float* const* out) {
+#pragma GCC unroll 16
+  for (int c = 0; c < kColumns; ++c) {
+#pragma GCC unroll 2
+    for (int v = 0; v < kVectors; ++v) acc[v][c] = load(out[c] + first + v * kLanes);
+  }
+}
+
+template <int kVectors, int kColumns>
+static inline void put_sums(const vf (&acc)[kVectors][kColumns], int first, float factor,
                             float* const* out) {
 #pragma GCC unroll 16
   for (int c = 0; c < kColumns; ++c) {
+#pragma GCC unroll 2
     for (int v = 0; v < kVectors; ++v) {
-      float* at = out[c] + first + v * kLanes;
-      store(at, add ? load(at) + acc[v][c] : acc[v][c]);
+      store(out[c] + first + v * kLanes, acc[v][c] * splat(factor));
     }
   }
 }
 
-// As put_sums, times the activations' scale of a block.
-template <int kVectors, int kColumns>
-static inline void put_block(const vf (&acc)[kVectors][kColumns], const float* d, int first,
-                             bool add, float* const* out) {
+// Adds the sums of a block, times the activations' scale (and that of the weights, if it is one).
+template <typename F, int kVectors, int kColumns>
+static inline void put_block(const vf (&acc)[kVectors][kColumns], const float* scale,
+                             const float* d, int first, bool add, float* const* out) {
 #pragma GCC unroll 16
   for (int c = 0; c < kColumns; ++c) {
     for (int v = 0; v < kVectors; ++v) {
       float* at = out[c] + first + v * kLanes;
-      store(at, fma(acc[v][c], splat(d[c]), add ? load(at) : vf{}));
+      vf factor = splat(d[c]);
+      if constexpr (kOneScale<F>) factor = load(scale + v * kLanes) * factor;
+      store(at, fma(acc[v][c], factor, add ? load(at) : vf{}));
     }
   }
 }
 
 template <typename F, int kVectors, int kColumns>
 static inline void multiply_vectors(const Panel& panel, const ActivationTile<kColumns>* x,
-                                    int64_t n_chunks, int first, bool add, float* const* out) {
+                                    int64_t n_chunks, int first, bool add, float factor,
+                                    float* const* out) {
   constexpr int kPer = kGroupsPerChunk<F>;
   const uint8_t* q = panel.q + first * 4;
   const float* scale = panel.scale + first;
   const float* min = panel.min + first;
   if constexpr (!kBlockActivations<F>) {
     vf acc[kVectors][kColumns] = {};
+    if (add) load_sums(acc, first, out);
     for (int64_t i = 0; i < n_chunks; ++i) {
       add_chunk<F>(q + i * 32 * kPanelRows, scale + i * kPer * kPanelRows,
                    min + i * kPer * kPanelRows, x[i], acc);
     }
-    put_sums(acc, first, add, out);
+    put_sums(acc, first, factor, out);
   } else {
     for (int64_t b = 0; b < n_chunks; b += 8) {
       vf acc[kVectors][kColumns] = {};
       if constexpr (kOneScale<F>) {
-        add_block<F>(q + b * 32 * kPanelRows, scale + b * kPanelRows, x + b, acc);
+        sum_block<F>(q + b * 32 * kPanelRows, x + b, acc);
       } else {
         for (int64_t i = b; i < b + 8; ++i) {
           add_chunk<F>(q + i * 32 * kPanelRows, scale + i * kPer * kPanelRows,
                        min + i * kPer * kPanelRows, x[i], acc);
         }
       }
-      put_block(acc, x[b].d, first, add || b > 0, out);
+      put_block<F>(acc, scale + b * kPanelRows, x[b].d, first, add || b > 0, out);
     }
   }
 }
 
 template <typename F, int kColumns>
-void multiply_tile(const Panel& panel, const void* x, int64_t n_chunks, bool add,
+void multiply_tile(const Panel& panel, const void* x, int64_t n_chunks, bool add, float scale,
                    float* const* out) {
   constexpr int kVectors = kLanes == 16 ? 2 : 1;
   const auto* tiles = static_cast<const ActivationTile<kColumns>*>(x);
   for (int first = 0; first < kPanelRows; first += kVectors * kLanes) {
-    multiply_vectors<F, kVectors, kColumns>(panel, tiles, n_chunks, first, add, out);
+    multiply_vectors<F, kVectors, kColumns>(panel, tiles, n_chunks, first, add, scale, out);
   }
 }
 

@@ -4,8 +4,20 @@
 // - `dot`: some rows times one activation row, both as they are stored (few columns);
 // - `columns`: a panel of interleaved rows times a few columns, read as it is stored;
 // - `pack` or `unpack`, then `tile`: a panel becomes bytes and floats whose lanes are rows, which
-// are
-//   then multiplied with one run of columns after another (prompts).
+//   are then multiplied with one run of columns after another (prompts).
+//
+// All that a target has give the same bits, so that a column does not depend on how many there are
+// beside it. Products of codes are added up as integers over a group (a block, where it has one
+// scale), which is exact in any order. Then, in the order of the groups and rounding once each:
+//
+//   sum += group * (scale * d)     and, after each, sum += min * s
+//
+// where s is what a minimum is multiplied with (ActivationTile). Where activations have one scale d
+// for a block of 256 elements, these sums begin anew with each block, without d, and
+//
+//   sum += block * d
+//
+// The scale of a whole tensor (i2_s) is multiplied last.
 #pragma once
 
 #include "kernels/kernel.h"
@@ -72,14 +84,14 @@ struct QuantKernels {
   // Rows beyond `rows` repeat the last one. `next`: distance in bytes from each row to what will be
   // packed after it.
   void (*pack)(const char* w, int64_t stride, int64_t rows, int64_t first_chunk, int64_t n_chunks,
-               float scale, int64_t next, const Panel& out) = nullptr;
+               int64_t next, const Panel& out) = nullptr;
   // The same from the interleaved panel at `w`; nullptr: the format has no interleaved kernels.
-  void (*unpack)(const char* w, int64_t first_chunk, int64_t n_chunks, float scale,
-                 const Panel& out) = nullptr;
-  // out[column][row] = the product of a panel with kTileSizes[variant] columns, for all rows; added
-  // to what is there when `add`. `x`: ActivationTile of that many columns, one for each chunk.
+  void (*unpack)(const char* w, int64_t first_chunk, int64_t n_chunks, const Panel& out) = nullptr;
+  // out[column][row] = scale * the product of a panel with kTileSizes[variant] columns, for all
+  // rows; what is there is the sum so far when `add`. `x`: ActivationTile of that many columns, one
+  // for each chunk.
   void (*tile[kTileVariants])(const Panel& w, const void* x, int64_t n_chunks, bool add,
-                              float* const* out) = {};
+                              float scale, float* const* out) = {};
   // out[column][row] = scale * the interleaved panel at `w` times kTileSizes[variant] columns.
   void (*columns[kTileVariants])(const char* w, const void* x, int64_t n_chunks, float scale,
                                  float* const* out) = {};

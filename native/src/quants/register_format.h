@@ -38,7 +38,6 @@ void register_format(KernelTable& table, DType type) {
   table.type(type).to_float = decode_format<F>;
   table.type(type).matmul_interleaved = k.unpack != nullptr;
   table.type(type).matmul_lookup = lookup_block(type) != 0;
-  table.type(type).vec_dot = dot_one<F>;
   table.type(type).vec_type = k.activation;
 }
 

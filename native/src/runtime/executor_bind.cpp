@@ -189,9 +189,9 @@ Status Executor::failed() const {
   if (fault_.kind == FaultKind::kDivision) return refused(index, "an integer is divided by 0");
   const std::string value = std::to_string(fault_.value);
   const std::string size = std::to_string(fault_.size);
-  return refused(index, ("index " + value + " is outside -" + size + " .. " +
-                         std::to_string(fault_.size - 1))
-                            .c_str());
+  return refused(
+      index, ("index " + value + " is outside -" + size + " .. " + std::to_string(fault_.size - 1))
+                 .c_str());
 }
 
 // What the threads share: steps of a stage have their own, stages follow each other.

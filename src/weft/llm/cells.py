@@ -13,10 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.errors import ContextError, OutOfMemoryError
+from weft.llm.pages import PAGE, STRIP, TIDY, cells_from, moved
 
 __all__ = ["Cells", "Kept"]
 
 _FREE = -1
+_UNKNOWN = -2
 _END = np.iinfo(np.int32).max
 _MINUS_INF = np.float16(-np.inf).view(np.uint16)
 
@@ -58,6 +60,7 @@ class Cells:
         self.mixed: NDArray[np.bool_] = _table((n_seq_max,), np.bool_)
         """Whether a sequence has been put together from parts of others."""
         self._clock = 0
+        self._tails = [_UNKNOWN] * n_seq_max  # the last cell of each sequence; -1: it has none
         self._low = 0  # no free cell is below this one
         self._top = 0  # no used cell is from here on
 
@@ -71,17 +74,92 @@ class Cells:
         """One more than the highest used cell: attention looks at the cells below it."""
         return self._top
 
+    @property
+    def clock(self) -> int:
+        """The `serial` of what was computed last."""
+        return self._clock
+
     def find_free(self, n: int) -> NDArray[np.int64]:
         """The `n` lowest free cells; raises ContextError with both numbers when there are fewer."""
         if n == 1 and self._low < self.size and self.pos[self._low] == _FREE:
             return np.array([self._low], np.int64)
         free = self._low + np.flatnonzero(self.pos[self._low :] == _FREE)
+        self._low = int(free[0]) if len(free) else self.size
         if len(free) < n:
             raise ContextError(
                 f"{n} tokens do not fit into the context: {len(free)} of its {self.size} cells are "
                 "free; make n_ctx larger, or remove tokens first (seq_rm, clear)"
             )
         return free[:n]
+
+    def place(
+        self, first: NDArray[np.int32], order: NDArray[Any], members: NDArray[np.bool_]
+    ) -> NDArray[np.int64]:
+        """Free cells for tokens: behind the cells of the sequence that each sees (`first`), its
+        tokens by `order` (see `weft.llm.pages`). Raises ContextError as `find_free`."""
+        if len(first) == 1:
+            cell = self.next_cell(int(first[0]))
+            if cell >= 0:
+                return np.array([cell], np.int64)
+        self.find_free(len(first))
+        free = self.pos == _FREE
+        cells = np.empty(len(first), np.int64)
+        joined = members.sum(axis=0) > 1
+        tails: dict[int, int] = {}
+        for seq in dict.fromkeys(first.tolist()):
+            mine = np.flatnonzero(first == seq)
+            if len(mine) > 1:
+                mine = mine[np.argsort(order[mine], kind="stable")]
+            found = self._behind(free, seq, tails.get(seq, self._tail(seq)), len(mine))
+            free[found] = False
+            cells[mine] = found
+            if joined[mine].any():
+                for other in np.flatnonzero(members[:, mine].any(axis=1)).tolist():
+                    tails[other] = int(found[members[other, mine]].max())
+        return cells
+
+    def _tail(self, seq: int) -> int:
+        if self._tails[seq] == _UNKNOWN:
+            cells = np.flatnonzero(self.members[seq])
+            self._tails[seq] = int(cells[-1]) if len(cells) else -1
+        return self._tails[seq]
+
+    def _behind(self, free: NDArray[np.bool_], seq: int, tail: int, n: int) -> NDArray[np.int64]:
+        """Cells behind the last one of a sequence; where there is no room, the sequence moves, and
+        where it cannot, its order is lost."""
+        cell = tail + 1
+        if n == 1 and cell % PAGE and cell < self.size and free[cell]:
+            return np.array([cell], np.int64)
+        for sizes in TIDY:
+            found = cells_from(free, cell, n, sizes)
+            if found is not None:
+                return found
+        own = np.flatnonzero(self.members[seq])
+        shared = np.flatnonzero(self.members[:, own].sum(axis=0) > 1)
+        floor = int(own[shared[-1]]) if len(shared) else -1
+        own = own[own > floor]
+        # what this call has placed itself is not in the table yet
+        if len(own) and own[-1] == tail:
+            for sizes in TIDY:
+                there = moved(free, own, floor, n, sizes)
+                if there is not None:
+                    free[own] = True
+                    free[there[0]] = False
+                    self.relocate(own, there[0])
+                    return there[1]
+        found = cells_from(free, cell, n, (STRIP, 1))
+        return np.flatnonzero(free)[:n] if found is None else found
+
+    def relocate(self, source: NDArray[np.int64], target: NDArray[np.int64]) -> None:
+        """Moves what is in some cells to others, which are free or among them."""
+        tables: list[NDArray[Any]] = [self.pos, self.shift, self.tokens, self.serial]
+        rows, members = [t[source] for t in tables], self.members[:, source]
+        self.pos[source] = _FREE
+        self.members[:, source] = False
+        for table, row in zip(tables, rows, strict=True):
+            table[target] = row
+        self.members[:, target] = members
+        self._find_bounds()
 
     def occupy(
         self,
@@ -91,34 +169,49 @@ class Cells:
         tokens: NDArray[np.int32] | None = None,
         first: NDArray[np.int32] | None = None,
     ) -> None:
-        """Marks cells from `find_free` as used. `seq` [n_seq_max, n]: who has them; `tokens`:
-        what is in them, where it is known; `first`: the sequence that each token sees."""
+        """Marks free cells as used. `seq` [n_seq_max, n]: who has them; `tokens`: what is in them,
+        where it is known; `first`: the sequence that each token sees."""
         if first is not None and self.n_seq_max > 1:
             self._note_mixed(seq, first)
+        self._clock += 1
+        self.serial[cells] = self._clock  # first, so that whoever undoes this finds the cells
         self.pos[cells] = positions
         self.members[:, cells] = seq
         self.shift[cells] = 0
         self.tokens[cells] = -1 if tokens is None else tokens
-        self._clock += 1
-        self.serial[cells] = self._clock
-        last = int(cells[-1]) + 1
-        self._low = last  # they were the lowest free ones
-        self._top = max(self._top, last)
+        low, last = (
+            (int(cells[0]),) * 2 if len(cells) == 1 else (int(cells.min()), int(cells.max()))
+        )
+        if low == self._low and last - low == len(cells) - 1:
+            self._low = last + 1
+        self._top = max(self._top, last + 1)
+        if len(cells) == 1:
+            owners = np.flatnonzero(seq[:, 0]).tolist()
+        else:
+            owners = np.flatnonzero(seq.any(axis=1)).tolist()
+        for s in owners:
+            if self._tails[s] != _UNKNOWN:
+                newest = last if len(cells) == 1 else int(cells[seq[s]].max())
+                self._tails[s] = max(self._tails[s], newest)
 
-    def lowest_free(self) -> int:
-        """The lowest free cell where that is known at once; -1: `find_free` has to look."""
-        low = self._low
-        return low if low < self.size and self.pos[low] == _FREE else -1
+    def next_cell(self, seq: int) -> int:
+        """The cell for the next token of a sequence where that is known at once; -1: `place` has to
+        look."""
+        cell = self._tail(seq) + 1
+        free = cell % PAGE and cell < self.size and self.pos[cell] == _FREE
+        return cell if free else -1
 
     def occupy_one(self, cell: int, position: int, seq: int, token: int) -> None:
-        """`occupy` of a cell from `lowest_free`, by one token of one sequence."""
+        """`occupy` of a cell from `next_cell`, by one token of one sequence."""
         self.pos[cell] = position
         self.members[seq, cell] = True
         self.shift[cell] = 0
         self.tokens[cell] = token
         self._clock += 1
         self.serial[cell] = self._clock
-        self._low = cell + 1
+        self._tails[seq] = cell
+        if cell == self._low:
+            self._low = cell + 1
         if cell >= self._top:
             self._top = cell + 1
 
@@ -166,6 +259,7 @@ class Cells:
         self.members[:] = False
         self.mixed[:] = False
         self._low = self._top = 0
+        self._forget_tails()
         self.shifted()
 
     def shifted(self) -> None:
@@ -191,6 +285,7 @@ class Cells:
         if src != dst and (self.mixed[src] or other.any() or not kept):
             self.mixed[dst] = True
         other |= row
+        self._forget_tails()
 
     def seq_keep(self, seq: int) -> None:
         """Removes every other sequence."""
@@ -301,7 +396,11 @@ class Cells:
         self.mixed &= self.members.any(axis=1)
         self._find_bounds()
 
+    def _forget_tails(self) -> None:
+        self._tails = [_UNKNOWN] * self.n_seq_max
+
     def _find_bounds(self) -> None:
+        self._forget_tails()
         used = self.pos != _FREE
         at = np.flatnonzero(used)
         self._top = int(at[-1]) + 1 if len(at) else 0

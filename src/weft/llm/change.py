@@ -33,17 +33,16 @@ class Change:
     def __init__(self, cache: KVCache, n_tokens: int) -> None:
         """Raises ContextError when there are too few free cells; nothing is taken yet."""
         self._cache = cache
-        self._cells = cache.find_free(n_tokens)
+        cache.find_free(n_tokens)
+        self._clock = cache.clock
         self._mixed = cache.mixed.copy()
-        self._done = 0
         self._window = _WindowChange(cache, n_tokens) if cache.window is not None else None
         self._moved: dict[int, int] = {}  # recurrent states: sequence to its new slot
         self._slots = None if cache.states is None else cache.states.slot.copy()
 
     def occupy(self, ubatch: Ubatch) -> Places:
         """Takes cells for a ubatch, and a slot for its new states."""
-        used = self._cells[self._done : self._done + len(ubatch)]
-        self._done += len(used)
+        used = self._cache.place(ubatch.first, ubatch.positions, ubatch.members)
         ids = None if ubatch.is_rows else ubatch.tokens
         self._cache.occupy(used, ubatch.positions, ubatch.members, ids, ubatch.first)
         small = None if self._window is None else self._window.occupy(ubatch, ids)
@@ -80,7 +79,8 @@ class Change:
 
     def undo(self) -> None:
         """Leaves the cache as it was."""
-        self._cache.release(self._cells[: self._done])
+        taken = (self._cache.serial > self._clock) & (self._cache.pos >= 0)
+        self._cache.release(np.flatnonzero(taken))
         self._cache.mixed[:] = self._mixed
         if self._window is not None:
             self._window.undo()

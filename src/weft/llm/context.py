@@ -212,11 +212,10 @@ class Context(Sequences):
         cache, config = self.cache, self.model.config
         if position < 0:
             position = cache.pos_max(0) + 1
-        cell = cache.lowest_free()
+        cell = cache.next_cell(seq) if 0 <= seq < cache.n_seq_max else -1
         if (
             cell < 0
             or not 0 <= token < config.n_vocab
-            or not 0 <= seq < cache.n_seq_max
             or position > (config.n_positions or _LAST) - 1
             or self.n_ctx_seq < self.n_ctx
         ):

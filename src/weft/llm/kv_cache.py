@@ -1,8 +1,8 @@
 """The KV cache: a table of cells (`cells.py`), and the memory of their keys and values.
 
 A cell is one token's key and value in every layer. Cells are found by index, not by position: rows
-are written with SET_ROWS, and a mask tells attention which cells a token may see. So nothing ever
-moves, and a hole left by a removed token is filled by the next one.
+are written with SET_ROWS, and a mask tells attention which cells a token may see. So nothing has to
+move, and cells of removed tokens are taken again. Which ones a token gets: `weft.llm.pages`.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from weft.llm.cells import Cells
 from weft.llm.config import ModelConfig
 from weft.llm.memory import PlannedMemory
 from weft.llm.recurrent import StateTable, refuse_part, state_bytes
+from weft.llm.uninterrupted import uninterrupted
 from weft.llm.window import WindowCells
 
 __all__ = ["CACHE_TYPES", "KVCache", "cache_bytes", "read_rows", "row_width", "write_rows"]
@@ -108,6 +109,27 @@ class KVCache(Cells):
         """Frees cells."""
         super().release(cells)
         self._forget()
+
+    def relocate(self, source: NDArray[np.int64], target: NDArray[np.int64]) -> None:
+        """Moves tokens to other cells, keys and values too; Ctrl-C does not stop it half way."""
+        move = super().relocate
+        leaves = [
+            t
+            for il, pair in enumerate(zip(self.k, self.v, strict=True))
+            for t in pair
+            if t.max_bytes and not self.is_small(il)
+        ]
+
+        def work() -> None:
+            try:
+                for t in leaves:
+                    write_rows(t, target, read_rows(t, source))
+                move(source, target)
+            except BaseException:
+                self.clear()  # a device has failed: keys half moved are of no use
+                raise
+
+        uninterrupted(work)
 
     def clear(self) -> None:
         """Frees every cell."""
@@ -200,22 +222,24 @@ def row_width(t: Tensor) -> int:
 def read_rows(t: Tensor, cells: NDArray[np.int64]) -> NDArray[np.uint8]:
     """The rows [n, bytes] that a leaf of the cache has of some cells."""
     assert t.buffer is not None
-    memory = t.buffer.data
-    rows: NDArray[np.uint8] = memory.read(0, t.max_bytes).reshape(
-        -1, t.dtype.row_bytes(row_width(t))
-    )
-    return rows[cells]
+    memory, size = t.buffer.data, t.dtype.row_bytes(row_width(t))
+    rows = np.empty((len(cells), size), np.uint8)
+    for a, b in _runs(cells):
+        rows[a:b] = memory.read(int(cells[a]) * size, (b - a) * size).reshape(b - a, size)
+    return rows
+
+
+def _runs(cells: NDArray[np.int64]) -> list[tuple[int, int]]:
+    """Runs of neighbouring cells, each one piece of memory; a fresh cache is a single one."""
+    starts = np.flatnonzero(np.diff(cells, prepend=-2) != 1).tolist()
+    return list(zip(starts, [*starts[1:], len(cells)], strict=False))
 
 
 def write_rows(t: Tensor, cells: NDArray[np.int64], rows: NDArray[np.uint8]) -> None:
     """Puts back what `read_rows` gave."""
-    if len(cells) == 0:
-        return
     assert t.buffer is not None
     memory = t.buffer.data
-    # Runs of neighbouring cells go in one write each; a fresh cache is a single run.
-    starts = np.flatnonzero(np.diff(cells, prepend=-2) != 1)
-    for a, b in zip(starts, [*starts[1:], len(cells)], strict=True):
+    for a, b in _runs(cells):
         memory.write(int(cells[a]) * rows.shape[1], np.ascontiguousarray(rows[a:b]).reshape(-1))
 
 

@@ -139,8 +139,16 @@ def _put(cells: Cells, kept: Kept, seq: int | None) -> NDArray[np.int64]:
         joined[:known] = kept.members[:known]
     else:
         joined[seq] = True
-    at = cells.find_free(n)
-    cells.occupy(at, kept.pos, joined, kept.tokens)
+    if isinstance(cells, WindowCells):
+        at = cells.find_free(n)
+        cells.occupy(at, kept.pos, joined, kept.tokens)
+    else:
+        at = np.empty(n, np.int64)
+        owner = joined.argmax(axis=0).astype(np.int32)
+        for s in dict.fromkeys(owner.tolist()):
+            own = np.flatnonzero(owner == s)  # in the order of their cells
+            at[own] = cells.place(owner[own], np.arange(len(own)), joined[:, own])
+            cells.occupy(at[own], kept.pos[own], joined[:, own], kept.tokens[own])
     cells.restore_serials(at, kept.serial)
     return at
 

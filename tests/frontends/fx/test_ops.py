@@ -21,9 +21,7 @@ def r(*shape: int) -> Any:
 
 def i(high: int, *shape: int, dtype: Any = torch.int64) -> Any:
     """Random integers from 0."""
-    return torch.randint(
-        0, high, shape, generator=torch.Generator().manual_seed(high), dtype=dtype
-    )
+    return torch.randint(0, high, shape, generator=torch.Generator().manual_seed(high), dtype=dtype)
 
 
 def many_unary(x: Any) -> Any:
@@ -121,7 +119,8 @@ def many_images(x: Any) -> Any:
         F.adaptive_avg_pool2d(x, 3), F.adaptive_max_pool2d(x, (2, 3)),
         F.interpolate(x, scale_factor=2), F.interpolate(x, (5, 11), mode="bilinear"),
         F.interpolate(x, scale_factor=1.5, mode="bicubic"), F.pixel_shuffle(x, 2),
-        F.conv1d(x[:, :, 0], k[:, :, 0].reshape(2, 4, 3)), F.max_pool1d(x[0], 2), F.avg_pool1d(x[0], 2),
+        F.conv1d(x[:, :, 0], k[:, :, 0].reshape(2, 4, 3)), F.max_pool1d(x[0], 2),
+        F.avg_pool1d(x[0], 2),
         F.conv3d(x[None], k.view(1, 1, 2, 4, 9)[..., :3].expand(2, 1, 2, 4, 3)),
     )  # fmt: skip
 
@@ -135,7 +134,10 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "binary, both broadcast": (many_binary, (r(3, 1, 5), r(2, 1, 4, 1))),
     "binary with a scalar": (many_binary, (r(), r(2, 3))),
     "binary in six dimensions": (many_binary, (r(2, 1, 2, 1, 2, 3), r(1, 3, 1, 2, 1, 3))),
-    "binary, permuted": (lambda x, y: many_binary(x.permute(2, 0, 1), y), (r(3, 4, 5), r(5, 3, 4))),
+    "binary, permuted": (
+        lambda x, y: many_binary(x.permute(2, 0, 1), y),
+        (r(3, 4, 5), r(5, 3, 4)),
+    ),
     "integers": (many_integers, (i(50, 3, 4), i(9, 3, 4) + 1)),
     "integers of 32 bits": (
         many_integers,

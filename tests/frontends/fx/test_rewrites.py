@@ -212,3 +212,19 @@ def test_a_cache_that_is_read_afterwards_is_not_overwritten() -> None:
     assert "SET_ROWS" not in ops_of(found.converted)
     reference(x, at)
     torch.testing.assert_close(found(x * 2, at), reference(x * 2, at))
+
+
+def test_a_pattern_does_not_reach_behind_a_write() -> None:
+    class Gated(Cache):
+        def forward(self, x: Any, at: Any) -> Any:
+            """The gate reads the rows as they were."""
+            gate = F.silu(self.rows)
+            self.rows.index_copy_(2, at, x)
+            return gate * self.rows
+
+    module, reference = Gated(), Gated()
+    x, at = torch.randn(1, 2, 3, 4), torch.tensor([1, 2, 5])
+    found = check(module, x, at)
+    reference(x, at)
+    for factor in (2, 3):
+        torch.testing.assert_close(found(x * factor, at), reference(x * factor, at))

@@ -207,15 +207,6 @@ static inline f32x8 fma8(f32x8 a, f32x8 b, f32x8 c) {
 #endif
 }
 
-// a in lanes 0-3, b in lanes 4-7.
-static inline f32x8 two_halves(float a, float b) {
-  return __builtin_shufflevector(splat8f(a), splat8f(b), 0, 1, 2, 3, 12, 13, 14, 15);
-}
-
-static inline float sum8(f32x8 v) {
-  return ((v[0] + v[4]) + (v[1] + v[5])) + ((v[2] + v[6]) + (v[3] + v[7]));
-}
-
 #if defined(__AVX2__)
 // Eight rows of eight 32-bit words become eight columns.
 static inline void transpose8(__m256i v[8]) {
@@ -235,22 +226,6 @@ static inline void transpose8(__m256i v[8]) {
     v[i] = _mm256_permute2x128_si256(b[i], b[i + 4], 0x20);
     v[i + 4] = _mm256_permute2x128_si256(b[i], b[i + 4], 0x31);
   }
-}
-#endif
-
-#if defined(__AVX512VNNI__)
-// 32 bytes in both halves.
-static inline __m512i twice(const uint8_t* p) {
-  return _mm512_broadcast_i64x4(load_as<__m256i>(p));
-}
-
-// Every byte shifted right, by `low` in the first 32 bytes and by `high` in the others, then
-// masked.
-static inline __m512i field2(__m512i v, int low, int high, int mask) {
-  const auto a = static_cast<int16_t>(low);
-  const auto b = static_cast<int16_t>(high);
-  const __m512i shifts = _mm512_inserti64x4(_mm512_set1_epi16(a), _mm256_set1_epi16(b), 1);
-  return _mm512_and_si512(_mm512_srlv_epi16(v, shifts), _mm512_set1_epi8(static_cast<char>(mask)));
 }
 #endif
 

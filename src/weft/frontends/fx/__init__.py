@@ -8,6 +8,8 @@ What other packages may build on:
 - `supports(node) -> Support`: whether one node can be converted, from its op, its arguments and
   `meta["val"]` alone; `Support.reason` is a sentence. `convert` never refuses a node that it
   accepts.
+- `kept_whole() -> list`: ops that PyTorch would decompose and weft builds whole, for
+  `ops_to_not_decompose`; `core_program(exported_program)` decomposes all but those.
 - `unsupported(exported_program) -> list[Refusal]`: all nodes that `supports` refuses.
 
 `registry.visitor` registers a conversion for an op, keyed by the exact op object.
@@ -26,6 +28,7 @@ except ImportError as error:
 from weft.frontends.fx import ops as _ops  # noqa: F401  (registers the visitors)
 from weft.frontends.fx.convert import convert, supports, unsupported
 from weft.frontends.fx.converted import Converted, Input, Output, State
+from weft.frontends.fx.decompose import core_program, kept_whole
 from weft.frontends.fx.registry import visitor
 from weft.frontends.fx.support import Refusal, Support
 
@@ -37,6 +40,8 @@ __all__ = [
     "State",
     "Support",
     "convert",
+    "core_program",
+    "kept_whole",
     "supports",
     "unsupported",
     "visitor",

@@ -56,6 +56,8 @@ class Builder:
         self.values: dict[Node, Any] = {}
         self.states: dict[Tensor, str] = {}
         """Leaves that the program writes, with their names."""
+        self.overwritten: set[Tensor] = set()
+        """Those that were written in place: the leaf itself stands for values that are gone."""
         self.pending: dict[Node, int] = {}
         """Readers of each node that were not built yet."""
         self.nodes: dict[Tensor, str] = {}
@@ -242,6 +244,7 @@ class Builder:
                         return False
                     live.append(value.tensor)
         self.put(*(t for t in live if _reads(t, leaf_)))
+        self.overwritten.add(leaf_)
         return True
 
     # ---- constants -------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from typing import Any
 
 import torch
@@ -12,8 +12,13 @@ from weft.errors import GraphError
 from weft.frontends.fx.sizes import Sizes
 from weft.frontends.fx.value import Value
 from weft.graph.size import Size
+from weft.graph.tensor import Tensor
 
-__all__ = ["Call", "aten_op", "fake_of", "op_name"]
+__all__ = ["Call", "StaleValueError", "aten_op", "fake_of", "op_name"]
+
+
+class StaleValueError(GraphError):
+    """A value of a buffer that has been overwritten since."""
 
 
 def aten_op(target: Any) -> torch._ops.OpOverload | None:
@@ -40,8 +45,13 @@ class Call:
     can use them; `value`, `size` and `shape` are there while a graph is built."""
 
     def __init__(
-        self, node: Node, values: Mapping[Node, Any] | None = None, sizes: Sizes | None = None
+        self,
+        node: Node,
+        values: Mapping[Node, Any] | None = None,
+        sizes: Sizes | None = None,
+        overwritten: Set[Tensor] = frozenset(),
     ) -> None:
+        """`overwritten`: leaves whose first values are gone."""
         op = aten_op(node.target)
         if op is None:
             raise GraphError(f"{node.name} calls {node.target}, which is no op")
@@ -50,6 +60,7 @@ class Call:
         self.args: dict[str, Any] = {}
         self._values = values or {}
         self._sizes = sizes
+        self._overwritten = overwritten
         for i, argument in enumerate(op._schema.arguments):
             if i < len(node.args) and not argument.kwarg_only:
                 self.args[argument.name] = node.args[i]
@@ -60,7 +71,7 @@ class Call:
 
     def of(self, node: Node) -> Call:
         """Another node's call, over the same values."""
-        return Call(node, self._values, self._sizes)
+        return Call(node, self._values, self._sizes, self._overwritten)
 
     # ---- what the node alone tells ---------------------------------------------------------------
 
@@ -114,6 +125,8 @@ class Call:
         found = self._values.get(arg)
         if not isinstance(found, Value):
             raise GraphError(f"{self.node.name}: {arg} is not a tensor of the program")
+        if found.tensor in self._overwritten:
+            raise StaleValueError(f"{self.node.name} reads {arg} after it was overwritten")
         return found
 
     def values(self, name: str) -> list[Value]:

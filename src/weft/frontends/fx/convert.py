@@ -19,7 +19,7 @@ from torch.fx import Node
 from weft import graph as g
 from weft.errors import GraphError
 from weft.frontends.fx.builder import Builder
-from weft.frontends.fx.call import Call, op_name
+from weft.frontends.fx.call import Call, StaleValueError, aten_op, op_name
 from weft.frontends.fx.converted import Converted, Input, Output, State
 from weft.frontends.fx.dtypes import STORED, dtype_name, stored_type
 from weft.frontends.fx.fold import MAX_FOLDED, folded
@@ -35,6 +35,7 @@ from weft.graph.tensor import Tensor
 
 __all__ = ["convert", "supports", "unsupported"]
 
+_ITEM = torch.ops.aten._local_scalar_dense.default
 _INPUTS = (InputKind.USER_INPUT,)
 _CONSTANTS = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
 
@@ -44,6 +45,8 @@ def supports(node: Node) -> Support:
 
     Reads only the node's op, arguments and `meta["val"]`: it needs no program and no graph. Inputs,
     outputs and arithmetic on sizes are always supported."""
+    if node.op == "call_function" and aten_op(node.target) is _ITEM:
+        return Support(False, "a number is read out of a tensor, and the rest depends on it")
     if node.op != "call_function" or node.target is operator.getitem or _is_size(node):
         return YES
     return supports_call(node)
@@ -175,14 +178,19 @@ class _Walk:
 
     def _built(self, node: Node) -> Any:
         """What a rewrite makes of a node, or its visitor."""
-        call = Call(node, self.builder.values, self.builder.sizes)
+        builder = self.builder
+        call = Call(node, builder.values, builder.sizes, builder.overwritten)
         for rewrite in REWRITES.get(call.op, ()):
-            made = rewrite.build(self.builder, call)
+            try:
+                made = rewrite.build(builder, call)
+            except StaleValueError:
+                # what the pattern begins with is gone by now; the nodes in between were built
+                continue
             if made is not None:
                 return made
         found = find_visitor(node.target)
         assert found is not None
-        return found.build(self.builder, call)
+        return found.build(builder, call)
 
     # ---- outputs ---------------------------------------------------------------------------------
 
@@ -226,7 +234,7 @@ class _Walk:
             raise GraphError(f"output {arg.name} is a result that weft does not compute")
         tensor = self._own(value)
         if not tensor.is_output:
-            self.builder.label(tensor, f"{arg.name}.out")
+            self.builder.label(tensor, f"{arg.name}.out{i}")
             tensor.as_output()
         mutates = None
         if spec.kind is OutputKind.USER_INPUT_MUTATION:

@@ -25,7 +25,12 @@ MAX_FOLDED = 2**16
 def folded(node: Node, known: Mapping[Node, torch.Tensor]) -> torch.Tensor | None:
     """The result of a node all of whose tensors are known, or None where it is not to be folded."""
     fake, op = node.meta.get("val"), aten_op(node.target)
-    if op is None or op.namespace != "aten" or not isinstance(fake, torch.Tensor) or fake.dtype not in STORED:
+    if (
+        op is None
+        or op.namespace != "aten"
+        or not isinstance(fake, torch.Tensor)
+        or fake.dtype not in STORED
+    ):
         return None
     if not is_static(fake.shape) or fake.numel() > MAX_FOLDED:
         return None

@@ -115,9 +115,9 @@ def supports_call(node: Node) -> Support:
     call = Call(node)
     if "val" not in node.meta:
         return Support(False, "the exporter left no types and shapes on this node")
-    why = (
-        _types(call) or _scalars(call, found.sizes) or (found.check(call) if found.check else None)
-    )
+    why = None if found.any_type else _types(call) or _scalars(call, found.sizes)
+    if why is None and found.check is not None:
+        why = found.check(call)
     return YES if why is None else Support(False, why)
 
 
@@ -127,9 +127,18 @@ def _types(call: Call) -> str | None:
             continue
         if fake.dtype not in STORED:
             return f"type {dtype_name(fake.dtype)} is not supported"
+        if any(_is_from_data(n) for n in fake.shape):
+            return "a shape depends on data, so that no memory can be planned for it"
         if fake.layout is not torch.strided:
             return f"layout {fake.layout} is not supported"
     return None
+
+
+def _is_from_data(size: Any) -> bool:
+    """Whether a size has symbols that no shape of an input gives (PyTorch calls them u0, u1...)."""
+    if not isinstance(size, torch.SymInt):
+        return False
+    return any(str(s).startswith("u") for s in size.node.expr.free_symbols)
 
 
 def _scalars(call: Call, allowed: tuple[str, ...]) -> str | None:

@@ -36,7 +36,9 @@ class Sizes:
     def _symbol(self, symbol: Any) -> Sym:
         if symbol not in self._symbols:
             if symbol not in self._ranges:
-                raise GraphError(f"size {symbol} depends on data, which weft cannot plan memory for")
+                raise GraphError(
+                    f"size {symbol} depends on data, which weft cannot plan memory for"
+                )
             name = self._names.get(str(symbol), str(symbol))
             low, high = self._ranges[symbol].lower, self._ranges[symbol].upper
             if not getattr(high, "is_Integer", isinstance(high, int)) or int(high) > MAX_SIZE:

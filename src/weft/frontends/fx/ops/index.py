@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
-import numpy as np
 import torch
 
 from weft import graph as g
@@ -14,7 +12,6 @@ from weft.frontends.fx.call import Call, fake_of
 from weft.frontends.fx.layout import broadcast_strides, product
 from weft.frontends.fx.ops.cache import rows_written
 from weft.frontends.fx.ops.reduce import three
-from weft.frontends.fx.ops.shape import bounds, joined, reshaped, sliced, unsqueezed
 from weft.frontends.fx.registry import visitor
 from weft.frontends.fx.sizes import is_static
 from weft.frontends.fx.value import Value
@@ -34,14 +31,6 @@ def indices_of(b: Builder, v: Value) -> Value:
 # -- along one dimension ---------------------------------------------------------------------------
 
 
-@visitor(aten.embedding.default)
-def embedding(b: Builder, call: Call) -> Value:
-    """Rows of a matrix by number."""
-    w, ids = call.value("weight"), b.converted(call.value("indices"), torch.int32)
-    table = b.rows(w, stored=True)
-    return b.result(call, g.get_rows(table, b.flat(ids)))
-
-
 @visitor(aten.index_select.default)
 def index_select(b: Builder, call: Call) -> Value:
     """Elements of a dimension by number."""
@@ -51,7 +40,7 @@ def index_select(b: Builder, call: Call) -> Value:
     return b.result(call, g.index(t, [None, ids]))
 
 
-def _along(v: Value, dim: int, b: Builder) -> Tensor:
+def along(v: Value, dim: int, b: Builder) -> Tensor:
     """A value as (inside, along, outside) a dimension, in at most four dimensions."""
     return reshaped_to(b.dense(v), three(v, dim))
 
@@ -77,7 +66,7 @@ def _axis(b: Builder, call: Call, names: Sequence[str]) -> tuple[list[Tensor], i
     for name in names:
         value = call.value(name)
         value = indices_of(b, value) if name == "index" else value
-        found.append(_along(value, dim, b) if v.rank > 4 else b.view(value))
+        found.append(along(value, dim, b) if v.rank > 4 else b.view(value))
     return found, 1 if v.rank > 4 else max(v.rank, 1) - 1 - dim
 
 
@@ -306,125 +295,3 @@ def _masked_put(b: Builder, call: Call, v: Value, mask: Value, value: Value) -> 
     one = value.viewed((), ())
     c, x, y = b.joint(shape, wide, one, v)
     return b.result(call, g.where(c, x, y))
-
-
-# -- writing a part --------------------------------------------------------------------------------
-
-
-def _scatter_rules(call: Call) -> str | None:
-    if not is_static(call.raw("step", 1)):
-        return "a step that depends on sizes"
-    if int(call.raw("step", 1)) != 1 and not is_static(call.fake("self").shape):
-        return "a step through a dynamic shape"
-    return None
-
-
-@visitor(aten.slice_scatter.default, check=_scatter_rules)
-def slice_scatter(b: Builder, call: Call) -> Value:
-    """A copy with part of a dimension replaced."""
-    v, src = call.value("self"), b.converted(call.value("src"), call.out.dtype)
-    dim = call.dim("dim", v.rank)
-    n = v.shape[dim]
-    start, count, step = bounds(call, n)
-    if count == 0:
-        return v
-    shape = [*v.shape[:dim], count, *v.shape[dim + 1 :]]
-    src = src.viewed(shape, broadcast_strides(src.shape, src.strides, shape))
-    return _replaced(b, v, src, dim, start, count, step)
-
-
-def _replaced(
-    b: Builder, v: Value, src: Value, dim: int, start: Size, count: Size, step: int
-) -> Value:
-    n = v.shape[dim]
-    if count == n:
-        return src
-    if step == 1:
-        parts = [src]
-        if start != 0:
-            parts.insert(0, sliced(b, v, dim, 0, start))
-        if start + count != n:
-            parts.append(sliced(b, v, dim, start + count, n - start - count))
-        return joined(b, parts, dim, v.dtype)
-    assert isinstance(start, int) and isinstance(count, int)
-    ids = b.constant(start + step * np.arange(count), torch.int64)
-    made = g.index_put(_along(v, dim, b), [None, b.flat(ids)], _along(src, dim, b))
-    return Value.whole(made, v.dtype, v.shape)
-
-
-@visitor(aten.select_scatter.default)
-def select_scatter(b: Builder, call: Call) -> Value:
-    """A copy with one element of a dimension replaced."""
-    v, src = call.value("self"), b.converted(call.value("src"), call.out.dtype)
-    dim = call.dim("dim", v.rank)
-    at = call.size(call.raw("index", 0))
-    at = v.shape[dim] + at if isinstance(at, int) and at < 0 else at
-    return _replaced(b, v, unsqueezed(src, dim), dim, at, 1, 1)
-
-
-@visitor(aten.flip.default)
-def flip(b: Builder, call: Call) -> Value:
-    """The other way round along some dimensions."""
-    v = call.value("self")
-    for dim in call.dims("dims", v.rank) if call.raw("dims", []) else []:
-        n = v.shape[dim]
-        assert isinstance(n, int)
-        ids = b.constant(np.arange(n)[::-1].copy(), torch.int64)
-        v = Value.whole(g.index(_along(v, dim, b), [None, b.flat(ids)]), v.dtype, v.shape)
-    return v
-
-
-@visitor(aten.roll.default)
-def roll(b: Builder, call: Call) -> Value:
-    """Elements moved around along some dimensions."""
-    v = call.value("self")
-    shifts, dims = call.numbers("shifts"), call.numbers("dims")
-    shape = v.shape
-    if not dims:
-        v, dims = reshaped(b, v, (product(v.shape),)), [0]
-    for shift, d in zip(shifts, dims, strict=True):
-        dim = d % max(v.rank, 1)
-        n = v.shape[dim]
-        assert isinstance(n, int)
-        k = shift % n if n else 0
-        if k:
-            tail, head = sliced(b, v, dim, n - k, k), sliced(b, v, dim, 0, n - k)
-            v = joined(b, [tail, head], dim, v.dtype)
-    return reshaped(b, v, shape)
-
-
-# -- padding ---------------------------------------------------------------------------------------
-
-
-def _pad_rules(call: Call) -> str | None:
-    pad = call.raw("pad" if "pad" in call.args else "padding", [])
-    if not is_static(pad):
-        return "padding that depends on sizes"
-    dims = len(pad) // 2
-    return "padding of more than four dimensions" if dims > 4 else None
-
-
-_MODES: dict[Any, str] = {
-    aten.constant_pad_nd.default: "constant",
-    aten.reflection_pad1d.default: "reflect",
-    aten.reflection_pad2d.default: "reflect",
-    aten.reflection_pad3d.default: "reflect",
-    aten.replication_pad1d.default: "replicate",
-    aten.replication_pad2d.default: "replicate",
-    aten.replication_pad3d.default: "replicate",
-    aten._pad_circular.default: "circular",
-}
-
-
-@visitor(*_MODES, check=_pad_rules)
-def pad(b: Builder, call: Call) -> Value:
-    """More, or fewer, elements at both ends of the last dimensions."""
-    v = call.value("self")
-    given = call.numbers("pad" if "pad" in call.args else "padding")
-    dims = len(given) // 2
-    inside = v.shape[v.rank - dims :][::-1]
-    outside = product(v.shape[: v.rank - dims])
-    x = reshaped_to(b.dense(v), (*inside, outside) if dims < 4 else inside)
-    return b.result(
-        call, g.pad_nd(x, given[0::2], given[1::2], _MODES[call.op], float(call.number("value", 0)))
-    )

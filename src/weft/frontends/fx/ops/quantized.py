@@ -55,7 +55,7 @@ def _name(node: Any) -> str:
 def _chosen_from(arg: Any) -> Any:
     """x, where `arg` is a result of choose_qparams(x)."""
     if isinstance(arg, Node) and len(arg.args) == 2 and _name(arg.args[0]) in _CHOOSE:
-        return arg.args[0].args[0]  # type: ignore[union-attr]
+        return arg.args[0].args[0]
     return None
 
 
@@ -78,7 +78,7 @@ def _only_dequantized(call: Call) -> str | None:
             if name in _DEQUANTIZE:
                 if dynamic_source(user.args[0]) is None:
                     return why
-            elif name in _QUANTIZE or not name and user.op == "call_function":
+            elif name in _QUANTIZE or (not name and user.op == "call_function"):
                 waiting.append(user)
             else:
                 return why
@@ -173,7 +173,9 @@ def _block(call: Call, v: Value) -> list[int]:
     shape = [int(n) for n in v.shape]  # type: ignore[arg-type]
     name = call.op._schema.name
     if name == "torchao::dequantize_affine":
-        return [n if k == -1 else int(k) for n, k in zip(shape, call.raw("block_size"), strict=True)]
+        return [
+            n if k == -1 else int(k) for n, k in zip(shape, call.raw("block_size"), strict=True)
+        ]
     if name.endswith("per_channel_group"):
         return [*[1] * (len(shape) - 1), int(call.number("group_size"))]
     if name.endswith("per_channel"):

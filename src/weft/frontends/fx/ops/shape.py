@@ -107,12 +107,25 @@ def view(b: Builder, call: Call) -> Value:
     aten.detach.default,
     aten.detach_copy.default,
     aten.lift_fresh_copy.default,
-    aten.dropout.default,
 )
 def alias(b: Builder, call: Call) -> Value:
     """The value itself: nothing writes it."""
     del b
-    return call.value("self" if "self" in call.args else "input")
+    return call.value("self")
+
+
+def _training(call: Call) -> str | None:
+    if call.raw("train", False) and float(call.number("p")):
+        return "dropout of a module that is trained; call eval() on it before it is exported"
+    return None
+
+
+@visitor(aten.dropout.default, aten.native_dropout.default, check=_training)
+def dropout(b: Builder, call: Call) -> Value | list[Value | None]:
+    """Nothing is dropped."""
+    del b
+    v = call.value("input")
+    return v if len(call.outs) == 1 else [v, None]
 
 
 @visitor(aten.permute.default, aten.permute_copy.default)

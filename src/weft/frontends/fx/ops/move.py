@@ -1,0 +1,143 @@
+"""Replacing parts, turning around, padding: elements that move as a block."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from weft import graph as g
+from weft.frontends.fx.builder import Builder, reshaped_to
+from weft.frontends.fx.call import Call
+from weft.frontends.fx.layout import broadcast_strides, product
+from weft.frontends.fx.ops.index import along
+from weft.frontends.fx.ops.shape import bounds, joined, reshaped, sliced, unsqueezed
+from weft.frontends.fx.registry import visitor
+from weft.frontends.fx.sizes import is_static
+from weft.frontends.fx.value import Value
+from weft.graph.size import Size
+
+aten = torch.ops.aten
+
+
+# -- writing a part --------------------------------------------------------------------------------
+
+
+def _scatter_rules(call: Call) -> str | None:
+    if not is_static(call.raw("step", 1)):
+        return "a step that depends on sizes"
+    if int(call.raw("step", 1)) != 1 and not is_static(call.fake("self").shape):
+        return "a step through a dynamic shape"
+    return None
+
+
+@visitor(aten.slice_scatter.default, check=_scatter_rules)
+def slice_scatter(b: Builder, call: Call) -> Value:
+    """A copy with part of a dimension replaced."""
+    v, src = call.value("self"), b.converted(call.value("src"), call.out.dtype)
+    dim = call.dim("dim", v.rank)
+    n = v.shape[dim]
+    start, count, step = bounds(call, n)
+    if count == 0:
+        return v
+    shape = [*v.shape[:dim], count, *v.shape[dim + 1 :]]
+    src = src.viewed(shape, broadcast_strides(src.shape, src.strides, shape))
+    return _replaced(b, v, src, dim, start, count, step)
+
+
+def _replaced(
+    b: Builder, v: Value, src: Value, dim: int, start: Size, count: Size, step: int
+) -> Value:
+    n = v.shape[dim]
+    if count == n:
+        return src
+    if step == 1:
+        parts = [src]
+        if start != 0:
+            parts.insert(0, sliced(b, v, dim, 0, start))
+        if start + count != n:
+            parts.append(sliced(b, v, dim, start + count, n - start - count))
+        return joined(b, parts, dim, v.dtype)
+    assert isinstance(start, int) and isinstance(count, int)
+    ids = b.constant(start + step * np.arange(count), torch.int64)
+    made = g.index_put(along(v, dim, b), [None, b.flat(ids)], along(src, dim, b))
+    return Value.whole(made, v.dtype, v.shape)
+
+
+@visitor(aten.select_scatter.default)
+def select_scatter(b: Builder, call: Call) -> Value:
+    """A copy with one element of a dimension replaced."""
+    v, src = call.value("self"), b.converted(call.value("src"), call.out.dtype)
+    dim = call.dim("dim", v.rank)
+    at = call.size(call.raw("index", 0))
+    at = v.shape[dim] + at if isinstance(at, int) and at < 0 else at
+    return _replaced(b, v, unsqueezed(src, dim), dim, at, 1, 1)
+
+
+@visitor(aten.flip.default)
+def flip(b: Builder, call: Call) -> Value:
+    """The other way round along some dimensions."""
+    v = call.value("self")
+    for dim in call.dims("dims", v.rank) if call.raw("dims", []) else []:
+        n = v.shape[dim]
+        assert isinstance(n, int)
+        ids = b.constant(np.arange(n)[::-1].copy(), torch.int64)
+        v = Value.whole(g.index(along(v, dim, b), [None, b.flat(ids)]), v.dtype, v.shape)
+    return v
+
+
+@visitor(aten.roll.default)
+def roll(b: Builder, call: Call) -> Value:
+    """Elements moved around along some dimensions."""
+    v = call.value("self")
+    shifts, dims = call.numbers("shifts"), call.numbers("dims")
+    shape = v.shape
+    if not dims:
+        v, dims = reshaped(b, v, (product(v.shape),)), [0]
+    for shift, d in zip(shifts, dims, strict=True):
+        dim = d % max(v.rank, 1)
+        n = v.shape[dim]
+        assert isinstance(n, int)
+        k = shift % n if n else 0
+        if k:
+            tail, head = sliced(b, v, dim, n - k, k), sliced(b, v, dim, 0, n - k)
+            v = joined(b, [tail, head], dim, v.dtype)
+    return reshaped(b, v, shape)
+
+
+# -- padding ---------------------------------------------------------------------------------------
+
+
+def _pad_rules(call: Call) -> str | None:
+    pad = call.raw("pad" if "pad" in call.args else "padding", [])
+    if not is_static(pad):
+        return "padding that depends on sizes"
+    dims = len(pad) // 2
+    return "padding of more than four dimensions" if dims > 4 else None
+
+
+_MODES: dict[Any, str] = {
+    aten.constant_pad_nd.default: "constant",
+    aten.reflection_pad1d.default: "reflect",
+    aten.reflection_pad2d.default: "reflect",
+    aten.reflection_pad3d.default: "reflect",
+    aten.replication_pad1d.default: "replicate",
+    aten.replication_pad2d.default: "replicate",
+    aten.replication_pad3d.default: "replicate",
+    aten._pad_circular.default: "circular",
+}
+
+
+@visitor(*_MODES, check=_pad_rules)
+def pad(b: Builder, call: Call) -> Value:
+    """More, or fewer, elements at both ends of the last dimensions."""
+    v = call.value("self")
+    given = call.numbers("pad" if "pad" in call.args else "padding")
+    dims = len(given) // 2
+    inside = v.shape[v.rank - dims :][::-1]
+    outside = product(v.shape[: v.rank - dims])
+    x = reshaped_to(b.dense(v), (*inside, outside) if dims < 4 else inside)
+    return b.result(
+        call, g.pad_nd(x, given[0::2], given[1::2], _MODES[call.op], float(call.number("value", 0)))
+    )

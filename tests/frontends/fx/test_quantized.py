@@ -1,0 +1,94 @@
+"""Programs with quantized weights and activations, as torchao and PT2E export them."""
+
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("torch.ao.quantization.fx._decomposed")
+
+import weft  # noqa: E402
+from tests.frontends.fx.exported import Function, check, convert  # noqa: E402
+from weft.errors import UnsupportedOpError  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
+
+Q = torch.ops.quantized_decomposed
+
+
+class Layer(torch.nn.Module):
+    """A linear layer whose weight is dequantized in every call."""
+
+    def __init__(self, bits: int = 8, zero: int = 0, group: int = 0, dynamic: bool = False) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(bits)
+        low, high = -(2 ** (bits - 1)), 2 ** (bits - 1)
+        n = 64 // group if group else 1
+        self.register_buffer(
+            "w", torch.randint(low, high, (16, 64), generator=generator, dtype=torch.int8)
+        )
+        scales = torch.rand((16, n), generator=generator) * 0.01 + 0.001
+        # scales of blocks are float16
+        self.register_buffer("s", scales.half().float().squeeze(-1))
+        self.register_buffer("z", torch.full_like(self.s, zero, dtype=torch.int64))
+        self.group, self.dynamic = group, dynamic
+
+    def forward(self, x: Any) -> Any:
+        """x: [n, 64]."""
+        i8 = (-128, 127, torch.int8)
+        if self.dynamic:
+            s, z = Q.choose_qparams_per_token_asymmetric(x, torch.int8)
+            q = Q.quantize_per_token(x, s, z, *i8)
+            x = Q.dequantize_per_token(q, s, z, *i8, torch.float32)
+        if self.group:
+            w = Q.dequantize_per_channel_group(
+                self.w, self.s, self.z, *i8, self.group, torch.float32
+            )
+        else:
+            w = Q.dequantize_per_channel(self.w, self.s, self.z, 0, *i8)
+        return torch.nn.functional.linear(x, w)
+
+
+def types(module: torch.nn.Module, *inputs: Any) -> set[str]:
+    """Checks a module with activations that are not rounded; types of its leaves."""
+    found = weft.from_torch(module.eval(), inputs, activations="f32")
+    torch.testing.assert_close(found(*inputs), module(*inputs), rtol=1e-3, atol=1e-4)
+    return {t.dtype.name for t in found.graph.leaves}
+
+
+def test_bytes_become_q8_0() -> None:
+    assert types(Layer(), torch.randn(3, 64)) == {"f32", "q8_0"}
+
+
+def test_four_bits_in_groups_become_q4_0() -> None:
+    assert types(Layer(bits=4, group=32), torch.randn(3, 64)) == {"f32", "q4_0"}
+
+
+def test_a_zero_point_is_decoded() -> None:
+    assert types(Layer(zero=3), torch.randn(3, 64)) == {"f32"}
+
+
+def test_dynamic_activations_are_left_to_the_device() -> None:
+    x = torch.randn(3, 64)
+    module = Layer(dynamic=True).eval()
+    found = convert(module, x)
+    assert [t.op.name for t in found.graph.nodes if not t.op.is_view] == ["MUL_MAT"]
+    exact = weft.from_torch(module, (x,), activations="f32")(x)
+    torch.testing.assert_close(exact, Layer()(x), rtol=1e-3, atol=1e-4)
+
+
+def test_static_activations_are_rounded() -> None:
+    def rounded(x: Any) -> Any:
+        q = Q.quantize_per_tensor(x, 0.05, 3, -128, 127, torch.int8)
+        return Q.dequantize_per_tensor(q, 0.05, 3, -128, 127, torch.int8), q
+
+    check(rounded, torch.randn(3, 64) * 3)
+
+
+def test_dynamic_numbers_that_are_read_are_refused() -> None:
+    def numbers(x: Any) -> Any:
+        s, z = Q.choose_qparams_per_token_asymmetric(x, torch.int8)
+        return Q.quantize_per_token(x, s, z, -128, 127, torch.int8)
+
+    with pytest.raises(UnsupportedOpError, match="used as they are"):
+        convert(Function(numbers), torch.randn(3, 64))
