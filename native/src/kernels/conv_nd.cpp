@@ -5,75 +5,13 @@
 // each channel has a kernel of its own, an item makes the planes of its channel itself.
 #include "kernels/conv_nd.h"
 
+#include "kernels/conv_nd_tile.h"
+
 namespace weft::WEFT_TARGET {
 
 void register_conv_nd(KernelTable& table);
 
 namespace {
-
-// A tile: output channels, and vectors of outputs.
-#if defined(__AVX512F__)
-constexpr int kRows = 6, kVectors = 4;
-#elif defined(__AVX2__)
-constexpr int kRows = 6, kVectors = 2;
-#else
-constexpr int kRows = 4, kVectors = 2;
-#endif
-constexpr int kAlone = 8;             // vectors, for one output channel
-constexpr int64_t kBlock = 64;        // outputs of an item,
-constexpr int64_t kAloneBlock = 512;  // for one output channel
-constexpr int64_t kFew = 3;           // outputs that are products of their own
-constexpr int64_t kDeep = 256;        // weights of a row that are worked through at a time
-static_assert(kBlock % (kVectors * kLanes) == 0 && kAloneBlock % (kAlone * kLanes) == 0);
-
-int64_t round_up(int64_t n, int64_t step) { return (n + step - 1) / step * step; }
-
-// sums[r][...] += weight (r, k) * x[places[k] + ...], for `n` weights of kR rows, and kV vectors.
-template <int kR, int kV>
-void tile(const float* w, int64_t row_step, const float* x, const int64_t* places, int64_t n,
-          float* sums, int64_t width) {
-  vf sum[kR][kV];
-#pragma GCC unroll 8
-  for (int r = 0; r < kR; ++r) {
-#pragma GCC unroll 8
-    for (int v = 0; v < kV; ++v) sum[r][v] = load(sums + r * width + v * kLanes);
-  }
-  for (int64_t k = 0; k < n; ++k) {
-    const float* p = x + places[k];
-    vf value[kV];
-#pragma GCC unroll 8
-    for (int v = 0; v < kV; ++v) value[v] = load(p + v * kLanes);
-#pragma GCC unroll 8
-    for (int r = 0; r < kR; ++r) {
-      const vf factor = splat(w[r * row_step + k]);
-#pragma GCC unroll 8
-      for (int v = 0; v < kV; ++v) sum[r][v] = fma(factor, value[v], sum[r][v]);
-    }
-  }
-#pragma GCC unroll 8
-  for (int r = 0; r < kR; ++r) {
-#pragma GCC unroll 8
-    for (int v = 0; v < kV; ++v) store(sums + r * width + v * kLanes, sum[r][v]);
-  }
-}
-
-using Tile = void (*)(const float*, int64_t, const float*, const int64_t*, int64_t, float*,
-                      int64_t);
-
-// By number of rows, less one: as many vectors as a tile has, and one.
-constexpr Tile kWide[] = {
-    tile<1, kAlone>,   tile<2, kVectors>, tile<3, kVectors>, tile<4, kVectors>,
-#if defined(__AVX2__)
-    tile<5, kVectors>, tile<6, kVectors>,
-#endif
-};
-constexpr Tile kNarrow[] = {
-    tile<1, 1>, tile<2, 1>, tile<3, 1>, tile<4, 1>,
-#if defined(__AVX2__)
-    tile<5, 1>, tile<6, 1>,
-#endif
-};
-static_assert(sizeof(kWide) / sizeof(Tile) == kRows);
 
 // How the work is cut. An item: a block of outputs of one phase, for a part of the output channels
 // of a group of a batch. Blocks come fastest, phases slowest.
@@ -103,6 +41,9 @@ constexpr double kMostFloats = 4e9;
 struct Scratch {
   int64_t* places;
   int64_t* weight_places;
+  int64_t* packed_places;
+  float* starts;   // [rows]: the bias
+  float* packed;   // [kDeep][kBlock]: pieces of planes, side by side
   float* sums;     // [rows][block]
   float* weights;  // [kRows][kDeep]
   float* planes;   // of one channel, where an item makes them
@@ -111,12 +52,16 @@ struct Scratch {
   Scratch(const ConvPlan& p, char* memory) {
     places = reinterpret_cast<int64_t*>(memory);
     weight_places = places + p.depth();
-    sums = reinterpret_cast<float*>(weight_places + p.depth());
+    packed_places = weight_places + p.depth();
     const int64_t rows = round_up(p.out_channels, kRows);
+    starts = reinterpret_cast<float*>(packed_places + kDeep);
+    const auto lines = (reinterpret_cast<uintptr_t>(starts + rows) + 63) / 64;
+    packed = reinterpret_cast<float*>(lines * 64);
+    sums = packed + (p.out_channels >= kPacks ? kDeep * kBlock : 0);
     weights = sums + (p.out_channels == 1 ? kAloneBlock : rows * kBlock);
     planes = weights + kRows * kDeep;
     const int64_t own = p.depthwise() ? p.channel + kSlack : 0;
-    used = static_cast<size_t>(reinterpret_cast<char*>(planes + own) - memory);
+    used = static_cast<size_t>(reinterpret_cast<char*>(planes + own) - memory) + 64;
   }
 };
 
@@ -148,24 +93,58 @@ const float* weights_of(const Call& call, const ConvPlan& p, const Scratch& s, i
   return s.weights;
 }
 
-// Sums of a part of the output channels, for `n` outputs whose pieces of planes begin at `x`. Up to
-// `room` outputs may be read.
+// Pieces of planes of `n` outputs side by side: all output channels read them again, and in the
+// planes they are pages apart.
+void pack(const float* x, const int64_t* places, int64_t deep, int64_t n, float* to) {
+  for (int64_t k = 0; k < deep; ++k, to += kBlock) {
+    const float* from = x + places[k];
+    int64_t c = 0;
+    for (; c < n; c += kLanes) store(to + c, load(from + c));
+    for (; c < kBlock; c += kLanes) store(to + c, splat(0));
+  }
+}
+
+// Weights of the next tile: pieces of rows are too short for the processor to see them coming.
+void fetch(const float* w, int64_t row_step, int64_t rows, int64_t deep) {
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t k = 0; k < deep; k += 16) __builtin_prefetch(w + r * row_step + k);
+  }
+}
+
+// Sums of a part of the output channels to `out`, for `n` outputs whose pieces of planes begin at
+// `x`. Up to `room` outputs may be read and written.
 void multiply(const Call& call, const ConvPlan& p, const ConvPhase& phase, const Scratch& s,
               int64_t group, int64_t row, int64_t rows, const float* x, int64_t n, int64_t room,
-              int64_t block) {
+              int64_t block, float* out, int64_t out_step) {
+  const bool packs = rows >= kPacks;
   for (int64_t k = 0; k < phase.depth; k += kDeep) {
     const int64_t deep = min64(kDeep, phase.depth - k);
+    const float* data = x;
+    const int64_t* places = s.places + k;
+    if (packs) {
+      pack(x, places, deep, n, s.packed);
+      data = s.packed;
+      places = s.packed_places;
+    }
+    const bool last = k + deep == phase.depth;
+    const Sums sums = {k == 0 ? s.starts : nullptr, s.sums, block, last ? out : s.sums,
+                       last ? out_step : block};
     for (int64_t r = 0; r < rows; r += kRows) {
       const int64_t high = min64(kRows, rows - r);
       int64_t row_step;
       const float* w = weights_of(call, p, s, group, row + r, high, k, deep, row_step);
+      const bool more = r + kRows < rows;
+      if (w != s.weights && (more || !last)) {
+        const float* next = more ? w + kRows * row_step : w - r * row_step + deep;
+        fetch(next, row_step, min64(kRows, more ? rows - r - kRows : rows), deep);
+      }
       const int64_t wide = (high == 1 ? kAlone : kVectors) * kLanes;
       int64_t c = 0;
       for (; n - c > wide / 2 && c + wide <= room; c += wide) {
-        kWide[high - 1](w, row_step, x + c, s.places + k, deep, s.sums + r * block + c, block);
+        kWide[high - 1](w, row_step, data + c, places, deep, sums.at(r, c));
       }
       for (; c < n; c += kLanes) {
-        kNarrow[high - 1](w, row_step, x + c, s.places + k, deep, s.sums + r * block + c, block);
+        kNarrow[high - 1](w, row_step, data + c, places, deep, sums.at(r, c));
       }
     }
   }
@@ -195,22 +174,19 @@ void dots(const Call& call, const ConvPlan& p, const ConvPhase& phase, const Scr
         }
         float rest = 0;
         for (; i < deep; ++i) rest += w[i] * seen[i];
-        s.sums[r * block + c] += hsum(sum[0] + sum[1] + (sum[2] + sum[3])) + rest;
+        const float start = k == 0 ? s.starts[r] : s.sums[r * block + c];
+        s.sums[r * block + c] = start + (hsum(sum[0] + sum[1] + (sum[2] + sum[3])) + rest);
       }
     }
   }
 }
 
-void fill_bias(const Call& call, const ConvPlan& p, int64_t group, int64_t row, int64_t rows,
-               int64_t n, int64_t block, float* sums) {
+void fill_starts(const Call& call, const ConvPlan& p, int64_t group, int64_t row, int64_t rows,
+                 float* starts) {
   const Tensor* bias = call.src[2];
   for (int64_t r = 0; r < rows; ++r) {
-    float value = 0;
-    if (bias != nullptr) {
-      const int64_t channel = group * p.out_channels + row + r;
-      value = load_element(bias->data + channel * bias->nb[0], bias->type);
-    }
-    for (int64_t i = 0; i < n; ++i) sums[r * block + i] = value;
+    const int64_t channel = group * p.out_channels + row + r;
+    starts[r] = bias == nullptr ? 0 : load_element(bias->data + channel * bias->nb[0], bias->type);
   }
 }
 
@@ -254,6 +230,7 @@ void run(const Call& call, int64_t begin, int64_t end, char* scratch) {
   const Tensor& data = *call.src[0];
   const auto* planes = reinterpret_cast<const float*>(call.shared);
   const bool in_place = p.in_place(data.type);
+  for (int64_t k = 0; k < kDeep; ++k) s.packed_places[k] = k * kBlock;
   ConvPhase phase = {};
   int64_t of_phase = -1, of_planes = -1;
   for (int64_t item = begin; item < end; ++item) {
@@ -284,25 +261,36 @@ void run(const Call& call, int64_t begin, int64_t end, char* scratch) {
     const int64_t row = part * cut.rows;
     const int64_t rows = min64(cut.rows, p.out_channels - row);
     const int64_t n = min64(cut.block, phase.numbers - first);
-    const int64_t filled = min64(cut.block, round_up(n, kAlone * kLanes));
-    fill_bias(call, p, group, row, rows, filled, cut.block, s.sums);
+    fill_starts(call, p, group, row, rows, s.starts);
+    char* out = call.dst.data + batch * p.out_batch_step +
+                (group * p.out_channels + row) * p.out_channel_step;
     int64_t skipped = 0;
-    if (in_place) {
+    if (phase.depth == 0) {  // outputs of a transposed convolution that meet no input
+      for (int64_t r = 0; r < rows; ++r) {
+        for (int64_t i = 0; i < n; ++i) s.sums[r * cut.block + i] = s.starts[r];
+      }
+    } else if (in_place) {
       // whole vectors, but nothing behind the data: the last ones begin earlier
       const int64_t whole = round_up(n, kLanes);
       skipped = first + whole > phase.numbers ? whole - n : 0;
       const char* from = data.data + batch * p.batch_step + group * p.in_channels * p.channel_step;
       x = reinterpret_cast<const float*>(from);
-      multiply(call, p, phase, s, group, row, rows, x + first - skipped, whole, whole, cut.block);
+      // whole vectors go where they belong at once
+      if (whole == n && p.dense_rows()) {
+        multiply(call, p, phase, s, group, row, rows, x + first, n, n, cut.block,
+                 reinterpret_cast<float*>(out) + first, p.out_channel_step / 4);
+        continue;
+      }
+      multiply(call, p, phase, s, group, row, rows, x + first - skipped, whole, whole, cut.block,
+               s.sums, cut.block);
     } else if (phase.numbers <= kFew) {
       dots(call, p, phase, s, group, row, rows, x + first, n, cut.block);
     } else {
-      multiply(call, p, phase, s, group, row, rows, x + first, n, cut.block, cut.block);
+      multiply(call, p, phase, s, group, row, rows, x + first, n, cut.block, cut.block, s.sums,
+               cut.block);
     }
     for (int64_t r = 0; r < rows; ++r) {
-      char* out = call.dst.data + batch * p.out_batch_step +
-                  (group * p.out_channels + row + r) * p.out_channel_step;
-      put(call, p, phase, out, first, n, s.sums + r * cut.block + skipped);
+      put(call, p, phase, out + r * p.out_channel_step, first, n, s.sums + r * cut.block + skipped);
     }
   }
 }

@@ -135,6 +135,15 @@ struct ConvPlan {
     }
     return plain && channel_step % 4 == 0;
   }
+  // Whether outputs of a channel of floats follow each other in memory.
+  bool dense_rows() const {
+    int64_t step = 4;
+    for (const ConvAxis& a : axes) {
+      if (a.out != 1 && a.out_step != step) return false;
+      step *= a.out;
+    }
+    return out_channel_step % 4 == 0;
+  }
   bool depthwise() const { return in_channels == 1 && out_channels == 1; }
 
   // Numbers of outputs of the first phase, which has the most.

@@ -1,0 +1,190 @@
+"""weft's ExecuTorch delegate against the XNNPACK delegate and eager PyTorch.
+
+    python benchmarks/executorch.py [--threads 2] [--only decode] [--rounds 25]
+
+Every model is exported once for each engine, loaded by the official runtime in this process, and
+run in turns: an untimed call, then as many calls as fit in 40 ms. Shown are medians of the rounds;
+a ratio above 1 means that weft is faster. Quantized rows are a decode step with weights in q8_0 and
+q4_0 against XNNPACK's 8da4w (torchao, groups of 32) and eager f32.
+Needs weft-executorch and torchao.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import sys
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+# this file has the name of the package that it measures: its folder is looked through afterwards
+_HERE = str(Path(__file__).resolve().parent)
+sys.path[:] = [p for p in sys.path if str(Path(p).resolve()) != _HERE]
+warnings.simplefilter("ignore")
+
+import torch  # noqa: E402
+
+import weft_executorch  # noqa: E402
+
+weft_executorch.load()
+from executorch.backends.xnnpack.partition.xnnpack_partitioner import (  # noqa: E402
+    XnnpackPartitioner,
+)
+from executorch.exir import (  # noqa: E402
+    EdgeCompileConfig,
+    to_edge_transform_and_lower,
+)
+from executorch.extension.pybindings import portable_lib  # noqa: E402
+from executorch.runtime import Runtime  # noqa: E402
+
+from weft_executorch import Options, WeftPartitioner  # noqa: E402
+
+sys.path.append(_HERE)
+from executorch_models import models  # noqa: E402
+
+Call = Callable[[], Any]
+
+
+@dataclass
+class Row:
+    """What is compared: a call of each engine, and what weft's result differs by."""
+
+    name: str
+    weft: Call
+    xnnpack: Call
+    eager: Call
+    left: tuple[int, int]
+    apart: float
+
+
+def lower(module: Any, inputs: tuple[Any, ...], partitioners: Sequence[Any]) -> tuple[Call, int]:
+    """A call of the lowered module, and how many ops stayed outside of its delegates."""
+    with torch.no_grad():
+        program = torch.export.export(module, inputs, strict=False)
+        edge = to_edge_transform_and_lower(
+            program,
+            partitioner=list(partitioners),
+            compile_config=EdgeCompileConfig(_check_ir_validity=False),
+        )
+        nodes = edge.exported_program().graph.nodes
+        ours = ("executorch_call_delegate", "getitem", "alloc")
+        left = [n for n in nodes if n.op == "call_function" and not n.name.startswith(ours)]
+        pte = edge.to_executorch().buffer
+    loaded = Runtime.get().load_program(pte)
+    method = loaded.load_method("forward")
+
+    def call() -> Any:
+        return method.execute(inputs)
+
+    call.kept = (pte, loaded)  # type: ignore[attr-defined]
+    return call, len(left)
+
+
+def eager_call(module: Any, inputs: tuple[Any, ...]) -> Call:
+    """PyTorch as it is."""
+
+    def call() -> Any:
+        with torch.inference_mode():
+            return module(*inputs)
+
+    return call
+
+
+def rows(only: str, threads: int) -> list[Row]:
+    """All rows whose names begin with `only`."""
+    found = []
+    for name, (module, inputs) in models().items():
+        for kind in ("f32", "q8_0", "q4_0") if name.startswith("decode") else ("f32",):
+            if f"{name}, {kind}".startswith(only):
+                found.append(make_row(f"{name}, {kind}", module, inputs, kind, threads))
+    return found
+
+
+def make_row(name: str, module: Any, inputs: tuple[Any, ...], kind: str, threads: int) -> Row:
+    """Lowers a model for both delegates."""
+    options = Options(weights=kind, threads=threads)
+    ours, left = lower(module, inputs, [WeftPartitioner(options)])
+    if kind == "f32":
+        theirs, outside = lower(module, inputs, [XnnpackPartitioner()])
+    else:
+        theirs, outside = lower(quantized(module), inputs, [XnnpackPartitioner()])
+    eager = eager_call(module, inputs)
+    want, got = eager(), ours()[0]
+    apart = float(((got - want) ** 2).mean() / (want**2).mean())
+    return Row(name, ours, theirs, eager, (left, outside), apart)
+
+
+def quantized(module: Any) -> Any:
+    """A copy with int8 dynamic activations and int4 weights, as XNNPACK lowers them."""
+    import copy
+
+    from torchao.quantization import Int8DynamicActivationIntxWeightConfig, quantize_
+    from torchao.quantization.granularity import PerGroup
+
+    module = copy.deepcopy(module)
+    config = Int8DynamicActivationIntxWeightConfig(torch.int4, PerGroup(32))
+    quantize_(module, config)
+    return module
+
+
+def seconds(call: Call, burst: float = 0.04) -> list[float]:
+    """Times of calls, after one that does not count."""
+    start = time.perf_counter()
+    call()
+    times = []
+    while not times or (time.perf_counter() - start < burst and len(times) < 200):
+        before = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - before)
+    return times
+
+
+def measure(row: Row, rounds: int) -> list[tuple[float, float]]:
+    """Median and minimum of each engine's calls, in turns."""
+    engines = [row.weft, row.xnnpack, row.eager]
+    times: list[list[float]] = [[], [], []]
+    for call in engines:
+        seconds(call)
+    for turn in range(rounds):
+        for i in range(3):
+            e = (i + turn) % 3
+            times[e] += seconds(engines[e])
+            time.sleep(0.002)  # threads that wait in a loop go to sleep
+    return [(statistics.median(t), min(t)) for t in times]
+
+
+def main() -> None:
+    """Prints the table."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=25)
+    parser.add_argument("--only", default="", help="rows whose names begin so")
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    portable_lib._unsafe_reset_threadpool(options.threads)
+    torch.manual_seed(0)
+    print(f"{os.cpu_count()} cores; threads: weft {options.threads}, "
+          f"XNNPACK {portable_lib._threadpool_get_thread_count()}, "
+          f"PyTorch {torch.get_num_threads()} ({torch.__version__})")  # fmt: skip
+    print("ms: medians; minima in brackets; left: ops outside of weft / of XNNPACK")
+    print(f"{'':24} {'weft':>17} {'XNNPACK':>17} {'eager':>17} {'/XNNPACK':>16} {'/eager':>6} "
+          f"{'left':>7} {'NMSE':>8}")  # fmt: skip
+    for row in rows(options.only, options.threads):
+        got = measure(row, options.rounds)
+        cells = [f"{m * 1e3:8.3f} ({low * 1e3:.3f})" for m, low in got]
+        (ours, low), (theirs, their_low), (eager, _) = got
+        ratio = f"{theirs / ours:.2f} ({their_low / low:.2f})"
+        print(f"{row.name:24} {cells[0]:>17} {cells[1]:>17} {cells[2]:>17} {ratio:>16} "
+              f"{eager / ours:6.2f} {row.left[0]:>3}/{row.left[1]:<3} {row.apart:8.1e}",
+              flush=True)  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()
