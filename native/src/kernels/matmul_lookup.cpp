@@ -108,7 +108,10 @@ struct Unit {
   Indices index(int i) const {
     if (i < 3 * kUnitWords) return word[i / 3] >> 5 * (i % 3);
     Indices last = word[0] >> 15;
-    for (int b = 1; b < 5; ++b) last |= word[b] >> (15 - b) & static_cast<uint16_t>(1 << b);
+    for (int b = 1; b < 5; ++b) {
+      const auto down = static_cast<uint16_t>(15 - b), bit = static_cast<uint16_t>(1 << b);
+      last |= word[b] >> down & bit;
+    }
     return last;
   }
 };
