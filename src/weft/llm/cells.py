@@ -179,20 +179,13 @@ class Cells:
         self.members[:, cells] = seq
         self.shift[cells] = 0
         self.tokens[cells] = -1 if tokens is None else tokens
-        low, last = (
-            (int(cells[0]),) * 2 if len(cells) == 1 else (int(cells.min()), int(cells.max()))
-        )
+        low, last = int(cells.min()), int(cells.max())
         if low == self._low and last - low == len(cells) - 1:
             self._low = last + 1
         self._top = max(self._top, last + 1)
-        if len(cells) == 1:
-            owners = np.flatnonzero(seq[:, 0]).tolist()
-        else:
-            owners = np.flatnonzero(seq.any(axis=1)).tolist()
-        for s in owners:
+        for s in np.flatnonzero(seq.any(axis=1)).tolist():
             if self._tails[s] != _UNKNOWN:
-                newest = last if len(cells) == 1 else int(cells[seq[s]].max())
-                self._tails[s] = max(self._tails[s], newest)
+                self._tails[s] = max(self._tails[s], int(cells[seq[s]].max()))
 
     def next_cell(self, seq: int) -> int:
         """The cell for the next token of a sequence where that is known at once; -1: `place` has to
