@@ -41,6 +41,20 @@ class DeviceQueues:
             self.fault.guarded(event.wait)()
         self.fault.guarded(work)()
 
+    def enqueues(self, device: int) -> bool:
+        """Whether work given to a backend waits for others in the calling thread."""
+        return self._own_queues()[device] is not None
+
+    def blocks(self, device: int | None, access: Access) -> bool:
+        """Whether the calling thread would have to wait now before it does work itself (None), or
+        gives it to a backend that enqueues."""
+        return any(not event.is_done() for event in self._order.blockers(access, without=device))
+
+    def synchronize(self) -> None:
+        """Waits until no backend has work; raises the failure."""
+        self.drain()
+        self.fault.check()
+
     def has_queue(self, buffer_type: BufferType) -> bool:
         """Whether memory of this type is reached through a queue of its device. Then only the
         calling thread may copy from and to it: what another thread would wait for there may wait

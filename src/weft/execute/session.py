@@ -46,8 +46,6 @@ class Session:
 
     def _bind(self) -> None:
         self._bound = BoundProgram(self.program, self.arenas)
-        if self._recorder is not None:
-            self._recorder.bound = self._bound
         self._single: Any = None
         splits = self.program.splits
         if len(splits) == 1 and not splits[0].copies:
@@ -202,7 +200,7 @@ class Session:
         Runs go on as usual, stages side by side and all; each ends when its devices are done.
         `into`: a profile that also other sessions record into."""
         found = into if into is not None else Profile()
-        recorder = Recorder(found, self._bound)
+        recorder = Recorder(found, self.program)
         recorder.start()
         self._recorder = recorder
         try:
@@ -222,12 +220,17 @@ class Session:
                 if self._stop:
                     raise self._aborted()
                 for which in range(len(split.copies)):
-                    self.moved.add(recorder.copy(number, values, which))
-                recorder.run(number, values)
+                    self.moved.add(recorder.copy(self._bound, number, values, which))
+                recorder.run(self._bound, number, values)
         except BaseException:
             recorder.forget()
             raise
         recorder.end_run(begin)
+
+    @property
+    def bound(self) -> BoundProgram:
+        """The program over its memory."""
+        return self._bound
 
     @property
     def executables(self) -> list[Executable]:

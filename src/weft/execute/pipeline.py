@@ -1,0 +1,233 @@
+"""`Pipeline`: runs of one program that overlap, each with memory of its own.
+
+    cpu      run 1, split 0 | run 2, split 0 | run 3, split 0 | ...
+    opencl                  | run 1, split 1 | run 2, split 1 | ...
+
+While one device works on a run, another works on the next. The calling thread hands out the work.
+It takes that of the oldest run first; where that would mean to wait for a device, it goes on with a
+later run as far as that touches no bytes of what is still to be handed out before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from time import perf_counter_ns
+
+from weft.errors import AbortedError
+from weft.execute.devices import DeviceQueues
+from weft.execute.hazards import Access
+from weft.execute.profile import Profile
+from weft.execute.recorder import Recorder
+from weft.execute.run import Run
+from weft.execute.session import Session
+from weft.execute.split_access import SplitAccess
+from weft.schedule import Schedule
+
+__all__ = ["Pipeline"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Item:
+    """A piece of work of a run: copies that the calling thread makes (device -1), or what a device
+    does."""
+
+    device: int
+    access: Access
+    work: Callable[[], None]
+
+
+@dataclass(slots=True)
+class _Flight:
+    """A run under way."""
+
+    run: Run
+    items: list[_Item]
+    next: int = 0
+
+    @property
+    def left(self) -> list[_Item]:
+        """What is not handed out yet."""
+        return self.items[self.next :]
+
+
+class Pipeline:
+    """Hands runs of sessions to devices. One thread calls it."""
+
+    def __init__(self, schedule: Schedule, sessions: Sequence[Session]) -> None:
+        """`sessions`: of one program, each over arenas of its own."""
+        self.sessions = list(sessions)
+        self._devices = DeviceQueues(schedule.backends)
+        self._splits = [
+            SplitAccess(schedule, session.bound, self._devices.has_queue) for session in sessions
+        ]
+        self.n_lasting = self._splits[0].n_lasting
+        """Splits that a run needs whose outputs nobody wants."""
+        self._flights: list[_Flight] = []
+        self._meets: dict[tuple[int, int], bool] = {}
+        self._stop = False
+        self._recorder: Recorder | None = None
+        self._begin = 0
+        self._runs = 0
+
+    @property
+    def n_copies(self) -> int:
+        """Most runs at the same time."""
+        return len(self.sessions)
+
+    def start(self, copy: int, values: Mapping[str, int], n_splits: int | None = None) -> Run:
+        """Runs a session whose inputs are written, and whose run before is over; the first
+        `n_splits` only. Goes on with all runs as far as nothing has to be waited for."""
+        if self._recorder is not None:
+            self._recorder.between()
+            if not self._flights and not self._runs:
+                self._begin = perf_counter_ns()
+            self._runs += 1
+        run = Run(self._devices.fault, dict(values))
+        flight = _Flight(run, self._items(copy, run, n_splits))
+        self._flights.append(flight)
+        while self._hand_out(may_wait=False):
+            pass
+        return run
+
+    def wait(self, run: Run) -> None:
+        """Goes on with all runs until this one is over.
+
+        Raises AbortedError after `abort`, DeviceError naming split and device when one fails; call
+        `reset` then."""
+        flight = next((f for f in self._flights if f.run is run), None)
+        while flight is not None and flight.left:
+            self._hand_out(may_wait=True)
+        if flight is not None:
+            run.wait()
+            self._flights.remove(flight)
+        self._check()
+
+    def finish(self) -> None:
+        """Ends all runs; raises as `wait`."""
+        while self._flights:
+            self.wait(self._flights[0].run)
+        self._devices.synchronize()
+        self._record_runs()
+
+    def reset(self) -> None:
+        """After a failure or Ctrl-C: stops what is under way, and forgets it."""
+        for session in self.sessions:
+            session.abort()
+        self._devices.restart()
+        for session in self.sessions:
+            session.clear_abort()
+        self._flights.clear()
+        self._stop = False
+        self._runs = 0
+        if self._recorder is not None:
+            self._recorder.forget()
+
+    def abort(self) -> None:
+        """Stops all runs, from any thread."""
+        self._stop = True
+        for session in self.sessions:
+            session.abort()
+
+    @contextmanager
+    def profile(self, into: Profile) -> Iterator[Profile]:
+        """Records every run inside the `with`."""
+        recorder = Recorder(into, self.sessions[0].program)
+        recorder.start()
+        self._recorder = recorder
+        try:
+            yield into
+            recorder.between()
+            recorder.finish()
+        finally:
+            self._recorder = None
+            recorder.stop()
+
+    def _record_runs(self) -> None:
+        if self._recorder is not None and self._runs:
+            self._recorder.end_run(self._begin, self._runs)
+        self._runs = 0
+
+    # ---- handing out -----------------------------------------------------------------------------
+
+    def _items(self, copy: int, run: Run, n_splits: int | None) -> list[_Item]:
+        splits, session = self._splits[copy], self.sessions[copy]
+        bound, values = splits.bound, run.values
+        found = []
+        for number in range(len(splits.device) if n_splits is None else n_splits):
+            device = splits.device[number]
+            for copies, by in ((splits.host_copies[number], -1), (splits.copies[number], device)):
+                if copies.which:
+                    here = by < 0 or self._devices.enqueues(by)
+                    work = self._copies(session, number, values, copies.which, here)
+                    found.append(_Item(by, copies.access, work))
+
+            def compute(number: int = number) -> None:
+                if self._recorder is None:
+                    bound.run(number, values)
+                else:
+                    self._recorder.run(bound, number, values)
+
+            found.append(_Item(device, splits.access[number], compute))
+        return found
+
+    def _copies(
+        self, session: Session, split: int, values: Mapping[str, int], which: list[int], here: bool
+    ) -> Callable[[], None]:
+        """Work that makes copies; `here`: by the calling thread."""
+
+        def copy() -> None:
+            recorder = self._recorder
+            if recorder is None:
+                session.moved.add(session.bound.copy_inputs(split, values, which))
+                return
+            for i in which:
+                session.moved.add(recorder.copy(session.bound, split, values, i, queued=here))
+
+        return copy
+
+    def _hand_out(self, may_wait: bool) -> bool:
+        """Hands out one piece of work; False where everything would have to wait."""
+        self._check()
+        before: list[_Item] = []
+        for flight in self._flights:
+            if flight.left:
+                item = flight.left[0]
+                free = not any(self._conflict(other, item) for other in before)
+                if free and not self._must_wait(item):
+                    self._submit(flight, item)
+                    return True
+            before += flight.left
+        oldest = next((f for f in self._flights if f.left), None)
+        if oldest is None or not may_wait:
+            return False
+        self._submit(oldest, oldest.left[0])
+        return True
+
+    def _must_wait(self, item: _Item) -> bool:
+        """Whether the calling thread would have to wait now."""
+        if item.device < 0:
+            return self._devices.blocks(None, item.access)
+        return self._devices.enqueues(item.device) and self._devices.blocks(
+            item.device, item.access
+        )
+
+    def _submit(self, flight: _Flight, item: _Item) -> None:
+        flight.next += 1
+        if item.device < 0:
+            self._devices.on_host(item.access, item.work)
+        else:
+            flight.run.add(self._devices.submit(item.device, item.access, item.work, inline=False))
+
+    def _conflict(self, earlier: _Item, later: _Item) -> bool:
+        key = (id(earlier.access), id(later.access))
+        found = self._meets.get(key)
+        if found is None:
+            found = self._meets[key] = earlier.access.conflicts(later.access)
+        return found
+
+    def _check(self) -> None:
+        if self._stop:
+            raise AbortedError("the run was stopped by abort()")
+        self._devices.fault.check()
