@@ -42,12 +42,11 @@ class DeviceQueues:
         self.fault.guarded(work)()
 
     def enqueues(self, device: int) -> bool:
-        """Whether work given to a backend waits for others in the calling thread."""
+        """Whether a backend has a queue of its own, which the calling thread puts work into."""
         return self._own_queues()[device] is not None
 
-    def blocks(self, device: int | None, access: Access) -> bool:
-        """Whether the calling thread would have to wait now before it does work itself (None), or
-        gives it to a backend that enqueues."""
+    def blocks(self, device: int, access: Access) -> bool:
+        """Whether work given to a backend now would wait for others; -1: work on this thread."""
         return any(not event.is_done() for event in self._order.blockers(access, without=device))
 
     def synchronize(self) -> None:

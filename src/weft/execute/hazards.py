@@ -141,7 +141,7 @@ class Order:
         self._work[queue].append(_Work(self._count[queue], access, event, known))
         self._count[queue] += 1
 
-    def blockers(self, access: Access, without: int | None = None) -> list[Event]:
+    def blockers(self, access: Access, without: int = -1) -> list[Event]:
         """What the host must wait for before it touches these bytes itself; `without` that of one
         queue."""
         queues = (p for p in range(len(self._work)) if p != without)

@@ -3,13 +3,15 @@
     cpu      run 1, split 0 | run 2, split 0 | run 3, split 0 | ...
     opencl                  | run 1, split 1 | run 2, split 1 | ...
 
-While one device works on a run, another works on the next. The calling thread hands out the work.
-It takes that of the oldest run first; where that would mean to wait for a device, it goes on with a
-later run as far as that touches no bytes of what is still to be handed out before it.
+While one device works on a run, another works on the next. The calling thread hands out the work,
+a piece when nothing is left that it has to wait for, so that no device's queue is held up by a piece
+that waits for another device. That of the oldest run comes first; that of a later one only if it
+touches no bytes of what is still to be handed out before it.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -26,6 +28,10 @@ from weft.execute.split_access import SplitAccess
 from weft.schedule import Schedule
 
 __all__ = ["Pipeline"]
+
+_SHORT, _LONG = 0.0001, 0.002
+"""Seconds between looks at devices, more each time: a queue of a device tells nobody that it is
+done."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +73,8 @@ class Pipeline:
         self._flights: list[_Flight] = []
         self._meets: dict[tuple[int, int], bool] = {}
         self._stop = False
+        self._ended = threading.Event()
+        self._patience = _SHORT
         self._recorder: Recorder | None = None
         self._begin = 0
         self._runs = 0
@@ -85,9 +93,8 @@ class Pipeline:
                 self._begin = perf_counter_ns()
             self._runs += 1
         run = Run(self._devices.fault, dict(values))
-        flight = _Flight(run, self._items(copy, run, n_splits))
-        self._flights.append(flight)
-        while self._hand_out(may_wait=False):
+        self._flights.append(_Flight(run, self._items(copy, run, n_splits)))
+        while self._hand_out():
             pass
         return run
 
@@ -96,12 +103,12 @@ class Pipeline:
 
         Raises AbortedError after `abort`, DeviceError naming split and device when one fails; call
         `reset` then."""
-        flight = next((f for f in self._flights if f.run is run), None)
-        while flight is not None and flight.left:
-            self._hand_out(may_wait=True)
-        if flight is not None:
-            run.wait()
-            self._flights.remove(flight)
+        while any(flight.run is run and flight.left for flight in self._flights):
+            self._go_on()
+        while not run.is_done():
+            self._go_on()
+        run.wait()
+        self._flights = [flight for flight in self._flights if flight.run is not run]
         self._check()
 
     def finish(self) -> None:
@@ -187,38 +194,43 @@ class Pipeline:
 
         return copy
 
-    def _hand_out(self, may_wait: bool) -> bool:
-        """Hands out one piece of work; False where everything would have to wait."""
+    def _go_on(self) -> None:
+        """Hands out what can be, or waits until that may be more."""
+        self._ended.clear()
+        if self._hand_out():
+            self._patience = _SHORT
+        else:
+            self._ended.wait(self._patience)
+            self._patience = min(2 * self._patience, _LONG)
+
+    def _hand_out(self) -> bool:
+        """Hands out one piece of work; False where all that is left has to wait."""
         self._check()
         before: list[_Item] = []
         for flight in self._flights:
             if flight.left:
                 item = flight.left[0]
                 free = not any(self._conflict(other, item) for other in before)
-                if free and not self._must_wait(item):
+                if free and not self._devices.blocks(item.device, item.access):
                     self._submit(flight, item)
                     return True
             before += flight.left
-        oldest = next((f for f in self._flights if f.left), None)
-        if oldest is None or not may_wait:
-            return False
-        self._submit(oldest, oldest.left[0])
-        return True
-
-    def _must_wait(self, item: _Item) -> bool:
-        """Whether the calling thread would have to wait now."""
-        if item.device < 0:
-            return self._devices.blocks(None, item.access)
-        return self._devices.enqueues(item.device) and self._devices.blocks(
-            item.device, item.access
-        )
+        return False
 
     def _submit(self, flight: _Flight, item: _Item) -> None:
         flight.next += 1
         if item.device < 0:
             self._devices.on_host(item.access, item.work)
-        else:
-            flight.run.add(self._devices.submit(item.device, item.access, item.work, inline=False))
+            return
+
+        def work() -> None:
+            try:
+                item.work()
+            finally:
+                self._ended.set()
+
+        event = self._devices.submit(item.device, item.access, work, inline=False)
+        flight.run.add(event)
 
     def _conflict(self, earlier: _Item, later: _Item) -> bool:
         key = (id(earlier.access), id(later.access))
