@@ -38,9 +38,7 @@ def want(x: NDArray[np.float32]) -> NDArray[np.float32]:
 def pipeline(devices: list[Any], where: list[int], copies: int) -> Pipeline:
     graph = graph_of()
     at = dict(zip(("p0", "p1", "p2", "y"), where, strict=True))
-    plan = plan_graph(
-        graph, devices, policy="plan", assign={n: at[n.name] for n in graph.nodes}
-    )
+    plan = plan_graph(graph, devices, policy="plan", assign={n: at[n.name] for n in graph.nodes})
     program = lower_plan(plan)
     pool = ArenaPool()
     pools = [pool, *(pool.beside() for _ in range(copies - 1))]

@@ -207,6 +207,8 @@ class RecordsQueue(Protocol):
     """(optional) a backend with a queue of its own that can say when the device did what: calls
     that enqueue work say nothing about that."""
 
+    name: str
+
     def record_queue(self, on: bool) -> None:
         """Starts, or stops; calls nest. Costs nothing while stopped. Waits for the device."""
 

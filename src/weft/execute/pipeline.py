@@ -4,9 +4,9 @@
     opencl                  | run 1, split 1 | run 2, split 1 | ...
 
 While one device works on a run, another works on the next. The calling thread hands out the work,
-a piece when nothing is left that it has to wait for, so that no device's queue is held up by a piece
-that waits for another device. That of the oldest run comes first; that of a later one only if it
-touches no bytes of what is still to be handed out before it.
+each piece when it has to wait for no other device, so that no queue is held up. That of the oldest
+run comes first; that of a later one only if it touches no bytes of what is still to be handed out
+before it.
 """
 
 from __future__ import annotations
