@@ -90,9 +90,9 @@ def test_profile_and_trace(device: OpenCLBackend, tmp_path: Path) -> None:
     copies = [line for line in profile.lines if line.op == "copies"]
     assert sum(line.nbytes for line in copies) == 3 * 3 * 8 * 64 * 4  # x, too
     assert all(line.seconds > 0 for line in copies)
-    assert profile.overlap == 0 and profile.outside >= 0
+    assert profile.overlap < 1e-3 and profile.outside >= 0
     assert all(line.as_json(profile.peaks)["of_roof"] == 0 for line in on_device)
-    assert "SQR" in str(profile) and profile.as_json()["overlap"] == 0
+    assert "SQR" in str(profile) and profile.as_json()["overlap"] == profile.overlap
     assert profile.trace is not None
     profile.save_trace(tmp_path / "trace.json")
     events = profile.trace.as_json()["traceEvents"]

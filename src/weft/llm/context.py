@@ -149,6 +149,13 @@ class Context(Sequences):
         return self._graphs.regimes
 
     @property
+    def n_step(self) -> int:
+        """Tokens of one `decode` of a long prompt: a ubatch, so that little is lost when it is
+        stopped; where ubatches overlap, so many that devices seldom run empty."""
+        overlapping = 4 * self.plan.n_copies if self.plan.n_copies > 1 else 1
+        return min(overlapping * self.n_ubatch, self.n_batch)
+
+    @property
     def program(self) -> Program:
         """That of the largest batches."""
         return self._graphs.program
