@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +13,7 @@ import pytest
 
 import weft
 from tests.backends.opencl_device import opencl
+from tests.cli.in_process import weft as command
 from tests.execute.stub_devices import Device
 from tests.llm.tiny import metadata, weights, write_model
 from weft.backends.opencl import OpenCLBackend
@@ -148,6 +151,26 @@ def test_a_text_is_the_same(wide: Model, device: OpenCLBackend) -> None:
     assert texts[0] == texts[1]
 
 
+def test_the_command_of_the_docs(wide: Model, tmp_path: Path) -> None:
+    """`weft bench --n-copies 2 --profile --trace`: rows of the device and of the cpu's threads."""
+    opencl()
+    trace = tmp_path / "out.json"
+    done = command(
+        "bench", wide.file.path, "-p", "192", "-n", "0", "-r", "1", "-ub", "64", "--devices",
+        "opencl,cpu", "-ngl", "2", "--n-copies", "2", "--profile", "--trace", trace,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "devices worked at the same time for" in done.stdout
+    events = json.loads(trace.read_text())["traceEvents"]
+    rows = {e["args"]["name"] for e in events if e["ph"] == "M"}
+    assert {"thread 0", "opencl kernels", "opencl copies", "host", "host copies", "runs"} <= rows
+    plan = command(
+        "explain", wide.file.path, "--devices", "opencl,cpu", "-ngl", "2", "--n-copies", "2",
+        "--brief",
+    )  # fmt: skip
+    assert plan.returncode == 0 and "under way beside the first" in plan.stdout
+
+
 def test_memory_and_arguments(wide: Model, device: OpenCLBackend) -> None:
     one, two = (context(wide, device, n_copies=n) for n in (1, 2))
     needs = [{need.memory: need for need in c.plan.needs()} for c in (one, two)]
@@ -201,6 +224,7 @@ def test_abort_and_interrupt(
                 with pytest.raises(error):
                     made.decode(TOKENS)
             assert made.cache.n_used == 40
+    made.abort()  # between calls: nothing to stop
     np.testing.assert_array_equal(made.decode(TOKENS), expected)
 
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from time import perf_counter_ns
 
 from weft.errors import AbortedError
+from weft.execute.bound import Moved
 from weft.execute.devices import DeviceQueues
 from weft.execute.hazards import Access
 from weft.execute.profile import Profile
@@ -73,6 +74,7 @@ class Pipeline:
         self._flights: list[_Flight] = []
         self._meets: dict[tuple[int, int], bool] = {}
         self._stop = False
+        self._counting = threading.Lock()
         self._ended = threading.Event()
         self._patience = _SHORT
         self._recorder: Recorder | None = None
@@ -123,10 +125,8 @@ class Pipeline:
         for session in self.sessions:
             session.abort()
         self._devices.restart()
-        for session in self.sessions:
-            session.clear_abort()
+        self.clear_abort()
         self._flights.clear()
-        self._stop = False
         self._runs = 0
         if self._recorder is not None:
             self._recorder.forget()
@@ -136,6 +136,12 @@ class Pipeline:
         self._stop = True
         for session in self.sessions:
             session.abort()
+
+    def clear_abort(self) -> None:
+        """Forgets an `abort` that has stopped nothing."""
+        self._stop = False
+        for session in self.sessions:
+            session.clear_abort()
 
     @contextmanager
     def profile(self, into: Profile) -> Iterator[Profile]:
@@ -185,12 +191,14 @@ class Pipeline:
         """Work that makes copies; `here`: by the calling thread."""
 
         def copy() -> None:
-            recorder = self._recorder
+            bound, recorder, moved = session.bound, self._recorder, Moved()
             if recorder is None:
-                session.moved.add(session.bound.copy_inputs(split, values, which))
-                return
-            for i in which:
-                session.moved.add(recorder.copy(session.bound, split, values, i, queued=here))
+                moved = bound.copy_inputs(split, values, which)
+            else:
+                for i in which:
+                    moved.add(recorder.copy(bound, split, values, i, queued=here))
+            with self._counting:
+                session.moved.add(moved)
 
         return copy
 

@@ -85,6 +85,8 @@ class Graphs:
             self._stop = False
             for session in self._sessions():
                 session.clear_abort()
+            if self.pipelined is not None:
+                self.pipelined.clear_abort()
 
     def _sessions(self) -> list[Session]:
         beside = self.pipelined.sessions[1:] if self.pipelined is not None else []

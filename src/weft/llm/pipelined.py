@@ -52,6 +52,10 @@ class Pipelined:
         """Stops `run`, from any thread."""
         self._pipeline.abort()
 
+    def clear_abort(self) -> None:
+        """Forgets an `abort` that has stopped nothing."""
+        self._pipeline.clear_abort()
+
     def profile(self, into: Profile) -> AbstractContextManager[Profile]:
         """Records what runs inside the `with`."""
         return self._pipeline.profile(into)

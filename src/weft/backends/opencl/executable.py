@@ -91,8 +91,8 @@ class OpenCLExecutable:
                     done += 1
             else:
                 for step in self._steps:
-                    for kernel, grid, group in step.ready:
-                        record.kernel(step.index, kernel, launch(kernel, grid, group))
+                    for ready in step.ready:
+                        record.kernel(step.index, ready[0], launch(*ready))
                         done += 1
             self._driver.flush()
         except library().Error as error:
