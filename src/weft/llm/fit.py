@@ -63,7 +63,11 @@ def overfull(request: Request, plan: ContextPlan) -> list[tuple[MemoryNeed, int,
 def require(request: Request, plan: ContextPlan) -> None:
     """Raises OutOfMemoryError with needed and available bytes where a memory is too small."""
     for need, n, limit in overfull(request, plan):
-        parts = {"weights": need.weights, "cache": need.cache, "compute": need.compute}
+        parts = {
+            "weights": need.weights,
+            "cache": need.cache,
+            "compute": need.compute + need.copies,
+        }
         if n < need.total:
             del parts["weights"]
         advice = ADVICE
