@@ -22,7 +22,16 @@ _HEADERS = {
     "glu.cl": ("place.h", "functions.h"),
     "matmul.cl": ("formats.h",),
     "attention.cl": ("formats.h",),
-    "copy.cl": ("formats.h", "blocks.h"),
+    "copy.cl": ("formats.h", "blocks.h", "moves.h"),
+    "tensor.cl": ("place.h", "moves.h", "whole.h"),
+    "map.cl": ("place.h", "functions.h", "whole.h"),
+    "tensor_reduce.cl": ("whole.h",),
+    "gather.cl": ("place.h", "moves.h", "whole.h"),
+    "recurrent.cl": ("place.h",),
+    "hyper.cl": ("place.h", "formats.h"),
+    "back.cl": ("place.h",),
+    "conv.cl": ("place.h",),
+    "window.cl": ("place.h", "moves.h"),
 }
 """What a kernel file needs besides `common.h`."""
 
@@ -43,6 +52,7 @@ class Programs:
     def __init__(self, context: Any, device: Found) -> None:
         self._context = context
         self._device = device
+        self._always = ("NATIVE_HALF",) if "fp16" in device.features else ()
         self._built: dict[tuple[str, tuple[str, ...]], Any] = {}
         self.compiled = 0
         """How many were compiled from source."""
@@ -60,7 +70,7 @@ class Programs:
 
     def _get(self, file: str, defines: tuple[str, ...]) -> Any:
         source = source_of(file)
-        options = ["-cl-std=CL1.2", *(f"-D{d}" for d in defines)]
+        options = ["-cl-std=CL1.2", *(f"-D{d}" for d in (*self._always, *defines))]
         text = "\0".join((self._device.key, *options, source))
         path = cache_folder() / f"{sha256(text.encode()).hexdigest()}.bin"
         try:

@@ -118,9 +118,15 @@ class Driver:
 
     # ---- kernels ---------------------------------------------------------------------------------
 
-    def launch(self, kernel: Any, grid: tuple[int, ...], group: tuple[int, ...]) -> None:
-        """Enqueues a kernel; `grid` counts items."""
-        self._cl.enqueue_nd_range_kernel(self.queue, kernel, grid, group)
+    def launch(
+        self,
+        kernel: Any,
+        grid: tuple[int, ...],
+        group: tuple[int, ...],
+        start: tuple[int, ...] | None = None,
+    ) -> None:
+        """Enqueues a kernel; `grid` counts items, the first of them is at `start`."""
+        self._cl.enqueue_nd_range_kernel(self.queue, kernel, grid, group, start)
 
     def flush(self) -> None:
         """What is enqueued starts."""
@@ -161,9 +167,14 @@ class Driver:
         out = np.empty(16, np.uint8)
         with guarded(f"{self.name}: reading what went wrong"):
             self._cl.enqueue_copy(self.queue, out, self._fault)
-        step, index, n, _ = struct.unpack("<4i", out.tobytes())
+        step, index, n, kind = struct.unpack("<4i", out.tobytes())
         if step:
             with guarded(f"{self.name}: clearing what went wrong"):
                 self._cl.enqueue_fill_buffer(self.queue, self._fault, b"\0\0\0\0", 0, 16)
             where = next(text for text, number in self._watched.items() if number == step - 1)
-            raise DeviceError(f"{self.name}: {where}: index {index} is outside 0..{n - 1}")
+            why = (
+                f"index {index} is outside 0..{n - 1}",
+                f"index {index} is outside -{n}..{n - 1}",
+                "an integer is divided by 0",
+            )[kind]
+            raise DeviceError(f"{self.name}: {where}: {why}")

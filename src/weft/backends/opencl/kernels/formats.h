@@ -4,7 +4,7 @@
 
 typedef const __global char* chars_t;
 
-static inline float half_at(bytes_t p) { return vload_half(0, (const __global half*)p); }
+static inline float half_at(bytes_t p) { return load_f16(p); }
 static inline float16 floats(uchar16 q) { return convert_float16(q); }
 
 #ifdef USE_f32
@@ -18,8 +18,13 @@ static inline void unit_f32(bytes_t row, int u, float16* lo, float16* hi) {
 #ifdef USE_f16
 static inline void unit_f16(bytes_t row, int u, float16* lo, float16* hi) {
   const __global half* x = (const __global half*)row + 32 * u;
+#ifdef NATIVE_HALF
+  *lo = convert_float16(vload16(0, x));
+  *hi = convert_float16(vload16(1, x));
+#else
   *lo = vload_half16(0, x);
   *hi = vload_half16(1, x);
+#endif
 }
 #endif
 

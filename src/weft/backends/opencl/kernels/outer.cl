@@ -1,4 +1,6 @@
-/* OUT_PROD: dst[n, m] = sum over k of b[k, n] * a[k, m]; grid (ne0, ne1, ne2 * ne3) of the result.
+/* Outer products and triangular systems. */
+
+/* dst[n, m] = sum over k of b[k, n] * a[k, m]; grid (ne0, ne1, ne2 * ne3) of the result.
  */
 
 __kernel void out_prod(bytes_t pa, tensor_t a, bytes_t pb, tensor_t b, __global uchar* pd,
@@ -12,4 +14,22 @@ __kernel void out_prod(bytes_t pa, tensor_t a, bytes_t pb, tensor_t b, __global 
   for (int k = 0; k < a.ne[1]; k++)
     sum += load(ca + k * a.nb[1], a.type) * load(cb + k * b.nb[1], b.type);
   store(pd + at4(&d, i0, i1, i2, i3), d.type, sum);
+}
+
+/* X with A X = B, A lower triangular, by forward substitution; an item a column of B: grid (columns,
+   ne2 * ne3) */
+__kernel void solve_tri(bytes_t pa, tensor_t a, bytes_t pb, tensor_t b, __global uchar* pd,
+                        tensor_t d) {
+  const int i0 = get_global_id(0);
+  const int i2 = get_global_id(1) % d.ne[2], i3 = get_global_id(1) / d.ne[2];
+  if (i0 >= d.ne[0]) return;
+  for (int row = 0; row < a.ne[1]; row++) {
+    float sum = load(pb + at4(&b, i0, row, i2, i3), b.type);
+    for (int k = 0; k < row; k++) {
+      sum -= load(pa + at4(&a, k, row, i2, i3), a.type) *
+             load(pd + at4(&d, i0, k, i2, i3), d.type);
+    }
+    store(pd + at4(&d, i0, row, i2, i3), d.type,
+          sum / load(pa + at4(&a, row, row, i2, i3), a.type));
+  }
 }

@@ -100,3 +100,10 @@ def _mul_mat_id(call: Call) -> list[Launch]:
 def _out_prod(call: Call) -> list[Launch]:
     a, b, d = call.view(0), call.view(1), call.dst
     return [Launch("outer.cl", call.all_f32(a, b, d), "out_prod", (a, b, d), *call.elements(d))]
+
+
+@family("SOLVE_TRI", refuse=floats(0, 1))
+def _solve_tri(call: Call) -> list[Launch]:
+    a, b, d, items = call.view(0), call.view(1), call.dst, call.limits.row_items
+    grid = (-(-d.ne[0] // items), d.ne[2] * d.ne[3])
+    return [Launch("outer.cl", call.all_f32(a, b, d), "solve_tri", (a, b, d), grid, (items, 1))]
