@@ -174,7 +174,7 @@ class Driver:
             where = next(text for text, number in self._watched.items() if number == step - 1)
             why = (
                 f"index {index} is outside 0..{n - 1}",
-                f"index {index} is outside -{n}..{n - 1}",
+                f"index {index} is outside -{n} .. {n - 1}",
                 "an integer is divided by 0",
             )[kind]
             raise DeviceError(f"{self.name}: {where}: {why}")

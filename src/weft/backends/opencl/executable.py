@@ -146,9 +146,10 @@ class OpenCLExecutable:
             if i >= len(held) or (held[i] is not arg and held[i] != arg):
                 kernel.set_arg(i, arg)
         held[:] = args
+        group = launch.group
         return [
-            (kernel, tuple(n * m for n, m in zip(grid, launch.group, strict=True)), launch.group, at)
-            for grid, at in pieces(launch, self._backend.limits.max_groups)
+            (kernel, tuple(n * m for n, m in zip(grid, group, strict=True)), group, start)
+            for grid, start in pieces(launch, self._backend.limits.max_groups)
         ]
 
     def _argument(self, step: _Step, arg: Any) -> Any:

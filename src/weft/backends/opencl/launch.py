@@ -12,7 +12,19 @@ from typing import Any, NamedTuple
 
 from weft.dtype import DType
 
-__all__ = ["Call", "Launch", "Limits", "Local", "Slot", "Table", "View", "f32", "i32", "i64", "pieces"]
+__all__ = [
+    "Call",
+    "Launch",
+    "Limits",
+    "Local",
+    "Slot",
+    "Table",
+    "View",
+    "f32",
+    "i32",
+    "i64",
+    "pieces",
+]
 
 Sizes = tuple[int, ...]
 

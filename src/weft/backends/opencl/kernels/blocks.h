@@ -100,3 +100,34 @@ static inline void put_q5_1(bytes_t from, long nb, int type, __global uchar* to)
   vstore4(as_uchar4(high), 0, to + 4);
 }
 #endif
+
+#ifdef PUT_iq4_nl
+__constant float LEVELS_PUT[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
+                                   1,    13,   25,  38,  53,  69,  89,  113};
+
+/* the nearest level, the upper one in the middle; doubled, so that the middle is exact */
+static inline int nearest_level(float x) {
+  int code = 15;
+  ONE_BY_ONE
+  for (int i = 0; i < 15; i++) code -= x + x < LEVELS_PUT[i] + LEVELS_PUT[i + 1];
+  return code;
+}
+
+static inline void put_iq4_nl(bytes_t from, long nb, int type, __global uchar* to) {
+  READ_BLOCK
+  const float peak = farthest(x);
+  float sum_qx = 0.0f, sum_q2 = 0.0f;
+  const float inverse = fabs(peak) < 1e-15f ? 0.0f : 1.0f / (peak / -127.0f);
+  const int zero = inverse == 0.0f;
+  for (int i = 0; i < 16; i++) to[2 + i] = 0;
+  ONE_BY_ONE
+  for (int i = 0; i < 32; i++) {
+    const int code = nearest_level(inverse * x[i]);
+    const float q = LEVELS_PUT[code], wq = x[i] * x[i] * q;
+    sum_qx += wq * x[i];
+    sum_q2 += wq * q;
+    if (!zero) to[2 + i % 16] |= (uchar)(code << (4 * (i / 16)));
+  }
+  store_f16(to, !zero && sum_q2 > 0.0f ? sum_qx / sum_q2 : 0.0f);
+}
+#endif

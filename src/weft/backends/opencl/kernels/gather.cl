@@ -5,12 +5,11 @@
 __kernel void gather(bytes_t ps, tensor_t s, bytes_t pi, tensor_t ids, __global uchar* pd,
                      tensor_t d, int axis, int bytes, __global int* fault, int step) {
   PLACE
-  long at =
-      wrapped_index(pi + at4(&ids, i0, i1, i2, i3), ids.type, s.ne[axis], fault, step);
+  long at = wrapped_index(pi + at4(&ids, i0, i1, i2, i3), ids.type, s.ne[axis], fault, step);
   if (at < 0) return;
   const int mine = axis == 0 ? i0 : axis == 1 ? i1 : axis == 2 ? i2 : i3;
-  move_unit(pd + at4(&d, i0, i1, i2, i3),
-            ps + at4(&s, i0, i1, i2, i3) + (at - mine) * s.nb[axis], bytes);
+  move_unit(pd + at4(&d, i0, i1, i2, i3), ps + at4(&s, i0, i1, i2, i3) + (at - mine) * s.nb[axis],
+            bytes);
 }
 
 /* s, with v at the places along an axis that the indices name; grid over the result */

@@ -81,11 +81,12 @@ __kernel void hc_pre(bytes_t px, tensor_t x, bytes_t pw, tensor_t w, __global uc
 __kernel void hc_post(bytes_t px, tensor_t x, bytes_t pr, tensor_t r, bytes_t pp, tensor_t post,
                       bytes_t pc, tensor_t comb, __global uchar* pd, tensor_t d, int has_comb) {
   PLACE
-  float sum = load(px + at4(&x, i0, i2, 0, 0), x.type) *
-              load(pp + at4(&post, i1, i2, 0, 0), post.type);
+  float sum =
+      load(px + at4(&x, i0, i2, 0, 0), x.type) * load(pp + at4(&post, i1, i2, 0, 0), post.type);
   if (!has_comb) sum += load(pr + at4(&r, i0, i1, i2, 0), r.type);
   for (int h = 0; h < r.ne[1] && has_comb; h++) {
-    sum += load(pr + at4(&r, i0, h, i2, 0), r.type) * load(pc + at4(&comb, i1, h, i2, 0), comb.type);
+    sum +=
+        load(pr + at4(&r, i0, h, i2, 0), r.type) * load(pc + at4(&comb, i1, h, i2, 0), comb.type);
   }
   store(pd + at4(&d, i0, i1, i2, i3), d.type, sum);
 }

@@ -50,7 +50,7 @@ static inline float mapped(int op, float x, float4 p) {
     case 22:
       return erfc(x);
     case 23:
-      return x > 0.0f ? x * p.y : p.x * p.y * expm1(fmin(x, 0.0f) * p.z);
+      return x > 0.0f ? x * p.y : p.x * p.y * expm1(x * p.z);
     case 24:
       return x * p.x > p.y ? x : soft_plus(x * p.x) / p.x;
     case 25:
@@ -109,5 +109,8 @@ __kernel void map_nd(bytes_t ps, tensor_t s, __global uchar* pd, tensor_t d, int
   if (op < 35)
     store(to, d.type, mapped(op, x, p));
   else
-    *(__global char*)to = op == 35 ? x == 0.0f : op == 36 ? isnan(x) : op == 37 ? isinf(x) : isfinite(x);
+    *(__global char*)to = op == 35   ? x == 0.0f
+                          : op == 36 ? isnan(x)
+                          : op == 37 ? isinf(x)
+                                     : isfinite(x);
 }

@@ -1,8 +1,8 @@
 /* A group of items a row: grid (group, ne1, ne2 * ne3). */
 
-#define ROW                                                                 \
-  const int l = get_local_id(0), n_items = get_local_size(0);               \
-  const int i1 = get_global_id(1);                                           \
+#define ROW                                                                   \
+  const int l = get_local_id(0), n_items = get_local_size(0);                 \
+  const int i1 = get_global_id(1);                                            \
   const int i2 = get_global_id(2) % s.ne[2], i3 = get_global_id(2) / s.ne[2]; \
   bytes_t row = ps + at4(&s, 0, i1, i2, i3);
 

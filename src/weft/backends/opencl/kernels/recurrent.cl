@@ -1,6 +1,6 @@
-/* State-space models and linear attention. An item walks the tokens of its sequence with its part of
-   the state, which lies in the result: results are outputs, then states. All tensors are f32, those
-   that are read as rows have contiguous ones. */
+/* State-space models and linear attention. An item walks the tokens of its sequence with its part
+   of the state, which lies in the result: results are outputs, then states. All tensors are f32,
+   those that are read as rows have contiguous ones. */
 
 typedef const __global float* row_t;
 
@@ -8,7 +8,8 @@ static inline row_t row_of(bytes_t p, const tensor_t* t, int i1, int i2, int i3)
   return (row_t)(p + at4(t, 0, i1, i2, i3));
 }
 
-/* Mamba's convolution: taps of a channel over its last inputs; grid (channels, tokens, sequences) */
+/* Mamba's convolution: taps of a channel over its last inputs; grid (channels, tokens, sequences)
+ */
 __kernel void ssm_conv(bytes_t px, tensor_t x, bytes_t pc, tensor_t c, __global uchar* pd,
                        tensor_t d) {
   PLACE
@@ -28,7 +29,8 @@ __kernel void ssm_scan(bytes_t ps, tensor_t s, bytes_t px, tensor_t x, bytes_t p
   const int n = s.ne[0], dim = s.ne[1], heads = s.ne[2], n_tokens = x.ne[2], n_seq = x.ne[3];
   if (i >= dim) return;
   const int group = head / (heads / b.ne[1]);
-  const long outputs = (long)dim * heads * n_tokens * n_seq, snapshot = (long)n * dim * heads * n_seq;
+  const long outputs = (long)dim * heads * n_tokens * n_seq,
+             snapshot = (long)n * dim * heads * n_seq;
   __global float* y = (__global float*)(pd + d.at);
   __global float* state = y + outputs + n * (i + dim * (head + (long)heads * seq));
   long slot = checked_index(pi + ids.at + seq * ids.nb[0], ids.type, s.ne[3], fault, step);
@@ -137,7 +139,8 @@ __kernel void delta_net(bytes_t pq, tensor_t q, bytes_t pk, tensor_t k, bytes_t 
       state[j] *= exp(gt[g.ne[0] == 1 ? 0 : j]);
       known += state[j] * kt[j];
     }
-    const float error = (row_of(pv, &v, head, t, seq)[i] - known) * row_of(pb, &beta, head, t, seq)[0];
+    const float error =
+        (row_of(pv, &v, head, t, seq)[i] - known) * row_of(pb, &beta, head, t, seq)[0];
     for (int j = 0; j < n; j++) {
       float now = state[j] + error * kt[j];
       state[j] = now;

@@ -8,9 +8,32 @@ static inline long spread(const tensor_t* t, int i0, int i1, int i2, int i3) {
 }
 
 enum {
-  ADD, SUB, MUL, DIV, FLOOR_DIV, TRUNC_DIV, REMAINDER, FMOD, POW, MIN, MAX, ATAN2,
-  EQ, NE, LT, LE, GT, GE, LOGICAL_AND, LOGICAL_OR, LOGICAL_XOR,
-  BIT_AND, BIT_OR, BIT_XOR, SHIFT_LEFT, SHIFT_RIGHT
+  ADD,
+  SUB,
+  MUL,
+  DIV,
+  FLOOR_DIV,
+  TRUNC_DIV,
+  REMAINDER,
+  FMOD,
+  POW,
+  MIN,
+  MAX,
+  ATAN2,
+  EQ,
+  NE,
+  LT,
+  LE,
+  GT,
+  GE,
+  LOGICAL_AND,
+  LOGICAL_OR,
+  LOGICAL_XOR,
+  BIT_AND,
+  BIT_OR,
+  BIT_XOR,
+  SHIFT_LEFT,
+  SHIFT_RIGHT
 };
 
 /* a number as it would be read back */

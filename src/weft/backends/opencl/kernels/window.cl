@@ -27,19 +27,26 @@ __kernel void pool(bytes_t ps, tensor_t s, __global uchar* pd, tensor_t d, int k
   if (dims > 2) w2 = window(i2, n2, d.ne[2], k.z, stride.z, padding.z, dilation.z, adaptive);
   bytes_t plane = ps + at4(&s, 0, dims > 1 ? 0 : i1, dims > 2 ? 0 : i2, i3);
   float sum = 0.0f, best = lowest;
-  long at = 0, count = 0;
+  long at = 0, count = 0, top = LONG_MIN;
+  const int whole = is_whole(s.type);
   for (int z = w2.x; z < w2.y; z += dilation.z) {
     if (z < 0 || z >= n2) continue;
     for (int y = w1.x; y < w1.y; y += dilation.y) {
       if (y < 0 || y >= n1) continue;
       for (int x = w0.x; x < w0.y; x += dilation.x) {
         if (x < 0 || x >= s.ne[0]) continue;
-        float v = load(plane + x * s.nb[0] + (dims > 1 ? y * s.nb[1] : 0) +
-                           (dims > 2 ? z * s.nb[2] : 0),
-                       s.type);
+        bytes_t p =
+            plane + x * s.nb[0] + (dims > 1 ? y * s.nb[1] : 0) + (dims > 2 ? z * s.nb[2] : 0);
         const long here = x + (long)s.ne[0] * (y + (long)n1 * z);
         if (count == 0) at = here;
         count++;
+        if (whole) {
+          const long v = load_whole(p, s.type);
+          if (v > top) at = here;
+          top = max(top, v);
+          continue;
+        }
+        const float v = load(p, s.type);
         sum += v;
         if (v > best || isnan(v)) {
           best = v;
@@ -51,6 +58,10 @@ __kernel void pool(bytes_t ps, tensor_t s, __global uchar* pd, tensor_t d, int k
   __global uchar* to = pd + at4(&d, i0, i1, i2, i3);
   if (kind == MAX_INDEX) {
     *(__global long*)to = at;
+    return;
+  }
+  if (whole) {
+    store_whole(to, d.type, top);
     return;
   }
   long size = divisor ? divisor : with_padding ? (long)w0.z * w1.z * w2.z : max(count, 1L);
@@ -96,12 +107,11 @@ __kernel void win_part(bytes_t ps, tensor_t s, __global uchar* pd, tensor_t d, i
 }
 
 /* windows back to an image */
-__kernel void win_unpart(bytes_t ps, tensor_t s, __global uchar* pd, tensor_t d, int w,
-                         int bytes) {
+__kernel void win_unpart(bytes_t ps, tensor_t s, __global uchar* pd, tensor_t d, int w, int bytes) {
   PLACE
   const int a_row = (d.ne[1] + w - 1) / w;
-  move_unit(pd + at4(&d, i0, i1, i2, i3),
-            ps + at4(&s, i0, i1 % w, i2 % w, i2 / w * a_row + i1 / w), bytes);
+  move_unit(pd + at4(&d, i0, i1, i2, i3), ps + at4(&s, i0, i1 % w, i2 % w, i2 / w * a_row + i1 / w),
+            bytes);
 }
 
 /* a row for each pair of positions from a table of distances; grid (elements, keys, queries) */

@@ -90,9 +90,7 @@ def _conv_nd(call: Call) -> list[Launch]:
     else:
         inner = p.channels if p.transposed else p.channels // p.groups
         out = w.ne[3] // inner * (p.groups if p.transposed else 1)
-    shape = _Shape(
-        p.dims, p.groups, p.channels, out, p.stride, p.padding, p.dilation, p.transposed
-    )
+    shape = _Shape(p.dims, p.groups, p.channels, out, p.stride, p.padding, p.dilation, p.transposed)
     return _launch(call, x, w, call.optional(2), shape)
 
 
@@ -117,9 +115,7 @@ def _conv_3d(call: Call) -> list[Launch]:
 def _conv_transpose(call: Call) -> list[Launch]:
     w, x, stride = call.view(0), call.view(1), call.params.stride
     dims = 1 if isinstance(call.params, ConvTranspose1dParams) else 2
-    shape = _Shape(
-        dims, 1, x.ne[dims], call.dst.ne[dims], (stride, stride, 1), transposed=True
-    )
+    shape = _Shape(dims, 1, x.ne[dims], call.dst.ne[dims], (stride, stride, 1), transposed=True)
     return _launch(call, x, w, None, shape)
 
 

@@ -12,7 +12,7 @@ __all__: list[str] = []
 
 _FILE = "copy.cl"
 _NUMBERS = (*FLOATS, "i32", "i16")
-_ENCODED = ("q8_0", "q4_0", "q4_1", "q5_0", "q5_1")
+_ENCODED = ("q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "iq4_nl")
 """Formats that `blocks.h` writes."""
 
 

@@ -44,8 +44,8 @@ def _limits(dtype: DType, low: float, high: float) -> tuple[int, int]:
     """The limits of CLAMP within a whole type; of floats they are not looked at."""
     if dtype.name not in WHOLE:
         return 0, 0
-    known = np.iinfo(dtype.storage)  # type: ignore[arg-type]
-    least, most = int(known.min), int(known.max)
+    most = (1 << (8 * dtype.bytes - 1)) - 1
+    least = -most - 1
 
     def inside(x: float) -> int:
         return least if x <= least else most if x >= most else int(x)

@@ -8,6 +8,7 @@ import numpy as np
 
 from weft.backends.opencl.launch import Call, Launch, f32, i32
 from weft.backends.opencl.ops.table import FLOATS, family, floats
+from weft.backends.opencl.ops.tensor import numbers
 from weft.graph.params import Pool2dParams, PoolOp
 from weft.graph.params_tensor import PadMode, PoolKind, PoolNdParams
 from weft.graph.tensor import Tensor
@@ -29,12 +30,7 @@ def _pool(call: Call, p: PoolNdParams, lowest: float) -> list[Launch]:
     return [Launch(_FILE, call.all_f32(s, d), "pool", args, *call.elements(d))]
 
 
-def _pool_nd_rule(node: Tensor) -> str | None:
-    is_index = node.params.kind is PoolKind.MAX_INDEX  # type: ignore[union-attr]
-    return floats(0, result=not is_index)(node)
-
-
-@family("POOL_ND", refuse=_pool_nd_rule)
+@family("POOL_ND", refuse=numbers(0))
 def _pool_nd(call: Call) -> list[Launch]:
     return _pool(call, call.params, -math.inf)
 
