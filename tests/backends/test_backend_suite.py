@@ -52,19 +52,3 @@ class TestOpenCLWithTiles(BackendSuite):
             limits={"tile": 32, "lanes": 8, "rows": 2, "columns": 4, "wide": False},
             copy_weights=True,
         )
-
-
-class TestOpenCLInPieces(BackendSuite):
-    """A device that takes few groups at once: grids are launched in pieces. One variant of an op at
-    most of those that look at where they are."""
-
-    @classmethod
-    def wants(cls, case: Case) -> bool:
-        names = case.variant.split(" ")
-        return case.op not in ("MAP", "CONVERT") and (
-            not case.variant or not {"f32", "mask", "2d", "max"}.isdisjoint(names)
-        )
-
-    @classmethod
-    def make(cls) -> Backend:
-        return opencl(limits={"max_groups": 3})

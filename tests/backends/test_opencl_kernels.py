@@ -16,12 +16,15 @@ import weft
 from tests.backends.opencl_device import opencl
 from weft import graph as g
 from weft import quants
+from weft.backends import Backend, make_backend
+from weft.backends.cases import all_cases
 from weft.backends.opencl import builds
 from weft.backends.opencl.launch import Launch, pieces
 from weft.backends.opencl.ops.matmul import DECODED
 from weft.compile import compile
 from weft.dtype import find_dtype
 from weft.execute import Session
+from weft.execute.trial import disagreement, run_case
 
 FILES = sorted(p.name for p in (Path(builds.__file__).parent / "kernels").glob("*.cl"))
 
@@ -158,6 +161,47 @@ def test_more_rows_than_a_grid() -> None:
     np.testing.assert_array_equal(got["planes"].reshape(b.shape), 3 * b)
     running = np.cumsum(a, -1, dtype=np.float64)
     np.testing.assert_allclose(got["running"].reshape(a.shape), running, rtol=1e-5, atol=1e-5)
+
+
+SMALL_GRIDS = (
+    "ADD", "CONT", "GET_ROWS", "SET_ROWS", "PAD", "RMS_NORM", "GROUP_NORM", "SOFT_MAX", "SUM_ROWS",
+    "CUMSUM", "ARGSORT", "ROPE", "MUL_MAT", "MUL_MAT_ID", "SOLVE_TRI", "FLASH_ATTN_EXT",
+    "LIGHTNING_INDEXER", "SSM_CONV", "SSM_SCAN", "GATED_DELTA_NET", "IM2COL", "POOL_2D", "UPSCALE",
+    "BINARY", "GATHER", "SORT_INDICES",
+)  # fmt: skip
+"""An op for every way that kernels find their place."""
+
+
+@pytest.fixture(scope="module")
+def limited() -> Backend:
+    """A device that takes few groups at once, as the only one."""
+    made = opencl(limits={"max_groups": 3})
+    made.kind = "CPU"
+    return made
+
+
+@pytest.mark.parametrize("op", SMALL_GRIDS)
+def test_ops_in_pieces(limited: Backend, op: str) -> None:
+    cases = [c for c in all_cases() if c.op == op]
+    # the plain ones, or what comes nearest
+    chosen = [c for c in cases if {"", "f32"} & set(c.variant.split(" "))] or cases
+    for case in chosen[:4]:
+        assert limited.supports_op(case.node()), case.name
+        want = run_case(case, make_backend("reference"))
+        problem = disagreement(run_case(case, limited), want, case.node().dtype, case.limit)
+        assert not problem, f"{case.name}: {problem}"
+
+
+def test_tiles_in_pieces() -> None:
+    """Groups of two dimensions begin at a multiple of their size."""
+    made = opencl(limits={"max_groups": 1, "tile": 32})
+    made.kind = "CPU"
+    w, x = weft.input("w", (70, 64)), weft.input("x", (75, 64))
+    session = Session(compile(weft.Graph(g.mul_mat(w, x).as_output("y")), [made]))
+    rng = np.random.default_rng(0)
+    a, b = (rng.standard_normal((n, 64)).astype(np.float32) for n in (70, 75))
+    got = session.run({"w": a, "x": b})["y"].reshape(75, 70)
+    np.testing.assert_allclose(got, b @ a.T, rtol=1e-4, atol=1e-4)
 
 
 # ---- faults --------------------------------------------------------------------------------------
