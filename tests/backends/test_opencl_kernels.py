@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -92,6 +93,26 @@ def test_the_check_finds_errors() -> None:
     source = builds.source_of("unary.cl").replace("convert_half_rte", "convert_half_rounded")
     assert not _errors(clang(), source, ())
     assert "convert_half_rounded" in _errors(clang(), source, ("NATIVE_HALF",))
+
+
+@pytest.mark.parametrize("features", [(), ("fp16", "fp64")])
+def test_the_device_decides_how_f16_is_read(
+    features: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    made = opencl()
+    programs = builds.Programs(made.driver.context, replace(made.device, features=features))
+    given: list[str] = []
+
+    def build(self: object, file: str, source: str, options: list[str]) -> None:
+        given.extend(options)
+        raise weft.DeviceError("seen")
+
+    monkeypatch.setattr(builds, "cache_folder", lambda: tmp_path)
+    monkeypatch.setattr(builds.Programs, "build", build)
+    with pytest.raises(weft.DeviceError, match="seen"):
+        programs.kernel("unary.cl", ("ALL_F32",), "unary")
+    assert "-DALL_F32" in given
+    assert ("-DNATIVE_HALF" in given) == ("fp16" in features)
 
 
 def test_codebooks() -> None:

@@ -109,14 +109,19 @@ static inline void store(__global uchar* p, int type, float x) {
 #endif
 }
 
+/* notes what went wrong: the index and the number of what there is, whole, and how it is said */
+static inline void note(__global int* fault, int step, long i, long n, int kind) {
+  fault[0] = step + 1;
+  fault[1] = kind;
+  vstore2(as_int2(i), 1, fault);
+  vstore2(as_int2(n), 2, fault);
+}
+
 /* an index of type i32 or i64; -1 where it is not one of 0 .. n-1, which is noted in `fault` */
 static inline long checked_index(bytes_t p, int type, long n, __global int* fault, int step) {
   long i = type == I64 ? *(const __global long*)p : (long)*(const __global int*)p;
   if (i >= 0 && i < n) return i;
-  fault[0] = step + 1;
-  fault[1] = (int)clamp(i, (long)INT_MIN, (long)INT_MAX);
-  fault[2] = (int)min(n, (long)INT_MAX);
-  fault[3] = 0;
+  note(fault, step, i, n, 0);
   return -1;
 }
 
@@ -124,10 +129,7 @@ static inline long checked_index(bytes_t p, int type, long n, __global int* faul
 static inline long wrapped_index(bytes_t p, int type, long n, __global int* fault, int step) {
   long i = type == I64 ? *(const __global long*)p : (long)*(const __global int*)p;
   if (i >= -n && i < n) return i < 0 ? i + n : i;
-  fault[0] = step + 1;
-  fault[1] = (int)clamp(i, (long)INT_MIN, (long)INT_MAX);
-  fault[2] = (int)min(n, (long)INT_MAX);
-  fault[3] = 1;
+  note(fault, step, i, n, 1);
   return -1;
 }
 

@@ -191,10 +191,8 @@ __kernel void binary_nd(bytes_t pa, tensor_t a, bytes_t pb, tensor_t b, __global
       r = of_wholes(op, x, y, bits);
     else if (y != 0)
       r = divided(op, x, y);
-    else {
-      fault[0] = step + 1;
-      fault[3] = 2;
-    }
+    else
+      note(fault, step, 0, 0, 2);
     store_whole(to, d.type, r);
     return;
   }
