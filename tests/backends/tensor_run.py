@@ -1,19 +1,21 @@
 """Graphs of plain tensors against PyTorch: tensors in and out, on one device."""
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
 import pytest
 
 import weft.graph as g
+from tests.backends.opencl_device import opencl
 from weft.backends import make_backend
 from weft.compile import compile
 from weft.execute.session import Session
 
 torch = pytest.importorskip("torch")
 
-DEVICES = ["reference", "cpu"]
+DEVICES = ["reference", "cpu", "opencl"]
 
 NAMES = {
     torch.float32: "f32",
@@ -36,12 +38,23 @@ def stored(t: Any) -> np.ndarray:
     return t.to(torch.int8).numpy() if t.dtype is torch.bool else t.numpy()
 
 
+def _backend(device: str) -> Any:
+    if device == "cpu":
+        return make_backend("cpu", n_threads=2)
+    return _alone() if device == "opencl" else make_backend(device)
+
+
+@cache
+def _alone() -> Any:
+    """The OpenCL device as the only one: what it refuses is an error."""
+    backend = opencl()
+    backend.kind = "CPU"
+    return backend
+
+
 def run(build: Callable[..., g.Tensor], *tensors: Any, device: str) -> Any:
     """build(leaf, ...) computed on `device`, as a tensor with all four dimensions."""
-    if device == "cpu":
-        backend = make_backend("cpu", n_threads=2)
-    else:
-        backend = make_backend(device)
+    backend = _backend(device)
     leaves = [g.input(f"x{i}", list(t.shape) or [1], NAMES[t.dtype]) for i, t in enumerate(tensors)]
     node = build(*leaves)
     if node.is_view:

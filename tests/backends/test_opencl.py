@@ -98,8 +98,11 @@ def test_without_pyopencl(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_rules_need_no_device() -> None:
     assert supports(doubled().outputs["y"], "opencl")
-    refused = supports(g.upscale(weft.input("x", (4, 4)), (8, 8, 1, 1), "nearest"), "opencl")
-    assert not refused and refused.why == "UPSCALE on opencl: no kernel for this op"
+    refused = supports(g.quantize(weft.input("x", (4, 256)), "q8_K"), "opencl")
+    assert not refused
+    assert refused.why == (
+        "QUANTIZE on opencl: products read activations as they are, no blocks are made of them"
+    )
 
 
 @pytest.mark.parametrize(

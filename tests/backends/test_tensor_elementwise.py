@@ -244,7 +244,8 @@ def test_where(device: str) -> None:
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_convert(device: str) -> None:
-    types = (*FLOATS, *INTEGERS, torch.float64)
+    # opencl devices refuse f64
+    types = (*FLOATS, *INTEGERS, *([] if device == "opencl" else [torch.float64]))
     names = {"float32": "f32", "float16": "f16", "bfloat16": "bf16", "float64": "f64"}
     for source in types:
         x = normal(3, 5, 70, dtype=torch.float32, scale=30).to(source)

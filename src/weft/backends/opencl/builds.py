@@ -9,10 +9,13 @@ from hashlib import sha256
 from importlib.resources import files
 from typing import Any
 
+import numpy as np
+
 from weft.backends.opencl.devices import Found
 from weft.backends.opencl.library import library
 from weft.backends.opencl.probe import cache_folder, write_atomically
 from weft.errors import DeviceError
+from weft.quants import grid
 
 __all__ = ["Programs", "source_of"]
 
@@ -20,9 +23,19 @@ _HEADERS = {
     "binary.cl": ("place.h",),
     "unary.cl": ("place.h", "functions.h"),
     "glu.cl": ("place.h", "functions.h"),
-    "matmul.cl": ("formats.h",),
-    "attention.cl": ("formats.h",),
-    "copy.cl": ("formats.h", "blocks.h"),
+    "matmul.cl": ("formats.h", "codebooks.h"),
+    "outer.cl": ("formats.h", "codebooks.h"),
+    "attention.cl": ("formats.h", "codebooks.h"),
+    "copy.cl": ("formats.h", "codebooks.h", "blocks.h", "moves.h"),
+    "tensor.cl": ("place.h", "moves.h", "whole.h"),
+    "map.cl": ("place.h", "functions.h", "whole.h"),
+    "tensor_reduce.cl": ("whole.h",),
+    "gather.cl": ("place.h", "moves.h", "whole.h"),
+    "recurrent.cl": ("place.h",),
+    "hyper.cl": ("place.h", "formats.h", "codebooks.h"),
+    "back.cl": ("place.h",),
+    "conv.cl": ("place.h",),
+    "window.cl": ("place.h", "moves.h", "whole.h"),
 }
 """What a kernel file needs besides `common.h`."""
 
@@ -37,12 +50,43 @@ def source_of(file: str) -> str:
     return "\n".join(parts)
 
 
+_CODEBOOKS = {
+    "iq1_s": (2, (-1, 0, 1)),
+    "iq1_m": (2, (-1, 0, 1)),
+    "iq2_xxs": (2, (8, 25, 43)),
+    "iq2_xs": (2, (8, 25, 43)),
+    "iq2_s": (2, (8, 25, 43)),
+    "iq3_xxs": (3, (4, 12, 20, 28, 36, 44, 52, 62)),
+    "iq3_s": (3, (1, 3, 5, 7, 9, 11, 13, 15)),
+}
+"""Bits of a level in a format's codebook, and the levels."""
+
+
+@cache
+def codebook(name: str) -> str:
+    """The codebook of a format as an array for `codebooks.h`; empty for a format without."""
+    if name not in _CODEBOOKS:
+        return ""
+    bits, levels = _CODEBOOKS[name]
+    vectors = grid(name)
+    places = np.searchsorted(np.array(levels, np.float32), vectors).astype(np.uint32)
+    codes = (places << (bits * np.arange(vectors.shape[1], dtype=np.uint32))).sum(1)
+    array = "GRID_iq1_s" if name == "iq1_m" else f"GRID_{name}"
+    return f"__constant ushort {array}[{len(codes)}] = {{{','.join(map(str, codes))}}};\n"
+
+
+def tables(defines: tuple[str, ...]) -> str:
+    """The codebooks of the formats that are used."""
+    return "".join({codebook(d.removeprefix("USE_")): None for d in defines})
+
+
 class Programs:
     """The programs of a context."""
 
     def __init__(self, context: Any, device: Found) -> None:
         self._context = context
         self._device = device
+        self._always = ("NATIVE_HALF",) if "fp16" in device.features else ()
         self._built: dict[tuple[str, tuple[str, ...]], Any] = {}
         self.compiled = 0
         """How many were compiled from source."""
@@ -59,8 +103,8 @@ class Programs:
         return library().Kernel(program, name)
 
     def _get(self, file: str, defines: tuple[str, ...]) -> Any:
-        source = source_of(file)
-        options = ["-cl-std=CL1.2", *(f"-D{d}" for d in defines)]
+        source = tables(defines) + source_of(file)
+        options = ["-cl-std=CL1.2", *(f"-D{d}" for d in (*self._always, *defines))]
         text = "\0".join((self._device.key, *options, source))
         path = cache_folder() / f"{sha256(text.encode()).hexdigest()}.bin"
         try:

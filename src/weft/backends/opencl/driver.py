@@ -130,9 +130,15 @@ class Driver:
 
     # ---- kernels ---------------------------------------------------------------------------------
 
-    def launch(self, kernel: Any, grid: tuple[int, ...], group: tuple[int, ...]) -> Any:
-        """Enqueues a kernel; `grid` counts items. Its event."""
-        return self._cl.enqueue_nd_range_kernel(self.queue, kernel, grid, group)
+    def launch(
+        self,
+        kernel: Any,
+        grid: tuple[int, ...],
+        group: tuple[int, ...],
+        start: tuple[int, ...] | None = None,
+    ) -> Any:
+        """Enqueues a kernel; `grid` counts items, the first of them is at `start`. Its event."""
+        return self._cl.enqueue_nd_range_kernel(self.queue, kernel, grid, group, start)
 
     def flush(self) -> None:
         """What is enqueued starts."""
@@ -175,7 +181,7 @@ class Driver:
     def fault(self) -> Any:
         """The buffer where kernels note an index that is out of range."""
         if self._fault is None:
-            self._fault = self.create(16)
+            self._fault = self.create(24)
         return self._fault
 
     def watch(self, description: str) -> int:
@@ -186,12 +192,17 @@ class Driver:
         """Raises DeviceError when a kernel that is done met an index out of range."""
         if self._fault is None:
             return
-        out = np.empty(16, np.uint8)
+        out = np.empty(24, np.uint8)
         with guarded(f"{self.name}: reading what went wrong"):
             self._cl.enqueue_copy(self.queue, out, self._fault)
-        step, index, n, _ = struct.unpack("<4i", out.tobytes())
+        step, kind, index, n = struct.unpack("<2i2q", out.tobytes())
         if step:
             with guarded(f"{self.name}: clearing what went wrong"):
-                self._cl.enqueue_fill_buffer(self.queue, self._fault, b"\0\0\0\0", 0, 16)
+                self._cl.enqueue_fill_buffer(self.queue, self._fault, b"\0\0\0\0", 0, 24)
             where = next(text for text, number in self._watched.items() if number == step - 1)
-            raise DeviceError(f"{self.name}: {where}: index {index} is outside 0..{n - 1}")
+            why = (
+                f"index {index} is outside 0..{n - 1}",
+                f"index {index} is outside -{n} .. {n - 1}",
+                "an integer is divided by 0",
+            )[kind]
+            raise DeviceError(f"{self.name}: {where}: {why}")

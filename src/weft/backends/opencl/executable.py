@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from weft.backends.base import Memory
 from weft.backends.opencl.driver import Driver
-from weft.backends.opencl.launch import Call, Launch, Local, Slot, Table, View
+from weft.backends.opencl.launch import Call, Launch, Local, Slot, Table, View, pieces
 from weft.backends.opencl.library import guarded, library
 from weft.backends.opencl.memory import OpenCLMemory
 from weft.backends.opencl.ops import find_family
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 __all__ = ["OpenCLExecutable"]
 
-Ready = tuple[Any, tuple[int, ...], tuple[int, ...]]
-"""Kernel with its arguments set, items, items a group."""
+Ready = tuple[Any, tuple[int, ...], tuple[int, ...], tuple[int, ...] | None]
+"""Kernel with its arguments set, items, items a group, items before the first."""
 
 
 class _Step:
@@ -86,8 +86,8 @@ class OpenCLExecutable:
         launch, record, done = self._driver.launch, self._driver.record, 0
         try:
             if record is None:
-                for kernel, grid, group in self._launches:
-                    launch(kernel, grid, group)
+                for kernel, grid, group, start in self._launches:
+                    launch(kernel, grid, group, start)
                     done += 1
             else:
                 for step in self._steps:
@@ -139,9 +139,9 @@ class OpenCLExecutable:
         src = tuple(self._view(i, values) if i >= 0 else None for i in spec.src)
         call = Call(spec.op.name, dst, src, spec.params, self._backend.limits)
         launches = family.launches(call)
-        return [self._ready(step, i, launch) for i, launch in enumerate(launches)]
+        return [part for i, launch in enumerate(launches) for part in self._ready(step, i, launch)]
 
-    def _ready(self, step: _Step, index: int, launch: Launch) -> Ready:
+    def _ready(self, step: _Step, index: int, launch: Launch) -> list[Ready]:
         key = (index, launch.file, launch.defines, launch.kernel)
         found = step.kernels.get(key)
         if found is None:
@@ -158,8 +158,11 @@ class OpenCLExecutable:
             if i >= len(held) or (held[i] is not arg and held[i] != arg):
                 kernel.set_arg(i, arg)
         held[:] = args
-        grid = tuple(n * m for n, m in zip(launch.grid, launch.group, strict=True))
-        return kernel, grid, launch.group
+        group = launch.group
+        return [
+            (kernel, tuple(n * m for n, m in zip(grid, group, strict=True)), group, start)
+            for grid, start in pieces(launch, self._backend.limits.max_groups)
+        ]
 
     def _argument(self, step: _Step, arg: Any) -> Any:
         if isinstance(arg, Local):

@@ -3,14 +3,28 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
+from itertools import product
 from math import prod
 from typing import Any, NamedTuple
 
 from weft.dtype import DType
 
-__all__ = ["Call", "Launch", "Limits", "Local", "Slot", "Table", "View", "f32", "i32", "i64"]
+__all__ = [
+    "Call",
+    "Launch",
+    "Limits",
+    "Local",
+    "Slot",
+    "Table",
+    "View",
+    "f32",
+    "i32",
+    "i64",
+    "pieces",
+]
 
 Sizes = tuple[int, ...]
 
@@ -65,6 +79,9 @@ class Limits:
     """Whether registers are vectors: sums are kept as such."""
     local_bytes: int
     max_group: int
+    max_groups: int = 65_535
+    """Groups along the second and third dimension that a device takes at once. OpenCL has no
+    question for it; this is what the hardware of the most limited ones counts to."""
 
 
 class Slot(Enum):
@@ -100,6 +117,19 @@ class Launch(NamedTuple):
     """Groups along each dimension."""
     group: Sizes
     """Items of a group along each dimension."""
+
+
+def pieces(launch: Launch, most: int) -> Iterator[tuple[Sizes, Sizes | None]]:
+    """The grid in parts of at most `most` groups along all dimensions but the first: (groups, items
+    before the part; None for a grid that is whole)."""
+    grid, group = launch.grid, launch.group
+    if all(n <= most for n in grid[1:]):
+        yield grid, None
+        return
+    cuts = [range(1), *(range(0, n, most) for n in grid[1:])]
+    for corner in product(*cuts):
+        size = (grid[0], *(min(most, n - at) for n, at in zip(grid[1:], corner[1:], strict=True)))
+        yield size, tuple(at * m for at, m in zip(corner, group, strict=True))
 
 
 class Call(NamedTuple):

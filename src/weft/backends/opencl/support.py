@@ -9,13 +9,23 @@ from weft.graph.tensor import Tensor
 
 __all__ = ["OpenCLRules", "supports"]
 
+_LEFT_OUT = {
+    "QUANTIZE": "products read activations as they are, no blocks are made of them",
+    "GLU_QUANTIZE": "products read activations as they are, no blocks are made of them",
+    "ROPE_SET_ROWS": "positions and rows by index are two kernels here, ROPE and SET_ROWS",
+}
+"""Ops without kernels, and what the device does instead."""
+
 
 def supports(node: Tensor, name: str) -> Support:
     """Whether there are kernels for a node; views need none. A no is a sentence."""
     if node.op.is_view or node.op is NONE:
         return YES
     family = find_family(node.op.name)
-    why = "no kernel for this op" if family is None else family.refuse(node)
+    if family is None:
+        why: str | None = _LEFT_OUT.get(node.op.name, "no kernel for this op")
+    else:
+        why = family.refuse(node)
     return YES if why is None else Support(False, f"{node.op} on {name}: {why}")
 
 

@@ -12,7 +12,7 @@ static inline void put_q8_0(bytes_t from, long nb, int type, __global uchar* to)
   float most = 0.0f;
   for (int i = 0; i < 32; i++) most = fmax(most, fabs(x[i]));
   float d = most / 127.0f, inverse = d != 0.0f ? 1.0f / d : 0.0f;
-  vstore_half_rte(d, 0, (__global half*)to);
+  store_f16(to, d);
   for (int i = 0; i < 32; i++) to[2 + i] = (uchar)(char)round(x[i] * inverse);
 }
 #endif
@@ -33,7 +33,7 @@ static inline float farthest(const float* x) {
 static inline void put_q4_0(bytes_t from, long nb, int type, __global uchar* to) {
   READ_BLOCK
   float d = farthest(x) / -8.0f, inverse = d != 0.0f ? 1.0f / d : 0.0f;
-  vstore_half_rte(d, 0, (__global half*)to);
+  store_f16(to, d);
   for (int i = 0; i < 16; i++) {
     int a = min(15, (int)(char)(x[i] * inverse + 8.5f));
     int b = min(15, (int)(char)(x[i + 16] * inverse + 8.5f));
@@ -51,8 +51,8 @@ static inline void put_q4_1(bytes_t from, long nb, int type, __global uchar* to)
     high = fmax(high, x[i]);
   }
   float d = (high - low) / 15.0f, inverse = d != 0.0f ? 1.0f / d : 0.0f;
-  vstore_half_rte(d, 0, (__global half*)to);
-  vstore_half_rte(low, 1, (__global half*)to);
+  store_f16(to, d);
+  store_f16(to + 2, low);
   for (int i = 0; i < 16; i++) {
     int a = min(15, (int)(char)((x[i] - low) * inverse + 0.5f));
     int b = min(15, (int)(char)((x[i + 16] - low) * inverse + 0.5f));
@@ -66,7 +66,7 @@ static inline void put_q5_0(bytes_t from, long nb, int type, __global uchar* to)
   READ_BLOCK
   float d = farthest(x) / -16.0f, inverse = d != 0.0f ? 1.0f / d : 0.0f;
   uint high = 0;
-  vstore_half_rte(d, 0, (__global half*)to);
+  store_f16(to, d);
   for (int i = 0; i < 16; i++) {
     uint a = min(31, (int)(char)(x[i] * inverse + 16.5f));
     uint b = min(31, (int)(char)(x[i + 16] * inverse + 16.5f));
@@ -88,8 +88,8 @@ static inline void put_q5_1(bytes_t from, long nb, int type, __global uchar* to)
   }
   float d = (most - low) / 31.0f, inverse = d != 0.0f ? 1.0f / d : 0.0f;
   uint high = 0;
-  vstore_half_rte(d, 0, (__global half*)to);
-  vstore_half_rte(low, 1, (__global half*)to);
+  store_f16(to, d);
+  store_f16(to + 2, low);
   for (int i = 0; i < 16; i++) {
     uint a = (uchar)((x[i] - low) * inverse + 0.5f);
     uint b = (uchar)((x[i + 16] - low) * inverse + 0.5f);
@@ -98,5 +98,36 @@ static inline void put_q5_1(bytes_t from, long nb, int type, __global uchar* to)
     high |= ((b & 16) >> 4) << (i + 16);
   }
   vstore4(as_uchar4(high), 0, to + 4);
+}
+#endif
+
+#ifdef PUT_iq4_nl
+__constant float LEVELS_PUT[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
+                                   1,    13,   25,  38,  53,  69,  89,  113};
+
+/* the nearest level, the upper one in the middle; doubled, so that the middle is exact */
+static inline int nearest_level(float x) {
+  int code = 15;
+  ONE_BY_ONE
+  for (int i = 0; i < 15; i++) code -= x + x < LEVELS_PUT[i] + LEVELS_PUT[i + 1];
+  return code;
+}
+
+static inline void put_iq4_nl(bytes_t from, long nb, int type, __global uchar* to) {
+  READ_BLOCK
+  const float peak = farthest(x);
+  float sum_qx = 0.0f, sum_q2 = 0.0f;
+  const float inverse = fabs(peak) < 1e-15f ? 0.0f : 1.0f / (peak / -127.0f);
+  const int zero = inverse == 0.0f;
+  for (int i = 0; i < 16; i++) to[2 + i] = 0;
+  ONE_BY_ONE
+  for (int i = 0; i < 32; i++) {
+    const int code = nearest_level(inverse * x[i]);
+    const float q = LEVELS_PUT[code], wq = x[i] * x[i] * q;
+    sum_qx += wq * x[i];
+    sum_q2 += wq * q;
+    if (!zero) to[2 + i % 16] |= (uchar)(code << (4 * (i / 16)));
+  }
+  store_f16(to, !zero && sum_q2 > 0.0f ? sum_qx / sum_q2 : 0.0f);
 }
 #endif

@@ -10,6 +10,13 @@ typedef struct {
 
 typedef const __global uchar* bytes_t;
 
+/* Where a kernel stands along dimensions 1 and 2 comes from get_global_id: large grids are launched
+   in pieces, whose offsets get_group_id does not know. */
+
+#ifdef NATIVE_HALF
+#pragma OPENCL EXTENSION cl_khr_fp16 : enable
+#endif
+
 enum {
   F32 = 0,
   F16 = 1,
@@ -18,9 +25,11 @@ enum {
   Q5_0 = 6,
   Q5_1 = 7,
   Q8_0 = 8,
+  I8 = 24,
   I16 = 25,
   I32 = 26,
   I64 = 27,
+  F64 = 28,
   BF16 = 30
 };
 
@@ -29,6 +38,23 @@ enum {
 
 static inline long at4(const tensor_t* t, long i0, long i1, long i2, long i3) {
   return t->at + i0 * t->nb[0] + i1 * t->nb[1] + i2 * t->nb[2] + i3 * t->nb[3];
+}
+
+/* f16 as the device reads it, where it has the type: numbers in registers are f32 either way */
+static inline float load_f16(bytes_t p) {
+#ifdef NATIVE_HALF
+  return (float)*(const __global half*)p;
+#else
+  return vload_half(0, (const __global half*)p);
+#endif
+}
+
+static inline void store_f16(__global uchar* p, float x) {
+#ifdef NATIVE_HALF
+  *(__global half*)p = convert_half_rte(x);
+#else
+  vstore_half_rte(x, 0, (__global half*)p);
+#endif
 }
 
 static inline float bf16_to_float(ushort bits) { return as_float((uint)bits << 16); }
@@ -48,7 +74,7 @@ static inline float load(bytes_t p, int type) {
     case F32:
       return *(const __global float*)p;
     case F16:
-      return vload_half(0, (const __global half*)p);
+      return load_f16(p);
     case BF16:
       return bf16_to_float(*(const __global ushort*)p);
     case I16:
@@ -68,7 +94,7 @@ static inline void store(__global uchar* p, int type, float x) {
       *(__global float*)p = x;
       return;
     case F16:
-      vstore_half_rte(x, 0, (__global half*)p);
+      store_f16(p, x);
       return;
     case BF16:
       *(__global ushort*)p = float_to_bf16(x);
@@ -83,13 +109,27 @@ static inline void store(__global uchar* p, int type, float x) {
 #endif
 }
 
+/* notes what went wrong: the index and the number of what there is, whole, and how it is said */
+static inline void note(__global int* fault, int step, long i, long n, int kind) {
+  fault[0] = step + 1;
+  fault[1] = kind;
+  vstore2(as_int2(i), 1, fault);
+  vstore2(as_int2(n), 2, fault);
+}
+
 /* an index of type i32 or i64; -1 where it is not one of 0 .. n-1, which is noted in `fault` */
 static inline long checked_index(bytes_t p, int type, long n, __global int* fault, int step) {
   long i = type == I64 ? *(const __global long*)p : (long)*(const __global int*)p;
   if (i >= 0 && i < n) return i;
-  fault[0] = step + 1;
-  fault[1] = (int)clamp(i, (long)INT_MIN, (long)INT_MAX);
-  fault[2] = (int)min(n, (long)INT_MAX);
+  note(fault, step, i, n, 0);
+  return -1;
+}
+
+/* the same, where negative ones count from the end */
+static inline long wrapped_index(bytes_t p, int type, long n, __global int* fault, int step) {
+  long i = type == I64 ? *(const __global long*)p : (long)*(const __global int*)p;
+  if (i >= -n && i < n) return i < 0 ? i + n : i;
+  note(fault, step, i, n, 1);
   return -1;
 }
 

@@ -4,7 +4,7 @@
 
 typedef const __global char* chars_t;
 
-static inline float half_at(bytes_t p) { return vload_half(0, (const __global half*)p); }
+static inline float half_at(bytes_t p) { return load_f16(p); }
 static inline float16 floats(uchar16 q) { return convert_float16(q); }
 
 #ifdef USE_f32
@@ -18,8 +18,13 @@ static inline void unit_f32(bytes_t row, int u, float16* lo, float16* hi) {
 #ifdef USE_f16
 static inline void unit_f16(bytes_t row, int u, float16* lo, float16* hi) {
   const __global half* x = (const __global half*)row + 32 * u;
+#ifdef NATIVE_HALF
+  *lo = convert_float16(vload16(0, x));
+  *hi = convert_float16(vload16(1, x));
+#else
   *lo = vload_half16(0, x);
   *hi = vload_half16(1, x);
+#endif
 }
 #endif
 
@@ -215,7 +220,7 @@ static inline void unit_tq1_0(bytes_t row, int u, float16* lo, float16* hi) {
 }
 #endif
 
-#if defined(USE_iq4_nl) || defined(USE_iq4_xs) || defined(USE_mxfp4)
+#if defined(USE_iq4_nl) || defined(USE_iq4_xs) || defined(USE_mxfp4) || defined(USE_nvfp4)
 __constant float CODES_IQ4[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
                                   1,    13,   25,  38,  53,  69,  89,  113};
 __constant float CODES_FP4[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
@@ -257,6 +262,47 @@ static inline void unit_mxfp4(bytes_t row, int u, float16* lo, float16* hi) {
   uchar16 q = vload16(0, b + 1), q0 = q & (uchar)15, q1 = q >> (uchar)4;
   *lo = LOOK_UP(CODES_FP4, q0) * d;
   *hi = LOOK_UP(CODES_FP4, q1) * d;
+}
+#endif
+
+#ifdef USE_nvfp4
+/* half of an unsigned E4M3 number with bias 7; its sign bit is not looked at, nor its NaN */
+static inline float half_e4m3(uint bits) {
+  bits &= 127u;
+  if (bits == 127u) return 0.0f;
+  uint exponent = bits >> 3, mantissa = bits & 7u;
+  float normal = as_float(((exponent + 119u) << 23) | (mantissa << 20));
+  return exponent ? normal : (float)mantissa * 0x1p-10f;
+}
+
+static inline void unit_nvfp4(bytes_t row, int u, float16* lo, float16* hi) {
+  bytes_t b = row + 36 * (u / 2), q = b + 4 + 16 * (u % 2);
+  float d0 = half_e4m3(b[2 * (u % 2)]), d1 = half_e4m3(b[2 * (u % 2) + 1]);
+  uchar8 p0 = vload8(0, q), p1 = vload8(1, q);
+  uchar16 q0 = (uchar16)(p0 & (uchar)15, p0 >> (uchar)4);
+  uchar16 q1 = (uchar16)(p1 & (uchar)15, p1 >> (uchar)4);
+  *lo = LOOK_UP(CODES_FP4, q0) * d0;
+  *hi = LOOK_UP(CODES_FP4, q1) * d1;
+}
+#endif
+
+#ifdef USE_q1_0
+static inline void unit_q1_0(bytes_t row, int u, float16* lo, float16* hi) {
+  bytes_t b = row + 18 * (u / 4), q = b + 2 + 4 * (u % 4);
+  float d = half_at(b);
+  *lo = (floats(fifth_bits(q[0] | ((uint)q[1] << 8))) * 0.125f - 1.0f) * d;
+  *hi = (floats(fifth_bits(q[2] | ((uint)q[3] << 8))) * 0.125f - 1.0f) * d;
+}
+#endif
+
+#ifdef USE_q2_0
+static inline void unit_q2_0(bytes_t row, int u, float16* lo, float16* hi) {
+  bytes_t b = row + 18 * (u / 2);
+  float d = half_at(b);
+  uchar8 q = vload8(u % 2, b + 2);
+  const uchar16 place = (uchar16)(0, 2, 4, 6, 0, 2, 4, 6, 0, 2, 4, 6, 0, 2, 4, 6);
+  *lo = (floats((q.s0000111122223333 >> place) & (uchar)3) - 1.0f) * d;
+  *hi = (floats((q.s4444555566667777 >> place) & (uchar)3) - 1.0f) * d;
 }
 #endif
 

@@ -46,8 +46,8 @@ static inline float over_lanes(float x, __local float* tmp) {
 __kernel void columns(bytes_t pw, tensor_t w, bytes_t px, tensor_t x, bytes_t pb, tensor_t bias,
                       __global uchar* pd, tensor_t d, int has_bias, __local float* tmp) {
   const int lane = get_local_id(0) % LANES, row = get_global_id(0) / LANES;
-  const int first = get_group_id(1) * COLS;
-  const int i2 = get_group_id(2) % d.ne[2], i3 = get_group_id(2) / d.ne[2];
+  const int first = get_global_id(1) * COLS;
+  const int i2 = get_global_id(2) % d.ne[2], i3 = get_global_id(2) / d.ne[2];
   bytes_t wr =
       pw + at4(&w, 0, min(row, d.ne[0] - 1), i2 / (d.ne[2] / w.ne[2]), i3 / (d.ne[3] / w.ne[3]));
   bytes_t xc[COLS];
@@ -82,7 +82,7 @@ __kernel void experts(bytes_t pw, tensor_t w, bytes_t px, tensor_t x, bytes_t pi
                       __global uchar* pd, tensor_t d, __global int* fault, int step,
                       __local float* tmp) {
   const int lane = get_local_id(0) % LANES, row = get_global_id(0) / LANES;
-  const int slot = get_group_id(1), token = get_group_id(2);
+  const int slot = get_global_id(1), token = get_global_id(2);
   long expert = checked_index(pi + at4(&ids, slot, token, 0, 0), ids.type, w.ne[2], fault, step);
   bytes_t wr = pw + at4(&w, 0, min(row, d.ne[0] - 1), max(expert, 0L), 0);
   bytes_t xc = px + at4(&x, 0, slot % x.ne[1], token, 0);
@@ -108,8 +108,8 @@ __kernel void tiles(bytes_t pw, tensor_t w, bytes_t px, tensor_t x, bytes_t pb, 
                     __local float* xt) {
   const int tx = get_local_id(0), ty = get_local_id(1);
   const int item = ty * (TILE / 4) + tx, n_items = (TILE / 4) * (TILE / 4);
-  const int row0 = get_group_id(0) * TILE, col0 = get_group_id(1) * TILE;
-  const int i2 = get_group_id(2) % d.ne[2], i3 = get_group_id(2) / d.ne[2];
+  const int row0 = get_group_id(0) * TILE, col0 = (get_global_id(1) - ty) * 4;
+  const int i2 = get_global_id(2) % d.ne[2], i3 = get_global_id(2) / d.ne[2];
   float acc[16];
   for (int i = 0; i < 16; i++) acc[i] = 0.0f;
   for (int u = 0; u < (w.ne[0] + 31) / 32; u++) {

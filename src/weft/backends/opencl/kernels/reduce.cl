@@ -3,8 +3,8 @@
 /* sum (or mean) of each row; grid (group, ne1, ne2 * ne3) */
 __kernel void sum_rows(bytes_t ps, tensor_t s, __global uchar* pd, tensor_t d, int mean,
                        __local float* tmp) {
-  const int l = get_local_id(0), i1 = get_group_id(1);
-  const int i2 = get_group_id(2) % s.ne[2], i3 = get_group_id(2) / s.ne[2];
+  const int l = get_local_id(0), i1 = get_global_id(1);
+  const int i2 = get_global_id(2) % s.ne[2], i3 = get_global_id(2) / s.ne[2];
   bytes_t row = ps + at4(&s, 0, i1, i2, i3);
   float sum = 0.0f;
   for (int i = l; i < s.ne[0]; i += get_local_size(0)) sum += load(row + i * s.nb[0], s.type);

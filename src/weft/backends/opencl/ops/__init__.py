@@ -2,10 +2,28 @@
 
 from __future__ import annotations
 
-from weft.backends.opencl.ops import attention, copy, elementwise, matmul, norm, reduce
+from weft.backends.opencl.ops import (
+    attention,
+    back,
+    conv,
+    copy,
+    elementwise,
+    hyper,
+    index,
+    matmul,
+    norm,
+    recurrent,
+    reduce,
+    resample,
+    tensor,
+    window,
+)
 from weft.backends.opencl.ops.table import Family, find_family
 
 __all__ = ["Family", "find_family"]
 
-_FAMILIES = (attention, copy, elementwise, matmul, norm, reduce)
+_FAMILIES = (
+    attention, back, conv, copy, elementwise, hyper, index, matmul, norm, recurrent, reduce,
+    resample, tensor, window,
+)  # fmt: skip
 """Imported for what they register."""

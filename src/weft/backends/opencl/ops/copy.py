@@ -12,8 +12,15 @@ __all__: list[str] = []
 
 _FILE = "copy.cl"
 _NUMBERS = (*FLOATS, "i32", "i16")
-_ENCODED = ("q8_0", "q4_0", "q4_1", "q5_0", "q5_1")
+_ENCODED = ("q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "iq4_nl")
 """Formats that `blocks.h` writes."""
+
+
+def _written(dtype: DType) -> str | None:
+    """Why rows are not written as a type that is no float."""
+    if dtype.name in _ENCODED:
+        return None
+    return f"results must be floats or {', '.join(_ENCODED)}, not {dtype.name}"
 
 
 def _conversion(source_type: DType, target: DType) -> str | None:
@@ -25,8 +32,8 @@ def _conversion(source_type: DType, target: DType) -> str | None:
         return None
     if a.name in DECODED and b.name in FLOATS:
         return None
-    if a.name in FLOATS and b.name in _ENCODED:
-        return None
+    if a.name in FLOATS and b.is_quantized:
+        return _written(b)
     return f"{a.name} is not converted to {b.name} here"
 
 
@@ -100,8 +107,8 @@ def _set_rows_rule(node: Tensor) -> str | None:
     assert s is not None
     if s.dtype.name not in FLOATS:
         return f"rows must be f32, f16 or bf16, not {s.dtype.name}"
-    if node.dtype.name not in (*FLOATS, *_ENCODED):
-        return f"rows cannot be written as {node.dtype.name} here"
+    if node.dtype.name not in FLOATS:
+        return _written(node.dtype) or _ids_rule(node, 1)
     return _ids_rule(node, 1)
 
 

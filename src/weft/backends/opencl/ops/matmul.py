@@ -11,9 +11,10 @@ __all__ = ["DECODED", "decoded", "used"]
 
 DECODED = (
     *FLOATS, "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q2_K", "q3_K", "q4_K", "q5_K", "q6_K",
-    "tq1_0", "tq2_0", "iq4_nl", "iq4_xs", "mxfp4",
+    "tq1_0", "tq2_0", "iq4_nl", "iq4_xs", "mxfp4", "nvfp4", "q1_0", "q2_0", "iq1_s", "iq1_m",
+    "iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs", "iq3_s",
 )  # fmt: skip
-"""Formats that `formats.h` reads."""
+"""Formats that `formats.h` and `codebooks.h` read."""
 
 
 def decoded(dtype: DType, what: str) -> str | None:
@@ -96,7 +97,25 @@ def _mul_mat_id(call: Call) -> list[Launch]:
     return [Launch("matmul.cl", defines, "experts", args, grid, (items, 1, 1))]
 
 
-@family("OUT_PROD", refuse=floats(0, 1))
+def _out_prod_rule(node: Tensor) -> str | None:
+    a = source(node, 0)
+    assert a is not None
+    if a.dtype.is_quantized:
+        return decoded(a.dtype, "source 0") or rows_lie(a, "source 0") or floats(1)(node)
+    return floats(0, 1)(node)
+
+
+@family("OUT_PROD", refuse=_out_prod_rule)
 def _out_prod(call: Call) -> list[Launch]:
     a, b, d = call.view(0), call.view(1), call.dst
+    if a.dtype.is_quantized:
+        items = call.elements(d, d.ne[0] // 32)
+        return [Launch("outer.cl", used(W=a), "out_prod_of_blocks", (a, b, d), *items)]
     return [Launch("outer.cl", call.all_f32(a, b, d), "out_prod", (a, b, d), *call.elements(d))]
+
+
+@family("SOLVE_TRI", refuse=floats(0, 1))
+def _solve_tri(call: Call) -> list[Launch]:
+    a, b, d, items = call.view(0), call.view(1), call.dst, call.limits.row_items
+    grid = (-(-d.ne[0] // items), d.ne[2] * d.ne[3])
+    return [Launch("outer.cl", call.all_f32(a, b, d), "solve_tri", (a, b, d), grid, (items, 1))]

@@ -1,0 +1,65 @@
+/* Gradients, and what a loss is made of. */
+
+/* the sum of the tiles that REPEAT would have made; grid over the result */
+__kernel void repeat_back(bytes_t ps, tensor_t s, __global uchar* pd, tensor_t d) {
+  PLACE
+  float sum = 0.0f;
+  for (int k3 = i3; k3 < s.ne[3]; k3 += d.ne[3])
+    for (int k2 = i2; k2 < s.ne[2]; k2 += d.ne[2])
+      for (int k1 = i1; k1 < s.ne[1]; k1 += d.ne[1])
+        for (int k0 = i0; k0 < s.ne[0]; k0 += d.ne[0])
+          sum += load(ps + at4(&s, k0, k1, k2, k3), s.type);
+  store(pd + at4(&d, i0, i1, i2, i3), d.type, sum);
+}
+
+/* rows added up by index; grid over the result, an item looks at all `n` indices */
+__kernel void get_rows_back(bytes_t ps, tensor_t s, bytes_t pi, tensor_t ids, __global uchar* pd,
+                            tensor_t d, int n, __global int* fault, int step) {
+  PLACE
+  float sum = 0.0f;
+  for (int k = 0; k < n; k++) {
+    long row = checked_index(
+        pi + at4(&ids, k % ids.ne[0], k / ids.ne[0] % ids.ne[1], k / ids.ne[0] / ids.ne[1], 0),
+        ids.type, d.ne[1], fault, step);
+    if (row == i1 && i2 == 0 && i3 == 0) sum += load(ps + at4(&s, i0, k, 0, 0), s.type);
+  }
+  store(pd + at4(&d, i0, i1, i2, i3), d.type, sum);
+}
+
+/* how many elements agree; one group */
+__kernel void count_equal(bytes_t pa, tensor_t a, bytes_t pb, tensor_t b, __global uchar* pd,
+                          tensor_t d, long n, __local long* tmp) {
+  const int l = get_local_id(0), n_items = get_local_size(0);
+  long count = 0;
+  for (long i = l; i < n; i += n_items) {
+    const int i0 = i % a.ne[0], i1 = i / a.ne[0] % a.ne[1];
+    const long rest = i / a.ne[0] / a.ne[1];
+    const int i2 = rest % a.ne[2], i3 = rest / a.ne[2];
+    count += *(const __global int*)(pa + at4(&a, i0, i1, i2, i3)) ==
+             *(const __global int*)(pb + at4(&b, i0, i1, i2, i3));
+  }
+  tmp[l] = count;
+  barrier(CLK_LOCAL_MEM_FENCE);
+  if (l == 0) {
+    for (int i = 1; i < n_items; i++) count += tmp[i];
+    *(__global long*)(pd + d.at) = count;
+  }
+}
+
+/* -mean over rows of sum(labels * log_softmax(logits)); one group */
+__kernel void cross_entropy(bytes_t pa, tensor_t a, bytes_t pb, tensor_t b, __global uchar* pd,
+                            tensor_t d, long n_rows, __local float* tmp) {
+  float total = 0.0f;
+  for (long row = get_local_id(0); row < n_rows; row += get_local_size(0)) {
+    const int i1 = row % a.ne[1], i2 = row / a.ne[1] % a.ne[2], i3 = row / a.ne[1] / a.ne[2];
+    bytes_t x = pa + at4(&a, 0, i1, i2, i3), y = pb + at4(&b, 0, i1, i2, i3);
+    float top = -INFINITY, sum = 0.0f;
+    for (int i = 0; i < a.ne[0]; i++) top = fmax(top, load(x + i * a.nb[0], a.type));
+    for (int i = 0; i < a.ne[0]; i++) sum += exp(load(x + i * a.nb[0], a.type) - top);
+    const float less = top + log(sum);
+    for (int i = 0; i < a.ne[0]; i++)
+      total += load(y + i * b.nb[0], b.type) * (load(x + i * a.nb[0], a.type) - less);
+  }
+  total = group_sum(total, tmp);
+  if (get_local_id(0) == 0) store(pd + d.at, d.type, -total / n_rows);
+}

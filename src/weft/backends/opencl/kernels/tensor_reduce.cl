@@ -1,0 +1,168 @@
+/* Reductions, running sums and orders of plain tensors along any axis. */
+
+/* a tensor of which only some dimensions are walked: element `i` of those in `axes` */
+static inline long walked(const tensor_t* t, int axes, long i) {
+  long at = 0;
+  for (int k = 0; k < 4; k++) {
+    if (!(axes >> k & 1)) continue;
+    at += i % t->ne[k] * t->nb[k];
+    i /= t->ne[k];
+  }
+  return at;
+}
+
+enum { SUM, MEAN, MAX, MIN, PROD, ANY, ALL };
+
+static inline float joined(int op, float a, float b) {
+  switch (op) {
+    case MAX:
+      return isnan(a) || a > b ? a : b;
+    case MIN:
+      return isnan(a) || a < b ? a : b;
+    case PROD:
+      return a * b;
+    default:
+      return a + b;
+  }
+}
+
+static inline long joined_whole(int op, long a, long b) {
+  switch (op) {
+    case MAX:
+      return max(a, b);
+    case MIN:
+      return min(a, b);
+    case PROD:
+      return (long)((ulong)a * (ulong)b);
+    case ANY:
+      return a | b;
+    case ALL:
+      return a & b;
+    default:
+      return (long)((ulong)a + (ulong)b);
+  }
+}
+
+/* a group a result; `n` elements become one */
+__kernel void reduce_nd(bytes_t ps, tensor_t s, __global uchar* pd, tensor_t d, int op, int axes,
+                        long n, __local long* tmp) {
+  const int l = get_local_id(0), n_items = get_local_size(0);
+  const int whole = is_whole(d.type); /* so are ANY and ALL of floats */
+  const long which = get_group_id(0);
+  __local float* part = (__local float*)tmp;
+  bytes_t from = ps + s.at + walked(&s, ~axes, which);
+  long count = op == PROD || op == ALL ? 1 : op == MAX ? LONG_MIN : op == MIN ? LONG_MAX : 0;
+  float sum = op == PROD ? 1.0f : op == MAX ? -INFINITY : op == MIN ? INFINITY : 0.0f, lost = 0.0f;
+  for (long i = l; i < n; i += n_items) {
+    bytes_t p = from + walked(&s, axes, i);
+    if (whole) {
+      long x = is_whole(s.type) ? load_whole(p, s.type) : load(p, s.type) != 0.0f;
+      count = joined_whole(op, count, op >= ANY ? x != 0 : x);
+    } else if (op > MEAN) {
+      sum = joined(op, sum, load(p, s.type));
+    } else { /* Kahan's sum: an item may add many */
+      float x = load(p, s.type) - lost, next = sum + x;
+      lost = isfinite(next) ? (next - sum) - x : 0.0f;
+      sum = next;
+    }
+  }
+  if (whole)
+    tmp[l] = count;
+  else
+    part[l] = sum;
+  barrier(CLK_LOCAL_MEM_FENCE);
+  if (l == 0) {
+    __global uchar* to = pd + d.at + walked(&d, 15, which);
+    for (int i = 1; i < n_items; i++) {
+      if (whole)
+        count = joined_whole(op, count, tmp[i]);
+      else
+        sum = joined(op, sum, part[i]);
+    }
+    if (whole)
+      store_whole(to, d.type, count);
+    else
+      store(to, d.type, op == MEAN ? sum / n : sum);
+  }
+}
+
+/* where the first of the largest (or smallest) is; a NaN before all. A group a result. */
+__kernel void arg_reduce(bytes_t ps, tensor_t s, __global uchar* pd, tensor_t d, int smallest,
+                         int axes, long n, __local long* tmp) {
+  const int l = get_local_id(0), n_items = get_local_size(0);
+  const long which = get_group_id(0);
+  bytes_t from = ps + s.at + walked(&s, ~axes, which);
+  const int floats = !is_whole(s.type);
+  long best = LONG_MIN, at = l < n ? l : n;
+  for (long i = l; i < n; i += n_items) {
+    long x = in_order(from + walked(&s, axes, i), s.type);
+    if (smallest && !(floats && x == LONG_MAX)) x = ~x;
+    if (x > best) {
+      best = x;
+      at = i;
+    }
+  }
+  tmp[2 * l] = best;
+  tmp[2 * l + 1] = at;
+  barrier(CLK_LOCAL_MEM_FENCE);
+  if (l == 0) {
+    for (int i = 1; i < n_items; i++) {
+      long x = tmp[2 * i], place = tmp[2 * i + 1];
+      if (place < n && (x > best || (x == best && place < at))) {
+        best = x;
+        at = place;
+      }
+    }
+    store_whole(pd + d.at + walked(&d, 15, which), I64, at);
+  }
+}
+
+/* running sums or products along an axis; an item a line */
+__kernel void cumulate(bytes_t ps, tensor_t s, __global uchar* pd, tensor_t d, int product,
+                       int axis, long n_lines) {
+  const long which = get_global_id(0);
+  if (which >= n_lines) return;
+  bytes_t from = ps + s.at + walked(&s, ~(1 << axis), which);
+  __global uchar* to = pd + d.at + walked(&d, ~(1 << axis), which);
+  const long ns = s.nb[axis], nd = d.nb[axis];
+  if (is_whole(s.type)) {
+    ulong sum = product;
+    for (int i = 0; i < s.ne[axis]; i++) {
+      ulong x = (ulong)load_whole(from + i * ns, s.type);
+      sum = product ? sum * x : sum + x;
+      store_whole(to + i * nd, d.type, (long)sum);
+    }
+    return;
+  }
+  float sum = product, lost = 0.0f;
+  for (int i = 0; i < s.ne[axis]; i++) {
+    float x = load(from + i * ns, s.type);
+    if (product)
+      sum *= x;
+    else {
+      float next = sum + (x - lost);
+      lost = isfinite(next) ? (next - sum) - (x - lost) : 0.0f;
+      sum = next;
+    }
+    store(to + i * nd, d.type, sum);
+  }
+}
+
+/* the place of each element in the order along an axis is the number of those before it; equals
+   keep theirs. Grid over the source; what lies behind the result's size is not written. */
+__kernel void sort_indices(bytes_t ps, tensor_t s, __global uchar* pd, tensor_t d, int axis,
+                           int descending) {
+  const int i0 = get_global_id(0), i1 = get_global_id(1);
+  const int i2 = get_global_id(2) % s.ne[2], i3 = get_global_id(2) / s.ne[2];
+  if (i0 >= s.ne[0]) return;
+  const int mine = axis == 0 ? i0 : axis == 1 ? i1 : axis == 2 ? i2 : i3;
+  bytes_t line = ps + at4(&s, i0, i1, i2, i3) - mine * s.nb[axis];
+  const long x = in_order(line + mine * s.nb[axis], s.type);
+  int place = 0;
+  for (int i = 0; i < s.ne[axis]; i++) {
+    long y = in_order(line + i * s.nb[axis], s.type);
+    place += (descending ? y > x : y < x) || (y == x && i < mine);
+  }
+  if (place >= d.ne[axis]) return;
+  store_whole(pd + at4(&d, i0, i1, i2, i3) + (place - mine) * d.nb[axis], I64, mine);
+}

@@ -1,0 +1,152 @@
+"""Convolutions: all are one kernel over fields of five dimensions, or its transpose."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+from weft.backends.opencl.launch import Call, Launch, View, i32, i64
+from weft.backends.opencl.ops.table import family, floats
+from weft.graph.params import Conv3dParams, ConvTranspose1dParams, Im2Col3dParams
+
+__all__: list[str] = []
+
+_FILE = "conv.cl"
+
+Triple = tuple[int, int, int]
+
+
+class _Field(View):
+    """A tensor as [w, h, d, channels, batch]: what the kernels' `field_t` holds."""
+
+    __slots__ = ("sizes",)
+
+    def __init__(self, view: View, sizes: tuple[int, ...], strides: tuple[int, ...]) -> None:
+        super().__init__(view.dtype, view.ne, view.nb, view.at, view.buffer, view.name)
+        self.sizes = sizes
+        self.packed = struct.pack("<q5q5ii", view.at, *strides, *sizes, view.dtype.id)
+
+
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """What all convolutions have; triples are (w, h, d)."""
+
+    dims: int
+    groups: int
+    channels: int
+    """Of the input, all groups together."""
+    out: int
+    """Of the result."""
+    stride: Triple = (1, 1, 1)
+    padding: Triple = (0, 0, 0)
+    dilation: Triple = (1, 1, 1)
+    transposed: bool = False
+
+
+def _space(view: View, dims: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Sizes and strides of the dimensions of space."""
+    more = 3 - dims
+    return (*view.ne[:dims], *[1] * more), (*view.nb[:dims], *[0] * more)
+
+
+def _data(view: View, dims: int, channels: int) -> _Field:
+    """Images; channels and batch share the last dimension where there are three of space."""
+    sizes, strides = _space(view, dims)
+    if dims == 3:
+        last = (view.nb[3], view.nb[3] * channels)
+        return _Field(view, (*sizes, channels, view.ne[3] // channels), (*strides, *last))
+    last = (view.nb[dims], view.nb[dims + 1])
+    return _Field(view, (*sizes, channels, view.ne[dims + 1]), (*strides, *last))
+
+
+def _kernel(view: View, p: _Shape) -> _Field:
+    """A kernel: its channel is the input's, its batch the output's."""
+    sizes, strides = _space(view, p.dims)
+    inner = (p.out if p.transposed else p.channels) // p.groups
+    first, second = view.nb[3], view.nb[3] * inner
+    if p.dims < 3:
+        first, second = view.nb[p.dims], view.nb[p.dims + 1]
+    of = (second, first) if p.transposed else (first, second)
+    return _Field(view, (*sizes, p.channels // p.groups, p.out), (*strides, *of))
+
+
+def _launch(call: Call, x: View, w: View, bias: View | None, p: _Shape) -> list[Launch]:
+    d = call.dst
+    args = (
+        _data(x, p.dims, p.channels), _kernel(w, p), bias or x, _data(d, p.dims, p.out),
+        i32(p.groups), i32(*p.stride, 1), i32(*p.padding, 0), i32(*p.dilation, 1),
+        i32(bias is not None), i64(d.n_elements),
+    )  # fmt: skip
+    name = "conv_transposed" if p.transposed else "conv"
+    defines = call.all_f32(x, w, bias, d)
+    return [Launch(_FILE, defines, name, args, *call.in_line(d.n_elements))]
+
+
+@family("CONV_ND", refuse=floats(0, 1, 2))
+def _conv_nd(call: Call) -> list[Launch]:
+    x, w, p = call.view(0), call.view(1), call.params
+    if p.dims < 3:
+        out = call.dst.ne[p.dims]
+    else:
+        inner = p.channels if p.transposed else p.channels // p.groups
+        out = w.ne[3] // inner * (p.groups if p.transposed else 1)
+    shape = _Shape(p.dims, p.groups, p.channels, out, p.stride, p.padding, p.dilation, p.transposed)
+    return _launch(call, x, w, call.optional(2), shape)
+
+
+@family("CONV_2D", "CONV_2D_DW", refuse=floats(0, 1))
+def _conv_2d(call: Call) -> list[Launch]:
+    w, x, p = call.view(0), call.view(1), call.params
+    channels = x.ne[2]
+    groups = channels if call.op == "CONV_2D_DW" else 1
+    stride, padding, dilation = (*p.stride, 1), (*p.padding, 0), (*p.dilation, 1)
+    shape = _Shape(2, groups, channels, call.dst.ne[2], stride, padding, dilation)
+    return _launch(call, x, w, None, shape)
+
+
+@family("CONV_3D", refuse=floats(0, 1))
+def _conv_3d(call: Call) -> list[Launch]:
+    p: Conv3dParams = call.params
+    shape = _Shape(3, 1, p.n_channels, p.n_channels_out, p.stride, p.padding, p.dilation)
+    return _launch(call, call.view(1), call.view(0), None, shape)
+
+
+@family("CONV_TRANSPOSE_1D", "CONV_TRANSPOSE_2D", refuse=floats(0, 1))
+def _conv_transpose(call: Call) -> list[Launch]:
+    w, x, stride = call.view(0), call.view(1), call.params.stride
+    dims = 1 if isinstance(call.params, ConvTranspose1dParams) else 2
+    shape = _Shape(dims, 1, x.ne[dims], call.dst.ne[dims], (stride, stride, 1), transposed=True)
+    return _launch(call, x, w, None, shape)
+
+
+# ---- patches -------------------------------------------------------------------------------------
+
+
+@family("IM2COL", "IM2COL_3D", refuse=floats(1))
+def _im2col(call: Call) -> list[Launch]:
+    w, x, d, p = call.view(0), call.view(1), call.dst, call.params
+    depth = 1
+    if isinstance(p, Im2Col3dParams):
+        dims, taps = 3, (*w.ne[:3], p.channels)
+        depth = d.ne[3] // (x.ne[3] // p.channels)
+    elif p.is_2d:
+        dims, taps = 2, (*w.ne[:2], 1, x.ne[2])
+    else:
+        dims, taps = 1, (w.ne[0], 1, 1, x.ne[1])
+
+    def four(values: tuple[int, ...], rest: int) -> bytes:
+        # what is given beyond the dimensions of space does not count
+        return i32(*values[:dims], *[rest] * (4 - len(values[:dims])))
+
+    args = (
+        x, d, i32(*taps), four(p.stride, 1), four(p.padding, 0), four(p.dilation, 1), i32(dims),
+        i32(depth),
+    )  # fmt: skip
+    return [Launch(_FILE, call.all_f32(x, d), "im2col", args, *call.elements(d))]
+
+
+@family("COL2IM_1D", refuse=floats(0))
+def _col2im(call: Call) -> list[Launch]:
+    s, d, p = call.view(0), call.dst, call.params
+    args = (s, d, i32(s.ne[0] // p.oc), i32(p.stride), i32(p.padding))
+    return [Launch(_FILE, call.all_f32(s, d), "col2im", args, *call.elements(d))]
