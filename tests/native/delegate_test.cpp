@@ -305,7 +305,7 @@ void calls_in_threads(const Model& model) {
   CHECK(direct.error == Error::Ok);
   std::vector<std::thread> threads;
   for (int t = 0; t < 4; ++t) {
-    threads.emplace_back([&] {
+    threads.emplace_back([&, t] {
       using executorch::extension::full;
       for (int call = 0; call < 20; ++call) {
         const int64_t number = 100 * t + call;
