@@ -1,6 +1,8 @@
 """The Python snippets of the documents run as they are written."""
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -37,3 +39,17 @@ def test_snippets_run(path, count, tmp_path, monkeypatch):
     assert (tmp_path / "model.pte").exists()
     (got,) = names["method"].execute([x])
     assert float((got - model(x)).norm() / model(x).norm()) < 0.2
+
+
+def test_without_pytorch_the_error_names_the_extra():
+    code = "import sys; sys.modules['torch'] = None; import weft; weft.from_torch"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "ImportError: weft.from_torch needs PyTorch: pip install weft[torch]" in done.stderr
+
+
+def test_without_the_library_the_error_names_the_command(monkeypatch):
+    from weft_executorch import library
+
+    monkeypatch.setattr(library, "find_spec", lambda name: None)
+    with pytest.raises(ImportError, match="make delegate"):
+        library.library_path()

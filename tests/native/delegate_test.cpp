@@ -5,6 +5,8 @@
 //
 // Whole files are loaded, run and dropped, by one thread and by several; then, ROUNDS times a
 // model, files with damage in the delegated program or its constants, which may be errors only.
+#include "delegate.h"
+
 #include <executorch/extension/module/module.h>
 #include <executorch/extension/tensor/tensor.h>
 #include <executorch/runtime/platform/platform.h>
@@ -23,7 +25,6 @@
 #include <vector>
 
 #include "check.h"
-#include "delegate.h"
 
 namespace {
 
@@ -309,12 +310,10 @@ void calls_in_threads(const Model& model) {
       using executorch::extension::full;
       for (int call = 0; call < 20; ++call) {
         const int64_t number = 100 * t + call;
-        const TensorPtr tensors[] = {full({2, 6}, 1.5, ScalarType::Half),
-                                     full({2, 6}, number, ScalarType::Long),
-                                     full({2, 6}, call % 2, ScalarType::Bool),
-                                     full({2, 6}, 0, ScalarType::Float),
-                                     full({2, 6}, 0, ScalarType::Long),
-                                     full({2, 6}, 0, ScalarType::Bool)};
+        const TensorPtr tensors[] = {
+            full({2, 6}, 1.5, ScalarType::Half),      full({2, 6}, number, ScalarType::Long),
+            full({2, 6}, call % 2, ScalarType::Bool), full({2, 6}, 0, ScalarType::Float),
+            full({2, 6}, 0, ScalarType::Long),        full({2, 6}, 0, ScalarType::Bool)};
         std::vector<EValue> arguments;
         for (const TensorPtr& tensor : tensors) arguments.emplace_back(*tensor);
         CHECK(direct.execute(arguments) == Error::Ok);
@@ -343,9 +342,8 @@ void wrong_arguments(const Model& model) {
 // ---- damaged files ------------------------------------------------------------------------------
 
 void damage(std::vector<char>& bytes, const Range& range, Random& random) {
-  static constexpr int64_t kWords[] = {0,  1,   2,   3,   7,     8,         31,        32,
-                                       64, 127, 128, 255, 65536, 1LL << 31, 1LL << 40, 1LL << 62,
-                                       -1, -2};
+  static constexpr int64_t kWords[] = {
+      0, 1, 2, 3, 7, 8, 31, 32, 64, 127, 128, 255, 65536, 1LL << 31, 1LL << 40, 1LL << 62, -1, -2};
   const int64_t n = static_cast<int64_t>(range.size);
   const int changes[] = {1, 1, 2, 4, 16};
   for (int i = changes[random.below(5)]; i > 0; --i) {
