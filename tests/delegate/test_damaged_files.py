@@ -77,7 +77,7 @@ def test_mutated_containers_do_not_crash_the_delegate(tmp_path):
         method = "prefill" if name == "state" else "forward"
         torch.save(list(MODELS[name][1][method][0]), tmp_path / f"{name}.inputs")
     run = subprocess.run(
-        [sys.executable, str(HERE / "fuzz.py"), "--container", "1", "40",
+        [sys.executable, str(HERE / "fuzz.py"), "--container", "1", "25",
          *(str(tmp_path / f"{name}.pte") for name in ("types", "state"))],
         capture_output=True, text=True, timeout=600,
         env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}, check=False,

@@ -107,8 +107,10 @@ class WeftQuantizer(Quantizer):
     def _fits(self, node: Node) -> bool:
         if not self._is_weight(node):
             return False
-        fake = node.args[1].meta["val"]  # type: ignore[union-attr]
-        return fake.dim() == 2 and fake.shape[-1] % (self.group or 32) == 0
+        weight = node.args[1]
+        assert isinstance(weight, Node)
+        fake = weight.meta["val"]
+        return bool(fake.dim() == 2 and fake.shape[-1] % (self.group or 32) == 0)
 
     def validate(self, model: GraphModule) -> None:
         """Nothing that `annotate` marks is refused later."""
