@@ -137,7 +137,7 @@ def fuzz(path: Path, seed: int, rounds: range, *, container: bool = False) -> di
             program = runtime.load_program(frozen, verification=Verification.InternalConsistency)
             phase.write_text("load_method")
             method = program.load_method(program.method_names.copy().pop())
-        except (RuntimeError, MemoryError, KeyError):
+        except (RuntimeError, MemoryError, LookupError, ValueError):
             done["refused"] += 1
             continue
         try:
