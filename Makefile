@@ -101,18 +101,32 @@ native:
 	cmake --build $(BUILD)
 
 # The native tests under ThreadSanitizer (AVX2 has all that kernels share between threads, the
-# baseline no packed columns), then every kernel target under AddressSanitizer and UndefinedBehaviorSanitizer. They come
-# with the compiler.
+# baseline no packed columns), then every kernel target under AddressSanitizer and
+# UndefinedBehaviorSanitizer; each with the delegate's sources over that core (ExecuTorch's own
+# library is the wheel's). They come with the compiler; the tools of $(VENV) are there after
+# `make test`.
 SANITIZE = cmake -G Ninja -S . -DCMAKE_BUILD_TYPE=None -DCMAKE_CXX_FLAGS=-O1 -DWEFT_PYTHON=OFF \
            -DWEFT_TESTS=ON
+
+comma := ,
+define sanitize_delegate
+	$(BIN)/cmake -S executorch -B build/$(1)-delegate -G Ninja -DCMAKE_BUILD_TYPE=None \
+	  -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja -DCMAKE_CXX_FLAGS=-O1 -DWEFT_TESTS=ON \
+	  -DPython_EXECUTABLE=$(abspath $(BIN))/python -DWEFT_SANITIZE=$(2) \
+	  -DWEFT_CORE=$(CURDIR)/build/$(1)/native/libweft_core.a > /dev/null
+	$(BIN)/cmake --build build/$(1)-delegate --target weft_delegate_test
+	ctest --test-dir build/$(1)-delegate --output-on-failure
+endef
 
 sanitize:
 	$(SANITIZE) -B build/tsan -DWEFT_SANITIZE=thread -DWEFT_TARGETS=avx2 > /dev/null
 	cmake --build build/tsan
 	ctest --test-dir build/tsan --output-on-failure
+	$(call sanitize_delegate,tsan,thread)
 	$(SANITIZE) -B build/asan -DWEFT_SANITIZE=address,undefined > /dev/null
 	cmake --build build/asan
 	ctest --test-dir build/asan --output-on-failure
+	$(call sanitize_delegate,asan,address$(comma)undefined)
 
 stubs: $(VENV)/installed
 	$(BIN)/python -m nanobind.stubgen -q -m weft._native -o src/weft/_native.pyi

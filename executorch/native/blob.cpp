@@ -20,16 +20,24 @@ Size size_of(const fb::Size& s) { return {s.value(), s.expr()}; }
 
 Status bad(const std::string& what) { return Status::invalid(what); }
 
+// Verifiers of older FlatBuffers leave open whether structs with words lie at words.
+template <typename T>
+bool is_aligned(const flatbuffers::Vector<T>* vector) {
+  return vector == nullptr || reinterpret_cast<uintptr_t>(vector->Data()) % alignof(int64_t) == 0;
+}
+
 bool is_layout(int8_t number) { return number >= 0 && number <= 2; }
 
-void read_symbols(const fb::Program& p, Blob& out) {
+Status read_symbols(const fb::Program& p, Blob& out) {
   for (const fb::Symbol* s : *p.symbols()) {
     out.program.symbols.push_back({s->name()->str(), s->min(), s->max()});
     out.symbols.push_back({s->input(), s->dim(), s->mul(), s->add()});
   }
+  if (!is_aligned(p.exprs())) return bad("the expressions are damaged");
   for (const fb::Expr* e : *p.exprs()) {
     out.program.exprs.push_back({static_cast<ExprKind>(e->kind()), e->a(), e->b()});
   }
+  return Status::ok();
 }
 
 Status read_buffers(const fb::Program& p, Blob& out) {
@@ -55,7 +63,8 @@ Status read_tensors(const fb::Program& p, Blob& out) {
   for (const fb::Tensor* t : *p.tensors()) {
     TensorDecl decl;
     decl.name = t->name()->str();
-    if (t->ne()->size() != 4 || t->nb()->size() != 4 || !is_layout(t->layout())) {
+    if (t->ne()->size() != 4 || t->nb()->size() != 4 || !is_aligned(t->ne()) ||
+        !is_aligned(t->nb()) || !is_layout(t->layout())) {
       return bad("tensor " + decl.name + " has not four sizes and strides, or an unknown layout");
     }
     if (t->type() < 0 || t->type() >= kDTypeCount) {
@@ -95,6 +104,7 @@ Status read_steps(const fb::Program& p, Blob& out) {
     const std::string where = "step " + std::to_string(out.program.steps.size());
     if (s->op() < 0 || static_cast<size_t>(s->op()) >= ops.size()) return bad(where + " has no op");
     if (s->src()->size() > kMaxSrc) return bad(where + " has too many sources");
+    if (!is_aligned(s->params())) return bad(where + " has damaged parameters");
     step.op = ops[static_cast<size_t>(s->op())];
     step.dst = s->dst();
     for (uint32_t i = 0; i < kMaxSrc; ++i) {
@@ -119,7 +129,9 @@ Status read_values(const flatbuffers::Vector<flatbuffers::Offset<fb::Value>>& va
     value.tensor = v->tensor();
     value.scalar_type = v->scalar_type();
     const bool is_tensor = value.scalar_type >= 0;
-    if (v->dims()->size() > kMaxDims) return bad("argument " + value.name + " has too many sizes");
+    if (v->dims()->size() > kMaxDims || !is_aligned(v->dims())) {
+      return bad("argument " + value.name + " has too many sizes, or damaged ones");
+    }
     for (const fb::Size* s : *v->dims()) {
       value.dims.push_back(size_of(*s));
       if (s->expr() < -1 || s->expr() >= static_cast<int64_t>(program.exprs.size())) {
@@ -185,7 +197,7 @@ Status read_program(const fb::Program& p, Blob& out) {
     return bad("the blob has version " + std::to_string(p.version()) + ", this build reads " +
                std::to_string(kVersion) + "; export the model again");
   }
-  read_symbols(p, out);
+  if (Status s = read_symbols(p, out); !s.is_ok()) return s;
   if (Status s = read_buffers(p, out); !s.is_ok()) return s;
   if (Status s = read_tensors(p, out); !s.is_ok()) return s;
   if (Status s = read_steps(p, out); !s.is_ok()) return s;

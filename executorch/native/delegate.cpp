@@ -3,6 +3,7 @@
 #include <executorch/runtime/core/exec_aten/util/tensor_util.h>
 
 #include <algorithm>
+#include <string_view>
 
 #include "complain.h"
 
@@ -38,8 +39,14 @@ Result<std::unique_ptr<Delegate>> Delegate::create(BackendInitContext& context,
     return invalid(s, "the delegated program cannot be read");
   }
   int threads = self->blob_.threads;
-  if (const auto given = context.get_runtime_spec<int>("threads"); given.ok()) {
-    threads = given.get();
+  for (const auto& option : context.runtime_specs()) {
+    const int* given = std::get_if<int>(&option.value);
+    if (std::string_view(option.key) != "threads" || given == nullptr) {
+      complain("load-time option " + std::string(option.key) +
+               " is not known; weft takes \"threads\", a number");
+      return Error::InvalidArgument;
+    }
+    threads = *given;
   }
   if (threads < 0 || threads > 1024) {
     complain("threads must be 0 (all cores) to 1024, not " + std::to_string(threads));
@@ -150,7 +157,8 @@ Error Delegate::start(int threads) {
   copies_out_.resize(blob_.outputs.size());
   const Status s = Executor::create(blob_.program, blocks_, *target_, pool_, executor_);
   if (!s.is_ok()) return invalid(s, "the delegated program cannot run here");
-  if (threads > 0) executor_->set_threads(threads);
+  // the pool may have more, for another delegate
+  executor_->set_threads(threads > 0 ? threads : usable_cores());
   return Error::Ok;
 }
 

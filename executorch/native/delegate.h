@@ -28,6 +28,10 @@ class Delegate {
   // Inputs, then outputs. One call at a time; a second caller waits.
   Error execute(BackendExecutionContext& context, Span<EValue*> args);
 
+  // Of a call, and whose they are.
+  int threads() const { return executor_->threads(); }
+  const ThreadPool* pool() const { return pool_.get(); }
+
  private:
   // An argument's place in the program.
   struct Place {

@@ -76,15 +76,15 @@ struct Move {
   }
 };
 
-// Both layouts have as many bytes, or the lookup layout more.
+// Panels have as many bytes as rows, or the lookup layout more. Nothing leads back from that.
 Result<size_t> repacked_size(const Repack& r, size_t source) {
   const InterleavedFormat* format = interleaved_format(r.type);
   const bool interleaves = r.to != Layout::kLookup && r.from != Layout::kLookup;
   const int64_t block =
       interleaves ? (format == nullptr ? 0 : format->block) : lookup_block(r.type);
   const bool from_rows = r.from == Layout::kRows;
-  if (block == 0 || from_rows == (r.to == Layout::kRows) || r.rows % kPanelRows != 0 ||
-      r.row_elements % block != 0) {
+  if (block == 0 || from_rows == (r.to == Layout::kRows) || r.from == Layout::kLookup ||
+      r.rows % kPanelRows != 0 || r.row_elements % block != 0) {
     return Error::InvalidProgram;
   }
   int64_t elements = 0;

@@ -79,7 +79,11 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     # torch is imported when it is needed, not by `import weft`
     if name == "from_torch":
-        from weft.torch_module import from_torch
-
+        try:
+            from weft.torch_module import from_torch
+        except ModuleNotFoundError as error:
+            if error.name != "torch":
+                raise
+            raise ImportError("weft.from_torch needs PyTorch: pip install weft[torch]") from error
         return from_torch
     raise AttributeError(f"module 'weft' has no attribute {name!r}")

@@ -177,7 +177,9 @@ class TorchModule:
             return out.constant if out.size is None else evaluate(out.size, values)
         assert out.dtype is not None
         found = torch.from_numpy(self.session.output(out.name, values))
-        if found.dtype != out.dtype:
+        if out.dtype is torch.uint8:
+            found = found.to(torch.uint8)
+        elif found.dtype != out.dtype:
             found = found.view(out.dtype)
         return found.reshape([evaluate(n, values) for n in out.shape])
 

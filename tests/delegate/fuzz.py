@@ -1,14 +1,22 @@
-"""Loads and runs damaged .pte files, as a process of its own: fuzz.py SEED COUNT MODEL.pte...
+"""Loads and runs damaged .pte files, as a process of its own:
+
+    fuzz.py [--container] SEED COUNT MODEL.pte...
 
 Each round takes the file and changes bytes of the delegated blob (or, one round in four, of the
 constants), by bits, by interesting words, by cutting and by swapping. Loading may fail and running
 may fail; nothing else may happen. The mutation is written down before it is tried, so that a crash
-can be looked at: MODEL.pte.last."""
+can be looked at: MODEL.pte.last.
+
+With --container all bytes but those change: what ExecuTorch itself reads. Its reader does crash, so
+rounds run in children; a crash is counted, and is ours where the delegate is on the stack (asked of
+gdb; without gdb it is counted as unknown). Exit status 1: a crash of ours."""
 
 from __future__ import annotations
 
 import random
+import shutil
 import struct
+import subprocess
 import sys
 from pathlib import Path
 
@@ -42,16 +50,67 @@ def mutate(data: bytearray, spans: list[tuple[int, int]], rng: random.Random) ->
 
 
 def main() -> int:
+    if sys.argv[1] == "--container":
+        return containers(int(sys.argv[2]), int(sys.argv[3]), sys.argv[4:])
+    first = int(sys.argv.pop(2)) if sys.argv[1] == "--rounds-from" else None
+    if first is not None:
+        sys.argv.pop(1)
     import weft_executorch
 
     weft_executorch.load()
     seed, count = int(sys.argv[1]), int(sys.argv[2])
     for name in sys.argv[3:]:
-        print(name, fuzz(Path(name), seed, count), flush=True)
+        rounds = range(count) if first is None else range(first, count)
+        done = fuzz(Path(name), seed, rounds, container=first is not None)
+        print(name, done, flush=True)
     return 0
 
 
-def fuzz(path: Path, seed: int, count: int) -> dict[str, int]:
+def containers(seed: int, count: int, names: list[str]) -> int:
+    """Fuzzes what is around blobs and constants, going on behind each crash."""
+    ours = 0
+    for name in names:
+        crashes = {"executorch": 0, "weft": 0, "unknown": 0}
+        first = 0
+        while first < count:
+            command = [sys.executable, __file__, "--rounds-from", str(first), str(seed), str(count)]
+            done = subprocess.run([*command, name], capture_output=True, text=True, check=False)
+            if done.returncode == 0:
+                print(done.stdout.strip(), flush=True)
+                break
+            first = int(Path(f"{name}.round").read_text())
+            if done.returncode > 0:
+                raise SystemExit(f"round {first} of {name}: {done.stderr[-2000:]}")
+            again = [*command[:3], str(first), str(seed), str(first + 1), name]
+            in_file = Path(f"{name}.phase").read_text() == "load_program"
+            crashes["executorch" if in_file else _whose(again)] += 1
+            first += 1
+        print(name, {"crashes": crashes}, flush=True)
+        ours += crashes["weft"]
+    return int(ours > 0)
+
+
+def _whose(command: list[str]) -> str:
+    gdb = shutil.which("gdb")
+    if gdb is None:
+        return "unknown"
+    # symbols of these libraries only: PyTorch's take minutes
+    steps = [
+        "set auto-solib-add off",
+        "run",
+        "sharedlibrary executorch",
+        "sharedlibrary libc",
+        "bt",
+    ]
+    look = [gdb, "-batch", *(part for step in steps for part in ("-ex", step)), "--args", *command]
+    stack = subprocess.run(look, capture_output=True, text=True, check=False).stdout
+    frames = [line for line in stack.splitlines() if line.startswith("#")]
+    if not frames:
+        return "unknown"
+    return "weft" if any("weft" in frame for frame in frames) else "executorch"
+
+
+def fuzz(path: Path, seed: int, rounds: range, *, container: bool = False) -> dict[str, int]:
     """How many mutated files were refused, ran, and failed in a run."""
     import torch
     from executorch.runtime import Runtime, Verification
@@ -61,26 +120,41 @@ def fuzz(path: Path, seed: int, count: int) -> dict[str, int]:
     inputs = torch.load(path.with_suffix(".inputs"))
     runtime = Runtime.get()
     done = {"refused": 0, "ran": 0, "failed": 0}
-    for number in range(count):
+    outside = around(len(whole), [*blob, *constants])
+    for number in rounds:
+        Path(f"{path}.round").write_text(str(number))
         rng = random.Random(seed * 1_000_003 + number)
         data = bytearray(whole)
-        mutate(data, constants if constants and rng.randrange(4) == 0 else blob, rng)
+        if container:
+            mutate(data, outside, rng)
+        else:
+            mutate(data, constants if constants and rng.randrange(4) == 0 else blob, rng)
         frozen = bytes(data)
         Path(f"{path}.last").write_bytes(frozen)
+        phase = Path(f"{path}.phase")
         try:
+            phase.write_text("load_program")  # the delegate has no part in that
             program = runtime.load_program(frozen, verification=Verification.InternalConsistency)
+            phase.write_text("load_method")
             method = program.load_method(program.method_names.copy().pop())
-        except RuntimeError:
+        except (RuntimeError, MemoryError, LookupError, ValueError):
             done["refused"] += 1
             continue
         try:
             for _ in range(2):
                 method.execute(inputs)
             done["ran"] += 1
-        except RuntimeError:
+        except (RuntimeError, MemoryError):
             done["failed"] += 1
         del method, program
     return done
+
+
+def around(size: int, spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """What is left of a file."""
+    ends = [0, *(end for _, end in sorted(spans))]
+    begins = [*(begin for begin, _ in sorted(spans)), size]
+    return [(e, b) for e, b in zip(ends, begins, strict=True) if b > e]
 
 
 def spans_of(pte: bytes) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:

@@ -2,6 +2,7 @@
 
 import ast
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,9 +12,12 @@ import torch
 from torch import nn
 from torch.export import Dim
 
+from tests.data.delegate.make import MODELS
+
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 HERE = Path(__file__).parent
+DATA = HERE.parent / "data" / "delegate"
 
 
 class Cache(nn.Module):
@@ -64,6 +68,22 @@ def test_mutated_files_are_errors_or_run(lower, tmp_path):
     for line in lines:
         counts = ast.literal_eval(line.partition(".pte ")[2])
         assert sum(counts.values()) == 80 and counts["refused"] > 10
+
+
+def test_mutated_containers_do_not_crash_the_delegate(tmp_path):
+    """ExecuTorch's own reader may crash; the delegate gets what it lets through."""
+    for name in ("types", "state"):
+        shutil.copy(DATA / f"{name}.pte", tmp_path)
+        method = "prefill" if name == "state" else "forward"
+        torch.save(list(MODELS[name][1][method][0]), tmp_path / f"{name}.inputs")
+    run = subprocess.run(
+        [sys.executable, str(HERE / "fuzz.py"), "--container", "1", "25",
+         *(str(tmp_path / f"{name}.pte") for name in ("types", "state"))],
+        capture_output=True, text=True, timeout=600,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}, check=False,
+    )  # fmt: skip
+    assert run.returncode == 0, run.stdout + run.stderr[-2000:]
+    assert run.stdout.count("crashes") == 2
 
 
 def test_a_blob_that_is_none_is_refused(lower):

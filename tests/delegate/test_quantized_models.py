@@ -181,3 +181,60 @@ def test_methods_of_other_sizes_share_blocks(lower):
     assert Q8_BYTES < len(lowered.pte) < Q8_BYTES + OVERHEAD
     for name, (x,) in inputs.items():
         near(lowered.method(name).execute([x])[0], module(x).detach(), 2e-2)
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_a_pt2e_quantized_cnn_is_one_delegate(lower, same, transposed):
+    torch.manual_seed(6)
+    last = nn.ConvTranspose2d(8, 4, 2, 2) if transposed else nn.Conv2d(8, 4, 3, groups=2)
+    cnn = nn.Sequential(
+        nn.Conv2d(3, 8, 3, padding="same"), nn.BatchNorm2d(8), nn.ReLU(), last,
+        nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 8),
+    ).eval()  # fmt: skip
+    images = torch.randn(2, 3, 8, 8)
+    quantized = pt2e(cnn, (images,), WeftQuantizer(dynamic=False, convolutions=True))
+    weights = [n for n in quantized.graph.nodes if n.target is torch.ops.torchao.dequantize_affine]
+    assert len(weights) == 3  # rows of 16 have no blocks
+    lowered = lower(quantized, (images,), Options(activations="f32"))
+    assert lowered.left() == [], lowered.partitioner.report()
+    assert lowered.delegates() == 1
+    with torch.no_grad():
+        want = quantized(images)
+        assert float((want - cnn(images)).abs().max()) > 1e-5  # it did quantize
+    near(lowered.method().execute([images])[0], want, 1e-3)
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_a_quantized_embedding_stays_in_blocks(lower, bits):
+    torch.manual_seed(7)
+    module = nn.Sequential(nn.Embedding(300, 64), nn.Linear(64, 32)).eval()
+    kind = torch.int4 if bits == 4 else torch.int8
+    config = ao.IntxWeightOnlyConfig(kind, GROUP)
+    ao.quantize_(module, config, lambda m, _: isinstance(m, nn.Embedding))
+    tokens = torch.tensor([[0, 299, 17], [3, 3, 150]])
+    lowered = lower(module, (tokens,), Options(activations="f32"))
+    assert lowered.left() == [], lowered.partitioner.report()
+    assert len(lowered.pte) < 300 * 64 * (2 * bits + 1) // 16 + 4 * 64 * 32 + OVERHEAD
+    with torch.no_grad():
+        near(lowered.method().execute([tokens])[0], module(tokens), 1e-3)
+
+
+def test_int8_rows_that_are_no_blocks_are_converted_once(lower):
+    torch.manual_seed(8)
+    module = nn.Sequential(nn.Linear(40, 24), nn.ReLU(), nn.Linear(24, 8)).eval()
+    ao.quantize_(module, ao.Int8WeightOnlyConfig())
+    inputs = torch.randn(3, 40)
+    converted = weft.from_torch(module, (inputs,))
+    ops = [t.op.name for t in converted.graph.nodes]
+    assert "CPY" not in ops and "CONVERT" not in ops and ops.count("MUL_MAT") == 2, ops
+    lowered = lower(module, (inputs,))
+    assert lowered.left() == []
+    with torch.no_grad():
+        near(lowered.method().execute([inputs])[0], module(inputs), 1e-5)
+
+
+def test_int_mm_is_refused_with_what_helps(lower):
+    module = mlp()
+    ao.quantize_(module, ao.Int8DynamicActivationInt8WeightConfig())
+    with pytest.raises(WeftError, match=r"exportable\(model\)"):
+        lower(module, (x(),))

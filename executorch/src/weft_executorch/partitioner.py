@@ -22,6 +22,7 @@ from torch.export import ExportedProgram
 from torch.fx import Node
 from torch.fx.passes.operator_support import OperatorSupportBase
 
+from weft.errors import UnsupportedOpError
 from weft.frontends.fx.call import op_name
 from weft_executorch.backend import NOTES, WeftBackend
 from weft_executorch.named_results import name_results
@@ -77,7 +78,10 @@ class WeftPartitioner(Partitioner):
     def ops_to_not_decompose(
         self, ep: ExportedProgram
     ) -> tuple[list[torch._ops.OpOverload], Callable[[Node], bool] | None]:
-        """Every op of the program that weft runs whole, in all the places where it is called."""
+        """Every op of the program that weft runs whole, in all the places where it is called.
+
+        Raises UnsupportedOpError for what the Edge dialect refuses in words that do not help."""
+        _refuse_int_mm(ep)
         for symbol, bounds in ep.range_constraints.items():
             low = int(max(0, bounds.lower))
             self._minima[str(symbol)] = min(low, self._minima.get(str(symbol), low))
@@ -131,7 +135,7 @@ class WeftPartitioner(Partitioner):
                 nodes = sorted(part.nodes, key=lambda n: order[n])
                 found |= refusals(nodes, program.range_constraints)
             if not found:
-                return list(parts)
+                return [part for part in parts if any(map(_computes, part.nodes))]
             support.refused |= found
 
     def report(self) -> str:
@@ -147,6 +151,26 @@ class _Support(OperatorSupportBase):
 
     def is_node_supported(self, submodules: Any, node: Node) -> bool:
         return node.op == "call_function" and node not in self.refused
+
+
+def _computes(node: Node) -> bool:
+    """Whether a node gives tensors: checks and arithmetic of sizes alone are no part."""
+    values = node.meta.get("val")
+    return any(
+        isinstance(v, torch.Tensor)
+        for v in (values if isinstance(values, list | tuple) else [values])
+    )
+
+
+def _refuse_int_mm(program: ExportedProgram) -> None:
+    """This is the first that an exporter asks of us, and the last before ExecuTorch's verifier."""
+    names = [n.name for n in program.graph.nodes if n.target is torch.ops.aten._int_mm.default]
+    if names:
+        raise UnsupportedOpError(
+            f"the program calls aten._int_mm ({', '.join(names[:3])}), which ExecuTorch's Edge "
+            "dialect refuses: torchao's Int8DynamicActivationInt8WeightConfig exports so. Call "
+            "weft_executorch.exportable(model) between quantize_ and torch.export"
+        )
 
 
 def _dtypes(node: Node) -> set[torch.dtype]:

@@ -23,6 +23,12 @@ from weft.errors import WeftError
 __all__ = ["WeftQuantizer"]
 
 _ANNOTATION = "quantization_annotation"
+_aten = torch.ops.aten
+_CONVOLUTIONS = {
+    *(_aten.conv1d.default, _aten.conv1d.padding, _aten.conv_transpose1d.default),
+    *(_aten.conv2d.default, _aten.conv2d.padding, _aten.conv_transpose2d.input),
+    *(_aten.conv3d.default, _aten.conv3d.padding, _aten.conv_transpose3d.input),
+}
 
 
 class WeftQuantizer(Quantizer):
@@ -40,6 +46,10 @@ class WeftQuantizer(Quantizer):
     weft stores the weights as q8_0 or q4_0 (scales rounded to float16) and quantizes activations
     itself in blocks of 32, which is finer than a scale for each token.
 
+    `convolutions`: marks the weights of convolutions, too: int8 with a scale for each output
+    channel (of transposed ones: for each input channel). weft computes with the numbers that they
+    stand for, in float32, so that a quantized CNN is one delegate; its file is not smaller.
+
     Raises WeftError for other bits and groups."""
 
     def __init__(
@@ -48,6 +58,7 @@ class WeftQuantizer(Quantizer):
         group: int | None = None,
         *,
         dynamic: bool = True,
+        convolutions: bool = False,
         skip: Callable[[Node], bool] | None = None,
     ) -> None:
         super().__init__()
@@ -57,18 +68,9 @@ class WeftQuantizer(Quantizer):
         if group < 0 or group % 32:
             raise WeftError(f"a group must be 0 (a row) or a multiple of 32 weights, got {group}")
         self.group, self.skip = group, skip
+        self._channels = _symmetric(8, PerAxis(0)) if convolutions else None
         per: Granularity = PerGroup(group) if group else PerAxis(0)
-        top = 2 ** (bits - 1)
-        low = 1 - top if bits == 8 else -top
-        self._weights = QuantizationSpec(
-            torch.int8,
-            AffineQuantizedMinMaxObserver.with_args(
-                mapping_type=MappingType.SYMMETRIC, target_dtype=torch.int8, granularity=per,
-                eps=torch.finfo(torch.float16).tiny, scale_dtype=torch.float32,
-                zero_point_dtype=torch.int32,
-            ),
-            quant_min=low, quant_max=top - 1,
-        )  # fmt: skip
+        self._weights = _symmetric(bits, per)
         self._activations = None
         if dynamic:
             placeholder = AffineQuantizedPlaceholderObserver.with_args(
@@ -81,8 +83,11 @@ class WeftQuantizer(Quantizer):
             )
 
     def annotate(self, model: GraphModule) -> GraphModule:
-        """Marks the linear layers whose weight is a constant of fitting shape."""
+        """Marks the layers whose weight is a constant of fitting shape."""
         for node in model.graph.nodes:
+            if node.target in _CONVOLUTIONS and self._channels and self._is_weight(node):
+                inputs = {node.args[1]: self._channels}
+                node.meta[_ANNOTATION] = QuantizationAnnotation(inputs, _annotated=True)
             if node.target is torch.ops.aten.linear.default and self._fits(node):
                 x, weight = node.args[:2]
                 inputs = {weight: self._weights}
@@ -91,13 +96,36 @@ class WeftQuantizer(Quantizer):
                 node.meta[_ANNOTATION] = QuantizationAnnotation(inputs, _annotated=True)
         return model
 
-    def _fits(self, node: Node) -> bool:
+    def _is_weight(self, node: Node) -> bool:
+        """Whether the second argument is a constant of floats that nobody has marked or skips."""
         weight = node.args[1]
         if not isinstance(weight, Node) or weight.op != "get_attr" or _ANNOTATION in node.meta:
             return False
+        is_float = weight.meta["val"].dtype.is_floating_point
+        return is_float and not (self.skip and self.skip(node))
+
+    def _fits(self, node: Node) -> bool:
+        if not self._is_weight(node):
+            return False
+        weight = node.args[1]
+        assert isinstance(weight, Node)
         fake = weight.meta["val"]
-        whole = fake.dim() == 2 and fake.shape[-1] % (self.group or 32) == 0
-        return whole and fake.dtype.is_floating_point and not (self.skip and self.skip(node))
+        return bool(fake.dim() == 2 and fake.shape[-1] % (self.group or 32) == 0)
 
     def validate(self, model: GraphModule) -> None:
         """Nothing that `annotate` marks is refused later."""
+
+
+def _symmetric(bits: int, per: Granularity) -> QuantizationSpec:
+    """Weights as int8 of so many bits."""
+    top = 2 ** (bits - 1)
+    low = 1 - top if bits == 8 else -top
+    return QuantizationSpec(
+        torch.int8,
+        AffineQuantizedMinMaxObserver.with_args(
+            mapping_type=MappingType.SYMMETRIC, target_dtype=torch.int8, granularity=per,
+            eps=torch.finfo(torch.float16).tiny, scale_dtype=torch.float32,
+            zero_point_dtype=torch.int32,
+        ),
+        quant_min=low, quant_max=top - 1,
+    )  # fmt: skip

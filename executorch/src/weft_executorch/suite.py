@@ -24,14 +24,19 @@ _BEGIN, _END = "<!-- suite: begin -->", "<!-- suite: end -->"
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command; returns its exit status."""
-    parser = argparse.ArgumentParser(prog="python -m weft_executorch.suite")
+    parser = argparse.ArgumentParser(
+        prog="python -m weft_executorch.suite",
+        description="ExecuTorch's operator suite: run it by flows, make the table of the results.",
+    )
     commands = parser.add_subparsers(dest="command", required=True)
-    run = commands.add_parser("run")
-    run.add_argument("results", type=Path)
-    run.add_argument("--flows", default="weft")
+    run = commands.add_parser("run", help="run cases, a line of JSON each (an hour for all)")
+    run.add_argument("results", type=Path, help="the file of lines to write")
+    run.add_argument(
+        "--flows", default="weft", help="of weft, weft_q8_0, portable; default: %(default)s"
+    )
     run.add_argument("--files", default="", help="names such as abs,add; default: all")
-    table = commands.add_parser("table")
-    table.add_argument("results", type=Path, nargs="+")
+    table = commands.add_parser("table", help="print the table of such files")
+    table.add_argument("results", type=Path, nargs="+", help="what `run` has written")
     table.add_argument("--beside", type=Path, help="a CSV with another backend's figures")
     table.add_argument("--into", type=Path, help="a page with the two marks of the table")
     args = parser.parse_args(argv)

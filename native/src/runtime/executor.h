@@ -45,6 +45,7 @@ class Executor {
 
   // Threads of the runs from now on, at most those of the pool; 0: all of them.
   void set_threads(int n);
+  int threads() const { return n_threads_; }
 
   const Program& program() const { return program_; }
   // Scratch of all threads; it belongs to the pool.

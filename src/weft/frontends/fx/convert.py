@@ -21,11 +21,11 @@ from weft.errors import GraphError
 from weft.frontends.fx.builder import Builder
 from weft.frontends.fx.call import Call, StaleValueError, aten_op, op_name
 from weft.frontends.fx.converted import Converted, Input, Output, State
-from weft.frontends.fx.dtypes import STORED, dtype_name, stored_type
+from weft.frontends.fx.dtypes import STORED, refused_type, stored_type
 from weft.frontends.fx.fold import MAX_FOLDED, folded
 from weft.frontends.fx.layout import folded_ne
 from weft.frontends.fx.leaves import Weights, initial_values, state_leaf
-from weft.frontends.fx.registry import find_visitor, supports_call
+from weft.frontends.fx.registry import FROM_DATA, find_visitor, is_from_data, supports_call
 from weft.frontends.fx.rewrite import REWRITES
 from weft.frontends.fx.sizes import Sizes
 from weft.frontends.fx.support import YES, Refusal, Support, refuse_all
@@ -47,8 +47,11 @@ def supports(node: Node) -> Support:
     outputs and arithmetic on sizes are always supported."""
     if node.op == "call_function" and aten_op(node.target) is _ITEM:
         return Support(False, "a number is read out of a tensor, and the rest depends on it")
-    if node.op != "call_function" or node.target is operator.getitem or _is_size(node):
+    if node.op != "call_function" or node.target is operator.getitem:
         return YES
+    if _is_size(node):
+        found = (node.meta.get("val"), *(n.meta.get("val") for n in node.all_input_nodes))
+        return Support(False, FROM_DATA) if any(is_from_data(n) for n in found) else YES
     return supports_call(node)
 
 
@@ -126,8 +129,10 @@ class _Walk:
             self.inputs.append(Input(node.name, size=self.builder.sizes.of(fake)))
             return None
         if not isinstance(spec.arg, TensorArgument) or fake.dtype not in STORED:
-            kind = dtype_name(fake.dtype) if isinstance(fake, torch.Tensor) else type(fake).__name__
-            raise GraphError(f"input {node.name} of type {kind} is not supported")
+            kind = type(fake).__name__
+            is_tensor = isinstance(fake, torch.Tensor)
+            why = refused_type(fake.dtype) if is_tensor else f"type {kind} is not supported"
+            raise GraphError(f"input {node.name}: {why}")
         shape = self.builder.sizes.shape(fake.shape)
         tensor = leaf(stored_type(fake.dtype), folded_ne(shape), node.name, frozenset({"input"}))
         self.inputs.append(Input(node.name, fake.dtype, shape, tensor))

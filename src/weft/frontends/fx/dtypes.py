@@ -1,7 +1,8 @@
 """Element types of PyTorch and where weft keeps their values.
 
 Values of float16 and bfloat16 are *stored* as such in inputs, outputs, constants and buffers;
-between ops they are float32, unrounded. Booleans are i8, 0 or 1.
+between ops they are float32, unrounded. Booleans are i8, 0 or 1. Values of uint8 are i16: they can
+be moved, compared and converted (`registry.BYTES`), not computed with: i16 does not wrap at 256.
 """
 
 from __future__ import annotations
@@ -10,7 +11,16 @@ import torch
 
 from weft.dtype import DTYPES, DType
 
-__all__ = ["FLOATS", "INTS", "STORED", "compute_type", "dtype_name", "is_float", "stored_type"]
+__all__ = [
+    "FLOATS",
+    "INTS",
+    "STORED",
+    "compute_type",
+    "dtype_name",
+    "is_float",
+    "refused_type",
+    "stored_type",
+]
 
 STORED: dict[torch.dtype, DType] = {
     torch.float32: DTYPES["f32"],
@@ -21,19 +31,25 @@ STORED: dict[torch.dtype, DType] = {
     torch.int16: DTYPES["i16"],
     torch.int8: DTYPES["i8"],
     torch.bool: DTYPES["i8"],
+    torch.uint8: DTYPES["i16"],
 }
 """How a value of a PyTorch type lies in memory at the border of a graph."""
 
-if "u8" in DTYPES:
-    STORED[torch.uint8] = DTYPES["u8"]
-
 FLOATS = (torch.float32, torch.float16, torch.bfloat16)
-INTS = tuple(t for t in STORED if not t.is_floating_point and t is not torch.bool)
+INTS = (torch.int64, torch.int32, torch.int16, torch.int8)
 
 
 def dtype_name(dtype: torch.dtype) -> str:
     """`float32` of `torch.float32`."""
     return str(dtype).removeprefix("torch.")
+
+
+def refused_type(dtype: torch.dtype) -> str:
+    """Why a type that is not stored is not, with what helps."""
+    what = f"type {dtype_name(dtype)} is not supported"
+    if dtype is torch.float64:
+        return f"{what}; call .float() on the module and its inputs before torch.export"
+    return what
 
 
 def is_float(dtype: torch.dtype) -> bool:

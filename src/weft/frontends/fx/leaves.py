@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from weft.errors import GraphError
 from weft.frontends.fx.builder import constant_leaf
-from weft.frontends.fx.dtypes import STORED, dtype_name, stored_type
+from weft.frontends.fx.dtypes import STORED, refused_type, stored_type
 from weft.frontends.fx.layout import folded_ne
 from weft.frontends.fx.value import Value
 from weft.graph.node import leaf
@@ -22,9 +22,11 @@ _AS_INTEGERS = {torch.bfloat16: torch.uint16, torch.bool: torch.int8}
 
 
 def array_of(tensor: torch.Tensor) -> NDArray[Any]:
-    """A tensor's memory as an array of its stored type (see `dtypes.STORED`): no copy, the array
-    keeps the memory alive. Strides stay."""
+    """A tensor's memory as an array of its stored type (see `dtypes.STORED`): no copy (but of
+    uint8), the array keeps the memory alive. Strides stay."""
     plain = tensor.detach()
+    if plain.dtype is torch.uint8:
+        plain = plain.to(torch.int16)
     if plain.dtype in _AS_INTEGERS:
         plain = plain.view(_AS_INTEGERS[plain.dtype])
     return np.asarray(plain.numpy())
@@ -42,7 +44,7 @@ class Weights:
         A tensor whose elements do not fill a range of memory is copied. Raises GraphError for a
         type that weft has no place for, and for memory that the processor cannot read."""
         if tensor.dtype not in STORED:
-            raise GraphError(f"constant {name!r} has type {dtype_name(tensor.dtype)}")
+            raise GraphError(f"constant {name!r}: {refused_type(tensor.dtype)}")
         if tensor.device.type != "cpu":
             raise GraphError(
                 f"constant {name!r} is on {tensor.device}; move the module to the cpu first"

@@ -11,7 +11,7 @@ from torch.fx import Node
 
 from weft.errors import GraphError
 from weft.frontends.fx.call import Call, aten_op, fake_of, op_name
-from weft.frontends.fx.dtypes import STORED, dtype_name
+from weft.frontends.fx.dtypes import STORED, refused_type
 from weft.frontends.fx.support import YES, Support
 from weft.frontends.fx.value import Value
 
@@ -19,10 +19,12 @@ if TYPE_CHECKING:
     from weft.frontends.fx.builder import Builder
 
 __all__ = [
+    "FROM_DATA",
     "VISITORS",
     "Check",
     "Visitor",
     "find_visitor",
+    "is_from_data",
     "supports_call",
     "visitor",
     "visitor_by_name",
@@ -126,17 +128,55 @@ def _types(call: Call) -> str | None:
         if not isinstance(fake, torch.Tensor):
             continue
         if fake.dtype not in STORED:
-            return f"type {dtype_name(fake.dtype)} is not supported"
-        if any(_is_from_data(n) for n in fake.shape):
-            return "a shape depends on data, so that no memory can be planned for it"
+            return refused_type(fake.dtype)
+        if any(is_from_data(n) for n in fake.shape):
+            return FROM_DATA
         if fake.layout is not torch.strided:
             return f"layout {fake.layout} is not supported"
+    return _bytes(call)
+
+
+BYTES = frozenset(
+    f"aten::{name}"
+    for name in (
+        "_to_copy", "alias", "alias_copy", "cat", "clone", "eq", "expand", "expand_copy", "flip",
+        "gather", "ge", "gt", "index_select", "le", "lt", "ne", "permute", "permute_copy", "repeat",
+        "select", "select_copy", "slice", "slice_copy", "split", "split_copy", "split_with_sizes",
+        "split_with_sizes_copy", "squeeze", "squeeze_copy", "stack", "t", "t_copy", "transpose",
+        "transpose_copy", "unbind", "unsqueeze", "unsqueeze_copy", "view", "view_copy", "where",
+    )
+) | {"dim_order_ops::_to_dim_order_copy", "dim_order_ops::_clone_dim_order"}  # fmt: skip
+"""Ops that may have uint8: they give values that they were given, or compare them."""
+
+
+def _bytes(call: Call) -> str | None:
+    """What is different about uint8."""
+    fakes = [f for f in (*call.fakes(), *call.outs) if isinstance(f, torch.Tensor)]
+    if all(f.dtype is not torch.uint8 for f in fakes):
+        return None
+    if call.op._schema.name not in BYTES:
+        return "uint8 is not computed with; convert it first, e.g. x.float()"
+    is_cast = call.op._schema.name.endswith(("::_to_copy", "::_to_dim_order_copy"))
+    if is_cast and any(f.dtype not in _TO_BYTES for f in fakes) and call.out.dtype is torch.uint8:
+        return "integers that become uint8 wrap at 256; convert floats or booleans"
+    other = call.raw("other")
+    if isinstance(other, (int, float)) and not 0 <= other <= 255:
+        return f"uint8 is compared with {other}"
     return None
 
 
-def _is_from_data(size: Any) -> bool:
+_TO_BYTES = (torch.uint8, torch.bool, torch.float32, torch.float16, torch.bfloat16)
+
+
+FROM_DATA = (
+    "a shape depends on data, so that no memory can be planned for it; torch.where and masked_fill "
+    "keep the shape"
+)
+
+
+def is_from_data(size: Any) -> bool:
     """Whether a size has symbols that no shape of an input gives (PyTorch calls them u0, u1...)."""
-    if not isinstance(size, torch.SymInt):
+    if not isinstance(size, (torch.SymInt, torch.SymFloat, torch.SymBool)):
         return False
     return any(str(s).startswith("u") for s in size.node.expr.free_symbols)
 

@@ -1,7 +1,7 @@
 """int8-weights: a product with constant int8 that is made float first is one with blocks.
 
 So torchao exports its int8 weights; the scales of rows multiply the result, as a node of their own.
-The blocks have a scale of 1, so nothing is rounded.
+The blocks have a scale of 1, so nothing is rounded. Rows that are no whole blocks become float32.
 """
 
 from __future__ import annotations
@@ -25,8 +25,11 @@ def int8_weights(b: Builder, call: Call) -> Value | None:
     if not isinstance(source, Value) or source.dtype != torch.int8:
         return None
     numbers = b.array(transposed(source))
-    if numbers is None or numbers.shape[1] % 32:
+    if numbers is None:
         return None
+    if numbers.shape[1] % 32:
+        w = b.constant(numbers, call.out.dtype)
+        return b.result(call, product_of(b, w, call.value("self"), call.shape()))
     scales = np.ones((numbers.shape[0], numbers.shape[1] // 32), np.float16)
     name = f"{call.node.name}.blocks"
     w = blocks(name, np.ascontiguousarray(numbers), scales, call.out.dtype)

@@ -1,0 +1,55 @@
+"""The Python snippets of the documents run as they are written."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+ROOT = Path(__file__).parents[2]
+LANGUAGE = re.compile(r"^( *)```python\n(.*?)^\1```", re.S | re.M)
+
+
+def snippets(path):
+    found = []
+    for indent, text in LANGUAGE.findall((ROOT / path).read_text()):
+        found.append("\n".join(line.removeprefix(indent) for line in text.splitlines()))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("path", "count"), [("docs/executorch.md", 3), ("executorch/README.md", 2)]
+)
+def test_snippets_run(path, count, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    torch.manual_seed(9)
+    model = nn.Sequential(nn.Linear(256, 64), nn.ReLU(), nn.Linear(64, 32)).eval()
+    x = torch.randn(2, 256)
+    names = {"model": model, "inputs": (x,), "x": x, "torch": torch}
+    names["exported"] = torch.export.export(model, (x,))
+    found = snippets(path)
+    assert len(found) == count
+    for snippet in found:
+        exec(compile(snippet, path, "exec"), names)
+    assert (tmp_path / "model.pte").exists()
+    (got,) = names["method"].execute([x])
+    assert float((got - model(x)).norm() / model(x).norm()) < 0.2
+
+
+def test_without_pytorch_the_error_names_the_extra():
+    code = "import sys; sys.modules['torch'] = None; import weft; weft.from_torch"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "ImportError: weft.from_torch needs PyTorch: pip install weft[torch]" in done.stderr
+
+
+def test_without_the_library_the_error_names_the_command(monkeypatch):
+    from weft_executorch import library
+
+    monkeypatch.setattr(library, "find_spec", lambda name: None)
+    with pytest.raises(ImportError, match="make delegate"):
+        library.library_path()
