@@ -123,7 +123,7 @@ class ArenaPool:
                 self._repacked[key] = found
         if found is None:
             found = _allocate(buffer_type, host.nbytes)
-            found.write(0, host.host())
+            _send(buffer_type, found, host)
             self._sent[key] = found
             weakref.finalize(data, self._sent.pop, key, None).atexit = False
         return found
@@ -195,6 +195,17 @@ def _adopt(spec: BufferSpec, host: HostMemory) -> Memory | None:
     if spec.usage != "weights" or not isinstance(buffer_type, AdoptsMemory):
         return None
     return buffer_type.adopt(host.host())
+
+
+def _send(buffer_type: BufferType, memory: Memory, host: HostMemory) -> None:
+    try:
+        memory.write(0, host.host())
+    except WeftError:
+        raise
+    except Exception as error:
+        raise DeviceError(
+            f"{buffer_type.name} memory: {host.nbytes} bytes could not be sent: {error!r}"
+        ) from error
 
 
 def _allocate(buffer_type: BufferType, size: int) -> Memory:
