@@ -12,37 +12,14 @@ import numpy as np
 import pytest
 
 import weft
-from tests.backend_suite import Failing
-from weft.backends import make_backend
+from tests.llm.lost_device import Lost
 from weft.frontends.gguf import open_gguf
 from weft.llm import Context, Model, SamplingParams, Tokenizer
 from weft.llm.engine import Delta, Done, Engine, Event, Request
 
 MODEL = Path(__file__).resolve().parents[1] / "data/vectors/models/archs/llama3.gguf"
-FAULTS = ("allocate", "lower", "write", "run", "read")
 PROMPTS = ([5, 9, 40, 7], [6, 8, 41, 100, 200, 3, 77], [11, 12])
 OPTIONS: dict[str, Any] = {"activations": "f32", "n_threads": 1, "type_k": "f32", "type_v": "f32"}
-
-
-class Lost(Failing):
-    """A device with memory of its own that can be lost."""
-
-    kind = "ACCEL"
-
-    def __init__(self) -> None:
-        super().__init__(make_backend("reference"))
-        self.once = False
-
-    def lose(self, what: str, after: int = 0, *, once: bool = False) -> None:
-        """From the next but `after` on, all of this kind fails; or that one alone."""
-        self.fail, self.after, self.once = what, after, once
-
-    def check(self, what: str) -> None:
-        try:
-            super().check(what)
-        except RuntimeError:
-            self.fail = "" if self.once else self.fail
-            raise
 
 
 def on(device: Any, **more: Any) -> dict[str, Any]:
