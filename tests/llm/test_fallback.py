@@ -13,6 +13,10 @@ import pytest
 
 import weft
 from tests.llm.lost_device import Lost
+from tests.llm.test_models_a import MODELS as ONES
+from tests.llm.test_models_a import configure, keys_of, made_up
+from tests.llm.test_models_b import MODELS as OTHERS
+from tests.llm.tiny import write_model
 from weft.frontends.gguf import open_gguf
 from weft.llm import Context, Model, SamplingParams, Tokenizer
 from weft.llm.engine import Delta, Done, Engine, Event, Request
@@ -150,6 +154,26 @@ def test_a_text_without_its_beginning_is_lost() -> None:
         made.decode([9], [9])
     assert (made.pos_max(0), made.pos_max(1)) == (-1, 5)
     np.testing.assert_allclose(logits(made, 1, 6), logits(want, 1, 6), atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["mamba", "mamba2", "lfm2", "gemma2"])
+def test_states_and_windows(name: str, tmp_path: Path) -> None:
+    """A fork of a recurrent state is made anew; so are cells that a window has dropped."""
+    arch, changes = (ONES if name == "gemma2" else OTHERS)[name]
+    meta = keys_of(arch, changes)
+    model = Model.open(write_model(tmp_path / "m.gguf", meta, made_up(configure(tmp_path, meta))))
+    options = {"n_ubatch": 5, "n_seq_max": 2, "swa_full": False}
+    device = Lost()
+    made = Context(model, 48, **on(device, **options))
+    want = Context(model, 48, **OPTIONS, **options)
+    for context in (made, want):
+        context.decode(range(10, 23))
+        context.seq_cp(0, 1)
+        context.decode([30, 31, 32], [13, 14, 13], seqs=[[0], [0], [1]])
+    device.lose("run")
+    with pytest.warns(RuntimeWarning, match="run failed"):
+        np.testing.assert_allclose(logits(made, 1, 14), logits(want, 1, 14), atol=1e-4)
+    np.testing.assert_allclose(logits(made, 0, 15), logits(want, 0, 15), atol=1e-4)
 
 
 def test_a_fallback_that_fails_too() -> None:
