@@ -97,6 +97,14 @@ def test_what_failed_is_not_tried_again() -> None:
     np.testing.assert_allclose(llm.embed(list(PROMPTS[0])), want, atol=1e-4)
 
 
+def test_a_fallback_that_nobody_knows() -> None:
+    """An error at once, not when it is needed."""
+    with pytest.raises(weft.DeviceError, match="unknown backend 'gpu'; known backends: "):
+        Context(Model.open(MODEL), 64, **OPTIONS, devices=["cpu"], fallback=["gpu"])
+    with pytest.raises(weft.ScheduleError, match="list of devices is empty; name one"):
+        Context(Model.open(MODEL), 64, **OPTIONS, devices=[])
+
+
 # ---- sequences of a context ----------------------------------------------------------------------
 
 

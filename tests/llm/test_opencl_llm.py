@@ -167,8 +167,30 @@ def test_fit_respects_the_device(wide: Model, device: OpenCLBackend) -> None:
     got = {n.memory: n for n in made.plan.needs()}[device.buffer_type.name]
     assert got.weights + got.cache + got.compute <= limit
     assert greedy(made, 8) == greedy(context(wide), 8)
-    with pytest.raises(weft.OutOfMemoryError, match="fit"):
+    in_use = device.memory_type.in_use
+    with pytest.raises(weft.OutOfMemoryError, match=rf"{limit} bytes .*; {n} of the 5 layers fit"):
         context(wide, devices=[device, "cpu"], n_gpu_layers=5, memory={device.name: limit})
+    with pytest.raises(weft.OutOfMemoryError, match="not even a layer fits there"):
+        context(wide, devices=[device, "cpu"], memory={device.name: 1000})
+    assert device.memory_type.in_use == in_use
+
+
+def test_contexts_give_their_memory_back(moe: Model) -> None:
+    """Weights that were sent, too, though the model stays; two at once have them only once."""
+    device = opencl(copy_weights=True)
+    made = context(moe, devices=[device, "cpu"])
+    one, weights = device.memory_type.in_use, made.plan.needs()[0].weights
+    other = context(moe, devices=[device, "cpu"])
+    assert 0 < weights <= one < device.memory_type.in_use <= 2 * one - weights
+    want = greedy(made, 2)
+    del made
+    assert greedy(other, 2) == want and device.memory_type.in_use <= one + 64
+    del other
+    left = device.memory_type.in_use  # tables of constants
+    assert left < 100
+    for _ in range(20):
+        assert greedy(context(moe, devices=[device, "cpu"]), 2) == want
+        assert device.memory_type.in_use == left
 
 
 def test_a_device_alone_gets_the_cpu_behind_it(wide: Model) -> None:

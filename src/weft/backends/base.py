@@ -107,6 +107,9 @@ class BufferType(Protocol):
 class AdoptsMemory(Protocol):
     """(optional) a buffer type of a device that can work in the host's memory."""
 
+    shares: bool
+    """Whether it does on this machine."""
+
     def adopt(self, data: NDArray[np.uint8]) -> Memory | None:
         """Memory over constant bytes of the host, or None where they must be copied. The memory
         keeps `data` alive. Raises DeviceError, OutOfMemoryError."""

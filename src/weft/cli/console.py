@@ -17,6 +17,7 @@ from rich.progress import (
     TextColumn,
 )
 
+from weft.errors import ScheduleError
 from weft.flags import FLAGS
 
 __all__ = [
@@ -60,7 +61,10 @@ def size_text(nbytes: float) -> str:
 def device_list(text: str | None) -> list[str]:
     """`opencl,cpu` -> ["opencl", "cpu"]; without one WEFT_DEVICES, else the cpu."""
     chosen = text if text is not None else FLAGS.devices or "cpu"
-    return [name.strip() for name in chosen.split(",") if name.strip()]
+    found = [name.strip() for name in chosen.split(",") if name.strip()]
+    if not found:
+        raise ScheduleError(f"{chosen!r} names no device; write e.g. opencl:0,cpu")
+    return found
 
 
 class WaitingBar:
@@ -113,10 +117,10 @@ class CountProgress(WaitingBar):
 
 
 class LoadProgress(WaitingBar):
-    """While weights are repacked, in bytes."""
+    """While weights are repacked or sent to a device, in bytes."""
 
     def __init__(self) -> None:
-        super().__init__("repacking weights", DownloadColumn(), PATIENCE)
+        super().__init__("loading weights", DownloadColumn(), PATIENCE)
 
 
 class PromptProgress(WaitingBar):

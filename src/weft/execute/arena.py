@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -19,6 +20,28 @@ Progress = Callable[[int, int], None]
 sent to a device."""
 
 
+class _Sent:
+    """Host data in a device's memory, which goes when the data does or when no pool uses it."""
+
+    __slots__ = ("__weakref__", "_type", "data", "memory")
+
+    def __init__(self, data: Any, buffer_type: BufferType, memory: Memory) -> None:
+        mine = weakref.ref(self)
+
+        def forget(_: object) -> None:
+            sent = mine()
+            if sent is not None:
+                sent.memory = None
+
+        self.data = weakref.ref(data, forget)
+        self.memory: Memory | None = memory
+        self._type = buffer_type  # as long as it lives, no other has its id
+
+
+_all_sent: weakref.WeakValueDictionary[tuple[int, int], _Sent] = weakref.WeakValueDictionary()
+"""By the ids of data and buffer type, for all pools: contexts of a model share weights."""
+
+
 class ArenaPool:
     """Blocks of device memory by buffer type and number, as big as the biggest program needs.
 
@@ -30,8 +53,7 @@ class ArenaPool:
         """`before_change` is called before blocks that exist are replaced or dropped."""
         self._before_change = before_change
         self._blocks: dict[tuple[int, int], tuple[BufferType, Memory]] = {}
-        # host data in a device's memory, by the data's id; forgotten when the data is gone
-        self._sent: dict[tuple[int, int], Memory] = {}
+        self._sent: dict[tuple[int, int], _Sent] = {}
         # repacked or adopted host data, by the data's id; the memory keeps the data alive
         self._repacked: dict[tuple[int, int], Memory] = {}
         self.reallocs = 0
@@ -103,9 +125,9 @@ class ArenaPool:
         """Memory of a buffer whose data exists already.
 
         Host data is used in place where the buffer type is the host's. Where it is not, the data is
-        sent to the device once, on first use, and kept there as long as the data exists; or it is
-        repacked, or adopted by a device that works in the host's memory, and kept as long as the
-        pool exists."""
+        sent to the device once, on first use, and kept there as long as the data and a pool that
+        uses it exist; or it is repacked, or adopted by a device that works in the host's memory,
+        and kept as long as the pool exists."""
         data, buffer_type = spec.data, spec.buffer_type
         if spec.matrix is not None:
             return self._load(spec, spec.matrix)
@@ -116,16 +138,17 @@ class ArenaPool:
         if buffer_type.is_host:
             return host
         key = (id(data), id(buffer_type))
-        found = self._sent.get(key) or self._repacked.get(key)
-        if found is None:
-            found = _adopt(spec, host)
-            if found is not None:
-                self._repacked[key] = found
-        if found is None:
-            found = _allocate(buffer_type, host.nbytes)
-            _send(buffer_type, found, host)
-            self._sent[key] = found
-            weakref.finalize(data, self._sent.pop, key, None).atexit = False
+        sent = self._sent.get(key) or _all_sent.get(key)
+        if sent is not None and sent.memory is not None and sent.data() is data:
+            self._sent[key] = sent
+            return sent.memory
+        found = self._repacked.get(key) or _adopt(spec, host)
+        if found is not None:
+            self._repacked[key] = found
+            return found
+        found = _allocate(buffer_type, host.nbytes)
+        _send(buffer_type, found, host)
+        self._sent[key] = _all_sent[key] = _Sent(data, buffer_type, found)
         return found
 
     def _load(self, spec: BufferSpec, matrix: TensorSpec) -> Memory:
@@ -142,6 +165,8 @@ class ArenaPool:
         """Forgets everything, as after a device was lost: the next use allocates and sends anew."""
         self._changes()
         self._blocks.clear()
+        for key in self._sent:
+            _all_sent.pop(key, None)
         self._sent.clear()
         self._repacked.clear()
 

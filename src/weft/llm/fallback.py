@@ -11,6 +11,7 @@ from typing import Any, Protocol, cast
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from weft.backends.registry import require_known
 from weft.errors import DeviceError, OutOfMemoryError
 from weft.execute import Progress
 from weft.llm.cells import Cells
@@ -42,7 +43,11 @@ def load(
     model: Model, n_ctx: int | None, options: PlanArguments, progress: Progress | None
 ) -> Loaded:
     """Plans and loads a context, on the fallback where a device fails to be opened or loaded. A
-    plan that needs more memory than there is stays an error."""
+    plan that needs more memory than there is stays an error, and so does a fallback that nobody
+    knows."""
+    for device in options.get("fallback") or ():
+        if isinstance(device, str):
+            require_known(device)
     try:
         plan = prepare(model, n_ctx=n_ctx, **options)
     except OutOfMemoryError:
