@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from time import perf_counter
 from types import TracebackType
 from typing import Self
@@ -24,11 +25,13 @@ __all__ = [
     "CountProgress",
     "LoadProgress",
     "PromptProgress",
+    "TextOut",
     "WaitingBar",
     "console",
     "device_list",
     "errors",
     "size_text",
+    "text_out",
     "wide",
 ]
 
@@ -65,6 +68,28 @@ def device_list(text: str | None) -> list[str]:
     if not found:
         raise ScheduleError(f"{chosen!r} names no device; write e.g. opencl:0,cpu")
     return found
+
+
+class TextOut:
+    """Text on stdout as it comes, piece by piece."""
+
+    def __init__(self) -> None:
+        self._in_line = False
+
+    def write(self, piece: str) -> None:
+        """Shows a piece at once."""
+        sys.stdout.write(piece)
+        sys.stdout.flush()
+        if piece:
+            self._in_line = not piece.endswith("\n")
+
+    def end_line(self) -> None:
+        """Lets what comes on stderr begin a line of its own, where both are on one screen."""
+        if self._in_line and sys.stdout.isatty() and errors.is_terminal:
+            self.write("\n")
+
+
+text_out = TextOut()
 
 
 class WaitingBar:
