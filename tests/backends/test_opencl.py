@@ -153,6 +153,16 @@ def test_bytes_go_within_the_device(device: OpenCLBackend) -> None:
         b.copy_from(0, a, 90, 20)
 
 
+def test_what_is_sent_may_change_at_once(device: OpenCLBackend) -> None:
+    """Copies go through staging memory, in more pieces than there is room for at a time."""
+    data = np.random.default_rng(0).integers(0, 256, (20 << 20) + 5, np.uint8)
+    block = device.buffer_type.allocate(data.nbytes + 3)
+    sent = data.copy()
+    block.write(3, sent)
+    sent[:] = 0
+    assert (block.read(3, data.nbytes) == data).all() and not block.read(0, 3).any()
+
+
 def test_a_plan_that_exceeds_a_block_gets_several(device: OpenCLBackend) -> None:
     made = alone(opencl())
     made.memory_type.max_size = 3 * 8 * N * 4

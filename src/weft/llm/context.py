@@ -15,11 +15,10 @@ from numpy.typing import ArrayLike, NDArray
 from weft.errors import ContextError, DeviceError
 from weft.execute import Progress, Session
 from weft.llm.batch import Batch, Outputs, Ubatch, checked, one_token
-from weft.llm.cells import Cells
 from weft.llm.change import Change, OneChange
 from weft.llm.config import Pooling
 from weft.llm.counters import Counters, MemoryUse
-from weft.llm.fallback import Loaded, decode_anew, load, load_without_failed, remember
+from weft.llm.fallback import Held, Loaded, decode_anew, load, load_without_failed, remember
 from weft.llm.model import Model
 from weft.llm.options import PlanArguments
 from weft.llm.regime import Regime
@@ -131,7 +130,7 @@ class Context(Sequences):
             scratch=max(split.work_bytes for program in programs for split in program.splits),
         )
 
-    def _go_on(self, error: DeviceError, held: Cells, batch: Batch) -> NDArray[np.float32]:
+    def _go_on(self, error: DeviceError, held: Held, batch: Batch) -> NDArray[np.float32]:
         """`decode` of `batch` on the fallback, after what was in the cache (`held`)."""
         self._use(load_without_failed(self.model, self.n_ctx, self._options, error))
         try:

@@ -14,14 +14,22 @@ from numpy.typing import ArrayLike, NDArray
 from weft.backends.registry import require_known
 from weft.errors import DeviceError, OutOfMemoryError
 from weft.execute import Progress
-from weft.llm.cells import Cells
+from weft.llm.cells import Cells, Kept
 from weft.llm.graphs import Graphs
 from weft.llm.model import Model
 from weft.llm.options import PlanArguments, context_options
 from weft.llm.plan import ContextPlan
 from weft.llm.prepare import given_plan, prepare
 
-__all__ = ["Loaded", "decode_anew", "load", "load_without_failed", "on_fallback", "remember"]
+__all__ = [
+    "Held",
+    "Loaded",
+    "decode_anew",
+    "load",
+    "load_without_failed",
+    "on_fallback",
+    "remember",
+]
 
 _PLACEMENT = ("n_gpu_layers", "place", "plan", "fit", "memory", "policy", "profile", "fallback")
 """What said where things go; it was meant for the devices that are given up."""
@@ -95,12 +103,30 @@ def on_fallback(options: Mapping[str, Any]) -> PlanArguments | None:
 # ---- what was in the cache -----------------------------------------------------------------------
 
 
-def remember(cache: Cells) -> Cells:
+@dataclass(frozen=True, slots=True)
+class Held:
     """A copy of the table of a cache: which tokens it holds, without keys and values."""
-    found = Cells(cache.size, cache.n_seq_max)
-    found.put_back(cache.keep(np.flatnonzero(cache.pos >= 0)))
-    found.mixed[:] = cache.mixed
-    return found
+
+    pos: NDArray[np.int32]
+    members: NDArray[np.bool_]
+    tokens: NDArray[np.int32]
+    serial: NDArray[np.int64]
+    mixed: NDArray[np.bool_]
+
+    def cells(self) -> Cells:
+        """The table."""
+        n_seq, size = self.members.shape
+        found, used = Cells(size, n_seq), np.flatnonzero(self.pos >= 0)
+        rows = self.pos[used], self.members[:, used], self.tokens[used], self.serial[used]
+        found.put_back(Kept(used, *rows))
+        found.mixed[:] = self.mixed
+        return found
+
+
+def remember(cache: Cells) -> Held:
+    """What a cache holds; whole copies, as this is done before every call."""
+    tables = cache.pos.copy(), cache.members.copy(), cache.tokens.copy(), cache.serial.copy()
+    return Held(*tables, cache.mixed.copy())
 
 
 class _Decodes(Protocol):
@@ -116,10 +142,11 @@ class _Decodes(Protocol):
     ) -> NDArray[np.float32]: ...
 
 
-def decode_anew(context: _Decodes, held: Cells) -> list[int]:
-    """Computes the sequences of `held` in an empty context, each as the beginning of a text and
+def decode_anew(context: _Decodes, cache: Held) -> list[int]:
+    """Computes the sequences of `cache` in an empty context, each as the beginning of a text and
     what they share once. Returns those that cannot be had from their tokens: of rows, of positions
     that were moved, or put together from parts of others. Raises as `decode`."""
+    held = cache.cells()
     texts = {seq: held.cells_of(seq) for seq in range(held.n_seq_max) if held.members[seq].any()}
     lost = [seq for seq, cells in texts.items() if not _is_text(held, seq, held.tokens[cells])]
     left = np.ones(held.size, np.bool_)
