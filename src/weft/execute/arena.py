@@ -21,20 +21,13 @@ sent to a device."""
 
 
 class _Sent:
-    """Host data in a device's memory, which goes when the data does or when no pool uses it."""
+    """Host data in a device's memory."""
 
     __slots__ = ("__weakref__", "_type", "data", "memory")
 
     def __init__(self, data: Any, buffer_type: BufferType, memory: Memory) -> None:
-        mine = weakref.ref(self)
-
-        def forget(_: object) -> None:
-            sent = mine()
-            if sent is not None:
-                sent.memory = None
-
-        self.data = weakref.ref(data, forget)
-        self.memory: Memory | None = memory
+        self.data = weakref.ref(data)
+        self.memory = memory
         self._type = buffer_type  # as long as it lives, no other has its id
 
 
@@ -53,7 +46,8 @@ class ArenaPool:
         """`before_change` is called before blocks that exist are replaced or dropped."""
         self._before_change = before_change
         self._blocks: dict[tuple[int, int], tuple[BufferType, Memory]] = {}
-        self._sent: dict[tuple[int, int], _Sent] = {}
+        # by the ids of data and buffer type; forgotten when the data is gone
+        self._sent: dict[tuple[int, int], tuple[_Sent, Any]] = {}
         # repacked or adopted host data, by the data's id; the memory keeps the data alive
         self._repacked: dict[tuple[int, int], Memory] = {}
         self.reallocs = 0
@@ -138,9 +132,11 @@ class ArenaPool:
         if buffer_type.is_host:
             return host
         key = (id(data), id(buffer_type))
-        sent = self._sent.get(key) or _all_sent.get(key)
-        if sent is not None and sent.memory is not None and sent.data() is data:
-            self._sent[key] = sent
+        if key in self._sent:
+            return self._sent[key][0].memory
+        sent = _all_sent.get(key)
+        if sent is not None and sent.data() is data:
+            self._sent[key] = sent, self._until_gone(data, key)
             return sent.memory
         found = self._repacked.get(key) or _adopt(spec, host)
         if found is not None:
@@ -148,8 +144,20 @@ class ArenaPool:
             return found
         found = _allocate(buffer_type, host.nbytes)
         _send(buffer_type, found, host)
-        self._sent[key] = _all_sent[key] = _Sent(data, buffer_type, found)
+        sent = _all_sent[key] = _Sent(data, buffer_type, found)
+        self._sent[key] = sent, self._until_gone(data, key)
         return found
+
+    def _until_gone(self, data: Any, key: tuple[int, int]) -> Any:
+        """What forgets `key` when the data goes; it keeps nothing alive itself."""
+        mine = weakref.ref(self)
+
+        def forget(_: object) -> None:
+            pool = mine()
+            if pool is not None:
+                pool._sent.pop(key, None)
+
+        return weakref.ref(data, forget)
 
     def _load(self, spec: BufferSpec, matrix: TensorSpec) -> Memory:
         key = (id(spec.data), id(spec.buffer_type))
