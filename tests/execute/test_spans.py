@@ -4,7 +4,7 @@ import numpy as np
 
 from weft.execute.profile_lines import Line
 from weft.execute.profile_trace import Trace
-from weft.execute.spans import overlapping
+from weft.execute.spans import overlap, overlapping
 
 
 def spans(*steps: list[tuple[int, int]]) -> np.ndarray:
@@ -40,3 +40,11 @@ def test_steps_that_take_turns_are_one_slice() -> None:
         ("RMS_NORM + QUANTIZE", 0.0, 0.05), ("ADD c", 0.051, 0.009)
     ]  # fmt: skip
     assert slices[0]["args"]["steps"] == ["RMS_NORM f32 a", "QUANTIZE q8_0 b"]
+
+
+def test_overlap_is_what_rows_have_in_common() -> None:
+    assert overlap([]) == overlap([[(0, 10)]]) == overlap([[(0, 10)], [(10, 20)]]) == 0
+    assert overlap([[(0, 10)], [(5, 20)]]) == 5
+    # within a row nothing overlaps, however its intervals lie
+    assert overlap([[(0, 10), (5, 20)], [(100, 200)]]) == 0
+    assert overlap([[(30, 40), (0, 10)], [(5, 35)], [(0, 40)]]) == 5 + 5 + 40

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +34,8 @@ __all__ = [
     "HostMemory",
     "Memory",
     "Queue",
+    "QueueSpan",
+    "RecordsQueue",
     "RecordsSpans",
     "Rules",
     "Support",
@@ -189,6 +191,36 @@ class RecordsSpans(Protocol):
         """[step, thread, (begin, end, busy)] of the last run, steps as in `SplitSpec.steps`: when a
         thread began its first piece of a step and ended its last, by `time.perf_counter_ns`, and
         the nanoseconds that it spent on pieces; 0 where it had no part."""
+
+
+class QueueSpan(NamedTuple):
+    """Something that the queue of a device did, by `time.perf_counter_ns`."""
+
+    kind: Literal["kernel", "to", "from", "within"]
+    """A kernel, or a copy: to the device, from it, or within it."""
+    name: str
+    """Of the kernel; empty for copies."""
+    step: int
+    """Of a kernel: its step in `SplitSpec.steps`; else -1."""
+    nbytes: int
+    """Of a copy; 0 for kernels."""
+    begin: int
+    end: int
+
+
+@runtime_checkable
+class RecordsQueue(Protocol):
+    """(optional) a backend with a queue of its own that can say when the device did what: calls
+    that enqueue work say nothing about that."""
+
+    name: str
+
+    def record_queue(self, on: bool) -> None:
+        """Starts, or stops; calls nest. Costs nothing while stopped. Waits for the device."""
+
+    def recorded(self) -> Callable[[], list[QueueSpan]]:
+        """What was enqueued since the last call. Calling the result waits until that is done and
+        gives the spans in order; raises DeviceError. Nothing where recording is stopped."""
 
 
 class Rules(Protocol):

@@ -6,7 +6,6 @@ import csv
 import json
 import statistics
 import sys
-from contextlib import ExitStack
 from enum import StrEnum
 from itertools import zip_longest
 from pathlib import Path
@@ -174,10 +173,8 @@ def _measure(context: Context, n: int, at_once: bool) -> float:
 
 
 def _profile(context: Context, n: int, at_once: bool, profile: Profile) -> Profile:
-    """What a measurement spends its time on, in all of the context's sessions."""
-    with ExitStack() as stack:
-        for regime in context.regimes:
-            stack.enter_context(regime.session.profile(profile))
+    """What a measurement spends its time on, in all of the context's graphs."""
+    with context.profile(profile):
         _measure(context, n, at_once)
     return profile
 

@@ -25,6 +25,7 @@ from weft.cli.options import (
     Fit,
     GpuLayers,
     Memory,
+    NCopies,
     NoKvOffload,
     NoRewrite,
     Place,
@@ -57,6 +58,7 @@ Command = Callable[..., None]
 def load_arguments(
     ctx_size: CtxSize = None,
     ubatch: UbatchSize = None,
+    n_copies: NCopies = 1,
     swa_full: SwaFull = True,
     no_kv_offload: NoKvOffload = False,
     threads: Threads = None,
@@ -86,6 +88,7 @@ def load_arguments(
     return {
         "n_ctx": ctx_size,
         "n_ubatch": ubatch,
+        "n_copies": n_copies,
         "threads": thread_options(
             threads, threads_batch, cpu_mask, cpu_range, cpu_strict, prio, poll, numa
         ),

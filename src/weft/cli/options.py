@@ -30,6 +30,7 @@ __all__ = [
     "Keep",
     "Memory",
     "ModelFile",
+    "NCopies",
     "NoKvOffload",
     "NoRewrite",
     "Place",
@@ -92,6 +93,14 @@ UbatchSize = Annotated[
         help="Most prompt tokens computed at once; default: 512.",
     ),
 ]  # fmt: skip
+NCopies = Annotated[
+    int,
+    typer.Option(
+        "--n-copies",
+        help="Parts of a prompt under way at the same time where a model is on several devices, so "
+        "that all have work; each takes compute memory of its own.",
+    ),
+]
 ActivationsOption = Annotated[
     ActivationsName,
     typer.Option(

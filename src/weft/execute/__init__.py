@@ -1,6 +1,7 @@
 """Running programs: `Session` binds one program, `Scheduler` drives graph after graph."""
 
 from weft.execute.arena import ArenaPool, Progress, arena_bytes
+from weft.execute.pipeline import Pipeline
 from weft.execute.profile import Line, Profile
 from weft.execute.profile_trace import Trace
 from weft.execute.run import Run
@@ -12,6 +13,7 @@ __all__ = [
     "ArenaPool",
     "EvalCallback",
     "Line",
+    "Pipeline",
     "Profile",
     "Progress",
     "Run",

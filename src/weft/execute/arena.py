@@ -53,6 +53,13 @@ class ArenaPool:
         self.reallocs = 0
         """How often a block had to be replaced by a bigger one."""
 
+    def beside(self) -> ArenaPool:
+        """Another pool with blocks of its own and the same weights, for programs that run at the
+        same time as those of this one."""
+        other = ArenaPool()
+        other._sent, other._repacked = self._sent, self._repacked
+        return other
+
     def reserve(self, *programs: Program) -> None:
         """Makes every block as big as the biggest of `programs` needs; raises OutOfMemoryError."""
         for buffer_type, number, size in _largest(programs):

@@ -41,6 +41,19 @@ class DeviceQueues:
             self.fault.guarded(event.wait)()
         self.fault.guarded(work)()
 
+    def enqueues(self, device: int) -> bool:
+        """Whether a backend has a queue of its own, which the calling thread puts work into."""
+        return self._own_queues()[device] is not None
+
+    def blocks(self, device: int, access: Access) -> bool:
+        """Whether work given to a backend now would wait for others; -1: work on this thread."""
+        return any(not event.is_done() for event in self._order.blockers(access, without=device))
+
+    def synchronize(self) -> None:
+        """Waits until no backend has work; raises the failure."""
+        self.drain()
+        self.fault.check()
+
     def has_queue(self, buffer_type: BufferType) -> bool:
         """Whether memory of this type is reached through a queue of its device. Then only the
         calling thread may copy from and to it: what another thread would wait for there may wait

@@ -141,9 +141,11 @@ class Order:
         self._work[queue].append(_Work(self._count[queue], access, event, known))
         self._count[queue] += 1
 
-    def blockers(self, access: Access) -> list[Event]:
-        """What the host must wait for before it touches these bytes itself."""
-        found = (self._last_conflict(p, 0, access) for p in range(len(self._work)))
+    def blockers(self, access: Access, without: int = -1) -> list[Event]:
+        """What the host must wait for before it touches these bytes itself; `without` that of one
+        queue."""
+        queues = (p for p in range(len(self._work)) if p != without)
+        found = (self._last_conflict(p, 0, access) for p in queues)
         return [work.event for work in found if work is not None]
 
     def clear(self) -> None:

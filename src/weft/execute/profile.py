@@ -5,14 +5,14 @@
     print(profile)                       # a line an op and weight type
     profile.save_trace("trace.json")     # for ui.perfetto.dev or chrome://tracing
 
-Devices that can say when each thread worked on each step (`record_spans`) get a line a step; of
-others the time of a whole split is known.
+Devices that can say when each thread worked on each step (`RecordsSpans`), or when their queue did
+what (`RecordsQueue`), get a line a step; of others the time of a whole split is known.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -20,12 +20,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from weft.backends.base import QueueSpan
 from weft.backends.cpu import Peaks, measure_peaks
 from weft.errors import ProgramError
 from weft.execute.profile_lines import Line, SplitLines, split_lines
 from weft.execute.profile_table import profile_text
 from weft.execute.profile_trace import Trace
-from weft.execute.spans import Group, overlapping
+from weft.execute.spans import Group, overlap, overlapping
 from weft.program import Program
 
 __all__ = ["Line", "Profile"]
@@ -45,12 +46,16 @@ class Profile:
         """Threads of the device with most."""
         self.barriers = 0
         """Barriers of all runs."""
+        self.overlap = 0.0
+        """Seconds in which several devices worked at the same time, twice counted in lines."""
         self.target: str | None = None
         """Kernel target of the cpu device."""
         self.trace: Trace | None = (
             (Trace() if trace else None) if isinstance(trace, bool) else trace
         )
         self._programs: dict[int, tuple[Program, list[SplitLines]]] = {}
+        # device -> when it worked, since the last run was added
+        self._work: dict[str, list[tuple[int, int]]] = {}
 
     # ---- results ---------------------------------------------------------------------------------
 
@@ -84,7 +89,7 @@ class Profile:
     @property
     def outside(self) -> float:
         """Seconds of runs outside of all steps: calls, starts of threads, Python."""
-        return self.seconds - sum(line.seconds for line in self.lines)
+        return self.seconds - sum(line.seconds for line in self.lines) + self.overlap
 
     @property
     def waiting(self) -> float:
@@ -110,6 +115,7 @@ class Profile:
             "threads": self.threads,
             "barriers": self.barriers,
             "waiting": self.waiting,
+            "overlap": self.overlap,
             "least_seconds": sum(line.least_seconds(peaks)[0] for line in self.lines),
             "peaks": {key: getattr(peaks, key) for key in keys},
             "ops": [line.as_json(peaks) for line in self.by_op()],
@@ -129,21 +135,72 @@ class Profile:
 
     # ---- recording (called by sessions) ----------------------------------------------------------
 
-    def add_run(self, start: int, end: int, spent: int) -> None:
-        """A whole run from `start` to `end` nanoseconds, of which `spent` without recording."""
-        self.runs += 1
+    def add_run(self, start: int, end: int, spent: int, runs: int = 1) -> None:
+        """A whole run from `start` to `end` nanoseconds, of which `spent` without recording; or
+        several `runs` that were under way together."""
+        self.runs += runs
         self.seconds += spent * 1e-9
+        self.overlap += overlap(self._work.values()) * 1e-9
+        self._work.clear()
         if self.trace is not None:
-            self.trace.run(f"{self.name} run {self.runs}".lstrip(), start, end)
+            which = f"run {self.runs}" if runs == 1 else f"runs to {self.runs}"
+            self.trace.run(f"{self.name} {which}".lstrip(), start, end)
 
-    def add_copies(self, program: Program, split: int, nbytes: int, start: int, end: int) -> None:
-        """The copies that a split needed."""
+    def add_copy(
+        self, program: Program, split: int, which: int, nbytes: int, start: int, end: int,
+        spans: Sequence[tuple[str, Sequence[QueueSpan]]],
+    ) -> None:  # fmt: skip
+        """A copy that a split needed: the call, and what queues of devices (by name) did for it.
+        Where they did something that is what took time: the call waits for work before it."""
         line = self._splits(program)[split].copies
         line.calls += 1
-        line.seconds += (end - start) * 1e-9
         line.nbytes += nbytes
+        name = program.tensors[program.splits[split].copies[which].src].name
         if self.trace is not None:
-            self.trace.slice(f"copies of split {split}", "copy", 0, start, end, {"bytes": nbytes})
+            self.trace.slice(f"copy {name}", "copy", "host copies", start, end, {"bytes": nbytes})
+        for device, moves in spans:
+            line.seconds += self.add_moves(device, moves, name)
+        if not any(moves for _, moves in spans):
+            line.seconds += (end - start) * 1e-9
+            self._worked("copies", start, end)
+
+    def add_moves(
+        self, device: str, spans: Sequence[QueueSpan], name: str | Mapping[str, str]
+    ) -> float:
+        """Copies that a queue made, of `name` (or by their kind); the seconds that they took."""
+        for span in spans:
+            self._worked(device, span.begin, span.end)
+            if self.trace is not None:
+                what = name if isinstance(name, str) else name.get(span.kind, "")
+                title, about = f"{span.kind} device: {what}", {"bytes": span.nbytes}
+                row = f"{device} copies"
+                self.trace.slice(title, "copy", row, span.begin, span.end, about)
+        return sum(span.end - span.begin for span in spans) * 1e-9
+
+    def add_queued(
+        self, program: Program, split: int, values: Mapping[str, int], start: int, end: int,
+        spans: Sequence[QueueSpan],
+    ) -> None:  # fmt: skip
+        """A split that was enqueued from `start` to `end`, and what the queue of its device did."""
+        known = self._splits(program)[split]
+        nbytes, flops = known.sizes_at(program, values)
+        seen: set[int] = set()
+        for span in spans:
+            line = known.lines[span.step]
+            line.seconds += (span.end - span.begin) * 1e-9
+            self._worked(known.device, span.begin, span.end)
+            if span.step not in seen:
+                seen.add(span.step)
+                line.calls += 1
+                line.nbytes += float(nbytes[span.step])
+                line.flops += float(flops[span.step])
+        if self.trace is not None:
+            title = f"enqueue split {split} on {known.device}"
+            self.trace.slice(title, "enqueue", "host", start, end, {"kernels": len(spans)})
+            self.trace.kernels(known.device, known.lines, spans, nbytes)
+
+    def _worked(self, device: str, begin: int, end: int) -> None:
+        self._work.setdefault(device, []).append((begin, end))
 
     def add_split(
         self, program: Program, split: int, values: Mapping[str, int], start: int, end: int,
@@ -158,12 +215,16 @@ class Profile:
             line.seconds += (end - start) * 1e-9
             line.nbytes += float(nbytes.sum())
             line.flops += float(flops.sum())
+            self._worked(known.device, start, end)
             if self.trace is not None:
-                self.trace.slice(f"split {split} on {known.device}", known.device, 0, start, end)
+                title = f"split {split} on {known.device}"
+                self.trace.slice(title, known.device, known.device, start, end)
             return
         self.threads = max(self.threads, int(np.count_nonzero(spans[:, :, 2].sum(axis=0))))
         groups = overlapping(spans)
         busy = spans[:, :, 2].sum(axis=1) * 1e-9
+        if groups:
+            self._worked(known.device, groups[0].begin, groups[-1].end)
         for group in groups:
             self._add_group(known, group, busy, nbytes, flops)
         if self.trace is not None:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from weft.backends.base import RecordsQueue
 from weft.backends.cpu import Peaks
 from weft.graph.tensor import Tensor
 from weft.program import Program, StepSpec
@@ -36,7 +37,7 @@ class Line:
     name: str = ""
     """The weight that is read, else the tensor that is computed."""
     roof: str = "f32"
-    """Whose peak counts: `int8`, `f32` or `bf16`."""
+    """Whose peak counts: `int8`, `f32` or `bf16`; empty where peaks are not known."""
     steps: int = 1
     """Steps that were added up."""
     calls: int = 0
@@ -44,7 +45,8 @@ class Line:
     """Wall time. Steps that ran side by side share the time as they kept threads busy, so all lines
     add up to the time of the runs."""
     busy: float = 0.0
-    """Thread-seconds of work; what is missing to `seconds` times threads was waiting."""
+    """Thread-seconds of work; what is missing to `seconds` times threads was waiting. 0 where the
+    device has no threads of the host."""
     nbytes: float = 0.0
     """Bytes that had to be read and written."""
     flops: float = 0.0
@@ -67,6 +69,8 @@ class Line:
 
     def least_seconds(self, peaks: Peaks) -> tuple[float, str]:
         """The time that the machine's peaks allow, and whether `memory` or `compute` sets it."""
+        if not self.roof:
+            return 0.0, ""
         roof = getattr(peaks, self.roof) or peaks.f32
         read, compute = self.nbytes / peaks.read, self.flops / roof
         return max(read, compute), "memory" if read >= compute else "compute"
@@ -127,16 +131,19 @@ def split_lines(program: Program, number: int) -> SplitLines:
     """What is known of split `number`."""
     spec = program.splits[number]
     nodes = [_node(program, step) for step in spec.steps]
+    # peaks are measured with threads of the host
+    far = any(d.name == spec.device and isinstance(d, RecordsQueue) for d in program.devices)
     names = [_weight(program, step) or n.name for n, step in zip(nodes, spec.steps, strict=True)]
     lines = [
-        Line(n.op.name, _type(n), spec.device, name, _roof(n))
+        Line(n.op.name, _type(n), spec.device, name, "" if far else _roof(n))
         for n, name in zip(nodes, names, strict=True)
     ]
     kinds = {(line.op, line.type) for line in lines}
     op, type = kinds.pop() if len(kinds) == 1 else ("split", "")
     ends = [lines[0].name, lines[-1].name] if len(lines) > 1 else [x.name for x in lines]
-    whole = Line(op, type, spec.device, " .. ".join(ends), steps=len(nodes))
-    copies = Line("copies", "", spec.device, f"to split {number}")
+    roof = "" if far else "f32"
+    whole = Line(op, type, spec.device, " .. ".join(ends), roof, steps=len(nodes))
+    copies = Line("copies", "", spec.device, f"to split {number}", roof)
     return SplitLines(spec.device, nodes, lines, whole, copies)
 
 

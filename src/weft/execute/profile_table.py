@@ -48,6 +48,11 @@ def heading(profile: Profile) -> Iterator[str]:
             f"{sum(x.flops for x in lines) / billions:.1f} GOP/s; at the machine's peaks a run "
             f"would take {_ms(least / runs)} ms, {least / profile.seconds:.0%} of its time"
         )
+    if profile.overlap:
+        yield (
+            f"devices worked at the same time for {_ms(profile.overlap / runs)} ms of each run, "
+            f"{profile.overlap / profile.seconds:.0%} of its time"
+        )
     yield f"peaks with {peaks}"
 
 
@@ -111,7 +116,7 @@ def _figures(line: Line, profile: Profile) -> list[str]:
 
 
 def _of_roof(line: Line, peaks: Peaks) -> tuple[str, str]:
-    if not (line.seconds and line.nbytes):
+    if not (line.seconds and line.nbytes and line.roof):
         return "", ""
     least, bound = line.least_seconds(peaks)
     part = least / line.seconds

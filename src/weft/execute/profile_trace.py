@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from weft.backends.base import QueueSpan
 from weft.execute.spans import Group
 
 if TYPE_CHECKING:
@@ -19,33 +20,37 @@ if TYPE_CHECKING:
 
 __all__ = ["Trace"]
 
-_RUNS = 1000
-"""Number of the row of whole runs."""
+_NAMED = 1000
+"""Number of the first row that is no thread of the cpu."""
 _MOST = 1_000_000
 """Slices that are kept; viewers grow slow far below. Later ones are counted only."""
 
 
 class Trace:
-    """Slices of work by thread, in nanoseconds of one clock."""
+    """Slices of work by row, in nanoseconds of one clock. A row is a thread of the cpu by number,
+    or something else by name: `runs`, `opencl:0 kernels`."""
 
     def __init__(self) -> None:
         self._events: list[tuple[str, str, int, int, int, Mapping[str, Any]]] = []
+        self._rows: dict[str, int] = {}
         self.dropped = 0
         """Slices that there was no room for."""
 
     def slice(
-        self, name: str, kind: str, thread: int, start: int, end: int,
+        self, name: str, kind: str, row: int | str, start: int, end: int,
         args: Mapping[str, Any] | None = None,
     ) -> None:  # fmt: skip
-        """Work on one thread from `start` to `end`."""
+        """Work in one row from `start` to `end`."""
+        if isinstance(row, str):
+            row = self._rows.setdefault(row, _NAMED + len(self._rows))
         if len(self._events) < _MOST:
-            self._events.append((name, kind, thread, start, end, args or {}))
+            self._events.append((name, kind, row, start, end, args or {}))
         else:
             self.dropped += 1
 
     def run(self, name: str, start: int, end: int) -> None:
         """A whole run, in a row of its own."""
-        self.slice(name, "run", _RUNS, start, end)
+        self.slice(name, "run", "runs", start, end)
 
     def steps(
         self, device: str, lines: Sequence[Line], groups: Sequence[Group],
@@ -66,21 +71,34 @@ class Trace:
                 if last and group.end > last:
                     self.slice("wait", "barrier", thread, last, group.end, {"stage": number})
 
+    def kernels(
+        self, device: str, lines: Sequence[Line], spans: Sequence[QueueSpan],
+        nbytes: NDArray[np.float64],
+    ) -> None:  # fmt: skip
+        """The kernels of a split; `nbytes`: what each step reads and writes."""
+        for span in spans:
+            line = lines[span.step]
+            about = {
+                "kernel": span.name, "step": _about(line), "bytes": float(nbytes[span.step])
+            }  # fmt: skip
+            self.slice(_title([line]), device, f"{device} kernels", span.begin, span.end, about)
+
     def as_json(self) -> dict[str, Any]:
         """The file's content; times count from the first slice."""
         origin = min((start for _, _, _, start, _, _ in self._events), default=0)
-        threads = sorted({thread for _, _, thread, _, _, _ in self._events})
+        names = {number: name for name, number in self._rows.items()}
+        rows = sorted({row for _, _, row, _, _, _ in self._events})
         events: list[dict[str, Any]] = [
             {
-                "ph": "M", "pid": 1, "tid": thread, "name": "thread_name",
-                "args": {"name": "runs" if thread == _RUNS else f"thread {thread}"},
+                "ph": "M", "pid": 1, "tid": row, "name": "thread_name",
+                "args": {"name": names.get(row, f"thread {row}")},
             }
-            for thread in threads
+            for row in rows
         ]  # fmt: skip
-        for name, kind, thread, start, end, args in self._events:
+        for name, kind, row, start, end, args in self._events:
             events.append(
                 {
-                    "ph": "X", "pid": 1, "tid": thread, "name": name, "cat": kind,
+                    "ph": "X", "pid": 1, "tid": row, "name": name, "cat": kind,
                     "ts": (start - origin) / 1000, "dur": (end - start) / 1000, "args": dict(args),
                 }
             )  # fmt: skip

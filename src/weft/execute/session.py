@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.backends.base import Executable, RecordsSpans
+from weft.backends.base import Executable
 from weft.errors import AbortedError, ProgramError
 from weft.execute.arena import ArenaPool
 from weft.execute.bound import BoundProgram, Moved, named_fault
 from weft.execute.profile import Profile
+from weft.execute.recorder import Recorder
 from weft.execute.values import check_values, checked, max_bytes, read_array, symbol_values
 from weft.graph.size import evaluate
 from weft.program import Program, TensorSpec
@@ -40,7 +41,7 @@ class Session:
         self._staging: dict[int, NDArray[np.uint8]] = {}
         self._stop = False
         self._threads = 0
-        self._profile: Profile | None = None
+        self._recorder: Recorder | None = None
         self._bind()
 
     def _bind(self) -> None:
@@ -151,8 +152,8 @@ class Session:
         Raises ProgramError on a value outside the plan, AbortedError after `abort`, DeviceError
         naming split, device and node when a device fails, KeyboardInterrupt when interrupted; the
         session can run again after each (after `reset`, where a device lost its memory)."""
-        if self._profile is not None:
-            self._execute_recorded(values, self._profile)
+        if self._recorder is not None:
+            self._execute_recorded(values, self._recorder)
             return
         if self._single is not None:
             run_values, in_order = self._single
@@ -209,44 +210,40 @@ class Session:
     def profile(self, into: Profile | None = None) -> Iterator[Profile]:
         """Records every run inside the `with`: time, bytes and operations of each step.
 
-        Runs go on as usual, stages side by side and all. `into`: a profile that also other
-        sessions record into. A device that only enqueues work shows the time of the call."""
+        Runs go on as usual, stages side by side and all; each ends when its devices are done.
+        `into`: a profile that also other sessions record into."""
         found = into if into is not None else Profile()
-        self._profile = found
+        recorder = Recorder(found, self.program)
+        recorder.start()
+        self._recorder = recorder
         try:
             yield found
+            recorder.between()
+            recorder.finish()
         finally:
-            self._profile = None
-            for executable in self._bound.executables:
-                if isinstance(executable, RecordsSpans):
-                    executable.record_spans(False)
+            self._recorder = None
+            recorder.stop()
 
-    def _execute_recorded(self, values: Mapping[str, int], profile: Profile) -> None:
+    def _execute_recorded(self, values: Mapping[str, int], recorder: Recorder) -> None:
         check_values(self.program, values)
-        bound = self._bound
-        begin, spent = perf_counter_ns(), 0
-        for number, split in enumerate(self.program.splits):
-            if self._stop:
-                raise self._aborted()
-            if split.copies:
-                start = perf_counter_ns()
-                moved = bound.copy_inputs(number, values)
-                end = perf_counter_ns()
-                self.moved.add(moved)
-                profile.add_copies(self.program, number, moved.nbytes, start, end)
-                spent += end - start
-            executable = bound.executables[number]
-            recorded = executable if isinstance(executable, RecordsSpans) else None
-            if recorded is not None:
-                recorded.record_spans(True)
-            start = perf_counter_ns()
-            bound.run(number, values)
-            end = perf_counter_ns()
-            spans = None if recorded is None else recorded.spans()
-            profile.barriers += getattr(executable, "barriers", 0)
-            profile.add_split(self.program, number, values, start, end, spans)
-            spent += end - start
-        profile.add_run(begin, perf_counter_ns(), spent)
+        recorder.between()
+        begin = perf_counter_ns()
+        try:
+            for number, split in enumerate(self.program.splits):
+                if self._stop:
+                    raise self._aborted()
+                for which in range(len(split.copies)):
+                    self.moved.add(recorder.copy(self._bound, number, values, which))
+                recorder.run(self._bound, number, values)
+        except BaseException:
+            recorder.forget()
+            raise
+        recorder.end_run(begin)
+
+    @property
+    def bound(self) -> BoundProgram:
+        """The program over its memory."""
+        return self._bound
 
     @property
     def executables(self) -> list[Executable]:

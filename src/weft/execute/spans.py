@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Group", "overlapping"]
+__all__ = ["Group", "overlap", "overlapping"]
+
+Interval = tuple[int, int]
+"""Begin and end, nanoseconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,3 +47,19 @@ def overlapping(spans: NDArray[np.int64]) -> list[Group]:
         else:
             groups.append(Group((step,), begin if last is None else last.end, end))
     return groups
+
+
+def overlap(work: Collection[Sequence[Interval]]) -> int:
+    """Nanoseconds that several rows worked at the same time, each counted as often as rows are
+    more than one: what the rows' times add up to beyond the time in which any of them worked."""
+    rows = [_length(row) for row in work]
+    return sum(rows) - _length([interval for row in work for interval in row])
+
+
+def _length(intervals: Sequence[Interval]) -> int:
+    """Of the union."""
+    total, last = 0, 0
+    for begin, end in sorted(intervals):
+        total += max(0, end - max(begin, last))
+        last = max(last, end)
+    return total

@@ -7,13 +7,14 @@ the largest sizes; each ubatch fills the inputs and runs it.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Unpack, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from weft.errors import ContextError, DeviceError
-from weft.execute import Progress, Session
+from weft.execute import Profile, Progress, Session
 from weft.llm.batch import Batch, Outputs, Ubatch, checked, one_token
 from weft.llm.change import Change, OneChange
 from weft.llm.config import Pooling
@@ -50,7 +51,9 @@ class Context(Sequences):
 
         `n_ctx`: cells of the cache (default: the length the model was trained for). `n_batch`: most
         tokens of one `decode` (default: n_ctx). `n_ubatch`: most tokens computed together (default:
-        512, at most n_batch). `n_outputs`: most logits rows computed together (default: n_ubatch).
+        512, at most n_batch). `n_copies`: ubatches that are under way at the same time where a
+        model is on several devices, so that all have work (default: 1); each takes compute memory
+        of its own. `n_outputs`: most logits rows computed together (default: n_ubatch).
         `n_seq_max`: most sequences (default: 1). `kv_unified`: sequences share all cells (default);
         False: none has more than n_ctx / n_seq_max, so that none can take another's room. `type_k`,
         `type_v`: of the cache (default: f16). `swa_full`: layers with a sliding window have as many
@@ -125,7 +128,7 @@ class Context(Sequences):
         self.memory = MemoryUse(
             weights=sum(n.weights for n in needs),
             cache=sum(n.cache for n in needs),
-            compute=sum(n.compute for n in needs),
+            compute=sum(n.compute + n.copies for n in needs),
             repacked=sum(sum(n.repacked.values()) for n in needs),
             scratch=max(split.work_bytes for program in programs for split in program.splits),
         )
@@ -150,6 +153,13 @@ class Context(Sequences):
     def regimes(self) -> list[Regime]:
         """One for each range of batch sizes that devices treat differently; the largest last."""
         return self._graphs.regimes
+
+    @property
+    def n_step(self) -> int:
+        """Tokens of one `decode` of a long prompt: a ubatch, so that little is lost when it is
+        stopped; where ubatches overlap, so many that devices seldom run empty."""
+        overlapping = 4 * self.plan.n_copies if self.plan.n_copies > 1 else 1
+        return min(overlapping * self.n_ubatch, self.n_batch)
 
     @property
     def program(self) -> Program:
@@ -236,8 +246,7 @@ class Context(Sequences):
         rows = np.empty((int(batch.outputs.sum()), self._width), np.float32)
         change = Change(self.cache, len(batch))
         try:
-            for ubatch in parts:
-                logits = self._graphs.run(ubatch, change.occupy(ubatch))
+            for ubatch, logits in self._graphs.run_all(parts, change):
                 if logits is not None:
                     rows[ubatch.rows[ubatch.outputs]] = logits
             change.finish()
@@ -293,6 +302,10 @@ class Context(Sequences):
                     "have dropped; remove the sequence and decode it anew, or create the context "
                     "with swa_full=True"
                 )
+
+    def profile(self, into: Profile | None = None) -> AbstractContextManager[Profile]:
+        """Records everything that is computed inside the `with`; see `Session.profile`."""
+        return self._graphs.profile(Profile() if into is None else into)
 
     def abort(self) -> None:
         """Stops the `decode` or `embed` that is going on, from any thread; it raises AbortedError

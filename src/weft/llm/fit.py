@@ -61,7 +61,11 @@ def require(request: Request, plan: ContextPlan, *, hint: bool = True) -> None:
     """Raises OutOfMemoryError with needed and available bytes where a memory is too small; `hint`:
     and with how many layers would fit where that is a device's."""
     for need, n, limit in overfull(request, plan):
-        parts = {"weights": need.weights, "cache": need.cache, "compute": need.compute}
+        parts = {
+            "weights": need.weights,
+            "cache": need.cache,
+            "compute": need.compute + need.copies,
+        }
         if n < need.total:
             del parts["weights"]
         advice = ADVICE

@@ -3,6 +3,8 @@ those that are built when they are first needed: rows instead of tokens, and rot
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 
 import numpy as np
@@ -10,12 +12,13 @@ from numpy.typing import NDArray
 
 from weft.compile import lower_plan, plan_graph
 from weft.errors import AbortedError
-from weft.execute import ArenaPool, Progress, Session
+from weft.execute import ArenaPool, Profile, Progress, Session
 from weft.graph import Graph
 from weft.llm.batch import Ubatch
 from weft.llm.cells import Cells
-from weft.llm.change import Places
+from weft.llm.change import Change, Places
 from weft.llm.counters import Counters
+from weft.llm.pipelined import Pipelined, Rows
 from weft.llm.plan import ContextPlan
 from weft.llm.regime import Regime
 from weft.llm.uninterrupted import uninterrupted
@@ -50,6 +53,8 @@ class Graphs:
         self.regimes = regimes
         """One for each range of batch sizes that devices treat differently; the largest last."""
         self.program: Program = programs[-1]
+        self.pipelined = self._pipelined()
+        """What computes several of the largest ubatches at the same time."""
         self.session = self.regimes[-1].session
         """Of the last run."""
         self._last: Regime = self.regimes[-1]
@@ -71,6 +76,8 @@ class Graphs:
         self._stop = True
         for session in self._sessions():
             session.abort()
+        if self.pipelined is not None:
+            self.pipelined.abort()
 
     def clear_abort(self) -> None:
         """Forgets an `abort` that has stopped nothing."""
@@ -78,9 +85,12 @@ class Graphs:
             self._stop = False
             for session in self._sessions():
                 session.clear_abort()
+            if self.pipelined is not None:
+                self.pipelined.clear_abort()
 
     def _sessions(self) -> list[Session]:
-        return [regime.session for regime in self.all]
+        beside = self.pipelined.sessions[1:] if self.pipelined is not None else []
+        return [*(regime.session for regime in self.all), *beside]
 
     @property
     def all(self) -> list[Regime]:
@@ -88,24 +98,62 @@ class Graphs:
         others = [r for r in (self.together, self._rows) if r is not None]
         return [*self.regimes, *others]
 
+    @contextmanager
+    def profile(self, into: Profile) -> Iterator[Profile]:
+        """Records every run inside the `with`."""
+        with ExitStack() as stack:
+            for regime in self.all:
+                stack.enter_context(regime.session.profile(into))
+            if self.pipelined is not None:
+                stack.enter_context(self.pipelined.profile(into))
+            yield into
+
     # ---- running ---------------------------------------------------------------------------------
+
+    def run_all(self, ubatches: Sequence[Ubatch], change: Change) -> Iterator[Rows]:
+        """Takes cells for ubatches and computes them, one after the other; the largest in a
+        pipeline where there is one. Yields each with its rows, see `run`."""
+        largest = self.regimes[-1]
+        n = 0
+        while self.pipelined is not None and n < len(ubatches) and self._is_large(ubatches[n]):
+            n += 1
+        if self.pipelined is not None and n > 1:
+            self._choose(ubatches[0])
+            self._use_threads(self._threads[1])
+            if self._stop:
+                raise AbortedError("decode was stopped by abort()")
+            yield from self.pipelined.run(ubatches[:n], change, self._sizes)
+            self.session = largest.session
+            self.counters.graphs_reused += n
+            ubatches = ubatches[n:]
+        for ubatch in ubatches:
+            yield ubatch, self.run(ubatch, change.occupy(ubatch))
+
+    def _is_large(self, ubatch: Ubatch) -> bool:
+        smaller = self.regimes[-2].max_tokens if len(self.regimes) > 1 else 0
+        return not ubatch.is_rows and ubatch.n_seqs == 1 and len(ubatch) > smaller
+
+    def _sizes(self, ubatch: Ubatch) -> dict[str, int]:
+        """Values of the symbols for a ubatch whose cells are occupied."""
+        n, values, small = len(ubatch), self._values, self.cache.window
+        if small is not None:
+            values["n_kv_window"] = small.n_seen
+        values["n_tokens"], values["n_kv"] = n, self.cache.n_seen
+        values["n_outputs"] = int(np.count_nonzero(ubatch.outputs)) or 1
+        values["n_seqs"], values["n_seq_tokens"] = ubatch.n_seqs, n // ubatch.n_seqs
+        return values
 
     def run(self, ubatch: Ubatch, places: Places) -> NDArray[np.float32] | None:
         """Computes one ubatch whose cells are occupied; None when no output is wanted.
 
         The rows are the session's own memory where that can be: valid until the next run."""
-        n, n_kv = len(ubatch), self.cache.n_seen
         out_ids = np.flatnonzero(ubatch.outputs)
         n_out = len(out_ids)
         regime = self._choose(ubatch)
         session = regime.session
         regime.inputs.write(ubatch, places, out_ids)
-        values, small = self._values, self.cache.window
-        if small is not None:
-            values["n_kv_window"] = small.n_seen
-        values["n_tokens"], values["n_kv"], values["n_outputs"] = n, n_kv, n_out or 1
-        values["n_seqs"], values["n_seq_tokens"] = ubatch.n_seqs, n // ubatch.n_seqs
-        self._use_threads(self._threads[n > 1])
+        values = self._sizes(ubatch)
+        self._use_threads(self._threads[len(ubatch) > 1])
         if self._stop:
             raise AbortedError("decode was stopped by abort()")
         session.execute(values)
@@ -180,6 +228,17 @@ class Graphs:
     def _regime(self, max_tokens: int, program: Program) -> Regime:
         return Regime(max_tokens, program, self._arenas, self.cache, self._config)
 
+    def _pipelined(self) -> Pipelined | None:
+        n_more = self.plan.n_copies - 1
+        if n_more == 0:
+            return None
+        regimes = [self.regimes[-1]]
+        for _ in range(n_more):
+            pool = self._arenas.beside()
+            regime = Regime(regimes[0].max_tokens, self.program, pool, self.cache, self._config)
+            regimes.append(regime)
+        return Pipelined(self.plan.plan.schedule, regimes, self._width)
+
     # ---- graphs that are built when they are needed ----------------------------------------------
 
     def build_rows(self) -> Regime:
@@ -237,6 +296,7 @@ class Graphs:
         self._rows = self._rows and again(self._rows)
         if self._shift is not None:
             self._shift = Session(self._shift.program, self._arenas)
+        self.pipelined = self._pipelined()
         self._last = self.all[last]
         self.session = self.regimes[-1].session
         self._threads_used = -1

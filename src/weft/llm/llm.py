@@ -259,10 +259,10 @@ class LLM:
     def _compute(
         self, ids: Sequence[int], start: int, progress: Progress | None
     ) -> NDArray[np.float32]:
-        """Logits behind `ids`, of which `start` are in the cache; a ubatch at a time, so that what
+        """Logits behind `ids`, of which `start` are in the cache; a step at a time, so that what
         is done is kept when it is interrupted."""
         context, n = self.context, len(ids)
-        step = min(context.n_ubatch, context.n_batch)
+        step = context.n_step
         rows = np.empty((0, 0), np.float32)
         for at in range(start, n, step):
             part = ids[at : at + step]

@@ -43,6 +43,7 @@ class PlanArguments(TypedDict, total=False):
     n_ubatch: int | None
     n_outputs: int | None
     n_seq_max: int | None
+    n_copies: int | None
     type_k: str | None
     type_v: str | None
     flash: bool | None
@@ -89,6 +90,7 @@ class ContextOptions:
     embeddings: bool = False
     repack: bool = True
     swa_full: bool = True
+    n_copies: int = 1
 
     def window_size(self, config: ModelConfig) -> int:
         """Cells of sliding-window layers, 0 where they have as many as the others."""
@@ -143,7 +145,7 @@ def context_options(
         return default if value is None else value
 
     n_batch, n_ubatch = given.get("n_batch"), given.get("n_ubatch")
-    for name in ("n_batch", "n_threads", "n_threads_batch"):
+    for name in ("n_batch", "n_threads", "n_threads_batch", "n_copies"):
         _require_count(name, given.get(name))
     default = DEFAULT_N_UBATCH
     if isinstance(n_batch, int):
@@ -172,6 +174,7 @@ def context_options(
         embeddings=embeds or model.architecture.embeds,
         repack=option("repack", given.get("repack"), True),
         swa_full=option("swa_full", given.get("swa_full"), True),
+        n_copies=given.get("n_copies") or 1,
     )
     _require_flash(found)
     return found

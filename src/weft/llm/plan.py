@@ -47,13 +47,15 @@ class MemoryNeed:
     compute: int = 0
     lower_bound: int = 0
     """Of `compute`: the bytes in use at the peak."""
+    copies: int = 0
+    """Compute memory of the other ubatches that are under way at the same time."""
     repacked: dict[str, int] = field(default_factory=dict)
     """Weights that are not in `weights` but repacked at load, by the name of that memory."""
 
     @property
     def total(self) -> int:
         """All of it."""
-        return self.weights + sum(self.repacked.values()) + self.cache + self.compute
+        return self.weights + sum(self.repacked.values()) + self.cache + self.compute + self.copies
 
 
 @dataclass(slots=True)
@@ -81,6 +83,14 @@ class ContextPlan:
     def plan(self) -> Plan:
         """That of the largest batches."""
         return self.regimes[-1].plan
+
+    @property
+    def n_copies(self) -> int:
+        """Ubatches of the largest size that are under way at the same time. One where a single
+        split leaves nothing to overlap, and where the host moves states or cells between them."""
+        several = len(self.plan.schedule.splits) > 1
+        alone = self.cache.window is not None or self.cache.states is not None
+        return self.options.n_copies if several and not alone else 1
 
     @property
     def all_regimes(self) -> list[RegimePlan]:
@@ -124,11 +134,13 @@ class ContextPlan:
             one = need(of_type[0].buffer_type)
             one.compute = _shared(of_type)
             one.lower_bound = max(a.lower_bound for a in of_type)
+        for arena in self.plan.allocation.arenas:
+            need(arena.buffer_type).copies += (self.n_copies - 1) * arena.size
         return list(found.values())
 
     def memory_rows(self) -> list[dict[str, Any]]:
-        """`buffer` (weights, cache, compute), `memory`, `bytes`, `about` of each kind of buffer;
-        of `compute` also `lower_bound`."""
+        """`buffer` (weights, cache, compute, copies), `memory`, `bytes`, `about` of each kind of
+        buffer; of `compute` also `lower_bound`."""
         rows: list[dict[str, Any]] = []
         for need in self.needs():
             mapped = _about_weights(need)
@@ -136,6 +148,7 @@ class ContextPlan:
                 ("weights", need.weights, mapped),
                 ("cache", need.cache, "allocated once, kept between runs"),
                 ("compute", need.compute, "shared by the plans of all batch sizes"),
+                ("copies", need.copies, "compute memory of ubatches under way beside the first"),
             ):
                 if size:
                     rows.append(

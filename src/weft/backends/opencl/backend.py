@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
-from weft.backends.base import BackendBase, BufferType, DeviceKind, Memory, Queue, Support
+from weft.backends.base import (
+    BackendBase,
+    BufferType,
+    DeviceKind,
+    Memory,
+    Queue,
+    QueueSpan,
+    Support,
+)
 from weft.backends.opencl.devices import Found, limits_for
 from weft.backends.opencl.driver import Driver
 from weft.backends.opencl.executable import OpenCLExecutable
@@ -77,6 +85,15 @@ class OpenCLBackend(BackendBase):
     def lower(self, program: Any, split: int, memories: Sequence[Memory]) -> OpenCLExecutable:
         """The split as launches; builds kernels. Raises DeviceError."""
         return OpenCLExecutable(self, program, split, memories)
+
+    def record_queue(self, on: bool) -> None:
+        """Starts to note when the device does what, or stops; calls nest."""
+        self.driver.record_times(on)
+
+    def recorded(self) -> Callable[[], list[QueueSpan]]:
+        """What was enqueued since the last call, once it is done."""
+        record = self.driver.record
+        return list if record is None else record.take()
 
     def table(self, data: bytes) -> Any:
         """Constants on the device, sent once."""

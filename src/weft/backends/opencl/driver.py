@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from weft.backends.opencl.builds import Programs
 from weft.backends.opencl.devices import Found
 from weft.backends.opencl.library import guarded, library
+from weft.backends.opencl.record import Record
 from weft.errors import DeviceError
 
 __all__ = ["Driver"]
@@ -37,6 +38,11 @@ class Driver:
         with guarded(f"{name}: no context could be created on {device.name}"):
             self.context = cl.Context([device.handle])
             self.queue = cl.CommandQueue(self.context, device.handle)
+        self.record: Record | None = None
+        """While recording: what notes events."""
+        self._plain: Any = self.queue
+        self._timed: Any = None
+        self._recording = 0
         self.programs = Programs(self.context, device)
         self._cl = cl
         self._lock = Lock()
@@ -79,6 +85,8 @@ class Driver:
                     event = self._cl.enqueue_copy(
                         self.queue, buffer, place, dst_offset=offset + start, is_blocking=False
                     )
+                    if self.record is not None:
+                        self.record.copy("to", piece.nbytes, event)
                 finally:
                     self._busy.append((slot, event))
             self.queue.flush()
@@ -105,22 +113,26 @@ class Driver:
         out = np.empty(nbytes, np.uint8)
         if nbytes:
             with guarded(f"{self.name}: copy of {nbytes} bytes from the device"):
-                self._cl.enqueue_copy(self.queue, out, buffer, src_offset=offset)
+                event = self._cl.enqueue_copy(self.queue, out, buffer, src_offset=offset)
+                if self.record is not None:
+                    self.record.copy("from", nbytes, event)
         self.check()
         return out
 
     def copy(self, to: Any, to_offset: int, source: Any, offset: int, nbytes: int) -> None:
         """Enqueues a copy within the device."""
         with guarded(f"{self.name}: copy of {nbytes} bytes within the device"):
-            self._cl.enqueue_copy(
+            event = self._cl.enqueue_copy(
                 self.queue, to, source, byte_count=nbytes, src_offset=offset, dst_offset=to_offset
             )
+            if self.record is not None:
+                self.record.copy("within", nbytes, event)
 
     # ---- kernels ---------------------------------------------------------------------------------
 
-    def launch(self, kernel: Any, grid: tuple[int, ...], group: tuple[int, ...]) -> None:
-        """Enqueues a kernel; `grid` counts items."""
-        self._cl.enqueue_nd_range_kernel(self.queue, kernel, grid, group)
+    def launch(self, kernel: Any, grid: tuple[int, ...], group: tuple[int, ...]) -> Any:
+        """Enqueues a kernel; `grid` counts items. Its event."""
+        return self._cl.enqueue_nd_range_kernel(self.queue, kernel, grid, group)
 
     def flush(self) -> None:
         """What is enqueued starts."""
@@ -140,6 +152,22 @@ class Driver:
                 self.queue.finish()
             else:
                 event.wait()
+
+    # ---- times -----------------------------------------------------------------------------------
+
+    def record_times(self, on: bool) -> None:
+        """Notes events from now on, on a queue that keeps their times, until it was called with
+        False as often. Waits for the device."""
+        self._recording += 1 if on else -1
+        if self._recording != on:
+            return
+        self.wait()
+        if on and self._timed is None:
+            timed = self._cl.command_queue_properties.PROFILING_ENABLE
+            with guarded(f"{self.name}: no queue with times could be created"):
+                self._timed = self._cl.CommandQueue(self.context, self.device.handle, timed)
+        self.queue = self._timed if on else self._plain
+        self.record = Record(self) if on else None
 
     # ---- indices ---------------------------------------------------------------------------------
 

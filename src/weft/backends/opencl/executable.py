@@ -29,9 +29,12 @@ class _Step:
     """A step and its launches. They are made again only when a symbol that it depends on has
     another value."""
 
-    __slots__ = ("bound", "description", "kernels", "number", "ready", "spec", "symbols")
+    __slots__ = ("bound", "description", "index", "kernels", "number", "ready", "spec", "symbols")
 
-    def __init__(self, spec: StepSpec, names: tuple[str, ...], description: str) -> None:
+    def __init__(
+        self, index: int, spec: StepSpec, names: tuple[str, ...], description: str
+    ) -> None:
+        self.index = index  # in `SplitSpec.steps`
         self.spec = spec
         self.symbols = names
         self.description = description
@@ -52,8 +55,11 @@ class OpenCLExecutable:
         self._backend = backend
         self._tensors = program.tensors
         self._memories = memories
-        steps = [s for s in program.splits[split].steps if not s.op.is_view and s.op is not NONE]
-        self._steps = [self._step(spec) for spec in steps]
+        self._steps = [
+            self._step(i, spec)
+            for i, spec in enumerate(program.splits[split].steps)
+            if not spec.op.is_view and spec.op is not NONE
+        ]
         self._fixed: dict[int, View] = {}  # of tensors without symbols
         self._views: dict[int, View] = {}  # of the others, with the sizes of now
         self._launches: list[Ready] = []
@@ -77,11 +83,17 @@ class OpenCLExecutable:
                 raise DeviceError(f"no value for symbol {error.args[0]}") from error
             if key != self._bound:
                 self._bind(values)
-        launch, done = self._driver.launch, 0
+        launch, record, done = self._driver.launch, self._driver.record, 0
         try:
-            for kernel, grid, group in self._launches:
-                launch(kernel, grid, group)
-                done += 1
+            if record is None:
+                for kernel, grid, group in self._launches:
+                    launch(kernel, grid, group)
+                    done += 1
+            else:
+                for step in self._steps:
+                    for ready in step.ready:
+                        record.kernel(step.index, ready[0], launch(*ready))
+                        done += 1
             self._driver.flush()
         except library().Error as error:
             raise DeviceError(f"{self._driver.name}: {self._name(done)}: {error}") from error
@@ -96,12 +108,12 @@ class OpenCLExecutable:
 
     # ---- binding ---------------------------------------------------------------------------------
 
-    def _step(self, spec: StepSpec) -> _Step:
+    def _step(self, index: int, spec: StepSpec) -> _Step:
         used = [i for i in (spec.dst, *spec.src) if i >= 0]
         names = {s.name for i in used for size in _sizes(self._tensors[i]) for s in symbols(size)}
         dst = self._tensors[spec.dst]
         sources = ", ".join(self._tensors[i].name or "?" for i in spec.src if i >= 0)
-        return _Step(spec, tuple(sorted(names)), f"{spec.op}({sources}) -> {dst.name}")
+        return _Step(index, spec, tuple(sorted(names)), f"{spec.op}({sources}) -> {dst.name}")
 
     def _bind(self, values: Mapping[str, int]) -> None:
         self._bound = None

@@ -1,0 +1,89 @@
+"""When the device did what: events of a queue that keeps times, brought to the host's clock.
+
+A queue with times is made when recording starts and takes the place of the plain one until it ends,
+so that nothing is paid for it otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from time import perf_counter_ns
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from weft.backends.base import QueueSpan
+from weft.backends.opencl.library import guarded
+
+if TYPE_CHECKING:
+    from weft.backends.opencl.driver import Driver
+
+__all__ = ["Record"]
+
+_TRIES = 8
+_AGAIN = 1_000_000_000
+"""Clocks drift by some microseconds a second; they are compared again as often as that."""
+
+
+class _Noted(NamedTuple):
+    kind: Literal["kernel", "to", "from", "within"]
+    name: str
+    step: int
+    nbytes: int
+    event: Any
+
+
+class Record:
+    """What was enqueued since `take` was called last."""
+
+    def __init__(self, driver: Driver) -> None:
+        """Waits for the device a few times, to compare clocks."""
+        self._driver = driver
+        self._noted: list[_Noted] = []
+        self._offset = 0
+        self._compared = 0
+        self._compare()
+
+    def kernel(self, step: int, kernel: Any, event: Any) -> None:
+        """A kernel of a step."""
+        self._noted.append(_Noted("kernel", kernel.function_name, step, 0, event))
+
+    def copy(self, kind: Literal["to", "from", "within"], nbytes: int, event: Any) -> None:
+        """A copy."""
+        self._noted.append(_Noted(kind, "", -1, nbytes, event))
+
+    def take(self) -> Callable[[], list[QueueSpan]]:
+        """What was noted; the spans once the device is done with it."""
+        noted, self._noted = self._noted, []
+
+        def spans() -> list[QueueSpan]:
+            if not noted:
+                return []
+            self._driver.wait(noted[-1].event)  # in order: the others are done before
+            if perf_counter_ns() - self._compared > _AGAIN:
+                self._compare()
+            with guarded(f"{self._driver.name}: reading times of the queue"):
+                return [self._span(one) for one in noted]
+
+        return spans
+
+    def _span(self, one: _Noted) -> QueueSpan:
+        times = one.event.profile
+        begin, end = times.start + self._offset, times.end + self._offset
+        return QueueSpan(one.kind, one.name, one.step, one.nbytes, begin, max(begin, end))
+
+    def _compare(self) -> None:
+        """How far the host's clock is ahead of the device's. A marker is enqueued after one reading
+        of the host's clock and done before another, which bounds the distance from both sides."""
+        low: int | None = None
+        high: int | None = None
+        for _ in range(_TRIES):
+            before = perf_counter_ns()
+            event = self._driver.marker()
+            self._driver.wait(event)
+            after = perf_counter_ns()
+            with guarded(f"{self._driver.name}: reading times of the queue"):
+                queued, end = event.profile.queued, event.profile.end
+            low = before - queued if low is None else max(low, before - queued)
+            high = after - end if high is None else min(high, after - end)
+        assert low is not None and high is not None
+        self._offset = (low + high) // 2
+        self._compared = perf_counter_ns()

@@ -1,0 +1,253 @@
+"""`Pipeline`: runs of one program that overlap, each with memory of its own.
+
+    cpu      run 1, split 0 | run 2, split 0 | run 3, split 0 | ...
+    opencl                  | run 1, split 1 | run 2, split 1 | ...
+
+While one device works on a run, another works on the next. The calling thread hands out the work,
+each piece when it has to wait for no other device, so that no queue is held up. That of the oldest
+run comes first; that of a later one only if it touches no bytes of what is still to be handed out
+before it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from time import perf_counter_ns
+
+from weft.errors import AbortedError
+from weft.execute.bound import Moved
+from weft.execute.devices import DeviceQueues
+from weft.execute.hazards import Access
+from weft.execute.profile import Profile
+from weft.execute.recorder import Recorder
+from weft.execute.run import Run
+from weft.execute.session import Session
+from weft.execute.split_access import SplitAccess
+from weft.schedule import Schedule
+
+__all__ = ["Pipeline"]
+
+_SHORT, _LONG = 0.0001, 0.002
+"""Seconds between looks at devices, more each time: a queue of a device tells nobody that it is
+done."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Item:
+    """A piece of work of a run: copies that the calling thread makes (device -1), or what a device
+    does."""
+
+    device: int
+    access: Access
+    work: Callable[[], None]
+
+
+@dataclass(slots=True)
+class _Flight:
+    """A run under way."""
+
+    run: Run
+    items: list[_Item]
+    next: int = 0
+
+    @property
+    def left(self) -> list[_Item]:
+        """What is not handed out yet."""
+        return self.items[self.next :]
+
+
+class Pipeline:
+    """Hands runs of sessions to devices. One thread calls it."""
+
+    def __init__(self, schedule: Schedule, sessions: Sequence[Session]) -> None:
+        """`sessions`: of one program, each over arenas of its own."""
+        self.sessions = list(sessions)
+        self._devices = DeviceQueues(schedule.backends)
+        self._splits = [
+            SplitAccess(schedule, session.bound, self._devices.has_queue) for session in sessions
+        ]
+        self.n_lasting = self._splits[0].n_lasting
+        """Splits that a run needs whose outputs nobody wants."""
+        self._flights: list[_Flight] = []
+        self._meets: dict[tuple[int, int], bool] = {}
+        self._stop = False
+        self._counting = threading.Lock()
+        self._ended = threading.Event()
+        self._patience = _SHORT
+        self._recorder: Recorder | None = None
+        self._begin = 0
+        self._runs = 0
+
+    @property
+    def n_copies(self) -> int:
+        """Most runs at the same time."""
+        return len(self.sessions)
+
+    def start(self, copy: int, values: Mapping[str, int], n_splits: int | None = None) -> Run:
+        """Runs a session whose inputs are written, and whose run before is over; the first
+        `n_splits` only. Goes on with all runs as far as nothing has to be waited for."""
+        if self._recorder is not None:
+            self._recorder.between()
+            if not self._flights and not self._runs:
+                self._begin = perf_counter_ns()
+            self._runs += 1
+        run = Run(self._devices.fault, dict(values))
+        self._flights.append(_Flight(run, self._items(copy, run, n_splits)))
+        while self._hand_out():
+            pass
+        return run
+
+    def wait(self, run: Run) -> None:
+        """Goes on with all runs until this one is over.
+
+        Raises AbortedError after `abort`, DeviceError naming split and device when one fails; call
+        `reset` then."""
+        while any(flight.run is run and flight.left for flight in self._flights):
+            self._go_on()
+        while not run.is_done():
+            self._go_on()
+        run.wait()
+        self._flights = [flight for flight in self._flights if flight.run is not run]
+        self._check()
+
+    def finish(self) -> None:
+        """Ends all runs; raises as `wait`."""
+        while self._flights:
+            self.wait(self._flights[0].run)
+        self._devices.synchronize()
+        self._record_runs()
+
+    def reset(self) -> None:
+        """After a failure or Ctrl-C: stops what is under way, and forgets it."""
+        for session in self.sessions:
+            session.abort()
+        self._devices.restart()
+        self.clear_abort()
+        self._flights.clear()
+        self._runs = 0
+        if self._recorder is not None:
+            self._recorder.forget()
+
+    def abort(self) -> None:
+        """Stops all runs, from any thread."""
+        self._stop = True
+        for session in self.sessions:
+            session.abort()
+
+    def clear_abort(self) -> None:
+        """Forgets an `abort` that has stopped nothing."""
+        self._stop = False
+        for session in self.sessions:
+            session.clear_abort()
+
+    @contextmanager
+    def profile(self, into: Profile) -> Iterator[Profile]:
+        """Records every run inside the `with`."""
+        recorder = Recorder(into, self.sessions[0].program)
+        recorder.start()
+        self._recorder = recorder
+        try:
+            yield into
+            recorder.between()
+            recorder.finish()
+        finally:
+            self._recorder = None
+            recorder.stop()
+
+    def _record_runs(self) -> None:
+        if self._recorder is not None and self._runs:
+            self._recorder.end_run(self._begin, self._runs)
+        self._runs = 0
+
+    # ---- handing out -----------------------------------------------------------------------------
+
+    def _items(self, copy: int, run: Run, n_splits: int | None) -> list[_Item]:
+        splits, session = self._splits[copy], self.sessions[copy]
+        bound, values = splits.bound, run.values
+        found = []
+        for number in range(len(splits.device) if n_splits is None else n_splits):
+            device = splits.device[number]
+            for copies, by in ((splits.host_copies[number], -1), (splits.copies[number], device)):
+                if copies.which:
+                    here = by < 0 or self._devices.enqueues(by)
+                    work = self._copies(session, number, values, copies.which, here)
+                    found.append(_Item(by, copies.access, work))
+
+            def compute(number: int = number) -> None:
+                if self._recorder is None:
+                    bound.run(number, values)
+                else:
+                    self._recorder.run(bound, number, values)
+
+            found.append(_Item(device, splits.access[number], compute))
+        return found
+
+    def _copies(
+        self, session: Session, split: int, values: Mapping[str, int], which: list[int], here: bool
+    ) -> Callable[[], None]:
+        """Work that makes copies; `here`: by the calling thread."""
+
+        def copy() -> None:
+            bound, recorder, moved = session.bound, self._recorder, Moved()
+            if recorder is None:
+                moved = bound.copy_inputs(split, values, which)
+            else:
+                for i in which:
+                    moved.add(recorder.copy(bound, split, values, i, queued=here))
+            with self._counting:
+                session.moved.add(moved)
+
+        return copy
+
+    def _go_on(self) -> None:
+        """Hands out what can be, or waits until that may be more."""
+        self._ended.clear()
+        if self._hand_out():
+            self._patience = _SHORT
+        else:
+            self._ended.wait(self._patience)
+            self._patience = min(2 * self._patience, _LONG)
+
+    def _hand_out(self) -> bool:
+        """Hands out one piece of work; False where all that is left has to wait."""
+        self._check()
+        before: list[_Item] = []
+        for flight in self._flights:
+            if flight.left:
+                item = flight.left[0]
+                free = not any(self._conflict(other, item) for other in before)
+                if free and not self._devices.blocks(item.device, item.access):
+                    self._submit(flight, item)
+                    return True
+            before += flight.left
+        return False
+
+    def _submit(self, flight: _Flight, item: _Item) -> None:
+        flight.next += 1
+        if item.device < 0:
+            self._devices.on_host(item.access, item.work)
+            return
+
+        def work() -> None:
+            try:
+                item.work()
+            finally:
+                self._ended.set()
+
+        event = self._devices.submit(item.device, item.access, work, inline=False)
+        flight.run.add(event)
+
+    def _conflict(self, earlier: _Item, later: _Item) -> bool:
+        key = (id(earlier.access), id(later.access))
+        found = self._meets.get(key)
+        if found is None:
+            found = self._meets[key] = earlier.access.conflicts(later.access)
+        return found
+
+    def _check(self) -> None:
+        if self._stop:
+            raise AbortedError("the run was stopped by abort()")
+        self._devices.fault.check()

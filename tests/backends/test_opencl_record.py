@@ -1,0 +1,121 @@
+"""When an OpenCL device did what: spans of kernels and copies, on the clock of the host."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+from time import perf_counter_ns
+
+import numpy as np
+import pytest
+
+import weft
+from tests.backends.opencl_device import opencl
+from weft import graph as g
+from weft.backends.base import QueueSpan, RecordsQueue
+from weft.backends.opencl import OpenCLBackend
+from weft.execute import Profile, Session
+
+
+@pytest.fixture(scope="module")
+def device() -> OpenCLBackend:
+    return opencl()
+
+
+def session(device: OpenCLBackend) -> Session:
+    """x, its square on the device, a product on the cpu, a norm of that on the device."""
+    x = weft.input("x", (weft.Sym("n", 1, 64), 64))
+    square = g.sqr(x).named("square")
+    product = g.mul_mat(weft.constant(np.ones((64, 64), np.float32), "w"), square).named("product")
+    norm = g.rms_norm(product, 1e-5).named("norm")
+    graph = weft.Graph(norm.as_output("y"))
+    at = {"square": 0, "product": 1, "y": 0}
+    pins = {node: at[node.name] for node in graph.nodes}
+    return Session(weft.compile(graph, [device, "cpu"], policy="plan", assign=pins))
+
+
+def test_spans_of_kernels_and_copies(device: OpenCLBackend) -> None:
+    made = session(device)
+    x = np.ones((8, 64), np.float32)
+    want = made.run({"x": x})["y"]
+    assert isinstance(device, RecordsQueue)
+    device.record_queue(True)
+    try:
+        start = perf_counter_ns()
+        got = made.run({"x": x})["y"]
+        end = perf_counter_ns()
+        spans = device.recorded()()
+        assert device.recorded()() == []
+    finally:
+        device.record_queue(False)
+    np.testing.assert_array_equal(got, want)
+    kinds = [(s.kind, s.step, s.nbytes) for s in spans]
+    nbytes = x.nbytes
+    assert kinds == [
+        ("to", -1, nbytes), ("kernel", 0, 0), ("from", -1, nbytes),
+        ("to", -1, nbytes), ("kernel", 0, 0), ("from", -1, nbytes),
+    ]  # fmt: skip
+    assert all(s.name for s in spans if s.kind == "kernel")
+    assert all(s.begin <= s.end for s in spans)
+    # in order, and between the clock's readings as far as the clocks are known to agree
+    assert all(a.begin <= b.begin for a, b in pairwise(spans))
+    assert start - 1_000_000 < spans[0].begin and spans[-1].end < end + 1_000_000
+
+
+def test_nothing_is_noted_or_kept_when_off(device: OpenCLBackend) -> None:
+    made = session(device)
+    plain = device.driver.queue
+    made.run({"x": np.ones((2, 64), np.float32)})
+    assert device.driver.record is None and device.recorded()() == []
+    device.record_queue(True)
+    device.record_queue(True)  # calls nest
+    timed = device.driver.queue
+    device.record_queue(False)
+    assert device.driver.queue is timed and device.driver.record is not None
+    device.record_queue(False)
+    assert device.driver.queue is plain and device.driver.record is None
+
+
+def test_profile_and_trace(device: OpenCLBackend, tmp_path: Path) -> None:
+    made = session(device)
+    inputs = {"x": np.ones((8, 64), np.float32)}
+    want = made.run(inputs)["y"]
+    with made.profile(Profile(name="test")) as profile:
+        for _ in range(3):
+            np.testing.assert_array_equal(made.run(inputs)["y"], want)
+    lines = {(line.op, line.device): line for line in profile.lines}
+    on_device = [lines["SQR", device.name], lines["RMS_NORM", device.name]]
+    assert all(line.calls == 3 and line.seconds > 0 and line.busy == 0 for line in on_device)
+    assert on_device[0].nbytes == 3 * 2 * 8 * 64 * 4 and on_device[0].flops > 0
+    copies = [line for line in profile.lines if line.op == "copies"]
+    assert sum(line.nbytes for line in copies) == 3 * 3 * 8 * 64 * 4  # x, too
+    assert all(line.seconds > 0 for line in copies)
+    assert profile.overlap < 1e-3 and profile.outside >= 0
+    assert all(line.as_json(profile.peaks)["of_roof"] == 0 for line in on_device)
+    assert profile.as_json()["overlap"] == profile.overlap
+    assert profile.trace is not None
+    profile.save_trace(tmp_path / "trace.json")
+    events = profile.trace.as_json()["traceEvents"]
+    rows = {e["tid"]: e["args"]["name"] for e in events if e["ph"] == "M"}
+    by_row: dict[str, list[str]] = {}
+    for e in events:
+        if e["ph"] == "X":
+            by_row.setdefault(rows[e["tid"]], []).append(e["name"])
+    name = device.name
+    assert set(by_row[f"{name} kernels"]) == {"SQR square", "RMS_NORM y"}
+    moved = by_row[f"{name} copies"]
+    assert moved.count("to device: x") == moved.count("from device: outputs") == 3
+    assert moved.count("from device: square") == moved.count("to device: product") == 3
+    assert {"thread 0", "host", "host copies", "runs"} <= set(by_row)
+    kernel = next(e for e in events if e["name"] == "SQR square")
+    assert kernel["args"]["kernel"] and kernel["args"]["bytes"] == 2 * 8 * 64 * 4
+
+
+def test_several_kernels_of_a_step_are_one_call(device: OpenCLBackend) -> None:
+    """Bytes and operations count once, however many kernels do the work."""
+    program, profile = session(device).program, Profile()
+    spans = [QueueSpan("kernel", "part", 0, 0, begin, begin + 10) for begin in (0, 20)]
+    profile.add_queued(program, 0, {"n": 8}, 0, 5, spans)
+    (line,) = profile.lines
+    assert (line.op, line.calls) == ("SQR", 1) and line.seconds == pytest.approx(20e-9)
+    assert line.nbytes == 2 * 8 * 64 * 4

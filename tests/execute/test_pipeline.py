@@ -1,0 +1,179 @@
+"""Runs of one program that overlap: the same results, order where bytes are shared, and an end."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import weft
+from tests.execute.stub_devices import Device, Faulty, cpu
+from weft import graph as g
+from weft.compile import lower_plan, plan_graph
+from weft.execute import ArenaPool, Pipeline, Profile, Session
+from weft.graph.tensor import Buffer
+
+RNG = np.random.default_rng(0)
+W = RNG.standard_normal((4, 16, 16)).astype(np.float32) / 4
+
+
+def graph_of() -> weft.Graph:
+    """x -> p0 -> p1 -> p2 -> p3, products with constant matrices, the last called y."""
+    h = weft.input("x", (weft.Sym("n", 1, 4), 16))
+    for i, w in enumerate(W):
+        h = g.mul_mat(weft.constant(w, f"w{i}"), h).named(f"p{i}")
+    return weft.Graph(h.as_output("y"))
+
+
+def want(x: NDArray[np.float32]) -> NDArray[np.float32]:
+    for w in W:
+        x = x @ w.T
+    return x
+
+
+def pipeline(devices: list[Any], where: list[int], copies: int) -> Pipeline:
+    graph = graph_of()
+    at = dict(zip(("p0", "p1", "p2", "y"), where, strict=True))
+    plan = plan_graph(graph, devices, policy="plan", assign={n: at[n.name] for n in graph.nodes})
+    program = lower_plan(plan)
+    pool = ArenaPool()
+    pools = [pool, *(pool.beside() for _ in range(copies - 1))]
+    return Pipeline(plan.schedule, [Session(program, p) for p in pools])
+
+
+def run_all(made: Pipeline, xs: list[NDArray[np.float32]]) -> list[NDArray[np.float32]]:
+    """Each x through the pipeline; its results in order."""
+    under_way: list[tuple[int, Any]] = []
+    found = []
+
+    def result() -> None:
+        copy, run = under_way.pop(0)
+        made.wait(run)
+        found.append(made.sessions[copy].output("y", run.values))
+
+    for number, x in enumerate(xs):
+        copy = number % made.n_copies
+        if len(under_way) == made.n_copies:
+            result()
+        session = made.sessions[copy]
+        session.input_view("x")[: x.size] = x.reshape(-1)
+        session.upload("x")
+        under_way.append((copy, made.start(copy, {"n": len(x)})))
+    while under_way:
+        result()
+    made.finish()
+    return found
+
+
+def some(n: int) -> list[NDArray[np.float32]]:
+    return [RNG.standard_normal((1 + i % 4, 16)).astype(np.float32) for i in range(n)]
+
+
+@pytest.mark.parametrize("copies", [1, 2, 3])
+@pytest.mark.parametrize(
+    "where", [[0, 0, 1, 1], [1, 1, 0, 0], [1, 0, 0, 1], [0, 1, 0, 1], [1, 1, 1, 1]]
+)
+def test_results_are_those_of_single_runs(where: list[int], copies: int) -> None:
+    made = pipeline([Device("gpu", seconds=0.001), cpu()], where, copies)
+    for xs in (some(7), some(1), some(2)):
+        for x, y in zip(xs, run_all(made, xs), strict=True):
+            np.testing.assert_allclose(y, want(x), rtol=1e-4, atol=1e-5)
+
+
+def test_devices_work_at_the_same_time() -> None:
+    """A later run's first half is handed out before the last half of one before it."""
+    for where in ([1, 1, 0, 0], [1, 0, 0, 1]):
+        gpu, host = Device("gpu", seconds=0.02), cpu()
+        host.seconds = 0.02
+        profile = Profile()
+        made = pipeline([gpu, host], where, 2)
+        with made.profile(profile):
+            run_all(made, some(6))
+        assert profile.runs == 6 and profile.overlap > 0
+        assert profile.outside == pytest.approx(
+            profile.seconds + profile.overlap - sum(line.seconds for line in profile.lines)
+        )
+        alone = Profile()
+        session = made.sessions[0]
+        with session.profile(alone):
+            for x in some(3):
+                session.run({"x": x})
+        assert alone.runs == 3 and alone.overlap == 0
+
+
+def test_a_failure_ends_all_runs_and_the_next_ones_work() -> None:
+    gpu = Faulty("gpu")
+    made = pipeline([gpu, cpu()], [1, 1, 0, 0], 2)
+    gpu.fail, gpu.after = "run", 2
+    with pytest.raises(weft.DeviceError, match=r"split 1 on gpu .*run failed"):
+        run_all(made, some(6))
+    made.reset()
+    gpu.fail = ""
+    xs = some(3)
+    for x, y in zip(xs, run_all(made, xs), strict=True):
+        np.testing.assert_allclose(y, want(x), rtol=1e-4, atol=1e-5)
+
+
+def test_abort_from_another_thread() -> None:
+    host = cpu()
+    host.seconds = 0.05
+    made = pipeline([Device("gpu", seconds=0.05), host], [1, 1, 0, 0], 2)
+    timer = threading.Timer(0.1, made.abort)
+    timer.start()
+    before = time.perf_counter()
+    with pytest.raises(weft.AbortedError):
+        run_all(made, some(1000))
+    assert time.perf_counter() - before < 60  # of 100 s
+    timer.join()
+    made.reset()
+    xs = some(2)
+    for x, y in zip(xs, run_all(made, xs), strict=True):
+        np.testing.assert_allclose(y, want(x), rtol=1e-4, atol=1e-5)
+
+
+def test_a_cache_that_runs_share_keeps_its_order() -> None:
+    """Each run reads what the one before wrote, on either device."""
+    for device in (0, 1):
+        gpu, host = Device("gpu", seconds=0.002), cpu()
+        kinds = [gpu.buffer_type, host.buffer_type]
+        memory = kinds[device].allocate(4 * 16)
+        leaf = weft.Tensor(weft.find_dtype("f32"), (16, 1, 1, 1), name="state")
+        leaf.buffer = Buffer("any", kinds[device], memory)
+        x = weft.input("x", (1, 16))
+        near, far = (0, 1) if device == 0 else (1, 0)
+        first = g.scale(x, 1.0).named("first")
+        total = g.add(leaf, first).named("total")
+        stored = g.cpy(total, leaf).named("stored")
+        graph = weft.Graph(g.scale(stored, 2.0).named("y").as_output("y"))
+        at = {"first": far, "total": near, "stored": near, "y": far}
+        plan = plan_graph(
+            graph, [gpu, host], policy="plan",
+            assign={n: at[n.name] for n in graph.nodes if n.name in at},
+        )  # fmt: skip
+        pool = ArenaPool()
+        program = lower_plan(plan)
+        made = Pipeline(plan.schedule, [Session(program, p) for p in (pool, pool.beside())])
+        xs = [RNG.standard_normal((1, 16)).astype(np.float32) for _ in range(9)]
+        sums = np.cumsum(xs, axis=0) * 2
+        under_way: list[tuple[int, Any]] = []
+        got = []
+        for number, value in enumerate(xs):
+            if len(under_way) == 2:
+                copy, run = under_way.pop(0)
+                made.wait(run)
+                got.append(made.sessions[copy].output("y", {}))
+            session = made.sessions[number % 2]
+            session.input_view("x")[:] = value.reshape(-1)
+            session.upload("x")
+            under_way.append((number % 2, made.start(number % 2, {})))
+        for copy, run in under_way:
+            made.wait(run)
+            got.append(made.sessions[copy].output("y", {}))
+        made.finish()
+        for y, expected in zip(got, sums, strict=True):
+            np.testing.assert_allclose(y.reshape(-1), expected.reshape(-1), rtol=1e-5, atol=1e-6)
+        assert made.n_lasting < len(program.splits)
