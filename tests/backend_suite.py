@@ -388,11 +388,13 @@ def _alone(device: Backend) -> Any:
 
 
 class Failing(_Wrapped):
-    """A device that fails where `fail` says: "allocate", "lower", "write", "run" or "read"."""
+    """A device that fails where `fail` says: "allocate", "lower", "write", "run" or "read", once
+    it has done so `after` times."""
 
     def __init__(self, inner: Backend) -> None:
         super().__init__(inner)
         self.fail = ""
+        self.after = 0
         self.buffer_type: Any = inner.buffer_type
         if not inner.buffer_type.is_host:
             self.buffer_type = _FailingType(self, inner.buffer_type)
@@ -403,7 +405,9 @@ class Failing(_Wrapped):
             and what == "lower"
             and self.inner.buffer_type.is_host
         ):
-            raise RuntimeError(f"{self.inner.name}: {self.fail} failed")
+            self.after -= 1
+            if self.after < 0:
+                raise RuntimeError(f"{self.inner.name}: {self.fail} failed")
 
     def supports_buffer_type(self, buffer_type: Any) -> bool:
         if buffer_type is self.buffer_type:

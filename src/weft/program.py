@@ -7,13 +7,14 @@ be expressions over the program's symbols; memory is planned at their maxima.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from weft.dtype import DType
 from weft.graph.op import Op
 from weft.graph.params import Params
-from weft.graph.size import Size, Sym
+from weft.graph.size import Size, Sym, evaluate
 from weft.graph.tensor import Ne
 
 __all__ = [
@@ -65,6 +66,11 @@ class TensorSpec:
     offset: Size
     layout: Layout = "rows"
     """Only whole weight matrices have another layout, and only as source 0 of a matmul."""
+
+    def at(self, values: Mapping[str, int]) -> tuple[list[int], list[int], int]:
+        """Sizes, byte strides and offset with these values of the symbols."""
+        ne, nb = ([evaluate(n, values) for n in sizes] for sizes in (self.ne, self.nb))
+        return ne, nb, evaluate(self.offset, values)
 
 
 @dataclass(frozen=True, slots=True)

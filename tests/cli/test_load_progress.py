@@ -24,7 +24,7 @@ def shown(monkeypatch: pytest.MonkeyPatch, *, terminal: bool, patience: float) -
 
 def test_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     text = shown(monkeypatch, terminal=True, patience=0)
-    assert "repacking weights" in text and "1.0/1.0 MB" in text
+    assert "loading weights" in text and "1.0/1.0 MB" in text
 
 
 def test_nothing_where_it_is_quick_or_piped(monkeypatch: pytest.MonkeyPatch) -> None:

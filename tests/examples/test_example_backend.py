@@ -52,6 +52,12 @@ def run(environment: dict[str, str], *arguments: str) -> str:
     return done.stdout
 
 
+def test_it_is_short() -> None:
+    """As docs/add-a-backend.md says."""
+    source = ROOT / "examples/backend/src/weft_example/__init__.py"
+    assert len(source.read_text().splitlines()) < 150
+
+
 def test_it_is_found_by_its_entry_point(installed: dict[str, str]) -> None:
     listed = run(installed, "-m", "weft", "devices")
     assert "example" in listed and "sums and products with NumPy" in listed

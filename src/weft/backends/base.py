@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.dtype import DType
-from weft.errors import DeviceError
+from weft.errors import DeviceError, OutOfMemoryError
 from weft.graph.tensor import Tensor
 from weft.program import Layout
 
@@ -24,7 +24,9 @@ __all__ = [
     "AdoptsMemory",
     "Backend",
     "BackendBase",
+    "BlockBase",
     "BufferType",
+    "BufferTypeBase",
     "DeviceKind",
     "DirectMemory",
     "Event",
@@ -39,6 +41,7 @@ __all__ = [
     "Support",
     "Use",
     "WeightBufferType",
+    "require_inside",
 ]
 
 DeviceKind = Literal["CPU", "GPU", "IGPU", "ACCEL"]
@@ -105,6 +108,9 @@ class BufferType(Protocol):
 @runtime_checkable
 class AdoptsMemory(Protocol):
     """(optional) a buffer type of a device that can work in the host's memory."""
+
+    shares: bool
+    """Whether it does on this machine."""
 
     def adopt(self, data: NDArray[np.uint8]) -> Memory | None:
         """Memory over constant bytes of the host, or None where they must be copied. The memory
@@ -275,10 +281,25 @@ class Backend(Protocol):
 
 
 class BackendBase:
-    """Defaults of the optional methods."""
+    """Defaults of the optional methods, and what most devices say of nodes and memory."""
 
+    name: str
+    buffer_type: BufferType
     runs_stages = False
     rewrites: Sequence[str] = ()
+
+    def supports_op(self, node: Tensor) -> Support:
+        """Views, leaves, and what `why_not` has nothing against."""
+        why = None if node.op.is_view or node.op.name == "NONE" else self.why_not(node)
+        return YES if why is None else Support(False, f"{node.op} on {self.name}: {why}")
+
+    def why_not(self, node: Tensor) -> str | None:
+        """(for `supports_op`) a sentence where there is no kernel for a node."""
+        return None
+
+    def supports_buffer_type(self, buffer_type: BufferType) -> bool:
+        """Its own only."""
+        return buffer_type is self.buffer_type
 
     def offload_op(self, node: Tensor) -> bool:
         """No offload."""
@@ -305,6 +326,69 @@ class BackendBase:
         return None
 
 
+class BufferTypeBase:
+    """Memory of a device that the host reaches by copies only. A subclass says its `name` and
+    `device`, and how a block is made."""
+
+    name: str
+    device: str
+    alignment = 64
+    max_size: int | None = None
+    is_host = False
+
+    def alloc_size(self, tensor: Tensor) -> int:
+        """The tensor's bytes, nothing added."""
+        return tensor.max_bytes
+
+    def allocate(self, nbytes: int) -> Memory:
+        """What `create` makes; raises OutOfMemoryError with the size when there is no room."""
+        try:
+            return self.create(nbytes)
+        except (MemoryError, ValueError) as error:  # ValueError: more than can be addressed
+            raise OutOfMemoryError(f"{self.device} has no room for {nbytes} bytes") from error
+
+    def create(self, nbytes: int) -> Memory:
+        """A zeroed block; raises MemoryError when there is no room."""
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+class BlockBase:
+    """A block of such memory: `put` and `get` copy ranges that are inside."""
+
+    nbytes: int
+
+    def write(self, offset: int, data: NDArray[np.uint8]) -> None:
+        """Copies bytes in."""
+        require_inside(offset, data.nbytes, self.nbytes)
+        self.put(offset, data)
+
+    def read(self, offset: int, nbytes: int) -> NDArray[np.uint8]:
+        """Copies bytes out."""
+        require_inside(offset, nbytes, self.nbytes)
+        return self.get(offset, nbytes)
+
+    def host(self) -> NDArray[np.uint8] | None:
+        """None: the host cannot address it."""
+        return None
+
+    def put(self, offset: int, data: NDArray[np.uint8]) -> None:
+        """From the host to the device."""
+        raise NotImplementedError
+
+    def get(self, offset: int, nbytes: int) -> NDArray[np.uint8]:
+        """From the device to a fresh array."""
+        raise NotImplementedError
+
+
+def require_inside(offset: int, nbytes: int, size: int) -> None:
+    """Raises DeviceError for a range that is not inside a block."""
+    if offset < 0 or nbytes < 0 or offset + nbytes > size:
+        raise DeviceError(f"access to bytes {offset}..{offset + nbytes} of a block of {size} bytes")
+
+
 class HostMemory:
     """Memory in this process: an array of bytes, aligned, or a view of memory that exists."""
 
@@ -326,20 +410,14 @@ class HostMemory:
         """Size in bytes."""
         return self._bytes.nbytes
 
-    def _check(self, offset: int, nbytes: int) -> None:
-        if offset < 0 or offset + nbytes > self.nbytes:
-            raise DeviceError(
-                f"access to bytes {offset}..{offset + nbytes} of a block of {self.nbytes} bytes"
-            )
-
     def write(self, offset: int, data: NDArray[np.uint8]) -> None:
         """Copies bytes in."""
-        self._check(offset, data.nbytes)
+        require_inside(offset, data.nbytes, self.nbytes)
         self._bytes[offset : offset + data.nbytes] = data
 
     def read(self, offset: int, nbytes: int) -> NDArray[np.uint8]:
         """Copies bytes out."""
-        self._check(offset, nbytes)
+        require_inside(offset, nbytes, self.nbytes)
         return self._bytes[offset : offset + nbytes].copy()
 
     def host(self) -> NDArray[np.uint8]:

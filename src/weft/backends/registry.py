@@ -33,7 +33,15 @@ from typing import Any
 from weft.backends.base import Backend, Rules
 from weft.errors import DeviceError
 
-__all__ = ["BUILT_IN", "GROUP", "BackendInfo", "known_backends", "make_backend", "rules_of"]
+__all__ = [
+    "BUILT_IN",
+    "GROUP",
+    "BackendInfo",
+    "known_backends",
+    "make_backend",
+    "require_known",
+    "rules_of",
+]
 
 GROUP = "weft.backends"
 """The entry point group that backends are announced in."""
@@ -77,14 +85,25 @@ def make_backend(spec: str, **options: Any) -> Backend:
 
     `options` are the backend's own. Raises DeviceError with the known names when there is no such
     backend, with the package extra when a dependency is missing, and as the backend itself does."""
-    name, colon, suffix = spec.partition(":")
-    modules = _modules()
-    if name not in modules:
-        raise DeviceError(f"unknown backend {name!r}; known backends: {', '.join(sorted(modules))}")
+    name, target = _find(spec)
+    _, colon, suffix = spec.partition(":")
     if colon and not suffix:
         raise DeviceError(f"backend {spec!r} ends in a colon; write {name!r} or {name + ':0'!r}")
-    backend: Backend = _load(name, modules[name]).make(suffix if colon else None, **options)
+    backend: Backend = _load(name, target).make(suffix if colon else None, **options)
     return backend
+
+
+def require_known(spec: str) -> None:
+    """Raises DeviceError with the known names where no backend has this one; nothing is opened."""
+    _find(spec)
+
+
+def _find(spec: str) -> tuple[str, str]:
+    """Name and module of a backend."""
+    name, modules = spec.partition(":")[0], _modules()
+    if name not in modules:
+        raise DeviceError(f"unknown backend {name!r}; known backends: {', '.join(sorted(modules))}")
+    return name, modules[name]
 
 
 def rules_of(name: str) -> Rules:

@@ -12,7 +12,7 @@ import typer
 from weft.cli.bench import bench
 from weft.cli.calibrate import calibrate
 from weft.cli.chat import chat
-from weft.cli.console import errors
+from weft.cli.console import errors, text_out
 from weft.cli.devices import devices
 from weft.cli.diff import diff
 from weft.cli.doctor import doctor
@@ -65,6 +65,7 @@ def _root(
 
 def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
     """Without the place in the code, which says nothing to a user."""
+    text_out.end_line()
     errors.print(f"warning: {message}", style="yellow", markup=False, soft_wrap=True)
 
 

@@ -43,7 +43,7 @@ class Output(StrEnum):
     csv = "csv"
 
 
-@loads_model_with(without=("ctx_size",), instead={"speeds": SpeedsFile})
+@loads_model_with(without=("ctx_size", "fallback"), instead={"speeds": SpeedsFile})
 def bench(
     load: dict[str, Any],
     model: Annotated[

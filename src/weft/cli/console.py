@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from time import perf_counter
 from types import TracebackType
 from typing import Self
@@ -17,17 +18,20 @@ from rich.progress import (
     TextColumn,
 )
 
+from weft.errors import ScheduleError
 from weft.flags import FLAGS
 
 __all__ = [
     "CountProgress",
     "LoadProgress",
     "PromptProgress",
+    "TextOut",
     "WaitingBar",
     "console",
     "device_list",
     "errors",
     "size_text",
+    "text_out",
     "wide",
 ]
 
@@ -60,7 +64,32 @@ def size_text(nbytes: float) -> str:
 def device_list(text: str | None) -> list[str]:
     """`opencl,cpu` -> ["opencl", "cpu"]; without one WEFT_DEVICES, else the cpu."""
     chosen = text if text is not None else FLAGS.devices or "cpu"
-    return [name.strip() for name in chosen.split(",") if name.strip()]
+    found = [name.strip() for name in chosen.split(",") if name.strip()]
+    if not found:
+        raise ScheduleError(f"{chosen!r} names no device; write e.g. opencl:0,cpu")
+    return found
+
+
+class TextOut:
+    """Text on stdout as it comes, piece by piece."""
+
+    def __init__(self) -> None:
+        self._in_line = False
+
+    def write(self, piece: str) -> None:
+        """Shows a piece at once."""
+        sys.stdout.write(piece)
+        sys.stdout.flush()
+        if piece:
+            self._in_line = not piece.endswith("\n")
+
+    def end_line(self) -> None:
+        """Lets what comes on stderr begin a line of its own, where both are on one screen."""
+        if self._in_line and sys.stdout.isatty() and errors.is_terminal:
+            self.write("\n")
+
+
+text_out = TextOut()
 
 
 class WaitingBar:
@@ -113,10 +142,10 @@ class CountProgress(WaitingBar):
 
 
 class LoadProgress(WaitingBar):
-    """While weights are repacked, in bytes."""
+    """While weights are repacked or sent to a device, in bytes."""
 
     def __init__(self) -> None:
-        super().__init__("repacking weights", DownloadColumn(), PATIENCE)
+        super().__init__("loading weights", DownloadColumn(), PATIENCE)
 
 
 class PromptProgress(WaitingBar):

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from weft.cli.console import PromptProgress, errors
+from weft.cli.console import PromptProgress, errors, text_out
 from weft.errors import ChatError, ContextError
 from weft.llm import LLM, SamplingParams
 from weft.llm.generate_options import GenerateOptions
@@ -82,14 +82,13 @@ class Conversation:
             try:
                 for piece in pieces:
                     said.append(piece)
-                    sys.stdout.write(piece.translate(hidden))
-                    sys.stdout.flush()
+                    text_out.write(piece.translate(hidden))
             except KeyboardInterrupt:
                 interrupted = True
                 pieces.close()  # type: ignore[attr-defined]
         self.messages = [*messages, {"role": "assistant", "content": "".join(said)}]
         if not said or not said[-1].endswith("\n"):
-            print(flush=True)
+            text_out.write("\n")
         if interrupted:
             _note("stopped; /regen answers again")
         elif self._llm.stats.finish_reason == "context":

@@ -40,7 +40,7 @@ def devices(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """List devices. CPU features and kernel targets, too, and why a backend is missing."""
+    """List devices. CPU features and kernel targets, too, and why a device cannot be used."""
     if ops:
         _print_ops(chosen, markdown, as_json)
         return
@@ -96,8 +96,8 @@ def _print(peaks: Peaks | None) -> None:
     for column in ("device", "state", "about"):
         table.add_column(column)
     for device in known_backends():
-        state = "ready" if device.available else "missing"
-        about = device.description if device.available else device.why_not
+        state = "ready" if device.available else "unusable"
+        about = ": ".join(part for part in (device.description, device.why_not) if part)
         table.add_row(device.name, state, about.replace("[", r"\["))
     out.print(table)
 

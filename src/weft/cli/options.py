@@ -110,7 +110,11 @@ ActivationsOption = Annotated[
     ),
 ]
 Devices = Annotated[
-    str | None, typer.Option(help="Devices, highest priority first, e.g. reference,cpu.")
+    str | None,
+    typer.Option(
+        help="Devices, highest priority first, e.g. opencl:0,cpu; `weft devices` lists them. "
+        "Default: WEFT_DEVICES, else cpu.",
+    ),
 ]
 Fallback = Annotated[
     str | None,

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from weft.cli.console import LoadProgress, PromptProgress, errors, size_text
+from weft.cli.console import LoadProgress, PromptProgress, errors, size_text, text_out
 from weft.cli.explain import memory_rows
 from weft.cli.loading import loads_model
 from weft.cli.options import ContextShift, Keep, ModelFile
@@ -62,12 +62,10 @@ def run(
     try:
         with waiting:
             for piece in pieces:
-                sys.stdout.write(shown + piece)
-                sys.stdout.flush()
+                text_out.write(shown + piece)
                 shown = ""
     finally:
-        sys.stdout.write(f"{shown}\n")
-        sys.stdout.flush()
+        text_out.write(f"{shown}\n")
         if not quiet:
             _show_speed(llm.stats)
 

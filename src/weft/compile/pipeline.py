@@ -155,6 +155,8 @@ def resolve_devices(devices: Sequence[str | Backend], **options: Any) -> list[Ba
     """Backends for a device list; options go to those made from a name that take them."""
     if isinstance(devices, str):
         raise ScheduleError(f"devices must be a list, e.g. [{devices!r}]")
+    if not devices:
+        raise ScheduleError("the list of devices is empty; name one, e.g. cpu")
     backends: list[Backend] = []
     for device in devices:
         if not isinstance(device, str):

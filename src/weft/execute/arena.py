@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -19,6 +20,21 @@ Progress = Callable[[int, int], None]
 sent to a device."""
 
 
+class _Sent:
+    """Host data in a device's memory."""
+
+    __slots__ = ("__weakref__", "_type", "data", "memory")
+
+    def __init__(self, data: Any, buffer_type: BufferType, memory: Memory) -> None:
+        self.data = weakref.ref(data)
+        self.memory = memory
+        self._type = buffer_type  # as long as it lives, no other has its id
+
+
+_all_sent: weakref.WeakValueDictionary[tuple[int, int], _Sent] = weakref.WeakValueDictionary()
+"""By the ids of data and buffer type, for all pools: contexts of a model share weights."""
+
+
 class ArenaPool:
     """Blocks of device memory by buffer type and number, as big as the biggest program needs.
 
@@ -30,8 +46,8 @@ class ArenaPool:
         """`before_change` is called before blocks that exist are replaced or dropped."""
         self._before_change = before_change
         self._blocks: dict[tuple[int, int], tuple[BufferType, Memory]] = {}
-        # host data in a device's memory, by the data's id; forgotten when the data is gone
-        self._sent: dict[tuple[int, int], Memory] = {}
+        # by the ids of data and buffer type; forgotten when the data is gone
+        self._sent: dict[tuple[int, int], tuple[_Sent, Any]] = {}
         # repacked or adopted host data, by the data's id; the memory keeps the data alive
         self._repacked: dict[tuple[int, int], Memory] = {}
         self.reallocs = 0
@@ -110,9 +126,9 @@ class ArenaPool:
         """Memory of a buffer whose data exists already.
 
         Host data is used in place where the buffer type is the host's. Where it is not, the data is
-        sent to the device once, on first use, and kept there as long as the data exists; or it is
-        repacked, or adopted by a device that works in the host's memory, and kept as long as the
-        pool exists."""
+        sent to the device once, on first use, and kept there as long as the data and a pool that
+        uses it exist; or it is repacked, or adopted by a device that works in the host's memory,
+        and kept as long as the pool exists."""
         data, buffer_type = spec.data, spec.buffer_type
         if spec.matrix is not None:
             return self._load(spec, spec.matrix)
@@ -123,17 +139,32 @@ class ArenaPool:
         if buffer_type.is_host:
             return host
         key = (id(data), id(buffer_type))
-        found = self._sent.get(key) or self._repacked.get(key)
-        if found is None:
-            found = _adopt(spec, host)
-            if found is not None:
-                self._repacked[key] = found
-        if found is None:
-            found = _allocate(buffer_type, host.nbytes)
-            found.write(0, host.host())
-            self._sent[key] = found
-            weakref.finalize(data, self._sent.pop, key, None).atexit = False
+        if key in self._sent:
+            return self._sent[key][0].memory
+        sent = _all_sent.get(key)
+        if sent is not None and sent.data() is data:
+            self._sent[key] = sent, self._until_gone(data, key)
+            return sent.memory
+        found = self._repacked.get(key) or _adopt(spec, host)
+        if found is not None:
+            self._repacked[key] = found
+            return found
+        found = _allocate(buffer_type, host.nbytes)
+        _send(buffer_type, found, host)
+        sent = _all_sent[key] = _Sent(data, buffer_type, found)
+        self._sent[key] = sent, self._until_gone(data, key)
         return found
+
+    def _until_gone(self, data: Any, key: tuple[int, int]) -> Any:
+        """What forgets `key` when the data goes; it keeps nothing alive itself."""
+        mine = weakref.ref(self)
+
+        def forget(_: object) -> None:
+            pool = mine()
+            if pool is not None:
+                pool._sent.pop(key, None)
+
+        return weakref.ref(data, forget)
 
     def _load(self, spec: BufferSpec, matrix: TensorSpec) -> Memory:
         key = (id(spec.data), id(spec.buffer_type))
@@ -149,6 +180,8 @@ class ArenaPool:
         """Forgets everything, as after a device was lost: the next use allocates and sends anew."""
         self._changes()
         self._blocks.clear()
+        for key in self._sent:
+            _all_sent.pop(key, None)
         self._sent.clear()
         self._repacked.clear()
 
@@ -202,6 +235,17 @@ def _adopt(spec: BufferSpec, host: HostMemory) -> Memory | None:
     if spec.usage != "weights" or not isinstance(buffer_type, AdoptsMemory):
         return None
     return buffer_type.adopt(host.host())
+
+
+def _send(buffer_type: BufferType, memory: Memory, host: HostMemory) -> None:
+    try:
+        memory.write(0, host.host())
+    except WeftError:
+        raise
+    except Exception as error:
+        raise DeviceError(
+            f"{buffer_type.name} memory: {host.nbytes} bytes could not be sent: {error!r}"
+        ) from error
 
 
 def _allocate(buffer_type: BufferType, size: int) -> Memory:

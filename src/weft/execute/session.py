@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from weft.backends.base import Executable
 from weft.errors import AbortedError, ProgramError
 from weft.execute.arena import ArenaPool
-from weft.execute.bound import BoundProgram, Moved
+from weft.execute.bound import BoundProgram, Moved, named_fault
 from weft.execute.profile import Profile
 from weft.execute.recorder import Recorder
 from weft.execute.values import check_values, checked, max_bytes, read_array, symbol_values
@@ -91,14 +91,17 @@ class Session:
         self.clear_abort()
         for name, data in raw.items():
             spec = program.tensors[program.inputs[name]]
-            self._bound.memories[spec.buffer].write(evaluate(spec.offset, values), data)
+            self._send(name, spec, evaluate(spec.offset, values), data)
         self.execute(values)
         return {name: self.output(name, values) for name in program.outputs}
 
     def output(self, name: str, values: Mapping[str, int]) -> NDArray[Any]:
         """A copy of an output after a run with these symbol values, in PyTorch order of sizes."""
         spec = self.program.tensors[_find(self.program.outputs, name, "output")]
-        return read_array(spec, self._bound.memories[spec.buffer], values)
+        try:
+            return read_array(spec, self._bound.memories[spec.buffer], values)
+        except Exception as error:
+            raise named_fault(f"output {name}", error) from error
 
     # ---- the fast way ----------------------------------------------------------------------------
 
@@ -118,7 +121,7 @@ class Session:
         index = _find(self.program.inputs, name, "input")
         if index in self._staging:
             spec = self.program.tensors[index]
-            self._bound.memories[spec.buffer].write(_fixed(spec, name), self._staging[index])
+            self._send(name, spec, _fixed(spec, name), self._staging[index])
 
     def output_view(self, name: str) -> NDArray[Any]:
         """A flat array of an output's storage at the symbols' maxima, in place for host memory.
@@ -130,8 +133,18 @@ class Session:
         if index in self._staging:
             spec = self.program.tensors[index]
             staging = self._staging[index]
-            staging[:] = self._bound.memories[spec.buffer].read(_fixed(spec, name), staging.nbytes)
+            start = _fixed(spec, name)
+            try:
+                staging[:] = self._bound.memories[spec.buffer].read(start, staging.nbytes)
+            except Exception as error:
+                raise named_fault(f"output {name}", error) from error
         return view
+
+    def _send(self, name: str, spec: TensorSpec, start: int, data: NDArray[np.uint8]) -> None:
+        try:
+            self._bound.memories[spec.buffer].write(start, data)
+        except Exception as error:
+            raise named_fault(f"input {name}", error) from error
 
     def execute(self, values: Mapping[str, int]) -> None:
         """Runs every split with these symbol values over whatever the inputs hold.

@@ -19,11 +19,9 @@ from weft.llm.batch import Batch, Outputs, Ubatch, checked, one_token
 from weft.llm.change import Change, OneChange
 from weft.llm.config import Pooling
 from weft.llm.counters import Counters, MemoryUse
-from weft.llm.fallback import load, without_failed
-from weft.llm.graphs import Graphs
+from weft.llm.fallback import Held, Loaded, decode_anew, load, load_without_failed, remember
 from weft.llm.model import Model
 from weft.llm.options import PlanArguments
-from weft.llm.plan import ContextPlan
 from weft.llm.regime import Regime
 from weft.llm.sequences import Sequences
 from weft.llm.split import split, together_sizes
@@ -71,7 +69,7 @@ class Context(Sequences):
 
         Where things are: `devices`, names or backends, highest priority first (default: cpu; behind
         a last name that is no cpu stands the cpu). `fallback`: devices to go on with, placed as by
-        default, when one of these fails; see `fall_back`.
+        default, when one of these fails; see `decode`.
         `n_gpu_layers`: how many layers, from the last to the first, live on the first device with
         memory of its own; one more than there are layers takes the output too (default: all).
         `offload_kv`: the cache of a layer lives with the layer (default), or in host memory.
@@ -91,9 +89,8 @@ class Context(Sequences):
         allocated."""
         if pooling is not None:
             _require_pooling(pooling)
-        self.plan, self._graphs, self._options = load(model, n_ctx, options, progress)
-        """Where everything is, and why."""
-        chosen = self.plan.options
+        made = load(model, n_ctx, options, progress)
+        chosen = made.plan.options
         if pooling is not None and not chosen.embeddings:
             raise ContextError("pooling is of embeddings; create the context with embeddings=True")
         self.model = model
@@ -114,15 +111,18 @@ class Context(Sequences):
         self.pooling: Pooling = model.config.pooling if pooling is None else pooling
         """What `embed` does where it is not told."""
         self._width = model.config.n_embd if self.embeddings else model.config.n_vocab
-        self._use(self.plan, self._graphs)
+        self._use(made)
         if warm_up:
             self.warm_up()
 
-    def _use(self, plan: ContextPlan, graphs: Graphs) -> None:
-        self.plan, self._graphs = plan, graphs
-        self.cache = plan.cache
+    def _use(self, made: Loaded) -> None:
+        self.plan, self._graphs, self._options = made.plan, made.graphs, made.options
+        """Where everything is, and why."""
+        self.fell_back = made.fell_back
+        """What failed and which devices go on; empty: nothing has."""
+        self.cache = self.plan.cache
         self._together = together_sizes(self.n_ubatch, self.cache.n_seq_max)
-        self.counters = graphs.counters
+        self.counters = self._graphs.counters
         needs = self.plan.needs()
         programs = [regime.program for regime in self._graphs.all]
         self.memory = MemoryUse(
@@ -133,15 +133,21 @@ class Context(Sequences):
             scratch=max(split.work_bytes for program in programs for split in program.splits),
         )
 
-    def fall_back(self, error: DeviceError) -> bool:
-        """Goes on with the devices of `fallback` after one of these has failed; False where there
-        are none. The cache is empty then: what was in it must be decoded anew. Warns."""
-        options = without_failed(self._options, error)
-        if options is None:
-            return False
-        plan, graphs, self._options = load(self.model, self.n_ctx, options, None)
-        self._use(plan, graphs)
-        return True
+    def _go_on(self, error: DeviceError, held: Held, batch: Batch) -> NDArray[np.float32]:
+        """`decode` of `batch` on the fallback, after what was in the cache (`held`)."""
+        self._use(load_without_failed(self.model, self.n_ctx, self._options, error))
+        try:
+            lost = decode_anew(self, held)
+        except BaseException:
+            self.cache.clear()
+            raise
+        if lost:
+            which = ", ".join(map(str, lost))
+            raise DeviceError(
+                f"sequence {which} cannot be computed anew from its tokens (its beginning was "
+                f"dropped, or it was made of rows); decode it from its start: {error}"
+            ) from error
+        return self.decode(batch)
 
     @property
     def regimes(self) -> list[Regime]:
@@ -184,16 +190,25 @@ class Context(Sequences):
         Raises ContextError for ids or positions out of range, when the cache has too few free
         cells, where a sliding window has dropped what tokens would see, and for more than a ubatch
         where tokens see those behind them; AbortedError after `abort`. On any failure, Ctrl-C
-        included, the cache is as it was (empty when a device failed to rotate keys)."""
+        included, the cache is as it was (empty when a device failed to rotate keys).
+
+        Where there is a `fallback`, a device that fails is left: what was in the cache is computed
+        anew from its tokens, then this call. DeviceError then says which sequences could not be had
+        from their tokens; they are empty, the others as they were."""
         graphs = self._graphs
         graphs.clear_abort()
         if graphs.why:
             graphs.why.clear()
         if graphs.takes_one and not self.cache.has_shift:
             one = one_token(tokens, positions, seqs, outputs)
-            row = self._decode_one(*one) if one is not None else None
-            if row is not None:
-                return row
+            if one is not None:
+                try:
+                    row = self._decode_one(*one)
+                except DeviceError as error:
+                    batch = Batch([one[0]], positions, seqs, outputs)
+                    return self._go_on(error, remember(self.cache), batch)
+                if row is not None:
+                    return row
         if not isinstance(tokens, Batch):
             tokens = Batch(tokens, positions, seqs, outputs)
         elif (
@@ -202,6 +217,15 @@ class Context(Sequences):
             or not (isinstance(outputs, str) and outputs == "last")
         ):
             raise ContextError("a Batch has its positions, seqs and outputs itself")
+        if not self._options.get("fallback"):
+            return self._decode(tokens)
+        held = remember(self.cache)  # now: a failure in moving tokens empties the cache
+        try:
+            return self._decode(tokens)
+        except DeviceError as error:
+            return self._go_on(error, held, tokens)
+
+    def _decode(self, tokens: Batch) -> NDArray[np.float32]:
         batch = checked(tokens, self.model.config, self.cache, self.n_batch)
         self._require_share(batch)
         self._require_window(batch)

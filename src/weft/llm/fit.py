@@ -5,17 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 
 from weft.backends.base import Backend
-from weft.errors import ScheduleError
+from weft.errors import OutOfMemoryError, ScheduleError
 from weft.llm import memory as system
 from weft.llm.offload import Homes, all_layers
 from weft.llm.plan import ContextPlan, MemoryNeed, Request
 
 __all__ = ["ADVICE", "fitted", "limits", "overfull", "require"]
 
-ADVICE = (
-    "make n_ctx or n_ubatch smaller, use a smaller type_k and type_v, offload fewer layers (fit "
-    "finds how many), or free memory"
-)
+ADVICE = "make n_ctx or n_ubatch smaller, use a smaller type_k and type_v, or free memory"
 
 
 def limits(request: Request, plan: ContextPlan) -> Iterator[tuple[MemoryNeed, int, int]]:
@@ -60,8 +57,9 @@ def overfull(request: Request, plan: ContextPlan) -> list[tuple[MemoryNeed, int,
     return [(need, n, limit) for need, n, limit in limits(request, plan) if n > limit]
 
 
-def require(request: Request, plan: ContextPlan) -> None:
-    """Raises OutOfMemoryError with needed and available bytes where a memory is too small."""
+def require(request: Request, plan: ContextPlan, *, hint: bool = True) -> None:
+    """Raises OutOfMemoryError with needed and available bytes where a memory is too small; `hint`:
+    and with how many layers would fit where that is a device's."""
     for need, n, limit in overfull(request, plan):
         parts = {
             "weights": need.weights,
@@ -71,10 +69,22 @@ def require(request: Request, plan: ContextPlan) -> None:
         if n < need.total:
             del parts["weights"]
         advice = ADVICE
+        if hint and not need.is_host and plan.homes.n_gpu_layers:
+            advice = f"{_what_fits(request, plan.homes.n_gpu_layers)}; or {ADVICE}"
         if need.repacked:
             parts["repacked weights"] = sum(need.repacked.values())
             advice += "; with repack=False (--no-repack) weights stay in the file"
         system.require_memory(parts, advice, memory=need.memory, limit=limit)
+
+
+def _what_fits(request: Request, n_wanted: int) -> str:
+    try:
+        n = fitted(request).homes.n_gpu_layers or 0
+    except OutOfMemoryError:
+        n = 0
+    if n:
+        return f"{n} of the {n_wanted} layers fit (n_gpu_layers={n}, -ngl {n}; or fit, --fit)"
+    return "not even a layer fits there (n_gpu_layers=0, -ngl 0, or leave the device out)"
 
 
 def fitted(request: Request) -> ContextPlan:
@@ -100,7 +110,7 @@ def fitted(request: Request) -> ContextPlan:
                 counts[device], best = n, tried
                 break
     best = best or request.planned(request.homes(0))
-    require(request, best)
+    require(request, best, hint=False)
     return best
 
 

@@ -12,13 +12,13 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.backends.base import BufferType, HostMemory, Memory
+from weft.backends.base import BufferType
 from weft.dtype import DType, find_dtype
-from weft.errors import ContextError, GraphError, OutOfMemoryError
+from weft.errors import ContextError, GraphError
 from weft.graph.tensor import Buffer, Tensor
 from weft.llm.cells import Cells
 from weft.llm.config import ModelConfig
-from weft.llm.memory import PlannedMemory
+from weft.llm.memory import PlannedMemory, allocate
 from weft.llm.recurrent import StateTable, refuse_part, state_bytes
 from weft.llm.uninterrupted import uninterrupted
 from weft.llm.window import WindowCells
@@ -88,7 +88,7 @@ class KVCache(Cells):
         """Gives the leaves their memory; raises OutOfMemoryError without room."""
         for t in (*self.k, *self.v):
             if t.buffer is not None and isinstance(t.buffer.data, PlannedMemory):
-                t.buffer.data = _allocate(t.buffer.type, t.buffer.data.nbytes, t.name)
+                t.buffer.data = allocate(t.buffer.type, t.buffer.data.nbytes, t.name, "n_ctx")
         if self.states is not None:
             self.states.allocate()
 
@@ -256,12 +256,3 @@ def _cache_type(argument: str, name: str | DType, head_dim: int) -> DType:
             f"this model have {head_dim}; use f16, bf16 or f32"
         )
     return dtype
-
-
-def _allocate(buffer_type: BufferType | None, nbytes: int, name: str) -> Memory:
-    try:
-        return HostMemory.zeros(nbytes) if buffer_type is None else buffer_type.allocate(nbytes)
-    except (MemoryError, ValueError):  # ValueError: more than an address space holds
-        raise OutOfMemoryError(
-            f"no room for {nbytes} bytes of {name}; make n_ctx smaller"
-        ) from None

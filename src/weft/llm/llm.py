@@ -19,7 +19,7 @@ from typing import Any, Literal, Unpack, cast, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.errors import ContextError, DeviceError
+from weft.errors import ContextError
 from weft.execute import Progress
 from weft.frontends.gguf import open_gguf
 from weft.llm.chat import ChatTemplate, Message, prompt_tokens
@@ -228,16 +228,9 @@ class LLM:
             if not cache_prompt:
                 context.cache.clear()
             stats.n_cached = context.reuse_prefix(0, ids)
-            try:
-                logits = self._compute(ids, stats.n_cached, progress)
-            except DeviceError as error:
-                if not context.fall_back(error):
-                    raise
-                stats.n_cached = 0
-                logits = self._compute(ids, 0, progress)
+            logits = self._compute(ids, stats.n_cached, progress)
             stats.prompt_seconds = perf_counter() - start
             n_past = len(ids)
-            written = list(ids)
             while True:
                 text = draft.push(logits)
                 stats.n_generated, stats.finish_reason = draft.n_drawn, draft.finish_reason
@@ -253,14 +246,7 @@ class LLM:
                 start = perf_counter()
                 if n_past == context.n_ctx:
                     n_past -= context.drop_oldest(0, self._kept_tokens(ids))
-                written.append(draft.token)
-                try:
-                    logits = context.decode((draft.token,), (n_past,))[0]
-                except DeviceError as error:
-                    # a text whose beginning was dropped cannot be computed as it was
-                    if not context.fall_back(error) or n_past + 1 != len(written):
-                        raise
-                    logits = self._compute(written, 0, None)
+                logits = context.decode((draft.token,), (n_past,))[0]
                 stats.generation_seconds += perf_counter() - start
                 n_past += 1
         finally:

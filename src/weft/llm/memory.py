@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from weft.errors import OutOfMemoryError
+from weft.backends.base import BufferType, HostMemory, Memory
+from weft.errors import DeviceError, OutOfMemoryError, WeftError
 
-__all__ = ["PlannedMemory", "available_bytes", "human", "require_memory"]
+__all__ = ["PlannedMemory", "allocate", "available_bytes", "human", "require_memory"]
 
 _CGROUP_FILES = (
     # limit, current use, statistics with the reclaimable page cache
@@ -22,6 +23,21 @@ class PlannedMemory:
     """Stands for memory that is not allocated yet, so that plans can be made and looked at."""
 
     nbytes: int
+
+
+def allocate(buffer_type: BufferType | None, nbytes: int, name: str, argument: str) -> Memory:
+    """A block for the leaf `name`, of plain host memory where no type is given. Raises
+    OutOfMemoryError that names the argument to make smaller, DeviceError for what else fails."""
+    try:
+        return HostMemory.zeros(nbytes) if buffer_type is None else buffer_type.allocate(nbytes)
+    except (MemoryError, ValueError):  # ValueError: more than an address space holds
+        raise OutOfMemoryError(
+            f"no room for {nbytes} bytes of {name}; make {argument} smaller"
+        ) from None
+    except WeftError:
+        raise
+    except Exception as error:
+        raise DeviceError(f"{nbytes} bytes of {name} could not be allocated: {error!r}") from error
 
 
 def available_bytes(root: Path = Path("/")) -> int | None:

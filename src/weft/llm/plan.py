@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import Any
 
 from weft.allocate import Arena
-from weft.backends.base import Backend
+from weft.backends.base import AdoptsMemory, Backend
 from weft.compile import Plan, plan_graph, repacked
 from weft.graph import Graph
 from weft.graph.tensor import Tensor
@@ -40,6 +40,8 @@ class MemoryNeed:
     devices: tuple[str, ...]
     """Those that compute in it."""
     is_host: bool
+    shares: bool = False
+    """Whether its device works with weights where they are in the host's memory."""
     weights: int = 0
     cache: int = 0
     compute: int = 0
@@ -102,7 +104,10 @@ class ContextPlan:
         def need(buffer_type: Any) -> MemoryNeed:
             if id(buffer_type) not in found:
                 names = tuple(b.name for b in self.backends if b.buffer_type is buffer_type)
-                found[id(buffer_type)] = MemoryNeed(buffer_type.name, names, buffer_type.is_host)
+                shares = isinstance(buffer_type, AdoptsMemory) and buffer_type.shares
+                found[id(buffer_type)] = MemoryNeed(
+                    buffer_type.name, names, buffer_type.is_host, shares
+                )
             return found[id(buffer_type)]
 
         for backend in self.backends:
@@ -138,7 +143,7 @@ class ContextPlan:
         buffer; of `compute` also `lower_bound`."""
         rows: list[dict[str, Any]] = []
         for need in self.needs():
-            mapped = "mapped from the file" if need.is_host else "sent to the device at load"
+            mapped = _about_weights(need)
             for buffer, size, about in (
                 ("weights", need.weights, mapped),
                 ("cache", need.cache, "allocated once, kept between runs"),
@@ -400,3 +405,9 @@ class Draft:
     def all_graphs(self) -> list[Graph]:
         """Every one."""
         return [*self.graphs.values(), *([self.together] if self.together else [])]
+
+
+def _about_weights(need: MemoryNeed) -> str:
+    if need.is_host:
+        return "mapped from the file"
+    return "used where the file is mapped" if need.shares else "sent to the device at load"

@@ -17,7 +17,7 @@ from weft.llm.plan import ContextPlan, Request
 from weft.llm.saved_plan import SavedPlan
 from weft.schedule import Profile, load_profile
 
-__all__ = ["prepare"]
+__all__ = ["given_plan", "prepare"]
 
 
 def prepare(
@@ -33,7 +33,7 @@ def prepare(
     unknown = sorted(set(given) - set(PlanArguments.__annotations__))
     if unknown:
         raise TypeError(f"a context has no option {', '.join(unknown)}")
-    saved = _saved(given)
+    saved = given_plan(given)
     options = context_options(model, n_ctx, given, saved)
     profile = given.get("profile")
     if profile is not None and not isinstance(profile, Profile):
@@ -73,7 +73,8 @@ def _backends(devices: Sequence[str | Backend], options: dict[str, Any]) -> list
     return found
 
 
-def _saved(given: PlanArguments) -> SavedPlan | None:
+def given_plan(given: PlanArguments) -> SavedPlan | None:
+    """The plan file among the arguments, read."""
     plan = given.get("plan")
     if plan is None:
         return None

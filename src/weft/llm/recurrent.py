@@ -12,12 +12,12 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.backends.base import BufferType, HostMemory
+from weft.backends.base import BufferType
 from weft.dtype import DTYPES
-from weft.errors import ContextError, OutOfMemoryError
+from weft.errors import ContextError
 from weft.graph.tensor import Buffer, Tensor
 from weft.llm.config import ModelConfig
-from weft.llm.memory import PlannedMemory
+from weft.llm.memory import PlannedMemory, allocate
 
 __all__ = ["StateTable", "state_bytes"]
 
@@ -55,13 +55,7 @@ class StateTable:
             if not isinstance(t.buffer.data, PlannedMemory):
                 continue
             nbytes = t.buffer.data.nbytes
-            try:
-                of_type = t.buffer.type
-                memory = (of_type.allocate if of_type else HostMemory.zeros)(nbytes)
-            except (MemoryError, ValueError):
-                raise OutOfMemoryError(
-                    f"no room for {nbytes} bytes of {t.name}; make n_seq_max smaller"
-                ) from None
+            memory = allocate(t.buffer.type, nbytes, t.name, "n_seq_max")
             memory.write(0, np.zeros(nbytes // self.n_slots, np.uint8))
             t.buffer.data = memory
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from weft.llm.context import Context
 from weft.llm.embed import MOST, sequences_for
+from weft.llm.fallback import on_fallback
 from weft.llm.turns import Turns
 
 __all__ = ["SideContexts"]
@@ -57,4 +58,7 @@ class SideContexts:
             self._turns.leave(turn)
 
     def _make(self, n_ctx: int, **more: Any) -> Context:
-        return Context(self._main.model, n_ctx, **(self._options | more))
+        options = self._options
+        if self._main.fell_back:  # what failed is not tried again
+            options = dict(on_fallback(options) or options)
+        return Context(self._main.model, n_ctx, **(options | more))

@@ -48,4 +48,6 @@ def _metrics(engine: Engine) -> Iterator[Metric]:
     yield "generated_tokens_per_second", "gauge", "Over the last ten seconds.", speed
     yield "graphs_built_total", "counter", "Graphs built.", counters.graphs_built
     yield "graphs_reused_total", "counter", "Runs of a graph.", counters.graphs_reused
+    fell_back = float(bool(engine.context.fell_back))
+    yield "fallback", "gauge", "1 when going on without a device that failed.", fell_back
     yield "reallocs_total", "counter", "Times that memory had to grow.", counters.reallocs

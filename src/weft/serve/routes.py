@@ -189,9 +189,10 @@ def _add_about(app: FastAPI, service: Service) -> None:
 
     @app.get("/health")
     async def health() -> dict[str, str]:
-        """200 while requests are served."""
+        """200 while requests are served; with a note when that is without a device that failed."""
         service.check_health()
-        return {"status": "ok"}
+        note = service.fell_back
+        return {"status": "ok"} | ({"note": note} if note else {})
 
     @app.get("/metrics")
     async def metrics() -> Response:

@@ -143,6 +143,12 @@ class Service:
         if self._engine is not None and not self._engine.alive:
             raise ApiError(503, "the engine has stopped; start the server again")
 
+    @property
+    def fell_back(self) -> str:
+        """What failed and which devices go on; empty: nothing has."""
+        parts = (self._engine, self._embedder)
+        return next((p.context.fell_back for p in parts if p and p.context.fell_back), "")
+
     def close(self, grace: float = 0.0) -> None:
         """Ends the engine; see `Engine.close`."""
         if self._engine is not None:

@@ -1,6 +1,6 @@
 """The `example` device: sums, products and norms in float32, in memory that only it reaches.
 
-NumPy stands for the device's own library: `_Block` for its allocations, the functions of `KERNELS`
+NumPy stands for the device's own library: `Block` for its allocations, the functions of `KERNELS`
 for its kernels. docs/add-a-backend.md goes through this file step by step.
 """
 
@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.backends import YES, BackendBase, BackendInfo, Memory, Support
-from weft.errors import DeviceError, OutOfMemoryError
-from weft.graph.size import evaluate
+from weft.backends import BackendBase, BackendInfo, BlockBase, BufferTypeBase, Memory
+from weft.errors import DeviceError
 from weft.graph.tensor import Tensor
 from weft.program import Program, StepSpec
 
@@ -23,98 +22,66 @@ Array = NDArray[np.float32]
 # ---- step 1: memory ------------------------------------------------------------------------------
 
 
-class _Block:
+class Block(BlockBase):
     """Bytes on the device. A real one would hold a handle and copy through its driver."""
 
     def __init__(self, nbytes: int) -> None:
         self.nbytes = nbytes
         self.bytes = np.zeros(nbytes, np.uint8)
 
-    def write(self, offset: int, data: NDArray[np.uint8]) -> None:
-        self._check(offset, data.nbytes)
+    def put(self, offset: int, data: NDArray[np.uint8]) -> None:
         self.bytes[offset : offset + data.nbytes] = data
 
-    def read(self, offset: int, nbytes: int) -> NDArray[np.uint8]:
-        self._check(offset, nbytes)
+    def get(self, offset: int, nbytes: int) -> NDArray[np.uint8]:
         return self.bytes[offset : offset + nbytes].copy()
 
-    def host(self) -> None:
-        return None  # the host must copy
 
-    def _check(self, offset: int, nbytes: int) -> None:
-        if offset < 0 or offset + nbytes > self.nbytes:
-            raise DeviceError(f"example: bytes {offset}..{offset + nbytes} of {self.nbytes}")
-
-
-class _BufferType:
-    """The kind of memory that planners lay out."""
+class ExampleMemory(BufferTypeBase):
+    """The kind of memory that planners lay out. Defaults: 64 bytes alignment, blocks of any size,
+    out of the host's reach."""
 
     name = "Example"
     device = "example"
-    alignment = 32
-    max_size: int | None = None
-    is_host = False
 
-    def alloc_size(self, tensor: Tensor) -> int:
-        return tensor.max_bytes
+    def create(self, nbytes: int) -> Memory:
+        return Block(nbytes)
 
-    def allocate(self, nbytes: int) -> Memory:
-        try:
-            return _Block(nbytes)
-        except (MemoryError, ValueError) as error:
-            raise OutOfMemoryError(f"example has no room for {nbytes} bytes") from error
-
-
-_MEMORY = _BufferType()  # buffer types compare by identity, so there is one
 
 # ---- step 2: kernels -----------------------------------------------------------------------------
 
 
-def _mul_mat(out: Array, sources: Sequence[Array], params: Any) -> None:
+def mul_mat(out: Array, sources: Sequence[Array], params: Any) -> None:
+    """out[..., column, row] = x[..., column, :] . weights[..., row, :]"""
     weights, x = sources
-    # planes of x share those of the weights in consecutive groups
     for i in np.ndindex(x.shape[:2]):
+        # planes of x share those of the weights in consecutive groups
         j = i[0] * weights.shape[0] // x.shape[0], i[1] * weights.shape[1] // x.shape[1]
         out[i] = x[i] @ weights[j].T
 
 
-def _rms_norm(out: Array, sources: Sequence[Array], params: Any) -> None:
+def rms_norm(out: Array, sources: Sequence[Array], params: Any) -> None:
+    """Rows divided by the root of their mean square."""
     (x,) = sources
     out[...] = x / np.sqrt(np.square(x).mean(-1, keepdims=True) + np.float32(params.eps))
 
 
-KERNELS: dict[str, Callable[[Array, Sequence[Array], Any], None]] = {
-    "ADD": lambda out, s, p: np.copyto(out, s[0] + _repeated(s[1], out)),
-    "MUL": lambda out, s, p: np.copyto(out, s[0] * _repeated(s[1], out)),
-    "MUL_MAT": _mul_mat,
-    "RMS_NORM": _rms_norm,
-}
-"""Per op, a function of result, sources and parameters; arrays have outer dimensions first."""
-
-
-def _repeated(small: Array, out: Array) -> Array:
+def repeated(small: Array, out: Array) -> Array:
+    """The second source of a sum or product, as often as the first has room for it."""
     return np.tile(small, [m // n for n, m in zip(small.shape, out.shape, strict=True)])
 
 
-# ---- step 3: which nodes -------------------------------------------------------------------------
+KERNELS: dict[str, Callable[[Array, Sequence[Array], Any], None]] = {
+    "ADD": lambda out, s, p: np.copyto(out, s[0] + repeated(s[1], out)),
+    "MUL": lambda out, s, p: np.copyto(out, s[0] * repeated(s[1], out)),
+    "MUL_MAT": mul_mat,
+    "RMS_NORM": rms_norm,
+}
+"""Per op, a function of result, sources and parameters; arrays have outer dimensions first."""
+
+# ---- step 3: from a split to something that runs -------------------------------------------------
 
 
-def _why_not(node: Tensor) -> str | None:
-    """A sentence for what the kernels above do not do."""
-    if node.op.name not in KERNELS:
-        return "no kernel for this op"
-    if len(node.src) > 2:
-        return "a bias is not added here"
-    for t in (*node.src, node):
-        if t is not None and t.dtype.name != "f32":
-            return f"everything must be f32, not {t.dtype.name}"
-    return None
-
-
-# ---- step 4: from a split to something that runs -------------------------------------------------
-
-
-class _Executable:
+class Executable:
     """The steps of a split over their memory. Whatever can be found out once, is found here."""
 
     def __init__(self, program: Program, split: int, memories: Sequence[Memory]) -> None:
@@ -136,14 +103,13 @@ class _Executable:
     def _array(self, i: int, values: Mapping[str, int]) -> Array:
         spec = self._tensors[i]
         block = self._memories[spec.buffer]
-        if not isinstance(block, _Block):
+        if not isinstance(block, Block):
             raise DeviceError(f"example: {spec.name} is not in its memory")
-        ne, nb = ([evaluate(n, values) for n in sizes] for sizes in (spec.ne, spec.nb))
-        start = evaluate(spec.offset, values)
+        ne, nb, start = spec.at(values)
         return np.ndarray(ne[::-1], np.float32, block.bytes.data, start, nb[::-1])
 
 
-# ---- step 5: the backend, and how it is found ----------------------------------------------------
+# ---- step 4: the device: which nodes, which memory -----------------------------------------------
 
 
 class ExampleBackend(BackendBase):
@@ -151,19 +117,21 @@ class ExampleBackend(BackendBase):
 
     name = "example"
     kind = "ACCEL"
-    buffer_type = _MEMORY
+    buffer_type = ExampleMemory()  # compared by identity: one object for each memory there is
 
-    def supports_op(self, node: Tensor) -> Support:
-        if node.op.is_view or node.op.name == "NONE":
-            return YES
-        why = _why_not(node)
-        return YES if why is None else Support(False, f"{node.op} on {self.name}: {why}")
+    def why_not(self, node: Tensor) -> str | None:
+        if node.op.name not in KERNELS:
+            return "no kernel for this op"
+        if len(node.src) > 2:
+            return "a bias is not added here"
+        others = {t.dtype.name for t in (*node.src, node) if t is not None} - {"f32"}
+        return f"everything must be f32, not {', '.join(sorted(others))}" if others else None
 
-    def supports_buffer_type(self, buffer_type: Any) -> bool:
-        return buffer_type is _MEMORY
+    def lower(self, program: Any, split: int, memories: Sequence[Memory]) -> Executable:
+        return Executable(program, split, memories)
 
-    def lower(self, program: Any, split: int, memories: Sequence[Memory]) -> _Executable:
-        return _Executable(program, split, memories)
+
+# ---- step 5: how it is found ---------------------------------------------------------------------
 
 
 def describe() -> list[BackendInfo]:

@@ -68,10 +68,6 @@ class OpenCLBackend(BackendBase):
         """What there are kernels for; a no is a sentence."""
         return supports(node, self.name)
 
-    def supports_buffer_type(self, buffer_type: BufferType) -> bool:
-        """Its own only."""
-        return buffer_type is self.buffer_type
-
     def offload_op(self, node: Tensor) -> bool:
         """Products of many columns, on a device with memory of its own."""
         if node.op.name not in ("MUL_MAT", "MUL_MAT_ID") or self.kind != "GPU":

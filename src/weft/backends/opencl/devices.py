@@ -115,7 +115,7 @@ def pick(suffix: str | None) -> Found:
     if suffix is not None:
         if not suffix.isdigit() or int(suffix) >= len(devices):
             known = ", ".join(f"opencl:{d.number} ({d.name})" for d in devices)
-            raise DeviceError(f"there is no device opencl:{suffix}; there are {known}")
+            raise DeviceError(f"there is no device opencl:{suffix}; this machine has {known}")
         chosen = devices[int(suffix)]
         if chosen.unusable:
             raise DeviceError(f"opencl:{suffix} ({chosen.name}) cannot be used: {chosen.unusable}")

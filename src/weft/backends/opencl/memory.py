@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.backends.base import Memory
+from weft.backends.base import Memory, require_inside
 from weft.backends.opencl.driver import Driver
-from weft.errors import DeviceError, OutOfMemoryError
+from weft.errors import OutOfMemoryError
 from weft.graph.tensor import Tensor
 
 __all__ = ["OpenCLBufferType", "OpenCLMemory"]
@@ -32,13 +32,13 @@ class OpenCLMemory:
 
     def write(self, offset: int, data: NDArray[np.uint8]) -> None:
         """Copies bytes from the host; enqueued behind the work of the device."""
-        self._check(offset, data.nbytes)
+        require_inside(offset, data.nbytes, self.nbytes)
         if data.nbytes:
             self._driver.write(self.buffer, offset, data)
 
     def read(self, offset: int, nbytes: int) -> NDArray[np.uint8]:
         """A copy of bytes, once all work enqueued before is done."""
-        self._check(offset, nbytes)
+        require_inside(offset, nbytes, self.nbytes)
         return self._driver.read(self.buffer, offset, nbytes)
 
     def host(self) -> None:
@@ -49,16 +49,10 @@ class OpenCLMemory:
         """Copies within the device; False for memory of another one."""
         if not isinstance(source, OpenCLMemory) or source._driver is not self._driver:
             return False
-        self._check(offset, nbytes)
-        source._check(source_offset, nbytes)
+        require_inside(offset, nbytes, self.nbytes)
+        require_inside(source_offset, nbytes, source.nbytes)
         self._driver.copy(self.buffer, offset, source.buffer, source_offset, nbytes)
         return True
-
-    def _check(self, offset: int, nbytes: int) -> None:
-        if offset < 0 or nbytes < 0 or offset + nbytes > self.nbytes:
-            raise DeviceError(
-                f"access to bytes {offset}..{offset + nbytes} of a block of {self.nbytes} bytes"
-            )
 
 
 class OpenCLBufferType:

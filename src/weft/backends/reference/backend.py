@@ -37,10 +37,6 @@ class ReferenceBackend(BackendBase):
             return Support(False, f"results cannot be written as {target}")
         return _supports_params(node)
 
-    def supports_buffer_type(self, buffer_type: BufferType) -> bool:
-        """Its own only."""
-        return buffer_type is REFERENCE
-
     def lower(self, program: Any, split: int, memories: Sequence[Memory]) -> ReferenceExecutable:
         """An executable for one split; raises DeviceError for memory of another device."""
         return ReferenceExecutable(program, split, memories)

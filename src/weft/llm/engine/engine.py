@@ -67,7 +67,7 @@ class Engine:
         """Most tokens of one text, its prompt included."""
         self.stats = EngineStats()
         self._share = prompt_share
-        self._slots = Slots(context.cache, self.max_text)
+        self._slots = Slots(context, self.max_text)
         self._waiting: deque[Ticket] = deque()
         self._jobs: deque[tuple[Callable[[], Any], Future[Any]]] = deque()
         self._n_running = 0
@@ -220,9 +220,9 @@ class Engine:
                 self._end(slot, "error", error)
 
     def _isolate(self, step: Step, error: Exception) -> None:
-        """After a batch failed, which left the cache as it was: each text by itself, so that only
-        those end that cannot go on."""
+        """After a batch failed: each text by itself, so that only those end that cannot go on."""
         for slot, n in step.parts:
+            self._slots.recover()
             alone = Step()
             alone.add(slot, n)
             try:

@@ -11,6 +11,7 @@ it set no limit. Texts that keep to it are never cut short by others.
 from __future__ import annotations
 
 from weft.errors import ContextError
+from weft.llm.context import Context
 from weft.llm.engine.request import Ticket
 from weft.llm.kv_cache import KVCache
 from weft.llm.sampling import TokenLogprobs
@@ -74,14 +75,20 @@ class Slot:
 class Slots:
     """All slots of a context, and its cells."""
 
-    def __init__(self, cache: KVCache, max_text: int) -> None:
+    def __init__(self, context: Context, max_text: int) -> None:
         """`max_text`: most tokens of one text."""
-        self.cache = cache
+        self._context = context
         self._max_text = max_text
+        cache = self.cache
         self.all = [Slot(seq) for seq in range(cache.n_seq_max)]
         # recurrent states cannot be cut short, nor can windows that have forgotten what was before
         self._shares = cache.states is None and cache.window is None
         self._clock = 0
+
+    @property
+    def cache(self) -> KVCache:
+        """The context's; another one when it goes on without a device."""
+        return self._context.cache
 
     @property
     def running(self) -> list[Slot]:
@@ -145,6 +152,19 @@ class Slots:
                 raise ContextError(f"{n} cells are needed and {free} are free; make n_ctx larger")
             self.clear(min(idle, key=lambda s: s.last_used))
             free = self.cache.size - self.cache.n_used
+
+    def recover(self) -> None:
+        """After a failing device has emptied sequences: texts that run there begin anew with the
+        tokens they have, others are forgotten."""
+        for slot in self.all:
+            if self.cache.pos_max(slot.seq) + 1 == slot.n_done:
+                continue
+            self.cache.seq_rm(slot.seq)
+            slot.n_done = 0
+            if slot.text is None:
+                slot.tokens = []
+            else:
+                slot.text.read = []
 
     def may_grow(self, slot: Slot) -> bool:
         """Whether the slot's newest token has a cell; promises it where there are free ones."""
