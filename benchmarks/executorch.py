@@ -100,7 +100,7 @@ def rows(only: str, threads: int) -> list[Row]:
     found = []
     for name, (module, inputs) in models().items():
         for kind in ("f32", "q8_0", "q4_0") if name.startswith("decode") else ("f32",):
-            if f"{name}, {kind}".startswith(only):
+            if f"{name}, {kind}".lower().startswith(only.lower()):
                 found.append(make_row(f"{name}, {kind}", module, inputs, kind, threads))
     return found
 

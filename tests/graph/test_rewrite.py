@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -274,6 +275,102 @@ def test_one_bias_per_product() -> None:
 
     before, after, program = runs(make)
     assert ops(program) == {"MUL_MAT": 1, "ADD": 1}
+    same(before, after)
+
+
+# -- matmul-activation -----------------------------------------------------------------------------
+
+ACTIVATIONS: dict[str, Callable[[weft.Tensor], weft.Tensor]] = {
+    **{
+        name: partial(g.unary, name)
+        for name in ("relu", "tanh", "sigmoid", "silu", "gelu", "gelu_quick", "gelu_erf",
+                     "hardswish", "hardsigmoid")
+    },
+    "clamp": lambda t: g.pointwise("clamp", t, -3.0, 6.0),
+    "relu of PyTorch": lambda t: g.pointwise("relu", t),
+    "gelu of PyTorch": lambda t: g.pointwise("gelu", t),
+    "gelu_tanh of PyTorch": lambda t: g.pointwise("gelu_tanh", t),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+@pytest.mark.parametrize("device", DEVICES)
+def test_matmul_activation(name: str, device: str) -> None:
+    """The same bits, NaNs and infinities too."""
+    w, b = const("w", 90, 64), const("b", 90)
+    values = f32(9, 64)
+    values[0, 0], values[1, 0], values[2, 0] = np.nan, np.inf, -np.inf
+
+    def make() -> weft.Graph:
+        y = g.add(g.mul_mat(w, x(64, 9)), b)
+        return weft.Graph(ACTIVATIONS[name](y).as_output("y"))
+
+    before, after, program = runs(make, {"x": values}, device)
+    assert fused_by(program) == {"matmul-bias": 1, "matmul-activation": 1}
+    assert ops(program) == {"MUL_MAT": 1}
+    same(before, after, 1e-5 if device == "reference" else 0)
+
+
+@pytest.mark.parametrize("dtype", ["f16", "bf16", "q4_0", "q4_K"])
+@pytest.mark.parametrize("tokens", [1, 70])
+@pytest.mark.parametrize("device", TARGETS)
+def test_matmul_activation_of_formats(dtype: str, tokens: int, device: str) -> None:
+    w = weft.constant(weft.quants.to_storage(f32(96, 256), dtype), "w", dtype)
+
+    def make() -> weft.Graph:
+        return weft.Graph(g.unary("silu", g.mul_mat(w, x(256, tokens))).as_output("y"))
+
+    before, after, program = runs(make, {"x": f32(tokens, 256)}, device)
+    assert fused_by(program) == {"matmul-activation": 1}
+    same(before, after)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_matmul_activation_of_heads(device: str) -> None:
+    """Several matrices: results of one are not evenly apart."""
+    w = const("w", 3, 40, 64)
+
+    def make() -> weft.Graph:
+        y = g.mul_mat(w, weft.input("x", (6, 9, 64)))
+        return weft.Graph(g.unary("relu", y).as_output("y"))
+
+    before, after, program = runs(make, {"x": f32(6, 9, 64)}, device)
+    assert ops(program) == {"MUL_MAT": 1}
+    same(before, after, 1e-5 if device == "reference" else 0)
+
+
+def test_no_matmul_activation() -> None:
+    w, row = const("w", 64, 64), const("b", 64)
+
+    def kept() -> weft.Graph:
+        y = g.mul_mat(w, x())
+        return weft.Graph(g.mul(g.unary("relu", y), y).as_output("y"))
+
+    def is_output() -> weft.Graph:
+        y = g.mul_mat(w, x()).as_output("p")
+        return weft.Graph(g.unary("relu", y).as_output("y"), y)
+
+    def another_function() -> weft.Graph:
+        return weft.Graph(g.unary("neg", g.mul_mat(w, x())).as_output("y"))
+
+    def a_function_in_between() -> weft.Graph:
+        return weft.Graph(g.unary("relu", g.unary("neg", g.mul_mat(w, x()))).as_output("y"))
+
+    def in_place() -> weft.Graph:
+        return weft.Graph(g.unary("relu", g.mul_mat(w, x()), inplace=True).as_output("y"))
+
+    for make in (kept, is_output, another_function, a_function_in_between, in_place):
+        before, after, program = runs(make)
+        assert fused_by(program) == {}, make.__name__
+        same(before, after)
+
+    def twice() -> weft.Graph:
+        y = g.unary("relu", g.mul_mat(w, x()))
+        return weft.Graph(g.unary("tanh", g.add(y, row)).as_output("y"))
+
+    before, after, program = runs(twice)
+    assert fused_by(program) == {"matmul-activation": 1}
+    assert ops(program) == {"MUL_MAT": 1, "ADD": 1, "UNARY": 1}
     same(before, after)
 
 

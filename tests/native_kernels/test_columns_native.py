@@ -130,6 +130,20 @@ def test_depths_of_floats(k: int, target: str) -> None:
 
 
 @pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("k", [1, 31, 1023, 1026, 2500])
+def test_depths_of_panels_of_floats(k: int, target: str) -> None:
+    """Of f32, in parts that the caches hold."""
+    if DTYPES["f32"].id not in _native.interleaved_types(target):
+        pytest.skip("the target has no panels of floats")
+    rows, exact = weights("f32", 96, k)
+    w, x = packed(rows, "interleaved"), columns(k)
+    assert w is not None
+    got = assert_independent(w, x, "f32", target)
+    want = x.astype(np.float64) @ exact.astype(np.float64).T
+    assert np.sum((got - want) ** 2) < 1e-11 * np.sum(want**2)
+
+
+@pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("name", ["f16", "bf16", "q8_0", "q4_K", "iq3_s", "tq2_0"])
 @pytest.mark.parametrize("layout", ["rows", "interleaved"])
 def test_experts(name: str, layout: str, target: str) -> None:

@@ -1,7 +1,8 @@
 // MUL_MAT: dst[i3, i2, n, m] = src0[.., m, :] . src1[i3, i2, n, :]; consecutive batches of src1
 // share one of src0 (grouped-query attention). src2, if there is one, is a row that is added to
-// each row of the result.
+// each row of the result; a parameter record names a function that is applied then.
 #include "kernels/elements.h"
+#include "kernels/matmul_activation.h"
 #include "kernels/matmul_floats.h"
 #include "kernels/matmul_integers.h"
 #include "kernels/matmul_lookup.h"
@@ -180,6 +181,7 @@ void run(const Call& call, int64_t begin, int64_t end, char* scratch) {
   const Tensor& x = *call.src[1];
   const Work work(call);
   const bool is_prepared = is_shared(call);
+  const ResultFunction function(call.params, call.n_params);
   Arena arena(scratch);
   auto** in = arena.take<const char*>(work.column_run);
   auto** out = arena.take<float*>(work.column_run);
@@ -204,6 +206,7 @@ void run(const Call& call, int64_t begin, int64_t end, char* scratch) {
     const int64_t last_row = min64(w.ne[1], first_row + blocks * kItemRows);
     multiply(weights, first_row, last_row, columns, arena.rest());
     if (call.src[2] != nullptr) add_bias(*call.src[2], first_row, last_row, out, n);
+    if (function.is_known() && n > 0) function.apply(out, first_row, last_row, n);
     item += blocks;
   }
 }
@@ -236,6 +239,9 @@ const char* check(const Call& call) {
   const Tensor* bias = call.src[2];
   if (bias != nullptr && (!is_plain(*bias) || bias->ne[0] != dst.ne[0] || n_rows(*bias) != 1)) {
     return "the bias must be a row of f32, as long as those of the result";
+  }
+  if (call.n_params > 0 && !ResultFunction(call.params, call.n_params).is_known()) {
+    return "unknown function of the result";
   }
   return nullptr;
 }

@@ -26,7 +26,7 @@ void multiply(const Weights& w, int64_t begin, int64_t end, const Columns& colum
 
 size_t multiply_scratch(DType weights, const Columns& columns, int64_t k, Layout layout) {
   return is_integer_product(weights, columns.type) ? multiply_integers_scratch(columns, k, layout)
-                                                   : multiply_floats_scratch(columns, k);
+                                                   : multiply_floats_scratch(columns, k, layout);
 }
 
 const char* check_product(const Tensor& weights, const Tensor& columns, const Tensor& dst) {
@@ -34,9 +34,13 @@ const char* check_product(const Tensor& weights, const Tensor& columns, const Te
   if (table().type(columns.type).to_float == nullptr || columns.type == DType::kI2_S) {
     return "the second source must be floats or quantized activations";
   }
-  if (weights.layout == Layout::kInterleaved && !(is_integer_product(weights.type, columns.type) &&
-                                                  table().type(weights.type).matmul_interleaved)) {
-    return "interleaved weights need activations of their companion type";
+  if (weights.layout == Layout::kInterleaved) {
+    const bool taken = weights.type == DType::kF32
+                           ? columns.type == DType::kF32 || columns.type == DType::kF16
+                           : is_integer_product(weights.type, columns.type);
+    if (!taken || !table().type(weights.type).matmul_interleaved) {
+      return "interleaved weights need activations of their companion type";
+    }
   }
   if (weights.layout == Layout::kLookup) {
     if (lookup_block(weights.type) == 0) return "only ternary weights have the lookup layout";

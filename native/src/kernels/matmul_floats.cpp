@@ -1,10 +1,12 @@
 // Products of float weights, and of any weights decoded to floats: a few columns by dot products of
-// rows (float_dots.h), more by tiles (float_tile.h). Both give the same bits.
+// rows (float_dots.h), more by tiles (float_tile.h). Both give the same bits. Weights of f32 that
+// were repacked have kernels of their own (float_panel.h).
 //
 // Columns of bf16 are multiplied by the processor's bf16 dot products where it has them. With more
 // than a few columns, weights of f16 and f32 are rounded to bf16 for it while they are staged.
 #include "kernels/matmul_floats.h"
 
+#include "kernels/float_panel.h"
 #include "kernels/matmul_bf16.h"
 
 namespace weft::WEFT_TARGET {
@@ -318,11 +320,52 @@ void multiply_many(const Weights& w, int64_t begin, int64_t end, const Columns& 
   }
 }
 
+// ---- panels
+
+void multiply_panels(const Weights& w, int64_t begin, int64_t end, const Columns& columns,
+                     char* scratch) {
+  const auto panel = [&](int64_t row) {
+    return reinterpret_cast<const float*>(w.data + row * w.row_stride);
+  };
+  if (columns.n == 1) {
+    const FewScratch s(scratch, columns, w.k);
+    const auto* x = reinterpret_cast<const float*>(columns.x[0]);
+    if (!is_plain(columns)) {
+      load_row(columns.type, columns.element_stride, columns.x[0], 0, w.k, s.columns);
+      x = s.columns;
+    }
+    int64_t r = begin;
+    for (; r + 2 * kPanelRows <= end; r += 2 * kPanelRows) {
+      multiply_column<2>(panel(r), x, w.k, columns.out[0] + r);
+    }
+    if (r < end) multiply_column<1>(panel(r), x, w.k, columns.out[0] + r);
+    return;
+  }
+  const ManyScratch s(scratch);
+  const int64_t wide = columns_at_once(columns.n, w.k, 1);
+  for (int64_t left = 0; left < columns.n; left += wide) {
+    const int64_t right = min64(columns.n, left + wide);
+    for (int64_t k = 0; k < w.k; k += kSlabWords) {
+      const Slab slab = find_slab(columns, left, right, k, w.k, 1, s);
+      for (int64_t i = 0; i < slab.n; i += kPanelDepth) {
+        const int64_t depth = min64(kPanelDepth, slab.n - i);
+        for (int64_t r = begin; r < end; r += kPanelRows) {
+          const PanelPart part = {panel(r) + (k + i) * kPanelRows, slab.columns + i, slab.stride,
+                                  depth, k + i == 0};
+          multiply_panel(part, right - left, columns.out + left, r);
+        }
+      }
+    }
+  }
+}
+
 }  // namespace
 
 void multiply_floats(const Weights& w, int64_t begin, int64_t end, const Columns& columns,
                      char* scratch) {
-  if (columns.n <= kFewColumns) {
+  if (w.layout == Layout::kInterleaved) {
+    multiply_panels(w, begin, end, columns, scratch);
+  } else if (columns.n <= kFewColumns) {
     multiply_few(w, begin, end, columns, scratch);
   } else if (const Bf16Kernels* pairs = pair_kernels(w.type, columns); pairs != nullptr) {
     multiply_many(w, begin, end, columns, pairs->tiles, 2, scratch);
@@ -353,9 +396,9 @@ void pack_floats(const Weights& w, const Columns& columns, int64_t step, char* p
   }
 }
 
-size_t multiply_floats_scratch(const Columns& columns, int64_t k) {
+size_t multiply_floats_scratch(const Columns& columns, int64_t k, Layout layout) {
   const size_t few = FewScratch(nullptr, columns, k).used;
-  if (columns.n <= kFewColumns) return few;
+  if (columns.n <= (layout == Layout::kInterleaved ? 1 : kFewColumns)) return few;
   const size_t many = ManyScratch(nullptr).used;
   return many > few ? many : few;
 }

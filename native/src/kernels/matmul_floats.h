@@ -11,7 +11,7 @@ void multiply_floats(const Weights& w, int64_t begin, int64_t end, const Columns
                      char* scratch);
 
 // Scratch that multiply_floats needs for up to `columns.n` columns.
-size_t multiply_floats_scratch(const Columns& columns, int64_t k);
+size_t multiply_floats_scratch(const Columns& columns, int64_t k, Layout layout);
 
 // Whether so many columns (only their type and stride count) are packed for such weights; that can
 // be done once for all rows.

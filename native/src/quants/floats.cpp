@@ -51,6 +51,8 @@ void register_float_types(KernelTable& table) {
   set_codec(table, DType::kF32, {.to_float = decode_f32, .from_float = encode_f32});
   set_codec(table, DType::kF16, {.to_float = decode_f16, .from_float = encode_f16});
   set_codec(table, DType::kBF16, {.to_float = decode_bf16, .from_float = encode_bf16});
+  // narrower vectors gain nothing by panels
+  table.type(DType::kF32).matmul_interleaved = kLanes > 4;
   if (bf16_kernels() != nullptr) table.type(DType::kBF16).vec_type = DType::kBF16;
 }
 

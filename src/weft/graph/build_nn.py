@@ -3,8 +3,19 @@
 from __future__ import annotations
 
 from weft.dtype import DTYPES
-from weft.graph.node import FLOATS, f32, fail, like, make_node, multiple, require, require_type
+from weft.graph.node import (
+    FLOATS,
+    f32,
+    fail,
+    like,
+    make_node,
+    member,
+    multiple,
+    require,
+    require_type,
+)
 from weft.graph.params import EpsParams, GroupNormParams, SolveTriParams
+from weft.graph.params_product import Activation, ActivationParams
 from weft.graph.tensor import Tensor
 
 __all__ = [
@@ -64,12 +75,20 @@ def group_norm(x: Tensor, n_groups: int, eps: float, *, inplace: bool = False) -
 # -- products --------------------------------------------------------------------------------------
 
 
-def mul_mat(w: Tensor, x: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Dot products of the rows of `w` with the rows of `x`, plus `bias`.
+def mul_mat(
+    w: Tensor,
+    x: Tensor,
+    bias: Tensor | None = None,
+    activation: Activation | str | None = None,
+    low: float = 0.0,
+    high: float = 0.0,
+) -> Tensor:
+    """Dot products of the rows of `w` with the rows of `x`, plus `bias`, through `activation`.
 
     w: [k, m, w2, w3], x: [k, n, x2, x3] -> f32 [m, n, x2, x3], w2 | x2, w3 | x3: matrix i2 of `x`
     meets matrix i2 / (x2 / w2) of `w`. Any type for `w`; `x` float, or quantized by `quantize`.
-    bias: f32 [m], as the rewrite matmul-bias makes it; few devices take one (else: `add`)."""
+    bias: f32 [m], as the rewrite matmul-bias makes it; few devices take one (else: `add`), or an
+    `activation` ("clamp" to `low`..`high`), as matmul-activation makes it (else: `unary`)."""
     op = "MUL_MAT"
     require(w.ne[0] == x.ne[0], op, "rows of w and x must have one length", w, x)
     require(
@@ -85,7 +104,10 @@ def mul_mat(w: Tensor, x: Tensor, bias: Tensor | None = None) -> Tensor:
         require_type(bias, ("f32",), op, "bias")
         is_row = bias.ne == (w.ne[1], 1, 1, 1) and bias.is_contiguous
         require(is_row, op, "bias must be one row, with an element for each row of w", w, bias)
-    return make_node(op, F32, (w.ne[1], x.ne[1], x.ne[2], x.ne[3]), w, x, bias)
+    params = None
+    if activation is not None:
+        params = ActivationParams(member(Activation, activation, op), f32(low), f32(high))
+    return make_node(op, F32, (w.ne[1], x.ne[1], x.ne[2], x.ne[3]), w, x, bias, params=params)
 
 
 def mul_mat_id(experts: Tensor, x: Tensor, ids: Tensor) -> Tensor:

@@ -72,7 +72,7 @@ def _check_op(t: Tensor) -> None:
     present = sum(s is not None for s in t.src)
     if not op.min_src <= present <= len(t.src) <= op.max_src:
         raise _illegal(t, f"has {present} sources, {op} takes {op.min_src}..{op.max_src}")
-    if type(t.params) is not (op.params or type(None)):
+    if not op.takes(t.params):
         raise _illegal(t, f"has parameters {type(t.params).__name__}, {op} takes {op.params}")
     if op.is_view and t.view_src is None:
         raise _illegal(t, f"has the view op {op} but shares no memory")

@@ -64,7 +64,7 @@ def make_node(
     present = sum(s is not None for s in src)
     if not row.min_src <= present <= len(src) <= row.max_src:
         raise GraphError(f"{row} takes {row.min_src}..{row.max_src} sources, got {present}")
-    if (row.params or type(None)) is not type(params):
+    if not row.takes(params):
         raise GraphError(f"{row} takes parameters {row.params}, got {type(params).__name__}")
     base, offset = view_of, view_offs
     if base is not None and base.view_src is not None:

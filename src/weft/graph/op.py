@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from weft.errors import GraphError
 from weft.graph import params as p
+from weft.graph import params_product as pp
 from weft.graph import params_tensor as pt
 
 __all__ = ["NONE", "OPS", "Op", "find_op"]
@@ -27,6 +28,14 @@ class Op:
     is_view: bool = False
     can_inplace: bool = False
     params: type | None = None
+    params_optional: bool = False
+    """Whether a node may be without the record."""
+
+    def takes(self, params: object) -> bool:
+        """Whether a node may have this parameter record, or None for none."""
+        if params is None:
+            return self.params is None or self.params_optional
+        return type(params) is self.params
 
     def __repr__(self) -> str:
         return self.name
@@ -43,11 +52,12 @@ def _table() -> dict[str, Op]:
         view: bool = False,
         inplace: bool = False,
         params: type | None = None,
+        optional: bool = False,
     ) -> None:
         if name in rows:
             raise GraphError(f"op {name} is in the table twice")
         most = min_src if max_src is None else max_src
-        rows[name] = Op(name, len(rows), min_src, most, view, inplace, params)
+        rows[name] = Op(name, len(rows), min_src, most, view, inplace, params, optional)
 
     # A leaf has op NONE.
     op("NONE", 0, 10)
@@ -112,7 +122,7 @@ def _table() -> dict[str, Op]:
     op("L2_NORM", 1, params=p.EpsParams)
     op("GROUP_NORM", 1, params=p.GroupNormParams)
     # Matrix products.
-    op("MUL_MAT", 2, 3)
+    op("MUL_MAT", 2, 3, params=pp.ActivationParams, optional=True)
     op("MUL_MAT_ID", 3)
     op("OUT_PROD", 2)
     op("SOLVE_TRI", 2, params=p.SolveTriParams)

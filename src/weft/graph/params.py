@@ -11,6 +11,7 @@ from dataclasses import dataclass, fields
 from enum import IntEnum
 from typing import TypeAlias
 
+from weft.graph.params_product import ActivationParams
 from weft.graph.params_tensor import TensorParams
 
 __all__ = [
@@ -532,6 +533,7 @@ Params: TypeAlias = (
     | DeltaNetParams
     | HcCombParams
     | HcPreParams
+    | ActivationParams
     | TensorParams
 )
 

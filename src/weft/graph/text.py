@@ -297,9 +297,12 @@ class _Parser:
     def params(self, op: Op) -> Params | None:
         if op.params is None:
             return None
+        if not self.skip("{"):
+            if op.params_optional:
+                return None
+            self.take(value="{")
         hints = get_type_hints(op.params)
         values: dict[str, Any] = {}
-        self.take(value="{")
         while not self.skip("}"):
             if values:
                 self.take(value=",")

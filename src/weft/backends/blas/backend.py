@@ -89,6 +89,8 @@ class BlasBackend(BackendBase):
     def _refuse_mul_mat(self, node: Tensor) -> str | None:
         if len(node.src) > 2:
             return "a bias is not added here"
+        if node.params is not None:
+            return "no function is applied to products here"
         weights, x = _two(node)
         sizes = {"rows": upper(node.ne[0]), "columns": upper(node.ne[1]), "inner": upper(x.ne[0])}
         small = [f"{n} {what}" for what, n in sizes.items() if n < self.min_batch]

@@ -9,6 +9,7 @@ from weft import graph as g
 from weft.backends.cases.case import Case, Sources, bound
 from weft.backends.cases.formats import PRODUCT
 from weft.graph.params import GluOp, RopeMode
+from weft.graph.params_product import Activation
 from weft.graph.tensor import Tensor
 
 __all__ = ["fused_cases"]
@@ -30,6 +31,13 @@ def fused_cases() -> Iterator[Case]:
     for t in ("f32", "f16", "bf16", "q4_0", "q8_0", "q4_K", "tq2_0"):
         for columns in (1, 5, 40):
             yield Case("MUL_MAT", f"{t} bias x{columns}", bound(_product, t, columns), PRODUCT)
+    for activation in Activation:
+        name = activation.name
+        yield Case("MUL_MAT", f"{name} f32", bound(_activated, activation, "f32", 5, False), 1e-6)
+    for t in ("f32", "f16", "q4_0", "q4_K", "tq2_0"):
+        for columns in (1, 40):
+            made = bound(_activated, Activation.CLAMP, t, columns, True)
+            yield Case("MUL_MAT", f"{t} bias CLAMP x{columns}", made, PRODUCT)
     for t in _BLOCKS:
         for gate in GluOp:
             yield Case("GLU_QUANTIZE", f"{gate.name} {t}", bound(_glu, gate, t), BLOCKS)
@@ -56,6 +64,11 @@ def _norm_of_sum(s: Sources, t: str) -> Tensor:
 
 def _product(s: Sources, t: str, columns: int) -> Tensor:
     return g.mul_mat(s.weights(t, 512, 70), s.normal(512, columns), s.normal(70))
+
+
+def _activated(s: Sources, activation: Activation, t: str, columns: int, bias: bool) -> Tensor:
+    w, x = s.weights(t, 512, 70), s.normal(512, columns)
+    return g.mul_mat(w, x, s.normal(70) if bias else None, activation, -3.0, 6.0)
 
 
 def _glu(s: Sources, gate: GluOp, t: str) -> Tensor:

@@ -164,7 +164,7 @@ def _softplus(x: F64) -> F64:
     return np.where(x > 20, x, np.log1p(np.exp(np.minimum(x, 20))))
 
 
-_UNARY: dict[UnaryOp, Callable[[F64], F64]] = {
+UNARY: dict[UnaryOp, Callable[[F64], F64]] = {
     UnaryOp.ABS: np.abs,
     UnaryOp.SGN: lambda x: (x > 0).astype(np.float64) - (x < 0),
     UnaryOp.NEG: np.negative,
@@ -202,7 +202,7 @@ def unary(call: Call) -> None:
     """A function of each element."""
     p: UnaryParams = call.params
     x = call.f64(0)
-    call.dst.write(_xielu(x, p) if p.op is UnaryOp.XIELU else _UNARY[p.op](x))
+    call.dst.write(_xielu(x, p) if p.op is UnaryOp.XIELU else UNARY[p.op](x))
 
 
 def _swiglu_oai(x: F64, gate: F64, p: GluParams) -> F64:

@@ -9,8 +9,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from weft.backends.reference.elementwise import UNARY
 from weft.backends.reference.kernel import Call, check_index, kernel
-from weft.graph.params import SolveTriParams
+from weft.graph.params import SolveTriParams, UnaryOp
+from weft.graph.params_product import Activation, ActivationParams
 
 F64 = NDArray[np.float64]
 
@@ -28,9 +30,18 @@ def product(a: F64, b: F64) -> F64:
 
 @kernel("MUL_MAT")
 def mul_mat(call: Call) -> None:
-    """dst[n, m] = sum over k of src1[n, k] * src0[m, k], plus the row src2[m] if there is one."""
+    """dst[n, m] = sum over k of src1[n, k] * src0[m, k], plus the row src2[m] if there is one, and
+    the function that the record names of it."""
     out, bias = product(call.f64(0), call.f64(1)), call.optional(2)
-    call.dst.write(out if bias is None else out + bias.f64())
+    if bias is not None:
+        out = out + bias.f64()
+    p: ActivationParams | None = call.params
+    if p is None:
+        call.dst.write(out)
+    elif p.op is Activation.CLAMP:
+        call.dst.write(np.minimum(np.maximum(out, p.low), p.high))
+    else:
+        call.dst.write(UNARY[UnaryOp[p.op.name]](out))
 
 
 @kernel("MUL_MAT_ID")

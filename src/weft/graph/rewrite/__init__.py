@@ -59,6 +59,11 @@ REWRITES: dict[str, Rewrite] = {
             product.with_bias,
         ),
         Rewrite(
+            "matmul-activation",
+            "f(MUL_MAT(w, x, bias)) -> MUL_MAT(w, x, bias, f); f of UNARY, or MAP's clamp",
+            product.with_activation,
+        ),
+        Rewrite(
             "norm-quantize",
             "QUANTIZE(NORM_SCALE(...)) -> NORM_SCALE(...) as blocks",
             quantize.norm,

@@ -45,6 +45,8 @@ def _mul_mat_rule(node: Tensor) -> str | None:
     bias = source(node, 2)
     if bias is not None and bias.dtype.name not in FLOATS:
         return f"a bias must be f32, f16 or bf16, not {bias.dtype.name}"
+    if node.params is not None:
+        return "no function is applied to products here"
     return _rule(node)
 
 
