@@ -30,8 +30,10 @@ F64 = NDArray[np.float64]
 pytestmark = pytest.mark.parametrize("target", TARGETS)
 
 SPECIAL = np.float32(
-    [0, -0.0, 1, -1, 0.5, -0.5, 2, -2, 3, -3, 1e-40, -1e-40, 88, 1e5, -1e5, 3e38, -3e38]
-    + [16777216, -16777217, math.inf, -math.inf, math.nan]
+    [
+        *(0, -0.0, 1, -1, 0.5, -0.5, 2, -2, 3, -3, 1e-40, -1e-40, 88, 1e5, -1e5, 3e38, -3e38),
+        *(16777216, -16777217, math.inf, -math.inf, math.nan),
+    ]
 )
 
 

@@ -253,13 +253,16 @@ static inline bool indices_at(const Call& call, const char* p, DType type, int64
   } else {
     load_cast<int32_t>(p, stride, n, out);
   }
-  bool outside = false;
+  // the sign of either is set outside
+  uint64_t outside = 0;
+  const auto last = static_cast<uint64_t>(size - 1);
   for (int64_t i = 0; i < n; ++i) {
     const int64_t index = out[i] + (out[i] < 0 ? size : 0);
-    outside |= (index < 0) | (index >= size);
+    const auto bits = static_cast<uint64_t>(index);
+    outside |= bits | (last - bits);
     out[i] = index;
   }
-  if (!outside) return true;
+  if (outside >> 63 == 0) return true;
   for (int64_t i = 0; i < n; ++i) {
     if (index_at(call, p + i * stride, type, size) < 0) break;
   }

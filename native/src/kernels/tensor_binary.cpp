@@ -33,18 +33,16 @@ void apply(const Call& call, int64_t begin, int64_t end, const F& f) {
 // double. Returns whether all were such.
 bool rests(const float* a, const float* b, int64_t n, float* out) {
   constexpr double kMost = 4194304.0;
-  double largest = 0;
-  for (int64_t i = 0; i < n; ++i) {
-    const double size = __builtin_fabs(static_cast<double>(a[i]) / static_cast<double>(b[i]));
-    largest = size < kMost ? largest : kMost;
-  }
-  if (largest != 0) return false;
+  double misfits = 0;
   for (int64_t i = 0; i < n; ++i) {
     const double x = a[i], y = b[i];
-    const double whole = static_cast<double>(static_cast<int32_t>(x / y));
-    out[i] = __builtin_copysignf(static_cast<float>(x - whole * y), a[i]);
+    const double quotient = x / y;
+    const bool fits = __builtin_fabs(quotient) < kMost;
+    const auto cut = static_cast<int32_t>(fits ? quotient : 0.0);
+    misfits = fits ? misfits : 1.0;
+    out[i] = __builtin_copysignf(static_cast<float>(x - static_cast<double>(cut) * y), a[i]);
   }
-  return true;
+  return misfits == 0;
 }
 
 // out[i] = f(a[i], b[i], fmod(a[i], b[i]))

@@ -32,8 +32,13 @@ void gather(const Call& call, int64_t begin, int64_t end) {
     const int64_t across = axis == 0 ? 0 : x.nb[0];
     char* p_out = element(dst, p);
     T* out = element_room(p_out, dst.nb[0], values);
-    for (int64_t i = 0; i < p.n; ++i) {
-      std::memcpy(out + i, from + i * across + at_axis[i] * step, sizeof(T));
+    if (axis == 0 && step == static_cast<int64_t>(sizeof(T))) {
+      const auto* line = reinterpret_cast<const T*>(from);
+      for (int64_t i = 0; i < p.n; ++i) out[i] = line[at_axis[i]];
+    } else {
+      for (int64_t i = 0; i < p.n; ++i) {
+        std::memcpy(out + i, from + i * across + at_axis[i] * step, sizeof(T));
+      }
     }
     put_elements(out, p.n, p_out, dst.nb[0]);
   });
