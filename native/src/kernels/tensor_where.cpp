@@ -80,9 +80,11 @@ template <typename S, typename T>
 void convert_run(const S* x, int64_t n, T* out) {
   if constexpr (kIsFloat<S> && !kIsFloat<T>) {
     constexpr S kMost = 2147483520;  // the largest float below 2^31
-    bool fits = true;
-    for (int64_t i = 0; i < n; ++i) fits &= (x[i] >= -kMost) & (x[i] <= kMost);
-    if (fits) {
+    S misfits = 0;                   // of the type of x, so that the loop becomes vectors
+    for (int64_t i = 0; i < n; ++i) {
+      misfits = (x[i] >= -kMost) & (x[i] <= kMost) ? misfits : S(1);
+    }
+    if (misfits == 0) {
       for (int64_t i = 0; i < n; ++i) out[i] = static_cast<T>(static_cast<int32_t>(x[i]));
     } else {
       for (int64_t i = 0; i < n; ++i) {
