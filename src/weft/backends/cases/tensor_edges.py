@@ -40,16 +40,23 @@ def tensor_edge_cases() -> Iterator[Case]:
     """The cases of this file."""
     for op, parameters in _MAPS.items():
         yield Case("MAP", f"{op.name} special", bound(_map, op, parameters), 1e-9)
-    for op in (BinaryOp.POW, BinaryOp.ATAN2, BinaryOp.MIN, BinaryOp.MAX, BinaryOp.LT, BinaryOp.NE):
-        yield Case("BINARY", f"{op.name} special", bound(_pairs, op, _SPECIAL, "f32"), 1e-9)
+    for pair in (
+        BinaryOp.POW,
+        BinaryOp.ATAN2,
+        BinaryOp.MIN,
+        BinaryOp.MAX,
+        BinaryOp.LT,
+        BinaryOp.NE,
+    ):
+        yield Case("BINARY", f"{pair.name} special", bound(_pairs, pair, _SPECIAL, "f32"), 1e-9)
     for name, function in (("SIN", g.sin), ("COS", g.cos)):
         yield Case(name, "special", lambda s, f=function: f(s.fixed(_SPECIAL)), 1e-9)
         yield Case(name, "huge", lambda s, f=function: f(_angles(s)), 1e-9)
     for t in INTEGERS:
         limits = np.iinfo(t.replace("i", "int"))
         ends = (limits.min, limits.min + 1, -7, -2, -1, 1, 2, 7, limits.max - 1, limits.max)
-        for op in _ON_ENDS:
-            yield Case("BINARY", f"{op.name} {t} ends", bound(_pairs, op, ends, t), 0)
+        for pair in _ON_ENDS:
+            yield Case("BINARY", f"{pair.name} {t} ends", bound(_pairs, pair, ends, t), 0)
         for to in (*INTEGERS, *FLOATS):
             yield Case("CONVERT", f"{t} ends to {to}", bound(_convert, ends, t, to), 0)
         yield Case("CONVERT", f"f32 ends to {t}", bound(_convert, _CUTS, "f32", t), 0)
