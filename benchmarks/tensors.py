@@ -3,8 +3,8 @@
     python benchmarks/tensors.py [--threads N] [--only conv]
 
 Convolutions are those of ResNet-18 and MobileNetV2; the others work on 512 x 1024 numbers or an
-image of 64 channels. Times are minima of 15 runs; above 1 in the last column weft is faster. Needs
-torch.
+image of 64 channels. The last rows are functions of `tensor_functions.py`, converted from PyTorch.
+Times are minima of 15 runs; above 1 in the last column weft is faster. Needs torch.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from tensor_functions import functions
 
+import weft
 import weft.graph as g
 from weft.backends import make_backend
 from weft.compile import compile
@@ -31,7 +33,7 @@ class Row:
     """An op: its graph, the same in PyTorch, and what both read."""
 
     name: str
-    build: Callable[..., g.Tensor]
+    build: Callable[..., g.Tensor] | None  # None: the reference is converted
     reference: Callable[..., Any]
     sources: tuple[torch.Tensor, ...]
 
@@ -102,14 +104,41 @@ def others() -> Iterator[Row]:
     )
 
 
-def measure(row: Row, threads: int, repeats: int = 15) -> tuple[float, float]:
-    """Seconds of weft and of PyTorch."""
-    leaves = [g.input(f"x{i}", list(t.shape), NAMES[t.dtype]) for i, t in enumerate(row.sources)]
+class Module(torch.nn.Module):
+    """A function as a module."""
+
+    def __init__(self, run: Callable[..., Any]) -> None:
+        super().__init__()
+        self.run = run
+
+    def forward(self, *sources: torch.Tensor) -> Any:
+        return self.run(*sources)
+
+
+def converted() -> Iterator[Row]:
+    """Functions of `tensor_functions.py`."""
+    for f in functions():
+        yield Row(f.name, None, f.run, f.sources)
+
+
+def prepare(row: Row, threads: int) -> Session:
+    """A session whose inputs hold the row's sources."""
     backend = make_backend("cpu", n_threads=threads)
+    if row.build is None:
+        module = weft.from_torch(Module(row.reference), row.sources, devices=[backend])
+        module(*row.sources)
+        return module.session
+    leaves = [g.input(f"x{i}", list(t.shape), NAMES[t.dtype]) for i, t in enumerate(row.sources)]
     session = Session(compile(g.Graph(row.build(*leaves).as_output("out")), [backend]))
     for i, t in enumerate(row.sources):
         data = t.to(torch.int8) if t.dtype is torch.bool else t
         session.input_view(f"x{i}")[:] = data.numpy().reshape(-1)
+    return session
+
+
+def measure(row: Row, threads: int, repeats: int = 15) -> tuple[float, float]:
+    """Seconds of weft and of PyTorch."""
+    session = prepare(row, threads)
     ours, theirs = [], []
     with torch.inference_mode():
         for _ in range(repeats):
@@ -129,13 +158,15 @@ def main() -> None:
     )
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--only", default="", help="rows whose names begin so")
+    parser.add_argument("--below", type=float, default=1e9, help="print ratios below this only")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     print(f"{'':42} {'weft us':>9} {'torch us':>9} {'ratio':>6}")
-    for row in (*convolutions(), *others()):
+    for row in (*convolutions(), *others(), *converted()):
         if row.name.startswith(options.only):
             ours, theirs = measure(row, options.threads)
-            print(f"{row.name:42} {ours * 1e6:9.0f} {theirs * 1e6:9.0f} {theirs / ours:6.2f}")
+            if theirs / ours < options.below:
+                print(f"{row.name:42} {ours * 1e6:9.0f} {theirs * 1e6:9.0f} {theirs / ours:6.2f}")
 
 
 if __name__ == "__main__":

@@ -28,8 +28,23 @@ inline bool computes_with<double>(DType t) {
   return t == DType::kF64;
 }
 
+// Calls work(T{}) with the type T of whole numbers of type `t`.
+template <typename F>
+static inline void with_whole_type(DType t, const F& work) {
+  if (t == DType::kI8) return work(int8_t{});
+  if (t == DType::kI16) return work(int16_t{});
+  if (t == DType::kI32) return work(int32_t{});
+  work(int64_t{});
+}
+
 template <typename S, typename T>
 static void load_cast(const char* p, int64_t stride, int64_t n, T* out) {
+  if (stride == 0) {
+    S s;
+    std::memcpy(&s, p, sizeof s);
+    for (int64_t i = 0; i < n; ++i) out[i] = static_cast<T>(s);
+    return;
+  }
   if (stride == static_cast<int64_t>(sizeof(S))) {
     const auto* s = reinterpret_cast<const S*>(p);
     for (int64_t i = 0; i < n; ++i) out[i] = static_cast<T>(s[i]);
@@ -114,6 +129,24 @@ static inline const T* numbers_at(const char* p, DType type, int64_t stride, int
   return buffer;
 }
 
+// The same for elements that are T.
+template <typename T>
+static inline const T* elements_at(const char* p, int64_t stride, int64_t n, T* buffer) {
+  if (stride == static_cast<int64_t>(sizeof(T))) return reinterpret_cast<const T*>(p);
+  load_cast<T>(p, stride, n, buffer);
+  return buffer;
+}
+
+// Where to compute elements that are T: in place, or in `buffer` for `put_elements` to write.
+template <typename T>
+static inline T* element_room(char* p, int64_t stride, T* buffer) {
+  return stride == static_cast<int64_t>(sizeof(T)) ? reinterpret_cast<T*>(p) : buffer;
+}
+template <typename T>
+static inline void put_elements(const T* in, int64_t n, char* p, int64_t stride) {
+  if (reinterpret_cast<const char*>(in) != p) store_cast<T>(in, n, p, stride);
+}
+
 // `t` as if it had the sizes of `dst`, whose elements it stands for over and over.
 static inline Tensor spread(const Tensor& t, const Tensor& dst) {
   Tensor s = t;
@@ -162,12 +195,15 @@ struct Operands {
 template <typename F>
 static inline void for_operands(const Operands& o, int64_t begin, int64_t end, const F& work) {
   char* p[Operands::kMost];
+  // one copy of the work, whatever finds its pieces
+  const auto one = [&](const int64_t* steps, int64_t n)
+                       __attribute__((noinline)) { work(p, steps, n); };
   const Tensor& dst = o.of[0];
   if (o.flat && dst.ne[0] <= kSmallWork) {  // an item is a row
     const int64_t last = end * dst.ne[0];
     for (int64_t i = begin * dst.ne[0]; i < last; i += kPiece) {
       for (int k = 0; k < o.n; ++k) p[k] = o.of[k].data + i * o.flat_step[k];
-      work(p, o.flat_step, min64(kPiece, last - i));
+      one(o.flat_step, min64(kPiece, last - i));
     }
     return;
   }
@@ -180,7 +216,7 @@ static inline void for_operands(const Operands& o, int64_t begin, int64_t end, c
       const int64_t all = rows * dst.ne[0];
       for (int64_t i = 0; i < all; i += kPiece) {
         for (int k = 0; k < o.n; ++k) p[k] = row_data(o.of[k], at) + i * steps[k];
-        work(p, steps, min64(kPiece, all - i));
+        one(steps, min64(kPiece, all - i));
       }
       row += rows;
     }
@@ -188,7 +224,7 @@ static inline void for_operands(const Operands& o, int64_t begin, int64_t end, c
   }
   for_pieces(dst, begin, end, [&](const Piece& piece) {
     for (int k = 0; k < o.n; ++k) p[k] = element(o.of[k], piece);
-    work(p, steps, piece.n);
+    one(steps, piece.n);
   });
 }
 
@@ -207,6 +243,30 @@ static inline int64_t index_at(const Call& call, const char* p, DType type, int6
   if (index < 0 && index >= -size) return index + size;
   call.fail(FaultKind::kIndex, index, size);
   return -1;
+}
+
+// `n` indices `stride` bytes apart as numbers from 0; false and a fault where one is outside.
+static inline bool indices_at(const Call& call, const char* p, DType type, int64_t stride,
+                              int64_t n, int64_t size, int64_t* out) {
+  if (type == DType::kI64) {
+    load_cast<int64_t>(p, stride, n, out);
+  } else {
+    load_cast<int32_t>(p, stride, n, out);
+  }
+  // the sign of either is set outside
+  uint64_t outside = 0;
+  const auto last = static_cast<uint64_t>(size - 1);
+  for (int64_t i = 0; i < n; ++i) {
+    const int64_t index = out[i] + (out[i] < 0 ? size : 0);
+    const auto bits = static_cast<uint64_t>(index);
+    outside |= bits | (last - bits);
+    out[i] = index;
+  }
+  if (outside >> 63 == 0) return true;
+  for (int64_t i = 0; i < n; ++i) {
+    if (index_at(call, p + i * stride, type, size) < 0) break;
+  }
+  return false;
 }
 
 }  // namespace weft::WEFT_TARGET

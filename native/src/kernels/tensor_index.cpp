@@ -77,6 +77,21 @@ struct Picked {
     }
     return bytes;
   }
+
+  // The same for `count` <= kPiece indices along dimension 0, from `at` on; false: one is outside.
+  bool offsets(const Call& call, const Tensor& x, const int64_t* at, int64_t count,
+               int64_t* bytes) const {
+    int64_t more[kPiece];
+    for (int k = 0; k < n; ++k) {
+      const Tensor& t = ids[k];
+      const char* p = t.data;
+      for (int i = 0; i < 4; ++i) p += at[i] * t.nb[i];
+      const int64_t step = x.nb[axis[k]];
+      if (!indices_at(call, p, t.type, t.nb[0], count, x.ne[axis[k]], more)) return false;
+      for (int64_t i = 0; i < count; ++i) bytes[i] = (k == 0 ? 0 : bytes[i]) + more[i] * step;
+    }
+    return true;
+  }
 };
 
 const char* check_picked(const Call& call, const Tensor& x, int first_source) {
@@ -132,11 +147,17 @@ void run_index(const Call& call, int64_t begin, int64_t end, char*) {
       const int64_t step = picked.from[0] >= 0 ? x.nb[picked.from[0]] : size;
       return move_units(x.type, from + offset, step, out, dst.nb[0], p.n);
     }
-    for (int64_t i = 0; i < p.n; ++i, ++at[0]) {
-      const int64_t offset = picked.offset(call, x, at);
-      if (offset < 0) return;
-      std::memcpy(out + i * dst.nb[0], from + offset, static_cast<size_t>(size));
-    }
+    int64_t offsets[kPiece];
+    if (!picked.offsets(call, x, at, p.n, offsets)) return;
+    const auto move = [&](auto one) {
+      using T = decltype(one);
+      for (int64_t i = 0; i < p.n; ++i)
+        std::memcpy(out + i * dst.nb[0], from + offsets[i], sizeof(T));
+    };
+    size == 1   ? move(uint8_t{})
+    : size == 2 ? move(uint16_t{})
+    : size == 4 ? move(uint32_t{})
+                : move(uint64_t{});
   });
 }
 
@@ -165,20 +186,35 @@ struct Places {
   int64_t items() const { return runs * sizes[1] * sizes[2] * sizes[3]; }
 };
 
+template <typename T>
+void add_plain(const char* from, int64_t from_step, char* to, int64_t to_step, int64_t n) {
+  const auto size = static_cast<int64_t>(sizeof(T));
+  if (from_step == size && to_step == size) {
+    auto* p = reinterpret_cast<T*>(to);
+    const auto* q = reinterpret_cast<const T*>(from);
+    for (int64_t i = 0; i < n; ++i) p[i] = static_cast<T>(p[i] + q[i]);
+    return;
+  }
+  for (int64_t i = 0; i < n; ++i) {
+    T a, b;
+    std::memcpy(&a, to + i * to_step, sizeof a);
+    std::memcpy(&b, from + i * from_step, sizeof b);
+    a = static_cast<T>(a + b);
+    std::memcpy(to + i * to_step, &a, sizeof a);
+  }
+}
+
+// Whole numbers wrap around.
 void add_units(DType type, const char* from, int64_t from_step, char* to, int64_t to_step,
                int64_t n) {
+  if (type == DType::kF32) return add_plain<float>(from, from_step, to, to_step, n);
+  if (type == DType::kI8) return add_plain<uint8_t>(from, from_step, to, to_step, n);
+  if (type == DType::kI16) return add_plain<uint16_t>(from, from_step, to, to_step, n);
+  if (type == DType::kI32) return add_plain<uint32_t>(from, from_step, to, to_step, n);
+  if (type == DType::kI64) return add_plain<uint64_t>(from, from_step, to, to_step, n);
   for (int64_t i = 0; i < n; ++i) {
     char* p = to + i * to_step;
-    const char* q = from + i * from_step;
-    if (is_float(type)) {
-      store_element(p, type, load_element(p, type) + load_element(q, type));
-      continue;
-    }
-    int64_t a, b;
-    load_numbers(p, type, 0, 1, &a);
-    load_numbers(q, type, 0, 1, &b);
-    a = static_cast<int64_t>(static_cast<uint64_t>(a) + static_cast<uint64_t>(b));
-    store_numbers(&a, 1, p, type, 0);
+    store_element(p, type, load_element(p, type) + load_element(from + i * from_step, type));
   }
 }
 
@@ -207,17 +243,24 @@ void run_put(const Call& call, int64_t begin, int64_t end, char*) {
     }
     const int64_t to_step = picked.from[0] >= 0 ? dst.nb[picked.from[0]] : 0;
     const int64_t* t = picked.together;
-    for (int64_t i = 0; i < t[0] * t[1] * t[2] * t[3]; ++i) {
-      const int64_t at[4] = {i % t[0], i / t[0] % t[1], i / (t[0] * t[1]) % t[2],
-                             i / (t[0] * t[1] * t[2])};
-      const int64_t offset = picked.offset(call, dst, at);
-      if (offset < 0) return;
-      const char* value = from;
-      for (int k = 0; k < picked.rank; ++k) value += at[k] * values.nb[picked.first + k];
-      if (adds) {
-        add_units(dst.type, value, values.nb[0], to + offset, to_step, n);
-      } else {
-        move_units(dst.type, value, values.nb[0], to + offset, to_step, n);
+    const int64_t rows = t[1] * t[2] * t[3];
+    const int64_t value_step = picked.rank > 0 ? values.nb[picked.first] : 0;
+    for (int64_t row = 0; row < rows; ++row) {
+      int64_t at[4] = {0, row % t[1], row / t[1] % t[2], row / (t[1] * t[2])};
+      for (int64_t first = 0; first < t[0]; first += kPiece) {
+        const int64_t count = min64(kPiece, t[0] - first);
+        int64_t offsets[kPiece];
+        at[0] = first;
+        if (!picked.offsets(call, dst, at, count, offsets)) return;
+        const char* value = from;
+        for (int k = 0; k < picked.rank; ++k) value += at[k] * values.nb[picked.first + k];
+        for (int64_t i = 0; i < count; ++i, value += value_step) {
+          if (adds) {
+            add_units(dst.type, value, values.nb[0], to + offsets[i], to_step, n);
+          } else {
+            move_units(dst.type, value, values.nb[0], to + offsets[i], to_step, n);
+          }
+        }
       }
     }
   }

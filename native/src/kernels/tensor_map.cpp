@@ -3,6 +3,7 @@
 
 #include "kernels/activations.h"
 #include "kernels/numbers.h"
+#include "kernels/simd/functions.h"
 
 namespace weft::WEFT_TARGET {
 
@@ -68,49 +69,42 @@ void apply(const Call& call, int64_t begin, int64_t end, const F& f) {
   });
 }
 
-// A C library function on each lane, for functions that are rare.
-template <float (*kOne)(float)>
-vf each(vf x) {
-  for (int i = 0; i < kLanes; ++i) x[i] = kOne(x[i]);
-  return x;
-}
-
 vf clamped(vf x, vf low, vf high) {
   x = x < low ? low : x;
   return x > high ? high : x;
 }
 
-void run_library(const Call& call, int64_t begin, int64_t end) {
+void run_elementary(const Call& call, int64_t begin, int64_t end) {
   const auto go = [&](const auto& f) { apply(call, begin, end, f); };
   switch (call.i(kFunction)) {
     case kRoundEven:
-      return go(each<::rintf>);
+      return go([](vf x) { return round_even(x); });
     case kExp2:
-      return go(each<::exp2f>);
+      return go([](vf x) { return exp2(x); });
     case kLog2:
-      return go(each<::log2f>);
+      return go([](vf x) { return log2(x); });
     case kLog10:
-      return go(each<::log10f>);
+      return go([](vf x) { return log10(x); });
     case kLog1p:
-      return go(each<::log1pf>);
+      return go([](vf x) { return log1p_any(x); });
     case kTan:
-      return go(each<::tanf>);
+      return go([](vf x) { return tan(x); });
     case kAsin:
-      return go(each<::asinf>);
+      return go([](vf x) { return asin(x); });
     case kAcos:
-      return go(each<::acosf>);
+      return go([](vf x) { return acos(x); });
     case kAtan:
-      return go(each<::atanf>);
+      return go([](vf x) { return atan(x); });
     case kSinh:
-      return go(each<::sinhf>);
+      return go([](vf x) { return sinh(x); });
     case kCosh:
-      return go(each<::coshf>);
+      return go([](vf x) { return cosh(x); });
     case kAsinh:
-      return go(each<::asinhf>);
+      return go([](vf x) { return asinh(x); });
     case kAcosh:
-      return go(each<::acoshf>);
+      return go([](vf x) { return acosh(x); });
     case kAtanh:
-      return go(each<::atanhf>);
+      return go([](vf x) { return atanh(x); });
     default:
       return go(each<::erfcf>);
   }
@@ -120,10 +114,8 @@ void run_power(const Call& call, int64_t begin, int64_t end) {
   const float exponent = call.f(kA);
   if (exponent == 2.0f) return apply(call, begin, end, [](vf x) { return x * x; });
   if (exponent == 3.0f) return apply(call, begin, end, [](vf x) { return x * x * x; });
-  apply(call, begin, end, [=](vf x) {
-    for (int i = 0; i < kLanes; ++i) x[i] = ::powf(x[i], exponent);
-    return x;
-  });
+  const vf b = splat(exponent);
+  apply(call, begin, end, [=](vf x) { return pow(x, b); });
 }
 
 void run_floats(const Call& call, int64_t begin, int64_t end) {
@@ -170,7 +162,7 @@ void run_floats(const Call& call, int64_t begin, int64_t end) {
     case kGeluTanh:
       return go([](vf x) { return gelu(x); });
     default:
-      return run_library(call, begin, end);
+      return run_elementary(call, begin, end);
   }
 }
 
@@ -182,43 +174,58 @@ int64_t whole_bound(double x, DType type) {
   return static_cast<int64_t>(x);
 }
 
-template <typename F>
+template <typename T, typename F>
 void apply_whole(const Call& call, int64_t begin, int64_t end, const F& f) {
   const Operands o(call, 1);
-  const DType type = o.of[1].type;
   for_operands(o, begin, end, [&](char* const* p, const int64_t* steps, int64_t n) {
-    int64_t buffer[kPiece];
-    load_numbers(p[1], type, steps[1], n, buffer);
-    for (int64_t i = 0; i < n; ++i) buffer[i] = f(buffer[i]);
-    store_numbers(buffer, n, p[0], o.of[0].type, steps[0]);
+    T buffer[kPiece];
+    const T* x = elements_at(p[1], steps[1], n, buffer);
+    T* out = element_room(p[0], steps[0], buffer);
+    for (int64_t i = 0; i < n; ++i) out[i] = static_cast<T>(f(x[i]));
+    put_elements(out, n, p[0], steps[0]);
   });
 }
 
+template <typename T, typename F>
+void test_whole(const Call& call, int64_t begin, int64_t end, const F& f) {
+  const Operands o(call, 1);
+  for_operands(o, begin, end, [&](char* const* p, const int64_t* steps, int64_t n) {
+    T buffer[kPiece];
+    int8_t results[kPiece];
+    const T* x = elements_at(p[1], steps[1], n, buffer);
+    int8_t* out = element_room(p[0], steps[0], results);
+    for (int64_t i = 0; i < n; ++i) out[i] = f(x[i]) ? 1 : 0;
+    put_elements(out, n, p[0], steps[0]);
+  });
+}
+
+template <typename T>
 void run_whole(const Call& call, int64_t begin, int64_t end) {
-  const auto go = [&](const auto& f) { apply_whole(call, begin, end, f); };
-  const auto minus = [](int64_t x) { return static_cast<int64_t>(0 - static_cast<uint64_t>(x)); };
+  const auto go = [&](const auto& f) { apply_whole<T>(call, begin, end, f); };
+  const auto test = [&](const auto& f) { test_whole<T>(call, begin, end, f); };
+  const auto minus = [](T x) { return 0 - static_cast<uint64_t>(x); };
   const DType type = call.src[0]->type;
   switch (call.i(kFunction)) {
     case kAbs:
-      return go([=](int64_t x) { return x < 0 ? minus(x) : x; });
+      return go([=](T x) { return x < 0 ? minus(x) : static_cast<uint64_t>(x); });
     case kNeg:
       return go(minus);
     case kSign:
-      return go([](int64_t x) { return static_cast<int64_t>(x > 0) - (x < 0); });
+      return go([](T x) { return (x > 0) - (x < 0); });
     case kBitNot:
-      return go([](int64_t x) { return ~x; });
+      return go([](T x) { return ~x; });
     case kClamp: {
-      const int64_t low = whole_bound(call.params[kA], type);
-      const int64_t high = whole_bound(call.params[kB], type);
-      return go([=](int64_t x) {
+      const auto low = static_cast<T>(whole_bound(call.params[kA], type));
+      const auto high = static_cast<T>(whole_bound(call.params[kB], type));
+      return go([=](T x) {
         x = x < low ? low : x;
         return x > high ? high : x;
       });
     }
     case kLogicalNot:
-      return go([](int64_t x) { return static_cast<int64_t>(x == 0); });
+      return test([](T x) { return x == 0; });
     default:  // whole numbers are all finite
-      return go([one = int64_t{call.i(kFunction) == kIsFinite}](int64_t) { return one; });
+      return test([finite = call.i(kFunction) == kIsFinite](T) { return finite; });
   }
 }
 
@@ -255,7 +262,10 @@ void run_test(const Call& call, int64_t begin, int64_t end) {
 bool is_test(int64_t function) { return function >= kLogicalNot; }
 
 void run(const Call& call, int64_t begin, int64_t end, char*) {
-  if (is_whole(call.src[0]->type)) return run_whole(call, begin, end);
+  const DType type = call.src[0]->type;
+  if (is_whole(type)) {
+    return with_whole_type(type, [&](auto one) { run_whole<decltype(one)>(call, begin, end); });
+  }
   is_test(call.i(kFunction)) ? run_test(call, begin, end) : run_floats(call, begin, end);
 }
 

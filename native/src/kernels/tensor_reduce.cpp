@@ -1,7 +1,9 @@
 // REDUCE: one number of all elements along any axes.
 //
 // Where rows are reduced, an item is an element of the result; else it is a run of columns, and
-// rows are added up. Sums of floats are kept in lanes for a short while, then in double.
+// rows are added up. Sums of floats are kept in lanes for a short while, then in double. Few long
+// reductions are cut into parts that threads share: where depends on the sizes alone, so that any
+// number of threads gives the same.
 #include "kernels/numbers.h"
 
 namespace weft::WEFT_TARGET {
@@ -12,9 +14,11 @@ namespace {
 
 enum Function { kSum, kMean, kMax, kMin, kProd, kAny, kAll, kFunctions };
 
-constexpr int64_t kWidth = 32;      // partial results of a piece
-constexpr int64_t kColumns = 512;   // of an item
-constexpr int64_t kRowsShort = 64;  // that are added in float
+constexpr int64_t kWidth = 32;       // partial results of a piece
+constexpr int64_t kColumns = 512;    // of an item
+constexpr int64_t kRowsShort = 64;   // that are added in float
+constexpr int64_t kMostParts = 256;  // of all results together
+constexpr int64_t kPartPieces = 16;  // at least, in a part
 
 template <typename T>
 struct WiderThan {
@@ -144,20 +148,72 @@ void put_result(const Call& call, W value, double scale, char* p) {
   put(call, static_cast<float>(static_cast<double>(value) * scale), p);
 }
 
+// Pieces that the rows of a result are cut into, and the parts that share them.
+struct Parts {
+  int64_t per_row, pieces, parts, per_part;
+
+  Parts(const Plan& plan, int64_t results) : parts(1) {
+    per_row = (plan.inner[0] + kPiece - 1) / kPiece;
+    pieces = per_row * plan.inner[1] * plan.inner[2] * plan.inner[3];
+    if (plan.rows && results > 0) {
+      parts = max64(1, min64(pieces / kPartPieces, kMostParts / results));
+    }
+    per_part = (pieces + parts - 1) / parts;
+  }
+};
+
+// Pieces `first` .. `last` of the rows that belong to the result at `p`.
+template <typename Op, typename T>
+typename Op::Wide reduce_pieces(const Plan& plan, const Parts& parts, const char* p, int64_t first,
+                                int64_t last) {
+  auto all = static_cast<typename Op::Wide>(Op::start());
+  T buffer[kPiece];
+  for (int64_t row = first / parts.per_row; row * parts.per_row < last; ++row) {
+    const int64_t i2 = row / plan.inner[1];
+    const char* start = p + row % plan.inner[1] * plan.x.nb[1] + i2 % plan.inner[2] * plan.x.nb[2] +
+                        i2 / plan.inner[2] * plan.x.nb[3];
+    const int64_t from = max64(first - row * parts.per_row, 0) * kPiece;
+    const int64_t to = min64((last - row * parts.per_row) * kPiece, plan.inner[0]);
+    for (int64_t i = from; i < to; i += kPiece) {
+      const int64_t n = min64(kPiece, to - i);
+      const T* x = numbers_at(start + i * plan.x.nb[0], plan.x.type, plan.x.nb[0], n, buffer);
+      all = Op::add(all, reduce_piece<Op>(x, n));
+    }
+  }
+  return all;
+}
+
 template <typename Op, typename T>
 void run_rows(const Call& call, const Plan& plan, double scale, int64_t begin, int64_t end) {
+  using Wide = typename Op::Wide;
+  const Parts parts(plan, n_elements(call.dst));
   for (int64_t item = begin; item < end; ++item) {
     const Index at = row_index(call.dst, item);
-    auto all = static_cast<typename Op::Wide>(Op::start());
-    for_rows(plan, row_data(plan.x, at), [&](const char* p) {
-      T buffer[kPiece];
-      for (int64_t i = 0; i < plan.inner[0]; i += kPiece) {
-        const int64_t n = min64(kPiece, plan.inner[0] - i);
-        const T* x = numbers_at(p + i * plan.x.nb[0], plan.x.type, plan.x.nb[0], n, buffer);
-        all = Op::add(all, reduce_piece<Op>(x, n));
+    auto all = static_cast<Wide>(Op::start());
+    if (parts.parts > 1) {
+      for (int64_t i = 0; i < parts.parts; ++i) {
+        Wide part;
+        std::memcpy(&part, call.shared + 8 * (item * parts.parts + i), sizeof part);
+        all = Op::add(all, part);
       }
-    });
+    } else if (parts.pieces > 0) {
+      all = reduce_pieces<Op, T>(plan, parts, row_data(plan.x, at), 0, parts.pieces);
+    }
     put_result(call, all, scale, row_data(call.dst, at));
+  }
+}
+
+template <typename Op, typename T>
+void run_parts(const Call& call, const Plan& plan, int64_t begin, int64_t end) {
+  const Parts parts(plan, n_elements(call.dst));
+  for (int64_t unit = begin; unit < end; ++unit) {
+    const int64_t item = unit / parts.parts;
+    const int64_t first = unit % parts.parts * parts.per_part;
+    const int64_t last = min64(first + parts.per_part, parts.pieces);
+    const char* p = row_data(plan.x, row_index(call.dst, item));
+    const auto part = first < last ? reduce_pieces<Op, T>(plan, parts, p, first, last)
+                                   : static_cast<typename Op::Wide>(Op::start());
+    std::memcpy(call.shared + 8 * unit, &part, sizeof part);
   }
 }
 
@@ -195,41 +251,54 @@ void run_columns(const Call& call, const Plan& plan, double scale, int64_t begin
 }
 
 template <typename Op, typename T>
-void run_function(const Call& call, int64_t begin, int64_t end) {
+void run_function(const Call& call, int64_t begin, int64_t end, bool parts) {
   const Plan plan(call);
+  if (parts) return run_parts<Op, T>(call, plan, begin, end);
   const double scale = call.i(0) == kMean ? 1.0 / plan.count : 1.0;
   plan.rows ? run_rows<Op, T>(call, plan, scale, begin, end)
             : run_columns<Op, T>(call, plan, scale, begin, end);
 }
 
 template <typename T>
-void run_of(const Call& call, int64_t begin, int64_t end) {
+void run_of(const Call& call, int64_t begin, int64_t end, bool parts) {
   switch (call.i(0)) {
     case kSum:
     case kMean:
-      return run_function<Sum<T>, T>(call, begin, end);
+      return run_function<Sum<T>, T>(call, begin, end, parts);
     case kMax:
-      return run_function<Largest<T>, T>(call, begin, end);
+      return run_function<Largest<T>, T>(call, begin, end, parts);
     case kMin:
-      return run_function<Smallest<T>, T>(call, begin, end);
+      return run_function<Smallest<T>, T>(call, begin, end, parts);
     case kProd:
-      return run_function<Product<T>, T>(call, begin, end);
+      return run_function<Product<T>, T>(call, begin, end, parts);
     case kAny:
-      return run_function<Any<T>, T>(call, begin, end);
+      return run_function<Any<T>, T>(call, begin, end, parts);
     default:
-      return run_function<All<T>, T>(call, begin, end);
+      return run_function<All<T>, T>(call, begin, end, parts);
   }
 }
 
-void run(const Call& call, int64_t begin, int64_t end, char*) {
-  is_float(call.src[0]->type) ? run_of<float>(call, begin, end) : run_of<int64_t>(call, begin, end);
+void run_any(const Call& call, int64_t begin, int64_t end, bool parts) {
+  is_float(call.src[0]->type) ? run_of<float>(call, begin, end, parts)
+                              : run_of<int64_t>(call, begin, end, parts);
 }
+
+void run(const Call& call, int64_t begin, int64_t end, char*) { run_any(call, begin, end, false); }
+
+int64_t prepare_units(const Call& call) {
+  const int64_t results = n_elements(call.dst);
+  const int64_t parts = Parts(Plan(call), results).parts;
+  return parts > 1 ? results * parts : 0;
+}
+void prepare(const Call& call, int64_t begin, int64_t end) { run_any(call, begin, end, true); }
+size_t shared(const Call&) { return 8 * kMostParts; }
 
 int64_t items(const Call& call) {
   return n_rows(call.dst) * (Plan(call).rows ? 1 : column_runs(call.dst));
 }
 
 int64_t grain(const Call& call) {
+  if (prepare_units(call) > 0) return 1;
   const int64_t each = n_elements(*call.src[0]) / max64(1, items(call));
   return row_grain(each);
 }
@@ -258,7 +327,13 @@ const char* check(const Call& call) {
 }  // namespace
 
 void register_tensor_reduce(KernelTable& table) {
-  table[Op::kReduce] = {.check = check, .items = items, .run = run, .grain = grain};
+  table[Op::kReduce] = {.check = check,
+                        .items = items,
+                        .run = run,
+                        .grain = grain,
+                        .prepare_units = prepare_units,
+                        .prepare = prepare,
+                        .shared = shared};
 }
 
 }  // namespace weft::WEFT_TARGET

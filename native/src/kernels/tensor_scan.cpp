@@ -47,22 +47,50 @@ bool before(T x, T best) {
 
 void put_index(char* p, int64_t index) { std::memcpy(p, &index, 8); }
 
+// Whether there is a NaN, else the best, of n > 0 elements.
+template <bool kLargest, typename T>
+struct Best {
+  T value;
+  bool nan;
+};
+template <bool kLargest, typename T>
+Best<kLargest, T> best_of(const T* v, int64_t n) {
+  constexpr int64_t kParts = 32;
+  T best[kParts];
+  int32_t nans = 0;
+  for (int64_t j = 0; j < kParts; ++j) best[j] = v[0];
+  int64_t i = 0;
+  for (; i + kParts <= n; i += kParts) {
+    for (int64_t j = 0; j < kParts; ++j) {
+      const T x = v[i + j];
+      best[j] = (kLargest ? x > best[j] : x < best[j]) ? x : best[j];
+    }
+  }
+  for (; i < n; ++i) best[0] = (kLargest ? v[i] > best[0] : v[i] < best[0]) ? v[i] : best[0];
+  for (int64_t j = 1; j < kParts; ++j) {
+    best[0] = (kLargest ? best[j] > best[0] : best[j] < best[0]) ? best[j] : best[0];
+  }
+  for (int64_t k = 0; k < n; ++k) nans |= v[k] != v[k];
+  return {best[0], nans != 0};
+}
+
 template <bool kLargest, typename T>
 struct Search {
   T best = 0;
-  int64_t at = -1;
+  int64_t at = -1;  // none yet
 
   void row(const char* p, const Tensor& x, int64_t first) {
     T buffer[kPiece];
     for (int64_t i = 0; i < x.ne[0]; i += kPiece) {
       const int64_t n = min64(kPiece, x.ne[0] - i);
       const T* v = numbers_at(p + i * x.nb[0], x.type, x.nb[0], n, buffer);
-      for (int64_t j = 0; j < n; ++j) {
-        if (at < 0 || before<kLargest>(v[j], best)) {
-          best = v[j];
-          at = first + i + j;
-        }
-      }
+      if (best != best) return;  // the first NaN is it
+      const Best<kLargest, T> piece = best_of<kLargest>(v, n);
+      if (at >= 0 && !piece.nan && !before<kLargest>(piece.value, best)) continue;
+      int64_t j = 0;
+      while (piece.nan ? v[j] == v[j] : v[j] != piece.value) ++j;
+      best = v[j];
+      at = first + i + j;
     }
   }
 };
@@ -87,15 +115,42 @@ void search_columns(const Call& call, const Lines& lines, int64_t item) {
   for (int64_t i = 0; i < n; ++i) put_index(out + i * call.dst.nb[0], at[i]);
 }
 
+// Among all elements: rows in parts that threads share.
+constexpr int64_t kMostParts = 64, kPartBytes = 16;
+int64_t rows_of_part(const Tensor& x) {
+  const int64_t rows = n_rows(x);
+  return max64(row_grain(x.ne[0]), (rows + kMostParts - 1) / kMostParts);
+}
+int64_t search_parts(const Call& call) {
+  if (call.i(1) >= 0) return 0;
+  const Tensor& x = *call.src[0];
+  return (n_rows(x) + rows_of_part(x) - 1) / rows_of_part(x);
+}
+
+template <bool kLargest, typename T>
+void search_some(const Call& call, int64_t begin, int64_t end) {
+  const Tensor& x = *call.src[0];
+  const int64_t rows = rows_of_part(x);
+  for (int64_t part = begin; part < end; ++part) {
+    Search<kLargest, T> search;
+    for (int64_t row = part * rows; row < min64((part + 1) * rows, n_rows(x)); ++row) {
+      search.row(row_data(x, row_index(x, row)), x, row * x.ne[0]);
+    }
+    std::memcpy(call.shared + part * kPartBytes, &search, sizeof search);
+  }
+}
+
 template <bool kLargest, typename T>
 void run_search(const Call& call, int64_t begin, int64_t end) {
   const Tensor& x = *call.src[0];
   if (call.i(1) < 0) {
-    Search<kLargest, T> search;
-    for (int64_t row = 0; row < n_rows(x); ++row) {
-      search.row(row_data(x, row_index(x, row)), x, row * x.ne[0]);
+    Search<kLargest, T> all;
+    for (int64_t i = 0; i < search_parts(call); ++i) {
+      Search<kLargest, T> part;
+      std::memcpy(&part, call.shared + i * kPartBytes, sizeof part);
+      if (part.at >= 0 && (all.at < 0 || before<kLargest>(part.best, all.best))) all = part;
     }
-    return put_index(call.dst.data, search.at);
+    return put_index(call.dst.data, all.at);
   }
   const Lines lines(x, static_cast<int>(call.i(1)));
   for (int64_t item = begin; item < end; ++item) {
@@ -119,6 +174,18 @@ void run_arg(const Call& call, int64_t begin, int64_t end, char*) {
             : run_search<false, int64_t>(call, begin, end);
   }
 }
+
+void prepare_arg(const Call& call, int64_t begin, int64_t end) {
+  const bool largest = call.i(0) != 0;
+  if (is_float(call.src[0]->type)) {
+    largest ? search_some<true, float>(call, begin, end)
+            : search_some<false, float>(call, begin, end);
+  } else {
+    largest ? search_some<true, int64_t>(call, begin, end)
+            : search_some<false, int64_t>(call, begin, end);
+  }
+}
+size_t shared_arg(const Call&) { return kMostParts * kPartBytes; }
 
 int64_t items_arg(const Call& call) {
   if (call.i(1) < 0) return 1;
@@ -148,6 +215,28 @@ int64_t step(int64_t a, int64_t b) {
   return static_cast<int64_t>(kProduct ? x * y : x + y);
 }
 
+// Lines that are added up side by side, so that one does not wait for its last sum.
+constexpr int64_t kTogether = 4;
+
+// Lines `item` and those behind it, of elements side by side that are T.
+template <bool kProduct, typename T, typename A>
+void cumulate_together(const Lines& lines, const Tensor& x, const Tensor& dst, int64_t item) {
+  const T* in[kTogether];
+  T* out[kTogether];
+  A all[kTogether];
+  for (int64_t k = 0; k < kTogether; ++k) {
+    in[k] = reinterpret_cast<const T*>(lines.start(x, item + k));
+    out[k] = reinterpret_cast<T*>(lines.start(dst, item + k));
+    all[k] = kProduct ? 1 : 0;
+  }
+  for (int64_t i = 0; i < lines.n; ++i) {
+    for (int64_t k = 0; k < kTogether; ++k) {
+      all[k] = step<kProduct>(all[k], static_cast<A>(in[k][i]));
+      out[k][i] = static_cast<T>(all[k]);
+    }
+  }
+}
+
 // T: what elements are computed with; A: what is kept.
 template <bool kProduct, typename T, typename A>
 void run_cumulate_of(const Call& call, int64_t begin, int64_t end) {
@@ -155,8 +244,15 @@ void run_cumulate_of(const Call& call, int64_t begin, int64_t end) {
   const Tensor& dst = call.dst;
   const Lines lines(x, static_cast<int>(call.i(1)));
   constexpr A kStart = kProduct ? 1 : 0;
+  constexpr int64_t kSize = sizeof(T);
   T buffer[kPiece], results[kPiece];
   for (int64_t item = begin; item < end; ++item) {
+    if (lines.axis == 0 && item + kTogether <= end && x.nb[0] == kSize &&
+        lies_as<T>(dst.type, dst.nb[0]) && element_size(x.type) == kSize) {
+      cumulate_together<kProduct, T, A>(lines, x, dst, item);
+      item += kTogether - 1;
+      continue;
+    }
     const char* p = lines.start(x, item);
     char* out = lines.start(dst, item);
     if (lines.axis == 0) {
@@ -219,7 +315,13 @@ int64_t grain(const Call& call) {
 }  // namespace
 
 void register_tensor_scan(KernelTable& table) {
-  table[Op::kArgReduce] = {.check = check_arg, .items = items_arg, .run = run_arg, .grain = grain};
+  table[Op::kArgReduce] = {.check = check_arg,
+                           .items = items_arg,
+                           .run = run_arg,
+                           .grain = grain,
+                           .prepare_units = search_parts,
+                           .prepare = prepare_arg,
+                           .shared = shared_arg};
   table[Op::kCumulate] = {
       .check = check_cumulate, .items = items_cumulate, .run = run_cumulate, .grain = grain};
 }

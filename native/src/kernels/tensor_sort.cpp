@@ -10,7 +10,8 @@ void register_tensor_sort(KernelTable& table);
 
 namespace {
 
-constexpr int64_t kFew = 48;  // sorted by insertion
+constexpr int64_t kFew = 48;       // sorted by insertion
+constexpr int64_t kFewFirst = 16;  // found by a heap
 
 // Keys of 32 bits: key and index in a word.
 struct Narrow {
@@ -39,11 +40,12 @@ struct Wide {
 };
 
 uint64_t float_key(float x) {
-  if (x != x) return 0xffffffffu;
+  const bool nan = x != x;
   x += 0.0f;  // -0 equals 0
   uint32_t bits;
   std::memcpy(&bits, &x, 4);
-  return (bits & 0x80000000u) != 0 ? ~bits : bits | 0x80000000u;
+  bits ^= (bits & 0x80000000u) != 0 ? 0xffffffffu : 0x80000000u;
+  return nan ? 0xffffffffu : bits;
 }
 
 // The key of a whole number, of 32 bits where the type has at most as many.
@@ -57,8 +59,13 @@ void load_line(const Call& call, const char* p, int64_t stride, int64_t n, E* en
   const DType type = call.src[0]->type;
   const uint64_t turn = call.i(1) == 0 ? 0 : E::kDigits == 8 ? ~uint64_t{0} : 0xffffffffu;
   if (is_float(type)) {
-    for (int64_t i = 0; i < n; ++i) {
-      entries[i] = E::of(float_key(load_element(p + i * stride, type)) ^ turn, i);
+    float values[kPiece];
+    for (int64_t first = 0; first < n; first += kPiece) {
+      const int64_t count = min64(kPiece, n - first);
+      load_numbers(p + first * stride, type, stride, count, values);
+      for (int64_t i = 0; i < count; ++i) {
+        entries[first + i] = E::of(float_key(values[i]) ^ turn, first + i);
+      }
     }
     return;
   }
@@ -149,7 +156,7 @@ void run_of(const Call& call, int64_t begin, int64_t end, char* scratch) {
     const Index at = row_index(lines, item / lines.ne[0]);
     load_line(call, row_data(x, at) + i0 * x.nb[0], x.nb[axis], n, entries);
     const E* sorted = entries;
-    if (k < n / 4) {
+    if (k <= kFewFirst || k < n / 64) {
       select_first(entries, n, k);
     } else if (n <= kFew) {
       insertion_sort(entries, n);

@@ -61,40 +61,68 @@ const char* check_where(const Call& call) {
 
 // ---- CONVERT
 
+template <typename T>
+inline constexpr bool kIsFloat = false;
+template <>
+inline constexpr bool kIsFloat<float> = true;
+template <>
+inline constexpr bool kIsFloat<double> = true;
+
 // As x86 truncates: what does not fit gives the least number.
 int64_t to_whole(double x) {
   constexpr double kTooBig = 9223372036854775808.0;
   return x >= -kTooBig && x < kTooBig ? static_cast<int64_t>(x) : INT64_MIN;
 }
 
+// Numbers become 64-bit integers, of which narrower types keep the low bits. Where all fit 32 bits,
+// those do.
 template <typename S, typename T>
-T converted(S x) {
-  if constexpr (sizeof(T) == 8 && !(T(0.5) > T(0)) && (S(0.5) > S(0))) {
-    return to_whole(static_cast<double>(x));
+void convert_run(const S* x, int64_t n, T* out) {
+  if constexpr (kIsFloat<S> && !kIsFloat<T>) {
+    constexpr S kMost = 2147483520;  // the largest float below 2^31
+    S misfits = 0;                   // of the type of x, so that the loop becomes vectors
+    for (int64_t i = 0; i < n; ++i) {
+      misfits = (x[i] >= -kMost) & (x[i] <= kMost) ? misfits : S(1);
+    }
+    if (misfits == 0) {
+      for (int64_t i = 0; i < n; ++i) out[i] = static_cast<T>(static_cast<int32_t>(x[i]));
+    } else {
+      for (int64_t i = 0; i < n; ++i) {
+        out[i] = static_cast<T>(to_whole(static_cast<double>(x[i])));
+      }
+    }
   } else {
-    return static_cast<T>(x);
+    for (int64_t i = 0; i < n; ++i) out[i] = static_cast<T>(x[i]);
   }
 }
 
+// Elements of type S in memory as T; `boolean`: whether they are not 0.
 template <typename S, typename T>
-void convert(const Operands& o, int64_t begin, int64_t end) {
+void convert(const Operands& o, int64_t begin, int64_t end, bool boolean) {
   for_operands(o, begin, end, [&](char* const* p, const int64_t* steps, int64_t n) {
     S buffer[kPiece];
     T results[kPiece];
-    const S* x = numbers_at(p[1], o.of[1].type, steps[1], n, buffer);
-    for (int64_t i = 0; i < n; ++i) results[i] = converted<S, T>(x[i]);
-    store_numbers(results, n, p[0], o.of[0].type, steps[0]);
-  });
-}
-
-template <typename S>
-void to_boolean(const Operands& o, int64_t begin, int64_t end) {
-  for_operands(o, begin, end, [&](char* const* p, const int64_t* steps, int64_t n) {
-    S buffer[kPiece];
-    int64_t results[kPiece];
-    const S* x = numbers_at(p[1], o.of[1].type, steps[1], n, buffer);
-    for (int64_t i = 0; i < n; ++i) results[i] = x[i] != 0 ? 1 : 0;
-    store_numbers(results, n, p[0], o.of[0].type, steps[0]);
+    const S* x;
+    if constexpr (kIsFloat<S>) {
+      x = numbers_at(p[1], o.of[1].type, steps[1], n, buffer);
+    } else {
+      x = elements_at(p[1], steps[1], n, buffer);
+    }
+    // results in 16 bits are written from floats
+    const bool in_place = steps[0] == static_cast<int64_t>(sizeof(T)) &&
+                          element_size(o.of[0].type) == static_cast<int64_t>(sizeof(T));
+    T* out = in_place ? reinterpret_cast<T*>(p[0]) : results;
+    if (boolean) {
+      for (int64_t i = 0; i < n; ++i) out[i] = static_cast<T>(x[i] != S(0));
+    } else {
+      convert_run<S, T>(x, n, out);
+    }
+    if (out != results) return;
+    if constexpr (kIsFloat<T>) {
+      store_numbers(results, n, p[0], o.of[0].type, steps[0]);
+    } else {
+      store_cast<T>(results, n, p[0], steps[0]);
+    }
   });
 }
 
@@ -102,10 +130,13 @@ template <typename S>
 void run_from(const Call& call, int64_t begin, int64_t end) {
   const Operands o(call, 1);
   const DType to = call.dst.type;
-  if (call.i(0) != 0 && is_whole(to)) return to_boolean<S>(o, begin, end);
-  if (is_whole(to)) return convert<S, int64_t>(o, begin, end);
-  if (to == DType::kF64) return convert<S, double>(o, begin, end);
-  convert<S, float>(o, begin, end);
+  const bool boolean = call.i(0) != 0;
+  if (is_whole(to)) {
+    return with_whole_type(to,
+                           [&](auto one) { convert<S, decltype(one)>(o, begin, end, boolean); });
+  }
+  if (to == DType::kF64) return convert<S, double>(o, begin, end, false);
+  convert<S, float>(o, begin, end, false);
 }
 
 void run_convert(const Call& call, int64_t begin, int64_t end, char*) {
@@ -116,7 +147,9 @@ void run_convert(const Call& call, int64_t begin, int64_t end, char*) {
       move_units(from, p[1], steps[1], p[0], steps[0], n);
     });
   }
-  if (is_whole(from)) return run_from<int64_t>(call, begin, end);
+  if (is_whole(from)) {
+    return with_whole_type(from, [&](auto one) { run_from<decltype(one)>(call, begin, end); });
+  }
   if (from == DType::kF64) return run_from<double>(call, begin, end);
   run_from<float>(call, begin, end);
 }

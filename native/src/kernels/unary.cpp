@@ -1,8 +1,7 @@
 // Functions of one element: UNARY, SCALE, SQR, SQRT, LOG, SIN, COS, CLAMP, LEAKY_RELU, FILL.
-#include <math.h>
-
 #include "kernels/activations.h"
 #include "kernels/elements.h"
+#include "kernels/simd/functions.h"
 
 namespace weft::WEFT_TARGET {
 
@@ -50,13 +49,6 @@ void apply(const Call& call, int64_t begin, int64_t end, const F& f) {
     map(x, room, p.n, f);
     put_floats(dst, out, p.n, room);
   });
-}
-
-// A C library function on each lane, for ops that are rare.
-template <float (*kFunction)(float)>
-vf each(vf x) {
-  for (int i = 0; i < kLanes; ++i) x[i] = kFunction(x[i]);
-  return x;
 }
 
 vf one_where(vi condition) { return condition ? splat(1.0f) : vf{}; }
@@ -134,10 +126,10 @@ void run_log(const Call& call, int64_t begin, int64_t end, char*) {
   apply(call, begin, end, [](vf x) { return log(x); });
 }
 void run_sin(const Call& call, int64_t begin, int64_t end, char*) {
-  apply(call, begin, end, each<::sinf>);
+  apply(call, begin, end, [](vf x) { return sin(x); });
 }
 void run_cos(const Call& call, int64_t begin, int64_t end, char*) {
-  apply(call, begin, end, each<::cosf>);
+  apply(call, begin, end, [](vf x) { return cos(x); });
 }
 // A NaN becomes the upper bound, as in ggml.
 void run_clamp(const Call& call, int64_t begin, int64_t end, char*) {

@@ -16,6 +16,7 @@ from weft.backends.cases.formats import FORMATS, format_cases
 from weft.backends.cases.fused import fused_cases
 from weft.backends.cases.moves import move_cases
 from weft.backends.cases.state import state_cases
+from weft.backends.cases.tensor_edges import tensor_edge_cases
 from weft.backends.cases.tensor_windows import tensor_window_cases
 from weft.backends.cases.tensors import tensor_cases
 from weft.backends.cases.windows import window_cases
@@ -35,5 +36,6 @@ def all_cases() -> tuple[Case, ...]:
         *state_cases(),
         *fused_cases(),
         *tensor_cases(),
+        *tensor_edge_cases(),
         *tensor_window_cases(),
     )
