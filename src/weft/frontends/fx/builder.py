@@ -67,6 +67,8 @@ class Builder:
         """Those that were written in place: the leaf itself stands for values that are gone."""
         self.pending: dict[Node, int] = {}
         """Readers of each node that were not built yet."""
+        self.channels_last: frozenset[Node] = frozenset()
+        """Convolutions that are built with channels innermost (`channels_last.py`)."""
         self.nodes: dict[Tensor, str] = {}
         """The node of the program that each tensor was made for."""
         self.current = ""
