@@ -268,3 +268,62 @@ def test_any_batch_and_size() -> None:
         for shape in ((2, 3, 24, 20), (5, 3, 24 if len(dims) == 1 else 47, 20)):
             torch.testing.assert_close(f(images(*shape)), module(images(*shape)))
         assert steps(f).count("CONT") == 1
+
+
+# -- whole networks --------------------------------------------------------------------------------
+
+
+def normed(a: int, b: int, kernel: int, stride: int = 1, groups: int = 1) -> list[nn.Module]:
+    norm = nn.BatchNorm2d(b)
+    nn.init.uniform_(norm.running_var, 0.5, 1.5)
+    return [nn.Conv2d(a, b, kernel, stride, kernel // 2, groups=groups, bias=False), norm]
+
+
+class Basic(nn.Module):
+    """A block of a ResNet."""
+
+    def __init__(self, a: int, b: int, stride: int) -> None:
+        super().__init__()
+        self.body = nn.Sequential(*normed(a, b, 3, stride), nn.ReLU(), *normed(b, b, 3))
+        self.short = nn.Identity() if a == b else nn.Sequential(*normed(a, b, 1, stride))
+
+    def forward(self, x: Any) -> Any:
+        return F.relu(self.body(x) + self.short(x))
+
+
+class Inverted(nn.Module):
+    """A block of a MobileNetV2."""
+
+    def __init__(self, a: int, b: int, stride: int) -> None:
+        super().__init__()
+        up, deep = normed(a, 4 * a, 1), normed(4 * a, 4 * a, 3, stride, 4 * a)
+        self.body = nn.Sequential(*up, nn.ReLU6(), *deep, nn.ReLU6(), *normed(4 * a, b, 1))
+        self.adds = a == b and stride == 1
+
+    def forward(self, x: Any) -> Any:
+        return x + self.body(x) if self.adds else self.body(x)
+
+
+def head(channels: int) -> list[nn.Module]:
+    return [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, 10)]
+
+
+def test_a_resnet_is_convolutions_and_one_copy() -> None:
+    torch.manual_seed(0)
+    stem = [*normed(3, 8, 7, 2), nn.ReLU(), nn.MaxPool2d(3, 2, 1)]
+    blocks = [Basic(8, 8, 1), Basic(8, 16, 2), Basic(16, 16, 1)]
+    found = check(nn.Sequential(*stem, *blocks, *head(16)), images(2, 3, 40, 36))
+    kinds = steps(found)
+    assert kinds[:3] == ["CONT", "CONV_2D_LAST", "POOL_ND"]
+    assert kinds[3:-2] == ["CONV_2D_LAST"] * 7
+    assert kinds[-2:] == ["REDUCE", "MUL_MAT"]
+
+
+def test_a_mobilenet_is_convolutions_and_one_copy() -> None:
+    torch.manual_seed(0)
+    blocks = [Inverted(8, 8, 1), Inverted(8, 12, 2), Inverted(12, 12, 1)]
+    layers = [*normed(3, 8, 3, 2), nn.ReLU6(), *blocks, *normed(12, 24, 1), nn.ReLU6(), *head(24)]
+    found = check(nn.Sequential(*layers), images(2, 3, 40, 36))
+    assert steps(found) == ["CONT", *["CONV_2D_LAST"] * 11, "REDUCE", "MUL_MAT"]
+    names = {t.name for t in found.graph.nodes if t.op.name == "CONV_2D_LAST"}
+    assert all(not name.startswith("node") for name in names)
