@@ -89,6 +89,19 @@ def tensor_window_cases() -> Iterator[Case]:
             )
     for mode in InterpolateMode:
         for t in FLOATS:
+            if mode is not InterpolateMode.CUBIC:
+                yield Case(
+                    "INTERPOLATE",
+                    f"{mode.name} channels first {t}",
+                    bound(
+                        lambda s, t, m: g.interpolate(
+                            m, s.normal(37, 9, 7, 2, dtype=t), [37, 18, 5]
+                        ),
+                        t,
+                        mode,
+                    ),
+                    10 * LIMITS[t],
+                )
             yield Case(
                 "INTERPOLATE",
                 f"{mode.name} {t}",
