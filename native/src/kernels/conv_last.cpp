@@ -15,6 +15,7 @@ void register_conv_last(KernelTable& table);
 namespace {
 
 constexpr int64_t kPanelChannels = kPanel * kLanes;
+constexpr int64_t kNear = 6144;   // weights of several panels that the first cache has room for
 constexpr int64_t kSlab = 16384;  // weights of a part that are in the second cache at a time
 
 // How the work is cut. Blocks come fastest.
@@ -53,7 +54,7 @@ struct Scratch {
     out = pieces.take<float*>(kBlockRows);
     residual = pieces.take<const float*>(kBlockRows);
     bias = pieces.take<float>(round_up(p.out_channels, kPanelChannels));
-    panel = pieces.take<float>(kPanelDeep * kPanelChannels);
+    panel = pieces.take<float>(max64(kNear, kPanelDeep * kPanelChannels));
     zeros = pieces.take<float>(p.run);
     edges = pieces.take<float>(p.merged && p.x.padding > 0 ? kBlockRows * p.depth() : 0);
     used = static_cast<size_t>(pieces.next - memory) + 64;
@@ -157,6 +158,21 @@ void fetch(const float* weights, int64_t step, int64_t width, int64_t begin, int
   }
 }
 
+// `n` things in `count` shares that differ by one at most, one after another.
+struct Shares {
+  int64_t count, least, more_than_least;
+  int64_t begin = 0, number = 0;
+
+  Shares(int64_t n, int64_t parts)
+      : count(parts), least(n / parts), more_than_least(n - least * parts) {}
+  bool more() const { return number < count; }
+  int64_t size() const { return least + (number < more_than_least ? 1 : 0); }
+  void next() {
+    begin += size();
+    ++number;
+  }
+};
+
 // Positions of a block and output channels `begin` to `end`.
 void multiply(const Call& call, const LastPlan& p, const Scratch& s, int64_t begin, int64_t end,
               int64_t n) {
@@ -171,37 +187,46 @@ void multiply(const Call& call, const LastPlan& p, const Scratch& s, int64_t beg
   const int64_t runs = max64(1, deepest / p.run);
   const int64_t pieces = (p.run + deepest - 1) / deepest;
   const int64_t piece = (p.run + pieces - 1) / pieces;
-  const int64_t tiles = (n + kTileRows - 1) / kTileRows;
   const int64_t panels = (width + kPanelChannels - 1) / kPanelChannels;
+  const int64_t count = (n + kTileRows - 1) / kTileRows;
   for (int64_t first = 0; first < p.runs; first += runs) {
     t.runs = min64(runs, p.runs - first);
     for (t.from = 0; t.from < p.run; t.from += piece) {
       t.run = min64(piece, p.run - t.from);
       t.last = first + t.runs == p.runs && t.from + t.run == p.run;
+      const bool begins = first == 0 && t.from == 0;
       const int64_t deep = t.runs * t.run;
-      const float* slab = weights + (first * p.run + t.from) * t.step;
-      for (int64_t panel = 0; panel < panels; ++panel) {
-        t.channel = begin + panel * kPanelChannels;
-        const int64_t channels = min64(kPanelChannels, end - t.channel);
-        const int64_t vectors = (channels + kLanes - 1) / kLanes;
-        t.lanes = channels - (vectors - 1) * kLanes;
-        t.bias = first == 0 && t.from == 0 ? s.bias + t.channel - begin : nullptr;
-        t.weights = slab + t.channel;
-        const bool fresh = t.lanes == kLanes;
-        if (!fresh) pack(t.weights, t.step, channels, vectors * kLanes, deep, s.panel);
-        for (int64_t i = 0; i < tiles; ++i) {
-          // of about the same size: a tile of few positions takes almost as long as a whole one
-          const int64_t at = n * i / tiles, rows = n * (i + 1) / tiles - at;
-          t.rows = s.rows + first * kBlockRows + at;
-          t.out = s.out + at;
-          t.residual = call.src[3] == nullptr ? nullptr : s.residual + at;
-          (fresh && i == 0 ? last_tile_of<true>(rows, vectors)
-                           : last_tile_of<false>(rows, vectors))(t);
-          if (t.last) continue;
+      const float* slab = weights + (first * p.run + t.from) * t.step + begin;
+      // all panels stay near where they are small: what is written is then side by side, too
+      const bool near = deep * panels * kPanelChannels <= kNear;
+      const int64_t turns = near ? 1 : panels;
+      Shares ahead(deep, turns * count);
+      for (int64_t turn = 0; turn < turns; ++turn) {
+        for (Shares tiles(n, count); tiles.more(); tiles.next()) {
+          t.rows = s.rows + first * kBlockRows + tiles.begin;
+          t.out = s.out + tiles.begin;
+          t.residual = call.src[3] == nullptr ? nullptr : s.residual + tiles.begin;
+          for (int64_t panel = turn; panel < (near ? panels : turn + 1); ++panel) {
+            const int64_t at = panel * kPanelChannels;
+            const int64_t channels = min64(kPanelChannels, width - at);
+            const int64_t vectors = (channels + kLanes - 1) / kLanes;
+            t.channel = begin + at;
+            t.lanes = channels - (vectors - 1) * kLanes;
+            t.bias = begins ? s.bias + at : nullptr;
+            t.weights = slab + at;
+            t.panel = s.panel + (near ? at * deep : 0);
+            bool fresh = tiles.begin == 0;
+            if (fresh && t.lanes < kLanes) {
+              pack(t.weights, t.step, channels, vectors * kLanes, deep, t.panel);
+              fresh = false;
+            }
+            (fresh ? last_tile_of<true>(tiles.size(), vectors)
+                   : last_tile_of<false>(tiles.size(), vectors))(t);
+          }
           // the next slab, a share between any two tiles
-          const int64_t done = panel * tiles + i, all = panels * tiles;
-          fetch(slab + deep * t.step + begin, t.step, width, deep * done / all,
-                deep * (done + 1) / all);
+          if (t.last) continue;
+          fetch(slab + deep * t.step, t.step, width, ahead.begin, ahead.begin + ahead.size());
+          ahead.next();
         }
       }
     }

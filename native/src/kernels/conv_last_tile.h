@@ -38,15 +38,17 @@ struct LastTile {
 // they are pages apart, and would push each other out of the cache before the next tile.
 template <int kR, int kV, bool kFresh>
 static void last_tile(const LastTile& t) {
+  const int64_t channel = t.channel, lanes = t.lanes;
+  float* const* out = t.out;
   vf sum[kR][kV];
 #pragma GCC unroll 8
   for (int r = 0; r < kR; ++r) {
 #pragma GCC unroll 8
     for (int v = 0; v < kV; ++v) {
-      const float* there = t.out[r] + t.channel + v * kLanes;
+      const float* there = out[r] + channel + v * kLanes;
       sum[r][v] = t.bias != nullptr ? load(t.bias + v * kLanes)
                   : v < kV - 1      ? load(there)
-                                    : load_part(there, t.lanes);
+                                    : load_part(there, lanes);
     }
   }
   const float* fresh = t.weights;
@@ -75,23 +77,24 @@ static void last_tile(const LastTile& t) {
   }
   const vf low = splat(t.last ? t.low : -__builtin_inff());
   const vf high = splat(t.last ? t.high : __builtin_inff());
+  const bool adds = t.last && t.residual != nullptr;
 #pragma GCC unroll 8
   for (int r = 0; r < kR; ++r) {
+    if (adds) {
+      const float* more = t.residual[r] + channel;
 #pragma GCC unroll 8
-    for (int v = 0; v < kV; ++v) {
-      const int64_t at = t.channel + v * kLanes;
-      const bool part = v == kV - 1;
-      vf value = sum[r][v];
-      if (t.last && t.residual != nullptr) {
-        const float* more = t.residual[r] + at;
-        value += part ? load_part(more, t.lanes) : load(more);
-      }
-      value = clamped(value, low, high);
-      if (part) {
-        store_part(t.out[r] + at, value, t.lanes);
-      } else {
-        store(t.out[r] + at, value);
-      }
+      for (int v = 0; v < kV - 1; ++v) sum[r][v] += load(more + v * kLanes);
+      sum[r][kV - 1] += load_part(more + (kV - 1) * kLanes, lanes);
+    }
+    float* to = out[r] + channel;
+#pragma GCC unroll 8
+    for (int v = 0; v < kV - 1; ++v) store(to + v * kLanes, clamped(sum[r][v], low, high));
+    const vf tail = clamped(sum[r][kV - 1], low, high);
+    // a store of some lanes takes many times as long on some processors
+    if (lanes == kLanes) {
+      store(to + (kV - 1) * kLanes, tail);
+    } else {
+      store_part(to + (kV - 1) * kLanes, tail, lanes);
     }
   }
 }
