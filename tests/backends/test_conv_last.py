@@ -32,7 +32,8 @@ def convolve(
     more = [] if b is None else [b]
     more += [] if residual is None else [residual.permute(0, 2, 3, 1)]
     turned_x, turned_w = x.permute(0, 2, 3, 1), w.permute(2, 3, 1, 0)
-    return run(build, turned_x, turned_w, *more, device=device).permute(0, 3, 1, 2)
+    got = run(build, turned_x, turned_w, *more, device=device)
+    return got.reshape(x.shape[0], *got.shape[-3:]).permute(0, 3, 1, 2)
 
 
 @pytest.mark.parametrize("device", DEVICES)
