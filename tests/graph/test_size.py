@@ -146,3 +146,12 @@ def test_division_by_a_zero_value_is_an_error_not_a_crash() -> None:
         evaluate(A.size // C.size, {"a": 3, "c": 0})
     with pytest.raises(GraphError, match="divides by zero"):
         _ = A.size // 0
+
+
+def test_divisions_behind_each_other_are_one() -> None:
+    # sizes behind several strides, as PyTorch writes them
+    a, b = A.size, B.size
+    half = (a + 1) // 2
+    assert (half + 1) // 2 == (a + 3) // 4
+    assert ((half + b) // 3 - 2) // 5 == (a + 2 * b - 11) // 30
+    assert ((a // 2) * 3 + 1) // 4 != (a * 3 + 2) // 8

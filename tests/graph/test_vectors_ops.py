@@ -154,6 +154,7 @@ def test_all_ops_of_the_table_have_cases_or_are_our_own() -> None:
             "CONV_ND",
             "POOL_ND",
             "INTERPOLATE",
+            "CONV_2D_LAST",
         }
         | views
     )

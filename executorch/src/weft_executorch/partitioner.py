@@ -24,6 +24,8 @@ from torch.fx.passes.operator_support import OperatorSupportBase
 
 from weft.errors import UnsupportedOpError
 from weft.frontends.fx.call import op_name
+from weft.frontends.fx.channels_last import channels_last_nodes
+from weft.frontends.fx.convert import weight_nodes
 from weft_executorch.backend import NOTES, WeftBackend
 from weft_executorch.named_results import name_results
 from weft_executorch.options import Options
@@ -127,13 +129,14 @@ class WeftPartitioner(Partitioner):
         until a trial refuses nothing."""
         order = {node: i for i, node in enumerate(program.graph_module.graph.nodes)}
         alone = [n for n in order if n not in support.refused]
-        support.refused |= refusals(alone, program.range_constraints)
+        last = channels_last_nodes(program.graph, weight_nodes(program))
+        support.refused |= refusals(alone, program.range_constraints, last)
         while True:
             parts = generate_partitions_from_list_of_nodes(program.graph_module, op_support=support)
             found: dict[Node, str] = {}
             for part in parts:
                 nodes = sorted(part.nodes, key=lambda n: order[n])
-                found |= refusals(nodes, program.range_constraints)
+                found |= refusals(nodes, program.range_constraints, last)
             if not found:
                 return [part for part in parts if any(map(_computes, part.nodes))]
             support.refused |= found

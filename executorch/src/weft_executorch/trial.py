@@ -7,7 +7,7 @@ every op of it."""
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from functools import cache
 from typing import Any
 
@@ -31,13 +31,13 @@ from weft.graph.tensor import Tensor
 __all__ = ["refusals"]
 
 
-def refusals(nodes: Iterable[Node], ranges: Any) -> dict[Node, str]:
+def refusals(nodes: Iterable[Node], ranges: Any, last: Set[Node] = frozenset()) -> dict[Node, str]:
     """The nodes (in the order of the program) that weft cannot run, each with a sentence.
 
     What a refused node gives is taken as an input of the others. `ranges`: the program's
-    `range_constraints`."""
+    `range_constraints`; `last`: convolutions with channels innermost."""
     try:
-        trial = _Trial(Sizes(ranges))
+        trial = _Trial(Sizes(ranges), frozenset(last))
     except WeftError as error:
         return {node: str(error) for node in nodes if _is_dynamic(node)}
     for node in nodes:
@@ -52,9 +52,10 @@ def _cpu() -> Any:
 
 
 class _Trial:
-    def __init__(self, sizes: Sizes) -> None:
+    def __init__(self, sizes: Sizes, last: frozenset[Node]) -> None:
         self.refused: dict[Node, str] = {}
         self._builder = Builder(sizes)
+        self._builder.channels_last = last
         self._asked: set[Tensor] = set()
 
     def take(self, node: Node) -> None:

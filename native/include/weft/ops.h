@@ -114,7 +114,8 @@ namespace weft {
   X(kPadNd, "PAD_ND", 1, 1) \
   X(kConvNd, "CONV_ND", 2, 3) \
   X(kPoolNd, "POOL_ND", 1, 1) \
-  X(kInterpolate, "INTERPOLATE", 1, 1)
+  X(kInterpolate, "INTERPOLATE", 1, 1) \
+  X(kConv2dLast, "CONV_2D_LAST", 2, 4)
 // clang-format on
 
 enum class Op : int32_t {

@@ -1,7 +1,8 @@
 // POOL_ND: means, largest elements and their places, of windows over 1 to 3 dimensions.
 //
 // An item is a row of results. Tap by tap of a window, all results of the row take one more
-// element, so that each sees its window in order.
+// element, so that each sees its window in order. Where windows are one element wide along the row
+// (channels that come first), the window's rows are taken a piece at a time.
 #include "kernels/conv_grid.h"
 #include "kernels/numbers.h"
 
@@ -50,6 +51,12 @@ struct Grid {
       a.dilation = call.i(kDilation + d);
       a.step = call.src[0]->nb[d];
     }
+  }
+
+  // Whether a result lies where the only element of its window along the row does.
+  bool is_whole_row() const {
+    const Axis& a = axes[0];
+    return !adaptive ? a.taps == 1 && a.stride == 1 && a.padding == 0 : a.in == a.out;
   }
 
   Window window(int d, int64_t o) const {
@@ -181,9 +188,60 @@ void pool_row(const Call& call, const Grid& g, const Row& row, const Results<T>&
   }
 }
 
+constexpr int64_t kPixel = 64;  // results that are kept in registers
+
+// A row of results of windows one element wide: the rows that they see, in the order of pool_row.
+template <Kind kKind_>
+void pool_pixel(const Call& call, const Grid& g, const Row& row) {
+  auto* out = reinterpret_cast<float*>(row.out);
+  const int64_t n = g.axes[0].out;
+  const bool padded = call.i(kCountPadding) != 0;
+  const int64_t all = padded ? row.y.length * row.z.length : row.y.count() * row.z.count();
+  const auto size = static_cast<float>(call.i(kDivisor) != 0 ? call.i(kDivisor) : all);
+  for (int64_t first = 0; first < n; first += kPixel) {
+    const int64_t count = min64(kPixel, n - first);
+    float best[kPixel];
+    for (int64_t i = 0; i < kPixel; ++i) best[i] = kKind_ == kAverage ? 0.0f : -__builtin_inff();
+    for (int64_t z = row.z.begin; z < row.z.end; z += row.z.step) {
+      for (int64_t y = row.y.begin; y < row.y.end; y += row.y.step) {
+        const char* p = row.x + z * g.axes[2].step + y * g.axes[1].step;
+        const float* x = reinterpret_cast<const float*>(p) + first;
+        const auto take_one = [&](int64_t i) {
+          best[i] = kKind_ == kAverage               ? best[i] + x[i]
+                    : x[i] > best[i] || x[i] != x[i] ? x[i]
+                                                     : best[i];
+        };
+        if (count == kPixel) {
+          for (int64_t i = 0; i < kPixel; ++i) take_one(i);
+        } else {
+          for (int64_t i = 0; i < count; ++i) take_one(i);
+        }
+      }
+    }
+    for (int64_t i = 0; i < count; ++i) {
+      out[first + i] = kKind_ == kAverage ? best[i] / size : best[i];
+    }
+  }
+}
+
+// Whether pool_pixel can be it.
+bool is_pixel(const Call& call, const Grid& g) {
+  const Tensor& x = *call.src[0];
+  return g.is_whole_row() && lies_as<float>(x.type, x.nb[0]) &&
+         lies_as<float>(call.dst.type, call.dst.nb[0]);
+}
+
 template <Kind kKind_, typename T>
 void run_of(const Call& call, int64_t begin, int64_t end, char* scratch) {
   const Grid g(call);
+  if constexpr (kKind_ != kPlace && sizeof(T) == sizeof(float)) {
+    if (is_pixel(call, g)) {
+      for (int64_t item = begin; item < end; ++item) {
+        pool_pixel<kKind_>(call, g, row_of(call, g, item));
+      }
+      return;
+    }
+  }
   const int64_t out = g.axes[0].out;
   auto* places = reinterpret_cast<int64_t*>(scratch);
   auto* values = reinterpret_cast<T*>(places + out);

@@ -33,6 +33,9 @@ double work_of(Op op, const Call& call) {
     case Op::kConvTranspose1d:
     case Op::kConvTranspose2d:
       return result * (a == nullptr ? 1.0 : elements(*a) / std::max(1.0, size(a, 3)));
+    case Op::kConv2dLast:
+      // weights of an output: all but the channels out, which come first
+      return result * (b == nullptr ? 1.0 : elements(*b) / std::max(1.0, size(b, 0)));
     case Op::kConvNd:
       // weights of an output: all but the channels out, which come last
       return result * (b == nullptr ? 1.0 : elements(*b) / std::max(1.0, size(b, 3))) *

@@ -55,6 +55,7 @@ from weft.graph.build_copy import (
 from weft.graph.build_fused import glu_quantize, norm_scale, rope_set_rows
 from weft.graph.build_image import (
     adaptive_pool_nd,
+    conv_2d_last,
     conv_nd,
     interpolate,
     pool_nd,
@@ -240,6 +241,7 @@ __all__ = [
     "cont",
     "conv_2d",
     "conv_2d_dw",
+    "conv_2d_last",
     "conv_3d",
     "conv_nd",
     "conv_transpose_1d",

@@ -5,16 +5,21 @@ channels, batch]; of 3, where PyTorch has five dimensions, [w, h, d, batch * cha
 channel counting faster. Kernels are [w, channels in of a group, channels out], [w, h, in, out] and
 [w, h, d, out * in] (transposed ones with out of a group before in). Tuples of parameters are
 innermost first, too: (w,), (w, h), (w, h, d).
+
+`conv_2d_last` alone has channels innermost: data [channels, w, h, batch], kernels [channels out,
+channels in, w, h].
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import inf
 
 from weft.dtype import DTYPES
 from weft.graph.build_tensor import NUMBERS, reduce
 from weft.graph.node import FLOATS, fail, fixed, like, make_node, member, require, require_type
 from weft.graph.params_tensor import (
+    ConvLastParams,
     ConvNdParams,
     InterpolateMode,
     InterpolateParams,
@@ -24,9 +29,10 @@ from weft.graph.params_tensor import (
 from weft.graph.size import Size, ceil_div, exact_div, is_at_most, size_min
 from weft.graph.tensor import Tensor
 
-__all__ = ["adaptive_pool_nd", "conv_nd", "interpolate", "pool_nd"]
+__all__ = ["adaptive_pool_nd", "conv_2d_last", "conv_nd", "interpolate", "pool_nd"]
 
 I64 = DTYPES["i64"]
+F32 = ("f32",)
 Triple = tuple[int, int, int]
 
 
@@ -46,6 +52,11 @@ def _triple(
     filler = 1 if low == 1 else 0
     a, b, c = (*given, filler, filler)[:3]
     return (a, b, c)
+
+
+def _pair(op: str, values: Sequence[int] | int, low: int, what: str, x: Tensor) -> tuple[int, int]:
+    a, b, _ = _triple(op, values, 2, low, what, x)
+    return (a, b)
 
 
 def conv_nd(
@@ -149,6 +160,64 @@ def _conv_size(p: ConvNdParams, x: Tensor, weight: Tensor, d: int) -> Size:
         weight,
     )
     return room // p.stride[d] + 1
+
+
+def conv_2d_last(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    residual: Tensor | None = None,
+    *,
+    groups: int = 1,
+    stride: Sequence[int] | int = 1,
+    padding: Sequence[int] | int = 0,
+    dilation: Sequence[int] | int = 1,
+    low: float = -inf,
+    high: float = inf,
+) -> Tensor:
+    """Convolution over w and h of data with channels innermost; all f32.
+
+    `x` [c, w, h, n], `weight` [oc, c, kw, kh], or with `groups` c = oc: [oc, 1, kw, kh] (other
+    groups are refused), `bias` [oc], `residual` of the result's shape [oc, ow, oh, n]. The result
+    is min(max(convolution + bias + residual, low), high). Sizes as in `conv_nd`."""
+    op = "CONV_2D_LAST"
+    for t, what in ((x, "x"), (weight, "weight"), (bias, "bias"), (residual, "residual")):
+        if t is not None:
+            require_type(t, F32, op, what)
+    if not low <= high:
+        raise fail(op, f"low must not be above high, got {low} and {high}", x)
+    params = ConvLastParams(
+        _pair(op, stride, 1, "stride", x),
+        _pair(op, padding, 0, "padding", x),
+        _pair(op, dilation, 1, "dilation", x),
+        int(groups),
+        float(low),
+        float(high),
+    )
+    channels = fixed(x.ne[0], op, "the number of channels")
+    out, each = (fixed(weight.ne[d], op, "the channels of the kernel") for d in (0, 1))
+    if groups not in (1, channels):
+        raise fail(op, f"groups must be 1 or {channels}, one a channel, got {groups}", x, weight)
+    fits = each * groups == channels and (groups == 1 or out == channels)
+    require(fits, op, f"the kernel is not for {channels} channels in {groups} groups", x, weight)
+    if bias is not None:
+        require(bias.ne == (out, 1, 1, 1), op, f"bias must be [{out}]", bias, weight)
+    sizes: list[Size] = [out]
+    for d in range(2):
+        taps = fixed(weight.ne[2 + d], op, "the size of the kernel")
+        room = x.ne[1 + d] + 2 * params.padding[d] - params.dilation[d] * (taps - 1) - 1
+        why = f"the kernel is larger than the padded data along {'wh'[d]}"
+        require(taps >= 1 and is_at_most(0, room), op, why, x, weight)
+        sizes.append(room // params.stride[d] + 1)
+    sizes.append(x.ne[3])
+    if residual is not None:
+        require(residual.ne == tuple(sizes), op, "residual must be of the result's shape", residual)
+    # kernels read channels side by side; whatever else is a view stays one
+    sources = (
+        t if t is None or (t.nb[0] == 4 if may_have_gaps else t.is_contiguous) else like("CONT", t)
+        for t, may_have_gaps in ((x, True), (weight, False), (bias, False), (residual, True))
+    )
+    return make_node(op, x.dtype, sizes, *sources, params=params)
 
 
 def pool_nd(

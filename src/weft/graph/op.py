@@ -178,6 +178,7 @@ def _table() -> dict[str, Op]:
     op("CONV_ND", 2, 3, params=pt.ConvNdParams)
     op("POOL_ND", 1, params=pt.PoolNdParams)
     op("INTERPOLATE", 1, params=pt.InterpolateParams)
+    op("CONV_2D_LAST", 2, 4, params=pt.ConvLastParams)
     return rows
 
 

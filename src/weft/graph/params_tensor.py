@@ -15,6 +15,7 @@ __all__ = [
     "AxisParams",
     "BinaryOp",
     "BinaryParams",
+    "ConvLastParams",
     "ConvNdParams",
     "ConvertParams",
     "CumulateOp",
@@ -303,6 +304,19 @@ class ConvNdParams:
 
 
 @dataclass(frozen=True, slots=True)
+class ConvLastParams:
+    """Pairs are (w, h). `groups`: 1, or as many as channels. `low` and `high` are the bounds of
+    the result, both inclusive."""
+
+    stride: tuple[int, int] = (1, 1)
+    padding: tuple[int, int] = (0, 0)
+    dilation: tuple[int, int] = (1, 1)
+    groups: int = 1
+    low: float = float("-inf")
+    high: float = float("inf")
+
+
+@dataclass(frozen=True, slots=True)
 class PoolNdParams:
     """`dims` spatial dimensions (1 to 3); triples are (w, h, d). `adaptive`: windows follow from
     the sizes, kernel and the rest do not count. `divisor` 0: the size of the window."""
@@ -344,6 +358,7 @@ TensorParams: TypeAlias = (
     | SortIndicesParams
     | PadNdParams
     | ConvNdParams
+    | ConvLastParams
     | PoolNdParams
     | InterpolateParams
 )

@@ -138,7 +138,8 @@ class Expr:
         quotient, rest = _divide(self, Expr.of(other))
         if is_at_most(0, rest) and is_at_most(rest + 1, other):
             return quotient
-        return quotient + _compound("div", rest, other)
+        flat = _flattened(rest, other)
+        return quotient + (_compound("div", rest, other) if flat is None else flat)
 
     def __rfloordiv__(self, other: Size) -> Size:
         return Expr.of(other) // self
@@ -165,6 +166,21 @@ class Expr:
 
 def _compound(kind: str, left: Size, right: Size) -> Size:
     return Expr({(Compound(kind, Expr.of(left), Expr.of(right)),): 1})
+
+
+def _flattened(num: Size, den: Size) -> Size | None:
+    """`num / den` rounded down with a division in `num` made part of it, as PyTorch writes sizes
+    behind several strides: ((a / e) + r) / d is (a + e r) / (d e). None where there is none."""
+    if isinstance(num, int) or not isinstance(den, int) or den <= 0:
+        return None
+    for mono, c in num.terms.items():
+        atom = mono[0] if len(mono) == 1 and c == 1 else None
+        if isinstance(atom, Compound) and atom.kind == "div":
+            inner = lower(atom.right)
+            if inner == upper(atom.right) and inner > 0:
+                others = num - Expr({mono: 1})
+                return (atom.left + inner * others) // (den * inner)
+    return None
 
 
 def _divide(num: Expr, den: Expr) -> tuple[Size, Size]:

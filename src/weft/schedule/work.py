@@ -172,6 +172,14 @@ def _convolution_nd(node: Tensor, ne: Ne, values: Values) -> Work:
     return Work(2.0 * taps * p.channels / p.groups * prod(ne), moved, True)
 
 
+def _convolution_last(node: Tensor, ne: Ne, values: Values) -> Work:
+    kernel = _source(node, 1)
+    per_output = prod(_ne(kernel, values)[1:])
+    moved = sum(_elements_bytes(t, values) for t in node.src if t is not None)
+    flops = 2.0 * per_output * prod(ne)
+    return Work(flops, moved + _elements_bytes(node, values), True)
+
+
 def _transposed_convolution(node: Tensor, ne: Ne, values: Values) -> Work:
     kernel, x = _source(node, 0), _source(node, 1)
     k = _ne(kernel, values)
@@ -224,6 +232,7 @@ _SPECIAL: dict[str, Callable[[Tensor, Ne, Values], Work]] = {
     "CONV_2D": _convolution,
     "CONV_2D_DW": _convolution,
     "CONV_3D": _convolution,
+    "CONV_2D_LAST": _convolution_last,
     "CONV_ND": _convolution_nd,
     "CONV_TRANSPOSE_1D": _transposed_convolution,
     "CONV_TRANSPOSE_2D": _transposed_convolution,

@@ -11,6 +11,7 @@ from functools import cache
 
 from weft.backends.cases.attention import attention_cases
 from weft.backends.cases.case import Case, Sources, random_blocks
+from weft.backends.cases.conv_last import conv_last_cases
 from weft.backends.cases.elementwise import elementwise_cases
 from weft.backends.cases.formats import FORMATS, format_cases
 from weft.backends.cases.fused import fused_cases
@@ -38,4 +39,5 @@ def all_cases() -> tuple[Case, ...]:
         *tensor_cases(),
         *tensor_edge_cases(),
         *tensor_window_cases(),
+        *conv_last_cases(),
     )

@@ -57,6 +57,28 @@ def tensor_window_cases() -> Iterator[Case]:
                 )
             yield Case(
                 "POOL_ND",
+                f"{kind.name} channels first {t}",
+                bound(
+                    lambda s, t, k: g.pool_nd(
+                        k, s.normal(75, 15, 6, 2, dtype=t), (1, 3, 2), (1, 2, 1), (0, 1, 1)
+                    ),
+                    t,
+                    kind,
+                ),
+                LIMITS[t] if kind is PoolKind.AVG else 0,
+            )
+            yield Case(
+                "POOL_ND",
+                f"{kind.name} adaptive, channels first {t}",
+                bound(
+                    lambda s, t, k: g.adaptive_pool_nd(k, s.normal(75, 15, 6, dtype=t), [75, 5, 4]),
+                    t,
+                    kind,
+                ),
+                LIMITS[t] if kind is PoolKind.AVG else 0,
+            )
+            yield Case(
+                "POOL_ND",
                 f"{kind.name} adaptive {t}",
                 bound(
                     lambda s, t, k: g.adaptive_pool_nd(k, s.normal(19, 15, 4, dtype=t), [5, 4]),
@@ -67,6 +89,19 @@ def tensor_window_cases() -> Iterator[Case]:
             )
     for mode in InterpolateMode:
         for t in FLOATS:
+            if mode is not InterpolateMode.CUBIC:
+                yield Case(
+                    "INTERPOLATE",
+                    f"{mode.name} channels first {t}",
+                    bound(
+                        lambda s, t, m: g.interpolate(
+                            m, s.normal(37, 9, 7, 2, dtype=t), [37, 18, 5]
+                        ),
+                        t,
+                        mode,
+                    ),
+                    10 * LIMITS[t],
+                )
             yield Case(
                 "INTERPOLATE",
                 f"{mode.name} {t}",

@@ -15,6 +15,7 @@ from weft.backends.reference.conv import patches
 from weft.backends.reference.kernel import Call, kernel
 from weft.backends.reference.tensor import values
 from weft.graph.params_tensor import (
+    ConvLastParams,
     ConvNdParams,
     InterpolateMode,
     InterpolateParams,
@@ -50,6 +51,26 @@ def conv_nd(call: Call) -> None:
     if bias is not None:
         y = y + bias.f64().reshape(1, -1, *[1] * n)
     call.dst.write(y.reshape(call.dst.shape))
+
+
+@kernel("CONV_2D_LAST")
+def conv_2d_last(call: Call) -> None:
+    """src0 convolved with src1, src2 added to each channel and src3 to each element, clamped."""
+    p: ConvLastParams = call.params
+    # [batch, h, w, channels] and [h, w, in, out]: channels become dimension 1 as in CONV_ND
+    x, w = np.moveaxis(call.f64(0), 3, 1), call.f64(1).transpose(3, 2, 0, 1)
+    planes = ConvNdParams(
+        2, x.shape[1], p.groups, (*p.stride, 1), (*p.padding, 0), (*p.dilation, 1)
+    )
+    parts = zip(np.split(x, p.groups, 1), np.split(w, p.groups, 0), strict=True)
+    y = np.concatenate([_convolved(a, b, planes) for a, b in parts], 1)
+    y = np.moveaxis(y, 1, 3)
+    bias, residual = call.optional(2), call.optional(3)
+    if bias is not None:
+        y = y + bias.f64().reshape(-1)
+    if residual is not None:
+        y = y + residual.f64()
+    call.dst.write(np.clip(y, p.low, p.high))
 
 
 def _split_kernel(w: F64, p: ConvNdParams) -> list[F64]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -18,13 +18,15 @@ from weft.frontends.fx.call import Call
 from weft.frontends.fx.dtypes import compute_type, stored_type
 from weft.frontends.fx.layout import (
     broadcast_strides,
+    channels_last,
     coalesce,
-    contiguous,
     folded_ne,
-    is_contiguous,
+    inverse,
     joint_dims,
+    product,
 )
 from weft.frontends.fx.sizes import Sizes, as_int
+from weft.frontends.fx.tensors import reshaped_to, strided, window
 from weft.frontends.fx.value import Value
 from weft.graph.graph import Graph
 from weft.graph.node import leaf
@@ -33,6 +35,11 @@ from weft.graph.tensor import Buffer, Tensor
 from weft.quants import from_storage
 
 __all__ = ["Builder", "constant_leaf", "reshaped_to"]
+
+Map: TypeAlias = Callable[..., Tensor]
+"""Tensors to one of as many elements."""
+Order: TypeAlias = tuple[int, ...]
+"""Dimensions as they lie in memory, outermost first."""
 
 
 def constant_leaf(
@@ -60,13 +67,15 @@ class Builder:
         """Those that were written in place: the leaf itself stands for values that are gone."""
         self.pending: dict[Node, int] = {}
         """Readers of each node that were not built yet."""
+        self.channels_last: frozenset[Node] = frozenset()
+        """Convolutions that are built with channels innermost (`channels_last.py`)."""
         self.nodes: dict[Tensor, str] = {}
         """The node of the program that each tensor was made for."""
         self.current = ""
         """The name of the node that is being built."""
         self.memo: dict[Any, Tensor] = {}
         """Tensors that visitors make once and use again, by keys of their own."""
-        self._dense: dict[tuple[Value, bool], Tensor] = {}
+        self._dense: dict[Any, Tensor] = {}
         self._f32: dict[Tensor, Tensor] = {}
         self._scalars: dict[tuple[float, DType], Tensor] = {}
 
@@ -122,12 +131,12 @@ class Builder:
 
     def dense(self, v: Value, *, stored: bool = False) -> Tensor:
         """A contiguous tensor; what is outside the last three dimensions is one (`folded_ne`)."""
-        key = (v, stored)
+        key = (v.tensor, v.dtype, v.shape, v.strides, v.offset, stored)
         if key not in self._dense:
             ready = self._readable(v, stored)
             ne = folded_ne(ready.shape)
             if ready.is_contiguous:
-                self._dense[key] = _window(ready, ne)
+                self._dense[key] = window(ready, ne)
             else:
                 self._dense[key] = reshaped_to(self._copied(ready), ne)
         return self._dense[key]
@@ -148,7 +157,7 @@ class Builder:
         dims = coalesce(v.shape, v.strides)
         if len(dims) <= 4:
             ne = [n for n, _ in reversed(dims)]
-            return g.cont(_strided(v.tensor, ne, [s for _, s in reversed(dims)], v.offset))
+            return g.cont(strided(v.tensor, ne, [s for _, s in reversed(dims)], v.offset))
         kept = [(n, s) for n, s in dims if s != 0]
         if len(kept) > 4:
             raise GraphError(f"a view with {len(kept)} dimensions that cannot be merged")
@@ -162,16 +171,10 @@ class Builder:
         for i, (n, new) in enumerate(dims):
             if new:
                 shape[i] = n
-                outer, inner = _product(shape[:i]), _product(shape[i + 1 :])
-                seen = _strided(dense, [inner, n, outer], [1, 0, inner], 0)
+                outer, inner = product(shape[:i]), product(shape[i + 1 :])
+                seen = strided(dense, [inner, n, outer], [1, 0, inner], 0)
                 dense = g.cont(seen)
         return dense
-
-    def elements(self, v: Value) -> Tensor:
-        """A contiguous tensor of any sizes, the one there is where that is possible: for functions
-        of single elements."""
-        ready = self.computed(v)
-        return ready.tensor if ready.is_whole else self.dense(ready)
 
     def flat(self, v: Value, *, stored: bool = False) -> Tensor:
         """A contiguous tensor of one dimension."""
@@ -184,7 +187,7 @@ class Builder:
         ready = self._readable(v, stored)
         if ready.rank > 4 or ready.is_contiguous:
             return self.dense(ready, stored=stored)
-        return _strided(ready.tensor, ready.shape[::-1], ready.strides[::-1], ready.offset)
+        return strided(ready.tensor, ready.shape[::-1], ready.strides[::-1], ready.offset)
 
     def rows(self, v: Value, *, stored: bool = False) -> Tensor:
         """As `view`, with the elements of each row side by side."""
@@ -218,8 +221,48 @@ class Builder:
                 1 if s == 0 and (i or any(all_steps)) else n
                 for (n, *all_steps), s in zip(reversed(dims), steps, strict=True)
             ]
-            found.append(_strided(v.tensor, ne or [1], steps or [1], v.offset))
+            found.append(strided(v.tensor, ne or [1], steps or [1], v.offset))
         return found
+
+    def mapped(self, function: Map, v: Value, dtype: torch.dtype | None = None) -> Value:
+        """A function of single elements of one value: of the tensor there is where that has no
+        gaps, with the result in the same order in memory. `dtype`: of the result, if another."""
+        ready = self.computed(v)
+        order = ready.reading_order
+        inner = ready.permuted(order)
+        tensor = inner.tensor if inner.is_whole else self.dense(inner)
+        made = Value.whole(function(tensor), dtype or v.dtype, inner.shape)
+        return made.permuted(inverse(order))
+
+    def each(
+        self, function: Map, shape: Sequence[Size], values: Sequence[Value], dtype: torch.dtype
+    ) -> Value:
+        """A function of the elements of values that broadcast to `shape`. Values that lie in one
+        order in memory that is not that of their dimensions leave the result in it."""
+        ready = [self.computed(v) for v in values]
+        order = self._common_order(shape, ready)
+        if order == tuple(range(len(shape))):
+            return Value.whole(function(*self.joint(shape, *ready)), dtype, shape)
+        moved = []
+        for v in ready:
+            lead = (1,) * (len(shape) - v.rank)
+            seen = v.viewed((*lead, *v.shape), (*lead, *v.strides)).permuted(order)
+            # what is as large and in another order is brought into this one, once
+            other = v.shape == tuple(shape) and v.order not in (None, order)
+            moved.append(self.settled(seen) if other else seen)
+        inner = [shape[d] for d in order]
+        made = Value.whole(function(*self.joint(inner, *moved)), dtype, inner)
+        return made.permuted(inverse(order))
+
+    def _common_order(self, shape: Sequence[Size], values: Sequence[Value]) -> Order:
+        """The order in memory that the values have, outermost first. Constants have no say. Where
+        images differ, channels last win: the others are inputs; else the usual order."""
+        whole = [v for v in values if v.shape == tuple(shape) and self.array(v) is None]
+        orders = {v.reading_order for v in whole}
+        last, usual = channels_last(len(shape)), tuple(range(len(shape)))
+        if len(shape) == 4 and last in orders:
+            return last
+        return orders.pop() if len(orders) == 1 else usual
 
     def _spread(self, v: Value, shape: Sequence[Size]) -> Value:
         strides = broadcast_strides(v.shape, v.strides, shape)
@@ -297,16 +340,15 @@ class Builder:
         if compute_type(dtype) is compute_type(v.dtype) and dtype is not torch.bool:
             # among floats only the name changes: values between ops are f32. i8 stays i8.
             return v.as_type(dtype)
-        [t] = self.joint(v.shape, v)
-        made = g.convert(t, compute_type(dtype), boolean=dtype is torch.bool)
-        return Value.whole(made, dtype, v.shape)
+        to, boolean = compute_type(dtype), dtype is torch.bool
+        return self.each(lambda t: g.convert(t, to, boolean=boolean), v.shape, [v], dtype)
 
     def stored(self, v: Value) -> Value:
         """The value in the type that memory at the border has."""
         want = stored_type(v.dtype)
         if v.tensor.dtype is want:
             return v
-        return Value.whole(g.cast(self.dense(v), want), v.dtype, v.shape)
+        return self.mapped(lambda t: g.cast(t, want), v)
 
 
 def _as_f32(constant: Tensor) -> Tensor:
@@ -314,41 +356,6 @@ def _as_f32(constant: Tensor) -> Tensor:
     data = constant.buffer.data
     array = np.ascontiguousarray(from_storage(data, constant.dtype), np.float32)
     return constant_leaf(array, DTYPES["f32"], f"{constant.name}.f32")
-
-
-def _window(v: Value, ne: Sequence[Size]) -> Tensor:
-    """A contiguous part of a tensor."""
-    if v.is_whole:
-        return reshaped_to(v.tensor, ne)
-    return g.view(v.tensor, ne, (), v.offset * v.tensor.dtype.bytes)
-
-
-def reshaped_to(t: Tensor, ne: Sequence[Size]) -> Tensor:
-    """A contiguous tensor with other sizes; itself where it has them."""
-    sizes = (*ne, *[1] * (4 - len(ne)))
-    return t if t.ne == sizes else g.reshape(t, *sizes)
-
-
-def _strided(t: Tensor, ne: Sequence[Size], steps: Sequence[Size], offset: Size) -> Tensor:
-    """A view with strides in elements, innermost first; the tensor itself where it is all of it."""
-    shape, strides = tuple(reversed(ne)), tuple(reversed(steps))
-    if offset == 0 and is_contiguous(shape, strides) and _product(ne) == t.n_elements:
-        return reshaped_to(t, ne)
-    size = t.dtype.bytes
-    full = contiguous(shape)[::-1]
-    # strides of dimensions of one element do not count; kernels like them as if there were no gap
-    nb = [size * (s if n != 1 else f) for n, s, f in zip(ne, steps, full, strict=True)]
-    while len(nb) < 4:
-        nb.append(nb[-1] * ne[len(nb) - 1] if nb else size)
-        ne = [*ne, 1]
-    return g.view(t, ne, nb, offset * size)
-
-
-def _product(sizes: Sequence[Size]) -> Size:
-    total: Size = 1
-    for n in sizes:
-        total = total * n
-    return total
 
 
 def _reads(tensor: Tensor, leaf_: Tensor) -> bool:

@@ -20,6 +20,7 @@ from weft import graph as g
 from weft.errors import GraphError
 from weft.frontends.fx.builder import Builder
 from weft.frontends.fx.call import Call, StaleValueError, aten_op, op_name
+from weft.frontends.fx.channels_last import channels_last_nodes
 from weft.frontends.fx.converted import Converted, Input, Output, State
 from weft.frontends.fx.dtypes import STORED, refused_type, stored_type
 from weft.frontends.fx.fold import MAX_FOLDED, folded
@@ -33,7 +34,7 @@ from weft.frontends.fx.value import Value
 from weft.graph.node import leaf
 from weft.graph.tensor import Tensor
 
-__all__ = ["convert", "supports", "unsupported"]
+__all__ = ["convert", "supports", "unsupported", "weight_nodes"]
 
 _ITEM = torch.ops.aten._local_scalar_dense.default
 _INPUTS = (InputKind.USER_INPUT,)
@@ -71,6 +72,19 @@ def _is_size(node: Node) -> bool:
     ) or (node.meta.get("val") is None and not node.users)
 
 
+def weight_nodes(program: ExportedProgram) -> set[Node]:
+    """Nodes of a program that are constants: parameters, and buffers that it does not write."""
+    signature = program.graph_signature
+    written = {s.target for s in signature.output_specs if s.kind is OutputKind.BUFFER_MUTATION}
+    names = {
+        spec.arg.name
+        for spec in signature.input_specs
+        if spec.kind in _CONSTANTS and spec.target not in written
+    }
+    nodes = program.graph.nodes
+    return {n for n in nodes if n.op == "get_attr" or (n.op == "placeholder" and n.name in names)}
+
+
 def convert(program: ExportedProgram, *, names: dict[str, str] | None = None) -> Converted:
     """The graph of an exported program of the aten or Edge dialect, without in-place ops (what
     `run_decompositions` leaves). `names`: what symbols are called, by PyTorch's name.
@@ -105,6 +119,9 @@ class _Walk:
         specs = {spec.arg.name: spec for spec in self.program.graph_signature.input_specs}
         values = self.builder.values
         self.builder.pending = {n: len(n.users) for n in self.program.graph.nodes}
+        self.builder.channels_last = channels_last_nodes(
+            self.program.graph, weight_nodes(self.program)
+        )
         for node in self.program.graph.nodes:
             if node.op == "placeholder":
                 values[node] = self._leaf(node, specs[node.name])
@@ -223,8 +240,9 @@ class _Walk:
         made.sort(key=lambda o: o.mutates is not None)
         inputs = [i if i.tensor is None or i.tensor in graph else _unread(i) for i in self.inputs]
         spec = self.program.call_spec
+        nodes = {t: name for t, name in self.builder.nodes.items() if t in graph}
         return Converted(
-            graph, tuple(inputs), tuple(made), tuple(self.states.values()), self.builder.nodes,
+            graph, tuple(inputs), tuple(made), tuple(self.states.values()), nodes,
             getattr(spec, "in_spec", None), getattr(spec, "out_spec", None),
         )  # fmt: skip
 

@@ -12,11 +12,14 @@ from weft.graph.size import Expr, Size, exact_div
 
 __all__ = [
     "broadcast_strides",
+    "channels_last",
     "coalesce",
     "contiguous",
     "folded_ne",
+    "inverse",
     "is_contiguous",
     "joint_dims",
+    "memory_order",
     "normal_dim",
     "product",
     "restride",
@@ -54,6 +57,39 @@ def is_contiguous(shape: Sequence[Size], strides: Sequence[Size]) -> bool:
             return False
         expected = expected * n
     return True
+
+
+def memory_order(shape: Sequence[Size], strides: Sequence[Size]) -> tuple[int, ...] | None:
+    """The dimensions as they lie in memory, outermost first, where the elements provably have no
+    gaps; None for others. Dimensions of one element come first, but in `channels_last`."""
+    if is_contiguous(shape, strides):
+        return tuple(range(len(shape)))
+    found: list[int] = []
+    expected: Size = 1
+    left = [d for d, n in enumerate(shape) if n != 1]
+    while left:
+        inner = [d for d in left if strides[d] == expected]
+        if len(inner) != 1:
+            return None
+        found.append(inner[0])
+        left.remove(inner[0])
+        expected = expected * shape[inner[0]]
+    order = tuple(reversed(found))
+    last = channels_last(len(shape))
+    if order == tuple(d for d in last if shape[d] != 1):
+        return last
+    ones = tuple(d for d, n in enumerate(shape) if n == 1)
+    return (*ones, *order)
+
+
+def channels_last(rank: int) -> tuple[int, ...]:
+    """The order of PyTorch's channels_last: batch, what is behind the channels, channels."""
+    return (0, *range(2, rank), 1) if rank > 2 else tuple(range(rank))
+
+
+def inverse(order: Sequence[int]) -> tuple[int, ...]:
+    """The permutation that undoes one."""
+    return tuple(order.index(d) for d in range(len(order)))
 
 
 def joint_dims(shape: Sequence[Size], *strides: Sequence[Size]) -> Dims:

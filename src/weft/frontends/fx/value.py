@@ -7,7 +7,13 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from weft.frontends.fx.layout import contiguous, is_contiguous, product
+from weft.frontends.fx.layout import (
+    channels_last,
+    contiguous,
+    is_contiguous,
+    memory_order,
+    product,
+)
 from weft.graph.size import Size
 from weft.graph.tensor import Tensor
 
@@ -52,6 +58,29 @@ class Value:
     def is_whole(self) -> bool:
         """Whether this is all of `tensor`, in order."""
         return self.offset == 0 and self.is_contiguous and self.n_elements == self.tensor.n_elements
+
+    @property
+    def order(self) -> tuple[int, ...] | None:
+        """The dimensions as they lie in memory, outermost first, where this is all of `tensor`;
+        None for others."""
+        if self.offset != 0 or self.n_elements != self.tensor.n_elements:
+            return None
+        return memory_order(self.shape, self.strides)
+
+    @property
+    def reading_order(self) -> tuple[int, ...]:
+        """The order of dimensions in which a copy is best made: `order`, channels last for part of
+        such a value, else that of the shape."""
+        usual = tuple(range(self.rank))
+        if self.order is not None:
+            return self.order
+        if self.rank < 4 or self.strides[1] != 1 or 1 in (self.shape[1], self.strides[-1]):
+            return usual
+        return channels_last(self.rank)
+
+    def permuted(self, order: Sequence[int]) -> Value:
+        """Dimension order[i] becomes dimension i; only a view."""
+        return self.viewed([self.shape[d] for d in order], [self.strides[d] for d in order])
 
     def viewed(
         self, shape: Sequence[Size], strides: Sequence[Size], offset: Size | None = None

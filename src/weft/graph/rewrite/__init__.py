@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from weft.errors import GraphError
 from weft.flags import FLAGS
-from weft.graph.rewrite import cache, norm, product, quantize, softmax
+from weft.graph.rewrite import cache, convolution, norm, product, quantize, softmax
 from weft.graph.rewrite.match import Fused, Matcher
 from weft.graph.tensor import Tensor
 
@@ -62,6 +62,16 @@ REWRITES: dict[str, Rewrite] = {
             "matmul-activation",
             "f(MUL_MAT(w, x, bias)) -> MUL_MAT(w, x, bias, f); f of UNARY, or MAP's clamp",
             product.with_activation,
+        ),
+        Rewrite(
+            "conv-add",
+            "ADD(CONV_2D_LAST(x, w, bias), r) -> CONV_2D_LAST(x, w, bias, r)",
+            convolution.with_residual,
+        ),
+        Rewrite(
+            "conv-clamp",
+            "relu, relu6 or clamp(CONV_2D_LAST(...)) -> CONV_2D_LAST(...) with bounds",
+            convolution.with_bounds,
         ),
         Rewrite(
             "norm-quantize",

@@ -83,9 +83,15 @@ def operands(b: Builder, call: Call, dtype: torch.dtype) -> list[Value]:
     return found
 
 
-def combined(b: Builder, name: str, left: Value, right: Value, shape: Any) -> Tensor:
-    """A function of two values of one type, with a result that is `shape` in order."""
-    x, y = b.joint(shape, left, right)
+def combined(
+    b: Builder, name: str, left: Value, right: Value, shape: Any, dtype: torch.dtype | None = None
+) -> Value:
+    """A function of two values of one type that broadcast to `shape`. `dtype`: of the result, if
+    it is another."""
+    return b.each(lambda x, y: _binary(name, x, y), shape, [left, right], dtype or left.dtype)
+
+
+def _binary(name: str, x: Tensor, y: Tensor) -> Tensor:
     if name in _GGML and x.dtype.name == y.dtype.name == "f32":
         # the smaller one, or a weight, comes second
         is_weight = x.buffer is not None and y.buffer is None
@@ -122,7 +128,7 @@ def _scaled(b: Builder, call: Call, s: float, shift: float) -> Value | None:
         return None
     if s == 1 and shift == 0 and call.out.dtype == x.dtype:
         return x
-    return b.result(call, g.scale(b.elements(x), s, shift))
+    return b.mapped(lambda t: g.scale(t, s, shift), x, call.out.dtype)
 
 
 def _arithmetic(name: str) -> Callable[[Builder, Call], Value]:
@@ -138,7 +144,7 @@ def _arithmetic(name: str) -> Callable[[Builder, Call], Value]:
                 return scaled
         dtype = call.out.dtype
         left, right = operands(b, call, dtype)
-        return b.result(call, combined(b, _bools(name, dtype), left, right, call.shape()))
+        return combined(b, _bools(name, dtype), left, right, call.shape(), dtype)
 
     return build
 
@@ -153,7 +159,7 @@ def _compared_type(call: Call) -> torch.dtype:
 def _test(name: str) -> Callable[[Builder, Call], Value]:
     def build(b: Builder, call: Call) -> Value:
         left, right = operands(b, call, _compared_type(call))
-        return b.result(call, combined(b, name, left, right, call.shape()))
+        return combined(b, name, left, right, call.shape(), torch.bool)
 
     return build
 
@@ -168,9 +174,10 @@ def _times(b: Builder, v: Value, factor: float) -> Value:
     if factor == 1:
         return v
     if is_float(v.dtype):
-        return Value.whole(g.scale(b.elements(v), float(factor)), v.dtype, v.shape)
-    x, y = b.joint(v.shape, v, b.scalar(factor, v.dtype))
-    return Value.whole(g.binary("mul", x, y), v.dtype, v.shape)
+        return b.mapped(lambda t: g.scale(t, float(factor)), v)
+    return b.each(
+        lambda x, y: g.binary("mul", x, y), v.shape, [v, b.scalar(factor, v.dtype)], v.dtype
+    )
 
 
 @visitor(aten.add.Tensor, aten.add.Scalar, aten.sub.Tensor, aten.sub.Scalar)
@@ -187,7 +194,7 @@ def add(b: Builder, call: Call) -> Value:
     dtype = call.out.dtype
     left, right = operands(b, call, dtype)
     right = _times(b, right, alpha)
-    return b.result(call, combined(b, _bools(name, dtype), left, right, call.shape()))
+    return combined(b, _bools(name, dtype), left, right, call.shape(), dtype)
 
 
 @visitor(aten.rsub.Scalar, aten.rsub.Tensor)
@@ -199,7 +206,7 @@ def rsub(b: Builder, call: Call) -> Value:
         if scaled is not None:
             return scaled
     left, right = operands(b, call, call.out.dtype)
-    return b.result(call, combined(b, "sub", right, _times(b, left, alpha), call.shape()))
+    return combined(b, "sub", right, _times(b, left, alpha), call.shape(), call.out.dtype)
 
 
 @visitor(aten.div.Tensor_mode, aten.div.Scalar_mode)
@@ -207,7 +214,7 @@ def div_mode(b: Builder, call: Call) -> Value:
     """Rounded down, towards zero, or not at all."""
     name = {"floor": "floor_div", "trunc": "trunc_div"}.get(call.raw("rounding_mode", ""), "div")
     left, right = operands(b, call, call.out.dtype)
-    return b.result(call, combined(b, name, left, right, call.shape()))
+    return combined(b, name, left, right, call.shape(), call.out.dtype)
 
 
 @visitor(aten.pow.Tensor_Tensor)
@@ -216,7 +223,7 @@ def pow_tensor(b: Builder, call: Call) -> Value:
     dtype = call.out.dtype
     left = b.converted(call.value("self"), dtype)
     right = b.converted(call.value("exponent"), dtype)
-    return b.result(call, combined(b, "pow", left, right, call.shape()))
+    return combined(b, "pow", left, right, call.shape(), dtype)
 
 
 @visitor(aten.pow.Tensor_Scalar)
@@ -225,12 +232,13 @@ def pow_scalar(b: Builder, call: Call) -> Value:
     exponent, dtype = call.number("exponent"), call.out.dtype
     x = b.converted(call.value("self"), dtype)
     if not is_float(dtype):
-        return b.result(call, combined(b, "pow", x, b.scalar(exponent, dtype), call.shape()))
+        return combined(b, "pow", x, b.scalar(exponent, dtype), call.shape(), dtype)
     if exponent == 1:
         return x
     named = {2: "square", 0.5: "sqrt", -0.5: "rsqrt", -1: "reciprocal"}.get(exponent)
-    t = b.elements(x)
-    return b.result(call, g.pointwise(named, t) if named else g.pointwise("pow", t, exponent))
+    if named:
+        return b.mapped(lambda t: g.pointwise(named, t), x)
+    return b.mapped(lambda t: g.pointwise("pow", t, exponent), x)
 
 
 @visitor(aten.pow.Scalar)
@@ -239,23 +247,23 @@ def pow_base(b: Builder, call: Call) -> Value:
     dtype = call.out.dtype
     base = b.scalar(call.number("self"), dtype)
     x = b.converted(call.value("exponent"), dtype)
-    return b.result(call, combined(b, "pow", base, x, call.shape()))
+    return combined(b, "pow", base, x, call.shape(), dtype)
 
 
 # -- choosing --------------------------------------------------------------------------------------
 
 
-def chosen(b: Builder, condition: Value, left: Value, right: Value, shape: Any) -> Tensor:
+def chosen(b: Builder, condition: Value, left: Value, right: Value, shape: Any) -> Value:
     """`left` where the condition holds, else `right`."""
-    c, x, y = b.joint(shape, b.converted(condition, torch.bool), left, right)
-    return g.where(c, x, y)
+    values = [b.converted(condition, torch.bool), left, right]
+    return b.each(g.where, shape, values, left.dtype)
 
 
 @visitor(aten.where.self, aten.where.ScalarOther, aten.where.ScalarSelf, aten.where.Scalar)
 def where(b: Builder, call: Call) -> Value:
     """One or the other."""
     left, right = operands(b, call, call.out.dtype)
-    return b.result(call, chosen(b, call.value("condition"), left, right, call.shape()))
+    return chosen(b, call.value("condition"), left, right, call.shape())
 
 
 @visitor(aten.masked_fill.Scalar, aten.masked_fill.Tensor)
@@ -266,7 +274,7 @@ def masked_fill(b: Builder, call: Call) -> Value:
     number = isinstance(raw, (int, float, bool))
     value = b.scalar(raw, dtype) if number else b.converted(call.value("value"), dtype)
     x = b.converted(call.value("self"), dtype)
-    return b.result(call, chosen(b, call.value("mask"), value, x, call.shape()))
+    return chosen(b, call.value("mask"), value, x, call.shape())
 
 
 @visitor(aten.clamp.Tensor)
@@ -277,7 +285,7 @@ def clamp_tensor(b: Builder, call: Call) -> Value:
     for name, kind in (("min", "max"), ("max", "min")):
         if call.has(name):
             limit = b.converted(call.value(name), dtype)
-            v = Value.whole(combined(b, kind, v, limit, shape), dtype, shape)
+            v = combined(b, kind, v, limit, shape)
     return v
 
 
@@ -285,6 +293,6 @@ def clamp_tensor(b: Builder, call: Call) -> Value:
 def prelu(b: Builder, call: Call) -> Value:
     """x above 0, else weight x."""
     x, shape = call.value("self"), call.shape()
-    low = Value.whole(combined(b, "mul", x, call.value("weight"), shape), x.dtype, shape)
-    test = combined(b, "gt", x, b.scalar(0, x.dtype), shape)
-    return b.result(call, chosen(b, Value.whole(test, torch.bool, shape), x, low, shape))
+    low = combined(b, "mul", x, call.value("weight"), shape)
+    test = combined(b, "gt", x, b.scalar(0, x.dtype), shape, torch.bool)
+    return chosen(b, test, x, low, shape)

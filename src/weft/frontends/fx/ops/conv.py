@@ -11,7 +11,9 @@ from weft import graph as g
 from weft.frontends.fx.builder import Builder, reshaped_to
 from weft.frontends.fx.call import Call
 from weft.frontends.fx.dtypes import is_float
-from weft.frontends.fx.layout import product
+from weft.frontends.fx.layout import channels_last, inverse, product
+from weft.frontends.fx.ops.reduce import reduced
+from weft.frontends.fx.ops.shape import reshaped, unsqueezed
 from weft.frontends.fx.registry import visitor
 from weft.frontends.fx.sizes import is_static
 from weft.frontends.fx.value import Value
@@ -19,6 +21,15 @@ from weft.graph.size import Size
 from weft.graph.tensor import Tensor
 
 aten = torch.ops.aten
+
+
+def with_channels(v: Value, dims: int) -> Value | None:
+    """A value that lies with its channels last, its dimensions in that order: they are one more
+    for ops over `dims` dimensions. None for other values."""
+    last = channels_last(v.rank)
+    if v.rank != dims + 2 or dims > 2 or v.reading_order != last or v.is_contiguous:
+        return None
+    return v.permuted(last)
 
 
 def image(b: Builder, v: Value, dims: int) -> Tensor:
@@ -60,11 +71,13 @@ def _conv_rules(call: Call) -> str | None:
 def convolution(b: Builder, call: Call) -> Value:
     """One to three dimensions, with groups, dilation and transposition."""
     bias = call.value("bias") if call.has("bias") else None
-    return b.result(call, convolved(b, call, call.value("weight"), bias))
+    return convolved(b, call, call.value("weight"), bias)
 
 
-def convolved(b: Builder, call: Call, w: Value, bias: Value | None) -> Tensor:
+def convolved(b: Builder, call: Call, w: Value, bias: Value | None) -> Value:
     """What a call convolves, with these weights."""
+    if call.node in b.channels_last:
+        return _convolved_last(b, call, w, bias)
     x = call.value("input")
     dims = w.rank - 2
     weight = b.dense(w)
@@ -75,7 +88,7 @@ def convolved(b: Builder, call: Call, w: Value, bias: Value | None) -> Tensor:
     )
     channels = x.shape[x.rank - dims - 1]
     assert isinstance(channels, int)
-    return g.conv_nd(
+    made = g.conv_nd(
         image(b, x, dims),
         kernel,
         None if bias is None else b.flat(bias),
@@ -88,6 +101,30 @@ def convolved(b: Builder, call: Call, w: Value, bias: Value | None) -> Tensor:
         transposed=bool(call.raw("transposed", False)),
         output_padding=spread(call.numbers("output_padding"), dims, 0),
     )
+    return b.result(call, made)
+
+
+def _convolved_last(b: Builder, call: Call, w: Value, bias: Value | None) -> Value:
+    """With channels innermost; one dimension is an image of one row."""
+    x, shape = call.value("input"), call.shape()
+    dims = w.rank - 2
+    if dims == 1:
+        x, w, shape = unsqueezed(x, 2), unsqueezed(w, 2), (*shape[:2], 1, shape[2])
+
+    def pair(name: str, default: int) -> tuple[int, ...]:
+        return (*spread(call.numbers(name), dims, default), default)[:2]
+
+    made = g.conv_2d_last(
+        b.rows(x.permuted((0, 2, 3, 1))),
+        b.dense(w.permuted((2, 3, 1, 0))),
+        None if bias is None else b.flat(bias),
+        groups=int(call.raw("groups", 1)),
+        stride=pair("stride", 1),
+        padding=pair("padding", 0),
+        dilation=pair("dilation", 1),
+    )
+    lies = Value.whole(made, call.out.dtype, [shape[d] for d in (0, 2, 3, 1)])
+    return reshaped(b, lies.permuted((0, 3, 1, 2)), call.shape())
 
 
 # -- pooling ---------------------------------------------------------------------------------------
@@ -116,42 +153,65 @@ _ADAPTIVE: dict[Any, tuple[int, str]] = {
 }
 
 
-def _results(b: Builder, call: Call, make: Any) -> Value | list[Value | None]:
-    """The pooled values, and where they are if somebody reads that."""
-    kind = (_POOLS.get(call.op) or _ADAPTIVE[call.op])[1]
-    values = b.result(call, make(kind))
-    if len(call.outs) == 1:
-        return values
-    return [values, b.result(call, make("max_index"), 1) if call.is_read(1) else None]
-
-
 def _pool(b: Builder, call: Call) -> Value | list[Value | None]:
-    dims, _ = _POOLS[call.op]
-    kernel = spread(call.numbers("kernel_size"), dims, 1)
-    x = image(b, call.value("self"), dims)
+    dims, kind = _POOLS[call.op]
+    v = call.value("self")
+    last = with_channels(v, dims)
 
-    def make(kind: str) -> Tensor:
-        stride = call.numbers("stride")
+    def made(kind: str, x: Tensor, more: int) -> Tensor:
+        """`more`: dimensions of windows of one element that come first."""
+
+        def numbers(name: str, default: int) -> tuple[int, ...]:
+            return (*[default] * more, *spread(call.numbers(name), dims, default))
+
+        kernel = (*[1] * more, *spread(call.numbers("kernel_size"), dims, 1))
         return g.pool_nd(
             kind,
             x,
             kernel,
-            spread(stride, dims, 1) if stride else None,
-            spread(call.numbers("padding"), dims, 0),
-            spread(call.numbers("dilation"), dims, 1),
+            numbers("stride", 1) if call.numbers("stride") else None,
+            numbers("padding", 0),
+            numbers("dilation", 1),
             ceil_mode=bool(call.raw("ceil_mode", False)),
             count_include_pad=bool(call.args.get("count_include_pad", True)),
             divisor=int(call.raw("divisor_override", 0)),
         )
 
-    return _results(b, call, make)
+    if last is None:
+        values = b.result(call, made(kind, image(b, v, dims), 0))
+    else:
+        values = _lying_last(call, made(kind, b.dense(last), 1))
+    if len(call.outs) == 1:
+        return values
+    # places are counted in planes
+    indices = call.is_read(1)
+    return [values, b.result(call, made("max_index", image(b, v, dims), 0), 1) if indices else None]
+
+
+def _lying_last(call: Call, made: Tensor) -> Value:
+    """The result of a call whose channels are last in memory."""
+    shape = call.shape()
+    last = channels_last(len(shape))
+    lies = Value.whole(made, call.out.dtype, [shape[d] for d in last])
+    return lies.permuted(inverse(last))
 
 
 def _adaptive(b: Builder, call: Call) -> Value | list[Value | None]:
-    dims, _ = _ADAPTIVE[call.op]
-    x = image(b, call.value("self"), dims)
+    dims, kind = _ADAPTIVE[call.op]
+    v = call.value("self")
     sizes = [call.size(n) for n in call.out.shape[-dims:]][::-1]
-    return _results(b, call, lambda kind: g.adaptive_pool_nd(kind, x, sizes))
+    last = with_channels(v, dims)
+    if kind == "avg" and all(n == 1 for n in sizes):
+        return reduced(b, "mean", v, range(v.rank - dims, v.rank))
+    if last is None:
+        values = b.result(call, g.adaptive_pool_nd(kind, image(b, v, dims), sizes))
+    else:
+        values = _lying_last(call, g.adaptive_pool_nd(kind, b.dense(last), [v.shape[1], *sizes]))
+    if len(call.outs) == 1:
+        return values
+    if not call.is_read(1):
+        return [values, None]
+    return [values, b.result(call, g.adaptive_pool_nd("max_index", image(b, v, dims), sizes), 1)]
 
 
 for op in _POOLS:
@@ -189,14 +249,22 @@ def _given_scales(call: Call, dims: int) -> list[float] | None:
 def _upsample(b: Builder, call: Call) -> Value:
     dims, mode = _MODES[call.op._schema.name.removeprefix("aten::")]
     v = call.value("input" if "input" in call.args else "self")
+    sizes = [call.size(n) for n in call.out.shape[-dims:]][::-1]
+    corners = bool(call.raw("align_corners", False))
+    scales = _given_scales(call, dims)
+    last = with_channels(v, dims)
+    if last is None or mode == "cubic":
+        made = g.interpolate(mode, image(b, v, dims), sizes, align_corners=corners, scales=scales)
+        return b.result(call, made)
+    # channels are a dimension that keeps its size
     made = g.interpolate(
         mode,
-        image(b, v, dims),
-        [call.size(n) for n in call.out.shape[-dims:]][::-1],
-        align_corners=bool(call.raw("align_corners", False)),
-        scales=_given_scales(call, dims),
+        b.dense(last),
+        [v.shape[1], *sizes],
+        align_corners=corners,
+        scales=None if scales is None else [1.0, *scales],
     )
-    return b.result(call, made)
+    return _lying_last(call, made)
 
 
 def _upsample_rules(call: Call) -> str | None:

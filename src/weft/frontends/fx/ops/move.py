@@ -10,7 +10,7 @@ import torch
 from weft import graph as g
 from weft.frontends.fx.builder import Builder, reshaped_to
 from weft.frontends.fx.call import Call
-from weft.frontends.fx.layout import broadcast_strides, product
+from weft.frontends.fx.layout import broadcast_strides, inverse, product
 from weft.frontends.fx.ops.index import along
 from weft.frontends.fx.ops.shape import bounds, joined, reshaped, sliced, unsqueezed
 from weft.frontends.fx.registry import visitor
@@ -134,10 +134,23 @@ def pad(b: Builder, call: Call) -> Value:
     """More, or fewer, elements at both ends of the last dimensions."""
     v = call.value("self")
     given = call.numbers("pad" if "pad" in call.args else "padding")
-    dims = len(given) // 2
-    inside = v.shape[v.rank - dims :][::-1]
-    outside = product(v.shape[: v.rank - dims])
-    x = reshaped_to(b.dense(v), (*inside, outside) if dims < 4 else inside)
-    return b.result(
-        call, g.pad_nd(x, given[0::2], given[1::2], _MODES[call.op], float(call.number("value", 0)))
+    # by dimension: how many before and behind
+    ends = dict.fromkeys(range(v.rank), (0, 0))
+    ends |= {v.rank - 1 - i: (given[2 * i], given[2 * i + 1]) for i in range(len(given) // 2)}
+    order = v.reading_order
+    x = v.permuted(order)
+    first = next((i for i, d in enumerate(order) if any(ends[d])), v.rank)
+    if v.rank - first > 4:
+        first, order, x = v.rank - len(given) // 2, tuple(range(v.rank)), v
+    inside = x.shape[first:][::-1]
+    outside = (product(x.shape[:first]),) if len(inside) < 4 else ()
+    low, high = ([ends[d][i] for d in order[first:][::-1]] for i in (0, 1))
+    made = g.pad_nd(
+        reshaped_to(b.dense(x), (*inside, *outside)),
+        low,
+        high,
+        _MODES[call.op],
+        float(call.number("value", 0)),
     )
+    sizes = call.shape()
+    return Value.whole(made, call.out.dtype, [sizes[d] for d in order]).permuted(inverse(order))

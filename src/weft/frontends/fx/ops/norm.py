@@ -35,7 +35,7 @@ def affine(
         if call.has(name):
             p = call.value(name)
             seen = Value.whole(b.dense(p), p.dtype, shape)
-            v = Value.whole(combined(b, kind, v, seen, v.shape), v.dtype, v.shape)
+            v = combined(b, kind, v, seen, v.shape)
     return v
 
 
@@ -106,15 +106,13 @@ def batch_norm(b: Builder, call: Call) -> list[Value | None]:
 
     var = parameter("running_var")
     eps = float(call.number("eps"))
-    root = g.pointwise("rsqrt", g.scale(b.elements(var), 1.0, eps))
-    factor = Value.whole(root, var.dtype, shape)
+    factor = b.mapped(lambda t: g.pointwise("rsqrt", g.scale(t, 1.0, eps)), var)
     if call.has("weight"):
-        factor = Value.whole(combined(b, "mul", factor, parameter("weight"), shape), v.dtype, shape)
-    centred = combined(b, "sub", v, parameter("running_mean"), v.shape)
-    made = Value.whole(centred, v.dtype, v.shape)
-    made = Value.whole(combined(b, "mul", made, factor, v.shape), v.dtype, v.shape)
+        factor = combined(b, "mul", factor, parameter("weight"), shape)
+    made = combined(b, "sub", v, parameter("running_mean"), v.shape)
+    made = combined(b, "mul", made, factor, v.shape)
     if call.has("bias"):
-        made = Value.whole(combined(b, "add", made, parameter("bias"), v.shape), v.dtype, v.shape)
+        made = combined(b, "add", made, parameter("bias"), v.shape)
     return [made, None, None]
 
 
@@ -128,13 +126,10 @@ def instance_norm(b: Builder, call: Call) -> list[Value | None]:
         rows = rows_of(b, v, product(v.shape[2:]))
         normed = Value.whole(g.norm(rows, eps), v.dtype, v.shape)
         return [affine(b, normed, call, _channels(v), ("weight", "bias")), None, None]
-    kept = (1, v.shape[1], *[1] * (v.rank - 2))
-    mean = Value.whole(reduced(b, "mean", v, dims), v.dtype, kept)
-    centred = Value.whole(combined(b, "sub", v, mean, v.shape), v.dtype, v.shape)
-    squares = Value.whole(g.sqr(centred.tensor), v.dtype, v.shape)
-    root = g.pointwise("rsqrt", g.scale(reduced(b, "mean", squares, dims), 1.0, eps))
-    made = combined(b, "mul", centred, Value.whole(root, v.dtype, kept), v.shape)
-    normed = Value.whole(made, v.dtype, v.shape)
+    centred = combined(b, "sub", v, reduced(b, "mean", v, dims), v.shape)
+    spread = reduced(b, "mean", b.mapped(g.sqr, centred), dims)
+    root = b.mapped(lambda t: g.pointwise("rsqrt", g.scale(t, 1.0, eps)), spread)
+    normed = combined(b, "mul", centred, root, v.shape)
     return [affine(b, normed, call, _channels(v), ("weight", "bias")), None, None]
 
 
@@ -184,5 +179,5 @@ def glu(b: Builder, call: Call) -> Value:
     shape = call.shape()
     half = v.viewed(shape, v.strides)
     gate = v.viewed(shape, v.strides, v.offset + shape[dim] * v.strides[dim])
-    sigmoid = Value.whole(g.pointwise("sigmoid", b.elements(gate)), v.dtype, shape)
-    return b.result(call, combined(b, "mul", half, sigmoid, shape))
+    sigmoid = b.mapped(lambda t: g.pointwise("sigmoid", t), gate)
+    return combined(b, "mul", half, sigmoid, shape)

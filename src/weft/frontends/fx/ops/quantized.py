@@ -29,6 +29,7 @@ from weft.frontends.fx.ops.shape import reshaped
 from weft.frontends.fx.registry import visitor_by_name
 from weft.frontends.fx.sizes import is_static
 from weft.frontends.fx.value import Value
+from weft.graph.tensor import Tensor
 
 _QUANTIZE = {
     "torchao::quantize_affine", "quantized_decomposed::quantize_per_token",
@@ -108,10 +109,14 @@ def quantize(b: Builder, call: Call) -> Value | list[Value | None]:
     if dynamic_source(call.node) is not None:
         return [None]
     x, zero = call.value("input"), float(call.number("zero_point"))
-    t = g.pointwise("round_even", g.scale(b.elements(x), 1 / float(call.number("scale"))))
+    share = 1 / float(call.number("scale"))
     low, high = (float(call.number(n)) for n in ("quant_min", "quant_max"))
-    t = g.pointwise("clamp", g.scale(t, 1.0, zero), low, high)
-    return b.converted(Value.whole(t, torch.float32, x.shape), call.out.dtype)
+
+    def rounded(t: Tensor) -> Tensor:
+        t = g.pointwise("round_even", g.scale(t, share))
+        return g.pointwise("clamp", g.scale(t, 1.0, zero), low, high)
+
+    return b.converted(b.mapped(rounded, x, torch.float32), call.out.dtype)
 
 
 # -- dequantization --------------------------------------------------------------------------------
@@ -150,8 +155,8 @@ def dequantize(b: Builder, call: Call) -> Value:
     x = reshaped(b, b.converted(v, torch.float32), wide)
     for kind, p in (("sub", zero), ("mul", scale)):
         p = Value.whole(b.flat(b.converted(p, torch.float32)), torch.float32, narrow)
-        x = Value.whole(combined(b, kind, x, p, wide), torch.float32, wide)
-    return Value.whole(x.tensor, call.out.dtype, v.shape)
+        x = combined(b, kind, x, p, wide, torch.float32)
+    return reshaped(b, x, v.shape).as_type(call.out.dtype)
 
 
 def _parameters(b: Builder, call: Call) -> tuple[Value, Value]:

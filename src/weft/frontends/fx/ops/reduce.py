@@ -11,7 +11,9 @@ from weft import graph as g
 from weft.frontends.fx.builder import Builder, reshaped_to
 from weft.frontends.fx.call import Call
 from weft.frontends.fx.dtypes import is_float
-from weft.frontends.fx.layout import product
+from weft.frontends.fx.layout import inverse, product
+from weft.frontends.fx.ops.binary import combined
+from weft.frontends.fx.ops.shape import reshaped
 from weft.frontends.fx.registry import visitor
 from weft.frontends.fx.value import Value
 from weft.graph.size import Size
@@ -53,8 +55,17 @@ def groups_of(shape: Sequence[Size], dims: Sequence[int]) -> list[tuple[Size, bo
     return found or [(1, True)]
 
 
-def reduced(b: Builder, kind: str, v: Value, dims: Sequence[int]) -> Tensor:
-    """REDUCE along dimensions: contiguous, with the remaining elements in order."""
+def reduced(b: Builder, kind: str, v: Value, dims: Sequence[int]) -> Value:
+    """REDUCE along dimensions, which keep a size of 1, in the order that the value has in memory.
+    Integers are summed as int64."""
+    order = v.reading_order
+    inner = v.permuted(order)
+    t = _reduced_tensor(b, kind, inner, [order.index(d) for d in dims])
+    kept = [1 if d in dims else n for d, n in zip(order, inner.shape, strict=True)]
+    return Value.whole(t, _made_type(t, v.dtype), kept).permuted(inverse(order))
+
+
+def _reduced_tensor(b: Builder, kind: str, v: Value, dims: Sequence[int]) -> Tensor:
     groups = groups_of(v.shape, dims)
     t = b.dense(v)
     while len(groups) > 4:
@@ -80,11 +91,8 @@ def _reduction(kind: str) -> Callable[[Builder, Call], Value]:
             v = b.converted(v, torch.bool)
         elif is_float(call.out.dtype):
             v = b.converted(v, call.out.dtype)
-        dims = call.dims("dim", v.rank)
-        t = reduced(b, kind, v, dims)
-        return b.converted(
-            Value.whole(t, _made_type(t, call.out.dtype), call.shape()), call.out.dtype
-        )
+        made = reduced(b, kind, v, call.dims("dim", v.rank) if v.rank else [])
+        return b.converted(reshaped(b, made, call.shape()), call.out.dtype)
 
     return build
 
@@ -92,10 +100,10 @@ def _reduction(kind: str) -> Callable[[Builder, Call], Value]:
 _INTEGERS = {"i64": torch.int64, "i32": torch.int32, "i16": torch.int16, "i8": torch.int8}
 
 
-def _made_type(t: Tensor, wanted: torch.dtype) -> torch.dtype:
-    """The type of what REDUCE made: integers are summed as i64."""
-    if is_float(wanted) or wanted is torch.bool:
-        return wanted
+def _made_type(t: Tensor, given: torch.dtype) -> torch.dtype:
+    """The type of what REDUCE made of a type: integers are summed as i64."""
+    if is_float(given) or (given is torch.bool and t.dtype.name == "i8"):
+        return given
     return _INTEGERS[t.dtype.name]
 
 
@@ -132,7 +140,7 @@ def _best(largest: bool) -> Callable[[Builder, Call], list[Value | None]]:
         dim = call.dim("dim", v.rank)
         values = reduced(b, "max" if largest else "min", v, [dim])
         indices = b.result(call, _position(b, v, dim, largest), 1) if call.is_read(1) else None
-        return [b.result(call, values), indices]
+        return [reshaped(b, values, call.shape()), indices]
 
     return build
 
@@ -166,15 +174,13 @@ def _variance(b: Builder, call: Call) -> tuple[Value, Value]:
     """Variance and mean along dimensions."""
     v = call.value("self")
     dims = call.dims("dim", v.rank)
-    kept = tuple(1 if d in dims else n for d, n in enumerate(v.shape))
     n = product([v.shape[d] for d in dims]) if v.rank else 1
     correction = float(call.number("correction", 1.0))
-    mean = Value.whole(reduced(b, "mean", v, dims), v.dtype, kept)
-    x, m = b.joint(v.shape, v, mean)
-    squares = Value.whole(g.sqr(g.binary("sub", x, m)), v.dtype, v.shape)
+    mean = reduced(b, "mean", v, dims)
+    squares = b.mapped(g.sqr, combined(b, "sub", v, mean, v.shape))
     assert isinstance(n, int)
-    total = g.scale(reduced(b, "sum", squares, dims), 1 / max(n - correction, 0.0))
-    return Value.whole(total, v.dtype, kept), mean
+    share = 1 / max(n - correction, 0.0)
+    return b.mapped(lambda t: g.scale(t, share), reduced(b, "sum", squares, dims)), mean
 
 
 def _static(call: Call) -> str | None:
@@ -193,17 +199,16 @@ def _static(call: Call) -> str | None:
 def variance(b: Builder, call: Call) -> Value:
     """Variance, or its root."""
     found, _ = _variance(b, call)
-    t = found.tensor
-    return b.result(call, g.sqrt(t) if call.op._schema.name == "aten::std" else t)
+    is_root = call.op._schema.name == "aten::std"
+    return reshaped(b, b.mapped(g.sqrt, found) if is_root else found, call.shape())
 
 
 @visitor(aten.var_mean.correction, aten.std_mean.correction, check=_static)
 def variance_mean(b: Builder, call: Call) -> list[Value | None]:
     """Both."""
     found, mean = _variance(b, call)
-    t = found.tensor
-    root = g.sqrt(t) if call.op._schema.name == "aten::std_mean" else t
-    return [b.result(call, root), b.result(call, mean.tensor, 1)]
+    root = b.mapped(g.sqrt, found) if call.op._schema.name == "aten::std_mean" else found
+    return [reshaped(b, t, call.shape()) for t in (root, mean)]
 
 
 # -- order -----------------------------------------------------------------------------------------
@@ -285,14 +290,16 @@ def vector_norm(b: Builder, call: Call) -> Value:
     v = call.value("self")
     dims = call.dims("dim", v.rank)
     p = float(call.number("ord" if "ord" in call.args else "p", 2))
-    x = b.elements(v)
     if p == 2:
-        powers = Value.whole(g.sqr(x), v.dtype, v.shape)
-        return b.result(call, g.sqrt(reduced(b, "sum", powers, dims)))
-    absolute = g.pointwise("abs", x)
+        made = b.mapped(g.sqrt, reduced(b, "sum", b.mapped(g.sqr, v), dims))
+        return reshaped(b, made, call.shape())
+    absolute = b.mapped(lambda t: g.pointwise("abs", t), v)
     if p in (float("inf"), float("-inf")):
-        kind = "max" if p > 0 else "min"
-        return b.result(call, reduced(b, kind, Value.whole(absolute, v.dtype, v.shape), dims))
-    raised = absolute if p == 1 else g.pointwise("pow", absolute, p)
-    total = reduced(b, "sum", Value.whole(raised, v.dtype, v.shape), dims)
-    return b.result(call, total if p == 1 else g.pointwise("pow", total, 1 / p))
+        made = reduced(b, "max" if p > 0 else "min", absolute, dims)
+        return reshaped(b, made, call.shape())
+    if p != 1:
+        absolute = b.mapped(lambda t: g.pointwise("pow", t, p), absolute)
+    made = reduced(b, "sum", absolute, dims)
+    if p != 1:
+        made = b.mapped(lambda t: g.pointwise("pow", t, 1 / p), made)
+    return reshaped(b, made, call.shape())

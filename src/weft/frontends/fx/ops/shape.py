@@ -10,7 +10,7 @@ from weft import graph as g
 from weft.errors import GraphError
 from weft.frontends.fx.builder import Builder
 from weft.frontends.fx.call import Call
-from weft.frontends.fx.layout import broadcast_strides, coalesce, product, restride
+from weft.frontends.fx.layout import broadcast_strides, coalesce, inverse, product, restride
 from weft.frontends.fx.registry import visitor
 from weft.frontends.fx.sizes import is_static
 from weft.frontends.fx.value import Value
@@ -260,21 +260,23 @@ def diagonal(b: Builder, call: Call) -> Value:
 
 
 def joined(b: Builder, parts: Sequence[Value], dim: int, dtype: torch.dtype) -> Value:
-    """Values one after the other along a dimension."""
+    """Values one after the other along a dimension, in memory as the first one."""
     parts = [b.converted(p, dtype) for p in parts]
+    order = parts[0].reading_order
+    parts, at = [p.permuted(order) for p in parts], order.index(dim)
     first = parts[0]
-    inner = product(first.shape[dim + 1 :])
-    outer = product(first.shape[:dim])
+    inner = product(first.shape[at + 1 :])
+    outer = product(first.shape[:at])
     made = None
     total: Size = 0
     for p in parts:
-        t = g.reshape(b.dense(p), inner * p.shape[dim], outer, 1, 1)
+        t = g.reshape(b.dense(p), inner * p.shape[at], outer, 1, 1)
         made = t if made is None else g.concat(made, t, 0)
-        total = total + p.shape[dim]
+        total = total + p.shape[at]
     assert made is not None
     shape = list(first.shape)
-    shape[dim] = total
-    return Value.whole(made, dtype, shape)
+    shape[at] = total
+    return Value.whole(made, dtype, shape).permuted(inverse(order))
 
 
 @visitor(aten.cat.default, aten.concat.default)

@@ -14,6 +14,7 @@ from weft.frontends.fx.call import Call
 from weft.frontends.fx.dtypes import is_float
 from weft.frontends.fx.registry import visitor
 from weft.frontends.fx.value import Value
+from weft.graph.tensor import Tensor
 
 aten = torch.ops.aten
 
@@ -80,14 +81,14 @@ _TESTS: dict[Any, str] = {
 def _function(name: str) -> Callable[[Builder, Call], Value]:
     def build(b: Builder, call: Call) -> Value:
         x = b.converted(call.value("self"), call.out.dtype)
-        return b.result(call, g.pointwise(name, b.elements(x)))
+        return b.mapped(lambda t: g.pointwise(name, t), x)
 
     return build
 
 
 def _keeping(name: str) -> Callable[[Builder, Call], Value]:
     def build(b: Builder, call: Call) -> Value:
-        return b.result(call, g.pointwise(name, b.elements(call.value("self"))))
+        return b.mapped(lambda t: g.pointwise(name, t), call.value("self"), call.out.dtype)
 
     return build
 
@@ -95,7 +96,7 @@ def _keeping(name: str) -> Callable[[Builder, Call], Value]:
 def _rounding(name: str) -> Callable[[Builder, Call], Value]:
     def build(b: Builder, call: Call) -> Value:
         x = call.value("self")
-        return b.result(call, g.pointwise(name, b.elements(x))) if is_float(x.dtype) else x
+        return b.mapped(lambda t: g.pointwise(name, t), x) if is_float(x.dtype) else x
 
     return build
 
@@ -113,8 +114,8 @@ for table, maker in (
 @visitor(aten.square.default)
 def square(b: Builder, call: Call) -> Value:
     """x x."""
-    x = b.elements(call.value("self"))
-    return b.result(call, g.sqr(x) if is_float(call.out.dtype) else g.binary("mul", x, x))
+    is_real = is_float(call.out.dtype)
+    return b.mapped(lambda t: g.sqr(t) if is_real else g.binary("mul", t, t), call.value("self"))
 
 
 @visitor(aten.round.decimals)
@@ -126,16 +127,18 @@ def round_decimals(b: Builder, call: Call) -> Value:
     places = int(call.number("decimals"))
     power = b.scalar(10.0 ** abs(places), x.dtype)
     to, back = ("mul", "div") if places >= 0 else ("div", "mul")
-    t, p = b.joint(x.shape, x, power)
-    t = g.pointwise("round_even", g.binary(to, t, p))
-    return b.result(call, g.binary(back, t, p))
+
+    def rounded(t: Tensor, p: Tensor) -> Tensor:
+        return g.binary(back, g.pointwise("round_even", g.binary(to, t, p)), p)
+
+    return b.each(rounded, x.shape, [x, power], x.dtype)
 
 
 @visitor(aten.bitwise_not.default)
 def bitwise_not(b: Builder, call: Call) -> Value:
     """Of booleans: the other one."""
     name = "logical_not" if call.out.dtype is torch.bool else "bit_not"
-    return b.result(call, g.pointwise(name, b.elements(call.value("self"))))
+    return b.mapped(lambda t: g.pointwise(name, t), call.value("self"))
 
 
 # -- with parameters -------------------------------------------------------------------------------
@@ -143,7 +146,7 @@ def bitwise_not(b: Builder, call: Call) -> Value:
 
 def _map(b: Builder, call: Call, name: str, *numbers: float) -> Value:
     x = call.value("self" if "self" in call.args else "input")
-    return b.result(call, g.pointwise(name, b.elements(b.converted(x, call.out.dtype)), *numbers))
+    return b.mapped(lambda t: g.pointwise(name, t, *numbers), b.converted(x, call.out.dtype))
 
 
 def _limit(call: Call, name: str, otherwise: float) -> float:
@@ -178,8 +181,8 @@ def hardtanh(b: Builder, call: Call) -> Value:
 @visitor(aten.leaky_relu.default)
 def leaky_relu(b: Builder, call: Call) -> Value:
     """x above 0, else a share of it."""
-    x = b.elements(call.value("self"))
-    return b.result(call, g.leaky_relu(x, float(call.number("negative_slope", 0.01))))
+    slope = float(call.number("negative_slope", 0.01))
+    return b.mapped(lambda t: g.leaky_relu(t, slope), call.value("self"))
 
 
 @visitor(aten.elu.default)
@@ -224,9 +227,12 @@ def threshold(b: Builder, call: Call) -> Value:
         return _map(
             b, call, "threshold", float(call.number("threshold")), float(call.number("value"))
         )
-    left, right = b.joint(x.shape, x, b.scalar(call.number("threshold"), x.dtype))
-    _, value = b.joint(x.shape, x, b.scalar(call.number("value"), x.dtype))
-    return b.result(call, g.where(g.binary("gt", left, right), left, value))
+    numbers = [b.scalar(call.number(n), x.dtype) for n in ("threshold", "value")]
+
+    def kept(t: Tensor, least: Tensor, value: Tensor) -> Tensor:
+        return g.where(g.binary("gt", t, least), t, value)
+
+    return b.each(kept, x.shape, [x, *numbers], x.dtype)
 
 
 @visitor(aten.log_sigmoid_forward.default)

@@ -39,7 +39,7 @@ def batch_norm(b: Builder, call: Call) -> list[Value | None] | None:
         shape = (factor.size, *[1] * (v.rank - 2))
         for kind, array in (("mul", factor), ("add", shift)):
             term = b.constant(array.reshape(shape), torch.float32)
-            v = Value.whole(combined(b, kind, v, term, v.shape), v.dtype, v.shape)
+            v = combined(b, kind, v, term, v.shape)
         made = v
     return [made, None, None]
 
@@ -89,4 +89,4 @@ def _into_weights(b: Builder, call: Call, factor: Array, shift: Array) -> Value 
     c = b.constant(bias * factor + shift, torch.float32)
     if is_call(node, "linear"):
         return linear_of(b, layer.value("input"), w, c, call.shape())
-    return Value.whole(convolved(b, layer, w, c), call.out.dtype, call.shape())
+    return convolved(b, layer, w, c)

@@ -9,6 +9,7 @@ import torch
 from weft import graph as g
 from weft.frontends.fx.builder import Builder
 from weft.frontends.fx.call import Call, fake_of
+from weft.frontends.fx.layout import inverse
 from weft.frontends.fx.rewrite.table import factors, is_call, rewrite
 from weft.frontends.fx.value import Value
 
@@ -28,8 +29,12 @@ def gate(b: Builder, call: Call) -> Value | None:
             continue
         if any(f.dtype != call.out.dtype for f in fakes):
             continue
-        x, y = b.dense(call.as_value(source)), b.dense(call.as_value(other))
-        return b.result(call, g.glu(kind, x, y))
+        pair = [call.as_value(n) for n in (source, other)]
+        order = pair[0].reading_order
+        x, y = (b.dense(v.permuted(order)) for v in pair)
+        shape = [pair[0].shape[d] for d in order]
+        made = Value.whole(g.glu(kind, x, y), call.out.dtype, shape)
+        return made.permuted(inverse(order))
     return None
 
 

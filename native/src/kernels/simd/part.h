@@ -1,0 +1,38 @@
+// The first lanes of a vector, for rows that end inside one.
+#pragma once
+
+#include "kernels/simd/vec.h"
+
+namespace weft::WEFT_TARGET {
+
+// The first `n` lanes, 0 .. kLanes, of what is at `p`; the others are 0, and nothing is read
+// behind.
+static inline vf load_part(const float* p, int64_t n) {
+#if defined(__AVX512F__)
+  const auto lanes = static_cast<__mmask16>((1u << n) - 1u);
+  return reinterpret_cast<vf>(_mm512_maskz_loadu_ps(lanes, p));
+#elif defined(__AVX2__)
+  const __m256i order = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+  const __m256i lanes = _mm256_cmpgt_epi32(_mm256_set1_epi32(static_cast<int>(n)), order);
+  return reinterpret_cast<vf>(_mm256_maskload_ps(p, lanes));
+#else
+  vf v = {};
+  for (int64_t i = 0; i < n; ++i) v[i] = p[i];
+  return v;
+#endif
+}
+
+static inline void store_part(float* p, vf v, int64_t n) {
+#if defined(__AVX512F__)
+  const auto lanes = static_cast<__mmask16>((1u << n) - 1u);
+  _mm512_mask_storeu_ps(p, lanes, reinterpret_cast<__m512>(v));
+#elif defined(__AVX2__)
+  const __m256i order = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+  const __m256i lanes = _mm256_cmpgt_epi32(_mm256_set1_epi32(static_cast<int>(n)), order);
+  _mm256_maskstore_ps(p, lanes, reinterpret_cast<__m256>(v));
+#else
+  for (int64_t i = 0; i < n; ++i) p[i] = v[i];
+#endif
+}
+
+}  // namespace weft::WEFT_TARGET
