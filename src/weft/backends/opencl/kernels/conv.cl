@@ -8,14 +8,25 @@ typedef struct {
   int type;
 } field_t;
 
-/* the element of the result that item `i` makes */
+/* the element of the result that item `i` makes; neighbours are neighbours in memory */
+#ifdef CHANNELS_LAST
+#define PLACE_OF_ITEM                                                   \
+  const int oc = i % d.ne[3], ow = i / d.ne[3] % d.ne[0];               \
+  const long planes = i / d.ne[3] / d.ne[0];                            \
+  const int oh = planes % d.ne[1], od = planes / d.ne[1] % d.ne[2];     \
+  const int batch = planes / d.ne[1] / d.ne[2];
+#else
+#define PLACE_OF_ITEM                                                   \
+  const int ow = i % d.ne[0], oh = i / d.ne[0] % d.ne[1];               \
+  const long planes = i / d.ne[0] / d.ne[1];                            \
+  const int od = planes % d.ne[2], oc = planes / d.ne[2] % d.ne[3];     \
+  const int batch = planes / d.ne[2] / d.ne[3];
+#endif
 #define PLACE_OF_FIELD                                                                    \
   const long i = get_global_id(0);                                                        \
   if (i >= n) return;                                                                     \
-  const int ow = i % d.ne[0], oh = i / d.ne[0] % d.ne[1];                                 \
-  const long planes = i / d.ne[0] / d.ne[1];                                              \
-  const int od = planes % d.ne[2], oc = planes / d.ne[2] % d.ne[3];                       \
-  const int batch = planes / d.ne[2] / d.ne[3], out = d.ne[3] / groups, group = oc / out; \
+  PLACE_OF_ITEM                                                                           \
+  const int out = d.ne[3] / groups, group = oc / out;                                     \
   const int channels = x.ne[3] / groups;                                                  \
   bytes_t from = px + x.at + (long)group * channels * x.nb[3] + batch * x.nb[4];          \
   float sum = has_bias ? load(pb + bias.at + oc * bias.nb[0], bias.type) : 0.0f;
@@ -26,10 +37,12 @@ static inline void finish(__global uchar* p, const field_t* d, int w, int h, int
         d->type, x);
 }
 
-/* kernels are [taps, channels of a group, channels out] */
+/* kernels are [taps, channels of a group, channels out]; what is added to the result, where
+   something is, lies as the result does */
 __kernel void conv(bytes_t px, field_t x, bytes_t pw, field_t w, bytes_t pb, tensor_t bias,
-                   __global uchar* pd, field_t d, int groups, int4 stride, int4 padding,
-                   int4 dilation, int has_bias, long n) {
+                   bytes_t pr, field_t added, __global uchar* pd, field_t d, int groups,
+                   int4 stride, int4 padding, int4 dilation, int has_bias, int adds, float low,
+                   float high, long n) {
   PLACE_OF_FIELD
   bytes_t taps = pw + w.at + oc * w.nb[4];
   for (int kz = 0; kz < w.ne[2]; kz++) {
@@ -48,6 +61,12 @@ __kernel void conv(bytes_t px, field_t x, bytes_t pw, field_t w, bytes_t pb, ten
       }
     }
   }
+  if (adds)
+    sum += load(pr + added.at + ow * added.nb[0] + oh * added.nb[1] + od * added.nb[2] +
+                    oc * added.nb[3] + batch * added.nb[4],
+                added.type);
+  /* NaN stays */
+  sum = sum < low ? low : sum > high ? high : sum;
   finish(pd, &d, ow, oh, od, oc, batch, sum);
 }
 

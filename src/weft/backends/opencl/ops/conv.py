@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import struct
 from dataclasses import dataclass
 
-from weft.backends.opencl.launch import Call, Launch, View, i32, i64
+from weft.backends.opencl.launch import Call, Launch, View, f32, i32, i64
 from weft.backends.opencl.ops.table import family, floats
 from weft.graph.params import Conv3dParams, ConvTranspose1dParams, Im2Col3dParams
+from weft.graph.params_tensor import ConvLastParams
 
 __all__: list[str] = []
 
@@ -72,14 +74,37 @@ def _kernel(view: View, p: _Shape) -> _Field:
 
 def _launch(call: Call, x: View, w: View, bias: View | None, p: _Shape) -> list[Launch]:
     d = call.dst
+    data, result = _data(x, p.dims, p.channels), _data(d, p.dims, p.out)
+    if not p.transposed:
+        return [_convolution(call, data, _kernel(w, p), bias, result, p)]
+    args = (data, _kernel(w, p), bias or x, result, *_steps(p, bias), i64(d.n_elements))
+    grid = call.in_line(d.n_elements)
+    return [Launch(_FILE, call.all_f32(x, w, bias, d), "conv_transposed", args, *grid)]
+
+
+def _steps(p: _Shape, bias: View | None) -> tuple[bytes, ...]:
+    triples = i32(*p.stride, 1), i32(*p.padding, 0), i32(*p.dilation, 1)
+    return (i32(p.groups), *triples, i32(bias is not None))
+
+
+def _convolution(
+    call: Call,
+    x: _Field,
+    w: _Field,
+    bias: View | None,
+    d: _Field,
+    p: _Shape,
+    added: _Field | None = None,
+    bounds: tuple[float, float] = (-math.inf, math.inf),
+    *defines: str,
+) -> Launch:
+    n = call.dst.n_elements
     args = (
-        _data(x, p.dims, p.channels), _kernel(w, p), bias or x, _data(d, p.dims, p.out),
-        i32(p.groups), i32(*p.stride, 1), i32(*p.padding, 0), i32(*p.dilation, 1),
-        i32(bias is not None), i64(d.n_elements),
+        x, w, bias or call.view(0), added or d, d, *_steps(p, bias), i32(added is not None),
+        f32(bounds[0]), f32(bounds[1]), i64(n),
     )  # fmt: skip
-    name = "conv_transposed" if p.transposed else "conv"
-    defines = call.all_f32(x, w, bias, d)
-    return [Launch(_FILE, defines, name, args, *call.in_line(d.n_elements))]
+    types = call.all_f32(x, w, bias, added, d)
+    return Launch(_FILE, (*types, *defines), "conv", args, *call.in_line(n))
 
 
 @family("CONV_ND", refuse=floats(0, 1, 2))
@@ -92,6 +117,26 @@ def _conv_nd(call: Call) -> list[Launch]:
         out = w.ne[3] // inner * (p.groups if p.transposed else 1)
     shape = _Shape(p.dims, p.groups, p.channels, out, p.stride, p.padding, p.dilation, p.transposed)
     return _launch(call, x, w, call.optional(2), shape)
+
+
+def _last(view: View, order: tuple[int, ...] = (1, 2, 0, 3)) -> _Field:
+    """A tensor whose (w, h, channel, batch) are these dimensions of it."""
+    (w, h, *rest) = order
+    sizes = (view.ne[w], view.ne[h], 1, *(view.ne[d] for d in rest))
+    return _Field(view, sizes, (view.nb[w], view.nb[h], 0, *(view.nb[d] for d in rest)))
+
+
+@family("CONV_2D_LAST", refuse=floats(0, 1, 2, 3))
+def _conv_2d_last(call: Call) -> list[Launch]:
+    p: ConvLastParams = call.params
+    x, added = call.view(0), call.optional(3)
+    stride, padding, dilation = (*p.stride, 1), (*p.padding, 0), (*p.dilation, 1)
+    shape = _Shape(2, p.groups, x.ne[0], call.dst.ne[0], stride, padding, dilation)
+    # a kernel is [channels out, channels of a group, w, h]
+    kernel = _last(call.view(1), (2, 3, 1, 0))
+    residual = None if added is None else _last(added)
+    bias, d, bounds = call.optional(2), _last(call.dst), (p.low, p.high)
+    return [_convolution(call, _last(x), kernel, bias, d, shape, residual, bounds, "CHANNELS_LAST")]
 
 
 @family("CONV_2D", "CONV_2D_DW", refuse=floats(0, 1))
