@@ -38,7 +38,8 @@ def stored(t: Any) -> np.ndarray:
     return t.to(torch.int8).numpy() if t.dtype is torch.bool else t.numpy()
 
 
-def _backend(device: str) -> Any:
+def backend_of(device: str) -> Any:
+    """The device, to run graphs alone."""
     if device == "cpu":
         return make_backend("cpu", n_threads=2)
     return _alone() if device == "opencl" else make_backend(device)
@@ -54,7 +55,7 @@ def _alone() -> Any:
 
 def run(build: Callable[..., g.Tensor], *tensors: Any, device: str) -> Any:
     """build(leaf, ...) computed on `device`, as a tensor with all four dimensions."""
-    backend = _backend(device)
+    backend = backend_of(device)
     leaves = [g.input(f"x{i}", list(t.shape) or [1], NAMES[t.dtype]) for i, t in enumerate(tensors)]
     node = build(*leaves)
     if node.is_view:

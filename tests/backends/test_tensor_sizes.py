@@ -1,10 +1,9 @@
 """The ops on plain tensors with sizes that vary from run to run."""
 
 import pytest
-from tensor_run import DEVICES, integers, normal, torch
+from tensor_run import DEVICES, backend_of, integers, normal, torch
 
 import weft.graph as g
-from weft.backends import make_backend
 from weft.compile import compile
 from weft.errors import WeftError
 from weft.execute.session import Session
@@ -37,7 +36,7 @@ def test_a_small_network_with_any_batch_and_width(device: str) -> None:
     }
     for name, node in outputs.items():
         node.as_output(name)
-    backend = make_backend("cpu", n_threads=2) if device == "cpu" else make_backend(device)
+    backend = backend_of(device)
     session = Session(compile(g.Graph(*outputs.values()), [backend]))
     for batch, width in ((5, 40), (1, 9), (3, 22), (2, 31)):
         data = normal(batch, 3, 12, width)
@@ -69,7 +68,7 @@ def test_indexing_with_any_number_of_indices(device: str) -> None:
     at = g.input("at", [n], "i64")
     rows = g.index(g.constant(table.numpy(), "table"), [None, at]).as_output("rows")
     put = g.index_put(g.constant(table.numpy(), "t"), [None, at], rows, accumulate=True)
-    backend = make_backend("cpu", n_threads=2) if device == "cpu" else make_backend(device)
+    backend = backend_of(device)
     session = Session(compile(g.Graph(rows, put.as_output("put")), [backend]))
     for count in (12, 1, 7):
         indices = integers(20, count, low=-20)
@@ -83,7 +82,7 @@ def test_indexing_with_any_number_of_indices(device: str) -> None:
 def test_a_session_runs_again_after_a_bad_index(device: str) -> None:
     at = g.input("at", [4], "i64")
     rows = g.index(g.constant(normal(20, 33).numpy(), "table"), [None, at]).as_output("rows")
-    backend = make_backend("cpu", n_threads=2) if device == "cpu" else make_backend(device)
+    backend = backend_of(device)
     session = Session(compile(g.Graph(rows), [backend]))
     good = integers(20, 4)
     for _ in range(3):

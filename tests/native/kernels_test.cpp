@@ -165,14 +165,11 @@ bool check_product(const KernelTable& table, DType type, DType activations, int6
     interleave_panels(type, w.t.data, w.t.nb[1], kInner, 0, rows / kPanelRows, repacked.t.data);
     repacked.t.layout = Layout::kInterleaved;
   }
-  const double none[8] = {};
   Call call;
   call.dst = out.t;
   call.src[0] = panels ? &repacked.t : &w.t;
   call.src[1] = &x.t;
   call.n_threads = 3;
-  call.params = none;
-  call.n_params = 8;
   if (table[Op::kMulMat].check(call) != nullptr) return false;
   run(table[Op::kMulMat], call);
   const std::vector<double> want = exact_product(a, b, rows, columns, kInner);
