@@ -10,7 +10,7 @@ import pytest
 
 import weft
 from tests.backends.opencl_device import opencl
-from tests.llm.tiny import metadata, weights, write_model
+from tests.llm.tiny import metadata, weights, write_model, write_wide_model
 from weft.backends.opencl import OpenCLBackend
 from weft.graph.size import evaluate
 from weft.llm import Context, Model
@@ -28,12 +28,7 @@ def device() -> OpenCLBackend:
 @pytest.fixture(scope="module")
 def wide(tmp_path_factory: pytest.TempPathFactory) -> Model:
     """4 layers, 512 wide."""
-    meta = metadata(**{
-        "llama.embedding_length": 512, "llama.block_count": 4, "llama.feed_forward_length": 640,
-        "llama.attention.head_count": 8, "llama.attention.head_count_kv": 4,
-    })  # fmt: skip
-    path = tmp_path_factory.mktemp("wide") / "m.gguf"
-    return Model.open(write_model(path, meta, weights(meta)))
+    return Model.open(write_wide_model(tmp_path_factory.mktemp("wide") / "m.gguf"))
 
 
 @pytest.fixture(scope="module")

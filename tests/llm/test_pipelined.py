@@ -15,7 +15,7 @@ import weft
 from tests.backends.opencl_device import opencl
 from tests.cli.in_process import weft as command
 from tests.execute.stub_devices import Device
-from tests.llm.tiny import metadata, weights, write_model
+from tests.llm.tiny import write_wide_model
 from weft.backends.opencl import OpenCLBackend
 from weft.execute import Pipeline, Profile, Trace
 from weft.llm import Context, Model
@@ -34,13 +34,7 @@ def device() -> OpenCLBackend:
 @pytest.fixture(scope="module")
 def wide(tmp_path_factory: pytest.TempPathFactory) -> Model:
     """4 layers, 512 wide."""
-    meta = metadata(**{
-        "llama.embedding_length": 512, "llama.block_count": 4, "llama.feed_forward_length": 640,
-        "llama.attention.head_count": 8, "llama.attention.head_count_kv": 4,
-        "llama.context_length": 512,
-    })  # fmt: skip
-    path = tmp_path_factory.mktemp("wide") / "m.gguf"
-    return Model.open(write_model(path, meta, weights(meta)))
+    return Model.open(write_wide_model(tmp_path_factory.mktemp("wide") / "m.gguf"))
 
 
 def context(model: Model, *devices: Any, **options: Any) -> Context:

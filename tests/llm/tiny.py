@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from weft.frontends.gguf.writer import write_gguf
 
-__all__ = ["PIECES", "metadata", "tokens", "weights", "write_model"]
+__all__ = ["PIECES", "metadata", "tokens", "weights", "write_model", "write_wide_model"]
 
 PIECES = ["▁", "a", "b", "c", "t", "h", "e", "▁t", "he", "▁the", "ab", "abc", "▁a", "▁▁", "<tool>"]
 """Pieces behind the special tokens and bytes; earlier merges score higher."""
@@ -103,3 +103,13 @@ def write_model(
         path, meta, [(name, "f32", a.shape[::-1], a.tobytes()) for name, a in tensors.items()]
     )
     return path
+
+
+def write_wide_model(path: Path) -> Path:
+    """A llama of 4 layers, 512 wide, for texts of up to 512 tokens; returns the path."""
+    meta = metadata(**{
+        "llama.embedding_length": 512, "llama.block_count": 4, "llama.feed_forward_length": 640,
+        "llama.attention.head_count": 8, "llama.attention.head_count_kv": 4,
+        "llama.context_length": 512,
+    })  # fmt: skip
+    return write_model(path, meta, weights(meta))

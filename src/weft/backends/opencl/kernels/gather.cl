@@ -12,17 +12,47 @@ __kernel void gather(bytes_t ps, tensor_t s, bytes_t pi, tensor_t ids, __global 
             bytes);
 }
 
+/* an element that values replace or are added to, one after another */
+typedef struct {
+  bytes_t newest;
+  int add, whole;
+  float sum;
+  ulong whole_sum;
+} held_t;
+
+static inline held_t begin(bytes_t from, int type, int add) {
+  held_t h = {from, add, is_whole(type), 0.0f, 0};
+  if (add && h.whole)
+    h.whole_sum = (ulong)load_whole(from, type);
+  else if (add)
+    h.sum = load(from, type);
+  return h;
+}
+
+static inline void take(held_t* h, bytes_t value, int type) {
+  h->newest = value;
+  if (h->add && h->whole)
+    h->whole_sum += (ulong)load_whole(value, type);
+  else if (h->add)
+    h->sum += load(value, type);
+}
+
+static inline void put(const held_t* h, __global uchar* to, int type, int bytes) {
+  if (!h->add)
+    move_unit(to, h->newest, bytes);
+  else if (h->whole)
+    store_whole(to, type, (long)h->whole_sum);
+  else
+    store(to, type, h->sum);
+}
+
 /* s, with v at the places along an axis that the indices name; grid over the result */
 __kernel void scatter(bytes_t ps, tensor_t s, bytes_t pi, tensor_t ids, bytes_t pv, tensor_t v,
                       __global uchar* pd, tensor_t d, int axis, int add, int bytes,
                       __global int* fault, int step) {
   PLACE
-  bytes_t from = ps + at4(&s, i0, i1, i2, i3), found = 0;
-  __global uchar* to = pd + at4(&d, i0, i1, i2, i3);
+  held_t held = begin(ps + at4(&s, i0, i1, i2, i3), s.type, add);
   const int mine = axis == 0 ? i0 : axis == 1 ? i1 : axis == 2 ? i2 : i3;
-  const int whole = is_whole(s.type);
-  float sum = add && !whole ? load(from, s.type) : 0.0f;
-  ulong whole_sum = add && whole ? (ulong)load_whole(from, s.type) : 0;
   if ((axis == 0 || i0 < ids.ne[0]) && (axis == 1 || i1 < ids.ne[1]) &&
       (axis == 2 || i2 < ids.ne[2]) && (axis == 3 || i3 < ids.ne[3])) {
     bytes_t line = pi + at4(&ids, i0, i1, i2, i3) - mine * ids.nb[axis];
@@ -30,19 +60,10 @@ __kernel void scatter(bytes_t ps, tensor_t s, bytes_t pi, tensor_t ids, bytes_t 
     for (int i = 0; i < ids.ne[axis]; i++) {
       if (wrapped_index(line + i * ids.nb[axis], ids.type, s.ne[axis], fault, step) != mine)
         continue;
-      found = values + i * v.nb[axis];
-      if (add && whole)
-        whole_sum += (ulong)load_whole(found, v.type);
-      else if (add)
-        sum += load(found, v.type);
+      take(&held, values + i * v.nb[axis], v.type);
     }
   }
-  if (!add)
-    move_unit(to, found ? found : from, bytes);
-  else if (whole)
-    store_whole(to, d.type, (long)whole_sum);
-  else
-    store(to, d.type, sum);
+  put(&held, pd + at4(&d, i0, i1, i2, i3), d.type, bytes);
 }
 
 /* element `i` (in order, of sizes n) of a tensor that is repeated to them */
@@ -90,11 +111,7 @@ __kernel void index_put(bytes_t ps, tensor_t s, bytes_t pv, tensor_t v, FOUR_IND
                         int n, int add, int bytes, __global int* fault, int step) {
   PLACE
   const int place[4] = {i0, i1, i2, i3};
-  bytes_t from = ps + at4(&s, i0, i1, i2, i3), found = 0;
-  __global uchar* to = pd + at4(&d, i0, i1, i2, i3);
-  const int whole = is_whole(s.type);
-  float sum = add && !whole ? load(from, s.type) : 0.0f;
-  ulong whole_sum = add && whole ? (ulong)load_whole(from, s.type) : 0;
+  held_t held = begin(ps + at4(&s, i0, i1, i2, i3), s.type, add);
   for (int i = 0; i < n; i++) {
     const int4 chosen = (int4)(i % sizes.x, i / sizes.x % sizes.y, i / sizes.x / sizes.y % sizes.z,
                                i / sizes.x / sizes.y / sizes.z);
@@ -113,18 +130,9 @@ __kernel void index_put(bytes_t ps, tensor_t s, bytes_t pv, tensor_t v, FOUR_IND
       }
     }
     if (!here) continue;
-    found = pv + of_spread(&v, (int4)(at[0], at[1], at[2], at[3]));
-    if (add && whole)
-      whole_sum += (ulong)load_whole(found, v.type);
-    else if (add)
-      sum += load(found, v.type);
+    take(&held, pv + of_spread(&v, (int4)(at[0], at[1], at[2], at[3])), v.type);
   }
-  if (!add)
-    move_unit(to, found ? found : from, bytes);
-  else if (whole)
-    store_whole(to, d.type, (long)whole_sum);
-  else
-    store(to, d.type, sum);
+  put(&held, pd + at4(&d, i0, i1, i2, i3), d.type, bytes);
 }
 
 enum { CONSTANT, REFLECT, REPLICATE, CIRCULAR };
