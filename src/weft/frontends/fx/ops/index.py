@@ -11,7 +11,7 @@ from weft.frontends.fx.builder import Builder, reshaped_to
 from weft.frontends.fx.call import Call, fake_of
 from weft.frontends.fx.layout import broadcast_strides, product
 from weft.frontends.fx.ops.cache import rows_written
-from weft.frontends.fx.ops.reduce import three
+from weft.frontends.fx.ops.reduce import lines, three
 from weft.frontends.fx.registry import visitor
 from weft.frontends.fx.sizes import is_static
 from weft.frontends.fx.value import Value
@@ -35,9 +35,9 @@ def indices_of(b: Builder, v: Value) -> Value:
 def index_select(b: Builder, call: Call) -> Value:
     """Elements of a dimension by number."""
     v = call.value("self")
-    t = reshaped_to(b.dense(v), three(v, call.dim("dim", v.rank)))
+    t, axis = lines(b, v, call.dim("dim", v.rank))
     ids = b.flat(indices_of(b, call.value("index")))
-    return b.result(call, g.index(t, [None, ids]))
+    return b.result(call, g.index(t, [None] * axis + [ids]))
 
 
 def along(v: Value, dim: int, b: Builder) -> Tensor:

@@ -13,8 +13,7 @@ from weft.frontends.fx.call import Call
 from weft.frontends.fx.dtypes import is_float
 from weft.frontends.fx.layout import product
 from weft.frontends.fx.ops.binary import combined
-from weft.frontends.fx.ops.reduce import reduced
-from weft.frontends.fx.ops.shape import permuted
+from weft.frontends.fx.ops.reduce import lines, reduced
 from weft.frontends.fx.registry import visitor
 from weft.frontends.fx.value import Value
 from weft.graph.size import Size
@@ -140,35 +139,29 @@ def _of_floats(call: Call) -> str | None:
     return None if is_float(call.out.dtype) else "softmax of integers"
 
 
-def _last(b: Builder, v: Value, dim: int) -> tuple[Value, list[int]]:
-    """The value with a dimension moved to the end, and the order that moves it back."""
-    order = [d for d in range(v.rank) if d != dim] + ([dim] if v.rank else [])
-    return permuted(b, v, order), [order.index(d) for d in range(v.rank)]
-
-
 @visitor(
     aten._softmax.default, aten.softmax.int, aten._safe_softmax.default,
     aten._log_softmax.default, aten.log_softmax.int, check=_of_floats,
 )  # fmt: skip
 def softmax(b: Builder, call: Call) -> Value:
     """Along any dimension; its logarithm is taken from the differences to the largest."""
-    v = b.converted(call.value("self"), call.out.dtype)
-    x, back = _last(b, v, call.dim("dim", v.rank, -1))
-    n = x.shape[-1] if x.rank else 1
-    rows = rows_of(b, x, n)
-    if "log" in call.op._schema.name:
-        rest = g.binary("sub", rows, g.reduce("max", rows, [0]))
-        sums = g.log(g.reduce("sum", g.exp(rest), [0]))
-        made = g.binary("sub", rest, sums)
+    v = call.value("self")
+    kind = call.op._schema.name.removeprefix("aten::")
+    rows, axis = lines(b, b.converted(v, torch.float32), call.dim("dim", v.rank, -1))
+    if "log" in kind or axis == 1:
+        rest = g.binary("sub", rows, g.reduce("max", rows, [axis]))
+        exps = g.exp(rest)
+        sums = g.reduce("sum", exps, [axis])
+        made = g.binary("sub", rest, g.log(sums)) if "log" in kind else g.binary("div", exps, sums)
     else:
         made = g.soft_max(rows)
-    if call.op._schema.name == "aten::_safe_softmax":
+    if kind == "_safe_softmax":
         # rows of nothing but -inf are 0
-        largest = g.reduce("max", rows, [0])
+        largest = g.reduce("max", rows, [axis])
         low = b.scalar(float("-inf"), torch.float32).tensor
         zero = b.scalar(0.0, torch.float32).tensor
         made = g.where(g.binary("gt", largest, low), made, zero)
-    return permuted(b, Value.whole(made, v.dtype, x.shape), back)
+    return b.converted(Value.whole(made, torch.float32, v.shape), call.out.dtype)
 
 
 @visitor(aten.glu.default)

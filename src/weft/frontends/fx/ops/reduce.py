@@ -120,8 +120,19 @@ def three(v: Value, dim: int) -> tuple[Size, Size, Size]:
     return product(v.shape[dim + 1 :]), along, product(v.shape[:dim])
 
 
+def lines(b: Builder, v: Value, dim: int) -> tuple[Tensor, int]:
+    """All elements with a dimension as an axis: (inside, along, outside), or rows of it.
+
+    Kernels work along axis 0: with nothing inside, they would take one element at a time."""
+    inside, along, outside = three(v, dim)
+    if inside == 1:
+        return reshaped_to(b.dense(v), (along, outside)), 0
+    return reshaped_to(b.dense(v), (inside, along, outside)), 1
+
+
 def _position(b: Builder, v: Value, dim: int, largest: bool) -> Tensor:
-    return g.arg_reduce(reshaped_to(b.dense(v), three(v, dim)), 1, largest=largest)
+    t, axis = lines(b, v, dim)
+    return g.arg_reduce(t, axis, largest=largest)
 
 
 def _arg(largest: bool) -> Callable[[Builder, Call], Value]:
@@ -161,9 +172,9 @@ def cumulate(b: Builder, call: Call) -> Value:
     if v.rank == 0:
         return v
     kind = "sum" if call.op._schema.name == "aten::cumsum" else "prod"
-    t = reshaped_to(b.dense(v), three(v, call.dim("dim", v.rank)))
+    t, axis = lines(b, v, call.dim("dim", v.rank))
     made_type = call.out.dtype if is_float(v.dtype) else torch.int64
-    made = Value.whole(g.cumulate(kind, t, 1), made_type, v.shape)
+    made = Value.whole(g.cumulate(kind, t, axis), made_type, v.shape)
     return b.converted(made, call.out.dtype)
 
 
@@ -218,9 +229,9 @@ def _sorted(
     b: Builder, v: Value, dim: int, descending: bool, k: Size | None = None
 ) -> tuple[Tensor, Tensor]:
     """Values and where they were, along a dimension."""
-    t = reshaped_to(b.dense(v), three(v, dim))
-    indices = g.sort_indices(t, 1, descending=descending, k=k)
-    return g.gather(t, indices, 1), indices
+    t, axis = lines(b, v, dim)
+    indices = g.sort_indices(t, axis, descending=descending, k=k)
+    return g.gather(t, indices, axis), indices
 
 
 @visitor(aten.sort.default, aten.sort.stable)
