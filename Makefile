@@ -4,6 +4,7 @@ VENV   ?= .venv
 BIN    ?= $(VENV)/bin
 BUILD  := build/dev
 MODEL  ?= examples/weft-demo.gguf
+WORKERS ?= 2
 APT_GET = DEBIAN_FRONTEND=noninteractive apt-get -qq
 
 SOURCES := $(shell find native -name '*.cpp' -o -name '*.h') CMakeLists.txt native/CMakeLists.txt
@@ -19,13 +20,14 @@ demo: $(VENV)/installed
 	$(BIN)/weft run $(MODEL) -p "What is 17 + 25?" -n 160 --temp 0
 
 # ---- the whole test suite ----
+# WORKERS processes share it, a file each at a time; 2 GB of memory each.
 # The opencl device is tested on PoCL where there is no other driver; root may install it.
 test: $(VENV)/installed $(DELEGATE)
 	@ls /etc/OpenCL/vendors/*.icd > /dev/null 2>&1 || \
 	  { test "$$(id -u)" = 0 && $(APT_GET) update > /dev/null 2>&1 && \
 	    $(APT_GET) install -y pocl-opencl-icd > /dev/null 2>&1; } || \
 	  echo "no OpenCL driver (Debian: pocl-opencl-icd); tests of the opencl device are skipped"
-	$(BIN)/python -m pytest -q
+	$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile
 
 # ---- style, types, layers, formatting, the tiny tests ----
 check: $(VENV)/installed
