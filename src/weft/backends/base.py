@@ -90,6 +90,7 @@ class BufferType(Protocol):
     """A kind of memory. Compared by identity."""
 
     name: str
+    """Of the memory; that of another device is called something else."""
     device: str
     alignment: int
     """Bytes, a power of two; every tensor starts at a multiple."""

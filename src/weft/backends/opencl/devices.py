@@ -113,10 +113,10 @@ def pick(suffix: str | None) -> Found:
     that does. Raises DeviceError with what there is."""
     devices = find_devices()
     if suffix is not None:
-        if not suffix.isdigit() or int(suffix) >= len(devices):
+        chosen = {str(d.number): d for d in devices}.get(suffix)
+        if chosen is None:
             known = ", ".join(f"opencl:{d.number} ({d.name})" for d in devices)
             raise DeviceError(f"there is no device opencl:{suffix}; this machine has {known}")
-        chosen = devices[int(suffix)]
         if chosen.unusable:
             raise DeviceError(f"opencl:{suffix} ({chosen.name}) cannot be used: {chosen.unusable}")
         return chosen
