@@ -92,7 +92,10 @@ BROKEN = {
     "import": ("raise RuntimeError('boom')", "cannot be loaded: RuntimeError"),
     "syntax": ("def def", "cannot be loaded: SyntaxError"),
     "describe": ("def describe(): 1 / 0\ndef make(suffix): 1 / 0", "what devices there are: Zero"),
-    "none": ("def describe(): return None\ndef make(suffix): return None", "devices there are: Type"),
+    "none": (
+        "def describe(): return None\ndef make(suffix): return None",
+        "devices there are: Type",
+    ),
 }
 
 

@@ -294,7 +294,9 @@ class BackendBase:
         try:
             why = None if node.op.is_view or node.op.name == "NONE" else self.why_not(node)
         except Exception as error:
-            raise DeviceError(f"{self.name}: why_not of {node.op} {node.name}: {error!r}") from error
+            raise DeviceError(
+                f"{self.name}: why_not of {node.op} {node.name}: {error!r}"
+            ) from error
         return YES if why is None else Support(False, f"{node.op} on {self.name}: {why}")
 
     def why_not(self, node: Tensor) -> str | None:
