@@ -170,6 +170,16 @@ def test_fit_respects_the_device(wide: Model, device: OpenCLBackend) -> None:
     assert device.memory_type.in_use == in_use
 
 
+def test_a_weight_that_no_buffer_holds_stays_with_the_host(wide: Model) -> None:
+    device = opencl(copy_weights=True)
+    device.memory_type.max_size = 600_000
+    made = context(wide, devices=[device, "cpu"])
+    why = "blk.0.attn_q.weight has 1048576 bytes, and opencl makes blocks of at most 600000"
+    assert made.plan.homes.kept["blk.0.attn_q.weight"] == why
+    assert {need.memory: need.weights for need in made.plan.needs()}["OpenCL0"] > 0
+    assert greedy(made, 4) == greedy(context(wide), 4)
+
+
 def test_contexts_give_their_memory_back(moe: Model) -> None:
     """Weights that were sent, too, though the model stays; two at once have them only once."""
     device = opencl(copy_weights=True)

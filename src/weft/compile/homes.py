@@ -16,7 +16,7 @@ from weft.graph.graph import Graph
 from weft.graph.tensor import Tensor
 from weft.schedule.finalize import clone
 
-__all__ = ["first_with_own_memory", "why_not_in", "with_weights_on_device"]
+__all__ = ["first_with_own_memory", "too_large", "why_not_in", "with_weights_on_device"]
 
 
 def first_with_own_memory(backends: Sequence[Backend]) -> int:
@@ -37,6 +37,14 @@ def why_not_in(buffer_type: BufferType, node: Tensor, backends: Sequence[Backend
     return why or "no device uses its memory"
 
 
+def too_large(leaf: Tensor, buffer_type: BufferType) -> str | None:
+    """Why a memory cannot hold a tensor in one block; None: it can."""
+    most, size = buffer_type.max_size, buffer_type.alloc_size(leaf)
+    if most is None or size <= most:
+        return None
+    return f"{leaf.name} has {size} bytes, and {buffer_type.device} makes blocks of at most {most}"
+
+
 def with_weights_on_device(
     graph: Graph, backends: Sequence[Backend]
 ) -> tuple[Graph, dict[Tensor, Tensor]]:
@@ -55,7 +63,7 @@ def with_weights_on_device(
         ok = not bases or why_not_in(home, node, backends) is None
         for base in bases:
             used[base] = used.get(base, True) and ok
-    moved = {leaf for leaf, ok in used.items() if ok}
+    moved = {leaf for leaf, ok in used.items() if ok and too_large(leaf, home) is None}
     if not moved:
         return graph, {}
     copies = {tensor: clone(tensor) for tensor in graph.tensors}

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
 from weft.backends.base import Backend
-from weft.compile.homes import first_with_own_memory, why_not_in
+from weft.compile.homes import first_with_own_memory, too_large, why_not_in
 from weft.errors import ScheduleError
 from weft.graph.graph import Graph
 from weft.graph.tensor import Tensor
@@ -180,7 +180,8 @@ def keep_what_runs(
                 home = homes.weights.get(base.name, last) if il is None else homes.caches[il]
                 if home == last or base.name in homes.forced:
                     continue
-                why = why_not_in(base.buffer.type, node, backends)
+                home_type = base.buffer.type
+                why = too_large(base, home_type) or why_not_in(home_type, node, backends)
                 if why is None:
                     continue
                 homes.kept[base.name] = why
