@@ -2,9 +2,9 @@
 
     python benchmarks/opencl_launches.py [MODEL.gguf] [--device opencl]
 
-Prints microseconds per launch: of a chain of sums enqueued again (the loop alone, and until the
-device is done), of the same after a size has changed (arguments are made anew), and of a model's
-step, where attention alone depends on the number of cells. Minima over repetitions.
+Prints microseconds per launch: of a chain of sums enqueued again (by weft, by the driver's calls
+alone, and until the device is done), of the same after a size has changed (arguments are made
+anew), and of a model's step, where attention alone depends on the number of cells (minima).
 """
 
 from __future__ import annotations
@@ -12,12 +12,14 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 from pathlib import Path
+from statistics import median
 from time import perf_counter
 
 import weft
 from weft import graph as g
 from weft.backends import make_backend
 from weft.backends.opencl.executable import OpenCLExecutable
+from weft.backends.opencl.library import library
 from weft.compile import compile
 from weft.execute import Session
 from weft.llm import Context, Model
@@ -26,14 +28,18 @@ DEMO = Path(__file__).parents[1] / "examples/weft-demo.gguf"
 CHAIN = 200
 
 
-def best(call: Callable[[], None], n: int = 30) -> float:
-    """Microseconds of the fastest of `n` calls."""
-    times = []
+def in_turns(
+    calls: dict[str, Callable[[], None]], between: Callable[[], None], n: int = 30
+) -> dict[str, list[float]]:
+    """Seconds of `n` calls of each, alternating; `between` is called after each, uncounted."""
+    found: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(n):
-        start = perf_counter()
-        call()
-        times.append(perf_counter() - start)
-    return min(times) * 1e6
+        for name, call in calls.items():
+            start = perf_counter()
+            call()
+            found[name].append(perf_counter() - start)
+            between()
+    return found
 
 
 def main() -> None:
@@ -56,6 +62,13 @@ def main() -> None:
         chain.run({"n": 4})
         wait()
 
+    queue, enqueue = device.driver.queue, library().enqueue_nd_range_kernel
+
+    def alone() -> None:
+        for kernel, grid, group, start in chain._launches:
+            enqueue(queue, kernel, grid, group, start)
+        queue.flush()
+
     sizes = [0]
 
     def changed() -> None:
@@ -63,11 +76,17 @@ def main() -> None:
         chain.run({"n": 1 + sizes[0] % 8})
 
     done()
-    print(f"{device.device.description}\nchain of {chain.n_launches} sums, us per launch:")
-    for name, call in (("enqueued", lambda: chain.run({"n": 4})), ("and done", done),
-                       ("after a change of size", changed)):  # fmt: skip
-        print(f"  {name:24} {best(call) / chain.n_launches:7.2f}")
-        wait()
+    print(device.device.description)
+    print(f"chain of {chain.n_launches} sums, us per launch, least and median:")
+    calls: dict[str, Callable[[], None]] = {
+        "enqueued": lambda: chain.run({"n": 4}),
+        "the driver's calls alone": alone,
+        "enqueued and done": done,
+    }
+    found = in_turns(calls, wait) | in_turns({"after a change of size": changed}, wait)
+    for name, times in found.items():
+        low, middle = (n * 1e6 / chain.n_launches for n in (min(times), median(times)))
+        print(f"  {name:24} {low:7.2f} {middle:7.2f}")
 
     context = Context(Model.open(args.model), 128, n_outputs=1, devices=[device, "cpu"])
     context.decode([1] * 16)
@@ -87,8 +106,8 @@ def main() -> None:
         context.decode((5,), (position,))
         steps.append(perf_counter() - start)
         loops.append(spent[0])
-    found = [e for e in context._session.executables if isinstance(e, OpenCLExecutable)]
-    n = sum(e.n_launches for e in found)
+    parts = [e for e in context._session.executables if isinstance(e, OpenCLExecutable)]
+    n = sum(e.n_launches for e in parts)
     step, loop = min(steps) * 1e6, min(loops) * 1e6
     print(f"{Path(args.model).name}: {n} launches a token, {step:.0f} us, of which Python's loop")
     print(f"  with new sizes of attention {loop:.0f} ({loop / n:.2f} a launch)")

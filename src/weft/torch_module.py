@@ -43,7 +43,9 @@ def from_torch(
     A module is exported with `example_inputs` and `dynamic_shapes`, as `torch.export.export` takes
     them; put it into evaluation mode before. Weights are used in the memory of the module, so keep
     it unchanged. Buffers that the program writes (KV caches) keep their values between calls, in
-    memory of their own. `devices` and `options` go to `weft.compile` at the first call.
+    memory of their own. `devices` and `options` go to `weft.compile` at the first call. With a
+    device that has its own memory, e.g. `devices=["opencl", "cpu"]`, weights and such buffers are
+    sent there and it does what it has kernels for; `offload=False` leaves them with the host.
 
     Raises UnsupportedOpError with every node that weft cannot convert and why, GraphError for a
     dimension without an upper bound, and what `torch.export` raises."""
@@ -106,7 +108,8 @@ class TorchModule:
     def session(self) -> Session:
         """What runs it; compiled at the first use. Raises what `weft.compile` raises."""
         if self._session is None:
-            self._session = Session(compile(self.graph, self._devices, **self._options))
+            options = {"offload": True} | self._options
+            self._session = Session(compile(self.graph, self._devices, **options))
         return self._session
 
     def reset(self) -> None:
@@ -115,6 +118,8 @@ class TorchModule:
             buffer = state.tensor.buffer
             assert buffer is not None
             np.copyto(buffer.data, array_of(state.initial))
+            if self._session is not None:
+                self._session.send_bound(buffer.data)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Runs once. Tensors must have the types and shapes that the program was exported for;

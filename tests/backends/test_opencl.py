@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import weft
+import weft.backends.opencl as opencl_backends
 from tests.backends.opencl_device import opencl
 from tests.execute.stub_devices import Device, Type
 from weft import graph as g
@@ -94,6 +95,37 @@ def test_without_pyopencl(monkeypatch: pytest.MonkeyPatch) -> None:
         assert not info.available and "weft[opencl]" in info.why_not
     finally:
         devices.find_devices.cache_clear()
+
+
+def test_a_device_that_its_driver_cannot_describe(
+    device: OpenCLBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is listed with the reason; the others work."""
+    cl = pytest.importorskip("pyopencl")
+
+    class Odd:
+        def __getattr__(self, name: str) -> Any:
+            raise cl.Error("clGetDeviceInfo failed: INVALID_VALUE")
+
+    class Platform:
+        name = "Two"
+
+        def get_devices(self) -> list[Any]:
+            return [Odd(), device.device.handle]
+
+    class Library:
+        def get_platforms(self) -> list[Platform]:
+            return [Platform()]
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(cl, name)
+
+    monkeypatch.setattr(devices, "library", Library)
+    monkeypatch.setattr(devices, "why_unusable", lambda p, d, key: "")
+    monkeypatch.setattr(opencl_backends, "find_devices", devices.find_devices.__wrapped__)
+    odd, good = opencl_backends.describe()
+    assert not odd.available and "INVALID_VALUE" in odd.why_not
+    assert (good.name, good.available) == ("opencl:1", True)
 
 
 def test_rules_need_no_device() -> None:
@@ -263,6 +295,17 @@ def test_programs_are_kept_on_disk(cache: Path) -> None:
     made = alone(opencl())
     Session(compile(doubled(), [made])).run({"x": x})
     assert made.driver.programs.compiled == 1
+
+
+@pytest.mark.parametrize(("log", "said"), [
+    ("norm.cl:12:5: error: no such type\n", "norm.cl line 12: no such type"),
+    ("clBuildProgram failed: BUILD_PROGRAM_FAILURE - x\n\nBuild on <Device>:\n\n"
+     "Error(s) while linking:\nCannot find symbol f\n(options: -DX)", "Error(s) while linking:; "
+     "Cannot find symbol f"),
+    ("clBuildProgram failed: OUT_OF_HOST_MEMORY", "clBuildProgram failed: OUT_OF_HOST_MEMORY"),
+])  # fmt: skip
+def test_what_a_compiler_says(log: str, said: str) -> None:
+    assert builds._first_error(log) == said
 
 
 def test_a_kernel_that_does_not_build(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:

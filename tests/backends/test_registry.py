@@ -1,14 +1,17 @@
 """Finding backends by name."""
 
 import sys
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
-from weft.backends import BackendInfo, known_backends, make_backend, registry
+import weft
+from weft.backends import BackendBase, BackendInfo, known_backends, make_backend, registry
 from weft.backends.reference import ReferenceBackend
 from weft.errors import DeviceError
+from weft.graph.tensor import Tensor
 
 
 @pytest.fixture
@@ -75,11 +78,52 @@ def test_a_missing_dependency_names_the_extra(
     (tmp_path / "needs_more.py").write_text("import a_package_that_is_not_there\n")
     monkeypatch.syspath_prepend(tmp_path)
     announce(monkeypatch, "fancy", "needs_more")
-    message = r"needs the Python package 'a_package_that_is_not_there'.*pip install weft\[fancy\]"
+    message = "needs the Python package 'a_package_that_is_not_there'.*`pip install a_package_that"
     with pytest.raises(DeviceError, match=message):
         make_backend("fancy")
+    with monkeypatch.context() as patch, pytest.raises(DeviceError, match=r"`pip install weft\[b"):
+        patch.setattr(registry, "import_module", lambda target: import_module("needs_more"))
+        make_backend("blas")
     (info,) = [i for i in known_backends() if i.name == "fancy"]
     assert not info.available and "pip install" in info.why_not
+
+
+BROKEN = {
+    "import": ("raise RuntimeError('boom')", "cannot be loaded: RuntimeError"),
+    "syntax": ("def def", "cannot be loaded: SyntaxError"),
+    "describe": ("def describe(): 1 / 0\ndef make(suffix): 1 / 0", "what devices there are: Zero"),
+    "none": (
+        "def describe(): return None\ndef make(suffix): return None",
+        "devices there are: Type",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", BROKEN)
+def test_a_broken_package_breaks_itself_only(
+    what: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    text, why = BROKEN[what]
+    (tmp_path / f"broken_{what}.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    announce(monkeypatch, "broken", f"broken_{what}")
+    found = {info.name: info for info in known_backends()}
+    assert found["reference"].available and not found["broken"].available
+    assert why in found["broken"].why_not and f"broken_{what}" in found["broken"].why_not
+    with pytest.raises(DeviceError, match=f"backend 'broken'.*broken_{what}"):
+        make_backend("broken")
+
+
+def test_a_question_that_fails_names_device_and_node() -> None:
+    class Odd(BackendBase):
+        name = "odd"
+
+        def why_not(self, node: Tensor) -> str | None:
+            raise KeyError("f8")
+
+    x = weft.input("x", (4,))
+    with pytest.raises(DeviceError, match=r"odd: why_not of SQR y: KeyError\('f8'\)"):
+        Odd().supports_op(weft.graph.sqr(x).named("y"))
 
 
 def test_a_module_that_was_not_built(monkeypatch: pytest.MonkeyPatch) -> None:

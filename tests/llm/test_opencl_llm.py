@@ -170,6 +170,16 @@ def test_fit_respects_the_device(wide: Model, device: OpenCLBackend) -> None:
     assert device.memory_type.in_use == in_use
 
 
+def test_a_weight_that_no_buffer_holds_stays_with_the_host(wide: Model) -> None:
+    device = opencl(copy_weights=True)
+    device.memory_type.max_size = 600_000
+    made = context(wide, devices=[device, "cpu"])
+    why = "blk.0.attn_q.weight has 1048576 bytes, and opencl makes blocks of at most 600000"
+    assert made.plan.homes.kept["blk.0.attn_q.weight"] == why
+    assert {need.memory: need.weights for need in made.plan.needs()}["OpenCL0"] > 0
+    assert greedy(made, 4) == greedy(context(wide), 4)
+
+
 def test_contexts_give_their_memory_back(moe: Model) -> None:
     """Weights that were sent, too, though the model stays; two at once have them only once."""
     device = opencl(copy_weights=True)
@@ -186,6 +196,40 @@ def test_contexts_give_their_memory_back(moe: Model) -> None:
     for _ in range(20):
         assert greedy(context(moe, devices=[device, "cpu"]), 2) == want
         assert device.memory_type.in_use == left
+
+
+def test_weights_that_are_there_need_no_more_room(moe: Model) -> None:
+    """A second context of a model fits where there is room for its cache and compute memory."""
+    device = opencl(copy_weights=True)
+    made = context(moe, devices=[device, "cpu"])
+    need = made.plan.needs()[0]
+    device.memory_type.capacity = device.memory_type.in_use + need.cache + need.compute + 100
+    want = greedy(made, 2)
+    assert greedy(context(moe, devices=[device, "cpu"]), 2) == want
+    del made
+    alone = Model.open(moe.file.path)  # another mapping of the file, so other weights
+    two = context(moe, devices=[device, "cpu"])
+    with pytest.raises(weft.OutOfMemoryError, match="OpenCL0 memory"):
+        context(alone, devices=[device, "cpu"])
+    assert greedy(two, 2) == want
+
+
+def test_contexts_beside_share_the_device() -> None:
+    opencl()
+    path = Path(__file__).resolve().parents[1] / "data/vectors/models/archs/llama3.gguf"
+    llm = weft.LLM(path, n_ctx=64, devices=["opencl", "cpu"], n_threads=1)
+    llm.embed([5, 9, 40])
+    with llm._side.embedding() as beside:
+        ours, theirs = (c.plan.backends for c in (llm.context, beside))
+    assert ours[0] is theirs[0] and ours[1] is not theirs[1]
+
+
+def test_the_same_device_twice_is_an_error(moe: Model) -> None:
+    opencl()
+    with pytest.raises(weft.ScheduleError, match="opencl and opencl:0 are the same device"):
+        context(moe, devices=["opencl", "opencl:0", "cpu"])
+    with pytest.raises(weft.ScheduleError, match="must be the last of the devices: opencl, cpu"):
+        context(moe, devices=["cpu", "opencl"])
 
 
 def test_a_device_alone_gets_the_cpu_behind_it(wide: Model) -> None:

@@ -18,7 +18,8 @@ from tests.execute.stub_devices import Device
 from tests.llm.tiny import write_wide_model
 from weft.backends.opencl import OpenCLBackend
 from weft.execute import Pipeline, Profile, Trace
-from weft.llm import Context, Model
+from weft.llm import Context, Model, SamplingParams, Tokenizer
+from weft.llm.engine import Delta, Engine, Request
 
 TOKENS = np.random.default_rng(3).integers(3, 270, 250)
 RTOL, ATOL = 1e-4, 2e-5
@@ -143,6 +144,46 @@ def test_a_text_is_the_same(wide: Model, device: OpenCLBackend) -> None:
             texts.append("".join(llm.generate("the abc " * 40, max_tokens=8, temperature=0)))
         assert (profile.overlap > CLOCKS) == (n_copies == 2)
     assert texts[0] == texts[1]
+
+
+def test_states_of_recurrent_models(vectors: Path, device: OpenCLBackend) -> None:
+    """Ubatch after ubatch writes the state that the next one reads, layer by layer."""
+    for arch in ("mamba2", "lfm2"):
+        model = Model.open(vectors / "models" / "archs" / f"{arch}.gguf")
+        tokens = np.random.default_rng(5).integers(3, model.config.n_vocab, 100)
+        options: dict[str, Any] = {"n_gpu_layers": 2, "n_ubatch": 16, "n_seq_max": 2}
+        made, want = (context(model, device, n_copies=n, **options) for n in (2, 1))
+        assert made.plan.n_copies == 2
+        for n, seq in ((90, 0), (40, 1), (10, 0)):
+            rows = [c.decode(tokens[:n], seqs=[[seq]] * n, outputs="all",
+                             positions=c.cache.pos_max(seq) + 1 + np.arange(n))
+                    for c in (made, want)]  # fmt: skip
+            np.testing.assert_array_equal(*rows, err_msg=arch)
+
+
+def test_texts_of_a_server(wide: Model, device: OpenCLBackend, monkeypatch: Any) -> None:
+    """Prompts are computed several ubatches at a time; texts are the same."""
+    steps: list[int] = []
+    real = Context.decode
+
+    def decode(self: Context, tokens: Any, *args: Any, **more: Any) -> Any:
+        steps.append(len(tokens))
+        return real(self, tokens, *args, **more)
+
+    monkeypatch.setattr(Context, "decode", decode)
+    found = []
+    for n_copies in (1, 2):
+        made = context(wide, device, n_copies=n_copies, n_seq_max=2, n_outputs=2, n_ubatch=40)
+        engine = Engine(made, Tokenizer.from_gguf(wide.file))
+        steps.clear()
+        try:
+            request = Request(tuple(TOKENS[:200].tolist()), max_tokens=5, ignore_eos=True,
+                              sampling=SamplingParams(temperature=0))  # fmt: skip
+            found.append("".join(e.text for e in engine.generate(request) if isinstance(e, Delta)))
+        finally:
+            engine.close()
+        assert max(steps) == (40 if n_copies == 1 else 200)
+    assert found[0] == found[1] != ""
 
 
 def test_the_command_of_the_docs(wide: Model, tmp_path: Path) -> None:

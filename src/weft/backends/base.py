@@ -90,6 +90,7 @@ class BufferType(Protocol):
     """A kind of memory. Compared by identity."""
 
     name: str
+    """Of the memory; that of another device is called something else."""
     device: str
     alignment: int
     """Bytes, a power of two; every tensor starts at a multiple."""
@@ -290,7 +291,12 @@ class BackendBase:
 
     def supports_op(self, node: Tensor) -> Support:
         """Views, leaves, and what `why_not` has nothing against."""
-        why = None if node.op.is_view or node.op.name == "NONE" else self.why_not(node)
+        try:
+            why = None if node.op.is_view or node.op.name == "NONE" else self.why_not(node)
+        except Exception as error:
+            raise DeviceError(
+                f"{self.name}: why_not of {node.op} {node.name}: {error!r}"
+            ) from error
         return YES if why is None else Support(False, f"{node.op} on {self.name}: {why}")
 
     def why_not(self, node: Tensor) -> str | None:

@@ -24,6 +24,8 @@ an entry point too, so that a source tree works before it is installed.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import entry_points
@@ -31,7 +33,7 @@ from types import ModuleType
 from typing import Any
 
 from weft.backends.base import Backend, Rules
-from weft.errors import DeviceError
+from weft.errors import DeviceError, WeftError
 
 __all__ = [
     "BUILT_IN",
@@ -74,7 +76,9 @@ def known_backends() -> list[BackendInfo]:
     found: list[BackendInfo] = []
     for name, target in sorted(_modules().items()):
         try:
-            found.extend(_load(name, target).describe())
+            module = _load(name, target)
+            with _blamed(name, target, "cannot say what devices there are"):
+                found.extend(info for info in module.describe() if info.name)
         except DeviceError as error:
             found.append(BackendInfo(name, False, str(error), ""))
     return found
@@ -89,7 +93,11 @@ def make_backend(spec: str, **options: Any) -> Backend:
     _, colon, suffix = spec.partition(":")
     if colon and not suffix:
         raise DeviceError(f"backend {spec!r} ends in a colon; write {name!r} or {name + ':0'!r}")
-    backend: Backend = _load(name, target).make(suffix if colon else None, **options)
+    module = _load(name, target)
+    with _blamed(name, target, f"{spec} could not be made"):
+        backend: Backend | None = module.make(suffix if colon else None, **options)
+    if backend is None:
+        raise DeviceError(f"backend {name!r}: make() of module {target} returns no backend")
     return backend
 
 
@@ -122,21 +130,39 @@ def _modules() -> dict[str, str]:
     return BUILT_IN | {entry.name: entry.module for entry in entry_points(group=GROUP)}
 
 
-def _load(name: str, target: str) -> ModuleType:
+@contextmanager
+def _blamed(name: str, target: str, what: str) -> Iterator[None]:
+    """What goes wrong in a backend's module, besides imports, is a DeviceError that names it."""
     try:
-        module = import_module(target)
+        yield
+    except (WeftError, ImportError):
+        raise
+    except Exception as error:
+        raise DeviceError(
+            f"backend {name!r}: {what}: {error!r} in module {target}; update the package that "
+            "brings it, or remove it"
+        ) from error
+
+
+def _load(name: str, target: str) -> ModuleType:
+    ours = target.startswith("weft.")
+    try:
+        with _blamed(name, target, "cannot be loaded"):
+            module = import_module(target)
     except ModuleNotFoundError as error:
         if error.name == target:
             raise DeviceError(
                 f"backend {name!r} is not part of this build (no module {target})"
             ) from error
+        extra = f"weft[{name}]" if ours else str(error.name)
         raise DeviceError(
             f"backend {name!r} needs the Python package {error.name!r}; "
-            f"install it with `pip install weft[{name}]`"
+            f"install it with `pip install {extra}`"
         ) from error
     except ImportError as error:
+        again = "weft, or build it again" if ours else f"the package that brings {target}"
         raise DeviceError(
-            f"backend {name!r} cannot be loaded ({error}); reinstall weft, or build it again"
+            f"backend {name!r} cannot be loaded ({error}); reinstall {again}"
         ) from error
     for function in ("describe", "make"):
         if not callable(getattr(module, function, None)):

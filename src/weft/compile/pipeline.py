@@ -9,6 +9,7 @@ from typing import Any, Literal, Protocol
 from weft.allocate import Allocation, allocate, validate
 from weft.backends import Backend, make_backend
 from weft.compile.check import check_program
+from weft.compile.homes import with_weights_on_device
 from weft.compile.layouts import Layouts, choose_layouts
 from weft.compile.limits import within_limits
 from weft.compile.lower import lower
@@ -73,6 +74,7 @@ def compile(
     op_offload: bool = True,
     cost: CostOptions | None = None,
     repack: bool = False,
+    offload: bool = False,
     rewrites: Sequence[str] | None = None,
     **options: Any,
 ) -> Program:
@@ -82,6 +84,8 @@ def compile(
     are made from names (`n_threads=4, target="avx2", activations="f32"` for `cpu`). `assign` pins
     tensors to a device. `policy`, `cost`: see `weft.schedule.schedule`. `repack`: weights (leaves
     with usage "weights") go into the layout that the kernels like best when they are loaded.
+    `offload`: constants and states of host memory are sent to the first device that has memory of
+    its own, as far as it runs what uses them, so that the ops go there, too.
     `rewrites`: names of the fusions (`weft.graph.rewrite.REWRITES`) to use, where the device has
     kernels for them; default: what WEFT_REWRITES says, or all. The plan that memory comes from is
     `Program.plan`.
@@ -89,9 +93,13 @@ def compile(
     Raises GraphError, ScheduleError, UnsupportedOpError, AllocationError or DeviceError;
     OutOfMemoryError where the memory of the profile of `cost` is too small."""
     graph = graph if isinstance(graph, Graph) else graph.graph
+    backends = resolve_devices(devices, **options)
+    if offload:
+        graph, moved = with_weights_on_device(graph, backends)
+        assign = {moved.get(tensor, tensor): b for tensor, b in (assign or {}).items()}
     plan = plan_graph(
-        graph, resolve_devices(devices, **options), policy=policy, memory=memory,
-        assign=assign, op_offload=op_offload, cost=cost, rewrites=rewrites,
+        graph, backends, policy=policy, memory=memory, assign=assign, op_offload=op_offload,
+        cost=cost, rewrites=rewrites,
     )  # fmt: skip
     return lower_plan(repacked([plan])[0] if repack else plan)
 
@@ -168,4 +176,19 @@ def resolve_devices(devices: Sequence[str | Backend], **options: Any) -> list[Ba
     names = [b.name for b in backends]
     if len(set(names)) != len(names):
         raise ScheduleError(f"a device is listed twice: {', '.join(names)}")
+    _require_different([b for b, d in zip(backends, devices, strict=True) if isinstance(d, str)])
     return backends
+
+
+def _require_different(backends: Sequence[Backend]) -> None:
+    """Raises ScheduleError where two names mean one device: each has memory of its own, of the same
+    name."""
+    known: dict[str, Backend] = {}
+    for backend in backends:
+        memory = backend.buffer_type
+        other = known.setdefault(memory.name, backend)
+        if other.buffer_type is not memory:
+            raise ScheduleError(
+                f"{other.name} and {backend.name} are the same device ({memory.name} memory); "
+                "list it once"
+            )

@@ -13,7 +13,7 @@ from weft.errors import DeviceError, WeftError
 from weft.graph.size import upper
 from weft.program import BufferSpec, Program, TensorSpec
 
-__all__ = ["ArenaPool", "Progress", "arena_bytes", "arenas_of"]
+__all__ = ["ArenaPool", "Progress", "arena_bytes", "arenas_of", "is_at"]
 
 Progress = Callable[[int, int], None]
 """`progress(done, total)`: bytes of weights that are in place, of those that are to be repacked or
@@ -193,6 +193,12 @@ class ArenaPool:
     def nbytes(self) -> int:
         """Bytes of all blocks."""
         return sum(memory.nbytes for _, memory in self._blocks.values())
+
+
+def is_at(data: object, buffer_type: BufferType) -> bool:
+    """Whether host data is in a device's memory already, where another program has it."""
+    sent = _all_sent.get((id(data), id(buffer_type)))
+    return sent is not None and sent.data() is data
 
 
 def arena_bytes(*programs: Program) -> int:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.backends.base import Executable
+from weft.backends.base import Executable, HostMemory
 from weft.errors import AbortedError, ProgramError
 from weft.execute.arena import ArenaPool
 from weft.execute.bound import BoundProgram, Moved, named_fault
@@ -139,6 +139,17 @@ class Session:
             except Exception as error:
                 raise named_fault(f"output {name}", error) from error
         return view
+
+    def send_bound(self, data: NDArray[Any]) -> None:
+        """Sends an array that the program uses in place again, where a device has a copy of it; for
+        callers that have changed its values."""
+        for spec, memory in zip(self.program.buffers, self._bound.memories, strict=True):
+            if spec.data is data and memory.host() is None:
+                try:
+                    memory.write(0, HostMemory(data).host())
+                except Exception as error:
+                    where = f"{spec.size} bytes for {spec.buffer_type.name} memory"
+                    raise named_fault(where, error) from error
 
     def _send(self, name: str, spec: TensorSpec, start: int, data: NDArray[np.uint8]) -> None:
         try:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from weft.compile.homes import first_with_own_memory
 from weft.graph.tensor import Tensor
 from weft.llm.fit import fitted, limits, overfull, require
 from weft.llm.kv_cache import KVCache
-from weft.llm.offload import Homes, first_with_own_memory
+from weft.llm.offload import Homes
 from weft.llm.plan import ContextPlan, Request
 from weft.schedule.cost import choose_homes
 

@@ -13,6 +13,7 @@ from typing import Unpack, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from weft.backends.base import Backend
 from weft.errors import ContextError, DeviceError
 from weft.execute import Profile, Progress, Session
 from weft.llm.batch import Batch, Outputs, Ubatch, checked, one_token
@@ -169,6 +170,19 @@ class Context(Sequences):
     @property
     def _session(self) -> Session:
         return self._graphs.session
+
+    def devices_beside(self) -> list[str | Backend]:
+        """`devices` of a context beside this one: those with memory of their own are the same
+        objects, so that weights are there once; others that were named are made anew, so that each
+        context has threads of its own."""
+        host = self.plan.backends[-1].buffer_type
+        given = [*(self._options.get("devices") or ())]
+        return [
+            backend.name
+            if backend.buffer_type is host and (i >= len(given) or isinstance(given[i], str))
+            else backend
+            for i, backend in enumerate(self.plan.backends)
+        ]
 
     def decode(
         self,

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator
 
 from weft.backends.base import Backend
 from weft.errors import OutOfMemoryError, ScheduleError
+from weft.execute.arena import is_at
 from weft.llm import memory as system
 from weft.llm.offload import Homes, all_layers
 from weft.llm.plan import ContextPlan, MemoryNeed, Request
@@ -44,12 +45,20 @@ def _told(request: Request, backend: Backend) -> int | None:
     """The limit of a device's memory that the caller, the device or the profile knows."""
     if backend.name in request.placement.memory:
         return request.placement.memory[backend.name]
-    known = [backend.memory_limit()]
+    left = backend.memory_limit()
+    # weights that another context of the model has there take no more room
+    known = [left if left is None else left + _present(request, backend)]
     profile = request.placement.profile
     device = None if profile is None else profile.device(backend.name)
     if profile is not None and device is not None:
         known.append(profile.memories[device.memory].size)
     return min((n for n in known if n is not None), default=None)
+
+
+def _present(request: Request, backend: Backend) -> int:
+    """Bytes of the model's weights that are in a device's memory already."""
+    buffers = (leaf.buffer for leaf in request.model.weights.values())
+    return sum(b.data.nbytes for b in buffers if b and is_at(b.data, backend.buffer_type))
 
 
 def overfull(request: Request, plan: ContextPlan) -> list[tuple[MemoryNeed, int, int]]:

@@ -13,12 +13,13 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
 from weft.backends.base import Backend
+from weft.compile.homes import first_with_own_memory, too_large, why_not_in
 from weft.errors import ScheduleError
 from weft.graph.graph import Graph
 from weft.graph.tensor import Tensor
 from weft.llm.weights import Weights
 
-__all__ = ["Homes", "all_layers", "first_with_own_memory", "homes_by_layer", "keep_what_runs"]
+__all__ = ["Homes", "all_layers", "homes_by_layer", "keep_what_runs"]
 
 _LAYER = re.compile(r"blk\.(\d+)\.(.*)")
 # Looked up row by row as the input comes in.
@@ -47,12 +48,6 @@ class Homes:
 def all_layers(n_layer: int) -> int:
     """How many layers there are to offload: all, and the output."""
     return n_layer + 1
-
-
-def first_with_own_memory(backends: Sequence[Backend]) -> int:
-    """The first device with memory of its own, -1: all share that of the last."""
-    host = backends[-1].buffer_type
-    return next((i for i, b in enumerate(backends[:-1]) if b.buffer_type is not host), -1)
 
 
 def homes_by_layer(
@@ -185,7 +180,8 @@ def keep_what_runs(
                 home = homes.weights.get(base.name, last) if il is None else homes.caches[il]
                 if home == last or base.name in homes.forced:
                     continue
-                why = _refusal(node, base, backends)
+                home_type = base.buffer.type
+                why = too_large(base, home_type) or why_not_in(home_type, node, backends)
                 if why is None:
                     continue
                 homes.kept[base.name] = why
@@ -198,16 +194,3 @@ def keep_what_runs(
                 for leaf in moved:
                     assert leaf.buffer is not None
                     leaf.buffer.type = backends[last].buffer_type
-
-
-def _refusal(node: Tensor, base: Tensor, backends: Sequence[Backend]) -> str | None:
-    """Why no device that uses the memory of `base` runs `node`; None: one does."""
-    assert base.buffer is not None
-    why = ""
-    for backend in backends:
-        if backend.supports_buffer_type(base.buffer.type):
-            support = backend.supports_op(node)
-            if support.ok:
-                return None
-            why = why or support.why or f"{backend.name} does not run {node.op.name}"
-    return why or "no device uses its memory"

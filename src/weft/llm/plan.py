@@ -87,10 +87,9 @@ class ContextPlan:
     @property
     def n_copies(self) -> int:
         """Ubatches of the largest size that are under way at the same time. One where a single
-        split leaves nothing to overlap, and where the host moves states or cells between them."""
+        split leaves nothing to overlap, and where the host moves cells between them."""
         several = len(self.plan.schedule.splits) > 1
-        alone = self.cache.window is not None or self.cache.states is not None
-        return self.options.n_copies if several and not alone else 1
+        return self.options.n_copies if several and self.cache.window is None else 1
 
     @property
     def all_regimes(self) -> list[RegimePlan]:

@@ -7,6 +7,7 @@ from typing import Any, Unpack
 
 from weft.backends.base import Backend
 from weft.compile import resolve_devices
+from weft.errors import ScheduleError
 from weft.llm.by_time import by_time
 from weft.llm.fit import ADVICE, fitted, require
 from weft.llm.kv_cache import cache_bytes
@@ -69,6 +70,9 @@ def _backends(devices: Sequence[str | Backend], options: dict[str, Any]) -> list
     """The devices of a list; the cpu behind them where the last one named cannot stand there."""
     found = resolve_devices(devices, **options)
     if found and isinstance(devices[-1], str) and found[-1].kind != "CPU":
+        if any(b.name == "cpu" for b in found):
+            rest = ", ".join([*(b.name for b in found if b.name != "cpu"), "cpu"])
+            raise ScheduleError(f"the cpu must be the last of the devices: {rest}")
         found += resolve_devices(["cpu"], **options)
     return found
 

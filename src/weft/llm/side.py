@@ -24,7 +24,9 @@ class SideContexts:
         self._main = context
         self._options = dict(options) | {"progress": None}
         if self._options.get("plan") is not None:  # which is of the main one, and of its size
-            self._options |= {"plan": None, "devices": list(context.program.devices)}
+            names = [backend.name for backend in context.plan.backends]
+            homes = context.plan.homes.weights.items()
+            self._options |= {"plan": None, "place": {name: names[b] for name, b in homes}}
         self._turns = Turns()
         self._embedding: Context | None = context if context.embeddings else None
         self._scoring: Context | None = None
@@ -61,4 +63,5 @@ class SideContexts:
         options = self._options
         if self._main.fell_back:  # what failed is not tried again
             options = dict(on_fallback(options) or options)
+        more["devices"] = self._main.devices_beside()
         return Context(self._main.model, n_ctx, **(options | more))

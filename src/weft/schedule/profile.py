@@ -192,9 +192,12 @@ def parse_size(text: str | int) -> int:
     digits = str(text).strip().rstrip("BKMGTibkmgt ")
     unit = str(text).strip()[len(digits) :].strip().upper()
     try:
-        return int(float(digits) * _UNITS[unit])
+        size = int(float(digits) * _UNITS[unit])
     except (ValueError, KeyError, OverflowError):
-        raise FormatError(f"{text!r} is not a size; write e.g. 24GiB, 512M or 1000000") from None
+        size = -1
+    if size < 0:
+        raise FormatError(f"{text!r} is not a size; write e.g. 24GiB, 512M or 1000000")
+    return size
 
 
 # ---- reading -------------------------------------------------------------------------------------

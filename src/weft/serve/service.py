@@ -78,6 +78,8 @@ class Service:
                     embeddings=True, **context,
                 )
             )  # fmt: skip
+            if context.get("plan") is None and not self._embedder.context.fell_back:
+                context["devices"] = self._embedder.context.devices_beside()
         if writes:
             self._engine = Engine(
                 Context(

@@ -1,5 +1,6 @@
 """`weft.from_torch` end to end: modules in, tensors out, state, sizes, refusals."""
 
+import copy
 import subprocess
 import sys
 
@@ -8,6 +9,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import weft  # noqa: E402
+from tests.backends.opencl_device import opencl  # noqa: E402
+from weft.backends import make_backend  # noqa: E402
 from weft.errors import ProgramError, UnsupportedOpError  # noqa: E402
 from weft.frontends import fx  # noqa: E402
 from weft.frontends.fx.registry import VISITORS, visitor  # noqa: E402
@@ -162,3 +165,45 @@ def test_a_module_that_is_trained_is_refused() -> None:
 def test_a_dimension_without_a_bound_is_refused() -> None:
     with pytest.raises(weft.GraphError, match=r"n of .* no upper bound"):
         weft.from_torch(mlp(), (torch.randn(3, 8),), dynamic_shapes=({0: torch.export.Dim("n")},))
+
+
+class Counting(torch.nn.Module):
+    """Rows that are kept, a counter, and an op that OpenCL has no kernel for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = torch.nn.Linear(8, 8), torch.nn.Linear(8, 4)
+        self.register_buffer("rows", torch.zeros(6, 8))
+        self.register_buffer("calls", torch.zeros(1))
+        self.register_buffer("places", torch.arange(5000) % 8)
+
+    def forward(self, x: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+        self.rows.index_copy_(0, at, torch.nn.functional.gelu(self.first(x)))
+        self.calls.add_(1.0)
+        sums = torch.zeros(8).scatter_add(0, self.places, x.sum() * torch.ones(5000))
+        return self.last(self.rows + sums) * self.calls
+
+
+@pytest.mark.parametrize("name", ["opencl", "reference"])
+def test_a_device_does_what_it_can(name: str) -> None:
+    """Weights and states live on the device, the op that it refuses runs behind it, and what is
+    kept between calls and put back is that of eager mode."""
+    device = opencl(copy_weights=True) if name == "opencl" else make_backend(name)
+    torch.manual_seed(0)
+    module, x = Counting().eval(), torch.randn(1, 8)
+    f = weft.from_torch(copy.deepcopy(module), (x, torch.tensor([0])), devices=[device, "cpu"])
+    for _ in range(2):
+        eager = copy.deepcopy(module)
+        for i in range(3):
+            x, at = torch.randn(1, 8), torch.tensor([i])
+            torch.testing.assert_close(f(x, at), eager(x, at), rtol=1e-4, atol=1e-4)
+        f.reset()
+    program = f.session.program
+    steps = {(split.device, str(step.op)) for split in program.splits for step in split.steps}
+    assert {(name, "MUL_MAT"), (name, "SET_ROWS")} <= steps
+    assert [op for at, op in steps if at == "cpu"] == (["SCATTER"] if name == "opencl" else [])
+    here = sum(b.size for b in program.buffers if b.kind == "bound" and b.buffer_type is
+               device.buffer_type)  # fmt: skip
+    assert here >= 4 * (8 * 8 + 8 + 8 * 4 + 4 + 6 * 8 + 1)
+    assert all(leaf.buffer is None or leaf.buffer.type is None for leaf in f.graph.leaves)
+    assert len(weft.compile(f, [device, "cpu"]).splits) == 1  # by the rules: weights are the host's

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import warnings
+from contextlib import suppress
 from functools import cache
 from hashlib import sha256
 from importlib.resources import files
@@ -12,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from weft.backends.opencl.devices import Found
-from weft.backends.opencl.library import library
+from weft.backends.opencl.library import guarded, library
 from weft.backends.opencl.probe import cache_folder, write_atomically
 from weft.errors import DeviceError
 from weft.quants import grid
@@ -100,7 +101,8 @@ class Programs:
         program = self._built.get((file, defines))
         if program is None:
             program = self._built[file, defines] = self._get(file, defines)
-        return library().Kernel(program, name)
+        with guarded(f"kernel {name} of {file} on {self._device.name}"):
+            return library().Kernel(program, name)
 
     def _get(self, file: str, defines: tuple[str, ...]) -> Any:
         source = tables(defines) + source_of(file)
@@ -115,8 +117,9 @@ class Programs:
         if program is None:
             program = self.build(file, source, options)
             self.compiled += 1
-            binaries = program.get_info(library().program_info.BINARIES)
-            write_atomically(path, binaries[0])
+            with suppress(library().Error):  # a driver may keep them to itself
+                binaries = program.get_info(library().program_info.BINARIES)
+                write_atomically(path, binaries[0])
         else:
             self.loaded += 1
         return program
@@ -157,5 +160,7 @@ def _first_error(log: str) -> str:
         found = re.search(pattern, log)
         if found is not None:
             return f"{found[1]} line {found[2]}: {found[3]}"
-    lines = [line.strip() for line in log.splitlines() if line.strip()]
-    return "; ".join(lines[:4])
+    lines = [line.strip() for line in log.splitlines()]
+    # pyopencl puts the call and the device around what the compiler says
+    said = [line for line in lines if line and not line.startswith(("clBuild", "Build on", "(opt"))]
+    return "; ".join((said or lines)[:4])

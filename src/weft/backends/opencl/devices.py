@@ -39,6 +39,8 @@ class Found:
     """Numbers of platform and device there."""
     handle: Any
     """The driver's object."""
+    fault: str = ""
+    """What the driver reported when it was asked about the device; then nothing is known of it."""
 
     @property
     def shares_memory(self) -> bool:
@@ -53,6 +55,8 @@ class Found:
     @property
     def unusable(self) -> str:
         """Empty, or why no kernel runs there; tried in a process of its own, once."""
+        if self.fault:
+            return f"its driver does not describe it ({self.fault})"
         if not self.handle.get_info(library().device_info.COMPILER_AVAILABLE):
             return "its driver has no compiler"
         return why_unusable(*self.place, self.key)
@@ -82,7 +86,14 @@ def find_devices() -> tuple[Found, ...]:
         except cl.Error:
             continue  # a platform without devices reports that as an error
         for d, handle in enumerate(handles):
-            found.append(_found(cl, len(found), platform, handle, (p, d)))
+            number, place = len(found), (p, d)
+            try:
+                found.append(_found(cl, number, platform, handle, place))
+            except cl.Error as error:
+                unknown = f"device {d} of platform {p}"
+                found.append(
+                    Found(number, "", unknown, "ACCEL", "", 0, 0, 64, (), place, handle, str(error))
+                )
     if not found:
         names = ", ".join(p.name.strip() for p in platforms)
         raise DeviceError(f"the OpenCL drivers of this machine ({names}) have no device")
@@ -113,10 +124,10 @@ def pick(suffix: str | None) -> Found:
     that does. Raises DeviceError with what there is."""
     devices = find_devices()
     if suffix is not None:
-        if not suffix.isdigit() or int(suffix) >= len(devices):
+        chosen = {str(d.number): d for d in devices}.get(suffix)
+        if chosen is None:
             known = ", ".join(f"opencl:{d.number} ({d.name})" for d in devices)
             raise DeviceError(f"there is no device opencl:{suffix}; this machine has {known}")
-        chosen = devices[int(suffix)]
         if chosen.unusable:
             raise DeviceError(f"opencl:{suffix} ({chosen.name}) cannot be used: {chosen.unusable}")
         return chosen

@@ -48,8 +48,10 @@ def why_unusable(platform: int, device: int, key: str) -> str:
     path = cache_folder() / "probed.json"
     known = _read(path)
     found = known.get(key)
-    if found is not None and (not found["why"] or time.time() - found["time"] < _DAY):
-        return str(found["why"])
+    if isinstance(found, dict) and isinstance(found.get("time"), float):
+        why = str(found.get("why"))
+        if not why or time.time() - found["time"] < _DAY:
+            return why
     why = _ask(platform, device)
     known[key] = {"why": why, "time": time.time()}
     write_atomically(path, json.dumps(known, indent=1).encode())

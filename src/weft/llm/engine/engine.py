@@ -53,8 +53,7 @@ class Engine:
         if context.embeddings:
             raise ContextError("texts need logits; create the context with embeddings=False")
         n_seq = context.cache.n_seq_max
-        self.max_batch = min(context.n_ubatch, context.n_batch)
-        if n_seq > min(self.max_batch, context.n_outputs):
+        if n_seq > min(context.n_ubatch, context.n_batch, context.n_outputs):
             raise ContextError(
                 f"{n_seq} texts at once, but n_ubatch is {context.n_ubatch}, n_batch "
                 f"{context.n_batch} and n_outputs {context.n_outputs}; make them larger"
@@ -186,7 +185,7 @@ class Engine:
     def _step(self) -> None:
         """Computes one batch and hands every text its token."""
         start = perf_counter()
-        step = pack(self._slots.running, self.max_batch, self._share)
+        step = pack(self._slots.running, self.context.n_step, self._share)
         n_prompt = sum(n for slot, n in step.parts if not _text(slot).n_generated)
         before = self.stats.generated_tokens
         try:
