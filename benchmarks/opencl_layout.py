@@ -1,10 +1,11 @@
 """Weights in planes on an OpenCL device against the blocks of the file: loading, tokens, prompts.
 
-    python benchmarks/opencl_layout.py MODEL.gguf [--device opencl] [--prompt 64] [--runs 12]
+    python benchmarks/opencl_layout.py MODEL.gguf [--device opencl] [--prompt N] [--runs N] [--copy]
 
 Two contexts on one device, one of them with `repack=False`. Prints seconds to load (weights sent,
 kernels built), and of a token and a prompt median and minimum milliseconds, in alternation, and the
-ratio of medians (above 1: planes are faster).
+ratio of medians (above 1: planes are faster). With `--copy` blocks are sent, too, where the device
+could use them in host memory.
 """
 
 from __future__ import annotations
@@ -26,9 +27,10 @@ def main() -> None:
     parser.add_argument("--device", default="opencl")
     parser.add_argument("--prompt", type=int, default=64, help="tokens of a prompt; 0: none")
     parser.add_argument("--runs", type=int, default=12)
+    parser.add_argument("--copy", action="store_true", help="send blocks, too")
     args = parser.parse_args()
 
-    device: Any = make_backend(args.device, planes=True)
+    device: Any = make_backend(args.device, planes=True, copy_weights=args.copy)
     print(device.device.description)
     model = Model.open(args.model)
     contexts = {}

@@ -17,7 +17,7 @@ from weft.backends import make_backend
 from weft.backends.opencl import OpenCLBackend, planes
 from weft.backends.opencl.memory import OpenCLMemory
 from weft.backends.opencl.planes import FORMATS, PlanesBufferType, PlanesMemory
-from weft.compile import compile, plan_graph, repacked
+from weft.compile import compile, lower_plan, plan_graph, repacked
 from weft.dtype import find_dtype
 from weft.execute import Session
 from weft.graph import Graph, Tensor
@@ -123,6 +123,21 @@ def test_the_same_array_once(device: OpenCLBackend) -> None:
     assert buffer_type.load(data.copy(), dtype, ne) is not first
 
 
+def test_a_lost_device_is_sent_its_weights_again(device: OpenCLBackend) -> None:
+    x = columns(1)
+    w = g.constant(blocks("q4_0", ROWS, N), "w", "q4_0")
+    graph = Graph(g.mul_mat(w, weft.input("x", x.shape)).as_output("y"))
+    sessions = [Session(program_of(graph, device)) for _ in range(2)]
+    (first,), (other,) = ([m for m in s._bound.memories if isinstance(m, PlanesMemory)]
+                          for s in sessions)  # fmt: skip
+    assert first is other
+    want = sessions[0].run({"x": x})["y"].copy()
+    device.driver.copy(first.buffer, 0, device.driver.create(first.nbytes), 0, first.nbytes)
+    assert not sessions[0].run({"x": x})["y"].any()
+    sessions[0].reset()
+    np.testing.assert_array_equal(sessions[0].run({"x": x})["y"], want)
+
+
 def test_what_memory_refuses(device: OpenCLBackend) -> None:
     data, memory = loaded(device, "q4_0", 8)
     other = device.memory_type.allocate(data.nbytes)
@@ -133,7 +148,7 @@ def test_what_memory_refuses(device: OpenCLBackend) -> None:
     assert not other.copy_from(0, memory, 0, 4)  # by way of `read`, which gives blocks
     with pytest.raises(weft.DeviceError, match="of a block of 144 bytes"):
         memory.read(140, 5)
-    with pytest.raises(weft.DeviceError, match="OpenCL0_P16 memory holds repacked weights only"):
+    with pytest.raises(weft.DeviceError, match="_P16 memory holds repacked weights only"):
         device._planes.allocate(64)  # type: ignore[union-attr]
 
 
@@ -209,13 +224,25 @@ def chosen(made: OpenCLBackend, *outputs: Tensor) -> dict[str, str]:
 def test_weights_of_the_device(device: OpenCLBackend) -> None:
     x = weft.input("x", (3, N))
     here = device.buffer_type
-    assert chosen(device, g.mul_mat(weight(where=here), x)) == {"w": "OpenCL0_P16"}
+    assert chosen(device, g.mul_mat(weight(where=here), x)) == {"w": f"{here.name}_P16"}
     # what blocks have no planes for, what the layout has no kernel for, and parts
     assert chosen(device, g.mul_mat(weight("tq2_0", where=here), x)) == {}
     assert chosen(device, g.out_prod(weight(rows=3, where=here), weft.input("y", (3, 8)))) == {}
     w = weight(where=here)
     half = g.view_2d(w, N, 8, w.nb[1], 0)
     assert chosen(device, g.mul_mat(w, x), g.mul_mat(half, x)) == {}
+
+
+def test_a_weight_of_two_devices_stays(device: OpenCLBackend) -> None:
+    w, x, data = weight(where=device.buffer_type), weft.input("x", (3, N)), columns(3)
+    a, b = g.mul_mat(w, x), g.mul_mat(w, x)
+    graph = Graph(a.as_output("a"), b.as_output("b"))
+    pair, found = [device, make_backend("cpu")], []
+    for on, expected in ((0, ["w"]), (1, [])):
+        plan = repacked([plan_graph(graph, pair, policy="plan", assign={a: 0, b: on})])[0]
+        assert [leaf.name for leaf in plan.layouts] == expected
+        found.append(Session(lower_plan(plan)).run({"x": data})["a"].copy())
+    np.testing.assert_allclose(*found, rtol=1e-5, atol=1e-4)
 
 
 def test_by_kind_of_device() -> None:

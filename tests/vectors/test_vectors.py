@@ -56,6 +56,12 @@ def test_sample_on_opencl() -> None:
     _check("models", SAMPLE / "models" / "archs", _opencl())
 
 
+def test_planes_on_opencl() -> None:
+    """Products and rows by index of weights in the device's own layout."""
+    _opencl()
+    assert _check("ops", SAMPLE / "ops", Options("opencl", planes=True))["passed"] > 5
+
+
 def test_ops_on_opencl(vectors: Path) -> None:
     """What it takes; ops that it refuses are skipped, with the reason."""
     counts = _check("ops", vectors / "ops", _opencl())

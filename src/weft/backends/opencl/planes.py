@@ -45,7 +45,8 @@ READERS = ("MUL_MAT", "MUL_MAT_ID", "GET_ROWS")
 """Ops whose kernels read planes, as source 0."""
 
 _CHUNK = 4 << 20
-"""Bytes of blocks that are sent before they become planes."""
+"""Bytes of blocks that are sent before they become planes. While weights are loaded, the device
+holds as much besides them."""
 
 _GROUP = 64
 
@@ -128,13 +129,18 @@ def can_be_planes(leaf: Tensor, uses: Sequence[Use]) -> bool:
 class PlanesMemory(OpenCLMemory):
     """A tensor in planes on the device. `read` gives its blocks as they were."""
 
-    __slots__ = ("_block", "_dtype", "_source")
+    __slots__ = ("_dtype", "_forget")
 
-    def __init__(self, driver: Driver, memory: OpenCLMemory, dtype: DType, source: object) -> None:
-        """`source`: the array that it was made of, which is known by its identity as long."""
+    def __init__(
+        self, driver: Driver, memory: OpenCLMemory, dtype: DType, forget: Callable[[], None]
+    ) -> None:
         super().__init__(driver, memory.buffer, memory.nbytes, keep=memory)
         self._dtype = dtype
-        self._source = source
+        self._forget = forget
+
+    def forget(self) -> None:
+        """Has the next `load` of the same array make other memory."""
+        self._forget()
 
     def write(self, offset: int, data: U8) -> None:
         """Refuses: what is repacked is constant."""
@@ -195,33 +201,37 @@ class PlanesBufferType:
 
         Raises OutOfMemoryError with the number of bytes."""
         key = (id(source), dtype.name)
+
+        def forget(source: object = source) -> None:  # the array lives, and is known, as long
+            self._loaded.pop(key, None)
+
         with self._lock:
             found = self._loaded.get(key)
             if found is None:
                 blocks = source.reshape(-1).view(np.uint8)
                 memory = self._within.allocate(blocks.nbytes)
                 self._fill(memory, blocks, dtype)
-                found = PlanesMemory(self._driver, memory, dtype, source)
-                self._loaded[key] = found
+                found = self._loaded[key] = PlanesMemory(self._driver, memory, dtype, forget)
         return found
 
     def _fill(self, memory: OpenCLMemory, blocks: U8, dtype: DType) -> None:
-        """Enqueues it: the queue is in order, so that the staging memory is free again in time."""
+        """Piece by piece: the queue is in order, so that each finds the staging memory free. Waits,
+        so that what is reported as loaded is, and staging memory is given back."""
         driver, piece = self._driver, _CHUNK // dtype.bytes * dtype.bytes
         units = dtype.block // 32
         total = blocks.nbytes // dtype.bytes * units
-        staging = self._within.allocate(min(piece, blocks.nbytes))
+        staging = driver.create(min(piece, blocks.nbytes))
         kernel = driver.programs.kernel("planes.cl", (f"F={dtype.name}",), "pack")
         for start in range(0, blocks.nbytes, piece):
             part = blocks[start : start + piece]
-            staging.write(0, part)
+            driver.write(staging, 0, part)
             n = part.nbytes // dtype.bytes * units
-            args = (staging.buffer, memory.buffer, i64(total), i64(start // dtype.bytes * units),
+            args = (staging, memory.buffer, i64(total), i64(start // dtype.bytes * units),
                     i64(n), i32(units))  # fmt: skip
             with guarded(f"{driver.name}: weights of {blocks.nbytes} bytes could not be repacked"):
                 kernel.set_args(*args)
                 driver.launch(kernel, (-(-n // _GROUP) * _GROUP,), (_GROUP,))
-                driver.flush()
+        driver.wait()
 
     def __repr__(self) -> str:
         return self.name
