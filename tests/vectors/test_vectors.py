@@ -57,9 +57,11 @@ def test_sample_on_opencl() -> None:
 
 
 def test_planes_on_opencl() -> None:
-    """Products and rows by index of weights in the device's own layout."""
+    """Products of weights in the device's own layout; `run.py ops FOLDER --backend opencl --planes`
+    tries all there are."""
     _opencl()
-    assert _check("ops", SAMPLE / "ops", Options("opencl", planes=True))["passed"] > 5
+    some = Options("opencl", filter="mul_mat/MUL_MAT/q[48]_*", planes=True)
+    assert _check("ops", SAMPLE / "ops", some) == {"passed": 4}
 
 
 def test_ops_on_opencl(vectors: Path) -> None:
