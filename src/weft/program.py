@@ -66,8 +66,8 @@ class TensorSpec:
     buffer: int
     offset: Size
     layout: Layout = "rows"
-    """Only whole weights have another layout, and only as source 0: of matmuls, and where they are in
-    planes of GET_ROWS, too."""
+    """Only whole weights have another layout, and only as source 0: of matmuls; in planes, of
+    GET_ROWS, too."""
 
     def at(self, values: Mapping[str, int]) -> tuple[list[int], list[int], int]:
         """Sizes, byte strides and offset with these values of the symbols."""

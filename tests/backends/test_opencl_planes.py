@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -245,12 +246,14 @@ def test_a_weight_of_two_devices_stays(device: OpenCLBackend) -> None:
     np.testing.assert_allclose(*found, rtol=1e-5, atol=1e-4)
 
 
-def test_by_kind_of_device() -> None:
+@pytest.mark.parametrize(("kind", "wanted"), [("GPU", True), ("IGPU", True), ("ACCEL", False)])
+def test_by_kind_of_device(kind: Any, wanted: bool, device: OpenCLBackend) -> None:
     """A processor reads blocks as well, so that its weights stay where they are."""
-    made = opencl()
-    wants = made.device.kind in ("GPU", "IGPU")
-    assert bool(chosen(made, g.mul_mat(weight(where=made.buffer_type), weft.input("x", (3, N))))) \
-        == wants  # fmt: skip
+    found = replace(device.device, kind=kind)
+    for asked, expected in ((None, wanted), (True, True), (False, False)):
+        made = OpenCLBackend(found, "opencl", planes=asked)
+        y = g.mul_mat(weight(where=made.buffer_type), weft.input("x", (3, N)))
+        assert bool(chosen(made, y)) == expected
 
 
 def test_a_table_on_the_host_and_a_matrix_on_the_device(device: OpenCLBackend) -> None:
