@@ -28,13 +28,14 @@ __all__ = [
     "TensorSpec",
 ]
 
-Layout = Literal["rows", "interleaved", "lookup"]
+Layout = Literal["rows", "interleaved", "lookup", "planes"]
 """Where the blocks of a matrix are: row after row, or in panels of 32 rows (the same bytes in
 another order, see `native/src/quants/interleave.h`), or as indices of tables that are built for
-each column of activations (ternary weights, see `native/src/quants/lookup_layout.h`)."""
+each column of activations (ternary weights, see `native/src/quants/lookup_layout.h`), or apart, in
+a plane for each part of a block (OpenCL devices, see `weft.backends.opencl.planes`)."""
 
-LAYOUTS: tuple[Layout, ...] = ("rows", "interleaved", "lookup")
-"""In the order of the native enum."""
+LAYOUTS: tuple[Layout, ...] = ("rows", "interleaved", "lookup", "planes")
+"""In the order of the native enum, which ends before the planes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +66,8 @@ class TensorSpec:
     buffer: int
     offset: Size
     layout: Layout = "rows"
-    """Only whole weight matrices have another layout, and only as source 0 of a matmul."""
+    """Only whole weights have another layout, and only as source 0: of matmuls; in planes, of
+    GET_ROWS, too."""
 
     def at(self, values: Mapping[str, int]) -> tuple[list[int], list[int], int]:
         """Sizes, byte strides and offset with these values of the symbols."""

@@ -22,6 +22,7 @@ from weft.backends.cases import all_cases
 from weft.backends.opencl import builds
 from weft.backends.opencl.launch import Launch, pieces
 from weft.backends.opencl.ops.matmul import DECODED
+from weft.backends.opencl.planes import FORMATS as PLANES
 from weft.compile import compile
 from weft.dtype import find_dtype
 from weft.execute import Session
@@ -33,10 +34,13 @@ FILES = sorted(p.name for p in (Path(builds.__file__).parent / "kernels").glob("
 
 FEATURES = {"plain": (), "f16": ("NATIVE_HALF",)}
 """Defines for what devices have; PoCL has no f16, so nothing else compiles those lines."""
+_TILED = ("LANES=1", "COLS=1", "TILE=64")
 VARIANTS: dict[str, tuple[tuple[str, ...], ...]] = {
     "matmul.cl": (
         ("W=q4_K", "X=f16", "USE_q4_K", "USE_f16", "LANES=32", "COLS=4", "TILE=64"),
         ("W=f16", "X=f32", "USE_f16", "USE_f32", "LANES=1", "COLS=1", "WIDE"),
+        ("W=q6_K_planes", "X=f32", "PLANES", "USE_q6_K_planes", "USE_f32", "LANES=8", "COLS=1"),
+        ("W=q4_0_planes", "X=f16", "PLANES", "USE_q4_0_planes", "USE_f16", *_TILED),
     ),
     "attention.cl": (
         ("K=f16", "V=f16", "USE_f16", "CELLS=64", "BY_ELEMENT", "CAP"),
@@ -47,6 +51,7 @@ VARIANTS: dict[str, tuple[tuple[str, ...], ...]] = {
         for t in ("q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "iq4_nl")
     ),
     "outer.cl": ((), ("W=q6_K", "USE_q6_K")),
+    "planes.cl": (("F=q6_K",),),
     "hyper.cl": (("K=f16", "USE_f16"),),
 }
 """Defines that ops give, where a file is not complete without."""
@@ -86,6 +91,8 @@ def test_every_format_compiles(features: str) -> None:
         defines = (*FEATURES[features], f"W={t}", f"USE_{t}")
         source = builds.tables(defines) + builds.source_of("copy.cl")
         assert not _errors(clang(), source, defines), t
+    planes = (*FEATURES[features], "PLANES", "W=q4_0_planes", *(f"USE_{t}_planes" for t in PLANES))
+    assert not _errors(clang(), builds.source_of("copy.cl"), planes)
 
 
 def test_the_check_finds_errors() -> None:

@@ -12,6 +12,7 @@ import weft
 from tests.backends.opencl_device import opencl
 from tests.llm.tiny import metadata, weights, write_model, write_wide_model
 from weft.backends.opencl import OpenCLBackend
+from weft.frontends.gguf.quantize import quantize_file
 from weft.graph.size import evaluate
 from weft.llm import Context, Model
 
@@ -149,6 +150,92 @@ def test_weights_in_buffers_of_their_own(wide: Model) -> None:
     sent = {need.memory: need.weights for need in made.plan.needs()}[device.buffer_type.name]
     assert seen[-1][0] == seen[-1][1] >= sent > 0 and len(seen) > 20
     assert device.memory_type.in_use >= sent
+
+
+# ---- weights in planes ---------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def blocks(wide: Model, tmp_path_factory: pytest.TempPathFactory) -> Model:
+    """The wide model in q4_0, with an output of q6_K."""
+    path = tmp_path_factory.mktemp("blocks") / "m.gguf"
+    quantize_file(wide.file.path, path, "q4_0")
+    return Model.open(path)
+
+
+@pytest.fixture(scope="module")
+def planar() -> OpenCLBackend:
+    return opencl(planes=True, copy_weights=True)
+
+
+def test_random_placements_in_planes(blocks: Model, planar: OpenCLBackend) -> None:
+    """The logits of weights as they are in the file, wherever they are."""
+    names = [n for n in blocks.weights if n != "token_embd.weight"]
+    for seed in range(4):
+        rng = np.random.default_rng(seed)
+        place = {name: (planar.name if rng.random() < 0.5 else "cpu") for name in names}
+        options: dict[str, Any] = {"devices": [planar, "cpu"], "place": place}
+        made, plain = context(blocks, **options), context(blocks, **options, repack=False)
+        found = {
+            leaf.name for leaf, to in made.plan.plan.layouts.items() if to.device == planar.name
+        }
+        there = {n for n in names if place[n] == planar.name}
+        assert found == {n for n in there if blocks.weights[n].dtype.is_quantized}
+        assert not plain.plan.plan.layouts
+        rows = [c.decode(TOKENS, outputs="all") for c in (made, plain)]
+        np.testing.assert_allclose(*rows, rtol=RTOL, atol=ATOL)
+        made.cache.clear()
+        check_moved(made)
+
+
+def test_bytes_of_planes(blocks: Model) -> None:
+    """What was planned is what the device holds, with and without, and progress counts it."""
+    seen: list[tuple[int, int]] = []
+    device = opencl(planes=True, copy_weights=True)
+    options: dict[str, Any] = {"devices": [device, "cpu"]}
+    made = context(blocks, **options, progress=lambda *now: seen.append(now))
+    need = made.plan.needs()[0]
+    (size,) = need.repacked.values()
+    assert seen[-1] == (need.weights + size,) * 2 and len(seen) > 20
+    assert device.memory_type.in_use == need.total > size > need.weights
+    plain = context(blocks, **options, repack=False)
+    assert plain.plan.needs()[0].weights == need.weights + size
+    assert plain.plan.needs()[0].total == need.total
+    want = greedy(plain, 8)
+    assert greedy(made, 8) == want
+    shared = device.memory_type.in_use
+    other = context(blocks, **options)
+    assert device.memory_type.in_use == shared + need.cache + need.compute
+    del made, plain, other
+    assert device.memory_type.in_use == 0
+    # nor does loading need room that was not planned
+    device.memory_type.capacity = need.total
+    assert greedy(context(blocks, **options), 8) == want
+
+
+def test_fit_counts_planes(blocks: Model) -> None:
+    device = opencl(planes=True, copy_weights=True)
+    options: dict[str, Any] = {"devices": [device, "cpu"], "fit": True}
+    whole = context(blocks, **options).plan.needs()[0].total
+    made = context(blocks, **options, memory={device.name: whole // 2})
+    need = made.plan.needs()[0]
+    assert 0 < (made.plan.homes.n_gpu_layers or 0) < 5
+    assert device.memory_type.in_use == need.total <= whole // 2 and need.repacked
+    with pytest.raises(weft.OutOfMemoryError, match=r"repacked weights(?!.*no-repack)"):
+        context(blocks, devices=[device, "cpu"], memory={device.name: whole // 2})
+
+
+def test_experts_in_planes(tmp_path: Path, planar: OpenCLBackend) -> None:
+    meta = metadata(**{
+        "llama.expert_count": 4, "llama.expert_used_count": 2, "llama.embedding_length": 64,
+        "llama.feed_forward_length": 96,
+    })  # fmt: skip
+    path = write_model(tmp_path / "m.gguf", meta, weights(meta))
+    quantize_file(path, tmp_path / "q.gguf", "q8_0")
+    model = Model.open(tmp_path / "q.gguf")
+    made = context(model, devices=[planar, "cpu"])
+    assert "blk.1.ffn_up_exps.weight" in {leaf.name for leaf in made.plan.plan.layouts}
+    assert greedy(made) == greedy(context(model, devices=[planar, "cpu"], repack=False))
 
 
 def test_fit_respects_the_device(wide: Model, device: OpenCLBackend) -> None:

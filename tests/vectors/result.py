@@ -26,6 +26,8 @@ class Options:
     backend: str = "cpu"
     target: str | None = None
     filter: str = "*"
+    planes: bool = False
+    """opencl: only op cases with weights that are repacked into planes."""
 
     def wants(self, name: str) -> bool:
         """Whether the filter takes the case, so that a runner can leave it out early."""

@@ -1,7 +1,7 @@
 """Runs a folder of golden vectors and prints what passed.
 
     python tests/vectors/run.py KIND FOLDER [--backend cpu|reference|opencl] [--target NAME]
-                                [--filter GLOB] [--json] [--verbose]
+                                [--filter GLOB] [--planes] [--json] [--verbose]
 
 KIND is ops, sched, models or vocab; FOLDER has that kind's FORMAT.md. Prints a table of failures
 and skips and, last, `N passed, M failed, K skipped`; exits 1 on a failure. A skip names its reason.
@@ -38,13 +38,14 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--backend", default="cpu", help="cpu (default), reference or opencl")
     parser.add_argument("--target", default=None, help="kernel target of the cpu backend")
     parser.add_argument("--filter", default="*", help="glob over case names")
+    parser.add_argument("--planes", action="store_true", help="opencl: ops on repacked weights")
     parser.add_argument("--json", action="store_true", help="print results as JSON lines")
     parser.add_argument("--verbose", action="store_true", help="print what passed, too")
     args = parser.parse_args(argv)
     if not args.folder.is_dir():
         print(f"no folder {args.folder}", file=sys.stderr)
         return 2
-    options = Options(backend=args.backend, target=args.target, filter=args.filter)
+    options = Options(args.backend, args.target, args.filter, args.planes)
     counts: Counter[str] = Counter()
     skips: Counter[str] = Counter()
     for result in run(args.kind, args.folder, options):

@@ -18,6 +18,7 @@ from weft.compile import compile
 from weft.dtype import DType, find_dtype
 from weft.errors import UnsupportedOpError, WeftError
 from weft.execute import Session
+from weft.program import Program
 
 __all__ = ["run"]
 
@@ -28,29 +29,37 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def run(folder: Path, options: Options) -> Iterator[Result]:
-    """Every op case and block-format case of the folder."""
+    """Every op case and block-format case of the folder; with `planes`, those that have weights in
+    planes."""
     backend = _backend(options)
     for case in iter_cases(folder, options.filter):
-        yield _run_op(case, backend)
+        result = _run_op(case, backend, repack=options.planes)
+        if result is not None:
+            yield result
+    if options.planes:
+        return
     yield from _run_quants(folder, options)
 
 
 def _backend(options: Options) -> Backend:
     if options.backend == "cpu":
         return make_backend("cpu", target=options.target, n_threads=2)
-    backend = make_backend(options.backend)
+    backend = make_backend(options.backend, **({"planes": True} if options.planes else {}))
     backend.kind = "CPU"  # so that it may be the only device, and the case runs nowhere else
     return backend
 
 
-def _run_op(case: Case, backend: Backend) -> Result:
+def _run_op(case: Case, backend: Backend, repack: bool = False) -> Result | None:
     try:
-        built = build_case(case)
+        built = build_case(case, constants=repack)
         if backend.name not in COMPLETE:
             why = next((w for n in built.graph.nodes if not (w := backend.supports_op(n))), None)
             if why is not None:
                 return Result(case.id, "skipped", why.why)
-        got, base = compute(built, backend)
+        program = compile(built.graph, [backend], repack=repack)
+        if repack and all(t.layout == "rows" for t in program.tensors):
+            return None
+        got, base = _run_program(program, built)
         verdict = measure(case, got, base)
     except WeftError as error:
         return Result(case.id, "failed", f"{type(error).__name__}: {error}")
@@ -59,8 +68,10 @@ def _run_op(case: Case, backend: Backend) -> Result:
 
 def compute(built: BuiltCase, backend: Backend) -> tuple[Array, Array | None]:
     """The case's result, and the whole memory it was written into where that is a leaf."""
-    graph = built.graph
-    program = compile(graph, [backend])
+    return _run_program(compile(built.graph, [backend]), built)
+
+
+def _run_program(program: Program, built: BuiltCase) -> tuple[Array, Array | None]:
     session = Session(program)
     result = session.run(built.inputs)
     written = built.case["output"]["is_view_of"]

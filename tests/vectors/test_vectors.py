@@ -56,6 +56,14 @@ def test_sample_on_opencl() -> None:
     _check("models", SAMPLE / "models" / "archs", _opencl())
 
 
+def test_planes_on_opencl() -> None:
+    """Products of weights in the device's own layout; `run.py ops FOLDER --backend opencl --planes`
+    tries all there are."""
+    _opencl()
+    some = Options("opencl", filter="mul_mat/MUL_MAT/q[48]_*", planes=True)
+    assert _check("ops", SAMPLE / "ops", some) == {"passed": 4}
+
+
 def test_ops_on_opencl(vectors: Path) -> None:
     """What it takes; ops that it refuses are skipped, with the reason."""
     counts = _check("ops", vectors / "ops", _opencl())

@@ -32,6 +32,7 @@ __all__ = [
     "Event",
     "Executable",
     "HostMemory",
+    "LoadedMemory",
     "Memory",
     "Queue",
     "QueueSpan",
@@ -84,6 +85,14 @@ class DirectMemory(Memory, Protocol):
 
     def copy_from(self, offset: int, source: Memory, source_offset: int, nbytes: int) -> bool:
         """Copies to `offset` and returns True, or False where it cannot from that memory."""
+
+
+@runtime_checkable
+class LoadedMemory(Memory, Protocol):
+    """(optional) what `WeightBufferType.load` gives on a device that can be lost."""
+
+    def forget(self) -> None:
+        """Has the next `load` of the same array make other memory."""
 
 
 class BufferType(Protocol):

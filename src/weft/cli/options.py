@@ -194,7 +194,7 @@ Repack = Annotated[
     typer.Option(
         "--repack/--no-repack",
         help="Bring weights into the layout that kernels like best when the model is loaded, or "
-        "use them in the file. Default: repack.",
+        "use them as the file has them. Default: repack.",
     ),
 ]
 

@@ -25,15 +25,16 @@ Layouts = Mapping[Tensor, WeightBufferType]
 def choose_layouts(schedules: Sequence[Schedule]) -> dict[Tensor, WeightBufferType]:
     """The weights that are repacked, for plans (of the same devices) that share leaves.
 
-    A weight is repacked if it is a whole tensor of host memory, all that ever reads it are steps of
-    one backend, and that backend offers a buffer type for these uses (`Backend.weight_layout`)."""
+    A weight is repacked if it is a whole tensor of the host, used there or sent to a device, all
+    that ever reads it are steps of one backend, and that backend offers a buffer type for these
+    uses (`Backend.weight_layout`)."""
     found = _Found()
     for schedule in schedules:
         _gather(schedule, found)
     chosen: dict[Tensor, WeightBufferType] = {}
     for leaf, uses in found.uses.items():
         backends = found.backends[leaf]
-        if leaf in found.as_rows or len(backends) != 1 or not _is_whole(leaf):
+        if leaf in found.as_rows or len(backends) != 1 or not _is_whole(leaf, backends[0]):
             continue
         buffer_type = backends[0].weight_layout(leaf, uses)
         if buffer_type is not None:
@@ -95,14 +96,20 @@ def _is_weight(tensor: Tensor) -> bool:
         and buffer.usage == "weights"  # fmt: skip
 
 
-def _is_whole(leaf: Tensor) -> bool:
-    """Whether the leaf is all of an array in host memory."""
+def _is_whole(leaf: Tensor, backend: Backend) -> bool:
+    """Whether the leaf is all of an array that the host has, in memory of the host's or to be sent
+    to that of `backend`."""
     buffer = leaf.buffer
     if buffer is None or buffer.offset != 0 or not isinstance(buffer.data, np.ndarray | HostMemory):
         return False
+    here = buffer.type is None or buffer.type.is_host or buffer.type is backend.buffer_type
+    return here and leaf.is_contiguous and buffer.data.nbytes == leaf.max_bytes
+
+
+def _data(leaf: Tensor) -> tuple[int, int]:
+    """What tells apart the bytes of leaves: the data, and the device that it is sent to."""
+    buffer = leaf.buffer
+    if buffer is None or buffer.data is None:
+        return id(leaf), 0
     on_host = buffer.type is None or buffer.type.is_host
-    return on_host and leaf.is_contiguous and buffer.data.nbytes == leaf.max_bytes
-
-
-def _data(leaf: Tensor) -> int:
-    return id(leaf) if leaf.buffer is None or leaf.buffer.data is None else id(leaf.buffer.data)
+    return id(buffer.data), 0 if on_host else id(buffer.type)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from weft.backends.base import AdoptsMemory, BufferType, HostMemory, Memory
+from weft.backends.base import AdoptsMemory, BufferType, HostMemory, LoadedMemory, Memory
 from weft.errors import DeviceError, WeftError
 from weft.graph.size import upper
 from weft.program import BufferSpec, Program, TensorSpec
@@ -183,6 +183,9 @@ class ArenaPool:
         for key in self._sent:
             _all_sent.pop(key, None)
         self._sent.clear()
+        for memory in self._repacked.values():
+            if isinstance(memory, LoadedMemory):
+                memory.forget()
         self._repacked.clear()
 
     def _changes(self) -> None:

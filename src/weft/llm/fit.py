@@ -82,7 +82,8 @@ def require(request: Request, plan: ContextPlan, *, hint: bool = True) -> None:
             advice = f"{_what_fits(request, plan.homes.n_gpu_layers)}; or {ADVICE}"
         if need.repacked:
             parts["repacked weights"] = sum(need.repacked.values())
-            advice += "; with repack=False (--no-repack) weights stay in the file"
+            if need.is_host or need.shares:
+                advice += "; with repack=False (--no-repack) weights stay in the file"
         system.require_memory(parts, advice, memory=need.memory, limit=limit)
 
 

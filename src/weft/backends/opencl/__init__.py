@@ -1,8 +1,8 @@
 """The `opencl` devices: GPUs, and whatever else has an OpenCL driver, through pyopencl.
 
 `devices` finds them, `driver` is all that is asked of one, `memory` and `queue` are its buffers and
-order, `ops` says which kernels an op needs and `kernels` has them, `builds` compiles and keeps
-them, `executable` turns a split into a list of launches.
+order, `planes` the layout of weights, `ops` says which kernels an op needs and `kernels` has them,
+`builds` compiles and keeps them, `executable` turns a split into a list of launches.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from weft.errors import DeviceError
 
 __all__ = ["OpenCLBackend", "describe", "make", "rules"]
 
-_OPTIONS = ("copy_weights", "limits")
+_OPTIONS = ("copy_weights", "limits", "planes")
 
 
 def describe() -> list[BackendInfo]:

@@ -15,12 +15,15 @@ from weft.backends.base import (
     Queue,
     QueueSpan,
     Support,
+    Use,
+    WeightBufferType,
 )
 from weft.backends.opencl.devices import Found, limits_for
 from weft.backends.opencl.driver import Driver
 from weft.backends.opencl.executable import OpenCLExecutable
 from weft.backends.opencl.library import library
 from weft.backends.opencl.memory import OpenCLBufferType
+from weft.backends.opencl.planes import PlanesBufferType, can_be_planes
 from weft.backends.opencl.queue import OpenCLQueue
 from weft.backends.opencl.support import supports
 from weft.errors import DeviceError
@@ -38,7 +41,8 @@ class OpenCLBackend(BackendBase):
     """A device with buffers and a queue of its own.
 
     `limits` replaces sizes of groups by name, e.g. `{"tile": 32}`; `copy_weights`: weights get
-    buffers of their own even where the device works in the host's memory."""
+    buffers of their own even where the device works in the host's memory; `planes`: weights that
+    are repacked go into planes, default: on GPUs."""
 
     rewrites = tuple(REWRITES)
 
@@ -48,6 +52,7 @@ class OpenCLBackend(BackendBase):
         name: str,
         limits: Mapping[str, Any] | None = None,
         copy_weights: bool = False,
+        planes: bool | None = None,
     ) -> None:
         self.name = name
         self.kind: DeviceKind = device.kind
@@ -60,6 +65,8 @@ class OpenCLBackend(BackendBase):
         self.memory_type = OpenCLBufferType(self.driver, name)
         self.memory_type.shares = device.shares_memory and not copy_weights
         self.buffer_type: BufferType = self.memory_type
+        use_planes = device.kind in ("GPU", "IGPU") if planes is None else planes
+        self._planes = PlanesBufferType(self.driver, self.memory_type) if use_planes else None
         self._tables: dict[bytes, Any] = {}
         self.local = lru_cache(maxsize=None)(library().LocalMemory)
         """Local memory of a size, as an argument of a kernel."""
@@ -77,6 +84,10 @@ class OpenCLBackend(BackendBase):
     def memory_limit(self) -> int | None:
         """What is left of the device's memory."""
         return max(0, self.memory_type.capacity - self.memory_type.in_use)
+
+    def weight_layout(self, leaf: Tensor, uses: Sequence[Use]) -> WeightBufferType | None:
+        """Planes, where the device reads them better and the kernels of all uses know them."""
+        return self._planes if self._planes and can_be_planes(leaf, uses) else None
 
     def make_queue(self) -> Queue:
         """The device's queue."""

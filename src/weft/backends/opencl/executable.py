@@ -11,6 +11,7 @@ from weft.backends.opencl.launch import Call, Launch, Local, Slot, Table, View, 
 from weft.backends.opencl.library import guarded, library
 from weft.backends.opencl.memory import OpenCLMemory
 from weft.backends.opencl.ops import find_family
+from weft.backends.opencl.planes import READERS
 from weft.errors import DeviceError
 from weft.graph.op import NONE
 from weft.graph.size import Size, evaluate, symbols
@@ -137,6 +138,9 @@ class OpenCLExecutable:
         if 0 in dst.ne:
             return []
         src = tuple(self._view(i, values) if i >= 0 else None for i in spec.src)
+        for i, view in enumerate(src):
+            if view is not None and view.layout != "rows" and (i or spec.op.name not in READERS):
+                raise DeviceError(f"{spec.op} cannot read {view.name} in {view.layout}, only rows")
         call = Call(spec.op.name, dst, src, spec.params, self._backend.limits)
         launches = family.launches(call)
         return [part for i, launch in enumerate(launches) for part in self._ready(step, i, launch)]
@@ -195,7 +199,8 @@ class OpenCLExecutable:
             )
         ne = tuple([n if isinstance(n, int) else evaluate(n, values) for n in spec.ne])
         nb = tuple([n if isinstance(n, int) else evaluate(n, values) for n in spec.nb])
-        return View(spec.dtype, ne, nb, evaluate(spec.offset, values), memory.buffer, spec.name)
+        at = evaluate(spec.offset, values)
+        return View(spec.dtype, ne, nb, at, memory.buffer, spec.name, spec.layout)
 
 
 def _sizes(spec: TensorSpec) -> tuple[Size, ...]:

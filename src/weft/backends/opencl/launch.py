@@ -11,6 +11,7 @@ from math import prod
 from typing import Any, NamedTuple
 
 from weft.dtype import DType
+from weft.program import Layout
 
 __all__ = [
     "Call",
@@ -32,10 +33,17 @@ Sizes = tuple[int, ...]
 class View:
     """A tensor at run time: sizes, byte strides, and its place in a device buffer."""
 
-    __slots__ = ("at", "buffer", "dtype", "name", "nb", "ne", "packed")
+    __slots__ = ("at", "buffer", "dtype", "layout", "name", "nb", "ne", "packed")
 
     def __init__(
-        self, dtype: DType, ne: Sizes, nb: Sizes, at: int, buffer: Any, name: str = ""
+        self,
+        dtype: DType,
+        ne: Sizes,
+        nb: Sizes,
+        at: int,
+        buffer: Any,
+        name: str = "",
+        layout: Layout = "rows",
     ) -> None:
         self.dtype = dtype
         self.ne = ne
@@ -43,6 +51,8 @@ class View:
         self.at = at
         self.buffer = buffer
         self.name = name
+        self.layout = layout
+        """`rows`, or `planes` of a whole weight."""
         self.packed = struct.pack("<q4q4iii", at, *nb, *ne, dtype.id, 0)
         """As the kernels' `tensor_t`."""
 

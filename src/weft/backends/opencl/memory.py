@@ -46,8 +46,8 @@ class OpenCLMemory:
         return None
 
     def copy_from(self, offset: int, source: Memory, source_offset: int, nbytes: int) -> bool:
-        """Copies within the device; False for memory of another one."""
-        if not isinstance(source, OpenCLMemory) or source._driver is not self._driver:
+        """Copies within the device; False for memory of another one, or in a layout of its own."""
+        if type(source) is not OpenCLMemory or source._driver is not self._driver:
             return False
         require_inside(offset, nbytes, self.nbytes)
         require_inside(source_offset, nbytes, source.nbytes)

@@ -26,7 +26,7 @@ static inline void store16(__global uchar* p, long nb, int type, float16 x) {
   for (int i = 0; i < 16; i++) store(p + i * nb, type, v[i]);
 }
 
-#ifdef W
+#if defined(W) && !defined(PLANES)
 /* blocks of format W to numbers; an item a unit of 32. Both sides have the same rows, or are
    contiguous. */
 __kernel void decode(bytes_t ps, tensor_t s, __global uchar* pd, tensor_t d, long n) {
@@ -42,8 +42,10 @@ __kernel void decode(bytes_t ps, tensor_t s, __global uchar* pd, tensor_t d, lon
     store16(to, d.nb[0], d.type, half_unit ? hi : lo);
   }
 }
+#endif
 
-/* rows of blocks by index; grid (units, ids, batches of ids) */
+#ifdef W
+/* rows of blocks (of PLANES, too) by index; grid (units, ids, batches of ids) */
 __kernel void get_rows_of_blocks(bytes_t ps, tensor_t s, bytes_t pi, tensor_t ids,
                                  __global uchar* pd, tensor_t d, __global int* fault, int step) {
   const int u = get_global_id(0), i1 = get_global_id(1);
@@ -52,7 +54,7 @@ __kernel void get_rows_of_blocks(bytes_t ps, tensor_t s, bytes_t pi, tensor_t id
   long row = checked_index(pi + at4(&ids, i1, i2, i3, 0), ids.type, s.ne[1], fault, step);
   if (row < 0) return;
   float16 lo, hi;
-  JOIN(unit_, W)(ps + at4(&s, 0, row, i2, i3), u, &lo, &hi);
+  JOIN(unit_, W)(WEIGHTS_ROW(ps, &s, row, i2, i3), u, &lo, &hi);
   __global uchar* to = pd + at4(&d, 32 * u, i1, i2, i3);
   store16(to, d.nb[0], d.type, lo);
   store16(to + 16 * d.nb[0], d.nb[0], d.type, hi);

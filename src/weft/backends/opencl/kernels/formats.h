@@ -220,7 +220,8 @@ static inline void unit_tq1_0(bytes_t row, int u, float16* lo, float16* hi) {
 }
 #endif
 
-#if defined(USE_iq4_nl) || defined(USE_iq4_xs) || defined(USE_mxfp4) || defined(USE_nvfp4)
+#if defined(USE_iq4_nl) || defined(USE_iq4_xs) || defined(USE_mxfp4) || defined(USE_nvfp4) || \
+    defined(USE_iq4_nl_planes) || defined(USE_iq4_xs_planes) || defined(USE_mxfp4_planes)
 __constant float CODES_IQ4[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
                                   1,    13,   25,  38,  53,  69,  89,  113};
 __constant float CODES_FP4[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
@@ -253,12 +254,15 @@ static inline void unit_iq4_xs(bytes_t row, int u, float16* lo, float16* hi) {
 }
 #endif
 
+/* half of 2^(e - 127), exact down to the subnormal ones */
+static inline float half_e8m0(uchar e) {
+  return as_float(e < 2 ? 0x00200000u << e : (uint)(e - 1) << 23);
+}
+
 #ifdef USE_mxfp4
 static inline void unit_mxfp4(bytes_t row, int u, float16* lo, float16* hi) {
   bytes_t b = row + 17 * u;
-  /* half of 2^(e - 127), exact down to the subnormal ones */
-  uint bits = b[0] < 2 ? 0x00200000u << b[0] : (uint)(b[0] - 1) << 23;
-  float d = as_float(bits);
+  float d = half_e8m0(b[0]);
   uchar16 q = vload16(0, b + 1), q0 = q & (uchar)15, q1 = q >> (uchar)4;
   *lo = LOOK_UP(CODES_FP4, q0) * d;
   *hi = LOOK_UP(CODES_FP4, q1) * d;

@@ -1,5 +1,5 @@
 /* Products of rows of weights with columns of activations. Built for a format of the weights (W, as
-   in unit_W) and of the activations (X).
+   in unit_W; with PLANES, one of planes.h) and of the activations (X).
 
    Weights are decoded unit by unit and meet activations as they are. */
 
@@ -17,6 +17,9 @@ typedef float sum_t;
 #endif
 
 /* what remains of a row that does not end with a unit; only float types have such rows */
+#ifdef PLANES
+#define rest(w, wtype, wnb, x, xtype, xnb, n, first, step) 0.0f
+#else
 static inline float rest(bytes_t w, int wtype, long wnb, bytes_t x, int xtype, long xnb, int n,
                          int first, int step) {
   float sum = 0.0f;
@@ -25,6 +28,7 @@ static inline float rest(bytes_t w, int wtype, long wnb, bytes_t x, int xtype, l
   }
   return sum;
 }
+#endif
 
 /* the sums of all items that share a row, LANES of them side by side */
 static inline float over_lanes(float x, __local float* tmp) {
@@ -48,8 +52,8 @@ __kernel void columns(bytes_t pw, tensor_t w, bytes_t px, tensor_t x, bytes_t pb
   const int lane = get_local_id(0) % LANES, row = get_global_id(0) / LANES;
   const int first = get_global_id(1) * COLS;
   const int i2 = get_global_id(2) % d.ne[2], i3 = get_global_id(2) / d.ne[2];
-  bytes_t wr =
-      pw + at4(&w, 0, min(row, d.ne[0] - 1), i2 / (d.ne[2] / w.ne[2]), i3 / (d.ne[3] / w.ne[3]));
+  weights_t wr = WEIGHTS_ROW(pw, &w, min(row, d.ne[0] - 1), i2 / (d.ne[2] / w.ne[2]),
+                             i3 / (d.ne[3] / w.ne[3]));
   bytes_t xc[COLS];
   sum_t acc[COLS];
   for (int c = 0; c < COLS; c++) {
@@ -84,7 +88,7 @@ __kernel void experts(bytes_t pw, tensor_t w, bytes_t px, tensor_t x, bytes_t pi
   const int lane = get_local_id(0) % LANES, row = get_global_id(0) / LANES;
   const int slot = get_global_id(1), token = get_global_id(2);
   long expert = checked_index(pi + at4(&ids, slot, token, 0, 0), ids.type, w.ne[2], fault, step);
-  bytes_t wr = pw + at4(&w, 0, min(row, d.ne[0] - 1), max(expert, 0L), 0);
+  weights_t wr = WEIGHTS_ROW(pw, &w, min(row, d.ne[0] - 1), max(expert, 0L), 0);
   bytes_t xc = px + at4(&x, 0, slot % x.ne[1], token, 0);
   sum_t acc = 0.0f;
   for (int u = lane; u < w.ne[0] / 32; u += LANES) {
@@ -116,25 +120,28 @@ __kernel void tiles(bytes_t pw, tensor_t w, bytes_t px, tensor_t x, bytes_t pb, 
     const int n = min(32, w.ne[0] - 32 * u);
     for (int i = item; i < 2 * TILE; i += n_items) {
       const int of_x = i >= TILE, k = of_x ? i - TILE : i;
-      const int at = of_x ? col0 + k : row0 + k;
       __local float* to = of_x ? xt : wt;
       float16 lo = 0.0f, hi = 0.0f;
-      bytes_t from = of_x ? px + at4(&x, 0, min(at, d.ne[1] - 1), i2, i3)
-                          : pw + at4(&w, 0, min(at, d.ne[0] - 1), i2 / (d.ne[2] / w.ne[2]),
-                                     i3 / (d.ne[3] / w.ne[3]));
+      bytes_t xc = px + at4(&x, 0, min(col0 + k, d.ne[1] - 1), i2, i3);
+      weights_t wr = WEIGHTS_ROW(pw, &w, min(row0 + k, d.ne[0] - 1), i2 / (d.ne[2] / w.ne[2]),
+                                 i3 / (d.ne[3] / w.ne[3]));
       float v[32];
       if (n == 32) {
         if (of_x)
-          XUNIT(from, u, &lo, &hi);
+          XUNIT(xc, u, &lo, &hi);
         else
-          UNIT(from, u, &lo, &hi);
+          UNIT(wr, u, &lo, &hi);
         vstore16(lo, 0, v);
         vstore16(hi, 1, v);
-      } else {
+      }
+#ifndef PLANES
+      else {
+        bytes_t from = of_x ? xc : wr;
         const int type = of_x ? x.type : w.type;
         const long nb = of_x ? x.nb[0] : w.nb[0];
         for (int e = 0; e < 32; e++) v[e] = e < n ? load(from + (32 * u + e) * nb, type) : 0.0f;
       }
+#endif
       for (int e = 0; e < 32; e++) to[e * TILE + k] = v[e];
     }
     barrier(CLK_LOCAL_MEM_FENCE);

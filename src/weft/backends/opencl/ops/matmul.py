@@ -24,9 +24,15 @@ def decoded(dtype: DType, what: str) -> str | None:
 
 def used(**formats: View) -> tuple[str, ...]:
     """Defines for a kernel that reads units of these tensors."""
-    names = sorted({view.dtype.name for view in formats.values()})
-    chosen = (f"{role}={view.dtype.name}" for role, view in formats.items())
-    return (*chosen, *(f"USE_{name}" for name in names))
+    named = {role: _format(view) for role, view in formats.items()}
+    chosen = (f"{role}={name}" for role, name in named.items())
+    planes = ("PLANES",) if any(view.layout == "planes" for view in formats.values()) else ()
+    return (*chosen, *(f"USE_{name}" for name in sorted(set(named.values()))), *planes)
+
+
+def _format(view: View) -> str:
+    """What the kernels call the type in its layout."""
+    return view.dtype.name + ("_planes" if view.layout == "planes" else "")
 
 
 def _rule(node: Tensor) -> str | None:

@@ -1,0 +1,104 @@
+/* Blocks of weights as files have them to planes, see planes.h; built for a format F. An item makes
+   a unit of 32 elements and, of formats with blocks of 256, the first of eight makes what is there
+   once a block. */
+
+/* the low bits of elements 0..15 and 16..31 of unit `k` out of bytes that hold two units each */
+static inline uchar16 low_bits(bytes_t q, int k) {
+  uchar16 a = vload16(0, q + 32 * (k / 2)), b = vload16(1, q + 32 * (k / 2));
+  if (k % 2) return (a >> (uchar)4) | (b & (uchar)0xf0);
+  return (a & (uchar)15) | (b << (uchar)4);
+}
+
+/* bytes at `from`, aligned or not, become element `i` of the plane behind `before` bytes a unit */
+#define PUT16(before, i, from) \
+  ((__global uint4*)(to + (before) * n))[i] = as_uint4(vload16(0, from))
+#define PUT8(before, i, from) ((__global uint2*)(to + (before) * n))[i] = as_uint2(vload8(0, from))
+#define PUT4(before, i, from) ((__global uint*)(to + (before) * n))[i] = as_uint(vload4(0, from))
+#define PUT2(before, i, from) \
+  ((__global ushort*)(to + (before) * n))[i] = as_ushort(vload2(0, from))
+
+#define BLOCK_q4_0 18
+static inline void pack_q4_0(bytes_t b, __global uchar* to, long n, long i) {
+  PUT16(0, i, b + 2);
+  PUT2(16, i, b);
+}
+
+#define BLOCK_q4_1 20
+static inline void pack_q4_1(bytes_t b, __global uchar* to, long n, long i) {
+  PUT16(0, i, b + 4);
+  PUT4(16, i, b);
+}
+
+#define BLOCK_q5_0 22
+static inline void pack_q5_0(bytes_t b, __global uchar* to, long n, long i) {
+  PUT16(0, i, b + 6);
+  PUT4(16, i, b + 2);
+  PUT2(20, i, b);
+}
+
+#define BLOCK_q5_1 24
+static inline void pack_q5_1(bytes_t b, __global uchar* to, long n, long i) {
+  PUT16(0, i, b + 8);
+  PUT4(16, i, b + 4);
+  PUT4(20, i, b);
+}
+
+#define BLOCK_q8_0 34
+static inline void pack_q8_0(bytes_t b, __global uchar* to, long n, long i) {
+  PUT16(0, i, b + 2);
+  PUT16(16, i, b + 18);
+  PUT2(32, i, b);
+}
+
+#define BLOCK_iq4_nl 18
+#define pack_iq4_nl pack_q4_0
+
+#define BLOCK_mxfp4 17
+static inline void pack_mxfp4(bytes_t b, __global uchar* to, long n, long i) {
+  PUT16(0, i, b + 1);
+  to[16 * n + i] = b[0];
+}
+
+#define BLOCK_q4_K 144
+static inline void pack_q4_K(bytes_t b, __global uchar* to, long n, long i) {
+  vstore16(low_bits(b + 16, i % 8), i, to);
+  if (i % 8 == 0) PUT16(16, i / 8, b);
+}
+
+#define BLOCK_q5_K 176
+static inline void pack_q5_K(bytes_t b, __global uchar* to, long n, long i) {
+  const int k = i % 8;
+  uint bits = 0;
+  for (int e = 0; e < 32; e++) bits |= (uint)((b[16 + e] >> k) & 1) << e;
+  vstore16(low_bits(b + 48, k), i, to);
+  if (k == 0) PUT16(16, i / 8, b);
+  *(__global uint*)(to + 18 * n + 4 * i) = bits;
+}
+
+#define BLOCK_q6_K 210
+static inline void pack_q6_K(bytes_t b, __global uchar* to, long n, long i) {
+  const int half_of_block = (i % 8) / 4, k = i % 4;
+  const uchar down = 4 * (k >> 1), at = 2 * k;
+  bytes_t low = b + 64 * half_of_block + 32 * (k & 1), high = b + 128 + 32 * half_of_block;
+  uchar16 q0 = (vload16(0, low) >> down) & (uchar)15, q1 = vload16(1, low) >> down;
+  uchar8 up = 0;
+  for (int e = 0; e < 4; e++) up |= ((vload8(e, high) >> at) & (uchar)3) << (uchar)(2 * e);
+  vstore16(q0 | (q1 << (uchar)4), i, to);
+  vstore8(up, i, to + 16 * n);
+  PUT2(24, i, b + 192 + 8 * half_of_block + 2 * k);
+  if (i % 8 == 0) PUT2(26, i / 8, b + 208);
+}
+
+#define BLOCK_iq4_xs 136
+static inline void pack_iq4_xs(bytes_t b, __global uchar* to, long n, long i) {
+  PUT16(0, i, b + 8 + 16 * (i % 8));
+  if (i % 8 == 0) PUT8(16, i / 8, b);
+}
+
+/* units `first` .. of `n`, whose blocks begin at `from`; n_units of them */
+__kernel void pack(bytes_t from, __global uchar* to, long n, long first, long n_units,
+                   int units_a_block) {
+  const long u = get_global_id(0);
+  if (u >= n_units) return;
+  JOIN(pack_, F)(from + u / units_a_block * JOIN(BLOCK_, F), to, n, first + u);
+}
