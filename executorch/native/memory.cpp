@@ -16,6 +16,7 @@ namespace weft::et {
 
 namespace {
 
+constexpr size_t kHugePage = size_t{2} << 20;
 constexpr uintptr_t kAlignment = 32;  // that of tensors in GGUF files, which kernels read in place
 
 // Weak pointers by what the file calls something. A file's NamedDataMap lives as long as the
@@ -166,6 +167,10 @@ bool Pages::allocate(size_t size) {
                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (found == MAP_FAILED) return false;
   data_ = static_cast<char*>(found);
+#if defined(MADV_HUGEPAGE)
+  // a page of the usual size is a few rows of an image; refusals do no harm
+  if (size_ >= kHugePage) madvise(data_, size_, MADV_HUGEPAGE);
+#endif
   return true;
 }
 

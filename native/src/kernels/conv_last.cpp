@@ -18,10 +18,14 @@ constexpr int64_t kPanelChannels = kPanel * kLanes;
 constexpr int64_t kNear = 6144;   // weights of several panels that the first cache has room for
 constexpr int64_t kSlab = 16384;  // weights of a part that are in the second cache at a time
 
-// How the work is cut. Blocks come fastest.
+// How the work is cut.
 struct Cut {
   int64_t block, blocks;  // positions of one
   int64_t panels, parts;  // panels of a part
+  // Threads begin in shares of the items of their own. So each reads its share of what is more,
+  // which it has mostly written itself: of the data (all parts of a block, then the next block), or
+  // of the weights (all blocks of a part).
+  bool by_blocks;
 
   Cut(const LastPlan& p, int n_threads) {
     const int64_t all = (p.out_channels + kPanelChannels - 1) / kPanelChannels;
@@ -30,12 +34,21 @@ struct Cut {
     // for many threads, but not so few positions that weights are fetched more than used
     while (block > 2 * kTileRows && (p.positions + block - 1) / block * all < wanted / 2)
       block /= 2;
+    by_blocks = p.positions * (p.channels + p.out_channels) > p.depth() * p.out_channels;
     blocks = (p.positions + block - 1) / block;
+    if (by_blocks && blocks < 4 * n_threads) {
+      // as many for each thread
+      blocks = round_up(blocks, n_threads);
+      block = min64(block, (p.positions + blocks - 1) / blocks);
+      blocks = (p.positions + block - 1) / block;
+    }
     const int64_t cuts = blocks >= wanted ? 1 : (wanted + blocks - 1) / max64(1, blocks);
     panels = max64(1, all / max64(1, min64(all, cuts)));
     parts = (all + panels - 1) / panels;
   }
   int64_t items() const { return blocks * parts; }
+  int64_t block_of(int64_t item) const { return by_blocks ? item / parts : item % blocks; }
+  int64_t part_of(int64_t item) const { return by_blocks ? item % parts : item / blocks; }
 };
 
 struct Scratch {
@@ -154,7 +167,12 @@ void fill_bias(const Tensor* bias, int64_t from, int64_t to, float* out) {
 // Asks for rows of weights: they are too far from each other for the processor to see them coming.
 void fetch(const float* weights, int64_t step, int64_t width, int64_t begin, int64_t end) {
   for (int64_t k = begin; k < end; ++k) {
-    for (int64_t i = 0; i < width; i += 16) __builtin_prefetch(weights + k * step + i, 0, 2);
+    // weights may begin inside a cache line
+    const auto* from = reinterpret_cast<const char*>(weights + k * step);
+    const char* last = from + width * static_cast<int64_t>(sizeof(float));
+    for (from -= reinterpret_cast<uintptr_t>(from) % 64; from < last; from += 64) {
+      __builtin_prefetch(from, 0, 2);
+    }
   }
 }
 
@@ -173,9 +191,10 @@ struct Shares {
   }
 };
 
-// Positions of a block and output channels `begin` to `end`.
+// Positions of a block and output channels `begin` to `end`. `next`: the first of those that come
+// after them, else -1.
 void multiply(const Call& call, const LastPlan& p, const Scratch& s, int64_t begin, int64_t end,
-              int64_t n) {
+              int64_t next, int64_t n) {
   const auto* weights = reinterpret_cast<const float*>(call.src[1]->data);
   LastTile t = {};
   t.panel = s.panel;
@@ -200,7 +219,11 @@ void multiply(const Call& call, const LastPlan& p, const Scratch& s, int64_t beg
       // all panels stay near where they are small: what is written is then side by side, too
       const bool near = deep * panels * kPanelChannels <= kNear;
       const int64_t turns = near ? 1 : panels;
-      Shares ahead(deep, turns * count);
+      // the next weights, a share between any two tiles
+      const float* ahead = t.last ? weights + max64(0, next) : slab + deep * t.step;
+      const int64_t wide = t.last ? min64(width, p.out_channels - next) : width;
+      const int64_t rows = !t.last ? deep : next < 0 ? 0 : min64(runs, p.runs) * piece;
+      Shares fetched(rows, turns * count);
       for (int64_t turn = 0; turn < turns; ++turn) {
         for (Shares tiles(n, count); tiles.more(); tiles.next()) {
           t.rows = s.rows + first * kBlockRows + tiles.begin;
@@ -223,10 +246,8 @@ void multiply(const Call& call, const LastPlan& p, const Scratch& s, int64_t beg
             (fresh ? last_tile_of<true>(tiles.size(), vectors)
                    : last_tile_of<false>(tiles.size(), vectors))(t);
           }
-          // the next slab, a share between any two tiles
-          if (t.last) continue;
-          fetch(slab + deep * t.step, t.step, width, ahead.begin, ahead.begin + ahead.size());
-          ahead.next();
+          fetch(ahead, t.step, wide, fetched.begin, fetched.begin + fetched.size());
+          fetched.next();
         }
       }
     }
@@ -241,7 +262,7 @@ void run(const Call& call, int64_t begin, int64_t end, char* scratch) {
   fill_zeros(s.zeros, p.run);
   int64_t of_block = -1, of_part = -1;
   for (int64_t item = begin; item < end; ++item) {
-    const int64_t part = item / cut.blocks, block = item - part * cut.blocks;
+    const int64_t part = cut.part_of(item), block = cut.block_of(item);
     const int64_t first = block * cut.block;
     const int64_t n = min64(cut.block, p.positions - first);
     if (block != of_block) see(call, p, s, first, n);
@@ -250,7 +271,9 @@ void run(const Call& call, int64_t begin, int64_t end, char* scratch) {
     const int64_t to = min64(from + cut.panels * kPanelChannels, p.out_channels);
     if (part != of_part) fill_bias(call.src[2], from, to, s.bias);
     of_part = part;
-    multiply(call, p, s, from, to, n);
+    // this thread most likely goes on with the next item, whether it has claimed it or not
+    const int64_t after = item + 1 < cut.items() ? cut.part_of(item + 1) : part;
+    multiply(call, p, s, from, to, after == part ? -1 : after * cut.panels * kPanelChannels, n);
   }
 }
 

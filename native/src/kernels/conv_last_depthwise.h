@@ -7,8 +7,8 @@
 
 namespace weft::WEFT_TARGET {
 
-// Outputs of a tile.
-#if defined(__AVX512F__)
+// Outputs of a tile: with the taps of a row and an input they fit into 16 registers.
+#if defined(__AVX2__)
 constexpr int kOutputs = 7;
 #else
 constexpr int kOutputs = 4;
@@ -38,7 +38,8 @@ struct DepthwiseTile {
 // kN outputs of channels `at` on, `n` of them where kPart is set. With kTaps and kStride the kernel
 // is square and its sizes are known.
 template <int kN, int kTaps, int kStride, bool kPart>
-static inline void depthwise_vector(const DepthwiseTile& t, int64_t at, int64_t n) {
+static inline void depthwise_vector(const DepthwiseTile& tile, int64_t at, int64_t n) {
+  const DepthwiseTile t = tile;  // of its own: results are stored to who knows where
   const auto get = [n](const float* p) { return kPart ? load_part(p, n) : load(p); };
   vf sum[kN];
   const vf start = t.bias == nullptr ? vf{} : get(t.bias + at);
@@ -108,16 +109,16 @@ static DepthwiseFunction depthwise_of(int64_t outputs) {
       return depthwise_tile<2, kTaps, kStride>;
     case 3:
       return depthwise_tile<3, kTaps, kStride>;
-#if defined(__AVX512F__)
+#if defined(__AVX2__)
+    case 4:
+      return depthwise_tile<4, kTaps, kStride>;
     case 5:
       return depthwise_tile<5, kTaps, kStride>;
     case 6:
       return depthwise_tile<6, kTaps, kStride>;
-    case 7:
-      return depthwise_tile<7, kTaps, kStride>;
 #endif
     default:
-      return depthwise_tile<4, kTaps, kStride>;
+      return depthwise_tile<kOutputs, kTaps, kStride>;
   }
 }
 
@@ -138,7 +139,11 @@ static inline int64_t depthwise_parts(const LastPlan& p, int n_threads) {
   return max64(1, min64(most, max64(least, wanted)));
 }
 
-// An item: a row of outputs for a part of the channels. Rows come fastest.
+// Whether all parts of a row come before the next row: threads then share out the data as dense
+// convolutions from and to a sixth of the channels do (Cut::by_blocks).
+static inline bool depthwise_by_rows(const LastPlan& p) { return p.channels <= 7 * p.positions; }
+
+// An item: a row of outputs for a part of the channels.
 static inline int64_t depthwise_items(const LastPlan& p, int n_threads) {
   return p.y.out * p.batches * depthwise_parts(p, n_threads);
 }
@@ -188,6 +193,7 @@ static inline void run_depthwise(const Call& call, const LastPlan& p, int64_t be
   const int64_t lines = p.y.out * p.batches;
   const int64_t parts = depthwise_parts(p, call.n_threads);
   const int64_t width = round_up((p.channels + parts - 1) / parts, kLanes);
+  const bool by_rows = depthwise_by_rows(p);
   const int64_t tiles = (p.x.out + kOutputs - 1) / kOutputs;
   DepthwiseTile t = {};
   t.columns = depthwise_columns(p);
@@ -202,7 +208,8 @@ static inline void run_depthwise(const Call& call, const LastPlan& p, int64_t be
   t.low = p.low;
   t.high = p.high;
   for (int64_t item = begin; item < end; ++item) {
-    const int64_t part = item / lines, line = item - part * lines;
+    const int64_t part = by_rows ? item % parts : item / lines;
+    const int64_t line = by_rows ? item / parts : item % lines;
     const int64_t batch = line / p.y.out, oy = line - batch * p.y.out;
     const int64_t first = part * width, last = min64(first + width, p.channels);
     if (first >= last) continue;

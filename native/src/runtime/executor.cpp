@@ -166,8 +166,10 @@ Status Executor::run(const std::vector<int64_t>& symbol_values, const std::funct
   const std::lock_guard<std::mutex> lock(running_);
   if (Status s = bind(symbol_values, false); !s.is_ok()) return s;
   for (size_t i = 0; i < steps_.size(); ++i) {
-    counters_[i].next.store(0, std::memory_order_relaxed);
     counters_[i].prepared.store(0, std::memory_order_relaxed);
+    for (int part = 0; part < parts(); ++part) {
+      claimed_[i * kMaxParts + static_cast<size_t>(part)].units.store(0, std::memory_order_relaxed);
+    }
   }
   for (size_t i = 0; i < stages_.size(); ++i) {
     left_[i].units.store(stages_[i].units, std::memory_order_relaxed);
@@ -247,8 +249,30 @@ int64_t Executor::prepare(const Task& task, int thread, bool& stopped) {
   }
 }
 
-// Returns the units that this thread has done.
+int Executor::parts() const { return std::min(n_threads_, kMaxParts); }
+
+std::atomic<int64_t>& Executor::claimed(const Task& task, int part) const {
+  return claimed_[static_cast<size_t>(task.chain.begin) * kMaxParts + static_cast<size_t>(part)]
+      .units;
+}
+
+// Returns the units that this thread has done. It begins in the same part of every task: what it
+// reads then is often what it has written, and in its own cache. Then it helps with the others.
 int64_t Executor::run_loop(const Task& task, int thread, bool& stopped) {
+  const int all = parts();
+  const int own = thread * all / n_threads_;
+  int64_t did = 0;
+  for (int i = 0; i < all && !stopped; ++i) {
+    did += run_part(task, (own + i) % all, thread, stopped);
+  }
+  return did;
+}
+
+int64_t Executor::run_part(const Task& task, int part, int thread, bool& stopped) {
+  const int64_t chunks = (task.units + task.chunk - 1) / task.chunk;
+  const int64_t first = chunks * part / parts() * task.chunk;
+  const int64_t last = std::min(task.units, chunks * (part + 1) / parts() * task.chunk);
+  std::atomic<int64_t>& next = claimed(task, part);
   Counter& counter = counters_[static_cast<size_t>(task.chain.begin)];
   const bool polls = thread == 0 && poll_ != nullptr;
   int64_t did = 0;
@@ -265,9 +289,10 @@ int64_t Executor::run_loop(const Task& task, int thread, bool& stopped) {
       chunk = most < task.grain ? std::max<int64_t>(1, most)
                                 : std::min(task.chunk, most / task.grain * task.grain);
     }
-    const int64_t begin = counter.next.fetch_add(chunk, std::memory_order_relaxed);
-    if (begin >= task.units) break;
-    const int64_t end = std::min(begin + chunk, task.units);
+    if (next.load(std::memory_order_relaxed) >= last - first) break;
+    const int64_t begin = first + next.fetch_add(chunk, std::memory_order_relaxed);
+    if (begin >= last) break;
+    const int64_t end = std::min(begin + chunk, last);
     run_units(task, begin, end, thread);
     did += end - begin;
     if (!task.timed && !polls) continue;

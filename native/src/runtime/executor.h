@@ -92,7 +92,6 @@ class Executor {
   };
   // One cache line each, so that claiming chunks of one task does not slow another.
   struct alignas(64) Counter {
-    std::atomic<int64_t> next{0};
     std::atomic<int64_t> prepared{0};
     // Nanoseconds for a unit of work, as last measured; the first guess is that of a slow machine.
     std::atomic<float> rate{1.0F};
@@ -100,6 +99,13 @@ class Executor {
   struct alignas(64) Left {
     std::atomic<int64_t> units{0};
   };
+  // Units of a part of a task that are claimed; one cache line each, for the same reason.
+  struct alignas(64) Claimed {
+    std::atomic<int64_t> units{0};
+  };
+
+  // Threads begin in parts of a task of their own; many threads share them.
+  static constexpr int kMaxParts = 8;
 
   Executor() = default;
   Status bind(const std::vector<int64_t>& symbol_values, bool first);
@@ -121,6 +127,9 @@ class Executor {
   void complete(uint32_t stage);
   int64_t prepare(const Task& task, int thread, bool& stopped);
   int64_t run_loop(const Task& task, int thread, bool& stopped);
+  int64_t run_part(const Task& task, int part, int thread, bool& stopped);
+  int parts() const;
+  std::atomic<int64_t>& claimed(const Task& task, int part) const;
   void run_units(const Task& task, int64_t begin, int64_t end, int thread);
 
   Program program_;
@@ -139,6 +148,7 @@ class Executor {
   std::vector<Stage> stages_;   // of the current binding
   bool all_solo_ = false;
   std::unique_ptr<Counter[]> counters_;  // of a task: that of its first place in `layout_.steps`
+  std::unique_ptr<Claimed[]> claimed_;   // likewise, for each part of a task
   std::unique_ptr<Left[]> left_;         // of each stage, the units that are not done
   // Stages that are complete. A stage is when its work is done, not when all threads have come: one
   // that the system does not run holds nobody up, unless it has claimed work.

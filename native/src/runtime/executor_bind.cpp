@@ -45,6 +45,7 @@ Status Executor::create(Program program, std::vector<Block> memory, const Target
   self->n_threads_ = self->pool_->size();
   self->tensors_.resize(self->program_.tensors.size());
   self->counters_ = std::make_unique<Counter[]>(self->program_.steps.size());
+  self->claimed_ = std::make_unique<Claimed[]>(self->program_.steps.size() * kMaxParts);
   self->left_ = std::make_unique<Left[]>(2 * self->program_.steps.size());
   self->residents_.resize(self->program_.buffers.size());
   for (size_t i = 0; i < self->program_.tensors.size(); ++i) {

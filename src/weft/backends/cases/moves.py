@@ -21,6 +21,15 @@ def move_cases() -> Iterator[Case]:
             bound(lambda s, t: g.cont(g.transpose(_any(s, t, 67, 41))), t),
             0,
         )
+        for planes in (2, 3, 4):
+            yield Case(
+                "CONT",
+                f"{t} {planes} planes",
+                bound(
+                    lambda s, t, n: g.cont(g.permute(_any(s, t, 37, 5, n), 1, 2, 0, 3)), t, planes
+                ),
+                0,
+            )
         yield Case(
             "CONCAT", t, bound(lambda s, t: g.concat(_any(s, t, 67, 5), _any(s, t, 67, 3), 1), t), 0
         )
