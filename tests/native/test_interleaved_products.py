@@ -31,8 +31,15 @@ class Product:
         self.dtype, self.rows, self.k, self.columns = dtype, rows, k, columns
         self.matrices = matrices
 
-    def run(self, target: str, interleaved: bool, threads: int = 1) -> np.ndarray:
-        """The result, `[matrices, columns, rows]`."""
+    def run(
+        self,
+        target: str,
+        interleaved: bool,
+        threads: int = 1,
+        bias: np.ndarray | None = None,
+        record: tuple[float, ...] = (),
+    ) -> np.ndarray:
+        """The result, `[matrices, columns, rows]`; `record`: the function of the results."""
         pool = _native.ThreadPool(threads)
         wanted = dtype_from_id(_native.activation_type(target, self.dtype.id))
         assert wanted is not None
@@ -53,15 +60,20 @@ class Product:
             _tensor(F32, 2, (self.rows, self.columns, m), 0),
         ]
         memory = [weights, blocks, out]
+        if bias is not None:
+            tensors.append(_tensor(F32, 3, (self.rows, 1, 1), 0))
+            memory.append(bias)
+        sources = [0, 1] if bias is None else [0, 1, 3]
+        step = [OPS["MUL_MAT"].number, 2, 0, len(record), *sources, *[-1] * (10 - len(sources))]
         program = _native.Program.from_tables(
             symbols=[],
             exprs=np.zeros((0, 3), np.int64),
             buffers=[array.nbytes for array in memory],
-            names=["w", "x", "y"],
+            names=["w", "x", "y", "bias"][: len(memory)],
             tensors=np.array(tensors, np.int64),
-            steps=np.array([[OPS["MUL_MAT"].number, 2, 0, 0, 0, 1, *[-1] * 8]], np.int64),
+            steps=np.array([step], np.int64),
             stages=np.array([[0, 1]], np.int64),
-            params=[],
+            params=list(record),
         )
         places = [(array.ctypes.data, array.nbytes) for array in memory]
         _native.Executor.create(program, places, target, pool).run([])
@@ -107,6 +119,21 @@ def test_depth_and_width_beyond_the_caches(target: str, name: str) -> None:
 def test_matrices(target: str, columns: int) -> None:
     product = Product(DTYPES["q8_0"], 64, 512, columns, matrices=3)
     _assert_same(product.run(target, True, threads=2), product.run(target, False))
+
+
+@pytest.mark.parametrize("target", [t for t in TARGETS if F32.id in _native.interleaved_types(t)])
+@pytest.mark.parametrize("columns", [1, 5, 40])
+def test_bias_and_limits_of_float_panels(target: str, columns: int) -> None:
+    """The bits of the plain product with a bias added and limits applied; a NaN stays one."""
+    product = Product(F32, 160, 2304, columns)
+    plain = product.run(target, True)
+    bias = np.linspace(-30, 30, 160, dtype=np.float32)
+    bias[7] = np.nan
+    np.testing.assert_array_equal(product.run(target, True, 2, bias), plain + bias)
+    got = product.run(target, True, 2, bias, (9.0, -11.5, 20.25))
+    np.testing.assert_array_equal(got, np.clip(plain + bias, -11.5, 20.25))
+    got = product.run(target, True, 2, None, (0.0, 0.0, 0.0))
+    np.testing.assert_array_equal(got, np.maximum(plain, 0))
 
 
 def test_float_activations_are_refused() -> None:

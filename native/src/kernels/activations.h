@@ -7,6 +7,11 @@ namespace weft::WEFT_TARGET {
 
 // A NaN gives 0, here and in hard_sigmoid, as in ggml.
 static inline vf relu(vf x) { return x > 0.0f ? x : vf{}; }
+// To low..high; a NaN stays one.
+static inline vf limit(vf x, vf low, vf high) {
+  x = x < low ? low : x;
+  return x > high ? high : x;
+}
 
 static inline vf silu(vf x) { return x / (exp(-x) + 1.0f); }
 

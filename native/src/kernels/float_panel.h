@@ -8,7 +8,8 @@
 
 #include <utility>
 
-#include "kernels/simd/bytes.h"
+#include "kernels/activations.h"
+#include "kernels/matmul_engine.h"
 #include "quants/interleave.h"
 
 namespace weft::WEFT_TARGET {
@@ -16,7 +17,8 @@ namespace weft::WEFT_TARGET {
 // Sums of a tile, kTileVectors vectors of rows times kPanelColumns columns, fill most registers.
 // Whole panels at a time where they can be: lines are read one after the other.
 inline constexpr int kTileVectors = kLanes == 8 ? 4 : 2;
-inline constexpr int kPanelColumns = kLanes == 16 ? 12 : kLanes == 8 ? 3 : 4;
+// Of columns that lie a page apart, no more lines than a set of the first-level cache holds.
+inline constexpr int kPanelColumns = kLanes == 16 ? 8 : kLanes == 8 ? 3 : 4;
 static_assert(kPanelRows % (kTileVectors * kLanes) == 0);
 
 // Words of depth that are multiplied at a time: a panel's stay in the second-level cache for all
@@ -24,14 +26,21 @@ static_assert(kPanelRows % (kTileVectors * kLanes) == 0);
 inline constexpr int64_t kPanelDepth = 1024;
 
 // Some words of depth of a panel, and of columns `stride` words apart. `begins`: there are no sums
-// in the result yet.
+// in the result yet. `finish`: of the last words of depth, else empty.
 struct PanelPart {
   const float* w;
   const float* x;
   int64_t stride;
   int64_t depth;
   bool begins;
+  Finish finish;
 };
+
+// Sums of rows from `row` on, as they go to the result.
+static inline vf finished(const Finish& finish, vf sum, int64_t row) {
+  if (finish.bias != nullptr) sum = sum + load(finish.bias + row);
+  return finish.limits ? limit(sum, splat(finish.low), splat(finish.high)) : sum;
+}
 
 // kColumns columns of a result: row 0 of the panel of each.
 template <int kColumns>
@@ -62,7 +71,10 @@ static void multiply_panel(const PanelPart& part, float* const* out, int64_t row
 #pragma GCC unroll 12
     for (int c = 0; c < kColumns; ++c) {
 #pragma GCC unroll 4
-      for (int v = 0; v < kVectors; ++v) store(out[c] + row + r + v * kLanes, acc[c][v]);
+      for (int v = 0; v < kVectors; ++v) {
+        const int64_t at = row + r + v * kLanes;
+        store(out[c] + at, finished(part.finish, acc[c][v], at));
+      }
     }
   }
 }
@@ -91,7 +103,8 @@ static inline void multiply_panel(PanelPart part, int64_t n, float* const* out, 
 // One column: reading memory. kPanels panels, which follow each other, are taken at a time so that
 // no sum is waited for, and what comes next is asked for.
 template <int kPanels>
-static void multiply_column(const float* w, const float* x, int64_t depth, float* out) {
+static void multiply_column(const float* w, const float* x, int64_t depth, const Finish& finish,
+                            float* out, int64_t row) {
   constexpr int kVectors = static_cast<int>(kPanelRows) / kLanes;
   constexpr int64_t kAhead = 1024;  // words
   // more sums than registers: the halves of a panel after each other
@@ -114,7 +127,8 @@ static void multiply_column(const float* w, const float* x, int64_t depth, float
     for (int p = 0; p < kPanels; ++p) {
 #pragma GCC unroll 4
       for (int v = 0; v < kAtOnce; ++v) {
-        store(out + p * kPanelRows + (first + v) * kLanes, acc[p][v]);
+        const int64_t at = row + p * kPanelRows + (first + v) * kLanes;
+        store(out + at, finished(finish, acc[p][v], at));
       }
     }
   }

@@ -49,13 +49,16 @@ Weights matrix(const Call& call, int64_t w2, int64_t w3) {
 void find_columns(const Call& call, const Work& work, int64_t w2, int64_t w3, int64_t first,
                   int64_t n, const char** in, float** out) {
   const Tensor& x = *call.src[1];
-  for (int64_t c = 0; c < n; ++c) {
-    const int64_t i1 = (first + c) % x.ne[1];
+  for (int64_t c = 0; c < n;) {
     const int64_t batch = (first + c) / x.ne[1];
+    const int64_t start = first + c - batch * x.ne[1];
+    const int64_t last = min64(x.ne[1], start + n - c);
     const int64_t i2 = w2 * work.per2 + batch % work.per2;
     const int64_t i3 = w3 * work.per3 + batch / work.per2;
-    in[c] = row_data(x, {i1, i2, i3});
-    out[c] = reinterpret_cast<float*>(row_data(call.dst, {i1, i2, i3}));
+    for (int64_t i1 = start; i1 < last; ++i1, ++c) {
+      in[c] = row_data(x, {i1, i2, i3});
+      out[c] = reinterpret_cast<float*>(row_data(call.dst, {i1, i2, i3}));
+    }
   }
 }
 
@@ -163,9 +166,19 @@ int64_t grain(const Call& call) {
   // packed columns stay in the cache for the rows of a chunk; a few columns, and tables, are taken
   // up again for every chunk
   const int64_t rows = work.n_columns >= 32 ? 4 : 1;
+  const int64_t least = (1 << 15) / max64(1, products);
+  const Weights weights = described(call);
+  // panels of floats are read where they are, and so are most columns; two for a single column
+  if (multiply_finishes(weights)) return max64(work.n_columns == 1 ? 2 : 1, least);
   const bool once = is_shared(call) && !is_looked_up(call);
   const int64_t share = once ? 1 : work.row_blocks / (4 * call.n_threads);
-  return max64(max64(rows, share), (1 << 15) / max64(1, products));
+  return max64(max64(rows, share), least);
+}
+
+Finish finish_of(const Call& call, const ResultFunction& function) {
+  const Tensor* bias = call.src[2];
+  return {bias == nullptr ? nullptr : reinterpret_cast<const float*>(bias->data),
+          function.is_clamp(), function.low(), function.high()};
 }
 
 // Adds elements begin..end of the bias to those of every column, which are in the cache.
@@ -204,9 +217,15 @@ void run(const Call& call, int64_t begin, int64_t end, char* scratch) {
     }
     const int64_t first_row = first_block * kItemRows;
     const int64_t last_row = min64(w.ne[1], first_row + blocks * kItemRows);
+    const bool finishes = multiply_finishes(weights);
+    if (finishes) columns.finish = finish_of(call, function);
     multiply(weights, first_row, last_row, columns, arena.rest());
-    if (call.src[2] != nullptr) add_bias(*call.src[2], first_row, last_row, out, n);
-    if (function.is_known() && n > 0) function.apply(out, first_row, last_row, n);
+    if (call.src[2] != nullptr && !finishes) {
+      add_bias(*call.src[2], first_row, last_row, out, n);
+    }
+    if (function.is_known() && !columns.finish.limits && n > 0) {
+      function.apply(out, first_row, last_row, n);
+    }
     item += blocks;
   }
 }

@@ -21,6 +21,10 @@ class ResultFunction {
   }
 
   bool is_known() const { return is_known_; }
+  // Limits every result to low()..high().
+  bool is_clamp() const { return op_ == Op::kMap; }
+  float low() const { return static_cast<float>(params_[1]); }
+  float high() const { return static_cast<float>(params_[2]); }
 
   // To elements begin..end of `n` columns.
   void apply(float* const* columns, int64_t begin, int64_t end, int64_t n) const {

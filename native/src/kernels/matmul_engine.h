@@ -16,6 +16,15 @@ struct Weights {
   Layout layout = Layout::kRows;
 };
 
+// What is done to sums before they go to the result: the bias of their row, if there is one, is
+// added, and they are limited to low..high; a NaN stays one.
+struct Finish {
+  const float* bias = nullptr;
+  bool limits = false;
+  float low = 0;
+  float high = 0;
+};
+
 struct Columns {
   const char* const* x;  // k elements each
   float* const* out;     // column c of the result, row 0
@@ -25,7 +34,13 @@ struct Columns {
   const char* packed = nullptr;  // as pack_all or pack_floats leaves them, if they are packed
   int64_t packed_step = 0;       // of pack_floats: bytes from slab to slab
   const char* tables = nullptr;  // as make_tables leaves them, if they are looked up
+  Finish finish = {};            // only where multiply_finishes
 };
+
+// Whether multiply finishes the results of such weights (their data does not count).
+static inline bool multiply_finishes(const Weights& w) {
+  return w.type == DType::kF32 && w.layout == Layout::kInterleaved && w.k > 0;
+}
 
 // out[c][r] = row r . column c, for rows begin..end.
 void multiply(const Weights& w, int64_t begin, int64_t end, const Columns& columns, char* scratch);

@@ -336,9 +336,9 @@ void multiply_panels(const Weights& w, int64_t begin, int64_t end, const Columns
     }
     int64_t r = begin;
     for (; r + 2 * kPanelRows <= end; r += 2 * kPanelRows) {
-      multiply_column<2>(panel(r), x, w.k, columns.out[0] + r);
+      multiply_column<2>(panel(r), x, w.k, columns.finish, columns.out[0], r);
     }
-    if (r < end) multiply_column<1>(panel(r), x, w.k, columns.out[0] + r);
+    if (r < end) multiply_column<1>(panel(r), x, w.k, columns.finish, columns.out[0], r);
     return;
   }
   const ManyScratch s(scratch);
@@ -349,9 +349,14 @@ void multiply_panels(const Weights& w, int64_t begin, int64_t end, const Columns
       const Slab slab = find_slab(columns, left, right, k, w.k, 1, s);
       for (int64_t i = 0; i < slab.n; i += kPanelDepth) {
         const int64_t depth = min64(kPanelDepth, slab.n - i);
+        const Finish finish = k + i + depth == w.k ? columns.finish : Finish{};
         for (int64_t r = begin; r < end; r += kPanelRows) {
-          const PanelPart part = {panel(r) + (k + i) * kPanelRows, slab.columns + i, slab.stride,
-                                  depth, k + i == 0};
+          const PanelPart part = {panel(r) + (k + i) * kPanelRows,
+                                  slab.columns + i,
+                                  slab.stride,
+                                  depth,
+                                  k + i == 0,
+                                  finish};
           multiply_panel(part, right - left, columns.out + left, r);
         }
       }

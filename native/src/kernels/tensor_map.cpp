@@ -69,11 +69,6 @@ void apply(const Call& call, int64_t begin, int64_t end, const F& f) {
   });
 }
 
-vf clamped(vf x, vf low, vf high) {
-  x = x < low ? low : x;
-  return x > high ? high : x;
-}
-
 void run_elementary(const Call& call, int64_t begin, int64_t end) {
   const auto go = [&](const auto& f) { apply(call, begin, end, f); };
   switch (call.i(kFunction)) {
@@ -130,7 +125,7 @@ void run_floats(const Call& call, int64_t begin, int64_t end) {
     case kSign:
       return go([=](vf x) { return x > 0.0f ? one : x < 0.0f ? -one : vf{}; });
     case kClamp:
-      return go([=](vf x) { return clamped(x, a, b); });
+      return go([=](vf x) { return limit(x, a, b); });
     case kRsqrt:
       return go([](vf x) { return 1.0f / vsqrt(x); });
     case kReciprocal:
@@ -148,7 +143,7 @@ void run_floats(const Call& call, int64_t begin, int64_t end) {
     case kThreshold:
       return go([=](vf x) { return x <= a ? b : x; });
     case kHardsigmoidNan:
-      return go([](vf x) { return clamped(x + 3.0f, vf{}, splat(6.0f)) / 6.0f; });
+      return go([](vf x) { return limit(x + 3.0f, vf{}, splat(6.0f)) / 6.0f; });
     case kMish:
       return go([](vf x) { return x * tanh(log1p(exp(x))); });
     case kLogSigmoid:

@@ -279,7 +279,10 @@ int64_t Executor::run_part(const Task& task, int part, int thread, bool& stopped
   for (;;) {
     stopped = abort_.load(std::memory_order_relaxed);
     if (stopped) break;
-    int64_t chunk = task.chunk;
+    // smaller ones towards the end, so that no thread waits long for the last
+    const int64_t left = task.units - counter.next.load(std::memory_order_relaxed);
+    const int64_t fair = left / (int64_t{2} * n_threads_) / task.grain * task.grain;
+    int64_t chunk = n_threads_ == 1 ? task.chunk : std::clamp(fair, task.grain, task.chunk);
     int64_t start = 0;
     if (task.timed) {
       start = now_ns();
@@ -287,7 +290,7 @@ int64_t Executor::run_part(const Task& task, int part, int thread, bool& stopped
           task.work * static_cast<double>(counter.rate.load(std::memory_order_relaxed));
       const auto most = static_cast<int64_t>(static_cast<double>(kAwayNanoseconds) / each);
       chunk = most < task.grain ? std::max<int64_t>(1, most)
-                                : std::min(task.chunk, most / task.grain * task.grain);
+                                : std::min(chunk, most / task.grain * task.grain);
     }
     if (next.load(std::memory_order_relaxed) >= last - first) break;
     const int64_t begin = first + next.fetch_add(chunk, std::memory_order_relaxed);
