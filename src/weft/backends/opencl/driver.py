@@ -102,10 +102,13 @@ class Driver:
             )
             self._staging.append(mapped)
             return len(self._staging) - 1
-        slot, event = self._busy[0]
-        if event is not None:
-            event.wait()
-        self._busy.popleft()
+        slot, event = self._busy.popleft()
+        try:
+            if event is not None:
+                event.wait()
+        except BaseException:
+            self._busy.append((slot, None))  # that copy is over; the next may have the piece
+            raise
         return slot
 
     def read(self, buffer: Any, offset: int, nbytes: int) -> NDArray[np.uint8]:

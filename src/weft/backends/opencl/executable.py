@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from weft.backends.base import Memory
 from weft.backends.opencl.driver import Driver
 from weft.backends.opencl.launch import Call, Launch, Local, Slot, Table, View, pieces
-from weft.backends.opencl.library import guarded, library
+from weft.backends.opencl.library import SetBytes, bytes_setter, guarded, library
 from weft.backends.opencl.memory import OpenCLMemory
 from weft.backends.opencl.ops import find_family
 from weft.backends.opencl.planes import READERS
@@ -42,8 +42,8 @@ class _Step:
         self.number = -1
         self.bound: tuple[int, ...] | None = None
         self.ready: list[Ready] = []
-        # (file, defines, kernel) -> kernel objects and the arguments that they hold
-        self.kernels: dict[tuple[Any, ...], tuple[Any, list[Any]]] = {}
+        # (file, defines, kernel) -> kernel object, what sets its bytes, the arguments that it holds
+        self.kernels: dict[tuple[Any, ...], tuple[Any, SetBytes, list[Any]]] = {}
 
 
 class OpenCLExecutable:
@@ -150,8 +150,8 @@ class OpenCLExecutable:
         found = step.kernels.get(key)
         if found is None:
             kernel = self._driver.programs.kernel(launch.file, launch.defines, launch.kernel)
-            found = step.kernels[key] = kernel, []
-        kernel, held = found
+            found = step.kernels[key] = kernel, bytes_setter(kernel), []
+        kernel, set_bytes, held = found
         args: list[Any] = []
         for arg in launch.args:
             if isinstance(arg, View):
@@ -160,7 +160,7 @@ class OpenCLExecutable:
                 args.append(self._argument(step, arg))
         for i, arg in enumerate(args):
             if i >= len(held) or (held[i] is not arg and held[i] != arg):
-                kernel.set_arg(i, arg)
+                (set_bytes if type(arg) is bytes else kernel.set_arg)(i, arg)
         held[:] = args
         group = launch.group
         return [

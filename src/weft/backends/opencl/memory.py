@@ -82,8 +82,8 @@ class OpenCLBufferType:
         """A zeroed block; raises OutOfMemoryError with what is left when it does not fit."""
         if self.max_size is not None and nbytes > self.max_size:
             raise OutOfMemoryError(
-                f"{self.device} makes blocks of at most {self.max_size} bytes, {nbytes} were asked; "
-                "use smaller batches, or place less there"
+                f"{self.device} makes blocks of at most {self.max_size} bytes, {nbytes} were "
+                "asked; use smaller batches, or place less there"
             )
         with self._lock:
             left = self.capacity - self.in_use
