@@ -75,6 +75,7 @@ LEFT = {
     "uint8 sums": (Calls(lambda v: v + v), bytes_, "convert it first"),
     "integers to uint8": (Calls(lambda v: v.to(torch.uint8)), lambda: torch.arange(300), "wrap"),
     "masked reads": (Calls(lambda v: v[v > 0] * 2), x, "depends on data.*masked_fill"),
+    "a number of a tensor": (Calls(lambda v: v * v.sum().item()), x, "read out of a tensor"),
     "nonzero": (Calls(torch.nonzero), x, "depends on data|no conversion"),
 }
 
@@ -113,3 +114,26 @@ def test_the_rest_of_a_program_with_nonzero_is_delegated(lower):
     alone = lower(module, (value,), ops=()).method().execute([value])
     for got, want in zip(lowered.method().execute([value]), alone, strict=True):
         torch.testing.assert_close(got, want)
+
+
+def test_integers_divided_by_a_number(lower, same):
+    module = Calls(lambda v: v // 2 + v % 3)  # the Edge dialect has no floor_divide of two types
+    value = torch.arange(-6, 6, dtype=torch.int32)
+    lowered = lower(module, (value,))
+    assert lowered.left() == [], lowered.partitioner.report()
+    same(lowered.method(), module, value)
+
+
+def test_a_weight_that_is_a_result(lower, same):
+    class Tied(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(12, 4)
+
+        def forward(self, v):
+            return self.linear(v), self.linear.weight
+
+    module = Tied().eval()
+    lowered = lower(module, (x(),))
+    assert lowered.left() == [], lowered.partitioner.report()
+    same(lowered.method(), module, x())

@@ -91,6 +91,7 @@ class WeftPartitioner(Partitioner):
         for node in ep.graph.nodes:
             if node.op == "call_function" and isinstance(node.target, torch._ops.OpOverload):
                 whole = kept.get(node.target, True) and not self.told_not_to(node)
+                whole = whole and not _promotes(node)
                 kept[node.target] = whole and not refusals([node], ep.range_constraints)
         return ([op for op, whole in kept.items() if whole], None)
 
@@ -122,6 +123,10 @@ class WeftPartitioner(Partitioner):
         if tags:
             tag_constant_data(exported_program)
             tag_mutated_buffer(exported_program)
+            for node in module.graph.nodes:
+                if node.op == "placeholder" and any(user.op == "output" for user in node.users):
+                    # what the program gives back as it is must stay outside
+                    node.meta.pop("delegation_tag", None)
         return PartitionResult(exported_program, tags)
 
     def _parts(self, program: ExportedProgram, support: _Support) -> list[Any]:
@@ -163,6 +168,18 @@ def _computes(node: Node) -> bool:
         isinstance(v, torch.Tensor)
         for v in (values if isinstance(values, list | tuple) else [values])
     )
+
+
+def _promotes(node: Node) -> bool:
+    """Whether a function of elements gets numbers of several types, or a plain one for a tensor:
+    the Edge dialect brings such calls to one type only where it knows the op."""
+    op = node.target
+    assert isinstance(op, torch._ops.OpOverload)
+    found = [n.meta.get("val") for n in node.all_input_nodes]
+    types = {v.dtype for v in found if isinstance(v, torch.Tensor)} - {torch.bool}
+    slots = zip(op._schema.arguments, node.args, strict=False)
+    is_plain = any(str(a.type) == "Tensor" and isinstance(v, int | float) for a, v in slots)
+    return is_plain or (torch.Tag.pointwise in op.tags and len(types) > 1)
 
 
 def _refuse_int_mm(program: ExportedProgram) -> None:

@@ -13,6 +13,7 @@ from weft import graph as g
 from weft.frontends.fx.builder import Builder
 from weft.frontends.fx.call import Call
 from weft.frontends.fx.layout import broadcast_strides
+from weft.frontends.fx.ops.binary import operand
 from weft.frontends.fx.registry import visitor
 from weft.frontends.fx.sizes import is_static
 from weft.frontends.fx.value import Value
@@ -29,16 +30,13 @@ def filled(b: Builder, call: Call, number: float) -> Value:
 
 @visitor(
     aten.full.default, aten.full_like.default, aten.new_full.default, aten.fill.Scalar,
+    aten.scalar_tensor.default, sizes=("fill_value", "value", "s"),
 )  # fmt: skip
 def full(b: Builder, call: Call) -> Value:
     """A number everywhere."""
-    return filled(b, call, call.number("fill_value" if "fill_value" in call.args else "value"))
-
-
-@visitor(aten.scalar_tensor.default)
-def scalar_tensor(b: Builder, call: Call) -> Value:
-    """A number."""
-    return filled(b, call, call.number("s"))
+    name = next(n for n in ("fill_value", "value", "s") if n in call.args)
+    shape = call.shape()
+    return operand(b, call, name, call.out.dtype).viewed(shape, [0] * len(shape))
 
 
 @visitor(
