@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections import Counter
 from collections.abc import Callable, Collection
 from typing import Any
 
@@ -91,7 +92,8 @@ class WeftPartitioner(Partitioner):
         for node in ep.graph.nodes:
             if node.op == "call_function" and isinstance(node.target, torch._ops.OpOverload):
                 whole = kept.get(node.target, True) and not self.told_not_to(node)
-                whole = whole and not _promotes(node)
+                # sizes are ExecuTorch's own affair
+                whole = whole and _computes(node) and not _promotes(node)
                 kept[node.target] = whole and not refusals([node], ep.range_constraints)
         return ([op for op, whole in kept.items() if whole], None)
 
@@ -123,10 +125,7 @@ class WeftPartitioner(Partitioner):
         if tags:
             tag_constant_data(exported_program)
             tag_mutated_buffer(exported_program)
-            for node in module.graph.nodes:
-                if node.op == "placeholder" and any(user.op == "output" for user in node.users):
-                    # what the program gives back as it is must stay outside
-                    node.meta.pop("delegation_tag", None)
+            _keep_outside(exported_program)
         return PartitionResult(exported_program, tags)
 
     def _parts(self, program: ExportedProgram, support: _Support) -> list[Any]:
@@ -168,6 +167,27 @@ def _computes(node: Node) -> bool:
         isinstance(v, torch.Tensor)
         for v in (values if isinstance(values, list | tuple) else [values])
     )
+
+
+def _keep_outside(program: ExportedProgram) -> None:
+    """Takes the tags of weights and buffers that a part may not own: those that the program gives
+    back, and buffers that are read, or get their new value, elsewhere than in the part."""
+    signature = program.graph_signature
+    nodes = {n.name: n for n in program.graph.nodes}
+    results = Counter(s.arg.name for s in signature.output_specs)
+    new = {b: n for n, b in signature.buffers_to_mutate.items()}
+    for name, node in nodes.items():
+        tag = node.meta.get("delegation_tag")
+        if node.op != "placeholder" or tag is None:
+            continue
+        elsewhere = any(user.op == "output" for user in node.users)
+        written = new.get(signature.inputs_to_buffers.get(name, ""))
+        if written is not None:
+            readers = (nodes[written], *node.users)
+            elsewhere |= any(n.meta.get("delegation_tag") != tag for n in readers)
+            elsewhere |= nodes[written].op == "placeholder" or results[written] > 1
+        if elsewhere:
+            node.meta.pop("delegation_tag")
 
 
 def _promotes(node: Node) -> bool:

@@ -122,6 +122,8 @@ class _Walk:
         self.states: dict[str, State] = {}
         self.known = known
         """Constants, and what was computed from them."""
+        self._given: set[Tensor] = set()
+        """Tensors in whose memory an output lies."""
         self._mutated = {
             spec.target
             for spec in program.graph_signature.output_specs
@@ -272,9 +274,8 @@ class _Walk:
         if value is None:
             raise GraphError(f"output {arg.name} is a result that weft does not compute")
         tensor = self._own(value)
-        if not tensor.is_output:
-            self.builder.label(tensor, f"{arg.name}.out{i}")
-            tensor.as_output()
+        self.builder.label(tensor, f"{arg.name}.out{i}")
+        tensor.as_output()
         mutates = None
         if spec.kind is OutputKind.USER_INPUT_MUTATION:
             mutates = next(k for k, port in enumerate(self.inputs) if port.name == spec.target)
@@ -282,11 +283,14 @@ class _Walk:
 
     def _own(self, value: Value) -> Tensor:
         """A dense tensor in the stored type that a node computes: outputs never share memory with
-        inputs, weights or state."""
+        inputs, weights or state, nor with each other."""
         ready = self.builder.stored(value)
         tensor = self.builder.dense(ready, stored=True)
         base = tensor if tensor.view_src is None else tensor.view_src
-        return g.cont(tensor) if base.op is g.OPS["NONE"] else tensor
+        if base.op is not g.OPS["NONE"] and base not in self._given:
+            self._given.add(base)
+            return tensor
+        return g.cont(tensor)
 
     def _write_source(self, state: State, value: Value, kept: set[Tensor]) -> Tensor | None:
         """What is copied into a buffer at the end; None where it was written in place."""
