@@ -250,6 +250,22 @@ def test_numbers_that_are_computed_from_sizes() -> None:
         torch.testing.assert_close(f(r(*shape)), module(r(*shape)))
 
 
+def test_padding_and_matrices_of_dynamic_sizes() -> None:
+    def widened(x: Any) -> Any:
+        n = x.shape[1]
+        return (
+            F.pad(x, (0, (8 - n % 8) % 8)),
+            F.pad(x, (n, 1), value=2.0),
+            torch.eye(n),
+            x.new_ones(n),
+        )
+
+    n = torch.export.Dim("n", min=2, max=20)
+    f = weft.from_torch(Function(widened), (r(2, 5),), dynamic_shapes=(({1: n},),))
+    for columns in (2, 5, 8, 20):
+        torch.testing.assert_close(f(r(2, columns)), widened(r(2, columns)))
+
+
 def test_spread_along_a_dynamic_dimension() -> None:
     module = Function(lambda x: (x.var(0), x.std((0, 1)), x.var(1, unbiased=False)))
     n = torch.export.Dim("n", min=2, max=8)

@@ -90,18 +90,19 @@ def _is_real(call: Call) -> bool:
     return bool(call.out.dtype.is_floating_point)
 
 
-def _square(call: Call) -> str | None:
-    return None if is_static(call.out.shape) else "a matrix of a dynamic size"
+def _fixed(call: Call) -> str | None:
+    return None if is_static(call.out.shape) else "a dynamic number of steps"
 
 
-@visitor(aten.eye.default, aten.eye.m, check=_square)
+@visitor(aten.eye.default, aten.eye.m)
 def eye(b: Builder, call: Call) -> Value:
     """1 on the diagonal."""
-    rows, columns = (int(n) for n in call.out.shape)
-    return b.constant(np.eye(rows, columns), call.out.dtype)
+    shape = call.shape()
+    found = b.constant(np.eye(*(upper(n) for n in shape)), call.out.dtype)
+    return found.viewed(shape, found.strides)
 
 
-@visitor(aten.linspace.default, check=_square)
+@visitor(aten.linspace.default, check=_fixed)
 def linspace(b: Builder, call: Call) -> Value:
     """So many steps from start to end."""
     [n] = (int(n) for n in call.out.shape)
