@@ -110,6 +110,9 @@ def test_the_rest_of_a_program_with_nonzero_is_delegated(lower):
     value = x()
     lowered = lower(module, (value,))
     assert lowered.delegates() >= 1
+    reasons = [reason for _, reason in lowered.partitioner.refused.values()]
+    assert sum("masked_fill" in r for r in reasons) == 1, reasons  # the others follow it
+    assert all(r.startswith("follows ") for r in reasons[1:]), reasons
     # not beside eager, whose numbers ExecuTorch does not give on its own either
     alone = lower(module, (value,), ops=()).method().execute([value])
     for got, want in zip(lowered.method().execute([value]), alone, strict=True):

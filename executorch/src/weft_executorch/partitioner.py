@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -27,6 +27,7 @@ from weft.errors import UnsupportedOpError
 from weft.frontends.fx.call import op_name
 from weft.frontends.fx.channels_last import channels_last_nodes
 from weft.frontends.fx.convert import weight_nodes
+from weft.frontends.fx.registry import is_passed_on
 from weft_executorch.backend import NOTES, WeftBackend
 from weft_executorch.named_results import name_results
 from weft_executorch.options import Options
@@ -107,7 +108,7 @@ class WeftPartitioner(Partitioner):
             if node.op == "call_function" and (why := self.told_not_to(node)):
                 support.refused[node] = why
         parts = self._parts(exported_program, support)
-        for node, reason in support.refused.items():
+        for node, reason in _in_order(module.graph.nodes, support.refused):
             self._reporter.report_reject(node, reason)
             self.refused[node.name] = (op_name(node.target), reason)
         if self.refused:
@@ -167,6 +168,19 @@ def _computes(node: Node) -> bool:
         isinstance(v, torch.Tensor)
         for v in (values if isinstance(values, list | tuple) else [values])
     )
+
+
+def _in_order(nodes: Iterable[Node], refused: Mapping[Node, str]) -> Iterator[tuple[Node, str]]:
+    """The refused nodes as the program has them; those that only got their shape or type from
+    another one say from which."""
+    causes: dict[Node, Node] = {}
+    for node in nodes:
+        if node in refused:
+            reason = refused[node]
+            cause = next((causes[n] for n in node.all_input_nodes if n in causes), node)
+            causes[node] = cause if is_passed_on(reason) else node
+            follows = causes[node] is not node
+            yield node, f"follows {cause.name}: {reason.partition(',')[0]}" if follows else reason
 
 
 def _keep_outside(program: ExportedProgram) -> None:

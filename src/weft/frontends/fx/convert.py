@@ -27,7 +27,13 @@ from weft.frontends.fx.dtypes import STORED, refused_type, stored_type
 from weft.frontends.fx.fold import known_constants
 from weft.frontends.fx.layout import folded_ne
 from weft.frontends.fx.leaves import Weights, initial_values, state_leaf
-from weft.frontends.fx.registry import FROM_DATA, find_visitor, is_from_data, supports_call
+from weft.frontends.fx.registry import (
+    FROM_DATA,
+    find_visitor,
+    is_from_data,
+    is_passed_on,
+    supports_call,
+)
 from weft.frontends.fx.rewrite import REWRITES
 from weft.frontends.fx.sizes import Sizes
 from weft.frontends.fx.support import YES, Refusal, Support, refuse_all
@@ -70,8 +76,7 @@ def _unsupported(program: ExportedProgram, known: Mapping[Node, Any]) -> list[Re
         answer = YES if node in known else supports(node)
         if not answer:
             cause = next((causes[n] for n in node.all_input_nodes if n in causes), "")
-            # shapes and types that weft cannot have are passed on from node to node
-            cause = cause if answer.reason == FROM_DATA or answer.reason.startswith("type ") else ""
+            cause = cause if is_passed_on(answer.reason) else ""
             found.append(Refusal(node.name, op_name(node.target), answer.reason, cause))
             causes[node] = cause or node.name
     return found

@@ -26,6 +26,7 @@ __all__ = [
     "Visitor",
     "find_visitor",
     "is_from_data",
+    "is_passed_on",
     "supports_call",
     "visitor",
     "visitor_by_name",
@@ -198,6 +199,11 @@ FROM_DATA = (
     "a shape depends on data, so that no memory can be planned for it; torch.where and masked_fill "
     "keep the shape"
 )
+
+
+def is_passed_on(reason: str) -> bool:
+    """Whether a node may be refused for a shape or a type that it only got from another one."""
+    return reason == FROM_DATA or reason.startswith("type ")
 
 
 def is_from_data(size: Any) -> bool:

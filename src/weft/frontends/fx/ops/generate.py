@@ -98,7 +98,8 @@ def _fixed(call: Call) -> str | None:
 def eye(b: Builder, call: Call) -> Value:
     """1 on the diagonal."""
     shape = call.shape()
-    found = b.constant(np.eye(*(upper(n) for n in shape)), call.out.dtype)
+    rows, columns = (upper(n) for n in shape)
+    found = b.constant(np.eye(rows, columns), call.out.dtype)
     return found.viewed(shape, found.strides)
 
 
