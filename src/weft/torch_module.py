@@ -5,7 +5,7 @@ Needs the extra `weft[torch]`; importing weft does not import torch.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -66,11 +66,14 @@ def from_torch(
 
 def _dim_names(program: torch.export.ExportedProgram, dynamic_shapes: Any) -> dict[str, str]:
     """What the caller called the symbols, by PyTorch's name for them; what nests otherwise than
-    one entry for each tensor argument keeps that name."""
-    given = dynamic_shapes.values() if isinstance(dynamic_shapes, Mapping) else dynamic_shapes
+    the arguments keeps that name."""
     inputs = set(program.graph_signature.user_inputs)
     nodes = [n for n in program.graph.nodes if n.op == "placeholder" and n.name in inputs]
-    if given is None or len(list(given)) != len(nodes):
+    if isinstance(dynamic_shapes, Mapping) and all(n.name in dynamic_shapes for n in nodes):
+        given = [dynamic_shapes[n.name] for n in nodes]
+    else:
+        given = list(_shapes_of_tensors(dynamic_shapes))
+    if len(given) != len(nodes):
         return {}
     names: dict[str, str] = {}
     for node, dims in zip(nodes, given, strict=True):
@@ -83,6 +86,20 @@ def _dim_names(program: torch.export.ExportedProgram, dynamic_shapes: Any) -> di
             if is_plain and name.isidentifier() and name not in names.values():
                 names.setdefault(str(size.node.expr), name)
     return names
+
+
+def _shapes_of_tensors(given: Any) -> Iterator[Any]:
+    """The entry for each tensor of `dynamic_shapes`, however they nest."""
+    inner = given.values() if isinstance(given, Mapping) else given
+    if isinstance(given, Mapping) and all(isinstance(d, int) for d in given):
+        yield given
+    elif isinstance(inner, (list, tuple)) and any(hasattr(d, "__name__") for d in inner):
+        yield inner
+    elif isinstance(given, (Mapping, list, tuple)):
+        for entry in inner:
+            yield from _shapes_of_tensors(entry)
+    else:
+        yield given
 
 
 class TorchModule:
@@ -150,6 +167,10 @@ class TorchModule:
         wanted = self.converted.in_spec
         if len(flat) != len(self.converted.inputs) or (wanted is not None and spec != wanted):
             names = ", ".join(port.name for port in self.converted.inputs)
+            if len(flat) != len(self.converted.inputs):
+                raise ProgramError(
+                    f"the program was exported for the arguments {names}, got {len(flat)} of them"
+                )
             raise ProgramError(
                 f"arguments do not nest as the program was exported: it takes {names} "
                 f"({wanted}), got {spec}"
@@ -163,17 +184,25 @@ class TorchModule:
             _check_kind(port, arg)
             actual = list(arg.shape) if port.is_tensor else [arg]
             sizes = port.shape if port.is_tensor else (port.size,)
-            for size, n in zip(sizes, actual, strict=True):
+            for d, (size, n) in enumerate(zip(sizes, actual, strict=True)):
                 solved = solve_size(size, n) if isinstance(size, Expr) else None
                 if solved is not None:
-                    values.setdefault(solved[0].name, solved[1])
+                    symbol, value = solved
+                    values.setdefault(symbol.name, value)
+                    if not symbol.min <= value <= symbol.max:
+                        at = f"dimension {d} of argument " if port.is_tensor else "argument "
+                        raise ProgramError(
+                            f"{at}{port.name} is {n}, so that symbol {symbol.name} is {value}; "
+                            f"the program was planned for {symbol.min}..{symbol.max}"
+                        )
         for port, arg in zip(self.converted.inputs, flat, strict=True):
             if port.is_tensor:
                 want = tuple(evaluate(n, values) for n in port.shape)
                 if want != tuple(arg.shape):
+                    names = ", ".join(str(n) for n in port.shape)
+                    now = "" if port.shape == want else f", now {want}"
                     raise ProgramError(
-                        f"argument {port.name} has shape {tuple(arg.shape)}, wants "
-                        f"({', '.join(str(n) for n in port.shape)})"
+                        f"argument {port.name} has shape {tuple(arg.shape)}, wants ({names}){now}"
                     )
         return values
 

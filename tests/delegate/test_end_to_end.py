@@ -1,5 +1,7 @@
 """Export, lower, save, load by the official runtime, run: equal to eager PyTorch."""
 
+import copy
+
 import pytest
 import torch
 from torch import nn
@@ -73,6 +75,35 @@ def test_an_output_is_the_input_of_the_next_call(lower):
         x = method.execute([x])[0]
         want = module(want)
     torch.testing.assert_close(x, want.detach(), atol=1e-4, rtol=1e-4)
+
+
+def test_results_that_are_views_of_each_other(lower, same):
+    class Views(nn.Module):
+        def forward(self, v):
+            y = v.relu()
+            return y, y[None], y.view(-1), y[1:], y.t(), y.unsqueeze(-1)
+
+    x = torch.randn(3, 4)
+    same(lower(Views(), (x,)).method(), Views(), x)
+
+
+def test_buffers_that_are_results_or_read_outside(lower, same):
+    class Buffers(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("total", torch.zeros(1, 3))
+            self.register_buffer("last", torch.zeros(1, 3))
+
+        def forward(self, v):
+            far = torch.cdist(self.last, v)  # weft has none
+            self.total.add_(v)
+            self.last.copy_(v * 2)
+            return self.total, far
+
+    module = Buffers().eval()
+    method = lower(copy.deepcopy(module), (torch.randn(1, 3),)).method()
+    for _ in range(3):
+        same(method, module, torch.randn(1, 3))
 
 
 def test_two_methods_have_the_weights_once(lower, same):

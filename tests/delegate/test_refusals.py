@@ -75,6 +75,7 @@ LEFT = {
     "uint8 sums": (Calls(lambda v: v + v), bytes_, "convert it first"),
     "integers to uint8": (Calls(lambda v: v.to(torch.uint8)), lambda: torch.arange(300), "wrap"),
     "masked reads": (Calls(lambda v: v[v > 0] * 2), x, "depends on data.*masked_fill"),
+    "a number of a tensor": (Calls(lambda v: v * v.sum().item()), x, "read out of a tensor"),
     "nonzero": (Calls(torch.nonzero), x, "depends on data|no conversion"),
 }
 
@@ -109,7 +110,33 @@ def test_the_rest_of_a_program_with_nonzero_is_delegated(lower):
     value = x()
     lowered = lower(module, (value,))
     assert lowered.delegates() >= 1
+    reasons = [reason for _, reason in lowered.partitioner.refused.values()]
+    assert sum("masked_fill" in r for r in reasons) == 1, reasons  # the others follow it
+    assert all(r.startswith("follows ") for r in reasons[1:]), reasons
     # not beside eager, whose numbers ExecuTorch does not give on its own either
     alone = lower(module, (value,), ops=()).method().execute([value])
     for got, want in zip(lowered.method().execute([value]), alone, strict=True):
         torch.testing.assert_close(got, want)
+
+
+def test_integers_divided_by_a_number(lower, same):
+    module = Calls(lambda v: v // 2 + v % 3)  # the Edge dialect has no floor_divide of two types
+    value = torch.arange(-6, 6, dtype=torch.int32)
+    lowered = lower(module, (value,))
+    assert lowered.left() == [], lowered.partitioner.report()
+    same(lowered.method(), module, value)
+
+
+def test_a_weight_that_is_a_result(lower, same):
+    class Tied(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(12, 4)
+
+        def forward(self, v):
+            return self.linear(v), self.linear.weight
+
+    module = Tied().eval()
+    lowered = lower(module, (x(),))
+    assert lowered.left() == [], lowered.partitioner.report()
+    same(lowered.method(), module, x())

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Collection
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -26,6 +27,7 @@ from weft.errors import UnsupportedOpError
 from weft.frontends.fx.call import op_name
 from weft.frontends.fx.channels_last import channels_last_nodes
 from weft.frontends.fx.convert import weight_nodes
+from weft.frontends.fx.registry import is_passed_on
 from weft_executorch.backend import NOTES, WeftBackend
 from weft_executorch.named_results import name_results
 from weft_executorch.options import Options
@@ -91,6 +93,8 @@ class WeftPartitioner(Partitioner):
         for node in ep.graph.nodes:
             if node.op == "call_function" and isinstance(node.target, torch._ops.OpOverload):
                 whole = kept.get(node.target, True) and not self.told_not_to(node)
+                # sizes are ExecuTorch's own affair
+                whole = whole and _computes(node) and not _promotes(node)
                 kept[node.target] = whole and not refusals([node], ep.range_constraints)
         return ([op for op, whole in kept.items() if whole], None)
 
@@ -104,7 +108,7 @@ class WeftPartitioner(Partitioner):
             if node.op == "call_function" and (why := self.told_not_to(node)):
                 support.refused[node] = why
         parts = self._parts(exported_program, support)
-        for node, reason in support.refused.items():
+        for node, reason in _in_order(module.graph.nodes, support.refused):
             self._reporter.report_reject(node, reason)
             self.refused[node.name] = (op_name(node.target), reason)
         if self.refused:
@@ -122,6 +126,7 @@ class WeftPartitioner(Partitioner):
         if tags:
             tag_constant_data(exported_program)
             tag_mutated_buffer(exported_program)
+            _keep_outside(exported_program)
         return PartitionResult(exported_program, tags)
 
     def _parts(self, program: ExportedProgram, support: _Support) -> list[Any]:
@@ -163,6 +168,52 @@ def _computes(node: Node) -> bool:
         isinstance(v, torch.Tensor)
         for v in (values if isinstance(values, list | tuple) else [values])
     )
+
+
+def _in_order(nodes: Iterable[Node], refused: Mapping[Node, str]) -> Iterator[tuple[Node, str]]:
+    """The refused nodes as the program has them; those that only got their shape or type from
+    another one say from which."""
+    causes: dict[Node, Node] = {}
+    for node in nodes:
+        if node in refused:
+            reason = refused[node]
+            cause = next((causes[n] for n in node.all_input_nodes if n in causes), node)
+            causes[node] = cause if is_passed_on(reason) else node
+            follows = causes[node] is not node
+            yield node, f"follows {cause.name}: {reason.partition(',')[0]}" if follows else reason
+
+
+def _keep_outside(program: ExportedProgram) -> None:
+    """Takes the tags of weights and buffers that a part may not own: those that the program gives
+    back, and buffers that are read, or get their new value, elsewhere than in the part."""
+    signature = program.graph_signature
+    nodes = {n.name: n for n in program.graph.nodes}
+    results = Counter(s.arg.name for s in signature.output_specs)
+    new = {b: n for n, b in signature.buffers_to_mutate.items()}
+    for name, node in nodes.items():
+        tag = node.meta.get("delegation_tag")
+        if node.op != "placeholder" or tag is None:
+            continue
+        elsewhere = any(user.op == "output" for user in node.users)
+        written = new.get(signature.inputs_to_buffers.get(name, ""))
+        if written is not None:
+            readers = (nodes[written], *node.users)
+            elsewhere |= any(n.meta.get("delegation_tag") != tag for n in readers)
+            elsewhere |= nodes[written].op == "placeholder" or results[written] > 1
+        if elsewhere:
+            node.meta.pop("delegation_tag")
+
+
+def _promotes(node: Node) -> bool:
+    """Whether a function of elements gets numbers of several types, or a plain one for a tensor:
+    the Edge dialect brings such calls to one type only where it knows the op."""
+    op = node.target
+    assert isinstance(op, torch._ops.OpOverload)
+    found = [n.meta.get("val") for n in node.all_input_nodes]
+    types = {v.dtype for v in found if isinstance(v, torch.Tensor)} - {torch.bool}
+    slots = zip(op._schema.arguments, node.args, strict=False)
+    is_plain = any(str(a.type) == "Tensor" and isinstance(v, int | float) for a, v in slots)
+    return is_plain or (torch.Tag.pointwise in op.tags and len(types) > 1)
 
 
 def _refuse_int_mm(program: ExportedProgram) -> None:

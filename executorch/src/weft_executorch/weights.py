@@ -22,6 +22,9 @@ _FALLBACKS = {
 """Format -> the formats to try in order: rows must be whole blocks."""
 
 
+_PRODUCTS = (OPS["MUL_MAT"], OPS["MUL_MAT_ID"])
+
+
 def store_weights(graph: Graph, weights: str) -> dict[str, str]:
     """Encodes the float matrices that are only ever weights of products; in place.
 
@@ -40,13 +43,13 @@ def store_weights(graph: Graph, weights: str) -> dict[str, str]:
 
 
 def _matrices(graph: Graph) -> list[Tensor]:
-    """Constant float leaves of which all uses are source 0 of MUL_MAT."""
+    """Constant float leaves of which all uses are source 0 of MUL_MAT or MUL_MAT_ID."""
     products: dict[Tensor, bool] = {}
     for node in graph.nodes:
         for number, source in enumerate(node.src):
             if source is None or source.op is not NONE or source.buffer is None:
                 continue
-            fits = node.op is OPS["MUL_MAT"] and number == 0
+            fits = node.op in _PRODUCTS and number == 0
             products[source] = products.get(source, True) and fits
     return [
         leaf

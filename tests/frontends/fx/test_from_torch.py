@@ -47,7 +47,7 @@ def test_a_dynamic_dimension_has_its_bounds() -> None:
     for rows in (1, 5, 64):
         x = torch.randn(rows, 8)
         torch.testing.assert_close(f(x), m(x))
-    with pytest.raises(ProgramError, match=r"symbol n is 65.*1\.\.64"):
+    with pytest.raises(ProgramError, match=r"dimension 0 of argument input.*n is 65.*1\.\.64"):
         f(torch.randn(65, 8))
 
 
@@ -64,7 +64,8 @@ def test_all_unsupported_nodes_are_in_one_error() -> None:
         def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
             return torch.nonzero(x), torch.fft.fft(x)
 
-    with pytest.raises(UnsupportedOpError, match=r"(?s)7 nodes.*nonzero.*on data.*_fft_r2c"):
+    what = r"(?s)7 nodes.*nonzero.*on data[^\n]*5 behind it[^\n]*\n[^\n]*_fft_r2c.*complex"
+    with pytest.raises(UnsupportedOpError, match=what):
         weft.from_torch(Two(), (torch.randn(3),))
 
 
@@ -85,7 +86,7 @@ def test_arguments_that_do_not_fit() -> None:
         f(x.double())
     with pytest.raises(ProgramError, match="shape"):
         f(torch.randn(4, 8))
-    with pytest.raises(ProgramError, match="nest"):
+    with pytest.raises(ProgramError, match="arguments input, got 2"):
         f(x, x)
 
 

@@ -99,3 +99,11 @@ def test_qwen3_with_a_static_cache() -> None:
     for i in range(6):
         found = f(input_ids=text[:, i : i + 1], cache_position=torch.tensor([i]))
         torch.testing.assert_close(found[:, -1], expected[:, i], rtol=1e-4, atol=1e-5)
+
+
+def test_a_mixture_of_experts() -> None:
+    torch.manual_seed(0)
+    config = transformers.MixtralConfig(**SMALL, num_key_value_heads=2, num_local_experts=4)
+    model = Output(transformers.MixtralForCausalLM(config), "logits", use_cache=False)
+    found = ops_of(check(model, tokens(7)).converted)
+    assert found["MUL_MAT_ID"] == 4

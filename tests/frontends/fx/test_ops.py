@@ -1,5 +1,6 @@
 """Every family of visitors against eager PyTorch, on the cpu device."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -9,7 +10,8 @@ torch = pytest.importorskip("torch")
 
 from torch.nn import functional as F  # noqa: E402
 
-from tests.frontends.fx.exported import check  # noqa: E402
+import weft  # noqa: E402
+from tests.frontends.fx.exported import Function, check  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
 
@@ -162,6 +164,32 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "products": (many_products, (r(2, 3, 4), r(2, 4, 5))),
     "norms": (many_norms, (r(2, 4, 6),)),
     "images": (many_images, (r(1, 4, 8, 8),)),
+    "histograms": (
+        lambda x: (torch.histc(x, 5, -1.5, 2), torch.histc(torch.arange(7.0), 4, 0, 3)),
+        (r(40),),
+    ),
+    "windows that overlap": (
+        lambda x: (
+            x.unfold(1, 3, 1) * 2, x.unfold(-1, 2, 2), x.permute(3, 1, 0, 2).unfold(0, 2, 1),
+        ),
+        (r(2, 5, 3, 4),),
+    ),
+    "of a number and a NaN the number": (
+        lambda x, y: (torch.fmax(x, y), torch.fmin(x, y), torch.fmax(x, y[:1])),
+        (torch.tensor([1, float("nan"), 3]), torch.tensor([float("nan"), 2, 2])),
+    ),
+    "norms of many orders": (
+        lambda x: [torch.linalg.vector_norm(x, p, 1) for p in (0, 1, 2, 3, math.inf, -math.inf)],
+        (torch.tensor([[1.0, 0, -2], [0, 0, 3]]),),
+    ),
+    "sampled": (
+        lambda x, at: F.grid_sample(x, at, align_corners=False),
+        (r(1, 2, 4, 5), r(1, 3, 3, 2).clamp(-1.1, 1.1)),
+    ),
+    "constants of float64": (
+        lambda x: x + torch.linspace(0, 1, 3, dtype=torch.float64).exp2().float(),
+        (r(3),),
+    ),
     "generated": (
         lambda x: (
             torch.arange(5) + x, torch.zeros(3, 2), torch.full((2,), 7), torch.eye(3),
@@ -204,3 +232,52 @@ def test_attention(causal: bool, mask: str | None) -> None:
 def test_a_recurrent_network() -> None:
     rnn = torch.nn.LSTM(4, 8, batch_first=True)
     check(lambda x: rnn(x)[0], r(2, 3, 4))
+
+
+def numbers_from_sizes(x: Any) -> Any:
+    n, m = x.shape
+    return (
+        x * n, x / m, n - x, x + n * m, x.sum() / x.numel(), x * m**-0.5, x > n,
+        torch.where(x > 0, x, n), torch.full((2,), n), x.masked_fill(x > 0, m), torch.arange(3) + n,
+    )  # fmt: skip
+
+
+def test_numbers_that_are_computed_from_sizes() -> None:
+    n, m = torch.export.Dim("n", min=1, max=8), torch.export.Dim("m", min=2, max=9)
+    module = Function(numbers_from_sizes)
+    f = weft.from_torch(module, (r(3, 4),), dynamic_shapes=(({0: n, 1: m},),))
+    for shape in ((3, 4), (1, 2), (8, 9)):
+        torch.testing.assert_close(f(r(*shape)), module(r(*shape)))
+
+
+def test_padding_and_matrices_of_dynamic_sizes() -> None:
+    def widened(x: Any) -> Any:
+        n = x.shape[1]
+        return (
+            F.pad(x, (0, (8 - n % 8) % 8)),
+            F.pad(x, (n, 1), value=2.0),
+            torch.eye(n),
+            x.new_ones(n),
+        )
+
+    n = torch.export.Dim("n", min=2, max=20)
+    f = weft.from_torch(Function(widened), (r(2, 5),), dynamic_shapes=(({1: n},),))
+    for columns in (2, 5, 8, 20):
+        torch.testing.assert_close(f(r(2, columns)), widened(r(2, columns)))
+
+
+def test_spread_along_a_dynamic_dimension() -> None:
+    module = Function(lambda x: (x.var(0), x.std((0, 1)), x.var(1, unbiased=False)))
+    n = torch.export.Dim("n", min=2, max=8)
+    f = weft.from_torch(module, (r(3, 4),), dynamic_shapes=(({0: n},),))
+    for rows in (2, 3, 8):
+        torch.testing.assert_close(f(r(rows, 4)), module(r(rows, 4)))
+
+
+def test_rows_times_the_matrix_of_their_group() -> None:
+    def groups(x: Any, w: Any, ends: Any) -> Any:
+        return F.grouped_mm(x, w, offs=ends)
+
+    x, w = r(7, 16).bfloat16(), r(3, 16, 8).bfloat16()
+    for ends in ([2, 2, 7], [0, 4, 7], [7, 7, 7]):
+        check(groups, x, w, torch.tensor(ends, dtype=torch.int32), rtol=2e-2, atol=2e-2)

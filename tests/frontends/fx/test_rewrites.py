@@ -190,6 +190,17 @@ def test_rows_of_a_cache_are_written_in_place() -> None:
     assert not {"CPY", "INDEX_PUT"} & set(count)
 
 
+def test_rows_of_a_cache_may_be_counted_from_the_end() -> None:
+    class Put(Cache):
+        def forward(self, x: Any, at: Any) -> Any:
+            """By assignment, which takes negative numbers, too."""
+            self.rows[:, :, at] = x
+            return self.rows * 2
+
+    x, at = torch.randn(1, 2, 3, 4), torch.tensor([1, -3, -8])
+    assert ops_of(check(Put(), x, at).converted)["SET_ROWS"] == 1
+
+
 def test_what_is_read_before_stays_what_it_was() -> None:
     module, reference = Cache(before=True), Cache(before=True)
     x, at = torch.randn(1, 2, 3, 4), torch.tensor([1, 2, 5])

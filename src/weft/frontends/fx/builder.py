@@ -30,11 +30,14 @@ from weft.frontends.fx.tensors import reshaped_to, strided, window
 from weft.frontends.fx.value import Value
 from weft.graph.graph import Graph
 from weft.graph.node import leaf
-from weft.graph.size import Size
+from weft.graph.size import Size, lower, upper
 from weft.graph.tensor import Buffer, Tensor
 from weft.quants import from_storage
 
 __all__ = ["Builder", "constant_leaf", "reshaped_to"]
+
+MAX_TABLE = 2**20
+"""Values that a size may have where a number is computed from it."""
 
 Map: TypeAlias = Callable[..., Tensor]
 """Tensors to one of as many elements."""
@@ -332,6 +335,33 @@ class Builder:
         if key not in self._scalars or number != number:
             self._scalars[key] = self.constant(number, dtype).tensor
         return Value.whole(self._scalars[key], dtype, ())
+
+    def measured(self, number: torch.SymInt | torch.SymFloat, dtype: torch.dtype) -> Value:
+        """A number that is computed from sizes, as a value without dimensions.
+
+        Raises GraphError for one with too many values, and for a float of several sizes."""
+        if isinstance(number, torch.SymInt):
+            return self.of_size(self.sizes.of(number), dtype)
+        size, function = self.sizes.function(number)
+        return self.of_size(size, dtype, function)
+
+    def of_size(
+        self,
+        size: Size,
+        dtype: torch.dtype,
+        function: Callable[[NDArray[Any]], NDArray[Any]] | None = None,
+    ) -> Value:
+        """A function of a size, as a value without dimensions: an element of a table with its
+        results for all that the size may be. Default: the size itself."""
+        low, high = lower(size), upper(size)
+        if high - low >= MAX_TABLE:
+            raise GraphError(
+                f"a number that depends on size {size}, which may have {high - low + 1} values; "
+                f"weft keeps a table of at most {MAX_TABLE}: declare a smaller bound"
+            )
+        sizes = np.arange(low, high + 1)
+        table = self.constant(sizes if function is None else function(sizes), dtype)
+        return table.viewed((), (), size - low)
 
     def converted(self, v: Value, dtype: torch.dtype) -> Value:
         """The value as another type of PyTorch."""

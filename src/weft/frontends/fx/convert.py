@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -23,10 +24,16 @@ from weft.frontends.fx.call import Call, StaleValueError, aten_op, op_name
 from weft.frontends.fx.channels_last import channels_last_nodes
 from weft.frontends.fx.converted import Converted, Input, Output, State
 from weft.frontends.fx.dtypes import STORED, refused_type, stored_type
-from weft.frontends.fx.fold import MAX_FOLDED, folded
+from weft.frontends.fx.fold import known_constants
 from weft.frontends.fx.layout import folded_ne
 from weft.frontends.fx.leaves import Weights, initial_values, state_leaf
-from weft.frontends.fx.registry import FROM_DATA, find_visitor, is_from_data, supports_call
+from weft.frontends.fx.registry import (
+    FROM_DATA,
+    find_visitor,
+    is_from_data,
+    is_passed_on,
+    supports_call,
+)
 from weft.frontends.fx.rewrite import REWRITES
 from weft.frontends.fx.sizes import Sizes
 from weft.frontends.fx.support import YES, Refusal, Support, refuse_all
@@ -57,12 +64,21 @@ def supports(node: Node) -> Support:
 
 
 def unsupported(program: ExportedProgram) -> list[Refusal]:
-    """Every node of a program that cannot be converted."""
-    found = []
+    """Every node of a program that cannot be converted, in order; what can be computed when the
+    program is converted is not asked about."""
+    return _unsupported(program, known_constants(program))
+
+
+def _unsupported(program: ExportedProgram, known: Mapping[Node, Any]) -> list[Refusal]:
+    found: list[Refusal] = []
+    causes: dict[Node, str] = {}
     for node in program.graph.nodes:
-        answer = supports(node)
+        answer = YES if node in known else supports(node)
         if not answer:
-            found.append(Refusal(node.name, op_name(node.target), answer.reason))
+            cause = next((causes[n] for n in node.all_input_nodes if n in causes), "")
+            cause = cause if is_passed_on(answer.reason) else ""
+            found.append(Refusal(node.name, op_name(node.target), answer.reason, cause))
+            causes[node] = cause or node.name
     return found
 
 
@@ -91,23 +107,28 @@ def convert(program: ExportedProgram, *, names: dict[str, str] | None = None) ->
 
     Weights are used in the memory that they have. Raises UnsupportedOpError with a line for each
     node that cannot be converted, GraphError for a symbol without an upper bound."""
-    refusals = unsupported(program)
+    known = known_constants(program)
+    refusals = _unsupported(program, known)
     if refusals:
         raise refuse_all(refusals)
-    return _Walk(program, Sizes(program.range_constraints, names)).run()
+    return _Walk(program, Sizes(program.range_constraints, names), known).run()
 
 
 class _Walk:
     """One conversion."""
 
-    def __init__(self, program: ExportedProgram, sizes: Sizes) -> None:
+    def __init__(
+        self, program: ExportedProgram, sizes: Sizes, known: dict[Node, torch.Tensor]
+    ) -> None:
         self.program = program
         self.builder = Builder(sizes)
         self.weights = Weights()
         self.inputs: list[Input] = []
         self.states: dict[str, State] = {}
-        self.known: dict[Node, torch.Tensor] = {}
-        """Constants that may be folded."""
+        self.known = known
+        """Constants, and what was computed from them."""
+        self._given: set[Tensor] = set()
+        """Tensors in whose memory an output lies."""
         self._mutated = {
             spec.target
             for spec in program.graph_signature.output_specs
@@ -155,15 +176,15 @@ class _Walk:
         self.inputs.append(Input(node.name, fake.dtype, shape, tensor))
         return Value.whole(tensor, fake.dtype, shape)
 
-    def _constant(self, node: Node, spec: Any) -> Value:
+    def _constant(self, node: Node, spec: Any) -> Value | None:
         target = spec.target
         found = self.program.state_dict.get(target)
         data = self.program.constants.get(target) if found is None else found
         if not isinstance(data, torch.Tensor):
             raise GraphError(f"{node.name} has no tensor called {target!r} in the program")
         if target not in self._mutated:
-            if spec.kind is not InputKind.PARAMETER and data.numel() <= MAX_FOLDED:
-                self.known[node] = data.detach()
+            if node in self.known and data.dtype not in STORED:
+                return None  # read by what is known itself
             return self.weights.value(target, data)
         tensor = state_leaf(target, data.detach())
         shape = tuple(int(n) for n in data.shape)
@@ -181,10 +202,10 @@ class _Walk:
             return
         if _is_size(node):
             return
-        constant = folded(node, self.known)
+        constant = self.known.get(node)
         if constant is not None:
-            self.known[node] = constant
-            builder.values[node] = self.weights.value(node.name, constant)
+            if constant.dtype in STORED:
+                builder.values[node] = self.weights.value(node.name, constant)
             return
         builder.current = node.name
         try:
@@ -252,13 +273,14 @@ class _Walk:
         fake = arg.meta["val"]
         if not isinstance(fake, torch.Tensor):
             return Output(arg.name, size=self.builder.sizes.of(fake))
+        if fake.dtype not in STORED:
+            raise GraphError(f"output {arg.name}: {refused_type(fake.dtype)}")
         value = self.builder.values[arg]
         if value is None:
             raise GraphError(f"output {arg.name} is a result that weft does not compute")
         tensor = self._own(value)
-        if not tensor.is_output:
-            self.builder.label(tensor, f"{arg.name}.out{i}")
-            tensor.as_output()
+        self.builder.label(tensor, f"{arg.name}.out{i}")
+        tensor.as_output()
         mutates = None
         if spec.kind is OutputKind.USER_INPUT_MUTATION:
             mutates = next(k for k, port in enumerate(self.inputs) if port.name == spec.target)
@@ -266,11 +288,14 @@ class _Walk:
 
     def _own(self, value: Value) -> Tensor:
         """A dense tensor in the stored type that a node computes: outputs never share memory with
-        inputs, weights or state."""
+        inputs, weights or state, nor with each other."""
         ready = self.builder.stored(value)
         tensor = self.builder.dense(ready, stored=True)
         base = tensor if tensor.view_src is None else tensor.view_src
-        return g.cont(tensor) if base.op is g.OPS["NONE"] else tensor
+        if base.op is not g.OPS["NONE"] and base not in self._given:
+            self._given.add(base)
+            return tensor
+        return g.cont(tensor)
 
     def _write_source(self, state: State, value: Value, kept: set[Tensor]) -> Tensor | None:
         """What is copied into a buffer at the end; None where it was written in place."""

@@ -5,11 +5,21 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch._decomp import get_decompositions
 from torch.export import ExportedProgram, default_decompositions
 
+from weft.frontends.fx.call import aten_op
 from weft.frontends.fx.registry import find_visitor
 
 __all__ = ["core_program", "kept_whole"]
+
+
+_NOT_CORE = (
+    torch.ops.aten.grid_sampler_2d.default,
+    torch.ops.aten.tril_indices.default,
+    torch.ops.aten.triu_indices.default,
+)
+"""Ops that PyTorch leaves whole, although it knows how they decompose."""
 
 
 def kept_whole() -> list[torch._ops.OpOverload]:
@@ -23,4 +33,7 @@ def core_program(program: ExportedProgram) -> ExportedProgram:
     table: dict[Any, Any] = default_decompositions()
     for op in kept_whole():
         table.pop(op, None)
-    return program.run_decompositions(table)
+    program = program.run_decompositions(table)
+    left = {aten_op(n.target) for n in program.graph.nodes}
+    more = get_decompositions([op for op in _NOT_CORE if op in left])
+    return program.run_decompositions(more) if more else program

@@ -9,28 +9,49 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+from torch.export import ExportedProgram
+from torch.export.graph_signature import InputKind, OutputKind
 from torch.fx import Node
 from torch.fx.node import map_arg
 
 from weft.frontends.fx.call import aten_op
-from weft.frontends.fx.dtypes import STORED
 from weft.frontends.fx.sizes import is_static
 
-__all__ = ["MAX_FOLDED", "folded"]
+__all__ = ["MAX_FOLDED", "folded", "known_constants"]
 
 MAX_FOLDED = 2**16
 """Elements of the largest tensor that is folded."""
 
 
+_SMALL = (InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
+
+
+def known_constants(program: ExportedProgram) -> dict[Node, torch.Tensor]:
+    """Small buffers that the program does not write, and what it computes from them and from
+    nothing; of any type, as long as it has the place of a constant only."""
+    signature = program.graph_signature
+    written = {s.target for s in signature.output_specs if s.kind is OutputKind.BUFFER_MUTATION}
+    specs = {spec.arg.name: spec for spec in signature.input_specs}
+    known: dict[Node, torch.Tensor] = {}
+    for node in program.graph.nodes:
+        if node.op == "placeholder":
+            spec = specs[node.name]
+            if spec.kind in _SMALL and spec.target not in written:
+                found = program.state_dict.get(spec.target)
+                data = program.constants.get(spec.target) if found is None else found
+                if isinstance(data, torch.Tensor) and data.numel() <= MAX_FOLDED:
+                    known[node] = data.detach()
+        elif node.op == "call_function":
+            made = folded(node, known)
+            if made is not None:
+                known[node] = made
+    return known
+
+
 def folded(node: Node, known: Mapping[Node, torch.Tensor]) -> torch.Tensor | None:
     """The result of a node all of whose tensors are known, or None where it is not to be folded."""
     fake, op = node.meta.get("val"), aten_op(node.target)
-    if (
-        op is None
-        or op.namespace != "aten"
-        or not isinstance(fake, torch.Tensor)
-        or fake.dtype not in STORED
-    ):
+    if op is None or op.namespace != "aten" or not isinstance(fake, torch.Tensor):
         return None
     if not is_static(fake.shape) or fake.numel() > MAX_FOLDED:
         return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -25,6 +26,7 @@ __all__ = [
     "Visitor",
     "find_visitor",
     "is_from_data",
+    "is_passed_on",
     "supports_call",
     "visitor",
     "visitor_by_name",
@@ -113,7 +115,7 @@ def supports_call(node: Node) -> Support:
     """Whether a node that calls an op can be built: its op, its types, and the op's own rules."""
     found = find_visitor(node.target)
     if found is None:
-        return Support(False, f"weft has no conversion of {op_name(node.target)}")
+        return Support(False, _no_conversion(op_name(node.target)))
     call = Call(node)
     if "val" not in node.meta:
         return Support(False, "the exporter left no types and shapes on this node")
@@ -121,6 +123,31 @@ def supports_call(node: Node) -> Support:
     if why is None and found.check is not None:
         why = found.check(call)
     return YES if why is None else Support(False, why)
+
+
+_WHY_NOT = {
+    r"aten\.(nonzero|unique|_unique|masked_select|bincount|repeat_interleave\.)": "FROM_DATA",
+    r"aten\.(rand|bernoulli|normal|multinomial|poisson|uniform|exponential)": (
+        "weft draws no random numbers; draw them outside and pass them in"
+    ),
+    r"aten\._native_batch_norm_legit_functional": (
+        "a batch norm of a module that is trained; call eval() on it before it is exported"
+    ),
+    r"aten\.(_fft|view_as_complex|view_as_real|complex|polar|real|imag|angle)": (
+        "complex numbers are not supported; keep the real and the imaginary part as two tensors"
+    ),
+    r"(cond|while_loop|scan|associative_scan|map_impl|wrap\w*)$": (
+        "which ops run depends on data; torch.where chooses between results that are both computed"
+    ),
+}
+"""What ops without a visitor have in common, by their names."""
+
+
+def _no_conversion(name: str) -> str:
+    for pattern, why in _WHY_NOT.items():
+        if re.match(pattern, name):
+            return FROM_DATA if why == "FROM_DATA" else why
+    return f"weft has no conversion of {name}"
 
 
 def _types(call: Call) -> str | None:
@@ -174,16 +201,24 @@ FROM_DATA = (
 )
 
 
+def is_passed_on(reason: str) -> bool:
+    """Whether a node may be refused for a shape or a type that it only got from another one."""
+    return reason == FROM_DATA or reason.startswith("type ")
+
+
 def is_from_data(size: Any) -> bool:
-    """Whether a size has symbols that no shape of an input gives (PyTorch calls them u0, u1...)."""
+    """Whether a number has symbols that no shape of an input gives (PyTorch's u0, u1, zuf0...)."""
     if not isinstance(size, (torch.SymInt, torch.SymFloat, torch.SymBool)):
         return False
-    return any(str(s).startswith("u") for s in size.node.expr.free_symbols)
+    return any(str(s).startswith(("u", "zuf")) for s in size.node.expr.free_symbols)
 
 
 def _scalars(call: Call, allowed: tuple[str, ...]) -> str | None:
-    """Numbers that are computed from sizes while the program runs have no place in a graph."""
+    """Numbers that are computed from sizes while the program runs have a place in few arguments,
+    those that come out of tensors in none."""
     for argument in call.op._schema.arguments:
+        if is_from_data(fake_of(call.args.get(argument.name))):
+            return f"argument {argument.name} is a number that is read out of a tensor"
         if argument.name not in allowed and str(argument.type) in (
             "number",
             "float",

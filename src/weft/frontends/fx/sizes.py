@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
 import sympy
 import torch
+from numpy.typing import NDArray
 
 from weft.errors import GraphError
 from weft.graph.size import Expr, Size, Sym, ceil_div, size_max, size_min
@@ -55,6 +57,26 @@ class Sizes:
         if isinstance(value, torch.SymInt):
             return self._expr(value.node.expr)
         return int(value)
+
+    def function(
+        self, number: torch.SymFloat
+    ) -> tuple[Size, Callable[[NDArray[Any]], NDArray[Any]]]:
+        """A float that is computed from one size: the size, and the function of its values.
+
+        Raises GraphError for one of several sizes."""
+        expr = number.node.expr
+        symbols = sorted(expr.free_symbols, key=str)
+        if len(symbols) != 1:
+            raise GraphError(
+                f"number {expr} depends on several sizes; compute it in the module "
+                "from tensors, or keep one of them fixed"
+            )
+        [symbol] = symbols
+
+        def values(sizes: NDArray[Any]) -> NDArray[Any]:
+            return np.array([float(expr.subs(symbol, int(n))) for n in sizes], np.float64)
+
+        return self._symbol(symbol).size, values
 
     def shape(self, values: Any) -> tuple[Size, ...]:
         """A shape, outermost first."""

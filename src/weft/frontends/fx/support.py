@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -34,16 +35,27 @@ class Refusal:
     op: str
     """The op's name, e.g. `aten.nonzero.default`."""
     reason: str
+    cause: str = ""
+    """The refused node from which the shape or type comes that this one is refused for, if that is
+    another one."""
 
 
 def refuse_all(refusals: Sequence[Refusal]) -> UnsupportedOpError:
-    """One error with a line for every node that cannot be converted."""
-    width = max(len(r.node) for r in refusals)
-    ops = max(len(r.op) for r in refusals)
-    lines = [f"  {r.node:<{width}}  {r.op:<{ops}}  {r.reason}" for r in refusals]
+    """One error with a line for every node that cannot be converted. Those that only got
+    their shape or type from another one are counted behind it."""
+    first = [r for r in refusals if not r.cause]
+    behind = Counter(r.cause for r in refusals if r.cause)
+    width = max(len(r.node) for r in first)
+    ops = max(len(r.op) for r in first)
+    lines = []
+    for r in first:
+        more = f" (and {behind[r.node]} behind it)" if behind[r.node] else ""
+        lines.append(f"  {r.node:<{width}}  {r.op:<{ops}}  {r.reason}{more}")
     what = "node" if len(refusals) == 1 else "nodes"
     error = UnsupportedOpError(
-        f"{len(refusals)} {what} of the exported program cannot be converted:\n" + "\n".join(lines)
+        f"{len(refusals)} {what} of the exported program cannot be converted:\n"
+        + "\n".join(lines)
+        + "\nWrite them with other ops, or take them out of the module and run them in PyTorch."
     )
     error.refusals = tuple(refusals)  # type: ignore[attr-defined]
     return error

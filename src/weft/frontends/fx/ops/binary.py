@@ -10,7 +10,7 @@ import torch
 
 from weft import graph as g
 from weft.frontends.fx.builder import Builder
-from weft.frontends.fx.call import Call
+from weft.frontends.fx.call import Call, fake_of
 from weft.frontends.fx.dtypes import is_float
 from weft.frontends.fx.registry import visitor
 from weft.frontends.fx.value import Value
@@ -34,8 +34,6 @@ _ARITHMETIC: dict[Any, str] = {
     aten.maximum.default: "max",
     aten.min.other: "min",
     aten.max.other: "max",
-    aten.fmin.default: "min",
-    aten.fmax.default: "max",
     aten.atan2.default: "atan2",
     aten.bitwise_and.Tensor: "bit_and",
     aten.bitwise_and.Scalar: "bit_and",
@@ -73,14 +71,17 @@ _GGML = {"add": g.add, "sub": g.sub, "mul": g.mul, "div": g.div}
 
 def operands(b: Builder, call: Call, dtype: torch.dtype) -> list[Value]:
     """`self` and `other` in one type; numbers become constants."""
-    found = []
-    for name in ("self", "other"):
-        raw = call.raw(name, 0)
-        if isinstance(raw, (int, float, bool)):
-            found.append(b.scalar(raw, dtype))
-        else:
-            found.append(b.converted(call.value(name), dtype))
-    return found
+    return [operand(b, call, name, dtype) for name in ("self", "other")]
+
+
+def operand(b: Builder, call: Call, name: str, dtype: torch.dtype) -> Value:
+    """A tensor, a number, or a number that is computed from sizes, in a type."""
+    raw = call.raw(name, 0)
+    if isinstance(raw, (int, float, bool)):
+        return b.scalar(raw, dtype)
+    if isinstance(fake_of(raw), (torch.SymInt, torch.SymFloat)):
+        return b.measured(fake_of(raw), dtype)
+    return b.converted(call.value(name), dtype)
 
 
 def combined(
@@ -151,7 +152,8 @@ def _arithmetic(name: str) -> Callable[[Builder, Call], Value]:
 
 def _compared_type(call: Call) -> torch.dtype:
     """The type that both sides of a comparison are brought to."""
-    left, right = (call.fake(n) for n in ("self", "other"))
+    sides = (call.fake(n) for n in ("self", "other"))
+    left, right = (1 if isinstance(s, torch.SymInt) else s for s in sides)
     found = torch.result_type(left, right)
     return torch.float32 if found is torch.float64 else found
 
@@ -165,9 +167,9 @@ def _test(name: str) -> Callable[[Builder, Call], Value]:
 
 
 for op, called in _ARITHMETIC.items():
-    visitor(op)(_arithmetic(called))
+    visitor(op, sizes=("self", "other"))(_arithmetic(called))
 for op, called in _TESTS.items():
-    visitor(op)(_test(called))
+    visitor(op, sizes=("self", "other"))(_test(called))
 
 
 def _times(b: Builder, v: Value, factor: float) -> Value:
@@ -180,7 +182,7 @@ def _times(b: Builder, v: Value, factor: float) -> Value:
     )
 
 
-@visitor(aten.add.Tensor, aten.add.Scalar, aten.sub.Tensor, aten.sub.Scalar)
+@visitor(aten.add.Tensor, aten.add.Scalar, aten.sub.Tensor, aten.sub.Scalar, sizes=("other",))
 def add(b: Builder, call: Call) -> Value:
     """self + alpha other."""
     name = "add" if call.op._schema.name == "aten::add" else "sub"
@@ -197,7 +199,20 @@ def add(b: Builder, call: Call) -> Value:
     return combined(b, _bools(name, dtype), left, right, call.shape(), dtype)
 
 
-@visitor(aten.rsub.Scalar, aten.rsub.Tensor)
+@visitor(aten.fmax.default, aten.fmin.default)
+def without_nan(b: Builder, call: Call) -> Value:
+    """The larger or smaller one; of a number and a NaN the number."""
+    name = call.op._schema.name.removeprefix("aten::f")
+    dtype, shape = call.out.dtype, call.shape()
+    left, right = operands(b, call, dtype)
+    if not is_float(dtype):
+        return combined(b, _bools(name, dtype), left, right, shape)
+    nan = [b.mapped(lambda t: g.pointwise("is_nan", t), v, torch.bool) for v in (left, right)]
+    made = chosen(b, nan[1], left, combined(b, name, left, right, shape), shape)
+    return chosen(b, nan[0], right, made, shape)
+
+
+@visitor(aten.rsub.Scalar, aten.rsub.Tensor, sizes=("other",))
 def rsub(b: Builder, call: Call) -> Value:
     """other - alpha self."""
     number, alpha = _number(call), call.number("alpha", 1)
@@ -209,7 +224,7 @@ def rsub(b: Builder, call: Call) -> Value:
     return combined(b, "sub", right, _times(b, left, alpha), call.shape(), call.out.dtype)
 
 
-@visitor(aten.div.Tensor_mode, aten.div.Scalar_mode)
+@visitor(aten.div.Tensor_mode, aten.div.Scalar_mode, sizes=("other",))
 def div_mode(b: Builder, call: Call) -> Value:
     """Rounded down, towards zero, or not at all."""
     name = {"floor": "floor_div", "trunc": "trunc_div"}.get(call.raw("rounding_mode", ""), "div")
@@ -241,11 +256,11 @@ def pow_scalar(b: Builder, call: Call) -> Value:
     return b.mapped(lambda t: g.pointwise("pow", t, exponent), x)
 
 
-@visitor(aten.pow.Scalar)
+@visitor(aten.pow.Scalar, sizes=("self",))
 def pow_base(b: Builder, call: Call) -> Value:
     """A number to the power of each element."""
     dtype = call.out.dtype
-    base = b.scalar(call.number("self"), dtype)
+    base = operand(b, call, "self", dtype)
     x = b.converted(call.value("exponent"), dtype)
     return combined(b, "pow", base, x, call.shape(), dtype)
 
@@ -259,20 +274,21 @@ def chosen(b: Builder, condition: Value, left: Value, right: Value, shape: Any) 
     return b.each(g.where, shape, values, left.dtype)
 
 
-@visitor(aten.where.self, aten.where.ScalarOther, aten.where.ScalarSelf, aten.where.Scalar)
+@visitor(
+    aten.where.self, aten.where.ScalarOther, aten.where.ScalarSelf, aten.where.Scalar,
+    sizes=("self", "other"),
+)  # fmt: skip
 def where(b: Builder, call: Call) -> Value:
     """One or the other."""
     left, right = operands(b, call, call.out.dtype)
     return chosen(b, call.value("condition"), left, right, call.shape())
 
 
-@visitor(aten.masked_fill.Scalar, aten.masked_fill.Tensor)
+@visitor(aten.masked_fill.Scalar, aten.masked_fill.Tensor, sizes=("value",))
 def masked_fill(b: Builder, call: Call) -> Value:
     """A number where the mask holds."""
     dtype = call.out.dtype
-    raw = call.raw("value", 0)
-    number = isinstance(raw, (int, float, bool))
-    value = b.scalar(raw, dtype) if number else b.converted(call.value("value"), dtype)
+    value = operand(b, call, "value", dtype)
     x = b.converted(call.value("self"), dtype)
     return chosen(b, call.value("mask"), value, x, call.shape())
 

@@ -16,8 +16,10 @@ from weft.frontends.fx.builder import Builder, reshaped_to
 from weft.frontends.fx.call import Call
 from weft.frontends.fx.dtypes import is_float
 from weft.frontends.fx.layout import broadcast_strides, product
+from weft.frontends.fx.ops.binary import chosen, combined
 from weft.frontends.fx.registry import visitor
 from weft.frontends.fx.value import Value
+from weft.graph.size import Size
 
 aten = torch.ops.aten
 
@@ -26,7 +28,7 @@ def rows_written(
     b: Builder, call: Call, v: Value, indices: Sequence[Value | None], values: Value
 ) -> Value | None:
     """index_put of a buffer along one dimension by a list of numbers, as SET_ROWS; None where that
-    is not what the call does. Numbers must be those of rows that exist, from 0."""
+    is not what the call does. Negative numbers count from the end, as in PyTorch."""
     axes = [d for d, i in enumerate(indices) if i is not None]
     source = call.args["self"]
     if len(axes) != 1 or call.raw("accumulate", False) or not isinstance(source, Node):
@@ -37,7 +39,20 @@ def rows_written(
         return None
     if not b.may_overwrite(v, source):
         return None
-    return written(b, v, axes[0], ids, values)
+    return written(b, v, axes[0], _from_start(b, ids, v.shape[axes[0]]), values)
+
+
+def _from_start(b: Builder, ids: Value, n: Size) -> Value:
+    """Numbers of `n` rows without those below 0, once for all caches that they are used for."""
+    array = b.array(ids)
+    if array is not None and (array.size == 0 or array.min() >= 0):
+        return ids
+    key = ("from start", ids.tensor, ids.shape, ids.strides, ids.offset, n)
+    if key not in b.memo:
+        is_below = combined(b, "lt", ids, b.scalar(0, ids.dtype), ids.shape, torch.bool)
+        moved = combined(b, "add", ids, b.of_size(n, ids.dtype), ids.shape)
+        b.memo[key] = b.flat(chosen(b, is_below, moved, ids, ids.shape))
+    return Value.whole(b.memo[key], ids.dtype, ids.shape)
 
 
 def written(b: Builder, v: Value, dim: int, ids: Value, values: Value) -> Value:

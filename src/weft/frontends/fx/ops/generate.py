@@ -13,6 +13,7 @@ from weft import graph as g
 from weft.frontends.fx.builder import Builder
 from weft.frontends.fx.call import Call
 from weft.frontends.fx.layout import broadcast_strides
+from weft.frontends.fx.ops.binary import operand
 from weft.frontends.fx.registry import visitor
 from weft.frontends.fx.sizes import is_static
 from weft.frontends.fx.value import Value
@@ -29,16 +30,13 @@ def filled(b: Builder, call: Call, number: float) -> Value:
 
 @visitor(
     aten.full.default, aten.full_like.default, aten.new_full.default, aten.fill.Scalar,
+    aten.scalar_tensor.default, sizes=("fill_value", "value", "s"),
 )  # fmt: skip
 def full(b: Builder, call: Call) -> Value:
     """A number everywhere."""
-    return filled(b, call, call.number("fill_value" if "fill_value" in call.args else "value"))
-
-
-@visitor(aten.scalar_tensor.default)
-def scalar_tensor(b: Builder, call: Call) -> Value:
-    """A number."""
-    return filled(b, call, call.number("s"))
+    name = next(n for n in ("fill_value", "value", "s") if n in call.args)
+    shape = call.shape()
+    return operand(b, call, name, call.out.dtype).viewed(shape, [0] * len(shape))
 
 
 @visitor(
@@ -92,18 +90,20 @@ def _is_real(call: Call) -> bool:
     return bool(call.out.dtype.is_floating_point)
 
 
-def _square(call: Call) -> str | None:
-    return None if is_static(call.out.shape) else "a matrix of a dynamic size"
+def _fixed(call: Call) -> str | None:
+    return None if is_static(call.out.shape) else "a dynamic number of steps"
 
 
-@visitor(aten.eye.default, aten.eye.m, check=_square)
+@visitor(aten.eye.default, aten.eye.m)
 def eye(b: Builder, call: Call) -> Value:
     """1 on the diagonal."""
-    rows, columns = (int(n) for n in call.out.shape)
-    return b.constant(np.eye(rows, columns), call.out.dtype)
+    shape = call.shape()
+    rows, columns = (upper(n) for n in shape)
+    found = b.constant(np.eye(rows, columns), call.out.dtype)
+    return found.viewed(shape, found.strides)
 
 
-@visitor(aten.linspace.default, check=_square)
+@visitor(aten.linspace.default, check=_fixed)
 def linspace(b: Builder, call: Call) -> Value:
     """So many steps from start to end."""
     [n] = (int(n) for n in call.out.shape)

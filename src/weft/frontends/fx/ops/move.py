@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
 from weft import graph as g
+from weft.errors import GraphError
 from weft.frontends.fx.builder import Builder, reshaped_to
 from weft.frontends.fx.call import Call
 from weft.frontends.fx.layout import broadcast_strides, inverse, product
@@ -16,7 +18,7 @@ from weft.frontends.fx.ops.shape import bounds, joined, reshaped, sliced, unsque
 from weft.frontends.fx.registry import visitor
 from weft.frontends.fx.sizes import is_static
 from weft.frontends.fx.value import Value
-from weft.graph.size import Size
+from weft.graph.size import Size, lower
 
 aten = torch.ops.aten
 
@@ -111,8 +113,8 @@ def roll(b: Builder, call: Call) -> Value:
 
 def _pad_rules(call: Call) -> str | None:
     pad = call.raw("pad" if "pad" in call.args else "padding", [])
-    if not is_static(pad):
-        return "padding that depends on sizes"
+    if not is_static(pad) and call.op is not aten.constant_pad_nd.default:
+        return "padding that depends on sizes and is not constant"
     dims = len(pad) // 2
     return "padding of more than four dimensions" if dims > 4 else None
 
@@ -133,7 +135,10 @@ _MODES: dict[Any, str] = {
 def pad(b: Builder, call: Call) -> Value:
     """More, or fewer, elements at both ends of the last dimensions."""
     v = call.value("self")
-    given = call.numbers("pad" if "pad" in call.args else "padding")
+    name = "pad" if "pad" in call.args else "padding"
+    if not is_static(call.raw(name, [])):
+        return _padded(b, call, v, [call.size(n) for n in call.raw(name, [])])
+    given = call.numbers(name)
     # by dimension: how many before and behind
     ends = dict.fromkeys(range(v.rank), (0, 0))
     ends |= {v.rank - 1 - i: (given[2 * i], given[2 * i + 1]) for i in range(len(given) // 2)}
@@ -154,3 +159,19 @@ def pad(b: Builder, call: Call) -> Value:
     )
     sizes = call.shape()
     return Value.whole(made, call.out.dtype, [sizes[d] for d in order]).permuted(inverse(order))
+
+
+def _padded(b: Builder, call: Call, v: Value, ends: Sequence[Size]) -> Value:
+    """Constant padding by numbers that are computed from sizes: a number, repeated, at each end."""
+    if any(lower(n) < 0 for n in ends):
+        raise GraphError("padding that depends on sizes and may be negative")
+    filler = b.scalar(call.number("value", 0), v.dtype)
+    for i in range(len(ends) // 2):
+        dim = v.rank - 1 - i
+        parts = [v]
+        for n, at in ((ends[2 * i], 0), (ends[2 * i + 1], 1)):
+            if n != 0:
+                shape = (*v.shape[:dim], n, *v.shape[dim + 1 :])
+                parts.insert(at * len(parts), filler.viewed(shape, [0] * len(shape)))
+        v = joined(b, parts, dim, v.dtype) if len(parts) > 1 else v
+    return v

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 
 from weft import graph as g
@@ -12,7 +13,7 @@ from weft.frontends.fx.builder import Builder, reshaped_to
 from weft.frontends.fx.call import Call
 from weft.frontends.fx.dtypes import is_float
 from weft.frontends.fx.layout import inverse, product
-from weft.frontends.fx.ops.binary import combined
+from weft.frontends.fx.ops.binary import chosen, combined
 from weft.frontends.fx.ops.shape import reshaped
 from weft.frontends.fx.registry import visitor
 from weft.frontends.fx.value import Value
@@ -178,6 +179,35 @@ def cumulate(b: Builder, call: Call) -> Value:
     return b.converted(made, call.out.dtype)
 
 
+# -- counts ----------------------------------------------------------------------------------------
+
+
+def _bounded(call: Call) -> str | None:
+    low, high = call.number("min"), call.number("max")
+    return None if low < high else "a histogram between bounds that are read from the data"
+
+
+@visitor(aten.histc.default, check=_bounded)
+def histogram(b: Builder, call: Call) -> Value:
+    """How many elements lie in each of the bins of one width between two bounds."""
+    low, high = float(call.number("min")), float(call.number("max"))
+    bins = int(call.number("bins", 100))
+    v = call.value("self")
+    x = Value.whole(b.flat(v), v.dtype, (1, v.n_elements))
+
+    def with_number(name: str, left: Value, number: float) -> Value:
+        return combined(b, name, left, b.scalar(number, v.dtype), left.shape)
+
+    share = with_number("div", with_number("sub", x, low), high - low)
+    at = b.mapped(lambda t: g.pointwise("floor", t), with_number("mul", share, bins))
+    # the upper bound itself belongs to the last bin
+    is_last = combined(b, "eq", x, b.scalar(high, v.dtype), x.shape, torch.bool)
+    at = chosen(b, is_last, b.scalar(bins - 1, v.dtype), at, x.shape)
+    numbers = b.constant(np.arange(bins), v.dtype).viewed((bins, 1), (1, 1))
+    hits = combined(b, "eq", numbers, at, (bins, v.n_elements), torch.bool)
+    return b.converted(reshaped(b, reduced(b, "sum", hits, [1]), call.shape()), call.out.dtype)
+
+
 # -- spread ----------------------------------------------------------------------------------------
 
 
@@ -189,16 +219,19 @@ def _variance(b: Builder, call: Call) -> tuple[Value, Value]:
     correction = float(call.number("correction", 1.0))
     mean = reduced(b, "mean", v, dims)
     squares = b.mapped(g.sqr, combined(b, "sub", v, mean, v.shape))
-    assert isinstance(n, int)
-    share = 1 / max(n - correction, 0.0)
-    return b.mapped(lambda t: g.scale(t, share), reduced(b, "sum", squares, dims)), mean
+    total = reduced(b, "sum", squares, dims)
+    if isinstance(n, int):
+        share = 1 / max(n - correction, 0.0)
+        return b.mapped(lambda t: g.scale(t, share), total), mean
+    count = b.of_size(n, total.dtype, lambda sizes: np.maximum(sizes - correction, 0.0))
+    return combined(b, "div", total, count, total.shape), mean
 
 
-def _static(call: Call) -> str | None:
+def _enough(call: Call) -> str | None:
     fake = call.fake("self")
     dims = call.dims("dim", fake.dim())
     if any(isinstance(fake.shape[d], torch.SymInt) for d in dims if fake.dim()):
-        return "a variance over a dynamic dimension"
+        return None
     correction = float(call.number("correction", 1.0))
     n = 1
     for d in dims if fake.dim() else []:
@@ -206,7 +239,7 @@ def _static(call: Call) -> str | None:
     return None if n > correction else "a variance of too few elements"
 
 
-@visitor(aten.var.correction, aten.std.correction, check=_static)
+@visitor(aten.var.correction, aten.std.correction, check=_enough)
 def variance(b: Builder, call: Call) -> Value:
     """Variance, or its root."""
     found, _ = _variance(b, call)
@@ -214,7 +247,7 @@ def variance(b: Builder, call: Call) -> Value:
     return reshaped(b, b.mapped(g.sqrt, found) if is_root else found, call.shape())
 
 
-@visitor(aten.var_mean.correction, aten.std_mean.correction, check=_static)
+@visitor(aten.var_mean.correction, aten.std_mean.correction, check=_enough)
 def variance_mean(b: Builder, call: Call) -> list[Value | None]:
     """Both."""
     found, mean = _variance(b, call)
@@ -308,6 +341,9 @@ def vector_norm(b: Builder, call: Call) -> Value:
     if p in (float("inf"), float("-inf")):
         made = reduced(b, "max" if p > 0 else "min", absolute, dims)
         return reshaped(b, made, call.shape())
+    if p == 0:
+        counted = reduced(b, "sum", b.converted(absolute, torch.bool), dims)
+        return b.converted(reshaped(b, counted, call.shape()), call.out.dtype)
     if p != 1:
         absolute = b.mapped(lambda t: g.pointwise("pow", t, p), absolute)
     made = reduced(b, "sum", absolute, dims)

@@ -256,6 +256,23 @@ def diagonal(b: Builder, call: Call) -> Value:
     )
 
 
+@visitor(aten.unfold.default, aten.unfold_copy.default)
+def unfold(b: Builder, call: Call) -> Value:
+    """Windows of a dimension, side by side there; what they hold is a new last dimension."""
+    v, shape = call.value("self"), call.shape()
+    if v.rank == 0:
+        return v.viewed(shape, (1,))
+    dim, step = call.dim("dimension", v.rank), int(call.number("step"))
+    for source in (v, None):
+        source = source or b.settled(v, stored=True)
+        strides = list(source.strides)
+        strides[dim] = strides[dim] * step
+        found = source.viewed(shape, (*strides, source.strides[dim]))
+        if _fits(found):
+            return found
+    raise GraphError("windows of a tensor of more than three dimensions that cannot be merged")
+
+
 # -- joining and repeating -------------------------------------------------------------------------
 
 
