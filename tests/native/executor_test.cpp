@@ -127,7 +127,7 @@ void check_branches(Machine& machine, int64_t rows, uint32_t seed) {
 }
 
 void stages_and_chains_are_right() {
-  for (int threads : {1, 2, 5}) {
+  for (int threads : {1, 2, 5, 11}) {
     Machine machine(branches(300), std::make_shared<ThreadPool>(threads));
     for (int64_t rows : {300, 1, 0, 7, 64, 299}) check_branches(machine, rows, 3);
   }

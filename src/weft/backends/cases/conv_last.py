@@ -32,6 +32,7 @@ _CASES = (
     ("depthwise 3x3", (37, 15, 14, 2), 0, (3, 3), 1, 1, 1, "bc"),
     ("depthwise 3x3 stride 2", (32, 17, 15, 1), 0, (3, 3), 2, 1, 1, "br"),
     ("depthwise 3x3 map", (96, 7, 7, 1), 0, (3, 3), 1, 1, 1, "brc"),
+    ("depthwise of many channels", (150, 4, 3, 1), 0, (3, 3), 1, 1, 1, "bc"),
     ("depthwise 5x5", (19, 12, 14, 1), 0, (5, 5), 2, 2, 1, "bv"),
     ("depthwise dilated", (40, 11, 13, 1), 0, (3, 2), (1, 3), (2, 0), (2, 1), "rv"),
     ("depthwise wide padding", (7, 2, 1, 2), 0, (3, 3), 1, 3, 1, ""),
