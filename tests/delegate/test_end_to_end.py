@@ -93,12 +93,14 @@ def test_buffers_that_are_results_or_read_outside(lower, same):
             super().__init__()
             self.register_buffer("total", torch.zeros(1, 3))
             self.register_buffer("last", torch.zeros(1, 3))
+            self.register_buffer("rows", torch.zeros(2, 3))
 
         def forward(self, v):
             far = torch.cdist(self.last, v)  # weft has none
             self.total.add_(v)
             self.last.copy_(v * 2)
-            return self.total, far
+            self.rows[1:2] = v
+            return self.total, far, torch.cdist(v, self.rows)
 
     module = Buffers().eval()
     method = lower(copy.deepcopy(module), (torch.randn(1, 3),)).method()

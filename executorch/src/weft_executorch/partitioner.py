@@ -197,7 +197,8 @@ def _keep_outside(program: ExportedProgram) -> None:
         elsewhere = any(user.op == "output" for user in node.users)
         written = new.get(signature.inputs_to_buffers.get(name, ""))
         if written is not None:
-            readers = (nodes[written], *node.users)
+            late = (user for user in nodes[written].users if user.op != "output")
+            readers = (nodes[written], *node.users, *late)
             elsewhere |= any(n.meta.get("delegation_tag") != tag for n in readers)
             elsewhere |= nodes[written].op == "placeholder" or results[written] > 1
         if elsewhere:
