@@ -64,7 +64,7 @@ def test_devices_are_listed(device: OpenCLBackend) -> None:
 
 
 def test_a_number_that_there_is_not(device: OpenCLBackend) -> None:
-    for name in ("opencl:99", "opencl:x"):
+    for name in ("opencl:99", "opencl:x", "opencl:²"):
         with pytest.raises(weft.DeviceError, match=rf"no device {name}; .* has opencl:0 \("):
             make_backend(name)
     assert make_backend("opencl:0").name == "opencl:0"
@@ -75,6 +75,8 @@ def test_unknown_options(device: OpenCLBackend) -> None:
         make_backend("opencl", n_threads=1)
     with pytest.raises(weft.DeviceError, match="unknown limit"):
         make_backend("opencl", limits={"speed": 9})
+    with pytest.raises(weft.DeviceError, match="limit lanes is 3; it must be a power of two"):
+        make_backend("opencl", limits={"lanes": 3})
 
 
 def test_without_pyopencl(monkeypatch: pytest.MonkeyPatch) -> None:

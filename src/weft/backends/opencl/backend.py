@@ -61,6 +61,10 @@ class OpenCLBackend(BackendBase):
             self.limits = replace(limits_for(device), **(limits or {}))
         except TypeError as error:
             raise DeviceError(f"{name}: unknown limit ({error})") from error
+        for what in ("lanes", "row_items"):  # sums over them halve the group again and again
+            n = getattr(self.limits, what)
+            if not isinstance(n, int) or n < 1 or n & (n - 1):
+                raise DeviceError(f"{name}: limit {what} is {n}; it must be a power of two")
         self.driver = Driver(device, name)
         self.memory_type = OpenCLBufferType(self.driver, name)
         self.memory_type.shares = device.shares_memory and not copy_weights
