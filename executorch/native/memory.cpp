@@ -18,6 +18,7 @@ namespace {
 
 constexpr size_t kHugePage = size_t{2} << 20;
 constexpr uintptr_t kAlignment = 32;  // that of tensors in GGUF files, which kernels read in place
+constexpr size_t kHugePage = size_t{2} << 20;
 
 // Weak pointers by what the file calls something. A file's NamedDataMap lives as long as the
 // methods loaded from it, and so as long as anything found under its address.
@@ -105,7 +106,7 @@ Error repack(const Repack& r, ThreadPool& pool, Constant& constant) {
   const Result<size_t> size = repacked_size(r, constant.size);
   if (!size.ok()) return size.error();
   Pages pages;
-  if (!constant.own.allocate(size.get())) return Error::MemoryAllocationFailed;
+  if (!constant.own.allocate(size.get(), true)) return Error::MemoryAllocationFailed;
   const DTypeInfo& info = dtype_info(r.type);
   const int64_t row_bytes = r.row_elements / info.block * info.block_size;
   Move move{&r, constant.data, constant.own.data(), row_bytes, r.rows / kPanelRows};
@@ -134,7 +135,7 @@ Result<std::shared_ptr<Constant>> make_constant(const NamedDataMap* map, const s
   if (how != nullptr) {
     if (const Error e = repack(*how, pool, *constant); e != Error::Ok) return e;
   } else if (reinterpret_cast<uintptr_t>(constant->data) % kAlignment != 0) {
-    if (!constant->own.allocate(constant->size)) return Error::MemoryAllocationFailed;
+    if (!constant->own.allocate(constant->size, true)) return Error::MemoryAllocationFailed;
     std::memcpy(constant->own.data(), constant->data, constant->size);
     constant->source.reset();
     constant->data = constant->own.data();
@@ -158,18 +159,28 @@ Result<std::shared_ptr<State>> make_state(const NamedDataMap* map, const std::st
 }  // namespace
 
 Pages::~Pages() {
-  if (data_ != nullptr) munmap(data_, size_);
+  if (mapped_ != nullptr) munmap(mapped_, mapped_size_);
 }
 
-bool Pages::allocate(size_t size) {
+bool Pages::allocate(size_t size, bool filled) {
+  const size_t room = filled && size >= kHugePage ? kHugePage : 0;
   size_ = std::max<size_t>(size, 1);
-  void* found = mmap(nullptr, size_, PROT_READ | PROT_WRITE,
+  mapped_size_ = size_ + room;
+  void* found = mmap(nullptr, mapped_size_, PROT_READ | PROT_WRITE,
                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (found == MAP_FAILED) return false;
+  mapped_ = found;
   data_ = static_cast<char*>(found);
 #if defined(MADV_HUGEPAGE)
+<<<<<<< HEAD
   // a page of the usual size is a few rows of an image; refusals do no harm
   if (size_ >= kHugePage) madvise(data_, size_, MADV_HUGEPAGE);
+=======
+  if (room > 0) {
+    data_ += (kHugePage - reinterpret_cast<uintptr_t>(data_) % kHugePage) % kHugePage;
+    madvise(data_, size_, MADV_HUGEPAGE);  // where it is refused, pages are small
+  }
+>>>>>>> products
 #endif
   return true;
 }

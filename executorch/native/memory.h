@@ -14,7 +14,8 @@
 
 namespace weft::et {
 
-// Zeroed pages; those that nobody touches take no memory.
+// Zeroed pages; those that nobody touches take no memory, but of big blocks that will be `filled`:
+// these are asked for in huge pages, which are read without waiting for addresses to be looked up.
 class Pages {
  public:
   Pages() = default;
@@ -23,12 +24,14 @@ class Pages {
   Pages& operator=(const Pages&) = delete;
 
   // False: the system has none.
-  [[nodiscard]] bool allocate(size_t size);
+  [[nodiscard]] bool allocate(size_t size, bool filled = false);
   char* data() const { return data_; }
   size_t size() const { return size_; }
 
  private:
-  char* data_ = nullptr;
+  void* mapped_ = nullptr;
+  size_t mapped_size_ = 0;
+  char* data_ = nullptr;  // in what is mapped
   size_t size_ = 0;
 };
 

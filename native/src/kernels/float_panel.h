@@ -101,12 +101,11 @@ static inline void multiply_panel(PanelPart part, int64_t n, float* const* out, 
 }
 
 // One column: reading memory. kPanels panels, which follow each other, are taken at a time so that
-// no sum is waited for, and what comes next is asked for.
+// no sum is waited for; each is read in order, which processors see by themselves.
 template <int kPanels>
 static void multiply_column(const float* w, const float* x, int64_t depth, const Finish& finish,
                             float* out, int64_t row) {
   constexpr int kVectors = static_cast<int>(kPanelRows) / kLanes;
-  constexpr int64_t kAhead = 1024;  // words
   // more sums than registers: the halves of a panel after each other
   constexpr int kAtOnce = kVectors > 4 ? 4 : kVectors;
   for (int first = 0; first < kVectors; first += kAtOnce) {
@@ -116,7 +115,6 @@ static void multiply_column(const float* w, const float* x, int64_t depth, const
 #pragma GCC unroll 2
       for (int p = 0; p < kPanels; ++p) {
         const float* row = w + (p * depth + k) * kPanelRows;
-        for (int64_t i = 0; i < kPanelRows; i += 16) __builtin_prefetch(row + kAhead + i, 0, 3);
 #pragma GCC unroll 4
         for (int v = 0; v < kAtOnce; ++v) {
           acc[p][v] = fma(load(row + (first + v) * kLanes), factor, acc[p][v]);

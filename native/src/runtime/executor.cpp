@@ -272,6 +272,7 @@ int64_t Executor::run_part(const Task& task, int part, int thread, bool& stopped
   const int64_t chunks = (task.units + task.chunk - 1) / task.chunk;
   const int64_t first = chunks * part / parts() * task.chunk;
   const int64_t last = std::min(task.units, chunks * (part + 1) / parts() * task.chunk);
+  const int64_t sharing = (n_threads_ + parts() - 1) / parts();  // threads that begin here
   std::atomic<int64_t>& next = claimed(task, part);
   Counter& counter = counters_[static_cast<size_t>(task.chain.begin)];
   const bool polls = thread == 0 && poll_ != nullptr;
@@ -280,8 +281,8 @@ int64_t Executor::run_part(const Task& task, int part, int thread, bool& stopped
     stopped = abort_.load(std::memory_order_relaxed);
     if (stopped) break;
     // smaller ones towards the end, so that no thread waits long for the last
-    const int64_t left = task.units - counter.next.load(std::memory_order_relaxed);
-    const int64_t fair = left / (int64_t{2} * n_threads_) / task.grain * task.grain;
+    const int64_t left = last - first - next.load(std::memory_order_relaxed);
+    const int64_t fair = left / (2 * sharing) / task.grain * task.grain;
     int64_t chunk = n_threads_ == 1 ? task.chunk : std::clamp(fair, task.grain, task.chunk);
     int64_t start = 0;
     if (task.timed) {
