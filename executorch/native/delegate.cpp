@@ -94,7 +94,8 @@ Result<Block> Delegate::find_block(size_t buffer, const NamedDataMap* map) {
     return Block{found.get()->pages.data(), size};
   }
   pages_.push_back(std::make_unique<Pages>());
-  if (!pages_.back()->allocate(static_cast<size_t>(size))) return Error::MemoryAllocationFailed;
+  if (!pages_.back()->allocate(static_cast<size_t>(size), true))
+    return Error::MemoryAllocationFailed;
   return Block{pages_.back()->data(), size};
 }
 

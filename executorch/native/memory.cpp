@@ -18,7 +18,6 @@ namespace {
 
 constexpr size_t kHugePage = size_t{2} << 20;
 constexpr uintptr_t kAlignment = 32;  // that of tensors in GGUF files, which kernels read in place
-constexpr size_t kHugePage = size_t{2} << 20;
 
 // Weak pointers by what the file calls something. A file's NamedDataMap lives as long as the
 // methods loaded from it, and so as long as anything found under its address.
@@ -172,15 +171,10 @@ bool Pages::allocate(size_t size, bool filled) {
   mapped_ = found;
   data_ = static_cast<char*>(found);
 #if defined(MADV_HUGEPAGE)
-<<<<<<< HEAD
-  // a page of the usual size is a few rows of an image; refusals do no harm
-  if (size_ >= kHugePage) madvise(data_, size_, MADV_HUGEPAGE);
-=======
   if (room > 0) {
     data_ += (kHugePage - reinterpret_cast<uintptr_t>(data_) % kHugePage) % kHugePage;
-    madvise(data_, size_, MADV_HUGEPAGE);  // where it is refused, pages are small
+    madvise(data_, size_, MADV_HUGEPAGE);  // a small one is a few rows; refusals do no harm
   }
->>>>>>> products
 #endif
   return true;
 }
