@@ -163,3 +163,22 @@ def test_a_module_that_is_trained_is_refused() -> None:
 def test_a_dimension_without_a_bound_is_refused() -> None:
     with pytest.raises(weft.GraphError, match=r"n of .* no upper bound"):
         weft.from_torch(mlp(), (torch.randn(3, 8),), dynamic_shapes=({0: torch.export.Dim("n")},))
+
+
+def test_a_weight_that_is_written_is_state() -> None:
+    class Fading(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = torch.nn.Linear(8, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            with torch.no_grad():
+                self.linear.weight.div_(2)
+            return self.linear(x)
+
+    m, x = Fading().eval(), torch.randn(3, 8)
+    kept = m.linear.weight.clone()
+    f = weft.from_torch(m, (x,))
+    torch.testing.assert_close(m.linear.weight, kept)
+    for _ in range(3):
+        torch.testing.assert_close(f(x), m(x))
