@@ -131,9 +131,7 @@ class _Walk:
         self._given: set[Tensor] = set()
         """Tensors in whose memory an output lies."""
         self._mutated = {
-            spec.target
-            for spec in program.graph_signature.output_specs
-            if spec.kind in _WRITES
+            spec.target for spec in program.graph_signature.output_specs if spec.kind in _WRITES
         }
 
     def run(self) -> Converted:
