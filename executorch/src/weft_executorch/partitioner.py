@@ -185,16 +185,18 @@ def _in_order(nodes: Iterable[Node], refused: Mapping[Node, str]) -> Iterator[tu
 
 def _keep_outside(program: ExportedProgram) -> None:
     """Takes the tags of weights and buffers that a part may not own: those that the program gives
-    back, and buffers that are read, or get their new value, elsewhere than in the part."""
+    back, buffers that are read, or get their new value, elsewhere, and weights that are written."""
     signature = program.graph_signature
     nodes = {n.name: n for n in program.graph.nodes}
     results = Counter(s.arg.name for s in signature.output_specs)
+    changed = set(signature.parameters_to_mutate.values())
     new = {b: n for n, b in signature.buffers_to_mutate.items()}
     for name, node in nodes.items():
         tag = node.meta.get("delegation_tag")
         if node.op != "placeholder" or tag is None:
             continue
         elsewhere = any(user.op == "output" for user in node.users)
+        elsewhere |= signature.inputs_to_parameters.get(name) in changed
         written = new.get(signature.inputs_to_buffers.get(name, ""))
         if written is not None:
             late = (user for user in nodes[written].users if user.op != "output")

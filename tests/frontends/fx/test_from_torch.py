@@ -208,3 +208,22 @@ def test_a_device_does_what_it_can(name: str) -> None:
     assert here >= 4 * (8 * 8 + 8 + 8 * 4 + 4 + 6 * 8 + 1)
     assert all(leaf.buffer is None or leaf.buffer.type is None for leaf in f.graph.leaves)
     assert len(weft.compile(f, [device, "cpu"]).splits) == 1  # by the rules: weights are the host's
+
+
+def test_a_weight_that_is_written_is_state() -> None:
+    class Fading(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = torch.nn.Linear(8, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            with torch.no_grad():
+                self.linear.weight.div_(2)
+            return self.linear(x)
+
+    m, x = Fading().eval(), torch.randn(3, 8)
+    kept = m.linear.weight.clone()
+    f = weft.from_torch(m, (x,))
+    torch.testing.assert_close(m.linear.weight, kept)
+    for _ in range(3):
+        torch.testing.assert_close(f(x), m(x))

@@ -45,6 +45,7 @@ __all__ = ["convert", "supports", "unsupported", "weight_nodes"]
 
 _ITEM = torch.ops.aten._local_scalar_dense.default
 _INPUTS = (InputKind.USER_INPUT,)
+_WRITES = (OutputKind.BUFFER_MUTATION, OutputKind.PARAMETER_MUTATION)
 _CONSTANTS = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
 
 
@@ -91,7 +92,7 @@ def _is_size(node: Node) -> bool:
 def weight_nodes(program: ExportedProgram) -> set[Node]:
     """Nodes of a program that are constants: parameters, and buffers that it does not write."""
     signature = program.graph_signature
-    written = {s.target for s in signature.output_specs if s.kind is OutputKind.BUFFER_MUTATION}
+    written = {s.target for s in signature.output_specs if s.kind in _WRITES}
     names = {
         spec.arg.name
         for spec in signature.input_specs
@@ -130,9 +131,7 @@ class _Walk:
         self._given: set[Tensor] = set()
         """Tensors in whose memory an output lies."""
         self._mutated = {
-            spec.target
-            for spec in program.graph_signature.output_specs
-            if spec.kind is OutputKind.BUFFER_MUTATION
+            spec.target for spec in program.graph_signature.output_specs if spec.kind in _WRITES
         }
 
     def run(self) -> Converted:
@@ -244,7 +243,7 @@ class _Walk:
         writes: list[tuple[State, Value]] = []
         kept = {t for _, t in ((s, s.tensor) for s in self.states.values())}
         for i, (spec, arg) in enumerate(zip(signature.output_specs, output.args[0], strict=True)):
-            if spec.kind is OutputKind.BUFFER_MUTATION:
+            if spec.kind in _WRITES:
                 writes.append((self.states[spec.target], self.builder.values[arg]))
             elif spec.kind in (OutputKind.USER_OUTPUT, OutputKind.USER_INPUT_MUTATION):
                 made.append(self._output(i, spec, arg))
