@@ -41,6 +41,7 @@ MAX_TABLE = 2**20
 
 Map: TypeAlias = Callable[..., Tensor]
 """Tensors to one of as many elements."""
+Numbers: TypeAlias = Callable[[NDArray[Any]], NDArray[Any]]
 Order: TypeAlias = tuple[int, ...]
 """Dimensions as they lie in memory, outermost first."""
 
@@ -345,22 +346,17 @@ class Builder:
         size, function = self.sizes.function(number)
         return self.of_size(size, dtype, function)
 
-    def of_size(
-        self,
-        size: Size,
-        dtype: torch.dtype,
-        function: Callable[[NDArray[Any]], NDArray[Any]] | None = None,
-    ) -> Value:
+    def of_size(self, size: Size, dtype: torch.dtype, function: Numbers | None = None) -> Value:
         """A function of a size, as a value without dimensions: an element of a table with its
         results for all that the size may be. Default: the size itself."""
         low, high = lower(size), upper(size)
         if high - low >= MAX_TABLE:
             raise GraphError(
-                f"a number that depends on size {size}, which may have {high - low + 1} values; "
-                f"weft keeps a table of at most {MAX_TABLE}: declare a smaller bound"
+                f"a number of size {size}, which may have {high - low + 1} values; at most "
+                f"{MAX_TABLE} have a place in a table: declare a smaller bound"
             )
         sizes = np.arange(low, high + 1)
-        table = self.constant(sizes if function is None else function(sizes), dtype)
+        table = self.constant(function(sizes) if function else sizes, dtype)
         return table.viewed((), (), size - low)
 
     def converted(self, v: Value, dtype: torch.dtype) -> Value:
