@@ -63,11 +63,11 @@ Sums sum_codes(s8x32 q) {
 template <typename Activation>
 Sums activation_sums(const QuantKernels& kernels, const Activation* row, int64_t chunk, s8x32 q) {
   if constexpr (sizeof(Activation) == sizeof(BlockQ8_K)) {
-    const int16_t* sums = row[chunk / 8].bsums;
-    if (!kernels.one_scale) return {{sums[chunk % 8 * 2], sums[chunk % 8 * 2 + 1]}};
+    const Activation& block = row[chunk / 8];  // packed: a pointer to its sums need not be aligned
+    if (!kernels.one_scale) return {{block.bsums[chunk % 8 * 2], block.bsums[chunk % 8 * 2 + 1]}};
     if (chunk % 8 != 0) return {};
     int32_t all = 0;
-    for (int i = 0; i < 16; ++i) all += sums[i];
+    for (int i = 0; i < 16; ++i) all += block.bsums[i];
     return {{all, 0}};
   }
   return sum_codes(q);

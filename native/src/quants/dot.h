@@ -76,8 +76,11 @@ static inline float minimum_sum(const typename F::Activation* x, int64_t b, int 
   if constexpr (!kBlockActivations<F>) {
     return half_to_float(x[b * F::kChunks + c].s);
   } else {
-    const int16_t* sums = x[b].bsums + 2 * c;
-    return static_cast<float>(kGroupsPerChunk<F> == 2 ? sums[g] : sums[0] + sums[1]);
+    const auto& block = x[b];  // packed: a pointer to its sums need not be aligned
+    const int first = 2 * c;
+    return static_cast<float>(kGroupsPerChunk<F> == 2
+                                  ? block.bsums[first + g]
+                                  : block.bsums[first] + block.bsums[first + 1]);
   }
 }
 
