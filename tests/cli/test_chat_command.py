@@ -153,7 +153,7 @@ def test_files_that_are_no_conversation(llm: LLM, tmp_path: Path, text: str, mes
     assert conversation.messages == []
     with pytest.raises(ContextError, match="needs the name"):
         conversation.take("/load")
-    with pytest.raises(ChatError, match="cannot be written"):
+    with pytest.raises(ChatError, match="cannot write"):
         conversation.take(f"/save {tmp_path / 'none' / 'x'}")
 
 

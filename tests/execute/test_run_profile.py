@@ -13,7 +13,7 @@ import weft.graph as g
 from weft import Session, Sym, compile, quants
 from weft.backends import make_backend
 from weft.backends.cpu import Peaks
-from weft.errors import ProgramError
+from weft.errors import FormatError, ProgramError
 from weft.execute import profile_trace
 from weft.execute.profile import Line, Profile
 from weft.execute.profile_table import heading, op_rows, plain, tensor_rows
@@ -117,7 +117,7 @@ def test_trace(tmp_path: Path) -> None:
         mine = sorted((e for e in slices if e["tid"] == thread), key=lambda e: e["ts"])
         for a, b in pairwise(mine):
             assert a["ts"] + a["dur"] <= b["ts"] + 1e-3, "slices of a thread overlap"
-    with pytest.raises(ProgramError, match="trace"):
+    with pytest.raises(FormatError, match="cannot write"):
         profile.save_trace(tmp_path / "no" / "folder.json")
     with pytest.raises(ProgramError, match="keeps no trace"):
         Profile(trace=False).save_trace(file)

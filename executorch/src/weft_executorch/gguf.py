@@ -19,7 +19,8 @@ from torch.fx import Node
 
 from weft import graph as g
 from weft.dtype import DTYPES
-from weft.errors import UnsupportedOpError, WeftError
+from weft.errors import UnsupportedOpError
+from weft.files import replacing
 from weft.frontends.fx.call import aten_op
 from weft.graph import Graph
 from weft.graph.node import leaf
@@ -61,11 +62,8 @@ def export_gguf(
         program = _lowered(model, n_ctx, most, Options(threads=threads, pack=pack))
     finally:
         del PENDING["llm"]
-    try:
-        with Path(target).open("wb") as file:
-            program.write_to_file(file)
-    except OSError as error:
-        raise WeftError(f"{target}: {error.strerror or error}") from None
+    with replacing(target) as file:
+        program.write_to_file(file)
     return Path(target).stat().st_size
 
 

@@ -11,7 +11,7 @@ import typer
 from weft.backends import Backend, known_backends, make_backend
 from weft.cli.console import device_list, errors
 from weft.cli.measure import measure_device, measure_link
-from weft.errors import FormatError
+from weft.files import write_text
 from weft.schedule.profile import DeviceProfile, LinkProfile, MemoryProfile, Profile
 
 __all__ = ["calibrate"]
@@ -45,10 +45,7 @@ def calibrate(
     if save is None:
         print(text, end="")
         return
-    try:
-        save.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise FormatError(f"profile {save}: {error.strerror or error}") from None
+    write_text(save, text)
     errors.print(f"profile saved to {save}", markup=False, soft_wrap=True)
 
 

@@ -9,7 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from weft.cli.console import PromptProgress, errors, text_out
-from weft.errors import ChatError, ContextError
+from weft.errors import ChatError, ContextError, FormatError
+from weft.files import write_text
 from weft.llm import LLM, SamplingParams
 from weft.llm.generate_options import GenerateOptions
 
@@ -115,9 +116,9 @@ class Conversation:
             "messages": self.messages,
         }
         try:
-            path.write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n", "utf-8")
-        except (OSError, ValueError) as error:
-            raise ChatError(f"{path} cannot be written: {error}") from None
+            write_text(path, json.dumps(data, indent=1, ensure_ascii=False) + "\n")
+        except FormatError as error:
+            raise ChatError(str(error)) from None
         _note(f"{len(self.messages)} messages saved to {path}")
 
     def _load(self, argument: str) -> None:

@@ -16,7 +16,8 @@ from weft.cli.exported import explain_pte, is_pte
 from weft.cli.loading import loads_model
 from weft.cli.options import ModelFile
 from weft.compile import lower_plan
-from weft.errors import ContextError, FormatError, ScheduleError
+from weft.errors import ContextError, ScheduleError
+from weft.files import write_text
 from weft.llm import Model
 from weft.llm.llm import DEFAULT_N_CTX
 from weft.llm.plan import ContextPlan
@@ -141,10 +142,7 @@ def _as_json(made: ContextPlan) -> dict[str, Any]:
 
 
 def _save(path: Path, made: ContextPlan) -> None:
-    try:
-        path.write_text(json.dumps(made.to_json(), indent=1) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise FormatError(f"plan {path}: {error.strerror or error}") from None
+    write_text(path, json.dumps(made.to_json(), indent=1) + "\n")
     errors.print(f"plan saved to {path}", markup=False, soft_wrap=True)
 
 

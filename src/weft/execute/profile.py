@@ -27,6 +27,7 @@ from weft.execute.profile_lines import Line, SplitLines, split_lines
 from weft.execute.profile_table import profile_text
 from weft.execute.profile_trace import Trace
 from weft.execute.spans import Group, overlap, overlapping
+from weft.files import write_text
 from weft.program import Program
 
 __all__ = ["Line", "Profile"]
@@ -125,13 +126,11 @@ class Profile:
     def save_trace(self, path: str | Path) -> None:
         """Writes a Chrome trace: a row a thread, a slice a step, and the waits between stages.
 
-        Raises ProgramError on a profile that kept no trace or a file that cannot be written."""
+        Raises ProgramError on a profile that kept no trace, FormatError where the file cannot be
+        written."""
         if self.trace is None:
             raise ProgramError("this profile keeps no trace; make it with trace=True")
-        try:
-            Path(path).write_text(json.dumps(self.trace.as_json()), encoding="utf-8")
-        except OSError as error:
-            raise ProgramError(f"trace {path}: {error.strerror or error}") from None
+        write_text(path, json.dumps(self.trace.as_json()))
 
     # ---- recording (called by sessions) ----------------------------------------------------------
 

@@ -8,7 +8,6 @@ folder keeps what was found.
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from threading import Lock
 from typing import Any, Literal
@@ -17,7 +16,8 @@ from weft import _native
 from weft.backends.cpu.products import Product, layouts_of, time_product, weight_buffer
 from weft.backends.cpu.record import machine_key
 from weft.dtype import DType
-from weft.errors import DeviceError
+from weft.errors import DeviceError, FormatError
+from weft.files import write_text
 from weft.flags import FLAGS
 from weft.program import Layout
 
@@ -113,8 +113,6 @@ def _write(file: Path, name: str, method: Method) -> None:
     found[machine_key()] = (mine if isinstance(mine, dict) else {}) | {name: method}
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        part = file.with_name(f"{file.name}.{os.getpid()}")
-        part.write_text(json.dumps(found, indent=1), encoding="utf-8")
-        part.replace(file)
-    except OSError:
+        write_text(file, json.dumps(found, indent=1))
+    except (OSError, FormatError):
         return

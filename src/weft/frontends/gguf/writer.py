@@ -17,6 +17,7 @@ import numpy as np
 
 from weft.dtype import DType, find_dtype
 from weft.errors import FormatError
+from weft.files import replacing
 from weft.frontends.gguf.format import (
     DEFAULT_ALIGNMENT,
     MAGIC,
@@ -71,21 +72,12 @@ def write_gguf(
     rows = [(name, find_dtype(dtype), tuple(ne), data) for name, dtype, ne, data in tensors]
     header, offsets = _header(version, values, rows, alignment)
 
-    partial = target.with_name(f".{target.name}.{os.urandom(4).hex()}.part")
-    try:
-        with open(partial, "xb") as file:
-            file.write(header)
-            for (name, dtype, ne, data), offset in zip(rows, offsets, strict=True):
-                _pad(file, len(header) + offset)
-                file.write(_checked(name, dtype, ne, data() if callable(data) else data))
-            _pad(file, -(-file.tell() // alignment) * alignment)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, target)
-    except OSError as e:
-        raise FormatError(f"cannot write {str(target)!r}: {e.strerror or e}") from None
-    finally:
-        partial.unlink(missing_ok=True)
+    with replacing(target) as file:
+        file.write(header)
+        for (name, dtype, ne, data), offset in zip(rows, offsets, strict=True):
+            _pad(file, len(header) + offset)
+            file.write(_checked(name, dtype, ne, data() if callable(data) else data))
+        _pad(file, -(-file.tell() // alignment) * alignment)
 
 
 def encode_value(key: str, value: object) -> RawValue:
