@@ -20,7 +20,7 @@ from weft import graph as g
 from weft.backends import make_backend
 from weft.backends.opencl.executable import OpenCLExecutable
 from weft.backends.opencl.library import library
-from weft.compile import compile
+from weft.compiler import compile
 from weft.execute import Session
 from weft.llm import Context, Model
 

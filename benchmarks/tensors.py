@@ -21,7 +21,7 @@ from tensor_functions import functions
 import weft
 import weft.graph as g
 from weft.backends import make_backend
-from weft.compile import compile
+from weft.compiler import compile
 from weft.execute.session import Session
 
 F = torch.nn.functional

@@ -24,7 +24,7 @@ import weft
 from weft import graph as g
 from weft.backends import Backend, Memory, make_backend
 from weft.backends.cases import Case, all_cases
-from weft.compile import compile
+from weft.compiler import compile
 from weft.execute import Scheduler, Session
 from weft.execute.trial import disagreement, run_case
 from weft.graph.op import OPS

@@ -6,7 +6,7 @@ import importlib
 
 import pytest
 
-PACKAGES = ["weft", "weft.graph", "weft.quants", "weft.schedule", "weft.allocate", "weft.compile",
+PACKAGES = ["weft", "weft.graph", "weft.quants", "weft.schedule", "weft.allocate", "weft.compiler",
             "weft.execute", "weft.llm", "weft.frontends.gguf", "weft.backends"]  # fmt: skip
 
 

@@ -7,39 +7,60 @@
         print(piece, end="")
 
 Graphs built by hand use the constructors of `weft.graph`, `weft.compile` and `weft.Session`.
+Each name is imported when it is first used.
 """
 
 from typing import TYPE_CHECKING, Any
 
-from weft import graph
-from weft.backends.cpu import ThreadOptions
-from weft.compile import compile
-from weft.dtype import DType, find_dtype
-from weft.errors import (
-    AbortedError,
-    AllocationError,
-    BusyError,
-    ChatError,
-    ContextError,
-    DeviceError,
-    FormatError,
-    GraphError,
-    OutOfMemoryError,
-    ProgramError,
-    ScheduleError,
-    TokenizerError,
-    UnsupportedOpError,
-    WeftError,
-)
-from weft.execute import Scheduler, Session
-from weft.frontends.gguf import open_gguf
-from weft.graph import Graph, Sym, Tensor, constant, input
-from weft.llm import LLM
-from weft.program import Program
-from weft.version import __version__
+from weft.lazy import imported_when_used
 
 if TYPE_CHECKING:
+    from weft import graph
+    from weft.backends.cpu import ThreadOptions
+    from weft.compiler import compile
+    from weft.dtype import DType, find_dtype
+    from weft.errors import (
+        AbortedError,
+        AllocationError,
+        BusyError,
+        ChatError,
+        ContextError,
+        DeviceError,
+        FormatError,
+        GraphError,
+        OutOfMemoryError,
+        ProgramError,
+        ScheduleError,
+        TokenizerError,
+        UnsupportedOpError,
+        WeftError,
+    )
+    from weft.execute import Scheduler, Session
+    from weft.frontends.gguf import open_gguf
+    from weft.graph import Graph, Sym, Tensor, constant, input
+    from weft.llm import LLM
+    from weft.program import Program
     from weft.torch_module import from_torch
+    from weft.version import __version__
+
+_HOMES = {
+    "weft.backends.cpu": ("ThreadOptions",),
+    "weft.compiler": ("compile",),
+    "weft.dtype": ("DType", "find_dtype"),
+    "weft.errors": (
+        "AbortedError", "AllocationError", "BusyError", "ChatError", "ContextError", "DeviceError",
+        "FormatError", "GraphError", "OutOfMemoryError", "ProgramError", "ScheduleError",
+        "TokenizerError", "UnsupportedOpError", "WeftError",
+    ),
+    "weft.execute": ("Scheduler", "Session"),
+    "weft.frontends.gguf": ("open_gguf",),
+    "weft.graph": ("Graph", "Sym", "Tensor", "constant", "graph", "input"),
+    "weft.llm": ("LLM",),
+    "weft.program": ("Program",),
+    "weft.torch_module": ("from_torch",),
+    "weft.version": ("__version__",),
+}  # fmt: skip
+_get, __dir__ = imported_when_used(__name__, _HOMES)
 
 __all__ = [
     "LLM",
@@ -77,13 +98,14 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    # torch is imported when it is needed, not by `import weft`
-    if name == "from_torch":
-        try:
-            from weft.torch_module import from_torch
-        except ModuleNotFoundError as error:
-            if error.name != "torch":
-                raise
-            raise ImportError("weft.from_torch needs PyTorch: pip install weft[torch]") from error
-        return from_torch
-    raise AttributeError(f"module 'weft' has no attribute {name!r}")
+    try:
+        return _get(name)
+    except ModuleNotFoundError as error:
+        if name != "from_torch" or error.name != "torch":
+            raise
+        return _without_torch
+
+
+def _without_torch(*_: object, **__: object) -> Any:
+    """`from_torch` where PyTorch is not installed."""
+    raise ImportError("weft.from_torch needs PyTorch: pip install weft[torch]")

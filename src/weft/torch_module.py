@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch.utils import _pytree as pytree
 
-from weft.compile import compile
+from weft.compiler import compile
 from weft.errors import ProgramError
 from weft.execute import Session
 from weft.execute.values import check_values, solve_size

@@ -10,7 +10,7 @@ import pytest
 import weft.graph as g
 from tests.backends.opencl_device import opencl
 from weft.backends import make_backend
-from weft.compile import compile
+from weft.compiler import compile
 from weft.execute.session import Session
 
 torch = pytest.importorskip("torch")

@@ -22,7 +22,7 @@ from weft.backends.opencl import OpenCLBackend, builds, devices, probe
 from weft.backends.opencl.executable import OpenCLExecutable
 from weft.backends.opencl.ops import find_family
 from weft.backends.opencl.support import supports
-from weft.compile import compile
+from weft.compiler import compile
 from weft.execute import Scheduler, Session
 
 N = 64

@@ -23,7 +23,7 @@ from weft.backends.opencl import builds
 from weft.backends.opencl.launch import Launch, pieces
 from weft.backends.opencl.ops.matmul import DECODED
 from weft.backends.opencl.planes import FORMATS as PLANES
-from weft.compile import compile
+from weft.compiler import compile
 from weft.dtype import find_dtype
 from weft.execute import Session
 from weft.execute.trial import disagreement, run_case

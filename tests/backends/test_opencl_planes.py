@@ -18,7 +18,7 @@ from weft.backends import make_backend
 from weft.backends.opencl import OpenCLBackend, planes
 from weft.backends.opencl.memory import OpenCLMemory
 from weft.backends.opencl.planes import FORMATS, PlanesBufferType, PlanesMemory
-from weft.compile import compile, lower_plan, plan_graph, repacked
+from weft.compiler import compile, lower_plan, plan_graph, repacked
 from weft.dtype import find_dtype
 from weft.execute import Session
 from weft.graph import Graph, Tensor

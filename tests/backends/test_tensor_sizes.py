@@ -4,7 +4,7 @@ import pytest
 from tensor_run import DEVICES, backend_of, integers, normal, torch
 
 import weft.graph as g
-from weft.compile import compile
+from weft.compiler import compile
 from weft.errors import WeftError
 from weft.execute.session import Session
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 import weft
 from tests.execute.stub_devices import Device, Faulty, cpu
 from weft import graph as g
-from weft.compile import lower_plan, plan_graph
+from weft.compiler import lower_plan, plan_graph
 from weft.execute import ArenaPool, Pipeline, Profile, Session
 from weft.graph.tensor import Buffer
 

@@ -23,8 +23,8 @@ from tests.schedule.planning_graphs import (
 )  # fmt: skip
 from tests.vectors.sched import Driver, GraphCase, load_cases
 from weft.allocate import allocate, validate
-from weft.compile import plan_graph
-from weft.compile.limits import memory_needs
+from weft.compiler import plan_graph
+from weft.compiler.limits import memory_needs
 from weft.errors import OutOfMemoryError, ScheduleError, UnsupportedOpError
 from weft.graph.graph import Graph
 from weft.graph.node import leaf

@@ -14,7 +14,7 @@ from tests.vectors.ops import Arrays, BuiltCase, Case, build_case, iter_cases, m
 from tests.vectors.result import Options, Result
 from weft import _native, quants
 from weft.backends import Backend, make_backend
-from weft.compile import compile
+from weft.compiler import compile
 from weft.dtype import DType, find_dtype
 from weft.errors import UnsupportedOpError, WeftError
 from weft.execute import Session

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from weft.compile import compile
+from weft.compiler import compile
 from weft.errors import UnsupportedOpError
 from weft.graph.op import NONE
 from weft.graph.tensor import Buffer, Tensor

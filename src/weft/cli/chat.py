@@ -14,7 +14,8 @@ import typer
 from weft.cli.console import LoadProgress, errors
 from weft.cli.conversation import Conversation
 from weft.cli.loading import loads_model
-from weft.cli.options import ContextShift, Keep, ModelFile
+from weft.cli.model_file import ModelFile
+from weft.cli.options import ContextShift, Keep
 from weft.cli.sampling_options import sampling_flags
 from weft.cli.text_input import read_file
 from weft.errors import ChatError, ContextError, TokenizerError

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from weft.cli.console import CountProgress, LoadProgress
 from weft.cli.loading import loads_model
-from weft.cli.options import ModelFile
+from weft.cli.model_file import ModelFile
 from weft.cli.text_input import read_text
 from weft.errors import ContextError
 from weft.llm import Context, Model, Tokenizer

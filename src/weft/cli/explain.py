@@ -14,8 +14,8 @@ from weft.backends import Backend
 from weft.cli.console import errors, size_text, wide
 from weft.cli.exported import explain_pte, is_pte
 from weft.cli.loading import loads_model
-from weft.cli.options import ModelFile
-from weft.compile import lower_plan
+from weft.cli.model_file import ModelFile
+from weft.compiler import lower_plan
 from weft.errors import ContextError, ScheduleError
 from weft.files import write_text
 from weft.llm import Model

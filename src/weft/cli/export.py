@@ -34,7 +34,7 @@ def export(
         bool, typer.Option("--no-repack", help="Weights stay rows, as the GGUF file has them.")
     ] = False,
 ) -> None:
-    """Write a model for ExecuTorch: its method `forward(tokens, positions)` gives the logits of the
+    """Write a model for ExecuTorch. Its method `forward(tokens, positions)` gives the logits of the
     last token. Weights keep their quantized blocks. Needs weft-executorch."""
     nbytes = export_gguf(
         source, target, n_ctx=ctx_size, n_ubatch=ubatch, threads=threads, pack=not no_repack,

@@ -10,7 +10,7 @@ import typer
 from rich.table import Table
 
 from weft.cli.console import console, size_text, wide
-from weft.cli.options import ModelFile
+from weft.cli.model_file import ModelFile
 from weft.frontends.gguf import open_gguf
 from weft.frontends.gguf.describe import describe
 

@@ -16,7 +16,7 @@ from weft import graph as G
 from weft import quants
 from weft.backends import Backend
 from weft.backends.base import BufferType
-from weft.compile import compile
+from weft.compiler import compile
 from weft.dtype import DType, find_dtype
 from weft.execute import Session
 from weft.graph.tensor import Buffer, Tensor

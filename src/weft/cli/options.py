@@ -14,7 +14,6 @@ from weft.cli.console import device_list
 from weft.errors import ScheduleError
 from weft.flags import FLAGS
 from weft.graph.rewrite import REWRITES, chosen_rewrites
-from weft.llm.hub import local_path
 from weft.schedule.profile import parse_size
 
 __all__ = [
@@ -29,7 +28,6 @@ __all__ = [
     "GpuLayers",
     "Keep",
     "Memory",
-    "ModelFile",
     "NCopies",
     "NoKvOffload",
     "NoRewrite",
@@ -73,12 +71,6 @@ def parse_count(text: str | int) -> int:
     return int(float(found[1]) * {"": 1, "k": 1 << 10, "m": 1 << 20}[found[2].lower()])
 
 
-ModelFile = Annotated[
-    Path,
-    typer.Argument(
-        metavar="MODEL", parser=local_path, help="A GGUF file, or hf:OWNER/NAME[:QUANT]."
-    ),
-]
 CtxSize = Annotated[
     int | None,
     typer.Option(

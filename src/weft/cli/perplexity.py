@@ -13,7 +13,7 @@ import typer
 
 from weft.cli.console import CountProgress, LoadProgress, errors
 from weft.cli.loading import loads_model
-from weft.cli.options import ModelFile
+from weft.cli.model_file import ModelFile
 from weft.cli.text_input import read_text
 from weft.errors import ContextError
 from weft.llm import Context, Model, Tokenizer

@@ -12,7 +12,8 @@ import typer
 from weft.cli.console import LoadProgress, PromptProgress, errors, size_text, text_out
 from weft.cli.explain import memory_rows
 from weft.cli.loading import loads_model
-from weft.cli.options import ContextShift, Keep, ModelFile
+from weft.cli.model_file import ModelFile
+from weft.cli.options import ContextShift, Keep
 from weft.cli.sampling_options import sampling_flags
 from weft.cli.text_input import read_text
 from weft.errors import ContextError

@@ -9,7 +9,8 @@ import typer
 
 from weft.cli.console import LoadProgress, errors
 from weft.cli.loading import loads_model_with
-from weft.cli.options import ModelFile, parse_count
+from weft.cli.model_file import ModelFile
+from weft.cli.options import parse_count
 from weft.errors import WeftError
 
 __all__ = ["serve"]

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from weft.cli.options import ModelFile
+from weft.cli.model_file import ModelFile
 from weft.cli.text_input import read_text
 from weft.frontends.gguf import open_gguf
 from weft.llm import Tokenizer

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from weft.backends.base import BufferType
-from weft.compile.check import check_program
-from weft.compile.lower import lower_with_tensors
-from weft.compile.pipeline import Plan, check_plan
+from weft.compiler.check import check_program
+from weft.compiler.lower import lower_with_tensors
+from weft.compiler.pipeline import Plan, check_plan
 from weft.errors import ProgramError
 from weft.execute.arena import ArenaPool
 from weft.execute.bound import BoundProgram

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.backends.base import Backend
-from weft.compile.pipeline import Plan, repacked, resolve_devices
+from weft.compiler.pipeline import Plan, repacked, resolve_devices
 from weft.errors import ProgramError, ScheduleError
 from weft.execute.arena import ArenaPool
 from weft.execute.bound import Moved, named_fault

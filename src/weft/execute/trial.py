@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from weft import quants
 from weft.backends.base import Backend
 from weft.backends.cases import Case, Sources
-from weft.compile import compile
+from weft.compiler import compile
 from weft.dtype import DType
 from weft.execute.session import Session
 from weft.graph import Graph

@@ -26,15 +26,20 @@ turns.py          which thread may use a context; side.py: contexts for embeddin
 llm.py            `LLM`, all of the above
 """
 
-from weft.llm.batch import Batch
-from weft.llm.chat import ChatTemplate
-from weft.llm.config import ModelConfig
-from weft.llm.context import Context
-from weft.llm.llm import LLM, Stats
-from weft.llm.model import Model
-from weft.llm.perplexity import Perplexity
-from weft.llm.sampling import Sampler, SamplingParams, TokenLogprobs, token_logprobs
-from weft.llm.tokenizer import Tokenizer
+from typing import TYPE_CHECKING
+
+from weft.lazy import imported_when_used
+
+if TYPE_CHECKING:
+    from weft.llm.batch import Batch
+    from weft.llm.chat import ChatTemplate
+    from weft.llm.config import ModelConfig
+    from weft.llm.context import Context
+    from weft.llm.llm import LLM, Stats
+    from weft.llm.model import Model
+    from weft.llm.perplexity import Perplexity
+    from weft.llm.sampling import Sampler, SamplingParams, TokenLogprobs, token_logprobs
+    from weft.llm.tokenizer import Tokenizer
 
 __all__ = [
     "LLM",
@@ -51,3 +56,24 @@ __all__ = [
     "Tokenizer",
     "token_logprobs",
 ]
+
+_HOMES = {
+    "weft.llm.batch": ("Batch",),
+    "weft.llm.chat": ("ChatTemplate",),
+    "weft.llm.config": ("ModelConfig",),
+    "weft.llm.context": ("Context",),
+    "weft.llm.llm": (
+        "LLM",
+        "Stats",
+    ),
+    "weft.llm.model": ("Model",),
+    "weft.llm.perplexity": ("Perplexity",),
+    "weft.llm.sampling": (
+        "Sampler",
+        "SamplingParams",
+        "TokenLogprobs",
+        "token_logprobs",
+    ),
+    "weft.llm.tokenizer": ("Tokenizer",),
+}
+__getattr__, __dir__ = imported_when_used(__name__, _HOMES)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from weft.compile.homes import first_with_own_memory
+from weft.compiler.homes import first_with_own_memory
 from weft.graph.tensor import Tensor
 from weft.llm.fit import fitted, limits, overfull, require
 from weft.llm.kv_cache import KVCache

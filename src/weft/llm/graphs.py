@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.compile import lower_plan, plan_graph
+from weft.compiler import lower_plan, plan_graph
 from weft.errors import AbortedError
 from weft.execute import ArenaPool, Profile, Progress, Session
 from weft.graph import Graph

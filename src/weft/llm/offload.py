@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
 from weft.backends.base import Backend
-from weft.compile.homes import first_with_own_memory, too_large, why_not_in
+from weft.compiler.homes import first_with_own_memory, too_large, why_not_in
 from weft.errors import ScheduleError
 from weft.graph.graph import Graph
 from weft.graph.tensor import Tensor

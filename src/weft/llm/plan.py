@@ -13,7 +13,7 @@ from typing import Any
 
 from weft.allocate import Arena
 from weft.backends.base import AdoptsMemory, Backend
-from weft.compile import Plan, plan_graph, repacked
+from weft.compiler import Plan, plan_graph, repacked
 from weft.graph import Graph
 from weft.graph.tensor import Tensor
 from weft.llm.kv_cache import KVCache

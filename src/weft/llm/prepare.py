@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Unpack
 
 from weft.backends.base import Backend
-from weft.compile import resolve_devices
+from weft.compiler import resolve_devices
 from weft.errors import ScheduleError
 from weft.llm.by_time import by_time
 from weft.llm.fit import ADVICE, fitted, require

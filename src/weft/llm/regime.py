@@ -16,7 +16,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from weft.compile import Plan
+from weft.compiler import Plan
 from weft.execute import ArenaPool, Session
 from weft.graph import Graph
 from weft.graph.size import evaluate

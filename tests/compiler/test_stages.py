@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import weft
 from weft import graph as g
 from weft.backends.cpu import CpuBackend
-from weft.compile.stages import Access, form_stages
+from weft.compiler.stages import Access, form_stages
 
 
 def _step(write: tuple[int, int], *reads: tuple[int, int], buffer: int = 0) -> Access:

@@ -8,11 +8,11 @@ from typing import Any, Literal, Protocol
 
 from weft.allocate import Allocation, allocate, validate
 from weft.backends import Backend, make_backend
-from weft.compile.check import check_program
-from weft.compile.homes import with_weights_on_device
-from weft.compile.layouts import Layouts, choose_layouts
-from weft.compile.limits import within_limits
-from weft.compile.lower import lower
+from weft.compiler.check import check_program
+from weft.compiler.homes import with_weights_on_device
+from weft.compiler.layouts import Layouts, choose_layouts
+from weft.compiler.limits import within_limits
+from weft.compiler.lower import lower
 from weft.errors import AllocationError, ScheduleError
 from weft.flags import FLAGS
 from weft.graph.check import check_graph

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from tests.backends.panels import PanelCpu
 from weft import graph as G
 from weft.backends import make_backend
-from weft.compile import compile, plan_graph, repacked
+from weft.compiler import compile, plan_graph, repacked
 from weft.dtype import DTYPES
 from weft.execute import Session
 from weft.graph import Graph, Tensor

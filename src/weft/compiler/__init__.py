@@ -1,6 +1,6 @@
 """From a graph to a program: `compile(graph, devices) -> Program`, the stages one call a line."""
 
-from weft.compile.pipeline import (
+from weft.compiler.pipeline import (
     Plan,
     compile,
     lower_plan,

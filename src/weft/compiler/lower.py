@@ -8,8 +8,8 @@ import numpy as np
 
 from weft.allocate import Allocation
 from weft.backends.base import BufferType, HostMemory
-from weft.compile.layouts import Layouts
-from weft.compile.stages import Access, Range, form_stages
+from weft.compiler.layouts import Layouts
+from weft.compiler.stages import Access, Range, form_stages
 from weft.errors import ProgramError
 from weft.graph.node import describe
 from weft.graph.op import NONE

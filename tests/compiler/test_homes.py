@@ -7,7 +7,7 @@ import numpy as np
 import weft
 from weft import graph as g
 from weft.backends import Backend, make_backend
-from weft.compile.homes import with_weights_on_device
+from weft.compiler.homes import with_weights_on_device
 from weft.execute import Session
 from weft.graph.tensor import Tensor
 

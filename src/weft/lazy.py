@@ -1,0 +1,32 @@
+"""Names of a package that are imported when they are first used."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from typing import Any
+
+__all__ = ["imported_when_used"]
+
+
+def imported_when_used(
+    package: str, homes: Mapping[str, Sequence[str]]
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """The `__getattr__` and `__dir__` of `package`, by modules and the names that are in them.
+
+        __getattr__, __dir__ = imported_when_used(__name__, {"weft.llm.llm": ("LLM", "Stats")})
+
+    A module that bears the name itself is that name."""
+    home_of = {name: home for home, names in homes.items() for name in names}
+
+    def get(name: str) -> Any:
+        if name not in home_of:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        home = home_of[name]
+        module = import_module(home)
+        value = module if home == f"{package}.{name}" else getattr(module, name)
+        setattr(sys.modules[package], name, value)
+        return value
+
+    return get, lambda: sorted(home_of)

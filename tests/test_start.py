@@ -1,0 +1,117 @@
+"""What starts quickly imports little; Ctrl-C while it starts is quiet."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import signal
+import subprocess
+import sys
+import time
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+import weft
+from weft.cli.app import COMMANDS
+
+MODEL = Path(__file__).parent / "data" / "vectors" / "models" / "archs" / "llama3.gguf"
+
+
+def modules_after(code: str) -> set[str]:
+    done = subprocess.run(
+        [sys.executable, "-c", f"{code}\nimport sys; print(*sys.modules, file=sys.stderr)"],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    return set(done.stderr.split())
+
+
+def test_import_weft_imports_nothing_else() -> None:
+    loaded = modules_after("import weft")
+    assert "numpy" not in loaded
+    assert {m for m in loaded if m.startswith("weft.")} == {"weft.lazy"}
+
+
+@pytest.mark.parametrize("argument", ["--version", "--help"])
+def test_version_and_help_import_no_command(argument: str) -> None:
+    code = (
+        f"import sys\nsys.argv = ['weft', {argument!r}]\n"
+        "from weft.cli import main\n"
+        "try:\n    main()\nexcept SystemExit:\n    pass"
+    )
+    loaded = modules_after(code)
+    assert "numpy" not in loaded and "weft.llm.llm" not in loaded
+    assert not {f"weft.cli.{name}" for name in COMMANDS} & loaded
+
+
+def test_inspect_loads_neither_kernels_nor_models() -> None:
+    code = (
+        f"import sys\nsys.argv = ['weft', 'inspect', {str(MODEL)!r}]\n"
+        "from weft.cli import main\n"
+        "try:\n    main()\nexcept SystemExit:\n    pass"
+    )
+    loaded = modules_after(code)
+    assert "weft.frontends.gguf.reader" in loaded
+    assert not {"weft._native", "weft.llm.llm", "weft.graph", "weft.execute", "jinja2"} & loaded
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_table_says_what_the_command_says(name: str) -> None:
+    command = getattr(import_module(f"weft.cli.{name}"), name)
+    about = inspect.getdoc(command)
+    assert about is not None and about.split("\n\n")[0].startswith(COMMANDS[name].rstrip("."))
+
+
+def test_public_names_are_the_modules_own() -> None:
+    assert dir(weft) == sorted(weft.__all__)
+    for name in weft.__all__:
+        value = getattr(weft, name)
+        assert value is getattr(weft, name)
+    with pytest.raises(AttributeError, match="has no attribute 'nonsense'"):
+        weft.nonsense  # type: ignore[attr-defined]  # noqa: B018
+
+
+def test_everything_is_imported_by_a_star_without_torch() -> None:
+    code = (
+        "import sys\nsys.modules['torch'] = None\n"
+        "from weft import *\n"
+        "assert LLM and Session and compile\n"
+        "try:\n    from_torch(None)\n"
+        "except ImportError as error:\n    assert 'pip install weft[torch]' in str(error)\n"
+        "else:\n    raise AssertionError"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_the_package_of_the_compiler_hides_nothing() -> None:
+    code = (
+        "import weft.compiler.pipeline as p, weft\n"
+        "assert callable(weft.compile) and p.compile is weft.compile"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("delay", [0.03, 0.06, 0.1, 0.15, 0.2, 0.3, 0.4])
+def test_ctrl_c_while_it_starts_is_quiet(delay: float, tmp_path: Path) -> None:
+    """At whatever point of the start it comes: no traceback."""
+    marker = tmp_path / "started"
+    code = (
+        "import sys, signal, pathlib\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "from weft.cli import main\n"
+        f"sys.argv = ['weft', 'run', {str(MODEL)!r}, '-p', 'hello', '-n', '-1', '-q']\n"
+        f"pathlib.Path({str(marker)!r}).touch()\n"
+        "main()\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env=os.environ | {"PYTHONUNBUFFERED": "1"},
+    )  # fmt: skip
+    while not marker.exists() and process.poll() is None:
+        time.sleep(0.002)
+    time.sleep(delay)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert "Traceback" not in said and "Error" not in said
+    assert process.returncode in (130, 0)
