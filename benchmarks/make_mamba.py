@@ -18,7 +18,7 @@ from make_model import FORMATS, SHAPES, TERNARY, matrix_type, matrix_values, voc
 
 from weft import quants
 from weft.dtype import DTYPES
-from weft.frontends.gguf.quantize import FILE_TYPES
+from weft.frontends.gguf.mixes import find_mix
 from weft.frontends.gguf.writer import TensorSource, write_gguf
 
 N_EMBD, N_LAYER, N_VOCAB = 768, 24, SHAPES["1b"].n_vocab
@@ -39,7 +39,7 @@ def metadata(format: str) -> dict[str, object]:
     return {
         "general.architecture": "mamba",
         "general.name": "random mamba-130m",
-        "general.file_type": 15 if format == "q4_K_M" else FILE_TYPES[format],
+        "general.file_type": find_mix(format).number,
         "general.quantization_version": 2,
         "mamba.block_count": N_LAYER,
         "mamba.context_length": 1 << 20,

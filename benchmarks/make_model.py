@@ -26,7 +26,7 @@ import numpy as np
 from weft import quants
 from weft.dtype import DTYPES, DType
 from weft.errors import WeftError
-from weft.frontends.gguf.quantize import FILE_TYPES
+from weft.frontends.gguf.mixes import find_mix
 from weft.frontends.gguf.writer import TensorSource, write_gguf
 
 FORMATS = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "q2_K", "q3_K", "q4_K",
@@ -146,7 +146,7 @@ def _metadata(s: Shape, format: str) -> dict[str, object]:
     return {
         "general.architecture": "llama",
         "general.name": f"random {s.label}",
-        "general.file_type": 15 if format == "q4_K_M" else FILE_TYPES[format],
+        "general.file_type": find_mix(format).number,
         "general.quantization_version": 2,
         "llama.block_count": s.n_layer,
         "llama.context_length": s.n_ctx,

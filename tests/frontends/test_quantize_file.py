@@ -9,8 +9,12 @@ import pytest
 
 from tests.conftest import ROOT
 from weft import quants
+from weft.dtype import DTYPES
+from weft.errors import UnsupportedOpError
 from weft.frontends.gguf import open_gguf
+from weft.frontends.gguf.mixes import MIXES, find_mix, mix_types
 from weft.frontends.gguf.quantize import quantize_file
+from weft.frontends.gguf.tensors import TensorInfo
 
 SOURCE = ROOT / "tests" / "data" / "vectors" / "models" / "archs" / "llama3.gguf"
 
@@ -57,3 +61,87 @@ def test_ternary_files_convert_without_loss(vectors: Path, tmp_path: Path) -> No
             want = quants.decode(t.data.reshape(-1, t.dtype.row_bytes(t.ne[0])), t.dtype)
             got = quants.decode_i2_s(new.tensors[name].data, t.n_elements)
             np.testing.assert_allclose(got.reshape(want.shape), want, rtol=1e-3)
+
+
+def test_every_mix_chooses_types_as_the_reference_does(vectors: Path) -> None:
+    """The golden files were quantized by the reference's tool; names and sizes decide alone."""
+    compared = 0
+    for path in sorted((vectors / "models" / "quant").glob("*.gguf")):
+        name = path.stem.partition("-")[2]
+        if name.upper() not in MIXES:
+            continue
+        with open_gguf(path) as file:
+            types = mix_types(file.tensors.values(), file.metadata, find_mix(name))
+            assert {n: t.name for n, t in types.items()} == {
+                n: t.dtype.name for n, t in file.tensors.items()
+            }, path.name
+        compared += 1
+    assert compared >= 18
+
+
+@pytest.mark.parametrize(
+    ("name", "layers", "expected"),
+    [
+        # bytes of a Q4_K_M file: values and down projections of layers 0, 1, every third, 14, 15
+        ("Q4_K_M", 16, {"blk.0.attn_v": "q6_K", "blk.1.ffn_down": "q6_K", "blk.2.attn_v": "q4_K",
+                        "blk.4.ffn_down": "q6_K", "blk.5.ffn_down": "q4_K",
+                        "blk.15.attn_v": "q6_K", "blk.3.attn_q": "q4_K"}),
+        ("q4_k_s", 16, {"blk.3.attn_v": "q5_K", "blk.4.attn_v": "q4_K", "blk.1.ffn_down": "q5_K",
+                        "blk.2.ffn_down": "q4_K"}),
+        ("Q3_K_L", 16, {"blk.9.attn_v": "q5_K", "blk.9.attn_output": "q5_K",
+                        "blk.9.ffn_up": "q3_K"}),
+        ("Q2_K", 16, {"blk.9.attn_v": "q4_K", "blk.9.attn_output": "q3_K",
+                      "blk.9.ffn_down": "q3_K", "blk.9.ffn_up": "q2_K"}),
+        ("iq4_xs", 16, {"blk.9.attn_v": "q5_K", "blk.1.ffn_down": "q5_K",
+                        "blk.2.ffn_down": "iq4_xs"}),
+    ],
+)  # fmt: skip
+def test_more_bits_where_they_count(name: str, layers: int, expected: dict[str, str]) -> None:
+    types = types_of(name, layers, heads=32, keys=8)
+    assert {key: types[f"{key}.weight"] for key in expected} == expected
+    assert types["output.weight"] == "q6_K"
+    assert types["token_embd.weight"] == find_mix(name).base
+
+
+def test_models_of_eight_experts_get_more_bits_in_attention() -> None:
+    types = types_of("Q4_K_M", 8, heads=32, keys=8, experts=8)
+    assert types["blk.3.attn_v.weight"] == types["blk.3.attn_k.weight"] == "q8_0"
+    assert types["blk.3.attn_output.weight"] == "q5_K"
+
+
+def test_one_type_for_all_with_pure() -> None:
+    assert set(types_of("Q4_K_M", 4, heads=4, keys=4, pure=True).values()) == {"q4_K"}
+
+
+def test_narrow_rows_take_types_of_smaller_blocks() -> None:
+    assert types_of("Q4_K_M", 4, heads=4, keys=4, width=96)["blk.0.attn_q.weight"] == "q5_0"
+    assert types_of("Q4_K_M", 4, heads=4, keys=4, width=97)["blk.0.attn_q.weight"] == "f16"
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("IQ2_XS", "cannot write IQ2_XS yet"), ("q9", "there is no type 'q9'.*Q4_K_M")],
+)
+def test_types_that_cannot_be_written(name: str, said: str) -> None:
+    with pytest.raises(UnsupportedOpError, match=said):
+        find_mix(name)
+
+
+def types_of(
+    name: str, layers: int, *, heads: int, keys: int, experts: int = 0, width: int = 256,
+    pure: bool = False,
+) -> dict[str, str]:  # fmt: skip
+    parts = ["attn_q", "attn_k", "attn_v", "attn_output", "ffn_up", "ffn_gate", "ffn_down"]
+    names = [f"blk.{i}.{part}.weight" for i in range(layers) for part in parts]
+    tensors = [
+        TensorInfo(n, DTYPES["f16"], (width, 256, 1, 1), 2, 0, 0, None)  # type: ignore[arg-type]
+        for n in ["token_embd.weight", "output.weight", *names]
+    ]
+    metadata = {
+        "general.architecture": "llama",
+        "llama.block_count": layers,
+        "llama.expert_count": experts,
+        "llama.attention.head_count": heads,
+        "llama.attention.head_count_kv": keys,
+    }
+    return {n: t.name for n, t in mix_types(tensors, metadata, find_mix(name), pure=pure).items()}

@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from weft.cli.console import errors, size_text
-from weft.dtype import find_dtype
-from weft.frontends.gguf.quantize import QuantizedTensor, quantize_file, quantize_types
+from weft.frontends.gguf.mixes import MIXES, find_mix
+from weft.frontends.gguf.quantize import QuantizedTensor, quantize_file
 from weft.llm.hub import local_path
 
 __all__ = ["quantize"]
@@ -23,15 +23,14 @@ def quantize(
         ),
     ],
     target: Annotated[Path, typer.Argument(metavar="OUT", help="The GGUF file to write.")],
-    dtype: Annotated[
-        str, typer.Argument(metavar="TYPE", help=f"One of {', '.join(quantize_types())}.")
-    ],
+    to: Annotated[str, typer.Argument(metavar="TYPE", help=f"In any case: {', '.join(MIXES)}.")],
     pure: Annotated[
-        bool, typer.Option("--pure", help="The output matrix too, instead of q6_K for it.")
+        bool,
+        typer.Option("--pure", help="One type for every matrix, without more bits for some."),
     ] = False,
 ) -> None:
     """Write a model again with its matrices in another type."""
-    wanted = find_dtype(dtype)
+    mix = find_mix(to)
 
     def show(t: QuantizedTensor) -> None:
         kept = t.before is t.after
@@ -42,8 +41,11 @@ def quantize(
             soft_wrap=True,
         )
 
-    done = quantize_file(source, target, wanted, pure=pure, progress=show)
+    done = quantize_file(source, target, mix.name, pure=pure, progress=show)
     old, new = sum(t.old_bytes for t in done), sum(t.new_bytes for t in done)
+    weights = max(sum(t.n_elements for t in done), 1)
     errors.print(
-        f"{target}: {size_text(new)}, {new / max(old, 1):.2f} of {size_text(old)}", markup=False
+        f"{target}: {size_text(old)} -> {size_text(new)}, {new * 8 / weights:.2f} bits per weight",
+        markup=False,
+        soft_wrap=True,
     )
