@@ -1,6 +1,10 @@
 """`weft explain MODEL.pte`: the delegated graph, what was left out and why."""
 
 import json
+import random
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -56,3 +60,56 @@ def test_a_file_that_is_none(tmp_path):
     bad.write_bytes(b"nothing of the kind")
     result = CliRunner().invoke(app, ["explain", str(bad)])
     assert isinstance(result.exception, FormatError) and "bad.pte" in str(result.exception)
+
+
+def test_methods_are_read_as_by_executorch(path):
+    from executorch.exir._serialize._program import deserialize_pte_binary
+
+    from weft_executorch.pte import read_pte
+
+    theirs = deserialize_pte_binary(path.read_bytes()).program
+    nbytes, (method,) = read_pte(path)
+    (plan,) = theirs.execution_plan
+    assert nbytes == path.stat().st_size and method.name == plan.name
+    assert [d.backend for d in method.delegates] == [d.id for d in plan.delegates]
+    assert [d.data for d in method.delegates] == [
+        bytes(theirs.backend_delegate_data[d.processed.index].data) for d in plan.delegates
+    ]
+
+
+def test_damaged_files_are_refused_or_described(path):
+    from weft_executorch.describe import describe
+
+    whole = bytearray(path.read_bytes())
+    draw = random.Random(7)
+    refused = 0
+    for _ in range(400):
+        data = bytearray(whole)
+        for _ in range(draw.randint(1, 6)):
+            data[draw.randrange(min(len(data), 6000))] = draw.randrange(256)
+        path.write_bytes(data if draw.random() < 0.8 else data[: draw.randrange(len(data))])
+        try:
+            describe(path)
+        except FormatError as error:
+            refused += "model.pte" in str(error) or "delegated data" in str(error)
+    assert refused > 100
+
+
+def test_explaining_takes_no_exporter_and_says_nothing_else(path):
+    code = (
+        "import sys\nfrom weft.cli import main\n"
+        f"sys.argv = ['weft', 'explain', {str(path)!r}]\n"
+        "main()\n"
+    )
+    check = "assert not {'torch', 'executorch.exir'} & set(sys.modules)"
+    code = code.replace("main()\n", "try:\n    main()\nexcept SystemExit:\n    pass\n") + check
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0 and done.stderr == "" and "method forward" in done.stdout
+
+
+def test_exporting_prints_its_own_words_only(tmp_path):
+    demo = Path(__file__).parents[2] / "examples" / "weft-demo.gguf"
+    command = [sys.executable, "-m", "weft", "export", str(demo), str(tmp_path / "demo.pte")]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0 and done.stdout == ""
+    assert len(done.stderr.splitlines()) == 1 and "demo.pte: " in done.stderr

@@ -6,12 +6,10 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from executorch.exir._serialize._program import deserialize_pte_binary
-from executorch.exir.schema import DelegateCall, KernelCall
-
 from weft.dtype import dtype_from_id
 from weft.errors import FormatError
 from weft_executorch import program_generated
+from weft_executorch.pte import Method, read_pte
 
 __all__ = ["describe", "describe_text", "read_blob"]
 
@@ -23,20 +21,8 @@ def describe(path: str | Path) -> dict[str, Any]:
     operators that stayed outside, and the refusals that the exporter wrote down.
 
     Raises FormatError for a file that is no .pte."""
-    try:
-        data = Path(path).read_bytes()
-    except OSError as error:
-        raise FormatError(f"{path}: {error.strerror or error}") from None
-    try:
-        program = deserialize_pte_binary(data).program
-    except Exception as error:  # their reader checks little and raises anything
-        raise FormatError(f"{path} is no .pte file that can be read: {error!r}") from None
-    blobs = program.backend_delegate_data
-    return {
-        "file": str(path),
-        "bytes": len(data),
-        "methods": [_method(plan, blobs) for plan in program.execution_plan],
-    }
+    nbytes, methods = read_pte(path)
+    return {"file": str(path), "bytes": nbytes, "methods": [_method(m) for m in methods]}
 
 
 def read_blob(processed: bytes) -> Any:
@@ -49,32 +35,25 @@ def read_blob(processed: bytes) -> Any:
         raise FormatError(f"the delegated data is damaged: {error!r}") from None
 
 
-def _method(plan: Any, blobs: Any) -> dict[str, Any]:
-    outside: Counter[str] = Counter()
-    calls = 0
-    for chain in plan.chains:
-        for instruction in chain.instructions:
-            what = instruction.instr_args
-            if isinstance(what, KernelCall):
-                op = plan.operators[what.op_index]
-                outside[f"{op.name}.{op.overload}" if op.overload else op.name] += 1
-            elif isinstance(what, DelegateCall):
-                calls += 1
-    parts, others = [], []
-    for delegate in plan.delegates:
-        if delegate.id != "WeftBackend":
-            others.append(delegate.id)
-            continue
-        parts.append(_part(read_blob(bytes(blobs[delegate.processed.index].data))))
+def _method(method: Method) -> dict[str, Any]:
+    parts = [_checked_part(d.data) for d in method.delegates if d.backend == "WeftBackend"]
     left_out = {tuple(row) for part in parts for row in part.pop("left_out")}
     return {
-        "name": plan.name,
+        "name": method.name,
         "parts": parts,
-        "other_backends": others,
-        "delegate_calls": calls,
-        "outside": dict(outside),
+        "other_backends": [d.backend for d in method.delegates if d.backend != "WeftBackend"],
+        "delegate_calls": method.delegate_calls,
+        "outside": dict(Counter(method.kernels)),
         "left_out": [{"node": n, "op": op, "reason": reason} for n, op, reason in sorted(left_out)],
     }
+
+
+def _checked_part(data: bytes) -> dict[str, Any]:
+    blob = read_blob(data)
+    try:
+        return _part(blob)
+    except (LookupError, TypeError, ValueError, AttributeError, RecursionError, StopIteration) as e:
+        raise FormatError(f"the delegated data is damaged: {e!r}") from None
 
 
 def _part(blob: Any) -> dict[str, Any]:

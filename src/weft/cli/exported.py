@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -29,8 +33,23 @@ def export_gguf(source: str | Path, target: str | Path, **options: Any) -> int:
     """Writes a GGUF model as a .pte file; returns its bytes.
 
     Raises WeftError where weft-executorch is not installed, and what it raises."""
-    written: int = _addon("gguf", "export models").export_gguf(source, target, **options)
+    with _others_quiet():
+        written: int = _addon("gguf", "export models").export_gguf(source, target, **options)
     return written
+
+
+@contextmanager
+def _others_quiet() -> Iterator[None]:
+    """While PyTorch and its packages load: what they warn of is not about the user's model."""
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            for others in (DeprecationWarning, FutureWarning):
+                warnings.simplefilter("ignore", others)
+            warnings.filterwarnings("ignore", module=r"(torch|torchao|executorch)(\.|$)")
+            yield
+    finally:
+        logging.disable(logging.NOTSET)
 
 
 def _addon(name: str, what: str) -> Any:

@@ -11,6 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from typing import Any, Literal, TypeAlias
 
 from weft.dtype import DTYPES, DType
@@ -159,7 +160,8 @@ def find_mix(name: str) -> Mix:
     names = ", ".join(MIXES)
     if _NOT_YET.fullmatch(folded):
         raise UnsupportedOpError(f"weft cannot write {name} yet; choose one of {names}")
-    raise UnsupportedOpError(f"there is no type {name!r} to quantize to; choose one of {names}")
+    near = "".join(f"did you mean {n}? " for n in get_close_matches(folded, MIXES, 1))
+    raise UnsupportedOpError(f"there is no type {name!r} to quantize to; {near}There are {names}")
 
 
 def mix_types(
@@ -168,7 +170,7 @@ def mix_types(
     """The type that each tensor gets, by name; a tensor that is left alone keeps its own.
 
     `metadata`: the file's, for the architecture, its experts and heads. `pure`: the base type
-    for every matrix. Rows that are not whole blocks take a type with smaller blocks, and at last f16."""
+    for every matrix. Rows that are not whole blocks take a type with smaller blocks, or f16."""
     rows = {t.name: t for t in tensors}
     model = _Kind(metadata, tied="output.weight" not in rows)
     counts = Counter(_role(name, model.tied) for name in rows)
