@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from time import perf_counter
@@ -11,7 +12,7 @@ from time import perf_counter
 from weft.backends import Backend, make_backend
 from weft.backends.cases import Case, all_cases
 from weft.backends.cpu import default_threads
-from weft.backends.cpu.record import UNFINISHED, Verdict, verdicts, write_verdict
+from weft.backends.cpu.record import Verdict, under_check, write_verdict
 from weft.errors import WeftError
 from weft.execute.trial import Array, disagreement, run_case
 
@@ -78,25 +79,19 @@ def check_targets(
     Every case of the table runs with `n_threads` threads (default: the physical cores, at most 4)
     on memory filled with a pattern, so that a kernel that writes nothing or too little is seen.
     Results are held against those of the baseline, on one thread, and of the reference backend.
-    With `remember` the verdict is kept, and a target that failed is not used from then on.
+    With `remember` the verdict is kept, and a target that failed is not used from then on; until a
+    check is over, what is known stays, unless the check ends its process.
 
     Raises DeviceError on a target that this machine cannot run, or a record that cannot be kept."""
     expected = _Expected(run)
     for target in targets:
         threads = min(default_threads(), 4) if n_threads is None else n_threads
         backend = make_backend("cpu", target=target, n_threads=threads, even_if_failing=True)
-        before = verdicts().get(target) if remember else None
-        if remember:
-            write_verdict(target, Verdict((UNFINISHED,)))  # a crash leaves it behind
-        try:
-            show = None if progress is None else partial(progress, target)
+        show = None if progress is None else partial(progress, target)
+        with under_check(target) if remember else nullcontext():
             report = _check(backend, target, expected, cases or all_cases(), show)
-        except BaseException:
             if remember:
-                write_verdict(target, before)
-            raise
-        if remember:
-            write_verdict(target, report.verdict)
+                write_verdict(target, report.verdict)
         yield report
 
 

@@ -3,6 +3,10 @@
 A file in the user's cache folder holds, per machine and build of weft, the result of the last check
 of each target. Without one nothing is known and the best target is used. Where there is one,
 finding the entry of this build takes 4 ms once: the key is a hash of the kernels.
+
+While a target is checked, a file beside it, locked by the checking process, says so (`under_check`):
+verdicts stay as they are for everybody else. A file of a process that is gone stands for a check
+that ended the process, and its target counts as failed until a check of it ends.
 """
 
 from __future__ import annotations
@@ -11,6 +15,8 @@ import json
 import os
 import platform
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from functools import cache
 from hashlib import sha256
@@ -19,13 +25,17 @@ from typing import Any
 
 from weft import _native
 from weft.errors import DeviceError
+from weft.file_lock import is_locked, locked, try_lock
 from weft.flags import FLAGS
 
 __all__ = ["Choice", "Verdict", "best_target", "choose", "forget", "machine_key", "require_usable",
-           "verdicts", "write_verdict"]  # fmt: skip
+           "under_check", "verdicts", "write_verdict"]  # fmt: skip
 
 UNFINISHED = "the check did not end: the process crashed or was ended"
-"""What a verdict holds while its target is being checked."""
+"""What the verdict holds of a check whose process is gone."""
+
+_LOCK_SECONDS = 10.0
+"""Reading and writing the record takes milliseconds; who still waits then is told so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +77,15 @@ def record_file() -> Path:
 
 def verdicts(file: Path | None = None) -> dict[str, Verdict]:
     """The verdicts of this machine and build by target; none from a file that cannot be read."""
-    found = _entries(file or record_file())
+    where = file or record_file()
+    made = _kept_verdicts(where)
+    for target, _ in _broken_off(where):
+        made[target] = Verdict((UNFINISHED,))
+    return made
+
+
+def _kept_verdicts(where: Path) -> dict[str, Verdict]:
+    found = _entries(where)
     if not found:
         return {}
     mine = found.get(machine_key(), {})
@@ -82,30 +100,99 @@ def verdicts(file: Path | None = None) -> dict[str, Verdict]:
 
 
 def write_verdict(target: str, verdict: Verdict | None, file: Path | None = None) -> None:
-    """Keeps a verdict (None: forgets it). A folder that cannot be written is a DeviceError."""
+    """Keeps a verdict (None: forgets it), and forgets checks of the target that were broken off.
+
+    A folder that cannot be written is a DeviceError."""
     where = file or record_file()
-    found = _entries(where)
-    mine = found.setdefault(machine_key(), {})
-    if verdict is None:
-        mine.pop(target, None)
-    else:
-        mine[target] = asdict(verdict)
-    try:
-        where.parent.mkdir(parents=True, exist_ok=True)
-        part = where.with_name(f"{where.name}.{os.getpid()}")
+    with _told(where), locked(_beside(where, "lock"), _LOCK_SECONDS):
+        found = _entries(where)
+        mine = found.setdefault(machine_key(), {})
+        if verdict is None:
+            mine.pop(target, None)
+        else:
+            mine[target] = asdict(verdict)
+        part = _beside(where, f"{os.getpid()}.part")
         part.write_text(json.dumps(found, indent=1), encoding="utf-8")
         part.replace(where)
+        for name, marker in _broken_off(where):
+            if name == target:
+                marker.unlink(missing_ok=True)
+    best_target.cache_clear()
+
+
+@contextmanager
+def under_check(target: str, file: Path | None = None) -> Iterator[None]:
+    """Says that this process checks a target, for the length of a block. If the process ends in
+    it, the target counts as failed.
+
+    A folder that cannot be written is a DeviceError."""
+    where = file or record_file()
+    with _told(where):
+        where.parent.mkdir(parents=True, exist_ok=True)
+        marker = _marker(where, target)
+        opened = marker.open("x", encoding="utf-8")
+    try:
+        with opened:
+            try_lock(opened)
+            # a file without a word in it is not there yet, or no more
+            opened.write(f"process {os.getpid()}")
+            opened.flush()
+            try:
+                yield
+            finally:
+                opened.truncate(0)
+    finally:
+        with suppress(OSError):
+            marker.unlink()
+
+
+def _marker(where: Path, target: str) -> Path:
+    for number in range(1 << 16):
+        path = _beside(where, f"{machine_key()}.{target}.{os.getpid()}-{number}.checking")
+        if not path.exists():
+            return path
+    raise DeviceError(f"{where.parent} is full of files *.checking; remove them")
+
+
+def _markers(where: Path) -> Iterator[tuple[str, Path, str]]:
+    """(target, file, what it says) of each check of this machine and build that did not end."""
+    paths = where.parent.glob(f"{where.name}.*.checking")
+    for path in paths:
+        parts = path.name.removeprefix(f"{where.name}.").split(".")
+        try:
+            said = path.read_text(encoding="utf-8")
+        except (OSError, ValueError):
+            continue
+        if len(parts) == 4 and parts[0] == machine_key() and said:
+            yield parts[1], path, said
+
+
+def _broken_off(where: Path) -> list[tuple[str, Path]]:
+    """(target, file) of checks whose process is gone."""
+    return [(target, path) for target, path, _ in _markers(where) if not is_locked(path)]
+
+
+def _beside(where: Path, ending: str) -> Path:
+    return where.with_name(f"{where.name}.{ending}")
+
+
+@contextmanager
+def _told(where: Path) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         raise DeviceError(
             f"the result of the check cannot be kept in {where}: {error.strerror or error}; "
             "WEFT_CACHE names another folder"
         ) from None
-    best_target.cache_clear()
 
 
 def forget(file: Path | None = None) -> None:
     """Forgets every verdict."""
-    (file or record_file()).unlink(missing_ok=True)
+    where = file or record_file()
+    where.unlink(missing_ok=True)
+    for _, marker in _broken_off(where):
+        marker.unlink(missing_ok=True)
     best_target.cache_clear()
 
 
@@ -123,6 +210,8 @@ def choose(file: Path | None = None) -> Choice:
             continue
         why = "the best this machine can run" if not passed_over else "the best that did not fail"
         known_as = verdict.summary if verdict is not None else "not checked, see weft doctor"
+        for other, _, said in _markers(file or record_file()):
+            known_as += f"; {said} checks it now" if other == name else ""
         return Choice(name, f"{why}; {known_as}", tuple(passed_over))
     raise DeviceError(
         f"every kernel target failed its check ({', '.join(passed_over)}); reinstall weft, or run "
