@@ -33,7 +33,7 @@ def try_lock(file: IO[Any], *, shared: bool = False) -> bool:
         else:
             at = file.tell()
             file.seek(_PAST_THE_TEXT)
-            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]
+            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
             file.seek(at)
     except OSError as error:
         return error.errno not in _BUSY

@@ -27,6 +27,10 @@ class Flags:
     """WEFT_CACHE=DIR: folder for what is kept between runs; empty: `weft` in the user's cache."""
     ternary: str = ""
     """WEFT_TERNARY=table|multiply|auto: how ternary weights are multiplied; empty: auto."""
+    graph_reuse: bool = True
+    """WEFT_GRAPH_REUSE=0: place, plan and lower every graph anew, also one that came before."""
+    sched_debug: int = 0
+    """WEFT_SCHED_DEBUG=1|2: print the splits of each graph that is placed; 2: and its nodes."""
 
 
 _MEANING = {
@@ -37,6 +41,8 @@ _MEANING = {
     "rewrites": "rewrites to use: `all`, `none` or names; `-name` leaves one out; empty: all",
     "cache": "folder for what is kept between runs; empty: `weft` in the user's cache folder",
     "ternary": "how ternary weights are multiplied: `table` or `multiply`; empty: the faster",
+    "graph_reuse": "0: place, plan and lower every graph anew, also one that came before (0 or 1)",
+    "sched_debug": "1: print the splits of each graph that is placed, to stderr; 2: and its nodes",
 }
 
 
@@ -44,7 +50,7 @@ def _read() -> Flags:
     def text(name: str) -> str:
         return os.environ.get(f"WEFT_{name.upper()}", "").strip()
 
-    threads = text("threads")
+    threads, debug = text("threads"), text("sched_debug")
     return Flags(
         check=text("check") not in ("", "0"),
         threads=int(threads) if threads.isdigit() else 0,
@@ -53,6 +59,8 @@ def _read() -> Flags:
         rewrites=text("rewrites"),
         cache=text("cache") or _user_cache(),
         ternary=text("ternary"),
+        graph_reuse=text("graph_reuse") != "0",
+        sched_debug=int(debug) if debug.isdigit() else 0,
     )
 
 

@@ -25,7 +25,10 @@ def test_the_same_logits() -> None:
         np.testing.assert_array_equal(found, expected)
     weights = {t.name: t for t in llama.graph.leaves}
     down = weights["blk.0.ffn_down.weight"]
-    assert plain._lower().program.tensors[plain._lower().index(down)].layout == "rows"
+    assert (
+        plain._graphs.lowered().program.tensors[plain._graphs.lowered().index(down)].layout
+        == "rows"
+    )
 
 
 def test_repacked_weights_read_as_rows() -> None:
@@ -33,7 +36,7 @@ def test_repacked_weights_read_as_rows() -> None:
     scheduler = Scheduler([PanelCpu()], repack=True)
     scheduler.compute(llama.graph, next(llama.batches()))
     down = next(t for t in llama.graph.leaves if t.name == "blk.0.ffn_down.weight")
-    lowered = scheduler._lower()
+    lowered = scheduler._graphs.lowered()
     assert lowered.program.tensors[lowered.index(down)].layout == "interleaved"
     assert down.buffer is not None
     found = scheduler.get(down)

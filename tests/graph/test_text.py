@@ -161,3 +161,15 @@ def test_random_damage_never_escapes_as_another_error() -> None:
             parse_graph(damaged)
         except GraphError:
             pass
+
+
+def test_print_shows_the_graph_and_repr_is_a_line() -> None:
+    h = g.input("x", (8,))
+    graph = Graph(g.scale(h, 2.0).as_output("y"))
+    assert str(graph) + "\n" == format_graph(graph)
+    assert repr(graph) == "<Graph: 1 nodes, 1 leaves>"
+    for _ in range(500):
+        h = g.scale(h, 2.0)
+    lines = str(Graph(h.as_output("y"))).splitlines()
+    assert len(lines) == 201 and lines[-1].startswith("%500 = SCALE(%499)")
+    assert lines[100].startswith("# 302 more lines; weft.graph.text.format_graph(graph)")

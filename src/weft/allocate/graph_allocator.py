@@ -66,6 +66,8 @@ class GraphAllocator:
         self.buffer_allocs: dict[int, int] = {}
         """Per backend (the first of those that share), blocks of memory asked for so far."""
         self.records = _Records()
+        self.why = ""
+        """What did not fit when a graph was last held against the last plan; empty: all did."""
         self._first = [
             next(i for i, other in enumerate(self.buffer_types) if other is t)
             for t in self.buffer_types
@@ -115,12 +117,17 @@ class GraphAllocator:
     # -- does a graph fit the last plan
 
     def needs_realloc(self, schedule: Schedule) -> bool:
-        """Whether some tensor of `schedule` needs more than the tensor in its place did."""
+        """Whether some tensor of `schedule` needs more than the tensor in its place did; `why`
+        then says which."""
         records = self.records
-        if len(records.nodes) != len(schedule.plan_nodes):
-            return True
-        if len(records.leaves) != len(schedule.plan_leaves):
-            return True
+        self.why = ""
+        for what, now, before in (
+            ("nodes", schedule.plan_nodes, records.nodes),
+            ("leaves", schedule.plan_leaves, records.leaves),
+        ):
+            if len(now) != len(before):
+                self.why = _other_count(what, now, len(before))
+                return True
         self._sizes.clear()
         for i, node in enumerate(schedule.plan_nodes):
             if not self._fits(node, records.nodes[i]):
@@ -134,7 +141,13 @@ class GraphAllocator:
     def _fits(self, tensor: Tensor, record: Record | None) -> bool:
         if tensor.view_src is not None or tensor.buffer is not None:
             return True
-        return record is not None and self._size(record[0], tensor) <= record[3]
+        if record is None:
+            self.why = f"{describe(tensor)} needs memory, the tensor in its place had none"
+            return False
+        size = self._size(record[0], tensor)
+        if size > record[3]:
+            self.why = f"{describe(tensor)} needs {size} bytes, {record[3]} were planned"
+        return size <= record[3]
 
     # -- planning
 
@@ -290,3 +303,10 @@ class GraphAllocator:
             if keep:
                 asked = sum(size > 0 for size in planned)
                 self.buffer_allocs[i] = self.buffer_allocs.get(i, 0) + asked
+
+
+def _other_count(what: str, now: list[Tensor], before: int) -> str:
+    if before == 0:
+        return f"no graph was planned before this one with {len(now)} {what}"
+    end = f", the first beyond them {describe(now[before])}" if len(now) > before else ""
+    return f"the graph has {len(now)} {what}, {before} were planned{end}"

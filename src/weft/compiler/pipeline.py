@@ -20,7 +20,7 @@ from weft.graph.graph import Graph
 from weft.graph.rewrite import chosen_rewrites
 from weft.graph.tensor import Tensor
 from weft.program import Program
-from weft.schedule import CostOptions, Policy, Schedule, optimize_splits, schedule
+from weft.schedule import CostOptions, Policy, Schedule, optimize_splits, print_listing, schedule
 
 __all__ = [
     "Plan",
@@ -135,6 +135,7 @@ def plan_graph(
     def plan(policy: Policy, cost: CostOptions | None) -> Plan:
         placed = schedule(graph, backends, policy, op_offload=op_offload, assign=assign, cost=cost)
         placed = optimize_splits(placed, names)
+        print_listing(placed)
         return Plan(placed, allocate(placed, policy=memory))
 
     found = plan(policy, cost)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 from weft.backends.base import BufferType
 from weft.compiler.check import check_program
@@ -16,28 +18,52 @@ from weft.flags import FLAGS
 from weft.graph.node import describe
 from weft.graph.op import NONE
 from weft.graph.tensor import Tensor
+from weft.program import Program
 
-__all__ = ["LoweredGraph"]
+__all__ = ["LoweredGraph", "PlannedProgram"]
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedProgram:
+    """The program of a plan, and where in it the tensors of the graph are."""
+
+    plan: Plan
+    program: Program
+    tensors: dict[Tensor, int]
+
+    @classmethod
+    def of(cls, plan: Plan) -> PlannedProgram:
+        """Raises ProgramError on a graph that cannot run, AllocationError where the reference's
+        memory plan would lose a value."""
+        if FLAGS.check or any(arena.planner == "ggml" for arena in plan.allocation.arenas):
+            check_plan(plan)
+        program, tensors = lower_with_tensors(plan.schedule, plan.allocation, plan, plan.layouts)
+        check_program(program)
+        return cls(plan, program, tensors)
+
+    def with_data(self, before: Sequence[Any], now: Sequence[Any]) -> PlannedProgram:
+        """The same over other memory of the user: `now[i]` where `before[i]` is."""
+        other = {id(old): new for old, new in zip(before, now, strict=True)}
+        buffers = tuple(
+            replace(spec, data=other[id(spec.data)]) if id(spec.data) in other else spec
+            for spec in self.program.buffers
+        )
+        return replace(self, program=replace(self.program, buffers=buffers))
 
 
 class LoweredGraph(SplitAccess):
-    """The program of a plan over a pool's memory, and what a driver asks about each split."""
+    """A program over a pool's memory, and what a driver asks about each split."""
 
     def __init__(
-        self, plan: Plan, pool: ArenaPool, has_queue: Callable[[BufferType], bool]
+        self, planned: PlannedProgram, pool: ArenaPool, has_queue: Callable[[BufferType], bool]
     ) -> None:
         """`has_queue`: whether a kind of memory is reached through a queue of its device.
 
-        Raises ProgramError on a graph that cannot run, AllocationError where the reference's memory
-        plan would lose a value, and what devices raise."""
-        schedule = plan.schedule
-        if FLAGS.check or any(arena.planner == "ggml" for arena in plan.allocation.arenas):
-            check_plan(plan)
-        program, self._tensors = lower_with_tensors(schedule, plan.allocation, plan, plan.layouts)
-        check_program(program)
-        super().__init__(schedule, BoundProgram(program, pool), has_queue)
-        self.plan = plan
-        self.nodes = [self._nodes(i) for i in range(len(program.splits))]
+        Raises what devices raise."""
+        bound = BoundProgram(planned.program, pool)
+        super().__init__(planned.plan.schedule, bound, has_queue)
+        self._planned = planned
+        self.nodes = [self._nodes(i) for i in range(len(self.program.splits))]
         """Per split, each node (as a tensor of the graph) with the steps done once it is."""
 
     def index(self, tensor: str | Tensor) -> int:
@@ -48,7 +74,7 @@ class LoweredGraph(SplitAccess):
                     f"no output {tensor!r}; the graph has {sorted(self.program.outputs)}"
                 )
             return self.program.outputs[tensor]
-        found = self._tensors.get(tensor)
+        found = self._planned.tensors.get(tensor)
         if found is None:
             raise ProgramError(f"{describe(tensor)} has no memory in the graph that is allocated")
         return found

@@ -1,7 +1,8 @@
 """Where a scheduler's tensors live, graph after graph, in memory that grows when it must.
 
 Two planners with the same verbs. `like the reference`: its allocator, record by record. `best`: the
-smallest plan for each graph, in memory as big as the biggest graph so far needed.
+smallest plan for each graph, in memory as big as the biggest graph so far needed; a graph that fits
+the places of one planned before, tensor by tensor, takes those.
 """
 
 from __future__ import annotations
@@ -9,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from weft.allocate import Allocation, Arena, GraphAllocator, Placement, allocate
-from weft.errors import DeviceError
+from weft.allocate import Allocation, Arena, GraphAllocator, Placement, allocate, validate
+from weft.errors import AllocationError, DeviceError
 from weft.execute.arena import ArenaPool
+from weft.graph.node import describe
 from weft.graph.tensor import Tensor
 from weft.schedule import Schedule
 
@@ -32,6 +34,10 @@ class MemoryPlanner(Protocol):
     def reallocs(self) -> int:
         """How often a graph did not fit what was reserved."""
 
+    @property
+    def why(self) -> str:
+        """The tensor that the last such graph did not fit for, and its bytes; empty: none yet."""
+
     def reserve(self, schedule: Schedule) -> None:
         """Plans, and grows the memory to what the plan needs; raises OutOfMemoryError."""
 
@@ -44,8 +50,18 @@ class MemoryPlanner(Protocol):
     def sizes(self) -> list[int]:
         """Bytes per backend that are reserved; 0 where an earlier backend shares the memory."""
 
+    def also(self, schedule: Schedule) -> None:
+        """Plans a schedule that is like the one reserved last, on another copy, where `alloc` would
+        have to plan it otherwise."""
+
+    def holds(self, allocation: Allocation) -> bool:
+        """Whether `alloc` may give this one again."""
+
     def forget(self) -> None:
         """The memory is gone."""
+
+    def forget_plans(self) -> None:
+        """Plans are not to be used again; the memory stays."""
 
 
 class ReferencePlanner:
@@ -55,7 +71,9 @@ class ReferencePlanner:
         self._allocator = GraphAllocator(buffer_types)
         self._types = list(buffer_types)
         self._pool = pool
-        self._plans: dict[int, tuple[Schedule, Allocation, int]] = {}
+        self._plans: dict[int, tuple[Schedule, Allocation]] = {}
+        self._planned = 0
+        self.why = ""
 
     @property
     def reserves(self) -> int:
@@ -70,12 +88,29 @@ class ReferencePlanner:
         self._provide(schedule)
 
     def alloc(self, schedule: Schedule, backends_changed: bool) -> Allocation:
+        known = self._known(schedule)
+        if known is not None and not backends_changed:
+            return known  # it fitted the last plan before
         planned = self._allocator.alloc(schedule, backends_changed=backends_changed)
-        if not planned and None in self._allocator.buffers:
+        if planned:
+            changed = "the nodes or leaves of the graph are on other devices than those before"
+            self.why = changed if backends_changed else self._allocator.why
+        elif None in self._allocator.buffers:
             # `measure` or a failure gave buffers up, while the records of their plan stayed
             self._allocator.reserve(schedule)
         self._provide(schedule)
-        return self._allocation(schedule)
+        made = self._allocation(schedule)
+        self._known(schedule)  # drops those of the plan before
+        _keep(self._plans, schedule, made)
+        return made
+
+    def _known(self, schedule: Schedule) -> Allocation | None:
+        """The allocation of a schedule under the last plan, in memory that is there."""
+        if self._planned != self._allocator.reserves or None in self._allocator.buffers:
+            self._plans.clear()
+            self._planned = self._allocator.reserves
+        found = self._plans.get(id(schedule))
+        return None if found is None else found[1]
 
     def measure(self, schedule: Schedule) -> list[int]:
         sizes = self._allocator.measure(schedule)
@@ -87,8 +122,17 @@ class ReferencePlanner:
     def sizes(self) -> list[int]:
         return self._allocator.sizes
 
+    def also(self, schedule: Schedule) -> None:
+        pass  # the records of the last plan are those of every graph that fits
+
+    def holds(self, allocation: Allocation) -> bool:
+        return any(known is allocation for _, known in self._plans.values())
+
     def forget(self) -> None:
         self._allocator.buffers = [None] * len(self._types)
+
+    def forget_plans(self) -> None:
+        self._plans.clear()
 
     def _provide(self, schedule: Schedule) -> None:
         """Real memory for the allocator's buffers."""
@@ -135,20 +179,25 @@ class BestPlanner:
         self._types = list(buffer_types)
         self._pool = pool
         self._plans: dict[int, tuple[Schedule, Allocation]] = {}
+        # by the lengths of the plan lists, what was planned last
+        self._latest: dict[tuple[int, int], tuple[Schedule, Allocation]] = {}
         self.reserves = 0
         self.reallocs = 0
+        self.why = ""
 
     def reserve(self, schedule: Schedule) -> None:
         self._provide(schedule, self._plan(schedule))
 
     def alloc(self, schedule: Schedule, backends_changed: bool) -> Allocation:
         plan = self._plan(schedule)
-        if self._provide(schedule, plan):
+        missing = self._provide(schedule, plan)
+        if missing:
             self.reallocs += 1
+            self.why = missing
         return plan
 
     def measure(self, schedule: Schedule) -> list[int]:
-        plan = self._plan(schedule)
+        plan = self._planned(schedule)
         return [plan.arenas[a].size for a in plan.arena_of]
 
     def sizes(self) -> list[int]:
@@ -160,27 +209,45 @@ class BestPlanner:
             seen.add(id(buffer_type))
         return sizes
 
+    def also(self, schedule: Schedule) -> None:
+        self.reserve(schedule)
+
+    def holds(self, allocation: Allocation) -> bool:
+        return any(known is allocation for _, known in self._plans.values())
+
     def forget(self) -> None:
+        self.forget_plans()
+
+    def forget_plans(self) -> None:
         self._plans.clear()
+        self._latest.clear()
 
     def _plan(self, schedule: Schedule) -> Allocation:
         found = self._plans.get(id(schedule))
-        if found is None:
-            self.reserves += 1
-            if len(self._plans) >= _KEPT_PLANS:
-                del self._plans[next(iter(self._plans))]
-            found = self._plans[id(schedule)] = (schedule, allocate(schedule, "best"))
-        return found[1]
+        if found is not None:
+            return found[1]
+        lengths = len(schedule.plan_nodes), len(schedule.plan_leaves)
+        like = self._latest.get(lengths)
+        plan = None if like is None else same_places(schedule, *like)
+        if plan is None:
+            plan = self._planned(schedule)
+            self._latest[lengths] = schedule, plan
+        _keep(self._plans, schedule, plan)
+        return plan
 
-    def _provide(self, schedule: Schedule, plan: Allocation) -> bool:
-        """Grows blocks that are too small; whether there were any."""
-        grown = False
+    def _planned(self, schedule: Schedule) -> Allocation:
+        self.reserves += 1
+        return allocate(schedule, "best")
+
+    def _provide(self, schedule: Schedule, plan: Allocation) -> str:
+        """Grows blocks that are too small; the first tensor that there was no room for."""
+        missing = ""
         for arena in plan.arenas:
             have = self._pool.sizes(arena.buffer_type) or []
             need = list(arena.chunks)
             if len(need) <= len(have) and all(n <= h for n, h in zip(need, have, strict=False)):
                 continue
-            grown = True
+            missing = missing or _first_outside(schedule, plan, arena, have)
             longest = max(len(need), len(have))
             need += [0] * (longest - len(need))
             have = have + [0] * (longest - len(have))
@@ -189,7 +256,57 @@ class BestPlanner:
                 self._pool.replace(arena.buffer_type, sizes)
             except DeviceError as error:
                 raise _named(error, schedule, arena.buffer_type) from error
-        return grown
+        return missing
+
+
+def same_places(schedule: Schedule, earlier: Schedule, plan: Allocation) -> Allocation | None:
+    """`plan` of `earlier` for another schedule: each tensor where the one at its position is. None
+    where that is no legal plan, because a tensor is larger or needed for longer."""
+    place: dict[Tensor, Placement] = {}
+    pairs = [
+        *zip(schedule.plan_leaves, earlier.plan_leaves, strict=True),
+        *zip(schedule.plan_nodes, earlier.plan_nodes, strict=True),
+    ]
+    for tensor, other in pairs:
+        at = plan.place.get(other)
+        if tensor.view_src is not None or tensor.buffer is not None:
+            continue
+        if at is None:
+            return None
+        size = plan.arenas[at.arena].buffer_type.alloc_size(tensor)
+        if size > at.size:
+            return None
+        place.setdefault(tensor, Placement(at.arena, at.chunk, at.offset, size))
+    found = Allocation(plan.arenas, place, plan.arena_of)
+    try:
+        validate(schedule, found)
+    except AllocationError:
+        return None
+    return found
+
+
+def _keep(
+    plans: dict[int, tuple[Schedule, Allocation]], schedule: Schedule, plan: Allocation
+) -> None:
+    if len(plans) >= _KEPT_PLANS:
+        del plans[next(iter(plans))]
+    plans[id(schedule)] = schedule, plan
+
+
+def _first_outside(schedule: Schedule, plan: Allocation, arena: Arena, have: Sequence[int]) -> str:
+    """The first tensor in graph order that the memory of an arena has no room for."""
+    name = arena.buffer_type.name
+    for tensor in (*schedule.plan_leaves, *schedule.plan_nodes):
+        at = plan.place.get(tensor)
+        if at is None or plan.arenas[at.arena] is not arena:
+            continue
+        room = have[at.chunk] if at.chunk < len(have) else 0
+        if at.offset + at.size > room:
+            return (
+                f"{describe(tensor)} with its {at.size} bytes ends at byte {at.offset + at.size} "
+                f"of {name} memory, {room} were reserved"
+            )
+    return f"{name} memory needs {arena.size} bytes, {sum(have)} were reserved"
 
 
 def _named(error: DeviceError, schedule: Schedule, buffer_type: Any) -> DeviceError:

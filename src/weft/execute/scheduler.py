@@ -15,30 +15,31 @@ With several copies of inputs and of what crosses, the next batch starts while o
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from threading import Lock
 from types import TracebackType
 from typing import Any, Literal
-from weakref import WeakSet
 
 import numpy as np
 from numpy.typing import NDArray
 
 from weft.backends.base import Backend
-from weft.compiler.pipeline import Plan, repacked, resolve_devices
+from weft.compiler.pipeline import resolve_devices
 from weft.errors import ProgramError, ScheduleError
 from weft.execute.arena import ArenaPool
 from weft.execute.bound import Moved, named_fault
 from weft.execute.devices import DeviceQueues
+from weft.execute.graph_plans import GraphPlans, SchedulerCounters
 from weft.execute.hazards import tensor_access
 from weft.execute.lowered import LoweredGraph
 from weft.execute.memory_plan import BestPlanner, MemoryPlanner, ReferencePlanner
 from weft.execute.run import Run
 from weft.execute.values import check_values, checked, read_array, symbol_values
-from weft.graph.check import check_graph
+from weft.flags import FLAGS
 from weft.graph.graph import Graph
 from weft.graph.size import evaluate
 from weft.graph.tensor import Tensor
-from weft.schedule import PlannerState, Schedule, optimize_splits, schedule
+from weft.schedule import PlannerState, Schedule
 
 __all__ = ["AbortCallback", "EvalCallback", "Scheduler"]
 
@@ -51,7 +52,6 @@ AbortCallback = Callable[[], bool]
 """Whether to stop; called before each split and every few nodes within one."""
 
 _NODES_BETWEEN_ABORTS = 16
-_KEPT = 32
 
 
 class Scheduler:
@@ -66,6 +66,7 @@ class Scheduler:
         policy: Literal["ggml"] = "ggml",
         memory: Literal["best", "ggml"] = "best",
         repack: bool = False,
+        reuse: bool | None = None,
         **options: Any,
     ) -> None:
         """`devices`: names or backends, highest priority first, a CPU type last; `options` go to
@@ -73,7 +74,9 @@ class Scheduler:
         device may ask for ops whose weights are in host memory. `policy` places nodes, `memory`
         plans bytes: `ggml` as the reference does, `best` smaller. `repack`: weights of host memory
         (leaves with usage "weights") that only products read are brought into the layout that the
-        kernels like best when their graph is lowered; nobody may change them after that.
+        kernels like best when their graph is lowered; nobody may change them after that. `reuse`:
+        a graph that is the same as one before, built anew or not, is not placed, planned or lowered
+        again (default: unless WEFT_GRAPH_REUSE is 0).
 
         Raises ScheduleError for a list of devices or an option that cannot be."""
         if n_copies < 1:
@@ -88,20 +91,23 @@ class Scheduler:
         self.moved = Moved()
         """What was copied between memories so far."""
         self._counting = Lock()
-        self._policy: Literal["ggml"] = policy
-        self._repack = repack
         self._state = PlannerState(n_copies)
         self._devices = DeviceQueues(self.backends)
         self._arenas = ArenaPool(self._before_memory_changes)
         planner = BestPlanner if memory == "best" else ReferencePlanner
         types = [b.buffer_type for b in self.backends]
         self._planner: MemoryPlanner = planner(types, self._arenas)
-        self._schedules: dict[object, Schedule] = {}
-        self._lowered: dict[tuple[int, int], LoweredGraph] = {}
-        self._checked: WeakSet[Graph] = WeakSet()
-        self._schedule: Schedule | None = None
-        self._plan: Plan | None = None
-        self._current: LoweredGraph | None = None
+        self._graphs = GraphPlans(
+            self.backends,
+            self._state,
+            self._planner,
+            self._arenas,
+            self._devices.has_queue,
+            policy=policy,
+            op_offload=op_offload,
+            repack=repack,
+            reuse=FLAGS.graph_reuse if reuse is None else reuse,
+        )
         self._wrote_weights = False
         self._values: dict[str, int] = {}
         self._eval: EvalCallback | None = None
@@ -122,14 +128,20 @@ class Scheduler:
     @property
     def n_splits(self) -> int:
         """Splits of the graph planned last; 0 before the first."""
-        return 0 if self._schedule is None else len(self._schedule.splits)
+        return self._graphs.n_splits
 
     @property
     def schedule(self) -> Schedule:
         """The placement of the graph planned last; `schedule.explain()` says it in words."""
-        if self._schedule is None:
+        found = self._graphs.schedule
+        if found is None:
             raise ScheduleError("no graph was planned yet: reserve(), alloc() or compute() one")
-        return self._schedule
+        return found
+
+    @property
+    def counters(self) -> SchedulerCounters:
+        """What it has done so far, as it stands now."""
+        return replace(self._graphs.counters)
 
     @property
     def reserves(self) -> int:
@@ -138,7 +150,8 @@ class Scheduler:
 
     @property
     def reallocs(self) -> int:
-        """How often a graph did not fit the memory that was reserved."""
+        """How often a graph did not fit the memory that was reserved; `counters.why` says which
+        tensor it was the last time."""
         return self._planner.reallocs
 
     @property
@@ -164,8 +177,8 @@ class Scheduler:
     def tensor_backend(self, tensor: Tensor) -> Backend | None:
         """Where a tensor of the graph planned last is, or is pinned to; None: nowhere."""
         index = self._state.assigned.get(tensor, -1)
-        if index < 0 and self._schedule is not None:
-            index = self._schedule.backend_of.get(tensor, -1)
+        if index < 0:
+            index = self._graphs.backend_of(tensor)
         return None if index < 0 else self.backends[index]
 
     def set_eval_callback(self, callback: EvalCallback | None) -> None:
@@ -188,7 +201,7 @@ class Scheduler:
         AllocationError for one that cannot be planned, OutOfMemoryError."""
         self._devices.ready()
         self.synchronize()
-        self._planner.reserve(self._place(graph))
+        self._graphs.reserve(graph, self._watched)
         self._forget_graph()
 
     def reserve_size(self, graph: Graph) -> list[int]:
@@ -196,7 +209,7 @@ class Scheduler:
         self._devices.ready()
         self._forget_graph()
         self.synchronize()
-        return self._planner.measure(self._place(graph))
+        return self._graphs.measure(graph, self._watched)
 
     def alloc(self, graph: Graph) -> None:
         """Places a graph and gives it memory, on the next copy; it can then be run, until `reset`.
@@ -207,10 +220,7 @@ class Scheduler:
         if self._state.is_allocated:
             raise ScheduleError("a graph is allocated; call reset() before the next one")
         self._state.begin()
-        placed = self._place(graph)
-        changed = self._state.backends_changed(placed)
-        self._plan = Plan(placed, self._planner.alloc(placed, changed))
-        self._current = None
+        self._graphs.alloc(graph, self._watched)
         self._values = {}
         self._state.is_allocated = True
 
@@ -222,66 +232,19 @@ class Scheduler:
             self._devices.restart()
             self._arenas.clear()
             self._planner.forget()
-            self._schedules.clear()
+            self._graphs.clear()
 
     def _forget_graph(self) -> None:
         self._state.reset()
-        self._current = self._plan = None
+        self._graphs.forget_graph()
 
-    def _place(self, graph: Graph) -> Schedule:
-        state = self._state
-        pinned = tuple((id(t), b) for t, b in state.assigned.items())
-        # the same graph under the same conditions is placed the same way
-        size = (len(graph.nodes), len(graph.leaves))
-        watched = self._eval is not None
-        key = (id(graph), size, pinned, state.cur_copy, state.first_backend, watched)
-        placed = self._schedules.get(key)
-        if placed is None:
-            placed = optimize_splits(
-                schedule(
-                    graph,
-                    self.backends,
-                    self._policy,
-                    op_offload=self.op_offload,
-                    n_copies=state.n_copies,
-                    cur_copy=state.cur_copy,
-                    assign=state.assigned,
-                    first_backend=state.first_backend,
-                ),
-                () if watched else None,  # a callback may ask for any node
-            )
-            _make_room(self._schedules)
-            self._schedules[key] = placed
-        state.record(placed)
-        self._schedule = placed
-        return placed
-
-    def _lower(self) -> LoweredGraph:
-        """The allocated graph, lowered; kept while its plan and memory stay."""
-        if self._plan is None:
-            raise ScheduleError("no graph is allocated; call alloc() or compute() first")
-        if self._current is None:
-            key = (id(self._plan.schedule), id(self._plan.allocation))
-            found = self._lowered.get(key)
-            if found is None:
-                self._check(self._plan.schedule.graph)
-                plan = repacked([self._plan])[0] if self._repack else self._plan
-                found = LoweredGraph(plan, self._arenas, self._devices.has_queue)
-                _make_room(self._lowered)
-                self._lowered[key] = found
-            self._current = found
-        return self._current
-
-    def _check(self, graph: Graph) -> None:
-        """Raises GraphError on a graph that is not legal; looks at each once."""
-        if graph not in self._checked:
-            check_graph(graph)
-            self._checked.add(graph)
+    @property
+    def _watched(self) -> bool:
+        return self._eval is not None
 
     def _before_memory_changes(self) -> None:
         self._devices.drain()
-        self._lowered.clear()
-        self._current = None
+        self._graphs.unbind()
 
     # ---- running ---------------------------------------------------------------------------------
 
@@ -333,16 +296,16 @@ class Scheduler:
     ) -> None:
         """Writes an input of the allocated graph, by name or as a tensor: an array of its shape."""
         name = tensor if isinstance(tensor, str) else tensor.name
-        self._write({name: np.asarray(data)}, symbols or {}, self._lower(), some=True)
+        self._write({name: np.asarray(data)}, symbols or {}, self._graphs.lowered(), some=True)
 
     def get(self, tensor: str | Tensor) -> NDArray[Any]:
         """What a tensor of the allocated graph holds now, in PyTorch order of sizes: an output by
         name, or any tensor that has memory (which later nodes may have used for other values).
 
         Waits for the runs that write it."""
-        lowered = self._lower()
+        lowered = self._graphs.lowered()
         program, memories = lowered.program, lowered.bound.memories
-        index = lowered.index(tensor)
+        index = lowered.index(self._own(tensor))
         spec = program.tensors[index]
         found: list[NDArray[Any]] = []
         self._devices.on_host(
@@ -354,13 +317,12 @@ class Scheduler:
 
     def outputs(self) -> dict[str, NDArray[Any]]:
         """Every output of the allocated graph, by name."""
-        return {name: self.get(name) for name in self._lower().program.outputs}
+        return {name: self.get(name) for name in self._graphs.lowered().program.outputs}
 
     def close(self) -> None:
         """Waits for all work and gives back threads, queues and lowered graphs."""
         self._devices.close()
-        self._lowered.clear()
-        self._current = None
+        self._graphs.unbind()
 
     def __enter__(self) -> Scheduler:
         return self
@@ -384,9 +346,9 @@ class Scheduler:
     ) -> Run:
         if not self._state.is_allocated:
             self.alloc(graph)
-        elif self.schedule.graph is not graph:
+        elif self._graphs.match is None or self._graphs.match.graph is not graph:
             raise ScheduleError("another graph is allocated; call reset() before this one")
-        lowered = self._lower()
+        lowered = self._graphs.lowered()
         if lowered.writes_weights or self._wrote_weights:
             # graphs take weights for constant and do not look who else touches them
             self._devices.drain()
@@ -441,7 +403,7 @@ class Scheduler:
         while at < len(nodes):
             first, wanted = at, False
             while at < len(nodes) and not wanted:
-                wanted = self._eval is not None and self._eval(nodes[at][0], True)
+                wanted = self._eval is not None and self._eval(self._theirs(nodes[at][0]), True)
                 at += 1
                 if self._abort is not None and at - first == _NODES_BETWEEN_ABORTS:
                     break
@@ -451,9 +413,19 @@ class Scheduler:
             node, end = nodes[at - 1]
             lowered.bound.run_steps(number, begin, end, run.values)
             begin = end
-            if wanted and self._eval is not None and not self._eval(node, False):
+            if wanted and self._eval is not None and not self._eval(self._theirs(node), False):
                 run.stopped = True
                 return
+
+    def _own(self, tensor: str | Tensor) -> str | Tensor:
+        """What the program has for a tensor of the graph that is allocated."""
+        match = self._graphs.match
+        return tensor if match is None or isinstance(tensor, str) else match.to_known(tensor)
+
+    def _theirs(self, node: Tensor) -> Tensor:
+        """The tensor of the graph that is allocated, for a node of the program."""
+        match = self._graphs.match
+        return node if match is None else match.from_known(node)
 
     def _count(self, moved: Moved) -> None:
         with self._counting:
@@ -498,9 +470,3 @@ class Scheduler:
                 return i
         names = ", ".join(b.name for b in self.backends)
         raise ScheduleError(f"no backend {backend!r}; there are {names}")
-
-
-def _make_room(kept: dict[Any, Any]) -> None:
-    """Drops the oldest entry of a full cache."""
-    if len(kept) >= _KEPT:
-        del kept[next(iter(kept))]

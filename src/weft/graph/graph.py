@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from weft.errors import GraphError
+from weft.graph.format import format_shortly
 from weft.graph.op import NONE
 from weft.graph.size import Sym, symbols
 from weft.graph.tensor import Tensor
@@ -98,6 +99,11 @@ class Graph:
 
     def __contains__(self, tensor: Tensor) -> bool:
         return tensor in self._seen
+
+    def __str__(self) -> str:
+        """The tensors as text, a line each, as `weft.graph.text` says; without the middle of a
+        long one."""
+        return format_shortly(self)
 
     def __repr__(self) -> str:
         return f"<Graph: {len(self.nodes)} nodes, {len(self.leaves)} leaves>"

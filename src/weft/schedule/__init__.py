@@ -1,6 +1,7 @@
 """Where each node runs, and why: `schedule(graph, backends) -> Schedule`."""
 
 from weft.schedule.cost import CostOptions
+from weft.schedule.listing import listing, print_listing
 from weft.schedule.optimize import optimize_splits
 from weft.schedule.policy import Policy, schedule
 from weft.schedule.profile import Profile, load_profile
@@ -17,7 +18,9 @@ __all__ = [
     "Schedule",
     "Split",
     "TimeModel",
+    "listing",
     "load_profile",
     "optimize_splits",
+    "print_listing",
     "schedule",
 ]

@@ -4,9 +4,9 @@ A file in the user's cache folder holds, per machine and build of weft, the resu
 of each target. Without one nothing is known and the best target is used. Where there is one,
 finding the entry of this build takes 4 ms once: the key is a hash of the kernels.
 
-While a target is checked, a file beside it, locked by the checking process, says so (`under_check`):
-verdicts stay as they are for everybody else. A file of a process that is gone stands for a check
-that ended the process, and its target counts as failed until a check of it ends.
+While a target is checked, a file beside it, locked by the checking process, says so
+(`under_check`); verdicts stay as they are for everybody else. A file of a process that is gone
+stands for a check that ended the process: its target counts as failed until a check of it ends.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ from pathlib import Path
 from typing import Any
 
 from weft import _native
-from weft.errors import DeviceError
+from weft.errors import DeviceError, FormatError
 from weft.file_lock import is_locked, locked, try_lock
+from weft.files import write_text
 from weft.flags import FLAGS
 
 __all__ = ["Choice", "Verdict", "best_target", "choose", "forget", "machine_key", "require_usable",
@@ -111,9 +112,7 @@ def write_verdict(target: str, verdict: Verdict | None, file: Path | None = None
             mine.pop(target, None)
         else:
             mine[target] = asdict(verdict)
-        part = _beside(where, f"{os.getpid()}.part")
-        part.write_text(json.dumps(found, indent=1), encoding="utf-8")
-        part.replace(where)
+        write_text(where, json.dumps(found, indent=1))
         for name, marker in _broken_off(where):
             if name == target:
                 marker.unlink(missing_ok=True)
@@ -180,10 +179,10 @@ def _beside(where: Path, ending: str) -> Path:
 def _told(where: Path) -> Iterator[None]:
     try:
         yield
-    except OSError as error:
+    except (OSError, FormatError) as error:
         raise DeviceError(
-            f"the result of the check cannot be kept in {where}: {error.strerror or error}; "
-            "WEFT_CACHE names another folder"
+            f"the result of the check cannot be kept in {where}: "
+            f"{getattr(error, 'strerror', None) or error}; WEFT_CACHE names another folder"
         ) from None
 
 
