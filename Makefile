@@ -7,6 +7,11 @@ MODEL  ?= examples/weft-demo.gguf
 WORKERS ?= 2
 APT_GET = DEBIAN_FRONTEND=noninteractive apt-get -qq
 
+# Where ccache is installed it keeps what was compiled, for all build folders and checkouts.
+LAUNCHER := $(shell command -v ccache)
+export CCACHE_BASEDIR ?= $(CURDIR)
+export CCACHE_NOHASHDIR ?= 1
+
 SOURCES := $(shell find native -name '*.cpp' -o -name '*.h') CMakeLists.txt native/CMakeLists.txt
 
 DELEGATE := executorch/src/weft_executorch/libweft_executorch.so
@@ -52,7 +57,8 @@ $(VENV)/tools: pyproject.toml
 
 $(VENV)/installed: $(VENV)/tools $(SOURCES) pyproject.toml
 	$(BIN)/python -m pip install -q --disable-pip-version-check --no-build-isolation \
-	  -C cmake.define.WEFT_WERROR=ON -C cmake.define.WEFT_TESTS=ON -e .
+	  -C cmake.define.WEFT_WERROR=ON -C cmake.define.WEFT_TESTS=ON \
+	  -C cmake.define.CMAKE_CXX_COMPILER_LAUNCHER=$(LAUNCHER) -e .
 	touch $@
 
 # ---- the ExecuTorch delegate ----
@@ -97,7 +103,8 @@ schema:
 # ---- development ----
 # A second, incremental build whose module lands in src/weft (it is found there first).
 native:
-	cmake -S . -B $(BUILD) -G Ninja -DWEFT_WERROR=ON -DWEFT_TESTS=ON -DPython_EXECUTABLE=$(BIN)/python \
+	cmake -S . -B $(BUILD) -G Ninja -DCMAKE_CXX_COMPILER_LAUNCHER=$(LAUNCHER) \
+	  -DWEFT_WERROR=ON -DWEFT_TESTS=ON -DPython_EXECUTABLE=$(BIN)/python \
 	  -Dnanobind_DIR=$$($(BIN)/python -m nanobind --cmake_dir) \
 	  -DCMAKE_LIBRARY_OUTPUT_DIRECTORY=$(CURDIR)/src/weft > /dev/null
 	cmake --build $(BUILD)
