@@ -2,7 +2,7 @@
 
 config.py         hyper-parameters from metadata
 weights.py        names to tensors by table
-models/           one file an architecture; common.py has the parts, rows.py their weights
+models/           one file an architecture, put together from the parts of parts.py
 model.py          a file as config, weights and graph
 vocab.py          tokens and special tokens from metadata
 tokenizer.py      text to tokens and back; a kind each in tokenizer_{spm,bpe,wpm,unigram}.py

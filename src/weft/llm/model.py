@@ -17,7 +17,7 @@ from weft.llm.config import Keys, ModelConfig
 from weft.llm.hub import local_path
 from weft.llm.kv_cache import KVCache
 from weft.llm.models import Architecture, common, find_architecture
-from weft.llm.models.common import Step
+from weft.llm.models.step import Step
 from weft.llm.split import Together
 from weft.llm.weights import Weights, load_weights
 

@@ -6,17 +6,18 @@ those alone rotate (arXiv 2501.18795)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 from weft import graph as G
+from weft.graph import RopeMode
 from weft.graph.tensor import Tensor
 from weft.llm.config import Keys, ModelConfig
-from weft.llm.models import common, rows
-from weft.llm.models.common import Step, layer_norm
-from weft.llm.weights import Row, Weights, maybe
+from weft.llm.models.architecture import Architecture, Configure, last
+from weft.llm.models.parts import LAYER, LAYER_NORMED_HEADS, Attention
+from weft.llm.models.step import Step
+from weft.llm.weights import Weights
 
-__all__ = ["configure_windows", "forward", "table"]
+__all__ = ["ARCHITECTURES"]
 
 
 def configure_windows(c: ModelConfig, keys: Keys) -> ModelConfig:
@@ -26,30 +27,29 @@ def configure_windows(c: ModelConfig, keys: Keys) -> ModelConfig:
     return replace(c, windowed=windowed, ropes=tuple(c.rope if w else none for w in windowed))
 
 
-def table(c: ModelConfig) -> Iterator[Row]:
-    """The tensors of a file."""
-    yield from rows.layer_normed_model_rows(c)
-    for il in range(c.n_layer):
-        yield from rows.layer_norm_rows(f"blk.{il}.attn_norm", c.n_embd)
-        yield from rows.attention_rows(c, il)
-        yield maybe(f"blk.{il}.attn_q_norm.weight", c.head_dim_k, c.n_head(il))
-        yield maybe(f"blk.{il}.attn_k_norm.weight", c.head_dim_k, c.n_head_kv(il))
-        yield from rows.feed_forward_rows(c, il)
+class CommandR(Architecture):
+    """Attention and feed-forward layer read the same normed input; logits are scaled."""
+
+    def block(self, step: Step, w: Weights, il: int, x: Tensor) -> Tensor:
+        """One layer, [n_embd, n_tokens] -> the same."""
+        normed = self.normed(step, w.layer(il), "attn_norm", x)
+        y = self.attention(step, w, il, normed)
+        x, y, normed = last(step, il, x, y, normed)
+        return G.add(G.add(self.feed_forward(step, w, il, normed), x), y)
+
+    def logits(self, step: Step, w: Weights, x: Tensor) -> Tensor:
+        """[n_vocab, n_outputs]."""
+        return G.scale(super().logits(step, w, x), step.config.logit_scale or 1.0)
 
 
-def block(step: Step, w: Weights, il: int, x: Tensor) -> Tensor:
-    """One layer. The last one goes on with the wanted tokens only, once the cache is written."""
-    layer = w.layer(il)
-    normed = layer_norm(layer, "attn_norm", x, step.config.norm_eps)
-    y = common.head_normed_attention(step, w, il, normed)
-    if il == step.config.n_layer - 1:
-        x, y, normed = (common.wanted(step, t) for t in (x, y, normed))
-    return G.add(G.add(common.feed_forward(layer, normed), x), y).named(f"l_out-{il}")
+def _command_r(configure: Configure = lambda c, keys: c) -> CommandR:
+    return CommandR(
+        RopeMode.NORMAL,
+        configure,
+        norm=LAYER,
+        before=("attn_norm", ""),
+        attention=Attention(LAYER_NORMED_HEADS),
+    )
 
 
-def forward(step: Step, w: Weights) -> Tensor:
-    """Tokens to logits [n_vocab, n_outputs]."""
-    x = common.embed(step, w)
-    for il in range(step.config.n_layer):
-        x = block(step, w, il, x)
-    return G.scale(common.layer_normed_logits(step, w, x), step.config.logit_scale or 1.0)
+ARCHITECTURES = {"command-r": _command_r(), "cohere2": _command_r(configure_windows)}

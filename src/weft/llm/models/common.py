@@ -1,105 +1,31 @@
-"""What model files share: the inputs of a step, and the parts they are put together from.
-`rows.py` has the tables of these parts' weights.
+"""The computations that parts of models share, between a step's leaves and its logits.
 
 Sizes in comments are ggml's `ne`, innermost first. `d` is the size of a head.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
-from dataclasses import dataclass, field
-
 from weft import graph as G
-from weft.graph.size import Size, exact_div
 from weft.graph.tensor import Tensor
-from weft.llm.config import ModelConfig, MoeConfig, RopeConfig
+from weft.llm.config import ModelConfig, RopeConfig
 from weft.llm.kv_cache import KVCache
+from weft.llm.models.step import Step
 from weft.llm.weights import Weights
 
 __all__ = [
-    "Step",
     "add_positions",
     "attention",
-    "capped",
     "embed",
-    "feed_forward",
-    "fused_feed_forward",
-    "head_normed_attention",
     "layer_norm",
-    "layer_normed_logits",
     "linear",
-    "logits",
-    "mixture",
-    "mlp",
     "norm",
-    "norm_whole",
     "output",
     "qkv",
     "rope",
-    "self_attention",
     "shift_keys",
     "soft_cap",
     "wanted",
 ]
-
-
-_LEAST_SUM = 2.0**-14
-"""What expert weights are divided by at least."""
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """The leaves that the context fills for each ubatch, and what the graph is built over."""
-
-    config: ModelConfig
-    cache: KVCache
-    tokens: Tensor
-    """i32 [n_tokens]"""
-    positions: Tensor
-    """i32 [n_tokens]"""
-    cells: Tensor
-    """i64 [n_tokens]: the cache cell that each token is written to."""
-    mask: Tensor
-    """f16 [n_kv, n_tokens]: 0 where a token sees a cell, -inf elsewhere."""
-    window_mask: Tensor | None
-    """The same for sliding-window layers; None when the architecture has none."""
-    out_ids: Tensor
-    """i32 [n_outputs]: the tokens whose logits are wanted."""
-    rope_mode: G.RopeMode
-    """Which elements of a head rotate together."""
-    flash: bool = True
-    """Attention as one op (FLASH_ATTN_EXT), or as matmuls around a softmax."""
-    embd: Tensor | None = None
-    """f32 [n_embd, n_tokens] in place of the tokens' embeddings."""
-
-    window_cells: Tensor | None = None
-    """i64 [n_tokens]: the same as `cells` for sliding-window layers with cells of their own."""
-    slots: tuple[Tensor, Tensor] | None = None
-    """Recurrent models: i32 [n_seqs] each, the slots of states that are read and written. Tokens
-    are of one sequence after another then, as many and in order of each."""
-    n_seqs: Size = 1
-    writes: list[Tensor] = field(default_factory=list)
-    """What the graph must compute besides its output: writes of recurrent states."""
-
-    @property
-    def n_seq_tokens(self) -> Size:
-        """Tokens of each sequence."""
-        each = exact_div(self.tokens.ne[0], self.n_seqs)
-        assert each is not None
-        return each
-
-    def mask_of(self, il: int) -> Tensor:
-        """The mask that layer `il` attends with."""
-        if not self.config.is_windowed(il):
-            return self.mask
-        assert self.window_mask is not None
-        return self.window_mask
-
-    def cells_of(self, il: int) -> Tensor:
-        """The cells that layer `il` writes to."""
-        small = self.window_cells is not None and self.config.is_windowed(il)
-        return self.window_cells if small and self.window_cells is not None else self.cells
 
 
 def linear(w: Weights, name: str, x: Tensor) -> Tensor:
@@ -115,13 +41,6 @@ def linear(w: Weights, name: str, x: Tensor) -> Tensor:
 def norm(w: Weights, name: str, x: Tensor, eps: float) -> Tensor:
     """RMS norm with a learned gain (arXiv 1910.07467)."""
     return G.mul(G.rms_norm(x, eps), w[f"{name}.weight"])
-
-
-def norm_whole(w: Weights, name: str, x: Tensor, eps: float) -> Tensor:
-    """RMS norm of x [d, n_head, n_tokens] over all heads of a token at once."""
-    d, n_head, n_tokens, _ = x.ne
-    flat = G.reshape(x if x.is_contiguous else G.cont(x), d * n_head, n_tokens)
-    return G.reshape(norm(w, name, flat, eps), d, n_head, n_tokens)
 
 
 def layer_norm(w: Weights, name: str, x: Tensor, eps: float) -> Tensor:
@@ -289,38 +208,6 @@ def attention(
     return G.reshape(out, n_out, step.tokens.ne[0]).named(f"kqv_out-{il}")
 
 
-def self_attention(
-    step: Step,
-    w: Weights,
-    il: int,
-    x: Tensor,
-    *,
-    qk_norm: Callable[[Weights, str, Tensor, float], Tensor] | None = None,
-) -> Tensor:
-    """Grouped-query attention (arXiv 2305.13245) with rotary embedding, from x [n_embd, n_tokens]
-    to the output projection. `w`: of the whole model. `qk_norm`: what queries and keys go through
-    in front of the rotation (arXiv 2302.05442): `norm` for each head, `norm_whole` for all."""
-    layer, eps = w.layer(il), step.config.rms_eps
-    q, k, v = qkv(step, layer, il, x)
-    if qk_norm is not None:
-        q, k = qk_norm(layer, "attn_q_norm", q, eps), qk_norm(layer, "attn_k_norm", k, eps)
-    q, k = rope(step, w, q, il), rope(step, w, k, il)
-    return linear(layer, "attn_output", attention(step, il, q, k, v))
-
-
-def head_normed_attention(step: Step, w: Weights, il: int, x: Tensor) -> Tensor:
-    """`self_attention` with a LayerNorm of its own for each head of q and k, where the file has
-    them."""
-    eps, layer = step.config.norm_eps, w.layer(il)
-    q, k, v = qkv(step, layer, il, x)
-    if "attn_q_norm.weight" in layer:
-        q = layer_norm(layer, "attn_q_norm", q, eps)
-    if "attn_k_norm.weight" in layer:
-        k = layer_norm(layer, "attn_k_norm", k, eps)
-    q, k = rope(step, w, q, il), rope(step, w, k, il)
-    return linear(layer, "attn_output", attention(step, il, q, k, v))
-
-
 def _cached(step: Step, il: int, cache: Tensor, x: Tensor) -> Tensor:
     """x [d, n_head_kv, n_tokens] written to its cells; the cache as [d, n_kv, n_head_kv]."""
     d, n_head, n_tokens, _ = x.ne
@@ -339,108 +226,6 @@ def soft_cap(x: Tensor, cap: float) -> Tensor:
     return G.scale(G.tanh(G.scale(x, 1.0 / cap)), cap)
 
 
-def capped(step: Step, logits: Tensor) -> Tensor:
-    """Logits soft-capped, where the model has a cap."""
-    cap = step.config.final_softcap
-    return soft_cap(logits, cap) if cap else logits
-
-
-def feed_forward(
-    w: Weights, x: Tensor, act: Callable[[Tensor, Tensor], Tensor] = G.swiglu, suffix: str = ""
-) -> Tensor:
-    """A gated feed-forward layer (arXiv 2002.05202): down(silu(gate x) * up x) with SwiGLU.
-
-    `suffix`: of the names of the matrices, "_shexp" for shared experts."""
-    y = act(linear(w, f"ffn_gate{suffix}", x), linear(w, f"ffn_up{suffix}", x))
-    return linear(w, f"ffn_down{suffix}", y)
-
-
-def fused_feed_forward(w: Weights, x: Tensor) -> Tensor:
-    """SwiGLU, the gate being the first half of `ffn_up`."""
-    return linear(w, "ffn_down", G.swiglu(linear(w, "ffn_up", x)))
-
-
-def mlp(w: Weights, x: Tensor, act: Callable[[Tensor], Tensor] = G.gelu) -> Tensor:
-    """A feed-forward layer without a gate: down(act(up x))."""
-    return linear(w, "ffn_down", act(linear(w, "ffn_up", x)))
-
-
-def mixture(
-    w: Weights,
-    x: Tensor,
-    moe: MoeConfig,
-    *,
-    softmax_first: bool = True,
-    renormalise: bool = True,
-    oai: bool = False,
-) -> Tensor:
-    """Each token x [n_embd, n_tokens] through its best experts, summed by router weight.
-
-    `softmax_first`: softmax over all experts, then the best, whose weights are brought to sum 1
-    when `renormalise` (Mixtral, arXiv 2401.04088) unless the metadata says otherwise; else softmax
-    over the scores of the best. `oai`: gpt-oss' clamped activation instead of SwiGLU."""
-    n_embd, n_tokens = x.ne[0], x.ne[1]
-    n_used = moe.n_used
-    scores = linear(w, "ffn_gate_inp", x)  # [n_expert, n_tokens]
-    if moe.sigmoid:
-        scores = G.sigmoid(scores)
-    elif softmax_first:
-        scores = G.soft_max(scores)
-    best = _best_experts(w, scores, moe)
-    columns = G.reshape(scores, 1, moe.n_expert, n_tokens)
-    weights = G.reshape(G.get_rows(columns, best), n_used, n_tokens)
-    if not softmax_first:
-        weights = G.soft_max(weights)
-    elif renormalise if moe.renormalise is None else moe.renormalise:
-        total = G.sum_rows(weights)
-        # sigmoids may all be next to nothing, what softmax has chosen is not
-        weights = G.div(weights, G.clamp(total, _LEAST_SUM, math.inf) if moe.sigmoid else total)
-    if moe.scale != 1.0:
-        weights = G.scale(weights, moe.scale)
-
-    x = G.reshape(x, n_embd, 1, n_tokens)
-    gate = _experts(w, "ffn_gate_exps", x, best)  # [n_ff, n_used, n_tokens]
-    up = _experts(w, "ffn_up_exps", x, best)
-    act = G.swiglu_oai(gate, up, alpha=1.702, limit=7.0) if oai else G.swiglu(gate, up)
-    y = _experts(w, "ffn_down_exps", act, best)  # [n_embd, n_used, n_tokens]
-    y = G.mul(y, G.reshape(weights, 1, n_used, n_tokens))
-    parts = [G.view_2d(y, n_embd, n_tokens, y.nb[2], i * y.nb[1]) for i in range(n_used)]
-    total = parts[0] if n_used > 1 else G.cont(parts[0])
-    for part in parts[1:]:
-        total = G.add(total, part)
-    return total
-
-
-def _best_experts(w: Weights, scores: Tensor, moe: MoeConfig) -> Tensor:
-    """The experts of each token, i32 [n_used, n_tokens], by scores [n_expert, n_tokens].
-
-    A bias learned for balance takes part in the choice, not in the weights; with groups, only those
-    are chosen from whose best two experts have the largest sum (DeepSeek-V3, arXiv 2412.19437)."""
-    n_expert, n_tokens, _, _ = scores.ne
-    if "exp_probs_b.bias" in w:
-        scores = G.add(scores, w["exp_probs_b.bias"])
-    if moe.n_group > 1:
-        size = moe.n_expert // moe.n_group
-        groups = G.reshape(scores, size, moe.n_group, n_tokens)
-        best_two = G.get_rows(G.reshape(groups, 1, size, moe.n_group, n_tokens), G.top_k(groups, 2))
-        sums = G.sum_rows(G.reshape(best_two, 2, moe.n_group, n_tokens))
-        chosen = G.top_k(G.reshape(sums, moe.n_group, n_tokens), moe.n_group_used)
-        kept = G.get_rows(groups, chosen)  # [size, n_group_used, n_tokens]
-        scores = G.set_rows(G.fill(groups, -math.inf), kept, chosen)
-        scores = G.reshape(scores, n_expert, n_tokens)
-    return G.top_k(scores, moe.n_used)
-
-
-def _experts(w: Weights, name: str, x: Tensor, ids: Tensor) -> Tensor:
-    y = G.mul_mat_id(w[f"{name}.weight"], x, ids)
-    if f"{name}.scale" in w:  # a number for each expert
-        n_used, n_tokens = ids.ne[0], ids.ne[1]
-        column = G.reshape(w[f"{name}.scale"], 1, w[f"{name}.scale"].ne[0])
-        scales = G.get_rows(column, G.reshape(ids, n_used * n_tokens))
-        y = G.mul(y, G.reshape(scales, 1, n_used, n_tokens))
-    return G.add_id(y, w[f"{name}.bias"], ids) if f"{name}.bias" in w else y
-
-
 def wanted(step: Step, x: Tensor) -> Tensor:
     """The columns of x [n, n_tokens] whose logits are asked for: [n, n_outputs]."""
     return G.get_rows(x, step.out_ids)
@@ -452,13 +237,3 @@ def output(w: Weights, x: Tensor) -> Tensor:
         return linear(w, "output", x)
     y = G.mul_mat(w["token_embd.weight"], x)
     return G.add(y, w["output.bias"]) if "output.bias" in w else y
-
-
-def layer_normed_logits(step: Step, w: Weights, x: Tensor) -> Tensor:
-    """The last LayerNorm and the output projection."""
-    return output(w, layer_norm(w, "output_norm", x, step.config.norm_eps).named("result_norm"))
-
-
-def logits(step: Step, w: Weights, x: Tensor) -> Tensor:
-    """The last RMS norm and the output projection."""
-    return output(w, norm(w, "output_norm", x, step.config.rms_eps).named("result_norm"))

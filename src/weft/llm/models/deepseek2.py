@@ -18,13 +18,18 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from weft import graph as G
+from weft.graph import RopeMode
 from weft.graph.tensor import Tensor
 from weft.llm.config import Keys, MlaConfig, ModelConfig, RopeConfig
-from weft.llm.models import common, rows
-from weft.llm.models.common import Step, linear, norm
-from weft.llm.weights import Row, Weights, maybe, need
+from weft.llm.models import common
+from weft.llm.models.architecture import Architecture
+from weft.llm.models.common import linear, norm
+from weft.llm.models.experts import Experts
+from weft.llm.models.parts import linear_rows
+from weft.llm.models.step import Step
+from weft.llm.weights import Row, Weights, need
 
-__all__ = ["configure", "forward", "table"]
+__all__ = ["ARCHITECTURES"]
 
 
 def configure(c: ModelConfig, keys: Keys) -> ModelConfig:
@@ -70,41 +75,25 @@ def _yarn(c: ModelConfig, mla: MlaConfig) -> tuple[RopeConfig, float]:
     return r, scale
 
 
-def table(c: ModelConfig) -> Iterator[Row]:
-    """The tensors of a file."""
-    yield from rows.model_rows(c)
-    for il in range(c.n_layer):
-        yield need(f"blk.{il}.attn_norm.weight", c.n_embd)
-        yield from latent_rows(c, il)
-        yield need(f"blk.{il}.ffn_norm.weight", c.n_embd)
-        if c.moe is None or il < c.moe.n_dense:
-            yield from rows.feed_forward_rows(c, il)
-            continue
-        yield from rows.expert_rows(c, c.moe, il)
-        yield maybe(f"blk.{il}.exp_probs_b.bias", c.moe.n_expert)
-        if c.moe.n_ff_shared:
-            yield from rows.shared_expert_rows(c, c.moe.n_ff_shared, il)
-
-
 def latent_rows(c: ModelConfig, il: int) -> Iterator[Row]:
     """Projections of latent attention."""
     mla, n_head = latent(c), c.n_head(il)
     n_rot = c.rope.n_dims
     d_nope, dv = mla.head_dim_k - n_rot, mla.head_dim_v
     if mla.q_rank:
-        yield from rows.linear_rows(f"blk.{il}.attn_q_a", c.n_embd, mla.q_rank)
+        yield from linear_rows(f"blk.{il}.attn_q_a", c.n_embd, mla.q_rank)
         yield need(f"blk.{il}.attn_q_a_norm.weight", mla.q_rank)
-        yield from rows.linear_rows(f"blk.{il}.attn_q_b", mla.q_rank, n_head * mla.head_dim_k)
+        yield from linear_rows(f"blk.{il}.attn_q_b", mla.q_rank, n_head * mla.head_dim_k)
     else:
-        yield from rows.linear_rows(f"blk.{il}.attn_q", c.n_embd, n_head * mla.head_dim_k)
-    yield from rows.linear_rows(f"blk.{il}.attn_kv_a_mqa", c.n_embd, mla.kv_rank + n_rot)
+        yield from linear_rows(f"blk.{il}.attn_q", c.n_embd, n_head * mla.head_dim_k)
+    yield from linear_rows(f"blk.{il}.attn_kv_a_mqa", c.n_embd, mla.kv_rank + n_rot)
     yield need(f"blk.{il}.attn_kv_a_norm.weight", mla.kv_rank)
     if mla.absorbed:
         yield need(f"blk.{il}.attn_k_b.weight", d_nope, mla.kv_rank, n_head)
         yield need(f"blk.{il}.attn_v_b.weight", mla.kv_rank, dv, n_head)
     else:
-        yield from rows.linear_rows(f"blk.{il}.attn_kv_b", mla.kv_rank, n_head * (d_nope + dv))
-    yield from rows.linear_rows(f"blk.{il}.attn_output", n_head * dv, c.n_embd)
+        yield from linear_rows(f"blk.{il}.attn_kv_b", mla.kv_rank, n_head * (d_nope + dv))
+    yield from linear_rows(f"blk.{il}.attn_output", n_head * dv, c.n_embd)
 
 
 def latent(c: ModelConfig) -> MlaConfig:
@@ -168,29 +157,23 @@ def heads(x: Tensor, d: int, n_head: int, stride: int, start: int) -> Tensor:
     return G.cont(G.view_3d(x, d, n_head, x.ne[1], stride * size, x.nb[1], start * size))
 
 
-def feed_forward(step: Step, w: Weights, il: int, x: Tensor) -> Tensor:
-    """Dense in the first layers; then experts and the shared ones, added."""
-    moe = step.config.moe
-    if moe is None or il < moe.n_dense:
-        return common.feed_forward(w, x)
-    y = common.mixture(w, x, moe, renormalise=False)
-    return G.add(y, common.feed_forward(w, x, suffix="_shexp")) if moe.n_ff_shared else y
+class LatentAttention:
+    """Keys and values of all heads from one latent a token."""
+
+    def rows(self, c: ModelConfig, il: int) -> Iterator[Row]:
+        """Projections to and from the latents."""
+        return latent_rows(c, il)
+
+    def __call__(self, step: Step, w: Weights, il: int, x: Tensor) -> Tensor:
+        """x [n_embd, n_tokens] -> the same."""
+        return attention(step, w, il, x)
 
 
-def block(step: Step, w: Weights, il: int, x: Tensor) -> Tensor:
-    """One layer. The last one goes on with the wanted tokens only, once the cache is written."""
-    eps, layer = step.config.rms_eps, w.layer(il)
-    y = attention(step, w, il, norm(layer, "attn_norm", x, eps))
-    if il == step.config.n_layer - 1:
-        x, y = common.wanted(step, x), common.wanted(step, y)
-    x = G.add(x, y)
-    y = feed_forward(step, layer, il, norm(layer, "ffn_norm", x, eps))
-    return G.add(x, y).named(f"l_out-{il}")
-
-
-def forward(step: Step, w: Weights) -> Tensor:
-    """Tokens to logits [n_vocab, n_outputs]."""
-    x = common.embed(step, w)
-    for il in range(step.config.n_layer):
-        x = block(step, w, il, x)
-    return common.logits(step, w, x)
+ARCHITECTURES = {
+    "deepseek2": Architecture(
+        RopeMode.NORMAL,
+        configure,
+        attention=LatentAttention(),
+        feed_forward=Experts(shared="added", renormalise=False, balanced=True),
+    )
+}

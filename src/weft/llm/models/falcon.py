@@ -6,41 +6,36 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from weft import graph as G
+from weft.graph import RopeMode
 from weft.graph.tensor import Tensor
 from weft.llm.config import ModelConfig
-from weft.llm.models import common, rows
-from weft.llm.models.common import Step, layer_norm
-from weft.llm.weights import Row, Weights, maybe
+from weft.llm.models.architecture import Architecture, last
+from weft.llm.models.parts import LAYER, Mlp
+from weft.llm.models.step import Step
+from weft.llm.weights import Row, Weights
 
-__all__ = ["forward", "table"]
-
-
-def table(c: ModelConfig) -> Iterator[Row]:
-    """The tensors of a file."""
-    yield from rows.layer_normed_model_rows(c)
-    for il in range(c.n_layer):
-        yield from rows.layer_norm_rows(f"blk.{il}.attn_norm", c.n_embd)
-        yield from rows.attention_rows(c, il)
-        yield maybe(f"blk.{il}.attn_norm_2.weight", c.n_embd)
-        yield maybe(f"blk.{il}.attn_norm_2.bias", c.n_embd)
-        yield from rows.mlp_rows(c, il)
+__all__ = ["ARCHITECTURES"]
 
 
-def block(step: Step, w: Weights, il: int, x: Tensor) -> Tensor:
-    """One layer. The last one goes on with the wanted tokens only, once the cache is written."""
-    eps, layer = step.config.norm_eps, w.layer(il)
-    normed = layer_norm(layer, "attn_norm", x, eps)
-    own = "attn_norm_2.weight" in layer
-    y = layer_norm(layer, "attn_norm_2", x, eps) if own else normed
-    y = common.self_attention(step, w, il, y)
-    if il == step.config.n_layer - 1:
-        x, y, normed = (common.wanted(step, t) for t in (x, y, normed))
-    return G.add(G.add(y, common.mlp(layer, normed)), x).named(f"l_out-{il}")
+class Falcon(Architecture):
+    """Attention and feed-forward layer work side by side; the 40B model norms for each."""
+
+    def block_rows(self, c: ModelConfig, il: int) -> Iterator[Row]:
+        """Tensors of a layer."""
+        yield from super().block_rows(c, il)
+        yield from self.norm.rows(f"blk.{il}.attn_norm_2", c.n_embd, optional=True)
+
+    def block(self, step: Step, w: Weights, il: int, x: Tensor) -> Tensor:
+        """One layer, [n_embd, n_tokens] -> the same."""
+        layer = w.layer(il)
+        normed = self.normed(step, layer, "attn_norm", x)
+        own = "attn_norm_2.weight" in layer
+        y = self.normed(step, layer, "attn_norm_2", x) if own else normed
+        y = self.attention(step, w, il, y)
+        x, y, normed = last(step, il, x, y, normed)
+        return G.add(G.add(y, self.feed_forward(step, w, il, normed)), x)
 
 
-def forward(step: Step, w: Weights) -> Tensor:
-    """Tokens to logits [n_vocab, n_outputs]."""
-    x = common.embed(step, w)
-    for il in range(step.config.n_layer):
-        x = block(step, w, il, x)
-    return common.layer_normed_logits(step, w, x)
+ARCHITECTURES = {
+    "falcon": Falcon(RopeMode.NEOX, norm=LAYER, before=("attn_norm", ""), feed_forward=Mlp())
+}

@@ -4,17 +4,15 @@ embeddings multiplied with sqrt(n_embd). Files hold the norms' gains with their 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import replace
 
 from weft import graph as G
-from weft.graph.tensor import Tensor
+from weft.graph import RopeMode
 from weft.llm.config import Keys, ModelConfig
-from weft.llm.models import common, rows
-from weft.llm.models.common import Step, norm
-from weft.llm.weights import Row, Weights, need
+from weft.llm.models.architecture import Architecture
+from weft.llm.models.parts import Gated
 
-__all__ = ["configure", "forward", "table"]
+__all__ = ["ARCHITECTURES"]
 
 
 def configure(c: ModelConfig, keys: Keys) -> ModelConfig:
@@ -22,30 +20,4 @@ def configure(c: ModelConfig, keys: Keys) -> ModelConfig:
     return replace(c, embedding_scale=math.sqrt(c.n_embd))
 
 
-def table(c: ModelConfig) -> Iterator[Row]:
-    """The tensors of a file."""
-    yield from rows.model_rows(c)
-    for il in range(c.n_layer):
-        yield need(f"blk.{il}.attn_norm.weight", c.n_embd)
-        yield from rows.attention_rows(c, il)
-        yield need(f"blk.{il}.ffn_norm.weight", c.n_embd)
-        yield from rows.feed_forward_rows(c, il)
-
-
-def block(step: Step, w: Weights, il: int, x: Tensor) -> Tensor:
-    """One layer. The last one goes on with the wanted tokens only, once the cache is written."""
-    eps, layer = step.config.rms_eps, w.layer(il)
-    y = common.self_attention(step, w, il, norm(layer, "attn_norm", x, eps))
-    if il == step.config.n_layer - 1:
-        x, y = common.wanted(step, x), common.wanted(step, y)
-    x = G.add(x, y)
-    y = common.feed_forward(layer, norm(layer, "ffn_norm", x, eps), G.geglu)
-    return G.add(x, y).named(f"l_out-{il}")
-
-
-def forward(step: Step, w: Weights) -> Tensor:
-    """Tokens to logits [n_vocab, n_outputs]."""
-    x = common.embed(step, w)
-    for il in range(step.config.n_layer):
-        x = block(step, w, il, x)
-    return common.logits(step, w, x)
+ARCHITECTURES = {"gemma": Architecture(RopeMode.NEOX, configure, feed_forward=Gated(G.geglu))}

@@ -5,43 +5,29 @@ attention and feed-forward layer side by side, each behind its own LayerNorm.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from weft import graph as G
+from weft.graph import RopeMode
 from weft.graph.tensor import Tensor
-from weft.llm.config import ModelConfig
-from weft.llm.models import common, rows
-from weft.llm.models.common import Step, layer_norm
-from weft.llm.weights import Row, Weights
+from weft.llm.models.architecture import Architecture, last
+from weft.llm.models.parts import LAYER, Mlp
+from weft.llm.models.step import Step
+from weft.llm.weights import Weights
 
-__all__ = ["forward", "table"]
-
-
-def table(c: ModelConfig) -> Iterator[Row]:
-    """The tensors of a file."""
-    yield from rows.layer_normed_model_rows(c)
-    for il in range(c.n_layer):
-        yield from rows.layer_norm_rows(f"blk.{il}.attn_norm", c.n_embd)
-        yield from rows.attention_rows(c, il)
-        yield from rows.layer_norm_rows(f"blk.{il}.ffn_norm", c.n_embd)
-        yield from rows.mlp_rows(c, il)
+__all__ = ["ARCHITECTURES"]
 
 
-def block(step: Step, w: Weights, il: int, x: Tensor) -> Tensor:
-    """One layer. The last one goes on with the wanted tokens only, once the cache is written."""
-    eps, layer = step.config.norm_eps, w.layer(il)
-    y = common.self_attention(step, w, il, layer_norm(layer, "attn_norm", x, eps))
-    if il == step.config.n_layer - 1:
-        x, y = common.wanted(step, x), common.wanted(step, y)
-    attended = G.add(x, y)
-    read = x if step.config.parallel_residual else attended
-    y = common.mlp(layer, layer_norm(layer, "ffn_norm", read, eps))
-    return G.add(attended, y).named(f"l_out-{il}")
+class GptNeox(Architecture):
+    """The feed-forward layer reads what attention read, unless the metadata says otherwise."""
+
+    def block(self, step: Step, w: Weights, il: int, x: Tensor) -> Tensor:
+        """One layer, [n_embd, n_tokens] -> the same."""
+        layer = w.layer(il)
+        y = self.attention(step, w, il, self.normed(step, layer, "attn_norm", x))
+        x, y = last(step, il, x, y)
+        attended = G.add(x, y)
+        read = x if step.config.parallel_residual else attended
+        y = self.feed_forward(step, w, il, self.normed(step, layer, "ffn_norm", read))
+        return G.add(attended, y)
 
 
-def forward(step: Step, w: Weights) -> Tensor:
-    """Tokens to logits [n_vocab, n_outputs]."""
-    x = common.embed(step, w)
-    for il in range(step.config.n_layer):
-        x = block(step, w, il, x)
-    return common.layer_normed_logits(step, w, x)
+ARCHITECTURES = {"gptneox": GptNeox(RopeMode.NEOX, norm=LAYER, feed_forward=Mlp())}

@@ -5,17 +5,18 @@ The mixture of experts (granitemoe) may have a shared expert, simply added."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 from weft import graph as G
+from weft.graph import RopeMode
 from weft.graph.tensor import Tensor
 from weft.llm.config import Keys, ModelConfig
-from weft.llm.models import common, rows
-from weft.llm.models.common import Step, norm
-from weft.llm.weights import Row, Weights, need
+from weft.llm.models.architecture import Architecture
+from weft.llm.models.experts import Experts
+from weft.llm.models.step import Step
+from weft.llm.weights import Weights
 
-__all__ = ["configure", "forward", "table"]
+__all__ = ["ARCHITECTURES"]
 
 
 def configure(c: ModelConfig, keys: Keys) -> ModelConfig:
@@ -25,45 +26,14 @@ def configure(c: ModelConfig, keys: Keys) -> ModelConfig:
     return replace(c, rope=replace(c.rope, n_dims=0))
 
 
-def table(c: ModelConfig) -> Iterator[Row]:
-    """The tensors of a file."""
-    yield from rows.model_rows(c)
-    for il in range(c.n_layer):
-        yield need(f"blk.{il}.attn_norm.weight", c.n_embd)
-        yield from rows.attention_rows(c, il)
-        yield need(f"blk.{il}.ffn_norm.weight", c.n_embd)
-        if c.moe is None:
-            yield from rows.feed_forward_rows(c, il)
-            continue
-        yield from rows.expert_rows(c, c.moe, il)
-        if c.moe.n_ff_shared:
-            yield from rows.shared_expert_rows(c, c.moe.n_ff_shared, il)
+class Granite(Architecture):
+    """Logits are divided by the scale of the metadata."""
+
+    def logits(self, step: Step, w: Weights, x: Tensor) -> Tensor:
+        """[n_vocab, n_outputs]."""
+        return G.scale(super().logits(step, w, x), 1.0 / (step.config.logit_scale or 1.0))
 
 
-def feed_forward(step: Step, w: Weights, x: Tensor) -> Tensor:
-    """Dense, or a mixture of experts: [n_embd, n_tokens] -> the same."""
-    moe = step.config.moe
-    if moe is None:
-        return common.feed_forward(w, x)
-    y = common.mixture(w, x, moe)
-    return G.add(y, common.feed_forward(w, x, suffix="_shexp")) if moe.n_ff_shared else y
+_GRANITE = Granite(RopeMode.NORMAL, configure, feed_forward=Experts(shared="added"))
 
-
-def block(step: Step, w: Weights, il: int, x: Tensor) -> Tensor:
-    """One layer. The last one goes on with the wanted tokens only, once the cache is written."""
-    eps, layer = step.config.rms_eps, w.layer(il)
-    scale = step.config.residual_scale or 1.0
-    y = common.self_attention(step, w, il, norm(layer, "attn_norm", x, eps))
-    if il == step.config.n_layer - 1:
-        x, y = common.wanted(step, x), common.wanted(step, y)
-    x = G.add(x, G.scale(y, scale))
-    y = feed_forward(step, layer, norm(layer, "ffn_norm", x, eps))
-    return G.add(x, G.scale(y, scale)).named(f"l_out-{il}")
-
-
-def forward(step: Step, w: Weights) -> Tensor:
-    """Tokens to logits [n_vocab, n_outputs]."""
-    x = common.embed(step, w)
-    for il in range(step.config.n_layer):
-        x = block(step, w, il, x)
-    return G.scale(common.logits(step, w, x), 1.0 / (step.config.logit_scale or 1.0))
+ARCHITECTURES = {"granite": _GRANITE, "granitemoe": _GRANITE}

@@ -12,14 +12,17 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from weft import graph as G
+from weft.graph import RopeMode
 from weft.graph.tensor import Tensor
 from weft.llm.config import Keys, ModelConfig, RecurrentConfig
-from weft.llm.models import common, rows
-from weft.llm.models.common import Step, linear, norm
+from weft.llm.models.architecture import Architecture
+from weft.llm.models.common import linear
+from weft.llm.models.parts import EACH_HEAD, Attention, linear_rows
 from weft.llm.models.recurrence import convolve, require_recurrent
-from weft.llm.weights import Row, Weights, maybe, need
+from weft.llm.models.step import Step
+from weft.llm.weights import Row, Weights, need
 
-__all__ = ["configure", "forward", "table"]
+__all__ = ["ARCHITECTURES"]
 
 
 def configure(c: ModelConfig, keys: Keys) -> ModelConfig:
@@ -32,55 +35,38 @@ def configure(c: ModelConfig, keys: Keys) -> ModelConfig:
     return replace(c, recurrent=r)
 
 
-def table(c: ModelConfig) -> Iterator[Row]:
-    """The tensors of a file; the last norm has the name of the embedding's."""
-    r = require_recurrent(c)
-    yield need("token_embd.weight", c.n_embd, c.n_vocab)
-    yield need("token_embd_norm.weight", c.n_embd)
-    yield maybe("output.weight", c.n_embd, c.n_vocab)
-    for il in range(c.n_layer):
-        yield need(f"blk.{il}.attn_norm.weight", c.n_embd)
-        if r.layers[il]:
-            yield from rows.linear_rows(f"blk.{il}.shortconv.in_proj", c.n_embd, 3 * c.n_embd)
-            yield need(f"blk.{il}.shortconv.conv.weight", r.d_conv, c.n_embd)
-            yield from rows.linear_rows(f"blk.{il}.shortconv.out_proj", c.n_embd, c.n_embd)
-        else:
-            yield from rows.attention_rows(c, il)
-            yield need(f"blk.{il}.attn_q_norm.weight", c.head_dim_k)
-            yield need(f"blk.{il}.attn_k_norm.weight", c.head_dim_k)
-        yield need(f"blk.{il}.ffn_norm.weight", c.n_embd)
-        yield from rows.feed_forward_rows(c, il)
+class ConvolutionOrAttention(Attention):
+    """A gated short convolution, or attention where the layer has key/value heads."""
+
+    def rows(self, c: ModelConfig, il: int) -> Iterator[Row]:
+        """Those of the layer's kind."""
+        r = require_recurrent(c)
+        if not r.layers[il]:
+            yield from super().rows(c, il)
+            return
+        yield from linear_rows(f"blk.{il}.shortconv.in_proj", c.n_embd, 3 * c.n_embd)
+        yield need(f"blk.{il}.shortconv.conv.weight", r.d_conv, c.n_embd)
+        yield from linear_rows(f"blk.{il}.shortconv.out_proj", c.n_embd, c.n_embd)
+
+    def __call__(self, step: Step, w: Weights, il: int, x: Tensor) -> Tensor:
+        """x [n_embd, n_tokens] -> the same."""
+        if not require_recurrent(step.config).layers[il]:
+            return super().__call__(step, w, il, x)
+        layer, n = w.layer(il), step.config.n_embd
+        bcx = linear(layer, "shortconv.in_proj", x)
+        b, c, inner = (
+            G.cont(G.view_2d(bcx, n, bcx.ne[1], bcx.nb[1], i * n * bcx.dtype.bytes))
+            for i in range(3)
+        )
+        y = convolve(step, il, G.mul(b, inner), layer["shortconv.conv.weight"])
+        return linear(layer, "shortconv.out_proj", G.mul(c, y))
 
 
-def short_convolution(step: Step, w: Weights, il: int, u: Tensor) -> Tensor:
-    """A gated short convolution, by the weights `w` of layer `il`."""
-    n, bcx = step.config.n_embd, linear(w, "shortconv.in_proj", u)
-    b, c, x = (
-        G.cont(G.view_2d(bcx, n, bcx.ne[1], bcx.nb[1], i * n * bcx.dtype.bytes)) for i in range(3)
+ARCHITECTURES = {
+    "lfm2": Architecture(
+        RopeMode.NEOX,
+        configure,
+        attention=ConvolutionOrAttention(EACH_HEAD),
+        last_norm="token_embd_norm",  # the last norm has the name of the embedding's
     )
-    y = convolve(step, il, G.mul(b, x), w["shortconv.conv.weight"])
-    return linear(w, "shortconv.out_proj", G.mul(c, y))
-
-
-def block(step: Step, w: Weights, il: int, x: Tensor) -> Tensor:
-    """One layer. The last one goes on with the wanted tokens only, once its state is written."""
-    eps, layer = step.config.rms_eps, w.layer(il)
-    y = norm(layer, "attn_norm", x, eps)
-    if require_recurrent(step.config).layers[il]:
-        y = short_convolution(step, layer, il, y)
-    else:
-        y = common.self_attention(step, w, il, y, qk_norm=norm)
-    if il == step.config.n_layer - 1:
-        x, y = common.wanted(step, x), common.wanted(step, y)
-    x = G.add(x, y)
-    y = common.feed_forward(layer, norm(layer, "ffn_norm", x, eps))
-    return G.add(x, y).named(f"l_out-{il}")
-
-
-def forward(step: Step, w: Weights) -> Tensor:
-    """Tokens to logits [n_vocab, n_outputs]."""
-    x = common.embed(step, w)
-    for il in range(step.config.n_layer):
-        x = block(step, w, il, x)
-    x = norm(w, "token_embd_norm", x, step.config.rms_eps).named("result_norm")
-    return common.output(w, x)
+}

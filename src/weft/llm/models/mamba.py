@@ -16,14 +16,17 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from weft import graph as G
+from weft.graph import RopeMode
 from weft.graph.tensor import Tensor
 from weft.llm.config import Keys, ModelConfig, RecurrentConfig
-from weft.llm.models import common, rows
-from weft.llm.models.common import Step, linear, norm
+from weft.llm.models.architecture import Architecture, last
+from weft.llm.models.common import linear, norm
+from weft.llm.models.parts import linear_rows
 from weft.llm.models.recurrence import convolve, require_recurrent, scan
+from weft.llm.models.step import Step
 from weft.llm.weights import Row, Weights, maybe, need
 
-__all__ = ["configure", "configure2", "forward", "table"]
+__all__ = ["ARCHITECTURES"]
 
 
 def configure(c: ModelConfig, keys: Keys) -> ModelConfig:
@@ -69,33 +72,6 @@ def configure2(c: ModelConfig, keys: Keys) -> ModelConfig:
 def _recurrent(c: ModelConfig, r: RecurrentConfig) -> ModelConfig:
     none = (0,) * c.n_layer
     return replace(c.without_rope(), heads=none, heads_kv=none, recurrent=r)
-
-
-def table(c: ModelConfig) -> Iterator[Row]:
-    """The tensors of a file."""
-    r = require_recurrent(c)
-    yield from rows.model_rows(c)
-    for il in range(c.n_layer):
-        b = f"blk.{il}"
-        yield need(f"{b}.attn_norm.weight", c.n_embd)
-        yield need(f"{b}.ssm_conv1d.weight", r.d_conv, r.n_channels)
-        yield maybe(f"{b}.ssm_conv1d.bias", r.n_channels)
-        yield from rows.linear_rows(f"{b}.ssm_out", r.d_inner, c.n_embd)
-        if r.dt_rank:
-            yield from rows.linear_rows(f"{b}.ssm_in", c.n_embd, 2 * r.d_inner)
-            yield from rows.linear_rows(f"{b}.ssm_x", r.d_inner, r.dt_rank + 2 * r.d_state)
-            yield from rows.linear_rows(f"{b}.ssm_dt", r.dt_rank, r.d_inner)
-            yield need(f"{b}.ssm_a", r.d_state, r.d_inner)
-            yield need(f"{b}.ssm_d", r.d_inner)
-            for name, n in (("dt", r.dt_rank), ("b", r.d_state), ("c", r.d_state)):
-                yield maybe(f"{b}.ssm_{name}_norm.weight", n)
-        else:
-            n_in = r.d_inner + r.n_channels + r.n_head
-            yield from rows.linear_rows(f"{b}.ssm_in", c.n_embd, n_in)
-            yield need(f"{b}.ssm_dt.bias", r.n_head)
-            yield need(f"{b}.ssm_a", 1, r.n_head)
-            yield need(f"{b}.ssm_d", 1, r.n_head)
-            yield maybe(f"{b}.ssm_norm.weight", r.d_inner // r.n_group, r.n_group)
 
 
 def part(x: Tensor, n: int, start: int) -> Tensor:
@@ -156,19 +132,53 @@ def mixer2(step: Step, w: Weights, il: int, u: Tensor) -> Tensor:
     return linear(w, "ssm_out", y)
 
 
-def block(step: Step, w: Weights, il: int, x: Tensor) -> Tensor:
-    """One layer. The last one goes on with the wanted tokens only, once the state is written."""
-    layer = w.layer(il)
-    mix = mixer if require_recurrent(step.config).dt_rank else mixer2
-    y = mix(step, layer, il, norm(layer, "attn_norm", x, step.config.rms_eps))
-    if il == step.config.n_layer - 1:
-        x, y = common.wanted(step, x), common.wanted(step, y)
-    return G.add(x, y).named(f"l_out-{il}")
+class Mixer:
+    """The one half of a block that there is."""
+
+    def rows(self, c: ModelConfig, il: int) -> Iterator[Row]:
+        """Projections, the convolution and what the scan reads."""
+        r = require_recurrent(c)
+        b = f"blk.{il}"
+        yield need(f"{b}.ssm_conv1d.weight", r.d_conv, r.n_channels)
+        yield maybe(f"{b}.ssm_conv1d.bias", r.n_channels)
+        yield from linear_rows(f"{b}.ssm_out", r.d_inner, c.n_embd)
+        if r.dt_rank:
+            yield from linear_rows(f"{b}.ssm_in", c.n_embd, 2 * r.d_inner)
+            yield from linear_rows(f"{b}.ssm_x", r.d_inner, r.dt_rank + 2 * r.d_state)
+            yield from linear_rows(f"{b}.ssm_dt", r.dt_rank, r.d_inner)
+            yield need(f"{b}.ssm_a", r.d_state, r.d_inner)
+            yield need(f"{b}.ssm_d", r.d_inner)
+            for name, n in (("dt", r.dt_rank), ("b", r.d_state), ("c", r.d_state)):
+                yield maybe(f"{b}.ssm_{name}_norm.weight", n)
+        else:
+            n_in = r.d_inner + r.n_channels + r.n_head
+            yield from linear_rows(f"{b}.ssm_in", c.n_embd, n_in)
+            yield need(f"{b}.ssm_dt.bias", r.n_head)
+            yield need(f"{b}.ssm_a", 1, r.n_head)
+            yield need(f"{b}.ssm_d", 1, r.n_head)
+            yield maybe(f"{b}.ssm_norm.weight", r.d_inner // r.n_group, r.n_group)
+
+    def __call__(self, step: Step, w: Weights, il: int, x: Tensor) -> Tensor:
+        """x [n_embd, n_tokens] -> the same."""
+        mix = mixer if require_recurrent(step.config).dt_rank else mixer2
+        return mix(step, w.layer(il), il, x)
 
 
-def forward(step: Step, w: Weights) -> Tensor:
-    """Tokens to logits [n_vocab, n_outputs]."""
-    x = common.embed(step, w)
-    for il in range(step.config.n_layer):
-        x = block(step, w, il, x)
-    return common.logits(step, w, x)
+class Mamba(Architecture):
+    """A block is a norm and a mixer."""
+
+    def block_rows(self, c: ModelConfig, il: int) -> Iterator[Row]:
+        """Tensors of a layer."""
+        yield from self.norm.rows(f"blk.{il}.attn_norm", c.n_embd)
+        yield from self.attention.rows(c, il)
+
+    def block(self, step: Step, w: Weights, il: int, x: Tensor) -> Tensor:
+        """One layer, [n_embd, n_tokens] -> the same."""
+        y = self.attention(step, w, il, self.normed(step, w.layer(il), "attn_norm", x))
+        return G.add(*last(step, il, x, y))
+
+
+ARCHITECTURES = {
+    "mamba": Mamba(RopeMode.NEOX, configure, attention=Mixer()),
+    "mamba2": Mamba(RopeMode.NEOX, configure2, attention=Mixer()),
+}

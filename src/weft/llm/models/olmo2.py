@@ -6,17 +6,14 @@ OLMo 3 adds a sliding window to three of four layers, whose rotation is never sc
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
-from weft import graph as G
-from weft.graph.tensor import Tensor
+from weft.graph import RopeMode
 from weft.llm.config import Keys, ModelConfig, RopeConfig
-from weft.llm.models import common, rows
-from weft.llm.models.common import Step, norm
-from weft.llm.weights import Row, Weights, need
+from weft.llm.models.architecture import Architecture
+from weft.llm.models.parts import WHOLE, Attention
 
-__all__ = ["configure", "forward", "table"]
+__all__ = ["ARCHITECTURES"]
 
 
 def configure(c: ModelConfig, keys: Keys) -> ModelConfig:
@@ -28,32 +25,12 @@ def configure(c: ModelConfig, keys: Keys) -> ModelConfig:
     return replace(c, windowed=windowed, ropes=tuple(local if w else c.rope for w in windowed))
 
 
-def table(c: ModelConfig) -> Iterator[Row]:
-    """The tensors of a file."""
-    yield from rows.model_rows(c)
-    for il in range(c.n_layer):
-        yield from rows.attention_rows(c, il)
-        yield need(f"blk.{il}.attn_q_norm.weight", c.n_head(il) * c.head_dim_k)
-        yield need(f"blk.{il}.attn_k_norm.weight", c.n_embd_k(il))
-        yield need(f"blk.{il}.post_attention_norm.weight", c.n_embd)
-        yield from rows.feed_forward_rows(c, il)
-        yield need(f"blk.{il}.post_ffw_norm.weight", c.n_embd)
-
-
-def block(step: Step, w: Weights, il: int, x: Tensor) -> Tensor:
-    """One layer. The last one goes on with the wanted tokens only, once the cache is written."""
-    eps, layer = step.config.rms_eps, w.layer(il)
-    y = common.self_attention(step, w, il, x, qk_norm=common.norm_whole)
-    if il == step.config.n_layer - 1:
-        x, y = common.wanted(step, x), common.wanted(step, y)
-    x = G.add(x, norm(layer, "post_attention_norm", y, eps))
-    y = norm(layer, "post_ffw_norm", common.feed_forward(layer, x), eps)
-    return G.add(x, y).named(f"l_out-{il}")
-
-
-def forward(step: Step, w: Weights) -> Tensor:
-    """Tokens to logits [n_vocab, n_outputs]."""
-    x = common.embed(step, w)
-    for il in range(step.config.n_layer):
-        x = block(step, w, il, x)
-    return common.logits(step, w, x)
+ARCHITECTURES = {
+    "olmo2": Architecture(
+        RopeMode.NEOX,
+        configure,
+        attention=Attention(WHOLE),
+        before=("", ""),
+        after=("post_attention_norm", "post_ffw_norm"),
+    )
+}

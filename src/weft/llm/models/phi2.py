@@ -3,40 +3,28 @@ layer side by side behind one LayerNorm, rotation of a part of each head, biases
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from weft import graph as G
+from weft.graph import RopeMode
 from weft.graph.tensor import Tensor
-from weft.llm.config import ModelConfig
-from weft.llm.models import common, rows
-from weft.llm.models.common import Step, layer_norm
-from weft.llm.weights import Row, Weights
+from weft.llm.models.architecture import Architecture, last
+from weft.llm.models.parts import LAYER, Mlp
+from weft.llm.models.step import Step
+from weft.llm.weights import Weights
 
-__all__ = ["forward", "table"]
-
-
-def table(c: ModelConfig) -> Iterator[Row]:
-    """The tensors of a file."""
-    yield from rows.layer_normed_model_rows(c)
-    for il in range(c.n_layer):
-        yield from rows.layer_norm_rows(f"blk.{il}.attn_norm", c.n_embd)
-        yield from rows.attention_rows(c, il)
-        yield from rows.mlp_rows(c, il)
+__all__ = ["ARCHITECTURES"]
 
 
-def block(step: Step, w: Weights, il: int, x: Tensor) -> Tensor:
-    """One layer. The last one goes on with the wanted tokens only, once the cache is written."""
-    layer = w.layer(il)
-    normed = layer_norm(layer, "attn_norm", x, step.config.norm_eps)
-    y = common.self_attention(step, w, il, normed)
-    if il == step.config.n_layer - 1:
-        x, y, normed = (common.wanted(step, t) for t in (x, y, normed))
-    return G.add(G.add(y, common.mlp(layer, normed)), x).named(f"l_out-{il}")
+class Parallel(Architecture):
+    """Attention and feed-forward layer read the same normed input."""
+
+    def block(self, step: Step, w: Weights, il: int, x: Tensor) -> Tensor:
+        """One layer, [n_embd, n_tokens] -> the same."""
+        normed = self.normed(step, w.layer(il), "attn_norm", x)
+        y = self.attention(step, w, il, normed)
+        x, y, normed = last(step, il, x, y, normed)
+        return G.add(G.add(y, self.feed_forward(step, w, il, normed)), x)
 
 
-def forward(step: Step, w: Weights) -> Tensor:
-    """Tokens to logits [n_vocab, n_outputs]."""
-    x = common.embed(step, w)
-    for il in range(step.config.n_layer):
-        x = block(step, w, il, x)
-    return common.layer_normed_logits(step, w, x)
+ARCHITECTURES = {
+    "phi2": Parallel(RopeMode.NEOX, norm=LAYER, before=("attn_norm", ""), feed_forward=Mlp())
+}

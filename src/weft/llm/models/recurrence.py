@@ -6,7 +6,7 @@ from __future__ import annotations
 from weft import graph as G
 from weft.graph.tensor import Tensor
 from weft.llm.config import ModelConfig, RecurrentConfig
-from weft.llm.models.common import Step
+from weft.llm.models.step import Step
 
 __all__ = ["convolve", "require_recurrent", "scan"]
 

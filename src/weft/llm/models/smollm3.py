@@ -5,13 +5,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from weft.graph import RopeMode
 from weft.llm.config import Keys, ModelConfig
-from weft.llm.models.llama import forward, table
+from weft.llm.models.architecture import Architecture
+from weft.llm.models.experts import Experts
 
-__all__ = ["configure", "forward", "table"]
+__all__ = ["ARCHITECTURES"]
 
 
 def configure(c: ModelConfig, keys: Keys) -> ModelConfig:
     """Which layers rotate; no key says it."""
     none = replace(c.rope, n_dims=0)
     return replace(c, ropes=tuple(none if il % 4 == 3 else c.rope for il in range(c.n_layer)))
+
+
+ARCHITECTURES = {"smollm3": Architecture(RopeMode.NORMAL, configure, feed_forward=Experts())}

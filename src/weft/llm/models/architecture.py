@@ -1,0 +1,118 @@
+"""`Architecture`: the skeleton that decoders share, and what a model's file says is its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from weft import graph as G
+from weft.graph import RopeMode
+from weft.graph.tensor import Tensor
+from weft.llm.config import Keys, ModelConfig
+from weft.llm.models import common
+from weft.llm.models.parts import RMS, Attention, Gated, Norm, Part
+from weft.llm.models.step import Step
+from weft.llm.weights import Row, Weights, maybe, need
+
+__all__ = ["Architecture", "Configure", "last"]
+
+Configure = Callable[[ModelConfig, Keys], ModelConfig]
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """How a kind of model is loaded and computed. Without arguments but the first: LLaMA's blocks,
+
+        x = x + attention(norm(x));  x = x + feed_forward(norm(x))
+
+    What differs is said by fields; a class derived from it overrides `embed`, `block` or `logits`.
+    """
+
+    rope_mode: RopeMode
+    """Which elements of a head rotate together: adjacent pairs (NORMAL), or halves (NEOX)."""
+    configure: Configure = lambda config, keys: config
+    """What the architecture makes of the metadata that `ModelConfig.from_gguf` does not know: which
+    layers have a window, another rotary embedding, ..."""
+    attention: Part = Attention()  # noqa: RUF009  parts are frozen
+    feed_forward: Part = Gated()  # noqa: RUF009
+    norm: Norm = RMS
+    """That of all norms but those of heads."""
+    before: tuple[str, str] = ("attn_norm", "ffn_norm")
+    """Names of the norms in front of attention and feed-forward layer; empty for none."""
+    after: tuple[str, str] = ("", "")
+    """Names of the norms behind them."""
+    embedding_norm: str = ""
+    """Name of a norm of the embeddings."""
+    last_norm: str = "output_norm"
+    """Name of the norm in front of the output projection; empty for none."""
+    embeds: bool = False
+    """Whether `forward` gives embeddings instead of logits."""
+
+    def table(self, c: ModelConfig) -> Iterator[Row]:
+        """The tensors of a file; raises FormatError where the metadata lacks what they need."""
+        yield from self.outer_rows(c)
+        for il in range(c.n_layer):
+            yield from self.block_rows(c, il)
+
+    def outer_rows(self, c: ModelConfig) -> Iterator[Row]:
+        """Tensors outside the layers."""
+        yield need("token_embd.weight", c.n_embd, c.n_vocab)
+        if c.n_positions:
+            yield need("position_embd.weight", c.n_embd, c.n_positions)
+        for name in filter(None, (self.embedding_norm, self.last_norm)):
+            yield from self.norm.rows(name, c.n_embd)
+        yield maybe("output.weight", c.n_embd, c.n_vocab)  # absent: the embedding, transposed
+        yield maybe("output.bias", c.n_vocab)
+        yield maybe("output.scale", 1)
+        for name in ("rope_freqs", "rope_factors_long", "rope_factors_short"):
+            yield maybe(f"{name}.weight", c.rope.n_dims // 2)
+
+    def block_rows(self, c: ModelConfig, il: int) -> Iterator[Row]:
+        """Tensors of a layer."""
+        for name in filter(None, (*self.before, *self.after)):
+            yield from self.norm.rows(f"blk.{il}.{name}", c.n_embd)
+        yield from self.attention.rows(c, il)
+        yield from self.feed_forward.rows(c, il)
+
+    def forward(self, step: Step, w: Weights) -> Tensor:
+        """Tokens to logits [n_vocab, n_outputs], or to embeddings [n_embd, n_outputs]."""
+        x = self.embed(step, w)
+        for il in range(step.config.n_layer):
+            x = self.block(step, w, il, x).named(f"l_out-{il}")
+        return self.logits(step, w, x)
+
+    def embed(self, step: Step, w: Weights) -> Tensor:
+        """The input of the first layer, [n_embd, n_tokens]."""
+        x = common.add_positions(step, w, common.embed(step, w))
+        return self.normed(step, w, self.embedding_norm, x)
+
+    def block(self, step: Step, w: Weights, il: int, x: Tensor) -> Tensor:
+        """One layer, [n_embd, n_tokens] -> the same."""
+        layer = w.layer(il)
+        y = self.attention(step, w, il, self.normed(step, layer, self.before[0], x))
+        x, y = last(step, il, x, y)
+        x = G.add(x, scaled(step, self.normed(step, layer, self.after[0], y)))
+        y = self.feed_forward(step, w, il, self.normed(step, layer, self.before[1], x))
+        return G.add(x, scaled(step, self.normed(step, layer, self.after[1], y)))
+
+    def logits(self, step: Step, w: Weights, x: Tensor) -> Tensor:
+        """The last norm and the output projection of x [n_embd, n_outputs]."""
+        return common.output(w, self.normed(step, w, self.last_norm, x).named("result_norm"))
+
+    def normed(self, step: Step, w: Weights, name: str, x: Tensor) -> Tensor:
+        """x by the norm called `name`; as it is where that is empty."""
+        return self.norm(step.config, w, name, x) if name else x
+
+
+def last(step: Step, il: int, *tensors: Tensor) -> tuple[Tensor, ...]:
+    """The tensors [n, n_tokens] as they are; in the last layer, once attention has written the
+    cache, their columns whose logits are asked for: [n, n_outputs]."""
+    if il < step.config.n_layer - 1:
+        return tensors
+    return tuple(common.wanted(step, t) for t in tensors)
+
+
+def scaled(step: Step, y: Tensor) -> Tensor:
+    """What a layer adds, times the model's scale where it has one."""
+    scale = step.config.residual_scale
+    return G.scale(y, scale) if scale else y

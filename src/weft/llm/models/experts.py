@@ -1,0 +1,154 @@
+"""Mixtures of experts: each token goes through the few that a router chooses for it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from weft import graph as G
+from weft.errors import FormatError
+from weft.graph.tensor import Tensor
+from weft.llm.config import ModelConfig, MoeConfig
+from weft.llm.models.common import linear
+from weft.llm.models.parts import Gated, Part
+from weft.llm.models.step import Step
+from weft.llm.weights import Row, Weights, maybe, need
+
+__all__ = ["Experts", "require_experts"]
+
+_LEAST_SUM = 2.0**-14
+"""What expert weights are divided by at least."""
+
+_SHARED = Gated(suffix="_shexp")
+
+
+@dataclass(frozen=True)
+class Experts:
+    """A mixture where the metadata has experts, in the layers behind the dense ones."""
+
+    dense: Part | None = Gated()  # noqa: RUF009  it is frozen
+    """What stands in dense layers; None where every file has experts."""
+    shared: Literal["", "added", "gated"] = ""
+    """Experts for every token: `gated` by a sigmoid of their own, `added` where a file has them."""
+    softmax_first: bool = True
+    """Softmax over all experts, then the best; else softmax over the scores of the best."""
+    renormalise: bool = True
+    """The best experts' weights are brought to sum 1 (Mixtral, arXiv 2401.04088), unless the
+    metadata says otherwise."""
+    balanced: bool = False
+    """Files may have a bias that takes part in the choice, not in the weights."""
+    oai: bool = False
+    """gpt-oss' clamped activation instead of SwiGLU."""
+
+    def rows(self, c: ModelConfig, il: int) -> Iterator[Row]:
+        """Router and stacked experts, with optional biases; or those of the dense layer.
+
+        Raises FormatError for a file that must have experts and has none."""
+        if self.dense is not None and (c.moe is None or il < c.moe.n_dense):
+            yield from self.dense.rows(c, il)
+            return
+        moe = require_experts(c)
+        yield need(f"blk.{il}.ffn_gate_inp.weight", c.n_embd, moe.n_expert)
+        yield maybe(f"blk.{il}.ffn_gate_inp.bias", moe.n_expert)
+        for name, n_in, n_out in (
+            ("ffn_gate_exps", c.n_embd, moe.n_ff),
+            ("ffn_up_exps", c.n_embd, moe.n_ff),
+            ("ffn_down_exps", moe.n_ff, c.n_embd),
+        ):
+            yield need(f"blk.{il}.{name}.weight", n_in, n_out, moe.n_expert)
+            yield maybe(f"blk.{il}.{name}.bias", n_out, moe.n_expert)
+            yield maybe(f"blk.{il}.{name}.scale", moe.n_expert)
+        if self.balanced:
+            yield maybe(f"blk.{il}.exp_probs_b.bias", moe.n_expert)
+        if self.shared == "gated":
+            yield need(f"blk.{il}.ffn_gate_inp_shexp.weight", c.n_embd)
+        if self._has_shared(moe):
+            yield from _SHARED.sized_rows(c, il, moe.n_ff_shared)
+
+    def __call__(self, step: Step, w: Weights, il: int, x: Tensor) -> Tensor:
+        """x [n_embd, n_tokens] -> the same."""
+        moe, layer = step.config.moe, w.layer(il)
+        if moe is None or (self.dense is not None and il < moe.n_dense):
+            assert self.dense is not None
+            return self.dense(step, w, il, x)
+        if self.shared == "gated":
+            gate = G.sigmoid(G.mul_mat(layer["ffn_gate_inp_shexp.weight"], x))  # [1, n_tokens]
+            always = G.mul(_SHARED(step, w, il, x), gate)
+            return G.add(self.mixture(layer, x, moe), always)
+        y = self.mixture(layer, x, moe)
+        return G.add(y, _SHARED(step, w, il, x)) if self._has_shared(moe) else y
+
+    def _has_shared(self, moe: MoeConfig) -> bool:
+        return self.shared == "gated" or (self.shared == "added" and moe.n_ff_shared > 0)
+
+    def mixture(self, w: Weights, x: Tensor, moe: MoeConfig) -> Tensor:
+        """Each token of x [n_embd, n_tokens] through its best experts, summed by router weight."""
+        n_embd, n_tokens = x.ne[0], x.ne[1]
+        n_used = moe.n_used
+        scores = linear(w, "ffn_gate_inp", x)  # [n_expert, n_tokens]
+        if moe.sigmoid:
+            scores = G.sigmoid(scores)
+        elif self.softmax_first:
+            scores = G.soft_max(scores)
+        best = _best_experts(w, scores, moe)
+        columns = G.reshape(scores, 1, moe.n_expert, n_tokens)
+        weights = G.reshape(G.get_rows(columns, best), n_used, n_tokens)
+        if not self.softmax_first:
+            weights = G.soft_max(weights)
+        elif self.renormalise if moe.renormalise is None else moe.renormalise:
+            total = G.sum_rows(weights)
+            # sigmoids may all be next to nothing, what softmax has chosen is not
+            weights = G.div(weights, G.clamp(total, _LEAST_SUM, math.inf) if moe.sigmoid else total)
+        if moe.scale != 1.0:
+            weights = G.scale(weights, moe.scale)
+
+        x = G.reshape(x, n_embd, 1, n_tokens)
+        gate = _experts(w, "ffn_gate_exps", x, best)  # [n_ff, n_used, n_tokens]
+        up = _experts(w, "ffn_up_exps", x, best)
+        act = G.swiglu_oai(gate, up, alpha=1.702, limit=7.0) if self.oai else G.swiglu(gate, up)
+        y = _experts(w, "ffn_down_exps", act, best)  # [n_embd, n_used, n_tokens]
+        y = G.mul(y, G.reshape(weights, 1, n_used, n_tokens))
+        parts = [G.view_2d(y, n_embd, n_tokens, y.nb[2], i * y.nb[1]) for i in range(n_used)]
+        total = parts[0] if n_used > 1 else G.cont(parts[0])
+        for part in parts[1:]:
+            total = G.add(total, part)
+        return total
+
+
+def _best_experts(w: Weights, scores: Tensor, moe: MoeConfig) -> Tensor:
+    """The experts of each token, i32 [n_used, n_tokens], by scores [n_expert, n_tokens].
+
+    A bias learned for balance takes part in the choice, not in the weights; with groups, only those
+    are chosen from whose best two experts have the largest sum (DeepSeek-V3, arXiv 2412.19437)."""
+    n_expert, n_tokens, _, _ = scores.ne
+    if "exp_probs_b.bias" in w:
+        scores = G.add(scores, w["exp_probs_b.bias"])
+    if moe.n_group > 1:
+        size = moe.n_expert // moe.n_group
+        groups = G.reshape(scores, size, moe.n_group, n_tokens)
+        best_two = G.get_rows(G.reshape(groups, 1, size, moe.n_group, n_tokens), G.top_k(groups, 2))
+        sums = G.sum_rows(G.reshape(best_two, 2, moe.n_group, n_tokens))
+        chosen = G.top_k(G.reshape(sums, moe.n_group, n_tokens), moe.n_group_used)
+        kept = G.get_rows(groups, chosen)  # [size, n_group_used, n_tokens]
+        scores = G.set_rows(G.fill(groups, -math.inf), kept, chosen)
+        scores = G.reshape(scores, n_expert, n_tokens)
+    return G.top_k(scores, moe.n_used)
+
+
+def _experts(w: Weights, name: str, x: Tensor, ids: Tensor) -> Tensor:
+    y = G.mul_mat_id(w[f"{name}.weight"], x, ids)
+    if f"{name}.scale" in w:  # a number for each expert
+        n_used, n_tokens = ids.ne[0], ids.ne[1]
+        column = G.reshape(w[f"{name}.scale"], 1, w[f"{name}.scale"].ne[0])
+        scales = G.get_rows(column, G.reshape(ids, n_used * n_tokens))
+        y = G.mul(y, G.reshape(scales, 1, n_used, n_tokens))
+    return G.add_id(y, w[f"{name}.bias"], ids) if f"{name}.bias" in w else y
+
+
+def require_experts(c: ModelConfig) -> MoeConfig:
+    """The mixture of experts; raises FormatError naming the key that a file without one lacks."""
+    if c.moe is None:
+        raise FormatError(f"metadata key {c.arch}.expert_count is missing; convert the model again")
+    return c.moe

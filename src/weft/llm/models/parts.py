@@ -1,0 +1,240 @@
+"""The parts that architectures are put together from: each lists its weights and computes.
+
+`rows(c, il)` are the weights of a part in layer `il`, with sizes innermost first; calling it,
+`part(step, w, il, x)`, takes x [n_embd, n_tokens] to the same sizes, by the weights `w` of the
+whole model. `experts.py` has mixtures of experts, `recurrence.py` recurrent layers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from weft import graph as G
+from weft.graph.tensor import Tensor
+from weft.llm.config import ModelConfig
+from weft.llm.models import common
+from weft.llm.models.common import linear
+from weft.llm.models.step import Step
+from weft.llm.weights import Row, Weights, maybe, need
+
+__all__ = [
+    "EACH_HEAD",
+    "LAYER",
+    "LAYER_NORMED_HEADS",
+    "RMS",
+    "WHOLE",
+    "Attention",
+    "FusedGated",
+    "Gated",
+    "HeadNorm",
+    "Mlp",
+    "Norm",
+    "Part",
+    "attention_rows",
+    "linear_rows",
+]
+
+
+class Part(Protocol):
+    """A block's half: attention, a feed-forward layer, or what stands for one of them."""
+
+    def rows(self, c: ModelConfig, il: int) -> Iterator[Row]:
+        """The weights of layer `il`."""
+
+    def __call__(self, step: Step, w: Weights, il: int, x: Tensor) -> Tensor:
+        """x [n_embd, n_tokens] -> the same sizes."""
+
+
+# ---- norms ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Norm:
+    """RMS norm, or LayerNorm where `centred`, with an optional bias where `biased`."""
+
+    centred: bool = False
+    biased: bool = False
+
+    def rows(self, name: str, *sizes: int, optional: bool = False) -> Iterator[Row]:
+        """The gain and the bias."""
+        yield (maybe if optional else need)(f"{name}.weight", *sizes)
+        if self.biased:
+            yield maybe(f"{name}.bias", *sizes)
+
+    def __call__(self, c: ModelConfig, w: Weights, name: str, x: Tensor) -> Tensor:
+        """x normed along its innermost dimension."""
+        if self.centred:
+            return common.layer_norm(w, name, x, c.norm_eps)
+        return common.norm(w, name, x, c.rms_eps)
+
+
+RMS, LAYER = Norm(), Norm(centred=True, biased=True)
+
+
+@dataclass(frozen=True, slots=True)
+class HeadNorm:
+    """What queries and keys go through in front of the rotation (arXiv 2302.05442)."""
+
+    norm: Norm = RMS
+    whole: bool = False
+    """Over all heads of a token at once, instead of over each."""
+    own_gains: bool = False
+    """Each head has gains of its own."""
+    optional: bool = False
+    """Some files have none."""
+
+    def rows(self, c: ModelConfig, il: int) -> Iterator[Row]:
+        """Those of queries and keys."""
+        for name, n_head in (("q", c.n_head(il)), ("k", c.n_head_kv(il))):
+            d = c.head_dim_k
+            sizes = (d * n_head,) if self.whole else (d, n_head) if self.own_gains else (d,)
+            yield from self.norm.rows(f"blk.{il}.attn_{name}_norm", *sizes, optional=self.optional)
+
+    def __call__(self, c: ModelConfig, w: Weights, name: str, x: Tensor) -> Tensor:
+        """x [d, n_head, n_tokens], by the weights `w` of the layer."""
+        if self.optional and f"{name}.weight" not in w:
+            return x
+        if not self.whole:
+            return self.norm(c, w, name, x)
+        d, n_head, n_tokens, _ = x.ne
+        flat = G.reshape(x if x.is_contiguous else G.cont(x), d * n_head, n_tokens)
+        return G.reshape(self.norm(c, w, name, flat), d, n_head, n_tokens)
+
+
+EACH_HEAD, WHOLE = HeadNorm(), HeadNorm(whole=True)
+LAYER_NORMED_HEADS = HeadNorm(Norm(centred=True), own_gains=True, optional=True)
+
+
+# ---- attention -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Attention:
+    """Grouped-query attention (arXiv 2305.13245) with rotary embedding, the output projection
+    included."""
+
+    heads: HeadNorm | None = None
+    sinks: bool = False
+    """A learned logit a head that only the denominator of the softmax sees."""
+
+    def rows(self, c: ModelConfig, il: int) -> Iterator[Row]:
+        """Projections, norms of heads, sinks."""
+        yield from attention_rows(c, il)
+        if self.heads is not None:
+            yield from self.heads.rows(c, il)
+        if self.sinks:
+            yield need(f"blk.{il}.attn_sinks.weight", c.n_head(il))
+
+    def __call__(self, step: Step, w: Weights, il: int, x: Tensor) -> Tensor:
+        """x [n_embd, n_tokens] -> the same."""
+        layer = w.layer(il)
+        q, k, v = self.project(step, layer, il, x)
+        q, k = common.rope(step, w, q, il), common.rope(step, w, k, il)
+        sinks = layer["attn_sinks.weight"] if self.sinks else None
+        return self.output(step, layer, common.attention(step, il, q, k, v, sinks=sinks))
+
+    def project(self, step: Step, w: Weights, il: int, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values in front of the rotation."""
+        return self.norm_heads(step.config, w, *common.qkv(step, w, il, x))
+
+    def norm_heads(
+        self, c: ModelConfig, w: Weights, q: Tensor, k: Tensor, v: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries and keys normed, where the architecture does so."""
+        if self.heads is not None:
+            q, k = self.heads(c, w, "attn_q_norm", q), self.heads(c, w, "attn_k_norm", k)
+        return q, k, v
+
+    def output(self, step: Step, w: Weights, y: Tensor) -> Tensor:
+        """What follows on the heads' results y [dv * n_head, n_tokens]."""
+        return linear(w, "attn_output", y)
+
+
+def attention_rows(c: ModelConfig, il: int) -> Iterator[Row]:
+    """Projections of layer `il`, with optional biases and scales: q, k and v, or one matrix that
+    has their rows one after another, and the output's."""
+    n_q, n_k, n_v = c.n_head(il) * c.head_dim_k, c.n_embd_k(il), c.n_embd_v(il)
+    fused = f"blk.{il}.attn_qkv"
+    yield maybe(f"{fused}.weight", c.n_embd, n_q + n_k + n_v)
+    yield maybe(f"{fused}.bias", n_q + n_k + n_v)
+    yield maybe(f"{fused}.scale", 1)
+    for name, n_out in (("q", n_q), ("k", n_k), ("v", n_v)):
+        yield from linear_rows(f"blk.{il}.attn_{name}", c.n_embd, n_out, unless=f"{fused}.weight")
+    yield from linear_rows(f"blk.{il}.attn_output", c.n_head(il) * c.head_dim_v, c.n_embd)
+
+
+def linear_rows(name: str, n_in: int, n_out: int, *, unless: str = "") -> Iterator[Row]:
+    """A matrix with optional bias and scale; `unless` as in `need`."""
+    yield need(f"{name}.weight", n_in, n_out, unless=unless)
+    yield maybe(f"{name}.bias", n_out)
+    yield maybe(f"{name}.scale", 1)
+
+
+# ---- feed-forward layers -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Gated:
+    """A gated feed-forward layer (arXiv 2002.05202): down(silu(gate x) * up x) with SwiGLU."""
+
+    act: Callable[[Tensor, Tensor], Tensor] = G.swiglu
+    suffix: str = ""
+    """Of the matrices' names; "_shexp" for shared experts."""
+
+    def rows(self, c: ModelConfig, il: int) -> Iterator[Row]:
+        """Three matrices."""
+        return self.sized_rows(c, il, c.n_ff(il))
+
+    def sized_rows(self, c: ModelConfig, il: int, n_ff: int) -> Iterator[Row]:
+        """The same, `n_ff` wide inside."""
+        for name in ("gate", "up"):
+            yield from linear_rows(f"blk.{il}.ffn_{name}{self.suffix}", c.n_embd, n_ff)
+        yield from linear_rows(f"blk.{il}.ffn_down{self.suffix}", n_ff, c.n_embd)
+
+    def __call__(self, step: Step, w: Weights, il: int, x: Tensor) -> Tensor:
+        """x [n_embd, n_tokens] -> the same."""
+        layer, s = w.layer(il), self.suffix
+        inside = self.act(linear(layer, f"ffn_gate{s}", x), linear(layer, f"ffn_up{s}", x))
+        return linear(layer, f"ffn_down{s}", self.inner(step, layer, inside))
+
+    def inner(self, step: Step, w: Weights, inside: Tensor) -> Tensor:
+        """What happens to [n_ff, n_tokens] in front of the last matrix."""
+        return inside
+
+
+@dataclass(frozen=True)
+class FusedGated:
+    """SwiGLU whose gate is the first half of `ffn_up`."""
+
+    def rows(self, c: ModelConfig, il: int) -> Iterator[Row]:
+        """Two matrices."""
+        yield from linear_rows(f"blk.{il}.ffn_up", c.n_embd, 2 * c.n_ff(il))
+        yield from linear_rows(f"blk.{il}.ffn_down", c.n_ff(il), c.n_embd)
+
+    def __call__(self, step: Step, w: Weights, il: int, x: Tensor) -> Tensor:
+        """x [n_embd, n_tokens] -> the same."""
+        layer = w.layer(il)
+        return linear(layer, "ffn_down", G.swiglu(linear(layer, "ffn_up", x)))
+
+
+@dataclass(frozen=True)
+class Mlp:
+    """A feed-forward layer without a gate: down(act(up x))."""
+
+    act: Callable[[Tensor], Tensor] = G.gelu
+
+    def rows(self, c: ModelConfig, il: int) -> Iterator[Row]:
+        """Two matrices."""
+        yield from linear_rows(f"blk.{il}.ffn_up", c.n_embd, c.n_ff(il))
+        yield from linear_rows(f"blk.{il}.ffn_down", c.n_ff(il), c.n_embd)
+
+    def __call__(self, step: Step, w: Weights, il: int, x: Tensor) -> Tensor:
+        """x [n_embd, n_tokens] -> the same."""
+        layer = w.layer(il)
+        return linear(layer, "ffn_down", self.inner(layer, self.act(linear(layer, "ffn_up", x))))
+
+    def inner(self, w: Weights, inside: Tensor) -> Tensor:
+        """What happens to [n_ff, n_tokens] in front of the last matrix."""
+        return inside

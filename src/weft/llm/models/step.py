@@ -1,0 +1,67 @@
+"""`Step`: what a model's graph is built over."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from weft import graph as G
+from weft.graph.size import Size, exact_div
+from weft.graph.tensor import Tensor
+from weft.llm.config import ModelConfig
+from weft.llm.kv_cache import KVCache
+
+__all__ = ["Step"]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """The leaves that the context fills for each ubatch, and what the graph is built over."""
+
+    config: ModelConfig
+    cache: KVCache
+    tokens: Tensor
+    """i32 [n_tokens]"""
+    positions: Tensor
+    """i32 [n_tokens]"""
+    cells: Tensor
+    """i64 [n_tokens]: the cache cell that each token is written to."""
+    mask: Tensor
+    """f16 [n_kv, n_tokens]: 0 where a token sees a cell, -inf elsewhere."""
+    window_mask: Tensor | None
+    """The same for sliding-window layers; None when the architecture has none."""
+    out_ids: Tensor
+    """i32 [n_outputs]: the tokens whose logits are wanted."""
+    rope_mode: G.RopeMode
+    """Which elements of a head rotate together."""
+    flash: bool = True
+    """Attention as one op (FLASH_ATTN_EXT), or as matmuls around a softmax."""
+    embd: Tensor | None = None
+    """f32 [n_embd, n_tokens] in place of the tokens' embeddings."""
+
+    window_cells: Tensor | None = None
+    """i64 [n_tokens]: the same as `cells` for sliding-window layers with cells of their own."""
+    slots: tuple[Tensor, Tensor] | None = None
+    """Recurrent models: i32 [n_seqs] each, the slots of states that are read and written. Tokens
+    are of one sequence after another then, as many and in order of each."""
+    n_seqs: Size = 1
+    writes: list[Tensor] = field(default_factory=list)
+    """What the graph must compute besides its output: writes of recurrent states."""
+
+    @property
+    def n_seq_tokens(self) -> Size:
+        """Tokens of each sequence."""
+        each = exact_div(self.tokens.ne[0], self.n_seqs)
+        assert each is not None
+        return each
+
+    def mask_of(self, il: int) -> Tensor:
+        """The mask that layer `il` attends with."""
+        if not self.config.is_windowed(il):
+            return self.mask
+        assert self.window_mask is not None
+        return self.window_mask
+
+    def cells_of(self, il: int) -> Tensor:
+        """The cells that layer `il` writes to."""
+        small = self.window_cells is not None and self.config.is_windowed(il)
+        return self.window_cells if small and self.window_cells is not None else self.cells

@@ -1,0 +1,24 @@
+"""The table of architectures and the files it names say the same."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+import pytest
+
+from weft.errors import FormatError
+from weft.llm.models import _FILES, ARCHITECTURES, find_architecture
+
+
+@pytest.mark.parametrize("file", _FILES)
+def test_a_file_has_the_architectures_that_the_table_says(file: str) -> None:
+    module = import_module(f"weft.llm.models.{file}")
+    assert tuple(module.ARCHITECTURES) == _FILES[file]
+    for name in _FILES[file]:
+        assert find_architecture(name) is module.ARCHITECTURES[name]
+
+
+def test_an_unknown_one_is_refused_with_the_known_names() -> None:
+    with pytest.raises(FormatError, match=r"unknown architecture 'nonsense'.*qwen3moe"):
+        find_architecture("nonsense")
+    assert len(ARCHITECTURES) == len(set(ARCHITECTURES))
