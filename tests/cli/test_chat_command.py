@@ -77,7 +77,7 @@ def test_options_of_run_and_context(path: Path) -> None:
     assert "the context of 102 tokens is full" in cut.stderr
     done = chat(path, "abc\n/stats\n", *more, "--context-shift", "--keep", "4")
     assert done.returncode == 0 and "answer: 200 tokens" in done.stderr, done.stderr
-    assert "top_p is 3" in chat(path, "abc\n", "--top-p", "3").stderr
+    assert "--top-p is 3" in chat(path, "abc\n", "--top-p", "3").stderr
 
 
 def test_a_template_from_a_file(path: Path, tmp_path: Path) -> None:

@@ -130,7 +130,7 @@ def test_the_text_to_continue(path: Path, tmp_path: Path) -> None:
     assert ok("run", path, *args, typed="the abc\n") == want
     assert ok("run", path, "-p", "-", *args, typed="the abc") == want
     assert "not both" in refused("run", path, "-p", "a", "-f", file)
-    assert "n_ctx (-c) larger" in refused("run", path, "-p", "abc " * 200, *args)
+    assert "make -c larger" in refused("run", path, "-p", "abc " * 200, *args)
 
 
 # **** counts ****

@@ -6,7 +6,7 @@ import io
 
 import pytest
 
-from weft.cli import app, console
+from weft.cli import console, mistakes
 
 
 class Screen(io.StringIO):
@@ -21,12 +21,12 @@ def test_a_warning_gets_a_line_of_its_own(screen: bool, monkeypatch: pytest.Monk
     err = console.Console(file=out if screen else io.StringIO(), force_terminal=screen, width=80)
     monkeypatch.setattr("sys.stdout", out)
     monkeypatch.setattr(console, "errors", err)
-    monkeypatch.setattr(app, "errors", err)
+    monkeypatch.setattr(mistakes, "errors", err)
     for piece in ("Once", " upon", ""):
         console.text_out.write(piece)
-    app._show_warning("going on with cpu")
+    mistakes.show_warning("going on with cpu")
     console.text_out.write(" a time\n")
-    app._show_warning("again")
+    mistakes.show_warning("again")
     plain = out.getvalue().replace("\x1b[33m", "").replace("\x1b[0m", "")
     if screen:
         assert plain == "Once upon\nwarning: going on with cpu\n a time\nwarning: again\n"

@@ -113,7 +113,7 @@ def test_a_body_that_is_not_said_to_be_json(server: Server) -> None:
 
 def test_a_port_in_use_is_said_before_anything_is_loaded(server: Server) -> None:
     port = server.url.rpartition(":")[2]
-    done = weft("serve", "/no/such/model.gguf", "--port", port)
+    done = weft("serve", __file__, "--port", port)  # which is no model
     assert done.returncode == 1
     assert f"127.0.0.1:{port}: Address already in use; choose another --port" in done.stderr
 

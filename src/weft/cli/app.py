@@ -12,8 +12,9 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from weft.cli.console import errors, text_out
-from weft.errors import WeftError
+from weft.cli.command import WeftCommand
+from weft.cli.mistakes import exit_code, show_warning
+from weft.version import __version__
 
 __all__ = ["COMMANDS", "app", "run_command"]
 
@@ -33,12 +34,14 @@ COMMANDS = {
     "doctor": "Check every kernel against the baseline and NumPy.",
     "calibrate": "Measure what ops and copies cost here.",
     "quantize": "Write a model again with its matrices in another type.",
+    "completion": "Print a script that completes commands and options in a shell.",
+    "help": "Show the commands, or the options of one.",
+    "version": "Show the version.",
 }
 """Each command and what it does. `weft.cli.NAME` has a function of the same name, which is imported
 when the command is called, with what it needs alone."""
 
 _SETTINGS: dict[str, Any] = {
-    "add_completion": False,
     "rich_markup_mode": None,
     "pretty_exceptions_enable": False,
     "context_settings": {"help_option_names": ["-h", "--help"]},
@@ -51,8 +54,8 @@ class _Loaded(Mapping[str, Any]):
     def __getitem__(self, name: str) -> Any:
         if name not in COMMANDS:
             raise KeyError(name)
-        alone = typer.Typer(**_SETTINGS)
-        alone.command(name)(getattr(import_module(f"weft.cli.{name}"), name))
+        alone = typer.Typer(**_SETTINGS, add_completion=False)
+        alone.command(name, cls=WeftCommand)(getattr(import_module(f"weft.cli.{name}"), name))
         return typer.main.get_command(alone)
 
     def __iter__(self) -> Iterator[str]:
@@ -82,44 +85,34 @@ class _Commands(TyperGroup):
 app = typer.Typer(
     name="weft",
     help="Runs models on the devices this machine has, and says why each op runs where it does.",
-    no_args_is_help=True,
     cls=_Commands,
+    invoke_without_command=True,
+    add_completion="_WEFT_COMPLETE" in os.environ,  # a shell asks what may come next
     **_SETTINGS,
 )
 
 
 def _version(show: bool) -> None:
     if show:
-        from weft.version import __version__
-
         print(f"weft {__version__}")
         raise typer.Exit
 
 
 @app.callback()
 def _root(
+    context: typer.Context,
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+        bool,
+        typer.Option(
+            "--version", "-V", "-v", callback=_version, is_eager=True, help="Show the version."
+        ),
     ] = False,
 ) -> None:
-    pass
-
-
-def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
-    """Without the place in the code, which says nothing to a user."""
-    text_out.end_line()
-    errors.print(f"warning: {message}", style="yellow", markup=False, soft_wrap=True)
+    if context.invoked_subcommand is None:
+        print(context.get_help())
 
 
 def run_command() -> None:
-    """Runs what the command line says; ends with SystemExit unless all went well."""
-    warnings.showwarning = _show_warning
-    try:
-        app()
-    except WeftError as error:
-        errors.print(f"error: {error}", style="red", markup=False, soft_wrap=True)
-        sys.exit(1)
-    except BrokenPipeError:
-        # the reader of a pipe left; close quietly, as other tools do
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(1)
+    """Runs what the command line says; ends with SystemExit."""
+    warnings.showwarning = show_warning
+    sys.exit(exit_code(lambda: app(prog_name="weft", standalone_mode=False)))

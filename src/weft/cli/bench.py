@@ -23,12 +23,11 @@ from weft.cli.bench_kernel import (
 )
 from weft.cli.console import errors, size_text
 from weft.cli.loading import loads_model_with
-from weft.cli.options import SpeedsFile
+from weft.cli.model_file import ModelFile
 from weft.cli.profile_view import print_profile
 from weft.errors import ContextError
 from weft.execute import Profile, Trace
 from weft.llm import Context, Model
-from weft.llm.hub import local_path
 
 __all__ = ["bench"]
 
@@ -43,18 +42,10 @@ class Output(StrEnum):
     csv = "csv"
 
 
-@loads_model_with(without=("ctx_size", "fallback"), instead={"speeds": SpeedsFile})
+@loads_model_with(without=("ctx_size", "fallback", "old_speeds"))
 def bench(
     load: dict[str, Any],
-    model: Annotated[
-        Path | None,
-        typer.Argument(
-            metavar="[MODEL]",
-            parser=local_path,
-            help="A GGUF file, or hf:OWNER/NAME[:QUANT]; none with --kernel.",
-            show_default=False,
-        ),
-    ] = None,
+    model: ModelFile | None = None,
     n_prompt: Annotated[int, typer.Option("--n-prompt", "-p", help="Prompt tokens; 0: skip.")] = (
         512
     ),

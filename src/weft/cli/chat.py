@@ -15,12 +15,13 @@ from weft.cli.console import LoadProgress, errors
 from weft.cli.conversation import Conversation
 from weft.cli.loading import loads_model
 from weft.cli.model_file import ModelFile
-from weft.cli.options import ContextShift, Keep
+from weft.cli.options import ContextShift, Keep, most_tokens
 from weft.cli.sampling_options import sampling_flags
 from weft.cli.text_input import read_file
 from weft.errors import ChatError, ContextError, TokenizerError
 from weft.llm import LLM, SamplingParams
 from weft.llm.generate_options import GenerateOptions
+from weft.llm.sampling.constraint import check_constraint
 
 __all__ = ["chat", "read_message"]
 
@@ -32,14 +33,33 @@ QUOTES = '"""'
 def chat(
     model: ModelFile,
     load: dict[str, Any],
-    system: Annotated[
-        str | None, typer.Option("--system", "-sys", help="What the model should keep to.")
+    text: Annotated[
+        str | None, typer.Argument(metavar="[MESSAGE]", help="The first message, as with -p.")
     ] = None,
+    system: Annotated[
+        str | None,
+        typer.Option(
+            "--system", "--system-prompt", "-sys", help="What the model should keep to."
+        ),
+    ] = None,
+    prompt: Annotated[str | None, typer.Option("--prompt", "-p", help="The first message.")] = None,
+    single_turn: Annotated[
+        bool, typer.Option("--single-turn", "-st", help="Leave after the first answer.")
+    ] = False,
     n_predict: Annotated[
-        int, typer.Option("--n-predict", "-n", help="Most tokens of an answer; -1: no limit.")
+        int,
+        typer.Option(
+            "--n-predict", "--predict", "-n",
+            help="Most tokens of an answer; -1: no limit; -2: until the context is full.",
+        ),
     ] = -1,
     *,
     sampling: SamplingParams,
+    stop: Annotated[
+        list[str] | None,
+        typer.Option("--stop", "--reverse-prompt", "-r", help="Text that ends an answer; "
+                     "repeatable."),
+    ] = None,
     context_shift: ContextShift = False,
     keep: Keep = 0,
     template: Annotated[
@@ -47,13 +67,20 @@ def chat(
         typer.Option("--chat-template", help="A Jinja file instead of the model's template."),
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print answers only.")] = False,
-) -> None:
+    conversation: Annotated[
+        bool, typer.Option("--conversation", "-cnv", hidden=True)  # as it is
+    ] = False,
+) -> None:  # fmt: skip
     """Talk with a model; /help lists the commands. Lines of a pipe are messages, too."""
+    most = most_tokens(n_predict)
+    if text is not None and prompt is not None:
+        raise ContextError("give the message as an argument or with -p, not both")
+    check_constraint(sampling)
     source = None if template is None else read_file(template)
     with LoadProgress() as progress:
         llm = LLM(
-            model, context_shift=context_shift, n_keep=keep, chat_template=source,
-            progress=progress, **load,
+            model, context_shift=context_shift and n_predict != -2, n_keep=keep,
+            chat_template=source, progress=progress, **load,
         )  # fmt: skip
     llm.chat_template.render([{"role": "user", "content": "x"}])  # a broken one ends it here
     if not quiet:
@@ -66,14 +93,18 @@ def chat(
             soft_wrap=True,
         )
     options: GenerateOptions = {
-        "max_tokens": None if n_predict < 0 else n_predict,
+        "max_tokens": most,
         "sampling": sampling,
+        "stop": tuple(stop or ()),
     }
-    conversation = Conversation(llm, system, options)
+    talk = Conversation(llm, system, options, single=single_turn)
+    first = text if prompt is None else prompt
+    if first is not None:
+        talk.ask(first)
     if sys.stdin.isatty():
-        _talk(conversation)
+        _talk(talk)
     else:
-        _follow(conversation)
+        _follow(talk)
 
 
 def _talk(conversation: Conversation) -> None:

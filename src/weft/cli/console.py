@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from time import perf_counter
 from types import TracebackType
 from typing import Self
@@ -17,6 +18,7 @@ from rich.progress import (
     TaskID,
     TextColumn,
 )
+from rich.segment import Segment
 
 from weft.errors import ScheduleError
 from weft.flags import FLAGS
@@ -30,15 +32,38 @@ __all__ = [
     "console",
     "device_list",
     "errors",
+    "note",
     "size_text",
     "text_out",
     "wide",
 ]
 
-console = Console(highlight=False)
+
+class _Console(Console):
+    """One that lets the caller know when the reader of a pipe has left."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError
+
+
+class _Piped(_Console):
+    """One that leaves out the spaces which fill tables up."""
+
+    def _render_buffer(self, buffer: Iterable[Segment]) -> str:
+        lines = super()._render_buffer(buffer).split("\n")
+        return "\n".join(line.rstrip(" ") for line in lines)
+
+
+console = _Console(highlight=False)
 """Results go here (stdout)."""
-errors = Console(stderr=True, highlight=False)
+errors = _Console(stderr=True, highlight=False)
 """Progress, summaries and errors go here, so that stdout can be piped."""
+
+
+def note(text: str, style: str = "dim") -> None:
+    """A line about what was typed, before anything runs."""
+    errors.print(f"note: {text}", style=style, markup=False, soft_wrap=True)
+
 
 PATIENCE = 0.3
 """Seconds of waiting before a progress bar is shown."""
@@ -47,9 +72,10 @@ PROMPT_PATIENCE = 1.0
 
 
 def wide(to_error: bool = False) -> Console:
-    """A console that never wraps or cuts tables when its output is not a terminal."""
-    plain = Console(stderr=to_error, highlight=False)
-    return plain if plain.is_terminal else Console(stderr=to_error, highlight=False, width=10_000)
+    """A console that never wraps or cuts tables when its output is not a terminal; lines end with
+    their text then."""
+    plain = _Console(stderr=to_error, highlight=False)
+    return plain if plain.is_terminal else _Piped(stderr=to_error, highlight=False, width=10_000)
 
 
 def size_text(nbytes: float) -> str:

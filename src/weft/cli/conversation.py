@@ -25,8 +25,11 @@ _CONTROLS = {c: None for c in (*range(32), 127, *range(128, 160)) if chr(c) not 
 class Conversation:
     """Messages and the model that answers them."""
 
-    def __init__(self, llm: LLM, system: str | None, options: GenerateOptions) -> None:
-        """`system`: the first message, if any. `options`: of `LLM.generate`."""
+    def __init__(
+        self, llm: LLM, system: str | None, options: GenerateOptions, *, single: bool = False
+    ) -> None:
+        """`system`: the first message, if any. `options`: of `LLM.generate`. `single`: it is done
+        after one answer."""
         self._llm = llm
         self._options = options
         self._again = 0
@@ -34,6 +37,7 @@ class Conversation:
         self._first: list[dict[str, str]] = first
         self.messages: list[dict[str, str]] = list(first)
         self.done = False
+        self._single = single
         self._commands: dict[str, tuple[Callable[[str], None], str]] = {
             "/clear": (self._clear, "forget the conversation, but not the system prompt"),
             "/regen": (self._regenerate, "answer the last message again"),
@@ -88,6 +92,7 @@ class Conversation:
                 interrupted = True
                 pieces.close()  # type: ignore[attr-defined]
         self.messages = [*messages, {"role": "assistant", "content": "".join(said)}]
+        self.done = self._single
         if not said or not said[-1].endswith("\n"):
             text_out.write("\n")
         if interrupted:

@@ -10,13 +10,14 @@ import typer
 from rich.table import Table
 
 from weft.cli.console import console, size_text, wide
-from weft.cli.model_file import ModelFile
+from weft.cli.model_file import ModelFile, takes_model
 from weft.frontends.gguf import open_gguf
 from weft.frontends.gguf.describe import describe
 
 __all__ = ["inspect"]
 
 
+@takes_model
 def inspect(
     model: ModelFile,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,

@@ -11,31 +11,39 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Collection, Mapping
 from functools import wraps
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
 
 from weft.cli.console import device_list
+from weft.cli.model_file import takes_model
 from weft.cli.options import (
     ActivationsName,
     ActivationsOption,
+    BatchSize,
     CacheTypeK,
     CacheTypeV,
     CtxSize,
     Devices,
     Fallback,
     Fit,
+    FlashAttention,
     GpuLayers,
     Memory,
     NCopies,
     NoKvOffload,
     NoRewrite,
+    OldSpeedsFile,
     Place,
     PlanFile,
     PolicyName,
     PolicyOption,
-    ProfileFile,
     Repack,
+    SpeedsFile,
     SwaFull,
     UbatchSize,
+    parse_switch,
     placement_arguments,
 )
 from weft.cli.thread_options import (
@@ -49,8 +57,17 @@ from weft.cli.thread_options import (
     ThreadsBatch,
     thread_options,
 )
+from weft.cli.unused_options import (
+    NoEffect,
+    note_devices,
+    note_memory,
+    note_threads,
+    takes_layers,
+)
+from weft.frontends.gguf import open_gguf
+from weft.llm.config import ModelConfig
 
-__all__ = ["load_arguments", "loads_model", "loads_model_with"]
+__all__ = ["load_arguments", "loads_model", "loads_model_with", "trained_context"]
 
 Command = Callable[..., None]
 
@@ -58,33 +75,43 @@ Command = Callable[..., None]
 def load_arguments(
     ctx_size: CtxSize = None,
     ubatch: UbatchSize = None,
-    n_copies: NCopies = 1,
-    swa_full: SwaFull = True,
-    no_kv_offload: NoKvOffload = False,
+    flash_attn: FlashAttention = "on",
+    type_k: CacheTypeK = None,
+    type_v: CacheTypeV = None,
+    devices: Devices = None,
+    gpu_layers: GpuLayers = None,
     threads: Threads = None,
     threads_batch: ThreadsBatch = None,
+    fallback: Fallback = None,
+    no_kv_offload: NoKvOffload = False,
+    place: Place = None,
+    fit: Fit = False,
+    memory: Memory = None,
+    plan: PlanFile = None,
+    policy: PolicyOption = PolicyName.ggml,
+    speeds: SpeedsFile = None,
+    old_speeds: OldSpeedsFile = None,
     cpu_mask: CpuMask = None,
     cpu_range: CpuRange = None,
     cpu_strict: CpuStrict = False,
     prio: Prio = "normal",
     poll: Poll = 50,
     numa: NumaOption = None,
-    devices: Devices = None,
-    fallback: Fallback = None,
-    gpu_layers: GpuLayers = None,
-    place: Place = None,
-    fit: Fit = False,
-    memory: Memory = None,
-    plan: PlanFile = None,
-    policy: PolicyOption = PolicyName.ggml,
-    speeds: ProfileFile = None,
+    activations: ActivationsOption = ActivationsName.native,
+    swa_full: SwaFull = True,
+    n_copies: NCopies = 1,
     repack: Repack = None,
     no_rewrite: NoRewrite = None,
-    type_k: CacheTypeK = None,
-    type_v: CacheTypeV = None,
-    activations: ActivationsOption = ActivationsName.native,
+    batch_size: BatchSize = None,
+    mlock: Annotated[bool, typer.Option("--mlock", hidden=True)] = False,
+    no_mmap: Annotated[bool, typer.Option("--no-mmap", hidden=True)] = False,
+    no_effect: NoEffect = False,
 ) -> dict[str, Any]:
-    """The options as arguments of `LLM` and `Context`."""
+    """The options as arguments of `LLM` and `Context`; n_ctx 0: as the model was trained."""
+    note_memory(mlock, no_mmap)
+    note_threads(t=threads, tb=threads_batch)
+    if plan is None:
+        gpu_layers = _layers(devices, gpu_layers)
     return {
         "n_ctx": ctx_size,
         "n_ubatch": ubatch,
@@ -96,12 +123,28 @@ def load_arguments(
         "offload_kv": not no_kv_offload,
         "type_k": type_k,
         "type_v": type_v,
+        "flash": None if parse_switch(flash_attn) else False,
         "activations": activations.value,
         "fallback": None if fallback is None else device_list(fallback),
         **placement_arguments(
-            devices, gpu_layers, place, plan, fit, memory, policy, speeds, repack, no_rewrite
+            devices, gpu_layers, place, plan, fit, memory, policy, speeds or old_speeds, repack,
+            no_rewrite,
         ),
-    }
+    }  # fmt: skip
+
+
+def _layers(devices: str | None, n: int | None) -> int | None:
+    """Layers for the devices, None: all that there are; notes what may surprise."""
+    names = device_list(devices)
+    if devices is not None:
+        note_devices(names)
+    return None if not takes_layers(names, n) or n is None or n < 0 else n
+
+
+def trained_context(path: Path) -> int:
+    """Tokens of context that a model was trained for."""
+    with open_gguf(path) as file:
+        return ModelConfig.from_gguf(file).n_ctx_train
 
 
 def loads_model_with(
@@ -123,6 +166,8 @@ def loads_model_with(
         @wraps(command)
         def with_options(**given: Any) -> None:
             load = load_arguments(**{name: given.pop(name) for name in shared})
+            if load["n_ctx"] == 0:
+                load["n_ctx"] = trained_context(given["model"])
             command(**given, load=load)
 
         parameters = [
@@ -133,7 +178,7 @@ def loads_model_with(
         with_options.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         with_options.__annotations__ = {p.name: p.annotation for p in parameters}
         del with_options.__wrapped__  # whose signature typer would read
-        return with_options
+        return takes_model(with_options)
 
     return decorate
 

@@ -10,8 +10,9 @@ from typing import Annotated, Any
 
 import typer
 
+from weft.cli.command import ADVANCED, DEVICES, MODEL, PLACEMENT, SWITCH
 from weft.cli.console import device_list
-from weft.errors import ScheduleError
+from weft.errors import ContextError, ScheduleError
 from weft.flags import FLAGS
 from weft.graph.rewrite import REWRITES, chosen_rewrites
 from weft.schedule.profile import parse_size
@@ -19,28 +20,33 @@ from weft.schedule.profile import parse_size
 __all__ = [
     "ActivationsName",
     "ActivationsOption",
+    "BatchSize",
     "CacheTypeK",
     "CacheTypeV",
     "ContextShift",
     "CtxSize",
     "Devices",
     "Fit",
+    "FlashAttention",
     "GpuLayers",
     "Keep",
     "Memory",
     "NCopies",
     "NoKvOffload",
     "NoRewrite",
+    "OldSpeedsFile",
     "Place",
     "PlanFile",
     "PolicyName",
     "PolicyOption",
-    "ProfileFile",
     "Repack",
     "SpeedsFile",
     "SwaFull",
     "UbatchSize",
+    "most_tokens",
     "parse_count",
+    "parse_layers",
+    "parse_switch",
     "placement_arguments",
 ]
 
@@ -71,124 +77,205 @@ def parse_count(text: str | int) -> int:
     return int(float(found[1]) * {"": 1, "k": 1 << 10, "m": 1 << 20}[found[2].lower()])
 
 
+def parse_layers(text: str | int) -> int:
+    """A number of layers of `20`; -1 of `all`, `auto` or `-1`."""
+    word = str(text).strip().lower()
+    if word in ("all", "auto", "-1"):
+        return -1
+    if not word.isdigit():
+        raise typer.BadParameter(f"{text!r} is no number of layers; write 20, or all")
+    return int(word)
+
+
+def parse_switch(text: str) -> bool:
+    """True of `on` and `auto`, False of `off`."""
+    found = SWITCH.get(text.strip().lower())
+    if found is None:
+        raise ContextError(f"-fa {text}: write on, off or auto")
+    return found
+
+
+def most_tokens(n_predict: int) -> int | None:
+    """The value of -n as `max_tokens`; raises ContextError for one that means nothing."""
+    if n_predict < -2:
+        raise ContextError(
+            f"-n is {n_predict}; it must be 0 or more, -1 (no limit) or -2 (until the context "
+            "is full)"
+        )
+    return None if n_predict < 0 else n_predict
+
+
 CtxSize = Annotated[
     int | None,
     typer.Option(
-        "--ctx-size", "-c", parser=parse_count, metavar="TOKENS",
-        help="Tokens of prompt and text together: 4096, 32k, ...",
+        "--ctx-size", "-c", parser=parse_count, metavar="TOKENS", rich_help_panel=MODEL,
+        help="Tokens of prompt and text together: 4096, 32k; 0: as many as the model was trained "
+        "for. Default: the same, at most 4096.",
     ),
 ]  # fmt: skip
 UbatchSize = Annotated[
     int | None,
     typer.Option(
-        "--ubatch-size", "-ub", parser=parse_count, metavar="TOKENS",
-        help="Most prompt tokens computed at once; default: 512.",
+        "--ubatch-size", "-ub", parser=parse_count, metavar="TOKENS", rich_help_panel=MODEL,
+        help="Most prompt tokens computed at once. Default: 512.",
+    ),
+]  # fmt: skip
+BatchSize = Annotated[
+    int | None,
+    typer.Option(
+        "--batch-size", "-b", parser=parse_count, metavar="TOKENS", hidden=True,
+        help="Changes nothing: prompts of any length are taken, -ub at once.",
     ),
 ]  # fmt: skip
 NCopies = Annotated[
     int,
     typer.Option(
-        "--n-copies",
+        "--n-copies", rich_help_panel=ADVANCED,
         help="Parts of a prompt under way at the same time where a model is on several devices, so "
         "that all have work; each takes compute memory of its own.",
     ),
-]
+]  # fmt: skip
 ActivationsOption = Annotated[
     ActivationsName,
     typer.Option(
-        "--activations",
+        "--activations", rich_help_panel=ADVANCED,
         help="native: quantized where the weights are; f32: never; bf16: as native, and prompts "
         "with f16 or f32 weights in bf16, faster and less exact.",
     ),
-]
+]  # fmt: skip
+FlashAttention = Annotated[
+    str,
+    typer.Option(
+        "--flash-attn", "-fa", metavar="on|off|auto", rich_help_panel=MODEL,
+        help="Attention as one operation; off: as several.",
+    ),
+]  # fmt: skip
 Devices = Annotated[
     str | None,
     typer.Option(
+        "--devices", "--device", "-dev", metavar="NAMES", rich_help_panel=DEVICES,
         help="Devices, highest priority first, e.g. opencl:0,cpu; `weft devices` lists them. "
         "Default: WEFT_DEVICES, else cpu.",
     ),
-]
+]  # fmt: skip
 Fallback = Annotated[
     str | None,
-    typer.Option("--fallback", help="Devices to go on with when one of --devices fails, e.g. cpu."),
-]
+    typer.Option(
+        "--fallback", metavar="NAMES", rich_help_panel=DEVICES,
+        help="Devices to go on with when one of --devices fails, e.g. cpu.",
+    ),
+]  # fmt: skip
 GpuLayers = Annotated[
     int | None,
     typer.Option(
-        "-ngl",
-        "--gpu-layers",
-        "--n-gpu-layers",
+        "-ngl", "--gpu-layers", "--n-gpu-layers", parser=parse_layers, metavar="N|all",
+        rich_help_panel=DEVICES,
         help="Layers, from the last to the first, on the first device with memory of its own; one "
         "more than there are takes the output too. Default: all.",
     ),
-]
+]  # fmt: skip
 Place = Annotated[
     list[str] | None,
     typer.Option(
-        help="GLOB=DEVICE: weights whose names match live there, e.g. 'blk.*.ffn_*_exps=cpu'; "
-        "repeatable, the first match wins.",
+        "--place", metavar="GLOB=DEVICE", rich_help_panel=PLACEMENT,
+        help="Weights whose names match live there, e.g. 'blk.*.ffn_*_exps=cpu'; repeatable, the "
+        "first match wins.",
     ),
-]
+]  # fmt: skip
 PlanFile = Annotated[
-    Path | None, typer.Option("--plan", help="A plan file of `weft explain --save`.")
-]
+    Path | None,
+    typer.Option(
+        "--plan", metavar="FILE", rich_help_panel=PLACEMENT,
+        help="A plan file of `weft explain --save`.",
+    ),
+]  # fmt: skip
 Fit = Annotated[
-    bool, typer.Option("--fit", help="Offload as many layers as fit the memory of each device.")
-]
+    bool,
+    typer.Option(
+        "--fit", rich_help_panel=PLACEMENT,
+        help="Offload as many layers as fit the memory of each device.",
+    ),
+]  # fmt: skip
 Memory = Annotated[
     list[str] | None,
-    typer.Option(help="DEVICE=SIZE: memory that plans may use there, e.g. opencl=6GiB."),
-]
+    typer.Option(
+        "--memory", metavar="DEVICE=SIZE", rich_help_panel=PLACEMENT,
+        help="Memory that plans may use there, e.g. opencl=6GiB.",
+    ),
+]  # fmt: skip
 PolicyOption = Annotated[
     PolicyName,
-    typer.Option("--policy", help="Place by the reference's rules, or by predicted time."),
-]
+    typer.Option(
+        "--policy", rich_help_panel=PLACEMENT,
+        help="Place by fixed rules, or by predicted time (cost; needs --speeds).",
+    ),
+]  # fmt: skip
 CacheTypeK = Annotated[
     str | None,
     typer.Option(
-        "--cache-type-k", "-ctk", help="Type of cached keys: f16 (default), f32, bf16, q8_0, q4_0."
+        "--cache-type-k", "-ctk", metavar="TYPE", rich_help_panel=MODEL,
+        help="Type of cached keys: f16, f32, bf16, q8_0, q4_0. Default: f16.",
     ),
-]
+]  # fmt: skip
 CacheTypeV = Annotated[
     str | None,
-    typer.Option("--cache-type-v", "-ctv", help="Type of cached values, as of keys."),
-]
+    typer.Option(
+        "--cache-type-v", "-ctv", metavar="TYPE", rich_help_panel=MODEL,
+        help="Type of cached values, as of keys.",
+    ),
+]  # fmt: skip
 ContextShift = Annotated[
     bool,
-    typer.Option("--context-shift", help="Go on when the context is full, without its older half."),
-]
+    typer.Option(
+        "--context-shift/--no-context-shift", rich_help_panel=MODEL,
+        help="Go on when the context is full, without its older half.",
+    ),
+]  # fmt: skip
 Keep = Annotated[
-    int, typer.Option("--keep", help="With --context-shift: first tokens that stay all the same.")
-]
+    int,
+    typer.Option(
+        "--keep", rich_help_panel=MODEL,
+        help="With --context-shift: first tokens that stay all the same.",
+    ),
+]  # fmt: skip
 SwaFull = Annotated[
     bool,
     typer.Option(
-        "--swa-full/--swa-small",
+        "--swa-full/--swa-small", rich_help_panel=ADVANCED,
         help="Sliding-window layers cache the whole context, or only what they can see.",
     ),
-]
+]  # fmt: skip
 NoKvOffload = Annotated[
-    bool, typer.Option("--no-kv-offload", "-nkvo", help="Keep the KV cache in host memory.")
-]
+    bool,
+    typer.Option(
+        "--no-kv-offload", "-nkvo", rich_help_panel=DEVICES,
+        help="Keep the KV cache in host memory.",
+    ),
+]  # fmt: skip
 NoRewrite = Annotated[
     list[str] | None,
     typer.Option(
-        "--no-rewrite",
+        "--no-rewrite", metavar="NAME", rich_help_panel=ADVANCED,
         help=f"Leave out a fusion of nodes, or `all`; repeatable. There are {', '.join(REWRITES)}.",
     ),
-]
-_SPEEDS = "Speeds of the devices: a file of `weft calibrate`."
-ProfileFile = Annotated[str | None, typer.Option("--speeds", "--profile", help=_SPEEDS)]
-SpeedsFile = Annotated[str | None, typer.Option("--speeds", help=_SPEEDS)]
-"""The same where --profile means to measure."""
+]  # fmt: skip
+SpeedsFile = Annotated[
+    str | None,
+    typer.Option(
+        "--speeds", metavar="FILE", rich_help_panel=PLACEMENT,
+        help="Speeds of the devices: a file of `weft calibrate`.",
+    ),
+]  # fmt: skip
+OldSpeedsFile = Annotated[str | None, typer.Option("--profile", metavar="FILE", hidden=True)]
+"""What --speeds was called; not where --profile means to measure."""
 Repack = Annotated[
     bool | None,
     typer.Option(
-        "--repack/--no-repack",
+        "--repack/--no-repack", rich_help_panel=ADVANCED,
         help="Bring weights into the layout that kernels like best when the model is loaded, or "
         "use them as the file has them. Default: repack.",
     ),
-]
+]  # fmt: skip
 
 
 def placement_arguments(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,12 +14,15 @@ from weft.cli.console import LoadProgress, PromptProgress, errors, size_text, te
 from weft.cli.explain import memory_rows
 from weft.cli.loading import loads_model
 from weft.cli.model_file import ModelFile
-from weft.cli.options import ContextShift, Keep
+from weft.cli.options import ContextShift, Keep, most_tokens
 from weft.cli.sampling_options import sampling_flags
-from weft.cli.text_input import read_text
+from weft.cli.text_input import read_text, unescaped
+from weft.cli.unused_options import Conversation, require_text_only
 from weft.errors import ContextError
 from weft.llm import LLM, SamplingParams, Stats
+from weft.llm.sampling.constraint import check_constraint
 from weft.program import Program
+from weft.schedule.describe import CAUSES
 
 __all__ = ["run"]
 
@@ -28,6 +32,9 @@ __all__ = ["run"]
 def run(
     model: ModelFile,
     load: dict[str, Any],
+    text: Annotated[
+        str | None, typer.Argument(metavar="[PROMPT]", help="The text to continue, as with -p.")
+    ] = None,
     prompt: Annotated[
         str | None,
         typer.Option("--prompt", "-p", help="The text to continue; without it, or -: stdin."),
@@ -36,39 +43,105 @@ def run(
         Path | None, typer.Option("--file", "-f", help="Read the text to continue here.")
     ] = None,
     n_predict: Annotated[
-        int, typer.Option("--n-predict", "-n", help="Most tokens to generate; -1: no limit.")
+        int,
+        typer.Option(
+            "--n-predict", "--predict", "-n",
+            help="Most tokens to generate; -1: no limit; -2: until the context is full.",
+        ),
     ] = 128,
     *,
     sampling: SamplingParams,
-    stop: Annotated[list[str] | None, typer.Option(help="Text that ends it; repeatable.")] = None,
+    stop: Annotated[
+        list[str] | None,
+        typer.Option("--stop", "--reverse-prompt", "-r", help="Text that ends it; repeatable."),
+    ] = None,
     context_shift: ContextShift = False,
     keep: Keep = 0,
     ignore_eos: Annotated[
         bool, typer.Option("--ignore-eos", help="Go on after the model's end token.")
     ] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the text only.")] = False,
-) -> None:
-    """Generate text; the plan and the speed go to stderr."""
-    prompt = _prompt(prompt, file)
+    escape: Annotated[
+        bool,
+        typer.Option("--escape/--no-escape", "-e", help=r"In the prompt, \\n is a line break, ..."),
+    ] = False,
+    display_prompt: Annotated[
+        bool | None,
+        typer.Option(
+            "--display-prompt/--no-display-prompt",
+            help="Print the prompt before its continuation. Default: on a screen, unless the text "
+            "has a constraint.",
+        ),
+    ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the new text only.")] = False,
+    verbose: Annotated[
+        bool,
+        typer.Option(
+            "--verbose", "-v", "--verbose-prompt",
+            help="Print the tokens of the prompt and the causes of the placement, too.",
+        ),
+    ] = False,
+    no_conversation: Annotated[
+        bool, typer.Option("--no-conversation", "-no-cnv", hidden=True)
+    ] = False,
+    conversation: Conversation = None,
+) -> None:  # fmt: skip
+    """Generate text; the plan and the speed go to stderr. In a pipe, stdout gets the new text
+    alone."""
+    require_text_only(conversation)
+    most = most_tokens(n_predict)
+    if text is not None and prompt is not None:
+        raise ContextError("give the prompt as an argument or with -p, not both")
+    start = _prompt(prompt if text is None else text, file)
+    if escape:
+        start = unescaped(start)
+    check_constraint(sampling)
     with LoadProgress() as progress:
-        llm = LLM(model, context_shift=context_shift, n_keep=keep, progress=progress, **load)
+        shifts = context_shift and n_predict != -2
+        llm = LLM(model, context_shift=shifts, n_keep=keep, progress=progress, **load)
     if not quiet:
-        _show_plan(model, llm)
+        _show_plan(model, llm, verbose)
+        if verbose:
+            _show_tokens(llm, start)
     waiting = PromptProgress()
-    pieces = llm.generate(
-        prompt, max_tokens=None if n_predict < 0 else n_predict, sampling=sampling,
-        stop=stop or (), ignore_eos=ignore_eos, progress=waiting,
-    )  # fmt: skip
-    shown = "" if quiet else prompt  # with the first piece, as the bar wants the line
+    pieces: Iterator[str]
+    if most == 0:
+        pieces = _compute_only(llm, start, waiting)
+    else:
+        pieces = llm.generate(
+            start, max_tokens=most, sampling=sampling, stop=stop or (), ignore_eos=ignore_eos,
+            progress=waiting,
+        )  # fmt: skip
+    shown = start if _is_shown(display_prompt, sampling, quiet) else ""
     try:
         with waiting:
-            for piece in pieces:
+            for piece in pieces:  # the prompt with the first one, as the bar wants the line
                 text_out.write(shown + piece)
                 shown = ""
     finally:
         text_out.write(f"{shown}\n")
         if not quiet:
             _show_speed(llm.stats)
+
+
+def _is_shown(wanted: bool | None, sampling: SamplingParams, quiet: bool) -> bool:
+    """Whether the prompt is printed: a pipe and a parser want the new text alone."""
+    if wanted is not None:
+        return wanted
+    return not quiet and sys.stdout.isatty() and not sampling.constrained
+
+
+def _compute_only(llm: LLM, prompt: str, progress: PromptProgress) -> Iterator[str]:
+    """The prompt, and not one token more."""
+    for _ in llm.generate(prompt, max_tokens=1, progress=progress):
+        pass
+    llm.stats.n_generated, llm.stats.finish_reason = 0, "length"
+    yield ""
+
+
+def _show_tokens(llm: LLM, prompt: str) -> None:
+    for id_ in llm.tokenize(prompt):
+        piece = llm.tokenizer.piece(id_, special=True).decode(errors="replace")
+        errors.print(f"{id_:>7}  {piece!r}", markup=False, soft_wrap=True)
 
 
 def _prompt(prompt: str | None, file: Path | None) -> str:
@@ -82,7 +155,7 @@ def _prompt(prompt: str | None, file: Path | None) -> str:
     return text.removesuffix("\n")  # which ends files and lines of shells
 
 
-def _show_plan(path: Path, llm: LLM) -> None:
+def _show_plan(path: Path, llm: LLM, verbose: bool) -> None:
     config = llm.model.config
     program = llm.context.program
     errors.print(
@@ -91,7 +164,7 @@ def _show_plan(path: Path, llm: LLM) -> None:
         markup=False,
         soft_wrap=True,
     )
-    for line in placement_lines(program):
+    for line in placement_lines(program, verbose):
         errors.print(line, markup=False, soft_wrap=True)
     rows = memory_rows(llm.context.plan, [r.program for r in llm.context.regimes])
     several = len({row["memory"] for row in rows}) > 2  # threads' scratch has a row of its own
@@ -102,8 +175,9 @@ def _show_plan(path: Path, llm: LLM) -> None:
     errors.print(f"memory: {', '.join(parts)}", markup=False, soft_wrap=True)
 
 
-def placement_lines(program: Program) -> list[str]:
-    """One line a device: splits, nodes, and why they are there."""
+def placement_lines(program: Program, codes: bool = False) -> list[str]:
+    """One line a device: splits, nodes, and why they are there, in words or as the codes of
+    `weft explain`."""
     schedule = program.plan.schedule
     lines = []
     for index, backend in enumerate(schedule.backends):
@@ -113,7 +187,6 @@ def placement_lines(program: Program) -> list[str]:
             lines.append(f"placement: {backend.name}: nothing")
             continue
         causes = Counter(schedule.cause_of.get(n, "?") for n in nodes)
-        why = ", ".join(f"{cause} {n}" for cause, n in causes.most_common())
         target = getattr(backend, "target", None)
         detail = f" ({target}, {threads_text(backend)} threads)" if target else ""
         steps = sum(len(program.splits[i].steps) for i, s in enumerate(schedule.splits)
@@ -122,8 +195,21 @@ def placement_lines(program: Program) -> list[str]:
             lines.append(f"placement: {backend.name}{detail}: all {steps} ops")
             continue
         count = f"{len(splits)} split{'s' if len(splits) != 1 else ''}"
-        lines.append(f"placement: {backend.name}{detail}: {count}, {steps} ops; causes: {why}")
+        lines.append(
+            f"placement: {backend.name}{detail}: {count}, {steps} ops; {_why(causes, codes)}"
+        )
     return lines
+
+
+def _why(causes: Counter[str], codes: bool) -> str:
+    """How many nodes are where they are for which reason."""
+    if codes:
+        return "causes: " + ", ".join(f"{code} {n}" for code, n in causes.most_common())
+    words: Counter[str] = Counter()
+    for code, n in causes.items():
+        known = "1.wgt" if code.startswith("1.wgt") else code
+        words[CAUSES.get(known, "of no known reason")] += n
+    return "; ".join(f"{n} because {what}" for what, n in words.most_common())
 
 
 def threads_text(backend: Any) -> str:

@@ -17,14 +17,23 @@ from typing import Annotated, Any
 
 import typer
 
+from weft.cli.command import CONSTRAINTS, SAMPLING, SAMPLING_MORE
 from weft.errors import ContextError
 from weft.llm.sampling import BREAKERS, SAMPLERS, SamplingParams
 
 __all__ = ["sampling_flags", "sampling_params"]
 
 
-def _flag(*names: str, help: str) -> Any:
-    return typer.Option(*names, help=help)
+_USUAL = ("--temp", "--top-k", "--top-p", "--min-p", "--seed", "--repeat-penalty")
+_LIMITING = ("--grammar", "--json-schema", "--regex")
+RANDOM_SEEDS = (-1, 2**32 - 1)
+"""Values of --seed that mean another one each time."""
+
+
+def _flag(*names: str, help: str, metavar: str | None = None) -> Any:
+    group = SAMPLING if names[0] in _USUAL else SAMPLING_MORE
+    panel = CONSTRAINTS if names[0] in _LIMITING else group
+    return typer.Option(*names, help=help, metavar=metavar, rich_help_panel=panel)
 
 
 def sampling_params(
@@ -36,9 +45,14 @@ def sampling_params(
     min_p: Annotated[
         float, _flag("--min-p", help="Keep tokens this likely beside the best; 0: all.")
     ] = 0.05,
-    seed: Annotated[int | None, _flag("--seed", "-s", help="Seed of sampling.")] = None,
+    seed: Annotated[
+        int | None,
+        _flag("--seed", "-s", help="Seed of sampling; -1: another one each time, the default."),
+    ] = None,
     typical: Annotated[
-        float, _flag("--typical", help="Keep tokens of typical surprise up to this sum; 1: all.")
+        float,
+        _flag("--typical", "--typical-p",
+              help="Keep tokens of typical surprise up to this sum; 1: all."),
     ] = 1.0,
     top_n_sigma: Annotated[
         float,
@@ -95,10 +109,13 @@ def sampling_params(
     ] = 5.0,
     logit_bias: Annotated[
         list[str] | None,
-        _flag("--logit-bias", "-l", help="ID+X or ID-X: added to a token's logit; repeatable."),
+        _flag("--logit-bias", "-l", metavar="ID+X|ID-X",
+              help="Added to the logit of token ID; repeatable."),
     ] = None,
     samplers: Annotated[
-        str, _flag("--samplers", help="The chain in order; those not named are left out.")
+        str,
+        _flag("--samplers", metavar="NAMES",
+              help="The chain in order; those not named are left out."),
     ] = ";".join(SAMPLERS),
     grammar: Annotated[
         str | None,
@@ -117,7 +134,8 @@ def sampling_params(
     if dry_sequence_breaker:
         breakers = tuple(_unescaped(b) for b in dry_sequence_breaker if b != "none")
     return SamplingParams(
-        temperature=temp, top_k=top_k, top_p=top_p, min_p=min_p, seed=seed, typical_p=typical,
+        temperature=temp, top_k=top_k, top_p=top_p, min_p=min_p,
+        seed=None if seed in RANDOM_SEEDS else seed, typical_p=typical,
         top_n_sigma=top_n_sigma, xtc_probability=xtc_probability, xtc_threshold=xtc_threshold,
         dynatemp_range=dynatemp_range, dynatemp_exponent=dynatemp_exp,
         repeat_penalty=repeat_penalty, repeat_last_n=repeat_last_n,

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
+from typing import BinaryIO
 
 from weft.errors import ContextError
 
-__all__ = ["read_file", "read_text"]
+__all__ = ["read_file", "read_text", "unescaped"]
+
+
+MOST_BYTES = 64 << 20
+"""The longest text that is read."""
 
 
 def read_text(text: str | None, file: Path | None) -> str:
@@ -20,21 +26,41 @@ def read_text(text: str | None, file: Path | None) -> str:
         return read_file(file)
     if text is not None and text != "-":
         return text
-    return _decoded(sys.stdin.buffer.read(), "standard input")
+    return _decoded(_bounded(sys.stdin.buffer, "standard input"), "standard input")
 
 
 def read_file(file: Path) -> str:
-    """The text of a file, UTF-8; raises ContextError where there is none."""
+    """The text of a file, UTF-8, with line ends of any system as `\\n`; raises ContextError where
+    there is none, or more than `MOST_BYTES`."""
     try:
-        return _decoded(file.read_bytes(), str(file))
+        with file.open("rb") as opened:
+            return _decoded(_bounded(opened, str(file)), str(file))
     except OSError as error:
         raise ContextError(f"{file}: {error.strerror or error}") from None
 
 
+def unescaped(text: str) -> str:
+    r"""A text whose `\n`, `\t`, `\r`, `\\`, `\'`, `\"` and `\x41` stand for one character each."""
+    short = {"n": "\n", "t": "\t", "r": "\r", "\\": "\\", "'": "'", '"': '"'}
+    return re.sub(
+        r"\\(?:x([0-9a-fA-F]{2})|([ntr\\'\"]))",
+        lambda found: chr(int(found[1], 16)) if found[1] else short[found[2]],
+        text,
+    )
+
+
+def _bounded(stream: BinaryIO, where: str) -> bytes:
+    data = stream.read(MOST_BYTES + 1)
+    if len(data) > MOST_BYTES:
+        raise ContextError(f"{where}: more than {MOST_BYTES >> 20} MiB of text; give it in parts")
+    return data
+
+
 def _decoded(data: bytes, where: str) -> str:
     try:
-        return data.decode("utf-8-sig")
+        text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise ContextError(
             f"{where}: byte {error.start} is no UTF-8; convert the text first"
         ) from None
+    return text.replace("\r\n", "\n")

@@ -9,6 +9,7 @@ import typer
 
 from weft.backends.cpu import ThreadOptions
 from weft.backends.cpu.threads import Priority, cpus_of_mask, cpus_of_range
+from weft.cli.command import DEVICES, THREADS
 from weft.errors import DeviceError
 
 __all__ = [
@@ -34,26 +35,55 @@ class NumaName(StrEnum):
 
 
 Threads = Annotated[
-    int | None, typer.Option("--threads", "-t", help="CPU threads; default: cores.")
+    int | None,
+    typer.Option(
+        "--threads", "-t", rich_help_panel=DEVICES, help="CPU threads. Default: the cores."
+    ),
 ]
 ThreadsBatch = Annotated[
     int | None,
-    typer.Option("--threads-batch", "-tb", help="CPU threads for prompts; default: --threads."),
-]
+    typer.Option(
+        "--threads-batch", "-tb", rich_help_panel=DEVICES,
+        help="CPU threads for prompts. Default: --threads.",
+    ),
+]  # fmt: skip
 CpuMask = Annotated[
     str | None,
-    typer.Option("--cpu-mask", "-C", help="Processors that threads run on, as a hex mask: 0x3."),
-]
+    typer.Option(
+        "--cpu-mask", "-C", metavar="HEX", rich_help_panel=THREADS,
+        help="Processors that threads run on, as a hex mask: 0x3.",
+    ),
+]  # fmt: skip
 CpuRange = Annotated[
-    str | None, typer.Option("--cpu-range", "-Cr", help="The same as a range: 0-1.")
+    str | None,
+    typer.Option(
+        "--cpu-range", "-Cr", metavar="LOW-HIGH", rich_help_panel=THREADS,
+        help="The same as a range: 0-1.",
+    ),
+]  # fmt: skip
+CpuStrict = Annotated[
+    bool,
+    typer.Option("--cpu-strict", rich_help_panel=THREADS, help="One processor for each thread."),
 ]
-CpuStrict = Annotated[bool, typer.Option("--cpu-strict", help="One processor for each thread.")]
-Prio = Annotated[str, typer.Option("--prio", help="normal, medium, high or realtime; or 0 to 3.")]
+Prio = Annotated[
+    str,
+    typer.Option(
+        "--prio", metavar="NAME", rich_help_panel=THREADS,
+        help="normal, medium, high or realtime; or 0 to 3.",
+    ),
+]  # fmt: skip
 Poll = Annotated[
-    int, typer.Option("--poll", help="How long threads look for work before they sleep, 0..100.")
-]
+    int,
+    typer.Option(
+        "--poll", rich_help_panel=THREADS,
+        help="How long threads look for work before they sleep, 0..100.",
+    ),
+]  # fmt: skip
 NumaOption = Annotated[
-    NumaName | None, typer.Option("--numa", help="Threads on machines with several memory nodes.")
+    NumaName | None,
+    typer.Option(
+        "--numa", rich_help_panel=THREADS, help="Threads on machines with several memory nodes."
+    ),
 ]
 
 

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from weft.cli.model_file import ModelFile
+from weft.cli.model_file import ModelFile, takes_model
 from weft.cli.text_input import read_text
 from weft.frontends.gguf import open_gguf
 from weft.llm import Tokenizer
@@ -17,10 +17,12 @@ from weft.llm import Tokenizer
 __all__ = ["tokenize"]
 
 
+@takes_model
 def tokenize(
     model: ModelFile,
     text: Annotated[
-        str | None, typer.Argument(help="The text; without it, or with -, standard input.")
+        str | None,
+        typer.Argument(metavar="[TEXT]", help="The text; without it, or with -, standard input."),
     ] = None,
     file: Annotated[Path | None, typer.Option("--file", "-f", help="Read the text here.")] = None,
     bos: Annotated[

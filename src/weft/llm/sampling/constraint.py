@@ -20,7 +20,7 @@ from weft.llm.vocab import TokenType
 if TYPE_CHECKING:
     from llguidance import LLTokenizer
 
-__all__ = ["Constraint"]
+__all__ = ["Constraint", "check_constraint"]
 
 # Between the parts of a JSON text at most one space, or a line break and an indent: models that
 # may write white space without end do so.
@@ -39,14 +39,10 @@ class Constraint:
         """Raises ContextError when llguidance is missing, and for a constraint that is not well
         formed or that no text can satisfy."""
         guidance = _llguidance()
-        self._what = next(
-            name
-            for name in ("grammar", "json_schema", "regex")
-            if getattr(params, name) is not None
-        )
+        self._what = _kind(params)
         self._n_vocab = tokenizer.n_vocab
         self._matcher = guidance.LLMatcher(
-            _shared_tokenizer(tokenizer), self._source(params, guidance), log_level=0
+            _shared_tokenizer(tokenizer), _source(params, guidance), log_level=0
         )
         if self._matcher.is_error():
             raise ContextError(f"{self._what}: {_reason(self._matcher.get_error())}")
@@ -55,26 +51,6 @@ class Constraint:
         """Whether the text is complete and nothing but an end token can follow."""
         self._note_end()
         self.allowed()  # a beginning must be possible
-
-    def _source(self, params: SamplingParams, guidance: Any) -> str:
-        """The constraint in llguidance's own form."""
-        try:
-            if params.regex is not None:
-                source: str = guidance.LLMatcher.grammar_from_regex(params.regex)
-            elif params.grammar is not None:
-                source = guidance.grammar_from("grammar", params.grammar)
-            else:
-                schema = params.json_schema
-                text = schema if isinstance(schema, str) else json.dumps(schema)
-                parsed = json.loads(text)  # its errors say where
-                if not isinstance(parsed, dict):
-                    raise ValueError(f"a schema is an object, not {text:.40}")
-                source = guidance.LLMatcher.grammar_from_json_schema(
-                    text, defaults={"whitespace_pattern": _WHITE_SPACE}
-                )
-            return source
-        except (TypeError, ValueError) as e:
-            raise ContextError(f"{self._what}: {_reason(str(e))}") from None
 
     def allowed(self) -> NDArray[np.intp]:
         """Ids that may come next, in order; those that end a text are among them where it may end.
@@ -105,6 +81,41 @@ class Constraint:
         if not self._has_end and matcher.is_accepting() and not matcher.is_stopped():
             matcher.compute_bitmask()  # some ends are seen only when looking for more
         self.done = matcher.is_stopped() and not matcher.is_error()
+
+
+def check_constraint(params: SamplingParams) -> None:
+    """Raises ContextError for a constraint that is not well formed, as far as that is known without
+    a vocabulary, and where llguidance is missing."""
+    if params.constrained:
+        guidance = _llguidance()
+        wrong = guidance.LLMatcher.validate_grammar(_source(params, guidance))
+        if wrong:
+            raise ContextError(f"{_kind(params)}: {_reason(wrong)}")
+
+
+def _kind(params: SamplingParams) -> str:
+    return next(name for name in _KINDS if getattr(params, name) is not None)
+
+
+def _source(params: SamplingParams, guidance: Any) -> str:
+    """The constraint in llguidance's own form."""
+    try:
+        if params.regex is not None:
+            source: str = guidance.LLMatcher.grammar_from_regex(params.regex)
+        elif params.grammar is not None:
+            source = guidance.grammar_from("grammar", params.grammar)
+        else:
+            schema = params.json_schema
+            text = schema if isinstance(schema, str) else json.dumps(schema)
+            parsed = json.loads(text)  # its errors say where
+            if not isinstance(parsed, dict):
+                raise ValueError(f"a schema is an object, not {text:.40}")
+            source = guidance.LLMatcher.grammar_from_json_schema(
+                text, defaults={"whitespace_pattern": _WHITE_SPACE}
+            )
+        return source
+    except (TypeError, ValueError) as e:
+        raise ContextError(f"{_kind(params)}: {_reason(str(e))}") from None
 
 
 def _llguidance() -> Any:

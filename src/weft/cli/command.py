@@ -1,0 +1,172 @@
+"""How a command reads its line and shows its help: options in groups, the usual ones first."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from difflib import get_close_matches
+from typing import Any
+
+import typer
+from typer.core import TyperCommand
+
+__all__ = [
+    "ADVANCED",
+    "CONSTRAINTS",
+    "DEVICES",
+    "MODEL",
+    "PLACEMENT",
+    "SAMPLING",
+    "SAMPLING_MORE",
+    "SWITCH",
+    "THREADS",
+    "ReaderLeft",
+    "UsageError",
+    "WeftCommand",
+    "usage_error",
+]
+
+UsageError: type[Exception] = typer.BadParameter.__bases__[0]
+"""What a wrong command line raises, before anything has run."""
+
+
+def usage_error(message: str, ctx: Any = None) -> Exception:
+    """A wrong command line, for exit code 2."""
+    kind: Any = UsageError
+    error: Exception = kind(message, ctx)
+    return error
+
+
+MODEL = "Model and context"
+DEVICES = "Devices and threads"
+SAMPLING = "Sampling"
+CONSTRAINTS = "Constraints of the text"
+SAMPLING_MORE = "More of sampling"
+PLACEMENT = "Placement by hand"
+THREADS = "Threads in detail"
+ADVANCED = "Advanced"
+
+_ARGUMENTS, _OPTIONS = "Arguments", "Options"
+_GROUPS = (
+    *(_ARGUMENTS, _OPTIONS, MODEL, DEVICES, SAMPLING, CONSTRAINTS),
+    *(SAMPLING_MORE, PLACEMENT, THREADS, ADVANCED),
+)
+
+_METAVARS = {
+    "int": "N",
+    "float": "X",
+    "str": "TEXT",
+    "path": "FILE",
+    "file": "FILE",
+    "Path": "FILE",
+}
+_TYPE = re.compile(r" <(?:list\[)?([^<>\[\]]+)\]?>")
+
+_OPTIONAL_VALUE = {"-fa": "on", "--flash-attn": "on"}
+"""Options that may stand alone, and what they mean then."""
+SWITCH = {"on": True, "1": True, "true": True, "auto": True, "off": False, "0": False,
+          "false": False}  # fmt: skip
+"""Values of such an option."""
+
+
+class ReaderLeft(Exception):
+    """Nobody reads what is printed any more."""
+
+
+class WeftCommand(TyperCommand):
+    """A command whose options are listed by `rich_help_panel`, as plain text."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """As every command does; an option that nobody knows is named as it was typed."""
+        args = _with_values(args)
+        typed = list(args)
+        try:
+            return super().parse_args(ctx, args)
+        except UsageError as error:
+            _say_as_typed(error, typed)
+            raise _unknown_option(self.get_params(ctx), typed, ctx, error) from None
+
+    def invoke(self, ctx: Any) -> Any:
+        """Raises ReaderLeft where the reader of a pipe left."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            raise ReaderLeft from None
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """Arguments as their metavars say, without another pair of brackets."""
+        return [re.sub(r"^[\[{](.*)[\]}]", r"\1", p) if p != "[OPTIONS]" else p
+                for p in super().collect_usage_pieces(ctx)]  # fmt: skip
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Writes a list for every group that has options."""
+        groups: dict[str, list[tuple[str, str]]] = {}
+        for param in self.get_params(ctx):
+            record = param.get_help_record(ctx)
+            if record is not None:
+                groups.setdefault(_group_of(param), []).append(_plain(param, record))
+        for name in sorted(groups, key=_GROUPS.index):
+            with formatter.section(name):
+                formatter.write_dl(groups[name])
+
+
+def _group_of(param: Any) -> str:
+    if param.param_type_name == "argument":
+        return _ARGUMENTS
+    return getattr(param, "rich_help_panel", None) or _OPTIONS
+
+
+def _plain(param: Any, record: tuple[str, str]) -> tuple[str, str]:
+    """A line of the help with a metavar where the type was."""
+    left, right = record
+    if param.param_type_name == "argument":
+        return param.metavar or left, right
+    return _TYPE.sub(lambda found: " " + _METAVARS.get(found[1], found[1]), left), right
+
+
+def _with_values(args: Sequence[str]) -> list[str]:
+    """The line with the value that an option has where it stands alone."""
+    full: list[str] = []
+    for arg, following in zip(args, [*args[1:], ""], strict=False):
+        full.append(arg)
+        if arg in _OPTIONAL_VALUE and following not in SWITCH:
+            full.append(_OPTIONAL_VALUE[arg])
+    return full
+
+
+def _say_as_typed(error: Any, args: Sequence[str]) -> None:
+    """Lets an error about an option name the spelling that was used."""
+    names = getattr(getattr(error, "param", None), "opts", ())
+    used = [arg.partition("=")[0] for arg in args]
+    error.param_hint = next((name for name in names if name in used), None)
+
+
+def _unknown_option(
+    params: Sequence[Any], args: Sequence[str], ctx: Any, error: Exception
+) -> Exception:
+    """What is wrong with a line: an option that is unknown as a whole, or else `error`.
+
+    `-ngll 5` would otherwise be read as `-n gll`, and its message would not help."""
+    known = {name for p in params for name in (*p.opts, *p.secondary_opts) if name[0] == "-"}
+    for arg in args:
+        if arg == "--":
+            break
+        name = arg.partition("=")[0]
+        is_word = re.fullmatch(r"--?[A-Za-z][A-Za-z][\w-]*", name)
+        if is_word and name not in known and _caused(error, name):
+            return usage_error(f"there is no option {name}{_meant(name, known)}", ctx)
+    return error
+
+
+def _caused(error: Exception, name: str) -> bool:
+    """Whether an error is about the option `name`, whole or cut into letters."""
+    option = getattr(error, "option_name", None)
+    if option is not None:
+        return option == name or (name[1] != "-" and len(option) == 2)
+    param = getattr(error, "param", None)
+    return param is not None and name[1] != "-" and name[:2] in param.opts
+
+
+def _meant(name: str, known: set[str]) -> str:
+    close = get_close_matches(name, sorted(known), 3, 0.6)
+    return f"; did you mean {' or '.join(close)}?" if close else ""

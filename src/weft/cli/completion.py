@@ -1,0 +1,32 @@
+"""`weft completion`: what a shell needs to complete commands, options and their values."""
+
+from __future__ import annotations
+
+import os
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+import typer.completion
+
+__all__ = ["completion"]
+
+
+class Shell(StrEnum):
+    """Shells that there is a script for."""
+
+    bash = "bash"
+    zsh = "zsh"
+    fish = "fish"
+
+
+def completion(
+    context: typer.Context,
+    shell: Annotated[Shell, typer.Argument(metavar="SHELL", help="bash, zsh or fish.")],
+) -> None:
+    """Print a script that completes commands and options in a shell. In bash:
+    eval "$(weft completion bash)"; zsh: the same with zsh; fish: weft completion fish | source.
+    """
+    os.environ["_WEFT_COMPLETE"] = f"source_{shell.value}"
+    typer.completion.get_completion_inspect_parameters()  # makes the shells known
+    context.find_root().command.main([], prog_name="weft", standalone_mode=False)

@@ -1,0 +1,27 @@
+"""`weft help [COMMAND]`, as other tools have it."""
+
+from __future__ import annotations
+
+from typing import Annotated, cast
+
+import typer
+from typer.core import TyperGroup
+
+from weft.cli.command import usage_error
+
+__all__ = ["help"]
+
+
+def help(
+    context: typer.Context,
+    command: Annotated[str | None, typer.Argument(metavar="[COMMAND]")] = None,
+) -> None:
+    """Show the commands, or the options of one."""
+    root = context.find_root()
+    if command is None:
+        print(root.get_help())
+        return
+    found = cast(TyperGroup, root.command).get_command(root, command)
+    if found is None:
+        raise usage_error(f"there is no command {command}", root)
+    found.make_context(command, ["--help"], parent=root)

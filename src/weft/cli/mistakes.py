@@ -1,0 +1,180 @@
+"""Errors in the words of the command line: `error: ` before each, flags instead of arguments."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import typer
+
+from weft.cli.command import ReaderLeft, UsageError
+from weft.cli.console import errors, text_out
+from weft.errors import WeftError
+
+__all__ = ["FLAG_OF", "exit_code", "in_flags", "show_error", "show_warning"]
+
+FLAG_OF = {
+    "n_ctx": "-c",
+    "n_ubatch": "-ub",
+    "n_batch": "-b",
+    "n_seq_max": "--parallel",
+    "max_tokens": "-n",
+    "n_keep": "--keep",
+    "n_gpu_layers": "-ngl",
+    "n_copies": "--n-copies",
+    "n_threads": "-t",
+    "n_threads_batch": "-tb",
+    "n_chunks": "--chunks",
+    "offload_kv": "--no-kv-offload",
+    "swa_full": "--swa-small",
+    "type_k": "-ctk",
+    "type_v": "-ctv",
+    "flash": "-fa",
+    "fit": "--fit",
+    "place": "--place",
+    "memory": "--memory",
+    "policy": "--policy",
+    "devices": "--devices",
+    "cpus": "--cpu-mask and --cpu-range",
+    "numa": "--numa",
+    "poll": "--poll",
+    "strict": "--cpu-strict",
+    "temperature": "--temp",
+    "top_k": "--top-k",
+    "top_p": "--top-p",
+    "min_p": "--min-p",
+    "seed": "--seed",
+    "typical_p": "--typical",
+    "top_n_sigma": "--top-n-sigma",
+    "xtc_probability": "--xtc-probability",
+    "xtc_threshold": "--xtc-threshold",
+    "dynatemp_range": "--dynatemp-range",
+    "dynatemp_exponent": "--dynatemp-exp",
+    "repeat_penalty": "--repeat-penalty",
+    "repeat_last_n": "--repeat-last-n",
+    "presence_penalty": "--presence-penalty",
+    "frequency_penalty": "--frequency-penalty",
+    "dry_multiplier": "--dry-multiplier",
+    "dry_base": "--dry-base",
+    "dry_allowed_length": "--dry-allowed-length",
+    "dry_last_n": "--dry-penalty-last-n",
+    "dry_sequence_breakers": "--dry-sequence-breaker",
+    "mirostat": "--mirostat",
+    "mirostat_tau": "--mirostat-ent",
+    "mirostat_eta": "--mirostat-lr",
+    "logit_bias": "--logit-bias",
+    "samplers": "--samplers",
+    "grammar": "--grammar",
+    "json_schema": "--json-schema",
+    "regex": "--regex",
+}
+"""What the library calls an argument, and what the command line calls it."""
+
+_NAMES = "|".join(sorted(FLAG_OF, key=len, reverse=True))
+_WORDS = "|".join(name for name in sorted(FLAG_OF, key=len, reverse=True) if "_" in name)
+_SAID_TWICE = re.compile(rf"\b({_NAMES}) \((-{{1,2}}[\w-]+)\)")
+_HEAD = re.compile(rf"^({_NAMES}): ")
+_SUBJECT = re.compile(rf"(^|: |; |, )({_NAMES})(?= (?:is|must|needs?|chooses|has|and|of token)\b)")
+_ADVICE = re.compile(rf"\b(make|leave out|leave|use|give|set) ({_NAMES})\b(?= |,|;|$)")
+_ANYWHERE = re.compile(rf"(?<![\w.'\"/-])({_WORDS})(?![\w.'\"/=-])")
+
+
+def in_flags(message: str) -> str:
+    """A message of the library with the flags that a person has typed.
+
+    Names that are words of English, too (`memory`, `place`), count where a sentence is about
+    them only; names in quotes are somebody's own."""
+    message = _SAID_TWICE.sub(r"\2", message)
+    message = _HEAD.sub(lambda m: f"{FLAG_OF[m[1]]}: ", message)
+    message = _SUBJECT.sub(lambda m: m[1] + FLAG_OF[m[2]], message)
+    message = _ADVICE.sub(lambda m: f"{m[1]} {FLAG_OF[m[2]]}", message)
+    return _ANYWHERE.sub(lambda m: FLAG_OF[m[1]], message)
+
+
+def exit_code(command: Callable[[], Any]) -> int:
+    """Runs a command and says what went wrong: 0 done, 1 an error that a message explains, 2 wrong
+    usage, 130 interrupted."""
+    _open_closed_streams()
+    try:
+        done = command()
+        sys.stdout.flush()
+    except ReaderLeft:  # who reads a pipe has what was wanted
+        _drop_output()
+        return 0
+    except UsageError as error:
+        _show_usage_error(error)
+        return 2
+    except (WeftError, OSError) as error:
+        show_error(error)
+        return 1
+    except (KeyboardInterrupt, typer.Abort):
+        done = 130
+    if done == 130:
+        _show("interrupted", "yellow")
+    return done if isinstance(done, int) else 0
+
+
+def _open_closed_streams() -> None:
+    """Streams that the shell has closed read nothing and keep nothing."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))
+
+
+def _drop_output() -> None:
+    """What is still to be written is not, when Python ends, where that cannot work."""
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def show_error(error: Exception) -> None:
+    """`error: ` and what is wrong."""
+    if isinstance(error, OSError):
+        _drop_output()
+        what = f"{error.filename}: " if error.filename else ""
+        text = f"{what}{error.strerror or error}"
+    else:
+        text_out.end_line()
+        text = in_flags(str(error))
+    _show(f"error: {text}", "red")
+
+
+def _show(text: str, style: str) -> None:
+    errors.print(text, style=style, markup=False, soft_wrap=True)
+
+
+def _show_usage_error(error: Any) -> None:
+    """What is wrong with the line, and where its options are listed."""
+    text = error.format_message().rstrip(".")
+    if text[1:2].islower():
+        text = text[0].lower() + text[1:]
+    _show(f"error: {_plain(text)}", "red")
+    command = getattr(getattr(error, "ctx", None), "command_path", "weft")
+    _show(f"`{command} --help` lists the options", "dim")
+
+
+_REWORDED = {
+    r"Input should be a valid integer.*": "write a whole number",
+    r"Input should be a valid number.*": "write a number",
+    r"Value error, ": "",
+    r"\. (Did you mean )": r"; did you mean ",
+    r"^no such": "there is no",
+}
+
+
+def _plain(text: str) -> str:
+    """A message of the parser in the style of ours."""
+    for found, said in _REWORDED.items():
+        text = re.sub(found, said, text, flags=re.DOTALL)
+    return text
+
+
+def show_warning(message: Warning | str, *_: object, **__: object) -> None:
+    """Without the place in the code, which says nothing to a user."""
+    text_out.end_line()
+    text = in_flags(str(message))
+    errors.print(f"warning: {text}", style="yellow", markup=False, soft_wrap=True)

@@ -1,0 +1,12 @@
+"""`weft version`, as other tools have it."""
+
+from __future__ import annotations
+
+from weft import version as numbers
+
+__all__ = ["version"]
+
+
+def version() -> None:
+    """Show the version."""
+    print(f"weft {numbers.__version__}")

@@ -1,0 +1,125 @@
+"""Help, wrong command lines, completion, and errors in the words of the command line."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.cli.in_process import weft
+from weft.cli.app import COMMANDS
+from weft.cli.mistakes import FLAG_OF, in_flags
+from weft.llm import SamplingParams
+from weft.version import __version__
+
+
+def help_of(name: str) -> str:
+    done = weft(name, "--help")
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_options_come_in_groups_the_usual_ones_first() -> None:
+    text = help_of("run")
+    groups = [line for line in text.splitlines() if line.endswith(":") and line[0] != " "]
+    assert groups[:4] == ["Arguments:", "Options:", "Model and context:", "Devices and threads:"]
+    assert groups[-1] == "Advanced:" and "Sampling:" in groups
+    assert text.index("--ctx-size") < text.index("--temp") < text.index("--n-copies")
+    assert "Default: the same, at most 4096." in " ".join(text.split()) and "0.8]" in text
+    assert "--mlock" not in text and "--profile" not in text
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_metavars_have_one_style(name: str) -> None:
+    text = help_of(name)
+    assert not {"<str>", "<int>", "<path>", "<float>", "{MODEL}", "[["} & set(text.split())
+    assert "<" not in text and "{" not in text.splitlines()[0]
+    if "MODEL" in text.splitlines()[0]:
+        assert "[OPTIONS] MODEL" in text or "[OPTIONS] [MODEL]" in text
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_weft_alone_help_and_version() -> None:
+    alone = weft()
+    assert alone.returncode == 0 and "Commands:" in alone.stdout
+    assert weft("help").stdout == alone.stdout
+    assert weft("help", "run").stdout == help_of("run")
+    assert weft("help", "nope").returncode == 2
+    for words in (("version",), ("-v",), ("-V",), ("--version",)):
+        assert weft(*words).stdout == f"weft {__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("run", "m", "--tempp", "1"), "there is no option --tempp; did you mean --temp"),
+        (("run", "m", "-ngll", "1"), "there is no option -ngll; did you mean -ngl"),
+        (("runn",), "there is no command 'runn'; did you mean 'run'"),
+        (("run", "m", "-n", "x"), "invalid value for -n: write a whole number"),
+        (("run", "m", "--temp", "x"), "invalid value for --temp: write a number"),
+        (("run", "m", "-c", "x"), "invalid value for -c: 'x' is no number of tokens"),
+        (("run", "m", "--policy", "x"), "invalid value for --policy: 'x' is not one of"),
+        (("diff",), "missing argument"),
+        (("--nope",), "there is no option"),
+    ],
+)
+def test_wrong_usage_is_said_as_other_errors_are(words: tuple[str, ...], said: str) -> None:
+    done = weft(*words)
+    assert done.returncode == 2 and done.stdout == ""
+    first, second = done.stderr.splitlines()
+    assert first.startswith("error: ") and said in first
+    assert second.startswith("`weft") and second.endswith("--help` lists the options")
+
+
+def test_every_field_of_sampling_has_a_flag() -> None:
+    text = help_of("run")
+    for field in SamplingParams.__dataclass_fields__:
+        assert FLAG_OF[field] in text
+
+
+@pytest.mark.parametrize(
+    ("message", "said"),
+    [
+        ("top_p is 3.0; it must be 0 to 1", "--top-p is 3.0; it must be 0 to 1"),
+        ("max_tokens is -1; it must be 1 or more", "-n is -1; it must be 1 or more"),
+        ("shorten it or make n_ctx (-c) larger (the m", "shorten it or make -c larger (the m"),
+        ("make n_ctx larger, or remove", "make -c larger, or remove"),
+        (
+            "fit chooses the number; leave out n_gpu_layers",
+            "--fit chooses the number; leave out -ngl",
+        ),
+        ("json_schema: type must be a string", "--json-schema: type must be a string"),
+        ("memory of the device is full", "memory of the device is full"),
+        ("no tensor called 'n_ctx'", "no tensor called 'n_ctx'"),
+        ("/home/n_ctx/top_p.gguf: no such file", "/home/n_ctx/top_p.gguf: no such file"),
+        ("n_ubatch is 64, but n_batch is 8", "-ub is 64, but -b is 8"),
+    ],
+)
+def test_arguments_become_flags(message: str, said: str) -> None:
+    assert in_flags(message) == said
+
+
+def complete(words: str, shell: str = "bash") -> list[str]:
+    count = str(len(words.split(" ")) - 1)
+    done = subprocess.run(
+        [sys.executable, "-m", "weft"],
+        env=os.environ | {
+            "_WEFT_COMPLETE": f"complete_{shell}", "COMP_WORDS": words, "COMP_CWORD": count,
+        },
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()
+
+
+def test_completion() -> None:
+    assert complete("weft ru") == ["run"]
+    assert complete("weft run --top-") == ["--top-k", "--top-p", "--top-n-sigma", "--top-nsigma"]
+    assert complete("weft run --policy c") == ["cost"]
+    for shell in ("bash", "zsh", "fish"):
+        script = weft("completion", shell)
+        os.environ.pop("_WEFT_COMPLETE", None)
+        assert script.returncode == 0 and f"_WEFT_COMPLETE=complete_{shell}" in script.stdout
+    assert weft("completion", "csh").returncode == 2

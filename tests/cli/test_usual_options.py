@@ -1,0 +1,255 @@
+"""The command line as a user of llama.cpp or Ollama types it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from tests.cli.in_process import Done, weft
+from tests.llm.tiny import metadata, tokens, write_model
+from weft.cli.options import most_tokens, parse_layers
+from weft.cli.text_input import MOST_BYTES, unescaped
+from weft.errors import ContextError
+from weft.llm import LLM, Context
+
+FEW = ("-n", "4", "--temp", "0", "-t", "1")
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model that was trained for 256 tokens and never ends a text."""
+    names = tokens()[0]
+    names[2] = "<x>"
+    changes: dict[str, Any] = {
+        "tokenizer.ggml.tokens": names,
+        "tokenizer.ggml.eos_token_id": -1,
+        "tokenizer.chat_template": "{% for m in messages %}{{ m.content }}{% endfor %}",
+        "llama.context_length": 256,
+    }
+    return write_model(tmp_path_factory.mktemp("model") / "m.gguf", metadata(**changes))
+
+
+def done(*args: str | Path, typed: str | bytes = "") -> Done:
+    found = weft(*args, typed=typed)
+    assert found.returncode == 0, found.stderr
+    return found
+
+
+# **** the model ****
+
+
+def test_the_model_may_have_a_flag(path: Path) -> None:
+    want = done("run", path, "-p", "abc", *FEW).stdout
+    assert done("run", "-m", path, "-p", "abc", *FEW).stdout == want
+    assert done("run", "--model", path, "abc", *FEW).stdout == want
+    assert done("run", path, "abc", *FEW).stdout == want
+    assert done("tokenize", "-m", path, "abc").stdout == done("tokenize", path, "abc").stdout
+    one = done("embed", "-m", path, "abc", "the", "-o", "raw").stdout
+    assert one == done("embed", path, "abc", "the", "-o", "raw").stdout
+    for command in ("inspect", "explain", "bench", "perplexity", "chat", "serve"):
+        assert "-m, --model MODEL" in done(command, "--help").stdout
+
+
+def test_the_model_is_missing_or_given_twice(path: Path) -> None:
+    nothing = weft("run")
+    assert nothing.returncode == 2 and "error: MODEL is missing: a GGUF" in nothing.stderr
+    twice = weft("tokenize", "-m", path, path, "x")
+    assert twice.returncode == 2 and "the model is given with -m; what is" in twice.stderr
+    assert "-m or -hf, not both" in weft("run", "-m", path, "-hf", "a/b").stderr
+    assert "not both" in weft("run", path, "abc", "-p", "abc").stderr
+
+
+def test_a_name_that_is_no_file_gets_a_hint(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("Llama-3.2-1B-Q4_K_M.gguf", "other.gguf"):
+        (tmp_path / name).touch()
+    monkeypatch.chdir(tmp_path)
+    near = weft("run", "llama-3.2", "abc")
+    assert near.returncode == 1 and "did you mean Llama-3.2-1B-Q4_K_M.gguf?" in near.stderr
+    assert "did you mean other.gguf?" in weft("inspect", "othre.gguf").stderr
+    assert "is written hf:owner/name" in weft("run", "owner/name", "abc").stderr
+    assert "hf:OWNER/NAME[:QUANT]" in weft("run", "mistral", "abc").stderr
+
+
+def test_repositories_by_flag(monkeypatch: pytest.MonkeyPatch, path: Path) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr("weft.llm.hub.local_path", lambda name: asked.append(str(name)) or path)
+    done("inspect", "-hf", "owner/name:Q8_0")
+    done("inspect", "--hf-repo", "hf:owner/name")
+    assert asked == ["hf:owner/name:Q8_0", "hf:owner/name"]
+
+
+# **** sizes and counts ****
+
+
+def test_context_0_is_the_models_own(path: Path) -> None:
+    assert "256 of context" in done("run", path, "abc", *FEW, "-c", "0").stderr
+    assert "256 tokens of context" in done("chat", path, *FEW, "-c", "0").stderr
+    assert '"n_ctx": 256' in done("explain", path, "-c", "0", "--json").stdout
+
+
+def test_how_many_tokens(path: Path) -> None:
+    none = done("run", path, "abc", "-n", "0")
+    assert none.stdout == "\n" and "generation: 0 tokens" in none.stderr
+    assert "prompt: 3 tokens" in none.stderr
+    full = done("run", path, "abc", "-n", "-2", "-c", "24", "--context-shift", "--temp", "0")
+    assert "generation: 22 tokens" in full.stderr and "(context)" in full.stderr
+    assert [most_tokens(n) for n in (-2, -1, 0, 7)] == [None, None, 0, 7]
+    with pytest.raises(ContextError, match="-n is -5"):
+        most_tokens(-5)
+    assert weft("run", path, "abc", "-n", "-5").returncode == 1
+
+
+def test_layers() -> None:
+    assert [parse_layers(text) for text in ("20", "all", "auto", "-1", "0")] == [20, -1, -1, -1, 0]
+    for wrong in ("-3", "some", "1.5"):
+        with pytest.raises(typer.BadParameter, match="number of layers"):
+            parse_layers(wrong)
+
+
+def test_layers_without_a_device_for_them(path: Path) -> None:
+    run = done("run", path, "abc", *FEW, "-ngl", "99")
+    assert "-ngl 99 changes nothing: no device of cpu" in run.stderr
+    assert "changes nothing" not in done("run", path, "abc", *FEW, "-ngl", "all").stderr
+    moved = done("run", path, "abc", *FEW, "-ngl", "99", "--devices", "reference,cpu")
+    assert "changes nothing" not in moved.stderr and "placement: reference: 1 split" in moved.stderr
+
+
+def test_a_random_seed(path: Path) -> None:
+    args = ("run", path, "abc", "-n", "20", "--temp", "2", "-q", "--top-k", "0", "--min-p", "0")
+    same = {done(*args, "--seed", "7").stdout for _ in range(2)}
+    other = {done(*args, "--seed", "-1").stdout for _ in range(3)}
+    assert len(same) == 1 and len(other) > 1
+
+
+def test_flash_attention_alone_or_with_a_value(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    flash: list[object] = []
+    init = Context.__init__
+
+    def seen(self: Context, *args: Any, **options: Any) -> None:
+        flash.append(options["flash"])
+        init(self, *args, **options)
+
+    monkeypatch.setattr(Context, "__init__", seen)
+    for words in (
+        (),
+        ("-fa",),
+        ("-fa", "on"),
+        ("--flash-attn", "auto"),
+        ("-fa=1",),
+        ("-fa", "off"),
+    ):
+        done("run", path, *words, "-p", "abc", *FEW)
+    assert flash == [None, None, None, None, None, False]
+    assert "-fa maybe: write on, off or auto" in weft("run", path, "-fa=maybe", "-p", "a").stderr
+
+
+def test_options_that_change_nothing_are_taken(path: Path) -> None:
+    usual = (
+        "--no-warmup --jinja --mmap -no-cnv -b 2048 --color -ngl -1 -tb 1 -s 3 -ctk f16 "
+        "-ub 64 --no-perf --no-context-shift --ignore-eos --no-display-prompt"
+    ).split()
+    plain = done("run", path, "abc", *FEW)
+    found = done("run", path, "abc", *FEW, *usual)
+    assert found.stdout == plain.stdout and "note" not in found.stderr
+    noted = done("run", path, "abc", *FEW, "--mlock", "--no-mmap").stderr
+    assert noted.count("changes nothing") == 2
+    assert "weft chat has one" in weft("run", path, "abc", "-sys", "x").stderr
+
+
+def test_threads_and_devices_that_surprise(path: Path) -> None:
+    there = os.cpu_count() or 1
+    many = done("run", path, "abc", "-n", "1", "-t", str(there + 9)).stderr
+    assert f"-t {there + 9} is more than the" in many and "processors" in many
+    null = done("run", path, "abc", *FEW, "-q", "--devices", "null").stderr
+    assert "null computes nothing" in null
+    assert "computes nothing" not in done("run", path, "abc", *FEW).stderr
+    blas = weft("run", path, "abc", *FEW, "--devices", "blas").stderr
+    assert "cpu is added behind blas" in blas
+
+
+def test_why_in_words(path: Path) -> None:
+    args = ("run", path, "abc", *FEW, "--devices", "reference,cpu", "-ngl", "1")
+    plain, verbose = done(*args).stderr, done(*args, "-v").stderr
+    assert "because a weight is there" in plain and "wgt" not in plain and "causes" not in plain
+    assert "causes: 1.wgt" in verbose and "'<s>'" in verbose
+
+
+# **** the prompt ****
+
+
+def test_the_prompt_is_printed_on_a_screen_only(path: Path, tmp_path: Path) -> None:
+    alone = done("run", path, "abc", *FEW).stdout
+    assert done("run", path, "abc", *FEW, "-q").stdout == alone
+    assert done("run", path, "abc", *FEW, "--display-prompt").stdout == "abc" + alone
+    assert done("run", path, "abc", *FEW, "--no-display-prompt").stdout == alone
+
+
+def test_line_ends_and_escapes(path: Path, tmp_path: Path) -> None:
+    file = tmp_path / "x.txt"
+    file.write_bytes(b"abc\r\nthe\r\n")
+    want = done("run", path, "-p", "abc\nthe", *FEW).stdout
+    assert done("run", path, "-f", file, *FEW).stdout == want
+    assert done("run", path, "-p", r"abc\nthe", "-e", *FEW).stdout == want
+    ids = done("tokenize", path, "--ids", typed=b"abc\r\nthe").stdout
+    assert ids == done("tokenize", path, "--ids", "abc\nthe").stdout
+    assert unescaped(r"a\tb\\n\x41\q") == "a\tb\\nA\\q"
+
+
+def test_texts_without_end_are_refused(path: Path) -> None:
+    for command in ("run", "tokenize", "perplexity"):
+        found = weft(command, path, "-f", "/dev/zero")
+        assert found.returncode == 1
+        assert f"/dev/zero: more than {MOST_BYTES >> 20} MiB of text" in found.stderr
+
+
+def test_constraints_are_checked_before_the_model_is_loaded(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(*_: object, **__: object) -> None:
+        raise AssertionError("the model is loaded")
+
+    monkeypatch.setattr(LLM, "__init__", never)
+    wrong = weft("run", path, "abc", "--regex", "((")
+    assert wrong.returncode == 1 and wrong.stderr.startswith("error: --regex: ")
+    assert "--json-schema: " in weft("chat", path, "--json-schema", '{"type": 5}').stderr
+    assert "--grammar: " in weft("run", path, "abc", "--grammar", "start: nope").stderr
+
+
+# **** conversations ****
+
+
+def test_one_turn(path: Path) -> None:
+    want = done("chat", path, "-q", *FEW, typed="abc\n").stdout
+    assert done("chat", path, "-q", *FEW, "-st", "-p", "abc", typed="more\n").stdout == want
+    assert done("chat", path, "-q", *FEW, "-st", "-cnv", "abc").stdout == want
+    both = done("chat", path, "-q", *FEW, "abc", typed="the\n").stdout
+    assert both.startswith(want) and len(both) > len(want)
+
+
+# **** streams ****
+
+
+def shell(line: str, *args: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["sh", "-c", line, "sh", sys.executable, *map(str, args)],
+        capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+
+
+def test_streams_that_are_closed_or_full(path: Path) -> None:
+    closed = shell('"$1" -m weft run "$2" <&-', path)
+    assert closed.returncode == 1 and "there is no text to continue" in closed.stderr
+    silent = shell('"$1" -m weft inspect "$2" >&-', path)
+    assert silent.returncode == 0 and not silent.stderr
+    full = shell('"$1" -m weft inspect "$2" >/dev/full', path)
+    assert full.returncode == 1 and full.stderr == "error: No space left on device\n"
+    left = shell('"$1" -m weft inspect "$2" | head -1; exit 0', path)
+    assert left.stdout.count("\n") == 1 and not left.stderr
