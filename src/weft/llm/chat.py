@@ -92,6 +92,11 @@ class ChatTemplate:
         """Strings that end an answer beside the model's end tokens."""
         return CHATML_STOPS if self.is_fallback else ()
 
+    @property
+    def knows_tools(self) -> bool:
+        """Whether the model's template writes tools; raises ChatError where it is broken."""
+        return self._template(self._choose([{}])).reads("tools")
+
     def render(
         self,
         messages: Iterable[Message],

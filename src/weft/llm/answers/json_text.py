@@ -1,0 +1,84 @@
+"""JSON inside of other text, read a character at a time and kept as it was written."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Generator
+from json.decoder import scanstring  # type: ignore[attr-defined]
+
+__all__ = ["Reader", "as_object", "members", "read_object"]
+
+Reader = Generator[None, str, str]
+"""Takes a character with each `send`; returns when the last one is there."""
+
+MAX_DEPTH = 100
+"""Brackets within brackets in the arguments of a call."""
+
+_SPACE = re.compile(r"[ \t\r\n]*")
+
+
+class NoCallError(Exception):
+    """The text is no call."""
+
+
+def read_object(first: str = "") -> Reader:
+    """The text of an object; `first`: a character that was read already."""
+    char = first or (yield)
+    while char.isspace():
+        char = yield
+    if char != "{":
+        raise NoCallError
+    text, depth, quoted, escaped = [char], 1, False, False
+    while depth:
+        char = yield
+        text.append(char)
+        if quoted:
+            quoted = escaped or char != '"'
+            escaped = char == "\\" and not escaped
+        elif char == '"':
+            quoted = True
+        elif char in "{[":
+            depth += 1
+        elif char in "}]":
+            depth -= 1
+        if depth > MAX_DEPTH:
+            raise NoCallError
+    return "".join(text)
+
+
+def as_object(text: str) -> dict[str, object] | None:
+    """The object that `text` is, None where it is none."""
+    try:
+        value = json.loads(text, parse_constant=_refuse)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def members(text: str) -> dict[str, str]:
+    """The values of an object by key, each as it was written; raises NoCallError where the text is
+    no object."""
+    if as_object(text) is None:
+        raise NoCallError
+    decoder = json.JSONDecoder()
+    found: dict[str, str] = {}
+    at = _after_space(text, 1)
+    while text[at] != "}":
+        key, at = scanstring(text, at + 1)
+        start = _after_space(text, _after_space(text, at) + 1)
+        _, at = decoder.raw_decode(text, start)
+        found[key] = text[start:at]
+        at = _after_space(text, at)
+        if text[at] == ",":
+            at = _after_space(text, at + 1)
+    return found
+
+
+def _after_space(text: str, at: int) -> int:
+    match = _SPACE.match(text, at)
+    return match.end() if match else at
+
+
+def _refuse(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")

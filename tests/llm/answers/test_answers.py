@@ -1,0 +1,193 @@
+"""Answers taken apart: what the templates of families say, and what the parser makes of text."""
+
+from __future__ import annotations
+
+import json
+import random
+from functools import cache
+
+import pytest
+
+from tests.llm.answers.templates import OPENING, TEMPLATES
+from weft.llm.answers import AnswerFormat, Call, Content, Event, Reasoning
+from weft.llm.chat import ChatTemplate
+
+TOOLS = [
+    {
+        "type": "function",
+        "function": {
+            "name": name,
+            "parameters": {"type": "object", "properties": {"city": {"type": "string"}}},
+        },
+    }
+    for name in ("weather", "clock")
+]
+ARGUMENTS = {"city": 'Zürich {"}', "days": 3, "deep": [{"a": None}]}
+CALLS = [("weather", ARGUMENTS), ("clock", {"city": "5"}), ("clock", {})]
+FAMILIES = sorted(TEMPLATES)
+
+
+@cache
+def format_of(family: str) -> AnswerFormat:
+    return AnswerFormat.of(ChatTemplate(TEMPLATES[family]))
+
+
+def joined(events: list[Event]) -> tuple[str, str, list[tuple[str, str]]]:
+    """Content, reasoning and calls."""
+    content = "".join(event.text for event in events if isinstance(event, Content))
+    reasoning = "".join(event.text for event in events if isinstance(event, Reasoning))
+    calls = [event for event in events if isinstance(event, Call)]
+    assert [call.index for call in calls] == list(range(len(calls)))
+    return content, reasoning, [(call.name, call.arguments) for call in calls]
+
+
+def parse(
+    family: str, text: str, size: int | None = None, tools: object = TOOLS, prompt: str = ""
+) -> tuple[str, str, list[tuple[str, str]]]:
+    """What the parser makes of `text` in pushes of `size` characters; None: of any size."""
+    parser = format_of(family).parser(tools, prompt)  # type: ignore[arg-type]
+    rng, events, at = random.Random(0), [], 0
+    while at < len(text):
+        n = size or rng.choice((1, 2, 3, 7, 40))
+        events += parser.push(text[at : at + n])
+        at += n
+    return joined([*events, *parser.finish()])
+
+
+def written(family: str, calls: list[tuple[str, dict[str, object]]], content: str = "") -> str:
+    """What the template writes for an answer."""
+    template = ChatTemplate(TEMPLATES[family])
+    message = {
+        "role": "assistant",
+        "content": content,
+        "tool_calls": [
+            {"id": f"abcdefgh{i}", "type": "function", "function": {"name": n, "arguments": a}}
+            for i, (n, a) in enumerate(calls)
+        ],
+    }
+    text = template.render(
+        [{"role": "user", "content": "?"}, message], tools=TOOLS, add_generation_prompt=False
+    )
+    return text.rpartition("<|assistant|>")[2].removesuffix("<|end|>\n")
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_calls_come_back(family: str) -> None:
+    n = 1 if family == "llama" else 3
+    for calls in ([CALLS[0]], [CALLS[2]], CALLS[:n]):
+        text = written(family, calls)
+        for size in (1, 5, None, 10**6):
+            content, _, found = parse(family, text, size)
+            assert content == ""
+            assert [(name, json.loads(args)) for name, args in found] == calls
+
+
+@pytest.mark.parametrize("family", sorted(set(FAMILIES) - {"llama"}))
+def test_content_and_reasoning_stand_in_front(family: str) -> None:
+    text = "<think>\nIt may <rain>.\n</think>\n\nI look.\n" + written(family, CALLS[:2]).lstrip()
+    for size in (1, 4, None, 10**6):
+        content, reasoning, calls = parse(family, text, size)
+        assert (content, reasoning) == ("I look.", "It may <rain>.")
+        assert [name for name, _ in calls] == ["weather", "clock"]
+
+
+def test_arguments_are_the_text_of_the_model() -> None:
+    text = '<tool_call>{"arguments" : {"a":1.50,  "b":\n"\\u00fc"} ,"name":"weather"}</tool_call>'
+    assert parse("hermes", text)[2] == [("weather", '{"a":1.50,  "b":\n"\\u00fc"}')]
+
+
+def test_arguments_that_are_text_of_an_object() -> None:
+    text = '<tool_call>{"name": "weather", "arguments": "{\\"a\\": 1.0}"}</tool_call>'
+    assert parse("hermes", text)[2] == [("weather", '{"a": 1.0}')]
+
+
+NO_CALLS = [
+    "Just text with a < and a <tool_cal",
+    "<tool_call>",
+    "<tool_call>\n{oops}\n</tool_call> and more",
+    '<tool_call>{"name": "weather", "arguments": {"city": "Ber',
+    '<tool_call>{"name": 5, "arguments": {}}</tool_call>',
+    '<tool_call>{"name": "weather", "arguments": [1]}</tool_call>',
+    '<tool_call>{"name": "weather", "arguments": {"a": NaN}}</tool_call>',
+    "<tool_call>" + '{"a":' * 5000,
+    "<tool_call>" + '{"a":' * 5000 + "1" + "}" * 5000,
+    '{"name": "weather", "arguments": {}}',
+    "x <tool_call>" * 50,
+    " \n leading space stays",
+    "Trailing space stays \n",
+    "\n" * 200 + "x",
+]
+
+
+@pytest.mark.parametrize("text", NO_CALLS)
+def test_what_is_no_call_stays_content(text: str) -> None:
+    for size in (1, 3, None, 10**6):
+        assert parse("hermes", text, size) == (text, "", [])
+
+
+def test_a_call_behind_what_is_none() -> None:
+    text = '<tool_call>no <tool_call>{"name": "clock"}</tool_call> done'
+    for size in (1, 3, None, 10**6):
+        content, _, calls = parse("hermes", text, size)
+        assert (content, calls) == ("<tool_call>no done", [("clock", "{}")])
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_any_cut_of_noise_gives_the_same(family: str) -> None:
+    rng = random.Random(family)
+    pieces = [
+        *written(family, CALLS[:1]).split(" "), "<think>", "</think>", "{", "}", '"', " ", "\n",
+        "<", "<tool_call>", "[TOOL_CALLS]", "weather", "</", ">", "ü", "\\", " " * 70,
+    ]  # fmt: skip
+    for _ in range(150):
+        text = "".join(rng.choices(pieces, k=rng.randrange(25)))
+        whole = parse(family, text, 10**6)
+        for size in (1, 2, None):
+            assert parse(family, text, size) == whole, text
+
+
+def test_bare_json_of_no_tool_is_an_answer() -> None:
+    text = '{"name": "Ada", "parameters": {}}'
+    assert parse("llama", text) == (text, "", [])
+    assert parse("llama", '<|python_tag|>{"name": "clock", "parameters": {}}')[2] == [
+        ("clock", "{}")
+    ]
+    assert parse("llama", '{"name": "clock"}; {"name": "weather"}')[2] == [
+        ("clock", "{}"),
+        ("weather", "{}"),
+    ]
+    assert parse("llama", 'See {"name": "clock"}')[2] == []
+
+
+def test_without_tools_nothing_is_a_call() -> None:
+    text = '<tool_call>{"name": "clock"}</tool_call>'
+    assert parse("hermes", text, tools=None) == (text, "", [])
+
+
+def test_a_prompt_may_begin_the_reasoning() -> None:
+    template = ChatTemplate(OPENING)
+    form = AnswerFormat.of(template)
+    prompt = template.render([{"role": "user", "content": "?"}])
+    parser = form.parser(None, prompt)
+    events = [event for char in "Hm.\n</think>\n\nYes." for event in parser.push(char)]
+    assert joined([*events, *parser.finish()]) == ("Yes.", "Hm.", [])
+    parser = form.parser(None, prompt + "\n</think>\n\n")
+    assert joined([*parser.push("Yes."), *parser.finish()]) == ("Yes.", "", [])
+
+
+def test_types_of_tagged_arguments_follow_the_schema() -> None:
+    text = written("coder", [("weather", {"city": "12", "days": 12})])
+    assert parse("coder", text)[2] == [("weather", '{"city": "12", "days": 12}')]
+
+
+def test_a_model_without_tools() -> None:
+    form = AnswerFormat.of(ChatTemplate())
+    assert form.markers is None and form.thought is None
+    parser = form.parser(TOOLS)
+    assert joined([*parser.push("<tool_call>"), *parser.finish()]) == ("<tool_call>", "", [])
+
+
+def test_a_known_family_where_the_template_writes_no_calls() -> None:
+    source = "{{ tools | tojson }} answer in <tool_call></tool_call>{{ messages[0].content }}"
+    form = AnswerFormat.of(ChatTemplate(source))
+    assert form.markers is not None and form.markers.open == "<tool_call>"
