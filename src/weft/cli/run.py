@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from weft.cli.console import LoadProgress, PromptProgress, errors, size_text, text_out
+from weft.cli.dump import TensorDump
 from weft.cli.explain import memory_rows
 from weft.cli.loading import loads_model
 from weft.cli.model_file import ModelFile
@@ -72,6 +73,15 @@ def run(
             "has a constraint.",
         ),
     ] = None,
+    dump_tensors: Annotated[
+        str | None,
+        typer.Option(
+            "--dump-tensors",
+            metavar="GLOB",
+            help="Print name, sizes and statistics of these tensors of the model, each time they "
+            "are computed, to stderr; e.g. 'Qcur-*'.",
+        ),
+    ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the new text only.")] = False,
     verbose: Annotated[
         bool,
@@ -95,9 +105,14 @@ def run(
     if escape:
         start = unescaped(start)
     check_constraint(sampling)
+    dump = TensorDump(dump_tensors) if dump_tensors is not None else None
     with LoadProgress() as progress:
         shifts = context_shift and n_predict != -2
-        llm = LLM(model, context_shift=shifts, n_keep=keep, progress=progress, **load)
+        llm = LLM(
+            model, context_shift=shifts, n_keep=keep, progress=progress, eval_callback=dump, **load
+        )
+    if dump is not None:
+        dump.require_match()
     if not quiet:
         _show_plan(model, llm, verbose)
         if verbose:

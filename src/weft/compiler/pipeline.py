@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
 
@@ -127,14 +127,16 @@ def plan_graph(
     op_offload: bool = True,
     cost: CostOptions | None = None,
     rewrites: Sequence[str] | None = None,
+    keep: Collection[Tensor] = (),
 ) -> Plan:
-    """Everything but the lowering: placement and memory, without touching a device."""
+    """Everything but the lowering: placement and memory, without touching a device. `keep`: tensors
+    that no rewrite may hide."""
     check_graph(graph)
     names = chosen_rewrites(rewrites)
 
     def plan(policy: Policy, cost: CostOptions | None) -> Plan:
         placed = schedule(graph, backends, policy, op_offload=op_offload, assign=assign, cost=cost)
-        placed = optimize_splits(placed, names)
+        placed = optimize_splits(placed, names, keep)
         print_listing(placed)
         return Plan(placed, allocate(placed, policy=memory))
 

@@ -7,6 +7,7 @@ from weft.execute.profile_trace import Trace
 from weft.execute.run import Run
 from weft.execute.scheduler import AbortCallback, EvalCallback, Scheduler
 from weft.execute.session import Session
+from weft.execute.watch import TensorCallback, WatchedSession, WatchedTensor
 
 __all__ = [
     "AbortCallback",
@@ -19,6 +20,9 @@ __all__ = [
     "Run",
     "Scheduler",
     "Session",
+    "TensorCallback",
     "Trace",
+    "WatchedSession",
+    "WatchedTensor",
     "arena_bytes",
 ]

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from weft.backends.base import Backend
 from weft.errors import ContextError, DeviceError
-from weft.execute import Profile, Progress, Session
+from weft.execute import Profile, Progress, Session, TensorCallback
 from weft.llm.batch import Batch, Outputs, Ubatch, checked, one_token
 from weft.llm.change import Change, OneChange
 from weft.llm.config import Pooling
@@ -46,6 +46,7 @@ class Context(Sequences):
         pooling: Pooling | None = None,
         warm_up: bool = False,
         progress: Progress | None = None,
+        eval_callback: TensorCallback | None = None,
         **options: Unpack[PlanArguments],
     ) -> None:
         """Plans and allocates everything that `decode` will ever need.
@@ -82,7 +83,8 @@ class Context(Sequences):
         `repack`: weights that only matmuls read are brought into the layout that the kernels like
         best (default); False: all are used in place, mapped from the file. Contexts of one model
         share what is repacked. `progress(done, total)` is called with bytes while that goes on.
-        `rewrites`: names of the fusions to use (default: see `weft.compile`).
+        `rewrites`: names of the fusions to use (default: see `weft.compile`). `eval_callback`: see
+        `set_eval_callback`.
 
         Raises ContextError for an argument out of range or two that contradict each other,
         TypeError for one that there is not, ScheduleError for a placement that cannot
@@ -112,7 +114,10 @@ class Context(Sequences):
         self.pooling: Pooling = model.config.pooling if pooling is None else pooling
         """What `embed` does where it is not told."""
         self._width = model.config.n_embd if self.embeddings else model.config.n_vocab
+        self._eval: TensorCallback | None = None
         self._use(made)
+        if eval_callback is not None:
+            self.set_eval_callback(eval_callback)
         if warm_up:
             self.warm_up()
 
@@ -122,6 +127,8 @@ class Context(Sequences):
         self.fell_back = made.fell_back
         """What failed and which devices go on; empty: nothing has."""
         self.cache = self.plan.cache
+        if self._eval is not None:
+            self._graphs.watch(self._eval)
         self._together = together_sizes(self.n_ubatch, self.cache.n_seq_max)
         self.counters = self._graphs.counters
         needs = self.plan.needs()
@@ -316,6 +323,19 @@ class Context(Sequences):
                     "have dropped; remove the sequence and decode it anew, or create the context "
                     "with swa_full=True"
                 )
+
+    def set_eval_callback(self, callback: TensorCallback | None) -> None:
+        """Shows tensors of the model to `callback` while `decode` computes them; None: no more.
+
+        `callback(tensor, True)` is asked at once for every tensor of each graph (a `WatchedTensor`:
+        name, op, type, sizes, device) whether it wants to see it; graphs that are built later ask
+        when they are. `callback(tensor, False)` comes in every ubatch when a wanted tensor is
+        computed: it may `read()` it, and says whether to go on; otherwise `decode` raises
+        AbortedError and the cache is as it was. Everything runs where it ran, but for fusions that
+        would hide a wanted tensor, and for ubatches that overlap. Takes compute memory beside that
+        of the context. It must not call the context."""
+        self._graphs.watch(callback)
+        self._eval = callback
 
     def profile(self, into: Profile | None = None) -> AbstractContextManager[Profile]:
         """Records everything that is computed inside the `with`; see `Session.profile`."""

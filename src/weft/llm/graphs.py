@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from weft.compiler import lower_plan, plan_graph
 from weft.errors import AbortedError
-from weft.execute import ArenaPool, Profile, Progress, Session
+from weft.execute import ArenaPool, Profile, Progress, Session, TensorCallback, WatchedSession
 from weft.graph import Graph
 from weft.llm.batch import Ubatch
 from weft.llm.cells import Cells
@@ -41,7 +41,8 @@ class Graphs:
         self._config = config
         self._width = config.n_embd if plan.options.embeddings else config.n_vocab
         programs = [lower_plan(regime.plan) for regime in plan.all_regimes]
-        self._arenas = ArenaPool()
+        self._arenas = self._aside = ArenaPool()
+        self._callback: TensorCallback | None = None
         self._arenas.reserve(*programs)
         self._arenas.load(*programs, progress=progress)
         regimes = [
@@ -225,12 +226,23 @@ class Graphs:
                 session.use_threads(n)
             self._threads_used = n
 
+    def watch(self, callback: TensorCallback | None) -> None:
+        """Has every graph run for a callback, in compute memory beside the other; None: no more."""
+        if callback is None and self._callback is None:
+            return
+        self._callback = callback
+        self._aside = self._arenas if callback is None else self._arenas.beside()
+        self._rebind()
+
     def _regime(self, max_tokens: int, program: Program) -> Regime:
-        return Regime(max_tokens, program, self._arenas, self.cache, self._config)
+        session = None
+        if self._callback is not None:
+            session = WatchedSession(program, self._aside, self._callback)
+        return Regime(max_tokens, program, self._arenas, self.cache, self._config, session)
 
     def _pipelined(self) -> Pipelined | None:
         n_more = self.plan.n_copies - 1
-        if n_more == 0:
+        if n_more == 0 or self._callback is not None:
             return None
         regimes = [self.regimes[-1]]
         for _ in range(n_more):

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.errors import ContextError
-from weft.execute import Progress
+from weft.execute import Progress, TensorCallback
 from weft.frontends.gguf import open_gguf
 from weft.llm.chat import ChatTemplate, Message, prompt_tokens
 from weft.llm.config import Pooling
@@ -60,6 +60,7 @@ class LLM:
         n_keep: int = 0,
         chat_template: str | ChatTemplate | None = None,
         progress: Progress | None = None,
+        eval_callback: TensorCallback | None = None,
         **options: Unpack[PlanArguments],
     ) -> None:
         """Opens a GGUF file, or a model by name (`hf:owner/name:quant`, see `weft.llm.hub`).
@@ -70,7 +71,8 @@ class LLM:
         most 4096). `context_shift`: a text goes on when the context is full, the older half of what
         follows the first `n_keep` tokens (and the token that begins every text) being dropped; see
         `Context.drop_oldest`. `chat_template`: instead of the model's own, Jinja text. `n_seq_max`:
-        how many texts of a list are written at the same time. `devices`: names or backends, highest
+        how many texts of a list are written at the same time. `eval_callback`: sees tensors as
+        they are computed, see `Context.set_eval_callback`. `devices`: names or backends, highest
         priority first (default: cpu). See `Context` for the other options.
 
         Raises FormatError for a file that is missing, no GGUF or of an unknown architecture,
@@ -90,7 +92,9 @@ class LLM:
                 options.setdefault("n_seq_max", sequences_for(self.model.config, MOST))
         else:
             options.setdefault("n_outputs", options.get("n_seq_max") or 1)
-        self.context = Context(self.model, n_ctx, progress=progress, **options)
+        self.context = Context(
+            self.model, n_ctx, progress=progress, eval_callback=eval_callback, **options
+        )
         if context_shift:
             self.context.require_movable()
             if not 0 <= n_keep < self.context.n_ctx - 1:

@@ -44,10 +44,13 @@ class Regime:
         arenas: ArenaPool,
         cache: KVCache,
         config: ModelConfig,
+        session: Session | None = None,
     ) -> None:
+        """`session`: one over a program like this, default: a plain one."""
         self.max_tokens = max_tokens
         self.program = program
-        self.session = Session(program, arenas)
+        self.session = Session(program, arenas) if session is None else session
+        program = self.session.program
         self.inputs = Inputs(self.session, cache, config)
         self.output: str = next(iter(program.outputs))
         """Name of the one output."""

@@ -20,10 +20,14 @@ __all__ = ["optimize_splits"]
 
 
 @collector_paused()
-def optimize_splits(schedule: Schedule, rewrites: Collection[str] | None = None) -> Schedule:
+def optimize_splits(
+    schedule: Schedule,
+    rewrites: Collection[str] | None = None,
+    keep: Collection[Tensor] = (),
+) -> Schedule:
     """A schedule whose splits are as `Backend.optimize` wants them, with nodes fused by those of
     `rewrites` (default: WEFT_REWRITES, or all) that the backend names; unchanged where no backend
-    has either.
+    has either. `keep`: tensors of the graph that no rewrite may hide.
 
     A backend gets the final nodes of one split, in order, and returns the nodes to run. The nodes
     are its own copies: it may change their `src`, `op` and `params`, leave nodes out, reorder them,
@@ -42,19 +46,21 @@ def optimize_splits(schedule: Schedule, rewrites: Collection[str] | None = None)
     for split in private.splits:
         wanted = names.intersection(getattr(private.backends[split.backend], "rewrites", ()))
         if wanted:
-            _fuse(private, split, wanted)
+            _fuse(private, split, wanted, keep)
     _check_sources(private)
     build_plan_lists(private)
     return private
 
 
-def _fuse(schedule: Schedule, split: Split, names: Collection[str]) -> None:
+def _fuse(
+    schedule: Schedule, split: Split, names: Collection[str], keep: Collection[Tensor]
+) -> None:
     backend = schedule.backends[split.backend]
     before = split.nodes
     split.nodes, done = rewrite(
         before,
         names,
-        _read_elsewhere(schedule, split),
+        _read_elsewhere(schedule, split).union(schedule.final_of(t) for t in keep),
         lambda node: backend.supports_op(node).ok,
     )
     _forget(schedule, before, split.nodes)
