@@ -159,3 +159,14 @@ def test_a_common_beginning_is_all_or_nothing(path: Path) -> None:
     with pytest.raises(ContextError, match="recurrent states cannot go on"):
         c.drop_oldest()
     assert c.pos_max(0) == len(TOKENS) - 1
+
+
+def test_states_stay_with_their_sequences_when_cells_move(path: Path) -> None:
+    c = context(path, n_seq_max=2)
+    c.decode(TOKENS[:HALF] + TOKENS[:4], [*range(HALF), *range(4)],
+             seqs=[[0]] * HALF + [[1]] * 4)  # fmt: skip
+    c.seq_rm(0)
+    c.compact()
+    rest = TOKENS[4:]
+    got = c.decode(rest, np.arange(4, len(TOKENS)), seqs=[[1]] * len(rest))
+    np.testing.assert_allclose(got, alone(path, TOKENS), atol=1e-4)

@@ -59,6 +59,8 @@ class Cells:
         """When the cell was computed, counted in ubatches; -1: it has been moved since."""
         self.mixed: NDArray[np.bool_] = _table((n_seq_max,), np.bool_)
         """Whether a sequence has been put together from parts of others."""
+        self.freed = False
+        """Whether cells were freed since this was last set to False."""
         self._clock = 0
         self._tails = [_UNKNOWN] * n_seq_max  # the last cell of each sequence; -1: it has none
         self._low = 0  # no free cell is below this one
@@ -226,6 +228,7 @@ class Cells:
 
     def release(self, cells: NDArray[np.int64]) -> None:
         """Frees cells."""
+        self.freed = True
         self.pos[cells] = _FREE
         self.members[:, cells] = False
         self._find_bounds()
@@ -385,6 +388,7 @@ class Cells:
         return seq
 
     def _free_orphans(self) -> None:
+        self.freed = True
         self.pos[~self.members.any(axis=0)] = _FREE
         self.mixed &= self.members.any(axis=1)
         self._find_bounds()

@@ -9,7 +9,8 @@ __all__ = ["Counters", "MemoryUse"]
 
 @dataclass(slots=True)
 class Counters:
-    """What planning cost so far. After warm-up none but `graphs_reused` grows."""
+    """What planning cost so far. After warm-up none but `graphs_reused` grows, and where a cache is
+    compacted, the last two."""
 
     graphs_built: int = 0
     graphs_reused: int = 0
@@ -17,6 +18,10 @@ class Counters:
     """Times that memory was planned."""
     reallocs: int = 0
     """Times that an arena had to grow."""
+    compactions: int = 0
+    """Times that cells moved together, see `Context.compact`."""
+    cells_moved: int = 0
+    """Cells that moved then."""
 
 
 @dataclass(frozen=True, slots=True)

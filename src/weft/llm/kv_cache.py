@@ -25,6 +25,8 @@ from weft.llm.window import WindowCells
 
 __all__ = ["CACHE_TYPES", "KVCache", "cache_bytes", "read_rows", "row_width", "write_rows"]
 
+_Moves = Callable[[NDArray[np.int64], NDArray[np.int64]], None]
+
 CACHE_TYPES = ("f16", "f32", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0")
 """Types that keys and values can be stored in. Blocks are of 32 numbers of one head."""
 
@@ -112,12 +114,21 @@ class KVCache(Cells):
 
     def relocate(self, source: NDArray[np.int64], target: NDArray[np.int64]) -> None:
         """Moves tokens to other cells, keys and values too; Ctrl-C does not stop it half way."""
-        move = super().relocate
+        self._move_rows(False, source, target, super().relocate)
+
+    def relocate_window(self, source: NDArray[np.int64], target: NDArray[np.int64]) -> None:
+        """`relocate` of the cells of `window`."""
+        assert self.window is not None
+        self._move_rows(True, source, target, self.window.relocate)
+
+    def _move_rows(
+        self, small: bool, source: NDArray[np.int64], target: NDArray[np.int64], move: _Moves
+    ) -> None:
         leaves = [
             t
             for il, pair in enumerate(zip(self.k, self.v, strict=True))
             for t in pair
-            if t.max_bytes and not self.is_small(il)
+            if t.max_bytes and self.is_small(il) == small
         ]
 
         def work() -> None:
