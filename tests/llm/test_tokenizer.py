@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
+from random import Random
+from types import FrameType
 
 import numpy as np
 import pytest
@@ -14,7 +17,8 @@ from tests.vectors import models, vocab
 from tests.vectors.result import Options
 from weft.errors import TokenizerError
 from weft.frontends.gguf import open_gguf
-from weft.llm.tokenizer import StopStrings, Tokenizer
+from weft.llm.stop_strings import StopStrings
+from weft.llm.tokenizer import Tokenizer
 from weft.llm.tokenizer_spm import SpmModel, merge
 from weft.llm.vocab import Vocab
 
@@ -190,6 +194,52 @@ def test_stop_strings(stop: list[str], pieces: list[str], given: str, met: bool)
         if stopped:
             break
     assert (out if stopped else out + stops.flush(), stopped) == (given, met)
+
+
+def searched(stop: list[str], pieces: list[str]) -> tuple[str, bool]:
+    """What StopStrings gives, by searching each string in everything that is held back."""
+    given, held = "", ""
+    for piece in pieces:
+        held += piece
+        found = [held.index(s) for s in stop if s in held]
+        if found:
+            return given + held[: min(found)], True
+        n = max((k for s in stop for k in range(len(s)) if held.endswith(s[:k])), default=0)
+        given, held = given + held[: len(held) - n], held[len(held) - n :]
+    return given + held, False
+
+
+def test_stop_strings_as_a_search_finds_them() -> None:
+    random = Random(7)
+    texts = ["".join(random.choices("ab", k=random.randint(1, 6))) for _ in range(3000)]
+    for _ in range(400):
+        stop, pieces = random.sample(texts, random.randint(1, 4)), random.sample(texts, 8)
+        stops, out, stopped = StopStrings(stop), "", False
+        for piece in pieces:
+            if not stopped:
+                text, stopped = stops.push(piece)
+                out += text
+        assert (out + stops.flush(), stopped) == searched(stop, pieces)
+
+
+def test_the_work_does_not_grow_with_the_number_of_stop_strings() -> None:
+    def lines(n: int) -> int:
+        """Lines of Python that some text takes beside `n` strings."""
+        stops, n_lines = StopStrings([f"{i:05d}x" for i in range(n)]), 0
+
+        def count(frame: FrameType, event: str, arg: object) -> object:
+            nonlocal n_lines
+            n_lines += event == "line"
+            return count
+
+        before = sys.gettrace()
+        sys.settrace(count)
+        for piece in ("00012", "3x ", "ab", "00000") * 20:
+            stops.push(piece)
+        sys.settrace(before)
+        return n_lines
+
+    assert lines(200) == lines(5000)
 
 
 def test_an_empty_stop_string_is_refused() -> None:

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.llm.sampling import Sampler, TokenLogprobs, token_logprobs
-from weft.llm.tokenizer import StopStrings, Tokenizer
+from weft.llm.stop_strings import StopStrings
+from weft.llm.tokenizer import Tokenizer
 
 __all__ = ["Draft", "FinishReason", "Stats"]
 

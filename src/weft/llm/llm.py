@@ -34,8 +34,9 @@ from weft.llm.options import PlanArguments
 from weft.llm.perplexity import Perplexity, chunks_at_once, score_chunks
 from weft.llm.sampling import Sampler, SamplingOptions, SamplingParams
 from weft.llm.side import SideContexts
+from weft.llm.stop_strings import StopStrings
 from weft.llm.together import Text, write_together
-from weft.llm.tokenizer import StopStrings, Tokenizer
+from weft.llm.tokenizer import Tokenizer
 from weft.llm.turns import Turns
 
 __all__ = ["LLM", "FinishReason", "Stats"]

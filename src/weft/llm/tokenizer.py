@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import codecs
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 import numpy as np
@@ -22,7 +22,7 @@ from weft.llm.tokenizer_unigram import UnigramModel
 from weft.llm.tokenizer_wpm import WordPieceModel
 from weft.llm.vocab import TokenType, Vocab
 
-__all__ = ["MODELS", "StopStrings", "StreamDecoder", "Tokenizer", "TokenizerModel"]
+__all__ = ["MODELS", "StreamDecoder", "Tokenizer", "TokenizerModel"]
 
 _SPECIAL = (TokenType.CONTROL, TokenType.USER_DEFINED, TokenType.UNKNOWN)
 _ASCII_SPACE = " \t\n\v\f\r"
@@ -201,46 +201,8 @@ class StreamDecoder:
         return rest
 
 
-class StopStrings:
-    """Ends a stream of text before the first of some strings, without ever giving a part of one."""
-
-    def __init__(self, stop: Sequence[str]) -> None:
-        """Raises TokenizerError for an empty string, which would stop everything."""
-        if "" in stop:
-            raise TokenizerError("a stop string is empty; leave it out")
-        self._stop = tuple(stop)
-        self._held = ""
-
-    def push(self, text: str) -> tuple[str, bool]:
-        """What may be given out, and whether a stop string was met (nothing follows then)."""
-        if not self._stop:
-            return text, False
-        buffer = self._held + text
-        at = min((i for s in self._stop if (i := buffer.find(s)) >= 0), default=-1)
-        if at >= 0:
-            self._held = ""
-            return buffer[:at], True
-        held = max(_overlap(buffer, s) for s in self._stop)
-        cut = len(buffer) - held
-        self._held = buffer[cut:]
-        return buffer[:cut], False
-
-    def flush(self) -> str:
-        """What is held back when the stream ends without a stop string."""
-        rest, self._held = self._held, ""
-        return rest
-
-
 def _clean(data: bytes) -> bytes:
     """Without spaces in front of `?!.,`, around a lone apostrophe and in front of contractions."""
     data = re.sub(rb" (?=[?!.,])", b"", data)
     data = data.replace(b" ' ", b"'")
     return re.sub(rb" (?='(?:[sm]|[rv]e))", b"", data)
-
-
-def _overlap(text: str, stop: str) -> int:
-    """Characters at the end of `text` that begin `stop` (fewer than all of it)."""
-    for n in range(min(len(text), len(stop) - 1), 0, -1):
-        if stop.startswith(text[-n:]):
-            return n
-    return 0

@@ -84,8 +84,8 @@ class Engine:
         """Puts a request in line; `on_event` gets its events, in the engine's thread.
 
         `after`: a request with the same prompt, whose cells this one waits for and shares. Raises
-        ContextError for a prompt that cannot fit, BusyError when the queue is full or the engine
-        is closing."""
+        ContextError for a prompt that cannot fit, TokenizerError for an empty stop string,
+        BusyError when the queue is full or the engine is closing."""
         self.check(request)
         sampler = Sampler(request.sampling, self.tokenizer)
         ticket = Ticket(request, sampler, on_event, after)

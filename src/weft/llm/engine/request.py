@@ -8,6 +8,7 @@ from typing import Literal
 
 from weft.errors import ContextError
 from weft.llm.sampling import Sampler, SamplingParams, TokenLogprobs
+from weft.llm.stop_strings import StopAutomaton
 
 __all__ = ["Delta", "Done", "Event", "Read", "Reason", "Request", "Ticket"]
 
@@ -87,7 +88,8 @@ Event = Read | Delta | Done
 class Ticket:
     """A request in an engine. `on_event` is called in the engine's thread and must return soon."""
 
-    __slots__ = ("after", "cancelled", "on_event", "prompt_done", "request", "sampler", "wake")
+    __slots__ = ("after", "cancelled", "on_event", "prompt_done", "request", "sampler", "stops",
+                 "wake")  # fmt: skip
 
     def __init__(
         self,
@@ -98,6 +100,8 @@ class Ticket:
     ) -> None:
         self.request = request
         self.sampler = sampler
+        same = after is not None and after.request.stop == request.stop
+        self.stops = after.stops if after and same else StopAutomaton(request.stop)
         self.on_event = on_event
         self.after = after
         """Starts when that one's prompt has been computed, to share its cells."""

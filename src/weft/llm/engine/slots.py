@@ -15,7 +15,8 @@ from weft.llm.context import Context
 from weft.llm.engine.request import Ticket
 from weft.llm.kv_cache import KVCache
 from weft.llm.sampling import TokenLogprobs
-from weft.llm.tokenizer import StopStrings, Tokenizer
+from weft.llm.stop_strings import StopStrings
+from weft.llm.tokenizer import Tokenizer
 
 __all__ = ["ROOM", "Slot", "Slots", "Text"]
 
@@ -32,7 +33,7 @@ class Text:
     def __init__(self, ticket: Ticket, tokenizer: Tokenizer) -> None:
         self.ticket = ticket
         self.stream = tokenizer.stream(special=ticket.request.special)
-        self.stops = StopStrings(ticket.request.stop)
+        self.stops = StopStrings(ticket.stops)
         self.pending: list[TokenLogprobs] = []
         """Tokens whose text is held back."""
         self.read: list[TokenLogprobs] = []
