@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 from types import FrameType
@@ -37,6 +39,24 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
 
 def names(ids: list[int]) -> list[str]:
     return [NAMES[i] for i in ids]
+
+
+def lines_of(work: Callable[[], object]) -> int:
+    """Lines of Python that `work` takes."""
+    n = 0
+
+    def count(frame: FrameType, event: str, arg: object) -> object:
+        nonlocal n
+        n += event == "line"
+        return count
+
+    before = sys.gettrace()
+    sys.settrace(count)
+    try:
+        work()
+    finally:
+        sys.settrace(before)
+    return n
 
 
 def test_merges_by_score(tokenizer: Tokenizer) -> None:
@@ -224,20 +244,9 @@ def test_stop_strings_as_a_search_finds_them() -> None:
 
 def test_the_work_does_not_grow_with_the_number_of_stop_strings() -> None:
     def lines(n: int) -> int:
-        """Lines of Python that some text takes beside `n` strings."""
-        stops, n_lines = StopStrings([f"{i:05d}x" for i in range(n)]), 0
-
-        def count(frame: FrameType, event: str, arg: object) -> object:
-            nonlocal n_lines
-            n_lines += event == "line"
-            return count
-
-        before = sys.gettrace()
-        sys.settrace(count)
-        for piece in ("00012", "3x ", "ab", "00000") * 20:
-            stops.push(piece)
-        sys.settrace(before)
-        return n_lines
+        stops = StopStrings([f"{i:05d}x" for i in range(n)])
+        pieces = ("00012", "3x ", "ab", "00000") * 20
+        return lines_of(lambda: [stops.push(piece) for piece in pieces])
 
     assert lines(200) == lines(5000)
 
@@ -261,3 +270,45 @@ def test_golden_tokens_of_models(vectors: Path) -> None:
     ]
     assert len(results) > 100
     assert [r for r in results if r.status != "passed"] == []
+
+
+def test_the_fewest_tokens_of_a_text(vectors: Path) -> None:
+    """Never more than there are, and near them where a text is one token again and again."""
+    texts = ["", "a" * 3000, " " * 3000, "\u2581" * 3000, "The quick brown fox. " * 40, "\n" * 999]
+    texts += ["<s>" * 200, "\u4e00\x00" * 300, "\ud800" * 9]
+    for path in sorted((vectors / "models" / "vocab").glob("*.gguf")):
+        tokenizer = Tokenizer.from_gguf(open_gguf(path))
+        for text in texts:
+            n = 0
+            for special in (False, True):
+                with suppress(TokenizerError):
+                    n = len(tokenizer.encode(text, add_special=False, parse_special=special))
+                assert tokenizer.fewest_tokens(text) <= n or "\ud800" in text
+        if tokenizer.vocab.model != "bert":  # where an unknown word of any length is one token
+            text = "!" * 4000
+            n = len(tokenizer.encode(text, add_special=False))
+            assert tokenizer.fewest_tokens(text) > n / 40
+            assert tokenizer.fewest_tokens("ab" * 10**6) > 20_000
+
+
+def test_special_tokens_without_number(tmp_path: Path) -> None:
+    """Each is looked for in one string, however many have been cut out before it."""
+    every, scores, types = tokens()
+    first, more = len(every), [f"<{i}>" for i in range(100)]
+    made = make(
+        tmp_path,
+        **{
+            "tokenizer.ggml.tokens": [*every, *more],
+            "tokenizer.ggml.scores": np.append(scores, np.zeros(100, np.float32)),
+            "tokenizer.ggml.token_type": np.append(types, np.full(100, 3, np.int32)),
+        },
+    )
+    ids = [first + i * 37 % 100 for i in range(2000)]
+    text = "".join(more[i - first] for i in ids)
+    found: list[int] = []
+
+    def encode() -> None:
+        found.extend(made.encode(text, add_special=False, parse_special=True))
+
+    assert lines_of(encode) < 20 * len(ids)
+    assert found == ids

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from typing import Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from weft.errors import TokenizerError
 from weft.frontends.gguf import GGUFFile
@@ -26,6 +27,16 @@ __all__ = ["MODELS", "StreamDecoder", "Tokenizer", "TokenizerModel"]
 
 _SPECIAL = (TokenType.CONTROL, TokenType.USER_DEFINED, TokenType.UNKNOWN)
 _ASCII_SPACE = " \t\n\v\f\r"
+_MARK = re.compile("([\ud800-\udbff][\udc00-\udfff])")
+
+
+def _mark(number: int) -> str:
+    """The mark of a special token that has been found: two surrogates, which text cannot have."""
+    return chr(0xD800 + (number >> 10)) + chr(0xDC00 + (number & 1023))
+
+
+def _number(mark: str) -> int:
+    return ord(mark[0]) - 0xD800 << 10 | ord(mark[1]) - 0xDC00
 
 
 class TokenizerModel(Protocol):
@@ -39,6 +50,10 @@ class TokenizerModel(Protocol):
 
     def piece(self, id_: int, special: bool = False) -> bytes:
         """The bytes of a token; empty for control tokens unless `special`."""
+
+    def covered(self, text: str) -> bytes | None:
+        """The bytes that the pieces of the ids of `text` come to, but for those that are lost since
+        no token has them; None where nothing is known of them."""
 
 
 MODELS: dict[str, Callable[[Vocab], TokenizerModel]] = {
@@ -64,6 +79,7 @@ class Tokenizer:
         self.vocab = vocab
         self._model = make(vocab)
         self._space_prefix = vocab.add_space_prefix and self._model.add_space_prefix
+        self._shares: NDArray[np.float64] | None = None
         self._pieces: tuple[dict[int, bytes], dict[int, bytes]] = {}, {}  # plain, special
         special: list[int] = np.flatnonzero(np.isin(vocab.types, _SPECIAL)).tolist()
         # Longest first: a token that contains another one wins.
@@ -121,27 +137,54 @@ class Tokenizer:
         return ids
 
     def _split(self, text: str, parse_special: bool) -> list[str | int]:
-        """Text cut at special tokens: strings, and the ids between them."""
+        """Text cut at special tokens: strings, and the ids between them.
+
+        Each token in turn is replaced in all of the text by a mark, so that what shorter tokens are
+        looked for in is still one string. Text has no surrogates, so marks are two of them."""
         vocab = self.vocab
-        parts: list[str | int] = [text] if text else []
+        cut: list[int] = []
         chars = set(text)  # rules out most tokens much faster than a search
         for token, id_ in self._special if parse_special else self._user_defined:
             if not chars.issuperset(token) or token not in text:
                 continue
-            cut: list[str | int] = []
-            for part in parts:
-                if isinstance(part, int):
-                    cut.append(part)
-                    continue
-                pieces = part.split(token)
-                for i, piece in enumerate(pieces):
-                    if id_ in vocab.rstrip and i > 0:
-                        piece = piece.lstrip(_ASCII_SPACE)
-                    if id_ in vocab.lstrip and i < len(pieces) - 1:
-                        piece = piece.rstrip(_ASCII_SPACE)
-                    cut += (id_, piece) if i else (piece,)
-            parts = [part for part in cut if part != ""]
-        return parts
+            mark = _mark(len(cut))
+            cut.append(id_)
+            text = text.replace(token, mark)
+            if id_ in vocab.rstrip:
+                text = re.sub(f"{mark}[{_ASCII_SPACE}]+", mark, text)
+            if id_ in vocab.lstrip:
+                text = re.sub(f"(?<![{_ASCII_SPACE}])[{_ASCII_SPACE}]+{mark}", mark, text)
+        if not cut:
+            return [text] if text else []
+        parts = _MARK.split(text)
+        return [part if i % 2 == 0 else cut[_number(part)] for i, part in enumerate(parts) if part]
+
+    def fewest_tokens(self, text: str) -> int:
+        """A number that `encode` gives at least for `text`, found much faster; 0: nothing is known.
+
+        Where the longest token with some byte in it has n bytes, that byte is 1/n of a token or
+        more; a token's bytes together are 1 at most."""
+        if self._shares is None:
+            self._shares = self._byte_shares()
+        data = self._model.covered(text.encode(errors="replace").decode())
+        if data is None:
+            return 0
+        counts = np.bincount(np.frombuffer(data, np.uint8), minlength=256)
+        return int(float(counts @ self._shares) * (1 - 1e-9))
+
+    def _byte_shares(self) -> NDArray[np.float64]:
+        """Of a token, by byte [256]; 0 for a byte that may be lost."""
+        longest, alone = np.zeros(256), np.zeros(256, np.bool_)
+        for id_ in range(self.n_vocab):
+            data = np.frombuffer(self._model.piece(id_, True), np.uint8)
+            if not len(data):  # unused ones may come of merges, too
+                longest = np.maximum(longest, len(self.vocab.tokens[id_]))
+            longest[data] = np.maximum(longest[data], len(data))
+            if len(data) == 1:
+                alone[data] = True
+        if self.vocab.rstrip or self.vocab.lstrip:
+            alone[list(_ASCII_SPACE.encode())] = False
+        return np.where(alone, 1 / np.maximum(longest, 1), 0)
 
     def piece(self, id_: int, *, special: bool = False) -> bytes:
         """The bytes of token `id_`; raises TokenizerError when there is no such token."""

@@ -116,6 +116,10 @@ class BpeModel:
             return [char.encode() for char in token.decode()]
         return [b"<0x%02X>" % byte for byte in token]
 
+    def covered(self, text: str) -> bytes | None:
+        """See `TokenizerModel.covered`."""
+        return (text if self._how.byte_level else text.replace(_SPACE, " ")).encode()
+
     def piece(self, id_: int, special: bool = False) -> bytes:
         """The bytes that token `id_` stands for; empty for control tokens unless `special`."""
         vocab = self.vocab

@@ -71,6 +71,10 @@ class SpmModel:
             )
         return known
 
+    def covered(self, text: str) -> bytes | None:
+        """See `TokenizerModel.covered`."""
+        return text.replace(_SPACE, " ").encode()
+
     def piece(self, id_: int, special: bool = False) -> bytes:
         """The bytes that token `id_` stands for; empty for control tokens unless `special`."""
         return self.vocab.piece(id_, special)

@@ -141,6 +141,10 @@ class UnigramModel:
                 text = text[: len(text) - len(rest)] + " " + rest
         return text.replace(" ", _SPACE)
 
+    def covered(self, text: str) -> bytes | None:
+        """See `TokenizerModel.covered`."""
+        return None  # normalising makes other characters of them
+
     def piece(self, id_: int, special: bool = False) -> bytes:
         """The bytes that token `id_` stands for; empty for control tokens unless `special`."""
         return self.vocab.piece(id_, special)

@@ -92,6 +92,10 @@ class WordPieceModel:
                 return [self._unknown]
         return ids
 
+    def covered(self, text: str) -> bytes | None:
+        """See `TokenizerModel.covered`."""
+        return None  # an unknown word of any length is one token
+
     def piece(self, id_: int, special: bool = False) -> bytes:
         """The bytes that token `id_` stands for, with a space in front of words; empty for control
         tokens unless `special`."""
