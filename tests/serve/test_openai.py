@@ -80,7 +80,7 @@ def test_tokens_and_back(server: Server) -> None:
     ids = server.call("POST", "/tokenize", {"content": QUESTION, "add_special": False})[2]["tokens"]
     assert server.call("POST", "/detokenize", {"tokens": ids})[2] == {"content": QUESTION}
     status, _, body = server.call("POST", "/detokenize", {"tokens": [10**6]})
-    assert status == 400 and "token ids are 0..478" in body["error"]["message"]
+    assert status == 400 and "tokens has an id over 478" in body["error"]["message"]
 
 
 def test_chat(server: Server) -> None:
@@ -187,15 +187,27 @@ def test_logit_bias_and_penalties(server: Server) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"temperature": 3}, "temperature: Input should be less than or equal to 2"),
+        ({"temperature": 3}, "temperature is 3; it must be 0 to 2"),
         ({"max_tokens": 0}, "max_tokens is 0, which makes sense with echo only"),
-        ({"max_tokens": -1}, "max_tokens: Input should be greater than or equal to 0"),
-        ({"extra_body": {"top_kk": 3}}, "top_kk is not known here"),
-        ({"stop": ""}, "a stop string is empty"),
+        ({"max_tokens": -2}, "max_tokens is -2; it must be -1 or more"),
+        ({"max_tokens": "x"}, 'max_tokens is "x"; it must be a whole number'),
+        ({"stop": ""}, "stop has an empty text"),
+        ({"stop": 5}, "stop is 5; it must be a text or a list of texts"),
+        ({"stop": ["x"] * 65}, "stop has 65 texts; it may have 64"),
+        ({"stop": ["x" * 8000, "y" * 193]}, "stop has 8193 characters; it may have 8192"),
+        ({"extra_body": {"dry_sequence_breakers": ["x"] * 65}}, "dry_sequence_breakers has 65"),
+        ({"extra_body": {"repeat_penalty": 0}}, "repeat_penalty is 0; it must be 1e-06 or more"),
+        ({"extra_body": {"dry_penalty_last_n": -2}}, "dry_penalty_last_n is -2; it must be -1"),
+        ({"extra_body": {"typical_p": "x"}}, "typical_p is 'x'; it must be a number"),
+        ({"extra_body": {"samplers": ["top_kk"]}}, "no sampler 'top_kk'"),
+        ({"extra_body": {"samplers": 5}}, "samplers is 5; it must be names"),
+        ({"extra_body": {"n_predict": 0}}, "n_predict is 0, which makes sense"),
+        ({"logit_bias": {"x": 1}}, 'logit_bias has the key "x"; keys are token ids'),
+        ({"prompt": [5, -1]}, "prompt is [5, -1]; it must be a text, token ids, or a list"),
         ({"logit_bias": {"100000": 1}}, "token ids are 0..478"),
         ({"n": 100}, "100 texts in one request"),
         ({"prompt": "a " * 400}, "tokens, but the context holds 256"),
-        ({"prompt": []}, "the list of texts is empty"),
+        ({"prompt": []}, "prompt is an empty list"),
         ({"prompt": [[5], []]}, "the prompt has no tokens"),
         ({"best_of": 1, "n": 2}, "best_of is 1, but n is 2"),
         ({"best_of": 2, "stream": True}, "leave out best_of or stream"),

@@ -59,9 +59,9 @@ def test_ids_instead_of_texts(server: Server) -> None:
     np.testing.assert_allclose(embed(server, ids[0]), want[:1], atol=0.01)
     with pytest.raises(BadRequestError, match=r"token ids are 0\.\.478"):
         embed(server, [[10**6]])
-    with pytest.raises(BadRequestError, match="text 1 has 0 tokens; it must be 1 to 256"):
+    with pytest.raises(BadRequestError, match="text 1 of input has 0 tokens; it must be 1 to 256"):
         embed(server, [[5], []])
-    with pytest.raises(BadRequestError, match="text 0 has 400 tokens"):
+    with pytest.raises(BadRequestError, match="text 0 of input has 400 tokens"):
         embed(server, [5] * 400)
 
 

@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 import sys
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from weft.cli.console import LoadProgress, PromptProgress, errors, size_text, text_out
+from weft.cli.console import LoadProgress, PromptProgress, errors, text_out
 from weft.cli.dump import TensorDump
-from weft.cli.explain import memory_rows
 from weft.cli.loading import loads_model
 from weft.cli.model_file import ModelFile
 from weft.cli.options import ContextShift, Keep, most_tokens
+from weft.cli.plan_lines import plan_lines
 from weft.cli.sampling_options import sampling_flags
 from weft.cli.text_input import read_text, unescaped
 from weft.cli.unused_options import Conversation, require_text_only
 from weft.errors import ContextError
 from weft.llm import LLM, SamplingParams, Stats
 from weft.llm.sampling.constraint import check_constraint
-from weft.program import Program
-from weft.schedule.describe import CAUSES
 
 __all__ = ["run"]
 
@@ -171,66 +168,8 @@ def _prompt(prompt: str | None, file: Path | None) -> str:
 
 
 def _show_plan(path: Path, llm: LLM, verbose: bool) -> None:
-    config = llm.model.config
-    program = llm.context.program
-    errors.print(
-        f"{path.name}: {config.arch}, {config.n_layer} layers, {config.n_embd} wide, "
-        f"{config.n_vocab} tokens; {llm.context.n_ctx} of context",
-        markup=False,
-        soft_wrap=True,
-    )
-    for line in placement_lines(program, verbose):
+    for line in plan_lines(path, llm.context, codes=verbose):
         errors.print(line, markup=False, soft_wrap=True)
-    rows = memory_rows(llm.context.plan, [r.program for r in llm.context.regimes])
-    several = len({row["memory"] for row in rows}) > 2  # threads' scratch has a row of its own
-    parts = [
-        f"{row['buffer']}{' in ' + row['memory'] if several else ''} {size_text(row['bytes'])}"
-        for row in rows
-    ]
-    errors.print(f"memory: {', '.join(parts)}", markup=False, soft_wrap=True)
-
-
-def placement_lines(program: Program, codes: bool = False) -> list[str]:
-    """One line a device: splits, nodes, and why they are there, in words or as the codes of
-    `weft explain`."""
-    schedule = program.plan.schedule
-    lines = []
-    for index, backend in enumerate(schedule.backends):
-        splits = [s for s in schedule.splits if s.backend == index]
-        nodes = [n for s in splits for n in schedule.graph.nodes[s.start : s.end] if not n.is_view]
-        if not nodes:
-            lines.append(f"placement: {backend.name}: nothing")
-            continue
-        causes = Counter(schedule.cause_of.get(n, "?") for n in nodes)
-        target = getattr(backend, "target", None)
-        detail = f" ({target}, {threads_text(backend)} threads)" if target else ""
-        steps = sum(len(program.splits[i].steps) for i, s in enumerate(schedule.splits)
-                    if s.backend == index)  # fmt: skip
-        if len(schedule.backends) == 1:  # there was nothing to decide
-            lines.append(f"placement: {backend.name}{detail}: all {steps} ops")
-            continue
-        count = f"{len(splits)} split{'s' if len(splits) != 1 else ''}"
-        lines.append(
-            f"placement: {backend.name}{detail}: {count}, {steps} ops; {_why(causes, codes)}"
-        )
-    return lines
-
-
-def _why(causes: Counter[str], codes: bool) -> str:
-    """How many nodes are where they are for which reason."""
-    if codes:
-        return "causes: " + ", ".join(f"{code} {n}" for code, n in causes.most_common())
-    words: Counter[str] = Counter()
-    for code, n in causes.items():
-        known = "1.wgt" if code.startswith("1.wgt") else code
-        words[CAUSES.get(known, "of no known reason")] += n
-    return "; ".join(f"{n} because {what}" for what, n in words.most_common())
-
-
-def threads_text(backend: Any) -> str:
-    """`4`, or `4/8`: for single tokens, and for more."""
-    counts = dict.fromkeys((backend.n_threads, getattr(backend, "n_threads_batch", 0) or None))
-    return "/".join(str(n) for n in counts if n)
 
 
 def _show_speed(stats: Stats) -> None:

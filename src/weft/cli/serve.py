@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Iterator
+from enum import StrEnum
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -11,9 +14,12 @@ from weft.cli.console import LoadProgress, errors
 from weft.cli.loading import loads_model_with
 from weft.cli.model_file import ModelFile
 from weft.cli.options import parse_count
+from weft.cli.plan_lines import plan_lines
 from weft.errors import WeftError
 
 __all__ = ["serve"]
+
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 AllTexts = Annotated[
     int | None,
@@ -23,6 +29,15 @@ AllTexts = Annotated[
         "model was trained for less.",
     ),
 ]  # fmt: skip
+
+
+class LogLevel(StrEnum):
+    """What `--log-level` takes."""
+
+    debug = "debug"
+    info = "info"
+    warning = "warning"
+    error = "error"
 
 
 @loads_model_with(instead={"ctx_size": AllTexts})
@@ -47,6 +62,21 @@ def serve(
         int, typer.Option(help="Requests that may wait; the next gets status 429.")
     ] = 64,
     max_body: Annotated[int, typer.Option(help="Bytes of a request's body.")] = 4 << 20,
+    max_connections: Annotated[int, typer.Option(help="Connections at the same time.")] = 256,
+    timeout: Annotated[
+        float, typer.Option("--timeout", "-to", help="Seconds for the body of a request to come.")
+    ] = 60.0,
+    cors_origin: Annotated[
+        list[str] | None,
+        typer.Option(help="Origin whose web pages may use this server, or *; repeatable."),
+    ] = None,
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option(help="Name by which requests may call this server without a key; repeatable."),
+    ] = None,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Refuse fields of requests that are not known.")
+    ] = False,
     max_tokens: Annotated[
         int | None, typer.Option(help="Most tokens that a request may ask for.")
     ] = None,
@@ -56,6 +86,10 @@ def serve(
     embeddings: Annotated[
         bool, typer.Option("--embeddings", help="Give embeddings too, over a second context.")
     ] = False,
+    log_level: Annotated[
+        LogLevel, typer.Option(help="What is logged; info has a line for each request.")
+    ] = LogLevel.info,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Log errors only.")] = False,
 ) -> None:
     """Serve a model over the OpenAI API. Chat, completions, embeddings; see docs/serve.md."""
     try:
@@ -69,13 +103,34 @@ def serve(
     options = api.ServeOptions(
         host=host, port=port, api_key=api_key, alias=alias, parallel=parallel,
         max_queue=max_queue, max_body=max_body, max_tokens=max_tokens, grace=grace,
+        max_connections=max_connections, body_timeout=timeout,
+        cors_origins=tuple(cors_origin or ()), allow_hosts=tuple(allow_host or ()), strict=strict,
+        log_level="error" if quiet else log_level.value,
     )  # fmt: skip
     with api.take_address(options) as address:  # before a large model is loaded
         with LoadProgress() as progress:
             service = api.Service(model, options, embeddings=embeddings, progress=progress, **load)
+        if not quiet:
+            for line in service_lines(model, service):
+                errors.print(line, markup=False, soft_wrap=True)
 
         def ready(url: str) -> None:
             text = f"serving {service.model_id} at {url}/v1; Ctrl-C stops it"
             errors.print(text, markup=False, soft_wrap=True)
 
         api.run_server(service, ready, address)
+
+
+def service_lines(path: Path, service: Any) -> Iterator[str]:
+    """What a loaded model is, where it runs, in how much memory, and what it lacks."""
+    if service.engine_or_none is not None:
+        yield from plan_lines(path, service.engine_or_none.context)
+        if service.template.is_fallback:
+            yield (
+                f"warning: {path.name} has no chat template; chats are written as ChatML, which "
+                "the model may not know"
+            )
+    if service.embedder_or_none is not None:
+        yield from plan_lines(path, service.embedder_or_none.context, label="embeddings: ")
+    if service.options.api_key is None and service.options.host not in LOOPBACK:
+        yield "warning: without --api-key everybody in the network may use this server"

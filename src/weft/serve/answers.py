@@ -7,18 +7,17 @@ queue; whoever stops reading, since the client left, cancels the texts.
 from __future__ import annotations
 
 import asyncio
-import json
 import math
 import time
 import uuid
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal
 
 from weft.llm import Tokenizer
 from weft.llm.engine import Delta, Done, Engine, Event, Read, Ticket
 from weft.llm.sampling import TokenLogprobs
-from weft.serve.errors import ApiError, error_body, of_exception
+from weft.serve.errors import ApiError, error_body, of_exception, to_json
 from weft.serve.logprobs import ListedTokens, chat_logprobs
 from weft.serve.prompts import Asked
 
@@ -46,8 +45,12 @@ class Answer:
         self._listed = [ListedTokens(tokenizer, special=r.special) for r in asked.requests]
         self._created = int(time.time())
         self._loop = loop
+        self.on_end: Callable[[int, int], object] = lambda n_prompt, n_generated: None
+        """Is told the tokens of all texts when the last has ended."""
         self._events: asyncio.Queue[tuple[int, Event]] = asyncio.Queue()
         self._tickets: list[Ticket] = []
+        self._n_prompt = sum(map(len, {request.prompt for request in asked.requests}))
+        self._n_generated = 0
         leaders: dict[tuple[int, ...], Ticket] = {}
         try:
             for i, request in enumerate(asked.requests):
@@ -69,10 +72,13 @@ class Answer:
     async def events(self) -> AsyncIterator[tuple[int, Event]]:
         """(choice, event) until all texts have ended; raises ApiError when one fails."""
         left = len(self._tickets)
+        self.on_end(self._n_prompt, 0)
         while left:
             choice, event = await self._events.get()
             if isinstance(event, Done):
                 left -= 1
+                self._n_generated += event.n_generated
+                self.on_end(self._n_prompt, self._n_generated)
                 if event.error is not None:
                     raise of_exception(event.error)
                 if event.reason == "cancelled":
@@ -107,7 +113,7 @@ class Answer:
             choices.append(shown | {"logprobs": logprobs})
         return self._body(choices, "") | {"usage": self._usage(ends)}
 
-    async def stream(self, include_usage: bool) -> AsyncIterator[str]:
+    async def stream(self, include_usage: bool) -> AsyncIterator[bytes]:
         """Server-sent events; ends with [DONE], or with an error as its last event."""
         ends: dict[int, Done] = {}
         try:
@@ -124,7 +130,7 @@ class Answer:
                     yield sse(self._delta(choice, event))
             if include_usage:
                 yield sse(self._body([], ".chunk") | {"usage": self._usage(ends)})
-            yield "data: [DONE]\n\n"
+            yield b"data: [DONE]\n\n"
         except ApiError as error:
             yield sse(error_body(error.status, str(error), error.param, error.code))
         finally:
@@ -205,7 +211,7 @@ class Answer:
     def _usage(self, ends: Mapping[int, Done]) -> dict[str, Any]:
         """A prompt that several choices share counts once: with the first of them."""
         leaders = {self._prompt(i): i for i in reversed(range(len(self._tickets)))}
-        n_prompt, n_new = sum(map(len, leaders)), sum(e.n_generated for e in ends.values())
+        n_prompt, n_new = self._n_prompt, sum(e.n_generated for e in ends.values())
         reused = sum(ends[i].n_reused for i in leaders.values())
         return {
             "prompt_tokens": n_prompt,
@@ -225,6 +231,6 @@ def _joined(first: dict[str, Any] | None, then: dict[str, Any]) -> dict[str, Any
     return then if first is None else {name: first[name] + then[name] for name in then}
 
 
-def sse(body: dict[str, Any]) -> str:
+def sse(body: dict[str, Any]) -> bytes:
     """One server-sent event."""
-    return f"data: {json.dumps(body, ensure_ascii=False, separators=(',', ':'))}\n\n"
+    return b"data: %s\n\n" % to_json(body)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -11,7 +12,8 @@ from starlette.exceptions import HTTPException
 
 from weft.errors import AbortedError, BusyError, DeviceError, ProgramError, WeftError
 
-__all__ = ["ApiError", "error_body", "error_response", "install_handlers", "of_exception"]
+__all__ = ["ApiError", "Json", "error_body", "error_response", "install_handlers", "of_exception",
+           "to_json"]  # fmt: skip
 
 RETRY_AFTER = 1
 """Seconds after which a refused client may come again: a text ends every few of them."""
@@ -63,7 +65,21 @@ def error_response(error: BaseException) -> JSONResponse:
     if api.status == 401:
         headers = {"WWW-Authenticate": "Bearer"}
     body = error_body(api.status, str(api), api.param, api.code)
-    return JSONResponse(body, api.status, headers)
+    return Json(body, api.status, headers)
+
+
+class Json(JSONResponse):
+    """JSON whatever clients have sent: half a character is a question mark."""
+
+    def render(self, content: Any) -> bytes:
+        """The bytes of an answer."""
+        return to_json(content)
+
+
+def to_json(content: Any) -> bytes:
+    """As UTF-8, which has no lone surrogates."""
+    text = json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return text.encode(errors="replace")
 
 
 def install_handlers(app: FastAPI) -> None:
@@ -74,12 +90,12 @@ def install_handlers(app: FastAPI) -> None:
 
     async def invalid(_: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, RequestValidationError)
-        return error_response(_first_problem(error))
+        return error_response(_not_json(error))
 
-    async def http(_: Request, error: Exception) -> JSONResponse:
+    async def http(request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, HTTPException)
-        return JSONResponse(error_body(error.status_code, str(error.detail)), error.status_code,
-                            error.headers)  # fmt: skip
+        text = _in_words(request, error)
+        return Json(error_body(error.status_code, text), error.status_code, error.headers)
 
     for kind in (ApiError, WeftError):
         app.add_exception_handler(kind, known)
@@ -88,16 +104,29 @@ def install_handlers(app: FastAPI) -> None:
     app.add_exception_handler(HTTPException, http)
 
 
-def _first_problem(error: RequestValidationError) -> ApiError:
+def _not_json(error: RequestValidationError) -> ApiError:
+    """What FastAPI finds before a body is read as one of ours: that it is none."""
     first = error.errors()[0]
-    where = [str(part) for part in first["loc"] if part != "body"]
     if first["type"] == "json_invalid":
-        return ApiError(400, f"the body is not JSON: {first.get('ctx', {}).get('error', '')}")
-    param = ".".join(where) or None
-    if param is None and first["type"] in ("model_attributes_type", "dict_type"):
-        return ApiError(
-            400, "the body is no JSON object; send one, with Content-Type: application/json"
-        )
-    if first["type"] == "extra_forbidden":
-        return ApiError(400, f"{param} is not known here; leave it out", param, "unknown_parameter")
-    return ApiError(400, f"{param or 'the body'}: {first['msg']}", param)
+        why = first.get("ctx", {}).get("error", "")
+        return ApiError(400, f"the body is not JSON: {why} at character {first['loc'][-1]}")
+    return ApiError(
+        400, "the body is no JSON object; send one, with Content-Type: application/json"
+    )
+
+
+_ABSENT = {"/responses": "/v1/chat/completions", "/completion": "/v1/completions"}
+"""What other servers have, and what there is here instead."""
+
+
+def _in_words(request: Request, error: HTTPException) -> str:
+    """What is wrong with a path or a method."""
+    path = request.url.path
+    if error.status_code == 404:
+        instead = _ABSENT.get(path.removeprefix("/v1"))
+        there = f"use {instead}" if instead else "GET / lists what there is"
+        return f"there is no {path[:80]} here; {there}"
+    if error.status_code == 405:
+        allowed = (error.headers or {}).get("Allow", "another method")
+        return f"{path} does not take {request.method[:20]}; send {allowed}"
+    return str(error.detail)

@@ -6,17 +6,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from weft.llm import SamplingParams, Tokenizer
+from weft.llm import Tokenizer
 from weft.llm.chat import ChatTemplate, prompt_tokens
 from weft.llm.engine import Request
 from weft.serve.errors import ApiError
 from weft.serve.options import ServeOptions
+from weft.serve.sampling import looks_at_prompt, require_few, sampling_of
 from weft.serve.schema import ChatBody, CompletionBody, Generation, ResponseFormat
 
-__all__ = ["Asked", "Echo", "Prompts", "token_lists"]
+__all__ = ["Asked", "Echo", "Prompts", "require_whole", "texts_of", "token_lists"]
 
 COMPLETION_TOKENS = 16
 """`max_tokens` of /v1/completions where the request has none, as the OpenAI API states it."""
+
+LONGEST_TOKEN = 256
+"""Characters that a token has at most on average, where a vocabulary says nothing of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +50,14 @@ class Asked:
 class Prompts:
     """Makes requests of bodies; raises ApiError or a WeftError for what cannot be served."""
 
-    def __init__(self, tokenizer: Tokenizer, template: ChatTemplate, options: ServeOptions) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, template: ChatTemplate, options: ServeOptions, room: int
+    ) -> None:
+        """`room`: tokens of a prompt that fit."""
         self._tokenizer = tokenizer
         self._template = template
         self._options = options
+        self._room = room
 
     def of_chat(self, body: ChatBody) -> Asked:
         """`n` requests with the same prompt."""
@@ -57,11 +65,12 @@ class Prompts:
             raise ApiError(400, "top_logprobs needs logprobs: true", "top_logprobs")
         tools = _tools(body)
         text = self._template.render(body.messages, tools=tools)
+        self.require_short(text, "messages")
         ids = prompt_tokens(self._tokenizer, text)
         n = body.n or 1
         form = Request(
             (0,),
-            max_tokens=self._limit(body.max_completion_tokens or body.max_tokens),
+            max_tokens=self._limit(body, "max_completion_tokens", "max_tokens", "n_predict"),
             logprobs=(body.top_logprobs or 0) if body.logprobs else None,
             stop=_stops(body) + self._template.stops,
             ignore_eos=body.ignore_eos,
@@ -76,16 +85,21 @@ class Prompts:
         n = body.n or 1
         best_of = n if body.best_of is None else body.best_of
         _require_best(body, n, best_of)
-        prompts = token_lists(self._tokenizer, body.prompt)
+        self._require_texts(body, best_of * _n_texts(body.prompt))
+        for text in texts_of(body.prompt):
+            self.require_short(text or "", "prompt")
+        prompts = token_lists(self._tokenizer, body.prompt, "prompt")
         if body.suffix is not None:
+            self.require_short(body.suffix, "suffix")
             prompts = self._infilled(body, prompts)
-        if body.max_tokens == 0 and not body.echo:
-            raise ApiError(400, "max_tokens is 0, which makes sense with echo only", "max_tokens")
-        limit = COMPLETION_TOKENS if body.max_tokens is None else body.max_tokens
+        limit = self._limit(body, "max_tokens", "n_predict", least=0, default=COMPLETION_TOKENS)
+        if limit == 0 and not body.echo:
+            name = "max_tokens" if body.max_tokens == 0 else "n_predict"
+            raise ApiError(400, f"{name} is 0, which makes sense with echo only", name)
         wants = body.logprobs is not None
         form = Request(
             (0,),
-            max_tokens=self._limit(limit),
+            max_tokens=limit,
             logprobs=0 if best_of > n and not wants else body.logprobs,
             stop=_stops(body),
             ignore_eos=body.ignore_eos,
@@ -93,7 +107,7 @@ class Prompts:
         requests = self._requests(body, form, prompts, best_of)
         echoes = None
         if body.echo:
-            texts = _texts(body.prompt)
+            texts = texts_of(body.prompt)
             each = [self._echo(ids, text) for ids, text in zip(prompts, texts, strict=True)]
             echoes = [echo for echo in each for _ in range(best_of)]
             if wants:
@@ -126,13 +140,44 @@ class Prompts:
             for ids in prompts
         ]  # fmt: skip
 
-    def _limit(self, max_tokens: int | None) -> int | None:
+    def _limit(
+        self, body: Generation, *names: str, least: int = 1, default: int | None = None
+    ) -> int | None:
+        """Tokens to draw, by the first field that has a number; `default`: where none is given. -1
+        and null are no limit."""
+        given = body.model_fields_set.intersection(names)
+        name = next((n for n in names if getattr(body, n) is not None), names[0])
+        wanted: int | None = getattr(body, name) if given else default
         most = self._options.max_tokens
-        if most is not None and max_tokens is not None and max_tokens > most:
+        if wanted is None or wanted == -1:
+            return most
+        if wanted < least:
+            raise ApiError(400, f"{name} is 0; it must be 1 or more, or -1 for no limit", name)
+        if most is not None and wanted > most:
+            raise ApiError(400, f"{name} is {wanted}; this server allows {most}", name)
+        return wanted
+
+    def require_short(self, text: str, name: str, room: int | None = None) -> None:
+        """Refuses a text that cannot fit, before it is tokenized; `room`: tokens that fit."""
+        require_whole(text, name)
+        room = self._room if room is None else room
+        if len(text) <= room:
+            return
+        n = self._tokenizer.fewest_tokens(text) or len(text) // LONGEST_TOKEN
+        if n > room:
             raise ApiError(
-                400, f"max_tokens is {max_tokens}; this server allows {most}", "max_tokens"
-            )
-        return most if max_tokens is None else max_tokens
+                400, f"{name} has {n} tokens or more, but the context holds {room}; shorten it, or "
+                "start the server with a larger --ctx-size", name, "context_length_exceeded",
+            )  # fmt: skip
+
+    def _require_texts(self, body: Generation, n: int) -> None:
+        most = self._options.max_choices
+        if n > most:
+            name = "best_of" if getattr(body, "best_of", None) else "n"
+            raise ApiError(
+                400, f"{n} texts in one request, prompts times {name}; this server allows {most}",
+                name,
+            )  # fmt: skip
 
     def _requests(
         self,
@@ -143,23 +188,23 @@ class Prompts:
         json_schema: dict[str, Any] | None = None,
     ) -> list[Request]:
         """As `form`, for each prompt and choice."""
-        most = self._options.max_choices
-        if len(prompts) * choices > most:
-            raise ApiError(
-                400,
-                f"{len(prompts) * choices} texts in one request; this server allows {most}",
-                "n",
-            )
-        samplings = [_sampling(body, choice, json_schema) for choice in range(choices)]
+        self._require_texts(body, len(prompts) * choices)
+        looks = looks_at_prompt(body)
+        samplings = [sampling_of(body, choice, json_schema) for choice in range(choices)]
         return [
-            replace(form, prompt=tuple(ids), sampling=sampling)
+            replace(form, prompt=tuple(ids), sampling=sampling, penalize_prompt=looks)
             for ids in prompts
             for sampling in samplings
         ]
 
 
 def _stops(body: Generation) -> tuple[str, ...]:
-    return (body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ())
+    stops = (body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ())
+    require_few("stop", stops)
+    if "" in stops:
+        raise ApiError(400, "stop has an empty text, which would stop everything; leave it out",
+                       "stop")  # fmt: skip
+    return stops
 
 
 def _require_best(body: CompletionBody, n: int, best_of: int) -> None:
@@ -203,25 +248,6 @@ def _tools(body: ChatBody) -> list[dict[str, Any]] | None:
     return body.tools
 
 
-def _sampling(body: Generation, choice: int, json_schema: dict[str, Any] | None) -> SamplingParams:
-    """Every choice has a seed of its own, so that they differ. Penalties look at the whole answer,
-    and at no token of the prompt."""
-    return SamplingParams(
-        temperature=1.0 if body.temperature is None else body.temperature,
-        top_k=body.top_k or 0,
-        top_p=1.0 if body.top_p is None else body.top_p,
-        min_p=body.min_p or 0.0,
-        seed=None if body.seed is None else (body.seed + choice) % (1 << 63),
-        repeat_last_n=-1,
-        frequency_penalty=body.frequency_penalty or 0.0,
-        presence_penalty=body.presence_penalty or 0.0,
-        logit_bias=body.logit_bias,
-        grammar=body.grammar,
-        regex=body.regex,
-        json_schema=json_schema,
-    )
-
-
 def _json_schema(given: ResponseFormat | None) -> dict[str, Any] | None:
     """What the answer must be; None: any text."""
     if given is None or given.type == "text":
@@ -235,20 +261,36 @@ def _json_schema(given: ResponseFormat | None) -> dict[str, Any] | None:
 
 
 def token_lists(
-    tokenizer: Tokenizer, given: str | list[str] | list[int] | list[list[int]]
+    tokenizer: Tokenizer, given: str | list[str] | list[int] | list[list[int]], name: str
 ) -> list[list[int]]:
-    """Texts or ids, one or several, as lists of ids."""
+    """Texts or ids, one or several, as lists of ids. `name`: the field that they are in."""
     if isinstance(given, str):
         return [tokenizer.encode(given)]
     if not given:
-        raise ApiError(400, "the list of texts is empty; give at least one")
+        raise ApiError(400, f"{name} is an empty list; give at least one text", name)
     if isinstance(given[0], int):
         return [[i for i in given if isinstance(i, int)]]
     return [tokenizer.encode(one) if isinstance(one, str) else list(one)
             for one in given if not isinstance(one, int)]  # fmt: skip
 
 
-def _texts(given: str | list[str] | list[int] | list[list[int]]) -> Sequence[str | None]:
+def require_whole(text: str, name: str) -> None:
+    """Refuses half a character, which JSON can write and UTF-8 cannot."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ApiError(
+            400, f"{name} has half a character (a lone surrogate) at {error.start}; send it whole",
+            name,
+        ) from None  # fmt: skip
+
+
+def _n_texts(given: str | list[str] | list[int] | list[list[int]]) -> int:
+    one = isinstance(given, str) or not given or isinstance(given[0], int)
+    return 1 if one else len(given)
+
+
+def texts_of(given: str | list[str] | list[int] | list[list[int]]) -> Sequence[str | None]:
     """The texts of prompts, None for those that were given as ids."""
     if isinstance(given, str):
         return [given]

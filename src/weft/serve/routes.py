@@ -11,25 +11,35 @@ from typing import Any, Literal
 
 from fastapi import FastAPI, Request
 from fastapi.concurrency import run_in_threadpool
-from fastapi.responses import JSONResponse, Response, StreamingResponse
+from fastapi.responses import Response, StreamingResponse
+from fastapi.routing import APIRoute
+from starlette.middleware.cors import CORSMiddleware
 
 from weft.serve.answers import Answer
-from weft.serve.errors import ApiError, install_handlers
+from weft.serve.errors import ApiError, Json, install_handlers
 from weft.serve.guard import Guard
+from weft.serve.hosts import Hosts
+from weft.serve.log import RequestLog, say_tokens
 from weft.serve.metrics import CONTENT_TYPE, exposition
-from weft.serve.prompts import Asked, token_lists
+from weft.serve.prompts import Asked, require_whole, texts_of, token_lists
 from weft.serve.schema import (
     ChatBody,
     CompletionBody,
     DetokenizeBody,
     EmbeddingBody,
     Generation,
+    Part,
     TokenizeBody,
 )
 from weft.serve.service import Service
 from weft.version import __version__
 
 __all__ = ["create_app"]
+
+LONGEST_TOKENIZED = 1 << 20
+"""Characters that /tokenize takes."""
+SHORT = 1 << 14
+"""Characters that are tokenized in some ten milliseconds."""
 
 
 def create_app(service: Service) -> FastAPI:
@@ -41,8 +51,20 @@ def create_app(service: Service) -> FastAPI:
         await run_in_threadpool(service.close)
 
     options = service.options
-    app = FastAPI(title="weft", version=__version__, lifespan=lifespan)
+    # its pages load scripts from elsewhere
+    app = FastAPI(
+        title="weft", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None,
+        default_response_class=Json,
+    )  # fmt: skip
     app.add_middleware(Guard, max_body=options.max_body, api_key=options.api_key)
+    if options.cors_origins:
+        app.add_middleware(
+            CORSMiddleware, allow_origins=options.cors_origins, allow_methods=["*"],
+            allow_headers=["*"], expose_headers=["X-Weft-Ignored", "Retry-After"],
+        )  # fmt: skip
+    if options.api_key is None:
+        app.add_middleware(Hosts, names=(options.host, *options.allow_hosts))
+    app.add_middleware(RequestLog)
     install_handlers(app)
     _add_generation(app, service)
     _add_embeddings(app, service)
@@ -51,16 +73,31 @@ def create_app(service: Service) -> FastAPI:
     return app
 
 
+def _note(http: Request, body: Part, service: Service) -> None:
+    """Fields that nobody knows: they are named in a header, or refused."""
+    ignored = body.ignored()
+    if ignored and service.options.strict:
+        name = ignored[0]
+        raise ApiError(
+            400, f"{name[:80]} is not known here; leave it out", name, "unknown_parameter"
+        )
+    http.state.ignored = ignored
+
+
 def _add_generation(app: FastAPI, service: Service) -> None:
     @app.post("/v1/chat/completions")
+    @app.post("/chat/completions", include_in_schema=False)
     async def chat(body: ChatBody, http: Request) -> Response:
-        """An answer to a conversation."""
+        """An answer to messages."""
+        _note(http, body, service)
         make = partial(service.prompts.of_chat, body)
         return await _respond(await _answer(service, "chat", make), body, http)
 
     @app.post("/v1/completions")
+    @app.post("/completions", include_in_schema=False)
     async def completions(body: CompletionBody, http: Request) -> Response:
-        """The continuation of a text."""
+        """The continuation of a text, of token ids, or of several."""
+        _note(http, body, service)
         make = partial(service.prompts.of_completion, body)
         return await _respond(await _answer(service, "text", make), body, http)
 
@@ -78,6 +115,7 @@ async def _answer(
 
 
 async def _respond(answer: Answer, body: Generation, http: Request) -> Response:
+    answer.on_end = partial(say_tokens, http.scope["state"])
     if body.stream:
         usage = body.stream_options is not None and body.stream_options.include_usage
         headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
@@ -90,7 +128,7 @@ async def _respond(answer: Answer, body: Generation, http: Request) -> Response:
         await asyncio.wait((whole, left), return_when=asyncio.FIRST_COMPLETED)
         if not whole.done():
             return Response(status_code=499)  # nobody reads it
-        return JSONResponse(whole.result())
+        return Json(whole.result())
     finally:
         answer.cancel()
         whole.cancel()
@@ -105,27 +143,21 @@ async def _client_left(http: Request) -> None:
 
 def _add_embeddings(app: FastAPI, service: Service) -> None:
     @app.post("/v1/embeddings")
+    @app.post("/embeddings", include_in_schema=False)
     async def embeddings(body: EmbeddingBody, http: Request) -> dict[str, Any]:
         """An embedding of each text, of length 1."""
-        embedder = service.embedder
+        _note(http, body, service)
         width = service.n_embd
         if body.dimensions is not None and body.dimensions > width:
             raise ApiError(
                 400, f"dimensions is {body.dimensions}, but the model gives {width}", "dimensions"
             )
-        texts = await run_in_threadpool(token_lists, service.tokenizer, body.input)
-        for number, ids in enumerate(texts):
-            if not 1 <= len(ids) <= embedder.max_tokens:
-                raise ApiError(
-                    400,
-                    f"text {number} has {len(ids)} tokens; it must be 1 to {embedder.max_tokens}",
-                    "input",
-                    "context_length_exceeded",
-                )
+        texts = await run_in_threadpool(_embedding_texts, service, body)
         rows = await service.embed(texts, body.dimensions, http.is_disconnected)
         data = [row.astype("<f4") for row in rows]
         as_text = body.encoding_format == "base64"
         n_tokens = sum(map(len, texts))
+        say_tokens(http.scope["state"], n_tokens, 0)
         return {
             "object": "list",
             "model": service.model_id,
@@ -143,25 +175,52 @@ def _add_embeddings(app: FastAPI, service: Service) -> None:
         }
 
 
+def _embedding_texts(service: Service, body: EmbeddingBody) -> list[list[int]]:
+    """The token ids of each text; raises ApiError where one is too long or empty."""
+    most = service.embedder.max_tokens
+    for text in texts_of(body.input):
+        service.prompts.require_short(text or "", "input", most)
+    texts = token_lists(service.tokenizer, body.input, "input")
+    for number, ids in enumerate(texts):
+        if not 1 <= len(ids) <= most:
+            raise ApiError(
+                400, f"text {number} of input has {len(ids)} tokens; it must be 1 to {most}",
+                "input", "context_length_exceeded",
+            )  # fmt: skip
+    return texts
+
+
 def _add_tokens(app: FastAPI, service: Service) -> None:
+    turn = asyncio.Lock()
+
     @app.post("/tokenize")
-    async def tokenize(body: TokenizeBody) -> dict[str, list[int]]:
+    async def tokenize(body: TokenizeBody, http: Request) -> dict[str, list[int]]:
         """The tokens of a text."""
-
-        def encode() -> list[int]:
-            return service.tokenizer.encode(
-                body.content, add_special=body.add_special, parse_special=body.parse_special
-            )
-
-        return {"tokens": await run_in_threadpool(encode)}
+        _note(http, body, service)
+        require_whole(body.content, "content")
+        if len(body.content) > LONGEST_TOKENIZED:
+            raise ApiError(
+                400, f"content has {len(body.content)} characters; it may have "
+                f"{LONGEST_TOKENIZED}: send it in parts", "content",
+            )  # fmt: skip
+        encode = partial(
+            service.tokenizer.encode, body.content,
+            add_special=body.add_special, parse_special=body.parse_special,
+        )  # fmt: skip
+        if len(body.content) <= SHORT:
+            return {"tokens": await run_in_threadpool(encode)}
+        async with turn:  # long ones in turn, so that no more than one takes time from others
+            return {"tokens": await run_in_threadpool(encode)}
 
     @app.post("/detokenize")
-    async def detokenize(body: DetokenizeBody) -> dict[str, str]:
+    async def detokenize(body: DetokenizeBody, http: Request) -> dict[str, str]:
         """The text of tokens."""
+        _note(http, body, service)
         n = service.tokenizer.n_vocab
         if any(i >= n for i in body.tokens):
-            raise ApiError(400, f"token ids are 0..{n - 1}", "tokens")
-        return {"content": service.tokenizer.decode(body.tokens, special=body.special)}
+            raise ApiError(400, f"tokens has an id over {n - 1}, the last of this model", "tokens")
+        decode = partial(service.tokenizer.decode, body.tokens, special=body.special)
+        return {"content": await run_in_threadpool(decode)}
 
 
 def _add_about(app: FastAPI, service: Service) -> None:
@@ -172,12 +231,19 @@ def _add_about(app: FastAPI, service: Service) -> None:
         "owned_by": "weft",
     }
 
+    @app.get("/", include_in_schema=False)
+    async def start() -> Response:
+        """What this is, and what there is, as plain text."""
+        return Response(_overview(app, service), media_type="text/plain; charset=utf-8")
+
     @app.get("/v1/models")
+    @app.get("/models", include_in_schema=False)
     async def models() -> dict[str, Any]:
         """The one model."""
         return {"object": "list", "data": [about]}
 
     @app.get("/v1/models/{name}")
+    @app.get("/models/{name}", include_in_schema=False)
     async def model(name: str) -> dict[str, Any]:
         """The model by its name."""
         if name != service.model_id:
@@ -198,3 +264,13 @@ def _add_about(app: FastAPI, service: Service) -> None:
     async def metrics() -> Response:
         """Counters and gauges for Prometheus."""
         return Response(exposition(service.engine_or_none), media_type=CONTENT_TYPE)
+
+
+def _overview(app: FastAPI, service: Service) -> str:
+    lines = [f"weft {__version__} serves the model {service.model_id}.", ""]
+    for route in app.routes:
+        if isinstance(route, APIRoute) and route.include_in_schema:
+            method = ", ".join(sorted(route.methods or ()))
+            what = route.description.split("\n")[0]
+            lines.append(f"{method:5} {route.path:22} {what}")
+    return "\n".join([*lines, "", "The paths under /v1 are there without /v1, too.", ""])

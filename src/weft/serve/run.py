@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
+import threading
 from collections.abc import Callable
 from functools import partial
+from types import FrameType
 
 import uvicorn
 
 from weft.errors import ContextError
+from weft.serve.connections import Connection, Door, connection_class, most_connections
+from weft.serve.log import logger, start_log
 from weft.serve.options import ServeOptions
 from weft.serve.routes import create_app
 from weft.serve.service import Service
 
 __all__ = ["run_server", "take_address"]
+
+LAST_SECONDS = 1.0
+"""From the second signal to the end of the process, whatever is running."""
 
 
 class _Server(uvicorn.Server):
@@ -22,20 +30,49 @@ class _Server(uvicorn.Server):
 
     def __init__(self, config: uvicorn.Config, service: Service, ready: Callable[[], None]) -> None:
         super().__init__(config)
+        self._hurries = False
         self._service = service
         self._ready = ready
+        self._door: Door | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Starts to listen."""
-        await super().startup(sockets)
+        await super().startup([])
+        most = most_connections(self._service.options.max_connections)
+        for listener in sockets or ():
+            self._door = Door(listener, self._connection, most)
+            self._door.open()
+        if most < self._service.options.max_connections:
+            logger.warning(
+                "only %d connections at a time: the system lets this process open no more files; "
+                "raise that with ulimit -n", most,
+            )  # fmt: skip
         self._ready()
+
+    def _connection(self) -> Connection:
+        kind = self.config.http_protocol_class
+        assert issubclass(kind, Connection)
+        return kind(self.config, self.server_state, {})
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stops listening and waits for open answers, which the engine ends in time."""
+        if self._door is not None:
+            self._door.close()
         close = partial(self._service.close, self._service.options.grace)
         closing = asyncio.get_running_loop().run_in_executor(None, close)
-        await super().shutdown(sockets)
+        await super().shutdown([])
         await closing
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """A first signal lets texts end in their time, a second one ends them now."""
+        again = self.should_exit
+        super().handle_exit(sig, frame)
+        if again and not self._hurries:
+            self._hurries = self.force_exit = True
+            threading.Thread(target=self._service.close, daemon=True).start()
+            last = threading.Timer(LAST_SECONDS, os._exit, [128 + sig])
+            last.daemon = True  # for a thread of somebody's that does not end
+            last.start()
 
 
 def run_server(
@@ -54,11 +91,17 @@ def run_server(
     name = f"[{host}]" if ":" in host else host
     config = uvicorn.Config(
         create_app(service),
-        log_level="warning",
+        http=connection_class(options.head_timeout, options.body_timeout),
+        ws="none",
+        lifespan="off",  # `shutdown` closes the service
+        log_config=None,
+        access_log=False,
+        timeout_keep_alive=round(options.head_timeout) or 1,
         # for clients that do not read what they asked for
         timeout_graceful_shutdown=round(options.grace) + 5,
         server_header=False,
     )
+    start_log(options.log_level)
     with sock:
         _Server(config, service, lambda: ready(f"http://{name}:{port}")).run(sockets=[sock])
 

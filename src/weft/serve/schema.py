@@ -1,11 +1,23 @@
-"""Bodies of requests. Unknown fields are refused by name; those of the OpenAI API that change
-nothing here (`user`, `store`, ...) are taken and ignored."""
+"""Bodies of requests. A field that nobody knows is no error: `Body.ignored` names it. Those of the
+OpenAI API that change nothing here (`user`, `store`, ...) are taken without a word."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ModelWrapValidatorHandler,
+    ValidationError,
+    model_validator,
+)
+
+from weft.serve.sampling import SAMPLING_FIELDS
+from weft.serve.words import problem_of
 
 __all__ = [
     "ChatBody",
@@ -13,6 +25,7 @@ __all__ = [
     "DetokenizeBody",
     "EmbeddingBody",
     "Generation",
+    "Part",
     "ResponseFormat",
     "TokenizeBody",
 ]
@@ -20,6 +33,8 @@ __all__ = [
 Bias = Annotated[float, Field(ge=-100, le=100)]
 Penalty = Annotated[float, Field(ge=-2, le=2)]
 TokenId = Annotated[int, Field(ge=0)]
+Limit = Annotated[int, Field(ge=-1)]
+"""A number of tokens; -1: no limit."""
 
 
 def _is_tool(tool: dict[str, Any]) -> dict[str, Any]:
@@ -37,37 +52,55 @@ def _is_tool(tool: dict[str, Any]) -> dict[str, Any]:
 Tool = Annotated[dict[str, Any], AfterValidator(_is_tool)]
 
 
-class Body(BaseModel):
-    """Unknown fields are errors."""
+class Part(BaseModel):
+    """A body, or an object in one."""
 
-    model_config = ConfigDict(extra="forbid", protected_namespaces=())
+    model_config = ConfigDict(extra="allow", protected_namespaces=())
+
+    def ignored(self) -> list[str]:
+        """Names of the fields that nobody knows, with a dot before those of an object in it."""
+        names = list(self.model_extra or ())
+        for name in type(self).model_fields:
+            part = getattr(self, name)
+            if isinstance(part, Part):
+                names += [f"{name}.{inner}" for inner in part.ignored()]
+        return names
 
 
-class StreamOptions(Body):
+class Body(Part):
+    """What is wrong with one is an `ApiError` in our own words."""
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _in_words(cls, data: Any, handler: ModelWrapValidatorHandler[Body]) -> Body:
+        try:
+            return handler(data)
+        except ValidationError as error:
+            raise problem_of(error, cls, data) from None
+
+
+class StreamOptions(Part):
     include_usage: bool = False
     include_obfuscation: bool = False
 
 
 class Generation(Body):
-    """What chat and completions share."""
+    """What chat and completions share; beside it, the fields of `SAMPLING_FIELDS`."""
 
     model: str | None = None
-    max_tokens: Annotated[int, Field(ge=1)] | None = None
+    max_tokens: Limit | None = None
+    n_predict: Limit | None = None
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, Field(ge=0, le=1)] | None = None
-    top_k: Annotated[int, Field(ge=0)] | None = None
-    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
     n: Annotated[int, Field(ge=1)] | None = None
     seed: int | None = None
-    stop: str | list[str] | None = None
+    stop: Annotated[str | list[str] | None, Field(description="a text or a list of texts")] = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     frequency_penalty: Penalty | None = None
     presence_penalty: Penalty | None = None
     logit_bias: dict[TokenId, Bias] | None = None
     ignore_eos: bool = False
-    grammar: str | None = None
-    regex: str | None = None
     # change nothing here
     user: str | None = None
     store: bool | None = None
@@ -76,19 +109,31 @@ class Generation(Body):
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
 
+    @property
+    def sampling(self) -> Mapping[str, Any]:
+        """The fields of `SAMPLING_FIELDS` that have a value."""
+        extra = self.model_extra or {}
+        return {k: v for k, v in extra.items() if k in SAMPLING_FIELDS and v is not None}
+
+    def ignored(self) -> list[str]:
+        """As `Part.ignored`."""
+        return [name for name in super().ignored() if name not in SAMPLING_FIELDS]
+
 
 class CompletionBody(Generation):
     """`/v1/completions`."""
 
-    prompt: str | list[str] | list[TokenId] | list[list[TokenId]]
-    max_tokens: Annotated[int, Field(ge=0)] | None = None
+    prompt: Annotated[
+        str | list[str] | list[TokenId] | list[list[TokenId]],
+        Field(description="a text, token ids, or a list of either"),
+    ]
     logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     echo: bool | None = None
     best_of: Annotated[int, Field(ge=1)] | None = None
     suffix: str | None = None
 
 
-class ResponseFormat(Body):
+class ResponseFormat(Part):
     type: Literal["text", "json_object", "json_schema"]
     json_schema: dict[str, Any] | None = None
 
@@ -96,13 +141,16 @@ class ResponseFormat(Body):
 class ChatBody(Generation):
     """`/v1/chat/completions`."""
 
-    messages: list[dict[str, Any]]
-    max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
+    messages: Annotated[list[dict[str, Any]], Field(description="a list of messages, objects")]
+    max_completion_tokens: Limit | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     response_format: ResponseFormat | None = None
     tools: list[Tool] | None = None
-    tool_choice: Literal["none", "auto", "required"] | dict[str, Any] | None = None
+    tool_choice: Annotated[
+        Literal["none", "auto", "required"] | dict[str, Any] | None,
+        Field(description='"none", "auto", "required" or a function'),
+    ] = None
     parallel_tool_calls: bool | None = None
     reasoning_effort: str | None = None
 
@@ -111,7 +159,10 @@ class EmbeddingBody(Body):
     """`/v1/embeddings`."""
 
     model: str | None = None
-    input: str | list[str] | list[TokenId] | list[list[TokenId]]
+    input: Annotated[
+        str | list[str] | list[TokenId] | list[list[TokenId]],
+        Field(description="a text, token ids, or a list of either"),
+    ]
     encoding_format: Literal["float", "base64"] | None = None
     dimensions: Annotated[int, Field(ge=1)] | None = None
     user: str | None = None

@@ -91,9 +91,11 @@ class Service:
                 max_queue=options.max_queue,
                 max_text=config.n_ctx_train,
             )  # fmt: skip
+        self.template = ChatTemplate.from_gguf(file, self.tokenizer)
         self.prompts = Prompts(
-            self.tokenizer, ChatTemplate.from_gguf(file, self.tokenizer), options
-        )
+            self.tokenizer, self.template, options,
+            self._engine.max_text if self._engine else 0,
+        )  # fmt: skip
 
     @property
     def engine(self) -> Engine:
@@ -108,6 +110,11 @@ class Service:
     def engine_or_none(self) -> Engine | None:
         """The engine, if there is one."""
         return self._engine
+
+    @property
+    def embedder_or_none(self) -> Embedder | None:
+        """The embedder, if there is one."""
+        return self._embedder
 
     @property
     def embedder(self) -> Embedder:

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.errors import BusyError, ContextError
+from weft.errors import AbortedError, BusyError, ContextError
 from weft.llm.context import Context
 from weft.llm.engine.batching import Step, pack
 from weft.llm.engine.request import Delta, Done, Event, Read, Reason, Request, Ticket
@@ -88,6 +88,8 @@ class Engine:
         BusyError when the queue is full or the engine is closing."""
         self.check(request)
         sampler = Sampler(request.sampling, self.tokenizer)
+        if request.penalize_prompt:
+            sampler.start(request.prompt)
         ticket = Ticket(request, sampler, on_event, after)
         ticket.wake = self._wake
         with self._changed:
@@ -151,9 +153,12 @@ class Engine:
         """Takes no more requests, gives those at hand `grace` seconds, cancels the rest and ends
         the thread."""
         with self._changed:
+            ends = monotonic() + grace
+            self._deadline = min(self._deadline, ends) if self._closing else ends
             self._closing = True
-            self._deadline = monotonic() + grace
             self._changed.notify()
+        if not grace:
+            self.context.abort()
         self._thread.join()
 
     # ---- the thread ----
@@ -220,6 +225,8 @@ class Engine:
 
     def _isolate(self, step: Step, error: Exception) -> None:
         """After a batch failed: each text by itself, so that only those end that cannot go on."""
+        if isinstance(error, AbortedError):  # `close`: all of them end
+            return
         for slot, n in step.parts:
             self._slots.recover()
             alone = Step()

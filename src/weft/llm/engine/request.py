@@ -34,6 +34,8 @@ class Request:
     """Give log-probabilities: of each token drawn, and of so many likeliest ones."""
     prompt_logprobs: int | None = None
     """The same of the prompt's tokens, in an event `Read`; all of it is computed then."""
+    penalize_prompt: bool = False
+    """Penalties count the tokens of the prompt, too."""
     stop: tuple[str, ...] = ()
     """Texts before which it ends."""
     ignore_eos: bool = False
@@ -101,7 +103,7 @@ class Ticket:
         self.request = request
         self.sampler = sampler
         same = after is not None and after.request.stop == request.stop
-        self.stops = after.stops if after and same else StopAutomaton(request.stop)
+        self.stops: StopAutomaton = after.stops if after and same else StopAutomaton(request.stop)
         self.on_event = on_event
         self.after = after
         """Starts when that one's prompt has been computed, to share its cells."""

@@ -143,10 +143,16 @@ class SamplingParams:
             raise ContextError(f"mirostat is {self.mirostat}; it must be 0 (off) or 2")
         object.__setattr__(self, "samplers", _order(self.samplers))
         breakers = self.dry_sequence_breakers
-        if isinstance(breakers, str) or not all(isinstance(b, str) and b for b in breakers):
+        whole = isinstance(breakers, Sequence) and not isinstance(breakers, str)
+        if not whole or not all(isinstance(b, str) and b for b in breakers):
             raise ContextError("dry_sequence_breakers must be a sequence of texts, none empty")
         object.__setattr__(self, "dry_sequence_breakers", tuple(breakers))
         _check_bias(self.logit_bias)
+        for name in ("grammar", "json_schema", "regex"):
+            what = getattr(self, name)
+            if not (what is None or isinstance(what, str)):
+                if name != "json_schema" or not isinstance(what, Mapping):
+                    raise ContextError(f"{name} is {what!r:.60}; it must be a text")
         given = [n for n in ("grammar", "json_schema", "regex") if getattr(self, n) is not None]
         if len(given) > 1:
             raise ContextError(f"{' and '.join(given)} are both given; a text has one constraint")
@@ -232,6 +238,8 @@ def _check_bias(bias: Mapping[int, float] | None) -> None:
 
 
 def _order(samplers: str | Sequence[str]) -> tuple[str, ...]:
+    if not isinstance(samplers, Sequence) or not all(isinstance(name, str) for name in samplers):
+        raise ContextError(f"samplers is {samplers!r:.60}; it must be names: {';'.join(SAMPLERS)}")
     names = samplers.replace(",", ";").split(";") if isinstance(samplers, str) else samplers
     order = []
     for name in names:

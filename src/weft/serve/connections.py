@@ -1,0 +1,230 @@
+"""Connections: how many there may be, and how long each may take over what.
+
+uvicorn waits for ever for the head of a request and for its body, and asyncio takes connections
+until there are no more file descriptors. Here a connection is taken when there is room for it, and
+one that sends nothing whole makes room for others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import json
+import os
+import socket
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import h11
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from weft.serve.errors import error_body
+from weft.serve.log import logger
+
+__all__ = ["Connection", "Door", "connection_class", "most_connections"]
+
+SPARE_FILES = 8
+"""File descriptors that stay free, beside those that are open when the server begins."""
+
+
+def most_connections(wanted: int) -> int:
+    """`wanted`, or as many as this process may open files for beside those that it has open."""
+    try:
+        import resource
+    except ImportError:  # Windows has no such limit
+        return wanted
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if files == resource.RLIM_INFINITY:
+        return wanted
+    try:
+        n_open = len(os.listdir("/dev/fd"))
+    except OSError:
+        n_open = 16
+    return max(min(wanted, files - n_open - SPARE_FILES), 1)
+
+
+class Connection(H11Protocol):
+    """One with a time for each thing that the client has to do."""
+
+    head_seconds: float
+    """For the head of a request, from the first moment or the end of the last answer on."""
+    body_seconds: float
+    """For its body, and for reading what has been answered while nothing more is taken."""
+    phase = ""
+    """What is waited for: the `head` of a request, its `body`, the `answer` to it."""
+    _timer: asyncio.TimerHandle | None = None
+    _stuck: asyncio.TimerHandle | None = None
+
+    @property
+    def waits(self) -> bool:
+        """Whether nothing has been asked for yet that could be lost."""
+        return self.phase != "answer"
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Begins to wait for a request."""
+        super().connection_made(transport)
+        self._note()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Waits for nothing any more."""
+        self._enter("closed")
+        self.resume_writing()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Takes what the client sent."""
+        super().data_received(data)
+        self._note()
+
+    def on_response_complete(self) -> None:
+        """Begins to wait for the next request."""
+        super().on_response_complete()
+        self._note(ended=True)
+
+    def shutdown(self) -> None:
+        """Lets an answer end, and nothing else."""
+        super().shutdown()
+        if self.waits:
+            self.transport.close()
+
+    def pause_writing(self) -> None:
+        """The client does not read; it has the time of a body to go on."""
+        super().pause_writing()
+        if self._stuck is None:
+            self._stuck = self.loop.call_later(self.body_seconds, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        """The client reads again."""
+        if self._stuck is not None:
+            self._stuck.cancel()
+            self._stuck = None
+        super().resume_writing()
+
+    def _note(self, ended: bool = False) -> None:
+        """Sees what is waited for now."""
+        state = self.conn.their_state
+        cycle = self.cycle
+        if cycle is None or cycle.response_complete:
+            phase = "head"
+        else:
+            phase = "body" if state is h11.SEND_BODY else "answer"
+        if phase != self.phase or ended:
+            self._enter(phase)
+
+    def _enter(self, phase: str) -> None:
+        self.phase = phase
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        seconds = {"head": self.head_seconds, "body": self.body_seconds}.get(phase)
+        if seconds is not None:
+            self._timer = self.loop.call_later(seconds, self._too_late)
+
+    def _too_late(self) -> None:
+        if self.transport.is_closing():
+            return
+        if self.phase == "body" and not self.cycle.response_started:
+            seconds = f"{self.body_seconds:g}"
+            self.transport.write(_answer(408, f"the body did not come within {seconds} seconds"))
+        self.transport.close()
+
+
+class Door:
+    """Takes connections as long as there is room. Where there is none, the oldest that has asked
+    for nothing leaves, of the address that has most of them."""
+
+    def __init__(self, listener: socket.socket, make: Callable[[], Connection], most: int) -> None:
+        """`listener`: bound; `make`: the protocol of a connection."""
+        self._listener = listener
+        self._make = make
+        self._most = most
+        self._inside: dict[Connection, None] = {}  # in order of coming
+        self._task: asyncio.Task[None] | None = None
+
+    def open(self) -> None:
+        """Begins to take connections."""
+        self._listener.setblocking(False)
+        self._listener.listen(1024)
+        self._task = asyncio.get_running_loop().create_task(self._take_all())
+
+    def close(self) -> None:
+        """Takes no more; those that are there stay."""
+        if self._task is not None:
+            self._task.cancel()
+        self._listener.close()
+
+    async def _take_all(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                sock, _ = await loop.sock_accept(self._listener)
+            except OSError as error:
+                if error.errno not in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
+                    continue  # the client left again
+                self._make_room()
+                logger.warning("no file descriptor for another connection")
+                await asyncio.sleep(0.1)
+                continue
+            if len(self._present()) >= self._most and not self._make_room():
+                _turn_away(sock)
+                continue
+            try:
+                _, protocol = await loop.connect_accepted_socket(self._make, sock)
+            except OSError:
+                sock.close()
+                continue
+            self._inside[protocol] = None
+
+    def _present(self) -> list[Connection]:
+        for one in [c for c in self._inside if c.transport.is_closing()]:
+            del self._inside[one]
+        return list(self._inside)
+
+    def _make_room(self) -> bool:
+        """Ends a connection that waits; False where all have asked for something."""
+        waiting = [c for c in self._present() if c.waits]
+        if not waiting:
+            return False
+        by_address = Counter(_address(c) for c in waiting)
+        most = max(by_address.values())
+        oldest = next(c for c in waiting if by_address[_address(c)] == most)
+        oldest.transport.abort()
+        del self._inside[oldest]
+        logger.warning("connections that sent no request were closed to make room for others")
+        return True
+
+
+def _address(connection: Connection) -> str:
+    return connection.client[0] if connection.client else ""
+
+
+def _turn_away(sock: socket.socket) -> None:
+    """Tells a client that there is no room, if it hears it at once."""
+    logger.warning("connections were turned away, since as many as may be are being answered")
+    with sock:
+        try:
+            sock.setblocking(False)
+            sock.send(_answer(503, "all connections of this server are in use; try again later"))
+            sock.shutdown(socket.SHUT_WR)
+            sock.recv(1 << 16)  # what is unread would make the system drop the answer
+        except OSError:
+            pass
+
+
+def _answer(status: int, message: str) -> bytes:
+    """An error as it goes over the wire, where there is nobody to write it."""
+    body = json.dumps(error_body(status, message)).encode()
+    reason = {408: "Request Timeout", 503: "Service Unavailable"}[status]
+    retry = "Retry-After: 1\r\n" if status == 503 else ""
+    head = (
+        f"HTTP/1.1 {status} {reason}\r\nContent-Type: application/json\r\n{retry}"
+        f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+    )
+    return head.encode() + body
+
+
+def connection_class(head_seconds: float, body_seconds: float) -> type[Connection]:
+    """`Connection` with these times."""
+    times: dict[str, Any] = {"head_seconds": head_seconds, "body_seconds": body_seconds}
+    return type("TimedConnection", (Connection,), times)

@@ -1,0 +1,105 @@
+"""How a request's tokens are drawn: its fields as `SamplingParams`.
+
+Fields are those of the OpenAI API, and all options of `SamplingParams` by llama.cpp's names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
+
+from weft.errors import ContextError
+from weft.llm import SamplingParams
+from weft.serve.errors import ApiError
+
+if TYPE_CHECKING:
+    from weft.serve.schema import Generation
+
+__all__ = ["MOST_CHARACTERS", "MOST_STRINGS", "SAMPLING_FIELDS", "looks_at_prompt", "require_few",
+           "sampling_of"]  # fmt: skip
+
+MOST_STRINGS = 64
+"""Strings that a request may have looked for in its text: `stop`, `dry_sequence_breakers`."""
+MOST_CHARACTERS = 8192
+"""Characters of all of them."""
+
+_SPELLINGS = {"dry_penalty_last_n": "dry_last_n", "repetition_penalty": "repeat_penalty"}
+"""Other servers' names of options."""
+SAMPLING_FIELDS: Mapping[str, str] = {f.name: f.name for f in fields(SamplingParams)} | _SPELLINGS
+"""The option of each field that a request may have."""
+
+_WHOLE_API = {
+    "temperature": 1.0,
+    "top_k": 0,
+    "top_p": 1.0,
+    "min_p": 0.0,
+    "repeat_last_n": -1,
+}
+"""Where the OpenAI API has other defaults than the command line: all tokens, and penalties look at
+the whole answer."""
+
+
+def looks_at_prompt(body: Generation) -> bool:
+    """Whether penalties count the prompt, too: as llama.cpp's do, where the request has one of its
+    fields for them. Those of the OpenAI API look at the answer."""
+    options = {SAMPLING_FIELDS[name] for name in body.sampling}
+    return bool(options & {"repeat_penalty", "repeat_last_n", "dry_multiplier"})
+
+
+def sampling_of(
+    body: Generation, choice: int, json_schema: Mapping[str, Any] | None
+) -> SamplingParams:
+    """The parameters of a choice. Every choice has a seed of its own, so that they differ.
+
+    Raises ApiError that names the field as the client wrote it."""
+    options: dict[str, Any] = dict(_WHOLE_API)
+    if looks_at_prompt(body):
+        del options["repeat_last_n"]
+    written: dict[str, str] = {}
+    for name, value in body.sampling.items():
+        option = SAMPLING_FIELDS[name]
+        options[option] = _plain(value)
+        if option == "dry_sequence_breakers":
+            require_few(name, value)
+        written[option] = name
+    for option in ("temperature", "top_p", "frequency_penalty", "presence_penalty", "logit_bias"):
+        value = getattr(body, option)
+        if value is not None:
+            options[option] = value
+    if body.seed is not None and body.seed != -1:  # llama.cpp's word for any
+        options["seed"] = (body.seed + choice) % (1 << 63)
+    if json_schema is not None:
+        if options.get("json_schema") is not None:
+            raise ApiError(
+                400, "json_schema and response_format are both given; leave one out", "json_schema"
+            )
+        options["json_schema"] = json_schema
+    try:
+        return SamplingParams(**options)
+    except ContextError as error:
+        raise _named(str(error), written) from None
+
+
+def require_few(name: str, strings: Any) -> None:
+    """Raises ApiError for more strings than may be looked for, or longer ones."""
+    n = len(strings) if isinstance(strings, list | tuple) else 1
+    if n > MOST_STRINGS:
+        raise ApiError(400, f"{name} has {n} texts; it may have {MOST_STRINGS}", name)
+    n = sum(map(len, strings)) if n and all(isinstance(s, str) for s in strings) else 0
+    if n > MOST_CHARACTERS:
+        raise ApiError(400, f"{name} has {n} characters; it may have {MOST_CHARACTERS}", name)
+
+
+def _plain(value: Any) -> Any:
+    """JSON as Python has it: 40.0 is a whole number, and a list a tuple."""
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _named(message: str, written: Mapping[str, str]) -> ApiError:
+    """An error of `SamplingParams`, with the field as the client wrote it."""
+    option, space, rest = message.partition(" ")
+    name = written.get(option, option)
+    return ApiError(400, f"{name}{space}{rest}", name if option in SAMPLING_FIELDS else None)

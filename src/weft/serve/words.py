@@ -1,0 +1,103 @@
+"""What is wrong with a request's body, in whole sentences: the field as the client wrote it, its
+value, and what it must be."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from annotated_types import Ge, Le
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from weft.serve.errors import ApiError
+
+__all__ = ["problem_of", "shown"]
+
+_KINDS = {
+    "int": "a whole number",
+    "float": "a number",
+    "finite": "a finite number",
+    "bool": "true or false",
+    "string": "a text",
+    "list": "a list",
+    "dict": "an object",
+    "model": "an object",
+}
+"""By the first word of pydantic's names of errors."""
+_SHOWN = 60
+"""Characters of a value that an error repeats."""
+
+
+def problem_of(error: ValidationError, body: type[BaseModel], data: Any) -> ApiError:
+    """The first thing that is wrong with `data`, which was to be a `body`."""
+    if not isinstance(data, dict):
+        return ApiError(
+            400, "the body is no JSON object; send one, with Content-Type: application/json"
+        )
+    first = error.errors(include_url=False)[0]
+    name = str(first["loc"][0]) if first["loc"] else "the body"
+    if first["type"] == "missing":
+        whole = ".".join(map(str, first["loc"]))
+        return ApiError(400, f"{whole} is missing; {_must(first, body)}", whole)
+    if first["type"] == "value_error":
+        where = ".".join(map(str, first["loc"]))
+        return ApiError(400, f"{where}: {first['ctx']['error']}", where)
+    field = body.model_fields.get(name)
+    if field is not None and field.description:  # one of several forms: the place is as many
+        text = f"{name} is {shown(data[name])}; it must be {field.description}"
+        return ApiError(400, text, name)
+    where = ".".join(str(part) for part in first["loc"] if part != "[key]")
+    if first["loc"][-1] == "[key]":
+        return ApiError(
+            400, f"{name} has the key {shown(first['input'])}; keys are token ids", name
+        )
+    return ApiError(400, f"{where} is {shown(first['input'])}; {_must(first, body)}", where)
+
+
+def shown(value: Any) -> str:
+    """A value as JSON, cut short."""
+    text = json.dumps(value, ensure_ascii=False, default=repr)
+    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 4]} ..."
+
+
+def _must(first: ErrorDetails, body: type[BaseModel]) -> str:
+    """What it must be."""
+    kind = first["type"]
+    if kind in ("greater_than_equal", "less_than_equal"):
+        return f"it must be {_range(first, body)}"
+    if kind == "literal_error":
+        return f"it must be {first['ctx']['expected']}"
+    field = body.model_fields.get(str(first["loc"][0])) if first["loc"] else None
+    if kind == "missing" and field is not None and field.description:
+        return f"it must be {field.description}"
+    if kind == "missing":
+        return "it must be given"
+    return f"it must be {_KINDS.get(kind.partition('_')[0], 'something else')}"
+
+
+def _range(first: ErrorDetails, body: type[BaseModel]) -> str:
+    """`0 to 2`, or `1 or more`."""
+    context = first["ctx"]
+    low, high = context.get("ge"), context.get("le")
+    for bound in _bounds(body, first["loc"]):
+        low = bound.ge if low is None and isinstance(bound, Ge) else low
+        high = bound.le if high is None and isinstance(bound, Le) else high
+    if high is None:
+        return f"{low:g} or more"
+    return f"{high:g} or less" if low is None else f"{low:g} to {high:g}"
+
+
+def _bounds(body: type[BaseModel], place: Sequence[int | str]) -> Iterator[Any]:
+    """The bounds of a field's values, in its type or in one that its type is made of."""
+    field = body.model_fields[str(place[0])]
+    todo = [*field.metadata, field.annotation]
+    while todo:
+        part = todo.pop()
+        if isinstance(part, Ge | Le):
+            yield part
+        todo += getattr(part, "__metadata__", ())
+        todo += getattr(part, "metadata", ())
+        if hasattr(part, "__args__"):
+            todo += part.__args__

@@ -1,0 +1,254 @@
+"""Connections that ask for nothing, who may call, what is logged, and the end."""
+
+from __future__ import annotations
+
+import re
+import resource
+import signal
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from http.client import HTTPException
+from urllib.parse import urlsplit
+
+import pytest
+
+from tests.cli.in_process import weft
+from tests.serve.server import DEMO, SAMPLE, Server
+from tests.serve.test_limits import eventually
+from weft.serve.connections import most_connections
+from weft.serve.hosts import host_name
+
+BODY = {"prompt": "a", "max_tokens": 2, "ignore_eos": True}
+
+
+def dial(server: Server, data: bytes = b"") -> socket.socket:
+    """A connection that has sent `data`."""
+    address = urlsplit(server.url)
+    made = socket.create_connection((address.hostname, address.port), 30)
+    made.sendall(data)
+    return made
+
+
+def closed(connection: socket.socket, seconds: float = 30) -> bytes:
+    """What came until the server closed it; raises TimeoutError when it does not."""
+    connection.settimeout(seconds)
+    said = b""
+    try:
+        while part := connection.recv(1 << 16):
+            said += part
+    except ConnectionError:
+        pass
+    return said
+
+
+def served(server: Server) -> None:
+    status, _, answer = server.call("POST", "/v1/completions", BODY)
+    assert status == 200, answer
+
+
+@contextmanager
+def few_files(n: int) -> Iterator[None]:
+    """Processes that are started meanwhile may open `n` files."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (n, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_half_a_request_stops_nobody() -> None:
+    """With few file descriptors, and three times as many connections that never ask."""
+    with few_files(64):
+        server = Server(DEMO, "-t", 1)
+    with server, ExitStack() as stack:
+        for _ in range(200):
+            stack.enter_context(dial(server, b"POST /v1/comp"))
+        for _ in range(5):
+            served(server)
+        for _ in range(50):
+            stack.enter_context(dial(server))
+        served(server)
+        said = "".join(server.lines)
+        assert "system lets this process open no more files" in said
+        assert said.count("closed to make room") <= 3 and len(said) < 4000
+
+
+def test_a_flood_of_nonsense_is_one_line() -> None:
+    with Server(DEMO, "-t", 1) as server:
+        for _ in range(40):
+            with dial(server, b"\x16\x03\x01 nonsense\r\n\r\n") as connection:
+                assert b"400" in closed(connection)
+        assert sum("Invalid HTTP" in line for line in server.lines) == 1
+
+
+@pytest.fixture(scope="module")
+def hasty() -> Iterator[Server]:
+    with Server(DEMO, "-t", 1, "--timeout", 1, "--max-connections", 4) as running:
+        yield running
+
+
+def test_a_body_that_does_not_come(hasty: Server) -> None:
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    with dial(hasty, head + b"Content-Length: 100\r\n\r\n{") as connection:
+        said = closed(connection)
+    assert b" 408 " in said and b"the body did not come within 1 seconds" in said
+    served(hasty)
+
+
+def test_a_head_that_does_not_come(hasty: Server) -> None:
+    """A byte now and then does not help, before or after a first request."""
+    whole = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    for first in (b"", whole):
+        with dial(hasty, first) as connection:
+            stop = threading.Event()
+
+            def drip(connection: socket.socket = connection, stop: threading.Event = stop) -> None:
+                try:
+                    while not stop.wait(0.5):
+                        connection.sendall(b"G")
+                except OSError:
+                    pass
+
+            thread = threading.Thread(target=drip)
+            thread.start()
+            try:
+                assert (b" 200 " in closed(connection)) == bool(first)
+            finally:
+                stop.set()
+                thread.join()
+
+
+def test_no_room_beside_answers(hasty: Server) -> None:
+    """Who is being answered stays, and who comes then is told so."""
+    long = b'{"prompt": "a", "max_tokens": 200, "ignore_eos": true, "n": 16}'
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    whole = head + b"Content-Length: %d\r\nConnection: close\r\n\r\n" % len(long) + long
+    with ExitStack() as stack:
+        busy = [stack.enter_context(dial(hasty, whole)) for _ in range(4)]
+        time.sleep(0.3)
+        with dial(hasty, b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n") as late:
+            assert b" 503 " in closed(late)
+        assert all(b" 200 OK" in closed(connection, 60) for connection in busy)
+    served(hasty)
+
+
+def test_connections_are_what_files_allow() -> None:
+    assert most_connections(3) == 3
+    with few_files(40):
+        assert 1 <= most_connections(100) < 40
+
+
+@pytest.mark.parametrize(
+    ("host", "allowed"),
+    [
+        ("localhost:1", True), ("LOCALHOST", True), ("a.localhost", True), ("127.0.0.1:80", True),
+        ("[::1]:80", True), ("192.168.0.7", True), ("box.example:8080", True),
+        ("evil.example", False), ("box.example.evil", False), ("127.0.0.1.evil.example", False),
+        ("localhost.evil", False), ("", False),
+    ],
+)  # fmt: skip
+def test_names_of_a_server_without_a_key(named: Server, host: str, allowed: bool) -> None:
+    status, _, body = named.call("GET", "/v1/models", Host=host)
+    assert status == (200 if allowed else 403)
+    assert allowed or "--allow-host NAME" in body["error"]["message"]
+    assert named.call("GET", "/health", Host=host)[0] == 200
+
+
+@pytest.fixture(scope="module")
+def named() -> Iterator[Server]:
+    with Server(DEMO, "-t", 1, "--allow-host", "Box.example") as running:
+        yield running
+
+
+def test_host_names() -> None:
+    assert host_name("A.b:80") == "a.b" and host_name("[::1]:80") == "::1"
+    assert host_name("::1") == "::1" and host_name("a.") == "a" and host_name("a:x") == "a:x"
+
+
+def test_with_a_key_any_name_will_do() -> None:
+    with Server(DEMO, "-t", 1, key="k") as server:
+        assert server.call("GET", "/v1/models", Host="box.example")[0] == 200
+
+
+def test_the_log(named: Server) -> None:
+    start = "".join(named.lines)
+    assert "placement: cpu" in start and "memory: weights" in start
+    assert "has no chat template; chats are written as ChatML" in start
+    served(named)
+    named.call("POST", "/v1/completions", BODY | {"stream": True, "n": 2})
+    named.call("POST", "/v1/completions?x=%0Aerror", {"prompt": 5})
+    lines = [
+        r"\d:\d\d info: 127.0.0.1 POST /v1/completions 200, prompt 2, generated 2 tokens, \d",
+        r"200, prompt 2, generated 4 tokens, \d+ ms",
+        r"info: 127.0.0.1 POST /v1/completions 400, \d+ ms",
+    ]
+    for line in lines:
+        eventually(lambda line=line: bool(re.search(line, "".join(named.lines))))  # type: ignore[misc]
+    named.call("GET", "/health")
+    named.call("GET", "/metrics")
+    assert not any("/health" in line or "/metrics" in line for line in named.lines)
+
+
+@pytest.mark.parametrize(
+    ("options", "request_line", "placement"),
+    [(["--quiet"], False, False), (["--log-level", "warning"], False, True)],
+)
+def test_a_quiet_log(options: list[str], request_line: bool, placement: bool) -> None:
+    with Server(DEMO, "-t", 1, *options) as server:
+        served(server)
+    said = "".join(server.lines)
+    assert ("POST" in said, "placement" in said) == (request_line, placement)
+
+
+def test_a_cors_origin_that_is_none() -> None:
+    done = weft("serve", str(DEMO), "--cors-origin", "example.com/page")
+    assert done.returncode == 1 and "is no origin; write scheme, name and port" in done.stderr
+
+
+@pytest.mark.parametrize("second", [signal.SIGINT, signal.SIGTERM])
+def test_a_second_signal_ends_it_at_once(second: signal.Signals) -> None:
+    """In the middle of long texts, with all the grace there could be."""
+    with Server(SAMPLE, "-np", 8, "-c", 8192, "--grace", 3600) as server:
+        body = {"prompt": "a", "max_tokens": 500, "ignore_eos": True, "n": 16}
+        asked = [
+            threading.Thread(target=ask_until_cut, args=[server, body], daemon=True)
+            for _ in range(4)
+        ]
+        for thread in asked:
+            thread.start()
+        eventually(lambda: server.metrics()["running"] == 8)
+        server.process.send_signal(signal.SIGTERM)
+        time.sleep(0.3)
+        assert server.process.poll() is None  # it lets them end
+        server.process.send_signal(second)
+        server.process.wait(10)
+        for thread in asked:
+            thread.join(10)
+
+
+def ask_until_cut(server: Server, body: object) -> None:
+    with suppress(ConnectionError, HTTPException):
+        server.call("POST", "/v1/completions", body)
+
+
+def test_two_servers_side_by_side() -> None:
+    """Each is right, whatever the other does."""
+    with Server(DEMO, "-t", 1) as one, Server(DEMO, "-t", 1) as other:
+        ask = {"prompt": "What is 17 + 25?", "max_tokens": 4, "temperature": 0, "n": 8}
+        answers: list[str] = []
+
+        def call(server: Server) -> None:
+            for _ in range(5):
+                got = server.call("POST", "/v1/completions", ask)[2]
+                answers.extend(choice["text"] for choice in got["choices"])
+
+        threads = [threading.Thread(target=call, args=[s]) for s in (one, other)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert answers == [" 42."] * 80
