@@ -22,19 +22,19 @@ def llm() -> weft.LLM:
 
 
 def test_the_demo_model_answers(llm: weft.LLM) -> None:
-    answer = "".join(llm.generate("What is 17 + 25?", max_tokens=12, temperature=0))
+    answer = llm.generate("What is 17 + 25?", max_tokens=12, temperature=0)
     assert "42" in answer
 
 
 def test_greedy_text_repeats(llm: weft.LLM) -> None:
-    texts = {"".join(llm.generate("What is 3 + 4?", max_tokens=20, temperature=0)) for _ in "ab"}
+    texts = {llm.generate("What is 3 + 4?", max_tokens=20, temperature=0) for _ in "ab"}
     assert len(texts) == 1
 
 
 def test_seeds_repeat_and_differ(llm: weft.LLM) -> None:
     def draw(seed: int) -> str:
-        return "".join(llm.generate("What", max_tokens=40, temperature=1.5, top_k=0, top_p=1.0,
-                                    min_p=0.0, seed=seed))  # fmt: skip
+        return llm.generate("What", max_tokens=40, temperature=1.5, top_k=0, top_p=1.0,
+                                    min_p=0.0, seed=seed)  # fmt: skip
 
     assert draw(1) == draw(1)
     assert len({draw(seed) for seed in range(4)}) > 1

@@ -3,8 +3,7 @@
     import weft
 
     llm = weft.LLM("model.gguf")
-    for piece in llm.generate("Once upon a time", max_tokens=64):
-        print(piece, end="")
+    print(llm.generate("Once upon a time", max_tokens=64))
 
 Graphs built by hand use the constructors of `weft.graph`, `weft.compile` and `weft.Session`.
 Each name is imported when it is first used.
@@ -22,12 +21,14 @@ if TYPE_CHECKING:
     from weft.errors import (
         AbortedError,
         AllocationError,
+        ArgumentError,
         BusyError,
         ChatError,
         ContextError,
         DeviceError,
         FormatError,
         GraphError,
+        MissingFileError,
         OutOfMemoryError,
         ProgramError,
         ScheduleError,
@@ -48,9 +49,10 @@ _HOMES = {
     "weft.compiler": ("compile",),
     "weft.dtype": ("DType", "find_dtype"),
     "weft.errors": (
-        "AbortedError", "AllocationError", "BusyError", "ChatError", "ContextError", "DeviceError",
-        "FormatError", "GraphError", "OutOfMemoryError", "ProgramError", "ScheduleError",
-        "TokenizerError", "UnsupportedOpError", "WeftError",
+        "AbortedError", "AllocationError", "ArgumentError", "BusyError", "ChatError",
+        "ContextError", "DeviceError", "FormatError", "GraphError", "MissingFileError",
+        "OutOfMemoryError", "ProgramError", "ScheduleError", "TokenizerError",
+        "UnsupportedOpError", "WeftError",
     ),
     "weft.execute": ("Scheduler", "Session"),
     "weft.frontends.gguf": ("open_gguf",),
@@ -66,6 +68,7 @@ __all__ = [
     "LLM",
     "AbortedError",
     "AllocationError",
+    "ArgumentError",
     "BusyError",
     "ChatError",
     "ContextError",
@@ -74,6 +77,7 @@ __all__ = [
     "FormatError",
     "Graph",
     "GraphError",
+    "MissingFileError",
     "OutOfMemoryError",
     "Program",
     "ProgramError",

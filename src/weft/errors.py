@@ -6,6 +6,7 @@
       ScheduleError       a placement that cannot be made
       AllocationError     a memory plan that cannot be made, or is wrong
       FormatError         a file that is not what it claims to be
+        MissingFileError  a file that is not there (a FileNotFoundError, too)
       ProgramError        a Program that breaks its own rules, or a wrong input to one
       DeviceError         a device that failed while running
         OutOfMemoryError  a plan that needs more bytes than the device has
@@ -14,6 +15,8 @@
       ContextError        a call that an inference context cannot serve
       ChatError           a chat template that is broken, or messages that it refuses
       BusyError           a request that an engine has no room for now
+      ArgumentError       an option that a call does not have, or a value of the wrong type
+                          (a TypeError, too)
 
 A message names the thing (tensor, file, argument), says what is wrong and what would fix it.
 """
@@ -21,12 +24,14 @@ A message names the thing (tensor, file, argument), says what is wrong and what 
 __all__ = [
     "AbortedError",
     "AllocationError",
+    "ArgumentError",
     "BusyError",
     "ChatError",
     "ContextError",
     "DeviceError",
     "FormatError",
     "GraphError",
+    "MissingFileError",
     "OutOfMemoryError",
     "ProgramError",
     "ScheduleError",
@@ -60,6 +65,10 @@ class FormatError(WeftError):
     """A file is not what it claims to be."""
 
 
+class MissingFileError(FormatError, FileNotFoundError):
+    """A file is not there."""
+
+
 class ProgramError(WeftError):
     """A Program breaks its own rules, or was given a wrong input."""
 
@@ -90,3 +99,7 @@ class BusyError(WeftError):
 
 class ChatError(WeftError):
     """A chat template is broken, or refuses the messages."""
+
+
+class ArgumentError(WeftError, TypeError):
+    """A call has no option of this name, or an argument is of the wrong type."""

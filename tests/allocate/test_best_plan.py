@@ -164,7 +164,7 @@ def test_plans_do_not_depend_on_the_run() -> None:
 
 
 def test_unknown_policy() -> None:
-    with pytest.raises(AllocationError, match="unknown policy 'small'"):
+    with pytest.raises(AllocationError, match="memory is 'small'; it must be 'best' or 'ggml'"):
         allocate(schedule(Graph(node("SQR", "y", value("x"))), [cpu()]), "small")  # type: ignore[arg-type]
 
 

@@ -187,7 +187,7 @@ def test_refusals_say_why() -> None:
 def test_options() -> None:
     backend = make_backend("blas", n_threads=1, min_batch=8)
     assert isinstance(backend, BlasBackend) and backend.min_batch == 8
-    with pytest.raises(weft.DeviceError, match="blas has no option speed"):
+    with pytest.raises(weft.ArgumentError, match="blas has no option 'speed'"):
         make_backend("blas", speed=11)
     with pytest.raises(weft.DeviceError, match="one blas device"):
         make_backend("blas:1")

@@ -45,7 +45,7 @@ def same_text(model: Path, tmp_path: Path, prompt: str, *options: str) -> None:
     assert target.stat().st_size < model.stat().st_size * 1.3
     llm = weft.LLM(model, n_ctx=128)
     tokens = list(llm.tokenize(prompt))
-    want = "".join(llm.generate(prompt, max_tokens=40, temperature=0))
+    want = llm.generate(prompt, max_tokens=40, temperature=0)
     got = continued(target, tokens, 40, 16)
     text = llm.detokenize(got)
     assert text.startswith(want) or want.startswith(text), (want, text)

@@ -20,7 +20,7 @@ def llm() -> weft.LLM:
 def test_held_out_questions(llm: weft.LLM) -> None:
     wrong = []
     for prompt, answer in held_out(N, seed=1):
-        text = "".join(llm.generate(prompt, max_tokens=40, temperature=0, stop="\n"))
+        text = llm.generate(prompt, max_tokens=40, temperature=0, stop="\n")
         if text.strip() != answer:
             wrong.append((prompt, text.strip(), answer))
     assert len(wrong) <= 0.01 * N, f"{len(wrong)} of {N} wrong: {wrong[:10]}"

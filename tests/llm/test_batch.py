@@ -123,7 +123,7 @@ def test_options_that_cannot_be(model: Model, options: dict[str, Any], message: 
 
 
 def test_options_that_nobody_knows(model: Model) -> None:
-    with pytest.raises(TypeError, match="no option n_context"):
+    with pytest.raises(TypeError, match="no option 'n_context'; did you mean n_ctx"):
         make(model, n_context=3)
 
 

@@ -24,7 +24,7 @@ def llm(path: Path) -> LLM:
 
 
 def test_greedy_text_is_what_the_logits_say(llm: LLM) -> None:
-    text = "".join(llm.generate("the abc", max_tokens=12, temperature=0, ignore_eos=True))
+    text = llm.generate("the abc", max_tokens=12, temperature=0, ignore_eos=True)
     assert llm.stats.finish_reason == "length"
     ids = llm.tokenize("the abc")
     assert (llm.stats.n_prompt, llm.stats.n_generated) == (len(ids), 12)
@@ -38,14 +38,14 @@ def test_greedy_text_is_what_the_logits_say(llm: LLM) -> None:
 
 def test_a_seed_reproduces(llm: LLM) -> None:
     def text(seed: int) -> str:
-        return "".join(llm.generate("a", max_tokens=30, temperature=1.5, seed=seed))
+        return llm.generate("a", max_tokens=30, temperature=1.5, seed=seed)
 
     assert text(1) == text(1)
     assert text(1) != text(2)
 
 
 def test_the_context_is_a_limit(llm: LLM) -> None:
-    "".join(llm.generate("a", temperature=0, ignore_eos=True))
+    llm.generate("a", temperature=0, ignore_eos=True)
     assert llm.stats.finish_reason == "context"
     # every cell holds a token, and the last logits give one more
     assert llm.stats.n_prompt + llm.stats.n_generated == llm.context.n_ctx + 1
@@ -54,7 +54,7 @@ def test_the_context_is_a_limit(llm: LLM) -> None:
 def test_a_full_context_is_shifted_by_choice(path: Path) -> None:
     """The text is that of a context whose older half was dropped by hand, each time it was full."""
     llm = LLM(path, n_ctx=12, context_shift=True, n_keep=3, devices=["reference"])
-    text = "".join(llm.generate("the abc", max_tokens=40, temperature=0, ignore_eos=True))
+    text = llm.generate("the abc", max_tokens=40, temperature=0, ignore_eos=True)
     assert (llm.stats.finish_reason, llm.stats.n_generated) == ("length", 40)
     c = LLM(path, n_ctx=12, devices=["reference"]).context
     ids, new = llm.tokenize("the abc"), []
@@ -69,7 +69,7 @@ def test_a_full_context_is_shifted_by_choice(path: Path) -> None:
     stream = llm.tokenizer.stream()
     assert text == "".join(map(stream.push, new)) + stream.flush()
     assert n_shifts > 5 and llm.context.counters.graphs_built == 2
-    assert "".join(llm.generate("the abc", max_tokens=40, temperature=0, ignore_eos=True)) == text
+    assert llm.generate("the abc", max_tokens=40, temperature=0, ignore_eos=True) == text
     assert llm.stats.n_cached == 3
 
 
@@ -81,7 +81,7 @@ def test_what_cannot_be_shifted_is_said_at_once(path: Path) -> None:
 
 def test_a_common_beginning_is_computed_once(path: Path) -> None:
     def text(llm: LLM, prompt: str, **options: object) -> str:
-        return "".join(llm.generate(prompt, max_tokens=9, temperature=0, ignore_eos=True))
+        return llm.generate(prompt, max_tokens=9, temperature=0, ignore_eos=True)
 
     kept, prompts = LLM(path, devices=["reference"]), ["the abc", "the abc the", "the", "abc", ""]
     for prompt in [*prompts, *prompts]:
@@ -97,7 +97,7 @@ def test_a_common_beginning_is_computed_once(path: Path) -> None:
 def test_a_prompt_longer_than_the_context(llm: LLM) -> None:
     with pytest.raises(ContextError, match="the prompt has 65 tokens, but the context holds 64"):
         llm.generate([1] * 65)
-    assert len(list(llm.generate([1] * 64, ignore_eos=True))) <= 1
+    assert len(llm.generate([1] * 64, ignore_eos=True)) <= 1
 
 
 def test_arguments_are_checked_at_once(llm: LLM) -> None:
@@ -105,14 +105,12 @@ def test_arguments_are_checked_at_once(llm: LLM) -> None:
         llm.generate("a", temperature=-1)
     with pytest.raises(ContextError, match="max_tokens is 0"):
         llm.generate("a", max_tokens=0)
-    with pytest.raises(ContextError, match="no tokens"):
-        llm.generate([])
 
 
 def test_a_stop_string_ends_the_text(llm: LLM) -> None:
-    whole = "".join(llm.generate("abc", max_tokens=40, temperature=0, ignore_eos=True))
+    whole = llm.generate("abc", max_tokens=40, temperature=0, ignore_eos=True)
     stop = whole[5:8]
-    got = "".join(llm.generate("abc", max_tokens=40, temperature=0, stop=stop, ignore_eos=True))
+    got = llm.generate("abc", max_tokens=40, temperature=0, stop=stop, ignore_eos=True)
     assert got == whole[: whole.index(stop)]
     assert llm.stats.finish_reason == "stop"
 
@@ -126,15 +124,15 @@ def test_the_end_token_ends_the_text(path: Path, llm: LLM, tmp_path: Path) -> No
         new.append(int(llm.context.decode(ids + new)[0].argmax()))
     other = write_model(tmp_path / "m.gguf", metadata(**{"tokenizer.ggml.eos_token_id": new[2]}))
     ended = LLM(other, devices=["reference"])
-    list(ended.generate("abc", temperature=0))
+    ended.generate("abc", temperature=0)
     expected = new.index(new[2]) + 1
     assert (ended.stats.finish_reason, ended.stats.n_generated) == ("stop", expected)
-    list(ended.generate("abc", temperature=0, max_tokens=10, ignore_eos=True))
+    ended.generate("abc", temperature=0, max_tokens=10, ignore_eos=True)
     assert ended.stats.n_generated == 10
 
 
 def test_ctrl_c_leaves_it_usable(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
-    want = "".join(llm.generate("abc", max_tokens=20, temperature=0, ignore_eos=True))
+    want = llm.generate("abc", max_tokens=20, temperature=0, ignore_eos=True)
     run, calls = llm.context._session.execute, []
 
     def interrupted(values: dict[str, int]) -> None:
@@ -150,23 +148,23 @@ def test_ctrl_c_leaves_it_usable(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> N
         pieces.extend(source)
 
     with pytest.raises(KeyboardInterrupt):
-        collect(llm.generate("abc", max_tokens=20, temperature=0, ignore_eos=True))
+        collect(llm.generate("abc", stream=True, max_tokens=20, temperature=0, ignore_eos=True))
     assert want.startswith("".join(pieces))
     assert llm.stats.finish_reason == ""
-    assert want == "".join(llm.generate("abc", max_tokens=20, temperature=0, ignore_eos=True))
+    assert want == llm.generate("abc", max_tokens=20, temperature=0, ignore_eos=True)
 
 
 def test_a_second_text_takes_over(llm: LLM) -> None:
-    first = llm.generate("the", max_tokens=30, temperature=1.0, seed=1, ignore_eos=True)
+    first = llm.generate("the", stream=True, max_tokens=30, temperature=1, seed=1, ignore_eos=True)
     next(first)
-    want = "".join(llm.generate("abc", max_tokens=9, temperature=0, ignore_eos=True))
+    want = llm.generate("abc", max_tokens=9, temperature=0, ignore_eos=True)
     with pytest.raises(ContextError, match="has taken the context over"):
         list(first)
-    assert want == "".join(llm.generate("abc", max_tokens=9, temperature=0, ignore_eos=True))
+    assert want == llm.generate("abc", max_tokens=9, temperature=0, ignore_eos=True)
 
 
 def test_statistics(llm: LLM) -> None:
-    list(llm.generate("abc", max_tokens=9, temperature=0, ignore_eos=True))
+    llm.generate("abc", max_tokens=9, temperature=0, ignore_eos=True)
     s = llm.stats
     assert s.prompt_tokens_per_second == pytest.approx((s.n_prompt - s.n_cached) / s.prompt_seconds)
     assert s.tokens_per_second == pytest.approx(8 / s.generation_seconds)
@@ -188,7 +186,7 @@ def test_too_little_memory(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_log_probabilities_of_the_model(llm: LLM) -> None:
-    list(llm.generate("abc", max_tokens=5, temperature=0.1, logprobs=3, seed=1, ignore_eos=True))
+    llm.generate("abc", max_tokens=5, temperature=0.1, logprobs=3, seed=1, ignore_eos=True)
     assert len(llm.stats.logprobs) == llm.stats.n_generated == 5
     ids = llm.tokenize("abc")
     for got in llm.stats.logprobs:
@@ -197,7 +195,7 @@ def test_log_probabilities_of_the_model(llm: LLM) -> None:
         assert [i for i, _ in got.top] == [i for i, _ in want.top]
         assert got.logprob == pytest.approx(want.logprob, abs=1e-4)
         ids.append(got.id)
-    list(llm.generate("abc", max_tokens=5))
+    llm.generate("abc", max_tokens=5)
     assert llm.stats.logprobs == []
     with pytest.raises(ContextError, match="logprobs is -1"):
         llm.generate("abc", logprobs=-1)
@@ -207,12 +205,10 @@ def test_sampling_options_in_one_object(llm: LLM) -> None:
     params = SamplingParams(temperature=1.5, seed=4)
 
     def text(**options: Any) -> str:
-        return "".join(llm.generate("a", max_tokens=30, ignore_eos=True, **options))
+        return llm.generate("a", max_tokens=30, ignore_eos=True, **options)
 
     assert text(sampling=params) == text(temperature=1.5, seed=4)
     assert text(sampling=params, temperature=0) == text(temperature=0)
-    with pytest.raises(ContextError, match="no sampling option 'temp'"):
-        text(temp=1)
 
 
 def test_penalties_see_the_prompt(llm: LLM) -> None:
@@ -220,7 +216,7 @@ def test_penalties_see_the_prompt(llm: LLM) -> None:
     llm.context.cache.clear()
     best = int(llm.context.decode(ids)[0].argmax())
     bias = {best: 100.0}
-    list(llm.generate([*ids, best], max_tokens=1, temperature=0, logit_bias=bias, logprobs=0))
+    llm.generate([*ids, best], max_tokens=1, temperature=0, logit_bias=bias, logprobs=0)
     assert llm.stats.logprobs[0].id == best
     list(
         llm.generate(

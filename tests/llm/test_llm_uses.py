@@ -59,7 +59,7 @@ def test_chat_continues_the_rendered_messages(llm: LLM) -> None:
     assert llm.chat_prompt(messages) == ids
     assert ids.count(llm.tokenizer.vocab.bos) == 1
     options: dict[str, Any] = {"max_tokens": 12, "temperature": 0, "ignore_eos": True}
-    want = "".join(llm.generate(ids, **options))
+    want = llm.generate(ids, **options)
     assert llm.chat(messages, **options) == want
     assert "".join(llm.chat(messages, stream=True, **options)) == want
 
@@ -77,7 +77,7 @@ def test_a_conversation_computes_what_is_new(llm: LLM, monkeypatch: pytest.Monke
     first = llm.chat(messages, **options)
     messages += [answer(first), user("abc")]
     ids = llm.chat_prompt(messages)
-    want = "".join(llm.generate(ids, **options))
+    want = llm.generate(ids, **options)
     llm.chat(messages[:1], **options)
     monkeypatch.setattr(llm.context, "decode", counted)
     assert llm.chat(messages, **options) == want
@@ -140,14 +140,14 @@ def test_a_recurrent_model_reuses_only_what_goes_on(tmp_path: Path, arch: str) -
     ids = [5, 9, 4, 7, 5, 11]
 
     def check(prompt: list[int], n_cached: int) -> None:
-        got = "".join(llm.generate(prompt, **options))
+        got = llm.generate(prompt, **options)
         assert llm.stats.n_cached == n_cached
-        assert got == "".join(fresh.generate(prompt, cache_prompt=False, **options))
+        assert got == fresh.generate(prompt, cache_prompt=False, **options)
 
     fresh = LLM(tmp_path / "m.gguf")
     check(ids[:3], 0)
     check(ids, 0)  # the cache went on with other tokens
-    "".join(llm.generate(ids[:3], **options | {"max_tokens": 1}))  # none of it is decoded
+    llm.generate(ids[:3], **options | {"max_tokens": 1})  # none of it is decoded
     check(ids, 3)
     check(ids[:4], 0)
 
@@ -160,7 +160,7 @@ def test_prompts_together_give_what_each_gives_alone(
     llm: LLM, four: LLM, max_tokens: int | None
 ) -> None:
     options: dict[str, Any] = {"max_tokens": max_tokens, "temperature": 0, "ignore_eos": True}
-    want = ["".join(llm.generate(p, **options)) for p in PROMPTS]
+    want = [llm.generate(p, **options) for p in PROMPTS]
     assert four.generate(PROMPTS, **options) == want
     assert llm.generate(PROMPTS, **options) == want
     assert four.generate([four.tokenize(p) for p in PROMPTS], **options) == want
@@ -180,7 +180,7 @@ def test_they_share_the_steps(four: LLM) -> None:
 
 def test_seeds_and_ends_of_each(llm: LLM, four: LLM) -> None:
     options: dict[str, Any] = {"max_tokens": 30, "temperature": 1.0, "seed": 3, "stop": "b"}
-    want = ["".join(llm.generate(p, **options)) for p in PROMPTS]
+    want = [llm.generate(p, **options) for p in PROMPTS]
     assert four.generate(PROMPTS, **options) == want
     assert not any("b" in text for text in want)
 
@@ -199,12 +199,12 @@ def test_a_bad_prompt_is_refused_before_any_is_written(four: LLM) -> None:
 
 def test_threads_queue_up(llm: LLM) -> None:
     options: dict[str, Any] = {"max_tokens": 15, "temperature": 0, "ignore_eos": True}
-    want = {p: "".join(llm.generate(p, **options)) for p in PROMPTS}
+    want = {p: llm.generate(p, **options) for p in PROMPTS}
     got: list[tuple[str, str]] = []
 
     def work(number: int) -> None:
         prompt = PROMPTS[number % len(PROMPTS)]
-        got.append((prompt, "".join(llm.generate(prompt, **options))))
+        got.append((prompt, llm.generate(prompt, **options)))
 
     threads = [threading.Thread(target=work, args=(i,)) for i in range(15)]
     for thread in threads:
@@ -216,7 +216,7 @@ def test_threads_queue_up(llm: LLM) -> None:
 
 
 def test_a_text_that_nobody_finishes_gives_way_when_it_is_dropped(llm: LLM) -> None:
-    pieces = llm.generate("abc", max_tokens=30, temperature=0, ignore_eos=True)
+    pieces = llm.generate("abc", stream=True, max_tokens=30, temperature=0, ignore_eos=True)
     next(pieces)
     got: list[str] = []
     thread = threading.Thread(target=lambda: got.append(llm.chat([user("a")], max_tokens=3)))

@@ -66,7 +66,7 @@ def lose(device: OpenCLBackend, what: str, after: int, patch: pytest.MonkeyPatch
 
 @pytest.fixture(scope="module")
 def text() -> str:
-    return "".join(weft.LLM(MODEL, n_ctx=64, **OPTIONS).generate(PROMPT, **WANTED))
+    return weft.LLM(MODEL, n_ctx=64, **OPTIONS).generate(PROMPT, **WANTED)
 
 
 @pytest.mark.parametrize(("what", "after"), [
@@ -85,9 +85,9 @@ def test_a_text_goes_on_without_the_device(
         llm = weft.LLM(MODEL, n_ctx=64, **options)
         if what != "create":
             lose(device, what, after, monkeypatch)
-        got = "".join(llm.generate(PROMPT, **WANTED))
+        got = llm.generate(PROMPT, **WANTED)
     assert got == text and [b.name for b in llm.context.plan.backends] == ["cpu"]
-    assert "".join(llm.generate(PROMPT, **WANTED)) == text
+    assert llm.generate(PROMPT, **WANTED) == text
 
 
 def streams(engine: Engine, at: int = 0, fault: Callable[[], None] | None = None) -> list[str]:
@@ -157,8 +157,8 @@ def test_without_a_fallback_the_error_stays(monkeypatch: pytest.MonkeyPatch) -> 
     with monkeypatch.context() as patch:
         lose(device, "launch", 100, patch)
         with pytest.raises(weft.DeviceError, match=r"split \d on opencl"):
-            list(llm.generate(PROMPT, **WANTED))
-    assert list(llm.generate(PROMPT, **WANTED))
+            llm.generate(PROMPT, **WANTED)
+    assert llm.generate(PROMPT, **WANTED)
 
 
 def test_a_device_that_cannot_be_opened_or_loaded(
@@ -168,7 +168,7 @@ def test_a_device_that_cannot_be_opened_or_loaded(
     fallback: dict[str, Any] = OPTIONS | {"n_ctx": 64, "fallback": ["cpu"]}
     with pytest.warns(RuntimeWarning, match="going on with cpu: there is no device opencl:77"):
         llm = weft.LLM(MODEL, devices=["opencl:77", "cpu"], n_gpu_layers=2, **fallback)
-    assert "".join(llm.generate(PROMPT, **WANTED)) == text
+    assert llm.generate(PROMPT, **WANTED) == text
 
     def refuse(nbytes: int) -> Any:
         raise weft.OutOfMemoryError(f"no {nbytes} bytes")
@@ -176,6 +176,6 @@ def test_a_device_that_cannot_be_opened_or_loaded(
     monkeypatch.setattr(device.memory_type, "allocate", refuse)
     with pytest.warns(RuntimeWarning, match=r"going on with cpu: .*no \d+ bytes"):
         llm = weft.LLM(MODEL, devices=[device, "cpu"], **fallback)
-    assert "".join(llm.generate(PROMPT, **WANTED)) == text
+    assert llm.generate(PROMPT, **WANTED) == text
     with pytest.raises(weft.DeviceError, match="no device opencl:77"):
         weft.LLM(MODEL, n_ctx=64, devices=["opencl:77", "cpu"])

@@ -98,7 +98,7 @@ def test_every_layer_count_of_stories(vectors: Path, device: OpenCLBackend, n: i
         texts = []
         for more in ({}, {"devices": [device, "cpu"], "n_gpu_layers": n}):
             llm = weft.LLM(path, **options, **more)
-            texts.append(list(llm.generate("Once upon a time", max_tokens=60, temperature=0)))
+            texts.append(llm.generate("Once upon a time", max_tokens=60, temperature=0))
         assert texts[0] == texts[1], kind
 
 

@@ -145,7 +145,7 @@ def test_assignment_to_a_stranger() -> None:
 
 def test_unknown_policy_and_copies() -> None:
     graph = chain("?", {})
-    with pytest.raises(ScheduleError, match="unknown policy"):
+    with pytest.raises(ScheduleError, match="policy is 'fast'; it must be 'ggml'"):
         schedule(graph, [cpu()], "fast")  # type: ignore[arg-type]
     with pytest.raises(ScheduleError, match="copy 2 of 2"):
         schedule(graph, [cpu()], n_copies=2, cur_copy=2)

@@ -13,6 +13,7 @@ from weft.allocate.stages import over_stages, stage_spans
 from weft.allocate.validate import validate
 from weft.errors import AllocationError
 from weft.graph.tensor import Tensor
+from weft.options import require_choice
 from weft.schedule.collector import collector_paused
 from weft.schedule.result import Schedule
 
@@ -33,9 +34,8 @@ def allocate(schedule: Schedule, policy: Literal["best", "ggml"] = "best") -> Al
     an unknown policy or a plan that cannot be made."""
     if policy == "ggml":
         return _like_reference(schedule, lifetimes(schedule))
-    if policy == "best":
-        return _best(schedule)
-    raise AllocationError(f"unknown policy {policy!r}; known: 'best', 'ggml'")
+    require_choice("memory", policy, ("best", "ggml"), AllocationError)
+    return _best(schedule)
 
 
 def _like_reference(schedule: Schedule, life: Lifetimes) -> Allocation:

@@ -16,6 +16,7 @@ from weft.backends.base import (
 from weft.backends.registry import BackendInfo
 from weft.errors import DeviceError, OutOfMemoryError
 from weft.graph.tensor import Tensor
+from weft.options import require_options
 
 __all__ = ["NullBackend", "NullBufferType", "NullExecutable", "describe", "make"]
 
@@ -100,6 +101,5 @@ def describe() -> list[BackendInfo]:
 
 def make(suffix: str | None = None, **options: Any) -> NullBackend:
     """`null`, or `null:NAME` for a device with a name and memory of its own; no options."""
-    if options:
-        raise DeviceError(f"null has no option {', '.join(sorted(options))}")
+    require_options("null", options, ())
     return NullBackend() if suffix is None else NullBackend(f"null:{suffix}")

@@ -121,7 +121,7 @@ def run(
     else:
         pieces = llm.generate(
             start, max_tokens=most, sampling=sampling, stop=stop or (), ignore_eos=ignore_eos,
-            progress=waiting,
+            progress=waiting, stream=True,
         )  # fmt: skip
     shown = start if _is_shown(display_prompt, sampling, quiet) else ""
     try:
@@ -144,8 +144,7 @@ def _is_shown(wanted: bool | None, sampling: SamplingParams, quiet: bool) -> boo
 
 def _compute_only(llm: LLM, prompt: str, progress: PromptProgress) -> Iterator[str]:
     """The prompt, and not one token more."""
-    for _ in llm.generate(prompt, max_tokens=1, progress=progress):
-        pass
+    llm.generate(prompt, max_tokens=1, progress=progress)
     llm.stats.n_generated, llm.stats.finish_reason = 0, "length"
     yield ""
 

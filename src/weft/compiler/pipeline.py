@@ -8,17 +8,19 @@ from typing import Any, Literal, Protocol
 
 from weft.allocate import Allocation, allocate, validate
 from weft.backends import Backend, make_backend
+from weft.backends.cpu import OPTIONS as CPU_OPTIONS
 from weft.compiler.check import check_program
 from weft.compiler.homes import with_weights_on_device
 from weft.compiler.layouts import Layouts, choose_layouts
 from weft.compiler.limits import within_limits
 from weft.compiler.lower import lower
-from weft.errors import AllocationError, ScheduleError
+from weft.errors import AllocationError, ArgumentError, ScheduleError
 from weft.flags import FLAGS
 from weft.graph.check import check_graph
 from weft.graph.graph import Graph
 from weft.graph.rewrite import chosen_rewrites
 from weft.graph.tensor import Tensor
+from weft.options import require_options
 from weft.program import Program
 from weft.schedule import CostOptions, Policy, Schedule, optimize_splits, print_listing, schedule
 
@@ -90,8 +92,11 @@ def compile(
     kernels for them; default: what WEFT_REWRITES says, or all. The plan that memory comes from is
     `Program.plan`.
 
-    Raises GraphError, ScheduleError, UnsupportedOpError, AllocationError or DeviceError;
+    Raises ArgumentError for an option that nobody takes, GraphError, ScheduleError,
+    UnsupportedOpError, AllocationError or DeviceError;
     OutOfMemoryError where the memory of the profile of `cost` is too small."""
+    known = (*(compile.__kwdefaults__ or ()), *CPU_OPTIONS)
+    require_options("compile", set(options) - {"even_if_failing"}, known, "help(weft.compile)")
     graph = graph if isinstance(graph, Graph) else graph.graph
     backends = resolve_devices(devices, **options)
     if offload:
@@ -163,24 +168,37 @@ def check_plan(plan: Plan) -> None:
 
 
 def resolve_devices(devices: Sequence[str | Backend], **options: Any) -> list[Backend]:
-    """Backends for a device list; options go to those made from a name that take them."""
+    """Backends for a device list; `options` go to the cpu where it is made from its name.
+
+    Raises ArgumentError for an option that the cpu does not have, or where nobody takes them."""
     if isinstance(devices, str):
         raise ScheduleError(f"devices must be a list, e.g. [{devices!r}]")
     if not devices:
         raise ScheduleError("the list of devices is empty; name one, e.g. cpu")
+    require_options("cpu", set(options) - {"even_if_failing"}, CPU_OPTIONS)
+    if options and not any(isinstance(d, str) and _is_cpu(d) for d in devices):
+        given = ", ".join(d if isinstance(d, str) else d.name for d in devices)
+        raise ArgumentError(
+            f"no device takes the option {next(iter(options))}: options go to a cpu that is listed "
+            f"by its name, and the list is {given}"
+        )
     backends: list[Backend] = []
     for device in devices:
         if not isinstance(device, str):
             backends.append(device)
             continue
         # options are the cpu's; devices without options of their own take none
-        own = options if device.partition(":")[0] == "cpu" else {}
+        own = options if _is_cpu(device) else {}
         backends.append(make_backend(device, **own))
     names = [b.name for b in backends]
     if len(set(names)) != len(names):
         raise ScheduleError(f"a device is listed twice: {', '.join(names)}")
     _require_different([b for b, d in zip(backends, devices, strict=True) if isinstance(d, str)])
     return backends
+
+
+def _is_cpu(name: str) -> bool:
+    return name.partition(":")[0] == "cpu"
 
 
 def _require_different(backends: Sequence[Backend]) -> None:

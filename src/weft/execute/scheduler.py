@@ -39,6 +39,7 @@ from weft.flags import FLAGS
 from weft.graph.graph import Graph
 from weft.graph.size import evaluate
 from weft.graph.tensor import Tensor
+from weft.options import require_choice
 from weft.schedule import PlannerState, Schedule
 
 __all__ = ["AbortCallback", "EvalCallback", "Scheduler"]
@@ -81,11 +82,8 @@ class Scheduler:
         Raises ScheduleError for a list of devices or an option that cannot be."""
         if n_copies < 1:
             raise ScheduleError(f"n_copies is {n_copies}; it must be 1 or more")
-        if policy != "ggml" or memory not in ("best", "ggml"):
-            raise ScheduleError(
-                f"unknown policy {policy!r} or memory {memory!r}; known policies: 'ggml', memory "
-                "plans: 'best', 'ggml'"
-            )
+        require_choice("policy", policy, ("ggml",), ScheduleError)
+        require_choice("memory", memory, ("best", "ggml"), ScheduleError)
         self.backends: tuple[Backend, ...] = tuple(resolve_devices(devices, **options))
         self.op_offload = op_offload
         self.moved = Moved()

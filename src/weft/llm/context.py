@@ -89,7 +89,7 @@ class Context(Sequences):
         `set_eval_callback`.
 
         Raises ContextError for an argument out of range or two that contradict each other,
-        TypeError for one that there is not, ScheduleError for a placement that cannot
+        ArgumentError for an option that there is not, ScheduleError for a placement that cannot
         be, FormatError for a plan of another model, OutOfMemoryError before anything large is
         allocated."""
         if pooling is not None:

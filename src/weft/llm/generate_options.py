@@ -1,13 +1,15 @@
-"""The options of `LLM.generate`, as a type, for the methods that pass them on."""
+"""The options of `LLM.generate`: their types, for the methods that pass them on, and what `help()`
+says of them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from weft.execute import Progress
-from weft.llm.sampling import SamplingOptions, SamplingParams
+from weft.llm.sampling import SAMPLING_OPTIONS, SamplingOptions, SamplingParams
+from weft.options import Option
 
-__all__ = ["GenerateOptions"]
+__all__ = ["GENERATE_OPTIONS", "GenerateOptions", "stop_strings"]
 
 
 class GenerateOptions(SamplingOptions, total=False):
@@ -22,3 +24,36 @@ class GenerateOptions(SamplingOptions, total=False):
     logprobs: int | None
     cache_prompt: bool
     progress: Progress | None
+
+
+GENERATE_OPTIONS: dict[str, Option] = {
+    "max_tokens": Option(None, "Tokens of the text at most; None: until the context is full."),
+    "stop": Option((), "Strings; the text ends before the first of them."),
+    "parse_special": Option(False, "Control tokens written in the prompt count as such."),
+    "ignore_eos": Option(False, "The model's end tokens do not end the text."),
+    "special": Option(False, "Control tokens that are drawn are text, except those that end it."),
+    "sampling": Option(
+        None, "The options of drawing tokens in one object; those given by name win over it."
+    ),
+    "logprobs": Option(
+        None,
+        "Keep log-probabilities of the drawn tokens in `stats.logprobs`, with those of this many "
+        "likeliest tokens; None: none.",
+    ),
+    "cache_prompt": Option(
+        True,
+        "What the prompt has in common with the text before, from its first token on, is not "
+        "computed again (logits may then differ in their last bits).",
+    ),
+    "progress": Option(
+        None, "Called with (tokens done, tokens in all) while a single prompt is computed."
+    ),
+    **SAMPLING_OPTIONS,
+}
+"""Every option of `LLM.generate`, with default and meaning."""
+
+
+def stop_strings(options: GenerateOptions) -> tuple[str, ...]:
+    """The strings that end a text."""
+    stop = options.get("stop", ())
+    return (stop,) if isinstance(stop, str) else tuple(stop)

@@ -18,11 +18,13 @@ from weft.llm.kv_cache import CACHE_TYPES
 from weft.llm.model import Model
 from weft.llm.saved_plan import SavedPlan
 from weft.llm.window import window_size
+from weft.options import Option, require_choice
 from weft.schedule import Policy, Profile
 
 __all__ = [
     "DEFAULT_N_UBATCH",
     "DEVICE_OPTIONS",
+    "PLAN_OPTIONS",
     "ContextArguments",
     "ContextOptions",
     "Placement",
@@ -65,6 +67,78 @@ class PlanArguments(TypedDict, total=False):
     profile: Profile | str | os.PathLike[str] | None
     repack: bool | None
     rewrites: Sequence[str] | None
+
+
+PLAN_OPTIONS: dict[str, Option] = {
+    "n_batch": Option(None, "Tokens of one `decode` at most; None: n_ctx."),
+    "n_ubatch": Option(None, "Tokens computed together at most; None: 512, at most n_batch."),
+    "n_outputs": Option(None, "Rows of logits computed together at most; None: n_ubatch."),
+    "n_seq_max": Option(None, "Sequences (texts) of the cache at most; None: 1."),
+    "n_copies": Option(
+        None,
+        "Ubatches that are under way at the same time where a model is on several devices, so "
+        "that all have work; each takes compute memory of its own. None: 1.",
+    ),
+    "type_k": Option(None, "Type of the keys in the cache: f32, f16, bf16, q8_0, ...; None: f16."),
+    "type_v": Option(None, "Type of the values in the cache; None: f16."),
+    "flash": Option(None, "Attention as one op; None: yes."),
+    "swa_full": Option(
+        None,
+        "Layers with a sliding window have as many cells as the others, so that tokens can be "
+        "taken back at will; False: as many as they can see. None: yes.",
+    ),
+    "embeddings": Option(
+        None,
+        "`decode` gives the rows that logits would be made of; models without logits (BERT) "
+        "always do. None: no.",
+    ),
+    "n_threads": Option(None, "Threads of the cpu device for single tokens; None: physical cores."),
+    "n_threads_batch": Option(None, "Threads for more tokens than one; None: n_threads."),
+    "threads": Option(
+        None, "Threads, and where and how they run, as a `weft.ThreadOptions`; None: its defaults."
+    ),
+    "activations": Option(
+        "native",
+        '"f32" keeps activations in float32 where kernels would rather quantize them; "bf16" '
+        "computes prompts with f16 and f32 weights in bf16, faster and rounded to 8 bits, where "
+        "the processor has bf16 dot products.",
+    ),
+    "devices": Option(
+        None,
+        "Names or backends, highest priority first; behind a last name that is no cpu stands the "
+        "cpu. None: cpu.",
+    ),
+    "fallback": Option(
+        None,
+        "Devices to go on with, placed as by default, when one of `devices` fails; None: an error.",
+    ),
+    "n_gpu_layers": Option(
+        None,
+        "Layers, from the last to the first, that live on the first device with memory of its "
+        "own; one more than there are takes the output too. None: all.",
+    ),
+    "offload_kv": Option(True, "The cache of a layer lives with the layer; False: in host memory."),
+    "place": Option(None, "Glob over weight names -> device; the first match wins."),
+    "plan": Option(None, "A plan file, or what it holds, to follow."),
+    "fit": Option(False, "As many layers on the first device as fit."),
+    "memory": Option(None, "Device -> bytes that plans may use there."),
+    "policy": Option(
+        "ggml", '"cost": the placement that takes least time, as `profile` predicts it.'
+    ),
+    "profile": Option(
+        None,
+        "Speeds of the devices: a `weft.schedule.Profile`, a file of `weft calibrate`, or the "
+        "name of one that weft has.",
+    ),
+    "repack": Option(
+        None,
+        "Weights that only matmuls read are brought into the layout that the kernels like best, "
+        "and shared by the contexts of a model; False: all are used in place, mapped from the "
+        "file. None: yes.",
+    ),
+    "rewrites": Option(None, "Names of the fusions to use; None: what WEFT_REWRITES says, or all."),
+}
+"""Every key of `PlanArguments`, with default and meaning."""
 
 
 class ContextArguments(PlanArguments, total=False):
@@ -127,8 +201,7 @@ class Placement:
             raise ScheduleError(
                 "policy 'cost' needs a machine profile; measure one with `weft calibrate`"
             )
-        if self.policy not in ("ggml", "cost"):
-            raise ScheduleError(f"unknown policy {self.policy!r}; known: 'ggml', 'cost'")
+        require_choice("policy", self.policy, ("ggml", "cost"), ScheduleError)
 
 
 def context_options(

@@ -13,9 +13,10 @@ from weft.llm.fit import ADVICE, fitted, require
 from weft.llm.kv_cache import cache_bytes
 from weft.llm.memory import require_memory
 from weft.llm.model import Model
-from weft.llm.options import DEVICE_OPTIONS, Placement, PlanArguments, context_options
+from weft.llm.options import DEVICE_OPTIONS, PLAN_OPTIONS, Placement, PlanArguments, context_options
 from weft.llm.plan import ContextPlan, Request
 from weft.llm.saved_plan import SavedPlan
+from weft.options import require_options
 from weft.schedule import Profile, load_profile
 
 __all__ = ["given_plan", "prepare"]
@@ -29,11 +30,9 @@ def prepare(
     allocated, no weight is read.
 
     Raises ContextError for an argument out of range, ScheduleError for a placement that cannot be,
-    FormatError for a plan of another model, OutOfMemoryError where nothing fits, TypeError for an
-    argument that nobody knows."""
-    unknown = sorted(set(given) - set(PlanArguments.__annotations__))
-    if unknown:
-        raise TypeError(f"a context has no option {', '.join(unknown)}")
+    FormatError for a plan of another model, OutOfMemoryError where nothing fits, ArgumentError for
+    an option that there is not."""
+    require_options("a context", given, (*PLAN_OPTIONS, "n_ctx"), "help(weft.LLM)")
     saved = given_plan(given)
     options = context_options(model, n_ctx, given, saved)
     profile = given.get("profile")
@@ -68,7 +67,9 @@ def prepare(
 
 def _backends(devices: Sequence[str | Backend], options: dict[str, Any]) -> list[Backend]:
     """The devices of a list; the cpu behind them where the last one named cannot stand there."""
-    found = resolve_devices(devices, **options)
+    # the options are the cpu's, and are of no use to a context without one
+    named = any(isinstance(d, str) and d.partition(":")[0] == "cpu" for d in devices)
+    found = resolve_devices(devices, **(options if named else {}))
     if found and isinstance(devices[-1], str) and found[-1].kind != "CPU":
         if any(b.name == "cpu" for b in found):
             rest = ", ".join([*(b.name for b in found if b.name != "cpu"), "cpu"])

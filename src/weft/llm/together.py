@@ -3,55 +3,58 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 
 from weft.llm.context import Context
 from weft.llm.draft import Draft
 
-__all__ = ["Text", "write_together"]
+__all__ = ["Piece", "Text", "write_together"]
 
 
 @dataclass(slots=True, eq=False)
 class Text:
-    """A text to write, and what has been written."""
+    """A text to write, and how far it has come."""
 
+    number: int
+    """Which one of the texts it is."""
     prompt: Sequence[int]
     draft: Draft
     cells: int
     """Cells of the cache that it may need, prompt included."""
-    text: str = ""
     n_past: int = 0
 
 
-def write_together(context: Context, texts: Sequence[Text]) -> None:
-    """Writes all texts to their end, as many at a time as the context has sequences and cells for.
+Piece: TypeAlias = tuple[int, str]
+"""The number of a text, and what comes next of it; the text is empty while none is certain."""
 
-    The cache is empty before and after. Raises ContextError as `Context.decode`."""
+
+def write_together(context: Context, texts: Sequence[Text]) -> Iterator[list[Piece]]:
+    """Writes all texts to their end, as many at a time as the context has sequences and cells for;
+    yields what each call of the context has made certain.
+
+    The cache must be empty. Raises ContextError as `Context.decode`."""
     waiting = deque(texts)
     free = list(range(context.cache.n_seq_max))[::-1]
     going: dict[int, Text] = {}
-    context.cache.clear()
-    try:
-        while waiting or going:
-            room = context.n_ctx - sum(t.cells for t in going.values())
-            new: dict[int, Text] = {}
-            while waiting and free and waiting[0].cells <= room:
-                text = waiting.popleft()
-                room -= text.cells
-                new[free.pop()] = text
-            going |= new
-            _begin(context, new)
-            _finish(context, going, free)
-            if going:
-                _step(context, going)
-    finally:
-        context.cache.clear()
+    while waiting or going:
+        room = context.n_ctx - sum(t.cells for t in going.values())
+        new: dict[int, Text] = {}
+        while waiting and free and waiting[0].cells <= room:
+            text = waiting.popleft()
+            room -= text.cells
+            new[free.pop()] = text
+        going |= new
+        yield from _begin(context, new)
+        _finish(context, going, free)
+        if going:
+            yield _step(context, going)
 
 
-def _begin(context: Context, new: dict[int, Text]) -> None:
+def _begin(context: Context, new: dict[int, Text]) -> Iterator[list[Piece]]:
     """The prompts, as many at once as a call takes."""
     left = list(new.items())
     while left:
@@ -59,11 +62,11 @@ def _begin(context: Context, new: dict[int, Text]) -> None:
         while n < len(left) and (n == 0 or total + len(left[n][1].prompt) <= context.n_batch):
             total += len(left[n][1].prompt)
             n += 1
-        _prompts(context, left[:n])
+        yield _prompts(context, left[:n])
         left = left[n:]
 
 
-def _prompts(context: Context, texts: list[tuple[int, Text]]) -> None:
+def _prompts(context: Context, texts: list[tuple[int, Text]]) -> list[Piece]:
     tokens = [token for _, text in texts for token in text.prompt]
     positions = [at for _, text in texts for at in range(len(text.prompt))]
     seqs = [[seq] for seq, text in texts for _ in text.prompt]
@@ -71,12 +74,12 @@ def _prompts(context: Context, texts: list[tuple[int, Text]]) -> None:
     wanted = np.zeros(len(tokens), np.bool_)
     wanted[ends] = True
     rows = context.decode(tokens, positions, seqs=seqs, outputs=wanted)
-    for (_, text), row in zip(texts, rows, strict=True):
+    for _, text in texts:
         text.n_past = len(text.prompt)
-        text.text += text.draft.push(row)
+    return [(text.number, text.draft.push(row)) for (_, text), row in zip(texts, rows, strict=True)]
 
 
-def _step(context: Context, going: dict[int, Text]) -> None:
+def _step(context: Context, going: dict[int, Text]) -> list[Piece]:
     """The next token of each."""
     rows = context.decode(
         [t.draft.token for t in going.values()],
@@ -84,9 +87,10 @@ def _step(context: Context, going: dict[int, Text]) -> None:
         seqs=[[seq] for seq in going],
         outputs="all",
     )
-    for text, row in zip(going.values(), rows, strict=True):
+    for text in going.values():
         text.n_past += 1
-        text.text += text.draft.push(row)
+    drawn = zip(going.values(), rows, strict=True)
+    return [(text.number, text.draft.push(row)) for text, row in drawn]
 
 
 def _finish(context: Context, going: dict[int, Text], free: list[int]) -> None:

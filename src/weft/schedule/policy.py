@@ -10,6 +10,7 @@ from weft.errors import ScheduleError
 from weft.graph.graph import Graph
 from weft.graph.node import describe
 from weft.graph.tensor import Tensor
+from weft.options import require_choice
 from weft.schedule.assign import Where, Why, assign_as_chosen
 from weft.schedule.assign import assign as assign_backends
 from weft.schedule.collector import collector_paused
@@ -66,8 +67,7 @@ def schedule(
         return build(*assign_backends(graph, devices, user, op_offload))
     if policy == "plan":
         return build(*assign_as_chosen(graph, devices, user, "plan"))
-    if policy != "cost":
-        raise ScheduleError(f"unknown policy {policy!r}; known: 'ggml', 'cost', 'plan'")
+    require_choice("policy", policy, ("ggml", "cost", "plan"), ScheduleError)
     if cost is None:
         raise ScheduleError(
             "policy 'cost' needs a machine profile; measure one with `weft calibrate`"

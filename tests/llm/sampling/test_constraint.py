@@ -80,12 +80,11 @@ def test_json_of_random_logits(tokenizer: Tokenizer, seed: int) -> None:
 def test_json_of_the_model(llm: LLM) -> None:
     texts = []
     for seed in (1, 2):
-        pieces = llm.generate("Name?", json_schema=SCHEMA, seed=seed, max_tokens=300)
-        texts.append("".join(pieces))
+        texts.append(llm.generate("Name?", json_schema=SCHEMA, seed=seed, max_tokens=300))
         check(json.loads(texts[-1]))
         assert llm.stats.finish_reason == "stop"
     again = llm.generate("Name?", json_schema=SCHEMA, seed=1, max_tokens=300)
-    assert texts[0] == "".join(again)
+    assert texts[0] == again
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -114,7 +113,7 @@ def test_cuts_see_allowed_tokens_only(tokenizer: Tokenizer) -> None:
 
 
 def test_it_ends_where_end_tokens_are_ignored(llm: LLM) -> None:
-    text = "".join(llm.generate("x", regex="[ab]{3}", ignore_eos=True, max_tokens=50))
+    text = llm.generate("x", regex="[ab]{3}", ignore_eos=True, max_tokens=50)
     assert re.fullmatch("[ab]{3}", text)
     assert llm.stats.finish_reason == "stop"
 

@@ -6,7 +6,7 @@ from dataclasses import fields
 
 import pytest
 
-from weft.errors import ContextError
+from weft.errors import ArgumentError, ContextError
 from weft.llm.sampling import SAMPLERS, SamplingOptions, SamplingParams
 
 
@@ -62,5 +62,7 @@ def test_combining() -> None:
     base = SamplingParams(temperature=0.3, seed=7)
     assert SamplingParams.combine(base, {"seed": 8}) == SamplingParams(temperature=0.3, seed=8)
     assert SamplingParams.combine(None, {}) == SamplingParams()
-    with pytest.raises(ContextError, match="no sampling option 'tempreature'; there are temp"):
+    with pytest.raises(
+        ArgumentError, match="has no option 'tempreature'; did you mean temperature"
+    ):
         SamplingParams.combine(None, {"tempreature": 1})

@@ -12,6 +12,7 @@ from weft.backends.blas.backend import BlasBackend
 from weft.backends.blas.library import OPENBLAS
 from weft.backends.registry import BackendInfo
 from weft.errors import DeviceError
+from weft.options import require_options
 
 __all__ = ["BlasBackend", "describe", "make"]
 
@@ -27,7 +28,5 @@ def make(suffix: str | None = None, **options: Any) -> BlasBackend:
     """`blas`; options are those of `BlasBackend`."""
     if suffix is not None:
         raise DeviceError(f"there is one blas device; write 'blas', not 'blas:{suffix}'")
-    unknown = sorted(set(options) - set(_OPTIONS))
-    if unknown:
-        raise DeviceError(f"blas has no option {', '.join(unknown)}; it has {', '.join(_OPTIONS)}")
+    require_options("blas", options, _OPTIONS)
     return BlasBackend(**options)

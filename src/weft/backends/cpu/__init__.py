@@ -1,6 +1,7 @@
 """The `cpu` backend: the native core's kernels on this machine's processors."""
 
 from weft.backends.cpu.backend import (
+    OPTIONS,
     CpuBackend,
     default_threads,
     describe,
@@ -11,6 +12,7 @@ from weft.backends.cpu.peaks import Peaks, measure_peaks
 from weft.backends.cpu.threads import ThreadOptions
 
 __all__ = [
+    "OPTIONS",
     "CpuBackend",
     "Peaks",
     "ThreadOptions",

@@ -47,6 +47,7 @@ from weft.graph.params import pack
 from weft.graph.rewrite import REWRITES
 from weft.graph.size import upper
 from weft.graph.tensor import Tensor
+from weft.options import require_options
 from weft.program import LAYOUTS, Layout, Program
 
 __all__ = [
@@ -70,7 +71,8 @@ _FEW_COLUMNS = 8
 """Up to this many columns a product is bound by reading its weights: kFewColumns of the kernels."""
 
 _MATMULS = (OPS["MUL_MAT"], OPS["MUL_MAT_ID"])
-_OPTIONS = ("n_threads", "n_threads_batch", "threads", "target", "activations")
+OPTIONS = ("n_threads", "n_threads_batch", "threads", "target", "activations")
+"""Of `make`, when the device is made from its name."""
 _CACHE_LINE = 64
 _VIEWS = tuple(op for op in OPS.values() if op.is_view)
 
@@ -378,7 +380,5 @@ def make(suffix: str | None = None, **options: Any) -> CpuBackend:
     """`cpu`; options are `n_threads`, `n_threads_batch`, `threads`, `target` and `activations`."""
     if suffix is not None:
         raise DeviceError(f"there is one cpu device; write 'cpu', not 'cpu:{suffix}'")
-    unknown = sorted(set(options) - {*_OPTIONS, "even_if_failing"})
-    if unknown:
-        raise DeviceError(f"cpu has no option {', '.join(unknown)}; it has {', '.join(_OPTIONS)}")
+    require_options("cpu", set(options) - {"even_if_failing"}, OPTIONS)
     return CpuBackend(**options)

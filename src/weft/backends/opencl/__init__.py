@@ -14,6 +14,7 @@ from weft.backends.opencl.devices import find_devices, pick
 from weft.backends.opencl.support import OpenCLRules
 from weft.backends.registry import BackendInfo
 from weft.errors import DeviceError
+from weft.options import require_options
 
 __all__ = ["OpenCLBackend", "describe", "make", "rules"]
 
@@ -36,11 +37,7 @@ def describe() -> list[BackendInfo]:
 def make(suffix: str | None = None, **options: Any) -> OpenCLBackend:
     """`opencl`: the first GPU that works, else the first device; `opencl:N`: that one. Options are
     those of `OpenCLBackend`."""
-    unknown = sorted(set(options) - set(_OPTIONS))
-    if unknown:
-        raise DeviceError(
-            f"opencl has no option {', '.join(unknown)}; it has {', '.join(_OPTIONS)}"
-        )
+    require_options("opencl", options, _OPTIONS)
     device = pick(suffix)
     return OpenCLBackend(device, "opencl" if suffix is None else f"opencl:{suffix}", **options)
 

@@ -27,6 +27,7 @@ from weft.backends.reference.backend import ReferenceBackend
 from weft.backends.reference.memory import REFERENCE
 from weft.backends.registry import BackendInfo
 from weft.errors import DeviceError
+from weft.options import require_options
 
 __all__ = ["REFERENCE", "ReferenceBackend", "describe", "make"]
 
@@ -46,6 +47,5 @@ def make(suffix: str | None, **options: object) -> ReferenceBackend:
     """The backend; raises DeviceError for a device number or an option, as it takes neither."""
     if suffix is not None:
         raise DeviceError(f"there is one reference device; write `reference`, not :{suffix}")
-    if options:
-        raise DeviceError(f"reference takes no options, got {', '.join(options)}")
+    require_options("reference", options, ())
     return ReferenceBackend()

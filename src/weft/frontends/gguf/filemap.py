@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.errors import FormatError
+from weft.errors import FormatError, MissingFileError
 from weft.frontends.gguf.format import MAX_NAME, MAX_WORK
 
 __all__ = ["Cursor", "FileMap", "quoted"]
@@ -48,7 +48,7 @@ class FileMap:
                     file.fileno(), self.size, access=mmap.ACCESS_READ
                 )
         except FileNotFoundError:
-            raise FormatError(f"no such file: {self.path}") from None
+            raise MissingFileError(f"no such file: {self.path}") from None
         except (OSError, ValueError) as e:  # ValueError: a NUL in the path, a file that shrank
             reason = e.strerror if isinstance(e, OSError) and e.strerror else str(e)
             raise FormatError(f"cannot read {str(self.path)!r}: {reason}") from None

@@ -18,12 +18,19 @@ logprobs.py    log-probabilities of the model, before sampling
 """
 
 from weft.llm.sampling.logprobs import TokenLogprobs, token_logprobs
-from weft.llm.sampling.params import BREAKERS, SAMPLERS, SamplingOptions, SamplingParams
+from weft.llm.sampling.params import (
+    BREAKERS,
+    SAMPLERS,
+    SAMPLING_OPTIONS,
+    SamplingOptions,
+    SamplingParams,
+)
 from weft.llm.sampling.sampler import Sampler
 
 __all__ = [
     "BREAKERS",
     "SAMPLERS",
+    "SAMPLING_OPTIONS",
     "Sampler",
     "SamplingOptions",
     "SamplingParams",

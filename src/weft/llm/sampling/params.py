@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from numbers import Integral, Real
-from typing import Any, TypedDict
+from typing import Any, TypedDict, TypeVar
 
 from weft.errors import ContextError
+from weft.options import Option, require_options
 
-__all__ = ["BREAKERS", "SAMPLERS", "SamplingOptions", "SamplingParams"]
+__all__ = ["BREAKERS", "SAMPLERS", "SAMPLING_OPTIONS", "SamplingOptions", "SamplingParams"]
 
 SAMPLERS = (
     "penalties",
@@ -66,73 +67,96 @@ _RANGES: dict[str, tuple[float, float]] = {
 }
 _WHOLE = ("top_k", "repeat_last_n", "dry_allowed_length", "dry_last_n", "seed")
 
+T = TypeVar("T")
+
+
+def _option(default: T, about: str) -> T:
+    """A field with what `help()` says of it."""
+    made: T = field(default=default, metadata={"about": about})
+    return made
+
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
     """How a token is chosen; raises ContextError for a value out of range."""
 
-    temperature: float = 0.8
-    """0: always the most likely token; larger is more varied."""
-    top_k: int = 40
-    """Keep the k most likely tokens; 0: all."""
-    top_p: float = 0.95
-    """Keep the smallest set of likeliest tokens whose probabilities sum to p; 1: all."""
-    min_p: float = 0.05
-    """Keep tokens at least this likely relative to the likeliest one; 0: all."""
-    seed: int | None = None
-    """The same seed gives the same draws; None: a fresh one."""
+    temperature: float = _option(0.8, "0: always the most likely token; larger is more varied.")
+    top_k: int = _option(40, "Keep the k most likely tokens; 0: all.")
+    top_p: float = _option(
+        0.95, "Keep the smallest set of likeliest tokens whose probabilities sum to p; 1: all."
+    )
+    min_p: float = _option(
+        0.05, "Keep tokens at least this likely relative to the likeliest one; 0: all."
+    )
+    seed: int | None = _option(None, "The same seed gives the same draws; None: a fresh one.")
 
-    typical_p: float = 1.0
-    """Keep the tokens whose surprise is nearest to the expected one, up to this sum; 1: all."""
-    top_n_sigma: float = 0.0
-    """Keep logits within this many standard deviations of the largest; 0 or less: all."""
-    xtc_probability: float = 0.0
-    """How often the likeliest tokens are left out, so that a rarer one is taken; 0: never."""
-    xtc_threshold: float = 0.1
-    """Of the tokens at least this likely, XTC leaves the least likely one; above 0.5: off."""
-    dynatemp_range: float = 0.0
-    """The temperature moves this far down and up with the entropy of what is left; 0: fixed."""
-    dynatemp_exponent: float = 1.0
-    """How the entropy, 0 to 1, maps to the range."""
+    typical_p: float = _option(
+        1.0,
+        "Keep the tokens whose surprise is nearest to the expected one, up to this sum; 1: all.",
+    )
+    top_n_sigma: float = _option(
+        0.0, "Keep logits within this many standard deviations of the largest; 0 or less: all."
+    )
+    xtc_probability: float = _option(
+        0.0, "How often the likeliest tokens are left out, so that a rarer one is taken; 0: never."
+    )
+    xtc_threshold: float = _option(
+        0.1, "Of the tokens at least this likely, XTC leaves the least likely one; above 0.5: off."
+    )
+    dynatemp_range: float = _option(
+        0.0,
+        "The temperature moves this far down and up with the entropy of what is left; 0: fixed.",
+    )
+    dynatemp_exponent: float = _option(1.0, "How the entropy, 0 to 1, maps to the range.")
 
-    repeat_penalty: float = 1.0
-    """Positive logits of recent tokens are divided by this, negative ones multiplied; 1: off."""
-    repeat_last_n: int = 64
-    """Tokens, prompt included, that the three penalties look back at; 0: off, -1: all."""
-    presence_penalty: float = 0.0
-    """Taken from the logit of every recent token."""
-    frequency_penalty: float = 0.0
-    """Taken from the logit of a recent token as often as it occurs."""
+    repeat_penalty: float = _option(
+        1.0,
+        "Positive logits of recent tokens are divided by this, negative ones multiplied; 1: off.",
+    )
+    repeat_last_n: int = _option(
+        64, "Tokens, prompt included, that the three penalties look back at; 0: off, -1: all."
+    )
+    presence_penalty: float = _option(0.0, "Taken from the logit of every recent token.")
+    frequency_penalty: float = _option(
+        0.0, "Taken from the logit of a recent token as often as it occurs."
+    )
 
-    dry_multiplier: float = 0.0
-    """Weight of DRY, the penalty for continuing a repeated sequence; 0: off."""
-    dry_base: float = 1.75
-    """The penalty grows by this factor with each repeated token."""
-    dry_allowed_length: int = 2
-    """Longest repetition that costs `dry_multiplier` only; shorter ones are free."""
-    dry_last_n: int = -1
-    """Tokens that DRY looks back at; 0: off, -1: all."""
-    dry_sequence_breakers: tuple[str, ...] = BREAKERS
-    """Texts across which nothing counts as a repetition."""
+    dry_multiplier: float = _option(
+        0.0, "Weight of DRY, the penalty for continuing a repeated sequence; 0: off."
+    )
+    dry_base: float = _option(1.75, "The penalty grows by this factor with each repeated token.")
+    dry_allowed_length: int = _option(
+        2, "Longest repetition that costs `dry_multiplier` only; shorter ones are free."
+    )
+    dry_last_n: int = _option(-1, "Tokens that DRY looks back at; 0: off, -1: all.")
+    dry_sequence_breakers: tuple[str, ...] = _option(
+        BREAKERS, "Texts across which nothing counts as a repetition."
+    )
 
-    mirostat: int = 0
-    """2: mirostat 2.0, which cuts and corrects itself toward a steady surprise; 0: off."""
-    mirostat_tau: float = 5.0
-    """The surprise to hold, in bits."""
-    mirostat_eta: float = 0.1
-    """How fast mirostat corrects itself."""
+    mirostat: int = _option(
+        0, "2: mirostat 2.0, which cuts and corrects itself toward a steady surprise; 0: off."
+    )
+    mirostat_tau: float = _option(5.0, "The surprise to hold, in bits.")
+    mirostat_eta: float = _option(0.1, "How fast mirostat corrects itself.")
 
-    logit_bias: Mapping[int, float] | None = None
-    """Added to logits by token id; minus infinity forbids a token."""
-    samplers: str | Sequence[str] = SAMPLERS
-    """The order of the chain, `"top_k;temperature"` or a sequence; those not named are left out."""
+    logit_bias: Mapping[int, float] | None = _option(
+        None, "Added to logits by token id; minus infinity forbids a token."
+    )
+    samplers: str | Sequence[str] = _option(
+        SAMPLERS,
+        "The order of the chain, `'top_k;temperature'` or a sequence; those not named are "
+        "left out.",
+    )
 
-    grammar: str | None = None
-    """The text must match this grammar, in Lark's or llama.cpp's (GBNF) notation."""
-    json_schema: str | Mapping[str, Any] | None = None
-    """The text must be JSON of this schema."""
-    regex: str | None = None
-    """The text must match this regular expression, from its start to its end."""
+    grammar: str | None = _option(
+        None, "The text must match this grammar, in Lark's or llama.cpp's (GBNF) notation."
+    )
+    json_schema: str | Mapping[str, Any] | None = _option(
+        None, "The text must be JSON of this schema."
+    )
+    regex: str | None = _option(
+        None, "The text must match this regular expression, from its start to its end."
+    )
 
     def __post_init__(self) -> None:
         for name, (low, high) in _RANGES.items():
@@ -172,11 +196,9 @@ class SamplingParams:
     def combine(base: SamplingParams | None, options: Mapping[str, Any]) -> SamplingParams:
         """`base`, or the defaults, with some fields replaced.
 
-        Raises ContextError for a name that is no field."""
+        Raises ArgumentError for a name that is no field."""
         known = [f.name for f in fields(SamplingParams)]
-        for name in options:
-            if name not in known:
-                raise ContextError(f"no sampling option {name!r}; there are {', '.join(known)}")
+        require_options("sampling", options, known, "help(weft.LLM.generate)")
         start = {} if base is None else {name: getattr(base, name) for name in known}
         return SamplingParams(**(start | dict(options)))
 
@@ -212,6 +234,12 @@ class SamplingOptions(TypedDict, total=False):
     grammar: str | None
     json_schema: str | Mapping[str, Any] | None
     regex: str | None
+
+
+SAMPLING_OPTIONS: dict[str, Option] = {
+    f.name: Option(f.default, f.metadata["about"]) for f in fields(SamplingParams)
+}
+"""The fields of `SamplingParams`, for `help()`."""
 
 
 def _check(name: str, value: Any, low: float, high: float) -> None:

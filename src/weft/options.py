@@ -1,0 +1,154 @@
+"""Options by name: errors that suggest the nearest one, and signatures that show all of them.
+
+A table of options is a mapping of names to `Option`s; the types stand in a TypedDict of the same
+keys. `shows_options` puts a table where `help()` and `inspect.signature` look.
+"""
+
+from __future__ import annotations
+
+import inspect
+import textwrap
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from difflib import get_close_matches
+from typing import Any, NamedTuple, TypeVar
+
+from weft.errors import ArgumentError, WeftError
+
+__all__ = ["Option", "nearest", "require_choice", "require_options", "shows_options"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_OTHER_NAMES = {
+    "temp": "temperature",
+    "max_new_tokens": "max_tokens",
+    "max_length": "max_tokens",
+    "max_completion_tokens": "max_tokens",
+    "n_predict": "max_tokens",
+    "num_predict": "max_tokens",
+    "num_ctx": "n_ctx",
+    "ctx_size": "n_ctx",
+    "context_length": "n_ctx",
+    "max_model_len": "n_ctx",
+    "max_seq_len": "n_ctx",
+    "repetition_penalty": "repeat_penalty",
+    "penalty_repeat": "repeat_penalty",
+    "penalty_last_n": "repeat_last_n",
+    "penalty_present": "presence_penalty",
+    "penalty_freq": "frequency_penalty",
+    "typ_p": "typical_p",
+    "typical": "typical_p",
+    "mirostat_mode": "mirostat",
+    "mirostat_lr": "mirostat_eta",
+    "mirostat_ent": "mirostat_tau",
+    "guided_json": "json_schema",
+    "guided_regex": "regex",
+    "guided_grammar": "grammar",
+    "stop_sequences": "stop",
+    "stop_strings": "stop",
+    "random_seed": "seed",
+    "streaming": "stream",
+    "num_threads": "n_threads",
+    "num_gpu": "n_gpu_layers",
+    "ngl": "n_gpu_layers",
+    "gpu_layers": "n_gpu_layers",
+    "device": "devices",
+    "flash_attn": "flash",
+    "flash_attention": "flash",
+    "batch_size": "n_batch",
+    "ubatch_size": "n_ubatch",
+    "embedding": "embeddings",
+    "cache_type_k": "type_k",
+    "cache_type_v": "type_v",
+    "ctk": "type_k",
+    "ctv": "type_v",
+    "tensor_split": "place",
+    "backend": "devices",
+    "backends": "devices",
+}
+"""What other programs call an option, and what it is called here."""
+
+
+class Option(NamedTuple):
+    """What `help()` says of an option besides its type."""
+
+    default: Any
+    about: str
+    """What it does, with its unit and what a default of None comes to."""
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """The known name that was probably meant; None: none is near."""
+    names = list(known)
+    other = _OTHER_NAMES.get(name.lower())
+    if other in names:
+        return other
+    near = get_close_matches(name.lower(), names, 1)
+    return near[0] if near else None
+
+
+def require_options(what: str, given: Iterable[str], known: Sequence[str], see: str = "") -> None:
+    """Raises ArgumentError for the first name that is not known. `what`: whose options they are;
+    `see`: where all of them are listed."""
+    for name in given:
+        if name in known:
+            continue
+        near = nearest(name, known)
+        if near is not None:
+            hint = f"did you mean {near}?"
+        elif not known:
+            hint = "it has none"
+        elif len(known) <= 6:
+            hint = f"it has {', '.join(known)}"
+        else:
+            hint = f"it has {', '.join(known[:3])} and {len(known) - 3} more"
+        listed = f" ({see} lists all)" if see and len(known) > 1 else ""
+        raise ArgumentError(f"{what} has no option {name!r}; {hint}{listed}")
+
+
+def require_choice(
+    what: str, value: object, known: Sequence[str], error: type[WeftError] = ArgumentError
+) -> None:
+    """Raises an error that suggests the nearest word where `value` is none of the known ones."""
+    if value in known:
+        return
+    near = nearest(value, known) if isinstance(value, str) else None
+    hint = f"; did you mean {near!r}?" if near else ""
+    words = " or ".join(map(repr, known))
+    raise error(f"{what} is {value!r}; it must be {words}{hint}")
+
+
+def shows_options(types: type, options: Mapping[str, Option], heading: str) -> Callable[[F], F]:
+    """Decorates a function that takes `**options` so that its signature and its docstring have each
+    of them, with type and default. `types`: the TypedDict of the same keys."""
+
+    def decorate(function: F) -> F:
+        signature = inspect.signature(function)
+        shown = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
+        own = {p.name: p.annotation for p in shown}
+        lines = ["", "", heading, ""]
+        for name, option in options.items():
+            annotation = own.get(name) or _type_text(types, name)
+            if name not in own:
+                shown.append(_parameter(name, option.default, annotation))
+            lines.append(f"  {name}: {annotation} = {option.default!r}")
+            lines += textwrap.wrap(option.about, 92, initial_indent=" " * 6,
+                                   subsequent_indent=" " * 6)  # fmt: skip
+        function.__signature__ = signature.replace(parameters=shown)  # type: ignore[attr-defined]
+        function.__doc__ = inspect.cleandoc(function.__doc__ or "") + "\n".join(lines)
+        return function
+
+    return decorate
+
+
+def _parameter(name: str, default: object, annotation: str) -> inspect.Parameter:
+    kind = inspect.Parameter.KEYWORD_ONLY
+    return inspect.Parameter(name, kind, default=default, annotation=annotation)
+
+
+def _type_text(types: type, name: str) -> str:
+    """The type of a key of a TypedDict as it is written there."""
+    for base in (types, *getattr(types, "__orig_bases__", ())):
+        annotation = getattr(base, "__annotations__", {}).get(name)
+        if annotation is not None:
+            return str(getattr(annotation, "__forward_arg__", annotation))
+    raise KeyError(name)
