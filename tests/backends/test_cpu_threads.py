@@ -93,7 +93,7 @@ def test_a_backend_takes_counts_and_options() -> None:
 
 
 def test_one_memory_node_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_native, "numa_nodes", lambda: [[0]])
+    monkeypatch.setattr("weft.backends.cpu.threads.memory_nodes", lambda usable: {0: [0]})
     with pytest.warns(RuntimeWarning, match="numa=distribute has no effect"):
         CpuBackend(n_threads=1, threads=ThreadOptions(numa="distribute"))
 

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from weft.dtype import DType
 from weft.errors import DeviceError, OutOfMemoryError
 from weft.graph.tensor import Tensor
+from weft.numa import place_block
 from weft.program import Layout
 
 __all__ = [
@@ -417,6 +418,7 @@ class HostMemory:
     def zeros(nbytes: int, alignment: int = 64) -> HostMemory:
         """A zeroed block whose address is a multiple of `alignment`."""
         raw = np.zeros(nbytes + alignment, np.uint8)
+        place_block(raw.ctypes.data, raw.nbytes)
         start = -raw.ctypes.data % alignment
         return HostMemory(raw[start : start + nbytes])
 

@@ -17,6 +17,7 @@ from weft.cli.console import device_list, wide
 from weft.cli.doctor import used_target
 from weft.cli.ops_grid import devices_of, grid_as_json, grid_as_markdown, page_devices, print_grid
 from weft.errors import DeviceError
+from weft.numa import memory_nodes
 
 __all__ = ["devices"]
 
@@ -75,6 +76,7 @@ def _as_json(peaks: Peaks | None) -> dict[str, Any]:
             "features": _native.cpu_features(),
             "cores": _native.usable_cores(),
             "processors": _native.usable_processors(),
+            "memory_nodes": memory_nodes(_native.usable_cpus()),
             "targets": dict(_native.targets()),
             "target": used,
             "why": why,
@@ -89,6 +91,10 @@ def _print(peaks: Peaks | None) -> None:
     features = " ".join(_native.cpu_features())
     out = wide()
     out.print(f"cpu: {cores} cores, {processors} processors; features: {features}")
+    nodes = memory_nodes(_native.usable_cpus())
+    if len(nodes) > 1:
+        each = ", ".join(f"{node} ({len(cpus)} processors)" for node, cpus in nodes.items())
+        out.print(f"memory nodes: {each}; see --numa", markup=False)
     _print_targets()
     if peaks is not None:
         out.print(f"peaks with {peaks}", markup=False)

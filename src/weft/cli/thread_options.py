@@ -82,7 +82,9 @@ Poll = Annotated[
 NumaOption = Annotated[
     NumaName | None,
     typer.Option(
-        "--numa", rich_help_panel=THREADS, help="Threads on machines with several memory nodes."
+        "--numa",
+        rich_help_panel=THREADS,
+        help="Threads and memory where there are several memory nodes.",
     ),
 ]
 

@@ -22,6 +22,7 @@ from weft.dtype import DType
 from weft.errors import DeviceError, OutOfMemoryError
 from weft.graph.size import upper
 from weft.graph.tensor import Tensor
+from weft.numa import place_block
 from weft.program import Layout
 
 __all__ = [
@@ -260,9 +261,11 @@ class _Slabs:
         least = nbytes + _ALIGNMENT
         for size in (max(self.SIZE, least), least):
             try:
-                return np.empty(size, np.uint8)  # NumPy asks for huge pages by itself
+                slab = np.empty(size, np.uint8)  # NumPy asks for huge pages by itself
             except MemoryError:
                 continue
+            place_block(slab.ctypes.data, size)
+            return slab
         raise OutOfMemoryError(
             f"the host has no {nbytes} bytes left for repacked weights; load with repack=False to "
             "use them where they are"

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
 from weft import _native
 from weft.errors import DeviceError
 from weft.flags import FLAGS
+from weft.numa import MemoryPlacement, memory_nodes, node_of, use_placement
 
 __all__ = ["Numa", "Priority", "ThreadOptions", "cpus_of_mask", "cpus_of_range", "place"]
 
@@ -38,8 +39,9 @@ class ThreadOptions:
     poll: int = 50
     """How long threads look for work before they sleep, from 0 (not at all) to 100 (200 us)."""
     numa: Numa | None = None
-    """On a machine with several memory nodes: `distribute` threads over all of them, `isolate`
-    them on the node of the caller, or run where `numactl` has put the process."""
+    """On a machine with several memory nodes: `distribute` threads, and pages of caches, compute
+    memory and repacked weights, over all of them; `isolate` both on the node of the caller; or run
+    where `numactl` has put the process. Memory is the process's: the last device decides."""
 
     def __post_init__(self) -> None:
         for name in ("n_threads", "n_threads_batch"):
@@ -78,14 +80,31 @@ class ThreadOptions:
         Raises DeviceError for processors that the process may not use."""
         n = max(self.resolved())
         usable = list(_native.usable_cpus())
-        nodes = [list(node) for node in _native.numa_nodes()]
+        nodes = memory_nodes(usable)
         notes = []
         if self.numa is not None and len(nodes) == 1:
             notes.append(f"numa={self.numa} has no effect: this machine has one memory node")
-        where = place(self, n, usable, nodes, int(_native.current_cpu()))
+        caller = int(_native.current_cpu())
+        if self.numa is not None and len(nodes) > 1:
+            notes += self._place_memory(nodes, node_of(caller, nodes))
+        where = place(self, n, usable, list(nodes.values()), caller)
         priority = get_args(Priority).index(self.priority)
         pool = _native.ThreadPool(n, self.poll, priority, where)
         return pool, notes + list(pool.warnings)
+
+    def _place_memory(self, nodes: Mapping[int, Sequence[int]], own: int) -> list[str]:
+        """Has memory of the process placed as the threads are; what the system refuses."""
+        if self.numa == "numactl":
+            use_placement(None)
+            return []
+        assert self.numa is not None
+        chosen = MemoryPlacement(self.numa, (own,) if self.numa == "isolate" else tuple(nodes))
+        refused = chosen.try_out()
+        use_placement(None if refused else chosen)
+        if not refused:
+            return []
+        return [f"numa={self.numa}: the system does not place memory ({refused}); it lies where it "
+                "is first used"]  # fmt: skip
 
 
 def place(
