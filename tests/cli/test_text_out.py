@@ -21,7 +21,6 @@ def test_a_warning_gets_a_line_of_its_own(screen: bool, monkeypatch: pytest.Monk
     err = console.Console(file=out if screen else io.StringIO(), force_terminal=screen, width=80)
     monkeypatch.setattr("sys.stdout", out)
     monkeypatch.setattr(console, "errors", err)
-    monkeypatch.setattr(mistakes, "errors", err)
     for piece in ("Once", " upon", ""):
         console.text_out.write(piece)
     mistakes.show_warning("going on with cpu")

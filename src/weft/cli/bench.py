@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import json
-import statistics
-import sys
 from enum import StrEnum
 from itertools import zip_longest
 from pathlib import Path
@@ -21,9 +17,11 @@ from weft.cli.bench_kernel import (
     DEFAULT_SHAPE,
     bench_kernels,
 )
-from weft.cli.console import errors, size_text
+from weft.cli.bench_table import print_rows
+from weft.cli.console import StatusLine, note, size_text, wide
 from weft.cli.loading import loads_model_with
 from weft.cli.model_file import ModelFile
+from weft.cli.options import parse_count
 from weft.cli.profile_view import print_profile
 from weft.errors import ContextError
 from weft.execute import Profile, Trace
@@ -31,7 +29,10 @@ from weft.llm import Context, Model
 
 __all__ = ["bench"]
 
-COLUMNS = ("model", "size", "params", "backend", "threads", "test", "t/s")
+KERNEL = "Without a model"
+
+_FEW = 4
+"""Rows up to which something is said of each below the table."""
 
 
 class Output(StrEnum):
@@ -42,14 +43,21 @@ class Output(StrEnum):
     csv = "csv"
 
 
-@loads_model_with(without=("ctx_size", "fallback", "old_speeds"))
+@loads_model_with(
+    without=("ctx_size", "fallback", "old_speeds"),
+    lists=("threads", "threads_batch", "ubatch", "flash_attn", "gpu_layers"),
+)
 def bench(
-    load: dict[str, Any],
+    load: list[dict[str, Any]],
     model: ModelFile | None = None,
-    n_prompt: Annotated[int, typer.Option("--n-prompt", "-p", help="Prompt tokens; 0: skip.")] = (
-        512
-    ),
-    n_gen: Annotated[int, typer.Option("--n-gen", "-n", help="Generated tokens; 0: skip.")] = 32,
+    n_prompt: Annotated[
+        str,
+        typer.Option("--n-prompt", "-p", metavar="N,...", help="Prompt tokens; 0: skip."),
+    ] = "512",
+    n_gen: Annotated[
+        str,
+        typer.Option("--n-gen", "-n", metavar="N,...", help="Generated tokens; 0: skip."),
+    ] = "32",
     repetitions: Annotated[int, typer.Option("--repetitions", "-r", help="Timed runs.")] = 5,
     output: Annotated[Output, typer.Option("--output", "-o", help="Format.")] = Output.md,
     profile: Annotated[
@@ -61,7 +69,9 @@ def bench(
     ] = 8,
     trace: Annotated[
         Path | None,
-        typer.Option(help="Write a timeline of all threads for ui.perfetto.dev, as JSON."),
+        typer.Option(
+            metavar="FILE", help="Write a timeline of all threads for ui.perfetto.dev, as JSON."
+        ),
     ] = None,
     kernel: Annotated[
         bool,
@@ -70,51 +80,63 @@ def bench(
         ),
     ] = False,
     shape: Annotated[
-        str, typer.Option(help="With --kernel: weights, ROWSxDEPTH, several with commas.")
+        str,
+        typer.Option(
+            metavar="ROWSxDEPTH,...", help="With --kernel: weights.", rich_help_panel=KERNEL
+        ),
     ] = DEFAULT_SHAPE,
     columns: Annotated[
-        str, typer.Option(help="With --kernel: columns of activations (tokens at once).")
+        str,
+        typer.Option(
+            metavar="N,...", help="With --kernel: columns of activations (tokens at once).",
+            rich_help_panel=KERNEL,
+        ),
     ] = DEFAULT_COLUMNS,
     formats: Annotated[
-        str, typer.Option(help="With --kernel: formats of the weights.")
+        str,
+        typer.Option(
+            metavar="TYPE,...", help="With --kernel: formats of the weights.",
+            rich_help_panel=KERNEL,
+        ),
     ] = DEFAULT_FORMATS,
-) -> None:
-    """Measure tokens per second. Mean and standard deviation over the repetitions. With --kernel:
-    matrix products in every layout of the weights."""
-    if n_prompt < 0 or n_gen < 0 or n_prompt + n_gen == 0 or repetitions < 1:
-        raise ContextError("bench needs -p or -n above 0 and at least one repetition")
+) -> None:  # fmt: skip
+    """Measure tokens per second. Mean and standard deviation over the repetitions. -p, -n, -t, -tb,
+    -ub, -fa and -ngl take several values with commas; every combination is measured. With
+    --kernel: matrix products in every layout of the weights."""
+    tests = [("pp", n) for n in _counts("-p", n_prompt)] + [("tg", n) for n in _counts("-n", n_gen)]
+    tests = [(name, n) for name, n in tests if n]
+    if not tests or repetitions < 1:
+        raise ContextError("bench needs -p or -n above 0 and at least one repetition (-r)")
     if kernel:
         if model is not None:
             raise ContextError("bench --kernel takes no model")
-        bench_kernels(shape, columns, formats, repetitions, load["threads"], output.value)
+        bench_kernels(shape, columns, formats, repetitions, load[0]["threads"], output.value)
         return
     if model is None:
         raise ContextError("bench needs a model, or --kernel")
     loaded = Model.open(model)
-    load["n_ctx"] = None if load["plan"] else max(n_prompt, n_gen) + 1
-    context = Context(loaded, n_outputs=1, **load)
-    if max(n_prompt, n_gen) > loaded.config.n_ctx_train:
-        errors.print(
-            f"note: {loaded.config.arch} was trained for {loaded.config.n_ctx_train} tokens; the "
-            "speed is measured all the same",
-            markup=False,
-            soft_wrap=True,
+    most = max(n for _, n in tests)
+    if most > loaded.config.n_ctx_train:
+        note(
+            f"{loaded.config.arch} was trained for {loaded.config.n_ctx_train} tokens; the speed "
+            "is measured all the same"
         )
-    about = _about(model, loaded, context)
-    rows = []
+    rows: list[dict[str, Any]] = []
     profiles: list[Profile] = []
     timeline = Trace()
-    tests = [("pp", n_prompt, True), ("tg", n_gen, False)]
-    for name, n, at_once in tests:
-        if n == 0:
-            continue
-        _measure(context, n, at_once)  # warm-up
-        speeds = [n / _measure(context, n, at_once) for _ in range(repetitions)]
-        counts = {"threads": _threads(context, at_once), "barriers": context.barriers}
-        rows.append(about | counts | {"test": f"{name}{n}", "speeds": speeds})
-        if profile or trace is not None:
-            into = Profile(name=f"{name}{n}", trace=timeline)
-            profiles.append(_profile(context, n, at_once, into))
+    with StatusLine() as status:
+        for options in load:
+            options["n_ctx"] = None if options["plan"] else most + 1
+            context = Context(loaded, n_outputs=1, **options)
+            about = _about(model, loaded, context) | _settings(context, options)
+            for name, n in tests:
+                speeds = _speeds(context, name, n, repetitions, status)
+                measured = {"test": f"{name}{n}", "speeds": speeds}
+                rows.append(about | _costs(context, name) | measured)
+                if profile or trace is not None:
+                    status(f"profiling {name}{n}")
+                    into = Profile(name=f"{name}{n}", trace=timeline)
+                    profiles.append(_profile(context, n, name == "pp", into))
     if trace is not None:
         profiles[-1].save_trace(trace)
     shown = profiles if profile else []
@@ -122,12 +144,44 @@ def bench(
         rows = [
             row | ({"profile": p.as_json()} if p else {}) for row, p in zip_longest(rows, shown)
         ]
-    _print(rows, output)
+    print_rows(rows, output.value)
     if output is Output.md:
         _print_notes(rows, context)
     if output is not Output.json:
         for found in shown:
             print_profile(found, slowest, to_error=output is Output.csv)
+
+
+def _counts(flag: str, text: str) -> list[int]:
+    """Numbers of tokens, with commas between them."""
+    if text.lstrip().startswith("-"):
+        raise ContextError(f"{flag} is {text}; it takes numbers of tokens from 0, e.g. 64,512")
+    return [parse_count(part) for part in text.split(",")]
+
+
+def _speeds(
+    context: Context, name: str, n: int, repetitions: int, status: StatusLine
+) -> list[float]:
+    """Tokens per second of each repetition, after one that warms up."""
+    found = []
+    for i in range(repetitions + 1):
+        status(f"measuring {name}{n}: " + (f"{i} of {repetitions}" if i else "warming up"))
+        found.append(n / _measure(context, n, name == "pp"))
+    return found[1:]
+
+
+def _settings(context: Context, options: dict[str, Any]) -> dict[str, Any]:
+    """What may differ between rows."""
+    layers = options["n_gpu_layers"]
+    return {
+        "n_ubatch": context.n_ubatch,
+        "fa": "off" if options["flash"] is False else "on",
+        "ngl": "all" if layers is None else layers,
+    }
+
+
+def _costs(context: Context, name: str) -> dict[str, Any]:
+    return {"threads": _threads(context, name == "pp"), "barriers": context.barriers}
 
 
 def _threads(context: Context, batch: bool) -> int:
@@ -138,14 +192,18 @@ def _threads(context: Context, batch: bool) -> int:
 
 
 def _print_notes(rows: list[dict[str, Any]], context: Context) -> None:
-    """What a run costs beside time: barriers against the nodes of the graph, memory."""
-    nodes = rows[0]["nodes"]
-    barriers = ", ".join(f"{row['barriers']} ({row['test']})" for row in rows)
+    """What a run costs beside time: how often threads wait for each other, and memory."""
     memory = context.memory
-    print(f"\nbarriers of the last run: {barriers}; the graph has {nodes} nodes")
-    print(
+    out = wide()
+    out.print()
+    if len(rows) <= _FEW:
+        waits = ", ".join(f"{row['test']} {row['barriers']}" for row in rows)
+        nodes = rows[0]["nodes"]
+        out.print(f"how often threads waited for each other in a run of {nodes} ops: {waits}")
+    out.print(
         f"memory: weights {size_text(memory.weights)}, cache {size_text(memory.cache)}, compute "
-        f"{size_text(memory.compute)}, scratch of the threads {size_text(memory.scratch)}"
+        f"{size_text(memory.compute)}, scratch of the threads {size_text(memory.scratch)}",
+        markup=False,
     )
 
 
@@ -189,42 +247,3 @@ def _main_type(model: Model) -> str:
     for t in model.file.tensors.values():
         counts[t.dtype.name] = counts.get(t.dtype.name, 0) + t.n_elements
     return max(counts, key=lambda name: counts[name])
-
-
-def _print(rows: list[dict[str, Any]], output: Output) -> None:
-    for row in rows:
-        speeds = row.pop("speeds")
-        row["avg_ts"] = statistics.fmean(speeds)
-        row["stddev_ts"] = statistics.stdev(speeds) if len(speeds) > 1 else 0.0
-        row["samples_ts"] = speeds
-    if output is Output.json:
-        print(json.dumps(rows, indent=1))
-        return
-    if output is Output.csv:
-        writer = csv.writer(sys.stdout)
-        fields = [k for k in rows[0] if k != "samples_ts"]
-        writer.writerow(fields)
-        for row in rows:
-            writer.writerow([row[k] for k in fields])
-        return
-    cells = [list(COLUMNS)] + [
-        [
-            row["model"],
-            f"{row['size'] / 2**20:.2f} MiB",
-            f"{row['params'] / 1e6:.2f} M",
-            row["backend"],
-            str(row["threads"]),
-            row["test"],
-            f"{row['avg_ts']:.2f} ± {row['stddev_ts']:.2f}",
-        ]
-        for row in rows
-    ]
-    widths = [max(len(line[i]) for line in cells) for i in range(len(COLUMNS))]
-    right = {1, 2, 4, 5, 6}
-    for number, line in enumerate(cells):
-        padded = [c.rjust(w) if i in right else c.ljust(w)
-                  for i, (c, w) in enumerate(zip(line, widths, strict=True))]  # fmt: skip
-        print("| " + " | ".join(padded) + " |")
-        if number == 0:
-            rule = ["-" * (w - 1) + ":" if i in right else "-" * w for i, w in enumerate(widths)]
-            print("| " + " | ".join(rule) + " |")

@@ -3,54 +3,87 @@
 from __future__ import annotations
 
 import platform
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.table import Table
 
 from weft.backends import Backend, known_backends, make_backend
-from weft.cli.console import device_list, errors
+from weft.cli.console import StatusLine, device_list, say, wide
 from weft.cli.measure import measure_device, measure_link
+from weft.errors import ContextError
 from weft.files import write_text
 from weft.schedule.profile import DeviceProfile, LinkProfile, MemoryProfile, Profile
 
 __all__ = ["calibrate"]
 
+_SHOWN = ("f32", "f16", "q8_0", "q4_K")
+"""Types of weights whose speeds are printed; the file has all."""
+_LONGEST = 60
+"""Seconds that a figure may be measured."""
 _NOT_MEASURED = ("null", "reference")
 """Devices that nobody runs models on; `--devices` measures them all the same."""
 
 
 def calibrate(
     save: Annotated[
-        Path | None, typer.Option("--save", "-o", help="The file to write; default: print it.")
+        Path | None,
+        typer.Option("--save", "-o", metavar="FILE", help="The file to write; default: print it."),
     ] = None,
     devices: Annotated[
         str | None,
-        typer.Option(help="Devices, highest priority first, e.g. opencl,cpu; default: all."),
+        typer.Option(
+            metavar="NAMES", help="Devices, highest priority first, e.g. opencl,cpu; default: all."
+        ),
     ] = None,
     threads: Annotated[
         int | None, typer.Option("--threads", "-t", help="CPU threads; default: cores.")
     ] = None,
     seconds: Annotated[
-        float, typer.Option(help="How long each figure is measured, in seconds.")
+        float,
+        typer.Option("--seconds", metavar="SECONDS", help="How long each figure is measured."),
     ] = 0.2,
 ) -> None:
-    """Measure what ops and copies cost here. It is a profile for --policy cost and --machine."""
+    """Measure what ops and copies cost here. The file is for --speeds and --machine."""
+    if not 0 < seconds <= _LONGEST:
+        raise ContextError(f"--seconds is {seconds:g}; it must be above 0, at most {_LONGEST}")
     names = _all_devices() if devices is None else device_list(devices)
     backends = [
         make_backend(name, **({"n_threads": threads} if name == "cpu" and threads else {}))
         for name in names
     ]
-    text = measure_machine(backends, seconds).to_toml()
+    with StatusLine() as status:
+        machine = measure_machine(backends, seconds, status)
+    text = machine.to_toml()
     if save is None:
         print(text, end="")
         return
     write_text(save, text)
-    errors.print(f"profile saved to {save}", markup=False, soft_wrap=True)
+    _print_figures(machine)
+    say(f"speeds saved to {save}; --speeds {save} takes them")
 
 
-def measure_machine(backends: list[Backend], seconds: float) -> Profile:
-    """The profile of these devices (highest priority first, a CPU type last)."""
+def _print_figures(machine: Profile) -> None:
+    """A row a device, on stderr."""
+    types = [t for t in _SHOWN if any(t in d.flops for d in machine.devices)]
+    table = Table(box=None, pad_edge=False)
+    table.add_column("device")
+    for column in ("GB/s", *(f"{t} GFLOP/s" for t in types), "start of an op"):
+        table.add_column(column, justify="right")
+    for device in machine.devices:
+        rates = (f"{device.flops[t] / 1e9:.3g}" if t in device.flops else "" for t in types)
+        start = f"{device.launch * 1e6:.3g} µs" if device.launch else ""
+        table.add_row(device.name, f"{device.bandwidth / 1e9:.3g}", *rates, start)
+    wide(to_error=True).print(table)
+
+
+def measure_machine(
+    backends: list[Backend], seconds: float, progress: Callable[[str], None]
+) -> Profile:
+    """The profile of these devices (highest priority first, a CPU type last). `progress` is told
+    what is measured."""
     host = backends[-1].buffer_type
     memories: dict[str, MemoryProfile] = {}
     links: dict[tuple[str, str], LinkProfile] = {}
@@ -62,15 +95,15 @@ def measure_machine(backends: list[Backend], seconds: float) -> Profile:
                 own.name, own.is_host, backend.memory_limit(), own.alignment, own.max_size
             )
             if own is not host:
-                _progress(f"{backend.name}: copies")
+                progress(f"measuring {backend.name}: copies")
                 to, back = measure_link(own, seconds)
                 links[host.name, own.name], links[own.name, host.name] = to, back
 
-        def progress(what: str, name: str = backend.name) -> None:
-            _progress(f"{name}: {what}")
+        def told(what: str, name: str = backend.name) -> None:
+            progress(f"measuring {name}: {what}")
 
         others = [] if backend is backends[-1] else [backends[-1]]
-        found.append(measure_device(backend, others, own.name, seconds, progress))
+        found.append(measure_device(backend, others, own.name, seconds, told))
     about = f"measured by weft calibrate on {platform.machine()} {platform.system()}"
     return Profile(platform.machine(), tuple(found), memories, links, (about,))
 
@@ -78,7 +111,3 @@ def measure_machine(backends: list[Backend], seconds: float) -> Profile:
 def _all_devices() -> list[str]:
     names = [d.name for d in known_backends() if d.available and d.name not in _NOT_MEASURED]
     return [*(name for name in names if name != "cpu"), "cpu"]
-
-
-def _progress(what: str) -> None:
-    errors.print(what, markup=False, soft_wrap=True)

@@ -11,9 +11,10 @@ from typing import Annotated, Any
 
 import typer
 
-from weft.cli.console import LoadProgress, errors
+from weft.cli.console import LoadProgress, errors, say
 from weft.cli.conversation import Conversation
 from weft.cli.loading import loads_model
+from weft.cli.mistakes import show_error
 from weft.cli.model_file import ModelFile
 from weft.cli.options import ContextShift, Keep, most_tokens
 from weft.cli.sampling_options import sampling_flags
@@ -85,12 +86,10 @@ def chat(
     llm.chat_template.render([{"role": "user", "content": "x"}])  # a broken one ends it here
     if not quiet:
         config = llm.model.config
-        errors.print(
+        say(
             f"{model.name}: {config.arch}, {llm.context.n_ctx} tokens of context. /help lists the "
             "commands; Ctrl-C stops an answer, Ctrl-D leaves.",
-            style="dim",
-            markup=False,
-            soft_wrap=True,
+            "dim",
         )
     options: GenerateOptions = {
         "max_tokens": most,
@@ -123,9 +122,9 @@ def _talk(conversation: Conversation) -> None:
         try:
             conversation.take(text)
         except (ChatError, ContextError, TokenizerError) as error:
-            errors.print(f"error: {error}", style="red", markup=False, soft_wrap=True)
+            show_error(error)
             if "but the context holds" in str(error) and conversation.has_answers:
-                errors.print("/clear forgets what was said before", style="dim", markup=False)
+                say("/clear forgets what was said before", style="dim")
 
 
 def _follow(conversation: Conversation) -> None:

@@ -48,7 +48,7 @@ ADVANCED = "Advanced"
 
 _ARGUMENTS, _OPTIONS = "Arguments", "Options"
 _GROUPS = (
-    *(_ARGUMENTS, _OPTIONS, MODEL, DEVICES, SAMPLING, CONSTRAINTS),
+    *(_ARGUMENTS, _OPTIONS, "Without a model", MODEL, DEVICES, SAMPLING, CONSTRAINTS),
     *(SAMPLING_MORE, PLACEMENT, THREADS, ADVANCED),
 )
 
@@ -129,7 +129,7 @@ def _with_values(args: Sequence[str]) -> list[str]:
     full: list[str] = []
     for arg, following in zip(args, [*args[1:], ""], strict=False):
         full.append(arg)
-        if arg in _OPTIONAL_VALUE and following not in SWITCH:
+        if arg in _OPTIONAL_VALUE and following.partition(",")[0] not in SWITCH:
             full.append(_OPTIONAL_VALUE[arg])
     return full
 

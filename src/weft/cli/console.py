@@ -27,12 +27,15 @@ __all__ = [
     "CountProgress",
     "LoadProgress",
     "PromptProgress",
+    "StatusLine",
     "TextOut",
     "WaitingBar",
     "console",
     "device_list",
     "errors",
+    "forget_notes",
     "note",
+    "say",
     "size_text",
     "text_out",
     "wide",
@@ -60,9 +63,24 @@ errors = _Console(stderr=True, highlight=False)
 """Progress, summaries and errors go here, so that stdout can be piped."""
 
 
+def say(text: str, style: str | None = None) -> None:
+    """A line on stderr; a screen breaks long ones between words, a pipe gets them whole."""
+    errors.print(text, style=style, markup=False, soft_wrap=not errors.is_terminal)
+
+
 def note(text: str, style: str = "dim") -> None:
-    """A line about what was typed, before anything runs."""
-    errors.print(f"note: {text}", style=style, markup=False, soft_wrap=True)
+    """A line about what was typed, before anything runs; the same one only once."""
+    if text not in _noted:
+        _noted.add(text)
+        say(f"note: {text}", style)
+
+
+_noted: set[str] = set()
+
+
+def forget_notes() -> None:
+    """Lets every note be said again, by the next command."""
+    _noted.clear()
 
 
 PATIENCE = 0.3
@@ -158,6 +176,28 @@ class WaitingBar:
             self._bar.start()
         assert self._task is not None
         self._bar.update(self._task, completed=done)
+
+
+class StatusLine:
+    """A line on the terminal that says what is done now; nothing runs beside to show it."""
+
+    def __init__(self) -> None:
+        self._width = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self("")
+
+    def __call__(self, text: str) -> None:
+        """Shows `text` in place of what was there."""
+        if not errors.is_terminal:
+            return
+        text = text[: max(errors.width - 1, 0)]
+        errors.file.write(f"\r{text:<{self._width}}" if text else f"\r{' ' * self._width}\r")
+        errors.file.flush()
+        self._width = len(text)
 
 
 class CountProgress(WaitingBar):

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from weft.cli.console import PromptProgress, errors, text_out
+from weft.cli.console import PromptProgress, say, text_out
 from weft.errors import ChatError, ContextError, FormatError
 from weft.files import write_text
 from weft.llm import LLM, SamplingParams
@@ -173,4 +173,4 @@ def _file(command: str, argument: str) -> Path:
 
 
 def _note(text: str) -> None:
-    errors.print(text, style="dim", markup=False, soft_wrap=True)
+    say(text, "dim")

@@ -11,7 +11,7 @@ import typer
 from rich.table import Table
 
 from weft.backends import Backend
-from weft.cli.console import errors, size_text, wide
+from weft.cli.console import note, say, size_text, wide
 from weft.cli.exported import explain_pte, is_pte
 from weft.cli.loading import loads_model
 from weft.cli.model_file import ModelFile
@@ -39,12 +39,13 @@ def explain(
     machine: Annotated[
         str | None,
         typer.Option(
+            metavar="NAME|FILE",
             help="Plan for the machine of a profile (a file, or a name that weft has), with or "
-            "without having it."
+            "without having it.",
         ),
     ] = None,
     why: Annotated[
-        str | None, typer.Option(help="All that is known of one node or weight.")
+        str | None, typer.Option(metavar="NAME", help="All that is known of one node or weight.")
     ] = None,
     tokens: Annotated[
         int | None,
@@ -59,7 +60,7 @@ def explain(
         bool, typer.Option("--dot", help="Print the graph of splits for Graphviz.")
     ] = False,
     save: Annotated[
-        Path | None, typer.Option(help="Write the plan to a file for `weft run --plan`.")
+        Path | None, typer.Option(metavar="FILE", help="Write the plan for `weft run --plan`.")
     ] = None,
 ) -> None:
     """Show where everything would run, and why. Splits, each op's device, what other devices said,
@@ -109,7 +110,8 @@ def _on_paper(machine: str, load: dict[str, Any]) -> dict[str, Any]:
         raise ScheduleError("--machine is a profile; leave out --speeds")
     known: Profile = load_profile(machine)
     on_paper = {d.name: d for d in paper_devices(known)}
-    chosen: list[str | Backend] = list(on_paper.values())
+    slower = _slower_helpers(known)
+    chosen: list[str | Backend] = [d for n, d in on_paper.items() if n not in slower]
     if load["devices"] is not None:
         names = load["devices"]
         missing = [name for name in names if name not in on_paper]
@@ -119,7 +121,25 @@ def _on_paper(machine: str, load: dict[str, Any]) -> dict[str, Any]:
                 f"{', '.join(on_paper)}"
             )
         chosen = [on_paper[name] for name in names]
+    else:
+        for name, last in slower.items():
+            note(
+                f"{name} is left out, as its products are slower than those of {last}; "
+                f"--devices {name},{last} plans with it"
+            )
     return {"devices": chosen, "profile": known}
+
+
+def _slower_helpers(machine: Profile) -> dict[str, str]:
+    """Devices that only help the one behind them in its memory, and are slower at that."""
+    last = machine.devices[-1]
+    return {
+        device.name: last.name
+        for device in machine.devices[:-1]
+        if device.kind == "ACCEL"
+        and device.memory == last.memory
+        and device.rate("MUL_MAT", True, "f32") < last.rate("MUL_MAT", True, "f32")
+    }
 
 
 def memory_rows(made: ContextPlan, programs: Sequence[Program]) -> list[dict[str, Any]]:
@@ -143,13 +163,13 @@ def _as_json(made: ContextPlan) -> dict[str, Any]:
 
 def _save(path: Path, made: ContextPlan) -> None:
     write_text(path, json.dumps(made.to_json(), indent=1) + "\n")
-    errors.print(f"plan saved to {path}", markup=False, soft_wrap=True)
+    say(f"plan saved to {path}")
 
 
 def _print(made: ContextPlan, regime: RegimePlan, brief: bool) -> None:
     out = wide()
     width = out.width if out.is_terminal else None
-    for line in table_lines(regime.plan.to_json(), width, nodes=not brief):
+    for line in table_lines(regime.plan.to_json(), width, nodes=not brief, in_short=True):
         out.print(line, markup=False, soft_wrap=True)
     for other in made.regimes:
         if other is not regime:

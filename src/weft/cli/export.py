@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from weft.cli.console import errors, size_text
+from weft.cli.console import say, size_text
 from weft.cli.exported import export_gguf
 from weft.cli.options import CacheTypeK, CacheTypeV, CtxSize, UbatchSize
 from weft.llm.hub import local_path
@@ -40,4 +40,4 @@ def export(
         source, target, n_ctx=ctx_size, n_ubatch=ubatch, threads=threads, pack=not no_repack,
         type_k=type_k, type_v=type_v,
     )  # fmt: skip
-    errors.print(f"{target}: {size_text(nbytes)}", markup=False)
+    say(f"{target}: {size_text(nbytes)}")

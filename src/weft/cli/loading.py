@@ -9,13 +9,16 @@ A command states what is its own alone.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from copy import copy
 from functools import wraps
+from itertools import product
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import typer
 
+from weft.cli.command import usage_error
 from weft.cli.console import device_list
 from weft.cli.model_file import takes_model
 from weft.cli.options import (
@@ -148,12 +151,16 @@ def trained_context(path: Path) -> int:
 
 
 def loads_model_with(
-    *, without: Collection[str] = (), instead: Mapping[str, Any] | None = None
+    *,
+    without: Collection[str] = (),
+    instead: Mapping[str, Any] | None = None,
+    lists: Collection[str] = (),
 ) -> Callable[[Command], Command]:
     """Gives a command the options of `load_arguments`; it gets their result as `load`.
 
     `without`: parameters of `load_arguments` that make no sense there, left at their defaults.
-    `instead`: other annotations by parameter, for another help text or flag."""
+    `instead`: other annotations by parameter, for another help text or flag. `lists`: parameters
+    that take several values with commas; `load` is a list then, one for every combination."""
 
     def decorate(command: Command) -> Command:
         own = inspect.signature(command, eval_str=True).parameters
@@ -162,10 +169,17 @@ def loads_model_with(
             for name, p in inspect.signature(load_arguments, eval_str=True).parameters.items()
             if name not in without
         }
+        kinds = {name: shared[name].annotation for name in lists}
+        shared |= {name: _as_list(shared[name]) for name in lists}
 
         @wraps(command)
         def with_options(**given: Any) -> None:
-            load = load_arguments(**{name: given.pop(name) for name in shared})
+            values = {name: given.pop(name) for name in shared}
+            if lists:
+                loads = [load_arguments(**values | c) for c in _combinations(values, kinds)]
+                command(**given, load=loads)
+                return
+            load = load_arguments(**values)
             if load["n_ctx"] == 0:
                 load["n_ctx"] = trained_context(given["model"])
             command(**given, load=load)
@@ -181,6 +195,30 @@ def loads_model_with(
         return takes_model(with_options)
 
     return decorate
+
+
+def _as_list(parameter: inspect.Parameter) -> inspect.Parameter:
+    """The option with text for its values."""
+    option = copy(get_args(parameter.annotation)[1])
+    option.parser, option.metavar = None, f"{option.metavar or 'N'},..."
+    return parameter.replace(annotation=Annotated[str | None, option])
+
+
+def _combinations(values: Mapping[str, Any], kinds: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Every combination of the values that options were given."""
+    each = []
+    for name, kind in kinds.items():
+        option = get_args(kind)[1]
+        text = values[name]
+        parse = option.parser or (int if "int" in str(kind) else str)
+        try:
+            each.append([None] if text is None else [parse(part) for part in text.split(",")])
+        except ValueError:
+            raise usage_error(
+                f"{option.param_decls[-1]} {text}: write numbers, as in 1,2"
+            ) from None
+    for combination in product(*each):
+        yield dict(zip(kinds, combination, strict=True))
 
 
 loads_model = loads_model_with()

@@ -12,7 +12,7 @@ from typing import Any
 import typer
 
 from weft.cli.command import ReaderLeft, UsageError
-from weft.cli.console import errors, text_out
+from weft.cli.console import forget_notes, say, text_out
 from weft.errors import WeftError
 
 __all__ = ["FLAG_OF", "exit_code", "in_flags", "show_error", "show_warning"]
@@ -89,6 +89,7 @@ def in_flags(message: str) -> str:
     Names that are words of English, too (`memory`, `place`), count where a sentence is about
     them only; names in quotes are somebody's own."""
     message = _SAID_TWICE.sub(r"\2", message)
+    message = message.replace("; use embed", "; use `weft embed`")
     message = _HEAD.sub(lambda m: f"{FLAG_OF[m[1]]}: ", message)
     message = _SUBJECT.sub(lambda m: m[1] + FLAG_OF[m[2]], message)
     message = _ADVICE.sub(lambda m: f"{m[1]} {FLAG_OF[m[2]]}", message)
@@ -99,6 +100,7 @@ def exit_code(command: Callable[[], Any]) -> int:
     """Runs a command and says what went wrong: 0 done, 1 an error that a message explains, 2 wrong
     usage, 130 interrupted."""
     _open_closed_streams()
+    forget_notes()
     try:
         done = command()
         sys.stdout.flush()
@@ -114,7 +116,7 @@ def exit_code(command: Callable[[], Any]) -> int:
     except (KeyboardInterrupt, typer.Abort):
         done = 130
     if done == 130:
-        _show("interrupted", "yellow")
+        say("interrupted", "yellow")
     return done if isinstance(done, int) else 0
 
 
@@ -140,11 +142,7 @@ def show_error(error: Exception) -> None:
     else:
         text_out.end_line()
         text = in_flags(str(error))
-    _show(f"error: {text}", "red")
-
-
-def _show(text: str, style: str) -> None:
-    errors.print(text, style=style, markup=False, soft_wrap=True)
+    say(f"error: {text}", "red")
 
 
 def _show_usage_error(error: Any) -> None:
@@ -152,9 +150,9 @@ def _show_usage_error(error: Any) -> None:
     text = error.format_message().rstrip(".")
     if text[1:2].islower():
         text = text[0].lower() + text[1:]
-    _show(f"error: {_plain(text)}", "red")
+    say(f"error: {_plain(text)}", "red")
     command = getattr(getattr(error, "ctx", None), "command_path", "weft")
-    _show(f"`{command} --help` lists the options", "dim")
+    say(f"`{command} --help` lists the options", "dim")
 
 
 _REWORDED = {
@@ -177,4 +175,4 @@ def show_warning(message: Warning | str, *_: object, **__: object) -> None:
     """Without the place in the code, which says nothing to a user."""
     text_out.end_line()
     text = in_flags(str(message))
-    errors.print(f"warning: {text}", style="yellow", markup=False, soft_wrap=True)
+    say(f"warning: {text}", style="yellow")

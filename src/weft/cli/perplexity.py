@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from weft.cli.console import CountProgress, LoadProgress, errors
+from weft.cli.console import CountProgress, LoadProgress, say
 from weft.cli.loading import loads_model
 from weft.cli.model_file import ModelFile
 from weft.cli.text_input import read_text
@@ -53,17 +53,11 @@ def perplexity(
     n_chunks = min(len(ids) // n_ctx, chunks or len(ids))
     at_once = min(n_chunks, context.cache.n_seq_max)
     together = f", {at_once} at a time" if at_once > 1 else ""
-    errors.print(
-        f"{model.name}: {len(ids)} tokens, {n_chunks} chunks of {n_ctx}{together}",
-        markup=False,
-        soft_wrap=True,
-    )
+    say(f"{model.name}: {len(ids)} tokens, {n_chunks} chunks of {n_ctx}{together}")
     if n_ctx > loaded.config.n_ctx_train:
-        errors.print(
+        say(
             f"note: {loaded.config.arch} was trained for {loaded.config.n_ctx_train} tokens; -c "
-            "makes chunks shorter",
-            markup=False,
-            soft_wrap=True,
+            "makes chunks shorter"
         )
     last = _estimated(estimates, n_chunks, at_once, quiet=as_json)
     if as_json:
@@ -101,7 +95,8 @@ def _estimated(
         for last in estimates:
             if last.n_chunks == 1 and n_chunks > at_once:
                 seconds = (perf_counter() - start) * n_chunks / at_once
-                errors.print(f"about {_duration(seconds)} for all", markup=False)
+                if seconds >= 1:
+                    say(f"about {_duration(seconds)} for all")
             if not quiet:
                 sys.stdout.write(f"[{last.n_chunks}]{last.value:.4f},")
                 sys.stdout.flush()

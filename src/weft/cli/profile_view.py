@@ -12,17 +12,44 @@ from weft.execute.profile_table import LEFT, heading, op_rows, tensor_rows
 
 __all__ = ["print_profile"]
 
+_DISPENSABLE = ("op/byte", "steps", "GOP/s", "bound by", "type", "device")
+"""Columns that narrow terminals do without, the first one first."""
+_SHORTEST = 12
+"""Letters that a name keeps."""
+
 
 def print_profile(profile: Profile, slowest: int = 0, *, to_error: bool = False) -> None:
     """The table by op, and the `slowest` tensors."""
     out = wide(to_error)
     out.print()
     for number, line in enumerate(heading(profile)):
-        out.print(line, markup=False, soft_wrap=True, style="bold" if number == 0 else "dim")
-    out.print(_table(op_rows(profile)))
+        out.print(line, markup=False, style="bold" if number == 0 else "dim")
+    out.print(_table(_fitting(op_rows(profile), out.width)))
     if slowest > 0:
         out.print("\nthe slowest, layers added up", style="dim")
-        out.print(_table(tensor_rows(profile, slowest)))
+        out.print(_table(_fitting(tensor_rows(profile, slowest), out.width)))
+
+
+def _fitting(rows: Sequence[Sequence[str]], width: int) -> list[list[str]]:
+    """The table without the columns that are missed least, as far as `width` needs; names are cut
+    last."""
+    table = [list(row) for row in rows]
+    for name in _DISPENSABLE:
+        if _width(table) <= width:
+            return table
+        if name in table[0]:
+            at = table[0].index(name)
+            table = [row[:at] + row[at + 1 :] for row in table]
+    over = max(_width(table) - width, 0)
+    longest = max(max(len(row[0]) for row in table) - over, _SHORTEST)
+    return [
+        [row[0] if len(row[0]) <= longest else row[0][: longest - 1] + "~", *row[1:]]
+        for row in table
+    ]
+
+
+def _width(table: Sequence[Sequence[str]]) -> int:
+    return sum(max(map(len, column)) + 2 for column in zip(*table, strict=True)) - 2
 
 
 def _table(rows: Sequence[Sequence[str]]) -> Table:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from weft.cli.console import LoadProgress, PromptProgress, errors, text_out
+from weft.cli.console import LoadProgress, PromptProgress, say, text_out
 from weft.cli.dump import TensorDump
 from weft.cli.loading import loads_model
 from weft.cli.model_file import ModelFile
@@ -152,7 +152,7 @@ def _compute_only(llm: LLM, prompt: str, progress: PromptProgress) -> Iterator[s
 def _show_tokens(llm: LLM, prompt: str) -> None:
     for id_ in llm.tokenize(prompt):
         piece = llm.tokenizer.piece(id_, special=True).decode(errors="replace")
-        errors.print(f"{id_:>7}  {piece!r}", markup=False, soft_wrap=True)
+        say(f"{id_:>7}  {piece!r}")
 
 
 def _prompt(prompt: str | None, file: Path | None) -> str:
@@ -168,14 +168,12 @@ def _prompt(prompt: str | None, file: Path | None) -> str:
 
 def _show_plan(path: Path, llm: LLM, verbose: bool) -> None:
     for line in plan_lines(path, llm.context, codes=verbose):
-        errors.print(line, markup=False, soft_wrap=True)
+        say(line)
 
 
 def _show_speed(stats: Stats) -> None:
     why = f" ({stats.finish_reason})" if stats.finish_reason else ""
-    errors.print(
+    say(
         f"prompt: {stats.n_prompt} tokens, {stats.prompt_tokens_per_second:.1f} tokens/s; "
-        f"generation: {stats.n_generated} tokens, {stats.tokens_per_second:.1f} tokens/s{why}",
-        markup=False,
-        soft_wrap=True,
+        f"generation: {stats.n_generated} tokens, {stats.tokens_per_second:.1f} tokens/s{why}"
     )

@@ -35,7 +35,8 @@ def heading(profile: Profile) -> Iterator[str]:
     each = f"{_ms(profile.seconds / runs)} ms each"
     yield (
         f"{title}{profile.runs} run{'s' if profile.runs != 1 else ''}, {each}, "
-        f"{profile.threads} threads, {profile.barriers / runs:.0f} barriers, "
+        f"{profile.threads} thread{'s' if profile.threads != 1 else ''}, "
+        f"{profile.barriers / runs:.0f} barriers, "
         f"{profile.waiting:.0%} of thread time spent waiting"
     )
     peaks = profile.peaks

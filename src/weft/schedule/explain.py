@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any
 
@@ -12,6 +13,15 @@ from weft.graph.tensor import Tensor, shape_text
 from weft.schedule.describe import Placed, cause_text, name_of, refused, to_json
 
 __all__ = ["prediction_text", "seconds_text", "table", "table_lines", "why"]
+
+_WIDE = 100
+"""Columns from which on a line has a node's whole name and the code of its cause."""
+_SHORT = {
+    r"^weight (\S+) lives in \S+ memory$": r"weight \1",
+    r"^(\S+) lives in \S+ memory$": r"\1 is there",
+    r"^a neighbour is there, and the device runs it": "a neighbour is there",
+    r"^the tensor it views, (\S+), is there$": r"it views \1",
+}
 
 # Where less than this is left of a line, its text goes on in the next one.
 _LEAST_TEXT = 24
@@ -24,31 +34,62 @@ def table(schedule: Placed, width: int | None = None) -> str:
 
 
 def table_lines(
-    data: Mapping[str, Any], width: int | None = None, *, nodes: bool = True
+    data: Mapping[str, Any], width: int | None = None, *, nodes: bool = True, in_short: bool = False
 ) -> list[str]:
-    """The table of what `to_json` gave; without `nodes`, splits and totals only."""
+    """The table of what `to_json` gave; without `nodes`, splits and totals only.
+
+    Long lines are broken at `width`; `in_short` a node has one line, its cause in fewer words and
+    what is too long cut."""
     lines = ["devices: " + ", ".join(f"{d['name']} ({d['kind']})" for d in data["devices"])]
     rows = [node for split in data["splits"] for node in split["nodes"]]
-    name_width = min(40, max((len(r["name"]) for r in rows), default=0))
+    narrow = in_short and width is not None and width < _WIDE
+    name_width = min(18 if narrow else 40, max((len(r["name"]) for r in rows), default=0))
     op_width = max((len(r["op"]) for r in rows), default=0)
     device_width = max(len(d["name"]) for d in data["devices"])
     for split in data["splits"]:
-        lines += ["", f"split {split['split']}: {split['device']}, {_range(split)}"]
+        heading = f"split {split['split']}: {split['device']}, {_range(split)}"
+        if not nodes:
+            lines.append(heading + _copies(split["inputs"]))
+            continue
+        lines += ["", heading]
         for entry in split["inputs"]:
             copied = f"{entry['name']} from {entry['from']} ({_bytes(entry)})"
             lines += _broken("  copies ", copied, width)
-        for r in split["nodes"] if nodes else ():
+        for r in split["nodes"]:
             head = (
-                f"  {r['index']:>5}  {r['name']:<{name_width}}  {r['op']:<{op_width}}  "
-                f"{r['device'] or '-':<{device_width}}  {r['cause']:<6}  "
+                f"  {r['index']:>5}  {_cut(r['name'], name_width):<{name_width}}  "
+                f"{r['op']:<{op_width}}  {r['device'] or '-':<{device_width}}  "
             )
-            lines += _broken(head, r["why"], width)
+            head += "" if narrow else f"{r['cause']:<6}  "
+            if in_short and width is not None:
+                lines.append(_cut(head + _in_short(r["why"]), width).rstrip())
+            else:
+                lines += _broken(head, r["why"], width)
             for name, said in r["refused"].items():
                 lines += _broken(f"         {name} refused: ", said, width)
     lines.append("")
     for line in _total_lines(data):
         lines += _broken("", line, width)
     return lines
+
+
+def _copies(inputs: Sequence[Mapping[str, Any]]) -> str:
+    """What a split copies, in all."""
+    if not inputs:
+        return ""
+    sums = {key: sum(entry[key] for entry in inputs) for key in ("bytes", "least_bytes")}
+    return f", {len(inputs)} cop{'y' if len(inputs) == 1 else 'ies'} of {_bytes(sums)}"
+
+
+def _in_short(why: str) -> str:
+    """A cause without what its line says anyway."""
+    for long, short in _SHORT.items():
+        why = re.sub(long, short, why)
+    return why
+
+
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else text[: width - 1] + "…"
 
 
 def _range(split: Mapping[str, Any]) -> str:

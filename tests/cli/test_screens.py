@@ -1,0 +1,177 @@
+"""What a person sees: tables in narrow terminals, lists of measurements, lines while one waits."""
+
+from __future__ import annotations
+
+import csv
+import importlib.util
+import io
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.cli.in_process import Done, weft
+from tests.cli.terminal import Terminal
+from tests.llm.test_embeddings import make
+from tests.llm.tiny import write_model
+from weft.cli import console
+from weft.cli.console import StatusLine
+from weft.cli.explain import _slower_helpers
+from weft.cli.profile_view import _fitting
+from weft.schedule.explain import table_lines
+from weft.schedule.profile import load_profile
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_model(tmp_path_factory.mktemp("model") / "m.gguf")
+
+
+def done(*args: str | Path, typed: str = "") -> Done:
+    found = weft(*args, typed=typed)
+    assert found.returncode == 0, found.stderr
+    return found
+
+
+# **** bench ****
+
+
+def test_bench_takes_lists(path: Path) -> None:
+    line = "-p 4,8 -n 0,2 -t 1,2 -ub 4,8 -fa on,off -r 1 -o csv".split()
+    rows = list(csv.DictReader(io.StringIO(done("bench", path, *line).stdout)))
+    found = [(r["threads"], r["n_ubatch"], r["fa"], r["test"]) for r in rows]
+    assert found == [
+        (t, ub, fa, test)
+        for t in "12" for ub in "48" for fa in ("on", "off") for test in ("pp4", "pp8", "tg2")
+    ]  # fmt: skip
+    alone = done("bench", path, "-p", "4", "-n", "2", "-r", "1", "-t", "1").stdout
+    assert "n_ubatch" not in alone
+    both = done("bench", path, "-p", "4", "-n", "0", "-r", "1", "-t", "1", "-ub", "2,4").stdout
+    assert "| n_ubatch |" in both and "ngl" not in both
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("-p -5", "-p is -5; it takes numbers"),
+        ("-p 0 -n 0", "-p or -n above 0"),
+        ("-t 1,x", "-t 1,x: write numbers"),
+        ("-p 1,x", "'x' is no number of tokens"),
+        ("-fa on,maybe", "-fa maybe: write on, off or auto"),
+        ("-r 0", "at least one repetition"),
+    ],
+)
+def test_lists_that_are_none(path: Path, words: str, said: str) -> None:
+    refused = weft("bench", path, *words.split())
+    assert refused.returncode in (1, 2) and said in refused.stderr
+
+
+def test_bench_speaks_plainly(path: Path) -> None:
+    text = done("bench", path, "-p", "4", "-n", "2", "-r", "1", "-t", "2").stdout
+    assert "barrier" not in text and "threads waited for each other in a run of" in text
+    rows = json.loads(done("bench", path, "-p", "4", "-n", "0", "-r", "1", "-o", "json").stdout)
+    assert "barriers" in rows[0]
+
+
+@pytest.mark.skipif(importlib.util.find_spec("pty") is None, reason="no pseudo terminals here")
+def test_bench_says_what_it_measures(path: Path) -> None:
+    with Terminal("bench", path, "-p", "8", "-n", "0", "-r", "2", "-t", "1") as terminal:
+        assert terminal.exit_code() == 0
+    for part in ("measuring pp8: warming up", "measuring pp8: 2 of 2", "| llama f32"):
+        assert part in terminal.text
+
+
+def test_a_line_of_status_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = io.StringIO()
+    screen = console.Console(file=text, force_terminal=True, width=20)
+    monkeypatch.setattr(console, "errors", screen)
+    with StatusLine() as status:
+        status("measuring something long")
+        status("short")
+    shown = text.getvalue()
+    assert shown.split("\r")[1:3] == ["measuring something", "short".ljust(19)]
+    assert shown.endswith(f"\r{' ' * 5}\r")
+
+
+# **** tables ****
+
+
+def test_narrow_terminals_lose_columns_not_digits() -> None:
+    rows = [
+        ["tensor", "op", "type", "steps", "ms/run", "share", "GB/s", "GOP/s", "op/byte", "bound by",
+         "of roof"],
+        ["blk.*.attn_output.weight", "FLASH_ATTN_EXT", "f16", "32", "12.345", "12.3%", "45.6",
+         "789.0", "12.3", "memory", "44%"],
+    ]  # fmt: skip
+    assert _fitting(rows, 200) == rows
+    narrow = _fitting(rows, 80)
+    assert narrow[0] == ["tensor", "op", "type", "ms/run", "share", "GB/s", "of roof"]
+    assert narrow[1][:2] == rows[1][:2]
+    least = _fitting(rows, 50)
+    assert least[0] == ["tensor", "op", "ms/run", "share", "GB/s", "of roof"]
+    assert least[1][0].endswith("~") and least[1][2:] == ["12.345", "12.3%", "45.6", "44%"]
+
+
+def test_the_plan_has_a_line_a_node_in_80_columns(path: Path) -> None:
+    data = json.loads(done("explain", path, "-c", "64", "--json").stdout)
+    nodes = sum(len(split["nodes"]) for split in data["splits"])
+    lines = table_lines(data, 80, in_short=True)
+    assert sum(line[:7].strip().isdigit() for line in lines) == nodes
+    assert max(map(len, lines)) <= 80
+    assert any("weight blk.0.attn_q.weight" in line for line in lines)
+    assert len(lines) < nodes + 10
+
+
+def test_brief_is_a_line_a_split(path: Path) -> None:
+    args = ("explain", path, "-c", "64", "--devices", "reference,cpu", "-ngl", "1", "--brief")
+    devices, *splits, last = done(*args).stdout.split("\n\ntotal")[0].splitlines()
+    assert devices.startswith("devices: ") and last.startswith("split 2: cpu, nodes ")
+    assert [line.split(":")[0] for line in splits] == ["split 0", "split 1"]
+    assert last.endswith(", 1 copy of 64 B") and " copies of " in splits[1]
+
+
+@pytest.mark.parametrize("command", ["inspect", "explain", "devices", "bench"])
+def test_no_line_ends_with_spaces(path: Path, command: str) -> None:
+    more = {"bench": ["-p", "4", "-n", "0", "-r", "1", "-t", "1", "--profile"]}.get(command, [])
+    model = [] if command == "devices" else [path]
+    text = done(command, *model, *more).stdout
+    assert text.strip() and not [line for line in text.splitlines() if line != line.rstrip()]
+
+
+# **** calibrate, machines ****
+
+
+def test_seconds_that_measure_nothing() -> None:
+    for wrong in ("0", "-1", "1000", "nan"):
+        refused = weft("calibrate", "--seconds", wrong)
+        assert refused.returncode == 1 and "it must be above 0, at most 60" in refused.stderr
+
+
+def test_a_helper_that_is_slower_is_left_out(tmp_path: Path, path: Path) -> None:
+    machine = load_profile("mac-m2-ultra")
+    cpu = machine.devices[-1]
+    slow = replace(cpu, name="blas", kind="ACCEL", flops={"f32": 1e9, "default": 1e9})
+    fast = replace(slow, flops={"f32": 1e15, "default": 1e15})
+    assert _slower_helpers(replace(machine, devices=(slow, cpu))) == {"blas": cpu.name}
+    assert _slower_helpers(replace(machine, devices=(fast, cpu))) == {}
+    file = tmp_path / "m.toml"
+    file.write_text(replace(machine, devices=(slow, cpu)).to_toml())
+    without = done("explain", path, "--machine", file, "--brief")
+    assert "blas is left out, as its products are slower" in without.stderr
+    assert "blas" not in without.stdout
+    named = done("explain", path, "--machine", file, "--brief", "--devices", "blas,cpu")
+    assert named.stdout.startswith("devices: blas") and "left out" not in named.stderr
+
+
+# **** words ****
+
+
+def test_a_model_without_text_names_the_command(tmp_path: Path) -> None:
+    refused = weft("run", make(tmp_path)[0], "the")
+    assert refused.returncode == 1 and "use `weft embed`" in refused.stderr
+
+
+def test_no_time_is_promised_for_what_is_quick(path: Path) -> None:
+    text = done("perplexity", path, "-c", "8", typed="the abc teh b the the abc\n" * 30).stderr
+    assert "for all" not in text
