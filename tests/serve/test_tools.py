@@ -1,4 +1,4 @@
-"""Tools in chats: written by the model's template, answered as text."""
+"""Tools in chats: written by the model's template, and their calls read from its answers."""
 
 from __future__ import annotations
 
@@ -90,16 +90,113 @@ def test_the_template_writes_them(server: Server) -> None:
     assert ask(server, tools=[TOOL], tool_choice="auto").usage.prompt_tokens > plain
 
 
-def test_the_answer_is_text(server: Server) -> None:
-    """A call comes as the model writes it, for the client to parse."""
+def streamed(server: Server, **options: Any) -> tuple[Any, str, str]:
+    """Calls, content and the finish reason of an answer in deltas, as the client adds them up."""
+    with server.client.chat.completions.stream(
+        model="x", messages=ASK, temperature=0, **options
+    ) as stream:
+        choice = stream.get_final_completion().choices[0]
+    calls = [(c.function.name, c.function.arguments) for c in choice.message.tool_calls or []]
+    return calls, choice.message.content or "", choice.finish_reason
+
+
+def test_a_call_is_read_from_the_answer(server: Server) -> None:
+    """In the model's own form, whole and in a stream; without tools it is text."""
     call = json.dumps(CALL)
-    regex = call.replace("{", "[{]").replace("}", "[}]")
-    made = ask(server, tools=[TOOL], max_tokens=100, extra_body={"regex": regex})
-    choice = made.choices[0]
-    assert json.loads(choice.message.content) == CALL
-    assert choice.message.tool_calls is None and choice.finish_reason == "stop"
-    stream = ask(server, tools=[TOOL], max_tokens=100, extra_body={"regex": regex}, stream=True)
-    assert "".join(c.choices[0].delta.content or "" for c in stream) == call
+    options: Any = {"max_tokens": 100, "extra_body": {"regex": literally(call)}}
+    choice = ask(server, tools=[TOOL], **options).choices[0]
+    assert choice.message.content is None and choice.finish_reason == "tool_calls"
+    (found,) = choice.message.tool_calls
+    assert found.id.startswith("call_") and found.type == "function"
+    assert found.function.name == "weather"
+    assert json.loads(found.function.arguments) == CALL["arguments"]
+    assert streamed(server, tools=[TOOL], **options) == (
+        [("weather", found.function.arguments)], "", "tool_calls",
+    )  # fmt: skip
+    plain = ask(server, **options).choices[0]
+    assert plain.message.content == call and plain.message.tool_calls is None
+    assert plain.finish_reason == "stop"
+    no_call = {"max_tokens": 100, "extra_body": {"regex": literally('{"name": "abc"}')}}
+    assert streamed(server, tools=[TOOL], **no_call) == ([], '{"name": "abc"}', "stop")
+
+
+def literally(text: str) -> str:
+    return text.replace("{", "[{]").replace("}", "[}]")
+
+
+def place_tool(name: str, *places: str) -> Any:
+    parameters = {
+        "type": "object",
+        "properties": {"place": {"enum": list(places)}},
+        "required": ["place"],
+        "additionalProperties": False,
+    }
+    return {"type": "function", "function": {"name": name, "parameters": parameters}}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_calls_that_must_be(server: Server, stream: bool) -> None:
+    """The answer is held to calls of the tools, or of the named one, whatever the model thinks."""
+    tools = [place_tool("weather", "a", "b"), place_tool("time", "c")]
+
+    def calls(choice: Any, **options: Any) -> list[tuple[str, Any]]:
+        options |= {"tools": tools, "tool_choice": choice, "max_tokens": 200}
+        if stream:
+            found, content, reason = streamed(server, **options)
+        else:
+            got = ask(server, **options).choices[0]
+            content, reason = got.message.content or "", got.finish_reason
+            found = [(c.function.name, c.function.arguments) for c in got.message.tool_calls]
+        assert (content, reason) == ("", "tool_calls")
+        return [(name, json.loads(arguments)) for name, arguments in found]
+
+    any_call = calls("required", parallel_tool_calls=False)
+    assert len(any_call) == 1 and any_call[0][0] in ("weather", "time")
+    named = {"type": "function", "function": {"name": "time"}}
+    assert calls(named) == [("time", {"place": "c"})]
+
+
+def test_a_template_of_no_known_form(tmp_path: Path) -> None:
+    """A call that must be is then an object with name and arguments."""
+    names, scores, types = tokens()
+    keys: dict[str, object] = {
+        "tokenizer.ggml.tokens": names,
+        "tokenizer.ggml.scores": scores,
+        "tokenizer.ggml.token_type": types,
+        "tokenizer.chat_template": "{{ tools }}{% for m in messages %}{{ m.content }}{% endfor %}",
+        "llama.context_length": 1024,
+    }
+    with Server(write_model(tmp_path / "m.gguf", metadata(**keys)), "-t", 1) as server:
+        options: Any = {"tools": [place_tool("time", "c")], "max_tokens": 200}
+        choice = ask(server, tool_choice="required", **options).choices[0]
+        assert choice.finish_reason == "tool_calls" and choice.message.content is None
+        (call,) = choice.message.tool_calls
+        assert (call.function.name, json.loads(call.function.arguments)) == ("time", {"place": "c"})
+        cut = ask(server, tool_choice="required", **options | {"max_tokens": 3}).choices[0]
+        assert cut.finish_reason == "length" and cut.message.tool_calls is None
+
+
+def test_reasoning_is_a_field_of_its_own(tmp_path: Path) -> None:
+    names, scores, types = tokens()
+    keys: dict[str, object] = {
+        "tokenizer.ggml.tokens": names,
+        "tokenizer.ggml.scores": scores,
+        "tokenizer.ggml.token_type": types,
+        "tokenizer.chat_template": "{# <think> </think> #}" + TEMPLATE + "<think>",
+        "llama.context_length": 1024,
+    }
+    with Server(write_model(tmp_path / "m.gguf", metadata(**keys)), "-t", 1) as server:
+        choice = ask(server, max_tokens=20).choices[0]
+        assert choice.message.content == "" and choice.message.reasoning_content
+        deltas = [c.choices[0].delta for c in ask(server, max_tokens=20, stream=True)]
+        thought = "".join(getattr(d, "reasoning_content", None) or "" for d in deltas)
+        assert thought == choice.message.reasoning_content
+        logged = ask(server, max_tokens=20, logprobs=True, stream=True)
+        listed = [t.token for c in logged if c.choices[0].logprobs
+                  for t in c.choices[0].logprobs.content]  # fmt: skip
+        assert len(listed) == 20
+        held = ask(server, max_tokens=50, extra_body={"regex": "abc"}).choices[0]
+        assert held.message.content == "abc"
 
 
 def test_control_tokens_are_text_where_there_are_tools(server: Server, path: Path) -> None:
@@ -124,10 +221,17 @@ def test_calls_and_results_in_the_history(server: Server) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"tools": [TOOL], "tool_choice": "required"}, "tool_choice required cannot be promised"),
         (
-            {"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "weather"}}},
-            "tool_choice of one function cannot be promised",
+            {"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "x"}}},
+            "tool_choice names no function of tools; there are weather",
+        ),
+        (
+            {
+                "tools": [TOOL],
+                "tool_choice": "required",
+                "response_format": {"type": "json_object"},
+            },
+            "response_format does not go together with a tool_choice",
         ),
         ({"tool_choice": "required"}, "tool_choice needs tools"),
         ({"tools": [{"type": "web_search"}]}, "a tool is "),

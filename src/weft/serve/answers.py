@@ -42,6 +42,8 @@ class Answer:
         self._kind: Kind = kind
         self._asked = asked
         self._tokenizer = tokenizer
+        self._messages = [asked.message() for _ in asked.requests] if asked.message else []
+        self._unsaid: list[list[TokenLogprobs]] = [[] for _ in asked.requests]
         self._listed = [ListedTokens(tokenizer, special=r.special) for r in asked.requests]
         self._created = int(time.time())
         self._loop = loop
@@ -89,25 +91,30 @@ class Answer:
         """The body of an answer that is not streamed."""
         n = len(self._tickets)
         texts, ends = [""] * n, dict[int, Done]()
+        messages = self._messages
         tokens: list[list[TokenLogprobs]] = [[] for _ in range(n)]
         read: dict[tuple[int, ...], Read] = {}
         async for choice, event in self.events():
             if isinstance(event, Done):
                 ends[choice] = event
+                if messages:
+                    messages[choice].finish()
             elif isinstance(event, Read):
                 read[self._prompt(choice)] = event
             else:
                 texts[choice] += event.text
+                if messages:
+                    messages[choice].push(event.text)
                 tokens[choice] += event.tokens
         choices = []
         for index, i in enumerate(self._best(tokens)):
-            shown: dict[str, Any] = {"index": index, "finish_reason": ends[i].reason}
+            shown: dict[str, Any] = {"index": index, "finish_reason": self._reason(i, ends[i])}
             logprobs = None
             if self._asked.logprobs:
                 prompt = self._echo_lists(i, read.get(self._prompt(i)))
                 logprobs = _joined(prompt, self._logprobs(i, tokens[i]))
             if self._kind == "chat":
-                shown["message"] = {"role": "assistant", "content": texts[i], "refusal": None}
+                shown["message"] = messages[i].whole()
             else:
                 shown["text"] = self._echo_text(i) + texts[i]
             choices.append(shown | {"logprobs": logprobs})
@@ -122,12 +129,16 @@ class Answer:
             async for choice, event in self.events():
                 if isinstance(event, Done):
                     ends[choice] = event
-                    yield sse(self._chunk(choice, None, None, event.reason))
+                    if self._messages:
+                        for chunk in self._said(choice, self._messages[choice].finish(), True):
+                            yield sse(chunk)
+                    yield sse(self._chunk(choice, None, None, self._reason(choice, event)))
                 elif isinstance(event, Read):
                     for chunk in self._echo_chunks(choice, event):
                         yield sse(chunk)
                 else:
-                    yield sse(self._delta(choice, event))
+                    for chunk in self._deltas(choice, event):
+                        yield sse(chunk)
             if include_usage:
                 yield sse(self._body([], ".chunk") | {"usage": self._usage(ends)})
             yield b"data: [DONE]\n\n"
@@ -186,10 +197,32 @@ class Answer:
             if self._prompt(i) == prompt
         ]
 
-    def _delta(self, choice: int, event: Delta) -> dict[str, Any]:
+    def _reason(self, choice: int, end: Done) -> str:
+        return self._messages[choice].reason(end.reason) if self._messages else end.reason
+
+    def _deltas(self, choice: int, event: Delta) -> list[dict[str, Any]]:
+        if self._messages:
+            self._unsaid[choice] += event.tokens
+            return self._said(choice, self._messages[choice].push(event.text))
         logprobs = self._logprobs(choice, event.tokens) if self._asked.logprobs else None
-        content = {"content": event.text} if self._kind == "chat" else event.text
-        return self._chunk(choice, content, logprobs, None)
+        return [self._chunk(choice, event.text, logprobs, None)]
+
+    def _said(
+        self, choice: int, deltas: list[dict[str, Any]], last: bool = False
+    ) -> list[dict[str, Any]]:
+        """Chunks of deltas; log-probabilities go with the first that comes, as text may be held
+        back. `last`: there will be no other."""
+        unsaid = self._unsaid[choice]
+        if last and unsaid and not deltas:
+            deltas = [{}]
+        chunks = []
+        for delta in deltas:
+            wants = self._asked.logprobs and unsaid
+            chunks.append(
+                self._chunk(choice, delta, self._logprobs(choice, unsaid) if wants else None, None)
+            )
+            unsaid = self._unsaid[choice] = []
+        return chunks
 
     def _chunk(
         self, choice: int, content: Any, logprobs: dict[str, Any] | None, reason: str | None

@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from typing import Any
 
 from weft.llm import Tokenizer
+from weft.llm.answers import AnswerFormat
 from weft.llm.chat import ChatTemplate, prompt_tokens
 from weft.llm.engine import Request
 from weft.serve.errors import ApiError
+from weft.serve.messages import (
+    ChatMessage,
+    Reader,
+    TextReader,
+    WholeCall,
+    call_schema,
+    named_tool,
+)
 from weft.serve.options import ServeOptions
-from weft.serve.sampling import looks_at_prompt, require_few, sampling_of
+from weft.serve.sampling import looks_at_prompt, own_constraint, require_few, sampling_of
 from weft.serve.schema import ChatBody, CompletionBody, Generation, ResponseFormat
 
 __all__ = ["Asked", "Echo", "Prompts", "require_whole", "texts_of", "token_lists"]
+
+Tools = Sequence[Mapping[str, Any]]
 
 COMPLETION_TOKENS = 16
 """`max_tokens` of /v1/completions where the request has none, as the OpenAI API states it."""
@@ -43,6 +55,8 @@ class Asked:
     best_of: int = 1
     logprobs: bool = False
     """Whether they are shown."""
+    message: Callable[[], ChatMessage] | None = None
+    """Makes what takes an answer to a chat apart."""
     echoes: list[Echo] | None = None
     """The prompt of each request, where it is shown."""
 
@@ -68,17 +82,63 @@ class Prompts:
         self.require_short(text, "messages")
         ids = prompt_tokens(self._tokenizer, text)
         n = body.n or 1
+        calls = self._calls_only(body, tools, text)
+        reads = partial(self._reader, body, tools, text, calls)
         form = Request(
             (0,),
             max_tokens=self._limit(body, "max_completion_tokens", "max_tokens", "n_predict"),
             logprobs=(body.top_logprobs or 0) if body.logprobs else None,
             stop=_stops(body) + self._template.stops,
             ignore_eos=body.ignore_eos,
-            special=tools is not None,  # <|python_tag|>, [TOOL_CALLS]: the client parses them
+            special=tools is not None or self._hides_thought,  # <|python_tag|>, [TOOL_CALLS]
         )
-        schema = _json_schema(body.response_format)
-        requests = self._requests(body, form, [ids], n, schema)
-        return Asked(requests, n, n, bool(body.logprobs))
+        constraint = calls or _json_schema(body.response_format)
+        requests = self._requests(body, form, [ids], n, constraint)
+        reads()  # a format that cannot be found out is said now
+        return Asked(requests, n, n, bool(body.logprobs), message=reads)
+
+    @cached_property
+    def _format(self) -> AnswerFormat:
+        return AnswerFormat.of(self._template)
+
+    @cached_property
+    def _hides_thought(self) -> bool:
+        """Whether the marks around reasoning are control tokens."""
+        for mark in self._format.thought or ():
+            ids = self._tokenizer.encode(mark, add_special=False, parse_special=True)
+            if mark.strip() not in self._tokenizer.decode(ids):
+                return True
+        return False
+
+    def _calls_only(self, body: ChatBody, tools: Tools | None, text: str) -> dict[str, Any]:
+        """The constraint of an answer that has to be calls; `text`: the rendered prompt."""
+        if not tools or body.tool_choice in (None, "auto"):
+            return {}
+        if body.response_format is not None and body.response_format.type != "text":
+            raise ApiError(
+                400, "response_format does not go together with a tool_choice that asks for a "
+                "call; leave one out", "tool_choice",
+            )  # fmt: skip
+        name = named_tool(body.tool_choice, tools)
+        several = body.parallel_tool_calls is not False and name is None
+        grammar = self._format.grammar(
+            self._tokenizer, tools, name=name, parallel=several, prompt=text
+        )
+        return {"grammar": grammar} if grammar else {"json_schema": call_schema(tools, name)}
+
+    def _reader(
+        self, body: ChatBody, tools: Tools | None, text: str, calls: Mapping[str, Any]
+    ) -> ChatMessage:
+        """What takes an answer apart. One that is held to a text of the request's has no
+        reasoning."""
+        reader: Reader
+        if "json_schema" in calls:
+            reader = WholeCall()
+        elif not calls and (own_constraint(body) or _json_schema(body.response_format)):
+            reader = self._format.parser(tools) if tools else TextReader()
+        else:
+            reader = self._format.parser(tools, text)
+        return ChatMessage(reader, one_call=body.parallel_tool_calls is False)
 
     def of_completion(self, body: CompletionBody) -> Asked:
         """`best_of` requests for each prompt."""
@@ -112,7 +172,7 @@ class Prompts:
             echoes = [echo for echo in each for _ in range(best_of)]
             if wants:
                 requests = _scoring(requests)
-        return Asked(requests, n, best_of, wants, echoes)
+        return Asked(requests, n, best_of, wants, echoes=echoes)
 
     def _echo(self, ids: list[int], text: str | None) -> Echo:
         if text is None:
@@ -185,12 +245,12 @@ class Prompts:
         form: Request,
         prompts: list[list[int]],
         choices: int,
-        json_schema: dict[str, Any] | None = None,
+        constraint: Mapping[str, Any] | None = None,
     ) -> list[Request]:
         """As `form`, for each prompt and choice."""
         self._require_texts(body, len(prompts) * choices)
         looks = looks_at_prompt(body)
-        samplings = [sampling_of(body, choice, json_schema) for choice in range(choices)]
+        samplings = [sampling_of(body, choice, constraint) for choice in range(choices)]
         return [
             replace(form, prompt=tuple(ids), sampling=sampling, penalize_prompt=looks)
             for ids in prompts
@@ -229,35 +289,25 @@ def _scoring(requests: list[Request]) -> list[Request]:
 
 
 def _tools(body: ChatBody) -> list[dict[str, Any]] | None:
-    """What the template is to write of tools. What the model says of them is text, so nobody can
-    promise that it calls one."""
+    """What the template is to write of tools."""
     choice = body.tool_choice
     if choice == "none" or not body.tools:
         if choice not in (None, "none", "auto"):
             raise ApiError(400, "tool_choice needs tools", "tool_choice")
         return None
-    if choice not in (None, "auto"):
-        shown = choice if isinstance(choice, str) else "of one function"
-        raise ApiError(
-            400,
-            f"tool_choice {shown} cannot be promised, as answers are the model's own text; use "
-            '"auto" or "none", or response_format with the parameters of the function as schema',
-            "tool_choice",
-            "unsupported",
-        )
     return body.tools
 
 
-def _json_schema(given: ResponseFormat | None) -> dict[str, Any] | None:
-    """What the answer must be; None: any text."""
+def _json_schema(given: ResponseFormat | None) -> dict[str, Any]:
+    """The constraint of an answer; empty: any text will do."""
     if given is None or given.type == "text":
-        return None
+        return {}
     if given.type == "json_object":
-        return {"type": "object"}
+        return {"json_schema": {"type": "object"}}
     schema = (given.json_schema or {}).get("schema")
     if not isinstance(schema, dict):
         raise ApiError(400, "response_format.json_schema has no schema", "response_format")
-    return schema
+    return {"json_schema": schema}
 
 
 def token_lists(

@@ -16,8 +16,8 @@ from weft.serve.errors import ApiError
 if TYPE_CHECKING:
     from weft.serve.schema import Generation
 
-__all__ = ["MOST_CHARACTERS", "MOST_STRINGS", "SAMPLING_FIELDS", "looks_at_prompt", "require_few",
-           "sampling_of"]  # fmt: skip
+__all__ = ["MOST_CHARACTERS", "MOST_STRINGS", "SAMPLING_FIELDS", "looks_at_prompt",
+           "own_constraint", "require_few", "sampling_of"]  # fmt: skip
 
 MOST_STRINGS = 64
 """Strings that a request may have looked for in its text: `stop`, `dry_sequence_breakers`."""
@@ -47,10 +47,18 @@ def looks_at_prompt(body: Generation) -> bool:
     return bool(options & {"repeat_penalty", "repeat_last_n", "dry_multiplier"})
 
 
+def own_constraint(body: Generation) -> str | None:
+    """The field, if any, that says which texts an answer may be."""
+    return next(
+        (name for name in ("grammar", "json_schema", "regex") if name in body.sampling), None
+    )
+
+
 def sampling_of(
-    body: Generation, choice: int, json_schema: Mapping[str, Any] | None
+    body: Generation, choice: int, constraint: Mapping[str, Any] | None = None
 ) -> SamplingParams:
     """The parameters of a choice. Every choice has a seed of its own, so that they differ.
+    `constraint`: what `response_format` or `tool_choice` ask for, as an option.
 
     Raises ApiError that names the field as the client wrote it."""
     options: dict[str, Any] = dict(_WHOLE_API)
@@ -69,12 +77,13 @@ def sampling_of(
             options[option] = value
     if body.seed is not None and body.seed != -1:  # llama.cpp's word for any
         options["seed"] = (body.seed + choice) % (1 << 63)
-    if json_schema is not None:
-        if options.get("json_schema") is not None:
+    if constraint:
+        if own := own_constraint(body):
             raise ApiError(
-                400, "json_schema and response_format are both given; leave one out", "json_schema"
-            )
-        options["json_schema"] = json_schema
+                400, f"{own} does not go together with response_format, nor with a tool_choice "
+                "that asks for a call; leave one out", own,
+            )  # fmt: skip
+        options |= constraint
     try:
         return SamplingParams(**options)
     except ContextError as error:

@@ -1,0 +1,153 @@
+"""An answer to a chat as the API has it: content, reasoning and calls of tools.
+
+`weft.llm.answers` takes the model's text apart; here its events become fields of a message.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+from weft.llm.answers import Call, Content, Event, Reasoning
+from weft.serve.errors import ApiError
+
+__all__ = ["ChatMessage", "Reader", "TextReader", "WholeCall", "call_schema", "named_tool"]
+
+
+class Reader(Protocol):
+    """Takes an answer apart as it grows, as `weft.llm.answers.AnswerParser` does."""
+
+    def push(self, text: str) -> list[Event]:
+        """What `text` adds."""
+
+    def finish(self) -> list[Event]:
+        """What was held back."""
+
+
+class TextReader:
+    """All of an answer is content."""
+
+    def push(self, text: str) -> list[Event]:
+        """See `Reader`."""
+        return [Content(text)] if text else []
+
+    def finish(self) -> list[Event]:
+        """See `Reader`."""
+        return []
+
+
+class WholeCall:
+    """An answer held to `call_schema`: it is one call, where a model has no form of its own."""
+
+    def __init__(self) -> None:
+        self._parts: list[str] = []
+
+    def push(self, text: str) -> list[Event]:
+        """See `Reader`."""
+        self._parts.append(text)
+        return []
+
+    def finish(self) -> list[Event]:
+        """See `Reader`; what was cut off is content."""
+        text = "".join(self._parts)
+        try:
+            call = json.loads(text)
+            arguments = json.dumps(call["arguments"], ensure_ascii=False)
+            return [Call(0, call["name"], arguments)]
+        except (ValueError, LookupError, TypeError, RecursionError):
+            return [Content(text)] if text else []
+
+
+def named_tool(choice: object, tools: Sequence[Mapping[str, Any]]) -> str | None:
+    """The function that `tool_choice` names, None where it leaves the choice; raises ApiError for
+    one that is not there."""
+    if not isinstance(choice, Mapping):
+        return None
+    function = choice.get("function")
+    name = function.get("name") if isinstance(function, Mapping) else choice.get("name")
+    names = [tool["function"]["name"] for tool in tools]
+    if name not in names:
+        raise ApiError(
+            400, f"tool_choice names no function of tools; there are {', '.join(names)[:200]}",
+            "tool_choice",
+        )  # fmt: skip
+    return str(name)
+
+
+def call_schema(tools: Sequence[Mapping[str, Any]], name: str | None) -> dict[str, Any]:
+    """A JSON schema whose texts are calls: of any tool, or of the one called `name`."""
+    functions = [tool["function"] for tool in tools]
+    calls = [
+        {
+            "type": "object",
+            "properties": {
+                "name": {"const": function["name"]},
+                "arguments": function.get("parameters") or {"type": "object"},
+            },
+            "required": ["name", "arguments"],
+            "additionalProperties": False,
+        }
+        for function in functions
+        if name in (None, function["name"])
+    ]
+    return calls[0] if len(calls) == 1 else {"anyOf": calls}
+
+
+class ChatMessage:
+    """The message of one choice as it grows, in deltas and as a whole."""
+
+    def __init__(self, reader: Reader, *, one_call: bool = False) -> None:
+        """`one_call`: what is called behind the first call is left out."""
+        self._reader = reader
+        self._one_call = one_call
+        self._content: list[str] = []
+        self._reasoning: list[str] = []
+        self._calls: list[dict[str, Any]] = []
+
+    def push(self, text: str) -> list[dict[str, Any]]:
+        """The deltas that `text` adds."""
+        return self._deltas(self._reader.push(text))
+
+    def finish(self) -> list[dict[str, Any]]:
+        """Those of what was held back."""
+        return self._deltas(self._reader.finish())
+
+    def reason(self, ended: str) -> str:
+        """`finish_reason` of a text that `ended` as the engine says."""
+        return "tool_calls" if self._calls and ended == "stop" else ended
+
+    def whole(self) -> dict[str, Any]:
+        """The message."""
+        text = "".join(self._content)
+        content = None if self._calls and not text else text
+        message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
+        if self._reasoning:
+            message["reasoning_content"] = "".join(self._reasoning)
+        if self._calls:
+            message["tool_calls"] = self._calls
+        return message
+
+    def _deltas(self, events: Iterable[Event]) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = []
+        for event in events:
+            if isinstance(event, Content):
+                self._content.append(event.text)
+                found.append({"content": event.text})
+            elif isinstance(event, Reasoning):
+                self._reasoning.append(event.text)
+                found.append({"reasoning_content": event.text})
+            elif not (self._one_call and self._calls):
+                call = self._call(event)
+                found.append({"tool_calls": [{"index": event.index, **call}]})
+        return found
+
+    def _call(self, event: Call) -> dict[str, Any]:
+        call = {
+            "id": f"call_{uuid.uuid4().hex[:24]}",
+            "type": "function",
+            "function": {"name": event.name, "arguments": event.arguments},
+        }
+        self._calls.append(call)
+        return call
