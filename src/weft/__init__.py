@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     )
     from weft.execute import Scheduler, Session
     from weft.frontends.gguf import open_gguf
-    from weft.graph import Graph, Sym, Tensor, constant, input
+    from weft.graph import Graph, Sym, Tensor, constant, input, state
     from weft.llm import LLM
     from weft.program import Program
     from weft.torch_module import from_torch
@@ -56,7 +56,7 @@ _HOMES = {
     ),
     "weft.execute": ("Scheduler", "Session"),
     "weft.frontends.gguf": ("open_gguf",),
-    "weft.graph": ("Graph", "Sym", "Tensor", "constant", "graph", "input"),
+    "weft.graph": ("Graph", "Sym", "Tensor", "constant", "graph", "input", "state"),
     "weft.llm": ("LLM",),
     "weft.program": ("Program",),
     "weft.torch_module": ("from_torch",),
@@ -98,6 +98,7 @@ __all__ = [
     "graph",
     "input",
     "open_gguf",
+    "state",
 ]
 
 

@@ -18,7 +18,9 @@ from weft.execute.bound import BoundProgram, Moved, named_fault
 from weft.execute.profile import Profile
 from weft.execute.recorder import Recorder
 from weft.execute.values import check_values, checked, max_bytes, read_array, symbol_values
+from weft.graph.node import describe
 from weft.graph.size import evaluate
+from weft.graph.tensor import Tensor
 from weft.program import Program, TensorSpec
 
 __all__ = ["Session"]
@@ -139,6 +141,34 @@ class Session:
             except Exception as error:
                 raise named_fault(f"output {name}", error) from error
         return view
+
+    def state(self, leaf: Tensor) -> NDArray[Any]:
+        """What a state of the graph (`weft.state`) holds now, in whatever memory it is: a copy, in
+        PyTorch order of sizes. Raises ProgramError for a tensor that the program has none of."""
+        number, spec = self._state_spec(leaf)
+        try:
+            return read_array(spec, self._bound.memories[number], {})
+        except Exception as error:
+            raise named_fault(f"state {leaf.name}", error) from error
+
+    def set_state(self, leaf: Tensor, data: Any) -> None:
+        """Writes a state of the graph, between runs: an array of its shape and element type.
+
+        Raises ProgramError for another shape or type, or a tensor that the program has none of."""
+        number, spec = self._state_spec(leaf)
+        raw = checked(leaf.name, np.asarray(data), spec, {}, "state")
+        try:
+            self._bound.memories[number].write(_fixed(spec, leaf.name), raw)
+        except Exception as error:
+            raise named_fault(f"state {leaf.name}", error) from error
+
+    def _state_spec(self, leaf: Tensor) -> tuple[int, TensorSpec]:
+        data = None if leaf.buffer is None else leaf.buffer.data
+        for number, spec in enumerate(self.program.buffers):
+            if leaf.buffer is not None and data is not None and spec.data is data:
+                at = leaf.buffer.offset
+                return number, TensorSpec(leaf.name, leaf.dtype, leaf.ne, leaf.nb, number, at)
+        raise ProgramError(f"{describe(leaf)} is no state of the program")
 
     def send_bound(self, data: NDArray[Any]) -> None:
         """Sends an array that the program uses in place again, where a device has a copy of it; for

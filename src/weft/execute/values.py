@@ -71,7 +71,11 @@ def read_array(spec: TensorSpec, memory: Memory, values: Mapping[str, int]) -> N
 
 
 def checked(
-    name: str, array: NDArray[Any], spec: TensorSpec, values: Mapping[str, int]
+    name: str,
+    array: NDArray[Any],
+    spec: TensorSpec,
+    values: Mapping[str, int],
+    what: str = "input",
 ) -> NDArray[np.uint8]:
     """The bytes of `array`, which must have the tensor's shape (leading ones may be left out) and
     element type (bf16 as uint16 bits, block types as uint8 rows).
@@ -80,15 +84,15 @@ def checked(
     try:
         want = tuple(evaluate(n, values) for n in spec.ne)
     except GraphError as error:
-        raise ProgramError(f"input {name!r}: {error}; pass symbols=") from error
+        raise ProgramError(f"{what} {name!r}: {error}; pass symbols=") from error
     got = ne_of(array, spec.dtype)
     if got != want:
         raise ProgramError(
-            f"input {name!r} has shape {array.shape}, wants {_shape(want)} of {spec.dtype.name}"
+            f"{what} {name!r} has shape {array.shape}, wants {_shape(want)} of {spec.dtype.name}"
         )
     if array.dtype != spec.dtype.storage:
         raise ProgramError(
-            f"input {name!r} has element type {array.dtype}, wants {spec.dtype.storage} "
+            f"{what} {name!r} has element type {array.dtype}, wants {spec.dtype.storage} "
             f"({spec.dtype.name}); convert it first, e.g. array.astype('{spec.dtype.storage}')"
         )
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8)

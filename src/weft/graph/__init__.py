@@ -176,7 +176,7 @@ from weft.graph.build_tensor import (
 )
 from weft.graph.check import check_graph
 from weft.graph.graph import Graph
-from weft.graph.node import constant, input, leaf
+from weft.graph.node import constant, input, leaf, state
 from weft.graph.op import OPS, Op, find_op
 from weft.graph.params import GluOp, PoolOp, RopeMode, ScaleMode, SortOrder, TriKind, UnaryOp
 from weft.graph.params_tensor import (
@@ -351,6 +351,7 @@ __all__ = [
     "sqrt",
     "ssm_conv",
     "ssm_scan",
+    "state",
     "step",
     "sub",
     "sum",

@@ -14,7 +14,7 @@ from weft.errors import GraphError
 from weft.graph.op import Op, find_op
 from weft.graph.params import Params
 from weft.graph.size import Expr, Size, Sym, exact_div, lower
-from weft.graph.tensor import Buffer, Ne, Tensor, shape_text
+from weft.graph.tensor import Buffer, Ne, Tensor, Usage, shape_text
 
 __all__ = [
     "FLOATS",
@@ -139,6 +139,22 @@ def constant(data: Any, name: str = "", dtype: DType | str | None = None) -> Ten
 
     Without `dtype` the array's own type and shape count. With a block type (or bf16), `data` is the
     raw uint8 (uint16) storage, its last axis whole rows of blocks."""
+    return _bound("constant", data, name, dtype, "weights")
+
+
+def state(data: Any, name: str = "", dtype: DType | str | None = None) -> Tensor:
+    """Memory that runs write (`cpy`, `set_rows`) and later runs read: a cache, a running sum.
+
+    `data`: what it begins with, as `constant` takes it. A contiguous array that can be written is
+    used in place where nodes on it run in host memory; a device may have a copy of its own. So
+    `Session.state` reads it and `Session.set_state` writes it, wherever it is."""
+    array = np.ascontiguousarray(data)
+    if not array.flags.writeable:
+        array = array.copy()
+    return _bound("state", array, name, dtype, "any")
+
+
+def _bound(what: str, data: Any, name: str, dtype: DType | str | None, usage: Usage) -> Tensor:
     array = np.ascontiguousarray(data)
     if dtype is None:
         dt = find_dtype(array.dtype.name)
@@ -148,17 +164,17 @@ def constant(data: Any, name: str = "", dtype: DType | str | None = None) -> Ten
         ne = list(array.shape[::-1])
         if array.dtype != dt.storage:
             raise GraphError(
-                f"constant {name!r}: {dt.name} is stored as {dt.storage}, got {array.dtype}; "
+                f"{what} {name!r}: {dt.name} is stored as {dt.storage}, got {array.dtype}; "
                 "encode it first (weft.quants.encode)"
             )
         if dt.is_quantized and ne:
             row = array.shape[-1]
             if row % dt.bytes:
                 raise GraphError(
-                    f"constant {name!r}: rows of {row} bytes are not whole {dt.bytes}-byte blocks"
+                    f"{what} {name!r}: rows of {row} bytes are not whole {dt.bytes}-byte blocks"
                 )
             ne[0] = row // dt.bytes * dt.block
-    return leaf(dt, ne or [1], name, buffer=Buffer("weights", data=array))
+    return leaf(dt, ne or [1], name, buffer=Buffer(usage, data=array))
 
 
 def describe(t: Tensor) -> str:
