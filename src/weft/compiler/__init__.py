@@ -5,8 +5,17 @@ from weft.compiler.pipeline import (
     compile,
     lower_plan,
     plan_graph,
+    planned_again,
     repacked,
     resolve_devices,
 )
 
-__all__ = ["Plan", "compile", "lower_plan", "plan_graph", "repacked", "resolve_devices"]
+__all__ = [
+    "Plan",
+    "compile",
+    "lower_plan",
+    "plan_graph",
+    "planned_again",
+    "repacked",
+    "resolve_devices",
+]

@@ -30,6 +30,7 @@ __all__ = [
     "compile",
     "lower_plan",
     "plan_graph",
+    "planned_again",
     "repacked",
     "resolve_devices",
 ]
@@ -153,6 +154,22 @@ def plan_graph(
     if FLAGS.check or memory == "ggml":
         check_plan(found)
     return found
+
+
+def planned_again(program: Program, keep: Collection[Tensor] = ()) -> Plan:
+    """A plan like the one that a program was made of: every node runs where it ran, weights lie as
+    they lay. `keep`: tensors that no rewrite may hide."""
+    before: Plan = program.plan
+    schedule = before.schedule
+    plan = plan_graph(
+        schedule.graph,
+        schedule.backends,
+        policy="plan",
+        assign={t: b for t, b in schedule.backend_of.items() if b >= 0},
+        rewrites=sorted({done.name for done in schedule.rewritten}),
+        keep=keep,
+    )
+    return replace(plan, layouts=before.layouts)
 
 
 def check_plan(plan: Plan) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from weft import quants
-from weft.compiler import Plan, plan_graph
+from weft.compiler import planned_again
 from weft.compiler.check import check_program
 from weft.compiler.lower import lower_with_tensors
 from weft.dtype import DType
@@ -120,20 +120,12 @@ class _Wanted:
 
 
 def _compile(program: Program, callback: TensorCallback) -> tuple[Program, list[list[_Wanted]]]:
-    before: Plan = program.plan
-    graph, schedule = before.schedule.graph, before.schedule
+    schedule = program.plan.schedule
+    graph = schedule.graph
     asked = {node: _asked(node, schedule.backend_for(node)) for node in graph.nodes}
     wanted = {node: shown for node, shown in asked.items() if callback(shown, True)}
     keep = {base for node in wanted for base in (node, node.view_src) if base is not None}
-    plan = plan_graph(
-        graph,
-        schedule.backends,
-        policy="plan",
-        assign={t: b for t, b in schedule.backend_of.items() if b >= 0},
-        rewrites=sorted({done.name for done in schedule.rewritten}),
-        keep=keep,
-    )
-    plan = replace(plan, layouts=before.layouts)
+    plan = planned_again(program, keep)
     made, index = lower_with_tensors(plan.schedule, plan.allocation, plan, plan.layouts)
     check_program(made)
     found: list[list[_Wanted]] = []

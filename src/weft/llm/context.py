@@ -362,6 +362,17 @@ class Context(Sequences):
         self._graphs.watch(callback)
         self._eval = callback
 
+    @property
+    def reuse_graphs(self) -> bool:
+        """Whether a graph is compiled once and then run for every batch (default: unless
+        WEFT_GRAPH_REUSE is 0). False: each ubatch has its graph placed, planned, lowered and bound
+        anew, one after another, to find out whether reuse is at fault; results are the same."""
+        return self._graphs.reuse
+
+    @reuse_graphs.setter
+    def reuse_graphs(self, reuse: bool) -> None:
+        self._graphs.reuse = reuse
+
     def profile(self, into: Profile | None = None) -> AbstractContextManager[Profile]:
         """Records everything that is computed inside the `with`; see `Session.profile`."""
         return self._graphs.profile(Profile() if into is None else into)

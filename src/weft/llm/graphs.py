@@ -10,9 +10,10 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.compiler import lower_plan, plan_graph
+from weft.compiler import lower_plan, plan_graph, planned_again
 from weft.errors import AbortedError
 from weft.execute import ArenaPool, Profile, Progress, Session, TensorCallback, WatchedSession
+from weft.flags import FLAGS
 from weft.graph import Graph
 from weft.llm.batch import Ubatch
 from weft.llm.cells import Cells
@@ -35,6 +36,9 @@ class Graphs:
         self.plan = plan
         self.cache = plan.cache
         self.counters = Counters(plan.graphs_built, reserves=plan.graphs_built)
+        self.reuse = FLAGS.graph_reuse
+        """Whether graphs that were compiled are run again; else each run compiles its own anew."""
+        self._fresh: Session | None = None  # of such a run
         self.why: list[str] = []
         """What kept ubatches of the last call from running the graph of the one before."""
         config = plan.model.config
@@ -91,7 +95,8 @@ class Graphs:
 
     def _sessions(self) -> list[Session]:
         beside = self.pipelined.sessions[1:] if self.pipelined is not None else []
-        return [*(regime.session for regime in self.all), *beside]
+        fresh = [] if self._fresh is None else [self._fresh]
+        return [*(regime.session for regime in self.all), *beside, *fresh]
 
     @property
     def all(self) -> list[Regime]:
@@ -115,8 +120,9 @@ class Graphs:
         """Takes cells for ubatches and computes them, one after the other; the largest in a
         pipeline where there is one. Yields each with its rows, see `run`."""
         largest = self.regimes[-1]
+        overlap = self.pipelined is not None and self.reuse
         n = 0
-        while self.pipelined is not None and n < len(ubatches) and self._is_large(ubatches[n]):
+        while overlap and n < len(ubatches) and self._is_large(ubatches[n]):
             n += 1
         if self.pipelined is not None and n > 1:
             self._choose(ubatches[0])
@@ -151,6 +157,8 @@ class Graphs:
         out_ids = np.flatnonzero(ubatch.outputs)
         n_out = len(out_ids)
         regime = self._choose(ubatch)
+        if not self.reuse:
+            regime = self._anew(regime)
         session = regime.session
         regime.inputs.write(ubatch, places, out_ids)
         values = self._sizes(ubatch)
@@ -159,7 +167,7 @@ class Graphs:
             raise AbortedError("decode was stopped by abort()")
         session.execute(values)
         self.session = session
-        self.counters.graphs_reused += 1
+        self.counters.graphs_reused += self.reuse
         if n_out == 0:
             return None
         if regime.rows is None:
@@ -170,7 +178,7 @@ class Graphs:
     def takes_one(self) -> bool:
         """Whether `run_one` can be used: the graph of single tokens ran last, without detours."""
         last = self._last
-        return last is self.regimes[0] and last.takes_one
+        return last is self.regimes[0] and last.takes_one and self.reuse
 
     def run_one(
         self, token: int, position: int, seq: int, cell: int, slots: tuple[int, int] = (0, 0)
@@ -233,6 +241,19 @@ class Graphs:
         self._callback = callback
         self._aside = self._arenas if callback is None else self._arenas.beside()
         self._rebind()
+
+    def _anew(self, regime: Regime) -> Regime:
+        """The same, placed, planned, lowered and bound again, in compute memory of its own."""
+        program = lower_plan(planned_again(regime.program))
+        self.counters.graphs_built += 1
+        self.counters.reserves += 1
+        pool = self._arenas.beside()
+        session = Session(program, pool)
+        if self._callback is not None:
+            session = WatchedSession(program, pool, self._callback)
+        session.use_threads(max(self._threads_used, 0))
+        self._fresh = session
+        return Regime(regime.max_tokens, program, pool, self.cache, self._config, session)
 
     def _regime(self, max_tokens: int, program: Program) -> Regime:
         session = None
