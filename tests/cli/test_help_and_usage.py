@@ -31,6 +31,14 @@ def test_options_come_in_groups_the_usual_ones_first() -> None:
     assert "--mlock" not in text and "--profile" not in text
 
 
+def test_c_says_its_default() -> None:
+    for name, said in (
+        ("run", "the same, at most 4096."), ("perplexity", "Default: 512."),
+        ("export", "the same, at most 2048."), ("serve", "default: 2048 for each of --parallel"),
+    ):  # fmt: skip
+        assert said in " ".join(help_of(name).split())
+
+
 @pytest.mark.parametrize("name", COMMANDS)
 def test_metavars_have_one_style(name: str) -> None:
     text = help_of(name)
@@ -94,6 +102,7 @@ def test_every_field_of_sampling_has_a_flag() -> None:
         ("memory of the device is full", "memory of the device is full"),
         ("no tensor called 'n_ctx'", "no tensor called 'n_ctx'"),
         ("/home/n_ctx/top_p.gguf: no such file", "/home/n_ctx/top_p.gguf: no such file"),
+        ("make n_ctx larger, or remove tokens first (seq_rm, clear)", "make -c larger"),
         ("n_ubatch is 64, but n_batch is 8", "-ub is 64, but -b is 8"),
     ],
 )

@@ -82,6 +82,20 @@ def test_bench_says_what_it_measures(path: Path) -> None:
         assert part in terminal.text
 
 
+@pytest.mark.skipif(importlib.util.find_spec("pty") is None, reason="no pseudo terminals here")
+@pytest.mark.parametrize("command", ["bench", "run"])
+def test_ctrl_c_is_quiet(path: Path, command: str) -> None:
+    words = {
+        "bench": ["-p", "8", "-n", "8", "-r", "1000000", "-t", "1"],
+        "run": ["abc", "-n", "-1", "--context-shift", "--ignore-eos", "-c", "64", "-t", "1"],
+    }
+    with Terminal(command, path, *words[command]) as terminal:
+        terminal.wait_for({"bench": "measuring pp8: 1", "run": "abc"}[command])
+        terminal.send("\x03")
+        terminal.wait_for("interrupted")
+        assert terminal.exit_code() == 130 and "Traceback" not in terminal.text
+
+
 def test_a_line_of_status_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     text = io.StringIO()
     screen = console.Console(file=text, force_terminal=True, width=20)

@@ -120,7 +120,7 @@ def _plain(param: Any, record: tuple[str, str]) -> tuple[str, str]:
     """A line of the help with a metavar where the type was."""
     left, right = record
     if param.param_type_name == "argument":
-        return param.metavar or left, right
+        return (param.metavar or left) + ("..." if param.nargs != 1 else ""), right
     return _TYPE.sub(lambda found: " " + _METAVARS.get(found[1], found[1]), left), right
 
 

@@ -28,7 +28,11 @@ def devices(
     ] = False,
     chosen: Annotated[
         str | None,
-        typer.Option("--devices", help="With --ops: the devices to ask; default: all there are."),
+        typer.Option(
+            "--devices",
+            metavar="NAMES",
+            help="With --ops: the devices to ask; default: all there are.",
+        ),
     ] = None,
     markdown: Annotated[
         bool, typer.Option("--markdown", help="With --ops: print the page docs/devices.md.")

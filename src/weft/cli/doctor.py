@@ -27,7 +27,10 @@ _SHOWN = 12
 
 def doctor(
     target: Annotated[
-        str | None, typer.Option(help="Kernel target to check; default: the best of this machine.")
+        str | None,
+        typer.Option(
+            metavar="NAME", help="Kernel target to check; default: the best of this machine."
+        ),
     ] = None,
     every: Annotated[
         bool, typer.Option("--all", help="Check all targets that this machine can run.")

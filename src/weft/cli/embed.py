@@ -49,7 +49,7 @@ def embed(
     model: ModelFile,
     load: dict[str, Any],
     texts: Annotated[
-        list[str] | None, typer.Argument(metavar="[TEXT]...", help="Without: lines of stdin.")
+        list[str] | None, typer.Argument(metavar="[TEXT]", help="Without: lines of stdin.")
     ] = None,
     file: Annotated[Path | None, typer.Option("--file", "-f", help="Texts, one a line.")] = None,
     pooling: Annotated[

@@ -9,7 +9,8 @@ import typer
 
 from weft.cli.console import say, size_text
 from weft.cli.exported import export_gguf
-from weft.cli.options import CacheTypeK, CacheTypeV, CtxSize, UbatchSize
+from weft.cli.loading import trained_context
+from weft.cli.options import CacheTypeK, CacheTypeV, UbatchSize, context_option
 from weft.llm.hub import local_path
 
 __all__ = ["export"]
@@ -23,7 +24,13 @@ def export(
         ),
     ],
     target: Annotated[Path, typer.Argument(metavar="OUT", help="The .pte file to write.")],
-    ctx_size: CtxSize = None,
+    ctx_size: Annotated[
+        int | None,
+        context_option(
+            "Tokens of the cache; 0: as many as the model was trained for. Default: the same, at "
+            "most 2048."
+        ),
+    ] = None,
     ubatch: UbatchSize = None,
     type_k: CacheTypeK = None,
     type_v: CacheTypeV = None,
@@ -36,8 +43,9 @@ def export(
 ) -> None:
     """Write a model for ExecuTorch. Its method `forward(tokens, positions)` gives the logits of the
     last token. Weights keep their quantized blocks. Needs weft-executorch."""
+    n_ctx = trained_context(source) if ctx_size == 0 else ctx_size
     nbytes = export_gguf(
-        source, target, n_ctx=ctx_size, n_ubatch=ubatch, threads=threads, pack=not no_repack,
+        source, target, n_ctx=n_ctx, n_ubatch=ubatch, threads=threads, pack=not no_repack,
         type_k=type_k, type_v=type_v,
     )  # fmt: skip
     say(f"{target}: {size_text(nbytes)}")

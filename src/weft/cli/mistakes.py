@@ -30,7 +30,7 @@ FLAG_OF = {
     "n_threads_batch": "-tb",
     "n_chunks": "--chunks",
     "offload_kv": "--no-kv-offload",
-    "swa_full": "--swa-small",
+    "swa_full": "--swa-full",
     "type_k": "-ctk",
     "type_v": "-ctv",
     "flash": "-fa",
@@ -74,6 +74,13 @@ FLAG_OF = {
 }
 """What the library calls an argument, and what the command line calls it."""
 
+_PHRASES = {
+    "; use embed": "; use `weft embed`",
+    ", or create the context with swa_full=True": ", or leave out --swa-small",
+    ", or remove tokens first (seq_rm, clear)": "",
+}
+"""Advice that is for programs only."""
+
 _NAMES = "|".join(sorted(FLAG_OF, key=len, reverse=True))
 _WORDS = "|".join(name for name in sorted(FLAG_OF, key=len, reverse=True) if "_" in name)
 _SAID_TWICE = re.compile(rf"\b({_NAMES}) \((-{{1,2}}[\w-]+)\)")
@@ -89,7 +96,8 @@ def in_flags(message: str) -> str:
     Names that are words of English, too (`memory`, `place`), count where a sentence is about
     them only; names in quotes are somebody's own."""
     message = _SAID_TWICE.sub(r"\2", message)
-    message = message.replace("; use embed", "; use `weft embed`")
+    for found, said in _PHRASES.items():
+        message = message.replace(found, said)
     message = _HEAD.sub(lambda m: f"{FLAG_OF[m[1]]}: ", message)
     message = _SUBJECT.sub(lambda m: m[1] + FLAG_OF[m[2]], message)
     message = _ADVICE.sub(lambda m: f"{m[1]} {FLAG_OF[m[2]]}", message)
@@ -104,7 +112,7 @@ def exit_code(command: Callable[[], Any]) -> int:
     try:
         done = command()
         sys.stdout.flush()
-    except ReaderLeft:  # who reads a pipe has what was wanted
+    except (ReaderLeft, BrokenPipeError):  # who reads a pipe has what was wanted
         _drop_output()
         return 0
     except UsageError as error:

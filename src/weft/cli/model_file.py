@@ -32,6 +32,12 @@ Argument = Annotated[
         metavar="MODEL", help="A GGUF file, or hf:OWNER/NAME[:QUANT].", show_default=False
     ),
 ]
+OptionalArgument = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[MODEL]", help="A GGUF file, or hf:OWNER/NAME[:QUANT].", show_default=False
+    ),
+]
 Named = Annotated[
     str | None,
     typer.Option("--model", "-m", metavar="MODEL", help="The same as MODEL.",
@@ -73,7 +79,8 @@ def takes_model(command: Callable[..., None]) -> Callable[..., None]:
 
     parameters: list[inspect.Parameter] = []
     for parameter in signature.parameters.values():
-        parameters += _added(parameter.kind) if parameter.name == "model" else [parameter]
+        own = parameter.name != "model"
+        parameters += [parameter] if own else _added(parameter.kind, needed)
     keyword_only = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in parameters]
     with_model.__signature__ = signature.replace(parameters=keyword_only)  # type: ignore[attr-defined]
     with_model.__annotations__ = {p.name: p.annotation for p in keyword_only}
@@ -81,10 +88,11 @@ def takes_model(command: Callable[..., None]) -> Callable[..., None]:
     return with_model
 
 
-def _added(kind: Any) -> list[inspect.Parameter]:
+def _added(kind: Any, needed: bool) -> list[inspect.Parameter]:
+    added = _ADDED if needed else _ADDED | {"model_argument": OptionalArgument}
     return [
         inspect.Parameter(name, kind, default=None, annotation=annotation)
-        for name, annotation in _ADDED.items()
+        for name, annotation in added.items()
     ]
 
 

@@ -43,6 +43,7 @@ __all__ = [
     "SpeedsFile",
     "SwaFull",
     "UbatchSize",
+    "context_option",
     "most_tokens",
     "parse_count",
     "parse_layers",
@@ -105,14 +106,20 @@ def most_tokens(n_predict: int) -> int | None:
     return None if n_predict < 0 else n_predict
 
 
+def context_option(about: str) -> Any:
+    """The option -c with what it counts and its default."""
+    return typer.Option(
+        "--ctx-size", "-c", parser=parse_count, metavar="TOKENS", rich_help_panel=MODEL, help=about
+    )
+
+
 CtxSize = Annotated[
     int | None,
-    typer.Option(
-        "--ctx-size", "-c", parser=parse_count, metavar="TOKENS", rich_help_panel=MODEL,
-        help="Tokens of prompt and text together: 4096, 32k; 0: as many as the model was trained "
-        "for. Default: the same, at most 4096.",
+    context_option(
+        "Tokens of prompt and text together: 4096, 32k; 0: as many as the model was trained for. "
+        "Default: the same, at most 4096."
     ),
-]  # fmt: skip
+]
 UbatchSize = Annotated[
     int | None,
     typer.Option(

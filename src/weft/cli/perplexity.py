@@ -12,8 +12,9 @@ from typing import Annotated, Any
 import typer
 
 from weft.cli.console import CountProgress, LoadProgress, say
-from weft.cli.loading import loads_model
+from weft.cli.loading import loads_model_with
 from weft.cli.model_file import ModelFile
+from weft.cli.options import context_option
 from weft.cli.text_input import read_text
 from weft.errors import ContextError
 from weft.llm import Context, Model, Tokenizer
@@ -25,7 +26,15 @@ __all__ = ["perplexity"]
 DEFAULT_N_CTX = 512
 
 
-@loads_model
+Chunk = Annotated[
+    int | None,
+    context_option(
+        f"Tokens of a chunk; 0: as many as the model was trained for. Default: {DEFAULT_N_CTX}."
+    ),
+]
+
+
+@loads_model_with(instead={"ctx_size": Chunk})
 def perplexity(
     model: ModelFile,
     load: dict[str, Any],
