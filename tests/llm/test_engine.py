@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -127,11 +128,33 @@ def test_cells_of_cancelled_texts_are_free(engine: Engine) -> None:
     events = engine.generate(request([7, 8, 9], 100))
     next(events)
     events.close()  # type: ignore[attr-defined]
-    finish(engine.generate(request([1, 2], 1)))  # a step later
-    cache = engine.context.cache
-    held = sum(slot.n_done for slot in engine._slots.all)
-    assert cache.n_used <= held < 128
-    assert not any(slot.tokens[:3] == [7, 8, 9] for slot in engine._slots.all)
+    _, done = finish(engine.generate(request([5] * 100, 29)))  # all cells that there are
+    assert (done.reason, done.n_generated) == ("length", 29)
+
+
+def test_what_a_cancelled_text_has_computed_is_used(engine: Engine) -> None:
+    prompt = list(range(10, 40))
+    events = engine.generate(request(prompt, 100))
+    next(events)
+    events.close()  # type: ignore[attr-defined]
+    _, done = finish(engine.generate(request(prompt, 3)))
+    assert done.n_reused == 29
+
+
+def test_penalties_see_the_prompt(engine: Engine) -> None:
+    """As in `LLM.generate`: what the prompt has is penalised from the first token on."""
+    prompt = [5, 9, 40, 7]
+    first = Context(engine.context.model, 64, devices=["reference"]).decode(prompt)[0]
+    again = [*prompt[:-1], int(first.argmax()), prompt[-1]]  # the likeliest token is in the prompt
+    plain = finish(engine.generate(request(again, 1)))[0]
+    sampling = replace(GREEDY, repeat_penalty=1e6, repeat_last_n=64)
+    logits = Context(engine.context.model, 64, devices=["reference"]).decode(again)[0]
+    penalised = logits.copy()
+    for token in set(again):
+        penalised[token] = logits[token] / 1e6 if logits[token] > 0 else logits[token] * 1e6
+    text = finish(engine.generate(request(again, 1, sampling=sampling, penalize_prompt=True)))[0]
+    assert plain == engine.tokenizer.decode([int(logits.argmax())])
+    assert text == engine.tokenizer.decode([int(penalised.argmax())])
 
 
 def test_texts_wait_for_cells_and_are_never_cut_short(engine: Engine) -> None:
@@ -143,7 +166,7 @@ def test_texts_wait_for_cells_and_are_never_cut_short(engine: Engine) -> None:
 def test_without_a_limit_a_text_takes_what_is_free(engine: Engine) -> None:
     _, done = finish(engine.generate(request([5] * 90, None)))
     # the last token drawn needs no cell
-    assert (done.reason, done.n_prompt + done.n_generated) == ("length", 129)
+    assert (done.reason, done.n_prompt + done.n_generated) == ("context", 129)
 
 
 def test_what_can_never_be_served(engine: Engine) -> None:

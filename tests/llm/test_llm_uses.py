@@ -165,7 +165,16 @@ def test_prompts_together_give_what_each_gives_alone(
     assert llm.generate(PROMPTS, **options) == want
     assert four.generate([four.tokenize(p) for p in PROMPTS], **options) == want
     assert four.stats.finish_reason == ("length" if max_tokens else "context")
-    assert four.context.cache.n_used == 0
+
+
+def test_what_prompts_of_a_list_have_in_common_is_kept(four: LLM) -> None:
+    options: dict[str, Any] = {"max_tokens": 4, "temperature": 0, "ignore_eos": True}
+    prompts = [[5, 9, 40, 7, n] for n in (11, 12, 13)]
+    want = [four.generate(p, cache_prompt=False, **options) for p in prompts]
+    assert four.generate(prompts, cache_prompt=False, **options) == want
+    assert four.stats.n_cached == 0
+    assert four.generate(prompts, **options) == want
+    assert four.stats.n_cached >= 3 * 4
 
 
 def test_they_share_the_steps(four: LLM) -> None:

@@ -20,7 +20,8 @@ sampling/         logits to a token
 memory.py         whether a plan fits
 chat.py           messages to the text a model was trained on; chat_jinja.py runs the template
 hub.py            `hf:` names to files
-draft.py          one text as it grows; together.py writes several at once
+draft.py          one text as it grows: draws, end tokens, stop strings, limits
+engine/           the writer of texts, and the thread that serves many
 perplexity.py     how well a text is predicted
 turns.py          which thread may use a context; side.py: contexts for embeddings and scores
 llm.py            `LLM`, all of the above

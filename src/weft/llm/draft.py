@@ -63,25 +63,25 @@ class Draft:
         *,
         ends: Collection[int],
         max_tokens: int | None,
-        room: int | None,
         logprobs: int | None = None,
         special: bool = False,
     ) -> None:
-        """`sampler`: started with the prompt. `ends`: tokens that end it. `room`: cells of the
-        context behind the prompt; None: as many as it likes. `logprobs`: keep log-probabilities,
-        with those of this many likeliest tokens. `special`: control tokens are text, too."""
+        """`sampler`: started with the prompt. `ends`: tokens that end it. `logprobs`: keep
+        log-probabilities, with those of this many likeliest tokens. `special`: control tokens are
+        text, too."""
         self._sampler = sampler
         self._stream = tokenizer.stream(special=special)
         self._stops = stops
         self._ends = ends
         self._max_tokens = max_tokens
-        self._room = room
         self._n_logprobs = logprobs
         self.logprobs: list[TokenLogprobs] = []
         self.n_drawn = 0
         """Tokens, the one that ended the text included."""
         self.token = -1
         """The last one drawn."""
+        self.ended_by_token = False
+        """Whether the last token is one that ends texts, and so none of the text."""
         self.finish_reason: FinishReason = ""
 
     def push(self, logits: NDArray[np.float32]) -> str:
@@ -93,22 +93,20 @@ class Draft:
         if self._n_logprobs is not None:
             self.logprobs.append(token_logprobs(logits, token, self._n_logprobs))
         if token in self._ends:
-            return self._finish("stop")
+            self.ended_by_token = True
+            return self.finish("stop")
         self._sampler.accept(token)
         text, stopped = self._stops.push(self._stream.push(token))
         if stopped:
             self.finish_reason = "stop"
         elif self._sampler.done:
-            text += self._finish("stop")
+            text += self.finish("stop")
         elif self.n_drawn == self._max_tokens:
-            text += self._finish("length")
-        elif (
-            self._room is not None and self.n_drawn > self._room
-        ):  # the last token would have no cell
-            text += self._finish("context")
+            text += self.finish("length")
         return text
 
-    def _finish(self, reason: FinishReason) -> str:
-        self.finish_reason = reason
+    def finish(self, reason: FinishReason) -> str:
+        """Ends the text where it is; returns what was held back."""
         text, stopped = self._stops.push(self._stream.flush())
+        self.finish_reason = "stop" if stopped else reason
         return text if stopped else text + self._stops.flush()

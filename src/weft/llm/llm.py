@@ -25,18 +25,17 @@ from weft.frontends.gguf import open_gguf
 from weft.llm.chat import ChatTemplate, Message, prompt_tokens
 from weft.llm.config import Pooling
 from weft.llm.context import Context
-from weft.llm.draft import Draft, FinishReason, Stats
+from weft.llm.draft import FinishReason, Stats
 from weft.llm.embed import MOST, embed_texts, sequences_for, unit_rows
+from weft.llm.engine.request import Request
 from weft.llm.generate_options import GENERATE_OPTIONS, GenerateOptions, stop_strings
 from weft.llm.hub import local_path
 from weft.llm.model import Model
 from weft.llm.options import PLAN_OPTIONS, PlanArguments
 from weft.llm.perplexity import Perplexity, chunks_at_once, score_chunks
 from weft.llm.prompts import Prompt, is_list, prompt_ids, require_fits
-from weft.llm.sampling import SAMPLING_OPTIONS, Sampler, SamplingParams
+from weft.llm.sampling import SAMPLING_OPTIONS, SamplingParams
 from weft.llm.side import SideContexts
-from weft.llm.stop_strings import StopStrings
-from weft.llm.together import Text
 from weft.llm.tokenizer import Tokenizer
 from weft.llm.writing import Writing
 from weft.options import Option, require_options, shows_options
@@ -130,9 +129,10 @@ class LLM:
         if context_shift:
             _require_shifts(context, n_keep)
         self._shifts = context_shift
+        self._n_keep = n_keep
         self._chat_template = chat_template
         self._warned = False
-        writing = Writing(context, n_keep, tokenizer.vocab.bos)
+        writing = Writing(context, tokenizer)
         loaded = _Loaded(model, tokenizer, context, writing, SideContexts(context, side))
         self._loaded: _Loaded | None = loaded
         self._last_stats = writing.stats
@@ -255,26 +255,15 @@ class LLM:
             prompts = [self._prompt(p, parse_special) for p in prompt]
             return self._several(prompts, stream, options)
         ids = self._prompt(prompt, parse_special)
-        draft = self._draft(ids, options, shifts=self._shifts)
-        pieces = self._open().writing.one(
-            ids,
-            draft,
-            cache_prompt=options.get("cache_prompt", True),
-            progress=options.get("progress"),
-        )
+        request = self._request(ids, options, shifts=self._shifts)
+        pieces = self._open().writing.one(request, options.get("progress"))
         return pieces if stream else "".join(pieces)
 
     def _several(
         self, prompts: list[list[int]], stream: bool, options: GenerateOptions
     ) -> list[str] | Iterator[tuple[int, str]]:
-        n_ctx = self.context.n_ctx
-        new = options.get("max_tokens") or n_ctx
-        pieces = self._open().writing.several(
-            [
-                Text(number, ids, self._draft(ids, options), min(n_ctx, len(ids) + new))
-                for number, ids in enumerate(prompts)
-            ]
-        )
+        requests = [self._request(ids, options) for ids in prompts]
+        pieces = self._open().writing.several(requests)
         if stream:
             return pieces
         texts = [""] * len(prompts)
@@ -282,20 +271,23 @@ class LLM:
             texts[number] += piece
         return texts
 
-    def _draft(self, ids: list[int], options: GenerateOptions, *, shifts: bool = False) -> Draft:
+    def _request(
+        self, ids: list[int], options: GenerateOptions, *, shifts: bool = False
+    ) -> Request:
         sampling = {name: v for name, v in options.items() if name in SAMPLING_OPTIONS}
-        params = SamplingParams.combine(options.get("sampling"), sampling)
-        sampler = Sampler(params, self.tokenizer)
-        sampler.start(ids)
-        return Draft(
-            sampler,
-            self.tokenizer,
-            StopStrings(stop_strings(options)),
-            ends=frozenset() if options.get("ignore_eos") else self.tokenizer.vocab.eog,
+        begins = int(ids[0] == self.tokenizer.vocab.bos)
+        return Request(
+            tuple(ids),
             max_tokens=_max_tokens(options),
-            room=None if shifts else self.context.n_ctx - len(ids),
+            sampling=SamplingParams.combine(options.get("sampling"), sampling),
             logprobs=_logprobs(options),
+            stop=stop_strings(options),
+            ignore_eos=options.get("ignore_eos", False),
             special=options.get("special", False),
+            reuse=options.get("cache_prompt", True),
+            penalize_prompt=True,
+            whole=True,
+            n_keep=max(self._n_keep, begins) if shifts else None,
         )
 
     def _prompt(self, prompt: object, parse_special: bool) -> list[int]:

@@ -61,13 +61,18 @@ class Sequences:
         At least one token is left to decode, so that there are logits. Only what was decoded as the
         beginning of one text counts, so results are those of a fresh sequence; with recurrent
         states it is all that the sequence holds or nothing."""
-        ids = np.atleast_1d(np.asarray(tokens, np.int64))
-        kept = self.cache.common_prefix(seq, ids[:-1]) if self.model.config.causal else 0
+        kept = self.common_prefix(seq, tokens)
         if kept <= self.cache.pos_max(seq):
-            if not self.cache.can_cut(seq, kept):
-                kept = 0
             self.cache.seq_rm(seq, kept, -1)
         return kept
+
+    def common_prefix(self, seq: int, tokens: ArrayLike) -> int:
+        """How many tokens `reuse_prefix` would keep; nothing is changed."""
+        if not self.model.config.causal:
+            return 0
+        ids = np.atleast_1d(np.asarray(tokens, np.int64))
+        n = self.cache.common_prefix(seq, ids[:-1])
+        return n if self.cache.can_cut(seq, n) else 0
 
     def require_movable(self) -> None:
         """Raises ContextError for a model whose texts cannot lose their beginning."""

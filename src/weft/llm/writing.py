@@ -2,97 +2,107 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Sequence
 from time import perf_counter
-
-import numpy as np
-from numpy.typing import NDArray
 
 from weft.errors import ContextError
 from weft.execute import Progress
 from weft.llm.context import Context
-from weft.llm.draft import Draft, Stats
-from weft.llm.together import Text, write_together
+from weft.llm.draft import Stats
+from weft.llm.engine.request import Done, Event, Read, Request, Ticket
+from weft.llm.engine.writer import Writer
+from weft.llm.tokenizer import Tokenizer
 from weft.llm.turns import Turns
 
 __all__ = ["Writing"]
 
 
 class Writing:
-    """Writes with one context. A thread that wants to write waits for the texts of other threads;
-    within a thread a new text ends the one before."""
+    """A `Writer` that threads take turns with. A thread that wants to write waits for the texts of
+    other threads; within a thread a new text ends the one before."""
 
-    def __init__(self, context: Context, n_keep: int, bos: int | None) -> None:
-        """`n_keep`: first tokens that stay when a full context is shifted, as does `bos`, the token
-        that begins every text."""
-        self._context = context
-        self._bos = bos
-        self._n_keep = n_keep
+    def __init__(self, context: Context, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._writer = Writer(context, tokenizer, prompt_share=context.n_batch)
         self._turns = Turns()
         self.stats = Stats()
         """Of the last call of any thread."""
 
-    def one(
-        self, ids: list[int], draft: Draft, *, cache_prompt: bool, progress: Progress | None
-    ) -> Iterator[str]:
-        """The pieces of the text behind the prompt `ids`."""
-        turn = self._turns.take()
-        try:
-            stats = self.stats = Stats(n_prompt=len(ids), logprobs=draft.logprobs)
-            context = self._context
-            start = perf_counter()
-            if not cache_prompt:
-                context.cache.clear()
-            stats.n_cached = context.reuse_prefix(0, ids)
-            logits = self._compute(ids, stats.n_cached, progress)
-            stats.prompt_seconds = perf_counter() - start
-            n_past = len(ids)
-            while True:
-                text = draft.push(logits)
-                stats.n_generated, stats.finish_reason = draft.n_drawn, draft.finish_reason
-                if text:
-                    yield text
-                    self._require_turn(turn)
-                if draft.finish_reason:
-                    return
-                start = perf_counter()
-                if n_past == context.n_ctx:
-                    n_past -= context.drop_oldest(0, self._n_kept(ids))
-                logits = context.decode((draft.token,), (n_past,))[0]
-                stats.generation_seconds += perf_counter() - start
-                n_past += 1
-        finally:
-            self._turns.leave(turn)
+    def one(self, request: Request, progress: Progress | None) -> Iterator[str]:
+        """The pieces of a text. Raises at once what `Ticket` raises."""
+        events: deque[tuple[int, Event]] = deque()
+        text = self._ticket(request, 0, events)
+        return (piece for _, piece in self._pieces([text], events, progress))
 
-    def several(self, texts: Sequence[Text]) -> Iterator[tuple[int, str]]:
+    def several(self, requests: Sequence[Request]) -> Iterator[tuple[int, str]]:
         """The pieces of all texts as they come, each with the number of its text."""
-        turn = self._turns.take()
-        try:
-            stats = self.stats = Stats(n_prompt=sum(len(t.prompt) for t in texts))
-            self._context.cache.clear()
-            steps = write_together(self._context, texts)
-            while True:
-                start = perf_counter()
-                pieces = next(steps, None)
-                stats.generation_seconds += perf_counter() - start
-                stats.n_generated = sum(t.draft.n_drawn for t in texts)
-                if pieces is None:
-                    break
-                for number, text in pieces:
-                    if text:
-                        yield number, text
-                        self._require_turn(turn)
-            if texts:
-                stats.finish_reason = texts[-1].draft.finish_reason
-            stats.logprobs = [row for t in texts for row in t.draft.logprobs]
-        finally:
-            if self._turns.holds(turn):
-                self._context.cache.clear()
-            self._turns.leave(turn)
+        events: deque[tuple[int, Event]] = deque()
+        texts = [self._ticket(request, i, events) for i, request in enumerate(requests)]
+        return self._pieces(texts, events, None)
 
     def end(self) -> None:
         """Waits for the texts of other threads and ends that of this one."""
-        self._turns.leave(self._turns.take())
+        turn = self._turns.take()
+        self._writer.cancel_all()
+        self._turns.leave(turn)
+
+    def _ticket(self, request: Request, number: int, events: deque[tuple[int, Event]]) -> Ticket:
+        self._writer.check(request)
+        return Ticket(request, self._tokenizer, lambda event: events.append((number, event)))
+
+    def _pieces(
+        self,
+        texts: Sequence[Ticket],
+        events: deque[tuple[int, Event]],
+        progress: Progress | None,
+    ) -> Iterator[tuple[int, str]]:
+        turn = self._turns.take()
+        try:
+            self._writer.cancel_all()  # an unfinished text of this thread
+            stats = self.stats = Stats(n_prompt=sum(len(t.request.prompt) for t in texts))
+            stats.logprobs = texts[0].draft.logprobs if len(texts) == 1 else []
+            for text in texts:
+                self._writer.add(text)
+            more = bool(texts)
+            while more:
+                more = self._step(stats, texts, progress)
+                while events:
+                    number, event = events.popleft()
+                    if isinstance(event, Done):
+                        self._finish(stats, texts, event)
+                    elif not isinstance(event, Read) and event.text:
+                        yield number, event.text
+                        self._require_turn(turn)
+        finally:
+            if self._turns.holds(turn):
+                self._writer.cancel_all()
+            self._turns.leave(turn)
+
+    def _step(self, stats: Stats, texts: Sequence[Ticket], progress: Progress | None) -> bool:
+        first, alone = texts[0], len(texts) == 1
+        reads = alone and not first.prompt_done
+        started = perf_counter()
+        more = self._writer.step()
+        seconds = perf_counter() - started
+        if not reads:
+            stats.generation_seconds += seconds
+        else:
+            stats.prompt_seconds += seconds
+            stats.n_cached = first.n_reused
+            if progress is not None:
+                n = first.n_reused
+                progress(first.n_read - n, len(first.request.prompt) - n)
+        stats.n_generated = first.draft.n_drawn if alone else sum(t.draft.n_drawn for t in texts)
+        return more
+
+    def _finish(self, stats: Stats, texts: Sequence[Ticket], done: Done) -> None:
+        if done.error is not None:
+            raise done.error
+        stats.finish_reason = texts[-1].draft.finish_reason
+        if len(texts) > 1:
+            stats.n_cached = sum(t.n_reused for t in texts)
+            stats.logprobs = [row for t in texts for row in t.draft.logprobs]
 
     def _require_turn(self, turn: object) -> None:
         if not self._turns.holds(turn):
@@ -100,24 +110,3 @@ class Writing:
                 "another text of this LLM has taken the context over; finish one before starting "
                 "the next, or open the model twice"
             )
-
-    def _n_kept(self, ids: Sequence[int]) -> int:
-        """First tokens that stay when the context is shifted."""
-        return max(self._n_keep, int(ids[0] == self._bos))
-
-    def _compute(
-        self, ids: Sequence[int], start: int, progress: Progress | None
-    ) -> NDArray[np.float32]:
-        """Logits behind `ids`, of which `start` are in the cache; a step at a time, so that what
-        is done is kept when it is interrupted."""
-        context, n = self._context, len(ids)
-        step = context.n_step
-        rows = np.empty((0, 0), np.float32)
-        for at in range(start, n, step):
-            part = ids[at : at + step]
-            wanted = np.arange(at, at + len(part)) == n - 1
-            rows = context.decode(part, range(at, at + len(part)), outputs=wanted)
-            if progress is not None:
-                progress(at + len(part) - start, n - start)
-        last: NDArray[np.float32] = rows[0]
-        return last

@@ -198,7 +198,9 @@ class Answer:
         ]
 
     def _reason(self, choice: int, end: Done) -> str:
-        return self._messages[choice].reason(end.reason) if self._messages else end.reason
+        """Why a text ended, in the API's words: a full context is a length."""
+        reason = "length" if end.reason == "context" else end.reason
+        return self._messages[choice].reason(reason) if self._messages else reason
 
     def _deltas(self, choice: int, event: Delta) -> list[dict[str, Any]]:
         if self._messages:

@@ -1,10 +1,11 @@
-"""Many texts at once over one `Context`: continuous batching.
+"""Where texts are written, one or many at once, over one `Context`: continuous batching.
 
 request.py    what is asked for, and the events that answer it
 slots.py      sequences of the cache: who has one, what prefix it shares, how many cells it may take
 batching.py   one step's batch: a token of every text, and a fair share of every prompt
 stats.py      what is counted
-engine.py     `Engine`: the thread that steps
+writer.py     `Writer`: a step has two halves, prompts in and tokens out; it has no threads
+engine.py     `Engine`: a thread around a writer, with a queue in front
 """
 
 from weft.llm.engine.engine import Engine

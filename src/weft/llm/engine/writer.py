@@ -1,0 +1,226 @@
+"""`Writer`: the one place where texts are written. It has no threads: whoever owns it steps.
+
+    writer.add(ticket)
+    while writer.step():
+        ...                       # each ticket's on_event has got what became certain
+
+A step has two halves. Prompts in: waiting texts get slots, and the next tokens of all that run are
+packed into a batch. Tokens out: the batch is computed, and every text whose last token was in it
+draws the next.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from time import perf_counter
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weft.errors import AbortedError, ContextError
+from weft.llm.context import Context
+from weft.llm.engine.batching import Batch, pack
+from weft.llm.engine.request import Delta, Done, Read, Reason, Request, Ticket
+from weft.llm.engine.slots import Slot, Slots
+from weft.llm.engine.stats import EngineStats
+from weft.llm.sampling import token_logprobs
+from weft.llm.tokenizer import Tokenizer
+
+__all__ = ["PROMPT_SHARE", "Writer"]
+
+PROMPT_SHARE = 128
+"""Prompt tokens in a step in which texts are being written: they wait no longer than that takes."""
+
+
+class Writer:
+    """Writes many texts over one context, a token of each with every step.
+
+    A text is the same whatever runs beside it, up to the order in which floats are added."""
+
+    def __init__(
+        self,
+        context: Context,
+        tokenizer: Tokenizer,
+        *,
+        max_text: int | None = None,
+        prompt_share: int = PROMPT_SHARE,
+    ) -> None:
+        """`context` has a sequence for each text that runs at the same time (`n_seq_max`) and gives
+        as many rows at once (`n_outputs`).
+
+        `max_text`: most tokens of one text, its prompt included (default: all that the context
+        holds). `prompt_share`: most prompt tokens of a step that also writes."""
+        self.context = context
+        self.tokenizer = tokenizer
+        known = (max_text, context.model.config.n_positions, context.n_ctx)
+        self.max_text = min(n for n in known if n)
+        """Most tokens of one text, its prompt included."""
+        self.waiting: deque[Ticket] = deque()
+        """Texts without a slot, first come first served."""
+        self.stats = EngineStats()
+        self._share = prompt_share
+        self._slots = Slots(context, self.max_text)
+
+    @property
+    def n_slots(self) -> int:
+        """Texts that can run at the same time."""
+        return len(self._slots.all)
+
+    @property
+    def n_running(self) -> int:
+        """Texts that have a slot."""
+        return len(self._slots.running)
+
+    def check(self, request: Request) -> None:
+        """Raises ContextError for a request that can never be served."""
+        n, size = len(request.prompt), self.max_text
+        if n > size:
+            raise ContextError(
+                f"the prompt has {n} tokens, but the context holds {size}; shorten the prompt or "
+                f"make n_ctx (-c) larger (the model was trained for "
+                f"{self.context.model.config.n_ctx_train})"
+            )
+        n_vocab = self.context.model.config.n_vocab
+        named = (*request.prompt, *(request.sampling.logit_bias or ()))
+        if min(named) < 0 or max(named) >= n_vocab:
+            raise ContextError(f"token ids are 0..{n_vocab - 1}, got {min(named)}..{max(named)}")
+
+    def add(self, text: Ticket) -> None:
+        """Puts a text, which `check` has let pass, in line."""
+        self.waiting.append(text)
+
+    def step(self) -> bool:
+        """Computes one batch and hands every text its token; says whether there is more to do."""
+        start, before = perf_counter(), self.stats.generated_tokens
+        self._drop_cancelled()
+        # ---- prompts in ----
+        self._admit()
+        self._slots.shift()
+        batch = pack(self._slots.running, self.context.n_step, self._share)
+        # ---- tokens out ----
+        if batch.tokens:
+            n_prompt = batch.n_prompt
+            try:
+                rows = self._decode(batch)
+            except AbortedError:
+                raise
+            except Exception as error:
+                self._isolate(batch, error)
+            else:
+                self._hand_out(batch, rows)
+            drawn = self.stats.generated_tokens - before
+            self.stats.count_step(perf_counter() - start, n_prompt, drawn)
+        return bool(self._slots.running or self.waiting)
+
+    def cancel_all(self) -> None:
+        """Ends every text where it is."""
+        for slot in list(self._slots.running):
+            self._end(slot, "cancelled")
+        while self.waiting:
+            text = self.waiting.popleft()
+            self._tell(text, text.done("cancelled"))
+
+    def _drop_cancelled(self) -> None:
+        for slot in self._slots.cancelled():
+            self._end(slot, "cancelled")
+        for text in [t for t in self.waiting if t.cancelled]:
+            self.waiting.remove(text)
+            self._tell(text, text.done("cancelled"))
+
+    def _admit(self) -> None:
+        for text in tuple(self.waiting):
+            if text.after is not None and not text.after.prompt_done:
+                continue
+            try:
+                if not self._slots.admit(text):
+                    break
+            except Exception as error:
+                self.waiting.remove(text)
+                self._tell(text, text.done("error", error))
+                continue
+            self.waiting.remove(text)
+            self.stats.reused_tokens += text.n_reused
+
+    def _decode(self, batch: Batch) -> NDArray[np.float32]:
+        self._slots.make_room(len(batch.tokens))
+        return self.context.decode(
+            batch.tokens, batch.positions, seqs=batch.seqs, outputs=batch.outputs
+        )
+
+    def _hand_out(self, batch: Batch, rows: NDArray[np.float32]) -> None:
+        for slot, n in batch.parts:
+            slot.n_done += n
+        for slot in batch.prompts:
+            _text(slot).n_read = slot.n_done
+        for (slot, at), row in zip(batch.rows, rows, strict=True):
+            if slot.text is None:  # a row before this one ended it
+                continue
+            try:
+                if at < len(slot.tokens):
+                    top = slot.text.request.prompt_logprobs or 0
+                    slot.text.read.append(token_logprobs(row, slot.tokens[at], top))
+                else:
+                    self._draw(slot, slot.text, row)
+            except Exception as error:
+                self._end(slot, "error", error)
+
+    def _isolate(self, batch: Batch, error: Exception) -> None:
+        """After a batch failed: each text by itself, so that only those end that cannot go on."""
+        alone = len(batch.parts) == 1
+        for slot, n in batch.parts:
+            if not self._slots.recover() and alone:
+                self._end(slot, "error", error)
+                return
+            part = Batch()
+            part.add(slot, min(n, slot.n_left))
+            try:
+                rows = self._decode(part)
+            except Exception as own:
+                own.__context__ = error
+                self._end(slot, "error", own)
+            else:
+                self._hand_out(part, rows)
+
+    def _draw(self, slot: Slot, text: Ticket, row: NDArray[np.float32]) -> None:
+        """The text's next token, from the logits behind its last one."""
+        if slot.scores:
+            text.on_event(Read(tuple(text.read)))
+        text.prompt_done = True
+        if text.request.max_tokens == 0:
+            return self._end(slot, "length")
+        draft = text.draft
+        piece = draft.push(row)
+        self.stats.generated_tokens += 1
+        if not draft.finish_reason:
+            slot.tokens.append(draft.token)
+            if not self._slots.may_grow(slot):
+                piece += draft.finish("context")
+        if piece or (draft.finish_reason and draft.logprobs):
+            self._give(text, piece)
+        if draft.finish_reason:
+            self._end(slot, draft.finish_reason)
+
+    def _give(self, text: Ticket, piece: str) -> None:
+        known = text.draft.logprobs
+        n = len(known) - text.draft.ended_by_token
+        tokens, text.n_told = tuple(known[text.n_told : n]), n
+        if piece or tokens:
+            text.on_event(Delta(piece, tokens))
+
+    def _end(self, slot: Slot, reason: Reason, error: Exception | None = None) -> None:
+        text = _text(slot)
+        self._slots.release(slot, keep=reason != "error")
+        self._tell(text, text.done(reason, error))
+
+    def _tell(self, text: Ticket, done: Done) -> None:
+        text.prompt_done = True  # nobody waits for it any more
+        self.stats.ended[done.reason] += 1
+        try:
+            text.on_event(done)
+        except Exception:  # the reader's own failure, e.g. its event loop is gone
+            self.stats.ended["unread"] += 1
+
+
+def _text(slot: Slot) -> Ticket:
+    assert slot.text is not None
+    return slot.text
