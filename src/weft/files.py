@@ -17,7 +17,10 @@ from typing import BinaryIO
 
 from weft.errors import FormatError
 
-__all__ = ["replacing", "write_bytes", "write_text"]
+__all__ = ["read_text", "replacing", "write_bytes", "write_text"]
+
+MOST_BYTES = 64 << 20
+"""The longest text that is read."""
 
 if sys.platform == "win32":
 
@@ -32,6 +35,18 @@ else:
 
 _NAME_KEPT = 200
 """Characters of a long name that its partial file keeps; file systems allow 255 bytes."""
+
+
+def read_text(path: str | os.PathLike[str]) -> str:
+    """What a UTF-8 file or a pipe holds.
+
+    Raises OSError where it cannot be read, ValueError where it is no UTF-8, FormatError beyond
+    `MOST_BYTES`, before more is read."""
+    with open(path, "rb") as file:
+        data = file.read(MOST_BYTES + 1)
+    if len(data) > MOST_BYTES:
+        raise FormatError(f"{os.fspath(path)}: more than {MOST_BYTES >> 20} MiB of text")
+    return data.decode("utf-8-sig")
 
 
 @contextmanager

@@ -57,6 +57,11 @@ def test_every_flag() -> None:
     )  # fmt: skip
 
 
+def test_minus_one_is_what_it_is_elsewhere() -> None:
+    assert parsed("--top-k", "-1", "--seed", "-1") == ("x", SamplingParams(top_k=0), 3)
+    assert parsed("--seed", "4294967295") == ("x", SamplingParams(), 3)
+
+
 def test_no_breakers() -> None:
     assert sampling_params(dry_sequence_breaker=["none"]).dry_sequence_breakers == ()
 

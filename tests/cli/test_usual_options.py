@@ -14,8 +14,9 @@ import typer
 from tests.cli.in_process import Done, weft
 from tests.llm.tiny import metadata, tokens, write_model
 from weft.cli.options import most_tokens, parse_layers
-from weft.cli.text_input import MOST_BYTES, unescaped
+from weft.cli.text_input import unescaped
 from weft.errors import ContextError
+from weft.files import MOST_BYTES
 from weft.llm import LLM, Context
 
 FEW = ("-n", "4", "--temp", "0", "-t", "1")
@@ -97,7 +98,7 @@ def test_context_0_is_the_models_own(path: Path) -> None:
 
 def test_how_many_tokens(path: Path) -> None:
     none = done("run", path, "abc", "-n", "0")
-    assert none.stdout == "\n" and "generation: 0 tokens" in none.stderr
+    assert none.stdout == "\n" and "generation: 0 tokens (length)" in none.stderr
     assert "prompt: 3 tokens" in none.stderr
     full = done("run", path, "abc", "-n", "-2", "-c", "24", "--context-shift", "--temp", "0")
     assert "generation: 22 tokens" in full.stderr and "(context)" in full.stderr
@@ -153,7 +154,7 @@ def test_flash_attention_alone_or_with_a_value(path: Path, monkeypatch: pytest.M
 
 def test_options_that_change_nothing_are_taken(path: Path) -> None:
     usual = (
-        "--no-warmup --jinja --mmap -no-cnv -b 2048 --color -ngl -1 -tb 1 -s 3 -ctk f16 "
+        "-t -1 --no-warmup --jinja --mmap -no-cnv -b 2048 --color -ngl -1 -tb 1 -s 3 -ctk f16 "
         "-ub 64 --no-perf --no-context-shift --ignore-eos --no-display-prompt"
     ).split()
     plain = done("run", path, "abc", *FEW)
@@ -162,6 +163,7 @@ def test_options_that_change_nothing_are_taken(path: Path) -> None:
     noted = done("run", path, "abc", *FEW, "--mlock", "--no-mmap").stderr
     assert noted.count("changes nothing") == 2
     assert "weft chat has one" in weft("run", path, "abc", "-sys", "x").stderr
+    assert "a conversation is weft chat" in weft("run", path, "-cnv").stderr
 
 
 def test_threads_and_devices_that_surprise(path: Path) -> None:
@@ -208,6 +210,20 @@ def test_texts_without_end_are_refused(path: Path) -> None:
         found = weft(command, path, "-f", "/dev/zero")
         assert found.returncode == 1
         assert f"/dev/zero: more than {MOST_BYTES >> 20} MiB of text" in found.stderr
+    for words in (["diff", "/dev/zero", path], ["run", path, "abc", "--plan", "/dev/zero"],
+                  ["explain", path, "--machine", "/dev/zero"],
+                  ["explain", path, "--policy", "cost", "--speeds", "/dev/zero"]):  # fmt: skip
+        found = weft(*words)
+        assert found.returncode in (1, 2) and "/dev/zero: more than" in found.stderr
+    endless = weft("chat", path, "-q", typed="a" * (MOST_BYTES + 1))
+    assert endless.returncode == 1 and "standard input: a line of more than" in endless.stderr
+
+
+def test_lines_that_are_no_text(path: Path) -> None:
+    line = r"printf 'a\377\n' | LC_ALL=C.UTF-8 PYTHONUTF8=1 "
+    found = shell(line + '"$1" -m weft chat "$2" -q -n 3', path)
+    assert found.returncode == 1
+    assert found.stderr.splitlines()[-1].startswith("error: standard input: a line is no UTF-8")
 
 
 def test_constraints_are_checked_before_the_model_is_loaded(

@@ -18,7 +18,7 @@ from weft.cli.mistakes import show_error
 from weft.cli.model_file import ModelFile
 from weft.cli.options import ContextShift, Keep, most_tokens
 from weft.cli.sampling_options import sampling_flags
-from weft.cli.text_input import read_file
+from weft.cli.text_input import read_file, read_line
 from weft.errors import ChatError, ContextError, TokenizerError
 from weft.llm import LLM, SamplingParams
 from weft.llm.generate_options import GenerateOptions
@@ -131,7 +131,7 @@ def _follow(conversation: Conversation) -> None:
     """With a pipe: the first mistake ends it."""
 
     def line(_: str) -> str:
-        found = sys.stdin.readline()
+        found = read_line()
         if not found:
             raise EOFError
         return found.removesuffix("\n").removesuffix("\r")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from weft.cli.console import PromptProgress, say, text_out
 from weft.errors import ChatError, ContextError, FormatError
-from weft.files import write_text
+from weft.files import read_text, write_text
 from weft.llm import LLM, SamplingParams
 from weft.llm.generate_options import GenerateOptions
 
@@ -129,8 +129,8 @@ class Conversation:
     def _load(self, argument: str) -> None:
         path = _file("/load", argument)
         try:
-            data = json.loads(path.read_text("utf-8"))
-        except (OSError, ValueError, RecursionError) as error:
+            data = json.loads(read_text(path))
+        except (OSError, ValueError, RecursionError, FormatError) as error:
             raise ChatError(f"{path} cannot be read: {error}") from None
         messages = data.get("messages") if isinstance(data, dict) else None
         if not isinstance(messages, list) or data.get("format") != FORMAT:

@@ -10,6 +10,7 @@ import typer
 
 from weft.cli.mistakes import show_error
 from weft.errors import FormatError, WeftError
+from weft.files import read_text
 from weft.schedule.diff import diff as plan_diff
 
 __all__ = ["diff"]
@@ -36,7 +37,7 @@ def diff(
 
 def _read(path: Path) -> Any:
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(read_text(path))
     except OSError as error:
         raise FormatError(f"plan {path}: {error.strerror or error}") from None
     except ValueError as error:

@@ -112,6 +112,7 @@ def load_arguments(
 ) -> dict[str, Any]:
     """The options as arguments of `LLM` and `Context`; n_ctx 0: as the model was trained."""
     note_memory(mlock, no_mmap)
+    threads, threads_batch = (None if n == -1 else n for n in (threads, threads_batch))
     note_threads(t=threads, tb=threads_batch)
     if plan is None:
         gpu_layers = _layers(devices, gpu_layers)

@@ -17,7 +17,7 @@ from weft.cli.options import ContextShift, Keep, most_tokens
 from weft.cli.plan_lines import plan_lines
 from weft.cli.sampling_options import sampling_flags
 from weft.cli.text_input import read_text, unescaped
-from weft.cli.unused_options import Conversation, require_text_only
+from weft.cli.unused_options import Conversation, Interactive, require_text_only
 from weft.errors import ContextError
 from weft.llm import LLM, SamplingParams, Stats
 from weft.llm.sampling.constraint import check_constraint
@@ -91,10 +91,11 @@ def run(
         bool, typer.Option("--no-conversation", "-no-cnv", hidden=True)
     ] = False,
     conversation: Conversation = None,
+    interactive: Interactive = False,
 ) -> None:  # fmt: skip
     """Generate text; the plan and the speed go to stderr. In a pipe, stdout gets the new text
     alone."""
-    require_text_only(conversation)
+    require_text_only(conversation, interactive)
     most = most_tokens(n_predict)
     if text is not None and prompt is not None:
         raise ContextError("give the prompt as an argument or with -p, not both")
@@ -173,7 +174,8 @@ def _show_plan(path: Path, llm: LLM, verbose: bool) -> None:
 
 def _show_speed(stats: Stats) -> None:
     why = f" ({stats.finish_reason})" if stats.finish_reason else ""
+    speed = f", {stats.tokens_per_second:.1f} tokens/s" if stats.n_generated > 1 else ""
     say(
         f"prompt: {stats.n_prompt} tokens, {stats.prompt_tokens_per_second:.1f} tokens/s; "
-        f"generation: {stats.n_generated} tokens, {stats.tokens_per_second:.1f} tokens/s{why}"
+        f"generation: {stats.n_generated} token{'s' if stats.n_generated != 1 else ''}{speed}{why}"
     )

@@ -119,11 +119,13 @@ def sampling_params(
     ] = ";".join(SAMPLERS),
     grammar: Annotated[
         str | None,
-        _flag("--grammar", help="A grammar for the text, Lark or GBNF: itself or its file."),
+        _flag("--grammar", "--grammar-file",
+              help="A grammar for the text, Lark or GBNF: itself or its file."),
     ] = None,
     json_schema: Annotated[
         str | None,
-        _flag("--json-schema", "-j", help="Write JSON of this schema: itself or its file.")
+        _flag("--json-schema", "-j", "--json-schema-file", "-jf",
+              help="Write JSON of this schema: itself or its file.")
     ] = None,
     regex: Annotated[
         str | None, _flag("--regex", help="Write text that matches this regular expression.")
@@ -134,7 +136,7 @@ def sampling_params(
     if dry_sequence_breaker:
         breakers = tuple(_unescaped(b) for b in dry_sequence_breaker if b != "none")
     return SamplingParams(
-        temperature=temp, top_k=top_k, top_p=top_p, min_p=min_p,
+        temperature=temp, top_k=0 if top_k == -1 else top_k, top_p=top_p, min_p=min_p,
         seed=None if seed in RANDOM_SEEDS else seed, typical_p=typical,
         top_n_sigma=top_n_sigma, xtc_probability=xtc_probability, xtc_threshold=xtc_threshold,
         dynatemp_range=dynatemp_range, dynatemp_exponent=dynatemp_exp,

@@ -8,12 +8,9 @@ from pathlib import Path
 from typing import BinaryIO
 
 from weft.errors import ContextError
+from weft.files import MOST_BYTES
 
-__all__ = ["read_file", "read_text", "unescaped"]
-
-
-MOST_BYTES = 64 << 20
-"""The longest text that is read."""
+__all__ = ["read_file", "read_line", "read_text", "unescaped"]
 
 
 def read_text(text: str | None, file: Path | None) -> str:
@@ -37,6 +34,20 @@ def read_file(file: Path) -> str:
             return _decoded(_bounded(opened, str(file)), str(file))
     except OSError as error:
         raise ContextError(f"{file}: {error.strerror or error}") from None
+
+
+def read_line() -> str:
+    """The next line of standard input with what ends it, empty at its end.
+
+    Raises ContextError for one that is too long or no UTF-8."""
+    try:
+        line = sys.stdin.readline(MOST_BYTES)
+        line.encode()  # lone surrogates stand for bytes that are none
+    except UnicodeError:
+        raise ContextError("standard input: a line is no UTF-8; convert the text first") from None
+    if len(line) == MOST_BYTES:
+        raise ContextError(f"standard input: a line of more than {MOST_BYTES >> 20} MiB")
+    return line
 
 
 def unescaped(text: str) -> str:

@@ -13,6 +13,7 @@ from weft.cli.console import note
 
 __all__ = [
     "Conversation",
+    "Interactive",
     "NoEffect",
     "note_devices",
     "note_memory",
@@ -31,6 +32,12 @@ NoEffect = Annotated[
     ),
 ]
 
+Interactive = Annotated[
+    bool,
+    typer.Option(
+        *("-cnv", "--conversation", "-i", "--interactive", "-st", "--single-turn"), hidden=True
+    ),
+]
 Conversation = Annotated[
     str | None,
     typer.Option("-sys", "--system-prompt", "--system", hidden=True, metavar="TEXT"),
@@ -38,14 +45,17 @@ Conversation = Annotated[
 """What makes a conversation elsewhere."""
 
 _IN_HOST_MEMORY = ("cpu", "blas")
+_NEED_CPU = ("blas", "opencl")
 _STAND_ALONE = ("cpu", "reference", "null")
 """Devices behind which no other is needed."""
 
 
-def require_text_only(system: str | None) -> None:
+def require_text_only(system: str | None, interactive: bool) -> None:
     """Raises a usage error where a conversation is asked of a command that continues texts."""
     if system is not None:
         raise usage_error("weft run continues a text and has no --system; weft chat has one")
+    if interactive:
+        raise usage_error("weft run continues a text; a conversation is weft chat")
 
 
 def note_memory(mlock: bool, no_mmap: bool) -> None:
@@ -73,7 +83,7 @@ def note_devices(names: Sequence[str]) -> None:
     families = [name.partition(":")[0] for name in names]
     if "null" in families:
         note("the device null computes nothing; what comes out means nothing", style="yellow")
-    if families and families[-1] not in _STAND_ALONE and "cpu" not in families:
+    if families and families[-1] in _NEED_CPU and "cpu" not in families:
         note(f"cpu is added behind {names[-1]}, for what that does not run")
 
 

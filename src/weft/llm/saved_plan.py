@@ -17,11 +17,11 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, NoReturn
 
 from weft.backends.base import Backend
 from weft.errors import FormatError
+from weft.files import read_text
 from weft.graph.graph import Graph
 from weft.graph.tensor import Tensor, shape_text
 from weft.llm.weights import Weights
@@ -64,7 +64,7 @@ class SavedPlan:
     def load(path: str | os.PathLike[str]) -> SavedPlan:
         """The plan in a JSON file; raises FormatError."""
         try:
-            return SavedPlan(json.loads(Path(path).read_text(encoding="utf-8")), str(path))
+            return SavedPlan(json.loads(read_text(path)), str(path))
         except OSError as error:
             raise FormatError(f"plan {path}: {error.strerror or error}") from None
         except ValueError as error:  # JSON and UTF-8

@@ -41,11 +41,11 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib.resources import files
-from pathlib import Path
 from typing import Any, NoReturn, get_args
 
 from weft.backends.base import DeviceKind
 from weft.errors import FormatError
+from weft.files import read_text
 
 __all__ = [
     "FORMAT",
@@ -168,7 +168,7 @@ def load_profile(source: str | os.PathLike[str]) -> Profile:
     if text in shipped_profiles():
         return _parse(text, (files("weft.schedule") / "profiles" / f"{text}.toml").read_text())
     try:
-        return _parse(text, Path(text).read_text(encoding="utf-8"))
+        return _parse(text, read_text(text))
     except OSError as error:
         known = ", ".join(shipped_profiles())
         raise FormatError(
