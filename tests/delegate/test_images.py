@@ -9,6 +9,7 @@ from torch.export import Dim
 from typer.testing import CliRunner
 
 from tests.delegate.zoo import ZOO
+from tests.frontends.fx.image_networks import NETWORKS, images, sizes_in
 from weft.cli.app import app
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -39,4 +40,18 @@ def test_steps_of_a_network(lower, tmp_path, name, steps):
         images = torch.randn(n, *x.shape[1:])
         want = module(images)
         [got] = method.execute([images])
+        torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4 * float(want.abs().max()))
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_any_height_and_width(lower, name):
+    torch.manual_seed(0)
+    module = NETWORKS[name]().eval()
+    lowered = lower(module, (torch.randn(1, 3, 64, 80),), dynamic_shapes=(sizes_in(name, False),))
+    assert lowered.left() == []
+    method = lowered.method()
+    for x in images(False):
+        with torch.no_grad():
+            want = module(x)
+        [got] = method.execute([x])
         torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4 * float(want.abs().max()))

@@ -1,9 +1,10 @@
 """Symbolic sizes: evaluating an expression equals doing its arithmetic on integers."""
 
+import itertools
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from weft.errors import GraphError
@@ -116,6 +117,80 @@ def test_floor_division_takes_out_whole_parts() -> None:
     assert ceil_div(4 * a, 4) == a
     assert (4 * a + 6) // 4 == a + 1
     assert isinstance(a // 2, Expr)
+
+
+def every_value(size: Size) -> list[int]:
+    """The values of a size over its whole domain."""
+    ranges = [range(s.min, s.max + 1) for s in (A, B, C)]
+    return [
+        evaluate(size, dict(zip("abc", numbers, strict=True)))
+        for numbers in itertools.product(*ranges)
+    ]
+
+
+@settings(max_examples=60, deadline=None)
+@given(trees())
+def test_bounds_hold_over_the_whole_domain(tree: Tree | int | Sym) -> None:
+    size = run(tree, lambda s: s.size)
+    seen = every_value(size)
+    assert lower(size) <= min(seen)
+    assert upper(size) >= max(seen)
+
+
+corners = st.lists(st.tuples(*[st.integers(-4, 4)] * 4), min_size=1, max_size=4)
+
+
+@given(corners)
+def test_bounds_of_sums_of_different_products_are_exact(
+    factors: list[tuple[int, int, int, int]],
+) -> None:
+    # linear in each symbol, so the extremes are at corners of the domain
+    a, b, c = A.size, B.size, C.size
+    size: Size = 0
+    for k, x, y, z in factors:
+        size = size + k * (a + x) * (b + y) * (c + z)
+    assert (lower(size), upper(size)) == (min(every_value(size)), max(every_value(size)))
+
+
+@given(st.lists(st.tuples(*[st.integers(0, 3)] * 4), min_size=1, max_size=5))
+def test_products_of_what_is_not_negative_are_not(
+    factors: list[tuple[int, int, int, int]],
+) -> None:
+    size: Size = 1
+    for x, y, z, k in factors:
+        factor = x * (A.size - 1) + y * (B.size - 2) + z * (9 - A.size) + k
+        size = size * factor
+    assert lower(size) >= 0
+    assert is_at_most(0, size * (size + 1))
+
+
+def test_what_a_division_leaves_over_is_weighed_with_it() -> None:
+    a, b = A.size, B.size
+    assert is_at_most(2 * (a // 2), a)
+    assert is_at_most(a, 2 * (a // 2) + 1)
+    assert is_at_most((a // 3) * 3 * b, a * b)
+    assert not is_at_most(a, 2 * (a // 2))
+
+
+def test_minima_of_what_is_ordered_are_one_side() -> None:
+    a, b = A.size, B.size
+    assert size_min(a, a) == a
+    assert size_max(a * b, a) == a * b
+    assert size_min((a + 1) // 2, a) == (a + 1) // 2
+    either = size_min(a, b)
+    assert is_at_most(either * 2, a + b + size_max(a, b) + 20)
+    assert isinstance(either, Expr)
+
+
+def test_bounds_of_expressions_with_many_symbols_take_bounded_work() -> None:
+    symbols = [Sym(f"s{i}", 1, 8) for i in range(24)]
+    size: Size = 1
+    for s in symbols[:8]:
+        size = size * (s.size - 1)
+    for s in symbols[8:]:
+        size = size - s.size
+    assert lower(size) <= -128
+    assert upper(size) >= 7**8 - 16
 
 
 def test_bounds_know_common_factors() -> None:

@@ -13,12 +13,14 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from weft.errors import GraphError
+from weft.graph.bernstein import Range
 
 __all__ = [
     "Compound",
     "Expr",
     "Size",
     "Sym",
+    "bounds",
     "ceil_div",
     "evaluate",
     "exact_div",
@@ -73,7 +75,7 @@ def _key(atom: Atom) -> str:
 class Expr:
     """A canonical polynomial over atoms; immutable and hashable."""
 
-    __slots__ = ("_hash", "terms")
+    __slots__ = ("_hash", "range", "terms")
 
     terms: dict[tuple[Atom, ...], int]
     """Product of atoms (sorted; the empty product is the constant) -> coefficient, never 0."""
@@ -81,6 +83,8 @@ class Expr:
     def __init__(self, terms: Mapping[tuple[Atom, ...], int]) -> None:
         self.terms = {mono: c for mono, c in terms.items() if c}
         self._hash: int | None = None
+        self.range: Range | None = None
+        """Its bounds, once somebody asked."""
 
     @staticmethod
     def of(value: Size) -> Expr:
@@ -240,18 +244,18 @@ def size_min(a: Size, b: Size) -> Size:
     """The smaller of two sizes."""
     if isinstance(a, int) and isinstance(b, int):
         return min(a, b)
-    if upper(a) <= lower(b):
+    if is_at_most(a, b):
         return a
-    return b if upper(b) <= lower(a) else _compound("min", a, b)
+    return b if is_at_most(b, a) else _compound("min", a, b)
 
 
 def size_max(a: Size, b: Size) -> Size:
     """The larger of two sizes."""
     if isinstance(a, int) and isinstance(b, int):
         return max(a, b)
-    if lower(a) >= upper(b):
+    if is_at_most(b, a):
         return a
-    return b if lower(b) >= upper(a) else _compound("max", a, b)
+    return b if is_at_most(a, b) else _compound("max", a, b)
 
 
 def ceil_div(a: Size, b: Size) -> Size:
@@ -301,73 +305,26 @@ def evaluate(size: Size, values: Mapping[str, int]) -> int:
     return total
 
 
-def _bounds(size: Size) -> tuple[int, int]:
+def bounds(size: Size) -> Range:
+    """A lower and an upper bound."""
     if isinstance(size, int):
         return size, size
-    if not size.terms:
-        return 0, 0
-    lo = hi = 0
-    for mono, c in size.terms.items():
-        term = _times(_product_bounds(mono), (c, c))
-        lo, hi = lo + term[0], hi + term[1]
-    common, rest = _factor(size)
-    if common and len(size.terms) > 1:
-        # n*n - n is n*(n - 1): factors of every term must not be bounded once a term
-        flo, fhi = _times(_product_bounds(common), _bounds(Expr.reduce(rest)))
-        lo, hi = max(lo, flo), min(hi, fhi)
-    return lo, hi
+    if size.range is None:
+        from weft.graph.size_bounds import expr_bounds  # calculates with sizes itself
 
-
-def _times(a: tuple[int, int], b: tuple[int, int]) -> tuple[int, int]:
-    corners = (a[0] * b[0], a[0] * b[1], a[1] * b[0], a[1] * b[1])
-    return min(corners), max(corners)
-
-
-def _product_bounds(atoms: tuple[Atom, ...]) -> tuple[int, int]:
-    product = (1, 1)
-    for atom in atoms:
-        bounds = (atom.min, atom.max) if isinstance(atom, Sym) else _compound_bounds(atom)
-        product = _times(product, bounds)
-    return product
-
-
-def _factor(size: Expr) -> tuple[tuple[Atom, ...], Expr]:
-    """The atoms that every term has, and what is left of the expression without them."""
-    monos = list(size.terms)
-    common: list[Atom] = []
-    for atom in monos[0]:
-        if all(mono.count(atom) > common.count(atom) for mono in monos):
-            common.append(atom)
-    rest: dict[tuple[Atom, ...], int] = {}
-    for mono, c in size.terms.items():
-        left = list(mono)
-        for atom in common:
-            left.remove(atom)
-        rest[tuple(left)] = c
-    return tuple(common), Expr(rest)
-
-
-def _compound_bounds(atom: Compound) -> tuple[int, int]:
-    (llo, lhi), (rlo, rhi) = _bounds(atom.left), _bounds(atom.right)
-    if atom.kind == "min":
-        return min(llo, rlo), min(lhi, rhi)
-    if atom.kind == "max":
-        return max(llo, rlo), max(lhi, rhi)
-    rlo = max(rlo, 1)
-    if atom.kind == "mod":
-        return 0, min(rhi - 1, lhi) if llo >= 0 else rhi - 1
-    corners = (llo // rlo, llo // rhi, lhi // rlo, lhi // rhi)
-    return min(corners), max(corners)
+        size.range = expr_bounds(size)
+    return size.range
 
 
 def upper(size: Size) -> int:
-    """An upper bound: the size planning uses. Exact for sums of products with positive terms."""
-    return _bounds(size)[1]
+    """An upper bound: the size planning uses. Exact where no symbol has a power, and no atom but
+    symbols occurs, and for sums of products with positive terms."""
+    return bounds(size)[1]
 
 
 def lower(size: Size) -> int:
     """A lower bound."""
-    return _bounds(size)[0]
+    return bounds(size)[0]
 
 
 def symbols(size: Size) -> set[Sym]:
