@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any, final
 
 from executorch.exir._serialize._named_data_store import NamedDataStore
@@ -21,7 +22,7 @@ from weft_executorch.options import Options
 from weft_executorch.pending import Pending, find_pending
 from weft_executorch.prepare import prepare
 
-__all__ = ["NOTES", "WeftBackend"]
+__all__ = ["NOTES", "WeftBackend", "declared_ranges"]
 
 NOTES = "weft.notes"
 """The compile spec in which the partitioner passes on what it knows: `left_out`, rows of (node, op,
@@ -46,7 +47,7 @@ class WeftBackend(BackendDetails):
             if spec.key == NOTES:
                 notes |= json.loads(bytes(spec.value))
         options = Options.from_specs([s for s in compile_specs if s.key != NOTES])
-        _restore_minima(edge_program, notes["minima"])
+        edge_program.range_constraints.update(declared_ranges(edge_program, notes["minima"]))
         pending = find_pending(edge_program)
         if pending is None:
             plain(edge_program)
@@ -63,12 +64,15 @@ class WeftBackend(BackendDetails):
         )
 
 
-def _restore_minima(program: ExportedProgram, minima: dict[str, int]) -> None:
-    """The Edge dialect's passes raise the lower bound of a size that may be 0 or 1 to 2."""
-    for symbol, bounds in list(program.range_constraints.items()):
+def declared_ranges(program: ExportedProgram, minima: Mapping[str, int]) -> dict[Any, Any]:
+    """What symbols may be. The Edge dialect's passes raise the lower bound of a size that may be 0
+    or 1 to 2; `minima` are those that were declared, by name."""
+    ranges = dict(program.range_constraints)
+    for symbol, bounds in ranges.items():
         declared = minima.get(str(symbol))
         if declared is not None and declared < bounds.lower:
-            program.range_constraints[symbol] = ValueRanges(declared, bounds.upper)
+            ranges[symbol] = ValueRanges(declared, bounds.upper)
+    return ranges
 
 
 def _debug_handles(program: ExportedProgram, delegated: Delegated, blob: Blob) -> Any:

@@ -15,9 +15,10 @@ from weft.backends.base import HostMemory
 from weft.backends.cpu.native_program import ExprTable
 from weft.errors import ProgramError
 from weft.graph.params import pack
-from weft.graph.size import Size, Sym, symbols
+from weft.graph.size import Size, Sym
 from weft.program import LAYOUTS, BufferSpec, Program
 from weft_executorch import program_generated
+from weft_executorch.dynamic_sizes import linear
 
 __all__ = ["VERSION", "Blob", "IoSpec", "StateSpec", "write_blob"]
 
@@ -236,30 +237,15 @@ class _Writer:
                 row.input = number
                 return row
             for dim, size in enumerate(value.dims):
-                linear = _linear(size, symbol)
-                if value.scalar_type >= 0 and linear is not None:
+                factors = linear(size, symbol)
+                if value.scalar_type >= 0 and factors is not None:
                     row.input, row.dim = number, dim
-                    row.mul, row.add = linear
+                    row.mul, row.add = factors
                     return row
         raise ProgramError(
             f"no input's size tells the value of symbol {symbol.name}; every dynamic size must be "
             "the size of an input"
         )
-
-
-def _linear(size: Size, symbol: Sym) -> tuple[int, int] | None:
-    """(mul, add) with size = mul * symbol + add and mul > 0; None: it is something else."""
-    if isinstance(size, int) or set(symbols(size)) != {symbol}:
-        return None
-    mul, add = 0, 0
-    for mono, coefficient in size.terms.items():
-        if mono == ():
-            add = coefficient
-        elif mono == (symbol,):
-            mul = coefficient
-        else:
-            return None
-    return (mul, add) if mul > 0 else None
 
 
 def _struct(row: Any, **values: Any) -> Any:

@@ -28,7 +28,9 @@ from weft.frontends.fx.call import op_name
 from weft.frontends.fx.channels_last import channels_last_nodes
 from weft.frontends.fx.convert import weight_nodes
 from weft.frontends.fx.registry import is_passed_on
-from weft_executorch.backend import NOTES, WeftBackend
+from weft.frontends.fx.sizes import Sizes
+from weft_executorch.backend import NOTES, WeftBackend, declared_ranges
+from weft_executorch.dynamic_sizes import untold
 from weft_executorch.named_results import name_results
 from weft_executorch.options import Options
 from weft_executorch.trial import refusals
@@ -100,6 +102,7 @@ class WeftPartitioner(Partitioner):
 
     def partition(self, exported_program: ExportedProgram) -> PartitionResult:
         """Tags the nodes of each part, the weights that they read and the buffers they write."""
+        _own_tables(exported_program)
         module = exported_program.graph_module
         self.refused = {}
         self._reporter = WhyNoPartitionReporter()
@@ -135,13 +138,14 @@ class WeftPartitioner(Partitioner):
         order = {node: i for i, node in enumerate(program.graph_module.graph.nodes)}
         alone = [n for n in order if n not in support.refused]
         last = channels_last_nodes(program.graph, weight_nodes(program))
-        support.refused |= refusals(alone, program.range_constraints, last)
+        ranges = declared_ranges(program, self._minima)
+        support.refused |= refusals(alone, ranges, last)
         while True:
             parts = generate_partitions_from_list_of_nodes(program.graph_module, op_support=support)
             found: dict[Node, str] = {}
             for part in parts:
                 nodes = sorted(part.nodes, key=lambda n: order[n])
-                found |= refusals(nodes, program.range_constraints, last)
+                found |= refusals(nodes, ranges, last) or untold(nodes, Sizes(ranges))
             if not found:
                 return [part for part in parts if any(map(_computes, part.nodes))]
             support.refused |= found
@@ -149,6 +153,13 @@ class WeftPartitioner(Partitioner):
     def report(self) -> str:
         """The table of refused nodes with their reasons; empty where there are none."""
         return self._reporter.get_table_report() or ""
+
+
+def _own_tables(program: ExportedProgram) -> None:
+    """Lowering takes what a part owns out of the program's tables of tensors, which are those of
+    the program that the caller exported: gives this one copies of the tables."""
+    program._constants = dict(program.constants)
+    program._state_dict = dict(program.state_dict)
 
 
 class _Support(OperatorSupportBase):

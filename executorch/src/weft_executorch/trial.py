@@ -24,6 +24,7 @@ from weft.frontends.fx.layout import folded_ne
 from weft.frontends.fx.registry import find_visitor
 from weft.frontends.fx.sizes import Sizes
 from weft.frontends.fx.value import Value
+from weft.graph.check import check_tensor
 from weft.graph.node import leaf
 from weft.graph.op import NONE
 from weft.graph.tensor import Tensor
@@ -101,7 +102,7 @@ class _Trial:
         return Value.whole(tensor, fake.dtype, shape)
 
     def _ask(self, made: list[Value | None]) -> str:
-        """The first refusal among the ops that a node became."""
+        """The first refusal among the ops that a node became; raises what breaks a rule."""
         stack = [value.tensor for value in made if value is not None]
         stack += self._builder.graph.nodes
         while stack:
@@ -109,6 +110,7 @@ class _Trial:
             if tensor in self._asked:
                 continue
             self._asked.add(tensor)
+            check_tensor(tensor, self._builder.graph)  # its sizes, for all that symbols may be
             if tensor.op is not NONE:
                 answer = _cpu().supports_op(tensor)
                 if not answer:

@@ -15,7 +15,7 @@ from weft.graph.op import NONE, OPS
 from weft.graph.size import Expr, Size, is_at_most
 from weft.graph.tensor import Tensor
 
-__all__ = ["check_graph"]
+__all__ = ["check_graph", "check_tensor"]
 
 FLAGS = frozenset({"input", "output", "param"})
 
@@ -53,6 +53,12 @@ def check_graph(graph: Graph) -> None:
         if "" in named:
             raise _illegal(named[""], f"is an {what} without a name")
     assert graph.symbols is not None
+
+
+def check_tensor(t: Tensor, graph: Graph) -> None:
+    """Raises GraphError where a tensor breaks one of the rules that concern only it and its base:
+    what can be asked before the graph is whole."""
+    _check_tensor(t, {t.view_src} if t.view_src is not None else set(), graph)
 
 
 def _illegal(t: Tensor, why: str) -> GraphError:

@@ -1,0 +1,68 @@
+"""What lowering leaves alone: the caller's program, and parts whose sizes nobody tells them."""
+
+import pytest
+import torch
+from torch import nn
+from torch.export import Dim, export
+
+from weft_executorch import WeftPartitioner
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+class Tables(nn.Module):
+    """A parameter, both kinds of buffer, a constant tensor and one that export lifts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+        self.register_buffer("kept", torch.full((4,), 2.0))
+        self.register_buffer("made", torch.ones(4), persistent=False)
+        self.scale = torch.tensor([1.0, 2.0, 3.0, 4.0])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.linear(x) * self.scale + self.made - self.kept
+        return y + torch.tensor([3.0, 2.0, 1.0, 0.0])
+
+
+def test_the_exported_program_is_whole_after_lowering():
+    from executorch.exir import to_edge_transform_and_lower
+
+    torch.manual_seed(0)
+    module, x = Tables().eval(), torch.randn(2, 4)
+    with torch.no_grad():
+        exported = export(module, (x,))
+        tables = [set(exported.constants), set(exported.state_dict)]
+        lowered = to_edge_transform_and_lower(exported, partitioner=[WeftPartitioner()])
+        assert [set(exported.constants), set(exported.state_dict)] == tables
+        assert torch.equal(exported.module()(x), module(x))
+    assert not lowered.exported_program().constants
+
+
+class Strides(nn.Module):
+    """Behind the sigmoid, sizes of the image are known only as (h - 3) // 2 + 1."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(3, 8, 3, 2), nn.Conv2d(8, 8, 3, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.first(x)
+        return self.second(y + torch.sigmoid(y))
+
+
+def test_a_part_that_is_not_told_its_sizes_stays_outside(lower, same):
+    sizes = {2: Dim("h", min=12, max=64), 3: Dim("w", min=12, max=64)}
+    module = Strides().eval()
+    lowered = lower(
+        module,
+        (torch.randn(1, 3, 32, 32),),
+        dynamic_shapes=(sizes,),
+        not_ops=["aten.sigmoid.default"],
+    )
+    assert lowered.delegates() == 1
+    reasons = [why for _, why in lowered.partitioner.refused.values()]
+    assert sum("told by no input" in why for why in reasons) == 2, reasons
+    method = lowered.method()
+    for h, w in [(12, 64), (33, 20)]:
+        same(method, module, torch.randn(1, 3, h, w))
