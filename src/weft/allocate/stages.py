@@ -43,8 +43,8 @@ def stage_spans(schedule: Schedule) -> list[tuple[int, int]] | None:
             read.clear()
         written.add(target)
         read.update(sources)
-    spans = []
-    for first, end in zip(starts, [*starts[1:], len(nodes)], strict=True):
+    spans: list[tuple[int, int]] = []
+    for first, end in zip(starts, [*starts[1:], len(nodes)], strict=False):
         spans += [(first, end - 1)] * (end - first)
     return [(0, 0)] * (len(nodes) - len(spans)) + spans
 

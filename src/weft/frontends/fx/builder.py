@@ -310,6 +310,8 @@ class Builder:
         if len(numbers) != len(sizes):
             return None
         flat = t.buffer.data.reshape(-1)
+        if 0 in v.shape:
+            return np.empty(numbers[: v.rank], flat.dtype)
         *both, offset = (n * flat.itemsize for n in numbers)
         shape, strides = numbers[: v.rank], both[v.rank :]
         return np.ndarray(shape, flat.dtype, flat, offset, strides)

@@ -133,7 +133,7 @@ _WHY_NOT = {
     r"aten\._native_batch_norm_legit_functional": (
         "a batch norm of a module that is trained; call eval() on it before it is exported"
     ),
-    r"aten\.(_fft|view_as_complex|view_as_real|complex|polar|real|imag|angle)": (
+    r"aten\.(_fft|view_as_complex|view_as_real|complex|polar|real|imag)": (
         "complex numbers are not supported; keep the real and the imaginary part as two tensors"
     ),
     r"(cond|while_loop|scan|associative_scan|map_impl|wrap\w*)$": (

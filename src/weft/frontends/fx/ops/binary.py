@@ -43,7 +43,17 @@ _ARITHMETIC: dict[Any, str] = {
     aten.bitwise_xor.Scalar: "bit_xor",
     aten.bitwise_left_shift.Tensor: "shift_left",
     aten.bitwise_right_shift.Tensor: "shift_right",
+    aten.bitwise_left_shift.Tensor_Scalar: "shift_left",
+    aten.bitwise_right_shift.Tensor_Scalar: "shift_right",
+    aten.__and__.Tensor: "bit_and",
+    aten.__and__.Scalar: "bit_and",
+    aten.__or__.Tensor: "bit_or",
+    aten.__or__.Scalar: "bit_or",
+    aten.__xor__.Tensor: "bit_xor",
+    aten.__xor__.Scalar: "bit_xor",
+    aten.__lshift__.Tensor: "shift_left",
     aten.__lshift__.Scalar: "shift_left",
+    aten.__rshift__.Tensor: "shift_right",
     aten.__rshift__.Scalar: "shift_right",
 }
 

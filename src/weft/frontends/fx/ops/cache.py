@@ -80,6 +80,8 @@ def index_copy(b: Builder, call: Call) -> Value:
     dim = call.dim("dim", v.rank)
     node = call.args["self"]
     ids = ids.viewed((ids.n_elements,), ids.strides[-1:] or (1,))
+    if not v.rank:
+        v, source = v.viewed((1,), (1,)), source.viewed((1,), (1,))
     if is_float(v.dtype) and isinstance(node, Node) and b.may_overwrite(v, node):
         return written(b, v, dim, ids, source)
     inner, outer = product(v.shape[dim + 1 :]), product(v.shape[:dim])

@@ -138,10 +138,14 @@ def pad(b: Builder, call: Call) -> Value:
     name = "pad" if "pad" in call.args else "padding"
     if not is_static(call.raw(name, [])):
         return _padded(b, call, v, [call.size(n) for n in call.raw(name, [])])
+    if 0 in call.shape():
+        return b.scalar(0.0, v.dtype).viewed(call.shape(), [0] * v.rank)
     given = call.numbers(name)
     # by dimension: how many before and behind
     ends = dict.fromkeys(range(v.rank), (0, 0))
     ends |= {v.rank - 1 - i: (given[2 * i], given[2 * i + 1]) for i in range(len(given) // 2)}
+    if _MODES[call.op] == "circular":
+        v, ends = _cropped(b, v, ends)
     order = v.reading_order
     x = v.permuted(order)
     first = next((i for i, d in enumerate(order) if any(ends[d])), v.rank)
@@ -159,6 +163,18 @@ def pad(b: Builder, call: Call) -> Value:
     )
     sizes = call.shape()
     return Value.whole(made, call.out.dtype, [sizes[d] for d in order]).permuted(inverse(order))
+
+
+def _cropped(
+    b: Builder, v: Value, ends: dict[int, tuple[int, int]]
+) -> tuple[Value, dict[int, tuple[int, int]]]:
+    """What is left of a value, and what of its padding, once negative ends are taken off: PyTorch
+    wraps what remains."""
+    for dim, (before, behind) in ends.items():
+        off = max(-before, 0) + max(-behind, 0)
+        if off:
+            v = sliced(b, v, dim, max(-before, 0), v.shape[dim] - off)
+    return v, {dim: (max(before, 0), max(behind, 0)) for dim, (before, behind) in ends.items()}
 
 
 def _padded(b: Builder, call: Call, v: Value, ends: Sequence[Size]) -> Value:

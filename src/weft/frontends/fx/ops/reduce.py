@@ -61,7 +61,8 @@ def reduced(b: Builder, kind: str, v: Value, dims: Sequence[int]) -> Value:
     Integers are summed as int64."""
     order = v.reading_order
     inner = v.permuted(order)
-    t = _reduced_tensor(b, kind, inner, [order.index(d) for d in dims])
+    # PyTorch lets a scalar be reduced along a dimension that it does not have
+    t = _reduced_tensor(b, kind, inner, [order.index(d) for d in dims if d < v.rank])
     kept = [1 if d in dims else n for d, n in zip(order, inner.shape, strict=True)]
     return Value.whole(t, _made_type(t, v.dtype), kept).permuted(inverse(order))
 
@@ -92,7 +93,7 @@ def _reduction(kind: str) -> Callable[[Builder, Call], Value]:
             v = b.converted(v, torch.bool)
         elif is_float(call.out.dtype):
             v = b.converted(v, call.out.dtype)
-        made = reduced(b, kind, v, call.dims("dim", v.rank) if v.rank else [])
+        made = reduced(b, kind, v, call.dims("dim", v.rank))
         return b.converted(reshaped(b, made, call.shape()), call.out.dtype)
 
     return build

@@ -134,6 +134,17 @@ def round_decimals(b: Builder, call: Call) -> Value:
     return b.each(rounded, x.shape, [x, power], x.dtype)
 
 
+@visitor(aten.angle.default)
+def angle(b: Builder, call: Call) -> Value:
+    """Of real numbers: pi where they are negative, 0 where not (-0 neither), NaN of NaN."""
+    x, zero = b.converted(call.value("self"), call.out.dtype), b.scalar(0.0, call.out.dtype)
+
+    def turned(t: Tensor, z: Tensor) -> Tensor:
+        return g.binary("atan2", z, g.binary("add", t, z))
+
+    return b.each(turned, x.shape, [x, zero], call.out.dtype)
+
+
 @visitor(aten.bitwise_not.default)
 def bitwise_not(b: Builder, call: Call) -> Value:
     """Of booleans: the other one."""

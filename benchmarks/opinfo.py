@@ -1,0 +1,175 @@
+"""PyTorch's own database of operators through `weft.from_torch`, against eager PyTorch.
+
+    python benchmarks/opinfo.py OUT.jsonl [--dtype float32] [--samples 4] [--part 1/8] [--only NAME]
+    python benchmarks/opinfo.py OUT.jsonl --table
+
+Every operator gets up to `--samples` of its sample inputs, and each is exported, converted, run on
+the cpu device and compared. A line of OUT.jsonl per operator says what became of them:
+
+- equal: all samples that eager and the exporter take give eager's results;
+- partly: some do, the others are refused;
+- refused: all are, with a weft error that says why;
+- wrong: a result differs; exception: weft raised something that is no weft error;
+- not counted: eager or `torch.export` fails, or results are random.
+
+Operators already in OUT.jsonl are left out, so that a run goes on where another was stopped.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import warnings
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.testing._internal.common_methods_invocations import op_db
+from torch.utils import _pytree as pytree
+
+import weft
+from weft.errors import WeftError
+
+LIMIT_S = 60
+"""An operator that takes longer counts as an exception."""
+
+RANDOM = ("rand", "bernoulli", "dropout", "multinomial", "normal", "uniform", "exponential",
+          "cauchy", "geometric", "log_normal", "empty", "rrelu")  # fmt: skip
+
+
+class Called(torch.nn.Module):
+    """An operator with its sample: tensors are arguments, the rest is fixed."""
+
+    def __init__(self, op: Any, sample: Any) -> None:
+        super().__init__()
+        self.op = op
+        leaves, self.spec = pytree.tree_flatten((sample.input, sample.args, sample.kwargs))
+        self.fixed = [None if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+        self.places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
+        self.tensors = tuple(leaves[i].detach().clone() for i in self.places)
+
+    def forward(self, *tensors: torch.Tensor) -> Any:
+        """Calls the operator."""
+        leaves = list(self.fixed)
+        for i, tensor in zip(self.places, tensors, strict=True):
+            leaves[i] = tensor
+        first, args, kwargs = pytree.tree_unflatten(leaves, self.spec)
+        return self.op(first, *args, **kwargs)
+
+
+def outcome(op: Any, sample: Any) -> tuple[str, str]:
+    """What became of a sample, and the reason."""
+    module = Called(op, sample).eval()
+    try:
+        want = module(*(t.clone() for t in module.tensors))
+        program = torch.export.export(module, module.tensors)
+    except Exception as error:
+        return "not counted", _short(error)
+    try:
+        got = weft.from_torch(program)(*(t.clone() for t in module.tensors))
+    except WeftError as error:
+        return "refused", _short(error)
+    except Exception as error:
+        return "exception", _short(error)
+    try:
+        torch.testing.assert_close(got, want, rtol=1e-3, atol=1e-4, equal_nan=True)
+    except AssertionError as error:
+        return "wrong", _short(error)
+    return "equal", ""
+
+
+def _short(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}".replace("\n", " ")[:300]
+
+
+def examined(op: Any, dtype: torch.dtype, limit: int) -> dict[str, Any]:
+    """The line of an operator."""
+    found: list[tuple[str, str]] = []
+    signal.alarm(LIMIT_S)
+    try:
+        torch.manual_seed(0)
+        for sample in _taken(op.sample_inputs("cpu", dtype, requires_grad=False), limit):
+            found.append(outcome(op.op, sample))
+    except TimeoutError:
+        found.append(("exception", f"took more than {LIMIT_S} s"))
+    except Exception as error:  # the sample generator's own
+        found.append(("not counted", _short(error)))
+    finally:
+        signal.alarm(0)
+    return {"op": _name(op), "dtype": _plain(dtype), "verdict": _verdict(found), "samples": found}
+
+
+def _taken(samples: Iterator[Any], limit: int) -> Iterator[Any]:
+    for _, sample in zip(range(limit), samples, strict=False):
+        yield sample
+
+
+def _verdict(found: list[tuple[str, str]]) -> str:
+    kinds = {kind for kind, _ in found}
+    for bad in ("wrong", "exception"):
+        if bad in kinds:
+            return bad
+    if {"equal", "refused"} <= kinds:
+        return "partly"
+    return next((kind for kind in ("equal", "refused") if kind in kinds), "not counted")
+
+
+def _name(op: Any) -> str:
+    return f"{op.name}.{op.variant_test_name}" if op.variant_test_name else str(op.name)
+
+
+def _plain(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _late(*_: Any) -> None:
+    raise TimeoutError
+
+
+def _table(path: Path) -> None:
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    for dtype in sorted({row["dtype"] for row in rows}):
+        counts = Counter(row["verdict"] for row in rows if row["dtype"] == dtype)
+        print(f"{dtype}: {counts.total()} operators, " + ", ".join(
+            f"{n} {verdict}" for verdict, n in counts.most_common()
+        ))  # fmt: skip
+    for row in rows:
+        for kind, why in row["samples"]:
+            if kind in ("wrong", "exception"):
+                print(f"{kind}: {row['op']} ({row['dtype']}): {why}")
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--samples", type=int, default=4)
+    parser.add_argument("--part", default="1/1", help="this of so many equal parts, e.g. 2/8")
+    parser.add_argument("--only", help="operators of this name")
+    parser.add_argument("--table", action="store_true", help="count what OUT.jsonl has")
+    args = parser.parse_args()
+    if args.table:
+        return _table(args.out)
+    warnings.simplefilter("ignore")
+    signal.signal(signal.SIGALRM, _late)
+    dtype = getattr(torch, args.dtype)
+    part, parts = map(int, args.part.split("/"))
+    done = set()
+    if args.out.exists():
+        rows = map(json.loads, args.out.read_text().splitlines())
+        done = {row["op"] for row in rows if row["dtype"] == args.dtype}
+    ops = [op for op in op_db if dtype in op.supported_dtypes("cpu")]
+    ops = [op for op in ops if not any(word in op.name for word in RANDOM)]
+    for op in ops[part - 1 :: parts]:
+        if _name(op) not in done and args.only in (None, op.name):
+            line = json.dumps(examined(op, dtype, args.samples))
+            with args.out.open("a") as out:
+                out.write(line + "\n")
+
+
+if __name__ == "__main__":
+    main()

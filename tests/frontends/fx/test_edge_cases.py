@@ -1,0 +1,85 @@
+"""Scalars where PyTorch lets them pass as vectors, nothing at all, and padding that takes away."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch.nn import functional as F  # noqa: E402
+
+from tests.frontends.fx.exported import check  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
+
+SCALAR = torch.tensor(-3.0)
+
+
+def rows(*shape: int) -> Any:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(0))
+
+
+PADDINGS = [
+    ((2, 3, 5), (-1, 1)),
+    ((2, 3, 5), (2, -1)),
+    ((2, 3, 5), (-1, -2)),
+    ((2, 3, 5, 6), (1, -2, -1, 2)),
+]
+
+
+@pytest.mark.parametrize(("shape", "ends"), PADDINGS)
+def test_circular_padding_wraps_what_negative_ends_leave(
+    shape: tuple[int, ...], ends: tuple[int, ...]
+) -> None:
+    check(lambda x: F.pad(x, ends, mode="circular"), rows(*shape))
+
+
+REDUCTIONS: dict[str, Callable[[Any], Any]] = {
+    "max": lambda x: tuple(x.max(0)),
+    "min": lambda x: tuple(x.min(-1)),
+    "amax": lambda x: x.amax(0),
+    "norms": lambda x: tuple(
+        torch.linalg.vector_norm(x, p, dim=0) for p in (0, 1, 2, 3, float("inf"))
+    ),
+    "normalize": lambda x: F.normalize(x, dim=0),
+    "cosine": lambda x: F.cosine_similarity(x, x * 2, dim=0),
+}
+
+
+@pytest.mark.parametrize("name", REDUCTIONS)
+def test_a_scalar_is_reduced_along_its_only_dimension(name: str) -> None:
+    check(REDUCTIONS[name], SCALAR)
+
+
+@pytest.mark.parametrize("index", [torch.tensor(0), torch.tensor([0])])
+def test_rows_of_a_scalar_are_copied(index: Any) -> None:
+    source = torch.full(index.shape, 2.0)
+    check(lambda x, i, s: x.index_copy(0, i, s), SCALAR, index, source)
+
+
+def test_a_graph_without_nodes_runs() -> None:
+    check(lambda x: x, rows(3))
+    check(lambda x: (torch.ones(2), x), rows(3))
+
+
+@pytest.mark.parametrize("mode", ["circular", "reflect", "replicate", "constant"])
+def test_padding_of_no_images_is_no_images(mode: str) -> None:
+    check(lambda x: F.pad(x, (1, 2), mode=mode), rows(0, 3, 5))
+    check(lambda x: F.pad(x, (1, 2, 1, 1), mode=mode), rows(0, 3, 5, 5))
+
+
+def test_bitwise_operators_of_either_spelling() -> None:
+    check(
+        lambda x: (
+            *(x.__and__(3), x.__or__(8), x.__xor__(1), x << 1, x >> 1),
+            *(x.__rshift__(torch.tensor(1)), x.__lshift__(torch.tensor([2]))),
+        ),
+        torch.arange(6),
+    )
+
+
+def test_the_angle_of_real_numbers() -> None:
+    numbers = [1.0, -2.0, 0.0, -0.0, float("nan"), float("-inf")]
+    check(torch.angle, torch.tensor(numbers))
+    check(torch.angle, torch.tensor([3, -2, 0]))
