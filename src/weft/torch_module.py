@@ -5,7 +5,7 @@ Needs the extra `weft[torch]`; importing weft does not import torch.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,9 @@ from weft.errors import ProgramError
 from weft.execute import Session
 from weft.execute.values import check_values, solve_size
 from weft.frontends.fx import Converted, Input, Output, convert
+from weft.frontends.fx.arguments import bound_arguments, positional_names
 from weft.frontends.fx.decompose import core_program
+from weft.frontends.fx.export import dim_names, exported, parameter_names, quiet
 from weft.frontends.fx.leaves import array_of
 from weft.graph.graph import Graph
 from weft.graph.size import Expr, evaluate
@@ -26,80 +28,45 @@ __all__ = ["TorchModule", "from_torch"]
 
 
 def from_torch(
-    program: torch.export.ExportedProgram | torch.nn.Module,
-    example_inputs: Sequence[Any] | None = None,
+    program: torch.export.ExportedProgram | torch.nn.Module | Callable[..., Any],
+    example_inputs: torch.Tensor | Sequence[Any] | Mapping[str, Any] | None = None,
     *,
     example_kwargs: Mapping[str, Any] | None = None,
     dynamic_shapes: Any = None,
     devices: Sequence[Any] = ("cpu",),
     **options: Any,
 ) -> TorchModule:
-    """A PyTorch module or exported program as a weft graph that can be called with tensors.
+    """A PyTorch module, function or exported program as a weft graph that is called with tensors.
 
         n = torch.export.Dim("n", max=64)
-        f = weft.from_torch(module.eval(), (x,), dynamic_shapes={"x": {0: n}})
+        f = weft.from_torch(module.eval(), x, dynamic_shapes={"x": {0: n}})
         y = f(x)
 
-    A module is exported with `example_inputs` and `dynamic_shapes`, as `torch.export.export` takes
-    them; put it into evaluation mode before. Weights are used in the memory of the module, so keep
-    it unchanged. Buffers that the program writes (KV caches) keep their values between calls, in
-    memory of their own. `devices` and `options` go to `weft.compile` at the first call. With a
-    device that has its own memory, e.g. `devices=["opencl", "cpu"]`, weights and such buffers are
-    sent there and it does what it has kernels for; `offload=False` leaves them with the host.
+    A module or function is exported with `example_inputs` and `dynamic_shapes`, as
+    `torch.export.export` takes them; put a module into evaluation mode before. One tensor need not
+    be in a tuple, a mapping is of keyword arguments (like `example_kwargs`, and like tensors among
+    `options`). Models of `transformers` are exported without the cache that they would give back.
+    Weights are used in the memory of the module, so keep it unchanged. Buffers that the program
+    writes (KV caches) keep their values between calls, in memory of their own.
+
+    `devices` and `options` go to `weft.compile` at the first call. With a device that has its own
+    memory, e.g. `devices=["opencl", "cpu"]`, weights and such buffers are sent there and it does
+    what it has kernels for; `offload=False` leaves them with the host.
 
     Raises UnsupportedOpError with every node that weft cannot convert and why, GraphError for a
-    dimension without an upper bound, and what `torch.export` raises."""
-    if isinstance(program, torch.nn.Module):
-        if example_inputs is None and example_kwargs is None:
-            raise ProgramError(
-                "a module is exported with inputs; pass example_inputs=(tensor, ...)"
-            )
-        program = torch.export.export(
-            program,
-            tuple(example_inputs or ()),
-            dict(example_kwargs or {}),
-            dynamic_shapes=dynamic_shapes,
-        )
-    names = _dim_names(program, dynamic_shapes)
-    return TorchModule(convert(core_program(program), names=names), devices, options)
+    dimension without an upper bound, ProgramError for what is no program or no input of one, and
+    what `torch.export` raises."""
+    given = {name: options.pop(name) for name in list(options) if _is_tensor(options[name])}
+    if given:
+        example_kwargs = {**(example_kwargs or {}), **given}
+    with quiet():
+        whole = exported(program, example_inputs, example_kwargs, dynamic_shapes)
+        converted = convert(core_program(whole), names=dim_names(whole, dynamic_shapes))
+    return TorchModule(converted, devices, options, parameters=parameter_names(program))
 
 
-def _dim_names(program: torch.export.ExportedProgram, dynamic_shapes: Any) -> dict[str, str]:
-    """What the caller called the symbols, by PyTorch's name for them; what nests otherwise than
-    the arguments keeps that name."""
-    inputs = set(program.graph_signature.user_inputs)
-    nodes = [n for n in program.graph.nodes if n.op == "placeholder" and n.name in inputs]
-    if isinstance(dynamic_shapes, Mapping) and all(n.name in dynamic_shapes for n in nodes):
-        given = [dynamic_shapes[n.name] for n in nodes]
-    else:
-        given = list(_shapes_of_tensors(dynamic_shapes))
-    if len(given) != len(nodes):
-        return {}
-    names: dict[str, str] = {}
-    for node, dims in zip(nodes, given, strict=True):
-        fake = node.meta.get("val")
-        if not isinstance(dims, (Mapping, list, tuple)) or not isinstance(fake, torch.Tensor):
-            continue
-        for d, dim in dims.items() if isinstance(dims, Mapping) else enumerate(dims):
-            size, name = fake.shape[d], getattr(dim, "__name__", "")
-            is_plain = isinstance(size, torch.SymInt) and size.node.expr.is_Symbol
-            if is_plain and name.isidentifier() and name not in names.values():
-                names.setdefault(str(size.node.expr), name)
-    return names
-
-
-def _shapes_of_tensors(given: Any) -> Iterator[Any]:
-    """The entry for each tensor of `dynamic_shapes`, however they nest."""
-    inner = given.values() if isinstance(given, Mapping) else given
-    if isinstance(given, Mapping) and all(isinstance(d, int) for d in given):
-        yield given
-    elif isinstance(inner, (list, tuple)) and any(hasattr(d, "__name__") for d in inner):
-        yield inner
-    elif isinstance(given, (Mapping, list, tuple)):
-        for entry in inner:
-            yield from _shapes_of_tensors(entry)
-    else:
-        yield given
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, torch.Tensor)
 
 
 class TorchModule:
@@ -109,9 +76,16 @@ class TorchModule:
     outputs and state are. One thread at a time."""
 
     def __init__(
-        self, converted: Converted, devices: Sequence[Any], options: Mapping[str, Any]
+        self,
+        converted: Converted,
+        devices: Sequence[Any],
+        options: Mapping[str, Any],
+        *,
+        parameters: Sequence[str] = (),
     ) -> None:
+        """`parameters`: names of positional arguments, for calls that give them by keyword."""
         self.converted = converted
+        self._parameters = tuple(parameters) or positional_names(converted)
         self._devices = devices
         self._options = dict(options)
         self._session: Session | None = None
@@ -163,8 +137,10 @@ class TorchModule:
         return results if spec is None else pytree.tree_unflatten(results, spec)
 
     def _flatten(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
-        flat, spec = pytree.tree_flatten((args, kwargs))
         wanted = self.converted.in_spec
+        if wanted is not None:
+            args, kwargs = bound_arguments(self.converted, self._parameters, args, kwargs)
+        flat, spec = pytree.tree_flatten((args, kwargs))
         if len(flat) != len(self.converted.inputs) or (wanted is not None and spec != wanted):
             names = ", ".join(port.name for port in self.converted.inputs)
             if len(flat) != len(self.converted.inputs):
@@ -203,6 +179,7 @@ class TorchModule:
                     now = "" if port.shape == want else f", now {want}"
                     raise ProgramError(
                         f"argument {port.name} has shape {tuple(arg.shape)}, wants ({names}){now}"
+                        f"{_how_to_vary(port, arg)}"
                     )
         return values
 
@@ -216,6 +193,18 @@ class TorchModule:
         elif found.dtype != out.dtype:
             found = found.view(out.dtype)
         return found.reshape([evaluate(n, values) for n in out.shape])
+
+
+def _how_to_vary(port: Input, arg: torch.Tensor) -> str:
+    """What to declare so that a size which was exported as a number may be another."""
+    fixed = [d for d, n in enumerate(port.shape) if isinstance(n, int) and n != arg.shape[d]]
+    if not fixed:
+        return ""
+    dims = ", ".join(f"{d}: torch.export.Dim('n{d}', max=64)" for d in fixed)
+    return (
+        f"; a size that varies is declared for from_torch, with an upper bound: "
+        f"dynamic_shapes={{'{port.name}': {{{dims}}}}}"
+    )
 
 
 def _check_kind(port: Input, arg: Any) -> None:

@@ -1,0 +1,185 @@
+"""What `weft.from_torch` is given, as an exported program: a module, a function, a program."""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch.export import ExportedProgram
+from torch.utils import _pytree as pytree
+
+from weft.errors import ProgramError
+
+__all__ = ["dim_names", "exported", "parameter_names", "quiet"]
+
+
+def exported(
+    program: Any,
+    example_inputs: Any,
+    example_kwargs: Mapping[str, Any] | None,
+    dynamic_shapes: Any,
+) -> ExportedProgram:
+    """The program itself, or what `torch.export` makes of a module or function.
+
+    Raises ProgramError for what is none of these and for inputs that no program can have."""
+    if isinstance(program, ExportedProgram):
+        return program
+    module = _as_module(program)
+    if example_inputs is None and example_kwargs is None:
+        raise ProgramError("a module is exported with inputs; pass example_inputs=(tensor, ...)")
+    args, kwargs = _examples(example_inputs, example_kwargs or {})
+    if isinstance(example_inputs, torch.Tensor) and _is_of_one_tensor(dynamic_shapes):
+        dynamic_shapes = (dynamic_shapes,)
+    with _without_cache(module, kwargs):
+        try:
+            return torch.export.export(module, args, kwargs, dynamic_shapes=dynamic_shapes)
+        except RuntimeError as error:
+            if "cache_utils" not in str(error):
+                raise
+            raise ProgramError(
+                "the module gives back a cache of transformers, which is no tensor; pass "
+                "example_kwargs={'use_cache': False} to get the logits alone"
+            ) from error
+
+
+def _as_module(program: Any) -> torch.nn.Module:
+    if isinstance(program, torch.jit.ScriptModule):
+        raise ProgramError(
+            "a module of torch.jit has no Python left to export; pass the module it was made of"
+        )
+    if isinstance(program, torch.nn.Module):
+        return program
+    if not callable(program):
+        raise ProgramError(
+            "from_torch takes a module, a function or an exported program, got "
+            f"{type(program).__name__}; torch.export.load(path) reads a program from a file"
+        )
+    return _of_function(program)
+
+
+def _of_function(function: Callable[..., Any]) -> torch.nn.Module:
+    """A module that calls a function, under the names of its arguments."""
+    holder = torch.nn.Module()
+    cells = [c.cell_contents for c in getattr(function, "__closure__", None) or () if _is_full(c)]
+    for i, held in enumerate([getattr(function, "__self__", None), *cells]):
+        if isinstance(held, torch.nn.Module):
+            holder.add_module(f"module{i}", held)  # so that its weights are the program's
+    holder.forward = function if parameter_names(function) else _with_signature(function)
+    return holder.eval() if not any(m.training for m in holder.children()) else holder
+
+
+def _with_signature(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that may be asked for its parameters, which those of PyTorch in C++ may not."""
+    return lambda *args, **kwargs: function(*args, **kwargs)
+
+
+def _is_full(cell: Any) -> bool:
+    try:
+        cell.cell_contents  # noqa: B018
+    except ValueError:
+        return False
+    return True
+
+
+def _examples(inputs: Any, kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Positional and keyword arguments; one tensor is one argument, a mapping is of keywords."""
+    if isinstance(inputs, torch.Tensor):
+        inputs = (inputs,)
+    elif isinstance(inputs, Mapping):
+        inputs, kwargs = (), {**inputs, **kwargs}
+    elif inputs is not None and not isinstance(inputs, (tuple, list)):
+        raise ProgramError(
+            f"example_inputs must be a tensor or a tuple of arguments, got {type(inputs).__name__}"
+        )
+    args = tuple(inputs or ())
+    for leaf in pytree.tree_leaves((args, dict(kwargs))):
+        if isinstance(leaf, np.ndarray):
+            raise ProgramError("an example input is a NumPy array; pass torch.from_numpy(array)")
+    return args, dict(kwargs)
+
+
+def _is_of_one_tensor(dynamic_shapes: Any) -> bool:
+    """Whether these are the dimensions of a tensor, instead of one entry for each argument."""
+    return isinstance(dynamic_shapes, Mapping) and all(isinstance(d, int) for d in dynamic_shapes)
+
+
+@contextmanager
+def _without_cache(module: torch.nn.Module, kwargs: Mapping[str, Any]) -> Iterator[None]:
+    """While it lasts, models of `transformers` give no cache back, unless they were asked for it:
+    it is no tensor, so that no exported program can give it."""
+    configs = {id(c): c for m in module.modules() if (c := getattr(m, "config", None)) is not None}
+    asked = kwargs.keys() & {"use_cache", "past_key_values"}
+    changed = [c for c in configs.values() if getattr(c, "use_cache", None) is True and not asked]
+    for config in changed:
+        config.use_cache = False
+    try:
+        yield
+    finally:
+        for config in changed:
+            config.use_cache = True
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Without what PyTorch says to itself about its own old ways."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        warnings.simplefilter("ignore", DeprecationWarning)
+        yield
+
+
+def parameter_names(program: Any) -> tuple[str, ...]:
+    """The parameters of a module or function that may be given by position, in order; nothing of
+    an exported program, which has forgotten them."""
+    if isinstance(program, ExportedProgram):
+        return ()
+    function = program.forward if isinstance(program, torch.nn.Module) else program
+    by_position = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return ()
+    return tuple(p.name for p in parameters if p.kind in by_position)
+
+
+def dim_names(program: ExportedProgram, dynamic_shapes: Any) -> dict[str, str]:
+    """What the caller called the symbols, by PyTorch's name for them; what nests otherwise than
+    the arguments keeps that name."""
+    inputs = set(program.graph_signature.user_inputs)
+    nodes = [n for n in program.graph.nodes if n.op == "placeholder" and n.name in inputs]
+    if isinstance(dynamic_shapes, Mapping) and all(n.name in dynamic_shapes for n in nodes):
+        given = [dynamic_shapes[n.name] for n in nodes]
+    else:
+        given = list(_shapes_of_tensors(dynamic_shapes))
+    if len(given) != len(nodes):
+        return {}
+    names: dict[str, str] = {}
+    for node, dims in zip(nodes, given, strict=True):
+        fake = node.meta.get("val")
+        if not isinstance(dims, (Mapping, list, tuple)) or not isinstance(fake, torch.Tensor):
+            continue
+        for d, dim in dims.items() if isinstance(dims, Mapping) else enumerate(dims):
+            size, name = fake.shape[d], getattr(dim, "__name__", "")
+            is_plain = isinstance(size, torch.SymInt) and size.node.expr.is_Symbol
+            if is_plain and name.isidentifier() and name not in names.values():
+                names.setdefault(str(size.node.expr), name)
+    return names
+
+
+def _shapes_of_tensors(given: Any) -> Iterator[Any]:
+    """The entry for each tensor of `dynamic_shapes`, however they nest."""
+    inner = given.values() if isinstance(given, Mapping) else given
+    if isinstance(given, Mapping) and all(isinstance(d, int) for d in given):
+        yield given
+    elif isinstance(inner, (list, tuple)) and any(hasattr(d, "__name__") for d in inner):
+        yield inner
+    elif isinstance(given, (Mapping, list, tuple)):
+        for entry in inner:
+            yield from _shapes_of_tensors(entry)
+    else:
+        yield given

@@ -1,0 +1,129 @@
+"""What `weft.from_torch` takes, how its result may be called, and what it says about neither."""
+
+import functools
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import weft  # noqa: E402
+from weft.errors import ProgramError  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
+
+X = torch.arange(8.0).reshape(2, 4) / 8
+
+
+def linear() -> Any:
+    torch.manual_seed(0)
+    return torch.nn.Linear(4, 3).eval()
+
+
+def scaled_product(a: Any, b: Any, scale: float = 2.0) -> Any:
+    return (a @ b) * scale
+
+
+def test_one_tensor_needs_no_tuple() -> None:
+    m = linear()
+    torch.testing.assert_close(weft.from_torch(m, X)(X), m(X))
+    n = torch.export.Dim("n", max=9)
+    for shapes in ({0: n}, ({0: n},), {"input": {0: n}}):
+        f = weft.from_torch(m, X, dynamic_shapes=shapes)
+        torch.testing.assert_close(f(X[:1].repeat(7, 1)), m(X[:1].repeat(7, 1)))
+
+
+def test_arguments_may_be_given_by_keyword() -> None:
+    m = linear()
+    programs = [
+        weft.from_torch(m, X),
+        weft.from_torch(m, {"input": X}),
+        weft.from_torch(m, input=X),
+        weft.from_torch(m, example_kwargs={"input": X}),
+        weft.from_torch(torch.export.export(m, (X,))),
+    ]
+    for f in programs:
+        torch.testing.assert_close(f(X), m(X))
+        torch.testing.assert_close(f(input=X), m(X))
+
+
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "function": scaled_product,
+    "lambda": lambda a, b: a @ b,
+    "partial": functools.partial(scaled_product, scale=3.0),
+    "builtin": torch.matmul,
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_function_is_a_program(name: str) -> None:
+    function = FUNCTIONS[name]
+    torch.testing.assert_close(weft.from_torch(function, (X, X.T))(X, X.T), function(X, X.T))
+
+
+def test_arguments_of_a_function_have_its_names() -> None:
+    n = torch.export.Dim("n", max=9)
+    f = weft.from_torch(scaled_product, (X, X.T), dynamic_shapes={"a": {0: n}, "b": None})
+    torch.testing.assert_close(f(b=X.T, a=X.repeat(3, 1)), scaled_product(X.repeat(3, 1), X.T))
+    with pytest.raises(ProgramError, match=r"arguments a, b: b missing"):
+        f(X)
+    with pytest.raises(ProgramError, match=r"c not among its example inputs"):
+        f(X, X.T, c=X)
+    with pytest.raises(ProgramError, match=r"argument a is given twice"):
+        f(X, X.T, a=X)
+
+
+def test_weights_that_a_function_reads_stay_where_they_are() -> None:
+    m = linear()
+    for function in (m.forward, lambda x: m(x)):
+        f = weft.from_torch(function, X)
+        torch.testing.assert_close(f(X), m(X))
+        data = [t.buffer.data.ctypes.data for t in f.graph.leaves if t.buffer is not None]
+        assert m.weight.data_ptr() in data
+
+
+def test_what_is_no_program_is_refused_in_words() -> None:
+    with pytest.raises(ProgramError, match=r"got str; torch.export.load"):
+        weft.from_torch("model.pt2", X)
+    with pytest.raises(ProgramError, match=r"NumPy array; pass torch.from_numpy"):
+        weft.from_torch(linear(), (np.zeros((2, 4), np.float32),))
+    with pytest.raises(ProgramError, match=r"tensor or a tuple of arguments, got int"):
+        weft.from_torch(linear(), 3)
+    with pytest.raises(ProgramError, match=r"pass the module it was made of"):
+        weft.from_torch(torch.jit.trace(linear(), X), X)
+
+
+def test_another_batch_size_says_how_to_declare_it() -> None:
+    f = weft.from_torch(linear(), X)
+    with pytest.raises(ProgramError, match=r"dynamic_shapes=\{'input': \{0: torch.export.Dim"):
+        f(torch.randn(3, 4))
+
+
+def test_nobody_is_warned_of_what_they_did_not_write() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        weft.from_torch(linear(), X)(X)
+
+
+def llama() -> Any:
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(
+        vocab_size=64, hidden_size=32, intermediate_size=64, num_hidden_layers=2,
+        num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=64,
+    )  # fmt: skip
+    return transformers.LlamaForCausalLM(config).eval()
+
+
+def test_a_model_of_transformers_as_it_comes() -> None:
+    model, ids = llama(), torch.arange(8).reshape(1, 8)
+    want = model(ids).logits
+    torch.testing.assert_close(weft.from_torch(model, ids)(ids).logits, want)
+    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    torch.testing.assert_close(weft.from_torch(model, inputs)(**inputs).logits, want)
+    assert model.config.use_cache
+    with pytest.raises(ProgramError, match=r"example_kwargs=\{'use_cache': False\}"):
+        weft.from_torch(model, ids, example_kwargs={"use_cache": True})
