@@ -100,6 +100,8 @@ class TorchModule:
         """What runs it; compiled at the first use. Raises what `weft.compile` raises."""
         if self._session is None:
             options = {"offload": True} | self._options
+            if self.converted.exact_activations:
+                options.setdefault("activations", "f32")
             self._session = Session(compile(self.graph, self._devices, **options))
         return self._session
 

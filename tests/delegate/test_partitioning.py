@@ -1,11 +1,15 @@
-"""What lowering leaves alone: the caller's program, and parts whose sizes nobody tells them."""
+"""What lowering leaves alone: the caller's program, parts whose sizes nobody tells. Policies."""
+
+from dataclasses import replace
 
 import pytest
 import torch
 from torch import nn
 from torch.export import Dim, export
 
-from weft_executorch import WeftPartitioner
+from weft.errors import WeftError
+from weft.schedule.profile import load_profile
+from weft_executorch import Options, WeftPartitioner
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -66,3 +70,33 @@ def test_a_part_that_is_not_told_its_sizes_stays_outside(lower, same):
     method = lowered.method()
     for h, w in [(12, 64), (33, 20)]:
         same(method, module, torch.randn(1, 3, h, w))
+
+
+def test_the_cost_policy_takes_a_profile(lower, same, tmp_path):
+    module, x = (
+        nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 4)).eval(),
+        torch.ones(2, 32),
+    )
+    machine = load_profile("desktop-rtx4090")
+    cpu = replace(machine, devices=machine.devices[-1:], memories={"RAM": machine.memories["RAM"]},
+                  links={})  # fmt: skip
+    path = tmp_path / "machine.toml"
+    path.write_text(cpu.to_toml())
+    for profile in (path, str(path), cpu, cpu.to_toml(), "desktop-rtx4090"):
+        options = Options(policy="cost", profile=profile)
+        assert Options.from_specs(options.to_specs()).machine() == options.machine()
+    lowered = lower(module, (x,), Options(policy="cost", profile=path))
+    assert lowered.left() == []
+    same(lowered.method(), module, x)
+
+
+def test_the_cost_policy_says_what_is_missing(tmp_path):
+    with pytest.raises(WeftError, match=r"policy 'cost' needs profile=.*weft calibrate"):
+        Options(policy="cost")
+    with pytest.raises(WeftError, match=r"a profile is for policy='cost'"):
+        Options(profile="desktop-rtx4090")
+    with pytest.raises(WeftError, match=r"absent.toml"):
+        Options(policy="cost", profile=tmp_path / "absent.toml")
+    (tmp_path / "bad.toml").write_text("format = 3\n")
+    with pytest.raises(WeftError, match=r"bad.toml"):
+        Options(policy="cost", profile=tmp_path / "bad.toml")

@@ -48,12 +48,12 @@ def near(got, want, tolerance):
 
 def check(lower, module, inputs, n_bytes, *, rounded):
     """One delegate that is all of the graph and about `n_bytes` large; equal to the module, which
-    rounds activations or not. By `from_torch`, too."""
+    rounds activations or not, as weft then does without being told. By `from_torch`, too."""
     with torch.no_grad():
         want = module(inputs)
-    activations, tolerance = ("native", 3e-2) if rounded else ("f32", 1e-3)
-    near(weft.from_torch(module, (inputs,), activations=activations)(inputs), want, tolerance)
-    lowered = lower(module, (inputs,), Options(activations=activations))
+    tolerance = 3e-2 if rounded else 1e-3
+    near(weft.from_torch(module, (inputs,))(inputs), want, tolerance)
+    lowered = lower(module, (inputs,))
     assert lowered.left() == [], lowered.partitioner.report()
     assert lowered.delegates() == 1
     assert n_bytes < len(lowered.pte) < n_bytes + OVERHEAD

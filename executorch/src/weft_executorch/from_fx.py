@@ -24,6 +24,7 @@ def from_converted(converted: Converted) -> Delegated:
         tuple(_argument(port) for port in converted.outputs),
         tuple(states),
         {tensor.name: node for tensor, node in converted.nodes.items()},
+        converted.exact_activations,
     )
 
 

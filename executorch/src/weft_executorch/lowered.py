@@ -47,10 +47,12 @@ class State:
 class Delegated:
     """A graph whose constants are leaves with memory of usage "weights".
 
-    `origin`: the node of the exported program by the name of a tensor that was made for it."""
+    `origin`: the node of the exported program by the name of a tensor that was made for it.
+    `exact_activations`: whether the program quantizes weights and leaves activations alone."""
 
     graph: Graph
     inputs: tuple[Argument, ...]
     outputs: tuple[Argument, ...]
     states: tuple[State, ...] = ()
     origin: Mapping[str, str] = field(default_factory=dict)
+    exact_activations: bool = False

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from typing import Any, Literal, get_args
 
 from weft.errors import WeftError
+from weft.schedule.profile import Profile, load_profile, parse_profile
 
 __all__ = ["Options", "WeightFormat"]
 
@@ -27,7 +29,10 @@ class Options:
     """Threads of a call; 0: a thread for each core of the machine that runs. The load-time option
     "threads" of the backend overrides it."""
     policy: Literal["ggml", "cost"] = "ggml"
-    """How weft places the graph, see `weft.compile`."""
+    """How weft places the graph, see `weft.compile`. `cost` needs a `profile`."""
+    profile: str | os.PathLike[str] | Profile | None = None
+    """The machine that policy `cost` predicts time for: a profile, a file that `weft calibrate`
+    wrote, the name of a shipped one, or the text of one. The last device is the delegate's cpu."""
     pack: bool = True
     """Store block-quantized weights as the kernels read them, so that a mapped file is used in
     place; False: as rows, used in place with slower kernels."""
@@ -35,8 +40,10 @@ class Options:
     """Mutable buffers are one for all methods of a loaded file, by their name in the module (a
     prefill and a decode method with one KV cache); False: each method has its own, as without a
     delegate."""
-    activations: Literal["native", "f32", "bf16"] = "native"
-    """See `weft.backends.cpu.backend.Activations`."""
+    activations: Literal["auto", "native", "f32", "bf16"] = "auto"
+    """What products with block-quantized weights make of activations, see
+    `weft.backends.cpu.backend.Activations`. `auto`: `f32` (they stay what they are) where a program
+    quantizes weights alone, else `native`."""
 
     def __post_init__(self) -> None:
         if self.weights not in get_args(WeightFormat):
@@ -44,18 +51,36 @@ class Options:
             raise WeftError(f"weights must be one of {known}, got {self.weights!r}")
         if self.policy not in ("ggml", "cost"):
             raise WeftError(f"policy must be 'ggml' or 'cost', got {self.policy!r}")
-        if self.activations not in ("native", "f32", "bf16"):
+        if self.policy == "cost" and self.profile is None:
             raise WeftError(
-                f"activations must be 'native', 'f32' or 'bf16', got {self.activations!r}"
+                "policy 'cost' needs profile=, the file of a machine as `weft calibrate` writes it"
+            )
+        if self.profile is not None:
+            if self.policy != "cost":
+                raise WeftError("a profile is for policy='cost'; 'ggml' looks at none")
+            self.machine()  # raises now rather than in the middle of an export
+        if self.activations not in ("auto", "native", "f32", "bf16"):
+            raise WeftError(
+                f"activations must be 'auto', 'native', 'f32' or 'bf16', got {self.activations!r}"
             )
         if not 0 <= self.threads <= 1024:
             raise WeftError(f"threads must be 0 (all cores) to 1024, got {self.threads}")
+
+    def machine(self) -> Profile | None:
+        """The profile, read; raises FormatError naming the file and what is wrong with it."""
+        if self.profile is None or isinstance(self.profile, Profile):
+            return self.profile
+        text = os.fspath(self.profile)
+        return parse_profile(text, "of the options") if "\n" in text else load_profile(text)
 
     def to_specs(self) -> list[Any]:
         """A list of one ExecuTorch CompileSpec."""
         from executorch.exir.backend.compile_spec_schema import CompileSpec
 
-        return [CompileSpec(_KEY, json.dumps(asdict(self)).encode())]
+        machine = self.machine()
+        own = {f.name: getattr(self, f.name) for f in fields(self)}
+        own["profile"] = None if machine is None else machine.to_toml()
+        return [CompileSpec(_KEY, json.dumps(own).encode())]
 
     @classmethod
     def from_specs(cls, specs: Sequence[Any]) -> Options:
@@ -78,7 +103,7 @@ class Options:
 
 def _parsed(text: str, default: Any) -> Any:
     """The value of a spec of its own, like CompileSpec("threads", b"2")."""
-    if isinstance(default, str):
+    if default is None or isinstance(default, str):
         return text
     try:
         value = json.loads(text.lower())

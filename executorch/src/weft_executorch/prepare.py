@@ -12,6 +12,7 @@ from weft.graph.op import NONE
 from weft.graph.tensor import Buffer, Tensor
 from weft.graph.text import format_graph
 from weft.program import Program
+from weft.schedule.cost import CostOptions
 from weft_executorch.blob import Blob, IoSpec, StateSpec, write_blob
 from weft_executorch.lowered import Argument, Delegated
 from weft_executorch.options import Options
@@ -36,9 +37,13 @@ def prepare(
     states = [_state_memory(state.leaf, state) for state in delegated.states]
     store_weights(delegated.graph, options.weights)
     text = format_graph(delegated.graph)
+    machine = options.machine()
+    activations = options.activations
+    if activations == "auto":
+        activations = "f32" if delegated.exact_activations else "native"
     program = compile(
         delegated.graph, ["cpu"], policy=options.policy, repack=options.pack,
-        activations=options.activations,
+        cost=None if machine is None else CostOptions(machine), activations=activations,
     )  # fmt: skip
     if len(program.splits) != 1:
         raise UnsupportedOpError("the delegated graph has no step that the cpu runs")

@@ -54,6 +54,7 @@ __all__ = [
     "MemoryProfile",
     "Profile",
     "load_profile",
+    "parse_profile",
     "parse_size",
     "shipped_profiles",
 ]
@@ -177,6 +178,13 @@ def load_profile(source: str | os.PathLike[str]) -> Profile:
         ) from None
     except UnicodeDecodeError:
         raise FormatError(f"machine profile {text} is not text") from None
+
+
+def parse_profile(text: str, where: str = "text") -> Profile:
+    """The profile in TOML text, as `Profile.to_toml` gives it; `where` it is from, for messages.
+
+    Raises FormatError naming the field at fault."""
+    return _parse(where, text)
 
 
 def shipped_profiles() -> list[str]:

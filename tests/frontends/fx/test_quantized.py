@@ -77,6 +77,20 @@ def test_dynamic_activations_are_left_to_the_device() -> None:
     torch.testing.assert_close(exact, Layer()(x), rtol=1e-3, atol=1e-4)
 
 
+def test_activations_are_rounded_only_where_the_program_does_so() -> None:
+    x = torch.randn(3, 64)
+    found = {
+        (dynamic, how): weft.from_torch(Layer(dynamic=dynamic).eval(), (x,), **options)(x)
+        for dynamic in (False, True)
+        for how, options in [
+            ("default", {}), ("f32", {"activations": "f32"}), ("native", {"activations": "native"})
+        ]
+    }  # fmt: skip
+    assert torch.equal(found[False, "default"], found[False, "f32"])
+    assert not torch.equal(found[False, "default"], found[False, "native"])
+    assert torch.equal(found[True, "default"], found[True, "native"])
+
+
 def test_static_activations_are_rounded() -> None:
     def rounded(x: Any) -> Any:
         q = Q.quantize_per_tensor(x, 0.05, 3, -128, 127, torch.int8)

@@ -27,6 +27,7 @@ from weft.frontends.fx.dtypes import STORED, refused_type, stored_type
 from weft.frontends.fx.fold import known_constants
 from weft.frontends.fx.layout import folded_ne
 from weft.frontends.fx.leaves import Weights, initial_values, state_leaf
+from weft.frontends.fx.ops.quantized import chooses_parameters
 from weft.frontends.fx.registry import (
     FROM_DATA,
     find_visitor,
@@ -264,6 +265,9 @@ class _Walk:
         return Converted(
             graph, tuple(inputs), tuple(made), tuple(self.states.values()), nodes,
             getattr(spec, "in_spec", None), getattr(spec, "out_spec", None),
+            any(t.dtype.is_quantized for t in graph.leaves) and not any(
+                map(chooses_parameters, self.program.graph.nodes)
+            ),
         )  # fmt: skip
 
     def _output(self, i: int, spec: Any, arg: Any) -> Output:

@@ -81,3 +81,5 @@ class Converted:
     in_spec: Any = field(default=None, repr=False)
     """How arguments nest (a pytree spec of (args, kwargs)), or None for a bare graph."""
     out_spec: Any = field(default=None, repr=False)
+    exact_activations: bool = False
+    """Whether the program quantizes weights and leaves activations as they are."""

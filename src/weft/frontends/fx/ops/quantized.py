@@ -60,6 +60,11 @@ def _chosen_from(arg: Any) -> Any:
     return None
 
 
+def chooses_parameters(node: Any) -> bool:
+    """Whether a node looks at activations for how to quantize them."""
+    return _name(node) in _CHOOSE
+
+
 def dynamic_source(node: Any) -> Node | None:
     """x, where `node` is quantize(x) with parameters that are chosen from x itself."""
     if _name(node) not in _QUANTIZE:
