@@ -31,7 +31,7 @@ class TensorDump:
             matches = fnmatchcase(tensor.name, self._glob)
             self._matched |= matches
             return matches
-        sizes = ", ".join(map(str, tensor.shape))
+        sizes = ", ".join(map(str, reversed(tensor.shape)))  # innermost first, as in a listing
         line = f"{tensor.name} {tensor.op} {tensor.dtype.name}[{sizes}] on {tensor.device}: "
         errors.print(line + statistics(tensor.numbers()), markup=False, soft_wrap=True)
         return True
