@@ -43,7 +43,7 @@ def try_lock(file: IO[Any], *, shared: bool = False) -> bool:
 def is_locked(path: Path) -> bool:
     """Whether some process, this one included, has a file locked."""
     try:
-        with path.open("rb+") as file:
+        with path.open("rb") as file:
             return not try_lock(file, shared=True)
     except OSError:
         return False

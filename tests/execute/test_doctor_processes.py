@@ -160,6 +160,24 @@ def test_a_record_that_stays_locked_is_an_error(
         write_verdict(BEST, None)
 
 
+def test_a_check_that_ends_while_one_looks_is_no_crash(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its file was read, then it ended, then its lock was asked for."""
+    check = record.under_check(BEST)
+    check.__enter__()
+    (marker,) = folder.glob("*.checking")
+
+    def ended(path: Path) -> bool:
+        if path.exists():
+            check.__exit__(None, None, None)
+        return False
+
+    monkeypatch.setattr(record, "is_locked", ended)
+    assert verdicts() == {}
+    assert not marker.exists()
+
+
 def test_a_damaged_marker_says_nothing(folder: Path) -> None:
     key = record.machine_key()
     (folder / f"targets.json.{key}.{BEST}.7-0.checking").write_bytes(b"")

@@ -168,7 +168,10 @@ def _markers(where: Path) -> Iterator[tuple[str, Path, str]]:
 
 def _broken_off(where: Path) -> list[tuple[str, Path]]:
     """(target, file) of checks whose process is gone."""
-    return [(target, path) for target, path, _ in _markers(where) if not is_locked(path)]
+    unlocked = [(target, path) for target, path, _ in _markers(where) if not is_locked(path)]
+    # one that has ended meanwhile says nothing any more
+    still = {path for _, path, _ in _markers(where)} if unlocked else set()
+    return [(target, path) for target, path in unlocked if path in still]
 
 
 def _beside(where: Path, ending: str) -> Path:
