@@ -170,6 +170,7 @@ class ModelConfig:
     n_ctx_train: int
     n_embd: int
     n_layer: int
+    """Layers that tokens go through."""
     heads: tuple[int, ...]
     """Query heads per layer."""
     heads_kv: tuple[int, ...]
@@ -216,8 +217,16 @@ class ModelConfig:
     """Whether a token sees only those before it; else a text must be computed at once."""
     pooling: Pooling = "none"
     """How the embeddings of a text's tokens become one."""
+    n_blocks: int = 0
+    """Layers in the file; those behind `n_layer` draft tokens (multi-token prediction) and are not
+    used."""
     n_token_types: int = 0
     """Rows of the table of token types (sentence A or B); 0: there is no such table."""
+
+    @property
+    def unused_layers(self) -> range:
+        """Layers that are in the file and draft tokens, which weft does by other means."""
+        return range(self.n_layer, max(self.n_blocks, self.n_layer))
 
     def without_rope(self) -> ModelConfig:
         """The same without rotary embedding."""
@@ -284,7 +293,8 @@ class Keys:
                 "the path of a model"
             )
         n_embd = self.count("embedding_length")
-        n_layer = self.count("block_count", most=1 << 16)
+        n_blocks = self.count("block_count", most=1 << 16)
+        n_layer = n_blocks - self.count("nextn_predict_layers", 0, least=0, most=n_blocks - 1)
         heads = self.per_layer("attention.head_count", n_layer)
         heads_kv = self.per_layer("attention.head_count_kv", n_layer, heads)
         for il, (h, kv) in enumerate(zip(heads, heads_kv, strict=True)):
@@ -308,6 +318,7 @@ class Keys:
             n_ctx_train=self.count("context_length"),
             n_embd=n_embd,
             n_layer=n_layer,
+            n_blocks=n_blocks,
             heads=heads,
             heads_kv=heads_kv,
             widths=self.per_layer("feed_forward_length", n_layer),
@@ -364,11 +375,19 @@ class Keys:
             n_ff_shared=self.count("expert_shared_feed_forward_length", 0, least=0),
             renormalise=self.file.get_bool(norm) if norm in self.file.metadata else None,
             scale=self.number("expert_weights_scale", 0.0) or 1.0,
-            sigmoid=self.count("expert_gating_func", 0, least=0) == 2,
+            sigmoid=self._is_sigmoid(),
             n_group=n_group,
             n_group_used=n_group_used,
             n_dense=self.count("leading_dense_block_count", 0, least=0),
         )
+
+    def _is_sigmoid(self) -> bool:
+        """Whether expert weights are sigmoids of scores. Files of GLM-4.7-Flash do not say so, but
+        have a bias that balances the choice, which goes with sigmoids alone."""
+        key = "expert_gating_func"
+        if f"{self.arch}.{key}" in self.file.metadata:
+            return self.count(key, least=0) == 2
+        return any(name.endswith(".exp_probs_b.bias") for name in self.file.tensors)
 
     def pooling(self) -> Pooling:
         """How embeddings are pooled; the key holds llama.cpp's numbers."""
@@ -416,6 +435,8 @@ class Keys:
         if factor < 0.0:
             raise self.bad("rope.scaling.factor", factor, "above 0")
         ext = self.number("rope.scaling.yarn_ext_factor", -1.0)
+        ext = ext if ext >= 0.0 else float(scaling == "yarn")
+        multiplier = self.number("rope.scaling.yarn_log_multiplier", 0.0)
         return RopeConfig(
             n_dims=n_dims,
             freq_base=base,
@@ -424,13 +445,20 @@ class Keys:
             n_ctx_orig=self.count(
                 "rope.scaling.original_context_length", self.count("context_length")
             ),
-            ext_factor=ext if ext >= 0.0 else float(scaling == "yarn"),
+            ext_factor=ext,
             attn_factor=self.number("rope.scaling.attn_factor", 1.0)
-            * self.number("rope.scaling.yarn_attn_factor", 1.0),
+            * self._yarn_attn_factor(1.0 if multiplier or not ext else max(factor, 1.0)),
             beta_fast=self.number("rope.scaling.yarn_beta_fast", 32.0),
             beta_slow=self.number("rope.scaling.yarn_beta_slow", 1.0),
-            log_multiplier=self.number("rope.scaling.yarn_log_multiplier", 0.0),
+            log_multiplier=multiplier,
         )
+
+    def _yarn_attn_factor(self, factor: float) -> float:
+        """What brings YaRN's magnitude, 1 + 0.1 ln(factor), to the one that the file states."""
+        key = "rope.scaling.yarn_attn_factor"
+        if f"{self.arch}.{key}" not in self.file.metadata:
+            return 1.0
+        return self.number(key, 1.0, above=0.0) / (1.0 + 0.1 * math.log(factor))
 
     def count(
         self, key: str, default: int | None = None, *, least: int = 1, most: int = 1 << 31

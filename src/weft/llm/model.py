@@ -34,7 +34,9 @@ class Model:
             self.architecture: Architecture = find_architecture(file.architecture)
             config = ModelConfig.from_gguf(file)
             self.config: ModelConfig = self.architecture.configure(config, Keys(file))
-            self.weights: Weights = load_weights(file, self.architecture.table(self.config))
+            self.weights: Weights = load_weights(
+                file, self.architecture.table(self.config), unused=self.config.unused_layers
+            )
         except FormatError as e:
             at = f"{file.path}: "
             raise e if str(e).startswith(at) else FormatError(f"{at}{e}") from None

@@ -87,8 +87,9 @@ def _in_memory(leaf: Tensor, name: str, buffer_type: BufferType | None) -> Tenso
     return Tensor(leaf.dtype, leaf.ne, nb=leaf.nb, name=name, buffer=buffer)
 
 
-def load_weights(file: GGUFFile, table: Iterable[Row]) -> Weights:
-    """The tensors of `table` as leaves over the mapped file; nothing is read or copied.
+def load_weights(file: GGUFFile, table: Iterable[Row], unused: Iterable[int] = ()) -> Weights:
+    """The tensors of `table` as leaves over the mapped file; nothing is read or copied. `unused`:
+    layers whose tensors may be there all the same.
 
     Raises FormatError for a tensor that is missing, has other sizes than the table says, or is not
     in the table: an unknown tensor means that the model would be computed wrongly."""
@@ -104,8 +105,11 @@ def load_weights(file: GGUFFile, table: Iterable[Row]) -> Weights:
                 f"{file.path}: tensor {row.name} of sizes {list(row.ne)} is missing (architecture "
                 f"{file.architecture}); convert the model again"
             )
+    layers = tuple(f"blk.{il}." for il in unused)
     extra = [
-        name for name in file.tensors if name not in leaves and not name.endswith(_UNUSED_SUFFIXES)
+        name
+        for name in file.tensors
+        if not (name in leaves or name.endswith(_UNUSED_SUFFIXES) or name.startswith(layers))
     ]
     if extra:
         shown = ", ".join(extra[:5]) + (", ..." if len(extra) > 5 else "")

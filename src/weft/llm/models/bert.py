@@ -1,6 +1,6 @@
 """BERT (arXiv 1810.04805): an encoder. Tokens see those on both sides, there are no logits, and
 norms come behind attention and feed-forward layer, around the residual. Token types are all 0,
-"sentence A".
+"sentence A"; DistilBERT (arXiv 1910.01108) has none.
 
 Nomic BERT (arXiv 2402.01613) rotates instead of learning positions, and gates its feed-forward
 layer with SiLU."""
@@ -18,7 +18,7 @@ from weft.llm.models import common
 from weft.llm.models.architecture import Architecture, Configure, last
 from weft.llm.models.parts import LAYER, Gated, Mlp, Part
 from weft.llm.models.step import Step
-from weft.llm.weights import Row, Weights, need
+from weft.llm.weights import Row, Weights, maybe
 
 __all__ = ["ARCHITECTURES"]
 
@@ -35,7 +35,7 @@ class Bert(Architecture):
         """Tensors outside the layers."""
         yield from super().outer_rows(c)
         if c.n_token_types:
-            yield need("token_types.weight", c.n_embd, c.n_token_types)
+            yield maybe("token_types.weight", c.n_embd, c.n_token_types)
 
     def block_rows(self, c: ModelConfig, il: int) -> Iterator[Row]:
         """Tensors of a layer."""
@@ -46,7 +46,7 @@ class Bert(Architecture):
     def embed(self, step: Step, w: Weights) -> Tensor:
         """Embeddings of tokens, of type 0 and of positions, normed: [n_embd, n_tokens]."""
         x = common.embed(step, w)
-        if step.config.n_token_types:
+        if "token_types.weight" in w:
             x = G.add(x, G.view_1d(w["token_types.weight"], step.config.n_embd, 0))
         return self.normed(step, w, self.embedding_norm, common.add_positions(step, w, x))
 

@@ -1,0 +1,166 @@
+"""Whole models against transformers: random weights, renamed into a GGUF file as converters do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from tests.llm.test_models_a import keys_of
+from tests.llm.tiny import tokens, write_model
+from weft.llm import Context
+from weft.llm.model import Model
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+N_VOCAB = len(tokens()[0])
+IDS = [5, 90, 17, 201, 8, 90, 44, 3, 120, 66, 9, 250, 33, 71, 2, 19]
+Tensors = dict[str, NDArray[np.float32]]
+
+LAYER = {
+    "input_layernorm": "attn_norm", "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output",
+    "post_attention_layernorm": "ffn_norm", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+}  # fmt: skip
+DISTIL = {
+    "attention.q_lin": "attn_q", "attention.k_lin": "attn_k", "attention.v_lin": "attn_v",
+    "attention.out_lin": "attn_output", "sa_layer_norm": "attn_output_norm", "ffn.lin1": "ffn_up",
+    "ffn.lin2": "ffn_down", "output_layer_norm": "layer_output_norm",
+}  # fmt: skip
+GLM = LAYER | {
+    "self_attn.q_a_proj": "attn_q_a", "self_attn.q_a_layernorm": "attn_q_a_norm",
+    "self_attn.q_b_proj": "attn_q_b", "self_attn.kv_a_proj_with_mqa": "attn_kv_a_mqa",
+    "self_attn.kv_a_layernorm": "attn_kv_a_norm", "mlp.gate": "ffn_gate_inp",
+    "mlp.shared_experts.gate_proj": "ffn_gate_shexp", "mlp.shared_experts.up_proj": "ffn_up_shexp",
+    "mlp.shared_experts.down_proj": "ffn_down_shexp",
+}  # fmt: skip
+OUTER = {
+    "model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output",
+    "embeddings.word_embeddings": "token_embd", "embeddings.LayerNorm": "token_embd_norm",
+    "embeddings.position_embeddings": "position_embd",
+}  # fmt: skip
+
+
+def randomised(model: Any) -> Any:
+    """The model with weights that make a difference."""
+    torch.manual_seed(1)
+    with torch.no_grad():
+        for name, p in (*model.named_parameters(), *model.named_buffers()):
+            if p.dtype == torch.float32 and "inv_freq" not in name:
+                scale = 1.5 / p.shape[-1] ** 0.5 if p.dim() > 1 else 0.2
+                p.copy_(torch.randn_like(p) * scale + (p.dim() == 1 and "bias" not in name))
+    return model.eval()
+
+
+def renamed(model: Any, table: dict[str, str], layers: str) -> Tensors:
+    """Parameters by their names in a GGUF file; those that `table` does not have are left out."""
+    out: Tensors = {}
+    for full, p in model.state_dict().items():
+        stem, _, kind = full.rpartition(".")
+        name = OUTER.get(stem, "")
+        if full.startswith(layers):
+            number, _, inner = stem.removeprefix(layers).partition(".")
+            name = f"blk.{number}.{table[inner]}" if inner in table else ""
+        if name:
+            out[f"{name}.{kind}"] = p.numpy().astype(np.float32)
+    return out
+
+
+def weft_rows(path: Path, meta: dict[str, object], tensors: Tensors) -> NDArray[np.float32]:
+    """What weft computes for IDS: logits, or embeddings of a model without them."""
+    model = Model.open(write_model(path, meta, tensors))
+    options: dict[str, Any] = {"type_k": "f32", "type_v": "f32", "devices": ["reference"]}
+    return Context(model, 64, **options).decode(IDS, outputs="all")
+
+
+def same(got: NDArray[np.float32], want: Any) -> None:
+    want = want.detach().numpy()[0]
+    assert want.std() > 0.1
+    # float32 sums in another order; what these tests are about differs by 0.1 and more
+    np.testing.assert_allclose(got, want, atol=1e-4 * np.abs(want).max(), rtol=0)
+
+
+@pytest.mark.parametrize("stated", [None, 1.0, 1.2079, 1.7])
+def test_yarn_magnitude(tmp_path: Path, stated: float | None) -> None:
+    """`attention_factor` is the whole magnitude, not one on top of YaRN's own."""
+    rope: dict[str, Any] = {
+        "rope_type": "yarn", "rope_theta": 1000.0, "factor": 8.0,
+        "original_max_position_embeddings": 8,
+    }  # fmt: skip
+    if stated is not None:
+        rope["attention_factor"] = stated
+    config = transformers.Qwen2Config(
+        vocab_size=N_VOCAB, hidden_size=16, intermediate_size=24, num_hidden_layers=2,
+        num_attention_heads=2, num_key_value_heads=1, max_position_embeddings=64,
+        rope_parameters=rope, rms_norm_eps=1e-5, tie_word_embeddings=False,
+        attn_implementation="eager",
+    )  # fmt: skip
+    model = randomised(transformers.Qwen2ForCausalLM(config))
+    meta = keys_of("qwen2", {
+        "attention.head_count": 2, "attention.head_count_kv": 1, "rope.scaling.type": "yarn",
+        "rope.scaling.factor": 8.0, "rope.scaling.original_context_length": 8,
+        **({} if stated is None else {"rope.scaling.yarn_attn_factor": stated}),
+    })  # fmt: skip
+    got = weft_rows(tmp_path / "m.gguf", meta, renamed(model, LAYER, "model.layers."))
+    same(got, model(torch.tensor([IDS])).logits)
+
+
+def test_distilbert(tmp_path: Path) -> None:
+    """A BERT without token types."""
+    config = transformers.DistilBertConfig(
+        vocab_size=N_VOCAB, dim=16, hidden_dim=24, n_layers=2, n_heads=4, activation="gelu_new",
+        max_position_embeddings=64, attn_implementation="eager",
+    )  # fmt: skip
+    model = randomised(transformers.DistilBertModel(config))
+    meta = keys_of("bert", {
+        "attention.causal": False, "attention.head_count_kv": 4,
+        "attention.layer_norm_epsilon": 1e-12, "pooling_type": 0,
+    }) | {"tokenizer.ggml.token_type_count": 2}  # fmt: skip
+    got = weft_rows(tmp_path / "m.gguf", meta, renamed(model, DISTIL, "transformer.layer."))
+    same(got, model(torch.tensor([IDS])).last_hidden_state)
+
+
+@pytest.mark.parametrize("drafts", [False, True])
+def test_glm_flash(tmp_path: Path, drafts: bool) -> None:
+    """Its files do not say that expert weights are sigmoids, and bring a layer that drafts."""
+    config = transformers.Glm4MoeLiteConfig(
+        vocab_size=N_VOCAB, hidden_size=16, intermediate_size=24, moe_intermediate_size=12,
+        num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=4, n_shared_experts=1,
+        n_routed_experts=4, num_experts_per_tok=2, n_group=1, topk_group=1, norm_topk_prob=True,
+        routed_scaling_factor=1.8, kv_lora_rank=6, q_lora_rank=5, qk_nope_head_dim=4,
+        qk_rope_head_dim=4, v_head_dim=5, max_position_embeddings=64, rms_norm_eps=1e-5,
+        mlp_layer_types=["dense", "sparse"], attn_implementation="eager",
+        rope_parameters={"rope_type": "default", "rope_theta": 1000.0},
+    )  # fmt: skip
+    model = randomised(transformers.Glm4MoeLiteForCausalLM(config))
+    state = {name: p.numpy() for name, p in model.state_dict().items()}
+    tensors = renamed(model, GLM, "model.layers.")
+    for il in range(2):
+        kv = state[f"model.layers.{il}.self_attn.kv_b_proj.weight"].reshape(4, 9, 6)
+        tensors[f"blk.{il}.attn_k_b.weight"] = kv[:, :4].transpose(0, 2, 1).copy()
+        tensors[f"blk.{il}.attn_v_b.weight"] = kv[:, 4:].copy()
+    mlp = "model.layers.1.mlp"
+    both = state[f"{mlp}.experts.gate_up_proj"]
+    tensors["blk.1.ffn_gate_exps.weight"] = both[:, :12].copy()
+    tensors["blk.1.ffn_up_exps.weight"] = both[:, 12:].copy()
+    tensors["blk.1.ffn_down_exps.weight"] = state[f"{mlp}.experts.down_proj"]
+    tensors["blk.1.exp_probs_b.bias"] = state[f"{mlp}.gate.e_score_correction_bias"]
+    tensors.pop("blk.1.ffn_gate_inp.e_score_correction_bias", None)
+    changes: dict[str, object] = {
+        "attention.kv_lora_rank": 6, "attention.q_lora_rank": 5, "attention.head_count_kv": 1,
+        "attention.key_length": 10, "attention.value_length": 6, "attention.key_length_mla": 8,
+        "attention.value_length_mla": 5, "rope.dimension_count": 4, "expert_shared_count": 1,
+        "leading_dense_block_count": 1, "expert_count": 4, "expert_used_count": 2,
+        "expert_feed_forward_length": 12, "expert_weights_scale": 1.8, "expert_weights_norm": True,
+    }  # fmt: skip
+    if drafts:
+        changes |= {"block_count": 3, "nextn_predict_layers": 1}
+        tensors["blk.2.nextn.eh_proj.weight"] = np.ones((16, 32), np.float32)
+        tensors["blk.2.attn_norm.weight"] = np.ones(16, np.float32)
+    got = weft_rows(tmp_path / "m.gguf", keys_of("deepseek2", changes), tensors)
+    same(got, model(torch.tensor([IDS])).logits)
