@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from tests.fuzz import templates
 from tests.llm.tiny import metadata, write_model
 from weft.errors import ChatError
 from weft.frontends.gguf import open_gguf
@@ -91,6 +93,18 @@ def test_arguments_of_calls_suit_every_template(source: str, arguments: object) 
     assert template.render([message]) == '{"a": [1, "ü"]}'
 
 
+@pytest.mark.parametrize(
+    "source",
+    ["{{ f.arguments | tojson }}", "{{ f.arguments }}", "{{ '' + f.arguments }}",
+     "{{ '' ~ f.arguments }}"],
+)  # fmt: skip
+def test_arguments_given_as_text_are_kept_to_the_letter(source: str) -> None:
+    text = '{"a":1.50,\n "b" : "\\u00fc"}'
+    call = {"function": {"name": "f", "arguments": text}}
+    template = ChatTemplate("{% set f = messages[0].tool_calls[0].function %}" + source)
+    assert template.render([{"role": "assistant", "tool_calls": [call]}]) == text
+
+
 def test_arguments_that_are_no_json_stay() -> None:
     calls = [{"name": "f", "arguments": "{oops"}, "x", {"function": {"name": "g"}}]
     message = {"role": "assistant", "tool_calls": calls}
@@ -124,7 +138,7 @@ def test_messages_that_are_none(messages: list[dict[str, object]], message: str)
         ("{{ messages.append(1) }}", "SecurityError"),
         ("{{ 'x' * 99999999999 }}", "SecurityError"),
         ("{{ 9 ** 9 ** 9 ** 9 }}", "SecurityError"),
-        ("{{ '%99999999999999999999d' % 1 }}", "ValueError|OverflowError"),
+        ("{{ '%99999999999999999999d' % 1 }}", "SecurityError"),
         ("{{ range(10000000) | list }}", "OverflowError|SecurityError"),
         ("{% for a in range(99999) %}{{ 'x' * 9999 }}{% endfor %}", "SecurityError"),
         ("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", "calls itself without end"),
@@ -135,6 +149,41 @@ def test_messages_that_are_none(messages: list[dict[str, object]], message: str)
 def test_broken_and_hostile_templates(source: str, message: str) -> None:
     with pytest.raises(ChatError, match=message):
         ChatTemplate(source).render([USER])
+
+
+def test_hostile_templates_are_bounded() -> None:
+    """Each seed renders or is a ChatError, and none takes more than its units."""
+    for source in templates.corpus():
+        templates.check(source)
+    templates.run(seed=0, n=60)
+
+
+def test_the_bound_grows_with_the_conversation() -> None:
+    turn = {"role": "user", "content": " word" * 40_000 + "\n"}
+    source = (
+        "{% for m in messages %}{{ (m.content | trim).split('x')[-1] ~ eos_token }}{% endfor %}"
+    )
+    assert len(ChatTemplate(source).render([turn] * 20)) == 20 * 199_999
+
+
+FILTERS = """{{ [3, 1]|sort|join('-') }} {{ [1, 1]|unique|list }} {{ {'b': 1}|dictsort }}
+{{ messages|map(attribute='role')|list }} {{ [1, 2]|sum }} {{ 'ab'|first }}{{ 'ab'|reverse }}
+{{ messages|selectattr('role', 'equalto', 'user')|list|length }} {{ ' x '|trim|upper }}
+{{ none|default('d', true) }} {{ {'a': 1}|items|list }} {{ [1, 2]|reject('odd')|list }}
+{{ '%05.1f|%s'|format(1.25, 'x') }} {{ 'a%d' % 3 }} {{ 'a\nb'|indent(2) }} {{ 2.345|round(1) }}
+{{ [2, 9]|max }} {{ 'a-b'|replace('-', '+') }} {{ '5'|int + 1 }} {{ 'abc'[1:] }} {{ 'abc'[::-1] }}
+{{ 1 < 2 < 3 }} {{ 'a' in ['a'] }} {{ 'k' not in {'k': 1} }} {{ '{}:{x:>3}'.format(1, x=2) }}
+{% for b in [1, [2, [3]]] recursive %}{{ loop(b) if b is iterable else b }}{% endfor %}
+{% macro m(a) %}<{{ a }}{{ caller() if caller }}>{% endmacro %}
+{% call m(1) %}c{% endcall %}{{ m(2) }}{{ {'a': 1}.get('a') }}{{ 'a b'.split()|last }}
+{% set ns = namespace(n=0) %}
+{% for i in range(4) %}{% set ns.n = ns.n + i %}{{ loop.cycle('a', 'b') }}{% endfor %}{{ ns.n }}"""
+
+
+def test_what_templates_use_is_as_in_jinja() -> None:
+    plain = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
+    want = plain.from_string(FILTERS).render(messages=[USER, ANSWER])
+    assert ChatTemplate(FILTERS).render([USER, ANSWER]) == want
 
 
 def test_templates_of_a_file(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from weft.errors import ChatError
 from weft.frontends.gguf import GGUFFile
+from weft.llm.chat_arguments import Arguments
 from weft.llm.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -194,20 +195,6 @@ def _plain(number: int, message: Message) -> dict[str, Any]:
     return plain
 
 
-class _Arguments(dict[str, Any]):
-    """Arguments of a call of a function. The OpenAI API has them as JSON text, most templates want
-    an object, some want the text: this is an object that reads as its text."""
-
-    def __str__(self) -> str:
-        return json.dumps(self, ensure_ascii=False)
-
-    def __add__(self, other: str) -> str:
-        return str(self) + other
-
-    def __radd__(self, other: str) -> str:
-        return other + str(self)
-
-
 def _plain_call(call: Any) -> Any:
     """A call with arguments that suit every template, where they are JSON."""
     if not isinstance(call, Mapping):
@@ -215,10 +202,13 @@ def _plain_call(call: Any) -> Any:
     function = call.get("function")
     if isinstance(function, Mapping):
         return {**call, "function": _plain_call(function)}
-    arguments = call.get("arguments")
-    if isinstance(arguments, str):
+    written = arguments = call.get("arguments")
+    if isinstance(written, str):
         try:
-            arguments = json.loads(arguments)
+            arguments = json.loads(written)
         except (ValueError, RecursionError):
             return call
-    return {**call, "arguments": _Arguments(arguments)} if isinstance(arguments, dict) else call
+    if not isinstance(arguments, dict):
+        return call
+    text = written if isinstance(written, str) else None
+    return {**call, "arguments": Arguments(arguments, text)}

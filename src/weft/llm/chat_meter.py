@@ -1,0 +1,104 @@
+"""What rendering a chat template may cost: every step and every value is paid for as it is made.
+
+Each render has a `Meter` of so many units: an operation takes a few, text one for each character.
+So time and memory have a bound, whatever the template says and however its values grow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextvars import ContextVar
+from typing import Any
+
+from jinja2 import Undefined
+from jinja2.exceptions import SecurityError
+
+__all__ = ["METER", "STEP", "Meter", "charge", "counted", "measure", "number", "text"]
+
+STEP = 16
+"""Units of one operation."""
+
+BASE = 1 << 26
+PER_INPUT = 64
+"""Units for each unit of the variables that are given."""
+
+_VIEWS: tuple[type, ...] = (type({}.items()), type({}.keys()), type({}.values()))
+_CONTAINERS: Any = (list, tuple, dict, set, frozenset, *_VIEWS)
+
+
+class Meter:
+    """The units that are left."""
+
+    def __init__(self, inputs: Any = ()) -> None:
+        self.left = 1 << 62
+        self.limit = BASE + PER_INPUT * measure(inputs, self)
+        self.left = self.limit
+
+    def charge(self, units: int) -> None:
+        """Takes units; raises SecurityError when there are no more."""
+        self.left -= units
+        if self.left < 0:
+            raise SecurityError(
+                f"it takes more than {self.limit} units of work (characters, and {STEP} a step)"
+            )
+
+
+METER: ContextVar[Meter] = ContextVar("METER")
+
+
+def charge(units: int = STEP) -> None:
+    """Takes units of the render that is going on."""
+    METER.get().charge(units)
+
+
+def measure(value: Any, meter: Meter | None = None) -> int:
+    """Pays for a look at all of `value`, shared parts as often as they are there; the size."""
+    meter = METER.get() if meter is None else meter
+    total = 0
+    stack = [(value, 1)]
+    while stack:
+        item, depth = stack.pop()
+        size = STEP * depth
+        if isinstance(item, str):
+            size += len(item)
+        elif isinstance(item, int):
+            number(item)
+        elif isinstance(item, dict):
+            meter.charge(STEP * len(item))
+            size += len(getattr(item, "written", None) or "")
+            stack += [(part, depth + 1) for pair in item.items() for part in pair]
+        elif isinstance(item, range):
+            size += STEP * len(item)
+        elif isinstance(item, _CONTAINERS):
+            meter.charge(STEP * len(item))
+            stack += [(part, depth + 1) for part in item]
+        meter.charge(size)
+        total += size
+    return total
+
+
+def counted(values: Iterable[Any], cost: int = STEP) -> Iterator[Any]:
+    """The values; each is paid for."""
+    meter = METER.get()
+    for value in values:
+        meter.charge(cost)
+        yield value
+
+
+def number(value: Any) -> Any:
+    """The value; raises SecurityError for an integer beyond 64 bits."""
+    if isinstance(value, int) and value.bit_length() > 64:
+        raise SecurityError("an integer of more than 64 bits")
+    return value
+
+
+def text(value: Any) -> str:
+    """`str(value)`, paid for."""
+    if isinstance(value, str):
+        charge(STEP + len(value))
+        return str(value)
+    if value is None or isinstance(value, int | float | dict | list | tuple):
+        charge(9 * measure(value))  # what is in containers is printed with escapes
+        return str(value)
+    charge()
+    return str(value) if isinstance(value, Undefined) else f"<{type(value).__name__}>"
