@@ -94,6 +94,43 @@ def test_a_forged_state_is_refused(model: Model) -> None:
     assert context.cache.n_used == len(TOKENS)
 
 
+@pytest.mark.parametrize(
+    ("array", "dtype", "value", "what"),
+    [
+        (0, "<i4", -5, "position of cell 0"),
+        (0, "<i4", 2**31 - 1, "position of cell 0"),
+        (1, "<i4", -2, "token of cell 0"),
+        (1, "<i4", 1 << 20, "token of cell 0"),
+        (2, "<i8", 2**63 - 1, "time of cell 0"),
+        (2, "<i8", -2, "time of cell 0"),
+        (3, "u1", 0, "sequence of cell 0"),
+    ],
+)
+def test_a_forged_table_is_refused(
+    model: Model, array: int, dtype: str, value: int, what: str
+) -> None:
+    """The header is right, the table of cells lies; what runs goes on as before."""
+    context = make(model)
+    context.decode(TOKENS)
+    state = context.save_state()
+    n, body = len(TOKENS), bytearray(state[:-32])
+    at = 12 + int.from_bytes(body[8:12], "little") + (0, 4 * n, 8 * n, 16 * n)[array]
+    new = np.array([value], dtype).tobytes()
+    body[at : at + len(new)] = new
+    with pytest.raises(FormatError, match=f"forged: the {what}"):
+        context.load_state(bytes(body) + hashlib.sha256(body).digest())
+    assert context.save_state() == state
+    other = make(model)
+    other.decode(TOKENS)
+    assert (context.decode([5]) == other.decode([5])).all()
+
+
+def test_a_header_nested_without_end(model: Model) -> None:
+    body = b"weft-kv\0" + (100_000).to_bytes(4, "little") + b"[" * 100_000
+    with pytest.raises(FormatError, match="no header"):
+        make(model).load_state(body + hashlib.sha256(body).digest())
+
+
 def test_a_foreign_state_is_refused(model: Model, tmp_path: Path) -> None:
     context = make(model)
     context.decode(TOKENS)

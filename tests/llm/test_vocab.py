@@ -6,13 +6,23 @@ from pathlib import Path
 
 import pytest
 
+from tests.llm.tiny import metadata, tokens, write_model
 from tests.llm.vocabularies import byte_level, make
 from weft.errors import TokenizerError
+from weft.frontends.gguf import open_gguf
 from weft.llm.vocab import TokenType, Vocab
 
 
 def byte_vocab(path: Path, more: list[str], **keys: object) -> Vocab:
     return byte_level(path, [], more, **keys).vocab
+
+
+def test_a_byte_token_says_which_byte(tmp_path: Path) -> None:
+    names, _, _ = tokens()
+    names[5] = "<0xZ2>"
+    path = write_model(tmp_path / "m.gguf", metadata(**{"tokenizer.ggml.tokens": names}))
+    with pytest.raises(TokenizerError, match="token 5 is of type byte, but its text is"):
+        Vocab.from_gguf(open_gguf(path))
 
 
 def test_end_tokens_by_text(tmp_path: Path) -> None:

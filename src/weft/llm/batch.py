@@ -90,7 +90,7 @@ def one_token(
         if not isinstance(positions, _LISTS) or len(positions) != 1:
             return None
         position = positions[0]
-        if type(position) is not int or position < 0:
+        if type(position) is not int or not 0 <= position < 1 << 30:
             return None
     if seqs is not None:
         if not isinstance(seqs, _LISTS) or len(seqs) != 1:
@@ -182,9 +182,14 @@ def _positions(given: ArrayLike | None, n: int, cells: Cells) -> NDArray[np.int3
     if given is None:
         start = cells.pos_max(0) + 1
         return np.arange(start, start + n, dtype=np.int32)
-    positions = np.atleast_1d(np.asarray(given, np.int32))
-    if positions.shape != (n,) or positions.min() < 0:
-        raise ContextError(f"positions must be {n} numbers from 0, one for each token")
+    try:
+        positions = np.atleast_1d(np.asarray(given, np.int32))
+    except (OverflowError, ValueError, TypeError):
+        positions = np.empty(0, np.int32)
+    if positions.shape != (n,) or positions.min() < 0 or positions.max() >= 1 << 30:
+        raise ContextError(
+            f"positions must be {n} numbers from 0, one for each token, and below 2^30"
+        )
     return positions
 
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
@@ -67,6 +68,8 @@ class SavedPlan:
             return SavedPlan(json.loads(read_text(path)), str(path))
         except OSError as error:
             raise FormatError(f"plan {path}: {error.strerror or error}") from None
+        except RecursionError:
+            raise FormatError(f"plan {path}: lists within lists without end") from None
         except ValueError as error:  # JSON and UTF-8
             raise FormatError(f"plan {path}: not JSON ({error})") from None
 
@@ -117,14 +120,14 @@ class SavedPlan:
         for row in self._data["caches"]:
             name = str(row.get("name"))
             layer = name.rpartition("_")[2]
-            if not layer.isdigit() or int(layer) >= n_layer:
+            if not re.fullmatch("[0-9]{1,9}", layer) or int(layer) >= n_layer:
                 self._fail(f"cache {name!r} is not of one of the model's {n_layer} layers")
             caches[int(layer)] = self._device(f"cache {name}", row, number)
         return found, caches
 
     def check_caches(self, caches: Sequence[Tensor]) -> None:
         """Raises FormatError where the caches are not those of the plan."""
-        rows = {row.get("name"): row for row in self._data["caches"]}
+        rows = {str(row.get("name")): row for row in self._data["caches"]}
         for leaf in caches:
             if not leaf.max_bytes:  # of a layer without attention
                 continue

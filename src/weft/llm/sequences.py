@@ -76,7 +76,10 @@ class Sequences:
         """How many tokens `reuse_prefix` would keep; nothing is changed."""
         if not self.model.config.causal:
             return 0
-        ids = np.atleast_1d(np.asarray(tokens, np.int64))
+        try:
+            ids = np.atleast_1d(np.asarray(tokens, np.int64))
+        except (OverflowError, ValueError, TypeError):
+            raise ContextError("tokens are ids below the size of the vocabulary") from None
         n = self.cache.common_prefix(seq, ids[:-1])
         return n if self.cache.can_cut(seq, n) else 0
 

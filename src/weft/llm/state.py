@@ -40,6 +40,9 @@ MAGIC = b"weft-kv\0"
 VERSION = 2
 _DIGEST = hashlib.sha256().digest_size
 _LENGTH = struct.Struct("<I")
+_MAX_POSITION = (1 << 30) - 1
+_MAX_SERIAL = 1 << 62
+"""Later cells are counted on from the largest."""
 
 
 def save_state(config: ModelConfig, cache: KVCache, seq: int | None = None) -> bytes:
@@ -90,6 +93,8 @@ def load_state(config: ModelConfig, cache: KVCache, data: bytes, seq: int | None
     tables = _tables(cache)
     saved = [body.kept(n, n_seq) for n in _counts(cache, header)]
     mixed = body.take(np.uint8, n_seq).astype(np.bool_)
+    for kept in saved:
+        _require_possible(config, kept)
     if seq is None and n_seq > cache.n_seq_max and saved[0].members[cache.n_seq_max :].any():
         raise ContextError(
             f"the state has {n_seq} sequences, the context {cache.n_seq_max}; make n_seq_max larger"
@@ -112,6 +117,22 @@ def load_state(config: ModelConfig, cache: KVCache, data: bytes, seq: int | None
             data, to = body.take(np.uint8, size).tobytes(), s if seq is None else seq
             if to < cache.n_seq_max and cache.members[to].any():
                 cache.states.write(to, data)
+
+
+def _require_possible(config: ModelConfig, kept: Kept) -> None:
+    """Raises FormatError for a table that no context can have had."""
+    wrong = (
+        ("position", (kept.pos < 0) | (kept.pos > _MAX_POSITION)),
+        ("token", (kept.tokens < -1) | (kept.tokens >= config.n_vocab)),
+        ("time", (kept.serial < -1) | (kept.serial > _MAX_SERIAL)),
+        ("sequence", ~kept.members.any(axis=0)),
+    )
+    for what, hits in wrong:
+        if hits.any():
+            raise FormatError(
+                f"the saved state is forged: the {what} of cell {int(hits.argmax())} cannot be; "
+                "save it again"
+            )
 
 
 def _require_room(cells: Cells, n: int, seq: int | None) -> None:
@@ -186,7 +207,7 @@ def _checked(
     (length,) = _LENGTH.unpack_from(data, len(MAGIC))
     try:
         header: dict[str, Any] = dict(json.loads(data[start : start + length]))
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, RecursionError):
         raise FormatError("the saved state has no header; save it again") from None
     if header.get("version") != VERSION:
         raise FormatError(

@@ -6,9 +6,11 @@ special tokens known by their texts.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -216,6 +218,7 @@ class Vocab:
             tokens = [token or b"[EMPTY_%d]" % i for i, token in enumerate(tokens)]
         index = dict(zip(reversed(tokens), range(len(tokens) - 1, -1, -1), strict=True))
         scores, types = _arrays(file, len(tokens))
+        _require_bytes(file.path, tokens, types)
         special = _roles(file, defaults, index, types)
         eog = _end_tokens(special, index, types)
         bos, eos = special.get("bos"), special.get("eos")
@@ -270,6 +273,18 @@ def _arrays(file: GGUFFile, n: int) -> tuple[NDArray[np.float32], NDArray[np.int
                 "the model again"
             )
     return np.asarray(scores, np.float32), np.array(types, np.int32)
+
+
+_BYTE = re.compile(rb"<0x[0-9A-Fa-f]{2}>")
+
+
+def _require_bytes(path: Path, tokens: list[bytes], types: NDArray[np.int32]) -> None:
+    for id_ in np.flatnonzero(types == TokenType.BYTE).tolist():
+        if not _BYTE.fullmatch(tokens[id_]):
+            raise TokenizerError(
+                f"{path}: token {id_} is of type byte, but its text is {tokens[id_]!r:.40}, not "
+                "<0xNN>; convert the model again"
+            )
 
 
 def _roles(

@@ -159,6 +159,12 @@ def test_a_vocabulary_that_cannot_write_it(tmp_path: Path) -> None:
             sampler.accept(sampler.sample(logits))
 
 
+@pytest.mark.parametrize("regex", ["((a{1000}){1000}){1000}", "a{100000000}"])
+def test_a_constraint_that_is_too_large(tokenizer: Tokenizer, regex: str) -> None:
+    with pytest.raises(ContextError, match=r"regex: it is too large to follow .* smaller"):
+        Sampler(SamplingParams(regex=regex), tokenizer)
+
+
 def test_a_token_that_does_not_fit(tokenizer: Tokenizer) -> None:
     sampler = Sampler(SamplingParams(regex="[ab]+"), tokenizer)
     (z,) = tokenizer.encode("z", add_special=False)[-1:]

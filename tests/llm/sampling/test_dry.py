@@ -40,6 +40,11 @@ def letters(found: dict[int, float]) -> dict[str, float]:
     return {chr(i): cost for i, cost in found.items()}
 
 
+def test_a_breaker_may_be_half_a_character() -> None:
+    """Text of JSON may have a lone surrogate; no token has it."""
+    assert costs([1, 2, 1, 2, 1], breakers=("\ud800",), pieces=[b"a"] * 9)
+
+
 def test_nothing_repeats() -> None:
     assert costs("abcdefg") == {}
 

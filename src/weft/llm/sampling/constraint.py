@@ -26,6 +26,8 @@ __all__ = ["Constraint", "check_constraint"]
 # may write white space without end do so.
 _WHITE_SPACE = r" |\n[ \t]{0,20}"
 _KINDS = ("grammar", "json_schema", "regex")
+_FUEL = 400_000
+"""What llguidance may build for a constraint, in expressions; a second or so of work."""
 _SHORT = 600
 """Characters of a library's message that are passed on."""
 
@@ -42,7 +44,10 @@ class Constraint:
         self._what = _kind(params)
         self._n_vocab = tokenizer.n_vocab
         self._matcher = guidance.LLMatcher(
-            _shared_tokenizer(tokenizer), _source(params, guidance), log_level=0
+            _shared_tokenizer(tokenizer),
+            _source(params, guidance),
+            log_level=0,
+            limits=guidance.LLParserLimits(initial_lexer_fuel=_FUEL),
         )
         if self._matcher.is_error():
             raise ContextError(f"{self._what}: {_reason(self._matcher.get_error())}")
@@ -50,7 +55,23 @@ class Constraint:
         self.done = False
         """Whether the text is complete and nothing but an end token can follow."""
         self._note_end()
-        self.allowed()  # a beginning must be possible
+        self._begin(self.allowed())  # a beginning must be possible
+
+    def _begin(self, ids: NDArray[np.intp]) -> None:
+        """Raises ContextError for a constraint that is too large to follow, which shows with the
+        first token."""
+        trial = self._matcher.deep_copy()
+        if len(ids) and not trial.consume_token(int(ids[0])) and trial.is_error():
+            raise self._failed(trial.get_error())
+
+    def _failed(self, message: str) -> ContextError:
+        """The library's error; one about its limits says what to do."""
+        reason = _reason(message)
+        if "too many" in reason or "fuel" in reason or "limit" in reason:
+            reason = (
+                f"it is too large to follow ({reason}); make its repetitions and lengths smaller"
+            )
+        return ContextError(f"{self._what}: {reason}")
 
     def allowed(self) -> NDArray[np.intp]:
         """Ids that may come next, in order; those that end a text are among them where it may end.
@@ -62,7 +83,7 @@ class Constraint:
         error = matcher.get_error() if matcher.is_error() else ""
         stuck = error.startswith("NoExtension")
         if error and not stuck:
-            raise ContextError(f"{self._what}: {_reason(error)}")
+            raise self._failed(error)
         ids = np.flatnonzero(np.unpackbits(bits, bitorder="little")[: self._n_vocab])
         if (stuck and not matcher.is_accepting()) or not (len(ids) or self.done):
             raise ContextError(
@@ -73,6 +94,8 @@ class Constraint:
     def accept(self, id_: int) -> None:
         """Goes on behind token `id_`; raises ContextError when it may not come here."""
         if not 0 <= id_ < self._n_vocab or not self._matcher.consume_token(id_):
+            if "lexer error" in self._matcher.get_error():
+                raise self._failed(self._matcher.get_error())
             raise ContextError(f"{self._what}: token {id_} does not satisfy it here")
         self._note_end()
 

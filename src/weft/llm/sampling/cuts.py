@@ -103,7 +103,10 @@ def top_n_sigma(c: Candidates, n: float) -> None:
     """Logits within `n` standard deviations of the largest (arXiv 2411.07641)."""
     logits = c.logits
     finite = np.isfinite(logits)
-    spread = logits.std() if finite.all() else logits[finite].std()
+    some = logits if finite.all() else logits[finite]
+    spread = some.std()
+    if not np.isfinite(spread):  # squares of huge logits
+        spread = some.std(dtype=np.float64)
     kept = np.flatnonzero(logits >= logits.max() - n * spread)
     if len(kept) < len(c):
         c.keep(kept, c.ordered)

@@ -38,7 +38,7 @@ class Dry:
         """`piece`: the bytes of a token."""
         self._multiplier, self._base = multiplier, base
         self._allowed, self._last_n = allowed_length, last_n
-        self._breakers = tuple(b.encode() for b in breakers)
+        self._breakers = tuple(b.encode(errors="surrogatepass") for b in breakers)
         self._piece = piece
         self._since_break: int | None = None  # tokens after the last breaker's end; None: none yet
         self._tail = b""

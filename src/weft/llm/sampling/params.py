@@ -42,6 +42,8 @@ _ALIASES = {
 }
 
 _INF = math.inf
+_MOST = 3e38
+"""Above it there is no float32."""
 _RANGES: dict[str, tuple[float, float]] = {
     "temperature": (0, _INF),
     "dynatemp_range": (0, _INF),
@@ -257,11 +259,12 @@ def _check(name: str, value: Any, low: float, high: float) -> None:
 
 def _check_bias(bias: Mapping[int, float] | None) -> None:
     for id_, value in (bias or {}).items():
-        if not isinstance(id_, Integral) or id_ < 0:
+        if not isinstance(id_, Integral) or not 0 <= id_ < 1 << 31:
             raise ContextError(f"logit_bias has the key {id_!r}; keys are token ids")
-        if not isinstance(value, Real) or math.isnan(value) or value == _INF:
+        if not isinstance(value, Real) or not (value == -_INF or abs(value) <= _MOST):
             raise ContextError(
-                f"logit_bias of token {id_} is {value!r}; it must be a number or minus infinity"
+                f"logit_bias of token {id_} is {value!r}; it must be a number, of float32, "
+                "or minus infinity"
             )
 
 

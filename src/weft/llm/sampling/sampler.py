@@ -24,6 +24,9 @@ __all__ = ["Sampler"]
 Step = Callable[[Candidates], None]
 
 
+_quiet = np.errstate(over="ignore")  # differences of huge logits are infinite, which is right
+
+
 class Sampler:
     """Draws the tokens of one text, with its own random generator, history and constraint.
 
@@ -126,6 +129,7 @@ class Sampler:
             if self._penalties is not None:
                 self._penalties.accept(self._history, (id_,))
 
+    @_quiet
     def sample(self, logits: NDArray[np.float32]) -> int:
         """A token id for `logits` [n_vocab]; ties go to the lowest id.
 
@@ -140,6 +144,7 @@ class Sampler:
             self._mirostat.observe(float(weights[position]) / sums.total)
         return c.id_at(position)
 
+    @_quiet
     def distribution(
         self, logits: NDArray[np.float32]
     ) -> tuple[NDArray[np.intp], NDArray[np.float64]]:

@@ -1,0 +1,32 @@
+"""A little of what `make fuzz` runs for long; and what was found once stays found."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.fuzz import models, plans, samplers, states, templates
+
+DRIVERS = {
+    "models": (models.run, 40),
+    "plans": (plans.run, 15),
+    "samplers": (samplers.run, 300),
+    "states": (states.run, 25),
+    "templates": (templates.run, 20),
+}
+
+
+@pytest.mark.parametrize("name", DRIVERS)
+@pytest.mark.parametrize("seed", [0, 1])
+def test_nothing_but_results_and_weft_errors(name: str, seed: int) -> None:
+    run, n = DRIVERS[name]
+    run(seed, n)
+
+
+@pytest.mark.parametrize("text", plans.TEXTS)
+def test_plans_that_are_none(text: str) -> None:
+    assert not plans.check(text)
+
+
+@pytest.mark.parametrize("seed", [38, 82, 275, 292, 1030, 1668, 1757, 2396])
+def test_samplers_that_failed_once(seed: int) -> None:
+    samplers.check(seed)
