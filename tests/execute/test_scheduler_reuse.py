@@ -312,3 +312,23 @@ def test_the_listing_is_printed_when_a_graph_is_placed() -> None:
         "reference usr: reference#w#0 [reference 4.cpy] reference#x#0 [reference 4.cpy]"
     )
     assert " ".join(nodes[1]).startswith("node 1 SCALE y f32[8, 4] 128 B cpu")
+
+
+def test_repacked_weights_are_those_of_the_graph() -> None:
+    """A layout may follow from the values, so other weights are another graph."""
+    w = RNG.standard_normal((2, 64, 64)).astype(np.float32) / 8
+
+    def build(weights: Any) -> weft.Graph:
+        h = weft.input("x", (4, 64))
+        for i, one in enumerate(weights):
+            h = g.mul_mat(weft.constant(one, f"w{i}"), h)
+        return weft.Graph(h.as_output("y"))
+
+    scheduler = Scheduler(["cpu"], repack=True, n_threads=1)
+    x = RNG.standard_normal((4, 64)).astype(np.float32)
+    weights, others = list(w), list(2 * w)
+    for used, lowered in ((weights, 1), (weights, 1), (others, 2), (weights, 2), (others, 2)):
+        scheduler.reset()
+        scheduler.compute(build(used), {"x": x})
+        np.testing.assert_allclose(scheduler.get("y"), _want(x, used), rtol=1e-3, atol=1e-4)
+        assert scheduler.counters.lowered == lowered
