@@ -83,14 +83,15 @@ def test_bench_says_what_it_measures(path: Path) -> None:
 
 
 @pytest.mark.skipif(importlib.util.find_spec("pty") is None, reason="no pseudo terminals here")
-@pytest.mark.parametrize("command", ["bench", "run"])
+@pytest.mark.parametrize("command", ["bench", "run", "calibrate"])
 def test_ctrl_c_is_quiet(path: Path, command: str) -> None:
     words = {
-        "bench": ["-p", "8", "-n", "8", "-r", "1000000", "-t", "1"],
-        "run": ["abc", "-n", "-1", "--context-shift", "--ignore-eos", "-c", "64", "-t", "1"],
+        "bench": [path, "-p", "8", "-n", "8", "-r", "1000000", "-t", "1"],
+        "calibrate": ["--devices", "cpu", "--seconds", "5", "-t", "1"],
+        "run": [path, "abc", "-n", "-1", "--context-shift", "--ignore-eos", "-c", "64", "-t", "1"],
     }
-    with Terminal(command, path, *words[command]) as terminal:
-        terminal.wait_for({"bench": "measuring pp8: 1", "run": "abc"}[command])
+    with Terminal(command, *words[command]) as terminal:
+        terminal.wait_for({"bench": "measuring pp8: 1", "run": "abc"}.get(command, "measuring cpu"))
         terminal.send("\x03")
         terminal.wait_for("interrupted")
         assert terminal.exit_code() == 130 and "Traceback" not in terminal.text

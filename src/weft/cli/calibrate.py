@@ -70,12 +70,13 @@ def _print_figures(machine: Profile) -> None:
     types = [t for t in _SHOWN if any(t in d.flops for d in machine.devices)]
     table = Table(box=None, pad_edge=False)
     table.add_column("device")
-    for column in ("GB/s", *(f"{t} GFLOP/s" for t in types), "start of an op"):
+    for column in ("memory", "start of an op", *types):
         table.add_column(column, justify="right")
     for device in machine.devices:
         rates = (f"{device.flops[t] / 1e9:.3g}" if t in device.flops else "" for t in types)
         start = f"{device.launch * 1e6:.3g} µs" if device.launch else ""
-        table.add_row(device.name, f"{device.bandwidth / 1e9:.3g}", *rates, start)
+        table.add_row(device.name, f"{device.bandwidth / 1e9:.3g} GB/s", start, *rates)
+    say("products with weights of a type in GFLOP/s:")
     wide(to_error=True).print(table)
 
 

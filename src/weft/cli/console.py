@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import sys
-from collections.abc import Iterable
 from time import perf_counter
 from types import TracebackType
-from typing import Self
+from typing import IO, Self, TextIO, cast
 
 from rich.console import Console
 from rich.progress import (
@@ -18,7 +18,6 @@ from rich.progress import (
     TaskID,
     TextColumn,
 )
-from rich.segment import Segment
 
 from weft.errors import ScheduleError
 from weft.flags import FLAGS
@@ -49,12 +48,19 @@ class _Console(Console):
         raise BrokenPipeError
 
 
-class _Piped(_Console):
-    """One that leaves out the spaces which fill tables up."""
+class _Trimmed(io.TextIOBase):
+    """A stream whose lines end with their text, without the spaces that fill tables up."""
 
-    def _render_buffer(self, buffer: Iterable[Segment]) -> str:
-        lines = super()._render_buffer(buffer).split("\n")
-        return "\n".join(line.rstrip(" ") for line in lines)
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        """Writes whole lines."""
+        return self._stream.write("\n".join(line.rstrip(" ") for line in text.split("\n")))
+
+    def flush(self) -> None:
+        """As the stream does."""
+        self._stream.flush()
 
 
 console = _Console(highlight=False)
@@ -93,7 +99,10 @@ def wide(to_error: bool = False) -> Console:
     """A console that never wraps or cuts tables when its output is not a terminal; lines end with
     their text then."""
     plain = _Console(stderr=to_error, highlight=False)
-    return plain if plain.is_terminal else _Piped(stderr=to_error, highlight=False, width=10_000)
+    if plain.is_terminal:
+        return plain
+    stream = cast(IO[str], _Trimmed(sys.stderr if to_error else sys.stdout))
+    return _Console(file=stream, highlight=False, width=10_000)
 
 
 def size_text(nbytes: float) -> str:

@@ -172,10 +172,26 @@ _REWORDED = {
 }
 
 
+_ELSEWHERE = {
+    "pull": "a model named hf:OWNER/NAME[:QUANT] is fetched when it is first used",
+    "show": "weft inspect shows what a file holds",
+    "list": "models are files; weft inspect shows what one holds",
+    "ls": "models are files; weft inspect shows what one holds",
+    "generate": "weft run continues a text",
+    "complete": "weft run continues a text",
+    "cli": "weft run continues a text, weft chat talks",
+    "server": "weft serve is one",
+}
+"""Commands of other engines, and what there is here."""
+
+
 def _plain(text: str) -> str:
     """A message of the parser in the style of ours."""
     for found, said in _REWORDED.items():
         text = re.sub(found, said, text, flags=re.DOTALL)
+    command = re.match(r"there is no command '(\w+)'", text)
+    if command and command[1] in _ELSEWHERE:
+        return f"{command[0]}; {_ELSEWHERE[command[1]]}"
     return text
 
 
