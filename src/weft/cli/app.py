@@ -14,7 +14,6 @@ from typer.core import TyperGroup
 
 from weft.cli.command import WeftCommand
 from weft.cli.mistakes import exit_code, show_warning
-from weft.version import __version__
 
 __all__ = ["COMMANDS", "app", "run_command"]
 
@@ -94,6 +93,8 @@ app = typer.Typer(
 
 def _version(show: bool) -> None:
     if show:
+        from weft.version import __version__
+
         print(f"weft {__version__}")
         raise typer.Exit
 
