@@ -236,7 +236,7 @@ def test_products_go_to_blas_and_nothing_is_copied() -> None:
     graph = _mlp(40)
     program = weft.compile(graph, ["blas", "cpu"], n_threads=1)
     placed = program.plan.schedule
-    cause = {t.name: placed.cause_of[t] for t in graph.nodes}
+    cause = {t.name: placed.cause_of[t].code for t in graph.nodes}
     device = {t.name: placed.backend_for(t).name for t in graph.nodes}
     assert (cause["a"], device["a"]) == ("1.wgt0", "blas")
     assert (cause["scores"], device["scores"]) == ("2.sup", "blas")
@@ -256,7 +256,7 @@ def test_pass_3_upgrades_a_product_between_cpu_nodes() -> None:
     graph = weft.Graph(y)
     program = weft.compile(graph, ["blas", "cpu"], n_threads=1)
     product = next(t for t in graph.nodes if t.name == "product")
-    assert program.plan.schedule.cause_of[product] == "3.upg"
+    assert program.plan.schedule.cause_of[product].code == "3.upg"
     assert [s.device for s in program.splits] == ["cpu", "blas", "cpu"]
     data = _array(40, 64)
     want = weft.Session(weft.compile(graph, ["cpu"], n_threads=1)).run({"x": data})["y"]

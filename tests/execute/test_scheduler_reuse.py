@@ -86,7 +86,7 @@ def test_the_same_graph_built_anew_costs_nothing(memory: Any) -> None:
         assert scheduler.tensor_backend(named["p1"]) is gpu
         assert scheduler.tensor_backend(named["p2"]) is host
         assert scheduler.schedule.graph is graph
-        assert scheduler.schedule.cause_of[named["p1"]] == "usr"
+        assert scheduler.schedule.cause_of[named["p1"]].code == "usr"
         assert "p1: MUL_MAT f32[16, 4] on gpu" in scheduler.schedule.why("p1")
         assert "copied to gpu" in scheduler.schedule.why("p0")
         np.testing.assert_array_equal(scheduler.get(named["y"]), scheduler.get("y"))

@@ -17,7 +17,8 @@ from weft.schedule.devices import Devices
 def placed(made: Schedule) -> list[str]:
     """`device cause` of every node."""
     return [
-        f"{made.backends[made.backend_of[n]].name} {made.cause_of[n]}" for n in made.graph.nodes
+        f"{made.backends[made.backend_of[n]].name} {made.cause_of[n].code}"
+        for n in made.graph.nodes
     ]
 
 
@@ -43,7 +44,7 @@ def test_the_whole_example() -> None:
     g, c = gpu(), cpu()
     made = schedule(chain("??G?C?G?", {"G": g, "C": c}), [g, c])
     assert letters(made.graph, made.backend_of) == "GGGGCGGG"
-    causes = [made.cause_of[n] for n in made.graph.nodes]
+    causes = [made.cause_of[n].code for n in made.graph.nodes]
     assert causes == ["2.sup", "2.sup", "1.wgt0", "2.sup", "1.wgt0", "2.sup", "1.wgt0", "2.sup"]
 
 
@@ -67,8 +68,8 @@ def test_memory_and_inputs_decide_first() -> None:
     cache = leaf("f32", (64, 4), "cache", buffer=Buffer("any", g.buffer_type))
     x = value("x")
     made = schedule(Graph(node("ADD", "sum", view("v", cache), x)), [g, c])
-    assert made.cause_of[cache] == "1.dst" and made.backend_of[cache] == 0
-    assert made.cause_of[x] == "1.inp" and made.backend_of[x] == 1
+    assert made.cause_of[cache].code == "1.dst" and made.backend_of[cache] == 0
+    assert made.cause_of[x].code == "1.inp" and made.backend_of[x] == 1
     # one readable source on either: the higher device wins
     assert placed(made) == ["gpu 1.dst", "gpu 3.best"]
 
@@ -103,7 +104,7 @@ def test_views_follow_their_base() -> None:
     x = node("MUL_MAT", "x", weight("w", g), value("in"), shape=(64, 4))
     v = view("v", x, "RESHAPE")
     made = schedule(Graph(node("SQR", "y", v)), [g, c])
-    assert made.cause_of[v] == "4.vsrc" and made.backend_of[v] == 0
+    assert made.cause_of[v].code == "4.vsrc" and made.backend_of[v] == 0
 
 
 def test_user_assignments_hold() -> None:

@@ -188,7 +188,7 @@ def test_a_copy_serves_later_nodes() -> None:
     b = node("ADD", "b", node("SQR", "c", a, shape=(4096, 512)), x, shape=(4096, 512))
     made = schedule(Graph(b), [g, c], "cost", cost=CostOptions(profile([g, c])))
     assert [t.name for s in made.splits for t in s.inputs] == ["x"]
-    assert {made.cause_of[n] for n in made.graph.nodes} == {"cost"}
+    assert {made.cause_of[n].code for n in made.graph.nodes} == {"cost"}
 
 
 def test_small_work_stays_where_it_is() -> None:
@@ -217,7 +217,7 @@ def test_pinned_nodes_stay() -> None:
         made = schedule(
             graph, [g, c], "cost", cost=CostOptions(profile([g, c])), assign={graph.nodes[1]: pin}
         )
-        assert made.backend_for(graph.nodes[1]) is c and made.cause_of[graph.nodes[1]] == "usr"
+        assert made.backend_for(graph.nodes[1]) is c and made.cause_of[graph.nodes[1]].code == "usr"
 
 
 def test_memory_decides_what_a_device_may_do() -> None:

@@ -85,7 +85,7 @@ def test_two_leaves_and_a_product() -> None:
     grow_along_nodes(graph.nodes, devices, where, {})
     assert set(where.values()) == {-1}
     made = schedule(graph, [cpu()])
-    causes = [made.cause_of[t] for t in (graph.nodes[0], a, b)]
+    causes = [made.cause_of[t].code for t in (graph.nodes[0], a, b)]
     assert causes == ["3.best", "4.cur", "4.cur"]
 
 
@@ -93,7 +93,7 @@ def test_an_input_goes_to_the_last_device() -> None:
     """`graph input: cur_backend_id = sched->n_backends - 1; SET_CAUSE(tensor, "1.inp")`"""
     x = value("x")
     made = schedule(Graph(node("SQR", "y", x)), [gpu(), cpu()])
-    assert (made.backend_of[x], made.cause_of[x]) == (1, "1.inp")
+    assert (made.backend_of[x], made.cause_of[x].code) == (1, "1.inp")
 
 
 def test_forward_and_backward_pass() -> None:
@@ -128,7 +128,7 @@ def test_upgrade_by_buffer_type() -> None:
     y = node("MUL_MAT", "y", x, x, shape=(4, 4))
     z = node("SQR", "z", y)
     made = schedule(Graph(z), [cuda, rocm, blas, c], assign={x: c, y: c, z: c})
-    found = [(made.backend_for(n).name, made.cause_of[n]) for n in (x, y, z)]
+    found = [(made.backend_for(n).name, made.cause_of[n].code) for n in (x, y, z)]
     assert found == [("CPU", "usr"), ("BLAS", "3.upg"), ("CPU", "usr")]
 
 
@@ -139,8 +139,8 @@ def test_views_and_sources_of_pass_4() -> None:
     x = node("ADD", "x", node("MUL_MAT", "m", weight("w", g), value("in"), shape=(64, 4)), loose)
     v = view("v", x, "RESHAPE")
     made = schedule(Graph(node("SQR", "y", v)), [g, c])
-    assert (made.backend_of[v], made.cause_of[v]) == (0, "4.vsrc")
-    assert (made.backend_of[loose], made.cause_of[loose]) == (0, "4.cur")
+    assert (made.backend_of[v], made.cause_of[v].code) == (0, "4.vsrc")
+    assert (made.backend_of[loose], made.cause_of[loose].code) == (0, "4.cur")
 
 
 def test_a_new_split_for_a_foreign_weight() -> None:
@@ -209,8 +209,8 @@ def test_a_weight_leaf_is_where_its_memory_is() -> None:
     assert [upper(n) for n in w.nb] == [18, 162, 46656, 46656]
     x = node("MUL_MAT", "x", w, value("in", (288, 1)), shape=(288, 1))
     made = schedule(Graph(x), [g, c])
-    assert (made.backend_of[w], made.cause_of[w]) == (1, "1.dst")
-    assert (made.backend_of[x], made.cause_of[x]) == (1, "1.wgt0")
+    assert (made.backend_of[w], made.cause_of[w].code) == (1, "1.dst")
+    assert (made.backend_of[x], made.cause_of[x].code) == (1, "1.wgt0")
 
 
 def test_the_table_of_copies() -> None:

@@ -20,6 +20,7 @@ from weft.graph.graph import Graph
 from weft.graph.op import Op, find_op
 from weft.graph.tensor import Buffer, Tensor
 from weft.schedule import PlannerState, Schedule, schedule
+from weft.schedule.describe import cause_code
 from weft.schedule.result import Role
 
 __all__ = ["SET_ASIDE", "Driver", "GraphCase", "load_cases", "make_backends", "run_case"]
@@ -327,7 +328,7 @@ def _observe(driver: Driver, instance: GraphCase, made: Schedule) -> dict[str, A
         "cur_copy": made.cur_copy,
         "n_splits": len(made.splits),
         "tensor_backend": [made.backend_of.get(t, -1) for t in instance.tensors],
-        "tensor_cause": [made.cause_of.get(t, "") for t in instance.tensors],
+        "tensor_cause": [cause_code(made, t) for t in instance.tensors],
         "splits": [
             {
                 "backend_id": s.backend,
@@ -371,7 +372,7 @@ def _copies(instance: GraphCase, made: Schedule) -> list[list[Any]]:
     for (tensor, backend, number), copy in made.copies.items():
         named: list[Any] = [None, ""]
         if copy is not tensor:
-            named = [copy.name, made.cause_of[copy]]
+            named = [copy.name, made.cause_of[copy].code]
         rows.append([instance.id_of[tensor], backend, number, *named])
     return sorted(rows, key=lambda row: row[:3])
 

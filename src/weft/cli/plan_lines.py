@@ -11,7 +11,7 @@ from weft.cli.console import size_text
 from weft.cli.explain import memory_rows
 from weft.llm import Context
 from weft.program import Program
-from weft.schedule.describe import CAUSES
+from weft.schedule.cause import Cause
 
 __all__ = ["placement_lines", "plan_lines", "threads_text"]
 
@@ -48,7 +48,7 @@ def placement_lines(program: Program, codes: bool = False) -> list[str]:
         if not nodes:
             lines.append(f"placement: {backend.name}: nothing")
             continue
-        causes = Counter(schedule.cause_of.get(n, "?") for n in nodes)
+        causes = Counter(schedule.cause_of[n] for n in nodes if n in schedule.cause_of)
         target = getattr(backend, "target", None)
         detail = f" ({target}, {threads_text(backend)} threads)" if target else ""
         steps = sum(len(program.splits[i].steps) for i, s in enumerate(schedule.splits)
@@ -63,14 +63,13 @@ def placement_lines(program: Program, codes: bool = False) -> list[str]:
     return lines
 
 
-def _why(causes: Counter[str], codes: bool) -> str:
+def _why(causes: Counter[Cause], codes: bool) -> str:
     """How many nodes are where they are for which reason."""
     if codes:
-        return "causes: " + ", ".join(f"{code} {n}" for code, n in causes.most_common())
+        return "causes: " + ", ".join(f"{cause.code} {n}" for cause, n in causes.most_common())
     words: Counter[str] = Counter()
-    for code, n in causes.items():
-        known = "1.wgt" if code.startswith("1.wgt") else code
-        words[CAUSES.get(known, "of no known reason")] += n
+    for cause, n in causes.items():
+        words[cause.meaning] += n
     return "; ".join(f"{n} because {what}" for what, n in words.most_common())
 
 

@@ -13,6 +13,19 @@ from weft.errors import ScheduleError, UnsupportedOpError
 from weft.graph.graph import Graph
 from weft.graph.node import describe
 from weft.graph.tensor import Tensor
+from weft.schedule.cause import (
+    BEST,
+    DESTINATION,
+    INPUT,
+    NEIGHBOUR,
+    OFFLOADED,
+    READER,
+    UPGRADED,
+    USER,
+    VIEWED,
+    WEIGHT,
+    Cause,
+)
 from weft.schedule.devices import Devices
 
 __all__ = ["assign", "assign_as_chosen", "buffer_supported", "sweep"]
@@ -21,7 +34,7 @@ __all__ = ["assign", "assign_as_chosen", "buffer_supported", "sweep"]
 _SMALL_WEIGHT_OPS = frozenset({"ROPE", "FLASH_ATTN_EXT"})
 
 Where = dict[Tensor, int]
-Why = dict[Tensor, str]
+Why = dict[Tensor, Cause]
 
 
 def assign(
@@ -32,7 +45,7 @@ def assign(
     Raises UnsupportedOpError where no device takes a node, ScheduleError where memory that exists
     cannot be used."""
     where: Where = dict(user)
-    why: Why = dict.fromkeys(user, "usr")
+    why: Why = dict.fromkeys(user, USER)
     work = [node for node in graph.nodes if not node.op.is_view]
     from_memory_and_weights(graph, devices, where, why, op_offload)
     grow_along_nodes(work, devices, where, why)
@@ -42,7 +55,7 @@ def assign(
 
 
 def assign_as_chosen(
-    graph: Graph, devices: Devices, chosen: Mapping[Tensor, int], cause: str
+    graph: Graph, devices: Devices, chosen: Mapping[Tensor, int], cause: Cause
 ) -> tuple[Where, Why]:
     """Backend and cause of every tensor where someone else has decided on all nodes but views:
     `chosen`, for `cause`. Leaves follow pass 1, views and loose leaves pass 4.
@@ -96,14 +109,14 @@ def _from_current(tensor: Tensor, devices: Devices, why: Why, op_offload: bool) 
     if own is not None:
         found = _first_with(own, tensor, devices)
         if found != -1:
-            why[tensor] = "1.dst"
+            why[tensor] = DESTINATION
             return found
         raise ScheduleError(
             f"{describe(tensor)} has memory of type {own.name}, and no device both uses that "
             f"memory and runs {tensor.op.name}: {_refusals(tensor, devices)}"
         )
     if "input" in tensor.flags:
-        why[tensor] = "1.inp"
+        why[tensor] = INPUT
         return devices.last
     if tensor.op.name in _SMALL_WEIGHT_OPS:
         return -1
@@ -116,9 +129,9 @@ def _from_current(tensor: Tensor, devices: Devices, why: Why, op_offload: bool) 
         if op_offload and found == devices.last and weight.is_host:
             for b in range(devices.last):
                 if devices.offloads(b, tensor):
-                    why[tensor] = "1.off"
+                    why[tensor] = OFFLOADED.by_source(i)
                     return b
-        why[tensor] = f"1.wgt{i}"
+        why[tensor] = WEIGHT.by_source(i)
         return found
     return -1
 
@@ -149,7 +162,7 @@ def sweep(order: Iterable[Tensor], skip: int, devices: Devices, where: Where, wh
             current = -1 if b == skip else b
         elif current != -1 and devices.supports_op(current, node):
             where[node] = current
-            why[node] = "2.sup"
+            why[node] = NEIGHBOUR
 
 
 def prefer_and_upgrade(work: list[Tensor], devices: Devices, where: Where, why: Why) -> None:
@@ -166,7 +179,7 @@ def prefer_and_upgrade(work: list[Tensor], devices: Devices, where: Where, why: 
                 continue
             if all(s is None or buffer_supported(s, b, devices, where) for s in node.src):
                 where[node] = b
-                why[node] = "3.upg"
+                why[node] = UPGRADED
                 break
 
 
@@ -188,7 +201,7 @@ def _take_best(node: Tensor, devices: Devices, where: Where, why: Why) -> None:
             best = n_supported
             # set at once: a node that is its own source counts from here on
             where[node] = b
-            why[node] = "3.best"
+            why[node] = BEST
 
 
 def inherit(nodes: list[Tensor], devices: Devices, where: Where, why: Why) -> None:
@@ -198,16 +211,16 @@ def inherit(nodes: list[Tensor], devices: Devices, where: Where, why: Why) -> No
         current = where.get(node, -1)
         if current == -1 and node.view_src is not None:
             current = where[node] = where.get(node.view_src, -1)
-            why[node] = "4.vsrc"
+            why[node] = VIEWED
         for src in node.src:
             if src is None or where.get(src, -1) != -1:
                 continue
             if src.view_src is not None:
                 where[src] = where.get(src.view_src, -1)
-                why[src] = "4.vsrc"
+                why[src] = VIEWED
             else:
                 where[src] = current
-                why[src] = "4.cur"
+                why[src] = READER
         if current == -1:
             _take_first(node, devices, where, why)
 
@@ -216,7 +229,7 @@ def _take_first(node: Tensor, devices: Devices, where: Where, why: Why) -> None:
     for b in range(devices.n):
         if devices.supports_op(b, node):
             where[node] = b
-            why[node] = "2.sup"
+            why[node] = NEIGHBOUR
             return
     raise UnsupportedOpError(
         f"no device runs {node.op.name} {describe(node)}: {_refusals(node, devices)}"

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from weft.backends.base import Backend
 from weft.graph.graph import Graph
 from weft.graph.tensor import Tensor
+from weft.schedule.cause import CHOSEN
 from weft.schedule.devices import Devices
 from weft.schedule.explain import seconds_text
 from weft.schedule.problem import Problem
@@ -103,7 +104,7 @@ def faster(
     made.predicted = predicted
     names = [b.name for b in made.backends]
     for node, b in where.items():
-        if made.cause_of.get(node) != "cost":
+        if made.cause_of.get(node) is not CHOSEN:
             continue
         said = [f"{seconds_text(model.node(node, b))} here"]
         for other in range(len(names)):

@@ -11,30 +11,13 @@ from weft.graph.graph import Graph
 from weft.graph.rewrite import Rewritten
 from weft.graph.size import lower
 from weft.graph.tensor import Tensor, shape_text
+from weft.schedule.cause import DESTINATION, INPUT, OFFLOADED, VIEWED, Cause
 from weft.schedule.parts import Prediction, Split
 
-__all__ = ["CAUSES", "FORMAT", "Placed", "cause_text", "name_of", "refused", "to_json"]
+__all__ = ["FORMAT", "Placed", "cause_code", "cause_text", "name_of", "refused", "to_json"]
 
 FORMAT = "weft-plan-1"
 """What `to_json` makes; changes when its keys do."""
-
-CAUSES: dict[str, str] = {
-    "usr": "assigned by the user",
-    "1.dst": "its memory is there",
-    "1.inp": "it is an input, which the last device holds",
-    "1.off": "the device asked for it, although a weight is in host memory",
-    "1.wgt": "a weight is there",
-    "2.sup": "a neighbour is there, and the device runs it",
-    "3.best": "most of its sources can be read there",
-    "3.upg": "a higher device uses the same memory and runs it",
-    "4.vsrc": "the tensor it views is there",
-    "4.cur": "the node that reads it is there",
-    "4.cpy": "a copy for a split",
-    "6.cpy": "an input with several copies",
-    "cost": "the pass is predicted to take least time with it there",
-    "plan": "the plan file says so",
-}
-"""Cause code -> meaning; a weight's code ends in the index of the source."""
 
 
 class Placed(Protocol):
@@ -49,7 +32,7 @@ class Placed(Protocol):
     @property
     def backend_of(self) -> dict[Tensor, int]: ...
     @property
-    def cause_of(self) -> dict[Tensor, str]: ...
+    def cause_of(self) -> dict[Tensor, Cause]: ...
     @property
     def refusals(self) -> dict[tuple[Tensor, int], str]: ...
     @property
@@ -75,31 +58,30 @@ def cause_text(schedule: Placed, tensor: Tensor) -> str:
 
 
 def _cause(schedule: Placed, tensor: Tensor) -> str:
-    code = schedule.cause_of.get(tensor, "")
-    if code in ("1.dst", "4.vsrc"):
+    cause = schedule.cause_of.get(tensor)
+    if cause is None:
+        return "not assigned"
+    if cause in (DESTINATION, VIEWED):
         base = tensor if tensor.view_src is None else tensor.view_src
         if base.buffer is not None:
             what = "it" if base is tensor else name_of(base)
             return f"{what} lives in {_memory(base)} memory"
         return f"the tensor it views, {name_of(base)}, is there"
-    if code.startswith("1.wgt") or code == "1.off":
-        weight = _deciding_weight(tensor, code)
+    if cause.weight is not None:
+        weight = tensor.src[cause.weight]
+        assert weight is not None
         lives = f"weight {name_of(weight)} lives in {_memory(weight)} memory"
-        return f"asked for by the device; {lives}" if code == "1.off" else lives
-    if code == "1.inp":
+        asked = cause.rule == OFFLOADED.rule
+        return f"asked for by the device; {lives}" if asked else lives
+    if cause is INPUT:
         return "it is an input, the last device holds those"
-    return CAUSES.get(code, "not assigned")
+    return cause.meaning
 
 
-def _deciding_weight(tensor: Tensor, code: str) -> Tensor:
-    if code.startswith("1.wgt"):
-        found = tensor.src[int(code.removeprefix("1.wgt"))]
-    else:
-        found = next(
-            s for s in tensor.src if s is not None and s.buffer and s.buffer.usage == "weights"
-        )
-    assert found is not None
-    return found
+def cause_code(schedule: Placed, tensor: Tensor) -> str:
+    """The cause as the reference prints it, `1.wgt0`; empty where there is none."""
+    cause = schedule.cause_of.get(tensor)
+    return "" if cause is None else cause.code
 
 
 def _memory(tensor: Tensor) -> str:
@@ -152,7 +134,7 @@ def to_json(schedule: Placed) -> dict[str, Any]:
                     "shape": shape_text(node),
                     "type": node.dtype.name,
                     "device": device(node),
-                    "cause": schedule.cause_of.get(node, ""),
+                    "cause": cause_code(schedule, node),
                     "why": cause_text(schedule, node),
                     "refused": refused(schedule, node),
                 }

@@ -10,7 +10,7 @@ from typing import Any
 
 from weft.errors import ScheduleError
 from weft.graph.tensor import Tensor, shape_text
-from weft.schedule.describe import Placed, cause_text, name_of, refused, to_json
+from weft.schedule.describe import Placed, cause_code, cause_text, name_of, refused, to_json
 
 __all__ = ["prediction_text", "seconds_text", "table", "table_lines", "why"]
 
@@ -168,7 +168,7 @@ def why(schedule: Placed, name: str) -> str:
 def _why_lines(schedule: Placed, tensor: Tensor) -> list[str]:
     own = schedule.backend_of.get(tensor, -1)
     where = "no device" if own < 0 else schedule.backends[own].name
-    code = schedule.cause_of.get(tensor, "")
+    code = cause_code(schedule, tensor)
     lines = [
         f"{name_of(tensor)}: {tensor.op.name} {tensor.dtype.name}{shape_text(tensor)} on {where}",
         f"  because ({code or '-'}) {cause_text(schedule, tensor)}",

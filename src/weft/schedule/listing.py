@@ -14,6 +14,7 @@ from collections.abc import Iterator
 
 from weft.flags import FLAGS
 from weft.graph.tensor import Tensor, shape_text
+from weft.schedule.describe import cause_code
 from weft.schedule.result import Schedule
 
 __all__ = ["listing", "print_listing"]
@@ -51,7 +52,7 @@ def listing(schedule: Schedule, *, nodes: bool = True) -> str:
 
 
 def _node_line(schedule: Schedule, node: Tensor, number: int, backend: int) -> str:
-    cause = schedule.cause_of.get(schedule.origin.get(node, node), "")
+    cause = cause_code(schedule, schedule.origin.get(node, node))
     device = schedule.backends[backend].name
     sources = " ".join(_sources(schedule, node))
     return (
@@ -66,7 +67,7 @@ def _sources(schedule: Schedule, node: Tensor) -> Iterator[str]:
             yield "-"
             continue
         graphs = schedule.origin.get(src, src)
-        index, why = schedule.backend_of.get(graphs, -1), schedule.cause_of.get(graphs, "")
+        index, why = schedule.backend_of.get(graphs, -1), cause_code(schedule, graphs)
         role = schedule.roles.get(src)
         if index < 0 and role is not None:
             index = role.backend

@@ -13,6 +13,7 @@ from weft.graph.tensor import Tensor
 from weft.options import require_choice
 from weft.schedule.assign import Where, Why, assign_as_chosen
 from weft.schedule.assign import assign as assign_backends
+from weft.schedule.cause import CHOSEN, PLANNED, USER
 from weft.schedule.collector import collector_paused
 from weft.schedule.cost import CostOptions, faster, place_by_cost
 from weft.schedule.devices import Devices
@@ -66,7 +67,7 @@ def schedule(
     if policy == "ggml":
         return build(*assign_backends(graph, devices, user, op_offload))
     if policy == "plan":
-        return build(*assign_as_chosen(graph, devices, user, "plan"))
+        return build(*assign_as_chosen(graph, devices, user, PLANNED))
     require_choice("policy", policy, ("ggml", "cost", "plan"), ScheduleError)
     if cost is None:
         raise ScheduleError(
@@ -78,8 +79,8 @@ def schedule(
     model = cost.model(graph, devices)
 
     def build_chosen(chosen: Mapping[Tensor, int]) -> Schedule:
-        where, why = assign_as_chosen(graph, devices, user | dict(chosen), "cost")
-        return build(where, why | dict.fromkeys(user, "usr"))
+        where, why = assign_as_chosen(graph, devices, user | dict(chosen), CHOSEN)
+        return build(where, why | dict.fromkeys(user, USER))
 
     chosen = place_by_cost(model, user, [rules.backend_of], cost.effort)
     return faster(model, rules, build_chosen, chosen)

@@ -10,6 +10,7 @@ from weft.graph.graph import Graph
 from weft.graph.rewrite import Rewritten
 from weft.graph.tensor import Tensor
 from weft.schedule import describe, explain
+from weft.schedule.cause import Cause
 from weft.schedule.parts import Prediction, Role, Split
 
 __all__ = ["Prediction", "Role", "Schedule", "Split"]
@@ -26,9 +27,8 @@ class Schedule:
     cur_copy: int
     backend_of: dict[Tensor, int]
     """Backend of each tensor of the graph; -1 or absent: never assigned."""
-    cause_of: dict[Tensor, str]
-    """Why: `usr`, `1.dst`, `1.inp`, `1.off`, `1.wgtN`, `2.sup`, `3.best`, `3.upg`, `4.vsrc`,
-    `4.cur`, `4.cpy`, `6.cpy`, and of other policies `cost`, `plan`; see `describe.CAUSES`."""
+    cause_of: dict[Tensor, Cause]
+    """Why each is there."""
     refusals: dict[tuple[Tensor, int], str]
     """(node, backend) -> the sentence with which the backend refused the node."""
     splits: list[Split]

@@ -8,6 +8,7 @@ from weft.graph.node import describe
 from weft.graph.op import NONE
 from weft.graph.tensor import Tensor
 from weft.schedule.assign import Where, Why, buffer_supported
+from weft.schedule.cause import COPY, INPUT_COPY
 from weft.schedule.devices import Devices
 from weft.schedule.result import Role, Schedule, Split
 
@@ -90,7 +91,7 @@ def _copy_all(
         copy = copies[(src, backend, c)] = _copy_of(src, devices.backends[backend].name, c)
         if n_copies > 1:
             copy.flags = _IN_AND_OUT
-        why[copy] = "4.cpy"
+        why[copy] = COPY
 
 
 def _copy_of(tensor: Tensor, backend: str, number: int) -> Tensor:
@@ -126,7 +127,7 @@ def add_input_copies(
                 copy = _copy_of(leaf, devices.backends[b].name, c)
                 copy.flags = _IN_AND_OUT
             copies[(leaf, b, c)] = copy
-            why[copy] = "6.cpy"
+            why[copy] = INPUT_COPY
     return inputs
 
 

@@ -1,0 +1,59 @@
+"""`Cause`: why a tensor is where it is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+__all__ = [
+    "BEST",
+    "CHOSEN",
+    "COPY",
+    "DESTINATION",
+    "INPUT",
+    "INPUT_COPY",
+    "NEIGHBOUR",
+    "OFFLOADED",
+    "PLANNED",
+    "READER",
+    "UPGRADED",
+    "USER",
+    "VIEWED",
+    "WEIGHT",
+    "Cause",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """A rule that placed a tensor, and what decided."""
+
+    rule: str
+    """The pass and the rule, as the reference names it."""
+    meaning: str
+    weight: int | None = None
+    """Of rules about weights: which source of the node decided."""
+
+    @property
+    def code(self) -> str:
+        """What the reference prints: the rule, and the source's number where a weight is there."""
+        return f"{self.rule}{self.weight}" if self.rule == WEIGHT.rule else self.rule
+
+    def by_source(self, index: int) -> Cause:
+        """The same, for the weight that is source `index` of the node."""
+        return replace(self, weight=index)
+
+
+USER = Cause("usr", "assigned by the user")
+DESTINATION = Cause("1.dst", "its memory is there")
+INPUT = Cause("1.inp", "it is an input, which the last device holds")
+OFFLOADED = Cause("1.off", "the device asked for it, although a weight is in host memory")
+WEIGHT = Cause("1.wgt", "a weight is there")
+NEIGHBOUR = Cause("2.sup", "a neighbour is there, and the device runs it")
+BEST = Cause("3.best", "most of its sources can be read there")
+UPGRADED = Cause("3.upg", "a higher device uses the same memory and runs it")
+VIEWED = Cause("4.vsrc", "the tensor it views is there")
+READER = Cause("4.cur", "the node that reads it is there")
+COPY = Cause("4.cpy", "a copy for a split")
+INPUT_COPY = Cause("6.cpy", "an input with several copies")
+CHOSEN = Cause("cost", "the pass is predicted to take least time with it there")
+PLANNED = Cause("plan", "the plan file says so")
