@@ -49,6 +49,7 @@ def test_every_sampling_option_is_a_field(server: Server) -> None:
         {"typical_p": 0.2, "temperature": 1.5, "seed": 3},
         {"temperature": 1.5, "seed": 3, "top_k": 5.0, "samplers": ["top_k", "temperature"]},
         {"temperature": 1.0, "dynatemp_range": 0.9, "xtc_probability": 1, "seed": 2},
+        {"temperature": 2.0, "top_p": 0.1, "min_keep": 20, "seed": 2},
     ],
 )
 def test_sampling_is_that_of_the_library(server: Server, options: dict[str, Any]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import resource
 import signal
@@ -14,11 +15,14 @@ from http.client import HTTPException
 from urllib.parse import urlsplit
 
 import pytest
+import uvicorn
+from starlette.types import Receive, Scope, Send
+from uvicorn.server import ServerState
 
 from tests.cli.in_process import weft
 from tests.serve.server import DEMO, SAMPLE, Server
 from tests.serve.test_limits import eventually
-from weft.serve.connections import most_connections
+from weft.serve.connections import Door, connection_class, most_connections
 from weft.serve.hosts import host_name
 
 BODY = {"prompt": "a", "max_tokens": 2, "ignore_eos": True}
@@ -252,3 +256,34 @@ def test_two_servers_side_by_side() -> None:
         for thread in threads:
             thread.join()
         assert answers == [" 42."] * 80
+
+
+def test_a_client_that_does_not_read() -> None:
+    """It may fill what the system holds for it, and is then hung up on."""
+
+    async def endless(scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        while not gone.is_set():
+            await send({"type": "http.response.body", "body": b"a" * 65536, "more_body": True})
+            await asyncio.sleep(0)
+
+    async def served_once() -> None:
+        kind = connection_class(head_seconds=60, body_seconds=0.5)
+        config = uvicorn.Config(endless, http=kind, ws="none", log_config=None, lifespan="off")
+        state = ServerState()
+
+        class Watched(kind):  # type: ignore[misc, valid-type]
+            def connection_lost(self, exc: Exception | None) -> None:
+                gone.set()
+                super().connection_lost(exc)
+
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            door = Door(listener, lambda: Watched(config, state, {}), 4)
+            door.open()
+            with socket.create_connection(listener.getsockname()) as client:
+                client.sendall(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+                await asyncio.wait_for(gone.wait(), 30)
+            door.close()
+
+    gone = asyncio.Event()
+    asyncio.run(served_once())

@@ -50,6 +50,27 @@ def test_small_vocabularies(name: str, seed: int, n: int, data: st.DataObject) -
     assert sorted(ids_of(c)) == sorted(i for i, _ in reference(row_of(logits), value))
 
 
+@pytest.mark.parametrize("n", [3, 50, 5000])
+@pytest.mark.parametrize("name", ["top_p", "min_p", "typical", "xtc"])
+@pytest.mark.parametrize("keep", [1, 2, 30, 4000, 9000])
+def test_what_is_kept_at_least(name: str, keep: int, n: int) -> None:
+    """The likeliest, or those nearest to the entropy, are added; XTC leaves out none then."""
+    cut = CUTS[name][0]
+    logits = np.random.default_rng(n).normal(0, 3, n).astype(np.float32)
+    for value in {"top_p": (0.1, 0.9), "min_p": (0.02, 1.0)}.get(name, (0.02, 0.4)):
+        plain, c = Candidates(logits), Candidates(logits)
+        cut(plain, value)
+        cut(c, value, keep=keep)
+        want = set(ids_of(plain))
+        if len(want) < keep and name == "xtc":
+            want = set(range(n))
+        elif len(want) < keep and name != "typical":
+            want = set(np.argsort(-logits, kind="stable")[:keep].tolist())
+        got = set(ids_of(c))
+        assert got >= want if name == "typical" else got == want
+        assert len(got) == max(len(ids_of(plain)), min(keep, n)) or name == "xtc"
+
+
 @pytest.mark.parametrize("name", CUTS)
 @settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 10_000), n=st.integers(2, 80), data=st.data())

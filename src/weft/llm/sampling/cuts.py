@@ -34,23 +34,26 @@ def top_k(c: Candidates, k: int) -> None:
         c.keep(k_largest(c.logits, k), True)
 
 
-def min_p(c: Candidates, p: float) -> None:
-    """Those at least `p` times as likely as the likeliest (arXiv 2407.01082)."""
+def min_p(c: Candidates, p: float, keep: int = 1) -> None:
+    """Those at least `p` times as likely as the likeliest (arXiv 2407.01082); `keep` at least."""
     kept = np.flatnonzero(c.logits >= c.logits.max() + math.log(p))
-    if len(kept) < len(c):
+    if len(kept) < keep:
+        top_k(c, keep)
+    elif len(kept) < len(c):
         c.keep(kept, c.ordered)
 
 
-def top_p(c: Candidates, p: float, next_min_p: float = 0.0) -> None:
+def top_p(c: Candidates, p: float, next_min_p: float = 0.0, keep: int = 1) -> None:
     """The fewest likeliest that have `p` of all probability (arXiv 1904.09751); the one that
-    crosses `p` stays.
+    crosses `p` stays, and `keep` at least.
 
     `next_min_p`: of min-p where that comes next, so that what it will drop need not be ordered."""
     if len(c) <= SMALL:
         if not c.ordered:
             c.keep(c.order(), True)
         sums = Running(c.weights())
-        c.keep(np.arange(sums.find(p * sums.total) + 1), True)
+        n = max(sums.find(p * sums.total) + 1, min(keep, len(c)))
+        c.keep(np.arange(n), True)
         return
     weights = c.weights()
     total = Running(weights).total
@@ -60,17 +63,20 @@ def top_p(c: Candidates, p: float, next_min_p: float = 0.0) -> None:
     weights = weights.take(near)
     falling = np.sort(weights)[::-1]
     k = Running(falling).find(p * total) + 1
+    if k < keep:
+        return top_k(c, keep)
     c.keep(near[select(weights, k, falling[k - 1])])
 
 
-def typical(c: Candidates, p: float) -> None:
-    """Those whose surprise is nearest to the entropy, up to a sum over `p` (arXiv 2202.00666)."""
+def typical(c: Candidates, p: float, keep: int = 1) -> None:
+    """Those whose surprise is nearest to the entropy, up to a sum over `p` (arXiv 2202.00666);
+    `keep` at least."""
     entropy, log_total = _entropy(c)
     distance = c.falls()
     distance += entropy - log_total  # the surprise is log_total - fall
     np.abs(distance, out=distance)
     near = None
-    if len(c) > SMALL:
+    if len(c) > SMALL and keep < 2:
         # as in top_p, what is likelier than x is enough; so is everything as near as these
         x = (1 - p) / len(c) * _SLACK
         reach = max(entropy - log_total, -math.log(max(x, 1e-300)) - entropy)
@@ -82,7 +88,8 @@ def typical(c: Candidates, p: float) -> None:
         order = near[order]
     weights = c.weights()
     total = Running(weights).total
-    c.keep(order[: Running(weights.take(order)).find(p * total, "right") + 1])
+    n = Running(weights.take(order)).find(p * total, "right") + 1
+    c.keep(order[: max(n, keep)])
 
 
 def _entropy(c: Candidates) -> tuple[float, float]:
@@ -112,12 +119,13 @@ def top_n_sigma(c: Candidates, n: float) -> None:
         c.keep(kept, c.ordered)
 
 
-def xtc(c: Candidates, threshold: float) -> None:
+def xtc(c: Candidates, threshold: float, keep: int = 1) -> None:
     """Without the tokens of probability `threshold` and more, save the least likely of them; as it
-    is where there are not two (exclude top choices, llama.cpp pull request 9742)."""
+    is where there are not two, and where fewer than `keep` would stay (exclude top choices,
+    llama.cpp pull request 9742)."""
     weights = c.weights()
     choices = np.flatnonzero(weights >= threshold * weights.sum(dtype=np.float64))
-    if len(choices) < 2:
+    if len(choices) < 2 or len(c) - len(choices) + 1 < keep:
         return
     stays = np.ones(len(c), np.bool_)
     stays[choices] = False

@@ -55,6 +55,7 @@ _RANGES: dict[str, tuple[float, float]] = {
     "top_n_sigma": (-1, _INF),
     "xtc_probability": (0, 1),
     "xtc_threshold": (0, 1),
+    "min_keep": (0, _INF),
     "repeat_last_n": (-1, _INF),
     "repeat_penalty": (1e-6, _INF),
     "presence_penalty": (-_INF, _INF),
@@ -67,7 +68,7 @@ _RANGES: dict[str, tuple[float, float]] = {
     "mirostat_eta": (0, _INF),
     "seed": (0, _INF),
 }
-_WHOLE = ("top_k", "repeat_last_n", "dry_allowed_length", "dry_last_n", "seed")
+_WHOLE = ("top_k", "min_keep", "repeat_last_n", "dry_allowed_length", "dry_last_n", "seed")
 
 T = TypeVar("T")
 
@@ -104,6 +105,9 @@ class SamplingParams:
     )
     xtc_threshold: float = _option(
         0.1, "Of the tokens at least this likely, XTC leaves the least likely one; above 0.5: off."
+    )
+    min_keep: int = _option(
+        0, "top_p, min_p, typical_p and XTC leave at least so many tokens; 0 and 1: one."
     )
     dynatemp_range: float = _option(
         0.0,
@@ -217,6 +221,7 @@ class SamplingOptions(TypedDict, total=False):
     top_n_sigma: float
     xtc_probability: float
     xtc_threshold: float
+    min_keep: int
     dynatemp_range: float
     dynatemp_exponent: float
     repeat_penalty: float

@@ -81,11 +81,14 @@ class Sampler:
         steps: dict[str, Step] = {
             "top_n_sigma": partial(cuts.top_n_sigma, n=p.top_n_sigma),
             "top_k": partial(cuts.top_k, k=p.top_k),
-            "typ_p": partial(cuts.typical, p=p.typical_p),
+            "typ_p": partial(cuts.typical, p=p.typical_p, keep=p.min_keep),
             "top_p": partial(
-                cuts.top_p, p=p.top_p, next_min_p=p.min_p if following == ["min_p"] else 0.0
+                cuts.top_p,
+                p=p.top_p,
+                keep=p.min_keep,
+                next_min_p=p.min_p if following == ["min_p"] and p.min_keep < 2 else 0.0,
             ),
-            "min_p": partial(cuts.min_p, p=p.min_p),
+            "min_p": partial(cuts.min_p, p=p.min_p, keep=p.min_keep),
             "xtc": self._xtc,
             "temperature": partial(scale.temperature, t=p.temperature),
         }
@@ -102,7 +105,7 @@ class Sampler:
 
     def _xtc(self, c: Candidates) -> None:
         if self._random.random() <= self.params.xtc_probability:
-            cuts.xtc(c, self.params.xtc_threshold)
+            cuts.xtc(c, self.params.xtc_threshold, self.params.min_keep)
 
     @property
     def done(self) -> bool:
