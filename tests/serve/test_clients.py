@@ -8,9 +8,13 @@ from typing import Any
 
 import pytest
 from openai import BadRequestError
+from pydantic import ValidationError
 
 from tests.serve.server import DEMO, Server
 from weft.llm import LLM, SamplingParams
+from weft.serve.errors import ApiError
+from weft.serve.schema import ChatBody, CompletionBody, DetokenizeBody, EmbeddingBody
+from weft.serve.words import problem_of
 
 ORIGIN = "http://page.example:3000"
 ASK = {"messages": [{"role": "user", "content": "What is 3 + 4?"}], "max_tokens": 3}
@@ -173,10 +177,41 @@ def test_prompts_that_cannot_fit_are_refused_unread(server: Server) -> None:
     long = "ab " * 10**6
     status, _, body = server.call("POST", "/v1/completions", {"prompt": long})
     assert status == 400 and body["error"]["code"] == "context_length_exceeded"
-    assert "tokens or more, but the context holds 256" in body["error"]["message"]
+    assert "has at least 299999 tokens, but the context holds 256" in body["error"]["message"]
     chat = {"messages": [{"role": "user", "content": long}]}
     status, _, body = server.call("POST", "/v1/chat/completions", chat)
     assert status == 400 and body["error"]["param"] == "messages"
     status, _, body = server.call("POST", "/tokenize", {"content": "a" * (1 << 20) + "a"})
     assert status == 400 and "it may have 1048576: send it in parts" in body["error"]["message"]
     assert len(server.call("POST", "/tokenize", {"content": "a" * (1 << 20)})[2]["tokens"]) > 1000
+
+
+@pytest.mark.parametrize(
+    ("kind", "body"),
+    [
+        (CompletionBody, {"prompt": [1] * 10_000 + ["a"]}),
+        (CompletionBody, {"prompt": [{}] * 10_000}),
+        (CompletionBody, {"prompt": [[]] * 10_000}),
+        (CompletionBody, {"prompt": [["a"] * 10_000]}),
+        (CompletionBody, {"prompt": "a", "stop": [1] * 10_000}),
+        (CompletionBody, {"prompt": "a", "logit_bias": {f"f{i}": 1 for i in range(10_000)}}),
+        (ChatBody, {"messages": [1] * 10_000}),
+        (ChatBody, {"messages": [], "tools": [{}] * 10_000}),
+        (EmbeddingBody, {"input": [-1] * 10_000}),
+        (DetokenizeBody, {"tokens": [-1] * 10_000}),
+    ],
+)
+def test_a_body_full_of_mistakes_is_told_one(
+    monkeypatch: pytest.MonkeyPatch, kind: Any, body: dict[str, Any]
+) -> None:
+    """A list of all of them takes a thousand times the memory of the body."""
+    counts: list[int] = []
+
+    def counted(error: ValidationError, cls: Any, data: Any) -> ApiError:
+        counts.append(error.error_count())
+        return problem_of(error, cls, data)
+
+    monkeypatch.setattr("weft.serve.schema.problem_of", counted)
+    with pytest.raises(ApiError) as caught:
+        kind.model_validate(body)
+    assert counts[0] <= 5 and len(str(caught.value)) < 200

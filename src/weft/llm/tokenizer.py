@@ -174,17 +174,17 @@ class Tokenizer:
 
     def _byte_shares(self) -> NDArray[np.float64]:
         """Of a token, by byte [256]; 0 for a byte that may be lost."""
-        longest, alone = np.zeros(256), np.zeros(256, np.bool_)
-        for id_ in range(self.n_vocab):
-            data = np.frombuffer(self._model.piece(id_, True), np.uint8)
-            if not len(data):  # unused ones may come of merges, too
-                longest = np.maximum(longest, len(self.vocab.tokens[id_]))
-            longest[data] = np.maximum(longest[data], len(data))
-            if len(data) == 1:
-                alone[data] = True
+        pieces = [self._model.piece(id_, True) for id_ in range(self.n_vocab)]
+        sizes = np.array([len(piece) for piece in pieces])
+        # unused tokens have no piece, but may come of merges, too
+        hidden = [len(token) for token, n in zip(self.vocab.tokens, sizes, strict=True) if not n]
+        longest = np.full(256, max(hidden, default=1))
+        np.maximum.at(longest, np.frombuffer(b"".join(pieces), np.uint8), np.repeat(sizes, sizes))
+        alone = np.zeros(256, np.bool_)
+        alone[[piece[0] for piece in pieces if len(piece) == 1]] = True
         if self.vocab.rstrip or self.vocab.lstrip:
             alone[list(_ASCII_SPACE.encode())] = False
-        return np.where(alone, 1 / np.maximum(longest, 1), 0)
+        return np.where(alone, 1 / longest, 0)
 
     def piece(self, id_: int, *, special: bool = False) -> bytes:
         """The bytes of token `id_`; raises TokenizerError when there is no such token."""

@@ -31,6 +31,8 @@ class ApiError(Exception):
         self.code = code
 
 
+_CONSTRAINTS = ("grammar", "json_schema", "regex")
+"""Fields whose errors come from what compiles them, with the field in front."""
 _OURS = (DeviceError, ProgramError, AbortedError)
 """What no request can be blamed for."""
 _TYPES = {401: "authentication_error", 429: "rate_limit_error", 503: "server_error"}
@@ -53,8 +55,8 @@ def of_exception(error: BaseException) -> ApiError:
     if isinstance(error, _OURS):
         return ApiError(500, str(error))
     if isinstance(error, WeftError):
-        too_long = "but the context holds" in str(error)
-        return ApiError(400, str(error), code="context_length_exceeded" if too_long else None)
+        field = str(error).partition(": ")[0]
+        return ApiError(400, str(error), field if field in _CONSTRAINTS else None)
     return ApiError(500, "the server failed on this request; its log says more")
 
 

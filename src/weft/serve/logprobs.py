@@ -17,10 +17,15 @@ def chat_logprobs(tokenizer: Tokenizer, tokens: Sequence[TokenLogprobs]) -> dict
     def one(id_: int, logprob: float) -> dict[str, Any]:
         data = tokenizer.piece(id_, special=True)
         name = data.decode(errors="replace")
-        return {"token": name, "logprob": logprob, "bytes": list(data)}
+        return {"token": name, "logprob": _finite(logprob), "bytes": list(data)}
 
     rows = [one(t.id, t.logprob) | {"top_logprobs": [one(*p) for p in t.top]} for t in tokens]
     return {"content": rows, "refusal": None}
+
+
+def _finite(logprob: float) -> float:
+    """JSON has no infinity; the API writes this for a token that cannot be."""
+    return max(logprob, -9999.0)
 
 
 class ListedTokens:
@@ -59,7 +64,7 @@ class ListedTokens:
             self._at += len(self._stream.push(id_))
         return {
             "tokens": [self._name(i) for i in ids],
-            "token_logprobs": [None if s is None else s.logprob for s in scores],
+            "token_logprobs": [None if s is None else _finite(s.logprob) for s in scores],
             "top_logprobs": [None if s is None else self._top(s) for s in scores],
             "text_offset": offsets,
         }
@@ -68,7 +73,7 @@ class ListedTokens:
         """The likeliest tokens, and the one that is there."""
         if not token.top:
             return {}
-        return {self._name(i): p for i, p in (*token.top, (token.id, token.logprob))}
+        return {self._name(i): _finite(p) for i, p in (*token.top, (token.id, token.logprob))}
 
     def _name(self, id_: int) -> str:
         return self._tokenizer.piece(id_, special=True).decode(errors="replace")

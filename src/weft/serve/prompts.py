@@ -225,10 +225,31 @@ class Prompts:
             return
         n = self._tokenizer.fewest_tokens(text) or len(text) // LONGEST_TOKEN
         if n > room:
-            raise ApiError(
-                400, f"{name} has {n} tokens or more, but the context holds {room}; shorten it, or "
-                "start the server with a larger --ctx-size", name, "context_length_exceeded",
-            )  # fmt: skip
+            raise self._too_long(name, f"at least {n}", room)
+
+    def _require_ids(self, body: Generation, prompts: list[list[int]]) -> None:
+        """Refuses prompts that cannot be, and biases of tokens that are not there."""
+        name = "messages" if isinstance(body, ChatBody) else "prompt"
+        last = self._tokenizer.n_vocab - 1
+        for ids in prompts:
+            if len(ids) > self._room:
+                raise self._too_long(name, str(len(ids)), self._room)
+            if not ids:
+                raise ApiError(400, f"{name} has no tokens; give some text", name)
+            if max(ids) > last:
+                raise ApiError(400, f"{name} has the token {max(ids)}; the last is {last}", name)
+        for id_ in map(int, body.logit_bias or ()):
+            if id_ > last:
+                raise ApiError(
+                    400, f"logit_bias has the token {id_}; the last is {last}", "logit_bias"
+                )
+
+    @staticmethod
+    def _too_long(name: str, n: str, room: int) -> ApiError:
+        return ApiError(
+            400, f"{name} has {n} tokens, but the context holds {room}; shorten it, or start the "
+            "server with a larger --ctx-size", name, "context_length_exceeded",
+        )  # fmt: skip
 
     def _require_texts(self, body: Generation, n: int) -> None:
         most = self._options.max_choices
@@ -249,6 +270,7 @@ class Prompts:
     ) -> list[Request]:
         """As `form`, for each prompt and choice."""
         self._require_texts(body, len(prompts) * choices)
+        self._require_ids(body, prompts)
         looks = looks_at_prompt(body)
         samplings = [sampling_of(body, choice, constraint) for choice in range(choices)]
         return [

@@ -17,7 +17,7 @@ from pydantic import (
 )
 
 from weft.serve.sampling import SAMPLING_FIELDS
-from weft.serve.words import problem_of
+from weft.serve.words import problem_of, shown
 
 __all__ = [
     "ChatBody",
@@ -30,7 +30,8 @@ __all__ = [
     "TokenizeBody",
 ]
 
-Bias = Annotated[float, Field(ge=-100, le=100)]
+MOST_TEXTS = 2048
+"""Texts of a list, as in the OpenAI API."""
 Penalty = Annotated[float, Field(ge=-2, le=2)]
 TokenId = Annotated[int, Field(ge=0)]
 Limit = Annotated[int, Field(ge=-1)]
@@ -49,7 +50,27 @@ def _is_tool(tool: dict[str, Any]) -> dict[str, Any]:
     return tool
 
 
+def _is_bias(given: dict[str, Any]) -> dict[int, float]:
+    """Stops at the first mistake, as a list of all of them takes more memory than they do."""
+    for key, value in given.items():
+        if not key.isascii() or not key.isdigit() or len(key) > 10:
+            raise ValueError(f"logit_bias has the key {shown(key)}; keys are token ids")
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise ValueError(f"logit_bias.{key} is {shown(value)}; it must be a number")
+        if not -100 <= value <= 100:
+            raise ValueError(f"logit_bias.{key} is {shown(value)}; it must be -100 to 100")
+    return {int(key): float(value) for key, value in given.items()}
+
+
 Tool = Annotated[dict[str, Any], AfterValidator(_is_tool)]
+Tokens = Annotated[list[TokenId], Field(fail_fast=True)]
+Texts = (
+    str
+    | Annotated[list[str], Field(fail_fast=True, max_length=MOST_TEXTS)]
+    | Tokens
+    | Annotated[list[Tokens], Field(fail_fast=True, max_length=MOST_TEXTS)]
+)
+"""A text or several, as such or as ids."""
 
 
 class Part(BaseModel):
@@ -94,12 +115,15 @@ class Generation(Body):
     top_p: Annotated[float, Field(ge=0, le=1)] | None = None
     n: Annotated[int, Field(ge=1)] | None = None
     seed: int | None = None
-    stop: Annotated[str | list[str] | None, Field(description="a text or a list of texts")] = None
+    stop: Annotated[
+        str | Annotated[list[str], Field(fail_fast=True)] | None,
+        Field(description="a text or a list of texts"),
+    ] = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     frequency_penalty: Penalty | None = None
     presence_penalty: Penalty | None = None
-    logit_bias: dict[TokenId, Bias] | None = None
+    logit_bias: Annotated[dict[str, Any], AfterValidator(_is_bias)] | None = None
     ignore_eos: bool = False
     # change nothing here
     user: str | None = None
@@ -124,8 +148,8 @@ class CompletionBody(Generation):
     """`/v1/completions`."""
 
     prompt: Annotated[
-        str | list[str] | list[TokenId] | list[list[TokenId]],
-        Field(description="a text, token ids, or a list of either"),
+        Texts,
+        Field(description=f"a text, token ids, or a list of at most {MOST_TEXTS} of either"),
     ]
     logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     echo: bool | None = None
@@ -141,12 +165,14 @@ class ResponseFormat(Part):
 class ChatBody(Generation):
     """`/v1/chat/completions`."""
 
-    messages: Annotated[list[dict[str, Any]], Field(description="a list of messages, objects")]
+    messages: Annotated[
+        list[dict[str, Any]], Field(fail_fast=True, description="a list of messages, objects")
+    ]
     max_completion_tokens: Limit | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     response_format: ResponseFormat | None = None
-    tools: list[Tool] | None = None
+    tools: Annotated[list[Tool], Field(fail_fast=True)] | None = None
     tool_choice: Annotated[
         Literal["none", "auto", "required"] | dict[str, Any] | None,
         Field(description='"none", "auto", "required" or a function'),
@@ -160,8 +186,8 @@ class EmbeddingBody(Body):
 
     model: str | None = None
     input: Annotated[
-        str | list[str] | list[TokenId] | list[list[TokenId]],
-        Field(description="a text, token ids, or a list of either"),
+        Texts,
+        Field(description=f"a text, token ids, or a list of at most {MOST_TEXTS} of either"),
     ]
     encoding_format: Literal["float", "base64"] | None = None
     dimensions: Annotated[int, Field(ge=1)] | None = None
@@ -179,5 +205,5 @@ class TokenizeBody(Body):
 class DetokenizeBody(Body):
     """`/detokenize`."""
 
-    tokens: list[TokenId]
+    tokens: Tokens
     special: bool = False

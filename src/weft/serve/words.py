@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import Any
 
 from annotated_types import Ge, Le
@@ -42,22 +43,22 @@ def problem_of(error: ValidationError, body: type[BaseModel], data: Any) -> ApiE
         whole = ".".join(map(str, first["loc"]))
         return ApiError(400, f"{whole} is missing; {_must(first, body)}", whole)
     if first["type"] == "value_error":
-        where = ".".join(map(str, first["loc"]))
-        return ApiError(400, f"{where}: {first['ctx']['error']}", where)
+        where, why = ".".join(map(str, first["loc"])), str(first["ctx"]["error"])
+        return ApiError(400, why if why.startswith(where) else f"{where}: {why}", where)
     field = body.model_fields.get(name)
     if field is not None and field.description:  # one of several forms: the place is as many
         text = f"{name} is {shown(data[name])}; it must be {field.description}"
         return ApiError(400, text, name)
-    where = ".".join(str(part) for part in first["loc"] if part != "[key]")
-    if first["loc"][-1] == "[key]":
-        return ApiError(
-            400, f"{name} has the key {shown(first['input'])}; keys are token ids", name
-        )
+    where = ".".join(map(str, first["loc"]))
     return ApiError(400, f"{where} is {shown(first['input'])}; {_must(first, body)}", where)
 
 
 def shown(value: Any) -> str:
     """A value as JSON, cut short."""
+    if isinstance(value, list | str):
+        value = value[:_SHOWN]
+    elif isinstance(value, dict):
+        value = dict(islice(value.items(), _SHOWN))
     text = json.dumps(value, ensure_ascii=False, default=repr)
     return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 4]} ..."
 
