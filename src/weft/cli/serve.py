@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 from collections.abc import Iterator
 from enum import StrEnum
@@ -118,7 +119,16 @@ def serve(
             text = f"serving {service.model_id} at {url}/v1; Ctrl-C stops it"
             errors.print(text, markup=False, soft_wrap=True)
 
+        calm_collector()
         api.run_server(service, ready, address)
+
+
+def calm_collector() -> None:
+    """Has Python look for garbage in cycles more rarely: a large body is a million lists, without
+    any, and took five times as long to read; a loaded model stays."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(100_000, 10, 10)
 
 
 def service_lines(path: Path, service: Any) -> Iterator[str]:
