@@ -14,7 +14,7 @@ import numpy as np
 
 from weft.backends.opencl.devices import Found
 from weft.backends.opencl.library import guarded, library
-from weft.backends.opencl.probe import cache_folder, write_atomically
+from weft.backends.opencl.probe import cache_folder, keep, kept
 from weft.errors import DeviceError
 from weft.quants import grid
 
@@ -110,17 +110,14 @@ class Programs:
         options = ["-cl-std=CL1.2", *(f"-D{d}" for d in (*self._always, *defines))]
         text = "\0".join((self._device.key, *options, source))
         path = cache_folder() / f"{sha256(text.encode()).hexdigest()}.bin"
-        try:
-            binary = path.read_bytes()
-        except OSError:
-            binary = b""
+        binary = kept(path)
         program = self._from_binary(binary, options) if binary else None
         if program is None:
             program = self.build(file, source, options)
             self.compiled += 1
             with suppress(library().Error):  # a driver may keep them to itself
                 binaries = program.get_info(library().program_info.BINARIES)
-                write_atomically(path, binaries[0])
+                keep(path, binaries[0])
         else:
             self.loaded += 1
         return program

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 import subprocess
 import sys
 import time
@@ -15,9 +16,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from weft.errors import FormatError
+from weft.files import replacing
 from weft.flags import FLAGS
 
-__all__ = ["cache_folder", "why_unusable", "write_atomically"]
+__all__ = ["cache_folder", "keep", "kept", "why_unusable"]
 
 _SECONDS = 60
 _DAY = 24 * 3600.0
@@ -54,7 +57,7 @@ def why_unusable(platform: int, device: int, key: str) -> str:
             return why
     why = _ask(platform, device)
     known[key] = {"why": why, "time": time.time()}
-    write_atomically(path, json.dumps(known, indent=1).encode())
+    keep(path, json.dumps(known, indent=1).encode())
     return why
 
 
@@ -63,13 +66,37 @@ def cache_folder() -> Path:
     return Path(FLAGS.cache) / "opencl"
 
 
-def write_atomically(path: Path, data: bytes) -> None:
-    """Replaces a file whole; without a folder to write to, nothing is kept."""
-    with suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_name(f"{path.name}.{os.getpid()}")
-        part.write_bytes(data)
-        part.replace(path)
+def keep(path: Path, data: bytes) -> None:
+    """Replaces a file of the cache whole; without a folder to write to, nothing is kept."""
+    with suppress(OSError, FormatError):
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with replacing(path) as file:
+            if hasattr(os, "fchmod"):
+                os.fchmod(file.fileno(), 0o600)  # whatever the umask: others' files are not read
+            file.write(data)
+
+
+def kept(path: Path) -> bytes:
+    """A file of the cache; empty where there is none that only this user can have written.
+
+    Binaries run in this process: one that another user put there would be that user's code."""
+    flags = os.O_RDONLY  # a pipe does not stop it, a link is not followed
+    for name in ("O_NONBLOCK", "O_NOFOLLOW", "O_BINARY"):
+        flags |= getattr(os, name, 0)
+    try:
+        with open(os.open(path, flags), "rb") as file:
+            return file.read() if _only_ours(os.fstat(file.fileno())) else b""
+    except OSError:
+        return b""
+
+
+def _only_ours(about: os.stat_result) -> bool:
+    if not hasattr(os, "getuid"):
+        return True
+    others = stat.S_IWGRP | stat.S_IWOTH
+    return (
+        stat.S_ISREG(about.st_mode) and about.st_uid == os.getuid() and not about.st_mode & others
+    )
 
 
 def _ask(platform: int, device: int) -> str:
@@ -99,7 +126,7 @@ def _telling(lines: list[str]) -> str:
 
 def _read(path: Path) -> dict[str, dict[str, Any]]:
     try:
-        found = json.loads(path.read_text())
-    except (OSError, ValueError):
+        found = json.loads(kept(path))
+    except (ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
