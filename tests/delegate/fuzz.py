@@ -15,38 +15,13 @@ from __future__ import annotations
 
 import random
 import shutil
-import struct
 import subprocess
 import sys
 from pathlib import Path
 
-WORDS = (0, 1, 2, 3, 7, 8, 31, 32, 127, 128, 255, 256, 65535, 65536, 1 << 20, (1 << 31) - 1,
-         1 << 31, (1 << 32) - 1, 1 << 40, (1 << 62), (1 << 63) - 1, 1 << 63)  # fmt: skip
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # run as a file
 
-
-def mutate(data: bytearray, spans: list[tuple[int, int]], rng: random.Random) -> None:
-    """Changes a few places of one span, without changing the file's length."""
-    begin, end = rng.choice(spans)
-    for _ in range(rng.choice((1, 1, 1, 2, 4, 16))):
-        at = rng.randrange(begin, end)
-        kind = rng.randrange(5)
-        if kind == 0:
-            data[at] ^= 1 << rng.randrange(8)
-        elif kind == 1:
-            data[at] = rng.randrange(256)
-        elif kind == 2:
-            width = rng.choice((1, 2, 4, 8))
-            at -= at % width
-            word = struct.pack("<Q", rng.choice(WORDS))[:width]
-            data[at : min(at + width, end)] = word[: max(0, min(width, end - at))]
-        elif kind == 3:
-            length = rng.randrange(1, 64)
-            source = rng.randrange(begin, end)
-            piece = data[source : min(source + length, end)][: end - at]
-            data[at : at + len(piece)] = piece
-        else:
-            length = min(rng.randrange(1, 64), end - at)
-            data[at : at + length] = bytes(length)
+from tests.fuzz.mutate import mutate_bytes
 
 
 def main() -> int:
@@ -126,9 +101,9 @@ def fuzz(path: Path, seed: int, rounds: range, *, container: bool = False) -> di
         rng = random.Random(seed * 1_000_003 + number)
         data = bytearray(whole)
         if container:
-            mutate(data, outside, rng)
+            mutate_bytes(data, rng, outside)
         else:
-            mutate(data, constants if constants and rng.randrange(4) == 0 else blob, rng)
+            mutate_bytes(data, rng, constants if constants and rng.randrange(4) == 0 else blob)
         frozen = bytes(data)
         Path(f"{path}.last").write_bytes(frozen)
         phase = Path(f"{path}.phase")

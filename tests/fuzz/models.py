@@ -15,6 +15,8 @@ from weft.errors import WeftError
 from weft.frontends.gguf import open_gguf
 from weft.llm import ChatTemplate, Context, Model, Tokenizer
 
+NATIVE = True
+
 NUMBERS = [0, 1, 2, 3, 7, 255, 2**31 - 1, 2**31, 2**32 - 1, 2**63, 2**64 - 1]
 TEXT = "the abc é<s> \t\n 12345 <tool> \x00"
 KINDS = ["llama", "gpt2", "bert", "t5", "rwkv", "plamo2", "gemma4", "none"]

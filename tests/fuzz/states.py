@@ -16,6 +16,8 @@ from tests.llm.tiny import write_model
 from weft.errors import WeftError
 from weft.llm import Context, Model
 
+NATIVE = True
+
 EXTREMES = [0, 1, 0x7F, 0x80, 0xFF]
 
 
