@@ -5,6 +5,9 @@ BIN    ?= $(VENV)/bin
 BUILD  := build/dev
 MODEL  ?= examples/weft-demo.gguf
 WORKERS ?= 2
+WERROR ?= OFF
+CMAKE   = $(BIN)/cmake -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja \
+          -DCMAKE_CXX_COMPILER_LAUNCHER=$(LAUNCHER) -DWEFT_WERROR=$(WERROR)
 APT_GET = DEBIAN_FRONTEND=noninteractive apt-get -qq
 
 # Where ccache is installed it keeps what was compiled, for all build folders and checkouts.
@@ -18,10 +21,10 @@ DELEGATE := executorch/src/weft_executorch/libweft_executorch.so
 DELEGATE_SOURCES := $(shell find executorch -name '*.cpp' -o -name '*.h' -o -name '*.cmake') \
                     executorch/CMakeLists.txt schema/program.fbs
 
-.PHONY: demo test check bench native delegate suite schema sanitize stubs docs format clean
+.PHONY: demo test check bench native delegate suite schema sanitize fuzz stubs docs format clean
 
 # ---- the main job ----
-demo: $(VENV)/installed
+demo: $(VENV)/runs
 	$(BIN)/weft run $(MODEL) -p "What is 17 + 25?" -n 160 --temp 0
 
 # ---- the whole test suite ----
@@ -49,17 +52,32 @@ bench: $(VENV)/installed
 
 # ---- setting up ----
 # The package is installed editable; the native module is rebuilt when its sources change.
-$(VENV)/tools: pyproject.toml
+# In two stages: what running needs (`make demo`), with kernels for this processor alone; then the
+# tools of development, every kernel target and the native tests, in the same venv and build folder.
+PIP     = $(BIN)/python -m pip -q --disable-pip-version-check install
+INSTALL = $(PIP) --no-build-isolation -C cmake.define.WEFT_WERROR=$(WERROR) \
+          -C cmake.define.CMAKE_CXX_COMPILER_LAUNCHER=$(LAUNCHER)
+EVERYTHING = -C cmake.define.WEFT_TESTS=ON -C "cmake.define.WEFT_TARGETS=avx2;avx512"
+
+$(VENV)/build-tools: pyproject.toml
+	@test -e $@ || echo "setting up $(VENV): downloads 50 MB and compiles, a minute or two"
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install -q --disable-pip-version-check -U "pip>=25.1"
-	$(BIN)/python -m pip install -q --disable-pip-version-check --group dev --group build
+	$(PIP) "pip>=25.1"
+	$(PIP) --group build
+	touch $@
+
+$(VENV)/runs: $(VENV)/build-tools $(SOURCES) pyproject.toml
+	$(INSTALL) $(if $(wildcard $(VENV)/installed),$(EVERYTHING),-C cmake.define.WEFT_TARGETS=native) -e .
+	touch $@
+
+$(VENV)/tools: $(VENV)/build-tools pyproject.toml
+	@test -e $@ || echo "the tools of development: downloads 2 GB, PyTorch and ExecuTorch with them"
+	$(PIP) --group dev
 	touch $@
 
 $(VENV)/installed: $(VENV)/tools $(SOURCES) pyproject.toml
-	$(BIN)/python -m pip install -q --disable-pip-version-check --no-build-isolation \
-	  -C cmake.define.WEFT_WERROR=ON -C cmake.define.WEFT_TESTS=ON \
-	  -C cmake.define.CMAKE_CXX_COMPILER_LAUNCHER=$(LAUNCHER) -e .
-	touch $@
+	$(INSTALL) $(EVERYTHING) -e .
+	touch $(VENV)/runs $@
 
 # ---- the ExecuTorch delegate ----
 $(VENV)/flatbuffers: $(VENV)/tools
@@ -70,12 +88,14 @@ $(VENV)/flatbuffers: $(VENV)/tools
 	       "the build will fetch them from the network"
 	touch $@
 
-# Its library lands beside its Python package, where tests find it.
+# Its library lands beside its Python package, which a .pth file makes importable.
 define build_delegate
-	$(BIN)/cmake -S executorch -B build/delegate -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja \
-	  -DWEFT_WERROR=ON -DPython_EXECUTABLE=$(abspath $(BIN))/python -DWEFT_CORE=$(abspath $(CORE)) \
+	$(CMAKE) -S executorch -B build/delegate \
+	  -DPython_EXECUTABLE=$(abspath $(BIN))/python -DWEFT_CORE=$(abspath $(CORE)) \
 	  -DCMAKE_LIBRARY_OUTPUT_DIRECTORY=$(CURDIR)/$(dir $(DELEGATE)) > /dev/null
 	$(BIN)/cmake --build build/delegate
+	echo $(CURDIR)/executorch/src > \
+	  $$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/weft_executorch.pth
 	touch $(DELEGATE)
 endef
 
@@ -85,7 +105,7 @@ $(DELEGATE): $(VENV)/installed $(VENV)/flatbuffers $(DELEGATE_SOURCES)
 
 # For work on it: over the core that `make native` builds.
 delegate: CORE = $(BUILD)/native/libweft_core.a
-delegate: native
+delegate: native $(VENV)/tools $(VENV)/flatbuffers
 	$(build_delegate)
 
 # ExecuTorch's operator suite: the table of docs/executorch.md. An hour on two cores.
@@ -102,40 +122,54 @@ schema:
 
 # ---- development ----
 # A second, incremental build whose module lands in src/weft (it is found there first).
-native:
-	cmake -S . -B $(BUILD) -G Ninja -DCMAKE_CXX_COMPILER_LAUNCHER=$(LAUNCHER) \
-	  -DWEFT_WERROR=ON -DWEFT_TESTS=ON -DPython_EXECUTABLE=$(BIN)/python \
+native: $(VENV)/build-tools
+	$(CMAKE) -S . -B $(BUILD) -DWEFT_TESTS=ON -DPython_EXECUTABLE=$(BIN)/python \
 	  -Dnanobind_DIR=$$($(BIN)/python -m nanobind --cmake_dir) \
 	  -DCMAKE_LIBRARY_OUTPUT_DIRECTORY=$(CURDIR)/src/weft > /dev/null
-	cmake --build $(BUILD)
+	$(BIN)/cmake --build $(BUILD)
 
 # The native tests under ThreadSanitizer (AVX2 has all that kernels share between threads, the
 # baseline no packed columns), then every kernel target under AddressSanitizer and
 # UndefinedBehaviorSanitizer; each with the delegate's sources over that core (ExecuTorch's own
-# library is the wheel's). They come with the compiler; the tools of $(VENV) are there after
-# `make test`.
-SANITIZE = cmake -G Ninja -S . -DCMAKE_BUILD_TYPE=None -DCMAKE_CXX_FLAGS=-O1 -DWEFT_PYTHON=OFF \
+# library is the wheel's).
+SANITIZE = $(CMAKE) -S . -DCMAKE_BUILD_TYPE=None -DCMAKE_CXX_FLAGS=-O1 -DWEFT_PYTHON=OFF \
            -DWEFT_TESTS=ON
 
 comma := ,
 define sanitize_delegate
-	$(BIN)/cmake -S executorch -B build/$(1)-delegate -G Ninja -DCMAKE_BUILD_TYPE=None \
-	  -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja -DCMAKE_CXX_FLAGS=-O1 -DWEFT_TESTS=ON \
-	  -DPython_EXECUTABLE=$(abspath $(BIN))/python -DWEFT_SANITIZE=$(2) \
+	$(CMAKE) -S executorch -B build/$(1)-delegate -DCMAKE_BUILD_TYPE=None -DCMAKE_CXX_FLAGS=-O1 \
+	  -DWEFT_TESTS=ON -DPython_EXECUTABLE=$(abspath $(BIN))/python -DWEFT_SANITIZE=$(2) \
 	  -DWEFT_CORE=$(CURDIR)/build/$(1)/native/libweft_core.a > /dev/null
 	$(BIN)/cmake --build build/$(1)-delegate --target weft_delegate_test
-	ctest --test-dir build/$(1)-delegate --output-on-failure
+	$(BIN)/ctest --test-dir build/$(1)-delegate --output-on-failure
 endef
 
-sanitize:
+sanitize: $(VENV)/tools $(VENV)/flatbuffers
 	$(SANITIZE) -B build/tsan -DWEFT_SANITIZE=thread -DWEFT_TARGETS=avx2 > /dev/null
-	cmake --build build/tsan
-	ctest --test-dir build/tsan --output-on-failure
+	$(BIN)/cmake --build build/tsan
+	$(BIN)/ctest --test-dir build/tsan --output-on-failure
 	$(call sanitize_delegate,tsan,thread)
 	$(SANITIZE) -B build/asan -DWEFT_SANITIZE=address,undefined > /dev/null
-	cmake --build build/asan
-	ctest --test-dir build/asan --output-on-failure
+	$(BIN)/cmake --build build/asan
+	$(BIN)/ctest --test-dir build/asan --output-on-failure
 	$(call sanitize_delegate,asan,address$(comma)undefined)
+
+# Damaged files, texts and requests for FUZZ_S seconds in all, over libraries with
+# AddressSanitizer and UndefinedBehaviorSanitizer where native code is reached. FUZZ: the drivers
+# (default: every one), FUZZ_OPTIONS: e.g. --seed 7, --again 0xROUND.
+FUZZ_S ?= 120
+fuzz: $(VENV)/tools $(VENV)/flatbuffers
+	$(CMAKE) -S . -B build/fuzz -DCMAKE_BUILD_TYPE=None -DCMAKE_CXX_FLAGS=-O1 \
+	  -DWEFT_SANITIZE=address,undefined -DWEFT_TARGETS=native -DPython_EXECUTABLE=$(abspath $(BIN))/python \
+	  -Dnanobind_DIR=$$($(BIN)/python -m nanobind --cmake_dir) \
+	  -DCMAKE_LIBRARY_OUTPUT_DIRECTORY=$(CURDIR)/build/fuzz > /dev/null
+	$(BIN)/cmake --build build/fuzz --target _native
+	$(CMAKE) -S executorch -B build/fuzz-delegate -DCMAKE_BUILD_TYPE=None -DCMAKE_CXX_FLAGS=-O1 \
+	  -DPython_EXECUTABLE=$(abspath $(BIN))/python -DWEFT_SANITIZE=address,undefined \
+	  -DWEFT_CORE=$(CURDIR)/build/fuzz/native/libweft_core.a > /dev/null
+	$(BIN)/cmake --build build/fuzz-delegate --target weft_executorch
+	$(BIN)/python -m tests.fuzz --seconds $(FUZZ_S) --native $$(ls build/fuzz/_native*.so) \
+	  --delegate build/fuzz-delegate/libweft_executorch.so $(FUZZ_OPTIONS) $(FUZZ)
 
 stubs: $(VENV)/installed
 	$(BIN)/python -m nanobind.stubgen -q -m weft._native -o src/weft/_native.pyi
@@ -150,4 +184,4 @@ format: $(VENV)/tools
 	$(BIN)/clang-format -i $$(git ls-files '*.h' '*.cpp')
 
 clean:
-	rm -rf build dist $(VENV)/installed src/weft/_native.*.so
+	rm -rf build dist $(VENV)/runs $(VENV)/installed src/weft/_native.*.so

@@ -53,6 +53,10 @@ Result<std::unique_ptr<Delegate>> Delegate::create(BackendInitContext& context,
     return Error::InvalidArgument;
   }
   self->target_ = best_target();
+  if (self->target_ == nullptr) {
+    complain("this processor can run none of the kernel targets that the delegate was built with");
+    return Error::NotSupported;
+  }
   self->pool_ = shared_pool(threads);
   if (const Error e = self->take_memory(context.get_named_data_map()); e != Error::Ok) return e;
   if (const Error e = self->start(threads); e != Error::Ok) return e;

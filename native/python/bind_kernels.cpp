@@ -155,8 +155,12 @@ void bind_kernels(nb::module_& m) {
   m.def("targets", &target_scores,
         "Kernel targets of this build with their score; 0: this machine cannot run it.");
   m.def(
-      "best_target", [] { return std::string(weft::best_target()->name); },
-      "The kernel target with the highest score.");
+      "best_target",
+      [] {
+        const weft::Target* best = weft::best_target();
+        return best == nullptr ? std::string() : best->name;
+      },
+      "The kernel target with the highest score; empty where this machine can run none.");
   m.def("op_names", &op_names, "The ops, by number.");
   m.def("type_table", &type_table, "Rows (id, name, block, bytes) of the type table.");
   m.def("refusal", &refusal, nb::arg("target"), nb::arg("op"), nb::arg("dst"), nb::arg("src"),

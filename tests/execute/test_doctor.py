@@ -112,6 +112,20 @@ def test_a_check_that_is_interrupted_changes_nothing(own_cache: Path) -> None:
     assert not list(own_cache.parent.glob("*.checking"))
 
 
+def test_a_build_for_one_processor_is_held_to_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_native, "targets", lambda: [(BEST, 20)])
+    (report,) = check_targets([BEST], cases=FEW)
+    assert report.ok and report.against_reference == report.cases == len(FEW)
+    (report,) = check_targets([BEST], cases=FEW, run=broken("ADD", BEST, lambda got: got.fill(7)))
+    assert [f.against for f in report.failures] == ["reference"]
+
+
+def test_a_build_for_another_processor_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_native, "targets", lambda: [("avx512", 0)])
+    with pytest.raises(DeviceError, match=r"cannot run the kernels of this build.*avx512 only"):
+        make_backend("cpu")
+
+
 def test_no_target_left_is_an_error() -> None:
     for name in TARGETS:
         write_verdict(name, Verdict(("ADD f32 f32",), 1, "2020-01-01"))

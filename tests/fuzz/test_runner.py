@@ -11,7 +11,6 @@ from tests.fuzz.__main__ import drivers, run_driver
 from tests.fuzz.mutate import as_json, mutate_bytes, mutate_json, mutate_text
 from tests.fuzz.rounds import Unclean, again, rounds
 
-
 APART = [name for name in drivers() if hasattr(import_module(f"tests.fuzz.{name}"), "prepare")]
 
 

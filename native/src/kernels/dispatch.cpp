@@ -1,11 +1,15 @@
 #include "kernels/dispatch.h"
 
+#include "kernels/supports.h"
+
 namespace weft {
 
+#if defined(WEFT_HAVE_BASELINE)
 namespace baseline {
 const KernelTable& table();
 const PeakLoops& peak_loops();
 }  // namespace baseline
+#endif
 #if defined(WEFT_HAVE_AVX2)
 namespace avx2 {
 const KernelTable& table();
@@ -21,31 +25,16 @@ const PeakLoops& peak_loops();
 
 namespace {
 
-#if defined(__x86_64__)
-// __builtin_cpu_supports also asks the operating system whether it saves the wide registers.
-int score_avx2() {
-  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-                 __builtin_cpu_supports("f16c")
-             ? 10
-             : 0;
-}
-int score_avx512() {
-  return score_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                 __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
-                 __builtin_cpu_supports("avx512vnni")
-             ? 20
-             : 0;
-}
-#endif
-
 std::vector<Target> make_targets() {
   std::vector<Target> all;
+#if defined(WEFT_HAVE_BASELINE)
   all.push_back({"baseline", &baseline::table, 1, &baseline::peak_loops});
+#endif
 #if defined(WEFT_HAVE_AVX2)
-  all.push_back({"avx2", &avx2::table, score_avx2(), &avx2::peak_loops});
+  all.push_back({"avx2", &avx2::table, supports_avx2() ? 10 : 0, &avx2::peak_loops});
 #endif
 #if defined(WEFT_HAVE_AVX512)
-  all.push_back({"avx512", &avx512::table, score_avx512(), &avx512::peak_loops});
+  all.push_back({"avx512", &avx512::table, supports_avx512() ? 20 : 0, &avx512::peak_loops});
 #endif
   return all;
 }

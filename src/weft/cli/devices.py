@@ -119,7 +119,8 @@ def _print_targets() -> None:
     names = [
         name if score else f"{name} (not on this machine)" for name, score in _native.targets()
     ]
-    out.print(f"kernel targets: {', '.join(names)}", markup=False)
+    only = "" if "baseline" in dict(_native.targets()) else " (built for one processor only)"
+    out.print(f"kernel targets: {', '.join(names)}{only}", markup=False)
     out.print(f"in use: {used or 'none'} ({why})", markup=False)
     for name, verdict in verdicts().items():
         if verdict.failed:

@@ -201,9 +201,15 @@ def forget(file: Path | None = None) -> None:
 def choose(file: Path | None = None) -> Choice:
     """The best target that this machine can run and that no check failed.
 
-    Raises DeviceError when every target failed."""
+    Raises DeviceError when every target failed, or the build has none for this machine."""
     known = verdicts(file)
     usable = sorted(((s, name) for name, s in _native.targets() if s), reverse=True)
+    if not usable:
+        names = ", ".join(name for name, _ in _native.targets())
+        raise DeviceError(
+            f"this processor cannot run the kernels of this build of weft ({names} only); install "
+            "weft on this machine"
+        )
     passed_over = []
     for _, name in usable:
         verdict = known.get(name)
