@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -184,3 +185,23 @@ def test_a_damaged_marker_says_nothing(folder: Path) -> None:
     (folder / f"targets.json.{key}.{BEST}.8-0.checking").write_bytes(b"\xff\xfe")
     assert verdicts() == {} and choose().target == BEST
     list(check_targets([BEST], cases=[]))
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGTERM to be caught")
+def test_a_doctor_that_is_told_to_end_says_nothing(folder: Path) -> None:
+    write_verdict("baseline", Verdict((), 3, "2020-01-01"))
+    command = [sys.executable, "-m", "weft", "doctor", "--target", "baseline", "--json"]
+    doctor = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    try:
+        while not list(record._markers(folder / "targets.json")):
+            assert doctor.poll() is None
+            time.sleep(0.02)
+        assert verdicts()["baseline"].checked == 3
+        doctor.terminate()
+        doctor.communicate(timeout=60)
+    finally:
+        doctor.kill()
+        doctor.communicate()
+    assert doctor.returncode == 143
+    assert verdicts()["baseline"] == Verdict((), 3, "2020-01-01")
+    assert not list(folder.glob("*.checking"))

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict
 from typing import Annotated, Any
 
@@ -42,7 +44,7 @@ def doctor(
 ) -> None:
     """Check every kernel against the baseline and NumPy. A target that fails is not used again."""
     reports = []
-    with _progress(not as_json) as show:
+    with _may_be_ended(), _progress(not as_json) as show:
         for report in check_targets(_targets(target, every), threads, progress=show):
             reports.append(report)
             if not as_json:
@@ -55,6 +57,16 @@ def doctor(
         wide().print(f"in use: {used or 'none'} ({why})", markup=False)
     if not all(r.ok for r in reports):
         raise typer.Exit(1)
+
+
+@contextmanager
+def _may_be_ended() -> Iterator[None]:
+    """To be ended from outside is no crash of a kernel: the check is given up in order."""
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def used_target() -> tuple[str | None, str]:

@@ -18,13 +18,11 @@ from weft.errors import ContextError, DeviceError
 from weft.execute import Profile, Progress, Session, TensorCallback
 from weft.llm.batch import Batch, Outputs, Ubatch, checked, one_token
 from weft.llm.change import Change, OneChange
-from weft.llm.compaction import compact, pays
 from weft.llm.config import Pooling
 from weft.llm.counters import Counters, MemoryUse
 from weft.llm.fallback import Held, Loaded, decode_anew, load, load_without_failed, remember
 from weft.llm.model import Model
 from weft.llm.options import PlanArguments
-from weft.llm.pages import PAGE, STRIP
 from weft.llm.regime import Regime
 from weft.llm.sequences import Sequences
 from weft.llm.split import split, together_sizes
@@ -130,7 +128,6 @@ class Context(Sequences):
         """What failed and which devices go on; empty: nothing has."""
         self.cache = self.plan.cache
         self._reads_all = not self.plan.options.flash
-        """Whether attention looks at every cell up to the last, free or not."""
         if self._eval is not None:
             self._graphs.watch(self._eval)
         self._together = together_sizes(self.n_ubatch, self.cache.n_seq_max)
@@ -281,25 +278,6 @@ class Context(Sequences):
         except BaseException:
             change.undo()
             raise
-
-    def compact(self) -> int:
-        """Moves the cells of all sequences together, keys and values too; gives how many moved.
-
-        What sequences hold and share stays as it is, and with flash attention everything that is
-        decoded later is the same to the last bit. Flash attention skips free cells, so it gains
-        next to nothing; with `flash=False` every token looks at all cells up to the last used, and
-        `decode` does this by itself when at least half of them would go. Raises DeviceError when a
-        device fails; the cache is empty then."""
-        unit = STRIP if self._reads_all else PAGE
-        moved = compact(self.cache, unit)
-        self.counters.compactions += 1
-        self.counters.cells_moved += moved
-        return moved
-
-    def _compact_where_it_pays(self) -> None:
-        self.cache.freed = False
-        if pays(self.cache):
-            self.compact()
 
     def _decode_one(self, token: int, position: int, seq: int) -> NDArray[np.float32] | None:
         """`decode` of a single token; None where that has to see to more."""

@@ -6,8 +6,11 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from weft.errors import ContextError
+from weft.llm.compaction import compact, pays
+from weft.llm.counters import Counters
 from weft.llm.kv_cache import KVCache
 from weft.llm.model import Model
+from weft.llm.pages import PAGE, STRIP
 
 __all__ = ["Sequences"]
 
@@ -19,6 +22,9 @@ class Sequences:
 
     model: Model
     cache: KVCache
+    counters: Counters
+    _reads_all: bool
+    """Whether attention looks at every cell up to the last, free or not."""
 
     def seq_rm(self, seq: int, p0: int = -1, p1: int = -1) -> None:
         """Takes sequence `seq` (or every one) out of the cells in the range; cells without a
@@ -111,3 +117,22 @@ class Sequences:
         cache.seq_rm(seq, n_keep, n_keep + n_drop)
         cache.seq_add(seq, n_keep + n_drop, -1, -n_drop)
         return n_drop
+
+    def compact(self) -> int:
+        """Moves the cells of all sequences together, keys and values too; gives how many moved.
+
+        What sequences hold and share stays as it is, and with flash attention everything that is
+        decoded later is the same to the last bit. Flash attention skips free cells, so it gains
+        next to nothing; with `flash=False` every token looks at all cells up to the last used, and
+        `decode` does this by itself when at least half of them would go. Raises DeviceError when a
+        device fails; the cache is empty then."""
+        unit = STRIP if self._reads_all else PAGE
+        moved = compact(self.cache, unit)
+        self.counters.compactions += 1
+        self.counters.cells_moved += moved
+        return moved
+
+    def _compact_where_it_pays(self) -> None:
+        self.cache.freed = False
+        if pays(self.cache):
+            self.compact()
