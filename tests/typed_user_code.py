@@ -3,6 +3,8 @@
 from collections.abc import Iterator
 from typing import assert_type
 
+import numpy as np
+
 import weft
 
 
@@ -20,3 +22,14 @@ def texts(path: str) -> None:
         llm.generate("a", temp=1)  # type: ignore[call-overload]
         llm.generate("a", top_k="3")  # type: ignore[call-overload]
     weft.LLM(path, num_ctx=3)  # type: ignore[call-arg]
+
+
+def graphs() -> None:
+    n = weft.Sym("n", 1, 8)
+    x, h = weft.input("x", (n, 4)), weft.state(np.ones(4, np.float32), "h")
+    y = ((x + h) @ weft.constant([[1.0] * 4], "w").T * 2 - 1).as_output("y")
+    assert_type(y, weft.Tensor)
+    session = weft.Session(weft.compile(weft.Graph(y), devices=["cpu"], n_threads=1))
+    session.run(np.ones((2, 4), np.float32))
+    session.run({"x": np.ones((2, 4), np.float32)})
+    assert_type(session.explain(), str)

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from weft.dtype import DType
+from weft.errors import ProgramError
 from weft.graph.op import Op
 from weft.graph.params import Params
 from weft.graph.size import Size, Sym, evaluate
 from weft.graph.tensor import Ne
+from weft.tables import html_table, size_text
 
 __all__ = [
     "LAYOUTS",
@@ -109,7 +111,14 @@ class SplitSpec:
     nodes: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+class Explains(Protocol):
+    """A plan that can tell about itself."""
+
+    def explain(self, width: int | None = None) -> str:
+        """In words; lines are broken at `width` characters."""
+
+
+@dataclass(frozen=True, slots=True, repr=False)
 class Program:
     """Everything that a session needs. `inputs` and `outputs` map names to tensors."""
 
@@ -123,3 +132,52 @@ class Program:
     """The backends, in the order of the device list (`SplitSpec.device` is a name of these)."""
     plan: Any = field(default=None, compare=False, repr=False)
     """The `weft.compile.Plan` it was lowered from, for explanations."""
+
+    def explain(self, width: int | None = None) -> str:
+        """Splits, each op's device and why it is there, and the memory of each device; lines are
+        broken at `width` characters.
+
+        Raises ProgramError for a program that was not made from a plan."""
+        plan: Explains | None = self.plan
+        if plan is None:
+            raise ProgramError("this program was made without a plan, so nothing explains it")
+        return plan.explain(width)
+
+    def _repr_html_(self) -> str:
+        return self.html("Program")
+
+    def html(self, what: str) -> str:
+        """For notebooks: the summary, a row for each split and one for each memory."""
+        splits = [
+            (n, s.device, len(s.steps), len(s.stages), len(s.copies), size_text(s.work_bytes))
+            for n, s in enumerate(self.splits)
+        ]
+        memory: dict[tuple[str, str], int] = {}
+        for buffer in self.buffers:
+            key = (buffer.buffer_type.name, "compute" if buffer.kind == "arena" else buffer.usage)
+            memory[key] = memory.get(key, 0) + buffer.size
+        rows = [(name, usage, f"{n:,}", size_text(n)) for (name, usage), n in memory.items()]
+        counts = ("steps", "stages", "copies", "scratch")
+        return html_table(self.summary(what), ("split", "device", *counts), splits, counts) + (
+            html_table("memory", ("memory", "usage", "bytes", "size"), rows, ("bytes", "size"))
+        )
+
+    def summary(self, what: str) -> str:
+        """`<what x f32 (n, 32) -> y f32 (n, 8); 3 steps: cpu 3>`."""
+        ins = ", ".join(self._described(name, index) for name, index in self.inputs.items())
+        outs = ", ".join(self._described(name, index) for name, index in self.outputs.items())
+        steps: dict[str, int] = {}
+        for split in self.splits:
+            steps[split.device] = steps.get(split.device, 0) + len(split.steps)
+        work = ", ".join(f"{device} {n}" for device, n in steps.items())
+        total = sum(steps.values())
+        return f"<{what} {ins or 'nothing'} -> {outs or 'nothing'}; {total} steps: {work}>"
+
+    def _described(self, name: str, index: int) -> str:
+        spec = self.tensors[index]
+        dims = max((d + 1 for d in range(4) if spec.ne[d] != 1), default=1)
+        sizes = ", ".join(str(n) for n in reversed(spec.ne[:dims]))
+        return f"{name} {spec.dtype.name} ({sizes})"
+
+    def __repr__(self) -> str:
+        return self.summary("Program")

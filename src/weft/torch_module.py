@@ -105,6 +105,20 @@ class TorchModule:
             self._session = Session(compile(self.graph, self._devices, **options))
         return self._session
 
+    def explain(self, width: int | None = None) -> str:
+        """Where everything runs and lives, and why; compiles at the first use. See
+        `Program.explain`."""
+        return self.session.explain(width)
+
+    def __repr__(self) -> str:
+        shown = repr(self.graph).removeprefix("<Graph ").removesuffix(">")
+        return (
+            f"<TorchModule {shown}; {'not compiled yet' if self._session is None else 'compiled'}>"
+        )
+
+    def _repr_html_(self) -> str:
+        return self.session.program.html("TorchModule")
+
     def reset(self) -> None:
         """Puts the buffers that the program writes back to what they were when it was exported."""
         for state in self.converted.states:

@@ -195,9 +195,8 @@ def test_direct_copies_are_used_where_a_memory_offers_them() -> None:
 
 
 def test_missing_symbols_are_told() -> None:
-    session = weft.Session(
-        weft.compile(weft.Graph(g.scale(weft.input("x", (weft.Sym("n", 1, 4), 4)), 2.0)), [cpu()])
-    )
+    y = g.scale(weft.input("x", (weft.Sym("n", 1, 4), 4)), 2.0).as_output("y")
+    session = weft.Session(weft.compile(weft.Graph(y), [cpu()]))
     with pytest.raises(weft.ProgramError, match="symbol n"):
         session.execute({})
     with pytest.raises(weft.ProgramError, match=r"symbol n is 7; .*1\.\.4"):

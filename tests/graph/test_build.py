@@ -263,3 +263,17 @@ def test_unknown_names_of_enumerations_are_graph_errors() -> None:
     ):
         with pytest.raises(GraphError, match="known"):
             build()
+
+
+def test_every_constructor_with_sizes_says_their_order() -> None:
+    """PyTorch's order where a graph meets the world, ggml's where an op has ggml's name."""
+    for name in g.__all__:
+        function = getattr(g, name)
+        if inspect.isfunction(function):
+            text, parameters = function.__doc__ or "", inspect.signature(function).parameters
+            if "ne" in parameters and "ids" not in parameters:
+                assert "innermost first" in text, name
+            if "shape" in parameters:
+                assert "outermost first" in text, name
+    leaves = [g.input("x", (2, 3)), g.constant(np.zeros((2, 3), np.float32))]
+    assert [(leaf.shape, leaf.ne) for leaf in leaves] == [((2, 3), (3, 2, 1, 1))] * 2

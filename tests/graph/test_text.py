@@ -167,7 +167,7 @@ def test_print_shows_the_graph_and_repr_is_a_line() -> None:
     h = g.input("x", (8,))
     graph = Graph(g.scale(h, 2.0).as_output("y"))
     assert str(graph) + "\n" == format_graph(graph)
-    assert repr(graph) == "<Graph: 1 nodes, 1 leaves>"
+    assert repr(graph) == "<Graph x f32 (8) -> y f32 (8); 1 nodes, 1 leaves>"
     for _ in range(500):
         h = g.scale(h, 2.0)
     lines = str(Graph(h.as_output("y"))).splitlines()

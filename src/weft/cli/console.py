@@ -21,6 +21,7 @@ from rich.progress import (
 
 from weft.errors import ScheduleError
 from weft.flags import FLAGS
+from weft.tables import size_text
 
 __all__ = [
     "CountProgress",
@@ -103,15 +104,6 @@ def wide(to_error: bool = False) -> Console:
         return plain
     stream = cast(IO[str], _Trimmed(sys.stderr if to_error else sys.stdout))
     return _Console(file=stream, highlight=False, width=10_000)
-
-
-def size_text(nbytes: float) -> str:
-    """`1.50 MiB`."""
-    for unit in ("B", "KiB", "MiB"):
-        if abs(nbytes) < 1024:
-            return f"{nbytes:.0f} B" if unit == "B" else f"{nbytes:.2f} {unit}"
-        nbytes /= 1024
-    return f"{nbytes:.2f} GiB"
 
 
 def device_list(text: str | None) -> list[str]:

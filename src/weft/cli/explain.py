@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,25 +10,23 @@ import typer
 from rich.table import Table
 
 from weft.backends import Backend
-from weft.cli.console import note, say, size_text, wide
+from weft.cli.console import note, say, wide
 from weft.cli.exported import explain_pte, is_pte
 from weft.cli.loading import loads_model
 from weft.cli.model_file import ModelFile
 from weft.compiler import lower_plan
-from weft.errors import ContextError, ScheduleError
+from weft.errors import ScheduleError
 from weft.files import write_text
 from weft.llm import Model
+from weft.llm.explain import memory_cells, memory_rows, placement_lines, plan_for
 from weft.llm.llm import DEFAULT_N_CTX
 from weft.llm.plan import ContextPlan
 from weft.llm.prepare import prepare
-from weft.llm.regime import RegimePlan
-from weft.program import Program
 from weft.schedule.draw import dot, mermaid
-from weft.schedule.explain import prediction_text, table_lines
 from weft.schedule.machine import paper_devices
 from weft.schedule.profile import Profile, load_profile
 
-__all__ = ["explain", "memory_rows"]
+__all__ = ["explain"]
 
 
 @loads_model
@@ -80,7 +77,7 @@ def explain(
     made = prepare(loaded, n_outputs=1, **load)
     if save is not None:
         _save(save, made)
-    regime = _regime(made, tokens)
+    regime = plan_for(made, tokens)
     schedule = regime.plan.schedule
     if as_json:
         print(json.dumps(_as_json(made), indent=1))
@@ -91,17 +88,7 @@ def explain(
     elif why is not None:
         print(schedule.why(why))
     else:
-        _print(made, regime, brief)
-
-
-def _regime(made: ContextPlan, tokens: int | None) -> RegimePlan:
-    """The plan that batches of so many tokens use."""
-    largest = made.regimes[-1]
-    if tokens is None:
-        return largest
-    if not 1 <= tokens <= largest.max_tokens:
-        raise ContextError(f"batches have 1 to {largest.max_tokens} tokens, not {tokens}")
-    return next(r for r in made.regimes if tokens <= r.max_tokens)
+        _print(made, tokens, brief)
 
 
 def _on_paper(machine: str, load: dict[str, Any]) -> dict[str, Any]:
@@ -142,22 +129,10 @@ def _slower_helpers(machine: Profile) -> dict[str, str]:
     }
 
 
-def memory_rows(made: ContextPlan, programs: Sequence[Program]) -> list[dict[str, Any]]:
-    """What each kind of buffer takes: weights, caches, what is computed in, scratch."""
-    rows = made.memory_rows()
-    # the programs of a device share it
-    scratch = max(split.work_bytes for program in programs for split in program.splits)
-    rows.append(
-        {"buffer": "scratch", "memory": "threads", "bytes": scratch, "about": "of the kernels"}
-    )
-    return rows
-
-
 def _as_json(made: ContextPlan) -> dict[str, Any]:
-    programs = [lower_plan(regime.plan) for regime in made.all_regimes]
     plan = made.to_json()
-    plan["memory"] = memory_rows(made, programs)
-    plan["stages"] = [len(split.stages) for split in programs[-1].splits]
+    plan["memory"] = memory_rows(made, _scratch(made))
+    plan["stages"] = [len(split.stages) for split in lower_plan(made.plan).splits]
     return plan
 
 
@@ -166,45 +141,25 @@ def _save(path: Path, made: ContextPlan) -> None:
     say(f"plan saved to {path}")
 
 
-def _print(made: ContextPlan, regime: RegimePlan, brief: bool) -> None:
+def _print(made: ContextPlan, tokens: int | None, brief: bool) -> None:
     out = wide()
     width = out.width if out.is_terminal else None
-    for line in table_lines(regime.plan.to_json(), width, nodes=not brief, in_short=True):
+    lines = placement_lines(made, tokens=tokens, width=width, nodes=not brief, hint="--tokens {}")
+    for line in lines:
         out.print(line, markup=False, soft_wrap=True)
-    for other in made.regimes:
-        if other is not regime:
-            out.print(_other_plan(other), markup=False, soft_wrap=True)
-    if made.predicted is not None and len(made.regimes) > 1:
-        out.print(prediction_text(made.predicted.to_json()), markup=False, soft_wrap=True)
-    for name, why in made.homes.kept.items():
-        out.print(f"{name} stays in host memory: {why}", markup=False, soft_wrap=True)
     table = Table(title="memory", title_justify="left", box=None, pad_edge=False)
     for column in ("buffer", "memory"):
         table.add_column(column, no_wrap=True)
     for column in ("bytes", "size"):
         table.add_column(column, justify="right", no_wrap=True)
     table.add_column("about", overflow="fold")
-    for row in memory_rows(made, [lower_plan(r.plan) for r in made.all_regimes]):
-        table.add_row(
-            row["buffer"], row["memory"], f"{row['bytes']:,}", size_text(row["bytes"]),
-            _about(row),
-        )  # fmt: skip
+    for cells in memory_cells(memory_rows(made, _scratch(made))):
+        table.add_row(*cells)
     out.print()
     out.print(table)
 
 
-def _other_plan(other: RegimePlan) -> str:
-    totals = other.plan.schedule.to_json()["totals"]
-    tokens = f"{other.max_tokens} token{'s' if other.max_tokens > 1 else ''}"
-    return (
-        f"batches of up to {tokens} have another plan: {totals['splits']} splits, "
-        f"{totals['copies']} copies (--tokens {other.max_tokens} shows it)"
-    )
-
-
-def _about(row: dict[str, Any]) -> str:
-    bound = row.get("lower_bound")
-    if not bound:
-        return str(row["about"])
-    over = row["bytes"] / bound - 1
-    return f"lower bound {bound:,} B" + (f" (+{over:.1%})" if over else " (reached)")
+def _scratch(made: ContextPlan) -> int:
+    """Bytes of the kernels' scratch, which all programs share."""
+    programs = [lower_plan(regime.plan) for regime in made.all_regimes]
+    return max(split.work_bytes for program in programs for split in program.splits)

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from weft.cli.console import size_text
-from weft.cli.explain import memory_rows
 from weft.llm import Context
+from weft.llm.explain import memory_rows
 from weft.program import Program
 from weft.schedule.cause import Cause
 
@@ -28,7 +28,7 @@ def plan_lines(
     )
     for line in placement_lines(context.program, codes):
         yield label + line
-    rows = memory_rows(context.plan, [r.program for r in context.regimes])
+    rows = memory_rows(context.plan, context.memory.scratch)
     several = len({row["memory"] for row in rows}) > 2  # threads' scratch has a row of its own
     parts = [
         f"{row['buffer']}{' in ' + row['memory'] if several else ''} {size_text(row['bytes'])}"

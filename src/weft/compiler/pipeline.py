@@ -14,7 +14,7 @@ from weft.compiler.homes import with_weights_on_device
 from weft.compiler.layouts import Layouts, choose_layouts
 from weft.compiler.limits import within_limits
 from weft.compiler.lower import lower
-from weft.errors import AllocationError, ArgumentError, ScheduleError
+from weft.errors import AllocationError, ArgumentError, GraphError, ScheduleError
 from weft.flags import FLAGS
 from weft.graph.check import check_graph
 from weft.graph.graph import Graph
@@ -99,6 +99,7 @@ def compile(
     known = (*(compile.__kwdefaults__ or ()), *CPU_OPTIONS)
     require_options("compile", set(options) - {"even_if_failing"}, known, "help(weft.compile)")
     graph = graph if isinstance(graph, Graph) else graph.graph
+    _require_results(graph)
     backends = resolve_devices(devices, **options)
     if offload:
         graph, moved = with_weights_on_device(graph, backends)
@@ -108,6 +109,16 @@ def compile(
         cost=cost, rewrites=rewrites,
     )  # fmt: skip
     return lower_plan(repacked([plan])[0] if repack else plan)
+
+
+def _require_results(graph: Graph) -> None:
+    """Raises GraphError where nothing of what a graph computes could be seen."""
+    bases = (node if node.view_src is None else node.view_src for node in graph.nodes)
+    if graph.nodes and not graph.outputs and all(base.buffer is None for base in bases):
+        raise GraphError(
+            f"the graph has no outputs, so nothing could be read; mark what you want to read, e.g. "
+            f"{graph.nodes[-1].name}.as_output('y'), before it is compiled"
+        )
 
 
 def lower_plan(plan: Plan) -> Program:

@@ -9,7 +9,7 @@ from time import perf_counter_ns
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from weft.backends.base import Executable, HostMemory
 from weft.errors import AbortedError, ProgramError
@@ -69,14 +69,18 @@ class Session:
     # ---- the simple way --------------------------------------------------------------------------
 
     def run(
-        self, inputs: Mapping[str, Any], symbols: Mapping[str, int] | None = None
+        self, inputs: Mapping[str, ArrayLike] | ArrayLike, symbols: Mapping[str, int] | None = None
     ) -> dict[str, NDArray[Any]]:
         """Runs once; returns the outputs by name, in PyTorch order of sizes, as fresh arrays.
 
-        `inputs` must name every input; each array must have the input's shape (leading ones may be
-        left out) and element type (bf16 as uint16 bits, block types as uint8 rows). Symbols are
-        read from the shapes unless given. Raises ProgramError naming the input and its shape."""
+        `inputs` must name every input; of a program with one input its array will do. Each array
+        must have the input's shape (leading ones may be left out) and element type (bf16 as uint16
+        bits, block types as uint8 rows). Symbols are read from the shapes unless given.
+
+        Raises ProgramError naming the input and its shape."""
         program = self.program
+        if not isinstance(inputs, Mapping):
+            inputs = {self._only_input(inputs): inputs}
         unknown = sorted(set(inputs) - set(program.inputs))
         missing = sorted(set(program.inputs) - set(inputs))
         if unknown or missing:
@@ -96,6 +100,25 @@ class Session:
             self._send(name, spec, evaluate(spec.offset, values), data)
         self.execute(values)
         return {name: self.output(name, values) for name in program.outputs}
+
+    def _only_input(self, given: object) -> str:
+        names = list(self.program.inputs)
+        if len(names) != 1:
+            wanted = ", ".join(f"{name!r}: ..." for name in names)
+            raise ProgramError(
+                f"run takes its inputs by name, {{{wanted}}}; got {type(given).__name__}"
+            )
+        return names[0]
+
+    def explain(self, width: int | None = None) -> str:
+        """Where everything runs and lives, and why; see `Program.explain`."""
+        return self.program.explain(width)
+
+    def __repr__(self) -> str:
+        return self.program.summary("Session")
+
+    def _repr_html_(self) -> str:
+        return self.program.html("Session")
 
     def output(self, name: str, values: Mapping[str, int]) -> NDArray[Any]:
         """A copy of an output after a run with these symbol values, in PyTorch order of sizes."""

@@ -69,7 +69,7 @@ def dup(x: Tensor) -> Tensor:
 
 
 def cont(x: Tensor, *ne: Size) -> Tensor:
-    """A contiguous copy, with the sizes `ne` (one may be -1) when they are given."""
+    """A contiguous copy, with sizes `ne` (innermost first, one may be -1) if they are given."""
     sizes = infer_ne(x, ne, "CONT") if ne else x.ne
     require(multiple(sizes[0], x.dtype.block), "CONT", "a row must be whole blocks", x)
     return make_node("CONT", x.dtype, sizes, x)
@@ -223,7 +223,7 @@ def set_rows(dst: Tensor, src: Tensor, ids: Tensor) -> Tensor:
 
 
 def concat(a: Tensor, b: Tensor, dim: int) -> Tensor:
-    """`a`, then `b` along dimension `dim`; the other sizes and the types agree."""
+    """`a`, then `b` along dimension `dim` (0 is innermost); the other sizes and the types agree."""
     if not 0 <= dim < 4:
         raise fail("CONCAT", f"dimension {dim} is not in 0..3", a, b)
     require(a.dtype is b.dtype, "CONCAT", "a and b must have one type", a, b)
@@ -240,14 +240,16 @@ def concat(a: Tensor, b: Tensor, dim: int) -> Tensor:
 
 
 def repeat(x: Tensor, ne: Sequence[Size] | Tensor) -> Tensor:
-    """`x` tiled to the sizes `ne`, each a multiple of its own; a tensor stands for its sizes."""
+    """`x` tiled to the sizes `ne` (innermost first), each a multiple of its own; a tensor stands
+    for its sizes."""
     target = _target(x, ne)
     require(can_repeat(x, target), "REPEAT", "x does not tile the target", x, target)
     return make_node("REPEAT", x.dtype, target.ne, x)
 
 
 def repeat_back(x: Tensor, ne: Sequence[Size] | Tensor) -> Tensor:
-    """The gradient of repeat: the tiles of `x` summed into one of sizes `ne`; f32."""
+    """The gradient of repeat: the tiles of `x` summed into one of sizes `ne` (innermost first);
+    f32."""
     target = _target(x, ne)
     require_type(x, ("f32",), "REPEAT_BACK", "x")
     require(can_repeat(target, x), "REPEAT_BACK", "the target does not tile x", x, target)
@@ -299,7 +301,7 @@ def upscale(
     align_corners: bool = False,
     antialias: bool = False,
 ) -> Tensor:
-    """`x` interpolated to the sizes `ne`, larger or smaller (ggml_interpolate); f32.
+    """`x` interpolated to the sizes `ne` (innermost first), larger or smaller; f32.
 
     `antialias` goes with bilinear only."""
     kind = member(ScaleMode, mode, "UPSCALE")

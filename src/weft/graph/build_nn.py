@@ -33,6 +33,7 @@ F32 = DTYPES["f32"]
 
 ACTIVATIONS = (*FLOATS, "q8_0", "q8_1", "q8_K")
 """Types that the second operand of a matmul may have: floats, or what `quantize` made of them."""
+_NO_WEIGHTS = "w must be f32, f16, bf16 or blocks; convert the array first: .astype('float32')"
 
 
 # -- normalisation ---------------------------------------------------------------------------------
@@ -99,6 +100,8 @@ def mul_mat(
         x,
     )
     require(w.is_contiguous_rows, op, "rows of w must be contiguous; use cont()", w)
+    numbers = w.dtype.is_quantized or w.dtype.name in FLOATS
+    require(numbers, op, _NO_WEIGHTS, w)
     require_type(x, ACTIVATIONS, op, "x")
     if bias is not None:
         require_type(bias, ("f32",), op, "bias")

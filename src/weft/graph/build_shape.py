@@ -25,7 +25,7 @@ __all__ = [
 
 
 def reshape(x: Tensor, *ne: Size) -> Tensor:
-    """The elements of a contiguous `x` in order, with sizes `ne`; one of them may be -1.
+    """The elements of a contiguous `x` in order, with sizes `ne` (innermost first; one may be -1).
 
     Symbolic sizes: the products must be the same polynomial, or the reshape is refused."""
     require(x.is_contiguous, "RESHAPE", "x must be contiguous; use cont()", x)
@@ -59,7 +59,7 @@ def infer_ne(x: Tensor, ne: Sequence[Size], op: str) -> list[Size]:
 
 
 def view(x: Tensor, ne: Sequence[Size], nb: Sequence[Size] = (), offset: Size = 0) -> Tensor:
-    """Sizes `ne` and strides `nb` over the memory of `x`, `offset` bytes behind its start.
+    """Sizes `ne` and strides `nb` (innermost first) over the memory of `x`, from byte `offset` on.
 
     Strides not given continue the given ones without gaps. The view must lie inside the memory of
     the base tensor, for every value of the symbols."""

@@ -170,7 +170,7 @@ def check_axis(op: str, axis: int, x: Tensor) -> int:
 
 
 def reduce(op: ReduceOp | str, x: Tensor, axes: Sequence[int]) -> Tensor:
-    """One number of all elements along `axes`, which become 1 in the result.
+    """One number of all elements along `axes` (0 is innermost), which become 1 in the result.
 
     Sums and products of integers are i64, ANY and ALL i8, others of the type of `x`; MEAN takes
     floats. MAX and MIN give NaN where there is one."""
@@ -205,7 +205,7 @@ def arg_reduce(x: Tensor, axis: int | None = None, *, largest: bool = True) -> T
 
 
 def cumulate(op: CumulateOp | str, x: Tensor, axis: int) -> Tensor:
-    """Running sum or product along `axis`; same sizes, i64 for integers."""
+    """Running sum or product along `axis` (0 is innermost); same sizes, i64 for integers."""
     kind = member(CumulateOp, op, "CUMULATE")
     require_type(x, NUMBERS, "CUMULATE", "x")
     dtype = I64 if x.dtype.name in INTEGERS else x.dtype

@@ -106,7 +106,16 @@ class Graph:
         return format_shortly(self)
 
     def __repr__(self) -> str:
-        return f"<Graph: {len(self.nodes)} nodes, {len(self.leaves)} leaves>"
+        ins = ", ".join(_described(t) for t in self.leaves if t.is_input)
+        outs = ", ".join(_described(t) for t in self.tensors if t.is_output)
+        return (
+            f"<Graph {ins or 'nothing'} -> {outs or 'nothing'}; {len(self.nodes)} nodes, "
+            f"{len(self.leaves)} leaves>"
+        )
+
+
+def _described(t: Tensor) -> str:
+    return f"{t.name} {t.dtype.name} ({', '.join(map(str, t.shape))})"
 
 
 def _by_name(tensors: Iterable[Tensor], what: str) -> dict[str, Tensor]:

@@ -113,7 +113,8 @@ def leaf(
     flags: frozenset[str] = frozenset(),
     buffer: Buffer | None = None,
 ) -> Tensor:
-    """A tensor without an op; `ne` innermost first. Raises GraphError on partial blocks."""
+    """A tensor without an op; sizes `ne` innermost first, unlike `input`, `constant` and `state`.
+    Raises GraphError on partial blocks."""
     dt = find_dtype(dtype)
     sizes = four(ne)
     if not multiple(sizes[0], dt.block):
@@ -137,8 +138,9 @@ def input(name: str, shape: Sequence[Size | Sym], dtype: DType | str = "f32") ->
 def constant(data: Any, name: str = "", dtype: DType | str | None = None) -> Tensor:
     """A weight: a NumPy array that lives as long as the tensor and is used in place.
 
-    Without `dtype` the array's own type and shape count. With a block type (or bf16), `data` is the
-    raw uint8 (uint16) storage, its last axis whole rows of blocks."""
+    Without `dtype` the array's own type and shape (outermost first) count; lists of Python floats
+    are f32. With a block type (or bf16), `data` is the raw uint8 (uint16) storage, its last axis
+    whole rows of blocks."""
     return _bound("constant", data, name, dtype, "weights")
 
 
@@ -156,6 +158,8 @@ def state(data: Any, name: str = "", dtype: DType | str | None = None) -> Tensor
 
 def _bound(what: str, data: Any, name: str, dtype: DType | str | None, usage: Usage) -> Tensor:
     array = np.ascontiguousarray(data)
+    if array.dtype == np.float64 and dtype is None and not hasattr(data, "dtype"):
+        array = array.astype(np.float32)
     if dtype is None:
         dt = find_dtype(array.dtype.name)
         ne: list[Size] = list(array.shape[::-1])

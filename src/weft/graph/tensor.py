@@ -155,6 +155,54 @@ class Tensor:
         """Whether the user reads this tensor; its memory is never reused."""
         return "output" in self.flags
 
+    @property
+    def T(self) -> Tensor:
+        """The last two sizes exchanged: shape (..., n, k) becomes (..., k, n); a view."""
+        from weft.graph.build_shape import transpose
+
+        return transpose(self)
+
+    # Operators broadcast as PyTorch's do, see `weft.graph.operators`.
+
+    __array_ufunc__ = None  # NumPy leaves `array + tensor` to the tensor
+
+    def __add__(self, other: Tensor | float) -> Tensor:
+        return _apply("ADD", self, other)
+
+    def __radd__(self, other: float) -> Tensor:
+        return _apply("ADD", self, other)
+
+    def __sub__(self, other: Tensor | float) -> Tensor:
+        return _apply("SUB", self, other)
+
+    def __rsub__(self, other: float) -> Tensor:
+        return _apply("SUB", other, self)
+
+    def __mul__(self, other: Tensor | float) -> Tensor:
+        return _apply("MUL", self, other)
+
+    def __rmul__(self, other: float) -> Tensor:
+        return _apply("MUL", self, other)
+
+    def __truediv__(self, other: Tensor | float) -> Tensor:
+        return _apply("DIV", self, other)
+
+    def __rtruediv__(self, other: float) -> Tensor:
+        return _apply("DIV", other, self)
+
+    def __neg__(self) -> Tensor:
+        return _apply("MUL", self, -1)
+
+    def __matmul__(self, other: Tensor) -> Tensor:
+        from weft.graph.operators import matmul
+
+        return matmul(self, other)
+
+    def __rmatmul__(self, other: object) -> Tensor:
+        from weft.graph.operators import matmul
+
+        return matmul(other, self)
+
     def named(self, name: str) -> Tensor:
         """Sets the name; returns the tensor, so that a build reads as one expression."""
         self.name = name
@@ -169,7 +217,15 @@ class Tensor:
 
     def __repr__(self) -> str:
         name = self.name or "?"
-        return f"<{name}: {self.dtype.name}{shape_text(self)} {self.op.name}>"
+        sizes = ", ".join(map(str, self.shape))
+        return f"<Tensor {name}: {self.dtype.name} ({sizes}) {self.op.name}>"
+
+
+def _apply(op: str, a: Tensor | float, b: Tensor | float) -> Tensor:
+    from weft.graph.operators import apply
+    from weft.graph.params_tensor import BinaryOp
+
+    return apply(BinaryOp[op], a, b)
 
 
 def contiguous_nb(dtype: DType, ne: Ne) -> Ne:

@@ -192,6 +192,13 @@ class Context(Sequences):
             for i, backend in enumerate(self.plan.backends)
         ]
 
+    def __repr__(self) -> str:
+        devices = ", ".join(backend.name for backend in self.plan.backends)
+        return (
+            f"<Context of {self.model.file.path.name}: {self.cache.n_used} of {self.n_ctx} cells "
+            f"used, {self.cache.n_seq_max} sequences, on {devices}>"
+        )
+
     def decode(
         self,
         tokens: ArrayLike | Batch,

@@ -14,6 +14,7 @@ import os
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from html import escape
 from typing import Any, Literal, Self, Unpack, cast, overload
 
 import numpy as np
@@ -28,46 +29,23 @@ from weft.llm.context import Context
 from weft.llm.draft import FinishReason, Stats
 from weft.llm.embed import MOST, embed_texts, sequences_for, unit_rows
 from weft.llm.engine.request import Request
+from weft.llm.explain import html_of, memory_lines, placement_lines
 from weft.llm.generate_options import GENERATE_OPTIONS, GenerateOptions, stop_strings
 from weft.llm.hub import local_path
 from weft.llm.model import Model
-from weft.llm.options import PLAN_OPTIONS, PlanArguments
+from weft.llm.options import LLM_OPTIONS, PlanArguments
 from weft.llm.perplexity import Perplexity, chunks_at_once, score_chunks
 from weft.llm.prompts import Prompt, is_list, prompt_ids, require_fits
 from weft.llm.sampling import SAMPLING_OPTIONS, SamplingParams
 from weft.llm.side import SideContexts
 from weft.llm.tokenizer import Tokenizer
 from weft.llm.writing import Writing
-from weft.options import Option, require_options, shows_options
+from weft.options import require_options, shows_options
 
 __all__ = ["LLM", "FinishReason", "Stats"]
 
 DEFAULT_N_CTX = 4096
 """Cells of the cache when the caller does not say; less where the model was trained for less."""
-
-
-LLM_OPTIONS: dict[str, Option] = {
-    "n_ctx": Option(
-        None,
-        "Tokens of prompt and text together; None: what the model was trained for, at most 4096.",
-    ),
-    "context_shift": Option(
-        False,
-        "A text goes on when the context is full: the older half of what follows the first "
-        "`n_keep` tokens (and the token that begins every text) is dropped, see "
-        "`Context.drop_oldest`.",
-    ),
-    "n_keep": Option(0, "First tokens that stay when the context is shifted."),
-    "chat_template": Option(None, "Jinja text; None: the model's own template."),
-    "progress": Option(
-        None, "Called with (bytes done, bytes in all) while weights are repacked or sent."
-    ),
-    "eval_callback": Option(
-        None, "Sees tensors as they are computed, see `Context.set_eval_callback`."
-    ),
-    **PLAN_OPTIONS,
-}
-"""Every option of `LLM`, with default and meaning."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +133,32 @@ class LLM:
         if self._loaded is None:
             raise ContextError("this LLM is closed; open the model again")
         return self._loaded
+
+    def explain(
+        self, *, tokens: int | None = None, brief: bool = False, width: int | None = None
+    ) -> str:
+        """Where everything of the model is and why, as `weft explain` prints it: splits, each op's
+        device, what other devices said, and the bytes of every buffer.
+
+        `tokens`: the plan of batches of so many tokens (default: the largest). `brief`: without
+        the ops. `width`: lines are broken there. Raises ContextError for a number of tokens that no
+        batch has."""
+        context = self.context
+        lines = placement_lines(context.plan, tokens=tokens, width=width, nodes=not brief)
+        return "\n".join([*lines, "", *memory_lines(context.plan, context.memory.scratch)])
+
+    def __repr__(self) -> str:
+        if self._loaded is None:
+            return "<LLM, closed>"
+        context = self._loaded.context
+        devices = ", ".join(backend.name for backend in context.plan.backends)
+        where = f"{context.n_ctx} tokens of context on {devices}"
+        return f"<LLM {self._loaded.model.summary()}; {where}>"
+
+    def _repr_html_(self) -> str:
+        if self._loaded is None:
+            return escape(repr(self))
+        return html_of(self._loaded.context, repr(self))
 
     @property
     def model(self) -> Model:

@@ -47,6 +47,16 @@ class Model:
         """The model in the GGUF file at `path`, or of a name: `hf:owner/name:quant`."""
         return Model(open_gguf(local_path(path)))
 
+    def summary(self) -> str:
+        """`model.gguf: llama, 22 layers of 2048, 32000 tokens`."""
+        c = self.config
+        return (
+            f"{self.file.path.name}: {c.arch}, {c.n_layer} layers of {c.n_embd}, {c.n_vocab} tokens"
+        )
+
+    def __repr__(self) -> str:
+        return f"<Model {self.summary()}>"
+
     def placed(self, types: Mapping[str, BufferType]) -> Model:
         """The same model with each weight in memory of a buffer type, by name; see
         `Weights.placed`."""

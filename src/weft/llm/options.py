@@ -24,6 +24,7 @@ from weft.schedule import Policy, Profile
 __all__ = [
     "DEFAULT_N_UBATCH",
     "DEVICE_OPTIONS",
+    "LLM_OPTIONS",
     "PLAN_OPTIONS",
     "ContextArguments",
     "ContextOptions",
@@ -139,6 +140,30 @@ PLAN_OPTIONS: dict[str, Option] = {
     "rewrites": Option(None, "Names of the fusions to use; None: what WEFT_REWRITES says, or all."),
 }
 """Every key of `PlanArguments`, with default and meaning."""
+
+
+LLM_OPTIONS: dict[str, Option] = {
+    "n_ctx": Option(
+        None,
+        "Tokens of prompt and text together; None: what the model was trained for, at most 4096.",
+    ),
+    "context_shift": Option(
+        False,
+        "A text goes on when the context is full: the older half of what follows the first "
+        "`n_keep` tokens (and the token that begins every text) is dropped, see "
+        "`Context.drop_oldest`.",
+    ),
+    "n_keep": Option(0, "First tokens that stay when the context is shifted."),
+    "chat_template": Option(None, "Jinja text; None: the model's own template."),
+    "progress": Option(
+        None, "Called with (bytes done, bytes in all) while weights are repacked or sent."
+    ),
+    "eval_callback": Option(
+        None, "Sees tensors as they are computed, see `Context.set_eval_callback`."
+    ),
+    **PLAN_OPTIONS,
+}
+"""Every option of `LLM`, with default and meaning."""
 
 
 class ContextArguments(PlanArguments, total=False):

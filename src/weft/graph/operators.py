@@ -1,0 +1,80 @@
+"""`+ - * / @` between tensors, by PyTorch's meaning of shapes: the constructors behind them.
+
+Two sizes broadcast where they are the same or one of them is 1. Both sides have one type; a number
+takes the type of the other side. What a device runs fastest is chosen: ggml's op where it says the
+same, BINARY where it does not.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from weft.errors import ArgumentError
+from weft.graph.build_copy import cont, repeat
+from weft.graph.build_math import add, div, mul, sub
+from weft.graph.build_nn import mul_mat
+from weft.graph.build_shape import reshape, transpose
+from weft.graph.build_tensor import binary, broadcast_ne
+from weft.graph.node import FLOATS, constant, require
+from weft.graph.params_tensor import BinaryOp
+from weft.graph.tensor import Tensor
+
+__all__ = ["apply", "matmul"]
+
+_GGML = {BinaryOp.ADD: add, BinaryOp.SUB: sub, BinaryOp.MUL: mul, BinaryOp.DIV: div}
+
+
+def apply(op: BinaryOp, a: Any, b: Any) -> Tensor:
+    """`a op b`; one of them is a tensor, the other a tensor or a number.
+
+    Raises ArgumentError for another operand, GraphError for shapes or types that do not fit."""
+    a, b = _operand(a, b), _operand(b, a)
+    ne = broadcast_ne(op.name, a, b)
+    if a.dtype is b.dtype and a.dtype.name in FLOATS:
+        if a.ne == ne:
+            return _GGML[op](a, b)
+        if b.ne == ne and op in (BinaryOp.ADD, BinaryOp.MUL):
+            return _GGML[op](b, a)
+    return binary(op, a, b)
+
+
+def matmul(a: Any, b: Any) -> Tensor:
+    """The matrix product: shapes (..., n, k) and (..., k, m) give (..., n, m), f32; leading sizes
+    broadcast. A vector (k,) on the right gives (..., n)."""
+    a, b = _operand(a, None), _operand(b, None)
+    if b.n_dims == 1 and b.ne[0] == a.ne[0]:
+        product = mul_mat(b, a)
+        return reshape(product, *product.ne[1:])
+    require(a.ne[0] == b.ne[1], "@", "the last size of a must be the last but one of b", a, b)
+    weights = transpose(b)
+    if not weights.is_contiguous_rows:
+        weights = cont(weights)
+    batch = broadcast_ne("@", _sizes_above(a), _sizes_above(b))[2:]
+    if a.ne[2:] != batch:
+        a = repeat(a, (*a.ne[:2], *batch))
+    return mul_mat(weights, a)
+
+
+def _sizes_above(t: Tensor) -> Tensor:
+    """A tensor with the sizes of `t` but for those of its matrices."""
+    return Tensor(t.dtype, (1, 1, t.ne[2], t.ne[3]), name=t.name)
+
+
+def _operand(value: Any, other: Any) -> Tensor:
+    """A tensor, or a number as one of the type of the other side."""
+    if isinstance(value, Tensor):
+        return value
+    if isinstance(other, Tensor) and isinstance(value, int | float | np.number):
+        kind = other.dtype
+        if kind.name == "bf16":
+            bits = np.array([float(value)], np.float32).view(np.uint32)
+            rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
+            return constant(rounded.astype(np.uint16), dtype="bf16")
+        if kind.is_quantized or (kind.name[0] == "i" and float(value) != int(value)):
+            raise ArgumentError(f"{value!r} is no {kind.name}, the type of {other!r}")
+        return constant(np.array([value], kind.storage), dtype=kind)
+    raise ArgumentError(
+        f"a tensor cannot be combined with {type(value).__name__}; wrap arrays in weft.constant()"
+    )

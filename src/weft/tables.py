@@ -1,0 +1,57 @@
+"""Tables as text for terminals and as HTML for notebooks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+
+__all__ = ["html_table", "size_text", "text_table"]
+
+
+def size_text(nbytes: float) -> str:
+    """`1.50 MiB`."""
+    for unit in ("B", "KiB", "MiB"):
+        if abs(nbytes) < 1024:
+            return f"{nbytes:.0f} B" if unit == "B" else f"{nbytes:.2f} {unit}"
+        nbytes /= 1024
+    return f"{nbytes:.2f} GiB"
+
+
+def text_table(
+    columns: Sequence[str], rows: Sequence[Sequence[str]], numbers: Sequence[str] = ()
+) -> list[str]:
+    """Lines of a table with a heading, columns two spaces apart, `numbers` to the right."""
+    cells = [list(columns), *(list(row) for row in rows)]
+    widths = [max(len(row[c]) for row in cells) for c in range(len(columns))]
+
+    def line(row: Sequence[str]) -> str:
+        padded = (
+            text.rjust(width) if name in numbers else text.ljust(width)
+            for name, text, width in zip(columns, row, widths, strict=True)
+        )
+        return "  ".join(padded).rstrip()
+
+    return [line(row) for row in cells]
+
+
+def html_table(
+    title: str,
+    columns: Sequence[str],
+    rows: Sequence[Sequence[object]],
+    numbers: Sequence[str] = (),
+) -> str:
+    """A table under a title; every text is escaped."""
+    align = ["right" if name in numbers else "left" for name in columns]
+
+    def cells(tag: str, row: Sequence[object]) -> str:
+        return "".join(
+            f'<{tag} style="text-align:{side}">{escape(str(cell))}</{tag}>'
+            for side, cell in zip(align, row, strict=True)
+        )
+
+    body = "".join(f"<tr>{cells('td', row)}</tr>" for row in rows)
+    head = f"<thead><tr>{cells('th', columns)}</tr></thead>"
+    return (
+        f'<table><caption style="text-align:left">{escape(title)}</caption>{head}'
+        f"<tbody>{body}</tbody></table>"
+    )
