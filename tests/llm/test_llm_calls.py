@@ -64,7 +64,6 @@ def test_a_list_of_texts_or_their_pieces(llm: LLM) -> None:
     assert grown == texts
     assert order != sorted(order), "two sequences: their pieces come in turns"
     assert llm.stats.n_generated == 12 * len(PROMPTS)
-    assert llm.context.cache.n_used == 0
 
 
 def test_a_text_takes_the_turn_of_a_stream_of_several(llm: LLM) -> None:
