@@ -36,6 +36,13 @@ def test_greedy_text_is_what_the_logits_say(llm: LLM) -> None:
     assert text == "".join(map(stream.push, new)) + stream.flush()
 
 
+def test_more_context_than_the_model_was_trained_for_is_said(path: Path) -> None:
+    with pytest.warns(UserWarning, match=r"n_ctx is 65, and m\.gguf was trained for 64 tokens"):
+        LLM(path, n_ctx=65, devices=["reference"])
+    LLM(path, n_ctx=64, devices=["reference"])
+    LLM(path, n_ctx=128, n_seq_max=2, devices=["reference"])  # for two texts
+
+
 def test_a_seed_reproduces(llm: LLM) -> None:
     def text(seed: int) -> str:
         return llm.generate("a", max_tokens=30, temperature=1.5, seed=seed)

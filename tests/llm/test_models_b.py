@@ -263,10 +263,12 @@ def test_scale_of_deepseek_under_yarn(tmp_path: Path) -> None:
     np.testing.assert_allclose(config(yarn_log_multiplier=0.05), (half**2, 1), rtol=1e-6)
 
 
-def test_experts_outside_the_best_groups_are_not_chosen(tmp_path: Path) -> None:
-    """Expert 0 is the best by far, but its group's best two have the smallest sum."""
-    changes = MLA | GROUPS | {"expert_group_used_count": 3}
-    for biased, seen in ((-1e3, False), (0.0, True)):
+@pytest.mark.parametrize("gating", [1, 2])
+def test_experts_outside_the_best_groups_are_not_chosen(tmp_path: Path, gating: int) -> None:
+    """Expert 0 is the best by far, but its group's best two have the smallest sum, which counts
+    for sigmoids; for softmax a group's best counts."""
+    changes = MLA | GROUPS | {"expert_group_used_count": 3, "expert_gating_func": gating}
+    for biased, seen in ((-1e3, gating == 1), (0.0, True)):
         meta = keys_of("deepseek2", changes)
         tensors = made_up(configure(tmp_path, meta))
         bias = np.zeros(8, np.float32)

@@ -104,6 +104,7 @@ class LLM:
         else:
             options.setdefault("n_outputs", options.get("n_seq_max") or 1)
         context = Context(model, n_ctx, progress=progress, eval_callback=eval_callback, **options)
+        _warn_of_length(context)
         if context_shift:
             _require_shifts(context, n_keep)
         self._shifts = context_shift
@@ -423,6 +424,18 @@ class LLM:
         with self._open().side.scoring(n_ctx, n_seq) as context:
             *_, last = score_chunks(context, ids, n_ctx, bos=bos, n_chunks=n_chunks)
         return last
+
+
+def _warn_of_length(context: Context) -> None:
+    """Says where texts may get longer than those that the model was trained with."""
+    config, longest = context.model.config, context.n_ctx_seq
+    several = context.plan.options.n_seq_max > 1 and longest == context.n_ctx
+    if longest > config.n_ctx_train and not several:
+        warnings.warn(
+            f"n_ctx is {longest}, and {context.model.file.path.name} was trained for "
+            f"{config.n_ctx_train} tokens: texts may go astray behind them",
+            stacklevel=3,
+        )
 
 
 def _require_shifts(context: Context, n_keep: int) -> None:

@@ -45,7 +45,7 @@ def tokenizer() -> Tokenizer:
 
 @pytest.fixture(scope="module")
 def llm() -> LLM:
-    return LLM(DEMO, n_threads=1, n_ctx=512)
+    return LLM(DEMO, n_threads=1, n_ctx=256)
 
 
 def random_text(tokenizer: Tokenizer, seed: int, **options: Any) -> str:

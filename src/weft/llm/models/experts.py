@@ -120,16 +120,19 @@ class Experts:
 def _best_experts(w: Weights, scores: Tensor, moe: MoeConfig) -> Tensor:
     """The experts of each token, i32 [n_used, n_tokens], by scores [n_expert, n_tokens].
 
-    A bias learned for balance takes part in the choice, not in the weights; with groups, only those
-    are chosen from whose best two experts have the largest sum (DeepSeek-V3, arXiv 2412.19437)."""
+    A bias learned for balance takes part in the choice, not in the weights. With groups, only those
+    are chosen from whose best two experts have the largest sum (DeepSeek-V3, arXiv 2412.19437), or,
+    where weights are a softmax, whose best expert is best (DeepSeek-V2, arXiv 2405.04434)."""
     n_expert, n_tokens, _, _ = scores.ne
     if "exp_probs_b.bias" in w:
         scores = G.add(scores, w["exp_probs_b.bias"])
     if moe.n_group > 1:
         size = moe.n_expert // moe.n_group
         groups = G.reshape(scores, size, moe.n_group, n_tokens)
-        best_two = G.get_rows(G.reshape(groups, 1, size, moe.n_group, n_tokens), G.top_k(groups, 2))
-        sums = G.sum_rows(G.reshape(best_two, 2, moe.n_group, n_tokens))
+        n_best = 2 if moe.sigmoid else 1
+        columns = G.reshape(groups, 1, size, moe.n_group, n_tokens)
+        best = G.get_rows(columns, G.top_k(groups, n_best))
+        sums = G.sum_rows(G.reshape(best, n_best, moe.n_group, n_tokens))
         chosen = G.top_k(G.reshape(sums, moe.n_group, n_tokens), moe.n_group_used)
         kept = G.get_rows(groups, chosen)  # [size, n_group_used, n_tokens]
         scores = G.set_rows(G.fill(groups, -math.inf), kept, chosen)
