@@ -177,6 +177,7 @@ stubs: $(VENV)/installed
 # The generated pages; tests hold them to the code.
 docs: $(VENV)/installed
 	$(BIN)/weft devices --ops --markdown > docs/devices.md
+	$(BIN)/python docs/make_api.py > docs/api.md
 
 format: $(VENV)/tools
 	$(BIN)/ruff check --fix .

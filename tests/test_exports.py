@@ -1,8 +1,12 @@
-"""The public list is exactly what can be imported, and it is sorted."""
+"""The public lists: every name can be imported, none is missing, and they are sorted."""
 
 from __future__ import annotations
 
 import importlib
+import inspect
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -16,6 +20,30 @@ def test_all_names_exist(name: str) -> None:
     assert len(set(module.__all__)) == len(module.__all__)
     missing = [n for n in module.__all__ if not hasattr(module, n)]
     assert not missing
+    assert list(module.__all__) == sorted(module.__all__, key=in_order)
+    shown = {n for n in dir(module) if not n.startswith("_")}
+    undeclared = {n for n in shown - set(module.__all__) if is_own(getattr(module, n), name)}
+    assert not undeclared
+
+
+def in_order(name: str) -> tuple[int, str]:
+    """Constants, classes, functions; by name."""
+    return (0 if name.isupper() and len(name) > 1 else 1 if name[0].isupper() else 2, name)
+
+
+def is_own(value: object, package: str) -> bool:
+    """Whether it is a class or function that the package itself defines."""
+    kind = inspect.isclass(value) or inspect.isfunction(value)
+    return kind and str(getattr(value, "__module__", "")) == package
+
+
+def test_the_page_of_the_api_is_up_to_date() -> None:
+    """`make docs` writes it."""
+    folder = Path(__file__).parents[1] / "docs"
+    made = subprocess.run(
+        [sys.executable, folder / "make_api.py"], capture_output=True, text=True, check=True
+    )
+    assert made.stdout == (folder / "api.md").read_text(encoding="utf-8")
 
 
 def test_errors_are_public() -> None:
