@@ -42,7 +42,7 @@ def test_snippets_run(path, count, tmp_path, monkeypatch):
 
 
 def test_without_pytorch_the_error_names_the_extra():
-    code = "import sys; sys.modules['torch'] = None; import weft; weft.from_torch"
+    code = "import sys; sys.modules['torch'] = None; import weft; weft.from_torch(None)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert "ImportError: weft.from_torch needs PyTorch: pip install weft[torch]" in done.stderr
 

@@ -83,3 +83,9 @@ def test_the_angle_of_real_numbers() -> None:
     numbers = [1.0, -2.0, 0.0, -0.0, float("nan"), float("-inf")]
     check(torch.angle, torch.tensor(numbers))
     check(torch.angle, torch.tensor([3, -2, 0]))
+
+
+@pytest.mark.parametrize("index", [[[0, -1], [5, 2]], [3], 4])
+def test_elements_are_taken_by_their_number(index: Any) -> None:
+    check(lambda x, i: x.take(i), rows(2, 3), torch.tensor(index))
+    check(lambda x, i: x.t().take(i), rows(2, 3), torch.tensor(index))

@@ -12,6 +12,7 @@ from weft.frontends.fx.call import Call, fake_of
 from weft.frontends.fx.layout import broadcast_strides, product
 from weft.frontends.fx.ops.cache import rows_written
 from weft.frontends.fx.ops.reduce import lines, three
+from weft.frontends.fx.ops.shape import reshaped
 from weft.frontends.fx.registry import visitor
 from weft.frontends.fx.sizes import is_static
 from weft.frontends.fx.value import Value
@@ -230,6 +231,15 @@ def index(b: Builder, call: Call) -> Value:
     v = call.value("self")
     seen = _Indexed(b, v, indices)
     return b.result(call, g.index(seen.tensor(v), seen.numbers()))
+
+
+@visitor(aten.take.default)
+def take(b: Builder, call: Call) -> Value:
+    """Elements by their number in the whole tensor."""
+    v = call.value("self")
+    flat = reshaped(b, v, (v.n_elements,))
+    seen = _Indexed(b, flat, [call.value("index")])
+    return b.result(call, g.index(seen.tensor(flat), seen.numbers()))
 
 
 def _put_all_rules(call: Call) -> str | None:
