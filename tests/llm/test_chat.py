@@ -205,3 +205,10 @@ def test_templates_of_a_file(tmp_path: Path) -> None:
 def test_a_file_without_one(tmp_path: Path) -> None:
     template = ChatTemplate.from_gguf(open_gguf(write_model(tmp_path / "m.gguf")))
     assert template.is_fallback and template.sources == {"default": CHATML}
+
+
+def test_an_integer_beyond_64_bits_in_a_message_is_an_error() -> None:
+    template = ChatTemplate("{{ messages[0].content }}")
+    with pytest.raises(ChatError, match="integer of more than 64 bits"):
+        template.render([USER | {"time": 10**400}])
+    assert template.render([USER]) == "Hello"

@@ -85,8 +85,9 @@ class JinjaTemplate:
 
     def render(self, variables: Mapping[str, Any]) -> str:
         """The text; raises ChatError where the template refuses the variables or fails."""
-        token = METER.set(Meter(dict(variables)))
+        token = None
         try:
+            token = METER.set(Meter(dict(variables)))  # counts them, and refuses huge numbers
             charge(self._cost)
             return "".join(self._template.generate(**variables))
         except Refusal as error:
@@ -98,7 +99,8 @@ class JinjaTemplate:
                 f"{self._where} fails on these messages: {type(error).__name__}: {_said(error)}"
             ) from None
         finally:
-            METER.reset(token)
+            if token is not None:
+                METER.reset(token)
 
 
 def _said(error: Exception) -> str:

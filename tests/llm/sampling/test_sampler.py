@@ -347,3 +347,20 @@ def test_threads_do_not_share_what_changes() -> None:
     alone = [text(seed) for seed in range(6)]
     with ThreadPoolExecutor(6) as pool:
         assert list(pool.map(text, range(6))) == alone
+
+
+@pytest.mark.parametrize("penalty", [-1e300, 1e300])
+@pytest.mark.parametrize("n", [3, 5000])
+def test_penalties_beyond_all_numbers_decide(penalty: float, n: int) -> None:
+    """A bonus of 1e300 is what counts, and who all have a malus are equal again."""
+    sampler = Sampler(SamplingParams(presence_penalty=penalty, temperature=1, seed=1))
+    logits = np.linspace(-1, 1, n, dtype=np.float32)
+    with np.errstate(invalid="raise"):
+        drawn = []
+        for _ in range(3):
+            drawn.append(sampler.sample(logits))
+            sampler.accept(drawn[-1])
+        assert len(set(drawn)) == (1 if penalty < 0 else 3)
+        ids, weights = sampler.distribution(logits)
+    assert np.isfinite(weights).all() and weights.sum() == pytest.approx(1)
+    assert (drawn[0] in ids) or penalty > 0

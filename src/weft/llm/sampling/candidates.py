@@ -17,6 +17,9 @@ __all__ = ["SMALL", "Candidates", "Running", "k_largest", "scratch", "select"]
 
 SMALL = 4096
 """From this many tokens down, sorting and float64 cost nothing worth saving."""
+FARTHEST = 1e38
+"""From 0, of a logit that was changed."""
+
 _BLOCK = 256
 _GROUPS = 1024
 
@@ -119,7 +122,10 @@ class Candidates:
         return self.logits
 
     def set_logits(self, positions: Positions, values: Floats) -> None:
-        """Replaces some logits."""
+        """Replaces some logits, by at most `FARTHEST` unless they forbid a token.
+
+        A penalty or bonus of 1e300 has no float32, and infinite ones have no difference."""
+        values = np.where(np.isneginf(values), values, np.clip(values, -FARTHEST, FARTHEST))
         self.writable()[positions] = values
         self.ordered = False
 
