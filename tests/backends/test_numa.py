@@ -132,7 +132,7 @@ def test_caches_arenas_and_repacked_weights_are_placed(
     two_nodes: Path, calls: Calls, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     from tests.llm.tiny import write_wide_model
-    from weft.llm.context import Context
+    from weft.llm.compute.context import Context
     from weft.llm.model import Model
 
     model = Model.open(write_wide_model(tmp_path_factory.mktemp("model") / "m.gguf"))

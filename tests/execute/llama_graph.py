@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from weft.backends.base import BufferType
 from weft.graph import Graph, Tensor
 from weft.graph.tensor import Buffer
-from weft.llm.kv_cache import KVCache
+from weft.llm.cache.kv_cache import KVCache
 from weft.llm.model import Model
 
 MODEL = Path(__file__).resolve().parent.parent / "data/vectors/models/archs/llama3.gguf"

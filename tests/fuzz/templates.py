@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 
 from weft.errors import ChatError
-from weft.llm.chat import ChatTemplate
+from weft.llm.chat.template import ChatTemplate
 
 SEEDS = Path(__file__).resolve().parents[1] / "data" / "templates" / "hostile.txt"
 DEEP = [

@@ -14,10 +14,10 @@ from tests.execute.llama_graph import MODEL
 from tests.llm.tiny import metadata, write_model
 from tests.llm.tiny import weights as tiny_weights
 from weft.errors import AbortedError, ContextError, ScheduleError
-from weft.llm.batch import Batch
-from weft.llm.context import Context
+from weft.llm.compute.batch import Batch
+from weft.llm.compute.context import Context
 from weft.llm.model import Model
-from weft.llm.prepare import prepare
+from weft.llm.planning.prepare import prepare
 
 TOKENS = [1, *range(259, 274), 7, 8, 9, 10]
 ATOL = 1e-5

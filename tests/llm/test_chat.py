@@ -11,7 +11,7 @@ from tests.fuzz import templates
 from tests.llm.tiny import metadata, write_model
 from weft.errors import ChatError
 from weft.frontends.gguf import open_gguf
-from weft.llm.chat import CHATML, ChatTemplate
+from weft.llm.chat.template import CHATML, ChatTemplate
 
 USER = {"role": "user", "content": "Hello"}
 SYSTEM = {"role": "system", "content": "Be brief."}

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from tests.llm.test_models_a import MODELS, configure, context, keys_of, made_up
 from tests.llm.tiny import metadata, write_model
 from weft.errors import DeviceError
-from weft.llm.cells import Cells
-from weft.llm.compaction import moves, pays
-from weft.llm.context import Context
+from weft.llm.cache.cells import Cells
+from weft.llm.cache.compaction import moves, pays
+from weft.llm.cache.pages import PAGE, STRIP
+from weft.llm.compute.context import Context
 from weft.llm.model import Model
-from weft.llm.pages import PAGE, STRIP
 
 RNG = np.random.default_rng(5)
 
@@ -158,7 +158,7 @@ def test_a_failing_device_empties_the_cache(model: Model, monkeypatch: pytest.Mo
     def fails(*_: object) -> None:
         raise DeviceError("gone")
 
-    monkeypatch.setattr("weft.llm.kv_cache.write_rows", fails)
+    monkeypatch.setattr("weft.llm.cache.kv_cache.write_rows", fails)
     with pytest.raises(DeviceError, match="gone"):
         context.compact()
     assert context.cache.n_used == 0

@@ -16,8 +16,8 @@ from weft.backends import make_backend
 from weft.backends.cpu.repack import PanelMemory
 from weft.errors import FormatError, OutOfMemoryError
 from weft.llm import Context, Model
-from weft.llm import memory as memory_module
-from weft.llm.prepare import prepare
+from weft.llm.planning import memory as memory_module
+from weft.llm.planning.prepare import prepare
 
 TOKENS = [1, *range(259, 274), 7, 8, 9, 10]
 META = {"llama.embedding_length": 32, "llama.feed_forward_length": 64}

@@ -13,9 +13,9 @@ from tests.llm.test_models_b import make as made
 from tests.llm.tiny import metadata, write_model
 from weft.errors import ContextError
 from weft.llm import LLM, Context, Model
-from weft.llm.embed import embed_texts, sequences_for
-from weft.llm.perplexity import chunks_at_once, score_chunks
-from weft.llm.prepare import prepare
+from weft.llm.compute.embed import embed_texts, sequences_for
+from weft.llm.compute.perplexity import chunks_at_once, score_chunks
+from weft.llm.planning.prepare import prepare
 
 ARCHS = Path(__file__).resolve().parents[1] / "data/vectors/models/archs"
 LENGTHS = (3, 9, 1, 30, 2, 2, 2, 50, 4, 4, 40, 1, 1, 1, 5)

@@ -11,15 +11,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-import weft.llm.context
+import weft.llm.compute.context
 from tests.llm.test_models_a import MODELS as WINDOWS
 from tests.llm.test_models_a import configure, keys_of, made_up
 from tests.llm.test_models_b import MODELS
 from tests.llm.tiny import write_model
-from weft.llm.context import Context
+from weft.llm.compute.context import Context
 from weft.llm.model import Model
 
-FOLDER = str(Path(weft.llm.context.__file__).parent)
+FOLDER = str(Path(weft.llm.compute.context.__file__).parent)
 TOKENS = [1, 260, 261, 7, 8, 9, 10, 11]
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tests.llm.tiny import write_model
-from weft.llm.context import Context
+from weft.llm.compute.context import Context
 from weft.llm.model import Model
 
 TOKENS = [1, *range(259, 274), 7, 8]
@@ -46,7 +46,7 @@ def test_results_are_the_same_without_reuse(file: Path, devices: list[str]) -> N
 
 def test_the_environment_switches_it_off(file: Path) -> None:
     code = (
-        "import sys; from weft.llm.context import Context; from weft.llm.model import Model\n"
+        "import sys; from weft.llm import Context, Model\n"
         "c = Context(Model.open(sys.argv[1]), 64); c.decode([1, 2, 3]); c.decode([4])\n"
         "print(c.counters.graphs_reused, c.reuse_graphs)"
     )

@@ -11,8 +11,8 @@ from tests.llm.tiny import metadata, write_model
 from weft import _native
 from weft.errors import ContextError, OutOfMemoryError
 from weft.frontends.gguf import open_gguf
+from weft.llm.cache.kv_cache import KVCache, cache_bytes
 from weft.llm.config import ModelConfig
-from weft.llm.kv_cache import KVCache, cache_bytes
 
 SIZE, N_SEQ = 12, 3
 

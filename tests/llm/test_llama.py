@@ -13,7 +13,7 @@ from tests.llm.tiny import metadata, weights, write_model
 from tests.vectors import models
 from tests.vectors.result import Options
 from weft.errors import FormatError
-from weft.llm.context import Context
+from weft.llm.compute.context import Context
 from weft.llm.model import Model
 
 TOKENS = [1, *range(250, 274), 5, 5, 9]

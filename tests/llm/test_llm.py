@@ -10,7 +10,8 @@ import pytest
 
 from tests.llm.tiny import metadata, write_model
 from weft.errors import ContextError, FormatError, OutOfMemoryError
-from weft.llm import LLM, SamplingParams, memory, token_logprobs
+from weft.llm import LLM, SamplingParams, token_logprobs
+from weft.llm.planning import memory
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from tests.llm.tiny import metadata, write_model
 from weft.errors import ArgumentError, ContextError, FormatError, WeftError
 from weft.llm import LLM
 from weft.llm.generate_options import GENERATE_OPTIONS, GenerateOptions
-from weft.llm.options import PLAN_OPTIONS, PlanArguments
+from weft.llm.planning.options import PLAN_OPTIONS, PlanArguments
 
 FIXED: dict[str, Any] = {"max_tokens": 12, "temperature": 0, "ignore_eos": True}
 TEMPLATE = "{% for m in messages %}{{ m.content }}{% endfor %}"

@@ -16,9 +16,9 @@ from tests.vectors import models
 from tests.vectors.result import Options
 from weft.errors import FormatError
 from weft.frontends.gguf import open_gguf
+from weft.llm.cache.kv_cache import KVCache
+from weft.llm.compute.context import Context
 from weft.llm.config import Keys, ModelConfig
-from weft.llm.context import Context
-from weft.llm.kv_cache import KVCache
 from weft.llm.model import Model
 from weft.llm.models import ARCHITECTURES
 from weft.llm.weights import Row

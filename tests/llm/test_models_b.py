@@ -22,7 +22,7 @@ from tests.llm.test_models_a import (
 )
 from tests.llm.tiny import write_model
 from weft.errors import ContextError, FormatError
-from weft.llm.kv_cache import KVCache
+from weft.llm.cache.kv_cache import KVCache
 from weft.llm.model import Model
 from weft.llm.weights import Row
 

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from weft.llm.cells import Cells
-from weft.llm.pages import STRIP, cells_from, moved
+from weft.llm.cache.cells import Cells
+from weft.llm.cache.pages import STRIP, cells_from, moved
 
 
 def put(cells: Cells, seq: int, n: int) -> NDArray[np.int64]:

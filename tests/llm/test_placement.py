@@ -26,9 +26,9 @@ from weft.errors import (
 )
 from weft.graph.tensor import Tensor
 from weft.llm import Context, Model
-from weft.llm import fit as fit_module
-from weft.llm.offload import homes_by_layer
-from weft.llm.prepare import prepare
+from weft.llm.planning import fit as fit_module
+from weft.llm.planning.offload import homes_by_layer
+from weft.llm.planning.prepare import prepare
 from weft.schedule import load_profile
 from weft.schedule.machine import paper_devices
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from weft.llm.characters import category, collapse, plain
-from weft.llm.pretokenizers import PRETOKENIZERS
+from weft.llm.tokenizers.characters import category, collapse, plain
+from weft.llm.tokenizers.pretokenizers import PRETOKENIZERS
 
 SAMPLE = "I'M we'll  go,\r\n\n to 12345½ é́ŁóDź 中文。\tHello_World"
 

@@ -12,7 +12,7 @@ from tests.llm.test_models_a import TOKENS, configure, context, keys_of, made_up
 from tests.llm.test_models_b import MODELS
 from tests.llm.tiny import write_model
 from weft.errors import ContextError, FormatError
-from weft.llm.graphs import Graphs
+from weft.llm.compute.graphs import Graphs
 
 NAMES = ["mamba", "mamba2", "lfm2"]
 HALF = len(TOKENS) // 2

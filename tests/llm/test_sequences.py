@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tests.llm.tiny import write_model
 from weft.errors import ContextError
-from weft.llm.context import Context
+from weft.llm.compute.context import Context
 from weft.llm.model import Model
 
 ATOL = 2e-5

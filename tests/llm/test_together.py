@@ -17,13 +17,13 @@ from tests.llm.test_models_a import TOKENS, context
 from tests.llm.test_recurrent import alone, path  # noqa: F401
 from weft.frontends.gguf import open_gguf
 from weft.llm import Tokenizer
-from weft.llm.batch import Ubatch
-from weft.llm.context import Context
+from weft.llm.compute.batch import Ubatch
+from weft.llm.compute.context import Context
+from weft.llm.compute.graphs import Graphs
+from weft.llm.compute.ubatches import Together, split, together_sizes
 from weft.llm.engine import Engine
-from weft.llm.graphs import Graphs
 from weft.llm.model import Model
-from weft.llm.prepare import prepare
-from weft.llm.split import Together, split, together_sizes
+from weft.llm.planning.prepare import prepare
 
 PROMPTS = [TOKENS[:7], TOKENS[3:4], TOKENS[5:17], TOKENS[2:9], TOKENS[9:14]]
 

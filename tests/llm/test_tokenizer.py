@@ -19,10 +19,10 @@ from tests.vectors import models, vocab
 from tests.vectors.result import Options
 from weft.errors import TokenizerError
 from weft.frontends.gguf import open_gguf
-from weft.llm.stop_strings import StopStrings
-from weft.llm.tokenizer import Tokenizer
-from weft.llm.tokenizer_spm import SpmModel, merge
-from weft.llm.vocab import Vocab
+from weft.llm.tokenizers.spm import SpmModel, merge
+from weft.llm.tokenizers.stop_strings import StopStrings
+from weft.llm.tokenizers.tokenizer import Tokenizer
+from weft.llm.tokenizers.vocab import Vocab
 
 NAMES = tokens()[0]
 
@@ -173,7 +173,7 @@ def test_a_lying_vocabulary_is_refused(tmp_path: Path) -> None:
         make(tmp_path, **{"tokenizer.ggml.scores": np.zeros(3, np.float32)})
     with pytest.raises(TokenizerError, match="bos_token_id is 1000"):
         make(tmp_path, **{"tokenizer.ggml.bos_token_id": 1000})
-    with pytest.raises(TokenizerError, match="token 3 is marked as a byte"):
+    with pytest.raises(TokenizerError, match="token 3 is of type byte, but its text"):
         make(tmp_path, **{"tokenizer.ggml.tokens": [*NAMES[:3], "<0xZZ>", *NAMES[4:]]})
 
 

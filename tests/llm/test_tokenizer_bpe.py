@@ -12,8 +12,8 @@ from tests.llm.vocabularies import BYTES, byte_level, make, spell
 from tests.vectors import vocab
 from tests.vectors.result import Options
 from weft.errors import TokenizerError
-from weft.llm.tokenizer import Tokenizer
-from weft.llm.tokenizer_bpe import merge
+from weft.llm.tokenizers.bpe import merge
+from weft.llm.tokenizers.tokenizer import Tokenizer
 
 SPACE = spell(" ")
 MERGES = ["h e", "l l", "he ll", f"{SPACE} w", "o r", f"{SPACE}w or", "l d", "hell o"]

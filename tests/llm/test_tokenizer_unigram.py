@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from tests.llm.chars_map import chars_map
 from tests.llm.vocabularies import make
 from weft.errors import TokenizerError
-from weft.llm.tokenizer import Tokenizer
-from weft.llm.tokenizer_unigram import CharsMap
+from weft.llm.tokenizers.tokenizer import Tokenizer
+from weft.llm.tokenizers.unigram import CharsMap
 
 TOKENS = [
     "<pad>",

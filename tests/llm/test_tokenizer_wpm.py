@@ -14,7 +14,7 @@ from tests.vectors import vocab
 from tests.vectors.result import Options
 from weft.errors import TokenizerError
 from weft.frontends.gguf import open_gguf
-from weft.llm.tokenizer import Tokenizer
+from weft.llm.tokenizers.tokenizer import Tokenizer
 
 WORDS = ["hello", "he", "un", "h", "cafe", "café", "\u1112", ",", "$", "中", "½", "a", "é", "Ünit"]
 TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *("\u2581" + w for w in WORDS), "llo", "aff", "able"]

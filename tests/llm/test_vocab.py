@@ -10,7 +10,7 @@ from tests.llm.tiny import metadata, tokens, write_model
 from tests.llm.vocabularies import byte_level, make
 from weft.errors import TokenizerError
 from weft.frontends.gguf import open_gguf
-from weft.llm.vocab import TokenType, Vocab
+from weft.llm.tokenizers.vocab import TokenType, Vocab
 
 
 def byte_vocab(path: Path, more: list[str], **keys: object) -> Vocab:

@@ -13,7 +13,7 @@ from tests.llm.tiny import write_model
 from weft.errors import AbortedError, ProgramError
 from weft.execute import WatchedSession, WatchedTensor
 from weft.llm import LLM
-from weft.llm.context import Context
+from weft.llm.compute.context import Context
 from weft.llm.model import Model
 
 TOKENS = [1, *range(259, 274), 7, 8]

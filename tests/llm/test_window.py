@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from tests.llm.test_models_a import MODELS, configure, context, keys_of, made_up
 from tests.llm.tiny import write_model
 from weft.errors import ContextError, FormatError
-from weft.llm.batch import Batch
-from weft.llm.context import Context
-from weft.llm.kv_cache import cache_bytes
+from weft.llm.cache.kv_cache import cache_bytes
+from weft.llm.compute.batch import Batch
+from weft.llm.compute.context import Context
 from weft.llm.model import Model
 
 ATOL = 2e-5

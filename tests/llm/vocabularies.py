@@ -9,8 +9,8 @@ import numpy as np
 
 from weft.frontends.gguf import open_gguf
 from weft.frontends.gguf.writer import write_gguf
-from weft.llm.tokenizer import Tokenizer
-from weft.llm.tokenizer_bpe import SYMBOLS
+from weft.llm.tokenizers.bpe import SYMBOLS
+from weft.llm.tokenizers.tokenizer import Tokenizer
 
 __all__ = ["BYTES", "byte_level", "make", "spell"]
 

@@ -15,7 +15,7 @@ from tests.llm.tiny import metadata, tokens, write_model
 from tests.serve.server import DEMO, Server
 from weft.errors import ChatError
 from weft.llm import LLM
-from weft.llm.chat import ChatTemplate
+from weft.llm.chat.template import ChatTemplate
 
 TEMPLATE = (
     "{% if tools %}<tools>{% for t in tools %}{{ t | tojson }}{% endfor %}</tools>{% endif %}"

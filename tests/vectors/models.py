@@ -24,10 +24,10 @@ from weft.backends import make_backend
 from weft.backends.base import Backend
 from weft.errors import ContextError, UnsupportedOpError, WeftError
 from weft.frontends.gguf import open_gguf
-from weft.llm.context import Context
+from weft.llm.compute.context import Context
 from weft.llm.model import Model
 from weft.llm.models import ARCHITECTURES
-from weft.llm.tokenizer import MODELS, Tokenizer
+from weft.llm.tokenizers.tokenizer import MODELS, Tokenizer
 
 __all__ = ["run"]
 

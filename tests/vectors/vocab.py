@@ -10,7 +10,7 @@ from typing import Any
 from tests.vectors.result import Options, Result
 from weft.errors import WeftError
 from weft.frontends.gguf import open_gguf
-from weft.llm.tokenizer import MODELS, Tokenizer
+from weft.llm.tokenizers.tokenizer import MODELS, Tokenizer
 
 __all__ = ["run"]
 

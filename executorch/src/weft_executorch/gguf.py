@@ -26,7 +26,7 @@ from weft.graph import Graph
 from weft.graph.node import leaf
 from weft.graph.tensor import Buffer, Tensor
 from weft.llm import Model
-from weft.llm.prepare import prepare as plan_context
+from weft.llm.planning.prepare import prepare as plan_context
 from weft_executorch.backend import WeftBackend
 from weft_executorch.lowered import Argument, Delegated, State
 from weft_executorch.options import Options

@@ -19,8 +19,8 @@ from weft.cli.model_file import ModelFile
 from weft.cli.text_input import read_text
 from weft.errors import ContextError
 from weft.llm import Context, Model, Tokenizer
+from weft.llm.compute.embed import embed_texts, sequences_for, unit_rows
 from weft.llm.config import Pooling
-from weft.llm.embed import embed_texts, sequences_for, unit_rows
 from weft.llm.llm import DEFAULT_N_CTX
 
 __all__ = ["embed"]

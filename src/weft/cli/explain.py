@@ -18,10 +18,10 @@ from weft.compiler import lower_plan
 from weft.errors import ScheduleError
 from weft.files import write_text
 from weft.llm import Model
-from weft.llm.explain import memory_cells, memory_rows, placement_lines, plan_for
 from weft.llm.llm import DEFAULT_N_CTX
-from weft.llm.plan import ContextPlan
-from weft.llm.prepare import prepare
+from weft.llm.planning.explain import memory_cells, memory_rows, placement_lines, plan_for
+from weft.llm.planning.plan import ContextPlan
+from weft.llm.planning.prepare import prepare
 from weft.schedule.draw import dot, mermaid
 from weft.schedule.machine import paper_devices
 from weft.schedule.profile import Profile, load_profile

@@ -18,8 +18,8 @@ from weft.cli.options import context_option
 from weft.cli.text_input import read_text
 from weft.errors import ContextError
 from weft.llm import Context, Model, Tokenizer
-from weft.llm.options import DEFAULT_N_UBATCH
-from weft.llm.perplexity import Perplexity, chunks_at_once, score_chunks
+from weft.llm.compute.perplexity import Perplexity, chunks_at_once, score_chunks
+from weft.llm.planning.options import DEFAULT_N_UBATCH
 
 __all__ = ["perplexity"]
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from weft.cli.console import size_text
 from weft.llm import Context
-from weft.llm.explain import memory_rows
+from weft.llm.planning.explain import memory_rows
 from weft.program import Program
 from weft.schedule.cause import Cause
 

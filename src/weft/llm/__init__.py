@@ -1,30 +1,19 @@
 """Language models: from a GGUF file to text.
 
-config.py         hyper-parameters from metadata
-weights.py        names to tensors by table
-models/           one file an architecture, put together from the parts of parts.py
-model.py          a file as config, weights and graph
-vocab.py          tokens and special tokens from metadata
-tokenizer.py      text to tokens and back; a kind each in tokenizer_{spm,bpe,wpm,unigram}.py
-pretokenizers.py  how byte-level vocabularies cut text into words; characters.py has the classes
-recurrent.py      states of recurrent layers, one slot a sequence
-cells.py          which cell of the cache holds what; window.py: of sliding-window layers
-kv_cache.py       the cells' keys and values
-options.py        what a context can be told; prepare.py: from that to its plan
-batch.py          what one call computes, cut into ubatches
-change.py         what a call changes in the cache, to be taken back when it fails
-graphs.py         the compiled graphs of a context, and which one runs
-context.py        tokens in, logits out; sequences.py: what is done with cached tokens
-state.py          the cache as bytes and back
-sampling/         logits to a token
-memory.py         whether a plan fits
-chat.py           messages to the text a model was trained on; chat_jinja.py runs the template
-hub.py            `hf:` names to files
-draft.py          one text as it grows: draws, end tokens, stop strings, limits
-engine/           the writer of texts, and the thread that serves many
-perplexity.py     how well a text is predicted
-turns.py          which thread may use a context; side.py: contexts for embeddings and scores
-llm.py            `LLM`, all of the above
+config.py      hyper-parameters from metadata
+weights.py     names to tensors by table
+models/        one file an architecture, put together from the parts of parts.py
+model.py       a file as config, weights and graph
+tokenizers/    text to tokens and back; a kind of vocabulary a file
+cache/         which cell holds what; keys, values, states; what is done with sequences
+planning/      from what a caller says to the plan of a context, and whether it fits
+compute/       tokens in, logits out: `Context`, batches, ubatches, graphs
+sampling/      logits to a token
+chat/          messages to the text that a model was trained on
+answers/       what a model writes, taken apart: content, reasoning, calls of tools
+engine/        the writer of texts, one or many, and the thread that serves many
+hub.py         `hf:` names to files
+llm.py         `LLM`, all of the above
 """
 
 from typing import TYPE_CHECKING
@@ -32,15 +21,15 @@ from typing import TYPE_CHECKING
 from weft.lazy import imported_when_used
 
 if TYPE_CHECKING:
-    from weft.llm.batch import Batch
-    from weft.llm.chat import ChatTemplate
+    from weft.llm.chat.template import ChatTemplate
+    from weft.llm.compute.batch import Batch
+    from weft.llm.compute.context import Context
+    from weft.llm.compute.perplexity import Perplexity
     from weft.llm.config import ModelConfig
-    from weft.llm.context import Context
     from weft.llm.llm import LLM, Stats
     from weft.llm.model import Model
-    from weft.llm.perplexity import Perplexity
     from weft.llm.sampling import Sampler, SamplingParams, TokenLogprobs, token_logprobs
-    from weft.llm.tokenizer import Tokenizer
+    from weft.llm.tokenizers.tokenizer import Tokenizer
 
 __all__ = [
     "LLM",
@@ -59,22 +48,22 @@ __all__ = [
 ]
 
 _HOMES = {
-    "weft.llm.batch": ("Batch",),
-    "weft.llm.chat": ("ChatTemplate",),
+    "weft.llm.compute.batch": ("Batch",),
+    "weft.llm.chat.template": ("ChatTemplate",),
     "weft.llm.config": ("ModelConfig",),
-    "weft.llm.context": ("Context",),
+    "weft.llm.compute.context": ("Context",),
     "weft.llm.llm": (
         "LLM",
         "Stats",
     ),
     "weft.llm.model": ("Model",),
-    "weft.llm.perplexity": ("Perplexity",),
+    "weft.llm.compute.perplexity": ("Perplexity",),
     "weft.llm.sampling": (
         "Sampler",
         "SamplingParams",
         "TokenLogprobs",
         "token_logprobs",
     ),
-    "weft.llm.tokenizer": ("Tokenizer",),
+    "weft.llm.tokenizers.tokenizer": ("Tokenizer",),
 }
 __getattr__, __dir__ = imported_when_used(__name__, _HOMES)

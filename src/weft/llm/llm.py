@@ -23,23 +23,23 @@ from numpy.typing import NDArray
 from weft.errors import ArgumentError, ContextError
 from weft.execute import Progress, TensorCallback
 from weft.frontends.gguf import open_gguf
-from weft.llm.chat import ChatTemplate, Message, prompt_tokens
+from weft.llm.chat.template import ChatTemplate, Message, prompt_tokens
+from weft.llm.compute.context import Context
+from weft.llm.compute.embed import MOST, embed_texts, sequences_for, unit_rows
+from weft.llm.compute.extra_contexts import ExtraContexts
+from weft.llm.compute.perplexity import Perplexity, chunks_at_once, score_chunks
 from weft.llm.config import Pooling
-from weft.llm.context import Context
-from weft.llm.draft import FinishReason, Stats
-from weft.llm.embed import MOST, embed_texts, sequences_for, unit_rows
+from weft.llm.engine.draft import FinishReason, Stats
 from weft.llm.engine.request import Request
-from weft.llm.explain import html_of, memory_lines, placement_lines
+from weft.llm.engine.shared_writer import SharedWriter
 from weft.llm.generate_options import GENERATE_OPTIONS, GenerateOptions, stop_strings
 from weft.llm.hub import local_path
 from weft.llm.model import Model
-from weft.llm.options import LLM_OPTIONS, PlanArguments
-from weft.llm.perplexity import Perplexity, chunks_at_once, score_chunks
+from weft.llm.planning.explain import html_of, memory_lines, placement_lines
+from weft.llm.planning.options import LLM_OPTIONS, PlanArguments
 from weft.llm.prompts import Prompt, is_list, prompt_ids, require_fits
 from weft.llm.sampling import SAMPLING_OPTIONS, SamplingParams
-from weft.llm.side import SideContexts
-from weft.llm.tokenizer import Tokenizer
-from weft.llm.writing import Writing
+from weft.llm.tokenizers.tokenizer import Tokenizer
 from weft.options import require_options, shows_options
 
 __all__ = ["LLM", "FinishReason", "Stats"]
@@ -53,8 +53,8 @@ class _Loaded:
     model: Model
     tokenizer: Tokenizer
     context: Context
-    writing: Writing
-    side: SideContexts
+    writing: SharedWriter
+    side: ExtraContexts
 
 
 class LLM:
@@ -111,8 +111,8 @@ class LLM:
         self._n_keep = n_keep
         self._chat_template = chat_template
         self._warned = False
-        writing = Writing(context, tokenizer)
-        loaded = _Loaded(model, tokenizer, context, writing, SideContexts(context, side))
+        writing = SharedWriter(context, tokenizer)
+        loaded = _Loaded(model, tokenizer, context, writing, ExtraContexts(context, side))
         self._loaded: _Loaded | None = loaded
         self._last_stats = writing.stats
 
@@ -331,7 +331,7 @@ class LLM:
         """Returns the model's answer to `messages` as a text; with `stream=True` an iterator of its
         pieces as they come.
 
-        `messages`: `{"role": "user", "content": "..."}` and so on, see `weft.llm.chat`. `tools`,
+        `messages`: `{"role": "user", "content": "..."}` and so on, see `ChatTemplate`. `tools`,
         `variables`: for the template, see `ChatTemplate.render`; what the model says of tools is
         part of the text, control tokens included. `options`: those of `generate`. Of a conversation
         only what is new is computed, unless `cache_prompt` is false.
@@ -412,7 +412,7 @@ class LLM:
         n_chunks: int | None = None,
         parse_special: bool = False,
     ) -> Perplexity:
-        """How well the model predicts `text`, by llama.cpp's method: see `weft.llm.perplexity`.
+        """How well the model predicts `text`, by llama.cpp's method: see `Perplexity`.
 
         `n_ctx`: tokens of a chunk, `n_chunks`: at most so many. A second context is made for it
         (weights are shared) and kept. Raises ContextError for a text of less than two chunks."""

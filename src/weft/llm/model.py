@@ -13,12 +13,12 @@ from weft.errors import FormatError
 from weft.frontends.gguf import GGUFFile, open_gguf
 from weft.graph.size import Size
 from weft.graph.tensor import Tensor
+from weft.llm.cache.kv_cache import KVCache
+from weft.llm.compute.ubatches import Together
 from weft.llm.config import Keys, ModelConfig
 from weft.llm.hub import local_path
-from weft.llm.kv_cache import KVCache
 from weft.llm.models import Architecture, common, find_architecture
 from weft.llm.models.step import Step
-from weft.llm.split import Together
 from weft.llm.weights import Weights, load_weights
 
 __all__ = ["Model"]

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from weft.errors import ArgumentError, ContextError
-from weft.llm.tokenizer import Tokenizer
+from weft.llm.tokenizers.tokenizer import Tokenizer
 
 __all__ = ["Prompt", "is_list", "prompt_ids", "require_fits"]
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.llm import Context
-from weft.llm.embed import embed_texts, text_groups, unit_rows
+from weft.llm.compute.embed import embed_texts, text_groups, unit_rows
 
 __all__ = ["Embedder"]
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from weft.llm import Tokenizer
 from weft.llm.answers import AnswerFormat
-from weft.llm.chat import ChatTemplate, prompt_tokens
+from weft.llm.chat.template import ChatTemplate, prompt_tokens
 from weft.llm.engine import Request
 from weft.serve.errors import ApiError
 from weft.serve.messages import (

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from weft.frontends.gguf import open_gguf
 from weft.llm import Context, Model, Tokenizer
-from weft.llm.chat import ChatTemplate
-from weft.llm.embed import MOST, sequences_for
+from weft.llm.chat.template import ChatTemplate
+from weft.llm.compute.embed import MOST, sequences_for
 from weft.llm.engine import Engine
 from weft.serve.embedder import Embedder
 from weft.serve.errors import ApiError

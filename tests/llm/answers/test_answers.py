@@ -10,7 +10,7 @@ import pytest
 
 from tests.llm.answers.templates import OPENING, TEMPLATES
 from weft.llm.answers import AnswerFormat, Call, Content, Event, Reasoning
-from weft.llm.chat import ChatTemplate
+from weft.llm.chat.template import ChatTemplate
 
 TOOLS = [
     {

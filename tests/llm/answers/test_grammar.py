@@ -14,7 +14,7 @@ from weft.errors import ChatError
 from weft.frontends.gguf import open_gguf
 from weft.llm import Sampler, SamplingParams, Tokenizer
 from weft.llm.answers import AnswerFormat
-from weft.llm.chat import ChatTemplate
+from weft.llm.chat.template import ChatTemplate
 
 SHORT = [
     {"name": name, "parameters": {

@@ -8,8 +8,8 @@ from typing import Any
 
 from weft.errors import ChatError
 from weft.llm.answers.markers import CallMarkers
-from weft.llm.tokenizer import Tokenizer
-from weft.llm.vocab import TokenType
+from weft.llm.tokenizers.tokenizer import Tokenizer
+from weft.llm.tokenizers.vocab import TokenType
 
 __all__ = ["call_grammar"]
 

@@ -11,7 +11,7 @@ from typing import Any
 from weft.errors import ChatError
 from weft.llm.answers.json_text import NoCallError, as_object, members
 from weft.llm.answers.markers import KNOWN, THOUGHTS, CallMarkers
-from weft.llm.chat import ChatTemplate
+from weft.llm.chat.template import ChatTemplate
 
 __all__ = ["find_markers", "find_thought"]
 

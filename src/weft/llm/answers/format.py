@@ -10,8 +10,8 @@ from weft.llm.answers.constrain import call_grammar
 from weft.llm.answers.detect import find_markers, find_thought
 from weft.llm.answers.markers import CallMarkers
 from weft.llm.answers.parser import AnswerParser
-from weft.llm.chat import ChatTemplate
-from weft.llm.tokenizer import Tokenizer
+from weft.llm.chat.template import ChatTemplate
+from weft.llm.tokenizers.tokenizer import Tokenizer
 
 __all__ = ["AnswerFormat"]
 

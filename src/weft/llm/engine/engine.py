@@ -12,10 +12,10 @@ from time import monotonic
 from typing import Any, TypeVar
 
 from weft.errors import AbortedError, BusyError, ContextError
-from weft.llm.context import Context
+from weft.llm.compute.context import Context
 from weft.llm.engine.request import Done, Event, Request, Ticket
 from weft.llm.engine.writer import PROMPT_SHARE, Writer
-from weft.llm.tokenizer import Tokenizer
+from weft.llm.tokenizers.tokenizer import Tokenizer
 
 __all__ = ["Engine"]
 

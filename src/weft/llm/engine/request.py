@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from weft.errors import ContextError
-from weft.llm.draft import Draft
+from weft.llm.engine.draft import Draft
 from weft.llm.sampling import Sampler, SamplingParams, TokenLogprobs
-from weft.llm.stop_strings import StopAutomaton, StopStrings
-from weft.llm.tokenizer import Tokenizer
+from weft.llm.tokenizers.stop_strings import StopAutomaton, StopStrings
+from weft.llm.tokenizers.tokenizer import Tokenizer
 
 __all__ = ["Delta", "Done", "Event", "Read", "Reason", "Request", "Ticket"]
 

@@ -11,9 +11,9 @@ it set no limit. Texts that keep to it are never cut short by others.
 from __future__ import annotations
 
 from weft.errors import ContextError
-from weft.llm.context import Context
+from weft.llm.cache.kv_cache import KVCache
+from weft.llm.compute.context import Context
 from weft.llm.engine.request import Ticket
-from weft.llm.kv_cache import KVCache
 
 __all__ = ["ROOM", "Slot", "Slots"]
 

@@ -18,13 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.errors import AbortedError, ContextError
-from weft.llm.context import Context
+from weft.llm.compute.context import Context
 from weft.llm.engine.batching import Batch, pack
 from weft.llm.engine.request import Delta, Done, Read, Reason, Request, Ticket
 from weft.llm.engine.slots import Slot, Slots
 from weft.llm.engine.stats import EngineStats
 from weft.llm.sampling import token_logprobs
-from weft.llm.tokenizer import Tokenizer
+from weft.llm.tokenizers.tokenizer import Tokenizer
 
 __all__ = ["PROMPT_SHARE", "Writer"]
 

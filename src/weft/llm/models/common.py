@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from weft import graph as G
 from weft.graph.tensor import Tensor
+from weft.llm.cache.kv_cache import KVCache
 from weft.llm.config import ModelConfig, RopeConfig
-from weft.llm.kv_cache import KVCache
 from weft.llm.models.step import Step
 from weft.llm.weights import Weights
 

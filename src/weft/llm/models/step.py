@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from weft import graph as G
 from weft.graph.size import Size, exact_div
 from weft.graph.tensor import Tensor
+from weft.llm.cache.kv_cache import KVCache
 from weft.llm.config import ModelConfig
-from weft.llm.kv_cache import KVCache
 
 __all__ = ["Step"]
 

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from weft.errors import ContextError
 from weft.llm.sampling.params import SamplingParams
-from weft.llm.tokenizer import Tokenizer
-from weft.llm.vocab import TokenType
+from weft.llm.tokenizers.tokenizer import Tokenizer
+from weft.llm.tokenizers.vocab import TokenType
 
 if TYPE_CHECKING:
     from llguidance import LLTokenizer

@@ -17,7 +17,7 @@ from weft.llm.sampling.dry import Dry
 from weft.llm.sampling.history import History, Penalties
 from weft.llm.sampling.mirostat import Mirostat
 from weft.llm.sampling.params import SamplingParams
-from weft.llm.tokenizer import Tokenizer
+from weft.llm.tokenizers.tokenizer import Tokenizer
 
 __all__ = ["Sampler"]
 

@@ -1,0 +1,1 @@
+"""The cache of a context: which cell holds what, its keys, values and states."""

@@ -1,0 +1,411 @@
+"""Cells: which of them holds which position of which sequences. No keys or values here, NumPy only.
+
+token t (position p, first sequence s) sees cell c   if  s in members(c) and pos(c) <= p
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weft.errors import ContextError, OutOfMemoryError
+from weft.llm.cache.pages import PAGE, STRIP, TIDY, cells_from, moved
+
+__all__ = ["Cells", "Kept"]
+
+_FREE = -1
+_UNKNOWN = -2
+_END = np.iinfo(np.int32).max
+_MINUS_INF = np.float16(-np.inf).view(np.uint16)
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """Rows of a table of cells."""
+
+    cells: NDArray[np.int64]
+    pos: NDArray[np.int32]
+    members: NDArray[np.bool_]
+    """[n_seq_max, n]"""
+    tokens: NDArray[np.int32]
+    serial: NDArray[np.int64]
+
+
+class Cells:
+    """A table of `size` cells for up to `n_seq_max` sequences.
+
+    Every method that takes a range means positions p0 <= p < p1; p0 < 0 is 0, p1 < 0 infinity, and
+    a sequence below 0 is every sequence (as llama.cpp's `llama_memory_seq_*`)."""
+
+    def __init__(self, size: int, n_seq_max: int = 1) -> None:
+        """Raises OutOfMemoryError without room."""
+        self.size = size
+        self.n_seq_max = n_seq_max
+        self.pos: NDArray[np.int32] = _table((size,), np.int32, _FREE)
+        """Position of each cell; -1: free."""
+        self.members: NDArray[np.bool_] = _table((n_seq_max, size), np.bool_)
+        """members[s, c]: whether sequence s has cell c."""
+        self.shift: NDArray[np.int32] = _table((size,), np.int32)
+        """How far the position of each cell has moved since its key was rotated."""
+        self.has_shift = False
+        """Whether keys must be rotated by `shift` before they are read again."""
+        self.tokens: NDArray[np.int32] = _table((size,), np.int32, -1)
+        """Token of each used cell; -1: unknown."""
+        self.serial: NDArray[np.int64] = _table((size,), np.int64)
+        """When the cell was computed, counted in ubatches; -1: it has been moved since."""
+        self.mixed: NDArray[np.bool_] = _table((n_seq_max,), np.bool_)
+        """Whether a sequence has been put together from parts of others."""
+        self.freed = False
+        """Whether cells were freed since this was last set to False."""
+        self._clock = 0
+        self._tails = [_UNKNOWN] * n_seq_max  # the last cell of each sequence; -1: it has none
+        self._low = 0  # no free cell is below this one
+        self._top = 0  # no used cell is from here on
+
+    @property
+    def n_used(self) -> int:
+        """Cells that hold a token."""
+        return int(np.count_nonzero(self.pos != _FREE))
+
+    @property
+    def n_seen(self) -> int:
+        """One more than the highest used cell: attention looks at the cells below it."""
+        return self._top
+
+    @property
+    def clock(self) -> int:
+        """The `serial` of what was computed last."""
+        return self._clock
+
+    def find_free(self, n: int) -> NDArray[np.int64]:
+        """The `n` lowest free cells; raises ContextError with both numbers when there are fewer."""
+        if n == 1 and self._low < self.size and self.pos[self._low] == _FREE:
+            return np.array([self._low], np.int64)
+        free = self._low + np.flatnonzero(self.pos[self._low :] == _FREE)
+        self._low = int(free[0]) if len(free) else self.size
+        if len(free) < n:
+            raise ContextError(
+                f"{n} tokens do not fit into the context: {len(free)} of its {self.size} cells are "
+                "free; make n_ctx larger, or remove tokens first (seq_rm, clear)"
+            )
+        return free[:n]
+
+    def place(
+        self, first: NDArray[np.int32], order: NDArray[Any], members: NDArray[np.bool_]
+    ) -> NDArray[np.int64]:
+        """Free cells for tokens: behind the cells of the sequence that each sees (`first`), its
+        tokens by `order` (see `weft.llm.cache.pages`). Raises ContextError as `find_free`."""
+        if len(first) == 1:
+            cell = self.next_cell(int(first[0]))
+            if cell >= 0:
+                return np.array([cell], np.int64)
+        self.find_free(len(first))
+        free = self.pos == _FREE
+        cells = np.empty(len(first), np.int64)
+        joined = members.sum(axis=0) > 1
+        tails: dict[int, int] = {}
+        for seq in dict.fromkeys(first.tolist()):
+            mine = np.flatnonzero(first == seq)
+            if len(mine) > 1:
+                mine = mine[np.argsort(order[mine], kind="stable")]
+            found = self._behind(free, seq, tails.get(seq, self._tail(seq)), len(mine))
+            free[found] = False
+            cells[mine] = found
+            if joined[mine].any():
+                for other in np.flatnonzero(members[:, mine].any(axis=1)).tolist():
+                    tails[other] = int(found[members[other, mine]].max())
+        return cells
+
+    def _tail(self, seq: int) -> int:
+        if self._tails[seq] == _UNKNOWN:
+            cells = np.flatnonzero(self.members[seq])
+            self._tails[seq] = int(cells[-1]) if len(cells) else -1
+        return self._tails[seq]
+
+    def _behind(self, free: NDArray[np.bool_], seq: int, tail: int, n: int) -> NDArray[np.int64]:
+        """Cells behind the last one of a sequence; where there is no room, the sequence moves, and
+        where it cannot, its order is lost."""
+        cell = tail + 1
+        if n == 1 and cell % PAGE and cell < self.size and free[cell]:
+            return np.array([cell], np.int64)
+        for sizes in TIDY:
+            found = cells_from(free, cell, n, sizes)
+            if found is not None:
+                return found
+        own = np.flatnonzero(self.members[seq])
+        shared = np.flatnonzero(self.members[:, own].sum(axis=0) > 1)
+        floor = int(own[shared[-1]]) if len(shared) else -1
+        own = own[own > floor]
+        # what this call has placed itself is not in the table yet
+        if len(own) and own[-1] == tail:
+            for sizes in TIDY:
+                there = moved(free, own, floor, n, sizes)
+                if there is not None:
+                    free[own] = True
+                    free[there[0]] = False
+                    self.relocate(own, there[0])
+                    return there[1]
+        found = cells_from(free, cell, n, (STRIP, 1))
+        return np.flatnonzero(free)[:n] if found is None else found
+
+    def relocate(self, source: NDArray[np.int64], target: NDArray[np.int64]) -> None:
+        """Moves what is in some cells to others, which are free or among them."""
+        tables: list[NDArray[Any]] = [self.pos, self.shift, self.tokens, self.serial]
+        rows, members = [t[source] for t in tables], self.members[:, source]
+        self.pos[source] = _FREE
+        self.members[:, source] = False
+        for table, row in zip(tables, rows, strict=True):
+            table[target] = row
+        self.members[:, target] = members
+        self._find_bounds()
+
+    def occupy(
+        self,
+        cells: NDArray[np.int64],
+        positions: NDArray[np.int32],
+        seq: NDArray[np.bool_],
+        tokens: NDArray[np.int32] | None = None,
+        first: NDArray[np.int32] | None = None,
+    ) -> None:
+        """Marks free cells as used. `seq` [n_seq_max, n]: who has them; `tokens`: what is in them,
+        where it is known; `first`: the sequence that each token sees."""
+        if first is not None and self.n_seq_max > 1:
+            self._note_mixed(seq, first)
+        self._clock += 1
+        self.serial[cells] = self._clock  # first, so that whoever undoes this finds the cells
+        self.pos[cells] = positions
+        self.members[:, cells] = seq
+        self.shift[cells] = 0
+        self.tokens[cells] = -1 if tokens is None else tokens
+        low, last = int(cells.min()), int(cells.max())
+        if low == self._low and last - low == len(cells) - 1:
+            self._low = last + 1
+        self._top = max(self._top, last + 1)
+        for s in np.flatnonzero(seq.any(axis=1)).tolist():
+            if self._tails[s] != _UNKNOWN:
+                self._tails[s] = max(self._tails[s], int(cells[seq[s]].max()))
+
+    def next_cell(self, seq: int) -> int:
+        """The cell for the next token of a sequence where that is known at once; -1: `place` has to
+        look."""
+        cell = self._tail(seq) + 1
+        free = cell % PAGE and cell < self.size and self.pos[cell] == _FREE
+        return cell if free else -1
+
+    def occupy_one(self, cell: int, position: int, seq: int, token: int) -> None:
+        """`occupy` of a cell from `next_cell`, by one token of one sequence."""
+        self.pos[cell] = position
+        self.members[seq, cell] = True
+        self.shift[cell] = 0
+        self.tokens[cell] = token
+        self._clock += 1
+        self.serial[cell] = self._clock
+        self._tails[seq] = cell
+        if cell == self._low:
+            self._low = cell + 1
+        if cell >= self._top:
+            self._top = cell + 1
+
+    def restore_serials(self, cells: NDArray[np.int64], serial: NDArray[np.int64]) -> None:
+        """Says when cells were computed that come from elsewhere."""
+        self.serial[cells] = serial
+        self._clock = max(self._clock, int(serial.max(initial=0)))
+
+    def _note_mixed(self, seq: NDArray[np.bool_], first: NDArray[np.int32]) -> None:
+        """Tokens of several sequences see the cells of the first: the others are mixed where they
+        do not have just those."""
+        shared = seq.sum(axis=0) > 1
+        if not shared.any():
+            return
+        for a, b in {(int(first[i]), int(s)) for i in np.flatnonzero(shared)
+                     for s in np.flatnonzero(seq[:, i])}:  # fmt: skip
+            if a != b and (self.mixed[a] or (self.members[a] != self.members[b]).any()):
+                self.mixed[b] = True
+
+    def release(self, cells: NDArray[np.int64]) -> None:
+        """Frees cells."""
+        self.freed = True
+        self.pos[cells] = _FREE
+        self.members[:, cells] = False
+        self._find_bounds()
+        self.mixed &= self.members.any(axis=1)
+
+    def put_back(self, kept: Kept) -> None:
+        """Undoes `release` of cells that `keep` has looked at."""
+        self.pos[kept.cells] = kept.pos
+        self.members[:, kept.cells] = kept.members
+        self.tokens[kept.cells] = kept.tokens
+        self.serial[kept.cells] = kept.serial
+        self.shift[kept.cells] = 0
+        self._find_bounds()
+
+    def keep(self, cells: NDArray[np.int64]) -> Kept:
+        """What the table says of cells whose keys have been rotated."""
+        return Kept(
+            cells, self.pos[cells], self.members[:, cells], self.tokens[cells], self.serial[cells]
+        )
+
+    def clear(self) -> None:
+        """Frees every cell."""
+        self.pos[:] = _FREE
+        self.members[:] = False
+        self.mixed[:] = False
+        self._low = self._top = 0
+        self._forget_tails()
+        self.shifted()
+
+    def shifted(self) -> None:
+        """Says that the keys have been rotated."""
+        self.shift[:] = 0
+        self.has_shift = False
+
+    def seq_rm(self, seq: int, p0: int = -1, p1: int = -1) -> None:
+        """Takes sequence `seq` out of the cells in the range; cells without a sequence are free."""
+        hit = self._in_range(p0, p1)
+        if seq < 0:
+            self.members[:, hit] = False
+        else:
+            self.members[self._seq(seq), hit] = False
+        self._free_orphans()
+
+    def seq_cp(self, src: int, dst: int, p0: int = -1, p1: int = -1) -> None:
+        """Makes the cells of `src` in the range members of `dst` too; nothing is computed again."""
+        own, other = self.members[self._seq(src)], self.members[self._seq(dst)]
+        row = own & self._in_range(p0, p1)
+        # what stays a beginning of `src` has been computed as one
+        kept = self.pos[own & ~row].min(initial=_END) > self.pos[row].max(initial=-1)
+        if src != dst and (self.mixed[src] or other.any() or not kept):
+            self.mixed[dst] = True
+        other |= row
+        self._forget_tails()
+
+    def seq_keep(self, seq: int) -> None:
+        """Removes every other sequence."""
+        kept = self.members[self._seq(seq)].copy()
+        self.members[:] = False
+        self.members[seq] = kept
+        self._free_orphans()
+
+    def seq_add(self, seq: int, p0: int, p1: int, delta: int) -> None:
+        """Moves the positions in the range by `delta`, for all sequences that share the cells.
+
+        Keys are rotated before the next decode. Cells that would move below 0 are freed."""
+        self._move(seq, p0, p1, lambda pos: pos + delta)
+
+    def seq_div(self, seq: int, p0: int, p1: int, d: int) -> None:
+        """Divides the positions in the range by `d`, rounding down; otherwise as `seq_add`."""
+        if d < 1:
+            raise ContextError(f"positions cannot be divided by {d}; it must be 1 or more")
+        self._move(seq, p0, p1, lambda pos: pos // d)
+
+    def _move(
+        self, seq: int, p0: int, p1: int, new: Callable[[NDArray[np.int64]], NDArray[np.int64]]
+    ) -> None:
+        hit = self._in_range(p0, p1)
+        hit &= self.members.any(axis=0) if seq < 0 else self.members[self._seq(seq)]
+        cells = np.flatnonzero(hit)
+        old = self.pos[cells].astype(np.int64)
+        moved = new(old)
+        if moved.max(initial=0) >= _END:
+            raise ContextError(f"positions would move beyond {_END - 1}")
+        self.pos[cells] = moved
+        self.serial[cells[moved != old]] = -1
+        self.shift[cells] += (moved - old).astype(np.int32)
+        self.has_shift |= bool((moved != old).any())
+        if moved.min(initial=0) < 0:
+            self.release(cells[moved < 0])
+
+    def cells_of(self, seq: int) -> NDArray[np.int64]:
+        """The cells of sequence `seq`, in order of position."""
+        cells = np.flatnonzero(self.members[self._seq(seq)])
+        return cells[np.argsort(self.pos[cells], kind="stable")]
+
+    def common_prefix(self, seq: int, tokens: NDArray[np.int64]) -> int:
+        """How many of the first cells of `seq` hold the first of `tokens`, computed as the
+        beginning of a text."""
+        cells = self.cells_of(seq)
+        twice = len(cells) > 1 and not np.diff(self.pos[cells]).all()
+        cells = cells[: len(tokens)]
+        if self.mixed[seq] or twice or len(cells) == 0:
+            return 0
+        serial = self.serial[cells]
+        good = self.pos[cells] == np.arange(len(cells))
+        good &= (self.tokens[cells] == tokens[: len(cells)]) & (serial >= 0)
+        good[1:] &= serial[1:] >= serial[:-1]  # a later one saw all that come before it
+        return len(cells) if good.all() else int(good.argmin())
+
+    def pos_min(self, seq: int) -> int:
+        """The smallest position of `seq`, -1 when it is empty."""
+        found = self.pos[self.members[self._seq(seq)]]
+        return int(found.min()) if len(found) else -1
+
+    def pos_max(self, seq: int) -> int:
+        """The largest position of `seq`, -1 when it is empty."""
+        found = self.pos[self.members[self._seq(seq)]]
+        return int(found.max()) if len(found) else -1
+
+    def fill_mask(
+        self,
+        out: NDArray[np.float16],
+        positions: NDArray[np.int32],
+        seqs: NDArray[np.int32],
+        window: int = 0,
+        *,
+        distances: bool = False,
+        causal: bool = True,
+    ) -> None:
+        """Writes 0 where a token may see a cell and -inf elsewhere.
+
+        `out` [n_tokens, n_kv]; `positions` and `seqs` (first sequence) [n_tokens]. With `window` a
+        token sees only the last `window` positions, its own included. With `distances` it is how
+        far back the cell is, negative, instead of 0 (ALiBi).
+        Without `causal` it sees those behind it, too."""
+        pos, p = self.pos[: out.shape[1]], positions[:, None]
+        # A free cell has no members, so its position of -1 does not matter.
+        seen = self.members[seqs, : out.shape[1]]
+        if causal:
+            seen &= pos <= p
+        if window:
+            seen &= pos > p - window
+        if distances:
+            out[:] = np.where(seen, -np.abs(pos - p), -np.inf)
+        else:
+            np.multiply(~seen, _MINUS_INF, out=out.view(np.uint16))
+
+    def _in_range(self, p0: int, p1: int) -> NDArray[np.bool_]:
+        low, high = max(p0, 0), p1 if p1 >= 0 else _END
+        return (self.pos >= low) & (self.pos < high)
+
+    def _seq(self, seq: int) -> int:
+        if not 0 <= seq < self.n_seq_max:
+            raise ContextError(
+                f"sequence {seq} is not in 0..{self.n_seq_max - 1}; make n_seq_max larger"
+            )
+        return seq
+
+    def _free_orphans(self) -> None:
+        self.freed = True
+        self.pos[~self.members.any(axis=0)] = _FREE
+        self.mixed &= self.members.any(axis=1)
+        self._find_bounds()
+
+    def _forget_tails(self) -> None:
+        self._tails = [_UNKNOWN] * self.n_seq_max
+
+    def _find_bounds(self) -> None:
+        self._forget_tails()
+        used = self.pos != _FREE
+        at = np.flatnonzero(used)
+        self._top = int(at[-1]) + 1 if len(at) else 0
+        self._low = int(used.argmin()) if not used.all() else self.size
+
+
+def _table(shape: tuple[int, ...], dtype: type[np.generic], value: int = 0) -> NDArray[Any]:
+    try:
+        return np.full(shape, value, dtype)
+    except (MemoryError, ValueError):  # ValueError: more than an address space holds
+        raise OutOfMemoryError(f"no room for {shape} numbers; make n_ctx smaller") from None

@@ -1,0 +1,269 @@
+"""The KV cache: a table of cells (`cells.py`), and the memory of their keys and values.
+
+A cell is one token's key and value in every layer. Cells are found by index, not by position: rows
+are written with SET_ROWS, and a mask tells attention which cells a token may see. So nothing has to
+move, and cells of removed tokens are taken again. Which ones a token gets: `weft.llm.cache.pages`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weft.backends.base import BufferType
+from weft.dtype import DType, find_dtype
+from weft.errors import ContextError, GraphError
+from weft.graph.tensor import Buffer, Tensor
+from weft.llm.cache.cells import Cells
+from weft.llm.cache.recurrent import StateTable, refuse_part, state_bytes
+from weft.llm.cache.window import WindowCells
+from weft.llm.compute.uninterrupted import uninterrupted
+from weft.llm.config import ModelConfig
+from weft.llm.planning.memory import PlannedMemory, allocate
+
+__all__ = ["CACHE_TYPES", "KVCache", "cache_bytes", "read_rows", "row_width", "write_rows"]
+
+_Moves = Callable[[NDArray[np.int64], NDArray[np.int64]], None]
+
+CACHE_TYPES = ("f16", "f32", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0")
+"""Types that keys and values can be stored in. Blocks are of 32 numbers of one head."""
+
+
+class KVCache(Cells):
+    """Cells whose keys and values are in leaves, a row a cell; see `Cells` for what they can do."""
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        size: int,
+        *,
+        n_seq_max: int = 1,
+        type_k: str | DType = "f16",
+        type_v: str | DType = "f16",
+        buffer_type: BufferType | Sequence[BufferType | None] | None = None,
+        allocate: bool = True,
+        window_size: int = 0,
+    ) -> None:
+        """`window_size`: cells of layers with a sliding window (0: as many as the others; see
+        `weft.llm.cache.window`). `buffer_type`: where keys and values live, all or of each layer;
+        None: plain host memory. Without `allocate` there is no memory until `allocate()`, so that
+        it can be planned.
+
+        Raises ContextError for a type that cannot be cached, OutOfMemoryError without room."""
+        self.type_k = _cache_type("type_k", type_k, config.head_dim_k)
+        self.type_v = _cache_type("type_v", type_v, config.head_dim_v)
+
+        def leaf(name: str, il: int, dtype: DType, n_embd: int, where: BufferType | None) -> Tensor:
+            n = window_size if window_size and config.is_windowed(il) else size
+            memory = PlannedMemory(dtype.row_bytes(n_embd) * n)
+            name = f"{name}_{il}"
+            return Tensor(dtype, (n_embd, n, 1, 1), name=name, buffer=Buffer("any", where, memory))
+
+        n_layer = config.n_layer
+        types = list(buffer_type) if isinstance(buffer_type, Sequence) else [buffer_type] * n_layer
+        layers = list(enumerate(types))
+        self.k = [leaf("cache_k", il, self.type_k, config.n_embd_k(il), t) for il, t in layers]
+        """Per layer, a leaf of sizes [n_embd_k, size]: a row a cell."""
+        self.v = [leaf("cache_v", il, self.type_v, config.n_embd_v(il), t) for il, t in layers]
+        """Per layer, a leaf of sizes [n_embd_v, size]."""
+        self.states: StateTable | None = None
+        """States of recurrent layers, where the model has such."""
+        if config.recurrent is not None:
+            self.states = StateTable(config, n_seq_max, types)
+        if allocate:
+            self.allocate()
+        # the tables of cells come last: without room, the message names a leaf and its bytes
+        super().__init__(size, n_seq_max)
+        self.window: WindowCells | None = None
+        """Cells of layers with a sliding window, where they have their own."""
+        if window_size:
+            self.window = WindowCells(window_size, n_seq_max, config.window)
+        self._config = config
+
+    def is_small(self, il: int) -> bool:
+        """Whether the rows of layer `il` are those of `window`."""
+        return self.window is not None and self._config.is_windowed(il)
+
+    def allocate(self) -> None:
+        """Gives the leaves their memory; raises OutOfMemoryError without room."""
+        for t in (*self.k, *self.v):
+            if t.buffer is not None and isinstance(t.buffer.data, PlannedMemory):
+                t.buffer.data = allocate(t.buffer.type, t.buffer.data.nbytes, t.name, "n_ctx")
+        if self.states is not None:
+            self.states.allocate()
+
+    def leaves(self, il: int) -> list[Tensor]:
+        """Everything that is kept of layer `il`."""
+        found = [self.k[il], self.v[il]]
+        if self.states is not None:
+            found += [t[il] for t in (self.states.conv, self.states.state) if il in t]
+        return found
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all keys and values."""
+        states = self.states.tensors if self.states else []
+        return sum(t.max_bytes for t in (*self.k, *self.v, *states))
+
+    def release(self, cells: NDArray[np.int64]) -> None:
+        """Frees cells."""
+        super().release(cells)
+        self._forget()
+
+    def relocate(self, source: NDArray[np.int64], target: NDArray[np.int64]) -> None:
+        """Moves tokens to other cells, keys and values too; Ctrl-C does not stop it half way."""
+        self._move_rows(False, source, target, super().relocate)
+
+    def relocate_window(self, source: NDArray[np.int64], target: NDArray[np.int64]) -> None:
+        """`relocate` of the cells of `window`."""
+        assert self.window is not None
+        self._move_rows(True, source, target, self.window.relocate)
+
+    def _move_rows(
+        self, small: bool, source: NDArray[np.int64], target: NDArray[np.int64], move: _Moves
+    ) -> None:
+        leaves = [
+            t
+            for il, pair in enumerate(zip(self.k, self.v, strict=True))
+            for t in pair
+            if t.max_bytes and self.is_small(il) == small
+        ]
+
+        def work() -> None:
+            try:
+                for t in leaves:
+                    write_rows(t, target, read_rows(t, source))
+                move(source, target)
+            except BaseException:
+                self.clear()  # a device has failed: keys half moved are of no use
+                raise
+
+        uninterrupted(work)
+
+    def clear(self) -> None:
+        """Frees every cell."""
+        super().clear()
+        if self.window is not None:
+            self.window.clear()
+        self._forget()
+
+    def seq_rm(self, seq: int, p0: int = -1, p1: int = -1) -> None:
+        """As of `Cells`; raises ContextError for a part of a sequence with recurrent states."""
+        if self.states is not None:
+            hit = self._in_range(p0, p1)
+            rows = self.members if seq < 0 else self.members[self._seq(seq)][None]
+            if ((rows & hit).any(axis=1) & (rows & ~hit).any(axis=1)).any():
+                raise refuse_part("seq_rm")
+        super().seq_rm(seq, p0, p1)
+        if self.window is not None:
+            self.window.seq_rm(seq, p0, p1)
+        self._forget()
+
+    def seq_cp(self, src: int, dst: int, p0: int = -1, p1: int = -1) -> None:
+        """As of `Cells`; raises ContextError for a part of a sequence with recurrent states."""
+        if self.states is not None:
+            row = self.members[self._seq(src)]
+            if (row & ~self._in_range(p0, p1)).any():
+                raise refuse_part("seq_cp")
+            self.states.slot[self._seq(dst)] = self.states.slot[src]
+        super().seq_cp(src, dst, p0, p1)
+        if self.window is not None:
+            self.window.seq_cp(src, dst, p0, p1)
+
+    def seq_keep(self, seq: int) -> None:
+        """Removes every other sequence."""
+        super().seq_keep(seq)
+        if self.window is not None:
+            self.window.seq_keep(seq)
+        self._forget()
+
+    def shifted(self) -> None:
+        """Says that the keys have been rotated."""
+        super().shifted()
+        if self.window is not None:
+            self.window.shifted()
+
+    def _move(
+        self, seq: int, p0: int, p1: int, new: Callable[[NDArray[np.int64]], NDArray[np.int64]]
+    ) -> None:
+        super()._move(seq, p0, p1, new)
+        if self.window is not None:
+            self.window._move(seq, p0, p1, new)
+
+    def can_cut(self, seq: int, at: int) -> bool:
+        """Whether `seq` can go on from position `at` when what is from there on is removed."""
+        if at == 0 or at > self.pos_max(seq):
+            return True
+        gone = self.window is not None and not self.window.has_all(self, seq, at)
+        return self.states is None and not gone
+
+    def _forget(self) -> None:
+        """Sequences without cells start anew."""
+        if self.states is not None:
+            self.states.slot[~self.members.any(axis=1)] = 0
+
+
+def cache_bytes(
+    config: ModelConfig,
+    size: int,
+    type_k: str | DType = "f16",
+    type_v: str | DType = "f16",
+    n_seq_max: int = 1,
+    window_size: int = 0,
+) -> int:
+    """Bytes that a cache of `size` cells takes, before one is made."""
+    k = _cache_type("type_k", type_k, config.head_dim_k)
+    v = _cache_type("type_v", type_v, config.head_dim_v)
+    rows = 0
+    for il in range(config.n_layer):
+        n = window_size if window_size and config.is_windowed(il) else size
+        rows += n * (k.row_bytes(config.n_embd_k(il)) + v.row_bytes(config.n_embd_v(il)))
+    return rows + (2 * n_seq_max + 1) * state_bytes(config)
+
+
+def row_width(t: Tensor) -> int:
+    """Elements of a row of a leaf."""
+    width = t.ne[0]
+    assert isinstance(width, int)
+    return width
+
+
+def read_rows(t: Tensor, cells: NDArray[np.int64]) -> NDArray[np.uint8]:
+    """The rows [n, bytes] that a leaf of the cache has of some cells."""
+    assert t.buffer is not None
+    memory, size = t.buffer.data, t.dtype.row_bytes(row_width(t))
+    rows = np.empty((len(cells), size), np.uint8)
+    for a, b in _runs(cells):
+        rows[a:b] = memory.read(int(cells[a]) * size, (b - a) * size).reshape(b - a, size)
+    return rows
+
+
+def _runs(cells: NDArray[np.int64]) -> list[tuple[int, int]]:
+    """Runs of neighbouring cells, each one piece of memory; a fresh cache is a single one."""
+    starts = np.flatnonzero(np.diff(cells, prepend=-2) != 1).tolist()
+    return list(zip(starts, [*starts[1:], len(cells)], strict=False))
+
+
+def write_rows(t: Tensor, cells: NDArray[np.int64], rows: NDArray[np.uint8]) -> None:
+    """Puts back what `read_rows` gave."""
+    assert t.buffer is not None
+    memory = t.buffer.data
+    for a, b in _runs(cells):
+        memory.write(int(cells[a]) * rows.shape[1], np.ascontiguousarray(rows[a:b]).reshape(-1))
+
+
+def _cache_type(argument: str, name: str | DType, head_dim: int) -> DType:
+    try:
+        dtype = find_dtype(name)
+    except GraphError as e:
+        raise ContextError(f"{argument}: {e}") from None
+    if dtype.name not in CACHE_TYPES:
+        raise ContextError(f"{argument} is {dtype.name}; it must be {' or '.join(CACHE_TYPES)}")
+    if head_dim % dtype.block:
+        raise ContextError(
+            f"{argument} is {dtype.name}, which has blocks of {dtype.block} numbers, but heads of "
+            f"this model have {head_dim}; use f16, bf16 or f32"
+        )
+    return dtype

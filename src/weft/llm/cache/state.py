@@ -1,0 +1,263 @@
+"""Saving a cache and restoring it: bytes that only the same model accepts.
+
+    magic      8 bytes   "weft-kv\\0"
+    length     u32       bytes of the header
+    header     JSON      version, fingerprint of the model, types, number of cells and sequences
+    positions  i32 [n_cells]
+    tokens     i32 [n_cells]           -1: unknown
+    serials    i64 [n_cells]           when they were computed; -1: moved since
+    members    u8 [n_seq, n_cells]     0 or 1
+               the four again of sliding-window layers, where these have cells of their own
+    mixed      u8 [n_seq]              1: put together from parts of others
+    rows       of each layer, the keys of its cells, then the values
+    states     of each sequence, what its recurrent layers keep
+    checksum   32 bytes  SHA-256 of everything before it
+
+All numbers are little endian.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import struct
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weft.errors import ContextError, FormatError
+from weft.graph.tensor import Tensor
+from weft.llm.cache.cells import Cells, Kept
+from weft.llm.cache.kv_cache import KVCache, read_rows, row_width, write_rows
+from weft.llm.cache.recurrent import state_bytes
+from weft.llm.cache.window import WindowCells
+from weft.llm.config import ModelConfig
+
+__all__ = ["load_state", "save_state"]
+
+MAGIC = b"weft-kv\0"
+VERSION = 2
+_DIGEST = hashlib.sha256().digest_size
+_LENGTH = struct.Struct("<I")
+_MAX_POSITION = (1 << 30) - 1
+_MAX_SERIAL = 1 << 62
+"""Later cells are counted on from the largest."""
+
+
+def save_state(config: ModelConfig, cache: KVCache, seq: int | None = None) -> bytes:
+    """The cells of sequence `seq` (None: of all) with their keys and values.
+
+    Keys must have been rotated to their positions. Raises ContextError for an unknown sequence."""
+    tables = [(cells, _saved_cells(cells, seq)) for cells in _tables(cache)]
+    n_seq = cache.n_seq_max if seq is None else 1
+    counts = {"n_cells": len(tables[0][1]), "n_window": 0, "n_seq": n_seq}
+    if cache.window is not None:
+        counts["n_window"] = len(tables[1][1])
+    text = json.dumps(_header(config, cache) | counts).encode()
+    parts = [MAGIC, _LENGTH.pack(len(text)), text]
+    for cells, at in tables:
+        kept = cells.keep(at)
+        members = kept.members if seq is None else np.ones((1, len(at)), np.bool_)
+        parts += [kept.pos.astype("<i4").tobytes(), kept.tokens.astype("<i4").tobytes()]
+        parts += [kept.serial.astype("<i8").tobytes(), members.astype(np.uint8).tobytes()]
+    mixed = cache.mixed if seq is None else cache.mixed[[seq]]
+    parts.append(mixed.astype(np.uint8).tobytes())
+    parts += [read_rows(t, tables[small][1]).tobytes() for t, small in _tensors(cache)]
+    if cache.states is not None:
+        parts += [cache.states.read(s) for s in (range(n_seq) if seq is None else [seq])]
+    body = b"".join(parts)
+    return body + hashlib.sha256(body).digest()
+
+
+def _tables(cache: KVCache) -> list[Cells]:
+    return [cache] if cache.window is None else [cache, cache.window]
+
+
+def _saved_cells(cells: Cells, seq: int | None) -> NDArray[np.int64]:
+    """Cells in order of position, of a sliding window only those that are still seen."""
+    if seq is None:
+        found = np.flatnonzero(cells.members.any(axis=0))
+    else:
+        found = cells.cells_of(seq)
+    return found[cells.seen()[found]] if isinstance(cells, WindowCells) else found
+
+
+def load_state(config: ModelConfig, cache: KVCache, data: bytes, seq: int | None = None) -> None:
+    """Replaces the cache (or sequence `seq` alone) by what `data` holds.
+
+    Raises FormatError for data that is damaged, of another model or of other cache types, and
+    ContextError when it does not fit; the cache is as it was then."""
+    header, body = _checked(config, cache, data, whole=seq is None)
+    n_seq = header["n_seq"]
+    tables = _tables(cache)
+    saved = [body.kept(n, n_seq) for n in _counts(cache, header)]
+    mixed = body.take(np.uint8, n_seq).astype(np.bool_)
+    for kept in saved:
+        _require_possible(config, kept)
+    if seq is None and n_seq > cache.n_seq_max and saved[0].members[cache.n_seq_max :].any():
+        raise ContextError(
+            f"the state has {n_seq} sequences, the context {cache.n_seq_max}; make n_seq_max larger"
+        )
+    for cells, kept in zip(tables, saved, strict=True):
+        _require_room(cells, len(kept.cells), seq)
+    if seq is None:
+        cache.clear()
+    else:
+        cache.seq_rm(seq)
+    taken = [_put(cells, kept, seq) for cells, kept in zip(tables, saved, strict=True)]
+    for t, small in _tensors(cache):
+        row, n = t.dtype.row_bytes(row_width(t)), len(taken[small])
+        write_rows(t, taken[small], body.take(np.uint8, n * row).reshape(n, row))
+    known = min(n_seq, cache.n_seq_max) if seq is None else 1
+    cache.mixed[slice(known) if seq is None else [seq]] = mixed[:known]
+    if cache.states is not None:
+        size = state_bytes(config)
+        for s in range(n_seq):
+            data, to = body.take(np.uint8, size).tobytes(), s if seq is None else seq
+            if to < cache.n_seq_max and cache.members[to].any():
+                cache.states.write(to, data)
+
+
+def _require_possible(config: ModelConfig, kept: Kept) -> None:
+    """Raises FormatError for a table that no context can have had."""
+    wrong = (
+        ("position", (kept.pos < 0) | (kept.pos > _MAX_POSITION)),
+        ("token", (kept.tokens < -1) | (kept.tokens >= config.n_vocab)),
+        ("time", (kept.serial < -1) | (kept.serial > _MAX_SERIAL)),
+        ("sequence", ~kept.members.any(axis=0)),
+    )
+    for what, hits in wrong:
+        if hits.any():
+            raise FormatError(
+                f"the saved state is forged: the {what} of cell {int(hits.argmax())} cannot be; "
+                "save it again"
+            )
+
+
+def _require_room(cells: Cells, n: int, seq: int | None) -> None:
+    room = cells.size
+    if seq is not None:
+        others = np.delete(cells.members, seq, axis=0)
+        taken = others.any(axis=0)
+        if isinstance(cells, WindowCells):
+            taken &= cells.seen()
+        room -= int(taken.sum())
+    if n > room:
+        raise ContextError(f"the state has {n} cells, there is room for {room}; make n_ctx larger")
+
+
+def _put(cells: Cells, kept: Kept, seq: int | None) -> NDArray[np.int64]:
+    """Takes cells for what was saved; returns them."""
+    n = len(kept.cells)
+    if n == 0:
+        return kept.cells
+    if isinstance(cells, WindowCells):
+        cells.release(cells.in_the_way(n))
+    joined = np.zeros((cells.n_seq_max, n), np.bool_)
+    if seq is None:
+        known = min(len(kept.members), cells.n_seq_max)
+        joined[:known] = kept.members[:known]
+    else:
+        joined[seq] = True
+    if isinstance(cells, WindowCells):
+        at = cells.find_free(n)
+        cells.occupy(at, kept.pos, joined, kept.tokens)
+    else:
+        at = np.empty(n, np.int64)
+        owner = joined.argmax(axis=0).astype(np.int32)
+        for s in dict.fromkeys(owner.tolist()):
+            own = np.flatnonzero(owner == s)  # in the order of their cells
+            at[own] = cells.place(owner[own], np.arange(len(own)), joined[:, own])
+            cells.occupy(at[own], kept.pos[own], joined[:, own], kept.tokens[own])
+    cells.restore_serials(at, kept.serial)
+    return at
+
+
+class _Body:
+    """Arrays one after another in bytes that are known to be long enough."""
+
+    def __init__(self, data: bytes, at: int) -> None:
+        self._data = data
+        self._at = at
+
+    def take(self, dtype: Any, count: int) -> NDArray[Any]:
+        """The next `count` elements."""
+        found = np.frombuffer(self._data, dtype, count, self._at)
+        self._at += found.nbytes
+        return found
+
+    def kept(self, n: int, n_seq: int) -> Kept:
+        """A table of `n` cells."""
+        pos, tokens = (self.take("<i4", n).astype(np.int32) for _ in range(2))
+        serial = self.take("<i8", n).astype(np.int64)
+        members = self.take(np.uint8, n_seq * n).reshape(n_seq, n).astype(np.bool_)
+        return Kept(np.arange(n), pos, members, tokens, serial)
+
+
+def _checked(
+    config: ModelConfig, cache: KVCache, data: bytes, *, whole: bool
+) -> tuple[dict[str, Any], _Body]:
+    """Header and body of `data`, when it is undamaged and made for such a cache."""
+    start = len(MAGIC) + _LENGTH.size
+    if not data.startswith(MAGIC):
+        raise FormatError("this is not a saved context state of weft")
+    if len(data) < start + _DIGEST or hashlib.sha256(data[:-_DIGEST]).digest() != data[-_DIGEST:]:
+        raise FormatError("the saved state is damaged (its checksum differs); save it again")
+    (length,) = _LENGTH.unpack_from(data, len(MAGIC))
+    try:
+        header: dict[str, Any] = dict(json.loads(data[start : start + length]))
+    except (ValueError, TypeError, RecursionError):
+        raise FormatError("the saved state has no header; save it again") from None
+    if header.get("version") != VERSION:
+        raise FormatError(
+            f"the saved state has version {header.get('version')}, this weft reads {VERSION}; "
+            "save it again"
+        )
+    for key, mine in _header(config, cache).items():
+        if header.get(key) != mine:
+            raise FormatError(
+                f"the saved state was made for another model or cache: its {key} is "
+                f"{header.get(key)}, here it is {mine}"
+            )
+    counts = [header.get(key) for key in ("n_cells", "n_window", "n_seq")]
+    if not all(isinstance(n, int) and n >= 0 for n in counts):
+        raise FormatError("the saved state does not say how many cells it has; save it again")
+    n_seq, tables = header["n_seq"], _counts(cache, header)
+    rows = sum(tables[small] * t.dtype.row_bytes(row_width(t)) for t, small in _tensors(cache))
+    cells = sum(tables) * (16 + n_seq) + n_seq
+    if start + length + cells + rows + n_seq * state_bytes(config) + _DIGEST != len(data):
+        raise FormatError("the saved state has another size than its header says; save it again")
+    if not whole and header["n_seq"] != 1:
+        raise FormatError(
+            f"the saved state has {header['n_seq']} sequences and cannot be loaded as one; load it "
+            "whole"
+        )
+    return header, _Body(data, start + length)
+
+
+def _header(config: ModelConfig, cache: KVCache) -> dict[str, Any]:
+    """What must agree between saving and loading."""
+    return {
+        "version": VERSION,
+        "model": hashlib.sha256(repr(config).encode()).hexdigest()[:16],
+        "type_k": cache.type_k.name,
+        "type_v": cache.type_v.name,
+        "small_window": cache.window is not None,
+    }
+
+
+def _counts(cache: KVCache, header: dict[str, Any]) -> list[int]:
+    """Saved cells of each table."""
+    n = header["n_cells"]
+    return [n] if cache.window is None else [n, header["n_window"]]
+
+
+def _tensors(cache: KVCache) -> list[tuple[Tensor, int]]:
+    """Leaves with keys or values, and the number of the table that says what is in their rows."""
+    return [
+        (t, int(cache.is_small(il)))
+        for il, pair in enumerate(zip(cache.k, cache.v, strict=True))
+        for t in pair
+        if t.ne[0]
+    ]

@@ -1,0 +1,214 @@
+"""Chat templates: a list of messages as the text that a model was trained on.
+
+The template is the model's own, from GGUF metadata: `tokenizer.chat_template`, and others by name
+in `tokenizer.chat_template.NAME` (`tool_use` is taken when there are tools, as transformers does).
+A model without one gets ChatML, which many were trained on, and `ChatTemplate.is_fallback` says so.
+
+    messages = [{"role": "user", "content": "Hello"}]
+    ChatTemplate.from_gguf(file).render(messages)
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from weft.errors import ChatError
+from weft.frontends.gguf import GGUFFile
+from weft.llm.chat.arguments import Arguments
+from weft.llm.tokenizers.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from weft.llm.chat.jinja import JinjaTemplate
+
+__all__ = ["CHATML", "ChatTemplate", "Message", "prompt_tokens"]
+
+Message = Mapping[str, Any]
+"""`role` (system, user, assistant, tool), `content` (text, or a list of `{"type": "text", "text":
+...}`), and what else a template reads: `name`, `tool_calls`, `tool_call_id`, ..."""
+
+KEY = "tokenizer.chat_template"
+
+CHATML = """\
+{%- for message in messages -%}
+<|im_start|>{{ message['role'] }}
+{{ message['content'] }}<|im_end|>
+{% endfor -%}
+{%- if add_generation_prompt -%}
+<|im_start|>assistant
+{% endif -%}
+"""
+"""Messages between `<|im_start|>role` and `<|im_end|>`."""
+
+CHATML_STOPS = ("<|im_end|>", "<|im_start|>")
+"""What ends an answer to ChatML where a vocabulary has no such tokens."""
+
+
+class ChatTemplate:
+    """The templates of a model, by name; the first is the default."""
+
+    def __init__(
+        self,
+        templates: Mapping[str, str] | str | None = None,
+        *,
+        bos: str = "",
+        eos: str = "",
+        where: str = "the chat template",
+    ) -> None:
+        """`templates`: one, or several by name ("default" first); None: ChatML. `bos`, `eos`: texts
+        of the tokens, which templates write. `where` names the model in errors. Nothing is compiled
+        yet."""
+        if isinstance(templates, str):
+            templates = {"default": templates}
+        self.is_fallback = not templates
+        """Whether the model has no template and ChatML stands in."""
+        self.sources: dict[str, str] = dict(templates) if templates else {"default": CHATML}
+        """Templates by name, as Jinja text."""
+        self.bos, self.eos = bos, eos
+        self._where = where
+        self._compiled: dict[str, JinjaTemplate] = {}
+
+    @staticmethod
+    def from_gguf(file: GGUFFile, tokenizer: Tokenizer | None = None) -> ChatTemplate:
+        """The templates of a model file; raises FormatError for a key of the wrong type,
+        TokenizerError where there is no tokenizer."""
+        tokenizer = Tokenizer.from_gguf(file) if tokenizer is None else tokenizer
+        found = {}
+        if KEY in file.metadata:
+            found["default"] = file.get_str(KEY)
+        for key in file.metadata:
+            if key.startswith(f"{KEY}."):
+                found[key[len(KEY) + 1 :]] = file.get_str(key)
+
+        def text(id_: int | None) -> str:
+            return "" if id_ is None else tokenizer.piece(id_, special=True).decode(errors="ignore")
+
+        vocab = tokenizer.vocab
+        where = f"the chat template of {file.path.name}"
+        return ChatTemplate(found, bos=text(vocab.bos), eos=text(vocab.eos), where=where)
+
+    @property
+    def stops(self) -> tuple[str, ...]:
+        """Strings that end an answer beside the model's end tokens."""
+        return CHATML_STOPS if self.is_fallback else ()
+
+    @property
+    def knows_tools(self) -> bool:
+        """Whether the model's template writes tools; raises ChatError where it is broken."""
+        return self._template(self._choose([{}])).reads("tools")
+
+    def render(
+        self,
+        messages: Iterable[Message],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+        template: str | None = None,
+        **variables: Any,
+    ) -> str:
+        """The text of `messages`.
+
+        `tools`: functions that the model may call, as JSON schemas. `add_generation_prompt`: end
+        where the model's answer begins. `template`: a name out of `sources` (default: `tool_use`
+        for tools, else the first). `variables`: what else the template knows, e.g.
+        `enable_thinking=False`.
+
+        Raises ChatError for messages that are none or that the template refuses (an unknown role,
+        two users in a row, ...), for tools, or calls of them in messages, that the template does
+        not write, for a broken template and for an unknown name."""
+        given = [_plain(number, message) for number, message in enumerate(messages)]
+        if not given:
+            raise ChatError("there are no messages; give at least one, of role user")
+        compiled = self._template(template or self._choose(tools))
+        name = "ChatML, which stands in for a template," if self.is_fallback else self._where
+        if tools and not compiled.reads("tools"):
+            raise ChatError(
+                f"{name} knows no tools; leave them out, describe them in a system message, "
+                "or take a model that was trained for them"
+            )
+        if any(m.get("tool_calls") for m in given) and not compiled.reads("tool_calls"):
+            raise ChatError(f"{name} knows no tool_calls of an assistant; say them as content")
+        known = {
+            "messages": given,
+            "tools": [dict(tool) for tool in tools] if tools else None,
+            "documents": None,
+            "add_generation_prompt": add_generation_prompt,
+            "bos_token": self.bos,
+            "eos_token": self.eos,
+        }
+        return compiled.render(known | variables)
+
+    def _choose(self, tools: Sequence[Mapping[str, Any]] | None) -> str:
+        if tools and "tool_use" in self.sources:
+            return "tool_use"
+        return next(iter(self.sources))
+
+    def _template(self, name: str) -> JinjaTemplate:
+        found = self._compiled.get(name)
+        if found is None:
+            from weft.llm.chat.jinja import JinjaTemplate  # jinja2 takes a while to import
+
+            if name not in self.sources:
+                raise ChatError(
+                    f"{self._where} has no variant {name!r}; there are {', '.join(self.sources)}"
+                )
+            where = self._where if name == "default" else f"{self._where} ({name})"
+            found = self._compiled[name] = JinjaTemplate(self.sources[name], where)
+        return found
+
+
+def prompt_tokens(tokenizer: Tokenizer, text: str) -> list[int]:
+    """The tokens of a rendered conversation: control tokens count as such, and BOS stands first
+    once where the model wants it, whether or not the template wrote it."""
+    ids = tokenizer.encode(text, add_special=False, parse_special=True)
+    bos = tokenizer.vocab.bos
+    wanted = tokenizer.vocab.add_bos and bos is not None and ids[:1] != [bos]
+    return [bos, *ids] if wanted and bos is not None else ids
+
+
+def _plain(number: int, message: Message) -> dict[str, Any]:
+    """A message as a template wants it; lists of text parts are joined."""
+    if not isinstance(message, Mapping):
+        raise ChatError(
+            f'message {number} is {message!r:.60}; write {{"role": "user", "content": "..."}}'
+        )
+    role, content = message.get("role"), message.get("content")
+    if not isinstance(role, str) or not role:
+        raise ChatError(f"message {number} has no role; it is system, user, assistant or tool")
+    if isinstance(content, list | tuple):
+        parts = []
+        for part in content:
+            kind = part.get("type", "text") if isinstance(part, Mapping) else type(part).__name__
+            if kind != "text" or not isinstance(part.get("text"), str):
+                raise ChatError(f"message {number} has a part of type {kind}; only text is read")
+            parts.append(part["text"])
+        content = "".join(parts)
+    if content is None and role != "assistant":
+        raise ChatError(f"message {number} ({role}) has no content")
+    if content is not None and not isinstance(content, str):
+        raise ChatError(f"message {number} ({role}): content is {content!r:.60}; it must be text")
+    plain = {**message, "content": "" if content is None else content}
+    calls = message.get("tool_calls")
+    if isinstance(calls, list | tuple):
+        plain["tool_calls"] = [_plain_call(call) for call in calls]
+    return plain
+
+
+def _plain_call(call: Any) -> Any:
+    """A call with arguments that suit every template, where they are JSON."""
+    if not isinstance(call, Mapping):
+        return call
+    function = call.get("function")
+    if isinstance(function, Mapping):
+        return {**call, "function": _plain_call(function)}
+    written = arguments = call.get("arguments")
+    if isinstance(written, str):
+        try:
+            arguments = json.loads(written)
+        except (ValueError, RecursionError):
+            return call
+    if not isinstance(arguments, dict):
+        return call
+    text = written if isinstance(written, str) else None
+    return {**call, "arguments": Arguments(arguments, text)}

@@ -1,0 +1,1 @@
+"""Tokens in, logits out: a batch in ubatches, by the graphs of a context."""

@@ -1,0 +1,207 @@
+"""`Batch`: what one call computes; how it is checked. `split.py` cuts it into ubatches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from weft.errors import ContextError
+from weft.llm.cache.cells import Cells
+from weft.llm.config import ModelConfig
+
+__all__ = ["Batch", "Outputs", "Ubatch", "checked", "one_token"]
+
+Outputs = Literal["last", "all"] | ArrayLike
+"""Which tokens' rows come back: the last's, all, or those where an array [n] is true."""
+
+
+_LISTS = (list, tuple)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Batch:
+    """Tokens, or rows in place of tokens, for `Context.decode`. See there for the other fields."""
+
+    tokens: ArrayLike | None = None
+    """Ids [n]."""
+    positions: ArrayLike | None = None
+    """Where in their sequences [n]."""
+    seqs: Sequence[Sequence[int]] | None = None
+    """The sequences that each token belongs to."""
+    outputs: Outputs = "last"
+    embeddings: ArrayLike | None = None
+    """Float rows [n, n_embd] instead of tokens: what the first layer gets in place of (scaled)
+    token embeddings, as from an encoder of images or a prompt that was learned."""
+
+
+@dataclass(slots=True, eq=False)
+class Ubatch:
+    """Checked tokens of a call, or those of it that are computed together; all arrays [n]."""
+
+    tokens: NDArray[Any]
+    """Ids i32 [n], or rows f32 [n, n_embd]."""
+    positions: NDArray[np.int32]
+    first: NDArray[np.int32]
+    """First sequence."""
+    members: NDArray[np.bool_]
+    """[n_seq_max, n]"""
+    outputs: NDArray[np.bool_]
+    rows: NDArray[np.intp]
+    """Row of the result, where `outputs`."""
+    n_seqs: int = 1
+    """Recurrent models: sequences that have as many tokens each, one sequence after another."""
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    @property
+    def is_rows(self) -> bool:
+        """Whether there are rows instead of ids."""
+        return self.tokens.ndim == 2
+
+    def take(self, part: NDArray[np.intp]) -> Ubatch:
+        """Some of the tokens, by number."""
+        return Ubatch(
+            self.tokens[part],
+            self.positions[part],
+            self.first[part],
+            self.members[:, part],
+            self.outputs[part],
+            self.rows[part],
+        )
+
+
+def one_token(
+    tokens: ArrayLike | Batch,
+    positions: ArrayLike | None,
+    seqs: Sequence[Sequence[int]] | None,
+    outputs: Outputs,
+) -> tuple[int, int, int] | None:
+    """(token, position, sequence) of lists that say a single token of one sequence whose row is
+    wanted; position -1: behind the last one. None: it takes `checked` to tell."""
+    if not isinstance(tokens, _LISTS) or len(tokens) != 1 or type(tokens[0]) is not int:
+        return None
+    position, seq = -1, 0
+    if positions is not None:
+        if not isinstance(positions, _LISTS) or len(positions) != 1:
+            return None
+        position = positions[0]
+        if type(position) is not int or not 0 <= position < 1 << 30:
+            return None
+    if seqs is not None:
+        if not isinstance(seqs, _LISTS) or len(seqs) != 1:
+            return None
+        own = seqs[0]
+        if not isinstance(own, _LISTS) or len(own) != 1 or type(own[0]) is not int:
+            return None
+        seq = own[0]
+    if isinstance(outputs, str):
+        wanted = outputs in ("last", "all")
+    else:
+        wanted = isinstance(outputs, _LISTS) and len(outputs) == 1 and outputs[0] is True
+    return (tokens[0], position, seq) if wanted else None
+
+
+def checked(batch: Batch, config: ModelConfig, cells: Cells, n_batch: int) -> Ubatch:
+    """A batch as arrays; raises ContextError for what cannot be computed."""
+    tokens = _tokens(batch, config)
+    n = len(tokens)
+    if n > n_batch:
+        raise ContextError(f"{n} tokens in one call, but n_batch is {n_batch}")
+    first, members = _sequences(batch.seqs, n, cells.n_seq_max)
+    positions = _positions(batch.positions, n, cells)
+    known = config.n_positions
+    if known and positions.max() >= known:
+        raise ContextError(
+            f"position {positions.max()}, but the model has learned 0..{known - 1} only; use "
+            "shorter texts"
+        )
+    wanted = _wanted(batch.outputs, n)
+    return Ubatch(tokens, positions, first, members, wanted, np.cumsum(wanted) - 1)
+
+
+def _tokens(batch: Batch, config: ModelConfig) -> NDArray[Any]:
+    if batch.embeddings is not None:
+        if batch.tokens is not None:
+            raise ContextError("a batch has tokens or embeddings, not both")
+        return _rows(batch.embeddings, config.n_embd)
+    ids = np.atleast_1d(np.asarray(batch.tokens))
+    if ids.ndim != 1 or len(ids) == 0 or ids.dtype.kind not in "iu":
+        raise ContextError("tokens must be a list of at least one token id")
+    low, high = ids.min(), ids.max()
+    if low < 0 or high >= config.n_vocab:
+        raise ContextError(f"token ids are 0..{config.n_vocab - 1}, got {low}..{high}")
+    return ids.astype(np.int32)
+
+
+def _rows(given: ArrayLike, n_embd: int) -> NDArray[np.float32]:
+    try:
+        rows = np.asarray(given, np.float32)
+    except (TypeError, ValueError):
+        rows = np.empty(0, np.float32)
+    if rows.ndim != 2 or len(rows) == 0 or rows.shape[1] != n_embd:
+        raise ContextError(
+            f"embeddings must be rows of {n_embd} numbers, at least one; their shape is "
+            f"{list(np.shape(given)) if rows.size else 'none'}"
+        )
+    return rows
+
+
+def _sequences(
+    seqs: Sequence[Sequence[int]] | None, n: int, n_seq_max: int
+) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
+    members = np.zeros((n_seq_max, n), np.bool_)
+    first = np.zeros(n, np.int32)
+    if seqs is None:
+        members[0] = True
+        return first, members
+    if len(seqs) != n or not all(seqs):
+        raise ContextError(f"seqs must name at least one sequence for each of {n} tokens")
+    if all(len(names) == 1 for names in seqs):
+        own = np.array([names[0] for names in seqs])
+        if own.dtype.kind == "i" and own.min() >= 0 and own.max() < n_seq_max:
+            first[:] = own
+            members[own, np.arange(n)] = True
+            return first, members
+    for i, names in enumerate(seqs):
+        if min(names) < 0 or max(names) >= n_seq_max:
+            raise ContextError(
+                f"sequences {list(names)} of token {i} are not in 0..{n_seq_max - 1}; make "
+                "n_seq_max larger"
+            )
+        members[list(names), i] = True
+        first[i] = names[0]
+    return first, members
+
+
+def _positions(given: ArrayLike | None, n: int, cells: Cells) -> NDArray[np.int32]:
+    if given is None:
+        start = cells.pos_max(0) + 1
+        return np.arange(start, start + n, dtype=np.int32)
+    try:
+        positions = np.atleast_1d(np.asarray(given, np.int32))
+    except (OverflowError, ValueError, TypeError):
+        positions = np.empty(0, np.int32)
+    if positions.shape != (n,) or positions.min() < 0 or positions.max() >= 1 << 30:
+        raise ContextError(
+            f"positions must be {n} numbers from 0, one for each token, and below 2^30"
+        )
+    return positions
+
+
+def _wanted(outputs: Outputs, n: int) -> NDArray[np.bool_]:
+    wanted = np.zeros(n, np.bool_)
+    if isinstance(outputs, str):
+        if outputs not in ("last", "all"):
+            raise ContextError(f'outputs is {outputs!r}; it must be "last", "all" or an array')
+        wanted[-1 if outputs == "last" else slice(None)] = True
+        return wanted
+    try:
+        wanted[:] = np.asarray(outputs, np.bool_)
+    except ValueError:
+        raise ContextError(f"outputs must be {n} truth values, one for each token") from None
+    return wanted

@@ -1,0 +1,100 @@
+"""Embeddings of many texts over one context: as many texts in a batch as it has room for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weft.errors import ContextError
+from weft.llm.compute.context import Context
+from weft.llm.config import ModelConfig, Pooling
+
+__all__ = ["MOST", "embed_texts", "sequences_for", "text_groups", "unit_rows"]
+
+MOST = 32
+"""Texts of a batch, where a sequence costs nothing but its cells."""
+MOST_RECURRENT = 4
+"""The same where every sequence has states of its own, megabytes each."""
+
+
+def sequences_for(config: ModelConfig, n_texts: int) -> int:
+    """`n_seq_max` of a context that computes `n_texts` as far as they fit."""
+    return max(1, min(n_texts, MOST if config.recurrent is None else MOST_RECURRENT))
+
+
+def embed_texts(
+    context: Context,
+    texts: Sequence[Sequence[int]],
+    pooling: Pooling | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> list[NDArray[np.float32]]:
+    """What `Context.embed` gives for each of `texts` (token ids): [n_embd], or [n_tokens, n_embd]
+    with pooling "none".
+
+    Short texts are computed together, as many as the context has sequences for and a ubatch holds;
+    longer ones alone. `progress(done, total)` is called with texts. The cache is emptied. Raises
+    ContextError as `Context.embed`."""
+    if not context.embeddings:
+        raise ContextError("this context gives logits; create it with embeddings=True")
+    if not all(len(ids) for ids in texts):
+        raise ContextError("a text has no tokens; leave it out")
+    pooling = context.pooling if pooling is None else pooling
+    found: list[NDArray[np.float32]] = []
+    for group in text_groups(context, texts):
+        if len(group) == 1:
+            found.append(context.embed(group[0], pooling))
+        else:
+            found += _together(context, group, pooling)
+        if progress is not None:
+            progress(len(found), len(texts))
+    return found
+
+
+def text_groups(context: Context, texts: Sequence[Sequence[int]]) -> Iterator[list[Sequence[int]]]:
+    """Neighbours that are computed together."""
+    room = min(context.n_ubatch, context.n_batch, context.n_outputs, context.n_ctx)
+    group: list[Sequence[int]] = []
+    size = 0
+    for ids in texts:
+        if group and (size + len(ids) > room or len(group) == context.cache.n_seq_max):
+            yield group
+            group, size = [], 0
+        group.append(ids)
+        size += len(ids)
+    if group:
+        yield group
+
+
+def _together(
+    context: Context, group: Sequence[Sequence[int]], pooling: Pooling
+) -> list[NDArray[np.float32]]:
+    ends = np.cumsum([len(ids) for ids in group])
+    context.cache.clear()
+    try:
+        rows = context.decode(
+            np.concatenate([np.asarray(ids) for ids in group]),
+            np.concatenate([np.arange(len(ids)) for ids in group]),
+            seqs=[[seq] for seq, ids in enumerate(group) for _ in ids],
+            outputs="all",
+        )
+    finally:
+        context.cache.clear()
+    return [_pooled(part, pooling) for part in np.split(rows, ends[:-1])]
+
+
+def _pooled(rows: NDArray[np.float32], pooling: Pooling) -> NDArray[np.float32]:
+    """The embedding of a text from those of its tokens."""
+    if pooling == "mean":
+        return np.asarray(rows.mean(axis=0, dtype=np.float64), np.float32)
+    if pooling == "none":
+        return rows
+    return np.asarray(rows[-1 if pooling == "last" else 0])
+
+
+def unit_rows(rows: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Rows [..., n] brought to length 1; zeros stay."""
+    wide = rows.astype(np.float64)
+    lengths = np.maximum(np.linalg.norm(wide, axis=-1, keepdims=True), 1e-12)
+    return np.asarray(wide / lengths, np.float32)

@@ -1,0 +1,369 @@
+"""The compiled graphs of a context, all in the same arenas: those of each range of batch sizes, and
+those that are built when they are first needed: rows instead of tokens, and rotating keys."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weft.compiler import lower_plan, plan_graph, planned_again
+from weft.errors import AbortedError
+from weft.execute import ArenaPool, Profile, Progress, Session, TensorCallback, WatchedSession
+from weft.flags import FLAGS
+from weft.graph import Graph
+from weft.llm.cache.cells import Cells
+from weft.llm.cache.rollback import Change, Places
+from weft.llm.compute.batch import Ubatch
+from weft.llm.compute.counters import Counters
+from weft.llm.compute.pipelined import Pipelined, Rows
+from weft.llm.compute.uninterrupted import uninterrupted
+from weft.llm.planning.plan import ContextPlan
+from weft.llm.planning.regime import Regime
+from weft.program import Program
+
+__all__ = ["Graphs"]
+
+
+class Graphs:
+    """Fills the inputs of the right graph and runs it."""
+
+    def __init__(self, plan: ContextPlan, progress: Progress | None = None) -> None:
+        """Raises OutOfMemoryError without room."""
+        self.plan = plan
+        self.cache = plan.cache
+        self.counters = Counters(plan.graphs_built, reserves=plan.graphs_built)
+        self.reuse = FLAGS.graph_reuse
+        """Whether graphs that were compiled are run again; else each run compiles its own anew."""
+        self._fresh: Session | None = None  # of such a run
+        self.why: list[str] = []
+        """What kept ubatches of the last call from running the graph of the one before."""
+        config = plan.model.config
+        self._config = config
+        self._width = config.n_embd if plan.options.embeddings else config.n_vocab
+        programs = [lower_plan(regime.plan) for regime in plan.all_regimes]
+        self._arenas = self._aside = ArenaPool()
+        self._callback: TensorCallback | None = None
+        self._arenas.reserve(*programs)
+        self._arenas.load(*programs, progress=progress)
+        regimes = [
+            self._regime(regime.max_tokens, program)
+            for regime, program in zip(plan.all_regimes, programs, strict=True)
+        ]
+        self.together: Regime | None = regimes.pop(0) if plan.together else None
+        """Recurrent models: that of several sequences at once."""
+        self.regimes = regimes
+        """One for each range of batch sizes that devices treat differently; the largest last."""
+        self.program: Program = programs[-1]
+        self.pipelined = self._pipelined()
+        """What computes several of the largest ubatches at the same time."""
+        self.session = self.regimes[-1].session
+        """Of the last run."""
+        self._last: Regime = self.regimes[-1]
+        self._rows: Regime | None = None
+        self._shift: Session | None = None
+        self._stop = False
+        counted = [b for b in self.program.devices if hasattr(b, "n_threads_batch")]
+        one = max((b.n_threads for b in counted), default=0)
+        many = max((b.n_threads_batch for b in counted), default=0)
+        # threads for one token, and for more; 0: all that there are
+        self._threads = (0, 0) if one == many else (one, many)
+        self._threads_used = 0
+        self._values = dict.fromkeys(("n_tokens", "n_kv", "n_outputs", "n_seqs", "n_seq_tokens"), 1)
+
+    # ---- stopping --------------------------------------------------------------------------------
+
+    def abort(self) -> None:
+        """Stops the run that is going on, from any thread."""
+        self._stop = True
+        for session in self._sessions():
+            session.abort()
+        if self.pipelined is not None:
+            self.pipelined.abort()
+
+    def clear_abort(self) -> None:
+        """Forgets an `abort` that has stopped nothing."""
+        if self._stop:
+            self._stop = False
+            for session in self._sessions():
+                session.clear_abort()
+            if self.pipelined is not None:
+                self.pipelined.clear_abort()
+
+    def _sessions(self) -> list[Session]:
+        beside = self.pipelined.sessions[1:] if self.pipelined is not None else []
+        fresh = [] if self._fresh is None else [self._fresh]
+        return [*(regime.session for regime in self.all), *beside, *fresh]
+
+    @property
+    def all(self) -> list[Regime]:
+        """Every one that there is so far."""
+        others = [r for r in (self.together, self._rows) if r is not None]
+        return [*self.regimes, *others]
+
+    @contextmanager
+    def profile(self, into: Profile) -> Iterator[Profile]:
+        """Records every run inside the `with`."""
+        with ExitStack() as stack:
+            for regime in self.all:
+                stack.enter_context(regime.session.profile(into))
+            if self.pipelined is not None:
+                stack.enter_context(self.pipelined.profile(into))
+            yield into
+
+    # ---- running ---------------------------------------------------------------------------------
+
+    def run_all(self, ubatches: Sequence[Ubatch], change: Change) -> Iterator[Rows]:
+        """Takes cells for ubatches and computes them, one after the other; the largest in a
+        pipeline where there is one. Yields each with its rows, see `run`."""
+        largest = self.regimes[-1]
+        overlap = self.pipelined is not None and self.reuse
+        n = 0
+        while overlap and n < len(ubatches) and self._is_large(ubatches[n]):
+            n += 1
+        if self.pipelined is not None and n > 1:
+            self._choose(ubatches[0])
+            self._use_threads(self._threads[1])
+            if self._stop:
+                raise AbortedError("decode was stopped by abort()")
+            yield from self.pipelined.run(ubatches[:n], change, self._sizes)
+            self.session = largest.session
+            self.counters.graphs_reused += n
+            ubatches = ubatches[n:]
+        for ubatch in ubatches:
+            yield ubatch, self.run(ubatch, change.occupy(ubatch))
+
+    def _is_large(self, ubatch: Ubatch) -> bool:
+        smaller = self.regimes[-2].max_tokens if len(self.regimes) > 1 else 0
+        return not ubatch.is_rows and ubatch.n_seqs == 1 and len(ubatch) > smaller
+
+    def _sizes(self, ubatch: Ubatch) -> dict[str, int]:
+        """Values of the symbols for a ubatch whose cells are occupied."""
+        n, values, small = len(ubatch), self._values, self.cache.window
+        if small is not None:
+            values["n_kv_window"] = small.n_seen
+        values["n_tokens"], values["n_kv"] = n, self.cache.n_seen
+        values["n_outputs"] = int(np.count_nonzero(ubatch.outputs)) or 1
+        values["n_seqs"], values["n_seq_tokens"] = ubatch.n_seqs, n // ubatch.n_seqs
+        return values
+
+    def run(self, ubatch: Ubatch, places: Places) -> NDArray[np.float32] | None:
+        """Computes one ubatch whose cells are occupied; None when no output is wanted.
+
+        The rows are the session's own memory where that can be: valid until the next run."""
+        out_ids = np.flatnonzero(ubatch.outputs)
+        n_out = len(out_ids)
+        regime = self._choose(ubatch)
+        if not self.reuse:
+            regime = self._anew(regime)
+        session = regime.session
+        regime.inputs.write(ubatch, places, out_ids)
+        values = self._sizes(ubatch)
+        self._use_threads(self._threads[len(ubatch) > 1])
+        if self._stop:
+            raise AbortedError("decode was stopped by abort()")
+        session.execute(values)
+        self.session = session
+        self.counters.graphs_reused += self.reuse
+        if n_out == 0:
+            return None
+        if regime.rows is None:
+            return session.output(regime.output, values)
+        return regime.rows[: n_out * self._width].reshape(n_out, self._width)
+
+    @property
+    def takes_one(self) -> bool:
+        """Whether `run_one` can be used: the graph of single tokens ran last, without detours."""
+        last = self._last
+        return last is self.regimes[0] and last.takes_one and self.reuse
+
+    def run_one(
+        self, token: int, position: int, seq: int, cell: int, slots: tuple[int, int] = (0, 0)
+    ) -> NDArray[np.float32]:
+        """Computes a single token whose cell is occupied; its row [1, width], a copy. `slots`: of
+        the states that are read and written."""
+        regime, values = self._last, self._values
+        session, n_kv = regime.session, self.cache.n_seen
+        regime.inputs.write_one(token, position, seq, cell, n_kv, slots)
+        values["n_tokens"] = values["n_outputs"] = values["n_seqs"] = values["n_seq_tokens"] = 1
+        values["n_kv"] = n_kv
+        if self._threads_used != self._threads[0]:
+            self._use_threads(self._threads[0])
+        if self._stop:
+            raise AbortedError("decode was stopped by abort()")
+        session.execute(values)
+        self.session = session
+        self.counters.graphs_reused += 1
+        assert regime.one_row is not None
+        return regime.one_row.copy()
+
+    def _choose(self, ubatch: Ubatch) -> Regime:
+        """The graph for a ubatch; says why when it is not that of the ubatch before."""
+        n = len(ubatch)
+        if ubatch.is_rows:
+            regime = self._rows or self.build_rows()
+        elif ubatch.n_seqs > 1:
+            assert self.together is not None
+            regime = self.together
+        else:
+            regime = next(r for r in self.regimes if n <= r.max_tokens)
+        last = self._last
+        if regime is not last:
+            if ubatch.is_rows:
+                self.why.append("the input is embeddings, which have a graph of their own")
+            elif last is self._rows:
+                self.why.append("the input is tokens again, after embeddings")
+            elif ubatch.n_seqs > 1:
+                self.why.append("the tokens are of several sequences, which have another graph")
+            elif last is self.together:
+                self.why.append("the tokens are of one sequence again, after several")
+            else:
+                self.why.append(
+                    f"n_tokens is {n}: devices place up to {regime.max_tokens} otherwise than up "
+                    f"to {last.max_tokens}"
+                )
+            self._last = regime
+        return regime
+
+    def _use_threads(self, n: int) -> None:
+        if n != self._threads_used:
+            for session in self._sessions():
+                session.use_threads(n)
+            self._threads_used = n
+
+    def watch(self, callback: TensorCallback | None) -> None:
+        """Has every graph run for a callback, in compute memory beside the other; None: no more."""
+        if callback is None and self._callback is None:
+            return
+        self._callback = callback
+        self._aside = self._arenas if callback is None else self._arenas.beside()
+        self._rebind()
+
+    def _anew(self, regime: Regime) -> Regime:
+        """The same, placed, planned, lowered and bound again, in compute memory of its own."""
+        program = lower_plan(planned_again(regime.program))
+        self.counters.graphs_built += 1
+        self.counters.reserves += 1
+        pool = self._arenas.beside()
+        session = Session(program, pool)
+        if self._callback is not None:
+            session = WatchedSession(program, pool, self._callback)
+        session.use_threads(max(self._threads_used, 0))
+        self._fresh = session
+        return Regime(regime.max_tokens, program, pool, self.cache, self._config, session)
+
+    def _regime(self, max_tokens: int, program: Program) -> Regime:
+        session = None
+        if self._callback is not None:
+            session = WatchedSession(program, self._aside, self._callback)
+        return Regime(max_tokens, program, self._arenas, self.cache, self._config, session)
+
+    def _pipelined(self) -> Pipelined | None:
+        n_more = self.plan.n_copies - 1
+        if n_more == 0 or self._callback is not None:
+            return None
+        regimes = [self.regimes[-1]]
+        for _ in range(n_more):
+            pool = self._arenas.beside()
+            regime = Regime(regimes[0].max_tokens, self.program, pool, self.cache, self._config)
+            regimes.append(regime)
+        return Pipelined(self.plan.plan.schedule, regimes, self._width)
+
+    # ---- graphs that are built when they are needed ----------------------------------------------
+
+    def build_rows(self) -> Regime:
+        """The graph for rows instead of tokens."""
+        if self._rows is None:
+            options = self.plan.options
+            graph = self.plan.model.build(
+                self.cache,
+                n_ubatch=options.n_ubatch,
+                n_outputs=options.n_outputs,
+                flash=options.flash,
+                embeddings=options.embeddings,
+                rows_in=True,
+            )
+            program = self._late(graph, "embeddings are given for the first time")
+            self._rows = self._regime(options.n_ubatch, program)
+            self._threads_used = -1
+        return self._rows
+
+    def build_shift(self) -> Session | None:
+        """The graph that rotates cached keys; None for a model that has none to rotate."""
+        if self._shift is None:
+            graph = self.plan.model.build_shift(self.cache)
+            if graph is None:
+                return None
+            program = self._late(graph, "positions were moved for the first time")
+            self._shift = Session(program, self._arenas)
+        return self._shift
+
+    def _late(self, graph: Graph, why: str) -> Program:
+        """The program of one more graph, with room for it in the arenas."""
+        made = plan_graph(graph, self.plan.backends, rewrites=self.plan.rewrites)
+        # weights stay where the other graphs have them
+        layouts = {w: to for w, to in self.plan.plan.layouts.items() if w in graph.leaves}
+        program = lower_plan(replace(made, layouts=layouts))
+        self.counters.graphs_built += 1
+        self.counters.reserves += 1
+        self.why.append(f"a graph was built: {why}")
+        before = self._arenas.reallocs
+        self._arenas.reserve(program)
+        if self._arenas.reallocs != before:
+            self._rebind()
+        self.counters.reallocs = self._arenas.reallocs
+        return program
+
+    def _rebind(self) -> None:
+        """Brings all graphs to arenas that have grown, so that the old ones are given back."""
+
+        def again(regime: Regime) -> Regime:
+            return self._regime(regime.max_tokens, regime.program)
+
+        last = self.all.index(self._last)
+        self.regimes = [again(r) for r in self.regimes]
+        self.together = self.together and again(self.together)
+        self._rows = self._rows and again(self._rows)
+        if self._shift is not None:
+            self._shift = Session(self._shift.program, self._arenas)
+        self.pipelined = self._pipelined()
+        self._last = self.all[last]
+        self.session = self.regimes[-1].session
+        self._threads_used = -1
+
+    def rotate_keys(self) -> None:
+        """Brings cached keys to the positions that `seq_add` and `seq_div` gave their cells.
+
+        Neither Ctrl-C nor `abort` stops it half way, since keys half rotated are of no use; after a
+        failure of a device the cache is empty."""
+        cache = self.cache
+        session = self.build_shift()
+        if session is None or not cache.n_seen:
+            cache.shifted()
+            return
+        try:
+            uninterrupted(lambda: self._rotate(session))
+        except KeyboardInterrupt:
+            if cache.has_shift:  # not from outside: rotating has failed
+                cache.clear()
+            raise
+        except BaseException:
+            cache.clear()
+            raise
+
+    def _rotate(self, session: Session) -> None:
+        cache, values = self.cache, {}
+        tables: dict[str, tuple[str, Cells]] = {"shift": ("n_kv", cache)}
+        if cache.window is not None:
+            tables["window_shift"] = "n_kv_window", cache.window
+        for name, (symbol, cells) in tables.items():
+            # what a free cell is rotated by does not matter
+            n = values[symbol] = max(cells.n_seen, 1)
+            if name in session.program.inputs:
+                session.input_view(name)[:n] = cells.shift[:n]
+                session.upload(name)
+        session.execute(values)
+        cache.shifted()

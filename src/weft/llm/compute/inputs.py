@@ -1,0 +1,98 @@
+"""`Inputs`: what a compiled graph reads, written straight into its memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weft import _native
+from weft.execute import Session
+from weft.llm.cache.cells import Cells
+from weft.llm.cache.kv_cache import KVCache
+from weft.llm.cache.rollback import Places
+from weft.llm.compute.batch import Ubatch
+from weft.llm.config import ModelConfig
+
+__all__ = ["Inputs"]
+
+
+class Inputs:
+    """The inputs of one session. Those that a model has no use for are left out."""
+
+    def __init__(self, session: Session, cache: KVCache, config: ModelConfig) -> None:
+        self._session = session
+        self._config = config
+        names = session.program.inputs
+        self._views = views = {name: session.input_view(name) for name in names}
+        self._sent = [name for name in names if session.needs_upload(name)]
+        masks: dict[str, tuple[Cells, int]] = {
+            "mask": (cache, 0),
+            "window_mask": (cache.window or cache, config.window),
+        }
+        self._masks = {name: found for name, found in masks.items() if name in names}
+        self._writers: dict[str, _native.MaskWriter] = {}
+        if config.alibi_bias <= 0:  # distances are left to `Cells`
+            for name, (cells, window) in self._masks.items():
+                out = views[name].view(np.uint16)
+                self._writers[name] = _native.MaskWriter(
+                    cells.pos, cells.members, out, window, config.causal
+                )
+        self.takes_one = (
+            "tokens" in views and cache.window is None and len(self._writers) == len(self._masks)
+        )
+        """Whether `write_one` does."""
+        unused = np.zeros(1, np.int64)
+        self._token, self._position, self._cell, self._out_id, self._read, self._written = (
+            views.get(name, unused)
+            for name in ("tokens", "positions", "cells", "out_ids", "state_in", "state_out")
+        )
+        self._rows = [writer.one for writer in self._writers.values()]
+
+    def write_one(
+        self, token: int, position: int, seq: int, cell: int, n_kv: int, slots: tuple[int, int]
+    ) -> None:
+        """Those of a single token whose row is wanted. It is most of the time that generating text
+        takes beside the kernels, hence a way of its own."""
+        self._token[0] = token
+        self._position[0] = position
+        self._cell[0] = cell
+        self._out_id[0] = 0
+        self._read[0], self._written[0] = slots
+        for row in self._rows:
+            row(n_kv, position, seq)
+        for name in self._sent:
+            self._session.upload(name)
+
+    def write(self, ubatch: Ubatch, places: Places, out_ids: NDArray[np.intp]) -> None:
+        """Those of a ubatch whose cells are occupied; `out_ids`: whose rows are wanted."""
+        n, views = len(ubatch), self._views
+        if ubatch.is_rows:
+            views["embd"][: ubatch.tokens.size] = ubatch.tokens.reshape(-1)
+        else:
+            views["tokens"][:n] = ubatch.tokens
+        if "cells" in views:
+            views["cells"][:n] = places.cells
+        if "window_cells" in views:
+            views["window_cells"][:n] = places.window_cells
+        if places.slots is not None:
+            views["state_in"][: ubatch.n_seqs], views["state_out"][: ubatch.n_seqs] = places.slots
+        if "positions" in views:  # a model without rotation has no use for them
+            views["positions"][:n] = ubatch.positions
+        # The graph computes at least one row; it is not used when none is wanted.
+        views["out_ids"][: len(out_ids) or 1] = out_ids if len(out_ids) else 0
+        for name, (cells, window) in self._masks.items():
+            self._write_mask(name, ubatch, cells, window)
+        for name in self._sent:
+            self._session.upload(name)
+
+    def _write_mask(self, name: str, ubatch: Ubatch, cells: Cells, window: int) -> None:
+        writer, n_kv = self._writers.get(name), cells.n_seen
+        if writer is not None:
+            writer.all(n_kv, ubatch.positions, ubatch.first)
+            return
+        view: NDArray[Any] = self._views[name]
+        out = view[: len(ubatch) * n_kv].reshape(-1, n_kv)
+        causal = self._config.causal
+        cells.fill_mask(out, ubatch.positions, ubatch.first, window, distances=True, causal=causal)

@@ -1,0 +1,112 @@
+"""`SharedWriter`: how the texts of an `LLM` grow, one or several together, turn by turn."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from time import perf_counter
+
+from weft.errors import ContextError
+from weft.execute import Progress
+from weft.llm.compute.context import Context
+from weft.llm.engine.draft import Stats
+from weft.llm.engine.request import Done, Event, Read, Request, Ticket
+from weft.llm.engine.turn_lock import TurnLock
+from weft.llm.engine.writer import Writer
+from weft.llm.tokenizers.tokenizer import Tokenizer
+
+__all__ = ["SharedWriter"]
+
+
+class SharedWriter:
+    """A `Writer` that threads take turns with. A thread that wants to write waits for the texts of
+    other threads; within a thread a new text ends the one before."""
+
+    def __init__(self, context: Context, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._writer = Writer(context, tokenizer, prompt_share=context.n_batch)
+        self._turns = TurnLock()
+        self.stats = Stats()
+        """Of the last call of any thread."""
+
+    def one(self, request: Request, progress: Progress | None) -> Iterator[str]:
+        """The pieces of a text. Raises at once what `Ticket` raises."""
+        events: deque[tuple[int, Event]] = deque()
+        text = self._ticket(request, 0, events)
+        return (piece for _, piece in self._pieces([text], events, progress))
+
+    def several(self, requests: Sequence[Request]) -> Iterator[tuple[int, str]]:
+        """The pieces of all texts as they come, each with the number of its text."""
+        events: deque[tuple[int, Event]] = deque()
+        texts = [self._ticket(request, i, events) for i, request in enumerate(requests)]
+        return self._pieces(texts, events, None)
+
+    def end(self) -> None:
+        """Waits for the texts of other threads and ends that of this one."""
+        turn = self._turns.take()
+        self._writer.cancel_all()
+        self._turns.leave(turn)
+
+    def _ticket(self, request: Request, number: int, events: deque[tuple[int, Event]]) -> Ticket:
+        self._writer.check(request)
+        return Ticket(request, self._tokenizer, lambda event: events.append((number, event)))
+
+    def _pieces(
+        self,
+        texts: Sequence[Ticket],
+        events: deque[tuple[int, Event]],
+        progress: Progress | None,
+    ) -> Iterator[tuple[int, str]]:
+        turn = self._turns.take()
+        try:
+            self._writer.cancel_all()  # an unfinished text of this thread
+            stats = self.stats = Stats(n_prompt=sum(len(t.request.prompt) for t in texts))
+            stats.logprobs = texts[0].draft.logprobs if len(texts) == 1 else []
+            for text in texts:
+                self._writer.add(text)
+            more = bool(texts)
+            while more:
+                more = self._step(stats, texts, progress)
+                while events:
+                    number, event = events.popleft()
+                    if isinstance(event, Done):
+                        self._finish(stats, texts, event)
+                    elif not isinstance(event, Read) and event.text:
+                        yield number, event.text
+                        self._require_turn(turn)
+        finally:
+            if self._turns.holds(turn):
+                self._writer.cancel_all()
+            self._turns.leave(turn)
+
+    def _step(self, stats: Stats, texts: Sequence[Ticket], progress: Progress | None) -> bool:
+        first, alone = texts[0], len(texts) == 1
+        reads = alone and not first.prompt_done
+        started = perf_counter()
+        more = self._writer.step()
+        seconds = perf_counter() - started
+        if not reads:
+            stats.generation_seconds += seconds
+        else:
+            stats.prompt_seconds += seconds
+            stats.n_cached = first.n_reused
+            if progress is not None:
+                n = first.n_reused
+                progress(first.n_read - n, len(first.request.prompt) - n)
+        stats.n_generated = first.draft.n_drawn if alone else sum(t.draft.n_drawn for t in texts)
+        return more
+
+    def _finish(self, stats: Stats, texts: Sequence[Ticket], done: Done) -> None:
+        if done.error is not None:
+            raise done.error
+        stats.finish_reason = texts[-1].draft.finish_reason
+        if len(texts) > 1:
+            stats.n_cached = sum(t.n_reused for t in texts)
+            stats.logprobs = [row for t in texts for row in t.draft.logprobs]
+
+    def _require_turn(self, turn: object) -> None:
+        if not self._turns.holds(turn):
+            raise ContextError(
+                "another text of this LLM has taken the context over; finish one before starting "
+                "the next, or open the model twice"
+            )

@@ -1,0 +1,103 @@
+"""The plan of a context in words: what `weft explain` prints and `LLM.explain` returns."""
+
+from __future__ import annotations
+
+from html import escape
+from typing import Any
+
+from weft.errors import ContextError
+from weft.llm.compute.context import Context
+from weft.llm.planning.plan import ContextPlan
+from weft.llm.planning.regime import RegimePlan
+from weft.schedule.explain import prediction_text, table_lines
+from weft.tables import html_table, size_text, text_table
+
+__all__ = [
+    "MEMORY_COLUMNS",
+    "html_of",
+    "memory_cells",
+    "memory_lines",
+    "memory_rows",
+    "placement_lines",
+    "plan_for",
+]
+
+MEMORY_COLUMNS = ("buffer", "memory", "bytes", "size", "about")
+
+
+def plan_for(plan: ContextPlan, tokens: int | None) -> RegimePlan:
+    """The plan that batches of so many tokens use; None: the largest ones.
+
+    Raises ContextError for a number that no batch has."""
+    largest = plan.regimes[-1]
+    if tokens is None:
+        return largest
+    if not 1 <= tokens <= largest.max_tokens:
+        raise ContextError(f"batches have 1 to {largest.max_tokens} tokens, not {tokens}")
+    return next(r for r in plan.regimes if tokens <= r.max_tokens)
+
+
+def placement_lines(
+    plan: ContextPlan,
+    *,
+    tokens: int | None = None,
+    width: int | None = None,
+    nodes: bool = True,
+    hint: str = "tokens={}",
+) -> list[str]:
+    """Splits, each op's device and cause (not without `nodes`) and totals for batches of `tokens`.
+    `width`: lines are broken there; `hint`: how the plans of other batches are shown."""
+    regime = plan_for(plan, tokens)
+    lines = table_lines(regime.plan.to_json(), width, nodes=nodes, in_short=True)
+    lines += [_other_plan(other, hint) for other in plan.regimes if other is not regime]
+    if plan.predicted is not None and len(plan.regimes) > 1:
+        lines.append(prediction_text(plan.predicted.to_json()))
+    lines += [f"{name} stays in host memory: {why}" for name, why in plan.homes.kept.items()]
+    return lines
+
+
+def memory_lines(plan: ContextPlan, scratch: int) -> list[str]:
+    """The bytes of every buffer. `scratch`: bytes of the kernels' scratch."""
+    rows = memory_cells(memory_rows(plan, scratch))
+    return ["memory", *text_table(MEMORY_COLUMNS, rows, ("bytes", "size"))]
+
+
+def memory_rows(plan: ContextPlan, scratch: int) -> list[dict[str, Any]]:
+    """What each kind of buffer takes: weights, caches, what is computed in, scratch."""
+    about = "of the kernels"
+    return [
+        *plan.memory_rows(),
+        {"buffer": "scratch", "memory": "threads", "bytes": scratch, "about": about},
+    ]
+
+
+def memory_cells(rows: list[dict[str, Any]]) -> list[list[str]]:
+    """The texts of rows of memory, by `MEMORY_COLUMNS`."""
+    return [
+        [row["buffer"], row["memory"], f"{row['bytes']:,}", size_text(row["bytes"]), _about(row)]
+        for row in rows
+    ]
+
+
+def html_of(context: Context, title: str) -> str:
+    """For notebooks: a title, the bytes of every buffer, and the splits of the largest batches."""
+    rows = memory_cells(memory_rows(context.plan, context.memory.scratch))
+    memory = html_table("memory", MEMORY_COLUMNS, rows, ("bytes", "size"))
+    return f"<p>{escape(title)}</p>{memory}{context.program.html('Program')}"
+
+
+def _other_plan(other: RegimePlan, hint: str) -> str:
+    totals = other.plan.schedule.to_json()["totals"]
+    tokens = f"{other.max_tokens} token{'s' if other.max_tokens > 1 else ''}"
+    return (
+        f"batches of up to {tokens} have another plan: {totals['splits']} splits, "
+        f"{totals['copies']} copies ({hint.format(other.max_tokens)} shows it)"
+    )
+
+
+def _about(row: dict[str, Any]) -> str:
+    bound = row.get("lower_bound")
+    if not bound:
+        return str(row["about"])
+    over = row["bytes"] / bound - 1
+    return f"lower bound {bound:,} B" + (f" (+{over:.1%})" if over else " (reached)")

@@ -1,0 +1,412 @@
+"""`ContextPlan`: everything that a context will be, before any of it has memory.
+
+Which device has which layer, where each node runs, what that takes in each memory. A `Context` is
+made from such a plan, `weft explain` prints one, `fit` and `by_time` try several.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+from weft.allocate import Arena
+from weft.backends.base import AdoptsMemory, Backend
+from weft.compiler import Plan, plan_graph, repacked
+from weft.graph import Graph
+from weft.graph.tensor import Tensor
+from weft.llm.cache.kv_cache import KVCache
+from weft.llm.compute.ubatches import Together, together_sizes
+from weft.llm.model import Model
+from weft.llm.planning.offload import Homes, homes_by_layer, keep_what_runs
+from weft.llm.planning.options import ContextOptions, Placement
+from weft.llm.planning.regime import RegimePlan, bounds, plan_regimes
+from weft.llm.planning.saved_plan import SavedPlan, leaf_rows
+from weft.schedule import CostOptions, Point, Schedule
+from weft.schedule.parts import Prediction
+
+__all__ = ["ContextPlan", "MemoryNeed", "Request"]
+
+GENERATED = 128
+"""Tokens that are generated for each prompt of one ubatch, where time is predicted."""
+
+
+@dataclass(slots=True)
+class MemoryNeed:
+    """Bytes that a plan takes in one memory."""
+
+    memory: str
+    devices: tuple[str, ...]
+    """Those that compute in it."""
+    is_host: bool
+    shares: bool = False
+    """Whether its device works with weights where they are in the host's memory."""
+    weights: int = 0
+    cache: int = 0
+    compute: int = 0
+    lower_bound: int = 0
+    """Of `compute`: the bytes in use at the peak."""
+    copies: int = 0
+    """Compute memory of the other ubatches that are under way at the same time."""
+    repacked: dict[str, int] = field(default_factory=dict)
+    """Weights that are not in `weights` but repacked at load, by the name of that memory."""
+
+    @property
+    def total(self) -> int:
+        """All of it."""
+        return self.weights + sum(self.repacked.values()) + self.cache + self.compute + self.copies
+
+
+@dataclass(slots=True)
+class ContextPlan:
+    """A context on paper."""
+
+    model: Model
+    """With its weights where they will live."""
+    options: ContextOptions
+    backends: Sequence[Backend]
+    homes: Homes
+    cache: KVCache
+    """Without memory."""
+    regimes: list[RegimePlan]
+    """One for each range of batch sizes that is placed its own way; the largest last."""
+    graphs_built: int
+    together: RegimePlan | None = None
+    """Recurrent models: that of several sequences at once."""
+    rewrites: Sequence[str] | None = None
+    """Fusions that were to be used; None: the default."""
+    predicted: Prediction | None = None
+    """Where there is a machine profile, the time of a prompt and of what is generated after it."""
+
+    @property
+    def plan(self) -> Plan:
+        """That of the largest batches."""
+        return self.regimes[-1].plan
+
+    @property
+    def n_copies(self) -> int:
+        """Ubatches of the largest size that are under way at the same time. One where a single
+        split leaves nothing to overlap, and where the host moves cells between them."""
+        several = len(self.plan.schedule.splits) > 1
+        return self.options.n_copies if several and self.cache.window is None else 1
+
+    @property
+    def all_regimes(self) -> list[RegimePlan]:
+        """Every one, the largest last."""
+        return [*([self.together] if self.together else []), *self.regimes]
+
+    def needs(self) -> list[MemoryNeed]:
+        """Bytes by memory, in the order of the devices."""
+        found: dict[int, MemoryNeed] = {}
+
+        def need(buffer_type: Any) -> MemoryNeed:
+            if id(buffer_type) not in found:
+                names = tuple(b.name for b in self.backends if b.buffer_type is buffer_type)
+                shares = isinstance(buffer_type, AdoptsMemory) and buffer_type.shares
+                found[id(buffer_type)] = MemoryNeed(
+                    buffer_type.name, names, buffer_type.is_host, shares
+                )
+            return found[id(buffer_type)]
+
+        for backend in self.backends:
+            need(backend.buffer_type)
+        leaves = {leaf: None for regime in self.all_regimes for leaf in regime.graph.leaves}
+        for leaf in leaves:
+            if leaf.buffer is None:
+                continue
+            buffer_type = leaf.buffer.type or self.backends[-1].buffer_type
+            size = leaf.max_bytes if buffer_type.is_host else buffer_type.alloc_size(leaf)
+            layout = self.plan.layouts.get(leaf)
+            if layout is not None:
+                kept = need(buffer_type).repacked
+                kept[layout.name] = kept.get(layout.name, 0) + layout.alloc_size(leaf)
+            elif leaf.name in self.model.weights:
+                need(buffer_type).weights += size
+            else:
+                need(buffer_type).cache += size
+        arenas: dict[int, list[Arena]] = {}
+        for regime in self.all_regimes:
+            for arena in regime.plan.allocation.arenas:
+                arenas.setdefault(id(arena.buffer_type), []).append(arena)
+        for of_type in arenas.values():
+            one = need(of_type[0].buffer_type)
+            one.compute = _shared(of_type)
+            one.lower_bound = max(a.lower_bound for a in of_type)
+        for arena in self.plan.allocation.arenas:
+            need(arena.buffer_type).copies += (self.n_copies - 1) * arena.size
+        return list(found.values())
+
+    def memory_rows(self) -> list[dict[str, Any]]:
+        """`buffer` (weights, cache, compute, copies), `memory`, `bytes`, `about` of each kind of
+        buffer; of `compute` also `lower_bound`."""
+        rows: list[dict[str, Any]] = []
+        for need in self.needs():
+            mapped = _about_weights(need)
+            for buffer, size, about in (
+                ("weights", need.weights, mapped),
+                ("cache", need.cache, "allocated once, kept between runs"),
+                ("compute", need.compute, "shared by the plans of all batch sizes"),
+                ("copies", need.copies, "compute memory of ubatches under way beside the first"),
+            ):
+                if size:
+                    rows.append(
+                        {"buffer": buffer, "memory": need.memory, "bytes": size, "about": about}
+                    )
+                    if buffer == "compute":
+                        rows[-1]["lower_bound"] = need.lower_bound
+            for memory, size in need.repacked.items():
+                about = "repacked from the file at load"
+                rows.append({"buffer": "weights", "memory": memory, "bytes": size, "about": about})
+        return rows
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything, as `SavedPlan` reads it: the plan of the largest batches, those of smaller
+        ones under `smaller`."""
+        names = [b.name for b in self.backends]
+        homes = {name: names[b] for name, b in self.homes.weights.items()}
+        caches = {
+            leaf: names[b] for il, b in enumerate(self.homes.caches) for leaf in self._kept(il)
+        }
+        data = self.plan.to_json() | {
+            "max_tokens": self.regimes[-1].max_tokens,
+            "smaller": [
+                {"max_tokens": regime.max_tokens} | regime.plan.to_json()
+                for regime in self.regimes[:-1]
+            ],
+            "together": self.together and self.together.plan.to_json(),
+            "model": {
+                "architecture": self.model.config.arch,
+                "file": self.model.file.path.name,
+                "layers": self.model.config.n_layer,
+            },
+            "options": asdict(self.options),
+            "n_gpu_layers": self.homes.n_gpu_layers,
+            "kept": dict(self.homes.kept),
+            "weights": leaf_rows(self.model.weights.values(), homes),
+            "caches": leaf_rows(caches, {leaf.name: name for leaf, name in caches.items()}),
+            "memory": self.memory_rows(),
+        }
+        if self.predicted is not None:
+            data["predicted"] = self.predicted.to_json()
+        return data
+
+    def _kept(self, il: int) -> list[Tensor]:
+        return [leaf for leaf in self.cache.leaves(il) if leaf.max_bytes]
+
+
+def _shared(arenas: Sequence[Arena]) -> int:
+    """Bytes of the blocks that several plans share."""
+    blocks: dict[int, int] = {}
+    for arena in arenas:
+        for number, size in enumerate(arena.chunks):
+            blocks[number] = max(size, blocks.get(number, 0))
+    return sum(blocks.values())
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a plan is wanted for."""
+
+    model: Model
+    options: ContextOptions
+    backends: Sequence[Backend]
+    placement: Placement
+    rewrites: Sequence[str] | None = None
+    """Fusions to use; None: what WEFT_REWRITES says, or all."""
+
+    @cached_property
+    def cost(self) -> CostOptions | None:
+        """What time is predicted of, where there is a profile: a prompt as long as an ubatch, and
+        what is generated after it, with a full cache."""
+        if self.placement.profile is None:
+            return None
+        points = (self._point(self.options.n_ubatch), self._point(1, GENERATED))
+        what = f"prompt of {self.options.n_ubatch} tokens and {GENERATED} generated"
+        return CostOptions(self.placement.profile, points, what)
+
+    @property
+    def together(self) -> Together | None:
+        """What is computed of several sequences at once, where that takes a graph of its own."""
+        if self.model.config.recurrent is None:
+            return None
+        return together_sizes(self.options.n_ubatch, self.options.n_seq_max)
+
+    def _point(self, n_tokens: int, passes: float = 1.0) -> Point:
+        values = {"n_tokens": n_tokens, "n_kv": self.options.n_ctx, "n_outputs": 1}
+        if self.together is not None:
+            values |= {"n_seqs": self.together.n_seqs, "n_seq_tokens": self.together.n_each}
+        window_size = self.options.window_size(self.model.config)
+        if window_size:
+            values["n_kv_window"] = window_size
+        return Point(values, passes)
+
+    def cost_of(self, max_tokens: int) -> CostOptions | None:
+        """The same for one range of batch sizes."""
+        profile = self.placement.profile
+        if profile is None:
+            return None
+        if max_tokens == 1:
+            tokens = self._point(1, GENERATED)
+            return CostOptions(profile, (tokens,), f"{GENERATED} generated tokens")
+        return CostOptions(profile, (self._point(max_tokens),), f"batch of {max_tokens} tokens")
+
+    def homes(self, n_gpu_layers: int | Mapping[int, int] | None) -> Homes:
+        """Devices by number of layers and by glob."""
+        found = homes_by_layer(
+            self.model.weights,
+            self.model.config.n_layer,
+            self.backends,
+            n_gpu_layers,
+            self.placement.place,
+        )
+        if not self.placement.offload_kv:
+            found.caches = [len(self.backends) - 1] * self.model.config.n_layer
+        return found
+
+    def draft(self, homes: Homes, n_tokens: Sequence[int]) -> Draft:
+        """Leaves in those homes, and the graphs for up to so many tokens over them."""
+        options = self.options
+        types = {name: self.backends[b].buffer_type for name, b in homes.weights.items()}
+        placed = self.model.placed(types)
+        cache = KVCache(
+            self.model.config,
+            options.n_ctx,
+            n_seq_max=options.n_seq_max,
+            type_k=options.type_k,
+            type_v=options.type_v,
+            buffer_type=[self.backends[b].buffer_type for b in homes.caches],
+            allocate=False,
+            window_size=options.window_size(self.model.config),
+        )
+
+        def build(n: int, together: Together | None = None) -> Graph:
+            return placed.build(
+                cache,
+                n_ubatch=n,
+                n_outputs=min(n, options.n_outputs),
+                flash=options.flash,
+                embeddings=options.embeddings,
+                together=together,
+            )
+
+        sizes = self.together if n_tokens else None
+        several = build(sizes.n_seqs * sizes.n_each, sizes) if sizes else None
+        return Draft(placed, cache, {n: build(n) for n in n_tokens}, several)
+
+    def planned(self, homes: Homes, *, by_time: bool = False) -> ContextPlan:
+        """The plan with weights and caches in those homes, as far as devices can work on them
+        there. `by_time`: nodes are placed by predicted time, else by the reference's rules."""
+        draft = self.draft(homes, bounds(self.options.n_ubatch, len(self.backends)))
+        layers = [draft.cache.leaves(il) for il in range(self.model.config.n_layer)]
+        keep_what_runs(homes, draft.all_graphs, layers, self.backends)
+
+        def plan(max_tokens: int, graph: Graph) -> Plan:
+            cost = self.cost_of(max_tokens) if by_time else None
+            made = plan_graph(
+                graph,
+                self.backends,
+                policy="cost" if cost else "ggml",
+                cost=cost,
+                rewrites=self.rewrites,
+            )
+            self._predict(made.schedule, max_tokens)
+            return made
+
+        regimes = plan_regimes(draft.graphs, plan)
+        together = None
+        if draft.together is not None:
+            n = self._most_together
+            together = RegimePlan(n, draft.together, plan(n, draft.together))
+        return self._finished(homes, draft, regimes, together)
+
+    def as_saved(self, saved: SavedPlan) -> ContextPlan:
+        """What a plan file says, once it is sure that it is about this model and these devices."""
+        saved.check_devices(self.backends)
+        n_layer = self.model.config.n_layer
+        homes = Homes(*saved.homes(self.model.weights, n_layer, self.backends))
+        homes.n_gpu_layers = None
+        draft = self.draft(homes, saved.max_tokens(self.options.n_ubatch))
+        saved.check_caches([t for il in range(n_layer) for t in draft.cache.leaves(il)])
+        regimes: list[RegimePlan] = []
+        for max_tokens, graph in draft.graphs.items():
+            assign = saved.node_devices(max_tokens, graph, self.backends)
+            plan = plan_graph(
+                graph, self.backends, policy="plan", assign=assign, rewrites=self.rewrites
+            )
+            self._predict(plan.schedule, max_tokens)
+            regimes.insert(0, RegimePlan(max_tokens, graph, plan))
+        together = None
+        if draft.together is not None:
+            n, graph = self._most_together, draft.together
+            assign = saved.node_devices(None, graph, self.backends)
+            plan = plan_graph(
+                graph, self.backends, policy="plan", assign=assign, rewrites=self.rewrites
+            )
+            together = RegimePlan(n, graph, plan)
+        found = self._finished(homes, draft, regimes, together)
+        schedules: dict[int | None, Schedule] = {r.max_tokens: r.plan.schedule for r in regimes}
+        if together is not None:
+            schedules[None] = together.plan.schedule
+        saved.check_memory(schedules, {n.memory: n.compute for n in found.needs()})
+        return found
+
+    @property
+    def _most_together(self) -> int:
+        assert self.together is not None
+        return self.together.n_seqs * self.together.n_each
+
+    def _finished(
+        self,
+        homes: Homes,
+        draft: Draft,
+        regimes: list[RegimePlan],
+        together: RegimePlan | None,
+    ) -> ContextPlan:
+        predicted = None
+        if self.cost is not None:
+            prompt = self._prediction(regimes[-1].plan.schedule, self.cost.points[0])
+            token = self._prediction(regimes[0].plan.schedule, self.cost.points[1])
+            predicted = prompt.plus(token, self.cost.what)
+        if self.options.repack:
+            every = [*regimes, together] if together else regimes
+            plans = repacked([regime.plan for regime in every])
+            every = [replace(r, plan=plan) for r, plan in zip(every, plans, strict=True)]
+            regimes, together = every[: len(regimes)], every[-1] if together else None
+        return ContextPlan(
+            draft.model, self.options, self.backends, homes, draft.cache, regimes,
+            len(draft.all_graphs), together, self.rewrites, predicted,
+        )  # fmt: skip
+
+    def _predict(self, made: Schedule, max_tokens: int) -> None:
+        cost = self.cost_of(max_tokens)
+        if cost is not None:
+            made.predicted = cost.model(made.graph, self.backends).predict(made)
+
+    def _prediction(self, made: Schedule, point: Point) -> Prediction:
+        assert self.placement.profile is not None
+        cost = CostOptions(self.placement.profile, (point,))
+        return cost.model(made.graph, self.backends).predict(made)
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """Leaves in their homes, and graphs over them."""
+
+    model: Model
+    cache: KVCache
+    graphs: dict[int, Graph]
+    """Most tokens -> graph, the largest first."""
+    together: Graph | None = None
+    """That of several sequences at once."""
+
+    @property
+    def all_graphs(self) -> list[Graph]:
+        """Every one."""
+        return [*self.graphs.values(), *([self.together] if self.together else [])]
+
+
+def _about_weights(need: MemoryNeed) -> str:
+    if need.is_host:
+        return "mapped from the file"
+    return "used where the file is mapped" if need.shares else "sent to the device at load"

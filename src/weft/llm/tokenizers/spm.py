@@ -1,0 +1,208 @@
+"""SentencePiece byte-pair encoding (GGUF's tokenizer model `llama`).
+
+The `sentencepiece` library does the work, on a model made in memory from the GGUF metadata: the
+few fields it needs are written as protobuf by hand (sentencepiece_model.proto of the SentencePiece
+repository), so no protobuf runtime is needed. The settings make it do what llama.cpp does: text is
+taken as it is (no normalisation, runs of spaces stay), spaces become U+2581, characters that no
+piece has become bytes. Special tokens and the space prefix are the caller's work.
+
+The library refuses some vocabularies that llama.cpp takes (a piece twice, an empty piece, missing
+byte tokens, no unknown token); those go through `merge`, the same algorithm in Python.
+"""
+
+from __future__ import annotations
+
+import heapq
+import struct
+from collections.abc import Iterable, Mapping
+from itertools import pairwise
+
+import sentencepiece
+
+from weft.errors import TokenizerError
+from weft.llm.tokenizers.vocab import TokenType, Vocab
+
+__all__ = ["SpmModel", "merge"]
+
+_SPACE = "\u2581"
+
+
+class SpmModel:
+    """Text without special tokens to ids, and ids to bytes."""
+
+    add_space_prefix = True
+
+    def __init__(self, vocab: Vocab) -> None:
+        self.vocab = vocab
+        self._byte_ids = _byte_ids(vocab)
+        self._processor: sentencepiece.SentencePieceProcessor | None = None
+        self._ids: dict[str, int] | None = None
+        if _library_takes(vocab, self._byte_ids):
+            try:
+                self._processor = sentencepiece.SentencePieceProcessor(model_proto=_proto(vocab))
+            except RuntimeError:  # a rule of the library's that is not foreseen here
+                self._processor = None
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of `text`; raises TokenizerError for a character that neither piece nor byte has."""
+        if not text:
+            return []
+        if self._processor is not None and "\0" not in text:
+            ids: list[int] = self._processor.encode(text)
+            return ids
+        if self._ids is None:
+            # the first of two equal pieces counts, as a lookup by text finds it
+            self._ids = {}
+            for id_, token in enumerate(self.vocab.tokens):
+                self._ids.setdefault(token.decode("utf-8", "surrogateescape"), id_)
+        pieces = merge(text.replace(" ", _SPACE), self._ids, self.vocab.scores.tolist())
+        return [id_ for piece in pieces for id_ in self._lookup(piece)]
+
+    def _lookup(self, piece: str) -> Iterable[int]:
+        assert self._ids is not None
+        found = self._ids.get(piece)
+        if found is not None:
+            return (found,)
+        ids = [self._byte_ids.get(b, self.vocab.unknown) for b in piece.encode()]
+        known = [id_ for id_ in ids if id_ is not None]
+        if len(known) < len(ids):
+            raise TokenizerError(
+                f"the vocabulary has no token for {piece!r}: no bytes, no unknown token"
+            )
+        return known
+
+    def covered(self, text: str) -> bytes | None:
+        """See `TokenizerModel.covered`."""
+        return text.replace(_SPACE, " ").encode()
+
+    def piece(self, id_: int, special: bool = False) -> bytes:
+        """The bytes that token `id_` stands for; empty for control tokens unless `special`."""
+        return self.vocab.piece(id_, special)
+
+
+def merge(text: str, ids: Mapping[str, int], scores: list[float]) -> list[str]:
+    """Pieces of `text`: neighbours merge, best score first, then leftmost, while a merge is known.
+
+    SentencePiece's BPE (Kudo and Richardson, arXiv 1808.06226) with a heap over a linked list."""
+    parts = list(text)
+    right = list(range(1, len(parts) + 1))  # index of the next part; len(parts): none
+    left = list(range(-1, len(parts) - 1))
+    heap: list[tuple[float, int, int, str]] = []
+
+    def propose(a: int, b: int) -> None:
+        joined = parts[a] + parts[b]
+        id_ = ids.get(joined)
+        if id_ is not None:
+            heapq.heappush(heap, (-scores[id_], a, b, joined))
+
+    for a, b in pairwise(range(len(parts))):
+        propose(a, b)
+    while heap:
+        _, a, b, joined = heapq.heappop(heap)
+        # stale: one of the two has grown or gone since
+        if not parts[a] or not parts[b] or right[a] != b or parts[a] + parts[b] != joined:
+            continue
+        parts[a], parts[b] = joined, ""
+        right[a] = right[b]
+        if right[b] < len(parts):
+            left[right[b]] = a
+            propose(a, right[b])
+        if left[a] >= 0:
+            propose(left[a], a)
+    return [part for part in parts if part]
+
+
+def _byte_ids(vocab: Vocab) -> dict[int, int]:
+    """Token id by byte value."""
+    found: dict[int, int] = {}
+    for id_, (token, kind) in enumerate(zip(vocab.tokens, vocab.types.tolist(), strict=True)):
+        if kind != TokenType.BYTE:
+            continue
+        try:
+            if len(token) != 6 or token[:3] != b"<0x" or token[5:] != b">":
+                raise ValueError
+            found.setdefault(int(token[3:5], 16), id_)
+        except ValueError:
+            raise TokenizerError(
+                f"token {id_} is marked as a byte, but is called {token!r}; bytes are called "
+                "<0x00> to <0xFF>: convert the model again"
+            ) from None
+    return found
+
+
+def _library_takes(vocab: Vocab, byte_ids: dict[int, int]) -> bool:
+    """Whether the library loads such a vocabulary; it wants each piece once, and all bytes."""
+    tokens = vocab.tokens
+    try:
+        for token in tokens:
+            token.decode()
+    except UnicodeDecodeError:
+        return False
+    n_bytes = int((vocab.types == TokenType.BYTE).sum())
+    return (
+        vocab.unknown is not None
+        and len(byte_ids) == n_bytes == 256
+        and len(set(tokens)) == len(tokens)
+        and all(token and b"\0" not in token for token in tokens)
+    )
+
+
+def _proto(vocab: Vocab) -> bytes:
+    """A serialized sentencepiece.ModelProto.
+
+    Only bytes and the unknown token keep their types: like llama.cpp, merging takes any other piece
+    that it meets, control and unused ones too, and the caller has cut out special tokens."""
+    out = []
+    assert vocab.unknown is not None
+    scores = vocab.scores.tolist()
+    kinds = vocab.types.tolist()
+    for id_, token in enumerate(vocab.tokens):
+        if id_ == vocab.unknown:
+            kind = TokenType.UNKNOWN
+        elif kinds[id_] == TokenType.BYTE:
+            kind = TokenType.BYTE
+        else:
+            kind = TokenType.NORMAL
+        piece = _bytes(1, token) + _float(2, scores[id_]) + _int(3, kind)
+        out.append(_bytes(1, piece))
+    trainer = (
+        _int(3, 2)  # model_type: BPE
+        + _int(4, len(vocab))
+        + _int(35, 1)  # byte_fallback
+        + _int(40, vocab.unknown)
+        # No beginning, end or padding: -1 as a ten-byte varint.
+        + b"".join(_int(field, (1 << 64) - 1) for field in (41, 42, 43))
+    )
+    normalizer = (
+        _bytes(1, b"identity")
+        + _int(3, 0)  # add_dummy_prefix
+        + _int(4, 0)  # remove_extra_whitespaces
+        + _int(5, 1)  # escape_whitespaces
+    )
+    return b"".join(out) + _bytes(2, trainer) + _bytes(3, normalizer)
+
+
+_SMALL = [bytes((value,)) for value in range(0x80)]
+
+
+def _varint(value: int) -> bytes:
+    if value < 0x80:
+        return _SMALL[value]
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def _int(field: int, value: int) -> bytes:
+    return _varint(field << 3) + _varint(value)
+
+
+def _float(field: int, value: float) -> bytes:
+    return _varint(field << 3 | 5) + struct.pack("<f", value)
+
+
+def _bytes(field: int, value: bytes) -> bytes:
+    return _varint(field << 3 | 2) + _varint(len(value)) + value

@@ -1,0 +1,365 @@
+"""`Vocab`: the tokens of a model and the rules about special ones, from `tokenizer.ggml.*`.
+
+What a file does not say follows llama.cpp, whose files these are: defaults by kind of tokenizer,
+special tokens known by their texts.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weft.errors import TokenizerError
+from weft.frontends.gguf import GGUFFile, Metadata
+from weft.llm.tokenizers.pretokenizers import PRETOKENIZERS
+
+__all__ = ["TokenType", "Vocab"]
+
+_PREFIX = "tokenizer.ggml"
+
+
+class TokenType(IntEnum):
+    """What a token is for; the numbers are those of GGUF and of SentencePiece."""
+
+    NORMAL = 1
+    UNKNOWN = 2
+    CONTROL = 3
+    USER_DEFINED = 4
+    UNUSED = 5
+    BYTE = 6
+
+
+@dataclass(frozen=True)
+class _Defaults:
+    """What a kind of tokenizer does when its file is silent."""
+
+    bos: int | None = None
+    eos: int | None = None
+    unknown: int | None = None
+    cls: int | None = None
+    sep: int | None = None
+    add_bos: bool = False
+    always_bos: bool = False
+    add_eos: bool = False
+    add_space_prefix: bool = False
+    clean_spaces: bool = False
+
+
+# By `tokenizer.ggml.model`. A missing id of a byte-level vocabulary stays missing: the reference
+# takes token 11 then, which meant something for Falcon only.
+_DEFAULTS = {
+    "llama": _Defaults(bos=1, eos=2, unknown=0, add_bos=True, add_space_prefix=True),
+    "bert": _Defaults(cls=101, unknown=100, sep=102, clean_spaces=True),
+    "t5": _Defaults(eos=1, unknown=2, add_eos=True),
+}
+
+# Names of special tokens, their keys and the texts that give them away without a key.
+_ROLES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "bos": (("bos",), ()),
+    "eos": (("eos",), ()),
+    "unknown": (("unknown",), ()),
+    "sep": (("seperator",), ()),  # spelt like this in the format
+    "pad": (("padding",), ()),
+    "cls": (("cls",), ()),
+    "mask": (("mask",), ()),
+    "eot": (("eot",), ()),  # its texts all end generation, see _END_TEXTS
+    "eom": (("eom",), ("<|eom_id|>",)),
+    "fim_pre": (
+        ("fim_pre", "prefix"),
+        (
+            "<|fim_prefix|>",
+            "<fim-prefix>",
+            "<fim_prefix>",
+            "<｜fim▁begin｜>",
+            "<PRE>",
+            "▁<PRE>",
+            "<|code_prefix|>",
+            "<|prefix|>",
+        ),
+    ),
+    "fim_suf": (
+        ("fim_suf", "suffix"),
+        (
+            "<|fim_suffix|>",
+            "<fim-suffix>",
+            "<fim_suffix>",
+            "<｜fim▁hole｜>",
+            "<SUF>",
+            "▁<SUF>",
+            "<|code_suffix|>",
+            "<|suffix|>",
+        ),
+    ),
+    "fim_mid": (
+        ("fim_mid", "middle"),
+        (
+            "<|fim_middle|>",
+            "<fim-middle>",
+            "<fim_middle>",
+            "<｜fim▁end｜>",
+            "<MID>",
+            "▁<MID>",
+            "<|code_middle|>",
+            "<|middle|>",
+        ),
+    ),
+    "fim_pad": (("fim_pad",), ("<|fim_pad|>", "<fim-pad>", "<fim_pad>", "<PAD>", "[PAD]")),
+    "fim_rep": (
+        ("fim_rep",),
+        ("<|fim_repo|>", "<|repo_name|>", "<fim-repo>", "<REPO>", "<reponame>"),
+    ),
+    "fim_sep": (("fim_sep",), ("<|file_sep|>",)),
+}
+_END_ROLES = ("eos", "eot", "eom", "fim_pad", "fim_rep", "fim_sep")
+
+# Texts of tokens that end a turn; such a token is a control token whatever its file says.
+_END_TEXTS = (
+    "<|eot_id|>",
+    "<|im_end|>",
+    "<|end|>",
+    "<|return|>",
+    "<|call|>",
+    "<|flush|>",
+    "<|calls|>",
+    "<end_of_turn>",
+    "<|endoftext|>",
+    "</s>",
+    "<|eom_id|>",
+    "<EOT>",
+    "_<EOT>",
+    "[EOT]",
+    "[EOS]",
+    "<|end_of_text|>",
+    "<end_of_utterance>",
+    "<eos>",
+    "<turn|>",
+    "<|tool_response>",
+    "<｜end▁of▁sentence｜>",
+    "[e~[",
+)
+# gpt-oss writes its channels with these, so they are text to show.
+_VISIBLE_TEXTS = ("<|channel|>", "<|message|>", "<|start|>", "<|constrain|>")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Vocab:
+    """Tokens by id, and which ids have a special meaning."""
+
+    model: str
+    """Kind of tokenizer, GGUF's `tokenizer.ggml.model`."""
+    pre: str
+    """How a byte-level vocabulary cuts text into words, `tokenizer.ggml.pre`; may be empty."""
+    tokens: list[bytes]
+    index: dict[bytes, int]
+    """Ids by token; the first of equal ones."""
+    scores: NDArray[np.float32]
+    """Merge priority or log-probability, larger first; zeros where the model has none."""
+    types: NDArray[np.int32]
+    special: Mapping[str, int]
+    """Ids by role: bos, eos, eot, eom, unknown, sep, pad, cls, mask, fim_pre, fim_suf, fim_mid,
+    fim_pad, fim_rep, fim_sep; those that the model has."""
+    bos: int | None
+    eos: int | None
+    unknown: int | None
+    add_bos: bool
+    add_eos: bool
+    prefix: tuple[int, ...]
+    """What stands before a text when special tokens are added."""
+    suffix: tuple[int, ...]
+    """What stands after it."""
+    add_space_prefix: bool
+    clean_spaces: bool
+    """Whether the reference takes spaces in front of punctuation out of decoded text."""
+    eog: frozenset[int]
+    """Tokens that end generation."""
+    lstrip: frozenset[int]
+    """Special tokens that swallow the white space in front of them."""
+    rstrip: frozenset[int]
+    """Special tokens that swallow the white space after them."""
+    metadata: Metadata
+    """All keys of the file, for what one kind of tokenizer alone wants."""
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def piece(self, id_: int, special: bool = False) -> bytes:
+        """The bytes that token `id_` stands for where U+2581 means a space; empty for control
+        tokens unless `special`."""
+        token, kind = self.tokens[id_], self.types.item(id_)
+        if kind in (TokenType.UNKNOWN, TokenType.CONTROL):
+            return token if special else b""
+        if kind == TokenType.NORMAL:
+            return token.replace(b"\xe2\x96\x81", b" ")
+        if kind == TokenType.BYTE:
+            return bytes((int(token[3:5], 16),))
+        return token if kind == TokenType.USER_DEFINED else b""
+
+    @staticmethod
+    def from_gguf(file: GGUFFile) -> Vocab:
+        """Reads and checks the vocabulary; raises TokenizerError naming what is wrong.
+
+        A key of the wrong type raises FormatError."""
+        if f"{_PREFIX}.model" not in file.metadata:
+            raise TokenizerError(
+                f"{file.path} has no tokenizer (no key {_PREFIX}.model); convert the model again "
+                "together with its tokenizer files"
+            )
+        model = file.get_str(f"{_PREFIX}.model")
+        pre = "gemma4" if model == "gemma4" else file.get_str(f"{_PREFIX}.pre", "")
+        defaults = _defaults(model, pre)
+        tokens = file.get_bytes_list(f"{_PREFIX}.tokens")
+        if not all(tokens):  # the reference's name for a token without one
+            tokens = [token or b"[EMPTY_%d]" % i for i, token in enumerate(tokens)]
+        index = dict(zip(reversed(tokens), range(len(tokens) - 1, -1, -1), strict=True))
+        scores, types = _arrays(file, len(tokens))
+        _require_bytes(file.path, tokens, types)
+        special = _roles(file, defaults, index, types)
+        eog = _end_tokens(special, index, types)
+        bos, eos = special.get("bos"), special.get("eos")
+        add_bos = file.get_bool(f"{_PREFIX}.add_bos_token", defaults.add_bos) or defaults.always_bos
+        add_eos = file.get_bool(f"{_PREFIX}.add_eos_token", defaults.add_eos)
+        first, last = (bos if add_bos else None), (eos if add_eos else None)
+        if model == "bert":  # [CLS] and [SEP], whatever add_bos_token and add_eos_token say
+            first, last = special.get("bos", special.get("cls")), special.get("sep")
+        return Vocab(
+            model=model,
+            pre=pre,
+            tokens=tokens,
+            index=index,
+            scores=scores,
+            types=types,
+            special=special,
+            bos=bos,
+            eos=eos,
+            unknown=special.get("unknown"),
+            add_bos=add_bos and bos is not None,
+            add_eos=add_eos and eos is not None,
+            prefix=() if first is None else (first,),
+            suffix=() if last is None else (last,),
+            add_space_prefix=file.get_bool(
+                f"{_PREFIX}.add_space_prefix", defaults.add_space_prefix
+            ),
+            clean_spaces=defaults.clean_spaces,
+            eog=eog,
+            lstrip=_lstrip(file, pre, index),
+            rstrip=_rstrip(file, tokens, index, types),
+            metadata=file.metadata,
+        )
+
+
+def _defaults(model: str, pre: str) -> _Defaults:
+    if model in ("gpt2", "gemma4"):
+        how = PRETOKENIZERS.get(pre)  # an unknown name is an error of the tokenizer itself
+        if how is not None:
+            return _Defaults(
+                add_bos=how.add_bos, always_bos=how.always_bos, clean_spaces=how.clean_spaces
+            )
+    return _DEFAULTS.get(model, _Defaults())
+
+
+def _arrays(file: GGUFFile, n: int) -> tuple[NDArray[np.float32], NDArray[np.int32]]:
+    scores = file.get_array(f"{_PREFIX}.scores", np.zeros(n, np.float32))
+    types = file.get_array(f"{_PREFIX}.token_type", np.full(n, TokenType.NORMAL, np.int32))
+    for key, array in (("scores", scores), ("token_type", types)):
+        if len(array) != n:
+            raise TokenizerError(
+                f"{file.path}: {_PREFIX}.{key} has {len(array)} entries for {n} tokens; convert "
+                "the model again"
+            )
+    return np.asarray(scores, np.float32), np.array(types, np.int32)
+
+
+_BYTE = re.compile(rb"<0x[0-9A-Fa-f]{2}>")
+
+
+def _require_bytes(path: Path, tokens: list[bytes], types: NDArray[np.int32]) -> None:
+    for id_ in np.flatnonzero(types == TokenType.BYTE).tolist():
+        if not _BYTE.fullmatch(tokens[id_]):
+            raise TokenizerError(
+                f"{path}: token {id_} is of type byte, but its text is {tokens[id_]!r:.40}, not "
+                "<0xNN>; convert the model again"
+            )
+
+
+def _roles(
+    file: GGUFFile, defaults: _Defaults, index: Mapping[bytes, int], types: NDArray[np.int32]
+) -> dict[str, int]:
+    """Ids of special tokens: by key, by default, or by text; the last become control tokens."""
+    n = len(types)
+    found: dict[str, int] = {}
+    for role, (keys, texts) in _ROLES.items():
+        id_: int | None = getattr(defaults, role, None)
+        if id_ is not None and id_ >= n:
+            id_ = None
+        for key in keys:
+            full = f"{_PREFIX}.{key}_token_id"
+            stored = file.get_int(full, None)
+            if stored is None:
+                continue
+            if 0 <= stored < n:
+                id_ = stored
+            elif stored in (-1, 0xFFFFFFFF):
+                id_ = None
+            else:
+                raise TokenizerError(f"{file.path}: {full} is {stored}; the tokens are 0..{n - 1}")
+        if id_ is None:
+            id_ = next((index[t.encode()] for t in texts if t.encode() in index), None)
+            if id_ is not None:
+                types[id_] = TokenType.CONTROL
+        if id_ is not None:
+            found[role] = id_
+    return found
+
+
+def _end_tokens(
+    special: Mapping[str, int], index: Mapping[bytes, int], types: NDArray[np.int32]
+) -> frozenset[int]:
+    """Tokens that end generation, by role and by text; changes the types of some tokens."""
+    ends = {special[role] for role in _END_ROLES if role in special}
+    by_text = {text: index[text.encode()] for text in _END_TEXTS if text.encode() in index}
+    ends.update(by_text.values())
+    for id_ in by_text.values():
+        types[id_] = TokenType.CONTROL
+    for text in _VISIBLE_TEXTS:
+        if text.encode() in index:
+            types[index[text.encode()]] = TokenType.USER_DEFINED
+
+    # Where <|end|> only ends a part of an answer, and where </s> is a leftover (Gemma 4).
+    calls = by_text.keys() & {"<|call|>", "<|calls|>"}
+    if "<|end|>" in by_text and calls and by_text.keys() & {"<|return|>", "<|flush|>"}:
+        ends.discard(by_text["<|end|>"])
+        types[by_text["<|end|>"]] = TokenType.USER_DEFINED
+    if "</s>" in by_text and "<|tool_response>" in by_text:
+        ends.discard(by_text["</s>"])
+        types[by_text["</s>"]] = TokenType.NORMAL
+    return frozenset(ends)
+
+
+def _lstrip(file: GGUFFile, pre: str, index: Mapping[bytes, int]) -> frozenset[int]:
+    if pre in ("jina-v2-de", "jina-v2-es", "jina-v2-code") or file.get_str(
+        "general.architecture", ""
+    ) in ("nomic-bert-moe", "jina-bert-v3"):
+        mask = index.get(b"<mask>")
+    elif "modern-bert" in file.get_str("general.name", "").lower():
+        mask = index.get(b"[MASK]")
+    else:
+        mask = None
+    return frozenset(() if mask is None else (mask,))
+
+
+def _rstrip(
+    file: GGUFFile, tokens: list[bytes], index: Mapping[bytes, int], types: NDArray[np.int32]
+) -> frozenset[int]:
+    """Phi-3's special tokens; GGUF does not say so, the name of the model has to."""
+    name = file.get_str("general.name", "").lower()
+    if "phi-3" not in name and "phi3" not in name:
+        return frozenset()
+    kinds = (TokenType.CONTROL, TokenType.USER_DEFINED, TokenType.UNKNOWN)
+    found = set(np.flatnonzero(np.isin(types, kinds)).tolist())
+    return frozenset(found - {index.get(t) for t in (b"<unk>", b"<s>", b"<|endoftext|>")})
