@@ -26,10 +26,14 @@ def texts(path: str) -> None:
 
 def graphs() -> None:
     n = weft.Sym("n", 1, 8)
-    x, h = weft.input("x", (n, 4)), weft.state(np.ones(4, np.float32), "h")
+    x, h = weft.input("x", (n, 4)), weft.state("h", (4,), init=np.ones(4))
     y = ((x + h) @ weft.constant([[1.0] * 4], "w").T * 2 - 1).as_output("y")
     assert_type(y, weft.Tensor)
-    session = weft.Session(weft.compile(weft.Graph(y), devices=["cpu"], n_threads=1))
+    session = weft.Session(
+        weft.compile(weft.Graph(y, weft.graph.cpy(x, h)), devices=["cpu"], n_threads=1)
+    )
     session.run(np.ones((2, 4), np.float32))
     session.run({"x": np.ones((2, 4), np.float32)})
+    session.state("h").write([1.0] * 4)
+    session.state("h").reset()
     assert_type(session.explain(), str)

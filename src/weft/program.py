@@ -28,6 +28,7 @@ __all__ = [
     "SplitSpec",
     "StepSpec",
     "TensorSpec",
+    "described",
 ]
 
 Layout = Literal["rows", "interleaved", "lookup", "planes"]
@@ -130,6 +131,8 @@ class Program:
     outputs: dict[str, int]
     devices: tuple[Any, ...] = field(default=())
     """The backends, in the order of the device list (`SplitSpec.device` is a name of these)."""
+    states: dict[str, int] = field(default_factory=dict)
+    """Leaves whose values stay from run to run, by name; each session has its own."""
     plan: Any = field(default=None, compare=False, repr=False)
     """The `weft.compile.Plan` it was lowered from, for explanations."""
 
@@ -164,8 +167,8 @@ class Program:
 
     def summary(self, what: str) -> str:
         """`<what x f32 (n, 32) -> y f32 (n, 8); 3 steps: cpu 3>`."""
-        ins = ", ".join(self._described(name, index) for name, index in self.inputs.items())
-        outs = ", ".join(self._described(name, index) for name, index in self.outputs.items())
+        ins = ", ".join(described(n, self.tensors[i]) for n, i in self.inputs.items())
+        outs = ", ".join(described(n, self.tensors[i]) for n, i in self.outputs.items())
         steps: dict[str, int] = {}
         for split in self.splits:
             steps[split.device] = steps.get(split.device, 0) + len(split.steps)
@@ -173,11 +176,12 @@ class Program:
         total = sum(steps.values())
         return f"<{what} {ins or 'nothing'} -> {outs or 'nothing'}; {total} steps: {work}>"
 
-    def _described(self, name: str, index: int) -> str:
-        spec = self.tensors[index]
-        dims = max((d + 1 for d in range(4) if spec.ne[d] != 1), default=1)
-        sizes = ", ".join(str(n) for n in reversed(spec.ne[:dims]))
-        return f"{name} {spec.dtype.name} ({sizes})"
-
     def __repr__(self) -> str:
         return self.summary("Program")
+
+
+def described(name: str, spec: TensorSpec) -> str:
+    """`x f32 (n, 32)` for messages: sizes in PyTorch order, without leading ones."""
+    dims = max((d + 1 for d in range(4) if spec.ne[d] != 1), default=1)
+    sizes = ", ".join(str(n) for n in reversed(spec.ne[:dims]))
+    return f"{name} {spec.dtype.name} ({sizes})"

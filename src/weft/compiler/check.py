@@ -12,8 +12,8 @@ __all__ = ["check_program"]
 def check_program(program: Program) -> None:
     """Raises ProgramError naming the tensor or step that breaks a rule.
 
-    Every tensor lies in its buffer at the symbols' maxima; steps, copies, inputs and outputs name
-    tensors that exist; stages cover the steps of their split in order."""
+    Every tensor lies in its buffer at the symbols' maxima; steps, copies, inputs, outputs and
+    states name tensors that exist; stages cover the steps of their split in order."""
     for t in program.tensors:
         _check_tensor(program, t)
     n = len(program.tensors)
@@ -33,7 +33,11 @@ def check_program(program: Program) -> None:
             next_step = end
         if next_step != len(split.steps):
             raise ProgramError(f"{where}: stages end before the last step")
-    for what, names in (("input", program.inputs), ("output", program.outputs)):
+    for what, names in (
+        ("input", program.inputs),
+        ("output", program.outputs),
+        ("state", program.states),
+    ):
         for name, index in names.items():
             if not 0 <= index < n:
                 raise ProgramError(f"{what} {name!r} is not a tensor of the program")

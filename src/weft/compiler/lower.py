@@ -62,6 +62,7 @@ def _lower(schedule: Schedule, table: _Tensors, plan: Any) -> Program:
     graph = schedule.graph
     inputs = {n: table.index(schedule.final_of(t)) for n, t in graph.inputs.items()}
     outputs = {n: table.index(schedule.final_of(t)) for n, t in graph.outputs.items()}
+    states = {n: table.index(schedule.final_of(t)) for n, t in graph.states.items()}
     return Program(
         symbols=graph.symbols,
         buffers=tuple(table.buffers),
@@ -70,6 +71,7 @@ def _lower(schedule: Schedule, table: _Tensors, plan: Any) -> Program:
         inputs=inputs,
         outputs=outputs,
         devices=schedule.backends,
+        states=states,
         plan=plan,
     )
 

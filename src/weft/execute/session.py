@@ -17,10 +17,9 @@ from weft.execute.arena import ArenaPool
 from weft.execute.bound import BoundProgram, Moved, named_fault
 from weft.execute.profile import Profile
 from weft.execute.recorder import Recorder
+from weft.execute.state import State, with_own_states
 from weft.execute.values import check_values, checked, max_bytes, read_array, symbol_values
-from weft.graph.node import describe
 from weft.graph.size import evaluate
-from weft.graph.tensor import Tensor
 from weft.program import Program, TensorSpec
 
 __all__ = ["Session"]
@@ -47,7 +46,7 @@ class Session:
         self._bind()
 
     def _bind(self) -> None:
-        self._bound = BoundProgram(self.program, self.arenas)
+        self._bound = BoundProgram(with_own_states(self.program), self.arenas)
         self._single: Any = None
         splits = self.program.splits
         if len(splits) == 1 and not splits[0].copies:
@@ -60,8 +59,8 @@ class Session:
             self.use_threads(self._threads)
 
     def reset(self) -> None:
-        """Starts anew after a device was lost: fresh arenas, weights sent again. Views of inputs
-        and outputs taken before are stale."""
+        """Starts anew after a device was lost: fresh arenas, weights sent again, states with their
+        first values. Views of inputs and outputs taken before are stale."""
         self.arenas.clear()
         self._staging.clear()
         self._bind()
@@ -165,33 +164,14 @@ class Session:
                 raise named_fault(f"output {name}", error) from error
         return view
 
-    def state(self, leaf: Tensor) -> NDArray[Any]:
-        """What a state of the graph (`weft.state`) holds now, in whatever memory it is: a copy, in
-        PyTorch order of sizes. Raises ProgramError for a tensor that the program has none of."""
-        number, spec = self._state_spec(leaf)
-        try:
-            return read_array(spec, self._bound.memories[number], {})
-        except Exception as error:
-            raise named_fault(f"state {leaf.name}", error) from error
+    def state(self, name: str) -> State:
+        """A state of the graph (`weft.state`) by name: `read()`, `write(values)`, `reset()`,
+        between runs, wherever it is.
 
-    def set_state(self, leaf: Tensor, data: Any) -> None:
-        """Writes a state of the graph, between runs: an array of its shape and element type.
-
-        Raises ProgramError for another shape or type, or a tensor that the program has none of."""
-        number, spec = self._state_spec(leaf)
-        raw = checked(leaf.name, np.asarray(data), spec, {}, "state")
-        try:
-            self._bound.memories[number].write(_fixed(spec, leaf.name), raw)
-        except Exception as error:
-            raise named_fault(f"state {leaf.name}", error) from error
-
-    def _state_spec(self, leaf: Tensor) -> tuple[int, TensorSpec]:
-        data = None if leaf.buffer is None else leaf.buffer.data
-        for number, spec in enumerate(self.program.buffers):
-            if leaf.buffer is not None and data is not None and spec.data is data:
-                at = leaf.buffer.offset
-                return number, TensorSpec(leaf.name, leaf.dtype, leaf.ne, leaf.nb, number, at)
-        raise ProgramError(f"{describe(leaf)} is no state of the program")
+        Raises ProgramError for a name that the program does not have."""
+        spec = self.program.tensors[_find(self.program.states, name, "state")]
+        first = self.program.buffers[spec.buffer].data
+        return State(name, spec, first, lambda: self._bound.memories[spec.buffer])
 
     def send_bound(self, data: NDArray[Any]) -> None:
         """Sends an array that the program uses in place again, where a device has a copy of it; for

@@ -17,7 +17,7 @@ from weft.graph.tensor import Tensor
 
 __all__ = ["check_graph", "check_tensor"]
 
-FLAGS = frozenset({"input", "output", "param"})
+FLAGS = frozenset({"input", "output", "param", "state"})
 
 MAX_BYTES = 2**63 - 1
 """Offsets are signed 64-bit in the native core."""
@@ -31,7 +31,7 @@ def check_graph(graph: Graph) -> None:
     - number of sources and parameter record are those of the op table;
     - sizes are never negative, rows are whole blocks, strides fit the type;
     - a tensor that is no view has no gaps; a view lies inside its base for every symbol value;
-    - inputs and outputs have names, each its own; symbols of one name have one range;
+    - inputs, outputs and states have names, each its own; symbols of one name have one range;
     - bound memory is large enough."""
     seen: set[Tensor] = set()
     for t in graph.leaves:
@@ -48,10 +48,14 @@ def check_graph(graph: Graph) -> None:
                 raise _illegal(t, f"reads source {i}, {describe(src)}, that comes later or never")
         _check_tensor(t, seen, graph)
         _enter(t, seen)
-    # these two properties raise on names used twice, the third on symbols with two ranges
-    for what, named in (("input", graph.inputs), ("output", graph.outputs)):
+    # these properties raise on names used twice, the last on symbols with two ranges
+    for what, named in (
+        ("an input", graph.inputs),
+        ("an output", graph.outputs),
+        ("a state", graph.states),
+    ):
         if "" in named:
-            raise _illegal(named[""], f"is an {what} without a name")
+            raise _illegal(named[""], f"is {what} without a name")
     assert graph.symbols is not None
 
 
@@ -84,6 +88,8 @@ def _check_op(t: Tensor) -> None:
         raise _illegal(t, f"has the view op {op} but shares no memory")
     if t.is_input:
         raise _illegal(t, "is an input that an op computes")
+    if t.is_state:
+        raise _illegal(t, "is a state that an op computes")
 
 
 def _check_tensor(t: Tensor, seen: set[Tensor], graph: Graph) -> None:

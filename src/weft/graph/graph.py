@@ -84,6 +84,12 @@ class Graph:
         return _by_name((t for t in self.tensors if t.is_output), "output")
 
     @property
+    def states(self) -> dict[str, Tensor]:
+        """Leaves whose values stay from run to run, by name; raises GraphError on a name used
+        twice."""
+        return _by_name((t for t in self.leaves if t.is_state), "state")
+
+    @property
     def symbols(self) -> dict[str, Sym]:
         """Every symbol of the graph, by name; raises GraphError where two share a name."""
         found: dict[str, Sym] = {}

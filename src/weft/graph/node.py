@@ -8,13 +8,14 @@ from operator import index
 from typing import Any, TypeVar
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from weft.dtype import DType, find_dtype
 from weft.errors import GraphError
 from weft.graph.op import Op, find_op
 from weft.graph.params import Params
 from weft.graph.size import Expr, Size, Sym, exact_div, lower
-from weft.graph.tensor import Buffer, Ne, Tensor, Usage, shape_text
+from weft.graph.tensor import Buffer, Ne, Tensor, shape_text
 
 __all__ = [
     "FLOATS",
@@ -35,6 +36,7 @@ __all__ = [
     "require",
     "require_type",
     "same_ne",
+    "state",
 ]
 
 E = TypeVar("E", bound=IntEnum)
@@ -141,22 +143,6 @@ def constant(data: Any, name: str = "", dtype: DType | str | None = None) -> Ten
     Without `dtype` the array's own type and shape (outermost first) count; lists of Python floats
     are f32. With a block type (or bf16), `data` is the raw uint8 (uint16) storage, its last axis
     whole rows of blocks."""
-    return _bound("constant", data, name, dtype, "weights")
-
-
-def state(data: Any, name: str = "", dtype: DType | str | None = None) -> Tensor:
-    """Memory that runs write (`cpy`, `set_rows`) and later runs read: a cache, a running sum.
-
-    `data`: what it begins with, as `constant` takes it. A contiguous array that can be written is
-    used in place where nodes on it run in host memory; a device may have a copy of its own. So
-    `Session.state` reads it and `Session.set_state` writes it, wherever it is."""
-    array = np.ascontiguousarray(data)
-    if not array.flags.writeable:
-        array = array.copy()
-    return _bound("state", array, name, dtype, "any")
-
-
-def _bound(what: str, data: Any, name: str, dtype: DType | str | None, usage: Usage) -> Tensor:
     array = np.ascontiguousarray(data)
     if array.dtype == np.float64 and dtype is None and not hasattr(data, "dtype"):
         array = array.astype(np.float32)
@@ -168,17 +154,72 @@ def _bound(what: str, data: Any, name: str, dtype: DType | str | None, usage: Us
         ne = list(array.shape[::-1])
         if array.dtype != dt.storage:
             raise GraphError(
-                f"{what} {name!r}: {dt.name} is stored as {dt.storage}, got {array.dtype}; "
+                f"constant {name!r}: {dt.name} is stored as {dt.storage}, got {array.dtype}; "
                 "encode it first (weft.quants.encode)"
             )
         if dt.is_quantized and ne:
             row = array.shape[-1]
             if row % dt.bytes:
                 raise GraphError(
-                    f"{what} {name!r}: rows of {row} bytes are not whole {dt.bytes}-byte blocks"
+                    f"constant {name!r}: rows of {row} bytes are not whole {dt.bytes}-byte blocks"
                 )
             ne[0] = row // dt.bytes * dt.block
-    return leaf(dt, ne or [1], name, buffer=Buffer(usage, data=array))
+    return leaf(dt, ne or [1], name, buffer=Buffer("weights", data=array))
+
+
+def state(
+    name: str, shape: Sequence[int], dtype: DType | str = "f32", init: ArrayLike | None = None
+) -> Tensor:
+    """Memory that runs write (`cpy`, `set_rows`) and later runs read: a cache, a running sum.
+
+    Each `Session` has its own, wherever its nodes run; `Session.state(name)` reads, writes and
+    resets it. It begins with a copy of `init`: an array of `shape`, or a number; default: zeros.
+
+    `shape` is in PyTorch order (outermost first), plain numbers. With a block type (or bf16),
+    `init` is the raw uint8 (uint16) storage, its last axis whole rows of blocks. What writes it is
+    an output of the graph: `weft.Graph(y, weft.graph.cpy(new, h))`.
+
+    Raises GraphError for a symbolic size, and an `init` of another shape or kind of numbers."""
+    if not name:
+        raise GraphError("a state needs a name")
+    sizes = [
+        fixed(as_size(n.size if isinstance(n, Sym) else n), "state", f"a size of {name!r}")
+        for n in shape
+    ]
+    tensor = leaf(dtype, sizes[::-1] or [1], name, frozenset({"state"}))
+    tensor.buffer = Buffer("any", data=_first_values(tensor, sizes, init))
+    return tensor
+
+
+def _first_values(tensor: Tensor, shape: list[int], init: ArrayLike | None) -> NDArray[Any]:
+    """A new array of a state's storage."""
+    dt, what = tensor.dtype, f"state {tensor.name!r}"
+    if shape:
+        shape = [*shape[:-1], shape[-1] // dt.block * dt.bytes // dt.storage.itemsize]
+    if init is None:
+        return np.zeros(shape, dt.storage)
+    given = np.asarray(init)
+    if (dt.is_quantized or dt.name == "bf16") and given.dtype != dt.storage:
+        raise GraphError(
+            f"{what}: {dt.name} is stored as {dt.storage}, got {given.dtype}; "
+            "encode it first (weft.quants.encode)"
+        )
+    if not np.can_cast(given.dtype, dt.storage, "same_kind") or not _in_range(given, dt):
+        raise GraphError(
+            f"{what}: init is {given.dtype} that {dt.name} cannot hold; convert it first, or "
+            "choose another dtype"
+        )
+    try:
+        return np.broadcast_to(given, shape).astype(dt.storage)
+    except ValueError:
+        raise GraphError(f"{what}: init has shape {given.shape}, wants {tuple(shape)}") from None
+
+
+def _in_range(given: NDArray[Any], dt: DType) -> bool:
+    if given.size == 0 or given.dtype.kind not in "iu" or dt.storage.kind not in "iu":
+        return True
+    limits = np.iinfo(dt.storage.name)
+    return limits.min <= int(given.min()) and int(given.max()) <= limits.max
 
 
 def describe(t: Tensor) -> str:

@@ -156,6 +156,11 @@ class Tensor:
         return "output" in self.flags
 
     @property
+    def is_state(self) -> bool:
+        """Whether this is a leaf whose values stay from run to run, see `weft.state`."""
+        return "state" in self.flags
+
+    @property
     def T(self) -> Tensor:
         """The last two sizes exchanged: shape (..., n, k) becomes (..., k, n); a view."""
         from weft.graph.build_shape import transpose
