@@ -140,7 +140,8 @@ def test_any_name_survives(name: str) -> None:
         ("+128*n_tokens-128", "+128*(n_tokens-1)/1", "unknown characters '/1"),
         ("+128*n_tokens-128", "+div(n_tokens, 0)", "divides by zero"),
         ("+128*n_tokens-128", "+div(1, 0)", "line 7"),
-        ("+128*n_tokens-128", "+" + "(" * 5000 + "0" + ")" * 5000, "line 7"),
+        ("+128*n_tokens-128", "+" + "(" * 5000 + "0" + ")" * 5000, "line 7: .*64 levels deep"),
+        ("+128*n_tokens-128", "+" + "max(0," * 65 + "0" + ")" * 65, "line 7: .*64 levels deep"),
         ('"w"', '"w', "line 3"),
         ('"w"', '"\\q"', "line 3"),
     ],
@@ -149,6 +150,12 @@ def test_damaged_text_is_refused(old: str, new: str, match: str) -> None:
     assert old in SAMPLE_TEXT
     with pytest.raises(GraphError, match=match):
         parse_graph(SAMPLE_TEXT.replace(old, new, 1))
+
+
+def test_brackets_side_by_side_are_not_deep() -> None:
+    offset = "+" + "+".join(["0*" + "(" * 64 + "n_tokens" + ")" * 64] * 3) + "+128*n_tokens-128"
+    text = SAMPLE_TEXT.replace("+128*n_tokens-128", offset, 1)
+    assert format_graph(parse_graph(text)) == format_graph(parse_graph(SAMPLE_TEXT))
 
 
 def test_random_damage_never_escapes_as_another_error() -> None:

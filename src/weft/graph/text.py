@@ -48,7 +48,10 @@ _TOKEN = re.compile(
     re.VERBOSE,
 )
 
-_UNREADABLE = (WeftError, ValueError, KeyError, TypeError, ArithmeticError, RecursionError)
+_UNREADABLE = (WeftError, ValueError, KeyError, TypeError, ArithmeticError)
+
+_DEEPEST = 64
+"""Levels of brackets and functions in a size; what is deeper would go on until the stack ends."""
 
 _LEAF_KINDS = ("base", "input", "constant", "leaf")
 
@@ -67,14 +70,7 @@ def parse_graph(text: str) -> Graph:
             continue
         try:
             parser.line(line)
-        except (
-            WeftError,
-            ValueError,
-            KeyError,
-            TypeError,
-            ArithmeticError,
-            RecursionError,
-        ) as error:
+        except _UNREADABLE as error:
             raise GraphError(f"graph text, line {number}: {error} in {line.strip()!r}") from error
     graph = Graph.of(parser.leaves, parser.nodes)
     check_graph(graph)
@@ -89,6 +85,7 @@ class _Parser:
         self.nodes: list[Tensor] = []
         self.tokens: list[tuple[str, str]] = []
         self.at = 0
+        self.depth = 0
 
     # - tokens
 
@@ -122,7 +119,7 @@ class _Parser:
     # - lines
 
     def line(self, line: str) -> None:
-        self.tokens, self.at = [], 0
+        self.tokens, self.at, self.depth = [], 0, 0
         end = 0
         while line[end:].strip():
             match = _TOKEN.match(line, end)
@@ -257,6 +254,15 @@ class _Parser:
             total = total + self.product() if self.skip("+") else self._minus(total)
         return total
 
+    def inner_size(self) -> Size:
+        """A size inside of another one."""
+        self.depth += 1
+        if self.depth > _DEEPEST:
+            raise GraphError(f"nests sizes more than {_DEEPEST} levels deep")
+        size = self.size()
+        self.depth -= 1
+        return size
+
     def _minus(self, total: Size) -> Size:
         self.take(value="-")
         return total - self.product()
@@ -269,7 +275,7 @@ class _Parser:
 
     def atom(self) -> Size:
         if self.skip("("):
-            inner = self.size()
+            inner = self.inner_size()
             self.take(value=")")
             return inner
         if self.tokens[self.at : self.at + 1] and self.tokens[self.at][0] == "number":
@@ -279,9 +285,9 @@ class _Parser:
             if word not in self.symbols:
                 raise GraphError(f"uses the symbol {word!r}, which no sym line declares")
             return self.symbols[word].size
-        left = self.size()
+        left = self.inner_size()
         self.take(value=",")
-        right = self.size()
+        right = self.inner_size()
         self.take(value=")")
         if word == "div":
             return left // right
