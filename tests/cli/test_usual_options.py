@@ -77,6 +77,7 @@ def test_a_name_that_is_no_file_gets_a_hint(
     assert "did you mean other.gguf?" in weft("inspect", "othre.gguf").stderr
     assert "is written hf:owner/name" in weft("run", "owner/name", "abc").stderr
     assert "hf:OWNER/NAME[:QUANT]" in weft("run", "mistral", "abc").stderr
+    assert "; there is no folder 'modles'" in weft("run", "modles/other.gguf", "abc").stderr
 
 
 def test_repositories_by_flag(monkeypatch: pytest.MonkeyPatch, path: Path) -> None:

@@ -40,5 +40,7 @@ def _read(path: Path) -> Any:
         return json.loads(read_text(path))
     except OSError as error:
         raise FormatError(f"plan {path}: {error.strerror or error}") from None
+    except RecursionError:
+        raise FormatError(f"plan {path}: lists within lists without end") from None
     except ValueError as error:
         raise FormatError(f"plan {path}: not JSON ({error})") from None

@@ -129,6 +129,8 @@ def _meant(named: str) -> str:
     near = _near(path)
     if near:
         return f"; did you mean {' or '.join(near)}?"
+    if path.suffix == ".gguf" and not path.parent.is_dir():
+        return f"; there is no folder {str(path.parent)!r}"
     if re.fullmatch(r"[\w.-]+/[\w.-]+(:[\w.-]+)?", named) and not path.parent.is_dir():
         return f"; a Hugging Face repository is written hf:{named}"
     if re.fullmatch(r"[\w.:-]+", named) and path.suffix != ".gguf":

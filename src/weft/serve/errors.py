@@ -131,4 +131,6 @@ def _in_words(request: Request, error: HTTPException) -> str:
     if error.status_code == 405:
         allowed = (error.headers or {}).get("Allow", "another method")
         return f"{path} does not take {request.method[:20]}; send {allowed}"
+    if error.status_code == 400:  # what FastAPI says of JSON that Python cannot take
+        return "the body is JSON nested too deeply, or with a number too long; send a plainer one"
     return str(error.detail)

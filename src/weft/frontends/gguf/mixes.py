@@ -160,8 +160,10 @@ def find_mix(name: str) -> Mix:
     names = ", ".join(MIXES)
     if _NOT_YET.fullmatch(folded):
         raise UnsupportedOpError(f"weft cannot write {name} yet; choose one of {names}")
-    near = "".join(f"did you mean {n}? " for n in get_close_matches(folded, MIXES, 1))
-    raise UnsupportedOpError(f"there is no type {name!r} to quantize to; {near}There are {names}")
+    near = "".join(f"; did you mean {n}?" for n in get_close_matches(folded, MIXES, 1))
+    raise UnsupportedOpError(
+        f"there is no type {name!r} to quantize to{near or '; choose one of ' + names}"
+    )
 
 
 def mix_types(

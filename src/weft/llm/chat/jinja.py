@@ -135,7 +135,7 @@ _LOOP, _CONCAT, _SLICE, _COMPARE = "weft loop", "weft concat", "weft slice", "we
 
 
 class _Paying(NodeTransformer):
-    """A tree whose loops, `~`, slices and comparisons are filters that pay; the other operations
+    """A tree whose loops, `~`, slices, comparisons and keys are filters that pay; the other operations
     go through the environment anyway."""
 
     def __init__(self, tree: nodes.Template) -> None:
@@ -173,6 +173,13 @@ class _Paying(NodeTransformer):
             return node
         parts = node.arg.start, node.arg.stop, node.arg.step
         return _filter(node.node, _SLICE, *(part or nodes.Const(None) for part in parts))
+
+    def visit_Dict(self, node: nodes.Dict) -> nodes.Node:
+        self.generic_visit(node)
+        for pair in node.items:  # a key is hashed, however much is in it
+            if not isinstance(pair.key, nodes.Const):
+                pair.key = cast(nodes.Expr, _filter(pair.key, _COMPARE))
+        return node
 
     def visit_Compare(self, node: nodes.Compare) -> nodes.Node:
         self.generic_visit(node)
