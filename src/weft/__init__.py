@@ -9,11 +9,14 @@ Graphs built by hand use the constructors of `weft.graph`, `weft.compile` and `w
 Each name is imported when it is first used.
 """
 
-from typing import TYPE_CHECKING, Any
+from __future__ import annotations
 
 from weft.lazy import imported_when_used
 
+TYPE_CHECKING = False  # that of typing, whose import takes time in which Ctrl-C may come
 if TYPE_CHECKING:
+    from typing import Any
+
     from weft import graph
     from weft.backends.cpu import ThreadOptions
     from weft.compiler import compile

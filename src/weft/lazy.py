@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from importlib import import_module
-from typing import Any
+
+TYPE_CHECKING = False  # that of typing, whose import takes time in which Ctrl-C may come
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from typing import Any
 
 __all__ = ["imported_when_used"]
 
@@ -23,6 +25,8 @@ def imported_when_used(
     def get(name: str) -> Any:
         if name not in home_of:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        from importlib import import_module
+
         home = home_of[name]
         module = import_module(home)
         value = module if home == f"{package}.{name}" else getattr(module, name)

@@ -235,3 +235,14 @@ def test_closing_lets_go_of_threads_and_file(tmp_path: Path) -> None:
     model.close()
     threads, mapped = held()
     assert threads == before[0] and not mapped
+
+
+def test_stop_strings_that_are_none(llm: LLM) -> None:
+    wrong: Any
+    for wrong in (5, [5], ["a", b"b"]):
+        with pytest.raises(ArgumentError, match="it must be a text or a list of texts"):
+            llm.generate("a", stop=wrong)
+    nothing: Any = None
+    assert llm.generate("a", stop=nothing, max_tokens=1, temperature=0) == llm.generate(
+        "a", max_tokens=1, temperature=0
+    )

@@ -1,5 +1,6 @@
 """The `weft` command. Every subcommand is a file of its own; `main` turns errors into messages."""
 
+import os
 import sys
 
 __all__ = ["main"]
@@ -9,9 +10,22 @@ def main() -> None:
     """Entry point of the `weft` command: 0 done, 1 an error that a message explains, 2 wrong usage,
     130 interrupted."""
     try:
-        from weft.cli.app import run_command  # imports take time too, in which Ctrl-C may come
+        import signal
 
+        interruptible = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        if interruptible:  # not an exception, which importing may lose or print
+            signal.signal(signal.SIGINT, _leave)
+        from weft.cli.app import run_command
+
+        if interruptible:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         run_command()
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         sys.exit(130)
+
+
+def _leave(*_: object) -> None:
+    """Ends the process while it has nothing but imports."""
+    os.write(2, b"interrupted\n")
+    os._exit(130)

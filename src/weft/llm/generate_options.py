@@ -3,8 +3,9 @@ says of them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
+from weft.errors import ArgumentError
 from weft.execute import Progress
 from weft.llm.sampling import SAMPLING_OPTIONS, SamplingOptions, SamplingParams
 from weft.options import Option
@@ -54,6 +55,9 @@ GENERATE_OPTIONS: dict[str, Option] = {
 
 
 def stop_strings(options: GenerateOptions) -> tuple[str, ...]:
-    """The strings that end a text."""
-    stop = options.get("stop", ())
-    return (stop,) if isinstance(stop, str) else tuple(stop)
+    """The strings that end a text. Raises ArgumentError for what is none."""
+    stop: object = options.get("stop") or ()
+    texts = (stop,) if isinstance(stop, str) else stop
+    if not isinstance(texts, Collection) or not all(isinstance(text, str) for text in texts):
+        raise ArgumentError(f"stop is {stop!r:.60}; it must be a text or a list of texts")
+    return tuple(texts)
