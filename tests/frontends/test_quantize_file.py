@@ -120,7 +120,11 @@ def test_narrow_rows_take_types_of_smaller_blocks() -> None:
 
 @pytest.mark.parametrize(
     ("name", "said"),
-    [("IQ2_XS", "cannot write IQ2_XS yet"), ("q9", "there is no type 'q9'.*; choose one of .*Q4_K_M"), ("q4_k_mm", "quantize to; did you mean Q4_K_M[?]$")],
+    [
+        ("IQ2_XS", "cannot write IQ2_XS yet"),
+        ("q9", "there is no type 'q9'.*; choose one of .*Q4_K_M"),
+        ("q4_k_mm", "quantize to; did you mean Q4_K_M[?]$"),
+    ],
 )
 def test_types_that_cannot_be_written(name: str, said: str) -> None:
     with pytest.raises(UnsupportedOpError, match=said):

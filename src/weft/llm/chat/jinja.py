@@ -135,8 +135,8 @@ _LOOP, _CONCAT, _SLICE, _COMPARE = "weft loop", "weft concat", "weft slice", "we
 
 
 class _Paying(NodeTransformer):
-    """A tree whose loops, `~`, slices, comparisons and keys are filters that pay; the other operations
-    go through the environment anyway."""
+    """A tree whose loops, `~`, slices, comparisons and keys are filters that pay; the other
+    operations go through the environment anyway."""
 
     def __init__(self, tree: nodes.Template) -> None:
         _check_depth(tree)
