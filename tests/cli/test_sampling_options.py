@@ -10,9 +10,11 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from weft.cli import sampling_options
 from weft.cli.sampling_options import sampling_flags, sampling_params
-from weft.errors import ContextError
+from weft.errors import ArgumentError, ContextError
 from weft.llm import SamplingParams
+from weft.llm.sampling import SAMPLING_OPTIONS
 
 
 def parsed(*arguments: str) -> tuple[str, SamplingParams, int]:
@@ -33,6 +35,15 @@ def parsed(*arguments: str) -> tuple[str, SamplingParams, int]:
 def test_defaults_are_those_of_the_library() -> None:
     assert parsed() == ("x", SamplingParams(), 3)
     assert sampling_params() == SamplingParams()
+
+
+def test_every_option_has_a_flag_with_its_default() -> None:
+    assert SAMPLING_OPTIONS.keys() - sampling_options._FLAGS.keys() == {"min_keep"}
+    for option, parameter in sampling_options._PARAMETERS.items():
+        if option not in ("dry_sequence_breakers", "samplers"):
+            assert parameter.default == SAMPLING_OPTIONS[option].default
+    with pytest.raises(ArgumentError, match="no option 'tmp'; did you mean temp"):
+        sampling_params(tmp=0.5)
 
 
 def test_every_flag() -> None:

@@ -6,11 +6,11 @@ Fields are those of the OpenAI API, and all options of `SamplingParams` by llama
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from weft.errors import ContextError
 from weft.llm import SamplingParams
+from weft.llm.sampling import SAMPLING_OPTIONS
 from weft.serve.errors import ApiError
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ MOST_CHARACTERS = 8192
 
 _SPELLINGS = {"dry_penalty_last_n": "dry_last_n", "repetition_penalty": "repeat_penalty"}
 """Other servers' names of options."""
-SAMPLING_FIELDS: Mapping[str, str] = {f.name: f.name for f in fields(SamplingParams)} | _SPELLINGS
+SAMPLING_FIELDS: Mapping[str, str] = {name: name for name in SAMPLING_OPTIONS} | _SPELLINGS
 """The option of each field that a request may have."""
 
 _WHOLE_API = {
@@ -71,12 +71,13 @@ def sampling_of(
         if option == "dry_sequence_breakers":
             require_few(name, value)
         written[option] = name
-    for option in ("temperature", "top_p", "frequency_penalty", "presence_penalty", "logit_bias"):
+    for option in SAMPLING_OPTIONS.keys() & type(body).model_fields:
         value = getattr(body, option)
         if value is not None:
             options[option] = value
-    if body.seed is not None and body.seed != -1:  # llama.cpp's word for any
-        options["seed"] = (body.seed + choice) % (1 << 63)
+    if "seed" in options:
+        any_seed = options["seed"] == -1  # llama.cpp's word for it
+        options["seed"] = None if any_seed else (options["seed"] + choice) % (1 << 63)
     if constraint:
         if own := own_constraint(body):
             raise ApiError(

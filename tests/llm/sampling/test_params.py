@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from typing import get_type_hints
 
 import pytest
 
@@ -56,6 +57,7 @@ def test_the_default_order() -> None:
 
 def test_keyword_arguments_are_the_fields() -> None:
     assert list(SamplingOptions.__annotations__) == [f.name for f in fields(SamplingParams)]
+    assert get_type_hints(SamplingOptions) == get_type_hints(SamplingParams)
 
 
 def test_combining() -> None:

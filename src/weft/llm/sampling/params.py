@@ -44,38 +44,12 @@ _ALIASES = {
 _INF = math.inf
 _MOST = 3e38
 """Above it there is no float32."""
-_RANGES: dict[str, tuple[float, float]] = {
-    "temperature": (0, _INF),
-    "dynatemp_range": (0, _INF),
-    "dynatemp_exponent": (0, _INF),
-    "top_k": (0, _INF),
-    "top_p": (0, 1),
-    "min_p": (0, 1),
-    "typical_p": (0, 1),
-    "top_n_sigma": (-1, _INF),
-    "xtc_probability": (0, 1),
-    "xtc_threshold": (0, 1),
-    "min_keep": (0, _INF),
-    "repeat_last_n": (-1, _INF),
-    "repeat_penalty": (1e-6, _INF),
-    "presence_penalty": (-_INF, _INF),
-    "frequency_penalty": (-_INF, _INF),
-    "dry_multiplier": (0, _INF),
-    "dry_base": (1, _INF),
-    "dry_allowed_length": (0, _INF),
-    "dry_last_n": (-1, _INF),
-    "mirostat_tau": (0, _INF),
-    "mirostat_eta": (0, _INF),
-    "seed": (0, _INF),
-}
-_WHOLE = ("top_k", "min_keep", "repeat_last_n", "dry_allowed_length", "dry_last_n", "seed")
-
 T = TypeVar("T")
 
 
-def _option(default: T, about: str) -> T:
-    """A field with what `help()` says of it."""
-    made: T = field(default=default, metadata={"about": about})
+def _option(default: T, about: str, low: float = 0, high: float = _INF) -> T:
+    """A field with what `help()` says of it, and the range of a number."""
+    made: T = field(default=default, metadata={"about": about, "range": (low, high)})
     return made
 
 
@@ -86,25 +60,34 @@ class SamplingParams:
     temperature: float = _option(0.8, "0: always the most likely token; larger is more varied.")
     top_k: int = _option(40, "Keep the k most likely tokens; 0: all.")
     top_p: float = _option(
-        0.95, "Keep the smallest set of likeliest tokens whose probabilities sum to p; 1: all."
+        0.95,
+        "Keep the smallest set of likeliest tokens whose probabilities sum to p; 1: all.",
+        high=1,
     )
     min_p: float = _option(
-        0.05, "Keep tokens at least this likely relative to the likeliest one; 0: all."
+        0.05, "Keep tokens at least this likely relative to the likeliest one; 0: all.", high=1
     )
     seed: int | None = _option(None, "The same seed gives the same draws; None: a fresh one.")
 
     typical_p: float = _option(
         1.0,
         "Keep the tokens whose surprise is nearest to the expected one, up to this sum; 1: all.",
+        high=1,
     )
     top_n_sigma: float = _option(
-        0.0, "Keep logits within this many standard deviations of the largest; 0 or less: all."
+        0.0,
+        "Keep logits within this many standard deviations of the largest; 0 or less: all.",
+        low=-1,
     )
     xtc_probability: float = _option(
-        0.0, "How often the likeliest tokens are left out, so that a rarer one is taken; 0: never."
+        0.0,
+        "How often the likeliest tokens are left out, so that a rarer one is taken; 0: never.",
+        high=1,
     )
     xtc_threshold: float = _option(
-        0.1, "Of the tokens at least this likely, XTC leaves the least likely one; above 0.5: off."
+        0.1,
+        "Of the tokens at least this likely, XTC leaves the least likely one; above 0.5: off.",
+        high=1,
     )
     min_keep: int = _option(
         0, "top_p, min_p, typical_p and XTC leave at least so many tokens; 0 and 1: one."
@@ -118,29 +101,36 @@ class SamplingParams:
     repeat_penalty: float = _option(
         1.0,
         "Positive logits of recent tokens are divided by this, negative ones multiplied; 1: off.",
+        low=1e-6,
     )
     repeat_last_n: int = _option(
-        64, "Tokens, prompt included, that the three penalties look back at; 0: off, -1: all."
+        64,
+        "Tokens, prompt included, that the three penalties look back at; 0: off, -1: all.",
+        low=-1,
     )
-    presence_penalty: float = _option(0.0, "Taken from the logit of every recent token.")
+    presence_penalty: float = _option(0.0, "Taken from the logit of every recent token.", low=-_INF)
     frequency_penalty: float = _option(
-        0.0, "Taken from the logit of a recent token as often as it occurs."
+        0.0, "Taken from the logit of a recent token as often as it occurs.", low=-_INF
     )
 
     dry_multiplier: float = _option(
         0.0, "Weight of DRY, the penalty for continuing a repeated sequence; 0: off."
     )
-    dry_base: float = _option(1.75, "The penalty grows by this factor with each repeated token.")
+    dry_base: float = _option(
+        1.75, "The penalty grows by this factor with each repeated token.", low=1
+    )
     dry_allowed_length: int = _option(
         2, "Longest repetition that costs `dry_multiplier` only; shorter ones are free."
     )
-    dry_last_n: int = _option(-1, "Tokens that DRY looks back at; 0: off, -1: all.")
+    dry_last_n: int = _option(-1, "Tokens that DRY looks back at; 0: off, -1: all.", low=-1)
     dry_sequence_breakers: tuple[str, ...] = _option(
         BREAKERS, "Texts across which nothing counts as a repetition."
     )
 
     mirostat: int = _option(
-        0, "2: mirostat 2.0, which cuts and corrects itself toward a steady surprise; 0: off."
+        0,
+        "2: mirostat 2.0, which cuts and corrects itself toward a steady surprise; 0: off.",
+        low=-_INF,
     )
     mirostat_tau: float = _option(5.0, "The surprise to hold, in bits.")
     mirostat_eta: float = _option(0.1, "How fast mirostat corrects itself.")
@@ -165,10 +155,10 @@ class SamplingParams:
     )
 
     def __post_init__(self) -> None:
-        for name, (low, high) in _RANGES.items():
+        for name, kind, low, high in _NUMBERS:
             value = getattr(self, name)
             if value is not None or name != "seed":
-                _check(name, value, low, high)
+                _check(name, kind, value, low, high)
         if self.mirostat not in (0, 2):
             raise ContextError(f"mirostat is {self.mirostat}; it must be 0 (off) or 2")
         object.__setattr__(self, "samplers", _order(self.samplers))
@@ -246,11 +236,16 @@ class SamplingOptions(TypedDict, total=False):
 SAMPLING_OPTIONS: dict[str, Option] = {
     f.name: Option(f.default, f.metadata["about"]) for f in fields(SamplingParams)
 }
-"""The fields of `SamplingParams`, for `help()`."""
+"""The fields of `SamplingParams`: what flags, fields of requests and `help()` are made of."""
+_KINDS: dict[str, type] = {"float": Real, "int": Integral, "int | None": Integral}
+_NUMBERS = [
+    (f.name, _KINDS[str(f.type)], *f.metadata["range"])
+    for f in fields(SamplingParams)
+    if f.type in _KINDS
+]
 
 
-def _check(name: str, value: Any, low: float, high: float) -> None:
-    kind = Integral if name in _WHOLE else Real
+def _check(name: str, kind: type, value: Any, low: float, high: float) -> None:
     if not isinstance(value, kind) or isinstance(value, bool):
         what = "a whole number" if kind is Integral else "a number"
         raise ContextError(f"{name} is {value!r}; it must be {what}")
