@@ -11,6 +11,7 @@ import typer
 from typer.testing import CliRunner
 
 from weft.cli import sampling_options
+from weft.cli.mistakes import FLAG_OF
 from weft.cli.sampling_options import sampling_flags, sampling_params
 from weft.errors import ArgumentError, ContextError
 from weft.llm import SamplingParams
@@ -38,7 +39,9 @@ def test_defaults_are_those_of_the_library() -> None:
 
 
 def test_every_option_has_a_flag_with_its_default() -> None:
-    assert SAMPLING_OPTIONS.keys() - sampling_options._FLAGS.keys() == {"min_keep"}
+    flags = sampling_options._FLAGS
+    assert SAMPLING_OPTIONS.keys() == flags.keys()
+    assert all(flag.names[0] == FLAG_OF[option] for option, flag in flags.items())
     for option, parameter in sampling_options._PARAMETERS.items():
         if option not in ("dry_sequence_breakers", "samplers"):
             assert parameter.default == SAMPLING_OPTIONS[option].default
@@ -48,7 +51,7 @@ def test_every_option_has_a_flag_with_its_default() -> None:
 
 def test_every_flag() -> None:
     line = """--temp 0.5 --top-k 7 --top-p 0.8 --min-p 0.1 --seed 3 --typical 0.9 --top-n-sigma 2
-        --xtc-probability 0.4 --xtc-threshold 0.2 --dynatemp-range 0.1 --dynatemp-exp 2
+        --xtc-probability 0.4 --xtc-threshold 0.2 --min-keep 2 --dynatemp-range 0.1 --dynatemp-exp 2
         --repeat-penalty 1.2 --repeat-last-n 9 --presence-penalty 0.3 --frequency-penalty 0.6
         --dry-multiplier 0.7 --dry-base 1.5 --dry-allowed-length 3 --dry-penalty-last-n 99
         --dry-sequence-breaker \\n --dry-sequence-breaker . --mirostat 2 --mirostat-lr 0.2
@@ -58,9 +61,10 @@ def test_every_flag() -> None:
         "x",
         SamplingParams(
             temperature=0.5, top_k=7, top_p=0.8, min_p=0.1, seed=3, typical_p=0.9, top_n_sigma=2,
-            xtc_probability=0.4, xtc_threshold=0.2, dynatemp_range=0.1, dynatemp_exponent=2,
-            repeat_penalty=1.2, repeat_last_n=9, presence_penalty=0.3, frequency_penalty=0.6,
-            dry_multiplier=0.7, dry_base=1.5, dry_allowed_length=3, dry_last_n=99,
+            xtc_probability=0.4, xtc_threshold=0.2, min_keep=2, dynatemp_range=0.1,
+            dynatemp_exponent=2, repeat_penalty=1.2, repeat_last_n=9, presence_penalty=0.3,
+            frequency_penalty=0.6, dry_multiplier=0.7, dry_base=1.5, dry_allowed_length=3,
+            dry_last_n=99,
             dry_sequence_breakers=("\n", "."), mirostat=2, mirostat_eta=0.2, mirostat_tau=4,
             logit_bias={5: 1.5, 7: float("-inf")}, samplers="top_k;temperature", regex="a+",
         ),

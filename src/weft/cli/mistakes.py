@@ -52,6 +52,7 @@ FLAG_OF = {
     "top_n_sigma": "--top-n-sigma",
     "xtc_probability": "--xtc-probability",
     "xtc_threshold": "--xtc-threshold",
+    "min_keep": "--min-keep",
     "dynatemp_range": "--dynatemp-range",
     "dynatemp_exponent": "--dynatemp-exp",
     "repeat_penalty": "--repeat-penalty",

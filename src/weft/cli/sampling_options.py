@@ -44,6 +44,7 @@ class _Flag:
     ) -> None:
         """`read`: the option's value of what was written. `other`: `type` and `default`, where they
         are not those of the option."""
+        self.names = names
         self.parameter = names[0].removeprefix("--").replace("-", "_")
         self.read = read
         self._other = other
@@ -131,6 +132,7 @@ _FLAGS = {
         "--xtc-probability", help="How often the likeliest tokens are left out."
     ),
     "xtc_threshold": _Flag("--xtc-threshold", help="Of tokens this likely, XTC leaves the last."),
+    "min_keep": _Flag("--min-keep", help="Cuts leave at least so many tokens; 0: one."),
     "dynatemp_range": _Flag(
         "--dynatemp-range", help="Move the temperature by this, with the entropy."
     ),
