@@ -21,7 +21,7 @@ DELEGATE := executorch/src/weft_executorch/libweft_executorch.so
 DELEGATE_SOURCES := $(shell find executorch -name '*.cpp' -o -name '*.h' -o -name '*.cmake') \
                     executorch/CMakeLists.txt schema/program.fbs
 
-.PHONY: demo test check bench native delegate suite schema sanitize fuzz stubs docs format clean
+.PHONY: demo test check bench native headers delegate suite schema sanitize fuzz stubs docs format clean
 
 # ---- the main job ----
 demo: $(VENV)/runs
@@ -171,6 +171,10 @@ fuzz: $(VENV)/tools $(VENV)/flatbuffers
 	$(BIN)/python -m tests.fuzz --seconds $(FUZZ_S) --native $$(ls build/fuzz/_native*.so) \
 	  --delegate build/fuzz-delegate/libweft_executorch.so $(FUZZ_OPTIONS) $(FUZZ)
 
+# The op table as kernels see it; a test holds it to the Python side.
+headers:
+	$(BIN)/python -m weft.graph.native_header native
+
 stubs: $(VENV)/installed
 	$(BIN)/python -m nanobind.stubgen -q -m weft._native -o src/weft/_native.pyi
 
@@ -178,6 +182,7 @@ stubs: $(VENV)/installed
 docs: $(VENV)/installed
 	$(BIN)/weft devices --ops --markdown > docs/devices.md
 	$(BIN)/python docs/make_api.py > docs/api.md
+	$(BIN)/python -m weft.graph.ops_page > docs/ops.md
 
 format: $(VENV)/tools
 	$(BIN)/ruff check --fix .

@@ -61,3 +61,10 @@ WeftBackend backend;
     executorch::runtime::register_backend({"WeftBackend", &backend});
 
 }  // namespace
+
+// The line of weft.graph.op_table that this library was built with, by number; nullptr behind the
+// last one. For the Python package, which compares them with its own.
+extern "C" __attribute__((visibility("default"))) const char* weft_op_line(int number) {
+  const bool exists = number >= 0 && number < static_cast<int>(weft::Op::kCount);
+  return exists ? weft::kOpInfo[number].description : nullptr;
+}

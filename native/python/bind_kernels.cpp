@@ -77,6 +77,9 @@ std::optional<std::string> refusal(const std::string& target, int op, const Desc
     if (!request.kernel->takes_interleaved) return "it takes no interleaved weights";
     request.sources[0].layout = static_cast<weft::Layout>(layout);
   }
+  const weft::Status counted =
+      weft::check_parameters(static_cast<weft::Op>(op), request.call.n_params);
+  if (!counted.is_ok()) return counted.message();
   const char* why = request.kernel->check(request.call);
   return why == nullptr ? std::nullopt : std::optional<std::string>(why);
 }
@@ -127,10 +130,10 @@ int activation_type(const std::string& target, int type) {
   return static_cast<int>(target_named(target).table().type(static_cast<DType>(type)).vec_type);
 }
 
-std::vector<std::string> op_names() {
-  std::vector<std::string> names;
-  for (const weft::OpInfo& op : weft::kOpInfo) names.emplace_back(op.name);
-  return names;
+std::vector<std::string> op_table() {
+  std::vector<std::string> rows;
+  for (const weft::OpInfo& op : weft::kOpInfo) rows.emplace_back(op.description);
+  return rows;
 }
 
 std::vector<std::tuple<int, std::string, int, int>> type_table() {
@@ -161,7 +164,7 @@ void bind_kernels(nb::module_& m) {
         return best == nullptr ? std::string() : best->name;
       },
       "The kernel target with the highest score; empty where this machine can run none.");
-  m.def("op_names", &op_names, "The ops, by number.");
+  m.def("op_table", &op_table, "A line for each op, by number: weft.graph.op_table.");
   m.def("type_table", &type_table, "Rows (id, name, block, bytes) of the type table.");
   m.def("refusal", &refusal, nb::arg("target"), nb::arg("op"), nb::arg("dst"), nb::arg("src"),
         nb::arg("params"), nb::arg("layout") = 0,

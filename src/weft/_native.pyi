@@ -17,8 +17,8 @@ def targets() -> list[tuple[str, int]]:
 def best_target() -> str:
     """The kernel target with the highest score."""
 
-def op_names() -> list[str]:
-    """The ops, by number."""
+def op_table() -> list[str]:
+    """A line for each op, by number: weft.graph.op_table."""
 
 def type_table() -> list[tuple[int, str, int, int]]:
     """Rows (id, name, block, bytes) of the type table."""

@@ -9,7 +9,7 @@ from reference_run import Lowered, compute
 import weft.graph as g
 from weft import quants
 from weft.backends.reference.attention import alibi_slopes
-from weft.graph.params import RopeMode
+from weft.graph.ops import RopeMode
 
 RNG = np.random.default_rng(11)
 

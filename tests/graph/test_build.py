@@ -11,7 +11,7 @@ import weft.graph
 from weft import graph as g
 from weft.errors import GraphError
 from weft.graph import Graph, Sym, Tensor, check_graph, evaluate
-from weft.graph.op import OPS
+from weft.graph.op import OPS, declares, find_op
 
 T = Sym("n_tokens", 1, 512)
 KV = Sym("n_kv", 32, 4096)
@@ -132,22 +132,34 @@ def test_numpy_integers_become_plain_ones() -> None:
 # ---- every op has a constructor, and refuses to take nonsense
 
 
-def test_every_op_is_made_by_exactly_one_module() -> None:
-    sources = "".join(
-        inspect.getsource(module)
-        for name, module in vars(weft.graph).items()
-        if name.startswith("build_")
-    )
-    missing = [name for name in OPS if name != "NONE" and f'"{name}"' not in sources]
-    assert missing == []
+def test_constructors_of_all_ops_are_exported() -> None:
+    made = {op.constructor for op in OPS.values() if op.name != "NONE"}
+    exported = {getattr(weft.graph, name) for name in weft.graph.__all__ if name.islower()}
+    assert len(made) == len(OPS) - 1
+    assert made <= exported
+
+
+def test_an_op_is_declared_once_and_its_parameters_say_what_it_takes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("weft.graph.op.OPS", dict(OPS))
+
+    @declares("THREE_OF_FOUR", inplace=True)
+    def three(a: "Tensor", n: int, b: "Tensor", c: "Tensor", d: "Tensor | None" = None) -> "Tensor":
+        return a
+
+    op = find_op("THREE_OF_FOUR")
+    assert (op.min_src, op.max_src, op.number, op.can_inplace) == (3, 4, len(OPS), True)
+    assert op.constructor is three
+    with pytest.raises(GraphError, match="THREE_OF_FOUR is declared twice"):
+        declares("THREE_OF_FOUR")(three)
+    assert "THREE_OF_FOUR" not in OPS
 
 
 def test_all_is_complete() -> None:
     names = weft.graph.__all__
     assert len(set(names)) == len(names)
     assert all(hasattr(weft.graph, name) for name in names)
-    for module in (m for n, m in vars(weft.graph).items() if n.startswith("build_")):
-        assert set(module.__all__) <= set(names), module.__name__
 
 
 f, i = (lambda *ne: t("f32", *ne)), (lambda *ne: t("i32", *ne))

@@ -10,7 +10,7 @@ from weft.dtype import DTYPES
 from weft.errors import GraphError
 from weft.graph import Buffer, Graph, Sym, Tensor, check_graph
 from weft.graph.op import OPS
-from weft.graph.params import EpsParams, ScaleParams
+from weft.graph.ops import EpsParams, ScaleParams
 
 F32 = DTYPES["f32"]
 

@@ -13,7 +13,7 @@ from weft import _native
 from weft import graph as g
 from weft.backends import make_backend
 from weft.backends.reference.backend import ReferenceBackend
-from weft.graph.params_tensor import ConvLastParams
+from weft.graph.ops import ConvLastParams
 from weft.graph.rewrite import REWRITES
 from weft.program import StepSpec
 

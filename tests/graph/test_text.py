@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from weft import graph as g
 from weft.errors import GraphError
 from weft.graph import Buffer, Graph, Sym, Tensor, format_graph, parse_graph
-from weft.graph.params import RopeParams
+from weft.graph.ops import RopeParams
 
 N = Sym("n_tokens", 1, 512)
 

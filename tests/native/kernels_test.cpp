@@ -217,14 +217,14 @@ void attention(const Target& target) {
         const std::vector<float> queries = q.fill(table, random);
         const std::vector<float> keys = k.fill(table, random);
         const std::vector<float> values = v.fill(table, random);
-        const double params[8] = {0.125};
+        const double params[static_cast<int>(FlashAttnSlot::kSlots)] = {0.125};
         Call call;
         call.dst = out.t;
         call.src[0] = &q.t;
         call.src[1] = &k.t;
         call.src[2] = &v.t;
         call.params = params;
-        call.n_params = 8;
+        call.n_params = static_cast<int>(FlashAttnSlot::kSlots);
         call.n_threads = 3;
         run(table[Op::kFlashAttnExt], call);
         std::vector<double> want(static_cast<size_t>(tokens * kHeads * kHead));

@@ -26,7 +26,7 @@ GUARD = 256
 """Guard bytes on either side of a buffer; a multiple of a cache line."""
 
 MAX_SRC = 10
-OP_NUMBERS = {name: number for number, name in enumerate(_native.op_names())}
+OP_NUMBERS = {row.split()[0]: number for number, row in enumerate(_native.op_table())}
 TARGETS = [name for name, score in _native.targets() if score > 0]
 """The targets of this build that this machine can run."""
 

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 import weft
 from weft import graph as g
 from weft import quants
-from weft.graph.params import FlashAttnParams, RopeMode, RopeParams, SoftMaxParams, pack
+from weft.graph.ops import FlashAttnParams, RopeMode, RopeParams, SoftMaxParams
+from weft.graph.params import pack
 
 F32 = NDArray[np.float32]
 F64 = NDArray[np.float64]

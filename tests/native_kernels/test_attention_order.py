@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from weft import quants
-from weft.graph.params import FlashAttnParams, pack
+from weft.graph.ops import FlashAttnParams
+from weft.graph.params import pack
 
 DK, DV, GROUP, STRIP = 80, 64, 2, 16
 

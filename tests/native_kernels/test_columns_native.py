@@ -13,7 +13,8 @@ from test_matmul_native import QUANTIZED, WEIGHT_TYPES, companion, has_bf16_prod
 
 from weft import _native, quants
 from weft.dtype import DTYPES
-from weft.graph.params import SoftMaxParams, pack
+from weft.graph.ops import SoftMaxParams
+from weft.graph.params import pack
 from weft.program import LAYOUTS
 
 MOST = 130

@@ -177,7 +177,7 @@ def f32(*ne: int) -> Operand:
         ("SET", f32(8, 2), [f32(8, 2), f32(4)], (32, 64, 64, 52), "leaves the result"),
         ("SET", f32(8, 2), [f32(8, 2), f32(4, 9)], (2**62, 64, 64, 0), "too large"),
         ("SET", f32(8, 2), [f32(8, 2), f32(4)], (32, 64, 64, -4), "negative"),
-        ("SET", f32(8, 2), [f32(8, 2), f32(4)], (), "strides and offset"),
+        ("SET", f32(8, 2), [f32(8, 2), f32(4)], (), "nb1:int nb2:int nb3:int offset:int"),
         ("CONCAT", f32(8, 2), [f32(4, 2), f32(3, 2)], (0,), "do not join"),
         ("CONCAT", f32(8, 2), [f32(4, 2), f32(4, 2)], (7,), "0..3"),
         ("REPEAT", f32(9), [f32(2)], (), "does not repeat"),

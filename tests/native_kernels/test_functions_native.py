@@ -12,7 +12,7 @@ from harness import TARGETS, Operand, refusal, result, run_op, tensor
 from numpy.typing import NDArray
 
 from weft import quants
-from weft.graph.params import (
+from weft.graph.ops import (
     ClampParams,
     FillParams,
     GluOp,
@@ -21,8 +21,8 @@ from weft.graph.params import (
     ScaleParams,
     UnaryOp,
     UnaryParams,
-    pack,
 )
+from weft.graph.params import pack
 
 F32 = NDArray[np.float32]
 F64 = NDArray[np.float64]

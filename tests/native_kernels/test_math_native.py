@@ -13,8 +13,8 @@ from golden import Case, array, judge, needs_vectors, nmse, op_cases, operands
 from harness import TARGETS, Operand, run_op
 from numpy.typing import NDArray
 
-from weft.graph import params as p
-from weft.graph.params import pack
+from weft.graph import ops as p
+from weft.graph.params import Params, pack
 
 OPS = [
     *("ADD", "SUB", "MUL", "DIV", "ADD1", "ADD_ID", "SCALE", "SQR", "SQRT", "LOG", "SIN", "COS"),
@@ -30,7 +30,7 @@ def _softplus(x: float) -> float:
     return x if x > 20 else math.log1p(math.exp(x))
 
 
-def _record(op: str, values: dict[str, Any]) -> p.Params | None:
+def _record(op: str, values: dict[str, Any]) -> Params | None:
     """The parameter record of a case."""
     v = values
     match op:

@@ -7,7 +7,7 @@ import pytest
 from golden import nmse
 from harness import TARGETS, Operand, refusal, result, run_op, tensor
 
-from weft.graph.params import (
+from weft.graph.ops import (
     ArgsortParams,
     DiagMaskParams,
     EpsParams,
@@ -19,8 +19,8 @@ from weft.graph.params import (
     SortOrder,
     TopKParams,
     UpscaleParams,
-    pack,
 )
+from weft.graph.params import pack
 
 pytestmark = pytest.mark.parametrize("target", TARGETS)
 

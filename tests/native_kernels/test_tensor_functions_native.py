@@ -12,8 +12,7 @@ import pytest
 from harness import TARGETS, result, run_op, tensor
 from numpy.typing import NDArray
 
-from weft.graph.params import pack
-from weft.graph.params_tensor import (
+from weft.graph.ops import (
     ArgReduceParams,
     BinaryOp,
     BinaryParams,
@@ -23,6 +22,7 @@ from weft.graph.params_tensor import (
     ReduceParams,
     ScatterParams,
 )
+from weft.graph.params import pack
 
 F32 = NDArray[np.float32]
 F64 = NDArray[np.float64]

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import ctypes
 from importlib.util import find_spec
+from itertools import count, takewhile
 from pathlib import Path
+
+from weft.graph.op_table import check_native
 
 __all__ = ["library_path", "load"]
 
@@ -28,13 +31,26 @@ def load() -> None:
     """Registers the backend "WeftBackend" with the ExecuTorch runtime of this process.
 
     Call it before `executorch.runtime.Runtime.get()`. A second call does nothing. Raises
-    ImportError where the delegate or the runtime is missing, OSError where it does not load."""
+    ImportError where the delegate or the runtime is missing, or the delegate was built for another
+    op table than that of weft, and OSError where it does not load."""
     if _loaded:
         return
     runtime = _runtime_path()
     # by its path first: the delegate then finds it by name, wherever either is installed
     ctypes.CDLL(str(runtime), mode=ctypes.RTLD_GLOBAL)
-    _loaded.append(ctypes.CDLL(str(library_path()), mode=ctypes.RTLD_LOCAL))
+    delegate = ctypes.CDLL(str(library_path()), mode=ctypes.RTLD_LOCAL)
+    check_native(_op_table(delegate), "libweft_executorch.so")
+    _loaded.append(delegate)
+
+
+def _op_table(delegate: ctypes.CDLL) -> list[str]:
+    """The ops that the library was built with, as `weft.graph.op_table` describes them."""
+    try:
+        line = delegate.weft_op_line
+    except AttributeError:  # older than the function
+        return []
+    line.argtypes, line.restype = [ctypes.c_int], ctypes.c_char_p
+    return [row.decode() for row in takewhile(lambda row: row is not None, map(line, count()))]
 
 
 def _runtime_path() -> Path:

@@ -59,6 +59,9 @@ struct StageDecl {
   int32_t end = 0;
 };
 
+// Whether a step of this op may have `n` parameters; a sentence that lists them where not.
+Status check_parameters(Op op, int64_t n);
+
 struct Program {
   std::vector<Symbol> symbols;
   std::vector<Expr> exprs;

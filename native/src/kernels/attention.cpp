@@ -34,8 +34,9 @@ void start(const Job& job, const Tile& t) {
 void load_queries(const Job& job, const Tile& t) {
   const Tensor& q = *job.call.src[0];
   const int64_t width = pad(q.ne[0]);
-  const float cap = job.call.f(kSoftcap);
-  const float scale = cap != 0.0f ? job.call.f(kScale) / cap : job.call.f(kScale);
+  const float cap = job.call.f(FlashAttnSlot::kLogitSoftcap);
+  const float scale =
+      cap != 0.0f ? job.call.f(FlashAttnSlot::kScale) / cap : job.call.f(FlashAttnSlot::kScale);
   for (int64_t r = 0; r < job.n_rows; ++r) {
     float* out = t.q + r * width;
     load_floats(row_data(q, {job.token(r), job.head(r), job.batch}), q.type, q.nb[0], q.ne[0], out);
@@ -384,7 +385,6 @@ const char* check(const Call& call) {
   const Tensor& v = *call.src[2];
   const Tensor* mask = call.src[3];
   const Tensor* sinks = call.src[4];
-  if (call.n_params < kSlots) return "parameters are missing";
   if (!is_float(q.type)) return "queries must be f32, f16 or bf16";
   if (!is_plain(call.dst)) return "the result must be f32 with contiguous rows";
   if (q.ne[2] < 1 || q.ne[3] < 1) return "there must be a head and a batch";

@@ -6,9 +6,6 @@
 
 namespace weft::WEFT_TARGET {
 
-// Slots of the parameter record (graph/params.py).
-enum Slot { kScale, kMaxBias, kSoftcap, kSlots };
-
 inline constexpr float kHidden = -__builtin_inff();
 
 // Some rows of one group: what all of them share.

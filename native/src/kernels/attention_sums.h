@@ -46,14 +46,14 @@ static inline Weight weight_of(vf x) {
 static inline void weigh(const Job& job, const Tile& t, int64_t row, const Block& block,
                          int64_t begin, int64_t end, int64_t end_total) {
   float* w = t.weights + row * kCells;
-  if (const float cap = job.call.f(kSoftcap); cap != 0.0f) {
+  if (const float cap = job.call.f(FlashAttnSlot::kLogitSoftcap); cap != 0.0f) {
     map(w + begin, w + begin, end - begin, [cap](vf x) { return tanh(x) * cap; });
   }
   vf high = splat(kHidden);
   if (block.masked) {
     const float* mask = t.mask + t.masks[row] * kCells;
-    const vf slope =
-        splat(alibi_slope(job.head(row), job.call.src[0]->ne[2], job.call.f(kMaxBias)));
+    const vf slope = splat(
+        alibi_slope(job.head(row), job.call.src[0]->ne[2], job.call.f(FlashAttnSlot::kMaxBias)));
     for (int64_t i = begin; i < end; i += kLanes) {
       const vf m = load(mask + i);
       // a hidden cell may hold anything, NaN too

@@ -25,7 +25,7 @@ Grid grid_2d(const Call& call) {
   const Tensor& data = *call.src[1];
   const Tensor& dst = call.dst;
   Grid g;
-  read_steps(call, 0, 2, 2, g.axes);
+  read_steps<ConvSlot>(call, 2, g.axes);
   for (int d = 0; d < 3; ++d) {
     g.out_step[d] = dst.nb[d];
     if (d == 2) continue;
@@ -50,7 +50,7 @@ Grid grid_3d(const Call& call) {
   const Tensor& data = *call.src[1];
   const Tensor& dst = call.dst;
   Grid g;
-  read_steps(call, 0, 3, 3, g.axes);
+  read_steps<Conv3dSlot>(call, 3, g.axes);
   for (int d = 0; d < 3; ++d) {
     g.out_step[d] = dst.nb[d];
     g.axes[d].in = data.ne[d];
@@ -58,12 +58,12 @@ Grid grid_3d(const Call& call) {
     g.axes[d].out = dst.ne[d];
     g.axes[d].step = data.nb[d];
   }
-  g.channels = call.i(9);
+  g.channels = call.i(Conv3dSlot::kNChannels);
   g.channel_step = data.nb[3];
   g.batch_step = g.channels * data.nb[3];
-  g.out_channels = call.i(11);
+  g.out_channels = call.i(Conv3dSlot::kNChannelsOut);
   g.out_channel_step = dst.nb[3];
-  g.batches = call.i(10);
+  g.batches = call.i(Conv3dSlot::kNBatch);
   g.out_batch_step = g.out_channels * dst.nb[3];
   return g;
 }
@@ -249,7 +249,7 @@ const char* check_common(const Call& call) {
 const char* check_2d(const Call& call) {
   const Tensor& kernel = *call.src[0];
   const Tensor& data = *call.src[1];
-  if (!steps_are_legal(call, 0, 2, 2)) return kBadSteps;
+  if (!steps_are_legal<ConvSlot>(call, 2)) return kBadSteps;
   if (kernel.ne[2] != data.ne[2] || kernel.ne[3] != call.dst.ne[2] ||
       data.ne[3] != call.dst.ne[3]) {
     return "kernel, data and result differ in channels or batches";
@@ -258,11 +258,13 @@ const char* check_2d(const Call& call) {
 }
 
 const char* check_3d(const Call& call) {
-  if (!steps_are_legal(call, 0, 3, 3)) return kBadSteps;
-  for (int slot = 9; slot < 12; ++slot) {
+  if (!steps_are_legal<Conv3dSlot>(call, 3)) return kBadSteps;
+  using enum Conv3dSlot;
+  for (const auto slot : {kNChannels, kNBatch, kNChannelsOut}) {
     if (!is_count(call, slot, 1)) return "needs one channel and one batch at least";
   }
-  const int64_t channels = call.i(9), batches = call.i(10), out_channels = call.i(11);
+  const int64_t channels = call.i(kNChannels), batches = call.i(kNBatch),
+                out_channels = call.i(kNChannelsOut);
   if (call.src[0]->ne[3] != channels * out_channels || call.src[1]->ne[3] != channels * batches ||
       call.dst.ne[3] != out_channels * batches) {
     return "dimension 3 of kernel, data or result is not channels times the rest";

@@ -16,7 +16,7 @@ Axes axes_of(const Call& call) {
   const Tensor& kernel = *call.src[0];
   const Tensor& data = *call.src[1];
   Axis axes[2];
-  read_steps(call, 0, 2, 2, axes);
+  read_steps<ConvSlot>(call, 2, axes);
   for (int d = 0; d < 2; ++d) {
     axes[d].in = data.ne[d];
     axes[d].taps = kernel.ne[d];
@@ -148,7 +148,7 @@ void run(const Call& call, int64_t begin, int64_t end, char* scratch) {
 const char* check(const Call& call) {
   const Tensor& kernel = *call.src[0];
   const Tensor& data = *call.src[1];
-  if (!steps_are_legal(call, 0, 2, 2)) return kBadSteps;
+  if (!steps_are_legal<ConvSlot>(call, 2)) return kBadSteps;
   if (!is_float(kernel.type) || !is_float(data.type) || !is_float(call.dst.type)) {
     return "needs f32, f16 or bf16 kernel and data";
   }

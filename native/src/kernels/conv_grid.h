@@ -33,20 +33,21 @@ static inline Range inside(int64_t n, int64_t stride, int64_t offset, int64_t li
   return {begin < last ? begin : last, last};
 }
 
-// Strides, paddings and dilations from slots `first`, stored for `stored` axes, of which the first
-// `used` count.
-static inline void read_steps(const Call& call, int first, int stored, int used, Axis* axes) {
+// Strides, paddings and dilations of the first `used` axes.
+template <typename Slot>
+static inline void read_steps(const Call& call, int used, Axis* axes) {
   for (int d = 0; d < used; ++d) {
-    axes[d].stride = call.i(first + d);
-    axes[d].padding = call.i(first + stored + d);
-    axes[d].dilation = call.i(first + 2 * stored + d);
+    axes[d].stride = call.i(Slot::kStride, d);
+    axes[d].padding = call.i(Slot::kPadding, d);
+    axes[d].dilation = call.i(Slot::kDilation, d);
   }
 }
 
-static inline bool steps_are_legal(const Call& call, int first, int stored, int used) {
+template <typename Slot>
+static inline bool steps_are_legal(const Call& call, int used) {
   for (int d = 0; d < used; ++d) {
-    if (!is_count(call, first + d, 1) || !is_count(call, first + stored + d, 0) ||
-        !is_count(call, first + 2 * stored + d, 1)) {
+    if (!is_count(call, Slot::kStride, 1, d) || !is_count(call, Slot::kPadding, 0, d) ||
+        !is_count(call, Slot::kDilation, 1, d)) {
       return false;
     }
   }

@@ -299,14 +299,14 @@ const char* check(const Call& call) {
   const Tensor& x = *call.src[0];
   const Tensor& kernel = *call.src[1];
   const Tensor& dst = call.dst;
-  if (call.n_params < kLastSlots || !steps_are_legal(call, kLastSteps, 2, 2)) return kBadSteps;
-  if (!is_count(call, kLastGroups, 1)) return "groups must be 1 or more";
+  if (!steps_are_legal<ConvLastSlot>(call, 2)) return kBadSteps;
+  if (!is_count(call, ConvLastSlot::kGroups, 1)) return "groups must be 1 or more";
   if (!is_f32_rows(x) || !is_f32_rows(dst)) return "data and result must be rows of f32 channels";
   if (!is_packed_f32(kernel)) return "needs an f32 kernel without gaps";
   const LastPlan p(call);
-  const bool fits =
-      p.depthwise ? call.i(kLastGroups) == x.ne[0] && kernel.ne[1] == 1 && kernel.ne[0] == x.ne[0]
-                  : kernel.ne[1] == x.ne[0];
+  const bool fits = p.depthwise ? call.i(ConvLastSlot::kGroups) == x.ne[0] && kernel.ne[1] == 1 &&
+                                      kernel.ne[0] == x.ne[0]
+                                : kernel.ne[1] == x.ne[0];
   if (!fits || kernel.ne[0] != dst.ne[0] || x.ne[3] != dst.ne[3]) {
     return "kernel, data and result differ in channels or batches";
   }

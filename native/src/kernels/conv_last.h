@@ -8,9 +8,6 @@
 
 namespace weft::WEFT_TARGET {
 
-// Slots of the record (graph/params_tensor.py). Stride, padding and dilation are pairs.
-enum LastSlot { kLastSteps = 0, kLastGroups = 6, kLastLow, kLastHigh, kLastSlots };
-
 // Taps of so few channels are taken together along a row: loops over one of them are too short.
 constexpr int64_t kFewChannels = 32;
 
@@ -29,7 +26,7 @@ struct LastPlan {
     const Tensor& t = *call.src[0];
     const Tensor& kernel = *call.src[1];
     Axis axes[2];
-    read_steps(call, kLastSteps, 2, 2, axes);
+    read_steps<ConvLastSlot>(call, 2, axes);
     for (int d = 0; d < 2; ++d) {
       axes[d].in = t.ne[1 + d];
       axes[d].taps = kernel.ne[2 + d];
@@ -42,15 +39,15 @@ struct LastPlan {
     out_channels = call.dst.ne[0];
     batches = call.dst.ne[3];
     positions = x.out * y.out * batches;
-    depthwise = call.i(kLastGroups) != 1;
+    depthwise = call.i(ConvLastSlot::kGroups) != 1;
     merged = !depthwise && channels < kFewChannels && x.taps > 1 && x.dilation == 1 &&
              x.step == channels * 4;
     runs = merged ? y.taps : x.taps * y.taps;
     run = merged ? x.taps * channels : channels;
     data = t.data;
     batch_step = t.nb[3];
-    low = call.f(kLastLow);
-    high = call.f(kLastHigh);
+    low = call.f(ConvLastSlot::kLow);
+    high = call.f(ConvLastSlot::kHigh);
   }
 
   int64_t depth() const { return runs * run; }

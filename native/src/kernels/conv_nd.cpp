@@ -336,16 +336,15 @@ size_t shared_bytes(const Call& call) {
 }
 
 const char* check(const Call& call) {
-  if (call.n_params < kConvSlots || call.i(kConvDims) < 1 || call.i(kConvDims) > 3) {
-    return "needs 1 to 3 dimensions";
-  }
-  const auto dims = static_cast<int>(call.i(kConvDims));
+  using enum ConvNdSlot;
+  if (call.i(kDims) < 1 || call.i(kDims) > 3) return "needs 1 to 3 dimensions";
+  const auto dims = static_cast<int>(call.i(kDims));
   const Tensor& x = *call.src[0];
   const Tensor& kernel = *call.src[1];
   const Tensor& dst = call.dst;
-  if (!steps_are_legal(call, kConvStride, 3, dims)) return kBadSteps;
-  if (!is_count(call, kConvGroups, 1) || !is_count(call, kConvChannels, 1) ||
-      call.i(kConvChannels) % call.i(kConvGroups) != 0) {
+  if (!steps_are_legal<ConvNdSlot>(call, dims)) return kBadSteps;
+  if (!is_count(call, kGroups, 1) || !is_count(call, kChannels, 1) ||
+      call.i(kChannels) % call.i(kGroups) != 0) {
     return "channels are not whole groups";
   }
   if (!is_float(x.type) || kernel.type != x.type || dst.type != x.type ||
@@ -360,7 +359,7 @@ const char* check(const Call& call) {
     if (kernel.ne[d] < 1) return "a kernel has one tap at least";
   }
   const bool folded = dims == 3;
-  if (folded ? x.ne[3] % call.i(kConvChannels) != 0 : x.ne[dims] != call.i(kConvChannels)) {
+  if (folded ? x.ne[3] % call.i(kChannels) != 0 : x.ne[dims] != call.i(kChannels)) {
     return "the data have other channels";
   }
   const ConvPlan p(call);
@@ -380,9 +379,9 @@ const char* check(const Call& call) {
   for (int d = 0; d < dims; ++d) {
     const ConvAxis& a = p.axes[d];
     const int64_t span = (a.taps - 1) * a.dilation + 1;
-    const int64_t size = p.transposed
-                             ? (a.in - 1) * a.stride - 2 * a.padding + span + call.i(kConvMore + d)
-                             : (a.in + 2 * a.padding - span) / a.stride + 1;
+    const int64_t size =
+        p.transposed ? (a.in - 1) * a.stride - 2 * a.padding + span + call.i(kOutputPadding, d)
+                     : (a.in + 2 * a.padding - span) / a.stride + 1;
     if (a.out != size) return "the result has another size";
   }
   return nullptr;

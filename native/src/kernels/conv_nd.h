@@ -15,19 +15,6 @@
 
 namespace weft::WEFT_TARGET {
 
-// Slots of the record (graph/params_tensor.py).
-enum ConvSlot {
-  kConvDims,
-  kConvChannels,
-  kConvGroups,
-  kConvStride,
-  kConvPadding = 6,
-  kConvDilation = 9,
-  kConvMore = 12,  // output padding, which only sizes depend on
-  kConvTransposed = 15,
-  kConvSlots
-};
-
 struct ConvAxis {
   int64_t in = 1, out = 1, taps = 1, stride = 1, padding = 0, dilation = 1;
   int64_t in_step = 0, out_step = 0;  // bytes
@@ -88,10 +75,10 @@ struct ConvPlan {
     const Tensor& x = *call.src[0];
     const Tensor& kernel = *call.src[1];
     const Tensor& dst = call.dst;
-    const auto dims = static_cast<int>(call.i(kConvDims));
-    transposed = call.i(kConvTransposed) != 0;
-    groups = call.i(kConvGroups);
-    const int64_t channels = call.i(kConvChannels);
+    const auto dims = static_cast<int>(call.i(ConvNdSlot::kDims));
+    transposed = call.i(ConvNdSlot::kTransposed) != 0;
+    groups = call.i(ConvNdSlot::kGroups);
+    const int64_t channels = call.i(ConvNdSlot::kChannels);
     in_channels = channels / groups;
     int64_t taps = 1;
     for (int d = 0; d < dims; ++d) {
@@ -99,9 +86,9 @@ struct ConvPlan {
       a.in = x.ne[d];
       a.out = dst.ne[d];
       a.taps = kernel.ne[d];
-      a.stride = call.i(kConvStride + d);
-      a.padding = call.i(kConvPadding + d);
-      a.dilation = call.i(kConvDilation + d);
+      a.stride = call.i(ConvNdSlot::kStride, d);
+      a.padding = call.i(ConvNdSlot::kPadding, d);
+      a.dilation = call.i(ConvNdSlot::kDilation, d);
       a.in_step = x.nb[d];
       a.out_step = dst.nb[d];
       a.plan(transposed);

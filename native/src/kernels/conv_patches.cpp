@@ -25,9 +25,9 @@ Grid grid_2d(const Call& call) {
   const Tensor& kernel = *call.src[0];
   const Tensor& data = *call.src[1];
   const Tensor& dst = call.dst;
-  const int dims = call.i(6) != 0 ? 2 : 1;
+  const int dims = call.i(Im2ColSlot::kIs2d) != 0 ? 2 : 1;
   Grid g;
-  read_steps(call, 0, 2, dims, g.axes);
+  read_steps<Im2ColSlot>(call, dims, g.axes);
   for (int d = 0; d < 3; ++d) g.out_step[d] = 0;
   for (int d = 0; d < dims; ++d) {
     g.axes[d].in = data.ne[d];
@@ -50,7 +50,7 @@ Grid grid_3d(const Call& call) {
   const Tensor& data = *call.src[1];
   const Tensor& dst = call.dst;
   Grid g;
-  read_steps(call, 1, 3, 3, g.axes);
+  read_steps<Im2Col3dSlot>(call, 3, g.axes);
   for (int d = 0; d < 3; ++d) {
     g.axes[d].in = data.ne[d];
     g.axes[d].taps = kernel.ne[d];
@@ -58,7 +58,7 @@ Grid grid_3d(const Call& call) {
     g.axes[d].step = data.nb[d];
     g.out_step[d] = dst.nb[d + 1];
   }
-  g.channels = call.i(0);
+  g.channels = call.i(Im2Col3dSlot::kChannels);
   g.channel_step = data.nb[3];
   g.batches = data.ne[3] / g.channels;
   g.batch_step = g.channels * data.nb[3];
@@ -141,9 +141,8 @@ const char* check_types(const Call& call) {
 }
 
 const char* check_2d(const Call& call) {
-  if (call.n_params < 7) return "parameters are missing";
-  const int dims = call.i(6) != 0 ? 2 : 1;
-  if (!steps_are_legal(call, 0, 2, dims)) return kBadSteps;
+  const int dims = call.i(Im2ColSlot::kIs2d) != 0 ? 2 : 1;
+  if (!steps_are_legal<Im2ColSlot>(call, dims)) return kBadSteps;
   const Tensor& kernel = *call.src[0];
   const Tensor& data = *call.src[1];
   if (kernel.ne[dims] != data.ne[dims] || call.dst.ne[dims + 1] != data.ne[dims + 1] ||
@@ -155,9 +154,11 @@ const char* check_2d(const Call& call) {
 }
 
 const char* check_3d(const Call& call) {
-  if (!is_count(call, 0, 1)) return "needs one channel at least";
-  if (!steps_are_legal(call, 1, 3, 3)) return kBadSteps;
-  if (call.src[1]->ne[3] % call.i(0) != 0) return "data are not a multiple of the channels";
+  if (!is_count(call, Im2Col3dSlot::kChannels, 1)) return "needs one channel at least";
+  if (!steps_are_legal<Im2Col3dSlot>(call, 3)) return kBadSteps;
+  if (call.src[1]->ne[3] % call.i(Im2Col3dSlot::kChannels) != 0) {
+    return "data are not a multiple of the channels";
+  }
   const Grid g = grid_3d(call);
   if (g.batches * g.axes[2].out != call.dst.ne[3]) return "the result has partial batches";
   if (call.dst.ne[0] != g.patch()) return "rows of the result are not patches";
@@ -184,8 +185,8 @@ int64_t output_blocks(const Tensor& dst) { return (dst.ne[0] + kOutputs - 1) / k
 void run_col2im(const Call& call, int64_t begin, int64_t end, char*) {
   const Tensor& cols = *call.src[0];
   const Tensor& dst = call.dst;
-  const int64_t stride = call.i(0), padding = call.i(2);
-  const int64_t taps = cols.ne[0] / call.i(1);
+  const int64_t stride = call.i(Col2ImSlot::kStride), padding = call.i(Col2ImSlot::kPadding);
+  const int64_t taps = cols.ne[0] / call.i(Col2ImSlot::kOc);
   const int64_t blocks = output_blocks(dst);
   for (int64_t item = begin; item < end; ++item) {
     const int64_t channel = item / blocks;
@@ -208,11 +209,12 @@ void run_col2im(const Call& call, int64_t begin, int64_t end, char*) {
 
 const char* check_col2im(const Call& call) {
   const Tensor& cols = *call.src[0];
-  if (!is_count(call, 0, 1) || !is_count(call, 1, 1) || !is_count(call, 2, 0)) {
+  if (!is_count(call, Col2ImSlot::kStride, 1) || !is_count(call, Col2ImSlot::kOc, 1) ||
+      !is_count(call, Col2ImSlot::kPadding, 0)) {
     return "stride and channels must be 1 or more, padding 0 or more";
   }
   if (!is_float(cols.type) || !is_float(call.dst.type)) return "needs f32, f16 or bf16";
-  if (cols.ne[0] % call.i(1) != 0 || call.dst.ne[1] != call.i(1)) {
+  if (cols.ne[0] % call.i(Col2ImSlot::kOc) != 0 || call.dst.ne[1] != call.i(Col2ImSlot::kOc)) {
     return "columns are not taps of that many channels";
   }
   if (cols.ne[2] != 1 || cols.ne[3] != 1 || call.dst.ne[2] != 1 || call.dst.ne[3] != 1) {

@@ -30,7 +30,7 @@ Shape shape_1d(const Call& call) {
   const Tensor& k = *call.src[0];
   const Tensor& x = *call.src[1];
   const Tensor& y = call.dst;
-  return {.stride = call.i(0),
+  return {.stride = call.i(ConvTranspose1dSlot::kStride),
           .width = 1,
           .height = x.ne[0],
           .channels = x.ne[1],
@@ -55,7 +55,7 @@ Shape shape_2d(const Call& call) {
   const Tensor& k = *call.src[0];
   const Tensor& x = *call.src[1];
   const Tensor& y = call.dst;
-  return {.stride = call.i(0),
+  return {.stride = call.i(ConvTranspose2dSlot::kStride),
           .width = x.ne[0],
           .height = x.ne[1],
           .channels = x.ne[2],
@@ -259,8 +259,8 @@ const char* check_common(const Call& call) {
 const char* check_1d(const Call& call) {
   const Tensor& kernel = *call.src[0];
   const Tensor& data = *call.src[1];
-  if (!is_count(call, 0, 1)) return "the stride must be 1 or more";
-  if (call.n_params < 3 || call.params[1] != 0 || call.params[2] != 1) {
+  if (!is_count(call, ConvTranspose1dSlot::kStride, 1)) return "the stride must be 1 or more";
+  if (call.i(ConvTranspose1dSlot::kPadding) != 0 || call.i(ConvTranspose1dSlot::kDilation) != 1) {
     return "only padding 0 and dilation 1 are defined";
   }
   if (kernel.ne[1] != call.dst.ne[1] || kernel.ne[2] != data.ne[1] || kernel.ne[3] != 1) {
@@ -269,7 +269,7 @@ const char* check_1d(const Call& call) {
   for (int d = 2; d < 4; ++d) {
     if (data.ne[d] != 1 || call.dst.ne[d] != 1) return "data must be [width, channels]";
   }
-  if (call.dst.ne[0] < (data.ne[0] - 1) * call.i(0) + kernel.ne[0]) {
+  if (call.dst.ne[0] < (data.ne[0] - 1) * call.i(ConvTranspose1dSlot::kStride) + kernel.ne[0]) {
     return "the result is too short for every tap";
   }
   return check_common(call);
@@ -278,13 +278,13 @@ const char* check_1d(const Call& call) {
 const char* check_2d(const Call& call) {
   const Tensor& kernel = *call.src[0];
   const Tensor& data = *call.src[1];
-  if (!is_count(call, 0, 1)) return "the stride must be 1 or more";
+  if (!is_count(call, ConvTranspose2dSlot::kStride, 1)) return "the stride must be 1 or more";
   if (kernel.ne[2] != call.dst.ne[2] || kernel.ne[3] != data.ne[2] ||
       data.ne[3] != call.dst.ne[3]) {
     return "kernel, data and result differ in channels or batches";
   }
   for (int d = 0; d < 2; ++d) {
-    if (call.dst.ne[d] < (data.ne[d] - 1) * call.i(0) + kernel.ne[d]) {
+    if (call.dst.ne[d] < (data.ne[d] - 1) * call.i(ConvTranspose2dSlot::kStride) + kernel.ne[d]) {
       return "the result is too small for every tap";
     }
   }

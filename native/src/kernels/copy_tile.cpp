@@ -19,7 +19,9 @@ struct Region {
 };
 
 Region region_of(const Call& call) {
-  return {{unit_bytes(call.dst.type), call.i(0), call.i(1), call.i(2)}, call.i(3)};
+  return {{unit_bytes(call.dst.type), call.i(AccSlot::kNb1), call.i(AccSlot::kNb2),
+           call.i(AccSlot::kNb3)},
+          call.i(AccSlot::kOffset)};
 }
 
 // Whether the region is a box of the destination's own rows, and where it starts: then rows are
@@ -97,7 +99,6 @@ const char* check_region(const Call& call) {
   const Tensor& a = *call.src[0];
   const Tensor& b = *call.src[1];
   const Tensor& dst = call.dst;
-  if (call.n_params < 4) return "needs the region's strides and offset";
   if (a.type != dst.type || b.type != dst.type) return "operands and result differ in type";
   if (is_quantized(dst.type)) return "block types cannot be set in part";
   if (!same_shape(a, dst)) return "result and first source differ in shape";
@@ -148,7 +149,7 @@ void run_concat(const Call& call, int64_t begin, int64_t end, char*) {
   const Tensor& a = *call.src[0];
   const Tensor& b = *call.src[1];
   const Tensor& dst = call.dst;
-  const int64_t dim = call.i(0);
+  const int64_t dim = call.i(ConcatSlot::kDim);
   if (dim == 0) {
     for_runs(dst, begin, end, [&](Index at, int64_t rows) {
       move_rows(a, dst, 0, at, rows);
@@ -172,11 +173,12 @@ const char* check_concat(const Call& call) {
   const Tensor& a = *call.src[0];
   const Tensor& b = *call.src[1];
   const Tensor& dst = call.dst;
-  if (call.n_params < 1 || call.i(0) < 0 || call.i(0) > 3) return "the dimension must be 0..3";
+  if (call.i(ConcatSlot::kDim) < 0 || call.i(ConcatSlot::kDim) > 3)
+    return "the dimension must be 0..3";
   if (a.type != dst.type || b.type != dst.type) return "operands and result differ in type";
   if (dst.type == DType::kI2_S) return "i2_s tensors cannot be joined: each has its own scale";
   for (int d = 0; d < 4; ++d) {
-    const bool joined = d == call.i(0);
+    const bool joined = d == call.i(ConcatSlot::kDim);
     if (dst.ne[d] != (joined ? a.ne[d] + b.ne[d] : a.ne[d]) || (!joined && a.ne[d] != b.ne[d])) {
       return "the shapes do not join along this dimension";
     }

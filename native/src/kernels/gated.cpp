@@ -72,7 +72,7 @@ void run_gla(const Call& call, int64_t begin, int64_t end, char*) {
                      y + at,
                      state,
                      r.size,
-                     call.f(0)};
+                     call.f(LinearAttnSlot::kScale)};
       int64_t j = 0;
       for (; j + 4 * kLanes <= r.size; j += 4 * kLanes) gla_values<4>(g, j);
       for (; j + kLanes <= r.size; j += kLanes) gla_values<1>(g, j);
@@ -81,9 +81,7 @@ void run_gla(const Call& call, int64_t begin, int64_t end, char*) {
   }
 }
 
-const char* check_gla(const Call& call) {
-  return call.n_params < 1 ? "the scale is missing" : check_recurrence(call, 4, 4);
-}
+const char* check_gla(const Call& call) { return check_recurrence(call, 4, 4); }
 
 int64_t items_gla(const Call& call) {
   const Recurrence r = recurrence(*call.src[0], *call.src[4]);
@@ -146,7 +144,7 @@ void run_delta(const Call& call, int64_t begin, int64_t end, char* scratch) {
   const Tensor& g = *call.src[3];
   const Tensor& beta = *call.src[4];
   const Recurrence r = delta_of(call);
-  const int64_t snapshots = call.i(0);
+  const int64_t snapshots = call.i(DeltaNetSlot::kK);
   const int64_t state_size = r.size * r.size * r.n_head * r.n_seqs;
   const auto head_bytes = static_cast<size_t>(r.size * r.size) * 4;
   const float scale = 1.0f / sqrtf(static_cast<float>(r.size));
@@ -187,7 +185,7 @@ const char* check_delta(const Call& call) {
   const Tensor& g = *call.src[3];
   const Tensor& beta = *call.src[4];
   const Tensor& state = *call.src[5];
-  if (!is_count(call, 0, 1)) return "needs one snapshot at least";
+  if (!is_count(call, DeltaNetSlot::kK, 1)) return "needs one snapshot at least";
   for (int i = 0; i < 5; ++i) {
     if (!is_f32_rows(*call.src[i])) return "needs f32 sources with contiguous rows";
   }
@@ -211,7 +209,7 @@ const char* check_delta(const Call& call) {
   }
   const int64_t state_size = r.size * r.size * r.n_head * r.n_seqs;
   if (n_elements(state) != state_size) return "the state must be [size, size, heads, sequences]";
-  if (n_elements(call.dst) != r.outputs() + call.i(0) * state_size) {
+  if (n_elements(call.dst) != r.outputs() + call.i(DeltaNetSlot::kK) * state_size) {
     return "the result must hold the outputs, then the states";
   }
   return nullptr;

@@ -10,8 +10,8 @@ void register_generate(KernelTable& table);
 namespace {
 
 void run_arange(const Call& call, int64_t begin, int64_t end, char*) {
-  const float start = call.f(0);
-  const float step = call.f(2);
+  const float start = call.f(ArangeSlot::kStart);
+  const float step = call.f(ArangeSlot::kStep);
   for (int64_t i = begin; i < end; ++i) {
     store_element(call.dst.data + i * call.dst.nb[0], call.dst.type,
                   start + step * static_cast<float>(i));
@@ -19,7 +19,6 @@ void run_arange(const Call& call, int64_t begin, int64_t end, char*) {
 }
 
 const char* check_arange(const Call& call) {
-  if (call.n_params < 3) return "parameters are missing";
   if (!is_float(call.dst.type)) return "the result must be f32, f16 or bf16";
   return n_rows(call.dst) == 1 ? nullptr : "the result must be a row";
 }
@@ -31,8 +30,9 @@ int64_t arange_grain(const Call&) { return kSmallWork; }
 void run_timestep(const Call& call, int64_t begin, int64_t end, char*) {
   const Tensor& steps = *call.src[0];
   const Tensor& dst = call.dst;
-  const int64_t half = call.i(0) / 2;
-  const double rate = -::log(static_cast<double>(call.i(1))) / static_cast<double>(half);
+  const int64_t half = call.i(TimestepSlot::kDim) / 2;
+  const double rate =
+      -::log(static_cast<double>(call.i(TimestepSlot::kMaxPeriod))) / static_cast<double>(half);
   for (int64_t row = begin; row < end; ++row) {
     const auto t = static_cast<double>(load_element(steps.data + row * steps.nb[0], steps.type));
     char* out = dst.data + row * dst.nb[1];
@@ -51,10 +51,10 @@ void run_timestep(const Call& call, int64_t begin, int64_t end, char*) {
 const char* check_timestep(const Call& call) {
   const Tensor& steps = *call.src[0];
   const Tensor& dst = call.dst;
-  if (call.n_params < 2) return "parameters are missing";
   if (!is_float(steps.type) || !is_float(dst.type)) return "needs f32, f16 or bf16 operands";
-  if (call.i(0) < 0 || call.i(0) > dst.ne[0]) return "the embedding is longer than a row";
-  if (call.i(1) < 1) return "the longest period must be positive";
+  if (call.i(TimestepSlot::kDim) < 0 || call.i(TimestepSlot::kDim) > dst.ne[0])
+    return "the embedding is longer than a row";
+  if (call.i(TimestepSlot::kMaxPeriod) < 1) return "the longest period must be positive";
   if (dst.ne[1] != steps.ne[0] || dst.ne[2] * dst.ne[3] != 1) return "a row per timestep is needed";
   return nullptr;
 }

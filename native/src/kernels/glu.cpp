@@ -11,9 +11,8 @@ void register_glu(KernelTable& table);
 
 namespace {
 
-// Slots of the parameter record, and the numbers of the forms (graph/params.py).
-enum Slot { kForm, kSwapped, kAlpha, kLimit, kSlots };
-enum Form { kReglu, kGeglu, kSwiglu, kSwigluOai, kGegluErf, kGegluQuick, kSwigluClamp, kForms };
+using enum GluSlot;
+using enum GluOp;
 
 template <typename F>
 void apply(const Call& call, int64_t begin, int64_t end, const F& f) {
@@ -46,7 +45,7 @@ void run(const Call& call, int64_t begin, int64_t end, char*) {
   const auto go = [&](const auto& f) { apply(call, begin, end, f); };
   const vf alpha = splat(call.f(kAlpha));
   const vf limit = splat(call.f(kLimit));
-  switch (call.i(kForm)) {
+  switch (call.as<GluOp>(kOp)) {
     case kReglu:
       return go([](vf x, vf gate) { return relu(x) * gate; });
     case kGeglu:
@@ -71,8 +70,7 @@ void run(const Call& call, int64_t begin, int64_t end, char*) {
 const char* check_sources(const Call& call) {
   const Tensor& a = *call.src[0];
   const Tensor* b = call.src[1];
-  if (call.n_params < kSlots) return "parameters are missing";
-  if (call.i(kForm) < 0 || call.i(kForm) >= kForms) return "unknown form of gate";
+  if (!call.is_one<GluOp>(kOp)) return "unknown form of gate";
   if (!is_float(a.type) || (b != nullptr && !is_float(b->type))) {
     return "needs f32, f16 or bf16 operands";
   }

@@ -46,8 +46,8 @@ void run_comb(const Call& call, int64_t begin, int64_t end, char*) {
   const Tensor& mixes = *call.src[0];
   const Tensor& dst = call.dst;
   const float scale = at(*call.src[1], 2, 0, 0);
-  const float eps = call.f(0);
-  const int64_t n_iter = call.i(1);
+  const float eps = call.f(HcCombSlot::kEps);
+  const int64_t n_iter = call.i(HcCombSlot::kNIter);
   const int64_t hc = dst.ne[0];
   for (int64_t token = begin; token < end; ++token) {
     auto* m = reinterpret_cast<float*>(dst.data + token * dst.nb[2]);
@@ -66,7 +66,7 @@ const char* check_comb(const Call& call) {
   const Tensor& mixes = *call.src[0];
   const Tensor& dst = call.dst;
   const int64_t hc = dst.ne[0];
-  if (!is_count(call, 1, 0) || call.params[1] > kMostIterations) {
+  if (!is_count(call, HcCombSlot::kNIter, 0) || call.i(HcCombSlot::kNIter) > kMostIterations) {
     return "needs a count of iterations, 65536 at most";
   }
   for (int i = 0; i < 3; ++i) {
@@ -84,7 +84,7 @@ const char* check_comb(const Call& call) {
 
 int64_t items_comb(const Call& call) { return call.dst.ne[2]; }
 int64_t grain_comb(const Call& call) {
-  return row_grain(call.dst.ne[0] * call.dst.ne[0] * (4 + 4 * call.i(1)));
+  return row_grain(call.dst.ne[0] * call.dst.ne[0] * (4 + 4 * call.i(HcCombSlot::kNIter)));
 }
 
 // ---- PRE and POST -------------------------------------------------------------------------------
@@ -121,8 +121,8 @@ void run_pre(const Call& call, int64_t begin, int64_t end, char*) {
   const Tensor& x = *call.src[0];
   const Tensor& w = *call.src[1];
   const Tensor& dst = call.dst;
-  const bool gated = call.i(0) != 0;
-  const float scale = call.f(1);
+  const bool gated = call.i(HcPreSlot::kGated) != 0;
+  const float scale = call.f(HcPreSlot::kScale);
   const int64_t per_token = stretches(dst);
   for (int64_t item = begin; item < end; ++item) {
     const int64_t token = item / per_token;
@@ -148,14 +148,13 @@ void run_pre(const Call& call, int64_t begin, int64_t end, char*) {
 const char* check_pre(const Call& call) {
   const Tensor& x = *call.src[0];
   const Tensor& w = *call.src[1];
-  if (call.n_params < 2) return "parameters are missing";
   if (!is_f32_rows(x) || !is_f32_rows(w) || !is_f32_rows(call.dst)) {
     return "needs f32 with contiguous rows";
   }
   if (x.ne[3] != 1 || !has_shape(call.dst, x.ne[0], x.ne[2])) {
     return "needs streams [dim, hc, tokens], and gives [dim, tokens]";
   }
-  if (call.params[0] != 0) {
+  if (call.i(HcPreSlot::kGated) != 0) {
     return same_shape(w, x) ? nullptr : "gate and streams differ in shape";
   }
   return has_shape(w, x.ne[1], x.ne[2]) ? nullptr : "weights must be [hc, tokens]";

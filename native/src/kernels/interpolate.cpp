@@ -12,9 +12,8 @@ void register_interpolate(KernelTable& table);
 
 namespace {
 
-// Slots of the record, and the numbers of the modes (graph/params_tensor.py).
-enum Slot { kMode, kDims, kAlignCorners, kScale, kSlots = 6 };
-enum Mode { kNearest, kNearestExact, kLinear, kCubic, kModes };
+using enum InterpolateSlot;
+using enum InterpolateMode;
 
 constexpr int kMostTaps = 4;
 
@@ -26,16 +25,17 @@ struct Taps {
 
 // The samples along one axis: distance in the source, in float as PyTorch computes it.
 struct Samples {
-  int64_t mode, in, out;
+  InterpolateMode mode;
+  int64_t in, out;
   bool corners;
   float step;
 
   Samples(const Call& call, int d)
-      : mode(call.i(kMode)),
+      : mode(call.as<InterpolateMode>(kMode)),
         in(call.src[0]->ne[d]),
         out(call.dst.ne[d]),
         corners(call.i(kAlignCorners) != 0) {
-    const double scale = call.params[kScale + d];
+    const double scale = call.number(kScaleW, d);
     if (corners) {
       step = out > 1 ? static_cast<float>(in - 1) / static_cast<float>(out - 1) : 0.0f;
     } else {
@@ -193,8 +193,7 @@ size_t scratch_bytes(const Call& call) {
 
 const char* check(const Call& call) {
   const Tensor& x = *call.src[0];
-  if (call.n_params < kSlots || call.i(kDims) < 1 || call.i(kDims) > 3 || call.i(kMode) < 0 ||
-      call.i(kMode) >= kModes) {
+  if (!call.is_one<InterpolateMode>(kMode) || call.i(kDims) < 1 || call.i(kDims) > 3) {
     return "unknown mode, or no 1 to 3 dimensions";
   }
   if (!is_float(x.type) || call.dst.type != x.type) return "needs f32, f16 or bf16, in and out";

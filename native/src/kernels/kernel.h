@@ -42,7 +42,7 @@ struct Fault {
 struct Call {
   Tensor dst;
   const Tensor* src[kMaxSrc] = {};  // nullptr: absent
-  const double* params = nullptr;   // slots of the parameter record, see src/weft/graph/params.py
+  const double* params = nullptr;   // as many as the op has slots
   int n_params = 0;
   int n_threads = 1;
   char* shared = nullptr;      // Kernel::shared bytes, for all threads; not cleared between runs
@@ -65,8 +65,29 @@ struct Call {
     __atomic_store_n(state, static_cast<int32_t>(kind), __ATOMIC_RELEASE);
   }
 
-  float f(int slot) const { return static_cast<float>(params[slot]); }
-  int64_t i(int slot) const { return static_cast<int64_t>(params[slot]); }
+  // A parameter by the name that weft/ops.h gives its slot; `d`: which number of a slot of several.
+  template <typename Slot>
+  [[gnu::always_inline]] double number(Slot slot, int d = 0) const {
+    static_assert(__is_enum(Slot), "parameters are read by the names of weft/ops.h");
+    return params[static_cast<int>(slot) + d];
+  }
+  template <typename Slot>
+  [[gnu::always_inline]] float f(Slot slot, int d = 0) const {
+    return static_cast<float>(number(slot, d));
+  }
+  template <typename Slot>
+  [[gnu::always_inline]] int64_t i(Slot slot, int d = 0) const {
+    return static_cast<int64_t>(number(slot, d));
+  }
+  template <typename Enum, typename Slot>
+  [[gnu::always_inline]] Enum as(Slot slot) const {
+    return static_cast<Enum>(i(slot));
+  }
+  // Whether the slot holds a member of an enumeration.
+  template <typename Enum, typename Slot>
+  [[gnu::always_inline]] bool is_one(Slot slot) const {
+    return number(slot) >= 0 && number(slot) < static_cast<double>(kMembers<Enum>);
+  }
 };
 
 struct Kernel {

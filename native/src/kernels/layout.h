@@ -27,10 +27,12 @@ static inline bool is_f32_rows(const Tensor& t) {
   return t.type == DType::kF32 && (t.nb[0] == 4 || t.ne[0] <= 1);
 }
 
-// Whether parameter `slot` holds a whole number of at least `least` that sizes can be computed
-// with.
-static inline bool is_count(const Call& call, int slot, int least) {
-  return call.n_params > slot && call.params[slot] >= least && call.params[slot] <= 2147483647.0;
+// Whether the d-th number of a slot is a whole number of at least `least` that sizes can be
+// computed with.
+template <typename Slot>
+static inline bool is_count(const Call& call, Slot slot, int least, int d = 0) {
+  const double n = call.number(slot, d);
+  return n >= least && n <= 2147483647.0;
 }
 
 }  // namespace weft::WEFT_TARGET

@@ -7,8 +7,7 @@ void register_mask(KernelTable& table);
 
 namespace {
 
-// Numbers of the triangles (graph/params.py).
-enum Triangle { kUpperDiag, kUpper, kLowerDiag, kLower, kTriangles };
+using enum TriKind;
 
 // Elements begin..end of a row.
 struct Range {
@@ -17,7 +16,7 @@ struct Range {
 };
 
 Range triangle(const Call& call, int64_t i1) {
-  switch (call.i(0)) {
+  switch (call.as<TriKind>(TriSlot::kKind)) {
     case kUpperDiag:
       return {i1, call.dst.ne[0]};
     case kUpper:
@@ -29,7 +28,7 @@ Range triangle(const Call& call, int64_t i1) {
   }
 }
 
-Range past(const Call& call, int64_t i1) { return {0, call.i(0) + i1 + 1}; }
+Range past(const Call& call, int64_t i1) { return {0, call.i(DiagMaskSlot::kNPast) + i1 + 1}; }
 
 template <Range (*kKept)(const Call&, int64_t)>
 void run(const Call& call, int64_t begin, int64_t end, float rest) {
@@ -67,13 +66,12 @@ const char* check_float(const Call& call) {
 
 const char* check(const Call& call) {
   if (const char* why = check_float(call)) return why;
-  if (call.n_params < 1) return "parameters are missing";
   return same_shape(call.dst, *call.src[0]) ? nullptr : "result and source differ in shape";
 }
 
 const char* check_tri(const Call& call) {
   if (const char* why = check(call)) return why;
-  return call.i(0) >= 0 && call.i(0) < kTriangles ? nullptr : "unknown triangle";
+  return call.is_one<TriKind>(TriSlot::kKind) ? nullptr : "unknown triangle";
 }
 
 // Each row of the source becomes the diagonal of a matrix.

@@ -194,7 +194,7 @@ void run(const Call& call, int64_t begin, int64_t end, char* scratch) {
   const Tensor& x = *call.src[1];
   const Work work(call);
   const bool is_prepared = is_shared(call);
-  const ResultFunction function(call.params, call.n_params);
+  const ResultFunction function(call);
   Arena arena(scratch);
   auto** in = arena.take<const char*>(work.column_run);
   auto** out = arena.take<float*>(work.column_run);
@@ -259,7 +259,7 @@ const char* check(const Call& call) {
   if (bias != nullptr && (!is_plain(*bias) || bias->ne[0] != dst.ne[0] || n_rows(*bias) != 1)) {
     return "the bias must be a row of f32, as long as those of the result";
   }
-  if (call.n_params > 0 && !ResultFunction(call.params, call.n_params).is_known()) {
+  if (call.n_params > 0 && !ResultFunction(call).is_known()) {
     return "unknown function of the result";
   }
   return nullptr;

@@ -8,23 +8,27 @@ namespace weft::WEFT_TARGET {
 
 class ResultFunction {
  public:
-  // The record of a step: see src/weft/graph/params_product.py.
-  ResultFunction(const double* params, int n_params) {
-    if (n_params < kSlots || params[kFunction] < 0 || params[kFunction] >= kFunctions) return;
-    const auto function = static_cast<int>(params[kFunction]);
+  // That of the step's record, if it has one.
+  explicit ResultFunction(const Call& call) {
+    using enum ActivationSlot;
+    if (call.n_params == 0 || !call.is_one<Activation>(kOp)) return;
+    const auto function = call.as<Activation>(kOp);
     is_known_ = true;
-    op_ = function == kClamp ? Op::kMap : Op::kUnary;
-    params_[0] = kNumbers[function];
-    if (function != kClamp) return;
-    params_[1] = params[kLow];
-    params_[2] = params[kHigh];
+    if (function != Activation::kClamp) {
+      put(UnarySlot::kOp, static_cast<double>(unary_of(function)));
+      return;
+    }
+    op_ = Op::kMap;
+    put(MapSlot::kOp, static_cast<double>(MapOp::kClamp));
+    put(MapSlot::kA, call.number(kLow));
+    put(MapSlot::kB, call.number(kHigh));
   }
 
   bool is_known() const { return is_known_; }
   // Limits every result to low()..high().
   bool is_clamp() const { return op_ == Op::kMap; }
-  float low() const { return static_cast<float>(params_[1]); }
-  float high() const { return static_cast<float>(params_[2]); }
+  float low() const { return at(MapSlot::kA); }
+  float high() const { return at(MapSlot::kB); }
 
   // To elements begin..end of `n` columns.
   void apply(float* const* columns, int64_t begin, int64_t end, int64_t n) const {
@@ -37,11 +41,34 @@ class ResultFunction {
   }
 
  private:
-  enum Slot { kFunction, kLow, kHigh, kSlots };
-  static constexpr int kFunctions = 10;
-  static constexpr int kClamp = 9;
-  // As UNARY and MAP number them.
-  static constexpr double kNumbers[kFunctions] = {6, 4, 7, 10, 8, 9, 16, 11, 12, 4};
+  static UnaryOp unary_of(Activation function) {
+    switch (function) {
+      case Activation::kRelu:
+        return UnaryOp::kRelu;
+      case Activation::kTanh:
+        return UnaryOp::kTanh;
+      case Activation::kSigmoid:
+        return UnaryOp::kSigmoid;
+      case Activation::kSilu:
+        return UnaryOp::kSilu;
+      case Activation::kGelu:
+        return UnaryOp::kGelu;
+      case Activation::kGeluQuick:
+        return UnaryOp::kGeluQuick;
+      case Activation::kGeluErf:
+        return UnaryOp::kGeluErf;
+      case Activation::kHardswish:
+        return UnaryOp::kHardswish;
+      default:
+        return UnaryOp::kHardsigmoid;
+    }
+  }
+
+  template <typename Slot>
+  void put(Slot slot, double value) {
+    params_[static_cast<int>(slot)] = value;
+  }
+  float at(MapSlot slot) const { return static_cast<float>(params_[static_cast<int>(slot)]); }
 
   void apply(float* data, int64_t rows, int64_t n, int64_t stride) const {
     Tensor t;
@@ -56,14 +83,17 @@ class ResultFunction {
     call.dst = t;
     call.src[0] = &t;
     call.params = params_;
-    call.n_params = 5;
+    call.n_params = kRoom;
     const Kernel& kernel = table()[op_];
     kernel.run(call, 0, kernel.items(call), nullptr);
   }
 
   bool is_known_ = false;
   Op op_ = Op::kUnary;
-  double params_[5] = {};
+  static constexpr int kRoom = 5;
+  static_assert(kRoom >= static_cast<int>(UnarySlot::kSlots) &&
+                kRoom >= static_cast<int>(MapSlot::kSlots));
+  double params_[kRoom] = {};
 };
 
 }  // namespace weft::WEFT_TARGET

@@ -48,7 +48,7 @@ template <void (*kRow)(const float*, float*, int64_t, float)>
 void run(const Call& call, int64_t begin, int64_t end, char* scratch) {
   const Tensor& a = *call.src[0];
   const Tensor& dst = call.dst;
-  const float eps = call.f(0);
+  const float eps = call.f(EpsSlot::kEps);
   auto* buffer = reinterpret_cast<float*>(scratch);
   for (int64_t row = begin; row < end; ++row) {
     const Index index = row_index(dst, row);
@@ -64,7 +64,6 @@ const char* check(const Call& call) {
     return "needs f32, f16 or bf16 operands";
   }
   if (!same_shape(call.dst, *call.src[0])) return "result and source differ in shape";
-  if (call.n_params < 1) return "parameters are missing";
   return nullptr;
 }
 
@@ -89,8 +88,6 @@ constexpr Kernel kernel() {
 
 // ---- NORM_SCALE (x, weights, bias, addend): floats, or the blocks that a matmul reads -----------
 
-enum ScaleSlot { kScaleEps, kCentred, kScaleSlots };
-
 void run_scale(const Call& call, int64_t begin, int64_t end, char* scratch) {
   const Tensor& a = *call.src[0];
   const Tensor& dst = call.dst;
@@ -109,7 +106,8 @@ void run_scale(const Call& call, int64_t begin, int64_t end, char* scratch) {
       map(x, y, room, n, [](vf v, vf w) { return v + w; });
       x = room;
     }
-    (call.i(kCentred) != 0 ? norm : rms_norm)(x, room, n, call.f(kScaleEps));
+    (call.i(NormScaleSlot::kCentred) != 0 ? norm : rms_norm)(x, room, n,
+                                                             call.f(NormScaleSlot::kEps));
     map(room, weights, room, n, [](vf v, vf w) { return v * w; });
     if (bias != nullptr) {
       const auto* b = reinterpret_cast<const float*>(bias->data);
@@ -125,7 +123,6 @@ size_t scale_scratch(const Call& call) {
 
 const char* check_scale(const Call& call) {
   const Tensor& dst = call.dst;
-  if (call.n_params < kScaleSlots) return "parameters are missing";
   if (!is_float(call.src[0]->type)) return "the source must be f32, f16 or bf16";
   if (!is_plain(dst) && !can_encode(dst.type)) {
     return "the result must be f32 or of a block type that can be written";
@@ -147,10 +144,8 @@ const char* check_scale(const Call& call) {
 
 // ---- GROUP_NORM ---------------------------------------------------------------------------------
 
-enum GroupSlot { kGroups, kGroupEps, kGroupSlots };
-
 int64_t channels_per_group(const Call& call) {
-  const int64_t n = call.i(kGroups);
+  const int64_t n = call.i(GroupNormSlot::kNGroups);
   return (call.dst.ne[2] + n - 1) / n;
 }
 
@@ -160,8 +155,8 @@ template <typename F>
 void for_group(const Call& call, int64_t group, bool write, const F& work) {
   const Tensor& a = *call.src[0];
   const Tensor& dst = call.dst;
-  const int64_t i3 = group / call.i(kGroups);
-  const int64_t first = group % call.i(kGroups) * channels_per_group(call);
+  const int64_t i3 = group / call.i(GroupNormSlot::kNGroups);
+  const int64_t first = group % call.i(GroupNormSlot::kNGroups) * channels_per_group(call);
   const int64_t last = min64(first + channels_per_group(call), dst.ne[2]);
   for (int64_t i2 = first; i2 < last; ++i2) {
     for (int64_t i1 = 0; i1 < dst.ne[1]; ++i1) {
@@ -181,7 +176,7 @@ void for_group(const Call& call, int64_t group, bool write, const F& work) {
 void run_group(const Call& call, int64_t begin, int64_t end, char*) {
   const Tensor& dst = call.dst;
   for (int64_t group = begin; group < end; ++group) {
-    const int64_t first = group % call.i(kGroups) * channels_per_group(call);
+    const int64_t first = group % call.i(GroupNormSlot::kNGroups) * channels_per_group(call);
     const int64_t channels = min64(channels_per_group(call), dst.ne[2] - first);
     if (channels <= 0) continue;
     const auto count = static_cast<double>(channels * dst.ne[1] * dst.ne[0]);
@@ -192,8 +187,8 @@ void run_group(const Call& call, int64_t begin, int64_t end, char*) {
     for_group(call, group, false, [&](const float* x, float*, int64_t n) {
       squares += sum_squares_about(x, n, static_cast<float>(mean));
     });
-    const Centre centre(mean,
-                        __builtin_sqrt(squares / count + static_cast<double>(call.f(kGroupEps))));
+    const Centre centre(
+        mean, __builtin_sqrt(squares / count + static_cast<double>(call.f(GroupNormSlot::kEps))));
     for_group(call, group, true,
               [&](const float* x, float* out, int64_t n) { map(x, out, n, centre); });
   }
@@ -201,12 +196,11 @@ void run_group(const Call& call, int64_t begin, int64_t end, char*) {
 
 const char* check_group(const Call& call) {
   if (const char* why = check(call)) return why;
-  if (call.n_params < kGroupSlots) return "parameters are missing";
-  if (call.i(kGroups) < 1) return "there must be a group";
+  if (call.i(GroupNormSlot::kNGroups) < 1) return "there must be a group";
   return nullptr;
 }
 
-int64_t group_items(const Call& call) { return call.i(kGroups) * call.dst.ne[3]; }
+int64_t group_items(const Call& call) { return call.i(GroupNormSlot::kNGroups) * call.dst.ne[3]; }
 int64_t group_grain(const Call& call) {
   return row_grain(channels_per_group(call) * call.dst.ne[1] * call.dst.ne[0]);
 }

@@ -7,9 +7,6 @@ void register_pad(KernelTable& table);
 
 namespace {
 
-// Slots of PAD's parameter record (graph/params.py).
-enum PadSlot { kLeft = 0, kRight = 4, kCircular = 8, kPadSlots };
-
 // `n` elements of `size` bytes from byte stride to byte stride.
 void move(const char* from, int64_t from_stride, char* to, int64_t to_stride, int64_t n,
           int64_t size) {
@@ -49,13 +46,13 @@ void run_pad(const Call& call, int64_t begin, int64_t end, char*) {
   const Tensor& a = *call.src[0];
   const Tensor& dst = call.dst;
   const int64_t size = element_size(dst.type);
-  const bool circular = call.i(kCircular) != 0;
-  const int64_t left = call.i(kLeft);
+  const bool circular = call.i(PadSlot::kCircular) != 0;
+  const int64_t left = call.i(PadSlot::kLeft);
   for (int64_t row = begin; row < end; ++row) {
     const Index index = row_index(dst, row);
     char* out = row_data(dst, index);
-    Index from = {index.i1 - call.i(kLeft + 1), index.i2 - call.i(kLeft + 2),
-                  index.i3 - call.i(kLeft + 3)};
+    Index from = {index.i1 - call.i(PadSlot::kLeft, 1), index.i2 - call.i(PadSlot::kLeft, 2),
+                  index.i3 - call.i(PadSlot::kLeft, 3)};
     if (circular) {
       from = {wrap(from.i1, a.ne[1]), wrap(from.i2, a.ne[2]), wrap(from.i3, a.ne[3])};
       move_wrapped(a, row_data(a, from), -left, out, dst.nb[0], dst.ne[0]);
@@ -81,14 +78,13 @@ const char* check_type(const Call& call) {
 
 const char* check_pad(const Call& call) {
   if (const char* why = check_type(call)) return why;
-  if (call.n_params < kPadSlots) return "parameters are missing";
   for (int d = 0; d < 4; ++d) {
     const int64_t n = call.src[0]->ne[d];
-    const int64_t left = call.i(kLeft + d);
-    const int64_t right = call.i(kRight + d);
+    const int64_t left = call.i(PadSlot::kLeft, d);
+    const int64_t right = call.i(PadSlot::kRight, d);
     if (left < 0 || right < 0) return "padding must not be negative";
     if (call.dst.ne[d] != n + left + right) return "the result is not the source and its padding";
-    if (n == 0 && call.i(kCircular) != 0) return "there is nothing to repeat";
+    if (n == 0 && call.i(PadSlot::kCircular) != 0) return "there is nothing to repeat";
   }
   return nullptr;
 }
@@ -99,7 +95,7 @@ void run_reflect(const Call& call, int64_t begin, int64_t end, char*) {
   const Tensor& a = *call.src[0];
   const Tensor& dst = call.dst;
   const int64_t size = element_size(dst.type);
-  const int64_t left = call.i(0);
+  const int64_t left = call.i(PadReflectSlot::kP0);
   const int64_t n = a.ne[0];
   for (int64_t row = begin; row < end; ++row) {
     const Index index = row_index(dst, row);
@@ -107,16 +103,16 @@ void run_reflect(const Call& call, int64_t begin, int64_t end, char*) {
     char* out = row_data(dst, index);
     move(x + left * a.nb[0], -a.nb[0], out, dst.nb[0], left, size);
     move(x, a.nb[0], out + left * dst.nb[0], dst.nb[0], n, size);
-    move(x + (n - 2) * a.nb[0], -a.nb[0], out + (left + n) * dst.nb[0], dst.nb[0], call.i(1), size);
+    move(x + (n - 2) * a.nb[0], -a.nb[0], out + (left + n) * dst.nb[0], dst.nb[0],
+         call.i(PadReflectSlot::kP1), size);
   }
 }
 
 const char* check_reflect(const Call& call) {
   if (const char* why = check_type(call)) return why;
-  if (call.n_params < 2) return "parameters are missing";
   const Tensor& a = *call.src[0];
-  const int64_t left = call.i(0);
-  const int64_t right = call.i(1);
+  const int64_t left = call.i(PadReflectSlot::kP0);
+  const int64_t right = call.i(PadReflectSlot::kP1);
   if (left < 0 || right < 0 || left >= a.ne[0] || right >= a.ne[0]) {
     return "padding must be shorter than a row";
   }
@@ -135,15 +131,16 @@ void run_roll(const Call& call, int64_t begin, int64_t end, char*) {
   const Tensor& dst = call.dst;
   for (int64_t row = begin; row < end; ++row) {
     const Index index = row_index(dst, row);
-    const Index from = {wrap(index.i1 - call.i(1), a.ne[1]), wrap(index.i2 - call.i(2), a.ne[2]),
-                        wrap(index.i3 - call.i(3), a.ne[3])};
-    move_wrapped(a, row_data(a, from), -call.i(0), row_data(dst, index), dst.nb[0], dst.ne[0]);
+    const Index from = {wrap(index.i1 - call.i(RollSlot::kShift, 1), a.ne[1]),
+                        wrap(index.i2 - call.i(RollSlot::kShift, 2), a.ne[2]),
+                        wrap(index.i3 - call.i(RollSlot::kShift, 3), a.ne[3])};
+    move_wrapped(a, row_data(a, from), -call.i(RollSlot::kShift), row_data(dst, index), dst.nb[0],
+                 dst.ne[0]);
   }
 }
 
 const char* check_roll(const Call& call) {
   if (const char* why = check_type(call)) return why;
-  if (call.n_params < 4) return "parameters are missing";
   return same_shape(call.dst, *call.src[0]) ? nullptr : "result and source differ in shape";
 }
 

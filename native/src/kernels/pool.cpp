@@ -18,33 +18,37 @@ struct Pool {
   bool count_padding;
 };
 
-// Slots: kind (0 largest, 1 mean), then kernel, stride, padding.
+// The largest, or the mean.
+template <typename Slot>
+bool takes_largest(const Call& call) {
+  return call.as<PoolOp>(Slot::kOp) == PoolOp::kMax;
+}
+
 Pool pool_1d(const Call& call) {
   const Tensor& src = *call.src[0];
-  Pool p = {.largest = call.i(0) == 0, .x = {}, .y = {}, .count_padding = false};
+  Pool p = {.largest = takes_largest<Pool1dSlot>(call), .x = {}, .y = {}, .count_padding = false};
   p.x = {.in = src.ne[0],
-         .taps = call.i(1),
+         .taps = call.i(Pool1dSlot::kK0),
          .out = call.dst.ne[0],
          .step = src.nb[0],
-         .stride = call.i(2),
-         .padding = call.i(3)};
+         .stride = call.i(Pool1dSlot::kS0),
+         .padding = call.i(Pool1dSlot::kP0)};
   // the rows of the result are those of the source
   p.y = {.in = src.ne[1], .taps = 1, .out = call.dst.ne[1], .step = src.nb[1]};
   return p;
 }
 
-// Slots: kind, kernel (2), stride (2), padding (2).
 Pool pool_2d(const Call& call) {
   const Tensor& src = *call.src[0];
-  Pool p = {.largest = call.i(0) == 0, .x = {}, .y = {}, .count_padding = true};
+  Pool p = {.largest = takes_largest<Pool2dSlot>(call), .x = {}, .y = {}, .count_padding = true};
   Axis* axes[2] = {&p.x, &p.y};
   for (int d = 0; d < 2; ++d) {
     *axes[d] = {.in = src.ne[d],
-                .taps = call.i(1 + d),
+                .taps = call.i(Pool2dSlot::kK0, d),
                 .out = call.dst.ne[d],
                 .step = src.nb[d],
-                .stride = call.i(3 + d),
-                .padding = call.i(5 + d)};
+                .stride = call.i(Pool2dSlot::kS0, d),
+                .padding = call.i(Pool2dSlot::kP0, d)};
   }
   return p;
 }
@@ -120,16 +124,16 @@ size_t scratch_bytes(const Call& call) {
 }
 
 // `axes` axes are pooled, the others stay.
-template <int axes>
+template <typename Slot, int axes>
 const char* check(const Call& call) {
   const Tensor& src = *call.src[0];
   for (int d = 0; d < axes; ++d) {
-    if (!is_count(call, 1 + d, 1) || !is_count(call, 1 + axes + d, 1) ||
-        !is_count(call, 1 + 2 * axes + d, 0)) {
+    if (!is_count(call, Slot::kK0, 1, d) || !is_count(call, Slot::kS0, 1, d) ||
+        !is_count(call, Slot::kP0, 0, d)) {
       return "window and stride must be 1 or more, padding 0 or more";
     }
   }
-  if (call.params[0] != 0 && call.params[0] != 1) return "pools by maximum or mean only";
+  if (!call.is_one<PoolOp>(Slot::kOp)) return "pools by maximum or mean only";
   if (!is_float(src.type) || !is_float(call.dst.type)) return "needs f32, f16 or bf16";
   for (int d = axes; d < 4; ++d) {
     if (src.ne[d] != call.dst.ne[d]) return "result and source differ in shape";
@@ -140,12 +144,12 @@ const char* check(const Call& call) {
 }  // namespace
 
 void register_pool(KernelTable& table) {
-  table[Op::kPool1d] = {.check = check<1>,
+  table[Op::kPool1d] = {.check = check<Pool1dSlot, 1>,
                         .items = items,
                         .run = run<pool_1d>,
                         .grain = grain<pool_1d>,
                         .scratch = scratch_bytes};
-  table[Op::kPool2d] = {.check = check<2>,
+  table[Op::kPool2d] = {.check = check<Pool2dSlot, 2>,
                         .items = items,
                         .run = run<pool_2d>,
                         .grain = grain<pool_2d>,

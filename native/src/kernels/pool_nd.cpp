@@ -12,20 +12,8 @@ void register_pool_nd(KernelTable& table);
 
 namespace {
 
-// Slots of the record, and the numbers of the kinds (graph/params_tensor.py).
-enum Slot {
-  kKind,
-  kDims,
-  kKernel,
-  kStride = 5,
-  kPadding = 8,
-  kDilation = 11,
-  kCountPadding = 14,
-  kDivisor,
-  kAdaptive,
-  kSlots
-};
-enum Kind { kAverage, kLargest, kPlace, kKinds };
+using enum PoolNdSlot;
+using enum PoolKind;
 
 // A window along one axis: places begin, begin + step ... below end; `length` with padding.
 struct Window {
@@ -45,10 +33,10 @@ struct Grid {
       Axis& a = axes[d];
       a.in = call.src[0]->ne[d];
       a.out = call.dst.ne[d];
-      a.taps = call.i(kKernel + d);
-      a.stride = call.i(kStride + d);
-      a.padding = call.i(kPadding + d);
-      a.dilation = call.i(kDilation + d);
+      a.taps = call.i(kKernel, d);
+      a.stride = call.i(kStride, d);
+      a.padding = call.i(kPadding, d);
+      a.dilation = call.i(kDilation, d);
       a.step = call.src[0]->nb[d];
     }
   }
@@ -102,11 +90,11 @@ struct Results {
   int64_t* places;
 };
 
-template <Kind kKind_, typename T>
+template <PoolKind kKind_, typename T>
 void take(const Results<T>& r, int64_t o, T v, int64_t place) {
-  if constexpr (kKind_ == kAverage) {
+  if constexpr (kKind_ == kAvg) {
     r.values[o] += v;
-  } else if constexpr (kKind_ == kLargest) {
+  } else if constexpr (kKind_ == kMax) {
     r.values[o] = v > r.values[o] || v != v ? v : r.values[o];
   } else {
     if (r.places[o] < 0 || v > r.values[o] || v != v) {
@@ -131,13 +119,13 @@ T sum_of(const T* x, int64_t n) {
 }
 
 // One row of elements, number `first` of the channel's on.
-template <Kind kKind_, typename T>
+template <PoolKind kKind_, typename T>
 void take_row(const Grid& g, const T* x, int64_t first, const Results<T>& r) {
   const Axis& a = g.axes[0];
   if (g.adaptive) {
     for (int64_t o = 0; o < a.out; ++o) {
       const Window w = g.window(0, o);
-      if constexpr (kKind_ == kAverage) {
+      if constexpr (kKind_ == kAvg) {
         r.values[o] += sum_of(x + w.begin, w.end - w.begin);
         continue;
       }
@@ -164,11 +152,11 @@ void take_row(const Grid& g, const T* x, int64_t first, const Results<T>& r) {
   }
 }
 
-template <Kind kKind_, typename T>
+template <PoolKind kKind_, typename T>
 void pool_row(const Call& call, const Grid& g, const Row& row, const Results<T>& r, T* buffer) {
   const Axis& a = g.axes[0];
   const T least = sizeof(T) == 4 ? static_cast<T>(-__builtin_inff()) : static_cast<T>(INT64_MIN);
-  for (int64_t o = 0; o < a.out; ++o) r.values[o] = kKind_ == kAverage ? T(0) : least;
+  for (int64_t o = 0; o < a.out; ++o) r.values[o] = kKind_ == kAvg ? T(0) : least;
   for (int64_t o = 0; o < a.out; ++o) r.places[o] = -1;
   for (int64_t z = row.z.begin; z < row.z.end; z += row.z.step) {
     for (int64_t y = row.y.begin; y < row.y.end; y += row.y.step) {
@@ -177,12 +165,12 @@ void pool_row(const Call& call, const Grid& g, const Row& row, const Results<T>&
       take_row<kKind_>(g, x, (z * g.axes[1].in + y) * a.in, r);
     }
   }
-  if constexpr (kKind_ == kAverage) {
+  if constexpr (kKind_ == kAvg) {
     const int64_t others =
-        call.i(kCountPadding) != 0 ? row.y.length * row.z.length : row.y.count() * row.z.count();
+        call.i(kCountIncludePad) != 0 ? row.y.length * row.z.length : row.y.count() * row.z.count();
     for (int64_t o = 0; o < a.out; ++o) {
       const Window w = g.window(0, o);
-      const int64_t n = others * (call.i(kCountPadding) != 0 ? w.length : w.count());
+      const int64_t n = others * (call.i(kCountIncludePad) != 0 ? w.length : w.count());
       r.values[o] /= static_cast<T>(call.i(kDivisor) != 0 ? call.i(kDivisor) : n);
     }
   }
@@ -191,23 +179,23 @@ void pool_row(const Call& call, const Grid& g, const Row& row, const Results<T>&
 constexpr int64_t kPixel = 64;  // results that are kept in registers
 
 // A row of results of windows one element wide: the rows that they see, in the order of pool_row.
-template <Kind kKind_>
+template <PoolKind kKind_>
 void pool_pixel(const Call& call, const Grid& g, const Row& row) {
   auto* out = reinterpret_cast<float*>(row.out);
   const int64_t n = g.axes[0].out;
-  const bool padded = call.i(kCountPadding) != 0;
+  const bool padded = call.i(kCountIncludePad) != 0;
   const int64_t all = padded ? row.y.length * row.z.length : row.y.count() * row.z.count();
   const auto size = static_cast<float>(call.i(kDivisor) != 0 ? call.i(kDivisor) : all);
   for (int64_t first = 0; first < n; first += kPixel) {
     const int64_t count = min64(kPixel, n - first);
     float best[kPixel];
-    for (int64_t i = 0; i < kPixel; ++i) best[i] = kKind_ == kAverage ? 0.0f : -__builtin_inff();
+    for (int64_t i = 0; i < kPixel; ++i) best[i] = kKind_ == kAvg ? 0.0f : -__builtin_inff();
     for (int64_t z = row.z.begin; z < row.z.end; z += row.z.step) {
       for (int64_t y = row.y.begin; y < row.y.end; y += row.y.step) {
         const char* p = row.x + z * g.axes[2].step + y * g.axes[1].step;
         const float* x = reinterpret_cast<const float*>(p) + first;
         const auto take_one = [&](int64_t i) {
-          best[i] = kKind_ == kAverage               ? best[i] + x[i]
+          best[i] = kKind_ == kAvg                   ? best[i] + x[i]
                     : x[i] > best[i] || x[i] != x[i] ? x[i]
                                                      : best[i];
         };
@@ -219,7 +207,7 @@ void pool_pixel(const Call& call, const Grid& g, const Row& row) {
       }
     }
     for (int64_t i = 0; i < count; ++i) {
-      out[first + i] = kKind_ == kAverage ? best[i] / size : best[i];
+      out[first + i] = kKind_ == kAvg ? best[i] / size : best[i];
     }
   }
 }
@@ -231,10 +219,10 @@ bool is_pixel(const Call& call, const Grid& g) {
          lies_as<float>(call.dst.type, call.dst.nb[0]);
 }
 
-template <Kind kKind_, typename T>
+template <PoolKind kKind_, typename T>
 void run_of(const Call& call, int64_t begin, int64_t end, char* scratch) {
   const Grid g(call);
-  if constexpr (kKind_ != kPlace && sizeof(T) == sizeof(float)) {
+  if constexpr (kKind_ != kMaxIndex && sizeof(T) == sizeof(float)) {
     if (is_pixel(call, g)) {
       for (int64_t item = begin; item < end; ++item) {
         pool_pixel<kKind_>(call, g, row_of(call, g, item));
@@ -249,7 +237,7 @@ void run_of(const Call& call, int64_t begin, int64_t end, char* scratch) {
   for (int64_t item = begin; item < end; ++item) {
     const Row row = row_of(call, g, item);
     pool_row<kKind_, T>(call, g, row, {values, places}, buffer);
-    if (kKind_ == kPlace) {
+    if (kKind_ == kMaxIndex) {
       store_numbers(places, out, row.out, call.dst.type, call.dst.nb[0]);
     } else {
       store_numbers(values, out, row.out, call.dst.type, call.dst.nb[0]);
@@ -259,15 +247,15 @@ void run_of(const Call& call, int64_t begin, int64_t end, char* scratch) {
 
 void run(const Call& call, int64_t begin, int64_t end, char* scratch) {
   const bool floats = is_float(call.src[0]->type);
-  switch (call.i(kKind)) {
-    case kAverage:
-      return run_of<kAverage, float>(call, begin, end, scratch);
-    case kLargest:
-      return floats ? run_of<kLargest, float>(call, begin, end, scratch)
-                    : run_of<kLargest, int64_t>(call, begin, end, scratch);
+  switch (call.as<PoolKind>(kKind)) {
+    case kAvg:
+      return run_of<kAvg, float>(call, begin, end, scratch);
+    case kMax:
+      return floats ? run_of<kMax, float>(call, begin, end, scratch)
+                    : run_of<kMax, int64_t>(call, begin, end, scratch);
     default:
-      return floats ? run_of<kPlace, float>(call, begin, end, scratch)
-                    : run_of<kPlace, int64_t>(call, begin, end, scratch);
+      return floats ? run_of<kMaxIndex, float>(call, begin, end, scratch)
+                    : run_of<kMaxIndex, int64_t>(call, begin, end, scratch);
   }
 }
 
@@ -286,20 +274,20 @@ size_t scratch_bytes(const Call& call) {
 
 const char* check(const Call& call) {
   const Tensor& x = *call.src[0];
-  if (call.n_params < kSlots || call.i(kDims) < 1 || call.i(kDims) > 3 || call.i(kKind) < 0 ||
-      call.i(kKind) >= kKinds) {
+  if (!call.is_one<PoolKind>(kKind) || call.i(kDims) < 1 || call.i(kDims) > 3) {
     return "unknown kind, or no 1 to 3 dimensions";
   }
   const auto dims = static_cast<int>(call.i(kDims));
-  if (!steps_are_legal(call, kStride, 3, dims)) return kBadSteps;
-  if (!(call.i(kKind) == kAverage ? is_float(x.type) : is_number(x.type))) {
+  if (!steps_are_legal<PoolNdSlot>(call, dims)) return kBadSteps;
+  const auto kind = call.as<PoolKind>(kKind);
+  if (!(kind == kAvg ? is_float(x.type) : is_number(x.type))) {
     return "averages are of floats, maxima of numbers";
   }
-  if (call.dst.type != (call.i(kKind) == kPlace ? DType::kI64 : x.type)) {
+  if (call.dst.type != (kind == kMaxIndex ? DType::kI64 : x.type)) {
     return "the result has another type";
   }
   for (int d = 0; d < dims; ++d) {
-    if (!is_count(call, kKernel + d, 1)) return "a window has one place at least";
+    if (!is_count(call, kKernel, 1, d)) return "a window has one place at least";
     if (x.ne[d] == 0 && call.dst.ne[d] != 0) return "there is nothing to pool";
   }
   for (int d = dims; d < 4; ++d) {

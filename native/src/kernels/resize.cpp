@@ -10,9 +10,8 @@ void register_resize(KernelTable& table);
 
 namespace {
 
-// Slots of the parameter record and numbers of the modes (graph/params.py).
-enum Slot { kMode, kAlignCorners, kAntialias, kSlots };
-enum Mode { kNearest, kBilinear, kBicubic, kModes };
+using enum UpscaleSlot;
+using enum ScaleMode;
 
 // One dimension. Positions are computed in float, as in ggml: rounding decides which neighbour a
 // sample on the edge takes.
@@ -139,7 +138,7 @@ void resample(const Call& call, int64_t begin, int64_t end) {
 }
 
 void run(const Call& call, int64_t begin, int64_t end, char*) {
-  switch (call.i(kMode)) {
+  switch (call.as<ScaleMode>(kMode)) {
     case kNearest:
       return resample<Nearest>(call, begin, end);
     case kBilinear:
@@ -151,8 +150,7 @@ void run(const Call& call, int64_t begin, int64_t end, char*) {
 }
 
 const char* check(const Call& call) {
-  if (call.n_params < kSlots) return "parameters are missing";
-  if (call.i(kMode) < 0 || call.i(kMode) >= kModes) return "unknown interpolation";
+  if (!call.is_one<ScaleMode>(kMode)) return "unknown interpolation";
   if (!is_float(call.dst.type) || !is_float(call.src[0]->type)) {
     return "needs f32, f16 or bf16 operands";
   }

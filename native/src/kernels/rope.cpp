@@ -15,28 +15,18 @@ void register_rope(KernelTable& table);
 
 namespace {
 
-// Slots of the parameter record, and the numbers of the modes (graph/params.py).
-enum Slot {
-  kMode,
-  kDims,
-  kOrigContext,
-  kFreqBase,
-  kFreqScale,
-  kExtFactor,
-  kAttnFactor,
-  kBetaFast,
-  kBetaSlow,
-  kOffset,
-  kSections,
-  kSlots = kSections + 4
-};
-enum Mode { kNormal = 0, kNeox = 2, kMrope = 8, kVision = 24, kImrope = 40 };
+using enum RopeSlot;
+using enum RopeMode;
+
+RopeMode mode_of(const Call& call) { return call.as<RopeMode>(kMode); }
+// Whether a token has four positions.
+bool has_planes(RopeMode mode) { return mode == kMrope || mode == kVision || mode == kImrope; }
 
 constexpr double kPi = 3.14159265358979323846;
 
 // Pairs rotated in a row. VISION pairs the halves of the whole row.
 int64_t n_pairs(const Call& call) {
-  return call.i(kMode) == kVision ? call.dst.ne[0] / 2 : call.i(kDims) / 2;
+  return mode_of(call) == kVision ? call.dst.ne[0] / 2 : call.i(kNDims) / 2;
 }
 // Room for a number per pair, in whole vectors.
 int64_t padded_pairs(const Call& call) { return (n_pairs(call) + kLanes - 1) / kLanes * kLanes; }
@@ -48,10 +38,10 @@ struct Sector {
 };
 
 Sector sector_of(const Call& call, int64_t pair) {
-  const int64_t mode = call.i(kMode);
+  const RopeMode mode = mode_of(call);
   if (mode == kNormal || mode == kNeox) return {0, pair};
-  const int64_t s[4] = {call.i(kSections), call.i(kSections + 1), call.i(kSections + 2),
-                        call.i(kSections + 3)};
+  const int64_t s[4] = {call.i(kSections), call.i(kSections, 1), call.i(kSections, 2),
+                        call.i(kSections, 3)};
   const int64_t at = pair % max64(1, s[0] + s[1] + s[2] + s[3]);
   if (mode == kImrope) {
     // time, height and width in turn while they last, then the fourth
@@ -97,15 +87,15 @@ size_t scratch_bytes(const Call& call) {
 
 // The pair that turns `rotations` times over the original context.
 double pair_that_turns(const Call& call, double rotations) {
-  const auto context = static_cast<double>(call.i(kOrigContext));
-  return static_cast<double>(call.i(kDims)) * ::log(context / (rotations * 2 * kPi)) /
+  const auto context = static_cast<double>(call.i(kNCtxOrig));
+  return static_cast<double>(call.i(kNDims)) * ::log(context / (rotations * 2 * kPi)) /
          (2 * ::log(static_cast<double>(call.f(kFreqBase))));
 }
 
 void fill_rates(const Call& call, const Angles& a) {
   const Tensor* factors = call.src[2];
   const int64_t pairs = n_pairs(call);
-  const auto dims = static_cast<double>(call.i(kDims));
+  const auto dims = static_cast<double>(call.i(kNDims));
   const double step = ::pow(static_cast<double>(call.f(kFreqBase)), -2.0 / dims);
   const auto scale = static_cast<double>(call.f(kFreqScale));
   const auto ext = static_cast<double>(call.f(kExtFactor));
@@ -157,7 +147,7 @@ void turn_to(const Call& call, const Angles& a, int64_t token, float direction) 
   const Tensor& positions = *call.src[1];
   const int64_t n = padded_pairs(call);
   double position[4] = {};
-  const int n_planes = (call.i(kMode) & kMrope) != 0 ? 4 : 1;
+  const int n_planes = has_planes(mode_of(call)) ? 4 : 1;
   for (int plane = 0; plane < n_planes; ++plane) {
     int32_t p;
     std::memcpy(&p, positions.data + (plane * call.dst.ne[2] + token) * positions.nb[0], 4);
@@ -181,7 +171,7 @@ void turn_to(const Call& call, const Angles& a, int64_t token, float direction) 
     store(a.sine + i, sine * (size * direction));
     store(a.cosine + i, cosine * size);
   }
-  if (call.i(kMode) != kNormal) return;
+  if (mode_of(call) != kNormal) return;
   for (int64_t i = n - 1; i >= 0; --i) {
     a.cosine[2 * i] = a.cosine[2 * i + 1] = a.cosine[i];
     a.sine[2 * i + 1] = a.sine[i];
@@ -231,9 +221,9 @@ void rotate_halves(const float* x, const Angles& a, int64_t pairs, float* out) {
 // A whole row; `out` may be `x`.
 void rotate_row(const Call& call, const Angles& a, const float* x, float* out) {
   const int64_t pairs = n_pairs(call);
-  const int64_t first = call.i(kOffset);
+  const int64_t first = call.i(kNOffset);
   const int64_t rest = first + 2 * pairs;
-  if (call.i(kMode) == kNormal) {
+  if (mode_of(call) == kNormal) {
     rotate_adjacent(x + first, a, pairs, out + first);
   } else {
     rotate_halves(x + first, a, pairs, out + first);
@@ -317,27 +307,24 @@ const char* check(const Call& call) {
   const Tensor& dst = call.dst;
   const Tensor& positions = *call.src[1];
   const Tensor* factors = call.src[2];
-  if (call.n_params < kSlots) return "parameters are missing";
   if (!is_float(dst.type) || !is_float(call.src[0]->type)) return "needs f32, f16 or bf16 operands";
   if (!same_shape(dst, *call.src[0])) return "result and source differ in shape";
-  const int64_t mode = call.i(kMode);
-  if (mode != kNormal && mode != kNeox && mode != kMrope && mode != kVision && mode != kImrope) {
-    return "unknown mode";
-  }
-  const int64_t dims = call.i(kDims);
+  const RopeMode mode = mode_of(call);
+  if (mode != kNormal && mode != kNeox && !has_planes(mode)) return "unknown mode";
+  const int64_t dims = call.i(kNDims);
   if (dims < 2 || dims % 2 != 0 || dims > dst.ne[0]) {
     return "the number of rotated dimensions must be even, positive and within a row";
   }
-  if (call.i(kOffset) < 0 || call.i(kOffset) > dst.ne[0] - 2 * n_pairs(call)) {
+  if (call.i(kNOffset) < 0 || call.i(kNOffset) > dst.ne[0] - 2 * n_pairs(call)) {
     return "the rotated dimensions leave the row";
   }
   for (int s = 0; s < 4; ++s) {
-    if (call.i(kSections + s) < 0 || call.i(kSections + s) > dst.ne[0]) {
+    if (call.i(kSections, s) < 0 || call.i(kSections, s) > dst.ne[0]) {
       return "a section is larger than a row";
     }
   }
   if (positions.type != DType::kI32) return "positions must be i32";
-  if (positions.ne[0] < dst.ne[2] * ((mode & kMrope) != 0 ? 4 : 1)) {
+  if (positions.ne[0] < dst.ne[2] * (has_planes(mode) ? 4 : 1)) {
     return "a position per token (and plane) is needed";
   }
   if (factors != nullptr && (!is_float(factors->type) || factors->ne[0] < n_pairs(call))) {

@@ -8,17 +8,14 @@ void register_softmax(KernelTable& table);
 
 namespace {
 
-// Slots of the parameter record (graph/params.py).
-enum Slot { kScale, kMaxBias, kSlots };
-
 // out = scale * x + slope * mask, elementwise; `out` may be either source.
 void scores(const Call& call, const float* x, const Tensor* mask, Index row, float* out) {
-  const float scale = call.f(kScale);
+  const float scale = call.f(SoftMaxSlot::kScale);
   const int64_t n = call.dst.ne[0];
   if (mask == nullptr) return multiply(x, scale, out, n);
   const char* bias = row_data(*mask, {row.i1, row.i2 % mask->ne[2], row.i3 % mask->ne[3]});
   const vf s = splat(scale);
-  const vf slope = splat(alibi_slope(row.i2, call.dst.ne[2], call.f(kMaxBias)));
+  const vf slope = splat(alibi_slope(row.i2, call.dst.ne[2], call.f(SoftMaxSlot::kMaxBias)));
   for (int64_t i = 0; i < n; i += kPiece) {
     float buffer[kPiece];
     const int64_t part = min64(kPiece, n - i);
@@ -57,7 +54,6 @@ const char* check(const Call& call) {
   const Tensor& a = *call.src[0];
   const Tensor* mask = call.src[1];
   const Tensor* sinks = call.src[2];
-  if (call.n_params < kSlots) return "parameters are missing";
   if (!is_float(call.dst.type) || !is_float(a.type)) return "needs f32, f16 or bf16 operands";
   if (!same_shape(call.dst, a)) return "result and source differ in shape";
   if (mask != nullptr) {

@@ -81,7 +81,8 @@ void run(const Call& call, int64_t begin, int64_t end, char*) {
 const char* check(const Call& call) {
   const Tensor& a = *call.src[0];
   const Tensor& b = *call.src[1];
-  if (call.n_params < 3 || call.params[0] == 0 || call.params[1] == 0 || call.params[2] != 0) {
+  using enum SolveTriSlot;
+  if (call.i(kLeft) == 0 || call.i(kLower) == 0 || call.i(kUni) != 0) {
     return "only left, lower, non-unit systems are defined";
   }
   const Tensor* all[3] = {&a, &b, &call.dst};

@@ -65,7 +65,7 @@ void write_indices(const uint64_t* a, int64_t n, const Tensor& dst, char* out) {
 void run_argsort(const Call& call, int64_t begin, int64_t end, char* scratch) {
   const Tensor& a = *call.src[0];
   const int64_t n = a.ne[0];
-  const bool descending = call.i(0) != 0;
+  const bool descending = call.as<SortOrder>(ArgsortSlot::kOrder) == SortOrder::kDesc;
   auto* entries = reinterpret_cast<uint64_t*>(scratch);
   for (int64_t row = begin; row < end; ++row) {
     const Index index = row_index(a, row);
@@ -134,7 +134,6 @@ const char* check(const Call& call) {
 
 const char* check_argsort(const Call& call) {
   if (const char* why = check(call)) return why;
-  if (call.n_params < 1) return "parameters are missing";
   return call.dst.ne[0] == call.src[0]->ne[0] ? nullptr : "result and source differ in shape";
 }
 

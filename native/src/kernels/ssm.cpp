@@ -106,7 +106,7 @@ Scan scan_of(const Call& call) {
   scan.n_tokens = x.ne[2];
   scan.n_seqs = x.ne[3];
   scan.blocks = (scan.rows() + kRows - 1) / kRows;
-  scan.snapshots = call.i(0);
+  scan.snapshots = call.i(SsmScanSlot::kK);
   scan.outputs = scan.rows() * scan.n_tokens * scan.n_seqs;
   return scan;
 }
@@ -219,7 +219,7 @@ const char* check_scan(const Call& call) {
   const Tensor& dt = *call.src[2];
   const Tensor& a = *call.src[3];
   const Tensor& ids = *call.src[6];
-  if (!is_count(call, 0, 1)) return "needs one snapshot at least";
+  if (!is_count(call, SsmScanSlot::kK, 1)) return "needs one snapshot at least";
   for (int i = 0; i < 6; ++i) {
     if (call.src[i]->type != DType::kF32) return "needs f32 sources";
     if (!is_f32_rows(*call.src[i])) return "rows of the sources must be contiguous";

@@ -101,7 +101,7 @@ vf rounded(vf x, DType type) {
 
 void run_floats(const Call& call, int64_t begin, int64_t end) {
   const auto go = [&](const auto& f) { apply(call, begin, end, f); };
-  switch (call.i(0)) {
+  switch (call.as<BinaryOp>(kOp)) {
     case kAdd:
       return go([](vf a, vf b) { return a + b; });
     case kSub:
@@ -134,7 +134,7 @@ void run_floats(const Call& call, int64_t begin, int64_t end) {
 void run(const Call& call, int64_t begin, int64_t end, char*) {
   const DType type = call.src[0]->type;
   if (is_whole(type)) return run_whole(call, begin, end);
-  if (!is_test(call.i(0))) return run_floats(call, begin, end);
+  if (!is_test(call.as<BinaryOp>(kOp))) return run_floats(call, begin, end);
   run_test<float>(call, begin, end,
                   [type](const char* p, int64_t stride, int64_t n, float* buffer) {
                     return numbers_at(p, type, stride, n, buffer);
@@ -144,16 +144,15 @@ void run(const Call& call, int64_t begin, int64_t end, char*) {
 const char* check(const Call& call) {
   const Tensor& a = *call.src[0];
   const Tensor& b = *call.src[1];
-  if (call.n_params < 1 || call.i(0) < 0 || call.i(0) >= kFunctions) {
-    return "unknown function number";
-  }
+  if (!call.is_one<BinaryOp>(kOp)) return "unknown function number";
+  const auto function = call.as<BinaryOp>(kOp);
   if (a.type != b.type || !is_number(a.type)) {
     return "needs two operands of one type: f32, f16, bf16, i8, i16, i32 or i64";
   }
-  if (call.dst.type != (is_test(call.i(0)) ? DType::kI8 : a.type)) {
+  if (call.dst.type != (is_test(function) ? DType::kI8 : a.type)) {
     return "the result has the type of the operands, i8 for tests";
   }
-  if (is_float(a.type) ? call.i(0) >= kBitAnd : call.i(0) == kDiv || call.i(0) == kAtan2) {
+  if (is_float(a.type) ? function >= kBitAnd : function == kDiv || function == kAtan2) {
     return "the function is not defined for these numbers";
   }
   if (!broadcasts_to(a, call.dst) || !broadcasts_to(b, call.dst)) {

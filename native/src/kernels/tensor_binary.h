@@ -7,38 +7,10 @@ namespace weft::WEFT_TARGET {
 
 namespace binary {
 
-// The numbers of graph/params_tensor.py.
-enum Function {
-  kAdd,
-  kSub,
-  kMul,
-  kDiv,
-  kFloorDiv,
-  kTruncDiv,
-  kRemainder,
-  kFmod,
-  kPow,
-  kMin,
-  kMax,
-  kAtan2,
-  kEq,
-  kNe,
-  kLt,
-  kLe,
-  kGt,
-  kGe,
-  kLogicalAnd,
-  kLogicalOr,
-  kLogicalXor,
-  kBitAnd,
-  kBitOr,
-  kBitXor,
-  kShiftLeft,
-  kShiftRight,
-  kFunctions
-};
+using enum BinarySlot;
+using enum BinaryOp;
 
-static inline bool is_test(int64_t function) { return function >= kEq && function <= kLogicalXor; }
+static inline bool is_test(BinaryOp function) { return function >= kEq && function <= kLogicalXor; }
 
 // Items begin..end of a call whose operands are whole numbers of one type.
 void run_whole(const Call& call, int64_t begin, int64_t end);
@@ -61,7 +33,7 @@ static inline void test(const Call& call, int64_t begin, int64_t end, const At& 
 template <typename T, typename At>
 static void run_test(const Call& call, int64_t begin, int64_t end, const At& at) {
   const auto go = [&](const auto& f) { test<T>(call, begin, end, at, f); };
-  switch (call.i(0)) {
+  switch (call.as<BinaryOp>(kOp)) {
     case kEq:
       return go([](T a, T b) { return a == b; });
     case kNe:

@@ -109,7 +109,7 @@ bool turns(const D& d, T b) {
 template <typename T>
 void run_division(const Call& call, int64_t begin, int64_t end) {
   const auto go = [&](const auto& f) { apply_division<T>(call, begin, end, f); };
-  switch (call.i(0)) {
+  switch (call.as<BinaryOp>(kOp)) {
     case kFloorDiv:
       return go([](const auto& d, auto b) {
         return static_cast<decltype(b)>(d.quotient - static_cast<decltype(b)>(turns(d, b)));
@@ -140,7 +140,7 @@ template <typename T>
 void run_of(const Call& call, int64_t begin, int64_t end) {
   const auto go = [&](const auto& f) { apply<T>(call, begin, end, f); };
   constexpr int64_t kWidth = 8 * sizeof(T);
-  switch (call.i(0)) {
+  switch (call.as<BinaryOp>(kOp)) {
     case kAdd:
       return go([](T a, T b) { return bits(a) + bits(b); });
     case kSub:

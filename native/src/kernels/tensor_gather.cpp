@@ -19,7 +19,7 @@ void gather(const Call& call, int64_t begin, int64_t end) {
   const Tensor& x = *call.src[0];
   const Tensor& ids = *call.src[1];
   const Tensor& dst = call.dst;
-  const auto axis = static_cast<int>(call.i(0));
+  const auto axis = static_cast<int>(call.i(AxisSlot::kAxis));
   const int64_t size = x.ne[axis], step = x.nb[axis];
   for_pieces(dst, begin, end, [&](const Piece& p) {
     int64_t at_axis[kPiece];
@@ -57,7 +57,7 @@ void run_gather(const Call& call, int64_t begin, int64_t end, char*) {
   }
 }
 
-bool is_axis(const Call& call) { return call.n_params >= 1 && call.i(0) >= 0 && call.i(0) <= 3; }
+bool is_axis(int64_t axis) { return axis >= 0 && axis <= 3; }
 
 // Whether `small` is at most as large as `big` in each dimension, but for the axis.
 bool lies_within(const Tensor& small, const Tensor& big, int64_t but) {
@@ -70,14 +70,15 @@ bool lies_within(const Tensor& small, const Tensor& big, int64_t but) {
 const char* check_gather(const Call& call) {
   const Tensor& x = *call.src[0];
   const Tensor& ids = *call.src[1];
-  if (!is_axis(call)) return "an axis is 0 .. 3";
+  if (!is_axis(call.i(AxisSlot::kAxis))) return "an axis is 0 .. 3";
   if (!is_index(ids.type)) return "the indices must be i32 or i64";
   if (!is_element(x.type) || call.dst.type != x.type) return "needs x and a result of one type";
   if (!same_shape(call.dst, ids)) return "the result has the sizes of the indices";
-  return lies_within(ids, x, call.i(0)) ? nullptr : "there are more indices than lines";
+  return lies_within(ids, x, call.i(AxisSlot::kAxis)) ? nullptr
+                                                      : "there are more indices than lines";
 }
 
-// ---- SCATTER (x, indices, source): slots axis, mode
+// ---- SCATTER (x, indices, source)
 
 // What is added with: floats in float, whole numbers unsigned, so that they wrap around.
 template <typename T>
@@ -108,7 +109,7 @@ struct Lines {
   int64_t runs;     // of columns, or parts of a line
   Tensor rest;      // the result without the axis and the innermost dimension
 
-  Lines(const Call& call) : axis(static_cast<int>(call.i(0))), rest(call.dst) {
+  Lines(const Call& call) : axis(static_cast<int>(call.i(ScatterSlot::kAxis))), rest(call.dst) {
     const Tensor& dst = call.dst;
     rest.ne[0] = 1;
     rest.ne[axis] = 1;
@@ -190,8 +191,12 @@ void scatter(const Call& call, int64_t begin, int64_t end) {
   }
 }
 
+bool is_add(const Call& call) {
+  return call.as<ScatterMode>(ScatterSlot::kMode) == ScatterMode::kAdd;
+}
+
 void run_scatter(const Call& call, int64_t begin, int64_t end, char*) {
-  const bool adds = call.i(1) != 0;
+  const bool adds = is_add(call);
   const DType type = call.dst.type;
   const int64_t size = element_size(type);
   if (adds && type == DType::kF32) return scatter<add_to<float>>(call, begin, end);
@@ -221,14 +226,14 @@ const char* check_scatter(const Call& call) {
   const Tensor& x = *call.src[0];
   const Tensor& ids = *call.src[1];
   const Tensor& source = *call.src[2];
-  if (!is_axis(call) || call.n_params < 2) return "an axis is 0 .. 3";
+  if (!is_axis(call.i(ScatterSlot::kAxis))) return "an axis is 0 .. 3";
   if (!is_index(ids.type)) return "the indices must be i32 or i64";
-  if (!(call.i(1) != 0 ? is_number(x.type) : is_element(x.type)) || call.dst.type != x.type ||
+  if (!(is_add(call) ? is_number(x.type) : is_element(x.type)) || call.dst.type != x.type ||
       source.type != x.type) {
     return "needs x, source and a result of one type";
   }
   if (!same_shape(call.dst, x)) return "the result has the sizes of x";
-  return lies_within(ids, x, call.i(0)) && lies_within(ids, source, -1)
+  return lies_within(ids, x, call.i(ScatterSlot::kAxis)) && lies_within(ids, source, -1)
              ? nullptr
              : "there are more indices than elements";
 }

@@ -13,8 +13,11 @@ namespace {
 
 constexpr int64_t kColumns = 512;  // of an item of INDEX_PUT
 
-// Slots of the records.
-enum Slot { kAxes, kRank, kFirst, kAccumulate };
+// What INDEX and INDEX_PUT share lies in the same slots.
+using enum IndexSlot;
+static_assert(static_cast<int>(kAxes) == static_cast<int>(IndexPutSlot::kAxes) &&
+              static_cast<int>(kRank) == static_cast<int>(IndexPutSlot::kRank) &&
+              static_cast<int>(kFirst) == static_cast<int>(IndexPutSlot::kFirst));
 
 struct Picked {
   int n = 0;            // index tensors
@@ -95,8 +98,8 @@ struct Picked {
 };
 
 const char* check_picked(const Call& call, const Tensor& x, int first_source) {
-  if (call.n_params < 3 || call.i(kAxes) <= 0 || call.i(kAxes) > 15 || call.i(kRank) < 0 ||
-      call.i(kFirst) < 0 || call.i(kRank) + call.i(kFirst) > 4) {
+  if (call.i(kAxes) <= 0 || call.i(kAxes) > 15 || call.i(kRank) < 0 || call.i(kFirst) < 0 ||
+      call.i(kRank) + call.i(kFirst) > 4) {
     return "the parameters name no axes";
   }
   if (!is_element(x.type) || call.dst.type != x.type) return "needs x and a result of one type";
@@ -226,7 +229,7 @@ void run_put(const Call& call, int64_t begin, int64_t end, char*) {
   for (int k = 0; k < 4; ++k) {
     if (values.ne[k] == 1) values.nb[k] = 0;
   }
-  const bool adds = call.i(kAccumulate) != 0;
+  const bool adds = call.i(IndexPutSlot::kAccumulate) != 0;
   for (int64_t item = begin; item < end; ++item) {
     int64_t where[4] = {item % places.runs * kColumns, 0, 0, 0};
     int64_t rest = item / places.runs;
@@ -282,10 +285,10 @@ void prepare(const Call& call, int64_t begin, int64_t end) {
 const char* check_put(const Call& call) {
   const Tensor& x = *call.src[0];
   const Tensor& values = *call.src[1];
-  if (call.n_params < 4) return "parameters are missing";
   if (!same_shape(x, call.dst)) return "the result has the sizes of x";
   if (values.type != x.type) return "x and values must have one type";
-  if (call.i(kAccumulate) != 0 && !is_number(x.type)) return "only numbers can be added";
+  if (call.i(IndexPutSlot::kAccumulate) != 0 && !is_number(x.type))
+    return "only numbers can be added";
   if (const char* why = check_picked(call, x, 2)) return why;
   const Picked p(call, x, 2);
   for (int k = 0; k < 4; ++k) {

@@ -11,50 +11,8 @@ void register_tensor_map(KernelTable& table);
 
 namespace {
 
-// Slots of the record, and the numbers of the functions (graph/params_tensor.py).
-enum Slot { kFunction, kA, kB, kC, kSlots };
-enum Function {
-  kAbs,
-  kNeg,
-  kSign,
-  kBitNot,
-  kClamp,
-  kRoundEven,
-  kExp2,
-  kLog2,
-  kLog10,
-  kLog1p,
-  kRsqrt,
-  kReciprocal,
-  kTan,
-  kAsin,
-  kAcos,
-  kAtan,
-  kSinh,
-  kCosh,
-  kAsinh,
-  kAcosh,
-  kAtanh,
-  kErf,
-  kErfc,
-  kElu,
-  kSoftplus,
-  kSoftshrink,
-  kHardshrink,
-  kThreshold,
-  kHardsigmoidNan,
-  kMish,
-  kLogSigmoid,
-  kLeakyReluNan,
-  kPow,
-  kGeluErf,
-  kGeluTanh,
-  kLogicalNot,
-  kIsNan,
-  kIsInf,
-  kIsFinite,
-  kFunctions
-};
+using enum MapSlot;
+using enum MapOp;
 
 template <typename F>
 void apply(const Call& call, int64_t begin, int64_t end, const F& f) {
@@ -71,7 +29,7 @@ void apply(const Call& call, int64_t begin, int64_t end, const F& f) {
 
 void run_elementary(const Call& call, int64_t begin, int64_t end) {
   const auto go = [&](const auto& f) { apply(call, begin, end, f); };
-  switch (call.i(kFunction)) {
+  switch (call.as<MapOp>(kOp)) {
     case kRoundEven:
       return go([](vf x) { return round_even(x); });
     case kExp2:
@@ -117,7 +75,7 @@ void run_floats(const Call& call, int64_t begin, int64_t end) {
   const auto go = [&](const auto& f) { apply(call, begin, end, f); };
   const vf a = splat(call.f(kA)), b = splat(call.f(kB)), c = splat(call.f(kC));
   const vf one = splat(1.0f);
-  switch (call.i(kFunction)) {
+  switch (call.as<MapOp>(kOp)) {
     case kAbs:
       return go([](vf x) { return vabs(x); });
     case kNeg:
@@ -142,17 +100,17 @@ void run_floats(const Call& call, int64_t begin, int64_t end) {
       return go([=](vf x) { return x > a ? x : x >= -a ? (x != x ? x : vf{}) : x; });
     case kThreshold:
       return go([=](vf x) { return x <= a ? b : x; });
-    case kHardsigmoidNan:
+    case kHardsigmoid:
       return go([](vf x) { return limit(x + 3.0f, vf{}, splat(6.0f)) / 6.0f; });
     case kMish:
       return go([](vf x) { return x * tanh(log1p(exp(x))); });
     case kLogSigmoid:
       return go([](vf x) { return (x < 0.0f ? x : vf{}) - log1p(exp(-vabs(x))); });
-    case kLeakyReluNan:
+    case kLeakyRelu:
       return go([=](vf x) { return x > 0.0f ? x : x * a; });
     case kPow:
       return run_power(call, begin, end);
-    case kGeluErf:
+    case kGelu:
       return go([](vf x) { return gelu_erf(x); });
     case kGeluTanh:
       return go([](vf x) { return gelu(x); });
@@ -200,7 +158,7 @@ void run_whole(const Call& call, int64_t begin, int64_t end) {
   const auto test = [&](const auto& f) { test_whole<T>(call, begin, end, f); };
   const auto minus = [](T x) { return 0 - static_cast<uint64_t>(x); };
   const DType type = call.src[0]->type;
-  switch (call.i(kFunction)) {
+  switch (call.as<MapOp>(kOp)) {
     case kAbs:
       return go([=](T x) { return x < 0 ? minus(x) : static_cast<uint64_t>(x); });
     case kNeg:
@@ -210,8 +168,8 @@ void run_whole(const Call& call, int64_t begin, int64_t end) {
     case kBitNot:
       return go([](T x) { return ~x; });
     case kClamp: {
-      const auto low = static_cast<T>(whole_bound(call.params[kA], type));
-      const auto high = static_cast<T>(whole_bound(call.params[kB], type));
+      const auto low = static_cast<T>(whole_bound(call.number(kA), type));
+      const auto high = static_cast<T>(whole_bound(call.number(kB), type));
       return go([=](T x) {
         x = x < low ? low : x;
         return x > high ? high : x;
@@ -220,7 +178,7 @@ void run_whole(const Call& call, int64_t begin, int64_t end) {
     case kLogicalNot:
       return test([](T x) { return x == 0; });
     default:  // whole numbers are all finite
-      return test([finite = call.i(kFunction) == kIsFinite](T) { return finite; });
+      return test([finite = call.as<MapOp>(kOp) == kIsFinite](T) { return finite; });
   }
 }
 
@@ -242,7 +200,7 @@ void test(const Call& call, int64_t begin, int64_t end, const F& f) {
 void run_test(const Call& call, int64_t begin, int64_t end) {
   const auto go = [&](const auto& f) { test(call, begin, end, f); };
   constexpr float kMost = 3.402823466e+38f;
-  switch (call.i(kFunction)) {
+  switch (call.as<MapOp>(kOp)) {
     case kLogicalNot:
       return go([](float x) { return x == 0; });
     case kIsNan:
@@ -254,24 +212,22 @@ void run_test(const Call& call, int64_t begin, int64_t end) {
   }
 }
 
-bool is_test(int64_t function) { return function >= kLogicalNot; }
+bool is_test(MapOp function) { return function >= kLogicalNot; }
 
 void run(const Call& call, int64_t begin, int64_t end, char*) {
   const DType type = call.src[0]->type;
   if (is_whole(type)) {
     return with_whole_type(type, [&](auto one) { run_whole<decltype(one)>(call, begin, end); });
   }
-  is_test(call.i(kFunction)) ? run_test(call, begin, end) : run_floats(call, begin, end);
+  is_test(call.as<MapOp>(kOp)) ? run_test(call, begin, end) : run_floats(call, begin, end);
 }
 
-bool takes_whole(int64_t function) { return function <= kClamp || is_test(function); }
+bool takes_whole(MapOp function) { return function <= kClamp || is_test(function); }
 
 const char* check(const Call& call) {
   const Tensor& a = *call.src[0];
-  if (call.n_params < kSlots || call.i(kFunction) < 0 || call.i(kFunction) >= kFunctions) {
-    return "unknown function number";
-  }
-  const int64_t function = call.i(kFunction);
+  if (!call.is_one<MapOp>(kOp)) return "unknown function number";
+  const auto function = call.as<MapOp>(kOp);
   if (!is_number(a.type)) return "needs f32, f16, bf16, i8, i16, i32 or i64";
   if (is_whole(a.type) ? !takes_whole(function) : function == kBitNot) {
     return "the function is not defined for these numbers";

@@ -8,12 +8,11 @@ void register_tensor_pad(KernelTable& table);
 
 namespace {
 
-// Slots of the record.
-enum Slot { kLeft, kRight = 4, kMode = 8, kValue, kSlots };
-enum Mode { kConstant, kReflect, kReplicate, kCircular, kModes };
+using enum PadNdSlot;
+using enum PadMode;
 
 // Where the element that stands at `i` comes from, along a dimension of `n`; -1: from nowhere.
-int64_t source_of(int64_t i, int64_t n, int64_t mode) {
+int64_t source_of(int64_t i, int64_t n, PadMode mode) {
   if (i >= 0 && i < n) return i;
   switch (mode) {
     case kConstant:
@@ -51,14 +50,14 @@ template <typename T>
 void pad(const Call& call, int64_t begin, int64_t end) {
   const Tensor& x = *call.src[0];
   const Tensor& dst = call.dst;
-  const int64_t mode = call.i(kMode);
-  const Constant constant(call.params[kValue], x.type);
+  const auto mode = call.as<PadMode>(kMode);
+  const Constant constant(call.number(kValue), x.type);
   T fill;
   std::memcpy(&fill, constant.bytes, sizeof fill);
   for_pieces(dst, begin, end, [&](const Piece& p) {
-    const int64_t i1 = source_of(p.row.i1 - call.i(kLeft + 1), x.ne[1], mode);
-    const int64_t i2 = source_of(p.row.i2 - call.i(kLeft + 2), x.ne[2], mode);
-    const int64_t i3 = source_of(p.row.i3 - call.i(kLeft + 3), x.ne[3], mode);
+    const int64_t i1 = source_of(p.row.i1 - call.i(kLeft, 1), x.ne[1], mode);
+    const int64_t i2 = source_of(p.row.i2 - call.i(kLeft, 2), x.ne[2], mode);
+    const int64_t i3 = source_of(p.row.i3 - call.i(kLeft, 3), x.ne[3], mode);
     const bool inside = i1 >= 0 && i2 >= 0 && i3 >= 0;
     const char* row = inside ? row_data(x, {i1, i2, i3}) : nullptr;
     char* out = element(dst, p);
@@ -101,16 +100,14 @@ void run(const Call& call, int64_t begin, int64_t end, char*) {
 
 const char* check(const Call& call) {
   const Tensor& x = *call.src[0];
-  if (call.n_params < kSlots || call.i(kMode) < 0 || call.i(kMode) >= kModes) {
-    return "unknown mode";
-  }
+  if (!call.is_one<PadMode>(kMode)) return "unknown mode";
   if (!is_element(x.type) || call.dst.type != x.type) return "needs x and a result of one type";
   for (int d = 0; d < 4; ++d) {
-    const int64_t left = call.i(kLeft + d), right = call.i(kRight + d);
+    const int64_t left = call.i(kLeft, d), right = call.i(kRight, d);
     constexpr int64_t kMost = int64_t{1} << 40;
     if (left > kMost || left < -kMost || right > kMost || right < -kMost) return "no such padding";
     if (call.dst.ne[d] != x.ne[d] + left + right) return "the result has other sizes";
-    if (x.ne[d] == 0 && call.i(kMode) != kConstant) return "there is nothing to repeat";
+    if (x.ne[d] == 0 && call.as<PadMode>(kMode) != kConstant) return "there is nothing to repeat";
   }
   return nullptr;
 }

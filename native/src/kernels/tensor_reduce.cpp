@@ -12,7 +12,8 @@ void register_tensor_reduce(KernelTable& table);
 
 namespace {
 
-enum Function { kSum, kMean, kMax, kMin, kProd, kAny, kAll, kFunctions };
+using enum ReduceSlot;
+using enum ReduceOp;
 
 constexpr int64_t kWidth = 32;       // partial results of a piece
 constexpr int64_t kColumns = 512;    // of an item
@@ -93,7 +94,7 @@ struct Plan {
   double count;      // elements of a result
 
   explicit Plan(const Call& call) : x(*call.src[0]), count(1) {
-    const int64_t axes = call.i(1);
+    const int64_t axes = call.i(kAxes);
     rows = (axes & 1) != 0 || x.ne[0] == 1;
     for (int d = 0; d < 4; ++d) {
       inner[d] = (axes >> d & 1) != 0 ? x.ne[d] : 1;
@@ -254,14 +255,14 @@ template <typename Op, typename T>
 void run_function(const Call& call, int64_t begin, int64_t end, bool parts) {
   const Plan plan(call);
   if (parts) return run_parts<Op, T>(call, plan, begin, end);
-  const double scale = call.i(0) == kMean ? 1.0 / plan.count : 1.0;
+  const double scale = call.as<ReduceOp>(kOp) == kMean ? 1.0 / plan.count : 1.0;
   plan.rows ? run_rows<Op, T>(call, plan, scale, begin, end)
             : run_columns<Op, T>(call, plan, scale, begin, end);
 }
 
 template <typename T>
 void run_of(const Call& call, int64_t begin, int64_t end, bool parts) {
-  switch (call.i(0)) {
+  switch (call.as<ReduceOp>(kOp)) {
     case kSum:
     case kMean:
       return run_function<Sum<T>, T>(call, begin, end, parts);
@@ -305,11 +306,9 @@ int64_t grain(const Call& call) {
 
 const char* check(const Call& call) {
   const Tensor& x = *call.src[0];
-  if (call.n_params < 2 || call.i(0) < 0 || call.i(0) >= kFunctions) {
-    return "unknown function number";
-  }
+  if (!call.is_one<ReduceOp>(kOp)) return "unknown function number";
   if (!is_number(x.type)) return "needs f32, f16, bf16, i8, i16, i32 or i64";
-  const int64_t function = call.i(0);
+  const auto function = call.as<ReduceOp>(kOp);
   const bool sums = function == kSum || function == kProd;
   DType wanted = x.type;
   if (function >= kAny) wanted = DType::kI8;
@@ -317,7 +316,7 @@ const char* check(const Call& call) {
   if (call.dst.type != wanted) return "the result has another type";
   if (function == kMean && is_whole(x.type)) return "means are of floats";
   for (int d = 0; d < 4; ++d) {
-    if (call.dst.ne[d] != ((call.i(1) >> d & 1) != 0 ? 1 : x.ne[d])) {
+    if (call.dst.ne[d] != ((call.i(kAxes) >> d & 1) != 0 ? 1 : x.ne[d])) {
       return "the result has not the sizes that remain";
     }
   }

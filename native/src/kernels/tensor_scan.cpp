@@ -1,5 +1,5 @@
 // Along one axis: ARG_REDUCE (where the largest or smallest element is), CUMULATE (running sums and
-// products).
+// products), CUMULATE_ARG (where the largest or smallest one so far is).
 #include "kernels/numbers.h"
 
 namespace weft::WEFT_TARGET {
@@ -122,7 +122,7 @@ int64_t rows_of_part(const Tensor& x) {
   return max64(row_grain(x.ne[0]), (rows + kMostParts - 1) / kMostParts);
 }
 int64_t search_parts(const Call& call) {
-  if (call.i(1) >= 0) return 0;
+  if (call.i(ArgReduceSlot::kAxis) >= 0) return 0;
   const Tensor& x = *call.src[0];
   return (n_rows(x) + rows_of_part(x) - 1) / rows_of_part(x);
 }
@@ -143,7 +143,7 @@ void search_some(const Call& call, int64_t begin, int64_t end) {
 template <bool kLargest, typename T>
 void run_search(const Call& call, int64_t begin, int64_t end) {
   const Tensor& x = *call.src[0];
-  if (call.i(1) < 0) {
+  if (call.i(ArgReduceSlot::kAxis) < 0) {
     Search<kLargest, T> all;
     for (int64_t i = 0; i < search_parts(call); ++i) {
       Search<kLargest, T> part;
@@ -152,7 +152,7 @@ void run_search(const Call& call, int64_t begin, int64_t end) {
     }
     return put_index(call.dst.data, all.at);
   }
-  const Lines lines(x, static_cast<int>(call.i(1)));
+  const Lines lines(x, static_cast<int>(call.i(ArgReduceSlot::kAxis)));
   for (int64_t item = begin; item < end; ++item) {
     if (lines.axis != 0) {
       search_columns<kLargest, T>(call, lines, item);
@@ -165,7 +165,7 @@ void run_search(const Call& call, int64_t begin, int64_t end) {
 }
 
 void run_arg(const Call& call, int64_t begin, int64_t end, char*) {
-  const bool largest = call.i(0) != 0;
+  const bool largest = call.i(ArgReduceSlot::kLargest) != 0;
   if (is_float(call.src[0]->type)) {
     largest ? run_search<true, float>(call, begin, end)
             : run_search<false, float>(call, begin, end);
@@ -176,7 +176,7 @@ void run_arg(const Call& call, int64_t begin, int64_t end, char*) {
 }
 
 void prepare_arg(const Call& call, int64_t begin, int64_t end) {
-  const bool largest = call.i(0) != 0;
+  const bool largest = call.i(ArgReduceSlot::kLargest) != 0;
   if (is_float(call.src[0]->type)) {
     largest ? search_some<true, float>(call, begin, end)
             : search_some<false, float>(call, begin, end);
@@ -188,22 +188,23 @@ void prepare_arg(const Call& call, int64_t begin, int64_t end) {
 size_t shared_arg(const Call&) { return kMostParts * kPartBytes; }
 
 int64_t items_arg(const Call& call) {
-  if (call.i(1) < 0) return 1;
-  return Lines(*call.src[0], static_cast<int>(call.i(1))).items;
+  if (call.i(ArgReduceSlot::kAxis) < 0) return 1;
+  return Lines(*call.src[0], static_cast<int>(call.i(ArgReduceSlot::kAxis))).items;
 }
 
 const char* check_arg(const Call& call) {
   const Tensor& x = *call.src[0];
-  if (call.n_params < 2 || call.i(1) < -1 || call.i(1) > 3) return "an axis is -1 .. 3";
+  if (call.i(ArgReduceSlot::kAxis) < -1 || call.i(ArgReduceSlot::kAxis) > 3)
+    return "an axis is -1 .. 3";
   if (!is_number(x.type) || call.dst.type != DType::kI64) return "needs numbers and an i64 result";
   for (int d = 0; d < 4; ++d) {
-    const bool reduced = call.i(1) < 0 || call.i(1) == d;
+    const bool reduced = call.i(ArgReduceSlot::kAxis) < 0 || call.i(ArgReduceSlot::kAxis) == d;
     if (call.dst.ne[d] != (reduced ? 1 : x.ne[d])) return "the result has other sizes";
   }
   return nullptr;
 }
 
-// ---- CUMULATE: slots function, axis
+// ---- CUMULATE
 
 template <bool kProduct>
 double step(double a, double b) {
@@ -242,7 +243,7 @@ template <bool kProduct, typename T, typename A>
 void run_cumulate_of(const Call& call, int64_t begin, int64_t end) {
   const Tensor& x = *call.src[0];
   const Tensor& dst = call.dst;
-  const Lines lines(x, static_cast<int>(call.i(1)));
+  const Lines lines(x, static_cast<int>(call.i(CumulateSlot::kAxis)));
   constexpr A kStart = kProduct ? 1 : 0;
   constexpr int64_t kSize = sizeof(T);
   T buffer[kPiece], results[kPiece];
@@ -283,7 +284,7 @@ void run_cumulate_of(const Call& call, int64_t begin, int64_t end) {
 }
 
 void run_cumulate(const Call& call, int64_t begin, int64_t end, char*) {
-  const bool product = call.i(0) != 0;
+  const bool product = call.as<CumulateOp>(CumulateSlot::kOp) == CumulateOp::kProd;
   if (is_float(call.src[0]->type)) {
     product ? run_cumulate_of<true, float, double>(call, begin, end)
             : run_cumulate_of<false, float, double>(call, begin, end);
@@ -294,12 +295,13 @@ void run_cumulate(const Call& call, int64_t begin, int64_t end, char*) {
 }
 
 int64_t items_cumulate(const Call& call) {
-  return Lines(*call.src[0], static_cast<int>(call.i(1))).items;
+  return Lines(*call.src[0], static_cast<int>(call.i(CumulateSlot::kAxis))).items;
 }
 
 const char* check_cumulate(const Call& call) {
   const Tensor& x = *call.src[0];
-  if (call.n_params < 2 || call.i(1) < 0 || call.i(1) > 3) return "an axis is 0 .. 3";
+  if (call.i(CumulateSlot::kAxis) < 0 || call.i(CumulateSlot::kAxis) > 3)
+    return "an axis is 0 .. 3";
   if (!is_number(x.type)) return "needs f32, f16, bf16, i8, i16, i32 or i64";
   if (call.dst.type != (is_whole(x.type) ? DType::kI64 : x.type)) {
     return "the result has the type of floats, i64 for whole numbers";
@@ -307,8 +309,78 @@ const char* check_cumulate(const Call& call) {
   return same_shape(call.dst, x) ? nullptr : "result and source differ in shape";
 }
 
+// ---- CUMULATE_ARG
+
+// Whether an element takes the place of the best so far: also one like it, and any NaN.
+template <bool kLargest, typename T>
+bool overtakes(T x, T best) {
+  return x != x || (best == best && (kLargest ? x >= best : x <= best));
+}
+
+template <bool kLargest, typename T>
+void run_places(const Call& call, int64_t begin, int64_t end) {
+  const Tensor& x = *call.src[0];
+  const Tensor& dst = call.dst;
+  const Lines lines(x, static_cast<int>(call.i(ArgReduceSlot::kAxis)));
+  T buffer[kPiece], best[kColumns];
+  int64_t at[kColumns];
+  for (int64_t item = begin; item < end; ++item) {
+    const char* p = lines.start(x, item);
+    char* out = lines.start(dst, item);
+    if (lines.axis == 0) {
+      for (int64_t first = 0; first < lines.n; first += kPiece) {
+        const int64_t n = min64(kPiece, lines.n - first);
+        const T* v = numbers_at(p + first * x.nb[0], x.type, x.nb[0], n, buffer);
+        for (int64_t i = 0; i < n; ++i) {
+          if (first + i == 0 || overtakes<kLargest>(v[i], best[0])) {
+            best[0] = v[i];
+            at[0] = first + i;
+          }
+          put_index(out + (first + i) * dst.nb[0], at[0]);
+        }
+      }
+      continue;
+    }
+    const int64_t n = lines.columns(item);
+    for (int64_t k = 0; k < lines.n; ++k) {
+      const T* v = numbers_at(p + k * x.nb[lines.axis], x.type, x.nb[0], n, buffer);
+      for (int64_t i = 0; i < n; ++i) {
+        if (k == 0 || overtakes<kLargest>(v[i], best[i])) {
+          best[i] = v[i];
+          at[i] = k;
+        }
+        put_index(out + k * dst.nb[lines.axis] + i * dst.nb[0], at[i]);
+      }
+    }
+  }
+}
+
+void run_cumulate_arg(const Call& call, int64_t begin, int64_t end, char*) {
+  const bool largest = call.i(ArgReduceSlot::kLargest) != 0;
+  if (is_float(call.src[0]->type)) {
+    largest ? run_places<true, float>(call, begin, end)
+            : run_places<false, float>(call, begin, end);
+  } else {
+    largest ? run_places<true, int64_t>(call, begin, end)
+            : run_places<false, int64_t>(call, begin, end);
+  }
+}
+
+int64_t items_cumulate_arg(const Call& call) {
+  return Lines(*call.src[0], static_cast<int>(call.i(ArgReduceSlot::kAxis))).items;
+}
+
+const char* check_cumulate_arg(const Call& call) {
+  const Tensor& x = *call.src[0];
+  const int64_t axis = call.i(ArgReduceSlot::kAxis);
+  if (axis < 0 || axis > 3) return "an axis is 0 .. 3";
+  if (!is_number(x.type) || call.dst.type != DType::kI64) return "needs numbers and an i64 result";
+  return same_shape(call.dst, x) ? nullptr : "result and source differ in shape";
+}
+
+template <typename Slot>
 int64_t grain(const Call& call) {
-  const int64_t axis = max64(0, call.i(1));
+  const int64_t axis = max64(0, call.i(Slot::kAxis));
   return row_grain(call.src[0]->ne[axis] * (axis == 0 ? 1 : min64(kColumns, call.dst.ne[0])));
 }
 
@@ -318,12 +390,18 @@ void register_tensor_scan(KernelTable& table) {
   table[Op::kArgReduce] = {.check = check_arg,
                            .items = items_arg,
                            .run = run_arg,
-                           .grain = grain,
+                           .grain = grain<ArgReduceSlot>,
                            .prepare_units = search_parts,
                            .prepare = prepare_arg,
                            .shared = shared_arg};
-  table[Op::kCumulate] = {
-      .check = check_cumulate, .items = items_cumulate, .run = run_cumulate, .grain = grain};
+  table[Op::kCumulateArg] = {.check = check_cumulate_arg,
+                             .items = items_cumulate_arg,
+                             .run = run_cumulate_arg,
+                             .grain = grain<ArgReduceSlot>};
+  table[Op::kCumulate] = {.check = check_cumulate,
+                          .items = items_cumulate,
+                          .run = run_cumulate,
+                          .grain = grain<CumulateSlot>};
 }
 
 }  // namespace weft::WEFT_TARGET

@@ -57,7 +57,9 @@ uint64_t whole_key(int64_t x, bool wide) {
 template <typename E>
 void load_line(const Call& call, const char* p, int64_t stride, int64_t n, E* entries) {
   const DType type = call.src[0]->type;
-  const uint64_t turn = call.i(1) == 0 ? 0 : E::kDigits == 8 ? ~uint64_t{0} : 0xffffffffu;
+  const uint64_t turn = call.i(SortIndicesSlot::kDescending) == 0 ? 0
+                        : E::kDigits == 8                         ? ~uint64_t{0}
+                                                                  : 0xffffffffu;
   if (is_float(type)) {
     float values[kPiece];
     for (int64_t first = 0; first < n; first += kPiece) {
@@ -146,7 +148,7 @@ template <typename E>
 void run_of(const Call& call, int64_t begin, int64_t end, char* scratch) {
   const Tensor& x = *call.src[0];
   const Tensor& dst = call.dst;
-  const auto axis = static_cast<int>(call.i(0));
+  const auto axis = static_cast<int>(call.i(SortIndicesSlot::kAxis));
   const int64_t n = x.ne[axis], k = dst.ne[axis];
   Tensor lines = dst;
   lines.ne[axis] = 1;
@@ -180,26 +182,30 @@ void run(const Call& call, int64_t begin, int64_t end, char* scratch) {
 
 int64_t items(const Call& call) {
   const Tensor& dst = call.dst;
-  const int64_t k = dst.ne[call.i(0)];
+  const int64_t k = dst.ne[call.i(SortIndicesSlot::kAxis)];
   return k == 0 ? 0 : n_elements(dst) / k;
 }
 // a sort costs several passes
-int64_t grain(const Call& call) { return row_grain(8 * call.src[0]->ne[call.i(0)]); }
+int64_t grain(const Call& call) {
+  return row_grain(8 * call.src[0]->ne[call.i(SortIndicesSlot::kAxis)]);
+}
 
 size_t scratch_bytes(const Call& call) {
-  const auto n = static_cast<size_t>(call.src[0]->ne[call.i(0)]);
+  const auto n = static_cast<size_t>(call.src[0]->ne[call.i(SortIndicesSlot::kAxis)]);
   return 2 * n * (is_wide(call) ? sizeof(Wide) : sizeof(Narrow));
 }
 
 const char* check(const Call& call) {
   const Tensor& x = *call.src[0];
-  if (call.n_params < 2 || call.i(0) < 0 || call.i(0) > 3) return "an axis is 0 .. 3";
+  if (call.i(SortIndicesSlot::kAxis) < 0 || call.i(SortIndicesSlot::kAxis) > 3)
+    return "an axis is 0 .. 3";
   if (!is_number(x.type) || call.dst.type != DType::kI64) return "needs numbers and an i64 result";
   for (int d = 0; d < 4; ++d) {
-    const bool fits = call.i(0) == d ? call.dst.ne[d] <= x.ne[d] : call.dst.ne[d] == x.ne[d];
+    const bool fits =
+        call.i(SortIndicesSlot::kAxis) == d ? call.dst.ne[d] <= x.ne[d] : call.dst.ne[d] == x.ne[d];
     if (!fits) return "the result has other sizes";
   }
-  return x.ne[call.i(0)] > UINT32_MAX ? "indices exceed 32 bits" : nullptr;
+  return x.ne[call.i(SortIndicesSlot::kAxis)] > UINT32_MAX ? "indices exceed 32 bits" : nullptr;
 }
 
 }  // namespace

@@ -130,7 +130,7 @@ template <typename S>
 void run_from(const Call& call, int64_t begin, int64_t end) {
   const Operands o(call, 1);
   const DType to = call.dst.type;
-  const bool boolean = call.i(0) != 0;
+  const bool boolean = call.i(ConvertSlot::kBoolean) != 0;
   if (is_whole(to)) {
     return with_whole_type(to,
                            [&](auto one) { convert<S, decltype(one)>(o, begin, end, boolean); });
@@ -141,7 +141,7 @@ void run_from(const Call& call, int64_t begin, int64_t end) {
 
 void run_convert(const Call& call, int64_t begin, int64_t end, char*) {
   const DType from = call.src[0]->type;
-  if (from == call.dst.type && call.i(0) == 0) {
+  if (from == call.dst.type && call.i(ConvertSlot::kBoolean) == 0) {
     const Operands o(call, 1);
     return for_operands(o, begin, end, [&](char* const* p, const int64_t* steps, int64_t n) {
       move_units(from, p[1], steps[1], p[0], steps[0], n);
@@ -155,11 +155,11 @@ void run_convert(const Call& call, int64_t begin, int64_t end, char*) {
 }
 
 const char* check_convert(const Call& call) {
-  if (call.n_params < 1) return "parameters are missing";
   if (!is_element(call.src[0]->type) || !is_element(call.dst.type)) {
     return "needs plain types: floats or whole numbers";
   }
-  if (call.i(0) != 0 && !is_whole(call.dst.type)) return "a boolean result is of whole numbers";
+  if (call.i(ConvertSlot::kBoolean) != 0 && !is_whole(call.dst.type))
+    return "a boolean result is of whole numbers";
   return same_shape(call.dst, *call.src[0]) ? nullptr : "result and source differ in shape";
 }
 

@@ -9,33 +9,8 @@ void register_unary(KernelTable& table);
 
 namespace {
 
-// Slots of the parameter record of UNARY, and the numbers of its functions (graph/params.py).
-enum UnarySlot { kFunction, kAlphaN, kAlphaP, kBeta, kEps, kUnarySlots };
-enum Function {
-  kAbs,
-  kSgn,
-  kNeg,
-  kStep,
-  kTanh,
-  kElu,
-  kRelu,
-  kSigmoid,
-  kGelu,
-  kGeluQuick,
-  kSilu,
-  kHardswish,
-  kHardsigmoid,
-  kExp,
-  kExpm1,
-  kSoftplus,
-  kGeluErf,
-  kXielu,
-  kFloor,
-  kCeil,
-  kRound,
-  kTrunc,
-  kFunctions
-};
+using enum UnarySlot;
+using enum UnaryOp;
 
 template <typename F>
 void apply(const Call& call, int64_t begin, int64_t end, const F& f) {
@@ -55,7 +30,7 @@ vf one_where(vi condition) { return condition ? splat(1.0f) : vf{}; }
 
 void run_unary(const Call& call, int64_t begin, int64_t end, char*) {
   const auto go = [&](const auto& f) { apply(call, begin, end, f); };
-  switch (call.i(kFunction)) {
+  switch (call.as<UnaryOp>(kOp)) {
     case kAbs:
       return go([](vf x) { return vabs(x); });
     case kSgn:
@@ -112,8 +87,8 @@ void run_unary(const Call& call, int64_t begin, int64_t end, char*) {
 }
 
 void run_scale(const Call& call, int64_t begin, int64_t end, char*) {
-  const vf s = splat(call.f(0));
-  const vf b = splat(call.f(1));
+  const vf s = splat(call.f(ScaleSlot::kS));
+  const vf b = splat(call.f(ScaleSlot::kB));
   apply(call, begin, end, [=](vf x) { return x * s + b; });
 }
 void run_sqr(const Call& call, int64_t begin, int64_t end, char*) {
@@ -133,16 +108,16 @@ void run_cos(const Call& call, int64_t begin, int64_t end, char*) {
 }
 // A NaN becomes the upper bound, as in ggml.
 void run_clamp(const Call& call, int64_t begin, int64_t end, char*) {
-  const vf low = splat(call.f(0));
-  const vf high = splat(call.f(1));
+  const vf low = splat(call.f(ClampSlot::kMin));
+  const vf high = splat(call.f(ClampSlot::kMax));
   apply(call, begin, end, [=](vf x) { return vmax(vmin(x, high), low); });
 }
 void run_leaky_relu(const Call& call, int64_t begin, int64_t end, char*) {
-  const vf slope = splat(call.f(0));
+  const vf slope = splat(call.f(LeakyReluSlot::kNegativeSlope));
   apply(call, begin, end, [=](vf x) { return relu(x) + slope * (x < 0.0f ? x : vf{}); });
 }
 void run_fill(const Call& call, int64_t begin, int64_t end, char*) {
-  const vf c = splat(call.f(0));
+  const vf c = splat(call.f(FillSlot::kC));
   const Tensor& dst = call.dst;
   for_pieces(dst, begin, end, [&](const Piece& p) {
     float buffer[kPiece];
@@ -155,29 +130,22 @@ void run_fill(const Call& call, int64_t begin, int64_t end, char*) {
   });
 }
 
-template <int kSlots>
 const char* check(const Call& call) {
   if (!is_float(call.dst.type) || !is_float(call.src[0]->type)) {
     return "needs f32, f16 or bf16 operands";
   }
   if (!same_shape(call.dst, *call.src[0])) return "result and source differ in shape";
-  if (call.n_params < kSlots) return "parameters are missing";
   return nullptr;
 }
 
 const char* check_unary(const Call& call) {
-  if (const char* why = check<kUnarySlots>(call)) return why;
-  if (call.i(kFunction) < 0 || call.i(kFunction) >= kFunctions) return "unknown function number";
-  return nullptr;
+  if (const char* why = check(call)) return why;
+  return call.is_one<UnaryOp>(kOp) ? nullptr : "unknown function number";
 }
 
-template <int kSlots>
 constexpr Kernel kernel(void (*run)(const Call&, int64_t, int64_t, char*)) {
-  return {.check = check<kSlots>,
-          .items = element_items,
-          .run = run,
-          .grain = element_grain,
-          .by_rows = true};
+  return {
+      .check = check, .items = element_items, .run = run, .grain = element_grain, .by_rows = true};
 }
 
 }  // namespace
@@ -188,15 +156,15 @@ void register_unary(KernelTable& table) {
                        .run = run_unary,
                        .grain = element_grain,
                        .by_rows = true};
-  table[Op::kScale] = kernel<2>(run_scale);
-  table[Op::kSqr] = kernel<0>(run_sqr);
-  table[Op::kSqrt] = kernel<0>(run_sqrt);
-  table[Op::kLog] = kernel<0>(run_log);
-  table[Op::kSin] = kernel<0>(run_sin);
-  table[Op::kCos] = kernel<0>(run_cos);
-  table[Op::kClamp] = kernel<2>(run_clamp);
-  table[Op::kLeakyRelu] = kernel<1>(run_leaky_relu);
-  table[Op::kFill] = kernel<1>(run_fill);
+  table[Op::kScale] = kernel(run_scale);
+  table[Op::kSqr] = kernel(run_sqr);
+  table[Op::kSqrt] = kernel(run_sqrt);
+  table[Op::kLog] = kernel(run_log);
+  table[Op::kSin] = kernel(run_sin);
+  table[Op::kCos] = kernel(run_cos);
+  table[Op::kClamp] = kernel(run_clamp);
+  table[Op::kLeakyRelu] = kernel(run_leaky_relu);
+  table[Op::kFill] = kernel(run_fill);
 }
 
 }  // namespace weft::WEFT_TARGET

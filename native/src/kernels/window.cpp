@@ -32,7 +32,7 @@ void zero_row(const Tensor& dst, char* to) {
 void run_part(const Call& call, int64_t begin, int64_t end, char*) {
   const Tensor& src = *call.src[0];
   const Tensor& dst = call.dst;
-  const int64_t w = call.i(0);
+  const int64_t w = call.i(WinSlot::kW);
   const int64_t across = windows_across(src.ne[1], w);
   for (int64_t row = begin; row < end; ++row) {
     const Index to = row_index(dst, row);
@@ -50,7 +50,7 @@ void run_part(const Call& call, int64_t begin, int64_t end, char*) {
 void run_unpart(const Call& call, int64_t begin, int64_t end, char*) {
   const Tensor& src = *call.src[0];
   const Tensor& dst = call.dst;
-  const int64_t w = call.i(0);
+  const int64_t w = call.i(WinSlot::kW);
   const int64_t across = windows_across(dst.ne[1], w);
   for (int64_t row = begin; row < end; ++row) {
     const Index to = row_index(dst, row);
@@ -78,8 +78,8 @@ const char* check_rows(const Call& call) {
 }
 
 const char* check_windows(const Call& call, const Tensor& image, const Tensor& windows) {
-  if (!is_count(call, 0, 1)) return "the window must be 1 or more";
-  const int64_t w = call.i(0);
+  if (!is_count(call, WinSlot::kW, 1)) return "the window must be 1 or more";
+  const int64_t w = call.i(WinSlot::kW);
   if (image.ne[3] != 1 || windows.ne[1] != w || windows.ne[2] != w ||
       windows.ne[3] != windows_across(image.ne[1], w) * windows_across(image.ne[2], w)) {
     return "these are not the windows of the image";

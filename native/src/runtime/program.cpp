@@ -111,6 +111,19 @@ Status Program::evaluate(const int64_t* symbol_values, std::vector<int64_t>& val
   return Status::ok();
 }
 
+Status check_parameters(Op op, int64_t n) {
+  const OpInfo& info = kOpInfo[static_cast<size_t>(op)];
+  if (n == info.n_params || (n == 0 && info.params_optional)) return Status::ok();
+  std::string what = info.name;
+  what += " takes " + std::to_string(info.n_params) + " parameters, got " + std::to_string(n);
+  // the description goes: name, sources, then parameters
+  const std::string words = info.description;
+  const size_t sources = words.find(' ');
+  const size_t names = words.find(' ', sources + 1);
+  if (names != std::string::npos) what.append(":").append(words, names);
+  return bad(what);
+}
+
 Status Program::check() const {
   for (const Symbol& s : symbols) {
     if (s.min < 0 || s.min > s.max || s.max > kHuge) {
@@ -172,6 +185,9 @@ Status Program::check() const {
     const auto last = static_cast<int64_t>(step.first_param) + step.n_params;
     if (step.first_param < 0 || step.n_params < 0 || last > static_cast<int64_t>(params.size())) {
       return bad(name + " has parameters outside the table");
+    }
+    if (Status s = check_parameters(step.op, step.n_params); !s.is_ok()) {
+      return bad(name + ": " + s.message());
     }
   }
   int32_t next = 0;

@@ -19,8 +19,12 @@ from weft.graph.tensor import Buffer, Ne, Tensor, shape_text
 
 __all__ = [
     "FLOATS",
+    "INTEGERS",
+    "NUMBERS",
     "as_size",
+    "broadcast_ne",
     "can_repeat",
+    "check_axis",
     "constant",
     "describe",
     "f32",
@@ -43,6 +47,10 @@ E = TypeVar("E", bound=IntEnum)
 
 FLOATS = ("f32", "f16", "bf16")
 """Element types that the float ops compute with."""
+
+INTEGERS = ("i8", "i16", "i32", "i64")
+NUMBERS = (*FLOATS, *INTEGERS)
+"""Element types of the ops on plain tensors."""
 
 
 def make_node(
@@ -289,3 +297,25 @@ def like(
     if inplace:
         return make_node(op, a.dtype, a.ne, a, *more, params=params, nb=a.nb, view_of=a)
     return make_node(op, a.dtype, a.ne, a, *more, params=params)
+
+
+def broadcast_ne(op: str, *tensors: Tensor) -> tuple[Size, ...]:
+    """The sizes that the sources broadcast to; raises GraphError naming them when they do not."""
+    sizes: list[Size] = []
+    for d in range(4):
+        size: Size = 1
+        for t in tensors:
+            n = t.ne[d]
+            require(
+                n == 1 or size == 1 or n == size, op, f"sizes differ in dimension {d}", *tensors
+            )
+            size = n if size == 1 else size
+        sizes.append(size)
+    return tuple(sizes)
+
+
+def check_axis(op: str, axis: int, x: Tensor) -> int:
+    """`axis`, or a GraphError when it is not 0..3."""
+    if not 0 <= axis < 4:
+        raise fail(op, f"an axis is 0..3, innermost first, got {axis}", x)
+    return axis

@@ -12,13 +12,20 @@ from typing import Any
 import numpy as np
 
 from weft.errors import ArgumentError
-from weft.graph.build_copy import cont, repeat
-from weft.graph.build_math import add, div, mul, sub
-from weft.graph.build_nn import mul_mat
-from weft.graph.build_shape import reshape, transpose
-from weft.graph.build_tensor import binary, broadcast_ne
-from weft.graph.node import FLOATS, constant, require
-from weft.graph.params_tensor import BinaryOp
+from weft.graph.node import FLOATS, broadcast_ne, constant, require
+from weft.graph.ops import (
+    BinaryOp,
+    add,
+    binary,
+    cont,
+    div,
+    mul,
+    mul_mat,
+    repeat,
+    reshape,
+    sub,
+    transpose,
+)
 from weft.graph.tensor import Tensor
 
 __all__ = ["apply", "matmul"]

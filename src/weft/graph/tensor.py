@@ -163,7 +163,7 @@ class Tensor:
     @property
     def T(self) -> Tensor:
         """The last two sizes exchanged: shape (..., n, k) becomes (..., k, n); a view."""
-        from weft.graph.build_shape import transpose
+        from weft.graph.ops import transpose
 
         return transpose(self)
 
@@ -228,7 +228,7 @@ class Tensor:
 
 def _apply(op: str, a: Tensor | float, b: Tensor | float) -> Tensor:
     from weft.graph.operators import apply
-    from weft.graph.params_tensor import BinaryOp
+    from weft.graph.ops import BinaryOp
 
     return apply(BinaryOp[op], a, b)
 

@@ -68,7 +68,7 @@ def many_reductions(x: Any) -> Any:
         x.amin((0, 1)), x.prod(2), (x > 0).any(1), (x > 0).all(), x.argmax(1), x.argmin(),
         x.max(1), x.min(2), x.var(1), x.std((0, 1)), x.cumsum(1), x.logsumexp(2),
         torch.linalg.vector_norm(x, dim=1), x.sort(1), x.topk(2, 1), x.median(1).values,
-        torch.var_mean(x, 2),
+        torch.var_mean(x, 2), x.round().cummax(1), x.round().cummin(-1), x[0, 0, 0].cummax(0),
     )  # fmt: skip
 
 
@@ -90,6 +90,9 @@ def many_indices(x: Any, ids: Any) -> Any:
         x.slice_scatter(x[:, :2] * 2, 1, 1, 3), x.select_scatter(x[0], 0, 2),
         F.pad(x, (1, 2)), F.pad(x, (1, 1, 2, 0), value=3.0), F.pad(x, (2, 1), mode="reflect"),
         F.pad(x, (2, 1), mode="replicate"), F.embedding(ids, x[0]), x.index_copy(0, ids, x[:3]),
+        torch.searchsorted(x.sort(-1).values, x * 2, right=True),
+        torch.bucketize(ids, torch.tensor([0, 2, 5])),
+        torch.searchsorted(x[0], x[0] * 3, sorter=x[0].argsort(), side="right", out_int32=True),
     )  # fmt: skip
 
 
@@ -100,6 +103,8 @@ def many_products(x: Any, y: Any) -> Any:
         torch.addmm(w[0], x[0], w, beta=0.5, alpha=2), F.linear(x, w.t(), w[0]),
         torch.baddbmm(x[:, :, :1], x, y), torch.einsum("bik,bkj->bij", x, y),
         x.unsqueeze(1) @ y, torch.matmul(x[:, None, None], y[:, None]), torch.outer(w[0], w[1]),
+        torch.cdist(x, x[:, :2] + 1), torch.cdist(x[:1, None], x[None], p=1.0),
+        torch.cdist(w, w * 2, p=math.inf),
     )  # fmt: skip
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from weft import graph as g
 from weft.backends.cases.case import Build, Case, Sources, bound
 from weft.backends.cases.formats import FLOATS
-from weft.graph.params import RopeMode
+from weft.graph.ops import RopeMode
 from weft.graph.tensor import Tensor
 
 __all__ = ["attention_cases"]

@@ -8,7 +8,7 @@ from typing import Any
 from weft import graph as g
 from weft.backends.cases.case import Build, Case, bound
 from weft.backends.cases.formats import FLOATS
-from weft.graph.params import GluOp, TriKind, UnaryOp
+from weft.graph.ops import GluOp, TriKind, UnaryOp
 from weft.graph.tensor import Tensor
 
 __all__ = ["elementwise_cases"]

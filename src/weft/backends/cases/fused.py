@@ -8,8 +8,7 @@ from typing import Any
 from weft import graph as g
 from weft.backends.cases.case import Case, Sources, bound
 from weft.backends.cases.formats import PRODUCT
-from weft.graph.params import GluOp, RopeMode
-from weft.graph.params_product import Activation
+from weft.graph.ops import Activation, GluOp, RopeMode
 from weft.graph.tensor import Tensor
 
 __all__ = ["fused_cases"]

@@ -10,8 +10,8 @@ import numpy as np
 from weft import graph as g
 from weft.backends.cases.case import Case, Sources, bound
 from weft.backends.cases.formats import FLOATS
-from weft.graph.build_tensor import INTEGERS
-from weft.graph.params_tensor import BinaryOp, CumulateOp, MapOp, ReduceOp
+from weft.graph.node import INTEGERS
+from weft.graph.ops import BinaryOp, CumulateOp, MapOp, ReduceOp
 from weft.graph.tensor import Tensor
 
 __all__ = ["tensor_edge_cases"]

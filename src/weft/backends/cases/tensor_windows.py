@@ -8,7 +8,7 @@ from weft import graph as g
 from weft.backends.cases.case import Case, Sources, bound
 from weft.backends.cases.formats import FLOATS
 from weft.backends.cases.tensors import LIMITS
-from weft.graph.params_tensor import InterpolateMode, PoolKind
+from weft.graph.ops import InterpolateMode, PoolKind
 from weft.graph.tensor import Tensor
 
 __all__ = ["tensor_window_cases"]

@@ -9,14 +9,8 @@ import numpy as np
 from weft import graph as g
 from weft.backends.cases.case import Build, Case, Sources, bound
 from weft.backends.cases.formats import FLOATS
-from weft.graph.build_tensor import INTEGERS, NUMBERS
-from weft.graph.params_tensor import (
-    BinaryOp,
-    CumulateOp,
-    MapOp,
-    PadMode,
-    ReduceOp,
-)
+from weft.graph.node import INTEGERS, NUMBERS
+from weft.graph.ops import BinaryOp, CumulateOp, MapOp, PadMode, ReduceOp
 from weft.graph.tensor import Tensor
 
 __all__ = ["tensor_cases"]
@@ -60,6 +54,7 @@ def tensor_cases() -> Iterator[Case]:
     yield from _maps()
     yield from _choices()
     yield from _reductions()
+    yield from _distances()
     yield from _indexing()
 
 
@@ -144,6 +139,23 @@ def _choices() -> Iterator[Case]:
         )
 
 
+def _distances() -> Iterator[Case]:
+    for t in FLOATS:
+        for p in (0.0, 1.0, 2.0, 2.5, float("inf")):
+            yield Case(
+                "CDIST",
+                f"p={p:g} {t}",
+                bound(
+                    lambda s, t, p: g.cdist(
+                        s.normal(133, 5, 2, dtype=t), s.normal(133, 7, dtype=t), p=p
+                    ),
+                    t,
+                    p,
+                ),
+                LIMITS[t],
+            )
+
+
 def _reductions() -> Iterator[Case]:
     for op in ReduceOp:
         for t in NUMBERS:
@@ -165,6 +177,29 @@ def _reductions() -> Iterator[Case]:
                 bound(lambda s, t, a: g.arg_reduce(_numbers(s, t, 133, 6, 2), a), t, axis),
                 0,
             )
+        for axis in (0, 1):
+            for largest in (True, False):
+                yield Case(
+                    "CUMULATE_ARG",
+                    f"{'largest' if largest else 'smallest'} {t} {axis}",
+                    bound(
+                        lambda s, t, a, up: g.cumulate_arg(
+                            _numbers(s, t, 133, 6, 2), a, largest=up
+                        ),
+                        t,
+                        axis,
+                        largest,
+                    ),
+                    0,
+                )
+        for right in (False, True):
+            for together in (False, True):
+                yield Case(
+                    "SEARCH_SORTED",
+                    f"{t} {'above' if right else 'below'}{', one row' if together else ''}",
+                    bound(_search, t, right, together),
+                    0,
+                )
         for run in CumulateOp:
             for axis in (0, 1):
                 yield Case(
@@ -190,6 +225,14 @@ def _reductions() -> Iterator[Case]:
                 0,
             )
     yield Case("SORT_INDICES", "first 5", lambda s: g.sort_indices(s.normal(133, 6), 0, k=5), 0)
+
+
+def _search(s: Sources, t: str, right: bool, together: bool) -> Tensor:
+    rows = np.sort(np.arange(2 * 37).reshape(2, 37) * 7 % 23, axis=1) - 9
+    values = np.arange(2 * 45).reshape(2, 45) * 5 % 29 - 12
+    return g.search_sorted(
+        s.fixed(rows[:1] if together else rows, t), s.fixed(values, t), right=right
+    )
 
 
 def _factors(s: Sources, t: str, *ne: int) -> Tensor:

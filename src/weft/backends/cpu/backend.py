@@ -43,6 +43,7 @@ from weft.errors import AbortedError, DeviceError, OutOfMemoryError, ProgramErro
 from weft.flags import FLAGS
 from weft.graph.node import make_node
 from weft.graph.op import OPS
+from weft.graph.op_table import check_native
 from weft.graph.params import pack
 from weft.graph.rewrite import REWRITES
 from weft.graph.size import upper
@@ -76,10 +77,7 @@ OPTIONS = ("n_threads", "n_threads_batch", "threads", "target", "activations")
 _CACHE_LINE = 64
 _VIEWS = tuple(op for op in OPS.values() if op.is_view)
 
-if _native.op_names() != list(OPS):
-    raise ProgramError(
-        "the native module was built for another op table; reinstall weft so that both match"
-    )
+check_native(_native.op_table(), "the native module")
 
 
 class HostBufferType:

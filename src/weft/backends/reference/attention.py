@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from weft.backends.reference.kernel import Call, f32, kernel
 from weft.backends.reference.matmul import product
 from weft.backends.reference.view import ArrayView
-from weft.graph.params import FlashAttnParams, SoftMaxParams
+from weft.graph.ops import FlashAttnParams, SoftMaxParams
 
 F64 = NDArray[np.float64]
 

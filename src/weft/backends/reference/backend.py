@@ -10,7 +10,7 @@ from weft.backends.base import YES, BackendBase, BufferType, DeviceKind, Memory,
 from weft.backends.reference.executable import ReferenceExecutable
 from weft.backends.reference.kernel import find_kernel, needs_kernel
 from weft.backends.reference.memory import REFERENCE
-from weft.graph.params import ConvTranspose1dParams, SolveTriParams
+from weft.graph.ops import ConvTranspose1dParams, SolveTriParams
 from weft.graph.tensor import Tensor
 
 __all__ = ["ReferenceBackend"]

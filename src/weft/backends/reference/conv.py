@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.backends.reference.kernel import Call, kernel
-from weft.graph.params import (
+from weft.graph.ops import (
     Col2ImParams,
     Conv3dParams,
     ConvParams,

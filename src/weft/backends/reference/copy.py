@@ -10,13 +10,7 @@ import numpy as np
 
 from weft.backends.reference.kernel import Call, check_index, kernel, repeat_to
 from weft.backends.reference.view import ArrayView
-from weft.graph.params import (
-    AccParams,
-    ConcatParams,
-    PadParams,
-    PadReflectParams,
-    RollParams,
-)
+from weft.graph.ops import AccParams, ConcatParams, PadParams, PadReflectParams, RollParams
 
 
 @kernel("DUP", "CPY", "CONT")

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.backends.reference.kernel import Call, check_index, f32, kernel, repeat_to
-from weft.graph.params import (
+from weft.graph.ops import (
     ClampParams,
     FillParams,
     GluOp,

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.backends.reference.kernel import Call, f32, kernel
-from weft.graph.params import HcCombParams, HcPreParams
+from weft.graph.ops import HcCombParams, HcPreParams
 
 F64 = NDArray[np.float64]
 

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.backends.reference.kernel import Call, kernel
-from weft.graph.params import ScaleMode, UpscaleParams, WinParams
+from weft.graph.ops import ScaleMode, UpscaleParams, WinParams
 
 F64 = NDArray[np.float64]
 

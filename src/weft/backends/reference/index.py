@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.backends.reference.kernel import Call, kernel
-from weft.graph.params_tensor import (
+from weft.graph.ops import (
     AxisParams,
     IndexParams,
     IndexPutParams,
@@ -16,6 +16,7 @@ from weft.graph.params_tensor import (
     PadNdParams,
     ScatterMode,
     ScatterParams,
+    SearchSortedParams,
     SortIndicesParams,
 )
 
@@ -120,6 +121,22 @@ def sort_indices(call: Call) -> None:
     else:
         order = np.argsort(x, axis=-1, kind="stable")
     call.dst.write(np.moveaxis(order[..., : call.dst.shape[axis]], -1, axis))
+
+
+@kernel("SEARCH_SORTED")
+def search_sorted(call: Call) -> None:
+    """Bisection of each row, all values at once: what is not found to be above counts as below."""
+    p: SearchSortedParams = call.params
+    values = call.read(1)
+    rows = np.broadcast_to(call.read(0), (*values.shape[:3], call.view(0).ne[0]))
+    begin, end = np.zeros(values.shape, np.int64), np.full(values.shape, rows.shape[3], np.int64)
+    while (open_ := begin < end).any():
+        middle = (begin + end) // 2
+        x = np.take_along_axis(rows, np.minimum(middle, rows.shape[3] - 1), 3)
+        above = x > values if p.right else x >= values
+        end = np.where(open_ & above, middle, end)
+        begin = np.where(open_ & ~above, middle + 1, begin)
+    call.dst.write(begin)
 
 
 @kernel("PAD_ND")

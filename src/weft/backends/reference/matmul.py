@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 
 from weft.backends.reference.elementwise import UNARY
 from weft.backends.reference.kernel import Call, check_index, kernel
-from weft.graph.params import SolveTriParams, UnaryOp
-from weft.graph.params_product import Activation, ActivationParams
+from weft.graph.ops import Activation, ActivationParams, CdistParams, SolveTriParams, UnaryOp
 
 F64 = NDArray[np.float64]
 
@@ -79,3 +78,17 @@ def solve_tri(call: Call) -> None:
         done = a[..., row : row + 1, :row] @ x[..., :row, :]
         x[..., row, :] = (x[..., row, :] - done[..., 0, :]) / a[..., row, row, None]
     call.dst.write(x)
+
+
+@kernel("CDIST")
+def cdist(call: Call) -> None:
+    """The p-norm of the difference of each row of src0 from each row of src1."""
+    p: CdistParams = call.params
+    d = np.abs(call.f64(0)[..., :, None, :] - call.f64(1)[..., None, :, :])
+    if p.p == 0:
+        out = np.count_nonzero(d, axis=-1).astype(np.float64)
+    elif p.p == np.inf:
+        out = d.max(axis=-1, initial=0.0)
+    else:
+        out = (d**p.p).sum(axis=-1) ** (1 / p.p)
+    call.dst.write(out)

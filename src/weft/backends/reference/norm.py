@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from weft.backends.reference.kernel import Call, f32, kernel
-from weft.graph.params import EpsParams, GroupNormParams, NormScaleParams
+from weft.graph.ops import EpsParams, GroupNormParams, NormScaleParams
 
 
 @kernel("NORM")

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.backends.reference.kernel import Call, check_index, f32, kernel
-from weft.graph.params import DeltaNetParams, LinearAttnParams, SsmScanParams
+from weft.graph.ops import DeltaNetParams, LinearAttnParams, SsmScanParams
 
 F64 = NDArray[np.float64]
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from weft.backends.reference.kernel import Call, check_index, f32, kernel
 from weft.backends.reference.view import ArrayView
-from weft.graph.params import RopeMode, RopeParams
+from weft.graph.ops import RopeMode, RopeParams
 
 F64 = NDArray[np.float64]
 

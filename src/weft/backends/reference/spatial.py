@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from weft.backends.reference.conv import patches
 from weft.backends.reference.kernel import Call, kernel
 from weft.backends.reference.tensor import values
-from weft.graph.params_tensor import (
+from weft.graph.ops import (
     ConvLastParams,
     ConvNdParams,
     InterpolateMode,

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from weft.backends.reference.elementwise import erf, gelu, gelu_erf
 from weft.backends.reference.kernel import Call, kernel
-from weft.graph.params_tensor import (
+from weft.graph.ops import (
     ArgReduceParams,
     BinaryOp,
     BinaryParams,
@@ -260,3 +260,14 @@ def cumulate(call: Call) -> None:
         x = x.astype(np.int64)
     run = np.cumsum if p.op is CumulateOp.SUM else np.cumprod
     call.dst.write(run(x, axis=3 - p.axis))
+
+
+@kernel("CUMULATE_ARG")
+def cumulate_arg(call: Call) -> None:
+    """The last position, up to each element, of the largest or smallest so far; or of a NaN."""
+    p: ArgReduceParams = call.params
+    x, axis = call.read(0), 3 - p.axis
+    best = (np.maximum if p.largest else np.minimum).accumulate(x, axis=axis)
+    at: Array = np.indices(x.shape, sparse=True)[axis]
+    places = np.where((x == best) | (x != x), at, 0)
+    call.dst.write(np.maximum.accumulate(places, axis=axis))

@@ -7,8 +7,7 @@ from math import inf
 
 from weft.dtype import DTYPES
 from weft.graph.op import OPS
-from weft.graph.params import ClampParams, UnaryOp, UnaryParams
-from weft.graph.params_tensor import ConvLastParams, MapOp, MapParams
+from weft.graph.ops import ClampParams, ConvLastParams, MapOp, MapParams, UnaryOp, UnaryParams
 from weft.graph.rewrite.match import Fused, Matcher
 from weft.graph.tensor import Tensor
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from weft.dtype import DTYPES
 from weft.graph.op import OPS
-from weft.graph.params import EpsParams, NormScaleParams
+from weft.graph.ops import EpsParams, NormScaleParams
 from weft.graph.rewrite.match import Fused, Matcher, is_row
 from weft.graph.tensor import Tensor
 

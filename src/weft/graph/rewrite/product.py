@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from weft.dtype import DTYPES
 from weft.graph.op import OPS
-from weft.graph.params import UnaryOp, UnaryParams
-from weft.graph.params_product import Activation, ActivationParams
-from weft.graph.params_tensor import MapOp, MapParams
+from weft.graph.ops import Activation, ActivationParams, MapOp, MapParams, UnaryOp, UnaryParams
 from weft.graph.rewrite.match import Fused, Matcher, is_row
 from weft.graph.tensor import Tensor
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from weft.dtype import DTYPES
 from weft.graph.op import OPS
-from weft.graph.params import ScaleParams, SoftMaxParams
+from weft.graph.ops import ScaleParams, SoftMaxParams
 from weft.graph.rewrite.match import Fused, Matcher
 from weft.graph.size import is_at_most
 from weft.graph.tensor import Tensor

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 from weft.backends.opencl.launch import Call, Launch, View, f32, i32, i64
 from weft.backends.opencl.ops.table import family, floats
-from weft.graph.params import Conv3dParams, ConvTranspose1dParams, Im2Col3dParams
-from weft.graph.params_tensor import ConvLastParams
+from weft.graph.ops import Conv3dParams, ConvLastParams, ConvTranspose1dParams, Im2Col3dParams
 
 __all__: list[str] = []
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from weft.backends.opencl.launch import Call, Launch, Slot, f32, i32
 from weft.backends.opencl.ops.table import family, floats
-from weft.graph.params import UnaryParams
+from weft.graph.ops import UnaryParams
 from weft.graph.tensor import Tensor
 
 __all__: list[str] = []

@@ -12,7 +12,7 @@ from weft.backends.opencl.launch import Call, Launch, Slot, View, i32
 from weft.backends.opencl.ops.table import FLOATS, family, source
 from weft.backends.opencl.ops.tensor import numbers
 from weft.dtype import DType
-from weft.graph.params_tensor import PadMode, ScatterMode
+from weft.graph.ops import PadMode, ScatterMode
 from weft.graph.size import upper
 from weft.graph.tensor import Tensor
 

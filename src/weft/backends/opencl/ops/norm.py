@@ -8,7 +8,7 @@ from functools import lru_cache
 
 from weft.backends.opencl.launch import Call, Launch, Table, f32, i32
 from weft.backends.opencl.ops.table import FLOATS, family, floats, source
-from weft.graph.params import RopeMode, RopeParams
+from weft.graph.ops import RopeMode, RopeParams
 from weft.graph.tensor import Tensor
 
 __all__ = ["slopes"]

@@ -6,7 +6,7 @@ import math
 
 from weft.backends.opencl.launch import Call, Launch, f32, i32
 from weft.backends.opencl.ops.table import family, floats
-from weft.graph.params import SortOrder
+from weft.graph.ops import SortOrder
 from weft.graph.tensor import Tensor
 
 __all__: list[str] = []

@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 
 from weft.backends.opencl.launch import Call, Launch, Table, i32
 from weft.backends.opencl.ops.table import family, floats
-from weft.graph.params import ScaleMode
-from weft.graph.params_tensor import InterpolateMode
+from weft.graph.ops import InterpolateMode, ScaleMode
 
 __all__: list[str] = []
 

@@ -9,7 +9,7 @@ import numpy as np
 from weft.backends.opencl.launch import Call, Launch, Local, Slot, View, f32, i32, i64
 from weft.backends.opencl.ops.table import FLOATS, Rule, family, source
 from weft.dtype import DType
-from weft.graph.params_tensor import MapOp
+from weft.graph.ops import MapOp
 from weft.graph.tensor import Tensor
 
 __all__ = ["NUMBERS", "numbers"]

@@ -9,8 +9,7 @@ import numpy as np
 from weft.backends.opencl.launch import Call, Launch, f32, i32
 from weft.backends.opencl.ops.table import FLOATS, family, floats
 from weft.backends.opencl.ops.tensor import numbers
-from weft.graph.params import Pool2dParams, PoolOp
-from weft.graph.params_tensor import PadMode, PoolKind, PoolNdParams
+from weft.graph.ops import PadMode, Pool2dParams, PoolKind, PoolNdParams, PoolOp
 from weft.graph.tensor import Tensor
 
 __all__: list[str] = []

@@ -305,3 +305,32 @@ def _masked_put(b: Builder, call: Call, v: Value, mask: Value, value: Value) -> 
     one = value.viewed((), ())
     c, x, y = b.joint(shape, wide, one, v)
     return b.result(call, g.where(c, x, y))
+
+
+# -- sorted rows -----------------------------------------------------------------------------------
+
+
+def _searched(b: Builder, call: Call, rows: Value, values: Value) -> Value:
+    """Where values belong in sorted rows: one for all, or one for each row of values."""
+    n = rows.shape[-1]
+    t = reshaped_to(b.dense(rows), (n, product(rows.shape[:-1])))
+    if call.has("sorter"):
+        order = reshaped_to(b.dense(call.value("sorter")), t.ne)
+        t = g.gather(t, order, 0)
+    wide = values.shape[-1] if rows.rank > 1 else values.n_elements
+    v = reshaped_to(b.dense(values), (wide, t.ne[1]))
+    right = bool(call.raw("right", False)) or call.raw("side") == "right"
+    found = Value.whole(g.search_sorted(t, v, right=right), torch.int64, call.shape())
+    return b.converted(found, call.out.dtype)
+
+
+@visitor(aten.searchsorted.Tensor)
+def searchsorted(b: Builder, call: Call) -> Value:
+    """Where each value belongs in a sorted sequence."""
+    return _searched(b, call, call.value("sorted_sequence"), call.value("self"))
+
+
+@visitor(aten.bucketize.Tensor)
+def bucketize(b: Builder, call: Call) -> Value:
+    """Between which boundaries each value lies."""
+    return _searched(b, call, call.value("boundaries"), call.value("self"))

@@ -137,3 +137,21 @@ def addmm(b: Builder, call: Call) -> Value:
     if beta != 1:
         bias = Value.whole(g.scale(b.dense(bias), float(beta)), bias.dtype, bias.shape)
     return b.result(call, _with_bias(b, t, bias, shape))
+
+
+# -- distances -------------------------------------------------------------------------------------
+
+
+@visitor(aten.cdist.default, aten._cdist_forward.default, check=floats)
+def cdist(b: Builder, call: Call) -> Value:
+    """The distance of each row of one matrix from each row of another."""
+    shape = call.shape()
+    lead = tuple(shape[:-2])
+
+    def matrices(v: Value) -> Tensor:
+        whole = (*lead, *v.shape[-2:])
+        v = v.viewed(whole, broadcast_strides(v.shape, v.strides, whole))
+        return reshaped_to(b.dense(v), (v.shape[-1], v.shape[-2], product(lead)))
+
+    x, y = matrices(call.value("x1")), matrices(call.value("x2"))
+    return b.result(call, g.cdist(x, y, p=float(call.number("p", 2.0))))

@@ -180,6 +180,20 @@ def cumulate(b: Builder, call: Call) -> Value:
     return b.converted(made, call.out.dtype)
 
 
+def _running(largest: bool) -> Callable[[Builder, Call], list[Value | None]]:
+    def build(b: Builder, call: Call) -> list[Value | None]:
+        v = call.value("self")
+        t, axis = lines(b, v, call.dim("dim", v.rank))
+        places = g.cumulate_arg(t, axis, largest=largest)
+        return [b.result(call, g.gather(t, places, axis)), b.result(call, places, 1)]
+
+    return build
+
+
+visitor(aten.cummax.default)(_running(True))
+visitor(aten.cummin.default)(_running(False))
+
+
 # -- counts ----------------------------------------------------------------------------------------
 
 

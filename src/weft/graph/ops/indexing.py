@@ -1,4 +1,4 @@
-"""Constructors of indexing, sorting and padding on plain tensors, as PyTorch defines them.
+"""Indexing, sorting and padding of plain tensors, as PyTorch defines them.
 
 Sizes in docstrings are `ne`, innermost first; an `axis` counts in the same order. Indices are i32
 or i64, a negative one counts from the end, and one outside makes the run fail and is named.
@@ -7,28 +7,107 @@ or i64, a negative one counts from the end, and one outside makes the run fail a
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
 
 from weft.dtype import DTYPES
-from weft.graph.build_tensor import NUMBERS, broadcast_ne, check_axis
-from weft.graph.node import fail, make_node, member, require, require_type
-from weft.graph.params_tensor import (
-    AxisParams,
-    IndexParams,
-    IndexPutParams,
-    PadMode,
-    PadNdParams,
-    ScatterMode,
-    ScatterParams,
-    SortIndicesParams,
+from weft.graph.costs import rows_read, sorting
+from weft.graph.node import (
+    NUMBERS,
+    broadcast_ne,
+    check_axis,
+    fail,
+    make_node,
+    member,
+    require,
+    require_type,
 )
+from weft.graph.op import declares
+from weft.graph.params import Params
 from weft.graph.size import Size, is_at_most
 from weft.graph.tensor import Tensor
 
-__all__ = ["gather", "index", "index_put", "pad_nd", "scatter", "sort_indices"]
-
 INDICES = ("i32", "i64")
+
 ANY = (*NUMBERS, "f64")
+
 I64 = DTYPES["i64"]
+
+
+class ScatterMode(IntEnum):
+    """What SCATTER does with the element that is there."""
+
+    SET = 0
+    ADD = 1
+
+
+class PadMode(IntEnum):
+    """What PAD_ND puts outside."""
+
+    CONSTANT = 0
+    REFLECT = 1
+    REPLICATE = 2
+    CIRCULAR = 3
+
+
+@dataclass(frozen=True, slots=True)
+class AxisParams(Params):
+    """The axis of GATHER."""
+
+    axis: int
+
+
+@dataclass(frozen=True, slots=True)
+class ScatterParams(Params):
+    """The axis of SCATTER, and what it does with the element that is there."""
+
+    axis: int
+    mode: ScatterMode = ScatterMode.SET
+
+
+@dataclass(frozen=True, slots=True)
+class IndexParams(Params):
+    """The mask of axes that have an index tensor (in this order among the sources), how many
+    dimensions the indices have together, and the dimension of the result where these begin."""
+
+    axes: int
+    rank: int
+    first: int
+
+
+@dataclass(frozen=True, slots=True)
+class IndexPutParams(Params):
+    """As of INDEX; `accumulate`: values are added to what is there."""
+
+    axes: int
+    rank: int
+    first: int
+    accumulate: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SearchSortedParams(Params):
+    """`right`: elements equal to a value count as below it."""
+
+    right: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SortIndicesParams(Params):
+    """The axis to sort along, and which end comes first."""
+
+    axis: int
+    descending: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PadNdParams(Params):
+    """Elements added (below 0: taken away) before and after each dimension."""
+
+    left: tuple[int, int, int, int]
+    right: tuple[int, int, int, int]
+    mode: PadMode = PadMode.CONSTANT
+    value: float = 0.0
 
 
 def _require_within(op: str, small: Tensor, big: Tensor, *, but: int | None = None) -> None:
@@ -38,6 +117,7 @@ def _require_within(op: str, small: Tensor, big: Tensor, *, but: int | None = No
             require(fits, op, f"the first is larger in dimension {d}", small, big)
 
 
+@declares("GATHER", params=AxisParams, cost=0.0)
 def gather(x: Tensor, indices: Tensor, axis: int) -> Tensor:
     """x[..., indices[..., i, ...], ...] along `axis`; sizes of `indices`, which but for the axis
     are at most those of `x`."""
@@ -48,6 +128,7 @@ def gather(x: Tensor, indices: Tensor, axis: int) -> Tensor:
     return make_node("GATHER", x.dtype, indices.ne, x, indices, params=AxisParams(axis))
 
 
+@declares("SCATTER", params=ScatterParams, cost=0.0)
 def scatter(
     x: Tensor, indices: Tensor, source: Tensor, axis: int, mode: ScatterMode | str = "set"
 ) -> Tensor:
@@ -98,6 +179,7 @@ class _Picked:
         self.ne = (*sizes, *[1] * (4 - len(sizes)))
 
 
+@declares("INDEX", sources=(2, 5), params=IndexParams, cost=rows_read)
 def index(x: Tensor, indices: Sequence[Tensor | None], *, rank: int | None = None) -> Tensor:
     """x[indices]: `indices[d]` picks along dimension d (innermost first), None takes all of it.
 
@@ -109,6 +191,7 @@ def index(x: Tensor, indices: Sequence[Tensor | None], *, rank: int | None = Non
     return make_node("INDEX", x.dtype, p.ne, x, *p.given, params=params)
 
 
+@declares("INDEX_PUT", sources=(3, 6), params=IndexPutParams, cost=0.0)
 def index_put(
     x: Tensor,
     indices: Sequence[Tensor | None],
@@ -130,6 +213,7 @@ def index_put(
     return make_node("INDEX_PUT", x.dtype, x.ne, x, values, *p.given, params=params)
 
 
+@declares("SORT_INDICES", params=SortIndicesParams, cost=sorting)
 def sort_indices(
     x: Tensor, axis: int, *, descending: bool = False, k: Size | None = None
 ) -> Tensor:
@@ -144,6 +228,7 @@ def sort_indices(
     return make_node("SORT_INDICES", I64, ne, x, params=params)
 
 
+@declares("PAD_ND", params=PadNdParams, cost=0.0)
 def pad_nd(
     x: Tensor,
     left: Sequence[int],
@@ -187,3 +272,18 @@ def _four(values: Sequence[int], what: str, x: Tensor) -> tuple[int, int, int, i
         raise fail("PAD_ND", f"{what} has a number for each dimension, got {list(values)}", x)
     a, b, c, d = (*(int(v) for v in values), 0, 0, 0, 0)[:4]
     return (a, b, c, d)
+
+
+@declares("SEARCH_SORTED", params=SearchSortedParams, cost=8.0)
+def search_sorted(rows: Tensor, values: Tensor, *, right: bool = False) -> Tensor:
+    """How many elements of a sorted row are below each value (`right`: at most it), i64.
+
+    rows: [n, r1, r2, r3], ascending, a NaN last; values: [m, r1, r2, r3], or [m, ...] where there
+    is one row for all; of one type -> [m, ...]. All of a row are below a NaN, as in PyTorch."""
+    op = "SEARCH_SORTED"
+    require_type(rows, NUMBERS, op, "rows")
+    require(rows.dtype is values.dtype, op, "rows and values must have one type", rows, values)
+    fits = rows.ne[1:] in (values.ne[1:], (1, 1, 1))
+    require(fits, op, "needs one row, or a row for each row of values", rows, values)
+    params = SearchSortedParams(bool(right))
+    return make_node(op, I64, values.ne, rows, values, params=params)

@@ -1,33 +1,16 @@
-"""Constructors of normalisation and matrix products. Sizes are ggml's `ne`, innermost first."""
+"""Matrix products, and activations in the form that they read. Sizes are ggml's `ne`."""
 
 from __future__ import annotations
 
-from weft.dtype import DTYPES
-from weft.graph.node import (
-    FLOATS,
-    f32,
-    fail,
-    like,
-    make_node,
-    member,
-    multiple,
-    require,
-    require_type,
-)
-from weft.graph.params import EpsParams, GroupNormParams, SolveTriParams
-from weft.graph.params_product import Activation, ActivationParams
-from weft.graph.tensor import Tensor
+from dataclasses import dataclass
+from enum import IntEnum
 
-__all__ = [
-    "group_norm",
-    "l2_norm",
-    "mul_mat",
-    "mul_mat_id",
-    "norm",
-    "out_prod",
-    "rms_norm",
-    "solve_tri",
-]
+from weft.dtype import DTYPES, DType, find_dtype
+from weft.graph.costs import experts_moved
+from weft.graph.node import FLOATS, f32, fail, make_node, member, multiple, require, require_type
+from weft.graph.op import MultiplyAdds, declares
+from weft.graph.params import Params
+from weft.graph.tensor import Tensor
 
 F32 = DTYPES["f32"]
 
@@ -36,46 +19,54 @@ ACTIVATIONS = (*FLOATS, "q8_0", "q8_1", "q8_K")
 _NO_WEIGHTS = "w must be f32, f16, bf16 or blocks; convert the array first: .astype('float32')"
 
 
-# -- normalisation ---------------------------------------------------------------------------------
+class Activation(IntEnum):
+    """Functions of a product: those of UNARY by their names, and CLAMP of MAP."""
+
+    RELU = 0
+    """Of UNARY: a NaN gives 0."""
+    TANH = 1
+    SIGMOID = 2
+    SILU = 3
+    GELU = 4
+    GELU_QUICK = 5
+    GELU_ERF = 6
+    HARDSWISH = 7
+    HARDSIGMOID = 8
+    CLAMP = 9
+    """Limited to low..high; a NaN stays a NaN."""
 
 
-def norm(x: Tensor, eps: float, *, inplace: bool = False) -> Tensor:
-    """(x - mean) / sqrt(variance + eps) of each row, biased variance; same shape, f32."""
-    return _norm("NORM", x, eps, inplace)
+@dataclass(frozen=True, slots=True)
+class ActivationParams(Params):
+    """The function; `low`, `high`: of CLAMP."""
+
+    op: Activation
+    low: float = 0.0
+    high: float = 0.0
 
 
-def rms_norm(x: Tensor, eps: float, *, inplace: bool = False) -> Tensor:
-    """x / sqrt(mean(x^2) + eps) of each row; same shape, f32. Rows must be contiguous."""
-    require(x.is_contiguous_rows, "RMS_NORM", "rows of x must be contiguous; use cont()", x)
-    return _norm("RMS_NORM", x, eps, inplace)
+@dataclass(frozen=True, slots=True)
+class CdistParams(Params):
+    """The norm of CDIST; may be infinite."""
+
+    p: float = 2.0
 
 
-def l2_norm(x: Tensor, eps: float, *, inplace: bool = False) -> Tensor:
-    """x / max(sqrt(sum(x^2)), eps) of each row; same shape, f32."""
-    return _norm("L2_NORM", x, eps, inplace)
+@dataclass(frozen=True, slots=True)
+class SolveTriParams(Params):
+    """Only left, lower, non-unit systems are defined."""
+
+    left: bool = True
+    lower: bool = True
+    uni: bool = False
 
 
-def _norm(op: str, x: Tensor, eps: float, inplace: bool) -> Tensor:
-    require_type(x, ("f32",), op, "x")
-    if not eps >= 0:
-        raise fail(op, f"eps = {eps} must not be negative", x)
-    return like(op, x, params=EpsParams(f32(eps)), inplace=inplace)
-
-
-def group_norm(x: Tensor, n_groups: int, eps: float, *, inplace: bool = False) -> Tensor:
-    """`norm` over [w, h, channels of a group]; x: f32 [w, h, channels, batch].
-
-    A group has ceil(channels / n_groups) channels, the last one what is left."""
-    require_type(x, ("f32",), "GROUP_NORM", "x")
-    require(x.is_contiguous_rows, "GROUP_NORM", "rows of x must be contiguous; use cont()", x)
-    if n_groups < 1 or not eps >= 0:
-        raise fail("GROUP_NORM", f"needs n_groups >= 1, eps >= 0, got {n_groups}, {eps}", x)
-    return like("GROUP_NORM", x, params=GroupNormParams(n_groups, f32(eps)), inplace=inplace)
-
-
-# -- products --------------------------------------------------------------------------------------
-
-
+@declares(
+    "MUL_MAT",
+    params=ActivationParams,
+    params_optional=True,
+    cost=MultiplyAdds(lambda n, s, p: n * s[0][0]),
+)
 def mul_mat(
     w: Tensor,
     x: Tensor,
@@ -113,6 +104,7 @@ def mul_mat(
     return make_node(op, F32, (w.ne[1], x.ne[1], x.ne[2], x.ne[3]), w, x, bias, params=params)
 
 
+@declares("MUL_MAT_ID", cost=MultiplyAdds(lambda n, s, p: n * s[0][0], moved=experts_moved))
 def mul_mat_id(experts: Tensor, x: Tensor, ids: Tensor) -> Tensor:
     """`mul_mat` with the matrix that `ids` picks for each row: mixture of experts.
 
@@ -132,6 +124,7 @@ def mul_mat_id(experts: Tensor, x: Tensor, ids: Tensor) -> Tensor:
     return make_node(op, F32, (experts.ne[1], ids.ne[0], x.ne[2]), experts, x, ids)
 
 
+@declares("OUT_PROD", cost=MultiplyAdds(lambda n, s, p: n * s[0][1]))
 def out_prod(a: Tensor, b: Tensor) -> Tensor:
     """Sum over dimension 1 of outer products of rows.
 
@@ -150,6 +143,7 @@ def out_prod(a: Tensor, b: Tensor) -> Tensor:
     return make_node(op, F32, (a.ne[0], b.ne[0], b.ne[2], b.ne[3]), a, b)
 
 
+@declares("SOLVE_TRI", params=SolveTriParams)
 def solve_tri(
     a: Tensor, b: Tensor, *, left: bool = True, lower: bool = True, uni: bool = False
 ) -> Tensor:
@@ -165,3 +159,39 @@ def solve_tri(
     if not (left and lower) or uni:
         raise fail(op, "only left, lower, non-unit systems are defined", a, b)
     return make_node(op, F32, b.ne, a, b, params=SolveTriParams(left, lower, uni))
+
+
+@declares("QUANTIZE", cost=4.0)
+def quantize(x: Tensor, dtype: DType | str) -> Tensor:
+    """Activations in the form that a matmul's dot product reads, made once for all its readers.
+
+    `dtype` is q8_0, q8_1 or q8_K (blocks along rows), f16 or bf16; `x` f32, same sizes."""
+    dt = find_dtype(dtype)
+    require_type(x, ("f32",), "QUANTIZE", "x")
+    if dt.name not in ("q8_0", "q8_1", "q8_K", "f16", "bf16"):
+        raise fail("QUANTIZE", f"no dot product reads activations as {dt.name}", x)
+    require(x.is_contiguous_rows, "QUANTIZE", "rows of x must be contiguous; use cont()", x)
+    require(multiple(x.ne[0], dt.block), "QUANTIZE", f"a row is no whole blocks of {dt.name}", x)
+    return make_node("QUANTIZE", dt, x.ne, x)
+
+
+@declares(
+    "CDIST", params=CdistParams, cost=MultiplyAdds(lambda n, s, p: n * s[0][0], of_weights=False)
+)
+def cdist(a: Tensor, b: Tensor, *, p: float = 2.0) -> Tensor:
+    """The distance of each row of `a` from each row of `b`: the p-norm of their difference.
+
+    a: [k, n, x2, x3], b: [k, m, x2, x3], of one float type -> [m, n, x2, x3], where dimensions 2
+    and 3 broadcast on both sides. p from 0 (how many elements differ) to infinity (the largest
+    difference)."""
+    op = "CDIST"
+    require_type(a, FLOATS, op, "a")
+    require(a.dtype is b.dtype, op, "a and b must have one type; use convert()", a, b)
+    require(a.ne[0] == b.ne[0], op, "rows of a and b must have one length", a, b)
+    if not p >= 0:
+        raise fail(op, f"p = {p} must not be negative", a, b)
+    outer = [n if m == 1 else m for n, m in zip(a.ne[2:], b.ne[2:], strict=True)]
+    fits = all(n in (1, m) for t in (a, b) for n, m in zip(t.ne[2:], outer, strict=True))
+    require(fits, op, "dimensions 2 and 3 of a and b do not broadcast", a, b)
+    params = CdistParams(float(p))
+    return make_node(op, a.dtype, (b.ne[1], a.ne[1], *outer), a, b, params=params)

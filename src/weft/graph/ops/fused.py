@@ -1,19 +1,32 @@
-"""Constructors of ops that fuse several. Rewrites make them, for devices that have them; by hand
-they are written where a graph shall run one on every device. Sizes are ggml's `ne`."""
+"""Several ops in one. Rewrites make them, for devices that have them; by hand they are written
+where a graph shall run one on every device. Sizes are ggml's `ne`, innermost first.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from weft.dtype import DType, find_dtype
 from weft.graph.node import f32, fail, make_node, multiple, require, require_type
-from weft.graph.params import GluParams, NormScaleParams, RopeParams
+from weft.graph.op import declares
+from weft.graph.ops.activations import GluParams
+from weft.graph.ops.rotary import RopeParams
+from weft.graph.params import Params
 from weft.graph.tensor import Tensor
-
-__all__ = ["glu_quantize", "norm_scale", "rope_set_rows"]
 
 BLOCKS = ("q8_0", "q8_1", "q8_K")
 """What a matmul reads activations as."""
 
 
+@dataclass(frozen=True, slots=True)
+class NormScaleParams(Params):
+    """Epsilon of NORM_SCALE, and whether it is NORM (`centred`) or RMS_NORM that is scaled."""
+
+    eps: float
+    centred: bool = False
+
+
+@declares("NORM_SCALE", params=NormScaleParams, cost=6.0)
 def norm_scale(
     x: Tensor,
     weight: Tensor,
@@ -53,6 +66,7 @@ def norm_scale(
     return make_node(op, dt, x.ne, x, weight, bias, addend, params=params)
 
 
+@declares("GLU_QUANTIZE", sources=(1, 2), params=GluParams, cost=14.0)
 def glu_quantize(gated: Tensor, dtype: DType | str) -> Tensor:
     """`quantize(gated, dtype)` in one step, of a node that `glu` or one of its forms made."""
     op = "GLU_QUANTIZE"
@@ -63,6 +77,7 @@ def glu_quantize(gated: Tensor, dtype: DType | str) -> Tensor:
     return make_node(op, dt, gated.ne, *gated.src, params=gated.params)
 
 
+@declares("ROPE_SET_ROWS", sources=(4, 5), params=RopeParams, cost=8.0)
 def rope_set_rows(rotated: Tensor, cache: Tensor, ids: Tensor) -> Tensor:
     """`set_rows(cache, rotated as [d * heads, tokens], ids)` in one step; a view of `cache`.
 

@@ -1,71 +1,159 @@
-"""Constructors of elementwise ops and reductions on plain tensors, as PyTorch defines them.
+"""Elementwise ops on plain tensors, as PyTorch defines them.
 
-Sizes in docstrings are `ne`, innermost first; an `axis` counts in the same order (0 is innermost).
-Sources may have any strides. A boolean tensor is i8 holding 0 and 1. Two sizes broadcast where they
-are the same or one of them is 1, on both sides.
+Sizes in docstrings are `ne`, innermost first. Sources may have any strides. A boolean tensor is i8
+holding 0 and 1. Two sizes broadcast where they are the same or one of them is 1, on both sides.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import reduce as fold
+from dataclasses import dataclass
+from enum import IntEnum
 
 from weft.dtype import DTYPES, DType, find_dtype
-from weft.graph.node import FLOATS, fail, like, make_node, member, require, require_type
-from weft.graph.op import find_op
-from weft.graph.params import UnaryOp, UnaryParams
-from weft.graph.params_tensor import (
-    ArgReduceParams,
-    BinaryOp,
-    BinaryParams,
-    ConvertParams,
-    CumulateOp,
-    CumulateParams,
-    MapOp,
-    MapParams,
-    ReduceOp,
-    ReduceParams,
+from weft.graph.node import (
+    FLOATS,
+    INTEGERS,
+    NUMBERS,
+    broadcast_ne,
+    fail,
+    like,
+    make_node,
+    member,
+    require,
+    require_type,
 )
-from weft.graph.size import Size
+from weft.graph.op import declares, find_op
+from weft.graph.ops.activations import UnaryOp, UnaryParams
+from weft.graph.params import Params
 from weft.graph.tensor import Tensor
 
-__all__ = [
-    "arg_reduce",
-    "binary",
-    "broadcast_ne",
-    "convert",
-    "cumulate",
-    "map_elements",
-    "pointwise",
-    "reduce",
-    "where",
-]
-
-INTEGERS = ("i8", "i16", "i32", "i64")
-NUMBERS = (*FLOATS, *INTEGERS)
 I8, I64 = DTYPES["i8"], DTYPES["i64"]
 
 
-def broadcast_ne(op: str, *tensors: Tensor) -> tuple[Size, ...]:
-    """The sizes that the sources broadcast to; raises GraphError naming them when they do not."""
-    sizes: list[Size] = []
-    for d in range(4):
-        size: Size = 1
-        for t in tensors:
-            n = t.ne[d]
-            require(
-                n == 1 or size == 1 or n == size, op, f"sizes differ in dimension {d}", *tensors
-            )
-            size = n if size == 1 else size
-        sizes.append(size)
-    return tuple(sizes)
+class BinaryOp(IntEnum):
+    """Functions of two numbers. From EQ to LOGICAL_XOR the result is 0 or 1, as i8."""
+
+    ADD = 0
+    SUB = 1
+    MUL = 2
+    DIV = 3
+    FLOOR_DIV = 4
+    TRUNC_DIV = 5
+    REMAINDER = 6
+    FMOD = 7
+    POW = 8
+    MIN = 9
+    MAX = 10
+    ATAN2 = 11
+    EQ = 12
+    NE = 13
+    LT = 14
+    LE = 15
+    GT = 16
+    GE = 17
+    LOGICAL_AND = 18
+    LOGICAL_OR = 19
+    LOGICAL_XOR = 20
+    BIT_AND = 21
+    BIT_OR = 22
+    BIT_XOR = 23
+    SHIFT_LEFT = 24
+    SHIFT_RIGHT = 25
+
+    @property
+    def is_test(self) -> bool:
+        """Whether the result is 0 or 1, as i8."""
+        return BinaryOp.EQ <= self <= BinaryOp.LOGICAL_XOR
 
 
-# -- elementwise -----------------------------------------------------------------------------------
+class MapOp(IntEnum):
+    """Functions of one number and up to three parameters a, b, c, as PyTorch defines them: a NaN
+    stays a NaN. From LOGICAL_NOT on the result is 0 or 1, as i8."""
+
+    ABS = 0
+    NEG = 1
+    SIGN = 2
+    BIT_NOT = 3
+    CLAMP = 4
+    """Limited to a..b."""
+    ROUND_EVEN = 5
+    """Halves to the even neighbour."""
+    EXP2 = 6
+    LOG2 = 7
+    LOG10 = 8
+    LOG1P = 9
+    RSQRT = 10
+    RECIPROCAL = 11
+    TAN = 12
+    ASIN = 13
+    ACOS = 14
+    ATAN = 15
+    SINH = 16
+    COSH = 17
+    ASINH = 18
+    ACOSH = 19
+    ATANH = 20
+    ERF = 21
+    ERFC = 22
+    ELU = 23
+    """x b above 0, else a b (exp(c x) - 1)."""
+    SOFTPLUS = 24
+    """log(1 + exp(a x)) / a, and x itself where a x > b."""
+    SOFTSHRINK = 25
+    """x moved towards 0 by a."""
+    HARDSHRINK = 26
+    """0 where |x| <= a."""
+    THRESHOLD = 27
+    """x above a, else b."""
+    HARDSIGMOID = 28
+    MISH = 29
+    LOG_SIGMOID = 30
+    LEAKY_RELU = 31
+    """a x below 0."""
+    POW = 32
+    """x to the power a."""
+    GELU = 33
+    """Through erf."""
+    GELU_TANH = 34
+    LOGICAL_NOT = 35
+    IS_NAN = 36
+    IS_INF = 37
+    IS_FINITE = 38
+
+    @property
+    def is_test(self) -> bool:
+        """Whether the result is 0 or 1, as i8."""
+        return self >= MapOp.LOGICAL_NOT
+
+
+@dataclass(frozen=True, slots=True)
+class BinaryParams(Params):
+    """The function of BINARY."""
+
+    op: BinaryOp
+
+
+@dataclass(frozen=True, slots=True)
+class MapParams(Params):
+    """The function of MAP and its parameters."""
+
+    op: MapOp
+    a: float = 0.0
+    b: float = 0.0
+    c: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class ConvertParams(Params):
+    """`boolean`: 1 where the element is not 0."""
+
+    boolean: bool = False
+
 
 _FLOATS_ONLY = (BinaryOp.DIV, BinaryOp.ATAN2)
 
 
+@declares("BINARY", inplace=True, params=BinaryParams)
 def binary(op: BinaryOp | str, a: Tensor, b: Tensor) -> Tensor:
     """The function `op` of `a` and `b`, broadcast on both sides.
 
@@ -89,6 +177,7 @@ def binary(op: BinaryOp | str, a: Tensor, b: Tensor) -> Tensor:
 _OF_INTEGERS = (MapOp.ABS, MapOp.NEG, MapOp.SIGN, MapOp.CLAMP, MapOp.LOGICAL_NOT)
 
 
+@declares("MAP", inplace=True, params=MapParams, cost=10.0)
 def map_elements(
     op: MapOp | str, x: Tensor, a: float = 0.0, b: float = 0.0, c: float = 0.0
 ) -> Tensor:
@@ -139,6 +228,7 @@ def pointwise(name: str, x: Tensor, a: float = 0.0, b: float = 0.0, c: float = 0
     return map_elements(name, x, a, b, c)
 
 
+@declares("WHERE", inplace=True, cost=0.0)
 def where(condition: Tensor, a: Tensor, b: Tensor) -> Tensor:
     """`a` where `condition` (i8) is not 0, else `b`; all three broadcast. `a`, `b`: of one type."""
     require_type(condition, ("i8",), "WHERE", "condition")
@@ -147,6 +237,7 @@ def where(condition: Tensor, a: Tensor, b: Tensor) -> Tensor:
     return make_node("WHERE", a.dtype, broadcast_ne("WHERE", condition, a, b), condition, a, b)
 
 
+@declares("CONVERT", inplace=True, params=ConvertParams, cost=0.0)
 def convert(x: Tensor, dtype: DType | str, *, boolean: bool = False) -> Tensor:
     """`x` as another type of plain elements, contiguous. Floats are truncated to integers, integers
     wrap around, and what no integer can hold is undefined. `boolean`: 1 where not 0 (a NaN is not).
@@ -157,57 +248,3 @@ def convert(x: Tensor, dtype: DType | str, *, boolean: bool = False) -> Tensor:
     if to.name not in types:
         raise fail("CONVERT", f"the type must be {', '.join(types)}, got {to.name}", x)
     return make_node("CONVERT", to, x.ne, x, params=ConvertParams(bool(boolean)))
-
-
-# -- reductions ------------------------------------------------------------------------------------
-
-
-def check_axis(op: str, axis: int, x: Tensor) -> int:
-    """`axis`, or a GraphError when it is not 0..3."""
-    if not 0 <= axis < 4:
-        raise fail(op, f"an axis is 0..3, innermost first, got {axis}", x)
-    return axis
-
-
-def reduce(op: ReduceOp | str, x: Tensor, axes: Sequence[int]) -> Tensor:
-    """One number of all elements along `axes` (0 is innermost), which become 1 in the result.
-
-    Sums and products of integers are i64, ANY and ALL i8, others of the type of `x`; MEAN takes
-    floats. MAX and MIN give NaN where there is one."""
-    kind = member(ReduceOp, op, "REDUCE")
-    name = f"REDUCE {kind.name}"
-    require_type(x, FLOATS if kind is ReduceOp.MEAN else NUMBERS, name, "x")
-    mask = fold(lambda m, d: m | 1 << check_axis(name, d, x), axes, 0)
-    ne = tuple(1 if mask >> d & 1 else n for d, n in enumerate(x.ne))
-    dtype = x.dtype
-    if kind in (ReduceOp.ANY, ReduceOp.ALL):
-        dtype = I8
-    elif kind in (ReduceOp.SUM, ReduceOp.PROD) and dtype.name in INTEGERS:
-        dtype = I64
-    elif kind in (ReduceOp.MAX, ReduceOp.MIN):
-        empty = any(mask >> d & 1 and n == 0 for d, n in enumerate(x.ne))
-        require(not empty, name, "no element has no maximum and no minimum", x)
-    return make_node("REDUCE", dtype, ne, x, params=ReduceParams(kind, mask))
-
-
-def arg_reduce(x: Tensor, axis: int | None = None, *, largest: bool = True) -> Tensor:
-    """Where the largest (smallest) element along `axis` is, i64; the first one on ties, and a NaN
-    before all. The axis becomes 1; None: the position among all elements, innermost first."""
-    require_type(x, NUMBERS, "ARG_REDUCE", "x")
-    if axis is None:
-        ne: tuple[Size, ...] = (1, 1, 1, 1)
-    else:
-        check_axis("ARG_REDUCE", axis, x)
-        ne = tuple(1 if d == axis else n for d, n in enumerate(x.ne))
-    require(0 not in x.ne, "ARG_REDUCE", "no element has no position", x)
-    params = ArgReduceParams(bool(largest), -1 if axis is None else axis)
-    return make_node("ARG_REDUCE", I64, ne, x, params=params)
-
-
-def cumulate(op: CumulateOp | str, x: Tensor, axis: int) -> Tensor:
-    """Running sum or product along `axis` (0 is innermost); same sizes, i64 for integers."""
-    kind = member(CumulateOp, op, "CUMULATE")
-    require_type(x, NUMBERS, "CUMULATE", "x")
-    dtype = I64 if x.dtype.name in INTEGERS else x.dtype
-    params = CumulateParams(kind, check_axis("CUMULATE", axis, x))
-    return make_node("CUMULATE", dtype, x.ne, x, params=params)

@@ -1,4 +1,4 @@
-"""Constructors of convolution, pooling and windows.
+"""Convolution as ggml has it.
 
 Sizes are ggml's `ne`, innermost first: images are [w, h, channels, batch], kernels [kw, kh,
 channels in, channels out]. Stride, padding and dilation pairs are (dim 0, dim 1), triples (w, h,
@@ -8,44 +8,84 @@ d); an output size is (in + 2 padding - dilation (k - 1) - 1) / stride + 1, roun
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from weft.dtype import DTYPES, DType, find_dtype
-from weft.graph.node import fail, make_node, member, require, require_type
-from weft.graph.params import (
-    Col2ImParams,
-    Conv3dParams,
-    ConvParams,
-    ConvTranspose1dParams,
-    ConvTranspose2dParams,
-    Im2Col3dParams,
-    Im2ColParams,
-    Pool1dParams,
-    Pool2dParams,
-    PoolOp,
-    WinParams,
-)
-from weft.graph.size import Size, ceil_div, exact_div, is_at_most
+from weft.graph.node import fail, make_node, require, require_type
+from weft.graph.op import MultiplyAdds, declares
+from weft.graph.params import Params
+from weft.graph.size import Size, exact_div, is_at_most
 from weft.graph.tensor import Tensor
-
-__all__ = [
-    "col2im_1d",
-    "conv_2d",
-    "conv_2d_dw",
-    "conv_3d",
-    "conv_transpose_1d",
-    "conv_transpose_2d",
-    "get_rel_pos",
-    "im2col",
-    "im2col_3d",
-    "pool_1d",
-    "pool_2d",
-    "win_part",
-    "win_unpart",
-]
 
 F32 = DTYPES["f32"]
 
 KERNELS = ("f32", "f16")
+
+
+@dataclass(frozen=True, slots=True)
+class Im2ColParams(Params):
+    """Stride, padding, dilation for (dim0, dim1)."""
+
+    stride: tuple[int, int]
+    padding: tuple[int, int]
+    dilation: tuple[int, int]
+    is_2d: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Im2Col3dParams(Params):
+    """Input channels, then stride, padding, dilation as (w, h, d)."""
+
+    channels: int
+    stride: tuple[int, int, int]
+    padding: tuple[int, int, int]
+    dilation: tuple[int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Col2ImParams(Params):
+    """Stride, output channels, padding of COL2IM_1D."""
+
+    stride: int
+    oc: int
+    padding: int
+
+
+@dataclass(frozen=True, slots=True)
+class ConvParams(Params):
+    """Stride, padding, dilation for (dim0, dim1) of CONV_2D and CONV_2D_DW."""
+
+    stride: tuple[int, int]
+    padding: tuple[int, int]
+    dilation: tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Conv3dParams(Params):
+    """Stride, padding, dilation as (w, h, d); channels and batch are folded in ne[3]."""
+
+    stride: tuple[int, int, int]
+    padding: tuple[int, int, int]
+    dilation: tuple[int, int, int]
+    n_channels: int
+    n_batch: int
+    n_channels_out: int
+
+
+@dataclass(frozen=True, slots=True)
+class ConvTranspose1dParams(Params):
+    """Stride, padding, dilation; padding 0 and dilation 1 are the only ones defined."""
+
+    stride: int
+    padding: int = 0
+    dilation: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ConvTranspose2dParams(Params):
+    """One stride for both dimensions, no padding."""
+
+    stride: int
 
 
 def _out(
@@ -75,6 +115,7 @@ def _triple(values: Sequence[int], op: str, what: str, x: Tensor) -> tuple[int, 
 # -- patches ---------------------------------------------------------------------------------------
 
 
+@declares("IM2COL", params=Im2ColParams, cost=0.0)
 def im2col(
     kernel: Tensor,
     data: Tensor,
@@ -115,6 +156,7 @@ def im2col(
     return make_node(op, dt, ne, kernel, data, params=params)
 
 
+@declares("IM2COL_3D", params=Im2Col3dParams, cost=0.0)
 def im2col_3d(
     kernel: Tensor,
     data: Tensor,
@@ -147,6 +189,7 @@ def im2col_3d(
     return make_node(op, dt, ne, kernel, data, params=params)
 
 
+@declares("COL2IM_1D", params=Col2ImParams)
 def col2im_1d(cols: Tensor, *, stride: int, oc: int, padding: int = 0) -> Tensor:
     """Columns added back at their places: [oc k, length] -> [(length - 1) stride + k - 2 padding,
     oc]; element (o k + i) of column l goes to place l stride + i - padding of channel o."""
@@ -176,6 +219,7 @@ def _conv_params(
     )
 
 
+@declares("CONV_2D", params=ConvParams, cost=MultiplyAdds(lambda n, s, p: n * s[0].first(3)))
 def conv_2d(
     kernel: Tensor,
     data: Tensor,
@@ -197,6 +241,7 @@ def conv_2d(
     )
 
 
+@declares("CONV_2D_DW", params=ConvParams, cost=MultiplyAdds(lambda n, s, p: n * s[0].first(3)))
 def conv_2d_dw(
     kernel: Tensor,
     data: Tensor,
@@ -249,6 +294,7 @@ def _channels_innermost(t: Tensor) -> bool:
     )
 
 
+@declares("CONV_3D", params=Conv3dParams, cost=MultiplyAdds(lambda n, s, p: n * s[0].first(3)))
 def conv_3d(
     kernel: Tensor,
     data: Tensor,
@@ -287,6 +333,11 @@ def conv_3d(
     return make_node(op, F32, ne, kernel, data, params=params)
 
 
+@declares(
+    "CONV_TRANSPOSE_1D",
+    params=ConvTranspose1dParams,
+    cost=MultiplyAdds(lambda n, s, p: s[1].elements * s[0].first(2)),
+)
 def conv_transpose_1d(
     kernel: Tensor, data: Tensor, stride: int, *, padding: int = 0, dilation: int = 1
 ) -> Tensor:
@@ -310,6 +361,11 @@ def conv_transpose_1d(
     return make_node(op, F32, (out, kernel.ne[1]), kernel, data, params=params)
 
 
+@declares(
+    "CONV_TRANSPOSE_2D",
+    params=ConvTranspose2dParams,
+    cost=MultiplyAdds(lambda n, s, p: s[1].elements * s[0].first(3)),
+)
 def conv_transpose_2d(kernel: Tensor, data: Tensor, stride: int) -> Tensor:
     """kernel [kw, kh, oc, c], data f32 [w, h, c, n] -> f32 [(w - 1) stride + kw, (h - 1) stride +
     kh, oc, n]."""
@@ -328,67 +384,3 @@ def conv_transpose_2d(kernel: Tensor, data: Tensor, stride: int) -> Tensor:
 def _require_contiguous(op: str, kernel: Tensor, data: Tensor) -> None:
     require(kernel.is_contiguous, op, "kernel must be contiguous; use cont()", kernel)
     require(data.is_contiguous, op, "data must be contiguous; use cont()", data)
-
-
-# -- pooling and windows ---------------------------------------------------------------------------
-
-
-def _pooled(op: str, x: Tensor, d: int, k: int, s: int, p: int) -> Size:
-    if k < 1 or s < 1 or p < 0:
-        raise fail(op, f"kernel {k}, stride {s}, padding {p}?", x)
-    span = x.ne[d] + 2 * p - k
-    if not is_at_most(0, span):
-        raise fail(op, f"window {k} is larger than the padded dimension {d}", x)
-    return span // s + 1
-
-
-def pool_1d(x: Tensor, op: PoolOp | str, k0: int, s0: int, p0: int = 0) -> Tensor:
-    """Largest or mean of windows of `k0` along rows: [w, ...] -> f32 [ow, ...]."""
-    require_type(x, ("f32", "f16"), "POOL_1D", "x")
-    require(x.is_contiguous, "POOL_1D", "x must be contiguous; use cont()", x)
-    params = Pool1dParams(member(PoolOp, op, "POOL_1D"), k0, s0, p0)
-    ow = _pooled("POOL_1D", x, 0, k0, s0, p0)
-    return make_node("POOL_1D", F32, (ow, *x.ne[1:]), x, params=params)
-
-
-def pool_2d(
-    x: Tensor, op: PoolOp | str, k0: int, k1: int, s0: int, s1: int, p0: int = 0, p1: int = 0
-) -> Tensor:
-    """Largest or mean of windows of [k0, k1]: [w, h, ...] -> f32 [ow, oh, ...].
-
-    The mean divides by k0 k1, padding counted (pool_1d divides by the valid ones)."""
-    require_type(x, ("f32", "f16"), "POOL_2D", "x")
-    require(x.is_contiguous, "POOL_2D", "x must be contiguous; use cont()", x)
-    params = Pool2dParams(member(PoolOp, op, "POOL_2D"), k0, k1, s0, s1, p0, p1)
-    ow = _pooled("POOL_2D", x, 0, k0, s0, p0)
-    oh = _pooled("POOL_2D", x, 1, k1, s1, p1)
-    return make_node("POOL_2D", F32, (ow, oh, *x.ne[2:]), x, params=params)
-
-
-def win_part(x: Tensor, w: int) -> Tensor:
-    """Windows of w by w, zero padded: f32 [n, width, height] -> [n, w, w, windows]."""
-    require_type(x, ("f32",), "WIN_PART", "x")
-    require(x.ne[3] == 1, "WIN_PART", "x must be [n, width, height]", x)
-    if w < 1:
-        raise fail("WIN_PART", f"window {w} must be 1 or more", x)
-    windows = ceil_div(x.ne[1], w) * ceil_div(x.ne[2], w)
-    return make_node("WIN_PART", F32, (x.ne[0], w, w, windows), x, params=WinParams(w))
-
-
-def win_unpart(x: Tensor, w0: Size, h0: Size, w: int) -> Tensor:
-    """`win_part` undone: f32 [n, w, w, windows] -> [n, w0, h0]."""
-    require_type(x, ("f32",), "WIN_UNPART", "x")
-    if w < 1 or x.ne[1] != w or x.ne[2] != w or x.ne[3] != ceil_div(w0, w) * ceil_div(h0, w):
-        raise fail("WIN_UNPART", f"x is not the windows of {w} of [n, {w0}, {h0}]", x)
-    return make_node("WIN_UNPART", F32, (x.ne[0], w0, h0), x, params=WinParams(w))
-
-
-def get_rel_pos(x: Tensor, qh: int, kh: int) -> Tensor:
-    """Rows of relative positions: f16 [n, 2 qh - 1] -> f16 [n, kh, qh], row (k - q) + (kh - 1).
-
-    Only qh = kh is defined."""
-    require_type(x, ("f16",), "GET_REL_POS", "x")
-    require(x.n_elements == x.ne[0] * x.ne[1], "GET_REL_POS", "x must be a matrix", x)
-    if qh != kh or qh < 1 or x.ne[1] != 2 * qh - 1:
-        raise fail("GET_REL_POS", f"qh {qh} and kh {kh} must agree, with 2 qh - 1 rows", x)
-    return make_node("GET_REL_POS", x.dtype, (x.ne[0], kh, qh), x)

@@ -1,4 +1,4 @@
-"""Constructors of state-space and linear-attention recurrences.
+"""State-space and linear-attention recurrences.
 
 Sizes are ggml's `ne`, innermost first. The results hold the outputs of all tokens, then the new
 states; `weft.graph.view` takes them apart.
@@ -6,24 +6,41 @@ states; `weft.graph.view` takes them apart.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from weft.dtype import DTYPES
+from weft.graph.costs import state_updates
 from weft.graph.node import f32, fail, make_node, multiple, require, require_type
-from weft.graph.params import DeltaNetParams, LinearAttnParams, SsmScanParams
+from weft.graph.op import declares
+from weft.graph.params import Params
 from weft.graph.size import Size, exact_div, is_at_most
 from weft.graph.tensor import Tensor
-
-__all__ = [
-    "gated_delta_net",
-    "gated_linear_attn",
-    "rwkv_wkv6",
-    "rwkv_wkv7",
-    "ssm_conv",
-    "ssm_scan",
-]
 
 F32 = DTYPES["f32"]
 
 
+@dataclass(frozen=True, slots=True)
+class SsmScanParams(Params):
+    """Number of state snapshots kept, newest first."""
+
+    k: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class LinearAttnParams(Params):
+    """Scale of GATED_LINEAR_ATTN."""
+
+    scale: float
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaNetParams(Params):
+    """Number of state snapshots kept, newest first."""
+
+    k: int = 1
+
+
+@declares("SSM_CONV")
 def ssm_conv(sx: Tensor, c: Tensor) -> Tensor:
     """Causal depthwise convolution of Mamba over a window that starts with the kept state.
 
@@ -46,6 +63,7 @@ def ssm_conv(sx: Tensor, c: Tensor) -> Tensor:
     return make_node(op, F32, (sx.ne[1], n_t, sx.ne[2]), sx, c)
 
 
+@declares("SSM_SCAN", params=SsmScanParams, cost=state_updates)
 def ssm_scan(
     s: Tensor, x: Tensor, dt: Tensor, a: Tensor, b: Tensor, c: Tensor, ids: Tensor, *, k: int = 1
 ) -> Tensor:
@@ -113,6 +131,7 @@ def _wkv(op: str, state: Tensor, first: Tensor, *rest: tuple[str, Tensor]) -> tu
     return (head * n_head, n_tokens + head * n_seqs)
 
 
+@declares("RWKV_WKV6", cost=state_updates)
 def rwkv_wkv6(k: Tensor, v: Tensor, r: Tensor, tf: Tensor, td: Tensor, state: Tensor) -> Tensor:
     """Recurrence of RWKV 6. k, v, r, td: f32 [head, n_head, n_tokens], tf: [head, n_head], state:
     [head head n_head, n_seqs] -> f32 [head n_head, n_tokens + head n_seqs]."""
@@ -124,6 +143,7 @@ def rwkv_wkv6(k: Tensor, v: Tensor, r: Tensor, tf: Tensor, td: Tensor, state: Te
     return make_node(op, F32, ne, k, v, r, tf, td, state)
 
 
+@declares("RWKV_WKV7", cost=state_updates)
 def rwkv_wkv7(
     r: Tensor, w: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor, state: Tensor
 ) -> Tensor:
@@ -134,6 +154,7 @@ def rwkv_wkv7(
     return make_node(op, F32, ne, r, w, k, v, a, b, state)
 
 
+@declares("GATED_LINEAR_ATTN", params=LinearAttnParams, cost=state_updates)
 def gated_linear_attn(
     k: Tensor, v: Tensor, q: Tensor, g: Tensor, state: Tensor, *, scale: float
 ) -> Tensor:
@@ -144,6 +165,7 @@ def gated_linear_attn(
     return make_node(op, F32, ne, k, v, q, g, state, params=LinearAttnParams(f32(scale)))
 
 
+@declares("GATED_DELTA_NET", params=DeltaNetParams, cost=state_updates)
 def gated_delta_net(
     q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, state: Tensor, *, n_states: int = 1
 ) -> Tensor:

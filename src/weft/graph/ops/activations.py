@@ -1,4 +1,4 @@
-"""Constructors of elementwise ops: arithmetic, functions of one variable, gated activations.
+"""Activations: UNARY and its functions by name, gated ones (GLU) and their forms.
 
 Sizes in docstrings are ggml's `ne`, innermost first. `inplace=True` makes the result a view of the
 first source: the op overwrites it.
@@ -7,11 +7,11 @@ first source: the op overwrites it.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+from enum import IntEnum
 
-from weft.dtype import DType, find_dtype
 from weft.graph.node import (
     FLOATS,
-    can_repeat,
     f32,
     fail,
     like,
@@ -21,193 +21,76 @@ from weft.graph.node import (
     require_type,
     same_ne,
 )
-from weft.graph.params import (
-    ClampParams,
-    FillParams,
-    GluOp,
-    GluParams,
-    LeakyReluParams,
-    ScaleParams,
-    UnaryOp,
-    UnaryParams,
-)
+from weft.graph.op import declares
+from weft.graph.params import Params
 from weft.graph.size import exact_div
 from weft.graph.tensor import Tensor, contiguous_above
 
-__all__ = [
-    "abs",
-    "add",
-    "add1",
-    "add_cast",
-    "add_id",
-    "ceil",
-    "clamp",
-    "cos",
-    "div",
-    "elu",
-    "exp",
-    "expm1",
-    "fill",
-    "floor",
-    "geglu",
-    "geglu_erf",
-    "geglu_quick",
-    "gelu",
-    "gelu_erf",
-    "gelu_quick",
-    "glu",
-    "hardsigmoid",
-    "hardswish",
-    "leaky_relu",
-    "log",
-    "mul",
-    "neg",
-    "reglu",
-    "relu",
-    "round",
-    "scale",
-    "sgn",
-    "sigmoid",
-    "silu",
-    "sin",
-    "softplus",
-    "sqr",
-    "sqrt",
-    "step",
-    "sub",
-    "swiglu",
-    "swiglu_clamp",
-    "swiglu_oai",
-    "tanh",
-    "trunc",
-    "unary",
-    "xielu",
-]
+
+class UnaryOp(IntEnum):
+    """Elementwise functions of the UNARY op, in ggml's order."""
+
+    ABS = 0
+    SGN = 1
+    NEG = 2
+    STEP = 3
+    TANH = 4
+    ELU = 5
+    RELU = 6
+    SIGMOID = 7
+    GELU = 8
+    GELU_QUICK = 9
+    SILU = 10
+    HARDSWISH = 11
+    HARDSIGMOID = 12
+    EXP = 13
+    EXPM1 = 14
+    SOFTPLUS = 15
+    GELU_ERF = 16
+    XIELU = 17
+    FLOOR = 18
+    CEIL = 19
+    ROUND = 20
+    TRUNC = 21
 
 
-# -- arithmetic ------------------------------------------------------------------------------------
+class GluOp(IntEnum):
+    """Gated activations of the GLU op."""
+
+    REGLU = 0
+    GEGLU = 1
+    SWIGLU = 2
+    SWIGLU_OAI = 3
+    GEGLU_ERF = 4
+    GEGLU_QUICK = 5
+    SWIGLU_CLAMP = 6
 
 
-def _binary(op: str, a: Tensor, b: Tensor, inplace: bool) -> Tensor:
-    require(can_repeat(b, a), op, "b must repeat to the shape of a", a, b)
-    require_type(b, FLOATS, op, "b")
-    return like(op, a, b, inplace=inplace)
+@dataclass(frozen=True, slots=True)
+class UnaryParams(Params):
+    """`op` and, for XIELU only, its four numbers as stored (after softplus)."""
+
+    op: UnaryOp
+    alpha_n: float = 0.0
+    alpha_p: float = 0.0
+    beta: float = 0.0
+    eps: float = 0.0
 
 
-def add(a: Tensor, b: Tensor, *, inplace: bool = False) -> Tensor:
-    """a + b, `b` repeated to the shape of `a`; type of `a` (which may be a block type)."""
-    return _binary("ADD", a, b, inplace)
+@dataclass(frozen=True, slots=True)
+class GluParams(Params):
+    """`swapped`: the second half (fused form) is activated. `alpha`, `limit`: OAI, CLAMP forms."""
+
+    op: GluOp
+    swapped: bool = False
+    alpha: float = 0.0
+    limit: float = 0.0
 
 
-def sub(a: Tensor, b: Tensor, *, inplace: bool = False) -> Tensor:
-    """a - b, `b` repeated to the shape of `a`; type of `a`."""
-    return _binary("SUB", a, b, inplace)
+# -- functions of one element ----------------------------------------------------------------------
 
 
-def mul(a: Tensor, b: Tensor, *, inplace: bool = False) -> Tensor:
-    """a * b, `b` repeated to the shape of `a`; type of `a`."""
-    return _binary("MUL", a, b, inplace)
-
-
-def div(a: Tensor, b: Tensor, *, inplace: bool = False) -> Tensor:
-    """a / b, `b` repeated to the shape of `a`; type of `a`."""
-    return _binary("DIV", a, b, inplace)
-
-
-def add_cast(a: Tensor, b: Tensor, dtype: DType | str) -> Tensor:
-    """a + b as `dtype`; `a` is a block type, f16 or bf16, rows of `b` repeat to those of `a`."""
-    require(a.ne[0] == b.ne[0] and can_repeat(b, a), "ADD", "rows of b must repeat to a", a, b)
-    require(a.dtype.is_quantized or a.dtype.name in ("f16", "bf16"), "ADD", "a needs no cast", a)
-    require_type(b, FLOATS, "ADD", "b")
-    return make_node("ADD", find_dtype(dtype), a.ne, a, b)
-
-
-def add1(a: Tensor, b: Tensor, *, inplace: bool = False) -> Tensor:
-    """a + the single element of `b`."""
-    require(b.n_elements == 1, "ADD1", "b must have one element", a, b)
-    require_type(b, FLOATS, "ADD1", "b")
-    return like("ADD1", a, b, inplace=inplace)
-
-
-def add_id(a: Tensor, b: Tensor, ids: Tensor, *, inplace: bool = False) -> Tensor:
-    """a[:, i, t] + b[:, ids[i, t]]: the bias of the expert that each row went to.
-
-    a: [n, n_used, n_tokens], b: [n, n_expert], ids: i32 [n_used, n_tokens]."""
-    require_type(ids, ("i32",), "ADD_ID", "ids")
-    require(a.ne[0] == b.ne[0], "ADD_ID", "rows of a and b must have one length", a, b)
-    require(
-        a.ne[1] == ids.ne[0] and a.ne[2] == ids.ne[1] and a.ne[3] == 1,
-        "ADD_ID",
-        "ids must be [a.ne[1], a.ne[2]]",
-        a,
-        b,
-        ids,
-    )
-    require(b.ne[2] == 1 and b.ne[3] == 1, "ADD_ID", "b must be a matrix", b)
-    return like("ADD_ID", a, b, ids, inplace=inplace)
-
-
-def scale(x: Tensor, s: float, b: float = 0.0, *, inplace: bool = False) -> Tensor:
-    """s * x + b. `x` must have no gaps but between rows."""
-    require_type(x, FLOATS, "SCALE", "x")
-    require(contiguous_above(x, 1), "SCALE", "x has gaps inside or between matrices; use cont()", x)
-    return like("SCALE", x, params=ScaleParams(f32(s), f32(b)), inplace=inplace)
-
-
-def sqr(x: Tensor, *, inplace: bool = False) -> Tensor:
-    """x * x."""
-    return _function("SQR", x, inplace)
-
-
-def sqrt(x: Tensor, *, inplace: bool = False) -> Tensor:
-    """Square root."""
-    return _function("SQRT", x, inplace)
-
-
-def log(x: Tensor, *, inplace: bool = False) -> Tensor:
-    """Natural logarithm."""
-    return _function("LOG", x, inplace)
-
-
-def sin(x: Tensor, *, inplace: bool = False) -> Tensor:
-    """Sine of radians."""
-    return _function("SIN", x, inplace)
-
-
-def cos(x: Tensor, *, inplace: bool = False) -> Tensor:
-    """Cosine of radians."""
-    return _function("COS", x, inplace)
-
-
-def _function(op: str, x: Tensor, inplace: bool) -> Tensor:
-    require_type(x, FLOATS, op, "x")
-    return like(op, x, inplace=inplace)
-
-
-def clamp(x: Tensor, low: float, high: float) -> Tensor:
-    """x limited to low..high, both inclusive."""
-    require_type(x, FLOATS, "CLAMP", "x")
-    if not low <= high:
-        raise fail("CLAMP", f"bounds {low}..{high} are the wrong way round", x)
-    return like("CLAMP", x, params=ClampParams(f32(low), f32(high)))
-
-
-def fill(x: Tensor, c: float, *, inplace: bool = False) -> Tensor:
-    """A tensor of the type and shape of `x` with the value `c` everywhere."""
-    require_type(x, FLOATS, "FILL", "x")
-    require(x.is_contiguous, "FILL", "x must be contiguous", x)
-    return like("FILL", x, params=FillParams(f32(c)), inplace=inplace)
-
-
-def leaky_relu(x: Tensor, negative_slope: float, *, inplace: bool = False) -> Tensor:
-    """x where positive, else x * negative_slope."""
-    require_type(x, FLOATS, "LEAKY_RELU", "x")
-    return like("LEAKY_RELU", x, params=LeakyReluParams(f32(negative_slope)), inplace=inplace)
-
-
-# -- functions of one variable ---------------------------------------------------------------------
-
-
+@declares("UNARY", inplace=True, params=UnaryParams, cost=8.0)
 def unary(op: UnaryOp | str, x: Tensor, *, inplace: bool = False) -> Tensor:
     """The elementwise function `op` of `x`; rows of `x` must be contiguous. XIELU: see `xielu`."""
     kind = member(UnaryOp, op, "UNARY")
@@ -351,6 +234,7 @@ def _softplus(x: float) -> float:
 # -- gated activations -----------------------------------------------------------------------------
 
 
+@declares("GLU", params=GluParams, cost=10.0)
 def glu(
     op: GluOp | str,
     a: Tensor,

@@ -1,4 +1,4 @@
-"""Constructors of views: other sizes and strides over the same memory, no work at run time.
+"""Views: other sizes and strides over the same memory, no work at run time.
 
 Sizes (`ne`), strides (`nb`, bytes) and offsets (bytes) are in ggml's order, innermost first.
 """
@@ -8,22 +8,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from weft.graph.node import as_size, fail, four, make_node, multiple, require
+from weft.graph.op import declares
 from weft.graph.size import Size, exact_div, is_at_most
 from weft.graph.tensor import Tensor, contiguous_nb
 
-__all__ = [
-    "permute",
-    "reshape",
-    "reshape_like",
-    "transpose",
-    "view",
-    "view_1d",
-    "view_2d",
-    "view_3d",
-    "view_4d",
-]
 
-
+@declares("RESHAPE", view=True)
 def reshape(x: Tensor, *ne: Size) -> Tensor:
     """The elements of a contiguous `x` in order, with sizes `ne` (innermost first; one may be -1).
 
@@ -40,7 +30,8 @@ def reshape_like(x: Tensor, other: Tensor) -> Tensor:
 
 
 def infer_ne(x: Tensor, ne: Sequence[Size], op: str) -> list[Size]:
-    """`ne` with a -1 replaced by what is left of the elements of `x`; checks the product."""
+    """`ne` (innermost first) with a -1 replaced by what is left of the elements of `x`; checks the
+    product."""
     sizes = list(ne)
     unknown = [i for i, n in enumerate(sizes) if n == -1]
     if len(unknown) > 1:
@@ -58,6 +49,7 @@ def infer_ne(x: Tensor, ne: Sequence[Size], op: str) -> list[Size]:
     return list(four(sizes))
 
 
+@declares("VIEW", view=True)
 def view(x: Tensor, ne: Sequence[Size], nb: Sequence[Size] = (), offset: Size = 0) -> Tensor:
     """Sizes `ne` and strides `nb` (innermost first) over the memory of `x`, from byte `offset` on.
 
@@ -118,6 +110,7 @@ def view_4d(
     return view(x, (ne0, ne1, ne2, ne3), (x.dtype.bytes, nb1, nb2, nb3), offset)
 
 
+@declares("PERMUTE", view=True)
 def permute(x: Tensor, a0: int, a1: int, a2: int, a3: int) -> Tensor:
     """Dimension k of `x` becomes dimension a_k of the result (ggml's sense, not NumPy's)."""
     axes = (a0, a1, a2, a3)
@@ -130,6 +123,7 @@ def permute(x: Tensor, a0: int, a1: int, a2: int, a3: int) -> Tensor:
     return make_node("PERMUTE", x.dtype, ne, x, nb=nb, view_of=x)
 
 
+@declares("TRANSPOSE", view=True)
 def transpose(x: Tensor) -> Tensor:
     """Dimensions 0 and 1 exchanged: [a, b, ...] -> [b, a, ...]."""
     require(not x.dtype.is_quantized, "TRANSPOSE", "rows of blocks cannot be split", x)

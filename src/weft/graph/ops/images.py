@@ -1,4 +1,4 @@
-"""Constructors of convolution, pooling and interpolation in 1 to 3 dimensions, as in PyTorch.
+"""Convolution, pooling and interpolation in 1 to 3 dimensions, as in PyTorch.
 
 Sizes are `ne`, innermost first. Data of 1 spatial dimension are [w, channels, batch], of 2 [w, h,
 channels, batch]; of 3, where PyTorch has five dimensions, [w, h, d, batch * channels] with the
@@ -13,27 +13,106 @@ channels in, w, h].
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
 from math import inf
+from typing import Any
 
 from weft.dtype import DTYPES
-from weft.graph.build_tensor import NUMBERS, reduce
-from weft.graph.node import FLOATS, fail, fixed, like, make_node, member, require, require_type
-from weft.graph.params_tensor import (
-    ConvLastParams,
-    ConvNdParams,
-    InterpolateMode,
-    InterpolateParams,
-    PoolKind,
-    PoolNdParams,
+from weft.graph.node import (
+    FLOATS,
+    NUMBERS,
+    fail,
+    fixed,
+    like,
+    make_node,
+    member,
+    require,
+    require_type,
 )
+from weft.graph.op import MultiplyAdds, declares
+from weft.graph.ops.folds import reduce
+from weft.graph.params import Params
 from weft.graph.size import Size, ceil_div, exact_div, is_at_most, size_min
 from weft.graph.tensor import Tensor
 
-__all__ = ["adaptive_pool_nd", "conv_2d_last", "conv_nd", "interpolate", "pool_nd"]
-
 I64 = DTYPES["i64"]
-F32 = ("f32",)
+
+
 Triple = tuple[int, int, int]
+
+
+class PoolKind(IntEnum):
+    """What POOL_ND makes of a window. MAX_INDEX: where its largest element is, as i64."""
+
+    AVG = 0
+    MAX = 1
+    MAX_INDEX = 2
+
+
+class InterpolateMode(IntEnum):
+    """How INTERPOLATE reads between samples."""
+
+    NEAREST = 0
+    NEAREST_EXACT = 1
+    LINEAR = 2
+    CUBIC = 3
+
+
+@dataclass(frozen=True, slots=True)
+class ConvNdParams(Params):
+    """`dims` spatial dimensions (1 to 3); triples are (w, h, d). `channels`: those of the input,
+    which share ne[3] with the batch where there are three dimensions."""
+
+    dims: int
+    channels: int
+    groups: int
+    stride: tuple[int, int, int] = (1, 1, 1)
+    padding: tuple[int, int, int] = (0, 0, 0)
+    dilation: tuple[int, int, int] = (1, 1, 1)
+    output_padding: tuple[int, int, int] = (0, 0, 0)
+    transposed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ConvLastParams(Params):
+    """Pairs are (w, h). `groups`: 1, or as many as channels. `low` and `high` are the bounds of
+    the result, both inclusive."""
+
+    stride: tuple[int, int] = (1, 1)
+    padding: tuple[int, int] = (0, 0)
+    dilation: tuple[int, int] = (1, 1)
+    groups: int = 1
+    low: float = float("-inf")
+    high: float = float("inf")
+
+
+@dataclass(frozen=True, slots=True)
+class PoolNdParams(Params):
+    """`dims` spatial dimensions (1 to 3); triples are (w, h, d). `adaptive`: windows follow from
+    the sizes, kernel and the rest do not count. `divisor` 0: the size of the window."""
+
+    kind: PoolKind
+    dims: int
+    kernel: tuple[int, int, int] = (1, 1, 1)
+    stride: tuple[int, int, int] = (1, 1, 1)
+    padding: tuple[int, int, int] = (0, 0, 0)
+    dilation: tuple[int, int, int] = (1, 1, 1)
+    count_include_pad: bool = True
+    divisor: int = 0
+    adaptive: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class InterpolateParams(Params):
+    """`dims` spatial dimensions (1 to 3). Scales are output by input size; 0: that of the sizes."""
+
+    mode: InterpolateMode
+    dims: int
+    align_corners: bool = False
+    scale_w: float = 0.0
+    scale_h: float = 0.0
+    scale_d: float = 0.0
 
 
 def _dims(op: str, values: Sequence[object], x: Tensor) -> int:
@@ -59,6 +138,15 @@ def _pair(op: str, values: Sequence[int] | int, low: int, what: str, x: Tensor) 
     return (a, b)
 
 
+def _multiply_adds(n: Any, s: Any, p: Any) -> Any:
+    x, kernel = s[:2]
+    # transposed: each input meets the kernels of all channels out of its group
+    spread = x.elements * kernel.elements / p.channels
+    gathered = n * kernel.first(p.dims) * p.channels / p.groups
+    return p.transposed * spread + (1 - p.transposed) * gathered
+
+
+@declares("CONV_ND", params=ConvNdParams, cost=MultiplyAdds(_multiply_adds))
 def conv_nd(
     x: Tensor,
     weight: Tensor,
@@ -162,6 +250,11 @@ def _conv_size(p: ConvNdParams, x: Tensor, weight: Tensor, d: int) -> Size:
     return room // p.stride[d] + 1
 
 
+@declares(
+    "CONV_2D_LAST",
+    params=ConvLastParams,
+    cost=MultiplyAdds(lambda n, s, p: n * s[1][1] * s[1][2] * s[1][3]),
+)
 def conv_2d_last(
     x: Tensor,
     weight: Tensor,
@@ -183,7 +276,7 @@ def conv_2d_last(
     op = "CONV_2D_LAST"
     for t, what in ((x, "x"), (weight, "weight"), (bias, "bias"), (residual, "residual")):
         if t is not None:
-            require_type(t, F32, op, what)
+            require_type(t, ("f32",), op, what)
     if not low <= high:
         raise fail(op, f"low must not be above high, got {low} and {high}", x)
     params = ConvLastParams(
@@ -220,6 +313,7 @@ def conv_2d_last(
     return make_node(op, x.dtype, sizes, *sources, params=params)
 
 
+@declares("POOL_ND", params=PoolNdParams, cost=9.0)
 def pool_nd(
     kind: PoolKind | str,
     x: Tensor,
@@ -285,6 +379,7 @@ def adaptive_pool_nd(kind: PoolKind | str, x: Tensor, sizes: Sequence[Size]) -> 
     return make_node(op, dtype, (*sizes, *x.ne[dims:]), x, params=params)
 
 
+@declares("INTERPOLATE", params=InterpolateParams, cost=8.0)
 def interpolate(
     mode: InterpolateMode | str,
     x: Tensor,

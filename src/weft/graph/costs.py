@@ -1,0 +1,137 @@
+"""What a node takes before any device is known: operations, and bytes to and from memory.
+
+Each op says at its constructor what it costs (`weft.graph.op.Cost`). The functions from `copied` on
+are for ops whose bytes are not those of their tensors, or whose operations depend on sizes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import log2, prod
+
+from weft.graph.size import evaluate
+from weft.graph.tensor import Tensor
+
+__all__ = [
+    "Sizes",
+    "Values",
+    "Work",
+    "copied",
+    "elements_bytes",
+    "expert_share",
+    "experts_moved",
+    "ne_at",
+    "rows_read",
+    "rows_written",
+    "sorting",
+    "sources_moved",
+    "state_updates",
+]
+
+Values = Mapping[str, int]
+"""The values of the symbols, by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Of one node with the symbols at given values."""
+
+    flops: float
+    nbytes: float
+    """Read and written."""
+    is_product: bool
+    """Whether its speed depends on the type of a weight."""
+
+
+class Sizes(tuple[int, ...]):
+    """The sizes of a source, as formulas of costs read them."""
+
+    __slots__ = ()
+
+    @property
+    def elements(self) -> int:
+        """The product of all."""
+        return prod(self)
+
+    def first(self, n: int) -> int:
+        """The product of the innermost n."""
+        return prod(self[:n])
+
+
+def ne_at(tensor: Tensor, values: Values) -> tuple[int, ...]:
+    """The sizes with these values."""
+    return tuple([n if isinstance(n, int) else evaluate(n, values) for n in tensor.ne])
+
+
+def elements_bytes(tensor: Tensor, values: Values) -> float:
+    """Bytes of all elements, gaps left out."""
+    return prod(ne_at(tensor, values)) * tensor.dtype.bytes / tensor.dtype.block
+
+
+def sources_moved(node: Tensor, values: Values) -> float:
+    """Bytes of the result and of every source, each read once."""
+    moved = elements_bytes(node, values)
+    seen: list[Tensor | None] = [None, node]
+    for src in node.src:
+        if src is not None and src not in seen:
+            seen.append(src)
+            moved += elements_bytes(src, values)
+    return moved
+
+
+def source(node: Tensor, i: int) -> Tensor:
+    """Source `i`, or the node itself where it has none."""
+    found = node.src[i] if i < len(node.src) else None
+    return node if found is None else found
+
+
+def expert_share(node: Tensor, values: Values) -> float:
+    """The part of the stacked experts of a MUL_MAT_ID node that a batch uses, at most 1."""
+    weights, ids = source(node, 0), source(node, 2)
+    n_expert = max(ne_at(weights, values)[2], 1)
+    return min(1.0, prod(ne_at(ids, values)) / n_expert)
+
+
+def experts_moved(node: Tensor, values: Values) -> float:
+    """Bytes of a MUL_MAT_ID: of its experts, those that a batch uses."""
+    moved = elements_bytes(source(node, 0), values) * expert_share(node, values)
+    return moved + elements_bytes(source(node, 1), values) + elements_bytes(node, values)
+
+
+# -- costs of their own ----------------------------------------------------------------------------
+
+
+def copied(node: Tensor, values: Values) -> Work:
+    """The second source is where the result goes, and is not read."""
+    moved = elements_bytes(source(node, 0), values) + elements_bytes(node, values)
+    return Work(0.0, moved, False)
+
+
+def rows_read(node: Tensor, values: Values) -> Work:
+    """Of the first source only what the result holds is read."""
+    table = source(node, 0)
+    read = table.dtype.bytes / table.dtype.block * prod(ne_at(node, values))
+    return Work(0.0, read + elements_bytes(node, values), False)
+
+
+def rows_written(node: Tensor, values: Values) -> Work:
+    """Of the result only what the first source holds is written."""
+    rows = source(node, 0)
+    written = prod(ne_at(rows, values)) * node.dtype.bytes / node.dtype.block
+    return Work(0.0, written + elements_bytes(rows, values), False)
+
+
+def sorting(node: Tensor, values: Values) -> Work:
+    """4 operations for each element and each halving of a row."""
+    ne = ne_at(source(node, 0), values)
+    moved = elements_bytes(source(node, 0), values) + elements_bytes(node, values)
+    return Work(4.0 * max(prod(ne), 1) * max(log2(max(ne[0], 2)), 1.0), moved, False)
+
+
+def state_updates(node: Tensor, values: Values) -> Work:
+    """A state that every token updates: 6 operations an element of state and token is typical."""
+    sources = [s for s in node.src if s is not None]
+    moved = sum((elements_bytes(s, values) for s in sources), elements_bytes(node, values))
+    largest = max((float(prod(ne_at(s, values))) for s in sources), default=0.0)
+    return Work(6.0 * largest * ne_at(source(node, 0), values)[0], moved, False)

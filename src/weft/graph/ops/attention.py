@@ -1,0 +1,182 @@
+"""Attention and its scores. Sizes are ggml's `ne`, innermost first."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from weft.dtype import DTYPES
+from weft.graph.node import FLOATS, f32, like, make_node, multiple, require, require_type
+from weft.graph.op import MultiplyAdds, declares
+from weft.graph.params import Params
+from weft.graph.size import is_at_most
+from weft.graph.tensor import Tensor
+
+F32 = DTYPES["f32"]
+
+
+@dataclass(frozen=True, slots=True)
+class SoftMaxParams(Params):
+    """softmax(a * scale + slope(max_bias) * mask)."""
+
+    scale: float = 1.0
+    max_bias: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class FlashAttnParams(Params):
+    """Attention scale, ALiBi bias and soft cap (0 = none)."""
+
+    scale: float
+    max_bias: float = 0.0
+    logit_softcap: float = 0.0
+
+
+@declares("SOFT_MAX", inplace=True, params=SoftMaxParams, cost=12.0)
+def soft_max(
+    x: Tensor,
+    mask: Tensor | None = None,
+    sinks: Tensor | None = None,
+    scale: float = 1.0,
+    max_bias: float = 0.0,
+    *,
+    inplace: bool = False,
+) -> Tensor:
+    """softmax(x * scale + slope * mask) of each row; same shape, f32.
+
+    x: [n, rows, heads, batch], contiguous. mask: f32 or f16 [n, rows or more, h, b], h | heads,
+    b | batch, added; slope is ALiBi's per head when max_bias > 0, else 1. sinks: f32 [heads], one
+    more logit that only the denominator sees."""
+    op = "SOFT_MAX"
+    require_type(x, ("f32",), op, "x")
+    require(x.is_contiguous, op, "x must be contiguous; use cont()", x)
+    if mask is not None:
+        require_type(mask, ("f32", "f16"), op, "mask")
+        require(mask.is_contiguous, op, "mask must be contiguous", mask)
+        require(
+            mask.ne[0] == x.ne[0]
+            and is_at_most(x.ne[1], mask.ne[1])
+            and multiple(x.ne[2], mask.ne[2])
+            and multiple(x.ne[3], mask.ne[3]),
+            op,
+            "mask must cover the rows of x and divide its dimensions 2 and 3",
+            x,
+            mask,
+        )
+    require(max_bias <= 0 or mask is not None, op, "max_bias > 0 needs a mask", x)
+    _check_sinks(op, sinks, x)
+    params = SoftMaxParams(f32(scale), f32(max_bias))
+    return like(op, x, mask, sinks, params=params, inplace=inplace)
+
+
+def _scores_and_sums(n: Any, s: Any, p: Any) -> Any:
+    q, k, v = s[:3]
+    # a score, its softmax and its share of the sum, for each query and cell
+    return q[1] * q[2] * q[3] * k[1] * (q[0] + 6 + v[0])
+
+
+@declares(
+    "FLASH_ATTN_EXT", params=FlashAttnParams, cost=MultiplyAdds(_scores_and_sums, of_weights=False)
+)
+def flash_attn_ext(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None = None,
+    sinks: Tensor | None = None,
+    *,
+    scale: float,
+    max_bias: float = 0.0,
+    logit_softcap: float = 0.0,
+) -> Tensor:
+    """softmax(q k scale + slope * mask) v without storing the scores.
+
+    q: f32 [d, n_tok, n_head, batch], k: [d, n_kv, n_head_kv, batch], v: [dv, n_kv, n_head_kv,
+    batch], n_head_kv | n_head -> f32 [dv, n_head, n_tok, batch]. mask: f16 [n_kv, n_tok or more, h,
+    b], h | n_head, b | batch. sinks: f32 [n_head]. logit_softcap c > 0: c tanh(score / c) before
+    the mask."""
+    op = "FLASH_ATTN_EXT"
+    require_type(q, ("f32",), op, "q")
+    require(q.ne[0] == k.ne[0], op, "rows of q and k must have one length", q, k)
+    require(k.ne[1] == v.ne[1] and k.ne[2] == v.ne[2], op, "k and v must have one length", k, v)
+    require(
+        multiple(q.ne[2], k.ne[2]) and multiple(q.ne[3], k.ne[3]) and k.ne[3] == v.ne[3],
+        op,
+        "heads and batch of k and v must divide those of q",
+        q,
+        k,
+        v,
+    )
+    for role, t in (("q", q), ("k", k), ("v", v)):
+        require(t.is_contiguous_rows, op, f"rows of {role} must be contiguous; use cont()", t)
+    if mask is not None:
+        require_type(mask, ("f16",), op, "mask")
+        require(mask.is_contiguous, op, "mask must be contiguous", mask)
+        require(
+            is_at_most(k.ne[1], mask.ne[0])
+            and is_at_most(q.ne[1], mask.ne[1])
+            and multiple(q.ne[2], mask.ne[2])
+            and multiple(q.ne[3], mask.ne[3]),
+            op,
+            "mask must be [n_kv, n_tok] with dimensions 2 and 3 that divide those of q",
+            q,
+            k,
+            mask,
+        )
+    require(max_bias <= 0 or mask is not None, op, "max_bias > 0 needs a mask", q)
+    _check_sinks(op, sinks, q)
+    params = FlashAttnParams(f32(scale), f32(max_bias), f32(logit_softcap))
+    ne = (v.ne[0], q.ne[2], q.ne[1], q.ne[3])
+    return make_node(op, F32, ne, q, k, v, mask, sinks, params=params)
+
+
+def _check_sinks(op: str, sinks: Tensor | None, x: Tensor) -> None:
+    if sinks is not None:
+        require_type(sinks, ("f32",), op, "sinks")
+        require(
+            sinks.ne[0] == x.ne[2] and sinks.n_rows == 1,
+            op,
+            "sinks must have one number for each head (dimension 2)",
+            x,
+            sinks,
+        )
+
+
+@declares("LIGHTNING_INDEXER")
+def lightning_indexer(q: Tensor, k: Tensor, weights: Tensor, mask: Tensor) -> Tensor:
+    """sum over heads of weights * relu(q k), plus mask: DeepSeek's sparse-attention score.
+
+    q: f32 [d, n_head, n_tok, n_stream], k: [d, 1, n_kv, n_stream], weights: f32 [n_head, n_tok, 1,
+    n_stream], mask: f16 [n_kv, n_tok, 1, a divisor of n_stream] -> f32 [n_kv, n_tok, 1, n_stream].
+    """
+    op = "LIGHTNING_INDEXER"
+    require_type(q, ("f32",), op, "q")
+    require_type(weights, ("f32",), op, "weights")
+    require_type(mask, ("f16", "f32"), op, "mask")
+    require(k.dtype.name in FLOATS or k.dtype.is_quantized, op, "k must be float or blocks", k)
+    require(
+        q.ne[0] == k.ne[0] and k.ne[1] == 1 and q.ne[3] == k.ne[3],
+        op,
+        "k must be [q.ne[0], 1, n_kv, q.ne[3]]",
+        q,
+        k,
+    )
+    require(
+        weights.ne == (q.ne[1], q.ne[2], 1, q.ne[3]),
+        op,
+        "weights must be [n_head, n_tok, 1, n_stream]",
+        q,
+        weights,
+    )
+    require(
+        mask.ne[0] == k.ne[2]
+        and mask.ne[1] == q.ne[2]
+        and mask.ne[2] == 1
+        and multiple(q.ne[3], mask.ne[3]),
+        op,
+        "mask must be [n_kv, n_tok]",
+        q,
+        k,
+        mask,
+    )
+    return make_node(op, F32, (k.ne[2], q.ne[2], 1, q.ne[3]), q, k, weights, mask)

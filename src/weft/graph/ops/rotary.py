@@ -1,0 +1,159 @@
+"""Rotary positions. Sizes are ggml's `ne`, innermost first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+
+from weft.graph.node import f32, fail, like, member, require, require_type
+from weft.graph.op import declares
+from weft.graph.params import Params
+from weft.graph.size import is_at_most
+from weft.graph.tensor import Tensor
+
+
+class RopeMode(IntEnum):
+    """Pairing and position layout of ROPE; the numbers are ggml's mode flags."""
+
+    NORMAL = 0
+    NEOX = 2
+    MROPE = 8
+    VISION = 24
+    IMROPE = 40
+
+
+@dataclass(frozen=True, slots=True)
+class RopeParams(Params):
+    """Rotary embedding; the fields are ggml_rope_ext's. `n_offset`: first rotated dimension."""
+
+    mode: RopeMode
+    n_dims: int
+    n_ctx_orig: int = 0
+    freq_base: float = 10000.0
+    freq_scale: float = 1.0
+    ext_factor: float = 0.0
+    attn_factor: float = 1.0
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+    n_offset: int = 0
+    sections: tuple[int, int, int, int] = (0, 0, 0, 0)
+
+
+@declares("ROPE", inplace=True, params=RopeParams, cost=8.0)
+def rope(
+    x: Tensor,
+    pos: Tensor,
+    freq_factors: Tensor | None = None,
+    *,
+    mode: RopeMode | str | int,
+    n_dims: int,
+    n_ctx_orig: int = 0,
+    freq_base: float = 10000.0,
+    freq_scale: float = 1.0,
+    ext_factor: float = 0.0,
+    attn_factor: float = 1.0,
+    beta_fast: float = 32.0,
+    beta_slow: float = 1.0,
+    n_offset: int = 0,
+    sections: Sequence[int] = (0, 0, 0, 0),
+    inplace: bool = False,
+) -> Tensor:
+    """Rotary position embedding of `n_dims` elements of each row, from `n_offset`; same shape.
+
+    x: f32 or f16 [d, n_head, n_tok, batch], pos: i32 [n_tok], or [4 n_tok] (four planes) for the
+    modes with sections. freq_factors: f32 [n_dims / 2 or more], divide the angles. The numbers are
+    ggml_rope_ext's; ext_factor != 0 is YaRN (arXiv 2309.00071)."""
+    params = RopeParams(
+        member(RopeMode, mode, "ROPE"),
+        n_dims,
+        n_ctx_orig,
+        f32(freq_base),
+        f32(freq_scale),
+        f32(ext_factor),
+        f32(attn_factor),
+        f32(beta_fast),
+        f32(beta_slow),
+        n_offset,
+        _four_sections(sections, x),
+    )
+    return _rope("ROPE", x, pos, freq_factors, params, inplace)
+
+
+@declares("ROPE_BACK", inplace=True, params=RopeParams, cost=8.0)
+def rope_back(
+    x: Tensor,
+    pos: Tensor,
+    freq_factors: Tensor | None = None,
+    *,
+    mode: RopeMode | str | int,
+    n_dims: int,
+    n_ctx_orig: int = 0,
+    freq_base: float = 10000.0,
+    freq_scale: float = 1.0,
+    ext_factor: float = 0.0,
+    attn_factor: float = 1.0,
+    beta_fast: float = 32.0,
+    beta_slow: float = 1.0,
+    n_offset: int = 0,
+    sections: Sequence[int] = (0, 0, 0, 0),
+) -> Tensor:
+    """The inverse rotation of `rope` (its gradient); arguments and shapes as `rope`."""
+    params = RopeParams(
+        member(RopeMode, mode, "ROPE_BACK"),
+        n_dims,
+        n_ctx_orig,
+        f32(freq_base),
+        f32(freq_scale),
+        f32(ext_factor),
+        f32(attn_factor),
+        f32(beta_fast),
+        f32(beta_slow),
+        n_offset,
+        _four_sections(sections, x),
+    )
+    return _rope("ROPE_BACK", x, pos, freq_factors, params, False)
+
+
+def _rope(
+    op: str,
+    x: Tensor,
+    pos: Tensor,
+    freq_factors: Tensor | None,
+    params: RopeParams,
+    inplace: bool,
+) -> Tensor:
+    require_type(x, ("f32", "f16"), op, "x")
+    require(x.is_contiguous_rows, op, "rows of x must be contiguous; use cont()", x)
+    require_type(pos, ("i32",), op, "pos")
+    planes = 4 if params.mode in (RopeMode.MROPE, RopeMode.IMROPE, RopeMode.VISION) else 1
+    require(
+        pos.n_rows == 1 and pos.ne[0] == planes * x.ne[2],
+        op,
+        f"pos must have {planes} number(s) for each token (dimension 2 of x)",
+        x,
+        pos,
+    )
+    n_dims, last = params.n_dims, params.n_offset + params.n_dims
+    if n_dims < 2 or n_dims % 2 or params.n_offset < 0 or not is_at_most(last, x.ne[0]):
+        raise fail(op, f"n_dims = {n_dims} (even) from {params.n_offset} leaves the rows", x)
+    if params.mode is RopeMode.VISION and 2 * n_dims != x.ne[0]:
+        raise fail(op, f"vision mode rotates pairs n_dims apart: 2 * {n_dims} must be a row", x)
+    if planes == 4 and (min(params.sections) < 0 or sum(params.sections) < 1):
+        raise fail(op, f"mode {params.mode.name.lower()} needs sections, got {params.sections}", x)
+    if freq_factors is not None:
+        require_type(freq_factors, ("f32",), op, "freq_factors")
+        require(
+            is_at_most(n_dims // 2, freq_factors.ne[0]),
+            op,
+            f"freq_factors must have {n_dims // 2} numbers",
+            freq_factors,
+        )
+    return like(op, x, pos, freq_factors, params=params, inplace=inplace)
+
+
+def _four_sections(sections: Sequence[int], x: Tensor) -> tuple[int, int, int, int]:
+    if len(sections) > 4:
+        raise fail("ROPE", f"at most 4 sections, got {list(sections)}", x)
+    s = [*sections, *[0] * (4 - len(sections))]
+    return (s[0], s[1], s[2], s[3])
