@@ -186,7 +186,7 @@ void attention(const Target& target) {
     const int k = m.tensor({DType::kF16, {kHead, kCells, kKvHeads}, 1});
     const int v = m.tensor({DType::kF16, {kHead, kCells, kKvHeads}, 1});
     const int y = m.tensor({DType::kF32, {kHead, kHeads, tokens}});
-    m.step(Op::kFlashAttnExt, y, {q, k, v}, {0.125, 0, 0, 0, 0, 0, 0, 0});
+    m.step(Op::kFlashAttnExt, y, {q, k, v}, {0.125, 0, 0});
     const int64_t n = kHead * kCells * kKvHeads;
     compare(m.program, target, q, {y},
             {{k, random_blocks(target, DType::kF16, n, 1)},
