@@ -1,5 +1,5 @@
 // Rows of the plain float types.
-#include "kernels/matmul_bf16.h"
+#include "kernels/matmul/matmul_bf16.h"
 #include "kernels/simd/math.h"
 #include "quants/codec.h"
 

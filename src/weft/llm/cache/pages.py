@@ -2,8 +2,8 @@
 
 The cells of a sequence go up, and the number of each is one more than that of the one before it,
 modulo STRIP. Attention adds up in the order of cells and keeps sums modulo STRIP apart
-(`native/src/kernels/attention_sums.h`): so a text is the same to the last bit wherever its cells
-are. Whole free pages come first, since attention skips what is hidden by the page.
+(`native/src/kernels/attention/attention_sums.h`): so a text is the same to the last bit wherever
+its cells are. Whole free pages come first, since attention skips what is hidden by the page.
 """
 
 from __future__ import annotations

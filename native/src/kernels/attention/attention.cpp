@@ -1,0 +1,423 @@
+// FLASH_ATTN_EXT: softmax(scale * q k^T + slope * mask) v without storing the scores.
+//
+// A tile of query rows that share a key and a value head walks over blocks of cells and keeps, per
+// row, the maximum, the sum and the weighted values so far (the online softmax of FlashAttention,
+// arXiv 2205.14135). A block is for the rows that see some of it; its cells that no row of the tile
+// sees are skipped.
+//
+// What a row gives depends on what it sees, in the order of its cells, and on the numbers of those
+// cells modulo kStrip: on no hidden cell, other row, size of a tile or number of threads. So a text
+// is the same to the last bit whatever else is in the cache and the batch.
+//
+// With too few tiles for the threads, chunks of cells are shared out. Whoever is the last to finish
+// a part of a tile adds all of them up, in order.
+#include "kernels/attention/attention.h"
+
+#include "kernels/attention/attention_sums.h"
+
+namespace weft::WEFT_TARGET {
+
+void register_attention(KernelTable& table);
+
+namespace {
+
+void start(const Job& job, const Tile& t) {
+  const int64_t sums = job.n_rows * pad(job.call.src[2]->ne[0]);
+  for (int64_t i = 0; i < sums; ++i) t.sum[i] = t.done_sum[i] = 0;
+  for (int64_t i = 0; i < job.n_rows * kStrip; ++i) t.total[i] = 0;
+  for (int64_t r = 0; r < job.n_rows; ++r) {
+    t.top[r] = t.done_top[r] = kHidden;
+    t.done_total[r] = 0;
+  }
+}
+
+void load_queries(const Job& job, const Tile& t) {
+  const Tensor& q = *job.call.src[0];
+  const int64_t width = pad(q.ne[0]);
+  const float cap = job.call.f(FlashAttnSlot::kLogitSoftcap);
+  const float scale =
+      cap != 0.0f ? job.call.f(FlashAttnSlot::kScale) / cap : job.call.f(FlashAttnSlot::kScale);
+  for (int64_t r = 0; r < job.n_rows; ++r) {
+    float* out = t.q + r * width;
+    load_floats(row_data(q, {job.token(r), job.head(r), job.batch}), q.type, q.nb[0], q.ne[0], out);
+    multiply(out, scale, out, q.ne[0]);
+    for (int64_t d = q.ne[0]; d < width; ++d) out[d] = 0;
+  }
+}
+
+// Where the rows of a cache are, for one head.
+struct Cache {
+  const Tensor& t;
+  const char* data;
+  int64_t width;  // of a row in scratch
+  int64_t lanes;  // of a row in products
+
+  Cache(const Tensor& cache, const Job& job)
+      : t(cache), width(pad(cache.ne[0])), lanes((cache.ne[0] + kLanes - 1) / kLanes * kLanes) {
+    const Tensor& q = *job.call.src[0];
+    const int64_t head = job.group * job.plan.group;
+    data =
+        t.data + head / (q.ne[2] / t.ne[2]) * t.nb[2] + job.batch / (q.ne[3] / t.ne[3]) * t.nb[3];
+  }
+
+  // A row as floats, with zeros behind them.
+  void read(int64_t cell, float* out) const {
+    const char* row = data + cell * t.nb[1];
+    if (is_quantized(t.type)) {
+      table().type(t.type).to_float(row, out, t.ne[0]);
+    } else {
+      load_floats(row, t.type, t.nb[0], t.ne[0], out);
+    }
+    for (int64_t d = t.ne[0]; d < width; ++d) out[d] = 0;
+  }
+
+  // A block as few rows read it: in place, or the visible cells as floats in `buffer`.
+  Rows rows(const Tile& tile, const Block& block, int64_t n_rows, float* buffer,
+            DType& type) const {
+    type = t.type;
+    const DTypeInfo& info = dtype_info(t.type);
+    const int64_t bytes = t.ne[0] / info.block * info.block_size;
+    const Rows stored = {data + block.first * t.nb[1], t.nb[1], block.n, bytes, kCells};
+    const bool whole = t.ne[0] % kLanes == 0 && t.nb[0] == info.block_size;
+    if (whole && reads_in_place(type, n_rows)) return stored;
+    for (int64_t i = 0; i < block.n_seen; ++i) {
+      const int64_t cell = tile.cells[i];
+      stored.prefetch(stored.row(cell));
+      read(block.first + cell, buffer + cell * width);
+    }
+    type = DType::kF32;
+    return {reinterpret_cast<const char*>(buffer), width * 4, kCells, width * 4, 0};
+  }
+};
+
+// The chunks of a part: some neighbours at a time, as keys and values that follow are prefetched.
+struct Share {
+  int64_t parts;
+  int64_t part;
+  int64_t run;  // chunks side by side
+
+  Share(const Job& job, int64_t of_part) : parts(job.plan.parts), part(of_part), run(1) {
+    if (parts == 1) return;
+    const int64_t chunks = (most_seen(job) + kChunkCells - 1) / kChunkCells;
+    run = max64(1, (chunks + parts / 2) / parts);
+  }
+  bool has(int64_t chunk) const { return parts == 1 || chunk / run % parts == part; }
+  // Whether a row does a part of what it does with a block in it.
+  bool has(const Sight& s) const {
+    return s.sees != 0 && (has(s.chunk) || (s.end != 0 && has(s.chunk + 1)));
+  }
+  // Whether that is so for any row.
+  bool has(const Job& job, const Tile& t) const {
+    for (int64_t m = 0; m < job.n_masks(); ++m) {
+      if (has(t.sight[m])) return true;
+    }
+    return false;
+  }
+};
+
+// What some rows of a tile, first..first + n, do with a block that all of them see.
+struct Run {
+  const Job& job;
+  const Tile& t;
+  const Cache& key;
+  const Cache& value;
+  const Block& block;
+  const Share& share;
+  int64_t first, n;
+
+  bool few() const { return n <= kFewRows; }
+  bool mine(int64_t chunk) const { return share.has(chunk); }
+
+  // Dot products with the cells begin..end (multiples of kLanes).
+  void score(int64_t begin, int64_t end) const {
+    const Matrix q = {t.q + first * key.width, key.width, n};
+    float* out = t.weights + first * kCells;
+    if (few()) {
+      DType type;
+      const Rows keys = key.rows(t, block, n, t.keys, type);
+      scores(type, q, keys, begin, end, key.lanes, out, kCells);
+      return;
+    }
+    for (int64_t cell = begin; cell < end; cell += kLanes) {
+      for (int64_t i = 0; i < kLanes; ++i) {
+        key.read(block.first + min64(cell + i, block.n - 1), t.turn + i * key.width);
+      }
+      turn_keys(t.turn, key.width, key.lanes, t.keys + cell * key.width);
+    }
+    multiply_block(q, t.keys, begin, end, key.width, key.lanes, out, kCells);
+  }
+
+  // Values as `add` takes them.
+  Rows values(DType& type) const {
+    if (few()) return value.rows(t, block, n, t.values, type);
+    type = DType::kF32;
+    int64_t next = 0;
+    for (int64_t i = block.begin; i < block.end; ++i) {
+      float* out = t.values + i * value.width;
+      if (t.cells[next] == i) {
+        value.read(block.first + i, out);
+        ++next;
+      } else {
+        for (int64_t d = 0; d < value.width; ++d) out[d] = 0;
+      }
+    }
+    return {reinterpret_cast<const char*>(t.values), value.width * 4, kCells, value.width * 4, 0};
+  }
+
+  // Adds the weighted values of the cells begin..end to the sums.
+  void add(DType type, const Rows& rows, int64_t begin, int64_t end) const {
+    const float* w = t.weights + first * kCells;
+    float* sum = t.sum + first * value.width;
+    if (few()) {
+      Picked cells = {t.cells, block.n_seen};
+      while (cells.n > 0 && cells.cell[0] < begin) ++cells.cell, --cells.n;
+      while (cells.n > 0 && cells.cell[cells.n - 1] >= end) --cells.n;
+      add_weighted(type, {w, kCells, n}, rows, cells, value.lanes, t.fade + first, sum,
+                   value.width);
+    } else {
+      add_block({w + begin, kCells, n}, t.values + begin * value.width, value.width, end - begin,
+                value.lanes, t.fade + first, sum, value.width);
+    }
+    for (int64_t r = first; r < first + n; ++r) t.fade[r] = 1;
+  }
+
+  // A chunk of a row ends within the block.
+  void cross(int64_t row, int64_t end) const {
+    const Sight& s = t.sees(row);
+    if (mine(s.chunk)) end_chunk(job, t, row, s.chunk);
+    start_chunk(job, t, row);
+    vf total{};
+    for (int64_t i = s.end; i < end; i += kLanes) total += load(t.weights + row * kCells + i);
+    store(t.total + row * kStrip, total);
+  }
+
+  void attend() const {
+    const int64_t begin = block.begin / kLanes * kLanes;
+    const int64_t end = (block.end + kLanes - 1) / kLanes * kLanes;
+    score(begin, end);
+    bool cuts[kStrips + 1] = {};
+    for (int64_t r = first; r < first + n; ++r) {
+      const Sight& s = t.sees(r);
+      cuts[s.end / kStrip] = true;
+      weigh(job, t, r, block, begin, end, s.end == 0 ? end : s.end);
+    }
+    DType type;
+    const Rows rows = values(type);
+    const Sight& s = t.sees(first);
+    int64_t from = block.begin;
+    for (int64_t cut = kStrip; from < block.end; cut += kStrip) {
+      if (!cuts[cut / kStrip] && cut < block.end) continue;
+      const int64_t to = min64(cut, block.end);
+      if (mine(s.chunk + (s.end != 0 && from >= s.end))) add(type, rows, from, to);
+      for (int64_t r = first; cuts[cut / kStrip] && r < first + n; ++r) {
+        if (t.sees(r).end == cut) cross(r, end);
+      }
+      from = to;
+    }
+  }
+};
+
+// One unit: a part of the chunks of a tile, for the groups of a bundle.
+struct Unit {
+  const Call& call;
+  const Plan& plan;
+  int64_t tile;  // among all tiles
+  int64_t part;
+
+  Unit(const Call& c, const Plan& p, int64_t item)
+      : call(c), plan(p), tile(item % p.all_tiles), part(item / p.all_tiles) {}
+
+  int64_t bundle() const { return tile / plan.tiles % plan.bundles; }
+  int64_t n_groups() const { return min64(plan.bundle, plan.groups - bundle() * plan.bundle); }
+  Job job(int64_t group) const {
+    const int64_t first = tile % plan.tiles * plan.tile;
+    return {call,
+            plan,
+            bundle() * plan.bundle + group,
+            tile / plan.tiles / plan.bundles,
+            first,
+            min64(plan.tile, plan.rows - first)};
+  }
+};
+
+// The rows that see a block, in runs: of those in a run, each in the same chunk where chunks are
+// shared out.
+void attend_block(const Share& share, const Job& job, const Tile& t, const Block& block) {
+  const Cache key(*job.call.src[1], job);
+  const Cache value(*job.call.src[2], job);
+  int64_t first = 0;
+  while (first < job.n_rows) {
+    const Sight& s = t.sees(first);
+    int64_t end = first + 1;
+    if (!share.has(s)) {
+      first = end;
+      continue;
+    }
+    while (end < job.n_rows) {
+      const Sight& other = t.sees(end);
+      if (other.sees == 0) break;
+      if (share.parts > 1 && (other.chunk != s.chunk || other.end != s.end)) break;
+      ++end;
+    }
+    Run{job, t, key, value, block, share, first, end - first}.attend();
+    first = end;
+  }
+}
+
+void attend(const Unit& unit, const Tile& tile) {
+  const int64_t cells = unit.call.src[1]->ne[1];
+  const int64_t n_groups = unit.n_groups();
+  for (int64_t g = 0; g < n_groups; ++g) {
+    const Job job = unit.job(g);
+    const Tile t = of_group(unit.call, tile, g, unit.plan.tile);
+    start(job, t);
+    load_queries(job, t);
+  }
+  // groups of a bundle share their mask
+  const Job any = unit.job(0);
+  const Share share(any, unit.part);
+  start_sights(any, tile);
+  for (int64_t first = 0; first < cells; first += kCells) {
+    Block block = look_at(any, tile, first, min64(kCells, cells - first));
+    if (block.seen == 0) continue;
+    if (share.has(any, tile)) {
+      open_block(any, tile, &block);
+      for (int64_t g = 0; g < n_groups; ++g) {
+        attend_block(share, unit.job(g), of_group(unit.call, tile, g, unit.plan.tile), block);
+      }
+    }
+    go_on(any, tile);
+  }
+  for (int64_t g = 0; g < n_groups; ++g) {
+    const Job job = unit.job(g);
+    const Tile t = of_group(unit.call, tile, g, unit.plan.tile);
+    for (int64_t r = 0; r < job.n_rows; ++r) {
+      const Sight& s = tile.sees(r);
+      if (s.count != 0 && share.has(s.chunk)) end_chunk(job, t, r, s.chunk);
+    }
+  }
+}
+
+void finish(const Job& job, const Tile& t) {
+  const Tensor& dst = job.call.dst;
+  const Tensor* sinks = job.call.src[4];
+  const int64_t width = pad(dst.ne[0]);
+  for (int64_t r = 0; r < job.n_rows; ++r) {
+    float total = t.done_total[r];
+    float factor = 1;
+    if (sinks != nullptr) {
+      const float sink = load_element(sinks->data + job.head(r) * sinks->nb[0], sinks->type);
+      const Weight weight = weight_of(splat(sink));
+      const float top = weight.n[0] > t.done_top[r] ? weight.n[0] : t.done_top[r];
+      factor = power_of_two(t.done_top[r] - top);
+      total = total * factor + weight.p[0] * power_of_two(weight.n[0] - top);
+    }
+    char* out = row_data(dst, {job.head(r), job.token(r), job.batch});
+    // nothing visible: zeros
+    multiply(t.done_sum + r * width, total > 0 ? factor / total : 0.0f,
+             reinterpret_cast<float*>(out), dst.ne[0]);
+  }
+}
+
+// Adds up what all units of a tile have left, for rows that have been looked at in all blocks.
+void collect(const Job& job, const Tile& t) {
+  start(job, t);
+  const int64_t width = pad(job.call.dst.ne[0]);
+  for (int64_t r = 0; r < job.n_rows; ++r) {
+    const Sight& sight = t.sees(r);
+    const int64_t chunks = sight.chunk + (sight.count != 0);
+    for (int64_t c = 0; c < chunks; ++c) {
+      const ChunkSums s = shared_of(job, r, c);
+      add_chunk(done_of(job, t, r), s.sum, *s.top, *s.total, width);
+    }
+  }
+}
+
+void run(const Call& call, int64_t begin, int64_t end, char* scratch) {
+  const Plan plan = make_plan(call);
+  Tile tile;
+  lay_out(call, plan.tile, plan.tile * plan.bundle, scratch, &tile);
+  for (int64_t item = begin; item < end; ++item) {
+    const Unit unit(call, plan, item);
+    attend(unit, tile);
+    if (plan.parts > 1) {
+      // the last one sees what the others wrote before they counted
+      const int32_t done = __atomic_add_fetch(call.tickets + unit.tile, 1, __ATOMIC_ACQ_REL);
+      if (done != plan.parts) continue;
+    }
+    for (int64_t g = 0; g < unit.n_groups(); ++g) {
+      const Job job = unit.job(g);
+      const Tile t = of_group(call, tile, g, plan.tile);
+      if (plan.parts > 1) collect(job, t);
+      finish(job, t);
+    }
+  }
+}
+
+int64_t items(const Call& call) {
+  if (n_elements(call.dst) == 0) return 0;
+  const Plan plan = make_plan(call);
+  return plan.all_tiles * plan.parts;
+}
+
+int64_t grain(const Call& call) {
+  const Tensor& q = *call.src[0];
+  const Tensor& k = *call.src[1];
+  const int64_t all = q.ne[1] * q.ne[2] * q.ne[3] * k.ne[1] * (k.ne[0] + call.dst.ne[0]);
+  // as many items as make this many products
+  constexpr int64_t kEnough = 1 << 15;
+  return max64(1, kEnough / max64(1, all / max64(1, items(call))));
+}
+
+const char* check_rows(const Tensor& t, const Tensor& q) {
+  if (is_quantized(t.type) ? !can_decode(t.type) : !is_float(t.type)) {
+    return "keys and values must be f32, f16, bf16 or a block type that can be decoded";
+  }
+  if (t.ne[2] < 1 || t.ne[3] < 1 || q.ne[2] % t.ne[2] != 0 || q.ne[3] % t.ne[3] != 0) {
+    return "the heads or batches of the queries are no multiple of those of keys and values";
+  }
+  return nullptr;
+}
+
+const char* check(const Call& call) {
+  const Tensor& q = *call.src[0];
+  const Tensor& k = *call.src[1];
+  const Tensor& v = *call.src[2];
+  const Tensor* mask = call.src[3];
+  const Tensor* sinks = call.src[4];
+  if (!is_float(q.type)) return "queries must be f32, f16 or bf16";
+  if (!is_plain(call.dst)) return "the result must be f32 with contiguous rows";
+  if (q.ne[2] < 1 || q.ne[3] < 1) return "there must be a head and a batch";
+  if (const char* why = check_rows(k, q)) return why;
+  if (const char* why = check_rows(v, q)) return why;
+  if (k.ne[0] != q.ne[0]) return "queries and keys differ in length";
+  if (v.ne[1] != k.ne[1]) return "keys and values differ in number";
+  if (call.dst.ne[0] != v.ne[0] || call.dst.ne[1] != q.ne[2] || call.dst.ne[2] != q.ne[1] ||
+      call.dst.ne[3] != q.ne[3]) {
+    return "the result does not have the shape value length, heads, tokens, batches";
+  }
+  if (mask != nullptr) {
+    if (!is_float(mask->type)) return "the mask must be f32, f16 or bf16";
+    if (mask->ne[0] < k.ne[1] || mask->ne[1] < q.ne[1] || mask->ne[2] < 1 || mask->ne[3] < 1) {
+      return "the mask is smaller than the scores";
+    }
+  }
+  if (sinks != nullptr && (!is_float(sinks->type) || sinks->ne[0] < q.ne[2])) {
+    return "a floating-point sink per head is needed";
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+void register_attention(KernelTable& table) {
+  table[Op::kFlashAttnExt] = {.check = check,
+                              .items = items,
+                              .run = run,
+                              .grain = grain,
+                              .scratch = attention_scratch,
+                              .shared = attention_shared,
+                              .tickets = attention_tickets};
+}
+
+}  // namespace weft::WEFT_TARGET

@@ -1,0 +1,218 @@
+// Which cells of a block the rows of a tile see.
+#pragma once
+
+#include "kernels/attention/attention_plan.h"
+#include "kernels/elementwise/reductions.h"
+
+namespace weft::WEFT_TARGET {
+
+inline constexpr float kHidden = -__builtin_inff();
+
+// Some rows of one group: what all of them share.
+struct Job {
+  const Call& call;
+  const Plan& plan;
+  int64_t group;  // of heads
+  int64_t batch;
+  int64_t first;   // row of the group
+  int64_t n_rows;  // of this tile
+
+  int64_t head(int64_t row) const { return group * plan.group + (first + row) % plan.group; }
+  int64_t token(int64_t row) const { return (first + row) / plan.group; }
+  // Rows of the mask: one where there is none, or one for each token or row.
+  int64_t n_masks() const {
+    if (call.src[3] == nullptr) return 1;
+    return many_masks(call) ? n_rows : token(n_rows - 1) - token(0) + 1;
+  }
+};
+
+// A block: what of it is visible to some row.
+struct Block {
+  int64_t first;       // cell
+  int64_t n;           // cells that there are
+  int64_t begin, end;  // of the visible ones, in the block
+  uint64_t seen;       // a bit for each visible one
+  bool masked;         // false: all rows see all cells, and the mask adds nothing
+  bool read;           // whether the mask is in t.mask
+  int64_t n_seen;      // cells in Tile::cells
+};
+
+static inline void start_sights(const Job& job, const Tile& t) {
+  for (int64_t m = 0; m < job.n_masks(); ++m) t.sight[m] = {};
+  for (int64_t r = 0; r < job.n_rows; ++r) {
+    const int64_t token = job.token(r) - job.token(0);
+    t.masks[r] = job.n_masks() == 1 ? 0 : static_cast<int32_t>(many_masks(job.call) ? r : token);
+  }
+}
+
+// A bit for each of kCells cells: whether it is not hidden.
+static inline uint64_t visible(const float* mask) {
+  uint64_t bits = 0;
+  for (int64_t i = 0; i < kCells; i += kLanes) {
+#if defined(__AVX512F__)
+    const uint64_t some = _mm512_cmp_ps_mask(reinterpret_cast<__m512>(load(mask + i)),
+                                             _mm512_set1_ps(kHidden), _CMP_NEQ_UQ);
+#elif defined(__AVX2__)
+    const auto some = static_cast<uint64_t>(_mm256_movemask_ps(_mm256_cmp_ps(
+        reinterpret_cast<__m256>(load(mask + i)), _mm256_set1_ps(kHidden), _CMP_NEQ_UQ)));
+#else
+    uint64_t some = 0;
+    for (int64_t j = 0; j < kLanes; ++j) some |= uint64_t{mask[i + j] != kHidden} << j;
+#endif
+    bits |= some << i;
+  }
+  return bits;
+}
+
+// What a row sees of a block.
+static inline void look(uint64_t bits, Sight* s) {
+  s->sees = bits != 0;
+  s->end = 0;
+  s->next = s->count + __builtin_popcountll(bits);
+  if (s->next < kChunkCells) return;
+  int32_t count = s->count;
+  for (int64_t i = 0; i < kCells; i += kStrip) {
+    const uint64_t strip = bits >> i & 0xffff;
+    count += __builtin_popcountll(strip);
+    if (count >= kChunkCells && strip >> (kStrip - 1) != 0) {
+      s->end = static_cast<int32_t>(i + kStrip);
+      count = 0;
+    }
+  }
+  s->next = count;
+}
+
+// To be called when a block is done.
+static inline void go_on(const Job& job, const Tile& t) {
+  for (int64_t m = 0; m < job.n_masks(); ++m) {
+    Sight& s = t.sight[m];
+    if (s.sees == 0) continue;
+    s.chunk += s.end != 0;
+    s.count = s.next;
+  }
+}
+
+// Whether `n` cells of a mask are a block of f16 side by side: such ones are looked at as they are.
+static inline bool is_halves(const Tensor& mask, int64_t n) {
+  return mask.type == DType::kF16 && mask.nb[0] == 2 && n == kCells;
+}
+
+// `visible` of such a block; `*adds` becomes true where it adds something to a score.
+static inline uint64_t visible_halves(const char* p, bool* adds) {
+  constexpr uint16_t kHiddenHalf = 0xfc00;
+  uint64_t bits = 0;
+#if defined(__AVX512BW__)
+  uint64_t zeros = 0;
+  for (int64_t i = 0; i < kCells; i += 32) {
+    const __m512i x = _mm512_loadu_si512(p + 2 * i);
+    const __mmask32 some = _mm512_cmpneq_epi16_mask(x, _mm512_set1_epi16(kHiddenHalf - 0x10000));
+    bits |= uint64_t{some} << i;
+    zeros |= uint64_t{_mm512_testn_epi16_mask(x, _mm512_set1_epi16(0x7fff))} << i;
+  }
+#else
+  uint64_t four[kCells / 4];
+  std::memcpy(four, p, sizeof four);
+  uint64_t zeros = 0;
+  uint64_t hidden = 0;
+  for (const uint64_t x : four) zeros |= x, hidden |= x ^ 0xfc00fc00fc00fc00u;
+  if (hidden == 0) return 0;
+  if ((zeros & 0x7fff7fff7fff7fffu) == 0) return ~uint64_t{0};
+  zeros = 0;
+  uint16_t h[kCells];
+  std::memcpy(h, p, sizeof h);
+  for (int64_t i = 0; i < kCells; ++i) {
+    bits |= uint64_t{h[i] != kHiddenHalf} << i;
+    zeros |= uint64_t{(h[i] & 0x7fff) == 0} << i;
+  }
+#endif
+  *adds |= (bits & ~zeros) != 0;
+  return bits;
+}
+
+// Where the cells from `first` on are in a row of the mask.
+static inline const char* mask_row(const Job& job, int64_t row, int64_t first) {
+  const Tensor& mask = *job.call.src[3];
+  const bool many = many_masks(job.call);
+  const int64_t token = many ? job.token(row) : job.token(0) + row;
+  const int64_t head = many ? job.head(row) % mask.ne[2] : 0;
+  return row_data(mask, {token, head, job.batch % mask.ne[3]}) + first * mask.nb[0];
+}
+
+// Reads `n` cells of a row of the mask as floats, and hides those behind them.
+static inline void read_mask(const Job& job, int64_t row, int64_t first, int64_t n, float* out) {
+  const Tensor* mask = job.call.src[3];
+  if (mask == nullptr) {
+    for (int64_t i = 0; i < n; ++i) out[i] = 0;
+  } else {
+    load_floats(mask_row(job, row, first), mask->type, mask->nb[0], n, out);
+  }
+  for (int64_t i = n; i < kCells; ++i) out[i] = kHidden;
+}
+
+// Says in t.sight what the rows see of the cells first..first + n. Cells that are not there are
+// hidden.
+static inline Block look_at(const Job& job, const Tile& t, int64_t first, int64_t n) {
+  const Tensor* mask = job.call.src[3];
+  const bool halves = mask != nullptr && is_halves(*mask, n);
+  Block block = {first, n, 0, 0, 0, false, !halves, 0};
+  uint64_t by_all = ~uint64_t{0};
+  const int64_t n_masks = job.n_masks();
+  for (int64_t row = 0; row < n_masks; ++row) {
+    uint64_t bits = 0;
+    if (halves) {
+      bits = visible_halves(mask_row(job, row, first), &block.masked);
+    } else {
+      float* out = t.mask + row * kCells;
+      read_mask(job, row, first, n, out);
+      bits = visible(out);
+      vf largest{};
+      for (int64_t i = 0; i < kCells; i += kLanes) largest = vmax(vabs(load(out + i)), largest);
+      block.masked |= hmax(largest) != 0.0f;
+    }
+    look(bits, &t.sight[row]);
+    block.seen |= bits;
+    by_all &= bits;
+  }
+  block.masked |= by_all != ~uint64_t{0};
+  return block;
+}
+
+// What is needed of a block that is computed: its mask as floats in t.mask, its cells in t.cells.
+static inline void open_block(const Job& job, const Tile& t, Block* block) {
+  block->begin = __builtin_ctzll(block->seen);
+  block->end = kCells - __builtin_clzll(block->seen);
+  block->n_seen = 0;
+  if (block->seen == ~uint64_t{0}) {
+    for (int32_t i = 0; i < kCells; ++i) t.cells[i] = i;
+    block->n_seen = kCells;
+  } else {
+    for (uint64_t bits = block->seen; bits != 0; bits &= bits - 1) {
+      t.cells[block->n_seen++] = __builtin_ctzll(bits);
+    }
+  }
+  if (!block->masked || block->read) return;
+  for (int64_t row = 0; row < job.n_masks(); ++row) {
+    if (t.sight[row].sees == 0) continue;
+    read_mask(job, row, block->first, block->n, t.mask + row * kCells);
+  }
+}
+
+// Cells that a row sees, at the most: of all blocks, where that is quickly counted.
+static inline int64_t most_seen(const Job& job) {
+  const Tensor* mask = job.call.src[3];
+  const int64_t cells = job.call.src[1]->ne[1];
+  if (mask == nullptr || !is_halves(*mask, kCells)) return cells;
+  int64_t most = 0;
+  for (int64_t row = 0; row < job.n_masks(); ++row) {
+    const char* p = mask_row(job, row, 0);
+    int64_t n = cells % kCells;
+    bool adds = false;
+    for (int64_t i = 0; i + kCells <= cells; i += kCells) {
+      n += __builtin_popcountll(visible_halves(p + 2 * i, &adds));
+    }
+    most = max64(most, n);
+  }
+  return most;
+}
+
+}  // namespace weft::WEFT_TARGET

@@ -1,0 +1,118 @@
+// The two products of attention for many rows of queries: keys and values of a block of cells are
+// floats in scratch, keys turned so that four numbers of several cells are side by side.
+#pragma once
+
+#include "kernels/attention/attention.h"
+
+namespace weft::WEFT_TARGET {
+
+// Rows that scores are computed of together: as many sums as there are registers for.
+inline constexpr int kScoreRows = kLanes == 16 ? 4 : 2;
+
+// Keys of kLanes cells as `multiply_keys` reads them, from rows of `width` floats (whole vectors):
+// vectors of the cells g, 4 + g, ... for g from 0 to 3, for each four numbers.
+static inline void turn_keys(const float* rows, int64_t stride, int64_t width, float* out) {
+  for (int64_t d = 0; d < width; d += kLanes) {
+    for (int g = 0; g < 4; ++g) {
+      vf key[kQuads];
+#pragma GCC unroll 4
+      for (int c = 0; c < kQuads; ++c) key[c] = load(rows + (4 * c + g) * stride + d);
+      turn_quads(key);
+#pragma GCC unroll 4
+      for (int j = 0; j < kQuads; ++j) store(out + d * kLanes + (4 * j + g) * kLanes, key[j]);
+    }
+  }
+}
+
+// Dot products of kRows rows of `q` with the keys of kLanes cells.
+template <int kRows>
+static inline void multiply_keys(const float* q, int64_t q_stride, const float* keys, int64_t width,
+                                 float* out, int64_t out_stride) {
+  vf s[kRows][4];
+#pragma GCC unroll 4
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 4
+    for (int g = 0; g < 4; ++g) s[r][g] = vf{};
+  }
+  for (int64_t d = 0; d < width; d += 4) {
+    vf key[4];
+    for (int g = 0; g < 4; ++g) key[g] = load(keys + d * kLanes + g * kLanes);
+#pragma GCC unroll 4
+    for (int r = 0; r < kRows; ++r) {
+      const vf x = load_quad(q + r * q_stride + d);
+#pragma GCC unroll 4
+      for (int g = 0; g < 4; ++g) s[r][g] = fma(x, key[g], s[r][g]);
+    }
+  }
+#pragma GCC unroll 4
+  for (int r = 0; r < kRows; ++r) store(out + r * out_stride, cell_sums(s[r]));
+}
+
+// out[r][i] = q[r] . k[i] for the cells begin..end (multiples of kLanes) of turned keys, k_stride
+// floats for each.
+static inline void multiply_block(const Matrix& q, const float* keys, int64_t begin, int64_t end,
+                                  int64_t k_stride, int64_t width, float* out, int64_t out_stride) {
+  for (int64_t cell = begin; cell < end; cell += kLanes) {
+    const float* k = keys + cell * k_stride;
+    int64_t r = 0;
+    for (; r + kScoreRows <= q.rows; r += kScoreRows) {
+      multiply_keys<kScoreRows>(q.data + r * q.stride, q.stride, k, width,
+                                out + r * out_stride + cell, out_stride);
+    }
+    for (; r < q.rows; ++r) {
+      multiply_keys<1>(q.data + r * q.stride, q.stride, k, width, out + r * out_stride + cell,
+                       out_stride);
+    }
+  }
+}
+
+// out[r] = fade[r] out[r] + w[r] v for kRows rows and kWide vectors of columns.
+template <int kRows, int kWide>
+static inline void add_values(const float* w, int64_t w_stride, const float* v, int64_t v_stride,
+                              int64_t depth, const float* fade, float* out, int64_t out_stride) {
+  vf s[kRows][kWide];
+  for (int r = 0; r < kRows; ++r) {
+    for (int c = 0; c < kWide; ++c) s[r][c] = load(out + r * out_stride + c * kLanes) * fade[r];
+  }
+  for (int64_t k = 0; k < depth; ++k) {
+    vf row[kWide];
+    for (int c = 0; c < kWide; ++c) row[c] = load(v + k * v_stride + c * kLanes);
+#pragma GCC unroll 4
+    for (int r = 0; r < kRows; ++r) {
+      const vf x = splat(w[r * w_stride + k]);
+      for (int c = 0; c < kWide; ++c) s[r][c] = fma(x, row[c], s[r][c]);
+    }
+  }
+  for (int r = 0; r < kRows; ++r) {
+    for (int c = 0; c < kWide; ++c) store(out + r * out_stride + c * kLanes, s[r][c]);
+  }
+}
+
+template <int kWide>
+static inline void add_columns(const Matrix& w, const float* v, int64_t v_stride, int64_t depth,
+                               const float* fade, float* out, int64_t out_stride) {
+  int64_t r = 0;
+  for (; r + 4 <= w.rows; r += 4) {
+    add_values<4, kWide>(w.data + r * w.stride, w.stride, v, v_stride, depth, fade + r,
+                         out + r * out_stride, out_stride);
+  }
+  for (; r < w.rows; ++r) {
+    add_values<1, kWide>(w.data + r * w.stride, w.stride, v, v_stride, depth, fade + r,
+                         out + r * out_stride, out_stride);
+  }
+}
+
+// out[r] = fade[r] out[r] + sum over i < depth of w[r][i] v[i]; `width` is whole vectors.
+static inline void add_block(const Matrix& w, const float* v, int64_t v_stride, int64_t depth,
+                             int64_t width, const float* fade, float* out, int64_t out_stride) {
+  constexpr int kWide = kLanes == 16 ? 4 : 2;
+  int64_t c = 0;
+  for (; c + kWide * kLanes <= width; c += kWide * kLanes) {
+    add_columns<kWide>(w, v + c, v_stride, depth, fade, out + c, out_stride);
+  }
+  for (; c < width; c += kLanes) {
+    add_columns<1>(w, v + c, v_stride, depth, fade, out + c, out_stride);
+  }
+}
+
+}  // namespace weft::WEFT_TARGET

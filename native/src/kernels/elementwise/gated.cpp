@@ -1,0 +1,244 @@
+// GATED_LINEAR_ATTN (arXiv 2312.06635) and GATED_DELTA_NET (arXiv 2412.06464).
+//
+// An item is a head of a sequence, walked along its tokens. The state is worked on where the
+// result keeps it.
+#include <math.h>
+
+#include "kernels/recurrent/recurrence.h"
+
+namespace weft::WEFT_TARGET {
+
+void register_gated(KernelTable& table);
+
+namespace {
+
+// ---- GATED_LINEAR_ATTN --------------------------------------------------------------------------
+
+// Vectors of one head at one token. State [key][value]:
+// state = gate * state + k v;  y = scale * sum over keys of q * state.
+struct Gla {
+  const float* k;
+  const float* v;
+  const float* q;
+  const float* gate;
+  float* y;
+  float* state;
+  int64_t size;
+  float scale;
+};
+
+template <int kVectors>
+void gla_values(const Gla& g, int64_t at) {
+  vf v[kVectors], sum[kVectors] = {};
+  for (int c = 0; c < kVectors; ++c) v[c] = load(g.v + at + c * kLanes);
+  for (int64_t i = 0; i < g.size; ++i) {
+    const vf k = splat(g.k[i]), q = splat(g.q[i]), gate = splat(g.gate[i]);
+    float* row = g.state + i * g.size + at;
+    for (int c = 0; c < kVectors; ++c) {
+      const vf state = fma(gate, load(row + c * kLanes), k * v[c]);
+      store(row + c * kLanes, state);
+      sum[c] = fma(q, state, sum[c]);
+    }
+  }
+  for (int c = 0; c < kVectors; ++c) store(g.y + at + c * kLanes, sum[c] * splat(g.scale));
+}
+
+void gla_value(const Gla& g, int64_t at) {
+  float sum = 0;
+  for (int64_t i = 0; i < g.size; ++i) {
+    float& state = g.state[i * g.size + at];
+    state = g.gate[i] * state + g.k[i] * g.v[at];
+    sum += g.q[i] * state;
+  }
+  g.y[at] = sum * g.scale;
+}
+
+// Sources k, v, q, g, state.
+void run_gla(const Call& call, int64_t begin, int64_t end, char*) {
+  const Recurrence r = recurrence(*call.src[0], *call.src[4]);
+  auto* y = reinterpret_cast<float*>(call.dst.data);
+  for (int64_t item = begin; item < end; ++item) {
+    const int64_t seq = item / r.n_head;
+    const int64_t head = item - seq * r.n_head;
+    float* state = y + r.outputs() + r.state(seq, head);
+    std::memcpy(state, source(call, 4, r.state(seq, head)),
+                static_cast<size_t>(r.size * r.size) * 4);
+    for (int64_t t = 0; t < r.n_tokens; ++t) {
+      const int64_t at = r.vector(seq, t, head);
+      const Gla g = {source(call, 0, at),
+                     source(call, 1, at),
+                     source(call, 2, at),
+                     source(call, 3, at),
+                     y + at,
+                     state,
+                     r.size,
+                     call.f(LinearAttnSlot::kScale)};
+      int64_t j = 0;
+      for (; j + 4 * kLanes <= r.size; j += 4 * kLanes) gla_values<4>(g, j);
+      for (; j + kLanes <= r.size; j += kLanes) gla_values<1>(g, j);
+      for (; j < r.size; ++j) gla_value(g, j);
+    }
+  }
+}
+
+const char* check_gla(const Call& call) { return check_recurrence(call, 4, 4); }
+
+int64_t items_gla(const Call& call) {
+  const Recurrence r = recurrence(*call.src[0], *call.src[4]);
+  return r.n_head * r.n_seqs;
+}
+
+int64_t grain_gla(const Call& call) {
+  const Recurrence r = recurrence(*call.src[0], *call.src[4]);
+  return row_grain(r.size * r.size * max64(1, r.n_tokens));
+}
+
+// ---- GATED_DELTA_NET ----------------------------------------------------------------------------
+
+const float* row_floats(const Tensor& t, int64_t i1, int64_t i2, int64_t i3) {
+  return reinterpret_cast<const float*>(row_data(t, {i1, i2, i3}));
+}
+
+// The sizes, from v [size, head, token, seq].
+Recurrence delta_of(const Call& call) {
+  const Tensor& v = *call.src[2];
+  return {.size = v.ne[0], .n_head = v.ne[1], .n_tokens = v.ne[2], .n_seqs = v.ne[3]};
+}
+
+// One row of the state [value][key] with the vectors of a token:
+// state *= decay;  state += beta * (v - state k) k;  returns state q. `decay` steps by `decay_step`
+// (0: one for all keys).
+float delta_row(float* state, const float* decay, int64_t decay_step, const float* k, float v,
+                float beta, const float* q, int64_t n) {
+  vf sums = vf{};
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+    const vf kept = load(state + i) * (decay_step == 0 ? splat(*decay) : load(decay + i));
+    store(state + i, kept);
+    sums = fma(kept, load(k + i), sums);
+  }
+  float known = hsum(sums);
+  for (; i < n; ++i) {
+    state[i] *= decay[i * decay_step];
+    known += state[i] * k[i];
+  }
+  const float correction = beta * (v - known);
+  sums = vf{};
+  for (i = 0; i + kLanes <= n; i += kLanes) {
+    const vf next = fma(splat(correction), load(k + i), load(state + i));
+    store(state + i, next);
+    sums = fma(next, load(q + i), sums);
+  }
+  float sum = hsum(sums);
+  for (; i < n; ++i) {
+    state[i] += correction * k[i];
+    sum += state[i] * q[i];
+  }
+  return sum;
+}
+
+// q and k may have fewer heads (taken in turns) and fewer sequences (consecutive ones share).
+void run_delta(const Call& call, int64_t begin, int64_t end, char* scratch) {
+  const Tensor& q = *call.src[0];
+  const Tensor& k = *call.src[1];
+  const Tensor& g = *call.src[3];
+  const Tensor& beta = *call.src[4];
+  const Recurrence r = delta_of(call);
+  const int64_t snapshots = call.i(DeltaNetSlot::kK);
+  const int64_t state_size = r.size * r.size * r.n_head * r.n_seqs;
+  const auto head_bytes = static_cast<size_t>(r.size * r.size) * 4;
+  const float scale = 1.0f / sqrtf(static_cast<float>(r.size));
+  auto* y = reinterpret_cast<float*>(call.dst.data);
+  auto* decay = reinterpret_cast<float*>(scratch);
+  for (int64_t item = begin; item < end; ++item) {
+    const int64_t seq = item / r.n_head;
+    const int64_t head = item - seq * r.n_head;
+    const int64_t q_head = head % q.ne[1];
+    const int64_t q_seq = seq / (r.n_seqs / q.ne[3]);
+    float* state = y + r.outputs() + r.state(seq, head);
+    std::memcpy(state, source(call, 5, r.state(seq, head)), head_bytes);
+    for (int64_t s = max64(1, r.n_tokens); s < snapshots; ++s) {
+      std::memset(state + s * state_size, 0, head_bytes);
+    }
+    for (int64_t t = 0; t < r.n_tokens; ++t) {
+      const float* gates = row_floats(g, head, t, seq);
+      map(gates, decay, g.ne[0], [](vf x) { return exp(x); });
+      const float* keys = row_floats(k, q_head, t, q_seq);
+      const float* queries = row_floats(q, q_head, t, q_seq);
+      const float* values = row_floats(*call.src[2], head, t, seq);
+      const float rate = *row_floats(beta, head, t, seq);
+      float* out = y + r.vector(seq, t, head);
+      for (int64_t i = 0; i < r.size; ++i) {
+        out[i] = scale * delta_row(state + i * r.size, decay, g.ne[0] == 1 ? 0 : 1, keys, values[i],
+                                   rate, queries, r.size);
+      }
+      const int64_t age = r.n_tokens - 1 - t;
+      if (age > 0 && age < snapshots) std::memcpy(state + age * state_size, state, head_bytes);
+    }
+  }
+}
+
+const char* check_delta(const Call& call) {
+  const Tensor& q = *call.src[0];
+  const Tensor& k = *call.src[1];
+  const Tensor& v = *call.src[2];
+  const Tensor& g = *call.src[3];
+  const Tensor& beta = *call.src[4];
+  const Tensor& state = *call.src[5];
+  if (!is_count(call, DeltaNetSlot::kK, 1)) return "needs one snapshot at least";
+  for (int i = 0; i < 5; ++i) {
+    if (!is_f32_rows(*call.src[i])) return "needs f32 sources with contiguous rows";
+  }
+  if (!is_packed_f32(state) || !is_packed_f32(call.dst)) {
+    return "state and result must be contiguous f32";
+  }
+  const Recurrence r = delta_of(call);
+  if (!same_shape(q, k)) return "queries and keys differ in shape";
+  if (q.ne[0] != r.size || q.ne[1] < 1 || q.ne[3] < 1 || r.n_head % q.ne[1] != 0 ||
+      q.ne[2] != r.n_tokens || r.n_seqs % q.ne[3] != 0) {
+    return "queries and keys must be [size, a divisor of heads, tokens, a divisor of sequences]";
+  }
+  const Tensor* per_head[2] = {&g, &beta};
+  for (const Tensor* t : per_head) {
+    if (t->ne[1] != v.ne[1] || t->ne[2] != v.ne[2] || t->ne[3] != v.ne[3]) {
+      return "gates and rates must be [., heads, tokens, sequences]";
+    }
+  }
+  if ((g.ne[0] != 1 && g.ne[0] != r.size) || beta.ne[0] != 1) {
+    return "needs one gate a head or one a key, and one rate a head";
+  }
+  const int64_t state_size = r.size * r.size * r.n_head * r.n_seqs;
+  if (n_elements(state) != state_size) return "the state must be [size, size, heads, sequences]";
+  if (n_elements(call.dst) != r.outputs() + call.i(DeltaNetSlot::kK) * state_size) {
+    return "the result must hold the outputs, then the states";
+  }
+  return nullptr;
+}
+
+int64_t items_delta(const Call& call) {
+  const Recurrence r = delta_of(call);
+  return r.n_head * r.n_seqs;
+}
+
+int64_t grain_delta(const Call& call) {
+  const Recurrence r = delta_of(call);
+  return row_grain(r.size * r.size * max64(1, r.n_tokens));
+}
+
+size_t scratch_delta(const Call& call) {
+  return static_cast<size_t>(call.src[3]->ne[0]) * sizeof(float);
+}
+
+}  // namespace
+
+void register_gated(KernelTable& table) {
+  table[Op::kGatedLinearAttn] = {
+      .check = check_gla, .items = items_gla, .run = run_gla, .grain = grain_gla};
+  table[Op::kGatedDeltaNet] = {.check = check_delta,
+                               .items = items_delta,
+                               .run = run_delta,
+                               .grain = grain_delta,
+                               .scratch = scratch_delta};
+}
+
+}  // namespace weft::WEFT_TARGET

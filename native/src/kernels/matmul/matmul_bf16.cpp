@@ -1,0 +1,45 @@
+// Dot products of bf16 pairs. Processors with all else of the avx512 target may lack them, so this
+// file alone is compiled for them and a look at the processor decides.
+#include "kernels/matmul/matmul_bf16.h"
+
+namespace weft::WEFT_TARGET {
+
+#if defined(__AVX512BF16__)
+
+namespace {
+
+// acc + the products of 16 pairs of each.
+inline vf dot_pairs(vf acc, vf a, vf b) {
+  return reinterpret_cast<vf>(_mm512_dpbf16_ps(
+      reinterpret_cast<__m512>(acc), reinterpret_cast<__m512bh>(a), reinterpret_cast<__m512bh>(b)));
+}
+
+struct MultiplyPairs {
+  static inline vf add(vf acc, vf a, vf b) { return dot_pairs(acc, a, b); }
+};
+
+struct PairRow {
+  static constexpr DType kWeights = DType::kBF16;
+  static constexpr DType kColumns = DType::kBF16;
+  static constexpr int64_t kElements = 2 * kLanes;
+  static constexpr int64_t kSize = 2;
+  static inline vf weights(const char* p) { return load(reinterpret_cast<const float*>(p)); }
+  static inline vf column(const char* p) { return load(reinterpret_cast<const float*>(p)); }
+  static inline vf add(vf acc, vf w, vf x) { return dot_pairs(acc, w, x); }
+};
+
+}  // namespace
+
+const Bf16Kernels* bf16_kernels() {
+  static const Bf16Kernels kernels = {dot_rows<PairRow>, tile_kernels<MultiplyPairs>()};
+  static const bool has = __builtin_cpu_supports("avx512bf16") != 0;
+  return has ? &kernels : nullptr;
+}
+
+#else
+
+const Bf16Kernels* bf16_kernels() { return nullptr; }
+
+#endif
+
+}  // namespace weft::WEFT_TARGET

@@ -1,0 +1,16 @@
+// Products of bf16 weights with bf16 activations by the processor's own dot product.
+#pragma once
+
+#include "kernels/matmul/float_dots.h"
+
+namespace weft::WEFT_TARGET {
+
+struct Bf16Kernels {
+  DotKernel dot;
+  TileKernels tiles;  // a word is two neighbouring elements
+};
+
+// nullptr where the target or this machine has none.
+const Bf16Kernels* bf16_kernels();
+
+}  // namespace weft::WEFT_TARGET

@@ -1,0 +1,348 @@
+// Quantized weights times quantized activations:
+//
+//                 few columns                       many columns
+//   plain rows    rows dotted as they are stored    panels of byte codes, transposed on the way
+//   interleaved   panels read as they are stored    panels of byte codes
+//   lookup        tables (matmul_lookup.cpp)        panels of byte codes
+//
+// Each weight is read from memory once, whatever the number of columns.
+#include "kernels/matmul/matmul_integers.h"
+
+#include "kernels/matmul/matmul_floats.h"
+#include "kernels/matmul/matmul_lookup.h"
+#include "quants/formats.h"
+#include "quants/lookup_layout.h"
+#include "quants/quant_kernels.h"
+
+namespace weft::WEFT_TARGET {
+
+namespace {
+
+// Up to this many columns, unpacking a panel costs more than it saves.
+constexpr int64_t kFewColumns = 2;
+constexpr int64_t kFewInterleaved = 32;  // at most, see few_interleaved
+
+// Formats with scales of scales take longer to read as they are stored.
+int64_t few_interleaved(const QuantKernels& kernels) {
+  return kernels.activation == DType::kQ8_K ? 12 : kFewInterleaved;
+}
+
+// Panels are unpacked this deep. Columns are packed for the whole depth when they fit in L2 that
+// way (packed_depth): then the weights are read row by row. Else they are packed as deep as a
+// panel.
+constexpr int64_t kChunksDeep = 16;
+
+// Columns whose packed form, as deep as a panel, stays in L2.
+constexpr int64_t kColumnsWide = 85 * kTileColumns;
+
+// ---- packed columns: runs of at most kTileColumns columns, each a row of ActivationTiles
+
+int64_t run_columns(int64_t n) { return kTileSizes[tile_variant(min64(n, kTileColumns))]; }
+
+int64_t packed_columns(int64_t n) {
+  const int64_t whole = n / kTileColumns * kTileColumns;
+  return n > whole ? whole + run_columns(n - whole) : whole;
+}
+
+struct Sums {
+  int32_t half[2];  // of 16 codes each
+};
+
+Sums sum_codes(s8x32 q) {
+  const i32x8 s = dot_bytes(i32x8{}, splat8(1), q);
+#if defined(__AVX2__)
+  auto v = reinterpret_cast<__m256i>(s);
+  v = _mm256_hadd_epi32(v, v);
+  v = _mm256_hadd_epi32(v, v);
+  return {{_mm256_cvtsi256_si32(v), _mm256_extract_epi32(v, 4)}};
+#else
+  return {{s[0] + s[1] + s[2] + s[3], s[4] + s[5] + s[6] + s[7]}};
+#endif
+}
+
+template <typename Activation>
+Sums activation_sums(const QuantKernels& kernels, const Activation* row, int64_t chunk, s8x32 q) {
+  if constexpr (sizeof(Activation) == sizeof(BlockQ8_K)) {
+    const Activation& block = row[chunk / 8];  // packed: a pointer to its sums need not be aligned
+    if (!kernels.one_scale) return {{block.bsums[chunk % 8 * 2], block.bsums[chunk % 8 * 2 + 1]}};
+    if (chunk % 8 != 0) return {};
+    int32_t all = 0;
+    for (int i = 0; i < 16; ++i) all += block.bsums[i];
+    return {{all, 0}};
+  }
+  return sum_codes(q);
+}
+
+// What a minimum is multiplied with: the sum of the codes, times their scale where that is no
+// block's. q8_1 blocks carry it.
+template <typename Activation>
+float minimum_factor(const Activation* row, int64_t chunk, int32_t sum) {
+  if constexpr (sizeof(Activation) == sizeof(BlockQ8_1)) return half_to_float(row[chunk].s);
+  return static_cast<float>(sum);
+}
+
+// Column `lane` of a run of `width`: see ActivationTile.
+template <typename Activation>
+void pack_column(const QuantKernels& kernels, const char* x, int64_t first, int64_t n_chunks,
+                 int64_t width, int64_t lane, char* run) {
+  const auto* row = reinterpret_cast<const Activation*>(x);
+  for (int64_t i = 0; i < n_chunks; ++i, run += width * kTileBytes) {
+    const s8x32 q = activation_codes(row, first + i);
+    const float d = activation_scale(row, first + i);
+    Sums sums = activation_sums(kernels, row, first + i, q);
+    if (kernels.groups == 1) sums.half[0] += sums.half[1];
+    std::memcpy(run + lane * 32, &q, sizeof q);
+    std::memcpy(run + width * 32 + lane * 4, &d, 4);
+    for (int g = 0; g < kernels.groups; ++g) {
+      char* at = run + width * 36 + (g * width + lane) * 4;
+      if (kernels.has_min) {
+        const float value = minimum_factor(row, first + i, sums.half[g]);
+        std::memcpy(at, &value, 4);
+      } else {
+        const int32_t value = -kernels.zero * sums.half[g];
+        std::memcpy(at, &value, 4);
+      }
+    }
+  }
+}
+
+// Columns left..right, chunks first..first+n_chunks. A run has room for `deep` chunks.
+void pack_columns(const QuantKernels& kernels, const Columns& columns, int64_t left, int64_t right,
+                  int64_t first, int64_t n_chunks, int64_t deep, char* tiles) {
+  for (int64_t start = left; start < right; start += kTileColumns) {
+    const int64_t n = min64(kTileColumns, right - start);
+    const int64_t width = run_columns(n);
+    char* run = tiles + (start - left) * deep * kTileBytes;
+    if (n < width) std::memset(run, 0, static_cast<size_t>(width * n_chunks * kTileBytes));
+    for (int64_t c = 0; c < n; ++c) {
+      const char* x = columns.x[start + c];
+      if (kernels.activation == DType::kQ8_0) {
+        pack_column<BlockQ8_0>(kernels, x, first, n_chunks, width, c, run);
+      } else if (kernels.activation == DType::kQ8_1) {
+        pack_column<BlockQ8_1>(kernels, x, first, n_chunks, width, c, run);
+      } else {
+        pack_column<BlockQ8_K>(kernels, x, first, n_chunks, width, c, run);
+      }
+    }
+  }
+}
+
+// ---- few columns
+
+void dot_rows(const QuantKernels& kernels, const Weights& w, int64_t begin, int64_t end,
+              const Columns& columns, char* scratch) {
+  // rows that stay in cache while the columns pass over them
+  constexpr int64_t kRows = 16;
+  auto* sums = reinterpret_cast<float*>(scratch);
+  for (int64_t r = begin; r < end; r += kRows) {
+    const int64_t rows = min64(kRows, end - r);
+    for (int64_t c = 0; c < columns.n; ++c) {
+      kernels.dot(w.data + r * w.row_stride, w.row_stride, rows, columns.x[c], w.k, w.scale, sums);
+      std::memcpy(columns.out[c] + r, sums, static_cast<size_t>(rows) * 4);
+    }
+  }
+}
+
+// Where a run's results for the panel at `row` go; what pads the run goes to `rest`.
+struct Outputs {
+  float* at[kTileColumns];
+
+  Outputs(const Columns& columns, int64_t first, int64_t n, int64_t row, float* rest) {
+    for (int64_t c = 0; c < kTileColumns; ++c) {
+      at[c] = c < n ? columns.out[first + c] + row : rest;
+    }
+  }
+};
+
+struct FewScratch {
+  char* tiles;
+  float* rest;
+  size_t used;
+
+  FewScratch(char* scratch, int64_t n, int64_t k) {
+    Arena arena(scratch);
+    tiles = arena.take<char>(packed_columns(n) * (k / 32) * kTileBytes);
+    rest = arena.take<float>(kPanelRows);
+    used = arena.used();
+  }
+};
+
+void multiply_few(const QuantKernels& kernels, const Weights& w, int64_t begin, int64_t end,
+                  const Columns& columns, char* scratch) {
+  const FewScratch s(scratch, columns.n, w.k);
+  const int64_t chunks = w.k / 32;
+  pack_columns(kernels, columns, 0, columns.n, 0, chunks, chunks, s.tiles);
+  for (int64_t r = begin; r < end; r += kPanelRows) {
+    for (int64_t c = 0; c < columns.n; c += kTileColumns) {
+      const int64_t n = min64(kTileColumns, columns.n - c);
+      const Outputs out(columns, c, n, r, s.rest);
+      kernels.columns[tile_variant(n)](w.data + r * w.row_stride, s.tiles + c * chunks * kTileBytes,
+                                       chunks, w.scale, out.at);
+    }
+  }
+}
+
+// ---- many columns
+
+struct ManyScratch {
+  int64_t deep;  // chunks that are packed at a time
+  char* tiles;
+  Panel panel;
+  float* rows;  // results of a panel with fewer than kPanelRows rows
+  float* rest;
+  size_t used;
+
+  ManyScratch(char* scratch, const Columns& columns, int64_t k) {
+    Arena arena(scratch);
+    const int64_t wide = packed_columns(min64(columns.n, kColumnsWide));
+    deep = packed_depth(wide, kChunksDeep * kTileBytes, k / 32, kChunksDeep);
+    tiles = columns.packed != nullptr ? nullptr : arena.take<char>(wide * deep * kTileBytes);
+    panel.q = arena.take<uint8_t>(kChunksDeep * 32 * kPanelRows);
+    panel.scale = arena.take<float>(kChunksDeep * 2 * kPanelRows);
+    panel.min = arena.take<float>(kChunksDeep * 2 * kPanelRows);
+    rows = arena.take<float>(kTileColumns * kPanelRows);
+    rest = arena.take<float>(kPanelRows);
+    used = arena.used();
+  }
+};
+
+// Packed columns; `deep` chunks of them.
+struct Tiles {
+  const char* data;
+  int64_t deep;
+
+  // The run of `n` columns from `column` on, from `chunk` on.
+  const char* run(int64_t column, int64_t n, int64_t chunk) const {
+    return data + (column * deep + chunk * run_columns(n)) * kTileBytes;
+  }
+};
+
+// One panel times the packed columns left..right, from chunk number `chunk` of `tiles` on.
+void multiply_panel(const QuantKernels& kernels, const Columns& columns, int64_t left,
+                    int64_t right, int64_t row, int64_t rows, bool add, int64_t n_chunks,
+                    const Tiles& tiles, int64_t chunk, float scale, const ManyScratch& s) {
+  for (int64_t c = left; c < right; c += kTileColumns) {
+    const int64_t n = min64(kTileColumns, right - c);
+    const char* run = tiles.run(c - left, n, chunk);
+    Outputs out(columns, c, n, row, s.rest);
+    if (rows == kPanelRows) {
+      kernels.tile[tile_variant(n)](s.panel, run, n_chunks, add, scale, out.at);
+      continue;
+    }
+    const auto bytes = static_cast<size_t>(rows) * 4;
+    for (int64_t i = 0; i < n; ++i) {
+      out.at[i] = s.rows + i * kPanelRows;
+      if (add) std::memcpy(out.at[i], columns.out[c + i] + row, bytes);
+    }
+    kernels.tile[tile_variant(n)](s.panel, run, n_chunks, add, scale, out.at);
+    for (int64_t i = 0; i < n; ++i) std::memcpy(columns.out[c + i] + row, out.at[i], bytes);
+  }
+}
+
+void unpack_panel(const QuantKernels& kernels, const Weights& w, int64_t row, int64_t rows,
+                  int64_t first, int64_t n, int64_t next, const Panel& panel) {
+  const char* data = w.data + row * w.row_stride;
+  if (w.layout == Layout::kLookup) {
+    unpack_lookups(w.type, w.data + row * lookup_row_bytes(w.type, w.k), first, n, panel);
+  } else if (w.layout == Layout::kInterleaved) {
+    kernels.unpack(data, first, n, panel);
+  } else {
+    kernels.pack(data, w.row_stride, rows, first, n, next, panel);
+  }
+}
+
+void multiply_many(const QuantKernels& kernels, const Weights& w, int64_t begin, int64_t end,
+                   const Columns& columns, char* scratch) {
+  const ManyScratch s(scratch, columns, w.k);
+  const int64_t chunks = w.k / 32;
+  const int64_t piece = 32 * kChunksDeep / unit_elements(w.type) * unit_bytes(w.type);
+  // the piece that will be wanted next: of these rows, or of those below
+  const int64_t next = s.deep > kChunksDeep ? piece : kPanelRows * w.row_stride;
+  for (int64_t left = 0; left < columns.n; left += kColumnsWide) {
+    const int64_t right = min64(columns.n, left + kColumnsWide);
+    for (int64_t packed = 0; packed < chunks; packed += s.deep) {
+      const int64_t packed_end = min64(packed + s.deep, chunks);
+      Tiles tiles = {s.tiles, s.deep};
+      if (columns.packed != nullptr) {
+        tiles = {columns.packed + left * chunks * kTileBytes, chunks};
+      } else {
+        pack_columns(kernels, columns, left, right, packed, packed_end - packed, s.deep, s.tiles);
+      }
+      for (int64_t r = begin; r < end; r += kPanelRows) {
+        const int64_t rows = min64(kPanelRows, end - r);
+        for (int64_t first = packed; first < packed_end; first += kChunksDeep) {
+          const int64_t n = min64(kChunksDeep, packed_end - first);
+          unpack_panel(kernels, w, r, rows, first, n, next, s.panel);
+          multiply_panel(kernels, columns, left, right, r, rows, first > 0, n, tiles,
+                         columns.packed != nullptr ? first : first - packed,
+                         first + n == chunks ? w.scale : 1.0f, s);
+        }
+      }
+    }
+  }
+}
+
+bool has_tiles(DType type) { return quant_kernels(type).pack != nullptr; }
+
+size_t max_size(size_t a, size_t b) { return a > b ? a : b; }
+
+}  // namespace
+
+bool is_integer_product(DType weights, DType columns) {
+  const QuantKernels& kernels = quant_kernels(weights);
+  return kernels.dot != nullptr && kernels.activation == columns;
+}
+
+bool is_looked_up(const Weights& w, int64_t n_columns) {
+  return w.layout == Layout::kLookup && n_columns > 0 && n_columns <= kFewLookups;
+}
+
+bool is_packed(const Weights& w, DType columns, int64_t n_columns) {
+  if (!is_integer_product(w.type, columns)) return false;
+  const QuantKernels& kernels = quant_kernels(w.type);
+  if (w.layout == Layout::kInterleaved) return n_columns > few_interleaved(kernels);
+  if (w.layout == Layout::kLookup) return has_tiles(w.type) && n_columns > kFewLookups;
+  return n_columns > kFewColumns && has_tiles(w.type);
+}
+
+static_assert(kPackUnit % kTileColumns == 0);
+
+size_t packed_bytes(int64_t n_columns, int64_t k) {
+  return static_cast<size_t>(packed_columns(n_columns) * (k / 32) * kTileBytes);
+}
+
+char* packed_column(char* packed, int64_t first, int64_t k) {
+  return packed + first * (k / 32) * kTileBytes;
+}
+
+void pack_all(const Weights& w, const Columns& columns, char* packed) {
+  const int64_t chunks = w.k / 32;
+  pack_columns(quant_kernels(w.type), columns, 0, columns.n, 0, chunks, chunks, packed);
+}
+
+void multiply_integers(const Weights& w, int64_t begin, int64_t end, const Columns& columns,
+                       char* scratch) {
+  const QuantKernels& kernels = quant_kernels(w.type);
+  const bool interleaved = w.layout == Layout::kInterleaved;
+  const bool few_lookups = columns.n <= kFewLookups && columns.packed == nullptr;
+  if (w.layout == Layout::kLookup && (few_lookups || !has_tiles(w.type))) {
+    multiply_lookups(w, begin, end, columns, scratch);
+  } else if (interleaved && columns.n <= few_interleaved(kernels)) {
+    multiply_few(kernels, w, begin, end, columns, scratch);
+  } else if (w.layout == Layout::kRows && (columns.n <= kFewColumns || kernels.pack == nullptr)) {
+    dot_rows(kernels, w, begin, end, columns, scratch);
+  } else {
+    multiply_many(kernels, w, begin, end, columns, scratch);
+  }
+}
+
+size_t multiply_integers_scratch(const Columns& columns, int64_t k, Layout layout) {
+  size_t few = FewScratch(nullptr, min64(columns.n, kFewInterleaved), k).used;
+  if (layout == Layout::kLookup) few = max_size(few, multiply_lookups_scratch(columns.n, k));
+  if (columns.n <= kFewColumns) return few;
+  // fewer columns may be packed deeper
+  const size_t many = ManyScratch(nullptr, columns, k).used + kPackedBytes;
+  return max_size(many, few);
+}
+
+}  // namespace weft::WEFT_TARGET

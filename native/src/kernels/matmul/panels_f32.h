@@ -1,0 +1,135 @@
+// Products of f32 weights in panels (quants/interleave.h): a panel has a word of each of its 32
+// rows after another, so lanes are rows, and nothing is added up across them.
+//
+// A result is the sum of its products by ascending depth, one fused multiply-add after the other,
+// whatever is multiplied together: sums that a part of the depth leaves in the result are taken up
+// from there by the next one.
+#pragma once
+
+#include <utility>
+
+#include "kernels/matmul/activations.h"
+#include "kernels/matmul/matmul_engine.h"
+#include "quants/interleave.h"
+
+namespace weft::WEFT_TARGET {
+
+// Sums of a tile, kTileVectors vectors of rows times kPanelColumns columns, fill most registers.
+// Whole panels at a time where they can be: lines are read one after the other.
+inline constexpr int kTileVectors = kLanes == 8 ? 4 : 2;
+// Of columns that lie a page apart, no more lines than a set of the first-level cache holds.
+inline constexpr int kPanelColumns = kLanes == 16 ? 8 : kLanes == 8 ? 3 : 4;
+static_assert(kPanelRows % (kTileVectors * kLanes) == 0);
+
+// Words of depth that are multiplied at a time: a panel's stay in the second-level cache for all
+// columns.
+inline constexpr int64_t kPanelDepth = 1024;
+
+// Some words of depth of a panel, and of columns `stride` words apart. `begins`: there are no sums
+// in the result yet. `finish`: of the last words of depth, else empty.
+struct PanelPart {
+  const float* w;
+  const float* x;
+  int64_t stride;
+  int64_t depth;
+  bool begins;
+  Finish finish;
+};
+
+// Sums of rows from `row` on, as they go to the result.
+static inline vf finished(const Finish& finish, vf sum, int64_t row) {
+  if (finish.bias != nullptr) sum = sum + load(finish.bias + row);
+  return finish.limits ? limit(sum, splat(finish.low), splat(finish.high)) : sum;
+}
+
+// kColumns columns of a result: row 0 of the panel of each.
+template <int kColumns>
+static void multiply_panel(const PanelPart& part, float* const* out, int64_t row) {
+  constexpr int kVectors = kTileVectors;
+  for (int64_t r = 0; r < kPanelRows; r += kVectors * kLanes) {
+    vf acc[kColumns][kVectors];
+#pragma GCC unroll 12
+    for (int c = 0; c < kColumns; ++c) {
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v) {
+        acc[c][v] = part.begins ? vf{} : load(out[c] + row + r + v * kLanes);
+      }
+    }
+    const float* w = part.w + r;
+    const float* x = part.x;
+    for (const float* end = x + part.depth; x < end; ++x, w += kPanelRows) {
+      vf rows[kVectors];
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v) rows[v] = load(w + v * kLanes);
+#pragma GCC unroll 12
+      for (int c = 0; c < kColumns; ++c) {
+        const vf factor = splat(x[c * part.stride]);
+#pragma GCC unroll 4
+        for (int v = 0; v < kVectors; ++v) acc[c][v] = fma(rows[v], factor, acc[c][v]);
+      }
+    }
+#pragma GCC unroll 12
+    for (int c = 0; c < kColumns; ++c) {
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v) {
+        const int64_t at = row + r + v * kLanes;
+        store(out[c] + at, finished(part.finish, acc[c][v], at));
+      }
+    }
+  }
+}
+
+template <int... kColumns>
+static void multiply_panel(int columns, const PanelPart& part, float* const* out, int64_t row,
+                           std::integer_sequence<int, kColumns...>) {
+  using Kernel = void (*)(const PanelPart&, float* const*, int64_t);
+  static constexpr Kernel kernels[] = {multiply_panel<kColumns + 1>...};
+  kernels[columns - 1](part, out, row);
+}
+
+// `n` columns, in groups as even as they can be: a single one would wait for its sums.
+static inline void multiply_panel(PanelPart part, int64_t n, float* const* out, int64_t row) {
+  int64_t groups = (n + kPanelColumns - 1) / kPanelColumns;
+  for (; groups > 0; --groups) {
+    const int64_t columns = (n + groups - 1) / groups;
+    multiply_panel(static_cast<int>(columns), part, out, row,
+                   std::make_integer_sequence<int, kPanelColumns>());
+    part.x += columns * part.stride;
+    out += columns;
+    n -= columns;
+  }
+}
+
+// One column: reading memory. kPanels panels, which follow each other, are taken at a time so that
+// no sum is waited for; each is read in order, which processors see by themselves.
+template <int kPanels>
+static void multiply_column(const float* w, const float* x, int64_t depth, const Finish& finish,
+                            float* out, int64_t row) {
+  constexpr int kVectors = static_cast<int>(kPanelRows) / kLanes;
+  // more sums than registers: the halves of a panel after each other
+  constexpr int kAtOnce = kVectors > 4 ? 4 : kVectors;
+  for (int first = 0; first < kVectors; first += kAtOnce) {
+    vf acc[kPanels][kAtOnce] = {};
+    for (int64_t k = 0; k < depth; ++k) {
+      const vf factor = splat(x[k]);
+#pragma GCC unroll 2
+      for (int p = 0; p < kPanels; ++p) {
+        const float* row = w + (p * depth + k) * kPanelRows;
+#pragma GCC unroll 4
+        for (int v = 0; v < kAtOnce; ++v) {
+          acc[p][v] = fma(load(row + (first + v) * kLanes), factor, acc[p][v]);
+        }
+      }
+    }
+#pragma GCC unroll 2
+    for (int p = 0; p < kPanels; ++p) {
+#pragma GCC unroll 4
+      for (int v = 0; v < kAtOnce; ++v) {
+        const int64_t at = row + p * kPanelRows + (first + v) * kLanes;
+        store(out + at, finished(finish, acc[p][v], at));
+      }
+    }
+  }
+}
+
+}  // namespace weft::WEFT_TARGET
