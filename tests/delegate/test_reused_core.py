@@ -1,5 +1,6 @@
 """The delegate is linked to an installed core of the same sources, not compiled again."""
 
+import contextlib
 import shutil
 import site
 import subprocess
@@ -39,7 +40,11 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
     venv.create(folder, with_pip=False)
     (packages,) = folder.glob("lib/python*/site-packages")
     here = [path for path in sys.path if path.endswith("site-packages")] + site.getsitepackages()
-    (packages / "these.pth").write_text("\n".join(here))
+    for path in map(Path, here):  # all but weft, which may have a core that fits
+        for entry in path.iterdir():
+            if entry.name != "weft" and entry.suffix != ".pth":
+                with contextlib.suppress(FileExistsError):
+                    (packages / entry.name).symlink_to(entry)
     core = packages / "weft" / "_core"
     core.mkdir(parents=True)
     (core / "libweft_core.a").write_bytes(b"")

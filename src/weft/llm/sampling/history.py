@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.llm.sampling.candidates import Candidates
+from weft.llm.sampling.candidates import FARTHEST, Candidates
 
 __all__ = ["History", "Penalties"]
 
@@ -70,7 +70,10 @@ class Penalties:
         tokens = np.fromiter(self._counts.keys(), np.intp, n)
         counts = np.fromiter(self._counts.values(), np.float64, n)
         positions, which = c.find(tokens)
-        logits = c.logits[positions].astype(np.float64)
-        logits = np.where(logits > 0, logits / self._repeat, logits * self._repeat)
+        before = c.logits[positions].astype(np.float64)
+        logits = np.where(before > 0, before / self._repeat, before * self._repeat)
         logits -= counts[which] * self._frequency + self._presence
-        c.set_logits(positions, logits)
+        # a token that was allowed stays so, however large the penalty
+        c.set_logits(
+            positions, np.where(np.isneginf(before), before, np.maximum(logits, -FARTHEST))
+        )
