@@ -10,7 +10,6 @@ from typing import Any
 
 from rich.table import Table
 
-from weft import _native
 from weft.backends.cpu.peaks import measure_peaks
 from weft.backends.cpu.products import Product, Timing, layouts_of, time_product, weight_buffer
 from weft.backends.cpu.record import best_target
@@ -19,6 +18,7 @@ from weft.cli.console import wide
 from weft.dtype import DTYPES, DType
 from weft.errors import ContextError
 from weft.flags import FLAGS
+from weft.native import _native
 from weft.program import Layout
 
 __all__ = ["DEFAULT_COLUMNS", "DEFAULT_FORMATS", "DEFAULT_SHAPE", "bench_kernels"]

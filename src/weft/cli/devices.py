@@ -9,7 +9,6 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from weft import _native
 from weft.backends import known_backends
 from weft.backends.cpu import Peaks, measure_peaks
 from weft.backends.cpu.record import verdicts
@@ -17,6 +16,7 @@ from weft.cli.console import device_list, wide
 from weft.cli.doctor import used_target
 from weft.cli.ops_grid import devices_of, grid_as_json, grid_as_markdown, page_devices, print_grid
 from weft.errors import DeviceError
+from weft.native import _native
 from weft.numa import memory_nodes
 
 __all__ = ["devices"]

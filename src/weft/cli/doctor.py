@@ -14,12 +14,12 @@ import typer
 from rich.status import Status
 from rich.table import Table
 
-from weft import _native
 from weft.backends.cpu.record import choose
 from weft.cli.console import errors, wide
 from weft.errors import DeviceError
 from weft.execute.doctor import Failure, Report, check_targets
 from weft.flags import FLAGS
+from weft.native import _native
 
 __all__ = ["doctor", "used_target"]
 

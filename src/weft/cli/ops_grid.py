@@ -8,12 +8,12 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from weft import _native
 from weft.backends import make_backend
 from weft.backends.base import Rules
 from weft.backends.cases import Case
 from weft.backends.grid import Grid, make_grid
 from weft.backends.registry import rules_of
+from weft.native import _native
 
 __all__ = ["devices_of", "grid_as_json", "grid_as_markdown", "page_devices", "print_grid"]
 

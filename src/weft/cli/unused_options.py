@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from weft import _native
 from weft.cli.command import usage_error
 from weft.cli.console import note
+from weft.native import _native
 
 __all__ = [
     "Conversation",

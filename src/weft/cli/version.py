@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from weft import version as numbers
+import weft.version as numbers
 
 __all__ = ["version"]
 

@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 from functools import partial
 from time import perf_counter
 
-from weft import _native
 from weft.backends import Backend, make_backend
 from weft.backends.cases import Case, all_cases
 from weft.backends.cpu import default_threads
 from weft.backends.cpu.record import Verdict, under_check, write_verdict
 from weft.errors import WeftError
 from weft.execute.trial import Array, disagreement, run_case
+from weft.native import _native
 
 __all__ = ["Failure", "Report", "check_targets"]
 

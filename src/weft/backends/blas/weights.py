@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from weft import _native, quants
+from weft import quants
 from weft.dtype import DType
 from weft.errors import WeftError
+from weft.native import _native
 
 __all__ = ["can_decode", "decode_into"]
 

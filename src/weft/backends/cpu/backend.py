@@ -11,7 +11,6 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from weft import _native
 from weft.backends.base import (
     YES,
     BackendBase,
@@ -48,6 +47,7 @@ from weft.graph.params import pack
 from weft.graph.rewrite import REWRITES
 from weft.graph.size import upper
 from weft.graph.tensor import Tensor
+from weft.native import _native
 from weft.options import require_options
 from weft.program import LAYOUTS, Layout, Program
 

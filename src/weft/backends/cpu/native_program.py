@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from weft import _native
 from weft.graph.params import pack
 from weft.graph.size import Compound, Expr, Size, Sym, upper
 from weft.graph.tensor import Tensor
+from weft.native import _native
 from weft.program import LAYOUTS, Program
 
 __all__ = ["ExprTable", "Lowered", "describe_tensor", "native_program"]

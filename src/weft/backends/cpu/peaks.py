@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 
-from weft import _native
 from weft.backends.cpu.backend import default_threads
 from weft.backends.cpu.record import best_target
 from weft.errors import DeviceError
+from weft.native import _native
 
 __all__ = ["Peaks", "measure_peaks"]
 

@@ -12,10 +12,10 @@ from time import perf_counter
 import numpy as np
 from numpy.typing import NDArray
 
-from weft import _native
 from weft.dtype import DTYPES, DType, dtype_from_id
 from weft.errors import DeviceError
 from weft.graph.op import OPS
+from weft.native import _native
 from weft.program import LAYOUTS, Layout
 
 __all__ = ["Product", "Timing", "layouts_of", "time_product", "weight_buffer"]

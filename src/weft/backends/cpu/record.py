@@ -23,11 +23,11 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from weft import _native
 from weft.errors import DeviceError, FormatError
 from weft.file_lock import is_locked, locked, try_lock
 from weft.files import write_text
 from weft.flags import FLAGS
+from weft.native import _native
 
 __all__ = ["Choice", "Verdict", "best_target", "choose", "forget", "machine_key", "require_usable",
            "under_check", "verdicts", "write_verdict"]  # fmt: skip

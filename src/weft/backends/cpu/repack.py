@@ -16,12 +16,12 @@ from weakref import WeakValueDictionary, ref
 import numpy as np
 from numpy.typing import NDArray
 
-from weft import _native
 from weft.backends.base import Memory
 from weft.dtype import DType
 from weft.errors import DeviceError, OutOfMemoryError
 from weft.graph.size import upper
 from weft.graph.tensor import Tensor
+from weft.native import _native
 from weft.numa import place_block
 from weft.program import Layout
 

@@ -12,13 +12,13 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, Literal
 
-from weft import _native
 from weft.backends.cpu.products import Product, layouts_of, time_product, weight_buffer
 from weft.backends.cpu.record import machine_key
 from weft.dtype import DType
 from weft.errors import DeviceError, FormatError
 from weft.files import write_text
 from weft.flags import FLAGS
+from weft.native import _native
 from weft.program import Layout
 
 __all__ = ["Method", "choose_method", "method_file"]

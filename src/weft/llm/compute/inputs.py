@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from weft import _native
 from weft.execute import Session
 from weft.llm.cache.cells import Cells
 from weft.llm.cache.kv_cache import KVCache
 from weft.llm.cache.rollback import Places
 from weft.llm.compute.batch import Ubatch
 from weft.llm.config import ModelConfig
+from weft.native import _native
 
 __all__ = ["Inputs"]
 
