@@ -192,6 +192,30 @@ class Executable(Protocol):
 
 
 @runtime_checkable
+class NativeRun(Protocol):
+    """(optional) an executable that native threads run: it can be stopped and told how many."""
+
+    @property
+    def run_values(self) -> Callable[[Sequence[int]], bool]:
+        """Runs with values in the order of the program's symbols; False: it was stopped."""
+
+    @property
+    def abort(self) -> Callable[[], None]:
+        """From any thread: stops the run that is going on, or else the next one."""
+
+    @property
+    def clear_abort(self) -> Callable[[], None]:
+        """Forgets an abort that no run has seen."""
+
+    @property
+    def barriers(self) -> int:
+        """Times that the threads waited for each other in the last run."""
+
+    def use_threads(self, n: int) -> None:
+        """Threads of the runs from now on, at most those of the device; 0: all of them."""
+
+
+@runtime_checkable
 class RecordsSpans(Protocol):
     """(optional) an executable that can say when each thread worked on each of its steps."""
 

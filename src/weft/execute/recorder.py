@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from time import perf_counter_ns
 
-from weft.backends.base import QueueSpan, RecordsQueue, RecordsSpans
+from weft.backends.base import NativeRun, QueueSpan, RecordsQueue, RecordsSpans
 from weft.execute.bound import BoundProgram, Moved
 from weft.execute.profile import Profile
 from weft.program import Program
@@ -88,7 +88,8 @@ class Recorder:
         finally:
             if recorded is not None:
                 recorded.record_spans(False)
-        self.profile.barriers += getattr(executable, "barriers", 0)
+        if isinstance(executable, NativeRun):
+            self.profile.barriers += executable.barriers
         kept, queue = dict(values), self._queues.get(self._program.splits[split].device)
         later = None if queue is None else queue.recorded()
 

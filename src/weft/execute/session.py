@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from weft.backends.base import Executable, HostMemory
+from weft.backends.base import Executable, HostMemory, NativeRun
 from weft.errors import AbortedError, ProgramError
 from weft.execute.arena import ArenaPool
 from weft.execute.bound import BoundProgram, Moved, named_fault
@@ -51,10 +51,10 @@ class Session:
         splits = self.program.splits
         if len(splits) == 1 and not splits[0].copies:
             # a native executable takes plain numbers, so that a run costs one call
-            run_values = getattr(self._bound.executables[0], "run_values", None)
-            if run_values is not None:
-                self._single = (run_values, _getter(tuple(self.program.symbols)))
-        self._stoppable: list[Any] = [e for e in self._bound.executables if hasattr(e, "abort")]
+            only = self._bound.executables[0]
+            if isinstance(only, NativeRun):
+                self._single = (only.run_values, _getter(tuple(self.program.symbols)))
+        self._native = [e for e in self._bound.executables if isinstance(e, NativeRun)]
         if self._threads:
             self.use_threads(self._threads)
 
@@ -224,13 +224,13 @@ class Session:
         writing is undefined. Between runs it stops the next `execute`, unless `clear_abort` or
         `run` comes first."""
         self._stop = True
-        for executable in self._stoppable:
+        for executable in self._native:
             executable.abort()
 
     def clear_abort(self) -> None:
         """Forgets an `abort` that has stopped nothing."""
         self._stop = False
-        for executable in self._stoppable:
+        for executable in self._native:
             executable.clear_abort()
 
     def _aborted(self) -> AbortedError:
@@ -240,15 +240,13 @@ class Session:
     def use_threads(self, n: int) -> None:
         """Threads of later runs on the cpu device: at most as many as it has; 0: all of them."""
         self._threads = n
-        for executable in self._bound.executables:
-            use = getattr(executable, "use_threads", None)
-            if use is not None:
-                use(n)
+        for executable in self._native:
+            executable.use_threads(n)
 
     @property
     def barriers(self) -> int:
         """Times that the threads of the cpu device waited for each other in the last run."""
-        return sum(getattr(e, "barriers", 0) for e in self._bound.executables)
+        return sum(e.barriers for e in self._native)
 
     @contextmanager
     def profile(self, into: Profile | None = None) -> Iterator[Profile]:
