@@ -1,7 +1,7 @@
 """Chat templates made of parts of hostile ones: each renders or raises ChatError, in bounded work.
 
 `run(seed, n)` tries `n` of them; the work is counted by the renderer itself, see
-`weft/llm/chat_meter.py`."""
+`weft/llm/chat/meter.py`."""
 
 from __future__ import annotations
 

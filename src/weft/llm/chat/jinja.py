@@ -1,8 +1,8 @@
 """Chat templates in Jinja: the environment that Hugging Face's templates are written for.
 
 A template is text from a file that somebody else made. It runs in Jinja's immutable sandbox with
-what templates do use and nothing else (`chat_filters.py`), and pays for every step and for every
-value that it makes (`chat_meter.py`): loops, calls, operators and outputs are turned into ones that
+what templates do use and nothing else (`filters.py`), and pays for every step and for every
+value that it makes (`meter.py`): loops, calls, operators and outputs are turned into ones that
 pay before the template is compiled. What templates may use is what `apply_chat_template` of the
 transformers library gives them: `raise_exception`, `strftime_now`, `tojson` without HTML escapes,
 `break` and `continue`, and `{% generation %}` blocks (they mark text and change nothing).
