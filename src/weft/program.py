@@ -55,7 +55,7 @@ class BufferSpec:
     data: Any = None
     matrix: TensorSpec | None = None
     """The one tensor of a bound buffer that is repacked when it is loaded; `buffer_type` is then a
-    `weft.backends.base.WeightBufferType`."""
+    `weft.backends.memory.WeightBufferType`."""
 
 
 @dataclass(frozen=True, slots=True)

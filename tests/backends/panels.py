@@ -7,9 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 from weft import _native
-from weft.backends.base import Executable, HostMemory, Memory
+from weft.backends.base import Executable
 from weft.backends.cpu.backend import CpuBackend
 from weft.backends.cpu.repack import PanelMemory
+from weft.backends.memory import HostMemory, Memory
 from weft.dtype import DTYPES
 from weft.graph.tensor import Tensor
 from weft.program import Program

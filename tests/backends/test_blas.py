@@ -21,11 +21,11 @@ from tests.vectors.run_ops import compute
 from weft import graph as g
 from weft import quants
 from weft.backends import make_backend
-from weft.backends.base import HostMemory
 from weft.backends.blas import BlasBackend
 from weft.backends.blas.library import OPENBLAS
 from weft.backends.blas.weights import can_decode
 from weft.backends.cpu import CpuBackend
+from weft.backends.memory import HostMemory
 from weft.dtype import DTYPES
 from weft.execute import Scheduler
 

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from weft import _native, numa
-from weft.backends.base import HostMemory
 from weft.backends.cpu import ThreadOptions
 from weft.backends.cpu.backend import CpuBackend
+from weft.backends.memory import HostMemory
 from weft.numa import MemoryPlacement, current_placement, memory_nodes, node_of, use_placement
 
 BIG = 1 << 20

@@ -17,7 +17,7 @@ from tests.backends.opencl_device import opencl
 from tests.execute.stub_devices import Device, Type
 from weft import graph as g
 from weft.backends import known_backends, make_backend
-from weft.backends.base import DirectMemory
+from weft.backends.memory import DirectMemory
 from weft.backends.opencl import OpenCLBackend, builds, devices, probe
 from weft.backends.opencl.executable import OpenCLExecutable
 from weft.backends.opencl.ops import find_family

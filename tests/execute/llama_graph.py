@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.backends.base import BufferType
+from weft.backends.memory import BufferType
 from weft.graph import Graph, Tensor
 from weft.graph.tensor import Buffer
 from weft.llm.cache.kv_cache import KVCache

@@ -10,15 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.backends.base import (
-    BufferType,
-    DeviceKind,
-    Event,
-    HostMemory,
-    Memory,
-    Queue,
-    Support,
-)
+from weft.backends.base import DeviceKind, Event, Queue, Support
+from weft.backends.memory import BufferType, HostMemory, Memory
 from weft.backends.reference import ReferenceBackend
 from weft.backends.reference.memory import ReferenceMemory
 from weft.execute.queue import ThreadQueue

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 import weft
 from tests.execute.stub_devices import AsyncDevice, Device, Type, cpu
 from weft import graph as g
-from weft.backends.base import HostMemory
+from weft.backends.memory import HostMemory
 from weft.execute import Scheduler
 from weft.graph.tensor import Buffer
 

@@ -12,7 +12,7 @@ import weft
 from tests.execute.stub_devices import Device, cpu
 from weft import graph as g
 from weft import quants
-from weft.backends.base import HostMemory
+from weft.backends.memory import HostMemory
 from weft.backends.reference.memory import ReferenceMemory
 from weft.dtype import find_dtype
 from weft.execute import ArenaPool

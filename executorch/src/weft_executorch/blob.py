@@ -11,8 +11,8 @@ import flatbuffers
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.backends.base import HostMemory
 from weft.backends.cpu.native_program import ExprTable
+from weft.backends.memory import HostMemory
 from weft.errors import ProgramError
 from weft.graph.params import pack
 from weft.graph.size import Size, Sym

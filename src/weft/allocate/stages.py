@@ -21,7 +21,7 @@ def stage_spans(schedule: Schedule) -> list[tuple[int, int]] | None:
     """For each of `Schedule.plan_nodes` the first and the last node of its stage: consecutive
     nodes of one backend of which none reads or overwrites what another writes. None where no
     backend runs nodes at the same time (`Backend.runs_stages`)."""
-    runs_stages = [bool(getattr(b, "runs_stages", False)) for b in schedule.backends]
+    runs_stages = [b.runs_stages for b in schedule.backends]
     if not any(runs_stages):
         return None
     nodes = schedule.plan_nodes

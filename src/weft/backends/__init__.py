@@ -6,17 +6,19 @@ from weft.backends.base import (
     YES,
     Backend,
     BackendBase,
+    DeviceKind,
+    Event,
+    Executable,
+    Queue,
+    Support,
+)
+from weft.backends.memory import (
     BlockBase,
     BufferType,
     BufferTypeBase,
-    DeviceKind,
     DirectMemory,
-    Event,
-    Executable,
     HostMemory,
     Memory,
-    Queue,
-    Support,
 )
 from weft.backends.registry import BackendInfo, known_backends, make_backend
 

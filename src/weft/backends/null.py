@@ -5,14 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from weft.backends.base import (
-    YES,
-    BackendBase,
-    DeviceKind,
-    HostMemory,
-    Memory,
-    Support,
-)
+from weft.backends.base import YES, BackendBase, DeviceKind, Support
+from weft.backends.memory import HostMemory, Memory
 from weft.backends.registry import BackendInfo
 from weft.errors import DeviceError, OutOfMemoryError
 from weft.graph.tensor import Tensor

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
+from weft.backends.base import UsesThreads
 from weft.cli.bench_kernel import (
     DEFAULT_COLUMNS,
     DEFAULT_FORMATS,
@@ -186,9 +187,8 @@ def _costs(context: Context, name: str) -> dict[str, Any]:
 
 def _threads(context: Context, batch: bool) -> int:
     """Threads of the cpu device for single tokens, or for more."""
-    counts = [b for b in context.program.devices if hasattr(b, "n_threads")]
-    name = "n_threads_batch" if batch else "n_threads"
-    return next((getattr(b, name, b.n_threads) for b in counts), 0)
+    devices = [b for b in context.program.devices if isinstance(b, UsesThreads)]
+    return next((b.n_threads_batch if batch else b.n_threads for b in devices), 0)
 
 
 def _print_notes(rows: list[dict[str, Any]], context: Context) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 from weft import graph as G
 from weft import quants
 from weft.backends import Backend
-from weft.backends.base import BufferType
+from weft.backends.memory import BufferType
 from weft.compiler import compile
 from weft.dtype import DType, find_dtype
 from weft.execute import Session

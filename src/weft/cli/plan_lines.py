@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
+from weft.backends.base import UsesThreads
 from weft.cli.console import size_text
 from weft.llm import Context
 from weft.llm.planning.explain import memory_rows
@@ -49,8 +49,9 @@ def placement_lines(program: Program, codes: bool = False) -> list[str]:
             lines.append(f"placement: {backend.name}: nothing")
             continue
         causes = Counter(schedule.cause_of[n] for n in nodes if n in schedule.cause_of)
-        target = getattr(backend, "target", None)
-        detail = f" ({target}, {threads_text(backend)} threads)" if target else ""
+        detail = ""
+        if isinstance(backend, UsesThreads):
+            detail = f" ({backend.target}, {threads_text(backend)} threads)"
         steps = sum(len(program.splits[i].steps) for i, s in enumerate(schedule.splits)
                     if s.backend == index)  # fmt: skip
         if len(schedule.backends) == 1:  # there was nothing to decide
@@ -73,7 +74,7 @@ def _why(causes: Counter[Cause], codes: bool) -> str:
     return "; ".join(f"{n} because {what}" for what, n in words.most_common())
 
 
-def threads_text(backend: Any) -> str:
+def threads_text(backend: UsesThreads) -> str:
     """`4`, or `4/8`: for single tokens, and for more."""
-    counts = dict.fromkeys((backend.n_threads, getattr(backend, "n_threads_batch", 0) or None))
+    counts = dict.fromkeys((backend.n_threads, backend.n_threads_batch))
     return "/".join(str(n) for n in counts if n)

@@ -11,7 +11,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from weft.backends.base import Backend, BufferType, HostMemory
+from weft.backends.base import Backend
+from weft.backends.memory import BufferType, HostMemory
 from weft.graph.graph import Graph
 from weft.graph.tensor import Tensor
 from weft.schedule.finalize import clone

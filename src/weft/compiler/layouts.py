@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from weft.backends.base import Backend, HostMemory, Use, WeightBufferType
+from weft.backends.base import Backend, Use
+from weft.backends.memory import HostMemory, WeightBufferType
 from weft.graph.op import NONE
 from weft.graph.tensor import Tensor
 from weft.schedule import Schedule

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from weft.allocate import Allocation
-from weft.backends.base import BufferType, HostMemory
+from weft.backends.memory import BufferType, HostMemory
 from weft.compiler.layouts import Layouts
 from weft.compiler.stages import Access, Range, form_stages
 from weft.errors import ProgramError

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from weft.backends.base import AdoptsMemory, BufferType, HostMemory, LoadedMemory, Memory
+from weft.backends.memory import AdoptsMemory, BufferType, HostMemory, LoadedMemory, Memory
 from weft.errors import DeviceError, WeftError
 from weft.graph.size import upper
 from weft.program import BufferSpec, Program, TensorSpec

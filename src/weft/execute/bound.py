@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from weft.backends.base import DirectMemory, Executable, Memory
+from weft.backends.base import Executable
+from weft.backends.memory import DirectMemory, Memory
 from weft.errors import AbortedError, DeviceError, ProgramError, WeftError
 from weft.execute.arena import ArenaPool, arenas_of
 from weft.execute.experts import ExpertIds, expert_ids, used_runs

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from weft.backends.base import Backend, BufferType, Event, Queue
+from weft.backends.base import Backend, Event, Queue
+from weft.backends.memory import BufferType
 from weft.errors import DeviceError
 from weft.execute.hazards import Access, Order
 from weft.execute.queue import InlineQueue, ThreadQueue

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from weft.backends.base import Memory
+from weft.backends.memory import Memory
 from weft.execute.values import extent, read_array
 from weft.graph.size import upper
 from weft.program import CopySpec, Program, TensorSpec

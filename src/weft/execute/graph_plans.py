@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 from weakref import WeakSet
 
-from weft.backends.base import Backend, BufferType
+from weft.backends.base import Backend
+from weft.backends.memory import BufferType
 from weft.compiler.pipeline import Plan, repacked
 from weft.errors import ScheduleError
 from weft.execute.arena import ArenaPool

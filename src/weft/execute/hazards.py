@@ -14,7 +14,8 @@ from collections import deque
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 
-from weft.backends.base import Event, Memory
+from weft.backends.base import Event
+from weft.backends.memory import Memory
 from weft.execute.values import extent
 from weft.program import Program
 

@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from weft.backends.base import HostMemory
+from weft.backends.memory import HostMemory
 from weft.graph.graph import Graph
 from weft.graph.params import pack
 from weft.graph.tensor import Tensor

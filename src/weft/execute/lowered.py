@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from weft.backends.base import BufferType
+from weft.backends.memory import BufferType
 from weft.compiler.check import check_program
 from weft.compiler.lower import lower_with_tensors
 from weft.compiler.pipeline import Plan, check_plan

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.backends.base import QueueSpan
+from weft.backends.base import QueueSpan, UsesThreads
 from weft.backends.cpu import Peaks, measure_peaks
 from weft.errors import ProgramError
 from weft.execute.profile_lines import Line, SplitLines, split_lines
@@ -247,8 +247,9 @@ class Profile:
         known = self._programs.get(id(program))
         if known is None:
             for device in program.devices:
-                self.target = self.target or getattr(device, "target", None)
-                self.threads = max(self.threads, getattr(device, "n_threads", 1))
+                if isinstance(device, UsesThreads):
+                    self.target = self.target or device.target
+                    self.threads = max(self.threads, device.n_threads)
             splits = [split_lines(program, i) for i in range(len(program.splits))]
             known = self._programs[id(program)] = (program, splits)
         return known[1]

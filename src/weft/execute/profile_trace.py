@@ -7,16 +7,14 @@ metadata events (`ph` M) that name rows.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from weft.backends.base import QueueSpan
+from weft.execute.profile_lines import Line
 from weft.execute.spans import Group
-
-if TYPE_CHECKING:
-    from weft.execute.profile import Line
 
 __all__ = ["Trace"]
 

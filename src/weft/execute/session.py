@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from weft.backends.base import Executable, HostMemory, NativeRun
+from weft.backends.base import Executable, NativeRun
+from weft.backends.memory import HostMemory
 from weft.errors import AbortedError, ProgramError
 from weft.execute.arena import ArenaPool
 from weft.execute.bound import BoundProgram, Moved, named_fault

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from weft.backends.base import BufferType
+from weft.backends.memory import BufferType
 from weft.execute.bound import BoundProgram
 from weft.execute.hazards import Access, constant_buffers, tensor_access
 from weft.schedule import Schedule

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from weft.backends.base import HostMemory, Memory
+from weft.backends.memory import HostMemory, Memory
 from weft.execute.bound import named_fault
 from weft.execute.values import checked, read_array
 from weft.program import BufferSpec, Program, TensorSpec, described

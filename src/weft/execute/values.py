@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.backends.base import Memory
+from weft.backends.memory import Memory
 from weft.dtype import DType
 from weft.errors import GraphError, ProgramError
 from weft.graph.size import Compound, Expr, Size, Sym, evaluate, lower, upper

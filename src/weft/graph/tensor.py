@@ -22,7 +22,7 @@ Usage = Literal["weights", "compute", "any"]
 class Buffer:
     """Memory that a leaf lives in before a graph is planned.
 
-    `type` is the buffer type (see `weft.backends.base.BufferType`); None means plain host memory
+    `type` is the buffer type (see `weft.backends.memory.BufferType`); None means plain host memory
     that the planner may place with the last device. `data` is the memory itself: a NumPy array for
     host memory (raw bytes or the element type), else the device's memory object; None in planning
     tests. `offset` is the byte offset of the tensor in it."""

@@ -8,7 +8,7 @@ from copy import copy
 from dataclasses import replace
 
 from weft import graph as G
-from weft.backends.base import BufferType
+from weft.backends.memory import BufferType
 from weft.errors import FormatError
 from weft.frontends.gguf import GGUFFile, open_gguf
 from weft.graph.size import Size

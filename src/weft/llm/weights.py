@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from weft.backends.base import BufferType
+from weft.backends.memory import BufferType
 from weft.errors import FormatError
 from weft.frontends.gguf import GGUFFile
 from weft.frontends.gguf.tensors import TensorInfo

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from weft.backends.base import Backend, BackendBase
+from weft.backends.base import Backend, RewritesSplits
 from weft.errors import ScheduleError
 from weft.graph.node import describe
 from weft.graph.rewrite import chosen_rewrites, rewrite
@@ -25,9 +25,9 @@ def optimize_splits(
     rewrites: Collection[str] | None = None,
     keep: Collection[Tensor] = (),
 ) -> Schedule:
-    """A schedule whose splits are as `Backend.optimize` wants them, with nodes fused by those of
-    `rewrites` (default: WEFT_REWRITES, or all) that the backend names; unchanged where no backend
-    has either. `keep`: tensors of the graph that no rewrite may hide.
+    """A schedule whose splits are as `RewritesSplits.optimize` wants them, with nodes fused by
+    those of `rewrites` (default: WEFT_REWRITES, or all) that the backend names; unchanged where no
+    backend has either. `keep`: tensors of the graph that no rewrite may hide.
 
     A backend gets the final nodes of one split, in order, and returns the nodes to run. The nodes
     are its own copies: it may change their `src`, `op` and `params`, leave nodes out, reorder them,
@@ -39,12 +39,12 @@ def optimize_splits(
     private = _privatize(schedule)
     for split in private.splits:
         backend = private.backends[split.backend]
-        if _optimizes(backend):
+        if isinstance(backend, RewritesSplits):
             before = split.nodes
             split.nodes = list(backend.optimize(list(before)))
             _forget(private, before, split.nodes)
     for split in private.splits:
-        wanted = names.intersection(getattr(private.backends[split.backend], "rewrites", ()))
+        wanted = names.intersection(private.backends[split.backend].rewrites)
         if wanted:
             _fuse(private, split, wanted, keep)
     _check_sources(private)
@@ -83,12 +83,7 @@ def _read_elsewhere(schedule: Schedule, split: Split) -> set[Tensor]:
 
 
 def _changes(backend: Backend, names: Collection[str]) -> bool:
-    return _optimizes(backend) or bool(set(names).intersection(getattr(backend, "rewrites", ())))
-
-
-def _optimizes(backend: Backend) -> bool:
-    method = getattr(type(backend), "optimize", None)
-    return method is not None and method is not BackendBase.optimize
+    return isinstance(backend, RewritesSplits) or not frozenset(names).isdisjoint(backend.rewrites)
 
 
 def _privatize(schedule: Schedule) -> Schedule:

@@ -23,7 +23,7 @@ class Split:
     """Tensors of the graph that must be copied to the backend before this split runs. A copy that
     an earlier split of the same backend made is used again and not listed."""
     nodes: list[Tensor] = field(default_factory=list)
-    """What runs, sources rewired; as `Backend.optimize` left it."""
+    """What runs, sources rewired; as `RewritesSplits.optimize` left it."""
     copies: list[tuple[Tensor, Tensor]] = field(default_factory=list)
     """(source, destination) for each of `inputs`, as final tensors, in order."""
 

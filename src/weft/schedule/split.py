@@ -134,16 +134,13 @@ def add_input_copies(
 def collect_keeps(schedule: Schedule) -> dict[Tensor, list[Tensor]]:
     """What each split's backend wants kept allocated until one of its nodes has run.
 
-    Asked through the optional backend method `allocation_deps(nodes)`, which returns pairs
-    (tensor, until). Raises ScheduleError for a node that is not in the graph."""
+    Raises ScheduleError where `Backend.allocation_deps` names a node that is not in the graph."""
     keep: dict[Tensor, list[Tensor]] = {}
     known: set[Tensor] | None = None
     for split in schedule.splits:
         backend = schedule.backends[split.backend]
-        ask = getattr(backend, "allocation_deps", None)
-        if ask is None:
-            continue
-        for tensor, until in ask(schedule.graph.nodes[split.start : split.end]):
+        nodes = schedule.graph.nodes[split.start : split.end]
+        for tensor, until in backend.allocation_deps(nodes):
             if known is None:
                 known = set(schedule.graph.nodes)
             if until not in known:

@@ -6,28 +6,21 @@ Fields are those of the OpenAI API, and all options of `SamplingParams` by llama
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from weft.errors import ContextError
 from weft.llm import SamplingParams
 from weft.llm.sampling import SAMPLING_OPTIONS
 from weft.serve.errors import ApiError
+from weft.serve.schema import SAMPLING_FIELDS, Generation
 
-if TYPE_CHECKING:
-    from weft.serve.schema import Generation
-
-__all__ = ["MOST_CHARACTERS", "MOST_STRINGS", "SAMPLING_FIELDS", "looks_at_prompt",
+__all__ = ["MOST_CHARACTERS", "MOST_STRINGS", "looks_at_prompt",
            "own_constraint", "require_few", "sampling_of"]  # fmt: skip
 
 MOST_STRINGS = 64
 """Strings that a request may have looked for in its text: `stop`, `dry_sequence_breakers`."""
 MOST_CHARACTERS = 8192
 """Characters of all of them."""
-
-_SPELLINGS = {"dry_penalty_last_n": "dry_last_n", "repetition_penalty": "repeat_penalty"}
-"""Other servers' names of options."""
-SAMPLING_FIELDS: Mapping[str, str] = {name: name for name in SAMPLING_OPTIONS} | _SPELLINGS
-"""The option of each field that a request may have."""
 
 _WHOLE_API = {
     "temperature": 1.0,

@@ -16,10 +16,11 @@ from pydantic import (
     model_validator,
 )
 
-from weft.serve.sampling import SAMPLING_FIELDS
+from weft.llm.sampling import SAMPLING_OPTIONS
 from weft.serve.words import problem_of, shown
 
 __all__ = [
+    "SAMPLING_FIELDS",
     "ChatBody",
     "CompletionBody",
     "DetokenizeBody",
@@ -29,6 +30,11 @@ __all__ = [
     "ResponseFormat",
     "TokenizeBody",
 ]
+
+_SPELLINGS = {"dry_penalty_last_n": "dry_last_n", "repetition_penalty": "repeat_penalty"}
+"""Other servers' names of options."""
+SAMPLING_FIELDS: Mapping[str, str] = {name: name for name in SAMPLING_OPTIONS} | _SPELLINGS
+"""The option of each field that a request may have."""
 
 MOST_TEXTS = 2048
 """Texts of a list, as in the OpenAI API."""

@@ -5,20 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from weft.backends.base import (
-    YES,
-    BackendBase,
-    BufferType,
-    DeviceKind,
-    Memory,
-    Support,
-)
+from weft.backends.base import YES, BackendBase, DeviceKind, Support
 from weft.backends.blas.executable import BlasExecutable
-from weft.backends.blas.weights import can_decode
+from weft.backends.blas.weights import DecodedWeights, can_decode
 from weft.backends.cpu import default_threads, host_buffer_type
+from weft.backends.memory import BufferType, Memory
 from weft.errors import DeviceError
 from weft.graph.size import upper
 from weft.graph.tensor import Tensor
@@ -58,10 +49,8 @@ class BlasBackend(BackendBase):
         self.name = name
         self.n_threads = threads
         self.min_batch = min_batch
-        self.decoded_bytes = decoded_bytes
         self.buffer_type: BufferType = host_buffer_type()
-        self.decoded: dict[tuple[int, int, str], NDArray[np.float32]] = {}
-        """Decoded weights by address, bytes and type; shared by all programs of the backend."""
+        self.decoded = DecodedWeights(decoded_bytes)
 
     def supports_op(self, node: Tensor) -> Support:
         """Views, MUL_MAT and OUT_PROD of matrices that are big enough."""
@@ -81,7 +70,14 @@ class BlasBackend(BackendBase):
 
     def lower(self, program: Any, split: int, memories: Sequence[Memory]) -> BlasExecutable:
         """The split as calls of the library; decodes weights. Raises OutOfMemoryError."""
-        return BlasExecutable(self, program, split, memories)
+        return BlasExecutable(
+            program,
+            split,
+            memories,
+            device=self.name,
+            n_threads=self.n_threads,
+            decoded=self.decoded,
+        )
 
     def __repr__(self) -> str:
         return self.name

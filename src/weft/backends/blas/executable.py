@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 import math
-import weakref
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.backends.base import HostMemory, Memory
 from weft.backends.blas.library import OPENBLAS
-from weft.backends.blas.weights import decode_into
-from weft.errors import DeviceError, OutOfMemoryError, ProgramError
+from weft.backends.blas.weights import DecodedWeights, decode_into, floats
+from weft.backends.memory import Memory
+from weft.errors import DeviceError, ProgramError
 from weft.graph.size import Size, evaluate, symbols, upper
 from weft.program import Program, StepSpec
-
-if TYPE_CHECKING:
-    from weft.backends.blas.backend import BlasBackend
 
 __all__ = ["BlasExecutable"]
 
@@ -47,9 +41,19 @@ class BlasExecutable:
     """Runs the products of one split."""
 
     def __init__(
-        self, backend: BlasBackend, program: Program, split: int, memories: Sequence[Memory]
+        self,
+        program: Program,
+        split: int,
+        memories: Sequence[Memory],
+        *,
+        device: str,
+        n_threads: int,
+        decoded: DecodedWeights,
     ) -> None:
-        self._backend = backend
+        """`device`: its name, for errors; `decoded`: weights that programs share."""
+        self._device = device
+        self._n_threads = n_threads
+        self._decoded = decoded
         self._program = program
         self._memories = memories
         self._steps = program.splits[split].steps
@@ -59,7 +63,7 @@ class BlasExecutable:
             host = memories[index].host()
             if host is None:
                 name = program.buffers[index].buffer_type.name
-                raise ProgramError(f"{backend.name} cannot address {name} memory")
+                raise ProgramError(f"{device} cannot address {name} memory")
             self._hosts[index] = host
         found = {s.name for i in used for size in self._sizes(i) for s in symbols(size)}
         self._symbols = sorted(found)
@@ -70,14 +74,14 @@ class BlasExecutable:
 
     def run(self, values: Mapping[str, int]) -> None:
         """Runs every product; raises DeviceError naming the one that failed."""
-        OPENBLAS.use_threads(self._backend.n_threads)
+        OPENBLAS.use_threads(self._n_threads)
         for step, calls in self._bind(values):
             try:
                 for call in calls:
                     call()
             except Exception as error:
                 name = self._program.tensors[step.dst].name
-                raise DeviceError(f"{self._backend.name}: {step.op} -> {name}: {error}") from error
+                raise DeviceError(f"{self._device}: {step.op} -> {name}: {error}") from error
 
     # ---- weights ---------------------------------------------------------------------------------
 
@@ -90,35 +94,23 @@ class BlasExecutable:
                 continue
             kept = None
             if self._program.buffers[spec.buffer].usage == "weights":
-                kept = self._decoded(step.src[0])
+                kept = self._kept(step.src[0])
             if kept is not None:
                 self._weights[step.src[0]] = kept
             else:
                 room = max(room, upper(spec.ne[0]) * upper(spec.ne[1]))
-        self._scratch = _floats(room)
+        self._scratch = floats(room)
 
-    def _decoded(self, index: int) -> NDArray[np.float32] | None:
+    def _kept(self, index: int) -> NDArray[np.float32] | None:
         """A constant matrix in float32, None when it is not constant, or does not fit what the
         backend may keep."""
         spec = self._program.tensors[index]
         sizes = [n for n in spec.ne if isinstance(n, int)]
         if len(sizes) < 4 or not isinstance(spec.offset, int):
             return None
-        n = math.prod(sizes)
-        nbytes = n // spec.dtype.block * spec.dtype.bytes
+        nbytes = math.prod(sizes) // spec.dtype.block * spec.dtype.bytes
         raw = self._hosts[spec.buffer][spec.offset : spec.offset + nbytes]
-        known = self._backend.decoded
-        key = (raw.ctypes.data, nbytes, spec.dtype.name)
-        found = known.get(key)
-        if found is None:
-            if sum(array.nbytes for array in known.values()) + 4 * n > self._backend.decoded_bytes:
-                return None
-            found = _floats(n)
-            decode_into(raw, spec.dtype, found)
-            with suppress(TypeError):  # memory that cannot tell when it is gone is not remembered
-                weakref.finalize(self._memories[spec.buffer], known.pop, key, None)
-                known[key] = found
-        return found
+        return self._decoded.get(raw, spec.dtype, self._memories[spec.buffer])
 
     # ---- calls -----------------------------------------------------------------------------------
 
@@ -197,12 +189,3 @@ def _product(op: str, a: _Matrix, at: int, b: _Matrix, dst: _Matrix, i2: int, i3
     lda = b.nb[1] // 4 if by_rows else b.nb[0] // 4
     source = b.plane(i2, i3)
     return lambda: OPENBLAS.multiply(shape, source, lda, by_rows, at, ldb, False, to, ldc)
-
-
-def _floats(n: int) -> NDArray[np.float32]:
-    try:
-        return HostMemory.zeros(4 * n).host().view(np.float32)
-    except MemoryError as error:
-        raise OutOfMemoryError(
-            f"the host has no {4 * n} bytes left for decoded weights; make decoded_bytes smaller"
-        ) from error

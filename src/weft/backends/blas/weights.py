@@ -1,16 +1,20 @@
-"""Matrices of any type as float32."""
+"""Matrices of any type as float32, decoded when they are needed or kept."""
 
 from __future__ import annotations
+
+import weakref
+from contextlib import suppress
 
 import numpy as np
 from numpy.typing import NDArray
 
 from weft import quants
+from weft.backends.memory import HostMemory, Memory
 from weft.dtype import DType
-from weft.errors import WeftError
+from weft.errors import OutOfMemoryError, WeftError
 from weft.native import _native
 
-__all__ = ["can_decode", "decode_into"]
+__all__ = ["DecodedWeights", "can_decode", "decode_into", "floats"]
 
 _WIDEST = 1 << 20
 """Elements that are decoded at a time."""
@@ -39,3 +43,45 @@ def decode_into(raw: NDArray[np.uint8], dtype: DType, out: NDArray[np.float32]) 
         except (ValueError, WeftError):
             # types without a native decoder
             values[:] = quants.decode(part, dtype).reshape(-1)
+
+
+class DecodedWeights:
+    """Weights in float32 that all programs of a backend share, `limit` bytes of them at most. Each
+    is kept as long as the memory that it was decoded from."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        # by address, bytes and type
+        self._known: dict[tuple[int, int, str], NDArray[np.float32]] = {}
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def get(
+        self, raw: NDArray[np.uint8], dtype: DType, owner: Memory
+    ) -> NDArray[np.float32] | None:
+        """The elements of `raw`, bytes of the block `owner`; None where there is no room left.
+
+        Raises OutOfMemoryError."""
+        key = (raw.ctypes.data, raw.nbytes, dtype.name)
+        decoded = self._known.get(key)
+        if decoded is None:
+            n = raw.nbytes // dtype.bytes * dtype.block
+            if sum(kept.nbytes for kept in self._known.values()) + 4 * n > self._limit:
+                return None
+            decoded = floats(n)
+            decode_into(raw, dtype, decoded)
+            with suppress(TypeError):  # memory that cannot tell when it is gone is not remembered
+                weakref.finalize(owner, self._known.pop, key, None)
+                self._known[key] = decoded
+        return decoded
+
+
+def floats(n: int) -> NDArray[np.float32]:
+    """Room for `n` decoded elements. Raises OutOfMemoryError."""
+    try:
+        return HostMemory.zeros(4 * n).host().view(np.float32)
+    except MemoryError as error:
+        raise OutOfMemoryError(
+            f"the host has no {4 * n} bytes left for decoded weights; make decoded_bytes smaller"
+        ) from error

@@ -11,18 +11,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.backends.base import (
-    YES,
-    BackendBase,
-    BufferType,
-    DeviceKind,
-    Executable,
-    HostMemory,
-    Memory,
-    Support,
-    Use,
-    WeightBufferType,
-)
+from weft.backends.base import YES, BackendBase, DeviceKind, Executable, Support, Use
 from weft.backends.cpu.native_program import describe_tensor, native_program
 from weft.backends.cpu.order import side_by_side
 from weft.backends.cpu.record import best_target, choose, require_usable
@@ -36,6 +25,7 @@ from weft.backends.cpu.repack import (
 )
 from weft.backends.cpu.ternary import choose_method
 from weft.backends.cpu.threads import ThreadOptions
+from weft.backends.memory import BufferType, HostMemory, Memory, WeightBufferType
 from weft.backends.registry import BackendInfo
 from weft.dtype import DTYPES, DType, dtype_from_id
 from weft.errors import AbortedError, DeviceError, OutOfMemoryError, ProgramError

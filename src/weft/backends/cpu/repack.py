@@ -16,7 +16,7 @@ from weakref import WeakValueDictionary, ref
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.backends.base import Memory
+from weft.backends.memory import Memory
 from weft.dtype import DType
 from weft.errors import DeviceError, OutOfMemoryError
 from weft.graph.size import upper

@@ -4,24 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
 from typing import Any
 
-from weft.backends.base import (
-    BackendBase,
-    BufferType,
-    DeviceKind,
-    Memory,
-    Queue,
-    QueueSpan,
-    Support,
-    Use,
-    WeightBufferType,
-)
+from weft.backends.base import BackendBase, DeviceKind, Queue, QueueSpan, Support, Use
+from weft.backends.memory import BufferType, Memory, WeightBufferType
 from weft.backends.opencl.devices import Found, limits_for
 from weft.backends.opencl.driver import Driver
 from weft.backends.opencl.executable import OpenCLExecutable
-from weft.backends.opencl.library import library
 from weft.backends.opencl.memory import OpenCLBufferType
 from weft.backends.opencl.planes import PlanesBufferType, can_be_planes
 from weft.backends.opencl.queue import OpenCLQueue
@@ -71,9 +60,6 @@ class OpenCLBackend(BackendBase):
         self.buffer_type: BufferType = self.memory_type
         use_planes = device.kind in ("GPU", "IGPU") if planes is None else planes
         self._planes = PlanesBufferType(self.driver, self.memory_type) if use_planes else None
-        self._tables: dict[bytes, Any] = {}
-        self.local = lru_cache(maxsize=None)(library().LocalMemory)
-        """Local memory of a size, as an argument of a kernel."""
 
     def supports_op(self, node: Tensor) -> Support:
         """What there are kernels for; a no is a sentence."""
@@ -99,7 +85,7 @@ class OpenCLBackend(BackendBase):
 
     def lower(self, program: Any, split: int, memories: Sequence[Memory]) -> OpenCLExecutable:
         """The split as launches; builds kernels. Raises DeviceError."""
-        return OpenCLExecutable(self, program, split, memories)
+        return OpenCLExecutable(self.driver, self.limits, program, split, memories)
 
     def record_queue(self, on: bool) -> None:
         """Starts to note when the device does what, or stops; calls nest."""
@@ -109,13 +95,6 @@ class OpenCLBackend(BackendBase):
         """What was enqueued since the last call, once it is done."""
         record = self.driver.record
         return list if record is None else record.take()
-
-    def table(self, data: bytes) -> Any:
-        """Constants on the device, sent once."""
-        found = self._tables.get(data)
-        if found is None:
-            found = self._tables[data] = self.driver.constants(data)
-        return found
 
     def __repr__(self) -> str:
         return self.name

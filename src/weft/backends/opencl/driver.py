@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections import deque
+from functools import lru_cache
 from threading import Lock
 from typing import Any
 
@@ -50,6 +51,9 @@ class Driver:
         self._busy: deque[tuple[int, Any]] = deque()
         self._fault: Any = None
         self._watched: dict[str, int] = {}
+        self._tables: dict[bytes, Any] = {}
+        self.local = lru_cache(maxsize=None)(cl.LocalMemory)
+        """Local memory of so many bytes, as an argument of a kernel."""
 
     # ---- memory ----------------------------------------------------------------------------------
 
@@ -61,11 +65,16 @@ class Driver:
             self._cl.enqueue_fill_buffer(self.queue, buffer, b"\0\0\0\0", 0, buffer.size)
         return buffer
 
-    def constants(self, data: bytes) -> Any:
-        """A small buffer that holds these bytes."""
-        flags = self._cl.mem_flags.READ_ONLY | self._cl.mem_flags.COPY_HOST_PTR
-        with guarded(f"{self.name}: a table of {len(data)} bytes could not be created"):
-            return self._cl.Buffer(self.context, flags, hostbuf=np.frombuffer(data, np.uint8))
+    def table(self, data: bytes) -> Any:
+        """A small buffer that holds these bytes, sent once."""
+        buffer = self._tables.get(data)
+        if buffer is None:
+            flags = self._cl.mem_flags.READ_ONLY | self._cl.mem_flags.COPY_HOST_PTR
+            with guarded(f"{self.name}: a table of {len(data)} bytes could not be created"):
+                host = np.frombuffer(data, np.uint8)
+                buffer = self._cl.Buffer(self.context, flags, hostbuf=host)
+            self._tables[data] = buffer
+        return buffer
 
     def adopt(self, data: NDArray[np.uint8]) -> Any:
         """A buffer over memory of the host, which must stay as it is while the buffer lives."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from weft.backends.base import Memory
+from weft.backends.memory import Memory
 from weft.backends.opencl.driver import Driver
-from weft.backends.opencl.launch import Call, Launch, Local, Slot, Table, View, pieces
+from weft.backends.opencl.launch import Call, Launch, Limits, Local, Slot, Table, View, pieces
 from weft.backends.opencl.library import SetBytes, bytes_setter, guarded, library
 from weft.backends.opencl.memory import OpenCLMemory
 from weft.backends.opencl.ops import find_family
@@ -16,9 +16,6 @@ from weft.errors import DeviceError
 from weft.graph.op import NONE
 from weft.graph.size import Size, evaluate, symbols
 from weft.program import Program, StepSpec, TensorSpec
-
-if TYPE_CHECKING:
-    from weft.backends.opencl.backend import OpenCLBackend
 
 __all__ = ["OpenCLExecutable"]
 
@@ -50,10 +47,15 @@ class OpenCLExecutable:
     """Runs one split: a loop over kernels that are ready. Returns once they are enqueued."""
 
     def __init__(
-        self, backend: OpenCLBackend, program: Program, split: int, memories: Sequence[Memory]
+        self,
+        driver: Driver,
+        limits: Limits,
+        program: Program,
+        split: int,
+        memories: Sequence[Memory],
     ) -> None:
-        self._driver: Driver = backend.driver
-        self._backend = backend
+        self._driver = driver
+        self._limits = limits
         self._tensors = program.tensors
         self._memories = memories
         self._steps = [
@@ -141,7 +143,7 @@ class OpenCLExecutable:
         for i, view in enumerate(src):
             if view is not None and view.layout != "rows" and (i or spec.op.name not in READERS):
                 raise DeviceError(f"{spec.op} cannot read {view.name} in {view.layout}, only rows")
-        call = Call(spec.op.name, dst, src, spec.params, self._backend.limits)
+        call = Call(spec.op.name, dst, src, spec.params, self._limits)
         launches = family.launches(call)
         return [part for i, launch in enumerate(launches) for part in self._ready(step, i, launch)]
 
@@ -165,14 +167,14 @@ class OpenCLExecutable:
         group = launch.group
         return [
             (kernel, tuple(n * m for n, m in zip(grid, group, strict=True)), group, start)
-            for grid, start in pieces(launch, self._backend.limits.max_groups)
+            for grid, start in pieces(launch, self._limits.max_groups)
         ]
 
     def _argument(self, step: _Step, arg: Any) -> Any:
         if isinstance(arg, Local):
-            return self._backend.local(arg.nbytes)
+            return self._driver.local(arg.nbytes)
         if isinstance(arg, Table):
-            return self._backend.table(arg.data)
+            return self._driver.table(arg.data)
         if arg is Slot.FAULT:
             return self._driver.fault
         if arg is Slot.STEP:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.backends.base import Memory, require_inside
+from weft.backends.memory import Memory, require_inside
 from weft.backends.opencl.driver import Driver
 from weft.errors import OutOfMemoryError
 from weft.graph.tensor import Tensor

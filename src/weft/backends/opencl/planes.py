@@ -27,7 +27,8 @@ from weakref import WeakValueDictionary
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.backends.base import Memory, Use, require_inside
+from weft.backends.base import Use
+from weft.backends.memory import Memory, require_inside
 from weft.backends.opencl.driver import Driver
 from weft.backends.opencl.launch import i32, i64
 from weft.backends.opencl.library import guarded

@@ -8,13 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Protocol
 
 from weft.backends.base import QueueSpan
 from weft.backends.opencl.library import guarded
-
-if TYPE_CHECKING:
-    from weft.backends.opencl.driver import Driver
 
 __all__ = ["Record"]
 
@@ -31,12 +28,24 @@ class _Noted(NamedTuple):
     event: Any
 
 
+class TimedQueue(Protocol):
+    """A queue whose events keep their times: the driver's, while it records."""
+
+    name: str
+
+    def marker(self) -> Any:
+        """An event that is reached when all work enqueued so far is done."""
+
+    def wait(self, event: Any = None) -> None:
+        """Blocks until an event is reached."""
+
+
 class Record:
     """What was enqueued since `take` was called last."""
 
-    def __init__(self, driver: Driver) -> None:
+    def __init__(self, queue: TimedQueue) -> None:
         """Waits for the device a few times, to compare clocks."""
-        self._driver = driver
+        self._queue = queue
         self._noted: list[_Noted] = []
         self._offset = 0
         self._compared = 0
@@ -57,10 +66,10 @@ class Record:
         def spans() -> list[QueueSpan]:
             if not noted:
                 return []
-            self._driver.wait(noted[-1].event)  # in order: the others are done before
+            self._queue.wait(noted[-1].event)  # in order: the others are done before
             if perf_counter_ns() - self._compared > _AGAIN:
                 self._compare()
-            with guarded(f"{self._driver.name}: reading times of the queue"):
+            with guarded(f"{self._queue.name}: reading times of the queue"):
                 return [self._span(one) for one in noted]
 
         return spans
@@ -77,10 +86,10 @@ class Record:
         high: int | None = None
         for _ in range(_TRIES):
             before = perf_counter_ns()
-            event = self._driver.marker()
-            self._driver.wait(event)
+            event = self._queue.marker()
+            self._queue.wait(event)
             after = perf_counter_ns()
-            with guarded(f"{self._driver.name}: reading times of the queue"):
+            with guarded(f"{self._queue.name}: reading times of the queue"):
                 queued, end = event.profile.queued, event.profile.end
             low = before - queued if low is None else max(low, before - queued)
             high = after - end if high is None else min(high, after - end)

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from weft import quants
-from weft.backends.base import YES, BackendBase, BufferType, DeviceKind, Memory, Support
+from weft.backends.base import YES, BackendBase, DeviceKind, Support
+from weft.backends.memory import BufferType, Memory
 from weft.backends.reference.executable import ReferenceExecutable
 from weft.backends.reference.kernel import find_kernel, needs_kernel
 from weft.backends.reference.memory import REFERENCE

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from weft.backends.base import Memory
+from weft.backends.memory import Memory
 from weft.backends.reference.kernel import Call, Kernel, find_kernel, needs_kernel
 from weft.backends.reference.memory import ReferenceMemory
 from weft.backends.reference.view import ArrayView

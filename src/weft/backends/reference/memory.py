@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft import quants
-from weft.backends.base import HostMemory
+from weft.backends.memory import HostMemory
 from weft.errors import OutOfMemoryError
 from weft.graph.size import upper
 from weft.graph.tensor import Tensor

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.backends.base import BufferType
+from weft.backends.memory import BufferType
 from weft.dtype import DTYPES
 from weft.errors import ContextError
 from weft.graph.tensor import Buffer, Tensor

@@ -10,6 +10,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from weft.backends.base import UsesThreads
 from weft.compiler import lower_plan, plan_graph, planned_again
 from weft.errors import AbortedError
 from weft.execute import ArenaPool, Profile, Progress, Session, TensorCallback, WatchedSession
@@ -66,7 +67,7 @@ class Graphs:
         self._rows: Regime | None = None
         self._shift: Session | None = None
         self._stop = False
-        counted = [b for b in self.program.devices if hasattr(b, "n_threads_batch")]
+        counted = [b for b in self.program.devices if isinstance(b, UsesThreads)]
         one = max((b.n_threads for b in counted), default=0)
         many = max((b.n_threads_batch for b in counted), default=0)
         # threads for one token, and for more; 0: all that there are

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from weft.backends.base import BufferType, HostMemory, Memory
+from weft.backends.memory import BufferType, HostMemory, Memory
 from weft.errors import DeviceError, OutOfMemoryError, WeftError
 
 __all__ = ["PlannedMemory", "allocate", "available_bytes", "human", "require_memory"]

@@ -12,7 +12,8 @@ from functools import cached_property
 from typing import Any
 
 from weft.allocate import Arena
-from weft.backends.base import AdoptsMemory, Backend
+from weft.backends.base import Backend
+from weft.backends.memory import AdoptsMemory
 from weft.compiler import Plan, plan_graph, repacked
 from weft.graph import Graph
 from weft.graph.tensor import Tensor
