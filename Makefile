@@ -37,14 +37,14 @@ test: $(VENV)/installed $(DELEGATE)
 	  echo "no OpenCL driver (Debian: pocl-opencl-icd); tests of the opencl device are skipped"
 	$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile
 
-# ---- style, types, layers, formatting, the tiny tests ----
+# ---- style, types, layers, circles, formatting, the tiny tests ----
 check: $(VENV)/installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/clang-format --dry-run --Werror $$(git ls-files '*.h' '*.cpp')
-	$(BIN)/python -m pytest -q tests/test_tiny.py tests/test_exports.py
+	$(BIN)/python -m pytest -q tests/test_tiny.py tests/test_exports.py tests/test_circles.py
 
 bench: $(VENV)/installed
 	$(BIN)/weft bench $(MODEL)

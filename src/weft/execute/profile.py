@@ -13,17 +13,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from weft.backends.base import QueueSpan, UsesThreads
-from weft.backends.cpu import Peaks, measure_peaks
 from weft.errors import ProgramError
 from weft.execute.profile_lines import Line, SplitLines, split_lines
+from weft.execute.profile_results import ProfileResults
 from weft.execute.profile_table import profile_text
 from weft.execute.profile_trace import Trace
 from weft.execute.spans import Group, overlap, overlapping
@@ -33,95 +31,18 @@ from weft.program import Program
 __all__ = ["Line", "Profile"]
 
 
-class Profile:
+class Profile(ProfileResults):
     """Times, bytes and operations of everything that ran while it was recording."""
 
     def __init__(self, *, trace: bool | Trace = True, name: str = "") -> None:
         """`trace`: keep what `save_trace` needs, some 500 bytes a step, run and thread; or a
         timeline to which another profile adds, too. `name`: a title."""
-        self.name = name
-        self.runs = 0
-        self.seconds = 0.0
-        """Time of all runs, that of recording them left out."""
-        self.threads = 1
-        """Threads of the device with most."""
-        self.barriers = 0
-        """Barriers of all runs."""
-        self.overlap = 0.0
-        """Seconds in which several devices worked at the same time, twice counted in lines."""
-        self.target: str | None = None
-        """Kernel target of the cpu device."""
+        super().__init__(name)
         self.trace: Trace | None = (
             (Trace() if trace else None) if isinstance(trace, bool) else trace
         )
-        self._programs: dict[int, tuple[Program, list[SplitLines]]] = {}
         # device -> when it worked, since the last run was added
         self._work: dict[str, list[tuple[int, int]]] = {}
-
-    # ---- results ---------------------------------------------------------------------------------
-
-    @property
-    def lines(self) -> list[Line]:
-        """A line a step that ran, in order; copies first in each split."""
-        found = []
-        for _, splits in self._programs.values():
-            for split in splits:
-                found += [x for x in (split.copies, split.whole, *split.lines) if x.calls]
-        return found
-
-    def by_op(self) -> list[Line]:
-        """Lines added up by device, op and type, the slowest first."""
-        return self._added(lambda line: (line.device, line.op, line.type, line.roof))
-
-    def by_tensor(self) -> list[Line]:
-        """Lines added up over layers: tensors whose names differ in their number only."""
-        return self._added(lambda x: (x.device, x.op, x.type, x.roof, x.any_layer))
-
-    def _added(self, key: Any) -> list[Line]:
-        found: dict[Any, Line] = {}
-        for line in self.lines:
-            group = key(line)
-            if group not in found:
-                name = group[4] if len(group) > 4 else ""
-                found[group] = Line(line.op, line.type, line.device, name, line.roof, steps=0)
-            found[group].add(line)
-        return sorted(found.values(), key=lambda line: -line.seconds)
-
-    @property
-    def outside(self) -> float:
-        """Seconds of runs outside of all steps: calls, starts of threads, Python."""
-        return self.seconds - sum(line.seconds for line in self.lines) + self.overlap
-
-    @property
-    def waiting(self) -> float:
-        """The part of all threads' time in steps that was spent waiting for other threads."""
-        timed = [line for line in self.lines if line.busy]
-        total = sum(line.seconds for line in timed) * self.threads
-        return 1 - sum(line.busy for line in timed) / total if total else 0.0
-
-    @cached_property
-    def peaks(self) -> Peaks:
-        """What this machine reaches with as many threads; measured on first use."""
-        return measure_peaks(self.threads, self.target)
-
-    def as_json(self) -> dict[str, Any]:
-        """Everything in the terminal's table, and every step, in seconds, bytes and operations."""
-        peaks = self.peaks
-        keys = ("threads", "target", "read", "int8", "f32", "bf16")
-        return {
-            "name": self.name,
-            "runs": self.runs,
-            "seconds": self.seconds,
-            "outside": self.outside,
-            "threads": self.threads,
-            "barriers": self.barriers,
-            "waiting": self.waiting,
-            "overlap": self.overlap,
-            "least_seconds": sum(line.least_seconds(peaks)[0] for line in self.lines),
-            "peaks": {key: getattr(peaks, key) for key in keys},
-            "ops": [line.as_json(peaks) for line in self.by_op()],
-            "steps": [line.as_json(peaks) for line in self.lines],
-        }
 
     def save_trace(self, path: str | Path) -> None:
         """Writes a Chrome trace: a row a thread, a slice a step, and the waits between stages.

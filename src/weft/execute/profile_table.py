@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
 from weft.backends.cpu import Peaks
-
-if TYPE_CHECKING:
-    from weft.execute.profile import Line, Profile
+from weft.execute.profile_lines import Line
+from weft.execute.profile_results import ProfileResults
 
 __all__ = ["LEFT", "heading", "op_rows", "plain", "profile_text", "tensor_rows"]
 
@@ -23,12 +21,12 @@ _FIGURES = ("ms/run", "share", "GB/s", "GOP/s", "op/byte", "bound by", "of roof"
 Rows = list[list[str]]
 
 
-def profile_text(profile: Profile) -> str:
+def profile_text(profile: ProfileResults) -> str:
     """Heading and table by op, as plain text."""
     return "\n".join([*heading(profile), *plain(op_rows(profile))])
 
 
-def heading(profile: Profile) -> Iterator[str]:
+def heading(profile: ProfileResults) -> Iterator[str]:
     """What ran, and what the machine reaches at best."""
     runs = max(profile.runs, 1)
     title = f"{profile.name}: " if profile.name else ""
@@ -57,7 +55,7 @@ def heading(profile: Profile) -> Iterator[str]:
     yield f"peaks with {peaks}"
 
 
-def op_rows(profile: Profile) -> Rows:
+def op_rows(profile: ProfileResults) -> Rows:
     """A row an op and type, the slowest first; the first row names the columns."""
     lines = profile.by_op()
     several = len({line.device for line in lines}) > 1
@@ -78,7 +76,7 @@ def op_rows(profile: Profile) -> Rows:
     return [row + [""] * (len(rows[0]) - len(row)) for row in rows]
 
 
-def tensor_rows(profile: Profile, most: int) -> Rows:
+def tensor_rows(profile: ProfileResults, most: int) -> Rows:
     """A row a tensor, layers added up: the `most` slowest; the first row names the columns."""
     rows = [["tensor", "op", "type", "steps", *_FIGURES]]
     for line in profile.by_tensor()[:most]:
@@ -98,12 +96,12 @@ def _line(row: Sequence[str], widths: Sequence[int], left: Sequence[bool]) -> st
     return "  ".join(c.ljust(w) if on_left else c.rjust(w) for c, w, on_left in cells).rstrip()
 
 
-def _time(seconds: float, profile: Profile) -> list[str]:
+def _time(seconds: float, profile: ProfileResults) -> list[str]:
     runs = max(profile.runs, 1)
     return [_ms(seconds / runs), f"{seconds / profile.seconds:.1%}" if profile.seconds else ""]
 
 
-def _figures(line: Line, profile: Profile) -> list[str]:
+def _figures(line: Line, profile: ProfileResults) -> list[str]:
     """Cells from the time on. Work that fits the caches may pass the roof of the memory."""
     percent, bound = _of_roof(line, profile.peaks)
     return [

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from weft.backends.memory import Memory
 from weft.dtype import DType
 from weft.errors import GraphError, ProgramError
-from weft.graph.size import Compound, Expr, Size, Sym, evaluate, lower, upper
+from weft.graph.size import Expr, Size, Sym, evaluate, lower, upper
 from weft.program import Program, TensorSpec
 
 __all__ = [
@@ -152,7 +152,7 @@ def solve_size(size: Size, actual: int) -> tuple[Sym, int] | None:
     if len(rest) != 1:
         return None
     (mono, coefficient) = rest[0]
-    if len(mono) != 1 or isinstance(mono[0], Compound) or (actual - constant) % coefficient:
+    if len(mono) != 1 or not isinstance(mono[0], Sym) or (actual - constant) % coefficient:
         return None
     return mono[0], (actual - constant) // coefficient
 

@@ -12,7 +12,7 @@ Some names are those of builtins (`abs`, `round`, `set`, `sum`): import the modu
 
 from typing import TYPE_CHECKING
 
-from weft.graph import ops
+from weft.graph import operators, ops
 from weft.graph.check import check_graph as check_graph
 from weft.graph.graph import Graph as Graph
 from weft.graph.node import broadcast_ne as broadcast_ne
@@ -36,8 +36,11 @@ from weft.graph.size import size_min as size_min
 from weft.graph.size import upper as upper
 from weft.graph.tensor import Buffer as Buffer
 from weft.graph.tensor import Tensor as Tensor
+from weft.graph.tensor import install_operators
 from weft.graph.text import format_graph as format_graph
 from weft.graph.text import parse_graph as parse_graph
+
+install_operators(operators)
 
 if not TYPE_CHECKING:  # type checkers follow the imports, and know no lists that are put together
     _names = [

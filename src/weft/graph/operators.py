@@ -28,23 +28,25 @@ from weft.graph.ops import (
 )
 from weft.graph.tensor import Tensor
 
-__all__ = ["apply", "matmul"]
+__all__ = ["apply", "matmul", "transpose"]
 
 _GGML = {BinaryOp.ADD: add, BinaryOp.SUB: sub, BinaryOp.MUL: mul, BinaryOp.DIV: div}
 
 
-def apply(op: BinaryOp, a: Any, b: Any) -> Tensor:
-    """`a op b`; one of them is a tensor, the other a tensor or a number.
+def apply(op: str, a: Any, b: Any) -> Tensor:
+    """`a op b`, where `op` names a `BinaryOp`; one of them is a tensor, the other a tensor or a
+    number.
 
     Raises ArgumentError for another operand, GraphError for shapes or types that do not fit."""
     a, b = _operand(a, b), _operand(b, a)
-    ne = broadcast_ne(op.name, a, b)
+    ne = broadcast_ne(op, a, b)
+    kind = BinaryOp[op]
     if a.dtype is b.dtype and a.dtype.name in FLOATS:
         if a.ne == ne:
-            return _GGML[op](a, b)
-        if b.ne == ne and op in (BinaryOp.ADD, BinaryOp.MUL):
-            return _GGML[op](b, a)
-    return binary(op, a, b)
+            return _GGML[kind](a, b)
+        if b.ne == ne and kind in (BinaryOp.ADD, BinaryOp.MUL):
+            return _GGML[kind](b, a)
+    return binary(kind, a, b)
 
 
 def matmul(a: Any, b: Any) -> Tensor:

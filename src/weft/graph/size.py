@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from weft.errors import GraphError
-from weft.graph.bernstein import Range
+from weft.graph.polynomial import Atom, Compound, Polynomial, atom_key
+from weft.graph.size_bounds import bounds
 
 __all__ = [
-    "Compound",
     "Expr",
     "Size",
     "Sym",
@@ -55,67 +55,29 @@ class Sym:
         return Expr({(self,): 1})
 
 
-@dataclass(frozen=True, slots=True)
-class Compound:
-    """An operation that stays symbolic: `kind` is `div` (floor), `mod`, `min` or `max`."""
-
-    kind: str
-    left: Expr
-    right: Expr
-
-
-Atom: TypeAlias = Sym | Compound
 Size: TypeAlias = "int | Expr"
 
 
-def _key(atom: Atom) -> str:
-    return atom.name if isinstance(atom, Sym) else f"{atom.kind}({atom.left!r},{atom.right!r})"
+class Expr(Polynomial):
+    """A polynomial with the operators of integers; `//` and `%` are floor division and its rest."""
 
-
-class Expr:
-    """A canonical polynomial over atoms; immutable and hashable."""
-
-    __slots__ = ("_hash", "range", "terms")
-
-    terms: dict[tuple[Atom, ...], int]
-    """Product of atoms (sorted; the empty product is the constant) -> coefficient, never 0."""
-
-    def __init__(self, terms: Mapping[tuple[Atom, ...], int]) -> None:
-        self.terms = {mono: c for mono, c in terms.items() if c}
-        self._hash: int | None = None
-        self.range: Range | None = None
-        """Its bounds, once somebody asked."""
+    __slots__ = ()
 
     @staticmethod
-    def of(value: Size) -> Expr:
+    def of(value: int | Polynomial) -> Expr:
         """An expression of `value`, constants included."""
-        return value if isinstance(value, Expr) else Expr({(): int(value)})
+        if isinstance(value, Expr):
+            return value
+        return Expr(value.terms if isinstance(value, Polynomial) else {(): int(value)})
 
     @staticmethod
     def reduce(expr: Expr) -> Size:
         """`expr` as an int when it is constant."""
-        if not expr.terms:
-            return 0
-        if len(expr.terms) == 1 and () in expr.terms:
-            return expr.terms[()]
-        return expr
-
-    def __eq__(self, other: object) -> bool:
-        if isinstance(other, int):
-            return Expr.reduce(self) == other if not isinstance(Expr.reduce(self), Expr) else False
-        return isinstance(other, Expr) and self.terms == other.terms
-
-    def __hash__(self) -> int:
-        # on demand: most expressions are steps on the way to another
-        if self._hash is None:
-            self._hash = hash(frozenset(self.terms.items()))
-        return self._hash
+        constant = expr.constant
+        return expr if constant is None else constant
 
     def __add__(self, other: Size) -> Size:
-        terms = dict(self.terms)
-        for mono, c in Expr.of(other).terms.items():
-            terms[mono] = terms.get(mono, 0) + c
-        return Expr.reduce(Expr(terms))
+        return Expr.reduce(Expr(self.plus(Expr.of(other))))
 
     __radd__ = __add__
 
@@ -129,12 +91,7 @@ class Expr:
         return (-self) + other
 
     def __mul__(self, other: Size) -> Size:
-        terms: dict[tuple[Atom, ...], int] = {}
-        for m1, c1 in self.terms.items():
-            for m2, c2 in Expr.of(other).terms.items():
-                mono = tuple(sorted(m1 + m2, key=_key))
-                terms[mono] = terms.get(mono, 0) + c1 * c2
-        return Expr.reduce(Expr(terms))
+        return Expr.reduce(Expr(self.times(Expr.of(other))))
 
     __rmul__ = __mul__
 
@@ -157,16 +114,6 @@ class Expr:
     def __rmod__(self, other: Size) -> Size:
         return Expr.of(other) % self
 
-    def __repr__(self) -> str:
-        parts = []
-        # longest products first, the constant last
-        for mono, c in sorted(
-            self.terms.items(), key=lambda kv: (-len(kv[0]), [_key(a) for a in kv[0]])
-        ):
-            names = "*".join(_key(a) for a in mono)
-            parts.append(str(c) if not mono else names if c == 1 else f"{c}*{names}")
-        return "+".join(parts).replace("+-", "-") or "0"
-
 
 def _compound(kind: str, left: Size, right: Size) -> Size:
     return Expr({(Compound(kind, Expr.of(left), Expr.of(right)),): 1})
@@ -183,7 +130,7 @@ def _flattened(num: Size, den: Size) -> Size | None:
             inner = lower(atom.right)
             if inner == upper(atom.right) and inner > 0:
                 others = num - Expr({mono: 1})
-                return (atom.left + inner * others) // (den * inner)
+                return (Expr.of(atom.left) + inner * others) // (den * inner)
     return None
 
 
@@ -220,7 +167,7 @@ def _divide_exactly(num: Expr, den: Expr) -> Size | None:
     """`num / den` by long division on the leading terms (longest product, then names), or None."""
 
     def lead(expr: Expr) -> tuple[Atom, ...]:
-        return max(expr.terms, key=lambda mono: (len(mono), [_key(atom) for atom in mono]))
+        return max(expr.terms, key=lambda mono: (len(mono), [atom_key(atom) for atom in mono]))
 
     top = lead(den)
     quotient: Size = 0
@@ -285,7 +232,7 @@ def _apply(kind: str, a: int, b: int) -> int:
     return min(a, b) if kind == "min" else max(a, b)
 
 
-def evaluate(size: Size, values: Mapping[str, int]) -> int:
+def evaluate(size: int | Polynomial, values: Mapping[str, int]) -> int:
     """`size` with every symbol replaced; raises GraphError naming a symbol without a value."""
     if isinstance(size, int):
         return size
@@ -293,49 +240,38 @@ def evaluate(size: Size, values: Mapping[str, int]) -> int:
     for mono, c in size.terms.items():
         product = c
         for atom in mono:
-            if isinstance(atom, Sym):
-                if atom.name not in values:
-                    raise GraphError(f"no value for symbol {atom.name} (in {size!r})")
-                product *= values[atom.name]
-            else:
+            if isinstance(atom, Compound):
                 product *= _apply(
                     atom.kind, evaluate(atom.left, values), evaluate(atom.right, values)
                 )
+            elif atom.name in values:
+                product *= values[atom.name]
+            else:
+                raise GraphError(f"no value for symbol {atom.name} (in {size!r})")
         total += product
     return total
 
 
-def bounds(size: Size) -> Range:
-    """A lower and an upper bound."""
-    if isinstance(size, int):
-        return size, size
-    if size.range is None:
-        from weft.graph.size_bounds import expr_bounds  # calculates with sizes itself
-
-        size.range = expr_bounds(size)
-    return size.range
-
-
-def upper(size: Size) -> int:
+def upper(size: int | Polynomial) -> int:
     """An upper bound: the size planning uses. Exact where no symbol has a power, and no atom but
     symbols occurs, and for sums of products with positive terms."""
     return bounds(size)[1]
 
 
-def lower(size: Size) -> int:
+def lower(size: int | Polynomial) -> int:
     """A lower bound."""
     return bounds(size)[0]
 
 
-def symbols(size: Size) -> set[Sym]:
+def symbols(size: int | Polynomial) -> set[Sym]:
     """The symbols that `size` depends on."""
     if isinstance(size, int):
         return set()
     found: set[Sym] = set()
     for mono in size.terms:
         for atom in mono:
-            if isinstance(atom, Sym):
-                found.add(atom)
-            else:
+            if isinstance(atom, Compound):
                 found |= symbols(atom.left) | symbols(atom.right)
+            elif isinstance(atom, Sym):
+                found.add(atom)
     return found

@@ -1,4 +1,4 @@
-"""Bounds of size expressions: what `size.lower`, `size.upper` and `size.is_at_most` rest on."""
+"""Bounds of sizes, for all values that their symbols may have."""
 
 from __future__ import annotations
 
@@ -7,16 +7,24 @@ from functools import lru_cache
 from math import lcm
 
 from weft.graph.bernstein import Range, polynomial_range
-from weft.graph.size import Atom, Compound, Expr, Size, Sym, bounds
+from weft.graph.polynomial import Atom, Compound, Polynomial, as_polynomial
 
-__all__ = ["expr_bounds"]
+__all__ = ["bounds"]
 
 MAX_CHOICES = 4
 """Bounds look at both sides of at most so many minima and maxima at once."""
 
 
-def expr_bounds(size: Expr) -> Range:
-    """Lower and upper bound of an expression, for all values that its symbols may have."""
+def bounds(size: int | Polynomial) -> Range:
+    """A lower and an upper bound."""
+    if isinstance(size, int):
+        return size, size
+    if size.range is None:
+        size.range = _bounds_of(size)
+    return size.range
+
+
+def _bounds_of(size: Polynomial) -> Range:
     ranges = {atom: _atom_bounds(atom) for mono in size.terms for atom in mono}
     loose = _term_by_term(size, ranges)
     signs = {c > 0 for mono, c in size.terms.items() if mono}
@@ -25,7 +33,7 @@ def expr_bounds(size: Expr) -> Range:
     return _tight_bounds(size, loose)
 
 
-def _term_by_term(size: Expr, ranges: Mapping[Atom, Range]) -> Range:
+def _term_by_term(size: Polynomial, ranges: Mapping[Atom, Range]) -> Range:
     low = high = 0
     for mono, c in size.terms.items():
         term = (c, c)
@@ -36,7 +44,7 @@ def _term_by_term(size: Expr, ranges: Mapping[Atom, Range]) -> Range:
 
 
 @lru_cache(maxsize=1 << 12)
-def _tight_bounds(size: Expr, loose: Range) -> Range:
+def _tight_bounds(size: Polynomial, loose: Range) -> Range:
     """Bounds of the whole expression, within those of its terms. Each way is sound alone: what the
     polynomial may be over its atoms, the same without divisions, and both sides of a minimum."""
     found = [loose, _polynomial_bounds(size, 1)]
@@ -48,7 +56,7 @@ def _tight_bounds(size: Expr, loose: Range) -> Range:
     return max(low for low, _ in ranges), min(high for _, high in ranges)
 
 
-def _polynomial_bounds(size: Expr, divisor: int) -> Range | None:
+def _polynomial_bounds(size: Polynomial, divisor: int) -> Range | None:
     if not size.terms:
         return 0, 0
     ranges = {atom: _atom_bounds(atom) for mono in size.terms for atom in mono}
@@ -61,7 +69,7 @@ def _times(a: Range, b: Range) -> Range:
 
 
 def _atom_bounds(atom: Atom) -> Range:
-    if isinstance(atom, Sym):
+    if not isinstance(atom, Compound):
         return atom.min, atom.max
     (llo, lhi), (rlo, rhi) = bounds(atom.left), bounds(atom.right)
     if atom.kind == "min":
@@ -77,37 +85,33 @@ def _atom_bounds(atom: Atom) -> Range:
 
 def _is_by_constant(atom: Atom) -> bool:
     """Whether an atom is a floor division by a positive number."""
-    if isinstance(atom, Sym) or atom.kind != "div":
-        return False
-    divisor = Expr.reduce(atom.right)
-    return isinstance(divisor, int) and divisor > 0
+    return isinstance(atom, Compound) and atom.kind == "div" and (atom.right.constant or 0) > 0
 
 
-def _without_divisions(size: Expr) -> tuple[Expr, int]:
+def _without_divisions(size: Polynomial) -> tuple[Polynomial, int]:
     """(p, d) with size = p / d, where p has no division by a number: a // n is (a - a % n) / n. So
     a division and its `a` elsewhere in `size` are weighed at the same value of `a`."""
-    total: Size = 0
-    divisor = 1
+    total, divisor = as_polynomial(0), 1
     for mono, c in size.terms.items():
-        product, below = Expr.of(c), 1
+        product, below = as_polynomial(c), 1
         for atom in mono:
             factor, n = _as_fraction(atom)
-            product, below = Expr.of(product * factor), below * n
+            product, below = _product(product, factor), below * n
         common = lcm(divisor, below)
-        total = total * (common // divisor) + product * (common // below)
+        total = _sum(_product(total, common // divisor), _product(product, common // below))
         divisor = common
-    return Expr.of(total), divisor
+    return total, divisor
 
 
-def _as_fraction(atom: Atom) -> tuple[Size, int]:
-    if isinstance(atom, Sym) or not _is_by_constant(atom):
-        return Expr({(atom,): 1}), 1
+def _as_fraction(atom: Atom) -> tuple[Polynomial, int]:
+    if not isinstance(atom, Compound) or not _is_by_constant(atom):
+        return Polynomial({(atom,): 1}), 1
     left, below = _without_divisions(atom.left)
-    rest = Expr({(Compound("mod", atom.left, atom.right),): below})
-    return left - rest, below * bounds(atom.right)[0]
+    rest = Polynomial({(Compound("mod", atom.left, atom.right),): -below})
+    return _sum(left, rest), below * bounds(atom.right)[0]
 
 
-def _n_choices(size: Expr) -> int:
+def _n_choices(size: Polynomial) -> int:
     """How many minima and maxima an expression has, those inside of others included."""
     return sum(
         1 + _n_choices(atom.left) + _n_choices(atom.right)
@@ -116,7 +120,7 @@ def _n_choices(size: Expr) -> int:
     )
 
 
-def _bounds_by_choice(size: Expr) -> Range:
+def _bounds_by_choice(size: Polynomial) -> Range:
     """The hull of what an expression is with either side of its first minimum or maximum."""
     atom = next(
         a
@@ -128,11 +132,19 @@ def _bounds_by_choice(size: Expr) -> Range:
     return min(low for low, _ in sides), max(high for _, high in sides)
 
 
-def _replaced(size: Expr, atom: Atom, value: Expr) -> Size:
-    total: Size = 0
+def _replaced(size: Polynomial, atom: Atom, value: Polynomial) -> Polynomial:
+    total = as_polynomial(0)
     for mono, c in size.terms.items():
-        product: Size = Expr({tuple(a for a in mono if a != atom): c})
+        product = Polynomial({tuple(a for a in mono if a != atom): c})
         for _ in range(mono.count(atom)):
-            product = product * value
-        total = total + product
+            product = _product(product, value)
+        total = _sum(total, product)
     return total
+
+
+def _sum(a: Polynomial, b: Polynomial) -> Polynomial:
+    return Polynomial(a.plus(b))
+
+
+def _product(a: Polynomial, b: int | Polynomial) -> Polynomial:
+    return Polynomial(a.times(as_polynomial(b)))

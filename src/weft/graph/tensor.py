@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal, Protocol
 
 from weft.dtype import DType
 from weft.graph.op import NONE, Op
 from weft.graph.params import Params
 from weft.graph.size import Size, upper
 
-__all__ = ["Buffer", "Ne", "Tensor", "Usage", "contiguous_above", "contiguous_nb", "shape_text"]
+__all__ = ["Buffer", "Ne", "Operators", "Tensor", "Usage", "contiguous_above", "contiguous_nb",
+           "install_operators", "shape_text"]  # fmt: skip
 
 Ne = tuple[Size, Size, Size, Size]
 """Sizes or byte strides, innermost first, four of them."""
@@ -31,6 +32,20 @@ class Buffer:
     type: Any = None
     data: Any = None
     offset: int = 0
+
+
+class Operators(Protocol):
+    """What `+ - * / @` and `.T` of tensors do. They are made of ops, which are made of tensors; so
+    `weft.graph` gives them to `Tensor`, once both are there."""
+
+    def apply(self, op: str, a: Any, b: Any) -> Tensor:
+        """`a op b`, where `op` is the name of a `BinaryOp`."""
+
+    def matmul(self, a: Any, b: Any) -> Tensor:
+        """`a @ b`."""
+
+    def transpose(self, a: Tensor) -> Tensor:
+        """`a.T`."""
 
 
 class Tensor:
@@ -54,6 +69,8 @@ class Tensor:
         "view_offs",
         "view_src",
     )
+
+    _operators: ClassVar[Operators]
 
     def __init__(
         self,
@@ -163,50 +180,44 @@ class Tensor:
     @property
     def T(self) -> Tensor:
         """The last two sizes exchanged: shape (..., n, k) becomes (..., k, n); a view."""
-        from weft.graph.ops import transpose
-
-        return transpose(self)
+        return self._operators.transpose(self)
 
     # Operators broadcast as PyTorch's do, see `weft.graph.operators`.
 
     __array_ufunc__ = None  # NumPy leaves `array + tensor` to the tensor
 
     def __add__(self, other: Tensor | float) -> Tensor:
-        return _apply("ADD", self, other)
+        return self._operators.apply("ADD", self, other)
 
     def __radd__(self, other: float) -> Tensor:
-        return _apply("ADD", self, other)
+        return self._operators.apply("ADD", self, other)
 
     def __sub__(self, other: Tensor | float) -> Tensor:
-        return _apply("SUB", self, other)
+        return self._operators.apply("SUB", self, other)
 
     def __rsub__(self, other: float) -> Tensor:
-        return _apply("SUB", other, self)
+        return self._operators.apply("SUB", other, self)
 
     def __mul__(self, other: Tensor | float) -> Tensor:
-        return _apply("MUL", self, other)
+        return self._operators.apply("MUL", self, other)
 
     def __rmul__(self, other: float) -> Tensor:
-        return _apply("MUL", self, other)
+        return self._operators.apply("MUL", self, other)
 
     def __truediv__(self, other: Tensor | float) -> Tensor:
-        return _apply("DIV", self, other)
+        return self._operators.apply("DIV", self, other)
 
     def __rtruediv__(self, other: float) -> Tensor:
-        return _apply("DIV", other, self)
+        return self._operators.apply("DIV", other, self)
 
     def __neg__(self) -> Tensor:
-        return _apply("MUL", self, -1)
+        return self._operators.apply("MUL", self, -1)
 
     def __matmul__(self, other: Tensor) -> Tensor:
-        from weft.graph.operators import matmul
-
-        return matmul(self, other)
+        return self._operators.matmul(self, other)
 
     def __rmatmul__(self, other: object) -> Tensor:
-        from weft.graph.operators import matmul
-
-        return matmul(other, self)
+        return self._operators.matmul(other, self)
 
     def named(self, name: str) -> Tensor:
         """Sets the name; returns the tensor, so that a build reads as one expression."""
@@ -226,11 +237,9 @@ class Tensor:
         return f"<Tensor {name}: {self.dtype.name} ({sizes}) {self.op.name}>"
 
 
-def _apply(op: str, a: Tensor | float, b: Tensor | float) -> Tensor:
-    from weft.graph.operators import apply
-    from weft.graph.ops import BinaryOp
-
-    return apply(BinaryOp[op], a, b)
+def install_operators(operators: Operators) -> None:
+    """What the operators of all tensors do from now on."""
+    Tensor._operators = operators
 
 
 def contiguous_nb(dtype: DType, ne: Ne) -> Ne:

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from weft.graph.params import pack
-from weft.graph.size import Compound, Expr, Size, Sym, upper
+from weft.graph.polynomial import Atom, Compound
+from weft.graph.size import Expr, Size, Sym, upper
 from weft.graph.tensor import Tensor
 from weft.native import _native
 from weft.program import LAYOUTS, Program
@@ -83,15 +84,15 @@ class ExprTable:
         assert total is not None
         return total
 
-    def _atom(self, atom: Sym | Compound) -> int:
-        if isinstance(atom, Sym) and atom.name in self._fixed:
+    def _atom(self, atom: Atom) -> int:
+        if not isinstance(atom, Compound) and atom.name in self._fixed:
             return self._row(_CONST, self._fixed[atom.name])
-        if isinstance(atom, Sym):
+        if not isinstance(atom, Compound):
             return self._row(_SYMBOL, self._symbol[atom.name])
         return self._row(
             _COMPOUND[atom.kind],
-            self.of(Expr.reduce(atom.left)),
-            self.of(Expr.reduce(atom.right)),
+            self.of(Expr.reduce(Expr.of(atom.left))),
+            self.of(Expr.reduce(Expr.of(atom.right))),
         )
 
 
