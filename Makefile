@@ -182,6 +182,7 @@ stubs: $(VENV)/installed
 docs: $(VENV)/installed
 	$(BIN)/weft devices --ops --markdown > docs/devices.md
 	$(BIN)/python docs/make_api.py > docs/api.md
+	$(BIN)/python docs/make_sampling.py docs/sampling.md
 	$(BIN)/python -m weft.graph.ops_page > docs/ops.md
 
 format: $(VENV)/tools

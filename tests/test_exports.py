@@ -46,6 +46,15 @@ def test_the_page_of_the_api_is_up_to_date() -> None:
     assert made.stdout == (folder / "api.md").read_text(encoding="utf-8")
 
 
+def test_the_table_of_sampling_is_up_to_date(tmp_path: Path) -> None:
+    """`make docs` writes it."""
+    folder = Path(__file__).parents[1] / "docs"
+    text = (folder / "sampling.md").read_text(encoding="utf-8")
+    (copy := tmp_path / "sampling.md").write_text(text, encoding="utf-8")
+    subprocess.run([sys.executable, folder / "make_sampling.py", copy], check=True)
+    assert copy.read_text(encoding="utf-8") == text
+
+
 def test_errors_are_public() -> None:
     import weft
     from weft import errors

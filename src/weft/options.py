@@ -74,6 +74,8 @@ class Option(NamedTuple):
     default: Any
     about: str
     """What it does, with its unit and what a default of None comes to."""
+    flags: tuple[str, ...] = ()
+    """What the command line calls it, where it is a flag."""
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:

@@ -10,7 +10,7 @@ import pytest
 
 from tests.cli.in_process import weft
 from weft.cli.app import COMMANDS
-from weft.cli.mistakes import FLAG_OF, in_flags
+from weft.cli.mistakes import flag_of, in_flags
 from weft.llm import SamplingParams
 from weft.version import __version__
 
@@ -85,7 +85,7 @@ def test_wrong_usage_is_said_as_other_errors_are(words: tuple[str, ...], said: s
 def test_every_field_of_sampling_has_a_flag() -> None:
     text = help_of("run")
     for field in SamplingParams.__dataclass_fields__:
-        assert FLAG_OF[field] in text
+        assert flag_of()[field] in text
 
 
 @pytest.mark.parametrize(

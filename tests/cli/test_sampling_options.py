@@ -11,7 +11,7 @@ import typer
 from typer.testing import CliRunner
 
 from weft.cli import sampling_options
-from weft.cli.mistakes import FLAG_OF
+from weft.cli.mistakes import flag_of
 from weft.cli.sampling_options import sampling_flags, sampling_params
 from weft.errors import ArgumentError, ContextError
 from weft.llm import SamplingParams
@@ -41,7 +41,7 @@ def test_defaults_are_those_of_the_library() -> None:
 def test_every_option_has_a_flag_with_its_default() -> None:
     flags = sampling_options._FLAGS
     assert SAMPLING_OPTIONS.keys() == flags.keys()
-    assert all(flag.names[0] == FLAG_OF[option] for option, flag in flags.items())
+    assert all(SAMPLING_OPTIONS[option].flags[0] == flag_of()[option] for option in flags)
     for option, parameter in sampling_options._PARAMETERS.items():
         if option not in ("dry_sequence_breakers", "samplers"):
             assert parameter.default == SAMPLING_OPTIONS[option].default
@@ -55,8 +55,8 @@ def test_every_flag() -> None:
         --repeat-penalty 1.2 --repeat-last-n 9 --presence-penalty 0.3 --frequency-penalty 0.6
         --dry-multiplier 0.7 --dry-base 1.5 --dry-allowed-length 3 --dry-penalty-last-n 99
         --dry-sequence-breaker \\n --dry-sequence-breaker . --mirostat 2 --mirostat-lr 0.2
-        --mirostat-ent 4 --logit-bias 5+1.5 -l 7-inf --samplers top_k;temperature --regex a+
-        --count 4""".split()
+        --mirostat-ent 4 --adaptive-target 0.5 --adaptive-decay 0.8 --logit-bias 5+1.5
+        -l 7-inf --samplers top_k;temperature --regex a+ --count 4""".split()
     assert parsed(*line) == (
         "x",
         SamplingParams(
@@ -66,10 +66,20 @@ def test_every_flag() -> None:
             frequency_penalty=0.6, dry_multiplier=0.7, dry_base=1.5, dry_allowed_length=3,
             dry_last_n=99,
             dry_sequence_breakers=("\n", "."), mirostat=2, mirostat_eta=0.2, mirostat_tau=4,
+            adaptive_target=0.5, adaptive_decay=0.8,
             logit_bias={5: 1.5, 7: float("-inf")}, samplers="top_k;temperature", regex="a+",
         ),
         4,
     )  # fmt: skip
+
+
+def test_flags_of_numbers_set_their_fields() -> None:
+    numbers = [n for n, o in SAMPLING_OPTIONS.items() if type(o.default) in (int, float)]
+    assert len(numbers) > 20
+    for name in numbers:
+        value = 2 if name in ("mirostat", "dry_base") else type(SAMPLING_OPTIONS[name].default)(0.5)
+        for flag in SAMPLING_OPTIONS[name].flags:
+            assert parsed(flag, str(value))[1] == SamplingParams(**{name: value}), flag
 
 
 def test_minus_one_is_what_it_is_elsewhere() -> None:

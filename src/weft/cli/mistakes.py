@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from functools import cache
 from typing import Any
 
 import typer
@@ -15,9 +16,9 @@ from weft.cli.command import ReaderLeft, UsageError
 from weft.cli.console import forget_notes, say, text_out
 from weft.errors import WeftError
 
-__all__ = ["FLAG_OF", "exit_code", "in_flags", "show_error", "show_warning"]
+__all__ = ["exit_code", "flag_of", "in_flags", "show_error", "show_warning"]
 
-FLAG_OF = {
+_FLAG_OF = {
     "n_ctx": "-c",
     "n_ubatch": "-ub",
     "n_batch": "-b",
@@ -43,37 +44,9 @@ FLAG_OF = {
     "numa": "--numa",
     "poll": "--poll",
     "strict": "--cpu-strict",
-    "temperature": "--temp",
-    "top_k": "--top-k",
-    "top_p": "--top-p",
-    "min_p": "--min-p",
-    "seed": "--seed",
-    "typical_p": "--typical",
-    "top_n_sigma": "--top-n-sigma",
-    "xtc_probability": "--xtc-probability",
-    "xtc_threshold": "--xtc-threshold",
-    "min_keep": "--min-keep",
-    "dynatemp_range": "--dynatemp-range",
-    "dynatemp_exponent": "--dynatemp-exp",
-    "repeat_penalty": "--repeat-penalty",
-    "repeat_last_n": "--repeat-last-n",
-    "presence_penalty": "--presence-penalty",
-    "frequency_penalty": "--frequency-penalty",
-    "dry_multiplier": "--dry-multiplier",
-    "dry_base": "--dry-base",
-    "dry_allowed_length": "--dry-allowed-length",
-    "dry_last_n": "--dry-penalty-last-n",
-    "dry_sequence_breakers": "--dry-sequence-breaker",
-    "mirostat": "--mirostat",
-    "mirostat_tau": "--mirostat-ent",
-    "mirostat_eta": "--mirostat-lr",
-    "logit_bias": "--logit-bias",
-    "samplers": "--samplers",
-    "grammar": "--grammar",
-    "json_schema": "--json-schema",
-    "regex": "--regex",
 }
-"""What the library calls an argument, and what the command line calls it."""
+"""What the library calls an argument, and what the command line calls it; beside the options of
+sampling."""
 
 _PHRASES = {
     "; use embed": "; use `weft embed`",
@@ -82,13 +55,35 @@ _PHRASES = {
 }
 """Advice that is for programs only."""
 
-_NAMES = "|".join(sorted(FLAG_OF, key=len, reverse=True))
-_WORDS = "|".join(name for name in sorted(FLAG_OF, key=len, reverse=True) if "_" in name)
-_SAID_TWICE = re.compile(rf"\b({_NAMES}) \((-{{1,2}}[\w-]+)\)")
-_HEAD = re.compile(rf"^({_NAMES}): ")
-_SUBJECT = re.compile(rf"(^|: |; |, )({_NAMES})(?= (?:is|must|needs?|chooses|has|and|of token)\b)")
-_ADVICE = re.compile(rf"\b(make|leave out|leave|use|give|set) ({_NAMES})\b(?= |,|;|$)")
-_ANYWHERE = re.compile(rf"(?<![\w.'\"/-])({_WORDS})(?![\w.'\"/=-])")
+
+@cache
+def flag_of() -> dict[str, str]:
+    """The flag of each argument of the library that has one."""
+    from weft.llm.sampling import SAMPLING_OPTIONS  # NumPy: only where there is something to say
+
+    return _FLAG_OF | {name: option.flags[0] for name, option in SAMPLING_OPTIONS.items()}
+
+
+@cache
+def _patterns() -> tuple[re.Pattern[str], ...]:
+    """Where a message names an argument: in front of its flag, of the message, of what it must be,
+    behind what to do with it, and, where the name is no word of English, anywhere."""
+    by_length = sorted(flag_of(), key=len, reverse=True)
+    names = "|".join(by_length)
+    words = "|".join(name for name in by_length if "_" in name)
+    verbs = ("make", "leave out", "leave", "use", "give", "set")
+    advice = "|".join(rf"(?<=\b{verb} )" for verb in verbs)
+    return tuple(
+        re.compile(pattern)
+        for pattern in (
+            rf"\b(?:{names}) \((-{{1,2}}[\w-]+)\)",
+            rf"^({names})(?=: )",
+            rf"(?:^|(?<=: )|(?<=; )|(?<=, ))({names})"
+            r"(?= (?:is|must|needs?|chooses|has|and|of token)\b)",
+            rf"(?:{advice})({names})\b(?= |,|;|$)",
+            rf"(?<![\w.'\"/-])({words})(?![\w.'\"/=-])",
+        )
+    )
 
 
 def in_flags(message: str) -> str:
@@ -96,13 +91,13 @@ def in_flags(message: str) -> str:
 
     Names that are words of English, too (`memory`, `place`), count where a sentence is about
     them only; names in quotes are somebody's own."""
-    message = _SAID_TWICE.sub(r"\2", message)
+    said_twice, *others = _patterns()
+    message = said_twice.sub(r"\1", message)
     for found, said in _PHRASES.items():
         message = message.replace(found, said)
-    message = _HEAD.sub(lambda m: f"{FLAG_OF[m[1]]}: ", message)
-    message = _SUBJECT.sub(lambda m: m[1] + FLAG_OF[m[2]], message)
-    message = _ADVICE.sub(lambda m: f"{m[1]} {FLAG_OF[m[2]]}", message)
-    return _ANYWHERE.sub(lambda m: FLAG_OF[m[1]], message)
+    for pattern in others:
+        message = pattern.sub(lambda m: flag_of()[m[1]], message)
+    return message
 
 
 def exit_code(command: Callable[[], Any]) -> int:

@@ -18,6 +18,7 @@ from typing import Annotated, Any, get_type_hints
 import typer
 
 from weft.cli.command import CONSTRAINTS, SAMPLING, SAMPLING_MORE
+from weft.cli.mistakes import in_flags
 from weft.errors import ContextError
 from weft.llm.sampling import BREAKERS, SAMPLERS, SAMPLING_OPTIONS, SamplingParams
 from weft.options import require_options
@@ -36,21 +37,23 @@ class _Flag:
 
     def __init__(
         self,
-        *names: str,
-        help: str,
+        option: str,
+        *,
+        help: str = "",
         metavar: str | None = None,
         read: Callable[[Any], Any] = lambda value: value,
         **other: Any,
     ) -> None:
-        """`read`: the option's value of what was written. `other`: `type` and `default`, where they
-        are not those of the option."""
-        self.names = names
+        """`help`: by default what the library says of the option; `read`: the option's value of
+        what was written. `other`: `type` and `default`, where they are not those of the option."""
+        names = SAMPLING_OPTIONS[option].flags
         self.parameter = names[0].removeprefix("--").replace("-", "_")
         self.read = read
         self._other = other
         group = SAMPLING if names[0] in _USUAL else SAMPLING_MORE
         panel = CONSTRAINTS if names[0] in _LIMITING else group
-        self._typer = typer.Option(*names, help=help, metavar=metavar, rich_help_panel=panel)
+        about = help or in_flags(SAMPLING_OPTIONS[option].about.replace("`", ""))
+        self._typer = typer.Option(*names, help=about, metavar=metavar, rich_help_panel=panel)
 
     def signature(self, option: str) -> inspect.Parameter:
         """The parameter of a command."""
@@ -112,90 +115,42 @@ def _unescaped(text: str) -> str:
 
 
 _TYPES = get_type_hints(SamplingParams)
-_FLAGS = {
-    "temperature": _Flag("--temp", help="Temperature; 0 takes the likeliest token."),
-    "top_k": _Flag("--top-k", help="Keep the k likeliest tokens; 0: all.", read=_top_k),
-    "top_p": _Flag("--top-p", help="Keep the likeliest tokens up to this sum; 1: all."),
-    "min_p": _Flag("--min-p", help="Keep tokens this likely beside the best; 0: all."),
-    "seed": _Flag(
-        "--seed", "-s", help="Seed of sampling; -1: another one each time, the default.", read=_seed
-    ),
-    "typical_p": _Flag(
-        "--typical", "--typical-p", help="Keep tokens of typical surprise up to this sum; 1: all."
-    ),
-    "top_n_sigma": _Flag(
-        "--top-n-sigma",
-        "--top-nsigma",
-        help="Keep logits within this many deviations of the best; 0: all.",
-    ),
-    "xtc_probability": _Flag(
-        "--xtc-probability", help="How often the likeliest tokens are left out."
-    ),
-    "xtc_threshold": _Flag("--xtc-threshold", help="Of tokens this likely, XTC leaves the last."),
-    "min_keep": _Flag("--min-keep", help="Cuts leave at least so many tokens; 0: one."),
-    "dynatemp_range": _Flag(
-        "--dynatemp-range", help="Move the temperature by this, with the entropy."
-    ),
-    "dynatemp_exponent": _Flag("--dynatemp-exp", help="Exponent of --dynatemp-range."),
-    "repeat_penalty": _Flag("--repeat-penalty", help="Weaken tokens that occurred; 1: off."),
-    "repeat_last_n": _Flag("--repeat-last-n", help="Tokens that penalties look back at; -1: all."),
-    "presence_penalty": _Flag("--presence-penalty", help="Taken from tokens that occurred."),
-    "frequency_penalty": _Flag(
-        "--frequency-penalty", help="Taken from tokens as often as they occurred."
-    ),
-    "dry_multiplier": _Flag(
-        "--dry-multiplier", help="Weight of the penalty on repeated sequences."
-    ),
-    "dry_base": _Flag("--dry-base", help="Its growth per repeated token."),
-    "dry_allowed_length": _Flag(
-        "--dry-allowed-length", help="Repetitions shorter than this are free."
-    ),
-    "dry_last_n": _Flag("--dry-penalty-last-n", help="Tokens that DRY looks back at; -1: all."),
-    "dry_sequence_breakers": _Flag(
-        "--dry-sequence-breaker",
-        help="Text that ends a sequence, in place of the defaults; repeatable; none: none.",
-        type=list[str] | None,
-        default=None,
-        read=_breakers,
-    ),
-    "mirostat": _Flag("--mirostat", help="2: mirostat 2.0; 0: off."),
-    "mirostat_eta": _Flag("--mirostat-lr", help="How fast mirostat corrects itself (eta)."),
-    "mirostat_tau": _Flag(
-        "--mirostat-ent", help="The surprise that mirostat holds, in bits (tau)."
-    ),
-    "logit_bias": _Flag(
-        "--logit-bias",
-        "-l",
-        help="Added to the logit of token ID; repeatable.",
-        metavar="ID+X|ID-X",
-        type=list[str] | None,
-        read=_biases,
-    ),
-    "samplers": _Flag(
-        "--samplers",
-        help="The chain in order; those not named are left out.",
-        metavar="NAMES",
-        type=str,
-        default=";".join(SAMPLERS),
-    ),
-    "grammar": _Flag(
-        "--grammar",
-        "--grammar-file",
-        help="A grammar for the text, Lark or GBNF: itself or its file.",
-        read=partial(_text_or_file, "--grammar"),
-    ),
-    "json_schema": _Flag(
-        "--json-schema",
-        "-j",
-        "--json-schema-file",
-        "-jf",
-        help="Write JSON of this schema: itself or its file.",
-        type=str | None,
-        read=partial(_text_or_file, "--json-schema"),
-    ),
-    "regex": _Flag("--regex", help="Write text that matches this regular expression."),
+_OWN: dict[str, dict[str, Any]] = {
+    "top_k": {"read": _top_k},
+    "seed": {
+        "help": "Seed of sampling; -1: another one each time, the default.",
+        "read": _seed,
+    },
+    "dry_sequence_breakers": {
+        "help": "Text that ends a sequence, in place of the defaults; repeatable; none: none.",
+        "type": list[str] | None,
+        "default": None,
+        "read": _breakers,
+    },
+    "logit_bias": {
+        "help": "Added to the logit of token ID; repeatable.",
+        "metavar": "ID+X|ID-X",
+        "type": list[str] | None,
+        "read": _biases,
+    },
+    "samplers": {
+        "help": "The chain in order; those not named are left out.",
+        "metavar": "NAMES",
+        "type": str,
+        "default": ";".join(SAMPLERS),
+    },
+    "grammar": {
+        "help": "A grammar for the text, Lark or GBNF: itself or its file.",
+        "read": partial(_text_or_file, "--grammar"),
+    },
+    "json_schema": {
+        "help": "Write JSON of this schema: itself or its file.",
+        "type": str | None,
+        "read": partial(_text_or_file, "--json-schema"),
+    },
 }
-"""By option. Defaults and types are those of `SamplingParams`, unless a row says otherwise."""
+"""Options that are written otherwise than they are in Python."""
+_FLAGS = {option: _Flag(option, **_OWN.get(option, {})) for option in SAMPLING_OPTIONS}
 _PARAMETERS = {option: flag.signature(option) for option, flag in _FLAGS.items()}
 
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 Row = list[tuple[int, float]]
 
-__all__ = ["dry", "min_p", "penalties", "probabilities", "top_k", "top_n_sigma", "top_p",
-           "typical", "xtc"]  # fmt: skip
+__all__ = ["adaptive_p", "dry", "min_p", "penalties", "probabilities", "top_k", "top_n_sigma",
+           "top_p", "typical", "xtc"]  # fmt: skip
 
 
 def probabilities(row: Row) -> dict[int, float]:
@@ -101,3 +101,13 @@ def dry(
             id_ = window[place]
             cost[id_] = max(cost.get(id_, 0.0), multiplier * base ** (length - allowed))
     return [(id_, logit - cost.get(id_, 0.0)) for id_, logit in row]
+
+
+def adaptive_p(row: Row, aim: float) -> Row:
+    probs = probabilities(row)
+    hills = []
+    for id_, logit in row:
+        distance = abs(probs[id_] - aim) / 0.3
+        hill = 5 - 10 * distance * distance / (1 + distance)
+        hills.append((id_, hill if logit > -math.inf else logit))
+    return hills

@@ -17,19 +17,19 @@ PROBS = [0.5, 0.25, 0.15, 0.06, 0.04]
 def test_what_surprises_more_is_cut() -> None:
     state = Mirostat(tau=1.05, eta=0.5)  # mu is 2.1 bits: probabilities from 0.233 on
     c = Candidates(np.log(np.array(PROBS, np.float32)))
-    state.cut(c)
+    state.shape(c)
     assert c.ids is not None and c.ids.tolist() == [0, 1]
-    state.observe(1 / 3)  # the second, among the two
+    state.observe(0, 1 / 3)  # the second, among the two
     assert state.mu == pytest.approx(2.1 - 0.5 * (math.log2(3) - 1.05))
 
 
 def test_the_likeliest_stays() -> None:
     state = Mirostat(tau=0.0, eta=0.1)
     c = Candidates(np.log(np.array(PROBS, np.float32)))
-    state.cut(c)
+    state.shape(c)
     assert c.ids is not None and c.ids.tolist() == [0]
     state.mu = -1e9
-    state.cut(c)
+    state.shape(c)
     assert len(c) == 1
 
 

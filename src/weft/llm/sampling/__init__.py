@@ -13,6 +13,7 @@ scale.py       temperature, fixed or by entropy
 history.py     the last tokens, and the penalties for repeating them
 dry.py         penalties for repeating sequences
 mirostat.py    a steady surprise
+adaptive.py    a steady probability
 constraint.py  grammar, JSON schema, regular expression
 logprobs.py    log-probabilities of the model, before sampling
 """

@@ -19,7 +19,7 @@ class Mirostat:
         self._tau, self._eta = tau, eta
         self.mu = 2 * tau
 
-    def cut(self, c: Candidates) -> None:
+    def shape(self, c: Candidates) -> None:
         """Drops what surprises more than `mu`; the likeliest token always stays."""
         weights = c.weights()
         total = float(weights.sum(dtype=np.float64))
@@ -27,7 +27,7 @@ class Mirostat:
         kept = np.flatnonzero(weights >= min(total * 2.0 ** -max(self.mu, -60.0), 1.0))
         c.keep(kept, c.ordered)
 
-    def observe(self, probability: float) -> None:
+    def observe(self, position: int, probability: float) -> None:
         """Corrects `mu` by a token drawn with this probability among those kept."""
         surprise = -math.log2(probability)
         self.mu -= self._eta * (surprise - self._tau)

@@ -30,8 +30,9 @@ SAMPLERS = (
     "min_p",
     "xtc",
     "temperature",
+    "adaptive_p",
 )
-"""The samplers of the chain in their default order."""
+"""The samplers of the chain in their default order; adaptive_p is last in any."""
 BREAKERS: tuple[str, ...] = ("\n", ":", '"', "*")
 """Default sequence breakers of DRY."""
 _ALIASES = {
@@ -47,9 +48,13 @@ _MOST = 3e38
 T = TypeVar("T")
 
 
-def _option(default: T, about: str, low: float = 0, high: float = _INF) -> T:
-    """A field with what `help()` says of it, and the range of a number."""
-    made: T = field(default=default, metadata={"about": about, "range": (low, high)})
+def _option(
+    default: T, about: str, low: float = 0, high: float = _INF, flags: tuple[str, ...] = ()
+) -> T:
+    """A field with what `help()` says of it, the range of a number, and its flags, where these are
+    not its name."""
+    metadata = {"about": about, "range": (low, high), "flags": flags}
+    made: T = field(default=default, metadata=metadata)
     return made
 
 
@@ -57,7 +62,9 @@ def _option(default: T, about: str, low: float = 0, high: float = _INF) -> T:
 class SamplingParams:
     """How a token is chosen; raises ContextError for a value out of range."""
 
-    temperature: float = _option(0.8, "0: always the most likely token; larger is more varied.")
+    temperature: float = _option(
+        0.8, "0: always the most likely token; larger is more varied.", flags=("--temp",)
+    )
     top_k: int = _option(40, "Keep the k most likely tokens; 0: all.")
     top_p: float = _option(
         0.95,
@@ -67,17 +74,21 @@ class SamplingParams:
     min_p: float = _option(
         0.05, "Keep tokens at least this likely relative to the likeliest one; 0: all.", high=1
     )
-    seed: int | None = _option(None, "The same seed gives the same draws; None: a fresh one.")
+    seed: int | None = _option(
+        None, "The same seed gives the same draws; None: a fresh one.", flags=("--seed", "-s")
+    )
 
     typical_p: float = _option(
         1.0,
         "Keep the tokens whose surprise is nearest to the expected one, up to this sum; 1: all.",
         high=1,
+        flags=("--typical", "--typical-p"),
     )
     top_n_sigma: float = _option(
         0.0,
         "Keep logits within this many standard deviations of the largest; 0 or less: all.",
         low=-1,
+        flags=("--top-n-sigma", "--top-nsigma"),
     )
     xtc_probability: float = _option(
         0.0,
@@ -96,7 +107,9 @@ class SamplingParams:
         0.0,
         "The temperature moves this far down and up with the entropy of what is left; 0: fixed.",
     )
-    dynatemp_exponent: float = _option(1.0, "How the entropy, 0 to 1, maps to the range.")
+    dynatemp_exponent: float = _option(
+        1.0, "How the entropy, 0 to 1, maps to the range.", flags=("--dynatemp-exp",)
+    )
 
     repeat_penalty: float = _option(
         1.0,
@@ -122,9 +135,16 @@ class SamplingParams:
     dry_allowed_length: int = _option(
         2, "Longest repetition that costs `dry_multiplier` only; shorter ones are free."
     )
-    dry_last_n: int = _option(-1, "Tokens that DRY looks back at; 0: off, -1: all.", low=-1)
+    dry_last_n: int = _option(
+        -1,
+        "Tokens that DRY looks back at; 0: off, -1: all.",
+        low=-1,
+        flags=("--dry-penalty-last-n",),
+    )
     dry_sequence_breakers: tuple[str, ...] = _option(
-        BREAKERS, "Texts across which nothing counts as a repetition."
+        BREAKERS,
+        "Texts across which nothing counts as a repetition.",
+        flags=("--dry-sequence-breaker",),
     )
 
     mirostat: int = _option(
@@ -132,11 +152,26 @@ class SamplingParams:
         "2: mirostat 2.0, which cuts and corrects itself toward a steady surprise; 0: off.",
         low=-_INF,
     )
-    mirostat_tau: float = _option(5.0, "The surprise to hold, in bits.")
-    mirostat_eta: float = _option(0.1, "How fast mirostat corrects itself.")
+    mirostat_tau: float = _option(5.0, "The surprise to hold, in bits.", flags=("--mirostat-ent",))
+    mirostat_eta: float = _option(
+        0.1, "How fast mirostat corrects itself.", flags=("--mirostat-lr",)
+    )
+
+    adaptive_target: float = _option(
+        -1.0,
+        "Prefer tokens so that the probabilities of those drawn average this (adaptive-p); below "
+        "0: off.",
+        low=-1,
+        high=1,
+    )
+    adaptive_decay: float = _option(
+        0.9, "What a token still counts for in that average after the next one.", high=0.99
+    )
 
     logit_bias: Mapping[int, float] | None = _option(
-        None, "Added to logits by token id; minus infinity forbids a token."
+        None,
+        "Added to logits by token id; minus infinity forbids a token.",
+        flags=("--logit-bias", "-l"),
     )
     samplers: str | Sequence[str] = _option(
         SAMPLERS,
@@ -145,10 +180,14 @@ class SamplingParams:
     )
 
     grammar: str | None = _option(
-        None, "The text must match this grammar, in Lark's or llama.cpp's (GBNF) notation."
+        None,
+        "The text must match this grammar, in Lark's or llama.cpp's (GBNF) notation.",
+        flags=("--grammar", "--grammar-file"),
     )
     json_schema: str | Mapping[str, Any] | None = _option(
-        None, "The text must be JSON of this schema."
+        None,
+        "The text must be JSON of this schema.",
+        flags=("--json-schema", "-j", "--json-schema-file", "-jf"),
     )
     regex: str | None = _option(
         None, "The text must match this regular expression, from its start to its end."
@@ -226,6 +265,8 @@ class SamplingOptions(TypedDict, total=False):
     mirostat: int
     mirostat_tau: float
     mirostat_eta: float
+    adaptive_target: float
+    adaptive_decay: float
     logit_bias: Mapping[int, float] | None
     samplers: str | Sequence[str]
     grammar: str | None
@@ -234,7 +275,10 @@ class SamplingOptions(TypedDict, total=False):
 
 
 SAMPLING_OPTIONS: dict[str, Option] = {
-    f.name: Option(f.default, f.metadata["about"]) for f in fields(SamplingParams)
+    f.name: Option(
+        f.default, f.metadata["about"], f.metadata["flags"] or (f"--{f.name.replace('_', '-')}",)
+    )
+    for f in fields(SamplingParams)
 }
 """The fields of `SamplingParams`: what flags, fields of requests and `help()` are made of."""
 _KINDS: dict[str, type] = {"float": Real, "int": Integral, "int | None": Integral}

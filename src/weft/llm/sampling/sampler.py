@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from weft.errors import ContextError
 from weft.llm.sampling import cuts, scale
+from weft.llm.sampling.adaptive import AdaptiveP
 from weft.llm.sampling.candidates import Candidates, Running
 from weft.llm.sampling.constraint import Constraint
 from weft.llm.sampling.dry import Dry
@@ -46,17 +47,19 @@ class Sampler:
         self._history = History()
         self._penalties: Penalties | None = None
         self._dry: Dry | None = None
-        self._mirostat = (
-            Mirostat(params.mirostat_tau, params.mirostat_eta) if params.mirostat else None
-        )
+        self._last: Mirostat | AdaptiveP | None = None
         self._chain = self._steps(tokenizer)
 
     def _steps(self, tokenizer: Tokenizer | None) -> list[Step]:
         """The samplers that do something, in order."""
         p, order = self.params, self.params.order
-        if self._mirostat is not None:
+        if p.mirostat:
             order = ("penalties", "dry", "temperature")
+            self._last = Mirostat(p.mirostat_tau, p.mirostat_eta)
         active = [name for name in order if _does_something(p, name)]
+        if "adaptive_p" in active:
+            active.remove("adaptive_p")
+            self._last = AdaptiveP(p.adaptive_target, p.adaptive_decay)
         if "penalties" in active:
             self._penalties = Penalties(
                 p.repeat_last_n, p.repeat_penalty, p.presence_penalty, p.frequency_penalty
@@ -139,12 +142,12 @@ class Sampler:
         Raises ContextError when a logit is NaN or the largest is infinite, and when the constraint
         allows no token."""
         c = self._left(logits)
-        if len(c) == 1 and self._mirostat is None:
+        if len(c) == 1 and self._last is None:
             return c.id_at(0)
         sums = Running(weights := c.weights())
         position = sums.find(self._random.random() * sums.total, "right")
-        if self._mirostat is not None:
-            self._mirostat.observe(float(weights[position]) / sums.total)
+        if self._last is not None:
+            self._last.observe(position, float(weights[position]) / sums.total)
         return c.id_at(position)
 
     @_quiet
@@ -176,8 +179,8 @@ class Sampler:
             raise ContextError("logit_bias forbids every token that could be drawn")
         for step in self._chain:
             step(c)
-        if self._mirostat is not None:
-            self._mirostat.cut(c)
+        if self._last is not None:
+            self._last.shape(c)
         return c
 
     def _allowed(self, n: int) -> NDArray[np.intp] | None:
@@ -201,6 +204,7 @@ def _does_something(p: SamplingParams, name: str) -> bool:
         "min_p": p.min_p == 0,
         "xtc": p.xtc_probability == 0 or p.xtc_threshold > 0.5,
         "temperature": p.temperature == 1 and p.dynatemp_range == 0,
+        "adaptive_p": p.adaptive_target < 0,
     }
     return not neutral[name]
 
