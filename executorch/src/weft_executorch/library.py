@@ -39,7 +39,12 @@ def load() -> None:
     # by its path first: the delegate then finds it by name, wherever either is installed
     ctypes.CDLL(str(runtime), mode=ctypes.RTLD_GLOBAL)
     delegate = ctypes.CDLL(str(library_path()), mode=ctypes.RTLD_LOCAL)
-    check_native(_op_table(delegate), "libweft_executorch.so")
+    check_native(
+        _op_table(delegate),
+        "libweft_executorch.so",
+        package="weft-executorch",
+        target="delegate",
+    )
     _loaded.append(delegate)
 
 

@@ -19,12 +19,12 @@ enum class Op : int32_t {
   kArgReduce, kCumulate, kCumulateArg, kRope, kRopeBack, kNormScale, kGluQuantize, kRopeSetRows,
   kDsv4HcComb, kDsv4HcPre, kDsv4HcPost, kConvNd, kConv2dLast, kPoolNd, kInterpolate, kGather,
   kScatter, kIndex, kIndexPut, kSortIndices, kPadNd, kSearchSorted, kNorm, kRmsNorm, kL2Norm,
-  kGroupNorm, kMulMat, kMulMatId, kOutProd, kSolveTri, kQuantize, kCdist, kSsmConv, kSsmScan,
-  kRwkvWkv6, kRwkvWkv7, kGatedLinearAttn, kGatedDeltaNet, kSum, kSumRows, kMean, kCumsum, kArgmax,
-  kCountEqual, kArgsort, kTopK, kArange, kTimestepEmbedding, kTri, kDiag, kDiagMaskInf,
-  kDiagMaskZero, kCrossEntropyLoss, kGetRows, kGetRowsBack, kSetRows, kConcat, kRepeat,
-  kRepeatBack, kRoll, kPad, kPadReflect1d, kUpscale, kPool1d, kPool2d, kWinPart, kWinUnpart,
-  kGetRelPos, kCount
+  kGroupNorm, kMulMat, kMulMatId, kOutProd, kSolveTri, kQuantize, kCdist, kMulMatInt, kSsmConv,
+  kSsmScan, kRwkvWkv6, kRwkvWkv7, kGatedLinearAttn, kGatedDeltaNet, kSum, kSumRows, kMean,
+  kCumsum, kArgmax, kCountEqual, kArgsort, kTopK, kArange, kTimestepEmbedding, kTri, kDiag,
+  kDiagMaskInf, kDiagMaskZero, kCrossEntropyLoss, kGetRows, kGetRowsBack, kSetRows, kConcat,
+  kRepeat, kRepeatBack, kRoll, kPad, kPadReflect1d, kUpscale, kPool1d, kPool2d, kWinPart,
+  kWinUnpart, kGetRelPos, kCount
 };
 
 enum class UnaryOp : int64_t {
@@ -608,6 +608,8 @@ inline constexpr OpInfo kOpInfo[] = {
    "QUANTIZE 1..1"},
   {"CDIST", 2, 2, 1, false,
    "CDIST 2..2 p:float"},
+  {"MUL_MAT_INT", 2, 2, 0, false,
+   "MUL_MAT_INT 2..2"},
   {"SSM_CONV", 2, 2, 0, false,
    "SSM_CONV 2..2"},
   {"SSM_SCAN", 7, 7, 1, false,

@@ -37,6 +37,7 @@ inline double multiply_adds(Op op, const Call& call, double n) {
     case Op::kMulMat:
     case Op::kMulMatId:
     case Op::kCdist:
+    case Op::kMulMatInt:
       return n * size(call, 0, 0);
     case Op::kOutProd:
       return n * size(call, 0, 1);

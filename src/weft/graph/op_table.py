@@ -66,15 +66,18 @@ def _slot_text(slot: Slot) -> str:
     return text
 
 
-def check_native(native: list[str], what: str) -> None:
+def check_native(
+    native: list[str], what: str, *, package: str = "weft", target: str = "native"
+) -> None:
     """Raises ImportError, naming the first op that differs, unless `native` is `op_table()`.
 
-    `native` are the lines that the code called `what` was built with."""
+    `native` are the lines that the code called `what` was built with; `package` brings it, and
+    `make TARGET` builds it in a checkout."""
     ours = op_table()
     if native != ours:
         raise ImportError(
-            f"{what} was built for another op table: {_difference(ours, native)}; reinstall weft "
-            "so that both match (in a checkout: make headers native)"
+            f"{what} was built for another op table: {_difference(ours, native)}; reinstall "
+            f"{package} so that both match (in a checkout: make headers {target})"
         )
 
 

@@ -104,7 +104,19 @@ def many_products(x: Any, y: Any) -> Any:
         torch.baddbmm(x[:, :, :1], x, y), torch.einsum("bik,bkj->bij", x, y),
         x.unsqueeze(1) @ y, torch.matmul(x[:, None, None], y[:, None]), torch.outer(w[0], w[1]),
         torch.cdist(x, x[:, :2] + 1), torch.cdist(x[:1, None], x[None], p=1.0),
-        torch.cdist(w, w * 2, p=math.inf),
+        torch.cdist(w, w * 2, p=math.inf), torch.addmv(x[0, :, 0], x[0], w[:, 0], alpha=0.5),
+        torch.addbmm(x[0, :, :1], x, y, beta=2, alpha=-1), torch.addmv(x[0, 0, :1], x[0], w[:, 0]),
+    )  # fmt: skip
+
+
+def many_products_of_integers(x: Any, y: Any) -> Any:
+    w = y[0]
+    return (
+        x @ y, x @ w, torch.bmm(x, y), torch.mm(x[0], w), x[0] @ y, x[0, 0] @ w, w @ w[0],
+        x[0, 0] @ y[0, :, 0], x.unsqueeze(1) @ y, torch.addmm(w[0], x[0], w, beta=3, alpha=2),
+        torch.baddbmm(x[:, :, :1], x, y), torch.einsum("bik,bkj->bij", x, y), F.linear(x, w.t()),
+        torch.addmm(w[0], x[0], w, beta=0), torch.tensordot(x, y, ([2], [1])),
+        torch.addmv(x[0, :, 0], x[0], w[:, 0], beta=-2), torch.addbmm(w[:3], x, y, alpha=3),
     )  # fmt: skip
 
 
@@ -167,6 +179,15 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "indices": (many_indices, (r(4, 4, 5), torch.tensor([2, 0, 1]))),
     "negative indices": (lambda x, n: (x[n], x[:, n]), (r(4, 5), torch.tensor([-1, 0]))),
     "products": (many_products, (r(2, 3, 4), r(2, 4, 5))),
+    "products of integers": (many_products_of_integers, (i(9, 2, 3, 4) - 4, i(7, 2, 4, 5) - 3)),
+    "products of integers that wrap around": (
+        many_products_of_integers,
+        (i(99, 2, 3, 4, dtype=torch.int8), i(98, 2, 4, 5, dtype=torch.int8)),
+    ),
+    "products of int8 as int32": (
+        lambda x, y: torch._int_mm(x, y),
+        (i(127, 24, 16, dtype=torch.int8) - 90, i(126, 16, 8, dtype=torch.int8) - 90),
+    ),
     "norms": (many_norms, (r(2, 4, 6),)),
     "images": (many_images, (r(1, 4, 8, 8),)),
     "histograms": (

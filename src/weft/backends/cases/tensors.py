@@ -55,6 +55,7 @@ def tensor_cases() -> Iterator[Case]:
     yield from _choices()
     yield from _reductions()
     yield from _distances()
+    yield from _whole_products()
     yield from _indexing()
 
 
@@ -153,6 +154,23 @@ def _distances() -> Iterator[Case]:
                     p,
                 ),
                 LIMITS[t],
+            )
+
+
+def _whole_products() -> Iterator[Case]:
+    for t in INTEGERS:
+        for to in INTEGERS[INTEGERS.index(t) :]:
+            yield Case(
+                "MUL_MAT_INT",
+                f"{t} to {to}",
+                bound(
+                    lambda s, t, to: g.mul_mat_int(
+                        _numbers(s, t, 133, 5), _numbers(s, t, 133, 7, 2), to
+                    ),
+                    t,
+                    to,
+                ),
+                0,
             )
 
 

@@ -92,3 +92,10 @@ def cdist(call: Call) -> None:
     else:
         out = (d**p.p).sum(axis=-1) ** (1 / p.p)
     call.dst.write(out)
+
+
+@kernel("MUL_MAT_INT")
+def mul_mat_int(call: Call) -> None:
+    """dst[n, m] = sum over k of src1[n, k] * src0[m, k], of whole numbers that wrap around."""
+    w, x = (call.read(i).astype(np.int64) for i in range(2))
+    call.dst.write(x @ w.swapaxes(-1, -2))

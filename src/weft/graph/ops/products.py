@@ -7,9 +7,20 @@ from enum import IntEnum
 
 from weft.dtype import DTYPES, DType, find_dtype
 from weft.graph.costs import experts_moved
-from weft.graph.node import FLOATS, f32, fail, make_node, member, multiple, require, require_type
+from weft.graph.node import (
+    FLOATS,
+    INTEGERS,
+    f32,
+    fail,
+    make_node,
+    member,
+    multiple,
+    require,
+    require_type,
+)
 from weft.graph.op import MultiplyAdds, declares
 from weft.graph.params import Params
+from weft.graph.size import Size
 from weft.graph.tensor import Tensor
 
 F32 = DTYPES["f32"]
@@ -187,11 +198,32 @@ def cdist(a: Tensor, b: Tensor, *, p: float = 2.0) -> Tensor:
     op = "CDIST"
     require_type(a, FLOATS, op, "a")
     require(a.dtype is b.dtype, op, "a and b must have one type; use convert()", a, b)
-    require(a.ne[0] == b.ne[0], op, "rows of a and b must have one length", a, b)
+    ne = _pairs_of_rows(op, "a and b", a, b)
     if not p >= 0:
         raise fail(op, f"p = {p} must not be negative", a, b)
+    return make_node(op, a.dtype, ne, a, b, params=CdistParams(float(p)))
+
+
+@declares("MUL_MAT_INT", cost=MultiplyAdds(lambda n, s, p: n * s[0][0], of_weights=False))
+def mul_mat_int(w: Tensor, x: Tensor, dtype: DType | str | None = None) -> Tensor:
+    """Dot products of the rows of `w` with the rows of `x`, of whole numbers, which wrap around.
+
+    w: [k, m, x2, x3], x: [k, n, x2, x3], both i8, i16, i32 or i64 -> [m, n, x2, x3], where
+    dimensions 2 and 3 broadcast on both sides. `dtype`: of the result, that of the sources or a
+    wider one; by default that of the sources."""
+    op = "MUL_MAT_INT"
+    require_type(w, INTEGERS, op, "w")
+    require(w.dtype is x.dtype, op, "w and x must have one type; use convert()", w, x)
+    to = w.dtype if dtype is None else find_dtype(dtype)
+    if to.name not in INTEGERS or to.bytes < w.dtype.bytes:
+        raise fail(op, f"the result must be {w.dtype.name} or wider, got {to.name}", w, x)
+    return make_node(op, to, _pairs_of_rows(op, "x and w", x, w), w, x)
+
+
+def _pairs_of_rows(op: str, names: str, a: Tensor, b: Tensor) -> list[Size]:
+    """The sizes of a number for each row of `a` and each of `b`: [rows of b, rows of a, ...]."""
+    require(a.ne[0] == b.ne[0], op, f"rows of {names} must have one length", a, b)
     outer = [n if m == 1 else m for n, m in zip(a.ne[2:], b.ne[2:], strict=True)]
     fits = all(n in (1, m) for t in (a, b) for n, m in zip(t.ne[2:], outer, strict=True))
-    require(fits, op, "dimensions 2 and 3 of a and b do not broadcast", a, b)
-    params = CdistParams(float(p))
-    return make_node(op, a.dtype, (b.ne[1], a.ne[1], *outer), a, b, params=params)
+    require(fits, op, f"dimensions 2 and 3 of {names} do not broadcast", a, b)
+    return [b.ne[1], a.ne[1], *outer]

@@ -1,4 +1,5 @@
-"""Matrix products: linear, mm, bmm, matmul, addmm and their kin, all as MUL_MAT.
+"""Matrix products: linear, mm, bmm, matmul, addmm and their kin, as MUL_MAT; of whole numbers as
+MUL_MAT_INT.
 
 MUL_MAT wants rows of weights. `aten.t` or `permute` before a product is only another view here, so
 a weight [out, in] is read where it lies.
@@ -13,7 +14,7 @@ import torch
 from weft import graph as g
 from weft.frontends.fx.builder import Builder, reshaped_to
 from weft.frontends.fx.call import Call
-from weft.frontends.fx.dtypes import is_float
+from weft.frontends.fx.dtypes import INTS, dtype_name, is_float
 from weft.frontends.fx.layout import broadcast_strides, product
 from weft.frontends.fx.registry import visitor
 from weft.frontends.fx.value import Value
@@ -24,17 +25,25 @@ aten = torch.ops.aten
 
 
 def floats(call: Call) -> str | None:
-    """Products are of floats."""
+    """Distances are of floats."""
     for fake in call.fakes():
         if not is_float(fake.dtype):
-            return "matrix products of integers are not supported"
+            return f"distances of {dtype_name(fake.dtype)} are not supported"
+    return None
+
+
+def numbers(call: Call) -> str | None:
+    """Products are of floats, or of whole numbers with a sign."""
+    for fake in call.fakes():
+        if not is_float(fake.dtype) and fake.dtype not in INTS:
+            return f"matrix products of {dtype_name(fake.dtype)} are not supported"
     return None
 
 
 def _vectors(call: Call) -> str | None:
     if call.fake("self").dim() == 0 or call.fake("other").dim() == 0:
         return "a scalar has no matrix product"
-    return floats(call)
+    return numbers(call)
 
 
 def transposed(v: Value) -> Value:
@@ -47,6 +56,8 @@ def product_of(b: Builder, w: Value, x: Value, shape: Sequence[Size]) -> Tensor:
     """x w^T of matrices, with leading dimensions that broadcast to those of `shape`: a contiguous
     tensor of [*shape] (w: [..., m, k], x: [..., n, k])."""
     lead = tuple(shape[:-2])
+    if w.dtype in INTS:
+        return g.mul_mat_int(_matrices(b, w, lead), _matrices(b, x, lead))
     x = x.viewed(
         (*lead, *x.shape[-2:]), broadcast_strides(x.shape, x.strides, (*lead, *x.shape[-2:]))
     )
@@ -71,17 +82,28 @@ def product_of(b: Builder, w: Value, x: Value, shape: Sequence[Size]) -> Tensor:
     return g.mul_mat(b.rows(w, stored=True), b.rows(x))
 
 
+def _matrices(b: Builder, v: Value, lead: Sequence[Size]) -> Tensor:
+    """[k, n, as many as `lead`], or [k, n] where one matrix is for all of them."""
+    if product(v.shape[:-2]) != 1:
+        whole = (*lead, *v.shape[-2:])
+        v = v.viewed(whole, broadcast_strides(v.shape, v.strides, whole))
+    count = product(v.shape[:-2])
+    return reshaped_to(b.dense(v), (v.shape[-1], v.shape[-2], count))
+
+
 def _with_bias(b: Builder, t: Tensor, bias: Value | None, shape: Sequence[Size]) -> Tensor:
     """`t`, contiguous as `shape`, plus a bias that broadcasts to it."""
     if bias is None:
         return t
+    if bias.dtype in INTS:
+        return g.binary("ADD", *b.joint(shape, Value.whole(t, bias.dtype, shape), bias))
     if bias.rank and bias.shape[-1] == shape[-1] and product(bias.shape) == shape[-1]:
         return g.add(t, b.flat(bias))
     left, right = b.joint(shape, Value.whole(t, torch.float32, shape), bias)
     return g.add(left, right)
 
 
-@visitor(aten.linear.default, check=floats)
+@visitor(aten.linear.default, check=numbers)
 def linear(b: Builder, call: Call) -> Value:
     """x w^T + bias."""
     bias = call.value("bias") if call.has("bias") else None
@@ -99,7 +121,7 @@ def linear_of(b: Builder, x: Value, w: Value, bias: Value | None, shape: Sequenc
     return Value.whole(_with_bias(b, t, bias, shape), dtype, shape)
 
 
-@visitor(aten.mm.default, aten.bmm.default, check=floats)
+@visitor(aten.mm.default, aten.bmm.default, check=numbers)
 def mm(b: Builder, call: Call) -> Value:
     """Products of matrices, one or as many as there are."""
     other = "mat2"
@@ -121,22 +143,60 @@ def matmul(b: Builder, call: Call) -> Value:
     return b.result(call, product_of(b, transposed(y), x, shape))
 
 
-@visitor(aten.addmm.default, aten.baddbmm.default, check=floats)
+@visitor(aten.addmm.default, aten.baddbmm.default, check=numbers)
 def addmm(b: Builder, call: Call) -> Value:
     """beta self + alpha (left right)."""
     left = "mat1" if "mat1" in call.args else "batch1"
     right = "mat2" if "mat2" in call.args else "batch2"
-    shape = call.shape()
-    t = product_of(b, transposed(call.value(right)), call.value(left), shape)
-    alpha, beta = call.number("alpha", 1), call.number("beta", 1)
-    if alpha != 1:
-        t = g.scale(t, float(alpha))
+    t = product_of(b, transposed(call.value(right)), call.value(left), call.shape())
+    return _plus_self(b, call, t)
+
+
+@visitor(aten.addmv.default, check=numbers)
+def addmv(b: Builder, call: Call) -> Value:
+    """beta self + alpha (mat vec)."""
+    mat, vec = call.value("mat"), call.value("vec")
+    row = vec.viewed((1, *vec.shape), (0, *vec.strides))
+    t = product_of(b, row, mat, (*mat.shape[:1], 1))
+    return _plus_self(b, call, reshaped_to(t, mat.shape[:1]))
+
+
+@visitor(aten.addbmm.default, check=numbers)
+def addbmm(b: Builder, call: Call) -> Value:
+    """beta self + alpha times the sum of the products: one of matrices side by side."""
+    left, right = call.value("batch1"), call.value("batch2")
+    (n, rows, k), (batch, row, element) = left.shape, left.strides
+    aside = left.viewed((rows, n, k), (row, batch, element))
+    x = Value.whole(b.dense(aside), left.dtype, (rows, n * k))
+    w = Value.whole(b.dense(right), right.dtype, (n * k, right.shape[-1]))
+    return _plus_self(b, call, product_of(b, transposed(w), x, call.shape()))
+
+
+def _plus_self(b: Builder, call: Call, t: Tensor) -> Value:
+    """beta self + alpha `t`, which is contiguous."""
+    t = _times(b, t, call.number("alpha", 1), call.out.dtype)
+    beta = call.number("beta", 1)
     if beta == 0:
         return b.result(call, t)
     bias = call.value("self")
     if beta != 1:
-        bias = Value.whole(g.scale(b.dense(bias), float(beta)), bias.dtype, bias.shape)
-    return b.result(call, _with_bias(b, t, bias, shape))
+        bias = Value.whole(_times(b, b.dense(bias), beta, bias.dtype), bias.dtype, bias.shape)
+    return b.result(call, _with_bias(b, t, bias, call.shape()))
+
+
+def _times(b: Builder, t: Tensor, factor: float, dtype: torch.dtype) -> Tensor:
+    if factor == 1:
+        return t
+    if dtype in INTS:
+        return g.binary("MUL", t, b.view(b.scalar(int(factor), dtype)))
+    return g.scale(t, float(factor))
+
+
+@visitor(aten._int_mm.default)
+def int_mm(b: Builder, call: Call) -> Value:
+    """The product of int8 matrices as int32."""
+    x, w = call.value("self"), transposed(call.value("mat2"))
+    return b.result(call, g.mul_mat_int(_matrices(b, w, ()), _matrices(b, x, ()), "i32"))
 
 
 # -- distances -------------------------------------------------------------------------------------
@@ -145,13 +205,6 @@ def addmm(b: Builder, call: Call) -> Value:
 @visitor(aten.cdist.default, aten._cdist_forward.default, check=floats)
 def cdist(b: Builder, call: Call) -> Value:
     """The distance of each row of one matrix from each row of another."""
-    shape = call.shape()
-    lead = tuple(shape[:-2])
-
-    def matrices(v: Value) -> Tensor:
-        whole = (*lead, *v.shape[-2:])
-        v = v.viewed(whole, broadcast_strides(v.shape, v.strides, whole))
-        return reshaped_to(b.dense(v), (v.shape[-1], v.shape[-2], product(lead)))
-
-    x, y = matrices(call.value("x1")), matrices(call.value("x2"))
+    lead = call.shape()[:-2]
+    x, y = (_matrices(b, call.value(name), lead) for name in ("x1", "x2"))
     return b.result(call, g.cdist(x, y, p=float(call.number("p", 2.0))))
