@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from weft.lazy import imported_when_used
 
-TYPE_CHECKING = False  # that of typing, whose import takes time in which Ctrl-C may come
+TYPE_CHECKING = False  # as in typing, which is slow to import: Ctrl-C could come in between
 if TYPE_CHECKING:
     from typing import Any
 
@@ -115,5 +115,5 @@ def __getattr__(name: str) -> Any:
 
 
 def _without_torch(*_: object, **__: object) -> Any:
-    """`from_torch` where PyTorch is not installed."""
+    """Stands in for `from_torch` where PyTorch is not installed."""
     raise ImportError("weft.from_torch needs PyTorch: pip install weft[torch]")

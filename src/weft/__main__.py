@@ -1,4 +1,4 @@
-"""`python -m weft`."""
+"""Runs the command line as `python -m weft`."""
 
 from weft.cli import main
 

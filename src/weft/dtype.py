@@ -17,7 +17,7 @@ __all__ = ["DTYPES", "DType", "dtype_from_id", "find_dtype"]
 
 @dataclass(frozen=True, slots=True)
 class DType:
-    """One row of the type table. Compared and hashed by identity of its name."""
+    """One row of the type table."""
 
     name: str
     """ggml's name, e.g. `q4_K`."""
@@ -30,11 +30,11 @@ class DType:
     numpy: str | None = None
     """NumPy dtype of one element; None for block types (their storage is uint8)."""
     tail: int = 0
-    """Bytes that follow the last block of a whole tensor (a scale of the tensor, say)."""
+    """Bytes that follow the last block of a whole tensor, such as a scale for all of it."""
 
     @property
     def is_quantized(self) -> bool:
-        """Whether several elements share a block."""
+        """True if several elements share a block."""
         return self.block > 1
 
     @property
@@ -50,7 +50,9 @@ class DType:
         return np.dtype(self.numpy if self.numpy is not None else "u1")
 
     def row_bytes(self, n: int) -> int:
-        """Bytes of a row of `n` elements; raises GraphError if `n` is not whole blocks."""
+        """Bytes of a row of `n` elements.
+
+        Raises GraphError if `n` is not a multiple of the block length."""
         if n % self.block:
             raise GraphError(
                 f"a row of {n} elements is not a multiple of the {self.block}-element blocks of "
@@ -104,8 +106,8 @@ DTYPES: dict[str, DType] = _table(
     ("iq1_m",  29,  256,  56, None),
     ("tq1_0",  34,  256,  54, None),
     ("tq2_0",  35,  256,  66, None),
-    # bitnet.cpp: 128 ternary weights in 32 bytes (x86 layout); a tensor ends in 32 bytes more, the
-    # first four of which are its float32 scale.
+    # bitnet.cpp: 128 ternary weights in 32 bytes (x86 layout). 32 more bytes follow the last block;
+    # the first four are the tensor's float32 scale.
     ("i2_s",   36,  128,  32, None),
     ("mxfp4",  39,   32,  17, None),
     ("nvfp4",  40,   64,  36, None),
@@ -128,15 +130,16 @@ _BY_FOLDED_NAME = {d.name.lower(): d for d in DTYPES.values()} | {
 
 
 def find_dtype(name: str | DType) -> DType:
-    """The type called `name`, in any case (`Q4_K`, `q4_k`, `float32`).
+    """Looks up the type called `name`; upper and lower case are the same (`Q4_K`, `q4_k`).
 
-    Raises GraphError with the known names when there is none."""
+    NumPy's names, such as `float32`, are accepted too. A DType is returned as it is. Raises
+    GraphError, which lists the known names, when there is no such type."""
     if isinstance(name, DType):
         return name
-    found = _BY_FOLDED_NAME.get(name.lower())
-    if found is None:
+    dtype = _BY_FOLDED_NAME.get(name.lower())
+    if dtype is None:
         raise GraphError(f"unknown type {name!r}; known types: {', '.join(DTYPES)}")
-    return found
+    return dtype
 
 
 def dtype_from_id(id_: int) -> DType | None:

@@ -10,7 +10,7 @@
       ProgramError        a Program that breaks its own rules, or a wrong input to one
       DeviceError         a device that failed while running
         OutOfMemoryError  a plan that needs more bytes than the device has
-      AbortedError        a run that abort() has stopped
+      AbortedError        a run that abort() stopped
       TokenizerError      a vocabulary or text that cannot be tokenized
       ContextError        a call that an inference context cannot serve
       ChatError           a chat template that is broken, or messages that it refuses
@@ -18,7 +18,7 @@
       ArgumentError       an option that a call does not have, or a value of the wrong type
                           (a TypeError, too)
 
-A message names the thing (tensor, file, argument), says what is wrong and what would fix it.
+A message names the tensor, file or argument, and says what is wrong and how to fix it.
 """
 
 __all__ = [

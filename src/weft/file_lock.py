@@ -1,4 +1,7 @@
-"""Locks on files that end with their process, whatever ends it: `flock`, or its like on Windows."""
+"""File locks that the system releases when the process ends, however it ends.
+
+They are `flock` locks on POSIX systems and byte locks on Windows.
+"""
 
 from __future__ import annotations
 
@@ -19,14 +22,15 @@ __all__ = ["is_locked", "locked", "try_lock"]
 
 _BUSY = (errno.EACCES, errno.EAGAIN, errno.EDEADLK)
 _PAST_THE_TEXT = 1 << 30
-"""Windows forbids reading the bytes that are locked, so a byte that no file has is."""
+"""Offset of the byte that is locked on Windows. Locked bytes cannot be read there, so it lies past
+the end of every file."""
 
 
 def try_lock(file: IO[Any], *, shared: bool = False) -> bool:
-    """Locks an open file until it is closed or the process ends; False: another has it locked.
+    """Locks an open file until it is closed or the process ends; False if another process has it.
 
-    `shared`: others may have it at the same time (not on Windows). A file system without locks is
-    as if nobody held one."""
+    With `shared`, several processes may hold the lock at once (not on Windows). On a file system
+    without locks every attempt succeeds."""
     try:
         if fcntl is not None:
             fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
@@ -41,7 +45,7 @@ def try_lock(file: IO[Any], *, shared: bool = False) -> bool:
 
 
 def is_locked(path: Path) -> bool:
-    """Whether some process, this one included, has a file locked."""
+    """True if some process, this one included, has the file locked."""
     try:
         with path.open("rb") as file:
             return not try_lock(file, shared=True)
@@ -51,9 +55,10 @@ def is_locked(path: Path) -> bool:
 
 @contextmanager
 def locked(path: Path, seconds: float) -> Iterator[None]:
-    """Holds the lock of a file, made where it is missing, for a block.
+    """Holds the lock of a file during a `with` block. The file is created if it does not exist.
 
-    Raises TimeoutError where another process still has it after `seconds`, and OSError."""
+    Raises TimeoutError if another process still has the lock after `seconds`, and OSError if the
+    file cannot be opened."""
     path.parent.mkdir(parents=True, exist_ok=True)
     until = time.monotonic() + seconds
     with path.open("ab") as file:

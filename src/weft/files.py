@@ -1,7 +1,7 @@
-"""Files are written beside their place and then moved there.
+"""Writes files as a whole: to a temporary file beside the target, which is then renamed.
 
-A reader, a crash or a full disk meets the old file or the new one, never a part of it. Links are
-followed, modes and owners are kept, and what is no regular file is refused.
+Readers see the old file or the new one, never a part, even after a crash or on a full disk. Links
+are followed, modes and owners are kept, and anything but a regular file is refused.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MOST_BYTES = 64 << 20
 if sys.platform == "win32":
 
     def _lock(fd: int, *, wait: bool) -> None:
-        """Does nothing: a file that is open cannot be removed there, which serves as well."""
+        """Does nothing: on Windows an open file cannot be removed, so it needs no lock."""
 else:
     from fcntl import LOCK_EX, LOCK_NB, flock
 
@@ -38,10 +38,10 @@ _NAME_KEPT = 200
 
 
 def read_text(path: str | os.PathLike[str]) -> str:
-    """What a UTF-8 file or a pipe holds.
+    """Reads a UTF-8 text from a file or a pipe.
 
-    Raises OSError where it cannot be read, ValueError where it is no UTF-8, FormatError beyond
-    `MOST_BYTES`, before more is read."""
+    Raises OSError if it cannot be read, ValueError if it is not UTF-8, and FormatError if it is
+    longer than `MOST_BYTES`; no more than that is read."""
     with open(path, "rb") as file:
         data = file.read(MOST_BYTES + 1)
     if len(data) > MOST_BYTES:
@@ -51,12 +51,12 @@ def read_text(path: str | os.PathLike[str]) -> str:
 
 @contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
-    """A binary file to write; it becomes the file at `path` when the block ends without an error.
+    """Opens a binary file that replaces the one at `path` if the block ends without an error.
 
     A symbolic link stays and its target is replaced. An existing file keeps its mode and, where the
-    system allows it, its owner. What killed writers of this file have left beside it is removed.
+    system allows it, its owner. Partial files that killed writers left beside it are removed.
 
-    Raises FormatError when the place is no regular file, is not writable, or the system refuses."""
+    Raises FormatError if `path` is not a regular file or cannot be written."""
     target = Path(os.path.realpath(path))
     try:
         before = _regular(target)
@@ -67,7 +67,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
-                if os.name == "posix":  # while it is locked, so that nobody takes it for a leftover
+                if os.name == "posix":  # still locked, so that nobody takes it for a leftover
                     os.replace(partial, target)
             if os.name != "posix":
                 os.replace(partial, target)
@@ -85,13 +85,14 @@ def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
-    """Writes a whole file as UTF-8; see `replacing`. A lone surrogate becomes its escape, as JSON
-    has it."""
+    """Writes a whole file as UTF-8; see `replacing`. A lone surrogate is written as its escape, as
+    in JSON."""
     write_bytes(path, text.encode("utf-8", "backslashreplace"))
 
 
 def _regular(target: Path) -> os.stat_result | None:
-    """What is there now; None for nothing."""
+    """The state of the existing file, or None if there is none. Raises FormatError if the path is
+    not a regular file or is write-protected."""
     try:
         before = target.stat()
     except FileNotFoundError:
@@ -108,7 +109,7 @@ def _regular(target: Path) -> os.stat_result | None:
 
 
 def _begin(target: Path, before: os.stat_result | None) -> tuple[Path, int]:
-    """A new partial file, locked until it is closed: its name and descriptor."""
+    """Creates a partial file, locked until it is closed; gives its name and descriptor."""
     flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | getattr(os, "O_BINARY", 0)
     while True:
         partial = target.with_name(f"{_prefix(target)}{os.urandom(4).hex()}.part")
@@ -117,7 +118,7 @@ def _begin(target: Path, before: os.stat_result | None) -> tuple[Path, int]:
         try:
             with suppress(OSError):  # a file system without locks
                 _lock(fd, wait=True)
-            if not partial.exists():  # swept between the two calls
+            if not partial.exists():  # another process swept it before it was locked
                 os.close(fd)
                 continue
             if before is not None and os.name == "posix":
@@ -136,7 +137,7 @@ def _prefix(target: Path) -> str:
 
 
 def _sweep(target: Path) -> None:
-    """Removes partial files whose writer is gone: nobody holds their lock."""
+    """Removes partial files whose writer is gone, which nobody has locked."""
     name = re.compile(re.escape(_prefix(target)) + r"[0-9a-f]{8}\.part")
     for entry in os.listdir(target.parent):
         if name.fullmatch(entry):

@@ -4,68 +4,62 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
+from typing import Any
 
 __all__ = ["FLAGS", "Flags", "describe_flags"]
 
 
+def _flag(default: bool | int | str, meaning: str) -> Any:
+    return field(default=default, metadata={"meaning": meaning})
+
+
 @dataclass(frozen=True, slots=True)
 class Flags:
-    """Settings from the environment, read once when weft is imported."""
+    """Settings from the environment, read once when weft is imported.
 
-    check: bool = False
-    """WEFT_CHECK=1: check graphs and memory plans again between all stages."""
-    threads: int = 0
-    """WEFT_THREADS=N: threads of the cpu device where nothing else says; 0: the physical cores."""
-    target: str = ""
-    """WEFT_TARGET=NAME: kernel target of the cpu device; empty: the best this machine can run."""
-    devices: str = ""
-    """WEFT_DEVICES=a,b: device list where nothing else says; empty: cpu."""
-    rewrites: str = ""
-    """WEFT_REWRITES=a,-b: rewrites to use; `all`, `none`, names; -name leaves one out."""
-    cache: str = ""
-    """WEFT_CACHE=DIR: folder for what is kept between runs; empty: `weft` in the user's cache."""
-    ternary: str = ""
-    """WEFT_TERNARY=table|multiply|auto: how ternary weights are multiplied; empty: auto."""
-    graph_reuse: bool = True
-    """WEFT_GRAPH_REUSE=0: place, plan and lower every graph anew, also one that came before."""
-    sched_debug: int = 0
-    """WEFT_SCHED_DEBUG=1|2: print the splits of each graph that is placed; 2: and its nodes."""
+    A field `name` is the variable WEFT_NAME."""
 
-
-_MEANING = {
-    "check": "check graphs and memory plans again between all stages (0 or 1)",
-    "threads": "threads of the cpu device where nothing else says; 0: the physical cores",
-    "target": "kernel target of the cpu device; empty: the best this machine can run",
-    "devices": "device list where nothing else says, e.g. `opencl,cpu`; empty: cpu",
-    "rewrites": "rewrites to use: `all`, `none` or names; `-name` leaves one out; empty: all",
-    "cache": "folder for what is kept between runs; empty: `weft` in the user's cache folder",
-    "ternary": "how ternary weights are multiplied: `table` or `multiply`; empty: the faster",
-    "graph_reuse": "0: place, plan and lower every graph anew, also one that came before (0 or 1)",
-    "sched_debug": "1: print the splits of each graph that is placed, to stderr; 2: and its nodes",
-}
-
-
-def _read() -> Flags:
-    def text(name: str) -> str:
-        return os.environ.get(f"WEFT_{name.upper()}", "").strip()
-
-    threads, debug = text("threads"), text("sched_debug")
-    return Flags(
-        check=text("check") not in ("", "0"),
-        threads=int(threads) if threads.isdigit() else 0,
-        target=text("target"),
-        devices=text("devices"),
-        rewrites=text("rewrites"),
-        cache=text("cache") or _user_cache(),
-        ternary=text("ternary"),
-        graph_reuse=text("graph_reuse") != "0",
-        sched_debug=int(debug) if debug.isdigit() else 0,
+    check: bool = _flag(False, "check graphs and memory plans again between all stages (0 or 1)")
+    threads: int = _flag(
+        0, "threads of the cpu device where nothing else says; 0: the physical cores"
+    )
+    target: str = _flag("", "kernel target of the cpu device; empty: the best this machine can run")
+    devices: str = _flag("", "device list where nothing else says, e.g. `opencl,cpu`; empty: cpu")
+    rewrites: str = _flag(
+        "", "rewrites to use: `all`, `none` or names; `-name` leaves one out; empty: all"
+    )
+    cache: str = _flag(
+        "", "folder for what is kept between runs; empty: `weft` in the user's cache folder"
+    )
+    ternary: str = _flag(
+        "", "how ternary weights are multiplied: `table` or `multiply`; empty: the faster"
+    )
+    graph_reuse: bool = _flag(
+        True, "0: place, plan and lower every graph anew, also one that came before (0 or 1)"
+    )
+    sched_debug: int = _flag(
+        0, "1: print the splits of each graph that is placed, to stderr; 2: and its nodes"
     )
 
 
+def _read() -> Flags:
+    values = {f.name: _value(f.name, f.default) for f in fields(Flags)}
+    return Flags(**values | {"cache": values["cache"] or _user_cache()})
+
+
+def _value(name: str, default: Any) -> Any:
+    """The value of a flag: `default` where its variable is unset or empty, or not a number."""
+    text = os.environ.get(f"WEFT_{name.upper()}", "").strip()
+    if isinstance(default, bool):
+        return text != "0" if text else default
+    if isinstance(default, int):
+        return int(text) if text.isdigit() else default
+    return text or default
+
+
 def _user_cache() -> str:
-    """`weft` in the folder that the system's conventions name for caches of this user."""
+    """The folder `weft` in the place where this system keeps the user's caches."""
     home = os.path.expanduser("~")
     if sys.platform == "darwin":
         folder = os.path.join(home, "Library", "Caches")
@@ -80,7 +74,7 @@ def describe_flags() -> list[tuple[str, str, str]]:
     """(variable, default, meaning) of every flag, for the documentation."""
     defaults = Flags()
     return [
-        (f"WEFT_{f.name.upper()}", str(getattr(defaults, f.name)), _MEANING[f.name])
+        (f"WEFT_{f.name.upper()}", str(getattr(defaults, f.name)), f.metadata["meaning"])
         for f in fields(Flags)
     ]
 

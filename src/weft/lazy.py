@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-TYPE_CHECKING = False  # that of typing, whose import takes time in which Ctrl-C may come
+TYPE_CHECKING = False  # as in typing, which is slow to import: Ctrl-C could come in between
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from typing import Any
@@ -15,11 +15,11 @@ __all__ = ["imported_when_used"]
 def imported_when_used(
     package: str, homes: Mapping[str, Sequence[str]]
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """The `__getattr__` and `__dir__` of `package`, by modules and the names that are in them.
+    """Makes the `__getattr__` and `__dir__` of `package` from modules and the names they define.
 
         __getattr__, __dir__ = imported_when_used(__name__, {"weft.llm.llm": ("LLM", "Stats")})
 
-    A module that bears the name itself is that name."""
+    Where a listed name is that of the module itself (`package.name`), the value is the module."""
     home_of = {name: home for home, names in homes.items() for name in names}
 
     def get(name: str) -> Any:

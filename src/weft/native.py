@@ -1,4 +1,4 @@
-"""The compiled core, `weft._native`, for all who use it."""
+"""The compiled core, `weft._native`. Every other module imports it from here."""
 
 import weft._native as _native
 

@@ -1,12 +1,12 @@
-"""Machines with several memory nodes: which there are, and where blocks of host memory lie.
+"""Machines with several memory nodes: finds the nodes and places blocks of host memory on them.
 
-    distribute   pages of a block take turns over all nodes, as threads do
-    isolate      on the node of the caller, as far as it has room
-    numactl      where the process has been put; nothing is done
+    distribute   the pages of a block alternate over all nodes, as threads do
+    isolate      blocks go to the caller's node while it has room
+    numactl      weft does nothing; blocks go where the process was told to put them
 
-Weights that are used in the mapped file belong to the system's cache of files: their pages lie
-where they are first read, which the threads do. System calls are made directly, without libnuma.
-Where the system refuses, memory lies where it is first used, which is always right, only slower.
+Weights that are used in the mapped file are pages of the system's file cache: a page lies on the
+node of the thread that reads it first. System calls are made directly, without libnuma. If the
+system refuses a call, memory lies where it is first used; this is slower, never wrong.
 """
 
 from __future__ import annotations
@@ -27,64 +27,66 @@ __all__ = ["MemoryPlacement", "current_placement", "memory_nodes", "node_of", "p
 SYSFS = Path("/sys/devices/system/node")
 
 _MBIND = {"x86_64": 237, "amd64": 237, "aarch64": 235, "arm64": 235, "riscv64": 235}
-"""Numbers of the system call on Linux."""
+"""Linux's number of the system call `mbind`, by architecture."""
 _PREFERRED, _INTERLEAVE = 1, 3
 _MOVE = 2
 _LEAST = 1 << 16
-"""Smaller blocks stay where they are."""
+"""Bytes. Smaller blocks are not placed."""
 _MOST_NODES = 1024
 
 Mbind = Callable[[int, int, int, Sequence[int]], int]
-"""`mbind(address, nbytes, mode, nodes)`: 0, or the system's error number."""
+"""`mbind(address, nbytes, mode, nodes)` gives 0 or the system's error number."""
 
 
 def memory_nodes(usable: Sequence[int], root: Path | None = None) -> dict[int, list[int]]:
-    """Number of each memory node -> the processors of `usable` there; those without any are left
-    out. One node 0 with all where the system says nothing. `root`: default: Linux's folder."""
+    """Maps the number of each memory node to those of the `usable` processors that belong to it.
+
+    Nodes without usable processors are left out. If the system lists no nodes, node 0 has all
+    processors. `root` is the folder to read (default: Linux's)."""
     root = SYSFS if root is None else root
-    wanted, found = set(usable), {}
+    nodes = {}
     for node in _numbers(root / "online"):
-        own = [cpu for cpu in _numbers(root / f"node{node}" / "cpulist") if cpu in wanted]
-        if own:
-            found[node] = own
-    return found or {0: list(usable)}
+        cpus = set(_numbers(root / f"node{node}" / "cpulist")).intersection(usable)
+        if cpus:
+            nodes[node] = sorted(cpus)
+    return nodes or {0: list(usable)}
 
 
 def node_of(cpu: int, nodes: Mapping[int, Sequence[int]]) -> int:
-    """The node of a processor; the first one where it is on none."""
+    """The node of a processor, or the first node if none lists it."""
     return next((node for node, cpus in nodes.items() if cpu in cpus), next(iter(nodes)))
 
 
 def _numbers(path: Path) -> list[int]:
-    """`0-3,8` in a file -> its numbers; none from a file that cannot be read."""
+    """The numbers that a file lists as `0-3,8`; none if the file cannot be read."""
     try:
         text = path.read_text().strip()
     except OSError:
         return []
-    found: list[int] = []
+    numbers: list[int] = []
     for part in text.split(","):
         first, _, last = part.partition("-")
         if first.isdigit() and (last or first).isdigit():
-            found.extend(range(int(first), min(int(last or first), int(first) + 65536) + 1))
-    return found
+            numbers.extend(range(int(first), min(int(last or first), int(first) + 65536) + 1))
+    return numbers
 
 
 @dataclass(slots=True)
 class MemoryPlacement:
-    """Where new blocks of host memory go."""
+    """The memory nodes that new blocks of host memory go to."""
 
     mode: str
     """`distribute` or `isolate`."""
     nodes: tuple[int, ...]
-    """Those that they may be on."""
+    """The nodes that blocks may be on."""
     mbind: Mbind = field(default_factory=lambda: _mbind)
     placed_bytes: int = 0
-    """Of all blocks so far."""
+    """Bytes of all blocks placed so far."""
     refused: str = ""
-    """Why the system placed none, the last time that it did not."""
+    """The system's reason for its last refusal; empty: it has refused none."""
 
     def place(self, address: int, nbytes: int) -> bool:
-        """Places the whole pages of a block; whether the system did."""
+        """Places the whole pages of a block; False if it is too small or the system refuses."""
         page = mmap.PAGESIZE
         start, end = -(-address // page) * page, (address + nbytes) // page * page
         if end - start < _LEAST:
@@ -98,7 +100,8 @@ class MemoryPlacement:
         return True
 
     def try_out(self) -> str:
-        """Places a block that is not needed; what the system says against it, or nothing."""
+        """Places a block as a trial and gives the system's reason for refusing it, or an empty
+        text."""
         with mmap.mmap(-1, 2 * _LEAST) as block:
             view = ctypes.c_char.from_buffer(block)
             self.place(ctypes.addressof(view), 2 * _LEAST)
@@ -111,18 +114,18 @@ _current: MemoryPlacement | None = None
 
 
 def current_placement() -> MemoryPlacement | None:
-    """What decides about new blocks of this process."""
+    """The placement of new blocks of this process; None: they lie where they are first used."""
     return _current
 
 
 def use_placement(placement: MemoryPlacement | None) -> None:
-    """Has new blocks of the process placed so from now on; None: where they are first used."""
+    """Sets the placement of new blocks of this process; see `current_placement`."""
     global _current
     _current = placement
 
 
 def place_block(address: int, nbytes: int) -> None:
-    """Places a new block that nothing was written to, where a placement says so."""
+    """Places a new block, to which nothing was written yet, if this process has a placement."""
     if _current is not None:
         _current.place(address, nbytes)
 
@@ -138,8 +141,8 @@ def _mbind(address: int, nbytes: int, mode: int, nodes: Sequence[int]) -> int:
             mask[node // bits] |= 1 << (node % bits)
     call = ctypes.CDLL(None, use_errno=True).syscall
     call.restype = ctypes.c_long
-    done = call(
+    failed = call(
         ctypes.c_long(number), ctypes.c_void_p(address), ctypes.c_ulong(nbytes),
         ctypes.c_int(mode), mask, ctypes.c_ulong(_MOST_NODES), ctypes.c_uint(_MOVE),
     )  # fmt: skip
-    return ctypes.get_errno() if done else 0
+    return ctypes.get_errno() if failed else 0

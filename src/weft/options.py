@@ -1,7 +1,7 @@
 """Options by name: errors that suggest the nearest one, and signatures that show all of them.
 
-A table of options is a mapping of names to `Option`s; the types stand in a TypedDict of the same
-keys. `shows_options` puts a table where `help()` and `inspect.signature` look.
+A table of options maps names to `Option`s; a TypedDict with the same keys has their types.
+`shows_options` adds a table to what `help()` and `inspect.signature` show.
 """
 
 from __future__ import annotations
@@ -65,21 +65,21 @@ _OTHER_NAMES = {
     "backend": "devices",
     "backends": "devices",
 }
-"""What other programs call an option, and what it is called here."""
+"""Names of options in other programs, and the names that weft has for them."""
 
 
 class Option(NamedTuple):
-    """What `help()` says of an option besides its type."""
+    """What `help()` shows of an option besides its type."""
 
     default: Any
     about: str
-    """What it does, with its unit and what a default of None comes to."""
+    """Says what the option does, in which unit, and what a default of None means."""
     flags: tuple[str, ...] = ()
-    """What the command line calls it, where it is a flag."""
+    """The names of the option on the command line; empty: it has no flag."""
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The known name that was probably meant; None: none is near."""
+    """The known name that `name` was probably meant to be, or None if none is similar."""
     names = list(known)
     other = _OTHER_NAMES.get(name.lower())
     if other in names:
@@ -88,10 +88,11 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
     return near[0] if near else None
 
 
-def require_options(what: str, given: Iterable[str], known: Sequence[str], see: str = "") -> None:
-    """Raises ArgumentError for the first name that is not known. `what`: whose options they are;
-    `see`: where all of them are listed."""
-    for name in given:
+def require_options(what: str, names: Iterable[str], known: Sequence[str], see: str = "") -> None:
+    """Raises ArgumentError for the first of `names` that is not in `known`.
+
+    For the message, `what` says what has the options and `see` where all of them are listed."""
+    for name in names:
         if name in known:
             continue
         near = nearest(name, known)
@@ -110,7 +111,7 @@ def require_options(what: str, given: Iterable[str], known: Sequence[str], see: 
 def require_choice(
     what: str, value: object, known: Sequence[str], error: type[WeftError] = ArgumentError
 ) -> None:
-    """Raises an error that suggests the nearest word where `value` is none of the known ones."""
+    """Raises `error`, which suggests the nearest word, if `value` is not in `known`."""
     if value in known:
         return
     near = nearest(value, known) if isinstance(value, str) else None
@@ -120,8 +121,8 @@ def require_choice(
 
 
 def shows_options(types: type, options: Mapping[str, Option], heading: str) -> Callable[[F], F]:
-    """Decorates a function that takes `**options` so that its signature and its docstring have each
-    of them, with type and default. `types`: the TypedDict of the same keys."""
+    """Decorates a function that takes `**options` so that its signature and docstring list each
+    option with type and default. `types` is the TypedDict with the same keys."""
 
     def decorate(function: F) -> F:
         signature = inspect.signature(function)
@@ -148,7 +149,7 @@ def _parameter(name: str, default: object, annotation: str) -> inspect.Parameter
 
 
 def _type_text(types: type, name: str) -> str:
-    """The type of a key of a TypedDict as it is written there."""
+    """The type of a key of a TypedDict, as the source writes it."""
     for base in (types, *getattr(types, "__orig_bases__", ())):
         annotation = getattr(base, "__annotations__", {}).get(name)
         if annotation is not None:

@@ -32,21 +32,27 @@ __all__ = [
 ]
 
 Layout = Literal["rows", "interleaved", "lookup", "planes"]
-"""Where the blocks of a matrix are: row after row, or in panels of 32 rows (the same bytes in
-another order, see `native/src/quants/interleave.h`), or as indices of tables that are built for
-each column of activations (ternary weights, see `native/src/quants/lookup_layout.h`), or apart, in
-a plane for each part of a block (OpenCL devices, see `weft.backends.opencl.planes`)."""
+"""How the blocks of a matrix are stored.
+
+    rows          row after row
+    interleaved   in panels of 32 rows: the same bytes in another order
+                  (`native/src/quants/interleave.h`)
+    lookup        as indices of tables that are built for each column of activations; ternary
+                  weights (`native/src/quants/lookup_layout.h`)
+    planes        one plane for each part of a block; OpenCL devices
+                  (`weft.backends.opencl.planes`)"""
 
 LAYOUTS: tuple[Layout, ...] = ("rows", "interleaved", "lookup", "planes")
-"""In the order of the native enum, which ends before the planes."""
+"""All layouts, in the order of the native enum, which lacks the last one."""
 
 
 @dataclass(frozen=True, slots=True)
 class BufferSpec:
     """One block of memory.
 
-    `arena`: allocated by the session. `bound`: exists already (weights, a KV cache); `data` is what
-    `weft.graph.tensor.Buffer.data` held: a NumPy array (host memory) or a Memory."""
+    The session allocates a buffer of kind `arena`. One of kind `bound` exists already (weights, a
+    KV cache): its `data` is a NumPy array in host memory or a `weft.backends.memory.Memory`. `size`
+    is in bytes."""
 
     kind: Literal["arena", "bound"]
     buffer_type: Any
@@ -54,13 +60,15 @@ class BufferSpec:
     usage: Literal["weights", "compute", "any"]
     data: Any = None
     matrix: TensorSpec | None = None
-    """The one tensor of a bound buffer that is repacked when it is loaded; `buffer_type` is then a
-    `weft.backends.memory.WeightBufferType`."""
+    """The only tensor of a bound buffer that is repacked on loading; `buffer_type` is then a
+    `weft.backends.memory.WeightBufferType`. None: the buffer is not repacked."""
 
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """A value: `ne` sizes and `nb` byte strides innermost first; `offset` bytes into the buffer."""
+    """A value: sizes `ne` and byte strides `nb`, innermost first, at `offset` bytes in a buffer.
+
+    `buffer` indexes the program's buffers."""
 
     name: str
     dtype: DType
@@ -69,18 +77,18 @@ class TensorSpec:
     buffer: int
     offset: Size
     layout: Layout = "rows"
-    """Only whole weights have another layout, and only as source 0: of matmuls; in planes, of
-    GET_ROWS, too."""
+    """Only whole weights have a layout other than rows, and only as source 0 of a matmul (or of
+    GET_ROWS, for planes)."""
 
     def at(self, values: Mapping[str, int]) -> tuple[list[int], list[int], int]:
-        """Sizes, byte strides and offset with these values of the symbols."""
+        """Sizes, byte strides and offset for the given values of the symbols."""
         ne, nb = ([evaluate(n, values) for n in sizes] for sizes in (self.ne, self.nb))
         return ne, nb, evaluate(self.offset, values)
 
 
 @dataclass(frozen=True, slots=True)
 class StepSpec:
-    """One op: `dst` and `src` index the program's tensors (-1: an absent optional source)."""
+    """One op. `dst` and `src` index the program's tensors; -1 is an absent optional source."""
 
     op: Op
     dst: int
@@ -90,7 +98,7 @@ class StepSpec:
 
 @dataclass(frozen=True, slots=True)
 class CopySpec:
-    """Before a split runs, tensor `src` is copied to tensor `dst` (same type and sizes)."""
+    """A copy before a split runs: of tensor `src` to tensor `dst`, of the same type and sizes."""
 
     src: int
     dst: int
@@ -98,11 +106,13 @@ class CopySpec:
 
 @dataclass(frozen=True, slots=True)
 class SplitSpec:
-    """Steps that run on one device; `stages` are half-open ranges of `steps` that cover them in
-    order, and steps of one stage do not depend on each other. Views have no steps.
+    """Steps that run on one device.
 
-    `nodes`: for each step, which of the split's nodes (views not counted) it is; steps are ordered
-    by stage, and the order of the nodes is as good. Empty: both orders are the same."""
+    `stages` are half-open ranges of `steps` that cover them in order; steps of one stage do not
+    depend on each other. Views have no steps. `work_bytes` is the scratch memory of the split.
+
+    `nodes` has the number of each step's node in the split, views not counted. Steps are ordered by
+    stage, but may run in the order of the nodes too. If it is empty, both orders are the same."""
 
     device: str
     copies: tuple[CopySpec, ...]
@@ -113,15 +123,18 @@ class SplitSpec:
 
 
 class Explains(Protocol):
-    """A plan that can tell about itself."""
+    """A plan that explains itself."""
 
     def explain(self, width: int | None = None) -> str:
-        """In words; lines are broken at `width` characters."""
+        """Describes the plan in words; lines are broken at `width` characters."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Program:
-    """Everything that a session needs. `inputs` and `outputs` map names to tensors."""
+    """Everything that a session needs to run.
+
+    `inputs` and `outputs` map names to indices of `tensors`; `symbols` has the sizes that are known
+    only when it runs, by name."""
 
     symbols: dict[str, Sym]
     buffers: tuple[BufferSpec, ...]
@@ -130,27 +143,30 @@ class Program:
     inputs: dict[str, int]
     outputs: dict[str, int]
     devices: tuple[Any, ...] = field(default=())
-    """The backends, in the order of the device list (`SplitSpec.device` is a name of these)."""
+    """The backends, in the order of the device list. `SplitSpec.device` is the name of one."""
     states: dict[str, int] = field(default_factory=dict)
-    """Leaves whose values stay from run to run, by name; each session has its own."""
+    """Indices of the leaves that keep their values from run to run, by name; each session has its
+    own values."""
     plan: Any = field(default=None, compare=False, repr=False)
-    """The `weft.compile.Plan` it was lowered from, for explanations."""
+    """The `weft.compiler.pipeline.Plan` that it was lowered from, for explanations."""
 
     def explain(self, width: int | None = None) -> str:
-        """Splits, each op's device and why it is there, and the memory of each device; lines are
-        broken at `width` characters.
+        """Describes the splits, the device of each op and the reason for it, and the memory of each
+        device. Lines are broken at `width` characters (None: at the width of the terminal).
 
         Raises ProgramError for a program that was not made from a plan."""
         plan: Explains | None = self.plan
         if plan is None:
-            raise ProgramError("this program was made without a plan, so nothing explains it")
+            raise ProgramError(
+                "this program was made without a plan; weft.compile makes one with it"
+            )
         return plan.explain(width)
 
     def _repr_html_(self) -> str:
         return self.html("Program")
 
     def html(self, what: str) -> str:
-        """For notebooks: the summary, a row for each split and one for each memory."""
+        """The program as HTML for notebooks: a summary and tables of its splits and memory."""
         splits = [
             (n, s.device, len(s.steps), len(s.stages), len(s.copies), size_text(s.work_bytes))
             for n, s in enumerate(self.splits)
@@ -166,7 +182,7 @@ class Program:
         )
 
     def summary(self, what: str) -> str:
-        """`<what x f32 (n, 32) -> y f32 (n, 8); 3 steps: cpu 3>`."""
+        """One line, such as `<what x f32 (n, 32) -> y f32 (n, 8); 3 steps: cpu 3>`."""
         ins = ", ".join(described(n, self.tensors[i]) for n, i in self.inputs.items())
         outs = ", ".join(described(n, self.tensors[i]) for n, i in self.outputs.items())
         steps: dict[str, int] = {}
@@ -181,7 +197,7 @@ class Program:
 
 
 def described(name: str, spec: TensorSpec) -> str:
-    """`x f32 (n, 32)` for messages: sizes in PyTorch order, without leading ones."""
+    """A tensor in a message, as `x f32 (n, 32)`: sizes in PyTorch order, without leading ones."""
     dims = max((d + 1 for d in range(4) if spec.ne[d] != 1), default=1)
     sizes = ", ".join(str(n) for n in reversed(spec.ne[:dims]))
     return f"{name} {spec.dtype.name} ({sizes})"

@@ -9,7 +9,7 @@ __all__ = ["html_table", "size_text", "text_table"]
 
 
 def size_text(nbytes: float) -> str:
-    """`1.50 MiB`."""
+    """A number of bytes in the unit that fits, such as `1.50 MiB`."""
     for unit in ("B", "KiB", "MiB"):
         if abs(nbytes) < 1024:
             return f"{nbytes:.0f} B" if unit == "B" else f"{nbytes:.2f} {unit}"
@@ -20,7 +20,9 @@ def size_text(nbytes: float) -> str:
 def text_table(
     columns: Sequence[str], rows: Sequence[Sequence[str]], numbers: Sequence[str] = ()
 ) -> list[str]:
-    """Lines of a table with a heading, columns two spaces apart, `numbers` to the right."""
+    """The lines of a table with a heading and columns two spaces apart.
+
+    Columns named in `numbers` are aligned to the right."""
     cells = [list(columns), *(list(row) for row in rows)]
     widths = [max(len(row[c]) for row in cells) for c in range(len(columns))]
 
@@ -40,7 +42,7 @@ def html_table(
     rows: Sequence[Sequence[object]],
     numbers: Sequence[str] = (),
 ) -> str:
-    """A table under a title; every text is escaped."""
+    """A table under a title, as HTML; every text is escaped."""
     align = ["right" if name in numbers else "left" for name in columns]
 
     def cells(tag: str, row: Sequence[object]) -> str:

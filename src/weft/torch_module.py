@@ -36,29 +36,33 @@ def from_torch(
     devices: Sequence[Any] = ("cpu",),
     **options: Any,
 ) -> TorchModule:
-    """A PyTorch module, function or exported program as a weft graph that is called with tensors.
+    """Converts a PyTorch module, function or exported program to a `TorchModule`, which is called
+    with tensors like the original and runs on weft's devices.
 
         n = torch.export.Dim("n", max=64)
         f = weft.from_torch(module.eval(), x, dynamic_shapes={"x": {0: n}})
         y = f(x)
 
-    A module or function is exported with `example_inputs` and `dynamic_shapes`, as
-    `torch.export.export` takes them; put a module into evaluation mode before. One tensor need not
-    be in a tuple, a mapping is of keyword arguments (like `example_kwargs`, and like tensors among
-    `options`). Models of `transformers` are exported without the cache that they would give back.
-    Weights are used in the memory of the module, so keep it unchanged. Buffers that the program
-    writes (KV caches) keep their values between calls, in memory of their own.
+    A module or function is exported with `example_inputs`, `example_kwargs` and `dynamic_shapes`,
+    as `torch.export.export` takes them; put a module into evaluation mode first. `example_inputs`
+    is a tuple of positional arguments, a single tensor, or a mapping of keyword arguments. Tensors
+    among `options` are keyword arguments too. Models of `transformers` are exported without the
+    cache that they would return.
 
-    `devices` and `options` go to `weft.compile` at the first call. With a device that has its own
-    memory, e.g. `devices=["opencl", "cpu"]`, weights and such buffers are sent there and it does
-    what it has kernels for; `offload=False` leaves them with the host.
+    Weights stay in the memory of the module, so do not change or free them. Buffers that the
+    program writes (KV caches) have memory of their own and keep their values between calls.
 
-    Raises UnsupportedOpError with every node that weft cannot convert and why, GraphError for a
-    dimension without an upper bound, ProgramError for what is no program or no input of one, and
-    what `torch.export` raises."""
-    given = {name: options.pop(name) for name in list(options) if _is_tensor(options[name])}
-    if given:
-        example_kwargs = {**(example_kwargs or {}), **given}
+    `devices` (names or backends, the preferred one first) and `options` go to `weft.compile` at the
+    first call. If a device has memory of its own, as in `devices=["opencl", "cpu"]`, weights and
+    written buffers are sent there, and it runs the ops that it has kernels for; `offload=False`
+    leaves them in host memory.
+
+    Raises UnsupportedOpError, which lists every node that weft cannot convert and why; GraphError
+    for a dimension without an upper bound; ProgramError if `program` is not a program or the inputs
+    do not fit it; and whatever `torch.export` raises."""
+    tensors = {name: options.pop(name) for name in list(options) if _is_tensor(options[name])}
+    if tensors:
+        example_kwargs = {**(example_kwargs or {}), **tensors}
     with quiet():
         whole = exported(program, example_inputs, example_kwargs, dynamic_shapes)
         converted = convert(core_program(whole), names=dim_names(whole, dynamic_shapes))
@@ -70,10 +74,10 @@ def _is_tensor(value: Any) -> bool:
 
 
 class TorchModule:
-    """A converted program; call it like the module it comes from.
+    """A converted program, called like the module that it comes from, by one thread at a time.
 
-    `graph` is for `weft.compile`, which also takes this object; `converted` says what inputs,
-    outputs and state are. One thread at a time."""
+    `converted` describes its inputs, outputs and states. `weft.compile` takes this object or its
+    `graph`."""
 
     def __init__(
         self,
@@ -92,12 +96,13 @@ class TorchModule:
 
     @property
     def graph(self) -> Graph:
-        """What to compute."""
+        """The graph that is computed."""
         return self.converted.graph
 
     @property
     def session(self) -> Session:
-        """What runs it; compiled at the first use. Raises what `weft.compile` raises."""
+        """The session that runs the program, compiled when it is first used. Raises the errors of
+        `weft.compile`."""
         if self._session is None:
             options = {"offload": True} | self._options
             if self.converted.exact_activations:
@@ -106,8 +111,8 @@ class TorchModule:
         return self._session
 
     def explain(self, width: int | None = None) -> str:
-        """Where everything runs and lives, and why; compiles at the first use. See
-        `Program.explain`."""
+        """Describes where each op runs and why, and the memory of each device, as
+        `Program.explain` does. Compiles the program if it was not used before."""
         return self.session.explain(width)
 
     def __repr__(self) -> str:
@@ -120,7 +125,7 @@ class TorchModule:
         return self.session.program.html("TorchModule")
 
     def reset(self) -> None:
-        """Puts the buffers that the program writes back to what they were when it was exported."""
+        """Resets the buffers that the program writes to the values they had at the export."""
         for state in self.converted.states:
             buffer = state.tensor.buffer
             assert buffer is not None
@@ -129,10 +134,10 @@ class TorchModule:
                 self._session.send_bound(buffer.data)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Runs once. Tensors must have the types and shapes that the program was exported for;
-        dynamic dimensions are read from them. Results are new tensors, on the cpu.
+        """Runs the program once. Tensors must have the types and shapes that it was exported for;
+        dynamic dimensions take their sizes from them. The results are new tensors on the cpu.
 
-        Raises ProgramError naming the argument that does not fit."""
+        Raises ProgramError, which names the argument, for one that does not fit."""
         flat = self._flatten(args, kwargs)
         values = self._sizes(flat)
         session = self.session
@@ -144,33 +149,33 @@ class TorchModule:
         session.execute(values)
         results = []
         for out in self.converted.outputs:
-            made = self._read(out, values)
+            value = self._read(out, values)
             if out.mutates is None:
-                results.append(made)
+                results.append(value)
             else:
-                flat[out.mutates].copy_(made)
+                flat[out.mutates].copy_(value)
         spec = self.converted.out_spec
         return results if spec is None else pytree.tree_unflatten(results, spec)
 
     def _flatten(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
-        wanted = self.converted.in_spec
-        if wanted is not None:
+        in_spec = self.converted.in_spec
+        if in_spec is not None:
             args, kwargs = bound_arguments(self.converted, self._parameters, args, kwargs)
         flat, spec = pytree.tree_flatten((args, kwargs))
-        if len(flat) != len(self.converted.inputs) or (wanted is not None and spec != wanted):
-            names = ", ".join(port.name for port in self.converted.inputs)
-            if len(flat) != len(self.converted.inputs):
-                raise ProgramError(
-                    f"the program was exported for the arguments {names}, got {len(flat)} of them"
-                )
+        names = ", ".join(port.name for port in self.converted.inputs)
+        if len(flat) != len(self.converted.inputs):
+            raise ProgramError(
+                f"the program was exported for the arguments {names}, got {len(flat)} of them"
+            )
+        if in_spec is not None and spec != in_spec:
             raise ProgramError(
                 f"arguments do not nest as the program was exported: it takes {names} "
-                f"({wanted}), got {spec}"
+                f"({in_spec}), got {spec}"
             )
         return list(flat)
 
     def _sizes(self, flat: Sequence[Any]) -> dict[str, int]:
-        """The value of every symbol; checks types and shapes."""
+        """Solves for the value of every symbol; raises ProgramError for a wrong type or shape."""
         values: dict[str, int] = {}
         for port, arg in zip(self.converted.inputs, flat, strict=True):
             _check_kind(port, arg)
@@ -203,16 +208,16 @@ class TorchModule:
         if out.tensor is None:
             return out.constant if out.size is None else evaluate(out.size, values)
         assert out.dtype is not None
-        found = torch.from_numpy(self.session.output(out.name, values))
+        tensor = torch.from_numpy(self.session.output(out.name, values))
         if out.dtype is torch.uint8:
-            found = found.to(torch.uint8)
-        elif found.dtype != out.dtype:
-            found = found.view(out.dtype)
-        return found.reshape([evaluate(n, values) for n in out.shape])
+            tensor = tensor.to(torch.uint8)
+        elif tensor.dtype != out.dtype:
+            tensor = tensor.view(out.dtype)
+        return tensor.reshape([evaluate(n, values) for n in out.shape])
 
 
 def _how_to_vary(port: Input, arg: torch.Tensor) -> str:
-    """What to declare so that a size which was exported as a number may be another."""
+    """The end of a message: how to declare the dimensions that were exported as numbers."""
     fixed = [d for d, n in enumerate(port.shape) if isinstance(n, int) and n != arg.shape[d]]
     if not fixed:
         return ""
@@ -244,7 +249,7 @@ def _check_kind(port: Input, arg: Any) -> None:
 
 
 def _write(session: Session, port: Input, arg: torch.Tensor) -> None:
-    """Copies a tensor of any strides to where the program reads it."""
+    """Copies a tensor of any strides into the program's input."""
     array = array_of(arg)
     view = session.input_view(port.name)
     np.copyto(view[: array.size].reshape(array.shape), array)

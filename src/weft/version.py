@@ -1,4 +1,4 @@
-"""The version, as the installed package states it."""
+"""The version of the installed package."""
 
 from importlib.metadata import PackageNotFoundError, version
 

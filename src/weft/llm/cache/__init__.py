@@ -1,1 +1,1 @@
-"""The cache of a context: which cell holds what, its keys, values and states."""
+"""The cache of a context: the table of its cells, their keys and values, and recurrent states."""

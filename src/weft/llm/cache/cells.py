@@ -1,6 +1,7 @@
-"""Cells: which of them holds which position of which sequences. No keys or values here, NumPy only.
+"""The table of cells: the position and the sequences of each. Keys and values are in `kv_cache.py`.
 
-token t (position p, first sequence s) sees cell c   if  s in members(c) and pos(c) <= p
+A token at position p, whose first sequence is s, sees the cells c with s in members(c) and
+pos(c) <= p.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _MINUS_INF = np.float16(-np.inf).view(np.uint16)
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """Rows of a table of cells."""
+    """A copy of some rows of a table of cells."""
 
     cells: NDArray[np.int64]
     pos: NDArray[np.int32]
@@ -38,11 +39,11 @@ class Kept:
 class Cells:
     """A table of `size` cells for up to `n_seq_max` sequences.
 
-    Every method that takes a range means positions p0 <= p < p1; p0 < 0 is 0, p1 < 0 infinity, and
-    a sequence below 0 is every sequence (as llama.cpp's `llama_memory_seq_*`)."""
+    A range of a method covers the positions p0 <= p < p1; p0 < 0 means 0 and p1 < 0 infinity. A
+    sequence below 0 means every sequence (as in llama.cpp's `llama_memory_seq_*`)."""
 
     def __init__(self, size: int, n_seq_max: int = 1) -> None:
-        """Raises OutOfMemoryError without room."""
+        """Raises OutOfMemoryError if there is not enough memory."""
         self.size = size
         self.n_seq_max = n_seq_max
         self.pos: NDArray[np.int32] = _table((size,), np.int32, _FREE)
@@ -50,17 +51,17 @@ class Cells:
         self.members: NDArray[np.bool_] = _table((n_seq_max, size), np.bool_)
         """members[s, c]: whether sequence s has cell c."""
         self.shift: NDArray[np.int32] = _table((size,), np.int32)
-        """How far the position of each cell has moved since its key was rotated."""
+        """By how much the position of each cell has changed since its key was rotated."""
         self.has_shift = False
-        """Whether keys must be rotated by `shift` before they are read again."""
+        """True if keys must be rotated by `shift` before they are read again."""
         self.tokens: NDArray[np.int32] = _table((size,), np.int32, -1)
         """Token of each used cell; -1: unknown."""
         self.serial: NDArray[np.int64] = _table((size,), np.int64)
-        """When the cell was computed, counted in ubatches; -1: it has been moved since."""
+        """Number of the ubatch that computed each cell; -1: its position has changed since."""
         self.mixed: NDArray[np.bool_] = _table((n_seq_max,), np.bool_)
-        """Whether a sequence has been put together from parts of others."""
+        """mixed[s]: whether sequence s was assembled from parts of others."""
         self.freed = False
-        """Whether cells were freed since this was last set to False."""
+        """True if cells were freed since this was last set to False."""
         self._clock = 0
         self._tails = [_UNKNOWN] * n_seq_max  # the last cell of each sequence; -1: it has none
         self._low = 0  # no free cell is below this one
@@ -73,16 +74,16 @@ class Cells:
 
     @property
     def n_seen(self) -> int:
-        """One more than the highest used cell: attention looks at the cells below it."""
+        """One more than the highest used cell; attention reads the cells below it."""
         return self._top
 
     @property
     def clock(self) -> int:
-        """The `serial` of what was computed last."""
+        """The `serial` of the ubatch that was computed last."""
         return self._clock
 
     def find_free(self, n: int) -> NDArray[np.int64]:
-        """The `n` lowest free cells; raises ContextError with both numbers when there are fewer."""
+        """The `n` lowest free cells. Raises ContextError, with both numbers, if there are fewer."""
         if n == 1 and self._low < self.size and self.pos[self._low] == _FREE:
             return np.array([self._low], np.int64)
         free = self._low + np.flatnonzero(self.pos[self._low :] == _FREE)
@@ -97,8 +98,11 @@ class Cells:
     def place(
         self, first: NDArray[np.int32], order: NDArray[Any], members: NDArray[np.bool_]
     ) -> NDArray[np.int64]:
-        """Free cells for tokens: behind the cells of the sequence that each sees (`first`), its
-        tokens by `order` (see `weft.llm.cache.pages`). Raises ContextError as `find_free`."""
+        """Chooses free cells for tokens (see `weft.llm.cache.pages`).
+
+        Each token goes behind the cells of the sequence that it sees, `first` [n]; tokens of one
+        sequence are sorted by `order` [n]. `members` [n_seq_max, n] has the sequences of each
+        token. Raises ContextError as `find_free` does."""
         if len(first) == 1:
             cell = self.next_cell(int(first[0]))
             if cell >= 0:
@@ -112,48 +116,53 @@ class Cells:
             mine = np.flatnonzero(first == seq)
             if len(mine) > 1:
                 mine = mine[np.argsort(order[mine], kind="stable")]
-            found = self._behind(free, seq, tails.get(seq, self._tail(seq)), len(mine))
-            free[found] = False
-            cells[mine] = found
+            places = self._behind(free, seq, tails.get(seq, self._tail(seq)), len(mine))
+            free[places] = False
+            cells[mine] = places
             if joined[mine].any():
                 for other in np.flatnonzero(members[:, mine].any(axis=1)).tolist():
-                    tails[other] = int(found[members[other, mine]].max())
+                    tails[other] = int(places[members[other, mine]].max())
         return cells
 
     def _tail(self, seq: int) -> int:
+        """The last cell of a sequence; -1: it has none."""
         if self._tails[seq] == _UNKNOWN:
             cells = np.flatnonzero(self.members[seq])
             self._tails[seq] = int(cells[-1]) if len(cells) else -1
         return self._tails[seq]
 
     def _behind(self, free: NDArray[np.bool_], seq: int, tail: int, n: int) -> NDArray[np.int64]:
-        """Cells behind the last one of a sequence; where there is no room, the sequence moves, and
-        where it cannot, its order is lost."""
+        """Free cells behind the last cell of a sequence, `tail`.
+
+        If there is no room, the sequence moves to where there is. If it cannot move, the cells are
+        any free ones, and the sequence loses the order of its cells."""
         cell = tail + 1
         if n == 1 and cell % PAGE and cell < self.size and free[cell]:
             return np.array([cell], np.int64)
         for sizes in TIDY:
-            found = cells_from(free, cell, n, sizes)
-            if found is not None:
-                return found
+            places = cells_from(free, cell, n, sizes)
+            if places is not None:
+                return places
         own = np.flatnonzero(self.members[seq])
         shared = np.flatnonzero(self.members[:, own].sum(axis=0) > 1)
         floor = int(own[shared[-1]]) if len(shared) else -1
         own = own[own > floor]
-        # what this call has placed itself is not in the table yet
+        # cells that this call of `place` has already given out are not in the table yet
         if len(own) and own[-1] == tail:
             for sizes in TIDY:
-                there = moved(free, own, floor, n, sizes)
-                if there is not None:
+                move = moved(free, own, floor, n, sizes)
+                if move is not None:
+                    target, behind = move
                     free[own] = True
-                    free[there[0]] = False
-                    self.relocate(own, there[0])
-                    return there[1]
-        found = cells_from(free, cell, n, (STRIP, 1))
-        return np.flatnonzero(free)[:n] if found is None else found
+                    free[target] = False
+                    self.relocate(own, target)
+                    return behind
+        places = cells_from(free, cell, n, (STRIP, 1))
+        return np.flatnonzero(free)[:n] if places is None else places
 
     def relocate(self, source: NDArray[np.int64], target: NDArray[np.int64]) -> None:
-        """Moves what is in some cells to others, which are free or among them."""
+        """Moves the contents of the cells `source` to the cells `target`, which must be free or
+        among the sources."""
         tables: list[NDArray[Any]] = [self.pos, self.shift, self.tokens, self.serial]
         rows, members = [t[source] for t in tables], self.members[:, source]
         self.pos[source] = _FREE
@@ -171,12 +180,14 @@ class Cells:
         tokens: NDArray[np.int32] | None = None,
         first: NDArray[np.int32] | None = None,
     ) -> None:
-        """Marks free cells as used. `seq` [n_seq_max, n]: who has them; `tokens`: what is in them,
-        where it is known; `first`: the sequence that each token sees."""
+        """Marks free cells as used.
+
+        `seq` [n_seq_max, n] has the sequences of each cell; `tokens` [n] its token, if known;
+        `first` [n] the sequence that each token sees."""
         if first is not None and self.n_seq_max > 1:
             self._note_mixed(seq, first)
         self._clock += 1
-        self.serial[cells] = self._clock  # first, so that whoever undoes this finds the cells
+        self.serial[cells] = self._clock  # comes first: `rollback.Change.undo` finds cells by it
         self.pos[cells] = positions
         self.members[:, cells] = seq
         self.shift[cells] = 0
@@ -190,14 +201,13 @@ class Cells:
                 self._tails[s] = max(self._tails[s], int(cells[seq[s]].max()))
 
     def next_cell(self, seq: int) -> int:
-        """The cell for the next token of a sequence where that is known at once; -1: `place` has to
-        look."""
+        """The cell for the next token of a sequence if no search is needed; -1: call `place`."""
         cell = self._tail(seq) + 1
         free = cell % PAGE and cell < self.size and self.pos[cell] == _FREE
         return cell if free else -1
 
     def occupy_one(self, cell: int, position: int, seq: int, token: int) -> None:
-        """`occupy` of a cell from `next_cell`, by one token of one sequence."""
+        """Does `occupy` for a cell from `next_cell`, one token and one sequence."""
         self.pos[cell] = position
         self.members[seq, cell] = True
         self.shift[cell] = 0
@@ -211,13 +221,15 @@ class Cells:
             self._top = cell + 1
 
     def restore_serials(self, cells: NDArray[np.int64], serial: NDArray[np.int64]) -> None:
-        """Says when cells were computed that come from elsewhere."""
+        """Sets the serials of cells that were loaded; later ubatches count on from the largest."""
         self.serial[cells] = serial
         self._clock = max(self._clock, int(serial.max(initial=0)))
 
     def _note_mixed(self, seq: NDArray[np.bool_], first: NDArray[np.int32]) -> None:
-        """Tokens of several sequences see the cells of the first: the others are mixed where they
-        do not have just those."""
+        """Updates `mixed` for tokens that several sequences share.
+
+        Such a token sees the cells of its first sequence only, so another sequence becomes mixed
+        unless it has exactly the same cells."""
         shared = seq.sum(axis=0) > 1
         if not shared.any():
             return
@@ -235,7 +247,7 @@ class Cells:
         self.mixed &= self.members.any(axis=1)
 
     def put_back(self, kept: Kept) -> None:
-        """Undoes `release` of cells that `keep` has looked at."""
+        """Restores rows that `keep` copied before their cells were released."""
         self.pos[kept.cells] = kept.pos
         self.members[:, kept.cells] = kept.members
         self.tokens[kept.cells] = kept.tokens
@@ -244,7 +256,7 @@ class Cells:
         self._find_bounds()
 
     def keep(self, cells: NDArray[np.int64]) -> Kept:
-        """What the table says of cells whose keys have been rotated."""
+        """Copies the rows of some cells. Their keys must have been rotated to their positions."""
         return Kept(
             cells, self.pos[cells], self.members[:, cells], self.tokens[cells], self.serial[cells]
         )
@@ -259,12 +271,12 @@ class Cells:
         self.shifted()
 
     def shifted(self) -> None:
-        """Says that the keys have been rotated."""
+        """Notes that all keys have been rotated to their positions."""
         self.shift[:] = 0
         self.has_shift = False
 
     def seq_rm(self, seq: int, p0: int = -1, p1: int = -1) -> None:
-        """Takes sequence `seq` out of the cells in the range; cells without a sequence are free."""
+        """Removes the cells in the range from sequence `seq`; frees cells that no sequence has."""
         hit = self._in_range(p0, p1)
         if seq < 0:
             self.members[:, hit] = False
@@ -273,31 +285,32 @@ class Cells:
         self._free_orphans()
 
     def seq_cp(self, src: int, dst: int, p0: int = -1, p1: int = -1) -> None:
-        """Makes the cells of `src` in the range members of `dst` too; nothing is computed again."""
+        """Adds the cells of `src` in the range to `dst`, which shares them; nothing is copied."""
         own, other = self.members[self._seq(src)], self.members[self._seq(dst)]
         row = own & self._in_range(p0, p1)
-        # what stays a beginning of `src` has been computed as one
-        kept = self.pos[own & ~row].min(initial=_END) > self.pos[row].max(initial=-1)
-        if src != dst and (self.mixed[src] or other.any() or not kept):
+        # a copied beginning of `src` counts as computed in order; any other part is mixed
+        is_beginning = self.pos[own & ~row].min(initial=_END) > self.pos[row].max(initial=-1)
+        if src != dst and (self.mixed[src] or other.any() or not is_beginning):
             self.mixed[dst] = True
         other |= row
         self._forget_tails()
 
     def seq_keep(self, seq: int) -> None:
         """Removes every other sequence."""
-        kept = self.members[self._seq(seq)].copy()
+        members = self.members[self._seq(seq)].copy()
         self.members[:] = False
-        self.members[seq] = kept
+        self.members[seq] = members
         self._free_orphans()
 
     def seq_add(self, seq: int, p0: int, p1: int, delta: int) -> None:
-        """Moves the positions in the range by `delta`, for all sequences that share the cells.
+        """Adds `delta` to the positions in the range, for all sequences that share the cells.
 
-        Keys are rotated before the next decode. Cells that would move below 0 are freed."""
+        Keys are rotated before the next decode. Cells whose position would be negative are freed.
+        Raises ContextError if a position would be too large."""
         self._move(seq, p0, p1, lambda pos: pos + delta)
 
     def seq_div(self, seq: int, p0: int, p1: int, d: int) -> None:
-        """Divides the positions in the range by `d`, rounding down; otherwise as `seq_add`."""
+        """Divides the positions in the range by `d`, rounding down; otherwise like `seq_add`."""
         if d < 1:
             raise ContextError(f"positions cannot be divided by {d}; it must be 1 or more")
         self._move(seq, p0, p1, lambda pos: pos // d)
@@ -325,8 +338,8 @@ class Cells:
         return cells[np.argsort(self.pos[cells], kind="stable")]
 
     def common_prefix(self, seq: int, tokens: NDArray[np.int64]) -> int:
-        """How many of the first cells of `seq` hold the first of `tokens`, computed as the
-        beginning of a text."""
+        """The number of leading `tokens` that the first cells of `seq` hold, if these were computed
+        in order as the beginning of a text; else 0."""
         cells = self.cells_of(seq)
         twice = len(cells) > 1 and not np.diff(self.pos[cells]).all()
         cells = cells[: len(tokens)]
@@ -340,13 +353,12 @@ class Cells:
 
     def pos_min(self, seq: int) -> int:
         """The smallest position of `seq`, -1 when it is empty."""
-        found = self.pos[self.members[self._seq(seq)]]
-        return int(found.min()) if len(found) else -1
+        positions = self.pos[self.members[self._seq(seq)]]
+        return int(positions.min()) if len(positions) else -1
 
     def pos_max(self, seq: int) -> int:
         """The largest position of `seq`, -1 when it is empty."""
-        found = self.pos[self.members[self._seq(seq)]]
-        return int(found.max()) if len(found) else -1
+        return int(self.pos[self.members[self._seq(seq)]].max(initial=-1))
 
     def fill_mask(
         self,
@@ -358,14 +370,14 @@ class Cells:
         distances: bool = False,
         causal: bool = True,
     ) -> None:
-        """Writes 0 where a token may see a cell and -inf elsewhere.
+        """Writes the attention mask: 0 where a token sees a cell, -inf elsewhere.
 
-        `out` [n_tokens, n_kv]; `positions` and `seqs` (first sequence) [n_tokens]. With `window` a
-        token sees only the last `window` positions, its own included. With `distances` it is how
-        far back the cell is, negative, instead of 0 (ALiBi).
-        Without `causal` it sees those behind it, too."""
+        `out` is [n_tokens, n_kv]; `positions` and `seqs`, the first sequence of each token, are
+        [n_tokens]. If `window` is not 0, a token sees only the last `window` positions, its own
+        included. With `distances`, minus the distance in positions stands in place of 0 (ALiBi).
+        Without `causal`, a token also sees later positions."""
         pos, p = self.pos[: out.shape[1]], positions[:, None]
-        # A free cell has no members, so its position of -1 does not matter.
+        # a free cell has no members, so its position of -1 does not matter
         seen = self.members[seqs, : out.shape[1]]
         if causal:
             seen &= pos <= p

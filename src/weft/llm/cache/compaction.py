@@ -1,11 +1,11 @@
-"""Compaction: cells move together, so that attention looks at fewer of them.
+"""Compaction removes gaps between used cells, so that attention reads fewer cells.
 
-    before   |aaaa|....|....|bbcc|....|c...|      pieces of cells, some all free
-    after    |aaaa|bbcc|c...|                     the others in their order
+    before   |aaaa|....|....|bbcc|....|c...|      pieces of cells, some of them free
+    after    |aaaa|bbcc|c...|                     the other pieces, in their order
 
-Pieces that are free all over go; the others keep their order, and each cell its place in its piece.
-So the cells of every sequence still go up, their numbers modulo STRIP as they were, and attention
-adds up in the same order (see `weft.llm.cache.pages`); beginnings that sequences share stay shared.
+Pieces without any used cell are dropped. The others keep their order, and each cell its place in
+its piece. So the cells of a sequence stay in ascending order with the same numbers modulo STRIP,
+and attention adds up in the same order (see `weft.llm.cache.pages`). Shared cells stay shared.
 """
 
 from __future__ import annotations
@@ -20,12 +20,14 @@ from weft.llm.cache.pages import PAGE, STRIP
 __all__ = ["compact", "moves", "pays"]
 
 _AT_ONCE = 4096
-"""Cells whose rows are copied together; so much room of the host is needed."""
+"""Number of cells whose rows are copied at once, which bounds the host memory needed."""
 
 
 def moves(cells: Cells, unit: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Cells that move, ascending, and where to, when pieces of `unit` cells that are free go. No
-    cell moves up, so that moving them in order overwrites none that has yet to move."""
+    """The cells that move when free pieces of `unit` cells are dropped, and their targets.
+
+    The cells are in ascending order and every target is lower, so moving them in order overwrites
+    none that has yet to move."""
     used = np.flatnonzero(cells.pos[: cells.n_seen] >= 0)
     is_kept = np.zeros(-(-cells.n_seen // unit), np.bool_)
     is_kept[used // unit] = True
@@ -36,8 +38,9 @@ def moves(cells: Cells, unit: int) -> tuple[NDArray[np.int64], NDArray[np.int64]
 
 
 def pays(cells: Cells) -> bool:
-    """Whether attention over all cells up to the last would look at less than half as many. Rows
-    move once, at most as many as every later token has to read less."""
+    """True if compaction would at least halve the cells that attention reads.
+
+    It then moves at most as many rows, once, as it saves every later token."""
     seen = cells.n_seen
     if seen <= 2 * PAGE:
         return False
@@ -47,9 +50,10 @@ def pays(cells: Cells) -> bool:
 
 
 def compact(cache: KVCache, unit: int) -> int:
-    """Moves the cells of a cache together, keys and values too, and gives how many moved.
+    """Removes free pieces of `unit` cells (PAGE or STRIP) and returns the number of moved cells.
 
-    `unit`: PAGE or STRIP. Ctrl-C waits; if a device fails, the cache is empty."""
+    Keys and values move with their cells. Ctrl-C takes effect afterwards. If a device fails, the
+    cache is emptied."""
     source, target = moves(cache, unit)
     for at in range(0, len(source), _AT_ONCE):
         part = slice(at, at + _AT_ONCE)

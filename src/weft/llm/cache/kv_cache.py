@@ -1,8 +1,8 @@
-"""The KV cache: a table of cells (`cells.py`), and the memory of their keys and values.
+"""The KV cache: a table of cells (`cells.py`) and the memory of their keys and values.
 
-A cell is one token's key and value in every layer. Cells are found by index, not by position: rows
-are written with SET_ROWS, and a mask tells attention which cells a token may see. So nothing has to
-move, and cells of removed tokens are taken again. Which ones a token gets: `weft.llm.cache.pages`.
+A cell has the key and value of one token in every layer. Tokens of a sequence may be in any cells:
+SET_ROWS writes their rows, and a mask tells attention which cells a token sees. So no rows have to
+move when tokens are removed; their cells are used again. `weft.llm.cache.pages` chooses the cells.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ __all__ = ["CACHE_TYPES", "KVCache", "cache_bytes", "read_rows", "row_width", "w
 _Moves = Callable[[NDArray[np.int64], NDArray[np.int64]], None]
 
 CACHE_TYPES = ("f16", "f32", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0")
-"""Types that keys and values can be stored in. Blocks are of 32 numbers of one head."""
+"""Types of stored keys and values. A quantized block holds 32 numbers of one head."""
 
 
 class KVCache(Cells):
-    """Cells whose keys and values are in leaves, a row a cell; see `Cells` for what they can do."""
+    """A table of cells with their keys and values, one row per cell in leaves of the graphs."""
 
     def __init__(
         self,
@@ -46,12 +46,13 @@ class KVCache(Cells):
         allocate: bool = True,
         window_size: int = 0,
     ) -> None:
-        """`window_size`: cells of layers with a sliding window (0: as many as the others; see
-        `weft.llm.cache.window`). `buffer_type`: where keys and values live, all or of each layer;
-        None: plain host memory. Without `allocate` there is no memory until `allocate()`, so that
-        it can be planned.
+        """`size` is the number of cells; layers with a sliding window have `window_size` cells (0:
+        as many as the others; see `weft.llm.cache.window`). `buffer_type` is the memory of keys and
+        values, for all layers or a list with one per layer; None is host memory. With
+        `allocate=False` the cache has no memory until `allocate()`, so that it can be planned.
 
-        Raises ContextError for a type that cannot be cached, OutOfMemoryError without room."""
+        Raises ContextError for a type that cannot be cached and OutOfMemoryError if there is not
+        enough memory."""
         self.type_k = _cache_type("type_k", type_k, config.head_dim_k)
         self.type_v = _cache_type("type_v", type_v, config.head_dim_v)
 
@@ -65,29 +66,29 @@ class KVCache(Cells):
         types = list(buffer_type) if isinstance(buffer_type, Sequence) else [buffer_type] * n_layer
         layers = list(enumerate(types))
         self.k = [leaf("cache_k", il, self.type_k, config.n_embd_k(il), t) for il, t in layers]
-        """Per layer, a leaf of sizes [n_embd_k, size]: a row a cell."""
+        """The keys: per layer, a leaf of sizes [n_embd_k, size] with one row per cell."""
         self.v = [leaf("cache_v", il, self.type_v, config.n_embd_v(il), t) for il, t in layers]
-        """Per layer, a leaf of sizes [n_embd_v, size]."""
+        """The values: per layer, a leaf of sizes [n_embd_v, size] with one row per cell."""
         self.states: StateTable | None = None
-        """States of recurrent layers, where the model has such."""
+        """The states of recurrent layers, or None if the model has none."""
         if config.recurrent is not None:
             self.states = StateTable(config, n_seq_max, types)
         if allocate:
             self.allocate()
-        # the tables of cells come last: without room, the message names a leaf and its bytes
+        # the table comes last, so that an OutOfMemoryError names a leaf and its bytes
         super().__init__(size, n_seq_max)
         self.window: WindowCells | None = None
-        """Cells of layers with a sliding window, where they have their own."""
+        """The cells of layers with a sliding window, or None if they use those of this table."""
         if window_size:
             self.window = WindowCells(window_size, n_seq_max, config.window)
         self._config = config
 
     def is_small(self, il: int) -> bool:
-        """Whether the rows of layer `il` are those of `window`."""
+        """True if layer `il` has its rows in the cells of `window`."""
         return self.window is not None and self._config.is_windowed(il)
 
     def allocate(self) -> None:
-        """Gives the leaves their memory; raises OutOfMemoryError without room."""
+        """Allocates the memory of all leaves; raises OutOfMemoryError if there is not enough."""
         for t in (*self.k, *self.v):
             if t.buffer is not None and isinstance(t.buffer.data, PlannedMemory):
                 t.buffer.data = allocate(t.buffer.type, t.buffer.data.nbytes, t.name, "n_ctx")
@@ -95,15 +96,15 @@ class KVCache(Cells):
             self.states.allocate()
 
     def leaves(self, il: int) -> list[Tensor]:
-        """Everything that is kept of layer `il`."""
-        found = [self.k[il], self.v[il]]
+        """All leaves of layer `il`: keys, values and recurrent states."""
+        leaves = [self.k[il], self.v[il]]
         if self.states is not None:
-            found += [t[il] for t in (self.states.conv, self.states.state) if il in t]
-        return found
+            leaves += [t[il] for t in (self.states.conv, self.states.state) if il in t]
+        return leaves
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all keys and values."""
+        """Bytes of all keys, values and recurrent states."""
         states = self.states.tensors if self.states else []
         return sum(t.max_bytes for t in (*self.k, *self.v, *states))
 
@@ -113,11 +114,12 @@ class KVCache(Cells):
         self._forget()
 
     def relocate(self, source: NDArray[np.int64], target: NDArray[np.int64]) -> None:
-        """Moves tokens to other cells, keys and values too; Ctrl-C does not stop it half way."""
+        """Moves cells with their keys and values; Ctrl-C takes effect afterwards. If a device
+        fails, the cache is emptied."""
         self._move_rows(False, source, target, super().relocate)
 
     def relocate_window(self, source: NDArray[np.int64], target: NDArray[np.int64]) -> None:
-        """`relocate` of the cells of `window`."""
+        """Does `relocate` for cells of `window`."""
         assert self.window is not None
         self._move_rows(True, source, target, self.window.relocate)
 
@@ -137,7 +139,7 @@ class KVCache(Cells):
                     write_rows(t, target, read_rows(t, source))
                 move(source, target)
             except BaseException:
-                self.clear()  # a device has failed: keys half moved are of no use
+                self.clear()  # a device failed half way, so no row can be relied on
                 raise
 
         uninterrupted(work)
@@ -150,7 +152,7 @@ class KVCache(Cells):
         self._forget()
 
     def seq_rm(self, seq: int, p0: int = -1, p1: int = -1) -> None:
-        """As of `Cells`; raises ContextError for a part of a sequence with recurrent states."""
+        """See `Cells`. Raises ContextError for a part of a sequence with recurrent states."""
         if self.states is not None:
             hit = self._in_range(p0, p1)
             rows = self.members if seq < 0 else self.members[self._seq(seq)][None]
@@ -162,7 +164,7 @@ class KVCache(Cells):
         self._forget()
 
     def seq_cp(self, src: int, dst: int, p0: int = -1, p1: int = -1) -> None:
-        """As of `Cells`; raises ContextError for a part of a sequence with recurrent states."""
+        """See `Cells`. Raises ContextError for a part of a sequence with recurrent states."""
         if self.states is not None:
             row = self.members[self._seq(src)]
             if (row & ~self._in_range(p0, p1)).any():
@@ -180,7 +182,7 @@ class KVCache(Cells):
         self._forget()
 
     def shifted(self) -> None:
-        """Says that the keys have been rotated."""
+        """Notes that all keys have been rotated to their positions."""
         super().shifted()
         if self.window is not None:
             self.window.shifted()
@@ -193,14 +195,14 @@ class KVCache(Cells):
             self.window._move(seq, p0, p1, new)
 
     def can_cut(self, seq: int, at: int) -> bool:
-        """Whether `seq` can go on from position `at` when what is from there on is removed."""
+        """True if `seq` can continue at position `at` after all later tokens were removed."""
         if at == 0 or at > self.pos_max(seq):
             return True
         gone = self.window is not None and not self.window.has_all(self, seq, at)
         return self.states is None and not gone
 
     def _forget(self) -> None:
-        """Sequences without cells start anew."""
+        """Resets the recurrent states of sequences without cells."""
         if self.states is not None:
             self.states.slot[~self.members.any(axis=1)] = 0
 
@@ -213,7 +215,7 @@ def cache_bytes(
     n_seq_max: int = 1,
     window_size: int = 0,
 ) -> int:
-    """Bytes that a cache of `size` cells takes, before one is made."""
+    """Bytes of memory that a cache of `size` cells would take."""
     k = _cache_type("type_k", type_k, config.head_dim_k)
     v = _cache_type("type_v", type_v, config.head_dim_v)
     rows = 0
@@ -224,14 +226,14 @@ def cache_bytes(
 
 
 def row_width(t: Tensor) -> int:
-    """Elements of a row of a leaf."""
+    """Number of elements in a row of a leaf."""
     width = t.ne[0]
     assert isinstance(width, int)
     return width
 
 
 def read_rows(t: Tensor, cells: NDArray[np.int64]) -> NDArray[np.uint8]:
-    """The rows [n, bytes] that a leaf of the cache has of some cells."""
+    """Reads the rows of some cells from a leaf of the cache: [n, bytes]."""
     assert t.buffer is not None
     memory, size = t.buffer.data, t.dtype.row_bytes(row_width(t))
     rows = np.empty((len(cells), size), np.uint8)
@@ -241,13 +243,13 @@ def read_rows(t: Tensor, cells: NDArray[np.int64]) -> NDArray[np.uint8]:
 
 
 def _runs(cells: NDArray[np.int64]) -> list[tuple[int, int]]:
-    """Runs of neighbouring cells, each one piece of memory; a fresh cache is a single one."""
+    """Splits cells into runs of consecutive ones, each of which is contiguous in memory."""
     starts = np.flatnonzero(np.diff(cells, prepend=-2) != 1).tolist()
     return list(zip(starts, [*starts[1:], len(cells)], strict=False))
 
 
 def write_rows(t: Tensor, cells: NDArray[np.int64], rows: NDArray[np.uint8]) -> None:
-    """Puts back what `read_rows` gave."""
+    """Writes rows, as `read_rows` returns them, to some cells of a leaf."""
     assert t.buffer is not None
     memory = t.buffer.data
     for a, b in _runs(cells):

@@ -1,9 +1,9 @@
-"""Which free cells the next tokens of a sequence take.
+"""Chooses the free cells for the next tokens of a sequence.
 
-The cells of a sequence go up, and the number of each is one more than that of the one before it,
-modulo STRIP. Attention adds up in the order of cells and keeps sums modulo STRIP apart
-(`native/src/kernels/attention/attention_sums.h`): so a text is the same to the last bit wherever
-its cells are. Whole free pages come first, since attention skips what is hidden by the page.
+The cells of a sequence are in ascending order, and modulo STRIP each number is one more than that
+of the cell before it. Attention adds up in the order of cells and has a sum for each number modulo
+STRIP (`native/src/kernels/attention/attention_sums.h`), so a text is the same to the last bit in
+whatever cells it is. Free pages are used first, because attention skips pages that are masked.
 """
 
 from __future__ import annotations
@@ -14,21 +14,22 @@ from numpy.typing import NDArray
 __all__ = ["PAGE", "STRIP", "TIDY", "cells_from", "moved"]
 
 PAGE = 64
-"""Cells that attention looks at together."""
+"""Number of cells in a page; attention skips a page whose cells are all masked."""
 STRIP = 16
-"""Cells that sums are kept apart for."""
+"""Number of cells in a strip, and of the sums that attention has."""
 TIDY = ((PAGE, STRIP), (STRIP,))
-"""Pieces that leave the strips of others alone."""
+"""Sizes of pieces, in the order to try, that leave alone strips with cells of other sequences."""
 
 
 def cells_from(
     free: NDArray[np.bool_], start: int, n: int, sizes: tuple[int, ...]
 ) -> NDArray[np.int64] | None:
-    """`n` free cells in order, from `start` on, the first with the number `start` modulo STRIP and
-    each other with the next one; None where there are too few.
+    """Chooses `n` free cells in ascending order, none below `start`. The first is congruent to
+    `start` modulo STRIP, and each other one to its predecessor plus one. None: there are too few.
 
-    `sizes`: of the pieces that must be free to go on in one, those to be tried first first."""
-    found, cell = [np.empty(0, np.int64)], start
+    Where cells are not consecutive, they go on in a free piece of one of the `sizes`, in the order
+    in which these are to be tried."""
+    runs, cell = [np.empty(0, np.int64)], start
     while n:
         if cell % PAGE == 0 or cell >= len(free) or not free[cell]:
             cell = next((c for size in sizes if (c := _start(free, cell, size)) >= 0), -1)
@@ -37,14 +38,15 @@ def cells_from(
         end = min(cell + n, (cell // PAGE + 1) * PAGE, len(free))
         run = free[cell:end]
         length = len(run) if run.all() else int(run.argmin())
-        found.append(np.arange(cell, cell + length))
+        runs.append(np.arange(cell, cell + length))
         n -= length
         cell += length
-    return np.concatenate(found)
+    return np.concatenate(runs)
 
 
 def _start(free: NDArray[np.bool_], cell: int, size: int) -> int:
-    """The first cell from `cell` on with its number modulo STRIP, in a free piece; -1: none."""
+    """The first cell from `cell` on that is congruent to it modulo STRIP and in a free piece of
+    `size` cells; -1: there is none."""
     if size == 1:
         alone = free[cell::STRIP]
         return cell + int(alone.argmax()) * STRIP if alone.any() else -1
@@ -60,17 +62,20 @@ def moved(
     n: int,
     sizes: tuple[int, ...],
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
-    """Other cells for `own`, the last ones of a sequence and its alone, and `n` cells behind them.
-    All are behind cell `floor`, and numbers modulo STRIP stay. None where that cannot be."""
+    """Chooses new cells for `own`, the last cells of a sequence, which no other one has, and `n`
+    free cells behind them.
+
+    All are behind the cell `floor`, and each is congruent to its old cell modulo STRIP. None: there
+    are no such cells."""
     free = free.copy()
     free[own] = True
     cuts = np.flatnonzero(np.diff(own) != 1) + 1
-    found, last = [], floor
+    runs, last = [], floor
     for run in np.split(own, cuts):
         at = cells_from(free, last + 1 + (int(run[0]) - last - 1) % STRIP, len(run), sizes)
         if at is None:
             return None
-        found.append(at)
+        runs.append(at)
         last = int(at[-1])
     after = cells_from(free, last + 1, n, sizes)
-    return None if after is None else (np.concatenate(found), after)
+    return None if after is None else (np.concatenate(runs), after)

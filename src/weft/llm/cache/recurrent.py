@@ -1,8 +1,8 @@
-"""States of recurrent layers: one slot a sequence, in a table beside the KV cache.
+"""The states of recurrent layers: one slot per sequence, in a table beside the KV cache.
 
-slot 0     zeros, where every sequence starts; never written
-slot 1..   twice as many as sequences: what a decode writes is another slot than what it reads,
-           so a decode that fails has changed nothing, and a fork only shares a slot
+Slot 0 is all zeros, the state in which every sequence starts; it is never written. There are two
+more slots for each sequence: a decode reads one and writes another, so that a decode that fails
+changes nothing. A copy of a sequence shares the slot of the original until it is decoded.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ class StateTable:
     def __init__(
         self, config: ModelConfig, n_seq_max: int, types: Sequence[BufferType | None]
     ) -> None:
-        """`types`: where each layer's states live; None: plain host memory. They have no memory
-        until `allocate`."""
+        """`types` is the memory of each layer's states; None is host memory. The states have no
+        memory until `allocate` is called."""
         r = config.recurrent
         assert r is not None
         self.n_slots = 2 * n_seq_max + 1
         self.slot: NDArray[np.int32] = np.zeros(n_seq_max, np.int32)
-        """Slot of each sequence."""
+        """The slot of each sequence."""
         layers = [il for il, recurrent in enumerate(r.layers) if recurrent]
 
         def leaf(name: str, il: int, n: int) -> Tensor:
@@ -49,7 +49,7 @@ class StateTable:
         """Per state-space layer, [state_size, n_slots]."""
 
     def allocate(self) -> None:
-        """Gives the leaves their memory; raises OutOfMemoryError without room."""
+        """Allocates the memory of all leaves; raises OutOfMemoryError if there is not enough."""
         for t in self.tensors:
             assert t.buffer is not None
             if not isinstance(t.buffer.data, PlannedMemory):
@@ -65,12 +65,12 @@ class StateTable:
         return [*self.conv.values(), *self.state.values()]
 
     def free_slots(self, taken: Iterable[int] = ()) -> list[int]:
-        """The slots that no sequence has, nor `taken`."""
+        """The slots that no sequence has and that are not in `taken`."""
         used = {0, *taken, *self.slot.tolist()}
         return [s for s in range(1, self.n_slots) if s not in used]
 
     def read(self, seq: int) -> bytes:
-        """The states of a sequence, leaf after leaf."""
+        """Reads the states of a sequence, leaf after leaf."""
         rows = []
         for t in self.tensors:
             assert t.buffer is not None
@@ -79,7 +79,7 @@ class StateTable:
         return b"".join(rows)
 
     def write(self, seq: int, data: bytes) -> None:
-        """Puts back what `read` gave."""
+        """Writes states, as `read` returns them, to a free slot, which becomes the sequence's."""
         slot, at = self.free_slots()[0], 0
         for t in self.tensors:
             assert t.buffer is not None
@@ -90,11 +90,14 @@ class StateTable:
 
 
 def state_bytes(config: ModelConfig) -> int:
-    """Bytes of one sequence's states; 0 for models without."""
+    """Bytes of one sequence's recurrent states; 0 if the model has none."""
     r = config.recurrent
     return 4 * sum(r.layers) * (r.conv_size + r.state_size) if r else 0
 
 
 def refuse_part(what: str) -> ContextError:
-    """An error to raise: a state cannot go back to an earlier token."""
-    return ContextError(f"{what} of a part of a sequence: a recurrent state is that of the whole")
+    """The error for a call on a part of a sequence whose states cannot go back to a token."""
+    return ContextError(
+        f"{what} of a part of a sequence: a recurrent state is that of the whole; name the whole "
+        "sequence"
+    )

@@ -1,4 +1,4 @@
-"""What one `decode` changes in the cache, so that a failure can take all of it back."""
+"""Records what one `decode` changes in the cache, so that a failure can undo all of it."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ __all__ = ["Change", "OneChange", "Places"]
 
 @dataclass(slots=True, eq=False)
 class Places:
-    """Where a ubatch is kept."""
+    """The cells and state slots that a ubatch takes."""
 
     cells: NDArray[np.int64]
     window_cells: NDArray[np.int64] | None
-    """Of sliding-window layers, where they have cells of their own."""
+    """Cells of sliding-window layers; None: they use `cells`."""
     slots: tuple[list[int], list[int]] | None
-    """Of recurrent models: the state slots that are read and written, of each sequence."""
+    """The state slots to read and to write for each sequence; None: the model has no states."""
 
 
 class Change:
-    """Cells and states that the ubatches of a call take, one ubatch after another."""
+    """The cells and states that the ubatches of one call take, one ubatch after another."""
 
     def __init__(self, cache: KVCache, n_tokens: int) -> None:
-        """Raises ContextError when there are too few free cells; nothing is taken yet."""
+        """Raises ContextError if fewer than `n_tokens` cells are free. Takes none of them yet."""
         self._cache = cache
         cache.find_free(n_tokens)
         self._clock = cache.clock
@@ -49,8 +49,8 @@ class Change:
         return Places(used, small, self._next_slots(ubatch))
 
     def _next_slots(self, ubatch: Ubatch) -> tuple[list[int], list[int]] | None:
-        """The state slots that a ubatch reads and writes, of each of its sequences (or of one that
-        others share)."""
+        """The state slots that a ubatch reads and writes, for each of its sequences or once for
+        several that share its tokens."""
         states, moved = self._cache.states, self._moved
         if states is None:
             return None
@@ -72,13 +72,13 @@ class Change:
         return read, written
 
     def finish(self) -> None:
-        """The new states are those of their sequences from now on."""
+        """Makes the new states those of their sequences."""
         if self._cache.states is not None and self._moved:
             seqs = list(self._moved)
             self._cache.states.slot[seqs] = [self._moved[s] for s in seqs]
 
     def undo(self) -> None:
-        """Leaves the cache as it was."""
+        """Restores the cache as it was before the call."""
         taken = (self._cache.serial > self._clock) & (self._cache.pos >= 0)
         self._cache.release(np.flatnonzero(taken))
         self._cache.mixed[:] = self._mixed
@@ -89,28 +89,28 @@ class Change:
 
 
 class OneChange:
-    """The same for a single token of one sequence, without cells for a window."""
+    """A `Change` of a single token of one sequence, in a cache without cells for a window."""
 
     __slots__ = ("_cache", "_cell", "_seq", "slots")
 
     def __init__(self, cache: KVCache, cell: int, seq: int) -> None:
-        """`cell`: the one that it takes."""
+        """`cell` is the cell that the token takes."""
         self._cache = cache
         self._cell = cell
         self._seq = seq
         states = cache.states
         self.slots = (0, 0)
-        """The state slots that are read and written."""
+        """The state slots to read and to write."""
         if states is not None:
             self.slots = int(states.slot[seq]), states.free_slots()[0]
 
     def finish(self) -> None:
-        """The new state is that of the sequence from now on."""
+        """Makes the new state that of the sequence."""
         if self._cache.states is not None:
             self._cache.states.slot[self._seq] = self.slots[1]
 
     def undo(self) -> None:
-        """Leaves the cache as it was; a token of one sequence has mixed nothing."""
+        """Restores the cache as it was before the call."""
         cache = self._cache
         mixed = cache.mixed.copy()
         cache.release(np.array([self._cell]))
@@ -120,8 +120,10 @@ class OneChange:
 
 
 class _WindowChange:
-    """The same for the cells of sliding-window layers. Ubatches may overwrite cells that were seen
-    when the call began; their rows are kept aside until it ends."""
+    """The part of a `Change` that concerns the cells of sliding-window layers.
+
+    A ubatch may overwrite cells that were visible when the call began; their rows are kept until
+    the call ends."""
 
     def __init__(self, cache: KVCache, n_tokens: int) -> None:
         assert cache.window is not None
@@ -155,7 +157,7 @@ class _WindowChange:
         return used
 
     def undo(self) -> None:
-        """Puts back what was seen."""
+        """Restores the cells that were visible when the call began."""
         self._cells.release(np.flatnonzero(self._taken))
         for kept, rows in self._kept:
             for t, of_leaf in zip(self._leaves, rows, strict=True):

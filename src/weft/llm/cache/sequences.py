@@ -1,4 +1,4 @@
-"""What can be done with the sequences that a context holds, between calls of `decode`."""
+"""Operations on the sequences of a context, between calls of `decode`."""
 
 from __future__ import annotations
 
@@ -16,23 +16,29 @@ __all__ = ["Sequences"]
 
 
 class Sequences:
-    """Operations on cached tokens. A range means positions p0 <= p < p1; p0 < 0 is 0, p1 < 0
-    infinity, and a sequence below 0 is every sequence where that is allowed. All raise ContextError
-    for a sequence that is not in 0..n_seq_max - 1."""
+    """Operations on the cached tokens of a context.
+
+    A range covers the positions p0 <= p < p1; p0 < 0 means 0 and p1 < 0 infinity. `seq_rm`,
+    `seq_add` and `seq_div` take a sequence below 0 as every sequence. All raise ContextError for a
+    sequence that is not in 0..n_seq_max - 1."""
 
     model: Model
     cache: KVCache
     counters: Counters
     _reads_all: bool
-    """Whether attention looks at every cell up to the last, free or not."""
+    """True if attention reads every cell up to the last used one, free cells included."""
 
     def seq_rm(self, seq: int, p0: int = -1, p1: int = -1) -> None:
-        """Takes sequence `seq` (or every one) out of the cells in the range; cells without a
-        sequence are free. Raises ContextError for a part of a sequence with recurrent states."""
+        """Removes the tokens in the range from sequence `seq`, or from every sequence.
+
+        Cells that no sequence has any more are freed. Raises ContextError for a part of a sequence
+        with recurrent states."""
         self.cache.seq_rm(seq, p0, p1)
 
     def seq_cp(self, src: int, dst: int, p0: int = -1, p1: int = -1) -> None:
-        """Makes the cells of `src` in the range cells of `dst` too; nothing is computed again."""
+        """Adds the cells of `src` in the range to `dst`, which shares them; nothing is copied.
+
+        Raises ContextError for a part of a sequence with recurrent states."""
         self.cache.seq_cp(src, dst, p0, p1)
 
     def seq_keep(self, seq: int) -> None:
@@ -40,12 +46,15 @@ class Sequences:
         self.cache.seq_keep(seq)
 
     def seq_add(self, seq: int, p0: int, p1: int, delta: int) -> None:
-        """Moves positions in the range by `delta`, for all sequences that share the cells. Keys are
-        rotated before the next `decode`. Cells that would move below 0 are freed."""
+        """Adds `delta` to the positions in the range, for all sequences that share the cells.
+
+        Keys are rotated before the next `decode`. Cells whose position would be negative are
+        freed. Raises ContextError if a position would be too large."""
         self.cache.seq_add(seq, p0, p1, delta)
 
     def seq_div(self, seq: int, p0: int, p1: int, d: int) -> None:
-        """Divides positions in the range by `d`, rounding down; otherwise as `seq_add`."""
+        """Divides the positions in the range by `d` >= 1, rounding down; otherwise like
+        `seq_add`."""
         self.cache.seq_div(seq, p0, p1, d)
 
     def pos_min(self, seq: int) -> int:
@@ -61,19 +70,19 @@ class Sequences:
         self.cache.clear()
 
     def reuse_prefix(self, seq: int, tokens: ArrayLike) -> int:
-        """Keeps the longest beginning of `tokens` that `seq` holds, removes the rest of `seq`, and
-        gives the number of tokens kept: decode those from there on.
+        """Keeps the longest prefix of `tokens` (ids [n]) that `seq` holds and removes its other
+        tokens. Returns the number of tokens kept, at most n - 1; decode those that follow.
 
-        At least one token is left to decode, so that there are logits. Only what was decoded as the
-        beginning of one text counts, so results are those of a fresh sequence; with recurrent
-        states it is all that the sequence holds or nothing."""
-        kept = self.common_prefix(seq, tokens)
-        if kept <= self.cache.pos_max(seq):
-            self.cache.seq_rm(seq, kept, -1)
-        return kept
+        Only tokens that were decoded in order as the beginning of one text are kept, so results are
+        those of a fresh sequence. With recurrent states either the whole sequence is kept or
+        nothing. Raises ContextError if `tokens` are not ids."""
+        n_kept = self.common_prefix(seq, tokens)
+        if n_kept <= self.cache.pos_max(seq):
+            self.cache.seq_rm(seq, n_kept, -1)
+        return n_kept
 
     def common_prefix(self, seq: int, tokens: ArrayLike) -> int:
-        """How many tokens `reuse_prefix` would keep; nothing is changed."""
+        """The number of tokens that `reuse_prefix` would keep; changes nothing."""
         if not self.model.config.causal:
             return 0
         try:
@@ -84,7 +93,8 @@ class Sequences:
         return n if self.cache.can_cut(seq, n) else 0
 
     def require_movable(self) -> None:
-        """Raises ContextError for a model whose texts cannot lose their beginning."""
+        """Raises ContextError if the model cannot go on after a text lost its beginning, because of
+        recurrent states or learned positions."""
         learned = self.model.config.n_positions
         if self.cache.states is not None or learned:
             what = "learned positions" if learned else "recurrent states"
@@ -93,12 +103,13 @@ class Sequences:
             )
 
     def drop_oldest(self, seq: int = 0, n_keep: int = 0, n_drop: int | None = None) -> int:
-        """Makes room in a full context: removes the `n_drop` tokens that follow the first `n_keep`
-        (default: half of those behind them), moves the later ones down, and gives how many went.
+        """Makes room in a full context: removes `n_drop` tokens after the first `n_keep` (default:
+        half of them), and lowers the positions of those that follow. Returns `n_drop`.
 
-        What stays was computed with what is gone in view, so texts go on, but not as they would
-        from a fresh start. Raises ContextError where positions cannot be moved (recurrent states,
-        learned positions, cells shared with other sequences) and where nothing can be dropped."""
+        The tokens that stay were computed while the dropped ones were visible, so the text goes on,
+        but differently than after a fresh start. Raises ContextError if positions cannot be changed
+        (recurrent states, learned positions, cells shared with other sequences) and if there are
+        too few tokens to drop."""
         cache, n_past = self.cache, self.cache.pos_max(seq) + 1
         if n_drop is None:
             n_drop = (n_past - n_keep) // 2
@@ -119,18 +130,18 @@ class Sequences:
         return n_drop
 
     def compact(self) -> int:
-        """Moves the cells of all sequences together, keys and values too; gives how many moved.
+        """Removes gaps between used cells, moving keys and values; returns the number of cells
+        moved.
 
-        What sequences hold and share stays as it is, and with flash attention everything that is
-        decoded later is the same to the last bit. Flash attention skips free cells, so it gains
-        next to nothing; with `flash=False` every token looks at all cells up to the last used, and
-        `decode` does this by itself when at least half of them would go. Raises DeviceError when a
-        device fails; the cache is empty then."""
-        unit = STRIP if self._reads_all else PAGE
-        moved = compact(self.cache, unit)
+        Sequences keep and share the same tokens. With flash attention, all later results are the
+        same to the last bit. Flash attention skips free cells and gains next to nothing from this.
+        With `flash=False` every token reads all cells up to the last used one, so `decode` compacts
+        by itself when that at least halves them. Raises DeviceError if a device fails; the cache is
+        empty then."""
+        n_moved = compact(self.cache, STRIP if self._reads_all else PAGE)
         self.counters.compactions += 1
-        self.counters.cells_moved += moved
-        return moved
+        self.counters.cells_moved += n_moved
+        return n_moved
 
     def _compact_where_it_pays(self) -> None:
         self.cache.freed = False

@@ -1,16 +1,16 @@
-"""Saving a cache and restoring it: bytes that only the same model accepts.
+"""Saves a cache as bytes and restores it; only the same model accepts them.
 
     magic      8 bytes   "weft-kv\\0"
     length     u32       bytes of the header
     header     JSON      version, fingerprint of the model, types, number of cells and sequences
     positions  i32 [n_cells]
     tokens     i32 [n_cells]           -1: unknown
-    serials    i64 [n_cells]           when they were computed; -1: moved since
+    serials    i64 [n_cells]           number of the computing ubatch; -1: moved since
     members    u8 [n_seq, n_cells]     0 or 1
-               the four again of sliding-window layers, where these have cells of their own
-    mixed      u8 [n_seq]              1: put together from parts of others
-    rows       of each layer, the keys of its cells, then the values
-    states     of each sequence, what its recurrent layers keep
+               these four again for the cells of sliding-window layers, if they have their own
+    mixed      u8 [n_seq]              1: assembled from parts of other sequences
+    rows       for each layer, the keys of its cells, then the values
+    states     for each sequence, the states of recurrent layers
     checksum   32 bytes  SHA-256 of everything before it
 
 All numbers are little endian.
@@ -42,11 +42,11 @@ _DIGEST = hashlib.sha256().digest_size
 _LENGTH = struct.Struct("<I")
 _MAX_POSITION = (1 << 30) - 1
 _MAX_SERIAL = 1 << 62
-"""Later cells are counted on from the largest."""
+"""Largest serial that is accepted; the serials of later cells follow it."""
 
 
 def save_state(config: ModelConfig, cache: KVCache, seq: int | None = None) -> bytes:
-    """The cells of sequence `seq` (None: of all) with their keys and values.
+    """Saves the cells of sequence `seq` (None: of all) with their keys, values and states.
 
     Keys must have been rotated to their positions. Raises ContextError for an unknown sequence."""
     tables = [(cells, _saved_cells(cells, seq)) for cells in _tables(cache)]
@@ -75,19 +75,17 @@ def _tables(cache: KVCache) -> list[Cells]:
 
 
 def _saved_cells(cells: Cells, seq: int | None) -> NDArray[np.int64]:
-    """Cells in order of position, of a sliding window only those that are still seen."""
-    if seq is None:
-        found = np.flatnonzero(cells.members.any(axis=0))
-    else:
-        found = cells.cells_of(seq)
-    return found[cells.seen()[found]] if isinstance(cells, WindowCells) else found
+    """The cells to save, in order of position if they are of one sequence; in a sliding window only
+    those that a later token sees."""
+    at = np.flatnonzero(cells.members.any(axis=0)) if seq is None else cells.cells_of(seq)
+    return at[cells.seen()[at]] if isinstance(cells, WindowCells) else at
 
 
 def load_state(config: ModelConfig, cache: KVCache, data: bytes, seq: int | None = None) -> None:
-    """Replaces the cache (or sequence `seq` alone) by what `data` holds.
+    """Replaces the whole cache, or only sequence `seq`, by the cells that `data` holds.
 
-    Raises FormatError for data that is damaged, of another model or of other cache types, and
-    ContextError when it does not fit; the cache is as it was then."""
+    Raises FormatError for data that is damaged or that belongs to another model or other cache
+    types, and ContextError if it does not fit. The cache is unchanged then."""
     header, body = _checked(config, cache, data, whole=seq is None)
     n_seq = header["n_seq"]
     tables = _tables(cache)
@@ -109,8 +107,8 @@ def load_state(config: ModelConfig, cache: KVCache, data: bytes, seq: int | None
     for t, small in _tensors(cache):
         row, n = t.dtype.row_bytes(row_width(t)), len(taken[small])
         write_rows(t, taken[small], body.take(np.uint8, n * row).reshape(n, row))
-    known = min(n_seq, cache.n_seq_max) if seq is None else 1
-    cache.mixed[slice(known) if seq is None else [seq]] = mixed[:known]
+    n_loaded = min(n_seq, cache.n_seq_max) if seq is None else 1
+    cache.mixed[slice(n_loaded) if seq is None else [seq]] = mixed[:n_loaded]
     if cache.states is not None:
         size = state_bytes(config)
         for s in range(n_seq):
@@ -120,7 +118,7 @@ def load_state(config: ModelConfig, cache: KVCache, data: bytes, seq: int | None
 
 
 def _require_possible(config: ModelConfig, kept: Kept) -> None:
-    """Raises FormatError for a table that no context can have had."""
+    """Raises FormatError for a table with values that no context can have."""
     wrong = (
         ("position", (kept.pos < 0) | (kept.pos > _MAX_POSITION)),
         ("token", (kept.tokens < -1) | (kept.tokens >= config.n_vocab)),
@@ -148,7 +146,7 @@ def _require_room(cells: Cells, n: int, seq: int | None) -> None:
 
 
 def _put(cells: Cells, kept: Kept, seq: int | None) -> NDArray[np.int64]:
-    """Takes cells for what was saved; returns them."""
+    """Takes cells for the saved ones and fills their rows of the table; returns them."""
     n = len(kept.cells)
     if n == 0:
         return kept.cells
@@ -156,8 +154,8 @@ def _put(cells: Cells, kept: Kept, seq: int | None) -> NDArray[np.int64]:
         cells.release(cells.in_the_way(n))
     joined = np.zeros((cells.n_seq_max, n), np.bool_)
     if seq is None:
-        known = min(len(kept.members), cells.n_seq_max)
-        joined[:known] = kept.members[:known]
+        n_loaded = min(len(kept.members), cells.n_seq_max)
+        joined[:n_loaded] = kept.members[:n_loaded]
     else:
         joined[seq] = True
     if isinstance(cells, WindowCells):
@@ -175,7 +173,7 @@ def _put(cells: Cells, kept: Kept, seq: int | None) -> NDArray[np.int64]:
 
 
 class _Body:
-    """Arrays one after another in bytes that are known to be long enough."""
+    """Reads arrays one after another from bytes, whose number has been checked."""
 
     def __init__(self, data: bytes, at: int) -> None:
         self._data = data
@@ -183,12 +181,12 @@ class _Body:
 
     def take(self, dtype: Any, count: int) -> NDArray[Any]:
         """The next `count` elements."""
-        found = np.frombuffer(self._data, dtype, count, self._at)
-        self._at += found.nbytes
-        return found
+        array = np.frombuffer(self._data, dtype, count, self._at)
+        self._at += array.nbytes
+        return array
 
     def kept(self, n: int, n_seq: int) -> Kept:
-        """A table of `n` cells."""
+        """The next table, of `n` cells."""
         pos, tokens = (self.take("<i4", n).astype(np.int32) for _ in range(2))
         serial = self.take("<i8", n).astype(np.int64)
         members = self.take(np.uint8, n_seq * n).reshape(n_seq, n).astype(np.bool_)
@@ -198,7 +196,8 @@ class _Body:
 def _checked(
     config: ModelConfig, cache: KVCache, data: bytes, *, whole: bool
 ) -> tuple[dict[str, Any], _Body]:
-    """Header and body of `data`, when it is undamaged and made for such a cache."""
+    """Splits `data` into header and body; raises FormatError if it is damaged or does not fit this
+    model and cache."""
     start = len(MAGIC) + _LENGTH.size
     if not data.startswith(MAGIC):
         raise FormatError("this is not a saved context state of weft")
@@ -237,7 +236,7 @@ def _checked(
 
 
 def _header(config: ModelConfig, cache: KVCache) -> dict[str, Any]:
-    """What must agree between saving and loading."""
+    """The part of the header that must be the same when the state is loaded."""
     return {
         "version": VERSION,
         "model": hashlib.sha256(repr(config).encode()).hexdigest()[:16],
@@ -248,13 +247,13 @@ def _header(config: ModelConfig, cache: KVCache) -> dict[str, Any]:
 
 
 def _counts(cache: KVCache, header: dict[str, Any]) -> list[int]:
-    """Saved cells of each table."""
+    """The number of saved cells of each table."""
     n = header["n_cells"]
     return [n] if cache.window is None else [n, header["n_window"]]
 
 
 def _tensors(cache: KVCache) -> list[tuple[Tensor, int]]:
-    """Leaves with keys or values, and the number of the table that says what is in their rows."""
+    """Each leaf with keys or values, with the index of its table in `_tables`."""
     return [
         (t, int(cache.is_small(il)))
         for il, pair in enumerate(zip(cache.k, cache.v, strict=True))

@@ -1,7 +1,7 @@
-"""Cells of sliding-window layers: as many as can be seen, and those of one ubatch.
+"""The cells of sliding-window layers: enough for the window of each sequence and for one ubatch.
 
-A layer that looks back `window` positions has no use for older ones. Its cells are a table of their
-own, much smaller than the context; the oldest give way when room is needed.
+Such a layer sees only the last `window` positions. Its cells have a table of their own, much
+smaller than the context, in which new tokens take the place of the oldest ones.
 """
 
 from __future__ import annotations
@@ -17,29 +17,29 @@ __all__ = ["WindowCells", "window_size"]
 
 
 def window_size(config: ModelConfig, n_ctx: int, n_seq_max: int, n_ubatch: int) -> int:
-    """Cells that layers with a sliding window need, 0 where they need as many as the others (or
-    there are none)."""
+    """The number of cells that sliding-window layers need; 0 if the model has no such layers or
+    they need as many cells as the others."""
     cells = config.window * n_seq_max + n_ubatch
     return cells if config.window and cells < n_ctx else 0
 
 
 class WindowCells(Cells):
-    """A table in which cells that no next token sees make room for new ones."""
+    """A table of cells that frees cells when no next token sees them and room is needed."""
 
     def __init__(self, size: int, n_seq_max: int, window: int) -> None:
         super().__init__(size, n_seq_max)
         self.window = window
 
     def seen(self) -> NDArray[np.bool_]:
-        """Which cells the next token of one of their sequences would see."""
+        """Marks the cells [size] that the next token of one of their sequences would see."""
         last = np.where(self.members, self.pos, -1).max(axis=1)
         recent = self.pos > (last + 1 - self.window)[:, None]
-        found: NDArray[np.bool_] = (self.members & recent).any(axis=0)
-        return found
+        seen: NDArray[np.bool_] = (self.members & recent).any(axis=0)
+        return seen
 
     def in_the_way(self, n: int) -> NDArray[np.int64]:
-        """The cells to free so that `n` are free, the oldest; raises ContextError when those that
-        are seen take too much room."""
+        """The oldest cells, as many as must be freed so that `n` cells are free. Raises
+        ContextError if too few cells are free or no longer seen."""
         free = self.size - self.n_used
         if free >= n:
             return np.empty(0, np.int64)
@@ -53,8 +53,8 @@ class WindowCells(Cells):
         return old[oldest]
 
     def has_all(self, full: Cells, seq: int, position: int) -> bool:
-        """Whether everything that a token of `seq` at `position`, or behind it, sees of what
-        `full` has is still here."""
+        """True if this table still has all cells of `full` that tokens of `seq` see from `position`
+        on."""
         low = position - self.window
         here, there = (c.members[seq] & (c.pos > low) for c in (self, full))
         return bool(here.sum() == there.sum())

@@ -1,1 +1,1 @@
-"""Tokens in, logits out: a batch in ubatches, by the graphs of a context."""
+"""Computes logits from tokens: cuts a batch into ubatches and runs the graphs of a context."""

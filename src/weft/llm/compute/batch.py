@@ -1,4 +1,4 @@
-"""`Batch`: what one call computes; how it is checked. `split.py` cuts it into ubatches."""
+"""`Batch`, the tokens of one call, and its checks. `ubatches.py` cuts it into ubatches."""
 
 from __future__ import annotations
 
@@ -16,55 +16,56 @@ from weft.llm.config import ModelConfig
 __all__ = ["Batch", "Outputs", "Ubatch", "checked", "one_token"]
 
 Outputs = Literal["last", "all"] | ArrayLike
-"""Which tokens' rows come back: the last's, all, or those where an array [n] is true."""
-
+"""The tokens whose rows are returned: the last one, all, or those where an array [n] is true."""
 
 _LISTS = (list, tuple)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Batch:
-    """Tokens, or rows in place of tokens, for `Context.decode`. See there for the other fields."""
+    """The arguments of `Context.decode` as one object, with rows in place of tokens if wanted."""
 
     tokens: ArrayLike | None = None
     """Ids [n]."""
     positions: ArrayLike | None = None
-    """Where in their sequences [n]."""
+    """Positions in their sequences [n]; None: after the last token of sequence 0."""
     seqs: Sequence[Sequence[int]] | None = None
-    """The sequences that each token belongs to."""
+    """The sequences of each token; None: sequence 0."""
     outputs: Outputs = "last"
     embeddings: ArrayLike | None = None
-    """Float rows [n, n_embd] instead of tokens: what the first layer gets in place of (scaled)
-    token embeddings, as from an encoder of images or a prompt that was learned."""
+    """Float rows [n, n_embd] instead of tokens. The first layer reads them in place of (scaled)
+    token embeddings; they come from an image encoder or a learned prompt, for example."""
 
 
 @dataclass(slots=True, eq=False)
 class Ubatch:
-    """Checked tokens of a call, or those of it that are computed together; all arrays [n]."""
+    """The checked tokens of a call, or a part that is computed together; all arrays are [n]."""
 
     tokens: NDArray[Any]
     """Ids i32 [n], or rows f32 [n, n_embd]."""
     positions: NDArray[np.int32]
     first: NDArray[np.int32]
-    """First sequence."""
+    """The first sequence of each token."""
     members: NDArray[np.bool_]
-    """[n_seq_max, n]"""
+    """members[s, i]: whether sequence s has token i; [n_seq_max, n]."""
     outputs: NDArray[np.bool_]
+    """Whether the row of each token is wanted."""
     rows: NDArray[np.intp]
-    """Row of the result, where `outputs`."""
+    """Where `outputs` is true, the token's row of the result."""
     n_seqs: int = 1
-    """Recurrent models: sequences that have as many tokens each, one sequence after another."""
+    """For recurrent models: the number of sequences, which have the same number of tokens each and
+    follow one another."""
 
     def __len__(self) -> int:
         return len(self.tokens)
 
     @property
     def is_rows(self) -> bool:
-        """Whether there are rows instead of ids."""
+        """True if `tokens` are rows instead of ids."""
         return self.tokens.ndim == 2
 
     def take(self, part: NDArray[np.intp]) -> Ubatch:
-        """Some of the tokens, by number."""
+        """The tokens with the numbers `part`."""
         return Ubatch(
             self.tokens[part],
             self.positions[part],
@@ -81,8 +82,10 @@ def one_token(
     seqs: Sequence[Sequence[int]] | None,
     outputs: Outputs,
 ) -> tuple[int, int, int] | None:
-    """(token, position, sequence) of lists that say a single token of one sequence whose row is
-    wanted; position -1: behind the last one. None: it takes `checked` to tell."""
+    """Recognizes a call with a single token of one sequence whose row is wanted.
+
+    Returns (token, position, sequence), with position -1 if none is given, or None for any other
+    call, which goes through `checked`."""
     if not isinstance(tokens, _LISTS) or len(tokens) != 1 or type(tokens[0]) is not int:
         return None
     position, seq = -1, 0
@@ -107,17 +110,17 @@ def one_token(
 
 
 def checked(batch: Batch, config: ModelConfig, cells: Cells, n_batch: int) -> Ubatch:
-    """A batch as arrays; raises ContextError for what cannot be computed."""
+    """Converts a batch to arrays; raises ContextError for values that cannot be computed."""
     tokens = _tokens(batch, config)
     n = len(tokens)
     if n > n_batch:
         raise ContextError(f"{n} tokens in one call, but n_batch is {n_batch}")
     first, members = _sequences(batch.seqs, n, cells.n_seq_max)
     positions = _positions(batch.positions, n, cells)
-    known = config.n_positions
-    if known and positions.max() >= known:
+    n_learned = config.n_positions
+    if n_learned and positions.max() >= n_learned:
         raise ContextError(
-            f"position {positions.max()}, but the model has learned 0..{known - 1} only; use "
+            f"position {positions.max()}, but the model has learned 0..{n_learned - 1} only; use "
             "shorter texts"
         )
     wanted = _wanted(batch.outputs, n)
@@ -138,15 +141,15 @@ def _tokens(batch: Batch, config: ModelConfig) -> NDArray[Any]:
     return ids.astype(np.int32)
 
 
-def _rows(given: ArrayLike, n_embd: int) -> NDArray[np.float32]:
+def _rows(embeddings: ArrayLike, n_embd: int) -> NDArray[np.float32]:
     try:
-        rows = np.asarray(given, np.float32)
+        rows = np.asarray(embeddings, np.float32)
     except (TypeError, ValueError):
         rows = np.empty(0, np.float32)
     if rows.ndim != 2 or len(rows) == 0 or rows.shape[1] != n_embd:
         raise ContextError(
             f"embeddings must be rows of {n_embd} numbers, at least one; their shape is "
-            f"{list(np.shape(given)) if rows.size else 'none'}"
+            f"{list(np.shape(embeddings)) if rows.size else 'none'}"
         )
     return rows
 
@@ -178,12 +181,12 @@ def _sequences(
     return first, members
 
 
-def _positions(given: ArrayLike | None, n: int, cells: Cells) -> NDArray[np.int32]:
-    if given is None:
+def _positions(numbers: ArrayLike | None, n: int, cells: Cells) -> NDArray[np.int32]:
+    if numbers is None:
         start = cells.pos_max(0) + 1
         return np.arange(start, start + n, dtype=np.int32)
     try:
-        positions = np.atleast_1d(np.asarray(given, np.int32))
+        positions = np.atleast_1d(np.asarray(numbers, np.int32))
     except (OverflowError, ValueError, TypeError):
         positions = np.empty(0, np.int32)
     if positions.shape != (n,) or positions.min() < 0 or positions.max() >= 1 << 30:

@@ -1,4 +1,4 @@
-"""What a context counts: plans made, bytes taken."""
+"""The counters and memory use of a context."""
 
 from __future__ import annotations
 
@@ -9,30 +9,35 @@ __all__ = ["Counters", "MemoryUse"]
 
 @dataclass(slots=True)
 class Counters:
-    """What planning cost so far. After warm-up none but `graphs_reused` grows, and where a cache is
-    compacted, the last two."""
+    """Counts of events since the context was created.
+
+    After the warm-up only `graphs_reused` grows, and the last two if the cache is compacted."""
 
     graphs_built: int = 0
+    """Graphs built, planned and compiled."""
     graphs_reused: int = 0
+    """Ubatches that ran a graph compiled before."""
     reserves: int = 0
-    """Times that memory was planned."""
+    """Memory plans made."""
     reallocs: int = 0
     """Times that an arena had to grow."""
     compactions: int = 0
-    """Times that cells moved together, see `Context.compact`."""
+    """Compactions of the cache; see `Context.compact`."""
     cells_moved: int = 0
-    """Cells that moved then."""
+    """Cells moved by compactions."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryUse:
-    """Bytes that a context's plan takes."""
+    """The memory of a context, in bytes."""
 
     weights: int
-    """Mapped from the file; the system can drop and read them again."""
+    """Weights mapped from the file; the system can drop and reread them."""
     cache: int
+    """Keys, values and recurrent states."""
     compute: int
+    """Intermediate results of the graphs, and copies between devices."""
     repacked: int = 0
-    """Weights that were repacked at load and no longer need the file."""
+    """Weights that were repacked on loading and no longer need the file."""
     scratch: int = 0
-    """Of the kernels, all threads."""
+    """Scratch memory of the kernels, for all threads."""

@@ -1,4 +1,4 @@
-"""Embeddings of many texts over one context: as many texts in a batch as it has room for."""
+"""Embeddings of many texts with one context; each batch has as many texts as fit."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from weft.llm.config import ModelConfig, Pooling
 __all__ = ["MOST", "embed_texts", "sequences_for", "text_groups", "unit_rows"]
 
 MOST = 32
-"""Texts of a batch, where a sequence costs nothing but its cells."""
+"""Most texts in a batch, for models whose sequences need only cells."""
 MOST_RECURRENT = 4
-"""The same where every sequence has states of its own, megabytes each."""
+"""Most texts in a batch for recurrent models, where each sequence has megabytes of states."""
 
 
 def sequences_for(config: ModelConfig, n_texts: int) -> int:
-    """`n_seq_max` of a context that computes `n_texts` as far as they fit."""
+    """The `n_seq_max` of a context that computes `n_texts`, as many together as pays."""
     return max(1, min(n_texts, MOST if config.recurrent is None else MOST_RECURRENT))
 
 
@@ -30,30 +30,30 @@ def embed_texts(
     pooling: Pooling | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[NDArray[np.float32]]:
-    """What `Context.embed` gives for each of `texts` (token ids): [n_embd], or [n_tokens, n_embd]
-    with pooling "none".
+    """Computes the embedding of each of `texts` (token ids): [n_embd], or [n_tokens, n_embd] with
+    pooling "none". Results are those of `Context.embed`.
 
-    Short texts are computed together, as many as the context has sequences for and a ubatch holds;
-    longer ones alone. `progress(done, total)` is called with texts. The cache is emptied. Raises
-    ContextError as `Context.embed`."""
+    Short texts are computed together, as many as there are sequences and a ubatch holds; longer
+    texts alone. `progress(done, total)` is called with numbers of texts. The cache is emptied.
+    Raises ContextError for an empty text, and as `Context.embed` does."""
     if not context.embeddings:
         raise ContextError("this context gives logits; create it with embeddings=True")
     if not all(len(ids) for ids in texts):
         raise ContextError("a text has no tokens; leave it out")
     pooling = context.pooling if pooling is None else pooling
-    found: list[NDArray[np.float32]] = []
+    rows: list[NDArray[np.float32]] = []
     for group in text_groups(context, texts):
         if len(group) == 1:
-            found.append(context.embed(group[0], pooling))
+            rows.append(context.embed(group[0], pooling))
         else:
-            found += _together(context, group, pooling)
+            rows += _together(context, group, pooling)
         if progress is not None:
-            progress(len(found), len(texts))
-    return found
+            progress(len(rows), len(texts))
+    return rows
 
 
 def text_groups(context: Context, texts: Sequence[Sequence[int]]) -> Iterator[list[Sequence[int]]]:
-    """Neighbours that are computed together."""
+    """Groups neighbouring texts that are computed together."""
     room = min(context.n_ubatch, context.n_batch, context.n_outputs, context.n_ctx)
     group: list[Sequence[int]] = []
     size = 0
@@ -94,7 +94,7 @@ def _pooled(rows: NDArray[np.float32], pooling: Pooling) -> NDArray[np.float32]:
 
 
 def unit_rows(rows: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Rows [..., n] brought to length 1; zeros stay."""
+    """Scales rows [..., n] to length 1; rows of zeros stay."""
     wide = rows.astype(np.float64)
     lengths = np.maximum(np.linalg.norm(wide, axis=-1, keepdims=True), 1e-12)
     return np.asarray(wide / lengths, np.float32)

@@ -1,4 +1,4 @@
-"""Contexts beside the one that writes text: another graph needs a context of its own."""
+"""Contexts beside the one that writes text, for graphs with other outputs."""
 
 from __future__ import annotations
 
@@ -15,15 +15,17 @@ __all__ = ["ExtraContexts"]
 
 
 class ExtraContexts:
-    """For embeddings and for the logits of every token; made when first needed, used by one thread
-    at a time. Weights are those of the main one, repacked or not: what they take is a cache and
-    room to compute in."""
+    """Contexts for embeddings and for the logits of every token.
+
+    They are created when they are first needed and used by one thread at a time. They share the
+    weights of the main context, repacked or not, and have a cache and compute memory of their
+    own."""
 
     def __init__(self, context: Context, options: Mapping[str, Any]) -> None:
-        """`context`: whose model and size they have; `options`: of `Context`, but for sizes."""
+        """`context` has the model and the size; `options` are those of `Context` without sizes."""
         self._main = context
         self._options = dict(options) | {"progress": None}
-        if self._options.get("plan") is not None:  # which is of the main one, and of its size
+        if self._options.get("plan") is not None:  # a plan is for the main context's sizes only
             names = [backend.name for backend in context.plan.backends]
             homes = context.plan.homes.weights.items()
             self._options |= {"plan": None, "place": {name: names[b] for name, b in homes}}
@@ -33,7 +35,7 @@ class ExtraContexts:
 
     @contextmanager
     def embedding(self) -> Iterator[Context]:
-        """A context whose `embed` works."""
+        """Lends a context that computes embeddings."""
         turn = self._turns.take()
         try:
             if self._embedding is None:
@@ -47,21 +49,21 @@ class ExtraContexts:
 
     @contextmanager
     def scoring(self, n_ctx: int, n_seq: int) -> Iterator[Context]:
-        """A context that gives logits of many tokens at once, of at least `n_seq` sequences with
-        `n_ctx` cells each."""
+        """Lends a context that computes the logits of many tokens at once, for at least `n_seq`
+        sequences with `n_ctx` cells each."""
         turn = self._turns.take()
         try:
-            found, cells = self._scoring, n_ctx * n_seq
-            if found is None or found.n_ctx < cells or found.cache.n_seq_max < n_seq:
-                self._scoring = found = None  # its memory goes first
-                found = self._scoring = self._make(cells, n_outputs=None, n_seq_max=n_seq)
-            yield found
+            context, cells = self._scoring, n_ctx * n_seq
+            if context is None or context.n_ctx < cells or context.cache.n_seq_max < n_seq:
+                self._scoring = context = None  # frees its memory before the next takes any
+                context = self._scoring = self._make(cells, n_outputs=None, n_seq_max=n_seq)
+            yield context
         finally:
             self._turns.leave(turn)
 
     def _make(self, n_ctx: int, **more: Any) -> Context:
         options = self._options
-        if self._main.fell_back:  # what failed is not tried again
+        if self._main.fell_back:  # the device that failed is not tried again
             options = dict(on_fallback(options) or options)
         more["devices"] = self._main.devices_beside()
         return Context(self._main.model, n_ctx, **(options | more))

@@ -1,5 +1,5 @@
-"""Going on without a device that failed: the same context on other devices, and what was in its
-cache computed anew from the tokens."""
+"""Continues after a device failed: builds the same context on other devices and computes its cache
+again from the tokens."""
 
 from __future__ import annotations
 
@@ -32,27 +32,28 @@ __all__ = [
 ]
 
 _PLACEMENT = ("n_gpu_layers", "place", "plan", "fit", "memory", "policy", "profile", "fallback")
-"""What said where things go; it was meant for the devices that are given up."""
+"""Options that place weights and caches; they do not apply to the devices of the fallback."""
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A context's plan with its memory and programs."""
+    """The plan of a context with its memory and programs."""
 
     plan: ContextPlan
     graphs: Graphs
     options: PlanArguments
-    """Those that it was made with: those given, or those of the fallback."""
+    """The options that the plan was made with: the caller's, or those of the fallback."""
     fell_back: str = ""
-    """What failed and which devices go on; empty: nothing has."""
+    """Says what failed and which devices go on; empty if nothing failed."""
 
 
 def load(
     model: Model, n_ctx: int | None, options: PlanArguments, progress: Progress | None
 ) -> Loaded:
-    """Plans and loads a context, on the fallback where a device fails to be opened or loaded. A
-    plan that needs more memory than there is stays an error, and so does a fallback that nobody
-    knows."""
+    """Plans and loads a context. If a device fails to open or to load, the fallback is used.
+
+    A plan that needs too much memory remains an OutOfMemoryError, and an unknown device in the
+    fallback is an error at once."""
     for device in options.get("fallback") or ():
         if isinstance(device, str):
             require_known(device)
@@ -76,36 +77,37 @@ def load_without_failed(
     error: DeviceError,
     progress: Progress | None = None,
 ) -> Loaded:
-    """The context on the devices of the fallback, with the same sizes, placed as by default. Warns
-    with what failed; raises `error` itself where there is no fallback."""
+    """Loads the context on the devices of the fallback, with the same sizes and default placement.
+
+    Warns with a text that says what failed. Raises `error` itself if there is no fallback."""
     other = on_fallback(options)
     if other is None:
         raise error
-    # a plan file may have said how large everything is
+    # the sizes may come from a plan file, which is not used again
     sizes = asdict(context_options(model, n_ctx, options, given_plan(options)))
     n_ctx = sizes.pop("n_ctx")
     names = ", ".join(d if isinstance(d, str) else d.name for d in other["devices"] or ())
     why = f"going on with {names}: {error}"
     warnings.warn(why, RuntimeWarning, stacklevel=4)
-    made = load(model, n_ctx, cast("PlanArguments", {**other, **sizes}), progress)
-    return Loaded(made.plan, made.graphs, made.options, why)
+    loaded = load(model, n_ctx, cast("PlanArguments", {**other, **sizes}), progress)
+    return Loaded(loaded.plan, loaded.graphs, loaded.options, why)
 
 
 def on_fallback(options: Mapping[str, Any]) -> PlanArguments | None:
-    """The options with the devices of the fallback instead; None where there is none."""
+    """The options for the devices of the fallback; None if there is no fallback."""
     devices = options.get("fallback")
     if not devices:
         return None
-    kept = {name: value for name, value in options.items() if name not in _PLACEMENT}
-    return cast("PlanArguments", kept | {"devices": devices})
+    others = {name: value for name, value in options.items() if name not in _PLACEMENT}
+    return cast("PlanArguments", others | {"devices": devices})
 
 
-# ---- what was in the cache -----------------------------------------------------------------------
+# ---- the contents of the cache -------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A copy of the table of a cache: which tokens it holds, without keys and values."""
+    """A copy of the table of a cache: its tokens, without keys and values."""
 
     pos: NDArray[np.int32]
     members: NDArray[np.bool_]
@@ -114,17 +116,17 @@ class Held:
     mixed: NDArray[np.bool_]
 
     def cells(self) -> Cells:
-        """The table."""
+        """The copy as a table of cells."""
         n_seq, size = self.members.shape
-        found, used = Cells(size, n_seq), np.flatnonzero(self.pos >= 0)
+        table, used = Cells(size, n_seq), np.flatnonzero(self.pos >= 0)
         rows = self.pos[used], self.members[:, used], self.tokens[used], self.serial[used]
-        found.put_back(Kept(used, *rows))
-        found.mixed[:] = self.mixed
-        return found
+        table.put_back(Kept(used, *rows))
+        table.mixed[:] = self.mixed
+        return table
 
 
 def remember(cache: Cells) -> Held:
-    """What a cache holds; whole copies, as this is done before every call."""
+    """Copies the table of a cache; this happens before every call, so it copies whole arrays."""
     tables = cache.pos.copy(), cache.members.copy(), cache.tokens.copy(), cache.serial.copy()
     return Held(*tables, cache.mixed.copy())
 
@@ -143,18 +145,20 @@ class _Decodes(Protocol):
 
 
 def decode_anew(context: _Decodes, cache: Held) -> list[int]:
-    """Computes the sequences of `cache` in an empty context, each as the beginning of a text and
-    what they share once. Returns those that cannot be had from their tokens: of rows, of positions
-    that were moved, or put together from parts of others. Raises as `decode`."""
+    """Computes the sequences of `cache` again in an empty context, shared tokens only once.
+
+    Returns the sequences that cannot be computed from their tokens, because they were made of rows,
+    their positions were changed, or they were assembled from parts of others. Raises the errors of
+    `decode`."""
     held = cache.cells()
     texts = {seq: held.cells_of(seq) for seq in range(held.n_seq_max) if held.members[seq].any()}
     lost = [seq for seq, cells in texts.items() if not _is_text(held, seq, held.tokens[cells])]
-    left = np.ones(held.size, np.bool_)
+    is_due = np.ones(held.size, np.bool_)
     order: list[int] = []
     for seq, cells in texts.items():
         if seq not in lost:
-            order += cells[left[cells]].tolist()
-            left[cells] = False
+            order += cells[is_due[cells]].tolist()
+            is_due[cells] = False
     for start in range(0, len(order), context.n_batch):
         part = order[start : start + context.n_batch]
         seqs = [[seq for seq in np.flatnonzero(held.members[:, c]).tolist() if seq not in lost]
@@ -166,5 +170,6 @@ def decode_anew(context: _Decodes, cache: Held) -> list[int]:
 
 
 def _is_text(held: Cells, seq: int, tokens: NDArray[np.int32]) -> bool:
+    """True if the tokens of a sequence are known and were decoded in order from its start."""
     whole = held.common_prefix(seq, tokens.astype(np.int64)) == len(tokens)
     return whole and bool((tokens >= 0).all())

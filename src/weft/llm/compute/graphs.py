@@ -1,5 +1,8 @@
-"""The compiled graphs of a context, all in the same arenas: those of each range of batch sizes, and
-those that are built when they are first needed: rows instead of tokens, and rotating keys."""
+"""The compiled graphs of a context, all in the same arenas.
+
+There is one for each range of batch sizes. Two more are built when they are first needed: one that
+takes rows instead of tokens, and one that rotates cached keys.
+"""
 
 from __future__ import annotations
 
@@ -30,18 +33,18 @@ __all__ = ["Graphs"]
 
 
 class Graphs:
-    """Fills the inputs of the right graph and runs it."""
+    """Chooses the graph for a ubatch, fills its inputs and runs it."""
 
     def __init__(self, plan: ContextPlan, progress: Progress | None = None) -> None:
-        """Raises OutOfMemoryError without room."""
+        """Raises OutOfMemoryError if there is not enough memory."""
         self.plan = plan
         self.cache = plan.cache
         self.counters = Counters(plan.graphs_built, reserves=plan.graphs_built)
         self.reuse = FLAGS.graph_reuse
-        """Whether graphs that were compiled are run again; else each run compiles its own anew."""
-        self._fresh: Session | None = None  # of such a run
+        """True if compiled graphs are reused; False: each run compiles its graph again."""
+        self._fresh: Session | None = None  # the session of the last run without reuse
         self.why: list[str] = []
-        """What kept ubatches of the last call from running the graph of the one before."""
+        """Reasons why ubatches of the last call did not run the graph of the ubatch before."""
         config = plan.model.config
         self._config = config
         self._width = config.n_embd if plan.options.embeddings else config.n_vocab
@@ -55,14 +58,16 @@ class Graphs:
             for regime, program in zip(plan.all_regimes, programs, strict=True)
         ]
         self.together: Regime | None = regimes.pop(0) if plan.together else None
-        """Recurrent models: that of several sequences at once."""
+        """For recurrent models, the graph of several sequences at once."""
         self.regimes = regimes
-        """One for each range of batch sizes that devices treat differently; the largest last."""
+        """A graph for each range of batch sizes that devices treat differently; the largest
+        last."""
         self.program: Program = programs[-1]
+        """The program of the largest batches."""
         self.pipelined = self._pipelined()
-        """What computes several of the largest ubatches at the same time."""
+        """Computes several of the largest ubatches at the same time; None: there is one copy."""
         self.session = self.regimes[-1].session
-        """Of the last run."""
+        """The session of the last run."""
         self._last: Regime = self.regimes[-1]
         self._rows: Regime | None = None
         self._shift: Session | None = None
@@ -70,7 +75,7 @@ class Graphs:
         counted = [b for b in self.program.devices if isinstance(b, UsesThreads)]
         one = max((b.n_threads for b in counted), default=0)
         many = max((b.n_threads_batch for b in counted), default=0)
-        # threads for one token, and for more; 0: all that there are
+        # threads for a single token, and for more tokens; 0: all of them
         self._threads = (0, 0) if one == many else (one, many)
         self._threads_used = 0
         self._values = dict.fromkeys(("n_tokens", "n_kv", "n_outputs", "n_seqs", "n_seq_tokens"), 1)
@@ -78,7 +83,7 @@ class Graphs:
     # ---- stopping --------------------------------------------------------------------------------
 
     def abort(self) -> None:
-        """Stops the run that is going on, from any thread."""
+        """Stops the current run; may be called from any thread."""
         self._stop = True
         for session in self._sessions():
             session.abort()
@@ -86,7 +91,7 @@ class Graphs:
             self.pipelined.abort()
 
     def clear_abort(self) -> None:
-        """Forgets an `abort` that has stopped nothing."""
+        """Cancels an `abort` that has stopped nothing."""
         if self._stop:
             self._stop = False
             for session in self._sessions():
@@ -101,13 +106,13 @@ class Graphs:
 
     @property
     def all(self) -> list[Regime]:
-        """Every one that there is so far."""
+        """All graphs built so far, except the one that rotates keys."""
         others = [r for r in (self.together, self._rows) if r is not None]
         return [*self.regimes, *others]
 
     @contextmanager
     def profile(self, into: Profile) -> Iterator[Profile]:
-        """Records every run inside the `with`."""
+        """Records all runs inside the `with` block."""
         with ExitStack() as stack:
             for regime in self.all:
                 stack.enter_context(regime.session.profile(into))
@@ -118,8 +123,8 @@ class Graphs:
     # ---- running ---------------------------------------------------------------------------------
 
     def run_all(self, ubatches: Sequence[Ubatch], change: Change) -> Iterator[Rows]:
-        """Takes cells for ubatches and computes them, one after the other; the largest in a
-        pipeline where there is one. Yields each with its rows, see `run`."""
+        """Takes cells for ubatches and computes them in order, the largest in a pipeline if there
+        is one. Yields each ubatch with its rows; see `run`."""
         largest = self.regimes[-1]
         overlap = self.pipelined is not None and self.reuse
         n = 0
@@ -142,7 +147,7 @@ class Graphs:
         return not ubatch.is_rows and ubatch.n_seqs == 1 and len(ubatch) > smaller
 
     def _sizes(self, ubatch: Ubatch) -> dict[str, int]:
-        """Values of the symbols for a ubatch whose cells are occupied."""
+        """The values of the symbols for a ubatch whose cells are occupied."""
         n, values, small = len(ubatch), self._values, self.cache.window
         if small is not None:
             values["n_kv_window"] = small.n_seen
@@ -152,9 +157,10 @@ class Graphs:
         return values
 
     def run(self, ubatch: Ubatch, places: Places) -> NDArray[np.float32] | None:
-        """Computes one ubatch whose cells are occupied; None when no output is wanted.
+        """Computes one ubatch whose cells are occupied. Returns its rows [n_outputs, width], or
+        None if no output is wanted.
 
-        The rows are the session's own memory where that can be: valid until the next run."""
+        The rows may be the session's own memory: they are valid until the next run."""
         out_ids = np.flatnonzero(ubatch.outputs)
         n_out = len(out_ids)
         regime = self._choose(ubatch)
@@ -177,15 +183,16 @@ class Graphs:
 
     @property
     def takes_one(self) -> bool:
-        """Whether `run_one` can be used: the graph of single tokens ran last, without detours."""
+        """True if `run_one` can be used: the graph of single tokens ran last and supports it."""
         last = self._last
         return last is self.regimes[0] and last.takes_one and self.reuse
 
     def run_one(
         self, token: int, position: int, seq: int, cell: int, slots: tuple[int, int] = (0, 0)
     ) -> NDArray[np.float32]:
-        """Computes a single token whose cell is occupied; its row [1, width], a copy. `slots`: of
-        the states that are read and written."""
+        """Computes a single token whose cell is occupied; returns a copy of its row [1, width].
+
+        `slots` are the state slots to read and to write."""
         regime, values = self._last, self._values
         session, n_kv = regime.session, self.cache.n_seen
         regime.inputs.write_one(token, position, seq, cell, n_kv, slots)
@@ -202,7 +209,7 @@ class Graphs:
         return regime.one_row.copy()
 
     def _choose(self, ubatch: Ubatch) -> Regime:
-        """The graph for a ubatch; says why when it is not that of the ubatch before."""
+        """The graph for a ubatch. If the ubatch before ran another one, `why` gets the reason."""
         n = len(ubatch)
         if ubatch.is_rows:
             regime = self._rows or self.build_rows()
@@ -236,7 +243,7 @@ class Graphs:
             self._threads_used = n
 
     def watch(self, callback: TensorCallback | None) -> None:
-        """Has every graph run for a callback, in compute memory beside the other; None: no more."""
+        """Runs all graphs with a callback from now on, in extra compute memory; None ends this."""
         if callback is None and self._callback is None:
             return
         self._callback = callback
@@ -244,7 +251,7 @@ class Graphs:
         self._rebind()
 
     def _anew(self, regime: Regime) -> Regime:
-        """The same, placed, planned, lowered and bound again, in compute memory of its own."""
+        """Places, plans, lowers and binds a graph again, in compute memory of its own."""
         program = lower_plan(planned_again(regime.program))
         self.counters.graphs_built += 1
         self.counters.reserves += 1
@@ -276,7 +283,7 @@ class Graphs:
     # ---- graphs that are built when they are needed ----------------------------------------------
 
     def build_rows(self) -> Regime:
-        """The graph for rows instead of tokens."""
+        """The graph that takes rows instead of tokens, built at the first call."""
         if self._rows is None:
             options = self.plan.options
             graph = self.plan.model.build(
@@ -293,7 +300,8 @@ class Graphs:
         return self._rows
 
     def build_shift(self) -> Session | None:
-        """The graph that rotates cached keys; None for a model that has none to rotate."""
+        """The graph that rotates cached keys, built at the first call; None if the model rotates
+        none."""
         if self._shift is None:
             graph = self.plan.model.build_shift(self.cache)
             if graph is None:
@@ -303,11 +311,11 @@ class Graphs:
         return self._shift
 
     def _late(self, graph: Graph, why: str) -> Program:
-        """The program of one more graph, with room for it in the arenas."""
-        made = plan_graph(graph, self.plan.backends, rewrites=self.plan.rewrites)
+        """Compiles one more graph and makes room for it in the arenas."""
+        plan = plan_graph(graph, self.plan.backends, rewrites=self.plan.rewrites)
         # weights stay where the other graphs have them
         layouts = {w: to for w, to in self.plan.plan.layouts.items() if w in graph.leaves}
-        program = lower_plan(replace(made, layouts=layouts))
+        program = lower_plan(replace(plan, layouts=layouts))
         self.counters.graphs_built += 1
         self.counters.reserves += 1
         self.why.append(f"a graph was built: {why}")
@@ -319,7 +327,7 @@ class Graphs:
         return program
 
     def _rebind(self) -> None:
-        """Brings all graphs to arenas that have grown, so that the old ones are given back."""
+        """Binds all graphs to the arenas that have grown, so that the old ones are freed."""
 
         def again(regime: Regime) -> Regime:
             return self._regime(regime.max_tokens, regime.program)
@@ -336,10 +344,10 @@ class Graphs:
         self._threads_used = -1
 
     def rotate_keys(self) -> None:
-        """Brings cached keys to the positions that `seq_add` and `seq_div` gave their cells.
+        """Rotates cached keys to the positions that `seq_add` and `seq_div` gave their cells.
 
-        Neither Ctrl-C nor `abort` stops it half way, since keys half rotated are of no use; after a
-        failure of a device the cache is empty."""
+        Neither Ctrl-C nor `abort` stops it half way, because partly rotated keys are useless. If a
+        device fails, the cache is emptied."""
         cache = self.cache
         session = self.build_shift()
         if session is None or not cache.n_seen:
@@ -348,7 +356,7 @@ class Graphs:
         try:
             uninterrupted(lambda: self._rotate(session))
         except KeyboardInterrupt:
-            if cache.has_shift:  # not from outside: rotating has failed
+            if cache.has_shift:  # the rotation itself raised it and has not ended
                 cache.clear()
             raise
         except BaseException:
@@ -361,7 +369,7 @@ class Graphs:
         if cache.window is not None:
             tables["window_shift"] = "n_kv_window", cache.window
         for name, (symbol, cells) in tables.items():
-            # what a free cell is rotated by does not matter
+            # free cells are rotated too, by any angle
             n = values[symbol] = max(cells.n_seen, 1)
             if name in session.program.inputs:
                 session.input_view(name)[:n] = cells.shift[:n]

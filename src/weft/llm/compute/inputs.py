@@ -1,4 +1,4 @@
-"""`Inputs`: what a compiled graph reads, written straight into its memory."""
+"""`Inputs` writes the inputs of a compiled graph straight into its memory."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["Inputs"]
 
 
 class Inputs:
-    """The inputs of one session. Those that a model has no use for are left out."""
+    """The inputs of one session. Inputs that the graph does not have are skipped."""
 
     def __init__(self, session: Session, cache: KVCache, config: ModelConfig) -> None:
         self._session = session
@@ -31,9 +31,9 @@ class Inputs:
             "mask": (cache, 0),
             "window_mask": (cache.window or cache, config.window),
         }
-        self._masks = {name: found for name, found in masks.items() if name in names}
+        self._masks = {name: cells for name, cells in masks.items() if name in names}
         self._writers: dict[str, _native.MaskWriter] = {}
-        if config.alibi_bias <= 0:  # distances are left to `Cells`
+        if config.alibi_bias <= 0:  # masks with distances are written by `Cells.fill_mask`
             for name, (cells, window) in self._masks.items():
                 out = views[name].view(np.uint16)
                 self._writers[name] = _native.MaskWriter(
@@ -42,7 +42,7 @@ class Inputs:
         self.takes_one = (
             "tokens" in views and cache.window is None and len(self._writers) == len(self._masks)
         )
-        """Whether `write_one` does."""
+        """True if `write_one` can be used."""
         unused = np.zeros(1, np.int64)
         self._token, self._position, self._cell, self._out_id, self._read, self._written = (
             views.get(name, unused)
@@ -53,8 +53,8 @@ class Inputs:
     def write_one(
         self, token: int, position: int, seq: int, cell: int, n_kv: int, slots: tuple[int, int]
     ) -> None:
-        """Those of a single token whose row is wanted. It is most of the time that generating text
-        takes beside the kernels, hence a way of its own."""
+        """Writes the inputs of a single token whose row is wanted. It is a fast path: these writes
+        are most of the time that generating text takes outside of kernels."""
         self._token[0] = token
         self._position[0] = position
         self._cell[0] = cell
@@ -66,7 +66,8 @@ class Inputs:
             self._session.upload(name)
 
     def write(self, ubatch: Ubatch, places: Places, out_ids: NDArray[np.intp]) -> None:
-        """Those of a ubatch whose cells are occupied; `out_ids`: whose rows are wanted."""
+        """Writes the inputs of a ubatch whose cells are occupied. `out_ids` are the numbers of the
+        tokens whose rows are wanted."""
         n, views = len(ubatch), self._views
         if ubatch.is_rows:
             views["embd"][: ubatch.tokens.size] = ubatch.tokens.reshape(-1)
@@ -78,9 +79,9 @@ class Inputs:
             views["window_cells"][:n] = places.window_cells
         if places.slots is not None:
             views["state_in"][: ubatch.n_seqs], views["state_out"][: ubatch.n_seqs] = places.slots
-        if "positions" in views:  # a model without rotation has no use for them
+        if "positions" in views:  # a model without rotation does not read them
             views["positions"][:n] = ubatch.positions
-        # The graph computes at least one row; it is not used when none is wanted.
+        # the graph computes at least one row, even if none is wanted
         views["out_ids"][: len(out_ids) or 1] = out_ids if len(out_ids) else 0
         for name, (cells, window) in self._masks.items():
             self._write_mask(name, ubatch, cells, window)

@@ -1,10 +1,10 @@
 """Perplexity by llama.cpp's method, so that figures can be compared.
 
 The tokens of a text are cut into chunks of `n_ctx`. Each is computed by itself, and its second half
-is scored: every token there has at least half a context before it. Chunks that are shorter than a
-ubatch are computed together, each a sequence of its own. Where the model
-wants BOS, it replaces the first token of a chunk. The perplexity is exp of the mean negative
-log-likelihood (nats), its error the standard error of that mean, carried through exp.
+is scored, so that at least half a context precedes every scored token. Chunks that are shorter than
+a ubatch are computed together, each as a sequence. If the model expects BOS, it replaces the first
+token of each chunk. The perplexity is exp of the mean negative log-likelihood (nats); its error is
+the standard error of that mean, propagated through exp.
 """
 
 from __future__ import annotations
@@ -24,26 +24,28 @@ from weft.llm.config import ModelConfig
 __all__ = ["Perplexity", "chunks_at_once", "score_chunks"]
 
 _ROWS = 32
-"""Rows of logits that are exponentiated together: 16 MiB with 128k tokens."""
+"""Rows of logits that are exponentiated together: 16 MiB for a vocabulary of 128k tokens."""
 
 
 @dataclass(frozen=True, slots=True)
 class Perplexity:
-    """An estimate, of all chunks so far."""
+    """The estimate from all chunks scored so far."""
 
     value: float
+    """The perplexity."""
     error: float
     """One standard error of `value`."""
     n_chunks: int
     n_scored: int
-    """Tokens that were scored."""
+    """Number of scored tokens."""
     nll: float
-    """Mean negative log-likelihood of a token in nats."""
+    """Mean negative log-likelihood of a token, in nats."""
 
 
 def chunks_at_once(config: ModelConfig, n_ctx: int, n_ubatch: int, n_chunks: int) -> int:
-    """How many chunks of `n_ctx` tokens are worth computing together, of `n_chunks`: as many as a
-    ubatch holds, and sequences cost little. A context for them has cells for them all."""
+    """The number of the `n_chunks` chunks of `n_ctx` tokens that are best computed together.
+
+    A ubatch holds them all. The context must have cells for them all."""
     return sequences_for(config, min(n_chunks, n_ubatch // n_ctx))
 
 
@@ -55,14 +57,15 @@ def score_chunks(
     bos: int | None = None,
     n_chunks: int | None = None,
 ) -> Iterator[Perplexity]:
-    """The estimate after each chunk of `n_ctx` of `tokens`; a rest that is no chunk is left out.
+    """Yields the estimate after each chunk of `n_ctx` of `tokens`; an incomplete last chunk is not
+    scored.
 
-    `context` holds `n_ctx` tokens and gives logits, of as many rows at once as it likes; its cache
-    is emptied. As many chunks are computed together as it has sequences and cells for. `bos`:
-    replaces the first token of each chunk. `n_chunks`: at most so many.
+    `context` must hold `n_ctx` tokens and compute logits; its cache is emptied. As many chunks are
+    computed together as it has sequences and cells for. `bos` replaces the first token of each
+    chunk. At most `n_chunks` are scored (None: all).
 
-    Raises ContextError at once for a context that is too small and a text that is too short: two
-    chunks are the least, as in llama.cpp."""
+    Raises ContextError at once if the context is too small or the text is shorter than two chunks,
+    the minimum in llama.cpp too."""
     if context.embeddings:
         raise ContextError("perplexity needs logits, but this context gives embeddings")
     if not 4 <= n_ctx <= context.n_ctx:
@@ -81,17 +84,17 @@ def score_chunks(
 def _scored(
     context: Context, tokens: Sequence[int], n_ctx: int, bos: int | None, n_chunks: int
 ) -> Iterator[Perplexity]:
-    total, squares, count, done = 0.0, 0.0, 0, 0
+    total, squares, count, chunk = 0.0, 0.0, 0, 0
     most = max(1, min(context.cache.n_seq_max, context.n_ctx // n_ctx))
-    while done < n_chunks:
-        n = min(most, n_chunks - done)
-        some = np.array(tokens[done * n_ctx : (done + n) * n_ctx], np.int64).reshape(n, n_ctx)
-        for nll in chunks_nll(context, some, n_ctx // 2, bos):
+    while chunk < n_chunks:
+        n = min(most, n_chunks - chunk)
+        part = np.array(tokens[chunk * n_ctx : (chunk + n) * n_ctx], np.int64).reshape(n, n_ctx)
+        for nll in chunks_nll(context, part, n_ctx // 2, bos):
             total += float(nll.sum())
             squares += float((nll * nll).sum())
             count += len(nll)
-            done += 1
-            yield _estimate(total, squares, count, done)
+            chunk += 1
+            yield _estimate(total, squares, count, chunk)
 
 
 def _estimate(total: float, squares: float, count: int, n_chunks: int) -> Perplexity:
@@ -105,8 +108,8 @@ def _estimate(total: float, squares: float, count: int, n_chunks: int) -> Perple
 def chunks_nll(
     context: Context, chunks: NDArray[np.int64], first: int, bos: int | None
 ) -> NDArray[np.float64]:
-    """-log p in nats of the tokens behind index `first` of each of `chunks` [n, n_ctx], given those
-    before them in their chunk: [n, n_scored]. Each chunk is a sequence."""
+    """-log p, in nats, of the tokens behind index `first` of each of `chunks` [n, n_ctx], given
+    those before them in their chunk: [n, n_scored]. Each chunk is a sequence."""
     n, n_ctx = chunks.shape
     fed = chunks.copy()
     if bos is not None:
@@ -115,21 +118,21 @@ def chunks_nll(
     seqs, positions = np.divmod(np.arange(n * n_ctx), n_ctx)
     wanted = (positions >= first) & (positions < n_ctx - 1)
     context.cache.clear()
-    found = []
+    scores = []
     step = min(context.n_ubatch, context.n_batch)
     try:
         for start in range(0, n * n_ctx, step):
             part = slice(start, start + step)
             members = [(int(seq),) for seq in seqs[part]]
             rows = context.decode(tokens[part], positions[part], seqs=members, outputs=wanted[part])
-            found.append(_nll(rows, following[part][wanted[part]]))
+            scores.append(_nll(rows, following[part][wanted[part]]))
     finally:
         context.cache.clear()
-    return np.concatenate(found).reshape(n, -1)
+    return np.concatenate(scores).reshape(n, -1)
 
 
 def _nll(rows: NDArray[np.float32], targets: NDArray[np.int64]) -> NDArray[np.float64]:
-    """-log softmax(rows)[targets]: [n_rows, n_vocab] and [n_rows] -> [n_rows]."""
+    """-log softmax(rows)[targets], from [n_rows, n_vocab] and [n_rows] to [n_rows]."""
     nll = np.empty(len(rows))
     for at in range(0, len(rows), _ROWS):
         some = rows[at : at + _ROWS]

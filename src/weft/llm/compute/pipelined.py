@@ -1,7 +1,7 @@
-"""`Pipelined`: the ubatches of a prompt, several under way at the same time.
+"""`Pipelined` computes the ubatches of a prompt, several at the same time.
 
-While the last layers' device works on one, that of the first layers works on the next. Each has
-inputs and compute memory of its own; the cache is the same, and its order is kept.
+While the device of the last layers works on one ubatch, that of the first layers works on the next.
+Each ubatch has its own inputs and compute memory; all use the same cache, in order.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from weft.schedule import Schedule
 __all__ = ["Pipelined", "Rows"]
 
 Rows = tuple[Ubatch, NDArray[np.float32] | None]
-"""A ubatch and what it gave: a row for each token whose output is wanted, valid until the next."""
+"""A ubatch and its output rows, one for each token whose row is wanted, valid until the next
+ubatch; None: no row is wanted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,39 +36,39 @@ class _UnderWay:
 
 
 class Pipelined:
-    """Runs a regime's graph for ubatch after ubatch, over as many sessions of it."""
+    """Runs the graph of a regime for one ubatch after another, with several sessions of it."""
 
     def __init__(self, schedule: Schedule, regimes: Sequence[Regime], width: int) -> None:
-        """`regimes`: of one program, each with arenas of its own; `width`: of a row."""
+        """`regimes` have the same program and an arena each; `width` is the length of a row."""
         self._regimes = list(regimes)
         self._width = width
         self._pipeline = Pipeline(schedule, self.sessions)
 
     @property
     def sessions(self) -> list[Session]:
-        """One for each ubatch that may be under way."""
+        """The sessions, one for each ubatch that may be running."""
         return [regime.session for regime in self._regimes]
 
     def abort(self) -> None:
-        """Stops `run`, from any thread."""
+        """Stops `run`; may be called from any thread."""
         self._pipeline.abort()
 
     def clear_abort(self) -> None:
-        """Forgets an `abort` that has stopped nothing."""
+        """Cancels an `abort` that has stopped nothing."""
         self._pipeline.clear_abort()
 
     def profile(self, into: Profile) -> AbstractContextManager[Profile]:
-        """Records what runs inside the `with`."""
+        """Records the runs inside the `with` block."""
         return self._pipeline.profile(into)
 
     def run(
         self, ubatches: Sequence[Ubatch], change: Change, sizes: Callable[[Ubatch], dict[str, int]]
     ) -> Iterator[Rows]:
-        """Takes cells for each and computes it; yields them in order, each once it is over. `sizes`
-        gives the symbols' values once its cells are taken. Where no row is wanted, what only
-        rows need is left out.
+        """Takes cells for each ubatch, computes it, and yields its rows; all in order.
 
-        Raises AbortedError after `abort`, DeviceError; nothing is under way then."""
+        `sizes` gives the values of the symbols for a ubatch whose cells are taken. Where no row is
+        wanted, ops that only rows need are skipped. Raises AbortedError after `abort` and
+        DeviceError; nothing is running then."""
         pipeline, under_way = self._pipeline, deque[_UnderWay]()
         try:
             for number, ubatch in enumerate(ubatches):
@@ -87,11 +88,11 @@ class Pipelined:
             pipeline.reset()
             raise
 
-    def _result(self, done: _UnderWay) -> Rows:
-        self._pipeline.wait(done.run)
-        regime, n = done.regime, done.n_out
+    def _result(self, oldest: _UnderWay) -> Rows:
+        self._pipeline.wait(oldest.run)
+        ubatch, regime, n = oldest.ubatch, oldest.regime, oldest.n_out
         if n == 0:
-            return done.ubatch, None
+            return ubatch, None
         if regime.rows is None:
-            return done.ubatch, regime.session.output(regime.output, done.run.values)
-        return done.ubatch, regime.rows[: n * self._width].reshape(n, self._width)
+            return ubatch, regime.session.output(regime.output, oldest.run.values)
+        return ubatch, regime.rows[: n * self._width].reshape(n, self._width)

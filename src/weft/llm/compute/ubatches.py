@@ -1,9 +1,9 @@
-"""How a call is cut into ubatches.
+"""Cuts the tokens of a call into ubatches.
 
-by size       tokens in order of position, as many as there is room for
-by sequence   recurrent states: one sequence at a time, in order
-equal         recurrent states, no token of several sequences: as many tokens of each of several
-              sequences, where that computes more at once than one sequence alone
+by size       tokens in order of position, as many as fit
+by sequence   for recurrent states: one sequence at a time, in order
+equal         for recurrent states, if no token belongs to several sequences: the same number of
+              tokens of several sequences, if that makes a larger ubatch than one sequence
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ __all__ = ["Together", "split", "together_sizes"]
 
 @dataclass(frozen=True, slots=True)
 class Together:
-    """What the graph for several sequences at once holds."""
+    """The largest ubatch of the graph that computes several sequences at once."""
 
     n_seqs: int
     """Most sequences."""
     n_each: int
-    """Most tokens of each."""
+    """Most tokens of each sequence."""
 
 
 def together_sizes(n_ubatch: int, n_seq_max: int) -> Together | None:
-    """As many sequences as there can be, and their share of an ubatch, so that memory planned for
-    the most of both is that of an ubatch. None: there is nothing to compute together."""
+    """The sizes of the graph for several sequences: `n_seq_max` of them share a ubatch equally, so
+    that the graph needs memory for one ubatch. None: there is only one sequence."""
     n_seqs = min(n_seq_max, n_ubatch)
     return Together(n_seqs, n_ubatch // n_seqs) if n_seqs > 1 else None
 
@@ -43,16 +43,18 @@ def split(
     by_sequence: bool,
     together: Together | None = None,
 ) -> list[Ubatch]:
-    """The ubatches. Tokens go in order of position, since those of a later ubatch are not in the
-    cache yet; within one, order does not matter. `by_sequence`: one sequence at a time, in order,
-    as recurrent states want it, or several with as many tokens each, as `together` has room."""
+    """Cuts a batch into ubatches of at most `n_ubatch` tokens and `n_outputs` wanted rows.
+
+    Ubatches are in order of position, because a token must not come before one that it sees; within
+    a ubatch the order does not matter. Recurrent states need `by_sequence`: one sequence at a time,
+    or several with the same number of tokens each if `together` has room for them."""
     if not by_sequence:
         return _by_size(batch, n_ubatch, n_outputs)
     if len(batch) == 1:
         return [batch]
     if together is not None and not batch.is_rows and (batch.members.sum(axis=0) == 1).all():
         return _equal(batch, n_ubatch, n_outputs, together)
-    # Tokens of several sequences go with the lowest one, so before what is its own.
+    # a token of several sequences goes with the lowest one, whose own tokens follow it
     order = np.lexsort((batch.positions, batch.members.argmax(axis=0)))
     members = batch.members[:, order]
     cuts = np.flatnonzero((members[:, 1:] != members[:, :-1]).any(axis=0)) + 1
@@ -78,31 +80,32 @@ def _by_size(batch: Ubatch, n_ubatch: int, n_outputs: int) -> list[Ubatch]:
 def _equal(batch: Ubatch, n_ubatch: int, n_outputs: int, room: Together) -> list[Ubatch]:
     n = len(batch)
     if n <= min(room.n_seqs, n_outputs) and batch.members.sum(axis=1).max() == 1:
-        batch.n_seqs = n  # a token of each
+        batch.n_seqs = n  # one token of each sequence
         return [batch]
     order = np.lexsort((batch.positions, batch.first))
     cuts = np.flatnonzero(np.diff(batch.first[order])) + 1
-    left = np.split(order, cuts)
+    queues = np.split(order, cuts)
     parts = []
-    while left:
-        left.sort(key=len, reverse=True)
-        n_seqs, n_each = _most(left, n_ubatch, room)
-        numbers = np.stack([seq[:n_each] for seq in left[:n_seqs]])
+    while queues:
+        queues.sort(key=len, reverse=True)
+        n_seqs, n_each = _most(queues, n_ubatch, room)
+        numbers = np.stack([queue[:n_each] for queue in queues[:n_seqs]])
         numbers = _with_room(numbers, batch.outputs[numbers], n_outputs)
         n_seqs, n_each = numbers.shape
         part = batch.take(numbers.reshape(-1))
         part.n_seqs = n_seqs
         parts.append(part)
-        rest = [seq[n_each:] for seq in left[:n_seqs]]
-        left = [seq for seq in rest if len(seq)] + left[n_seqs:]
+        queues[:n_seqs] = [queue[n_each:] for queue in queues[:n_seqs]]
+        queues = [queue for queue in queues if len(queue)]
     return parts
 
 
-def _most(left: list[NDArray[np.intp]], n_ubatch: int, room: Together) -> tuple[int, int]:
-    """Sequences (of those, the longest first) and tokens of each that make the largest ubatch."""
-    n_seqs, n_each = 1, min(len(left[0]), n_ubatch)
-    for n, seq in enumerate(left[: room.n_seqs], 1):
-        each = min(len(seq), room.n_each)
+def _most(queues: list[NDArray[np.intp]], n_ubatch: int, room: Together) -> tuple[int, int]:
+    """The number of sequences, and of tokens of each, that make the largest ubatch. `queues` has
+    the waiting tokens of each sequence, the longest first."""
+    n_seqs, n_each = 1, min(len(queues[0]), n_ubatch)
+    for n, queue in enumerate(queues[: room.n_seqs], 1):
+        each = min(len(queue), room.n_each)
         if n > 1 and n * each > n_seqs * n_each:
             n_seqs, n_each = n, each
     return n_seqs, n_each
@@ -111,8 +114,8 @@ def _most(left: list[NDArray[np.intp]], n_ubatch: int, room: Together) -> tuple[
 def _with_room(
     numbers: NDArray[np.intp], wanted: NDArray[np.bool_], n_outputs: int
 ) -> NDArray[np.intp]:
-    """The first tokens, or the first token of the first sequences, so that few enough rows of
-    `numbers` [sequence, token] are wanted."""
+    """Cuts `numbers` [sequence, token] so that at most `n_outputs` rows are wanted: to the first
+    tokens of each sequence, or to one token of the first sequences."""
     each = np.cumsum(wanted.sum(axis=0))
     if each[-1] <= n_outputs:
         return numbers

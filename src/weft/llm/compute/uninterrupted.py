@@ -1,4 +1,4 @@
-"""Work that must not stop half way."""
+"""Runs work that Ctrl-C must not stop half way."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ __all__ = ["uninterrupted"]
 
 
 def uninterrupted(work: Callable[[], None]) -> None:
-    """Runs `work` on a thread of its own, where Ctrl-C does not reach; one that came meanwhile is
-    raised when it is done. What `work` raises is raised here."""
-    go, done = Event(), Event()
+    """Runs `work` on a thread of its own, which Ctrl-C does not reach, and raises what it raises.
+
+    A Ctrl-C that comes meanwhile is raised when the work has ended."""
+    go, ended = Event(), Event()
     failures = list[BaseException]()
     given_up = False
 
@@ -23,7 +24,7 @@ def uninterrupted(work: Callable[[], None]) -> None:
         except BaseException as error:
             failures.append(error)
         finally:
-            done.set()
+            ended.set()
 
     interrupt = None
     try:
@@ -32,10 +33,10 @@ def uninterrupted(work: Callable[[], None]) -> None:
         given_up = True
         go.set()
         raise
-    while not done.is_set():
+    while not ended.is_set():
         try:
             go.set()
-            done.wait()
+            ended.wait()
         except KeyboardInterrupt as error:
             interrupt = error
     if failures:
