@@ -10,11 +10,11 @@ __all__ = ["html_table", "size_text", "text_table"]
 
 def size_text(nbytes: float) -> str:
     """A number of bytes in the unit that fits, such as `1.50 MiB`."""
-    for unit in ("B", "KiB", "MiB"):
+    for unit in ("B", "KiB", "MiB", "GiB"):
         if abs(nbytes) < 1024:
             return f"{nbytes:.0f} B" if unit == "B" else f"{nbytes:.2f} {unit}"
         nbytes /= 1024
-    return f"{nbytes:.2f} GiB"
+    return f"{nbytes:.2f} TiB"
 
 
 def text_table(

@@ -371,7 +371,7 @@ def test_too_little_memory_is_said_before_anything_is_made(
     # the cache would fit, what is computed would not
     monkeypatch.setattr(memory, "available_bytes", lambda: 10000)
     monkeypatch.setattr(graphs_module.ArenaPool, "reserve", unreachable)
-    with pytest.raises(OutOfMemoryError, match=r"cache 8\.0 KiB, compute .*10000 bytes"):
+    with pytest.raises(OutOfMemoryError, match=r"cache 8\.00 KiB, compute .*10000 bytes"):
         make(model, 64)
 
 

@@ -205,7 +205,7 @@ def test_the_command_of_the_docs(wide: Model, tmp_path: Path) -> None:
         "explain", wide.file.path, "--devices", "opencl,cpu", "-ngl", "2", "--n-copies", "2",
         "--brief",
     )  # fmt: skip
-    assert plan.returncode == 0 and "under way beside the first" in plan.stdout
+    assert plan.returncode == 0 and "ubatches that run beside the first" in plan.stdout
 
 
 def test_memory_and_arguments(wide: Model, device: OpenCLBackend) -> None:

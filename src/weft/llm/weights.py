@@ -1,4 +1,4 @@
-"""Names to tensors by table: the weights of a model file as graph leaves, used in place."""
+"""Loads the weights that an architecture's table lists as graph leaves over the mapped file."""
 
 from __future__ import annotations
 
@@ -13,34 +13,34 @@ from weft.graph.tensor import Buffer, Tensor, Usage
 
 __all__ = ["Row", "Weights", "load_weights", "maybe", "need"]
 
-# Tensors that old converters wrote and no model reads, and the scale of activations that are to be
-# quantized to 4 bits, which weft's are not.
+# Tensors that old converters wrote and no model reads, and scales for activations quantized to 4
+# bits, which weft does not use.
 _UNUSED_SUFFIXES = (".attn_rot_embd", ".rotary_emb.inv_freq", ".input_scale")
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A line of an architecture's weight table: name in the file and sizes, innermost first."""
+    """A row of an architecture's weight table: a name in the file and sizes, innermost first."""
 
     name: str
     ne: tuple[int, ...]
     optional: bool = False
     unless: str = ""
-    """A tensor that stands for this one: where the file has it, this row is void."""
+    """A tensor that replaces this one: if the file has it, the row does not apply."""
 
 
 def need(name: str, *ne: int, unless: str = "") -> Row:
-    """A tensor that every file of the architecture has, but for those with `unless`."""
+    """A row for a tensor that every file of the architecture has, except files with `unless`."""
     return Row(name, ne, unless=unless)
 
 
 def maybe(name: str, *ne: int) -> Row:
-    """A tensor that a file may leave out."""
+    """A row for a tensor that files may lack."""
     return Row(name, ne, optional=True)
 
 
 class Weights(Mapping[str, Tensor]):
-    """Leaves by name. `layer(il)` gives those of one layer, by the rest of their names."""
+    """The leaves of a model, by name. `layer(il)` has those of one layer, without the prefix."""
 
     def __init__(self, leaves: dict[str, Tensor], prefix: str = "") -> None:
         self._leaves = leaves
@@ -57,13 +57,15 @@ class Weights(Mapping[str, Tensor]):
         return sum(1 for _ in self)
 
     def layer(self, il: int) -> Weights:
-        """The weights called `blk.<il>.*`."""
+        """The weights called `blk.<il>.*`, by the rest of their names."""
         return Weights(self._leaves, f"{self._prefix}blk.{il}.")
 
     def placed(self, types: Mapping[str, BufferType]) -> Weights:
-        """The same weights, each in memory of a buffer type, by full name; nothing is read, and
-        these leaves stay as they are. A tied output (`output.weight` of `types`, without one here)
-        becomes a leaf of its own where it lives elsewhere than the embedding."""
+        """The same weights as new leaves, with the buffer types that `types` has for their full
+        names; nothing is read.
+
+        If the file has no `output.weight` and uses the embedding instead, the output becomes a leaf
+        of its own if `types` has another buffer type for it."""
         leaves = {
             name: _in_memory(leaf, name, types.get(name)) for name, leaf in self._leaves.items()
         }
@@ -80,19 +82,18 @@ class Weights(Mapping[str, Tensor]):
 
 def _in_memory(leaf: Tensor, name: str, buffer_type: BufferType | None) -> Tensor:
     assert leaf.buffer is not None
-    # Rotation frequencies serve all layers, on whatever device: they are no weight that a split
-    # would have to start for.
+    # all layers use the rotation frequencies, on any device: they must not start a split
     usage: Usage = "any" if name.startswith("rope_f") else "weights"
     buffer = Buffer(usage, buffer_type, leaf.buffer.data, leaf.buffer.offset)
     return Tensor(leaf.dtype, leaf.ne, nb=leaf.nb, name=name, buffer=buffer)
 
 
 def load_weights(file: GGUFFile, table: Iterable[Row], unused: Iterable[int] = ()) -> Weights:
-    """The tensors of `table` as leaves over the mapped file; nothing is read or copied. `unused`:
-    layers whose tensors may be there all the same.
+    """The tensors of `table` as leaves over the mapped file; nothing is read or copied.
 
-    Raises FormatError for a tensor that is missing, has other sizes than the table says, or is not
-    in the table: an unknown tensor means that the model would be computed wrongly."""
+    The layers `unused` may be in the file although the model does not have them. Raises FormatError
+    for a tensor that is missing, has other sizes than the table says, or is not in the table: with
+    an unknown tensor the model would be computed wrongly."""
     leaves: dict[str, Tensor] = {}
     for row in table:
         if row.unless in file.tensors:

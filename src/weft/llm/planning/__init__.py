@@ -1,1 +1,1 @@
-"""From what a caller says to the plan of a context, before anything is loaded."""
+"""Turns the arguments of a context into a plan, before anything is loaded."""

@@ -1,4 +1,4 @@
-"""The plan of a context in words: what `weft explain` prints and `LLM.explain` returns."""
+"""Describes the plan of a context in words, for `weft explain` and `LLM.explain`."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ MEMORY_COLUMNS = ("buffer", "memory", "bytes", "size", "about")
 
 
 def plan_for(plan: ContextPlan, tokens: int | None) -> RegimePlan:
-    """The plan that batches of so many tokens use; None: the largest ones.
+    """The plan for batches of `tokens` tokens; None: for the largest batches.
 
-    Raises ContextError for a number that no batch has."""
+    Raises ContextError for a number of tokens that no batch has."""
     largest = plan.regimes[-1]
     if tokens is None:
         return largest
@@ -45,8 +45,11 @@ def placement_lines(
     nodes: bool = True,
     hint: str = "tokens={}",
 ) -> list[str]:
-    """Splits, each op's device and cause (not without `nodes`) and totals for batches of `tokens`.
-    `width`: lines are broken there; `hint`: how the plans of other batches are shown."""
+    """Describes the plan for batches of `tokens`: its splits, the device of each op and the cause
+    (if `nodes` is true), and totals.
+
+    Lines are broken at `width` characters. `hint` says how to see the plans of other batches; `{}`
+    in it stands for their number of tokens."""
     regime = plan_for(plan, tokens)
     lines = table_lines(regime.plan.to_json(), width, nodes=nodes, in_short=True)
     lines += [_other_plan(other, hint) for other in plan.regimes if other is not regime]
@@ -57,13 +60,13 @@ def placement_lines(
 
 
 def memory_lines(plan: ContextPlan, scratch: int) -> list[str]:
-    """The bytes of every buffer. `scratch`: bytes of the kernels' scratch."""
+    """A table of the bytes of every buffer; `scratch` is the bytes of the kernels' scratch."""
     rows = memory_cells(memory_rows(plan, scratch))
     return ["memory", *text_table(MEMORY_COLUMNS, rows, ("bytes", "size"))]
 
 
 def memory_rows(plan: ContextPlan, scratch: int) -> list[dict[str, Any]]:
-    """What each kind of buffer takes: weights, caches, what is computed in, scratch."""
+    """The memory of each kind of buffer: weights, caches, compute memory and scratch."""
     about = "of the kernels"
     return [
         *plan.memory_rows(),
@@ -72,7 +75,7 @@ def memory_rows(plan: ContextPlan, scratch: int) -> list[dict[str, Any]]:
 
 
 def memory_cells(rows: list[dict[str, Any]]) -> list[list[str]]:
-    """The texts of rows of memory, by `MEMORY_COLUMNS`."""
+    """The cells of rows of memory as texts, in the order of `MEMORY_COLUMNS`."""
     return [
         [row["buffer"], row["memory"], f"{row['bytes']:,}", size_text(row["bytes"]), _about(row)]
         for row in rows
@@ -80,7 +83,7 @@ def memory_cells(rows: list[dict[str, Any]]) -> list[list[str]]:
 
 
 def html_of(context: Context, title: str) -> str:
-    """For notebooks: a title, the bytes of every buffer, and the splits of the largest batches."""
+    """A context as HTML for notebooks: its memory and the splits for the largest batches."""
     rows = memory_cells(memory_rows(context.plan, context.memory.scratch))
     memory = html_table("memory", MEMORY_COLUMNS, rows, ("bytes", "size"))
     return f"<p>{escape(title)}</p>{memory}{context.program.html('Program')}"

@@ -1,4 +1,4 @@
-"""What memories hold, and the largest offload that fits them: from plans alone."""
+"""The limits of memories, and the largest offload that fits into them, found from plans alone."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ ADVICE = "make n_ctx or n_ubatch smaller, use a smaller type_k and type_v, or fr
 
 
 def limits(request: Request, plan: ContextPlan) -> Iterator[tuple[MemoryNeed, int, int]]:
-    """(need, bytes that count, limit) of each memory whose limit is known: from the caller, the
-    device, the machine profile, or the system.
+    """Yields (need, bytes that count, limit) for each memory whose limit the caller, the device,
+    the machine profile or the system knows.
 
     Weights in host memory are mapped from the file and can be dropped by the system, so they count
-    only where someone has set the limit."""
+    only against a limit that someone has set."""
     by_name = {b.name: b for b in request.backends}
     unknown = sorted(set(request.placement.memory) - set(by_name))
     if unknown:
@@ -29,11 +29,10 @@ def limits(request: Request, plan: ContextPlan) -> Iterator[tuple[MemoryNeed, in
             f"memory of {', '.join(unknown)} is limited, but the devices are {', '.join(by_name)}"
         )
     for need in plan.needs():
-        told = [
-            limit for name in need.devices if (limit := _told(request, by_name[name])) is not None
-        ]
-        if told:
-            yield need, need.total, min(told)
+        set_limits = [_limit(request, by_name[name]) for name in need.devices]
+        lowest = min((limit for limit in set_limits if limit is not None), default=None)
+        if lowest is not None:
+            yield need, need.total, lowest
         elif need.is_host or any(by_name[name].kind == "CPU" for name in need.devices):
             available = system.available_bytes()
             if available is not None:
@@ -41,18 +40,19 @@ def limits(request: Request, plan: ContextPlan) -> Iterator[tuple[MemoryNeed, in
                 yield need, need.total - mapped, available
 
 
-def _told(request: Request, backend: Backend) -> int | None:
-    """The limit of a device's memory that the caller, the device or the profile knows."""
+def _limit(request: Request, backend: Backend) -> int | None:
+    """The limit of a device's memory, in bytes, from the caller, the device or the profile."""
     if backend.name in request.placement.memory:
         return request.placement.memory[backend.name]
-    left = backend.memory_limit()
-    # weights that another context of the model has there take no more room
-    known = [left if left is None else left + _present(request, backend)]
+    limits: list[int | None] = []
+    free = backend.memory_limit()
+    if free is not None:  # weights that another context of the model has there need no more room
+        limits.append(free + _present(request, backend))
     profile = request.placement.profile
     device = None if profile is None else profile.device(backend.name)
     if profile is not None and device is not None:
-        known.append(profile.memories[device.memory].size)
-    return min((n for n in known if n is not None), default=None)
+        limits.append(profile.memories[device.memory].size)
+    return min((n for n in limits if n is not None), default=None)
 
 
 def _present(request: Request, backend: Backend) -> int:
@@ -62,13 +62,14 @@ def _present(request: Request, backend: Backend) -> int:
 
 
 def overfull(request: Request, plan: ContextPlan) -> list[tuple[MemoryNeed, int, int]]:
-    """The memories that are too small, as `limits` gives them."""
+    """The memories that are too small, in the form of `limits`."""
     return [(need, n, limit) for need, n, limit in limits(request, plan) if n > limit]
 
 
 def require(request: Request, plan: ContextPlan, *, hint: bool = True) -> None:
-    """Raises OutOfMemoryError with needed and available bytes where a memory is too small; `hint`:
-    and with how many layers would fit where that is a device's."""
+    """Raises OutOfMemoryError, with needed and available bytes, if a memory is too small.
+
+    With `hint`, the message about a device's memory also says how many layers would fit."""
     for need, n, limit in overfull(request, plan):
         parts = {
             "weights": need.weights,
@@ -98,26 +99,27 @@ def _what_fits(request: Request, n_wanted: int) -> str:
 
 
 def fitted(request: Request) -> ContextPlan:
-    """Device after device, each with as many of the layers that are left as fit, by the
-    reference's rules. Raises OutOfMemoryError where nothing does."""
+    """Plans with as many layers as fit on each device, in order, by the reference's rules.
+
+    Raises OutOfMemoryError if not even the plan without offloaded layers fits."""
     host = request.backends[-1].buffer_type
     counts: dict[int, int] = {}
     best: ContextPlan | None = None
     for device, backend in enumerate(request.backends[:-1]):
-        left = all_layers(request.model.config.n_layer) - sum(counts.values())
-        known = [request.backends[d].buffer_type for d in counts]
-        if backend.buffer_type is host or backend.buffer_type in known or left == 0:
+        n_layers = all_layers(request.model.config.n_layer) - sum(counts.values())
+        full = [request.backends[d].buffer_type for d in counts]
+        if backend.buffer_type is host or backend.buffer_type in full or n_layers == 0:
             continue
         counts[device] = 0
         kept: Collection[str] = ()
-        for n in range(left, -1, -1):
+        for n in range(n_layers, -1, -1):
             homes = request.homes({**counts, device: n})
-            if 0 < n < left and _too_big(request, homes, kept):
+            if 0 < n < n_layers and _too_big(request, homes, kept):
                 continue
-            tried = request.planned(homes)
+            plan = request.planned(homes)
             kept = homes.kept
-            if n == 0 or not overfull(request, tried):
-                counts[device], best = n, tried
+            if n == 0 or not overfull(request, plan):
+                counts[device], best = n, plan
                 break
     best = best or request.planned(request.homes(0))
     require(request, best, hint=False)
@@ -125,8 +127,9 @@ def fitted(request: Request) -> ContextPlan:
 
 
 def _too_big(request: Request, homes: Homes, kept: Collection[str]) -> bool:
-    """Whether weights and caches alone are too much for a device; nothing is planned for this.
-    What is `kept` stays in host memory."""
+    """True if weights and caches alone are too much for a device, which is known without a plan.
+
+    Leaves named in `kept` stay in host memory."""
     draft = request.draft(homes, ())
     used = [0] * len(request.backends)
     for name, leaf in draft.model.weights.items():
@@ -137,5 +140,5 @@ def _too_big(request: Request, homes: Homes, kept: Collection[str]) -> bool:
     return any(
         n > limit
         for n, backend in zip(used[:-1], request.backends[:-1], strict=True)
-        if (limit := _told(request, backend)) is not None
+        if (limit := _limit(request, backend)) is not None
     )

@@ -1,4 +1,4 @@
-"""The plan with the least predicted time: where weights and caches live is chosen, too."""
+"""Finds the plan with the least predicted time, including the homes of weights and caches."""
 
 from __future__ import annotations
 
@@ -19,13 +19,15 @@ _TRIES = 6
 
 
 def by_time(request: Request) -> ContextPlan:
-    """Never slower than as many layers as fit, run by the reference's rules. Homes that the caller
-    has chosen stay. Raises OutOfMemoryError where nothing fits."""
+    """The plan with the least predicted time. Homes that the caller has chosen stay.
+
+    It is never slower than the plan of `fitted`, which has as many layers on devices as fit. Raises
+    OutOfMemoryError if nothing fits."""
     placement = request.placement
     if placement.n_gpu_layers is not None or first_with_own_memory(request.backends) < 0:
-        found = request.planned(request.homes(placement.n_gpu_layers), by_time=True)
-        require(request, found)
-        return found
+        plan = request.planned(request.homes(placement.n_gpu_layers), by_time=True)
+        require(request, plan)
+        return plan
     ruled = fitted(request)
     best = _faster(request, ruled, request.planned(_copy(ruled.homes), by_time=True))
     if placement.place or not placement.offload_kv:
@@ -35,59 +37,60 @@ def by_time(request: Request) -> ContextPlan:
 
 
 def _faster(request: Request, a: ContextPlan, b: ContextPlan) -> ContextPlan:
-    """`b` if it fits and takes less time than `a`."""
+    """Plan `b` if it fits and takes less time than `a`, else `a`."""
     assert a.predicted is not None and b.predicted is not None
     return b if b.predicted.total < a.predicted.total and not overfull(request, b) else a
 
 
 def _with_chosen_homes(request: Request, known: ContextPlan) -> ContextPlan | None:
-    """A plan whose weights and caches live where the search wants them, None where it finds none.
+    """A plan whose weights and caches live where a search puts them; None: it finds none that fits.
 
-    What computing takes is known only once there is a plan: the room for weights is that which the
-    last plan left, until one fits."""
+    The compute memory of a plan is known only after planning, so each try leaves the weights the
+    room that the compute memory of the last plan left."""
     assert request.cost is not None
     host = request.homes(0)
     n_ubatch = request.options.n_ubatch
     draft = request.draft(host, (n_ubatch,))
     graph = draft.graphs[n_ubatch]
-    free = [leaf for leaf in graph.leaves if leaf.buffer is not None]
+    movable = [leaf for leaf in graph.leaves if leaf.buffer is not None]
     model = request.cost.model(graph, request.backends)
     rooms: dict[str, int] = {}
     reserve = {need.memory: need.compute for need in known.needs()}
     for _ in range(_TRIES):
         for need, counted, limit in limits(request, known):
             if counted < need.total:
-                continue  # mapped weights have room
+                continue  # weights are mapped there and need no room
             device = next(d for d in request.cost.profile.devices if d.name in need.devices)
             rooms[device.memory] = limit - reserve.get(need.memory, 0)
         if any(room < 0 for room in rooms.values()):
             return None
-        chosen = choose_homes(model, free, rooms)
+        chosen = choose_homes(model, movable, rooms)
         if chosen is None:
             return None
         homes = _homes_of(chosen.device_of, host, draft.cache)
-        found = request.planned(homes, by_time=True)
-        over = overfull(request, found)
+        plan = request.planned(homes, by_time=True)
+        over = overfull(request, plan)
         if not over:
-            return found
+            return plan
         for need, n, limit in over:
             reserve[need.memory] = max(reserve.get(need.memory, 0), need.compute) + n - limit
     return None
 
 
 def _homes_of(device_of: Mapping[Tensor, int], host: Homes, cache: KVCache) -> Homes:
-    found = _copy(host)
-    found.n_gpu_layers = None
+    """The homes `host`, changed to the devices that the search has chosen."""
+    homes = _copy(host)
+    homes.n_gpu_layers = None
     for leaf, device in device_of.items():
-        if leaf.name in found.weights:
-            found.weights[leaf.name] = device
+        if leaf.name in homes.weights:
+            homes.weights[leaf.name] = device
     if "output.weight" not in {leaf.name for leaf in device_of}:
-        found.weights["output.weight"] = found.weights.get("token_embd.weight", 0)
-    for il in range(len(found.caches)):
+        homes.weights["output.weight"] = homes.weights.get("token_embd.weight", 0)
+    for il in range(len(homes.caches)):
         devices = [device_of[leaf] for leaf in cache.leaves(il) if leaf in device_of]
         if devices:
-            found.caches[il] = devices[0]
-    return found
+            homes.caches[il] = devices[0]
+    return homes
 
 
 def _copy(homes: Homes) -> Homes:

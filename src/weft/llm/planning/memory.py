@@ -1,4 +1,4 @@
-"""How many bytes this process may still take, and the check that a plan fits into them."""
+"""The memory that this process may still take, and the check that a plan fits into it."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from pathlib import Path
 
 from weft.backends.memory import BufferType, HostMemory, Memory
 from weft.errors import DeviceError, OutOfMemoryError, WeftError
+from weft.tables import size_text
 
-__all__ = ["PlannedMemory", "allocate", "available_bytes", "human", "require_memory"]
+__all__ = ["PlannedMemory", "allocate", "available_bytes", "require_memory"]
 
 _CGROUP_FILES = (
     # limit, current use, statistics with the reclaimable page cache
@@ -20,14 +21,16 @@ _CGROUP_FILES = (
 
 @dataclass(frozen=True, slots=True)
 class PlannedMemory:
-    """Stands for memory that is not allocated yet, so that plans can be made and looked at."""
+    """Stands for memory that is not allocated yet, so that plans can be made without it."""
 
     nbytes: int
 
 
 def allocate(buffer_type: BufferType | None, nbytes: int, name: str, argument: str) -> Memory:
-    """A block for the leaf `name`, of plain host memory where no type is given. Raises
-    OutOfMemoryError that names the argument to make smaller, DeviceError for what else fails."""
+    """Allocates a block for the leaf `name`, in host memory if no type is given.
+
+    Raises OutOfMemoryError, which names the argument to make smaller, and DeviceError for any other
+    failure."""
     try:
         return HostMemory.zeros(nbytes) if buffer_type is None else buffer_type.allocate(nbytes)
     except (MemoryError, ValueError):  # ValueError: more than an address space holds
@@ -41,8 +44,10 @@ def allocate(buffer_type: BufferType | None, nbytes: int, name: str, argument: s
 
 
 def available_bytes(root: Path = Path("/")) -> int | None:
-    """Bytes that can be allocated without swapping: what the kernel says is available, less where
-    the process is in a control group with a limit. None where the system does not say."""
+    """Bytes that can be allocated without swapping, or None if the system does not say.
+
+    This is the available memory of the kernel's statistics, or what remains of the limit of the
+    control group if that is less."""
     limits = [n for n in (_meminfo(root / "proc/meminfo"), _cgroup(root)) if n is not None]
     return min(limits, default=None)
 
@@ -50,26 +55,19 @@ def available_bytes(root: Path = Path("/")) -> int | None:
 def require_memory(
     parts: Mapping[str, int], advice: str, *, memory: str = "", limit: int | None = None
 ) -> None:
-    """Raises OutOfMemoryError with needed and available bytes when the sum of `parts` (name to
-    bytes) does not fit `limit`, or what the process may still take."""
+    """Raises OutOfMemoryError, with needed and available bytes, if the sum of `parts` (bytes by
+    name) is more than `limit` bytes (None: than the process may still take).
+
+    The message calls the memory `memory` and ends with `advice`."""
     needed, available = sum(parts.values()), available_bytes() if limit is None else limit
     if available is None or needed <= available:
         return
-    detail = ", ".join(f"{name} {human(n)}" for name, n in parts.items())
+    detail = ", ".join(f"{name} {size_text(n)}" for name, n in parts.items())
     raise OutOfMemoryError(
-        f"not enough {memory}{' ' if memory else ''}memory: {needed} bytes ({human(needed)}) are "
-        f"needed ({detail}), and {available} bytes ({human(available)}) are available; {advice}"
+        f"not enough {memory}{' ' if memory else ''}memory: {needed} bytes ({size_text(needed)}) "
+        f"are needed ({detail}), and {available} bytes ({size_text(available)}) are available; "
+        f"{advice}"
     )
-
-
-def human(nbytes: int) -> str:
-    """`1.5 GiB`."""
-    value = float(nbytes)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if value < 1024:
-            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
-        value /= 1024
-    return f"{value:.1f} TiB"
 
 
 def _meminfo(path: Path) -> int | None:
@@ -80,7 +78,8 @@ def _meminfo(path: Path) -> int | None:
 
 
 def _cgroup(root: Path) -> int | None:
-    """What is left of the control group's limit; its page cache can be reclaimed and is free."""
+    """The bytes that remain of the control group's limit. Its page cache can be reclaimed, so it
+    counts as free."""
     base = root / "sys/fs/cgroup"
     for limit_file, usage_file, stat_file in _CGROUP_FILES:
         limit, usage = _read(base / limit_file).strip(), _read(base / usage_file).strip()

@@ -1,8 +1,8 @@
-"""Which weight and which layer's cache lives in the memory of which device.
+"""Chooses the device in whose memory each weight and each layer's cache lives.
 
-Layers go to a device from the last to the first: with N of them offloaded, the last N layers, and
-what follows them (final norm, output) once N is more than there are layers. The embedding of the
-input stays in host memory, where its rows are looked up. Globs over weight names come first.
+With N layers offloaded, the last N layers go to the device. If N is more than the model has layers,
+the final norm and the output go there too. The input embedding stays in host memory, where its rows
+are looked up. Globs over weight names take precedence over these rules.
 """
 
 from __future__ import annotations
@@ -22,31 +22,31 @@ from weft.llm.weights import Weights
 __all__ = ["Homes", "all_layers", "homes_by_layer", "keep_what_runs"]
 
 _LAYER = re.compile(r"blk\.(\d+)\.(.*)")
-# Looked up row by row as the input comes in.
+# Weights whose rows are looked up for the input.
 _INPUT = ("token_embd", "position_embd", "token_types", "per_layer_token_embd")
-# What makes the keys: a layer's cache lives where it is written.
+# Weights that compute the keys: a layer's cache lives where it is written.
 _KEYS = ("attn_k.", "attn_qkv.", "attn_kv_b.", "attn_k_b.", "attn_kv_a_mqa.")
 
 
 @dataclass(slots=True)
 class Homes:
-    """Numbers of devices in whose memory things live."""
+    """The devices, by number, in whose memory weights and caches live."""
 
     weights: dict[str, int]
-    """Name -> device; `output.weight` is there also where a file has none and its embedding serves:
-    the output may need a copy of it elsewhere."""
+    """The device of each weight, by name. `output.weight` is among them even if the file has none
+    and uses the embedding instead, because the output may need a copy on another device."""
     caches: list[int]
-    """Per layer."""
+    """The device of each layer's cache."""
     n_gpu_layers: int | None = 0
-    """Layers that were to be offloaded, the output counted; None: homes were chosen one by one."""
+    """Number of layers to offload, the output included; None: homes were chosen one by one."""
     kept: dict[str, str] = field(default_factory=dict)
-    """Weight or cache that stays in host memory against the rule -> what its device said."""
+    """Weights and caches that stay in host memory against the rule, with the device's reason."""
     forced: frozenset[str] = frozenset()
-    """Weights that a glob decided."""
+    """Weights that a glob has placed."""
 
 
 def all_layers(n_layer: int) -> int:
-    """How many layers there are to offload: all, and the output."""
+    """The number of layers that can be offloaded: all of them and the output."""
     return n_layer + 1
 
 
@@ -57,12 +57,15 @@ def homes_by_layer(
     n_gpu_layers: int | Mapping[int, int] | None = None,
     place: Mapping[str, str] | None = None,
 ) -> Homes:
-    """`n_gpu_layers`: layers for the first device with memory of its own (None or below 0: all), or
-    for each device its number of layers, the first device taking the last ones. `place`: glob over
-    weight names, with or without their last part (`.weight`), -> device; the first match wins.
+    """Chooses homes by number of layers and by glob.
 
-    Raises ScheduleError for a glob that matches nothing, an unknown device, and layers without a
-    device to take them."""
+    `n_gpu_layers` is the number of layers for the first device with memory of its own (None or
+    below 0: all), or a mapping of devices to numbers of layers, where the first device takes the
+    last layers. `place` maps globs over weight names, with or without their last part (`.weight`),
+    to devices; the first match wins.
+
+    Raises ScheduleError for a glob that matches no weight, for an unknown device, and if no device
+    can take the layers."""
     counts = _counts(n_layer, backends, n_gpu_layers)
     last = len(backends) - 1
     of_layer = [last] * (n_layer + 1)
@@ -79,7 +82,7 @@ def homes_by_layer(
         layer = _LAYER.match(name)
         if layer is not None:
             return of_layer[min(int(layer[1]), n_layer)]
-        # what comes before the first layer, and the one set of rotation frequencies for all
+        # norms before the first layer, and rotation frequencies that all layers share
         if name.startswith(("token_embd_norm", "rope_f")):
             return of_layer[0]
         return last if name.startswith(_INPUT) else of_layer[n_layer]
@@ -88,15 +91,14 @@ def homes_by_layer(
     if "output.weight" not in weights and "token_embd.weight" in weights:
         names.append("output.weight")
     rules = _rules(place or {}, names, backends)
-    found: dict[str, int] = {}
-    forced = set()
+    forced: dict[str, int] = {}
     for name in names:
-        told = next((device for matches, device in rules if matches(name)), None)
-        found[name] = by_rule(name) if told is None else told
-        if told is not None:
-            forced.add(name)
-    caches = [_cache_home(found, il, of_layer[il]) for il in range(n_layer)]
-    return Homes(found, caches, total, forced=frozenset(forced))
+        for matches, device in rules:
+            if matches(name):
+                forced.setdefault(name, device)
+    homes = {name: by_rule(name) for name in names} | forced
+    caches = [_cache_home(homes, il, of_layer[il]) for il in range(n_layer)]
+    return Homes(homes, caches, total, forced=frozenset(forced))
 
 
 def _counts(
@@ -113,10 +115,10 @@ def _counts(
                 "its own; list one in front, e.g. --devices opencl,cpu"
             )
         return {}
-    everything = all_layers(n_layer)
+    most = all_layers(n_layer)
     if n_gpu_layers is None or n_gpu_layers < 0:
-        n_gpu_layers = everything
-    return {device: min(n_gpu_layers, everything)}
+        n_gpu_layers = most
+    return {device: min(n_gpu_layers, most)}
 
 
 def _rules(
@@ -149,12 +151,10 @@ def _matcher(glob: str) -> Callable[[str], bool]:
     return matches
 
 
-def _cache_home(found: Mapping[str, int], il: int, otherwise: int) -> int:
-    prefix = f"blk.{il}."
-    for keys in _KEYS:
-        if prefix + keys + "weight" in found:
-            return found[prefix + keys + "weight"]
-    return otherwise
+def _cache_home(homes: Mapping[str, int], il: int, default: int) -> int:
+    """The home of the weight that computes the keys of layer `il`; `default`: there is none."""
+    names = (f"blk.{il}.{keys}weight" for keys in _KEYS)
+    return next((homes[name] for name in names if name in homes), default)
 
 
 def keep_what_runs(
@@ -163,9 +163,10 @@ def keep_what_runs(
     caches: Sequence[Sequence[Tensor]],
     backends: Sequence[Backend],
 ) -> None:
-    """Takes weights back to host memory that no device with their memory can work on, in one of
-    the graphs, and caches (per layer, its leaves) that none can write and read; sets the buffer
-    types of the leaves. What a glob decided stays."""
+    """Moves weights and caches back to host memory if one of the graphs has an op on them that no
+    device with their memory can run. Changes `homes` and the buffer types of the leaves.
+
+    `caches` has the leaves of each layer's cache. Weights that a glob has placed stay."""
     last = len(backends) - 1
     layer_of = {leaf: il for il, leaves in enumerate(caches) for leaf in leaves}
     for graph in graphs:

@@ -1,5 +1,5 @@
-"""The options of a context: what callers may give (`PlanArguments`), and what they come to
-(`ContextOptions` for the graphs, `Placement` for where things are)."""
+"""The options of a context: the arguments of callers (`PlanArguments`), and the values that result
+from them (`ContextOptions` for the graphs, `Placement` for devices and memory)."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ __all__ = [
 DEFAULT_N_UBATCH = 512
 
 DEVICE_OPTIONS = ("n_threads", "n_threads_batch", "threads", "activations")
-"""Arguments that only devices read."""
+"""Arguments that are passed on to the devices."""
 
 
 class PlanArguments(TypedDict, total=False):
-    """What decides the plan of a context, besides its size; `Context` says what each means."""
+    """The arguments of `Context` that decide its plan, besides `n_ctx`; see `PLAN_OPTIONS`."""
 
     n_batch: int | None
     n_ubatch: int | None
@@ -71,73 +71,92 @@ class PlanArguments(TypedDict, total=False):
 
 
 PLAN_OPTIONS: dict[str, Option] = {
-    "n_batch": Option(None, "Tokens of one `decode` at most; None: n_ctx."),
-    "n_ubatch": Option(None, "Tokens computed together at most; None: 512, at most n_batch."),
-    "n_outputs": Option(None, "Rows of logits computed together at most; None: n_ubatch."),
-    "n_seq_max": Option(None, "Sequences (texts) of the cache at most; None: 1."),
+    "n_batch": Option(None, "Most tokens of one `decode`; None: n_ctx."),
+    "n_ubatch": Option(None, "Most tokens computed together; None: 512, at most n_batch."),
+    "n_outputs": Option(None, "Most rows of logits computed together; None: n_ubatch."),
+    "n_seq_max": Option(None, "Most sequences (texts) in the cache; None: 1."),
     "n_copies": Option(
         None,
-        "Ubatches that are under way at the same time where a model is on several devices, so "
-        "that all have work; each takes compute memory of its own. None: 1.",
+        "Number of ubatches that run at the same time if a model is on several devices, so that "
+        "all of them have work; each ubatch needs compute memory of its own. None: 1.",
     ),
-    "type_k": Option(None, "Type of the keys in the cache: f32, f16, bf16, q8_0, ...; None: f16."),
-    "type_v": Option(None, "Type of the values in the cache; None: f16."),
-    "flash": Option(None, "Attention as one op; None: yes."),
+    "type_k": Option(
+        None,
+        "Type of the keys in the cache: f32, f16, bf16, q8_0, q5_1, q5_0, q4_1 or q4_0; None: f16.",
+    ),
+    "type_v": Option(None, "Type of the values in the cache, as for the keys; None: f16."),
+    "flash": Option(None, "True computes attention as one op; None: True."),
     "swa_full": Option(
         None,
-        "Layers with a sliding window have as many cells as the others, so that tokens can be "
-        "taken back at will; False: as many as they can see. None: yes.",
+        "True gives layers with a sliding window as many cells as the others, so that any tokens "
+        "can be removed; False gives them only the cells that they can see. None: True.",
     ),
     "embeddings": Option(
         None,
-        "`decode` gives the rows that logits would be made of; models without logits (BERT) "
-        "always do. None: no.",
+        "True makes `decode` return embeddings, the rows from which logits would be computed; "
+        "models without logits (BERT) always do. None: False.",
     ),
-    "n_threads": Option(None, "Threads of the cpu device for single tokens; None: physical cores."),
-    "n_threads_batch": Option(None, "Threads for more tokens than one; None: n_threads."),
+    "n_threads": Option(
+        None, "Threads of the cpu device for single tokens; None: one for each physical core."
+    ),
+    "n_threads_batch": Option(
+        None, "Threads of the cpu device for several tokens at once; None: n_threads."
+    ),
     "threads": Option(
-        None, "Threads, and where and how they run, as a `weft.ThreadOptions`; None: its defaults."
+        None,
+        "Number, processors and priority of the threads, as a `weft.ThreadOptions`; None: its "
+        "defaults.",
     ),
     "activations": Option(
         "native",
-        '"f32" keeps activations in float32 where kernels would rather quantize them; "bf16" '
-        "computes prompts with f16 and f32 weights in bf16, faster and rounded to 8 bits, where "
-        "the processor has bf16 dot products.",
+        '"native" lets kernels quantize activations; "f32" keeps them in float32; "bf16" computes '
+        "prompts with f16 and f32 weights in bf16, which is faster and rounds to 8 bits, if the "
+        "processor has bf16 dot products.",
     ),
     "devices": Option(
         None,
-        "Names or backends, highest priority first; behind a last name that is no cpu stands the "
+        "Names or backends, the preferred one first; the cpu is added if the last name is not a "
         "cpu. None: cpu.",
     ),
     "fallback": Option(
         None,
-        "Devices to go on with, placed as by default, when one of `devices` fails; None: an error.",
+        "Devices to continue on, with default placement, if one of `devices` fails; None: a "
+        "failure is an error.",
     ),
     "n_gpu_layers": Option(
         None,
-        "Layers, from the last to the first, that live on the first device with memory of its "
-        "own; one more than there are takes the output too. None: all.",
+        "Number of layers, counted from the last, on the first device with memory of its own; one "
+        "more than the model has includes the output. None: all.",
     ),
-    "offload_kv": Option(True, "The cache of a layer lives with the layer; False: in host memory."),
-    "place": Option(None, "Glob over weight names -> device; the first match wins."),
-    "plan": Option(None, "A plan file, or what it holds, to follow."),
-    "fit": Option(False, "As many layers on the first device as fit."),
-    "memory": Option(None, "Device -> bytes that plans may use there."),
+    "offload_kv": Option(
+        True,
+        "True keeps the cache of a layer on the device of the layer, False in host memory.",
+    ),
+    "place": Option(
+        None, "Mapping of globs over weight names to device names; the first match wins."
+    ),
+    "plan": Option(None, "A plan file to follow, or its contents as a mapping."),
+    "fit": Option(False, "True puts as many layers on devices as fit into their memory."),
+    "memory": Option(None, "Mapping of device names to the bytes that plans may use there."),
     "policy": Option(
-        "ggml", '"cost": the placement that takes least time, as `profile` predicts it.'
+        "ggml",
+        '"ggml" places nodes by the rules of ggml; "cost" takes the placement with the least time '
+        "that `profile` predicts.",
     ),
     "profile": Option(
         None,
         "Speeds of the devices: a `weft.schedule.Profile`, a file of `weft calibrate`, or the "
-        "name of one that weft has.",
+        "name of a profile that comes with weft.",
     ),
     "repack": Option(
         None,
-        "Weights that only matmuls read are brought into the layout that the kernels like best, "
-        "and shared by the contexts of a model; False: all are used in place, mapped from the "
-        "file. None: yes.",
+        "True converts weights that only matmuls read to the layout that is fastest for the "
+        "kernels; contexts of a model share them. False uses all weights in place, mapped from "
+        "the file. None: True.",
     ),
-    "rewrites": Option(None, "Names of the fusions to use; None: what WEFT_REWRITES says, or all."),
+    "rewrites": Option(
+        None, "Names of the fusions to use; None: those that WEFT_REWRITES names, or all."
+    ),
 }
 """Every key of `PlanArguments`, with default and meaning."""
 
@@ -145,21 +164,26 @@ PLAN_OPTIONS: dict[str, Option] = {
 LLM_OPTIONS: dict[str, Option] = {
     "n_ctx": Option(
         None,
-        "Tokens of prompt and text together; None: what the model was trained for, at most 4096.",
+        "Size of the context in tokens, prompt and generated text together; None: the length that "
+        "the model was trained for, at most 4096.",
     ),
     "context_shift": Option(
         False,
-        "A text goes on when the context is full: the older half of what follows the first "
-        "`n_keep` tokens (and the token that begins every text) is dropped, see "
-        "`Context.drop_oldest`.",
+        "True lets a text go on when the context is full: the older half of the tokens after the "
+        "first `n_keep` is dropped; see `Context.drop_oldest`.",
     ),
-    "n_keep": Option(0, "First tokens that stay when the context is shifted."),
-    "chat_template": Option(None, "Jinja text; None: the model's own template."),
+    "n_keep": Option(
+        0, "Number of first tokens that stay when the context is shifted; a BOS token always stays."
+    ),
+    "chat_template": Option(None, "Source of a Jinja template; None: the model's own template."),
     "progress": Option(
-        None, "Called with (bytes done, bytes in all) while weights are repacked or sent."
+        None,
+        "Function that is called with (bytes done, all bytes) while weights are repacked or sent "
+        "to a device.",
     ),
     "eval_callback": Option(
-        None, "Sees tensors as they are computed, see `Context.set_eval_callback`."
+        None,
+        "Function that is shown tensors as they are computed; see `Context.set_eval_callback`.",
     ),
     **PLAN_OPTIONS,
 }
@@ -167,7 +191,7 @@ LLM_OPTIONS: dict[str, Option] = {
 
 
 class ContextArguments(PlanArguments, total=False):
-    """What `Context` takes, besides its size."""
+    """All arguments of `Context` besides the model and `n_ctx`."""
 
     kv_unified: bool
     pooling: Pooling | None
@@ -177,7 +201,7 @@ class ContextArguments(PlanArguments, total=False):
 
 @dataclass(frozen=True, slots=True)
 class ContextOptions:
-    """What decides the graphs of a context; see `Context`."""
+    """The values of the options that decide the graphs of a context; see `PLAN_OPTIONS`."""
 
     n_ctx: int
     n_ubatch: int
@@ -192,7 +216,7 @@ class ContextOptions:
     n_copies: int = 1
 
     def window_size(self, config: ModelConfig) -> int:
-        """Cells of sliding-window layers, 0 where they have as many as the others."""
+        """The number of cells of sliding-window layers; 0: as many as the others have."""
         if self.swa_full:
             return 0
         return window_size(config, self.n_ctx, self.n_seq_max, self.n_ubatch)
@@ -200,18 +224,18 @@ class ContextOptions:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Who decides where things are; see `Context`."""
+    """The values of the options that decide devices and memory; see `PLAN_OPTIONS`."""
 
     n_gpu_layers: int | None = None
     place: Mapping[str, str] = field(default_factory=dict)
     saved: SavedPlan | None = None
     fit: bool = False
     memory: Mapping[str, int] = field(default_factory=dict)
-    """Device -> bytes of its memory that the plan may use."""
+    """The bytes that the plan may use of each device's memory, by device name."""
     policy: Policy = "ggml"
     profile: Profile | None = None
     offload_kv: bool = True
-    """Whether the cache of a layer lives with the layer; else in host memory."""
+    """True if the cache of a layer is on the device of the layer, False if in host memory."""
 
     def __post_init__(self) -> None:
         others = self.fit or self.n_gpu_layers is not None or self.place or not self.offload_kv
@@ -230,30 +254,30 @@ class Placement:
 
 
 def context_options(
-    model: Model, n_ctx: int | None, given: PlanArguments, saved: SavedPlan | None = None
+    model: Model, n_ctx: int | None, arguments: PlanArguments, saved: SavedPlan | None = None
 ) -> ContextOptions:
-    """The options with their defaults. With a plan file, what is not given is as the file says.
+    """Replaces missing options by those of the plan file, if there is one, or by defaults.
 
-    Raises ContextError for an argument out of range or two that contradict each other, FormatError
-    where the caller contradicts the plan file."""
+    Raises ContextError for an argument out of range or two that contradict each other, and
+    FormatError if an argument contradicts the plan file."""
 
     def option(name: str, value: Any, default: Any) -> Any:
         if saved is not None:
             value = saved.option(name, value, type(default))
         return default if value is None else value
 
-    n_batch, n_ubatch = given.get("n_batch"), given.get("n_ubatch")
+    n_batch, n_ubatch = arguments.get("n_batch"), arguments.get("n_ubatch")
     for name in ("n_batch", "n_threads", "n_threads_batch", "n_copies"):
-        _require_count(name, given.get(name))
+        _require_count(name, arguments.get(name))
     default = DEFAULT_N_UBATCH
     if isinstance(n_batch, int):
         default = min(default, n_batch)
     sizes = {
         "n_ctx": option("n_ctx", n_ctx, model.config.n_ctx_train),
         "n_ubatch": option("n_ubatch", n_ubatch, default),
-        "n_seq_max": option("n_seq_max", given.get("n_seq_max"), 1),
+        "n_seq_max": option("n_seq_max", arguments.get("n_seq_max"), 1),
     }
-    sizes["n_outputs"] = option("n_outputs", given.get("n_outputs"), sizes["n_ubatch"])
+    sizes["n_outputs"] = option("n_outputs", arguments.get("n_outputs"), sizes["n_ubatch"])
     for name, value in sizes.items():
         _require_count(name, value, missing=False)
     if n_batch is not None and sizes["n_ubatch"] > n_batch:
@@ -263,19 +287,19 @@ def context_options(
         )
     sizes["n_ubatch"] = min(sizes["n_ubatch"], sizes["n_ctx"])
     sizes["n_outputs"] = min(sizes["n_outputs"], sizes["n_ubatch"])
-    embeds = option("embeddings", given.get("embeddings") or None, False)
-    found = ContextOptions(
+    embeds = option("embeddings", arguments.get("embeddings") or None, False)
+    options = ContextOptions(
         **sizes,
-        type_k=option("type_k", given.get("type_k"), "f16"),
-        type_v=option("type_v", given.get("type_v"), "f16"),
-        flash=option("flash", given.get("flash"), True),
+        type_k=option("type_k", arguments.get("type_k"), "f16"),
+        type_v=option("type_v", arguments.get("type_v"), "f16"),
+        flash=option("flash", arguments.get("flash"), True),
         embeddings=embeds or model.architecture.embeds,
-        repack=option("repack", given.get("repack"), True),
-        swa_full=option("swa_full", given.get("swa_full"), True),
-        n_copies=given.get("n_copies") or 1,
+        repack=option("repack", arguments.get("repack"), True),
+        swa_full=option("swa_full", arguments.get("swa_full"), True),
+        n_copies=arguments.get("n_copies") or 1,
     )
-    _require_flash(found)
-    return found
+    _require_flash(options)
+    return options
 
 
 def _require_count(name: str, value: Any, *, missing: bool = True) -> None:

@@ -1,7 +1,7 @@
-"""`ContextPlan`: everything that a context will be, before any of it has memory.
+"""`ContextPlan`: a context before any of it has memory.
 
-Which device has which layer, where each node runs, what that takes in each memory. A `Context` is
-made from such a plan, `weft explain` prints one, `fit` and `by_time` try several.
+It says which device has which layer, where each node runs, and how much of each memory is needed. A
+`Context` is made from a plan, `weft explain` prints one, and `fitted` and `by_time` try several.
 """
 
 from __future__ import annotations
@@ -30,85 +30,87 @@ from weft.schedule.parts import Prediction
 __all__ = ["ContextPlan", "MemoryNeed", "Request"]
 
 GENERATED = 128
-"""Tokens that are generated for each prompt of one ubatch, where time is predicted."""
+"""Number of generated tokens in a predicted time; the prompt is one ubatch."""
 
 
 @dataclass(slots=True)
 class MemoryNeed:
-    """Bytes that a plan takes in one memory."""
+    """The bytes that a plan needs in one memory."""
 
     memory: str
+    """Name of the memory."""
     devices: tuple[str, ...]
-    """Those that compute in it."""
+    """Devices that compute in this memory."""
     is_host: bool
     shares: bool = False
-    """Whether its device works with weights where they are in the host's memory."""
+    """True if the device uses weights where they are in host memory."""
     weights: int = 0
     cache: int = 0
     compute: int = 0
     lower_bound: int = 0
-    """Of `compute`: the bytes in use at the peak."""
+    """Bytes of `compute` that are in use at the peak; no plan needs fewer."""
     copies: int = 0
-    """Compute memory of the other ubatches that are under way at the same time."""
+    """Compute memory of the other ubatches that run at the same time."""
     repacked: dict[str, int] = field(default_factory=dict)
-    """Weights that are not in `weights` but repacked at load, by the name of that memory."""
+    """Weights that are repacked on loading, by the name of their memory; not in `weights`."""
 
     @property
     def total(self) -> int:
-        """All of it."""
+        """The sum of all bytes."""
         return self.weights + sum(self.repacked.values()) + self.cache + self.compute + self.copies
 
 
 @dataclass(slots=True)
 class ContextPlan:
-    """A context on paper."""
+    """The plan of a context."""
 
     model: Model
-    """With its weights where they will live."""
+    """The model; its leaves have the buffer types of their future homes."""
     options: ContextOptions
     backends: Sequence[Backend]
     homes: Homes
     cache: KVCache
-    """Without memory."""
+    """The cache, without memory."""
     regimes: list[RegimePlan]
-    """One for each range of batch sizes that is placed its own way; the largest last."""
+    """A plan for each range of batch sizes that is placed in its own way; the largest last."""
     graphs_built: int
     together: RegimePlan | None = None
-    """Recurrent models: that of several sequences at once."""
+    """For recurrent models, the plan for several sequences at once."""
     rewrites: Sequence[str] | None = None
-    """Fusions that were to be used; None: the default."""
+    """Names of the fusions to use; None: the default."""
     predicted: Prediction | None = None
-    """Where there is a machine profile, the time of a prompt and of what is generated after it."""
+    """With a machine profile: the time of a prompt and of the tokens generated after it."""
 
     @property
     def plan(self) -> Plan:
-        """That of the largest batches."""
+        """The plan of the largest batches."""
         return self.regimes[-1].plan
 
     @property
     def n_copies(self) -> int:
-        """Ubatches of the largest size that are under way at the same time. One where a single
-        split leaves nothing to overlap, and where the host moves cells between them."""
+        """Number of ubatches of the largest size that run at the same time. It is 1 if there is a
+        single split, which cannot overlap, and if sliding-window layers have their own cells, which
+        the host manages between ubatches."""
         several = len(self.plan.schedule.splits) > 1
         return self.options.n_copies if several and self.cache.window is None else 1
 
     @property
     def all_regimes(self) -> list[RegimePlan]:
-        """Every one, the largest last."""
+        """All regimes, the largest last."""
         return [*([self.together] if self.together else []), *self.regimes]
 
     def needs(self) -> list[MemoryNeed]:
-        """Bytes by memory, in the order of the devices."""
-        found: dict[int, MemoryNeed] = {}
+        """The bytes needed in each memory, in the order of the devices."""
+        by_type: dict[int, MemoryNeed] = {}
 
         def need(buffer_type: Any) -> MemoryNeed:
-            if id(buffer_type) not in found:
+            if id(buffer_type) not in by_type:
                 names = tuple(b.name for b in self.backends if b.buffer_type is buffer_type)
                 shares = isinstance(buffer_type, AdoptsMemory) and buffer_type.shares
-                found[id(buffer_type)] = MemoryNeed(
+                by_type[id(buffer_type)] = MemoryNeed(
                     buffer_type.name, names, buffer_type.is_host, shares
                 )
-            return found[id(buffer_type)]
+            return by_type[id(buffer_type)]
 
         for backend in self.backends:
             need(backend.buffer_type)
@@ -120,8 +122,8 @@ class ContextPlan:
             size = leaf.max_bytes if buffer_type.is_host else buffer_type.alloc_size(leaf)
             layout = self.plan.layouts.get(leaf)
             if layout is not None:
-                kept = need(buffer_type).repacked
-                kept[layout.name] = kept.get(layout.name, 0) + layout.alloc_size(leaf)
+                repacked = need(buffer_type).repacked
+                repacked[layout.name] = repacked.get(layout.name, 0) + layout.alloc_size(leaf)
             elif leaf.name in self.model.weights:
                 need(buffer_type).weights += size
             else:
@@ -136,11 +138,11 @@ class ContextPlan:
             one.lower_bound = max(a.lower_bound for a in of_type)
         for arena in self.plan.allocation.arenas:
             need(arena.buffer_type).copies += (self.n_copies - 1) * arena.size
-        return list(found.values())
+        return list(by_type.values())
 
     def memory_rows(self) -> list[dict[str, Any]]:
-        """`buffer` (weights, cache, compute, copies), `memory`, `bytes`, `about` of each kind of
-        buffer; of `compute` also `lower_bound`."""
+        """A row for each kind of buffer (weights, cache, compute, copies) in each memory, with the
+        keys `buffer`, `memory`, `bytes` and `about`; `compute` also has `lower_bound`."""
         rows: list[dict[str, Any]] = []
         for need in self.needs():
             mapped = _about_weights(need)
@@ -148,7 +150,7 @@ class ContextPlan:
                 ("weights", need.weights, mapped),
                 ("cache", need.cache, "allocated once, kept between runs"),
                 ("compute", need.compute, "shared by the plans of all batch sizes"),
-                ("copies", need.copies, "compute memory of ubatches under way beside the first"),
+                ("copies", need.copies, "compute memory of ubatches that run beside the first"),
             ):
                 if size:
                     rows.append(
@@ -162,8 +164,8 @@ class ContextPlan:
         return rows
 
     def to_json(self) -> dict[str, Any]:
-        """Everything, as `SavedPlan` reads it: the plan of the largest batches, those of smaller
-        ones under `smaller`."""
+        """The whole plan as `SavedPlan` reads it: that of the largest batches, with the plans of
+        smaller ones under `smaller`."""
         names = [b.name for b in self.backends]
         homes = {name: names[b] for name, b in self.homes.weights.items()}
         caches = {
@@ -197,7 +199,7 @@ class ContextPlan:
 
 
 def _shared(arenas: Sequence[Arena]) -> int:
-    """Bytes of the blocks that several plans share."""
+    """Bytes of the blocks of arenas that several plans share."""
     blocks: dict[int, int] = {}
     for arena in arenas:
         for number, size in enumerate(arena.chunks):
@@ -207,7 +209,7 @@ def _shared(arenas: Sequence[Arena]) -> int:
 
 @dataclass(frozen=True)
 class Request:
-    """What a plan is wanted for."""
+    """Everything that a plan is made from."""
 
     model: Model
     options: ContextOptions
@@ -218,8 +220,8 @@ class Request:
 
     @cached_property
     def cost(self) -> CostOptions | None:
-        """What time is predicted of, where there is a profile: a prompt as long as an ubatch, and
-        what is generated after it, with a full cache."""
+        """The workload whose time is predicted: a prompt of one ubatch and the tokens generated
+        after it, with a full cache. None: there is no profile."""
         if self.placement.profile is None:
             return None
         points = (self._point(self.options.n_ubatch), self._point(1, GENERATED))
@@ -228,7 +230,7 @@ class Request:
 
     @property
     def together(self) -> Together | None:
-        """What is computed of several sequences at once, where that takes a graph of its own."""
+        """The sizes of the graph for several sequences at once; None: the model needs none."""
         if self.model.config.recurrent is None:
             return None
         return together_sizes(self.options.n_ubatch, self.options.n_seq_max)
@@ -243,7 +245,7 @@ class Request:
         return Point(values, passes)
 
     def cost_of(self, max_tokens: int) -> CostOptions | None:
-        """The same for one range of batch sizes."""
+        """The workload of one range of batch sizes; None: there is no profile."""
         profile = self.placement.profile
         if profile is None:
             return None
@@ -253,8 +255,8 @@ class Request:
         return CostOptions(profile, (self._point(max_tokens),), f"batch of {max_tokens} tokens")
 
     def homes(self, n_gpu_layers: int | Mapping[int, int] | None) -> Homes:
-        """Devices by number of layers and by glob."""
-        found = homes_by_layer(
+        """Homes by number of layers and by glob; see `homes_by_layer`."""
+        homes = homes_by_layer(
             self.model.weights,
             self.model.config.n_layer,
             self.backends,
@@ -262,11 +264,11 @@ class Request:
             self.placement.place,
         )
         if not self.placement.offload_kv:
-            found.caches = [len(self.backends) - 1] * self.model.config.n_layer
-        return found
+            homes.caches = [len(self.backends) - 1] * self.model.config.n_layer
+        return homes
 
     def draft(self, homes: Homes, n_tokens: Sequence[int]) -> Draft:
-        """Leaves in those homes, and the graphs for up to so many tokens over them."""
+        """Puts leaves into their homes and builds a graph for each number of tokens."""
         options = self.options
         types = {name: self.backends[b].buffer_type for name, b in homes.weights.items()}
         placed = self.model.placed(types)
@@ -296,23 +298,24 @@ class Request:
         return Draft(placed, cache, {n: build(n) for n in n_tokens}, several)
 
     def planned(self, homes: Homes, *, by_time: bool = False) -> ContextPlan:
-        """The plan with weights and caches in those homes, as far as devices can work on them
-        there. `by_time`: nodes are placed by predicted time, else by the reference's rules."""
+        """Plans with weights and caches in `homes`, except for those that no device can use there.
+
+        With `by_time`, nodes are placed by predicted time, else by the reference's rules."""
         draft = self.draft(homes, bounds(self.options.n_ubatch, len(self.backends)))
         layers = [draft.cache.leaves(il) for il in range(self.model.config.n_layer)]
         keep_what_runs(homes, draft.all_graphs, layers, self.backends)
 
         def plan(max_tokens: int, graph: Graph) -> Plan:
             cost = self.cost_of(max_tokens) if by_time else None
-            made = plan_graph(
+            planned = plan_graph(
                 graph,
                 self.backends,
                 policy="cost" if cost else "ggml",
                 cost=cost,
                 rewrites=self.rewrites,
             )
-            self._predict(made.schedule, max_tokens)
-            return made
+            self._predict(planned.schedule, max_tokens)
+            return planned
 
         regimes = plan_regimes(draft.graphs, plan)
         together = None
@@ -322,35 +325,32 @@ class Request:
         return self._finished(homes, draft, regimes, together)
 
     def as_saved(self, saved: SavedPlan) -> ContextPlan:
-        """What a plan file says, once it is sure that it is about this model and these devices."""
+        """Plans as a plan file says. Raises FormatError if it is for another model or devices."""
         saved.check_devices(self.backends)
         n_layer = self.model.config.n_layer
         homes = Homes(*saved.homes(self.model.weights, n_layer, self.backends))
         homes.n_gpu_layers = None
         draft = self.draft(homes, saved.max_tokens(self.options.n_ubatch))
         saved.check_caches([t for il in range(n_layer) for t in draft.cache.leaves(il)])
+
+        def plan(max_tokens: int | None, graph: Graph) -> Plan:
+            assign = saved.node_devices(max_tokens, graph, self.backends)
+            return plan_graph(
+                graph, self.backends, policy="plan", assign=assign, rewrites=self.rewrites
+            )
+
         regimes: list[RegimePlan] = []
         for max_tokens, graph in draft.graphs.items():
-            assign = saved.node_devices(max_tokens, graph, self.backends)
-            plan = plan_graph(
-                graph, self.backends, policy="plan", assign=assign, rewrites=self.rewrites
-            )
-            self._predict(plan.schedule, max_tokens)
-            regimes.insert(0, RegimePlan(max_tokens, graph, plan))
+            regimes.insert(0, RegimePlan(max_tokens, graph, plan(max_tokens, graph)))
+            self._predict(regimes[0].plan.schedule, max_tokens)
+        schedules: dict[int | None, Schedule] = {r.max_tokens: r.plan.schedule for r in regimes}
         together = None
         if draft.together is not None:
-            n, graph = self._most_together, draft.together
-            assign = saved.node_devices(None, graph, self.backends)
-            plan = plan_graph(
-                graph, self.backends, policy="plan", assign=assign, rewrites=self.rewrites
-            )
-            together = RegimePlan(n, graph, plan)
-        found = self._finished(homes, draft, regimes, together)
-        schedules: dict[int | None, Schedule] = {r.max_tokens: r.plan.schedule for r in regimes}
-        if together is not None:
+            together = RegimePlan(self._most_together, draft.together, plan(None, draft.together))
             schedules[None] = together.plan.schedule
-        saved.check_memory(schedules, {n.memory: n.compute for n in found.needs()})
-        return found
+        result = self._finished(homes, draft, regimes, together)
+        saved.check_memory(schedules, {n.memory: n.compute for n in result.needs()})
+        return result
 
     @property
     def _most_together(self) -> int:
@@ -379,31 +379,31 @@ class Request:
             len(draft.all_graphs), together, self.rewrites, predicted,
         )  # fmt: skip
 
-    def _predict(self, made: Schedule, max_tokens: int) -> None:
+    def _predict(self, schedule: Schedule, max_tokens: int) -> None:
         cost = self.cost_of(max_tokens)
         if cost is not None:
-            made.predicted = cost.model(made.graph, self.backends).predict(made)
+            schedule.predicted = cost.model(schedule.graph, self.backends).predict(schedule)
 
-    def _prediction(self, made: Schedule, point: Point) -> Prediction:
+    def _prediction(self, schedule: Schedule, point: Point) -> Prediction:
         assert self.placement.profile is not None
         cost = CostOptions(self.placement.profile, (point,))
-        return cost.model(made.graph, self.backends).predict(made)
+        return cost.model(schedule.graph, self.backends).predict(schedule)
 
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """Leaves in their homes, and graphs over them."""
+    """Leaves in their homes, and the graphs that use them."""
 
     model: Model
     cache: KVCache
     graphs: dict[int, Graph]
-    """Most tokens -> graph, the largest first."""
+    """Graphs by their most tokens, the largest first."""
     together: Graph | None = None
-    """That of several sequences at once."""
+    """The graph for several sequences at once."""
 
     @property
     def all_graphs(self) -> list[Graph]:
-        """Every one."""
+        """All graphs, that for several sequences included."""
         return [*self.graphs.values(), *([self.together] if self.together else [])]
 
 

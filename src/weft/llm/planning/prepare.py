@@ -1,4 +1,4 @@
-"""`prepare`: from the arguments of a context to its plan."""
+"""`prepare` makes the plan of a context from its arguments."""
 
 from __future__ import annotations
 
@@ -29,35 +29,35 @@ __all__ = ["given_plan", "prepare"]
 
 
 def prepare(
-    model: Model, *, n_ctx: int | None = None, **given: Unpack[PlanArguments]
+    model: Model, *, n_ctx: int | None = None, **arguments: Unpack[PlanArguments]
 ) -> ContextPlan:
-    """The plan of a context from the arguments that `Context` takes; see there. With a plan file,
-    what is not given is as the file says, and what is given must agree with it. Nothing is
-    allocated, no weight is read.
+    """Plans a context from the arguments of `Context`, without allocating memory or reading
+    weights.
 
-    Raises ContextError for an argument out of range, ScheduleError for a placement that cannot be,
-    FormatError for a plan of another model, OutOfMemoryError where nothing fits, ArgumentError for
-    an option that there is not."""
-    require_options("a context", given, (*PLAN_OPTIONS, "n_ctx"), "help(weft.LLM)")
-    saved = given_plan(given)
-    options = context_options(model, n_ctx, given, saved)
-    profile = given.get("profile")
+    With a plan file, omitted arguments have the values of the file, and the others must agree with
+    it. Raises ContextError for an argument out of range, ScheduleError for an impossible placement,
+    FormatError for a plan of another model, OutOfMemoryError if nothing fits, and ArgumentError for
+    an unknown option."""
+    require_options("a context", arguments, (*PLAN_OPTIONS, "n_ctx"), "help(weft.LLM)")
+    saved = given_plan(arguments)
+    options = context_options(model, n_ctx, arguments, saved)
+    profile = arguments.get("profile")
     if profile is not None and not isinstance(profile, Profile):
         profile = load_profile(profile)
     placement = Placement(
-        given.get("n_gpu_layers"),
-        dict(given.get("place") or {}),
+        arguments.get("n_gpu_layers"),
+        dict(arguments.get("place") or {}),
         saved,
-        given.get("fit", False),
-        dict(given.get("memory") or {}),
-        given.get("policy", "ggml"),
+        arguments.get("fit", False),
+        dict(arguments.get("memory") or {}),
+        arguments.get("policy", "ggml"),
         profile,
-        given.get("offload_kv", True),
+        arguments.get("offload_kv", True),
     )
-    devices = given.get("devices")
+    devices = arguments.get("devices")
     if devices is None:
         devices = ("cpu",) if saved is None else saved.devices
-    backends = _backends(devices, {k: v for k, v in given.items() if k in DEVICE_OPTIONS})
+    backends = _backends(devices, {k: v for k, v in arguments.items() if k in DEVICE_OPTIONS})
     if all(b.buffer_type is backends[-1].buffer_type for b in backends) and not placement.memory:
         cells = cache_bytes(
             model.config,
@@ -68,25 +68,25 @@ def prepare(
             options.window_size(model.config),
         )
         require_memory({"cache": cells}, ADVICE)
-    return _planned(Request(model, options, backends, placement, given.get("rewrites")))
+    return _planned(Request(model, options, backends, placement, arguments.get("rewrites")))
 
 
 def _backends(devices: Sequence[str | Backend], options: dict[str, Any]) -> list[Backend]:
-    """The devices of a list; the cpu behind them where the last one named cannot stand there."""
-    # the options are the cpu's, and are of no use to a context without one
-    named = any(isinstance(d, str) and d.partition(":")[0] == "cpu" for d in devices)
-    found = resolve_devices(devices, **(options if named else {}))
-    if found and isinstance(devices[-1], str) and found[-1].kind != "CPU":
-        if any(b.name == "cpu" for b in found):
-            rest = ", ".join([*(b.name for b in found if b.name != "cpu"), "cpu"])
-            raise ScheduleError(f"the cpu must be the last of the devices: {rest}")
-        found += resolve_devices(["cpu"], **options)
-    return found
+    """The backends of a list of devices, with the cpu added if the last one is not a cpu."""
+    # the options are for the cpu, which may not be among the devices
+    has_cpu = any(isinstance(d, str) and d.partition(":")[0] == "cpu" for d in devices)
+    backends = resolve_devices(devices, **(options if has_cpu else {}))
+    if backends and isinstance(devices[-1], str) and backends[-1].kind != "CPU":
+        if any(b.name == "cpu" for b in backends):
+            order = ", ".join([*(b.name for b in backends if b.name != "cpu"), "cpu"])
+            raise ScheduleError(f"the cpu must be the last of the devices: {order}")
+        backends += resolve_devices(["cpu"], **options)
+    return backends
 
 
-def given_plan(given: PlanArguments) -> SavedPlan | None:
-    """The plan file among the arguments, read."""
-    plan = given.get("plan")
+def given_plan(arguments: PlanArguments) -> SavedPlan | None:
+    """Reads the plan file among the arguments, if there is one."""
+    plan = arguments.get("plan")
     if plan is None:
         return None
     return SavedPlan(plan) if isinstance(plan, Mapping) else SavedPlan.load(plan)
@@ -95,13 +95,13 @@ def given_plan(given: PlanArguments) -> SavedPlan | None:
 def _planned(request: Request) -> ContextPlan:
     placement = request.placement
     if placement.saved is not None:
-        found = request.as_saved(placement.saved)
-        require(request, found)
-        return found
+        plan = request.as_saved(placement.saved)
+        require(request, plan)
+        return plan
     if placement.policy == "cost":
         return by_time(request)
     if placement.fit:
         return fitted(request)
-    found = request.planned(request.homes(placement.n_gpu_layers))
-    require(request, found)
-    return found
+    plan = request.planned(request.homes(placement.n_gpu_layers))
+    require(request, plan)
+    return plan

@@ -1,8 +1,8 @@
-"""Regimes: ranges of batch sizes with a plan each, over the same arenas.
+"""Regimes: ranges of batch sizes, each with its own plan, which share the same arenas.
 
-What a device takes may depend on the batch: products from some size on, offloaded weights where
-many tokens share the way. So a plan made for the largest ubatch would place a single token badly. A
-context plans each range once, when it is created; after that no batch size plans anything.
+Which ops a device takes may depend on the batch: some devices take products only from some size on,
+or only if enough tokens share the transfer of a weight. A plan for the largest ubatch would place a
+single token badly. So a context plans each range once, when it is created, and never again.
 
     tokens   1        2 .. 31          32 .. n_ubatch
     plan     tg       small batches    pp
@@ -28,8 +28,8 @@ from weft.program import Program
 __all__ = ["BOUNDS", "Regime", "RegimePlan", "bounds", "plan_regimes"]
 
 BOUNDS = (1, 31)
-"""Most tokens of the regimes before the last. Devices that ask for big batches do so from 32 on, in
-ggml too."""
+"""Most tokens of all regimes but the last. As in ggml, devices that need big batches take them from
+32 tokens on."""
 
 
 class Regime:
@@ -46,34 +46,34 @@ class Regime:
         config: ModelConfig,
         session: Session | None = None,
     ) -> None:
-        """`session`: one over a program like this, default: a plain one."""
+        """`session` runs a program with the inputs and outputs of `program`; None: a plain one."""
         self.max_tokens = max_tokens
         self.program = program
         self.session = Session(program, arenas) if session is None else session
         program = self.session.program
         self.inputs = Inputs(self.session, cache, config)
         self.output: str = next(iter(program.outputs))
-        """Name of the one output."""
+        """Name of the only output."""
         rows = program.tensors[program.outputs[self.output]]
         self.rows: NDArray[Any] | None = None
-        """Its rows, where they can be read in place: flat, those of the last run."""
+        """The output of the last run [rows * width], or None if it cannot be read in place."""
         if program.buffers[rows.buffer].buffer_type.is_host:
             self.rows = self.session.output_view(self.output)
         self.one_row: NDArray[Any] | None = None
-        """The first of them [1, width]."""
+        """The first row of it [1, width]."""
         if self.rows is not None:
             width = evaluate(rows.ne[0], {})
             self.one_row = self.rows[:width].reshape(1, width)
 
     @property
     def takes_one(self) -> bool:
-        """Whether a single token can be written and its row read without detours."""
+        """True if a single token can be written, and its row read, directly in memory."""
         return self.inputs.takes_one and self.one_row is not None
 
 
 @dataclass(frozen=True, slots=True)
 class RegimePlan:
-    """Where everything of a regime is."""
+    """The graph and the plan of a regime for up to `max_tokens` tokens."""
 
     max_tokens: int
     graph: Graph
@@ -81,8 +81,8 @@ class RegimePlan:
 
 
 def bounds(n_ubatch: int, n_devices: int) -> list[int]:
-    """Most tokens of each regime, the largest first. One device places everything the same way, so
-    it has one regime: kernels adapt to the batch at run time."""
+    """The most tokens of each regime, the largest first. A single device takes all batch sizes, so
+    it has one regime; its kernels adapt to the batch at run time."""
     smaller = sorted({b for b in BOUNDS if b < n_ubatch}, reverse=True) if n_devices > 1 else []
     return [n_ubatch, *smaller]
 
@@ -90,14 +90,16 @@ def bounds(n_ubatch: int, n_devices: int) -> list[int]:
 def plan_regimes(
     graphs: Mapping[int, Graph], plan: Callable[[int, Graph], Plan]
 ) -> list[RegimePlan]:
-    """The plans of graphs for up to so many tokens, the smallest first; `graphs` has the largest
-    first. A smaller regime that would be placed as the next one is left out."""
-    found: list[RegimePlan] = []
+    """Plans `graphs`, which are given by their most tokens, the largest first.
+
+    Returns the regimes with the smallest first, leaving out those that would be placed like the
+    next larger one."""
+    regimes: list[RegimePlan] = []
     for max_tokens, graph in graphs.items():
-        made = RegimePlan(max_tokens, graph, plan(max_tokens, graph))
-        if not found or _placement(made.plan) != _placement(found[0].plan):
-            found.insert(0, made)
-    return found
+        regime = RegimePlan(max_tokens, graph, plan(max_tokens, graph))
+        if not regimes or _placement(regime.plan) != _placement(regimes[0].plan):
+            regimes.insert(0, regime)
+    return regimes
 
 
 def _placement(plan: Plan) -> list[tuple[int, list[str], list[str]]]:

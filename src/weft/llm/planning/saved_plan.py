@@ -1,15 +1,15 @@
-"""A plan file: what `weft explain --save` writes and `weft run --plan` follows, once every name,
-shape, type, device and size in it agrees with the model at hand.
+"""Plan files, which `weft explain --save` writes and `weft run --plan` follows.
 
-Beside what `weft.schedule.describe.to_json` gives it holds:
+Every name, shape, type, device and size in a file is compared with the model before it is used.
+Besides the result of `weft.schedule.describe.to_json` a file has:
 
     model      architecture, layers
-    options    what decided the graph: n_ctx, n_ubatch, n_outputs, type_k, ...
-    weights    name, type, sizes (innermost first), bytes, device of each
-    caches     the same of the KV cache
+    options    the options of the graph: n_ctx, n_ubatch, n_outputs, type_k and so on
+    weights    name, type, sizes (innermost first), bytes and device of each
+    caches     the same for the KV cache
     memory     buffer, memory, bytes
-    smaller    the plans of smaller batches: max_tokens, splits, totals
-    together   recurrent models: the plan of several sequences at once
+    smaller    the plans for smaller batches: max_tokens, splits, totals
+    together   for recurrent models, the plan for several sequences at once
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ __all__ = ["SavedPlan", "leaf_rows"]
 
 
 def leaf_rows(leaves: Iterable[Tensor], devices: Mapping[str, str]) -> list[dict[str, Any]]:
-    """A row for each leaf; `devices`: leaf name -> device name."""
+    """A row of a plan file for each leaf; `devices` has the device of each, by name."""
     return [
         {
             "name": leaf.name,
@@ -47,10 +47,10 @@ def leaf_rows(leaves: Iterable[Tensor], devices: Mapping[str, str]) -> list[dict
 
 
 class SavedPlan:
-    """The contents of a plan file, and whether they are about a model."""
+    """The contents of a plan file, with the checks that it fits a model."""
 
     def __init__(self, data: Any, where: str = "the plan") -> None:
-        """Raises FormatError for data that is no plan of a model."""
+        """Raises FormatError if `data` is not a plan of a model. Messages start with `where`."""
         self._where = where
         if not isinstance(data, Mapping) or data.get("format") != FORMAT:
             self._fail(f"this is no plan of format {FORMAT}; write one with `weft explain --save`")
@@ -63,13 +63,13 @@ class SavedPlan:
 
     @staticmethod
     def load(path: str | os.PathLike[str]) -> SavedPlan:
-        """The plan in a JSON file; raises FormatError."""
+        """Reads a plan from a JSON file; raises FormatError if it is damaged."""
         try:
             return SavedPlan(json.loads(read_text(path)), str(path))
         except OSError as error:
             raise FormatError(f"plan {path}: {error.strerror or error}") from None
         except RecursionError:
-            raise FormatError(f"plan {path}: lists within lists without end") from None
+            raise FormatError(f"plan {path}: lists are nested too deeply") from None
         except ValueError as error:  # JSON and UTF-8
             raise FormatError(f"plan {path}: not JSON ({error})") from None
 
@@ -79,8 +79,8 @@ class SavedPlan:
         return [str(row.get("name")) for row in self._data["devices"]]
 
     def option(self, name: str, given: Any, kind: type) -> Any:
-        """The plan's value of an option of the context, of a type; raises FormatError where the
-        caller has given another."""
+        """The plan's value of an option of the context, of type `kind`. Raises FormatError if the
+        caller gave another value (not None)."""
         value = self._data["options"].get(name)
         if type(value) is not kind:
             self._fail(f"option {name!r} is missing or no {kind.__name__}; save the plan again")
@@ -89,7 +89,7 @@ class SavedPlan:
         return value
 
     def check_devices(self, backends: Sequence[Backend]) -> None:
-        """Raises FormatError where names, kinds or memories of the devices differ."""
+        """Raises FormatError if names, kinds or memories of the devices differ."""
         theirs = [(r.get("name"), r.get("kind"), r.get("memory")) for r in self._data["devices"]]
         ours = [(b.name, b.kind, b.buffer_type.name) for b in backends]
         if theirs != ours:
@@ -101,9 +101,9 @@ class SavedPlan:
     ) -> tuple[dict[str, int], list[int]]:
         """The device of each weight and of each layer's cache.
 
-        Raises FormatError naming a weight that only one side has, or that differs."""
+        Raises FormatError, which names the weight, if only one side has it or if it differs."""
         number = {b.name: i for i, b in enumerate(backends)}
-        found: dict[str, int] = {}
+        homes: dict[str, int] = {}
         for row in self._data["weights"]:
             name = str(row.get("name"))
             leaf = weights.get(name)
@@ -112,9 +112,9 @@ class SavedPlan:
             if leaf is None:
                 self._fail(f"weight {name!r} is not in the model")
             self._compare(f"weight {name}", row, leaf)
-            found[name] = self._device(f"weight {name}", row, number)
+            homes[name] = self._device(f"weight {name}", row, number)
         for name in weights:
-            if name not in found:
+            if name not in homes:
                 self._fail(f"weight {name!r} of the model is not in it; save the plan again")
         caches = [len(backends) - 1] * n_layer
         for row in self._data["caches"]:
@@ -123,27 +123,27 @@ class SavedPlan:
             if not re.fullmatch("[0-9]{1,9}", layer) or int(layer) >= n_layer:
                 self._fail(f"cache {name!r} is not of one of the model's {n_layer} layers")
             caches[int(layer)] = self._device(f"cache {name}", row, number)
-        return found, caches
+        return homes, caches
 
     def check_caches(self, caches: Sequence[Tensor]) -> None:
-        """Raises FormatError where the caches are not those of the plan."""
+        """Raises FormatError if the caches are not those of the plan."""
         rows = {str(row.get("name")): row for row in self._data["caches"]}
         for leaf in caches:
-            if not leaf.max_bytes:  # of a layer without attention
+            if not leaf.max_bytes:  # the layer has no attention
                 continue
             if leaf.name not in rows:
                 self._fail(f"cache {leaf.name!r} is not in it; save the plan again")
             self._compare(f"cache {leaf.name}", rows[leaf.name], leaf)
 
     def max_tokens(self, n_ubatch: int) -> list[int]:
-        """Most tokens of each plan in it, the largest first."""
-        found = [n_ubatch]
+        """The most tokens of each plan in the file, the largest first."""
+        sizes = [n_ubatch]
         for row in reversed(self._data["smaller"]):
             n = row.get("max_tokens")
-            if not isinstance(n, int) or not 1 <= n < found[-1]:
+            if not isinstance(n, int) or not 1 <= n < sizes[-1]:
                 self._fail(f"a plan under 'smaller' is for {n} tokens, which cannot be")
-            found.append(n)
-        return found
+            sizes.append(n)
+        return sizes
 
     def _splits(self, max_tokens: int | None) -> list[Mapping[str, Any]]:
         several = self._data.get("together")
@@ -162,8 +162,8 @@ class SavedPlan:
     def node_devices(
         self, max_tokens: int | None, graph: Graph, backends: Sequence[Backend]
     ) -> dict[Tensor, int]:
-        """The device of each node that does work, in the plan for up to so many tokens (None: of
-        several sequences at once), once names, ops, shapes and types agree."""
+        """The device of each node but views, from the plan for up to `max_tokens` tokens (None: for
+        several sequences at once). Raises FormatError if names, ops, shapes or types differ."""
         number = {b.name: i for i, b in enumerate(backends)}
         rows = [
             row
@@ -173,7 +173,7 @@ class SavedPlan:
         ]
         if len(rows) != len(graph.nodes):
             self._fail(f"it has {len(rows)} nodes, the model's graph has {len(graph.nodes)}")
-        found = {}
+        devices = {}
         for i, (row, node) in enumerate(zip(rows, graph.nodes, strict=True)):
             theirs = tuple(row.get(k) for k in ("name", "op", "shape", "type"))
             ours = (node.name, node.op.name, shape_text(node), node.dtype.name)
@@ -181,16 +181,18 @@ class SavedPlan:
                 said, is_ = (" ".join(map(str, what)) for what in (theirs, ours))
                 self._fail(f"node {i} is {said}, but in the model's graph it is {is_}")
             if not node.op.is_view:
-                found[node] = self._device(f"node {node.name}", row, number)
-        return found
+                devices[node] = self._device(f"node {node.name}", row, number)
+        return devices
 
-    def check_memory(self, made: Mapping[int | None, Schedule], compute: Mapping[str, int]) -> None:
-        """Raises FormatError where the plans (by most tokens) need more memory for computing than
-        the file says.
+    def check_memory(
+        self, schedules: Mapping[int | None, Schedule], compute: Mapping[str, int]
+    ) -> None:
+        """Raises FormatError if the plan needs more compute memory than the file says.
 
-        A file whose nodes someone has moved has other splits than it says; its sizes are of no use
-        then."""
-        for max_tokens, schedule in made.items():
+        `schedules` are given by their most tokens, `compute` is the bytes needed in each memory. If
+        someone has edited the nodes of the file, its splits differ and its sizes mean nothing, so
+        they are not compared."""
+        for max_tokens, schedule in schedules.items():
             theirs = [
                 (s.get("device"), s.get("start"), s.get("end")) for s in self._splits(max_tokens)
             ]

@@ -1,1 +1,1 @@
-"""Text to token ids and back; a kind of vocabulary a file."""
+"""Converts text to token ids and back; each kind of vocabulary has a file."""

@@ -1,8 +1,8 @@
 """Byte-level byte-pair encoding (GGUF's tokenizer models `gpt2` and `gemma4`).
 
-Text is cut into words (`pretokenizers`), a word becomes bytes in GPT-2's alphabet, and neighbours
-merge, the merge that was learnt first coming first (Sennrich et al., arXiv 1508.07909; Radford et
-al. 2019). A merge of the file is the line `left right`, its rank the number of the line.
+Text is cut into words (`pretokenizers`), the bytes of a word are spelled in GPT-2's alphabet, and
+neighbouring symbols are merged, the lowest rank first (Sennrich et al., arXiv 1508.07909; Radford
+et al. 2019). The file lists merges as lines `left right`; the rank is the number of the line.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from itertools import pairwise
 from weft.errors import TokenizerError
 from weft.llm.tokenizers.pretokenizers import PRETOKENIZERS
 from weft.llm.tokenizers.vocab import TokenType, Vocab
+from weft.llm.tokenizers.word_ids import WordIds
 
 __all__ = ["SYMBOLS", "BpeModel", "merge"]
 
@@ -23,7 +24,8 @@ _MERGES = "tokenizer.ggml.merges"
 
 
 def _alphabet() -> list[str]:
-    """GPT-2's character for each byte: itself where it prints, else the next from U+0100 on."""
+    """GPT-2's character for each byte: the byte itself if it is printable, else the next unused
+    character from U+0100 on."""
     printing = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = (b for b in range(256) if b not in printing)
     chars = {b: chr(b) for b in printing} | {b: chr(256 + i) for i, b in enumerate(others)}
@@ -31,20 +33,17 @@ def _alphabet() -> list[str]:
 
 
 SYMBOLS = [char.encode() for char in _alphabet()]
-"""GPT-2's spelling of each byte, as the UTF-8 of a character."""
+"""GPT-2's character for each byte, in UTF-8."""
 _TO_LATIN1 = {ord(char): byte for byte, char in enumerate(_alphabet())}
 
 
 class BpeModel:
-    """Text without special tokens to ids, and ids to bytes."""
+    """Converts text without special tokens to ids, and ids to bytes."""
 
     add_space_prefix = False
 
-    _CACHED_WORDS = 1 << 16
-    _LONGEST_CACHED = 64  # characters; longer words hardly come twice
-
     def __init__(self, vocab: Vocab) -> None:
-        """Raises TokenizerError for an unknown pre-tokenizer, or when there are no merges."""
+        """Raises TokenizerError for an unknown pre-tokenizer and for a file without merges."""
         self.vocab = vocab
         how = PRETOKENIZERS.get(vocab.pre)
         if how is None:
@@ -58,11 +57,13 @@ class BpeModel:
                 f"the vocabulary has no merges (no key {_MERGES}); convert the model again"
             )
         self._merges = vocab.metadata.get_bytes_list(_MERGES, [])
-        self._words: dict[str, list[int]] = {}
+        self._words = WordIds(
+            lambda word: [id_ for part in how.split_word(word) for id_ in self._encode_word(part)]
+        )
 
     @cached_property
     def _ranks(self) -> dict[bytes, int]:
-        """Ranks by merge as the file spells it, `left right`; the first of equal ones counts."""
+        """The rank of each merge, by its line `left right`; the first of equal lines counts."""
         merges = self._merges
         wrong = [line for line in merges if b" " not in line]
         if wrong:
@@ -73,20 +74,12 @@ class BpeModel:
         return dict(zip(reversed(merges), range(len(merges) - 1, -1, -1), strict=True))
 
     def encode(self, text: str) -> list[int]:
-        """Ids of `text`; raises TokenizerError when a merge of the file is no pair of tokens."""
-        how, words = self._how, self._words
-        if not how.byte_level:
+        """The ids of `text`. Raises TokenizerError if a merge of the file is not two tokens."""
+        if not self._how.byte_level:
             text = text.replace(" ", _SPACE)
         ids: list[int] = []
-        for word in how.split(text):
-            found = words.get(word)
-            if found is None:
-                found = [id_ for part in how.split_word(word) for id_ in self._encode_word(part)]
-                if len(word) <= self._LONGEST_CACHED:
-                    if len(words) >= self._CACHED_WORDS:
-                        words.clear()
-                    words[word] = found
-            ids += found
+        for word in self._how.split(text):
+            ids += self._words[word]
         return ids
 
     def _encode_word(self, word: str) -> list[int]:
@@ -109,9 +102,9 @@ class BpeModel:
         return ids
 
     def _parts(self, token: bytes) -> list[bytes]:
-        """What stands in for a token that merges make and the vocabulary does not have.
+        """The tokens of the bytes of `token`, which merges have made but the vocabulary lacks.
 
-        Some vocabularies lack bytes that hardly occur; they are lost, as in the reference."""
+        Some vocabularies also lack rare bytes; these are lost, as in the reference."""
         if self._how.byte_level:
             return [char.encode() for char in token.decode()]
         return [b"<0x%02X>" % byte for byte in token]
@@ -135,14 +128,15 @@ class BpeModel:
 def merge(symbols: list[bytes], ranks: Mapping[bytes, int]) -> list[bytes]:
     """Merges neighbours, lowest rank first, then leftmost, while any pair has a rank.
 
-    `ranks`: by `left right`. Takes O(n log n) for n symbols; changes `symbols`."""
+    `ranks` has the rank of each pair, by `left right`. Takes O(n log n) time for n symbols and
+    changes `symbols`."""
     n = len(symbols)
     if n < 2:
         return symbols
     rank_of = ranks.get
     right = list(range(1, n + 1))  # index of the next symbol; n: none
     left = list(range(-1, n - 1))
-    # The rank of each symbol's pair with the next one; what the heap holds besides is stale.
+    # the rank of each symbol's pair with the next one; other entries of the heap are stale
     current = [rank_of(a + b" " + b, -1) for a, b in pairwise(symbols)]
     current.append(-1)
     heap = [rank * n + i for i, rank in enumerate(current) if rank >= 0]

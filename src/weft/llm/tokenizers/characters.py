@@ -1,9 +1,9 @@
-"""Classes of characters, as tokenizers see them: Unicode 15.1, like the reference.
+"""Classes of characters for tokenizers, by Unicode 15.1 like the reference.
 
-A pre-tokenizer's regex speaks of categories (`\\p{L}`), which Python's `re` does not know. So text
-is *collapsed* first, character by character: ASCII stays, anything else becomes one stand-in for
-its class. A class in a regex is then its ASCII part and its stand-in, and white space and digits
-mean ASCII ones only (`re.ASCII`), all others having become a stand-in or a vertical tab.
+The regexes of pre-tokenizers use categories (`\\p{L}`), which Python's `re` lacks. So text is
+*collapsed* first: ASCII characters stay, any other character is replaced by a stand-in for its
+class. In a regex a class is written as its ASCII members and its stand-in. White space and digits
+are the ASCII ones only (`re.ASCII`), because all others became a vertical tab or a stand-in.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = [
     "plain",
 ]
 
-# Characters that Unicode 15.0 and 15.1 added; the Pythons before 3.12 and 3.13 do not know them.
+# Characters that Unicode 15.0 and 15.1 added, which Python knows from 3.12 and 3.13 on.
 _ADDED = """CF3M ECEM 2FFC-2FFFS 31EFS 10EFD-10EFFM 1123F-11240L 11241M 11B00-11B09P 11F00-11F01M
 11F02L 11F03M 11F04-11F10L 11F12-11F33L 11F34-11F3AM 11F3E-11F42M 11F43-11F4FP 11F50-11F59N 1342FL
 13439-1343FC 13440M 13441-13446L 13447-13455M 1B132L 1B155L 1D2C0-1D2D3N 1DF25-1DF2AL 1E030-1E06DL
@@ -35,9 +35,9 @@ WHITESPACE = frozenset(
     "\t\n\v\f\r \x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a"
     "\u2028\u2029\u202f\u205f\u3000"
 )
-"""White_Space of the Unicode Character Database."""
+"""The property White_Space of the Unicode Character Database."""
 
-# Han, for the one pre-tokenizer that tells it from other letters (blocks, not the script).
+# Blocks of Han characters, for the one pre-tokenizer that distinguishes them from other letters.
 _HAN = (
     (0x3400, 0x4DBF),
     (0x4E00, 0x9FFF),
@@ -48,8 +48,7 @@ _HAN = (
     (0x2F800, 0x2FA1F),
 )
 
-# Class: stand-in, ASCII members as the inside of a regex's brackets. Numbers and letters of ASCII
-# are ranges; the punctuation and symbols are spelt out.
+# The stand-in of each class, and its members as they stand inside the brackets of a regex.
 _STAND_IN = {"N": "\xd1", "L": "\xd2", "P": "\xd3", "M": "\xd4", "S": "\xd5"}
 _HAN_STAND_IN = "\xd6"
 _OTHER = "\xd0"
@@ -67,30 +66,30 @@ _CLASSES = {
 
 
 def _added() -> tuple[list[int], list[tuple[int, str]]]:
-    """First code points, and the last with the class, of `_ADDED`."""
-    starts, rest = [], []
+    """The ranges of `_ADDED`: first code points, and last ones with the class."""
+    starts, ends = [], []
     for entry in _ADDED.split():
         first, _, last = entry[:-1].partition("-")
         starts.append(int(first, 16))
-        rest.append((int(last or first, 16), entry[-1]))
-    return starts, rest
+        ends.append((int(last or first, 16), entry[-1]))
+    return starts, ends
 
 
-_STARTS, _REST = _added()
+_STARTS, _ENDS = _added()
 
 
 def category(char: str) -> str:
     """The general category of a character: two letters, or one for the newest characters."""
-    found = unicodedata.category(char)
-    if found == "Cn":
+    code = unicodedata.category(char)
+    if code == "Cn":
         i = bisect_right(_STARTS, ord(char)) - 1
-        if i >= 0 and ord(char) <= _REST[i][0]:
-            return _REST[i][1]
-    return found
+        if i >= 0 and ord(char) <= _ENDS[i][0]:
+            return _ENDS[i][1]
+    return code
 
 
 class CharTable(dict[int, str]):
-    """A table for str.translate that makes its entries when they are first asked for."""
+    """A table for str.translate that computes each entry when it is first needed."""
 
     _MOST = 1 << 16  # entries; text with more distinct characters is rare, and only slower
 
@@ -121,22 +120,22 @@ _PLAIN = CharTable(lambda char: "\v" if char in WHITESPACE and not char.isascii(
 
 
 def collapse(text: str) -> str:
-    """`text` with characters beyond ASCII as stand-ins for their classes; the same length."""
+    """Replaces characters beyond ASCII by the stand-ins of their classes; keeps the length."""
     return text if text.isascii() else text.translate(_COLLAPSED)
 
 
 def plain(text: str) -> str:
-    """`text` with white space beyond ASCII as vertical tabs; the same length."""
+    """Replaces white space beyond ASCII by vertical tabs; keeps the length."""
     return text if text.isascii() else text.translate(_PLAIN)
 
 
 def compile_collapsed(pattern: str) -> re.Pattern[str]:
-    """A regex for collapsed text. `[\\p{L}]` and the like stand inside brackets only."""
+    """Compiles a regex for collapsed text. Classes such as `\\p{L}` must stand inside brackets."""
     for name, members in _CLASSES.items():
         pattern = pattern.replace(name, members)
     return re.compile(pattern, re.ASCII)
 
 
 def compile_plain(pattern: str) -> re.Pattern[str]:
-    """A regex for `plain` text: it names characters beyond ASCII, and no classes."""
+    """Compiles a regex for `plain` text, which names characters beyond ASCII but no classes."""
     return re.compile(pattern, re.ASCII)

@@ -1,9 +1,9 @@
-"""How byte-level vocabularies cut text into words: a pre-tokenizer for each `tokenizer.ggml.pre`.
+"""Pre-tokenizers, which cut text into words for byte-level vocabularies, by `tokenizer.ggml.pre`.
 
-A pre-tokenizer is a list of steps; each cuts the pieces of the one before it into what its regex
-matches and what lies between the matches. The regexes are those of the models' `tokenizer.json`,
-in the form llama.cpp gives them, which is what GGUF files are tested with: it tells no upper-case
-from lower-case letters beyond ASCII, for example. See `characters` for what a class stands for.
+A pre-tokenizer is a list of steps. Each step cuts the pieces of the step before at the matches of a
+regex. The regexes are those of the models' `tokenizer.json` in the form that llama.cpp uses, with
+which GGUF files are tested: beyond ASCII it does not distinguish upper-case from lower-case
+letters, for example. `characters` says what the classes in a regex stand for.
 """
 
 from __future__ import annotations
@@ -19,41 +19,41 @@ from weft.llm.tokenizers.characters import collapse, compile_collapsed, compile_
 __all__ = ["PRETOKENIZERS", "PreTokenizer"]
 
 Step = str | Callable[[str, list[int]], list[int]]
-"""A regex, or a function from text and its cuts to finer cuts."""
+"""A regex, or a function that makes finer cuts of a text and its cuts."""
 
 
 @dataclass(frozen=True)
 class PreTokenizer:
-    """What `tokenizer.ggml.pre` means."""
+    """The pre-tokenizer that a value of `tokenizer.ggml.pre` names."""
 
     steps: tuple[Step, ...]
     late: int = 0
-    """How many steps, from the end, only cut words that the others have made. Such words come again
-    and again, so they are cut when they are first met."""
+    """Number of steps, counted from the end, that depend on a single word only. They are applied
+    once to each distinct word, and the result is cached."""
     ignore_merges: bool = False
-    """Whether a word that is a token stays one, although merges would not make it."""
+    """True if a whole word that is a token stays one, even if merges would split it."""
     add_bos: bool = False
-    """Whether texts begin with BOS when the file does not say."""
+    """True if texts begin with BOS unless the file says otherwise."""
     always_bos: bool = False
-    """Whether they do whatever the file says."""
+    """True if texts begin with BOS, whatever the file says."""
     clean_spaces: bool = True
     """See `Vocab.clean_spaces`."""
     byte_level: bool = True
-    """Whether tokens are spelt in GPT-2's alphabet of bytes; otherwise they are text with U+2581
-    for spaces, and unknown characters become tokens such as `<0xE2>`."""
+    """True if tokens are spelled in GPT-2's alphabet of bytes. False: they are text with U+2581 for
+    spaces, and unknown characters become byte tokens such as `<0xE2>`."""
     newline_tokens: bool = False
-    """Whether a run of new lines that is a token is one, although no merge makes it."""
+    """True if a run of new lines that is a token stays one, even if merges would split it."""
 
     @cached_property
     def _steps(self) -> list[Callable[[str, str, list[int]], list[int]]]:
         return [_compile(step) for step in self.steps]
 
     def split(self, text: str) -> list[str]:
-        """`text` cut by all steps but the late ones; joined, the pieces are the text."""
+        """Cuts `text` by all steps but the late ones; the pieces together are the text."""
         return _cut(text, self._steps[: len(self.steps) - self.late])
 
     def split_word(self, word: str) -> list[str]:
-        """A piece that `split` gave, cut by the late steps."""
+        """Cuts a piece from `split` by the late steps."""
         return _cut(word, self._steps[-self.late :]) if self.late else [word]
 
 
@@ -77,7 +77,7 @@ def _compile(step: Step) -> Callable[[str, str, list[int]], list[int]]:
 
 
 def _isolate(pattern: re.Pattern[str], text: str, cuts: list[int]) -> list[int]:
-    """`cuts` and the ends of all matches; no match looks beyond the piece it is in."""
+    """Adds the ends of all matches to `cuts`; a match never extends beyond its piece."""
     finditer = pattern.finditer
     finer = [0]
     add = finer.append
@@ -101,7 +101,7 @@ _NUMBERS = compile_collapsed(r"[\p{N}]+")
 
 
 def _group_numbers(collapsed: str, cuts: list[int]) -> list[int]:
-    """Threes of a number from its right; what is left of a number stays with its first group."""
+    """Cuts numbers into groups of three from the right; the first group may be shorter."""
     finer = set(cuts)
     for start, end in pairwise(cuts):
         for match in _NUMBERS.finditer(collapsed, start, end):
@@ -110,7 +110,7 @@ def _group_numbers(collapsed: str, cuts: list[int]) -> list[int]:
 
 
 def _group_digits(collapsed: str, cuts: list[int]) -> list[int]:
-    """Cuts in front of each three digits that a number ends with."""
+    """Cuts runs of digits into groups of three from the right."""
     finer = set(cuts)
     for start, end in pairwise(cuts):
         for match in _DIGITS.finditer(collapsed, start, end):
@@ -119,7 +119,7 @@ def _group_digits(collapsed: str, cuts: list[int]) -> list[int]:
 
 
 def _part_last_spaces(collapsed: str, cuts: list[int]) -> list[int]:
-    """A cut in front of the spaces at the end of each piece."""
+    """Cuts in front of the white space at the end of each piece."""
     finer = set(cuts)
     for start, end in pairwise(cuts):
         finer.add(start + len(collapsed[start:end].rstrip(" \t\n\v\f\r")))
@@ -139,12 +139,12 @@ _SYMBOLS = r" ?[^\s\p{L}\p{N}]+[\r\n]*"
 _PATH_SYMBOLS = r" ?[^\s\p{L}\p{N}]+[\r\n/]*"
 _ONE, _UP_TO_3 = r"[\p{N}]", r"[\p{N}]{1,3}"
 _HAN_KANA = r"[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+"
-_CJK = r"[\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff]+"  # and much between them
+_CJK = r"[\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff]+"
 _LINES = r"[^\n]+|\n+"
 
 
 def _cased(marks: str, ending: str) -> str:
-    """Words such as `Word` and `WORDs`: capitals only in front."""
+    """A regex for words such as `Word` and `WORDs`, with capitals at the beginning only."""
     upper, lower = rf"[\p{{Upper}}{marks}]", rf"[\p{{Lower}}{marks}]"
     front = r"[^\r\n\p{L}\p{N}]?"
     return f"{front}{upper}*{lower}+{ending}|{front}{upper}+{lower}*{ending}"
@@ -172,7 +172,7 @@ _DEEPSEEK3_WORDS = _any(
 _DEEPSEEK3 = (_UP_TO_3, _HAN_KANA, _any(_DEEPSEEK3_WORDS + r"[\r\n]*", _NEWLINES, _SPACES))
 _BLOOM = r" ?[^(\s|.,!?\u2026\u3002\uff0c\u3001\u0964\u06d4\u060c)]+"
 
-# Letters that have a case, as DeepSeek's first tokenizer lists them.
+# Letters with upper and lower case, as DeepSeek's first tokenizer lists them.
 _CASED_LETTERS = (
     r"A-Za-z\xb5\xc0-\xd6\xd8-\xf6\xf8-\u01ba\u01bc-\u01bf\u01c4-\u0293\u0295-\u02af\u0370-\u0373"
     r"\u0376\u0377\u037b-\u037d\u037f\u0386\u0388-\u038a\u038c\u038e-\u03a1\u03a3-\u03f5"
@@ -322,7 +322,7 @@ _TABLE: dict[str, PreTokenizer] = {
     "afmoe": PreTokenizer(
         (
             _group_numbers,
-            # \u8c48 begins a range meant to begin at U+F900, the same sign in another block.
+            # \u8c48 looks like U+F900, where the range was probably meant to begin
             r"[\u4e00-\u9fff\u3400-\u4dbf\u8c48-\ufaff\u3040-\u309f\u30a0-\u30ff\uff65-\uff9f"
             r"\u2f00-\u2fdf\u0e40-\u0e7f\u0e80-\u0eff\u1780-\u17ff\u1000-\u109f\uaa60-\uaa7f"
             r"\ua9e0-\ua9ff\uac00-\ud7af\u1100-\u11ff]+",
@@ -340,5 +340,5 @@ _TABLE: dict[str, PreTokenizer] = {
 }
 
 PRETOKENIZERS = {name: how for names, how in _TABLE.items() for name in names.split()}
-"""By `tokenizer.ggml.pre`."""
-PRETOKENIZERS[""] = PRETOKENIZERS["default"]  # files older than the key
+"""All pre-tokenizers, by their value of `tokenizer.ggml.pre`."""
+PRETOKENIZERS[""] = PRETOKENIZERS["default"]  # for files that are older than the key

@@ -1,13 +1,13 @@
 """SentencePiece byte-pair encoding (GGUF's tokenizer model `llama`).
 
-The `sentencepiece` library does the work, on a model made in memory from the GGUF metadata: the
-few fields it needs are written as protobuf by hand (sentencepiece_model.proto of the SentencePiece
-repository), so no protobuf runtime is needed. The settings make it do what llama.cpp does: text is
-taken as it is (no normalisation, runs of spaces stay), spaces become U+2581, characters that no
-piece has become bytes. Special tokens and the space prefix are the caller's work.
+The `sentencepiece` library does the work, with a model that is made in memory from the GGUF
+metadata. Its few fields (see sentencepiece_model.proto in the SentencePiece repository) are encoded
+here, so no protobuf runtime is needed. The settings are those of llama.cpp: text is not normalised,
+runs of spaces stay, spaces become U+2581, and characters without a piece become bytes. The caller
+handles special tokens and the space prefix.
 
-The library refuses some vocabularies that llama.cpp takes (a piece twice, an empty piece, missing
-byte tokens, no unknown token); those go through `merge`, the same algorithm in Python.
+The library refuses some vocabularies that llama.cpp takes (duplicate or empty pieces, missing byte
+tokens, no unknown token); `merge`, the same algorithm in Python, encodes with these.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _SPACE = "\u2581"
 
 
 class SpmModel:
-    """Text without special tokens to ids, and ids to bytes."""
+    """Converts text without special tokens to ids, and ids to bytes."""
 
     add_space_prefix = True
 
@@ -40,18 +40,19 @@ class SpmModel:
         if _library_takes(vocab, self._byte_ids):
             try:
                 self._processor = sentencepiece.SentencePieceProcessor(model_proto=_proto(vocab))
-            except RuntimeError:  # a rule of the library's that is not foreseen here
+            except RuntimeError:  # the library has a rule that `_library_takes` does not know
                 self._processor = None
 
     def encode(self, text: str) -> list[int]:
-        """Ids of `text`; raises TokenizerError for a character that neither piece nor byte has."""
+        """The ids of `text`. Raises TokenizerError for a character without piece, bytes or unknown
+        token."""
         if not text:
             return []
         if self._processor is not None and "\0" not in text:
             ids: list[int] = self._processor.encode(text)
             return ids
         if self._ids is None:
-            # the first of two equal pieces counts, as a lookup by text finds it
+            # the first of equal pieces counts, as in the reference
             self._ids = {}
             for id_, token in enumerate(self.vocab.tokens):
                 self._ids.setdefault(token.decode("utf-8", "surrogateescape"), id_)
@@ -60,9 +61,9 @@ class SpmModel:
 
     def _lookup(self, piece: str) -> Iterable[int]:
         assert self._ids is not None
-        found = self._ids.get(piece)
-        if found is not None:
-            return (found,)
+        whole = self._ids.get(piece)
+        if whole is not None:
+            return (whole,)
         ids = [self._byte_ids.get(b, self.vocab.unknown) for b in piece.encode()]
         known = [id_ for id_ in ids if id_ is not None]
         if len(known) < len(ids):
@@ -81,9 +82,11 @@ class SpmModel:
 
 
 def merge(text: str, ids: Mapping[str, int], scores: list[float]) -> list[str]:
-    """Pieces of `text`: neighbours merge, best score first, then leftmost, while a merge is known.
+    """Cuts `text` into pieces: merges neighbours, best score first, then leftmost, while any pair
+    is a piece.
 
-    SentencePiece's BPE (Kudo and Richardson, arXiv 1808.06226) with a heap over a linked list."""
+    This is SentencePiece's BPE (Kudo and Richardson, arXiv 1808.06226) with a heap over a linked
+    list."""
     parts = list(text)
     right = list(range(1, len(parts) + 1))  # index of the next part; len(parts): none
     left = list(range(-1, len(parts) - 1))
@@ -99,7 +102,7 @@ def merge(text: str, ids: Mapping[str, int], scores: list[float]) -> list[str]:
         propose(a, b)
     while heap:
         _, a, b, joined = heapq.heappop(heap)
-        # stale: one of the two has grown or gone since
+        # stale: one of the two has been merged since
         if not parts[a] or not parts[b] or right[a] != b or parts[a] + parts[b] != joined:
             continue
         parts[a], parts[b] = joined, ""
@@ -113,25 +116,25 @@ def merge(text: str, ids: Mapping[str, int], scores: list[float]) -> list[str]:
 
 
 def _byte_ids(vocab: Vocab) -> dict[int, int]:
-    """Token id by byte value."""
-    found: dict[int, int] = {}
+    """The token id of each byte value. Raises TokenizerError for a byte token with a wrong name."""
+    ids: dict[int, int] = {}
     for id_, (token, kind) in enumerate(zip(vocab.tokens, vocab.types.tolist(), strict=True)):
         if kind != TokenType.BYTE:
             continue
         try:
             if len(token) != 6 or token[:3] != b"<0x" or token[5:] != b">":
                 raise ValueError
-            found.setdefault(int(token[3:5], 16), id_)
+            ids.setdefault(int(token[3:5], 16), id_)
         except ValueError:
             raise TokenizerError(
                 f"token {id_} is marked as a byte, but is called {token!r}; bytes are called "
                 "<0x00> to <0xFF>: convert the model again"
             ) from None
-    return found
+    return ids
 
 
 def _library_takes(vocab: Vocab, byte_ids: dict[int, int]) -> bool:
-    """Whether the library loads such a vocabulary; it wants each piece once, and all bytes."""
+    """True if the library accepts the vocabulary: UTF-8, every piece once, all bytes present."""
     tokens = vocab.tokens
     try:
         for token in tokens:
@@ -148,10 +151,10 @@ def _library_takes(vocab: Vocab, byte_ids: dict[int, int]) -> bool:
 
 
 def _proto(vocab: Vocab) -> bytes:
-    """A serialized sentencepiece.ModelProto.
+    """Serializes the vocabulary as a sentencepiece.ModelProto.
 
-    Only bytes and the unknown token keep their types: like llama.cpp, merging takes any other piece
-    that it meets, control and unused ones too, and the caller has cut out special tokens."""
+    Only bytes and the unknown token keep their types. All other pieces, control and unused ones
+    included, may result from merges as in llama.cpp; the caller has cut out special tokens."""
     out = []
     assert vocab.unknown is not None
     scores = vocab.scores.tolist()
@@ -170,7 +173,7 @@ def _proto(vocab: Vocab) -> bytes:
         + _int(4, len(vocab))
         + _int(35, 1)  # byte_fallback
         + _int(40, vocab.unknown)
-        # No beginning, end or padding: -1 as a ten-byte varint.
+        # no BOS, EOS or padding: -1 as a ten-byte varint
         + b"".join(_int(field, (1 << 64) - 1) for field in (41, 42, 43))
     )
     normalizer = (

@@ -1,7 +1,7 @@
-"""`StopStrings`: ends a stream of text before the first of some strings.
+"""`StopStrings` ends a stream of text before the first of several strings.
 
-The strings are one automaton (Aho and Corasick 1975): a state is the longest end of the text that
-begins a string. So a character takes a step or a few, however many strings there are.
+The strings form one automaton (Aho and Corasick 1975), whose state is the longest end of the text
+that a string begins with. A character takes few steps, however many strings there are.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ __all__ = ["StopAutomaton", "StopStrings"]
 
 
 class StopAutomaton:
-    """Some strings, ready to be looked for in any number of texts at once."""
+    """Finds several strings at once, in any number of texts."""
 
     def __init__(self, stop: Sequence[str]) -> None:
         """Raises TokenizerError for an empty string, which would stop everything."""
         if "" in stop:
             raise TokenizerError("a stop string is empty; leave it out")
-        self._next: list[dict[str, int]] = [{}]  # by state: the state behind each character
+        self._next: list[dict[str, int]] = [{}]  # for each state, the next one by character
         self.depth = [0]
-        """Characters of the text that a state stands for."""
+        """For each state, the number of characters that it stands for."""
         self.length = [0]
-        """Characters of the longest string that ends in a state; 0: none does."""
+        """For each state, the length of the longest string that ends in it; 0: none does."""
         for string in stop:
             self._add(string)
-        self._shorter = [0] * len(self._next)  # the longest state that ends this one
+        self._shorter = [0] * len(self._next)  # for each state, the longest state that ends it
         self._link()
 
     def _add(self, string: str) -> None:
@@ -42,7 +42,7 @@ class StopAutomaton:
         self.length[state] = len(string)
 
     def _link(self) -> None:
-        """The shorter state of each, from the shortest on."""
+        """Finds the shorter state of each state, in order of depth."""
         for state in sorted(range(len(self._next)), key=self.depth.__getitem__):
             for char, following in self._next[state].items():
                 shorter = self.step(self._shorter[state], char) if state else 0
@@ -53,14 +53,15 @@ class StopAutomaton:
         return len(self._next) > 1
 
     def step(self, state: int, char: str) -> int:
-        """The state behind `char`."""
+        """The state after `char`."""
         while state and char not in self._next[state]:
             state = self._shorter[state]
         return self._next[state].get(char, 0)
 
 
 class StopStrings:
-    """Ends a stream of text before the first of some strings, without ever giving a part of one."""
+    """Ends a stream of text before the first of several strings, and never lets out a part of
+    one."""
 
     def __init__(self, stop: Sequence[str] | StopAutomaton) -> None:
         """Raises TokenizerError for an empty string, which would stop everything."""
@@ -69,9 +70,10 @@ class StopStrings:
         self._held = ""
 
     def push(self, text: str) -> tuple[str, bool]:
-        """What may be given out, and whether a stop string was met (nothing follows then).
+        """Adds text to the stream. Returns the text that can be let out, and whether a stop string
+        was met, after which nothing follows.
 
-        Of several that end in `text` the one that begins first counts."""
+        If several strings end in `text`, the one that begins first counts."""
         automaton, state = self._automaton, self._state
         if not automaton:
             return text, False
@@ -87,6 +89,6 @@ class StopStrings:
         return buffer[:cut], stopped
 
     def flush(self) -> str:
-        """What is held back when the stream ends without a stop string."""
-        rest, self._state, self._held = self._held, 0, ""
-        return rest
+        """The text held back, for a stream that ends without a stop string."""
+        held, self._state, self._held = self._held, 0, ""
+        return held

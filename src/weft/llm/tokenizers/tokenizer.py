@@ -1,8 +1,8 @@
-"""Text to tokens and back, from GGUF metadata alone.
+"""Converts text to tokens and back, from GGUF metadata alone.
 
-`Tokenizer` knows the rules that all kinds share: special tokens are cut out first, BOS and EOS are
-added as the file says. How the text in between becomes ids is the kind's own, by `tokenizer.ggml.
-model` in `MODELS`. The rules are llama.cpp's, whose files these are.
+`Tokenizer` has the rules that all kinds share: special tokens are cut out first, and BOS and EOS
+are added as the file says. The text in between is encoded by the class that `MODELS` has for the
+file's `tokenizer.ggml.model`. All rules follow llama.cpp, for which the files are made.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _MARK = re.compile("([\ud800-\udbff][\udc00-\udfff])")
 
 
 def _mark(number: int) -> str:
-    """The mark of a special token that has been found: two surrogates, which text cannot have."""
+    """The mark that replaces a special token: two surrogates, which text cannot contain."""
     return chr(0xD800 + (number >> 10)) + chr(0xDC00 + (number & 1023))
 
 
@@ -43,17 +43,17 @@ class TokenizerModel(Protocol):
     """One kind of tokenizer."""
 
     add_space_prefix: bool
-    """Whether the kind knows a space in front of text that follows a special token."""
+    """True if the kind can put a space in front of text that follows a special token."""
 
     def encode(self, text: str) -> list[int]:
-        """Ids of text without special tokens."""
+        """The ids of text without special tokens."""
 
     def piece(self, id_: int, special: bool = False) -> bytes:
         """The bytes of a token; empty for control tokens unless `special`."""
 
     def covered(self, text: str) -> bytes | None:
-        """The bytes that the pieces of the ids of `text` come to, but for those that are lost since
-        no token has them; None where nothing is known of them."""
+        """The bytes of all pieces of `text` together, bytes that no token has included; None if
+        they are not known without encoding."""
 
 
 MODELS: dict[str, Callable[[Vocab], TokenizerModel]] = {
@@ -63,11 +63,11 @@ MODELS: dict[str, Callable[[Vocab], TokenizerModel]] = {
     "bert": WordPieceModel,
     "t5": UnigramModel,
 }
-"""Kinds by GGUF name."""
+"""The kinds of tokenizers, by their names in GGUF files."""
 
 
 class Tokenizer:
-    """Encodes and decodes with one vocabulary."""
+    """Encodes and decodes text with one vocabulary."""
 
     def __init__(self, vocab: Vocab) -> None:
         """Raises TokenizerError for a kind that is not in `MODELS`."""
@@ -82,7 +82,7 @@ class Tokenizer:
         self._shares: NDArray[np.float64] | None = None
         self._pieces: tuple[dict[int, bytes], dict[int, bytes]] = {}, {}  # plain, special
         special: list[int] = np.flatnonzero(np.isin(vocab.types, _SPECIAL)).tolist()
-        # Longest first: a token that contains another one wins.
+        # the longest first: a token that contains another one wins
         special.sort(key=lambda id_: -len(vocab.tokens[id_]))
         self._special = [
             (vocab.tokens[id_].decode("utf-8", "surrogateescape"), id_) for id_ in special
@@ -93,7 +93,7 @@ class Tokenizer:
 
     @staticmethod
     def from_gguf(file: GGUFFile) -> Tokenizer:
-        """The tokenizer of a model or vocabulary file; raises TokenizerError."""
+        """The tokenizer of a model or vocabulary file. Raises TokenizerError if it has none."""
         return Tokenizer(Vocab.from_gguf(file))
 
     @property
@@ -109,12 +109,12 @@ class Tokenizer:
         parse_special: bool = False,
         continues: bool = False,
     ) -> list[int]:
-        """Ids of `text`.
+        """Encodes `text` as token ids.
 
-        `add_special`: with BOS and EOS where the model wants them. `parse_special`: texts such as
-        `<s>` become the control tokens they name (never do this with text from strangers); without
-        it only user-defined tokens are recognised. `continues`: other text goes before, so no space
-        is put in front. Raises TokenizerError for a lone surrogate."""
+        `add_special` adds BOS and EOS if the model expects them. `parse_special` turns texts such
+        as `<s>` into the control tokens that they name; never use it for text from strangers.
+        Without it only user-defined tokens are recognised. `continues` says that other text
+        precedes, so that no space is put in front. Raises TokenizerError for a lone surrogate."""
         try:
             text.encode()
         except UnicodeEncodeError as e:
@@ -137,33 +137,32 @@ class Tokenizer:
         return ids
 
     def _split(self, text: str, parse_special: bool) -> list[str | int]:
-        """Text cut at special tokens: strings, and the ids between them.
+        """Cuts text at special tokens: strings, and the ids between them.
 
-        Each token in turn is replaced in all of the text by a mark, so that what shorter tokens are
-        looked for in is still one string. Text has no surrogates, so marks are two of them."""
+        Each token in turn is replaced by a mark in the whole text, so that shorter tokens can be
+        looked for in one string."""
         vocab = self.vocab
-        cut: list[int] = []
+        marked: list[int] = []
         chars = set(text)  # rules out most tokens much faster than a search
         for token, id_ in self._special if parse_special else self._user_defined:
             if not chars.issuperset(token) or token not in text:
                 continue
-            mark = _mark(len(cut))
-            cut.append(id_)
+            mark = _mark(len(marked))
+            marked.append(id_)
             text = text.replace(token, mark)
             if id_ in vocab.rstrip:
                 text = re.sub(f"{mark}[{_ASCII_SPACE}]+", mark, text)
             if id_ in vocab.lstrip:
                 text = re.sub(f"(?<![{_ASCII_SPACE}])[{_ASCII_SPACE}]+{mark}", mark, text)
-        if not cut:
-            return [text] if text else []
-        parts = _MARK.split(text)
-        return [part if i % 2 == 0 else cut[_number(part)] for i, part in enumerate(parts) if part]
+        parts = enumerate(_MARK.split(text))
+        return [part if i % 2 == 0 else marked[_number(part)] for i, part in parts if part]
 
     def fewest_tokens(self, text: str) -> int:
-        """A number that `encode` gives at least for `text`, found much faster; 0: nothing is known.
+        """A lower bound of the number of ids that `encode` returns for `text`, much faster than
+        encoding; 0 if nothing is known.
 
-        Where the longest token with some byte in it has n bytes, that byte is 1/n of a token or
-        more; a token's bytes together are 1 at most."""
+        If the longest token that contains some byte has n bytes, the byte counts as 1/n of a token;
+        so the bytes of a token count as at most 1."""
         if self._shares is None:
             self._shares = self._byte_shares()
         data = self._model.covered(text.encode(errors="replace").decode())
@@ -173,10 +172,10 @@ class Tokenizer:
         return int(float(counts @ self._shares) * (1 - 1e-9))
 
     def _byte_shares(self) -> NDArray[np.float64]:
-        """Of a token, by byte [256]; 0 for a byte that may be lost."""
+        """The share of a token that each byte value [256] counts as; 0 if it may be lost."""
         pieces = [self._model.piece(id_, True) for id_ in range(self.n_vocab)]
         sizes = np.array([len(piece) for piece in pieces])
-        # unused tokens have no piece, but may come of merges, too
+        # unused tokens have no piece, but may result from merges too
         hidden = [len(token) for token, n in zip(self.vocab.tokens, sizes, strict=True) if not n]
         longest = np.full(256, max(hidden, default=1))
         np.maximum.at(longest, np.frombuffer(b"".join(pieces), np.uint8), np.repeat(sizes, sizes))
@@ -187,23 +186,25 @@ class Tokenizer:
         return np.where(alone, 1 / longest, 0)
 
     def piece(self, id_: int, *, special: bool = False) -> bytes:
-        """The bytes of token `id_`; raises TokenizerError when there is no such token."""
+        """The bytes of token `id_`; those of control tokens are empty unless `special`.
+
+        Raises TokenizerError if there is no such token."""
         pieces = self._pieces[special]
-        found = pieces.get(id_)
-        if found is None:
+        piece = pieces.get(id_)
+        if piece is None:
             if not 0 <= id_ < len(self.vocab):
                 raise TokenizerError(f"token {id_} is not in 0..{len(self.vocab) - 1}")
-            found = pieces[id_] = self._model.piece(id_, special)
-        return found
+            piece = pieces[id_] = self._model.piece(id_, special)
+        return piece
 
     def decode_bytes(
         self, ids: Iterable[int], *, special: bool = False, clean_spaces: bool = False
     ) -> bytes:
         """The bytes that `ids` stand for, without the space that encoding puts in front.
 
-        `clean_spaces`: without the spaces in front of punctuation that the reference's detokenizer
-        removes for some vocabularies (`Vocab.clean_spaces`); text does not come back as it was
-        then."""
+        `special` includes the texts of control tokens. `clean_spaces` removes spaces in front of
+        punctuation for some vocabularies, as the reference's detokenizer does (see
+        `Vocab.clean_spaces`); the result may then differ from the encoded text."""
         data = b"".join([self.piece(id_, special=special) for id_ in ids])
         if self.vocab.add_space_prefix and data.startswith(b" "):
             data = data[1:]
@@ -212,21 +213,21 @@ class Tokenizer:
     def decode(
         self, ids: Iterable[int], *, special: bool = False, clean_spaces: bool = False
     ) -> str:
-        """The text of `ids`; bytes that are not UTF-8 become U+FFFD. `special`: with the texts of
-        control tokens. `clean_spaces`: see `decode_bytes`."""
+        """The text of `ids`; bytes that are not UTF-8 become U+FFFD. The options are those of
+        `decode_bytes`."""
         data = self.decode_bytes(ids, special=special, clean_spaces=clean_spaces)
         return data.decode("utf-8", "replace")
 
     def stream(self, *, special: bool = False) -> StreamDecoder:
-        """A decoder to which tokens are given one by one; it keeps a leading space."""
+        """A decoder that takes tokens one by one; it keeps a leading space."""
         return StreamDecoder(self, special)
 
 
 class StreamDecoder:
-    """Turns tokens into text as they come, and never gives half a character.
+    """Turns tokens into text one by one, whole characters at a time.
 
-    The pieces joined are the text of the tokens; a character whose bytes are still coming is held
-    back, an impossible one becomes U+FFFD."""
+    The returned pieces together are the text of the tokens. A character whose bytes are incomplete
+    is held back; bytes that are not UTF-8 become U+FFFD."""
 
     def __init__(self, tokenizer: Tokenizer, special: bool = False) -> None:
         self._tokenizer = tokenizer
@@ -238,14 +239,14 @@ class StreamDecoder:
         return self._utf8.decode(self._tokenizer.piece(id_, special=self._special))
 
     def flush(self) -> str:
-        """What is held back, as U+FFFD; the decoder starts anew."""
-        rest = self._utf8.decode(b"", True)
+        """The text held back, as U+FFFD; the decoder can be used for another text."""
+        held = self._utf8.decode(b"", True)
         self._utf8.reset()
-        return rest
+        return held
 
 
 def _clean(data: bytes) -> bytes:
-    """Without spaces in front of `?!.,`, around a lone apostrophe and in front of contractions."""
+    """Removes spaces in front of `?!.,`, around a lone apostrophe and in front of contractions."""
     data = re.sub(rb" (?=[?!.,])", b"", data)
     data = data.replace(b" ' ", b"'")
     return re.sub(rb" (?='(?:[sm]|[rv]e))", b"", data)

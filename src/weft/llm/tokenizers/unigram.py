@@ -1,9 +1,9 @@
 """SentencePiece unigram (GGUF's tokenizer model `t5`).
 
-The tokens of a text are those whose log-probabilities add up to the most, found by Viterbi's
-algorithm (Kudo, arXiv 1804.10959). Text is normalised first by the model's own table of characters.
-`sentencepiece` does the same, but only with single-precision sums, and with other rules for spaces
-and unknown characters than the reference.
+A text is split into the tokens with the largest sum of log-probabilities, which Viterbi's algorithm
+finds (Kudo, arXiv 1804.10959). Before that it is normalised by a table of characters in the file.
+The `sentencepiece` library is not used, because it adds in single precision and has other rules for
+spaces and unknown characters than the reference.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from weft.errors import TokenizerError
 from weft.llm.tokenizers.vocab import TokenType, Vocab
+from weft.llm.tokenizers.word_ids import WordIds
 
 __all__ = ["CharsMap", "UnigramModel"]
 
@@ -26,12 +27,9 @@ _UNKNOWN_PENALTY = 10.0  # below the least likely token
 
 
 class UnigramModel:
-    """Text without special tokens to ids, and ids to bytes."""
+    """Converts text without special tokens to ids, and ids to bytes."""
 
-    add_space_prefix = False  # the normaliser's own work here
-
-    _CACHED_WORDS = 1 << 16
-    _LONGEST_CACHED = 64  # characters
+    add_space_prefix = False  # `_normalize` does this
 
     def __init__(self, vocab: Vocab) -> None:
         """Raises TokenizerError for a vocabulary without an unknown token, and for a damaged table
@@ -48,12 +46,13 @@ class UnigramModel:
         table = metadata.get_array(f"{_KEY}.precompiled_charsmap", np.zeros(0, np.uint8))
         kept = self._collect(metadata.get_array(f"{_KEY}.token_type", vocab.types))
         self._chars = CharsMap(table, kept) if len(table) else None
-        self._words: dict[str, list[int]] = {}
+        self._words = WordIds(self._encode_word)
 
     def _collect(self, types: NDArray[np.int32]) -> set[str]:
-        """Finds what can be matched: ids and scores by text, the longest text by first character.
+        """Collects the tokens that text can contain: ids and scores by text, and the length of the
+        longest text by first character.
 
-        Returns the beginnings of user-defined tokens. `types`: those of the file."""
+        `types` are those of the file. Returns all beginnings of user-defined tokens."""
         vocab = self.vocab
         if not np.isfinite(vocab.scores).all():
             raise TokenizerError(f"{_KEY}.scores has values that are not finite numbers")
@@ -76,32 +75,25 @@ class UnigramModel:
         return {text[:n] for text in kept for n in range(1, len(text) + 1)}
 
     def encode(self, text: str) -> list[int]:
-        """Ids of `text`; runs of characters that no token has are one unknown token each."""
+        """The ids of `text`; each run of characters without a token is one unknown token."""
         text = self._normalize(text)
         if not text:
             return []
         if not self._words_apart:
             return self._encode_word(text)
-        # No token goes on after a space, so words can be taken one by one.
-        ids: list[int] = []
-        first, *rest = text.split(_SPACE)
-        for word in (*([first] if first else ()), *(_SPACE + word for word in rest)):
-            found = self._words.get(word)
-            if found is None:
-                found = self._encode_word(word)
-                if len(word) <= self._LONGEST_CACHED:
-                    if len(self._words) >= self._CACHED_WORDS:
-                        self._words.clear()
-                    self._words[word] = found
-            ids += found
+        # no token has a space behind its first character, so words can be encoded one by one
+        first, *others = text.split(_SPACE)
+        ids = list(self._words[first]) if first else []
+        for word in others:
+            ids += self._words[_SPACE + word]
         return ids
 
     def _encode_word(self, word: str) -> list[int]:
         n = len(word)
         scores, longest = self._scores, self._longest
-        best = [-float("inf")] * (n + 1)  # score of the best tokens for word[:i]
+        best = [-float("inf")] * (n + 1)  # the best score of tokens for word[:i]
         best[0] = 0.0
-        begin = [0] * (n + 1)  # where the last of them begins; -1 - begin for an unknown one
+        begin = [0] * (n + 1)  # the start of the last of these tokens; -1 - start if it is unknown
         for i in range(n):
             here = best[i]
             most = longest.get(word[i], 0)
@@ -130,20 +122,20 @@ class UnigramModel:
         return ids
 
     def _normalize(self, text: str) -> str:
-        """`text` by the table of characters, with U+2581 for spaces."""
+        """Replaces characters by the table, and spaces by U+2581."""
         if self._chars is not None:
             text = "".join(self._chars.apply(text))
         if self._merge_spaces:
             return "".join(_SPACE + word for word in text.split(" ") if word)
         if self.vocab.add_space_prefix:
-            rest = text.lstrip(" ")
-            if rest:
-                text = text[: len(text) - len(rest)] + " " + rest
+            stripped = text.lstrip(" ")
+            if stripped:
+                text = text[: len(text) - len(stripped)] + " " + stripped
         return text.replace(" ", _SPACE)
 
     def covered(self, text: str) -> bytes | None:
         """See `TokenizerModel.covered`."""
-        return None  # normalising makes other characters of them
+        return None  # the bytes are known only after normalising
 
     def piece(self, id_: int, special: bool = False) -> bytes:
         """The bytes that token `id_` stands for; empty for control tokens unless `special`."""
@@ -151,19 +143,20 @@ class UnigramModel:
 
 
 class CharsMap:
-    """SentencePiece's precompiled table of characters: texts and what stands in for them.
+    """SentencePiece's precompiled table of characters: texts and their replacements.
 
-    A size in bytes, a double-array trie of that size, and zero-terminated replacements. A unit of
-    the trie, 32 bits: offset to its children in bits 10 to 30 (shifted by 8 when bit 9 is set),
-    whether a key ends here in bit 8, its label in bits 0 to 7 with bit 31. Children are at `unit ^
-    offset ^ byte`; where a key ends, the child for byte 0 holds the place of the replacement."""
+    The data is a size in bytes, a double-array trie of that size, and zero-terminated replacements.
+    A unit of the trie has 32 bits: the offset to its children in bits 10 to 30 (shifted by 8 if bit
+    9 is set), in bit 8 whether a key ends here, and its label in bits 0 to 7 and 31. Children are
+    at `unit ^ offset ^ byte`. Where a key ends, the child for byte 0 has the position of the
+    replacement."""
 
     def __init__(
         self, table: NDArray[np.int8] | NDArray[np.uint8], kept: Collection[str] = ()
     ) -> None:
-        """`kept`: texts that pass unchanged, with all their beginnings.
+        """`kept` are texts that stay unchanged, and all their beginnings.
 
-        Raises TokenizerError for a table whose parts do not fit into it."""
+        Raises TokenizerError for a damaged table."""
         data = table.tobytes()
         size = int.from_bytes(data[:4], "little")
         if size % 4 or 4 + size >= len(data):
@@ -171,14 +164,14 @@ class CharsMap:
         self._units: list[int] = np.frombuffer(data, "<u4", size // 4, 4).tolist()
         self._replacements = data[4 + size :]
         self._ascii = {i: self._replace_one(i) for i in range(128)}
-        # Between ASCII characters nothing longer than one is replaced, in any table seen so far.
+        # known tables have no key of two ASCII characters, which allows a fast path
         pairs = any(self._goes_on(a, b) for a in range(1, 128) for b in range(1, 128))
         self._kept = kept
         usual = "".join(re.escape(chr(i)) for i in range(128) if chr(i) not in kept)
         self._plain = re.compile(f"[{usual}]+(?![^\0-\x7f])") if usual and not pairs else None
 
     def apply(self, text: str) -> Iterator[str]:
-        """Parts of the normalised text, the longest key replaced at each place."""
+        """Yields the normalised text in parts, replacing the longest key at each position."""
         at, n = 0, len(text)
         plain, kept = self._plain, self._kept
         while at < n:
@@ -199,7 +192,7 @@ class CharsMap:
             at += length or 1
 
     def _longest(self, text: str, at: int) -> tuple[int, str]:
-        """Characters of the longest key at `text[at:]`, and its replacement; 0 when none is."""
+        """The length of the longest key at `text[at:]` and its replacement; 0 if there is none."""
         units = self._units
         length, place = 0, 0
         try:
@@ -228,7 +221,7 @@ class CharsMap:
         return replacement if length else chr(code)
 
     def _goes_on(self, first: int, second: int) -> bool:
-        """Whether some key begins with two given bytes."""
+        """True if some key begins with these two bytes."""
         units = self._units
         try:
             node = _offset(units[0]) ^ first

@@ -1,7 +1,7 @@
-"""`Vocab`: the tokens of a model and the rules about special ones, from `tokenizer.ggml.*`.
+"""`Vocab`: the tokens of a model and the rules for special tokens, from `tokenizer.ggml.*`.
 
-What a file does not say follows llama.cpp, whose files these are: defaults by kind of tokenizer,
-special tokens known by their texts.
+Where a file says nothing, llama.cpp's rules apply: each kind of tokenizer has defaults, and some
+special tokens are recognized by their texts.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _PREFIX = "tokenizer.ggml"
 
 
 class TokenType(IntEnum):
-    """What a token is for; the numbers are those of GGUF and of SentencePiece."""
+    """The type of a token, with the numbers of GGUF and SentencePiece."""
 
     NORMAL = 1
     UNKNOWN = 2
@@ -37,7 +37,7 @@ class TokenType(IntEnum):
 
 @dataclass(frozen=True)
 class _Defaults:
-    """What a kind of tokenizer does when its file is silent."""
+    """The defaults of a kind of tokenizer, for keys that its file lacks."""
 
     bos: int | None = None
     eos: int | None = None
@@ -51,24 +51,24 @@ class _Defaults:
     clean_spaces: bool = False
 
 
-# By `tokenizer.ggml.model`. A missing id of a byte-level vocabulary stays missing: the reference
-# takes token 11 then, which meant something for Falcon only.
+# Defaults by `tokenizer.ggml.model`. Byte-level vocabularies have no default ids: the reference
+# uses token 11, which is right for Falcon only.
 _DEFAULTS = {
     "llama": _Defaults(bos=1, eos=2, unknown=0, add_bos=True, add_space_prefix=True),
     "bert": _Defaults(cls=101, unknown=100, sep=102, clean_spaces=True),
     "t5": _Defaults(eos=1, unknown=2, add_eos=True),
 }
 
-# Names of special tokens, their keys and the texts that give them away without a key.
+# Roles of special tokens, their keys, and the texts that identify them if the file has no key.
 _ROLES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "bos": (("bos",), ()),
     "eos": (("eos",), ()),
     "unknown": (("unknown",), ()),
-    "sep": (("seperator",), ()),  # spelt like this in the format
+    "sep": (("seperator",), ()),  # the format spells it like this
     "pad": (("padding",), ()),
     "cls": (("cls",), ()),
     "mask": (("mask",), ()),
-    "eot": (("eot",), ()),  # its texts all end generation, see _END_TEXTS
+    "eot": (("eot",), ()),  # its texts are in _END_TEXTS
     "eom": (("eom",), ("<|eom_id|>",)),
     "fim_pre": (
         ("fim_pre", "prefix"),
@@ -118,7 +118,7 @@ _ROLES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 }
 _END_ROLES = ("eos", "eot", "eom", "fim_pad", "fim_rep", "fim_sep")
 
-# Texts of tokens that end a turn; such a token is a control token whatever its file says.
+# Texts of tokens that end a turn; they are control tokens, whatever the file says.
 _END_TEXTS = (
     "<|eot_id|>",
     "<|im_end|>",
@@ -143,53 +143,53 @@ _END_TEXTS = (
     "<｜end▁of▁sentence｜>",
     "[e~[",
 )
-# gpt-oss writes its channels with these, so they are text to show.
+# gpt-oss marks the channels of its answers with these, so they must stay visible.
 _VISIBLE_TEXTS = ("<|channel|>", "<|message|>", "<|start|>", "<|constrain|>")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Vocab:
-    """Tokens by id, and which ids have a special meaning."""
+    """The tokens of a model, by id, and the ids that have a special meaning."""
 
     model: str
     """Kind of tokenizer, GGUF's `tokenizer.ggml.model`."""
     pre: str
-    """How a byte-level vocabulary cuts text into words, `tokenizer.ggml.pre`; may be empty."""
+    """Name of the pre-tokenizer of a byte-level vocabulary, `tokenizer.ggml.pre`; may be empty."""
     tokens: list[bytes]
     index: dict[bytes, int]
-    """Ids by token; the first of equal ones."""
+    """Ids by token; of equal tokens, the first id."""
     scores: NDArray[np.float32]
-    """Merge priority or log-probability, larger first; zeros where the model has none."""
+    """Merge priority or log-probability of each token; zeros if the model has none."""
     types: NDArray[np.int32]
     special: Mapping[str, int]
-    """Ids by role: bos, eos, eot, eom, unknown, sep, pad, cls, mask, fim_pre, fim_suf, fim_mid,
-    fim_pad, fim_rep, fim_sep; those that the model has."""
+    """Ids of the special tokens that the model has, by role: bos, eos, eot, eom, unknown, sep, pad,
+    cls, mask, fim_pre, fim_suf, fim_mid, fim_pad, fim_rep, fim_sep."""
     bos: int | None
     eos: int | None
     unknown: int | None
     add_bos: bool
     add_eos: bool
     prefix: tuple[int, ...]
-    """What stands before a text when special tokens are added."""
+    """Ids in front of a text if special tokens are added."""
     suffix: tuple[int, ...]
-    """What stands after it."""
+    """Ids behind a text if special tokens are added."""
     add_space_prefix: bool
     clean_spaces: bool
-    """Whether the reference takes spaces in front of punctuation out of decoded text."""
+    """True if the reference removes spaces in front of punctuation from decoded text."""
     eog: frozenset[int]
     """Tokens that end generation."""
     lstrip: frozenset[int]
-    """Special tokens that swallow the white space in front of them."""
+    """Special tokens that absorb the white space in front of them."""
     rstrip: frozenset[int]
-    """Special tokens that swallow the white space after them."""
+    """Special tokens that absorb the white space behind them."""
     metadata: Metadata
-    """All keys of the file, for what one kind of tokenizer alone wants."""
+    """All keys of the file; some are read by one kind of tokenizer only."""
 
     def __len__(self) -> int:
         return len(self.tokens)
 
     def piece(self, id_: int, special: bool = False) -> bytes:
-        """The bytes that token `id_` stands for where U+2581 means a space; empty for control
+        """The bytes of token `id_`, in a vocabulary where U+2581 means a space; empty for control
         tokens unless `special`."""
         token, kind = self.tokens[id_], self.types.item(id_)
         if kind in (TokenType.UNKNOWN, TokenType.CONTROL):
@@ -202,9 +202,10 @@ class Vocab:
 
     @staticmethod
     def from_gguf(file: GGUFFile) -> Vocab:
-        """Reads and checks the vocabulary; raises TokenizerError naming what is wrong.
+        """Reads and checks the vocabulary of a file.
 
-        A key of the wrong type raises FormatError."""
+        Raises TokenizerError if it is missing or wrong, and FormatError for a key of the wrong
+        type."""
         if f"{_PREFIX}.model" not in file.metadata:
             raise TokenizerError(
                 f"{file.path} has no tokenizer (no key {_PREFIX}.model); convert the model again "
@@ -214,7 +215,7 @@ class Vocab:
         pre = "gemma4" if model == "gemma4" else file.get_str(f"{_PREFIX}.pre", "")
         defaults = _defaults(model, pre)
         tokens = file.get_bytes_list(f"{_PREFIX}.tokens")
-        if not all(tokens):  # the reference's name for a token without one
+        if not all(tokens):  # the reference names empty tokens like this
             tokens = [token or b"[EMPTY_%d]" % i for i, token in enumerate(tokens)]
         index = dict(zip(reversed(tokens), range(len(tokens) - 1, -1, -1), strict=True))
         scores, types = _arrays(file, len(tokens))
@@ -290,9 +291,9 @@ def _require_bytes(path: Path, tokens: list[bytes], types: NDArray[np.int32]) ->
 def _roles(
     file: GGUFFile, defaults: _Defaults, index: Mapping[bytes, int], types: NDArray[np.int32]
 ) -> dict[str, int]:
-    """Ids of special tokens: by key, by default, or by text; the last become control tokens."""
+    """The ids of special tokens, by key, by default, or by text; the last become control tokens."""
     n = len(types)
-    found: dict[str, int] = {}
+    ids: dict[str, int] = {}
     for role, (keys, texts) in _ROLES.items():
         id_: int | None = getattr(defaults, role, None)
         if id_ is not None and id_ >= n:
@@ -313,14 +314,14 @@ def _roles(
             if id_ is not None:
                 types[id_] = TokenType.CONTROL
         if id_ is not None:
-            found[role] = id_
-    return found
+            ids[role] = id_
+    return ids
 
 
 def _end_tokens(
     special: Mapping[str, int], index: Mapping[bytes, int], types: NDArray[np.int32]
 ) -> frozenset[int]:
-    """Tokens that end generation, by role and by text; changes the types of some tokens."""
+    """The tokens that end generation, by role and by text. Changes the types of some tokens."""
     ends = {special[role] for role in _END_ROLES if role in special}
     by_text = {text: index[text.encode()] for text in _END_TEXTS if text.encode() in index}
     ends.update(by_text.values())
@@ -330,7 +331,7 @@ def _end_tokens(
         if text.encode() in index:
             types[index[text.encode()]] = TokenType.USER_DEFINED
 
-    # Where <|end|> only ends a part of an answer, and where </s> is a leftover (Gemma 4).
+    # here <|end|> ends a part of an answer only, and </s> (of Gemma 4) is not used
     calls = by_text.keys() & {"<|call|>", "<|calls|>"}
     if "<|end|>" in by_text and calls and by_text.keys() & {"<|return|>", "<|flush|>"}:
         ends.discard(by_text["<|end|>"])
@@ -356,10 +357,10 @@ def _lstrip(file: GGUFFile, pre: str, index: Mapping[bytes, int]) -> frozenset[i
 def _rstrip(
     file: GGUFFile, tokens: list[bytes], index: Mapping[bytes, int], types: NDArray[np.int32]
 ) -> frozenset[int]:
-    """Phi-3's special tokens; GGUF does not say so, the name of the model has to."""
+    """The special tokens of Phi-3, which only the name of the model identifies."""
     name = file.get_str("general.name", "").lower()
     if "phi-3" not in name and "phi3" not in name:
         return frozenset()
     kinds = (TokenType.CONTROL, TokenType.USER_DEFINED, TokenType.UNKNOWN)
-    found = set(np.flatnonzero(np.isin(types, kinds)).tolist())
-    return frozenset(found - {index.get(t) for t in (b"<unk>", b"<s>", b"<|endoftext|>")})
+    special = set(np.flatnonzero(np.isin(types, kinds)).tolist())
+    return frozenset(special - {index.get(t) for t in (b"<unk>", b"<s>", b"<|endoftext|>")})

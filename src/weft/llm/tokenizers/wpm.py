@@ -1,11 +1,11 @@
 """WordPiece (GGUF's tokenizer model `bert`).
 
-Words are cut at white space and punctuation, then the longest token that fits is taken again and
-again from the left (Schuster and Nakajima 2012; Devlin et al., arXiv 1810.04805). In GGUF a token
-that begins a word begins with U+2581, and the others have lost their `##`.
+Text is cut into words at white space and punctuation; each word is then split from the left, always
+taking the longest token that fits (Schuster and Nakajima 2012; Devlin et al., arXiv 1810.04805). In
+GGUF, tokens at the beginning of a word start with U+2581, and the others have no `##`.
 
-Lower case and accents follow the reference, character by character: an accented letter becomes the
-first character of its canonical decomposition, so a Hangul syllable keeps its first letter only.
+Lower case and accents follow the reference: each character is replaced by the first character of
+its canonical decomposition, so that of a Hangul syllable only the first letter stays.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from functools import partial
 from weft.errors import TokenizerError
 from weft.llm.tokenizers.characters import WHITESPACE, CharTable, category
 from weft.llm.tokenizers.vocab import Vocab
+from weft.llm.tokenizers.word_ids import WordIds
 
 __all__ = ["WordPieceModel"]
 
@@ -23,7 +24,7 @@ _WORD_START = "\u2581"
 _NORMALIZER = "tokenizer.ggml.normalizer"
 _ASCII_SYMBOLS = frozenset("$+<=>^`|~")
 
-# Blocks of characters that are words of their own; 0x2B920 stands where 0x2B820 was meant.
+# Blocks of characters that are words of their own. 0x2B920 is the reference's slip for 0x2B820.
 _CHINESE = (
     (0x3400, 0x4DBF),
     (0x4E00, 0x9FFF),
@@ -37,15 +38,12 @@ _CHINESE = (
 
 
 class WordPieceModel:
-    """Text without special tokens to ids, and ids to bytes."""
+    """Converts text without special tokens to ids, and ids to bytes."""
 
     add_space_prefix = False
 
-    _CACHED_WORDS = 1 << 16
-    _LONGEST_CACHED = 64  # characters
-
     def __init__(self, vocab: Vocab) -> None:
-        """Raises TokenizerError when the vocabulary has no [UNK], [CLS] or [SEP]."""
+        """Raises TokenizerError for a vocabulary without [UNK], [CLS] or [SEP]."""
         if vocab.unknown is None or not vocab.prefix or not vocab.suffix:
             raise TokenizerError(
                 "WordPiece needs the keys unknown_token_id, cls_token_id and seperator_token_id "
@@ -56,34 +54,26 @@ class WordPieceModel:
         lower = vocab.metadata.get_bool(f"{_NORMALIZER}.lowercase", True)
         strip = vocab.metadata.get_bool(f"{_NORMALIZER}.strip_accents", lower)
         self._spelling = CharTable(partial(_spell, lower=lower, strip_accents=strip))
-        # The longest token by first byte.
+        # the length of the longest token, by first byte
         self._longest = {token[0]: len(token) for token in sorted(vocab.tokens, key=len)}
-        self._words: dict[str, list[int]] = {}
+        self._words = WordIds(self._encode_word)
 
     def encode(self, text: str) -> list[int]:
-        """Ids of `text`; a word that does not come out of tokens is the unknown token."""
+        """The ids of `text`; a word that cannot be split into tokens is the unknown token."""
         ids: list[int] = []
         for word in text.translate(self._spelling).split(" "):
-            if not word:
-                continue
-            found = self._words.get(word)
-            if found is None:
-                found = self._encode_word(word)
-                if len(word) <= self._LONGEST_CACHED:
-                    if len(self._words) >= self._CACHED_WORDS:
-                        self._words.clear()
-                    self._words[word] = found
-            ids += found
+            if word:
+                ids += self._words[word]
         return ids
 
     def _encode_word(self, word: str) -> list[int]:
-        rest = (_WORD_START + word).encode()
+        data = (_WORD_START + word).encode()
         index, longest = self.vocab.index, self._longest
         ids: list[int] = []
         at = 0
-        while at < len(rest):
-            for end in range(min(len(rest), at + longest.get(rest[at], 0)), at, -1):
-                id_ = index.get(rest[at:end])
+        while at < len(data):
+            for end in range(min(len(data), at + longest.get(data[at], 0)), at, -1):
+                id_ = index.get(data[at:end])
                 if id_ is not None:
                     ids.append(id_)
                     at = end
@@ -103,7 +93,7 @@ class WordPieceModel:
 
 
 def _spell(char: str, *, lower: bool, strip_accents: bool) -> str:
-    """The character as words have it: between spaces if it is one, empty if it is dropped."""
+    """The normalised character: between spaces if it is a word of its own, empty if dropped."""
     if strip_accents:
         char = unicodedata.normalize("NFD", char)[0]
     if char in WHITESPACE:
