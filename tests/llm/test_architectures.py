@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib import import_module
+from pathlib import Path
 
 import pytest
 
@@ -22,3 +23,10 @@ def test_an_unknown_one_is_refused_with_the_known_names() -> None:
     with pytest.raises(FormatError, match=r"unknown architecture 'nonsense'.*qwen3moe"):
         find_architecture("nonsense")
     assert len(ARCHITECTURES) == len(set(ARCHITECTURES))
+
+
+def test_the_readme_lists_them() -> None:
+    text = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    start = text.index("by their names in GGUF files: ")
+    listed = text[start:].partition(": ")[2].partition(". ")[0].replace("\n", " ")
+    assert listed.split(", ") == sorted(ARCHITECTURES)

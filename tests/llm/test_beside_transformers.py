@@ -32,6 +32,11 @@ DISTIL = {
     "attention.out_lin": "attn_output", "sa_layer_norm": "attn_output_norm", "ffn.lin1": "ffn_up",
     "ffn.lin2": "ffn_down", "output_layer_norm": "layer_output_norm",
 }  # fmt: skip
+BEHIND = {
+    "post_attention_layernorm": "post_attention_norm",
+    "post_feedforward_layernorm": "post_ffw_norm",
+    "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm",
+}  # fmt: skip
 GLM = LAYER | {
     "self_attn.q_a_proj": "attn_q_a", "self_attn.q_a_layernorm": "attn_q_a_norm",
     "self_attn.q_b_proj": "attn_q_b", "self_attn.kv_a_proj_with_mqa": "attn_kv_a_mqa",
@@ -83,6 +88,55 @@ def same(got: NDArray[np.float32], want: Any) -> None:
     assert want.std() > 0.1
     # float32 sums in another order; what these tests are about differs by 0.1 and more
     np.testing.assert_allclose(got, want, atol=1e-4 * np.abs(want).max(), rtol=0)
+
+
+def adjacent(tensors: Tensors, n_head: int, n_head_kv: int) -> Tensors:
+    """With the rows of queries and keys in the order in which adjacent pairs rotate, as converters
+    put those of models that rotate halves."""
+    out = dict(tensors)
+    for name, array in tensors.items():
+        n = {"attn_q": n_head, "attn_k": n_head_kv}.get(name.split(".")[-2])
+        if n is not None:
+            halves = array.reshape(n, 2, len(array) // n // 2, *array.shape[1:])
+            out[name] = halves.swapaxes(1, 2).reshape(array.shape)
+    return out
+
+
+SHAPE: dict[str, Any] = {
+    "vocab_size": N_VOCAB, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 4,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64,
+    "rms_norm_eps": 1e-5, "tie_word_embeddings": False, "attn_implementation": "eager",
+    "rope_parameters": {"rope_type": "default", "rope_theta": 1000.0}, "pad_token_id": None,
+}  # fmt: skip
+WIDE = {"attention.key_length": 8, "attention.value_length": 8, "rope.dimension_count": 8}
+# the class of transformers, its options, keys of the file beside SHAPE's, and names of tensors
+MODELS: dict[str, tuple[str, dict[str, Any], dict[str, object], dict[str, str]]] = {
+    "arcee": ("Arcee", {"hidden_act": "relu2", "mlp_bias": True}, {}, {}),
+    "ernie4_5": ("Ernie4_5", {"head_dim": 8}, WIDE, {}),
+    "exaone4": ("Exaone4", {"sliding_window": None, "layer_types": ["full_attention"] * 4}, {},
+                BEHIND),
+    "exaone4 windows": ("Exaone4", {"sliding_window": 6, "sliding_window_pattern": 4},
+                        {"attention.sliding_window": 6}, BEHIND),
+    "olmo": ("Olmo", {"clip_qkv": 0.5}, {"attention.clamp_kqv": 0.5}, {}),
+    "seed_oss": ("SeedOss", {"head_dim": 8, "attention_out_bias": False}, WIDE, BEHIND),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_relatives_of_llama(tmp_path: Path, name: str) -> None:
+    kind, options, changes, names = MODELS[name]
+    config = getattr(transformers, f"{kind}Config")(**SHAPE | options)
+    model = randomised(getattr(transformers, f"{kind}ForCausalLM")(config))
+    arch = name.split()[0]
+    tensors = renamed(model, LAYER | names, "model.layers.")
+    if arch in ("arcee", "olmo"):
+        tensors = adjacent(tensors, 4, 2)
+    shape = {
+        "block_count": 4, "attention.head_count": 4, "attention.head_count_kv": 2,
+        "rope.freq_base": 1000.0, "rope.dimension_count": 4,
+    }  # fmt: skip
+    got = weft_rows(tmp_path / "m.gguf", keys_of(arch, shape | changes), tensors)
+    same(got, model(torch.tensor([IDS])).logits)
 
 
 @pytest.mark.parametrize("stated", [None, 1.0, 1.2079, 1.7])

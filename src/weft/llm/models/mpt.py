@@ -13,10 +13,8 @@ from weft import graph as G
 from weft.graph import RopeMode
 from weft.graph.tensor import Tensor
 from weft.llm.config import Keys, ModelConfig
-from weft.llm.models import common
 from weft.llm.models.architecture import Architecture
-from weft.llm.models.parts import LAYER, Attention, HeadNorm, Mlp
-from weft.llm.models.step import Step
+from weft.llm.models.parts import LAYER, ClampedAttention, HeadNorm, Mlp
 from weft.llm.weights import Row, Weights, maybe
 
 __all__ = ["ARCHITECTURES"]
@@ -26,18 +24,6 @@ def configure(c: ModelConfig, keys: Keys) -> ModelConfig:
     """Positions are never rotated; those that have learned them have a table."""
     learned = c.n_ctx_train if "position_embd.weight" in keys.file.tensors else 0
     return replace(c.without_rope(), n_positions=learned)
-
-
-class ClampedAttention(Attention):
-    """Attention over clamped, perhaps normed, queries and keys."""
-
-    def project(self, step: Step, w: Weights, il: int, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values."""
-        c = step.config
-        q, k, v = common.qkv(step, w, il, x)
-        if c.clamp_qkv > 0:
-            q, k, v = (G.clamp(t, -c.clamp_qkv, c.clamp_qkv) for t in (q, k, v))
-        return self.norm_heads(c, w, q, k, v)
 
 
 class ScaledMlp(Mlp):

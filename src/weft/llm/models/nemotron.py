@@ -3,18 +3,11 @@ grouped-query attention, and squared ReLU (arXiv 2109.08668) in the feed-forward
 
 from __future__ import annotations
 
-from weft import graph as G
 from weft.graph import RopeMode
-from weft.graph.tensor import Tensor
 from weft.llm.models.architecture import Architecture
-from weft.llm.models.parts import LAYER, Mlp
+from weft.llm.models.parts import LAYER, Mlp, squared_relu
 
 __all__ = ["ARCHITECTURES"]
-
-
-def squared_relu(x: Tensor) -> Tensor:
-    """max(x, 0) squared."""
-    return G.sqr(G.relu(x))
 
 
 ARCHITECTURES = {

@@ -26,6 +26,7 @@ __all__ = [
     "RMS",
     "WHOLE",
     "Attention",
+    "ClampedAttention",
     "FusedGated",
     "Gated",
     "HeadNorm",
@@ -34,6 +35,7 @@ __all__ = [
     "Part",
     "attention_rows",
     "linear_rows",
+    "squared_relu",
 ]
 
 
@@ -56,15 +58,21 @@ class Norm:
 
     centred: bool = False
     biased: bool = False
+    gains: bool = True
+    """Without, there is nothing learned, and nothing in the file."""
 
     def rows(self, name: str, *sizes: int, optional: bool = False) -> Iterator[Row]:
         """The gain and the bias."""
+        if not self.gains:
+            return
         yield (maybe if optional else need)(f"{name}.weight", *sizes)
         if self.biased:
             yield maybe(f"{name}.bias", *sizes)
 
     def __call__(self, c: ModelConfig, w: Weights, name: str, x: Tensor) -> Tensor:
         """x normed along its innermost dimension."""
+        if not self.gains:
+            return G.norm(x, c.norm_eps) if self.centred else G.rms_norm(x, c.rms_eps)
         if self.centred:
             return common.layer_norm(w, name, x, c.norm_eps)
         return common.norm(w, name, x, c.rms_eps)
@@ -152,6 +160,18 @@ class Attention:
         return linear(w, "attn_output", y)
 
 
+class ClampedAttention(Attention):
+    """Attention over clamped, perhaps normed, queries and keys; values are clamped, too."""
+
+    def project(self, step: Step, w: Weights, il: int, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values."""
+        c = step.config
+        q, k, v = common.qkv(step, w, il, x)
+        if c.clamp_qkv > 0:
+            q, k, v = (G.clamp(t, -c.clamp_qkv, c.clamp_qkv) for t in (q, k, v))
+        return self.norm_heads(c, w, q, k, v)
+
+
 def attention_rows(c: ModelConfig, il: int) -> Iterator[Row]:
     """Projections of layer `il`, with optional biases and scales: q, k and v, or one matrix that
     has their rows one after another, and the output's."""
@@ -217,6 +237,11 @@ class FusedGated:
         """x [n_embd, n_tokens] -> the same."""
         layer = w.layer(il)
         return linear(layer, "ffn_down", G.swiglu(linear(layer, "ffn_up", x)))
+
+
+def squared_relu(x: Tensor) -> Tensor:
+    """max(x, 0) squared (arXiv 2109.08668)."""
+    return G.sqr(G.relu(x))
 
 
 @dataclass(frozen=True)

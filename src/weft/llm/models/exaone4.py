@@ -1,0 +1,36 @@
+"""EXAONE 4.0 (arXiv 2507.11407): no norm in front of attention and feed-forward layer but one
+behind each, and queries and keys of each head normed.
+
+In the 32B model three of four layers have a sliding window; the others do not rotate.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from weft.graph import RopeMode
+from weft.llm.config import Keys, ModelConfig
+from weft.llm.models.architecture import Architecture
+from weft.llm.models.parts import EACH_HEAD, Attention
+
+__all__ = ["ARCHITECTURES"]
+
+
+def configure(c: ModelConfig, keys: Keys) -> ModelConfig:
+    """The window, where there is one: every fourth layer sees everything."""
+    if not c.sliding_window:
+        return c
+    windowed = keys.windowed(4, c.n_layer)
+    none = replace(c.rope, n_dims=0)
+    return replace(c, windowed=windowed, ropes=tuple(c.rope if w else none for w in windowed))
+
+
+ARCHITECTURES = {
+    "exaone4": Architecture(
+        RopeMode.NEOX,
+        configure,
+        attention=Attention(EACH_HEAD),
+        before=("", ""),
+        after=("post_attention_norm", "post_ffw_norm"),
+    )
+}
