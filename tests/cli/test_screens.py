@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import importlib.util
 import io
 import json
@@ -37,36 +36,6 @@ def done(*args: str | Path, typed: str = "") -> Done:
 # **** bench ****
 
 
-def test_bench_takes_lists(path: Path) -> None:
-    line = "-p 4,8 -n 0,2 -t 1,2 -ub 4,8 -fa on,off -r 1 -o csv".split()
-    rows = list(csv.DictReader(io.StringIO(done("bench", path, *line).stdout)))
-    found = [(r["threads"], r["n_ubatch"], r["fa"], r["test"]) for r in rows]
-    assert found == [
-        (t, ub, fa, test)
-        for t in "12" for ub in "48" for fa in ("on", "off") for test in ("pp4", "pp8", "tg2")
-    ]  # fmt: skip
-    alone = done("bench", path, "-p", "4", "-n", "2", "-r", "1", "-t", "1").stdout
-    assert "n_ubatch" not in alone
-    both = done("bench", path, "-p", "4", "-n", "0", "-r", "1", "-t", "1", "-ub", "2,4").stdout
-    assert "| n_ubatch |" in both and "ngl" not in both
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        ("-p -5", "-p is -5; it takes numbers"),
-        ("-p 0 -n 0", "-p or -n above 0"),
-        ("-t 1,x", "-t 1,x: write numbers"),
-        ("-p 1,x", "'x' is no number of tokens"),
-        ("-fa on,maybe", "-fa maybe: write on, off or auto"),
-        ("-r 0", "at least one repetition"),
-    ],
-)
-def test_lists_that_are_none(path: Path, words: str, said: str) -> None:
-    refused = weft("bench", path, *words.split())
-    assert refused.returncode in (1, 2) and said in refused.stderr
-
-
 def test_bench_speaks_plainly(path: Path) -> None:
     text = done("bench", path, "-p", "4", "-n", "2", "-r", "1", "-t", "2").stdout
     assert "barrier" not in text and "threads waited for each other in a run of" in text
@@ -78,7 +47,7 @@ def test_bench_speaks_plainly(path: Path) -> None:
 def test_bench_says_what_it_measures(path: Path) -> None:
     with Terminal("bench", path, "-p", "8", "-n", "0", "-r", "2", "-t", "1") as terminal:
         assert terminal.exit_code() == 0
-    for part in ("measuring pp8: warming up", "measuring pp8: 2 of 2", "| llama f32"):
+    for part in ("measuring pp8: warming up", "measuring pp8: 2 of 2", "| llama 13K F32"):
         assert part in terminal.text
 
 

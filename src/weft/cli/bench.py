@@ -1,32 +1,34 @@
-"""`weft bench`: prompt processing and token generation speed, in llama-bench's columns."""
+"""`weft bench`: the speed of prompts and of generated tokens, measured as llama-bench does."""
 
 from __future__ import annotations
 
-from enum import StrEnum
-from itertools import zip_longest
+import sys
+from collections.abc import Sequence
 from pathlib import Path
-from time import perf_counter
-from typing import Annotated, Any
+from typing import Annotated
 
-import numpy as np
 import typer
 
-from weft.backends.base import UsesThreads
 from weft.cli.bench_kernel import (
     DEFAULT_COLUMNS,
     DEFAULT_FORMATS,
     DEFAULT_SHAPE,
     bench_kernels,
 )
-from weft.cli.bench_table import print_rows
-from weft.cli.console import StatusLine, note, size_text, wide
-from weft.cli.loading import loads_model_with
-from weft.cli.model_file import ModelFile
+from weft.cli.bench_options import BenchDevices, BenchNoEffect
+from weft.cli.bench_rows import Setting, is_shown, model_name
+from weft.cli.bench_series import Series
+from weft.cli.bench_table import Output, make_printer
+from weft.cli.bench_tests import tests_of
+from weft.cli.console import note, size_text, wide
+from weft.cli.loading import Loading, loads_model_with
+from weft.cli.model_file import ModelFiles
 from weft.cli.options import parse_count
 from weft.cli.profile_view import print_profile
+from weft.cli.unused_options import UNUSED_BY_BENCH
+from weft.cli.value_lists import numbers, switches
 from weft.errors import ContextError
-from weft.execute import Profile, Trace
-from weft.llm import Context, Model
+from weft.llm import Model
 
 __all__ = ["bench"]
 
@@ -35,32 +37,80 @@ KERNEL = "Without a model"
 _FEW = 4
 """Rows up to which something is said of each below the table."""
 
-
-class Output(StrEnum):
-    """Formats of the table."""
-
-    md = "md"
-    json = "json"
-    csv = "csv"
+_Lists = list[str] | None
+_FOR_KERNELS = (Output.md, Output.csv, Output.json)
 
 
 @loads_model_with(
-    without=("ctx_size", "fallback", "old_speeds"),
-    lists=("threads", "threads_batch", "ubatch", "flash_attn", "gpu_layers"),
+    without=("ctx_size", "fallback", "old_speeds", "batch_size"),
+    instead={"devices": BenchDevices, "no_effect": BenchNoEffect},
+    lists=(
+        *("gpu_layers", "devices", "ubatch", "type_k", "type_v", "no_kv_offload", "flash_attn"),
+        *("threads", "threads_batch", "cpu_mask", "cpu_strict", "poll"),
+    ),
+    unused=UNUSED_BY_BENCH,
 )
 def bench(
-    load: list[dict[str, Any]],
-    model: ModelFile | None = None,
+    load: list[Loading],
+    models: ModelFiles,
     n_prompt: Annotated[
-        str,
-        typer.Option("--n-prompt", "-p", metavar="N,...", help="Prompt tokens; 0: skip."),
-    ] = "512",
+        _Lists,
+        typer.Option(
+            "--n-prompt", "-p", metavar="N,...",
+            help="Tokens of a prompt, computed together; 0: none. Default: 512.",
+        ),
+    ] = None,
     n_gen: Annotated[
-        str,
-        typer.Option("--n-gen", "-n", metavar="N,...", help="Generated tokens; 0: skip."),
-    ] = "32",
-    repetitions: Annotated[int, typer.Option("--repetitions", "-r", help="Timed runs.")] = 5,
+        _Lists,
+        typer.Option(
+            "--n-gen", "-n", metavar="N,...",
+            help="Tokens generated one by one; 0: none. Default: 128.",
+        ),
+    ] = None,
+    pairs: Annotated[
+        _Lists,
+        typer.Option(
+            "-pg", metavar="PP,TG", help="A prompt of PP tokens, then TG generated; repeatable."
+        ),
+    ] = None,
+    n_depth: Annotated[
+        _Lists,
+        typer.Option(
+            "--n-depth", "-d", metavar="N,...",
+            help="Tokens in the cache before each test. Default: 0.",
+        ),
+    ] = None,
+    batch_size: Annotated[
+        _Lists,
+        typer.Option(
+            "--batch-size", "-b", metavar="N,...",
+            help="Tokens of a prompt handed over at once, computed -ub at a time. Default: 2048.",
+        ),
+    ] = None,
+    embeddings: Annotated[
+        _Lists,
+        typer.Option(
+            "--embeddings", "-embd", metavar="0|1,...",
+            help="1: give embeddings instead of logits. Default: 0.",
+        ),
+    ] = None,
+    repetitions: Annotated[
+        int, typer.Option("--repetitions", "-r", help="Timed runs of each test.")
+    ] = 5,
+    no_warmup: Annotated[
+        bool, typer.Option("--no-warmup", help="Leave out the run before those that are timed.")
+    ] = False,
+    delay: Annotated[float, typer.Option(metavar="SECONDS", help="Rest before each test.")] = 0.0,
     output: Annotated[Output, typer.Option("--output", "-o", help="Format.")] = Output.md,
+    output_err: Annotated[
+        Output | None, typer.Option("--output-err", "-oe", help="Format of the same on stderr.")
+    ] = None,
+    progress: Annotated[
+        bool, typer.Option("--progress", help="Print a line to stderr for each run.")
+    ] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Print where each model is, to stderr.")
+    ] = False,
     profile: Annotated[
         bool,
         typer.Option("--profile", help="Say where the time goes, against this machine's peaks."),
@@ -101,99 +151,75 @@ def bench(
         ),
     ] = DEFAULT_FORMATS,
 ) -> None:  # fmt: skip
-    """Measure tokens per second. Mean and standard deviation over the repetitions. -p, -n, -t, -tb,
-    -ub, -fa and -ngl take several values with commas; every combination is measured. With
+    """Measure tokens per second. Mean and standard deviation over the repetitions, with
+    llama-bench's options and fields. Options that show ... take several values, with commas or
+    repeated, and ranges: 1-4, 512-2048+512, 64-1024*2; every combination is measured. With
     --kernel: matrix products in every layout of the weights."""
-    tests = [("pp", n) for n in _counts("-p", n_prompt)] + [("tg", n) for n in _counts("-n", n_gen)]
-    tests = [(name, n) for name, n in tests if n]
+    tests = tests_of(n_prompt or ["512"], n_gen or ["128"], pairs or (), n_depth or ["0"])
+    batches = numbers("-b", batch_size or ["2048"], parse_count)
+    kinds = switches("-embd", embeddings or ["0"])
     if not tests or repetitions < 1:
         raise ContextError("bench needs -p or -n above 0 and at least one repetition (-r)")
+    if min(batches) < 1:
+        raise ContextError("-b is 0; it must be at least 1")
+    if not 0 <= delay <= 3600:
+        raise ContextError(f"--delay is {delay:g}; it must be 0 to 3600 seconds")
     if kernel:
-        if model is not None:
+        if models:
             raise ContextError("bench --kernel takes no model")
-        bench_kernels(shape, columns, formats, repetitions, load[0]["threads"], output.value)
+        if output not in _FOR_KERNELS:
+            raise ContextError(f"-o {output}: bench --kernel writes {', '.join(_FOR_KERNELS)}")
+        threads = load[0].arguments["threads"]
+        bench_kernels(shape, columns, formats, repetitions, threads, output.value)
         return
-    if model is None:
+    if not models:
         raise ContextError("bench needs a model, or --kernel")
-    loaded = Model.open(model)
-    most = max(n for _, n in tests)
-    if most > loaded.config.n_ctx_train:
+    settings = [Setting(one.typed, n, kind) for one in load for kind in kinds for n in batches]
+    names = [_checked(path, max(test.n_cells for test in tests)) for path in models]
+    widths = {"model": max(map(len, names)), "test": max(len(test.name) for test in tests)}
+    columns_shown = _shown(settings)
+    printers = [make_printer(output, sys.stdout, columns_shown, widths)]
+    if output_err is not None:
+        printers.append(make_printer(output_err, sys.stderr, columns_shown, widths))
+    series = Series(
+        tests, repetitions, printers, batches, kinds, warm_up=not no_warmup, delay=delay,
+        progress=progress, verbose=verbose, profile=profile or trace is not None,
+    )  # fmt: skip
+    series.measure(models, load)
+    if trace is not None:
+        series.profiles[-1].save_trace(trace)
+    if output is Output.md:
+        _print_notes(series)
+    if profile and output not in (Output.json, Output.jsonl):
+        for found in series.profiles:
+            print_profile(found, slowest, to_error=output is not Output.md)
+
+
+def _checked(path: Path, n_tokens: int) -> str:
+    """What the model is called in the table; notes where it was not made for so many tokens."""
+    model = Model.open(path)
+    if n_tokens > model.config.n_ctx_train:
         note(
-            f"{loaded.config.arch} was trained for {loaded.config.n_ctx_train} tokens; the speed "
+            f"{model.config.arch} was trained for {model.config.n_ctx_train} tokens; the speed "
             "is measured all the same"
         )
-    rows: list[dict[str, Any]] = []
-    profiles: list[Profile] = []
-    timeline = Trace()
-    with StatusLine() as status:
-        for options in load:
-            options["n_ctx"] = None if options["plan"] else most + 1
-            context = Context(loaded, n_outputs=1, **options)
-            about = _about(model, loaded, context) | _settings(context, options)
-            for name, n in tests:
-                speeds = _speeds(context, name, n, repetitions, status)
-                measured = {"test": f"{name}{n}", "speeds": speeds}
-                rows.append(about | _costs(context, name) | measured)
-                if profile or trace is not None:
-                    status(f"profiling {name}{n}")
-                    into = Profile(name=f"{name}{n}", trace=timeline)
-                    profiles.append(_profile(context, n, name == "pp", into))
-    if trace is not None:
-        profiles[-1].save_trace(trace)
-    shown = profiles if profile else []
-    if output is Output.json:
-        rows = [
-            row | ({"profile": p.as_json()} if p else {}) for row, p in zip_longest(rows, shown)
-        ]
-    print_rows(rows, output.value)
-    if output is Output.md:
-        _print_notes(rows, context)
-    if output is not Output.json:
-        for found in shown:
-            print_profile(found, slowest, to_error=output is Output.csv)
+    return model_name(model)
 
 
-def _counts(flag: str, text: str) -> list[int]:
-    """Numbers of tokens, with commas between them."""
-    if text.lstrip().startswith("-"):
-        raise ContextError(f"{flag} is {text}; it takes numbers of tokens from 0, e.g. 64,512")
-    return [parse_count(part) for part in text.split(",")]
+def _shown(settings: Sequence[Setting]) -> list[str]:
+    """The options that a table for people has a column for."""
+    fields = [setting.fields() for setting in settings]
+    shown = [name for name in fields[0] if is_shown(name, [row[name] for row in fields])]
+    batch = [name for name in shown if name in ("n_batch", "n_ubatch")]
+    return ["n_threads", *batch, *(name for name in shown if name not in batch)]
 
 
-def _speeds(
-    context: Context, name: str, n: int, repetitions: int, status: StatusLine
-) -> list[float]:
-    """Tokens per second of each repetition, after one that warms up."""
-    found = []
-    for i in range(repetitions + 1):
-        status(f"measuring {name}{n}: " + (f"{i} of {repetitions}" if i else "warming up"))
-        found.append(n / _measure(context, n, name == "pp"))
-    return found[1:]
-
-
-def _settings(context: Context, options: dict[str, Any]) -> dict[str, Any]:
-    """What may differ between rows."""
-    layers = options["n_gpu_layers"]
-    return {
-        "n_ubatch": context.n_ubatch,
-        "fa": "off" if options["flash"] is False else "on",
-        "ngl": "all" if layers is None else layers,
-    }
-
-
-def _costs(context: Context, name: str) -> dict[str, Any]:
-    return {"threads": _threads(context, name == "pp"), "barriers": context.barriers}
-
-
-def _threads(context: Context, batch: bool) -> int:
-    """Threads of the cpu device for single tokens, or for more."""
-    devices = [b for b in context.program.devices if isinstance(b, UsesThreads)]
-    return next((b.n_threads_batch if batch else b.n_threads for b in devices), 0)
-
-
-def _print_notes(rows: list[dict[str, Any]], context: Context) -> None:
-    """What a run costs beside time: how often threads wait for each other, and memory."""
-    memory = context.memory
+def _print_notes(series: Series) -> None:
+    """What a run costs beside time, where all rows are of one context: how often threads wait for
+    each other, and memory."""
+    rows, memory = series.rows, series.memory
+    if series.n_contexts != 1:
+        return
     out = wide()
     out.print()
     if len(rows) <= _FEW:
@@ -201,49 +227,8 @@ def _print_notes(rows: list[dict[str, Any]], context: Context) -> None:
         nodes = rows[0]["nodes"]
         out.print(f"how often threads waited for each other in a run of {nodes} ops: {waits}")
     out.print(
-        f"memory: weights {size_text(memory.weights)}, cache {size_text(memory.cache)}, compute "
-        f"{size_text(memory.compute)}, scratch of the threads {size_text(memory.scratch)}",
+        f"memory: weights {size_text(memory.weights + memory.repacked)}, cache "
+        f"{size_text(memory.cache)}, compute {size_text(memory.compute)}, scratch of the threads "
+        f"{size_text(memory.scratch)}",
         markup=False,
     )
-
-
-def _measure(context: Context, n: int, at_once: bool) -> float:
-    """Seconds for `n` tokens into an empty cache."""
-    rng = np.random.default_rng(1)
-    tokens = rng.integers(0, context.model.config.n_vocab, n)
-    context.cache.clear()
-    start = perf_counter()
-    if at_once:
-        context.decode(tokens)
-    else:
-        for token in tokens:
-            context.decode([token])
-    return perf_counter() - start
-
-
-def _profile(context: Context, n: int, at_once: bool, profile: Profile) -> Profile:
-    """What a measurement spends its time on, in all of the context's graphs."""
-    with context.profile(profile):
-        _measure(context, n, at_once)
-    return profile
-
-
-def _about(path: Path, model: Model, context: Context) -> dict[str, Any]:
-    tensors = model.file.tensors.values()
-    backends = context.program.devices
-    return {
-        "model": f"{model.config.arch} {_main_type(model)}",
-        "file": path.name,
-        "size": sum(t.nbytes for t in tensors),
-        "params": sum(t.n_elements for t in tensors),
-        "backend": ",".join(b.name for b in backends),
-        "nodes": len(context.plan.plan.schedule.graph.nodes),
-    }
-
-
-def _main_type(model: Model) -> str:
-    """The type that most weights have."""
-    counts: dict[str, int] = {}
-    for t in model.file.tensors.values():
-        counts[t.dtype.name] = counts.get(t.dtype.name, 0) + t.n_elements
-    return max(counts, key=lambda name: counts[name])

@@ -1,64 +1,197 @@
-"""The rows of `weft bench` as Markdown, JSON or CSV."""
+"""The rows of `weft bench`, printed as they come: Markdown, CSV, JSON, JSON lines or SQL."""
 
 from __future__ import annotations
 
 import csv
 import json
-import statistics
-import sys
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from enum import StrEnum
+from typing import Any, Protocol, TextIO
 
-__all__ = ["print_rows"]
+from weft.cli.bench_rows import OWN_FIELDS, Row
 
-_COLUMNS = ("model", "size", "params", "backend", "threads", "n_ubatch", "fa", "ngl", "test", "t/s")
-_IF_THEY_DIFFER = ("n_ubatch", "fa", "ngl")
-_LEFT = ("model", "backend")
+__all__ = ["Output", "Printer", "make_printer"]
 
 
-def print_rows(rows: list[dict[str, Any]], output: str) -> None:
-    """Prints rows with their `speeds`, of which mean and deviation are made."""
-    for row in rows:
-        speeds = row.pop("speeds")
-        row["avg_ts"] = statistics.fmean(speeds)
-        row["stddev_ts"] = statistics.stdev(speeds) if len(speeds) > 1 else 0.0
-        row["samples_ts"] = speeds
-    if output == "json":
-        print(json.dumps(rows, indent=1))
-    elif output == "csv":
-        _print_csv(rows)
-    else:
-        _print_markdown(rows)
+class Output(StrEnum):
+    """Formats of the table."""
+
+    md = "md"
+    csv = "csv"
+    json = "json"
+    jsonl = "jsonl"
+    sql = "sql"
 
 
-def _print_csv(rows: list[dict[str, Any]]) -> None:
-    writer = csv.writer(sys.stdout)
-    fields = [k for k in rows[0] if k != "samples_ts"]
-    writer.writerow(fields)
-    for row in rows:
-        writer.writerow([row[k] for k in fields])
+class Printer(Protocol):
+    """Writes a table row by row."""
+
+    def row(self, row: Row) -> None:
+        """Writes a row at once."""
+
+    def end(self) -> None:
+        """Writes what follows the last row."""
 
 
-def _print_markdown(rows: list[dict[str, Any]]) -> None:
-    columns = [c for c in _COLUMNS if c not in _IF_THEY_DIFFER or len({r[c] for r in rows}) > 1]
-    cells = [columns] + [[_cell(row, column) for column in columns] for row in rows]
-    widths = [max(len(line[i]) for line in cells) for i in range(len(columns))]
-    for number, line in enumerate(cells):
+class _Json:
+    """A list of objects."""
+
+    def __init__(self, out: TextIO) -> None:
+        self._out, self._separator = out, "[\n"
+
+    def row(self, row: Row) -> None:
+        self._out.write(f"{self._separator} {json.dumps(row)}")
+        self._out.flush()
+        self._separator = ",\n"
+
+    def end(self) -> None:
+        self._out.write("[]\n" if self._separator == "[\n" else "\n]\n")
+
+
+class _JsonLines:
+    """An object a line."""
+
+    def __init__(self, out: TextIO) -> None:
+        self._out = out
+
+    def row(self, row: Row) -> None:
+        self._out.write(json.dumps(row) + "\n")
+        self._out.flush()
+
+    def end(self) -> None:
+        pass
+
+
+class _Csv:
+    """A line of names, then of values; without lists."""
+
+    def __init__(self, out: TextIO) -> None:
+        self._out, self._fields = out, list[str]()
+        self._writer = csv.writer(out, lineterminator="\n")
+
+    def row(self, row: Row) -> None:
+        flat = _flat(row)
+        if not self._fields:
+            self._fields = list(flat)
+            self._writer.writerow(self._fields)
+        self._writer.writerow([flat[name] for name in self._fields])
+        self._out.flush()
+
+    def end(self) -> None:
+        pass
+
+
+class _Sql:
+    """A table for SQLite with llama-bench's fields alone, so that both write into one."""
+
+    def __init__(self, out: TextIO) -> None:
+        self._out, self._begun = out, False
+
+    def row(self, row: Row) -> None:
+        values = {name: v for name, v in _flat(row).items() if name not in OWN_FIELDS}
+        if not self._begun:
+            columns = ",\n".join(f"  {name} {_sql_type(v)}" for name, v in values.items())
+            self._out.write(f"CREATE TABLE IF NOT EXISTS llama_bench (\n{columns}\n);\n\n")
+            self._begun = True
+        texts = ", ".join(f"'{_quoted(v)}'" for v in values.values())
+        self._out.write(f"INSERT INTO llama_bench ({', '.join(values)}) VALUES ({texts});\n")
+        self._out.flush()
+
+    def end(self) -> None:
+        pass
+
+
+def _flat(row: Row) -> Row:
+    """Values of one cell; 1 and 0 for switches."""
+    return {
+        name: int(v) if isinstance(v, bool) else v
+        for name, v in row.items()
+        if not isinstance(v, list | dict)
+    }
+
+
+def _sql_type(value: Any) -> str:
+    return "INTEGER" if isinstance(value, int) else "REAL" if isinstance(value, float) else "TEXT"
+
+
+def _quoted(value: Any) -> str:
+    return str(value).replace("'", "''")
+
+
+_TITLES = {
+    "n_gpu_layers": "ngl", "n_threads": "threads", "no_kv_offload": "nkvo", "flash_attn": "fa",
+    "embeddings": "embd", "devices": "dev",
+}  # fmt: skip
+_LEFT = ("model", "backend", "cpu_mask", "devices", "type_k", "type_v")
+_WIDTHS = {"model": 16, "size": 10, "params": 9, "t/s": 17}
+"""Letters that a column has at least."""
+
+
+class _Markdown:
+    """A table for people: the columns that vary, and the speed."""
+
+    def __init__(self, out: TextIO, options: Iterable[str], wide: Mapping[str, int]) -> None:
+        self._out, self._wide = out, wide
+        self._columns = ["model", "size", "params", "backend", *options, "test", "t/s"]
+        self._widths: list[int] = []
+
+    def row(self, row: Row) -> None:
+        cells = [_cell(row, column) for column in self._columns]
+        if not self._widths:
+            self._begin(cells)
+        self._line(cells)
+        self._out.flush()
+
+    def end(self) -> None:
+        pass
+
+    def _begin(self, first: Sequence[str]) -> None:
+        titles = [_TITLES.get(column, column) for column in self._columns]
+        self._widths = [
+            max(len(title), len(cell), _WIDTHS.get(column, 0), self._wide.get(column, 0))
+            for title, cell, column in zip(titles, first, self._columns, strict=True)
+        ]
+        self._line(titles)
+        rules = [
+            "-" * width if column in _LEFT else "-" * (width - 1) + ":"
+            for width, column in zip(self._widths, self._columns, strict=True)
+        ]
+        self._line(rules)
+
+    def _line(self, cells: Sequence[str]) -> None:
         padded = [
             text.ljust(width) if column in _LEFT else text.rjust(width)
-            for text, width, column in zip(line, widths, columns, strict=True)
+            for text, width, column in zip(cells, self._widths, self._columns, strict=True)
         ]
-        print("| " + " | ".join(padded) + " |")
-        if number == 0:
-            rule = ["-" * w if c in _LEFT else "-" * (w - 1) + ":"
-                    for w, c in zip(widths, columns, strict=True)]  # fmt: skip
-            print("| " + " | ".join(rule) + " |")
+        self._out.write("| " + " | ".join(padded) + " |\n")
 
 
-def _cell(row: dict[str, Any], column: str) -> str:
+def _cell(row: Row, column: str) -> str:
+    if column == "model":
+        return str(row["model_type"])
     if column == "size":
-        return f"{row['size'] / 2**20:.2f} MiB"
+        size = row["model_size"]
+        return f"{size / 2**30:.2f} GiB" if size >= 2**30 else f"{size / 2**20:.2f} MiB"
     if column == "params":
-        return f"{row['params'] / 1e6:.2f} M"
+        n = row["model_n_params"]
+        return f"{n / 1e9:.2f} B" if n >= 1e9 else f"{n / 1e6:.2f} M"
     if column == "t/s":
         return f"{row['avg_ts']:.2f} ± {row['stddev_ts']:.2f}"
-    return str(row[column])
+    value = row[column]
+    return str(int(value) if isinstance(value, bool) else value)
+
+
+def make_printer(
+    output: Output, out: TextIO, options: Iterable[str], wide: Mapping[str, int]
+) -> Printer:
+    """`options`: fields that a table for people shows; `wide`: letters of its widest cells, as far
+    as they are known before."""
+    if output is Output.md:
+        return _Markdown(out, options, wide)
+    kinds: dict[Output, Callable[[TextIO], Printer]] = {
+        Output.csv: _Csv,
+        Output.json: _Json,
+        Output.jsonl: _JsonLines,
+        Output.sql: _Sql,
+    }
+    return kinds[output](out)

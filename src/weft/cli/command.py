@@ -62,8 +62,10 @@ _METAVARS = {
 }
 _TYPE = re.compile(r" <(?:list\[)?([^<>\[\]]+)\]?>")
 
-_OPTIONAL_VALUE = {"-fa": "on", "--flash-attn": "on"}
-"""Options that may stand alone, and what they mean then."""
+_OPTIONAL_VALUE = dict.fromkeys(
+    ("-fa", "--flash-attn", "-nkvo", "--no-kv-offload", "--cpu-strict"), "on"
+)
+"""Options that may stand alone where they take a value, and what they mean then."""
 SWITCH = {"on": True, "1": True, "true": True, "auto": True, "off": False, "0": False,
           "false": False}  # fmt: skip
 """Values of such an option."""
@@ -78,7 +80,7 @@ class WeftCommand(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """As every command does; an option that nobody knows is named as it was typed."""
-        args = _with_values(args)
+        args = _with_values(args, self.get_params(ctx))
         typed = list(args)
         try:
             return super().parse_args(ctx, args)
@@ -124,12 +126,13 @@ def _plain(param: Any, record: tuple[str, str]) -> tuple[str, str]:
     return _TYPE.sub(lambda found: " " + _METAVARS.get(found[1], found[1]), left), right
 
 
-def _with_values(args: Sequence[str]) -> list[str]:
+def _with_values(args: Sequence[str], params: Sequence[Any]) -> list[str]:
     """The line with the value that an option has where it stands alone."""
+    take = {name for p in params if not getattr(p, "is_flag", False) for name in p.opts}
     full: list[str] = []
     for arg, following in zip(args, [*args[1:], ""], strict=False):
         full.append(arg)
-        if arg in _OPTIONAL_VALUE and following.partition(",")[0] not in SWITCH:
+        if arg in take and arg in _OPTIONAL_VALUE and following.partition(",")[0] not in SWITCH:
             full.append(_OPTIONAL_VALUE[arg])
     return full
 

@@ -107,9 +107,12 @@ def wide(to_error: bool = False) -> Console:
 
 
 def device_list(text: str | None) -> list[str]:
-    """`opencl,cpu` -> ["opencl", "cpu"]; without one WEFT_DEVICES, else the cpu."""
+    """`opencl,cpu` -> ["opencl", "cpu"]; `none`: the cpu alone; without one WEFT_DEVICES, else the
+    cpu."""
     chosen = text if text is not None else FLAGS.devices or "cpu"
     found = [name.strip() for name in chosen.split(",") if name.strip()]
+    if found == ["none"]:
+        return ["cpu"]
     if not found:
         raise ScheduleError(f"{chosen!r} names no device; write e.g. opencl:0,cpu")
     return found

@@ -19,7 +19,7 @@ from weft.errors import DeviceError
 from weft.native import _native
 from weft.numa import memory_nodes
 
-__all__ = ["devices"]
+__all__ = ["devices", "print_devices"]
 
 
 def devices(
@@ -55,7 +55,7 @@ def devices(
     if as_json:
         print(json.dumps(_as_json(measured), indent=1))
     else:
-        _print(measured)
+        print_devices(measured)
 
 
 def _print_ops(chosen: str | None, markdown: bool, as_json: bool) -> None:
@@ -90,7 +90,8 @@ def _as_json(peaks: Peaks | None) -> dict[str, Any]:
     }
 
 
-def _print(peaks: Peaks | None) -> None:
+def print_devices(peaks: Peaks | None = None) -> None:
+    """Prints the processor, its kernels and every device, with `peaks` where they were measured."""
     cores, processors = _native.usable_cores(), _native.usable_processors()
     features = " ".join(_native.cpu_features())
     out = wide()

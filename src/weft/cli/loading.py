@@ -9,12 +9,13 @@ A command states what is its own alone.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import copy
 from functools import wraps
 from itertools import product
+from math import prod
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, NamedTuple, get_args
 
 import typer
 
@@ -33,6 +34,7 @@ from weft.cli.options import (
     Fit,
     FlashAttention,
     GpuLayers,
+    ListDevices,
     Memory,
     NCopies,
     NoKvOffload,
@@ -62,15 +64,19 @@ from weft.cli.thread_options import (
 )
 from weft.cli.unused_options import (
     NoEffect,
+    Unused,
     note_devices,
     note_memory,
     note_threads,
+    note_unused,
     takes_layers,
+    unused_parameter,
 )
+from weft.cli.value_lists import MOST_VALUES, numbers, switches, words
 from weft.frontends.gguf import open_gguf
 from weft.llm.config import ModelConfig
 
-__all__ = ["load_arguments", "loads_model", "loads_model_with", "trained_context"]
+__all__ = ["Loading", "load_arguments", "loads_model", "loads_model_with", "trained_context"]
 
 Command = Callable[..., None]
 
@@ -78,7 +84,7 @@ Command = Callable[..., None]
 def load_arguments(
     ctx_size: CtxSize = None,
     ubatch: UbatchSize = None,
-    flash_attn: FlashAttention = "on",
+    flash_attn: FlashAttention = "auto",
     type_k: CacheTypeK = None,
     type_v: CacheTypeV = None,
     devices: Devices = None,
@@ -109,6 +115,7 @@ def load_arguments(
     mlock: Annotated[bool, typer.Option("--mlock", hidden=True)] = False,
     no_mmap: Annotated[bool, typer.Option("--no-mmap", hidden=True)] = False,
     no_effect: NoEffect = False,
+    list_devices: ListDevices = False,
 ) -> dict[str, Any]:
     """The options as arguments of `LLM` and `Context`; n_ctx 0: as the model was trained."""
     note_memory(mlock, no_mmap)
@@ -151,17 +158,28 @@ def trained_context(path: Path) -> int:
         return ModelConfig.from_gguf(file).n_ctx_train
 
 
+class Loading(NamedTuple):
+    """One combination of the values that options have."""
+
+    typed: Mapping[str, Any]
+    """Parameters of `load_arguments`, as they were typed."""
+    arguments: dict[str, Any]
+    """What `load_arguments` makes of them."""
+
+
 def loads_model_with(
     *,
     without: Collection[str] = (),
     instead: Mapping[str, Any] | None = None,
     lists: Collection[str] = (),
+    unused: Sequence[Unused] = (),
 ) -> Callable[[Command], Command]:
     """Gives a command the options of `load_arguments`; it gets their result as `load`.
 
     `without`: parameters of `load_arguments` that make no sense there, left at their defaults.
     `instead`: other annotations by parameter, for another help text or flag. `lists`: parameters
-    that take several values with commas; `load` is a list then, one for every combination."""
+    that take several values, with commas or repeated; `load` is a list of `Loading` then, one for
+    every combination, the first parameter varying least. `unused`: options that change nothing."""
 
     def decorate(command: Command) -> Command:
         own = inspect.signature(command, eval_str=True).parameters
@@ -172,13 +190,14 @@ def loads_model_with(
         }
         kinds = {name: shared[name].annotation for name in lists}
         shared |= {name: _as_list(shared[name]) for name in lists}
+        ignored = {p.name: p for p in map(unused_parameter, unused)}
 
         @wraps(command)
         def with_options(**given: Any) -> None:
+            note_unused(unused, [given.pop(name) for name in ignored])
             values = {name: given.pop(name) for name in shared}
             if lists:
-                loads = [load_arguments(**values | c) for c in _combinations(values, kinds)]
-                command(**given, load=loads)
+                command(**given, load=_loadings(values, kinds))
                 return
             load = load_arguments(**values)
             if load["n_ctx"] == 0:
@@ -187,7 +206,7 @@ def loads_model_with(
 
         parameters = [
             p.replace(kind=inspect.Parameter.KEYWORD_ONLY)
-            for p in (*own.values(), *shared.values())
+            for p in (*own.values(), *shared.values(), *ignored.values())
             if p.name != "load"
         ]
         with_options.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
@@ -199,27 +218,36 @@ def loads_model_with(
 
 
 def _as_list(parameter: inspect.Parameter) -> inspect.Parameter:
-    """The option with text for its values."""
+    """The option with text for its values, which may be repeated."""
     option = copy(get_args(parameter.annotation)[1])
-    option.parser, option.metavar = None, f"{option.metavar or 'N'},..."
-    return parameter.replace(annotation=Annotated[str | None, option])
+    flag = "bool" in str(get_args(parameter.annotation)[0])
+    option.parser, option.metavar = None, "0|1,..." if flag else f"{option.metavar or 'N'},..."
+    annotation = Annotated[list[str] | None, option]
+    return parameter.replace(annotation=annotation, default=None)
 
 
-def _combinations(values: Mapping[str, Any], kinds: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def _loadings(values: Mapping[str, Any], kinds: Mapping[str, Any]) -> list[Loading]:
     """Every combination of the values that options were given."""
+    defaults = inspect.signature(load_arguments).parameters
     each = []
     for name, kind in kinds.items():
-        option = get_args(kind)[1]
-        text = values[name]
-        parse = option.parser or (int if "int" in str(kind) else str)
-        try:
-            each.append([None] if text is None else [parse(part) for part in text.split(",")])
-        except ValueError:
-            raise usage_error(
-                f"{option.param_decls[-1]} {text}: write numbers, as in 1,2"
-            ) from None
-    for combination in product(*each):
-        yield dict(zip(kinds, combination, strict=True))
+        texts = values[name]
+        each.append(_values(kind, texts) if texts else [defaults[name].default])
+    if prod(map(len, each)) > MOST_VALUES:
+        raise usage_error(f"these lists have more than {MOST_VALUES} combinations")
+    chosen = [dict(zip(kinds, found, strict=True)) for found in product(*each)]
+    return [Loading({**values, **typed}, load_arguments(**{**values, **typed})) for typed in chosen]
+
+
+def _values(kind: Any, texts: Sequence[str]) -> Sequence[Any]:
+    """The values of an option whose annotation is `kind`."""
+    type_, option, *_ = get_args(kind)
+    flag = (option.default, *option.param_decls)[-1]  # the first name is taken for a default
+    if "bool" in str(type_):
+        return switches(flag, texts)
+    if "int" in str(type_):
+        return numbers(flag, texts, option.parser or int)
+    return option.parser(texts) if option.parser else words(flag, texts)
 
 
 loads_model = loads_model_with()

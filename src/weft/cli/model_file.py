@@ -21,7 +21,7 @@ import typer
 from weft.cli.command import MODEL, usage_error
 from weft.errors import FormatError
 
-__all__ = ["ModelFile", "find_model", "takes_model"]
+__all__ = ["ModelFile", "ModelFiles", "find_model", "takes_model"]
 
 ModelFile = Path
 """What a command with `@takes_model` calls its parameter `model`."""
@@ -50,12 +50,31 @@ Repository = Annotated[
         help="A model of that Hugging Face repository.", rich_help_panel=MODEL,
     ),
 ]  # fmt: skip
+ModelFiles = list[Path]
+"""What a command that takes several models calls its parameter `models`."""
+
+_Several = list[str] | None
+Arguments = Annotated[
+    _Several,
+    typer.Argument(
+        metavar="[MODEL]", help="GGUF files, or hf:OWNER/NAME[:QUANT].", show_default=False
+    ),
+]
+SeveralNamed = Annotated[_Several, get_args(Named)[1]]
+SeveralRepositories = Annotated[_Several, get_args(Repository)[1]]
+_SEVERAL = {
+    "model_argument": Arguments,
+    "model_option": SeveralNamed,
+    "model_repo": SeveralRepositories,
+}
 _ADDED = {"model_argument": Argument, "model_option": Named, "model_repo": Repository}
 
 
 def takes_model(command: Callable[..., None]) -> Callable[..., None]:
     """`command` with all ways to name a model in place of its parameter `model`."""
     signature = inspect.signature(command, eval_str=True)
+    if "models" in signature.parameters:
+        return _takes_models(command, signature)
     needed = signature.parameters["model"].default is inspect.Parameter.empty
     behind = {
         name: get_args(p.annotation)[0]
@@ -77,23 +96,53 @@ def takes_model(command: Callable[..., None]) -> Callable[..., None]:
             raise usage_error("MODEL is missing: a GGUF file, or hf:OWNER/NAME[:QUANT]")
         command(**given, model=None if named is None else find_model(named))
 
+    added = _ADDED if needed else _ADDED | {"model_argument": OptionalArgument}
+    return _with_parameters(with_model, signature, "model", added)
+
+
+def _takes_models(
+    command: Callable[..., None], signature: inspect.Signature
+) -> Callable[..., None]:
+    """`command` with all ways to name models in place of its parameter `models`."""
+
+    @wraps(command)
+    def with_models(**given: Any) -> None:
+        arguments, options, repos = (given.pop(name) or () for name in _SEVERAL)
+        named = [*arguments, *(name for text in options for name in _names(text))]
+        for text in repos:
+            named += [n if n.startswith("hf:") else f"hf:{n}" for n in text.split(",")]
+        command(**given, models=[find_model(name) for name in named])
+
+    return _with_parameters(with_models, signature, "models", _SEVERAL)
+
+
+def _names(text: str) -> list[str]:
+    """The models of `-m a.gguf,b.gguf`; a file may have a comma in its name."""
+    return [text] if Path(text).exists() else text.split(",")
+
+
+def _with_parameters(
+    command: Callable[..., None],
+    signature: inspect.Signature,
+    name: str,
+    added: Mapping[str, Any],
+) -> Callable[..., None]:
+    """Says that `command` takes `added` in place of the parameter `name`."""
+    keyword = inspect.Parameter.KEYWORD_ONLY
     parameters: list[inspect.Parameter] = []
     for parameter in signature.parameters.values():
-        own = parameter.name != "model"
-        parameters += [parameter] if own else _added(parameter.kind, needed)
-    keyword_only = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in parameters]
-    with_model.__signature__ = signature.replace(parameters=keyword_only)  # type: ignore[attr-defined]
-    with_model.__annotations__ = {p.name: p.annotation for p in keyword_only}
-    del with_model.__wrapped__  # whose signature typer would read
-    return with_model
-
-
-def _added(kind: Any, needed: bool) -> list[inspect.Parameter]:
-    added = _ADDED if needed else _ADDED | {"model_argument": OptionalArgument}
-    return [
-        inspect.Parameter(name, kind, default=None, annotation=annotation)
-        for name, annotation in added.items()
-    ]
+        parameters += (
+            [parameter.replace(kind=keyword)]
+            if parameter.name != name
+            else [
+                inspect.Parameter(key, keyword, default=None, annotation=annotation)
+                for key, annotation in added.items()
+            ]
+        )
+    command.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {p.name: p.annotation for p in parameters}
+    del command.__wrapped__  # type: ignore[attr-defined]  # whose signature typer would read
+    return command
 
 
 def _argument_info() -> Any:

@@ -30,6 +30,7 @@ __all__ = [
     "FlashAttention",
     "GpuLayers",
     "Keep",
+    "ListDevices",
     "Memory",
     "NCopies",
     "NoKvOffload",
@@ -165,6 +166,21 @@ Devices = Annotated[
         "Default: WEFT_DEVICES, else cpu.",
     ),
 ]  # fmt: skip
+
+
+def _list_devices(wanted: bool) -> None:
+    if wanted:
+        from weft.cli.devices import print_devices
+
+        print_devices()
+        raise typer.Exit
+
+
+ListDevices = Annotated[
+    bool,
+    typer.Option("--list-devices", callback=_list_devices, is_eager=True, hidden=True),
+]
+"""As `weft devices`, instead of anything else."""
 Fallback = Annotated[
     str | None,
     typer.Option(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Annotated
 
 import typer
@@ -12,14 +14,18 @@ from weft.cli.console import note
 from weft.native import _native
 
 __all__ = [
+    "UNUSED_BY_BENCH",
     "Conversation",
     "Interactive",
     "NoEffect",
+    "Unused",
     "note_devices",
     "note_memory",
     "note_threads",
+    "note_unused",
     "require_text_only",
     "takes_layers",
+    "unused_parameter",
 ]
 
 NoEffect = Annotated[
@@ -43,6 +49,50 @@ Conversation = Annotated[
     typer.Option("-sys", "--system-prompt", "--system", hidden=True, metavar="TEXT"),
 ]
 """What makes a conversation elsewhere."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unused:
+    """An option that takes a value, and changes nothing."""
+
+    flags: tuple[str, ...]
+    same: tuple[str, ...]
+    """Values that say what is so all the same."""
+    instead: str
+    """What is so, or which option of weft's says it."""
+
+
+_MAPPED = "weights are mapped from the file, or repacked"
+UNUSED_BY_BENCH = (
+    Unused(("-mmp", "--mmap"), ("1",), _MAPPED),
+    Unused(("-dio", "--direct-io"), ("0",), _MAPPED),
+    Unused(("-lm", "--load-mode"), ("mmap", "auto"), _MAPPED),
+    Unused(("-sm", "--split-mode"), ("layer", "none"), "a weight is on one device as a whole"),
+    Unused(("-mg", "--main-gpu"), ("0",), "--devices names devices in order of priority"),
+    Unused(("-ts", "--tensor-split"), ("0",), "-ngl, --fit and --place say what is where"),
+    Unused(("-nopo", "--no-op-offload"), ("0",), "a device may ask for ops of others' weights"),
+    Unused(("--no-host",), ("0",), "weights in host memory stay mapped"),
+    Unused(("-fitt", "--fit-target"), ("0",), "--fit and --memory say what must fit"),
+    Unused(("-fitc", "--fit-ctx"), ("0",), "the context is as large as the tests need"),
+)
+"""Of llama-bench."""
+
+
+def unused_parameter(option: Unused) -> inspect.Parameter:
+    """The parameter of a command that takes `option`."""
+    name = option.flags[-1].strip("-").replace("-", "_")
+    annotation = Annotated[list[str] | None, typer.Option(*option.flags, hidden=True)]
+    kind = inspect.Parameter.KEYWORD_ONLY
+    return inspect.Parameter(f"unused_{name}", kind, default=None, annotation=annotation)
+
+
+def note_unused(options: Sequence[Unused], given: Sequence[Sequence[str] | None]) -> None:
+    """Says of options that were typed what is so instead."""
+    for option, texts in zip(options, given, strict=True):
+        values = [value for text in texts or () for value in text.split(",")]
+        if any(value not in option.same for value in values):
+            note(f"{option.flags[0]} {','.join(values)} changes nothing: {option.instead}")
+
 
 _IN_HOST_MEMORY = ("cpu", "blas")
 _NEED_CPU = ("blas", "opencl")

@@ -29,8 +29,8 @@ from weft.files import write_text
 from weft.flags import FLAGS
 from weft.native import _native
 
-__all__ = ["Choice", "Verdict", "best_target", "choose", "forget", "machine_key", "require_usable",
-           "under_check", "verdicts", "write_verdict"]  # fmt: skip
+__all__ = ["Choice", "Verdict", "best_target", "choose", "forget", "machine_key", "processor_name",
+           "require_usable", "under_check", "verdicts", "write_verdict"]  # fmt: skip
 
 UNFINISHED = "the check did not end: the process crashed or was ended"
 """What the verdict holds of a check whose process is gone."""
@@ -264,11 +264,12 @@ def _entries(file: Path) -> dict[str, Any]:
 def machine_key() -> str:
     """The processor's model and features, and this build of the kernels."""
     digest = sha256(Path(str(_native.__file__)).read_bytes())
-    digest.update("\n".join([_processor(), *_native.cpu_features()]).encode())
+    digest.update("\n".join([processor_name(), *_native.cpu_features()]).encode())
     return digest.hexdigest()[:24]
 
 
-def _processor() -> str:
+def processor_name() -> str:
+    """The processor's model as the system calls it."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
             for line in file:

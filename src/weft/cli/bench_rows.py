@@ -1,0 +1,215 @@
+"""A row of `weft bench`: what was measured, under llama-bench's names where it has them."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from weft.backends.base import UsesThreads
+from weft.backends.cpu.record import processor_name
+from weft.cli.bench_tests import BenchTest
+from weft.frontends.gguf.mixes import MIXES
+from weft.llm import Context, Model
+from weft.version import __version__
+
+__all__ = [
+    "DEFAULTS",
+    "OWN_FIELDS",
+    "Result",
+    "Row",
+    "Setting",
+    "is_shown",
+    "model_name",
+    "result_row",
+]
+
+Row = dict[str, Any]
+
+OWN_FIELDS = (
+    *("engine", "test", "backend", "n_threads_batch", "activations", "nodes", "barriers"),
+    *("use_mmap", "use_direct_io", "profile"),
+)
+"""Fields of JSON and CSV beside llama-bench's, and two that its older versions have."""
+
+DEFAULTS: dict[str, Any] = {
+    "n_gpu_layers": -1, "cpu_mask": "0x0", "cpu_strict": False, "poll": 50, "n_batch": 2048,
+    "n_ubatch": 512, "type_k": "f16", "type_v": "f16", "no_kv_offload": False, "flash_attn": -1,
+    "devices": "auto", "embeddings": False,
+}  # fmt: skip
+"""What a table leaves out where every row has it."""
+
+_FLASH = {"auto": -1, "off": 0, "0": 0, "false": 0}
+_BACKENDS = {"opencl": "OpenCL", "blas": "BLAS"}
+_SIZES = {"S": "Small", "M": "Medium", "L": "Large"}
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """How a context was asked for: the options as they were typed, and tokens of a batch."""
+
+    typed: Mapping[str, Any]
+    n_batch: int
+    embeddings: bool
+
+    def fields(self) -> Row:
+        """What decides the speed besides model and test."""
+        typed = self.typed
+        devices = typed["devices"]
+        overrides = ";".join(typed["place"] or ()) or "none"
+        layers = typed["gpu_layers"]
+        return {
+            "n_batch": self.n_batch,
+            "n_ubatch": typed["ubatch"] or DEFAULTS["n_ubatch"],
+            "cpu_mask": typed["cpu_mask"] or DEFAULTS["cpu_mask"],
+            "cpu_strict": bool(typed["cpu_strict"]),
+            "poll": typed["poll"],
+            "type_k": typed["type_k"] or DEFAULTS["type_k"],
+            "type_v": typed["type_v"] or DEFAULTS["type_v"],
+            "n_gpu_layers": DEFAULTS["n_gpu_layers"] if layers is None else layers,
+            "n_cpu_moe": 0,
+            "split_mode": "layer",
+            "main_gpu": 0,
+            "no_kv_offload": bool(typed["no_kv_offload"]),
+            "flash_attn": _FLASH.get(str(typed["flash_attn"]).lower(), 1),
+            "devices": "auto" if devices is None else devices.replace(",", "/"),
+            "tensor_split": "0.00",
+            "tensor_buft_overrides": overrides,
+            "load_mode": "mmap",
+            "embeddings": self.embeddings,
+            "no_op_offload": 0,
+            "no_host": False,
+            "fit_target": 0,
+            "fit_min_ctx": 0,
+        }
+
+
+class Result(NamedTuple):
+    """A test and the nanoseconds of each repetition."""
+
+    test: BenchTest
+    samples: Sequence[int]
+    began: datetime
+
+
+def result_row(path: Path, model: Model, context: Context, setting: Setting, result: Result) -> Row:
+    """The fields in llama-bench's order, then weft's own."""
+    test = result.test
+    threads, threads_batch = _threads(context)
+    asked = setting.fields()
+    return {
+        **_machine(context),
+        **_model(path, model),
+        **{name: asked.pop(name) for name in ("n_batch", "n_ubatch")},
+        "n_threads": threads if test.n_gen else threads_batch,
+        **asked,
+        "n_prompt": test.n_prompt,
+        "n_gen": test.n_gen,
+        "n_depth": test.n_depth,
+        **_times(result),
+        "engine": "weft",
+        "test": test.name,
+        "backend": ",".join(b.name for b in context.program.devices),
+        "n_threads_batch": threads_batch,
+        "activations": str(setting.typed["activations"]),
+        "nodes": len(context.plan.plan.schedule.graph.nodes),
+        "barriers": context.barriers,
+        "use_mmap": True,
+        "use_direct_io": False,
+    }
+
+
+def _times(result: Result) -> Row:
+    samples = list(result.samples)
+    speeds = [result.test.n_tokens * 1e9 / ns for ns in samples]
+    several = len(samples) > 1
+    return {
+        "test_time": result.began.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "avg_ns": round(statistics.fmean(samples)),
+        "stddev_ns": round(statistics.stdev(samples)) if several else 0,
+        "avg_ts": statistics.fmean(speeds),
+        "stddev_ts": statistics.stdev(speeds) if several else 0.0,
+        "samples_ns": samples,
+        "samples_ts": speeds,
+    }
+
+
+def _machine(context: Context) -> Row:
+    names = dict.fromkeys(b.name.partition(":")[0] for b in context.program.devices)
+    others = [_BACKENDS.get(name, name) for name in names if name != "cpu"]
+    return {
+        "build_commit": __version__,
+        "build_number": 0,
+        "cpu_info": processor_name(),
+        "gpu_info": _gpus(context),
+        "backends": ",".join(others) or "CPU",
+    }
+
+
+def _gpus(context: Context) -> str:
+    """The devices with memory of their own, as their drivers call them."""
+    from weft.backends import known_backends
+
+    used = {b.name for b in context.program.devices if b.name.startswith("opencl")}
+    if not used:
+        return ""
+    return ", ".join(d.description for d in known_backends() if d.name in used)
+
+
+def _model(path: Path, model: Model) -> Row:
+    tensors = model.file.tensors.values()
+    return {
+        "model_filename": str(path),
+        "model_type": model_name(model),
+        "model_size": sum(t.nbytes for t in tensors),
+        "model_n_params": sum(t.n_elements for t in tensors),
+    }
+
+
+def model_name(model: Model) -> str:
+    """`llama 1B Q4_K - Medium`: architecture, weights, and the type that the file states."""
+    return f"{model.config.arch} {_size(model)} {_type(model)}"
+
+
+def _size(model: Model) -> str:
+    label = model.file.metadata.get("general.size_label")
+    if isinstance(label, str) and label.isalnum():
+        return label
+    n = sum(t.n_elements for t in model.file.tensors.values())
+    for unit, letter in ((10**9, "B"), (10**6, "M"), (10**3, "K")):
+        if n >= unit:
+            return f"{n / unit:.0f}{letter}"
+    return str(n)
+
+
+def _type(model: Model) -> str:
+    """What most matrices are; that of the file where it says so."""
+    number = model.file.metadata.get("general.file_type")
+    stated = next((m.name for m in MIXES.values() if m.number == number), None)
+    main = _main_type(model).upper()
+    if stated is None or not stated.startswith(main):
+        return main
+    base, _, size = stated.rpartition("_")
+    return f"{base} - {_SIZES[size]}" if size in _SIZES else stated
+
+
+def _main_type(model: Model) -> str:
+    """The type that most weights have."""
+    counts: dict[str, int] = {}
+    for t in model.file.tensors.values():
+        counts[t.dtype.name] = counts.get(t.dtype.name, 0) + t.n_elements
+    return max(counts, key=lambda name: counts[name])
+
+
+def _threads(context: Context) -> tuple[int, int]:
+    """Threads of the cpu device for single tokens, and for more."""
+    devices = [b for b in context.program.devices if isinstance(b, UsesThreads)]
+    return next(((b.n_threads, b.n_threads_batch) for b in devices), (0, 0))
+
+
+def is_shown(field: str, values: Sequence[Any]) -> bool:
+    """Whether a table has a column for an option: it varies, or is not what it is by default."""
+    return len(set(values)) > 1 or values[0] != DEFAULTS.get(field, values[0])

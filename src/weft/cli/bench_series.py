@@ -1,0 +1,126 @@
+"""The measurements of `weft bench`, one after the other: models, options, tests, repetitions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from time import sleep
+
+from weft.cli.bench_rows import Result, Row, Setting, result_row
+from weft.cli.bench_table import Printer
+from weft.cli.bench_tests import BenchTest, Runner
+from weft.cli.console import StatusLine, say
+from weft.cli.loading import Loading
+from weft.cli.plan_lines import plan_lines
+from weft.execute import Profile, Trace
+from weft.llm import Context, Model
+from weft.llm.compute.counters import MemoryUse
+
+__all__ = ["Series"]
+
+RowOf = Callable[[Result], Row]
+
+
+class Series:
+    """Measures every combination and prints each as it is done."""
+
+    rows: list[Row]
+    """What was measured."""
+    profiles: list[Profile]
+    """Where the time of each test went."""
+    memory: MemoryUse
+    """Of the last context."""
+    n_contexts: int
+
+    def __init__(
+        self,
+        tests: Sequence[BenchTest],
+        repetitions: int,
+        printers: Sequence[Printer],
+        batches: Sequence[int],
+        embeddings: Sequence[bool],
+        *,
+        warm_up: bool,
+        delay: float,
+        progress: bool,
+        verbose: bool,
+        profile: bool,
+    ) -> None:
+        """`batches`: tokens of a prompt given to a context at once, each in turn. `delay`: seconds
+        before each test. `progress`: a line for each run instead of one that changes."""
+        self._tests, self._repetitions, self._printers = tests, repetitions, printers
+        self._batches, self._embeddings = batches, embeddings
+        self._warm_up, self._delay = warm_up, delay
+        self._progress, self._verbose = progress, verbose
+        self._profile = profile
+        self._trace = Trace()
+        self._number = self._total = 0
+        self._status = StatusLine()
+        self.rows, self.profiles = [], []
+        self.n_contexts = 0
+
+    def measure(self, models: Sequence[Path], loadings: Sequence[Loading]) -> None:
+        """Measures and prints; what is printed is whole, whatever ends it."""
+        each = len(self._tests) * len(self._batches) * len(self._embeddings)
+        self._total = len(models) * len(loadings) * each
+        try:
+            with self._status:
+                for path in models:
+                    self._measure_model(path, loadings)
+        finally:
+            for printer in self._printers:
+                printer.end()
+
+    def _measure_model(self, path: Path, loadings: Sequence[Loading]) -> None:
+        model = Model.open(path)
+        cells = 1 + max(test.n_cells for test in self._tests)
+        for typed, arguments in loadings:
+            n_ctx = None if arguments["plan"] else cells
+            for embeddings in self._embeddings:
+                options = {**arguments, "n_ctx": n_ctx, "embeddings": embeddings}
+                context = Context(model, n_outputs=1, **options)
+                self.memory, self.n_contexts = context.memory, self.n_contexts + 1
+                if self._verbose:
+                    for line in plan_lines(path, context):
+                        say(line)
+                for n_batch in self._batches:
+                    setting = Setting(typed, n_batch, embeddings)
+                    runner = Runner(context, n_batch, self._say)
+                    for test in self._tests:
+                        row = partial(result_row, path, model, context, setting)
+                        self._measure_test(runner, test, row)
+
+    def _measure_test(self, runner: Runner, test: BenchTest, row: RowOf) -> None:
+        self._number += 1
+        if self._delay:
+            self._say(f"waiting {self._delay:g} s")
+            sleep(self._delay)
+        if self._warm_up:
+            runner.run(test, f"measuring {test.name}: warming up")
+        began = datetime.now(UTC)
+        samples = [
+            runner.run(test, f"measuring {test.name}: {i} of {self._repetitions}")
+            for i in range(1, self._repetitions + 1)
+        ]
+        measured = row(Result(test, samples, began))
+        if self._profile:
+            measured["profile"] = self._profiled(runner, test)
+        self.rows.append(measured)
+        self._status("")
+        for printer in self._printers:
+            printer.row(measured)
+
+    def _profiled(self, runner: Runner, test: BenchTest) -> Row:
+        """What a test spends its time on, in all of the context's graphs."""
+        profile = Profile(name=test.name, trace=self._trace)
+        runner.run(test, f"profiling {test.name}", profile)
+        self.profiles.append(profile)
+        return profile.as_json()
+
+    def _say(self, text: str) -> None:
+        if self._progress:
+            say(f"weft bench: {self._number}/{self._total}: {text}")
+        else:
+            self._status(text)

@@ -1,0 +1,130 @@
+"""What `weft bench` measures: a prompt, tokens one by one, or both, behind tokens in the cache."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from time import perf_counter_ns
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weft.cli.command import usage_error
+from weft.cli.options import parse_count
+from weft.cli.value_lists import numbers
+from weft.execute import Profile
+from weft.llm import Context
+
+__all__ = ["BenchTest", "Runner", "tests_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class BenchTest:
+    """Numbers of tokens: of a prompt, then generated, both behind `n_depth` in the cache."""
+
+    n_prompt: int
+    n_gen: int
+    n_depth: int = 0
+
+    @property
+    def name(self) -> str:
+        """`pp512`, `tg128`, `pp512+tg128`, `pp512 @ d4096`."""
+        parts = [f"pp{self.n_prompt}"] * (self.n_prompt > 0) + [f"tg{self.n_gen}"] * (
+            self.n_gen > 0
+        )
+        return "+".join(parts) + (f" @ d{self.n_depth}" if self.n_depth else "")
+
+    @property
+    def n_tokens(self) -> int:
+        """Those whose time counts."""
+        return self.n_prompt + self.n_gen
+
+    @property
+    def n_cells(self) -> int:
+        """Those that the cache must hold."""
+        return self.n_depth + self.n_tokens
+
+
+def tests_of(
+    n_prompt: Sequence[str], n_gen: Sequence[str], pairs: Sequence[str], n_depth: Sequence[str]
+) -> list[BenchTest]:
+    """The tests that -p, -n, -pg and -d ask for, by depth; raises a usage error for other text."""
+    prompts = [(n, 0) for n in numbers("-p", n_prompt, parse_count)]
+    texts = [(0, n) for n in numbers("-n", n_gen, parse_count)]
+    depths = numbers("-d", n_depth, parse_count)
+    sizes = [*prompts, *texts, *map(_pair, pairs)]
+    return [BenchTest(p, n, depth) for depth in depths for p, n in sizes if p or n]
+
+
+def _pair(text: str) -> tuple[int, int]:
+    found = numbers("-pg", [text], parse_count)
+    if len(found) != 2:
+        raise usage_error(f"-pg {text}: write tokens of the prompt, and generated: 512,128")
+    return found[0], found[1]
+
+
+class Runner:
+    """Runs tests over a context. What is in the cache before a test is computed once, and extended
+    for a greater depth."""
+
+    def __init__(self, context: Context, n_batch: int, say: Callable[[str], None]) -> None:
+        """`n_batch`: tokens of a prompt given to the context at once; `say` hears what is done."""
+        self._context, self._n_batch, self._say = context, n_batch, say
+        self._depth = 0
+        self._state = b""
+        """What the cache held there, where tokens cannot be taken back."""
+
+    def run(self, test: BenchTest, what: str = "", profile: Profile | None = None) -> int:
+        """Nanoseconds of the prompt and the tokens; `what` is said meanwhile. `profile` gets where
+        they went."""
+        self.go_to(test.n_depth)
+        self._say(what)
+        tokens = _tokens(self._context, test.n_tokens, 1)
+        with nullcontext() if profile is None else self._context.profile(profile):
+            start = perf_counter_ns()
+            self._read(tokens[: test.n_prompt])
+            for token in tokens[test.n_prompt :]:
+                self._context.decode([token])
+            return perf_counter_ns() - start
+
+    def go_to(self, depth: int) -> None:
+        """Leaves `depth` tokens in the cache."""
+        kept = self._take_back(min(depth, self._depth))
+        if kept < depth:
+            self._say(f"computing {depth} tokens of depth")
+            self._read(_tokens(self._context, depth, 0)[kept:])
+            if not self._can_take_back:
+                self._state = self._context.save_state()
+        self._depth = depth
+
+    @property
+    def _can_take_back(self) -> bool:
+        """Whether the cache lets go of its last tokens, however many there are."""
+        cache = self._context.cache
+        return cache.states is None and cache.window is None
+
+    def _take_back(self, n: int) -> int:
+        """Removes all but the first `n` tokens, or all; how many are left."""
+        cache = self._context.cache
+        if self._can_take_back and n > 0:
+            cache.seq_rm(0, n)
+            return n
+        cache.clear()
+        if n > 0 and n == self._depth:
+            self._context.load_state(self._state)
+            return n
+        return 0
+
+    def _read(self, tokens: NDArray[np.int64]) -> None:
+        for batch in _batches(tokens, self._n_batch):
+            self._context.decode(batch)
+
+
+def _batches(tokens: NDArray[np.int64], size: int) -> Iterator[NDArray[np.int64]]:
+    return (tokens[i : i + size] for i in range(0, len(tokens), size))
+
+
+def _tokens(context: Context, n: int, seed: int) -> NDArray[np.int64]:
+    """The same `n` tokens for the same seed."""
+    return np.random.default_rng(seed).integers(0, context.model.config.n_vocab, n)

@@ -1,0 +1,75 @@
+"""Options that take several values: `-t 1,2`, `-t 1 -t 2`, `-p 128-512+128`, `-p 64-1024*2`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+
+import typer
+
+from weft.cli.command import SWITCH, usage_error
+
+__all__ = ["MOST_VALUES", "numbers", "switches", "words"]
+
+MOST_VALUES = 1000
+"""Values that an option may have."""
+
+_RANGE = re.compile(r"([\w.]+)-([\w.]+)(?:([+*])(\d+))?")
+"""First, last, and how each follows from the one before."""
+
+Parser = Callable[[str], int]
+
+
+def numbers(flag: str, texts: Sequence[str], parse: Parser = int) -> list[int]:
+    """The numbers of `1,2`, `1-4` (to 4), `0-8+2` (every second one), `1-8*2` (twice the last one).
+
+    Raises a usage error that begins with `flag` for anything else, and for more values than
+    `MOST_VALUES`."""
+    found: list[int] = []
+    for text in texts:
+        for number in _numbers(flag, text, parse):
+            found.append(number)
+            if len(found) > MOST_VALUES:
+                raise usage_error(f"{flag} {text}: that is more than {MOST_VALUES} values")
+    return found
+
+
+def words(flag: str, texts: Sequence[str]) -> list[str]:
+    """What stands between commas."""
+    found = [part.strip() for text in texts for part in text.split(",")]
+    if "" in found or len(found) > MOST_VALUES:
+        raise usage_error(f"{flag} {','.join(texts)[:80]}: write values with commas between them")
+    return found
+
+
+def switches(flag: str, texts: Sequence[str]) -> list[bool]:
+    """On or off, as 1 or 0 or in words."""
+    found = words(flag, texts)
+    for word in found:
+        if word.lower() not in SWITCH:
+            raise usage_error(f"{flag} {word}: write 1 or 0")
+    return [SWITCH[word.lower()] for word in found]
+
+
+def _numbers(flag: str, text: str, parse: Parser) -> Iterator[int]:
+    for part in text.split(","):
+        try:
+            yield from _range(flag, part.strip(), parse)
+        except ValueError:
+            raise usage_error(f"{flag} {text}: write numbers, as in 1,2 or 1-8*2") from None
+        except typer.BadParameter as error:
+            raise usage_error(f"{flag} {text}: {error.message}") from None
+
+
+def _range(flag: str, part: str, parse: Parser) -> Iterator[int]:
+    ends = _RANGE.fullmatch(part)
+    if ends is None:
+        yield parse(part)
+        return
+    number, last = parse(ends[1]), parse(ends[2])
+    times, step = ends[3] == "*", int(ends[4] or 1)
+    if number > last or step < (2 if times else 1) or (times and number == 0):
+        raise usage_error(f"{flag} {part}: that range never gets to its end")
+    while number <= last:
+        yield number
+        number = number * step if times else number + step
