@@ -81,8 +81,19 @@ def test_a_full_context_is_shifted_by_choice(path: Path) -> None:
     assert llm.stats.n_cached == 3
 
 
+def test_the_whole_prompt_may_stay(path: Path) -> None:
+    def text(n_keep: int, prompt: str) -> str:
+        llm = LLM(path, n_ctx=12, context_shift=True, n_keep=n_keep, devices=["reference"])
+        return llm.generate(prompt, max_tokens=40, temperature=0, ignore_eos=True)
+
+    ids = LLM(path, n_ctx=12, devices=["reference"]).tokenize("the abc")
+    assert text(-1, "the abc") == text(len(ids), "the abc") != text(0, "the abc")
+    full = "a" * (12 - (ids[0] == 1))
+    assert text(-1, full) == text(10, full), "one token is left to drop"
+
+
 def test_what_cannot_be_shifted_is_said_at_once(path: Path) -> None:
-    for n_keep in (-1, 11):
+    for n_keep in (-2, 11):
         with pytest.raises(ContextError, match=r"n_keep is -?\d+; it must be 0 to 10"):
             LLM(path, n_ctx=12, context_shift=True, n_keep=n_keep, devices=["reference"])
 

@@ -258,7 +258,7 @@ Keep = Annotated[
     int,
     typer.Option(
         "--keep", rich_help_panel=MODEL,
-        help="With --context-shift: first tokens that stay all the same.",
+        help="With --context-shift: first tokens that stay all the same; -1: the prompt.",
     ),
 ]  # fmt: skip
 SwaFull = Annotated[

@@ -292,8 +292,13 @@ class LLM:
             reuse=options.get("cache_prompt", True),
             penalize_prompt=True,
             whole=True,
-            n_keep=max(self._n_keep, begins) if shifts else None,
+            n_keep=max(self._kept(len(ids)), begins) if shifts else None,
         )
+
+    def _kept(self, n_prompt: int) -> int:
+        """First tokens of a prompt that stay when the context is full; something must be left to
+        drop."""
+        return min(n_prompt, self.context.n_ctx - 2) if self._n_keep == -1 else self._n_keep
 
     def _prompt(self, prompt: object, parse_special: bool) -> list[int]:
         ids = prompt_ids(prompt, self.tokenizer, parse_special)
@@ -440,10 +445,10 @@ def _warn_of_length(context: Context) -> None:
 
 def _require_shifts(context: Context, n_keep: int) -> None:
     context.require_movable()
-    if not 0 <= n_keep < context.n_ctx - 1:
+    if not -1 <= n_keep < context.n_ctx - 1:
         raise ContextError(
             f"n_keep is {n_keep}; it must be 0 to {context.n_ctx - 2}, so that there is something "
-            "to drop"
+            "to drop, or -1 for the prompt"
         )
 
 

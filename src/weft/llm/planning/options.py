@@ -173,9 +173,10 @@ LLM_OPTIONS: dict[str, Option] = {
         "first `n_keep` is dropped; see `Context.drop_oldest`.",
     ),
     "n_keep": Option(
-        0, "Number of first tokens that stay when the context is shifted; a BOS token always stays."
+        0,
+        "Number of first tokens that stay when the context is shifted, or -1 for the whole "
+        "prompt; a BOS token always stays.",
     ),
-    "chat_template": Option(None, "Source of a Jinja template; None: the model's own template."),
     "progress": Option(
         None,
         "Function that is called with (bytes done, all bytes) while weights are repacked or sent "
