@@ -177,6 +177,7 @@ LLM_OPTIONS: dict[str, Option] = {
         "Number of first tokens that stay when the context is shifted, or -1 for the whole "
         "prompt; a BOS token always stays.",
     ),
+    "chat_template": Option(None, "Source of a Jinja template; None: the model's own template."),
     "progress": Option(
         None,
         "Function that is called with (bytes done, all bytes) while weights are repacked or sent "
