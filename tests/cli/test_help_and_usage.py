@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -117,6 +119,7 @@ def complete(words: str, shell: str = "bash") -> list[str]:
         [sys.executable, "-m", "weft"],
         env=os.environ | {
             "_WEFT_COMPLETE": f"complete_{shell}", "COMP_WORDS": words, "COMP_CWORD": count,
+            "_TYPER_COMPLETE_ARGS": words,
         },
         capture_output=True, text=True, timeout=60,
     )  # fmt: skip
@@ -133,3 +136,32 @@ def test_completion() -> None:
         os.environ.pop("_WEFT_COMPLETE", None)
         assert script.returncode == 0 and f"_WEFT_COMPLETE=complete_{shell}" in script.stdout
     assert weft("completion", "csh").returncode == 2
+    whole = " ".join(complete("weft co", "zsh"))
+    assert COMMANDS["completion"] in whole
+    assert "install-completion" not in " ".join(complete("weft --", "zsh"))
+
+
+@pytest.mark.parametrize(
+    ("shell", "line"),
+    [
+        ("zsh", "source FILE; print $_comps[weft]"),
+        ("fish", "source FILE; complete -c weft"),
+        ("bash", "source FILE; complete -p weft"),
+    ],
+)
+def test_shells_take_the_script(tmp_path: Path, shell: str, line: str) -> None:
+    """A shell without settings, where zsh has not set up completion."""
+    if shutil.which(shell) is None:
+        pytest.skip(f"there is no {shell}")
+    script = weft("completion", shell)
+    os.environ.pop("_WEFT_COMPLETE", None)
+    file = tmp_path / "script"
+    file.write_text(script.stdout)
+    bare = {"zsh": "-f", "fish": "--no-config", "bash": "--norc"}[shell]
+    done = subprocess.run(
+        [shell, bare, "-c", line.replace("FILE", str(file))],
+        capture_output=True, text=True, timeout=60,
+        env={**os.environ, "HOME": str(tmp_path), "ZDOTDIR": str(tmp_path)},
+    )  # fmt: skip
+    assert done.returncode == 0 and not done.stderr, done.stderr
+    assert "weft" in done.stdout

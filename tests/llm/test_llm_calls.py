@@ -18,7 +18,7 @@ from tests.llm.tiny import metadata, write_model
 from weft.errors import ArgumentError, ContextError, FormatError, WeftError
 from weft.llm import LLM
 from weft.llm.generate_options import GENERATE_OPTIONS, GenerateOptions
-from weft.llm.planning.options import PLAN_OPTIONS, PlanArguments
+from weft.llm.planning.options import LLM_OPTIONS, PLAN_OPTIONS, PlanArguments
 
 FIXED: dict[str, Any] = {"max_tokens": 12, "temperature": 0, "ignore_eos": True}
 TEMPLATE = "{% for m in messages %}{{ m.content }}{% endfor %}"
@@ -167,6 +167,7 @@ def test_unknown_options_of_a_model(path: Path) -> None:
 def test_tables_have_every_option() -> None:
     assert set(PLAN_OPTIONS) == set(PlanArguments.__annotations__)
     assert set(GENERATE_OPTIONS) == set(GenerateOptions.__annotations__)
+    assert {"self", "path", *LLM_OPTIONS} == set(inspect.signature(LLM.__init__).parameters)
 
 
 @pytest.mark.parametrize("call", ["generate", "chat", "__init__"])

@@ -75,6 +75,13 @@ class _Commands(TyperGroup):
         """In the order of the table."""
         return list(COMMANDS)
 
+    def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
+        """Commands with all that the table says of them, and the options that always are there."""
+        found = super().shell_complete(ctx, incomplete)
+        for item in found:
+            item.help = COMMANDS.get(item.value, item.help)
+        return [item for item in found if not item.value.endswith("-completion")]
+
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """The table."""
         with formatter.section("Commands"):

@@ -12,6 +12,16 @@ import typer.completion
 __all__ = ["completion"]
 
 
+_ZSH_BEGIN = """#compdef weft
+(( $+functions[compdef] )) || { autoload -Uz compinit && compinit }
+"""
+"""A zsh that has no completion yet gets it."""
+_ZSH_END = """
+[[ "$funcstack[1]" == _weft ]] && _weft_completion
+"""
+"""As a file `_weft` among zsh's functions it is read when it is first needed, and must answer then."""
+
+
 class Shell(StrEnum):
     """Shells that there is a script for."""
 
@@ -29,4 +39,9 @@ def completion(
     """
     os.environ["_WEFT_COMPLETE"] = f"source_{shell.value}"
     typer.completion.get_completion_inspect_parameters()  # makes the shells known
-    context.find_root().command.main([], prog_name="weft", standalone_mode=False)
+    zsh = shell is Shell.zsh
+    print(_ZSH_BEGIN if zsh else "", end="")
+    try:
+        context.find_root().command.main([], prog_name="weft", standalone_mode=False)
+    finally:
+        print(_ZSH_END if zsh else "", end="")

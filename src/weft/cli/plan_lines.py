@@ -11,7 +11,7 @@ from weft.cli.console import size_text
 from weft.llm import Context
 from weft.llm.planning.explain import memory_rows
 from weft.program import Program
-from weft.schedule.cause import Cause
+from weft.schedule.cause import Cause, code_meaning
 
 __all__ = ["placement_lines", "plan_lines", "threads_text"]
 
@@ -38,8 +38,8 @@ def plan_lines(
 
 
 def placement_lines(program: Program, codes: bool = False) -> list[str]:
-    """One line a device: splits, nodes, and why they are there, in words or as the codes of
-    `weft explain`."""
+    """One line a device: splits, nodes, and why they are there, in words; `codes`: with the codes
+    of `weft explain`."""
     schedule = program.plan.schedule
     lines = []
     for index, backend in enumerate(schedule.backends):
@@ -67,7 +67,10 @@ def placement_lines(program: Program, codes: bool = False) -> list[str]:
 def _why(causes: Counter[Cause], codes: bool) -> str:
     """How many nodes are where they are for which reason."""
     if codes:
-        return "causes: " + ", ".join(f"{cause.code} {n}" for cause, n in causes.most_common())
+        return "; ".join(
+            f"{n} because {code_meaning(cause.code)} ({cause.code})"
+            for cause, n in causes.most_common()
+        )
     words: Counter[str] = Counter()
     for cause, n in causes.items():
         words[cause.meaning] += n

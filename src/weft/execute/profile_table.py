@@ -34,8 +34,7 @@ def heading(profile: ProfileResults) -> Iterator[str]:
     yield (
         f"{title}{profile.runs} run{'s' if profile.runs != 1 else ''}, {each}, "
         f"{profile.threads} thread{'s' if profile.threads != 1 else ''}, "
-        f"{profile.barriers / runs:.0f} barriers, "
-        f"{profile.waiting:.0%} of thread time spent waiting"
+        f"{_waits(profile.barriers / runs)}{profile.waiting:.0%} of thread time spent waiting"
     )
     peaks = profile.peaks
     lines = profile.lines
@@ -53,6 +52,13 @@ def heading(profile: ProfileResults) -> Iterator[str]:
             f"{profile.overlap / profile.seconds:.0%} of its time"
         )
     yield f"peaks with {peaks}"
+
+
+def _waits(times: float) -> str:
+    """How often a run's threads waited until all had done their parts."""
+    if times < 0.5:
+        return ""
+    return f"threads waited for each other {times:.0f} time{'s' if round(times) != 1 else ''}, "
 
 
 def op_rows(profile: ProfileResults) -> Rows:

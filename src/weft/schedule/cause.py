@@ -20,6 +20,7 @@ __all__ = [
     "VIEWED",
     "WEIGHT",
     "Cause",
+    "code_meaning",
 ]
 
 
@@ -57,3 +58,19 @@ COPY = Cause("4.cpy", "a copy for a split")
 INPUT_COPY = Cause("6.cpy", "an input with several copies")
 CHOSEN = Cause("cost", "the pass is predicted to take least time with it there")
 PLANNED = Cause("plan", "the plan file says so")
+
+_MEANINGS = {
+    cause.rule: cause.meaning
+    for cause in (
+        *(USER, DESTINATION, INPUT, OFFLOADED, WEIGHT, NEIGHBOUR, BEST, UPGRADED, VIEWED, READER),
+        *(COPY, INPUT_COPY, CHOSEN, PLANNED),
+    )
+}
+
+
+def code_meaning(code: str) -> str:
+    """What a `Cause.code` stands for."""
+    source = code.removeprefix(WEIGHT.rule)
+    if source != code and source.isdigit():
+        return f"{WEIGHT.meaning}: source {source} of the op"
+    return _MEANINGS.get(code, "")

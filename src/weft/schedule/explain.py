@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any
 
 from weft.errors import ScheduleError
 from weft.graph.tensor import Tensor, shape_text
+from weft.schedule.cause import code_meaning
 from weft.schedule.describe import Placed, cause_code, cause_text, name_of, refused, to_json
 
 __all__ = ["prediction_text", "seconds_text", "table", "table_lines", "why"]
@@ -67,10 +68,23 @@ def table_lines(
                 lines += _broken(head, r["why"], width)
             for name, said in r["refused"].items():
                 lines += _broken(f"         {name} refused: ", said, width)
+    if in_short and nodes and not narrow:
+        for line in _legend(rows):
+            lines += _broken("", line, width)
     lines.append("")
     for line in _total_lines(data):
         lines += _broken("", line, width)
     return lines
+
+
+def _legend(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """What the codes of causes stand for, those that there are."""
+    codes = sorted({row["cause"] for row in rows} - {""})
+    if codes:
+        yield ""
+        yield "codes before the reasons: the pass of the scheduler that decided, and its rule"
+    for code in codes:
+        yield f"  {code:<6}  {code_meaning(code)}"
 
 
 def _copies(inputs: Sequence[Mapping[str, Any]]) -> str:
@@ -108,7 +122,7 @@ def _total_lines(data: Mapping[str, Any]) -> list[str]:
     t = data["totals"]
     copied = _bytes({"bytes": t["copied_bytes"], "least_bytes": t["least_copied_bytes"]})
     lines = [
-        f"total: {t['splits']} splits, {t['nodes']} nodes, {t['copies']} copies, "
+        f"total: {t['splits']} split{'s' if t['splits'] != 1 else ''}, {t['nodes']} nodes, {t['copies']} copies, "
         f"{copied} copied per pass"
     ]
     if "rewrites" in data:
