@@ -19,7 +19,7 @@ _ZSH_BEGIN = """#compdef weft
 _ZSH_END = """
 [[ "$funcstack[1]" == _weft ]] && _weft_completion
 """
-"""As a file `_weft` among zsh's functions it is read when it is first needed, and must answer then."""
+"""A file `_weft` among zsh's functions is read when it is first needed, and must answer then."""
 
 
 class Shell(StrEnum):

@@ -122,8 +122,8 @@ def _total_lines(data: Mapping[str, Any]) -> list[str]:
     t = data["totals"]
     copied = _bytes({"bytes": t["copied_bytes"], "least_bytes": t["least_copied_bytes"]})
     lines = [
-        f"total: {t['splits']} split{'s' if t['splits'] != 1 else ''}, {t['nodes']} nodes, {t['copies']} copies, "
-        f"{copied} copied per pass"
+        f"total: {t['splits']} split{'s' if t['splits'] != 1 else ''}, {t['nodes']} nodes, "
+        f"{t['copies']} copies, {copied} copied per pass"
     ]
     if "rewrites" in data:
         counts = ", ".join(f"{name} {n}" for name, n in data["rewrites"]["counts"].items())
