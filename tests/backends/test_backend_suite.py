@@ -6,16 +6,44 @@ from importlib.util import find_spec
 
 import pytest
 
-from tests.backend_suite import BackendSuite
+from tests.backend_suite import BackendSuite, _model, _nodes, _some
 from tests.backends.opencl_device import opencl
 from weft.backends import Backend, make_backend
+from weft.backends.base import Support
 from weft.backends.cases import Case
+from weft.backends.reference import ReferenceBackend
+from weft.graph.tensor import Tensor
 
 
 class TestReference(BackendSuite):
     @classmethod
     def make(cls) -> Backend:
         return make_backend("reference")
+
+
+class FewOps(ReferenceBackend):
+    """A device that has kernels of two functions only."""
+
+    name, kind = "few", "ACCEL"
+
+    def supports_op(self, node: Tensor) -> Support:
+        few = node.op.is_view or node.op.name in ("NONE", "SQR", "SIN")
+        return super().supports_op(node) if few else Support(False, "few has no kernel for it")
+
+
+class TestFewOps(BackendSuite):
+    """The exam finds work for devices that take little: no question is passed by doing nothing."""
+
+    @classmethod
+    def make(cls) -> Backend:
+        return FewOps()
+
+    def test_splits_and_faults_have_nodes_of_the_device(self, device: Backend) -> None:
+        model = _model(device)
+        chosen = [
+            n for n, mine in zip(_nodes(model.graph), _some(device, model), strict=True) if mine
+        ]
+        assert chosen and all(node.op.name in ("SQR", "SIN") for node in chosen)
 
 
 class TestCpu(BackendSuite):

@@ -13,6 +13,7 @@ import pytest
 
 import weft
 from tests.conftest import ROOT
+from weft.backends import make_backend
 
 EXAM = """
 from tests.backend_suite import BackendSuite
@@ -76,4 +77,4 @@ def test_it_passes_the_exam(installed: dict[str, str], tmp_path: Path) -> None:
 
 def test_without_it_the_name_is_unknown() -> None:
     with pytest.raises(weft.DeviceError, match="unknown backend 'example'"):
-        weft.backends.make_backend("example")
+        make_backend("example")
