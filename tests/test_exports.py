@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -29,6 +30,37 @@ def test_all_names_exist(name: str) -> None:
 def in_order(name: str) -> tuple[int, str]:
     """Constants, classes, functions; by name."""
     return (0 if name.isupper() and len(name) > 1 else 1 if name[0].isupper() else 2, name)
+
+
+MODULES = ["weft.program", "weft.torch_module", "weft.backends.cpu", "weft.graph.polynomial",
+           "weft.graph.rewrite", "weft.frontends.fx"]  # fmt: skip
+"""Public without a package of their own."""
+
+
+def annotations_of(value: object) -> str:
+    """What stands in the signatures of a function, or of the public methods of a class."""
+    inner = vars(value).items() if inspect.isclass(value) else [("", value)]
+    texts = []
+    for name, function in inner:
+        function = getattr(function, "__func__", getattr(function, "fget", function))
+        if inspect.isfunction(function) and (name == "__init__" or not name.startswith("_")):
+            texts += [str(text) for text in inspect.unwrap(function).__annotations__.values()]
+    return " ".join(texts)
+
+
+def test_what_stands_in_signatures_is_public() -> None:
+    """Whoever writes down the type of a value can import its name from a public module."""
+    named: dict[str, str] = {}
+    public: set[str] = set()
+    for package in PACKAGES + MODULES:
+        module = importlib.import_module(package)
+        public |= set(module.__all__)
+        for name in module.__all__ if package in PACKAGES else ():
+            words = re.findall(r"\b[A-Z]\w+", annotations_of(getattr(module, name)))
+            named |= {word: f"{package}.{name}" for word in words}
+    own = [m for m in list(sys.modules.values()) if m.__name__.startswith("weft.")]
+    ours = {n for m in own if "._" not in m.__name__ for n in getattr(m, "__all__", ())}
+    assert not {word: where for word, where in named.items() if word in ours - public}
 
 
 def is_own(value: object, package: str) -> bool:

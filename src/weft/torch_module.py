@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch.utils import _pytree as pytree
 
-from weft.compiler import compile
+from weft.compiler import compile, require_compile_options
 from weft.errors import ProgramError
 from weft.execute import Session
 from weft.execute.values import check_values, solve_size
@@ -57,10 +57,13 @@ def from_torch(
     written buffers are sent there, and it runs the ops that it has kernels for; `offload=False`
     leaves them in host memory.
 
-    Raises UnsupportedOpError, which lists every node that weft cannot convert and why; GraphError
-    for a dimension without an upper bound; ProgramError if `program` is not a program or the inputs
-    do not fit it; and whatever `torch.export` raises."""
+    Raises ArgumentError for an option that there is not; UnsupportedOpError, which lists every node
+    that weft cannot convert and why; GraphError for a dimension without an upper bound;
+    ProgramError if `program` is not a program or the inputs do not fit it; and whatever
+    `torch.export` raises."""
     tensors = {name: options.pop(name) for name in list(options) if _is_tensor(options[name])}
+    own = ("example_kwargs", "dynamic_shapes", "devices")
+    require_compile_options("from_torch", options, own)
     if tensors:
         example_kwargs = {**(example_kwargs or {}), **tensors}
     with quiet():

@@ -10,7 +10,9 @@ from weft.backends.base import (
     Event,
     Executable,
     Queue,
+    QueueSpan,
     Support,
+    Use,
 )
 from weft.backends.memory import (
     BlockBase,
@@ -19,6 +21,7 @@ from weft.backends.memory import (
     DirectMemory,
     HostMemory,
     Memory,
+    WeightBufferType,
 )
 from weft.backends.registry import BackendInfo, known_backends, make_backend
 
@@ -37,7 +40,10 @@ __all__ = [
     "HostMemory",
     "Memory",
     "Queue",
+    "QueueSpan",
     "Support",
+    "Use",
+    "WeightBufferType",
     "known_backends",
     "make_backend",
 ]

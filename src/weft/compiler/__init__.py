@@ -1,21 +1,27 @@
 """From a graph to a program: `compile(graph, devices) -> Program`, the stages one call a line."""
 
+from weft.compiler.layouts import Layouts
 from weft.compiler.pipeline import (
+    HasGraph,
     Plan,
     compile,
     lower_plan,
     plan_graph,
     planned_again,
     repacked,
+    require_compile_options,
     resolve_devices,
 )
 
 __all__ = [
+    "HasGraph",
+    "Layouts",
     "Plan",
     "compile",
     "lower_plan",
     "plan_graph",
     "planned_again",
     "repacked",
+    "require_compile_options",
     "resolve_devices",
 ]

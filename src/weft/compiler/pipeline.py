@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
 
@@ -96,8 +96,7 @@ def compile(
     Raises ArgumentError for an option that nobody takes, GraphError, ScheduleError,
     UnsupportedOpError, AllocationError or DeviceError;
     OutOfMemoryError where the memory of the profile of `cost` is too small."""
-    known = (*(compile.__kwdefaults__ or ()), *CPU_OPTIONS)
-    require_options("compile", set(options) - {"even_if_failing"}, known, "help(weft.compile)")
+    require_compile_options("compile", options)
     graph = graph if isinstance(graph, Graph) else graph.graph
     _require_results(graph)
     backends = resolve_devices(devices, **options)
@@ -109,6 +108,15 @@ def compile(
         cost=cost, rewrites=rewrites,
     )  # fmt: skip
     return lower_plan(repacked([plan])[0] if repack else plan)
+
+
+def require_compile_options(
+    what: str, options: Iterable[str], more: Sequence[str] = (), see: str = "help(weft.compile)"
+) -> None:
+    """Raises ArgumentError for an option that `compile` does not take, nor is one of `more`; `what`
+    is who was given the options, and `see` where all are listed."""
+    known = (*more, *(compile.__kwdefaults__ or ()), *CPU_OPTIONS)
+    require_options(what, set(options) - {"even_if_failing"}, known, see)
 
 
 def _require_results(graph: Graph) -> None:

@@ -21,6 +21,7 @@ from weft.graph.node import input as input
 from weft.graph.node import leaf as leaf
 from weft.graph.node import state as state
 from weft.graph.op import OPS as OPS
+from weft.graph.op import Cost as Cost
 from weft.graph.op import Op as Op
 from weft.graph.op import find_op as find_op
 from weft.graph.ops import *
@@ -35,7 +36,9 @@ from weft.graph.size import size_max as size_max
 from weft.graph.size import size_min as size_min
 from weft.graph.size import upper as upper
 from weft.graph.tensor import Buffer as Buffer
+from weft.graph.tensor import Ne as Ne
 from weft.graph.tensor import Tensor as Tensor
+from weft.graph.tensor import Usage as Usage
 from weft.graph.tensor import install_operators
 from weft.graph.text import format_graph as format_graph
 from weft.graph.text import parse_graph as parse_graph
@@ -46,13 +49,16 @@ if not TYPE_CHECKING:  # type checkers follow the imports, and know no lists tha
     _names = [
         "OPS",
         "Buffer",
+        "Cost",
         "Expr",
         "Graph",
+        "Ne",
         "Op",
         "Params",
         "Size",
         "Sym",
         "Tensor",
+        "Usage",
         "broadcast_ne",
         "ceil_div",
         "check_graph",

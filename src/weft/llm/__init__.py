@@ -21,49 +21,85 @@ from typing import TYPE_CHECKING
 from weft.lazy import imported_when_used
 
 if TYPE_CHECKING:
-    from weft.llm.chat.template import ChatTemplate
-    from weft.llm.compute.batch import Batch
+    from weft.llm.cache.kv_cache import KVCache
+    from weft.llm.chat.template import ChatTemplate, Message
+    from weft.llm.compute.batch import Batch, Outputs
     from weft.llm.compute.context import Context
     from weft.llm.compute.perplexity import Perplexity
-    from weft.llm.config import ModelConfig
+    from weft.llm.compute.ubatches import Together
+    from weft.llm.config import (
+        MlaConfig,
+        ModelConfig,
+        MoeConfig,
+        Pooling,
+        RecurrentConfig,
+        RopeConfig,
+        RopeScaling,
+    )
+    from weft.llm.engine.draft import FinishReason
+    from weft.llm.generate_options import GenerateOptions
     from weft.llm.llm import LLM, Stats
     from weft.llm.model import Model
+    from weft.llm.planning.options import PlanArguments
+    from weft.llm.planning.regime import Regime
+    from weft.llm.prompts import Prompt
     from weft.llm.sampling import Sampler, SamplingParams, TokenLogprobs, token_logprobs
-    from weft.llm.tokenizers.tokenizer import Tokenizer
+    from weft.llm.tokenizers.tokenizer import StreamDecoder, Tokenizer
+    from weft.llm.tokenizers.vocab import Vocab
 
 __all__ = [
     "LLM",
     "Batch",
     "ChatTemplate",
     "Context",
+    "FinishReason",
+    "GenerateOptions",
+    "KVCache",
+    "Message",
+    "MlaConfig",
     "Model",
     "ModelConfig",
+    "MoeConfig",
+    "Outputs",
     "Perplexity",
+    "PlanArguments",
+    "Pooling",
+    "Prompt",
+    "RecurrentConfig",
+    "Regime",
+    "RopeConfig",
+    "RopeScaling",
     "Sampler",
     "SamplingParams",
     "Stats",
+    "StreamDecoder",
+    "Together",
     "TokenLogprobs",
     "Tokenizer",
+    "Vocab",
     "token_logprobs",
 ]
 
 _HOMES = {
-    "weft.llm.compute.batch": ("Batch",),
-    "weft.llm.chat.template": ("ChatTemplate",),
-    "weft.llm.config": ("ModelConfig",),
+    "weft.llm.cache.kv_cache": ("KVCache",),
+    "weft.llm.chat.template": ("ChatTemplate", "Message"),
+    "weft.llm.compute.batch": ("Batch", "Outputs"),
     "weft.llm.compute.context": ("Context",),
-    "weft.llm.llm": (
-        "LLM",
-        "Stats",
-    ),
-    "weft.llm.model": ("Model",),
     "weft.llm.compute.perplexity": ("Perplexity",),
-    "weft.llm.sampling": (
-        "Sampler",
-        "SamplingParams",
-        "TokenLogprobs",
-        "token_logprobs",
+    "weft.llm.compute.ubatches": ("Together",),
+    "weft.llm.config": (
+        "MlaConfig", "ModelConfig", "MoeConfig", "Pooling", "RecurrentConfig", "RopeConfig",
+        "RopeScaling",
     ),
-    "weft.llm.tokenizers.tokenizer": ("Tokenizer",),
-}
+    "weft.llm.engine.draft": ("FinishReason",),
+    "weft.llm.generate_options": ("GenerateOptions",),
+    "weft.llm.llm": ("LLM", "Stats"),
+    "weft.llm.model": ("Model",),
+    "weft.llm.planning.options": ("PlanArguments",),
+    "weft.llm.planning.regime": ("Regime",),
+    "weft.llm.prompts": ("Prompt",),
+    "weft.llm.sampling": ("Sampler", "SamplingParams", "TokenLogprobs", "token_logprobs"),
+    "weft.llm.tokenizers.tokenizer": ("StreamDecoder", "Tokenizer"),
+    "weft.llm.tokenizers.vocab": ("Vocab",),
+}  # fmt: skip
 __getattr__, __dir__ = imported_when_used(__name__, _HOMES)

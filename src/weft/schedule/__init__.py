@@ -1,20 +1,30 @@
 """Where each node runs, and why: `schedule(graph, backends) -> Schedule`."""
 
+from weft.schedule.cause import Cause
 from weft.schedule.cost import CostOptions
+from weft.schedule.devices import Devices
 from weft.schedule.listing import listing, print_listing
 from weft.schedule.optimize import optimize_splits
+from weft.schedule.parts import Prediction, Role
 from weft.schedule.policy import Policy, schedule
-from weft.schedule.profile import Profile, load_profile
+from weft.schedule.profile import DeviceProfile, LinkProfile, MemoryProfile, Profile, load_profile
 from weft.schedule.result import Schedule, Split
 from weft.schedule.state import PlannerState
 from weft.schedule.timing import Point, TimeModel
 
 __all__ = [
+    "Cause",
     "CostOptions",
+    "DeviceProfile",
+    "Devices",
+    "LinkProfile",
+    "MemoryProfile",
     "PlannerState",
     "Point",
     "Policy",
+    "Prediction",
     "Profile",
+    "Role",
     "Schedule",
     "Split",
     "TimeModel",

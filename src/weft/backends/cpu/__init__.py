@@ -9,12 +9,14 @@ from weft.backends.cpu.backend import (
     make,
 )
 from weft.backends.cpu.peaks import Peaks, measure_peaks
-from weft.backends.cpu.threads import ThreadOptions
+from weft.backends.cpu.threads import Numa, Priority, ThreadOptions
 
 __all__ = [
     "OPTIONS",
     "CpuBackend",
+    "Numa",
     "Peaks",
+    "Priority",
     "ThreadOptions",
     "default_threads",
     "describe",

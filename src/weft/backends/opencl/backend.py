@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 from weft.backends.base import BackendBase, DeviceKind, Queue, QueueSpan, Support, Use
@@ -11,6 +11,7 @@ from weft.backends.memory import BufferType, Memory, WeightBufferType
 from weft.backends.opencl.devices import Found, limits_for
 from weft.backends.opencl.driver import Driver
 from weft.backends.opencl.executable import OpenCLExecutable
+from weft.backends.opencl.launch import Limits
 from weft.backends.opencl.memory import OpenCLBufferType
 from weft.backends.opencl.planes import PlanesBufferType, can_be_planes
 from weft.backends.opencl.queue import OpenCLQueue
@@ -19,6 +20,7 @@ from weft.errors import DeviceError
 from weft.graph.rewrite import REWRITES
 from weft.graph.size import upper
 from weft.graph.tensor import Tensor
+from weft.options import require_options
 
 __all__ = ["OpenCLBackend"]
 
@@ -46,10 +48,9 @@ class OpenCLBackend(BackendBase):
         self.name = name
         self.kind: DeviceKind = device.kind
         self.device = device
-        try:
-            self.limits = replace(limits_for(device), **(limits or {}))
-        except TypeError as error:
-            raise DeviceError(f"{name}: unknown limit ({error})") from error
+        known = [field.name for field in fields(Limits)]
+        require_options(f"limits of {name}", limits or {}, known)
+        self.limits = replace(limits_for(device), **(limits or {}))
         for what in ("lanes", "row_items"):  # sums over them halve the group again and again
             n = getattr(self.limits, what)
             if not isinstance(n, int) or n < 1 or n & (n - 1):

@@ -10,12 +10,14 @@ writer.py    `write_gguf` (import it from there)
 describe.py  what `weft inspect` shows (import it from there)
 """
 
+from weft.frontends.gguf.filemap import FileMap
 from weft.frontends.gguf.format import RawValue, ValueType
 from weft.frontends.gguf.metadata import Metadata, Value
 from weft.frontends.gguf.reader import GGUFFile, open_gguf
 from weft.frontends.gguf.tensors import TensorInfo
 
 __all__ = [
+    "FileMap",
     "GGUFFile",
     "Metadata",
     "RawValue",
