@@ -33,6 +33,14 @@ def test_import_weft_imports_nothing_else() -> None:
     assert {m for m in loaded if m.startswith("weft.")} == {"weft.lazy"}
 
 
+def test_a_model_takes_what_generating_needs_alone() -> None:
+    loaded = modules_after("import gc, weft\nweft.LLM\nassert gc.isenabled()")
+    assert "weft.llm.llm" in loaded
+    packages = {"importlib.metadata", "concurrent.futures", "logging", "rich", "typer", "pydantic"}
+    assert not packages & loaded
+    assert not {"weft.execute.scheduler", "weft.llm.engine.engine", "weft.llm.chat.jinja"} & loaded
+
+
 @pytest.mark.parametrize("argument", ["--version", "--help"])
 def test_version_and_help_import_no_command(argument: str) -> None:
     code = (

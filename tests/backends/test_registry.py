@@ -56,6 +56,13 @@ def test_lists_every_device(third_party: ModuleType) -> None:
     assert found["lab:1"] == BackendInfo("lab:1", False, "busy", "second")
 
 
+def test_a_name_of_the_package_stays_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    announce(monkeypatch, "reference", "a_module_that_is_not_there")
+    assert isinstance(make_backend("reference"), ReferenceBackend)
+    (info,) = [i for i in known_backends() if i.name == "reference"]
+    assert info.available
+
+
 def test_unknown_name_lists_the_known_ones() -> None:
     with pytest.raises(DeviceError, match=r"unknown backend 'gpu'; known backends: .*reference"):
         make_backend("gpu:0")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -51,11 +52,14 @@ def lines_of(work: Callable[[], object]) -> int:
         return count
 
     before = sys.gettrace()
+    gc.collect()
+    gc.disable()  # what it calls when something is gone would be counted
     sys.settrace(count)
     try:
         work()
     finally:
         sys.settrace(before)
+        gc.enable()
     return n
 
 

@@ -24,16 +24,18 @@ an entry point too, so that a source tree works before it is installed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
-from importlib.metadata import entry_points
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from weft.backends.base import Backend, Rules
 from weft.errors import DeviceError, WeftError
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 __all__ = [
     "BUILT_IN",
@@ -56,6 +58,14 @@ BUILT_IN = {
     "null": "weft.backends.null",
 }
 """Names and modules of the backends in this package."""
+
+
+@runtime_checkable
+class SaysRules(Protocol):
+    """(optional) a backend's module that needs no device to say what its devices take."""
+
+    def rules(self) -> Rules:
+        """What any of them takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +118,10 @@ def require_known(spec: str) -> None:
 
 def _find(spec: str) -> tuple[str, str]:
     """Name and module of a backend."""
-    name, modules = spec.partition(":")[0], _modules()
+    name = spec.partition(":")[0]
+    if name in BUILT_IN:
+        return name, BUILT_IN[name]
+    modules = _modules()
     if name not in modules:
         raise DeviceError(f"unknown backend {name!r}; known backends: {', '.join(sorted(modules))}")
     return name, modules[name]
@@ -118,16 +131,24 @@ def rules_of(name: str) -> Rules:
     """What the devices of a backend take, asked without a device where the backend can say so.
 
     Raises DeviceError as `make_backend` does."""
-    modules = _modules()
-    module = _load(name, modules[name]) if name in modules else None
-    rules = getattr(module, "rules", None)
-    found: Rules = rules() if callable(rules) else make_backend(name)
-    return found
+    module = _load(*_find(name))
+    if not isinstance(module, SaysRules):
+        return make_backend(name)
+    rules: Rules = module.rules()
+    return rules
 
 
 def _modules() -> dict[str, str]:
-    """Backend name to module name; an installed entry point wins over the built-in list."""
-    return BUILT_IN | {entry.name: entry.module for entry in entry_points(group=GROUP)}
+    """Backend name to module name; those of this package are not replaced by others."""
+    return {entry.name: entry.module for entry in entry_points(group=GROUP)} | BUILT_IN
+
+
+def entry_points(group: str) -> Iterable[EntryPoint]:
+    """As in `importlib.metadata`, which takes longer to import than all backends and is not needed
+    for those of this package."""
+    from importlib import metadata
+
+    return metadata.entry_points(group=group)
 
 
 @contextmanager

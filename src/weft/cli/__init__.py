@@ -15,7 +15,9 @@ def main() -> None:
         interruptible = signal.getsignal(signal.SIGINT) is signal.default_int_handler
         if interruptible:  # not an exception, which importing may lose or print
             signal.signal(signal.SIGINT, _leave)
-        from weft.cli.app import run_command
+        from weft.lazy import import_at_once
+
+        run_command = import_at_once("weft.cli.app").run_command
 
         if interruptible:
             signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -6,7 +6,6 @@ import os
 import sys
 import warnings
 from collections.abc import Iterator, Mapping
-from importlib import import_module
 from typing import Annotated, Any
 
 import typer
@@ -14,6 +13,7 @@ from typer.core import TyperGroup
 
 from weft.cli.command import WeftCommand
 from weft.cli.mistakes import exit_code, show_warning
+from weft.lazy import import_at_once
 
 __all__ = ["COMMANDS", "app", "run_command"]
 
@@ -54,7 +54,7 @@ class _Loaded(Mapping[str, Any]):
         if name not in COMMANDS:
             raise KeyError(name)
         alone = typer.Typer(**_SETTINGS, add_completion=False)
-        alone.command(name, cls=WeftCommand)(getattr(import_module(f"weft.cli.{name}"), name))
+        alone.command(name, cls=WeftCommand)(getattr(import_at_once(f"weft.cli.{name}"), name))
         return typer.main.get_command(alone)
 
     def __iter__(self) -> Iterator[str]:

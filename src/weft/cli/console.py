@@ -6,22 +6,16 @@ import io
 import sys
 from time import perf_counter
 from types import TracebackType
-from typing import IO, Self, TextIO, cast
+from typing import IO, TYPE_CHECKING, Literal, Self, TextIO, cast
 
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    DownloadColumn,
-    MofNCompleteColumn,
-    Progress,
-    ProgressColumn,
-    TaskID,
-    TextColumn,
-)
 
 from weft.errors import ScheduleError
 from weft.flags import FLAGS
 from weft.tables import size_text
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, ProgressColumn, TaskID
 
 __all__ = [
     "CountProgress",
@@ -143,9 +137,9 @@ text_out = TextOut()
 class WaitingBar:
     """A bar on stderr where that is a terminal and something takes long."""
 
-    def __init__(self, label: str, counts: ProgressColumn, patience: float) -> None:
-        """`counts`: the column that shows done and total; `patience`: seconds without a bar."""
-        self._label, self._counts, self._patience = label, counts, patience
+    def __init__(self, label: str, unit: Literal["bytes", "things"], patience: float) -> None:
+        """`unit`: of what is done, and of all there is; `patience`: seconds without a bar."""
+        self._label, self._unit, self._patience = label, unit, patience
         self._bar: Progress | None = None
         self._task: TaskID | None = None
         self._start = perf_counter()
@@ -174,12 +168,19 @@ class WaitingBar:
         if self._bar is None:
             if perf_counter() - self._start < self._patience or done == total:
                 return
-            columns = (TextColumn(self._label), BarColumn(), self._counts)
-            self._bar = Progress(*columns, console=errors, transient=True)
+            self._bar = self._new_bar()
             self._task = self._bar.add_task("", total=total)
             self._bar.start()
         assert self._task is not None
         self._bar.update(self._task, completed=done)
+
+    def _new_bar(self) -> Progress:
+        """Imports what draws bars only now: most commands are done before one is shown."""
+        from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, TextColumn
+        from rich.progress import Progress as Bar
+
+        counts: ProgressColumn = DownloadColumn() if self._unit == "bytes" else MofNCompleteColumn()
+        return Bar(TextColumn(self._label), BarColumn(), counts, console=errors, transient=True)
 
 
 class StatusLine:
@@ -208,21 +209,21 @@ class CountProgress(WaitingBar):
     """While things are worked off one by one."""
 
     def __init__(self, label: str) -> None:
-        super().__init__(label, MofNCompleteColumn(), PATIENCE)
+        super().__init__(label, "things", PATIENCE)
 
 
 class LoadProgress(WaitingBar):
     """While weights are repacked or sent to a device, in bytes."""
 
     def __init__(self) -> None:
-        super().__init__("loading weights", DownloadColumn(), PATIENCE)
+        super().__init__("loading weights", "bytes", PATIENCE)
 
 
 class PromptProgress(WaitingBar):
     """While a prompt is computed, in tokens; gone when the text begins."""
 
     def __init__(self) -> None:
-        super().__init__("reading the prompt", MofNCompleteColumn(), PROMPT_PATIENCE)
+        super().__init__("reading the prompt", "things", PROMPT_PATIENCE)
 
     def __call__(self, done: int, total: int) -> None:
         """As `WaitingBar`; the text follows on the line."""

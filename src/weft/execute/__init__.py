@@ -1,17 +1,22 @@
 """Running programs: `Session` binds one program, `Scheduler` drives graph after graph."""
 
-from weft.execute.arena import ArenaPool, Progress, arena_bytes
-from weft.execute.bound import BoundProgram, Moved
-from weft.execute.graph_plans import SchedulerCounters
-from weft.execute.pipeline import Pipeline
-from weft.execute.profile import Line, Profile
-from weft.execute.profile_trace import Trace
-from weft.execute.run import Fault, Run
-from weft.execute.scheduler import AbortCallback, EvalCallback, Scheduler
-from weft.execute.session import Session
-from weft.execute.spans import Group
-from weft.execute.state import State
-from weft.execute.watch import TensorCallback, WatchedSession, WatchedTensor
+from typing import TYPE_CHECKING
+
+from weft.lazy import imported_when_used
+
+if TYPE_CHECKING:
+    from weft.execute.arena import ArenaPool, Progress, arena_bytes
+    from weft.execute.bound import BoundProgram, Moved
+    from weft.execute.graph_plans import SchedulerCounters
+    from weft.execute.pipeline import Pipeline
+    from weft.execute.profile import Line, Profile
+    from weft.execute.profile_trace import Trace
+    from weft.execute.run import Fault, Run
+    from weft.execute.scheduler import AbortCallback, EvalCallback, Scheduler
+    from weft.execute.session import Session
+    from weft.execute.spans import Group
+    from weft.execute.state import State
+    from weft.execute.watch import TensorCallback, WatchedSession, WatchedTensor
 
 __all__ = [
     "AbortCallback",
@@ -36,3 +41,40 @@ __all__ = [
     "WatchedTensor",
     "arena_bytes",
 ]
+
+_HOMES = {
+    "weft.execute.arena": (
+        "ArenaPool",
+        "Progress",
+        "arena_bytes",
+    ),
+    "weft.execute.bound": (
+        "BoundProgram",
+        "Moved",
+    ),
+    "weft.execute.graph_plans": ("SchedulerCounters",),
+    "weft.execute.pipeline": ("Pipeline",),
+    "weft.execute.profile": (
+        "Line",
+        "Profile",
+    ),
+    "weft.execute.profile_trace": ("Trace",),
+    "weft.execute.run": (
+        "Fault",
+        "Run",
+    ),
+    "weft.execute.scheduler": (
+        "AbortCallback",
+        "EvalCallback",
+        "Scheduler",
+    ),
+    "weft.execute.session": ("Session",),
+    "weft.execute.spans": ("Group",),
+    "weft.execute.state": ("State",),
+    "weft.execute.watch": (
+        "TensorCallback",
+        "WatchedSession",
+        "WatchedTensor",
+    ),
+}
+__getattr__, __dir__ = imported_when_used(__name__, _HOMES)

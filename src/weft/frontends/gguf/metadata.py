@@ -342,6 +342,12 @@ def _strings(map_: FileMap, at: int, n: int, most: int = sys.maxsize) -> tuple[l
     """The `n` checked strings at byte `at`, up to `most` bytes of each, and where they end."""
     buffer, length_at = map_.buffer, _U64.unpack_from
     strings = []
+    if most == sys.maxsize:  # vocabularies have hundreds of thousands
+        for _ in repeat(None, n):
+            start = at + 8
+            at = start + length_at(buffer, at)[0]
+            strings.append(buffer[start:at])
+        return strings, at
     for _ in repeat(None, n):
         start = at + 8
         at = start + length_at(buffer, at)[0]

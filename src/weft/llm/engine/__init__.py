@@ -8,9 +8,14 @@ writer.py     `Writer`: a step has two halves, prompts in and tokens out; it has
 engine.py     `Engine`: a thread around a writer, with a queue in front
 """
 
-from weft.llm.engine.engine import Engine
-from weft.llm.engine.request import Delta, Done, Event, Read, Request, Ticket
-from weft.llm.engine.stats import EngineStats
+from typing import TYPE_CHECKING
+
+from weft.lazy import imported_when_used
+
+if TYPE_CHECKING:
+    from weft.llm.engine.engine import Engine
+    from weft.llm.engine.request import Delta, Done, Event, Read, Request, Ticket
+    from weft.llm.engine.stats import EngineStats
 
 __all__ = [
     "Delta",
@@ -22,3 +27,17 @@ __all__ = [
     "Request",
     "Ticket",
 ]
+
+_HOMES = {
+    "weft.llm.engine.engine": ("Engine",),
+    "weft.llm.engine.request": (
+        "Delta",
+        "Done",
+        "Event",
+        "Read",
+        "Request",
+        "Ticket",
+    ),
+    "weft.llm.engine.stats": ("EngineStats",),
+}
+__getattr__, __dir__ = imported_when_used(__name__, _HOMES)

@@ -13,10 +13,10 @@ tokens, no unknown token); `merge`, the same algorithm in Python, encodes with t
 from __future__ import annotations
 
 import heapq
-import struct
 from collections.abc import Iterable, Mapping
 from itertools import pairwise
 
+import numpy as np
 import sentencepiece
 
 from weft.errors import TokenizerError
@@ -118,9 +118,8 @@ def merge(text: str, ids: Mapping[str, int], scores: list[float]) -> list[str]:
 def _byte_ids(vocab: Vocab) -> dict[int, int]:
     """The token id of each byte value. Raises TokenizerError for a byte token with a wrong name."""
     ids: dict[int, int] = {}
-    for id_, (token, kind) in enumerate(zip(vocab.tokens, vocab.types.tolist(), strict=True)):
-        if kind != TokenType.BYTE:
-            continue
+    for id_ in np.flatnonzero(vocab.types == TokenType.BYTE).tolist():
+        token = vocab.tokens[id_]
         try:
             if len(token) != 6 or token[:3] != b"<0x" or token[5:] != b">":
                 raise ValueError
@@ -136,9 +135,9 @@ def _byte_ids(vocab: Vocab) -> dict[int, int]:
 def _library_takes(vocab: Vocab, byte_ids: dict[int, int]) -> bool:
     """True if the library accepts the vocabulary: UTF-8, every piece once, all bytes present."""
     tokens = vocab.tokens
+    joined = b"\n".join(tokens)
     try:
-        for token in tokens:
-            token.decode()
+        joined.decode()  # ASCII in between: valid where each of them is
     except UnicodeDecodeError:
         return False
     n_bytes = int((vocab.types == TokenType.BYTE).sum())
@@ -146,7 +145,8 @@ def _library_takes(vocab: Vocab, byte_ids: dict[int, int]) -> bool:
         vocab.unknown is not None
         and len(byte_ids) == n_bytes == 256
         and len(set(tokens)) == len(tokens)
-        and all(token and b"\0" not in token for token in tokens)
+        and all(tokens)
+        and b"\0" not in joined
     )
 
 
@@ -155,19 +155,21 @@ def _proto(vocab: Vocab) -> bytes:
 
     Only bytes and the unknown token keep their types. All other pieces, control and unused ones
     included, may result from merges as in llama.cpp; the caller has cut out special tokens."""
-    out = []
     assert vocab.unknown is not None
-    scores = vocab.scores.tolist()
-    kinds = vocab.types.tolist()
-    for id_, token in enumerate(vocab.tokens):
-        if id_ == vocab.unknown:
-            kind = TokenType.UNKNOWN
-        elif kinds[id_] == TokenType.BYTE:
-            kind = TokenType.BYTE
-        else:
-            kind = TokenType.NORMAL
-        piece = _bytes(1, token) + _float(2, scores[id_]) + _int(3, kind)
-        out.append(_bytes(1, piece))
+    kinds = np.where(vocab.types == TokenType.BYTE, TokenType.BYTE, TokenType.NORMAL)
+    kinds[vocab.unknown] = TokenType.UNKNOWN
+    # a piece: text, score, type; the last two take seven bytes
+    ends = np.empty((len(vocab), 7), np.uint8)
+    ends[:, 0] = _tag(2, 5)
+    ends[:, 1:5] = vocab.scores.astype("<f4").reshape(-1, 1).view(np.uint8)
+    ends[:, 5] = _tag(3, 0)
+    ends[:, 6] = kinds
+    end = ends.tobytes()
+    begin = {n: _piece_begin(n, ends.shape[1]) for n in set(map(len, vocab.tokens))}
+    pieces = [
+        begin[len(token)] + token + end[i : i + 7]
+        for token, i in zip(vocab.tokens, range(0, len(end), 7), strict=True)
+    ]
     trainer = (
         _int(3, 2)  # model_type: BPE
         + _int(4, len(vocab))
@@ -182,15 +184,21 @@ def _proto(vocab: Vocab) -> bytes:
         + _int(4, 0)  # remove_extra_whitespaces
         + _int(5, 1)  # escape_whitespaces
     )
-    return b"".join(out) + _bytes(2, trainer) + _bytes(3, normalizer)
+    return b"".join(pieces) + _bytes(2, trainer) + _bytes(3, normalizer)
 
 
-_SMALL = [bytes((value,)) for value in range(0x80)]
+def _piece_begin(n: int, n_end: int) -> bytes:
+    """What stands before the `n` bytes of a piece's text, if `n_end` follow."""
+    text = bytes([_tag(1, 2)]) + _varint(n)
+    return bytes([_tag(1, 2)]) + _varint(len(text) + n + n_end) + text
+
+
+def _tag(field: int, wire_type: int) -> int:
+    """Of a field below 16: one byte."""
+    return field << 3 | wire_type
 
 
 def _varint(value: int) -> bytes:
-    if value < 0x80:
-        return _SMALL[value]
     out = bytearray()
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)
@@ -201,10 +209,6 @@ def _varint(value: int) -> bytes:
 
 def _int(field: int, value: int) -> bytes:
     return _varint(field << 3) + _varint(value)
-
-
-def _float(field: int, value: float) -> bytes:
-    return _varint(field << 3 | 5) + struct.pack("<f", value)
 
 
 def _bytes(field: int, value: bytes) -> bytes:
