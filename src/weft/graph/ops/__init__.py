@@ -1,6 +1,6 @@
 """The ops: constructor, shape rule, parameter record and cost of each, a family per file.
 
-What a family defines without an underscore is public, here and in `weft.graph`. Some names are
+Every name of a family that has no underscore is public, here and in `weft.graph`. Some names are
 those of builtins (`abs`, `round`, `set`, `sum`): import the module as a whole.
 """
 

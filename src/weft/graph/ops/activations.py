@@ -1,7 +1,9 @@
 """Activations: UNARY and its functions by name, gated ones (GLU) and their forms.
 
 Sizes in docstrings are ggml's `ne`, innermost first. `inplace=True` makes the result a view of the
-first source: the op overwrites it.
+first source: the op overwrites it. A function of one element takes f32, f16 or bf16 with contiguous
+rows, else it raises GraphError; its result has the type and sizes of `x`. Each equals ggml's
+function of the same name (ggml_abs, ggml_swiglu and so on).
 """
 
 from __future__ import annotations
@@ -79,7 +81,8 @@ class UnaryParams(Params):
 
 @dataclass(frozen=True, slots=True)
 class GluParams(Params):
-    """`swapped`: the second half (fused form) is activated. `alpha`, `limit`: OAI, CLAMP forms."""
+    """The function; `swapped` activates the second half instead of the first. `alpha` and `limit`
+    are of SWIGLU_OAI and SWIGLU_CLAMP."""
 
     op: GluOp
     swapped: bool = False
@@ -92,7 +95,10 @@ class GluParams(Params):
 
 @declares("UNARY", inplace=True, params=UnaryParams, cost=8.0)
 def unary(op: UnaryOp | str, x: Tensor, *, inplace: bool = False) -> Tensor:
-    """The elementwise function `op` of `x`; rows of `x` must be contiguous. XIELU: see `xielu`."""
+    """The function `op` of each element; the type and sizes of `x`.
+
+    Raises GraphError where rows of `x` have gaps, for an unknown `op`, and for XIELU, which has
+    parameters: see `xielu`. Equals ggml_unary."""
     kind = member(UnaryOp, op, "UNARY")
     if kind is UnaryOp.XIELU:
         raise fail("UNARY", "XIELU has parameters; use xielu()", x)
@@ -106,123 +112,125 @@ def _unary(params: UnaryParams, x: Tensor, inplace: bool) -> Tensor:
 
 
 def abs(x: Tensor, *, inplace: bool = False) -> Tensor:
-    """Absolute value."""
+    """The absolute value; type and sizes of `x`."""
     return unary(UnaryOp.ABS, x, inplace=inplace)
 
 
 def sgn(x: Tensor, *, inplace: bool = False) -> Tensor:
-    """-1, 0 or 1."""
+    """-1, 0 or 1, the sign of each element; type and sizes of `x`."""
     return unary(UnaryOp.SGN, x, inplace=inplace)
 
 
 def neg(x: Tensor, *, inplace: bool = False) -> Tensor:
-    """-x."""
+    """-x; type and sizes of `x`."""
     return unary(UnaryOp.NEG, x, inplace=inplace)
 
 
 def step(x: Tensor, *, inplace: bool = False) -> Tensor:
-    """1 where x > 0, else 0."""
+    """1 where x > 0, else 0; type and sizes of `x`."""
     return unary(UnaryOp.STEP, x, inplace=inplace)
 
 
 def tanh(x: Tensor, *, inplace: bool = False) -> Tensor:
-    """Hyperbolic tangent."""
+    """The hyperbolic tangent; type and sizes of `x`."""
     return unary(UnaryOp.TANH, x, inplace=inplace)
 
 
 def elu(x: Tensor, *, inplace: bool = False) -> Tensor:
-    """x where positive, else exp(x) - 1."""
+    """x where it is positive, else exp(x) - 1; type and sizes of `x`."""
     return unary(UnaryOp.ELU, x, inplace=inplace)
 
 
 def relu(x: Tensor, *, inplace: bool = False) -> Tensor:
-    """max(x, 0)."""
+    """max(x, 0), and 0 of a NaN; type and sizes of `x`."""
     return unary(UnaryOp.RELU, x, inplace=inplace)
 
 
 def sigmoid(x: Tensor, *, inplace: bool = False) -> Tensor:
-    """1 / (1 + exp(-x))."""
+    """1 / (1 + exp(-x)); type and sizes of `x`."""
     return unary(UnaryOp.SIGMOID, x, inplace=inplace)
 
 
 def gelu(x: Tensor, *, inplace: bool = False) -> Tensor:
-    """Gaussian error linear unit, tanh approximation."""
+    """The Gaussian error linear unit in its tanh approximation; type and sizes of `x`."""
     return unary(UnaryOp.GELU, x, inplace=inplace)
 
 
 def gelu_quick(x: Tensor, *, inplace: bool = False) -> Tensor:
-    """x * sigmoid(1.702 x)."""
+    """x * sigmoid(1.702 x); type and sizes of `x`."""
     return unary(UnaryOp.GELU_QUICK, x, inplace=inplace)
 
 
 def gelu_erf(x: Tensor, *, inplace: bool = False) -> Tensor:
-    """Gaussian error linear unit through erf."""
+    """The Gaussian error linear unit through erf; type and sizes of `x`."""
     return unary(UnaryOp.GELU_ERF, x, inplace=inplace)
 
 
 def silu(x: Tensor, *, inplace: bool = False) -> Tensor:
-    """x * sigmoid(x)."""
+    """x * sigmoid(x); type and sizes of `x`."""
     return unary(UnaryOp.SILU, x, inplace=inplace)
 
 
 def hardswish(x: Tensor, *, inplace: bool = False) -> Tensor:
-    """x * min(1, max(0, (x + 3) / 6))."""
+    """x * min(1, max(0, (x + 3) / 6)); type and sizes of `x`."""
     return unary(UnaryOp.HARDSWISH, x, inplace=inplace)
 
 
 def hardsigmoid(x: Tensor, *, inplace: bool = False) -> Tensor:
-    """min(1, max(0, (x + 3) / 6))."""
+    """min(1, max(0, (x + 3) / 6)); type and sizes of `x`."""
     return unary(UnaryOp.HARDSIGMOID, x, inplace=inplace)
 
 
 def exp(x: Tensor, *, inplace: bool = False) -> Tensor:
-    """e to the x."""
+    """e to the power x; type and sizes of `x`."""
     return unary(UnaryOp.EXP, x, inplace=inplace)
 
 
 def expm1(x: Tensor, *, inplace: bool = False) -> Tensor:
-    """exp(x) - 1."""
+    """exp(x) - 1; type and sizes of `x`."""
     return unary(UnaryOp.EXPM1, x, inplace=inplace)
 
 
 def softplus(x: Tensor, *, inplace: bool = False) -> Tensor:
-    """log(1 + exp(x)), x itself above 20."""
+    """log(1 + exp(x)), and x itself above 20; type and sizes of `x`."""
     return unary(UnaryOp.SOFTPLUS, x, inplace=inplace)
 
 
 def floor(x: Tensor, *, inplace: bool = False) -> Tensor:
-    """Rounded down."""
+    """x rounded down; type and sizes of `x`."""
     return unary(UnaryOp.FLOOR, x, inplace=inplace)
 
 
 def ceil(x: Tensor, *, inplace: bool = False) -> Tensor:
-    """Rounded up."""
+    """x rounded up; type and sizes of `x`."""
     return unary(UnaryOp.CEIL, x, inplace=inplace)
 
 
 def round(x: Tensor, *, inplace: bool = False) -> Tensor:
-    """Rounded to the nearest integer, halves away from zero."""
+    """x rounded to the nearest integer, halves away from zero; type and sizes of `x`."""
     return unary(UnaryOp.ROUND, x, inplace=inplace)
 
 
 def trunc(x: Tensor, *, inplace: bool = False) -> Tensor:
-    """Rounded towards zero."""
+    """x rounded towards zero; type and sizes of `x`."""
     return unary(UnaryOp.TRUNC, x, inplace=inplace)
 
 
 def xielu(x: Tensor, alpha_n: float, alpha_p: float, beta: float, eps: float) -> Tensor:
-    """xIELU (arXiv 2411.13010) with trainable `alpha_n`, `alpha_p`; `beta`, `eps` are constants.
+    """xIELU (arXiv 2411.13010), with the trained `alpha_n` and `alpha_p` and constants `beta`,
+    `eps`.
 
-    Positive: softplus(alpha_p) x^2 + beta x. Else (expm1(min(x, eps)) - x)(beta +
-    softplus(alpha_n)) + beta x. The record holds the two slopes as the kernel uses them."""
-    stored = UnaryParams(
+    A positive x gives softplus(alpha_p) x^2 + beta x, any other (expm1(min(x, eps)) - x) (beta +
+    softplus(alpha_n)) + beta x; type and sizes of `x`. The record holds the two slopes as the
+    kernel uses them."""
+    params = UnaryParams(
         UnaryOp.XIELU,
         alpha_n=f32(f32(beta) + _softplus(alpha_n)),
         alpha_p=_softplus(alpha_p),
         beta=f32(beta),
         eps=f32(eps),
     )
-    return _unary(stored, x, False)
+    return _unary(params, x, False)
 
 
 def _softplus(x: float) -> float:
@@ -244,10 +252,14 @@ def glu(
     alpha: float = 0.0,
     limit: float = 0.0,
 ) -> Tensor:
-    """act(first) * second. Without `b`, first and second are the halves of the rows of `a`.
+    """act(first) * second, where first and second are `a` and `b`, or the halves of the rows of
+    `a`.
 
-    a: [2n, ...] -> [n, ...]; or a, b: [n, ...] of one type and shape -> [n, ...]. `swapped`: the
-    second half of `a` is the activated one. `alpha`, `limit`: see swiglu_oai, swiglu_clamp."""
+    a: [2n, ...] -> [n, ...]; or a, b: [n, ...] of one type and shape -> [n, ...], of the type of
+    `a`. `swapped` activates the second half of `a` instead of the first. `alpha`, `limit`: see
+    swiglu_oai and swiglu_clamp. Raises GraphError where the shapes differ from these, where a
+    source has gaps inside a row or plane, and for `swapped` with `b`. Equals ggml_glu and
+    ggml_glu_split."""
     kind = member(GluOp, op, "GLU")
     params = GluParams(kind, swapped, f32(alpha), f32(limit))
     require_type(a, FLOATS, kind.name, "a")
@@ -265,35 +277,36 @@ def glu(
 
 
 def reglu(a: Tensor, b: Tensor | None = None, swapped: bool = False) -> Tensor:
-    """relu(a) * b; shapes as `glu`."""
+    """relu(a) * b; sizes and errors as `glu`."""
     return glu(GluOp.REGLU, a, b, swapped)
 
 
 def geglu(a: Tensor, b: Tensor | None = None, swapped: bool = False) -> Tensor:
-    """gelu(a) * b; shapes as `glu`."""
+    """gelu(a) * b; sizes and errors as `glu`."""
     return glu(GluOp.GEGLU, a, b, swapped)
 
 
 def geglu_erf(a: Tensor, b: Tensor | None = None, swapped: bool = False) -> Tensor:
-    """gelu_erf(a) * b; shapes as `glu`."""
+    """gelu_erf(a) * b; sizes and errors as `glu`."""
     return glu(GluOp.GEGLU_ERF, a, b, swapped)
 
 
 def geglu_quick(a: Tensor, b: Tensor | None = None, swapped: bool = False) -> Tensor:
-    """gelu_quick(a) * b; shapes as `glu`."""
+    """gelu_quick(a) * b; sizes and errors as `glu`."""
     return glu(GluOp.GEGLU_QUICK, a, b, swapped)
 
 
 def swiglu(a: Tensor, b: Tensor | None = None, swapped: bool = False) -> Tensor:
-    """silu(a) * b; shapes as `glu`."""
+    """silu(a) * b; sizes and errors as `glu`."""
     return glu(GluOp.SWIGLU, a, b, swapped)
 
 
 def swiglu_oai(a: Tensor, b: Tensor | None = None, *, alpha: float, limit: float) -> Tensor:
-    """min(a, limit) sigmoid(alpha min(a, limit)) * (clamp(b, -limit, limit) + 1); gpt-oss."""
+    """x sigmoid(alpha x) (clamp(b, -limit, limit) + 1), where x is min(a, limit), as gpt-oss has
+    it; sizes and errors as `glu`."""
     return glu(GluOp.SWIGLU_OAI, a, b, alpha=alpha, limit=limit)
 
 
 def swiglu_clamp(a: Tensor, b: Tensor | None = None, *, limit: float) -> Tensor:
-    """silu(min(a, limit)) * clamp(b, -limit, limit); shapes as `glu`."""
+    """silu(min(a, limit)) * clamp(b, -limit, limit); sizes and errors as `glu`."""
     return glu(GluOp.SWIGLU_CLAMP, a, b, limit=limit)

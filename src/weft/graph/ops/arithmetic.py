@@ -1,7 +1,8 @@
 """Elementwise arithmetic and functions of one element.
 
 Sizes in docstrings are ggml's `ne`, innermost first. `inplace=True` makes the result a view of the
-first source: the op overwrites it.
+first source: the op overwrites it. Unless said otherwise sources are f32, f16 or bf16, the result
+has the type and sizes of the first source, and another type raises GraphError.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from weft.graph.tensor import Tensor, contiguous_above
 
 @dataclass(frozen=True, slots=True)
 class ScaleParams(Params):
-    """`s * a + b`."""
+    """The factor and the addend of `s * a + b`."""
 
     s: float
     b: float = 0.0
@@ -25,7 +26,7 @@ class ScaleParams(Params):
 
 @dataclass(frozen=True, slots=True)
 class ClampParams(Params):
-    """Bounds, both inclusive."""
+    """The lower and the upper bound, both inclusive."""
 
     min: float
     max: float
@@ -33,14 +34,14 @@ class ClampParams(Params):
 
 @dataclass(frozen=True, slots=True)
 class FillParams(Params):
-    """The value written everywhere."""
+    """The value of every element."""
 
     c: float
 
 
 @dataclass(frozen=True, slots=True)
 class LeakyReluParams(Params):
-    """Slope of the negative side."""
+    """The slope below 0."""
 
     negative_slope: float
 
@@ -56,30 +57,43 @@ def _binary(op: str, a: Tensor, b: Tensor, inplace: bool) -> Tensor:
 
 @declares("ADD", inplace=True)
 def add(a: Tensor, b: Tensor, *, inplace: bool = False) -> Tensor:
-    """a + b, `b` repeated to the shape of `a`; type of `a` (which may be a block type)."""
+    """a + b, with `b` repeated to the sizes of `a`; the type and sizes of `a`, which may be of a
+    block type.
+
+    Raises GraphError where the sizes of `b` do not divide those of `a`. Equals ggml_add."""
     return _binary("ADD", a, b, inplace)
 
 
 @declares("SUB", inplace=True)
 def sub(a: Tensor, b: Tensor, *, inplace: bool = False) -> Tensor:
-    """a - b, `b` repeated to the shape of `a`; type of `a`."""
+    """a - b, with `b` repeated to the sizes of `a`; the type and sizes of `a`.
+
+    Raises GraphError where the sizes of `b` do not divide those of `a`. Equals ggml_sub."""
     return _binary("SUB", a, b, inplace)
 
 
 @declares("MUL", inplace=True)
 def mul(a: Tensor, b: Tensor, *, inplace: bool = False) -> Tensor:
-    """a * b, `b` repeated to the shape of `a`; type of `a`."""
+    """a * b, with `b` repeated to the sizes of `a`; the type and sizes of `a`.
+
+    Raises GraphError where the sizes of `b` do not divide those of `a`. Equals ggml_mul."""
     return _binary("MUL", a, b, inplace)
 
 
 @declares("DIV", inplace=True)
 def div(a: Tensor, b: Tensor, *, inplace: bool = False) -> Tensor:
-    """a / b, `b` repeated to the shape of `a`; type of `a`."""
+    """a / b, with `b` repeated to the sizes of `a`; the type and sizes of `a`.
+
+    Raises GraphError where the sizes of `b` do not divide those of `a`. Equals ggml_div."""
     return _binary("DIV", a, b, inplace)
 
 
 def add_cast(a: Tensor, b: Tensor, dtype: DType | str) -> Tensor:
-    """a + b as `dtype`; `a` is a block type, f16 or bf16, rows of `b` repeat to those of `a`."""
+    """a + b as `dtype`, with the sizes of `a`; rows of `b` [n, ...] repeat to those of `a` [n,
+    ...].
+
+    Raises GraphError where they do not, and where `a` is neither f16, bf16 nor of a block type.
+    Equals ggml_add_cast."""
     require(a.ne[0] == b.ne[0] and can_repeat(b, a), "ADD", "rows of b must repeat to a", a, b)
     require(a.dtype.is_quantized or a.dtype.name in ("f16", "bf16"), "ADD", "a needs no cast", a)
     require_type(b, FLOATS, "ADD", "b")
@@ -88,7 +102,9 @@ def add_cast(a: Tensor, b: Tensor, dtype: DType | str) -> Tensor:
 
 @declares("ADD1", inplace=True)
 def add1(a: Tensor, b: Tensor, *, inplace: bool = False) -> Tensor:
-    """a + the single element of `b`."""
+    """a + the single element of `b`; the type and sizes of `a`.
+
+    Raises GraphError where `b` has more than one element. Equals ggml_add1."""
     require(b.n_elements == 1, "ADD1", "b must have one element", a, b)
     require_type(b, FLOATS, "ADD1", "b")
     return like("ADD1", a, b, inplace=inplace)
@@ -96,9 +112,10 @@ def add1(a: Tensor, b: Tensor, *, inplace: bool = False) -> Tensor:
 
 @declares("ADD_ID", inplace=True)
 def add_id(a: Tensor, b: Tensor, ids: Tensor, *, inplace: bool = False) -> Tensor:
-    """a[:, i, t] + b[:, ids[i, t]]: the bias of the expert that each row went to.
+    """a[:, i, t] + b[:, ids[i, t]]: adds to each row the bias of the expert that the row went to.
 
-    a: [n, n_used, n_tokens], b: [n, n_expert], ids: i32 [n_used, n_tokens]."""
+    a: [n, n_used, n_tokens], b: [n, n_expert], ids: i32 [n_used, n_tokens]. The result has the type
+    and sizes of `a`. Raises GraphError where the sizes differ from these. Equals ggml_add_id."""
     require_type(ids, ("i32",), "ADD_ID", "ids")
     require(a.ne[0] == b.ne[0], "ADD_ID", "rows of a and b must have one length", a, b)
     require(
@@ -115,7 +132,9 @@ def add_id(a: Tensor, b: Tensor, ids: Tensor, *, inplace: bool = False) -> Tenso
 
 @declares("SCALE", inplace=True, params=ScaleParams)
 def scale(x: Tensor, s: float, b: float = 0.0, *, inplace: bool = False) -> Tensor:
-    """s * x + b. `x` must have no gaps but between rows."""
+    """s * x + b with the type and sizes of `x`; `s` and `b` are rounded to f32.
+
+    Raises GraphError where `x` has gaps other than between its rows. Equals ggml_scale_bias."""
     require_type(x, FLOATS, "SCALE", "x")
     require(contiguous_above(x, 1), "SCALE", "x has gaps inside or between matrices; use cont()", x)
     return like("SCALE", x, params=ScaleParams(f32(s), f32(b)), inplace=inplace)
@@ -126,31 +145,31 @@ def scale(x: Tensor, s: float, b: float = 0.0, *, inplace: bool = False) -> Tens
 
 @declares("SQR", inplace=True)
 def sqr(x: Tensor, *, inplace: bool = False) -> Tensor:
-    """x * x."""
+    """x * x; the type and sizes of `x`. Equals ggml_sqr."""
     return _function("SQR", x, inplace)
 
 
 @declares("SQRT", inplace=True)
 def sqrt(x: Tensor, *, inplace: bool = False) -> Tensor:
-    """Square root."""
+    """The square root of each element; the type and sizes of `x`. Equals ggml_sqrt."""
     return _function("SQRT", x, inplace)
 
 
 @declares("LOG", inplace=True, cost=8.0)
 def log(x: Tensor, *, inplace: bool = False) -> Tensor:
-    """Natural logarithm."""
+    """The natural logarithm of each element; the type and sizes of `x`. Equals ggml_log."""
     return _function("LOG", x, inplace)
 
 
 @declares("SIN", cost=10.0)
 def sin(x: Tensor, *, inplace: bool = False) -> Tensor:
-    """Sine of radians."""
+    """The sine of each element in radians; the type and sizes of `x`. Equals ggml_sin."""
     return _function("SIN", x, inplace)
 
 
 @declares("COS", cost=10.0)
 def cos(x: Tensor, *, inplace: bool = False) -> Tensor:
-    """Cosine of radians."""
+    """The cosine of each element in radians; the type and sizes of `x`. Equals ggml_cos."""
     return _function("COS", x, inplace)
 
 
@@ -161,7 +180,9 @@ def _function(op: str, x: Tensor, inplace: bool) -> Tensor:
 
 @declares("CLAMP", inplace=True, params=ClampParams)
 def clamp(x: Tensor, low: float, high: float) -> Tensor:
-    """x limited to low..high, both inclusive."""
+    """Each element limited to low..high, both inclusive; the type and sizes of `x`.
+
+    Raises GraphError where `low` is above `high` or either is a NaN. Equals ggml_clamp."""
     require_type(x, FLOATS, "CLAMP", "x")
     if not low <= high:
         raise fail("CLAMP", f"bounds {low}..{high} are the wrong way round", x)
@@ -170,7 +191,9 @@ def clamp(x: Tensor, low: float, high: float) -> Tensor:
 
 @declares("FILL", inplace=True, params=FillParams)
 def fill(x: Tensor, c: float, *, inplace: bool = False) -> Tensor:
-    """A tensor of the type and shape of `x` with the value `c` everywhere."""
+    """The value `c` everywhere, with the type and sizes of `x`.
+
+    Raises GraphError where `x` has gaps. Equals ggml_fill."""
     require_type(x, FLOATS, "FILL", "x")
     require(x.is_contiguous, "FILL", "x must be contiguous", x)
     return like("FILL", x, params=FillParams(f32(c)), inplace=inplace)
@@ -178,6 +201,7 @@ def fill(x: Tensor, c: float, *, inplace: bool = False) -> Tensor:
 
 @declares("LEAKY_RELU", params=LeakyReluParams)
 def leaky_relu(x: Tensor, negative_slope: float, *, inplace: bool = False) -> Tensor:
-    """x where positive, else x * negative_slope."""
+    """x where it is positive, else x * negative_slope; the type and sizes of `x`. Equals
+    ggml_leaky_relu."""
     require_type(x, FLOATS, "LEAKY_RELU", "x")
     return like("LEAKY_RELU", x, params=LeakyReluParams(f32(negative_slope)), inplace=inplace)

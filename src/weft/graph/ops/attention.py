@@ -1,4 +1,7 @@
-"""Attention and its scores. Sizes are ggml's `ne`, innermost first."""
+"""Attention and its scores.
+
+Sizes are ggml's `ne`, innermost first; `h | heads` means that h divides heads.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ F32 = DTYPES["f32"]
 
 @dataclass(frozen=True, slots=True)
 class SoftMaxParams(Params):
-    """softmax(a * scale + slope(max_bias) * mask)."""
+    """The numbers of softmax(a * scale + slope(max_bias) * mask)."""
 
     scale: float = 1.0
     max_bias: float = 0.0
@@ -25,7 +28,7 @@ class SoftMaxParams(Params):
 
 @dataclass(frozen=True, slots=True)
 class FlashAttnParams(Params):
-    """Attention scale, ALiBi bias and soft cap (0 = none)."""
+    """The attention scale, ALiBi's bias and the soft cap (0: none)."""
 
     scale: float
     max_bias: float = 0.0
@@ -42,11 +45,13 @@ def soft_max(
     *,
     inplace: bool = False,
 ) -> Tensor:
-    """softmax(x * scale + slope * mask) of each row; same shape, f32.
+    """softmax(x * scale + slope * mask) of each row; f32, the sizes of `x`.
 
-    x: [n, rows, heads, batch], contiguous. mask: f32 or f16 [n, rows or more, h, b], h | heads,
-    b | batch, added; slope is ALiBi's per head when max_bias > 0, else 1. sinks: f32 [heads], one
-    more logit that only the denominator sees."""
+    x: f32 [n, rows, heads, batch], contiguous. mask: f32 or f16 [n, rows or more, h, b], h | heads,
+    b | batch; slope is ALiBi's of the head where max_bias > 0, else 1. sinks: f32 [heads], one more
+    logit for each head, which only the denominator sees. Raises GraphError where the sizes differ
+    from these, and where max_bias > 0 has no mask. Equals ggml_soft_max_ext with
+    ggml_soft_max_add_sinks."""
     op = "SOFT_MAX"
     require_type(x, ("f32",), op, "x")
     require(x.is_contiguous, op, "x must be contiguous; use cont()", x)
@@ -71,7 +76,7 @@ def soft_max(
 
 def _scores_and_sums(n: Any, s: Any, p: Any) -> Any:
     q, k, v = s[:3]
-    # a score, its softmax and its share of the sum, for each query and cell
+    # each query and cell: a score (q[0]), its softmax (6) and its share of the sum (v[0])
     return q[1] * q[2] * q[3] * k[1] * (q[0] + 6 + v[0])
 
 
@@ -89,16 +94,19 @@ def flash_attn_ext(
     max_bias: float = 0.0,
     logit_softcap: float = 0.0,
 ) -> Tensor:
-    """softmax(q k scale + slope * mask) v without storing the scores.
+    """softmax(q k scale + slope * mask) v, without storing the scores.
 
     q: f32 [d, n_tok, n_head, batch], k: [d, n_kv, n_head_kv, batch], v: [dv, n_kv, n_head_kv,
     batch], n_head_kv | n_head -> f32 [dv, n_head, n_tok, batch]. mask: f16 [n_kv, n_tok or more, h,
-    b], h | n_head, b | batch. sinks: f32 [n_head]. logit_softcap c > 0: c tanh(score / c) before
-    the mask."""
+    b], h | n_head, b | batch; slope as in `soft_max`. sinks: f32 [n_head]. A logit_softcap c > 0
+    makes a score c tanh(score / c) before the mask. Raises GraphError where the sizes differ from
+    these, where a row has gaps, and where max_bias > 0 has no mask. Equals ggml_flash_attn_ext
+    (FlashAttention, arXiv 2205.14135)."""
     op = "FLASH_ATTN_EXT"
     require_type(q, ("f32",), op, "q")
     require(q.ne[0] == k.ne[0], op, "rows of q and k must have one length", q, k)
-    require(k.ne[1] == v.ne[1] and k.ne[2] == v.ne[2], op, "k and v must have one length", k, v)
+    same = k.ne[1:3] == v.ne[1:3]
+    require(same, op, "k and v must have the same cells and heads (dimensions 1 and 2)", k, v)
     require(
         multiple(q.ne[2], k.ne[2]) and multiple(q.ne[3], k.ne[3]) and k.ne[3] == v.ne[3],
         op,
@@ -144,11 +152,13 @@ def _check_sinks(op: str, sinks: Tensor | None, x: Tensor) -> None:
 
 @declares("LIGHTNING_INDEXER")
 def lightning_indexer(q: Tensor, k: Tensor, weights: Tensor, mask: Tensor) -> Tensor:
-    """sum over heads of weights * relu(q k), plus mask: DeepSeek's sparse-attention score.
+    """The sum over heads of weights * relu(q k), plus mask: the score of DeepSeek's sparse
+    attention.
 
     q: f32 [d, n_head, n_tok, n_stream], k: [d, 1, n_kv, n_stream], weights: f32 [n_head, n_tok, 1,
-    n_stream], mask: f16 [n_kv, n_tok, 1, a divisor of n_stream] -> f32 [n_kv, n_tok, 1, n_stream].
-    """
+    n_stream], mask: f16 or f32 [n_kv, n_tok, 1, a divisor of n_stream] -> f32 [n_kv, n_tok, 1,
+    n_stream]. Raises GraphError where the sizes differ from these. Equals
+    ggml_lightning_indexer."""
     op = "LIGHTNING_INDEXER"
     require_type(q, ("f32",), op, "q")
     require_type(weights, ("f32",), op, "weights")

@@ -24,7 +24,7 @@ KERNELS = ("f32", "f16")
 
 @dataclass(frozen=True, slots=True)
 class Im2ColParams(Params):
-    """Stride, padding, dilation for (dim0, dim1)."""
+    """Stride, padding and dilation along (dim 0, dim 1), in elements."""
 
     stride: tuple[int, int]
     padding: tuple[int, int]
@@ -34,7 +34,7 @@ class Im2ColParams(Params):
 
 @dataclass(frozen=True, slots=True)
 class Im2Col3dParams(Params):
-    """Input channels, then stride, padding, dilation as (w, h, d)."""
+    """Input channels, then stride, padding and dilation as (w, h, d)."""
 
     channels: int
     stride: tuple[int, int, int]
@@ -44,7 +44,7 @@ class Im2Col3dParams(Params):
 
 @dataclass(frozen=True, slots=True)
 class Col2ImParams(Params):
-    """Stride, output channels, padding of COL2IM_1D."""
+    """Stride, output channels and padding of COL2IM_1D."""
 
     stride: int
     oc: int
@@ -53,7 +53,7 @@ class Col2ImParams(Params):
 
 @dataclass(frozen=True, slots=True)
 class ConvParams(Params):
-    """Stride, padding, dilation for (dim0, dim1) of CONV_2D and CONV_2D_DW."""
+    """Stride, padding and dilation along (dim 0, dim 1) of CONV_2D and CONV_2D_DW."""
 
     stride: tuple[int, int]
     padding: tuple[int, int]
@@ -62,7 +62,7 @@ class ConvParams(Params):
 
 @dataclass(frozen=True, slots=True)
 class Conv3dParams(Params):
-    """Stride, padding, dilation as (w, h, d); channels and batch are folded in ne[3]."""
+    """Stride, padding and dilation as (w, h, d); channels and batch share ne[3]."""
 
     stride: tuple[int, int, int]
     padding: tuple[int, int, int]
@@ -74,7 +74,7 @@ class Conv3dParams(Params):
 
 @dataclass(frozen=True, slots=True)
 class ConvTranspose1dParams(Params):
-    """Stride, padding, dilation; padding 0 and dilation 1 are the only ones defined."""
+    """Stride, padding and dilation; only padding 0 and dilation 1 are defined."""
 
     stride: int
     padding: int = 0
@@ -83,7 +83,7 @@ class ConvTranspose1dParams(Params):
 
 @dataclass(frozen=True, slots=True)
 class ConvTranspose2dParams(Params):
-    """One stride for both dimensions, no padding."""
+    """The stride of both dimensions; there is no padding."""
 
     stride: int
 
@@ -93,7 +93,8 @@ def _out(
 ) -> Size:
     """The output size along dimension `d`; refuses one that may be 0."""
     if stride < 1 or padding < 0 or dilation < 1:
-        raise fail(op, f"stride {stride}, padding {padding}, dilation {dilation}?", kernel, data)
+        why = f"stride {stride} and dilation {dilation} need 1 or more, padding {padding} 0 or more"
+        raise fail(op, why, kernel, data)
     span = data.ne[d] + 2 * padding - dilation * (kernel.ne[d] - 1) - 1
     if not is_at_most(0, span):
         raise fail(op, f"the kernel is larger than the padded data in dimension {d}", kernel, data)
@@ -126,10 +127,13 @@ def im2col(
     is_2d: bool = True,
     dtype: DType | str = "f32",
 ) -> Tensor:
-    """The patches that a convolution multiplies with its kernel, as rows.
+    """The patches that a convolution multiplies with its kernel, as rows of type `dtype` (f32 or
+    f16).
 
-    2D: kernel [kw, kh, c, .], data [w, h, c, n] -> [c kh kw, ow, oh, n]. 1D: kernel [k, c, .],
-    data [w, c, n] -> [c k, ow, n], second entries of the pairs unused. `dtype`: f32 or f16."""
+    2D: kernel [kw, kh, c, .], data [w, h, c, n] -> [c kh kw, ow, oh, n]. 1D: kernel [k, c, .], data
+    [w, c, n] -> [c k, ow, n], where the second numbers of the pairs do not count. Kernel and data:
+    f32 or f16. Raises GraphError where the channels differ and where the kernel is larger than the
+    padded data. Equals ggml_im2col."""
     op = "IM2COL"
     dt = find_dtype(dtype)
     require_type(kernel, KERNELS, op, "kernel")
@@ -167,7 +171,11 @@ def im2col_3d(
     *,
     dtype: DType | str = "f32",
 ) -> Tensor:
-    """3D patches. kernel [kw, kh, kd, c oc], data [w, h, d, c n] -> [c kd kh kw, ow, oh, od n]."""
+    """The patches that a 3D convolution multiplies with its kernel, as rows of type `dtype`.
+
+    kernel [kw, kh, kd, c oc], data [w, h, d, c n] -> [c kd kh kw, ow, oh, od n], f32 or f16; c is
+    `channels`. Raises GraphError where c does not divide the last sizes and where the kernel is
+    larger than the padded data. Equals ggml_im2col_3d."""
     op = "IM2COL_3D"
     dt = find_dtype(dtype)
     require_type(kernel, KERNELS, op, "kernel")
@@ -191,15 +199,20 @@ def im2col_3d(
 
 @declares("COL2IM_1D", params=Col2ImParams)
 def col2im_1d(cols: Tensor, *, stride: int, oc: int, padding: int = 0) -> Tensor:
-    """Columns added back at their places: [oc k, length] -> [(length - 1) stride + k - 2 padding,
-    oc]; element (o k + i) of column l goes to place l stride + i - padding of channel o."""
+    """Columns added up at their places: [oc k, length] -> [(length - 1) stride + k - 2 padding,
+    oc].
+
+    Element (o k + i) of column l is added to place l stride + i - padding of channel o. cols: f32,
+    f16 or bf16, contiguous; the result has its type. Raises GraphError where `oc` does not divide
+    the columns and where nothing is left. Equals ggml_col2im_1d."""
     op = "COL2IM_1D"
     require_type(cols, ("f32", "f16", "bf16"), op, "cols")
     require(cols.n_elements == cols.ne[0] * cols.ne[1], op, "cols must be a matrix", cols)
     require(cols.is_contiguous, op, "cols must be contiguous", cols)
     k = exact_div(cols.ne[0], oc)
     if stride < 1 or oc < 1 or padding < 0 or k is None:
-        raise fail(op, f"stride {stride}, oc {oc} (divides columns), padding {padding}?", cols)
+        why = f"needs stride {stride} >= 1, padding {padding} >= 0, and oc {oc} to divide ne[0]"
+        raise fail(op, why, cols)
     out = (cols.ne[1] - 1) * stride + k - 2 * padding
     if not is_at_most(1, out):
         raise fail(op, f"padding {padding} leaves nothing", cols)
@@ -227,7 +240,11 @@ def conv_2d(
     padding: Sequence[int] = (0, 0),
     dilation: Sequence[int] = (1, 1),
 ) -> Tensor:
-    """2D convolution: kernel f32, f16 [kw, kh, c, oc], data f32 [w, h, c, n] -> [ow, oh, oc, n]."""
+    """2D convolution: kernel f32, f16 [kw, kh, c, oc], data f32 [w, h, c, n] -> f32 [ow, oh, oc,
+    n].
+
+    Raises GraphError where the channels differ, where the kernel has gaps and where it is larger
+    than the padded data. Equals ggml_conv_2d_direct."""
     op = "CONV_2D"
     require_type(kernel, KERNELS, op, "kernel")
     require_type(data, ("f32",), op, "data")
@@ -249,11 +266,13 @@ def conv_2d_dw(
     padding: Sequence[int] = (0, 0),
     dilation: Sequence[int] = (1, 1),
 ) -> Tensor:
-    """2D convolution, one kernel a channel: kernel [kw, kh, 1, c], data f32 [w, h, c, n] -> [ow,
-    oh, c, n].
+    """2D convolution, one kernel a channel: kernel [kw, kh, 1, c], data f32 [w, h, c, n] -> f32
+    [ow, oh, c, n].
 
     Data with channels innermost in memory (a permuted view) give a result laid out likewise; the
-    kernel must then have channels innermost too."""
+    kernel must then have channels innermost, too. Raises GraphError where it has not, where the
+    channels differ and where the kernel is larger than the padded data. Equals
+    ggml_conv_2d_dw_direct."""
     op = "CONV_2D_DW"
     require_type(kernel, KERNELS, op, "kernel")
     require_type(data, ("f32",), op, "data")
@@ -306,7 +325,11 @@ def conv_3d(
     n_batch: int,
     n_channels_out: int,
 ) -> Tensor:
-    """3D convolution: kernel [kw, kh, kd, c oc], data f32 [w, h, d, c n] -> [ow, oh, od, oc n]."""
+    """3D convolution: kernel [kw, kh, kd, c oc], data f32 [w, h, d, c n] -> f32 [ow, oh, od, oc n].
+
+    c, oc and n are `n_channels`, `n_channels_out` and `n_batch`. Raises GraphError where the sizes
+    do not hold these, where the kernel has gaps and where it is larger than the padded data. Equals
+    ggml_conv_3d_direct."""
     op = "CONV_3D"
     require_type(kernel, KERNELS, op, "kernel")
     require_type(data, ("f32",), op, "data")
@@ -341,7 +364,11 @@ def conv_3d(
 def conv_transpose_1d(
     kernel: Tensor, data: Tensor, stride: int, *, padding: int = 0, dilation: int = 1
 ) -> Tensor:
-    """kernel [k, oc, c], data f32 [w, c] -> f32 [(w - 1) stride + k, oc]."""
+    """Transposed 1D convolution: kernel [k, oc, c], data f32 [w, c] -> f32 [(w - 1) stride + k,
+    oc].
+
+    Raises GraphError where the channels differ, where a source has gaps, and for a `padding` or
+    `dilation` other than 0 and 1, which ggml does not define. Equals ggml_conv_transpose_1d."""
     op = "CONV_TRANSPOSE_1D"
     require_type(kernel, KERNELS, op, "kernel")
     require_type(data, ("f32",), op, "data")
@@ -367,8 +394,11 @@ def conv_transpose_1d(
     cost=MultiplyAdds(lambda n, s, p: s[1].elements * s[0].first(3)),
 )
 def conv_transpose_2d(kernel: Tensor, data: Tensor, stride: int) -> Tensor:
-    """kernel [kw, kh, oc, c], data f32 [w, h, c, n] -> f32 [(w - 1) stride + kw, (h - 1) stride +
-    kh, oc, n]."""
+    """Transposed 2D convolution: kernel [kw, kh, oc, c], data f32 [w, h, c, n] -> f32 [(w - 1)
+    stride + kw, (h - 1) stride + kh, oc, n].
+
+    Raises GraphError where the channels differ, where a source has gaps and for a stride below 1.
+    Equals ggml_conv_transpose_2d_p0."""
     op = "CONV_TRANSPOSE_2D"
     require_type(kernel, KERNELS, op, "kernel")
     require_type(data, ("f32",), op, "data")

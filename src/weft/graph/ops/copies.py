@@ -16,7 +16,7 @@ from weft.graph.tensor import Tensor
 
 @dataclass(frozen=True, slots=True)
 class AccParams(Params):
-    """Byte strides and byte offset of the region of `a` that ACC and SET write."""
+    """The byte strides and the byte offset of the region of `a` that ACC and SET write."""
 
     nb1: int
     nb2: int
@@ -26,13 +26,16 @@ class AccParams(Params):
 
 @declares("DUP", cost=0.0)
 def dup(x: Tensor) -> Tensor:
-    """A contiguous copy."""
+    """A contiguous copy; the type and sizes of `x`. Equals ggml_dup."""
     return like("DUP", x)
 
 
 @declares("CONT", cost=0.0)
 def cont(x: Tensor, *ne: Size) -> Tensor:
-    """A contiguous copy, with sizes `ne` (innermost first, one may be -1) if they are given."""
+    """A contiguous copy of `x`, with sizes `ne` (innermost first, one may be -1) if they are given.
+
+    Raises GraphError where `ne` holds another number of elements, and where a row is not whole
+    blocks. Equals ggml_cont and ggml_cont_4d."""
     sizes = infer_ne(x, ne, "CONT") if ne else x.ne
     require(multiple(sizes[0], x.dtype.block), "CONT", "a row must be whole blocks", x)
     return make_node("CONT", x.dtype, sizes, x)
@@ -42,7 +45,8 @@ def cont(x: Tensor, *ne: Size) -> Tensor:
 def cpy(src: Tensor, dst: Tensor) -> Tensor:
     """Writes `src` into the memory of `dst`, converting its type; the result is a view of `dst`.
 
-    Sizes may differ, their product may not: elements go in order."""
+    The sizes may differ, the number of elements may not: elements go in order, innermost dimension
+    first. Raises GraphError where the numbers are not provably the same. Equals ggml_cpy."""
     if src.n_elements != dst.n_elements:
         raise fail(
             "CPY",
@@ -54,9 +58,12 @@ def cpy(src: Tensor, dst: Tensor) -> Tensor:
 
 
 def cast(x: Tensor, dtype: DType | str) -> Tensor:
-    """`x` as another type, contiguous. A CPY that is its own second source, as in ggml."""
+    """`x` as another type, contiguous; the sizes of `x`. The node is a CPY whose second source is
+    itself, as in ggml.
+
+    Raises GraphError where a row is not whole blocks of `dtype`. Equals ggml_cast."""
     dt = find_dtype(dtype)
-    require(multiple(x.ne[0], dt.block), "CPY", f"a row is no whole blocks of {dt.name}", x)
+    require(multiple(x.ne[0], dt.block), "CPY", f"a row must be whole blocks of {dt.name}", x)
     node = make_node("CPY", dt, x.ne, x, x)
     node.src = (x, node)
     return node
@@ -66,7 +73,11 @@ def cast(x: Tensor, dtype: DType | str) -> Tensor:
 def acc(
     a: Tensor, b: Tensor, nb1: Size, nb2: Size, nb3: Size, offset: Size, *, inplace: bool = False
 ) -> Tensor:
-    """`a` with `b` added to the region at byte `offset` with byte strides nb1..nb3; f32."""
+    """`a` with `b` added to the region at byte `offset` whose dimensions 1 to 3 are nb1..nb3 bytes
+    apart.
+
+    a, b: f32, `a` contiguous; the result has the sizes of `a`. Raises GraphError where the region
+    leaves `a`, and for symbolic strides. Equals ggml_acc."""
     require_type(a, ("f32",), "ACC", "a")
     require_type(b, ("f32",), "ACC", "b")
     return _region("ACC", a, b, nb1, nb2, nb3, offset, inplace)
@@ -76,7 +87,11 @@ def acc(
 def set(
     a: Tensor, b: Tensor, nb1: Size, nb2: Size, nb3: Size, offset: Size, *, inplace: bool = False
 ) -> Tensor:
-    """`a` with the region at byte `offset` with byte strides nb1..nb3 replaced by `b`."""
+    """`a` with the region at byte `offset`, whose dimensions 1 to 3 are nb1..nb3 bytes apart,
+    replaced by `b`.
+
+    a, b: both f32 or both i32, `a` contiguous; the result has the sizes of `a`. Raises GraphError
+    where the region leaves `a`, and for symbolic strides. Equals ggml_set."""
     require_type(a, ("f32", "i32"), "SET", "a")
     require(a.dtype is b.dtype, "SET", "a and b must have one type", a, b)
     return _region("SET", a, b, nb1, nb2, nb3, offset, inplace)

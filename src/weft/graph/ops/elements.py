@@ -67,7 +67,7 @@ class BinaryOp(IntEnum):
 
 
 class MapOp(IntEnum):
-    """Functions of one number and up to three parameters a, b, c, as PyTorch defines them: a NaN
+    """Functions of one number and up to three parameters a, b and c, as PyTorch defines them: a NaN
     stays a NaN. From LOGICAL_NOT on the result is 0 or 1, as i8."""
 
     ABS = 0
@@ -145,7 +145,7 @@ class MapParams(Params):
 
 @dataclass(frozen=True, slots=True)
 class ConvertParams(Params):
-    """`boolean`: 1 where the element is not 0."""
+    """`boolean` makes the result 1 where the element is not 0, else 0."""
 
     boolean: bool = False
 
@@ -155,12 +155,14 @@ _FLOATS_ONLY = (BinaryOp.DIV, BinaryOp.ATAN2)
 
 @declares("BINARY", inplace=True, params=BinaryParams)
 def binary(op: BinaryOp | str, a: Tensor, b: Tensor) -> Tensor:
-    """The function `op` of `a` and `b`, broadcast on both sides.
+    """The function `op` of `a` and `b`, whose sizes broadcast both ways.
 
-    Both of one type: f32, f16, bf16, i8, i16, i32 or i64; the result is of that type, for tests
+    Both are of one type: f32, f16, bf16, i8, i16, i32 or i64. The result is of that type, for tests
     (EQ to LOGICAL_XOR) i8. DIV and ATAN2 take floats (convert integers before), bit functions and
-    shifts integers. Integers wrap around; FLOOR_DIV, TRUNC_DIV, REMAINDER and FMOD of an integer by
-    0 make the run fail. MIN and MAX give NaN where either is."""
+    shifts take integers. Integers wrap around; FLOOR_DIV, TRUNC_DIV, REMAINDER and FMOD of an
+    integer by 0 make the run fail. MIN and MAX give NaN where either is one. Raises GraphError for
+    other types, sizes that do not broadcast and an unknown `op`. Equals the torch function of the
+    same name."""
     kind = member(BinaryOp, op, "BINARY")
     name = f"BINARY {kind.name}"
     types: tuple[str, ...] = NUMBERS
@@ -181,10 +183,12 @@ _OF_INTEGERS = (MapOp.ABS, MapOp.NEG, MapOp.SIGN, MapOp.CLAMP, MapOp.LOGICAL_NOT
 def map_elements(
     op: MapOp | str, x: Tensor, a: float = 0.0, b: float = 0.0, c: float = 0.0
 ) -> Tensor:
-    """The function `op` of each element, with the parameters that `MapOp` names.
+    """The function `op` of each element, with the parameters a, b and c that `MapOp` describes.
 
-    Floats; ABS, NEG, SIGN, CLAMP and tests also integers, BIT_NOT integers only. Type of `x`, for
-    tests i8. `pointwise` takes the ggml functions, too."""
+    x: f32, f16 or bf16, any sizes; for ABS, NEG, SIGN, CLAMP and tests also integers, for BIT_NOT
+    integers alone. The result has the sizes and the type of `x`, for tests i8. Raises GraphError
+    for other types and an unknown `op`. Equals PyTorch's function of that name; `pointwise` also
+    knows those of ggml."""
     kind = member(MapOp, op, "MAP")
     name = f"MAP {kind.name}"
     types = NUMBERS if kind in _OF_INTEGERS or kind.is_test else FLOATS
@@ -210,11 +214,12 @@ _GGML_OPS = {"sqrt": "SQRT", "log": "LOG", "sin": "SIN", "cos": "COS", "square":
 
 
 def pointwise(name: str, x: Tensor, a: float = 0.0, b: float = 0.0, c: float = 0.0) -> Tensor:
-    """The function called `name` in PyTorch of each element of `x`: one of ggml's ops where that
-    means the same (so that fusions find it), else a MAP.
+    """The function that PyTorch calls `name`, of each element of `x`; the sizes of `x`.
 
     Names are those of `MapOp` in any case, and floor, ceil, trunc, exp, expm1, tanh, sigmoid, silu,
-    hardswish, sqrt, log, sin, cos, square, relu, relu6."""
+    hardswish, sqrt, log, sin, cos, square, relu, relu6. Where an op of ggml means the same it is
+    used, because fusions look for it; else the node is a MAP. Raises GraphError as `map_elements`
+    does."""
     low = name.lower()
     if low in _GGML:
         require_type(x, FLOATS, low, "x")
@@ -230,7 +235,11 @@ def pointwise(name: str, x: Tensor, a: float = 0.0, b: float = 0.0, c: float = 0
 
 @declares("WHERE", inplace=True, cost=0.0)
 def where(condition: Tensor, a: Tensor, b: Tensor) -> Tensor:
-    """`a` where `condition` (i8) is not 0, else `b`; all three broadcast. `a`, `b`: of one type."""
+    """`a` where `condition` is not 0, else `b`; all three broadcast, the result has the type of
+    `a`.
+
+    condition: i8; a, b: numbers or f64 of one type. Raises GraphError for other types and sizes
+    that do not broadcast. Equals torch.where."""
     require_type(condition, ("i8",), "WHERE", "condition")
     require_type(a, (*NUMBERS, "f64"), "WHERE", "a")
     require(a.dtype is b.dtype, "WHERE", "a and b must have one type; use convert()", a, b)
@@ -239,9 +248,11 @@ def where(condition: Tensor, a: Tensor, b: Tensor) -> Tensor:
 
 @declares("CONVERT", inplace=True, params=ConvertParams, cost=0.0)
 def convert(x: Tensor, dtype: DType | str, *, boolean: bool = False) -> Tensor:
-    """`x` as another type of plain elements, contiguous. Floats are truncated to integers, integers
-    wrap around, and what no integer can hold is undefined. `boolean`: 1 where not 0 (a NaN is not).
-    """
+    """`x` as another type of plain elements, contiguous; the sizes of `x`.
+
+    Floats are truncated to integers and integers wrap around; a float that no integer of the type
+    can hold becomes an undefined value. `boolean` gives 1 where the element is not 0 (a NaN is
+    not), else 0. Raises GraphError for block types. Equals torch.Tensor.to."""
     to = find_dtype(dtype)
     types = (*NUMBERS, "f64")
     require_type(x, types, "CONVERT", "x")

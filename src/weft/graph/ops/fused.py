@@ -1,5 +1,7 @@
-"""Several ops in one. Rewrites make them, for devices that have them; by hand they are written
-where a graph shall run one on every device. Sizes are ggml's `ne`, innermost first.
+"""Several ops in one node. Sizes are ggml's `ne`, innermost first.
+
+Rewrites make these nodes for devices that have kernels for them; a graph written by hand uses the
+constructors where one node is wanted on every device.
 """
 
 from __future__ import annotations
@@ -15,12 +17,12 @@ from weft.graph.params import Params
 from weft.graph.tensor import Tensor
 
 BLOCKS = ("q8_0", "q8_1", "q8_K")
-"""What a matmul reads activations as."""
+"""Block types that a matmul reads activations in."""
 
 
 @dataclass(frozen=True, slots=True)
 class NormScaleParams(Params):
-    """Epsilon of NORM_SCALE, and whether it is NORM (`centred`) or RMS_NORM that is scaled."""
+    """Epsilon, and whether NORM (`centred`) or RMS_NORM is scaled."""
 
     eps: float
     centred: bool = False
@@ -37,10 +39,12 @@ def norm_scale(
     centred: bool = False,
     dtype: DType | str = "f32",
 ) -> Tensor:
-    """rms_norm(x + addend) * weight + bias, or norm with `centred`; the shape of x [n, ...].
+    """rms_norm(x + addend) * weight + bias, or with `centred` norm(x + addend) * weight + bias.
 
-    weight, bias: f32 [n]. addend: f32, as x. `dtype`: f32, or the blocks that a matmul
-    reads (see `quantize`)."""
+    x: f32 [n, ...] with contiguous rows, weight, bias: f32 [n], addend: f32 with the sizes of `x`
+    -> the sizes of `x`, as f32 or the blocks `dtype` that a matmul reads (see `quantize`). Raises
+    GraphError where the sizes differ from these, for a negative `eps` and for other types. Equals
+    ggml_rms_norm or ggml_norm between ggml_add and ggml_mul."""
     op = "NORM_SCALE"
     dt = find_dtype(dtype)
     require_type(x, ("f32",), op, "x")
@@ -68,7 +72,10 @@ def norm_scale(
 
 @declares("GLU_QUANTIZE", sources=(1, 2), params=GluParams, cost=14.0)
 def glu_quantize(gated: Tensor, dtype: DType | str) -> Tensor:
-    """`quantize(gated, dtype)` in one step, of a node that `glu` or one of its forms made."""
+    """`quantize(gated, dtype)` in one step, of a node that `glu` or one of its forms returned.
+
+    gated: f32 [n, ...] -> the same sizes as q8_0, q8_1 or q8_K. Raises GraphError for another node
+    or type, and for rows that are no whole blocks."""
     op = "GLU_QUANTIZE"
     if not isinstance(gated.params, GluParams):
         raise fail(op, "needs the result of glu()", gated)
@@ -81,8 +88,9 @@ def glu_quantize(gated: Tensor, dtype: DType | str) -> Tensor:
 def rope_set_rows(rotated: Tensor, cache: Tensor, ids: Tensor) -> Tensor:
     """`set_rows(cache, rotated as [d * heads, tokens], ids)` in one step; a view of `cache`.
 
-    rotated: what `rope` made of [d, heads, tokens]. cache: [d * heads, rows], of a type whose
-    blocks fit into d. ids: i32 or i64 [tokens]."""
+    rotated: the result of `rope` for [d, heads, tokens]. cache: [d * heads, rows], of a type whose
+    blocks divide d. ids: i32 or i64 [tokens]. Raises GraphError where the sizes differ from these,
+    and for a node that is no ROPE. Equals ggml_rope_ext before ggml_set_rows."""
     op = "ROPE_SET_ROWS"
     if rotated.op.name != "ROPE" or not isinstance(rotated.params, RopeParams):
         raise fail(op, "needs the result of rope()", rotated)
@@ -96,7 +104,7 @@ def rope_set_rows(rotated: Tensor, cache: Tensor, ids: Tensor) -> Tensor:
         rotated,
         cache,
     )
-    require(multiple(d, cache.dtype.block), op, "a head is no whole blocks of cache", cache)
+    require(multiple(d, cache.dtype.block), op, "a head must be whole blocks of cache", cache)
     require(cache.is_contiguous_rows, op, "rows of cache must be contiguous", cache)
     x, positions, *factors = rotated.src
     return make_node(
@@ -108,4 +116,4 @@ def rope_set_rows(rotated: Tensor, cache: Tensor, ids: Tensor) -> Tensor:
 def _require_blocks(op: str, dtype: DType, x: Tensor, names: tuple[str, ...]) -> None:
     if dtype.name not in names:
         raise fail(op, f"makes {', '.join(names)}, not {dtype.name}", x)
-    require(multiple(x.ne[0], dtype.block), op, f"a row is no whole blocks of {dtype.name}", x)
+    require(multiple(x.ne[0], dtype.block), op, f"a row must be whole blocks of {dtype.name}", x)

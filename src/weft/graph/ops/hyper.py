@@ -1,4 +1,8 @@
-"""DeepSeek's hyper-connections. Sizes are ggml's `ne`, innermost first."""
+"""DeepSeek's hyper-connections (after arXiv 2409.19606).
+
+Sizes are ggml's `ne`, innermost first; hc is the number of residual streams. Every source is f32;
+other types and sizes raise GraphError.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +19,7 @@ F32 = DTYPES["f32"]
 
 @dataclass(frozen=True, slots=True)
 class HcCombParams(Params):
-    """Epsilon and iterations of DSV4_HC_COMB."""
+    """Epsilon and the number of iterations of DSV4_HC_COMB."""
 
     eps: float
     n_iter: int
@@ -23,7 +27,7 @@ class HcCombParams(Params):
 
 @dataclass(frozen=True, slots=True)
 class HcPreParams(Params):
-    """Whether src1 is a gate (instead of weights), and its scale."""
+    """`gated` takes src1 as a gate instead of weights; `scale` multiplies the gated sum."""
 
     gated: bool = False
     scale: float = 1.0
@@ -31,9 +35,10 @@ class HcPreParams(Params):
 
 @declares("DSV4_HC_COMB", params=HcCombParams)
 def dsv4_hc_comb(mixes: Tensor, scale: Tensor, base: Tensor, *, eps: float, n_iter: int) -> Tensor:
-    """The mixing matrices of DeepSeek's hyper-connections, made doubly stochastic by Sinkhorn.
+    """The mixing matrices of the streams, made doubly stochastic by Sinkhorn's iteration.
 
-    mixes: f32 [24, n_tok] (4 + 4 + 16), scale: f32 [3], base: f32 [24] -> f32 [4, 4, n_tok]."""
+    mixes: f32 [24, n_tok] (4 + 4 + 16), scale: f32 [3], base: f32 [24] -> f32 [4, 4, n_tok].
+    `n_iter` is 1 or more, `eps` 0 or more, else GraphError. Equals ggml_dsv4_hc_comb."""
     op = "DSV4_HC_COMB"
     for role, t in (("mixes", mixes), ("scale", scale), ("base", base)):
         require_type(t, ("f32",), op, role)
@@ -49,10 +54,11 @@ def dsv4_hc_comb(mixes: Tensor, scale: Tensor, base: Tensor, *, eps: float, n_it
 
 @declares("DSV4_HC_PRE", params=HcPreParams)
 def dsv4_hc_pre(x: Tensor, weights: Tensor, *, gated: bool = False, scale: float = 1.0) -> Tensor:
-    """The weighted sum of the hc streams of each token.
+    """The weighted sum of the streams of each token.
 
-    x: f32 [n, hc, n_tok], weights: f32 [hc, n_tok], or a gate of the shape of `x` when `gated`
-    (then times `scale`) -> f32 [n, n_tok]."""
+    x: f32 [n, hc, n_tok], weights: f32 [hc, n_tok], or with `gated` a gate of the sizes of `x`,
+    whose sum is multiplied by `scale` -> f32 [n, n_tok]. Raises GraphError for other sizes. Equals
+    ggml_dsv4_hc_pre."""
     op = "DSV4_HC_PRE"
     require_type(x, ("f32",), op, "x")
     require_type(weights, ("f32",), op, "weights")
@@ -65,10 +71,12 @@ def dsv4_hc_pre(x: Tensor, weights: Tensor, *, gated: bool = False, scale: float
 
 @declares("DSV4_HC_POST")
 def dsv4_hc_post(x: Tensor, residual: Tensor, post: Tensor, comb: Tensor | None = None) -> Tensor:
-    """A layer's output put back into the hc streams, over the mixed residual.
+    """A layer's output added to the streams, each weighted by `post`, over the residual mixed by
+    `comb`.
 
     x: f32 [n, n_tok], residual: f32 [n, hc, n_tok], post: f32 [hc, n_tok], comb: f32 [hc, hc,
-    n_tok] (identity when absent) -> f32 [n, hc, n_tok]."""
+    n_tok] (absent: the identity) -> f32 [n, hc, n_tok]. Raises GraphError for other sizes. Equals
+    ggml_dsv4_hc_post."""
     op = "DSV4_HC_POST"
     n, hc, n_tok, _ = residual.ne
     require(residual.ne[3] == 1, op, "residual must be [n, hc, n_tok]", residual)

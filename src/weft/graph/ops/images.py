@@ -1,10 +1,10 @@
 """Convolution, pooling and interpolation in 1 to 3 dimensions, as in PyTorch.
 
 Sizes are `ne`, innermost first. Data of 1 spatial dimension are [w, channels, batch], of 2 [w, h,
-channels, batch]; of 3, where PyTorch has five dimensions, [w, h, d, batch * channels] with the
-channel counting faster. Kernels are [w, channels in of a group, channels out], [w, h, in, out] and
-[w, h, d, out * in] (transposed ones with out of a group before in). Tuples of parameters are
-innermost first, too: (w,), (w, h), (w, h, d).
+channels, batch]. Data of 3, which have five dimensions in PyTorch, are [w, h, d, batch * channels]
+with the channel counting faster. Kernels are [w, channels in of a group, channels out], [w, h, in,
+out] and [w, h, d, out * in] (transposed ones with out of a group before in). Tuples of parameters
+are innermost first, too: (w,), (w, h), (w, h, d).
 
 `conv_2d_last` alone has channels innermost: data [channels, w, h, batch], kernels [channels out,
 channels in, w, h].
@@ -43,7 +43,8 @@ Triple = tuple[int, int, int]
 
 
 class PoolKind(IntEnum):
-    """What POOL_ND makes of a window. MAX_INDEX: where its largest element is, as i64."""
+    """The number that POOL_ND computes from a window. MAX_INDEX is the place of the largest
+    element, i64."""
 
     AVG = 0
     MAX = 1
@@ -61,8 +62,8 @@ class InterpolateMode(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class ConvNdParams(Params):
-    """`dims` spatial dimensions (1 to 3); triples are (w, h, d). `channels`: those of the input,
-    which share ne[3] with the batch where there are three dimensions."""
+    """`dims` is the number of spatial dimensions (1 to 3); triples are (w, h, d). `channels` are
+    those of the input, which share ne[3] with the batch where there are three dimensions."""
 
     dims: int
     channels: int
@@ -76,8 +77,8 @@ class ConvNdParams(Params):
 
 @dataclass(frozen=True, slots=True)
 class ConvLastParams(Params):
-    """Pairs are (w, h). `groups`: 1, or as many as channels. `low` and `high` are the bounds of
-    the result, both inclusive."""
+    """Pairs are (w, h). `groups` is 1, or the number of channels. `low` and `high` are the bounds
+    of the result, both inclusive."""
 
     stride: tuple[int, int] = (1, 1)
     padding: tuple[int, int] = (0, 0)
@@ -89,8 +90,9 @@ class ConvLastParams(Params):
 
 @dataclass(frozen=True, slots=True)
 class PoolNdParams(Params):
-    """`dims` spatial dimensions (1 to 3); triples are (w, h, d). `adaptive`: windows follow from
-    the sizes, kernel and the rest do not count. `divisor` 0: the size of the window."""
+    """`dims` is the number of spatial dimensions (1 to 3); triples are (w, h, d). `adaptive` makes
+    windows follow from the sizes, whatever the other fields say. `divisor` 0 stands for the size of
+    the window."""
 
     kind: PoolKind
     dims: int
@@ -105,7 +107,8 @@ class PoolNdParams(Params):
 
 @dataclass(frozen=True, slots=True)
 class InterpolateParams(Params):
-    """`dims` spatial dimensions (1 to 3). Scales are output by input size; 0: that of the sizes."""
+    """`dims` is the number of spatial dimensions (1 to 3). Scales are output by input size; 0
+    stands for that of the sizes."""
 
     mode: InterpolateMode
     dims: int
@@ -124,13 +127,19 @@ def _dims(op: str, values: Sequence[object], x: Tensor) -> int:
 def _triple(
     op: str, values: Sequence[int] | int, dims: int, low: int, what: str, x: Tensor
 ) -> Triple:
-    """`values` for the spatial dimensions, `low` for the others; a number stands for all."""
-    given = [values] * dims if isinstance(values, int) else [int(v) for v in values]
-    if len(given) != dims or any(v < low for v in given):
-        raise fail(op, f"{what} takes {dims} numbers from {low} up, got {given}", x)
+    """`values` for the spatial dimensions, `low` for the others; one number stands for all."""
+    numbers = [values] * dims if isinstance(values, int) else [int(v) for v in values]
+    if len(numbers) != dims or any(v < low for v in numbers):
+        raise fail(op, f"{what} takes {dims} numbers from {low} up, got {numbers}", x)
     filler = 1 if low == 1 else 0
-    a, b, c = (*given, filler, filler)[:3]
+    a, b, c = (*numbers, filler, filler)[:3]
     return (a, b, c)
+
+
+def _require_elements(op: str, sizes: Sequence[Size], x: Tensor) -> None:
+    for d, size in enumerate(sizes):
+        require(is_at_most(1, size), op, f"size {size} along {d} must be 1 or more", x)
+        require(is_at_most(1, x.ne[d]), op, f"x may have no elements along {d}", x)
 
 
 def _pair(op: str, values: Sequence[int] | int, low: int, what: str, x: Tensor) -> tuple[int, int]:
@@ -163,9 +172,11 @@ def conv_nd(
 ) -> Tensor:
     """Convolution over `dims` spatial dimensions, or its transpose; layouts as above.
 
-    All of one float type, `bias` [channels out]. `channels`: those of `x`; to be given where dims
-    is 3. Sizes: (in + 2 padding - dilation (k - 1) - 1) / stride + 1, rounded down; transposed
-    (in - 1) stride - 2 padding + dilation (k - 1) + output_padding + 1."""
+    x, weight, bias: of one float type, bias [channels out]; the result is of that type. `channels`
+    (of `x`) must be given where dims is 3. Sizes: (in + 2 padding - dilation (k - 1) - 1) / stride
+    + 1, rounded down; transposed (in - 1) stride - 2 padding + dilation (k - 1) + output_padding +
+    1. Raises GraphError where kernel, channels and groups do not fit, and where nothing is left.
+    Equals torch.convolution."""
     op = "CONV_ND"
     if dims not in (1, 2, 3):
         raise fail(op, f"1 to 3 spatial dimensions, got {dims}", x)
@@ -191,8 +202,8 @@ def conv_nd(
     )
     out_channels = _channels_out(params, x, weight)
     if bias is not None:
-        wanted = (out_channels, 1, 1, 1)
-        require(bias.ne == wanted, op, f"bias must be [{out_channels}]", bias, weight)
+        expected = (out_channels, 1, 1, 1)
+        require(bias.ne == expected, op, f"bias must be [{out_channels}]", bias, weight)
     sizes = [_conv_size(params, x, weight, d) for d in range(dims)]
     if dims == 3:
         batch = exact_div(x.ne[3], channels)
@@ -204,20 +215,26 @@ def conv_nd(
 
 
 def _channels_out(p: ConvNdParams, x: Tensor, weight: Tensor) -> int:
-    """Channels of the result; refuses shapes that do not belong together."""
+    """The number of channels of the result; raises GraphError for shapes that do not belong
+    together."""
     op = "CONV_ND"
     count, groups = p.channels, p.groups
     if groups < 1 or count < 1 or count % groups:
-        raise fail(op, f"{count} channels are not {groups} groups", x, weight)
+        raise fail(op, f"{count} channels cannot be split into {groups} groups", x, weight)
     if p.dims == 3:
         require(
-            exact_div(x.ne[3], count) is not None, op, f"ne[3] is no multiple of {count}", x, weight
+            exact_div(x.ne[3], count) is not None,
+            op,
+            f"ne[3] of x is not a multiple of {count} channels",
+            x,
+            weight,
         )
         both = fixed(weight.ne[3], op, "the size of the kernel")
         inner = count if p.transposed else count // groups
-        require(both % inner == 0, op, f"ne[3] of the kernel is no multiple of {inner}", x, weight)
+        why = f"ne[3] of the kernel is not a multiple of {inner} channels"
+        require(both % inner == 0, op, why, x, weight)
         return both // inner * (groups if p.transposed else 1)
-    require(x.ne[p.dims] == count, op, f"x has not {count} channels", x, weight)
+    require(x.ne[p.dims] == count, op, f"x does not have {count} channels", x, weight)
     require(x.ne[p.dims + 2 :] == (1,) * (2 - p.dims), op, "x has too many dimensions", x, weight)
     first = fixed(weight.ne[p.dims], op, "the channels of the kernel")
     last = fixed(weight.ne[p.dims + 1], op, "the channels of the kernel")
@@ -229,7 +246,8 @@ def _channels_out(p: ConvNdParams, x: Tensor, weight: Tensor) -> int:
         weight,
     )
     out = first * groups if p.transposed else last
-    require(out % groups == 0, op, f"{out} channels out are not {groups} groups", x, weight)
+    fits = out % groups == 0
+    require(fits, op, f"{out} channels out cannot be split into {groups} groups", x, weight)
     return out
 
 
@@ -270,9 +288,10 @@ def conv_2d_last(
 ) -> Tensor:
     """Convolution over w and h of data with channels innermost; all f32.
 
-    `x` [c, w, h, n], `weight` [oc, c, kw, kh], or with `groups` c = oc: [oc, 1, kw, kh] (other
-    groups are refused), `bias` [oc], `residual` of the result's shape [oc, ow, oh, n]. The result
-    is min(max(convolution + bias + residual, low), high). Sizes as in `conv_nd`."""
+    x: [c, w, h, n], weight: [oc, c, kw, kh], or [oc, 1, kw, kh] with `groups` = c = oc (other
+    groups are refused), bias: [oc], residual: as the result, [oc, ow, oh, n]. The result is
+    min(max(convolution + bias + residual, low), high). Sizes and errors as in `conv_nd`. Equals
+    torch.nn.functional.conv2d on the permuted data."""
     op = "CONV_2D_LAST"
     for t, what in ((x, "x"), (weight, "weight"), (bias, "bias"), (residual, "residual")):
         if t is not None:
@@ -290,7 +309,8 @@ def conv_2d_last(
     channels = fixed(x.ne[0], op, "the number of channels")
     out, each = (fixed(weight.ne[d], op, "the channels of the kernel") for d in (0, 1))
     if groups not in (1, channels):
-        raise fail(op, f"groups must be 1 or {channels}, one a channel, got {groups}", x, weight)
+        why = f"groups must be 1 or {channels} (one for each channel), got {groups}"
+        raise fail(op, why, x, weight)
     fits = each * groups == channels and (groups == 1 or out == channels)
     require(fits, op, f"the kernel is not for {channels} channels in {groups} groups", x, weight)
     if bias is not None:
@@ -305,7 +325,7 @@ def conv_2d_last(
     sizes.append(x.ne[3])
     if residual is not None:
         require(residual.ne == tuple(sizes), op, "residual must be of the result's shape", residual)
-    # kernels read channels side by side; whatever else is a view stays one
+    # Device kernels read channels side by side; views with other gaps need no copy.
     sources = (
         t if t is None or (t.nb[0] == 4 if may_have_gaps else t.is_contiguous) else like("CONT", t)
         for t, may_have_gaps in ((x, True), (weight, False), (bias, False), (residual, True))
@@ -328,16 +348,19 @@ def pool_nd(
 ) -> Tensor:
     """Pooling over the innermost len(kernel) dimensions; the others are channels and batches.
 
-    AVG divides by `divisor`, 0: by the size of the window, with or without padding. MAX takes
-    integers, too, and ignores padding; MAX_INDEX gives the place in the plane of each channel, i64.
-    `stride` None: that of the kernel. `ceil_mode` rounds sizes up (but for windows that would begin
-    in the padding behind)."""
+    AVG takes floats and divides by `divisor`, or where that is 0 by the size of the window, with or
+    without padding. MAX takes integers, too, and ignores padding; MAX_INDEX gives the place in the
+    plane of each channel, i64. `stride` None is that of the kernel. A size is (in + 2 padding -
+    dilation (k - 1) - 1) / stride + 1, rounded down; `ceil_mode` rounds up (except for windows that
+    would begin in the padding behind). Raises GraphError for padding above half the kernel and
+    windows larger than the data. Equals torch.nn.functional.avg_pool2d, max_pool2d and their
+    forms."""
     op = "POOL_ND"
-    which = member(PoolKind, kind, op)
+    pool = member(PoolKind, kind, op)
     dims = _dims(op, kernel, x)
-    require_type(x, FLOATS if which is PoolKind.AVG else NUMBERS, op, "x")
+    require_type(x, FLOATS if pool is PoolKind.AVG else NUMBERS, op, "x")
     params = PoolNdParams(
-        which,
+        pool,
         dims,
         _triple(op, kernel, dims, 1, "kernel", x),
         _triple(op, kernel if stride is None else stride, dims, 1, "stride", x),
@@ -346,7 +369,7 @@ def pool_nd(
         bool(count_include_pad),
         int(divisor),
     )
-    if which is PoolKind.AVG and any(d != 1 for d in params.dilation):
+    if pool is PoolKind.AVG and any(d != 1 for d in params.dilation):
         raise fail(op, "averages have no dilation", x)
     sizes = list(x.ne)
     for d in range(dims):
@@ -359,23 +382,23 @@ def pool_nd(
         sizes[d] = room // step + 1
         if ceil_mode:
             sizes[d] = size_min(ceil_div(room, step) + 1, (x.ne[d] + pad - 1) // step + 1)
-    return make_node(op, I64 if which is PoolKind.MAX_INDEX else x.dtype, sizes, x, params=params)
+    return make_node(op, I64 if pool is PoolKind.MAX_INDEX else x.dtype, sizes, x, params=params)
 
 
 def adaptive_pool_nd(kind: PoolKind | str, x: Tensor, sizes: Sequence[Size]) -> Tensor:
-    """Pooling to the given sizes of the innermost dimensions: window i goes from i in / out,
-    rounded down, to (i + 1) in / out, rounded up. Kinds as in `pool_nd`."""
+    """Pooling to the given `sizes` of the innermost dimensions; kinds and types as in `pool_nd`.
+
+    Window i goes from i in / out, rounded down, to (i + 1) in / out, rounded up. Raises GraphError
+    for sizes that may be 0. Equals torch.nn.functional.adaptive_avg_pool2d and its forms."""
     op = "POOL_ND"
-    which = member(PoolKind, kind, op)
+    pool = member(PoolKind, kind, op)
     dims = _dims(op, sizes, x)
-    require_type(x, FLOATS if which is PoolKind.AVG else NUMBERS, op, "x")
-    for d in range(dims):
-        require(is_at_most(1, sizes[d]), op, f"size {sizes[d]} along {d} is none", x)
-        require(is_at_most(1, x.ne[d]), op, f"there is nothing along {d}", x)
-    if which is PoolKind.AVG and all(n == 1 for n in sizes):
+    require_type(x, FLOATS if pool is PoolKind.AVG else NUMBERS, op, "x")
+    _require_elements(op, sizes, x)
+    if pool is PoolKind.AVG and all(n == 1 for n in sizes):
         return reduce("mean", x, range(dims))
-    params = PoolNdParams(which, dims, adaptive=True)
-    dtype = I64 if which is PoolKind.MAX_INDEX else x.dtype
+    params = PoolNdParams(pool, dims, adaptive=True)
+    dtype = I64 if pool is PoolKind.MAX_INDEX else x.dtype
     return make_node(op, dtype, (*sizes, *x.ne[dims:]), x, params=params)
 
 
@@ -388,21 +411,21 @@ def interpolate(
     align_corners: bool = False,
     scales: Sequence[float] | None = None,
 ) -> Tensor:
-    """`x` resampled to the given sizes of its innermost dimensions; floats.
+    """`x` resampled to the given `sizes` of its innermost dimensions; the float type of `x`.
 
-    LINEAR is bilinear in two dimensions and trilinear in three, CUBIC takes two. `scales` (output
-    by input size) replace those of the sizes, as PyTorch does when it was given them."""
+    LINEAR is bilinear in two dimensions and trilinear in three; CUBIC takes two. `scales` (output
+    by input size) replace those of the sizes, as in PyTorch when a caller gives them. Raises
+    GraphError for sizes that may be 0, and for `align_corners` with nearest. Equals
+    torch.nn.functional.interpolate."""
     op = "INTERPOLATE"
-    which = member(InterpolateMode, mode, op)
+    kind = member(InterpolateMode, mode, op)
     dims = _dims(op, sizes, x)
     require_type(x, FLOATS, op, "x")
-    if which is InterpolateMode.CUBIC and dims != 2:
+    if kind is InterpolateMode.CUBIC and dims != 2:
         raise fail(op, f"cubic takes 2 dimensions, got {dims}", x)
-    if which in (InterpolateMode.NEAREST, InterpolateMode.NEAREST_EXACT) and align_corners:
+    if kind in (InterpolateMode.NEAREST, InterpolateMode.NEAREST_EXACT) and align_corners:
         raise fail(op, "nearest has no corners to align", x)
-    for d in range(dims):
-        require(is_at_most(1, sizes[d]), op, f"size {sizes[d]} along {d} is none", x)
-        require(is_at_most(1, x.ne[d]), op, f"there is nothing along {d}", x)
-    given = (*(float(s) for s in scales or ()), 0.0, 0.0, 0.0)[:3]
-    params = InterpolateParams(which, dims, bool(align_corners), *given)
+    _require_elements(op, sizes, x)
+    three = (*(float(s) for s in scales or ()), 0.0, 0.0, 0.0)[:3]
+    params = InterpolateParams(kind, dims, bool(align_corners), *three)
     return make_node(op, x.dtype, (*sizes, *x.ne[dims:]), x, params=params)

@@ -1,7 +1,8 @@
 """Indexing, sorting and padding of plain tensors, as PyTorch defines them.
 
-Sizes in docstrings are `ne`, innermost first; an `axis` counts in the same order. Indices are i32
-or i64, a negative one counts from the end, and one outside makes the run fail and is named.
+Sizes in docstrings are `ne`, innermost first; an `axis` counts in the same order, and one outside
+0..3 raises GraphError. Indices are i32 or i64 and a negative one counts from the end. An index
+outside its dimension makes the run fail with an error that names it.
 """
 
 from __future__ import annotations
@@ -35,14 +36,14 @@ I64 = DTYPES["i64"]
 
 
 class ScatterMode(IntEnum):
-    """What SCATTER does with the element that is there."""
+    """How SCATTER combines a new element with the one in its place."""
 
     SET = 0
     ADD = 1
 
 
 class PadMode(IntEnum):
-    """What PAD_ND puts outside."""
+    """The elements that PAD_ND adds."""
 
     CONSTANT = 0
     REFLECT = 1
@@ -59,7 +60,7 @@ class AxisParams(Params):
 
 @dataclass(frozen=True, slots=True)
 class ScatterParams(Params):
-    """The axis of SCATTER, and what it does with the element that is there."""
+    """The axis of SCATTER, and how elements are combined."""
 
     axis: int
     mode: ScatterMode = ScatterMode.SET
@@ -67,8 +68,8 @@ class ScatterParams(Params):
 
 @dataclass(frozen=True, slots=True)
 class IndexParams(Params):
-    """The mask of axes that have an index tensor (in this order among the sources), how many
-    dimensions the indices have together, and the dimension of the result where these begin."""
+    """The mask of axes that have an index tensor (in this order among the sources), the number of
+    dimensions that the indices have together, and the dimension of the result where these begin."""
 
     axes: int
     rank: int
@@ -77,7 +78,7 @@ class IndexParams(Params):
 
 @dataclass(frozen=True, slots=True)
 class IndexPutParams(Params):
-    """As of INDEX; `accumulate`: values are added to what is there."""
+    """The numbers of INDEX; `accumulate` adds values to the elements in their places."""
 
     axes: int
     rank: int
@@ -87,7 +88,7 @@ class IndexPutParams(Params):
 
 @dataclass(frozen=True, slots=True)
 class SearchSortedParams(Params):
-    """`right`: elements equal to a value count as below it."""
+    """`right` counts elements equal to a value as below it."""
 
     right: bool = False
 
@@ -114,13 +115,15 @@ def _require_within(op: str, small: Tensor, big: Tensor, *, but: int | None = No
     for d in range(4):
         if d != but:
             fits = small.ne[d] == big.ne[d] or is_at_most(small.ne[d], big.ne[d])
-            require(fits, op, f"the first is larger in dimension {d}", small, big)
+            require(fits, op, f"indices are too large in dimension {d}", small, big)
 
 
 @declares("GATHER", params=AxisParams, cost=0.0)
 def gather(x: Tensor, indices: Tensor, axis: int) -> Tensor:
-    """x[..., indices[..., i, ...], ...] along `axis`; sizes of `indices`, which but for the axis
-    are at most those of `x`."""
+    """x[..., indices[..., i, ...], ...] along `axis`; the type of `x` and the sizes of `indices`.
+
+    x: numbers or f64. But for `axis`, the sizes of `indices` are at most those of `x`, else
+    GraphError. Equals torch.gather."""
     require_type(x, ANY, "GATHER", "x")
     require_type(indices, INDICES, "GATHER", "indices")
     check_axis("GATHER", axis, x)
@@ -132,11 +135,13 @@ def gather(x: Tensor, indices: Tensor, axis: int) -> Tensor:
 def scatter(
     x: Tensor, indices: Tensor, source: Tensor, axis: int, mode: ScatterMode | str = "set"
 ) -> Tensor:
-    """A copy of `x` in which element indices[..., i, ...] along `axis` is (or, with mode `add`,
-    has added) source[..., i, ...]. `indices`: at most as large as `source`, and but for the axis
-    as `x`.
+    """A copy of `x` whose element indices[..., i, ...] along `axis` is replaced by source[..., i,
+    ...].
 
-    Of two values for one place the later one stays."""
+    Mode `add` adds the two instead; of two values for one place the later one stays. The result has
+    the type and sizes of `x`. Raises GraphError where `indices` are larger than `source` or, but
+    for `axis`, than `x`, and where the types of `x` and `source` differ. Equals torch.scatter and
+    scatter_add."""
     kind = member(ScatterMode, mode, "SCATTER")
     require_type(x, ANY if kind is ScatterMode.SET else NUMBERS, "SCATTER", "x")
     require_type(indices, INDICES, "SCATTER", "indices")
@@ -149,7 +154,7 @@ def scatter(
 
 
 class _Picked:
-    """The index tensors of x[indices], and where their dimensions come in the result."""
+    """The index tensors of x[indices], and the place of their dimensions in the result."""
 
     def __init__(
         self, op: str, x: Tensor, indices: Sequence[Tensor | None], rank: int | None
@@ -158,24 +163,24 @@ class _Picked:
         if len(indices) > 4:
             raise fail(op, f"a tensor has 4 dimensions, got {len(indices)} indices", x)
         axes = [d for d, t in enumerate(indices) if t is not None]
-        self.given = [t for t in indices if t is not None]
-        if not self.given:
+        self.tensors = [t for t in indices if t is not None]
+        if not self.tensors:
             raise fail(op, "at least one index tensor is needed", x)
-        for t in self.given:
+        for t in self.tensors:
             require_type(t, INDICES, op, "an index")
-        together = broadcast_ne(op, *self.given)
-        least = max((d + 1 for d in range(4) if together[d] != 1), default=0)
+        broadcast = broadcast_ne(op, *self.tensors)
+        least = max((d + 1 for d in range(4) if broadcast[d] != 1), default=0)
         self.rank = least if rank is None else rank
         if not least <= self.rank <= 4:
-            raise fail(op, f"the indices have {least} dimensions, not {rank}", x, *self.given)
-        kept = [d for d in range(max(len(indices), x.n_dims)) if d not in axes]
+            raise fail(op, f"the indices have {least} dimensions, not {rank}", x, *self.tensors)
+        other_axes = [d for d in range(max(len(indices), x.n_dims)) if d not in axes]
         adjacent = axes[-1] - axes[0] == len(axes) - 1
         # indices of axes that lie apart come outermost, as in PyTorch and NumPy
-        self.first = axes[0] if adjacent else len(kept)
+        self.first = axes[0] if adjacent else len(other_axes)
         self.axes = sum(1 << d for d in axes)
-        sizes = [x.ne[d] for d in kept]
-        sizes[self.first : self.first] = together[: self.rank]
-        require(len(sizes) <= 4, op, "the result has more than 4 dimensions", x, *self.given)
+        sizes = [x.ne[d] for d in other_axes]
+        sizes[self.first : self.first] = broadcast[: self.rank]
+        require(len(sizes) <= 4, op, "the result has more than 4 dimensions", x, *self.tensors)
         self.ne = (*sizes, *[1] * (4 - len(sizes)))
 
 
@@ -183,12 +188,14 @@ class _Picked:
 def index(x: Tensor, indices: Sequence[Tensor | None], *, rank: int | None = None) -> Tensor:
     """x[indices]: `indices[d]` picks along dimension d (innermost first), None takes all of it.
 
-    The index tensors broadcast to [i0, i1, ...], which stands in the result for their axes where
-    these are neighbours, else comes outermost. `rank`: how many dimensions that has; by default
-    trailing ones do not count. Likewise len(indices) is how many dimensions `x` has at least."""
+    The index tensors broadcast to [i0, i1, ...]. These dimensions replace the indexed axes where
+    the axes are neighbours, else they come outermost. `rank` says how many they are; by default
+    trailing sizes of 1 do not count. Likewise `x` has at least len(indices) dimensions. Raises
+    GraphError without an index tensor, for sizes that do not broadcast, and for more than 4
+    dimensions. Equals x[indices] in PyTorch."""
     p = _Picked("INDEX", x, indices, rank)
     params = IndexParams(p.axes, p.rank, p.first)
-    return make_node("INDEX", x.dtype, p.ne, x, *p.given, params=params)
+    return make_node("INDEX", x.dtype, p.ne, x, *p.tensors, params=params)
 
 
 @declares("INDEX_PUT", sources=(3, 6), params=IndexPutParams, cost=0.0)
@@ -200,8 +207,12 @@ def index_put(
     accumulate: bool = False,
     rank: int | None = None,
 ) -> Tensor:
-    """A copy of `x` in which x[indices] (see `index`) is `values`, which broadcast to it. With
-    `accumulate` they are added, also where an index occurs twice; else the last one stays."""
+    """A copy of `x` whose elements x[indices] (see `index`) are replaced by `values`, which
+    broadcast.
+
+    `accumulate` adds the values instead, once for each time that an index occurs; else the last one
+    stays. The result has the type and sizes of `x`. Raises GraphError as `index` does, and where
+    the types differ or values do not broadcast. Equals torch.index_put."""
     p = _Picked("INDEX_PUT", x, indices, rank)
     require(x.dtype is values.dtype, "INDEX_PUT", "x and values must have one type", x, values)
     if accumulate:
@@ -210,20 +221,25 @@ def index_put(
         fits = values.ne[d] in (1, p.ne[d])
         require(fits, "INDEX_PUT", f"values do not broadcast to {list(p.ne)}", x, values)
     params = IndexPutParams(p.axes, p.rank, p.first, bool(accumulate))
-    return make_node("INDEX_PUT", x.dtype, x.ne, x, values, *p.given, params=params)
+    return make_node("INDEX_PUT", x.dtype, x.ne, x, values, *p.tensors, params=params)
 
 
 @declares("SORT_INDICES", params=SortIndicesParams, cost=sorting)
 def sort_indices(
     x: Tensor, axis: int, *, descending: bool = False, k: Size | None = None
 ) -> Tensor:
-    """Where the elements along `axis` are in order, i64; `gather` gives the values. Equals keep
-    their order, a NaN counts as the largest. `k`: only the first k along the axis."""
+    """The positions of the elements in order along `axis`: i64, the sizes of `x`; `gather` gives
+    the values.
+
+    x: numbers. Equal elements keep their order, a NaN counts as the largest. `k` keeps the first k
+    along the axis, and raises GraphError where there are fewer. Equals the indices of
+    torch.sort(stable=True)."""
     require_type(x, NUMBERS, "SORT_INDICES", "x")
     check_axis("SORT_INDICES", axis, x)
-    kept = x.ne[axis] if k is None else k
-    require(is_at_most(kept, x.ne[axis]), "SORT_INDICES", f"there are no {kept} elements", x)
-    ne = tuple(kept if d == axis else n for d, n in enumerate(x.ne))
+    length = x.ne[axis] if k is None else k
+    enough = is_at_most(length, x.ne[axis])
+    require(enough, "SORT_INDICES", f"k = {length} is more than the elements along {axis}", x)
+    ne = tuple(length if d == axis else n for d, n in enumerate(x.ne))
     params = SortIndicesParams(axis, bool(descending))
     return make_node("SORT_INDICES", I64, ne, x, params=params)
 
@@ -236,10 +252,12 @@ def pad_nd(
     mode: PadMode | str = "constant",
     value: float = 0.0,
 ) -> Tensor:
-    """`x` with left[d] elements before and right[d] after dimension d; below 0 takes away.
+    """`x` with left[d] elements before and right[d] after it along dimension d; below 0 takes away.
 
-    Modes: constant (`value`), reflect (without the edge; at most ne[d] - 1), replicate (the edge),
-    circular (at most ne[d])."""
+    Modes: constant (adds `value`), reflect (mirrors without the edge; at most ne[d] - 1 elements),
+    replicate (repeats the edge), circular (at most ne[d]). The type is that of `x`, numbers or f64.
+    Raises GraphError where a mode has too few elements or more are taken away than there are.
+    Equals torch.nn.functional.pad."""
     require_type(x, ANY, "PAD_ND", "x")
     kind = member(PadMode, mode, "PAD_ND")
     before, after = _four(left, "left", x), _four(right, "right", x)
@@ -276,10 +294,11 @@ def _four(values: Sequence[int], what: str, x: Tensor) -> tuple[int, int, int, i
 
 @declares("SEARCH_SORTED", params=SearchSortedParams, cost=8.0)
 def search_sorted(rows: Tensor, values: Tensor, *, right: bool = False) -> Tensor:
-    """How many elements of a sorted row are below each value (`right`: at most it), i64.
+    """The number of elements of a sorted row that are below each value (`right`: at most it); i64.
 
     rows: [n, r1, r2, r3], ascending, a NaN last; values: [m, r1, r2, r3], or [m, ...] where there
-    is one row for all; of one type -> [m, ...]. All of a row are below a NaN, as in PyTorch."""
+    is one row for all; of one type -> [m, ...]. All of a row are below a NaN. Raises GraphError for
+    other sizes. Equals torch.searchsorted."""
     op = "SEARCH_SORTED"
     require_type(rows, NUMBERS, op, "rows")
     require(rows.dtype is values.dtype, op, "rows and values must have one type", rows, values)

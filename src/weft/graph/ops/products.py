@@ -1,4 +1,7 @@
-"""Matrix products, and activations in the form that they read. Sizes are ggml's `ne`."""
+"""Matrix products, and the form of activations that they read.
+
+Sizes are ggml's `ne`, innermost first. `a | b` means that a divides b.
+"""
 
 from __future__ import annotations
 
@@ -26,15 +29,15 @@ from weft.graph.tensor import Tensor
 F32 = DTYPES["f32"]
 
 ACTIVATIONS = (*FLOATS, "q8_0", "q8_1", "q8_K")
-"""Types that the second operand of a matmul may have: floats, or what `quantize` made of them."""
+"""Types of a matmul's second operand: floats, or the blocks that `quantize` makes of them."""
 _NO_WEIGHTS = "w must be f32, f16, bf16 or blocks; convert the array first: .astype('float32')"
 
 
 class Activation(IntEnum):
-    """Functions of a product: those of UNARY by their names, and CLAMP of MAP."""
+    """Functions of a product's result: those of UNARY by their names, and CLAMP of MAP."""
 
     RELU = 0
-    """Of UNARY: a NaN gives 0."""
+    """As in UNARY, a NaN gives 0."""
     TANH = 1
     SIGMOID = 2
     SILU = 3
@@ -49,7 +52,7 @@ class Activation(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class ActivationParams(Params):
-    """The function; `low`, `high`: of CLAMP."""
+    """The function, and the bounds `low` and `high` of CLAMP."""
 
     op: Activation
     low: float = 0.0
@@ -58,14 +61,14 @@ class ActivationParams(Params):
 
 @dataclass(frozen=True, slots=True)
 class CdistParams(Params):
-    """The norm of CDIST; may be infinite."""
+    """The norm of CDIST, which may be infinite."""
 
     p: float = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class SolveTriParams(Params):
-    """Only left, lower, non-unit systems are defined."""
+    """The kind of system; only left, lower, non-unit ones are defined."""
 
     left: bool = True
     lower: bool = True
@@ -89,9 +92,11 @@ def mul_mat(
     """Dot products of the rows of `w` with the rows of `x`, plus `bias`, through `activation`.
 
     w: [k, m, w2, w3], x: [k, n, x2, x3] -> f32 [m, n, x2, x3], w2 | x2, w3 | x3: matrix i2 of `x`
-    meets matrix i2 / (x2 / w2) of `w`. Any type for `w`; `x` float, or quantized by `quantize`.
-    bias: f32 [m], as the rewrite matmul-bias makes it; few devices take one (else: `add`), or an
-    `activation` ("clamp" to `low`..`high`), as matmul-activation makes it (else: `unary`)."""
+    meets matrix i2 / (x2 / w2) of `w`. `w` is float or of a block type; `x` is float, or quantized
+    by `quantize`. bias: f32 [m], as the rewrite matmul-bias adds it; few devices take one (else:
+    `add`), or an `activation` ("clamp" limits to `low`..`high`), as the rewrite matmul-activation
+    adds it (else: `unary`). Raises GraphError where the sizes differ from these, and where rows of
+    `w` have gaps. Equals ggml_mul_mat."""
     op = "MUL_MAT"
     require(w.ne[0] == x.ne[0], op, "rows of w and x must have one length", w, x)
     require(
@@ -117,10 +122,11 @@ def mul_mat(
 
 @declares("MUL_MAT_ID", cost=MultiplyAdds(lambda n, s, p: n * s[0][0], moved=experts_moved))
 def mul_mat_id(experts: Tensor, x: Tensor, ids: Tensor) -> Tensor:
-    """`mul_mat` with the matrix that `ids` picks for each row: mixture of experts.
+    """`mul_mat` with the matrix that `ids` picks for each row, as a mixture of experts needs it.
 
-    experts: [k, m, n_expert], x: [k, n_used or a divisor of it, n_tokens], ids: i32
-    [n_used, n_tokens] -> f32 [m, n_used, n_tokens]."""
+    experts: [k, m, n_expert], x: [k, n_used or a divisor of it, n_tokens], ids: i32 [n_used,
+    n_tokens] -> f32 [m, n_used, n_tokens]. Raises GraphError where the sizes differ from these, and
+    where rows of `experts` have gaps. Equals ggml_mul_mat_id."""
     op = "MUL_MAT_ID"
     require_type(ids, ("i32",), op, "ids")
     require(experts.ne[0] == x.ne[0], op, "rows of experts and x must have one length", experts, x)
@@ -137,11 +143,13 @@ def mul_mat_id(experts: Tensor, x: Tensor, ids: Tensor) -> Tensor:
 
 @declares("OUT_PROD", cost=MultiplyAdds(lambda n, s, p: n * s[0][1]))
 def out_prod(a: Tensor, b: Tensor) -> Tensor:
-    """Sum over dimension 1 of outer products of rows.
+    """The sum over dimension 1 of the outer products of rows.
 
-    a: [m, k, a2, a3], b: f32 [n, k, b2, b3] -> f32 [m, n, b2, b3], a2 | b2, a3 | b3."""
+    a: [m, k, a2, a3], b: f32 [n, k, b2, b3] -> f32 [m, n, b2, b3], a2 | b2, a3 | b3. Raises
+    GraphError where the sizes differ from these, and where rows of `a` have gaps. Equals
+    ggml_out_prod."""
     op = "OUT_PROD"
-    require(a.ne[1] == b.ne[1], op, "a and b must have as many rows", a, b)
+    require(a.ne[1] == b.ne[1], op, "a and b must have the same number of rows", a, b)
     require(
         multiple(b.ne[2], a.ne[2]) and multiple(b.ne[3], a.ne[3]),
         op,
@@ -158,15 +166,18 @@ def out_prod(a: Tensor, b: Tensor) -> Tensor:
 def solve_tri(
     a: Tensor, b: Tensor, *, left: bool = True, lower: bool = True, uni: bool = False
 ) -> Tensor:
-    """x with a x = b for lower triangular matrices `a`.
+    """The solution x of a x = b for lower triangular matrices `a`.
 
-    a: f32 [n, n, ...], b: f32 [k, n, ...] -> f32 [k, n, ...]; other variants are not defined."""
+    a: f32 [n, n, ...], b: f32 [k, n, ...] -> f32 [k, n, ...]. Raises GraphError where the sizes
+    differ from these, where a source has gaps, and for values of `left`, `lower` and `uni` other
+    than the defaults, which ggml does not define. Equals ggml_solve_tri."""
     op = "SOLVE_TRI"
     for role, t in (("a", a), ("b", b)):
         require_type(t, ("f32",), op, role)
         require(t.is_contiguous, op, f"{role} must be contiguous", t)
     require(a.ne[0] == a.ne[1], op, "a must be square", a)
-    require(a.ne[1] == b.ne[1] and a.ne[2:] == b.ne[2:], op, "a and b must have as many rows", a, b)
+    same = a.ne[1:] == b.ne[1:]
+    require(same, op, "a and b must have the same sizes but for the length of a row", a, b)
     if not (left and lower) or uni:
         raise fail(op, "only left, lower, non-unit systems are defined", a, b)
     return make_node(op, F32, b.ne, a, b, params=SolveTriParams(left, lower, uni))
@@ -174,15 +185,19 @@ def solve_tri(
 
 @declares("QUANTIZE", cost=4.0)
 def quantize(x: Tensor, dtype: DType | str) -> Tensor:
-    """Activations in the form that a matmul's dot product reads, made once for all its readers.
+    """Activations in the form that a matmul's dot product reads, converted once for all its
+    readers.
 
-    `dtype` is q8_0, q8_1 or q8_K (blocks along rows), f16 or bf16; `x` f32, same sizes."""
+    x: f32 with contiguous rows; `dtype`: q8_0, q8_1 or q8_K (blocks along rows), f16 or bf16. The
+    result has the sizes of `x`. Raises GraphError for other types and rows that are no whole
+    blocks. ggml converts inside ggml_mul_mat."""
     dt = find_dtype(dtype)
     require_type(x, ("f32",), "QUANTIZE", "x")
     if dt.name not in ("q8_0", "q8_1", "q8_K", "f16", "bf16"):
         raise fail("QUANTIZE", f"no dot product reads activations as {dt.name}", x)
     require(x.is_contiguous_rows, "QUANTIZE", "rows of x must be contiguous; use cont()", x)
-    require(multiple(x.ne[0], dt.block), "QUANTIZE", f"a row is no whole blocks of {dt.name}", x)
+    whole = multiple(x.ne[0], dt.block)
+    require(whole, "QUANTIZE", f"a row must be whole blocks of {dt.name}", x)
     return make_node("QUANTIZE", dt, x.ne, x)
 
 
@@ -193,8 +208,9 @@ def cdist(a: Tensor, b: Tensor, *, p: float = 2.0) -> Tensor:
     """The distance of each row of `a` from each row of `b`: the p-norm of their difference.
 
     a: [k, n, x2, x3], b: [k, m, x2, x3], of one float type -> [m, n, x2, x3], where dimensions 2
-    and 3 broadcast on both sides. p from 0 (how many elements differ) to infinity (the largest
-    difference)."""
+    and 3 broadcast both ways. `p` goes from 0 (the number of elements that differ) to infinity (the
+    largest difference). Raises GraphError for a negative `p` and other sizes or types. Equals
+    torch.cdist."""
     op = "CDIST"
     require_type(a, FLOATS, op, "a")
     require(a.dtype is b.dtype, op, "a and b must have one type; use convert()", a, b)

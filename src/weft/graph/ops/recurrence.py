@@ -1,7 +1,8 @@
 """State-space and linear-attention recurrences.
 
 Sizes are ggml's `ne`, innermost first. The results hold the outputs of all tokens, then the new
-states; `weft.graph.view` takes them apart.
+states; `weft.graph.view` takes them apart. Every source but `ids` is f32. Sources of other types
+and sizes, or with gaps in their rows, raise GraphError.
 """
 
 from __future__ import annotations
@@ -21,31 +22,32 @@ F32 = DTYPES["f32"]
 
 @dataclass(frozen=True, slots=True)
 class SsmScanParams(Params):
-    """Number of state snapshots kept, newest first."""
+    """The number of state snapshots in the result, newest first."""
 
     k: int = 1
 
 
 @dataclass(frozen=True, slots=True)
 class LinearAttnParams(Params):
-    """Scale of GATED_LINEAR_ATTN."""
+    """The scale of GATED_LINEAR_ATTN."""
 
     scale: float
 
 
 @dataclass(frozen=True, slots=True)
 class DeltaNetParams(Params):
-    """Number of state snapshots kept, newest first."""
+    """The number of state snapshots in the result, newest first."""
 
     k: int = 1
 
 
 @declares("SSM_CONV")
 def ssm_conv(sx: Tensor, c: Tensor) -> Tensor:
-    """Causal depthwise convolution of Mamba over a window that starts with the kept state.
+    """Causal depthwise convolution of Mamba (arXiv 2312.00752); the window starts with the kept
+    state.
 
     sx: f32 [d_conv - 1 + n_t, d_inner, n_seqs], c: f32 [d_conv, d_inner] -> [d_inner, n_t, n_seqs].
-    """
+    Raises GraphError for other sizes. Equals ggml_ssm_conv."""
     op = "SSM_CONV"
     require_type(sx, ("f32",), op, "sx")
     require_type(c, ("f32",), op, "c")
@@ -67,12 +69,13 @@ def ssm_conv(sx: Tensor, c: Tensor) -> Tensor:
 def ssm_scan(
     s: Tensor, x: Tensor, dt: Tensor, a: Tensor, b: Tensor, c: Tensor, ids: Tensor, *, k: int = 1
 ) -> Tensor:
-    """Selective scan of Mamba 1 and 2.
+    """The selective scan of Mamba 1 and 2 (arXiv 2312.00752, 2405.21060).
 
     s: f32 [d_state, head_dim, n_head, n_slots], x: [head_dim, n_head, n_t, n_seqs], dt: [n_head,
     n_t, n_seqs], a: [d_state or 1, n_head], b, c: [d_state, n_group, n_t, n_seqs], ids: i32
     [n_seqs] (the slot of `s` that each sequence starts from) -> f32 [elements of x + k d_state
-    head_dim n_head n_seqs]: y, then k states a sequence, newest first."""
+    head_dim n_head n_seqs]: y, then k states a sequence, newest first. Raises GraphError for other
+    sizes and k below 1. Equals ggml_ssm_scan."""
     op = "SSM_SCAN"
     for role, t in (("s", s), ("x", x), ("dt", dt), ("a", a), ("b", b), ("c", c)):
         require_type(t, ("f32",), op, role)
@@ -108,14 +111,14 @@ def ssm_scan(
     return make_node(op, F32, (size,), s, x, dt, a, b, c, ids, params=SsmScanParams(k))
 
 
-def _wkv(op: str, state: Tensor, first: Tensor, *rest: tuple[str, Tensor]) -> tuple[Size, ...]:
-    """Checks [head, n_head, n_tokens] sources of one shape; the sizes of the result."""
+def _wkv(op: str, state: Tensor, first: Tensor, *others: tuple[str, Tensor]) -> tuple[Size, ...]:
+    """Checks sources [head, n_head, n_tokens] of one shape and returns the sizes of the result."""
     head, n_head, n_tokens, _ = first.ne
     n_seqs = state.ne[1]
     require(first.ne[3] == 1, op, "sources must be [head, n_head, n_tokens]", first)
-    for role, t in rest:
-        require(t.ne == first.ne, op, f"{role} differs in shape", t, first)
-    for t in (first, *(t for _, t in rest)):
+    for role, t in others:
+        require(t.ne == first.ne, op, f"{role} must have the shape of the other sources", t, first)
+    for t in (first, *(t for _, t in others)):
         require_type(t, ("f32",), op, "every source")
         require(t.is_contiguous, op, "sources must be contiguous; use cont()", t)
     require_type(state, ("f32",), op, "state")
@@ -127,14 +130,18 @@ def _wkv(op: str, state: Tensor, first: Tensor, *rest: tuple[str, Tensor]) -> tu
         state,
         first,
     )
-    require(multiple(n_tokens, n_seqs), op, "tokens must divide among sequences", first, state)
+    shared = multiple(n_tokens, n_seqs)
+    require(shared, op, "n_tokens must be a multiple of n_seqs", first, state)
     return (head * n_head, n_tokens + head * n_seqs)
 
 
 @declares("RWKV_WKV6", cost=state_updates)
 def rwkv_wkv6(k: Tensor, v: Tensor, r: Tensor, tf: Tensor, td: Tensor, state: Tensor) -> Tensor:
-    """Recurrence of RWKV 6. k, v, r, td: f32 [head, n_head, n_tokens], tf: [head, n_head], state:
-    [head head n_head, n_seqs] -> f32 [head n_head, n_tokens + head n_seqs]."""
+    """The recurrence of RWKV 6 (arXiv 2404.05892).
+
+    k, v, r, td: f32 [head, n_head, n_tokens], tf: [head, n_head], state: [head head n_head, n_seqs]
+    -> f32 [head n_head, n_tokens + head n_seqs]. Raises GraphError for other sizes. Equals
+    ggml_rwkv_wkv6."""
     op = "RWKV_WKV6"
     ne = _wkv(op, state, k, ("v", v), ("r", r), ("td", td))
     require_type(tf, ("f32",), op, "tf")
@@ -147,8 +154,10 @@ def rwkv_wkv6(k: Tensor, v: Tensor, r: Tensor, tf: Tensor, td: Tensor, state: Te
 def rwkv_wkv7(
     r: Tensor, w: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor, state: Tensor
 ) -> Tensor:
-    """Recurrence of RWKV 7. Six sources f32 [head, n_head, n_tokens], state [head head n_head,
-    n_seqs] -> f32 [head n_head, n_tokens + head n_seqs]."""
+    """The recurrence of RWKV 7 (arXiv 2503.14456).
+
+    r, w, k, v, a, b: f32 [head, n_head, n_tokens], state: [head head n_head, n_seqs] -> f32 [head
+    n_head, n_tokens + head n_seqs]. Raises GraphError for other sizes. Equals ggml_rwkv_wkv7."""
     op = "RWKV_WKV7"
     ne = _wkv(op, state, k, ("r", r), ("w", w), ("v", v), ("a", a), ("b", b))
     return make_node(op, F32, ne, r, w, k, v, a, b, state)
@@ -158,8 +167,10 @@ def rwkv_wkv7(
 def gated_linear_attn(
     k: Tensor, v: Tensor, q: Tensor, g: Tensor, state: Tensor, *, scale: float
 ) -> Tensor:
-    """state = g * state + k v; y = scale q state. Four sources f32 [head, n_head, n_tokens], state
-    [head head n_head, n_seqs] -> f32 [head n_head, n_tokens + head n_seqs]."""
+    """Gated linear attention (arXiv 2312.06635): state = g * state + k v; y = scale q state.
+
+    k, v, q, g: f32 [head, n_head, n_tokens], state: [head head n_head, n_seqs] -> f32 [head n_head,
+    n_tokens + head n_seqs]. Raises GraphError for other sizes. Equals ggml_gated_linear_attn."""
     op = "GATED_LINEAR_ATTN"
     ne = _wkv(op, state, k, ("v", v), ("q", q), ("g", g))
     return make_node(op, F32, ne, k, v, q, g, state, params=LinearAttnParams(f32(scale)))
@@ -169,12 +180,12 @@ def gated_linear_attn(
 def gated_delta_net(
     q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, state: Tensor, *, n_states: int = 1
 ) -> Tensor:
-    """Gated delta rule (arXiv 2412.06464) of Qwen3-Next and Kimi Linear.
+    """The gated delta rule (arXiv 2412.06464) of Qwen3-Next and Kimi Linear.
 
     q, k: f32 [s, h_k, n_tokens, n_seqs], v: [s, h, n_tokens, n_seqs], h_k | h, g: [1 or s, h,
     n_tokens, n_seqs], beta: [1, h, n_tokens, n_seqs], state: [s, s, h, n_seqs] -> f32 [s h,
     n_tokens n_seqs + n_states s n_seqs]: outputs, then `n_states` states a sequence, newest first.
-    """
+    Raises GraphError for other sizes and n_states below 1. Equals ggml_gated_delta_net."""
     op = "GATED_DELTA_NET"
     for role, t in (("q", q), ("k", k), ("v", v), ("g", g), ("beta", beta), ("state", state)):
         require_type(t, ("f32",), op, role)

@@ -14,7 +14,7 @@ from weft.graph.tensor import Tensor
 
 
 class RopeMode(IntEnum):
-    """Pairing and position layout of ROPE; the numbers are ggml's mode flags."""
+    """How ROPE pairs elements and lays out positions; the numbers are ggml's mode flags."""
 
     NORMAL = 0
     NEOX = 2
@@ -25,7 +25,7 @@ class RopeMode(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class RopeParams(Params):
-    """Rotary embedding; the fields are ggml_rope_ext's. `n_offset`: first rotated dimension."""
+    """The numbers of ggml_rope_ext; `n_offset` is the first rotated dimension."""
 
     mode: RopeMode
     n_dims: int
@@ -59,11 +59,14 @@ def rope(
     sections: Sequence[int] = (0, 0, 0, 0),
     inplace: bool = False,
 ) -> Tensor:
-    """Rotary position embedding of `n_dims` elements of each row, from `n_offset`; same shape.
+    """Rotary position embedding of `n_dims` elements of each row, from `n_offset` on; type and
+    sizes of `x`.
 
     x: f32 or f16 [d, n_head, n_tok, batch], pos: i32 [n_tok], or [4 n_tok] (four planes) for the
-    modes with sections. freq_factors: f32 [n_dims / 2 or more], divide the angles. The numbers are
-    ggml_rope_ext's; ext_factor != 0 is YaRN (arXiv 2309.00071)."""
+    modes with sections. freq_factors: f32 [n_dims / 2 or more], which divide the angles (radians).
+    The numbers are those of ggml_rope_ext; ext_factor != 0 is YaRN (arXiv 2309.00071). Raises
+    GraphError where the sizes differ from these, where a row has gaps, for an odd `n_dims` and for
+    modes without their sections. Equals ggml_rope_ext and ggml_rope_multi."""
     params = RopeParams(
         member(RopeMode, mode, "ROPE"),
         n_dims,
@@ -98,7 +101,8 @@ def rope_back(
     n_offset: int = 0,
     sections: Sequence[int] = (0, 0, 0, 0),
 ) -> Tensor:
-    """The inverse rotation of `rope` (its gradient); arguments and shapes as `rope`."""
+    """The inverse rotation of `rope`, its gradient; arguments, sizes and errors as `rope`. Equals
+    ggml_rope_ext_back."""
     params = RopeParams(
         member(RopeMode, mode, "ROPE_BACK"),
         n_dims,

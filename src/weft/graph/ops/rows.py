@@ -1,4 +1,4 @@
-"""Rows by index. Sizes are ggml's `ne`, innermost first."""
+"""Reading and writing rows by number. Sizes are ggml's `ne`, innermost first."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ F32 = DTYPES["f32"]
 
 @declares("GET_ROWS", cost=rows_read)
 def get_rows(a: Tensor, ids: Tensor) -> Tensor:
-    """Rows of `a` by number; blocks are decoded to f32 (i32 stays i32).
+    """Rows of `a` by number; blocks and floats are decoded to f32, i32 stays i32.
 
-    a: [n, rows, m, k], ids: i32 [r, m, k] -> [n, r, m, k]."""
+    a: [n, rows, m, k], ids: i32 [r, m, k] -> [n, r, m, k]. Raises GraphError where the sizes differ
+    from these, and where rows of `a` have gaps. Equals ggml_get_rows."""
     require_type(ids, ("i32",), "GET_ROWS", "ids")
     require(a.is_contiguous_rows, "GET_ROWS", "rows of a must be contiguous; use cont()", a)
     require(
@@ -34,9 +35,11 @@ def get_rows(a: Tensor, ids: Tensor) -> Tensor:
 
 @declares("GET_ROWS_BACK", sources=(2, 3))
 def get_rows_back(grad: Tensor, ids: Tensor, ne: Sequence[Size] | Tensor) -> Tensor:
-    """The gradient of get_rows: f32 `ne` = [n, rows] of zeros, row ids[i] += row i of `grad`.
+    """The gradient of `get_rows`: zeros of sizes `ne` = [n, rows], to whose row ids[i] row i of
+    `grad` is added.
 
-    grad: [n, r], ids: i32 [r]; a tensor stands for its sizes."""
+    grad: f32 or f16 [n, r], ids: i32 [r] -> f32 [n, rows]; a tensor as `ne` stands for its sizes.
+    Raises GraphError where the sizes differ from these. Equals ggml_get_rows_back."""
     sizes = ne.ne if isinstance(ne, Tensor) else four(ne)
     require_type(ids, ("i32",), "GET_ROWS_BACK", "ids")
     require_type(grad, ("f32", "f16"), "GET_ROWS_BACK", "grad")
@@ -55,10 +58,13 @@ def get_rows_back(grad: Tensor, ids: Tensor, ne: Sequence[Size] | Tensor) -> Ten
 
 @declares("SET_ROWS", cost=rows_written)
 def set_rows(dst: Tensor, src: Tensor, ids: Tensor) -> Tensor:
-    """Writes row i of `src` into row ids[i] of `dst`, converting its type; a view of `dst`.
+    """Writes row i of `src` into row ids[i] of `dst`, converting its type; the result is a view of
+    `dst`.
 
-    dst: [n, rows, m, k], src: f32 or f16 [n, r, m, k], ids: i32 or i64 [r, m', k'] with m', k'
-    dividing m, k (the rest repeats). The node's sources are (src, ids, dst), as in ggml."""
+    dst: [n, rows, m, k], src: f32 or f16 [n, r, m, k], ids: i32 or i64 [r, m', k'], where m'
+    divides m and k' divides k (ids repeat along them). The node's sources are (src, ids, dst), as
+    in ggml. Raises GraphError where the sizes differ from these, and where a row has gaps. Equals
+    ggml_set_rows."""
     op = "SET_ROWS"
     require_type(src, ("f32", "f16"), op, "src")
     require_type(ids, ("i64", "i32"), op, "ids")

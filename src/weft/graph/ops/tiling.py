@@ -27,7 +27,7 @@ Four = tuple[int, int, int, int]
 
 
 class ScaleMode(IntEnum):
-    """Interpolation of UPSCALE."""
+    """The interpolation of UPSCALE."""
 
     NEAREST = 0
     BILINEAR = 1
@@ -36,7 +36,7 @@ class ScaleMode(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class ConcatParams(Params):
-    """Dimension (ggml order) along which the sources are joined."""
+    """The dimension (ggml order) along which the sources are joined."""
 
     dim: int
 
@@ -52,7 +52,7 @@ class PadParams(Params):
 
 @dataclass(frozen=True, slots=True)
 class PadReflectParams(Params):
-    """Elements reflected before and after dimension 0."""
+    """The numbers of elements reflected before and after dimension 0."""
 
     p0: int
     p1: int
@@ -60,14 +60,14 @@ class PadReflectParams(Params):
 
 @dataclass(frozen=True, slots=True)
 class RollParams(Params):
-    """Shift per dimension, ggml order."""
+    """The shift along each dimension, ggml order, in elements."""
 
     shift: tuple[int, int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
 class UpscaleParams(Params):
-    """Interpolation to the shape of the result."""
+    """The interpolation to the sizes of the result."""
 
     mode: ScaleMode
     align_corners: bool = False
@@ -76,7 +76,9 @@ class UpscaleParams(Params):
 
 @declares("CONCAT", params=ConcatParams, cost=0.0)
 def concat(a: Tensor, b: Tensor, dim: int) -> Tensor:
-    """`a`, then `b` along dimension `dim` (0 is innermost); the other sizes and the types agree."""
+    """`a`, then `b` along dimension `dim` (0 is innermost), whose sizes add up.
+
+    Raises GraphError where the types or the other sizes differ. Equals ggml_concat."""
     if not 0 <= dim < 4:
         raise fail("CONCAT", f"dimension {dim} is not in 0..3", a, b)
     require(a.dtype is b.dtype, "CONCAT", "a and b must have one type", a, b)
@@ -94,8 +96,10 @@ def concat(a: Tensor, b: Tensor, dim: int) -> Tensor:
 
 @declares("REPEAT", cost=0.0)
 def repeat(x: Tensor, ne: Sequence[Size] | Tensor) -> Tensor:
-    """`x` tiled to the sizes `ne` (innermost first), each a multiple of its own; a tensor stands
-    for its sizes."""
+    """`x` tiled to the sizes `ne` (innermost first), each a multiple of its own; the type of `x`.
+
+    A tensor as `ne` stands for its sizes. Raises GraphError where `x` does not tile them. Equals
+    ggml_repeat_4d and ggml_repeat."""
     target = _target(x, ne)
     require(can_repeat(x, target), "REPEAT", "x does not tile the target", x, target)
     return make_node("REPEAT", x.dtype, target.ne, x)
@@ -103,8 +107,11 @@ def repeat(x: Tensor, ne: Sequence[Size] | Tensor) -> Tensor:
 
 @declares("REPEAT_BACK")
 def repeat_back(x: Tensor, ne: Sequence[Size] | Tensor) -> Tensor:
-    """The gradient of repeat: the tiles of `x` summed into one of sizes `ne` (innermost first);
-    f32."""
+    """The gradient of `repeat`: the tiles of `x` summed into one of sizes `ne` (innermost first);
+    f32.
+
+    A tensor as `ne` stands for its sizes. Raises GraphError where tiles of `ne` do not fill `x`.
+    Equals ggml_repeat_back."""
     target = _target(x, ne)
     require_type(x, ("f32",), "REPEAT_BACK", "x")
     require(can_repeat(target, x), "REPEAT_BACK", "the target does not tile x", x, target)
@@ -117,7 +124,10 @@ def _target(x: Tensor, ne: Sequence[Size] | Tensor) -> Tensor:
 
 @declares("ROLL", params=RollParams, cost=0.0)
 def roll(x: Tensor, shift: Sequence[int]) -> Tensor:
-    """Elements moved by shift[d] places along dimension d, those that leave come in behind; f32."""
+    """Elements moved by shift[d] places along dimension d, circularly; f32, the sizes of `x`.
+
+    Raises GraphError where |shift[d]| is not below ne[d], and where a row has gaps. Equals
+    ggml_roll."""
     shifts = _four_ints(shift, "ROLL", x)
     require_type(x, ("f32",), "ROLL", "x")
     require(x.is_contiguous_rows, "ROLL", "rows of x must be contiguous; use cont()", x)
@@ -130,7 +140,10 @@ def roll(x: Tensor, shift: Sequence[int]) -> Tensor:
 
 @declares("PAD", params=PadParams, cost=0.0)
 def pad(x: Tensor, left: Sequence[int], right: Sequence[int], *, circular: bool = False) -> Tensor:
-    """`left[d]` elements before and `right[d]` after each dimension d: zeros, or wrapped around."""
+    """`x` with `left[d]` elements before and `right[d]` after it along each dimension d.
+
+    x: f32, f16 or bf16; the new elements are zeros, or with `circular` those of the other end.
+    Raises GraphError for negative numbers. Equals ggml_pad_ext and ggml_pad_ext_circular."""
     before, after = _four_ints(left, "PAD", x), _four_ints(right, "PAD", x)
     require_type(x, FLOATS, "PAD", "x")
     if min(before + after) < 0:
@@ -141,7 +154,10 @@ def pad(x: Tensor, left: Sequence[int], right: Sequence[int], *, circular: bool 
 
 @declares("PAD_REFLECT_1D", params=PadReflectParams, cost=0.0)
 def pad_reflect_1d(x: Tensor, p0: int, p1: int) -> Tensor:
-    """Rows mirrored at their ends, which are not repeated: [n, ...] -> [p0 + n + p1, ...]."""
+    """Rows mirrored at their ends, which are not repeated: f32 [n, ...] -> [p0 + n + p1, ...].
+
+    Raises GraphError where p0 or p1 is not in 0..n-1, and where `x` has gaps. Equals
+    ggml_pad_reflect_1d."""
     op = "PAD_REFLECT_1D"
     require_type(x, ("f32",), op, "x")
     require(x.is_contiguous, op, "x must be contiguous", x)
@@ -162,7 +178,8 @@ def upscale(
 ) -> Tensor:
     """`x` interpolated to the sizes `ne` (innermost first), larger or smaller; f32.
 
-    `antialias` goes with bilinear only."""
+    Raises GraphError for a size that may be 0, and for `antialias` in a mode other than bilinear.
+    Equals ggml_interpolate."""
     kind = member(ScaleMode, mode, "UPSCALE")
     require_type(x, ("f32",), "UPSCALE", "x")
     if antialias and kind is not ScaleMode.BILINEAR:

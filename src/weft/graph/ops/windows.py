@@ -24,7 +24,7 @@ class PoolOp(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Pool1dParams(Params):
-    """Kernel, stride, padding along dimension 0."""
+    """Kernel, stride and padding along dimension 0, in elements."""
 
     op: PoolOp
     k0: int
@@ -34,7 +34,7 @@ class Pool1dParams(Params):
 
 @dataclass(frozen=True, slots=True)
 class Pool2dParams(Params):
-    """Kernel, stride, padding along dimensions 0 and 1."""
+    """Kernel, stride and padding along dimensions 0 and 1, in elements."""
 
     op: PoolOp
     k0: int
@@ -47,14 +47,14 @@ class Pool2dParams(Params):
 
 @dataclass(frozen=True, slots=True)
 class WinParams(Params):
-    """Window width of WIN_PART and WIN_UNPART."""
+    """The width of a window of WIN_PART and WIN_UNPART, in elements."""
 
     w: int
 
 
 def _pooled(op: str, x: Tensor, d: int, k: int, s: int, p: int) -> Size:
     if k < 1 or s < 1 or p < 0:
-        raise fail(op, f"kernel {k}, stride {s}, padding {p}?", x)
+        raise fail(op, f"kernel {k} and stride {s} need 1 or more, padding {p} 0 or more", x)
     span = x.ne[d] + 2 * p - k
     if not is_at_most(0, span):
         raise fail(op, f"window {k} is larger than the padded dimension {d}", x)
@@ -63,7 +63,11 @@ def _pooled(op: str, x: Tensor, d: int, k: int, s: int, p: int) -> Size:
 
 @declares("POOL_1D", params=Pool1dParams)
 def pool_1d(x: Tensor, op: PoolOp | str, k0: int, s0: int, p0: int = 0) -> Tensor:
-    """Largest or mean of windows of `k0` along rows: [w, ...] -> f32 [ow, ...]."""
+    """The largest or mean element of windows of `k0` along rows: [w, ...] -> f32 [ow, ...].
+
+    Windows are `s0` apart over `p0` padding on both sides: ow = (w + 2 p0 - k0) / s0 + 1, rounded
+    down. The mean divides by the elements that are no padding. x: f32 or f16, contiguous, else
+    GraphError, as where the window is larger than the padded row. Equals ggml_pool_1d."""
     require_type(x, ("f32", "f16"), "POOL_1D", "x")
     require(x.is_contiguous, "POOL_1D", "x must be contiguous; use cont()", x)
     params = Pool1dParams(member(PoolOp, op, "POOL_1D"), k0, s0, p0)
@@ -75,9 +79,10 @@ def pool_1d(x: Tensor, op: PoolOp | str, k0: int, s0: int, p0: int = 0) -> Tenso
 def pool_2d(
     x: Tensor, op: PoolOp | str, k0: int, k1: int, s0: int, s1: int, p0: int = 0, p1: int = 0
 ) -> Tensor:
-    """Largest or mean of windows of [k0, k1]: [w, h, ...] -> f32 [ow, oh, ...].
+    """The largest or mean element of windows of [k0, k1]: [w, h, ...] -> f32 [ow, oh, ...].
 
-    The mean divides by k0 k1, padding counted (pool_1d divides by the valid ones)."""
+    Sizes and errors as `pool_1d`. The mean divides by k0 k1, padding counted. Equals
+    ggml_pool_2d."""
     require_type(x, ("f32", "f16"), "POOL_2D", "x")
     require(x.is_contiguous, "POOL_2D", "x must be contiguous; use cont()", x)
     params = Pool2dParams(member(PoolOp, op, "POOL_2D"), k0, k1, s0, s1, p0, p1)
@@ -88,7 +93,10 @@ def pool_2d(
 
 @declares("WIN_PART", params=WinParams)
 def win_part(x: Tensor, w: int) -> Tensor:
-    """Windows of w by w, zero padded: f32 [n, width, height] -> [n, w, w, windows]."""
+    """Windows of w by w, zero padded: f32 [n, width, height] -> [n, w, w, windows].
+
+    Windows go row by row. Raises GraphError for a fourth dimension and for w below 1. Equals
+    ggml_win_part."""
     require_type(x, ("f32",), "WIN_PART", "x")
     require(x.ne[3] == 1, "WIN_PART", "x must be [n, width, height]", x)
     if w < 1:
@@ -99,7 +107,9 @@ def win_part(x: Tensor, w: int) -> Tensor:
 
 @declares("WIN_UNPART", params=WinParams)
 def win_unpart(x: Tensor, w0: Size, h0: Size, w: int) -> Tensor:
-    """`win_part` undone: f32 [n, w, w, windows] -> [n, w0, h0]."""
+    """`win_part` undone: f32 [n, w, w, windows] -> [n, w0, h0].
+
+    Raises GraphError where the windows are not those of [n, w0, h0]. Equals ggml_win_unpart."""
     require_type(x, ("f32",), "WIN_UNPART", "x")
     if w < 1 or x.ne[1] != w or x.ne[2] != w or x.ne[3] != ceil_div(w0, w) * ceil_div(h0, w):
         raise fail("WIN_UNPART", f"x is not the windows of {w} of [n, {w0}, {h0}]", x)
@@ -110,7 +120,7 @@ def win_unpart(x: Tensor, w0: Size, h0: Size, w: int) -> Tensor:
 def get_rel_pos(x: Tensor, qh: int, kh: int) -> Tensor:
     """Rows of relative positions: f16 [n, 2 qh - 1] -> f16 [n, kh, qh], row (k - q) + (kh - 1).
 
-    Only qh = kh is defined."""
+    Only qh = kh is defined, else GraphError. Equals ggml_get_rel_pos."""
     require_type(x, ("f16",), "GET_REL_POS", "x")
     require(x.n_elements == x.ne[0] * x.ne[1], "GET_REL_POS", "x must be a matrix", x)
     if qh != kh or qh < 1 or x.ne[1] != 2 * qh - 1:
