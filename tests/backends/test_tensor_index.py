@@ -196,7 +196,7 @@ def test_pad_with_infinity_and_of_views(device: str) -> None:
 def test_shapes_are_checked() -> None:
     x = g.input("x", [4, 5, 6, 7])
     at = g.input("i", [9, 9], "i64")
-    with pytest.raises(GraphError, match="larger in dimension 1"):
+    with pytest.raises(GraphError, match="too large in dimension 1"):
         g.gather(x, g.input("j", [4, 5, 9, 7], "i64"), 0)
     with pytest.raises(GraphError, match="more than 4 dimensions"):
         g.index(x, [at])

@@ -175,7 +175,7 @@ def test_what_has_no_result_is_refused() -> None:
     x = g.input("x", [3, 4])
     with pytest.raises(GraphError, match=r"an axis is 0\.\.3"):
         g.cumulate("sum", x, 4)
-    with pytest.raises(GraphError, match="there are no 5 elements"):
+    with pytest.raises(GraphError, match="k = 5 is more than the elements"):
         g.sort_indices(x, 0, k=5)
     with pytest.raises(GraphError, match="must be f32"):
         g.reduce("mean", g.input("i", [3], "i32"), [0])

@@ -75,7 +75,7 @@ def test_integers() -> None:
     x = np.array([[1, -2], [3, 4]], np.int32)
     a = weft.input("a", (2, 2), "i32")
     np.testing.assert_array_equal(run(a * 3 + a, a=x), x * 4)
-    with pytest.raises(ArgumentError, match=r"0\.5 is no i32"):
+    with pytest.raises(ArgumentError, match=r"0\.5 does not fit i32"):
         a * 0.5
 
 

@@ -126,7 +126,7 @@ def test_paper_devices(path: Path) -> None:
         (('memory = "VRAM"', 'memory = "HBM"'), "there is no memory 'HBM'"),
         (('between = ["RAM", "VRAM"]', 'between = ["RAM"]'), "must name two memories"),
         (('kind = "CPU"', 'kind = "ACCEL"'), "the last must be of kind CPU"),
-        (('name = "gpu"', 'name = "cpu"'), "a device is there twice"),
+        (('name = "gpu"', 'name = "cpu"'), "a device is listed twice"),
         (("[[link]]", "[[lonk]]"), r"no \[\[link\]\] from RAM to VRAM"),
         (("2 GiB", "many"), "'many' is not a size"),
         (("host = true", "host = 1"), "'host' is 1"),

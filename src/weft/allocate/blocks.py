@@ -1,6 +1,6 @@
 """Free blocks of one buffer type: the best-fit allocator of ggml's graph planner.
 
-Only offsets are computed, nothing is allocated. Rules of ggml_dyn_tallocr (ggml 0.25).
+It computes offsets and allocates nothing, by the rules of ggml_dyn_tallocr (ggml 0.25).
 """
 
 from __future__ import annotations
@@ -9,13 +9,14 @@ from weft.allocate.result import padded
 
 __all__ = ["BlockAllocator", "Chunk"]
 
-# A virtual buffer of the reference has at most 16 chunks; the last one takes whatever is left.
+# A virtual buffer of the reference has at most 16 chunks; the last one takes everything that
+# fits into no other.
 _MAX_CHUNKS = 16
 _NO_LIMIT = 2**63 - 1
 
 
 class Chunk:
-    """One block of memory: its free ranges by address, and how far it was ever used."""
+    """One block of memory: its free ranges by address, and the largest offset ever used."""
 
     __slots__ = ("max_size", "offsets", "sizes")
 
@@ -26,7 +27,7 @@ class Chunk:
 
 
 class BlockAllocator:
-    """Hands out (chunk, offset); grows where nothing fits."""
+    """Hands out places as (chunk, offset), and grows where nothing fits."""
 
     __slots__ = ("alignment", "chunks", "max_chunk_size")
 
@@ -36,7 +37,7 @@ class BlockAllocator:
         self.chunks: list[Chunk] = []
 
     def reset(self) -> None:
-        """Forgets everything."""
+        """Frees every block and drops all chunks."""
         self.chunks = []
 
     def alloc(self, size: int) -> tuple[int, int]:
@@ -58,31 +59,31 @@ class BlockAllocator:
         return number, offset
 
     def _best_hole(self, size: int) -> tuple[int, int]:
-        """The smallest fitting block that is not the last of its chunk, the later one of equals.
+        """The smallest fitting block that is not the last of its chunk; of equal ones the later.
 
-        The search starts anew in every chunk, so that any fit in a later chunk wins."""
-        found = (-1, -1)
+        The comparison restarts in every chunk, so that any fit in a later chunk wins."""
+        place = (-1, -1)
         for number, chunk in enumerate(self.chunks):
             best = -1
             sizes = chunk.sizes
             for i in range(len(sizes) - 1):
                 if sizes[i] >= size and (best < 0 or sizes[i] <= best):
                     best = sizes[i]
-                    found = (number, i)
-        return found
+                    place = (number, i)
+        return place
 
     def _best_end(self, size: int) -> tuple[int, int]:
-        """The last block that wastes least of what its chunk already has, or grows it least."""
-        found = (-1, -1)
+        """The last block of a chunk that wastes least of the chunk's size, or grows it least."""
+        place = (-1, -1)
         best: int | None = None
         for number, chunk in enumerate(self.chunks):
             if not chunk.sizes or chunk.sizes[-1] < size:
                 continue
             spare = chunk.max_size - chunk.offsets[-1] - size
             if best is None or (best < 0 and spare > best) or 0 <= spare < best:
-                found = (number, len(chunk.sizes) - 1)
+                place = (number, len(chunk.sizes) - 1)
                 best = spare
-        return found
+        return place
 
     def _new_chunk(self, size: int) -> int:
         capacity = max(size, self.max_chunk_size)
@@ -92,7 +93,7 @@ class BlockAllocator:
         return len(self.chunks) - 1
 
     def free(self, number: int, offset: int, size: int) -> None:
-        """Gives `size` bytes (rounded up) back; neighbours become one block."""
+        """Returns `size` bytes (rounded up); neighbouring free blocks become one."""
         size = padded(size, self.alignment)
         chunk = self.chunks[number]
         offsets, sizes = chunk.offsets, chunk.sizes

@@ -1,8 +1,8 @@
 """`GraphAllocator`: ggml's graph allocator (ggml_gallocr, ggml 0.25), planning only.
 
 Memory is handed out in graph order and freed after the last reader; an op may take over the memory
-of a source that it is the last to read. Offsets, chunks, sizes and the decision whether a graph
-fits an earlier plan equal the reference's.
+of a source whose last reader it is. Offsets, chunks, sizes and the decision whether a graph fits an
+earlier plan equal the reference's.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from weft.allocate.blocks import BlockAllocator
-from weft.allocate.result import padded
-from weft.errors import AllocationError, ScheduleError
+from weft.allocate.result import padded, without_device
+from weft.errors import AllocationError
 from weft.graph.node import describe
 from weft.graph.op import NONE
 from weft.graph.tensor import Tensor
@@ -23,11 +23,11 @@ from weft.schedule.result import Schedule
 __all__ = ["GraphAllocator", "Record"]
 
 Record = tuple[int, int, int, int]
-"""(backend, chunk, offset, size): where a tensor was planned, and the bytes it may use there."""
+"""(backend, chunk, offset, size): the place of a tensor in a plan, and the bytes it may use."""
 
 
 class _State:
-    """What is known about one tensor while planning."""
+    """The planning state of one tensor."""
 
     __slots__ = ("allocated", "backend", "chunk", "n_children", "n_views", "offset")
 
@@ -42,7 +42,8 @@ class _State:
 
 @dataclass(slots=True)
 class _Records:
-    """The result of a plan: by position in the plan lists, None for views and existing memory."""
+    """The result of a plan: places by position in the plan lists, None for views and existing
+    memory."""
 
     nodes: list[Record | None] = field(default_factory=list)
     sources: list[tuple[Record | None, ...]] = field(default_factory=list)
@@ -53,7 +54,8 @@ class GraphAllocator:
     """Plans graph after graph into the same buffers.
 
     `reserve` plans, `alloc` plans only if the graph does not fit the last plan, `measure` plans
-    without buffers. `reserves` counts plans, `reallocs` those that `alloc` had to make."""
+    without buffers. `reserves` counts plans, `reallocs` counts the plans that `alloc` had to
+    make."""
 
     def __init__(self, buffer_types: Sequence[Any]) -> None:
         """`buffer_types`: one per backend, the same object where backends share memory."""
@@ -64,10 +66,10 @@ class GraphAllocator:
         """Per backend, the sizes of its buffer's chunks; None: no buffer yet. Backends with the
         same buffer type share one list."""
         self.buffer_allocs: dict[int, int] = {}
-        """Per backend (the first of those that share), blocks of memory asked for so far."""
+        """Per backend (the first of those that share), the number of blocks allocated so far."""
         self.records = _Records()
         self.why = ""
-        """What did not fit when a graph was last held against the last plan; empty: all did."""
+        """The reason why the last graph did not fit the plan before it; empty where it fitted."""
         self._first = [
             next(i for i, other in enumerate(self.buffer_types) if other is t)
             for t in self.buffer_types
@@ -88,13 +90,15 @@ class GraphAllocator:
         self._grow_buffers(keep=True)
 
     def measure(self, schedule: Schedule) -> list[int]:
-        """Plans `schedule`; bytes per backend. Buffers that would have to grow are given up."""
+        """Plans `schedule` and returns the bytes per backend. Drops buffers that would have to
+        grow."""
         self._plan(schedule)
         self._grow_buffers(keep=False)
         return [sum(sizes) for sizes in self.planned]
 
     def alloc(self, schedule: Schedule, *, backends_changed: bool = False) -> bool:
-        """Uses the last plan if `schedule` fits it, else plans again; whether it had to."""
+        """Uses the last plan if `schedule` fits it, else plans again; returns whether it planned
+        again."""
         if not backends_changed and not self.needs_realloc(schedule):
             return False
         self.reallocs += 1
@@ -117,8 +121,8 @@ class GraphAllocator:
     # -- does a graph fit the last plan
 
     def needs_realloc(self, schedule: Schedule) -> bool:
-        """Whether some tensor of `schedule` needs more than the tensor in its place did; `why`
-        then says which."""
+        """Whether some tensor of `schedule` needs more than the tensor in its place had; `why`
+        names it."""
         records = self.records
         self.why = ""
         for what, now, before in (
@@ -132,9 +136,11 @@ class GraphAllocator:
         for i, node in enumerate(schedule.plan_nodes):
             if not self._fits(node, records.nodes[i]):
                 return True
-            known = records.sources[i]
+            source_records = records.sources[i]
             for j, src in enumerate(node.src):
-                if src is not None and not self._fits(src, known[j] if j < len(known) else None):
+                if src is not None and not self._fits(
+                    src, source_records[j] if j < len(source_records) else None
+                ):
                     return True
         return False
 
@@ -142,11 +148,11 @@ class GraphAllocator:
         if tensor.view_src is not None or tensor.buffer is not None:
             return True
         if record is None:
-            self.why = f"{describe(tensor)} needs memory, the tensor in its place had none"
+            self.why = f"{describe(tensor)} needs memory, but the tensor in its place had none"
             return False
         size = self._size(record[0], tensor)
         if size > record[3]:
-            self.why = f"{describe(tensor)} needs {size} bytes, {record[3]} were planned"
+            self.why = f"{describe(tensor)} needs {size} bytes, but {record[3]} were planned"
         return size <= record[3]
 
     # -- planning
@@ -190,10 +196,12 @@ class GraphAllocator:
         return state
 
     def _count(self, nodes: list[Tensor], backends: list[int]) -> None:
-        """Counts readers and views. Inputs are allocated before everything else, so that the user
-        can write them all before the run."""
+        """Counts readers and views.
+
+        Inputs are allocated before everything else, so that the user can write them all before the
+        run."""
         for node, b in zip(nodes, backends, strict=True):
-            # a NONE node is a dependency: its sources count, it is no view of its base
+            # a NONE node is a dependency: its sources count, but it is no view of its base
             if node.view_src is not None and node.op is not NONE:
                 self._state(node.view_src).n_views += 1
             if "input" in node.flags:
@@ -208,10 +216,7 @@ class GraphAllocator:
         if tensor.view_src is not None or tensor.buffer is not None:
             return
         if backend < 0:
-            raise ScheduleError(
-                f"{describe(tensor)} has no device: it has no memory, is no input, and only views "
-                "read it; mark it as an input or assign it to a device"
-            )
+            raise without_device(tensor)
         state = self._state(tensor)
         if state.allocated:
             return
@@ -222,8 +227,10 @@ class GraphAllocator:
         state.chunk, state.offset = self._blocks[backend].alloc(self._size(backend, tensor))
 
     def _take_over(self, node: Tensor, state: _State) -> bool:
-        """Whether `node` takes the memory of a source: the first that this allocator owns, that is
-        no output, has the same type, sizes and strides, no other reader left and no views."""
+        """Whether `node` takes the memory of a source.
+
+        It takes that of the first source that this allocator owns, that is no output, has the same
+        type, sizes and strides, no other reader left and no views."""
         for src in node.src:
             if src is None or src.view_src is not None or "output" in src.flags:
                 continue
@@ -258,7 +265,7 @@ class GraphAllocator:
             self._blocks[state.backend].free(state.chunk, state.offset + need, have - need)
 
     def _release(self, src: Tensor) -> None:
-        """One reader of `src` has run; frees it, or the base it views, after the last."""
+        """Counts one reader of `src` less; after the last reader frees it, or the base it views."""
         state = self._state(src)
         state.n_children -= 1
         if state.n_children != 0 or state.n_views != 0:
@@ -301,8 +308,8 @@ class GraphAllocator:
                 continue
             self.buffers[i] = planned if keep else None
             if keep:
-                asked = sum(size > 0 for size in planned)
-                self.buffer_allocs[i] = self.buffer_allocs.get(i, 0) + asked
+                n_blocks = sum(size > 0 for size in planned)
+                self.buffer_allocs[i] = self.buffer_allocs.get(i, 0) + n_blocks
 
 
 def _other_count(what: str, now: list[Tensor], before: int) -> str:

@@ -1,4 +1,4 @@
-"""First and last use of every tensor that needs memory; views and in-place ops folded.
+"""The first and the last use of every tensor that needs memory, with views and in-place ops folded.
 
 Times are positions in `Schedule.plan_nodes`; -1 is before the run, when the user writes inputs.
 """
@@ -8,9 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from weft.allocate.result import padded
-from weft.errors import ScheduleError
-from weft.graph.node import describe
+from weft.allocate.result import padded, without_device
 from weft.graph.op import NONE
 from weft.graph.tensor import Tensor
 from weft.schedule.result import Schedule
@@ -22,19 +20,19 @@ __all__ = ["Item", "Lifetimes", "lifetimes"]
 class Item:
     """Memory that is in use from `start` to `end`, both included.
 
-    `tensors` use it one after the other: each op took over the memory of the one before."""
+    `tensors` use it one after the other: each op took over the memory of the op before."""
 
     arena: int
     start: int
     end: int
     size: int
-    """Bytes, rounded up to the alignment; those of the largest tensor."""
+    """Bytes of the largest tensor, rounded up to the alignment."""
     tensors: list[Tensor] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class Lifetimes:
-    """Everything to be packed, by arena."""
+    """Every item to be packed, by arena."""
 
     buffer_types: list[Any]
     arena_of: list[int]
@@ -50,10 +48,10 @@ def lifetimes(schedule: Schedule) -> Lifetimes:
     """Lifetimes of all tensors that have no memory yet.
 
     A tensor lives from the node that writes it (inputs and other leaves: from before the run; a
-    copy: from when it is made) to the last node that reads it or a view of it. Outputs, bases of
-    views that are outputs, and results that nothing reads live to the end. A leaf that is no input
-    has no value that anyone could have set, so later reads of it through a view that is a leaf do
-    not count (nor do they in the reference)."""
+    copy: from the split that it is made for) to the last node that reads it or a view of it.
+    Outputs, bases of views that are outputs, and results that nothing reads live to the end. A leaf
+    that is no input has a value that nobody could set, so later reads of it through a view that is
+    a leaf do not count (nor do they in the reference)."""
     return _Analysis(schedule).run()
 
 
@@ -72,8 +70,8 @@ class _Analysis:
         self.can_use: dict[tuple[int, int], bool] = {}
 
     def _arena(self, buffer_type: Any) -> int:
-        for i, known in enumerate(self.buffer_types):
-            if known is buffer_type:
+        for i, existing in enumerate(self.buffer_types):
+            if existing is buffer_type:
                 return i
         self.buffer_types.append(buffer_type)
         return len(self.buffer_types) - 1
@@ -88,10 +86,7 @@ class _Analysis:
         if tensor.view_src is not None or tensor.buffer is not None or tensor in self.start:
             return
         if backend < 0:
-            raise ScheduleError(
-                f"{describe(tensor)} has no device: it has no memory, is no input, and only views "
-                "read it; mark it as an input or assign it to a device"
-            )
+            raise without_device(tensor)
         arena = self.arena_of[backend]
         self.start[tensor] = start
         self.arena[tensor] = arena
@@ -105,7 +100,8 @@ class _Analysis:
         for i, node in enumerate(schedule.plan_nodes):
             start = i
             if node.op is NONE or "input" in node.flags:
-                # nothing computes it; a copy is made when its dependency, the entry before, is read
+                # No node computes it; a copy begins where its dependency, the entry before it,
+                # is read.
                 role = roles.get(node)
                 start = i - 1 if role is not None and role.kind == "copy" else -1
             self._own(node, start, schedule.plan_node_backends[i])
@@ -156,7 +152,7 @@ class _Analysis:
                 item.end = end
                 item.tensors.append(tensor)
                 self.arena[tensor] = item.arena
-                # the parent's bytes change hands now, not after this node
+                # the parent's bytes pass to `node` now, not after it
                 old = self._padded(parent)
                 change = changes[item.arena]
                 change[start + 1] = change.get(start + 1, 0) + old
@@ -176,8 +172,10 @@ class _Analysis:
         return padded(self.sizes[tensor], self.buffer_types[self.arena[tensor]].alignment)
 
     def _taken_over(self, node: Tensor, now: int, item_of: dict[Tensor, Item]) -> Tensor | None:
-        """The source whose memory `node` takes: the first with the same type, sizes and strides,
-        read here for the last time, once, that is no output and no view."""
+        """The source whose memory `node` takes, or None.
+
+        It is the first source with the same type, sizes and strides that is read here for the last
+        time, once, and that is no output and no view."""
         for src in node.src:
             if (
                 src is None
@@ -196,8 +194,10 @@ class _Analysis:
         return None
 
     def _may_live_in(self, node: Tensor, arena: int, size: int) -> bool:
-        """Whether `node` fits `size` bytes of the arena, and all backends that use it can do so
-        there. Its own backend can: it reads a source in the same memory."""
+        """Whether `node` fits `size` bytes of the arena, and all other backends that use it can
+        read it there.
+
+        The node's own backend can, because it reads a source in the same memory."""
         if arena == self.arena[node]:
             return self.sizes[node] <= size
         need = self.buffer_types[arena].alloc_size(node)
@@ -219,8 +219,10 @@ class _Analysis:
     def _copied_onto_itself(
         self, copy: Tensor, src: Tensor, now: int, item_of: dict[Tensor, Item]
     ) -> bool:
-        """Whether a copy may stay where its source is: in memory of the same type, to be used by
-        nothing else. Happens to results that took over memory of another device."""
+        """Whether a copy may stay where its source is: in memory of the same type that nothing else
+        uses.
+
+        That happens to results that took over memory of another device."""
         return (
             src in item_of
             and self.arena[src] == self.arena[copy]

@@ -1,7 +1,7 @@
 """Packing: items with a lifetime and a size into as few bytes as possible.
 
-Dynamic storage allocation is NP-hard. Here an item is put at the lowest offset where no item that
-lives at the same time is; which plan comes out depends on the order. `ORDERS` are those of the
+Dynamic storage allocation is NP-hard. This packer puts an item at the lowest offset that no item
+living at the same time covers; the plan depends on the order of items. `ORDERS` are those of the
 literature; `search.py` looks for better ones.
 """
 
@@ -17,14 +17,16 @@ from weft.allocate.lifetime import Item
 __all__ = ["ORDERS", "Packing", "Problem", "pack"]
 
 _NO_LIMIT = 2**63 - 1
-# Pairs of items that live at the same time; with more, arrays are faster than lists of neighbours.
+# The number of pairs of items that live at the same time above which sorted arrays are faster than
+# lists of neighbours.
 _PAIRS = 200_000
 _PAIRS_PER_ITEM = 50
 
 
 @dataclass(slots=True)
 class Packing:
-    """Per item, its chunk and the offset in it; per chunk, its size and how far it may grow."""
+    """The chunk and the offset of each item; the size of each chunk and the limit to which it may
+    grow."""
 
     offsets: list[int]
     chunk_of: list[int]
@@ -43,7 +45,8 @@ class Problem:
     __slots__ = ("ends", "limit", "n_pairs", "neighbours", "sizes", "starts")
 
     def __init__(self, items: Sequence[Item], limit: int | None) -> None:
-        """`limit`: largest chunk. `neighbours` is None if there are very many."""
+        """`limit` is the size of the largest chunk in bytes. `neighbours` is None if there are very
+        many."""
         self.starts = [item.start for item in items]
         self.ends = [item.end for item in items]
         self.sizes = [item.size for item in items]
@@ -54,7 +57,7 @@ class Problem:
     def _pairs(self) -> list[list[int]] | None:
         ends = self.ends
         most = _PAIRS + _PAIRS_PER_ITEM * len(ends)
-        found: list[list[int]] = [[] for _ in ends]
+        neighbours: list[list[int]] = [[] for _ in ends]
         live: list[int] = []
         for i in self.order("start"):
             start = self.starts[i]
@@ -62,12 +65,12 @@ class Problem:
             self.n_pairs += len(live)
             if self.n_pairs > most:
                 return None
-            mine = found[i]
+            own = neighbours[i]
             for j in live:
-                mine.append(j)
-                found[j].append(i)
+                own.append(j)
+                neighbours[j].append(i)
             live.append(i)
-        return found
+        return neighbours
 
     def order(self, name: str) -> list[int]:
         """The items in one of the `ORDERS`."""
@@ -89,7 +92,7 @@ def pack(
 ) -> Packing:
     """Puts the items one after the other at the lowest free offset.
 
-    With `start`, the items `order[:first]` stay where they are in it. Where the size of a chunk is
+    With `start`, the items `order[:first]` keep their places in it. Where the size of a chunk is
     limited, an item goes to the chunk that grows least."""
     if problem.neighbours is None:
         return _pack_dense(problem, order)
@@ -114,9 +117,9 @@ def _pack_one_chunk(
     for i in order:
         size = sizes[i]
         free = 0
-        taken = [(offsets[j], sizes[j]) for j in neighbours[i] if offsets[j] >= 0]
-        taken.sort()
-        for low, length in taken:
+        occupied = [(offsets[j], sizes[j]) for j in neighbours[i] if offsets[j] >= 0]
+        occupied.sort()
+        for low, length in occupied:
             if low - free >= size:
                 break
             if low + length > free:
@@ -139,12 +142,12 @@ def _pack_chunks(
         limits[chunk_of[i]] = max(limits[chunk_of[i]], top)
     for i in order[first:]:
         size = sizes[i]
-        taken: list[list[tuple[int, int]]] = [[] for _ in chunks]
+        occupied: list[list[tuple[int, int]]] = [[] for _ in chunks]
         for j in neighbours[i]:
             if offsets[j] >= 0:
-                taken[chunk_of[j]].append((offsets[j], offsets[j] + sizes[j]))
+                occupied[chunk_of[j]].append((offsets[j], offsets[j] + sizes[j]))
         best, least = -1, 0
-        for c, ranges in enumerate(taken):
+        for c, ranges in enumerate(occupied):
             free = 0
             for low, high in sorted(ranges):
                 if low - free >= size:
@@ -169,19 +172,21 @@ def _open_chunks(n: int, chunks: list[int], limits: list[int], limit: int) -> No
 
 
 def _pack_dense(problem: Problem, order: Sequence[int]) -> Packing:
-    """The same for very many items that live at the same time: with arrays that are kept sorted by
-    offset, instead of lists of neighbours. An item goes to the first chunk that has room."""
+    """`pack` for very many items that live at the same time.
+
+    It keeps arrays sorted by offset instead of lists of neighbours. An item goes to the first chunk
+    that has room."""
     n = len(order)
     plan = Packing([0] * n, [0] * n, [], [])
     # rows: start, end, offset, end of memory, chunk
     placed = np.empty((5, n), np.int64)
     for k, i in enumerate(order):
         size = problem.sizes[i]
-        known = placed[:, :k]
-        live = (known[0] <= problem.ends[i]) & (known[1] >= problem.starts[i])
+        earlier = placed[:, :k]
+        live = (earlier[0] <= problem.ends[i]) & (earlier[1] >= problem.starts[i])
         for chunk, limit in enumerate(plan.limits):
-            here = live & (known[4] == chunk) if len(plan.chunks) > 1 else live
-            low, high = known[2, here], known[3, here]
+            here = live & (earlier[4] == chunk) if len(plan.chunks) > 1 else live
+            low, high = earlier[2, here], earlier[3, here]
             free = np.concatenate(([0], np.maximum.accumulate(high)))
             gaps = np.flatnonzero(low - free[:-1] >= size)
             offset = int(free[gaps[0]] if gaps.size else free[-1])
@@ -193,7 +198,7 @@ def _pack_dense(problem: Problem, order: Sequence[int]) -> Packing:
             plan.limits.append(_NO_LIMIT if problem.limit is None else max(problem.limit, size))
         plan.offsets[i], plan.chunk_of[i] = offset, chunk
         plan.chunks[chunk] = max(plan.chunks[chunk], offset + size)
-        at = int(np.searchsorted(known[2], offset))
+        at = int(np.searchsorted(earlier[2], offset))
         placed[:, at + 1 : k + 1] = placed[:, at:k].copy()
         placed[:, at] = (problem.starts[i], problem.ends[i], offset, offset + size, chunk)
     return plan

@@ -1,4 +1,4 @@
-"""`allocate`: a portfolio of planners, of which the smallest plan wins."""
+"""`allocate`: several planners, of which the smallest plan wins."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from weft.schedule.result import Schedule
 
 __all__ = ["allocate"]
 
-# Steps of the search before it gives up: about 0.3 s.
+# The number of steps after which the search stops: about 0.3 s.
 _EFFORT = 2_500_000
-# The part of an arena that may be spent on fewer stages.
+# An arena may grow by one part in this many to keep the nodes of a stage independent.
 _STAGES_WORTH = 64
 
 
@@ -29,9 +29,9 @@ _STAGES_WORTH = 64
 def allocate(schedule: Schedule, policy: Literal["best", "ggml"] = "best") -> Allocation:
     """A place for every tensor of `schedule` that has no memory yet.
 
-    `ggml`: what the reference's graph allocator does. `best`: the smallest of several plans, the
-    reference's among them. Raises ScheduleError for a tensor without a device, AllocationError for
-    an unknown policy or a plan that cannot be made."""
+    Policy `ggml` plans as the reference's graph allocator does. Policy `best` takes the smallest of
+    several plans, of which the reference's is one. Raises ScheduleError for a tensor without a
+    device, AllocationError for an unknown policy or a plan that cannot be made."""
     if policy == "ggml":
         return _like_reference(schedule, lifetimes(schedule))
     require_choice("memory", policy, ("best", "ggml"), AllocationError)
@@ -72,28 +72,29 @@ def _best(schedule: Schedule) -> Allocation:
 
 
 def _smallest(items: list[Item], bound: int, max_size: int | None) -> tuple[Packing, str]:
-    # the size of a chunk is of no interest while one chunk is enough
+    # the limit of a chunk does not matter while one chunk is enough
     if max_size is None or bound <= max_size:
-        found, how = improve(Problem(items, None), bound, _EFFORT)
-        if max_size is None or found.size <= max_size:
-            return found, how
+        packing, how = improve(Problem(items, None), bound, _EFFORT)
+        if max_size is None or packing.size <= max_size:
+            return packing, how
     return improve(Problem(items, max_size), bound, _EFFORT)
 
 
 def _over_stages(
     schedule: Schedule, life: Lifetimes, packings: list[tuple[Packing, str]], total: int
 ) -> Allocation | None:
-    """A plan that puts no node behind another of its stage, if it costs next to nothing."""
+    """A plan that lets no node depend on another of its stage, if it needs hardly more memory; else
+    None."""
     spans = stage_spans(schedule)
     if spans is None:
         return None
-    found = []
-    for number, (items, known) in enumerate(zip(life.items, packings, strict=True)):
+    longer_packings = []
+    for number, (items, packing) in enumerate(zip(life.items, packings, strict=True)):
         longer = over_stages(items, spans)
         if longer != items and life.buffer_types[number].max_size is None:
-            known = improve(Problem(longer, None), known[0].size, _EFFORT // 4)
-        found.append(known)
-    plan = _to_allocation(life, found)
+            packing = improve(Problem(longer, None), packing[0].size, _EFFORT // 4)
+        longer_packings.append(packing)
+    plan = _to_allocation(life, longer_packings)
     return plan if plan.total <= total + total // _STAGES_WORTH else None
 
 

@@ -1,13 +1,15 @@
-"""`Allocation`: where each tensor of a schedule lives."""
+"""`Allocation`: the memory of each tensor of a schedule."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
 
+from weft.errors import ScheduleError
+from weft.graph.node import describe
 from weft.graph.tensor import Tensor
 
-__all__ = ["Allocation", "Arena", "Placement", "padded"]
+__all__ = ["Allocation", "Arena", "Placement", "padded", "without_device"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +32,7 @@ class Arena:
     lower_bound: int
     """The largest sum of bytes that are in use at the same time: no plan can be smaller."""
     planner: str = ""
-    """Which of the planners found this."""
+    """The name of the planner that found this arena's plan."""
 
     @property
     def size(self) -> int:
@@ -60,12 +62,13 @@ class Allocation:
         return sum(arena.lower_bound for arena in self.arenas)
 
     def find(self, tensor: Tensor) -> Placement | None:
-        """Place of a final tensor or, for a view, of its base; None for memory that existed."""
+        """The place of a final tensor or, for a view, of its base; None for memory that existed
+        before."""
         base = tensor if tensor.view_src is None else tensor.view_src
         return self.place.get(base)
 
     def explain(self) -> str:
-        """A line per arena: bytes, chunks, lower bound, how it was found."""
+        """A line per arena: its bytes, chunks, lower bound and planner."""
         lines = []
         for arena in self.arenas:
             over = arena.size / arena.lower_bound - 1 if arena.lower_bound else 0.0
@@ -77,7 +80,7 @@ class Allocation:
         return "\n".join(lines)
 
     def to_json(self) -> dict[str, Any]:
-        """The same as plain data: `arenas`, `total`, `lower_bound`."""
+        """The plan as plain data: `arenas`, `total`, `lower_bound`."""
         return {
             "arenas": [
                 {
@@ -97,3 +100,11 @@ class Allocation:
 def padded(size: int, alignment: int) -> int:
     """`size` rounded up to a multiple of `alignment` (a power of two)."""
     return (size + alignment - 1) & -alignment
+
+
+def without_device(tensor: Tensor) -> ScheduleError:
+    """The error of a tensor that needs memory and that no pass gave a device."""
+    return ScheduleError(
+        f"{describe(tensor)} has no device: it has no memory, is no input, and only views read it; "
+        "mark it as an input or assign it to a device"
+    )

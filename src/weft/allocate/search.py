@@ -1,6 +1,6 @@
 """Local search for an order of items that packs into fewer bytes.
 
-An item that ends above the bound is put earlier in the order, or trades places with another; the
+An item that ends above the bound moves forward in the order, or trades places with another; the
 items after it are packed again; a result that is not much worse is kept. The random numbers have a
 fixed seed and effort is counted in steps of the packer, so that a plan never depends on the
 machine.
@@ -14,19 +14,21 @@ from weft.allocate.pack import ORDERS, Packing, Problem, pack
 
 __all__ = ["improve"]
 
-# How much worse (relative) a step may be and still be kept: small, as most steps must improve.
+# The relative increase of the cost with which a step is still kept.
 _SLACK = 0.1
 _SLACK_CHUNKS = 0.004
-# Close enough to stop looking, relative to the bound.
+# The distance from the bound, relative to it, at which the search stops.
 _ENOUGH = 1 / 2000
-# Steps that placing an item costs on top of one per neighbour; and without lists of neighbours.
+# Steps that placing an item counts beside one per neighbour, and those without lists of neighbours.
 _ITEM_STEPS = 12
 _DENSE_STEPS = 300
 
 
 def improve(problem: Problem, bound: int, budget: int) -> tuple[Packing, str]:
-    """The best packing found, and how. Stops near `bound` bytes, or after `budget` steps: places
-    of neighbours looked at, about 0.1 microseconds each."""
+    """The best packing, and the name of the method that gave it.
+
+    The search stops near `bound` bytes, or after `budget` steps: visits of a neighbour's place,
+    about 0.1 microseconds each."""
     goal = bound + int(bound * _ENOUGH)
     n = len(problem.sizes)
     if problem.neighbours is None:
@@ -50,9 +52,9 @@ def improve(problem: Problem, bound: int, budget: int) -> tuple[Packing, str]:
     # most of the effort where the start is best
     for share, (_, name, order, packing) in zip((0.5, 0.25, 0.25), starts, strict=False):
         walk = _Walk(problem, problem.neighbours, bound, goal)
-        found = walk.run(order, packing, int(budget * share))
-        if found.size < best.size:
-            best, how = found, f"{name}, improved"
+        improved = walk.run(order, packing, int(budget * share))
+        if improved.size < best.size:
+            best, how = improved, f"{name}, improved"
         if best.size <= goal:
             break
     return best, how
@@ -72,7 +74,7 @@ class _Walk:
         self.random = random.Random(0)
 
     def run(self, order: list[int], packing: Packing, budget: int) -> Packing:
-        """The best packing on the way."""
+        """The best packing of the search."""
         n = len(order)
         steps_per_item = 2 * self.problem.n_pairs // n + _ITEM_STEPS
         best = packing
@@ -89,7 +91,7 @@ class _Walk:
         return best
 
     def _cost(self, packing: Packing) -> int:
-        """Bytes above the bound, summed over items: falls even while the peak stays."""
+        """Bytes above the bound, summed over items; the sum falls even while the peak stays."""
         if self.problem.limit is not None:
             return packing.size
         tops = map(int.__add__, packing.offsets, self.problem.sizes)

@@ -1,8 +1,8 @@
 """Memory for nodes that run at the same time.
 
-Packing lets a result take the bytes of another that is read for the last time just before. Where a
-backend runs independent nodes together, that puts one behind the other. Here what any node of a
-stage needs is in use as long as the stage.
+Packing lets a result take the bytes of another that is read for the last time just before, so that
+the one must wait for the other. Where a backend runs independent nodes together, everything that a
+node of a stage needs is therefore kept for the whole stage.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ __all__ = ["over_stages", "stage_spans"]
 
 
 def stage_spans(schedule: Schedule) -> list[tuple[int, int]] | None:
-    """For each of `Schedule.plan_nodes` the first and the last node of its stage: consecutive
-    nodes of one backend of which none reads or overwrites what another writes. None where no
-    backend runs nodes at the same time (`Backend.runs_stages`)."""
+    """The first and the last node of the stage of each entry of `Schedule.plan_nodes`.
+
+    A stage is consecutive nodes of one backend of which none reads or overwrites what another
+    writes. None where no backend runs nodes at the same time (`Backend.runs_stages`)."""
     runs_stages = [b.runs_stages for b in schedule.backends]
     if not any(runs_stages):
         return None
@@ -50,16 +51,16 @@ def stage_spans(schedule: Schedule) -> list[tuple[int, int]] | None:
 
 
 def over_stages(items: Sequence[Item], spans: Sequence[tuple[int, int]]) -> list[Item]:
-    """The items with lifetimes of whole stages; the very items where that changes nothing."""
+    """The items with lifetimes of whole stages; an item that does not change is returned itself."""
     n = len(spans)
-    found = []
+    longer = []
     for item in items:
         start = spans[item.start][0] if 0 <= item.start < n else item.start
         end = spans[item.end][1] if 0 <= item.end < n else item.end
         if (start, end) != (item.start, item.end):
             item = Item(item.arena, start, end, item.size, item.tensors)
-        found.append(item)
-    return found
+        longer.append(item)
+    return longer
 
 
 def _base(tensor: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""`validate`: checks a memory plan pair by pair. Shares no code with the planners.
+"""`validate`: checks a memory plan pair by pair; it shares no code with the planners.
 
 The check replays the plan's node list: when a node writes its result, no other value that is still
 needed may be in the same bytes, except a source that the node replaces element by element.
@@ -45,8 +45,10 @@ def validate(schedule: Schedule, plan: Allocation) -> None:
 
 
 class _Live:
-    """The values in one chunk, by offset. They are apart from one another, as each was checked
-    when it came; those that are no longer needed go when something else comes near them."""
+    """The values in one chunk, by offset.
+
+    They never overlap, because each was checked when it was added. A value that is no longer needed
+    is removed when another comes near its bytes."""
 
     def __init__(self, needed_until: dict[Tensor, int]) -> None:
         self._until = needed_until
@@ -59,24 +61,24 @@ class _Live:
         i = bisect_left(self._starts, at.offset)
         if i > 0 and self._ends[i - 1] > at.offset:
             i -= 1
-        found = []
+        tensors = []
         while i < len(self._starts) and self._starts[i] < at.offset + at.size:
             if self._until[self._tensors[i]] < now:
                 self._delete(i)
             else:
-                found.append(self._tensors[i])
+                tensors.append(self._tensors[i])
                 i += 1
-        return found
+        return tensors
 
     def add(self, tensor: Tensor, at: Placement) -> None:
-        """A value whose bytes are free."""
+        """Adds a value whose bytes are free."""
         i = bisect_left(self._starts, at.offset)
         self._starts.insert(i, at.offset)
         self._ends.insert(i, at.offset + at.size)
         self._tensors.insert(i, tensor)
 
     def remove(self, tensor: Tensor, offset: int) -> None:
-        """A value that is replaced."""
+        """Removes a value that is replaced."""
         i = bisect_left(self._starts, offset)
         assert self._tensors[i] is tensor
         self._delete(i)
@@ -86,7 +88,7 @@ class _Live:
 
 
 def _uses(schedule: Schedule) -> tuple[list[tuple[int, Tensor]], dict[Tensor, int]]:
-    """When each value is written (sorted), and until when it is needed."""
+    """The time at which each value is written (sorted), and until when it is needed."""
     n = len(schedule.plan_nodes)
     written: dict[Tensor, int] = {}
     until: dict[Tensor, int] = {}
@@ -115,10 +117,10 @@ def _uses(schedule: Schedule) -> tuple[list[tuple[int, Tensor]], dict[Tensor, in
             continue
         until[_base(node)] = max(until.get(_base(node), i), i)
     for tensor in (*schedule.plan_nodes, *schedule.plan_leaves):
-        wanted = tensor.is_output
+        stays = tensor.is_output
         if tensor.op.name != "NONE" and tensor not in has_reader:
-            wanted = True
-        if wanted:
+            stays = True
+        if stays:
             until[_base(tensor)] = n
     for tensor, start in written.items():
         until[tensor] = max(until.get(tensor, start), start)
@@ -130,7 +132,8 @@ def _base(tensor: Tensor) -> Tensor:
 
 
 def _check_users(schedule: Schedule, plan: Allocation) -> None:
-    """A tensor that is not in its own device's memory must be where all its users can work."""
+    """Raises AllocationError where a tensor lies in another device's memory that a user of it
+    cannot read."""
     moved: dict[Tensor, int] = {}
     for tensor, b in zip(schedule.plan_nodes, schedule.plan_node_backends, strict=True):
         at = plan.place.get(tensor)
@@ -153,7 +156,8 @@ def _check_users(schedule: Schedule, plan: Allocation) -> None:
 
 
 def _is_view_of_nothing(tensor: Tensor) -> bool:
-    """A leaf that views a leaf that is no input: nobody has set the value, so none can be lost."""
+    """Whether a leaf views a leaf that is no input: nobody has set the value, so none can be
+    lost."""
     base = tensor.view_src
     return base is not None and tensor.op.name == base.op.name == "NONE" and not base.flags
 

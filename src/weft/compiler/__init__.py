@@ -1,4 +1,4 @@
-"""From a graph to a program: `compile(graph, devices) -> Program`, the stages one call a line."""
+"""From a graph to a program: `compile(graph, devices) -> Program`, with a call for each stage."""
 
 from weft.compiler.layouts import Layouts
 from weft.compiler.pipeline import (

@@ -1,4 +1,4 @@
-"""Says what a legal program is, before any device sees it."""
+"""The rules of a legal program, checked before any device sees it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Weights of the host in the memory of the device that is to work on them.
+"""Weights of the host moved to the memory of the device that will use them.
 
 A graph that was built by hand, or converted, has all its constants in host memory, and the rules of
-placement run an op where its weights are. Here they are given another home before placement.
+placement run an op where its weights are. So these weights get another home before placement.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ __all__ = ["first_with_own_memory", "too_large", "why_not_in", "with_weights_on_
 
 
 def first_with_own_memory(backends: Sequence[Backend]) -> int:
-    """The first device with memory of its own, -1: all share that of the last."""
+    """The first device with memory of its own; -1 where all share the memory of the last."""
     host = backends[-1].buffer_type
     return next((i for i, b in enumerate(backends[:-1]) if b.buffer_type is not host), -1)
 
 
 def why_not_in(buffer_type: BufferType, node: Tensor, backends: Sequence[Backend]) -> str | None:
-    """Why no device that uses a memory runs `node`; None: one does."""
-    why = ""
+    """The reason why no device that uses a memory runs `node`; None where one does."""
+    reason = ""
     for backend in backends:
         if backend.supports_buffer_type(buffer_type):
             support = backend.supports_op(node)
             if support.ok:
                 return None
-            why = why or support.why or f"{backend.name} does not run {node.op.name}"
-    return why or "no device uses its memory"
+            reason = reason or support.why or f"{backend.name} does not run {node.op.name}"
+    return reason or "no device uses its memory"
 
 
 def too_large(leaf: Tensor, buffer_type: BufferType) -> str | None:
-    """Why a memory cannot hold a tensor in one block; None: it can."""
+    """The reason why a memory cannot hold a tensor in one block; None where it can."""
     most, size = buffer_type.max_size, buffer_type.alloc_size(leaf)
     if most is None or size <= most:
         return None
@@ -49,9 +49,10 @@ def too_large(leaf: Tensor, buffer_type: BufferType) -> str | None:
 def with_weights_on_device(
     graph: Graph, backends: Sequence[Backend]
 ) -> tuple[Graph, dict[Tensor, Tensor]]:
-    """A copy of `graph` whose constants and states live in the memory of the first device that has
-    its own, as far as all nodes that touch them run there; and what became of each tensor. The
-    graph itself where there is no such device, or nothing to move."""
+    """A copy of `graph` with weights in device memory, and the new tensor of each old one.
+
+    Constants and states go to the first device that has memory of its own, if all nodes that touch
+    them run there. Returns the graph itself where there is no such device, or nothing to move."""
     number = first_with_own_memory(backends)
     if number < 0:
         return graph, {}
@@ -80,7 +81,7 @@ def with_weights_on_device(
 
 
 def _bases_at_host(node: Tensor) -> Iterator[Tensor]:
-    """What a node reads or writes of the memory that the host has."""
+    """The tensors in host memory that a node reads or writes."""
     for tensor in (*node.src, node):
         base = None if tensor is None else tensor.view_src or tensor
         if base is None or base.buffer is None or base.buffer.type is not None:

@@ -1,7 +1,7 @@
-"""Which weights are worth another layout: a decision over all plans that share them.
+"""The choice of weights that are repacked, over all plans that share them.
 
-It comes after placement and memory: only where constant data lives changes, and no byte of the
-arenas. A weight that something reads as rows stays where it is, used in place.
+It follows placement and memory planning, because it moves constant data only and changes no byte of
+the arenas. A weight that something reads as rows stays where it is, used in place.
 """
 
 from __future__ import annotations
@@ -26,63 +26,63 @@ Layouts = Mapping[Tensor, WeightBufferType]
 def choose_layouts(schedules: Sequence[Schedule]) -> dict[Tensor, WeightBufferType]:
     """The weights that are repacked, for plans (of the same devices) that share leaves.
 
-    A weight is repacked if it is a whole tensor of the host, used there or sent to a device, all
-    that ever reads it are steps of one backend, and that backend offers a buffer type for these
-    uses (`Backend.weight_layout`)."""
-    found = _Found()
+    A weight is repacked if it is a whole tensor of the host, used there or sent to a device, if
+    every reader is a step of one backend, and if that backend offers a buffer type for these uses
+    (`Backend.weight_layout`)."""
+    usage = _Usage()
     for schedule in schedules:
-        _gather(schedule, found)
+        _gather(schedule, usage)
     chosen: dict[Tensor, WeightBufferType] = {}
-    for leaf, uses in found.uses.items():
-        backends = found.backends[leaf]
-        if leaf in found.as_rows or len(backends) != 1 or not _is_whole(leaf, backends[0]):
+    for leaf, uses in usage.uses.items():
+        backends = usage.backends[leaf]
+        if leaf in usage.as_rows or len(backends) != 1 or not _is_whole(leaf, backends[0]):
             continue
         buffer_type = backends[0].weight_layout(leaf, uses)
         if buffer_type is not None:
             chosen[leaf] = buffer_type
     # another leaf over the same bytes would keep them in memory twice
-    plain = {_data(leaf) for leaf in (*found.uses, *found.as_rows) if leaf not in chosen}
+    plain = {_data(leaf) for leaf in (*usage.uses, *usage.as_rows) if leaf not in chosen}
     return {leaf: t for leaf, t in chosen.items() if _data(leaf) not in plain}
 
 
 @dataclass(slots=True)
-class _Found:
+class _Usage:
     uses: dict[Tensor, list[Use]] = field(default_factory=dict)
     backends: dict[Tensor, list[Backend]] = field(default_factory=dict)
     as_rows: dict[Tensor, None] = field(default_factory=dict)
     """Leaves that are copied, viewed, written or outputs."""
 
 
-def _gather(schedule: Schedule, found: _Found) -> None:
-    """Adds what a schedule does with its weights."""
+def _gather(schedule: Schedule, usage: _Usage) -> None:
+    """Adds the uses that a schedule makes of its weights."""
     for split in schedule.splits:
         backend = schedule.backends[split.backend]
         for copy in split.copies:
-            _mark(found, copy)
+            _mark(usage, copy)
         for node in split.nodes:
             if node.op is NONE or node.op.is_view:
-                continue  # what reads a view is what counts
-            _mark(found, (node,))
+                continue  # only readers of a view count
+            _mark(usage, (node,))
             for number, source in enumerate(node.src):
                 if source is None:
                     continue
                 if not _is_weight(source):
-                    _mark(found, (source,))
+                    _mark(usage, (source,))
                     continue
-                found.uses.setdefault(source, []).append(Use(node, number))
-                readers = found.backends.setdefault(source, [])
+                usage.uses.setdefault(source, []).append(Use(node, number))
+                readers = usage.backends.setdefault(source, [])
                 if backend not in readers:
                     readers.append(backend)
     graph = schedule.graph
-    _mark(found, (schedule.final_of(t) for t in (*graph.outputs.values(), *graph.inputs.values())))
+    _mark(usage, (schedule.final_of(t) for t in (*graph.outputs.values(), *graph.inputs.values())))
 
 
-def _mark(found: _Found, tensors: Iterable[Tensor]) -> None:
-    """What these tensors share memory with is needed as rows."""
+def _mark(usage: _Usage, tensors: Iterable[Tensor]) -> None:
+    """Marks the tensors whose memory these tensors share: they are needed as rows."""
     for tensor in tensors:
         for base in _bases(tensor):
             if _is_weight(base):
-                found.as_rows[base] = None
+                usage.as_rows[base] = None
 
 
 def _bases(tensor: Tensor) -> Iterator[Tensor]:
@@ -98,8 +98,8 @@ def _is_weight(tensor: Tensor) -> bool:
 
 
 def _is_whole(leaf: Tensor, backend: Backend) -> bool:
-    """Whether the leaf is all of an array that the host has, in memory of the host's or to be sent
-    to that of `backend`."""
+    """Whether the leaf is the whole of a host array, in host memory or to be sent to that of
+    `backend`."""
     buffer = leaf.buffer
     if buffer is None or buffer.offset != 0 or not isinstance(buffer.data, np.ndarray | HostMemory):
         return False
@@ -108,7 +108,7 @@ def _is_whole(leaf: Tensor, backend: Backend) -> bool:
 
 
 def _data(leaf: Tensor) -> tuple[int, int]:
-    """What tells apart the bytes of leaves: the data, and the device that it is sent to."""
+    """A key for the bytes of a leaf: the data, and the device that they are sent to."""
     buffer = leaf.buffer
     if buffer is None or buffer.data is None:
         return id(leaf), 0

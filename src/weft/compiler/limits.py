@@ -1,4 +1,4 @@
-"""Plans by predicted time that fit the memories of their machine."""
+"""Plans of least predicted time within the memory of their machine."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Planned(Protocol):
 
 
 def memory_needs(plan: Planned, cost: CostOptions) -> dict[str, int]:
-    """Memory of the profile -> bytes that a plan takes there: arenas, weights, caches."""
+    """Memory of the profile -> bytes that a plan needs there for arenas, weights and caches."""
     model = cost.model(plan.schedule.graph, plan.schedule.backends)
     needs: dict[str, int] = {}
     for arena in plan.allocation.arenas:
@@ -50,21 +50,22 @@ P = TypeVar("P", bound=Planned)
 
 
 def within_limits(
-    found: P, plan: Callable[[Policy, CostOptions | None], P], cost: CostOptions
+    fastest: P, plan: Callable[[Policy, CostOptions | None], P], cost: CostOptions
 ) -> P:
-    """`found` if it fits every memory of the profile; else the first plan that does, with results
-    made dearer and dearer in memories that are too full; else that of the reference's rules.
+    """`fastest` if it fits every memory of the profile, else another plan that does.
 
-    Raises OutOfMemoryError naming the memory where none fits."""
-    over = _over(found, cost)
+    Results become more and more expensive in memories that are too full, until a plan fits; the
+    last is that of the reference's rules. Raises OutOfMemoryError naming the memory where none
+    fits."""
+    over = _over(fastest, cost)
     if not over:
-        return found
-    least = found
-    seconds = found.schedule.predicted.total if found.schedule.predicted else 1.0
+        return fastest
+    least = fastest
+    seconds = fastest.schedule.predicted.total if fastest.schedule.predicted else 1.0
     surcharge = dict(cost.surcharge)
     for number in range(_TRIES):
         for name, (need, _) in over.items():
-            # at first as if all that it holds took as long again; in the end at any price
+            # The first price doubles the time of all that a memory holds, the last is prohibitive.
             last = number == _TRIES - 1
             surcharge[name] = 1.0 if last else 4 * surcharge.get(name, seconds / need)
         least = plan("cost", replace(cost, surcharge=surcharge))
@@ -84,11 +85,11 @@ def within_limits(
 
 
 def _over(plan: Planned, cost: CostOptions) -> dict[str, tuple[int, int]]:
-    """Memory -> (need, limit) where a plan needs more than there is."""
+    """Memory -> (need, limit) in bytes, where a plan needs more than there is."""
     memories = cost.profile.memories
-    found = {}
+    too_full = {}
     for name, need in memory_needs(plan, cost).items():
         limit = memories[name].size if name in memories else None
         if limit is not None and need > limit:
-            found[name] = (need, limit)
-    return found
+            too_full[name] = (need, limit)
+    return too_full

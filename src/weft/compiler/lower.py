@@ -29,32 +29,32 @@ from weft.schedule import Schedule, Split
 __all__ = ["lower", "lower_with_tensors"]
 
 _HOST = -1
-"""The address space of this process, beside the numbers of buffers."""
+"""The number of this process's address space, among the numbers of buffers."""
 
 
 def lower(
     schedule: Schedule, allocation: Allocation, plan: Any = None, layouts: Layouts | None = None
 ) -> Program:
     """The program of a planned schedule: buffers, tensors with addresses, splits with stages.
-    `layouts`: weights that live elsewhere than in their buffers, see `choose_layouts`.
 
-    Raises ProgramError when a tensor has no memory."""
+    `layouts` are weights that live elsewhere than in their buffers, see `choose_layouts`. Raises
+    ProgramError when a tensor has no memory."""
     return _lower(schedule, _Tensors(schedule, allocation, layouts or {}), plan)
 
 
 def lower_with_tensors(
     schedule: Schedule, allocation: Allocation, plan: Any = None, layouts: Layouts | None = None
 ) -> tuple[Program, dict[Tensor, int]]:
-    """`lower`, and the program's tensor for each tensor of the graph that has memory, so that a
-    debugger can look at all of them."""
+    """The program, and its tensor for each tensor of the graph that has memory, which debuggers
+    show."""
     table = _Tensors(schedule, allocation, layouts or {})
-    found = {}
+    index_of = {}
     for tensor in schedule.graph.tensors:
         final = schedule.final_of(tensor)
         base = final if final.view_src is None else final.view_src
         if base in allocation.place or (base.buffer is not None and base.buffer.data is not None):
-            found[tensor] = table.index(final)
-    return _lower(schedule, table, plan), found
+            index_of[tensor] = table.index(final)
+    return _lower(schedule, table, plan), index_of
 
 
 def _lower(schedule: Schedule, table: _Tensors, plan: Any) -> Program:
@@ -96,10 +96,10 @@ class _Tensors:
                 self.buffers.append(BufferSpec("arena", arena.buffer_type, size, "compute"))
 
     def index(self, tensor: Tensor) -> int:
-        """Row of a final tensor."""
-        found = self._index.get(tensor)
-        if found is None:
-            found = self._index[tensor] = len(self.specs)
+        """The row of a final tensor in the table."""
+        row = self._index.get(tensor)
+        if row is None:
+            row = self._index[tensor] = len(self.specs)
             base = tensor if tensor.view_src is None else tensor.view_src
             buffer, offset = self._home(base, tensor)
             self.specs.append(
@@ -113,14 +113,14 @@ class _Tensors:
                     self._layout(tensor),
                 )
             )
-        return found
+        return row
 
     def _layout(self, tensor: Tensor) -> Layout:
         memory = self._layouts.get(tensor)
         return "rows" if memory is None else memory.layout
 
     def _home(self, base: Tensor, tensor: Tensor) -> tuple[int, int]:
-        """Buffer and byte offset of a tensor that is not a view."""
+        """The buffer and the byte offset of a tensor that is not a view."""
         if base.buffer is not None:
             buffer_type = base.buffer.type or self._schedule.backends[-1].buffer_type
             data = base.buffer.data
@@ -137,7 +137,7 @@ class _Tensors:
     def _bind(self, buffer_type: BufferType, base: Tensor) -> int:
         assert base.buffer is not None
         data = base.buffer.data
-        # views of one mapped file are separate arrays over the same bytes: one buffer each is fine
+        # views of one mapped file are separate arrays over the same bytes, with a buffer each
         key = (id(buffer_type), id(data))
         if key not in self._bound:
             size = data.nbytes
@@ -156,10 +156,12 @@ class _Tensors:
         return self._bound[key]
 
     def extent(self, index: int) -> Range:
-        """Bytes that a tensor covers at the symbols' maxima. Memory of the user is known by its
-        address, so that two arrays over the same bytes are one."""
-        found = self._extent.get(index)
-        if found is None:
+        """The bytes that a tensor covers at the symbols' maxima.
+
+        Memory of the user is identified by its address, so that two arrays over the same bytes are
+        one."""
+        extent = self._extent.get(index)
+        if extent is None:
             t = self.specs[index]
             start = upper(t.offset)
             steps = (upper(t.ne[0]) // t.dtype.block - 1, *(upper(n) - 1 for n in t.ne[1:]))
@@ -169,11 +171,11 @@ class _Tensors:
             start = start if isinstance(t.offset, int) else 0
             address = self._address.get(t.buffer)
             if address is None:
-                found = (t.buffer, start, end)
+                extent = (t.buffer, start, end)
             else:
-                found = (_HOST, address + start, address + end)
-            self._extent[index] = found
-        return found
+                extent = (_HOST, address + start, address + end)
+            self._extent[index] = extent
+        return extent
 
 
 def _lower_split(schedule: Schedule, split: Split, table: _Tensors) -> SplitSpec:

@@ -38,21 +38,21 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Where everything runs and lives, before it is lowered."""
+    """The place where everything runs and lives, before lowering."""
 
     schedule: Schedule
-    """With each split as its backend's `optimize` left it."""
+    """The schedule, with each split as its backend's `optimize` left it."""
     allocation: Allocation
     layouts: Layouts = field(default_factory=dict)
-    """Weights that are repacked when they are loaded, and into what memory."""
+    """Weights that are repacked when they are loaded, and the memory of each."""
 
     def explain(self, width: int | None = None) -> str:
         """Splits, nodes and causes, totals, and the memory of each device."""
         return f"{self.schedule.explain(width)}\n{self.allocation.explain()}"
 
     def to_json(self) -> dict[str, Any]:
-        """The same as plain data: that of the schedule, `allocation`, and `repacked`: weight ->
-        memory."""
+        """The plan as plain data: that of the schedule, `allocation`, and `repacked` (weight ->
+        memory)."""
         return self.schedule.to_json() | {
             "allocation": self.allocation.to_json(),
             "repacked": {leaf.name: memory.name for leaf, memory in self.layouts.items()},
@@ -60,11 +60,11 @@ class Plan:
 
 
 class HasGraph(Protocol):
-    """What carries a graph, e.g. what `weft.from_torch` gives."""
+    """An object that carries a graph, such as the result of `weft.from_torch`."""
 
     @property
     def graph(self) -> Graph:
-        """What to compute."""
+        """The graph to compute."""
 
 
 def compile(
@@ -83,19 +83,20 @@ def compile(
 ) -> Program:
     """A program that computes `graph` on `devices` (highest priority first, a CPU type last).
 
-    `devices` are names (`"cpu"`, `"reference"`, ...) or backends; `options` go to the backends that
-    are made from names (`n_threads=4, target="avx2", activations="f32"` for `cpu`). `assign` pins
-    tensors to a device. `policy`, `cost`: see `weft.schedule.schedule`. `repack`: weights (leaves
-    with usage "weights") go into the layout that the kernels like best when they are loaded.
-    `offload`: constants and states of host memory are sent to the first device that has memory of
-    its own, as far as it runs what uses them, so that the ops go there, too.
-    `rewrites`: names of the fusions (`weft.graph.rewrite.REWRITES`) to use, where the device has
-    kernels for them; default: what WEFT_REWRITES says, or all. The plan that memory comes from is
-    `Program.plan`.
+    `devices` are names (`"cpu"`, `"reference"` and so on) or backends; `options` go to the backends
+    that are made from names (`n_threads=4, target="avx2", activations="f32"` for `cpu`). `assign`
+    pins tensors to a device. `policy` and `cost` are those of `weft.schedule.schedule`. `repack`
+    brings weights (leaves with usage "weights") into the layout that the kernels read fastest when
+    they are loaded.
 
-    Raises ArgumentError for an option that nobody takes, GraphError, ScheduleError,
-    UnsupportedOpError, AllocationError or DeviceError;
-    OutOfMemoryError where the memory of the profile of `cost` is too small."""
+    `offload` sends constants and states of host memory to the first device that has memory of its
+    own, as far as it runs the nodes that use them, so that these nodes run there, too. `rewrites`
+    are the names of the fusions (`weft.graph.rewrite.REWRITES`) to use, where the device has
+    kernels for them; by default those of WEFT_REWRITES, or all. `Program.plan` is the memory plan.
+
+    Raises ArgumentError for an option that no device takes, GraphError, ScheduleError,
+    UnsupportedOpError, AllocationError or DeviceError; OutOfMemoryError where the memory of the
+    profile of `cost` is too small."""
     require_compile_options("compile", options)
     graph = graph if isinstance(graph, Graph) else graph.graph
     _require_results(graph)
@@ -120,7 +121,7 @@ def require_compile_options(
 
 
 def _require_results(graph: Graph) -> None:
-    """Raises GraphError where nothing of what a graph computes could be seen."""
+    """Raises GraphError where no result of a graph could be read."""
     bases = (node if node.view_src is None else node.view_src for node in graph.nodes)
     if graph.nodes and not graph.outputs and all(base.buffer is None for base in bases):
         raise GraphError(
@@ -130,14 +131,15 @@ def _require_results(graph: Graph) -> None:
 
 
 def lower_plan(plan: Plan) -> Program:
-    """The program of a plan; the memory that its tensors are bound to must be there by now."""
+    """The program of a plan; the memory that its tensors are bound to must exist by now."""
     program = lower(plan.schedule, plan.allocation, plan, plan.layouts)
     check_program(program)
     return program
 
 
 def repacked(plans: Sequence[Plan]) -> list[Plan]:
-    """The plans with the layouts that their devices like best for the weights that they share."""
+    """The plans with the layouts that their devices read fastest, for the weights that they
+    share."""
     layouts = choose_layouts([plan.schedule for plan in plans])
     return [replace(plan, layouts=layouts) for plan in plans]
 
@@ -154,8 +156,9 @@ def plan_graph(
     rewrites: Sequence[str] | None = None,
     keep: Collection[Tensor] = (),
 ) -> Plan:
-    """Everything but the lowering: placement and memory, without touching a device. `keep`: tensors
-    that no rewrite may hide."""
+    """The placement and the memory of a graph, without touching a device.
+
+    `keep` are tensors that no rewrite may hide."""
     check_graph(graph)
     names = chosen_rewrites(rewrites)
 
@@ -165,19 +168,21 @@ def plan_graph(
         print_listing(placed)
         return Plan(placed, allocate(placed, policy=memory))
 
-    found = plan(policy, cost)
+    result = plan(policy, cost)
     if policy == "cost" and cost is not None:
-        found = within_limits(found, plan, cost)
+        result = within_limits(result, plan, cost)
     if FLAGS.check:
         check_graph(graph)
     if FLAGS.check or memory == "ggml":
-        check_plan(found)
-    return found
+        check_plan(result)
+    return result
 
 
 def planned_again(program: Program, keep: Collection[Tensor] = ()) -> Plan:
-    """A plan like the one that a program was made of: every node runs where it ran, weights lie as
-    they lay. `keep`: tensors that no rewrite may hide."""
+    """A plan with the placement of a program: every node runs where it ran, weights lie where they
+    lay.
+
+    `keep` are tensors that no rewrite may hide."""
     before: Plan = program.plan
     schedule = before.schedule
     plan = plan_graph(
@@ -185,7 +190,7 @@ def planned_again(program: Program, keep: Collection[Tensor] = ()) -> Plan:
         schedule.backends,
         policy="plan",
         assign={t: b for t, b in schedule.backend_of.items() if b >= 0},
-        rewrites=sorted({done.name for done in schedule.rewritten}),
+        rewrites=sorted({rewrite.name for rewrite in schedule.rewritten}),
         keep=keep,
     )
     return replace(plan, layouts=before.layouts)
@@ -194,7 +199,8 @@ def planned_again(program: Program, keep: Collection[Tensor] = ()) -> Plan:
 def check_plan(plan: Plan) -> None:
     """Raises AllocationError, naming both tensors, where two values share bytes that both need.
 
-    The reference's planner makes such plans: it does not keep a view that is an output, for one."""
+    The reference's planner makes such plans, for one because it does not keep a view that is an
+    output."""
     try:
         validate(plan.schedule, plan.allocation)
     except AllocationError as error:
@@ -206,17 +212,18 @@ def check_plan(plan: Plan) -> None:
 def resolve_devices(devices: Sequence[str | Backend], **options: Any) -> list[Backend]:
     """Backends for a device list; `options` go to the cpu where it is made from its name.
 
-    Raises ArgumentError for an option that the cpu does not have, or where nobody takes them."""
+    Raises ArgumentError for an option that the cpu does not have, or that no listed device
+    takes."""
     if isinstance(devices, str):
         raise ScheduleError(f"devices must be a list, e.g. [{devices!r}]")
     if not devices:
         raise ScheduleError("the list of devices is empty; name one, e.g. cpu")
     require_options("cpu", set(options) - {"even_if_failing"}, CPU_OPTIONS)
     if options and not any(isinstance(d, str) and _is_cpu(d) for d in devices):
-        given = ", ".join(d if isinstance(d, str) else d.name for d in devices)
+        listed = ", ".join(d if isinstance(d, str) else d.name for d in devices)
         raise ArgumentError(
             f"no device takes the option {next(iter(options))}: options go to a cpu that is listed "
-            f"by its name, and the list is {given}"
+            f"by its name, and the list is {listed}"
         )
     backends: list[Backend] = []
     for device in devices:
@@ -238,12 +245,12 @@ def _is_cpu(name: str) -> bool:
 
 
 def _require_different(backends: Sequence[Backend]) -> None:
-    """Raises ScheduleError where two names mean one device: each has memory of its own, of the same
+    """Raises ScheduleError where two names mean one device, which shows as two memories of one
     name."""
-    known: dict[str, Backend] = {}
+    by_memory: dict[str, Backend] = {}
     for backend in backends:
         memory = backend.buffer_type
-        other = known.setdefault(memory.name, backend)
+        other = by_memory.setdefault(memory.name, backend)
         if other.buffer_type is not memory:
             raise ScheduleError(
                 f"{other.name} and {backend.name} are the same device ({memory.name} memory); "

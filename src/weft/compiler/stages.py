@@ -5,7 +5,7 @@ Two steps must stay in order when one writes bytes that the other reads or write
 first stage after those of all earlier steps that it clashes with, so there are as few stages as the
 longest chain of clashes has steps (list scheduling without a limit on width).
 
-Each buffer is cut into segments that remember the last stage that wrote them and the last one that
+Each buffer is cut into segments that record the last stage that wrote them and the last one that
 has read them since:
 
     bytes     0      64      128     192
@@ -22,14 +22,14 @@ from dataclasses import dataclass
 __all__ = ["Access", "Stages", "form_stages"]
 
 Range = tuple[int, int, int]
-"""(buffer, first byte, byte after the last)."""
+"""A buffer, its first byte and the byte after the last."""
 
 _NEVER = -1
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """What a step touches."""
+    """The ranges of memory that a step touches."""
 
     writes: Range
     reads: tuple[Range, ...]
@@ -37,7 +37,7 @@ class Access:
 
 @dataclass(frozen=True, slots=True)
 class Stages:
-    """The steps in an order that keeps clashing ones as they were."""
+    """The steps, reordered so that steps which clash stay in order."""
 
     order: tuple[int, ...]
     """Numbers of the steps, stage by stage; within a stage ascending."""
@@ -46,12 +46,12 @@ class Stages:
 
 
 def form_stages(steps: Sequence[Access]) -> Stages:
-    """As few stages as possible. Takes time in proportion to steps and the segments they touch."""
+    """The fewest possible stages, in time proportional to the steps and the segments they touch."""
     written = {step.writes[0] for step in steps}
     buffers = {buffer: _Segments() for buffer in written}
     stages: list[list[int]] = []
     for number, step in enumerate(steps):
-        # what nothing writes (weights) orders nothing
+        # buffers that no step writes (weights) impose no order
         reads = [(buffers[b], first, end) for b, first, end in step.reads if b in written]
         buffer, low, high = step.writes
         target = buffers[buffer]
@@ -66,15 +66,15 @@ def form_stages(steps: Sequence[Access]) -> Stages:
             stages.append([])
         stages[stage].append(number)
     bounds = []
-    done = 0
+    first_member = 0
     for members in stages:
-        bounds.append((done, done + len(members)))
-        done += len(members)
+        bounds.append((first_member, first_member + len(members)))
+        first_member += len(members)
     return Stages(tuple(n for members in stages for n in members), tuple(bounds))
 
 
 class _Segments:
-    """A buffer cut at every byte where what is known changes. Segment `i` begins at `cuts[i]`."""
+    """A buffer cut at every byte where the stages change. Segment `i` begins at `cuts[i]`."""
 
     __slots__ = ("cuts", "reads", "writes")
 
@@ -100,7 +100,7 @@ class _Segments:
         return max(*self.writes[first:end], *self.reads[first:end])
 
     def read(self, low: int, high: int, stage: int) -> None:
-        """Stage `stage` reads the bytes."""
+        """Records that stage `stage` reads the bytes."""
         if low >= high:
             return
         first = self._cut(low)
@@ -111,7 +111,7 @@ class _Segments:
                 reads[i] = stage
 
     def write(self, low: int, high: int, stage: int) -> None:
-        """Stage `stage`, later than all uses so far, writes the bytes."""
+        """Records that stage `stage`, later than all uses so far, writes the bytes."""
         if low >= high:
             return
         first = self._cut(low)

@@ -1,4 +1,4 @@
-"""Memory shared by the programs that run one after another: arenas, and weights sent to devices."""
+"""Memory shared by programs that run one after another: arenas, and weights sent to devices."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from weft.program import BufferSpec, Program, TensorSpec
 __all__ = ["ArenaPool", "Progress", "arena_bytes", "arenas_of", "is_at"]
 
 Progress = Callable[[int, int], None]
-"""`progress(done, total)`: bytes of weights that are in place, of those that are to be repacked or
-sent to a device."""
+"""`progress(ready, total)`: bytes of weights that are repacked or sent to a device, and bytes of
+all that have to be."""
 
 
 class _Sent:
-    """Host data in a device's memory."""
+    """Host data that was sent to a device's memory."""
 
     __slots__ = ("__weakref__", "_type", "data", "memory")
 
@@ -32,26 +32,26 @@ class _Sent:
 
 
 _all_sent: weakref.WeakValueDictionary[tuple[int, int], _Sent] = weakref.WeakValueDictionary()
-"""By the ids of data and buffer type, for all pools: contexts of a model share weights."""
+"""Sent data of all pools, by the ids of data and buffer type: contexts of a model share weights."""
 
 
 class ArenaPool:
     """Blocks of device memory by buffer type and number, as big as the biggest program needs.
 
-    Programs that never run at the same time (the regimes of a context) share one pool. `reserve`
-    for all of them first: a block that must grow is replaced, and a session that is bound to the
-    old one keeps it alive."""
+    Programs that never run at the same time (the regimes of a context) share one pool. Call
+    `reserve` for all of them first: a block that must grow is replaced, and a session that is bound
+    to the old block keeps it alive."""
 
     def __init__(self, before_change: Callable[[], None] | None = None) -> None:
         """`before_change` is called before blocks that exist are replaced or dropped."""
         self._before_change = before_change
         self._blocks: dict[tuple[int, int], tuple[BufferType, Memory]] = {}
-        # by the ids of data and buffer type; forgotten when the data is gone
+        # by the ids of data and buffer type; an entry is dropped when the data is freed
         self._sent: dict[tuple[int, int], tuple[_Sent, Any]] = {}
         # repacked or adopted host data, by the data's id; the memory keeps the data alive
         self._repacked: dict[tuple[int, int], Memory] = {}
         self.reallocs = 0
-        """How often a block had to be replaced by a bigger one."""
+        """The number of blocks that were replaced by bigger ones."""
 
     def beside(self) -> ArenaPool:
         """Another pool with blocks of its own and the same weights, for programs that run at the
@@ -68,10 +68,10 @@ class ArenaPool:
     def block(self, buffer_type: BufferType, number: int, size: int) -> Memory:
         """Block `number` of a buffer type with at least `size` bytes; raises OutOfMemoryError."""
         key = (id(buffer_type), number)
-        found = self._blocks.get(key)
-        if found is not None and found[1].nbytes >= size:
-            return found[1]
-        if found is not None:
+        block = self._blocks.get(key)
+        if block is not None and block[1].nbytes >= size:
+            return block[1]
+        if block is not None:
             self.reallocs += 1
             self._changes()
         memory = _allocate(buffer_type, size)
@@ -79,10 +79,10 @@ class ArenaPool:
         return memory
 
     def sizes(self, buffer_type: BufferType) -> list[int] | None:
-        """Bytes of each block of a buffer type; None: it has none."""
-        found = {n: memory.nbytes for (t, n), (_, memory) in self._blocks.items()
+        """The bytes of each block of a buffer type; None where it has none."""
+        by_number = {n: memory.nbytes for (t, n), (_, memory) in self._blocks.items()
                  if t == id(buffer_type)}  # fmt: skip
-        return [found[n] for n in sorted(found)] if found else None
+        return [by_number[n] for n in sorted(by_number)] if by_number else None
 
     def replace(self, buffer_type: BufferType, sizes: Sequence[int]) -> None:
         """Drops the blocks of a buffer type and allocates others of exactly these sizes.
@@ -97,7 +97,7 @@ class ArenaPool:
             raise
 
     def drop(self, buffer_type: BufferType) -> None:
-        """Forgets the blocks of a buffer type."""
+        """Drops the blocks of a buffer type."""
         gone = [key for key in self._blocks if key[0] == id(buffer_type)]
         if gone:
             self._changes()
@@ -105,30 +105,30 @@ class ArenaPool:
             del self._blocks[key]
 
     def load(self, *programs: Program, progress: Progress | None = None) -> None:
-        """Repacks the weights of programs that are to be, and sends those of other devices; `bound`
-        would do it one by one.
+        """Repacks the weights of programs before they are bound, and sends those of other devices.
 
-        Raises OutOfMemoryError; what was loaded so far stays as `bound` says."""
+        Without it, `bound` would do so one by one. Raises OutOfMemoryError; the weights loaded so
+        far stay, as `bound` describes."""
         specs = {
             (id(spec.data), id(spec.buffer_type)): spec
             for program in programs
             for spec in program.buffers
             if spec.matrix is not None or _is_sent(spec)
         }
-        done, total = 0, sum(spec.size for spec in specs.values())
+        ready, total = 0, sum(spec.size for spec in specs.values())
         for spec in specs.values():
             self.bound(spec)
-            done += spec.size
+            ready += spec.size
             if progress is not None:
-                progress(done, total)
+                progress(ready, total)
 
     def bound(self, spec: BufferSpec) -> Memory:
-        """Memory of a buffer whose data exists already.
+        """The memory of a buffer whose data exists already.
 
-        Host data is used in place where the buffer type is the host's. Where it is not, the data is
-        sent to the device once, on first use, and kept there as long as the data and a pool that
-        uses it exist; or it is repacked, or adopted by a device that works in the host's memory,
-        and kept as long as the pool exists."""
+        Host data is used in place where the buffer type is the host's. Otherwise it is sent to the
+        device once, on first use, and stays there as long as the data and a pool that uses it
+        exist; or it is repacked, or adopted by a device that works in the host's memory, and stays
+        as long as the pool exists."""
         data, buffer_type = spec.data, spec.buffer_type
         if spec.matrix is not None:
             return self._load(spec, spec.matrix)
@@ -145,18 +145,19 @@ class ArenaPool:
         if sent is not None and sent.data() is data:
             self._sent[key] = sent, self._until_gone(data, key)
             return sent.memory
-        found = self._repacked.get(key) or _adopt(spec, host)
-        if found is not None:
-            self._repacked[key] = found
-            return found
-        found = _allocate(buffer_type, host.nbytes)
-        _send(buffer_type, found, host)
-        sent = _all_sent[key] = _Sent(data, buffer_type, found)
+        block = self._repacked.get(key) or _adopt(spec, host)
+        if block is not None:
+            self._repacked[key] = block
+            return block
+        block = _allocate(buffer_type, host.nbytes)
+        _send(buffer_type, block, host)
+        sent = _all_sent[key] = _Sent(data, buffer_type, block)
         self._sent[key] = sent, self._until_gone(data, key)
-        return found
+        return block
 
     def _until_gone(self, data: Any, key: tuple[int, int]) -> Any:
-        """What forgets `key` when the data goes; it keeps nothing alive itself."""
+        """A weak reference that drops `key` when the data is freed; it keeps nothing alive
+        itself."""
         mine = weakref.ref(self)
 
         def forget(_: object) -> None:
@@ -168,16 +169,17 @@ class ArenaPool:
 
     def _load(self, spec: BufferSpec, matrix: TensorSpec) -> Memory:
         key = (id(spec.data), id(spec.buffer_type))
-        found = self._repacked.get(key)
-        if found is None:
+        memory = self._repacked.get(key)
+        if memory is None:
             host = spec.data if isinstance(spec.data, np.ndarray) else spec.data.host()
             ne = tuple(upper(n) for n in matrix.ne)
-            found = spec.buffer_type.load(host, matrix.dtype, ne)
-            self._repacked[key] = found
-        return found
+            memory = spec.buffer_type.load(host, matrix.dtype, ne)
+            self._repacked[key] = memory
+        return memory
 
     def clear(self) -> None:
-        """Forgets everything, as after a device was lost: the next use allocates and sends anew."""
+        """Drops all memory, as after the loss of a device; the next use allocates and sends
+        again."""
         self._changes()
         self._blocks.clear()
         for key in self._sent:
@@ -199,47 +201,47 @@ class ArenaPool:
 
 
 def is_at(data: object, buffer_type: BufferType) -> bool:
-    """Whether host data is in a device's memory already, where another program has it."""
+    """Whether another program has sent this host data to the device's memory already."""
     sent = _all_sent.get((id(data), id(buffer_type)))
     return sent is not None and sent.data() is data
 
 
 def arena_bytes(*programs: Program) -> int:
-    """Bytes of the arenas that these programs share."""
+    """The bytes of the arenas that these programs share."""
     return sum(size for _, _, size in _largest(programs))
 
 
 def _largest(programs: Sequence[Program]) -> list[tuple[BufferType, int, int]]:
-    """(buffer type, number, bytes) of each block that one of the programs needs."""
-    found: dict[tuple[int, int], tuple[BufferType, int, int]] = {}
+    """(buffer type, number, bytes) of each block, at the largest size that a program needs."""
+    blocks: dict[tuple[int, int], tuple[BufferType, int, int]] = {}
     for program in programs:
         for buffer_type, number, size in arenas_of(program):
             key = (id(buffer_type), number)
-            largest = max(size, found[key][2]) if key in found else size
-            found[key] = (buffer_type, number, largest)
-    return list(found.values())
+            largest = max(size, blocks[key][2]) if key in blocks else size
+            blocks[key] = (buffer_type, number, largest)
+    return list(blocks.values())
 
 
 def arenas_of(program: Program) -> list[tuple[BufferType, int, int]]:
     """(buffer type, number of the block, bytes) of each arena of a program, in order."""
     numbers: dict[int, int] = {}
-    found = []
+    arenas = []
     for spec in program.buffers:
         if spec.kind == "arena":
             number = numbers.get(id(spec.buffer_type), 0)
             numbers[id(spec.buffer_type)] = number + 1
-            found.append((spec.buffer_type, number, spec.size))
-    return found
+            arenas.append((spec.buffer_type, number, spec.size))
+    return arenas
 
 
 def _is_sent(spec: BufferSpec) -> bool:
-    """Whether these are weights of the host that a device needs in its own memory."""
+    """Whether the buffer holds weights of the host that a device needs in its own memory."""
     at_host = isinstance(spec.data, np.ndarray | HostMemory)
     return spec.usage == "weights" and at_host and not spec.buffer_type.is_host
 
 
 def _adopt(spec: BufferSpec, host: HostMemory) -> Memory | None:
-    """Constant data of the host as it is, where the device can work with it there."""
+    """Constant host data in place, where the device can work with it there; else None."""
     buffer_type = spec.buffer_type
     if spec.usage != "weights" or not isinstance(buffer_type, AdoptsMemory):
         return None

@@ -1,4 +1,4 @@
-"""`BoundProgram`: a program over memory, split by split. What sessions and schedulers run."""
+"""`BoundProgram`: a program over memory, split by split, for sessions and schedulers to run."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ __all__ = ["BoundProgram", "Moved", "named_fault"]
 
 @dataclass(slots=True)
 class Moved:
-    """What was copied between memories."""
+    """The copies that were made between memories."""
 
     copies: int = 0
     """Tensors copied, whole or in part."""
     nbytes: int = 0
     experts: int = 0
-    """Experts copied, of weights of which only the used ones are."""
+    """Experts copied, from weights of which only the used experts are copied."""
 
     def add(self, other: Moved) -> None:
-        """Adds up."""
+        """Adds the counts of `other`."""
         self.copies += other.copies
         self.nbytes += other.nbytes
         self.experts += other.experts
@@ -36,8 +36,10 @@ class Moved:
 
 @dataclass(frozen=True, slots=True)
 class _Copy:
-    """A copy of a split with its memories found; `plan` is (source offset, destination offset,
-    bytes) where no symbol decides, `experts` says that only a part is wanted."""
+    """A copy of a split, with its memories.
+
+    `plan` is (source offset, destination offset, bytes) where no symbol decides; `experts` are the
+    ids that say which part is copied."""
 
     name: str
     index: int
@@ -52,14 +54,14 @@ class _Copy:
 class BoundProgram:
     """A program, the memory of its buffers, and an executable for each split.
 
-    Every failure of a device is a DeviceError that names the split, its device and the node, or
-    the nodes between which it happened."""
+    Every failure of a device is a DeviceError that names the split, its device and the node, or the
+    nodes between which it happened."""
 
     def __init__(self, program: Program, pool: ArenaPool) -> None:
         """Takes arenas from the pool and sends weights to devices that need their own copy.
 
         Raises OutOfMemoryError when memory cannot be had, DeviceError when a device fails,
-        ProgramError when it refuses the program."""
+        ProgramError when a device refuses the program."""
         self.program = program
         self._backends = {b.name: b for b in program.devices}
         self._nodes = [_in_node_order(split) for split in program.splits]
@@ -75,7 +77,7 @@ class BoundProgram:
     def copy_inputs(
         self, split: int, values: Mapping[str, int], which: Sequence[int] | None = None
     ) -> Moved:
-        """Makes the copies that `split` needs, or those of these numbers."""
+        """Makes the copies that `split` needs, or only those with these numbers."""
         moved = Moved()
         copies = self._copies[split]
         for copy in copies if which is None else [copies[i] for i in which]:
@@ -86,15 +88,15 @@ class BoundProgram:
         return moved
 
     def run(self, split: int, values: Mapping[str, int]) -> None:
-        """Runs a split whose inputs are there."""
+        """Runs a split whose inputs are in place."""
         try:
             self.executables[split].run(values)
         except Exception as error:
             raise named_fault(self.where(split), error) from error
 
     def run_steps(self, split: int, begin: int, end: int, values: Mapping[str, int]) -> None:
-        """Runs nodes `begin` to `end` (views not counted) of a split, in their own order; the
-        executable for them is kept."""
+        """Runs nodes `begin` to `end` (views not counted) of a split in their own order, and keeps
+        the executable for them."""
         if begin >= end:
             return
         if (begin, end) == (0, len(self.program.splits[split].steps)):
@@ -102,18 +104,19 @@ class BoundProgram:
             return
         where = self.where(split, begin, end)
         key = (split, begin, end)
-        found = self._parts.get(key)
-        if found is None:
+        executable = self._parts.get(key)
+        if executable is None:
             part = _part(self.program.splits[split], self._nodes[split][begin:end])
             program = replace(self.program, splits=(part,), plan=None)
-            found = self._parts[key] = self._lower(program, 0, split, where)
+            executable = self._parts[key] = self._lower(program, 0, split, where)
         try:
-            found.run(values)
+            executable.run(values)
         except Exception as error:
             raise named_fault(where, error) from error
 
     def touched(self, split: int, index: int) -> list[int]:
-        """The tensors whose memory the host reaches into for a copy; none if the devices do it."""
+        """The tensors whose memory the host itself accesses for a copy; none if devices make the
+        copy."""
         copy = self._copies[split][index]
         if copy.direct is not None and copy.experts is None:
             return []
@@ -124,7 +127,8 @@ class BoundProgram:
     # ---- naming ----------------------------------------------------------------------------------
 
     def where(self, split: int, begin: int = 0, end: int | None = None) -> str:
-        """`split 2 on opencl (nodes ffn_up .. l_out-3)`."""
+        """The name of a split or some of its nodes, such as `split 2 on opencl (nodes ffn_up ..
+        l_out-3)`."""
         names = [self.program.tensors[step.dst].name for step in self._nodes[split][begin:end]]
         if not names:
             return f"split {split} on {self.program.splits[split].device}"
@@ -132,7 +136,7 @@ class BoundProgram:
         return f"split {split} on {self.program.splits[split].device} ({nodes})"
 
     def _user(self, buffer: int) -> str:
-        """The first split that uses a buffer, with the first node that does."""
+        """The name of the first split that uses a buffer, with the first node that does."""
         tensors = self.program.tensors
         for number, spec in enumerate(self.program.splits):
             if any(tensors[copy.dst].buffer == buffer for copy in spec.copies):
@@ -169,7 +173,7 @@ class BoundProgram:
 
     def _bind_copies(self, split: int) -> list[_Copy]:
         tensors = self.program.tensors
-        found = []
+        copies = []
         for index, copy in enumerate(self.program.splits[split].copies):
             src, dst = tensors[copy.src], tensors[copy.dst]
             fixed = all(isinstance(n, int) for n in (*src.ne, *src.nb, src.offset, dst.offset))
@@ -177,8 +181,8 @@ class BoundProgram:
             experts = expert_ids(self.program, split, copy)
             source, target = self.memories[src.buffer], self.memories[dst.buffer]
             direct = target if isinstance(target, DirectMemory) else None
-            found.append(_Copy(src.name, index, source, target, direct, plan, experts))
-        return found
+            copies.append(_Copy(src.name, index, source, target, direct, plan, experts))
+        return copies
 
     def _extent(self, split: int, index: int, values: Mapping[str, int]) -> tuple[int, int, int]:
         copy = self.program.splits[split].copies[index]
@@ -206,7 +210,7 @@ class BoundProgram:
 
 
 def _transfer(copy: _Copy, src_offset: int, dst_offset: int, nbytes: int) -> None:
-    """Copies bytes between memories, the shortest way that both offer."""
+    """Copies bytes between memories, by the shortest way that both offer."""
     if nbytes == 0:
         return
     direct = copy.direct
@@ -230,14 +234,16 @@ def _first(pair: tuple[int, StepSpec]) -> int:
 
 
 def _part(spec: SplitSpec, steps: Sequence[StepSpec]) -> SplitSpec:
-    """A split of these steps, each a stage."""
+    """A split of these steps alone, each in a stage of its own."""
     stages = tuple((i, i + 1) for i in range(len(steps)))
     return replace(spec, copies=(), steps=tuple(steps), stages=stages, nodes=())
 
 
 def named_fault(where: str, error: Exception) -> WeftError:
-    """A failure of a device keeps its class if that is DeviceError or a kind of it, a ProgramError
-    (a wrong input, or a program that the device refuses), or AbortedError."""
+    """The error with `where` in its text.
+
+    It keeps its class if that is DeviceError or a kind of it, ProgramError (a wrong input, or a
+    program that the device refuses), or AbortedError; any other becomes a DeviceError."""
     if isinstance(error, DeviceError | ProgramError | AbortedError):
         return type(error)(f"{where}: {error}")
     why = str(error) if isinstance(error, WeftError) else repr(error)

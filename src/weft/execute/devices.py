@@ -1,4 +1,4 @@
-"""The devices of a scheduler at work: a queue each, and the order between them."""
+"""The queues of a scheduler's devices, and the order between them."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ __all__ = ["DeviceQueues"]
 
 
 class DeviceQueues:
-    """Takes work for each backend. Work that conflicts is done in the order it came; after a
-    failure nothing more is done until `restart`."""
+    """Takes work for each backend. Conflicting work runs in the order of submission; after a
+    failure nothing runs until `restart`."""
 
     def __init__(self, backends: Sequence[Backend]) -> None:
         self.fault = Fault()
@@ -28,7 +28,8 @@ class DeviceQueues:
     def submit(
         self, device: int, access: Access, work: Callable[[], None], *, inline: bool
     ) -> Event:
-        """Gives work to a backend. `inline`: a backend that blocks does it now, on this thread."""
+        """Submits work to a backend. `inline`: a backend that blocks does it at once, on this
+        thread."""
         queue = self._queue(device, inline)
         for event in self._order.before(device, access):
             queue.wait_for(event)
@@ -37,7 +38,7 @@ class DeviceQueues:
         return event
 
     def on_host(self, access: Access, work: Callable[[], None]) -> None:
-        """Does work on this thread once nothing that conflicts is under way."""
+        """Does work on this thread, once no conflicting work is running."""
         for event in self._order.blockers(access):
             self.fault.guarded(event.wait)()
         self.fault.guarded(work)()
@@ -47,18 +48,19 @@ class DeviceQueues:
         return self._own_queues()[device] is not None
 
     def blocks(self, device: int, access: Access) -> bool:
-        """Whether work given to a backend now would wait for others; -1: work on this thread."""
+        """Whether work submitted now would wait for other devices; device -1 is this thread."""
         return any(not event.is_done() for event in self._order.blockers(access, without=device))
 
     def synchronize(self) -> None:
-        """Waits until no backend has work; raises the failure."""
+        """Waits until no backend has work, then raises the failure, if any."""
         self.drain()
         self.fault.check()
 
     def has_queue(self, buffer_type: BufferType) -> bool:
-        """Whether memory of this type is reached through a queue of its device. Then only the
-        calling thread may copy from and to it: what another thread would wait for there may wait
-        for that thread."""
+        """Whether memory of this type is reached through a queue of its device.
+
+        Then only the calling thread may copy from and to it, because a copy on another thread might
+        wait for work that itself waits for that thread."""
         return any(
             own is not None
             and (backend.buffer_type is buffer_type or backend.name == buffer_type.device)
@@ -66,32 +68,32 @@ class DeviceQueues:
         )
 
     def ready(self) -> None:
-        """Raises DeviceError after a failure."""
+        """Raises DeviceError after a failure, until `restart`."""
         error = self.fault.error
         if error is not None:
-            raise DeviceError(f"after a failure, call reset() first; it was: {error!r}")
+            raise DeviceError(f"call reset() after a failure; the failure was: {error!r}")
 
     def drain(self) -> None:
-        """Waits until no backend has work. A failure is kept for whoever asks `fault`."""
+        """Waits until no backend has work. A failure is kept in `fault`."""
         for backend, queue in self._open():
             try:
                 queue.synchronize()
             except Exception as error:
                 self.fault.set(DeviceError(f"{backend.name}: {error}"))
             except BaseException as error:
-                self.fault.set(error)  # so that the work under way ends soon
+                self.fault.set(error)  # so that running work ends soon
                 raise
         self._order.clear()
 
     def close(self) -> None:
-        """Waits for all work, gives back threads and queues; they come back with new work."""
+        """Waits for all work and gives back threads and queues; new work creates them again."""
         self.drain()
         for _, queue in self._open():
             queue.close()
         self._own = self._threads = None
 
     def restart(self) -> None:
-        """New queues, and no failure."""
+        """Creates new queues and drops the failure."""
         self.close()
         self.fault = Fault()
 
@@ -111,10 +113,10 @@ class DeviceQueues:
         return self._own
 
     def _open(self) -> list[tuple[Backend, Queue]]:
-        """The queues that exist, those on threads first."""
-        found = [*zip(self._backends, self._threads or (), strict=False)]
+        """The open queues with their backends, those on threads first."""
+        on_threads = [*zip(self._backends, self._threads or (), strict=False)]
         own = zip(self._backends, self._own or (), strict=False)
-        return [*found, *((backend, queue) for backend, queue in own if queue is not None)]
+        return [*on_threads, *((backend, queue) for backend, queue in own if queue is not None)]
 
 
 _INLINE = InlineQueue()

@@ -20,8 +20,8 @@ from weft.native import _native
 __all__ = ["Failure", "Report", "check_targets"]
 
 _BETWEEN_TARGETS = 5e-5
-"""Largest NMSE between two targets, where a case does not ask for less: what rounding to 16 bits
-gives. Against NumPy a case may allow more, e.g. where activations are quantized."""
+"""The largest NMSE between two targets, unless a case allows less: the error of rounding to 16
+bits. Against NumPy a case may allow more, e.g. where activations are quantized."""
 
 Runner = Callable[[Case, Backend], Array]
 Progress = Callable[[str, int, int], None]
@@ -29,7 +29,7 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A kernel that is wrong."""
+    """A wrong result of a kernel."""
 
     kernel: str
     """The case's name, e.g. `MUL_MAT q4_0 x1`."""
@@ -37,20 +37,20 @@ class Failure:
     against: str
     """`baseline`, `reference` or empty."""
     how: str
-    """What is wrong, as a short phrase."""
+    """The fault, as a short phrase."""
 
 
 @dataclass(slots=True)
 class Report:
-    """What the check of one target found."""
+    """The results of checking one target."""
 
     target: str
     cases: int = 0
     ops: int = 0
     against_reference: int = 0
-    """Cases that were held against NumPy, too."""
+    """The number of cases that were also compared with NumPy."""
     refused: list[str] = field(default_factory=list)
-    """Cases that the target says no to, as the baseline does."""
+    """Cases that both the target and the baseline refuse."""
     failures: list[Failure] = field(default_factory=list)
     seconds: float = 0.0
 
@@ -61,7 +61,7 @@ class Report:
 
     @property
     def verdict(self) -> Verdict:
-        """What is remembered of it."""
+        """The record of the check that is kept on disk."""
         names = tuple(dict.fromkeys(f.kernel for f in self.failures))
         return Verdict(names, self.cases, datetime.date.today().isoformat())
 
@@ -75,15 +75,15 @@ def check_targets(
     remember: bool = True,
     progress: Progress | None = None,
 ) -> Iterator[Report]:
-    """Checks one target after the other; a report each.
+    """Checks one target after the other and returns a report for each.
 
     Every case of the table runs with `n_threads` threads (default: the physical cores, at most 4)
-    on memory filled with a pattern, so that a kernel that writes nothing or too little is seen.
-    Results are held against those of the baseline, on one thread, where the build has it, and of
-    the reference backend. With `remember` the verdict is kept, and a target that failed is not used
-    from then on; until a check is over, what is known stays, unless the check ends its process.
-
-    Raises DeviceError on a target that this machine cannot run, or a record that cannot be kept."""
+    on memory filled with a pattern, so that a kernel that writes nothing or too little is detected.
+    Results are compared with those of the baseline on one thread, where the build has it, and with
+    those of the reference backend. `remember` records the verdict, and a target that failed is not
+    used from then on; the earlier record stays until a check is over, unless the check ends its
+    process. Raises DeviceError for a target that this machine cannot run, or a record that cannot
+    be written."""
     expected = _Expected(run)
     for target in targets:
         threads = min(default_threads(), 4) if n_threads is None else n_threads
@@ -109,7 +109,7 @@ class _Expected:
         self._known: dict[tuple[Case, str], Array | str] = {}
 
     def of(self, case: Case, name: str) -> Array | str:
-        """The result of `baseline` or `reference`, or why there is none."""
+        """The result of `baseline` or `reference`, or the reason why there is none."""
         key = (case, name)
         if key not in self._known:
             self._known[key] = _result(case, self.backends[name], self.run)
@@ -135,7 +135,7 @@ def _check(
             report.refused.append(case.name)
             if baseline is not None and baseline.supports_op(node):
                 report.failures.append(
-                    Failure(case.name, case.op, "baseline", "is refused, the baseline takes it")
+                    Failure(case.name, case.op, "baseline", "is refused, but the baseline runs it")
                 )
             continue
         report.cases += 1
@@ -149,10 +149,10 @@ def _check(
 def _wrong(
     case: Case, backend: Backend, target: str, expected: _Expected, report: Report
 ) -> Iterator[Failure]:
-    """The first disagreement of a case, if there is one."""
-    got = _result(case, backend, expected.run)
-    if isinstance(got, str):
-        yield Failure(case.name, case.op, "", got)
+    """The first disagreement of a case, or None."""
+    result = _result(case, backend, expected.run)
+    if isinstance(result, str):
+        yield Failure(case.name, case.op, "", result)
         return
     dtype = case.node().dtype
     limits = {"reference": case.limit}
@@ -161,16 +161,16 @@ def _wrong(
     for against, limit in limits.items():
         want = expected.of(case, against)
         if isinstance(want, str):
-            continue  # the other one is at fault
+            continue  # the expected side failed, not the target
         report.against_reference += against == "reference"
-        how = disagreement(got, want, dtype, limit)
+        how = disagreement(result, want, dtype, limit)
         if how:
             yield Failure(case.name, case.op, against, how)
             return
 
 
 def _result(case: Case, backend: Backend, run: Runner) -> Array | str:
-    """The result, or how the case failed."""
+    """The result, or the way in which the case failed."""
     try:
         return run(case, backend)
     except WeftError as error:

@@ -1,8 +1,9 @@
-"""Mixtures of experts: which part of an offloaded weight a run needs.
+"""Mixtures of experts: the part of an offloaded weight that a run needs.
 
 A host weight [n, m, n_expert] that only MUL_MAT_ID nodes read on a device is copied there before a
-split. The ids say which experts those nodes use, so only these are copied; a batch of one token
-with 8 of 128 experts copies a sixteenth. The rest of the copy keeps old bytes that nothing reads.
+split. The ids name the experts that those nodes use, so only these are copied; a batch of one token
+with 8 of 128 experts copies a sixteenth. The rest of the copy keeps old bytes that no node
+reads.
 """
 
 from __future__ import annotations
@@ -22,20 +23,22 @@ __all__ = ["ExpertIds", "expert_ids", "used_runs"]
 
 @dataclass(frozen=True, slots=True)
 class ExpertIds:
-    """Where the ids are when the copy is made: `tensors` of the program, each i32."""
+    """The tensors of the program, each i32, that hold the ids when the copy is made."""
 
     tensors: tuple[int, ...]
 
 
 def expert_ids(program: Program, split: int, copy: CopySpec) -> ExpertIds | None:
-    """The ids that decide what of `copy` (made before `split`) is read; None: all of it, because
-    it is no weight, something else reads it too, or the ids are not known by then."""
+    """The ids that decide which part of `copy` (made before `split`) is read.
+
+    None means all of it, because it is no weight, because something else reads it too, or because
+    the ids are not known by then."""
     source = program.tensors[copy.src]
     buffer = program.buffers[source.buffer]
     if buffer.usage != "weights" or source.dtype.tail or not _is_plain(source):
         return None
-    found: list[int] = []
-    known = {c.dst: c.src for c in program.splits[split].copies}
+    id_tensors: list[int] = []
+    source_of = {c.dst: c.src for c in program.splits[split].copies}
     written: list[int] = []
     for number in range(split, len(program.splits)):
         spec = program.splits[number]
@@ -47,15 +50,15 @@ def expert_ids(program: Program, split: int, copy: CopySpec) -> ExpertIds | None
                     return None
                 if step.src[0] != copy.dst:
                     return None
-                ids = known.get(step.src[2], -1)
+                ids = source_of.get(step.src[2], -1)
                 if ids < 0:
                     ids = step.src[2]
                     if any(_overlap(program.tensors[ids], program.tensors[w]) for w in written):
                         return None  # computed after the copy
-                if ids not in found:
-                    found.append(ids)
+                if ids not in id_tensors:
+                    id_tensors.append(ids)
             written.append(step.dst)
-    return ExpertIds(tuple(found)) if found else None
+    return ExpertIds(tuple(id_tensors)) if id_tensors else None
 
 
 def used_runs(
@@ -67,7 +70,7 @@ def used_runs(
 ) -> list[tuple[int, int]]:
     """Half-open ranges of consecutive experts that the ids name, in order.
 
-    Ids outside 0..n_expert-1 are left to the kernel, which refuses them."""
+    Ids outside 0..n_expert-1 are skipped here; the kernel refuses them."""
     used = np.zeros(n_expert, np.bool_)
     for index in ids.tensors:
         spec = program.tensors[index]

@@ -1,9 +1,10 @@
-"""`GraphPlans`: the graph that a scheduler is at, and all that was worked out for it and its like.
+"""`GraphPlans`: the current graph of a scheduler, and everything derived from it and from equal
+graphs.
 
     graph --match--> known graph --place--> schedule --plan--> memory --lower--> program --bind-->
 
-Every arrow is followed once for graphs that are the same (`known_graphs`), and for each copy of the
-inputs; programs are bound anew where the memory of leaves, or that of the devices, is another.
+Each arrow is followed once for graphs that are the same (`known_graphs`), and for each copy of the
+inputs. Programs are bound again where the memory of leaves, or that of the devices, has changed.
 """
 
 from __future__ import annotations
@@ -35,26 +36,26 @@ _KEPT = 32
 
 @dataclass(slots=True)
 class SchedulerCounters:
-    """What a scheduler has done, so that a test can see what was not done again."""
+    """The work of a scheduler in numbers, by which a test can see that nothing was repeated."""
 
     graphs: int = 0
     """Graphs that were allocated."""
     placed: int = 0
-    """Times a graph was placed and cut into splits."""
+    """The number of times that a graph was placed and cut into splits."""
     reserves: int = 0
-    """Times memory was planned."""
+    """The number of times that memory was planned."""
     reallocs: int = 0
-    """Times a graph did not fit what was reserved."""
+    """The number of graphs that did not fit the reserved memory."""
     lowered: int = 0
-    """Programs made."""
+    """The number of programs."""
     bound: int = 0
-    """Times a program was bound to memory, its kernels prepared."""
+    """The number of times that a program was bound to memory and its kernels prepared."""
     why: str = ""
-    """Of the last reallocation, which tensor did not fit, with its bytes before and after."""
+    """The tensor that did not fit at the last reallocation, with its bytes before and after."""
 
 
 class GraphPlans:
-    """Places, plans and lowers graphs; keeps what was used last."""
+    """Places, plans and lowers graphs, and keeps the results used last."""
 
     def __init__(
         self,
@@ -72,7 +73,7 @@ class GraphPlans:
         self.match: Match | None = None
         """The graph planned last."""
         self.plan: Plan | None = None
-        """That of the graph that is allocated."""
+        """The plan of the graph that is allocated."""
         self._backends = tuple(backends)
         self._state = state
         self._planner = planner
@@ -82,7 +83,7 @@ class GraphPlans:
         self._op_offload = op_offload
         self._repack = repack
         self._reuse = reuse
-        # which layout suits a weight may follow from its values
+        # The best layout of a weight may depend on its values.
         self._graphs = KnownGraphs(by_structure=reuse, any_data=not repack)
         self._schedules: dict[object, Schedule] = {}
         self._programs: dict[tuple[int, int], PlannedProgram] = {}
@@ -95,22 +96,22 @@ class GraphPlans:
 
     @property
     def schedule(self) -> Schedule | None:
-        """That of the graph planned last, with the tensors of that graph."""
+        """The schedule of the graph planned last, with the tensors of that graph."""
         if self._told is None and self._schedule is not None and self.match is not None:
             self._told = self.match.retold(self._schedule)
         return self._told
 
     @property
     def n_splits(self) -> int:
-        """Splits of the graph planned last."""
+        """The number of splits of the graph planned last."""
         return 0 if self._schedule is None else len(self._schedule.splits)
 
     @property
     def counters(self) -> SchedulerCounters:
-        """How it stands."""
-        found, planner = self._counters, self._planner
-        found.reserves, found.reallocs, found.why = planner.reserves, planner.reallocs, planner.why
-        return found
+        """The counters so far."""
+        own, planner = self._counters, self._planner
+        own.reserves, own.reallocs, own.why = planner.reserves, planner.reallocs, planner.why
+        return own
 
     def backend_of(self, tensor: Tensor) -> int:
         """The backend of a tensor of the graph planned last; -1: none."""
@@ -121,7 +122,7 @@ class GraphPlans:
     # ---- the verbs -------------------------------------------------------------------------------
 
     def reserve(self, graph: Graph, watched: bool) -> None:
-        """Plans a graph, on all copies of its inputs."""
+        """Plans a graph on all copies of its inputs."""
         self._planner.reserve(self._place(graph, watched))
         for copy in range(self._state.n_copies):
             if copy != self._state.cur_copy:
@@ -129,11 +130,11 @@ class GraphPlans:
         self._drop_stale()
 
     def measure(self, graph: Graph, watched: bool) -> list[int]:
-        """Bytes per backend that a graph needs."""
+        """The bytes per backend that a graph needs."""
         return self._planner.measure(self._place(graph, watched))
 
     def alloc(self, graph: Graph, watched: bool) -> None:
-        """Plans a graph, or finds its plan again, on the copy that is in turn."""
+        """Plans a graph on the next copy, or takes its plan from before."""
         if not self._reuse:
             self.clear()
             self._planner.forget_plans()
@@ -145,21 +146,21 @@ class GraphPlans:
         self._counters.graphs += 1
         self._drop_stale()
         if FLAGS.sched_debug and self._planner.reallocs > reallocs:
-            print(f"memory planned anew: {self._planner.why}", file=sys.stderr)
+            print(f"memory planned again: {self._planner.why}", file=sys.stderr)
 
     def forget_graph(self) -> None:
-        """No graph is allocated."""
+        """Drops the allocated graph."""
         self._current = self.plan = None
 
     def clear(self) -> None:
-        """Forgets everything that was worked out."""
+        """Drops all plans."""
         self._graphs.clear()
         self._schedules.clear()
         self._programs.clear()
         self.unbind()
 
     def unbind(self) -> None:
-        """The memory that programs are bound to changes."""
+        """Drops all bound programs, because their memory changes."""
         self._lowered.clear()
         self._current = None
 
@@ -172,7 +173,8 @@ class GraphPlans:
         return placed
 
     def _placed(self, graph: Graph, watched: bool, copy: int) -> Schedule:
-        """The same graph under the same conditions is placed the same way."""
+        """The schedule of a graph; the same graph under the same conditions has the same
+        schedule."""
         state = self._state
         match = self.match = self._graphs.match(graph)
         known = match.known
@@ -180,9 +182,9 @@ class GraphPlans:
         pinned = tuple((id(t), b) for t, b in assigned.items())
         first = -1 if known.has_work else state.first_backend
         key = (id(known.graph), len(known.tensors), pinned, copy, first, watched)
-        found = self._schedules.get(key)
-        if found is None:
-            found = optimize_splits(
+        placed = self._schedules.get(key)
+        if placed is None:
+            placed = optimize_splits(
                 schedule(
                     known.graph,
                     self._backends,
@@ -196,50 +198,50 @@ class GraphPlans:
                 () if watched else None,  # a callback may ask for any node
             )
             _make_room(self._schedules)
-            self._schedules[key] = found
+            self._schedules[key] = placed
             self._counters.placed += 1
-            print_listing(found)
-        return found
+            print_listing(placed)
+        return placed
 
     # ---- lowering --------------------------------------------------------------------------------
 
     def lowered(self) -> LoweredGraph:
-        """The allocated graph, lowered; kept while its plan and memory stay."""
+        """The allocated graph, lowered; it is kept while its plan and memory stay."""
         if self.plan is None or self.match is None:
             raise ScheduleError("no graph is allocated; call alloc() or compute() first")
         if self._current is None:
             planned, match = self._program(self.plan), self.match
             key = (id(planned.plan), *map(id, match.datas))
-            found = self._lowered.get(key)
-            if found is None:
+            lowered = self._lowered.get(key)
+            if lowered is None:
                 if match.has_other_data:
                     planned = planned.with_data(match.known.datas, match.datas)
-                found = LoweredGraph(planned, self._arenas, self._has_queue)
+                lowered = LoweredGraph(planned, self._arenas, self._has_queue)
                 _make_room(self._lowered)
-                self._lowered[key] = found
+                self._lowered[key] = lowered
                 self._counters.bound += 1
-            self._current = found
+            self._current = lowered
         return self._current
 
     def _program(self, plan: Plan) -> PlannedProgram:
         key = id(plan.schedule), id(plan.allocation)
-        found = self._programs.get(key)
-        if found is None:
+        program = self._programs.get(key)
+        if program is None:
             self._check(plan.schedule.graph)
-            found = PlannedProgram.of(repacked([plan])[0] if self._repack else plan)
+            program = PlannedProgram.of(repacked([plan])[0] if self._repack else plan)
             _make_room(self._programs)
-            self._programs[key] = found
+            self._programs[key] = program
             self._counters.lowered += 1
-        return found
+        return program
 
     def _check(self, graph: Graph) -> None:
-        """Raises GraphError on a graph that is not legal; looks at each once."""
+        """Raises GraphError for a graph that is not legal; checks each graph once."""
         if graph not in self._checked:
             check_graph(graph)
             self._checked.add(graph)
 
     def _drop_stale(self) -> None:
-        """Forgets programs of memory plans that will not be used again."""
+        """Drops programs of memory plans that will not be used again."""
         gone = [
             key
             for key, planned in self._programs.items()
@@ -251,7 +253,7 @@ class GraphPlans:
             del self._lowered[bound]
 
 
-def _make_room(kept: dict[Any, Any]) -> None:
+def _make_room(cache: dict[Any, Any]) -> None:
     """Drops the oldest entry of a full cache."""
-    if len(kept) >= _KEPT:
-        del kept[next(iter(kept))]
+    if len(cache) >= _KEPT:
+        del cache[next(iter(cache))]

@@ -1,8 +1,8 @@
-"""Which work must wait for which, when several devices run at the same time.
+"""The order of work when several devices run at the same time.
 
-Work that touches the same bytes, at least one of the two writing, keeps its order. Bytes decide and
-not tensors, because plans reuse memory: within a run, between a run and the next, and between
-devices that share a buffer type. One rule covers all of it:
+Work that touches the same bytes, with at least one of the two writing, keeps its order. Bytes
+decide and not tensors, because plans reuse memory: within a run, between a run and the next, and
+between devices that share a buffer type. One rule covers all of it:
 
     before work w goes into queue q:  for every other queue, q waits for the last unfinished work
                                       there that conflicts with w and is not known to be over
@@ -33,7 +33,7 @@ class Access:
     writes: Ranges
 
     def conflicts(self, later: Access) -> bool:
-        """Whether `later` must not start before this is done."""
+        """Whether `later` must not start before this work is over."""
         return (
             _meet(self.writes, later.reads)
             or _meet(self.writes, later.writes)
@@ -42,7 +42,7 @@ class Access:
 
 
 def constant_buffers(program: Program) -> frozenset[int]:
-    """Buffers of weights that nothing in the program writes."""
+    """The buffers of weights that no step of the program writes."""
     written = {
         program.tensors[t].buffer
         for split in program.splits
@@ -59,22 +59,22 @@ def tensor_access(
     writes: Iterable[int],
     constants: Container[int] = (),
 ) -> Access:
-    """Access to tensors of a program, whatever the symbols are. Reads of `constants` (buffers) are
-    left out."""
+    """The access to tensors of a program, whatever the values of symbols. Reads of `constants`
+    (buffers) are left out."""
     reads = [r for r in reads if program.tensors[r].buffer not in constants]
     return Access(_ranges(program, memories, reads), _ranges(program, memories, writes))
 
 
 def _ranges(program: Program, memories: Sequence[Memory], tensors: Iterable[int]) -> Ranges:
-    found: Ranges = {}
+    by_memory: Ranges = {}
     for index in tensors:
         spec = program.tensors[index]
         memory = memories[spec.buffer]
         low, high = extent(spec)
         host = memory.host()
         key, base = (id(memory), 0) if host is None else (0, host.ctypes.data)
-        found.setdefault(key, []).append((base + low, base + high))
-    return {key: _merged(ranges) for key, ranges in found.items()}
+        by_memory.setdefault(key, []).append((base + low, base + high))
+    return {key: _merged(ranges) for key, ranges in by_memory.items()}
 
 
 def _merged(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -89,15 +89,15 @@ def _merged(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def _meet(a: Ranges, b: Ranges) -> bool:
-    for key, left in a.items():
+    for key, ranges in a.items():
         right = b.get(key)
         if right is None:
             continue
         i = j = 0
-        while i < len(left) and j < len(right):
-            if left[i][0] < right[j][1] and right[j][0] < left[i][1]:
+        while i < len(ranges) and j < len(right):
+            if ranges[i][0] < right[j][1] and right[j][0] < ranges[i][1]:
                 return True
-            if left[i][1] <= right[j][1]:
+            if ranges[i][1] <= right[j][1]:
                 i += 1
             else:
                 j += 1
@@ -109,8 +109,8 @@ class _Work:
     number: int
     access: Access
     event: Event
-    known: list[int]
-    """Per queue, how much of its work was over before this could start."""
+    finished: list[int]
+    """Per queue, the number of its first work that may not be over when this work starts."""
 
 
 class Order:
@@ -119,64 +119,64 @@ class Order:
     def __init__(self, n_queues: int) -> None:
         self._work: list[deque[_Work]] = [deque() for _ in range(n_queues)]
         self._count = [0] * n_queues
-        # known[q][p]: work of queue p below this number is over before the next work of q starts
-        self._known = [[0] * n_queues for _ in range(n_queues)]
+        # finished[q][p]: work of queue p below this number is over when the next work of q starts
+        self._finished = [[0] * n_queues for _ in range(n_queues)]
         self._meets: dict[tuple[int, int], tuple[Access, Access, bool]] = {}
 
     def before(self, queue: int, access: Access) -> list[Event]:
-        """What `queue` must wait for before it does work with this access."""
-        known = self._known[queue]
+        """The events that `queue` must wait for before it does work with this access."""
+        finished = self._finished[queue]
         events = []
         for p in range(len(self._work)):
             if p == queue:
                 continue
-            found = self._last_conflict(p, known[p], access)
-            if found is not None:
-                events.append(found.event)
-                self._learn(known, p, found)
+            work = self._last_conflict(p, finished[p], access)
+            if work is not None:
+                events.append(work.event)
+                self._learn(finished, p, work)
         return events
 
     def add(self, queue: int, access: Access, event: Event) -> None:
-        """`queue` got work."""
-        known = list(self._known[queue])
-        self._work[queue].append(_Work(self._count[queue], access, event, known))
+        """Adds work to `queue`."""
+        work = _Work(self._count[queue], access, event, list(self._finished[queue]))
+        self._work[queue].append(work)
         self._count[queue] += 1
 
     def blockers(self, access: Access, without: int = -1) -> list[Event]:
-        """What the host must wait for before it touches these bytes itself; `without` that of one
-        queue."""
+        """The events that the host must wait for before it touches these bytes itself, except those
+        of queue `without`."""
         queues = (p for p in range(len(self._work)) if p != without)
-        found = (self._last_conflict(p, 0, access) for p in queues)
-        return [work.event for work in found if work is not None]
+        conflicts = (self._last_conflict(p, 0, access) for p in queues)
+        return [work.event for work in conflicts if work is not None]
 
     def clear(self) -> None:
-        """Everything is over."""
+        """Drops all work, because everything is over."""
         for work in self._work:
             work.clear()
         self._meets.clear()
 
-    def _last_conflict(self, queue: int, known: int, access: Access) -> _Work | None:
+    def _last_conflict(self, queue: int, finished: int, access: Access) -> _Work | None:
         work = self._work[queue]
         while work and work[0].event.is_done():
             work.popleft()
         for item in reversed(work):
-            if item.number < known:
+            if item.number < finished:
                 return None
             if self._conflict(item.access, access):
                 return item
         return None
 
     def _conflict(self, a: Access, b: Access) -> bool:
-        # plans are used again and again; the entry keeps both alive, so that their ids stay theirs
+        # Plans are used again and again. The entry keeps both alive, so that their ids stay unique.
         key = (id(a), id(b))
-        found = self._meets.get(key)
-        if found is None:
+        entry = self._meets.get(key)
+        if entry is None:
             if len(self._meets) > 100_000:
                 self._meets.clear()
-            found = self._meets[key] = (a, b, a.conflicts(b))
-        return found[2]
+            entry = self._meets[key] = (a, b, a.conflicts(b))
+        return entry[2]
 
-    def _learn(self, known: list[int], queue: int, work: _Work) -> None:
-        known[queue] = max(known[queue], work.number + 1)
-        for p, number in enumerate(work.known):
-            known[p] = max(known[p], number)
+    def _learn(self, finished: list[int], queue: int, work: _Work) -> None:
+        finished[queue] = max(finished[queue], work.number + 1)
+        for p, number in enumerate(work.finished):
+            finished[p] = max(finished[p], number)

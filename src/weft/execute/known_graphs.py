@@ -1,8 +1,8 @@
-"""`KnownGraphs`: graphs that were planned before, found again when the same one is built anew.
+"""`KnownGraphs`: graphs that were planned before, recognised when the same graph is built again.
 
 Two graphs are the same when their tensors agree, one by one in graph order, in everything that
-plans and programs depend on: types, sizes, strides, ops, parameters, sources, names, flags, and
-what kind of memory they are bound to. Which arrays they are bound to may differ: a program can be
+plans and programs depend on: types, sizes, strides, ops, parameters, sources, names, flags, and the
+kind of memory they are bound to. The arrays that they are bound to may differ: a program can be
 bound to others, as long as the same tensors share them.
 """
 
@@ -30,25 +30,25 @@ _KEPT = 32
 
 @dataclass(slots=True, eq=False)
 class KnownGraph:
-    """A graph that plans were made for."""
+    """A graph that plans exist for."""
 
     graph: Graph
     tensors: list[Tensor]
     """Its tensors in order, then the bases outside that its leaves view."""
     datas: list[Any]
-    """The memory that they are bound to, each once."""
+    """The memory that they are bound to, each array once."""
     has_work: bool
-    """Whether anything in it is computed."""
+    """At least one of its nodes is computed."""
 
 
 @dataclass(slots=True, eq=False)
 class Match:
-    """A graph of the user, and the known one that it is the same as (itself, if it was new)."""
+    """A graph of the user, and the known graph that equals it (itself, if it is new)."""
 
     graph: Graph
     known: KnownGraph
     tensors: list[Tensor]
-    """Those of `graph`, in the order of `known.tensors`."""
+    """The tensors of `graph`, in the order of `known.tensors`."""
     datas: list[Any]
     """The memory that `graph` is bound to, in the order of `known.datas`."""
     _to_known: dict[Tensor, Tensor] = field(default_factory=dict)
@@ -56,29 +56,31 @@ class Match:
 
     @property
     def is_known(self) -> bool:
-        """Whether both are one object."""
+        """Whether both graphs are one object."""
         return self.graph is self.known.graph
 
     @property
     def has_other_data(self) -> bool:
-        """Whether the user's graph is bound to other memory than the known one."""
+        """Whether the user's graph is bound to other memory than the known graph."""
         mine, others = self.datas, self.known.datas
         return mine is not others and any(a is not b for a, b in zip(mine, others, strict=True))
 
     def to_known(self, tensor: Tensor) -> Tensor:
-        """The known graph's tensor for one of the user's graph; any other stays."""
+        """The known graph's tensor for one of the user's graph; any other tensor is returned
+        itself."""
         if not self.is_known and not self._to_known:
             self._to_known.update(zip(self.tensors, self.known.tensors, strict=True))
         return self._to_known.get(tensor, tensor)
 
     def from_known(self, tensor: Tensor) -> Tensor:
-        """The user's tensor for one of the known graph; any other stays."""
+        """The user's tensor for one of the known graph; any other tensor is returned itself."""
         if not self.is_known and not self._from_known:
             self._from_known.update(zip(self.known.tensors, self.tensors, strict=True))
         return self._from_known.get(tensor, tensor)
 
     def retold(self, schedule: Schedule) -> Schedule:
-        """The schedule of the known graph, to be asked about the tensors of the user's, too."""
+        """The schedule of the known graph, which also answers for the tensors of the user's
+        graph."""
         if self.is_known:
             return schedule
         return replace(
@@ -103,57 +105,57 @@ class KnownGraphs:
     """The graphs that were used last."""
 
     def __init__(self, *, by_structure: bool = True, any_data: bool = True) -> None:
-        """`by_structure`: False: only the same object is the same graph. `any_data`: False: graphs
-        that are bound to other memory are others."""
+        """`by_structure` False takes only the same object for the same graph. `any_data` False
+        takes graphs that are bound to other memory for other graphs."""
         self._by_structure = by_structure
         self._any_data = any_data
         self._known: dict[Hashable, KnownGraph] = {}
         # without the graph itself, which would keep the entry alive
-        self._seen: WeakKeyDictionary[Graph, _Seen] = WeakKeyDictionary()
+        self._signatures: WeakKeyDictionary[Graph, _Signature] = WeakKeyDictionary()
 
     def match(self, graph: Graph) -> Match:
-        """The known graph that `graph` is the same as; a new one is known from then on.
+        """The known graph that equals `graph`; a new graph is known from then on.
 
-        A graph that was looked at before is not looked at again unless it has grown."""
+        A graph that was examined before is not examined again unless it has grown."""
         size = len(graph.nodes), len(graph.leaves)
-        seen = self._seen.get(graph)
-        if seen is None or seen.size != size or seen.key not in self._known:
-            seen = self._seen[graph] = self._look_at(graph, size)
-        known = self._known.get(seen.key)
+        signature = self._signatures.get(graph)
+        if signature is None or signature.size != size or signature.key not in self._known:
+            signature = self._signatures[graph] = self._look_at(graph, size)
+        known = self._known.get(signature.key)
         if known is None:
-            known = KnownGraph(graph, seen.tensors, seen.datas, _has_work(graph))
+            known = KnownGraph(graph, signature.tensors, signature.datas, _has_work(graph))
             if len(self._known) >= _KEPT:
                 del self._known[next(iter(self._known))]
-            self._known[seen.key] = known
-        return Match(graph, known, seen.tensors, seen.datas)
+            self._known[signature.key] = known
+        return Match(graph, known, signature.tensors, signature.datas)
 
-    def _look_at(self, graph: Graph, size: tuple[int, int]) -> _Seen:
+    def _look_at(self, graph: Graph, size: tuple[int, int]) -> _Signature:
         tensors = [*graph.tensors, *_bases_outside(graph)]
         datas = _datas(tensors)
         if not self._by_structure:
-            return _Seen(size, (id(graph), size), tensors, datas)
+            return _Signature(size, (id(graph), size), tensors, datas)
         key = _key(graph, tensors)
         known = self._known.get(key)
         if known is not None and not self._can_share(known.datas, datas):
             key = key, tuple(map(id, datas))
-        return _Seen(size, key, tensors, datas)
+        return _Signature(size, key, tensors, datas)
 
     def _can_share(self, known: list[Any], datas: list[Any]) -> bool:
-        """Whether a program that is bound to some memory may be bound to other."""
+        """Whether a program that is bound to `known` memory may be bound to `datas` instead."""
         if all(a is b for a, b in zip(known, datas, strict=True)):
             return True
         # steps are ordered by the bytes of the host that they share
         return self._any_data and _are_apart(known) and _are_apart(datas)
 
     def clear(self) -> None:
-        """Forgets them all."""
+        """Drops all graphs."""
         self._known.clear()
-        self._seen.clear()
+        self._signatures.clear()
 
 
 @dataclass(slots=True, eq=False)
-class _Seen:
-    """What was found when a graph was looked at."""
+class _Signature:
+    """The comparison key and the memory of a graph."""
 
     size: tuple[int, int]
     key: Hashable
@@ -185,7 +187,7 @@ def _tensor_key(t: Tensor, number: dict[Tensor, int], arrays: dict[int, int]) ->
     if t.params is not None:
         numbers = pack(t.params)
         params = struct.pack(f"{len(numbers)}d", *numbers)  # 0.0 and -0.0 differ
-    # a source that no list has is an error that `check_graph` names
+    # a source in no list is an error that `check_graph` reports
     src = tuple([None if s is None else number.get(s, id(s)) for s in t.src])
     view = None if t.view_src is None else number[t.view_src]
     return (
@@ -195,12 +197,12 @@ def _tensor_key(t: Tensor, number: dict[Tensor, int], arrays: dict[int, int]) ->
 
 
 def _datas(tensors: Iterable[Tensor]) -> list[Any]:
-    found = {id(t.buffer.data): t.buffer.data for t in tensors if t.buffer is not None}
-    return [data for data in found.values() if data is not None]
+    by_id = {id(t.buffer.data): t.buffer.data for t in tensors if t.buffer is not None}
+    return [data for data in by_id.values() if data is not None]
 
 
 def _are_apart(datas: Iterable[Any]) -> bool:
-    """Whether no two pieces of memory of the host share bytes."""
+    """Whether no two pieces of host memory share bytes."""
     ranges = []
     for data in datas:
         host = data.host() if isinstance(data, HostMemory) else data

@@ -1,4 +1,4 @@
-"""`LoweredGraph`: a planned graph, ready to be run split by split and looked at node by node."""
+"""`LoweredGraph`: a planned graph, ready to run split by split and to be inspected node by node."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = ["LoweredGraph", "PlannedProgram"]
 
 @dataclass(frozen=True, slots=True)
 class PlannedProgram:
-    """The program of a plan, and where in it the tensors of the graph are."""
+    """The program of a plan, and the place of the graph's tensors in it."""
 
     plan: Plan
     program: Program
@@ -33,7 +33,9 @@ class PlannedProgram:
 
     @classmethod
     def of(cls, plan: Plan) -> PlannedProgram:
-        """Raises ProgramError on a graph that cannot run, AllocationError where the reference's
+        """The program of `plan`.
+
+        Raises ProgramError for a graph that cannot run, AllocationError where the reference's
         memory plan would lose a value."""
         if FLAGS.check or any(arena.planner == "ggml" for arena in plan.allocation.arenas):
             check_plan(plan)
@@ -42,7 +44,7 @@ class PlannedProgram:
         return cls(plan, program, tensors)
 
     def with_data(self, before: Sequence[Any], now: Sequence[Any]) -> PlannedProgram:
-        """The same over other memory of the user: `now[i]` where `before[i]` is."""
+        """The same program over other memory of the user: `now[i]` in the place of `before[i]`."""
         other = {id(old): new for old, new in zip(before, now, strict=True)}
         buffers = tuple(
             replace(spec, data=other[id(spec.data)]) if id(spec.data) in other else spec
@@ -52,7 +54,7 @@ class PlannedProgram:
 
 
 class LoweredGraph(SplitAccess):
-    """A program over a pool's memory, and what a driver asks about each split."""
+    """A program over a pool's memory, and the questions a driver asks about each split."""
 
     def __init__(
         self, planned: PlannedProgram, pool: ArenaPool, has_queue: Callable[[BufferType], bool]
@@ -64,27 +66,27 @@ class LoweredGraph(SplitAccess):
         super().__init__(planned.plan.schedule, bound, has_queue)
         self._planned = planned
         self.nodes = [self._nodes(i) for i in range(len(self.program.splits))]
-        """Per split, each node (as a tensor of the graph) with the steps done once it is."""
+        """Per split, each node (as a tensor of the graph) with the number of steps up to it."""
 
     def index(self, tensor: str | Tensor) -> int:
-        """The program's tensor for an output's name or a tensor of the graph."""
+        """The row of the program's tensor for an output's name or a tensor of the graph."""
         if isinstance(tensor, str):
             if tensor not in self.program.outputs:
                 raise ProgramError(
                     f"no output {tensor!r}; the graph has {sorted(self.program.outputs)}"
                 )
             return self.program.outputs[tensor]
-        found = self._planned.tensors.get(tensor)
-        if found is None:
+        row = self._planned.tensors.get(tensor)
+        if row is None:
             raise ProgramError(f"{describe(tensor)} has no memory in the graph that is allocated")
-        return found
+        return row
 
     def _nodes(self, split: int) -> list[tuple[Tensor, int]]:
         origin = self.schedule.origin
         nodes = []
-        done = 0
+        n_steps = 0
         for node in self.schedule.splits[split].nodes:
-            # as lowering does it: views and dependencies are no steps
-            done += not (node.op.is_view or node.op is NONE)
-            nodes.append((origin.get(node, node), done))
+            # as in lowering, views and dependencies are no steps
+            n_steps += not (node.op.is_view or node.op is NONE)
+            nodes.append((origin.get(node, node), n_steps))
         return nodes

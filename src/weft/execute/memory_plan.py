@@ -1,8 +1,9 @@
-"""Where a scheduler's tensors live, graph after graph, in memory that grows when it must.
+"""The memory of a scheduler's tensors, graph after graph; it grows when it must.
 
-Two planners with the same verbs. `like the reference`: its allocator, record by record. `best`: the
-smallest plan for each graph, in memory as big as the biggest graph so far needed; a graph that fits
-the places of one planned before, tensor by tensor, takes those.
+There are two planners with the same verbs. `ReferencePlanner` plans like the reference's allocator,
+record by record. `BestPlanner` takes the smallest plan for each graph, in memory as big as the
+biggest graph so far needed; a graph that fits the places of an earlier one, tensor by tensor, takes
+those.
 """
 
 from __future__ import annotations
@@ -28,40 +29,42 @@ class MemoryPlanner(Protocol):
 
     @property
     def reserves(self) -> int:
-        """How often memory was planned."""
+        """The number of times that memory was planned."""
 
     @property
     def reallocs(self) -> int:
-        """How often a graph did not fit what was reserved."""
+        """The number of graphs that did not fit the reserved memory."""
 
     @property
     def why(self) -> str:
-        """The tensor that the last such graph did not fit for, and its bytes; empty: none yet."""
+        """The tensor that did not fit in the last such graph, and its bytes; empty where there was
+        none."""
 
     def reserve(self, schedule: Schedule) -> None:
-        """Plans, and grows the memory to what the plan needs; raises OutOfMemoryError."""
+        """Plans a schedule, and grows the memory to what the plan needs; raises
+        OutOfMemoryError."""
 
     def alloc(self, schedule: Schedule, backends_changed: bool) -> Allocation:
         """The plan of a graph that will run; grows the memory if it does not fit."""
 
     def measure(self, schedule: Schedule) -> list[int]:
-        """Bytes per backend that the plan of a graph has, without memory."""
+        """The bytes per backend of a graph's plan, without allocating memory."""
 
     def sizes(self) -> list[int]:
-        """Bytes per backend that are reserved; 0 where an earlier backend shares the memory."""
+        """The bytes reserved per backend; 0 where an earlier backend shares the memory."""
 
     def also(self, schedule: Schedule) -> None:
-        """Plans a schedule that is like the one reserved last, on another copy, where `alloc` would
+        """Plans a schedule equal to the one reserved last, but on another copy, where `alloc` would
         have to plan it otherwise."""
 
     def holds(self, allocation: Allocation) -> bool:
-        """Whether `alloc` may give this one again."""
+        """Whether `alloc` may return this allocation again."""
 
     def forget(self) -> None:
-        """The memory is gone."""
+        """Notes that the memory is gone."""
 
     def forget_plans(self) -> None:
-        """Plans are not to be used again; the memory stays."""
+        """Drops all plans; the memory stays."""
 
 
 class ReferencePlanner:
@@ -90,27 +93,27 @@ class ReferencePlanner:
     def alloc(self, schedule: Schedule, backends_changed: bool) -> Allocation:
         known = self._known(schedule)
         if known is not None and not backends_changed:
-            return known  # it fitted the last plan before
+            return known  # an earlier `alloc` fitted it into the last plan
         planned = self._allocator.alloc(schedule, backends_changed=backends_changed)
         if planned:
             changed = "the nodes or leaves of the graph are on other devices than those before"
             self.why = changed if backends_changed else self._allocator.why
         elif None in self._allocator.buffers:
-            # `measure` or a failure gave buffers up, while the records of their plan stayed
+            # `measure` or a failure dropped buffers, while the records of their plan stayed
             self._allocator.reserve(schedule)
         self._provide(schedule)
-        made = self._allocation(schedule)
-        self._known(schedule)  # drops those of the plan before
-        _keep(self._plans, schedule, made)
-        return made
+        allocation = self._allocation(schedule)
+        self._known(schedule)  # drops allocations of the plan before
+        _keep(self._plans, schedule, allocation)
+        return allocation
 
     def _known(self, schedule: Schedule) -> Allocation | None:
-        """The allocation of a schedule under the last plan, in memory that is there."""
+        """The allocation of a schedule under the last plan, in memory that exists; else None."""
         if self._planned != self._allocator.reserves or None in self._allocator.buffers:
             self._plans.clear()
             self._planned = self._allocator.reserves
-        found = self._plans.get(id(schedule))
-        return None if found is None else found[1]
+        entry = self._plans.get(id(schedule))
+        return None if entry is None else entry[1]
 
     def measure(self, schedule: Schedule) -> list[int]:
         sizes = self._allocator.measure(schedule)
@@ -123,7 +126,7 @@ class ReferencePlanner:
         return self._allocator.sizes
 
     def also(self, schedule: Schedule) -> None:
-        pass  # the records of the last plan are those of every graph that fits
+        pass  # every graph that fits takes the records of the last plan
 
     def holds(self, allocation: Allocation) -> bool:
         return any(known is allocation for _, known in self._plans.values())
@@ -135,7 +138,7 @@ class ReferencePlanner:
         self._plans.clear()
 
     def _provide(self, schedule: Schedule) -> None:
-        """Real memory for the allocator's buffers."""
+        """Allocates memory for the allocator's buffers."""
         for i, chunks in enumerate(self._allocator.buffers):
             if chunks is None or chunks == (self._pool.sizes(self._types[i]) or []):
                 continue
@@ -173,13 +176,13 @@ class ReferencePlanner:
 
 
 class BestPlanner:
-    """The smallest plan of each graph; plans of schedules seen lately are kept."""
+    """The smallest plan of each graph; plans of recent schedules are kept."""
 
     def __init__(self, buffer_types: Sequence[Any], pool: ArenaPool) -> None:
         self._types = list(buffer_types)
         self._pool = pool
         self._plans: dict[int, tuple[Schedule, Allocation]] = {}
-        # by the lengths of the plan lists, what was planned last
+        # the last plan for each pair of lengths of the plan lists
         self._latest: dict[tuple[int, int], tuple[Schedule, Allocation]] = {}
         self.reserves = 0
         self.reallocs = 0
@@ -201,12 +204,12 @@ class BestPlanner:
         return [plan.arenas[a].size for a in plan.arena_of]
 
     def sizes(self) -> list[int]:
-        seen: set[int] = set()
+        counted: set[int] = set()
         sizes = []
         for buffer_type in self._types:
-            shared = id(buffer_type) in seen
+            shared = id(buffer_type) in counted
             sizes.append(0 if shared else sum(self._pool.sizes(buffer_type) or ()))
-            seen.add(id(buffer_type))
+            counted.add(id(buffer_type))
         return sizes
 
     def also(self, schedule: Schedule) -> None:
@@ -223,9 +226,9 @@ class BestPlanner:
         self._latest.clear()
 
     def _plan(self, schedule: Schedule) -> Allocation:
-        found = self._plans.get(id(schedule))
-        if found is not None:
-            return found[1]
+        entry = self._plans.get(id(schedule))
+        if entry is not None:
+            return entry[1]
         lengths = len(schedule.plan_nodes), len(schedule.plan_leaves)
         like = self._latest.get(lengths)
         plan = None if like is None else same_places(schedule, *like)
@@ -240,7 +243,7 @@ class BestPlanner:
         return allocate(schedule, "best")
 
     def _provide(self, schedule: Schedule, plan: Allocation) -> str:
-        """Grows blocks that are too small; the first tensor that there was no room for."""
+        """Grows blocks that are too small; returns the first tensor that had no room, as text."""
         missing = ""
         for arena in plan.arenas:
             have = self._pool.sizes(arena.buffer_type) or []
@@ -260,8 +263,10 @@ class BestPlanner:
 
 
 def same_places(schedule: Schedule, earlier: Schedule, plan: Allocation) -> Allocation | None:
-    """`plan` of `earlier` for another schedule: each tensor where the one at its position is. None
-    where that is no legal plan, because a tensor is larger or needed for longer."""
+    """`plan` of `earlier` for another schedule: each tensor takes the place of that at its
+    position.
+
+    None where that is no legal plan, because a tensor is larger or needed for longer."""
     place: dict[Tensor, Placement] = {}
     pairs = [
         *zip(schedule.plan_leaves, earlier.plan_leaves, strict=True),
@@ -277,12 +282,12 @@ def same_places(schedule: Schedule, earlier: Schedule, plan: Allocation) -> Allo
         if size > at.size:
             return None
         place.setdefault(tensor, Placement(at.arena, at.chunk, at.offset, size))
-    found = Allocation(plan.arenas, place, plan.arena_of)
+    allocation = Allocation(plan.arenas, place, plan.arena_of)
     try:
-        validate(schedule, found)
+        validate(schedule, allocation)
     except AllocationError:
         return None
-    return found
+    return allocation
 
 
 def _keep(
@@ -294,7 +299,7 @@ def _keep(
 
 
 def _first_outside(schedule: Schedule, plan: Allocation, arena: Arena, have: Sequence[int]) -> str:
-    """The first tensor in graph order that the memory of an arena has no room for."""
+    """The first tensor in graph order for which the memory of an arena has no room, as text."""
     name = arena.buffer_type.name
     for tensor in (*schedule.plan_leaves, *schedule.plan_nodes):
         at = plan.place.get(tensor)
@@ -304,13 +309,13 @@ def _first_outside(schedule: Schedule, plan: Allocation, arena: Arena, have: Seq
         if at.offset + at.size > room:
             return (
                 f"{describe(tensor)} with its {at.size} bytes ends at byte {at.offset + at.size} "
-                f"of {name} memory, {room} were reserved"
+                f"of {name} memory, but {room} were reserved"
             )
-    return f"{name} memory needs {arena.size} bytes, {sum(have)} were reserved"
+    return f"{name} memory needs {arena.size} bytes, but {sum(have)} were reserved"
 
 
 def _named(error: DeviceError, schedule: Schedule, buffer_type: Any) -> DeviceError:
-    """The same error with the first split and nodes that need the memory."""
+    """The same error with the first split and nodes that need the memory in its text."""
     for number, split in enumerate(schedule.splits):
         backend = schedule.backends[split.backend]
         nodes = [node for node in split.nodes if not node.op.is_view]
@@ -321,7 +326,7 @@ def _named(error: DeviceError, schedule: Schedule, buffer_type: Any) -> DeviceEr
 
 
 def _arenas(buffer_types: Sequence[Any]) -> tuple[list[int], list[Any]]:
-    """Per backend its arena, and per arena its buffer type: one for each type."""
+    """The arena of each backend, and the buffer type of each arena: one arena for each type."""
     types: list[Any] = []
     arena_of = []
     for buffer_type in buffer_types:

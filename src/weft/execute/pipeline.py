@@ -3,10 +3,10 @@
     cpu      run 1, split 0 | run 2, split 0 | run 3, split 0 | ...
     opencl                  | run 1, split 1 | run 2, split 1 | ...
 
-While one device works on a run, another works on the next. The calling thread hands out the work,
-each piece when it has to wait for no other device, so that no queue is held up. That of the oldest
-run comes first; that of a later one only if it touches no bytes of what is still to be handed out
-before it.
+While one device works on a run, another works on the next. The calling thread submits the work,
+each piece when it has to wait for no other device, so that no queue is blocked. Work of the oldest
+run comes first. Work of a later run is submitted only if it touches no bytes of earlier work that
+is not submitted yet.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from weft.schedule import Schedule
 __all__ = ["Pipeline"]
 
 _SHORT, _LONG = 0.0001, 0.002
-"""Seconds between looks at devices, more each time: a queue of a device tells nobody that it is
-done."""
+"""The shortest and the longest time in seconds between polls of devices, whose queues do not
+notify; the time grows from poll to poll."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Item:
-    """A piece of work of a run: copies that the calling thread makes (device -1), or what a device
-    does."""
+    """A piece of work of a run: copies that the calling thread makes (device -1), or work of a
+    device."""
 
     device: int
     access: Access
@@ -47,7 +47,7 @@ class _Item:
 
 @dataclass(slots=True)
 class _Flight:
-    """A run under way."""
+    """A run that is not over."""
 
     run: Run
     items: list[_Item]
@@ -55,22 +55,22 @@ class _Flight:
 
     @property
     def left(self) -> list[_Item]:
-        """What is not handed out yet."""
+        """The work that is not submitted yet."""
         return self.items[self.next :]
 
 
 class Pipeline:
-    """Hands runs of sessions to devices. One thread calls it."""
+    """Submits runs of sessions to devices. One thread calls it."""
 
     def __init__(self, schedule: Schedule, sessions: Sequence[Session]) -> None:
-        """`sessions`: of one program, each over arenas of its own."""
+        """`sessions` are of one program, each over arenas of its own."""
         self.sessions = list(sessions)
         self._devices = DeviceQueues(schedule.backends)
         self._splits = [
             SplitAccess(schedule, session.bound, self._devices.has_queue) for session in sessions
         ]
         self.n_lasting = self._splits[0].n_lasting
-        """Splits that a run needs whose outputs nobody wants."""
+        """The number of splits that a run needs even if nobody reads its outputs."""
         self._flights: list[_Flight] = []
         self._meets: dict[tuple[int, int], bool] = {}
         self._stop = False
@@ -83,12 +83,14 @@ class Pipeline:
 
     @property
     def n_copies(self) -> int:
-        """Most runs at the same time."""
+        """The largest number of runs at the same time."""
         return len(self.sessions)
 
     def start(self, copy: int, values: Mapping[str, int], n_splits: int | None = None) -> Run:
-        """Runs a session whose inputs are written, and whose run before is over; the first
-        `n_splits` only. Goes on with all runs as far as nothing has to be waited for."""
+        """Runs a session whose inputs are written and whose earlier run is over, up to split
+        `n_splits`.
+
+        Submits work of all runs as far as nothing has to wait."""
         if self._recorder is not None:
             self._recorder.between()
             if not self._flights and not self._runs:
@@ -101,7 +103,7 @@ class Pipeline:
         return run
 
     def wait(self, run: Run) -> None:
-        """Goes on with all runs until this one is over.
+        """Continues all runs until this one is over.
 
         Raises AbortedError after `abort`, DeviceError naming split and device when one fails; call
         `reset` then."""
@@ -114,14 +116,14 @@ class Pipeline:
         self._check()
 
     def finish(self) -> None:
-        """Ends all runs; raises as `wait`."""
+        """Waits for all runs; raises as `wait`."""
         while self._flights:
             self.wait(self._flights[0].run)
         self._devices.synchronize()
         self._record_runs()
 
     def reset(self) -> None:
-        """After a failure or Ctrl-C: stops what is under way, and forgets it."""
+        """Stops and drops all runs, after a failure or Ctrl-C."""
         for session in self.sessions:
             session.abort()
         self._devices.restart()
@@ -138,7 +140,7 @@ class Pipeline:
             session.abort()
 
     def clear_abort(self) -> None:
-        """Forgets an `abort` that has stopped nothing."""
+        """Cancels an `abort` that has stopped nothing."""
         self._stop = False
         for session in self.sessions:
             session.clear_abort()
@@ -167,14 +169,14 @@ class Pipeline:
     def _items(self, copy: int, run: Run, n_splits: int | None) -> list[_Item]:
         splits, session = self._splits[copy], self.sessions[copy]
         bound, values = splits.bound, run.values
-        found = []
+        items = []
         for number in range(len(splits.device) if n_splits is None else n_splits):
             device = splits.device[number]
             for copies, by in ((splits.host_copies[number], -1), (splits.copies[number], device)):
                 if copies.which:
                     here = by < 0 or self._devices.enqueues(by)
                     work = self._copies(session, number, values, copies.which, here)
-                    found.append(_Item(by, copies.access, work))
+                    items.append(_Item(by, copies.access, work))
 
             def compute(number: int = number) -> None:
                 if self._recorder is None:
@@ -182,13 +184,13 @@ class Pipeline:
                 else:
                     self._recorder.run(bound, number, values)
 
-            found.append(_Item(device, splits.access[number], compute))
-        return found
+            items.append(_Item(device, splits.access[number], compute))
+        return items
 
     def _copies(
         self, session: Session, split: int, values: Mapping[str, int], which: list[int], here: bool
     ) -> Callable[[], None]:
-        """Work that makes copies; `here`: by the calling thread."""
+        """Work that makes copies; `here` makes them on the calling thread."""
 
         def copy() -> None:
             bound, recorder, moved = session.bound, self._recorder, Moved()
@@ -203,7 +205,7 @@ class Pipeline:
         return copy
 
     def _go_on(self) -> None:
-        """Hands out what can be, or waits until that may be more."""
+        """Submits all work that need not wait; if there is none, waits for a device."""
         self._ended.clear()
         if self._hand_out():
             self._patience = _SHORT
@@ -212,7 +214,7 @@ class Pipeline:
             self._patience = min(2 * self._patience, _LONG)
 
     def _hand_out(self) -> bool:
-        """Hands out one piece of work; False where all that is left has to wait."""
+        """Submits one piece of work; False where all remaining work has to wait."""
         self._check()
         before: list[_Item] = []
         for flight in self._flights:
@@ -242,10 +244,10 @@ class Pipeline:
 
     def _conflict(self, earlier: _Item, later: _Item) -> bool:
         key = (id(earlier.access), id(later.access))
-        found = self._meets.get(key)
-        if found is None:
-            found = self._meets[key] = earlier.access.conflicts(later.access)
-        return found
+        conflict = self._meets.get(key)
+        if conflict is None:
+            conflict = self._meets[key] = earlier.access.conflicts(later.access)
+        return conflict
 
     def _check(self) -> None:
         if self._stop:

@@ -1,12 +1,13 @@
-"""`Profile`: where the time of runs goes, step by step, against what the machine reaches at best.
+"""`Profile`: the time of runs step by step, compared with the peak rates of the machine.
 
     with session.profile() as profile:
         session.run(inputs)
     print(profile)                       # a line an op and weight type
     profile.save_trace("trace.json")     # for ui.perfetto.dev or chrome://tracing
 
-Devices that can say when each thread worked on each step (`RecordsSpans`), or when their queue did
-what (`RecordsQueue`), get a line a step; of others the time of a whole split is known.
+Devices that report when each thread worked on each step (`RecordsSpans`), or the times of their
+queue (`RecordsQueue`), get a line for each step; for others only the time of a whole split is
+known.
 """
 
 from __future__ import annotations
@@ -35,19 +36,19 @@ class Profile(ProfileResults):
     """Times, bytes and operations of everything that ran while it was recording."""
 
     def __init__(self, *, trace: bool | Trace = True, name: str = "") -> None:
-        """`trace`: keep what `save_trace` needs, some 500 bytes a step, run and thread; or a
-        timeline to which another profile adds, too. `name`: a title."""
+        """`trace` keeps the data of `save_trace`, some 500 bytes a step, run and thread; it may be
+        a timeline that another profile adds to, too. `name` is a title."""
         super().__init__(name)
         self.trace: Trace | None = (
             (Trace() if trace else None) if isinstance(trace, bool) else trace
         )
-        # device -> when it worked, since the last run was added
+        # device -> intervals of its work, since the last run was added
         self._work: dict[str, list[tuple[int, int]]] = {}
 
     def save_trace(self, path: str | Path) -> None:
         """Writes a Chrome trace: a row a thread, a slice a step, and the waits between stages.
 
-        Raises ProgramError on a profile that kept no trace, FormatError where the file cannot be
+        Raises ProgramError for a profile that kept no trace, FormatError where the file cannot be
         written."""
         if self.trace is None:
             raise ProgramError("this profile keeps no trace; make it with trace=True")
@@ -56,8 +57,9 @@ class Profile(ProfileResults):
     # ---- recording (called by sessions) ----------------------------------------------------------
 
     def add_run(self, start: int, end: int, spent: int, runs: int = 1) -> None:
-        """A whole run from `start` to `end` nanoseconds, of which `spent` without recording; or
-        several `runs` that were under way together."""
+        """Adds a run from `start` to `end` nanoseconds, of which `spent` without recording.
+
+        With `runs` above 1 it adds several runs that overlapped."""
         self.runs += runs
         self.seconds += spent * 1e-9
         self.overlap += overlap(self._work.values()) * 1e-9
@@ -70,8 +72,10 @@ class Profile(ProfileResults):
         self, program: Program, split: int, which: int, nbytes: int, start: int, end: int,
         spans: Sequence[tuple[str, Sequence[QueueSpan]]],
     ) -> None:  # fmt: skip
-        """A copy that a split needed: the call, and what queues of devices (by name) did for it.
-        Where they did something that is what took time: the call waits for work before it."""
+        """Adds a copy that a split needed: the call, and the work of device queues (by name) for
+        it.
+
+        The time of such work counts instead of that of the call, which waits for earlier work."""
         line = self._splits(program)[split].copies
         line.calls += 1
         line.nbytes += nbytes
@@ -87,7 +91,8 @@ class Profile(ProfileResults):
     def add_moves(
         self, device: str, spans: Sequence[QueueSpan], name: str | Mapping[str, str]
     ) -> float:
-        """Copies that a queue made, of `name` (or by their kind); the seconds that they took."""
+        """Adds copies that a queue made, of `name` (or by their kind); returns the seconds they
+        took."""
         for span in spans:
             self._worked(device, span.begin, span.end)
             if self.trace is not None:
@@ -101,23 +106,24 @@ class Profile(ProfileResults):
         self, program: Program, split: int, values: Mapping[str, int], start: int, end: int,
         spans: Sequence[QueueSpan],
     ) -> None:  # fmt: skip
-        """A split that was enqueued from `start` to `end`, and what the queue of its device did."""
-        known = self._splits(program)[split]
-        nbytes, flops = known.sizes_at(program, values)
-        seen: set[int] = set()
+        """Adds a split that was enqueued from `start` to `end`, and the work of its device's
+        queue."""
+        split_lines = self._splits(program)[split]
+        nbytes, flops = split_lines.sizes_at(program, values)
+        counted: set[int] = set()
         for span in spans:
-            line = known.lines[span.step]
+            line = split_lines.lines[span.step]
             line.seconds += (span.end - span.begin) * 1e-9
-            self._worked(known.device, span.begin, span.end)
-            if span.step not in seen:
-                seen.add(span.step)
+            self._worked(split_lines.device, span.begin, span.end)
+            if span.step not in counted:
+                counted.add(span.step)
                 line.calls += 1
                 line.nbytes += float(nbytes[span.step])
                 line.flops += float(flops[span.step])
         if self.trace is not None:
-            title = f"enqueue split {split} on {known.device}"
+            title = f"enqueue split {split} on {split_lines.device}"
             self.trace.slice(title, "enqueue", "host", start, end, {"kernels": len(spans)})
-            self.trace.kernels(known.device, known.lines, spans, nbytes)
+            self.trace.kernels(split_lines.device, split_lines.lines, spans, nbytes)
 
     def _worked(self, device: str, begin: int, end: int) -> None:
         self._work.setdefault(device, []).append((begin, end))
@@ -126,29 +132,30 @@ class Profile(ProfileResults):
         self, program: Program, split: int, values: Mapping[str, int], start: int, end: int,
         spans: NDArray[np.int64] | None,
     ) -> None:  # fmt: skip
-        """A split that ran; `spans` as of `RecordsSpans` where its device knows them."""
-        known = self._splits(program)[split]
-        nbytes, flops = known.sizes_at(program, values)
-        if spans is None or len(spans) != len(known.lines):
-            line = known.whole
+        """Adds a split that ran; `spans` are those of `RecordsSpans` where its device reports
+        them."""
+        split_lines = self._splits(program)[split]
+        nbytes, flops = split_lines.sizes_at(program, values)
+        if spans is None or len(spans) != len(split_lines.lines):
+            line = split_lines.whole
             line.calls += 1
             line.seconds += (end - start) * 1e-9
             line.nbytes += float(nbytes.sum())
             line.flops += float(flops.sum())
-            self._worked(known.device, start, end)
+            self._worked(split_lines.device, start, end)
             if self.trace is not None:
-                title = f"split {split} on {known.device}"
-                self.trace.slice(title, known.device, known.device, start, end)
+                title = f"split {split} on {split_lines.device}"
+                self.trace.slice(title, split_lines.device, split_lines.device, start, end)
             return
         self.threads = max(self.threads, int(np.count_nonzero(spans[:, :, 2].sum(axis=0))))
         groups = overlapping(spans)
         busy = spans[:, :, 2].sum(axis=1) * 1e-9
         if groups:
-            self._worked(known.device, groups[0].begin, groups[-1].end)
+            self._worked(split_lines.device, groups[0].begin, groups[-1].end)
         for group in groups:
-            self._add_group(known, group, busy, nbytes, flops)
+            self._add_group(split_lines, group, busy, nbytes, flops)
         if self.trace is not None:
-            self.trace.steps(known.device, known.lines, groups, spans)
+            self.trace.steps(split_lines.device, split_lines.lines, groups, spans)
 
     def _add_group(
         self, split: SplitLines, group: Group, busy: NDArray[np.float64],
@@ -165,15 +172,15 @@ class Profile(ProfileResults):
             line.flops += float(flops[i])
 
     def _splits(self, program: Program) -> list[SplitLines]:
-        known = self._programs.get(id(program))
-        if known is None:
+        entry = self._programs.get(id(program))
+        if entry is None:
             for device in program.devices:
                 if isinstance(device, UsesThreads):
                     self.target = self.target or device.target
                     self.threads = max(self.threads, device.n_threads)
             splits = [split_lines(program, i) for i in range(len(program.splits))]
-            known = self._programs[id(program)] = (program, splits)
-        return known[1]
+            entry = self._programs[id(program)] = (program, splits)
+        return entry[1]
 
     def __str__(self) -> str:
         """The table of `weft bench --profile`."""

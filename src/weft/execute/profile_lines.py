@@ -1,4 +1,4 @@
-"""What a profile knows of a step: what it is, what it costs by its sizes, how long it took."""
+"""The lines of a profile: a step's name and op, its cost by its sizes, and its time."""
 
 from __future__ import annotations
 
@@ -21,32 +21,32 @@ __all__ = ["Line", "SplitLines", "split_lines"]
 Sizes = tuple[NDArray[np.float64], NDArray[np.float64]]
 
 _TYPE_OF_RESULT = frozenset({"CPY", "SET_ROWS", "DUP", "CONT"})
-"""Ops whose time follows from the type that they write, as of all that write blocks."""
+"""Ops whose time depends on the type that they write; so does the time of ops that write blocks."""
 
 
 @dataclass(slots=True)
 class Line:
-    """A step, or steps that were added up; all runs together."""
+    """A step, or steps that were added up, over all runs."""
 
     op: str
     """Name of the op; `copies` between devices; `split` for several ops of a device that times
     whole splits only."""
     type: str
-    """Type of the weights (or of the cache, or what is written); empty: float32."""
+    """Type of the weights (or of the cache, or of the result); empty: float32."""
     device: str
     name: str = ""
     """The weight that is read, else the tensor that is computed."""
     roof: str = "f32"
-    """Whose peak counts: `int8`, `f32` or `bf16`; empty where peaks are not known."""
+    """The peak that limits it: `int8`, `f32` or `bf16`; empty where peaks are not known."""
     steps: int = 1
-    """Steps that were added up."""
+    """The number of steps that were added up."""
     calls: int = 0
     seconds: float = 0.0
-    """Wall time. Steps that ran side by side share the time as they kept threads busy, so all lines
-    add up to the time of the runs."""
+    """Wall time in seconds. Steps that ran side by side share it in proportion to the time that
+    they kept threads busy, so all lines add up to the time of the runs."""
     busy: float = 0.0
-    """Thread-seconds of work; what is missing to `seconds` times threads was waiting. 0 where the
-    device has no threads of the host."""
+    """Thread-seconds of work; the threads spent the rest of `seconds` times threads waiting. 0
+    where the device has no threads of the host."""
     nbytes: float = 0.0
     """Bytes that had to be read and written."""
     flops: float = 0.0
@@ -68,7 +68,7 @@ class Line:
         return self.flops / self.nbytes if self.nbytes else 0.0
 
     def least_seconds(self, peaks: Peaks) -> tuple[float, str]:
-        """The time that the machine's peaks allow, and whether `memory` or `compute` sets it."""
+        """The seconds at the machine's peak rates, and whether `memory` or `compute` sets them."""
         if not self.roof:
             return 0.0, ""
         roof = getattr(peaks, self.roof) or peaks.f32
@@ -82,7 +82,7 @@ class Line:
         return re.sub(r"(?<=[._-])\d+", "*", self.name)
 
     def as_json(self, peaks: Peaks) -> dict[str, Any]:
-        """Seconds, bytes and operations, and where the roofline is."""
+        """Seconds, bytes and operations, and the place of the roofline."""
         least, bound = self.least_seconds(peaks)
         return {
             "op": self.op, "type": self.type, "device": self.device, "name": self.name,
@@ -93,7 +93,7 @@ class Line:
         }  # fmt: skip
 
     def add(self, other: Line) -> None:
-        """Adds up."""
+        """Adds the times and costs of `other`."""
         self.steps += other.steps
         self.calls += other.calls
         self.seconds += other.seconds
@@ -104,13 +104,13 @@ class Line:
 
 @dataclass(slots=True)
 class SplitLines:
-    """What is known of a split before it runs: its steps as nodes, and a line each."""
+    """The steps of a split as nodes, and a line for each, before it runs."""
 
     device: str
     nodes: list[Tensor]
     lines: list[Line]
     whole: Line
-    """Takes the time of the split where the device knows no steps."""
+    """The line that gets the time of the split where the device cannot time steps."""
     copies: Line
     sizes: dict[tuple[int, ...], Sizes] = field(default_factory=dict)
     """(bytes, operations) of each step by values of the symbols."""
@@ -119,16 +119,16 @@ class SplitLines:
         """(bytes, operations) of each step with these values of the symbols."""
         key = tuple(values[name] for name in program.symbols)
         if key not in self.sizes:
-            found = [work(node, values) for node in self.nodes]
+            works = [work(node, values) for node in self.nodes]
             self.sizes[key] = (
-                np.array([w.nbytes for w in found], np.float64),
-                np.array([w.flops for w in found], np.float64),
+                np.array([w.nbytes for w in works], np.float64),
+                np.array([w.flops for w in works], np.float64),
             )
         return self.sizes[key]
 
 
 def split_lines(program: Program, number: int) -> SplitLines:
-    """What is known of split `number`."""
+    """The lines of split `number`."""
     spec = program.splits[number]
     nodes = [_node(program, step) for step in spec.steps]
     # peaks are measured with threads of the host
@@ -148,7 +148,7 @@ def split_lines(program: Program, number: int) -> SplitLines:
 
 
 def _weight(program: Program, step: StepSpec) -> str:
-    """The name of the weight that a step reads, if it reads one with a name."""
+    """The name of the weight that a step reads; empty where it reads none with a name."""
     for index in step.src:
         if index >= 0:
             spec = program.tensors[index]
@@ -158,7 +158,7 @@ def _weight(program: Program, step: StepSpec) -> str:
 
 
 def _node(program: Program, step: StepSpec) -> Tensor:
-    """A step as a node, which is what `work` takes."""
+    """A step as a node, for `work`."""
 
     def tensor(index: int) -> Tensor | None:
         if index < 0:
@@ -166,15 +166,15 @@ def _node(program: Program, step: StepSpec) -> Tensor:
         spec = program.tensors[index]
         return Tensor(spec.dtype, spec.ne, nb=spec.nb, name=spec.name)
 
-    made = tensor(step.dst)
-    assert made is not None
-    made.op, made.params = step.op, step.params
-    made.src = tuple(tensor(s) for s in step.src)
-    return made
+    result = tensor(step.dst)
+    assert result is not None
+    result.op, result.params = step.op, step.params
+    result.src = tuple(tensor(s) for s in step.src)
+    return result
 
 
 def _type(node: Tensor) -> str:
-    """The type that decides how fast an op is."""
+    """The type that decides the speed of an op."""
     first = node.src[0] if node.src else None
     if node.dtype.is_quantized or node.op.name in _TYPE_OF_RESULT or first is None:
         return node.dtype.name
@@ -184,7 +184,8 @@ def _type(node: Tensor) -> str:
 
 
 def _roof(node: Tensor) -> str:
-    """Products of blocks are done with 8-bit numbers, those of bf16 activations with bf16."""
+    """The peak of a node: products of blocks run on 8-bit numbers, those of bf16 activations on
+    bf16."""
     x = node.src[1] if len(node.src) > 1 and node.op.name.startswith("MUL_MAT") else None
     if x is not None and x.dtype.is_quantized:
         return "int8"

@@ -1,4 +1,4 @@
-"""What a profile found: lines, sums of them, and shares against what the machine reaches."""
+"""The results of a profile: lines, sums of them, and shares of the machine's peak rates."""
 
 from __future__ import annotations
 
@@ -20,63 +20,64 @@ class ProfileResults:
         """A title."""
         self.runs = 0
         self.seconds = 0.0
-        """Time of all runs, that of recording them left out."""
+        """Seconds of all runs, without the time of recording them."""
         self.threads = 1
-        """Threads of the device with most."""
+        """The number of threads of the device that has the most."""
         self.barriers = 0
         """Barriers of all runs."""
         self.overlap = 0.0
-        """Seconds in which several devices worked at the same time, twice counted in lines."""
+        """Seconds in which several devices worked at the same time, which lines count twice."""
         self.target: str | None = None
         """Kernel target of the cpu device."""
         self._programs: dict[int, tuple[Program, list[SplitLines]]] = {}
 
     @property
     def lines(self) -> list[Line]:
-        """A line a step that ran, in order; copies first in each split."""
-        found = []
+        """A line for each step that ran, in order; copies come first in each split."""
+        lines = []
         for _, splits in self._programs.values():
             for split in splits:
-                found += [x for x in (split.copies, split.whole, *split.lines) if x.calls]
-        return found
+                lines += [x for x in (split.copies, split.whole, *split.lines) if x.calls]
+        return lines
 
     def by_op(self) -> list[Line]:
         """Lines added up by device, op and type, the slowest first."""
         return self._added(lambda line: (line.device, line.op, line.type, line.roof))
 
     def by_tensor(self) -> list[Line]:
-        """Lines added up over layers: tensors whose names differ in their number only."""
+        """Lines added up over layers, that is over tensors whose names differ in their number
+        only."""
         return self._added(lambda x: (x.device, x.op, x.type, x.roof, x.any_layer))
 
     def _added(self, key: Any) -> list[Line]:
-        found: dict[Any, Line] = {}
+        groups: dict[Any, Line] = {}
         for line in self.lines:
             group = key(line)
-            if group not in found:
+            if group not in groups:
                 name = group[4] if len(group) > 4 else ""
-                found[group] = Line(line.op, line.type, line.device, name, line.roof, steps=0)
-            found[group].add(line)
-        return sorted(found.values(), key=lambda line: -line.seconds)
+                groups[group] = Line(line.op, line.type, line.device, name, line.roof, steps=0)
+            groups[group].add(line)
+        return sorted(groups.values(), key=lambda line: -line.seconds)
 
     @property
     def outside(self) -> float:
-        """Seconds of runs outside of all steps: calls, starts of threads, Python."""
+        """The seconds of runs outside of all steps: calls, starts of threads, Python."""
         return self.seconds - sum(line.seconds for line in self.lines) + self.overlap
 
     @property
     def waiting(self) -> float:
-        """The part of all threads' time in steps that was spent waiting for other threads."""
+        """The part of all threads' time in steps that they spent waiting for other threads."""
         timed = [line for line in self.lines if line.busy]
         total = sum(line.seconds for line in timed) * self.threads
         return 1 - sum(line.busy for line in timed) / total if total else 0.0
 
     @cached_property
     def peaks(self) -> Peaks:
-        """What this machine reaches with as many threads; measured on first use."""
+        """The peak rates of this machine with as many threads; measured on first use."""
         return measure_peaks(self.threads, self.target)
 
     def as_json(self) -> dict[str, Any]:
-        """Everything in the terminal's table, and every step, in seconds, bytes and operations."""
+        """The terminal's table and every step, in seconds, bytes and operations."""
         peaks = self.peaks
         keys = ("threads", "target", "read", "int8", "f32", "bf16")
         return {

@@ -14,7 +14,7 @@ LEFT = frozenset({"op", "type", "device", "tensor", "bound by"})
 """Columns that are aligned to the left; the others are figures."""
 
 _SMALL = 0.005
-"""Lines below this share of the time are added up in one."""
+"""Lines with less than this share of the time are added up in one."""
 
 _FIGURES = ("ms/run", "share", "GB/s", "GOP/s", "op/byte", "bound by", "of roof")
 
@@ -27,7 +27,7 @@ def profile_text(profile: ProfileResults) -> str:
 
 
 def heading(profile: ProfileResults) -> Iterator[str]:
-    """What ran, and what the machine reaches at best."""
+    """The runs, and the peak rates of the machine."""
     runs = max(profile.runs, 1)
     title = f"{profile.name}: " if profile.name else ""
     each = f"{_ms(profile.seconds / runs)} ms each"
@@ -62,7 +62,7 @@ def _waits(times: float) -> str:
 
 
 def op_rows(profile: ProfileResults) -> Rows:
-    """A row an op and type, the slowest first; the first row names the columns."""
+    """A row for each op and type, the slowest first; the first row names the columns."""
     lines = profile.by_op()
     several = len({line.device for line in lines}) > 1
     rows = [["op", "type", *(["device"] if several else []), "steps", *_FIGURES]]
@@ -83,7 +83,8 @@ def op_rows(profile: ProfileResults) -> Rows:
 
 
 def tensor_rows(profile: ProfileResults, most: int) -> Rows:
-    """A row a tensor, layers added up: the `most` slowest; the first row names the columns."""
+    """A row for each of the `most` slowest tensors, layers added up; the first row names the
+    columns."""
     rows = [["tensor", "op", "type", "steps", *_FIGURES]]
     for line in profile.by_tensor()[:most]:
         rows.append([line.name, line.op, line.type, str(line.steps), *_figures(line, profile)])
@@ -97,8 +98,8 @@ def plain(rows: Rows) -> list[str]:
     return [_line(row, widths, sides) for row in rows]
 
 
-def _line(row: Sequence[str], widths: Sequence[int], left: Sequence[bool]) -> str:
-    cells = zip(row, widths, left, strict=True)
+def _line(row: Sequence[str], widths: Sequence[int], align_left: Sequence[bool]) -> str:
+    cells = zip(row, widths, align_left, strict=True)
     return "  ".join(c.ljust(w) if on_left else c.rjust(w) for c, w, on_left in cells).rstrip()
 
 
@@ -108,7 +109,7 @@ def _time(seconds: float, profile: ProfileResults) -> list[str]:
 
 
 def _figures(line: Line, profile: ProfileResults) -> list[str]:
-    """Cells from the time on. Work that fits the caches may pass the roof of the memory."""
+    """The cells from the time on. Work that fits the caches may exceed the memory's peak rate."""
     percent, bound = _of_roof(line, profile.peaks)
     return [
         *_time(line.seconds, profile),

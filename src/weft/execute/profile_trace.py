@@ -21,24 +21,26 @@ __all__ = ["Trace"]
 _NAMED = 1000
 """Number of the first row that is no thread of the cpu."""
 _MOST = 1_000_000
-"""Slices that are kept; viewers grow slow far below. Later ones are counted only."""
+"""The number of slices that are kept; viewers become slow far below it. Later ones are counted."""
 
 
 class Trace:
-    """Slices of work by row, in nanoseconds of one clock. A row is a thread of the cpu by number,
-    or something else by name: `runs`, `opencl:0 kernels`."""
+    """Slices of work by row, in nanoseconds of one clock.
+
+    A row is a thread of the cpu by its number, or something else by its name: `runs`, `opencl:0
+    kernels`."""
 
     def __init__(self) -> None:
         self._events: list[tuple[str, str, int, int, int, Mapping[str, Any]]] = []
         self._rows: dict[str, int] = {}
         self.dropped = 0
-        """Slices that there was no room for."""
+        """The number of slices beyond the limit."""
 
     def slice(
         self, name: str, kind: str, row: int | str, start: int, end: int,
         args: Mapping[str, Any] | None = None,
     ) -> None:  # fmt: skip
-        """Work in one row from `start` to `end`."""
+        """Adds work in one row from `start` to `end`."""
         if isinstance(row, str):
             row = self._rows.setdefault(row, _NAMED + len(self._rows))
         if len(self._events) < _MOST:
@@ -47,15 +49,15 @@ class Trace:
             self.dropped += 1
 
     def run(self, name: str, start: int, end: int) -> None:
-        """A whole run, in a row of its own."""
+        """Adds a whole run, in a row of its own."""
         self.slice(name, "run", "runs", start, end)
 
     def steps(
         self, device: str, lines: Sequence[Line], groups: Sequence[Group],
         spans: NDArray[np.int64],
     ) -> None:  # fmt: skip
-        """The steps of a split, `spans` as of `RecordsSpans`, and the wait of each thread from the
-        end of its part of a group to the end of the group."""
+        """Adds the steps of a split, and the wait of each thread from the end of its part of a
+        group to the end of the group; `spans` are those of `RecordsSpans`."""
         for number, group in enumerate(groups):
             for thread in range(spans.shape[1]):
                 own = spans[:, thread]
@@ -73,7 +75,7 @@ class Trace:
         self, device: str, lines: Sequence[Line], spans: Sequence[QueueSpan],
         nbytes: NDArray[np.float64],
     ) -> None:  # fmt: skip
-        """The kernels of a split; `nbytes`: what each step reads and writes."""
+        """Adds the kernels of a split; `nbytes` are the bytes that each step reads and writes."""
         for span in spans:
             line = lines[span.step]
             about = {
@@ -82,7 +84,7 @@ class Trace:
             self.slice(_title([line]), device, f"{device} kernels", span.begin, span.end, about)
 
     def as_json(self) -> dict[str, Any]:
-        """The file's content; times count from the first slice."""
+        """The content of the file; times count from the first slice."""
         origin = min((start for _, _, _, start, _, _ in self._events), default=0)
         names = {number: name for name, number in self._rows.items()}
         rows = sorted({row for _, _, row, _, _, _ in self._events})
@@ -105,7 +107,7 @@ class Trace:
 
 
 def _chains(steps: Sequence[int], spans: NDArray[np.int64]) -> list[list[int]]:
-    """Steps of one thread, in order of their begin; those that take turns are together."""
+    """Steps of one thread in order of their begin; steps that take turns are one chain."""
     chains: list[list[int]] = []
     end = 0
     for i in steps:

@@ -14,7 +14,7 @@ __all__ = ["REACHED", "InlineQueue", "ThreadQueue"]
 
 
 class _Reached:
-    """An event that is always reached."""
+    """An event that is always over."""
 
     def is_done(self) -> bool:
         return True
@@ -39,10 +39,10 @@ class InlineQueue:
         event.wait()
 
     def synchronize(self) -> None:
-        """Nothing is ever left to do."""
+        """Does nothing, as no work is ever left."""
 
     def close(self) -> None:
-        """Nothing to give back."""
+        """Does nothing, as the queue owns nothing."""
 
 
 class ThreadQueue:
@@ -58,7 +58,7 @@ class ThreadQueue:
         self._last: Event = REACHED
 
     def submit(self, work: Callable[[], None]) -> Event:
-        """Does `work` after all that came before; it must not raise."""
+        """Does `work`, which must not raise, after all earlier work."""
         if self._jobs is None:
             self._jobs = SimpleQueue()
             # the thread holds no reference to this object, and ends with it
@@ -73,7 +73,7 @@ class ThreadQueue:
         return job
 
     def wait_for(self, event: Event) -> None:
-        """The thread waits for `event` before it goes on."""
+        """Makes the thread wait for `event` before it continues."""
         if not event.is_done():
             self.submit(lambda: _wait(event))
 
@@ -90,12 +90,12 @@ class ThreadQueue:
 
 
 def _wait(event: Event) -> None:
-    with suppress(Exception):  # a failure is told by the queue that the event is of
+    with suppress(Exception):  # the queue of the event reports its failure
         event.wait()
 
 
 class _Job:
-    """Work, and the event that it is done: a lock that is held until then."""
+    """A piece of work, and the event that it is over: a lock that is held until then."""
 
     __slots__ = ("_done", "_held", "work")
 
@@ -115,7 +115,7 @@ class _Job:
 
     def finish(self) -> None:
         self._done = True
-        self.work = None  # what it refers to is needed no more
+        self.work = None  # frees the objects that it refers to
         self._held.release()
 
 

@@ -1,7 +1,7 @@
-"""`Recorder`: hands what a program did to a profile, once every device is done with it.
+"""`Recorder`: reports the work of a program to a profile, once every device has finished it.
 
-Calls to a device with a queue say nothing about when it worked. It is asked at the end, so that
-nothing waits because of being watched.
+Calls to a device with a queue do not say when it worked. The device is asked at the end, so that
+recording makes nothing wait.
 """
 
 from __future__ import annotations
@@ -31,24 +31,24 @@ class Recorder:
         self.profile = profile
         self._program = program
         self._queues = {d.name: d for d in program.devices if isinstance(d, RecordsQueue)}
-        self._known: list[Callable[[], None]] = []
+        self._records: list[Callable[[], None]] = []
         self._done = 0  # when the last device ended
         self._overhead = 0  # nanoseconds that recording took since the last run
 
     def start(self) -> None:
-        """Devices with a queue note their times."""
+        """Makes devices with a queue record their times."""
         for queue in self._queues.values():
             queue.record_queue(True)
 
     def stop(self) -> None:
-        """Nothing is noted any more."""
+        """Ends recording."""
         for queue in self._queues.values():
             queue.record_queue(False)
 
     def between(self) -> None:
-        """Notes what came from outside of splits: inputs that were sent, outputs that were read."""
-        for device, later in self._taken():
-            self._known.append(self._outside(device, later))
+        """Records transfers outside of splits: inputs that were sent, outputs that were read."""
+        for device, later in self._queue_spans():
+            self._records.append(self._outside(device, later))
 
     def copy(
         self,
@@ -59,22 +59,22 @@ class Recorder:
         *,
         queued: bool = True,
     ) -> Moved:
-        """Makes copy `i` of those that a split needs, and notes it; `queued`: a device's queue may
-        have part in it."""
+        """Makes copy `i` of those that a split needs, and records it; `queued` says that a device's
+        queue may take part in it."""
         start = perf_counter_ns()
         moved = bound.copy_inputs(split, values, [i])
         end = perf_counter_ns()
-        taken = self._taken() if queued else []
+        queue_spans = self._queue_spans() if queued else []
 
         def add() -> None:
-            spans = [(device, self._seen(later)) for device, later in taken]
+            spans = [(device, self._spans_of(later)) for device, later in queue_spans]
             self.profile.add_copy(self._program, split, i, moved.nbytes, start, end, spans)
 
-        self._known.append(add)
+        self._records.append(add)
         return moved
 
     def run(self, bound: BoundProgram, split: int, values: Mapping[str, int]) -> None:
-        """Runs a split, and notes it."""
+        """Runs a split, and records it."""
         executable = bound.executables[split]
         recorded = executable if isinstance(executable, RecordsSpans) else None
         before = perf_counter_ns()
@@ -90,42 +90,45 @@ class Recorder:
                 recorded.record_spans(False)
         if isinstance(executable, NativeRun):
             self.profile.barriers += executable.barriers
-        kept, queue = dict(values), self._queues.get(self._program.splits[split].device)
+        symbol_values, queue = dict(values), self._queues.get(self._program.splits[split].device)
         later = None if queue is None else queue.recorded()
 
         def add() -> None:
             profile, program = self.profile, self._program
             if later is None:
-                profile.add_split(program, split, kept, start, end, spans)
+                profile.add_split(program, split, symbol_values, start, end, spans)
             else:
-                profile.add_queued(program, split, kept, start, end, self._seen(later))
+                profile.add_queued(program, split, symbol_values, start, end, self._spans_of(later))
 
-        self._known.append(add)
+        self._records.append(add)
         self._overhead += start - before + perf_counter_ns() - end
 
     def end_run(self, begin: int, runs: int = 1) -> None:
-        """Adds a run that began at `begin` nanoseconds (or several that were under way together)
-        to the profile; it ends when its devices are done, which is waited for."""
+        """Adds a run that began at `begin` nanoseconds to the profile, or several runs that
+        overlapped.
+
+        The run ends when its devices have finished, for which this waits."""
         end, overhead = perf_counter_ns(), self._overhead
         end = max(end, self.finish())
         self.profile.add_run(begin, end, end - begin - overhead, runs)
 
     def finish(self) -> int:
-        """Waits for the devices, and adds what is known to the profile; when the last ended."""
-        known = self._known
+        """Waits for the devices, adds the records to the profile, and returns the time of the last
+        end."""
+        records = self._records
         self.forget()
-        for add in known:
+        for add in records:
             add()
         return self._done
 
     def forget(self) -> None:
-        """Leaves out what is noted, as of a run that failed."""
-        self._known, self._done, self._overhead = [], 0, 0
+        """Drops the records, as after a run that failed."""
+        self._records, self._done, self._overhead = [], 0, 0
 
-    def _taken(self) -> list[tuple[str, Later]]:
+    def _queue_spans(self) -> list[tuple[str, Later]]:
         return [(name, queue.recorded()) for name, queue in self._queues.items()]
 
-    def _seen(self, later: Later) -> list[QueueSpan]:
+    def _spans_of(self, later: Later) -> list[QueueSpan]:
         spans = later()
         if spans:
             self._done = max(self._done, spans[-1].end)
@@ -133,6 +136,6 @@ class Recorder:
 
     def _outside(self, device: str, later: Later) -> Callable[[], None]:
         def add() -> None:
-            self.profile.add_moves(device, self._seen(later), _OUTSIDE)
+            self.profile.add_moves(device, self._spans_of(later), _OUTSIDE)
 
         return add

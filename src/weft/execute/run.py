@@ -1,4 +1,4 @@
-"""`Run`: a graph on its way through the devices."""
+"""`Run`: a graph that the devices are computing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Fault", "Run"]
 
 
 class Fault:
-    """The first failure of any work since the last reset; work after it is left undone."""
+    """The first failure of any work since the last reset; later work is skipped."""
 
     def __init__(self) -> None:
         self.error: BaseException | None = None
@@ -27,7 +27,7 @@ class Fault:
                 self.error = error
 
     def guarded(self, work: Callable[[], None]) -> Callable[[], None]:
-        """`work` as a queue takes it: it raises nothing, and does nothing after a failure."""
+        """`work` for a queue: it raises nothing, and does nothing after a failure."""
 
         def run() -> None:
             if self.error is None:
@@ -39,22 +39,22 @@ class Fault:
         return run
 
     def check(self) -> None:
-        """Raises the failure."""
+        """Raises the failure, if there is one."""
         if self.error is not None:
             raise self.error
 
 
 class Run:
-    """What `compute_async` returns: wait for it, then read the outputs that it computed."""
+    """The result of `compute_async`: wait for it, then read the outputs that it computed."""
 
     def __init__(self, fault: Fault, values: Mapping[str, int]) -> None:
         self._fault = fault
         self.values = values
-        """The symbols' values."""
+        """The values of the symbols."""
         self._outputs: dict[str, NDArray[Any]] = {}
         self._events: list[Event] = []
         self.stopped = False
-        """Whether a callback ended the run before its end."""
+        """A callback stopped the run early."""
 
     def is_done(self) -> bool:
         """Whether `wait` would return at once."""
@@ -82,9 +82,9 @@ class Run:
         return self._outputs
 
     def add(self, event: Event) -> None:
-        """The run is over no earlier than this event."""
+        """Makes the run last until this event."""
         self._events.append(event)
 
     def put(self, name: str, array: NDArray[Any]) -> None:
-        """An output is there."""
+        """Stores an output."""
         self._outputs[name] = array

@@ -8,8 +8,9 @@
     results = [run.outputs["y"] for run in runs]
 
 A graph is placed, cut into splits, given memory, lowered, and run split by split. Each device works
-through its splits in order; what must wait for what follows from the bytes they touch (`hazards`).
-With several copies of inputs and of what crosses, the next batch starts while one runs.
+through its splits in order; the bytes that splits touch decide which must wait for which
+(`hazards`). With several copies of inputs and of tensors that cross devices, the next batch starts
+while one runs.
 """
 
 from __future__ import annotations
@@ -45,12 +46,12 @@ from weft.schedule import PlannerState, Schedule
 __all__ = ["AbortCallback", "EvalCallback", "Scheduler"]
 
 EvalCallback = Callable[[Tensor, bool], bool]
-"""`callback(node, ask)`. First with `ask` true: whether it wants to see `node`; the nodes that it
-does not want run together. Then, once a wanted node is computed, with `ask` false: whether to go
-on. It may read tensors with `Scheduler.get`."""
+"""`callback(node, ask)`. It is called with `ask` true and returns whether it wants to see `node`;
+unwanted nodes run together. Once a wanted node is computed, it is called with `ask` false and
+returns whether to continue. It may read tensors with `Scheduler.get`."""
 
 AbortCallback = Callable[[], bool]
-"""Whether to stop; called before each split and every few nodes within one."""
+"""Returns whether to stop; it is called before each split and every few nodes within one."""
 
 _NODES_BETWEEN_ABORTS = 16
 
@@ -70,16 +71,17 @@ class Scheduler:
         reuse: bool | None = None,
         **options: Any,
     ) -> None:
-        """`devices`: names or backends, highest priority first, a CPU type last; `options` go to
-        the cpu made from its name. `n_copies`: how many batches may be in flight. `op_offload`: a
-        device may ask for ops whose weights are in host memory. `policy` places nodes, `memory`
-        plans bytes: `ggml` as the reference does, `best` smaller. `repack`: weights of host memory
-        (leaves with usage "weights") that only products read are brought into the layout that the
-        kernels like best when their graph is lowered; nobody may change them after that. `reuse`:
-        a graph that is the same as one before, built anew or not, is not placed, planned or lowered
-        again (default: unless WEFT_GRAPH_REUSE is 0).
+        """`devices` are names or backends, highest priority first, a CPU type last.
 
-        Raises ScheduleError for a list of devices or an option that cannot be."""
+        `options` go to the cpu made from its name. `n_copies` is the number of batches that may be
+        in flight. `op_offload` lets a device ask for ops whose weights are in host memory. `policy`
+        places nodes and `memory` plans bytes: `ggml` as the reference does, `best` smaller.
+        `repack` brings weights of host memory (leaves with usage "weights") that only products read
+        into the layout that the kernels read fastest, when their graph is lowered; they must not
+        change after that. `reuse` keeps plans: a graph that equals an earlier one, built again or
+        not, is not placed, planned or lowered again (default: unless WEFT_GRAPH_REUSE is 0).
+
+        Raises ScheduleError for a list of devices or an option that is not possible."""
         if n_copies < 1:
             raise ScheduleError(f"n_copies is {n_copies}; it must be 1 or more")
         require_choice("policy", policy, ("ggml",), ScheduleError)
@@ -87,7 +89,7 @@ class Scheduler:
         self.backends: tuple[Backend, ...] = tuple(resolve_devices(devices, **options))
         self.op_offload = op_offload
         self.moved = Moved()
-        """What was copied between memories so far."""
+        """The copies between memories so far."""
         self._counting = Lock()
         self._state = PlannerState(n_copies)
         self._devices = DeviceQueues(self.backends)
@@ -115,7 +117,7 @@ class Scheduler:
 
     @property
     def n_copies(self) -> int:
-        """Copies of each input, and of each tensor that crosses devices."""
+        """The number of copies of each input, and of each tensor that crosses devices."""
         return self._state.n_copies
 
     @property
@@ -125,36 +127,36 @@ class Scheduler:
 
     @property
     def n_splits(self) -> int:
-        """Splits of the graph planned last; 0 before the first."""
+        """The number of splits of the graph planned last; 0 before the first."""
         return self._graphs.n_splits
 
     @property
     def schedule(self) -> Schedule:
-        """The placement of the graph planned last; `schedule.explain()` says it in words."""
-        found = self._graphs.schedule
-        if found is None:
+        """The placement of the graph planned last; `schedule.explain()` describes it in words."""
+        schedule = self._graphs.schedule
+        if schedule is None:
             raise ScheduleError("no graph was planned yet: reserve(), alloc() or compute() one")
-        return found
+        return schedule
 
     @property
     def counters(self) -> SchedulerCounters:
-        """What it has done so far, as it stands now."""
+        """The counters of its work so far."""
         return replace(self._graphs.counters)
 
     @property
     def reserves(self) -> int:
-        """How often memory was planned."""
+        """The number of times that memory was planned."""
         return self._planner.reserves
 
     @property
     def reallocs(self) -> int:
-        """How often a graph did not fit the memory that was reserved; `counters.why` says which
-        tensor it was the last time."""
+        """The number of graphs that did not fit the reserved memory; `counters.why` names the
+        tensor that did not fit the last time."""
         return self._planner.reallocs
 
     @property
     def copies(self) -> int:
-        """Tensors copied between memories so far."""
+        """The number of tensors copied between memories so far."""
         return self.moved.copies
 
     @property
@@ -173,27 +175,29 @@ class Scheduler:
         self._state.assigned[tensor] = self._index(backend)
 
     def tensor_backend(self, tensor: Tensor) -> Backend | None:
-        """Where a tensor of the graph planned last is, or is pinned to; None: nowhere."""
+        """The backend of a tensor of the graph planned last, or the one it is pinned to; else
+        None."""
         index = self._state.assigned.get(tensor, -1)
         if index < 0:
             index = self._graphs.backend_of(tensor)
         return None if index < 0 else self.backends[index]
 
     def set_eval_callback(self, callback: EvalCallback | None) -> None:
-        """Has `callback` look at nodes as they are computed; None: no more. While there is one,
-        runs are not asynchronous, and graphs are planned without fused nodes: set it before
-        planning to see them all."""
+        """Sets a callback that sees nodes as they are computed; None removes it.
+
+        While there is one, runs are not asynchronous, and graphs are planned without fused nodes:
+        set it before planning to see all nodes."""
         self._eval = callback
 
     def set_abort_callback(self, callback: AbortCallback | None) -> None:
-        """Has `callback` asked whether to stop; None: no more. While there is one, runs are not
-        asynchronous."""
+        """Sets a callback that decides whether to stop; None removes it. While there is one, runs
+        are not asynchronous."""
         self._abort = callback
 
     # ---- planning --------------------------------------------------------------------------------
 
     def reserve(self, graph: Graph) -> None:
-        """Plans memory for a graph and grows what is reserved; forgets the graph.
+        """Plans memory for a graph and grows the reserved memory; the graph is not allocated.
 
         Raises ScheduleError or UnsupportedOpError for a graph that cannot be placed,
         AllocationError for one that cannot be planned, OutOfMemoryError."""
@@ -203,17 +207,17 @@ class Scheduler:
         self._forget_graph()
 
     def reserve_size(self, graph: Graph) -> list[int]:
-        """Bytes per backend that `reserve` would need, without allocating anything."""
+        """The bytes per backend that `reserve` would need; allocates nothing."""
         self._devices.ready()
         self._forget_graph()
         self.synchronize()
         return self._graphs.measure(graph, self._watched)
 
     def alloc(self, graph: Graph) -> None:
-        """Places a graph and gives it memory, on the next copy; it can then be run, until `reset`.
+        """Places a graph and gives it memory, on the next copy; it can then run, until `reset`.
 
-        The graph must not be changed afterwards. Raises as `reserve`, and ScheduleError when
-        another graph is allocated."""
+        The graph must not change afterwards. Raises as `reserve`, and ScheduleError when another
+        graph is allocated."""
         self._devices.ready()
         if self._state.is_allocated:
             raise ScheduleError("a graph is allocated; call reset() before the next one")
@@ -223,8 +227,8 @@ class Scheduler:
         self._state.is_allocated = True
 
     def reset(self) -> None:
-        """Forgets the graph and pinned tensors. After a failure it starts anew: new queues, fresh
-        arenas, weights sent to their devices again."""
+        """Drops the graph and pinned tensors. After a failure it starts again with new queues and
+        arenas, and sends weights to their devices again."""
         self._forget_graph()
         if self._devices.fault.error is not None:
             self._devices.restart()
@@ -255,11 +259,10 @@ class Scheduler:
         """Allocates the graph if none is, writes `inputs` by name, runs, and waits.
 
         Inputs that are not named keep what `set` wrote. Symbols are read from the shapes of inputs
-        unless given. The work is done on this thread, so that Ctrl-C stops it. False: a callback
-        stopped the run. `get` reads results.
-
-        Raises ProgramError for a wrong input or symbol; DeviceError naming split, device and node
-        when a device fails: call `reset` and go on."""
+        unless given. The work runs on this thread, so that Ctrl-C stops it. Returns False where a
+        callback stopped the run. `get` reads results. Raises ProgramError for a wrong input or
+        symbol, DeviceError naming split, device and node when a device fails; call `reset` then to
+        continue."""
         self._devices.ready()
         self._devices.drain()
         return self._start(graph, inputs, symbols, inline=True, gather=False).wait()
@@ -270,11 +273,10 @@ class Scheduler:
         inputs: Mapping[str, Any] | None = None,
         symbols: Mapping[str, int] | None = None,
     ) -> Run:
-        """`compute` without the wait: inputs are read before it returns, devices work on.
+        """`compute` without the wait: it returns once inputs are read, and devices continue.
 
-        The run gathers the graph's outputs; later runs may use the memory they were in. Raises
-        what is wrong with the call; a device that fails is told by the run, by `synchronize`, and
-        by the next call."""
+        The run collects the graph's outputs, because later runs may use their memory. Raises errors
+        of the call itself; the run, `synchronize` and the next call report a device that fails."""
         self._devices.ready()
         watched = self._eval is not None or self._abort is not None
         if watched:
@@ -292,26 +294,27 @@ class Scheduler:
     def set(
         self, tensor: str | Tensor, data: Any, symbols: Mapping[str, int] | None = None
     ) -> None:
-        """Writes an input of the allocated graph, by name or as a tensor: an array of its shape."""
+        """Writes an input of the allocated graph, given by name or as a tensor; `data` is an array
+        of its shape."""
         name = tensor if isinstance(tensor, str) else tensor.name
         self._write({name: np.asarray(data)}, symbols or {}, self._graphs.lowered(), some=True)
 
     def get(self, tensor: str | Tensor) -> NDArray[Any]:
-        """What a tensor of the allocated graph holds now, in PyTorch order of sizes: an output by
-        name, or any tensor that has memory (which later nodes may have used for other values).
+        """The present value of a tensor of the allocated graph, in PyTorch order of sizes.
 
-        Waits for the runs that write it."""
+        `tensor` is an output by name, or any tensor that has memory (which later nodes may have
+        used for other values). Waits for the runs that write it."""
         lowered = self._graphs.lowered()
         program, memories = lowered.program, lowered.bound.memories
         index = lowered.index(self._own(tensor))
         spec = program.tensors[index]
-        found: list[NDArray[Any]] = []
+        arrays: list[NDArray[Any]] = []
         self._devices.on_host(
             tensor_access(program, memories, [index], []),
-            lambda: found.append(read_array(spec, memories[spec.buffer], self._values)),
+            lambda: arrays.append(read_array(spec, memories[spec.buffer], self._values)),
         )
         self._devices.fault.check()
-        return found[0]
+        return arrays[0]
 
     def outputs(self) -> dict[str, NDArray[Any]]:
         """Every output of the allocated graph, by name."""
@@ -348,7 +351,7 @@ class Scheduler:
             raise ScheduleError("another graph is allocated; call reset() before this one")
         lowered = self._graphs.lowered()
         if lowered.writes_weights or self._wrote_weights:
-            # graphs take weights for constant and do not look who else touches them
+            # Graphs treat weights as constant and do not check for other users.
             self._devices.drain()
         self._wrote_weights = lowered.writes_weights
         arrays = {name: np.asarray(value) for name, value in (inputs or {}).items()}
@@ -375,15 +378,15 @@ class Scheduler:
                 self._run_watched(lowered, number, run)
 
         if at_once.which:
-            # what the user wrote may be overwritten as soon as this returns
+            # The user may overwrite the inputs as soon as this returns.
             self._devices.on_host(at_once.access, lambda: copy(at_once.which))
         if later.which:
-            # apart from the split, so that what is copied can be overwritten while the split runs
+            # apart from the split, so that the copied bytes can be overwritten while the split runs
             self._devices.submit(device, later.access, lambda: copy(later.which), inline=inline)
         run.add(self._devices.submit(device, lowered.access[number], work, inline=inline))
 
     def _gather(self, lowered: LoweredGraph, run: Run, inline: bool) -> None:
-        """Reads the outputs, each by the queue of the device that computes it."""
+        """Reads the outputs, each in the queue of the device that computes it."""
         program, memories = lowered.program, lowered.bound.memories
         for name, index in program.outputs.items():
             spec = program.tensors[index]
@@ -416,12 +419,12 @@ class Scheduler:
                 return
 
     def _own(self, tensor: str | Tensor) -> str | Tensor:
-        """What the program has for a tensor of the graph that is allocated."""
+        """The tensor of the known graph for a tensor of the allocated graph; names stay."""
         match = self._graphs.match
         return tensor if match is None or isinstance(tensor, str) else match.to_known(tensor)
 
     def _theirs(self, node: Tensor) -> Tensor:
-        """The tensor of the graph that is allocated, for a node of the program."""
+        """The tensor of the allocated graph for a node of the program."""
         match = self._graphs.match
         return node if match is None else match.from_known(node)
 
@@ -436,7 +439,7 @@ class Scheduler:
         lowered: LoweredGraph,
         some: bool = False,
     ) -> None:
-        """Checks everything, then writes inputs; `some`: other symbols may come later."""
+        """Checks all inputs, then writes them; `some` allows symbols that come later."""
         program, memories = lowered.program, lowered.bound.memories
         unknown = sorted(set(arrays) - set(program.inputs))
         if unknown:
@@ -463,8 +466,8 @@ class Scheduler:
         self._devices.fault.check()
 
     def _index(self, backend: str | int | Backend) -> int:
-        for i, known in enumerate(self.backends):
-            if backend is known or backend == known.name or backend == i:
+        for i, candidate in enumerate(self.backends):
+            if backend is candidate or backend == candidate.name or backend == i:
                 return i
         names = ", ".join(b.name for b in self.backends)
         raise ScheduleError(f"no backend {backend!r}; there are {names}")

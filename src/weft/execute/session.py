@@ -29,17 +29,17 @@ __all__ = ["Session"]
 class Session:
     """Owns the arenas of a program (or shares a pool's), uploads weights, and runs.
 
-    `run` is the simple way in: NumPy in, NumPy out. A caller that runs the same program many times
-    writes straight into `input_view`, calls `execute`, and reads `output_view`. One thread at a
-    time; only `abort` may be called from others."""
+    `run` is the simple interface: NumPy in, NumPy out. A caller that runs the same program many
+    times writes straight into `input_view`, calls `execute`, and reads `output_view`. One thread at
+    a time may use it; only `abort` may be called from others."""
 
     def __init__(self, program: Program, arenas: ArenaPool | None = None) -> None:
         """Raises OutOfMemoryError when an arena cannot be had, DeviceError when a device fails,
-        ProgramError on a bad program."""
+        ProgramError for a bad program."""
         self.program = program
         self.arenas = arenas if arenas is not None else ArenaPool()
         self.moved = Moved()
-        """What was copied between memories so far."""
+        """The copies between memories so far."""
         self._staging: dict[int, NDArray[np.uint8]] = {}
         self._stop = False
         self._threads = 0
@@ -60,8 +60,10 @@ class Session:
             self.use_threads(self._threads)
 
     def reset(self) -> None:
-        """Starts anew after a device was lost: fresh arenas, weights sent again, states with their
-        first values. Views of inputs and outputs taken before are stale."""
+        """Starts again after a device was lost: new arenas, weights sent again, states with their
+        first values.
+
+        Views of inputs and outputs taken before become stale."""
         self.arenas.clear()
         self._staging.clear()
         self._bind()
@@ -73,10 +75,9 @@ class Session:
     ) -> dict[str, NDArray[Any]]:
         """Runs once; returns the outputs by name, in PyTorch order of sizes, as fresh arrays.
 
-        `inputs` must name every input; of a program with one input its array will do. Each array
-        must have the input's shape (leading ones may be left out) and element type (bf16 as uint16
-        bits, block types as uint8 rows). Symbols are read from the shapes unless given.
-
+        `inputs` must name every input; for a program with one input, its array is enough. Each
+        array must have the input's shape (leading ones may be left out) and element type (bf16 as
+        uint16 bits, block types as uint8 rows). Symbols are read from the shapes unless given.
         Raises ProgramError naming the input and its shape."""
         program = self.program
         if not isinstance(inputs, Mapping):
@@ -101,17 +102,18 @@ class Session:
         self.execute(values)
         return {name: self.output(name, values) for name in program.outputs}
 
-    def _only_input(self, given: object) -> str:
+    def _only_input(self, inputs: object) -> str:
         names = list(self.program.inputs)
         if len(names) != 1:
-            wanted = ", ".join(f"{name!r}: ..." for name in names)
+            form = ", ".join(f"{name!r}: ..." for name in names)
             raise ProgramError(
-                f"run takes its inputs by name, {{{wanted}}}; got {type(given).__name__}"
+                f"run takes its inputs by name, {{{form}}}; got {type(inputs).__name__}"
             )
         return names[0]
 
     def explain(self, width: int | None = None) -> str:
-        """Where everything runs and lives, and why; see `Program.explain`."""
+        """The place of everything that runs or is stored, and the reasons; see
+        `Program.explain`."""
         return self.program.explain(width)
 
     def __repr__(self) -> str:
@@ -131,18 +133,20 @@ class Session:
     # ---- the fast way ----------------------------------------------------------------------------
 
     def input_view(self, name: str) -> NDArray[Any]:
-        """A flat array of an input's storage at the symbols' maxima. With smaller symbols the input
-        is contiguous at its start. Call `upload(name)` after writing, before `execute`."""
+        """A flat array of an input's storage at the symbols' maxima.
+
+        With smaller symbols the input is contiguous at its start. Call `upload(name)` after
+        writing, before `execute`."""
         return self._flat(_find(self.program.inputs, name, "input"), name)
 
     def needs_upload(self, name: str) -> bool:
-        """Whether `upload` has anything to do after writing to an `input_view`."""
+        """Whether `upload` has work to do after a write to an `input_view`."""
         spec = self.program.tensors[_find(self.program.inputs, name, "input")]
         return self._bound.memories[spec.buffer].host() is None
 
     def upload(self, name: str) -> None:
-        """Sends a written `input_view` to a device whose memory the host cannot address; nothing to
-        do for host memory."""
+        """Sends a written `input_view` to a device whose memory the host cannot address; does
+        nothing for host memory."""
         index = _find(self.program.inputs, name, "input")
         if index in self._staging:
             spec = self.program.tensors[index]
@@ -151,8 +155,8 @@ class Session:
     def output_view(self, name: str) -> NDArray[Any]:
         """A flat array of an output's storage at the symbols' maxima, in place for host memory.
 
-        Valid until the next run. For other memory it is a copy made at the call. Raises
-        ProgramError for an output that begins elsewhere with every size; `output` reads those."""
+        It is valid until the next run. For other memory it is a copy made at the call. Raises
+        ProgramError for an output whose first byte depends on sizes; `output` reads those."""
         index = _find(self.program.outputs, name, "output")
         view = self._flat(index, name)
         if index in self._staging:
@@ -175,8 +179,10 @@ class Session:
         return State(name, spec, first, lambda: self._bound.memories[spec.buffer])
 
     def send_bound(self, data: NDArray[Any]) -> None:
-        """Sends an array that the program uses in place again, where a device has a copy of it; for
-        callers that have changed its values."""
+        """Sends an array that the program uses in place again, to every device that has a copy of
+        it.
+
+        Call it after changing the values of the array."""
         for spec, memory in zip(self.program.buffers, self._bound.memories, strict=True):
             if spec.data is data and memory.host() is None:
                 try:
@@ -192,9 +198,9 @@ class Session:
             raise named_fault(f"input {name}", error) from error
 
     def execute(self, values: Mapping[str, int]) -> None:
-        """Runs every split with these symbol values over whatever the inputs hold.
+        """Runs every split with these symbol values over the present inputs.
 
-        Raises ProgramError on a value outside the plan, AbortedError after `abort`, DeviceError
+        Raises ProgramError for a value outside the plan, AbortedError after `abort`, DeviceError
         naming split, device and node when a device fails, KeyboardInterrupt when interrupted; the
         session can run again after each (after `reset`, where a device lost its memory)."""
         if self._recorder is not None:
@@ -220,16 +226,17 @@ class Session:
             bound.run(number, values)
 
     def abort(self) -> None:
-        """Stops the `run` or `execute` that is going on, from any thread: it raises AbortedError
-        there within some 10 ms; on devices other than cpu at the end of their split. What it was
-        writing is undefined. Between runs it stops the next `execute`, unless `clear_abort` or
-        `run` comes first."""
+        """Stops the running `run` or `execute`, from any thread.
+
+        That call raises AbortedError within some 10 ms, on devices other than cpu at the end of
+        their split; the memory it was writing is undefined. Between runs, `abort` stops the next
+        `execute`, unless `clear_abort` or `run` comes first."""
         self._stop = True
         for executable in self._native:
             executable.abort()
 
     def clear_abort(self) -> None:
-        """Forgets an `abort` that has stopped nothing."""
+        """Cancels an `abort` that has stopped nothing."""
         self._stop = False
         for executable in self._native:
             executable.clear_abort()
@@ -239,28 +246,30 @@ class Session:
         return AbortedError("the run was stopped by abort()")
 
     def use_threads(self, n: int) -> None:
-        """Threads of later runs on the cpu device: at most as many as it has; 0: all of them."""
+        """Sets the number of threads of later runs on the cpu device, at most as many as it has; 0:
+        all."""
         self._threads = n
         for executable in self._native:
             executable.use_threads(n)
 
     @property
     def barriers(self) -> int:
-        """Times that the threads of the cpu device waited for each other in the last run."""
+        """The number of times that the threads of the cpu device waited for each other in the last
+        run."""
         return sum(e.barriers for e in self._native)
 
     @contextmanager
     def profile(self, into: Profile | None = None) -> Iterator[Profile]:
         """Records every run inside the `with`: time, bytes and operations of each step.
 
-        Runs go on as usual, stages side by side and all; each ends when its devices are done.
-        `into`: a profile that also other sessions record into."""
-        found = into if into is not None else Profile()
-        recorder = Recorder(found, self.program)
+        Runs proceed as usual, with stages side by side; each ends when its devices have finished.
+        `into` is a profile that other sessions record into, too."""
+        profile = into if into is not None else Profile()
+        recorder = Recorder(profile, self.program)
         recorder.start()
         self._recorder = recorder
         try:
-            yield found
+            yield profile
             recorder.between()
             recorder.finish()
         finally:
@@ -290,7 +299,7 @@ class Session:
 
     @property
     def executables(self) -> list[Executable]:
-        """The executables, one per split."""
+        """The executables, one for each split."""
         return self._bound.executables
 
     @property
@@ -303,7 +312,9 @@ class Session:
         return self._bound.memories[buffer].read(offset, nbytes)
 
     def fill_arenas(self, byte: int) -> None:
-        """Sets every byte of the session's own memory, so that what a run leaves unwritten shows.
+        """Sets every byte of the session's own memory, so that bytes which a run does not write
+        show.
+
         Weights and caches stay as they are."""
         for spec, memory in zip(self.program.buffers, self._bound.memories, strict=True):
             if spec.kind == "arena" and spec.size:
@@ -324,7 +335,7 @@ class Session:
 
 
 def _getter(names: tuple[str, ...]) -> Callable[[Mapping[str, int]], Sequence[int]]:
-    """What takes the values of some symbols, in order; raises KeyError."""
+    """A function that takes the values of some symbols, in order; it raises KeyError."""
     if len(names) > 1:
         return itemgetter(*names)
     return lambda values: [values[name] for name in names]

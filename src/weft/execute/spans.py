@@ -1,4 +1,4 @@
-"""Which steps ran at the same time, from when threads worked on them."""
+"""The steps that ran at the same time, derived from the intervals of threads."""
 
 from __future__ import annotations
 
@@ -20,20 +20,22 @@ class Group:
 
     steps: tuple[int, ...]
     begin: int
-    """When the group before had ended, or of the first group, when it began; nanoseconds."""
+    """The end of the group before, or the begin of the first group, in nanoseconds."""
     end: int
 
     @property
     def seconds(self) -> float:
-        """Wall time; that of all groups adds up to the time from the first to the last step."""
+        """The wall time in seconds; all groups add up to the time from the first to the last
+        step."""
         return (self.end - self.begin) * 1e-9
 
 
 def overlapping(spans: NDArray[np.int64]) -> list[Group]:
-    """Groups in the order of time. `spans`: [step, thread, (begin, end, busy)], 0: no part.
+    """Groups of steps that ran side by side, in the order of time.
 
-    A step belongs to the group before it if some thread began it before all threads had ended that;
-    a barrier in between parts them. Steps that never ran are in no group."""
+    `spans` is [step, thread, (begin, end, busy)] in nanoseconds, 0 where a thread had no part. A
+    step belongs to the group before it if some thread began it before all threads had ended that
+    group; a barrier separates groups. Steps that never ran are in no group."""
     begins = np.where(spans[:, :, 0] > 0, spans[:, :, 0], np.iinfo(np.int64).max).min(axis=1)
     ends = spans[:, :, 1].max(axis=1)
     groups: list[Group] = []
@@ -50,14 +52,14 @@ def overlapping(spans: NDArray[np.int64]) -> list[Group]:
 
 
 def overlap(work: Collection[Sequence[Interval]]) -> int:
-    """Nanoseconds that several rows worked at the same time, each counted as often as rows are
-    more than one: what the rows' times add up to beyond the time in which any of them worked."""
+    """The nanoseconds by which the sum of all rows' times exceeds the time in which any row
+    worked."""
     rows = [_length(row) for row in work]
     return sum(rows) - _length([interval for row in work for interval in row])
 
 
 def _length(intervals: Sequence[Interval]) -> int:
-    """Of the union."""
+    """The length of the union of the intervals, in nanoseconds."""
     total, last = 0, 0
     for begin, end in sorted(intervals):
         total += max(0, end - max(begin, last))

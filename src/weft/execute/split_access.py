@@ -1,4 +1,6 @@
-"""`SplitAccess`: the bytes that each split of a bound program touches, and who makes its copies."""
+"""`SplitAccess`: the bytes that each split of a bound program touches, and the owner of its
+copies.
+"""
 
 from __future__ import annotations
 
@@ -23,12 +25,12 @@ class Copies:
 
 
 class SplitAccess:
-    """What a driver of several devices asks about each split."""
+    """The questions that a driver of several devices asks about each split."""
 
     def __init__(
         self, schedule: Schedule, bound: BoundProgram, has_queue: Callable[[BufferType], bool]
     ) -> None:
-        """`has_queue`: whether a kind of memory is reached through a queue of its device."""
+        """`has_queue` says whether a kind of memory is reached through a queue of its device."""
         self.schedule = schedule
         self.bound = bound
         self.program = bound.program
@@ -38,12 +40,12 @@ class SplitAccess:
         self._constants = constant_buffers(self.program)
         weights = [b.usage == "weights" for b in self.program.buffers]
         self.writes_weights = len(self._constants) < sum(weights)
-        """Whether it changes what other graphs take for constant."""
+        """It writes weights, which other graphs take for constant."""
         self.access = [self._split_access(i) for i in numbers]
         """Per split, the bytes that its steps touch."""
         self._has_queue = has_queue
         self.host_copies = [self._copies(i, True) for i in numbers]
-        """Per split, the copies that the calling thread makes: of what the user wrote, at once; and
+        """Per split, the copies that the calling thread makes: those of inputs, at once, and those
         from or to memory that is reached through a device's queue."""
         self.copies = [self._copies(i, False) for i in numbers]
         """Per split, the copies that its device makes."""
@@ -52,7 +54,7 @@ class SplitAccess:
 
     @property
     def n_lasting(self) -> int:
-        """Splits up to the last that writes what stays (a cache, a state). Those behind it are
+        """The number of splits up to the last that writes a cache or a state. Those behind it are
         needed for outputs only."""
         tensors, buffers = self.program.tensors, self.program.buffers
         lasting = [
@@ -94,7 +96,7 @@ class SplitAccess:
         index = self.program.outputs[name]
         buffer_type = self.program.buffers[self.program.tensors[index].buffer].buffer_type
         if self._has_queue(buffer_type):
-            # a result may lie in the memory of another device than the one that computes it
+            # A result may lie in the memory of a device other than the one that computes it.
             types = [b.buffer_type for b in schedule.backends]
             backend = next((i for i, t in enumerate(types) if t is buffer_type), backend)
         return backend, self._access([index], [])

@@ -1,4 +1,4 @@
-"""`State`: what a session keeps from run to run."""
+"""`State`: a value that a session keeps from run to run."""
 
 from __future__ import annotations
 
@@ -32,12 +32,13 @@ def with_own_states(program: Program) -> Program:
 
 
 class State:
-    """One state of a session, see `weft.state`; to be used between its runs."""
+    """One state of a session, see `weft.state`; use it between runs."""
 
     def __init__(
         self, name: str, spec: TensorSpec, first: NDArray[Any], memory: Callable[[], Memory]
     ) -> None:
-        """`first`: the values it begins with; `memory`: where the session has it now."""
+        """`first` are the initial values, `memory` is the place where the session has the state
+        now."""
         self.name = name
         self._spec = spec
         self._first = first

@@ -1,4 +1,4 @@
-"""One op on one device with known data, and whether two devices agree about it."""
+"""One op on one device with known data, and the comparison of two devices' results."""
 
 from __future__ import annotations
 
@@ -20,12 +20,14 @@ __all__ = ["POISON", "disagreement", "run_case"]
 Array = NDArray[Any]
 
 POISON = 0xFF
-"""What every byte holds before a run: as a float it is no number, as a whole number -1."""
+"""The value of every byte before a run: a NaN as a float, -1 as an integer."""
 
 
 def run_case(case: Case, backend: Backend, seed: int = 1) -> Array:
-    """The result of a case in storage form, shape ne[::-1], computed by `backend` into memory that
-    held POISON before. Raises what compilation and devices raise."""
+    """The result of a case in storage form, shape ne[::-1].
+
+    `backend` computes it into memory that held POISON before. Raises the errors of compilation and
+    devices."""
     sources = Sources(seed)
     graph = Graph(case.build(sources).as_output("out"))
     session = Session(compile(graph, [backend]))
@@ -33,18 +35,18 @@ def run_case(case: Case, backend: Backend, seed: int = 1) -> Array:
     return session.run({name: sources.data[name] for name in graph.inputs})["out"]
 
 
-def disagreement(got: Array, want: Array, dtype: DType, limit: float) -> str:
-    """Empty when `got` agrees with `want`, else how it does not, as a short phrase.
+def disagreement(result: Array, want: Array, dtype: DType, limit: float) -> str:
+    """Empty when `result` agrees with `want`, else the difference as a short phrase.
 
-    `limit`: largest NMSE, sum((got - want)^2) / sum(want^2), over finite elements; 0: equal.
-    Infinities and NaNs must be at the same places."""
-    unwritten = _unwritten(got, want, dtype)
+    `limit` is the largest NMSE, sum((result - want)^2) / sum(want^2), over finite elements; 0 means
+    equal bytes. Infinities and NaNs must be at the same places."""
+    unwritten = _unwritten(result, want, dtype)
     if unwritten:
         return unwritten
     if limit == 0 or not (dtype.is_quantized or dtype.storage.kind == "f" or dtype.name == "bf16"):
-        differ = int(np.count_nonzero(got.view(np.uint8) != want.view(np.uint8)))
-        return f"{differ} of {got.nbytes} bytes differ" if differ else ""
-    a, b = (quants.from_storage(x, dtype).astype(np.float64) for x in (got, want))
+        differ = int(np.count_nonzero(result.view(np.uint8) != want.view(np.uint8)))
+        return f"{differ} of {result.nbytes} bytes differ" if differ else ""
+    a, b = (quants.from_storage(x, dtype).astype(np.float64) for x in (result, want))
     finite = np.isfinite(b)
     wrong = int(np.count_nonzero(~_same_kind(a[~finite], b[~finite])))
     wrong += int(np.count_nonzero(~np.isfinite(a[finite])))
@@ -61,10 +63,15 @@ def _same_kind(a: Array, b: Array) -> Array:
     return same
 
 
-def _unwritten(got: Array, want: Array, dtype: DType) -> str:
-    """Whether elements (blocks, of block types) still are as they were before the run."""
-    a, b = (x.reshape(-1).view(np.uint8).reshape(-1, dtype.bytes) for x in (got, want))
-    left = int(np.count_nonzero((a == POISON).all(axis=1) & ~(b == POISON).all(axis=1)))
-    if not left:
+def _unwritten(result: Array, want: Array, dtype: DType) -> str:
+    """A phrase about elements (blocks, of block types) that the run left as they were; empty:
+    none."""
+    a, b = (x.reshape(-1).view(np.uint8).reshape(-1, dtype.bytes) for x in (result, want))
+    unwritten = int(np.count_nonzero((a == POISON).all(axis=1) & ~(b == POISON).all(axis=1)))
+    if not unwritten:
         return ""
-    return "computes nothing" if left == len(a) else f"leaves {left} of {len(a)} elements unwritten"
+    return (
+        "computes nothing"
+        if unwritten == len(a)
+        else f"leaves {unwritten} of {len(a)} elements unwritten"
+    )

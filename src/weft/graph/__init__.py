@@ -45,7 +45,7 @@ from weft.graph.text import parse_graph as parse_graph
 
 install_operators(operators)
 
-if not TYPE_CHECKING:  # type checkers follow the imports, and know no lists that are put together
+if not TYPE_CHECKING:  # type checkers follow the imports and cannot read a computed list
     _names = [
         "OPS",
         "Buffer",

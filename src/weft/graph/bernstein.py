@@ -1,9 +1,9 @@
 """Bounds of polynomials over boxes of integers, by their coefficients in Bernstein's basis.
 
-A polynomial on a box is a weighted mean of these coefficients, with weights of 0 or more that add
-up to 1. So it lies between the least and the largest of them. Where a variable occurs to the
-first power only, they are the values at both ends; so bounds are exact where all variables do.
-A product of polynomials whose coefficients are not negative has none that is, expanded or not.
+On a box, a polynomial is a weighted mean of these coefficients, with weights of 0 or more that add
+up to 1. So it lies between the smallest and the largest of them. Where every variable occurs to the
+first power only, the coefficients are the values at the corners, and the bounds are exact. A
+product of polynomials without negative coefficients has none either, expanded or not.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Range = tuple[int, int]
 """Least and largest value, inclusive."""
 
 MAX_COEFFICIENTS = 1 << 10
-"""Polynomials with more of them are not examined: 10 variables of the first power are."""
+"""Polynomials with more coefficients are not examined; 10 variables of power 1 have as many."""
 
 
 def polynomial_range(
@@ -32,10 +32,10 @@ def polynomial_range(
     ranges: Mapping[V, Range],
     divisor: int = 1,
 ) -> Range | None:
-    """Bounds of a polynomial over `divisor` (above 0) that has integers as values.
+    """Bounds of a polynomial divided by `divisor` (above 0), the quotient being an integer.
 
-    `terms`: product of variables -> coefficient; `ranges`: where each variable lies. None where
-    there are more than `MAX_COEFFICIENTS`."""
+    `terms` maps products of variables to coefficients, `ranges` variables to their bounds. None
+    where there are more than `MAX_COEFFICIENTS`."""
     variables = list(ranges)
     degrees = [max(mono.count(v) for mono in terms) for v in variables]
     if prod(d + 1 for d in degrees) > MAX_COEFFICIENTS:
@@ -52,7 +52,7 @@ def polynomial_range(
 
 
 def _unit(degree: int) -> int:
-    """What makes all coefficients of a power integers."""
+    """The factor that makes all coefficients of a power integers."""
     return lcm(*(comb(degree, i) for i in range(degree + 1)))
 
 
@@ -67,5 +67,5 @@ def _to_bernstein(degree: int, low: int, high: int) -> NDArray[Any]:
     ]
     unit = _unit(degree)
     basis = [[comb(j, i) * (unit // comb(degree, i)) for i in powers] for j in powers]
-    made: NDArray[Any] = np.array(basis, object) @ np.array(shift, object)
-    return made
+    matrix: NDArray[Any] = np.array(basis, object) @ np.array(shift, object)
+    return matrix

@@ -1,7 +1,8 @@
-"""What a legal graph is. Runs between the stages that take a graph and shares no code with the
-constructors, which refuse most of this earlier and with better words.
+"""The rules of a legal graph, checked between the stages that take a graph.
 
-Shape rules of single ops are the constructors' matter; here is what every stage relies on.
+The checks share no code with the constructors, which refuse most of this earlier and with better
+words. Shape rules of single ops are left to the constructors; these rules are those that every
+stage relies on.
 """
 
 from __future__ import annotations
@@ -33,22 +34,22 @@ def check_graph(graph: Graph) -> None:
     - a tensor that is no view has no gaps; a view lies inside its base for every symbol value;
     - inputs, outputs and states have names, each its own; symbols of one name have one range;
     - bound memory is large enough."""
-    seen: set[Tensor] = set()
+    earlier: set[Tensor] = set()
     for t in graph.leaves:
         if t.op is not NONE:
             raise _illegal(t, f"is a leaf with op {t.op}")
-        _check_tensor(t, seen, graph)
-        _enter(t, seen)
+        _check_tensor(t, earlier, graph)
+        _enter(t, earlier)
     for t in graph.nodes:
         if t.op is NONE and "param" not in t.flags:
             raise _illegal(t, "is a node without an op")
         _check_op(t)
         for i, src in enumerate(t.src):
-            if src is not None and src is not t and src not in seen:
+            if src is not None and src is not t and src not in earlier:
                 raise _illegal(t, f"reads source {i}, {describe(src)}, that comes later or never")
-        _check_tensor(t, seen, graph)
-        _enter(t, seen)
-    # these properties raise on names used twice, the last on symbols with two ranges
+        _check_tensor(t, earlier, graph)
+        _enter(t, earlier)
+    # The properties raise on names used twice, `symbols` on symbols with two ranges.
     for what, named in (
         ("an input", graph.inputs),
         ("an output", graph.outputs),
@@ -60,8 +61,8 @@ def check_graph(graph: Graph) -> None:
 
 
 def check_tensor(t: Tensor, graph: Graph) -> None:
-    """Raises GraphError where a tensor breaks one of the rules that concern only it and its base:
-    what can be asked before the graph is whole."""
+    """Raises GraphError where a tensor breaks one of the rules that concern it and its base alone,
+    which can be checked before the graph is whole."""
     _check_tensor(t, {t.view_src} if t.view_src is not None else set(), graph)
 
 
@@ -69,10 +70,10 @@ def _illegal(t: Tensor, why: str) -> GraphError:
     return GraphError(f"illegal graph: {describe(t)} {why}")
 
 
-def _enter(t: Tensor, seen: set[Tensor]) -> None:
-    if t in seen:
+def _enter(t: Tensor, earlier: set[Tensor]) -> None:
+    if t in earlier:
         raise _illegal(t, "occurs twice")
-    seen.add(t)
+    earlier.add(t)
 
 
 def _check_op(t: Tensor) -> None:
@@ -92,7 +93,7 @@ def _check_op(t: Tensor) -> None:
         raise _illegal(t, "is a state that an op computes")
 
 
-def _check_tensor(t: Tensor, seen: set[Tensor], graph: Graph) -> None:
+def _check_tensor(t: Tensor, earlier: set[Tensor], graph: Graph) -> None:
     if not t.flags <= FLAGS:
         raise _illegal(t, f"has unknown flags {sorted(t.flags - FLAGS)}")
     if len(t.ne) != 4 or len(t.nb) != 4:
@@ -117,7 +118,7 @@ def _check_tensor(t: Tensor, seen: set[Tensor], graph: Graph) -> None:
     if t.view_src is None:
         _check_own_memory(t)
     else:
-        _check_view(t, t.view_src, seen, graph)
+        _check_view(t, t.view_src, earlier, graph)
 
 
 def _check_own_memory(t: Tensor) -> None:
@@ -132,10 +133,10 @@ def _check_own_memory(t: Tensor) -> None:
             raise _illegal(t, f"needs {t.max_bytes} bytes, its memory has {have}")
 
 
-def _check_view(t: Tensor, base: Tensor, seen: set[Tensor], graph: Graph) -> None:
+def _check_view(t: Tensor, base: Tensor, earlier: set[Tensor], graph: Graph) -> None:
     if base is t or base.view_src is not None:
         raise _illegal(t, f"views {describe(base)}, which is itself a view")
-    if base not in seen and (base in graph or base.buffer is None):
+    if base not in earlier and (base in graph or base.buffer is None):
         raise _illegal(t, f"views {describe(base)}, which comes later or never")
     if t.dtype is not base.dtype:
         raise _illegal(t, f"views {describe(base)} as another type")

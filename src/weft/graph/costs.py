@@ -1,6 +1,6 @@
-"""What a node takes before any device is known: operations, and bytes to and from memory.
+"""The work of a node before any device is known: operations, and bytes to and from memory.
 
-Each op says at its constructor what it costs (`weft.graph.op.Cost`). The functions from `copied` on
+Each op states its cost at its constructor (`weft.graph.op.Cost`). The functions from `copied` on
 are for ops whose bytes are not those of their tensors, or whose operations depend on sizes.
 """
 
@@ -35,13 +35,13 @@ Values = Mapping[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Of one node with the symbols at given values."""
+    """The work of one node with the symbols at given values."""
 
     flops: float
     nbytes: float
-    """Read and written."""
+    """Bytes read and written."""
     is_product: bool
-    """Whether its speed depends on the type of a weight."""
+    """The speed depends on the type of a weight."""
 
 
 class Sizes(tuple[int, ...]):
@@ -51,39 +51,39 @@ class Sizes(tuple[int, ...]):
 
     @property
     def elements(self) -> int:
-        """The product of all."""
+        """The product of all sizes."""
         return prod(self)
 
     def first(self, n: int) -> int:
-        """The product of the innermost n."""
+        """The product of the innermost `n` sizes."""
         return prod(self[:n])
 
 
 def ne_at(tensor: Tensor, values: Values) -> tuple[int, ...]:
-    """The sizes with these values."""
+    """The sizes of `tensor` with these values of the symbols."""
     return tuple([n if isinstance(n, int) else evaluate(n, values) for n in tensor.ne])
 
 
 def elements_bytes(tensor: Tensor, values: Values) -> float:
-    """Bytes of all elements, gaps left out."""
+    """The bytes of all elements of `tensor`, without gaps."""
     return prod(ne_at(tensor, values)) * tensor.dtype.bytes / tensor.dtype.block
 
 
 def sources_moved(node: Tensor, values: Values) -> float:
-    """Bytes of the result and of every source, each read once."""
+    """The bytes of the result and of every source, each counted once."""
     moved = elements_bytes(node, values)
-    seen: list[Tensor | None] = [None, node]
+    counted: list[Tensor | None] = [None, node]
     for src in node.src:
-        if src is not None and src not in seen:
-            seen.append(src)
+        if src is not None and src not in counted:
+            counted.append(src)
             moved += elements_bytes(src, values)
     return moved
 
 
 def source(node: Tensor, i: int) -> Tensor:
-    """Source `i`, or the node itself where it has none."""
-    found = node.src[i] if i < len(node.src) else None
-    return node if found is None else found
+    """Source `i` of a node, or the node itself where it has no such source."""
+    tensor = node.src[i] if i < len(node.src) else None
+    return node if tensor is None else tensor
 
 
 def expert_share(node: Tensor, values: Values) -> float:
@@ -94,43 +94,43 @@ def expert_share(node: Tensor, values: Values) -> float:
 
 
 def experts_moved(node: Tensor, values: Values) -> float:
-    """Bytes of a MUL_MAT_ID: of its experts, those that a batch uses."""
+    """The bytes of a MUL_MAT_ID node; of its experts only those that a batch uses count."""
     moved = elements_bytes(source(node, 0), values) * expert_share(node, values)
     return moved + elements_bytes(source(node, 1), values) + elements_bytes(node, values)
 
 
-# -- costs of their own ----------------------------------------------------------------------------
+# -- rules of single ops ---------------------------------------------------------------------------
 
 
 def copied(node: Tensor, values: Values) -> Work:
-    """The second source is where the result goes, and is not read."""
+    """The work of a copy; the second source is the memory of the result and is not read."""
     moved = elements_bytes(source(node, 0), values) + elements_bytes(node, values)
     return Work(0.0, moved, False)
 
 
 def rows_read(node: Tensor, values: Values) -> Work:
-    """Of the first source only what the result holds is read."""
+    """The work of reading rows: of the first source, only the rows in the result are read."""
     table = source(node, 0)
     read = table.dtype.bytes / table.dtype.block * prod(ne_at(node, values))
     return Work(0.0, read + elements_bytes(node, values), False)
 
 
 def rows_written(node: Tensor, values: Values) -> Work:
-    """Of the result only what the first source holds is written."""
+    """The work of writing rows: of the result, only the rows in the first source are written."""
     rows = source(node, 0)
     written = prod(ne_at(rows, values)) * node.dtype.bytes / node.dtype.block
     return Work(0.0, written + elements_bytes(rows, values), False)
 
 
 def sorting(node: Tensor, values: Values) -> Work:
-    """4 operations for each element and each halving of a row."""
+    """The work of sorting: 4 operations for each element and each halving of a row."""
     ne = ne_at(source(node, 0), values)
     moved = elements_bytes(source(node, 0), values) + elements_bytes(node, values)
     return Work(4.0 * max(prod(ne), 1) * max(log2(max(ne[0], 2)), 1.0), moved, False)
 
 
 def state_updates(node: Tensor, values: Values) -> Work:
-    """A state that every token updates: 6 operations an element of state and token is typical."""
+    """The work of a state that every token updates: 6 operations for each element and token."""
     sources = [s for s in node.src if s is not None]
     moved = sum((elements_bytes(s, values) for s in sources), elements_bytes(node, values))
     largest = max((float(prod(ne_at(s, values))) for s in sources), default=0.0)

@@ -1,4 +1,4 @@
-"""A graph as stable text; `weft.graph.text` says how it reads, and reads it back."""
+"""A graph as stable text; `weft.graph.text` describes the format, and reads it back."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["HEADER", "format_graph", "format_shortly"]
 HEADER = "weft graph 1"
 
 _SHOWN = 100
-"""Lines of a graph that are printed before and after those that are left out."""
+"""Lines of a graph that are printed at its beginning and at its end when it is long."""
 
 
 class _Graph(Protocol):
@@ -38,8 +38,8 @@ def format_shortly(graph: _Graph) -> str:
     lines = format_graph(graph).splitlines()
     left_out = len(lines) - 2 * _SHOWN
     if left_out > 1:
-        told = f"# {left_out} more lines; weft.graph.text.format_graph(graph) has them all"
-        lines = [*lines[:_SHOWN], told, *lines[-_SHOWN:]]
+        note = f"# {left_out} more lines; weft.graph.text.format_graph(graph) has them all"
+        lines = [*lines[:_SHOWN], note, *lines[-_SHOWN:]]
     return "\n".join(lines)
 
 
@@ -47,11 +47,11 @@ def format_graph(graph: _Graph) -> str:
     """The graph as text that `parse_graph` reads back; ends in a newline."""
     outside = _bases_outside(graph)
     ids = {t: f"%{i}" for i, t in enumerate([*outside, *graph.tensors])}
-    found = {s.name: s for s in graph.symbols.values()}
+    syms = {s.name: s for s in graph.symbols.values()}
     for t in outside:
-        found.update({s.name: s for n in (*t.ne, *t.nb) for s in symbols(n)})
+        syms.update({s.name: s for n in (*t.ne, *t.nb) for s in symbols(n)})
     lines = [HEADER]
-    lines += [f"sym {s.name} {s.min}..{s.max}" for _, s in sorted(found.items())]
+    lines += [f"sym {s.name} {s.min}..{s.max}" for _, s in sorted(syms.items())]
     lines += [_line(t, "base", ids) for t in outside]
     lines += [_line(t, _leaf_kind(t), ids) for t in graph.leaves]
     lines += [_line(t, _op_text(t, ids), ids) for t in graph.nodes]
@@ -98,12 +98,12 @@ def _sizes(sizes: tuple[Size, ...]) -> str:
 def _params_text(params: Params | None) -> str:
     if params is None:
         return ""
-    shown = []
+    texts = []
     for field in fields(params):
         value = getattr(params, field.name)
         if field.default is MISSING or value != field.default:
-            shown.append(f"{field.name}={_value_text(value)}")
-    return " {" + ", ".join(shown) + "}"
+            texts.append(f"{field.name}={_value_text(value)}")
+    return " {" + ", ".join(texts) + "}"
 
 
 def _value_text(value: Any) -> str:

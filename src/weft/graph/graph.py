@@ -26,7 +26,8 @@ class Graph:
 
     @classmethod
     def of(cls, leaves: Iterable[Tensor], nodes: Iterable[Tensor]) -> Graph:
-        """A graph of exactly these tensors in this order; see `check_graph`."""
+        """A graph of exactly these tensors in this order; `check_graph` says which orders are
+        legal."""
         graph = cls()
         graph.leaves.extend(leaves)
         graph.nodes.extend(nodes)
@@ -37,7 +38,7 @@ class Graph:
         """Adds everything that `outputs` need, depth first, sources left to right; returns self.
 
         A tensor without an op is a leaf, unless it has the `param` flag. Unnamed tensors are named
-        `leaf_N` / `node_N` by their position. An iterative walk, so depth is not limited."""
+        `leaf_N` or `node_N` by their position. The walk is iterative, so depth is not limited."""
         for output in outputs:
             if output in self._seen:
                 continue
@@ -69,7 +70,7 @@ class Graph:
 
     @property
     def tensors(self) -> Iterable[Tensor]:
-        """Leaves, then nodes."""
+        """The leaves, then the nodes."""
         yield from self.leaves
         yield from self.nodes
 
@@ -92,23 +93,23 @@ class Graph:
     @property
     def symbols(self) -> dict[str, Sym]:
         """Every symbol of the graph, by name; raises GraphError where two share a name."""
-        found: dict[str, Sym] = {}
+        by_name: dict[str, Sym] = {}
         for t in self.tensors:
             for size in (*t.ne, *t.nb, t.view_offs):
                 for sym in symbols(size):
-                    if found.setdefault(sym.name, sym) != sym:
+                    if by_name.setdefault(sym.name, sym) != sym:
                         raise GraphError(
                             f"symbol {sym.name} is declared twice with different bounds "
-                            f"(tensor {t.name}): {sym} and {found[sym.name]}"
+                            f"(tensor {t.name}): {sym} and {by_name[sym.name]}"
                         )
-        return found
+        return by_name
 
     def __contains__(self, tensor: Tensor) -> bool:
         return tensor in self._seen
 
     def __str__(self) -> str:
-        """The tensors as text, a line each, as `weft.graph.text` says; without the middle of a
-        long one."""
+        """The tensors as text, one a line, in the format of `weft.graph.text`; a long text lacks
+        its middle."""
         return format_shortly(self)
 
     def __repr__(self) -> str:
@@ -125,9 +126,9 @@ def _described(t: Tensor) -> str:
 
 
 def _by_name(tensors: Iterable[Tensor], what: str) -> dict[str, Tensor]:
-    found: dict[str, Tensor] = {}
+    by_name: dict[str, Tensor] = {}
     for t in tensors:
-        if t.name in found and found[t.name] is not t:
+        if t.name in by_name and by_name[t.name] is not t:
             raise GraphError(f"two graph {what}s are called {t.name!r}; give each its own name")
-        found[t.name] = t
-    return found
+        by_name[t.name] = t
+    return by_name

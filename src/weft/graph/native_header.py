@@ -1,4 +1,4 @@
-"""The headers that native code knows the ops by: names, parameters and costs.
+"""The headers from which native code knows the ops: names, parameters and costs.
 
 `make headers` (`python -m weft.graph.native_header native`) writes them.
 """
@@ -34,7 +34,7 @@ inline constexpr int64_t kMembers = 0;
 """
 
 _GLUE = "\xa0"
-"""Where a line is not broken."""
+"""A space at which a line is not broken."""
 
 _TAIL = """\
 // clang-format on
@@ -157,7 +157,7 @@ inline double multiply_adds(Op op, const Call& call, double n) {
 
 
 class _Term:
-    """A number of a step, as C++; `binds`: how tightly its outermost operator does."""
+    """A number of a step, as C++; `binds` is the precedence of its outermost operator."""
 
     def __init__(self, text: str, binds: int = 3) -> None:
         self.text = text

@@ -50,7 +50,7 @@ FLOATS = ("f32", "f16", "bf16")
 
 INTEGERS = ("i8", "i16", "i32", "i64")
 NUMBERS = (*FLOATS, *INTEGERS)
-"""Element types of the ops on plain tensors."""
+"""Element types that the ops on plain tensors take."""
 
 
 def make_node(
@@ -64,10 +64,12 @@ def make_node(
     view_offs: Size = 0,
     name: str = "",
 ) -> Tensor:
-    """A node. `view_of` makes it share memory: with the base of `view_of`, offsets added up.
+    """A new node. `view_of` makes it share the memory of the base of `view_of`, with offsets added
+    up.
 
-    Only constructors call this; they have checked shapes and types. What is checked here is the op
-    table's row: number of sources and the parameter record. Absent sources at the end are cut."""
+    Only constructors call this, after they have checked shapes and types. This checks the row of
+    the op table: the number of sources and the parameter record. Absent sources at the end are
+    dropped. Raises GraphError where a check fails."""
     row = find_op(op) if isinstance(op, str) else op
     while src and src[-1] is None:
         src = src[:-1]
@@ -94,7 +96,8 @@ def make_node(
 
 
 def four(sizes: Sequence[Size]) -> Ne:
-    """Sizes padded with ones to four; raises GraphError on more, or on one that may be negative."""
+    """Sizes padded with ones to four; raises GraphError for more than four, or one that may be
+    negative."""
     if len(sizes) > 4:
         raise GraphError(f"a tensor has at most 4 dimensions, got {list(sizes)}")
     s = [as_size(n) for n in sizes] + [1] * (4 - len(sizes))
@@ -124,7 +127,8 @@ def leaf(
     buffer: Buffer | None = None,
 ) -> Tensor:
     """A tensor without an op; sizes `ne` innermost first, unlike `input`, `constant` and `state`.
-    Raises GraphError on partial blocks."""
+
+    Raises GraphError where a row is not whole blocks."""
     dt = find_dtype(dtype)
     sizes = four(ne)
     if not multiple(sizes[0], dt.block):
@@ -148,9 +152,10 @@ def input(name: str, shape: Sequence[Size | Sym], dtype: DType | str = "f32") ->
 def constant(data: Any, name: str = "", dtype: DType | str | None = None) -> Tensor:
     """A weight: a NumPy array that lives as long as the tensor and is used in place.
 
-    Without `dtype` the array's own type and shape (outermost first) count; lists of Python floats
+    Without `dtype`, type and shape (outermost first) are those of the array; lists of Python floats
     are f32. With a block type (or bf16), `data` is the raw uint8 (uint16) storage, its last axis
-    whole rows of blocks."""
+    whole rows of blocks. Raises GraphError for storage of another type and rows that are not whole
+    blocks."""
     array = np.ascontiguousarray(data)
     if array.dtype == np.float64 and dtype is None and not hasattr(data, "dtype"):
         array = array.astype(np.float32)
@@ -181,13 +186,13 @@ def state(
     """Memory that runs write (`cpy`, `set_rows`) and later runs read: a cache, a running sum.
 
     Each `Session` has its own, wherever its nodes run; `Session.state(name)` reads, writes and
-    resets it. It begins with a copy of `init`: an array of `shape`, or a number; default: zeros.
+    resets it. It begins with a copy of `init`: an array of `shape`, or a number; by default zeros.
 
     `shape` is in PyTorch order (outermost first), plain numbers. With a block type (or bf16),
-    `init` is the raw uint8 (uint16) storage, its last axis whole rows of blocks. What writes it is
-    an output of the graph: `weft.Graph(y, weft.graph.cpy(new, h))`.
+    `init` is the raw uint8 (uint16) storage, its last axis whole rows of blocks. The node that
+    writes the state must be an output of the graph: `weft.Graph(y, weft.graph.cpy(new, h))`.
 
-    Raises GraphError for a symbolic size, and an `init` of another shape or kind of numbers."""
+    Raises GraphError for a symbolic size, and for an `init` of another shape or kind of numbers."""
     if not name:
         raise GraphError("a state needs a name")
     sizes = [
@@ -206,32 +211,32 @@ def _first_values(tensor: Tensor, shape: list[int], init: ArrayLike | None) -> N
         shape = [*shape[:-1], shape[-1] // dt.block * dt.bytes // dt.storage.itemsize]
     if init is None:
         return np.zeros(shape, dt.storage)
-    given = np.asarray(init)
-    if (dt.is_quantized or dt.name == "bf16") and given.dtype != dt.storage:
+    values = np.asarray(init)
+    if (dt.is_quantized or dt.name == "bf16") and values.dtype != dt.storage:
         raise GraphError(
-            f"{what}: {dt.name} is stored as {dt.storage}, got {given.dtype}; "
+            f"{what}: {dt.name} is stored as {dt.storage}, got {values.dtype}; "
             "encode it first (weft.quants.encode)"
         )
-    if not np.can_cast(given.dtype, dt.storage, "same_kind") or not _in_range(given, dt):
+    if not np.can_cast(values.dtype, dt.storage, "same_kind") or not _in_range(values, dt):
         raise GraphError(
-            f"{what}: init is {given.dtype} that {dt.name} cannot hold; convert it first, or "
+            f"{what}: {dt.name} cannot hold init, which is {values.dtype}; convert it first, or "
             "choose another dtype"
         )
     try:
-        return np.broadcast_to(given, shape).astype(dt.storage)
+        return np.broadcast_to(values, shape).astype(dt.storage)
     except ValueError:
-        raise GraphError(f"{what}: init has shape {given.shape}, wants {tuple(shape)}") from None
+        raise GraphError(f"{what}: init has shape {values.shape}, wants {tuple(shape)}") from None
 
 
-def _in_range(given: NDArray[Any], dt: DType) -> bool:
-    if given.size == 0 or given.dtype.kind not in "iu" or dt.storage.kind not in "iu":
+def _in_range(values: NDArray[Any], dt: DType) -> bool:
+    if values.size == 0 or values.dtype.kind not in "iu" or dt.storage.kind not in "iu":
         return True
     limits = np.iinfo(dt.storage.name)
-    return limits.min <= int(given.min()) and int(given.max()) <= limits.max
+    return limits.min <= int(values.min()) and int(values.max()) <= limits.max
 
 
 def describe(t: Tensor) -> str:
-    """`name f32[4, 2]` for messages."""
+    """`name f32[4, 2]`, a tensor in a message."""
     return f"{t.name or t.op.name.lower()} {t.dtype.name}{shape_text(t)}"
 
 
@@ -241,7 +246,7 @@ def fail(op: str, why: str, *tensors: Tensor) -> GraphError:
 
 
 def require(ok: bool, op: str, why: str, *tensors: Tensor) -> None:
-    """Raises `fail(...)` unless `ok`."""
+    """Raises the error of `fail` unless `ok`."""
     if not ok:
         raise fail(op, why, *tensors)
 
@@ -269,14 +274,15 @@ def require_type(t: Tensor, types: Sequence[str], op: str, role: str) -> None:
 
 
 def fixed(size: Size, op: str, what: str) -> int:
-    """`size` as an int; a GraphError when it is symbolic where a number is needed."""
+    """`size` as an int; raises GraphError when it is symbolic."""
     if isinstance(size, Expr):
         raise GraphError(f"{op}: {what} must be a number, got the symbolic size {size!r}")
     return int(size)
 
 
 def member(kind: type[E], value: E | str | int, op: str) -> E:
-    """The member of an enumeration by name (in any case) or number; a GraphError lists them."""
+    """The member of an enumeration by name (in any case) or number; an unknown one raises a
+    GraphError that lists them."""
     try:
         return kind[value.upper()] if isinstance(value, str) else kind(value)
     except (KeyError, ValueError):
@@ -293,7 +299,8 @@ def f32(value: float) -> float:
 def like(
     op: str, a: Tensor, *more: Tensor | None, params: Params | None = None, inplace: bool = False
 ) -> Tensor:
-    """A node with the type and sizes of its first source; `inplace`: a view of it."""
+    """A node with the type and sizes of its first source; `inplace` makes it a view of that
+    source."""
     if inplace:
         return make_node(op, a.dtype, a.ne, a, *more, params=params, nb=a.nb, view_of=a)
     return make_node(op, a.dtype, a.ne, a, *more, params=params)
@@ -315,7 +322,7 @@ def broadcast_ne(op: str, *tensors: Tensor) -> tuple[Size, ...]:
 
 
 def check_axis(op: str, axis: int, x: Tensor) -> int:
-    """`axis`, or a GraphError when it is not 0..3."""
+    """`axis`; raises GraphError when it is not 0..3."""
     if not 0 <= axis < 4:
         raise fail(op, f"an axis is 0..3, innermost first, got {axis}", x)
     return axis

@@ -1,4 +1,4 @@
-"""What an op is, and the table of all ops, which `weft.graph.ops` declares.
+"""`Op`, a row of the op table, and the decorator by which `weft.graph.ops` declares every op.
 
 The order of declarations numbers the ops for native code, which is compiled from this table
 (`native_header.py`). Files name ops, so that the numbers may change.
@@ -22,16 +22,16 @@ class MultiplyAdds:
     """The cost of an op that is a product, as a formula that native code computes, too."""
 
     formula: Callable[[Any, Any, Any], Any]
-    """Of `n`, the elements of the result, `s`, the sizes of the sources (`weft.graph.costs.Sizes`),
-    and `p`, the record; made of numbers, + - * and / alone."""
+    """A function of `n`, the elements of the result, `s`, the sizes of the sources
+    (`weft.graph.costs.Sizes`), and `p`, the record; it uses numbers, + - * and / alone."""
     of_weights: bool = True
-    """Whether its speed depends on the type of a weight."""
+    """The speed depends on the type of a weight."""
     moved: Callable[..., float] | None = None
-    """Bytes of a node at the values of symbols, where these are not all of its tensors."""
+    """The bytes that a node moves, from the values of symbols; None: those of all its tensors."""
 
 
 Cost: TypeAlias = float | MultiplyAdds | Callable[..., Any]
-"""What a node takes: operations for each element of the result (0: data only move), multiply-adds,
+"""The work of a node: operations for each element of the result (0: data only move), multiply-adds,
 or a function of `weft.graph.costs`."""
 
 
@@ -49,12 +49,13 @@ class Op:
     """The result may be computed in place over a source's memory."""
     params: type[Params] | None = None
     params_optional: bool = False
-    """Whether a node may be without the record."""
+    """A node may be without the record."""
     cost: Cost = 1.0
     constructor: Callable[..., Any] | None = None
 
     def takes(self, params: object) -> bool:
-        """Whether a node may have this parameter record, or None for none."""
+        """Whether `params` is a parameter record that a node of this op may have; None is no
+        record."""
         if params is None:
             return self.params is None or self.params_optional
         return type(params) is self.params
@@ -64,7 +65,7 @@ class Op:
 
 
 NONE = Op("NONE", 0, 0, 10)
-"""What a leaf has."""
+"""The op of every leaf."""
 
 OPS: dict[str, Op] = {"NONE": NONE}
 
@@ -83,9 +84,10 @@ def declares(
 ) -> Callable[[F], F]:
     """Decorates the constructor of the op called `name`, and puts the op into the table.
 
-    `sources`: how many at least and at most; by default the constructor's parameters of type Tensor
-    say it (those that may be None can be absent). The rest is as in `Op`. The function stays as it
-    is: a node costs nothing more."""
+    `sources` are the least and the largest number of sources; by default they follow from the
+    constructor's parameters of type Tensor (those that may be None can be absent). The other
+    arguments are fields of `Op`. The function itself stays unchanged, so that making a node takes
+    no longer."""
 
     def enter(constructor: F) -> F:
         if name in OPS:
@@ -105,7 +107,7 @@ def _count_sources(constructor: Callable[..., Any]) -> tuple[int, int]:
 
 
 def type_text(annotation: Any) -> str:
-    """An annotation as it is written, also where its module does not leave annotations as text."""
+    """An annotation as source text, also where its module does not keep annotations as text."""
     if isinstance(annotation, str):
         return annotation
     is_class = isinstance(annotation, type) and not isinstance(annotation, GenericAlias)
@@ -114,7 +116,7 @@ def type_text(annotation: Any) -> str:
 
 def find_op(name: str) -> Op:
     """The row called `name`; raises GraphError when the table has none."""
-    found = OPS.get(name)
-    if found is None:
+    op = OPS.get(name)
+    if op is None:
         raise GraphError(f"unknown op {name!r}; known ops: {', '.join(OPS)}")
-    return found
+    return op

@@ -1,7 +1,7 @@
-"""The op table as lines of text, which native code carries from when it was built.
+"""The op table as lines of text, which native code carries from its build.
 
-`check_native` compares them where such code is loaded. `native_header.py` makes the header that it
-is compiled with.
+`check_native` compares the lines when such code is loaded. `native_header.py` writes the header
+that native code is compiled with.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def _slot(record: type[Params], name: str, annotation: str) -> Slot:
 
 
 def op_table() -> list[str]:
-    """A line for each op, by number: its name, how many sources it takes, its parameters."""
+    """A line for each op, by number: its name, its numbers of sources and its parameters."""
     return [describe_op(op) for op in OPS.values()]
 
 
@@ -69,10 +69,9 @@ def _slot_text(slot: Slot) -> str:
 def check_native(
     native: list[str], what: str, *, package: str = "weft", target: str = "native"
 ) -> None:
-    """Raises ImportError, naming the first op that differs, unless `native` is `op_table()`.
+    """Raises ImportError, naming the first op that differs, unless `native` equals `op_table()`.
 
-    `native` are the lines that the code called `what` was built with; `package` brings it, and
-    `make TARGET` builds it in a checkout."""
+    `native` are the lines that the code called `what` was built with."""
     ours = op_table()
     if native != ours:
         raise ImportError(
@@ -87,7 +86,7 @@ def _difference(ours: list[str], native: list[str]) -> str:
         if name not in built:
             return f"it lacks the op {name}, which weft has"
         if built[name] != row:
-            return f"it has {built[name]!r}, {name} is declared as {row!r}"
+            return f"it has {built[name]!r}, but {name} is declared as {row!r}"
     for name in built:
         if name not in declared:
             return f"it has the op {name}, which weft lacks"

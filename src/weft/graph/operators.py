@@ -1,8 +1,8 @@
-"""`+ - * / @` between tensors, by PyTorch's meaning of shapes: the constructors behind them.
+"""`+ - * / @` between tensors with PyTorch's meaning of shapes.
 
 Two sizes broadcast where they are the same or one of them is 1. Both sides have one type; a number
-takes the type of the other side. What a device runs fastest is chosen: ggml's op where it says the
-same, BINARY where it does not.
+takes the type of the other side. The op is ggml's where it computes the same, because devices run
+it fastest, else BINARY.
 """
 
 from __future__ import annotations
@@ -67,12 +67,12 @@ def matmul(a: Any, b: Any) -> Tensor:
 
 
 def _sizes_above(t: Tensor) -> Tensor:
-    """A tensor with the sizes of `t` but for those of its matrices."""
+    """A tensor whose sizes are the leading ones of `t`; those of its matrices are 1."""
     return Tensor(t.dtype, (1, 1, t.ne[2], t.ne[3]), name=t.name)
 
 
 def _operand(value: Any, other: Any) -> Tensor:
-    """A tensor, or a number as one of the type of the other side."""
+    """`value` if it is a tensor; a number becomes a tensor of the other side's type."""
     if isinstance(value, Tensor):
         return value
     if isinstance(other, Tensor) and isinstance(value, int | float | np.number):
@@ -82,7 +82,7 @@ def _operand(value: Any, other: Any) -> Tensor:
             rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
             return constant(rounded.astype(np.uint16), dtype="bf16")
         if kind.is_quantized or (kind.name[0] == "i" and float(value) != int(value)):
-            raise ArgumentError(f"{value!r} is no {kind.name}, the type of {other!r}")
+            raise ArgumentError(f"{value!r} does not fit {kind.name}, the type of {other!r}")
         return constant(np.array([value], kind.storage), dtype=kind)
     raise ArgumentError(
         f"a tensor cannot be combined with {type(value).__name__}; wrap arrays in weft.constant()"

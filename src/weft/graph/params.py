@@ -1,4 +1,4 @@
-"""What parameter records have in common; each stands beside its op in `weft.graph.ops`.
+"""The base of parameter records; each record stands beside its op in `weft.graph.ops`.
 
 The order of a record's fields is the order of the slots that native kernels read by name.
 """

@@ -1,7 +1,7 @@
-"""Polynomials with integer coefficients over atoms: what a symbolic size is, without division.
+"""Polynomials with integer coefficients over atoms: symbolic sizes, without division.
 
-An atom is a symbol, or an operation on polynomials that does not simplify (`Compound`). Bounds are
-worked out on these (`size_bounds.py`); `size.py` needs bounds to divide.
+An atom is a symbol, or an operation on polynomials that does not simplify (`Compound`).
+`size_bounds.py` computes bounds of polynomials; `size.py` needs these bounds to divide.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ class Symbol(Hashable, Protocol):
 
     @property
     def name(self) -> str:
-        """As sizes are printed."""
+        """The name with which sizes are printed."""
 
     @property
     def min(self) -> int:
-        """Its least value."""
+        """The least value."""
 
     @property
     def max(self) -> int:
-        """Its largest value."""
+        """The largest value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,30 +46,31 @@ Terms: TypeAlias = Mapping[tuple[Atom, ...], int]
 
 
 def atom_key(atom: Atom) -> str:
-    """What atoms of a product are sorted by."""
+    """The text by which the atoms of a product are sorted."""
     if isinstance(atom, Compound):
         return f"{atom.kind}({atom.left!r},{atom.right!r})"
     return atom.name
 
 
 class Polynomial:
-    """A canonical polynomial over atoms; immutable and hashable. Equal ones compare equal, of
-    whichever class, and so do a constant one and its integer."""
+    """A canonical polynomial over atoms; immutable and hashable.
+
+    Equal polynomials compare equal whatever their class, and a constant one equals its integer."""
 
     __slots__ = ("_hash", "range", "terms")
 
     terms: Terms
-    """Without coefficients of 0."""
+    """The terms, without coefficients of 0."""
 
     def __init__(self, terms: Terms) -> None:
         self.terms = {mono: c for mono, c in terms.items() if c}
         self._hash: int | None = None
         self.range: Range | None = None
-        """Its bounds, once somebody asked."""
+        """The bounds of its values, once `bounds` has computed them."""
 
     @property
     def constant(self) -> int | None:
-        """Its value where it has no atoms."""
+        """The value of a polynomial without atoms, else None."""
         if not self.terms:
             return 0
         return self.terms.get(()) if len(self.terms) == 1 else None
@@ -96,7 +97,7 @@ class Polynomial:
         return isinstance(other, Polynomial) and self.terms == other.terms
 
     def __hash__(self) -> int:
-        # on demand: most polynomials are steps on the way to another
+        # computed on demand: most polynomials are only steps towards another
         if self._hash is None:
             self._hash = hash(frozenset(self.terms.items()))
         return self._hash
@@ -113,5 +114,5 @@ class Polynomial:
 
 
 def as_polynomial(value: int | Polynomial) -> Polynomial:
-    """`value`, constants included."""
+    """`value` as a polynomial; an integer becomes a constant one."""
     return value if isinstance(value, Polynomial) else Polynomial({(): value})

@@ -96,20 +96,20 @@ class Expr(Polynomial):
     __rmul__ = __mul__
 
     def __floordiv__(self, other: Size) -> Size:
-        quotient, rest = _divide(self, Expr.of(other))
-        if is_at_most(0, rest) and is_at_most(rest + 1, other):
+        quotient, remainder = _divide(self, Expr.of(other))
+        if is_at_most(0, remainder) and is_at_most(remainder + 1, other):
             return quotient
-        flat = _flattened(rest, other)
-        return quotient + (_compound("div", rest, other) if flat is None else flat)
+        flat = _flattened(remainder, other)
+        return quotient + (_compound("div", remainder, other) if flat is None else flat)
 
     def __rfloordiv__(self, other: Size) -> Size:
         return Expr.of(other) // self
 
     def __mod__(self, other: Size) -> Size:
-        _, rest = _divide(self, Expr.of(other))
-        if is_at_most(0, rest) and is_at_most(rest + 1, other):
-            return rest
-        return _compound("mod", rest, other)
+        _, remainder = _divide(self, Expr.of(other))
+        if is_at_most(0, remainder) and is_at_most(remainder + 1, other):
+            return remainder
+        return _compound("mod", remainder, other)
 
     def __rmod__(self, other: Size) -> Size:
         return Expr.of(other) % self
@@ -120,8 +120,10 @@ def _compound(kind: str, left: Size, right: Size) -> Size:
 
 
 def _flattened(num: Size, den: Size) -> Size | None:
-    """`num / den` rounded down with a division in `num` made part of it, as PyTorch writes sizes
-    behind several strides: ((a / e) + r) / d is (a + e r) / (d e). None where there is none."""
+    """`num / den` rounded down, with a division inside `num` merged into it.
+
+    ((a / e) + r) / d is (a + e r) / (d e): PyTorch writes sizes behind several strides that way.
+    None where `num` has no such division."""
     if isinstance(num, int) or not isinstance(den, int) or den <= 0:
         return None
     for mono, c in num.terms.items():
@@ -137,7 +139,7 @@ def _flattened(num: Size, den: Size) -> Size | None:
 def _divide(num: Expr, den: Expr) -> tuple[Size, Size]:
     """(q, r) with num = q*den + r; q takes every term of `num` that `den` divides.
 
-    A `den` of several terms divides all of `num` or nothing. GraphError when `den` is 0."""
+    A `den` of several terms divides all of `num` or nothing. Raises GraphError when `den` is 0."""
     if not den.terms:
         raise GraphError(f"a size divides by zero: {num!r}")
     if len(den.terms) != 1:
@@ -145,22 +147,22 @@ def _divide(num: Expr, den: Expr) -> tuple[Size, Size]:
         return (0, Expr.reduce(num)) if exact is None else (exact, 0)
     ((dmono, dc),) = den.terms.items()
     quotient: dict[tuple[Atom, ...], int] = {}
-    rest: dict[tuple[Atom, ...], int] = {}
+    remainder: dict[tuple[Atom, ...], int] = {}
     for mono, c in num.terms.items():
-        left = list(mono)
+        factors = list(mono)
         divides = True
         for atom in dmono:
-            if atom in left:
-                left.remove(atom)
+            if atom in factors:
+                factors.remove(atom)
             else:
                 divides = False
         # c = dc*(c // dc) + c % dc: the constant 7*n + 9 over 4 is n + 2 and 3*n + 1 over 4
         if divides and c // dc:
-            quotient[tuple(left)] = c // dc
-        over = c % dc if divides else c
-        if over:
-            rest[mono] = over
-    return Expr.reduce(Expr(quotient)), Expr.reduce(Expr(rest))
+            quotient[tuple(factors)] = c // dc
+        leftover = c % dc if divides else c
+        if leftover:
+            remainder[mono] = leftover
+    return Expr.reduce(Expr(quotient)), Expr.reduce(Expr(remainder))
 
 
 def _divide_exactly(num: Expr, den: Expr) -> Size | None:
@@ -171,19 +173,19 @@ def _divide_exactly(num: Expr, den: Expr) -> Size | None:
 
     top = lead(den)
     quotient: Size = 0
-    rest = num
-    while rest.terms:
-        mono = lead(rest)
-        left = list(mono)
+    remainder = num
+    while remainder.terms:
+        mono = lead(remainder)
+        factors = list(mono)
         for atom in top:
-            if atom not in left:
+            if atom not in factors:
                 return None
-            left.remove(atom)
-        if rest.terms[mono] % den.terms[top]:
+            factors.remove(atom)
+        if remainder.terms[mono] % den.terms[top]:
             return None
-        part = Expr.reduce(Expr({tuple(left): rest.terms[mono] // den.terms[top]}))
+        part = Expr.reduce(Expr({tuple(factors): remainder.terms[mono] // den.terms[top]}))
         quotient = quotient + part
-        rest = Expr.of(rest - part * den)
+        remainder = Expr.of(remainder - part * den)
     return quotient
 
 
@@ -211,7 +213,7 @@ def ceil_div(a: Size, b: Size) -> Size:
 
 
 def exact_div(a: Size, b: Size) -> Size | None:
-    """`a / b` when the division provably leaves nothing over, else None (also for b = 0)."""
+    """`a / b` where it provably has no remainder, else None (also for b = 0)."""
     if b == 0 or a % b != 0:
         return None
     return a // b
@@ -253,13 +255,15 @@ def evaluate(size: int | Polynomial, values: Mapping[str, int]) -> int:
 
 
 def upper(size: int | Polynomial) -> int:
-    """An upper bound: the size planning uses. Exact where no symbol has a power, and no atom but
-    symbols occurs, and for sums of products with positive terms."""
+    """An upper bound of `size`, which planning uses.
+
+    It is exact for sums of products with positive terms, and where every atom is a symbol that has
+    no power."""
     return bounds(size)[1]
 
 
 def lower(size: int | Polynomial) -> int:
-    """A lower bound."""
+    """A lower bound of `size`."""
     return bounds(size)[0]
 
 
@@ -267,11 +271,11 @@ def symbols(size: int | Polynomial) -> set[Sym]:
     """The symbols that `size` depends on."""
     if isinstance(size, int):
         return set()
-    found: set[Sym] = set()
+    syms: set[Sym] = set()
     for mono in size.terms:
         for atom in mono:
             if isinstance(atom, Compound):
-                found |= symbols(atom.left) | symbols(atom.right)
+                syms |= symbols(atom.left) | symbols(atom.right)
             elif isinstance(atom, Sym):
-                found.add(atom)
-    return found
+                syms.add(atom)
+    return syms

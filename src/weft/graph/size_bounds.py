@@ -1,4 +1,4 @@
-"""Bounds of sizes, for all values that their symbols may have."""
+"""Bounds of size expressions, by which `size.lower`, `size.upper` and `size.is_at_most` decide."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from weft.graph.polynomial import Atom, Compound, Polynomial, as_polynomial
 __all__ = ["bounds"]
 
 MAX_CHOICES = 4
-"""Bounds look at both sides of at most so many minima and maxima at once."""
+"""The largest number of minima and maxima in an expression whose sides are tried one by one."""
 
 
 def bounds(size: int | Polynomial) -> Range:
-    """A lower and an upper bound."""
+    """A lower and an upper bound of `size`, for all values of its symbols."""
     if isinstance(size, int):
         return size, size
     if size.range is None:
@@ -29,7 +29,7 @@ def _bounds_of(size: Polynomial) -> Range:
     loose = _term_by_term(size, ranges)
     signs = {c > 0 for mono, c in size.terms.items() if mono}
     if len(signs) <= 1 and all(low >= 0 for low, _ in ranges.values()):
-        return loose  # every atom pulls the same way
+        return loose  # every atom moves the value in the same direction
     return _tight_bounds(size, loose)
 
 
@@ -45,14 +45,16 @@ def _term_by_term(size: Polynomial, ranges: Mapping[Atom, Range]) -> Range:
 
 @lru_cache(maxsize=1 << 12)
 def _tight_bounds(size: Polynomial, loose: Range) -> Range:
-    """Bounds of the whole expression, within those of its terms. Each way is sound alone: what the
-    polynomial may be over its atoms, the same without divisions, and both sides of a minimum."""
-    found = [loose, _polynomial_bounds(size, 1)]
+    """Bounds of the whole expression, within those of its terms.
+
+    Three methods, each sound alone, are intersected: the range of the polynomial over its atoms,
+    the same without divisions, and both sides of a minimum or maximum."""
+    candidates = [loose, _polynomial_bounds(size, 1)]
     if any(_is_by_constant(atom) for mono in size.terms for atom in mono):
-        found.append(_polynomial_bounds(*_without_divisions(size)))
+        candidates.append(_polynomial_bounds(*_without_divisions(size)))
     if 0 < _n_choices(size) <= MAX_CHOICES:
-        found.append(_bounds_by_choice(size))
-    ranges = [r for r in found if r is not None]
+        candidates.append(_bounds_by_choice(size))
+    ranges = [r for r in candidates if r is not None]
     return max(low for low, _ in ranges), min(high for _, high in ranges)
 
 
@@ -89,8 +91,10 @@ def _is_by_constant(atom: Atom) -> bool:
 
 
 def _without_divisions(size: Polynomial) -> tuple[Polynomial, int]:
-    """(p, d) with size = p / d, where p has no division by a number: a // n is (a - a % n) / n. So
-    a division and its `a` elsewhere in `size` are weighed at the same value of `a`."""
+    """(p, d) with size = p / d, where p has no division by a number.
+
+    a // n is (a - a % n) / n, so that a division and its `a` elsewhere in `size` take the same
+    value."""
     total, divisor = as_polynomial(0), 1
     for mono, c in size.terms.items():
         product, below = as_polynomial(c), 1
@@ -107,12 +111,12 @@ def _as_fraction(atom: Atom) -> tuple[Polynomial, int]:
     if not isinstance(atom, Compound) or not _is_by_constant(atom):
         return Polynomial({(atom,): 1}), 1
     left, below = _without_divisions(atom.left)
-    rest = Polynomial({(Compound("mod", atom.left, atom.right),): -below})
-    return _sum(left, rest), below * bounds(atom.right)[0]
+    modulo = Polynomial({(Compound("mod", atom.left, atom.right),): -below})
+    return _sum(left, modulo), below * bounds(atom.right)[0]
 
 
 def _n_choices(size: Polynomial) -> int:
-    """How many minima and maxima an expression has, those inside of others included."""
+    """The number of minima and maxima in an expression, nested ones included."""
     return sum(
         1 + _n_choices(atom.left) + _n_choices(atom.right)
         for atom in {a for mono in size.terms for a in mono}
@@ -121,7 +125,7 @@ def _n_choices(size: Polynomial) -> int:
 
 
 def _bounds_by_choice(size: Polynomial) -> Range:
-    """The hull of what an expression is with either side of its first minimum or maximum."""
+    """The hull of the bounds with either side of the first minimum or maximum of `size`."""
     atom = next(
         a
         for mono in size.terms

@@ -49,12 +49,12 @@ class Operators(Protocol):
 
 
 class Tensor:
-    """A node (a tensor with an op) or a leaf (a tensor without). Identity is the object.
+    """A node (a tensor with an op) or a leaf (a tensor without). Tensors compare by identity.
 
-    Made by the constructors of `weft.graph`; nothing else should build nodes. `ne` are sizes and
-    `nb` byte strides, innermost first; for block types nb[0] is the bytes of one block. `view_src`
-    is the base tensor whose memory this one shares (never itself a view), `view_offs` the byte
-    offset in it."""
+    The constructors of `weft.graph` make nodes; nothing else should. `ne` are sizes and `nb` byte
+    strides, innermost first; for block types nb[0] is the bytes of one block. `view_src` is the
+    base tensor whose memory this one shares (never itself a view), `view_offs` the byte offset in
+    it."""
 
     __slots__ = (
         "buffer",
@@ -107,23 +107,23 @@ class Tensor:
 
     @property
     def n_dims(self) -> int:
-        """Dimensions without trailing ones (at least 1)."""
+        """The number of dimensions without trailing ones (at least 1)."""
         return max((d + 1 for d in range(4) if self.ne[d] != 1), default=1)
 
     @property
     def n_elements(self) -> Size:
-        """Product of the sizes."""
+        """The product of the sizes."""
         return self.ne[0] * self.ne[1] * self.ne[2] * self.ne[3]
 
     @property
     def n_rows(self) -> Size:
-        """Product of the sizes but the innermost."""
+        """The product of the sizes except the innermost."""
         return self.ne[1] * self.ne[2] * self.ne[3]
 
     @property
     def nbytes(self) -> Size:
-        """Bytes from the first to the last element, strides included (ggml_nbytes), and the tail
-        of types that have one."""
+        """The bytes from the first to the last element, strides included (ggml_nbytes), and the
+        tail of types that have one."""
         if any(isinstance(n, int) and n <= 0 for n in self.ne):
             return 0
         if self.dtype.block == 1:
@@ -179,12 +179,12 @@ class Tensor:
 
     @property
     def T(self) -> Tensor:
-        """The last two sizes exchanged: shape (..., n, k) becomes (..., k, n); a view."""
+        """A view with the last two sizes exchanged: shape (..., n, k) becomes (..., k, n)."""
         return self._operators.transpose(self)
 
     # Operators broadcast as PyTorch's do, see `weft.graph.operators`.
 
-    __array_ufunc__ = None  # NumPy leaves `array + tensor` to the tensor
+    __array_ufunc__ = None  # so that NumPy leaves `array + tensor` to `Tensor.__radd__`
 
     def __add__(self, other: Tensor | float) -> Tensor:
         return self._operators.apply("ADD", self, other)
@@ -251,7 +251,7 @@ def contiguous_nb(dtype: DType, ne: Ne) -> Ne:
 
 
 def contiguous_above(t: Tensor, n: int) -> bool:
-    """Whether `t` has no gaps but after dimensions 0..n-1 (ggml_is_contiguous_n)."""
+    """Whether `t` has no gaps except behind dimensions 0..n-1 (ggml_is_contiguous_n)."""
     if t.ne[0] != t.dtype.block and t.nb[0] != t.dtype.bytes:
         return False
     expected: Size = t.dtype.bytes * (t.ne[0] // t.dtype.block)

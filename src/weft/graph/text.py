@@ -51,7 +51,7 @@ _TOKEN = re.compile(
 _UNREADABLE = (WeftError, ValueError, KeyError, TypeError, ArithmeticError)
 
 _DEEPEST = 64
-"""Levels of brackets and functions in a size; what is deeper would go on until the stack ends."""
+"""Levels of brackets and functions in a size; a deeper size is refused before the stack ends."""
 
 _LEAF_KINDS = ("base", "input", "constant", "leaf")
 
@@ -59,8 +59,8 @@ _LEAF_KINDS = ("base", "input", "constant", "leaf")
 def parse_graph(text: str) -> Graph:
     """The graph that `format_graph` wrote; constants come back without data.
 
-    Raises GraphError with the number of the line that it cannot read, or that makes the graph
-    illegal (see `check_graph`; the shape rules of single ops are not checked again)."""
+    Raises GraphError with the number of the line that cannot be read, or where the graph is illegal
+    (see `check_graph`; the shape rules of single ops are not checked again)."""
     parser = _Parser()
     lines = text.splitlines()
     if not lines or lines[0].strip() != HEADER:
@@ -95,8 +95,8 @@ class _Parser:
     def take(self, kind: str | None = None, value: str | None = None) -> str:
         if self.at >= len(self.tokens):
             raise GraphError(f"ends where {value or kind} should stand")
-        have, text = self.tokens[self.at]
-        if (kind is not None and have != kind) or (value is not None and text != value):
+        token_kind, text = self.tokens[self.at]
+        if (kind is not None and token_kind != kind) or (value is not None and text != value):
             raise GraphError(f"has {text!r} where {value or kind} should stand")
         self.at += 1
         return text
@@ -109,12 +109,12 @@ class _Parser:
 
     def items(self, close: str, item: Callable[[], Any]) -> list[Any]:
         """Items between an opening mark, already taken, and `close`."""
-        found: list[Any] = []
+        items: list[Any] = []
         while not self.skip(close):
-            if found:
+            if items:
                 self.take(value=",")
-            found.append(item())
-        return found
+            items.append(item())
+        return items
 
     # - lines
 
@@ -162,7 +162,7 @@ class _Parser:
         ne = _padded(self.items("]", self.size))
         name = str(json.loads(self.take("string")))
         t = Tensor(dtype, ne, name=name, op=op, params=params)
-        self.tensors[ident] = t  # before its sources are looked up: it may be its own
+        self.tensors[ident] = t  # before its sources are looked up: it may be its own source
         t.src = tuple(None if s == "-" else self.known(s) for s in sources)
         if head == "input":
             t.flags = frozenset({"input"})

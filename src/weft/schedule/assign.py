@@ -1,8 +1,8 @@
 """Passes 1 to 4: which backend runs each node, as ggml's scheduler decides it.
 
-Behaviour of ggml_backend_sched_split_graph (ggml 0.25), written down from the published description
-of its passes. Every function has its rule in a sentence; `where` maps a tensor to a backend number
-(-1 or absent: not yet), `why` to the cause.
+The behaviour is that of ggml_backend_sched_split_graph (ggml 0.25), implemented from the published
+description of its passes. The docstring of every function states its rule. `where` maps a tensor to
+a backend number (-1 or absent: not assigned yet), `why` maps it to the cause.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ Why = dict[Tensor, Cause]
 def assign(
     graph: Graph, devices: Devices, user: Mapping[Tensor, int], op_offload: bool
 ) -> tuple[Where, Why]:
-    """Backend and cause of every tensor. User assignments are never overwritten by passes 1, 2.
+    """The backend and the cause of every tensor. Passes 1 and 2 never overwrite user assignments.
 
-    Raises UnsupportedOpError where no device takes a node, ScheduleError where memory that exists
-    cannot be used."""
+    Raises UnsupportedOpError where no device takes a node, ScheduleError where no device can use
+    memory that exists."""
     where: Where = dict(user)
     why: Why = dict.fromkeys(user, USER)
     work = [node for node in graph.nodes if not node.op.is_view]
@@ -57,11 +57,12 @@ def assign(
 def assign_as_chosen(
     graph: Graph, devices: Devices, chosen: Mapping[Tensor, int], cause: Cause
 ) -> tuple[Where, Why]:
-    """Backend and cause of every tensor where someone else has decided on all nodes but views:
-    `chosen`, for `cause`. Leaves follow pass 1, views and loose leaves pass 4.
+    """The backend and the cause of every tensor, where all nodes except views have a device
+    already.
 
-    Raises ScheduleError for a node without a device, or with one that does not run it or cannot use
-    its memory."""
+    `chosen` holds these devices, `cause` is their cause. Leaves follow pass 1, views and loose
+    leaves pass 4. Raises ScheduleError for a node without a device, or with one that does not run
+    it or cannot use its memory."""
     where: Where = {}
     why: Why = {}
     for leaf in graph.leaves:
@@ -80,8 +81,8 @@ def assign_as_chosen(
             raise ScheduleError(f"the plan has no device for {describe(node)}; save it again")
         name = devices.backends[b].name
         if not devices.supports_op(b, node):
-            said = devices.refusals[(node, b)]
-            raise ScheduleError(f"{describe(node)} is to run on {name}, which refuses: {said}")
+            refusal = devices.refusals[(node, b)]
+            raise ScheduleError(f"{describe(node)} is to run on {name}, which refuses: {refusal}")
         if own is not None and not devices.supports_buffer_type(b, own):
             raise ScheduleError(
                 f"{describe(node)} is to run on {name}, but its result lives in {own.name} memory"
@@ -94,8 +95,10 @@ def assign_as_chosen(
 def from_memory_and_weights(
     graph: Graph, devices: Devices, where: Where, why: Why, op_offload: bool
 ) -> None:
-    """Pass 1: a tensor with memory runs where its memory is, an input on the last device, an op
-    with a weight where the weight is, unless a device asks for it because the batch is big."""
+    """Pass 1: memory and weights decide.
+
+    A tensor with memory runs where its memory is, an input on the last device, an op with a weight
+    where the weight is, unless a device asks for the op because the batch is big."""
     for tensor in graph.leaves:
         if where.get(tensor, -1) == -1:
             where[tensor] = _from_current(tensor, devices, why, op_offload)
@@ -107,10 +110,10 @@ def from_memory_and_weights(
 def _from_current(tensor: Tensor, devices: Devices, why: Why, op_offload: bool) -> int:
     own = devices.type_of(tensor)
     if own is not None:
-        found = _first_with(own, tensor, devices)
-        if found != -1:
+        device = _first_with(own, tensor, devices)
+        if device != -1:
             why[tensor] = DESTINATION
-            return found
+            return device
         raise ScheduleError(
             f"{describe(tensor)} has memory of type {own.name}, and no device both uses that "
             f"memory and runs {tensor.op.name}: {_refusals(tensor, devices)}"
@@ -121,18 +124,18 @@ def _from_current(tensor: Tensor, devices: Devices, why: Why, op_offload: bool) 
     if tensor.op.name in _SMALL_WEIGHT_OPS:
         return -1
     for i, src in enumerate(tensor.src):
-        # only the first weight counts, and only the tensor's own buffer, not that of its base
+        # Only the first weight decides, and only by its own buffer, not by that of its base.
         if src is None or src.buffer is None or src.buffer.usage != "weights":
             continue
         weight = devices.type_of(src)
-        found = _first_with(weight, tensor, devices)
-        if op_offload and found == devices.last and weight.is_host:
+        device = _first_with(weight, tensor, devices)
+        if op_offload and device == devices.last and weight.is_host:
             for b in range(devices.last):
                 if devices.offloads(b, tensor):
                     why[tensor] = OFFLOADED.by_source(i)
                     return b
         why[tensor] = WEIGHT.by_source(i)
-        return found
+        return device
     return -1
 
 
@@ -145,16 +148,18 @@ def _first_with(buffer_type: object, node: Tensor, devices: Devices) -> int:
 
 
 def grow_along_nodes(work: list[Tensor], devices: Devices, where: Where, why: Why) -> None:
-    """Pass 2: unassigned nodes join the assigned node before them, then the one after them; first
-    with all devices but the last, so that the last gets only what is left, then with all."""
+    """Pass 2: an unassigned node joins the assigned node before it, then the one after it.
+
+    The sweeps run with all devices except the last first, so that the last gets only what is left,
+    then with all."""
     for skip in (devices.last, -1):
         for order in (work, reversed(work)):
             sweep(order, skip, devices, where, why)
 
 
 def sweep(order: Iterable[Tensor], skip: int, devices: Devices, where: Where, why: Why) -> None:
-    """One sweep of pass 2: an unassigned node joins the node before it in `order` if that one's
-    device runs it. Device `skip` (-1: none) is not passed on."""
+    """One sweep of pass 2: an unassigned node joins the node before it in `order`, if the device of
+    that node runs it. Device `skip` (-1: none) spreads to no node."""
     current = -1
     for node in order:
         b = where.get(node, -1)
@@ -166,8 +171,10 @@ def sweep(order: Iterable[Tensor], skip: int, devices: Devices, where: Where, wh
 
 
 def prefer_and_upgrade(work: list[Tensor], devices: Devices, where: Where, why: Why) -> None:
-    """Pass 3: a node still unassigned goes where most of its sources can be read; an assigned one
-    moves to a higher device with the same buffer type if that reads all its sources."""
+    """Pass 3: a node still unassigned goes where most of its sources can be read.
+
+    An assigned node moves to a higher device with the same buffer type if that device reads all its
+    sources."""
     types = devices.buffer_types
     for node in work:
         assigned = where.get(node, -1)
@@ -192,14 +199,14 @@ def _take_best(node: Tensor, devices: Devices, where: Where, why: Why) -> None:
         for src in node.src:
             if src is None:
                 continue
-            known = where.get(src, -1) != -1
-            if not known and src.view_src is not None:
-                known = where.get(src.view_src, -1) != -1
-            if known and buffer_supported(src, b, devices, where):
+            assigned = where.get(src, -1) != -1
+            if not assigned and src.view_src is not None:
+                assigned = where.get(src.view_src, -1) != -1
+            if assigned and buffer_supported(src, b, devices, where):
                 n_supported += 1
         if n_supported > best:
             best = n_supported
-            # set at once: a node that is its own source counts from here on
+            # assigned at once, because a node that is its own source counts from now on
             where[node] = b
             why[node] = BEST
 
@@ -250,8 +257,10 @@ def buffer_supported(tensor: Tensor, backend: int, devices: Devices, where: Wher
 
 
 def _refusals(node: Tensor, devices: Devices) -> str:
-    said = []
+    reasons = []
     for b, backend in enumerate(devices.backends):
         devices.supports_op(b, node)
-        said.append(f"{backend.name}: {devices.refusals.get((node, b), 'cannot use the memory')}")
-    return "; ".join(said)
+        reasons.append(
+            f"{backend.name}: {devices.refusals.get((node, b), 'cannot use the memory')}"
+        )
+    return "; ".join(reasons)

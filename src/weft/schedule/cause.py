@@ -1,4 +1,4 @@
-"""`Cause`: why a tensor is where it is."""
+"""`Cause`, the reason why a tensor is where it is."""
 
 from __future__ import annotations
 
@@ -26,21 +26,23 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """A rule that placed a tensor, and what decided."""
+    """The rule that placed a tensor, and the weight that decided where the rule is about
+    weights."""
 
     rule: str
     """The pass and the rule, as the reference names it."""
     meaning: str
     weight: int | None = None
-    """Of rules about weights: which source of the node decided."""
+    """The source of the node that decided, for rules about weights."""
 
     @property
     def code(self) -> str:
-        """What the reference prints: the rule, and the source's number where a weight is there."""
+        """The code that the reference prints: the rule, and the number of the source where a weight
+        decided."""
         return f"{self.rule}{self.weight}" if self.rule == WEIGHT.rule else self.rule
 
     def by_source(self, index: int) -> Cause:
-        """The same, for the weight that is source `index` of the node."""
+        """The same rule, decided by the weight that is source `index` of the node."""
         return replace(self, weight=index)
 
 

@@ -11,8 +11,10 @@ __all__ = ["collector_paused"]
 
 @contextmanager
 def collector_paused() -> Iterator[None]:
-    """Also a decorator. A plan is many small objects that all live on; going through them again and
-    again while they are made takes a third of the time, and more the larger the graph."""
+    """Pauses the garbage collector; a context manager and a decorator.
+
+    A plan consists of many small objects that all stay alive. Scanning them again and again while
+    they are created takes a third of the planning time, and more for larger graphs."""
     if not gc.isenabled():
         yield
         return

@@ -19,24 +19,24 @@ from weft.schedule.timing import Point, TimeModel
 
 __all__ = ["CostOptions", "Homes", "choose_homes", "faster", "place_by_cost"]
 
-# States of the walk times nodes times devices: about half a second.
+# The product of states, nodes and devices that a walk may visit: about half a second.
 _EFFORT = 250_000
 _WIDTHS = (8, 512)
 
 
 @dataclass(frozen=True, slots=True)
 class CostOptions:
-    """What time is predicted with."""
+    """The machine and the passes that time is predicted for."""
 
     profile: Profile
     points: tuple[Point, ...] = ()
-    """Kinds of passes; none: one with every symbol at its maximum."""
+    """Kinds of passes; empty: one pass with every symbol at its maximum."""
     what: str = "pass"
-    """What the points are together."""
+    """A word for all points together, as reports print it."""
     effort: int = _EFFORT
-    """How many transitions the search may look at, about."""
+    """The approximate number of transitions that the search may visit."""
     surcharge: Mapping[str, float] = field(default_factory=dict)
-    """Memory -> seconds that a byte of a result costs there; for memories that plans overfill."""
+    """Memory -> seconds added for each byte of a result there, because plans overfill it."""
 
     def model(self, graph: Graph, devices: Devices | Sequence[Backend]) -> TimeModel:
         """The time model of a graph on devices."""
@@ -47,7 +47,7 @@ class CostOptions:
 
 @dataclass(frozen=True, slots=True)
 class Homes:
-    """Where leaves without a home should live."""
+    """The devices in whose memory leaves without a home should live."""
 
     device_of: dict[Tensor, int]
     """Free leaf -> number of the device in whose memory it belongs."""
@@ -62,23 +62,25 @@ def place_by_cost(
     starts: Sequence[Mapping[Tensor, int]],
     effort: int = _EFFORT,
 ) -> dict[Tensor, int]:
-    """Device of each node that does work. `fixed`: devices that hold; `starts`: placements that
-    the search may begin with. Raises UnsupportedOpError where no device runs a node."""
+    """The device of each node that does work.
+
+    `fixed` are devices that may not change; `starts` are placements that the search may begin with.
+    Raises UnsupportedOpError where no device runs a node."""
     problem = Problem(model)
     for i, node in enumerate(problem.nodes):
         if node in fixed:
             problem.allowed[i] = (fixed[node],)
-    found = []
+    candidates = []
     walked = walk(problem, _width(problem, effort))
     if walked is not None:
-        found.append(improve(problem, walked))
-    if not found or not found[0].exact:
+        candidates.append(improve(problem, walked))
+    if not candidates or not candidates[0].exact:
         for start in starts:
             where = [start.get(node, -1) for node in problem.nodes]
             if all(b in allowed for b, allowed in zip(where, problem.allowed, strict=True)):
                 begun = Found(problem.evaluate(where), where, how="the reference's rules")
-                found.append(improve(problem, begun))
-    best = min(found, key=lambda f: f.seconds)
+                candidates.append(improve(problem, begun))
+    best = min(candidates, key=lambda f: f.seconds)
     return dict(zip(problem.nodes, best.where, strict=True))
 
 
@@ -93,28 +95,29 @@ def faster(
     build: Callable[[Mapping[Tensor, int]], Schedule],
     where: Mapping[Tensor, int],
 ) -> Schedule:
-    """The schedule of the placement `where`, or `rules` where that is predicted to be as fast; with
-    the prediction, and for each node what it takes on which device."""
+    """The schedule of the placement `where`, or `rules` where that is predicted to be as fast.
+
+    The result carries the prediction, and for each node a note of its time on each device."""
     by_rules = model.predict(rules)
-    made = build(where)
-    predicted = model.predict(made)
+    result = build(where)
+    predicted = model.predict(result)
     if predicted.total >= by_rules.total * (1 - 1e-9):
         rules.predicted = by_rules
         return rules
-    made.predicted = predicted
-    names = [b.name for b in made.backends]
+    result.predicted = predicted
+    names = [b.name for b in result.backends]
     for node, b in where.items():
-        if made.cause_of.get(node) is not CHOSEN:
+        if result.cause_of.get(node) is not CHOSEN:
             continue
-        said = [f"{seconds_text(model.node(node, b))} here"]
+        notes = [f"{seconds_text(model.node(node, b))} here"]
         for other in range(len(names)):
             if other != b and model.devices.supports_op(other, node):
-                said.append(f"{seconds_text(model.node(node, other))} on {names[other]}")
+                notes.append(f"{seconds_text(model.node(node, other))} on {names[other]}")
         ruled = rules.backend_of.get(node, -1)
         if ruled not in (b, -1):
-            said.append(f"the reference's rules say {names[ruled]}")
-        made.notes[node] = ", ".join(said)
-    return made
+            notes.append(f"the reference's rules say {names[ruled]}")
+        result.notes[node] = ", ".join(notes)
+    return result
 
 
 def choose_homes(
@@ -123,11 +126,11 @@ def choose_homes(
     limits: Mapping[str, int],
     effort: int = _EFFORT,
 ) -> Homes | None:
-    """Homes for leaves that may live anywhere (weights and caches before a load), so that the
-    predicted time is least and each memory of `limits` holds no more than it says.
+    """Homes for leaves that may live anywhere (weights and caches before a load).
 
-    The walk is made at several prices of a byte: at a high price only what saves much time for
-    its size goes to a memory with a limit, at none the first comers fill it. None where nothing
+    The predicted time is the least for which each memory of `limits` holds no more than its limit.
+    The walk runs at several prices of a byte: at a high price only leaves that save much time for
+    their size go to a memory with a limit, at price 0 the first leaves fill it. None where nothing
     fits."""
     problem = Problem(model, set(free))
     width = _width(problem, effort // 4)
@@ -135,9 +138,9 @@ def choose_homes(
     if best is None or not fits(problem, best.where, limits):
         best = None
         for price in _prices(problem):
-            found = walk(problem, width, price=price, limits=limits)
-            if found is not None and (best is None or found.seconds < best.seconds):
-                best = found
+            placement = walk(problem, width, price=price, limits=limits)
+            if placement is not None and (best is None or placement.seconds < best.seconds):
+                best = placement
     if best is None:
         return None
     best = improve(problem, best, limits=limits)
@@ -152,7 +155,8 @@ def choose_homes(
 
 
 def _prices(problem: Problem) -> list[float]:
-    """Seconds per byte, around what a byte of a leaf costs on average where all is slowest."""
+    """Prices in seconds per byte, around the average cost of a byte of a leaf on the slowest
+    devices."""
     total = sum(problem.sizes[v] for v, g in enumerate(problem.group) if g and g[0] == v)
     slowest = sum(max(times) for times in problem.time)
     scale = slowest / max(total, 1)

@@ -17,11 +17,11 @@ from weft.schedule.parts import Prediction, Split
 __all__ = ["FORMAT", "Placed", "cause_code", "cause_text", "name_of", "refused", "to_json"]
 
 FORMAT = "weft-plan-1"
-"""What `to_json` makes; changes when its keys do."""
+"""The format of `to_json`; it changes when the keys do."""
 
 
 class Placed(Protocol):
-    """What is read of a schedule to tell about it."""
+    """The fields of a schedule that descriptions read."""
 
     @property
     def graph(self) -> Graph: ...
@@ -51,7 +51,7 @@ def name_of(tensor: Tensor) -> str:
 
 
 def cause_text(schedule: Placed, tensor: Tensor) -> str:
-    """Why `tensor` is where it is, with the names that decided."""
+    """The reason why `tensor` is where it is, with the names of the tensors that decided."""
     text = _cause(schedule, tensor)
     note = schedule.notes.get(tensor)
     return text if note is None else f"{text}: {note}"
@@ -79,7 +79,7 @@ def _cause(schedule: Placed, tensor: Tensor) -> str:
 
 
 def cause_code(schedule: Placed, tensor: Tensor) -> str:
-    """The cause as the reference prints it, `1.wgt0`; empty where there is none."""
+    """The cause as the reference prints it, such as `1.wgt0`; empty where there is none."""
     cause = schedule.cause_of.get(tensor)
     return "" if cause is None else cause.code
 
@@ -90,31 +90,32 @@ def _memory(tensor: Tensor) -> str:
 
 
 def refused(schedule: Placed, node: Tensor) -> dict[str, str]:
-    """Device name -> the sentence with which it refuses `node`, of all devices but its own. A
-    device that the passes had no reason to ask is asked now."""
+    """The sentence with which each other device refuses `node`, by device name.
+
+    A device that the passes had no reason to ask is asked now."""
     if node.op.is_view:
         return {}
-    found = {}
+    sentences = {}
     own = schedule.backend_of.get(node, -1)
     for b, backend in enumerate(schedule.backends):
         if b == own:
             continue
-        said = schedule.refusals.get((node, b))
-        if said is None:
+        sentence = schedule.refusals.get((node, b))
+        if sentence is None:
             support = backend.supports_op(node)
             if support.ok:
                 continue
-            said = support.why or f"does not run {node.op.name}"
-        found[backend.name] = said
-    return found
+            sentence = support.why or f"does not run {node.op.name}"
+        sentences[backend.name] = sentence
+    return sentences
 
 
 def to_json(schedule: Placed) -> dict[str, Any]:
-    """Plain data: `format`, `devices`, `splits` and `totals`.
+    """The schedule as plain data: `format`, `devices`, `splits` and `totals`.
 
-    A split has its device, node range (`end` is after the last), inputs and nodes; an input its
-    `bytes` at the symbols' maxima and `least_bytes` at their minima; a node its device, cause,
-    cause in words, and what other devices said when they refused."""
+    A split has its device, node range (`end` is after the last), inputs and nodes. An input has its
+    `bytes` at the symbols' maxima and `least_bytes` at their minima. A node has its device, cause,
+    cause in words, and the refusals of other devices."""
     names = [b.name for b in schedule.backends]
 
     def device(tensor: Tensor) -> str | None:

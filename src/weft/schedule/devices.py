@@ -1,4 +1,4 @@
-"""What the passes ask of the backends: asked once, answers and refusals kept."""
+"""The questions that the passes ask of the backends; each is asked once and the answer kept."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ class Devices:
         self._buffer_types: list[dict[int, bool]] = [{} for _ in self.backends]
 
     def supports_op(self, backend: int, node: Tensor) -> bool:
-        """Whether the backend runs `node`; a refusal is kept."""
-        known = self._ops[backend]
-        ok = known.get(node)
+        """Whether the backend runs `node`; the reason of a refusal is kept in `refusals`."""
+        answers = self._ops[backend]
+        ok = answers.get(node)
         if ok is None:
             support = self.backends[backend].supports_op(node)
-            ok = known[node] = support.ok
+            ok = answers[node] = support.ok
             if not ok:
                 why = support.why or f"does not run {node.op.name}"
                 self.refusals[(node, backend)] = why
@@ -48,16 +48,16 @@ class Devices:
 
     def supports_buffer_type(self, backend: int, buffer_type: Any) -> bool:
         """Whether the backend's kernels read `buffer_type` without a copy."""
-        known = self._buffer_types[backend]
-        ok = known.get(id(buffer_type))
+        answers = self._buffer_types[backend]
+        ok = answers.get(id(buffer_type))
         if ok is None:
-            ok = known[id(buffer_type)] = self.backends[backend].supports_buffer_type(buffer_type)
+            ok = answers[id(buffer_type)] = self.backends[backend].supports_buffer_type(buffer_type)
         return ok
 
     def type_of(self, tensor: Tensor) -> Any:
-        """Buffer type of the memory that `tensor` (or its base) already has, else None.
+        """The buffer type of the memory that `tensor` (or its base) already has, else None.
 
-        A buffer without a type is plain host memory: the last device's."""
+        A buffer without a type is plain host memory, which belongs to the last device."""
         base = tensor if tensor.view_src is None else tensor.view_src
         if base.buffer is None:
             return None

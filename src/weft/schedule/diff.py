@@ -1,4 +1,4 @@
-"""What moved between two plans, as `weft explain --save` writes them."""
+"""The differences between two plans that `weft explain --save` wrote."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ __all__ = ["diff"]
 
 
 def diff(a: Mapping[str, Any], b: Mapping[str, Any]) -> str:
-    """Weights and nodes that changed device, nodes that changed cause, nodes of one plan only, how
-    many moved between which devices, totals and memory; empty where the plans are alike.
+    """The differences of two plans, one a line; empty where the plans are alike.
 
-    Raises FormatError for data that is not such a plan."""
+    They are weights and nodes that changed device, nodes that changed cause, nodes of one plan
+    only, the number of nodes that moved between each pair of devices, totals and memory. Raises
+    FormatError for data that is not such a plan."""
     for plan in (a, b):
         if not isinstance(plan, Mapping) or plan.get("format") != FORMAT:
             raise FormatError(
@@ -50,7 +51,7 @@ def _splits(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[str]:
 
 
 def _smaller(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[str]:
-    """The plans of smaller batches, where both have them."""
+    """The differences between the plans for smaller batches, where both have them."""
     lines = []
     before, after = ({p["max_tokens"]: p for p in plan.get("smaller", ())} for plan in (a, b))
     for n in sorted(before | after, reverse=True):
@@ -113,12 +114,12 @@ def _memory(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[str]:
 
 
 def _nodes(plan: Mapping[str, Any]) -> dict[tuple[str, int], Mapping[str, Any]]:
-    """By name; of several with one name, by their order too."""
-    found: dict[tuple[str, int], Mapping[str, Any]] = {}
-    seen: dict[str, int] = {}
+    """Nodes by name and, because names may repeat, by their order among nodes of that name."""
+    by_name: dict[tuple[str, int], Mapping[str, Any]] = {}
+    counts: dict[str, int] = {}
     for split in plan["splits"]:
         for node in split["nodes"]:
             name = node["name"]
-            found[(name, seen.get(name, 0))] = node
-            seen[name] = seen.get(name, 0) + 1
-    return found
+            by_name[(name, counts.get(name, 0))] = node
+            counts[name] = counts.get(name, 0) + 1
+    return by_name

@@ -1,4 +1,4 @@
-"""The graph of splits and of what is copied between them, as Mermaid and for Graphviz."""
+"""The splits and the copies between them as a graph, for Mermaid and Graphviz."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["dot", "mermaid"]
 
 
 def mermaid(schedule: Placed) -> str:
-    """The splits and what is copied between them, as a Mermaid flowchart."""
+    """The splits and the copies between them, as a Mermaid flowchart."""
     boxes, edges = _split_graph(schedule)
     lines = ["flowchart TD"]
     lines += [f'  {key}["{label}"]' for key, label in boxes.items()]
@@ -27,8 +27,10 @@ def dot(schedule: Placed) -> str:
 
 
 def _split_graph(schedule: Placed) -> tuple[dict[str, str], list[tuple[str, str, str]]]:
-    """Boxes (key -> label) and edges (from, to, label): one per split, one per device for what
-    exists before the run."""
+    """Boxes (key -> label) and edges (from, to, label).
+
+    There is one box for each split, and one for each device that holds inputs or weights before the
+    run."""
     names = [b.name for b in schedule.backends]
     boxes = {
         f"s{i}": f"split {i}: {names[s.backend]}, {s.end - s.start} nodes"
@@ -57,5 +59,5 @@ def _split_graph(schedule: Placed) -> tuple[dict[str, str], list[tuple[str, str,
 
 
 def _plain(text: str) -> str:
-    """Without what would end a label."""
+    """`text` without characters that would end a label."""
     return text.replace('"', "'").replace("\\", "/")

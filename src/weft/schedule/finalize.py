@@ -1,4 +1,6 @@
-"""Final tensors: graph tensors stand for themselves until a source becomes a copy."""
+"""Final tensors: a tensor of the graph stands for itself until one of its sources becomes a
+copy.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ _IN_AND_OUT = frozenset({"input", "output"})
 
 
 def clone(tensor: Tensor) -> Tensor:
-    """A tensor with the same fields."""
+    """A new tensor with the same fields."""
     return Tensor(
         tensor.dtype,
         tensor.ne,
@@ -30,9 +32,11 @@ def clone(tensor: Tensor) -> Tensor:
 def final_tensors(
     graph: Graph, rewired: dict[tuple[Tensor, int], Tensor], graph_inputs: list[Tensor]
 ) -> dict[Tensor, Tensor]:
-    """Graph tensor -> final tensor, for those that differ: nodes with a rewired source, inputs
-    with several copies (their memory must survive the run, so they become outputs too), and
-    everything that depends on one of these."""
+    """Graph tensor -> final tensor, for those that differ.
+
+    They differ for nodes with a rewired source, for inputs with several copies (their memory must
+    survive the run, so they become outputs too), and for everything that depends on one of
+    these."""
     if not rewired and not graph_inputs:
         return {}
     final = {leaf: clone(leaf) for leaf in graph_inputs}
@@ -54,8 +58,10 @@ def final_tensors(
 
 
 def _spread(nodes: list[Tensor], leaf_views: list[Tensor], final: dict[Tensor, Tensor]) -> None:
-    """Adds clones of what reads or views a tensor in `final`. Once along the nodes is enough,
-    except that a view that is a leaf may come before its base."""
+    """Adds clones of the tensors that read or view a tensor in `final`.
+
+    One walk along the nodes is enough, except that a view that is a leaf may come before its
+    base."""
     while True:
         before = len(final)
         for node in nodes:

@@ -1,10 +1,10 @@
-"""A schedule as it runs, line by line: splits with what is copied for them, nodes with sources.
+"""A schedule as it runs, line by line: splits with their copies, nodes with their sources.
 
     ## split 1: cpu, 3 inputs: [x (64 B)] [node_4 (1.5 KiB)]
     node   12  MUL_MAT     ffn_up-0        f32[32, 4]    512 B  cpu 2.sup: blk.0.ffn_up [cpu] ...
 
-Against `Schedule.explain` it has what runs, after copies were added and nodes fused, and leaves the
-reasons in codes. `WEFT_SCHED_DEBUG` prints it for every graph that is placed.
+Unlike `Schedule.explain` it shows the nodes that run, after copies were added and nodes fused, and
+gives the causes as codes. With WEFT_SCHED_DEBUG every graph that is placed is printed.
 """
 
 from __future__ import annotations
@@ -29,8 +29,10 @@ def print_listing(schedule: Schedule) -> None:
 
 
 def listing(schedule: Schedule, *, nodes: bool = True) -> str:
-    """A line for each split, with the tensors that are copied for it; with `nodes` a line for each
-    node (no views), with its bytes, device, cause and sources and where those are."""
+    """A line for each split, with the tensors that are copied for it.
+
+    `nodes` adds a line for each node except views, with its bytes, device and cause, and its
+    sources with their devices."""
     devices = [backend.name for backend in schedule.backends]
     n_nodes = sum(len(split.nodes) for split in schedule.splits)
     parts = "split" if len(schedule.splits) == 1 else "splits"

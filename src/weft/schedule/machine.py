@@ -1,4 +1,4 @@
-"""Devices of a machine that one does not have: null devices as a profile describes them."""
+"""Null devices as a profile describes them, to plan for a machine that is not at hand."""
 
 from __future__ import annotations
 
@@ -24,17 +24,18 @@ class PaperDevice(NullBackend):
         self._reads = (own, *reads)
 
     def supports_op(self, node: Tensor) -> Support:
-        """Everything but what the profile lists under `refuses`."""
+        """Supports every op except those that the profile lists under `refuses`."""
         if node.op.name in self._profile.refuses:
             return Support(False, f"{node.op.name} is refused by the machine profile")
         return YES
 
     def supports_buffer_type(self, buffer_type: Any) -> bool:
-        """Its own memory, and what the profile lists under `reads`."""
-        return any(buffer_type is known for known in self._reads)
+        """Supports its own memory, and those that the profile lists under `reads`."""
+        return any(buffer_type is readable for readable in self._reads)
 
     def offload_op(self, node: Tensor) -> bool:
-        """Batches from `offload_from` on, counted as the reference's devices do."""
+        """Asks for batches of `offload_from` and more rows, counted as the reference's devices
+        do."""
         least = self._profile.offload_from
         return least is not None and _batch(node) >= least
 

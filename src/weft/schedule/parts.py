@@ -1,4 +1,4 @@
-"""The pieces that a schedule is made of: splits, roles of entries, predicted times."""
+"""The parts of a schedule: splits, roles of entries, predicted times."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ class Split:
     end: int
     """Index after the last node."""
     inputs: list[Tensor] = field(default_factory=list)
-    """Tensors of the graph that must be copied to the backend before this split runs. A copy that
-    an earlier split of the same backend made is used again and not listed."""
+    """Tensors of the graph that must be copied to the backend before this split runs. Copies that
+    an earlier split of the same backend made are used again and not listed."""
     nodes: list[Tensor] = field(default_factory=list)
-    """What runs, sources rewired; as `RewritesSplits.optimize` left it."""
+    """The nodes that run, with rewired sources, as `RewritesSplits.optimize` left them."""
     copies: list[tuple[Tensor, Tensor]] = field(default_factory=list)
     """(source, destination) for each of `inputs`, as final tensors, in order."""
 
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """What an entry of the plan lists is when it is not a tensor of the graph.
+    """The role of an entry of the plan lists that is no tensor of the graph.
 
-    `dep`: a view that keeps `of[0]` allocated until it is copied. `copy`: copy number `copy` of
-    `of[0]` on `backend`. `keep`: a node that keeps the tensors `of` allocated until here."""
+    `dep` is a view that keeps `of[0]` allocated until it is copied. `copy` is copy number `copy` of
+    `of[0]` on `backend`. `keep` is a node that keeps the tensors `of` allocated until here."""
 
     kind: str
     of: tuple[Tensor, ...]
@@ -43,26 +43,26 @@ class Role:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """What a time model says of a schedule, in seconds."""
+    """The times that a model predicts for a schedule, in seconds."""
 
     nodes: float
-    """Computing, launches included."""
+    """Seconds of computing, launches included."""
     copies: float
-    """Moving split inputs between memories."""
+    """Seconds of moving split inputs between memories."""
     splits: float
-    """Starting splits."""
+    """Seconds of starting splits."""
     by_device: dict[str, float] = field(default_factory=dict)
     """Device name -> seconds of its nodes."""
     what: str = "pass"
-    """What takes that long."""
+    """A word for the work that takes that long."""
 
     @property
     def total(self) -> float:
-        """All of it; devices take turns, since each split needs the one before."""
+        """The sum in seconds; devices take turns, since each split needs the one before."""
         return self.nodes + self.copies + self.splits
 
     def plus(self, other: Prediction, what: str) -> Prediction:
-        """Both, one after the other."""
+        """The prediction for both, one after the other, under the name `what`."""
         by_device = dict(self.by_device)
         for name, seconds in other.by_device.items():
             by_device[name] = by_device.get(name, 0.0) + seconds
@@ -72,7 +72,7 @@ class Prediction:
         )  # fmt: skip
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data: `of` (what takes that long), `seconds`, and its parts."""
+        """Plain data: `of` (the name of the work), `seconds`, and its parts."""
         return {
             "of": self.what,
             "seconds": self.total,

@@ -1,4 +1,4 @@
-"""`schedule`: the passes in order, one line each."""
+"""`schedule`: the passes in order, one call a line."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = ["Policy", "schedule"]
 
 
 Policy = Literal["ggml", "cost", "plan"]
-"""How nodes find their device: by the reference's rules, by predicted time, or as they are told."""
+"""The way nodes get their devices: reference rules, predicted time, or a plan that names them."""
 
 
 @collector_paused()
@@ -43,17 +43,18 @@ def schedule(
 ) -> Schedule:
     """Places every node of `graph` on one of `backends` (highest priority first, a CPU last).
 
-    `ggml`: the reference's passes. `assign` holds for the tensors it names (a backend or its
-    index). `op_offload` lets a device ask for ops whose weights are in host memory.
-    `cost`: the placement that `cost` predicts to take least time, never more than that of `ggml`.
-    `plan`: `assign` names a device for every node that does work, and that is where it runs.
+    Policy `ggml` runs the reference's passes. `assign` fixes the tensors it names (to a backend or
+    its index). `op_offload` lets a device ask for ops whose weights are in host memory.
 
-    With `n_copies` > 1 every input and every tensor that crosses exists that many times; `cur_copy`
-    is the one that this schedule uses. `first_backend` runs the single split of a graph that
-    consists of views only.
+    Policy `cost` takes the placement whose time, as `cost` predicts it, is the least and never
+    above that of `ggml`. Policy `plan` takes the device of every node that does work from `assign`.
 
-    Pure: neither the graph nor its tensors are changed. Raises ScheduleError where a tensor cannot
-    be placed, UnsupportedOpError where no device runs a node."""
+    With `n_copies` > 1 every input and every tensor that crosses devices exists that many times;
+    `cur_copy` is the copy that this schedule uses. `first_backend` runs the single split of a graph
+    that consists of views only.
+
+    The function is pure: it changes neither the graph nor its tensors. Raises ScheduleError where a
+    tensor cannot be placed, UnsupportedOpError where no device runs a node."""
     if n_copies < 1 or not 0 <= cur_copy < n_copies:
         raise ScheduleError(f"copy {cur_copy} of {n_copies}: need 0 <= cur_copy < n_copies")
     devices = Devices(backends)
@@ -95,7 +96,7 @@ def _build(
     cur_copy: int,
     first_backend: int,
 ) -> Schedule:
-    """What follows from where everything is: splits, copies, the graph that is allocated."""
+    """The schedule that follows from a placement: splits, copies, the graph that is allocated."""
     splits, copies, rewired = cut(graph, devices, where, why, n_copies, cur_copy, first_backend)
     inputs = add_input_copies(graph, devices, where, why, n_copies, cur_copy, copies)
     final = final_tensors(graph, rewired, inputs)
@@ -139,7 +140,7 @@ def _user_assignments(
 
 
 def _index_of(backend: Backend, devices: Devices) -> int:
-    for i, known in enumerate(devices.backends):
-        if known is backend:
+    for i, candidate in enumerate(devices.backends):
+        if candidate is backend:
             return i
     return -1

@@ -1,12 +1,12 @@
-"""A placement problem in numbers: what the search reads instead of graph and devices.
+"""A placement problem in numbers, which the search reads instead of graph and devices.
 
 A *value* is a tensor that some node reads (views are values of their own: each is copied by
-itself). It is in one memory, a *place*, which its base decides; a device that cannot read that
-place makes a copy, once, which later nodes of the device use. A node costs its time, the copies it
-is first to need, and the start of a split where pass 5 would begin one.
+itself). It is in one memory, a *place*, which its base decides. A device that cannot read that
+place makes one copy, which later nodes of the device use. A node costs its time, the copies that it
+needs first, and the start of a split where pass 5 would begin one.
 
-`free` leaves (weights and caches that have no home yet) get the place of the first device that
-uses them; `Problem.sizes` says what they take there.
+`free` leaves (weights and caches that have no home yet) get the place of the first device that uses
+them; `Problem.sizes` are the bytes they take there.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Problem:
         devices = model.devices
         self.n_devices = devices.n
         self.nodes: list[Tensor] = [n for n in model.graph.nodes if not n.op.is_view]
-        """Work nodes."""
+        """The nodes that do work."""
         number = {node: i for i, node in enumerate(self.nodes)}
         self._model = model
         self._free = set(free)
@@ -41,9 +41,9 @@ class Problem:
         self.home = [self._place(t) for t in devices.buffer_types]
         """Per device, the place of its results."""
         self.values: list[Tensor] = []
-        """What nodes read."""
+        """The tensors that nodes read."""
         self.start_place: list[int] = []
-        """Per value its place before the run; of results: FREE."""
+        """Per value, its place before the run; FREE for results."""
         self.is_weight: list[bool] = []
         self.sizes: list[int] = []
         """Per value that is a free leaf or a view of one, the bytes of the leaf; else 0."""
@@ -77,20 +77,20 @@ class Problem:
     def copy(self, value: int, place: int, b: int) -> float:
         """Seconds to copy a value from a place to device `b`."""
         key = (value, place, b)
-        found = self._copy.get(key)
-        if found is None:
-            found = self._copy[key] = self._model.copy(self.values[value], self._types[place], b)
-        return found
+        seconds = self._copy.get(key)
+        if seconds is None:
+            seconds = self._copy[key] = self._model.copy(self.values[value], self._types[place], b)
+        return seconds
 
     def _place(self, buffer_type: Any) -> int:
-        for i, known in enumerate(self._types):
-            if known is buffer_type:
+        for i, existing in enumerate(self._types):
+            if existing is buffer_type:
                 return i
         self._types.append(buffer_type)
         return len(self._types) - 1
 
     def _read_values(self, number: dict[Tensor, int]) -> None:
-        known: dict[Tensor, int] = {}
+        value_of: dict[Tensor, int] = {}
         results: dict[int, list[int]] = {}
         groups: dict[Tensor, list[int]] = {}
         for i, node in enumerate(self.nodes):
@@ -98,9 +98,9 @@ class Problem:
             for src in node.src:
                 if src is None or src is node:
                     continue
-                v = known.get(src)
+                v = value_of.get(src)
                 if v is None:
-                    v = known[src] = self._add(src, i, number, results, groups)
+                    v = value_of[src] = self._add(src, i, number, results, groups)
                 self.last_read[v] = i
                 if v not in reads:
                     reads.append(v)
@@ -109,9 +109,9 @@ class Problem:
             base = node.view_src
             follows = -1
             if base is not None and (base in self._free or base.buffer is None):
-                if base not in known:
-                    known[base] = self._add(base, i, number, results, groups)
-                follows = known[base]
+                if base not in value_of:
+                    value_of[base] = self._add(base, i, number, results, groups)
+                follows = value_of[base]
                 self.last_read[follows] = max(self.last_read[follows], i)
             self.follows.append(follows)
         self.writes = [tuple(results.get(i, ())) for i in range(len(self.nodes))]
@@ -155,28 +155,29 @@ class Problem:
         base = node if node.view_src is None else node.view_src
         if base not in self._free:
             own = devices.type_of(node)
-        found = tuple(
+        runners = tuple(
             b
             for b in range(devices.n)
             if devices.supports_op(b, node)
             and (own is None or devices.supports_buffer_type(b, own))
         )
-        if not found:
-            said = "; ".join(
+        if not runners:
+            refusals = "; ".join(
                 f"{devices.backends[b].name}: "
                 f"{devices.refusals.get((node, b), 'cannot use its memory')}"
                 for b in range(devices.n)
             )
-            raise UnsupportedOpError(f"no device runs {node.op.name} {describe(node)}: {said}")
-        return found
+            raise UnsupportedOpError(f"no device runs {node.op.name} {describe(node)}: {refusals}")
+        return runners
 
     def evaluate(self, where: Iterable[int]) -> float:
-        """Seconds of a placement: per node its device."""
+        """The seconds of a placement, which has a device for each node."""
         return self.simulate(list(where))[0]
 
     def simulate(self, where: list[int]) -> tuple[float, list[int]]:
-        """Seconds of a placement, infinite where a device cannot use a node's memory; and the
-        place of each value at the end."""
+        """The seconds of a placement, and the place of each value at its end.
+
+        The seconds are infinite where a device cannot use a node's memory."""
         place = list(self.start_place)
         copied = [0] * len(place)
         total = 0.0
@@ -214,9 +215,9 @@ class Problem:
             place[sibling] = where
 
     def used(self, place: Iterable[int]) -> dict[str, int]:
-        """Memory -> bytes of free leaves, with values at these places."""
-        found: dict[str, int] = {}
+        """Memory -> bytes of free leaves, where each value is at its `place`."""
+        totals: dict[str, int] = {}
         for v, p in enumerate(place):
             if self.sizes[v] and self.group[v][0] == v and p != FREE:
-                found[self.memory[p]] = found.get(self.memory[p], 0) + self.sizes[v]
-        return found
+                totals[self.memory[p]] = totals.get(self.memory[p], 0) + self.sizes[v]
+        return totals

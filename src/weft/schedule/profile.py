@@ -9,7 +9,7 @@ A TOML file, written by hand from data sheets or by `weft calibrate`:
     [[memory]]
     name = "RAM"
     host = true                # the CPU's kernels can address it
-    size = "64 GiB"            # what plans may use; absent: not known, no limit
+    size = "64 GiB"            # bytes that plans may use; absent: unknown, no limit
 
     [[device]]                 # highest priority first, a CPU last
     name = "cpu"
@@ -24,7 +24,7 @@ A TOML file, written by hand from data sheets or by `weft calibrate`:
     gflops.vector = 200.0      # everything else (absent: as `default`)
     op_gflops.FLASH_ATTN_EXT = 100.0   # an op that differs from its kind
     refuses = []               # ops that it does not run
-    offload_from = 32          # it asks for ops with host weights from this batch on; absent: never
+    offload_from = 32          # least batch for which it asks for ops with host weights
 
     [[link]]                   # between two memories, both ways unless one_way
     between = ["RAM", "VRAM"]
@@ -102,28 +102,28 @@ class DeviceProfile:
     offload_from: int | None = None
 
     def rate(self, op: str, is_product: bool, weight_type: str) -> float:
-        """Operations per second of an op."""
-        found = self.op_flops.get(op)
-        if found is None and is_product:
-            found = self.flops.get(weight_type)
-        elif found is None:
-            found = self.flops.get("vector")
-        return self.flops["default"] if found is None else found
+        """The operations per second of an op."""
+        rate = self.op_flops.get(op)
+        if rate is None and is_product:
+            rate = self.flops.get(weight_type)
+        elif rate is None:
+            rate = self.flops.get("vector")
+        return self.flops["default"] if rate is None else rate
 
 
 @dataclass(frozen=True, slots=True)
 class LinkProfile:
-    """What moves bytes from one memory to another."""
+    """The speed of copies from one memory to another."""
 
     bandwidth: float
     """Bytes per second."""
     latency: float
-    """Seconds of each copy."""
+    """Seconds that each copy takes beside its bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """A machine."""
+    """The devices, memories and links of a machine."""
 
     name: str
     devices: tuple[DeviceProfile, ...]
@@ -142,8 +142,9 @@ class Profile:
         return self.devices[-1].memory
 
     def link(self, source: str, target: str) -> LinkProfile:
-        """The way from one memory to another: a link, or two by way of host memory. A copy within
-        a memory goes at half the bandwidth of its last device."""
+        """The link from one memory to another, or both links by way of host memory as one.
+
+        A copy within a memory runs at half the bandwidth of the last device that has it."""
         if source == target:
             owner = next(d for d in reversed(self.devices) if d.memory == source)
             return LinkProfile(owner.bandwidth / 2, 0.0)
@@ -171,17 +172,17 @@ def load_profile(source: str | os.PathLike[str]) -> Profile:
     try:
         return _parse(text, read_text(text))
     except OSError as error:
-        known = ", ".join(shipped_profiles())
+        names = ", ".join(shipped_profiles())
         raise FormatError(
             f"machine profile {text}: {error.strerror or error}; give a file as `weft calibrate` "
-            f"writes it, or one of {known}"
+            f"writes it, or one of {names}"
         ) from None
     except UnicodeDecodeError:
         raise FormatError(f"machine profile {text} is not text") from None
 
 
 def parse_profile(text: str, where: str = "text") -> Profile:
-    """The profile in TOML text, as `Profile.to_toml` gives it; `where` it is from, for messages.
+    """The profile in TOML text, as `Profile.to_toml` writes it; `where` names the text in messages.
 
     Raises FormatError naming the field at fault."""
     return _parse(where, text)
@@ -231,7 +232,7 @@ def _parse(where: str, text: str) -> Profile:
             else parse_size(m),
         )  # fmt: skip
         if memory.name in memories:
-            table.fail(f"memory {memory.name!r} is there twice")
+            table.fail(f"memory {memory.name!r} is listed twice")
         if memory.alignment < 1 or memory.alignment & (memory.alignment - 1):
             table.fail(f"alignment {memory.alignment} is not a power of two")
         memories[memory.name] = memory
@@ -249,7 +250,7 @@ def _parse(where: str, text: str) -> Profile:
 
 
 class _Table:
-    """A table of the file that knows how to complain."""
+    """A table of the file, whose errors name the file and the table."""
 
     def __init__(self, where: str, what: str, data: Mapping[str, Any]) -> None:
         self._where = where
@@ -271,7 +272,7 @@ class _Table:
         return value
 
     def number(self, key: str, *default: float) -> float:
-        """A number above 0; above or equal to 0 where there is a default."""
+        """A number above 0, or from 0 on where there is a default."""
         value = float(self.take(key, (int, float), *default))
         if value < 0 or (value == 0 and not default) or value != value:
             self.fail(f"{key!r} is {value}; it must be positive")
@@ -285,15 +286,15 @@ class _Table:
             yield _Table(self._where, f"{key} {name}", data)
 
     def rates(self, key: str) -> dict[str, float]:
-        """Name -> operations per second of a table in 10^9."""
+        """Name -> operations per second, of a table in 10^9 operations per second."""
         table = _Table(self._where, f"{self._what}: {key}", self.take(key, dict, {}))
         return {name: 1e9 * table.number(name) for name in table._data}
 
     def names(self, key: str) -> tuple[str, ...]:
-        found = tuple(self.take(key, list, []))
-        if not all(isinstance(name, str) for name in found):
+        names = tuple(self.take(key, list, []))
+        if not all(isinstance(name, str) for name in names):
             self.fail(f"{key!r} must be a list of names")
-        return found
+        return names
 
 
 def _device(table: _Table, memories: Mapping[str, MemoryProfile]) -> DeviceProfile:
@@ -339,12 +340,12 @@ def _link(
 
 
 def _check(root: _Table, profile: Profile) -> None:
-    """What must hold between the tables."""
+    """Raises FormatError where tables contradict one another."""
     names = [d.name for d in profile.devices]
     if not names or profile.devices[-1].kind != "CPU":
         root.fail("there must be at least one [[device]], and the last must be of kind CPU")
     if len(set(names)) != len(names):
-        root.fail(f"a device is there twice: {', '.join(names)}")
+        root.fail(f"a device is listed twice: {', '.join(names)}")
     host = profile.host_memory
     for device in profile.devices:
         for pair in ((host, device.memory), (device.memory, host)):

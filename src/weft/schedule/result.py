@@ -28,7 +28,7 @@ class Schedule:
     backend_of: dict[Tensor, int]
     """Backend of each tensor of the graph; -1 or absent: never assigned."""
     cause_of: dict[Tensor, Cause]
-    """Why each is there."""
+    """The cause of each tensor's backend."""
     refusals: dict[tuple[Tensor, int], str]
     """(node, backend) -> the sentence with which the backend refused the node."""
     splits: list[Split]
@@ -57,15 +57,15 @@ class Schedule:
     graph_size: int = 0
     """Upper bound of the plan lists' length, as the reference computes it."""
     notes: dict[Tensor, str] = field(default_factory=dict)
-    """What a policy has to say about a node beside its cause."""
+    """Node -> remarks of the policy beside the cause, such as times on other devices."""
     rewritten: list[Rewritten] = field(default_factory=list)
-    """What rewrites made of the nodes of devices that have kernels for it, in order."""
+    """The rewrites that were applied, in order, for devices that have kernels for them."""
     predicted: Prediction | None = None
     """Under `policy="cost"`, the time that its profile predicts."""
 
     @property
     def final_nodes(self) -> list[Tensor]:
-        """Everything that runs, in order (views included)."""
+        """Every node that runs, in order (views included)."""
         return [node for split in self.splits for node in split.nodes]
 
     def final_of(self, tensor: Tensor) -> Tensor:
@@ -79,11 +79,13 @@ class Schedule:
 
     def explain(self, width: int | None = None) -> str:
         """The placement as a text table: splits, then each node's device and cause in words.
-        Lines longer than `width` go on in the next line."""
+
+        Lines longer than `width` are broken."""
         return explain.table(self, width)
 
     def why(self, name: str) -> str:
-        """Everything known about the tensor called `name`; raises ScheduleError for no such one."""
+        """Everything known about the tensor called `name`; raises ScheduleError for an unknown
+        name."""
         return explain.why(self, name)
 
     def to_json(self) -> dict[str, Any]:

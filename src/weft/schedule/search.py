@@ -1,11 +1,11 @@
-"""Finding a placement: a walk along the nodes that keeps the best ways to have come so far, then
+"""The search for a placement: a walk along the nodes that keeps the best partial placements, then
 small changes.
 
-The walk is dynamic programming over states. What later nodes cost depends on the past only through
-the device of the current split, whether that split has copied something, and for each value that is
-still to be read its place and the devices that have a copy. Two pasts with the same state are
-compared and the cheaper is kept: on a chain there are few states and the result is the optimum. On
-a graph with many values alive, the cheapest `width` states go on.
+The walk is dynamic programming over states. The cost of later nodes depends on earlier choices only
+through the device of the current split, whether that split has copied something, and for each value
+that is still to be read its place and the devices that have a copy. Two partial placements with the
+same state are compared and the cheaper is kept. On a chain there are few states and the result is
+the optimum. On a graph with many values alive, the cheapest `width` states go on.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ _SHIFTS = (1, 2, 4, 8, 16)
 
 @dataclass(slots=True)
 class Found:
-    """A placement."""
+    """A placement that the search ended with."""
 
     seconds: float
     where: list[int]
     """Device of each work node."""
     exact: bool = False
-    """Whether no placement is faster."""
+    """No placement is faster."""
     how: str = ""
 
 
@@ -41,19 +41,19 @@ class _Node:
     enter: list[int] = field(default_factory=list)
     """States of values that are read here for the first time, appended to the list."""
     reads: list[tuple[int, int]] = field(default_factory=list)
-    """(position, value) of what it reads."""
+    """(position, value) of each value that it reads."""
     follows: tuple[int, int] | None = None
-    """(position, value) of that in whose memory it computes."""
+    """(position, value) of the value in whose memory it computes."""
     keep: list[int] = field(default_factory=list)
     """Positions of values that are read later."""
-    n_made: int = 0
-    """Results that are read later; they follow the kept ones."""
+    n_results: int = 0
+    """The number of results that are read later; they follow the kept values."""
     fixed: list[float] = field(default_factory=list)
-    """Per device, its time and the copies of what is read here only."""
+    """Per device, the seconds of the node and of copies of values that only this node reads."""
     copies: list[bool] = field(default_factory=list)
     """Per device, whether there are such copies."""
     foreign: list[bool] = field(default_factory=list)
-    """Per device, whether a weight that is read here only cannot be read in place."""
+    """Per device, whether it must copy a weight that only this node reads."""
 
 
 def walk(
@@ -63,10 +63,10 @@ def walk(
     price: float = 0.0,
     limits: Mapping[str, int] | None = None,
 ) -> Found | None:
-    """The best placement that `width` states at a time find; None where no placement fits.
+    """The best placement that a search over `width` states at a time finds; None where none fits.
 
-    `limits`: memory -> bytes that free leaves may take there; `price`: seconds per byte that such a
-    leaf must save to be worth its room."""
+    `limits` maps a memory to the bytes that free leaves may take there. `price` is the time in
+    seconds per byte that such a leaf must save to be worth its room."""
     limited = sorted(limits or {})
     slot = {memory: i for i, memory in enumerate(limited)}
     room = [(limits or {})[memory] for memory in limited]
@@ -127,7 +127,7 @@ def walk(
                 key = (
                     b,
                     added or (has_inputs and not new_split),
-                    (*[values[k] for k in node.keep], *[own] * node.n_made),
+                    (*[values[k] for k in node.keep], *[own] * node.n_results),
                 )
                 old = fresh.get(key)
                 if old is None or total < old[0]:
@@ -155,23 +155,24 @@ _Way = tuple[float, tuple[int, ...], int, int]
 
 
 def _best_states(fresh: dict[_State, _Way], width: int, n: int) -> dict[_State, _Way]:
-    """The cheapest `width`, of which each device has a share."""
+    """The cheapest `width` states, among which each device has a share."""
     order = sorted(fresh.items(), key=lambda entry: entry[1][0])
     share = max(width // (2 * n), 1)
     counts = [0] * n
-    chosen, rest = [], []
+    chosen, remaining = [], []
     for entry in order:
         b = entry[1][3]
         if counts[b] < share:
             counts[b] += 1
             chosen.append(entry)
         else:
-            rest.append(entry)
-    return dict([*chosen, *rest[: max(width - len(chosen), 0)]])
+            remaining.append(entry)
+    return dict([*chosen, *remaining[: max(width - len(chosen), 0)]])
 
 
 def _prepare(problem: Problem) -> list[_Node]:
-    """Which values are alive at each node, and what is the same whatever came before."""
+    """The nodes with the values alive at each, and the costs that do not depend on earlier
+    choices."""
     n = problem.n_devices
     results = {v for written in problem.writes for v in written}
 
@@ -216,26 +217,28 @@ def _prepare(problem: Problem) -> list[_Node]:
                 node.follows = (live.index(e), v)
         node.keep = [k for k, e in enumerate(live) if last[e] > i]
         live = [live[k] for k in node.keep]
-        made = [v for v in problem.writes[i] if last.get(v, -1) > i]
-        node.n_made = len(made)
-        live += made
+        later = [v for v in problem.writes[i] if last.get(v, -1) > i]
+        node.n_results = len(later)
+        live += later
         nodes.append(node)
     return nodes
 
 
 def improve(
     problem: Problem,
-    found: Found,
+    start: Found,
     *,
     steps: int = 400_000,
     limits: Mapping[str, int] | None = None,
 ) -> Found:
-    """Moves the borders of runs, whole runs, and parts of runs to other devices as long as that
-    saves time; `steps` nodes are looked at in all."""
-    where, seconds = list(found.where), found.seconds
+    """Moves the borders of runs, whole runs, and parts of runs to other devices while that saves
+    time.
+
+    `steps` is the total number of nodes that may be evaluated."""
+    where, seconds = list(start.where), start.seconds
     n_nodes = len(where)
-    if problem.n_devices == 1 or found.exact:
-        return found
+    if problem.n_devices == 1 or start.exact:
+        return start
     rnd = random.Random(0)
     queue = _moves(where, problem.n_devices)
     budget = steps
@@ -261,7 +264,7 @@ def improve(
         if new < seconds * (1 - 1e-12) and fits(problem, candidate, limits):
             where, seconds, improved = candidate, new, True
             queue = _moves(where, problem.n_devices)
-    how = f"{found.how}, improved" if improved else found.how
+    how = f"{start.how}, improved" if improved else start.how
     return Found(seconds, where, False, how)
 
 
@@ -274,7 +277,7 @@ def fits(problem: Problem, where: list[int], limits: Mapping[str, int] | None) -
 
 
 def _moves(where: list[int], n_devices: int) -> list[tuple[int, int, int]]:
-    """(begin, end, device): whole runs and the ends of runs; the last is tried first."""
+    """(begin, end, device) of whole runs and of the ends of runs; the last is tried first."""
     borders = [0, *(i for i in range(1, len(where)) if where[i] != where[i - 1]), len(where)]
     moves = []
     for begin, end in itertools.pairwise(borders):

@@ -1,4 +1,6 @@
-"""Pass 5 and what follows it: splits, copies of what crosses, and the graph that is allocated."""
+"""Pass 5 and the steps behind it: splits, copies between devices, and the graph that is
+allocated.
+"""
 
 from __future__ import annotations
 
@@ -34,12 +36,13 @@ def cut(
     cur_copy: int,
     first_backend: int,
 ) -> tuple[list[Split], Copies, Rewired]:
-    """Pass 5: a new split starts where the backend changes, and where a split that already has
-    inputs needs a weight from elsewhere, so that the memory of earlier weights can be reused;
-    sources that the split's backend cannot read become copies, made once per tensor and backend.
+    """Pass 5: cuts the nodes into splits, and copies the sources that a split cannot read.
 
-    Views never start a split and are never rewired. `first_backend` is the backend of a graph of
-    views only. Raises ScheduleError for a source that no pass could place."""
+    A new split starts where the backend changes, and where a split that already has inputs needs a
+    weight from elsewhere, so that the memory of earlier weights can be reused. Sources that the
+    split's backend cannot read become copies, made once per tensor and backend. Views never start a
+    split and are never rewired. `first_backend` is the backend of a graph of views only. Raises
+    ScheduleError for a source that no pass could place."""
     copies: Copies = {}
     rewired: Rewired = {}
     work = [(i, node) for i, node in enumerate(graph.nodes) if not node.op.is_view]
@@ -111,8 +114,9 @@ def add_input_copies(
     cur_copy: int,
     copies: Copies,
 ) -> list[Tensor]:
-    """Pass 6, with several copies: every input gets its copies on its own backend, of which the
-    current one is the input itself, so that a batch can be prepared while another runs."""
+    """Pass 6, with several copies: every input gets its copies on its own backend.
+
+    The current copy is the input itself, so that a batch can be prepared while another runs."""
     inputs = [leaf for leaf in graph.leaves if "input" in leaf.flags] if n_copies > 1 else []
     for leaf in inputs:
         b = where.get(leaf, -1)
@@ -132,30 +136,32 @@ def add_input_copies(
 
 
 def collect_keeps(schedule: Schedule) -> dict[Tensor, list[Tensor]]:
-    """What each split's backend wants kept allocated until one of its nodes has run.
+    """Node -> tensors that the backend of its split keeps allocated until the node has run.
 
-    Raises ScheduleError where `Backend.allocation_deps` names a node that is not in the graph."""
+    The optional backend method `allocation_deps(nodes)` returns them as pairs (tensor, until).
+    Raises ScheduleError for a node that is not in the graph."""
     keep: dict[Tensor, list[Tensor]] = {}
-    known: set[Tensor] | None = None
+    graph_nodes: set[Tensor] | None = None
     for split in schedule.splits:
         backend = schedule.backends[split.backend]
         nodes = schedule.graph.nodes[split.start : split.end]
         for tensor, until in backend.allocation_deps(nodes):
-            if known is None:
-                known = set(schedule.graph.nodes)
-            if until not in known:
+            if graph_nodes is None:
+                graph_nodes = set(schedule.graph.nodes)
+            if until not in graph_nodes:
                 raise ScheduleError(
                     f"{backend.name} wants {describe(tensor)} kept until {describe(until)}, which "
                     "is not a node of the graph"
                 )
-            held = keep.setdefault(until, [])
-            if tensor not in held:
-                held.append(tensor)
+            tensors = keep.setdefault(until, [])
+            if tensor not in tensors:
+                tensors.append(tensor)
     return keep
 
 
 def build_plan_lists(schedule: Schedule) -> None:
-    """The lists that memory is planned on, from `splits[].nodes`, final tensors throughout."""
+    """Fills the lists that memory is planned on from `splits[].nodes`, as final tensors
+    throughout."""
     final = schedule.final
     where = schedule.backend_of
     cur_copy = schedule.cur_copy
@@ -163,7 +169,7 @@ def build_plan_lists(schedule: Schedule) -> None:
     node_backends: list[int] = []
     roles: dict[Tensor, Role] = {}
     origin = schedule.origin
-    kept_until = {final.get(node, node): held for node, held in schedule.keep.items()}
+    keep_until = {final.get(node, node): tensors for node, tensors in schedule.keep.items()}
 
     for split in schedule.splits:
         split.copies = []
@@ -180,9 +186,9 @@ def build_plan_lists(schedule: Schedule) -> None:
             nodes.append(node)
             # a view may be on another backend than the split it happens to stand in
             node_backends.append(where.get(origin.get(node, node), split.backend))
-            held = kept_until.get(node, ()) if kept_until else ()
-            for k in range(0, len(held), _MAX_SRC):
-                group = tuple(held[k : k + _MAX_SRC])
+            tensors = keep_until.get(node, ()) if keep_until else ()
+            for k in range(0, len(tensors), _MAX_SRC):
+                group = tuple(tensors[k : k + _MAX_SRC])
                 kept = tuple(final.get(t, t) for t in group)
                 dep = _view_of(kept[0], kept)
                 roles[dep] = Role("keep", group)
@@ -206,7 +212,7 @@ def build_plan_lists(schedule: Schedule) -> None:
         leaf_backends.append(where.get(leaf, -1))
 
     n_inputs = len(schedule.graph_inputs) + sum(len(s.inputs) for s in schedule.splits)
-    n_keeps = sum(-(-len(held) // _MAX_SRC) for held in schedule.keep.values())
+    n_keeps = sum(-(-len(tensors) // _MAX_SRC) for tensors in schedule.keep.values())
     longest = max(len(schedule.graph.nodes), len(schedule.graph.leaves))
     schedule.graph_size = longest + n_inputs * 2 * schedule.n_copies + n_keeps
     schedule.plan_nodes, schedule.plan_node_backends = nodes, node_backends

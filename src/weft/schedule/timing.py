@@ -2,7 +2,8 @@
 
 A node takes `launch + max(operations / rate, bytes / bandwidth)` (the roofline of Williams,
 Waterman and Patterson, doi 10.1145/1498765.1498785); a copy `latency + bytes / bandwidth` of its
-link; a split its device's `start`. Splits run one after another: each needs the one before.
+link; a split its device's `start`. Splits run one after another, because each needs the one
+before.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ __all__ = ["Point", "TimeModel"]
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A kind of pass that time is predicted for: values of the graph's symbols, and how many such
-    passes there are."""
+    """A kind of pass that time is predicted for: values of the graph's symbols, and the number of
+    such passes."""
 
     values: Mapping[str, int]
     passes: float = 1.0
@@ -45,11 +46,11 @@ class TimeModel:
         what: str = "pass",
         surcharge: Mapping[str, float] | None = None,
     ) -> None:
-        """Without `points`, one pass with every symbol at its maximum; `what` says in words what
-        the points are together. `surcharge`: memory -> seconds that each byte of a result costs
-        beside its time. Devices are found in the profile by name.
+        """The model of `graph` on `devices`, which are found in the profile by name.
 
-        Raises ScheduleError for a device that the profile does not have."""
+        Without `points` it is for one pass with every symbol at its maximum; `what` is a word for
+        all points together. `surcharge` maps a memory to seconds that each byte of a result costs
+        beside its time. Raises ScheduleError for a device that the profile does not have."""
         self.profile = profile
         self.graph = graph
         self.what = what
@@ -68,17 +69,17 @@ class TimeModel:
                 self.readers.setdefault(node.src[0], []).append(node)
 
     def memory_of(self, buffer_type: Any) -> str:
-        """The profile's memory that a buffer type stands for."""
-        found = self._memory.get(id(buffer_type))
-        if found is None:
-            found = self.profile.host_memory
+        """The memory of the profile that a buffer type stands for."""
+        memory = self._memory.get(id(buffer_type))
+        if memory is None:
+            memory = self.profile.host_memory
             if not buffer_type.is_host:
                 for b, device in enumerate(self.of):
                     if self.devices.supports_buffer_type(b, buffer_type):
-                        found = device.memory
+                        memory = device.memory
                         break
-            self._memory[id(buffer_type)] = found
-        return found
+            self._memory[id(buffer_type)] = memory
+        return memory
 
     def node(self, node: Tensor, b: int) -> float:
         """Seconds of a node on device `b`."""
@@ -96,8 +97,9 @@ class TimeModel:
         return total
 
     def copy(self, tensor: Tensor, source: Any, b: int) -> float:
-        """Seconds to copy a tensor from memory of buffer type `source` to device `b`; of stacked
-        experts those that are used."""
+        """The seconds to copy a tensor from memory of buffer type `source` to device `b`.
+
+        Of stacked experts only those count that are used."""
         link = self.profile.link(self.memory_of(source), self.of[b].memory)
         readers = self.readers.get(tensor, ())
         total = 0.0
@@ -133,11 +135,11 @@ class TimeModel:
 
 
 def _find(profile: Profile, backend: Backend) -> DeviceProfile:
-    found = profile.device(backend.name)
-    if found is None:
-        known = ", ".join(d.name for d in profile.devices)
+    device = profile.device(backend.name)
+    if device is None:
+        names = ", ".join(d.name for d in profile.devices)
         raise ScheduleError(
-            f"machine profile {profile.name} has no device {backend.name!r} (it has {known}); "
+            f"machine profile {profile.name} has no device {backend.name!r} (it has {names}); "
             "measure this machine with `weft calibrate`"
         )
-    return found
+    return device

@@ -1,4 +1,4 @@
-"""What a node costs before any device is known, from what its op says about itself."""
+"""The work of a node before any device is known, from the declaration of its op."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _ABSENT = Sizes((1, 1, 1, 1))
 
 
 def work(node: Tensor, values: Values) -> Work:
-    """Operations and bytes of `node`; nothing for views and leaves."""
+    """The operations and bytes of `node`; 0 for views and leaves."""
     if node.op.is_view or node.op.name == "NONE":
         return _NONE
     ne = ne_at(node, values)
@@ -41,5 +41,5 @@ def work(node: Tensor, values: Values) -> Work:
 
 
 def nbytes_at(tensor: Tensor, values: Values) -> int:
-    """`tensor.nbytes` with these values, which is what a copy of it moves."""
+    """`tensor.nbytes` with these values: the bytes that a copy of it moves."""
     return evaluate(tensor.nbytes, values)
