@@ -107,7 +107,7 @@ def test_bytes_are_counted_and_given_back() -> None:
     gc.collect()
     assert memory.in_use == before
     memory.capacity = before + data.nbytes // 2
-    with pytest.raises(weft.OutOfMemoryError, match=rf"{data.nbytes} were asked"):
+    with pytest.raises(weft.OutOfMemoryError, match=rf"{data.nbytes} were requested"):
         loaded(made, "q4_0", 600_000)
     memory.capacity, memory.max_size = 1 << 40, 1000
     with pytest.raises(weft.OutOfMemoryError, match="blocks of at most 1000 bytes"):

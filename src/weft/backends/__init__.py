@@ -1,4 +1,6 @@
-"""Devices: what a backend is (`base`), how to find one (`registry`), and our own, one each."""
+"""Devices: the protocol of a backend (`base`), the way to find one (`registry`), and our own
+backends.
+"""
 
 from __future__ import annotations
 

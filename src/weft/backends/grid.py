@@ -1,4 +1,4 @@
-"""What each device takes: the case table put to every `supports_op`."""
+"""The ops that each device takes: every case of the table put to every `supports_op`."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ __all__ = ["Answer", "Grid", "make_grid"]
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What devices say to one case: nothing where it is taken, else why not."""
+    """The answers of all devices to one case."""
 
     case: Case
     why_not: tuple[str, ...]
-    """A sentence a device, in the grid's order; empty: taken."""
+    """A sentence for each device, in the grid's order; empty where the device takes the case."""
 
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """Every case and every device."""
+    """The answers of all devices to all cases."""
 
     devices: tuple[str, ...]
     answers: tuple[Answer, ...]
     uncovered: tuple[str, ...]
-    """Ops of the table that no case tries; nothing is known about them."""
+    """Ops of the table that no case tries, so that nothing is known about them."""
 
     def count(self, op: str, device: int) -> tuple[int, int]:
-        """How many cases of an op a device takes, and how many there are."""
+        """The number of cases of an op that a device takes, and the number of all its cases."""
         mine = [a for a in self.answers if a.case.op == op]
         return sum(not a.why_not[device] for a in mine), len(mine)
 
@@ -54,29 +54,32 @@ class Grid:
         return list(dict.fromkeys(a.case.format for a in self.answers if a.case.format))
 
     def takes(self, role: str, format: str, device: int) -> Literal["all", "some", "none"] | None:
-        """Which cases of a format a device takes; None where there is no such case."""
+        """Whether a device takes all, some or none of the cases of a format; None where it has no
+        case."""
         mine = [a for a in self.answers if (a.case.role, a.case.format) == (role, format)]
-        taken = sum(not a.why_not[device] for a in mine)
+        n_taken = sum(not a.why_not[device] for a in mine)
         if not mine:
             return None
-        return "none" if not taken else "all" if taken == len(mine) else "some"
+        return "none" if not n_taken else "all" if n_taken == len(mine) else "some"
 
     def refusals(self, device: int) -> dict[str, list[Case]]:
-        """What a device says no to, by sentence; the case's own format in it is `this type`."""
-        found: dict[str, list[Case]] = {}
+        """The cases that a device refuses, by sentence, where the case's own format reads `this
+        type`."""
+        by_sentence: dict[str, list[Case]] = {}
         for a in self.answers:
             why = a.why_not[device]
             if why:
                 why = re.sub(rf"\b(not|as) {re.escape(a.case.format)}$", r"\1 this type", why)
-                found.setdefault(why, []).append(a.case)
-        return found
+                by_sentence.setdefault(why, []).append(a.case)
+        return by_sentence
 
 
 def make_grid(devices: Mapping[str, Rules], cases: Iterable[Case] | None = None) -> Grid:
-    """Asks every device about every case (default: the whole table); nothing is computed.
+    """Asks every device about every case (default: the whole table); computes nothing.
 
-    `devices`: backends by the name of their column. Devices that answer all cases alike and whose
-    names differ only after a colon (`cpu:avx2`, `cpu:avx512`) share a column named without it."""
+    `devices` are backends by the name of their column. Devices that answer all cases alike and
+    whose names differ only after a colon (`cpu:avx2`, `cpu:avx512`) share a column named without
+    it."""
     answers = []
     for case in all_cases() if cases is None else cases:
         node = case.node()
@@ -88,13 +91,13 @@ def make_grid(devices: Mapping[str, Rules], cases: Iterable[Case] | None = None)
 
 
 def _plain(why: str) -> str:
-    """The sentence without the op and device that some begin with."""
-    head, colon, rest = why.partition(": ")
-    return rest if colon and " on " in head else why
+    """The sentence without the op and device with which some begin."""
+    head, colon, sentence = why.partition(": ")
+    return sentence if colon and " on " in head else why
 
 
 def _merged(grid: Grid) -> Grid:
-    """Columns of one backend that are the same, as one."""
+    """The grid with equal columns of one backend as a single column."""
     keep: list[int] = []
     names: list[str] = []
     for base in dict.fromkeys(name.partition(":")[0] for name in grid.devices):

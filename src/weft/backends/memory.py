@@ -1,4 +1,4 @@
-"""The protocol of a device's memory: buffer types, which make blocks, and blocks."""
+"""The protocol of a device's memory: buffer types, which create blocks, and blocks."""
 
 from __future__ import annotations
 
@@ -46,35 +46,37 @@ class Memory(Protocol):
 
 @runtime_checkable
 class DirectMemory(Memory, Protocol):
-    """(optional) memory that takes bytes from another device's memory without the host between."""
+    """(optional) memory that takes bytes from another device's memory without the host in
+    between."""
 
     def copy_from(self, offset: int, source: Memory, source_offset: int, nbytes: int) -> bool:
-        """Copies to `offset` and returns True, or False where it cannot from that memory."""
+        """Copies to `offset` and returns True, or returns False where it cannot copy from that
+        memory."""
 
 
 @runtime_checkable
 class LoadedMemory(Memory, Protocol):
-    """(optional) what `WeightBufferType.load` gives on a device that can be lost."""
+    """(optional) the memory that `WeightBufferType.load` returns on a device that can be lost."""
 
     def forget(self) -> None:
-        """Has the next `load` of the same array make other memory."""
+        """Makes the next `load` of the same array create other memory."""
 
 
 class BufferType(Protocol):
-    """A kind of memory. Compared by identity."""
+    """A kind of memory. Buffer types compare by identity."""
 
     name: str
-    """Of the memory; that of another device is called something else."""
+    """The name of the memory, different for each device."""
     device: str
     alignment: int
-    """Bytes, a power of two; every tensor starts at a multiple."""
+    """The start of every tensor is a multiple of this many bytes, a power of two."""
     max_size: int | None
-    """Largest single block in bytes; None: no limit."""
+    """The largest single block in bytes; None: no limit."""
     is_host: bool
-    """Whether kernels of the CPU can address it."""
+    """Kernels of the CPU can address it."""
 
     def alloc_size(self, tensor: Tensor) -> int:
-        """Bytes that `tensor` needs in this memory, at its symbols' maxima."""
+        """The bytes that `tensor` needs in this memory, at its symbols' maxima."""
 
     def allocate(self, nbytes: int) -> Memory:
         """A new zeroed block; raises OutOfMemoryError with the size when there is no room."""
@@ -85,30 +87,34 @@ class AdoptsMemory(Protocol):
     """(optional) a buffer type of a device that can work in the host's memory."""
 
     shares: bool
-    """Whether it does on this machine."""
+    """The device does so on this machine."""
 
     def adopt(self, data: NDArray[np.uint8]) -> Memory | None:
-        """Memory over constant bytes of the host, or None where they must be copied. The memory
-        keeps `data` alive. Raises DeviceError, OutOfMemoryError."""
+        """Memory over constant bytes of the host, or None where they must be copied.
+
+        The memory keeps `data` alive. Raises DeviceError, OutOfMemoryError."""
 
 
 class WeightBufferType(BufferType, Protocol):
-    """Memory that keeps constant weights in a layout of its own. `is_host` is false: only kernels
-    of the backend that offers it read them as they are there."""
+    """Memory that keeps constant weights in a layout of its own.
+
+    `is_host` is false, because only kernels of the backend that offers it read this layout."""
 
     layout: Layout
-    """The `weft.program.Layout` of what it holds."""
+    """The `weft.program.Layout` of the weights in it."""
 
     def load(self, source: NDArray[Any], dtype: DType, ne: tuple[int, ...]) -> Memory:
-        """A whole tensor, repacked from its contiguous array; `Memory.read` gives the bytes as they
-        were. Loading the same array again gives the same memory, as long as that is in use.
+        """A whole tensor, repacked from its contiguous array; `Memory.read` returns the original
+        bytes.
 
-        Raises OutOfMemoryError."""
+        Loading the same array again returns the same memory, as long as that is in use. Raises
+        OutOfMemoryError."""
 
 
 class BufferTypeBase:
-    """Memory of a device that the host reaches by copies only. A subclass says its `name` and
-    `device`, and how a block is made."""
+    """Memory of a device that the host reaches by copies only.
+
+    A subclass has a `name` and a `device`, and creates blocks."""
 
     name: str
     device: str
@@ -117,14 +123,14 @@ class BufferTypeBase:
     is_host = False
 
     def alloc_size(self, tensor: Tensor) -> int:
-        """The tensor's bytes, nothing added."""
+        """The bytes of the tensor, without padding."""
         return tensor.max_bytes
 
     def allocate(self, nbytes: int) -> Memory:
-        """What `create` makes; raises OutOfMemoryError with the size when there is no room."""
+        """A block from `create`; raises OutOfMemoryError with the size when there is no room."""
         try:
             return self.create(nbytes)
-        except (MemoryError, ValueError) as error:  # ValueError: more than can be addressed
+        except (MemoryError, ValueError) as error:  # ValueError: beyond the address space
             raise OutOfMemoryError(f"{self.device} has no room for {nbytes} bytes") from error
 
     def create(self, nbytes: int) -> Memory:
@@ -136,7 +142,7 @@ class BufferTypeBase:
 
 
 class BlockBase:
-    """A block of such memory: `put` and `get` copy ranges that are inside."""
+    """A block of such memory; a subclass copies valid ranges in `put` and `get`."""
 
     nbytes: int
 
@@ -155,11 +161,11 @@ class BlockBase:
         return None
 
     def put(self, offset: int, data: NDArray[np.uint8]) -> None:
-        """From the host to the device."""
+        """Copies bytes from the host to the device."""
         raise NotImplementedError
 
     def get(self, offset: int, nbytes: int) -> NDArray[np.uint8]:
-        """From the device to a fresh array."""
+        """Copies bytes from the device to a fresh array."""
         raise NotImplementedError
 
 

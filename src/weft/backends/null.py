@@ -1,4 +1,4 @@
-"""`null`: supports everything, computes nothing. For planning tests and simulation."""
+"""The `null` device supports everything and computes nothing; for planning tests and simulation."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class NullBufferType:
         is_host: bool = True,
         capacity: int | None = None,
     ) -> None:
-        """`capacity`: bytes of the whole device, None for no limit."""
+        """`capacity` is the number of bytes of the whole device, None for no limit."""
         if alignment < 1 or alignment & (alignment - 1):
             raise DeviceError(f"{name}: alignment {alignment} is not a power of two")
         self.name = name
@@ -39,26 +39,27 @@ class NullBufferType:
         self.capacity = capacity
 
     def alloc_size(self, tensor: Tensor) -> int:
-        """The tensor's bytes, nothing added."""
+        """The bytes of the tensor, without padding."""
         return tensor.max_bytes
 
     def allocate(self, nbytes: int) -> Memory:
         """Host memory, whatever `is_host` says; raises OutOfMemoryError above `capacity`."""
         if self.capacity is not None and nbytes > self.capacity:
-            raise OutOfMemoryError(f"{self.name} has {self.capacity} bytes, {nbytes} were asked")
+            what = f"{self.name} has {self.capacity} bytes, but {nbytes} were requested"
+            raise OutOfMemoryError(what)
         return HostMemory.zeros(nbytes, self.alignment)
 
 
 class NullExecutable:
-    """Does nothing."""
+    """An executable that does nothing."""
 
     def run(self, values: Mapping[str, int]) -> None:
-        """Returns at once; every value stays what it was."""
+        """Returns at once and changes no value."""
 
 
 class NullBackend(BackendBase):
-    """A device that takes every node. Give several with different names and buffer types to plan
-    for a machine that is not there."""
+    """A device that takes every node. Several with different names and buffer types can stand for a
+    machine that is not at hand."""
 
     def __init__(
         self,
@@ -71,11 +72,11 @@ class NullBackend(BackendBase):
         self.buffer_type: Any = buffer_type or NullBufferType(name, name)
 
     def supports_op(self, node: Tensor) -> Support:
-        """Yes."""
+        """Supports every node."""
         return YES
 
     def supports_buffer_type(self, buffer_type: Any) -> bool:
-        """Its own, and host memory when it is a CPU."""
+        """Supports its own memory, and host memory when it is a CPU."""
         return buffer_type is self.buffer_type or (self.kind == "CPU" and buffer_type.is_host)
 
     def memory_limit(self) -> int | None:

@@ -1,12 +1,11 @@
 """Finds backends by name and imports a backend's module on first use.
 
 A backend is a module, announced by an entry point of group `weft.backends` whose name is the device
-name (`cpu`, `opencl`, ...). The module offers two functions:
+name (such as `cpu` or `opencl`). The module offers two functions:
 
     def describe() -> list[BackendInfo]
-        One entry a device that this machine has, or one that says why there is none. Cheap: no
-        context is created. Must not raise.
-
+        One entry for each device of this machine, or one that says why there is none. It must be
+        cheap: it creates no context. It must not raise.
     def make(suffix: str | None, **options: Any) -> Backend
         The device that a spec `name` or `name:suffix` means. Raises DeviceError when there is no
         such device or an option is unknown.
@@ -14,12 +13,12 @@ name (`cpu`, `opencl`, ...). The module offers two functions:
 and may offer a third:
 
     def rules() -> Rules
-        What all its devices take, where that needs no device: for pages about devices that the
-        machine that writes them may not have. Default: `make(None)`.
+        The nodes that all its devices take, where that needs no device: for pages about devices
+        that the machine that writes them may not have. Default: `make(None)`.
 
-An optional dependency is imported at the top of the module, or on first use with an error that
-names the package extra; that has the backend's name. The backends of this package are known without
-an entry point too, so that a source tree works before it is installed.
+A module imports an optional dependency at its top, or on first use with an error that names the
+package extra, which has the backend's name. The backends of this package are known without an entry
+point too, so that a source tree works before it is installed.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ __all__ = [
 ]
 
 GROUP = "weft.backends"
-"""The entry point group that backends are announced in."""
+"""The entry point group in which backends are announced."""
 
 BUILT_IN = {
     "cpu": "weft.backends.cpu",
@@ -73,29 +72,29 @@ class BackendInfo:
     """A device as `weft devices` lists it."""
 
     name: str
-    """What `make_backend` takes, e.g. `cpu` or `opencl:0`."""
+    """The name for `make_backend`, e.g. `cpu` or `opencl:0`."""
     available: bool
     why_not: str
-    """A sentence when it is not available, else empty."""
+    """A sentence when the device is not available, else empty."""
     description: str
-    """What it is, in a line."""
+    """A description in a line."""
 
 
 def known_backends() -> list[BackendInfo]:
-    """Every device of every backend, those that cannot be used with a reason; sorted by name."""
-    found: list[BackendInfo] = []
+    """Every device of every backend, sorted by name; one that cannot be used has a reason."""
+    infos: list[BackendInfo] = []
     for name, target in sorted(_modules().items()):
         try:
             module = _load(name, target)
             with _blamed(name, target, "cannot say what devices there are"):
-                found.extend(info for info in module.describe() if info.name)
+                infos.extend(info for info in module.describe() if info.name)
         except DeviceError as error:
-            found.append(BackendInfo(name, False, str(error), ""))
-    return found
+            infos.append(BackendInfo(name, False, str(error), ""))
+    return infos
 
 
 def make_backend(spec: str, **options: Any) -> Backend:
-    """The backend that `spec` names: `cpu`, `reference`, `opencl:0`, ...
+    """The backend that `spec` names, such as `cpu`, `reference` or `opencl:0`.
 
     `options` are the backend's own. Raises DeviceError with the known names when there is no such
     backend, with the package extra when a dependency is missing, and as the backend itself does."""
@@ -112,12 +111,13 @@ def make_backend(spec: str, **options: Any) -> Backend:
 
 
 def require_known(spec: str) -> None:
-    """Raises DeviceError with the known names where no backend has this one; nothing is opened."""
+    """Raises DeviceError with the known names unless one is the backend of `spec`; opens
+    nothing."""
     _find(spec)
 
 
 def _find(spec: str) -> tuple[str, str]:
-    """Name and module of a backend."""
+    """The name and the module of a backend."""
     name = spec.partition(":")[0]
     if name in BUILT_IN:
         return name, BUILT_IN[name]
@@ -128,7 +128,7 @@ def _find(spec: str) -> tuple[str, str]:
 
 
 def rules_of(name: str) -> Rules:
-    """What the devices of a backend take, asked without a device where the backend can say so.
+    """The rules of a backend, asked without a device where the backend can answer so.
 
     Raises DeviceError as `make_backend` does."""
     module = _load(*_find(name))
@@ -153,7 +153,7 @@ def entry_points(group: str) -> Iterable[EntryPoint]:
 
 @contextmanager
 def _blamed(name: str, target: str, what: str) -> Iterator[None]:
-    """What goes wrong in a backend's module, besides imports, is a DeviceError that names it."""
+    """Turns errors of a backend's module, except imports, into a DeviceError that names it."""
     try:
         yield
     except (WeftError, ImportError):

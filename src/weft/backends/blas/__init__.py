@@ -1,7 +1,7 @@
 """The `blas` device: big float matrix products through OpenBLAS, in the memory of `cpu`.
 
-Stands before `cpu` in a device list. Both use host memory, so nothing is copied between them; the
-planner gives `blas` the products that are big enough for it, and `cpu` the rest.
+It stands before `cpu` in a device list. Both use host memory, so nothing is copied between them;
+the planner gives `blas` the products that are big enough for it, and `cpu` the rest.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _OPTIONS = ("decoded_bytes", "min_batch", "n_threads")
 
 
 def describe() -> list[BackendInfo]:
-    """The one device, with OpenBLAS' own words."""
+    """The one device, with OpenBLAS's description of itself."""
     return [BackendInfo("blas", True, "", OPENBLAS.config)]
 
 

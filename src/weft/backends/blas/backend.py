@@ -1,4 +1,4 @@
-"""Which products OpenBLAS takes."""
+"""The products that OpenBLAS takes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from weft.graph.tensor import Tensor
 __all__ = ["BlasBackend"]
 
 MIN_BATCH = 32
-"""Below this many rows or columns the cpu's own kernels are faster (the reference's bound)."""
+"""The rows and columns below which the cpu's own kernels are faster (the reference's bound)."""
 
 GIB = 1 << 30
 
@@ -25,9 +25,9 @@ GIB = 1 << 30
 class BlasBackend(BackendBase):
     """OpenBLAS with `n_threads` (default: physical cores), over the memory of `cpu`.
 
-    Weights that are not float32 are decoded: once, when a program is loaded, as long as all decoded
-    weights together take at most `decoded_bytes`; the others at every run, a matrix at a time.
-    `min_batch`: the least rows and columns of a product that it takes."""
+    Weights that are not float32 are decoded once, when a program is loaded, as long as all decoded
+    weights together take at most `decoded_bytes`; the others are decoded at every run, a matrix at
+    a time. `min_batch` is the least number of rows and columns of a product that it takes."""
 
     kind: DeviceKind = "ACCEL"
 
@@ -53,7 +53,7 @@ class BlasBackend(BackendBase):
         self.decoded = DecodedWeights(decoded_bytes)
 
     def supports_op(self, node: Tensor) -> Support:
-        """Views, MUL_MAT and OUT_PROD of matrices that are big enough."""
+        """Supports views, and MUL_MAT and OUT_PROD of matrices that are big enough."""
         if node.op.is_view or node.op.name == "NONE":
             return YES
         if node.op.name == "MUL_MAT":
@@ -65,11 +65,11 @@ class BlasBackend(BackendBase):
         return YES if why is None else Support(False, f"{node.op} on {self.name}: {why}")
 
     def supports_buffer_type(self, buffer_type: BufferType) -> bool:
-        """Any memory that the host can address."""
+        """Supports any memory that the host can address."""
         return buffer_type.is_host
 
     def lower(self, program: Any, split: int, memories: Sequence[Memory]) -> BlasExecutable:
-        """The split as calls of the library; decodes weights. Raises OutOfMemoryError."""
+        """The split as calls of the library. Decodes weights; raises OutOfMemoryError."""
         return BlasExecutable(
             program,
             split,
@@ -122,13 +122,13 @@ def _two(node: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _has_rows(t: Tensor) -> bool:
-    """Whether `t` is a float matrix with contiguous rows, whole elements apart, that do not lie
-    over each other."""
+    """Whether `t` is a float matrix whose rows are contiguous, whole elements apart and do not
+    overlap."""
     return t.nb[0] == 4 and _is_multiple(t.nb[1]) and upper(t.ne[0] * 4 - t.nb[1]) <= 0
 
 
 def _has_columns(t: Tensor) -> bool:
-    """The same of the transposed matrix."""
+    """Whether the transposed matrix is such a matrix."""
     return t.nb[1] == 4 and _is_multiple(t.nb[0]) and upper(t.ne[1] * 4 - t.nb[0]) <= 0
 
 

@@ -19,7 +19,7 @@ from weft.program import Program, StepSpec
 __all__ = ["BlasExecutable"]
 
 _MAX_BOUND = 8
-"""Sets of symbol values whose calls are kept."""
+"""The number of sets of symbol values whose calls are kept."""
 
 Call = Callable[[], None]
 
@@ -33,7 +33,7 @@ class _Matrix:
     address: int
 
     def plane(self, i2: int, i3: int) -> int:
-        """Address of a plane; dimensions 2 and 3 are broadcast."""
+        """The address of a plane; dimensions 2 and 3 are broadcast."""
         return self.address + i2 * self.nb[2] + i3 * self.nb[3]
 
 
@@ -50,7 +50,7 @@ class BlasExecutable:
         n_threads: int,
         decoded: DecodedWeights,
     ) -> None:
-        """`device`: its name, for errors; `decoded`: weights that programs share."""
+        """`device` is its name, for errors; `decoded` are weights that programs share."""
         self._device = device
         self._n_threads = n_threads
         self._decoded = decoded
@@ -65,8 +65,8 @@ class BlasExecutable:
                 name = program.buffers[index].buffer_type.name
                 raise ProgramError(f"{device} cannot address {name} memory")
             self._hosts[index] = host
-        found = {s.name for i in used for size in self._sizes(i) for s in symbols(size)}
-        self._symbols = sorted(found)
+        names = {s.name for i in used for size in self._sizes(i) for s in symbols(size)}
+        self._symbols = sorted(names)
         self._weights: dict[int, NDArray[np.float32]] = {}
         self._scratch: NDArray[np.float32] = np.empty(0, np.float32)
         self._prepare()
@@ -92,18 +92,18 @@ class BlasExecutable:
             spec = self._program.tensors[step.src[0]]
             if spec.dtype.name == "f32" or step.src[0] in self._weights:
                 continue
-            kept = None
+            matrix = None
             if self._program.buffers[spec.buffer].usage == "weights":
-                kept = self._kept(step.src[0])
-            if kept is not None:
-                self._weights[step.src[0]] = kept
+                matrix = self._kept(step.src[0])
+            if matrix is not None:
+                self._weights[step.src[0]] = matrix
             else:
                 room = max(room, upper(spec.ne[0]) * upper(spec.ne[1]))
         self._scratch = floats(room)
 
     def _kept(self, index: int) -> NDArray[np.float32] | None:
-        """A constant matrix in float32, None when it is not constant, or does not fit what the
-        backend may keep."""
+        """A constant matrix in float32; None where it is not constant, or exceeds the bytes that
+        the backend may keep."""
         spec = self._program.tensors[index]
         sizes = [n for n in spec.ne if isinstance(n, int)]
         if len(sizes) < 4 or not isinstance(spec.offset, int):
@@ -123,20 +123,20 @@ class BlasExecutable:
         if missing:
             raise ProgramError(f"no value for symbol {', '.join(missing)}")
         key = tuple(values[name] for name in self._symbols)
-        found = self._bound.get(key)
-        if found is None:
+        calls = self._bound.get(key)
+        if calls is None:
             if len(self._bound) == _MAX_BOUND:
                 del self._bound[next(iter(self._bound))]
-            found = self._bound[key] = [(s, self._calls(s, values)) for s in self._steps]
-        return found
+            calls = self._bound[key] = [(s, self._calls(s, values)) for s in self._steps]
+        return calls
 
     def _matrix(self, index: int, values: Mapping[str, int]) -> _Matrix:
         spec = self._program.tensors[index]
         ne = tuple(evaluate(n, values) for n in spec.ne)
-        kept = self._weights.get(index)
-        if kept is not None:
+        decoded = self._weights.get(index)
+        if decoded is not None:
             row, plane = 4 * ne[0], 4 * ne[0] * ne[1]
-            return _Matrix(ne, (4, row, plane, plane * ne[2]), kept.ctypes.data)
+            return _Matrix(ne, (4, row, plane, plane * ne[2]), decoded.ctypes.data)
         nb = tuple(evaluate(n, values) for n in spec.nb)
         address = self._hosts[spec.buffer].ctypes.data + evaluate(spec.offset, values)
         return _Matrix(ne, nb, address)
@@ -175,7 +175,7 @@ class BlasExecutable:
 
 
 def _product(op: str, a: _Matrix, at: int, b: _Matrix, dst: _Matrix, i2: int, i3: int) -> Call:
-    """One call: plane (i2, i3) of the result, `at` is the plane of `a` that belongs to it."""
+    """One call: plane (i2, i3) of the result; `at` is the plane of `a` that belongs to it."""
     m, n = dst.ne[1], dst.ne[0]
     to, ldc = dst.plane(i2, i3), dst.nb[1] // 4
     if op == "MUL_MAT":

@@ -1,7 +1,7 @@
 """OpenBLAS from the PyPI package `scipy-openblas32`, called through ctypes.
 
-The package's symbols begin with `scipy_`, so that they do not meet another BLAS in the process. A
-call through ctypes holds no lock of Python's while it runs.
+The package's symbols begin with `scipy_`, so that they do not clash with another BLAS in the
+process. A call through ctypes holds no lock of Python's while it runs.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _NO_TRANS, _TRANS = 111, 112
 
 
 class OpenBlas:
-    """The library. Raises DeviceError when it is not what it should be."""
+    """The library. Raises DeviceError when it cannot be loaded or lacks a function."""
 
     def __init__(self) -> None:
         path = Path(scipy_openblas32.get_lib_dir()) / scipy_openblas32.get_library(fullname=True)
@@ -50,7 +50,7 @@ class OpenBlas:
         self._threads = 0
 
     def use_threads(self, n: int) -> None:
-        """Sets the threads of calls from now on, for the whole process."""
+        """Sets the number of threads of later calls, for the whole process."""
         if n != self._threads:
             self._set_threads(n)
             self._threads = n
@@ -64,8 +64,8 @@ class OpenBlas:
     ) -> None:  # fmt: skip
         """C = A B in row-major float32, for `shape` (m, n, k): A [m, k], B [k, n], C [m, n].
 
-        Addresses and leading dimensions (in elements); a transposed matrix lies as [k, m] or
-        [n, k]."""
+        Takes addresses and leading dimensions (in elements); a transposed matrix is stored as [k,
+        m] or [n, k]."""
         m, n, k = shape
         self._sgemm(
             _ROW_MAJOR,

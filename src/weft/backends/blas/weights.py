@@ -1,4 +1,4 @@
-"""Matrices of any type as float32, decoded when they are needed or kept."""
+"""Matrices of any type as float32, decoded when they are needed or kept decoded."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ from weft.native import _native
 __all__ = ["DecodedWeights", "can_decode", "decode_into", "floats"]
 
 _WIDEST = 1 << 20
-"""Elements that are decoded at a time."""
+"""The number of elements that are decoded at a time."""
 
 
 def can_decode(dtype: DType) -> bool:
-    """Whether `decode_into` takes the type: floats and block types of rows. Types with a tail have
-    one scale for a whole tensor."""
+    """Whether `decode_into` takes the type: floats and block types of rows.
+
+    Types with a tail have one scale for a whole tensor and cannot be decoded row by row."""
     if dtype.tail:
         return False
     return dtype.is_quantized or dtype.name in ("f32", "f16", "bf16")
@@ -31,7 +32,7 @@ def can_decode(dtype: DType) -> bool:
 def decode_into(raw: NDArray[np.uint8], dtype: DType, out: NDArray[np.float32]) -> None:
     """Decodes the rows in `raw`, one after the other without gaps, into the flat `out`.
 
-    Raises what the decoders raise on a type that they do not know."""
+    Raises the errors of the decoders for a type that they do not know."""
     step = max(_WIDEST // dtype.block, 1)
     size = dtype.bytes
     target = _native.best_target()
@@ -41,13 +42,14 @@ def decode_into(raw: NDArray[np.uint8], dtype: DType, out: NDArray[np.float32]) 
         try:
             _native.dequantize(target, dtype.id, part, values)
         except (ValueError, WeftError):
-            # types without a native decoder
+            # NumPy decodes the types without a native decoder
             values[:] = quants.decode(part, dtype).reshape(-1)
 
 
 class DecodedWeights:
-    """Weights in float32 that all programs of a backend share, `limit` bytes of them at most. Each
-    is kept as long as the memory that it was decoded from."""
+    """Weights in float32 that all programs of a backend share, at most `limit` bytes of them.
+
+    Each is kept as long as the memory from which it was decoded."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -71,7 +73,7 @@ class DecodedWeights:
                 return None
             decoded = floats(n)
             decode_into(raw, dtype, decoded)
-            with suppress(TypeError):  # memory that cannot tell when it is gone is not remembered
+            with suppress(TypeError):  # memory without weak references is not remembered
                 weakref.finalize(owner, self._known.pop, key, None)
                 self._known[key] = decoded
         return decoded

@@ -16,9 +16,9 @@ from weft.graph.tensor import Tensor
 __all__ = ["attention_cases"]
 
 CACHES = (*FLOATS, "q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "iq4_nl")
-"""What a KV cache may hold."""
+"""The types of a KV cache."""
 
-# rows of a cache in 8 bits or less are met by queries of the same kind
+# for rows of a cache in 8 bits or less, queries are quantized, too
 ATTENTION = 5e-4
 
 
@@ -59,7 +59,7 @@ def attention_cases() -> Iterator[Case]:
 
 
 def _mask(s: Sources, n_kv: int, n_tokens: int, t: str) -> Tensor:
-    """Token i sees all but the last n_tokens - 1 - i cells."""
+    """A mask under which token i sees all but the last n_tokens - 1 - i cells."""
     visible = np.tri(n_tokens, n_kv, n_kv - n_tokens, dtype=bool)
     return s.fixed(np.where(visible, 0.0, -np.inf), t)
 

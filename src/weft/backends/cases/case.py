@@ -1,4 +1,4 @@
-"""`Case`: one op with certain types and sizes, and the random data to try it on."""
+"""`Case`: one op with certain types and sizes, and random data to run it on."""
 
 from __future__ import annotations
 
@@ -22,30 +22,30 @@ Array = NDArray[Any]
 Make = Callable[[np.random.Generator], Array]
 
 _POOL = 96
-"""Blocks of a format that are made once and drawn from; encoding is slow in NumPy."""
+"""The number of blocks that are encoded once per format to draw from, as encoding is slow."""
 
 Build: TypeAlias = "Callable[[Sources], Tensor]"
 
 
 @dataclass(frozen=True)
 class Case:
-    """A way to use an op. `build` makes the node from sources that it asks for."""
+    """A use of an op. `build` makes the node from the sources that it requests."""
 
     op: str
     """The row of the op table."""
     variant: str
-    """What distinguishes it from the op's other cases, e.g. `q4_K` or `GELU f16`."""
+    """The difference from the op's other cases, e.g. `q4_K` or `GELU f16`."""
     build: Build
     limit: float = 1e-7
-    """Largest NMSE against the reference backend; 0: the elements must be equal."""
+    """The largest NMSE against the reference backend; 0: the elements must be equal."""
     role: str = ""
-    """For ops that take formats: the column of the format table, e.g. `MUL_MAT` or `CPY to`."""
+    """The column of the format table, for ops that take formats: e.g. `MUL_MAT` or `CPY to`."""
     format: str = ""
-    """For ops that take formats: the row of the format table."""
+    """The row of the format table, for ops that take formats."""
 
     @property
     def name(self) -> str:
-        """`MUL_MAT q4_K`."""
+        """The name in messages, such as `MUL_MAT q4_K`."""
         return f"{self.op} {self.variant}".rstrip()
 
     def node(self) -> Tensor:
@@ -54,26 +54,26 @@ class Case:
 
 
 def bound(function: Callable[..., Tensor], *arguments: object) -> Build:
-    """`function(sources, *arguments)` with the values that loop variables have now."""
+    """`function(sources, *arguments)` with the present values of loop variables."""
     return lambda sources: function(sources, *arguments)
 
 
 class Sources:
-    """Makes the leaves of a case. What is random follows from the seed and the leaf's number."""
+    """Makes the leaves of a case, with random data from the seed and the leaf's number."""
 
     def __init__(self, seed: int = 0, *, with_data: bool = True) -> None:
         self._seed = seed
         self._with_data = with_data
         self._count = 0
         self.data: dict[str, Array] = {}
-        """What each input holds, in storage form; shape ne[::-1]."""
+        """The data of each input in storage form; shape ne[::-1]."""
 
     def normal(self, *ne: int, dtype: str = "f32", scale: float = 1.0) -> Tensor:
         """Normally distributed elements; sizes innermost first."""
-        found = find_dtype(dtype)
-        if found.is_quantized:
-            return self._put(found, ne, lambda rng: random_blocks(found, ne, rng))
-        return self._put(found, ne, lambda rng: rng.standard_normal(ne[::-1]) * scale)
+        kind = find_dtype(dtype)
+        if kind.is_quantized:
+            return self._put(kind, ne, lambda rng: random_blocks(kind, ne, rng))
+        return self._put(kind, ne, lambda rng: rng.standard_normal(ne[::-1]) * scale)
 
     def uniform(self, low: float, high: float, *ne: int, dtype: str = "f32") -> Tensor:
         """Evenly distributed elements."""
@@ -99,17 +99,17 @@ class Sources:
 
     def weights(self, dtype: str, *ne: int) -> Tensor:
         """A weight: a constant that lives in the device's memory."""
-        found = find_dtype(dtype)
+        kind = find_dtype(dtype)
         if not self._with_data:
-            return self._put(found, ne, lambda rng: np.zeros(0))
+            return self._put(kind, ne, lambda rng: np.zeros(0))
         rng = self._rng()
-        if found.name == "i2_s":
+        if kind.name == "i2_s":
             data = quants.encode_i2_s(rng.choice([-0.5, 0.0, 0.5], ne[::-1]).astype(np.float32))
-        elif found.is_quantized:
-            data = random_blocks(found, ne, rng)
+        elif kind.is_quantized:
+            data = random_blocks(kind, ne, rng)
         else:
-            data = quants.to_storage(rng.standard_normal(ne[::-1]).astype(np.float32), found)
-        return leaf(found, ne, f"w{self._count}", buffer=Buffer("weights", data=data))
+            data = quants.to_storage(rng.standard_normal(ne[::-1]).astype(np.float32), kind)
+        return leaf(kind, ne, f"w{self._count}", buffer=Buffer("weights", data=data))
 
     def _rng(self) -> np.random.Generator:
         self._count += 1
@@ -119,10 +119,10 @@ class Sources:
         rng = self._rng()
         name = f"x{self._count}"
         if self._with_data:
-            made = make(rng)
+            values = make(rng)
             if not dtype.is_quantized:
-                made = _stored(made, dtype)
-            self.data[name] = made
+                values = _stored(values, dtype)
+            self.data[name] = values
         return leaf(dtype, ne, name, frozenset({"input"}))
 
 
@@ -142,17 +142,18 @@ def random_blocks(dtype: DType, ne: tuple[int, ...], rng: np.random.Generator) -
 
 @cache
 def _pool(name: str) -> Array:
-    """Blocks `[_POOL, bytes]`: encoded normal numbers, or, for formats without an encoder, random
-    bytes whose values are of an ordinary size."""
+    """Blocks `[_POOL, bytes]` of encoded normal numbers.
+
+    For formats without an encoder they are random bytes whose values are of an ordinary size."""
     dtype = find_dtype(name)
     rng = np.random.default_rng(dtype.id)
     if quants.can_encode(dtype):
         values = rng.standard_normal((_POOL, dtype.block)).astype(np.float32)
         return np.asarray(quants.encode(values, dtype)).reshape(_POOL, dtype.bytes)
-    kept: list[Array] = []
-    while len(kept) < _POOL:
+    blocks: list[Array] = []
+    while len(blocks) < _POOL:
         raw = rng.integers(0, 256, (8 * _POOL, dtype.bytes), dtype=np.uint8)
         with np.errstate(all="ignore"):
             largest = np.abs(quants.decode(raw, dtype)).max(axis=1)
-        kept.extend(raw[(largest > 0.05) & (largest < 20)])
-    return np.array(kept[:_POOL])
+        blocks.extend(raw[(largest > 0.05) & (largest < 20)])
+    return np.array(blocks[:_POOL])

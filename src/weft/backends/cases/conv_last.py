@@ -1,4 +1,4 @@
-"""Convolution of data with channels innermost: sizes that meet every edge of its kernels."""
+"""Convolution of data with channels innermost, in sizes that reach every edge of its kernels."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def _convolution(
 
 
 def _of(s: Sources, ne: tuple[int, ...], gaps: bool) -> Tensor:
-    """Normal numbers of these sizes; with gaps: the middle of a tensor that is larger."""
+    """Normal numbers of these sizes; with gaps, the middle of a larger tensor."""
     c, w, h, n = ne
     if not gaps:
         return s.normal(*ne)

@@ -14,7 +14,7 @@ from weft.graph.tensor import Tensor
 __all__ = ["elementwise_cases"]
 
 LIMITS = {"f32": 1e-7, "f16": 1e-6, "bf16": 1e-4}
-"""Results in 16 bits differ where float32 rounds to the other side than float64."""
+"""Limits by type: 16-bit results differ where float32 and float64 round to different sides."""
 
 _BINARY = {"ADD": g.add, "SUB": g.sub, "MUL": g.mul, "DIV": g.div}
 _FUNCTIONS = {
@@ -29,7 +29,7 @@ _FUNCTIONS = {
     "LEAKY_RELU": lambda x: g.leaky_relu(x, 0.1),
 }
 _ADDED_TO = ("q4_0", "q8_0", "q4_K", "q6_K")
-"""Block types that sums are tried with (low-rank adapters are added to such weights)."""
+"""Block types of the first summand (low-rank adapters are added to such weights)."""
 
 
 def elementwise_cases() -> Iterator[Case]:

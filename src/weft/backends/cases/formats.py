@@ -17,7 +17,7 @@ FORMATS = (
     *FLOATS,
     *(name for name, t in DTYPES.items() if t.is_quantized and name not in ("q8_1", "q8_K")),
 )
-"""What a weight may be. q8_1 and q8_K hold activations only."""
+"""The types of weights; q8_1 and q8_K hold activations only."""
 
 _PRODUCTS = (
     (1, 48, 512, "x1"),
@@ -27,9 +27,9 @@ _PRODUCTS = (
     (33, 53, 768, "x33 odd"),
 )
 """Columns (one: a matrix times a vector), rows and elements of a row. Kernels work on tiles of
-rows; the odd ones end in part of one."""
+rows; odd numbers end in a partial tile."""
 
-# matmuls with quantized weights quantize their activations, to 8 bits with a scale a block
+# matmuls with quantized weights quantize their activations to 8 bits, with a scale for each block
 PRODUCT = 5e-4
 
 

@@ -13,7 +13,7 @@ from weft.graph.tensor import Tensor
 
 __all__ = ["fused_cases"]
 
-# a value on the border between two codes may fall to either side
+# a value between two codes may be rounded to either
 BLOCKS = 1e-4
 
 _BLOCKS = ("q8_0", "q8_1", "q8_K")
@@ -35,8 +35,8 @@ def fused_cases() -> Iterator[Case]:
         yield Case("MUL_MAT", f"{name} f32", bound(_activated, activation, "f32", 5, False), 1e-6)
     for t in ("f32", "f16", "q4_0", "q4_K", "tq2_0"):
         for columns in (1, 40):
-            made = bound(_activated, Activation.CLAMP, t, columns, True)
-            yield Case("MUL_MAT", f"{t} bias CLAMP x{columns}", made, PRODUCT)
+            build = bound(_activated, Activation.CLAMP, t, columns, True)
+            yield Case("MUL_MAT", f"{t} bias CLAMP x{columns}", build, PRODUCT)
     for t in _BLOCKS:
         for gate in GluOp:
             yield Case("GLU_QUANTIZE", f"{gate.name} {t}", bound(_glu, gate, t), BLOCKS)
@@ -74,8 +74,8 @@ def _glu(s: Sources, gate: GluOp, t: str) -> Tensor:
     more: dict[str, Any] = {}
     if gate in (GluOp.SWIGLU_OAI, GluOp.SWIGLU_CLAMP):
         more = {"alpha": 1.7, "limit": 1.5}
-    made = g.glu(gate, s.normal(512, 5), s.normal(512, 5), **more)
-    return g.glu_quantize(made, t)
+    gated = g.glu(gate, s.normal(512, 5), s.normal(512, 5), **more)
+    return g.glu_quantize(gated, t)
 
 
 def _rope(s: Sources, mode: RopeMode, t: str, ids: str) -> Tensor:

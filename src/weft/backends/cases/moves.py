@@ -13,7 +13,7 @@ __all__ = ["move_cases"]
 
 
 def move_cases() -> Iterator[Case]:
-    """The cases of this file; nothing here rounds, but ACC, sums of repeats and interpolation."""
+    """The cases of this file; only ACC, sums of repeats and interpolation round."""
     for t in (*FLOATS, "i32", "i16"):
         yield Case(
             "CONT",
@@ -90,6 +90,6 @@ def _region(op: object, a: Tensor, b: Tensor) -> Tensor:
     """`b` [9, 3] at element (5, 2) of `a` [37, 6]."""
     row = 37 * 4
     assert callable(op)
-    made = op(a, b, row, row * 6, row * 6, 2 * row + 5 * 4)
-    assert isinstance(made, Tensor)
-    return made
+    node = op(a, b, row, row * 6, row * 6, 2 * row + 5 * 4)
+    assert isinstance(node, Tensor)
+    return node

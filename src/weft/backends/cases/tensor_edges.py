@@ -1,5 +1,8 @@
-"""Ops on plain tensors at the ends of their types: NaN, infinities, signed zeros, subnormals,
-integers that wrap around, huge angles, and reductions long enough to be cut into parts."""
+"""Ops on plain tensors at the limits of their types.
+
+These are NaN, infinities, signed zeros, subnormals, integers that wrap around, huge angles, and
+reductions long enough to be split into parts.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,7 @@ _ON_ENDS = (
     *(BinaryOp.REMAINDER, BinaryOp.FMOD, BinaryOp.MIN, BinaryOp.MAX, BinaryOp.LT, BinaryOp.EQ),
 )
 _LONG = 70_001
-"""Elements of a reduction that is cut into parts."""
+"""The number of elements of a reduction that is split into parts."""
 
 
 def tensor_edge_cases() -> Iterator[Case]:
@@ -72,7 +75,7 @@ def _map(s: Sources, op: MapOp, parameters: tuple[float, ...]) -> Tensor:
 
 
 def _pairs(s: Sources, op: BinaryOp, values: tuple[float, ...], t: str) -> Tensor:
-    """Each of `values` with each."""
+    """Every pair of `values`."""
     array = np.array(values, np.float64 if t == "f32" else np.int64)
     return g.binary(op, s.fixed(np.tile(array[:, None], len(values)), t), s.fixed(array, t))
 
@@ -86,7 +89,7 @@ def _of_angles(s: Sources, function: Callable[[Tensor], Tensor]) -> Tensor:
 
 
 def _angles(s: Sources) -> Tensor:
-    """To either side of where a fast reduction ends, and far beyond."""
+    """Angles on either side of the end of a fast reduction, and far beyond."""
     rng = np.random.default_rng(3)
     return s.fixed(rng.choice([-1, 1], 3000) * 10.0 ** rng.uniform(3, 30, 3000))
 
@@ -139,7 +142,7 @@ def _reduce(s: Sources, op: ReduceOp, t: str, axes: tuple[int, ...]) -> Tensor:
 
 
 def _search(s: Sources, t: str, largest: bool, nans: bool) -> Tensor:
-    """With equals, in rows of different parts."""
+    """A search among equal elements, in rows that are split into parts."""
     rng = np.random.default_rng(4)
     values = rng.integers(-40, 40, (30, 1001)).astype(np.float64)
     if nans:

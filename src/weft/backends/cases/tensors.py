@@ -16,11 +16,11 @@ from weft.graph.tensor import Tensor
 __all__ = ["tensor_cases"]
 
 LIMITS = {"f32": 1e-9, "f16": 1e-6, "bf16": 1e-4}
-"""Results in 16 bits differ where float32 rounds to the other side than float64."""
+"""Limits by type: 16-bit results differ where float32 and float64 round to different sides."""
 
 _OF_FLOATS = (BinaryOp.DIV, BinaryOp.ATAN2)
 _ROUGH = (BinaryOp.FLOOR_DIV, BinaryOp.TRUNC_DIV, BinaryOp.REMAINDER, BinaryOp.FMOD)
-"""A quotient next to a whole number falls to either side."""
+"""Functions of a quotient, which next to a whole number may be rounded to either side."""
 _INTEGER_MAPS = (MapOp.ABS, MapOp.NEG, MapOp.SIGN, MapOp.CLAMP)
 
 _PARAMETERS: dict[MapOp, tuple[float, ...]] = {

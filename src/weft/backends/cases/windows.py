@@ -10,7 +10,7 @@ from weft.backends.cases.formats import FLOATS
 
 __all__ = ["window_cases"]
 
-# a rounded f16 kernel is read exactly; sums of many taps are in float32
+# f16 kernels are read exactly, and sums of many taps are in float32
 CONVOLUTION = 1e-6
 
 

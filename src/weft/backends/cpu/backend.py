@@ -1,4 +1,4 @@
-"""Which nodes the native kernels take, and how a split becomes a native program."""
+"""The nodes that the native kernels take, and the way from a split to a native program."""
 
 from __future__ import annotations
 
@@ -59,11 +59,11 @@ more than a few columns are computed at once: faster prompts, while single token
 Without bf16 dot products it is native."""
 
 _FEW_COLUMNS = 8
-"""Up to this many columns a product is bound by reading its weights: kFewColumns of the kernels."""
+"""The columns up to which reading the weights limits a product: kFewColumns of the kernels."""
 
 _MATMULS = (OPS["MUL_MAT"], OPS["MUL_MAT_ID"])
 OPTIONS = ("n_threads", "n_threads_batch", "threads", "target", "activations")
-"""Of `make`, when the device is made from its name."""
+"""The options of `make`, for a device that is made from its name."""
 _CACHE_LINE = 64
 _VIEWS = tuple(op for op in OPS.values() if op.is_view)
 
@@ -80,7 +80,7 @@ class HostBufferType:
     is_host = True
 
     def alloc_size(self, tensor: Tensor) -> int:
-        """Bytes at the symbols' maxima."""
+        """The bytes of the tensor at its symbols' maxima."""
         return tensor.max_bytes
 
     def allocate(self, nbytes: int) -> Memory:
@@ -88,7 +88,10 @@ class HostBufferType:
         try:
             return HostMemory.zeros(nbytes, self.alignment)
         except MemoryError as error:
-            raise OutOfMemoryError(f"the host has no {nbytes} bytes left for a buffer") from error
+            what = (
+                f"the host has no {nbytes} bytes left for a buffer; use a smaller context or batch"
+            )
+            raise OutOfMemoryError(what) from error
 
 
 _HOST = HostBufferType()
@@ -100,18 +103,17 @@ def host_buffer_type() -> BufferType:
 
 
 def default_threads() -> int:
-    """Physical cores among the processors that this process may use."""
+    """The number of physical cores among the processors that this process may use."""
     return int(_native.usable_cores())
 
 
 class CpuBackend(BackendBase):
     """The native core with a pool of threads (default: physical cores) on one kernel target.
 
-    `n_threads` and `n_threads_batch` are those of `threads`, where they are given. What the system
-    refuses to the threads is a RuntimeWarning.
-
-    Raises DeviceError on a target that this build or this machine does not have or that failed
-    `weft doctor` (not with `even_if_failing`), and for thread options out of range."""
+    `n_threads` and `n_threads_batch` replace those of `threads`. Settings of threads that the
+    system refuses are a RuntimeWarning. Raises DeviceError for a target that this build or this
+    machine does not have or that failed `weft doctor` (not with `even_if_failing`), and for thread
+    options out of range."""
 
     kind: DeviceKind = "CPU"
     runs_stages = True
@@ -160,7 +162,7 @@ class CpuBackend(BackendBase):
         self.rewrites = tuple(REWRITES)
 
     def supports_op(self, node: Tensor) -> Support:
-        """Asks the kernel; views need none."""
+        """Supports the nodes that the kernel accepts; views need none."""
         if node.op in _VIEWS or node.op is OPS["NONE"]:
             return YES
         why = _native.refusal(
@@ -173,11 +175,12 @@ class CpuBackend(BackendBase):
         return YES if why is None else Support(False, f"{node.op} on {self.name}: {why}")
 
     def supports_buffer_type(self, buffer_type: BufferType) -> bool:
-        """Any memory that the host can address."""
+        """Supports any memory that the host can address."""
         return buffer_type.is_host
 
     def work_bytes(self, node: Tensor) -> int:
-        """Scratch of the node's kernel, all threads, each in cache lines of its own."""
+        """The scratch bytes of the node's kernel for all threads, each in cache lines of its
+        own."""
         if node.op in _VIEWS:
             return 0
         own = int(
@@ -193,38 +196,39 @@ class CpuBackend(BackendBase):
         return self.pool.size * -(-own // _CACHE_LINE) * _CACHE_LINE
 
     def optimize(self, nodes: Sequence[Tensor]) -> Sequence[Tensor]:
-        """Activations are turned into blocks once, by a step of their own that every matmul with
-        the same source and block type shares; independent nodes stand side by side."""
+        """The nodes with activations quantized once, and independent nodes side by side.
+
+        A step of its own quantizes them for all matmuls with the same source and block type."""
         return side_by_side(self._with_blocks(nodes))
 
     def _with_blocks(self, nodes: Sequence[Tensor]) -> Sequence[Tensor]:
-        made: dict[tuple[Tensor, str], Tensor] = {}
+        quantized: dict[tuple[Tensor, str], Tensor] = {}
         result: list[Tensor] = []
         for node in nodes:
             if node.op in _MATMULS and len(node.src) > 1:
                 weights, x = node.src[0], node.src[1]
                 assert weights is not None and x is not None
-                wanted = self._activation_type(weights, x)
-                if wanted is not x.dtype:
-                    key = (x, wanted.name)
-                    if key not in made:
-                        made[key] = make_node(
-                            "QUANTIZE", wanted, x.ne, x, name=f"{x.name} ({wanted.name})"
+                activation = self._activation_type(weights, x)
+                if activation is not x.dtype:
+                    key = (x, activation.name)
+                    if key not in quantized:
+                        quantized[key] = make_node(
+                            "QUANTIZE", activation, x.ne, x, name=f"{x.name} ({activation.name})"
                         )
-                        result.append(made[key])
-                    node.src = (weights, made[key], *node.src[2:])
+                        result.append(quantized[key])
+                    node.src = (weights, quantized[key], *node.src[2:])
             result.append(node)
         return result
 
     def weight_layout(self, leaf: Tensor, uses: Sequence[Use]) -> WeightBufferType | None:
-        """Panels of rows, or indices of tables where that is the faster way for ternary weights, if
-        the kernels of all uses read them."""
+        """Panels of rows, or indices of tables where these are faster for ternary weights, if the
+        kernels of all uses read them; else None."""
         if leaf.dtype.id in self._lookup_types and self._looks_up(leaf, uses):
             return self._lookups
         if leaf.dtype.id not in self._panel_types or not can_repack(leaf):
             return None
-        taken = all(use.source == 0 and self._takes_panels(use.node) for use in uses)
-        return self._panels if taken else None
+        in_panels = all(use.source == 0 and self._takes_panels(use.node) for use in uses)
+        return self._panels if in_panels else None
 
     def _looks_up(self, leaf: Tensor, uses: Sequence[Use]) -> bool:
         if not can_look_up(leaf):
@@ -248,7 +252,7 @@ class CpuBackend(BackendBase):
         return why is None
 
     def _activation_type(self, weights: Tensor, x: Tensor) -> DType:
-        """What the activations of a matmul are turned into; their own type where they stay."""
+        """The type that the activations of a matmul are converted to; their own where they stay."""
         bf16, f32 = DTYPES["bf16"], DTYPES["f32"]
         if x.dtype is bf16 and weights.dtype.name in ("f16", "f32"):
             return f32  # the kernels would round the weights
@@ -262,8 +266,8 @@ class CpuBackend(BackendBase):
             weights_type = bf16
         else:
             weights_type = weights.dtype
-        wanted = dtype_from_id(_native.activation_type(self.target, weights_type.id))
-        return f32 if wanted is None else wanted
+        activation = dtype_from_id(_native.activation_type(self.target, weights_type.id))
+        return f32 if activation is None else activation
 
     def lower(self, program: Program, split: int, memories: Sequence[Memory]) -> Executable:
         """The split as a native executor over host memory."""
@@ -271,7 +275,7 @@ class CpuBackend(BackendBase):
 
 
 class NativeExecutable:
-    """A native executor and the memory it runs over."""
+    """A native executor and the memory that it works on."""
 
     def __init__(
         self, backend: CpuBackend, program: Program, split: int, memories: Sequence[Memory]
@@ -298,11 +302,11 @@ class NativeExecutable:
         except ValueError as error:
             raise ProgramError(f"split {split} on {backend.name}: {error}") from error
         self.run_values = self._executor.run
-        """The executor's own call: symbol values in the order of `symbols`. False: stopped."""
+        """The executor's own call, with symbol values in the order of `symbols`; False: stopped."""
         self.abort = self._executor.abort
-        """From any thread: stops the run that is going on, or else the next one."""
+        """Stops the current run, or else the next one, from any thread."""
         self.clear_abort = self._executor.clear_abort
-        """Forgets an abort that no run has seen."""
+        """Cancels an abort that has stopped no run."""
 
     @property
     def symbols(self) -> tuple[str, ...]:
@@ -311,25 +315,25 @@ class NativeExecutable:
 
     @property
     def barriers(self) -> int:
-        """Barriers of the last run."""
+        """The number of barriers of the last run."""
         return int(self._executor.barriers)
 
     @property
     def step_tasks(self) -> list[int]:
-        """For each step, the pieces that threads could claim in the last run."""
+        """For each step, the number of pieces that threads could claim in the last run."""
         return list(self._executor.step_tasks)
 
     def use_threads(self, n: int) -> None:
-        """Threads of the runs from now on, at most those of the pool; 0: all of them."""
+        """Sets the number of threads of later runs, at most those of the pool; 0: all of them."""
         self._executor.set_threads(n)
 
     @property
     def scratch_bytes(self) -> int:
-        """Scratch memory of all threads, which all programs of the device share."""
+        """The bytes of scratch memory of all threads, which all programs of the device share."""
         return int(self._executor.scratch_bytes)
 
     def run(self, values: Mapping[str, int]) -> None:
-        """One run; raises ProgramError on a symbol value outside the plan, AbortedError when
+        """Runs once; raises ProgramError for a symbol value outside the plan, AbortedError when
         `abort` has stopped it."""
         try:
             if not self.run_values([values[s] for s in self._symbols]):
@@ -340,7 +344,7 @@ class NativeExecutable:
             raise ProgramError(f"no value for symbol {error.args[0]}") from error
 
     def profile(self, on: bool) -> None:
-        """Switches per-step timing; a profiled run has a barrier after every step."""
+        """Switches the timing of steps on or off; a profiled run has a barrier after every step."""
         self._executor.set_profiling(on)
 
     def step_seconds(self) -> list[float]:
@@ -348,7 +352,8 @@ class NativeExecutable:
         return list(self._executor.step_seconds)
 
     def record_spans(self, on: bool) -> None:
-        """Records when each thread works on each step, stages as they are; starts anew."""
+        """Starts recording afresh when each thread works on each step, or stops; stages run as
+        usual."""
         self._executor.record_spans(on)
 
     def spans(self) -> NDArray[np.int64]:

@@ -29,8 +29,8 @@ _MAX_SRC = 10
 
 @dataclass(frozen=True, slots=True)
 class Lowered:
-    """The native program, which of the program's buffers it uses (in its order), its symbols, and
-    for each native step the index of its tensor in the whole program."""
+    """The native program, the numbers of the program's buffers that it uses (in its order), its
+    symbols, and for each native step the row of its tensor in the whole program."""
 
     native: _native.Program
     buffers: tuple[int, ...]
@@ -49,7 +49,7 @@ class ExprTable:
     """Builds the native expression table, rows of (kind, a, b); equal expressions share a row."""
 
     def __init__(self, symbols: dict[str, Sym], fixed: Mapping[str, int] | None = None) -> None:
-        """`fixed`: symbols that are numbers; the others are numbered in their order."""
+        """`fixed` are symbols that have values; the others are numbered in their order."""
         self.rows: list[tuple[int, int, int]] = []
         self._known: dict[object, int] = {}
         self._fixed = fixed or {}
@@ -64,13 +64,13 @@ class ExprTable:
         return self._known[key]
 
     def of(self, size: Size) -> int:
-        """Row of `size`."""
+        """The row of `size`."""
         if isinstance(size, int):
             return self._row(_CONST, size)
-        found = self._known.get(size)
-        if found is None:
-            found = self._known[size] = self._polynomial(size)
-        return found
+        row = self._known.get(size)
+        if row is None:
+            row = self._known[size] = self._polynomial(size)
+        return row
 
     def _polynomial(self, expr: Expr) -> int:
         total: int | None = None

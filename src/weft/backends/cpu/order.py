@@ -1,8 +1,8 @@
 """Puts nodes that do not depend on each other side by side, so that they can share a stage.
 
 A graph is written branch after branch: the queries' product, their rotation, the keys' product.
-Here each node moves up to the first place where its sources are there, but not far: what is made
-long before it is used takes memory meanwhile.
+Here each node moves up towards the first place where its sources are computed, but not far, because
+a result computed long before its use takes memory meanwhile.
 """
 
 from __future__ import annotations
@@ -17,12 +17,14 @@ from weft.graph.tensor import Tensor
 __all__ = ["side_by_side"]
 
 _REACH = 8
-"""Stages that a node may move up."""
+"""The largest number of stages that a node may move up."""
 
 
 def side_by_side(nodes: Sequence[Tensor]) -> list[Tensor]:
-    """The nodes sorted by stage: one later than the last of what they read, or, where they write
-    memory that exists already (a cache), than all that touched it before."""
+    """The nodes sorted by stage.
+
+    The stage of a node is one later than the last of those it reads. Where it writes memory that
+    exists already (a cache), it is also later than all nodes that touched it before."""
     shared = _Overwritten(nodes)
     level: dict[Tensor, int] = {}
     placed = []
@@ -58,8 +60,8 @@ class _Overwritten:
         self._known: dict[Tensor, int] = {}
 
     def touch(self, node: Tensor, stage: int) -> int:
-        """The first stage from `stage` on that keeps `node` in order with what touched the same
-        memory before."""
+        """The first stage from `stage` on that keeps `node` in order with earlier users of the same
+        memory."""
         if not self._memories:
             return stage
         read = {self._of(src) for src in node.src if src is not None} & self._memories
@@ -75,18 +77,18 @@ class _Overwritten:
 
     def _of(self, tensor: Tensor) -> int:
         base = tensor if tensor.view_src is None else tensor.view_src
-        found = self._known.get(base)
-        if found is None:
-            found = self._known[base] = _memory(base)
-        return found
+        memory = self._known.get(base)
+        if memory is None:
+            memory = self._known[base] = _memory(base)
+        return memory
 
 
 def _memory(base: Tensor) -> int:
-    """What tensors in the same memory have in common."""
+    """A number that tensors in the same memory share."""
     if base.buffer is None or base.buffer.data is None:
         return id(base)
     data = base.buffer.data
-    # arrays may be views of one another
+    # arrays may be views of each other
     while isinstance(data, np.ndarray) and isinstance(data.base, np.ndarray):
         data = data.base
     return id(data)

@@ -1,4 +1,4 @@
-"""What this machine reaches at best: the roofs that measured speeds are held to."""
+"""The peak rates of this machine: the roofs with which measured speeds are compared."""
 
 from __future__ import annotations
 
@@ -27,14 +27,15 @@ class Peaks:
     read: float
     """Bytes per second read from memory, far beyond the caches."""
     int8: float
-    """Dot products of 8-bit numbers, summed in 32 bits."""
+    """Operations per second of dot products of 8-bit numbers, summed in 32 bits."""
     f32: float
-    """Multiply-adds of float32."""
+    """Operations per second of float32 multiply-adds."""
     bf16: float | None
-    """Dot products of bf16 numbers; None where the target's machine has no such instruction."""
+    """Operations per second of bf16 dot products; None where the target has no such instruction."""
 
     def __str__(self) -> str:
-        """`2 threads (avx512): read 86.9 GB/s; int8 2081, f32 548, bf16 1092 GOP/s`."""
+        """The rates in a line, such as `2 threads (avx512): read 86.9 GB/s; int8 2081, f32 548,
+        bf16 1092 GOP/s`."""
         bf16 = "" if self.bf16 is None else f", bf16 {self.bf16 / 1e9:.0f}"
         return (
             f"{self.threads} thread{'s' if self.threads > 1 else ''} ({self.target}): "
@@ -43,18 +44,20 @@ class Peaks:
         )
 
     def at(self, intensity: float, kind: str = "f32") -> float:
-        """Attainable operations per second of work that does `intensity` operations a byte:
-        the roofline. `kind` is `int8`, `f32` or `bf16`."""
+        """The attainable operations per second at `intensity` operations a byte, which is the
+        roofline.
+
+        `kind` is `int8`, `f32` or `bf16`."""
         roof = getattr(self, kind) or self.f32
         return float(min(roof, self.read * intensity))
 
 
 def measure_peaks(threads: int | None = None, target: str | None = None) -> Peaks:
-    """Measures this machine for half a second and a little; the result is kept per process.
+    """Measures this machine for somewhat more than half a second; the process keeps the result.
 
-    `threads`: default the physical cores of this process. `target`: default the best one that this
-    machine can run. Raises DeviceError on a target or number of threads that cannot be, and where
-    there is no memory for a buffer far beyond the caches."""
+    `threads` are by default the physical cores of this process, `target` the best one that this
+    machine can run. Raises DeviceError for a target or a number of threads that is not possible,
+    and where there is no memory for a buffer far beyond the caches."""
     scores = dict(_native.targets())
     chosen = target or best_target()
     if not scores.get(chosen):

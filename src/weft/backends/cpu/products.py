@@ -1,7 +1,8 @@
-"""How long a matrix product takes with its weights in one layout or another, out of memory.
+"""The time of a matrix product with its weights in one layout or another, read from memory.
 
 The weights are as many matrices of a shape as fill a buffer beyond the caches, multiplied one after
-the other as the layers of a model are. What they hold does not matter: no kernel looks.
+the other like the layers of a model. Their values do not matter, because no kernel depends on
+them.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ PANEL_ROWS = 32
 _LINE = 64
 _MOST_MATRICES = 64
 _MOST_WORK = 4e9
-"""Multiply-adds of one run, about: more matrices are left out."""
+"""The approximate number of multiply-adds of a run; further matrices are left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,7 @@ class Product:
     columns: int
 
     def check(self) -> None:
-        """Raises DeviceError for sizes that cannot be."""
+        """Raises DeviceError for sizes that are not possible."""
         if min(self.rows, self.depth, self.columns) < 1 or self.depth % self.dtype.block:
             raise DeviceError(
                 f"a product of {self.dtype.name} needs rows and columns of at least 1 and a depth "
@@ -46,30 +47,30 @@ class Product:
             )
 
     def bytes_in(self, layout: Layout) -> int:
-        """Of the weights: those that a kernel reads."""
+        """The bytes of the weights that a kernel reads."""
         if layout == "lookup":
             return lookup_read_bytes(self.dtype, self.rows, self.depth)
         return self.dtype.row_bytes(self.depth) * self.rows
 
     @property
     def operations(self) -> int:
-        """A multiply-add counts as two."""
+        """The number of operations; a multiply-add counts as two."""
         return 2 * self.rows * self.depth * self.columns
 
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """The best of some runs."""
+    """The best of several runs."""
 
     layout: Layout
     seconds: float
-    """Of one matrix."""
+    """Seconds for one matrix."""
     nbytes: int
     operations: int
 
     @property
     def read(self) -> float:
-        """Bytes of weights per second."""
+        """The bytes of weights read per second."""
         return self.nbytes / self.seconds
 
     @property
@@ -79,25 +80,26 @@ class Timing:
 
 
 def lookup_read_bytes(dtype: DType, rows: int, depth: int) -> int:
-    """1.75 bits a weight, and the scales of blocks (`native/src/quants/lookup_layout.h`)."""
+    """The bytes of lookup indices: 1.75 bits a weight, and the scales of blocks
+    (`native/src/quants/lookup_layout.h`)."""
     scales = 0 if dtype.tail else depth // dtype.block * 2
     return rows * (depth // 64 * 14 + scales)
 
 
 def layouts_of(target: str, dtype: DType, rows: int, depth: int) -> tuple[Layout, ...]:
-    """The layouts in which a target's matmul reads such weights; rows first."""
-    found: list[Layout] = ["rows"]
+    """The layouts in which a target's matmul reads such weights; rows come first."""
+    layouts: list[Layout] = ["rows"]
     if rows % PANEL_ROWS == 0:
         block = _native.interleaved_block(dtype.id)
         if dtype.id in _native.interleaved_types(target) and depth % block == 0:
-            found.append("interleaved")
+            layouts.append("interleaved")
         if dtype.id in _native.lookup_types(target) and depth % dtype.block == 0:
-            found.append("lookup")
-    return tuple(found)
+            layouts.append("lookup")
+    return tuple(layouts)
 
 
 def weight_buffer(nbytes: int) -> NDArray[np.uint8]:
-    """Aligned bytes that nothing has to bring into memory any more."""
+    """Aligned bytes that are in memory already."""
     whole = np.empty(nbytes + _LINE, np.uint8)
     start = -whole.ctypes.data % _LINE
     whole.fill(1)
@@ -112,13 +114,14 @@ def time_product(
     buffer: NDArray[np.uint8],
     seconds: float,
 ) -> Timing:
-    """The best time of runs for about `seconds` (at least two), after one that warms up.
+    """The best time of runs over about `seconds` (at least two), after one that warms up.
 
-    Raises DeviceError where one matrix does not fit into `buffer` and for sizes that cannot be."""
+    Raises DeviceError where one matrix does not fit into `buffer` and for sizes that are not
+    possible."""
     product.check()
     size = _stored_bytes(product, layout)
     if size > buffer.nbytes:
-        raise DeviceError(f"a matrix of {size} bytes needs a buffer of as many")
+        raise DeviceError(f"a matrix of {size} bytes needs a buffer of at least {size} bytes")
     step = -(-size // _LINE) * _LINE
     work = product.operations / 2
     count = max(1, min(buffer.nbytes // step, _MOST_MATRICES, int(_MOST_WORK / work)))
@@ -140,7 +143,7 @@ def _stored_bytes(product: Product, layout: Layout) -> int:
 
 
 class _Run:
-    """A program that multiplies all matrices; keeps its memory alive."""
+    """A program that multiplies all matrices; it keeps its memory alive."""
 
     def __init__(self, executor: _native.Executor, memory: list[NDArray[np.uint8]]) -> None:
         self._executor, self._memory = executor, memory

@@ -1,11 +1,12 @@
-"""Which kernel targets passed `weft doctor` on this machine, and which target is used therefore.
+"""The record of kernel targets that passed `weft doctor` on this machine, and the choice of a
+target.
 
-A file in the user's cache folder holds, per machine and build of weft, the result of the last check
-of each target. Without one nothing is known and the best target is used. Where there is one,
-finding the entry of this build takes 4 ms once: the key is a hash of the kernels.
+A file in the user's cache folder holds the result of the last check of each target, by machine and
+build of weft. Without one nothing is known and the best target is used. With one, finding the entry
+of this build takes 4 ms once, because the key is a hash of the kernels.
 
 While a target is checked, a file beside it, locked by the checking process, says so
-(`under_check`); verdicts stay as they are for everybody else. A file of a process that is gone
+(`under_check`); earlier verdicts stay valid for other processes. A file of a process that is gone
 stands for a check that ended the process: its target counts as failed until a check of it ends.
 """
 
@@ -33,26 +34,26 @@ __all__ = ["Choice", "Verdict", "best_target", "choose", "forget", "machine_key"
            "require_usable", "under_check", "verdicts", "write_verdict"]  # fmt: skip
 
 UNFINISHED = "the check did not end: the process crashed or was ended"
-"""What the verdict holds of a check whose process is gone."""
+"""The verdict of a check whose process is gone."""
 
 _LOCK_SECONDS = 10.0
-"""Reading and writing the record takes milliseconds; who still waits then is told so."""
+"""The longest wait for the record, which is read and written within milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What the last check of a target found."""
+    """The result of the last check of a target."""
 
     failed: tuple[str, ...]
-    """Names of kernels, e.g. `MUL_MAT q4_0 x1`; empty: all passed."""
+    """Names of kernels that failed, e.g. `MUL_MAT q4_0 x1`; empty: all passed."""
     checked: int = 0
-    """Cases that were run."""
+    """The number of cases."""
     date: str = ""
-    """Day of the check, YYYY-MM-DD."""
+    """The day of the check, YYYY-MM-DD."""
 
     @property
     def summary(self) -> str:
-        """`3 kernels fail: ADD f32, MUL f32, ...`."""
+        """The verdict in a line, such as `3 kernels fail: ADD f32, MUL f32, ...`."""
         if not self.failed:
             return f"all {self.checked} checks passed on {self.date}"
         names = ", ".join(self.failed[:4]) + (", ..." if len(self.failed) > 4 else "")
@@ -63,7 +64,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The target that is used where nothing else is asked for."""
+    """The target that is used unless a caller names another."""
 
     target: str
     why: str
@@ -72,47 +73,47 @@ class Choice:
 
 
 def record_file() -> Path:
-    """Where verdicts are kept."""
+    """The file that holds verdicts."""
     return Path(FLAGS.cache) / "targets.json"
 
 
 def verdicts(file: Path | None = None) -> dict[str, Verdict]:
-    """The verdicts of this machine and build by target; none from a file that cannot be read."""
+    """The verdicts of this machine and build by target; empty for a file that cannot be read."""
     where = file or record_file()
-    made = _kept_verdicts(where)
+    by_target = _kept_verdicts(where)
     for target, _ in _broken_off(where):
-        made[target] = Verdict((UNFINISHED,))
-    return made
+        by_target[target] = Verdict((UNFINISHED,))
+    return by_target
 
 
 def _kept_verdicts(where: Path) -> dict[str, Verdict]:
-    found = _entries(where)
-    if not found:
+    entries = _entries(where)
+    if not entries:
         return {}
-    mine = found.get(machine_key(), {})
-    made = {}
-    for target, entry in mine.items() if isinstance(mine, dict) else ():
+    own = entries.get(machine_key(), {})
+    by_target = {}
+    for target, entry in own.items() if isinstance(own, dict) else ():
         try:
             failed, checked = tuple(map(str, entry["failed"])), int(entry["checked"])
-            made[target] = Verdict(failed, checked, str(entry["date"]))
+            by_target[target] = Verdict(failed, checked, str(entry["date"]))
         except (KeyError, TypeError, ValueError):
-            continue  # a damaged entry says nothing
-    return made
+            continue  # a damaged entry is ignored
+    return by_target
 
 
 def write_verdict(target: str, verdict: Verdict | None, file: Path | None = None) -> None:
-    """Keeps a verdict (None: forgets it), and forgets checks of the target that were broken off.
+    """Stores a verdict (None removes it), and removes checks of the target that were broken off.
 
-    A folder that cannot be written is a DeviceError."""
+    Raises DeviceError for a folder that cannot be written."""
     where = file or record_file()
     with _told(where), locked(_beside(where, "lock"), _LOCK_SECONDS):
-        found = _entries(where)
-        mine = found.setdefault(machine_key(), {})
+        entries = _entries(where)
+        own = entries.setdefault(machine_key(), {})
         if verdict is None:
-            mine.pop(target, None)
+            own.pop(target, None)
         else:
-            mine[target] = asdict(verdict)
-        write_text(where, json.dumps(found, indent=1))
+            own[target] = asdict(verdict)
+        write_text(where, json.dumps(entries, indent=1))
         for name, marker in _broken_off(where):
             if name == target:
                 marker.unlink(missing_ok=True)
@@ -121,10 +122,10 @@ def write_verdict(target: str, verdict: Verdict | None, file: Path | None = None
 
 @contextmanager
 def under_check(target: str, file: Path | None = None) -> Iterator[None]:
-    """Says that this process checks a target, for the length of a block. If the process ends in
-    it, the target counts as failed.
+    """Records that this process checks a target, for the length of a block.
 
-    A folder that cannot be written is a DeviceError."""
+    If the process ends in it, the target counts as failed. Raises DeviceError for a folder that
+    cannot be written."""
     where = file or record_file()
     with _told(where):
         where.parent.mkdir(parents=True, exist_ok=True)
@@ -133,7 +134,7 @@ def under_check(target: str, file: Path | None = None) -> Iterator[None]:
     try:
         with opened:
             try_lock(opened)
-            # a file without a word in it is not there yet, or no more
+            # an empty file is only just created, or about to be removed
             opened.write(f"process {os.getpid()}")
             opened.flush()
             try:
@@ -154,7 +155,7 @@ def _marker(where: Path, target: str) -> Path:
 
 
 def _markers(where: Path) -> Iterator[tuple[str, Path, str]]:
-    """(target, file, what it says) of each check of this machine and build that did not end."""
+    """(target, file, text of the file) of each check of this machine and build that did not end."""
     paths = where.parent.glob(f"{where.name}.*.checking")
     for path in paths:
         parts = path.name.removeprefix(f"{where.name}.").split(".")
@@ -169,7 +170,7 @@ def _markers(where: Path) -> Iterator[tuple[str, Path, str]]:
 def _broken_off(where: Path) -> list[tuple[str, Path]]:
     """(target, file) of checks whose process is gone."""
     unlocked = [(target, path) for target, path, _ in _markers(where) if not is_locked(path)]
-    # one that has ended meanwhile says nothing any more
+    # a check that has ended meanwhile has no file any more
     still = {path for _, path, _ in _markers(where)} if unlocked else set()
     return [(target, path) for target, path in unlocked if path in still]
 
@@ -190,7 +191,7 @@ def _told(where: Path) -> Iterator[None]:
 
 
 def forget(file: Path | None = None) -> None:
-    """Forgets every verdict."""
+    """Removes every verdict."""
     where = file or record_file()
     where.unlink(missing_ok=True)
     for _, marker in _broken_off(where):
@@ -202,7 +203,7 @@ def choose(file: Path | None = None) -> Choice:
     """The best target that this machine can run and that no check failed.
 
     Raises DeviceError when every target failed, or the build has none for this machine."""
-    known = verdicts(file)
+    results = verdicts(file)
     usable = sorted(((s, name) for name, s in _native.targets() if s), reverse=True)
     if not usable:
         names = ", ".join(name for name, _ in _native.targets())
@@ -212,7 +213,7 @@ def choose(file: Path | None = None) -> Choice:
         )
     passed_over = []
     for _, name in usable:
-        verdict = known.get(name)
+        verdict = results.get(name)
         if verdict is not None and verdict.failed:
             passed_over.append(name)
             continue
@@ -229,13 +230,12 @@ def choose(file: Path | None = None) -> Choice:
 
 @cache
 def best_target() -> str:
-    """The target of `choose`; warns once of a better one that failed its check."""
+    """The target of `choose`; warns once of a better target that failed its check."""
     choice = choose()
-    known = verdicts() if choice.passed_over else {}
     for name in choice.passed_over:
         warnings.warn(
-            f"kernel target {name} failed its check ({known[name].summary}); using {choice.target}."
-            f" `weft doctor --target {name}` checks it again",
+            f"kernel target {name} failed its check ({verdicts()[name].summary}); using "
+            f"{choice.target}. `weft doctor --target {name}` checks it again",
             RuntimeWarning,
             stacklevel=2,
         )
@@ -254,10 +254,10 @@ def require_usable(target: str) -> None:
 
 def _entries(file: Path) -> dict[str, Any]:
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
+        entries = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return entries if isinstance(entries, dict) else {}
 
 
 @cache

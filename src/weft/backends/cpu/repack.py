@@ -1,9 +1,9 @@
-"""`CPU_R32`: weight matrices as panels of 32 rows, repacked once from where they are; `CPU_T32`:
-ternary ones as indices of tables.
+"""Weights in layouts of their own: `CPU_R32`, panels of 32 rows, and `CPU_T32`, indices of tables
+for ternary weights.
 
 The layouts are those of `native/src/quants/interleave.h` and `lookup_layout.h`. A matrix takes as
-many bytes as before, at most 1.08 times as many for tq1_0 as indices; the pages of a mapped file
-that it was read from are given back to the system.
+many bytes as before, at most 1.08 times as many for tq1_0 as indices. Pages of a mapped file from
+which it was read are returned to the system.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ _ALIGNMENT = 64
 
 
 def can_repack(tensor: Tensor) -> bool:
-    """Whether a matrix, or a stack of them, has the layout: whole panels, whole words, no gaps."""
+    """Whether a matrix, or a stack of them, can have the layout: whole panels, whole words, no
+    gaps."""
     block = _native.interleaved_block(tensor.dtype.id)
     sizes = [n for n in tensor.ne if isinstance(n, int)]
     return (
@@ -57,7 +58,8 @@ def can_repack(tensor: Tensor) -> bool:
 
 
 def can_look_up(tensor: Tensor) -> bool:
-    """Whether a matrix has the lookup layout: one matrix of a ternary type, whole panels."""
+    """Whether a weight can have the lookup layout: one matrix of a ternary type, in whole
+    panels."""
     sizes = [n for n in tensor.ne if isinstance(n, int)]
     if len(sizes) != 4 or sizes[2:] != [1, 1] or 0 in sizes or not tensor.is_contiguous:
         return False
@@ -68,8 +70,8 @@ def can_look_up(tensor: Tensor) -> bool:
 
 
 def is_ternary(tensor: Tensor, pool: _native.ThreadPool) -> bool:
-    """Whether the weights of a whole tensor in host memory are all -1, 0 or +1 times a scale;
-    tq2_0 can hold a 2."""
+    """Whether all weights of a whole tensor in host memory are -1, 0 or +1 times a scale; tq2_0 can
+    hold a 2."""
     data = None if tensor.buffer is None else tensor.buffer.data
     if data is None:
         return False
@@ -82,7 +84,8 @@ def is_ternary(tensor: Tensor, pool: _native.ThreadPool) -> bool:
 
 
 class PanelMemory:
-    """The repacked bytes of one tensor. `read` gives rows; the host cannot address them as such."""
+    """The repacked bytes of one tensor. `read` returns rows; the host cannot address the bytes as
+    rows."""
 
     __slots__ = ("__weakref__", "_pool", "_row_elements", "_rows", "_source", "dtype", "panels")
 
@@ -94,9 +97,9 @@ class PanelMemory:
         self._row_elements = ne[0]
         self._rows = ne[1] * ne[2] * ne[3]
         self._pool = pool
-        self._source = source  # what is shared under its identity must not go away
+        self._source = source  # keeps the array alive, under whose identity this memory is shared
         self.panels = self._fill(source.reshape(-1).view(np.uint8))
-        """The bytes as the kernels read them."""
+        """The bytes in the layout that the kernels read."""
 
     def _fill(self, rows: NDArray[np.uint8]) -> NDArray[np.uint8]:
         panels = _SLABS.take(rows.nbytes)
@@ -105,11 +108,11 @@ class PanelMemory:
 
     @property
     def nbytes(self) -> int:
-        """Size in bytes of the tensor as rows."""
+        """The size in bytes of the tensor as rows."""
         return int(self._source.nbytes)
 
     def write(self, offset: int, data: NDArray[np.uint8]) -> None:
-        """Refuses: what is repacked is constant."""
+        """Raises DeviceError, because repacked weights are constant."""
         raise DeviceError(
             f"bytes {offset}..{offset + data.nbytes} of repacked weights cannot be written; plan "
             "with repack=False where weights change"
@@ -138,12 +141,12 @@ class PanelMemory:
             )
 
     def host(self) -> None:
-        """None: not as rows."""
+        """None, because the host cannot address the bytes as rows."""
         return None
 
 
 class LookupMemory(PanelMemory):
-    """A ternary matrix as indices of tables. `read` gives the rows it was made from."""
+    """A ternary matrix as indices of tables. `read` returns the rows from which it was made."""
 
     __slots__ = ()
 
@@ -154,15 +157,15 @@ class LookupMemory(PanelMemory):
         return panels
 
     def read(self, offset: int, nbytes: int) -> NDArray[np.uint8]:
-        """A copy of bytes of the rows, from where they came: indices do not keep how a format has
-        written a zero."""
+        """A copy of bytes of the original rows, because indices do not keep a format's way to write
+        a zero."""
         self._check(offset, nbytes)
         rows: NDArray[np.uint8] = self._source.reshape(-1).view(np.uint8)
         return rows[offset : offset + nbytes].copy()
 
 
 class PanelBufferType:
-    """Memory of this process that holds weights as panels. Repacked on the threads of a pool."""
+    """Memory of this process that holds weights as panels, repacked on the threads of a pool."""
 
     name = "CPU_R32"
     device = "cpu"
@@ -176,24 +179,24 @@ class PanelBufferType:
         self._pool = pool
 
     def alloc_size(self, tensor: Tensor) -> int:
-        """As many bytes as rows take."""
+        """The bytes of the rows."""
         return upper(tensor.nbytes)
 
     def allocate(self, nbytes: int) -> Memory:
-        """Refuses: there is nothing here but what `load` repacks."""
+        """Raises DeviceError, because this memory holds only weights that `load` repacks."""
         raise DeviceError(f"{self.name} memory holds repacked weights only, see load()")
 
     def load(self, source: NDArray[Any], dtype: DType, ne: tuple[int, ...]) -> Memory:
-        """The repacked bytes of a tensor; the same for all who load the same array.
+        """The repacked bytes of a tensor; all callers that load the same array share them.
 
         Raises OutOfMemoryError with the number of bytes."""
         key = (id(source), self.layout, dtype.name, ne)
         with _LOCK:
-            found = _SHARED.get(key)
-            if found is None:
-                found = _SHARED[key] = self._memory(source, dtype, ne, self._pool)
+            memory = _SHARED.get(key)
+            if memory is None:
+                memory = _SHARED[key] = self._memory(source, dtype, ne, self._pool)
                 forget_pages(source)
-        return found
+        return memory
 
 
 class LookupBufferType(PanelBufferType):
@@ -204,7 +207,7 @@ class LookupBufferType(PanelBufferType):
     _memory = LookupMemory
 
     def alloc_size(self, tensor: Tensor) -> int:
-        """As many bytes as rows take; somewhat more for tq1_0."""
+        """The bytes of the rows, and somewhat more for tq1_0."""
         ne = [upper(n) for n in tensor.ne]
         return int(_native.lookup_bytes(tensor.dtype.id, ne[1], ne[0]))
 
@@ -212,13 +215,15 @@ class LookupBufferType(PanelBufferType):
 _SHARED: WeakValueDictionary[tuple[int, str, str, tuple[int, ...]], PanelMemory] = (
     WeakValueDictionary()
 )
-"""Repacked weights by the identity of the array they were made from, which they keep alive."""
+"""Repacked weights, by the identity of the array from which they were made and keep alive."""
 _LOCK = Lock()
 
 
 def forget_pages(array: NDArray[Any]) -> None:
-    """Has the system drop the resident pages that hold nothing but bytes of `array`, where it is
-    part of a file that is mapped for reading; they come back from the file when they are read."""
+    """Makes the system drop the resident pages that hold nothing but bytes of `array`.
+
+    It does so where the array is part of a file that is mapped for reading; the pages return from
+    the file when they are read."""
     base: Any = array
     while isinstance(base, np.ndarray | memoryview):
         base = base.base if isinstance(base, np.ndarray) else base.obj
@@ -227,7 +232,7 @@ def forget_pages(array: NDArray[Any]) -> None:
         return
     whole = np.frombuffer(base, np.uint8)
     if whole.flags.writeable:
-        return  # changes that only memory holds would be lost
+        return  # dropping them would lose changes that exist only in memory
     start = array.ctypes.data - whole.ctypes.data
     first = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE
     last = (start + array.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE
@@ -236,9 +241,9 @@ def forget_pages(array: NDArray[Any]) -> None:
 
 
 class _Slabs:
-    """Bytes for many tensors out of few large blocks, nearly all of which are huge pages then.
+    """Bytes for many tensors from few large blocks, which are almost entirely huge pages.
 
-    A block lives as long as any tensor in it; what nobody has written takes no memory."""
+    A block lives as long as any tensor in it; bytes that are not written yet take no memory."""
 
     SIZE = 64 << 20
 
@@ -247,7 +252,7 @@ class _Slabs:
         self._used = 0
 
     def take(self, nbytes: int) -> NDArray[np.uint8]:
-        """Aligned bytes that nobody has written; raises OutOfMemoryError."""
+        """Aligned bytes that are not written yet; raises OutOfMemoryError."""
         slab = None if self._slab is None else self._slab()
         if slab is None or self._used + nbytes > slab.nbytes:
             slab = self._new(nbytes)
@@ -273,4 +278,4 @@ class _Slabs:
 
 
 _SLABS = _Slabs()
-"""Taken from under `_LOCK`."""
+"""The slabs of this process, guarded by `_LOCK`."""

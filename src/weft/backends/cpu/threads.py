@@ -1,4 +1,6 @@
-"""`ThreadOptions`: how many threads the cpu device has, where they run, and how they wait."""
+"""`ThreadOptions`: the number of threads of the cpu device, their processors, and their way to
+wait.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ _MOST = 1024
 
 @dataclass(frozen=True, slots=True)
 class ThreadOptions:
-    """Threads of the cpu device. Everything has a default that suits a machine of its own.
+    """Threads of the cpu device. Every default suits a machine that runs nothing else.
 
     Raises DeviceError for a value out of range, naming it."""
 
@@ -35,9 +37,9 @@ class ThreadOptions:
     strict: bool = False
     """One processor per thread, in the order of `cpus`, instead of any of them for each."""
     priority: Priority = "normal"
-    """What threads may take from other processes; needs the right to. A refusal is a warning."""
+    """The scheduling priority of threads; the system may refuse it, which is a warning."""
     poll: int = 50
-    """How long threads look for work before they sleep, from 0 (not at all) to 100 (200 us)."""
+    """The time that threads poll for work before they sleep, from 0 (none) to 100 (200 us)."""
     numa: Numa | None = None
     """On a machine with several memory nodes: `distribute` threads, and pages of caches, compute
     memory and repacked weights, over all of them; `isolate` both on the node of the caller; or run
@@ -53,20 +55,20 @@ class ThreadOptions:
             if not self.cpus or any(not isinstance(c, int) or c < 0 for c in self.cpus):
                 raise DeviceError(f"cpus must be processor numbers from 0, got {self.cpus}")
         if self.priority not in get_args(Priority):
-            known = ", ".join(get_args(Priority))
-            raise DeviceError(f"priority must be one of {known}, got {self.priority!r}")
+            names = ", ".join(get_args(Priority))
+            raise DeviceError(f"priority must be one of {names}, got {self.priority!r}")
         if not (isinstance(self.poll, int) and 0 <= self.poll <= 100):
             raise DeviceError(f"poll must be 0..100, got {self.poll}")
         if self.numa is not None and self.numa not in get_args(Numa):
-            known = ", ".join(get_args(Numa))
-            raise DeviceError(f"numa must be one of {known}, got {self.numa!r}")
+            names = ", ".join(get_args(Numa))
+            raise DeviceError(f"numa must be one of {names}, got {self.numa!r}")
         if self.numa is not None and self.cpus is not None:
             raise DeviceError("numa chooses the processors; leave out cpus")
 
     def resolved(self) -> tuple[int, int]:
         """(threads for single tokens, threads for more), with defaults filled in.
 
-        The default number goes no further than the chosen processors."""
+        The default number is at most that of the chosen processors."""
         single = self.n_threads
         if single is None:
             single = FLAGS.threads or int(_native.usable_cores())
@@ -75,7 +77,7 @@ class ThreadOptions:
         return single, single if self.n_threads_batch is None else self.n_threads_batch
 
     def make_pool(self) -> tuple[_native.ThreadPool, list[str]]:
-        """The pool, and what did not work or has no effect on this machine, a sentence each.
+        """The pool, and a sentence for each setting that failed or has no effect on this machine.
 
         Raises DeviceError for processors that the process may not use."""
         n = max(self.resolved())
@@ -93,7 +95,7 @@ class ThreadOptions:
         return pool, notes + list(pool.warnings)
 
     def _place_memory(self, nodes: Mapping[int, Sequence[int]], own: int) -> list[str]:
-        """Has memory of the process placed as the threads are; what the system refuses."""
+        """Places memory of the process like the threads; returns what the system refuses."""
         if self.numa == "numactl":
             use_placement(None)
             return []

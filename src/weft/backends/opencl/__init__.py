@@ -1,8 +1,8 @@
-"""The `opencl` devices: GPUs, and whatever else has an OpenCL driver, through pyopencl.
+"""The `opencl` devices: GPUs, and all else that has an OpenCL driver, through pyopencl.
 
-`devices` finds them, `driver` is all that is asked of one, `memory` and `queue` are its buffers and
-order, `planes` the layout of weights, `ops` says which kernels an op needs and `kernels` has them,
-`builds` compiles and keeps them, `executable` turns a split into a list of launches.
+`devices` finds them, `driver` makes all requests to a device, `memory` and `queue` are its buffers
+and its order, `planes` the layout of weights. `ops` says which kernels an op needs and `kernels`
+has them, `builds` compiles and keeps them, `executable` turns a split into a list of launches.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ _OPTIONS = ("copy_weights", "limits", "planes")
 
 
 def describe() -> list[BackendInfo]:
-    """Every device, those that cannot be used with the reason."""
+    """Every device; one that cannot be used has the reason."""
     try:
-        found = find_devices()
+        devices = find_devices()
     except DeviceError as error:
         return [BackendInfo("opencl", False, str(error), "")]
     infos = []
-    for device in found:
+    for device in devices:
         why = device.unusable
         infos.append(BackendInfo(f"opencl:{device.number}", not why, why, device.description))
     return infos
 
 
 def make(suffix: str | None = None, **options: Any) -> OpenCLBackend:
-    """`opencl`: the first GPU that works, else the first device; `opencl:N`: that one. Options are
-    those of `OpenCLBackend`."""
+    """`opencl` is the first GPU that works, else the first device; `opencl:N` is the device of that
+    number. Options are those of `OpenCLBackend`."""
     require_options("opencl", options, _OPTIONS)
     device = pick(suffix)
     return OpenCLBackend(device, "opencl" if suffix is None else f"opencl:{suffix}", **options)
 
 
 def rules() -> OpenCLRules:
-    """What there are kernels for, on any device."""
+    """The nodes for which there are kernels, on any device."""
     return OpenCLRules()

@@ -1,4 +1,4 @@
-"""The device as planner and executor see it."""
+"""An OpenCL device as planner and executor see it."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from weft.options import require_options
 __all__ = ["OpenCLBackend"]
 
 _MIN_BATCH = 32
-"""From this many columns on, weights on the host are worth sending (the reference's bound)."""
+"""The number of columns from which sending weights of the host pays (the reference's bound)."""
 
 
 class OpenCLBackend(BackendBase):
     """A device with buffers and a queue of its own.
 
-    `limits` replaces sizes of groups by name, e.g. `{"tile": 32}`; `copy_weights`: weights get
-    buffers of their own even where the device works in the host's memory; `planes`: weights that
-    are repacked go into planes, default: on GPUs."""
+    `limits` replaces sizes of groups by name, e.g. `{"tile": 32}`. `copy_weights` gives weights
+    buffers of their own even where the device works in the host's memory. `planes` repacks weights
+    into planes, by default on GPUs."""
 
     rewrites = tuple(REWRITES)
 
@@ -51,7 +51,7 @@ class OpenCLBackend(BackendBase):
         known = [field.name for field in fields(Limits)]
         require_options(f"limits of {name}", limits or {}, known)
         self.limits = replace(limits_for(device), **(limits or {}))
-        for what in ("lanes", "row_items"):  # sums over them halve the group again and again
+        for what in ("lanes", "row_items"):  # sums over them halve the group repeatedly
             n = getattr(self.limits, what)
             if not isinstance(n, int) or n < 1 or n & (n - 1):
                 raise DeviceError(f"{name}: limit {what} is {n}; it must be a power of two")
@@ -63,21 +63,21 @@ class OpenCLBackend(BackendBase):
         self._planes = PlanesBufferType(self.driver, self.memory_type) if use_planes else None
 
     def supports_op(self, node: Tensor) -> Support:
-        """What there are kernels for; a no is a sentence."""
+        """Supports the nodes for which there are kernels; a refusal is a sentence."""
         return supports(node, self.name)
 
     def offload_op(self, node: Tensor) -> bool:
-        """Products of many columns, on a device with memory of its own."""
+        """Asks for products of many columns, on a device with memory of its own."""
         if node.op.name not in ("MUL_MAT", "MUL_MAT_ID") or self.kind != "GPU":
             return False
         return upper(node.ne[2 if node.op.name == "MUL_MAT_ID" else 1]) >= _MIN_BATCH
 
     def memory_limit(self) -> int | None:
-        """What is left of the device's memory."""
+        """The bytes that are free in the device's memory."""
         return max(0, self.memory_type.capacity - self.memory_type.in_use)
 
     def weight_layout(self, leaf: Tensor, uses: Sequence[Use]) -> WeightBufferType | None:
-        """Planes, where the device reads them better and the kernels of all uses know them."""
+        """Planes, where the device reads them faster and the kernels of all uses know them."""
         return self._planes if self._planes and can_be_planes(leaf, uses) else None
 
     def make_queue(self) -> Queue:
@@ -89,11 +89,11 @@ class OpenCLBackend(BackendBase):
         return OpenCLExecutable(self.driver, self.limits, program, split, memories)
 
     def record_queue(self, on: bool) -> None:
-        """Starts to note when the device does what, or stops; calls nest."""
+        """Starts recording the device's times, or stops; calls nest."""
         self.driver.record_times(on)
 
     def recorded(self) -> Callable[[], list[QueueSpan]]:
-        """What was enqueued since the last call, once it is done."""
+        """The spans of work enqueued since the last call, once it is done."""
         record = self.driver.record
         return list if record is None else record.take()
 

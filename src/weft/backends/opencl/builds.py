@@ -1,4 +1,4 @@
-"""Programs: put together from the kernel files, built once per device, kept on disk as binaries."""
+"""Programs: assembled from the kernel files, built once per device, kept on disk as binaries."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _HEADERS = {
     "conv.cl": ("place.h",),
     "window.cl": ("place.h", "moves.h", "whole.h"),
 }
-"""What a kernel file needs besides `common.h`."""
+"""The headers that a kernel file needs besides `common.h`."""
 
 
 @cache
@@ -61,7 +61,7 @@ _CODEBOOKS = {
     "iq3_xxs": (3, (4, 12, 20, 28, 36, 44, 52, 62)),
     "iq3_s": (3, (1, 3, 5, 7, 9, 11, 13, 15)),
 }
-"""Bits of a level in a format's codebook, and the levels."""
+"""The bits of a level in a format's codebook, and the levels."""
 
 
 @cache
@@ -91,12 +91,12 @@ class Programs:
         self._always = ("NATIVE_HALF",) if "fp16" in device.features else ()
         self._built: dict[tuple[str, tuple[str, ...]], Any] = {}
         self.compiled = 0
-        """How many were compiled from source."""
+        """The number of programs compiled from source."""
         self.loaded = 0
-        """How many came from the disk."""
+        """The number of programs loaded from disk."""
 
     def kernel(self, file: str, defines: tuple[str, ...], name: str) -> Any:
-        """A kernel object of its own, whose arguments nobody else sets.
+        """A kernel object of its own, whose arguments no other caller sets.
 
         Raises DeviceError naming file, line and device when the source does not build."""
         program = self._built.get((file, defines))
@@ -115,7 +115,7 @@ class Programs:
         if program is None:
             program = self.build(file, source, options)
             self.compiled += 1
-            with suppress(library().Error):  # a driver may keep them to itself
+            with suppress(library().Error):  # a driver may not give its binaries
                 binaries = program.get_info(library().program_info.BINARIES)
                 keep(path, binaries[0])
         else:
@@ -127,7 +127,7 @@ class Programs:
         cl = library()
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # pyopencl warns of every remark of a compiler
+                warnings.simplefilter("ignore")  # pyopencl warns of every note of a compiler
                 return cl.Program(self._context, source).build(options, cache_dir=False)
         except cl.Error as error:
             raise DeviceError(
@@ -136,7 +136,7 @@ class Programs:
             ) from error
 
     def _from_binary(self, binary: bytes, options: list[str]) -> Any:
-        """None where the driver does not take the file any more."""
+        """The program of a binary; None where the driver no longer accepts it."""
         cl = library()
         try:
             with warnings.catch_warnings():
@@ -149,16 +149,19 @@ class Programs:
 
 _PLACE = r"([\w.]+\.(?:cl|h)):(\d+)(?::\d+)?:\s*"
 _ERRORS = (rf"{_PLACE}(?:fatal )?error:\s*(.*)", rf"error:\s*{_PLACE}(.*)")
-"""How compilers write an error: clang's own way, and PoCL's."""
+"""The forms in which compilers write an error: clang's and PoCL's."""
 
 
 def _first_error(log: str) -> str:
-    """`norm.cl line 12: ...`, or the first lines where the log has no such thing."""
+    """The first error as `norm.cl line 12: ...`, or the first lines where the log has no such
+    error."""
     for pattern in _ERRORS:
-        found = re.search(pattern, log)
-        if found is not None:
-            return f"{found[1]} line {found[2]}: {found[3]}"
+        match = re.search(pattern, log)
+        if match is not None:
+            return f"{match[1]} line {match[2]}: {match[3]}"
     lines = [line.strip() for line in log.splitlines()]
-    # pyopencl puts the call and the device around what the compiler says
-    said = [line for line in lines if line and not line.startswith(("clBuild", "Build on", "(opt"))]
-    return "; ".join((said or lines)[:4])
+    # pyopencl puts the call and the device around the compiler's messages
+    messages = [
+        line for line in lines if line and not line.startswith(("clBuild", "Build on", "(opt"))
+    ]
+    return "; ".join((messages or lines)[:4])

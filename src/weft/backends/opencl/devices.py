@@ -1,4 +1,4 @@
-"""The devices that the OpenCL drivers of this machine offer, and how big groups are on them."""
+"""The devices that the OpenCL drivers of this machine offer, and the sizes of groups on them."""
 
 from __future__ import annotations
 
@@ -40,21 +40,21 @@ class Found:
     handle: Any
     """The driver's object."""
     fault: str = ""
-    """What the driver reported when it was asked about the device; then nothing is known of it."""
+    """The driver's error when it was asked about the device, which is then otherwise unknown."""
 
     @property
     def shares_memory(self) -> bool:
-        """Whether it works in the memory of the host."""
+        """Whether the device works in the memory of the host."""
         return "host memory" in self.features
 
     @property
     def key(self) -> str:
-        """Names device and driver, for what is kept in files."""
+        """The names of device and driver, as a key for files."""
         return f"{self.platform} / {self.name} / {self.driver}"
 
     @property
     def unusable(self) -> str:
-        """Empty, or why no kernel runs there; tried in a process of its own, once."""
+        """Empty, or the reason why no kernel runs there; tried in a process of its own, once."""
         if self.fault:
             return f"its driver does not describe it ({self.fault})"
         if not self.handle.get_info(library().device_info.COMPILER_AVAILABLE):
@@ -63,7 +63,7 @@ class Found:
 
     @property
     def description(self) -> str:
-        """What it is, in a line."""
+        """A description in a line."""
         size = f"{self.memory / GIB:.1f} GiB, buffers of {self.max_buffer / GIB:.1f} GiB"
         return f"{self.name}, {self.platform} ({size}; {', '.join(self.features)})"
 
@@ -79,25 +79,25 @@ def find_devices() -> tuple[Found, ...]:
             f"no OpenCL driver is installed ({error}); install the one of your GPU's maker, or "
             "PoCL for the CPU (Debian: pocl-opencl-icd)"
         ) from error
-    found: list[Found] = []
+    devices: list[Found] = []
     for p, platform in enumerate(platforms):
         try:
             handles = platform.get_devices()
         except cl.Error:
             continue  # a platform without devices reports that as an error
         for d, handle in enumerate(handles):
-            number, place = len(found), (p, d)
+            number, place = len(devices), (p, d)
             try:
-                found.append(_found(cl, number, platform, handle, place))
+                devices.append(_found(cl, number, platform, handle, place))
             except cl.Error as error:
                 unknown = f"device {d} of platform {p}"
-                found.append(
+                devices.append(
                     Found(number, "", unknown, "ACCEL", "", 0, 0, 64, (), place, handle, str(error))
                 )
-    if not found:
+    if not devices:
         names = ", ".join(p.name.strip() for p in platforms)
         raise DeviceError(f"the OpenCL drivers of this machine ({names}) have no device")
-    return tuple(found)
+    return tuple(devices)
 
 
 def _found(cl: Any, number: int, platform: Any, handle: Any, place: tuple[int, int]) -> Found:
@@ -121,13 +121,15 @@ def _found(cl: Any, number: int, platform: Any, handle: Any, place: tuple[int, i
 
 def pick(suffix: str | None) -> Found:
     """The device of `opencl:N`; without a number the first GPU that works, else the first device
-    that does. Raises DeviceError with what there is."""
+    that works.
+
+    Raises DeviceError with the devices of this machine."""
     devices = find_devices()
     if suffix is not None:
         chosen = {str(d.number): d for d in devices}.get(suffix)
         if chosen is None:
-            known = ", ".join(f"opencl:{d.number} ({d.name})" for d in devices)
-            raise DeviceError(f"there is no device opencl:{suffix}; this machine has {known}")
+            names = ", ".join(f"opencl:{d.number} ({d.name})" for d in devices)
+            raise DeviceError(f"there is no device opencl:{suffix}; this machine has {names}")
         if chosen.unusable:
             raise DeviceError(f"opencl:{suffix} ({chosen.name}) cannot be used: {chosen.unusable}")
         return chosen
@@ -142,20 +144,23 @@ def pick(suffix: str | None) -> Found:
 
 
 def _in_step(handle: Any) -> int:
-    """Items that a GPU does in step, a power of two: it says so by one of three names."""
+    """The number of items that a GPU runs in lockstep, a power of two; drivers have three names for
+    it."""
     for name in ("preferred_work_group_size_multiple", "warp_size_nv", "wavefront_width_amd"):
         try:
-            found = int(getattr(handle, name))
+            width = int(getattr(handle, name))
         except (library().Error, AttributeError):
-            continue  # of another version, or another maker
-        if found > 0 and found & (found - 1) == 0:
-            return min(found, 64)
+            continue  # the driver has another version, or another maker
+        if width > 0 and width & (width - 1) == 0:
+            return min(width, 64)
     return 32
 
 
 def limits_for(device: Found) -> Limits:
-    """Sizes of groups. Processors do an item after another and vectors inside of it; GPUs do items
-    side by side, as many as their hardware has in step."""
+    """Sizes of groups.
+
+    Processors run one item after another and vectors inside of each; GPUs run items side by side,
+    as many as their hardware has in lockstep."""
     handle = device.handle
     most, local = handle.max_work_group_size, handle.local_mem_size
     if handle.type & library().device_type.CPU:

@@ -1,7 +1,8 @@
-"""Everything that is asked of the driver: buffers, copies, kernels, waiting, and their failures.
+"""All requests to the driver: buffers, copies, kernels, waiting, and their failures.
 
-One context and one queue a device, in order: a command starts when all before it are done. So
-whatever is enqueued from any thread sees what was enqueued before, and only the host ever waits.
+There is one context and one queue for each device, in order: a command starts when all before it
+are done. So work enqueued from any thread sees the results of work enqueued before, and only the
+host ever waits.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class Driver:
             self.context = cl.Context([device.handle])
             self.queue = cl.CommandQueue(self.context, device.handle)
         self.record: Record | None = None
-        """While recording: what notes events."""
+        """The record of events, while recording."""
         self._plain: Any = self.queue
         self._timed: Any = None
         self._recording = 0
@@ -53,7 +54,7 @@ class Driver:
         self._watched: dict[str, int] = {}
         self._tables: dict[bytes, Any] = {}
         self.local = lru_cache(maxsize=None)(cl.LocalMemory)
-        """Local memory of so many bytes, as an argument of a kernel."""
+        """Local memory of a number of bytes, as an argument of a kernel."""
 
     # ---- memory ----------------------------------------------------------------------------------
 
@@ -77,7 +78,8 @@ class Driver:
         return buffer
 
     def adopt(self, data: NDArray[np.uint8]) -> Any:
-        """A buffer over memory of the host, which must stay as it is while the buffer lives."""
+        """A buffer over memory of the host, which must not change or move while the buffer
+        lives."""
         flags = self._cl.mem_flags.READ_ONLY | self._cl.mem_flags.USE_HOST_PTR
         with guarded(f"{self.name}: {data.nbytes} bytes of host memory could not be shared"):
             return self._cl.Buffer(self.context, flags, hostbuf=data)
@@ -121,7 +123,7 @@ class Driver:
         return slot
 
     def read(self, buffer: Any, offset: int, nbytes: int) -> NDArray[np.uint8]:
-        """Bytes of a buffer once everything enqueued so far is done."""
+        """Bytes of a buffer, once all work enqueued so far is done."""
         out = np.empty(nbytes, np.uint8)
         if nbytes:
             with guarded(f"{self.name}: copy of {nbytes} bytes from the device"):
@@ -149,11 +151,12 @@ class Driver:
         group: tuple[int, ...],
         start: tuple[int, ...] | None = None,
     ) -> Any:
-        """Enqueues a kernel; `grid` counts items, the first of them is at `start`. Its event."""
+        """Enqueues a kernel and returns its event; `grid` counts items, of which the first is at
+        `start`."""
         return self._cl.enqueue_nd_range_kernel(self.queue, kernel, grid, group, start)
 
     def flush(self) -> None:
-        """What is enqueued starts."""
+        """Starts the work that is enqueued."""
         self.queue.flush()
 
     def marker(self) -> Any:
@@ -174,8 +177,9 @@ class Driver:
     # ---- times -----------------------------------------------------------------------------------
 
     def record_times(self, on: bool) -> None:
-        """Notes events from now on, on a queue that keeps their times, until it was called with
-        False as often. Waits for the device."""
+        """Records events from now on, in a queue that keeps their times.
+
+        It ends with as many calls with False. Waits for the device."""
         self._recording += 1 if on else -1
         if self._recording != on:
             return
@@ -191,25 +195,25 @@ class Driver:
 
     @property
     def fault(self) -> Any:
-        """The buffer where kernels note an index that is out of range."""
+        """The buffer in which kernels record an index that is out of range."""
         if self._fault is None:
             self._fault = self.create(24)
         return self._fault
 
     def watch(self, description: str) -> int:
-        """A number for a step that looks things up, by which `check` can name it."""
+        """A number for a step that looks things up, with which `check` can name it."""
         return self._watched.setdefault(description, len(self._watched))
 
     def check(self) -> None:
-        """Raises DeviceError when a kernel that is done met an index out of range."""
+        """Raises DeviceError when a finished kernel met an index out of range."""
         if self._fault is None:
             return
         out = np.empty(24, np.uint8)
-        with guarded(f"{self.name}: reading what went wrong"):
+        with guarded(f"{self.name}: reading the fault of a kernel"):
             self._cl.enqueue_copy(self.queue, out, self._fault)
         step, kind, index, n = struct.unpack("<2i2q", out.tobytes())
         if step:
-            with guarded(f"{self.name}: clearing what went wrong"):
+            with guarded(f"{self.name}: clearing the fault of a kernel"):
                 self._cl.enqueue_fill_buffer(self.queue, self._fault, b"\0\0\0\0", 0, 24)
             where = next(text for text, number in self._watched.items() if number == step - 1)
             why = (

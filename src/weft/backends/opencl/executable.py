@@ -20,12 +20,11 @@ from weft.program import Program, StepSpec, TensorSpec
 __all__ = ["OpenCLExecutable"]
 
 Ready = tuple[Any, tuple[int, ...], tuple[int, ...], tuple[int, ...] | None]
-"""Kernel with its arguments set, items, items a group, items before the first."""
+"""A kernel with its arguments set, the items, the items of a group, the items before the first."""
 
 
 class _Step:
-    """A step and its launches. They are made again only when a symbol that it depends on has
-    another value."""
+    """A step and its launches, which are made again only when a symbol they depend on changes."""
 
     __slots__ = ("bound", "description", "index", "kernels", "number", "ready", "spec", "symbols")
 
@@ -39,12 +38,12 @@ class _Step:
         self.number = -1
         self.bound: tuple[int, ...] | None = None
         self.ready: list[Ready] = []
-        # (file, defines, kernel) -> kernel object, what sets its bytes, the arguments that it holds
+        # (file, defines, kernel) -> kernel object, setter of its bytes, its present arguments
         self.kernels: dict[tuple[Any, ...], tuple[Any, SetBytes, list[Any]]] = {}
 
 
 class OpenCLExecutable:
-    """Runs one split: a loop over kernels that are ready. Returns once they are enqueued."""
+    """Runs one split: a loop over prepared kernels. Returns once they are enqueued."""
 
     def __init__(
         self,
@@ -64,7 +63,7 @@ class OpenCLExecutable:
             if not spec.op.is_view and spec.op is not NONE
         ]
         self._fixed: dict[int, View] = {}  # of tensors without symbols
-        self._views: dict[int, View] = {}  # of the others, with the sizes of now
+        self._views: dict[int, View] = {}  # of the others, with their present sizes
         self._launches: list[Ready] = []
         self._bound: tuple[int, ...] | None = None
         names = sorted({name for step in self._steps for name in step.symbols})
@@ -74,7 +73,7 @@ class OpenCLExecutable:
 
     @property
     def n_launches(self) -> int:
-        """Kernels of a run, with the sizes of the last one."""
+        """The number of kernels of a run, with the sizes of the last one."""
         return len(self._launches)
 
     def run(self, values: Mapping[str, int]) -> None:
@@ -86,20 +85,20 @@ class OpenCLExecutable:
                 raise DeviceError(f"no value for symbol {error.args[0]}") from error
             if key != self._bound:
                 self._bind(values)
-        launch, record, done = self._driver.launch, self._driver.record, 0
+        launch, record, launched = self._driver.launch, self._driver.record, 0
         try:
             if record is None:
                 for kernel, grid, group, start in self._launches:
                     launch(kernel, grid, group, start)
-                    done += 1
+                    launched += 1
             else:
                 for step in self._steps:
                     for ready in step.ready:
                         record.kernel(step.index, ready[0], launch(*ready))
-                        done += 1
+                        launched += 1
             self._driver.flush()
         except library().Error as error:
-            raise DeviceError(f"{self._driver.name}: {self._name(done)}: {error}") from error
+            raise DeviceError(f"{self._driver.name}: {self._name(launched)}: {error}") from error
 
     def _name(self, launch: int) -> str:
         """The step that a launch belongs to."""
@@ -122,12 +121,12 @@ class OpenCLExecutable:
         self._bound = None
         self._views = {}
         for step in self._steps:
-            wanted = tuple(values[name] for name in step.symbols)
-            if wanted != step.bound:
+            symbol_values = tuple(values[name] for name in step.symbols)
+            if symbol_values != step.bound:
                 step.bound = None
                 with guarded(f"{self._driver.name}: {step.description}"):
                     step.ready = self._make(step, values)
-                step.bound = wanted
+                step.bound = symbol_values
         self._launches = [ready for step in self._steps for ready in step.ready]
         self._bound = tuple(values[name] for name in self._symbols)
 

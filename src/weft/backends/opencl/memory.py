@@ -18,12 +18,12 @@ __all__ = ["OpenCLBufferType", "OpenCLMemory"]
 
 
 class OpenCLMemory:
-    """A buffer of the device; tensors are found in it by offsets."""
+    """A buffer of the device; offsets locate tensors in it."""
 
     __slots__ = ("__weakref__", "_driver", "_keep", "buffer", "nbytes")
 
     def __init__(self, driver: Driver, buffer: Any, nbytes: int, keep: object = None) -> None:
-        """`keep` stays alive as long as this does."""
+        """`keep` is an object that stays alive as long as this memory."""
         self._driver = driver
         self._keep = keep
         self.buffer = buffer
@@ -31,7 +31,7 @@ class OpenCLMemory:
         """Size in bytes."""
 
     def write(self, offset: int, data: NDArray[np.uint8]) -> None:
-        """Copies bytes from the host; enqueued behind the work of the device."""
+        """Copies bytes from the host, enqueued behind the work of the device."""
         require_inside(offset, data.nbytes, self.nbytes)
         if data.nbytes:
             self._driver.write(self.buffer, offset, data)
@@ -42,11 +42,12 @@ class OpenCLMemory:
         return self._driver.read(self.buffer, offset, nbytes)
 
     def host(self) -> None:
-        """None: it is reached through the queue."""
+        """None, because the memory is reached through the queue."""
         return None
 
     def copy_from(self, offset: int, source: Memory, source_offset: int, nbytes: int) -> bool:
-        """Copies within the device; False for memory of another one, or in a layout of its own."""
+        """Copies within the device; False for memory of another device, or in a layout of its
+        own."""
         if type(source) is not OpenCLMemory or source._driver is not self._driver:
             return False
         require_inside(offset, nbytes, self.nbytes)
@@ -61,16 +62,16 @@ class OpenCLBufferType:
     is_host = False
 
     def __init__(self, driver: Driver, name: str) -> None:
-        found = driver.device
-        self.name = f"OpenCL{found.number}"
+        device = driver.device
+        self.name = f"OpenCL{device.number}"
         self.device = name
-        self.alignment = found.alignment
-        self.max_size: int | None = found.max_buffer
-        self.capacity = found.memory
+        self.alignment = device.alignment
+        self.max_size: int | None = device.max_buffer
+        self.capacity = device.memory
         self.in_use = 0
-        """Bytes of the blocks that exist."""
-        self.shares = found.shares_memory
-        """Whether constant host data may be used where it is."""
+        """The bytes of the blocks that exist."""
+        self.shares = device.shares_memory
+        """Constant host data may be used in place."""
         self._driver = driver
         self._lock = Lock()
 
@@ -79,18 +80,18 @@ class OpenCLBufferType:
         return tensor.max_bytes
 
     def allocate(self, nbytes: int) -> OpenCLMemory:
-        """A zeroed block; raises OutOfMemoryError with what is left when it does not fit."""
+        """A zeroed block; raises OutOfMemoryError with the free bytes when it does not fit."""
         if self.max_size is not None and nbytes > self.max_size:
             raise OutOfMemoryError(
-                f"{self.device} makes blocks of at most {self.max_size} bytes, {nbytes} were "
-                "asked; use smaller batches, or place less there"
+                f"{self.device} makes blocks of at most {self.max_size} bytes, but {nbytes} were "
+                "requested; use smaller batches, or place less there"
             )
         with self._lock:
-            left = self.capacity - self.in_use
-            if nbytes > left:
+            free = self.capacity - self.in_use
+            if nbytes > free:
                 raise OutOfMemoryError(
-                    f"{self.device} has {left} of {self.capacity} bytes left, {nbytes} were asked; "
-                    "place fewer layers there, or use a smaller context"
+                    f"{self.device} has {free} of {self.capacity} bytes left, but {nbytes} were "
+                    "requested; place fewer layers there, or use a smaller context"
                 )
             self.in_use += nbytes
         try:
@@ -102,10 +103,10 @@ class OpenCLBufferType:
         return memory
 
     def adopt(self, data: NDArray[np.uint8]) -> OpenCLMemory | None:
-        """Constant host data as it is, where the device works in the host's memory; else None."""
+        """Constant host data in place, where the device works in the host's memory; else None."""
         if not self.shares or not data.nbytes:
             return None
-        # kernels read vectors of elements, which need no more than an element's own alignment
+        # kernels read vectors of elements, which need only the alignment of an element
         if data.ctypes.data % 4 or (self.max_size is not None and data.nbytes > self.max_size):
             return None
         return OpenCLMemory(self._driver, self._driver.adopt(data), data.nbytes, keep=data)

@@ -1,9 +1,9 @@
-"""Weights in planes: the layout that GPUs read well, made on the device when a model is loaded.
+"""Weights in planes: the layout that GPUs read fast, made on the device when a model is loaded.
 
-A file has block behind block, of 18 or 210 bytes say, so that no word of them is aligned and
-neighbouring items read far apart. Here the parts of a block stand apart: first 16 bytes for each 32
-elements of the whole tensor (their low bits, one nibble each: element i and i + 16), then in planes
-of their own what is left, the widest part first:
+In a file, blocks of 18 or 210 bytes, say, follow each other, so that no word of them is aligned and
+neighbouring items read far apart. Here the parts of a block are separate. First come 16 bytes for
+each 32 elements of the whole tensor (their low bits, one nibble each: element i and i + 16), then
+the other parts in planes of their own, the widest part first:
 
     q4_0, iq4_nl   16 codes, 2 d                    q8_0   16 codes 0..15, 16 codes 16..31, 2 d
     q4_1           16 codes, 4 d m                  mxfp4  16 codes, 1 e
@@ -14,7 +14,7 @@ of their own what is left, the widest part first:
     iq4_xs         16 codes; once in 256 8: d and the scales as they were
 
 A tensor has as many bytes as in the file, and every plane begins at a multiple of its own width.
-`kernels/planes.h` reads this, `kernels/planes.cl` makes it.
+`kernels/planes.h` reads the layout, `kernels/planes.cl` makes it.
 """
 
 from __future__ import annotations
@@ -46,15 +46,15 @@ READERS = ("MUL_MAT", "MUL_MAT_ID", "GET_ROWS")
 """Ops whose kernels read planes, as source 0."""
 
 _CHUNK = 4 << 20
-"""Bytes of blocks that are sent before they become planes. While weights are loaded, the device
-holds as much besides them."""
+"""The bytes of blocks that are sent at a time. While weights are loaded, the device holds as many
+bytes besides them."""
 
 _GROUP = 64
 
 
 class _Format(NamedTuple):
-    """The planes of a format: (bytes, how many of them a block), and the way back to blocks from
-    their parts, each `[blocks, n, bytes]`."""
+    """The planes of a format: (bytes, number of them in a block), and the way back from their
+    parts, each `[blocks, n, bytes]`, to blocks."""
 
     planes: tuple[tuple[int, int], ...]
     blocks: Callable[..., Sequence[U8]]
@@ -90,7 +90,7 @@ def _q6_k(codes: U8, upper: U8, scales: U8, d: U8) -> Sequence[U8]:
 
 
 def _codes_last(codes: U8, *others: U8) -> Sequence[U8]:
-    """The codes behind what is left, the last part of which comes first."""
+    """The codes behind the other parts, of which the last comes first."""
     return *(_flat(part) for part in reversed(others)), _flat(codes)
 
 
@@ -112,11 +112,11 @@ FORMATS: dict[str, _Format] = {
     "q6_K": _Format(((16, 8), (8, 8), (2, 8), (2, 1)), _q6_k),
     "iq4_xs": _Format(((16, 8), (8, 1)), _codes_last),
 }
-"""What has planes, by the name of the type."""
+"""The formats that have planes, by the name of the type."""
 
 
 def can_be_planes(leaf: Tensor, uses: Sequence[Use]) -> bool:
-    """Whether a weight has the layout, and all that reads it has kernels for it."""
+    """Whether a weight can have the layout, and all its readers have kernels for it."""
     sizes = [n for n in leaf.ne if isinstance(n, int)]
     return (
         leaf.dtype.name in FORMATS
@@ -128,7 +128,7 @@ def can_be_planes(leaf: Tensor, uses: Sequence[Use]) -> bool:
 
 
 class PlanesMemory(OpenCLMemory):
-    """A tensor in planes on the device. `read` gives its blocks as they were."""
+    """A tensor in planes on the device. `read` returns its original blocks."""
 
     __slots__ = ("_dtype", "_forget")
 
@@ -140,11 +140,11 @@ class PlanesMemory(OpenCLMemory):
         self._forget = forget
 
     def forget(self) -> None:
-        """Has the next `load` of the same array make other memory."""
+        """Makes the next `load` of the same array create other memory."""
         self._forget()
 
     def write(self, offset: int, data: U8) -> None:
-        """Refuses: what is repacked is constant."""
+        """Raises DeviceError, because repacked weights are constant."""
         raise DeviceError(
             f"bytes {offset}..{offset + data.nbytes} of repacked weights cannot be written; plan "
             "with repack=False where weights change"
@@ -156,15 +156,15 @@ class PlanesMemory(OpenCLMemory):
         return False
 
     def read(self, offset: int, nbytes: int) -> U8:
-        """A copy of bytes of the blocks, put together again from the planes."""
+        """A copy of bytes of the blocks, assembled from the planes."""
         require_inside(offset, nbytes, self.nbytes)
         size = self._dtype.bytes
         first, last = offset // size, -(-(offset + nbytes) // size)
         n_blocks, at, parts = self.nbytes // size, 0, []
         for width, count in FORMATS[self._dtype.name].planes:
             piece = width * count
-            got = super().read(at + first * piece, (last - first) * piece)
-            parts.append(got.reshape(-1, count, width))
+            part = super().read(at + first * piece, (last - first) * piece)
+            parts.append(part.reshape(-1, count, width))
             at += n_blocks * piece
         blocks = np.concatenate(FORMATS[self._dtype.name].blocks(*parts), axis=1).reshape(-1)
         start = offset - first * size
@@ -189,35 +189,38 @@ class PlanesBufferType:
         self._lock = Lock()
 
     def alloc_size(self, tensor: Tensor) -> int:
-        """As many bytes as blocks take."""
+        """The bytes of the blocks."""
         return tensor.max_bytes
 
     def allocate(self, nbytes: int) -> Memory:
-        """Refuses: there is nothing here but what `load` makes."""
+        """Raises DeviceError, because this memory holds only weights that `load` repacks."""
         raise DeviceError(f"{self.name} memory holds repacked weights only, see load()")
 
     def load(self, source: NDArray[Any], dtype: DType, ne: tuple[int, ...]) -> Memory:
-        """The planes of a tensor, sent in pieces and taken apart by the device; the same for all
-        who load the same array.
+        """The planes of a tensor, sent in pieces that the device splits; all callers that load the
+        same array share them.
 
         Raises OutOfMemoryError with the number of bytes."""
         key = (id(source), dtype.name)
 
-        def forget(source: object = source) -> None:  # the array lives, and is known, as long
+        def forget(source: object = source) -> None:  # keeps the array alive until it is called
             self._loaded.pop(key, None)
 
         with self._lock:
-            found = self._loaded.get(key)
-            if found is None:
+            planes = self._loaded.get(key)
+            if planes is None:
                 blocks = source.reshape(-1).view(np.uint8)
                 memory = self._within.allocate(blocks.nbytes)
                 self._fill(memory, blocks, dtype)
-                found = self._loaded[key] = PlanesMemory(self._driver, memory, dtype, forget)
-        return found
+                planes = self._loaded[key] = PlanesMemory(self._driver, memory, dtype, forget)
+        return planes
 
     def _fill(self, memory: OpenCLMemory, blocks: U8, dtype: DType) -> None:
-        """Piece by piece: the queue is in order, so that each finds the staging memory free. Waits,
-        so that what is reported as loaded is, and staging memory is given back."""
+        """Sends the blocks piece by piece; the queue is in order, so that each piece finds the
+        staging memory free.
+
+        Waits at the end, so that weights reported as loaded are loaded, and frees the staging
+        memory."""
         driver, piece = self._driver, _CHUNK // dtype.bytes * dtype.bytes
         units = dtype.block // 32
         total = blocks.nbytes // dtype.bytes * units

@@ -1,7 +1,8 @@
-"""Whether a device can build and run a kernel, found out in a process of its own.
+"""Whether a device can build and run a kernel, tried in a process of its own.
 
-Broken installations do not only report errors: compilers end the process, or never come back. The
-answer is kept in a file of the user's cache folder; a no is asked again after a day.
+Broken installations do not only report errors: compilers end the process, or never return. A file
+in the user's cache folder keeps the answer; after a refusal, the device is tried again a day
+later.
 """
 
 from __future__ import annotations
@@ -45,9 +46,9 @@ assert struct.unpack("<16f", out) == tuple(2.0 * i for i in range(16)), "wrong r
 
 
 def why_unusable(platform: int, device: int, key: str) -> str:
-    """Empty, or a sentence about what goes wrong on the device with these numbers.
+    """Empty, or a sentence about the fault of the device with these numbers.
 
-    `key` names device and driver: with another driver the question is asked anew."""
+    `key` names device and driver, so that another driver is tried again."""
     path = cache_folder() / "probed.json"
     known = _read(path)
     found = known.get(key)
@@ -62,24 +63,24 @@ def why_unusable(platform: int, device: int, key: str) -> str:
 
 
 def cache_folder() -> Path:
-    """Where this backend keeps files between runs."""
+    """The folder in which this backend keeps files between runs."""
     return Path(FLAGS.cache) / "opencl"
 
 
 def keep(path: Path, data: bytes) -> None:
-    """Replaces a file of the cache whole; without a folder to write to, nothing is kept."""
+    """Replaces a file of the cache as a whole; does nothing where no folder can be written."""
     with suppress(OSError, FormatError):
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with replacing(path) as file:
             if hasattr(os, "fchmod"):
-                os.fchmod(file.fileno(), 0o600)  # whatever the umask: others' files are not read
+                os.fchmod(file.fileno(), 0o600)  # whatever the umask, so that `kept` accepts it
             file.write(data)
 
 
 def kept(path: Path) -> bytes:
-    """A file of the cache; empty where there is none that only this user can have written.
+    """A file of the cache; empty unless only this user can have written it.
 
-    Binaries run in this process: one that another user put there would be that user's code."""
+    Binaries run in this process: a file that another user wrote would be that user's code."""
     flags = os.O_RDONLY  # a pipe does not stop it, a link is not followed
     for name in ("O_NONBLOCK", "O_NOFOLLOW", "O_BINARY"):
         flags |= getattr(os, name, 0)
@@ -102,22 +103,22 @@ def _only_ours(about: os.stat_result) -> bool:
 def _ask(platform: int, device: int) -> str:
     command = [sys.executable, "-W", "ignore", "-c", _SCRIPT, str(platform), str(device)]
     try:
-        done = subprocess.run(command, capture_output=True, timeout=_SECONDS, check=False)
+        process = subprocess.run(command, capture_output=True, timeout=_SECONDS, check=False)
     except subprocess.TimeoutExpired:
         return f"its compiler did not finish a kernel of one line in {_SECONDS} s"
     except OSError as error:
         return f"no process could be started to try it ({error})"
-    if done.returncode == 0:
+    if process.returncode == 0:
         return ""
-    said = done.stderr.decode(errors="replace").strip().splitlines()
+    said = process.stderr.decode(errors="replace").strip().splitlines()
     last = _telling(said)
-    if done.returncode < 0:
-        return f"building a kernel ended the process (signal {-done.returncode}){last}"
+    if process.returncode < 0:
+        return f"building a kernel ended the process (signal {-process.returncode}){last}"
     return f"it cannot build and run a kernel{last}"
 
 
 def _telling(lines: list[str]) -> str:
-    """The line that says most: the compiler's own error, else the last."""
+    """The most useful line: the compiler's own error, else the last."""
     for line in lines:
         if "error:" in line.lower():
             return f": {line.strip()}"
@@ -126,7 +127,7 @@ def _telling(lines: list[str]) -> str:
 
 def _read(path: Path) -> dict[str, dict[str, Any]]:
     try:
-        found = json.loads(kept(path))
+        answers = json.loads(kept(path))
     except (ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return answers if isinstance(answers, dict) else {}

@@ -23,7 +23,7 @@ class OpenCLEvent:
         self._done = False
 
     def is_done(self) -> bool:
-        """Whether it is reached, or was given up by a failing device."""
+        """Whether the point is reached, or a failing device has given it up."""
         if not self._done:
             complete = library().command_execution_status.COMPLETE
             self._done = self._event.command_execution_status <= complete
@@ -36,19 +36,20 @@ class OpenCLEvent:
 
 
 class OpenCLQueue:
-    """The one queue of a device: work is enqueued by the calling thread, done in order."""
+    """The one queue of a device: the calling thread enqueues work, which is done in order."""
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
 
     def submit(self, work: Callable[[], None]) -> Event:
-        """Enqueues now."""
+        """Enqueues the work at once."""
         work()
         return OpenCLEvent(self._driver, self._driver.marker())
 
     def wait_for(self, event: Event) -> None:
-        """Events of this device are waited for by the order of its queue; for others the calling
-        thread waits, while what was enqueued goes on."""
+        """Waits for events of other devices in the calling thread, while enqueued work continues.
+
+        Events of this device need no wait, because its queue is in order."""
         if not isinstance(event, OpenCLEvent) or event._driver is not self._driver:
             event.wait()
 
@@ -58,5 +59,5 @@ class OpenCLQueue:
         self._driver.check()
 
     def close(self) -> None:
-        """Waits; the queue belongs to the device and stays."""
+        """Waits for all work; the queue belongs to the device and stays."""
         self._driver.wait()

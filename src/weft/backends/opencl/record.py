@@ -1,7 +1,7 @@
-"""When the device did what: events of a queue that keeps times, brought to the host's clock.
+"""The times of a device: events of a queue that keeps times, converted to the host's clock.
 
-A queue with times is made when recording starts and takes the place of the plain one until it ends,
-so that nothing is paid for it otherwise.
+A queue with times is created when recording starts and replaces the plain one until it ends, so
+that runs without recording cost nothing more.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["Record"]
 
 _TRIES = 8
 _AGAIN = 1_000_000_000
-"""Clocks drift by some microseconds a second; they are compared again as often as that."""
+"""The nanoseconds between comparisons of clocks, which drift by some microseconds a second."""
 
 
 class _Noted(NamedTuple):
@@ -29,7 +29,7 @@ class _Noted(NamedTuple):
 
 
 class TimedQueue(Protocol):
-    """A queue whose events keep their times: the driver's, while it records."""
+    """A queue whose events keep their times; the driver's own while it records."""
 
     name: str
 
@@ -41,10 +41,10 @@ class TimedQueue(Protocol):
 
 
 class Record:
-    """What was enqueued since `take` was called last."""
+    """The work enqueued since the last call of `take`."""
 
     def __init__(self, queue: TimedQueue) -> None:
-        """Waits for the device a few times, to compare clocks."""
+        """Compares clocks, for which it waits for the device a few times."""
         self._queue = queue
         self._noted: list[_Noted] = []
         self._offset = 0
@@ -52,21 +52,21 @@ class Record:
         self._compare()
 
     def kernel(self, step: int, kernel: Any, event: Any) -> None:
-        """A kernel of a step."""
+        """Adds a kernel of a step."""
         self._noted.append(_Noted("kernel", kernel.function_name, step, 0, event))
 
     def copy(self, kind: Literal["to", "from", "within"], nbytes: int, event: Any) -> None:
-        """A copy."""
+        """Adds a copy."""
         self._noted.append(_Noted(kind, "", -1, nbytes, event))
 
     def take(self) -> Callable[[], list[QueueSpan]]:
-        """What was noted; the spans once the device is done with it."""
+        """The spans of the work so far, once the device has finished it."""
         noted, self._noted = self._noted, []
 
         def spans() -> list[QueueSpan]:
             if not noted:
                 return []
-            self._queue.wait(noted[-1].event)  # in order: the others are done before
+            self._queue.wait(noted[-1].event)  # in order, so all are done
             if perf_counter_ns() - self._compared > _AGAIN:
                 self._compare()
             with guarded(f"{self._queue.name}: reading times of the queue"):
@@ -80,8 +80,10 @@ class Record:
         return QueueSpan(one.kind, one.name, one.step, one.nbytes, begin, max(begin, end))
 
     def _compare(self) -> None:
-        """How far the host's clock is ahead of the device's. A marker is enqueued after one reading
-        of the host's clock and done before another, which bounds the distance from both sides."""
+        """Measures the lead of the host's clock over the device's.
+
+        A marker is enqueued after one reading of the host's clock and done before another, which
+        bounds the difference from both sides."""
         low: int | None = None
         high: int | None = None
         for _ in range(_TRIES):

@@ -1,4 +1,4 @@
-"""Which nodes the device takes; needs neither a driver nor a device."""
+"""The nodes that OpenCL devices take; needs neither a driver nor a device."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _LEFT_OUT = {
     "GLU_QUANTIZE": "products read activations as they are, no blocks are made of them",
     "ROPE_SET_ROWS": "positions and rows by index are two kernels here, ROPE and SET_ROWS",
 }
-"""Ops without kernels, and what the device does instead."""
+"""Ops without kernels, and the device's way to do without them."""
 
 
 def supports(node: Tensor, name: str) -> Support:
-    """Whether there are kernels for a node; views need none. A no is a sentence."""
+    """Whether there are kernels for a node; views need none. A refusal is a sentence."""
     if node.op.is_view or node.op is NONE:
         return YES
     family = find_family(node.op.name)
@@ -30,10 +30,10 @@ def supports(node: Tensor, name: str) -> Support:
 
 
 class OpenCLRules:
-    """What every OpenCL device takes."""
+    """The nodes that every OpenCL device takes."""
 
     name = "opencl"
 
     def supports_op(self, node: Tensor) -> Support:
-        """What there are kernels for."""
+        """Supports the nodes for which there are kernels."""
         return supports(node, self.name)

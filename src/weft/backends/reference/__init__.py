@@ -1,4 +1,4 @@
-"""The `reference` device: NumPy for every op, slow and obvious, the living definition of each op.
+"""The `reference` device: NumPy for every op, slow and obvious, the definition of each op.
 
 `kernel` is the table of ops, `view` reads and writes tensors as arrays; the other modules hold the
 kernels, one family each. Semantics are ggml's (its ops.cpp and ops.h), computed in float64 and
@@ -35,7 +35,7 @@ _FAMILIES = (
     attention, conv, copy, elementwise, hyper, image, index, matmul, norm, recurrent, reduce, rope,
     spatial, tensor,
 )  # fmt: skip
-"""Imported for the kernels that they register."""
+"""Modules that register kernels when they are imported."""
 
 
 def describe() -> list[BackendInfo]:

@@ -14,9 +14,10 @@ F64 = NDArray[np.float64]
 
 
 def alibi_slopes(n_head: int, max_bias: float) -> F64:
-    """The factor each head puts on the mask, `[n_head]` (ALiBi, arXiv 2108.12409); ones without.
+    """The factor that each head puts on the mask, `[n_head]` (ALiBi, arXiv 2108.12409); ones
+    without ALiBi.
 
-    With n the power of two not above n_head: the first n heads take m0^1 .. m0^n, the others the
+    With n the power of two not above n_head, the first n heads take m0^1 .. m0^n, the others the
     odd powers of m1 = sqrt(m0)."""
     if max_bias == 0 or n_head == 0:
         return np.ones(n_head)
@@ -39,7 +40,8 @@ def _bias(mask: ArrayView, shape: tuple[int, ...], max_bias: float) -> F64:
 
 
 def _weights(scores: F64, sinks: F64 | None) -> F64:
-    """exp(score - max) / sum per row; a sink is one more logit of its head, in max and sum only."""
+    """exp(score - max) / sum of each row; a sink is one more logit of its head, in max and sum
+    only."""
     top = scores.max(-1, keepdims=True, initial=-np.inf)
     if sinks is not None:
         top = np.maximum(top, sinks.reshape(-1, 1, 1))
@@ -67,7 +69,7 @@ def flash_attn_ext(call: Call) -> None:
     """softmax(scale * q k^T + slope * mask) v, the heads of a token side by side in the result.
 
     q `[batch, head, token, dk]`, k and v `[batch, kv head, cell, d]`, dst `[batch, token, head,
-    dv]`. A soft cap bounds the scores before the mask. A row with nothing visible gives zeros."""
+    dv]`. A soft cap bounds the scores before the mask. A row without visible cells gives zeros."""
     p: FlashAttnParams = call.params
     q, k, v = call.f64(0), call.f64(1), call.f64(2)
     scores = product(k, q) * f32(p.scale)

@@ -25,7 +25,7 @@ class ReferenceBackend(BackendBase):
     buffer_type: BufferType = REFERENCE
 
     def supports_op(self, node: Tensor) -> Support:
-        """Every op; no result type that cannot be written at run time."""
+        """Supports every op, except results of a type that cannot be encoded at run time."""
         if not needs_kernel(node.op):
             return YES
         if find_kernel(node.op) is None:
@@ -47,7 +47,7 @@ class ReferenceBackend(BackendBase):
 
 
 _ACTIVATIONS = ("QUANTIZE", "GLU_QUANTIZE", "NORM_SCALE")
-"""What is written as a matmul turns its activations into blocks."""
+"""Ops that write blocks with the rounding of a matmul's activations."""
 
 _MOVES = frozenset(
     {"DUP", "CPY", "CONT", "CONCAT", "REPEAT", "GET_ROWS", "SET_ROWS", "ROLL", "GET_REL_POS"}

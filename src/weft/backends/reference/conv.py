@@ -1,4 +1,4 @@
-"""Convolution and pooling, all of them by gathering the patches that a kernel sees.
+"""Convolution and pooling, all of them by collecting the patches that a kernel covers.
 
 Arrays are in NumPy order, so spatial sizes read (depth,) height, width; ggml's parameter tuples are
 (width, height, depth).
@@ -38,7 +38,8 @@ def patches(
     dilation: Sequence[int],
     outside: float = 0.0,
 ) -> F64:
-    """What each output position sees: `[..., *spatial]` -> `[..., *out_size, *kernel_size]`.
+    """The input elements of each output position: `[..., *spatial]` -> `[..., *out_size,
+    *kernel_size]`.
 
     Output o meets tap k at input o * stride + k * dilation - padding; outside the input the value
     is `outside`."""
@@ -49,9 +50,13 @@ def patches(
         o, k = np.ogrid[: out_size[d], : kernel_size[d]]
         index = o * stride[d] + k * dilation[d] - padding[d]
         inside = (index >= 0) & (index < x.shape[axis])
-        # this axis becomes two, output and tap
-        seen = x.take(np.where(inside, index, 0), axis)
-        x = np.where(inside.reshape(inside.shape + (1,) * (seen.ndim - axis - 2)), seen, outside)
+        # the axis becomes two, output and tap
+        taken = x.take(np.where(inside, index, 0), axis)
+        x = np.where(
+            inside.reshape(inside.shape + (1,) * (taken.ndim - axis - 2)),
+            taken,
+            outside,
+        )
     outputs, taps = range(lead, lead + 2 * n, 2), range(lead + 1, lead + 2 * n, 2)
     return x.transpose(*range(lead), *outputs, *taps)
 
@@ -86,10 +91,10 @@ def im2col(call: Call) -> None:
     x = call.f64(1) if p.is_2d else call.f64(1)[0]
     kernel_size = call.view(0).shape[4 - n :]
     out_size = call.dst.shape[1:3] if p.is_2d else call.dst.shape[2:3]
-    found = patches(
+    windows = patches(
         x, kernel_size, out_size, p.stride[:n][::-1], p.padding[:n][::-1], p.dilation[:n][::-1]
     )
-    call.dst.write(np.moveaxis(found, 1, n + 1).reshape(call.dst.shape))
+    call.dst.write(np.moveaxis(windows, 1, n + 1).reshape(call.dst.shape))
 
 
 def _patches_3d(
@@ -101,8 +106,8 @@ def _patches_3d(
 ) -> F64:
     """`[n * channel, d, h, w]` -> `[n, od, oh, ow, channel, kd, kh, kw]`."""
     x = x.reshape(-1, channels, *x.shape[1:])
-    found = patches(x, kernel_size, out, p.stride[::-1], p.padding[::-1], p.dilation[::-1])
-    return np.moveaxis(found, 1, 4)
+    windows = patches(x, kernel_size, out, p.stride[::-1], p.padding[::-1], p.dilation[::-1])
+    return np.moveaxis(windows, 1, 4)
 
 
 @kernel("IM2COL_3D")
@@ -111,8 +116,8 @@ def im2col_3d(call: Call) -> None:
     p: Im2Col3dParams = call.params
     n = call.view(1).shape[0] // p.channels
     out = (call.dst.shape[0] // n, *call.dst.shape[1:3])
-    found = _patches_3d(call.f64(1), p.channels, call.view(0).shape[1:], out, p)
-    call.dst.write(found.reshape(call.dst.shape))
+    windows = _patches_3d(call.f64(1), p.channels, call.view(0).shape[1:], out, p)
+    call.dst.write(windows.reshape(call.dst.shape))
 
 
 def _patches_2d(call: Call) -> F64:
@@ -147,8 +152,8 @@ def conv_3d(call: Call) -> None:
     p: Conv3dParams = call.params
     w = call.f64(0)
     w = w.reshape(p.n_channels_out, p.n_channels, *w.shape[1:])
-    found = _patches_3d(call.f64(1), p.n_channels, w.shape[2:], call.dst.shape[1:], p)
-    out = np.tensordot(found, w, ([4, 5, 6, 7], [1, 2, 3, 4]))
+    windows = _patches_3d(call.f64(1), p.n_channels, w.shape[2:], call.dst.shape[1:], p)
+    out = np.tensordot(windows, w, ([4, 5, 6, 7], [1, 2, 3, 4]))
     call.dst.write(np.moveaxis(out, -1, 1).reshape(call.dst.shape))
 
 
@@ -180,12 +185,13 @@ def col2im_1d(call: Call) -> None:
 
 
 _LOWEST = float(np.finfo(np.float32).min)
-"""What a maximum over nothing gives in ggml."""
+"""The maximum of an empty window in ggml."""
 
 
 @kernel("POOL_1D")
 def pool_1d(call: Call) -> None:
-    """Maximum or mean of each window along a row; the mean is over the taps inside the row."""
+    """The maximum or the mean of each window along a row; the mean is over the taps inside the
+    row."""
     p: Pool1dParams = call.params
     x = call.f64(0)
     window = ((p.k0,), (call.dst.ne[0],), (p.s0,), (p.p0,), (1,))
@@ -198,7 +204,7 @@ def pool_1d(call: Call) -> None:
 
 @kernel("POOL_2D")
 def pool_2d(call: Call) -> None:
-    """Maximum or mean of each window; the mean counts the padding as zeros."""
+    """The maximum or the mean of each window; the mean counts the padding as zeros."""
     p: Pool2dParams = call.params
     x = call.f64(0)
     window = ((p.k1, p.k0), call.dst.shape[2:], (p.s1, p.s0), (p.p1, p.p0), (1, 1))

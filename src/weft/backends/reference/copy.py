@@ -1,7 +1,7 @@
-"""Copies, conversions, and everything that only moves elements or blocks.
+"""Copies, conversions, and all ops that only move elements or blocks.
 
-Where source and destination have one type, units are moved as they are (NaN payloads and block
-bytes stay), else values pass through float32.
+Where source and destination have one type, units are moved unchanged (NaN payloads and block bytes
+stay), else values pass through float32.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def copy(call: Call) -> None:
 
 
 def _region(call: Call) -> ArrayView:
-    """The part of the destination that SET and ACC write; first makes it a copy of src0."""
+    """The part of the destination that SET and ACC write; first copies src0 to the destination."""
     p: AccParams = call.params
     copy(call)
     nb = (call.dst.dtype.bytes, p.nb1, p.nb2, p.nb3)
@@ -66,7 +66,7 @@ def repeat(call: Call) -> None:
 
 @kernel("REPEAT_BACK")
 def repeat_back(call: Call) -> None:
-    """The sum of the tiles that `repeat` would have made; the gradient of REPEAT."""
+    """The sum of the tiles that `repeat` would make; the gradient of REPEAT."""
     a = call.f64(0)
     split = [m for n, tile in zip(a.shape, call.dst.shape, strict=True) for m in (n // tile, tile)]
     call.dst.write(a.reshape(split).sum(axis=(0, 2, 4, 6)))
@@ -76,7 +76,7 @@ def repeat_back(call: Call) -> None:
 def get_rows(call: Call) -> None:
     """Rows of src0 picked by the indices src1, per batch: dst[i2,i1,i0] = a[i2,i1,ids[i2,i1,i0]].
 
-    Only the rows asked for are decoded."""
+    Only the picked rows are decoded."""
     a, ids = call.view(0), call.read(1)[0]
     check_index(ids, a.ne[1], "row")
     i2, i1 = np.ogrid[: ids.shape[0], : ids.shape[1]]
@@ -112,7 +112,8 @@ def set_rows(call: Call) -> None:
 
 @kernel("PAD")
 def pad(call: Call) -> None:
-    """Zeros around src0; circular: src0 repeated without end, seen through a larger window."""
+    """src0 with zeros around it; `circular` repeats src0 without end, seen through a larger
+    window."""
     p: PadParams = call.params
     a = call.read(0)
     if p.circular:
@@ -132,7 +133,7 @@ def pad_reflect_1d(call: Call) -> None:
 
 @kernel("ROLL")
 def roll(call: Call) -> None:
-    """Elements moved on by `shift`, re-entering at the other end."""
+    """Elements moved by `shift`, which re-enter at the other end."""
     p: RollParams = call.params
     a = call.view(0)
     call.dst.write_like(a, np.roll(a.units, p.shift[::-1], axis=(0, 1, 2, 3)))
@@ -140,5 +141,5 @@ def roll(call: Call) -> None:
 
 @kernel("QUANTIZE")
 def quantize(call: Call) -> None:
-    """Activations as a matmul reads them: q8_0, q8_1 or q8_K blocks, or f16, bf16."""
+    """Activations in the form that a matmul reads: q8_0, q8_1 or q8_K blocks, or f16, bf16."""
     call.dst.write_activation(call.read(0))

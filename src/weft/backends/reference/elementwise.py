@@ -102,14 +102,14 @@ def cos(call: Call) -> None:
 
 @kernel("CLAMP")
 def clamp(call: Call) -> None:
-    """src0 held between two bounds."""
+    """src0 limited to two bounds."""
     p: ClampParams = call.params
     call.dst.write(np.clip(call.read(0), np.float32(p.min), np.float32(p.max)))
 
 
 @kernel("FILL")
 def fill(call: Call) -> None:
-    """One value everywhere."""
+    """The same value everywhere."""
     p: FillParams = call.params
     call.dst.write(np.full(call.dst.shape, np.float32(p.c)))
 
@@ -148,7 +148,7 @@ def _gelu_quick(x: F64) -> F64:
     return x * _sigmoid(1.702 * x)
 
 
-erf = np.vectorize(math.erf, otypes=[np.float64])  # NumPy has none
+erf = np.vectorize(math.erf, otypes=[np.float64])  # NumPy has no erf
 
 
 def gelu_erf(x: F64) -> F64:
@@ -235,7 +235,7 @@ def glu(call: Call) -> None:
 
 @kernel("GLU_QUANTIZE")
 def glu_quantize(call: Call) -> None:
-    """The same as a matmul reads it: q8_0, q8_1 or q8_K blocks."""
+    """GLU in the form that a matmul reads: q8_0, q8_1 or q8_K blocks."""
     call.dst.write_activation(_gated(call))
 
 

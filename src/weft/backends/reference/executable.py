@@ -1,4 +1,6 @@
-"""A split bound to memory: views made once per set of sizes, then one kernel call a step."""
+"""A split bound to memory: views are built once for each set of sizes, then each step is one kernel
+call.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ from weft.program import Program, StepSpec, TensorSpec
 __all__ = ["ReferenceExecutable"]
 
 _MAX_BOUND = 8
-"""Sets of symbol values whose views are kept."""
+"""The number of sets of symbol values whose views are kept."""
 
 
 class ReferenceExecutable:
@@ -29,9 +31,9 @@ class ReferenceExecutable:
         self._memories = memories
         self._steps: list[tuple[StepSpec, Kernel]] = []
         for step in program.splits[split].steps:
-            found = find_kernel(step.op)
-            if found is not None:
-                self._steps.append((step, found))
+            kernel = find_kernel(step.op)
+            if kernel is not None:
+                self._steps.append((step, kernel))
             elif needs_kernel(step.op):
                 raise DeviceError(f"reference has no kernel for {step.op}; give it another device")
         used = {i for step, _ in self._steps for i in (step.dst, *step.src) if i >= 0}
@@ -105,7 +107,7 @@ class ReferenceExecutable:
         )
 
     def _describe(self, step: StepSpec, call: Call) -> str:
-        """`MUL_MAT -> ffn_out f32[64, 3]`."""
+        """A step as text, such as `MUL_MAT -> ffn_out f32[64, 3]`."""
         name = self._tensors[step.dst].name or f"tensor {step.dst}"
         sources = ", ".join(
             "-" if v is None else f"{v.name or '?'} {v.dtype.name}{list(v.ne)}" for v in call.src

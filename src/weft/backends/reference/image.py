@@ -19,13 +19,13 @@ def _ratio(n_out: int, n_in: int, align: bool) -> np.float32:
 
 
 def _nearest(n_out: int, n_in: int, align: bool) -> F64:
-    # float32 like ggml: rounding decides which neighbour a sample on the edge takes
+    # in float32 as in ggml, because rounding decides which neighbour an edge sample takes
     source = np.arange(n_out, dtype=np.float32) / _ratio(n_out, n_in, align)
     return np.eye(n_in)[np.clip(source.astype(np.intp), 0, n_in - 1)]
 
 
 def _centres(n_out: int, n_in: int, align: bool) -> tuple[NDArray[np.float32], np.float32]:
-    """Where output samples lie on the input, without the half pixel, and that half pixel."""
+    """The positions of output samples on the input, without the half pixel, and that half pixel."""
     half = np.float32(0 if align else 0.5)
     return (np.arange(n_out, dtype=np.float32) + half) / _ratio(n_out, n_in, align), half
 
@@ -41,7 +41,7 @@ def _linear(n_out: int, n_in: int, align: bool) -> F64:
 
 
 def _linear_antialiased(n_out: int, n_in: int, align: bool) -> F64:
-    """A triangle as wide as the shrinking; never narrower than an input sample on each side."""
+    """A triangle as wide as the reduction, and at least one input sample wide on each side."""
     at, half = _centres(n_out, n_in, align)
     support = np.maximum(np.float32(1), 1 / _ratio(n_out, n_in, align))
     first = np.maximum((at - support + half).astype(np.int64), 0)[:, None]
@@ -74,7 +74,7 @@ def _cubic(n_out: int, n_in: int, align: bool) -> F64:
 def upscale(call: Call) -> None:
     """src0 resampled to the destination's sizes; dimensions 2 and 3 always by nearest sample.
 
-    Each dimension is a matrix `[out, in]` of weights, so interpolation is a product of two."""
+    Each dimension is a matrix `[out, in]` of weights, so interpolation is two matrix products."""
     p: UpscaleParams = call.params
     x = call.f64(0)
     smooth = {

@@ -1,4 +1,4 @@
-"""Indexing, sorting and padding of plain tensors. Units are moved as they are, no value is read."""
+"""Indexing, sorting and padding of plain tensors. Units are moved unchanged."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def wrapped(index: Array, n: int) -> Array:
     outside = (index < -n) | (index >= n)
     if outside.any():
         raise IndexError(f"index {index[outside][0]} is outside -{n} .. {n - 1}")
-    found: Array = np.where(index < 0, index + n, index).astype(np.int64)
-    return found
+    positive: Array = np.where(index < 0, index + n, index).astype(np.int64)
+    return positive
 
 
 def _along(index: Array, axis: int) -> tuple[Array, ...]:
-    """Coordinates of every element of `index`, with itself along `axis`."""
+    """The coordinates of every element of `index`, with the index itself along `axis`."""
     places: list[Array] = list(np.indices(index.shape, sparse=True))
     places[axis] = index
     return tuple(places)
@@ -41,7 +41,7 @@ def _along(index: Array, axis: int) -> tuple[Array, ...]:
 
 @kernel("GATHER")
 def gather(call: Call) -> None:
-    """Elements named by an index along an axis."""
+    """Elements picked by an index along an axis."""
     p: AxisParams = call.params
     x, axis = call.view(0).units, 3 - p.axis
     call.dst.units[...] = x[_along(wrapped(call.read(1), x.shape[axis]), axis)]
@@ -49,7 +49,7 @@ def gather(call: Call) -> None:
 
 @kernel("SCATTER")
 def scatter(call: Call) -> None:
-    """src0 with elements replaced, or added to, where src1 says."""
+    """src0 with the elements that src1 points to replaced, or added to."""
     p: ScatterParams = call.params
     axis = 3 - p.axis
     index = wrapped(call.read(1), call.dst.shape[axis])
@@ -64,15 +64,15 @@ def scatter(call: Call) -> None:
 
 
 def _sum_type(x: Array) -> Array:
-    """A copy that sums are kept in."""
+    """A copy in the type that sums are kept in."""
     return x.copy() if x.dtype.kind == "i" else x.astype(np.float64)
 
 
 def _places(call: Call, first: int, axes: int) -> tuple[Any, ...]:
-    """The NumPy index that the sources from `first` on are."""
+    """The NumPy index that consists of the sources from `first` on."""
     places: list[Any] = [slice(None)] * 4
-    given = [call.read(first + i) for i in range(axes.bit_count())]
-    for d, index in zip([d for d in range(4) if axes >> d & 1], given, strict=True):
+    arrays = [call.read(first + i) for i in range(axes.bit_count())]
+    for d, index in zip([d for d in range(4) if axes >> d & 1], arrays, strict=True):
         places[3 - d] = wrapped(index, call.view(0).ne[d])
     return tuple(places)
 
@@ -81,13 +81,13 @@ def _places(call: Call, first: int, axes: int) -> tuple[Any, ...]:
 def index(call: Call) -> None:
     """src0 indexed by tensors; leading ones of the indices make no dimension."""
     p: IndexParams = call.params
-    found = call.view(0).units[_places(call, 1, p.axes)]
-    call.dst.units[...] = found.reshape(call.dst.shape)
+    units = call.view(0).units[_places(call, 1, p.axes)]
+    call.dst.units[...] = units.reshape(call.dst.shape)
 
 
 @kernel("INDEX_PUT")
 def index_put(call: Call) -> None:
-    """src0 with what the indices name replaced by src1, or src1 added to it."""
+    """src0 with the elements that the indices pick replaced by src1, or src1 added to them."""
     p: IndexPutParams = call.params
     places = _places(call, 2, p.axes)
     shape = call.view(0).units[places].shape
@@ -111,7 +111,7 @@ def _result_shape(call: Call, p: IndexPutParams, places: tuple[Any, ...]) -> tup
 
 @kernel("SORT_INDICES")
 def sort_indices(call: Call) -> None:
-    """Positions in order, equals as they come, a NaN as the largest."""
+    """The positions in order; equal elements keep their order, a NaN counts as the largest."""
     p: SortIndicesParams = call.params
     axis = 3 - p.axis
     x = np.moveaxis(call.read(0), axis, -1)
@@ -125,7 +125,8 @@ def sort_indices(call: Call) -> None:
 
 @kernel("SEARCH_SORTED")
 def search_sorted(call: Call) -> None:
-    """Bisection of each row, all values at once: what is not found to be above counts as below."""
+    """Bisection of each row for all values at once; an element that is not above counts as
+    below."""
     p: SearchSortedParams = call.params
     values = call.read(1)
     rows = np.broadcast_to(call.read(0), (*values.shape[:3], call.view(0).ne[0]))
@@ -141,7 +142,7 @@ def search_sorted(call: Call) -> None:
 
 @kernel("PAD_ND")
 def pad_nd(call: Call) -> None:
-    """More or fewer elements on either side of each dimension."""
+    """Elements added or removed on either side of each dimension."""
     p: PadNdParams = call.params
     view = call.view(0)
     x, inside = view.units, np.ones((1, 1, 1, 1), bool)
@@ -160,7 +161,7 @@ def pad_nd(call: Call) -> None:
 
 
 def _folded(at: Array, n: int, mode: PadMode) -> Array:
-    """Places outside 0..n-1 as the place inside that stands there."""
+    """For places outside 0..n-1, the place inside whose element stands there."""
     if mode is PadMode.REFLECT and n > 1:
         at = np.mod(at, 2 * (n - 1))
         back: Array = np.minimum(at, 2 * (n - 1) - at)

@@ -1,4 +1,6 @@
-"""The kernel table: one function per op, looked up by the op itself; duplicates are refused."""
+"""The kernel table: one function for each op, looked up by the op itself; duplicates are
+refused.
+"""
 
 from __future__ import annotations
 
@@ -37,10 +39,10 @@ class Call:
 
     def view(self, i: int) -> ArrayView:
         """Source `i`; raises DeviceError when it is absent."""
-        found = self.src[i] if i < len(self.src) else None
-        if found is None:
+        view = self.src[i] if i < len(self.src) else None
+        if view is None:
             raise DeviceError(f"source {i} is missing")
-        return found
+        return view
 
     def optional(self, i: int) -> ArrayView | None:
         """Source `i`, or None when it is absent."""

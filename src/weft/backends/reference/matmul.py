@@ -1,6 +1,6 @@
-"""Matrix products: exactly decoded weights, activations as they are, sums in float64.
+"""Matrix products: weights decoded exactly, activations unchanged, sums in float64.
 
-ggml's own kernels round the activations to the weights' companion type (q8_0, f16, ...) first.
+ggml's own kernels first round the activations to the weights' companion type (such as q8_0 or f16).
 Where a program does that as a step of its own (QUANTIZE), the blocks are decoded here.
 """
 
@@ -29,8 +29,9 @@ def product(a: F64, b: F64) -> F64:
 
 @kernel("MUL_MAT")
 def mul_mat(call: Call) -> None:
-    """dst[n, m] = sum over k of src1[n, k] * src0[m, k], plus the row src2[m] if there is one, and
-    the function that the record names of it."""
+    """dst[n, m] = sum over k of src1[n, k] * src0[m, k], plus the row src2[m] if there is one.
+
+    The function that the record names is applied to the result."""
     out, bias = product(call.f64(0), call.f64(1)), call.optional(2)
     if bias is not None:
         out = out + bias.f64()
@@ -75,8 +76,8 @@ def solve_tri(call: Call) -> None:
         raise ValueError("only left, lower, non-unit systems are defined")
     a, x = call.f64(0), call.f64(1)
     for row in range(a.shape[-1]):
-        done = a[..., row : row + 1, :row] @ x[..., :row, :]
-        x[..., row, :] = (x[..., row, :] - done[..., 0, :]) / a[..., row, row, None]
+        solved = a[..., row : row + 1, :row] @ x[..., :row, :]
+        x[..., row, :] = (x[..., row, :] - solved[..., 0, :]) / a[..., row, row, None]
     call.dst.write(x)
 
 

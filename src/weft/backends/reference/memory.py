@@ -40,11 +40,11 @@ class ReferenceMemory:
         return self._block.read(offset, nbytes)
 
     def host(self) -> None:
-        """None: no other device may address it."""
+        """None, because no other device may address it."""
         return None
 
     def private(self) -> NDArray[np.uint8]:
-        """The bytes themselves, for the reference kernels alone."""
+        """The bytes themselves, for the reference kernels only."""
         return self._block.host()
 
 
@@ -78,4 +78,4 @@ class ReferenceBufferType:
 
 
 REFERENCE = ReferenceBufferType()
-"""Buffer types compare by identity, so there is one."""
+"""The only buffer type of the backend, as buffer types compare by identity."""

@@ -28,7 +28,9 @@ def rms_norm(call: Call) -> None:
 @kernel("NORM_SCALE")
 def norm_scale(call: Call) -> None:
     """NORM (`centred`) or RMS_NORM of src0 (+ src3), times the row src1, plus the row src2 if there
-    is one. The result may be blocks, as QUANTIZE makes them."""
+    is one.
+
+    The result may be blocks with the rounding of QUANTIZE."""
     p: NormScaleParams = call.params
     addend = call.optional(3)
     x = call.f64(0) if addend is None else call.f64(0) + addend.f64()

@@ -1,8 +1,8 @@
-"""State-space models and linear attention: a state walked along the tokens of each sequence.
+"""State-space models and linear attention: a state updated along the tokens of each sequence.
 
-Results hold the outputs of all tokens, then the states, so that a model can store them. Where K
-snapshots are asked for, the state after the last token comes first, then the one before it, ...;
-snapshots before the first token are zeros.
+Results hold the outputs of all tokens, then the states, so that a model can store them. With K
+snapshots, the state after the last token comes first, then the one before it, and so on; snapshots
+before the first token are zeros.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ F64 = NDArray[np.float64]
 
 
 def _write(call: Call, outputs: F64, states: F64) -> None:
-    """Outputs, then states, in memory order."""
+    """Writes outputs, then states, in memory order."""
     both = np.concatenate([outputs.reshape(-1), states.reshape(-1)])
     call.dst.write(both.reshape(call.dst.shape))
 
@@ -161,6 +161,6 @@ def gated_delta_net(call: Call) -> None:
 
 
 def _serve(x: F64, n_seq: int, heads: NDArray[np.intp]) -> F64:
-    """Queries or keys for every value head and sequence; fewer of them are shared in turns."""
+    """Queries or keys for every value head and sequence; fewer of them are shared in rotation."""
     x = x[:, :, heads % x.shape[2]]
     return np.repeat(x, n_seq // x.shape[0], axis=0)

@@ -43,7 +43,8 @@ def cumsum(call: Call) -> None:
 
 @kernel("ARGMAX")
 def argmax(call: Call) -> None:
-    """Index of each row's largest element, the last one of equals; a NaN is never the largest."""
+    """The index of each row's largest element, the last one of equals; a NaN is never the
+    largest."""
     a = call.read(0)
     reversed_rows = np.where(np.isnan(a), -np.inf, a)[..., ::-1]
     index = a.shape[-1] - 1 - reversed_rows.argmax(-1)
@@ -52,13 +53,13 @@ def argmax(call: Call) -> None:
 
 @kernel("COUNT_EQUAL")
 def count_equal(call: Call) -> None:
-    """How many elements of src0 and src1 agree."""
+    """The number of elements that agree in src0 and src1."""
     call.dst.write(np.full(call.dst.shape, np.count_nonzero(call.read(0) == call.read(1))))
 
 
 @kernel("ARGSORT")
 def argsort(call: Call) -> None:
-    """The order of each row; equals keep theirs."""
+    """The order of each row; equal elements keep their order."""
     p: ArgsortParams = call.params
     a = call.read(0)
     call.dst.write(np.argsort(a if p.order is SortOrder.ASC else -a, axis=-1, kind="stable"))
@@ -66,14 +67,14 @@ def argsort(call: Call) -> None:
 
 @kernel("TOP_K")
 def top_k(call: Call) -> None:
-    """Indices of each row's k largest elements, largest first (ggml leaves the order open)."""
+    """The indices of each row's k largest elements, largest first (ggml leaves the order open)."""
     p: TopKParams = call.params
     call.dst.write(np.argsort(-call.read(0), axis=-1, kind="stable")[..., : p.k])
 
 
 @kernel("ARANGE")
 def arange(call: Call) -> None:
-    """start, start + step, ..."""
+    """The numbers start, start + step and so on."""
     p: ArangeParams = call.params
     call.dst.write(f32(p.start) + f32(p.step) * np.arange(call.dst.ne[0]))
 
@@ -112,7 +113,7 @@ def diag(call: Call) -> None:
 
 @kernel("DIAG_MASK_INF")
 def diag_mask_inf(call: Call) -> None:
-    """-inf right of the diagonal n_past: causal masking."""
+    """-inf right of the diagonal n_past, as causal masks need it."""
     call.dst.write(np.where(_visible(call), call.read(0), -np.inf))
 
 

@@ -1,6 +1,6 @@
 """Rotary position embedding in all of ggml's modes, with YaRN (arXiv 2309.00071).
 
-ggml builds its angles by repeated float32 multiplication; here each is one float64 power, so that
+ggml computes its angles by repeated float32 multiplication; here each is one float64 power, so that
 late positions stay exact.
 """
 
@@ -31,7 +31,8 @@ def _correction_range(p: RopeParams) -> tuple[float, float]:
 
 
 def _sections(p: RopeParams, n_pairs: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """(plane, exponent) per pair: which of a token's four positions turns it, and how fast."""
+    """(plane, exponent) per pair: which of a token's four positions rotates the pair, and how
+    fast."""
     pair = np.arange(n_pairs)
     if p.mode in (RopeMode.NORMAL, RopeMode.NEOX):
         return np.zeros(n_pairs, np.intp), pair
@@ -76,7 +77,7 @@ def _rotate(call: Call, direction: int, factors: ArrayView | None) -> F64:
     theta, magnitude = angles(
         p, n_pairs, positions, None if factors is None else factors.f64().reshape(-1)
     )
-    # both `[token, 1, pair]`: every head of a token turns alike
+    # both are `[token, 1, pair]`, because every head of a token rotates alike
     cos = (np.cos(theta) * magnitude)[:, None]
     sin = (np.sin(theta) * magnitude * direction)[:, None]
     if p.mode is RopeMode.NORMAL:

@@ -74,7 +74,7 @@ def conv_2d_last(call: Call) -> None:
 
 
 def _split_kernel(w: F64, p: ConvNdParams) -> list[F64]:
-    """A kernel for each group; both kinds have what belongs to a group together in axis 0."""
+    """A kernel for each group; in both kinds, axis 0 has the elements of a group together."""
     return np.split(w, p.groups, 0)
 
 
@@ -85,10 +85,10 @@ def _convolved(x: F64, w: F64, p: ConvNdParams) -> F64:
         (x.shape[2 + d] + 2 * padding[d] - dilation[d] * (w.shape[2 + d] - 1) - 1) // stride[d] + 1
         for d in range(n)
     ]
-    seen = patches(x, w.shape[2:], out, stride, padding, dilation)
+    windows = patches(x, w.shape[2:], out, stride, padding, dilation)
     taps = tuple(range(2 + n, 2 + 2 * n))
     # [batch, in, out..., taps...] with [out, in, taps...]
-    y = np.tensordot(seen, w, ((1, *taps), tuple(range(1, 2 + n))))
+    y = np.tensordot(windows, w, ((1, *taps), tuple(range(1, 2 + n))))
     return np.moveaxis(y, -1, 1)
 
 
@@ -97,7 +97,7 @@ def _transposed(x: F64, w: F64, p: ConvNdParams) -> F64:
     stride, padding, dilation, more = (
         t[:n][::-1] for t in (p.stride, p.padding, p.dilation, p.output_padding)
     )
-    # every input adds its kernel to the uncut result
+    # every input element adds its kernel to the result before cropping
     full = [
         (x.shape[2 + d] - 1) * stride[d] + dilation[d] * (w.shape[2 + d] - 1) + 1 + more[d]
         for d in range(n)
@@ -110,8 +110,8 @@ def _transposed(x: F64, w: F64, p: ConvNdParams) -> F64:
             at.append(slice(first, first + (x.shape[2 + d] - 1) * stride[d] + 1, stride[d]))
         part = np.tensordot(x, w[..., *tap], ((1,), (0,)))
         y[..., *at] += np.moveaxis(part, -1, 1)
-    kept: list[Any] = [slice(padding[d], full[d] - padding[d]) for d in range(n)]
-    cut: F64 = y[..., *kept]
+    cropped: list[Any] = [slice(padding[d], full[d] - padding[d]) for d in range(n)]
+    cut: F64 = y[..., *cropped]
     return cut
 
 
@@ -119,26 +119,26 @@ def _transposed(x: F64, w: F64, p: ConvNdParams) -> F64:
 
 
 def _windows(p: PoolNdParams, d: int, size: int, out: int) -> list[tuple[Sequence[int], int]]:
-    """For each output along dimension `d`: the places that its window has inside, and its length
+    """For each output along dimension `d`: the places of its window inside the data, and its length
     with padding."""
-    found: list[tuple[Sequence[int], int]] = []
+    windows: list[tuple[Sequence[int], int]] = []
     if p.adaptive:
         for o in range(out):
             first, last = o * size // out, -(-(o + 1) * size // out)
-            found.append((range(first, last), last - first))
-        return found
+            windows.append((range(first, last), last - first))
+        return windows
     k, s, pad, gap = p.kernel[d], p.stride[d], p.padding[d], p.dilation[d]
     for o in range(out):
         first = o * s - pad
         last = min(first + gap * (k - 1) + 1, size + pad)
         places = [i for i in range(first, first + gap * k, gap) if 0 <= i < size]
-        found.append((places, last - first))
-    return found
+        windows.append((places, last - first))
+    return windows
 
 
 @kernel("POOL_ND")
 def pool_nd(call: Call) -> None:
-    """The mean, the largest element, or its place, of windows."""
+    """The mean or the largest element of windows, or the place of the largest."""
     p: PoolNdParams = call.params
     x, dst = call.view(0), call.dst
     sizes = [*x.ne[: p.dims], 1, 1, 1][:3]
@@ -170,20 +170,20 @@ def _last_nan_or_first_max(window: Array) -> Array:
     n = window.shape[1]
     is_nan = np.isnan(window) if window.dtype.kind == "f" else np.zeros(window.shape, bool)
     last = n - 1 - is_nan[:, ::-1].argmax(1)
-    found: Array = np.where(is_nan.any(1), last, window.argmax(1))
-    return found
+    place: Array = np.where(is_nan.any(1), last, window.argmax(1))
+    return place
 
 
 # -- interpolation ---------------------------------------------------------------------------------
 
 Taps = tuple[Array, Array]
-"""For each output the places it reads, and their weights: both [out, taps]."""
+"""The places that each output reads, and their weights: both [out, taps]."""
 
 F32 = np.float32
 
 
 def _step(size: int, out: int, given: float, align_corners: bool) -> np.float32:
-    """Distance of samples in the input, in float32 as PyTorch computes it."""
+    """The distance of samples in the input, in float32 as PyTorch computes it."""
     if align_corners:
         return F32(size - 1) / F32(out - 1) if out > 1 else F32(0)
     return F32(1 / given) if given > 0 else F32(size) / F32(out)
@@ -224,7 +224,7 @@ def _cubic(size: int, out: int, step: np.float32, align_corners: bool) -> Taps:
 
 @kernel("INTERPOLATE")
 def interpolate(call: Call) -> None:
-    """Resampling, one dimension after the other."""
+    """src0 resampled, one dimension after the other."""
     p: InterpolateParams = call.params
     x = call.f64(0)
     scales: Sequence[float] = (p.scale_w, p.scale_h, p.scale_d)
@@ -240,8 +240,8 @@ def interpolate(call: Call) -> None:
         else:
             places, weights = _nearest(size, out, step, p.mode is InterpolateMode.NEAREST_EXACT)
         axis = 3 - d
-        seen = x.take(places, axis)  # the axis becomes [out, taps]
-        shape = [1] * seen.ndim
+        samples = x.take(places, axis)  # the axis becomes [out, taps]
+        shape = [1] * samples.ndim
         shape[axis], shape[axis + 1] = weights.shape
-        x = (seen * weights.reshape(shape)).sum(axis + 1)
+        x = (samples * weights.reshape(shape)).sum(axis + 1)
     call.dst.write(x)

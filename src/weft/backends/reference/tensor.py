@@ -1,4 +1,4 @@
-"""Elementwise ops and reductions on plain tensors: what NumPy says, floats in float64.
+"""Elementwise ops and reductions on plain tensors, as NumPy computes them, floats in float64.
 
 Where NumPy and PyTorch differ, PyTorch's rule is written out.
 """
@@ -31,7 +31,7 @@ Array = NDArray[Any]
 
 
 def values(call: Call, i: int) -> Array:
-    """Source `i`: integers as they are, floats as float64."""
+    """Source `i`: integers unchanged, floats as float64."""
     x = call.read(i)
     return x if x.dtype.kind == "i" else x.astype(np.float64)
 
@@ -50,15 +50,15 @@ def _floor_div(a: Array, b: Array) -> Array:
 def _trunc_div(a: Array, b: Array) -> Array:
     _divisor(a, b)
     quotient: Array = np.floor_divide(a, b)
-    # one too low where it is negative and not whole
+    # the quotient is one too low where it is negative and not whole
     cut: Array = quotient + ((quotient < 0) & (quotient * b != a))
     return cut
 
 
 def _remainder(a: Array, b: Array) -> Array:
     _divisor(a, b)
-    rest: Array = np.mod(a, b)
-    return rest
+    remainder: Array = np.mod(a, b)
+    return remainder
 
 
 def _fmod(a: Array, b: Array) -> Array:
@@ -70,7 +70,7 @@ def _power(a: Array, b: Array) -> Array:
     if a.dtype.kind != "i":
         return np.power(a, b)
     whole = np.power(a, np.maximum(b, 0))
-    # a fraction is 0; of 1 and -1 there is none
+    # a power below 1 becomes 0; powers of 1 and -1 are never fractions
     odd = np.where(b % 2 == 0, 1, a)
     return np.where(b >= 0, whole, np.where(np.abs(a) == 1, odd, 0))
 
@@ -116,11 +116,11 @@ _BINARY: dict[BinaryOp, Callable[[Array, Array], Array]] = {
 
 @kernel("BINARY")
 def binary(call: Call) -> None:
-    """A function of two numbers, broadcast on both sides."""
+    """A function of two numbers, whose sizes broadcast both ways."""
     p: BinaryParams = call.params
     a, b = values(call, 0), values(call, 1)
     if p.op is BinaryOp.TRUNC_DIV and a.dtype.kind != "i":
-        # the quotient is rounded to the type, then cut
+        # the quotient is rounded to the type, then truncated
         call.dst.write(np.trunc(call.dst.decode(call.dst.encode(a / b))))
         return
     call.dst.write(_BINARY[p.op](a, b))
@@ -199,20 +199,20 @@ def map_elements(call: Call) -> None:
 
 @kernel("WHERE")
 def where(call: Call) -> None:
-    """src1 where src0 is not 0, else src2; the bits as they are."""
+    """src1 where src0 is not 0, else src2, bit by bit."""
     condition, a, b = (call.view(i).units for i in range(3))
     call.dst.units[...] = np.where(condition != 0, a, b)
 
 
 @kernel("CONVERT")
 def convert(call: Call) -> None:
-    """Another type: floats truncate, integers wrap."""
+    """The elements in another type: floats truncate, integers wrap around."""
     p: ConvertParams = call.params
     x = call.read(0)
     if p.boolean:
         x = x != 0
     elif x.dtype.kind != "i" and call.dst.dtype.storage.kind == "i":
-        # through i64, as the processor converts
+        # through i64, as processors convert
         x = x.astype(np.int64)
     call.dst.write(x)
 
@@ -232,7 +232,7 @@ _REDUCE: dict[ReduceOp, Callable[..., Array]] = {
 
 @kernel("REDUCE")
 def reduce(call: Call) -> None:
-    """One number of all elements along the axes."""
+    """One number for all elements along the axes."""
     p: ReduceParams = call.params
     axes = tuple(3 - d for d in range(4) if p.axes >> d & 1)
     x = values(call, 0)
@@ -243,12 +243,12 @@ def reduce(call: Call) -> None:
 
 @kernel("ARG_REDUCE")
 def arg_reduce(call: Call) -> None:
-    """The first position of the largest or smallest; a NaN is either."""
+    """The first position of the largest or smallest element; a NaN counts as either."""
     p: ArgReduceParams = call.params
     x = call.read(0)
     find = np.argmax if p.largest else np.argmin
-    found = find(x, axis=None if p.axis < 0 else 3 - p.axis)
-    call.dst.write(np.asarray(found, np.int64).reshape(call.dst.shape))
+    position = find(x, axis=None if p.axis < 0 else 3 - p.axis)
+    call.dst.write(np.asarray(position, np.int64).reshape(call.dst.shape))
 
 
 @kernel("CUMULATE")

@@ -1,7 +1,8 @@
-"""`ArrayView`: a tensor's place in memory, read and written as a NumPy array.
+"""`ArrayView`: a tensor in memory, read and written as a NumPy array.
 
 Arrays have the shape `ne[::-1]`, so axis -1 is ggml's dimension 0. A *unit* is what memory moves as
-a whole: an element, or a block of a block type. Strides of any kind are honoured, both ways.
+a whole: an element, or a block of a block type. Strides of any kind are respected in both
+directions.
 """
 
 from __future__ import annotations
@@ -78,7 +79,8 @@ class ArrayView:
         return units
 
     def encode(self, values: NDArray[Any]) -> NDArray[Any]:
-        """The inverse: values `[..., ne0]` as units of this tensor's type, rounded as ggml does.
+        """The inverse of `decode`: values `[..., ne0]` as units of this tensor's type, rounded as
+        ggml does.
 
         Raises UnsupportedOpError for a type that cannot be written at run time."""
         stored = quants.to_storage(values, self.dtype)
@@ -91,7 +93,7 @@ class ArrayView:
         self.units[...] = self.encode(values)
 
     def write_activation(self, values: NDArray[Any]) -> None:
-        """Stores values as a matmul turns its activations into this type (q8_0, q8_1, q8_K, f16,
+        """Stores values with the rounding of a matmul's activations (q8_0, q8_1, q8_K, f16,
         bf16)."""
         if not self.dtype.is_quantized:
             return self.write(values)
@@ -99,7 +101,7 @@ class ArrayView:
         self.units[...] = raw.view(self.units.dtype)
 
     def write_like(self, source: ArrayView, units: NDArray[Any]) -> None:
-        """Stores `units` of `source`'s type: moved as they are when the types agree."""
+        """Stores `units` of `source`'s type; they are moved unchanged when the types agree."""
         if source.dtype is self.dtype:
             self.units[...] = units
         else:
@@ -117,6 +119,6 @@ class ArrayView:
 
 
 def as_bytes(units: NDArray[Any], dtype: DType) -> NDArray[np.uint8]:
-    """Units `[..., n]` as their bytes `[..., n * bytes]`, contiguous."""
+    """The bytes `[..., n * bytes]` of units `[..., n]`, contiguous."""
     packed = np.ascontiguousarray(units)
     return packed.view(np.uint8).reshape(*packed.shape[:-1], packed.shape[-1] * dtype.bytes)

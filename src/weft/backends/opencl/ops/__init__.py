@@ -1,4 +1,4 @@
-"""Which ops the device takes, and the kernels that run them; one family a module."""
+"""The ops that the device takes, and the kernels that run them; one family a module."""
 
 from __future__ import annotations
 
@@ -26,4 +26,4 @@ _FAMILIES = (
     attention, back, conv, copy, elementwise, hyper, index, matmul, norm, recurrent, reduce,
     resample, tensor, window,
 )  # fmt: skip
-"""Imported for what they register."""
+"""Modules that register ops when they are imported."""

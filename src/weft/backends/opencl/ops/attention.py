@@ -12,7 +12,7 @@ from weft.graph.tensor import Tensor
 __all__: list[str] = []
 
 _LARGEST_HEAD = 1024
-"""A head's query and result are kept in local memory, of which devices have 32 KiB and more."""
+"""The largest head, whose query and result must fit local memory (devices have 32 KiB or more)."""
 
 
 def _rule(node: Tensor) -> str | None:

@@ -1,4 +1,4 @@
-"""Gradients, and what a loss is made of."""
+"""Gradients, and the ops of a loss."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__: list[str] = []
 _FILE = "back.cl"
 
 _MOST = 4096
-"""Indices that every element of a gradient may look at."""
+"""The number of indices that every element of a gradient may read."""
 
 
 @family("REPEAT_BACK", refuse=floats(0))

@@ -30,14 +30,14 @@ class _Field(View):
 
 @dataclass(frozen=True, slots=True)
 class _Shape:
-    """What all convolutions have; triples are (w, h, d)."""
+    """The parameters that all convolutions share; triples are (w, h, d)."""
 
     dims: int
     groups: int
     channels: int
-    """Of the input, all groups together."""
+    """The channels of the input, all groups together."""
     out: int
-    """Of the result."""
+    """The channels of the result."""
     stride: Triple = (1, 1, 1)
     padding: Triple = (0, 0, 0)
     dilation: Triple = (1, 1, 1)
@@ -45,13 +45,13 @@ class _Shape:
 
 
 def _space(view: View, dims: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Sizes and strides of the dimensions of space."""
+    """Sizes and strides of the spatial dimensions."""
     more = 3 - dims
     return (*view.ne[:dims], *[1] * more), (*view.nb[:dims], *[0] * more)
 
 
 def _data(view: View, dims: int, channels: int) -> _Field:
-    """Images; channels and batch share the last dimension where there are three of space."""
+    """Images; with three spatial dimensions, channels and batch share the last dimension."""
     sizes, strides = _space(view, dims)
     if dims == 3:
         last = (view.nb[3], view.nb[3] * channels)
@@ -61,7 +61,7 @@ def _data(view: View, dims: int, channels: int) -> _Field:
 
 
 def _kernel(view: View, p: _Shape) -> _Field:
-    """A kernel: its channel is the input's, its batch the output's."""
+    """A kernel; its channels are the input's, its batch is the output's channels."""
     sizes, strides = _space(view, p.dims)
     inner = (p.out if p.transposed else p.channels) // p.groups
     first, second = view.nb[3], view.nb[3] * inner

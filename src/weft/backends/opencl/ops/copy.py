@@ -1,4 +1,4 @@
-"""Copies, conversions, rows by index, and what else moves elements."""
+"""Copies, conversions, rows by index, and other ops that move elements."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _ENCODED = ("q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "iq4_nl")
 
 
 def _written(dtype: DType) -> str | None:
-    """Why rows are not written as a type that is no float."""
+    """The reason why rows cannot be written as a type that is no float; else None."""
     if dtype.name in _ENCODED:
         return None
     return f"results must be floats or {', '.join(_ENCODED)}, not {dtype.name}"
 
 
 def _conversion(source_type: DType, target: DType) -> str | None:
-    """Why elements of one type cannot become another."""
+    """The reason why elements of one type cannot become another; else None."""
     a, b = source_type, target
     if a is b:
         return "an i2_s tensor is not copied here" if a.tail else None

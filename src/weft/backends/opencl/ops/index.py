@@ -21,8 +21,8 @@ __all__: list[str] = []
 _FILE = "gather.cl"
 
 _MOST = 4096
-"""Indices that every element of a result may look at: values are not written where an index says,
-but looked for, so that equal indices have an order."""
+"""The number of indices that every element of a result may read. Each element searches for its
+index, instead of each index writing its element, so that equal indices have an order."""
 
 
 def _moves(node: Tensor) -> str | None:
@@ -60,11 +60,11 @@ def _scatter(call: Call) -> list[Launch]:
 
 
 def _by_axis(call: Call, first: int) -> list[View]:
-    """An index tensor for each of four dimensions, any one where there is none."""
-    found = iter(call.src[first:])
-    given = [next(found) if call.params.axes >> k & 1 else None for k in range(4)]
-    some = next(t for t in given if t is not None)
-    return [t or some for t in given]
+    """An index tensor for each of four dimensions; an arbitrary one where there is none."""
+    remaining = iter(call.src[first:])
+    by_axis = [next(remaining) if call.params.axes >> k & 1 else None for k in range(4)]
+    some = next(t for t in by_axis if t is not None)
+    return [t or some for t in by_axis]
 
 
 @family("INDEX", refuse=_moves)
@@ -83,8 +83,8 @@ def _together(tensors: Any) -> list[Any]:
 
 
 def _index_put_rule(node: Tensor) -> str | None:
-    given = [t for t in node.src[2:] if t is not None]
-    why = _few(prod(upper(n) for n in _together(given)))
+    indices = [t for t in node.src[2:] if t is not None]
+    why = _few(prod(upper(n) for n in _together(indices)))
     return why or (numbers(0) if node.params.accumulate else _moves)(node)  # type: ignore[union-attr]
 
 

@@ -1,4 +1,4 @@
-"""Matrix products: weights of any format that the kernels decode, activations as they are."""
+"""Matrix products: weights of any format that the kernels decode, activations unchanged."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DECODED = (
 
 
 def decoded(dtype: DType, what: str) -> str | None:
-    """Refuses a format that the kernels do not read."""
+    """The refusal of a format that the kernels do not read; else None."""
     return None if dtype.name in DECODED else f"no kernel decodes {what} of type {dtype.name}"
 
 
@@ -31,7 +31,7 @@ def used(**formats: View) -> tuple[str, ...]:
 
 
 def _format(view: View) -> str:
-    """What the kernels call the type in its layout."""
+    """The kernels' name of the type in its layout."""
     return view.dtype.name + ("_planes" if view.layout == "planes" else "")
 
 

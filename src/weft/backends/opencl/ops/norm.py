@@ -47,8 +47,10 @@ def _group_norm(call: Call) -> list[Launch]:
 
 @lru_cache(maxsize=64)
 def slopes(n_head: int, max_bias: float) -> Table:
-    """The factor that each head puts on its mask (ALiBi, arXiv 2108.12409): powers of m0 for the
-    first n heads, n the power of two not above n_head, odd powers of m1 for the others."""
+    """The factor that each head puts on its mask (ALiBi, arXiv 2108.12409).
+
+    The first n heads take powers of m0, n being the power of two not above n_head; the others take
+    odd powers of m1."""
     if max_bias == 0:
         return Table(f32(*[1.0] * n_head))
     n = 1 << (n_head.bit_length() - 1)
@@ -95,8 +97,9 @@ def _rope(call: Call) -> list[Launch]:
 
 @lru_cache(maxsize=64)
 def _rope_table(p: RopeParams, n_pairs: int) -> tuple[bytes, float]:
-    """Per pair what its position is multiplied with, and which plane of positions it is; and the
-    magnitude. YaRN (arXiv 2309.00071) is linear in the position, so it is in the factor."""
+    """For each pair, the factor of its position and the plane of positions; and the magnitude.
+
+    YaRN (arXiv 2309.00071) is linear in the position, so the factor contains it."""
     factor, magnitude = [], _f32(p.attn_factor)
     scale, mix, base = _f32(p.freq_scale), _f32(p.ext_factor), _f32(p.freq_base)
     low, high = _correction_range(p) if mix else (0, 0)
@@ -112,7 +115,7 @@ def _rope_table(p: RopeParams, n_pairs: int) -> tuple[bytes, float]:
 
 
 def _section(p: RopeParams, pair: int) -> tuple[int, int]:
-    """(plane, exponent): which of a token's four positions turns a pair, and how fast."""
+    """(plane, exponent): which of a token's four positions rotates a pair, and how fast."""
     if p.mode in (RopeMode.NORMAL, RopeMode.NEOX):
         return 0, pair
     sector = pair % max(sum(p.sections), 1)

@@ -1,4 +1,4 @@
-"""State-space models and linear attention: an item walks the tokens of its sequence."""
+"""State-space models and linear attention: an item iterates over the tokens of its sequence."""
 
 from __future__ import annotations
 
@@ -46,7 +46,8 @@ def _ssm_scan(call: Call) -> list[Launch]:
 
 
 def _by_values(call: Call, which: str, scale: float) -> list[Launch]:
-    """`which` names the sources in their order: k, v, r (what reads), f (first), w (decay), s."""
+    """Launches a recurrence; `which` names the sources in their order: k, v, r (reads), f (first),
+    w (decay), s."""
     by_name = dict(zip(which, (call.view(i) for i in range(len(which))), strict=True))
     k, first, state = by_name["k"], by_name.get("f"), by_name["s"]
     n_seq = state.n_elements // (k.ne[0] * k.ne[0] * k.ne[1])

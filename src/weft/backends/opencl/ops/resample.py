@@ -1,4 +1,6 @@
-"""Resampling: what each output reads along a dimension is a table of places and weights."""
+"""Resampling: a table for each dimension holds the places that each output reads, and their
+weights.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +18,8 @@ __all__: list[str] = []
 
 Array = NDArray[Any]
 Taps = tuple[Array, Array]
-"""Places and weights, [out, taps] each. Places follow from float32, as both libraries have it:
-rounding decides which neighbour an output on an edge takes."""
+"""Places and weights, [out, taps] each. Places are computed in float32, as in both libraries,
+because rounding decides which neighbour an output on an edge takes."""
 
 F32 = np.float32
 
@@ -36,12 +38,12 @@ def _resampled(call: Call, taps: list[Taps]) -> list[Launch]:
 
 
 def _one(places: Array) -> Taps:
-    """A single place each."""
+    """A single place for each output."""
     return places.astype(np.int64)[:, None], np.ones((len(places), 1))
 
 
 def _between(place: Array, size: int) -> Taps:
-    """The two samples around each place, by nearness."""
+    """The two samples around each place, weighted by distance."""
     low = np.clip(np.floor(place).astype(np.int64), 0, size - 1)
     high = np.clip(np.floor(place).astype(np.int64) + 1, 0, size - 1)
     part = np.clip(place - low.astype(F32), 0, 1).astype(np.float64)
@@ -75,7 +77,7 @@ def _upscale_taps(size: int, out: int, mode: ScaleMode, align: bool, antialias: 
         return _keys(centre - half, size)
     if not antialias:
         return _between(centre - half, size)
-    # a triangle as wide as the shrinking
+    # a triangle as wide as the reduction
     support = np.maximum(F32(1), 1 / ratio)
     first = np.maximum((centre - support + half).astype(np.int64), 0)
     last = np.minimum((centre + support + half).astype(np.int64), size)

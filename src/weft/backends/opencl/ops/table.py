@@ -1,4 +1,4 @@
-"""The table of families: per op, a rule that says no, and the launches."""
+"""The table of families: for each op, a rule that may refuse a node, and its launches."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ __all__ = ["FLOATS", "Family", "Rule", "family", "find_family", "floats", "rows_
 FLOATS = ("f32", "f16", "bf16")
 
 Rule: TypeAlias = Callable[[Tensor], str | None]
-"""Why a node is not taken, or None; reads metadata only."""
+"""Returns the reason why a node is refused, or None; reads metadata only."""
 Launches: TypeAlias = Callable[[Call], list[Launch]]
 
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """How an op runs."""
+    """The rule and the launches of an op."""
 
     refuse: Rule
     launches: Launches
@@ -70,7 +70,7 @@ def floats(*which: int, result: bool = True) -> Rule:
 
 
 def rows_lie(t: Tensor, what: str) -> str | None:
-    """Refuses a tensor whose rows have gaps."""
+    """The refusal of a tensor whose rows have gaps; else None."""
     if t.nb[0] != t.dtype.bytes:
         return f"rows of {what} must be contiguous"
     return None

@@ -41,7 +41,7 @@ def _binary(call: Call) -> list[Launch]:
 
 
 def _limits(dtype: DType, low: float, high: float) -> tuple[int, int]:
-    """The limits of CLAMP within a whole type; of floats they are not looked at."""
+    """The limits of CLAMP within an integer type; for floats they do not count."""
     if dtype.name not in WHOLE:
         return 0, 0
     most = (1 << (8 * dtype.bytes - 1)) - 1
@@ -54,7 +54,7 @@ def _limits(dtype: DType, low: float, high: float) -> tuple[int, int]:
 
 
 def _single(x: float) -> float:
-    """A float64 as a float32 holds it, infinities for what it does not."""
+    """A float64 as a float32 holds it, with infinities outside its range."""
     with np.errstate(over="ignore"):
         return float(np.float32(x))
 
@@ -94,7 +94,7 @@ _FILE = "tensor_reduce.cl"
 
 
 def _groups(call: Call, s: View, axes: int) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
-    """How many elements become one, and a group for each result."""
+    """The number of elements that become one, and a group for each result."""
     n = prod(size for k, size in enumerate(s.ne) if axes >> k & 1)
     return n, (call.dst.n_elements,), (call.limits.row_items,)
 

@@ -17,7 +17,7 @@ __all__: list[str] = []
 _FILE = "window.cl"
 
 _LOWEST = float(np.finfo(np.float32).min)
-"""What a maximum over nothing gives in ggml."""
+"""The maximum of an empty window in ggml."""
 
 
 def _pool(call: Call, p: PoolNdParams, lowest: float) -> list[Launch]:
@@ -36,7 +36,7 @@ def _pool_nd(call: Call) -> list[Launch]:
 
 @family("POOL_1D", "POOL_2D", refuse=floats(0))
 def _pool_2d(call: Call) -> list[Launch]:
-    """ggml's mean is over what is inside in one dimension, over all of the window in two."""
+    """Pooling as in ggml, whose mean is over the whole window in two dimensions."""
     p = call.params
     kind = PoolKind.MAX if p.op is PoolOp.MAX else PoolKind.AVG
     if isinstance(p, Pool2dParams):
