@@ -172,7 +172,7 @@ def test_memory_says_what_is_left() -> None:
     memory = opencl().memory_type
     memory.capacity = 1000
     first = memory.allocate(600)
-    with pytest.raises(weft.OutOfMemoryError, match="has 400 of 1000 bytes left, but 500 were requested"):
+    with pytest.raises(weft.OutOfMemoryError, match="400 of 1000 bytes left, but 500 were"):
         memory.allocate(500)
     del first
     assert memory.in_use == 0 and memory.allocate(1000).nbytes == 1000

@@ -1,4 +1,4 @@
-"""A schedule in words: the table of splits and nodes, and all that is known of one node."""
+"""A schedule in words: the table of splits and nodes, and everything about a single tensor."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from weft.schedule.describe import Placed, cause_code, cause_text, name_of, refu
 __all__ = ["prediction_text", "seconds_text", "table", "table_lines", "why"]
 
 _WIDE = 100
-"""Columns from which on a line has a node's whole name and the code of its cause."""
+"""The least number of columns at which a line has a node's whole name and the code of its cause."""
 _SHORT = {
     r"^weight (\S+) lives in \S+ memory$": r"weight \1",
     r"^(\S+) lives in \S+ memory$": r"\1 is there",
@@ -24,23 +24,25 @@ _SHORT = {
     r"^the tensor it views, (\S+), is there$": r"it views \1",
 }
 
-# Where less than this is left of a line, its text goes on in the next one.
+# A line with fewer free columns than this continues its text in the next line.
 _LEAST_TEXT = 24
 
 
 def table(schedule: Placed, width: int | None = None) -> str:
-    """Devices; per split its device, node range and inputs with bytes, then a line per node with
-    device, cause and refusals; totals. Nothing is cut: with `width` long lines are broken."""
+    """The devices, the splits, their nodes and the totals as text.
+
+    A split has its device, node range and inputs with bytes; a node has a line with device, cause
+    and refusals. Nothing is cut: lines longer than `width` are broken."""
     return "\n".join(table_lines(to_json(schedule), width))
 
 
 def table_lines(
     data: Mapping[str, Any], width: int | None = None, *, nodes: bool = True, in_short: bool = False
 ) -> list[str]:
-    """The table of what `to_json` gave; without `nodes`, splits and totals only.
+    """The table of a result of `to_json`; without `nodes` it has splits and totals only.
 
-    Long lines are broken at `width`; `in_short` a node has one line, its cause in fewer words and
-    what is too long cut."""
+    Lines longer than `width` are broken. With `in_short` a node has one line, in which the cause is
+    short and long names are cut."""
     lines = ["devices: " + ", ".join(f"{d['name']} ({d['kind']})" for d in data["devices"])]
     rows = [node for split in data["splits"] for node in split["nodes"]]
     narrow = in_short and width is not None and width < _WIDE
@@ -66,8 +68,8 @@ def table_lines(
                 lines.append(_cut(head + _in_short(r["why"]), width).rstrip())
             else:
                 lines += _broken(head, r["why"], width)
-            for name, said in r["refused"].items():
-                lines += _broken(f"         {name} refused: ", said, width)
+            for name, reason in r["refused"].items():
+                lines += _broken(f"         {name} refused: ", reason, width)
     if in_short and nodes and not narrow:
         for line in _legend(rows):
             lines += _broken("", line, width)
@@ -88,7 +90,7 @@ def _legend(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 
 
 def _copies(inputs: Sequence[Mapping[str, Any]]) -> str:
-    """What a split copies, in all."""
+    """The number and the bytes of the tensors that a split copies."""
     if not inputs:
         return ""
     sums = {key: sum(entry[key] for entry in inputs) for key in ("bytes", "least_bytes")}
@@ -96,7 +98,7 @@ def _copies(inputs: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _in_short(why: str) -> str:
-    """A cause without what its line says anyway."""
+    """A cause without the words that its line repeats."""
     for long, short in _SHORT.items():
         why = re.sub(long, short, why)
     return why
@@ -134,7 +136,7 @@ def _total_lines(data: Mapping[str, Any]) -> list[str]:
 
 
 def prediction_text(p: Mapping[str, Any]) -> str:
-    """A line of what `Prediction.to_json` gave."""
+    """A result of `Prediction.to_json` as a line."""
     devices = ", ".join(f"{seconds_text(s)} on {name}" for name, s in p["by_device"].items())
     return (
         f"predicted: {seconds_text(p['seconds'])} per {p['of']} ({devices}; copies "
@@ -143,7 +145,7 @@ def prediction_text(p: Mapping[str, Any]) -> str:
 
 
 def seconds_text(seconds: float) -> str:
-    """`12.3 ms`."""
+    """Seconds as text, such as `12.3 ms`."""
     for unit, scale in (("s", 1.0), ("ms", 1e3), ("µs", 1e6)):
         if seconds * scale >= 1:
             return f"{seconds * scale:.3g} {unit}"
@@ -151,14 +153,14 @@ def seconds_text(seconds: float) -> str:
 
 
 def _broken(head: str, text: str, width: int | None) -> list[str]:
-    """`head` and `text` in one line, or in as many as `width` needs."""
+    """`head` and `text` in one line, or in as many lines as `width` needs."""
     if width is None or len(head) + len(text) <= width:
         return [(head + text).rstrip()]
     room = width - len(head)
     if room < _LEAST_TEXT:
         return [head.rstrip(), *_indented(text, 12, width)]
-    first, *rest = textwrap.wrap(text, room, break_on_hyphens=False) or [""]
-    return [head + first, *(" " * len(head) + line for line in rest)]
+    first, *following = textwrap.wrap(text, room, break_on_hyphens=False) or [""]
+    return [head + first, *(" " * len(head) + line for line in following)]
 
 
 def _indented(text: str, indent: int, width: int) -> list[str]:
@@ -167,16 +169,16 @@ def _indented(text: str, indent: int, width: int) -> list[str]:
 
 
 def why(schedule: Placed, name: str) -> str:
-    """Everything known about one tensor of the graph: device, cause, what the other devices say,
-    split, and the copies that its readers use instead.
+    """Everything known about one tensor of the graph.
 
-    Raises ScheduleError for a name the graph does not have."""
-    found = [t for t in schedule.graph.tensors if t.name == name]
-    if not found:
+    That is its device, its cause, the refusals of the other devices, its split, and the copies that
+    its readers use instead. Raises ScheduleError for a name the graph does not have."""
+    tensors = [t for t in schedule.graph.tensors if t.name == name]
+    if not tensors:
         near = get_close_matches(name, [t.name for t in schedule.graph.tensors], 3)
         hint = f"; did you mean {' or '.join(near)}?" if near else ""
         raise ScheduleError(f"the graph has no tensor called {name!r}{hint}")
-    return "\n".join(line for tensor in found for line in _why_lines(schedule, tensor))
+    return "\n".join(line for tensor in tensors for line in _why_lines(schedule, tensor))
 
 
 def _why_lines(schedule: Placed, tensor: Tensor) -> list[str]:
@@ -187,10 +189,10 @@ def _why_lines(schedule: Placed, tensor: Tensor) -> list[str]:
         f"{name_of(tensor)}: {tensor.op.name} {tensor.dtype.name}{shape_text(tensor)} on {where}",
         f"  because ({code or '-'}) {cause_text(schedule, tensor)}",
     ]
-    said = refused(schedule, tensor)
+    refusals = refused(schedule, tensor)
     for b, other in enumerate(schedule.backends):
-        if other.name in said:
-            lines.append(f"  {other.name} refused: {said[other.name]}")
+        if other.name in refusals:
+            lines.append(f"  {other.name} refused: {refusals[other.name]}")
         elif b != own and tensor.src and not tensor.op.is_view:
             lines.append(f"  {other.name} runs it, too{_would_copy(schedule, tensor, b)}")
     for number, split in enumerate(schedule.splits):
@@ -203,7 +205,7 @@ def _why_lines(schedule: Placed, tensor: Tensor) -> list[str]:
 
 
 def _would_copy(schedule: Placed, node: Tensor, backend: int) -> str:
-    """What would have to be copied if the node ran on `backend`, things being as they are."""
+    """The copies that `node` would need on `backend`, with every other tensor where it is."""
     there = schedule.backends[backend]
     foreign: list[Tensor] = []
     for src in node.src:
