@@ -10,6 +10,8 @@ from typing import Any
 import typer
 from typer.core import TyperCommand
 
+from weft.cli.foreign_options import foreign_option, in_place_of
+
 __all__ = [
     "ADVANCED",
     "CONSTRAINTS",
@@ -71,6 +73,10 @@ SWITCH = {"on": True, "1": True, "true": True, "auto": True, "off": False, "0": 
 """Values of such an option."""
 
 
+_ALIKE = 0.7
+"""How alike an option must be to one that was typed to be meant, from 0 to 1."""
+
+
 class ReaderLeft(Exception):
     """Nobody reads what is printed any more."""
 
@@ -80,8 +86,10 @@ class WeftCommand(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """As every command does; an option that nobody knows is named as it was typed."""
-        args = _with_values(args, self.get_params(ctx))
+        params = self.get_params(ctx)
+        args = _with_values(args, params)
         typed = list(args)
+        _require_own_options(params, typed, ctx)
         try:
             return super().parse_args(ctx, args)
         except UsageError as error:
@@ -128,13 +136,29 @@ def _plain(param: Any, record: tuple[str, str]) -> tuple[str, str]:
 
 def _with_values(args: Sequence[str], params: Sequence[Any]) -> list[str]:
     """The line with the value that an option has where it stands alone."""
-    take = {name for p in params if not getattr(p, "is_flag", False) for name in p.opts}
+    take = _taking_values(params)
     full: list[str] = []
     for arg, following in zip(args, [*args[1:], ""], strict=False):
         full.append(arg)
         if arg in take and arg in _OPTIONAL_VALUE and following.partition(",")[0] not in SWITCH:
             full.append(_OPTIONAL_VALUE[arg])
     return full
+
+
+def _taking_values(params: Sequence[Any]) -> set[str]:
+    """Options that take the word behind them."""
+    return {name for p in params if not getattr(p, "is_flag", False) for name in p.opts}
+
+
+def _known(params: Sequence[Any]) -> set[str]:
+    return {name for p in params for name in (*p.opts, *p.secondary_opts) if name[0] == "-"}
+
+
+def _require_own_options(params: Sequence[Any], args: Sequence[str], ctx: Any) -> None:
+    """Raises a usage error for an option of other engines, with what there is in its place."""
+    name = foreign_option(args, _known(params), _taking_values(params))
+    if name:
+        raise usage_error(f"there is no option {name}: {in_place_of(name)}", ctx)
 
 
 def _say_as_typed(error: Any, args: Sequence[str]) -> None:
@@ -150,12 +174,12 @@ def _unknown_option(
     """What is wrong with a line: an option that is unknown as a whole, or else `error`.
 
     `-ngll 5` would otherwise be read as `-n gll`, and its message would not help."""
-    known = {name for p in params for name in (*p.opts, *p.secondary_opts) if name[0] == "-"}
+    known = _known(params)
     for arg in args:
         if arg == "--":
             break
         name = arg.partition("=")[0]
-        is_word = re.fullmatch(r"--?[A-Za-z][A-Za-z][\w-]*", name)
+        is_word = re.fullmatch(r"--?[A-Za-z][\w-]*", name)
         if is_word and name not in known and _caused(error, name):
             return usage_error(f"there is no option {name}{_meant(name, known)}", ctx)
     return error
@@ -171,5 +195,5 @@ def _caused(error: Exception, name: str) -> bool:
 
 
 def _meant(name: str, known: set[str]) -> str:
-    close = get_close_matches(name, sorted(known), 3, 0.6)
+    close = get_close_matches(name, sorted(known), 3, _ALIKE)
     return f"; did you mean {' or '.join(close)}?" if close else ""

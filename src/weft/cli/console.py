@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import sys
 from time import perf_counter
 from types import TracebackType
@@ -100,6 +101,10 @@ def wide(to_error: bool = False) -> Console:
     return _Console(file=stream, highlight=False, width=10_000)
 
 
+_OTHER_GPU = re.compile(r"(?:cuda|vulkan|metal|mtl|rocm|hip|sycl|musa|cann|gpu)[:\d]*$", re.I)
+"""Devices as other engines name them."""
+
+
 def device_list(text: str | None) -> list[str]:
     """`opencl,cpu` -> ["opencl", "cpu"]; `none`: the cpu alone; without one WEFT_DEVICES, else the
     cpu."""
@@ -109,6 +114,12 @@ def device_list(text: str | None) -> list[str]:
         return ["cpu"]
     if not found:
         raise ScheduleError(f"{chosen!r} names no device; write e.g. opencl:0,cpu")
+    gpu = next((name for name in found if _OTHER_GPU.match(name)), None)
+    if gpu is not None:
+        raise ScheduleError(
+            f"there is no device {gpu}: weft computes on processors, and on GPUs through OpenCL; "
+            "`weft devices` lists those there are"
+        )
     return found
 
 

@@ -13,6 +13,7 @@ import numpy as np
 import typer
 from numpy.typing import NDArray
 
+from weft.cli.command import usage_error
 from weft.cli.console import CountProgress, LoadProgress
 from weft.cli.loading import loads_model
 from weft.cli.model_file import ModelFile
@@ -51,6 +52,10 @@ def embed(
     texts: Annotated[
         list[str] | None, typer.Argument(metavar="[TEXT]", help="Without: lines of stdin.")
     ] = None,
+    prompts: Annotated[
+        list[str] | None,
+        typer.Option("--prompt", "-p", help="A text, as without a flag; repeatable."),
+    ] = None,
     file: Annotated[Path | None, typer.Option("--file", "-f", help="Texts, one a line.")] = None,
     pooling: Annotated[
         PoolingName | None,
@@ -59,16 +64,22 @@ def embed(
     normalize: Annotated[
         bool, typer.Option("--normalize/--no-normalize", help="Scale to length 1.")
     ] = True,
+    embd_normalize: Annotated[
+        int | None, typer.Option("--embd-normalize", hidden=True, help="2: to length 1; -1: not.")
+    ] = None,
     output: Annotated[
         EmbedOutput,
         typer.Option(
-            "--output", "-o",
+            "--output", "-o", "--embd-output-format",
             help="text: a few numbers and the cosines; json: as the OpenAI API does; array: a list "
             "of lists; raw: numbers only, a vector a line.",
         ),
     ] = EmbedOutput.text,
 ) -> None:  # fmt: skip
     """Print embeddings of texts. Of several also how alike they are (cosines)."""
+    if embd_normalize not in (None, 2, -1):
+        raise usage_error(f"--embd-normalize {embd_normalize}: weft has 2 (length 1) and -1 (none)")
+    texts = [*(texts or ()), *(prompts or ())]
     if texts and file is not None:
         raise ContextError("give texts or --file, not both")
     given = texts or [line for line in read_text(None, file).splitlines() if line.strip()]
@@ -76,18 +87,18 @@ def embed(
         raise ContextError("there is no text")
     loaded = Model.open(model)
     tokenizer = Tokenizer.from_gguf(loaded.file)
-    prompts = [tokenizer.encode(text) for text in given]
-    context = _context(loaded, load, [len(ids) for ids in prompts])
+    tokens = [tokenizer.encode(text) for text in given]
+    context = _context(loaded, load, [len(ids) for ids in tokens])
     chosen: Pooling | None = None if pooling is None else pooling.value
     if chosen is None and loaded.config.pooling == "none":
         chosen = "mean"
     with CountProgress("embedding texts") as progress:
-        found = [np.atleast_2d(r) for r in embed_texts(context, prompts, chosen, progress)]
+        found = [np.atleast_2d(r) for r in embed_texts(context, tokens, chosen, progress)]
     counts = [len(rows) for rows in found]
     rows = np.concatenate(found)
-    if normalize:
+    if normalize and embd_normalize != -1:
         rows = unit_rows(rows)
-    _print(rows, output, sum(len(ids) for ids in prompts), model.name)
+    _print(rows, output, sum(len(ids) for ids in tokens), model.name)
     if output is EmbedOutput.text and len(given) > 1 and max(counts) == 1:
         _print_cosines(rows)
 

@@ -63,6 +63,7 @@ from weft.cli.thread_options import (
     thread_options,
 )
 from weft.cli.unused_options import (
+    UNUSED,
     NoEffect,
     Unused,
     note_devices,
@@ -172,7 +173,7 @@ def loads_model_with(
     without: Collection[str] = (),
     instead: Mapping[str, Any] | None = None,
     lists: Collection[str] = (),
-    unused: Sequence[Unused] = (),
+    unused: Sequence[Unused] = UNUSED,
 ) -> Callable[[Command], Command]:
     """Gives a command the options of `load_arguments`; it gets their result as `load`.
 

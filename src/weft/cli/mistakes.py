@@ -168,15 +168,26 @@ _REWORDED = {
 }
 
 
+_FETCHED = "a model named hf:OWNER/NAME[:QUANT] is fetched when it is first used"
+_FILES = "models are files; weft inspect shows what one holds"
+_SERVED = "a server runs until Ctrl-C, with one model: weft serve MODEL"
+_CONVERTED = "GGUF files come from llama.cpp's converter; weft quantize changes their types"
 _ELSEWHERE = {
-    "pull": "a model named hf:OWNER/NAME[:QUANT] is fetched when it is first used",
-    "show": "weft inspect shows what a file holds",
-    "list": "models are files; weft inspect shows what one holds",
-    "ls": "models are files; weft inspect shows what one holds",
-    "generate": "weft run continues a text",
-    "complete": "weft run continues a text",
-    "cli": "weft run continues a text, weft chat talks",
-    "server": "weft serve is one",
+    **dict.fromkeys(("pull", "fetch", "download"), _FETCHED),
+    **dict.fromkeys(("show", "gguf", "gguf-hash", "info"), "weft inspect shows what a file holds"),
+    **dict.fromkeys(("list", "ls", "rm", "cp", "push", "create"), _FILES),
+    **dict.fromkeys(("ps", "stop", "launch", "signin", "signout"), _SERVED),
+    **dict.fromkeys(("generate", "complete", "simple"), "weft run continues a text"),
+    **dict.fromkeys(("cli", "completion-cli"), "weft run continues a text, weft chat talks"),
+    **dict.fromkeys(("server", "start", "api"), "weft serve is one"),
+    **dict.fromkeys(("convert", "convert-hf-to-gguf", "gguf-split"), _CONVERTED),
+    **dict.fromkeys(("batched-bench", "parallel"), "weft bench measures one text at a time"),
+    "imatrix": "weft quantize treats every weight alike",
+    "rpc-server": "devices are those of this machine",
+    "export-lora": "there are no adapters",
+    "mtmd-cli": "models read text only",
+    **{name: f"weft {name} does that" for name in ("bench", "quantize", "perplexity", "tokenize")},
+    "embedding": "weft embed does that",
 }
 """Commands of other engines, and what there is here."""
 
@@ -185,9 +196,10 @@ def _plain(text: str) -> str:
     """A message of the parser in the style of ours."""
     for found, said in _REWORDED.items():
         text = re.sub(found, said, text, flags=re.DOTALL)
-    command = re.match(r"there is no command '(\w+)'", text)
-    if command and command[1] in _ELSEWHERE:
-        return f"{command[0]}; {_ELSEWHERE[command[1]]}"
+    command = re.match(r"there is no command '([\w-]+)'", text)
+    if command:
+        here = _ELSEWHERE.get(command[1].removeprefix("llama-"), "")
+        return f"{command[0]}; {here}" if here else text
     return text
 
 

@@ -167,6 +167,9 @@ def find_model(named: str) -> Path:
     Raises FormatError with what may have been meant where there is no such file."""
     from weft.llm.hub import is_hub_name, local_path
 
+    page = re.match(r"(https?://)?(huggingface\.co|hf\.co)/", named)
+    if page and not Path(named).exists():
+        named = f"hf:{named[page.end() :]}"
     path = local_path(named)
     if is_hub_name(named) or path.exists():
         return path
@@ -174,6 +177,8 @@ def find_model(named: str) -> Path:
 
 
 def _meant(named: str) -> str:
+    if re.match(r"https?://", named):
+        return "; fetch it first, or name a Hugging Face repository: hf:OWNER/NAME[:QUANT]"
     path = Path(named)
     near = _near(path)
     if near:

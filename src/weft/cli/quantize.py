@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from weft.cli.console import errors, size_text
+from weft.cli.console import errors, note, size_text
 from weft.frontends.gguf.mixes import MIXES, find_mix
 from weft.frontends.gguf.quantize import QuantizedTensor, quantize_file
 from weft.llm.hub import local_path
@@ -24,13 +24,19 @@ def quantize(
     ],
     target: Annotated[Path, typer.Argument(metavar="OUT", help="The GGUF file to write.")],
     to: Annotated[str, typer.Argument(metavar="TYPE", help=f"In any case: {', '.join(MIXES)}.")],
+    threads: Annotated[int | None, typer.Argument(hidden=True)] = None,
     pure: Annotated[
         bool,
         typer.Option("--pure", help="One type for every matrix, without more bits for some."),
     ] = False,
+    no_effect: Annotated[
+        bool, typer.Option("--allow-requantize", hidden=True)  # as it is
+    ] = False,
 ) -> None:
     """Write a model again with its matrices in another type."""
-    mix = find_mix(to)
+    mix = find_mix(_named(to))
+    if threads is not None:
+        note(f"{threads} changes nothing: tensors are quantized one after the other")
 
     def show(t: QuantizedTensor) -> None:
         kept = t.before is t.after
@@ -49,3 +55,8 @@ def quantize(
         markup=False,
         soft_wrap=True,
     )
+
+
+def _named(to: str) -> str:
+    """The name of a type that is given by its number in files."""
+    return next((mix.name for mix in MIXES.values() if to == str(mix.number)), to)

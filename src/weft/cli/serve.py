@@ -16,6 +16,7 @@ from weft.cli.loading import loads_model_with
 from weft.cli.model_file import ModelFile
 from weft.cli.options import parse_count
 from weft.cli.plan_lines import plan_lines
+from weft.cli.unused_options import UNUSED_BY_SERVE, ServeNoEffect
 from weft.errors import WeftError
 
 __all__ = ["serve"]
@@ -41,7 +42,9 @@ class LogLevel(StrEnum):
     error = "error"
 
 
-@loads_model_with(instead={"ctx_size": AllTexts})
+@loads_model_with(
+    instead={"ctx_size": AllTexts, "no_effect": ServeNoEffect}, unused=UNUSED_BY_SERVE
+)
 def serve(
     model: ModelFile,
     load: dict[str, Any],
@@ -54,10 +57,17 @@ def serve(
         typer.Option(envvar="WEFT_API_KEY", help="What clients must send as their key."),
     ] = None,
     alias: Annotated[
-        str | None, typer.Option(help="The model's name for clients; default: the file's.")
+        str | None,
+        typer.Option(
+            "--alias", "-a", "--served-model-name",
+            help="The model's name for clients; default: the file's.",
+        ),
     ] = None,
     parallel: Annotated[
-        int, typer.Option("--parallel", "-np", help="Texts written at the same time.")
+        int,
+        typer.Option(
+            "--parallel", "-np", "--max-num-seqs", help="Texts written at the same time."
+        ),
     ] = 8,
     max_queue: Annotated[
         int, typer.Option(help="Requests that may wait; the next gets status 429.")
@@ -85,13 +95,16 @@ def serve(
         float, typer.Option(help="Seconds for running requests when the server is stopped.")
     ] = 30.0,
     embeddings: Annotated[
-        bool, typer.Option("--embeddings", help="Give embeddings too, over a second context.")
+        bool,
+        typer.Option(
+            "--embeddings", "--embedding", help="Give embeddings too, over a second context."
+        ),
     ] = False,
     log_level: Annotated[
         LogLevel, typer.Option(help="What is logged; info has a line for each request.")
     ] = LogLevel.info,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Log errors only.")] = False,
-) -> None:
+) -> None:  # fmt: skip
     """Serve a model over the OpenAI API. Chat, completions, embeddings; see docs/serve.md."""
     try:
         api = importlib.import_module("weft.serve")

@@ -11,6 +11,7 @@ import typer
 
 from weft.cli.model_file import ModelFile, takes_model
 from weft.cli.text_input import read_text
+from weft.errors import ContextError
 from weft.frontends.gguf import open_gguf
 from weft.llm import Tokenizer
 
@@ -24,6 +25,12 @@ def tokenize(
         str | None,
         typer.Argument(metavar="[TEXT]", help="The text; without it, or with -, standard input."),
     ] = None,
+    prompt: Annotated[
+        str | None, typer.Option("--prompt", "-p", help="The text, as without a flag.")
+    ] = None,
+    stdin: Annotated[
+        bool, typer.Option("--stdin", hidden=True, help="Read the text from standard input.")
+    ] = False,
     file: Annotated[Path | None, typer.Option("--file", "-f", help="Read the text here.")] = None,
     bos: Annotated[
         bool, typer.Option("--bos/--no-bos", help="With BOS and EOS where the model wants them.")
@@ -32,10 +39,17 @@ def tokenize(
         bool, typer.Option("--special", help="Control tokens in the text count as such.")
     ] = False,
     ids: Annotated[bool, typer.Option("--ids", help="Print the ids only, as a list.")] = False,
-    count: Annotated[bool, typer.Option("--count", help="Print how many there are.")] = False,
+    count: Annotated[
+        bool, typer.Option("--count", "--show-count", help="Print how many there are.")
+    ] = False,
+    no_effect: Annotated[
+        bool, typer.Option("--log-disable", "--no-escape", "--no-parse-special", hidden=True)
+    ] = False,
 ) -> None:
     """Show the tokens of a text: id and piece, one a line."""
-    given = read_text(text, file)
+    if sum(source is not None for source in (text, prompt, file)) + stdin > 1:
+        raise ContextError("give the text as an argument or with -p, --file or --stdin, not both")
+    given = read_text("-" if stdin else text if prompt is None else prompt, file)
     with open_gguf(model) as opened:
         tokenizer = Tokenizer.from_gguf(opened)
         found = tokenizer.encode(given, add_special=bos, parse_special=special)

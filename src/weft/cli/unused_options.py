@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any, get_args
 
 import typer
 
@@ -14,10 +14,13 @@ from weft.cli.console import note
 from weft.native import _native
 
 __all__ = [
+    "UNUSED",
     "UNUSED_BY_BENCH",
+    "UNUSED_BY_SERVE",
     "Conversation",
     "Interactive",
     "NoEffect",
+    "ServeNoEffect",
     "Unused",
     "note_devices",
     "note_memory",
@@ -38,6 +41,17 @@ NoEffect = Annotated[
     ),
 ]
 
+ServeNoEffect = Annotated[
+    bool,
+    typer.Option(
+        *(*get_args(NoEffect)[1].param_decls, "--mmap", "--metrics", "--no-webui", "--no-slots"),
+        *("--enable-auto-tool-choice", "--trust-remote-code", "--enable-prefix-caching"),
+        *("--enable-chunked-prefill", "--disable-log-requests", "--enforce-eager"),
+        hidden=True,
+    ),
+]
+"""The same of servers."""
+
 Interactive = Annotated[
     bool,
     typer.Option(
@@ -53,42 +67,74 @@ Conversation = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class Unused:
-    """An option that takes a value, and changes nothing."""
+    """An option that changes nothing."""
 
     flags: tuple[str, ...]
     same: tuple[str, ...]
-    """Values that say what is so all the same."""
+    """Values that say what is so all the same; without any the option takes no value."""
     instead: str
     """What is so, or which option of weft's says it."""
 
 
 _MAPPED = "weights are mapped from the file, or repacked"
-UNUSED_BY_BENCH = (
-    Unused(("-mmp", "--mmap"), ("1",), _MAPPED),
-    Unused(("-dio", "--direct-io"), ("0",), _MAPPED),
-    Unused(("-lm", "--load-mode"), ("mmap", "auto"), _MAPPED),
-    Unused(("-sm", "--split-mode"), ("layer", "none"), "a weight is on one device as a whole"),
-    Unused(("-mg", "--main-gpu"), ("0",), "--devices names devices in order of priority"),
-    Unused(("-ts", "--tensor-split"), ("0",), "-ngl, --fit and --place say what is where"),
-    Unused(("-nopo", "--no-op-offload"), ("0",), "a device may ask for ops of others' weights"),
-    Unused(("--no-host",), ("0",), "weights in host memory stay mapped"),
-    Unused(("-fitt", "--fit-target"), ("0",), "--fit and --memory say what must fit"),
-    Unused(("-fitc", "--fit-ctx"), ("0",), "the context is as large as the tests need"),
+_WHOLE = "a weight is on one device as a whole"
+_IN_ORDER = "--devices names devices in order of priority"
+_PARTS = "-ngl, --fit and --place say what is where"
+_ASKS = "a device may ask for ops of others' weights"
+_STAYS = "weights in host memory stay mapped"
+_FITS = "--fit and --memory say what must fit"
+_DEVICES = (
+    Unused(("-sm", "--split-mode"), ("layer", "none"), _WHOLE),
+    Unused(("-mg", "--main-gpu"), ("0",), _IN_ORDER),
+    Unused(("-ts", "--tensor-split"), ("0",), _PARTS),
+    Unused(("-fitt", "--fit-target"), ("0",), _FITS),
+    Unused(("-fitc", "--fit-ctx"), ("0",), _FITS),
 )
-"""Of llama-bench."""
+UNUSED = (
+    *_DEVICES,
+    Unused(("-nopo", "--no-op-offload"), (), _ASKS),
+    Unused(("--no-host",), (), _STAYS),
+    Unused(("-dio", "--direct-io"), (), _MAPPED),
+    Unused(("-cram", "--cache-ram"), ("0",), "texts share what the cache of the context holds"),
+    Unused(("--cache-reuse",), ("0",), "equal beginnings of texts are computed once"),
+    Unused(("--threads-http",), ("-1",), "one thread reads all requests"),
+)
+"""Of llama.cpp's commands."""
+_FOUND = "how a model writes calls and reasoning is found from its chat template"
+UNUSED_BY_SERVE = (
+    *UNUSED,
+    Unused(("--tool-call-parser",), ("auto",), _FOUND),
+    Unused(("--reasoning-parser",), ("auto",), _FOUND),
+    Unused(("--reasoning-format",), ("auto", "deepseek"), _FOUND),
+)
+UNUSED_BY_BENCH = (
+    *_DEVICES,
+    Unused(("-nopo", "--no-op-offload"), ("0",), _ASKS),
+    Unused(("--no-host",), ("0",), _STAYS),
+    Unused(("-dio", "--direct-io"), ("0",), _MAPPED),
+    Unused(("-mmp", "--mmap"), ("1",), _MAPPED),
+    Unused(("-lm", "--load-mode"), ("mmap", "auto"), _MAPPED),
+)
+"""Of llama-bench, where each takes a value."""
 
 
 def unused_parameter(option: Unused) -> inspect.Parameter:
     """The parameter of a command that takes `option`."""
     name = option.flags[-1].strip("-").replace("-", "_")
-    annotation = Annotated[list[str] | None, typer.Option(*option.flags, hidden=True)]
+    type_: Any = list[str] | None if option.same else bool
+    annotation = Annotated[type_, typer.Option(*option.flags, hidden=True)]
     kind = inspect.Parameter.KEYWORD_ONLY
-    return inspect.Parameter(f"unused_{name}", kind, default=None, annotation=annotation)
+    return inspect.Parameter(f"unused_{name}", kind, default=None if option.same else False,
+                             annotation=annotation)  # fmt: skip
 
 
-def note_unused(options: Sequence[Unused], given: Sequence[Sequence[str] | None]) -> None:
+def note_unused(options: Sequence[Unused], given: Sequence[Sequence[str] | bool | None]) -> None:
     """Says of options that were typed what is so instead."""
     for option, texts in zip(options, given, strict=True):
+        if isinstance(texts, bool):
+            if texts:
+                note(f"{option.flags[0]} changes nothing: {option.instead}")
+            continue
         values = [value for text in texts or () for value in text.split(",")]
         if any(value not in option.same for value in values):
             note(f"{option.flags[0]} {','.join(values)} changes nothing: {option.instead}")

@@ -1,0 +1,104 @@
+"""Options of other engines that weft has not, and what says the same here."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+
+__all__ = ["foreign_option", "in_place_of"]
+
+_PLACE = "--place 'GLOB=DEVICE' says which weights are on a device"
+_EXPERTS = "--place 'blk.*.ffn_*_exps=cpu' keeps the weights of experts in host memory"
+_DRAFT = "there is no second model that drafts"
+_ADAPTER = "there are no adapters; merge one into the model before it is converted"
+_POSITIONS = "positions are scaled as the model's file says"
+_SEES = "models read text only"
+_HUB = "set it in the environment of huggingface_hub: HF_TOKEN, HF_HUB_OFFLINE=1, HF_HOME"
+_LOG = "messages go to stderr: 2> FILE; --quiet has fewer, --verbose more"
+_CHAT = "the model's chat template says how messages are written"
+_SCORES = "weft perplexity measures the perplexity of a text alone"
+_TLS = "put a proxy that speaks TLS in front"
+_ROUTES = "the server answers /v1, /health and /metrics"
+_MEMORY = "--memory DEVICE=SIZE says how much memory plans may use, --fit offloads what fits"
+_SPLIT = "--devices names the devices, --place and -ngl what is on each"
+_TYPES = "weights are computed in the types of the file; weft quantize writes others"
+_CONTEXT = "-c says how many tokens of context there are"
+_BATCH = "-ub says how many tokens are computed at once, --parallel how many texts"
+_QUANTIZE = "weft quantize has --pure alone"
+_SPLIT_FILE = "the file is written whole"
+_CACHE = "set HF_HOME in the environment"
+
+_INSTEAD: dict[str, str] = {
+    **dict.fromkeys(("-ot", "--override-tensor"), _PLACE),
+    **dict.fromkeys(("-cmoe", "--cpu-moe", "-ncmoe", "--n-cpu-moe"), _EXPERTS),
+    **dict.fromkeys(
+        ("-md", "--model-draft", "-hfd", "--hf-repo-draft", "--draft", "--draft-max",
+         "--draft-min", "--draft-p-min", "-ngld", "-devd", "-cd", "--speculative-config",
+         "--spec-type"), _DRAFT),
+    **dict.fromkeys(("--lora", "--lora-scaled", "--enable-lora", "--lora-modules",
+                     "--control-vector"), _ADAPTER),
+    **dict.fromkeys(
+        ("--rope-scaling", "--rope-scale", "--rope-freq-base", "--rope-freq-scale",
+         "--yarn-orig-ctx", "--yarn-ext-factor", "--yarn-attn-factor", "--yarn-beta-slow",
+         "--yarn-beta-fast", "-gan", "--grp-attn-n", "-gaw", "--grp-attn-w"), _POSITIONS),
+    "--override-kv": "metadata is what the file has",
+    **dict.fromkeys(("--mmproj", "-mm", "--image", "--audio", "--mmproj-url",
+                     "--limit-mm-per-prompt"), _SEES),
+    **dict.fromkeys(("-hff", "--hf-file"), "write the model as hf:OWNER/NAME/FILE.gguf"),
+    **dict.fromkeys(("-mu", "--model-url"), "fetch the file first, or name it hf:OWNER/NAME"),
+    **dict.fromkeys(("-hft", "--hf-token", "--offline"), _HUB),
+    **dict.fromkeys(("--download-dir", "--models-dir"), _CACHE),
+    **dict.fromkeys(("-rpc", "--rpc"), "devices are those of this machine"),
+    **dict.fromkeys(("--log-file", "-lv", "--verbosity", "--log-verbosity", "--log-prefix",
+                     "--log-timestamps", "--log-colors"), _LOG),
+    **dict.fromkeys(("--in-prefix", "--in-suffix", "--in-prefix-bos"), _CHAT),
+    **dict.fromkeys(
+        ("--prompt-cache", "--prompt-cache-all", "--prompt-cache-ro", "--slot-save-path"),
+        "what a cache holds is kept within a process alone; Context.save_state writes it"),
+    **dict.fromkeys(("--hellaswag", "--winogrande", "--multiple-choice", "--kl-divergence",
+                     "--ppl-stride", "--save-all-logits"), _SCORES),
+    **dict.fromkeys(("--ssl-key-file", "--ssl-cert-file", "--ssl-keyfile", "--ssl-certfile"), _TLS),
+    **dict.fromkeys(("--path", "--public-path", "--webui", "--props", "--slots"), _ROUTES),
+    **dict.fromkeys(("--rerank", "--reranking"), "there is no ranking of documents"),
+    "--api-key-file": "--api-key and WEFT_API_KEY are the key",
+    **dict.fromkeys(("--max-model-len", "--num-ctx"), _CONTEXT),
+    **dict.fromkeys(("--gpu-memory-utilization", "--swap-space", "--cpu-offload-gb",
+                     "--kv-cache-memory-bytes"), _MEMORY),
+    **dict.fromkeys(("--tensor-parallel-size", "-tp", "--pipeline-parallel-size", "-pp",
+                     "--data-parallel-size", "-dp"), _SPLIT),
+    **dict.fromkeys(("--dtype", "--quantization", "--load-format"), _TYPES),
+    "--kv-cache-dtype": "-ctk and -ctv are the types of the cache",
+    "--max-num-batched-tokens": _BATCH,
+    **dict.fromkeys(("--tokenizer", "--tokenizer-mode"), "the tokenizer is the model file's"),
+    "--keepalive": "a model is loaded as long as the command runs",
+    "--format": "--json-schema '{}' allows any JSON, a schema what it describes",
+    "--think": "the model's chat template says whether it thinks first",
+    **dict.fromkeys(
+        ("--imatrix", "--include-weights", "--exclude-weights"),
+        "every weight counts the same; there is no importance matrix"),
+    **dict.fromkeys(("--output-tensor-type", "--token-embedding-type", "--tensor-type",
+                     "--leave-output-tensor", "--prune-layers"), _QUANTIZE),
+    "--keep-split": _SPLIT_FILE,
+}  # fmt: skip
+"""Option -> what to do instead."""
+
+
+def in_place_of(option: str) -> str:
+    """What says here what `option` says elsewhere; empty where nothing is known of it."""
+    return _INSTEAD.get(option, "")
+
+
+def foreign_option(args: Sequence[str], known: Collection[str], take: Collection[str]) -> str:
+    """The first option of other engines in a line, as a whole word: `-hff` is not `-h -f f`.
+
+    `known`: options of the command; `take`: those of them that take the word behind."""
+    return next((name for name in _names(args, take) if name in _INSTEAD and name not in known), "")
+
+
+def _names(args: Sequence[str], take: Collection[str]) -> Iterator[str]:
+    value = False
+    for arg in args:
+        if arg == "--":
+            return
+        if not value and arg.startswith("-"):
+            yield arg.partition("=")[0]
+        value = not value and arg in take

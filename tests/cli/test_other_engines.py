@@ -1,0 +1,137 @@
+"""Command lines of llama.cpp, Ollama and vLLM: they work, or the error says what does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.in_process import Done, weft
+from tests.llm.tiny import metadata, write_model
+from weft.frontends.gguf import open_gguf
+
+FEW = ("-n", "4", "--temp", "0", "-t", "1")
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    changes: dict[str, Any] = {"llama.context_length": 256}
+    return write_model(tmp_path_factory.mktemp("model") / "m.gguf", metadata(**changes))
+
+
+def done(*args: str | Path, typed: str = "") -> Done:
+    found = weft(*args, typed=typed)
+    assert found.returncode == 0, found.stderr
+    return found
+
+
+# **** options ****
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("run MODEL -p a -ncmoe 3", "no option -ncmoe: --place 'blk.*.ffn_*_exps=cpu' keeps"),
+        ("run MODEL -p a -ot exps=CPU", "no option -ot: --place 'GLOB=DEVICE' says"),
+        ("run MODEL -p a -md x.gguf", "no option -md: there is no second model"),
+        ("run -hf a/b -hff x.gguf -p a", "no option -hff: write the model as hf:OWNER/NAME/"),
+        ("run MODEL -p a --rope-scaling yarn", "no option --rope-scaling: positions are scaled"),
+        ("chat MODEL --mmproj=x", "no option --mmproj: models read text only"),
+        ("serve MODEL --max-model-len 64", "no option --max-model-len: -c says"),
+        ("serve MODEL --tensor-parallel-size 2", "--devices names the devices"),
+        ("serve MODEL --ssl-key-file x", "a proxy that speaks TLS"),
+        ("serve MODEL --n-predict 5", "there is no option --n-predict\n"),
+        ("serve MODEL -x", "there is no option -x\n"),
+        ("bench -m MODEL -rpc x", "no option -rpc: devices are those of this machine"),
+        ("quantize MODEL out.gguf Q8_0 --imatrix x", "there is no importance matrix"),
+        ("perplexity MODEL -f x --hellaswag", "the perplexity of a text alone"),
+        ("embed MODEL a --embd-normalize 1", "weft has 2 (length 1) and -1 (none)"),
+    ],
+)
+def test_what_there_is_not_has_a_hint(path: Path, words: str, said: str) -> None:
+    refused = weft(*(str(path) if word == "MODEL" else word for word in words.split()))
+    assert refused.returncode == 2 and said in refused.stderr
+    assert refused.stderr.startswith("error: ") and not refused.stdout
+
+
+def test_values_are_no_options(path: Path) -> None:
+    want = done("run", path, "-p", "-md", *FEW, "-q").stdout
+    assert done("run", path, *FEW, "-q", "--", "-md").stdout == want
+
+
+def test_options_about_gpus_are_noted(path: Path) -> None:
+    few = ("run", path, "abc", *FEW)
+    plain = done(*few)
+    same = done(*few, "-sm", "layer", "-mg", "0")
+    assert same.stdout == plain.stdout and "note" not in same.stderr
+    noted = done(*few, "-sm", "row", "-mg", "1", "-ts", "3,1", "-nopo", "--no-host")
+    assert noted.stdout == plain.stdout and noted.stderr.count("changes nothing: ") == 5
+    assert "-ts 3,1 changes nothing: -ngl, --fit and --place" in noted.stderr
+
+
+def test_devices_of_other_engines(path: Path) -> None:
+    none = done("run", path, "abc", *FEW, "-dev", "none")
+    assert none.stdout == done("run", path, "abc", *FEW).stdout
+    assert "placement: cpu" in none.stderr
+    for name in ("CUDA0", "Vulkan1", "cuda:0"):
+        refused = weft("run", path, "abc", "-dev", name)
+        assert refused.returncode == 1 and f"there is no device {name}" in refused.stderr
+        assert "`weft devices`" in refused.stderr
+
+
+def test_the_whole_prompt_may_be_kept(path: Path) -> None:
+    few = ("run", path, "abc the", "-n", "40", "--temp", "0", "-c", "16", "--context-shift", "-q",
+           "--ignore-eos")  # fmt: skip
+    n = len(done("tokenize", path, "abc the").stdout.splitlines())
+    assert done(*few, "--keep", "-1").stdout == done(*few, "--keep", str(n)).stdout
+    assert "--keep is -2; it must be 0 to 14" in weft(*few, "--keep", "-2").stderr
+
+
+# **** other commands ****
+
+
+def test_texts_by_flag(path: Path) -> None:
+    want = done("tokenize", path, "abc").stdout
+    assert done("tokenize", "-m", path, "-p", "abc", "--log-disable").stdout == want
+    assert done("tokenize", path, "--stdin", typed="abc").stdout == want
+    assert done("tokenize", path, "-p", "abc", "--ids", "--show-count").stdout.endswith("]\n3\n")
+    both = weft("tokenize", path, "abc", "-p", "abc")
+    assert both.returncode == 1 and "as an argument or with -p, --file or --stdin" in both.stderr
+    vectors = done("embed", path, "abc", "the", "-o", "raw").stdout
+    assert done("embed", path, "-p", "abc", "-p", "the", "-o", "raw").stdout == vectors
+    plain = done("embed", path, "abc", "-o", "raw", "--no-normalize").stdout
+    assert done("embed", path, "abc", "-o", "raw", "--embd-normalize", "-1").stdout == plain
+
+
+def test_types_by_number(path: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.gguf"
+    found = done("quantize", path, out, "7", "4", "--allow-requantize")
+    assert "4 changes nothing: tensors are quantized one after the other" in found.stderr
+    with open_gguf(out) as file:
+        assert file.get_int("general.file_type") == 7
+
+
+def test_commands_of_other_engines() -> None:
+    for words, said in (
+        ("pull x", "is fetched when it is first used"), ("ps", "weft serve MODEL"),
+        ("llama-cli -m x", "weft run continues a text, weft chat talks"),
+        ("llama-bench", "weft bench does that"), ("llama-server", "weft serve is one"),
+        ("llama-embedding", "weft embed does that"), ("imatrix", "every weight alike"),
+        ("convert-hf-to-gguf x", "GGUF files come from"),
+    ):  # fmt: skip
+        refused = weft(*words.split())
+        assert refused.returncode == 2 and said in refused.stderr, words
+
+
+def test_pages_of_models(monkeypatch: pytest.MonkeyPatch, path: Path) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr("weft.llm.hub.local_path", lambda name: asked.append(str(name)) or path)
+    for name in ("hf.co/a/b:Q8_0", "https://huggingface.co/a/b:Q8_0", "huggingface.co/a/b:Q8_0"):
+        done("inspect", name)
+    assert asked == ["hf:a/b:Q8_0"] * 3
+
+
+def test_an_address_is_no_file() -> None:
+    refused = weft("run", "https://example.org/m.gguf", "abc")
+    assert refused.returncode == 1 and "fetch it first, or name a Hugging" in refused.stderr
