@@ -11,7 +11,7 @@ from weft.dtype import find_dtype
 from weft.frontends.gguf import open_gguf
 from weft.frontends.gguf.writer import write_gguf
 from weft.graph.tensor import Buffer, Tensor
-from weft.llm.config import Keys, ModelConfig
+from weft.llm.config_keys import Keys, read_config
 from weft.llm.model import Model
 from weft.llm.models import find_architecture
 from weft.llm.weights import Weights
@@ -37,7 +37,7 @@ def paper_model(folder: Path, hyper: dict[str, int], dtype: str = "q4_0") -> Mod
     write_gguf(path, meta, [("token_embd.weight", "f32", (n_embd, 1), bytes(4 * n_embd))])
     file = open_gguf(path)
     architecture = find_architecture(file.architecture)
-    config = architecture.configure(ModelConfig.from_gguf(file), Keys(file))
+    config = architecture.configure(read_config(file), Keys(file))
     leaves = {}
     for row in architecture.table(config):
         if row.optional and row.name != "output.weight":

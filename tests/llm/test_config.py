@@ -1,4 +1,4 @@
-"""`ModelConfig.from_gguf`: what it reads, and what it refuses."""
+"""`read_config`: what it reads, and what it refuses."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from tests.llm.tiny import metadata, write_model
 from weft.errors import FormatError
 from weft.frontends.gguf import open_gguf
 from weft.llm.config import ModelConfig, MoeConfig
+from weft.llm.config_keys import read_config
 
 
 def read(tmp_path: Path, **changes: object) -> ModelConfig:
     path = write_model(tmp_path / "m.gguf", metadata(**changes), {"x": np.zeros(1, np.float32)})
-    return ModelConfig.from_gguf(open_gguf(path))
+    return read_config(open_gguf(path))
 
 
 def test_defaults_follow_from_the_sizes(tmp_path: Path) -> None:
@@ -109,4 +110,4 @@ def test_more_experts_used_than_there_are(tmp_path: Path) -> None:
 def test_a_vocabulary_is_no_model(tmp_path: Path) -> None:
     path = write_model(tmp_path / "m.gguf", metadata(), {})
     with pytest.raises(FormatError, match="has no tensors"):
-        ModelConfig.from_gguf(open_gguf(path))
+        read_config(open_gguf(path))

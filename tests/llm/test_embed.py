@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.llm.test_embeddings import make
-from tests.llm.test_models_b import make as made
+from tests.llm.test_other_architectures import make as made
 from tests.llm.tiny import metadata, write_model
 from weft.errors import ContextError
 from weft.llm import LLM, Context, Model

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.llm.test_models_a import TOKENS, Tensors, configure, context, keys_of, made_up
+from tests.llm.test_llama_relatives import TOKENS, Tensors, configure, context, keys_of, made_up
 from tests.llm.tiny import write_model
 from weft.errors import ContextError, FormatError
 from weft.llm.model import Model

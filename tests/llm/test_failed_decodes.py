@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 import weft.llm.compute.context
-from tests.llm.test_models_a import MODELS as WINDOWS
-from tests.llm.test_models_a import configure, keys_of, made_up
-from tests.llm.test_models_b import MODELS
+from tests.llm.test_llama_relatives import MODELS as WINDOWS
+from tests.llm.test_llama_relatives import configure, keys_of, made_up
+from tests.llm.test_other_architectures import MODELS
 from tests.llm.tiny import write_model
 from weft.llm.compute.context import Context
 from weft.llm.model import Model

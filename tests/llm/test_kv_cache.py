@@ -13,6 +13,7 @@ from weft.errors import ContextError, OutOfMemoryError
 from weft.frontends.gguf import open_gguf
 from weft.llm.cache.kv_cache import KVCache, cache_bytes
 from weft.llm.config import ModelConfig
+from weft.llm.config_keys import read_config
 
 SIZE, N_SEQ = 12, 3
 
@@ -21,7 +22,7 @@ SIZE, N_SEQ = 12, 3
 def config(tmp_path_factory: pytest.TempPathFactory) -> ModelConfig:
     path = tmp_path_factory.mktemp("config") / "m.gguf"
     write_model(path, metadata(), {"x": np.zeros(1, np.float32)})
-    return ModelConfig.from_gguf(open_gguf(path))
+    return read_config(open_gguf(path))
 
 
 def put(cache: KVCache, positions: list[int], seqs: list[set[int]]) -> np.ndarray:

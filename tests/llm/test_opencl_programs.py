@@ -9,8 +9,8 @@ import pytest
 
 import weft
 from tests.backends.opencl_device import opencl
-from tests.llm.test_models_a import TOKENS, configure, keys_of, made_up
-from tests.llm.test_models_b import MODELS
+from tests.llm.test_llama_relatives import TOKENS, configure, keys_of, made_up
+from tests.llm.test_other_architectures import MODELS
 from tests.llm.tiny import write_model
 from weft.llm import Context, Model
 from weft.program import Program

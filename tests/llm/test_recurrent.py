@@ -8,8 +8,8 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from tests.llm.test_models_a import TOKENS, configure, context, keys_of, made_up
-from tests.llm.test_models_b import MODELS
+from tests.llm.test_llama_relatives import TOKENS, configure, context, keys_of, made_up
+from tests.llm.test_other_architectures import MODELS
 from tests.llm.tiny import write_model
 from weft.errors import ContextError, FormatError
 from weft.llm.compute.graphs import Graphs

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.llm.test_models_a import MODELS, configure, context, keys_of, made_up
+from tests.llm.test_llama_relatives import MODELS, configure, context, keys_of, made_up
 from tests.llm.tiny import write_model
 from weft.errors import ContextError, FormatError
 from weft.llm.cache.kv_cache import cache_bytes

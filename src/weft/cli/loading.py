@@ -75,7 +75,7 @@ from weft.cli.unused_options import (
 )
 from weft.cli.value_lists import MOST_VALUES, numbers, switches, words
 from weft.frontends.gguf import open_gguf
-from weft.llm.config import ModelConfig
+from weft.llm.config_keys import read_config
 
 __all__ = ["Loading", "load_arguments", "loads_model", "loads_model_with", "trained_context"]
 
@@ -156,7 +156,7 @@ def _layers(devices: str | None, n: int | None) -> int | None:
 def trained_context(path: Path) -> int:
     """Tokens of context that a model was trained for."""
     with open_gguf(path) as file:
-        return ModelConfig.from_gguf(file).n_ctx_train
+        return read_config(file).n_ctx_train
 
 
 class Loading(NamedTuple):

@@ -15,9 +15,8 @@ while one runs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from threading import Lock
 from types import TracebackType
 from typing import Any, Literal
 
@@ -28,32 +27,22 @@ from weft.backends.base import Backend
 from weft.compiler.pipeline import resolve_devices
 from weft.errors import ProgramError, ScheduleError
 from weft.execute.arena import ArenaPool
-from weft.execute.bound import Moved, named_fault
+from weft.execute.bound import Moved
 from weft.execute.devices import DeviceQueues
 from weft.execute.graph_plans import GraphPlans, SchedulerCounters
 from weft.execute.hazards import tensor_access
 from weft.execute.lowered import LoweredGraph
 from weft.execute.memory_plan import BestPlanner, MemoryPlanner, ReferencePlanner
 from weft.execute.run import Run
+from weft.execute.submission import AbortCallback, EvalCallback, Submission
 from weft.execute.values import check_values, checked, read_array, symbol_values
 from weft.flags import FLAGS
 from weft.graph.graph import Graph
-from weft.graph.size import evaluate
 from weft.graph.tensor import Tensor
 from weft.options import require_choice
 from weft.schedule import PlannerState, Schedule
 
 __all__ = ["AbortCallback", "EvalCallback", "Scheduler"]
-
-EvalCallback = Callable[[Tensor, bool], bool]
-"""`callback(node, ask)`. It is called with `ask` true and returns whether it wants to see `node`;
-unwanted nodes run together. Once a wanted node is computed, it is called with `ask` false and
-returns whether to continue. It may read tensors with `Scheduler.get`."""
-
-AbortCallback = Callable[[], bool]
-"""Returns whether to stop; it is called before each split and every few nodes within one."""
-
-_NODES_BETWEEN_ABORTS = 16
 
 
 class Scheduler:
@@ -88,11 +77,9 @@ class Scheduler:
         require_choice("memory", memory, ("best", "ggml"), ScheduleError)
         self.backends: tuple[Backend, ...] = tuple(resolve_devices(devices, **options))
         self.op_offload = op_offload
-        self.moved = Moved()
-        """The copies between memories so far."""
-        self._counting = Lock()
         self._state = PlannerState(n_copies)
         self._devices = DeviceQueues(self.backends)
+        self._submission = Submission(self._devices, self._theirs)
         self._arenas = ArenaPool(self._before_memory_changes)
         planner = BestPlanner if memory == "best" else ReferencePlanner
         types = [b.buffer_type for b in self.backends]
@@ -110,8 +97,6 @@ class Scheduler:
         )
         self._wrote_weights = False
         self._values: dict[str, int] = {}
-        self._eval: EvalCallback | None = None
-        self._abort: AbortCallback | None = None
 
     # ---- what it is ------------------------------------------------------------------------------
 
@@ -155,6 +140,11 @@ class Scheduler:
         return self._planner.reallocs
 
     @property
+    def moved(self) -> Moved:
+        """The copies between memories so far."""
+        return self._submission.moved
+
+    @property
     def copies(self) -> int:
         """The number of tensors copied between memories so far."""
         return self.moved.copies
@@ -187,12 +177,12 @@ class Scheduler:
 
         While there is one, runs are not asynchronous, and graphs are planned without fused nodes:
         set it before planning to see all nodes."""
-        self._eval = callback
+        self._submission.eval = callback
 
     def set_abort_callback(self, callback: AbortCallback | None) -> None:
         """Sets a callback that decides whether to stop; None removes it. While there is one, runs
         are not asynchronous."""
-        self._abort = callback
+        self._submission.abort = callback
 
     # ---- planning --------------------------------------------------------------------------------
 
@@ -242,7 +232,7 @@ class Scheduler:
 
     @property
     def _watched(self) -> bool:
-        return self._eval is not None
+        return self._submission.eval is not None
 
     def _before_memory_changes(self) -> None:
         self._devices.drain()
@@ -278,7 +268,7 @@ class Scheduler:
         The run collects the graph's outputs, because later runs may use their memory. Raises errors
         of the call itself; the run, `synchronize` and the next call report a device that fails."""
         self._devices.ready()
-        watched = self._eval is not None or self._abort is not None
+        watched = self._submission.is_watched
         if watched:
             self._devices.drain()
         return self._start(graph, inputs, symbols, inline=watched, gather=True)
@@ -359,64 +349,10 @@ class Scheduler:
         run = Run(self._devices.fault, dict(self._values))
         for number in range(len(lowered.program.splits)):
             if not run.stopped:
-                self._submit_split(lowered, number, run, inline)
+                self._submission.run_split(lowered, number, run, inline)
         if gather and not run.stopped:
-            self._gather(lowered, run, inline)
+            self._submission.gather(lowered, run, inline)
         return run
-
-    def _submit_split(self, lowered: LoweredGraph, number: int, run: Run, inline: bool) -> None:
-        bound, values, device = lowered.bound, run.values, lowered.device[number]
-        at_once, later = lowered.host_copies[number], lowered.copies[number]
-
-        def copy(which: list[int]) -> None:
-            self._count(bound.copy_inputs(number, values, which))
-
-        def work() -> None:
-            if self._eval is None and self._abort is None:
-                bound.run(number, values)
-            else:
-                self._run_watched(lowered, number, run)
-
-        if at_once.which:
-            # The user may overwrite the inputs as soon as this returns.
-            self._devices.on_host(at_once.access, lambda: copy(at_once.which))
-        if later.which:
-            # apart from the split, so that the copied bytes can be overwritten while the split runs
-            self._devices.submit(device, later.access, lambda: copy(later.which), inline=inline)
-        run.add(self._devices.submit(device, lowered.access[number], work, inline=inline))
-
-    def _gather(self, lowered: LoweredGraph, run: Run, inline: bool) -> None:
-        """Reads the outputs, each in the queue of the device that computes it."""
-        program, memories = lowered.program, lowered.bound.memories
-        for name, index in program.outputs.items():
-            spec = program.tensors[index]
-
-            def read(name: str = name, spec: Any = spec) -> None:
-                run.put(name, read_array(spec, memories[spec.buffer], run.values))
-
-            device, access = lowered.output_access[name]
-            run.add(self._devices.submit(device, access, read, inline=inline))
-
-    def _run_watched(self, lowered: LoweredGraph, number: int, run: Run) -> None:
-        """Runs a split in pieces, each up to a node that the evaluation callback wants to see."""
-        nodes = lowered.nodes[number]
-        at = begin = 0
-        while at < len(nodes):
-            first, wanted = at, False
-            while at < len(nodes) and not wanted:
-                wanted = self._eval is not None and self._eval(self._theirs(nodes[at][0]), True)
-                at += 1
-                if self._abort is not None and at - first == _NODES_BETWEEN_ABORTS:
-                    break
-            if self._abort is not None and self._abort():
-                run.stopped = True
-                return
-            node, end = nodes[at - 1]
-            lowered.bound.run_steps(number, begin, end, run.values)
-            begin = end
-            if wanted and self._eval is not None and not self._eval(self._theirs(node), False):
-                run.stopped = True
-                return
 
     def _own(self, tensor: str | Tensor) -> str | Tensor:
         """The tensor of the known graph for a tensor of the allocated graph; names stay."""
@@ -428,10 +364,6 @@ class Scheduler:
         match = self._graphs.match
         return node if match is None else match.from_known(node)
 
-    def _count(self, moved: Moved) -> None:
-        with self._counting:
-            self.moved.add(moved)
-
     def _write(
         self,
         arrays: Mapping[str, NDArray[Any]],
@@ -440,7 +372,7 @@ class Scheduler:
         some: bool = False,
     ) -> None:
         """Checks all inputs, then writes them; `some` allows symbols that come later."""
-        program, memories = lowered.program, lowered.bound.memories
+        program = lowered.program
         unknown = sorted(set(arrays) - set(program.inputs))
         if unknown:
             raise ProgramError(f"no input {unknown[0]!r}; the graph has {sorted(program.inputs)}")
@@ -450,19 +382,7 @@ class Scheduler:
         for name, array in arrays.items():
             raw[name] = checked(name, array, program.tensors[program.inputs[name]], values)
         self._values = values
-        for name, data in raw.items():
-            index = program.inputs[name]
-            spec = program.tensors[index]
-
-            def write(name: str = name, spec: Any = spec, data: Any = data) -> None:
-                try:
-                    memories[spec.buffer].write(evaluate(spec.offset, values), data)
-                except Exception as error:
-                    where = program.buffers[spec.buffer].buffer_type.name
-                    raise named_fault(f"input {name} to {where} memory", error) from error
-
-            # an earlier run may still read it
-            self._devices.on_host(tensor_access(program, memories, [], [index]), write)
+        self._submission.write(lowered, raw, values)
         self._devices.fault.check()
 
     def _index(self, backend: str | int | Backend) -> int:

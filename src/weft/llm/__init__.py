@@ -1,6 +1,6 @@
 """Language models: from a GGUF file to text.
 
-config.py      hyper-parameters from metadata
+config.py      hyper-parameters; config_keys.py reads them from metadata
 weights.py     names to tensors by table
 models/        one file an architecture, put together from the parts of parts.py
 model.py       a file as config, weights and graph

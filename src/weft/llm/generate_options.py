@@ -1,16 +1,17 @@
-"""The options of `LLM.generate`: their types, for the methods that pass them on, and what `help()`
-says of them."""
+"""The options of `LLM.generate`: their types, for the methods that pass them on, what `help()` says
+of them, and the request that they make."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from weft.errors import ArgumentError
+from weft.errors import ArgumentError, ContextError
 from weft.execute import Progress
+from weft.llm.engine.request import Request
 from weft.llm.sampling import SAMPLING_OPTIONS, SamplingOptions, SamplingParams
 from weft.options import Option
 
-__all__ = ["GENERATE_OPTIONS", "GenerateOptions", "stop_strings"]
+__all__ = ["GENERATE_OPTIONS", "GenerateOptions", "request_of", "stop_strings"]
 
 
 class GenerateOptions(SamplingOptions, total=False):
@@ -61,3 +62,29 @@ def stop_strings(options: GenerateOptions) -> tuple[str, ...]:
     if not isinstance(texts, Collection) or not all(isinstance(text, str) for text in texts):
         raise ArgumentError(f"stop is {stop!r:.60}; it must be a text or a list of texts")
     return tuple(texts)
+
+
+def request_of(ids: list[int], options: GenerateOptions, *, n_keep: int | None = None) -> Request:
+    """What is asked of the writer: a text after the tokens `ids`. `n_keep`: as in `Request`.
+
+    Raises ArgumentError or ContextError for an option that cannot be."""
+    sampling = {name: v for name, v in options.items() if name in SAMPLING_OPTIONS}
+    return Request(
+        tuple(ids),
+        max_tokens=_number("max_tokens", options.get("max_tokens"), 1),
+        sampling=SamplingParams.combine(options.get("sampling"), sampling),
+        logprobs=_number("logprobs", options.get("logprobs"), 0),
+        stop=stop_strings(options),
+        ignore_eos=options.get("ignore_eos", False),
+        special=options.get("special", False),
+        reuse=options.get("cache_prompt", True),
+        penalize_prompt=True,
+        whole=True,
+        n_keep=n_keep,
+    )
+
+
+def _number(name: str, n: int | None, least: int) -> int | None:
+    if n is not None and (not isinstance(n, int) or n < least):
+        raise ContextError(f"{name} is {n}; it must be {least} or more, or None")
+    return n

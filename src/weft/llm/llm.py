@@ -30,15 +30,13 @@ from weft.llm.compute.extra_contexts import ExtraContexts
 from weft.llm.compute.perplexity import Perplexity, chunks_at_once, score_chunks
 from weft.llm.config import Pooling
 from weft.llm.engine.draft import FinishReason, Stats
-from weft.llm.engine.request import Request
 from weft.llm.engine.shared_writer import SharedWriter
-from weft.llm.generate_options import GENERATE_OPTIONS, GenerateOptions, stop_strings
+from weft.llm.generate_options import GENERATE_OPTIONS, GenerateOptions, request_of, stop_strings
 from weft.llm.hub import local_path
 from weft.llm.model import Model
 from weft.llm.planning.explain import html_of, memory_lines, placement_lines
 from weft.llm.planning.options import LLM_OPTIONS, PlanArguments
 from weft.llm.prompts import Prompt, is_list, prompt_ids, require_fits
-from weft.llm.sampling import SAMPLING_OPTIONS, SamplingParams
 from weft.llm.tokenizers.tokenizer import Tokenizer
 from weft.options import require_options, shows_options
 
@@ -260,14 +258,14 @@ class LLM:
             prompts = [self._prompt(p, parse_special) for p in prompt]
             return self._several(prompts, stream, options)
         ids = self._prompt(prompt, parse_special)
-        request = self._request(ids, options, shifts=self._shifts)
+        request = request_of(ids, options, n_keep=self._kept(ids) if self._shifts else None)
         pieces = self._open().writing.one(request, options.get("progress"))
         return pieces if stream else "".join(pieces)
 
     def _several(
         self, prompts: list[list[int]], stream: bool, options: GenerateOptions
     ) -> list[str] | Iterator[tuple[int, str]]:
-        requests = [self._request(ids, options) for ids in prompts]
+        requests = [request_of(ids, options) for ids in prompts]
         pieces = self._open().writing.several(requests)
         if stream:
             return pieces
@@ -276,29 +274,12 @@ class LLM:
             texts[number] += piece
         return texts
 
-    def _request(
-        self, ids: list[int], options: GenerateOptions, *, shifts: bool = False
-    ) -> Request:
-        sampling = {name: v for name, v in options.items() if name in SAMPLING_OPTIONS}
-        begins = int(ids[0] == self.tokenizer.vocab.bos)
-        return Request(
-            tuple(ids),
-            max_tokens=_max_tokens(options),
-            sampling=SamplingParams.combine(options.get("sampling"), sampling),
-            logprobs=_logprobs(options),
-            stop=stop_strings(options),
-            ignore_eos=options.get("ignore_eos", False),
-            special=options.get("special", False),
-            reuse=options.get("cache_prompt", True),
-            penalize_prompt=True,
-            whole=True,
-            n_keep=max(self._kept(len(ids)), begins) if shifts else None,
-        )
-
-    def _kept(self, n_prompt: int) -> int:
-        """First tokens of a prompt that stay when the context is full; something must be left to
-        drop."""
-        return min(n_prompt, self.context.n_ctx - 2) if self._n_keep == -1 else self._n_keep
+    def _kept(self, prompt: list[int]) -> int:
+        """First tokens of a prompt that stay when the context is full, BOS among them; something
+        must be left to drop."""
+        whole = min(len(prompt), self.context.n_ctx - 2)
+        asked = whole if self._n_keep == -1 else self._n_keep
+        return max(asked, int(prompt[0] == self.tokenizer.vocab.bos))
 
     def _prompt(self, prompt: object, parse_special: bool) -> list[int]:
         ids = prompt_ids(prompt, self.tokenizer, parse_special)
@@ -450,17 +431,3 @@ def _require_shifts(context: Context, n_keep: int) -> None:
             f"n_keep is {n_keep}; it must be 0 to {context.n_ctx - 2}, so that there is something "
             "to drop, or -1 for the prompt"
         )
-
-
-def _max_tokens(options: GenerateOptions) -> int | None:
-    n = options.get("max_tokens")
-    if n is not None and (not isinstance(n, int) or n < 1):
-        raise ContextError(f"max_tokens is {n}; it must be 1 or more, or None")
-    return n
-
-
-def _logprobs(options: GenerateOptions) -> int | None:
-    n = options.get("logprobs")
-    if n is not None and (not isinstance(n, int) or n < 0):
-        raise ContextError(f"logprobs is {n}; it must be 0 or more, or None")
-    return n

@@ -15,7 +15,8 @@ from weft.graph.size import Size
 from weft.graph.tensor import Tensor
 from weft.llm.cache.kv_cache import KVCache
 from weft.llm.compute.ubatches import Together
-from weft.llm.config import Keys, ModelConfig
+from weft.llm.config import ModelConfig
+from weft.llm.config_keys import Keys, read_config
 from weft.llm.hub import local_path
 from weft.llm.models import Architecture, common, find_architecture
 from weft.llm.models.step import Step
@@ -32,7 +33,7 @@ class Model:
         key or tensor at fault."""
         try:
             self.architecture: Architecture = find_architecture(file.architecture)
-            config = ModelConfig.from_gguf(file)
+            config = read_config(file)
             self.config: ModelConfig = self.architecture.configure(config, Keys(file))
             self.weights: Weights = load_weights(
                 file, self.architecture.table(self.config), unused=self.config.unused_layers

@@ -67,19 +67,8 @@ def rope(
     The numbers are those of ggml_rope_ext; ext_factor != 0 is YaRN (arXiv 2309.00071). Raises
     GraphError where the sizes differ from these, where a row has gaps, for an odd `n_dims` and for
     modes without their sections. Equals ggml_rope_ext and ggml_rope_multi."""
-    params = RopeParams(
-        member(RopeMode, mode, "ROPE"),
-        n_dims,
-        n_ctx_orig,
-        f32(freq_base),
-        f32(freq_scale),
-        f32(ext_factor),
-        f32(attn_factor),
-        f32(beta_fast),
-        f32(beta_slow),
-        n_offset,
-        _four_sections(sections, x),
-    )
+    numbers = freq_base, freq_scale, ext_factor, attn_factor, beta_fast, beta_slow
+    params = _params("ROPE", x, mode, n_dims, n_ctx_orig, numbers, n_offset, sections)
     return _rope("ROPE", x, pos, freq_factors, params, inplace)
 
 
@@ -103,20 +92,30 @@ def rope_back(
 ) -> Tensor:
     """The inverse rotation of `rope`, its gradient; arguments, sizes and errors as `rope`. Equals
     ggml_rope_ext_back."""
-    params = RopeParams(
-        member(RopeMode, mode, "ROPE_BACK"),
-        n_dims,
-        n_ctx_orig,
-        f32(freq_base),
-        f32(freq_scale),
-        f32(ext_factor),
-        f32(attn_factor),
-        f32(beta_fast),
-        f32(beta_slow),
-        n_offset,
-        _four_sections(sections, x),
-    )
-    return _rope("ROPE_BACK", x, pos, freq_factors, params, False)
+    numbers = freq_base, freq_scale, ext_factor, attn_factor, beta_fast, beta_slow
+    params = _params("ROPE_BACK", x, mode, n_dims, n_ctx_orig, numbers, n_offset, sections)
+    return _rope("ROPE_BACK", x, pos, freq_factors, params)
+
+
+def _params(
+    op: str,
+    x: Tensor,
+    mode: RopeMode | str | int,
+    n_dims: int,
+    n_ctx_orig: int,
+    numbers: Sequence[float],
+    n_offset: int,
+    sections: Sequence[int],
+) -> RopeParams:
+    """The record of either op; `numbers` in the order of its fields, rounded here to float32."""
+    if len(sections) > 4:
+        raise fail(op, f"at most 4 sections, got {list(sections)}", x)
+    s = [*sections, *[0] * (4 - len(sections))]
+    base, scale, ext, attn, fast, slow = map(f32, numbers)
+    return RopeParams(
+        member(RopeMode, mode, op), n_dims, n_ctx_orig, base, scale, ext, attn, fast, slow,
+        n_offset, (s[0], s[1], s[2], s[3]),
+    )  # fmt: skip
 
 
 def _rope(
@@ -125,7 +124,7 @@ def _rope(
     pos: Tensor,
     freq_factors: Tensor | None,
     params: RopeParams,
-    inplace: bool,
+    inplace: bool = False,
 ) -> Tensor:
     require_type(x, ("f32", "f16"), op, "x")
     require(x.is_contiguous_rows, op, "rows of x must be contiguous; use cont()", x)
@@ -154,10 +153,3 @@ def _rope(
             freq_factors,
         )
     return like(op, x, pos, freq_factors, params=params, inplace=inplace)
-
-
-def _four_sections(sections: Sequence[int], x: Tensor) -> tuple[int, int, int, int]:
-    if len(sections) > 4:
-        raise fail("ROPE", f"at most 4 sections, got {list(sections)}", x)
-    s = [*sections, *[0] * (4 - len(sections))]
-    return (s[0], s[1], s[2], s[3])

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from weft import graph as G
 from weft.graph import RopeMode
 from weft.graph.tensor import Tensor
-from weft.llm.config import Keys, ModelConfig
+from weft.llm.config import ModelConfig
+from weft.llm.config_keys import Keys
 from weft.llm.models import common
 from weft.llm.models.parts import RMS, Attention, Gated, Norm, Part
 from weft.llm.models.step import Step
@@ -31,7 +32,7 @@ class Architecture:
     rope_mode: RopeMode
     """Which elements of a head rotate together: adjacent pairs (NORMAL), or halves (NEOX)."""
     configure: Configure = lambda config, keys: config
-    """What the architecture makes of the metadata that `ModelConfig.from_gguf` does not know: which
+    """What the architecture makes of the metadata that `read_config` does not know: which
     layers have a window, another rotary embedding, ..."""
     attention: Part = Attention()  # noqa: RUF009  parts are frozen
     feed_forward: Part = Gated()  # noqa: RUF009

@@ -6,7 +6,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from weft.graph import RopeMode
-from weft.llm.config import Keys, ModelConfig
+from weft.llm.config import ModelConfig
+from weft.llm.config_keys import Keys
 from weft.llm.models.architecture import Architecture
 from weft.llm.models.parts import LAYER, Mlp
 

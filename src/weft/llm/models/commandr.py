@@ -11,7 +11,8 @@ from dataclasses import replace
 from weft import graph as G
 from weft.graph import RopeMode
 from weft.graph.tensor import Tensor
-from weft.llm.config import Keys, ModelConfig
+from weft.llm.config import ModelConfig
+from weft.llm.config_keys import Keys
 from weft.llm.models.architecture import Architecture, Configure, last
 from weft.llm.models.parts import LAYER, LAYER_NORMED_HEADS, Attention
 from weft.llm.models.step import Step

@@ -20,7 +20,8 @@ from dataclasses import replace
 from weft import graph as G
 from weft.graph import RopeMode
 from weft.graph.tensor import Tensor
-from weft.llm.config import Keys, MlaConfig, ModelConfig, RopeConfig
+from weft.llm.config import MlaConfig, ModelConfig, RopeConfig
+from weft.llm.config_keys import Keys
 from weft.llm.models import common
 from weft.llm.models.architecture import Architecture
 from weft.llm.models.common import linear, norm

@@ -8,7 +8,8 @@ from dataclasses import replace
 
 from weft import graph as G
 from weft.graph import RopeMode
-from weft.llm.config import Keys, ModelConfig
+from weft.llm.config import ModelConfig
+from weft.llm.config_keys import Keys
 from weft.llm.models.gemma2 import Capped
 from weft.llm.models.parts import EACH_HEAD, Attention, Gated
 

@@ -11,7 +11,8 @@ from dataclasses import replace
 
 from weft.errors import FormatError
 from weft.graph import RopeMode
-from weft.llm.config import Keys, ModelConfig
+from weft.llm.config import ModelConfig
+from weft.llm.config_keys import Keys
 from weft.llm.models.architecture import Architecture
 from weft.llm.models.experts import Experts
 from weft.llm.models.parts import Attention

@@ -10,7 +10,8 @@ from dataclasses import replace
 from weft import graph as G
 from weft.graph import RopeMode
 from weft.graph.tensor import Tensor
-from weft.llm.config import Keys, ModelConfig
+from weft.llm.config import ModelConfig
+from weft.llm.config_keys import Keys
 from weft.llm.models.architecture import Architecture
 from weft.llm.models.experts import Experts
 from weft.llm.models.step import Step

@@ -14,7 +14,8 @@ from dataclasses import replace
 from weft import graph as G
 from weft.graph import RopeMode
 from weft.graph.tensor import Tensor
-from weft.llm.config import Keys, ModelConfig, RecurrentConfig
+from weft.llm.config import ModelConfig, RecurrentConfig
+from weft.llm.config_keys import Keys
 from weft.llm.models.architecture import Architecture
 from weft.llm.models.common import linear
 from weft.llm.models.parts import EACH_HEAD, Attention, linear_rows

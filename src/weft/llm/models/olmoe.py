@@ -4,7 +4,8 @@ sum 1, and queries and keys normed over all heads at once."""
 from __future__ import annotations
 
 from weft.graph import RopeMode
-from weft.llm.config import Keys, ModelConfig
+from weft.llm.config import ModelConfig
+from weft.llm.config_keys import Keys
 from weft.llm.models.architecture import Architecture
 from weft.llm.models.experts import Experts, require_experts
 from weft.llm.models.parts import WHOLE, Attention

@@ -9,7 +9,8 @@ from weft.errors import OutOfMemoryError, ScheduleError
 from weft.execute.arena import is_at
 from weft.llm.planning import memory as system
 from weft.llm.planning.offload import Homes, all_layers
-from weft.llm.planning.plan import ContextPlan, MemoryNeed, Request
+from weft.llm.planning.plan import ContextPlan, MemoryNeed
+from weft.llm.planning.request import Request
 
 __all__ = ["ADVICE", "fitted", "limits", "overfull", "require"]
 

@@ -10,7 +10,8 @@ from weft.graph.tensor import Tensor
 from weft.llm.cache.kv_cache import KVCache
 from weft.llm.planning.fit import fitted, limits, overfull, require
 from weft.llm.planning.offload import Homes
-from weft.llm.planning.plan import ContextPlan, Request
+from weft.llm.planning.plan import ContextPlan
+from weft.llm.planning.request import Request
 from weft.schedule.cost import choose_homes
 
 __all__ = ["by_time"]

@@ -20,7 +20,8 @@ from weft.llm.planning.options import (
     PlanArguments,
     context_options,
 )
-from weft.llm.planning.plan import ContextPlan, Request
+from weft.llm.planning.plan import ContextPlan
+from weft.llm.planning.request import Request
 from weft.llm.planning.saved_plan import SavedPlan
 from weft.options import require_options
 from weft.schedule import Profile, load_profile

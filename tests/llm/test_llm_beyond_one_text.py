@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from tests.llm.test_embeddings import make
-from tests.llm.test_models_a import configure, keys_of, made_up
-from tests.llm.test_models_b import MODELS
+from tests.llm.test_llama_relatives import configure, keys_of, made_up
+from tests.llm.test_other_architectures import MODELS
 from tests.llm.tiny import metadata, write_model
 from weft.errors import ChatError, ContextError
 from weft.llm import LLM

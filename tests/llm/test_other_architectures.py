@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.llm.test_models_a import (
+from tests.llm.test_llama_relatives import (
     EXPERTS,
     TOKENS,
     WINDOW,

@@ -18,7 +18,8 @@ from weft.errors import FormatError
 from weft.frontends.gguf import open_gguf
 from weft.llm.cache.kv_cache import KVCache
 from weft.llm.compute.context import Context
-from weft.llm.config import Keys, ModelConfig
+from weft.llm.config import ModelConfig
+from weft.llm.config_keys import Keys, read_config
 from weft.llm.model import Model
 from weft.llm.models import ARCHITECTURES
 from weft.llm.weights import Row
@@ -96,7 +97,7 @@ def configure(tmp_path: Path, meta: dict[str, object]) -> ModelConfig:
     """The config that `meta` gives."""
     path = write_model(tmp_path / "config.gguf", meta, {"x": np.zeros(1, np.float32)})
     file = open_gguf(path)
-    return ARCHITECTURES[file.architecture].configure(ModelConfig.from_gguf(file), Keys(file))
+    return ARCHITECTURES[file.architecture].configure(read_config(file), Keys(file))
 
 
 def plain(row: Row) -> bool:

@@ -1,0 +1,256 @@
+"""A `ModelConfig` from the metadata of a GGUF file.
+
+The keys are those of the GGUF specification (docs/gguf.md in the ggml repository), most of them
+under the architecture's name, e.g. `llama.embedding_length`.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import get_args
+
+import numpy as np
+
+from weft.errors import FormatError
+from weft.frontends.gguf import GGUFFile
+from weft.llm.config import ModelConfig, MoeConfig, Pooling, RopeConfig, RopeScaling
+
+__all__ = ["Keys", "read_config"]
+
+
+class Keys:
+    """Metadata lookups under the architecture's prefix, with range checks.
+
+    `key` is the name without the prefix; errors are FormatErrors that name the whole key."""
+
+    def __init__(self, file: GGUFFile) -> None:
+        self.file = file
+        self.arch = file.architecture
+
+    def config(self) -> ModelConfig:
+        """The whole config, as far as it is the same for every architecture."""
+        if not self.file.tensors:
+            raise FormatError(
+                f"{self.file.path}: the file has no tensors: it is a vocabulary, not a model; give "
+                "the path of a model"
+            )
+        n_embd = self.count("embedding_length")
+        n_blocks = self.count("block_count", most=1 << 16)
+        n_layer = n_blocks - self.count("nextn_predict_layers", 0, least=0, most=n_blocks - 1)
+        heads = self.per_layer("attention.head_count", n_layer)
+        heads_kv = self.per_layer("attention.head_count_kv", n_layer, heads)
+        for il, (h, kv) in enumerate(zip(heads, heads_kv, strict=True)):
+            if kv and h % kv:
+                raise self.bad(
+                    "attention.head_count_kv", kv, f"a divisor of layer {il}'s {h} heads"
+                )
+        head_dim = n_embd // max(heads[0], 1)
+        key = f"{self.arch}.attention.key_length"
+        if key not in self.file.metadata and heads[0] and n_embd % heads[0]:
+            raise self.bad(
+                "attention.head_count",
+                heads[0],
+                f"a divisor of embedding_length {n_embd} (there is no attention.key_length)",
+            )
+        head_dim_k = self.count("attention.key_length", head_dim)
+        return ModelConfig(
+            arch=self.arch,
+            name=self.file.get_str("general.name", ""),
+            n_vocab=self.n_vocab(),
+            n_ctx_train=self.count("context_length"),
+            n_embd=n_embd,
+            n_layer=n_layer,
+            n_blocks=n_blocks,
+            heads=heads,
+            heads_kv=heads_kv,
+            widths=self.per_layer("feed_forward_length", n_layer),
+            head_dim_k=head_dim_k,
+            head_dim_v=self.count("attention.value_length", head_dim),
+            rms_eps=self.number("attention.layer_norm_rms_epsilon", 1e-5),
+            rope=self.rope(head_dim_k),
+            moe=self.moe(),
+            sliding_window=self.count("attention.sliding_window", 0, least=0),
+            norm_eps=self.number("attention.layer_norm_epsilon", 1e-5),
+            attn_scale=self.number("attention.scale", 0.0),
+            attn_softcap=self.number("attn_logit_softcapping", 0.0),
+            final_softcap=self.number("final_logit_softcapping", 0.0),
+            embedding_scale=self.number("embedding_scale", 0.0),
+            residual_scale=self.number("residual_scale", 0.0),
+            logit_scale=self.number("logit_scale", 0.0),
+            alibi_bias=self.number("attention.max_alibi_bias", 0.0),
+            clamp_qkv=self.number("attention.clamp_kqv", 0.0),
+            causal=self.flag("attention.causal", True),
+            pooling=self.pooling(),
+            n_token_types=self.file.get_int("tokenizer.ggml.token_type_count", 0),
+            parallel_residual=self.flag("use_parallel_residual", True),
+        )
+
+    def n_vocab(self) -> int:
+        """Tokens of the vocabulary."""
+        tokens = "tokenizer.ggml.tokens"
+        if tokens in self.file.metadata:
+            return self.file.metadata.count_of(tokens)
+        return self.count("vocab_size")
+
+    def moe(self) -> MoeConfig | None:
+        """The mixture of experts, where there is one."""
+        n_expert = self.count("expert_count", 0, least=0, most=1 << 16)
+        if n_expert == 0:
+            return None
+        n_used = self.count("expert_used_count")
+        if n_used > n_expert:
+            raise self.bad("expert_used_count", n_used, f"at most expert_count = {n_expert}")
+        n_ff = self.count("expert_feed_forward_length", 0, least=0)
+        n_group = self.count("expert_group_count", 1, least=0) or 1
+        n_group_used = self.count("expert_group_used_count", n_group, least=0) or n_group
+        if n_expert % n_group or n_expert < 2 * n_group > 2:
+            raise self.bad("expert_group_count", n_group, f"groups of 2 or more of {n_expert}")
+        if n_group_used > n_group or n_used > n_expert // n_group * n_group_used:
+            raise self.bad(
+                "expert_group_used_count", n_group_used, f"at most {n_group}, with {n_used} experts"
+            )
+        norm = f"{self.arch}.expert_weights_norm"
+        return MoeConfig(
+            n_expert,
+            n_used,
+            n_ff or self.per_layer("feed_forward_length", 1)[0],
+            n_ff_shared=self.count("expert_shared_feed_forward_length", 0, least=0),
+            renormalise=self.file.get_bool(norm) if norm in self.file.metadata else None,
+            scale=self.number("expert_weights_scale", 0.0) or 1.0,
+            sigmoid=self._is_sigmoid(),
+            n_group=n_group,
+            n_group_used=n_group_used,
+            n_dense=self.count("leading_dense_block_count", 0, least=0),
+        )
+
+    def _is_sigmoid(self) -> bool:
+        """Whether expert weights are sigmoids of scores. Files of GLM-4.7-Flash do not say so, but
+        have a bias that balances the choice, which goes with sigmoids alone."""
+        key = "expert_gating_func"
+        if f"{self.arch}.{key}" in self.file.metadata:
+            return self.count(key, least=0) == 2
+        return any(name.endswith(".exp_probs_b.bias") for name in self.file.tensors)
+
+    def pooling(self) -> Pooling:
+        """How embeddings are pooled; the key holds llama.cpp's numbers."""
+        names = get_args(Pooling)
+        number = self.count("pooling_type", 0, least=0)
+        if number >= len(names):
+            known = ", ".join(f"{i} ({name})" for i, name in enumerate(names))
+            raise self.bad("pooling_type", number, f"one of {known}; others are not supported")
+        found: Pooling = names[number]
+        return found
+
+    def windowed(self, period: int, n_layer: int) -> tuple[bool, ...]:
+        """Which layers see only the sliding window. `attention.sliding_window_pattern` says it per
+        layer, or gives the period: the last layer of each period sees everything, with period 0 no
+        layer does. `period` is the architecture's own."""
+        key = "attention.sliding_window_pattern"
+        full = f"{self.arch}.{key}"
+        meta = self.file.metadata
+        if full in meta and meta.item_type_of(full) is not None:
+            flags = self.file.get_array(full)
+            if len(flags) < n_layer:
+                raise self.bad(
+                    key, f"an array of {len(flags)}", f"one for each of {n_layer} layers"
+                )
+            return tuple(bool(flag) for flag in flags[:n_layer])
+        period = self.count(key, period, least=0)
+        return tuple(period == 0 or il % period < period - 1 for il in range(n_layer))
+
+    def rope(self, head_dim: int) -> RopeConfig:
+        """The rotary embedding of heads of `head_dim` elements."""
+        n_dims = self.count("rope.dimension_count", head_dim, least=0)
+        if n_dims % 2 or n_dims > head_dim:
+            raise self.bad("rope.dimension_count", n_dims, f"even and at most {head_dim}")
+        base = self.number("rope.freq_base", 10000.0, above=0.0)
+        # the old name of the factor is the specification's `rope.scale_linear`
+        old = self.number("rope.scale_linear", 0.0)
+        factor = self.number("rope.scaling.factor", old)
+        known = get_args(RopeScaling)
+        key = f"{self.arch}.rope.scaling.type"
+        scaling = self.file.get_str(key, "linear" if factor not in (0.0, 1.0) else "none")
+        if scaling not in known:
+            raise self.bad("rope.scaling.type", repr(scaling), f"one of {', '.join(known)}")
+        if factor == 0.0:
+            factor = 1.0
+        if factor < 0.0:
+            raise self.bad("rope.scaling.factor", factor, "above 0")
+        ext = self.number("rope.scaling.yarn_ext_factor", -1.0)
+        ext = ext if ext >= 0.0 else float(scaling == "yarn")
+        multiplier = self.number("rope.scaling.yarn_log_multiplier", 0.0)
+        return RopeConfig(
+            n_dims=n_dims,
+            freq_base=base,
+            scaling=scaling,  # type: ignore[arg-type]  # checked against RopeScaling above
+            factor=factor,
+            n_ctx_orig=self.count(
+                "rope.scaling.original_context_length", self.count("context_length")
+            ),
+            ext_factor=ext,
+            attn_factor=self.number("rope.scaling.attn_factor", 1.0)
+            * self._yarn_attn_factor(1.0 if multiplier or not ext else max(factor, 1.0)),
+            beta_fast=self.number("rope.scaling.yarn_beta_fast", 32.0),
+            beta_slow=self.number("rope.scaling.yarn_beta_slow", 1.0),
+            log_multiplier=multiplier,
+        )
+
+    def _yarn_attn_factor(self, factor: float) -> float:
+        """What brings YaRN's magnitude, 1 + 0.1 ln(factor), to the one that the file states."""
+        key = "rope.scaling.yarn_attn_factor"
+        if f"{self.arch}.{key}" not in self.file.metadata:
+            return 1.0
+        return self.number(key, 1.0, above=0.0) / (1.0 + 0.1 * math.log(factor))
+
+    def count(
+        self, key: str, default: int | None = None, *, least: int = 1, most: int = 1 << 31
+    ) -> int:
+        """An integer in [least, most]; the limit keeps lying files from overflowing sizes."""
+        full = f"{self.arch}.{key}"
+        get = self.file.get_int
+        value = get(full) if default is None else get(full, default)
+        if not least <= value <= most:
+            raise self.bad(key, value, f"in {least}..{most}")
+        return value
+
+    def number(self, key: str, default: float, *, above: float | None = None) -> float:
+        """A finite float, above a limit if there is one."""
+        value = self.file.get_float(f"{self.arch}.{key}", default)
+        if not math.isfinite(value) or (above is not None and value <= above):
+            raise self.bad(key, value, "finite" if above is None else f"above {above}")
+        return value
+
+    def flag(self, key: str, default: bool) -> bool:
+        """A bool."""
+        return self.file.get_bool(f"{self.arch}.{key}", default)
+
+    def per_layer(
+        self, key: str, n_layer: int, default: tuple[int, ...] | None = None
+    ) -> tuple[int, ...]:
+        """A count for each layer: the file has one number for all, or an array of them."""
+        full = f"{self.arch}.{key}"
+        meta = self.file.metadata
+        if full not in meta and default is not None:
+            return default
+        if full not in meta or meta.item_type_of(full) is None:
+            return (self.count(key, least=0),) * n_layer
+        values = self.file.get_array(full)
+        if len(values) < n_layer or not np.issubdtype(values.dtype, np.integer):
+            raise self.bad(
+                key, f"an array of {len(values)}", f"an integer for each of {n_layer} layers"
+            )
+        found = tuple(int(v) for v in values[:n_layer])
+        if min(found) < 0 or max(found) > 1 << 31:
+            raise self.bad(key, found, f"in 0..{1 << 31}")
+        return found
+
+    def bad(self, key: str, value: object, wanted: str) -> FormatError:
+        """An error to raise: `key` is `value` and must be `wanted`."""
+        return FormatError(
+            f"{self.file.path}: metadata key {self.arch}.{key} is {value}; it must be {wanted}"
+        )
+
+
+def read_config(file: GGUFFile) -> ModelConfig:
+    """Reads and checks the metadata; raises FormatError naming a key that is wrong."""
+    return Keys(file).config()

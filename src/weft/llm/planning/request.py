@@ -1,0 +1,226 @@
+"""`Request`: everything that a `ContextPlan` is made from, and how it is made."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from weft.backends.base import Backend
+from weft.compiler import Plan, plan_graph, repacked
+from weft.graph import Graph
+from weft.llm.cache.kv_cache import KVCache
+from weft.llm.compute.ubatches import Together, together_sizes
+from weft.llm.model import Model
+from weft.llm.planning.offload import Homes, homes_by_layer, keep_what_runs
+from weft.llm.planning.options import ContextOptions, Placement
+from weft.llm.planning.plan import ContextPlan
+from weft.llm.planning.regime import RegimePlan, bounds, plan_regimes
+from weft.llm.planning.saved_plan import SavedPlan
+from weft.schedule import CostOptions, Point, Schedule
+from weft.schedule.parts import Prediction
+
+__all__ = ["Request"]
+
+GENERATED = 128
+"""Number of generated tokens in a predicted time; the prompt is one ubatch."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """Everything that a plan is made from."""
+
+    model: Model
+    options: ContextOptions
+    backends: Sequence[Backend]
+    placement: Placement
+    rewrites: Sequence[str] | None = None
+    """Fusions to use; None: what WEFT_REWRITES says, or all."""
+
+    @cached_property
+    def cost(self) -> CostOptions | None:
+        """The workload whose time is predicted: a prompt of one ubatch and the tokens generated
+        after it, with a full cache. None: there is no profile."""
+        if self.placement.profile is None:
+            return None
+        points = (self._point(self.options.n_ubatch), self._point(1, GENERATED))
+        what = f"prompt of {self.options.n_ubatch} tokens and {GENERATED} generated"
+        return CostOptions(self.placement.profile, points, what)
+
+    @property
+    def together(self) -> Together | None:
+        """The sizes of the graph for several sequences at once; None: the model needs none."""
+        if self.model.config.recurrent is None:
+            return None
+        return together_sizes(self.options.n_ubatch, self.options.n_seq_max)
+
+    def _point(self, n_tokens: int, passes: float = 1.0) -> Point:
+        values = {"n_tokens": n_tokens, "n_kv": self.options.n_ctx, "n_outputs": 1}
+        if self.together is not None:
+            values |= {"n_seqs": self.together.n_seqs, "n_seq_tokens": self.together.n_each}
+        window_size = self.options.window_size(self.model.config)
+        if window_size:
+            values["n_kv_window"] = window_size
+        return Point(values, passes)
+
+    def cost_of(self, max_tokens: int) -> CostOptions | None:
+        """The workload of one range of batch sizes; None: there is no profile."""
+        profile = self.placement.profile
+        if profile is None:
+            return None
+        if max_tokens == 1:
+            tokens = self._point(1, GENERATED)
+            return CostOptions(profile, (tokens,), f"{GENERATED} generated tokens")
+        return CostOptions(profile, (self._point(max_tokens),), f"batch of {max_tokens} tokens")
+
+    def homes(self, n_gpu_layers: int | Mapping[int, int] | None) -> Homes:
+        """Homes by number of layers and by glob; see `homes_by_layer`."""
+        homes = homes_by_layer(
+            self.model.weights,
+            self.model.config.n_layer,
+            self.backends,
+            n_gpu_layers,
+            self.placement.place,
+        )
+        if not self.placement.offload_kv:
+            homes.caches = [len(self.backends) - 1] * self.model.config.n_layer
+        return homes
+
+    def draft(self, homes: Homes, n_tokens: Sequence[int]) -> Draft:
+        """Puts leaves into their homes and builds a graph for each number of tokens."""
+        options = self.options
+        types = {name: self.backends[b].buffer_type for name, b in homes.weights.items()}
+        placed = self.model.placed(types)
+        cache = KVCache(
+            self.model.config,
+            options.n_ctx,
+            n_seq_max=options.n_seq_max,
+            type_k=options.type_k,
+            type_v=options.type_v,
+            buffer_type=[self.backends[b].buffer_type for b in homes.caches],
+            allocate=False,
+            window_size=options.window_size(self.model.config),
+        )
+
+        def build(n: int, together: Together | None = None) -> Graph:
+            return placed.build(
+                cache,
+                n_ubatch=n,
+                n_outputs=min(n, options.n_outputs),
+                flash=options.flash,
+                embeddings=options.embeddings,
+                together=together,
+            )
+
+        sizes = self.together if n_tokens else None
+        several = build(sizes.n_seqs * sizes.n_each, sizes) if sizes else None
+        return Draft(placed, cache, {n: build(n) for n in n_tokens}, several)
+
+    def planned(self, homes: Homes, *, by_time: bool = False) -> ContextPlan:
+        """Plans with weights and caches in `homes`, except for those that no device can use there.
+
+        With `by_time`, nodes are placed by predicted time, else by the reference's rules."""
+        draft = self.draft(homes, bounds(self.options.n_ubatch, len(self.backends)))
+        layers = [draft.cache.leaves(il) for il in range(self.model.config.n_layer)]
+        keep_what_runs(homes, draft.all_graphs, layers, self.backends)
+
+        def plan(max_tokens: int, graph: Graph) -> Plan:
+            cost = self.cost_of(max_tokens) if by_time else None
+            planned = plan_graph(
+                graph,
+                self.backends,
+                policy="cost" if cost else "ggml",
+                cost=cost,
+                rewrites=self.rewrites,
+            )
+            self._predict(planned.schedule, max_tokens)
+            return planned
+
+        regimes = plan_regimes(draft.graphs, plan)
+        together = None
+        if draft.together is not None:
+            n = self._most_together
+            together = RegimePlan(n, draft.together, plan(n, draft.together))
+        return self._finished(homes, draft, regimes, together)
+
+    def as_saved(self, saved: SavedPlan) -> ContextPlan:
+        """Plans as a plan file says. Raises FormatError if it is for another model or devices."""
+        saved.check_devices(self.backends)
+        n_layer = self.model.config.n_layer
+        homes = Homes(*saved.homes(self.model.weights, n_layer, self.backends))
+        homes.n_gpu_layers = None
+        draft = self.draft(homes, saved.max_tokens(self.options.n_ubatch))
+        saved.check_caches([t for il in range(n_layer) for t in draft.cache.leaves(il)])
+
+        def plan(max_tokens: int | None, graph: Graph) -> Plan:
+            assign = saved.node_devices(max_tokens, graph, self.backends)
+            return plan_graph(
+                graph, self.backends, policy="plan", assign=assign, rewrites=self.rewrites
+            )
+
+        regimes: list[RegimePlan] = []
+        for max_tokens, graph in draft.graphs.items():
+            regimes.insert(0, RegimePlan(max_tokens, graph, plan(max_tokens, graph)))
+            self._predict(regimes[0].plan.schedule, max_tokens)
+        schedules: dict[int | None, Schedule] = {r.max_tokens: r.plan.schedule for r in regimes}
+        together = None
+        if draft.together is not None:
+            together = RegimePlan(self._most_together, draft.together, plan(None, draft.together))
+            schedules[None] = together.plan.schedule
+        result = self._finished(homes, draft, regimes, together)
+        saved.check_memory(schedules, {n.memory: n.compute for n in result.needs()})
+        return result
+
+    @property
+    def _most_together(self) -> int:
+        assert self.together is not None
+        return self.together.n_seqs * self.together.n_each
+
+    def _finished(
+        self,
+        homes: Homes,
+        draft: Draft,
+        regimes: list[RegimePlan],
+        together: RegimePlan | None,
+    ) -> ContextPlan:
+        predicted = None
+        if self.cost is not None:
+            prompt = self._prediction(regimes[-1].plan.schedule, self.cost.points[0])
+            token = self._prediction(regimes[0].plan.schedule, self.cost.points[1])
+            predicted = prompt.plus(token, self.cost.what)
+        if self.options.repack:
+            every = [*regimes, together] if together else regimes
+            plans = repacked([regime.plan for regime in every])
+            every = [replace(r, plan=plan) for r, plan in zip(every, plans, strict=True)]
+            regimes, together = every[: len(regimes)], every[-1] if together else None
+        return ContextPlan(
+            draft.model, self.options, self.backends, homes, draft.cache, regimes,
+            len(draft.all_graphs), together, self.rewrites, predicted,
+        )  # fmt: skip
+
+    def _predict(self, schedule: Schedule, max_tokens: int) -> None:
+        cost = self.cost_of(max_tokens)
+        if cost is not None:
+            schedule.predicted = cost.model(schedule.graph, self.backends).predict(schedule)
+
+    def _prediction(self, schedule: Schedule, point: Point) -> Prediction:
+        assert self.placement.profile is not None
+        cost = CostOptions(self.placement.profile, (point,))
+        return cost.model(schedule.graph, self.backends).predict(schedule)
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """Leaves in their homes, and the graphs that use them."""
+
+    model: Model
+    cache: KVCache
+    graphs: dict[int, Graph]
+    """Graphs by their most tokens, the largest first."""
+    together: Graph | None = None
+    """The graph for several sequences at once."""
+
+    @property
+    def all_graphs(self) -> list[Graph]:
+        """All graphs, that for several sequences included."""
+        return [*self.graphs.values(), *([self.together] if self.together else [])]
