@@ -76,7 +76,7 @@ def test_scheduler_fails_by_name_and_recovers(fail: str, how: str, memory: Any) 
         with pytest.raises(weft.DeviceError, match=r"split \d on (faulty|host)"):
             run()
     if fail in ("run", "read", "write"):
-        with pytest.raises(weft.DeviceError, match=r"call reset\(\) first; it was: .*split"):
+        with pytest.raises(weft.DeviceError, match=r"call reset\(\) after a failure; .*split"):
             scheduler.compute(graph, {"x": X})
     device.fail = ""
     np.testing.assert_allclose(run(), _want(), rtol=1e-4, atol=1e-5)
