@@ -18,6 +18,7 @@ from tests.llm.test_llama_relatives import configure, keys_of, made_up
 from tests.llm.tiny import write_model
 from weft.cli.bench_options import device_sets
 from weft.cli.bench_rows import OWN_FIELDS
+from weft.cli.bench_table import Output, make_printer
 from weft.cli.bench_tests import BenchTest, Runner
 from weft.llm import Context, Model
 
@@ -246,6 +247,18 @@ def test_the_table_has_the_columns_that_vary(path: Path) -> None:
     assert head.replace(" ", "") == "|model|size|params|backend|threads|test|t/s|"
     head = done(*few, "-ub", "2,4", "-ctk", "f32", "-d", "2").stdout.splitlines()[0]
     assert head.replace(" ", "") == "|model|size|params|backend|threads|n_ubatch|type_k|test|t/s|"
+
+
+def test_narrow_terminals_lose_columns(path: Path) -> None:
+    row = rows_of(path, "-p", "4", "-n", "0", "-d", "2", *ONCE)[0]
+    for screen, columns in ((None, 7), (120, 7), (80, 6), (70, 5), (20, 4)):
+        out = io.StringIO()
+        printer = make_printer(Output.md, out, ["n_threads"], {"test": 8}, screen)
+        printer.row(row)
+        lines = out.getvalue().splitlines()
+        assert len({len(line) for line in lines}) == 1 and lines[0].count("|") == columns + 1
+        assert len(lines[0]) <= (screen or 200) or screen == 20
+        assert lines[0].split("|")[-3:-1] == ["     test ", "              t/s "]
 
 
 def test_a_second_format_goes_to_stderr(path: Path) -> None:

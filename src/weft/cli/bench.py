@@ -178,7 +178,8 @@ def bench(
     names = [_checked(path, max(test.n_cells for test in tests)) for path in models]
     widths = {"model": max(map(len, names)), "test": max(len(test.name) for test in tests)}
     columns_shown = _shown(settings)
-    printers = [make_printer(output, sys.stdout, columns_shown, widths)]
+    screen = wide().width if sys.stdout.isatty() else None
+    printers = [make_printer(output, sys.stdout, columns_shown, widths, screen)]
     if output_err is not None:
         printers.append(make_printer(output_err, sys.stderr, columns_shown, widths))
     series = Series(

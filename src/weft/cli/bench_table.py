@@ -123,40 +123,48 @@ _TITLES = {
     "embeddings": "embd", "devices": "dev",
 }  # fmt: skip
 _LEFT = ("model", "backend", "cpu_mask", "devices", "type_k", "type_v")
-_WIDTHS = {"model": 16, "size": 10, "params": 9, "t/s": 17}
+_WIDTHS = {"size": 10, "params": 8, "t/s": 16}
 """Letters that a column has at least."""
+_DISPENSABLE = ("params", "size", "backend")
+"""Columns that narrow terminals do without, the first one first."""
 
 
 class _Markdown:
     """A table for people: the columns that vary, and the speed."""
 
-    def __init__(self, out: TextIO, options: Iterable[str], wide: Mapping[str, int]) -> None:
-        self._out, self._wide = out, wide
+    def __init__(
+        self, out: TextIO, options: Iterable[str], wide: Mapping[str, int], screen: int | None
+    ) -> None:
+        """`screen`: letters of a line of the terminal; None: there is none."""
+        self._out, self._wide, self._screen = out, wide, screen
         self._columns = ["model", "size", "params", "backend", *options, "test", "t/s"]
         self._widths: list[int] = []
 
     def row(self, row: Row) -> None:
-        cells = [_cell(row, column) for column in self._columns]
         if not self._widths:
-            self._begin(cells)
-        self._line(cells)
+            self._begin(row)
+        self._line([_cell(row, column) for column in self._columns])
         self._out.flush()
 
     def end(self) -> None:
         pass
 
-    def _begin(self, first: Sequence[str]) -> None:
-        titles = [_TITLES.get(column, column) for column in self._columns]
-        self._widths = [
-            max(len(title), len(cell), _WIDTHS.get(column, 0), self._wide.get(column, 0))
-            for title, cell, column in zip(titles, first, self._columns, strict=True)
-        ]
-        self._line(titles)
+    def _begin(self, first: Row) -> None:
+        widths = {column: self._width(column, _cell(first, column)) for column in self._columns}
+        for name in _DISPENSABLE:
+            if self._screen is not None and sum(widths.values()) + 3 * len(widths) >= self._screen:
+                del widths[name]
+        self._columns, self._widths = list(widths), list(widths.values())
+        self._line([_TITLES.get(column, column) for column in self._columns])
         rules = [
             "-" * width if column in _LEFT else "-" * (width - 1) + ":"
             for width, column in zip(self._widths, self._columns, strict=True)
         ]
         self._line(rules)
+
+    def _width(self, column: str, cell: str) -> int:
+        least = max(_WIDTHS.get(column, 0), self._wide.get(column, 0))
+        return max(len(_TITLES.get(column, column)), len(cell), least)
 
     def _line(self, cells: Sequence[str]) -> None:
         padded = [
@@ -182,12 +190,16 @@ def _cell(row: Row, column: str) -> str:
 
 
 def make_printer(
-    output: Output, out: TextIO, options: Iterable[str], wide: Mapping[str, int]
+    output: Output,
+    out: TextIO,
+    options: Iterable[str],
+    wide: Mapping[str, int],
+    screen: int | None = None,
 ) -> Printer:
     """`options`: fields that a table for people shows; `wide`: letters of its widest cells, as far
-    as they are known before."""
+    as they are known before; `screen`: letters of a line where `out` is a terminal."""
     if output is Output.md:
-        return _Markdown(out, options, wide)
+        return _Markdown(out, options, wide, screen)
     kinds: dict[Output, Callable[[TextIO], Printer]] = {
         Output.csv: _Csv,
         Output.json: _Json,
