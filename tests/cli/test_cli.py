@@ -43,7 +43,8 @@ def test_run_prints_text_to_stdout_and_the_plan_to_stderr() -> None:
     assert done.returncode == 0, done.stderr
     for part in ("placement: cpu", "memory: weights", "tokens/s"):
         assert part in done.stderr
-    assert "all " in done.stderr and "causes" not in done.stderr  # there is one device
+    assert "all " in done.stderr and "because" not in done.stderr  # there is one device
+    assert "CPU_R" not in done.stderr, "repacked weights are weights"
     quiet = weft("run", MODEL, "-p", "hello", "-n", "8", "--temp", "0", "-c", "64", "-q")
     assert quiet.stderr == ""
     assert quiet.stdout == done.stdout

@@ -182,6 +182,7 @@ def test_why_in_words(path: Path) -> None:
     args = ("run", path, "abc", *FEW, "--devices", "reference,cpu", "-ngl", "1")
     plain, verbose = done(*args).stderr, done(*args, "-v").stderr
     assert "because a weight is there" in plain and "wgt" not in plain
+    assert "memory: Reference: weights " in plain and "; CPU: weights " in plain
     assert "because a weight is there: source 0 of the op (1.wgt0)" in verbose
     assert "'<s>'" in verbose
 

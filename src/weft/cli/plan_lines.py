@@ -9,7 +9,7 @@ from pathlib import Path
 from weft.backends.base import UsesThreads
 from weft.cli.console import size_text
 from weft.llm import Context
-from weft.llm.planning.explain import memory_rows
+from weft.llm.planning.plan import MemoryNeed
 from weft.program import Program
 from weft.schedule.cause import Cause, code_meaning
 
@@ -28,13 +28,27 @@ def plan_lines(
     )
     for line in placement_lines(context.program, codes):
         yield label + line
-    rows = memory_rows(context.plan, context.memory.scratch)
-    several = len({row["memory"] for row in rows}) > 2  # threads' scratch has a row of its own
-    parts = [
-        f"{row['buffer']}{' in ' + row['memory'] if several else ''} {size_text(row['bytes'])}"
-        for row in rows
-    ]
-    yield f"{label}memory: {', '.join(parts)}"
+    yield f"{label}memory: {_memory_text(context)}"
+
+
+def _memory_text(context: Context) -> str:
+    """What each buffer takes, in each memory where there are several; repacked weights are
+    weights."""
+    needs = [need for need in context.plan.needs() if need.total]
+    scratch = f"scratch of the threads {size_text(context.memory.scratch)}"
+    if len(needs) == 1:
+        return f"{_need_text(needs[0])}, {scratch}"
+    return "; ".join([*(f"{need.memory}: {_need_text(need)}" for need in needs), scratch])
+
+
+def _need_text(need: MemoryNeed) -> str:
+    sizes = {
+        "weights": need.weights + sum(need.repacked.values()),
+        "cache": need.cache,
+        "compute": need.compute,
+        "copies": need.copies,
+    }
+    return ", ".join(f"{buffer} {size_text(size)}" for buffer, size in sizes.items() if size)
 
 
 def placement_lines(program: Program, codes: bool = False) -> list[str]:

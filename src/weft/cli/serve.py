@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from weft.cli.console import LoadProgress, errors
+from weft.cli.console import LoadProgress, say
 from weft.cli.loading import loads_model_with
 from weft.cli.model_file import ModelFile
 from weft.cli.options import parse_count
@@ -126,11 +126,11 @@ def serve(
             service = api.Service(model, options, embeddings=embeddings, progress=progress, **load)
         if not quiet:
             for line in service_lines(model, service):
-                errors.print(line, markup=False, soft_wrap=True)
+                say(line)
 
         def ready(url: str) -> None:
             text = f"serving {service.model_id} at {url}/v1; Ctrl-C stops it"
-            errors.print(text, markup=False, soft_wrap=True)
+            say(text)
 
         calm_collector()
         api.run_server(service, ready, address)
