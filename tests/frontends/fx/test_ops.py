@@ -178,6 +178,14 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     ),
     "indices": (many_indices, (r(4, 4, 5), torch.tensor([2, 0, 1]))),
     "negative indices": (lambda x, n: (x[n], x[:, n]), (r(4, 5), torch.tensor([-1, 0]))),
+    "scattered by a mask": (
+        lambda x, y: (
+            x.masked_scatter(x > 0, y), x.masked_scatter(x[:, :1] > 0, y), y[:3].masked_scatter(
+            torch.tensor(True), x), x.long().masked_scatter(x < 0, y.long() * 9), x[0, 0]
+            .masked_scatter(x > 0, y), x.masked_scatter(x > 9, y[:0]),
+        ),
+        (r(3, 5), r(20)),
+    ),
     "products": (many_products, (r(2, 3, 4), r(2, 4, 5))),
     "products of integers": (many_products_of_integers, (i(9, 2, 3, 4) - 4, i(7, 2, 4, 5) - 3)),
     "products of integers that wrap around": (

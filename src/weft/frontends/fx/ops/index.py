@@ -297,6 +297,26 @@ def _place_shape(v: Value, indices: Sequence[Value | None], seen: _Indexed) -> t
     )
 
 
+@visitor(aten.masked_scatter.default)
+def masked_scatter(b: Builder, call: Call) -> Value:
+    """Where the mask says so, the elements of `source` in order: the first, the second, ... A run
+    with more places than `source` has elements fails."""
+    shape, source = call.shape(), b.flat(call.value("source"))
+    if source.ne[0] == 0:
+        return b.result(call, _spread_flat(b, call.value("self"), shape))
+    mask = _spread_flat(b, call.value("mask"), shape)
+    one = b.scalar(1, torch.int64).tensor
+    place = g.binary("SUB", g.cumulate("sum", mask, 0), one)  # -1, the last, is not chosen
+    picked = g.gather(source, place, 0)
+    return b.result(call, g.where(mask, picked, _spread_flat(b, call.value("self"), shape)))
+
+
+def _spread_flat(b: Builder, v: Value, shape: Sequence[Size]) -> Tensor:
+    """The elements of a value that broadcasts to `shape`, in one dimension."""
+    wide = v.viewed(shape, broadcast_strides(v.shape, v.strides, shape))
+    return reshaped_to(b.dense(wide), (product(shape),))
+
+
 def _masked_put(b: Builder, call: Call, v: Value, mask: Value, value: Value) -> Value:
     shape = v.shape
     wide = mask.viewed(
