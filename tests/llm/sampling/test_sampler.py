@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -364,3 +365,23 @@ def test_penalties_beyond_all_numbers_decide(penalty: float, n: int) -> None:
         ids, weights = sampler.distribution(logits)
     assert np.isfinite(weights).all() and weights.sum() == pytest.approx(1)
     assert (drawn[0] in ids) or penalty > 0
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"samplers": "top_k", "top_k": 3},
+        {"samplers": "penalties", "repeat_penalty": 1.1},
+        {"dynatemp_range": 5.0},
+        {"mirostat": 2},
+    ],
+)
+def test_cold_is_greedy_only_where_nothing_else_is_said(params: dict[str, object]) -> None:
+    sampler = Sampler(SamplingParams(temperature=0.0, seed=1, **params))  # type: ignore[arg-type]
+    drawn_ids = {sampler.sample(LOGITS) for _ in range(60)}
+    assert (len(drawn_ids) > 1) == (params != {"mirostat": 2})
+    biased = Sampler(SamplingParams(temperature=0.0, logit_bias={1: -math.inf}))
+    assert biased.sample(LOGITS) == 3
+    for broken in (np.nan, np.inf):
+        with pytest.raises(ContextError, match="infinite or not a number"):
+            Sampler(SamplingParams(temperature=0.0)).sample(np.array([1, broken, 2], np.float32))

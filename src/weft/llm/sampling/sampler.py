@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,7 +49,11 @@ class Sampler:
         self._penalties: Penalties | None = None
         self._dry: Dry | None = None
         self._last: Mirostat | AdaptiveP | None = None
+        self._only_cold = False
         self._chain = self._steps(tokenizer)
+        bare = self._bias is None and self._constraint is None and self._last is None
+        self._largest = bare and self._only_cold
+        """Whether the largest logit is what is drawn, and nothing changes logits before."""
 
     def _steps(self, tokenizer: Tokenizer | None) -> list[Step]:
         """The samplers that do something, in order."""
@@ -77,6 +82,7 @@ class Sampler:
         if _greedy(p, active):  # cuts keep the likeliest token, so those at the end do nothing
             last = max((i for i, n in enumerate(active) if n in ("penalties", "dry")), default=-1)
             active = [*active[: last + 1], "temperature"]
+            self._only_cold = len(active) == 1
         return [self._step(name, active[i + 1 : i + 2]) for i, name in enumerate(active)]
 
     def _step(self, name: str, following: list[str]) -> Step:
@@ -135,12 +141,20 @@ class Sampler:
             if self._penalties is not None:
                 self._penalties.accept(self._history, (id_,))
 
-    @_quiet
     def sample(self, logits: NDArray[np.float32]) -> int:
         """A token id for `logits` [n_vocab]; ties go to the lowest id.
 
         Raises ContextError when a logit is NaN or the largest is infinite, and when the constraint
         allows no token."""
+        if not self._largest:
+            return self._drawn(logits)
+        best = int(logits.argmax())  # the first NaN counts as largest
+        _require_finite(logits[best])
+        return best
+
+    @_quiet
+    def _drawn(self, logits: NDArray[np.float32]) -> int:
+        """A token of those that the chain leaves."""
         c = self._left(logits)
         if len(c) == 1 and self._last is None:
             return c.id_at(0)
@@ -167,15 +181,11 @@ class Sampler:
     def _left(self, logits: NDArray[np.float32]) -> Candidates:
         """What the chain leaves of all tokens."""
         logits = np.asarray(logits, np.float32)
-        if not math.isfinite(logits.max()):  # NaN counts as largest
-            raise ContextError(
-                "the largest logit of the model is infinite or not a number; the file may be "
-                "damaged, or the model needs f32 activations"
-            )
+        _require_finite(logits.max())  # NaN counts as largest
         c = Candidates(logits, self._allowed(len(logits)))
         if self._bias is not None:
             _add(c, *self._bias, len(logits))
-        if not math.isfinite(c.logits.max()):
+        if not (c.logits is logits or math.isfinite(c.logits.max())):
             raise ContextError("logit_bias forbids every token that could be drawn")
         for step in self._chain:
             step(c)
@@ -190,6 +200,14 @@ class Sampler:
         if not len(ids):
             raise ContextError("the text is complete and the model has no end token; see `done`")
         return ids if ids[-1] < n else ids[ids < n]
+
+
+def _require_finite(largest: np.floating[Any]) -> None:
+    if not math.isfinite(largest):
+        raise ContextError(
+            "the largest logit of the model is infinite or not a number; the file may be damaged, "
+            "or the model needs f32 activations"
+        )
 
 
 def _does_something(p: SamplingParams, name: str) -> bool:
