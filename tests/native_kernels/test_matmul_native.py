@@ -191,15 +191,16 @@ def test_more_rows_and_columns_than_a_block(target: str) -> None:
         assert nmse(got[0, 0], want) <= EXACT
 
 
+@pytest.mark.parametrize("codes", [0x00, 0xFF])
 @pytest.mark.parametrize("target", TARGETS)
-def test_largest_codes_do_not_overflow(target: str) -> None:
-    """Every code and every activation at its extreme, where 16-bit sums are tightest."""
+def test_largest_codes_do_not_overflow(target: str, codes: int) -> None:
+    """Every code and every activation at an extreme, where 16-bit sums are tightest."""
     k = 1024
     for name in QUANTIZED:
         if name == "i2_s":
             continue
         dtype = DTYPES[name]
-        data = np.full((16, k // dtype.block, dtype.bytes), 0xFF, np.uint8)
+        data = np.full((16, k // dtype.block, dtype.bytes), codes, np.uint8)
         x = np.where(np.arange(k) % 64 < 32, 1, -1).astype(np.float32) * np.ones(
             (16, 1), np.float32
         )

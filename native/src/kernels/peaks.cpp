@@ -84,8 +84,8 @@ struct DotBytes {
   static constexpr int kProducts = 32;
   static constexpr bool kFused = false;
   static inline Sum step(Sum sum, Left a, Right b) {
-    const __m256i pairs = _mm256_maddubs_epi16(a, b);
-    return _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+    // sums stay in 16 bits, as those of codes of up to seven bits do (quants/lane_dots.h)
+    return _mm256_add_epi16(sum, _mm256_maddubs_epi16(a, b));
   }
 };
 #elif defined(__SSE2__)

@@ -21,11 +21,9 @@ static inline const char* lane_block(const char* panel, int64_t block) {
 template <typename F>
 static inline void lane_codes(const char* block, int c, int v, vi (&w)[8]) {
   Lanes<F>::codes(block, c, v, w);
-#if !defined(__AVX512VNNI__)
-  if constexpr (F::kTop > 127) {
+  if constexpr (kSigned<F>) {
     for (vi& words : w) words ^= splat_bytes(128);
   }
-#endif
 }
 
 template <typename F>
@@ -40,11 +38,38 @@ void unpack_panel(const char* w, int64_t first_chunk, int64_t n_chunks, const Pa
       for (int c = 0; c < F::kChunks; ++c) {
         vi codes[8];
         lane_codes<F>(block, c, v, codes);
-        uint8_t* q = out.q + ((b * F::kChunks + c) * 8 * kPanelRows + v * kLanes) * 4;
-        for (int j = 0; j < 8; ++j) std::memcpy(q + j * kWordBytes, &codes[j], sizeof codes[j]);
+        const int64_t words = (b * F::kChunks + c) * kPanelWords<F>;
+        put_words<F>(codes, out.q + words * kWordBytes + v * kLaneBytes);
       }
     }
   }
+}
+
+// acc + the products of kWords words and as many activations, as add_word.
+template <typename F, int kWords>
+static inline vi add_codes(const vi* w, const int8_t* x, vi acc) {
+#pragma GCC unroll 8
+  for (int j = 0; j < kWords; ++j) {
+    const vi four = splat_codes(x + 4 * j);
+    if constexpr (kSigned<F>) {
+      acc = add_signed(acc, w[j], four);
+    } else {
+      acc = keep(add_word<F>(acc, w[j], four));
+    }
+  }
+  return acc;
+}
+
+// The same as 32-bit sums.
+template <typename F, int kWords>
+static inline vi dot_codes(const vi* w, const int8_t* x, vi acc) {
+  constexpr int kRun = kWords < kWordRun<F> ? kWords : kWordRun<F>;
+  vi sum = widen_sums<F>(add_codes<F, kRun>(w, x, acc));
+#pragma GCC unroll 2
+  for (int j = kRun; j < kWords; j += kRun) {
+    sum += widen_sums<F>(add_codes<F, kRun>(w + j, x + 4 * j, vi{}));
+  }
+  return sum;
 }
 
 // One chunk of one vector of rows times the columns of a tile, added to `acc`.
@@ -58,7 +83,7 @@ static inline void add_lanes(const vi (&w)[8], const float* scale, const float* 
 #pragma GCC unroll 8
     for (int c = 0; c < kColumns; ++c) {
       const vi s =
-          dot_group<F, kSteps>(w + g * kSteps, x.q[c] + g * kSteps * 4, start_sum<F>(x, g, c));
+          dot_codes<F, kSteps>(w + g * kSteps, x.q[c] + g * kSteps * 4, start_sum<F>(x, g, c));
       vf factor = load(scale + g * kPanelRows);
       if constexpr (!kBlockActivations<F>) factor = factor * splat(x.d[c]);
       acc[c] = fma(__builtin_convertvector(s, vf), factor, acc[c]);
@@ -141,11 +166,12 @@ static inline void add_lane_block(const char* block, int v, const float* scale,
     lane_codes<F>(block, chunk, v, w);
     vi(&sums)[kColumns] = s[chunk % kSums];
 #pragma GCC unroll 8
-    for (int c = 0; c < kColumns; ++c) sums[c] = dot_group<F, 8>(w, x[chunk].q[c], sums[c]);
+    for (int c = 0; c < kColumns; ++c) sums[c] = add_codes<F, 8>(w, x[chunk].q[c], sums[c]);
   }
   for (int c = 0; c < kColumns; ++c) {
-    for (int i = 1; i < kSums; ++i) s[0][c] += s[i][c];
-    acc[c] = fma(__builtin_convertvector(s[0][c], vf), load(scale) * splat(x->d[c]), acc[c]);
+    vi sum = {};
+    for (int i = 0; i < kSums; ++i) sum += widen_sums<F>(s[i][c]);
+    acc[c] = fma(__builtin_convertvector(sum, vf), load(scale) * splat(x->d[c]), acc[c]);
   }
 }
 
@@ -153,28 +179,35 @@ static inline void add_lane_block(const char* block, int v, const float* scale,
 // whose words are not read in the order of their addresses. What follows a panel is the next one.
 inline constexpr int64_t kAhead = 4608;
 
+// In a loop in the order of addresses: unrolled, or shared out over the chunks, the bigger blocks
+// were read half as fast.
+template <int64_t kBytes>
+static inline void prefetch_lines(const char* p) {
+#pragma GCC unroll 1
+  for (int64_t line = 0; line < kBytes; line += 64) __builtin_prefetch(p + line, 0, 3);
+}
+
 template <typename F, int kColumns>
 void multiply_columns(const char* panel, const void* tiles, int64_t n_chunks, float scale,
                       float* const* out) {
-  constexpr int kVectors = 2;  // a cache line of every word where a vector has 32 bytes
+  // One column takes a block at once, so that memory is asked for all the time; for more, the sums
+  // of two vectors are in registers. Four vectors ask for a share of what is ahead each: with AVX2
+  // all of a block at once is more than can be under way.
+  constexpr int kAll = kPanelRows / kLanes;
+  constexpr int kVectors = kColumns == 1 ? kAll : 2;
+  constexpr int kShares = kVectors == 4 ? 4 : 1;
+  constexpr int64_t kBytes = kPanelRows * static_cast<int64_t>(sizeof(typename F::Block));
   const auto* x = static_cast<const ActivationTile<kColumns>*>(tiles);
-  for (int first = 0; first < kPanelRows / kLanes; first += kVectors) {
+  for (int first = 0; first < kAll; first += kVectors) {
     vf acc[kVectors][kColumns] = {};
     for (int64_t b = 0; b < n_chunks / F::kChunks; ++b) {
       const char* block = lane_block<F>(panel, b);
       float scales[F::kGroups * kPanelRows];
       float mins[F::kGroups * kPanelRows];
-      if (first == 0) {
-        constexpr int64_t kBytes = kPanelRows * static_cast<int64_t>(sizeof(typename F::Block));
-        // A loop in the order of addresses: unrolled, or shared out over the chunks, the bigger
-        // blocks were read half as fast.
-#pragma GCC unroll 1
-        for (int64_t line = 0; line < kBytes; line += 64) {
-          __builtin_prefetch(block + kAhead + line, 0, 3);
-        }
-      }
-#pragma GCC unroll 2
+      if (kShares == 1 && first == 0) prefetch_lines<kBytes>(block + kAhead);
+#pragma GCC unroll 4
       for (int v = 0; v < kVectors; ++v) {
+        if (kShares > 1) prefetch_lines<kBytes / kShares>(block + kAhead + v * (kBytes / kShares));
         Lanes<F>::scales(block, first + v, scales + v * kLanes, mins + v * kLanes);
         if constexpr (kOneScale<F>) {
           add_lane_block<F>(block, first + v, scales + v * kLanes, x + b * 8, acc[v]);

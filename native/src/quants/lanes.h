@@ -101,11 +101,27 @@ static inline void add_plane(const char* block, int header, int word, int bit, i
 
 // Bit i of a word becomes bit 4 of code i.
 static inline void add_fifth_bits(vi word, vi* w) {
+#if defined(__AVX512F__)
   for (int j = 0; j < 8; ++j) {
     const vi four = word >> 4 * j & 15;
     // bit i of four bits comes to byte i
     w[j] |= ((four | four << 7 | four << 14 | four << 21) & splat_bytes(1)) << 4;
   }
+#else
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    // byte i of the word four times; each time another bit of its halves is looked at
+    const __m256i order = _mm256_add_epi8(_mm256_setr_epi32(0, 0x04040404, 0x08080808, 0x0c0c0c0c,
+                                                            0, 0x04040404, 0x08080808, 0x0c0c0c0c),
+                                          _mm256_set1_epi8(static_cast<char>(i)));
+    const __m256i bytes = _mm256_shuffle_epi8(reinterpret_cast<__m256i>(word), order);
+    for (int half = 0; half < 2; ++half) {
+      const __m256i each = _mm256_set1_epi32(half == 0 ? 0x08040201 : static_cast<int>(0x80402010));
+      const __m256i set = _mm256_cmpeq_epi8(_mm256_and_si256(bytes, each), each);
+      w[2 * i + half] |= reinterpret_cast<vi>(set) & splat_bytes(16);
+    }
+  }
+#endif
 }
 
 // 6-bit scales and minima of q4_K and q5_K, as k_quants.h packs them.

@@ -1,16 +1,30 @@
 // Panels of weight rows, and their product with tiles of activation rows (AVX2 and up).
 //
-// Lanes are rows: four codes of each row meet the same four activations, so no sum ever crosses
-// lanes. With AVX-512 two vectors of rows and six columns keep 12 integer and 12 float sums in
-// registers, and each load of activations or weights feeds two or six dot products.
+// Two vectors of rows at a time, so that each load of activations feeds two products and each load
+// of weights one a column. With AVX-512 and six columns, 12 integer and 12 float sums stay in
+// registers.
 #pragma once
 
-#include "quants/formats.h"
-#include "quants/quant_kernels.h"
+#include "quants/lane_dots.h"
 
 #if defined(__AVX2__)
 
 namespace weft::WEFT_TARGET {
+
+// Eight words of a chunk to a panel, for some of its rows; signed where they are wide.
+template <typename F, typename V>
+static inline void put_words(const V (&words)[8], uint8_t* q) {
+  constexpr int kWord = 4 * kPanelRows;  // bytes
+#pragma GCC unroll 8
+  for (int j = 0; j < 8; ++j) {
+    if constexpr (kPanelWords<F> == 8) {
+      store_as(q + j * kWord, words[j]);
+    } else {
+      store_as(q + j * kWord, even_codes(words[j]));
+      store_as(q + (j + 8) * kWord, odd_codes(words[j]));
+    }
+  }
+}
 
 template <typename F>
 void pack_panel(const char* w, int64_t stride, int64_t rows, int64_t first_chunk, int64_t n_chunks,
@@ -41,132 +55,71 @@ void pack_panel(const char* w, int64_t stride, int64_t rows, int64_t first_chunk
     static_assert(F::kGroups == F::kChunks * kPer);
 #pragma GCC unroll 8
     for (int c = 0; c < F::kChunks; ++c) {
-      uint8_t* q = out.q + (b * F::kChunks + c) * 32 * kPanelRows;
+      uint8_t* q = out.q + (b * F::kChunks + c) * kPanelWords<F> * 4 * kPanelRows;
       for (int part = 0; part < kPanelRows; part += 8) {
         __m256i v[8];
+#pragma GCC unroll 8
         for (int r = 0; r < 8; ++r) {
           u8x32 codes = F::codes(row[part + r][b], c);
-#if !defined(__AVX512VNNI__)
-          if constexpr (F::kTop > 127) codes ^= splat8(128);
-#endif
+          if constexpr (kSigned<F>) codes ^= splat8(128);
           v[r] = reinterpret_cast<__m256i>(codes);
         }
         transpose8(v);
-        for (int j = 0; j < 8; ++j) {
-          std::memcpy(q + (j * kPanelRows + part) * 4, &v[j], sizeof v[j]);
-        }
+        put_words<F>(v, q + part * 4);
       }
     }
   }
 }
 
-static inline int32_t four_codes(const int8_t* x) {
-  int32_t four;
-  std::memcpy(&four, x, 4);
-  return four;
-}
-
-#if defined(__AVX512VNNI__)
-
-static inline vi splat_codes(const int8_t* x) { return vi{} + four_codes(x); }
-
-static inline vi dot_words(vi acc, vi w, vi x) {
-  return reinterpret_cast<vi>(_mm512_dpbusd_epi32(
-      reinterpret_cast<__m512i>(acc), reinterpret_cast<__m512i>(w), reinterpret_cast<__m512i>(x)));
-}
-
-// acc + the sums of kSteps words, and activations 4 * step.
-template <typename F, int kSteps>
-static inline vi dot_group(const vi* w, const int8_t* x, vi acc) {
-#pragma GCC unroll 8
-  for (int j = 0; j < kSteps; ++j) acc = dot_words(acc, w[j], splat_codes(x + 4 * j));
-  return acc;
-}
-
-template <typename F>
-inline constexpr bool kCorrects = F::kZero != 0;
-
-#else
-
-// 16-bit pair sums are added up while they cannot overflow, then widened.
-template <typename F, int kSteps>
-static inline vi dot_group(const vi* w, const int8_t* x, vi acc) {
-  constexpr int kRun = F::kTop > 127                 ? 1
-                       : 32767 / (F::kTop * 254) < 8 ? 32767 / (F::kTop * 254)
-                                                     : 8;
-  const __m256i ones = _mm256_set1_epi16(1);
-  __m256i sum = _mm256_setzero_si256();
-#pragma GCC unroll 8
-  for (int j = 0; j < kSteps; ++j) {
-    __m256i codes = reinterpret_cast<__m256i>(w[j]);
-    __m256i values = _mm256_set1_epi32(four_codes(x + 4 * j));
-    if constexpr (F::kTop > 127) {
-      values = _mm256_sign_epi8(values, codes);
-      codes = _mm256_abs_epi8(codes);
-    }
-    sum = _mm256_add_epi16(sum, _mm256_maddubs_epi16(codes, values));
-    if (j % kRun == kRun - 1 || j == kSteps - 1) {
-      acc += reinterpret_cast<vi>(_mm256_madd_epi16(sum, ones));
-      sum = _mm256_setzero_si256();
-    }
-  }
-  return acc;
-}
-
-// wide codes are multiplied as signed ones here
-template <typename F>
-inline constexpr bool kCorrects = F::kZero != 0 && F::kTop <= 127;
-
-#endif
-
-// What the integer sums of a group start with.
+// Where the codes of the columns of a tile are: chunk by chunk, kStride bytes apart.
 template <typename F, int kColumns>
-static inline vi start_sum(const ActivationTile<kColumns>& x, int group, int column) {
-  return kCorrects<F> ? vi{} + x.correction[group][column] : vi{};
-}
+struct TileCodes {
+  static constexpr int kStride = 32;
+  const ActivationTile<kColumns>* tiles;
 
-// kVectors vectors of rows, from row `first` on, times the columns of a tile: the integer sums.
-template <typename F, int kVectors, int kColumns, int kSteps>
-static inline void dot_tile(const uint8_t* q, const int8_t* x, vi (&s)[kVectors][kColumns]) {
-#if defined(__AVX512VNNI__)
-#pragma GCC unroll 8
-  for (int j = 0; j < kSteps; ++j) {
-    vi w[kVectors];
-    for (int v = 0; v < kVectors; ++v) {
-      std::memcpy(&w[v], q + (j * kPanelRows + v * kLanes) * 4, sizeof w[v]);
-    }
-#pragma GCC unroll 16
-    for (int c = 0; c < kColumns; ++c) {
-      const vi four = splat_codes(x + 32 * c + 4 * j);
-      for (int v = 0; v < kVectors; ++v) s[v][c] = dot_words(s[v][c], w[v], four);
+  TileCodes(const ActivationTile<kColumns>* x, int64_t) : tiles(x) {}
+  const char* chunk(int64_t i) const { return reinterpret_cast<const char*>(tiles[i].q); }
+};
+
+#if !defined(__AVX512VNNI__)
+
+// What panels of 16-bit codes are multiplied with is as wide.
+template <typename F, int kColumns>
+  requires(kSigned<F>)
+struct TileCodes<F, kColumns> {
+  static constexpr int kStride = 64;
+  vi spread[kChunksDeep][kColumns][2];
+
+  TileCodes(const ActivationTile<kColumns>* x, int64_t n_chunks) {
+    for (int64_t i = 0; i < n_chunks; ++i) {
+#pragma GCC unroll 4
+      for (int c = 0; c < kColumns; ++c) {
+        const vi codes = load_as<vi>(x[i].q[c]);
+        spread[i][c][0] = even_codes(codes);
+        spread[i][c][1] = odd_codes(codes);
+      }
     }
   }
-#else
-  for (int v = 0; v < kVectors; ++v) {
-    vi w[kSteps];
-    for (int j = 0; j < kSteps; ++j) {
-      std::memcpy(&w[j], q + (j * kPanelRows + v * kLanes) * 4, sizeof w[j]);
-    }
-#pragma GCC unroll 16
-    for (int c = 0; c < kColumns; ++c) s[v][c] = dot_group<F, kSteps>(w, x + 32 * c, s[v][c]);
-  }
+  const char* chunk(int64_t i) const { return reinterpret_cast<const char*>(spread[i]); }
+};
+
 #endif
-}
 
 // The sums of one chunk as floats, added to `acc`.
 template <typename F, int kVectors, int kColumns>
 static inline void add_chunk(const uint8_t* q, const float* scale, const float* min,
-                             const ActivationTile<kColumns>& x, vf (&acc)[kVectors][kColumns]) {
+                             const char* codes, const ActivationTile<kColumns>& x,
+                             vf (&acc)[kVectors][kColumns]) {
   constexpr int kPer = kGroupsPerChunk<F>;
+  constexpr int kWords = kPanelWords<F> / kPer;  // of a group
 #pragma GCC unroll 2
   for (int g = 0; g < kPer; ++g) {
     vi s[kVectors][kColumns];
     for (int c = 0; c < kColumns; ++c) {
       for (int v = 0; v < kVectors; ++v) s[v][c] = start_sum<F>(x, g, c);
     }
-    constexpr int kSteps = 8 / kPer;
-    dot_tile<F, kVectors, kColumns, kSteps>(q + g * kSteps * 4 * kPanelRows,
-                                            x.q[0] + g * kSteps * 4, s);
+    sum_words<F, kVectors, kColumns, TileCodes<F, kColumns>::kStride, kWords>(
+        q + g * kWords * 4 * kPanelRows, codes + g * kWords * 4, s);
 #pragma GCC unroll 16
     for (int c = 0; c < kColumns; ++c) {
 #pragma GCC unroll 2
@@ -192,10 +145,13 @@ static inline void sum_block(const uint8_t* q, const ActivationTile<kColumns>* x
     for (int v = 0; v < kVectors; ++v) s[v][c] = start_sum<F>(*x, 0, c);
   }
   for (int chunk = 0; chunk < 8; ++chunk) {
-    dot_tile<F, kVectors, kColumns, 8>(q + chunk * 32 * kPanelRows, x[chunk].q[0], s);
+    add_words<F, kVectors, kColumns, 32, 8>(q + chunk * 32 * kPanelRows,
+                                            reinterpret_cast<const char*>(x[chunk].q), s);
   }
   for (int c = 0; c < kColumns; ++c) {
-    for (int v = 0; v < kVectors; ++v) acc[v][c] = __builtin_convertvector(s[v][c], vf);
+    for (int v = 0; v < kVectors; ++v) {
+      acc[v][c] = __builtin_convertvector(widen_sums<F>(s[v][c]), vf);
+    }
   }
 }
 
@@ -237,9 +193,10 @@ static inline void put_block(const vf (&acc)[kVectors][kColumns], const float* s
 
 template <typename F, int kVectors, int kColumns>
 static inline void multiply_vectors(const Panel& panel, const ActivationTile<kColumns>* x,
-                                    int64_t n_chunks, int first, bool add, float factor,
-                                    float* const* out) {
+                                    const TileCodes<F, kColumns>& codes, int64_t n_chunks,
+                                    int first, bool add, float factor, float* const* out) {
   constexpr int kPer = kGroupsPerChunk<F>;
+  constexpr int64_t kBytes = kPanelWords<F> * 4 * kPanelRows;  // of a chunk
   const uint8_t* q = panel.q + first * 4;
   const float* scale = panel.scale + first;
   const float* min = panel.min + first;
@@ -247,19 +204,19 @@ static inline void multiply_vectors(const Panel& panel, const ActivationTile<kCo
     vf acc[kVectors][kColumns] = {};
     if (add) load_sums(acc, first, out);
     for (int64_t i = 0; i < n_chunks; ++i) {
-      add_chunk<F>(q + i * 32 * kPanelRows, scale + i * kPer * kPanelRows,
-                   min + i * kPer * kPanelRows, x[i], acc);
+      add_chunk<F>(q + i * kBytes, scale + i * kPer * kPanelRows, min + i * kPer * kPanelRows,
+                   codes.chunk(i), x[i], acc);
     }
     put_sums(acc, first, factor, out);
   } else {
     for (int64_t b = 0; b < n_chunks; b += 8) {
       vf acc[kVectors][kColumns] = {};
       if constexpr (kOneScale<F>) {
-        sum_block<F>(q + b * 32 * kPanelRows, x + b, acc);
+        sum_block<F>(q + b * kBytes, x + b, acc);
       } else {
         for (int64_t i = b; i < b + 8; ++i) {
-          add_chunk<F>(q + i * 32 * kPanelRows, scale + i * kPer * kPanelRows,
-                       min + i * kPer * kPanelRows, x[i], acc);
+          add_chunk<F>(q + i * kBytes, scale + i * kPer * kPanelRows, min + i * kPer * kPanelRows,
+                       codes.chunk(i), x[i], acc);
         }
       }
       put_block<F>(acc, scale + b * kPanelRows, x[b].d, first, add || b > 0, out);
@@ -270,10 +227,10 @@ static inline void multiply_vectors(const Panel& panel, const ActivationTile<kCo
 template <typename F, int kColumns>
 void multiply_tile(const Panel& panel, const void* x, int64_t n_chunks, bool add, float scale,
                    float* const* out) {
-  constexpr int kVectors = kLanes == 16 ? 2 : 1;
   const auto* tiles = static_cast<const ActivationTile<kColumns>*>(x);
-  for (int first = 0; first < kPanelRows; first += kVectors * kLanes) {
-    multiply_vectors<F, kVectors, kColumns>(panel, tiles, n_chunks, first, add, scale, out);
+  const TileCodes<F, kColumns> codes(tiles, n_chunks);
+  for (int first = 0; first < kPanelRows; first += kTileVectors * kLanes) {
+    multiply_vectors<F, kTileVectors>(panel, tiles, codes, n_chunks, first, add, scale, out);
   }
 }
 

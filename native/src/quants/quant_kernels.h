@@ -33,9 +33,11 @@ inline constexpr int kPanelRows = 32;
 #if defined(__AVX512VNNI__)
 inline constexpr int kTileColumns = 6;
 inline constexpr int kTileSizes[] = {1, 2, 4, 6};
+inline constexpr int64_t kCodeBytes = 1;  // of a code in a panel, at most
 #else
 inline constexpr int kTileColumns = 4;
 inline constexpr int kTileSizes[] = {1, 2, 4};
+inline constexpr int64_t kCodeBytes = 2;
 #endif
 inline constexpr int kTileVariants = sizeof kTileSizes / sizeof kTileSizes[0];
 
@@ -51,9 +53,10 @@ template <int kColumns>
 struct ActivationTile {
   int8_t q[kColumns][32];
   float d[kColumns];
-  // per group of the format (one or two): -kZero * sum(q); or, when there are minima, sum(q), times
-  // d unless d serves a whole block. A format with one scale a block has the block's sum in its
-  // first tile.
+  // per group of the format (one or two): -kZero * sum(q), with AVX2 as two 16-bit numbers (of the
+  // codes at places 0 1, 4 5, ... and of the others: see lane_dots.h); or, when there are minima,
+  // sum(q), times d unless d serves a whole block. A format with one scale a block has the block's
+  // sum in its first tile.
   union {
     int32_t correction[2][kColumns];
     float sum[2][kColumns];
@@ -62,9 +65,15 @@ struct ActivationTile {
 static_assert(sizeof(ActivationTile<4>) == 4 * sizeof(ActivationTile<1>));
 inline constexpr int64_t kTileBytes = sizeof(ActivationTile<1>);  // of a column
 
+// Panels are at most this deep.
+inline constexpr int64_t kChunksDeep = 16;
+
 // kPanelRows rows, chunk by chunk.
 struct Panel {
-  uint8_t* q;    // [chunk][8][kPanelRows][4]: four neighbouring codes of each row
+  // [chunk][8][kPanelRows][4]: four neighbouring codes of each row. With AVX2, codes of more than
+  // seven bits as signed 16-bit numbers, [chunk][2][8][kPanelRows][2]: codes 0 and 2 of each four,
+  // then 1 and 3.
+  uint8_t* q;
   float* scale;  // [chunk][groups of a chunk][kPanelRows]
   float* min;    // as scale; only when the format has minima
 };

@@ -10,7 +10,7 @@
 
 #include "kernels/matmul/matmul_floats.h"
 #include "kernels/matmul/matmul_lookup.h"
-#include "quants/formats.h"
+#include "kernels/matmul/packed_columns.h"
 #include "quants/lookup_layout.h"
 #include "quants/quant_kernels.h"
 
@@ -22,110 +22,19 @@ namespace {
 constexpr int64_t kFewColumns = 2;
 constexpr int64_t kFewInterleaved = 32;  // at most, see few_interleaved
 
-// Formats with scales of scales take longer to read as they are stored.
-int64_t few_interleaved(const QuantKernels& kernels) {
+// Formats with scales of scales take longer to read as they are stored. With AVX2 taking codes
+// apart is a third of the work, and a panel's are taken apart once.
+int64_t few_interleaved([[maybe_unused]] const QuantKernels& kernels) {
+#if defined(__AVX512VNNI__)
   return kernels.activation == DType::kQ8_K ? 12 : kFewInterleaved;
-}
-
-// Panels are unpacked this deep. Columns are packed for the whole depth when they fit in L2 that
-// way (packed_depth): then the weights are read row by row. Else they are packed as deep as a
-// panel.
-constexpr int64_t kChunksDeep = 16;
-
-// Columns whose packed form, as deep as a panel, stays in L2.
-constexpr int64_t kColumnsWide = 85 * kTileColumns;
-
-// ---- packed columns: runs of at most kTileColumns columns, each a row of ActivationTiles
-
-int64_t run_columns(int64_t n) { return kTileSizes[tile_variant(min64(n, kTileColumns))]; }
-
-int64_t packed_columns(int64_t n) {
-  const int64_t whole = n / kTileColumns * kTileColumns;
-  return n > whole ? whole + run_columns(n - whole) : whole;
-}
-
-struct Sums {
-  int32_t half[2];  // of 16 codes each
-};
-
-Sums sum_codes(s8x32 q) {
-  const i32x8 s = dot_bytes(i32x8{}, splat8(1), q);
-#if defined(__AVX2__)
-  auto v = reinterpret_cast<__m256i>(s);
-  v = _mm256_hadd_epi32(v, v);
-  v = _mm256_hadd_epi32(v, v);
-  return {{_mm256_cvtsi256_si32(v), _mm256_extract_epi32(v, 4)}};
 #else
-  return {{s[0] + s[1] + s[2] + s[3], s[4] + s[5] + s[6] + s[7]}};
+  return 4;
 #endif
 }
 
-template <typename Activation>
-Sums activation_sums(const QuantKernels& kernels, const Activation* row, int64_t chunk, s8x32 q) {
-  if constexpr (sizeof(Activation) == sizeof(BlockQ8_K)) {
-    const Activation& block = row[chunk / 8];  // packed: a pointer to its sums need not be aligned
-    if (!kernels.one_scale) return {{block.bsums[chunk % 8 * 2], block.bsums[chunk % 8 * 2 + 1]}};
-    if (chunk % 8 != 0) return {};
-    int32_t all = 0;
-    for (int i = 0; i < 16; ++i) all += block.bsums[i];
-    return {{all, 0}};
-  }
-  return sum_codes(q);
-}
-
-// What a minimum is multiplied with: the sum of the codes, times their scale where that is no
-// block's. q8_1 blocks carry it.
-template <typename Activation>
-float minimum_factor(const Activation* row, int64_t chunk, int32_t sum) {
-  if constexpr (sizeof(Activation) == sizeof(BlockQ8_1)) return half_to_float(row[chunk].s);
-  return static_cast<float>(sum);
-}
-
-// Column `lane` of a run of `width`: see ActivationTile.
-template <typename Activation>
-void pack_column(const QuantKernels& kernels, const char* x, int64_t first, int64_t n_chunks,
-                 int64_t width, int64_t lane, char* run) {
-  const auto* row = reinterpret_cast<const Activation*>(x);
-  for (int64_t i = 0; i < n_chunks; ++i, run += width * kTileBytes) {
-    const s8x32 q = activation_codes(row, first + i);
-    const float d = activation_scale(row, first + i);
-    Sums sums = activation_sums(kernels, row, first + i, q);
-    if (kernels.groups == 1) sums.half[0] += sums.half[1];
-    std::memcpy(run + lane * 32, &q, sizeof q);
-    std::memcpy(run + width * 32 + lane * 4, &d, 4);
-    for (int g = 0; g < kernels.groups; ++g) {
-      char* at = run + width * 36 + (g * width + lane) * 4;
-      if (kernels.has_min) {
-        const float value = minimum_factor(row, first + i, sums.half[g]);
-        std::memcpy(at, &value, 4);
-      } else {
-        const int32_t value = -kernels.zero * sums.half[g];
-        std::memcpy(at, &value, 4);
-      }
-    }
-  }
-}
-
-// Columns left..right, chunks first..first+n_chunks. A run has room for `deep` chunks.
-void pack_columns(const QuantKernels& kernels, const Columns& columns, int64_t left, int64_t right,
-                  int64_t first, int64_t n_chunks, int64_t deep, char* tiles) {
-  for (int64_t start = left; start < right; start += kTileColumns) {
-    const int64_t n = min64(kTileColumns, right - start);
-    const int64_t width = run_columns(n);
-    char* run = tiles + (start - left) * deep * kTileBytes;
-    if (n < width) std::memset(run, 0, static_cast<size_t>(width * n_chunks * kTileBytes));
-    for (int64_t c = 0; c < n; ++c) {
-      const char* x = columns.x[start + c];
-      if (kernels.activation == DType::kQ8_0) {
-        pack_column<BlockQ8_0>(kernels, x, first, n_chunks, width, c, run);
-      } else if (kernels.activation == DType::kQ8_1) {
-        pack_column<BlockQ8_1>(kernels, x, first, n_chunks, width, c, run);
-      } else {
-        pack_column<BlockQ8_K>(kernels, x, first, n_chunks, width, c, run);
-      }
-    }
-  }
-}
+// Columns are packed for the whole depth when they fit in L2 that way (packed_depth): then the
+// weights are read row by row. Else they are packed as deep as a panel, and these stay in L2:
+constexpr int64_t kColumnsWide = 85 * kTileColumns;
 
 // ---- few columns
 
@@ -197,7 +106,7 @@ struct ManyScratch {
     const int64_t wide = packed_columns(min64(columns.n, kColumnsWide));
     deep = packed_depth(wide, kChunksDeep * kTileBytes, k / 32, kChunksDeep);
     tiles = columns.packed != nullptr ? nullptr : arena.take<char>(wide * deep * kTileBytes);
-    panel.q = arena.take<uint8_t>(kChunksDeep * 32 * kPanelRows);
+    panel.q = arena.take<uint8_t>(kChunksDeep * 32 * kPanelRows * kCodeBytes);
     panel.scale = arena.take<float>(kChunksDeep * 2 * kPanelRows);
     panel.min = arena.take<float>(kChunksDeep * 2 * kPanelRows);
     rows = arena.take<float>(kTileColumns * kPanelRows);

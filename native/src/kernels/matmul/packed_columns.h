@@ -1,0 +1,130 @@
+// Activations as the tiles of quantized weights take them: runs of at most kTileColumns columns,
+// each a row of ActivationTiles.
+#pragma once
+
+#include "kernels/matmul/matmul_engine.h"
+#include "quants/formats.h"
+#include "quants/quant_kernels.h"
+
+namespace weft::WEFT_TARGET {
+
+static inline int64_t run_columns(int64_t n) {
+  return kTileSizes[tile_variant(min64(n, kTileColumns))];
+}
+
+static inline int64_t packed_columns(int64_t n) {
+  const int64_t whole = n / kTileColumns * kTileColumns;
+  return n > whole ? whole + run_columns(n - whole) : whole;
+}
+
+// Sums of the codes at places 0 1, 4 5, 8 9, ... and of those at places 2 3, 6 7, ...
+struct PairSums {
+  int32_t of[2] = {};
+
+  int32_t all() const { return of[0] + of[1]; }
+  void add(const PairSums& other) {
+    of[0] += other.of[0];
+    of[1] += other.of[1];
+  }
+};
+
+// Of each half of 32 codes.
+struct Sums {
+  PairSums half[2];
+};
+
+static inline Sums sum_codes(s8x32 q) {
+  Sums sums;
+#if defined(__AVX2__)
+  const __m256i pairs = _mm256_maddubs_epi16(_mm256_set1_epi8(1), reinterpret_cast<__m256i>(q));
+  const __m256i two = _mm256_add_epi16(pairs, _mm256_shuffle_epi32(pairs, 0x4e));
+  const __m256i four = _mm256_add_epi16(two, _mm256_shuffle_epi32(two, 0xb1));
+  for (int i = 0; i < 2; ++i) {
+    const int32_t both = i == 0 ? _mm256_cvtsi256_si32(four) : _mm256_extract_epi32(four, 4);
+    sums.half[i] = {{static_cast<int16_t>(both), both >> 16}};
+  }
+#else
+  for (int j = 0; j < 32; ++j) sums.half[j / 16].of[j / 2 % 2] += q[j];
+#endif
+  return sums;
+}
+
+template <typename Activation>
+static Sums activation_sums(const QuantKernels& kernels, const Activation* row, int64_t chunk) {
+  if (!kernels.one_scale) return sum_codes(activation_codes(row, chunk));
+  Sums block;
+  if (chunk % 8 != 0) return block;
+  for (int i = 0; i < 8; ++i) {
+    const Sums sums = sum_codes(activation_codes(row, chunk + i));
+    for (const PairSums& half : sums.half) block.half[0].add(half);
+  }
+  return block;
+}
+
+// What a minimum is multiplied with: the sum of the codes, times their scale where that is no
+// block's. q8_1 blocks carry it.
+template <typename Activation>
+static float minimum_factor(const Activation* row, int64_t chunk, int32_t sum) {
+  if constexpr (sizeof(Activation) == sizeof(BlockQ8_1)) return half_to_float(row[chunk].s);
+  return static_cast<float>(sum);
+}
+
+// See ActivationTile.
+static inline int32_t zero_correction(int32_t zero, const PairSums& sums) {
+#if defined(__AVX2__) && !defined(__AVX512VNNI__)
+  const auto low = static_cast<uint16_t>(-zero * sums.of[0]);
+  const auto high = static_cast<uint16_t>(-zero * sums.of[1]);
+  return static_cast<int32_t>(uint32_t{high} << 16 | low);
+#else
+  return -zero * sums.all();
+#endif
+}
+
+// Column `lane` of a run of `width`: see ActivationTile.
+template <typename Activation>
+static void pack_column(const QuantKernels& kernels, const char* x, int64_t first, int64_t n_chunks,
+                        int64_t width, int64_t lane, char* run) {
+  const auto* row = reinterpret_cast<const Activation*>(x);
+  for (int64_t i = 0; i < n_chunks; ++i, run += width * kTileBytes) {
+    const s8x32 q = activation_codes(row, first + i);
+    const float d = activation_scale(row, first + i);
+    Sums sums = activation_sums(kernels, row, first + i);
+    if (kernels.groups == 1) sums.half[0].add(sums.half[1]);
+    std::memcpy(run + lane * 32, &q, sizeof q);
+    std::memcpy(run + width * 32 + lane * 4, &d, 4);
+    for (int g = 0; g < kernels.groups; ++g) {
+      char* at = run + width * 36 + (g * width + lane) * 4;
+      if (kernels.has_min) {
+        const float value = minimum_factor(row, first + i, sums.half[g].all());
+        std::memcpy(at, &value, 4);
+      } else {
+        const int32_t value = zero_correction(kernels.zero, sums.half[g]);
+        std::memcpy(at, &value, 4);
+      }
+    }
+  }
+}
+
+// Columns left..right, chunks first..first+n_chunks. A run has room for `deep` chunks.
+static inline void pack_columns(const QuantKernels& kernels, const Columns& columns, int64_t left,
+                                int64_t right, int64_t first, int64_t n_chunks, int64_t deep,
+                                char* tiles) {
+  for (int64_t start = left; start < right; start += kTileColumns) {
+    const int64_t n = min64(kTileColumns, right - start);
+    const int64_t width = run_columns(n);
+    char* run = tiles + (start - left) * deep * kTileBytes;
+    if (n < width) std::memset(run, 0, static_cast<size_t>(width * n_chunks * kTileBytes));
+    for (int64_t c = 0; c < n; ++c) {
+      const char* x = columns.x[start + c];
+      if (kernels.activation == DType::kQ8_0) {
+        pack_column<BlockQ8_0>(kernels, x, first, n_chunks, width, c, run);
+      } else if (kernels.activation == DType::kQ8_1) {
+        pack_column<BlockQ8_1>(kernels, x, first, n_chunks, width, c, run);
+      } else {
+        pack_column<BlockQ8_K>(kernels, x, first, n_chunks, width, c, run);
+      }
+    }
+  }
+}
+
+}  // namespace weft::WEFT_TARGET

@@ -1,0 +1,180 @@
+// Words of weights times activations, in vectors whose lanes are rows (AVX2 and up).
+//
+// A word is four codes of each row; they meet the same four activations, so that no sum ever
+// crosses lanes. With VNNI that is one instruction, and sums have 32 bits.
+//
+// AVX2 multiplies bytes to pairs of products and keeps those in 16 bits. Sums of pairs stay there
+// for a whole group, or a block that has one scale: they begin with -kZero times the activations'
+// sums, so that only the sum of (code - kZero) * x has to fit; what overflows on the way wraps
+// back. Where a group's sum does not fit they are widened more often. Codes of more than seven bits
+// do not fit at all: panels have them as 16-bit numbers (even_codes), whose products are 32 bits
+// wide. Activations are -127..127, as every quantizer here writes them.
+#pragma once
+
+#include "quants/formats.h"
+#include "quants/quant_kernels.h"
+
+#if defined(__AVX2__)
+
+namespace weft::WEFT_TARGET {
+
+inline constexpr int kTileVectors = 2;  // of rows, multiplied at a time
+
+static inline int32_t four_codes(const void* x) {
+  int32_t four;
+  std::memcpy(&four, x, 4);
+  return four;
+}
+
+static inline vi splat_codes(const void* x) { return vi{} + four_codes(x); }
+
+template <typename V>
+static inline void store_as(void* p, V v) {
+  std::memcpy(p, &v, sizeof v);
+}
+
+// Signed bytes 0 and 2 of each lane as 16-bit numbers, and bytes 1 and 3.
+template <typename V>
+static inline V even_codes(V words) {
+  typedef int16_t numbers __attribute__((vector_size(sizeof(V))));
+  return reinterpret_cast<V>(reinterpret_cast<numbers>(words) << 8 >> 8);
+}
+template <typename V>
+static inline V odd_codes(V words) {
+  typedef int16_t numbers __attribute__((vector_size(sizeof(V))));
+  return reinterpret_cast<V>(reinterpret_cast<numbers>(words) >> 8);
+}
+
+#if defined(__AVX512VNNI__)
+
+template <typename F>
+inline constexpr bool kSigned = false;  // whether the codes of panels are
+
+template <typename F>
+inline constexpr int kPanelWords = 8;  // of a chunk
+
+template <typename F>
+inline constexpr int kWordRun = 64;  // words whose sums may be added up
+
+static inline vi keep(vi v) { return v; }
+static inline vi add_signed(vi acc, vi, vi) { return acc; }  // there are none
+
+static inline vi dot_words(vi acc, vi w, vi x) {
+  return reinterpret_cast<vi>(_mm512_dpbusd_epi32(
+      reinterpret_cast<__m512i>(acc), reinterpret_cast<__m512i>(w), reinterpret_cast<__m512i>(x)));
+}
+
+// acc + the sums of a word of a panel.
+template <typename F>
+static inline vi add_word(vi acc, vi w, vi x) {
+  return dot_words(acc, w, x);
+}
+
+// The sums of add_word as 32-bit numbers.
+template <typename F>
+static inline vi widen_sums(vi sums) {
+  return sums;
+}
+
+#else
+
+template <typename F>
+inline constexpr bool kSigned = F::kTop > 127;
+
+template <typename F>
+inline constexpr int kPanelWords = kSigned<F> ? 16 : 8;
+
+template <typename F>
+inline constexpr int kGroupWords = kOneScale<F> ? 64 : 8 / kGroupsPerChunk<F>;
+
+template <typename F>
+inline constexpr int kFurthest = F::kTop - F::kZero > F::kZero ? F::kTop - F::kZero : F::kZero;
+
+template <typename F>
+inline constexpr int kWordRun =
+    kSigned<F> || kFurthest<F> * 254 * kGroupWords<F> <= 32767 ? 64 : 32767 / (F::kTop * 254);
+
+// The compiler would reorder the sums of a tile until most of them are in memory.
+static inline vi keep(vi v) {
+  __asm__("" : "+x"(v));
+  return v;
+}
+
+static inline __m256i raw(vi v) { return reinterpret_cast<__m256i>(v); }
+
+template <typename F>
+static inline vi add_word(vi acc, vi w, vi x) {
+  if constexpr (kSigned<F>) {
+    return acc + reinterpret_cast<vi>(_mm256_madd_epi16(raw(w), raw(x)));
+  } else {
+    const __m256i pairs = _mm256_maddubs_epi16(raw(w), raw(x));
+    return reinterpret_cast<vi>(_mm256_add_epi16(raw(acc), pairs));
+  }
+}
+
+// The same of signed codes as bytes. Their products fill 16 bits.
+static inline vi add_signed(vi acc, vi w, vi x) {
+  const __m256i signs = _mm256_sign_epi8(raw(x), raw(w));
+  const __m256i pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(raw(w)), signs);
+  return keep(acc + reinterpret_cast<vi>(_mm256_madd_epi16(pairs, _mm256_set1_epi16(1))));
+}
+
+template <typename F>
+static inline vi widen_sums(vi sums) {
+  if constexpr (kSigned<F>) return sums;
+  return reinterpret_cast<vi>(_mm256_madd_epi16(raw(sums), _mm256_set1_epi16(1)));
+}
+
+#endif
+
+// What the sums of a group start with.
+template <typename F, int kColumns>
+static inline vi start_sum(const ActivationTile<kColumns>& x, int group, int column) {
+  return F::kZero != 0 && !kSigned<F> ? vi{} + x.correction[group][column] : vi{};
+}
+
+// kWords words at `q` (a word of kPanelRows rows each), and activations `x`, added to the sums of
+// kVectors vectors of rows and kColumns columns; columns are kStride bytes apart.
+template <typename F, int kVectors, int kColumns, int kStride, int kWords>
+static inline void add_words(const uint8_t* q, const char* x, vi (&s)[kVectors][kColumns]) {
+#pragma GCC unroll 16
+  for (int j = 0; j < kWords; ++j) {
+    vi w[kVectors];
+#pragma GCC unroll 2
+    for (int v = 0; v < kVectors; ++v) {
+      w[v] = keep(load_as<vi>(q + (j * kPanelRows + v * kLanes) * 4));
+    }
+#pragma GCC unroll 16
+    for (int c = 0; c < kColumns; ++c) {
+      const vi four = keep(splat_codes(x + kStride * c + 4 * j));
+#pragma GCC unroll 2
+      for (int v = 0; v < kVectors; ++v) s[v][c] = keep(add_word<F>(s[v][c], w[v], four));
+    }
+  }
+}
+
+// The same, widened as often as it must be: 32-bit sums of kWords words.
+template <typename F, int kVectors, int kColumns, int kStride, int kWords>
+static inline void sum_words(const uint8_t* q, const char* x, vi (&s)[kVectors][kColumns]) {
+  constexpr int kRun = kWords < kWordRun<F> ? kWords : kWordRun<F>;
+  static_assert(kWords % kRun == 0);
+#pragma GCC unroll 2
+  for (int run = 0; run < kWords / kRun; ++run) {
+    vi part[kVectors][kColumns];
+    for (int v = 0; v < kVectors; ++v) {
+      for (int c = 0; c < kColumns; ++c) part[v][c] = run == 0 ? s[v][c] : vi{};
+    }
+    add_words<F, kVectors, kColumns, kStride, kRun>(q + run * kRun * 4 * kPanelRows,
+                                                    x + run * kRun * 4, part);
+    for (int v = 0; v < kVectors; ++v) {
+      for (int c = 0; c < kColumns; ++c) {
+        const vi sum = widen_sums<F>(part[v][c]);
+        s[v][c] = run == 0 ? sum : s[v][c] + sum;
+      }
+    }
+  }
+}
+
+}  // namespace weft::WEFT_TARGET
+
+#endif  // __AVX2__
