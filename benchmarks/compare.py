@@ -1,10 +1,12 @@
 """weft against llama.cpp: speed, memory and start, on the same files, alternating in one run.
 
     python benchmarks/compare.py [--formats q4_0,q8_0] [--peer-python VENV/bin/python] [--json FILE]
+                                 [--peer ik=PATH/llama-bench]
 
 Each engine is a process of its own (`engines.py`) and works only while the other sleeps. Files of
 random weights are made on demand (`make_model.py`). llama.cpp comes from `llama-cpp-python`, built
-for this machine; without it weft's columns are printed all the same. See README.md beside this.
+for this machine; without it weft's columns are printed all the same. `--peer` adds executables with
+llama-bench's command line (`bench_peer.py`). See README.md beside this.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from time import perf_counter, sleep
 from typing import Any
 
 import numpy as np
+from bench_peer import BenchPeer, PeerError, parse_peer
 from compare_tables import print_tables
 from make_model import FORMATS, Shape, add_shape_options, make_model, shape_of
 
@@ -94,7 +97,8 @@ def main() -> None:
     if missing:
         print(missing)
         del pythons["llama.cpp"]
-    report = _header(args, shape) | {"engines": about}
+    about |= {name: BenchPeer(name, command).about for name, command in args.peer.items()}
+    report = _header(args, shape) | {"engines": about, "peers": list(args.peer)}
     report["formats"] = [measure(format, args, shape, pythons) for format in args.formats]
     print_tables(report)
     if args.json:
@@ -111,6 +115,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--parts", default=",".join(PARTS), help="what to measure")
     python = "the interpreter that has llama_cpp (default: this one)"
     parser.add_argument("--peer-python", default=sys.executable, help=python)
+    peer = "one engine more, by its llama-bench; OPTIONS: default for ik -rtr 1 -fa 1"
+    parser.add_argument("--peer", action="append", default=[], metavar="NAME=PATH [OPTIONS]",
+                        help=peer)  # fmt: skip
     folder = "where model files are, or are made (default: build/models)"
     parser.add_argument("--dir", type=Path, default=HERE.parent / "build/models", help=folder)
     parser.add_argument("--json", type=Path, help="writes everything measured to a file")
@@ -124,6 +131,9 @@ def _arguments() -> argparse.Namespace:
     if min(args.threads, args.n_prompt, args.n_gen, args.repetitions) < 1:
         parser.error("--threads, --n-prompt, --n-gen and --repetitions must be 1 or more")
     try:
+        args.peer = dict(parse_peer(text) for text in args.peer)
+        if taken := args.peer.keys() & {"weft", "llama.cpp"}:
+            raise ValueError(f"--peer cannot be called {min(taken)}: that engine is there already")
         shape_of(args)
     except ValueError as e:
         parser.error(str(e))
@@ -175,12 +185,13 @@ def measure(
     format: str, args: argparse.Namespace, shape: Shape, pythons: dict[str, str]
 ) -> dict[str, Any]:
     """All that is asked for of one format; an engine that fails has its error instead."""
-    result: dict[str, Any] = {"format": format, "errors": {}, "engines": {n: {} for n in pythons}}
-    children: dict[str, Child] = {}
+    names = [*pythons, *args.peer]
+    result: dict[str, Any] = {"format": format, "errors": {}, "engines": {n: {} for n in names}}
+    children: dict[str, Child | BenchPeer] = {}
     paths = {}
     try:
-        for name in pythons:
-            own = PEER_FORMAT.get(format, format) if name == "llama.cpp" else format
+        for name in names:
+            own = format if name == "weft" else PEER_FORMAT.get(format, format)
             paths[name] = find_model(own, args.dir, shape)
         result.update(_work(paths["weft"]), peer_format=PEER_FORMAT.get(format))
         run = Run(args, pythons, paths, children, result)
@@ -236,13 +247,13 @@ class Run:
         args: argparse.Namespace,
         pythons: dict[str, str],
         paths: dict[str, Path],
-        children: dict[str, Child],
+        children: dict[str, Child | BenchPeer],
         result: dict[str, Any],
     ) -> None:
         self.args, self.pythons, self.paths = args, pythons, paths
         self.children, self.result = children, result
         self.found: dict[str, dict[str, Any]] = result["engines"]
-        self.flash = {name: {"pp": True, "tg": True} for name in pythons}
+        self.flash = {name: {"pp": True, "tg": True} for name in paths}
         self.sizes = {"pp": args.n_prompt, "tg": args.n_gen}
 
     def start(self) -> None:
@@ -252,6 +263,10 @@ class Run:
             for name in self._turn(i):
                 if name in self.children:
                     self.children.pop(name).quit()
+                if name in self.args.peer:
+                    self.children[name] = BenchPeer(name, self.args.peer[name])
+                    self._ask(name, "load", path=str(self.paths[name]))
+                    continue
                 child = self.children[name] = Child(self.pythons[name], name)
                 answer = self._ask(name, "load", path=str(self.paths[name]), n_ctx=n_ctx,
                                    threads=self.args.threads, flash=True)  # fmt: skip
@@ -272,6 +287,8 @@ class Run:
             if self._ask("weft", "exact", path=path) is not None:
                 rows["exact"] = np.load(path).astype(np.float64)
             for name in self._turn(0):
+                if name in self.args.peer:
+                    continue  # it tells no logits
                 ask = {"path": path, "threads": self.args.threads, "flash": True}
                 if self._ask(name, "logits", **ask) is not None:
                     rows[name] = np.load(path).astype(np.float64)
@@ -279,7 +296,7 @@ class Run:
         for name in self.found:
             if name in rows and exact is not None:
                 self.found[name]["nmse"] = _nmse(rows[name], exact)
-        if self.found.keys() <= rows.keys() and len(self.found) == 2:
+        if {"weft", "llama.cpp"} <= rows.keys():
             self.result["nmse"] = _nmse(rows["weft"], rows["llama.cpp"])
 
     def speed(self) -> None:
@@ -329,7 +346,7 @@ class Run:
         return None if answer is None else float(answer["seconds"])
 
     def _turn(self, i: int) -> list[str]:
-        names = [n for n in self.pythons if n not in self.result["errors"]]
+        names = [n for n in self.paths if n not in self.result["errors"]]
         return names[:: -1 if i % 2 else 1]
 
     def _ask(self, name: str, kind: str, **arguments: Any) -> dict[str, Any] | None:
@@ -338,7 +355,7 @@ class Run:
             return None
         try:
             return self.children[name].ask(kind, **arguments)
-        except EngineError as e:
+        except (EngineError, PeerError) as e:
             self.result["errors"][name] = str(e)
             return None
 

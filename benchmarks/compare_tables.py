@@ -28,7 +28,8 @@ def print_tables(report: dict[str, Any]) -> None:
     print()
     speed = [row for result in report["formats"] for row in _speed(report, result)]
     if speed:
-        _table(["format", "test", "weft t/s", "llama.cpp t/s", "ratio", "weft of peak",
+        peers = [cell for name in report["peers"] for cell in (f"{name} t/s", "ratio")]
+        _table(["format", "test", "weft t/s", "llama.cpp t/s", "ratio", *peers, "weft of peak",
                 "llama.cpp of peak"], speed)  # fmt: skip
     rest = [row for r in report["formats"] for row in (*_start(r), *_scaling(report, r))]
     if rest:
@@ -58,6 +59,9 @@ def _speed(report: dict[str, Any], result: dict[str, Any]) -> list[list[str]]:
         flash = theirs.get("flash", {}).get(test)
         mark = "" if flash is None else " (flash)" if flash else " (no flash)"
         cells = [_spread(ours.get(test)), _spread(theirs.get(test)) + mark, _ratio(a, b)]
+        for name in report["peers"]:
+            speeds = result["engines"][name].get(test)
+            cells += [_spread(speeds), _ratio(a, median(speeds))]
         shares = [_share(speed, test, result) for speed in (a, b)]
         rows.append([_label(result), f"{test}{n}", *cells, *shares])
     return rows
