@@ -1,7 +1,8 @@
 """weft as an ExecuTorch backend.
 
-To export: `WeftPartitioner()` in `to_edge_transform_and_lower`. To run: `load()` before the first
-use of ExecuTorch's runtime, which then knows the backend "WeftBackend"."""
+To export, pass `WeftPartitioner()` to `to_edge_transform_and_lower`. To run, call `load()` before
+the first use of ExecuTorch's runtime, which then knows the backend "WeftBackend".
+"""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ _LAZY = {
 
 
 def __getattr__(name: str) -> Any:
-    # running a .pte needs no exporter, and importing that takes seconds
+    # running a .pte needs no exporter, whose import takes seconds
     if name in _LAZY:
         from importlib import import_module
 

@@ -25,23 +25,23 @@ from weft_executorch.prepare import prepare
 __all__ = ["NOTES", "WeftBackend", "declared_ranges"]
 
 NOTES = "weft.notes"
-"""The compile spec in which the partitioner passes on what it knows: `left_out`, rows of (node, op,
+"""The compile spec in which the partitioner passes its notes: `left_out`, rows of (node, op,
 reason) that it refused, and `minima`, the declared lower bounds of symbols by name."""
 
 
 @final
 class WeftBackend(BackendDetails):
-    """Called by ExecuTorch for each part that `WeftPartitioner` has tagged."""
+    """The backend that ExecuTorch calls for each part that `WeftPartitioner` has tagged."""
 
     @staticmethod
     def preprocess(
         edge_program: ExportedProgram, compile_specs: list[CompileSpec]
     ) -> PreprocessResult:
-        """Plans the program; weights go into the file's named data under a hash of their bytes, so
-        that methods which have the same share them.
+        """Plans the program and writes it.
 
-        Raises WeftError for a compile spec that is not known, UnsupportedOpError for a node that
-        weft cannot run."""
+        Weights go into the file's named data under a hash of their bytes, so that methods with
+        equal weights share them. Raises WeftError for an unknown compile spec, UnsupportedOpError
+        for a node that weft cannot run."""
         notes: dict[str, Any] = {"left_out": [], "minima": {}}
         for spec in compile_specs:
             if spec.key == NOTES:
@@ -65,8 +65,10 @@ class WeftBackend(BackendDetails):
 
 
 def declared_ranges(program: ExportedProgram, minima: Mapping[str, int]) -> dict[Any, Any]:
-    """What symbols may be. The Edge dialect's passes raise the lower bound of a size that may be 0
-    or 1 to 2; `minima` are those that were declared, by name."""
+    """The ranges of symbols.
+
+    The Edge dialect's passes raise the lower bound of a size that may be 0 or 1 to 2; `minima` are
+    the declared bounds, by name."""
     ranges = dict(program.range_constraints)
     for symbol, bounds in ranges.items():
         declared = minima.get(str(symbol))

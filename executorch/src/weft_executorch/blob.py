@@ -31,19 +31,20 @@ fb: Any = program_generated
 
 @dataclass(frozen=True, slots=True)
 class IoSpec:
-    """An argument: `index` is its tensor in the program, -1 for an integer."""
+    """An argument; `index` is its tensor in the program, -1 for an integer."""
 
     name: str
     index: int
     dims: tuple[Size, ...]
     scalar_type: int
     data: Any = None
-    """The memory that its tensor was planned over, if it has some of its own."""
+    """The memory over which its tensor was planned, if it has memory of its own."""
 
 
 @dataclass(frozen=True, slots=True)
 class StateSpec:
-    """Memory kept between calls: what its leaf was planned over, its name, its first bytes."""
+    """Memory kept between calls: the memory over which its leaf was planned, its name, its first
+    bytes."""
 
     data: Any
     name: str
@@ -52,8 +53,10 @@ class StateSpec:
 
 @dataclass(frozen=True, slots=True)
 class Blob:
-    """`processed`: the bytes of the program; `constants`: the named data it reads; `steps`: for
-    each step, which is its own debug handle, the name of the tensor that it computes."""
+    """A program in bytes.
+
+    `processed` are the bytes of the program, `constants` the named data that it reads; `steps` has
+    the name of the tensor that each step computes, whose number is its debug handle."""
 
     processed: bytes
     constants: dict[str, NDArray[np.uint8]]
@@ -61,7 +64,7 @@ class Blob:
 
     @property
     def alignment(self) -> int:
-        """What constants are aligned to, so that they are used in place."""
+        """The alignment of constants in bytes, with which they are used in place."""
         return _ALIGNMENT
 
 
@@ -79,7 +82,7 @@ def write_blob(
 ) -> Blob:
     """The blob of a program of one split on the cpu; symbols in `fixed` have one value.
 
-    Raises ProgramError for a program of several splits, or with a size that no input tells."""
+    Raises ProgramError for a program of several splits, or with a size that no input determines."""
     if len(program.splits) != 1 or program.splits[0].copies:
         raise ProgramError(
             f"a delegated program runs on one device, this one has {len(program.splits)} splits"

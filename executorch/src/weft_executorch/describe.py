@@ -1,4 +1,4 @@
-"""What is in a .pte file: the delegated graphs, what was left out, and why."""
+"""The content of a .pte file: the delegated graphs, the nodes left out, and the reasons."""
 
 from __future__ import annotations
 
@@ -17,21 +17,22 @@ fb: Any = program_generated
 
 
 def describe(path: str | Path) -> dict[str, Any]:
-    """A file as plain data: per method its delegated parts (arguments, memory, steps, stages), the
-    operators that stayed outside, and the refusals that the exporter wrote down.
+    """A file as plain data.
 
-    Raises FormatError for a file that is no .pte."""
+    For each method it has the delegated parts (arguments, memory, steps, stages), the operators
+    that stayed outside, and the refusals that the exporter recorded. Raises FormatError for a file
+    that is no .pte."""
     nbytes, methods = read_pte(path)
     return {"file": str(path), "bytes": nbytes, "methods": [_method(m) for m in methods]}
 
 
 def read_blob(processed: bytes) -> Any:
-    """The tables of a blob; raises FormatError for bytes that are none."""
+    """The tables of a blob; raises FormatError for bytes that are not a blob."""
     if processed[4:8] != b"WEFT":
         raise FormatError("the delegated data is not weft's")
     try:
         return fb.ProgramT.InitFromObj(fb.Program.GetRootAs(processed, 0))
-    except Exception as error:  # a damaged table may name any place
+    except Exception as error:  # a damaged table may point anywhere
         raise FormatError(f"the delegated data is damaged: {error!r}") from None
 
 
@@ -121,8 +122,8 @@ def _is_matrix(t: Any) -> bool:
 
 
 def _dtype(number: int) -> str:
-    found = dtype_from_id(number)
-    return f"type {number}" if found is None else found.name
+    dtype = dtype_from_id(number)
+    return f"type {number}" if dtype is None else dtype.name
 
 
 def _name(memory: int) -> str:
@@ -133,10 +134,10 @@ def _text(value: Any) -> str:
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
 
 
-def describe_text(found: dict[str, Any], steps: bool = True) -> str:
-    """`describe` in words; `steps`: with a line for each step."""
-    lines = [f"{found['file']}: {found['bytes']:,} bytes"]
-    for method in found["methods"]:
+def describe_text(description: dict[str, Any], steps: bool = True) -> str:
+    """A result of `describe` in words; `steps` adds a line for each step."""
+    lines = [f"{description['file']}: {description['bytes']:,} bytes"]
+    for method in description["methods"]:
         lines += ["", f"method {method['name']}: {len(method['parts'])} part(s) on weft"]
         for backend in method["other_backends"]:
             lines.append(f"  a part on {backend}")

@@ -1,4 +1,4 @@
-"""Which symbols a delegated part knows: each must be told by the size of one of its inputs."""
+"""The symbols that a delegated part knows: the size of one of its inputs must determine each."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["linear", "untold"]
 
 
 def linear(size: Size, symbol: Sym) -> tuple[int, int] | None:
-    """(mul, add) with size = mul * symbol + add and mul > 0; None: it is something else."""
+    """(mul, add) with size = mul * symbol + add and mul > 0; None for any other size."""
     if isinstance(size, int) or set(symbols(size)) != {symbol}:
         return None
     mul, add = 0, 0
@@ -31,20 +31,20 @@ def linear(size: Size, symbol: Sym) -> tuple[int, int] | None:
 
 
 def untold(nodes: Collection[Node], sizes: Sizes) -> dict[Node, str]:
-    """The nodes of a part with a size that no input of the part tells, each with a sentence.
+    """The nodes of a part with a size that no input of the part determines, each with a sentence.
 
-    Behind a convolution with stride that is left outside, say, a part sees (h - 1) // 2 + 1, and
+    Behind a convolution with stride that is left outside, say, a part sees (h - 1) // 2 + 1, while
     its own sizes are written with h."""
     inputs = {n for node in nodes for n in node.all_input_nodes} - set(nodes)
-    given = [size for node in inputs for size in _sizes(node, sizes)]
+    input_sizes = [size for node in inputs for size in _sizes(node, sizes)]
     refused = {}
     for node in nodes:
         needed = _symbols(size for n in (node, *node.all_input_nodes) for size in _sizes(n, sizes))
         for symbol in sorted(needed, key=lambda s: s.name):
-            if all(linear(size, symbol) is None for size in given):
+            if all(linear(size, symbol) is None for size in input_sizes):
                 refused[node] = (
-                    f"the value of size {symbol.name} is told by no input of the part that weft "
-                    "would run here"
+                    f"no input of the part that weft would run here determines the value of size "
+                    f"{symbol.name}"
                 )
                 break
     return refused
@@ -55,7 +55,7 @@ def _symbols(sizes: Iterable[Size]) -> set[Sym]:
 
 
 def _sizes(node: Node, sizes: Sizes) -> list[Size]:
-    """The sizes of what a node gives; what has no form in weft is refused elsewhere."""
+    """The sizes of a node's results; sizes that weft cannot express are refused elsewhere."""
     values = node.meta.get("val")
     dims: list[Any] = []
     for value in values if isinstance(values, list | tuple) else [values]:

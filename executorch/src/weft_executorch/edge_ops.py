@@ -1,7 +1,9 @@
-"""The ops that ExecuTorch's Edge dialect has instead of ATen's: copies with an order of dimensions.
+"""The ops that ExecuTorch's Edge dialect has in place of ATen's: copies with an order of
+dimensions.
 
-Which order a value has in memory matters at the edges of a delegated part only, where the delegate
-looks at strides. So inside they are ATen's clone and _to_copy."""
+The order of a value in memory matters at the borders of a delegated part only, where the delegate
+examines strides. So inside, these ops are ATen's clone and _to_copy.
+"""
 
 from __future__ import annotations
 
@@ -32,19 +34,21 @@ def clone(b: Builder, call: Call) -> Value:
 
 @visitor(_TO_COPY)
 def to_copy(b: Builder, call: Call) -> Value:
-    """Another type."""
+    """The value in another type."""
     return b.converted(call.value("self"), call.out.dtype)
 
 
 @visitor(_EMPTY)
 def empty(b: Builder, call: Call) -> Value:
-    """0 everywhere, where nothing is promised."""
+    """0 everywhere, where values are unspecified."""
     return filled(b, call, 0)
 
 
 def plain(program: ExportedProgram) -> None:
-    """Puts ATen's ops in the place of these, so that patterns of the frontend are found, and says
-    which inputs are sizes, where the partitioner has called every input a tensor. In place."""
+    """Replaces these ops by ATen's, in place, so that patterns of the frontend match.
+
+    It also marks the inputs that are sizes, because the partitioner has marked every input as a
+    tensor."""
     graph = program.graph
     for node in list(graph.nodes):
         op = aten_op(node.target) if node.op == "call_function" else None

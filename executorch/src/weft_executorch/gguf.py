@@ -1,9 +1,10 @@
 """A GGUF model as a .pte file: the graph that `weft run` computes, with the file's own blocks.
 
 The method `forward(tokens, positions)` takes int64 [1, n] and [n], writes keys and values into a
-cache that the delegate keeps, and gives the logits of the last token, float32 [1, n_vocab]. Token i
-sees the cells of positions 0 to positions[i]: a text starts at position 0 and goes on where it
-ended; starting at 0 again begins another."""
+cache that the delegate keeps, and returns the logits of the last token, float32 [1, n_vocab]. Token
+i sees the cells of positions 0 to positions[i]: a text starts at position 0 and continues where it
+ended; starting at 0 again begins another text.
+"""
 
 from __future__ import annotations
 
@@ -48,11 +49,11 @@ def export_gguf(
     type_k: str | None = None,
     type_v: str | None = None,
 ) -> int:
-    """Writes `target`; returns its bytes.
+    """Writes `target` and returns its number of bytes.
 
-    `n_ctx`: tokens of the cache (default: the model's, at most 2048); `n_ubatch`: most tokens of a
-    call (default 512). Raises FormatError for a bad file, UnsupportedOpError for a model whose
-    state is no KV cache."""
+    `n_ctx` is the number of tokens of the cache (default: the model's, at most 2048), `n_ubatch`
+    the largest number of tokens of a call (default 512). Raises FormatError for a bad file,
+    UnsupportedOpError for a model whose state is not a KV cache."""
     model = Model.open(source)
     n_ctx = n_ctx or min(model.config.n_ctx_train, 2048)
     delegated, most = _delegated(model, n_ctx, min(n_ubatch or 512, n_ctx), type_k, type_v)
@@ -70,15 +71,16 @@ def export_gguf(
 def _delegated(
     model: Model, n_ctx: int, n_ubatch: int, type_k: str | None, type_v: str | None
 ) -> tuple[Delegated, int]:
-    """The graph of the largest batches, with what `weft run` fills in computed from positions."""
-    made = plan_context(
+    """The graph of the largest batches, whose inputs are computed from positions instead of filled
+    in."""
+    plan = plan_context(
         model, n_ctx=n_ctx, n_ubatch=n_ubatch, n_outputs=1, type_k=type_k, type_v=type_v
     )
-    regime = made.regimes[-1]
+    regime = plan.regimes[-1]
     graph = regime.graph
     inputs = graph.inputs
-    known = {"tokens", "positions", "cells", "mask", "window_mask", "out_ids"}
-    if unknown := sorted(set(inputs) - known):
+    filled = {"tokens", "positions", "cells", "mask", "window_mask", "out_ids"}
+    if unknown := sorted(set(inputs) - filled):
         raise UnsupportedOpError(
             f"models that need {', '.join(unknown)} cannot be exported: their state is no KV cache"
         )
@@ -100,7 +102,7 @@ def _delegated(
     logits = graph.outputs["logits"]
     for node in graph.nodes:
         node.src = tuple(instead.get(s, s) if s is not None else None for s in node.src)
-    states = tuple(State(t, t.name) for t in (*made.cache.k, *made.cache.v))
+    states = tuple(State(t, t.name) for t in (*plan.cache.k, *plan.cache.v))
     delegated = Delegated(
         Graph(logits),
         (
@@ -114,7 +116,7 @@ def _delegated(
 
 
 def _last(n: Any, most: int) -> Tensor:
-    """[n - 1], as a window of 0, 1, 2, ..."""
+    """[n - 1], as a window of the numbers 0, 1, 2 and so on."""
     numbers = np.arange(most, dtype=np.int32)
     table = leaf(DTYPES["i32"], (most, 1, 1, 1), "numbers", buffer=Buffer("weights", data=numbers))
     return g.view_1d(table, 1, (n - 1) * 4)
@@ -122,14 +124,15 @@ def _last(n: Any, most: int) -> Tensor:
 
 def _mask(positions: Tensor, n_kv: int, like: Tensor, window: int) -> Tensor:
     """[n_kv, n] of `like`'s type: 0 where cell j holds a position that token i may see, else -inf.
-    The cell of a position is its number."""
+
+    The number of a cell is its position."""
     n = positions.ne[0]
     at = g.reshape(g.convert(positions, "f32"), 1, n)
-    ahead = g.sub(g.repeat(at, (n_kv, n)), g.arange(0, n_kv))  # how far i is behind its own cell
-    seen = g.step(g.scale(ahead, 1.0, 0.5))
+    ahead = g.sub(g.repeat(at, (n_kv, n)), g.arange(0, n_kv))  # distance from cell j to token i
+    visible = g.step(g.scale(ahead, 1.0, 0.5))
     if window:
-        seen = g.mul(seen, g.step(g.scale(ahead, -1.0, window - 0.5)))
-    mask = g.log(seen)
+        visible = g.mul(visible, g.step(g.scale(ahead, -1.0, window - 0.5)))
+    mask = g.log(visible)
     return mask if like.dtype is mask.dtype else g.cast(mask, like.dtype)
 
 

@@ -1,4 +1,4 @@
-"""torchao's int8 weights as ExecuTorch can lower them."""
+"""torchao's int8 weights in a form that ExecuTorch can lower."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ _M = TypeVar("_M", bound=nn.Module)
 
 
 def exportable(module: _M) -> _M:
-    """Replaces weights of Int8DynamicActivationInt8WeightConfig and Int8WeightOnlyConfig by the
-    same numbers and scales in torchao's tensor for export, in place; returns the module.
+    """Replaces torchao's int8 weights by the same numbers and scales in its tensor for export, in
+    place.
 
-    With dynamic activations the former export as `aten._int_mm`, which ExecuTorch's Edge dialect
-    refuses before any backend is asked. Raises WeftError for static activations and for weights
-    with zero points."""
+    The weights are those of Int8DynamicActivationInt8WeightConfig and Int8WeightOnlyConfig. With
+    dynamic activations they export as `aten._int_mm`, which ExecuTorch's Edge dialect refuses
+    before any backend is asked. Returns the module. Raises WeftError for static activations and for
+    weights with zero points."""
     for name, part in module.named_modules():
         weight = getattr(part, "weight", None)
         if isinstance(weight, Int8Tensor):

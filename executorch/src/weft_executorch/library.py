@@ -1,4 +1,4 @@
-"""The native delegate: where it is, and loading it."""
+"""The native delegate: its place and its loading."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def library_path() -> Path:
 def load() -> None:
     """Registers the backend "WeftBackend" with the ExecuTorch runtime of this process.
 
-    Call it before `executorch.runtime.Runtime.get()`. A second call does nothing. Raises
-    ImportError where the delegate or the runtime is missing, or the delegate was built for another
-    op table than that of weft, and OSError where it does not load."""
+    Call it before `executorch.runtime.Runtime.get()`; a second call does nothing. Raises
+    ImportError where the delegate or the runtime is missing, or where the delegate was built for
+    another op table than that of weft, and OSError where it cannot be loaded."""
     if _loaded:
         return
     runtime = _runtime_path()
-    # by its path first: the delegate then finds it by name, wherever either is installed
+    # loaded by its path first, so that the delegate finds it by name wherever either is installed
     ctypes.CDLL(str(runtime), mode=ctypes.RTLD_GLOBAL)
     delegate = ctypes.CDLL(str(library_path()), mode=ctypes.RTLD_LOCAL)
     check_native(

@@ -1,4 +1,4 @@
-"""What a delegated graph is before it is planned: a weft graph and the arguments of its call."""
+"""A delegated graph before it is planned: a weft graph and the arguments of its call."""
 
 from __future__ import annotations
 
@@ -15,17 +15,18 @@ from weft.graph.tensor import Tensor
 __all__ = ["IGNORED", "INTEGER", "Argument", "Delegated", "State"]
 
 INTEGER = -1
-"""The type of an argument that is a size: the only one of its `dims`."""
+"""The type of an argument that is a size, which is the only entry of its `dims`."""
 IGNORED = -2
-"""The type of an argument that the program does not look at."""
+"""The type of an argument that the program does not read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Argument:
     """An input or output of the delegate call.
 
-    `dims`: its sizes in PyTorch's order, which the tensor may have folded. `scalar_type`: its
-    element type as ExecuTorch numbers it, or INTEGER, or IGNORED. No tensor: nothing reads it."""
+    `dims` are its sizes in PyTorch's order, which the tensor may have merged. `scalar_type` is its
+    element type by ExecuTorch's number, or INTEGER, or IGNORED. It has no tensor where no node
+    reads it."""
 
     name: str
     scalar_type: int = IGNORED
@@ -35,8 +36,10 @@ class Argument:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """A leaf that keeps its bytes between calls. `name` is the buffer's in the module; `first`:
-    its bytes before the first call, None: zeros."""
+    """A leaf that keeps its bytes between calls.
+
+    `name` is the buffer's in the module; `first` are its bytes before the first call, None for
+    zeros."""
 
     leaf: Tensor
     name: str
@@ -47,8 +50,9 @@ class State:
 class Delegated:
     """A graph whose constants are leaves with memory of usage "weights".
 
-    `origin`: the node of the exported program by the name of a tensor that was made for it.
-    `exact_activations`: whether the program quantizes weights and leaves activations alone."""
+    `origin` maps the name of a tensor to the node of the exported program for which it was made.
+    `exact_activations` says that the program quantizes weights and leaves activations
+    unquantized."""
 
     graph: Graph
     inputs: tuple[Argument, ...]

@@ -1,7 +1,9 @@
-"""PyTorch's named results (of `torch.median`, `torch.sort`, ...) as outputs of exported programs.
+"""PyTorch's named results (such as those of `torch.median` and `torch.sort`) as outputs of exported
+programs.
 
-ExecuTorch writes how the outputs of a method nest, and PyTorch has given these classes no name to
-write: a model that returns one cannot be saved. They get their own names here."""
+ExecuTorch records how the outputs of a method nest, and PyTorch gives these classes no name to
+record: a model that returns one cannot be saved. So they get names here.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ __all__ = ["name_results"]
 
 
 def name_results() -> None:
-    """Names the classes that have none; a second call does nothing."""
+    """Names the classes without a name; a second call does nothing."""
     tables: Any = _pytree
     for cls in torch.return_types.all_return_types:
         known = tables.SUPPORTED_SERIALIZED_TYPES.get(cls)

@@ -1,4 +1,4 @@
-"""What can be chosen when a model is exported, as compile specs and back."""
+"""The options of an export, and their form as compile specs."""
 
 from __future__ import annotations
 
@@ -20,30 +20,30 @@ _KEY = "weft"
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Raises WeftError on a value that there is not."""
+    """The options of an export; raises WeftError for an unknown value."""
 
     weights: WeightFormat = "f32"
-    """What float weights of linear layers are stored in. Where a row has no whole blocks of it, the
-    next wider of q4_0, q8_0 and f16 that fits. `f32` leaves all as they are."""
+    """The format in which float weights of linear layers are stored. Where a row is not whole
+    blocks of it, the next wider of q4_0, q8_0 and f16 that fits. `f32` changes none."""
     threads: int = 0
-    """Threads of a call; 0: a thread for each core of the machine that runs. The load-time option
+    """Threads of a call; 0: one for each core of the machine that runs it. The load-time option
     "threads" of the backend overrides it."""
     policy: Literal["ggml", "cost"] = "ggml"
-    """How weft places the graph, see `weft.compile`. `cost` needs a `profile`."""
+    """The policy by which weft places the graph, see `weft.compile`. `cost` needs a `profile`."""
     profile: str | os.PathLike[str] | Profile | None = None
     """The machine that policy `cost` predicts time for: a profile, a file that `weft calibrate`
     wrote, the name of a shipped one, or the text of one. The last device is the delegate's cpu."""
     pack: bool = True
-    """Store block-quantized weights as the kernels read them, so that a mapped file is used in
+    """Store block-quantized weights in the layout of the kernels, so that a mapped file is used in
     place; False: as rows, used in place with slower kernels."""
     share_state: bool = False
     """Mutable buffers are one for all methods of a loaded file, by their name in the module (a
     prefill and a decode method with one KV cache); False: each method has its own, as without a
     delegate."""
     activations: Literal["auto", "native", "f32", "bf16"] = "auto"
-    """What products with block-quantized weights make of activations, see
-    `weft.backends.cpu.backend.Activations`. `auto`: `f32` (they stay what they are) where a program
-    quantizes weights alone, else `native`."""
+    """The type to which products with block-quantized weights convert activations, see
+    `weft.backends.cpu.backend.Activations`. `auto`: `f32` (unchanged) where a program quantizes
+    weights alone, else `native`."""
 
     def __post_init__(self) -> None:
         if self.weights not in get_args(WeightFormat):
@@ -57,7 +57,7 @@ class Options:
             )
         if self.profile is not None:
             if self.policy != "cost":
-                raise WeftError("a profile is for policy='cost'; 'ggml' looks at none")
+                raise WeftError("a profile is for policy='cost'; leave it out with 'ggml'")
             self.machine()  # raises now rather than in the middle of an export
         if self.activations not in ("auto", "native", "f32", "bf16"):
             raise WeftError(
@@ -67,7 +67,7 @@ class Options:
             raise WeftError(f"threads must be 0 (all cores) to 1024, got {self.threads}")
 
     def machine(self) -> Profile | None:
-        """The profile, read; raises FormatError naming the file and what is wrong with it."""
+        """The profile, loaded; raises FormatError naming the file and the fault."""
         if self.profile is None or isinstance(self.profile, Profile):
             return self.profile
         text = os.fspath(self.profile)
@@ -84,21 +84,21 @@ class Options:
 
     @classmethod
     def from_specs(cls, specs: Sequence[Any]) -> Options:
-        """The options in a list of compile specs; raises WeftError on a spec that is not known."""
-        given: dict[str, Any] = {}
+        """The options in a list of compile specs; raises WeftError for an unknown spec."""
+        chosen: dict[str, Any] = {}
         known = {f.name: f for f in fields(cls)}
         for spec in specs:
             if spec.key == _KEY:
-                given.update(json.loads(bytes(spec.value)))
+                chosen.update(json.loads(bytes(spec.value)))
             elif spec.key in known:
                 text = bytes(spec.value).decode()
-                given[spec.key] = _parsed(text, known[spec.key].default)
+                chosen[spec.key] = _parsed(text, known[spec.key].default)
             else:
                 raise WeftError(f"unknown compile spec {spec.key!r}; weft knows {', '.join(known)}")
-        unknown = sorted(set(given) - set(known))
+        unknown = sorted(set(chosen) - set(known))
         if unknown:
             raise WeftError(f"unknown options {', '.join(unknown)}; weft knows {', '.join(known)}")
-        return cls(**given)
+        return cls(**chosen)
 
 
 def _parsed(text: str, default: Any) -> Any:
@@ -108,7 +108,7 @@ def _parsed(text: str, default: Any) -> Any:
     try:
         value = json.loads(text.lower())
     except json.JSONDecodeError as error:
-        raise WeftError(f"a compile spec has the value {text!r}, which is no value") from error
+        raise WeftError(f"a compile spec has the value {text!r}, which cannot be read") from error
     if type(value) is not type(default):
         raise WeftError(f"a compile spec has the value {text!r}, wants {type(default).__name__}")
     return value

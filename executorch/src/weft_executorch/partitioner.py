@@ -1,4 +1,4 @@
-"""`WeftPartitioner`: what weft can run is tagged for it, and what it cannot is reported."""
+"""`WeftPartitioner`: tags the nodes that weft can run, and reports those that it cannot."""
 
 from __future__ import annotations
 
@@ -44,9 +44,10 @@ _log = logging.getLogger("weft_executorch")
 class WeftPartitioner(Partitioner):
     """Gives weft every node that it can run.
 
-    `options`: how weft runs them. `ops`: only ops of these names (`aten.linear.default`);
-    `not_ops`: none of these; `dtypes`: only nodes whose tensors have these types. What was refused,
-    and why, is in `refused` and `report()`, and in the exported file for `weft explain`."""
+    `options` say how weft runs them. `ops` takes only ops of these names (`aten.linear.default`),
+    `not_ops` none of these, `dtypes` only nodes whose tensors have these types. `refused` and
+    `report()` have the refused nodes and the reasons, as has the exported file for `weft
+    explain`."""
 
     def __init__(
         self,
@@ -65,28 +66,30 @@ class WeftPartitioner(Partitioner):
         self._not_ops = frozenset(not_ops)
         self._dtypes = None if dtypes is None else frozenset(dtypes)
         self.refused: dict[str, tuple[str, str]] = {}
-        """Node -> (op, reason), of the last program."""
+        """Node -> (op, reason) for the refused nodes of the last program."""
         self._reporter = WhyNoPartitionReporter()
         self._minima: dict[str, int] = {}
 
     def told_not_to(self, node: Node) -> str:
-        """Why the partitioner's own configuration leaves a node out; empty where it does not."""
+        """The reason why the partitioner's own configuration leaves a node out; empty where it does
+        not."""
         name = op_name(node.target)
         if (self._ops is not None and name not in self._ops) or name in self._not_ops:
             return "the partitioner was told to leave this op out"
         dtypes = self._dtypes
         if dtypes is not None:
-            for found in _dtypes(node):
-                if found not in dtypes:
-                    return f"the partitioner was told to leave {found} out"
+            for dtype in _dtypes(node):
+                if dtype not in dtypes:
+                    return f"the partitioner was told to leave {dtype} out"
         return ""
 
     def ops_to_not_decompose(
         self, ep: ExportedProgram
     ) -> tuple[list[torch._ops.OpOverload], Callable[[Node], bool] | None]:
-        """Every op of the program that weft runs whole, in all the places where it is called.
+        """Every op of the program that weft runs whole, at all the places where it is called.
 
-        Raises UnsupportedOpError for what the Edge dialect refuses in words that do not help."""
+        Raises UnsupportedOpError, with a remedy, for ops that the Edge dialect refuses without
+        one."""
         _refuse_int_mm(ep)
         for symbol, bounds in ep.range_constraints.items():
             low = int(max(0, bounds.lower))
@@ -95,7 +98,7 @@ class WeftPartitioner(Partitioner):
         for node in ep.graph.nodes:
             if node.op == "call_function" and isinstance(node.target, torch._ops.OpOverload):
                 whole = kept.get(node.target, True) and not self.told_not_to(node)
-                # sizes are ExecuTorch's own affair
+                # ExecuTorch itself computes sizes
                 whole = whole and _computes(node) and not _promotes(node)
                 kept[node.target] = whole and not refusals([node], ep.range_constraints)
         return ([op for op, whole in kept.items() if whole], None)
@@ -133,8 +136,10 @@ class WeftPartitioner(Partitioner):
         return PartitionResult(exported_program, tags)
 
     def _parts(self, program: ExportedProgram, support: _Support) -> list[Any]:
-        """Parts of which every node runs: what a trial refuses is left out and parts are cut anew,
-        until a trial refuses nothing."""
+        """Parts of which every node runs.
+
+        Nodes that a trial refuses are left out and parts are formed again, until a trial refuses
+        none."""
         order = {node: i for i, node in enumerate(program.graph_module.graph.nodes)}
         alone = [n for n in order if n not in support.refused]
         last = channels_last_nodes(program.graph, weight_nodes(program))
@@ -142,13 +147,13 @@ class WeftPartitioner(Partitioner):
         support.refused |= refusals(alone, ranges, last)
         while True:
             parts = generate_partitions_from_list_of_nodes(program.graph_module, op_support=support)
-            found: dict[Node, str] = {}
+            refused: dict[Node, str] = {}
             for part in parts:
                 nodes = sorted(part.nodes, key=lambda n: order[n])
-                found |= refusals(nodes, ranges, last) or untold(nodes, Sizes(ranges))
-            if not found:
+                refused |= refusals(nodes, ranges, last) or untold(nodes, Sizes(ranges))
+            if not refused:
                 return [part for part in parts if any(map(_computes, part.nodes))]
-            support.refused |= found
+            support.refused |= refused
 
     def report(self) -> str:
         """The table of refused nodes with their reasons; empty where there are none."""
@@ -156,14 +161,16 @@ class WeftPartitioner(Partitioner):
 
 
 def _own_tables(program: ExportedProgram) -> None:
-    """Lowering takes what a part owns out of the program's tables of tensors, which are those of
-    the program that the caller exported: gives this one copies of the tables."""
+    """Gives the program copies of its tables of tensors.
+
+    Lowering removes the tensors of a part from these tables, which are shared with the program that
+    the caller exported."""
     program._constants = dict(program.constants)
     program._state_dict = dict(program.state_dict)
 
 
 class _Support(OperatorSupportBase):
-    """All nodes but those that were refused so far."""
+    """Supports all nodes except those that were refused so far."""
 
     def __init__(self) -> None:
         self.refused: dict[Node, str] = {}
@@ -173,7 +180,7 @@ class _Support(OperatorSupportBase):
 
 
 def _computes(node: Node) -> bool:
-    """Whether a node gives tensors: checks and arithmetic of sizes alone are no part."""
+    """Whether a node gives tensors; checks and arithmetic of sizes alone make no part."""
     values = node.meta.get("val")
     return any(
         isinstance(v, torch.Tensor)
@@ -182,8 +189,8 @@ def _computes(node: Node) -> bool:
 
 
 def _in_order(nodes: Iterable[Node], refused: Mapping[Node, str]) -> Iterator[tuple[Node, str]]:
-    """The refused nodes as the program has them; those that only got their shape or type from
-    another one say from which."""
+    """The refused nodes in program order; one that only inherited its shape or type names its
+    source."""
     causes: dict[Node, Node] = {}
     for node in nodes:
         if node in refused:
@@ -195,8 +202,10 @@ def _in_order(nodes: Iterable[Node], refused: Mapping[Node, str]) -> Iterator[tu
 
 
 def _keep_outside(program: ExportedProgram) -> None:
-    """Takes the tags of weights and buffers that a part may not own: those that the program gives
-    back, buffers that are read, or get their new value, elsewhere, and weights that are written."""
+    """Removes the tags of weights and buffers that a part may not own.
+
+    These are tensors that the program returns, buffers that are read or get their new value
+    elsewhere, and weights that are written."""
     signature = program.graph_signature
     nodes = {n.name: n for n in program.graph.nodes}
     results = Counter(s.arg.name for s in signature.output_specs)
@@ -219,19 +228,22 @@ def _keep_outside(program: ExportedProgram) -> None:
 
 
 def _promotes(node: Node) -> bool:
-    """Whether a function of elements gets numbers of several types, or a plain one for a tensor:
-    the Edge dialect brings such calls to one type only where it knows the op."""
+    """Whether an elementwise function gets numbers of several types, or a plain number for a
+    tensor.
+
+    The Edge dialect converts such calls to one type only where it knows the op."""
     op = node.target
     assert isinstance(op, torch._ops.OpOverload)
-    found = [n.meta.get("val") for n in node.all_input_nodes]
-    types = {v.dtype for v in found if isinstance(v, torch.Tensor)} - {torch.bool}
+    operands = [n.meta.get("val") for n in node.all_input_nodes]
+    types = {v.dtype for v in operands if isinstance(v, torch.Tensor)} - {torch.bool}
     slots = zip(op._schema.arguments, node.args, strict=False)
     is_plain = any(str(a.type) == "Tensor" and isinstance(v, int | float) for a, v in slots)
     return is_plain or (torch.Tag.pointwise in op.tags and len(types) > 1)
 
 
 def _refuse_int_mm(program: ExportedProgram) -> None:
-    """This is the first that an exporter asks of us, and the last before ExecuTorch's verifier."""
+    """Refuses aten._int_mm with a remedy, at the first request of an exporter, before ExecuTorch's
+    verifier refuses it without one."""
     names = [n.name for n in program.graph.nodes if n.target is torch.ops.aten._int_mm.default]
     if names:
         raise UnsupportedOpError(
@@ -242,10 +254,10 @@ def _refuse_int_mm(program: ExportedProgram) -> None:
 
 
 def _dtypes(node: Node) -> set[torch.dtype]:
-    found = set()
+    dtypes = set()
     for at in (node, *node.all_input_nodes):
         values = at.meta.get("val")
         for value in values if isinstance(values, list | tuple) else [values]:
             if isinstance(value, torch.Tensor):
-                found.add(value.dtype)
-    return found
+                dtypes.add(value.dtype)
+    return dtypes

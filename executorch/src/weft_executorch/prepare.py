@@ -29,10 +29,10 @@ def prepare(
 ) -> Blob:
     """Plans the graph for the cpu and writes it.
 
-    `left_out`: rows of (node, op, reason) for people; `fixed`: symbols that have one value.
-    The graph is used up: its leaves and outputs get memory that stands for the caller's. Raises
-    UnsupportedOpError where the cpu has no kernel for a node, ProgramError where a dynamic size is
-    that of no input."""
+    `left_out` are rows of (node, op, reason) for people; `fixed` are symbols that have one value.
+    The graph is used up: its leaves and outputs get memory that represents the caller's. Raises
+    UnsupportedOpError where the cpu has no kernel for a node, ProgramError where no input
+    determines a dynamic size."""
     _own_memory(delegated)
     states = [_state_memory(state.leaf, state) for state in delegated.states]
     store_weights(delegated.graph, options.weights)
@@ -61,7 +61,7 @@ def prepare(
 
 
 def _own_memory(delegated: Delegated) -> None:
-    """Memory of their own for the arguments, so that a call puts the caller's in its place."""
+    """Gives the arguments memory of their own, which a call replaces by the caller's."""
     for argument in delegated.inputs:
         if argument.tensor is not None:
             argument.tensor.buffer = _stand_in(argument.tensor)
@@ -72,7 +72,7 @@ def _own_memory(delegated: Delegated) -> None:
 
 
 def _may_own(tensor: Tensor) -> bool:
-    """Whether a step of its own computes the tensor; leaves and views lie elsewhere."""
+    """Whether a step of its own computes the tensor; leaves and views lie in other memory."""
     return (
         tensor.op is not NONE
         and not tensor.op.is_view
@@ -82,7 +82,7 @@ def _may_own(tensor: Tensor) -> bool:
 
 
 def _stand_in(tensor: Tensor) -> Buffer:
-    # pages that nobody touches: only the address counts
+    # the pages are never touched, as only the address counts
     return Buffer("any", data=np.empty(max(1, tensor.max_bytes), np.uint8))
 
 

@@ -1,8 +1,8 @@
-"""Reads the parts of a .pte file that say what it does, without ExecuTorch's exporter.
+"""Reads the parts of a .pte file that describe it, without ExecuTorch's exporter.
 
-A .pte is a FlatBuffer of ExecuTorch's schema `program.fbs`, behind it the segments with the
+A .pte is a FlatBuffer of ExecuTorch's schema `program.fbs`, followed by the segments with the
 delegates' data. The numbers below are places of fields in that schema, which only ever grows.
-Importing the exporter, which has a reader too, takes seconds and prints what it misses.
+Importing the exporter, which has a reader too, takes seconds and prints warnings.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from weft.errors import FormatError
 __all__ = ["Delegate", "Method", "read_pte"]
 
 _HEAD = 8
-"""Bytes before the extended header: the root's offset and the identifier."""
+"""The bytes before the extended header, which are the root's offset and the identifier."""
 _KERNEL_CALL, _DELEGATE_CALL = 1, 2
 _INLINE = 0
 
@@ -38,7 +38,7 @@ class Delegate:
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """What a method calls."""
+    """The delegates and the operators that a method calls."""
 
     name: str
     kernels: list[str]
@@ -54,7 +54,7 @@ def read_pte(path: str | Path) -> tuple[int, list[Method]]:
     except OSError as error:
         raise FormatError(f"{path}: {error.strerror or error}") from None
     if data[4:6] != b"ET":
-        raise FormatError(f"{path} is no .pte file: it does not begin as ExecuTorch programs do")
+        raise FormatError(f"{path} is not a .pte file: it does not begin as ExecuTorch programs do")
     try:
         return len(data), _methods(data)
     except (struct.error, IndexError, TypeError, ValueError, UnicodeError, RecursionError) as error:
@@ -103,7 +103,7 @@ def _operator(op: Table) -> Iterator[str]:
 
 
 def _segment_base(data: bytes) -> int:
-    """Where segments begin; 0 without the extended header that says so."""
+    """The offset at which segments begin; 0 without the extended header that contains it."""
     magic, _, _, base = struct.unpack_from("<4sIQQ", data, _HEAD)
     return int(base) if magic == b"eh00" else 0
 
@@ -112,7 +112,7 @@ def _segment_base(data: bytes) -> int:
 
 
 def _place(table: Table, field: int) -> int:
-    """Where a field is; 0 where it is left out."""
+    """The place of a field; 0 where it is absent."""
     offset = table.Offset(4 + 2 * field)
     return int(table.Pos + offset) if offset else 0
 

@@ -1,4 +1,6 @@
-"""`WeftQuantizer`: what PT2E (`torchao.quantization.pt2e`) quantizes for weft."""
+"""`WeftQuantizer`: selects the weights that PT2E (`torchao.quantization.pt2e`) quantizes for
+weft.
+"""
 
 from __future__ import annotations
 
@@ -32,25 +34,27 @@ _CONVOLUTIONS = {
 
 
 class WeftQuantizer(Quantizer):
-    """Linear layers with symmetric weights of `bits` (8 or 4), and activations that are quantized
-    to int8 in each call, token by token (`dynamic=False`: weights only).
+    """Quantizes linear layers with symmetric weights of `bits` (8 or 4) bits.
+
+    Their activations are quantized to int8 in each call, token by token (`dynamic=False`: weights
+    only).
 
         prepared = prepare_pt2e(torch.export.export(model, inputs).module(), WeftQuantizer())
         prepared(*inputs)
         quantized = convert_pt2e(prepared)
 
-    `group`: weights of a row that share a scale, a multiple of 32; 0: the whole row, the default of
-    8 bits, where 4 bits have 32. `skip`: leaves out the linear layers that it is true for. Layers
-    whose rows are no whole groups of 32 stay as they are: weft has no blocks for them.
+    `group` is the number of weights of a row that share a scale, a multiple of 32; 0 is the whole
+    row. The default is 0 for 8 bits and 32 for 4 bits. `skip` leaves out the linear layers for
+    which it is true. Layers whose rows are not whole groups of 32 stay unquantized, because weft
+    has no blocks for them.
 
     weft stores the weights as q8_0 or q4_0 (scales rounded to float16) and quantizes activations
     itself in blocks of 32, which is finer than a scale for each token.
 
-    `convolutions`: marks the weights of convolutions, too: int8 with a scale for each output
-    channel (of transposed ones: for each input channel). weft computes with the numbers that they
-    stand for, in float32, so that a quantized CNN is one delegate; its file is not smaller.
-
-    Raises WeftError for other bits and groups."""
+    `convolutions` quantizes the weights of convolutions, too: int8 with a scale for each output
+    channel (of transposed ones: for each input channel). weft computes with the decoded numbers, in
+    float32, so that a quantized CNN is one delegate; its file is not smaller. Raises WeftError for
+    other bits and groups."""
 
     def __init__(
         self,
@@ -97,7 +101,8 @@ class WeftQuantizer(Quantizer):
         return model
 
     def _is_weight(self, node: Node) -> bool:
-        """Whether the second argument is a constant of floats that nobody has marked or skips."""
+        """Whether the second argument is a constant of floats that is neither marked nor
+        skipped."""
         weight = node.args[1]
         if not isinstance(weight, Node) or weight.op != "get_attr" or _ANNOTATION in node.meta:
             return False
@@ -113,11 +118,11 @@ class WeftQuantizer(Quantizer):
         return bool(fake.dim() == 2 and fake.shape[-1] % (self.group or 32) == 0)
 
     def validate(self, model: GraphModule) -> None:
-        """Nothing that `annotate` marks is refused later."""
+        """Does nothing, because every mark of `annotate` is valid."""
 
 
 def _symmetric(bits: int, per: Granularity) -> QuantizationSpec:
-    """Weights as int8 of so many bits."""
+    """Weights as int8 of this number of bits."""
     top = 2 ** (bits - 1)
     low = 1 - top if bits == 8 else -top
     return QuantizationSpec(

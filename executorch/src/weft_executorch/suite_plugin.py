@@ -77,11 +77,11 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
     weft_executorch.load()
     theirs = suite_flow.all_flows
     options = early_config.known_args_namespace
-    wanted = options.weft_flows.split(",")
+    flows = options.weft_flows.split(",")
 
     def all_flows() -> dict[str, TestFlow]:
-        others = theirs() if set(wanted) - set(_OURS) else {}
-        return {name: _OURS[name]() if name in _OURS else others[name] for name in wanted}
+        others = theirs() if set(flows) - set(_OURS) else {}
+        return {name: _OURS[name]() if name in _OURS else others[name] for name in flows}
 
     suite_flow.all_flows = all_flows
     if options.weft_results:
@@ -95,8 +95,8 @@ def pytest_runtest_makereport(
     """Writes down each case by its last sub-run."""
     report = yield
     results = item.config.getoption("--weft-results")
-    done = report.when == "call" or (report.when == "setup" and report.skipped)
-    if results and done:
+    outcome = report.when == "call" or (report.when == "setup" and report.skipped)
+    if results and outcome:
         with Path(results).open("a") as out:
             out.write(json.dumps(_row(item, report)) + "\n")
     return report

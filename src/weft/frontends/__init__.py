@@ -1,1 +1,1 @@
-"""Where models come in: each frontend turns one kind of model into weft's own terms."""
+"""Frontends, each of which turns one kind of model into weft's own terms."""

@@ -1,12 +1,12 @@
 """NumPy encoding and decoding of every type of `weft.dtype`: the definition of the block formats.
 
-The native kernels are tested against this package, the reference backend and `weft quantize` use
-it. Three encoders, because the reference has three:
+The native kernels are tested against this package; the reference backend and `weft quantize` use
+it. There are three encoders, because the reference has three:
 
-- `encode` is what a file holds: ggml's `ggml_quantize_chunk` without an importance matrix.
-- `encode_runtime` is what an op writes (CPY, SET_ROWS, a KV cache). It differs for iq4_nl (no
-  search for the best scale), and in corner cases for q8_0 and for f16 NaNs.
-- `encode_activation` is what a matmul makes of its second operand: q8_0, q8_1 or q8_K.
+- `encode` makes the bytes of a file: ggml's `ggml_quantize_chunk` without an importance matrix.
+- `encode_runtime` makes the bytes that an op writes (CPY, SET_ROWS, a KV cache). It differs for
+  iq4_nl (no search for the best scale), and in corner cases for q8_0 and for f16 NaNs.
+- `encode_activation` quantizes the second operand of a matmul: q8_0, q8_1 or q8_K.
 
 Each gives the reference's bytes. The layouts are described at the top of the modules: `_legacy`
 (q4_0 ... q8_1), `_k` (q2_K ... q8_K), `_iq4`, `_iq` (codebook types), `_ternary` (tq1_0, tq2_0,
@@ -116,13 +116,13 @@ _ACTIVATION_ENCODERS: dict[str, Encoder] = {
 }
 
 _CHUNK = 1 << 16
-"""Elements encoded or decoded at once, so that temporaries stay in cache."""
+"""The number of elements encoded or decoded at once, so that temporaries stay in cache."""
 
 
 def can_encode(dtype: DType | str) -> bool:
-    """Whether `encode` can write this type (the codebook types and i2_s it cannot)."""
-    found = find_dtype(dtype)
-    return not found.is_quantized or found.name in _ENCODERS
+    """Whether `encode` can write this type, which holds for all but the codebook types and i2_s."""
+    kind = find_dtype(dtype)
+    return not kind.is_quantized or kind.name in _ENCODERS
 
 
 def decode(data: NDArray[Any], dtype: DType | str, ne0: int | None = None) -> F32:
@@ -131,24 +131,24 @@ def decode(data: NDArray[Any], dtype: DType | str, ne0: int | None = None) -> F3
     `data` is uint8 `[..., row_bytes]`; for plain types also an array of the storage type
     `[..., ne0]`. `ne0` may be left out; if given it is checked. Raises GraphError when sizes
     disagree, and for i2_s, whose scale is not in its rows (see `decode_i2_s`)."""
-    found = find_dtype(dtype)
+    kind = find_dtype(dtype)
     data = np.asarray(data)
-    if not found.is_quantized:
-        values = from_storage(_plain(data, found), found)
+    if not kind.is_quantized:
+        values = from_storage(_plain(data, kind), kind)
     else:
-        if found.name not in _DECODERS:
+        if kind.name not in _DECODERS:
             raise GraphError(
-                f"{found.name} has one scale for a whole tensor; use decode_{found.name}"
+                f"{kind.name} has one scale for a whole tensor; use decode_{kind.name}"
             )
-        if data.dtype != np.uint8 or data.ndim == 0 or data.shape[-1] % found.bytes:
+        if data.dtype != np.uint8 or data.ndim == 0 or data.shape[-1] % kind.bytes:
             raise GraphError(
-                f"{found.name} rows are uint8 in blocks of {found.bytes} bytes; "
+                f"{kind.name} rows are uint8 in blocks of {kind.bytes} bytes; "
                 f"got {data.dtype} {list(data.shape)}"
             )
-        values = _by_blocks(_DECODERS[found.name], data, found.bytes, found.block, np.float32)
+        values = _by_blocks(_DECODERS[kind.name], data, kind.bytes, kind.block, np.float32)
     if ne0 is not None and values.shape[-1] != ne0:
         raise GraphError(
-            f"a row of {ne0} {found.name} elements takes {found.row_bytes(ne0)} bytes; "
+            f"a row of {ne0} {kind.name} elements takes {kind.row_bytes(ne0)} bytes; "
             f"got {data.dtype} {list(data.shape)}"
         )
     return values
@@ -159,23 +159,23 @@ def encode(x: ArrayLike, dtype: DType | str) -> U8:
 
     Raises GraphError if rows are not whole blocks, UnsupportedOpError for a type that cannot be
     written (`can_encode`)."""
-    found = find_dtype(dtype)
-    if found.is_quantized:
-        return _encode_with(_ENCODERS, x, found)
-    if found.name == "f16":
+    kind = find_dtype(dtype)
+    if kind.is_quantized:
+        return _encode_with(_ENCODERS, x, kind)
+    if kind.name == "f16":
         with np.errstate(all="ignore"):
             return _as_bytes(f16_from_f32(_f32(x)))
-    return _as_bytes(to_storage(x, found))
+    return _as_bytes(to_storage(x, kind))
 
 
 def encode_runtime(x: ArrayLike, dtype: DType | str) -> U8:
     """float32 `[..., ne0]` to the bytes an op writes (CPY, SET_ROWS, KV cache).
 
-    Equal to `encode` but for iq4_nl, q8_0 and f16 NaNs; same errors."""
-    found = find_dtype(dtype)
-    if found.is_quantized:
-        return _encode_with(_RUNTIME_ENCODERS, x, found)
-    return _as_bytes(to_storage(x, found))
+    The bytes equal those of `encode`, except for iq4_nl, q8_0 and f16 NaNs; same errors."""
+    kind = find_dtype(dtype)
+    if kind.is_quantized:
+        return _encode_with(_RUNTIME_ENCODERS, x, kind)
+    return _as_bytes(to_storage(x, kind))
 
 
 def encode_activation(x: ArrayLike, dtype: DType | str) -> U8:
@@ -190,23 +190,24 @@ def to_storage(x: ArrayLike, dtype: DType | str) -> NDArray[Any]:
 
     Plain types give their storage type (bf16 as uint16 words; integers truncate), block types
     uint8 rows (`encode_runtime`). Same errors as `encode`."""
-    found = find_dtype(dtype)
-    if found.is_quantized:
-        return _encode_with(_RUNTIME_ENCODERS, x, found)
+    kind = find_dtype(dtype)
+    if kind.is_quantized:
+        return _encode_with(_RUNTIME_ENCODERS, x, kind)
     with np.errstate(all="ignore"):
-        if found.name == "bf16":
+        if kind.name == "bf16":
             return bf16_from_f32(_f32(x))
-        if found.name == "f16":
+        if kind.name == "f16":
             return f16_from_f32_runtime(_f32(x))
-        return np.asarray(x).astype(found.storage)
+        return np.asarray(x).astype(kind.storage)
 
 
 def from_storage(data: NDArray[Any], dtype: DType | str) -> F32:
-    """What a tensor of `dtype` stores to float32 `[..., ne0]`; the inverse of `to_storage`."""
-    found = find_dtype(dtype)
-    if found.is_quantized:
-        return decode(data, found)
-    if found.name == "bf16":
+    """The stored array of a tensor of `dtype` to float32 `[..., ne0]`; the inverse of
+    `to_storage`."""
+    kind = find_dtype(dtype)
+    if kind.is_quantized:
+        return decode(data, kind)
+    if kind.name == "bf16":
         return bf16_to_f32(data)
     with np.errstate(all="ignore"):
         return data.astype(np.float32)

@@ -1,11 +1,11 @@
-"""What the block formats share: array types, f16 fields, C rounding, ordered sums.
+"""Tools that the block formats share: array types, f16 fields, C rounding, ordered sums.
 
 Every codec of this package works on two-dimensional arrays: bytes `[n_blocks, block_bytes]` and
-values `[n_blocks, block_length]`. Searches over sub-blocks put the element axis first, `[n, m]`,
-so that one step of a C loop over `n` elements is one NumPy operation over `m` sub-blocks.
+values `[n_blocks, block_length]`. Searches over sub-blocks put the element axis first, `[n, m]`, so
+that one step of a C loop over `n` elements is one NumPy operation over `m` sub-blocks.
 
 The reference quantizers are plain float32 C, and their bytes depend on the order of operations.
-The helpers here give C's results exactly, those of x86 where C leaves them open.
+These helpers give C's results exactly, and those of x86 where C leaves them open.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def reciprocal(d: F32) -> F32:
 
 
 def signed_peak(x: F32, axis: int) -> tuple[F32, F32]:
-    """(largest magnitude, the value that has it), first one of equals; (0, +0) for zeros.
+    """(largest magnitude, its value), the first one of equals; (0, +0) for zeros.
 
     As in C, a NaN is never larger."""
     magnitude = np.fmax(np.abs(x), np.float32(0))

@@ -1,4 +1,4 @@
-"""`Builder`: values to weft tensors, in the form that an op wants. What visitors work with."""
+"""`Builder`: turns values into weft tensors in the form that an op needs; visitors work with it."""
 
 from __future__ import annotations
 
@@ -37,28 +37,29 @@ from weft.quants import from_storage
 __all__ = ["Builder", "constant_leaf", "reshaped_to"]
 
 MAX_TABLE = 2**20
-"""Values that a size may have where a number is computed from it."""
+"""The largest number of values of a size from which a number is computed."""
 
 Map: TypeAlias = Callable[..., Tensor]
-"""Tensors to one of as many elements."""
+"""A function of tensors, whose result has as many elements."""
 Numbers: TypeAlias = Callable[[NDArray[Any]], NDArray[Any]]
 Order: TypeAlias = tuple[int, ...]
-"""Dimensions as they lie in memory, outermost first."""
+"""The order of dimensions in memory, outermost first."""
 
 
 def constant_leaf(
     array: Any, dtype: DType, name: str = "", ne: Sequence[Size] | None = None
 ) -> Tensor:
-    """A leaf over a C-contiguous array of the type's storage, used in place. `ne`: its sizes where
-    they are not those of the array (blocks)."""
+    """A leaf over a C-contiguous array of the type's storage, used in place.
+
+    `ne` are its sizes where they are not those of the array (blocks)."""
     ne = folded_ne(array.shape) if ne is None else ne
     return leaf(dtype, ne, name, buffer=Buffer("weights", data=array))
 
 
 class Builder:
-    """Holds the graph and the values so far; makes tensors of values.
+    """Holds the graph and the values so far, and makes tensors of values.
 
-    `dense`, `flat`, `view` and `rows` give a weft tensor of a value. Floats come as f32 unless
+    `dense`, `flat`, `view` and `rows` return a weft tensor of a value. Floats are f32 unless
     `stored` asks for the type in memory."""
 
     def __init__(self, sizes: Sizes) -> None:
@@ -68,17 +69,17 @@ class Builder:
         self.states: dict[Tensor, str] = {}
         """Leaves that the program writes, with their names."""
         self.overwritten: set[Tensor] = set()
-        """Those that were written in place: the leaf itself stands for values that are gone."""
+        """Leaves that were written in place and no longer hold their first values."""
         self.pending: dict[Node, int] = {}
-        """Readers of each node that were not built yet."""
+        """The number of readers of each node that are not built yet."""
         self.channels_last: frozenset[Node] = frozenset()
         """Convolutions that are built with channels innermost (`channels_last.py`)."""
         self.nodes: dict[Tensor, str] = {}
-        """The node of the program that each tensor was made for."""
+        """Tensor -> name of the node of the program for which it was made."""
         self.current = ""
         """The name of the node that is being built."""
         self.memo: dict[Any, Tensor] = {}
-        """Tensors that visitors make once and use again, by keys of their own."""
+        """Tensors that visitors share, by keys of their own."""
         self._dense: dict[Any, Tensor] = {}
         self._f32: dict[Tensor, Tensor] = {}
         self._scalars: dict[tuple[float, DType], Tensor] = {}
@@ -91,7 +92,7 @@ class Builder:
         return Value.whole(tensor, fake.dtype, self.sizes.shape(fake.shape))
 
     def label(self, tensor: Tensor, name: str) -> None:
-        """Names what was made for a node of the program: its result after the node, helpers with
+        """Names the tensors that were made for a node: its result after the node, helpers with
         numbers."""
         count, stack = 0, [tensor]
         while stack:
@@ -105,7 +106,7 @@ class Builder:
             stack.extend(s for s in t.src if s is not None and s is not t)
 
     def put(self, *tensors: Tensor) -> None:
-        """Puts tensors, and what they need, into the graph now: before what comes later writes."""
+        """Puts tensors, and all that they need, into the graph now, before later writes."""
         for t in tensors:
             self.label(t, self.current)
         self.graph.expand(*tensors)
@@ -129,12 +130,12 @@ class Builder:
         return whole.viewed(v.shape, broadcast_strides(shape, whole.strides, v.shape))
 
     def _readable(self, v: Value, stored: bool) -> Value:
-        """The value as it is stored where that is asked for; blocks only as whole rows."""
+        """The value in its stored type where `stored` asks for it; blocks only as whole rows."""
         is_kept = stored and not (v.tensor.dtype.is_quantized and not v.is_whole)
         return v if is_kept else self.computed(v)
 
     def dense(self, v: Value, *, stored: bool = False) -> Tensor:
-        """A contiguous tensor; what is outside the last three dimensions is one (`folded_ne`)."""
+        """A contiguous tensor; dimensions outside the last three are one (`folded_ne`)."""
         key = (v.tensor, v.dtype, v.shape, v.strides, v.offset, stored)
         if key not in self._dense:
             ready = self._readable(v, stored)
@@ -155,7 +156,7 @@ class Builder:
     def _copied(self, v: Value) -> Tensor:
         array = self.array(v)
         if array is not None:
-            # a weight that an op wants in another order is put into it now, not in every run
+            # a weight that an op needs in another order is reordered now, not in every run
             name = v.tensor.name and f"{v.tensor.name}.copy"
             return constant_leaf(np.ascontiguousarray(array), v.tensor.dtype, name)
         dims = coalesce(v.shape, v.strides)
@@ -170,14 +171,14 @@ class Builder:
         return self._expanded(inner, [(n, s == 0) for n, s in dims])
 
     def _expanded(self, dense: Tensor, dims: Sequence[tuple[Size, bool]]) -> Tensor:
-        """Repeats a dense tensor along the dimensions that are marked, one after the other."""
+        """Repeats a dense tensor along the marked dimensions, one after the other."""
         shape: list[Size] = [1 if new else n for n, new in dims]
         for i, (n, new) in enumerate(dims):
             if new:
                 shape[i] = n
                 outer, inner = product(shape[:i]), product(shape[i + 1 :])
-                seen = strided(dense, [inner, n, outer], [1, 0, inner], 0)
-                dense = g.cont(seen)
+                repeated = strided(dense, [inner, n, outer], [1, 0, inner], 0)
+                dense = g.cont(repeated)
         return dense
 
     def flat(self, v: Value, *, stored: bool = False) -> Tensor:
@@ -194,13 +195,14 @@ class Builder:
         return strided(ready.tensor, ready.shape[::-1], ready.strides[::-1], ready.offset)
 
     def rows(self, v: Value, *, stored: bool = False) -> Tensor:
-        """As `view`, with the elements of each row side by side."""
+        """A tensor as `view` returns it, with the elements of each row contiguous."""
         t = self.view(v, stored=stored)
         return t if t.is_contiguous_rows else self.dense(v, stored=stored)
 
     def joint(self, shape: Sequence[Size], *values: Value) -> list[Tensor]:
-        """The values as tensors that broadcast to `shape`, in at most four dimensions of their own
-        choice; the result of an elementwise op on them is `shape` in order."""
+        """The values as tensors that broadcast to `shape`, in at most four merged dimensions.
+
+        The result of an elementwise op on them is `shape` in order."""
         ready = [self.computed(v) for v in values]
         first = ready[0].tensor
         if all(v.is_whole and v.shape == tuple(shape) and v.tensor.ne == first.ne for v in ready):
@@ -217,32 +219,37 @@ class Builder:
             dims = joint_dims(shape, *strides)
         if len(dims) == 1 and all(s == 1 for s in dims[0][1:]):
             return [self.dense(v) for v in ready]
-        found = []
+        tensors = []
         for i, v in enumerate(ready):
             steps = [d[1 + i] for d in reversed(dims)]
-            # a dimension that no operand steps through is the first one's
+            # a dimension along which no operand steps belongs to the first one
             ne = [
                 1 if s == 0 and (i or any(all_steps)) else n
                 for (n, *all_steps), s in zip(reversed(dims), steps, strict=True)
             ]
-            found.append(strided(v.tensor, ne or [1], steps or [1], v.offset))
-        return found
+            tensors.append(strided(v.tensor, ne or [1], steps or [1], v.offset))
+        return tensors
 
     def mapped(self, function: Map, v: Value, dtype: torch.dtype | None = None) -> Value:
-        """A function of single elements of one value: of the tensor there is where that has no
-        gaps, with the result in the same order in memory. `dtype`: of the result, if another."""
+        """A function of single elements of one value, applied to its whole tensor where that has no
+        gaps.
+
+        The result has the same order in memory. `dtype` is the type of the result, if it
+        differs."""
         ready = self.computed(v)
         order = ready.reading_order
         inner = ready.permuted(order)
         tensor = inner.tensor if inner.is_whole else self.dense(inner)
-        made = Value.whole(function(tensor), dtype or v.dtype, inner.shape)
-        return made.permuted(inverse(order))
+        result = Value.whole(function(tensor), dtype or v.dtype, inner.shape)
+        return result.permuted(inverse(order))
 
     def each(
         self, function: Map, shape: Sequence[Size], values: Sequence[Value], dtype: torch.dtype
     ) -> Value:
-        """A function of the elements of values that broadcast to `shape`. Values that lie in one
-        order in memory that is not that of their dimensions leave the result in it."""
+        """A function of the elements of values that broadcast to `shape`.
+
+        Values that share an order in memory other than that of their dimensions keep it in the
+        result."""
         ready = [self.computed(v) for v in values]
         order = self._common_order(shape, ready)
         if order == tuple(range(len(shape))):
@@ -250,17 +257,19 @@ class Builder:
         moved = []
         for v in ready:
             lead = (1,) * (len(shape) - v.rank)
-            seen = v.viewed((*lead, *v.shape), (*lead, *v.strides)).permuted(order)
-            # what is as large and in another order is brought into this one, once
+            ordered = v.viewed((*lead, *v.shape), (*lead, *v.strides)).permuted(order)
+            # a value as large in another order is copied into this one, once
             other = v.shape == tuple(shape) and v.order not in (None, order)
-            moved.append(self.settled(seen) if other else seen)
+            moved.append(self.settled(ordered) if other else ordered)
         inner = [shape[d] for d in order]
-        made = Value.whole(function(*self.joint(inner, *moved)), dtype, inner)
-        return made.permuted(inverse(order))
+        result = Value.whole(function(*self.joint(inner, *moved)), dtype, inner)
+        return result.permuted(inverse(order))
 
     def _common_order(self, shape: Sequence[Size], values: Sequence[Value]) -> Order:
-        """The order in memory that the values have, outermost first. Constants have no say. Where
-        images differ, channels last win: the others are inputs; else the usual order."""
+        """The order in memory that the values share, outermost first; constants do not count.
+
+        Where images differ, channels last wins, because the others are inputs; else the usual
+        order."""
         whole = [v for v in values if v.shape == tuple(shape) and self.array(v) is None]
         orders = {v.reading_order for v in whole}
         last, usual = channels_last(len(shape)), tuple(range(len(shape)))
@@ -275,17 +284,18 @@ class Builder:
     # ---- state -----------------------------------------------------------------------------------
 
     def may_overwrite(self, v: Value, source: Node) -> bool:
-        """Whether an op may write into `v`: all of a buffer that the program mutates, whose present
-        values nobody reads after the op, which reads them from `source`.
+        """Whether an op may write into `v`.
 
-        If so, whatever reads them before is put into the graph, so that it comes first."""
+        It may if `v` is the whole of a buffer that the program mutates, and no node reads the
+        present values after the op, which reads them from `source`. If so, all earlier readers are
+        put into the graph, so that they come first."""
         leaf_ = v.tensor.view_src or v.tensor
         if leaf_ not in self.states or not v.is_whole:
             return False
         live = []
-        for node, found in self.values.items():
+        for node, node_values in self.values.items():
             left = self.pending.get(node, 0) - (node is source)
-            for value in found if isinstance(found, list) else [found]:
+            for value in node_values if isinstance(node_values, list) else [node_values]:
                 if isinstance(value, Value) and left > 0:
                     if (value.tensor.view_src or value.tensor) is leaf_:
                         return False
@@ -340,7 +350,7 @@ class Builder:
         return Value.whole(self._scalars[key], dtype, ())
 
     def measured(self, number: torch.SymInt | torch.SymFloat, dtype: torch.dtype) -> Value:
-        """A number that is computed from sizes, as a value without dimensions.
+        """A number computed from sizes, as a value without dimensions.
 
         Raises GraphError for one with too many values, and for a float of several sizes."""
         if isinstance(number, torch.SymInt):
@@ -349,8 +359,9 @@ class Builder:
         return self.of_size(size, dtype, function)
 
     def of_size(self, size: Size, dtype: torch.dtype, function: Numbers | None = None) -> Value:
-        """A function of a size, as a value without dimensions: an element of a table with its
-        results for all that the size may be. Default: the size itself."""
+        """A function of a size, as a value without dimensions; by default the size itself.
+
+        It is an element of a table with the results for all values of the size."""
         low, high = lower(size), upper(size)
         if high - low >= MAX_TABLE:
             raise GraphError(
@@ -366,13 +377,13 @@ class Builder:
         if v.dtype == dtype:
             return v
         if compute_type(dtype) is compute_type(v.dtype) and dtype is not torch.bool:
-            # among floats only the name changes: values between ops are f32. i8 stays i8.
+            # Among floats only the name changes, because values between ops are f32. i8 stays i8.
             return v.as_type(dtype)
         to, boolean = compute_type(dtype), dtype is torch.bool
         return self.each(lambda t: g.convert(t, to, boolean=boolean), v.shape, [v], dtype)
 
     def stored(self, v: Value) -> Value:
-        """The value in the type that memory at the border has."""
+        """The value in the type of inputs, outputs and state in memory."""
         want = stored_type(v.dtype)
         if v.tensor.dtype is want:
             return v
@@ -388,13 +399,13 @@ def _as_f32(constant: Tensor) -> Tensor:
 
 def _reads(tensor: Tensor, leaf_: Tensor) -> bool:
     """Whether a tensor is computed from a leaf."""
-    seen, stack = set(), [tensor]
+    visited, stack = set(), [tensor]
     while stack:
         t = stack.pop()
         if t is leaf_ or t.view_src is leaf_:
             return True
         for s in t.src:
-            if s is not None and s not in seen:
-                seen.add(s)
+            if s is not None and s not in visited:
+                visited.add(s)
                 stack.append(s)
     return False

@@ -18,11 +18,11 @@ __all__ = ["Call", "StaleValueError", "aten_op", "fake_of", "op_name"]
 
 
 class StaleValueError(GraphError):
-    """A value of a buffer that has been overwritten since."""
+    """A value of a buffer that was overwritten since."""
 
 
 def aten_op(target: Any) -> torch._ops.OpOverload | None:
-    """The exact op behind a node's target: itself, or what an op of the Edge dialect wraps."""
+    """The exact op of a node's target: itself, or the op that an op of the Edge dialect wraps."""
     if isinstance(target, torch._ops.OpOverload):
         return target
     inner = getattr(target, "_op", None)
@@ -36,13 +36,16 @@ def op_name(target: Any) -> str:
 
 
 def fake_of(value: Any) -> Any:
-    """What the exporter knows of a node's value (a fake tensor, a size, a tuple); others as is."""
+    """The exporter's metadata of a node's value (a fake tensor, a size, a tuple); other values
+    themselves."""
     return value.meta.get("val") if isinstance(value, Node) else value
 
 
 class Call:
-    """Arguments of a node by name. `fake` and `raw` need nothing but the node, so that `supports`
-    can use them; `value`, `size` and `shape` are there while a graph is built."""
+    """Arguments of a node by name.
+
+    `fake` and `raw` need only the node, so that `supports` can use them; `value`, `size` and
+    `shape` work while a graph is built."""
 
     def __init__(
         self,
@@ -51,10 +54,10 @@ class Call:
         sizes: Sizes | None = None,
         overwritten: Set[Tensor] = frozenset(),
     ) -> None:
-        """`overwritten`: leaves whose first values are gone."""
+        """`overwritten` are the leaves whose first values are gone."""
         op = aten_op(node.target)
         if op is None:
-            raise GraphError(f"{node.name} calls {node.target}, which is no op")
+            raise GraphError(f"{node.name} calls {node.target}, which is not an op")
         self.node = node
         self.op = op
         self.args: dict[str, Any] = {}
@@ -88,8 +91,8 @@ class Call:
 
     def raw(self, name: str, default: Any = None) -> Any:
         """An argument as it stands in the node, or `default` where it is absent."""
-        found = self.args.get(name, default)
-        return default if found is None else found
+        argument = self.args.get(name, default)
+        return default if argument is None else argument
 
     def has(self, name: str) -> bool:
         """Whether an argument is there and not None."""
@@ -101,18 +104,18 @@ class Call:
 
     def fakes(self) -> list[torch.Tensor]:
         """The fake tensors of all tensor arguments."""
-        found: list[torch.Tensor] = []
+        tensors: list[torch.Tensor] = []
 
         def visit(value: Any) -> None:
             if isinstance(value, (list, tuple)):
                 for v in value:
                     visit(v)
             elif isinstance(fake_of(value), torch.Tensor):
-                found.append(fake_of(value))
+                tensors.append(fake_of(value))
 
         for value in self.args.values():
             visit(value)
-        return found
+        return tensors
 
     # ---- while a graph is built ------------------------------------------------------------------
 
@@ -122,12 +125,12 @@ class Call:
 
     def as_value(self, arg: Any) -> Value:
         """The value of an argument that is a node."""
-        found = self._values.get(arg)
-        if not isinstance(found, Value):
+        value = self._values.get(arg)
+        if not isinstance(value, Value):
             raise GraphError(f"{self.node.name}: {arg} is not a tensor of the program")
-        if found.tensor in self._overwritten:
+        if value.tensor in self._overwritten:
             raise StaleValueError(f"{self.node.name} reads {arg} after it was overwritten")
-        return found
+        return value
 
     def values(self, name: str) -> list[Value]:
         """A list of tensors."""
@@ -146,10 +149,10 @@ class Call:
 
     def number(self, name: str, default: float = 0.0) -> Any:
         """A number (int, float or bool)."""
-        found = self.raw(name, default)
-        if isinstance(found, Node):
+        argument = self.raw(name, default)
+        if isinstance(argument, Node):
             raise GraphError(f"argument {name} of {self.node.name} is computed from sizes")
-        return found
+        return argument
 
     def dim(self, name: str, rank: int, default: int = 0) -> int:
         """A dimension counted from the start."""
@@ -157,11 +160,11 @@ class Call:
 
     def dims(self, name: str, rank: int) -> list[int]:
         """A list of dimensions (or one), counted from the start; all where there is none."""
-        found = self.args.get(name)
-        if found is None or found == []:
+        argument = self.args.get(name)
+        if argument is None or argument == []:
             return list(range(max(rank, 1)))
-        given = found if isinstance(found, (list, tuple)) else [found]
-        return sorted({int(d) % max(rank, 1) for d in given})
+        dims = argument if isinstance(argument, (list, tuple)) else [argument]
+        return sorted({int(d) % max(rank, 1) for d in dims})
 
     def numbers(self, name: str) -> list[int]:
         """A list of plain integers; empty where it is absent."""

@@ -1,9 +1,10 @@
-"""Which convolutions get their channels innermost in memory: the one place where that is decided.
+"""The choice of convolutions that get their channels innermost in memory.
 
-CONV_2D_LAST is faster than CONV_ND, but what comes in planes is copied before it and what must be
-planes after it. Values keep their order in memory (`value.py`) through the ops of `KEEPING`, so
-convolutions that hang together through these are decided on as one: channels last where that takes
-fewer copies than there are convolutions, counting against them the copies that planes would take.
+CONV_2D_LAST is faster than CONV_ND, but data in planes must be copied before it, and results that
+must be planes after it. Values keep their order in memory (`value.py`) through the ops of
+`KEEPING`, so convolutions that are connected through these ops are decided together: channels last
+where that takes fewer copies than there are convolutions, less the copies that planes would
+take.
 """
 
 from __future__ import annotations
@@ -30,12 +31,12 @@ KEEPING = frozenset(
     "upsample_nearest2d upsample_linear1d upsample_bilinear2d slice slice_copy split split_copy "
     "split_with_sizes split_with_sizes_copy chunk _clone_dim_order".split()
 )
-"""Ops whose result has the order in memory of what they read."""
+"""Ops whose result has the order in memory of their sources."""
 
 _REDUCING = frozenset(
     "mean sum amax amin adaptive_avg_pool1d adaptive_avg_pool2d _adaptive_avg_pool2d".split()
 )
-"""Ops that read any order, with a result that is too small to count."""
+"""Ops that read any order, and whose result is too small to count."""
 
 _VIEWS = frozenset(
     "view view_copy _unsafe_view flatten reshape clone alias _clone_dim_order".split()
@@ -45,7 +46,7 @@ _PERMUTING = frozenset("permute permute_copy transpose transpose_copy".split())
 
 @dataclass(slots=True)
 class _Part:
-    """What hangs together: convolutions, and who else is in it."""
+    """Connected convolutions, and the other nodes that connect them."""
 
     nodes: set[Node] = field(default_factory=set)
     convolutions: set[Node] = field(default_factory=set)
@@ -53,12 +54,12 @@ class _Part:
 
 def channels_last_nodes(graph: Graph, constants: Collection[Node]) -> frozenset[Node]:
     """The convolutions of a program to build as CONV_2D_LAST. `constants`: weights."""
-    found: set[Node] = set()
+    nodes: set[Node] = set()
     for part in _parts(graph, constants):
         copies, saved = _borders(part, constants)
         if copies < saved + len(part.convolutions):
-            found |= part.convolutions
-    return frozenset(found)
+            nodes |= part.convolutions
+    return frozenset(nodes)
 
 
 def _parts(graph: Graph, constants: Collection[Node]) -> list[_Part]:
@@ -87,7 +88,7 @@ def _name(node: Node) -> str:
 
 
 def _is_eligible(node: Node, constants: Collection[Node]) -> bool:
-    """Whether CONV_2D_LAST can be it: one or two dimensions, f32, weights that are there, no
+    """Whether CONV_2D_LAST can compute a node: one or two dimensions, f32, constant weights, no
     groups or one for each channel."""
     if _name(node) != "convolution":
         return False
@@ -111,7 +112,7 @@ def _keeps(node: Node, of: Collection[Node]) -> bool:
 
 
 def _sources(node: Node, constants: Collection[Node]) -> Iterator[Node]:
-    """What a node reads that has an order to keep."""
+    """The sources of a node whose order matters."""
     data = node.args[:1] if _name(node) == "convolution" else node.all_input_nodes
     for source in data:
         if isinstance(source, Node) and source not in constants:
@@ -119,7 +120,7 @@ def _sources(node: Node, constants: Collection[Node]) -> Iterator[Node]:
 
 
 def _is_image(node: Node) -> bool:
-    """Whether it matters in which order a value lies: not for single pixels."""
+    """Whether the order of a value in memory matters, which it does not for single pixels."""
     fake = node.meta.get("val")
     if isinstance(fake, (list, tuple)):
         return True
@@ -130,8 +131,8 @@ def _is_image(node: Node) -> bool:
 
 
 def _borders(part: _Part, constants: Collection[Node]) -> tuple[int, int]:
-    """Copies that channels last take where values come in or leave, and copies that planes would
-    take there."""
+    """The copies that channels last takes at the border of a part, and those that planes would
+    take."""
     entered: set[Node] = set()
     left: set[Node] = set()
     permuted: set[Node] = set()
@@ -166,14 +167,14 @@ def _moves(node: Node, from_last: bool) -> bool:
 
 
 def _goes_last(user: Node) -> bool:
-    """Whether what reads planes wants the channels last: a permutation, perhaps behind a view."""
+    """Whether a reader of planes needs the channels last: a permutation, perhaps behind a view."""
     while _name(user) in _VIEWS and len(user.users) == 1:
         user = next(iter(user.users))
     return _moves(user, False)
 
 
 def _comes_last(source: Node) -> bool:
-    """Whether planes are a view of what has channels last."""
+    """Whether planes are a view of a value that has channels last."""
     while _name(source) in _VIEWS:
         source = source.all_input_nodes[0]
     return _moves(source, True)

@@ -60,28 +60,28 @@ def supports(node: Node) -> Support:
     if node.op != "call_function" or node.target is operator.getitem:
         return YES
     if _is_size(node):
-        found = (node.meta.get("val"), *(n.meta.get("val") for n in node.all_input_nodes))
-        return Support(False, FROM_DATA) if any(is_from_data(n) for n in found) else YES
+        metadata = (node.meta.get("val"), *(n.meta.get("val") for n in node.all_input_nodes))
+        return Support(False, FROM_DATA) if any(is_from_data(n) for n in metadata) else YES
     return supports_call(node)
 
 
 def unsupported(program: ExportedProgram) -> list[Refusal]:
-    """Every node of a program that cannot be converted, in order; what can be computed when the
-    program is converted is not asked about."""
+    """Every node of a program that cannot be converted, in order; nodes that are computed at
+    conversion are not checked."""
     return _unsupported(program, known_constants(program))
 
 
-def _unsupported(program: ExportedProgram, known: Mapping[Node, Any]) -> list[Refusal]:
-    found: list[Refusal] = []
+def _unsupported(program: ExportedProgram, constants: Mapping[Node, Any]) -> list[Refusal]:
+    refusals: list[Refusal] = []
     causes: dict[Node, str] = {}
     for node in program.graph.nodes:
-        answer = YES if node in known else supports(node)
+        answer = YES if node in constants else supports(node)
         if not answer:
             cause = next((causes[n] for n in node.all_input_nodes if n in causes), "")
             cause = cause if is_passed_on(answer.reason) else ""
-            found.append(Refusal(node.name, op_name(node.target), answer.reason, cause))
+            refusals.append(Refusal(node.name, op_name(node.target), answer.reason, cause))
             causes[node] = cause or node.name
-    return found
+    return refusals
 
 
 def _is_size(node: Node) -> bool:
@@ -104,11 +104,12 @@ def weight_nodes(program: ExportedProgram) -> set[Node]:
 
 
 def convert(program: ExportedProgram, *, names: dict[str, str] | None = None) -> Converted:
-    """The graph of an exported program of the aten or Edge dialect, without in-place ops (what
-    `run_decompositions` leaves). `names`: what symbols are called, by PyTorch's name.
+    """The graph of an exported program of the aten or Edge dialect, without in-place ops (the
+    result of `run_decompositions`).
 
-    Weights are used in the memory that they have. Raises UnsupportedOpError with a line for each
-    node that cannot be converted, GraphError for a symbol without an upper bound."""
+    `names` are names of symbols, by PyTorch's name. Weights are used in the memory that they have.
+    Raises UnsupportedOpError with a line for each node that cannot be converted, GraphError for a
+    symbol without an upper bound."""
     known = known_constants(program)
     refusals = _unsupported(program, known)
     if refusals:
@@ -128,15 +129,15 @@ class _Walk:
         self.inputs: list[Input] = []
         self.states: dict[str, State] = {}
         self.known = known
-        """Constants, and what was computed from them."""
+        """Constants, and values computed from them."""
         self._given: set[Tensor] = set()
-        """Tensors in whose memory an output lies."""
+        """Tensors that outputs share memory with."""
         self._mutated = {
             spec.target for spec in program.graph_signature.output_specs if spec.kind in _WRITES
         }
 
     def run(self) -> Converted:
-        """Inputs, nodes in order, outputs, and last what the program writes."""
+        """Builds inputs, nodes in order, outputs, and last the writes of the program."""
         specs = {spec.arg.name: spec for spec in self.program.graph_signature.input_specs}
         values = self.builder.values
         self.builder.pending = {n: len(n.users) for n in self.program.graph.nodes}
@@ -178,13 +179,13 @@ class _Walk:
 
     def _constant(self, node: Node, spec: Any) -> Value | None:
         target = spec.target
-        found = self.program.state_dict.get(target)
-        data = self.program.constants.get(target) if found is None else found
+        parameter = self.program.state_dict.get(target)
+        data = self.program.constants.get(target) if parameter is None else parameter
         if not isinstance(data, torch.Tensor):
             raise GraphError(f"{node.name} has no tensor called {target!r} in the program")
         if target not in self._mutated:
             if node in self.known and data.dtype not in STORED:
-                return None  # read by what is known itself
+                return None  # only known values read it
             return self.weights.value(target, data)
         tensor = state_leaf(target, data.detach())
         shape = tuple(int(n) for n in data.shape)
@@ -209,61 +210,61 @@ class _Walk:
             return
         builder.current = node.name
         try:
-            made = self._built(node)
+            results = self._built(node)
         except GraphError as error:
             raise refuse_all([Refusal(node.name, op_name(node.target), str(error))]) from error
-        builder.values[node] = made
-        for i, value in enumerate(made if isinstance(made, list) else [made]):
+        builder.values[node] = results
+        for i, value in enumerate(results if isinstance(results, list) else [results]):
             if value is not None:
                 self.builder.label(value.tensor, node.name if i == 0 else f"{node.name}.result{i}")
         for source in node.all_input_nodes:
             builder.pending[source] -= 1
 
     def _built(self, node: Node) -> Any:
-        """What a rewrite makes of a node, or its visitor."""
+        """The result of a rewrite that ends in a node, or of its visitor."""
         builder = self.builder
         call = Call(node, builder.values, builder.sizes, builder.overwritten)
         for rewrite in REWRITES.get(call.op, ()):
             try:
-                made = rewrite.build(builder, call)
+                result = rewrite.build(builder, call)
             except StaleValueError:
-                # what the pattern begins with is gone by now; the nodes in between were built
+                # the source of the pattern is overwritten by now; the nodes in between were built
                 continue
-            if made is not None:
-                return made
-        found = find_visitor(node.target)
-        assert found is not None
-        return found.build(builder, call)
+            if result is not None:
+                return result
+        visitor = find_visitor(node.target)
+        assert visitor is not None
+        return visitor.build(builder, call)
 
     # ---- outputs ---------------------------------------------------------------------------------
 
     def _finish(self) -> Converted:
         signature = self.program.graph_signature
         output = next(n for n in self.program.graph.nodes if n.op == "output")
-        made: list[Output] = []
+        outputs: list[Output] = []
         writes: list[tuple[State, Value]] = []
-        kept = {t for _, t in ((s, s.tensor) for s in self.states.values())}
+        state_leaves = {t for _, t in ((s, s.tensor) for s in self.states.values())}
         for i, (spec, arg) in enumerate(zip(signature.output_specs, output.args[0], strict=True)):
             if spec.kind in _WRITES:
                 writes.append((self.states[spec.target], self.builder.values[arg]))
             elif spec.kind in (OutputKind.USER_OUTPUT, OutputKind.USER_INPUT_MUTATION):
-                made.append(self._output(i, spec, arg))
+                outputs.append(self._output(i, spec, arg))
             else:
                 raise GraphError(f"output {i} is a {spec.kind.name.lower()}")
-        sources = [(s, self._write_source(s, v, kept)) for s, v in writes]
+        sources = [(s, self._write_source(s, v, state_leaves)) for s, v in writes]
         graph = self.builder.graph
-        graph.expand(*(o.tensor for o in made if o.tensor is not None))
+        graph.expand(*(o.tensor for o in outputs if o.tensor is not None))
         for state, source in sources:
             if source is not None:
                 written = g.cpy(source, state.tensor)
                 self.builder.label(written, f"{state.name}.write")
                 graph.expand(written)
-        made.sort(key=lambda o: o.mutates is not None)
+        outputs.sort(key=lambda o: o.mutates is not None)
         inputs = [i if i.tensor is None or i.tensor in graph else _unread(i) for i in self.inputs]
         spec = self.program.call_spec
         nodes = {t: name for t, name in self.builder.nodes.items() if t in graph}
         return Converted(
-            graph, tuple(inputs), tuple(made), tuple(self.states.values()), nodes,
+            graph, tuple(inputs), tuple(outputs), tuple(self.states.values()), nodes,
             getattr(spec, "in_spec", None), getattr(spec, "out_spec", None),
             any(t.dtype.is_quantized for t in graph.leaves) and not any(
                 map(chooses_parameters, self.program.graph.nodes)
@@ -301,7 +302,8 @@ class _Walk:
         return g.cont(tensor)
 
     def _write_source(self, state: State, value: Value, kept: set[Tensor]) -> Tensor | None:
-        """What is copied into a buffer at the end; None where it was written in place."""
+        """The tensor that is copied into a buffer at the end; None where it was written in
+        place."""
         base = value.tensor if value.tensor.view_src is None else value.tensor.view_src
         if base is state.tensor and value.is_whole:
             self.builder.graph.expand(value.tensor)
@@ -318,9 +320,9 @@ def _unread(port: Input) -> Input:
 
 
 def _attribute(program: ExportedProgram, node: Node) -> torch.Tensor:
-    found: Any = program.graph_module
+    value: Any = program.graph_module
     for part in str(node.target).split("."):
-        found = getattr(found, part)
-    if not isinstance(found, torch.Tensor):
-        raise GraphError(f"{node.name} reads {node.target}, which is no tensor")
-    return found
+        value = getattr(value, part)
+    if not isinstance(value, torch.Tensor):
+        raise GraphError(f"{node.name} reads {node.target}, which is not a tensor")
+    return value

@@ -1,4 +1,4 @@
-"""`Converted`: the graph of an exported program, and what lies between it and PyTorch's tensors."""
+"""`Converted`: the graph of an exported program, and its relation to PyTorch's tensors."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ __all__ = ["Converted", "Input", "Output", "State"]
 class Input:
     """A positional input of the flattened program.
 
-    A tensor has a `tensor` (a leaf of the graph; None where nothing reads it), a size of its own
-    has a `size`, and whatever was fixed when the program was exported has neither."""
+    A tensor has a `tensor` (a leaf of the graph; None where no node reads it), a size of its own
+    has a `size`, and a value that was fixed when the program was exported has neither."""
 
     name: str
     dtype: torch.dtype | None = None
@@ -43,8 +43,8 @@ class Output:
     dtype: torch.dtype | None = None
     shape: tuple[Size, ...] = ()
     tensor: Tensor | None = None
-    """Contiguous, with the elements in order; its sizes are `folded_ne(shape)` or others with the
-    same product."""
+    """A contiguous tensor with the elements in order; its sizes are `folded_ne(shape)` or others
+    with the same product."""
     size: Size | None = None
     constant: Any = None
     mutates: int | None = None
@@ -53,8 +53,10 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """A buffer that the program writes (a KV cache, a counter). It lives in `tensor`, a leaf whose
-    memory starts with the buffer's values and keeps what each run leaves."""
+    """A buffer that the program writes (a KV cache, a counter).
+
+    It lives in `tensor`, a leaf whose memory starts with the buffer's values and keeps the values
+    that each run leaves."""
 
     name: str
     """The buffer's name in the module, e.g. `layers.0.k_cache`."""
@@ -69,9 +71,9 @@ class State:
 class Converted:
     """A graph for `weft.compile`, and its inputs, outputs and state in PyTorch's terms.
 
-    `inputs` are the user's, flattened and in order; so are the `outputs`, with those at the end
-    that write an input. `nodes` names the node of the exported program that each tensor of the
-    graph was made for."""
+    `inputs` are the user's, flattened and in order; so are the `outputs`, except that those which
+    write an input come last. `nodes` maps each tensor of the graph to the node of the exported
+    program for which it was made."""
 
     graph: Graph
     inputs: tuple[Input, ...]
@@ -82,4 +84,4 @@ class Converted:
     """How arguments nest (a pytree spec of (args, kwargs)), or None for a bare graph."""
     out_spec: Any = field(default=None, repr=False)
     exact_activations: bool = False
-    """Whether the program quantizes weights and leaves activations as they are."""
+    """The program quantizes weights and leaves activations unquantized."""

@@ -1,4 +1,4 @@
-"""Which ops stay whole when a program is brought to the core ops."""
+"""The ops that stay whole when a program is decomposed into core ops."""
 
 from __future__ import annotations
 
@@ -19,12 +19,14 @@ _NOT_CORE = (
     torch.ops.aten.tril_indices.default,
     torch.ops.aten.triu_indices.default,
 )
-"""Ops that PyTorch leaves whole, although it knows how they decompose."""
+"""Ops that PyTorch leaves whole, although it can decompose them."""
 
 
 def kept_whole() -> list[torch._ops.OpOverload]:
-    """Ops that PyTorch would decompose and that weft builds as they are: `linear`, attention,
-    norms, activations. For `ops_to_not_decompose` of a partitioner, too."""
+    """Ops that PyTorch would decompose and that weft builds whole: `linear`, attention, norms,
+    activations.
+
+    They are also for `ops_to_not_decompose` of a partitioner."""
     return [op for op in default_decompositions() if find_visitor(op) is not None]
 
 

@@ -148,18 +148,19 @@ def parameter_names(program: Any) -> tuple[str, ...]:
 
 
 def dim_names(program: ExportedProgram, dynamic_shapes: Any) -> dict[str, str]:
-    """What the caller called the symbols, by PyTorch's name for them; what nests otherwise than
-    the arguments keeps that name."""
+    """The caller's names of the symbols, by PyTorch's name for them.
+
+    Where `dynamic_shapes` nests otherwise than the arguments, symbols keep PyTorch's name."""
     inputs = set(program.graph_signature.user_inputs)
     nodes = [n for n in program.graph.nodes if n.op == "placeholder" and n.name in inputs]
     if isinstance(dynamic_shapes, Mapping) and all(n.name in dynamic_shapes for n in nodes):
-        given = [dynamic_shapes[n.name] for n in nodes]
+        shapes = [dynamic_shapes[n.name] for n in nodes]
     else:
-        given = list(_shapes_of_tensors(dynamic_shapes))
-    if len(given) != len(nodes):
+        shapes = list(_shapes_of_tensors(dynamic_shapes))
+    if len(shapes) != len(nodes):
         return {}
     names: dict[str, str] = {}
-    for node, dims in zip(nodes, given, strict=True):
+    for node, dims in zip(nodes, shapes, strict=True):
         fake = node.meta.get("val")
         if not isinstance(dims, (Mapping, list, tuple)) or not isinstance(fake, torch.Tensor):
             continue
@@ -171,15 +172,15 @@ def dim_names(program: ExportedProgram, dynamic_shapes: Any) -> dict[str, str]:
     return names
 
 
-def _shapes_of_tensors(given: Any) -> Iterator[Any]:
+def _shapes_of_tensors(shapes: Any) -> Iterator[Any]:
     """The entry for each tensor of `dynamic_shapes`, however they nest."""
-    inner = given.values() if isinstance(given, Mapping) else given
-    if isinstance(given, Mapping) and all(isinstance(d, int) for d in given):
-        yield given
+    inner = shapes.values() if isinstance(shapes, Mapping) else shapes
+    if isinstance(shapes, Mapping) and all(isinstance(d, int) for d in shapes):
+        yield shapes
     elif isinstance(inner, (list, tuple)) and any(hasattr(d, "__name__") for d in inner):
         yield inner
-    elif isinstance(given, (Mapping, list, tuple)):
+    elif isinstance(shapes, (Mapping, list, tuple)):
         for entry in inner:
             yield from _shapes_of_tensors(entry)
     else:
-        yield given
+        yield shapes

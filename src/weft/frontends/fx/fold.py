@@ -1,6 +1,8 @@
-"""Constant folding: what depends on no input is computed by PyTorch when a program is converted.
+"""Constant folding: PyTorch computes all values that depend on no input when a program is
+converted.
 
-Positions, masks of fixed sizes and other small tensors, not weights: those stay where they are.
+That holds for positions, masks of fixed sizes and other small tensors, but not for weights, which
+stay in place.
 """
 
 from __future__ import annotations
@@ -20,15 +22,17 @@ from weft.frontends.fx.sizes import is_static
 __all__ = ["MAX_FOLDED", "folded", "known_constants"]
 
 MAX_FOLDED = 2**16
-"""Elements of the largest tensor that is folded."""
+"""The number of elements of the largest tensor that is folded."""
 
 
 _SMALL = (InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
 
 
 def known_constants(program: ExportedProgram) -> dict[Node, torch.Tensor]:
-    """Small buffers that the program does not write, and what it computes from them and from
-    nothing; of any type, as long as it has the place of a constant only."""
+    """Small buffers that the program does not write, and all values that it computes from them
+    alone.
+
+    They may have any type, as long as the program uses them in the place of constants."""
     signature = program.graph_signature
     written = {s.target for s in signature.output_specs if s.kind is OutputKind.BUFFER_MUTATION}
     specs = {spec.arg.name: spec for spec in signature.input_specs}
@@ -37,19 +41,19 @@ def known_constants(program: ExportedProgram) -> dict[Node, torch.Tensor]:
         if node.op == "placeholder":
             spec = specs[node.name]
             if spec.kind in _SMALL and spec.target not in written:
-                found = program.state_dict.get(spec.target)
-                data = program.constants.get(spec.target) if found is None else found
+                tensor = program.state_dict.get(spec.target)
+                data = program.constants.get(spec.target) if tensor is None else tensor
                 if isinstance(data, torch.Tensor) and data.numel() <= MAX_FOLDED:
                     known[node] = data.detach()
         elif node.op == "call_function":
-            made = folded(node, known)
-            if made is not None:
-                known[node] = made
+            value = folded(node, known)
+            if value is not None:
+                known[node] = value
     return known
 
 
 def folded(node: Node, known: Mapping[Node, torch.Tensor]) -> torch.Tensor | None:
-    """The result of a node all of whose tensors are known, or None where it is not to be folded."""
+    """The result of a node whose tensors are all known, or None where it is not folded."""
     fake, op = node.meta.get("val"), aten_op(node.target)
     if op is None or op.namespace != "aten" or not isinstance(fake, torch.Tensor):
         return None
@@ -63,9 +67,13 @@ def folded(node: Node, known: Mapping[Node, torch.Tensor]) -> torch.Tensor | Non
     kwargs: Any = map_arg(dict(node.kwargs), lambda n: known[n])
     try:
         with torch.no_grad():
-            made = op(*args, **kwargs)
+            result = op(*args, **kwargs)
     except (RuntimeError, TypeError, ValueError):
         return None
-    if not isinstance(made, torch.Tensor) or made.shape != fake.shape or made.dtype != fake.dtype:
+    if (
+        not isinstance(result, torch.Tensor)
+        or result.shape != fake.shape
+        or result.dtype != fake.dtype
+    ):
         return None
-    return made
+    return result

@@ -1,4 +1,4 @@
-"""Shapes and strides of lazy views, outermost first, in elements. No tensors here.
+"""Shapes and strides of lazy views, outermost first, in elements; this module has no tensors.
 
 A value is a contiguous tensor plus a shape, strides and an offset over it, as in PyTorch; views
 cost nothing until an op needs a weft tensor. Strides of 0 are expanded dimensions.
@@ -26,7 +26,7 @@ __all__ = [
 ]
 
 Dims = list[tuple[Size, ...]]
-"""Per dimension: its size, then the stride of each operand."""
+"""For each dimension, its size and then the stride of each operand."""
 
 
 def product(sizes: Sequence[Size]) -> Size:
@@ -60,21 +60,23 @@ def is_contiguous(shape: Sequence[Size], strides: Sequence[Size]) -> bool:
 
 
 def memory_order(shape: Sequence[Size], strides: Sequence[Size]) -> tuple[int, ...] | None:
-    """The dimensions as they lie in memory, outermost first, where the elements provably have no
-    gaps; None for others. Dimensions of one element come first, but in `channels_last`."""
+    """The dimensions in their order in memory, outermost first, where the elements provably have no
+    gaps; else None.
+
+    Dimensions of one element come first, except in `channels_last`."""
     if is_contiguous(shape, strides):
         return tuple(range(len(shape)))
-    found: list[int] = []
+    result: list[int] = []
     expected: Size = 1
     left = [d for d, n in enumerate(shape) if n != 1]
     while left:
         inner = [d for d in left if strides[d] == expected]
         if len(inner) != 1:
             return None
-        found.append(inner[0])
+        result.append(inner[0])
         left.remove(inner[0])
         expected = expected * shape[inner[0]]
-    order = tuple(reversed(found))
+    order = tuple(reversed(result))
     last = channels_last(len(shape))
     if order == tuple(d for d in last if shape[d] != 1):
         return last
@@ -83,7 +85,7 @@ def memory_order(shape: Sequence[Size], strides: Sequence[Size]) -> tuple[int, .
 
 
 def channels_last(rank: int) -> tuple[int, ...]:
-    """The order of PyTorch's channels_last: batch, what is behind the channels, channels."""
+    """The order of PyTorch's channels_last: batch, the dimensions behind the channels, channels."""
     return (0, *range(2, rank), 1) if rank > 2 else tuple(range(rank))
 
 
@@ -93,8 +95,10 @@ def inverse(order: Sequence[int]) -> tuple[int, ...]:
 
 
 def joint_dims(shape: Sequence[Size], *strides: Sequence[Size]) -> Dims:
-    """The fewest dimensions that describe all operands at once: ones are dropped, neighbours
-    merged where every operand steps through both as through one."""
+    """The fewest dimensions that describe all operands at once.
+
+    Dimensions of one element are dropped, and neighbours merged where every operand steps through
+    both as through one."""
     dims: Dims = []
     for i, n in enumerate(shape):
         if n == 1:
@@ -115,8 +119,8 @@ def coalesce(shape: Sequence[Size], strides: Sequence[Size]) -> Dims:
 
 
 def folded_ne(shape: Sequence[Size]) -> tuple[Size, ...]:
-    """weft sizes (innermost first) of a dense tensor of any rank: what is outside the last three
-    dimensions is one."""
+    """weft sizes (innermost first) of a dense tensor of any rank; dimensions outside the last three
+    are one."""
     tail = list(shape[-3:][::-1])
     if len(shape) > 3:
         tail.append(product(shape[:-3]))
@@ -128,10 +132,10 @@ def broadcast_strides(
 ) -> tuple[Size, ...]:
     """Strides that read `shape` as `target`: new and repeated dimensions get 0."""
     lead = len(target) - len(shape)
-    found: list[Size] = [0] * lead
+    result: list[Size] = [0] * lead
     for n, s, m in zip(shape, strides, target[lead:], strict=True):
-        found.append(0 if n == 1 and m != 1 else s)
-    return tuple(found)
+        result.append(0 if n == 1 and m != 1 else s)
+    return tuple(result)
 
 
 def restride(
@@ -139,15 +143,15 @@ def restride(
 ) -> tuple[Size, ...] | None:
     """Strides of `target` over the same elements in the same order, or None where it takes a copy.
 
-    Both shapes are cut into groups of equal products, from the inside; in a group the old
+    Both shapes are split into groups of equal products, from the inside; in a group the old
     dimensions must step as one."""
     old = [(n, s) for n, s in zip(shape, strides, strict=True) if n != 1]
-    found: list[Size] = [1] * len(target)
+    result: list[Size] = [1] * len(target)
     i, j = len(old), len(target)
     while j > 0:
         if target[j - 1] == 1:
             j -= 1
-            found[j] = 1
+            result[j] = 1
             continue
         if i == 0:
             return None
@@ -169,9 +173,9 @@ def restride(
                 return None
         step = old[begin][1]
         for k in range(first - 1, j - 1, -1):
-            found[k] = step
+            result[k] = step
             step = step * target[k]
-    return tuple(found) if i == 0 else None
+    return tuple(result) if i == 0 else None
 
 
 def _goes_into(small: Size, big: Size) -> bool:

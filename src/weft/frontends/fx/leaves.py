@@ -22,8 +22,10 @@ _AS_INTEGERS = {torch.bfloat16: torch.uint16, torch.bool: torch.int8}
 
 
 def array_of(tensor: torch.Tensor) -> NDArray[Any]:
-    """A tensor's memory as an array of its stored type (see `dtypes.STORED`): no copy (but of
-    uint8), the array keeps the memory alive. Strides stay."""
+    """A tensor's memory as an array of its stored type (see `dtypes.STORED`), with the same
+    strides.
+
+    It copies only uint8; the array keeps the memory alive."""
     plain = tensor.detach()
     if plain.dtype is torch.uint8:
         plain = plain.to(torch.int16)
@@ -39,10 +41,10 @@ class Weights:
         self._leaves: dict[tuple[int, torch.dtype, int], Tensor] = {}
 
     def value(self, name: str, tensor: torch.Tensor) -> Value:
-        """A constant in place: weights keep the memory that the module has them in.
+        """A constant in place: weights keep their memory of the module.
 
         A tensor whose elements do not fill a range of memory is copied. Raises GraphError for a
-        type that weft has no place for, and for memory that the processor cannot read."""
+        type that weft cannot store, and for memory that the processor cannot read."""
         if tensor.dtype not in STORED:
             raise GraphError(f"constant {name!r}: {refused_type(tensor.dtype)}")
         if tensor.device.type != "cpu":
@@ -71,7 +73,7 @@ def state_leaf(name: str, tensor: torch.Tensor) -> Tensor:
 
 
 def initial_values(tensor: torch.Tensor) -> torch.Tensor:
-    """A copy of a buffer's values; zeros, as caches start with, take no memory."""
+    """A copy of a buffer's values; zeros, with which caches start, take no memory."""
     plain = tensor.detach()
     if plain.numel() and not bool(plain.count_nonzero()):
         return torch.zeros((), dtype=plain.dtype).expand(plain.shape)

@@ -1,4 +1,4 @@
-"""Which visitor builds which op. Keyed by the exact op object; no op has two."""
+"""The visitors that build ops, keyed by the exact op object; no op has two."""
 
 from __future__ import annotations
 
@@ -33,22 +33,22 @@ __all__ = [
 ]
 
 Build: TypeAlias = "Callable[[Builder, Call], Value | list[Value | None]]"
-"""Makes the result (a list where the op has several; None for one that nobody may read)."""
+"""Makes the result (a list where the op has several; None for one that must not be read)."""
 
 Check: TypeAlias = Callable[[Call], str | None]
-"""Why a call cannot be built, in a sentence, or None; reads only what the node tells."""
+"""Returns the reason why a call cannot be built, as a sentence, or None; reads the node only."""
 
 
 @dataclass(frozen=True, slots=True)
 class Visitor:
-    """How one op is built, and what it cannot do."""
+    """The way to build one op, and its limits."""
 
     build: Build
     check: Check | None = None
     sizes: tuple[str, ...] = ()
     """Arguments of numbers that may be computed from sizes."""
     any_type: bool = False
-    """Whether the check answers for types, too."""
+    """The check covers types, too."""
 
 
 VISITORS: dict[torch._ops.OpOverload, Visitor] = {}
@@ -113,15 +113,15 @@ _SAME_AS = {
 
 def supports_call(node: Node) -> Support:
     """Whether a node that calls an op can be built: its op, its types, and the op's own rules."""
-    found = find_visitor(node.target)
-    if found is None:
+    visitor = find_visitor(node.target)
+    if visitor is None:
         return Support(False, _no_conversion(op_name(node.target)))
     call = Call(node)
     if "val" not in node.meta:
         return Support(False, "the exporter left no types and shapes on this node")
-    why = None if found.any_type else _types(call) or _scalars(call, found.sizes)
-    if why is None and found.check is not None:
-        why = found.check(call)
+    why = None if visitor.any_type else _types(call) or _scalars(call, visitor.sizes)
+    if why is None and visitor.check is not None:
+        why = visitor.check(call)
     return YES if why is None else Support(False, why)
 
 
@@ -140,7 +140,7 @@ _WHY_NOT = {
         "which ops run depends on data; torch.where chooses between results that are both computed"
     ),
 }
-"""What ops without a visitor have in common, by their names."""
+"""Reasons why ops have no visitor, by parts of their names."""
 
 
 def _no_conversion(name: str) -> str:
@@ -173,11 +173,11 @@ BYTES = frozenset(
         "transpose_copy", "unbind", "unsqueeze", "unsqueeze_copy", "view", "view_copy", "where",
     )
 ) | {"dim_order_ops::_to_dim_order_copy", "dim_order_ops::_clone_dim_order"}  # fmt: skip
-"""Ops that may have uint8: they give values that they were given, or compare them."""
+"""Ops that take uint8, because they only move or compare values."""
 
 
 def _bytes(call: Call) -> str | None:
-    """What is different about uint8."""
+    """The reason why a call cannot take uint8, or None."""
     fakes = [f for f in (*call.fakes(), *call.outs) if isinstance(f, torch.Tensor)]
     if all(f.dtype is not torch.uint8 for f in fakes):
         return None
@@ -202,20 +202,24 @@ FROM_DATA = (
 
 
 def is_passed_on(reason: str) -> bool:
-    """Whether a node may be refused for a shape or a type that it only got from another one."""
+    """Whether a node may be refused for a shape or a type that it only inherits from another
+    one."""
     return reason == FROM_DATA or reason.startswith("type ")
 
 
 def is_from_data(size: Any) -> bool:
-    """Whether a number has symbols that no shape of an input gives (PyTorch's u0, u1, zuf0...)."""
+    """Whether a number has symbols that no shape of an input determines (PyTorch's u0, u1, zuf0 and
+    so on)."""
     if not isinstance(size, (torch.SymInt, torch.SymFloat, torch.SymBool)):
         return False
     return any(str(s).startswith(("u", "zuf")) for s in size.node.expr.free_symbols)
 
 
 def _scalars(call: Call, allowed: tuple[str, ...]) -> str | None:
-    """Numbers that are computed from sizes while the program runs have a place in few arguments,
-    those that come out of tensors in none."""
+    """The reason why an argument may not be a number computed at run time, or None.
+
+    Numbers computed from sizes are possible in few arguments, numbers read out of tensors in
+    none."""
     for argument in call.op._schema.arguments:
         if is_from_data(fake_of(call.args.get(argument.name))):
             return f"argument {argument.name} is a number that is read out of a tensor"

@@ -30,7 +30,7 @@ class Sizes:
     """Turns ints and `SymInt`s into sizes; symbols get their bounds from `range_constraints`."""
 
     def __init__(self, ranges: Mapping[Any, Any], names: Mapping[str, str] | None = None) -> None:
-        """`names`: what symbols are called, by PyTorch's name (`s77`); default: that name."""
+        """`names` are names of symbols, by PyTorch's name (`s77`), which is the default."""
         self._ranges = ranges
         self._names = names or {}
         self._symbols: dict[Any, Sym] = {}
@@ -52,8 +52,10 @@ class Sizes:
         return self._symbols[symbol]
 
     def of(self, value: Any) -> Size:
-        """A size as weft's. Raises GraphError for a symbol without an upper bound, and on an
-        expression that weft has no form for."""
+        """A size as weft's.
+
+        Raises GraphError for a symbol without an upper bound, and for an expression that weft
+        cannot express."""
         if isinstance(value, torch.SymInt):
             return self._expr(value.node.expr)
         return int(value)

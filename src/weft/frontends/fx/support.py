@@ -17,7 +17,7 @@ class Support:
 
     ok: bool
     reason: str = ""
-    """Why not: a sentence without a name; empty where it is supported."""
+    """The reason of a refusal, a sentence without a name; empty where the node is supported."""
 
     def __bool__(self) -> bool:
         return self.ok
@@ -36,13 +36,13 @@ class Refusal:
     """The op's name, e.g. `aten.nonzero.default`."""
     reason: str
     cause: str = ""
-    """The refused node from which the shape or type comes that this one is refused for, if that is
-    another one."""
+    """Another refused node, from which this one got the shape or type for which it is refused."""
 
 
 def refuse_all(refusals: Sequence[Refusal]) -> UnsupportedOpError:
-    """One error with a line for every node that cannot be converted. Those that only got
-    their shape or type from another one are counted behind it."""
+    """One error with a line for every node that cannot be converted.
+
+    Nodes that only inherited their shape or type from a refused one are counted behind it."""
     first = [r for r in refusals if not r.cause]
     behind = Counter(r.cause for r in refusals if r.cause)
     width = max(len(r.node) for r in first)

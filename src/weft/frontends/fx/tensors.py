@@ -1,4 +1,4 @@
-"""weft tensors over contiguous ones: other sizes, parts, strides."""
+"""weft tensors over contiguous ones, with other sizes, parts or strides."""
 
 from __future__ import annotations
 
@@ -21,19 +21,20 @@ def window(v: Value, ne: Sequence[Size]) -> Tensor:
 
 
 def reshaped_to(t: Tensor, ne: Sequence[Size]) -> Tensor:
-    """A contiguous tensor with other sizes; itself where it has them."""
+    """A contiguous tensor with other sizes; the tensor itself where it has them."""
     sizes = (*ne, *[1] * (4 - len(ne)))
     return t if t.ne == sizes else g.reshape(t, *sizes)
 
 
 def strided(t: Tensor, ne: Sequence[Size], steps: Sequence[Size], offset: Size) -> Tensor:
-    """A view with strides in elements, innermost first; the tensor itself where it is all of it."""
+    """A view with strides in elements, innermost first; the tensor itself where the view is all of
+    it."""
     shape, strides = tuple(reversed(ne)), tuple(reversed(steps))
     if offset == 0 and is_contiguous(shape, strides) and product(ne) == t.n_elements:
         return reshaped_to(t, ne)
     size = t.dtype.bytes
     full = contiguous(shape)[::-1]
-    # strides of dimensions of one element do not count; kernels like them as if there were no gap
+    # strides of dimensions of one element do not count; kernels expect them as without gaps
     nb = [size * (s if n != 1 else f) for n, s, f in zip(ne, steps, full, strict=True)]
     while len(nb) < 4:
         nb.append(nb[-1] * ne[len(nb) - 1] if nb else size)

@@ -1,4 +1,4 @@
-"""`Value`: what a node of an exported program stands for while the graph is built."""
+"""`Value`: the value of a node of an exported program while the graph is built."""
 
 from __future__ import annotations
 
@@ -23,11 +23,13 @@ __all__ = ["Value"]
 @dataclass(frozen=True, slots=True, eq=False)
 class Value:
     """A view of a contiguous tensor, in PyTorch's terms: shape and strides outermost first, in
-    elements. Views of views cost nothing; the builder makes a weft tensor of one when an op needs
-    it. Identity is the object."""
+    elements.
+
+    Views of views cost nothing; the builder makes a weft tensor of one when an op needs it. Values
+    compare by identity."""
 
     tensor: Tensor
-    """Contiguous, whole; its own sizes do not matter. A type of `dtypes.STORED`, or f32."""
+    """The contiguous tensor, of a type of `dtypes.STORED` or f32; its own sizes do not matter."""
     dtype: torch.dtype
     """The type in the exported program; float16 and bfloat16 may be f32 in `tensor`."""
     shape: tuple[Size, ...]
@@ -36,7 +38,7 @@ class Value:
 
     @staticmethod
     def whole(tensor: Tensor, dtype: torch.dtype, shape: Sequence[Size]) -> Value:
-        """All of a contiguous tensor, as `shape`."""
+        """All elements of a contiguous tensor, as `shape`."""
         return Value(tensor, dtype, tuple(shape), contiguous(shape))
 
     @property
@@ -61,16 +63,17 @@ class Value:
 
     @property
     def order(self) -> tuple[int, ...] | None:
-        """The dimensions as they lie in memory, outermost first, where this is all of `tensor`;
-        None for others."""
+        """The dimensions in their order in memory, outermost first, where this is all of `tensor`;
+        else None."""
         if self.offset != 0 or self.n_elements != self.tensor.n_elements:
             return None
         return memory_order(self.shape, self.strides)
 
     @property
     def reading_order(self) -> tuple[int, ...]:
-        """The order of dimensions in which a copy is best made: `order`, channels last for part of
-        such a value, else that of the shape."""
+        """The order of dimensions in which a copy is fastest.
+
+        It is `order`, channels last for part of such a value, else that of the shape."""
         usual = tuple(range(self.rank))
         if self.order is not None:
             return self.order

@@ -1,4 +1,4 @@
-"""What `weft inspect` shows of a GGUF file, as plain values; printing is the caller's work."""
+"""The summary of a GGUF file that `weft inspect` prints, as plain values."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class TensorRow:
     name: str
     type: str
     shape: tuple[int, ...]
-    """Outermost first."""
+    """The sizes, outermost first."""
     nbytes: int
     bits_per_weight: float
     """Stored bits for each element, all of the tensor's bytes counted."""
@@ -63,11 +63,11 @@ class Description:
     tensor_nbytes: int
     elements: int
     bits_per_weight: float
-    """Over all tensors; 0 when there are none."""
+    """The average over all tensors; 0 when there are none."""
     metadata: tuple[MetadataRow, ...]
     tensors: tuple[TensorRow, ...]
     totals: tuple[TypeTotal, ...]
-    """One row a type, most bytes first."""
+    """A row for each type, most bytes first."""
 
 
 def describe(file: GGUFFile, *, width: int = 80) -> Description:
@@ -99,7 +99,8 @@ def describe(file: GGUFFile, *, width: int = 80) -> Description:
 
 
 def printable(text: str) -> str:
-    """`text` on one line, with everything a terminal could stumble over escaped as in Python."""
+    """`text` on one line, with every character that could disturb a terminal escaped as in
+    Python."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
@@ -155,7 +156,7 @@ def _items(values: Iterable[object], width: int) -> Iterable[str]:
 def _scalar(value: object) -> str:
     if isinstance(value, (bool, np.bool_)):
         return "true" if value else "false"
-    # Seven digits tell float32 values apart; a float64 that needs more is a rare thing in a file.
+    # Seven digits distinguish most float32 values; a float64 that needs more is rare in files.
     return f"{value:.7g}" if isinstance(value, (float, np.floating)) else str(value)
 
 

@@ -65,11 +65,11 @@ class FileMap:
         return np.frombuffer(self.buffer, np.uint8, n, offset)
 
     def close(self) -> None:
-        """Let go of the map. Arrays that share it stay valid and keep it alive."""
+        """Releases the map. Arrays that share it stay valid and keep it alive."""
         if self._mmap is not None:
             try:
                 self._mmap.close()
-            except BufferError:  # an array still shares the map; it is unmapped with the last one
+            except BufferError:  # arrays still share the map, which ends with the last of them
                 pass
             self._mmap = None
 
@@ -89,11 +89,11 @@ class Cursor:
         self.work = MAX_WORK
 
     def u32(self, what: str) -> int:
-        """The next 4 bytes; `what` is named when they are not there."""
+        """The next 4 bytes; the error names `what` when they are not there."""
         return int(_U32.unpack_from(self.map.buffer, self.skip(4, what))[0])
 
     def u64(self, what: str) -> int:
-        """The next 8 bytes; `what` is named when they are not there."""
+        """The next 8 bytes; the error names `what` when they are not there."""
         return int(_U64.unpack_from(self.map.buffer, self.skip(8, what))[0])
 
     def skip(self, n: int, what: str) -> int:

@@ -43,14 +43,14 @@ _REQUIRED = _Required.REQUIRED
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """Where a value is: bytes [start, end) of the file, after the type id."""
+    """The place of a value: bytes [start, end) of the file, after the type id."""
 
     type: ValueType
     start: int
     end: int
     item: ValueType | None = None
     count: int = 0
-    """Items of an array."""
+    """The number of items of an array."""
 
     @property
     def label(self) -> str:
@@ -59,13 +59,13 @@ class _Entry:
 
 
 class Metadata(Mapping[str, Value]):
-    """The metadata of a file, in file order; values are decoded when asked for, then kept.
+    """The metadata of a file, in file order; values are decoded on first use, then kept.
 
-    Integers come as int, f32 and f64 as float, bool as bool, string as str. Arrays of numbers come
-    as read-only NumPy arrays of their type, arrays of strings as list[str], arrays of arrays as
-    lists. Bytes that are not UTF-8 become lone surrogates (`errors="surrogateescape"`), so nothing
-    is lost; `get_bytes` and `get_bytes_list` give the bytes themselves. Do not change a list that
-    comes from here: the next caller gets the same one."""
+    Integers are int, f32 and f64 float, bool is bool, string is str. Arrays of numbers are
+    read-only NumPy arrays of their type, arrays of strings list[str], arrays of arrays lists. Bytes
+    that are not UTF-8 become lone surrogates (`errors="surrogateescape"`), so nothing is lost;
+    `get_bytes` and `get_bytes_list` return the bytes themselves. Do not change a returned list: the
+    next caller gets the same one."""
 
     def __init__(self, map_: FileMap, entries: dict[str, _Entry]) -> None:
         self._map = map_
@@ -172,7 +172,7 @@ class Metadata(Mapping[str, Value]):
         self,
         key: str,
         default: object,
-        wanted: str,
+        expected: str,
         types: type | tuple[type, ...],
         item: ValueType | None = None,
     ) -> object:
@@ -180,22 +180,22 @@ class Metadata(Mapping[str, Value]):
         if entry is None:
             if default is _REQUIRED:
                 raise self._map.error(
-                    f"the metadata key {quoted(key)} is missing, and {wanted} is needed there; "
+                    f"the metadata key {quoted(key)} is missing, and {expected} is needed there; "
                     "convert the model again with a converter that writes it"
                 )
             return default
         if item is not None and entry.item is not item:
-            raise self._wrong_type(key, wanted)
+            raise self._wrong_type(key, expected)
         value = self[key]
         # bool is a kind of int in Python, and not in a file.
         if not isinstance(value, types) or (isinstance(value, bool) and types is not bool):
-            raise self._wrong_type(key, wanted)
+            raise self._wrong_type(key, expected)
         return value
 
-    def _wrong_type(self, key: str, wanted: str) -> FormatError:
+    def _wrong_type(self, key: str, expected: str) -> FormatError:
         return self._map.error(
-            f"the metadata key {quoted(key)} has the type {self._entries[key].label}, and {wanted} "
-            "is needed there; convert the model again with a converter that writes that"
+            f"the metadata key {quoted(key)} has the type {self._entries[key].label}, and "
+            f"{expected} is needed there; convert the model again with a converter that writes that"
         )
 
 
@@ -234,7 +234,7 @@ def _value_type(cursor: Cursor, what: str) -> ValueType:
 def _skip_value(
     cursor: Cursor, type_: ValueType, what: str, depth: int
 ) -> tuple[ValueType | None, int]:
-    """Step over a value; an array's item type and count come back."""
+    """Steps over a value; returns the item type and the count of an array."""
     if type_ is ValueType.STRING:
         cursor.skip(cursor.u64(f"the length of {what}"), what)
         return None, 0

@@ -1,8 +1,9 @@
-"""Which type each tensor gets under a file type's name, as llama-quantize chooses.
+"""The type of each tensor under a file type's name, as llama-quantize chooses it.
 
 A mix such as Q4_K_M has a base type for most matrices and more bits for those whose error costs
 most: the output, values of attention, and down projections of the first, the last and every third
-layer. The rules are those of llama.cpp's `llama-quant.cpp`, for a file without importance matrix.
+layer. The rules are those of llama.cpp's `llama-quant.cpp`, for a file without importance
+matrix.
 """
 
 from __future__ import annotations
@@ -25,22 +26,22 @@ Role: TypeAlias = Literal["output", "embedding", "value", "key", "attn_out", "ff
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where a tensor is: the `index`-th of `count` of its role, in a model of that kind."""
+    """The place of a tensor: the `index`-th of `count` of its role, in a model of that kind."""
 
     index: int
     count: int
     grouped: bool
-    """Whether four or more heads share a key."""
+    """Four or more heads share a key."""
     falcon: bool
 
     @property
     def early(self) -> bool:
-        """In the first eighth."""
+        """Whether the layer is in the first eighth."""
         return self.index < self.count // 8
 
     @property
     def matters(self) -> bool:
-        """In the first or the last eighth, or every third between."""
+        """Whether the layer is in the first or the last eighth, or every third between."""
         i, n = self.index, self.count
         return i < n // 8 or i >= 7 * n // 8 or (i - n // 8) % 3 == 2
 
@@ -58,7 +59,7 @@ class Mix:
     base: str
     rules: Mapping[Role, Rule] = field(default_factory=dict)
     wide_attention: bool = False
-    """Whether the attention output of models with eight experts gets q5_K."""
+    """The attention output of models with eight experts gets q5_K."""
 
 
 def _always(name: str) -> Rule:
@@ -139,20 +140,20 @@ _TABLE = (
 )  # fmt: skip
 
 MIXES = {mix.name: mix for mix in _TABLE}
-"""By name, as llama-quantize spells them; `I2_S` is bitnet.cpp's."""
+"""The mixes by name, as llama-quantize spells them; `I2_S` is bitnet.cpp's."""
 
 ALIASES = {"Q3_K": "Q3_K_M", "Q4_K": "Q4_K_M", "Q5_K": "Q5_K_M", "MXFP4": "MXFP4_MOE"}
 _NOT_YET = re.compile(r"IQ[123]_\w+|Q2_K_S|NVFP4|Q[12]_0")
 
 _FALLBACK = {"q2_K": "q4_0", "q3_K": "q4_0", "q4_K": "q5_0", "q5_K": "q5_1", "q6_K": "q8_0",
              "iq4_xs": "iq4_nl", "tq1_0": "q4_0", "tq2_0": "q4_0", "i2_s": "q4_0"}  # fmt: skip
-"""For rows that are not whole 256-element blocks."""
+"""The types for rows that are not whole 256-element blocks."""
 
 
 def find_mix(name: str) -> Mix:
     """The mix called `name`, in any case; `Q4_K` is `Q4_K_M`.
 
-    Raises UnsupportedOpError with the names that there are."""
+    Raises UnsupportedOpError with the known names."""
     folded = name.upper()
     mix = MIXES.get(ALIASES.get(folded, folded))
     if mix is not None:
@@ -169,14 +170,15 @@ def find_mix(name: str) -> Mix:
 def mix_types(
     tensors: Iterable[TensorInfo], metadata: Mapping[str, Any], mix: Mix, *, pure: bool = False
 ) -> dict[str, DType]:
-    """The type that each tensor gets, by name; a tensor that is left alone keeps its own.
+    """The type of each tensor, by name; a tensor that is not quantized keeps its own.
 
-    `metadata`: the file's, for the architecture, its experts and heads. `pure`: the base type
-    for every matrix. Rows that are not whole blocks take a type with smaller blocks, or f16."""
+    `metadata` is the file's, for the architecture, its experts and heads. `pure` takes the base
+    type for every matrix. Rows that are not whole blocks take a type with smaller blocks, or
+    f16."""
     rows = {t.name: t for t in tensors}
     model = _Kind(metadata, tied="output.weight" not in rows)
     counts = Counter(_role(name, model.tied) for name in rows)
-    seen: Counter[Role] = Counter()
+    n_seen: Counter[Role] = Counter()
     types: dict[str, DType] = {}
     for name in sorted(rows, key=_order):
         t = rows[name]
@@ -186,14 +188,14 @@ def mix_types(
         role = _role(name, model.tied)
         chosen = mix.base
         if not pure and DTYPES[mix.base].is_quantized:
-            chosen = _choose(mix, role, t, model, seen[role], counts[role])
-        seen[role] += 1
+            chosen = _choose(mix, role, t, model, n_seen[role], counts[role])
+        n_seen[role] += 1
         types[name] = _fitting(t, DTYPES[chosen])
     return types
 
 
 class _Kind:
-    """What the rules ask of a model."""
+    """The facts about a model that the rules ask for."""
 
     def __init__(self, metadata: Mapping[str, Any], tied: bool) -> None:
         arch = str(metadata.get("general.architecture", ""))
@@ -234,7 +236,8 @@ def _choose(mix: Mix, role: Role, t: TensorInfo, model: _Kind, index: int, count
 
 
 def _role(name: str, tied: bool) -> Role:
-    """What a tensor is for, by its name. Embeddings that serve as output are that."""
+    """The role of a tensor, from its name. Embeddings that serve as output have the role of the
+    output."""
     if name == "output.weight":
         return "output"
     if name in ("token_embd.weight", "per_layer_token_embd.weight"):
@@ -258,7 +261,7 @@ _LEFT_ALONE = (
     "attn_rel_b", "sam.pos_embd", "sam.neck.", "sam.net_", ".rel_pos", ".patch_embd",
     ".patch_merger", "a.rvq.codebook", "mm.a.code_embd",
 )  # fmt: skip
-"""Parts of names: norms, routers, tables of positions, and matrices too small to matter."""
+"""Parts of names of tensors that stay: norms, routers, tables of positions, small matrices."""
 
 
 def _is_quantized(t: TensorInfo) -> bool:

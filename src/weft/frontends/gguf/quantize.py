@@ -1,4 +1,4 @@
-"""Writes a model again with its matrices in another type: what `weft quantize` does."""
+"""Writes a model again with its matrices in another type, for `weft quantize`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _CHUNK = 1 << 22  # elements encoded at a time: 16 MiB of float32
 
 @dataclass(frozen=True, slots=True)
 class QuantizedTensor:
-    """What became of one tensor."""
+    """A tensor before and after."""
 
     name: str
     before: DType
@@ -45,11 +45,11 @@ def quantize_file(
 ) -> list[QuantizedTensor]:
     """Reads the GGUF file `source` and writes it to `target` with its matrices in other types.
 
-    `to`: a file type's name, in any case (`Q4_K_M`, `q8_0`), see `mixes`; each tensor gets the
-    type that llama-quantize gives it. `pure`: the mix's base type for every matrix. Metadata is
-    kept but for `general.file_type` and `general.quantization_version`. One tensor is in memory at
-    a time. `progress` hears of each tensor once it is written. Raises FormatError on a bad file or
-    when the two are the same, UnsupportedOpError on a type that cannot be written."""
+    `to` is a file type's name, in any case (`Q4_K_M`, `q8_0`), see `mixes`; each tensor gets the
+    type that llama-quantize gives it. `pure` takes the mix's base type for every matrix. Metadata
+    stays, except for `general.file_type` and `general.quantization_version`. One tensor is in
+    memory at a time. `progress` is called after each tensor. Raises FormatError for a bad file or
+    when the two are the same, UnsupportedOpError for a type that cannot be written."""
     mix = find_mix(to)
     if Path(source).resolve() == Path(target).resolve():
         raise FormatError(f"{str(target)!r} is the file being read; write to another name")

@@ -44,7 +44,7 @@ class GGUFFile:
         self.version: int = first.version
         """The format version, 2 or 3."""
         self.alignment: int = first.alignment
-        """Bytes that tensor offsets are a multiple of."""
+        """Tensor offsets are multiples of this many bytes."""
         self.nbytes: int = sum(p.map.size for p in parts)
         """Bytes of the file (of all shards)."""
         self.metadata: Metadata = first.metadata
@@ -53,7 +53,7 @@ class GGUFFile:
             {name: tensor for part in parts for name, tensor in part.tensors.items()}
         )
         """Tensors by name, in file order."""
-        # The metadata's typed getters, at hand.
+        # The metadata's typed getters.
         self.get_int = self.metadata.get_int
         self.get_float = self.metadata.get_float
         self.get_bool = self.metadata.get_bool
@@ -85,7 +85,7 @@ class GGUFFile:
         return {k: self.metadata.raw(k) for k in self.metadata if not k.startswith("split.")}
 
     def close(self) -> None:
-        """Let go of the file. Reading from it then raises FormatError; arrays stay valid."""
+        """Releases the file. Reading from it then raises FormatError; arrays stay valid."""
         for part in self._parts:
             part.map.close()
 
@@ -185,33 +185,33 @@ class _Part:
         return alignment
 
 
-def _open_shards(given: _Part, count: int, opened: list[_Part]) -> list[_Part]:
+def _open_shards(first: _Part, count: int, opened: list[_Part]) -> list[_Part]:
     """All shards in order; those opened here are added to `opened` as well."""
-    index = given.metadata.get_int("split.no")
-    match = _SHARD_NAME.fullmatch(given.map.path.name)
+    index = first.metadata.get_int("split.no")
+    match = _SHARD_NAME.fullmatch(first.map.path.name)
     if match is None or (int(match[2]), int(match[3])) != (index + 1, count):
-        raise given.map.error(
+        raise first.map.error(
             f"this is shard {index + 1} of {count}, and the others cannot be found from its name; "
             f"rename it to end in -{index + 1:05d}-of-{count:05d}.gguf"
         )
     parts: list[_Part] = []
     for i in range(count):
         if i == index:
-            parts.append(given)
+            parts.append(first)
             continue
-        path = given.map.path.with_name(f"{match[1]}-{i + 1:05d}-of-{count:05d}.gguf")
+        path = first.map.path.with_name(f"{match[1]}-{i + 1:05d}-of-{count:05d}.gguf")
         if not path.exists():
-            raise given.map.error(
+            raise first.map.error(
                 f"shard {i + 1} of {count} is missing: {path}; put all shards into one folder"
             )
         part = _Part(FileMap(path))
         opened.append(part)
         part.read()
-        found = part.metadata.get_int("split.no", -1), part.metadata.get_int("split.count", -1)
-        if found != (i, count):
+        numbers = part.metadata.get_int("split.no", -1), part.metadata.get_int("split.count", -1)
+        if numbers != (i, count):
             raise part.map.error(
-                f"its metadata says split.no={found[0]}, split.count={found[1]}, but its name and "
-                f"{given.map.path.name} say {i} and {count}; the files are not of one model: "
+                f"its metadata says split.no={numbers[0]}, split.count={numbers[1]}, but its name "
+                f"and {first.map.path.name} say {i} and {count}; the files are not of one model: "
                 "download all shards again"
             )
         parts.append(part)

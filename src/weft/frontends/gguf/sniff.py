@@ -1,4 +1,4 @@
-"""Names what a file is when it is not GGUF, and says how to come to a GGUF from it."""
+"""Names the format of a file that is not GGUF, and says how to make a GGUF of it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import string
 __all__ = ["HEAD_BYTES", "describe_other"]
 
 HEAD_BYTES = 512
-"""How much of a file's beginning `describe_other` wants."""
+"""The number of bytes of a file's beginning for `describe_other`."""
 
 _CONVERT = "convert the model with llama.cpp's convert_hf_to_gguf.py"
 _OLD = "convert the original model again with llama.cpp's convert_hf_to_gguf.py"
@@ -40,7 +40,7 @@ _TEXT = frozenset(string.printable.encode())
 
 
 def describe_other(head: bytes) -> str:
-    """What a file that begins with `head` (up to HEAD_BYTES) seems to be, and what to do about it.
+    """The apparent format of a file that begins with `head` (up to HEAD_BYTES), and a remedy.
 
     The head must not begin with the GGUF magic. The result completes "not a GGUF file: "."""
     for offset, magic, what, remedy in _MAGIC:

@@ -1,4 +1,4 @@
-"""The tensor table: where each tensor's bytes lie, checked before anyone reads them."""
+"""The tensor table: the place of each tensor's bytes, checked before anyone reads them."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _AGAIN = "download or copy it again"
 
 @dataclass(frozen=True, slots=True)
 class TensorInfo:
-    """A tensor of a file: what it is and where its bytes are."""
+    """A tensor of a file: its type and sizes, and the place of its bytes."""
 
     name: str
     dtype: DType
     ne: tuple[int, int, int, int]
     """Sizes, innermost first, padded with 1."""
     n_dims: int
-    """Dimensions that the file lists."""
+    """The number of dimensions that the file lists."""
     offset: int
     """Byte offset from the start of the file (of its shard)."""
     nbytes: int
@@ -54,7 +54,8 @@ class TensorInfo:
     def data(self) -> NDArray[np.uint8]:
         """The stored bytes, uint8 `[nbytes]`, read-only, sharing the mapped file (no copy).
 
-        The array stays valid after the file is closed; asking for it then raises FormatError."""
+        The array stays valid after the file is closed; a later request for it raises
+        FormatError."""
         return self._map.view(self.offset, self.nbytes)
 
 

@@ -1,7 +1,7 @@
 """Writes GGUF files.
 
-Not built on the PyPI package's GGUFWriter: that one cannot name a type outside its own enum (i2_s),
-cannot copy a metadata value it would have to decode first, and takes every token through Python.
+It does not use the PyPI package's GGUFWriter, which cannot name a type outside its own enum (i2_s),
+cannot copy a metadata value without decoding it, and handles every token in Python.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ __all__ = ["TensorSource", "encode_value", "write_gguf"]
 Data: TypeAlias = np.ndarray[Any, Any] | bytes | bytearray | memoryview
 TensorSource: TypeAlias = tuple[str, DType | str, Sequence[int], Data | Callable[[], Data]]
 """Name, type, `ne` (sizes, innermost first, one to four; trailing ones are not stored), and the
-stored bytes: a C-contiguous buffer, or a function that makes it when its turn comes, so that a
+stored bytes: a C-contiguous buffer, or a function that returns it when it is written, so that a
 model need not be in memory."""
 
 _TYPE_OF_DTYPE = {dtype: type_ for type_, dtype in SCALARS.items()}
@@ -204,11 +204,11 @@ def _header(
         out += [_name(key, "metadata key"), struct.pack("<I", raw.type), raw.data]
     offsets: list[int] = []
     offset = 0
-    seen: set[str] = set()
+    names: set[str] = set()
     for name, dtype, ne, _ in rows:
-        if name in seen:
+        if name in names:
             raise FormatError(f"two tensors are called {name!r}; names must differ")
-        seen.add(name)
+        names.add(name)
         if not 1 <= len(ne) <= MAX_DIMS or min(ne) < 1:
             raise FormatError(
                 f"tensor {name!r} has the sizes {list(ne)}; give 1 to {MAX_DIMS} sizes of 1 or more"
@@ -227,7 +227,8 @@ def _header(
 
 
 def _checked(name: str, dtype: DType, ne: tuple[int, ...], data: Data) -> memoryview:
-    """The bytes of `data`, when there are as many as the type and sizes need."""
+    """The bytes of `data`; raises FormatError unless there are as many as the type and sizes
+    need."""
     if isinstance(data, np.ndarray):
         if not data.flags.c_contiguous or data.dtype.newbyteorder("<") != data.dtype:
             raise FormatError(

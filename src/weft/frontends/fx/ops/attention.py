@@ -1,8 +1,9 @@
 """Scaled dot product attention, kept whole.
 
 Without a mask, causal, or with a boolean mask it is FLASH_ATTN_EXT. A mask of numbers is added in
-float32 (FLASH_ATTN_EXT would round it to float16): MUL_MAT, SOFT_MAX, MUL_MAT. Heads of keys and
-values that are fewer than those of the queries are read again, never repeated in memory.
+float32 (FLASH_ATTN_EXT would round it to float16): MUL_MAT, SOFT_MAX, MUL_MAT. Where keys and
+values have fewer heads than queries, their heads are read several times and never repeated in
+memory.
 """
 
 from __future__ import annotations
@@ -90,8 +91,8 @@ def attention(b: Builder, call: Call) -> Value:
     for name in ("key", "value"):
         node = call.args[name]
         source = unrepeated(node) if isinstance(node, Node) else None
-        found = call.value(name) if source is None else call.as_value(source)
-        pair.append(_batched(b, found))
+        value = call.value(name) if source is None else call.as_value(source)
+        pair.append(_batched(b, value))
     k, v = pair
     out = attended(b, call, _batched(b, q), k, v)
     shape = call.shape()
@@ -122,11 +123,11 @@ def attended(b: Builder, call: Call, q: Value, k: Value, v: Value) -> Value:
     heads = k.shape[1]
     if v.shape[1] != heads:
         v = v.viewed((v.shape[0], heads, *v.shape[2:]), _wide(v, heads))
-    made = g.flash_attn_ext(
+    result = g.flash_attn_ext(
         b.rows(q), b.rows(k, stored=True), b.rows(v, stored=True), added, scale=factor
     )
     batch, n_heads = q.shape[:2]
-    whole = Value.whole(made, q.dtype, (batch, n_q, n_heads, v.shape[-1]))
+    whole = Value.whole(result, q.dtype, (batch, n_q, n_heads, v.shape[-1]))
     return permuted(b, whole, [0, 2, 1, 3])
 
 
@@ -145,12 +146,12 @@ def _causal(b: Builder, n_q: Size, n_k: Size) -> Tensor:
 def _made_causal(b: Builder, n_q: Size, n_k: Size) -> Tensor:
     full = np.where(np.tril(np.ones((upper(n_q), upper(n_k)), bool)), 0.0, -np.inf)
     half = full.astype(np.float16)
-    made = Value.whole(constant_leaf(half, DTYPES["f16"]), torch.float16, half.shape)
-    return b.dense(made.viewed((n_q, n_k), made.strides), stored=True)
+    mask = Value.whole(constant_leaf(half, DTYPES["f16"]), torch.float16, half.shape)
+    return b.dense(mask.viewed((n_q, n_k), mask.strides), stored=True)
 
 
 def _mask_tensor(b: Builder, mask: Value, q: Value, k: Value) -> Tensor:
-    """What is added to scores for a boolean mask: 0 where it holds, else -inf, f16."""
+    """The tensor that is added to scores for a boolean mask: 0 where it holds, else -inf, f16."""
     key = ("mask", mask, q.shape[2], k.shape[2])
     if key not in b.memo:
         b.memo[key] = _made_mask(b, mask, q, k)
@@ -176,5 +177,5 @@ def _summed(b: Builder, q: Value, k: Value, v: Value, mask: Value, scale: float)
     mask = mask.viewed(shape, broadcast_strides(mask.shape, mask.strides, shape))
     weights = g.soft_max(scores, reshaped_to(b.dense(mask), shape[::-1]), None, scale)
     columns = transposed(v)
-    made = g.mul_mat(b.rows(columns), weights)
-    return Value.whole(made, q.dtype, (*q.shape[:3], v.shape[-1]))
+    result = g.mul_mat(b.rows(columns), weights)
+    return Value.whole(result, q.dtype, (*q.shape[:3], v.shape[-1]))

@@ -97,8 +97,8 @@ def operand(b: Builder, call: Call, name: str, dtype: torch.dtype) -> Value:
 def combined(
     b: Builder, name: str, left: Value, right: Value, shape: Any, dtype: torch.dtype | None = None
 ) -> Value:
-    """A function of two values of one type that broadcast to `shape`. `dtype`: of the result, if
-    it is another."""
+    """A function of two values of one type that broadcast to `shape`; `dtype` is the type of the
+    result, if it differs."""
     return b.each(lambda x, y: _binary(name, x, y), shape, [left, right], dtype or left.dtype)
 
 
@@ -164,8 +164,8 @@ def _compared_type(call: Call) -> torch.dtype:
     """The type that both sides of a comparison are brought to."""
     sides = (call.fake(n) for n in ("self", "other"))
     left, right = (1 if isinstance(s, torch.SymInt) else s for s in sides)
-    found = torch.result_type(left, right)
-    return torch.float32 if found is torch.float64 else found
+    dtype = torch.result_type(left, right)
+    return torch.float32 if dtype is torch.float64 else dtype
 
 
 def _test(name: str) -> Callable[[Builder, Call], Value]:
@@ -218,8 +218,8 @@ def without_nan(b: Builder, call: Call) -> Value:
     if not is_float(dtype):
         return combined(b, _bools(name, dtype), left, right, shape)
     nan = [b.mapped(lambda t: g.pointwise("is_nan", t), v, torch.bool) for v in (left, right)]
-    made = chosen(b, nan[1], left, combined(b, name, left, right, shape), shape)
-    return chosen(b, nan[0], right, made, shape)
+    result = chosen(b, nan[1], left, combined(b, name, left, right, shape), shape)
+    return chosen(b, nan[0], right, result, shape)
 
 
 @visitor(aten.rsub.Scalar, aten.rsub.Tensor, sizes=("other",))
@@ -289,7 +289,7 @@ def chosen(b: Builder, condition: Value, left: Value, right: Value, shape: Any) 
     sizes=("self", "other"),
 )  # fmt: skip
 def where(b: Builder, call: Call) -> Value:
-    """One or the other."""
+    """One tensor where the condition holds, else the other."""
     left, right = operands(b, call, call.out.dtype)
     return chosen(b, call.value("condition"), left, right, call.shape())
 

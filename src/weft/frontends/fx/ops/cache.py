@@ -1,7 +1,7 @@
 """Writing into a buffer of the program: rows of a KV cache, in place.
 
-Exported programs replace a buffer by a copy with some rows changed. Where nobody reads the rows as
-they were, only the changed ones are written: SET_ROWS into the buffer itself.
+Exported programs replace a buffer by a copy with some rows changed. Where no node reads the old
+rows, only the changed ones are written, by SET_ROWS into the buffer itself.
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ aten = torch.ops.aten
 def rows_written(
     b: Builder, call: Call, v: Value, indices: Sequence[Value | None], values: Value
 ) -> Value | None:
-    """index_put of a buffer along one dimension by a list of numbers, as SET_ROWS; None where that
-    is not what the call does. Negative numbers count from the end, as in PyTorch."""
+    """index_put of a buffer along one dimension by a list of numbers, as SET_ROWS; else None.
+
+    Negative numbers count from the end, as in PyTorch."""
     axes = [d for d, i in enumerate(indices) if i is not None]
     source = call.args["self"]
     if len(axes) != 1 or call.raw("accumulate", False) or not isinstance(source, Node):
@@ -43,7 +44,7 @@ def rows_written(
 
 
 def _from_start(b: Builder, ids: Value, n: Size) -> Value:
-    """Numbers of `n` rows without those below 0, once for all caches that they are used for."""
+    """Numbers of `n` rows without those below 0, computed once for all caches that use them."""
     array = b.array(ids)
     if array is not None and (array.size == 0 or array.min() >= 0):
         return ids
@@ -67,9 +68,9 @@ def written(b: Builder, v: Value, dim: int, ids: Value, values: Value) -> Value:
     else:
         dst = reshaped_to(v.tensor, (inner, v.shape[dim], outer))
         src = reshaped_to(b.dense(wide), (inner, n, outer))
-    made = g.set_rows(dst, src, b.flat(ids))
-    b.put(made)
-    return Value.whole(made, v.dtype, v.shape)
+    result = g.set_rows(dst, src, b.flat(ids))
+    b.put(result)
+    return Value.whole(result, v.dtype, v.shape)
 
 
 @visitor(aten.index_copy.default)

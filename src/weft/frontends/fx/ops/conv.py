@@ -24,8 +24,10 @@ aten = torch.ops.aten
 
 
 def with_channels(v: Value, dims: int) -> Value | None:
-    """A value that lies with its channels last, its dimensions in that order: they are one more
-    for ops over `dims` dimensions. None for other values."""
+    """A value with its channels last in memory, its dimensions in that order; None for other
+    values.
+
+    For ops over `dims` dimensions the channels are one more dimension."""
     last = channels_last(v.rank)
     if v.rank != dims + 2 or dims > 2 or v.reading_order != last or v.is_contiguous:
         return None
@@ -33,9 +35,10 @@ def with_channels(v: Value, dims: int) -> Value | None:
 
 
 def image(b: Builder, v: Value, dims: int) -> Tensor:
-    """The last `dims` dimensions as they are, then channels and batch, which are one behind three.
+    """The last `dims` dimensions, then channels and batch, which are merged behind three
+    dimensions.
 
-    What has no batch gets none."""
+    A value without a batch gets none."""
     lead = v.shape[: v.rank - dims]
     inside = v.shape[v.rank - dims :][::-1]
     outside: Sequence[Size] = (product(lead),)
@@ -46,8 +49,8 @@ def image(b: Builder, v: Value, dims: int) -> Tensor:
 
 def spread(values: Sequence[int], dims: int, default: int) -> tuple[int, ...]:
     """A number for each dimension, innermost first; one number stands for all."""
-    given = list(values) or [default]
-    return tuple((given * dims if len(given) == 1 else given)[::-1])
+    numbers = list(values) or [default]
+    return tuple((numbers * dims if len(numbers) == 1 else numbers)[::-1])
 
 
 # -- convolution -----------------------------------------------------------------------------------
@@ -75,7 +78,7 @@ def convolution(b: Builder, call: Call) -> Value:
 
 
 def convolved(b: Builder, call: Call, w: Value, bias: Value | None) -> Value:
-    """What a call convolves, with these weights."""
+    """The result of a convolution call with these weights."""
     if call.node in b.channels_last:
         return _convolved_last(b, call, w, bias)
     x = call.value("input")
@@ -88,7 +91,7 @@ def convolved(b: Builder, call: Call, w: Value, bias: Value | None) -> Value:
     )
     channels = x.shape[x.rank - dims - 1]
     assert isinstance(channels, int)
-    made = g.conv_nd(
+    result = g.conv_nd(
         image(b, x, dims),
         kernel,
         None if bias is None else b.flat(bias),
@@ -101,7 +104,7 @@ def convolved(b: Builder, call: Call, w: Value, bias: Value | None) -> Value:
         transposed=bool(call.raw("transposed", False)),
         output_padding=spread(call.numbers("output_padding"), dims, 0),
     )
-    return b.result(call, made)
+    return b.result(call, result)
 
 
 def _convolved_last(b: Builder, call: Call, w: Value, bias: Value | None) -> Value:
@@ -114,7 +117,7 @@ def _convolved_last(b: Builder, call: Call, w: Value, bias: Value | None) -> Val
     def pair(name: str, default: int) -> tuple[int, ...]:
         return (*spread(call.numbers(name), dims, default), default)[:2]
 
-    made = g.conv_2d_last(
+    result = g.conv_2d_last(
         b.rows(x.permuted((0, 2, 3, 1))),
         b.dense(w.permuted((2, 3, 1, 0))),
         None if bias is None else b.flat(bias),
@@ -123,7 +126,7 @@ def _convolved_last(b: Builder, call: Call, w: Value, bias: Value | None) -> Val
         padding=pair("padding", 0),
         dilation=pair("dilation", 1),
     )
-    lies = Value.whole(made, call.out.dtype, [shape[d] for d in (0, 2, 3, 1)])
+    lies = Value.whole(result, call.out.dtype, [shape[d] for d in (0, 2, 3, 1)])
     return reshaped(b, lies.permuted((0, 3, 1, 2)), call.shape())
 
 
@@ -188,11 +191,11 @@ def _pool(b: Builder, call: Call) -> Value | list[Value | None]:
     return [values, b.result(call, made("max_index", image(b, v, dims), 0), 1) if indices else None]
 
 
-def _lying_last(call: Call, made: Tensor) -> Value:
+def _lying_last(call: Call, tensor: Tensor) -> Value:
     """The result of a call whose channels are last in memory."""
     shape = call.shape()
     last = channels_last(len(shape))
-    lies = Value.whole(made, call.out.dtype, [shape[d] for d in last])
+    lies = Value.whole(tensor, call.out.dtype, [shape[d] for d in last])
     return lies.permuted(inverse(last))
 
 
@@ -239,11 +242,11 @@ _MODES: dict[str, tuple[int, str]] = {
 def _given_scales(call: Call, dims: int) -> list[float] | None:
     """Scales as PyTorch uses them, innermost first: only those that were given."""
     if "scale_factors" in call.args:
-        given = call.raw("scale_factors")
-        return [float(s) for s in given][::-1] if given else None
+        scales = call.raw("scale_factors")
+        return [float(s) for s in scales][::-1] if scales else None
     names = {1: ["scales"], 2: ["scales_h", "scales_w"], 3: ["scales_d", "scales_h", "scales_w"]}
-    given = [call.raw(n) for n in names[dims]]
-    return [float(s) for s in given][::-1] if all(s is not None for s in given) else None
+    scales = [call.raw(n) for n in names[dims]]
+    return [float(s) for s in scales][::-1] if all(s is not None for s in scales) else None
 
 
 def _upsample(b: Builder, call: Call) -> Value:
@@ -254,17 +257,17 @@ def _upsample(b: Builder, call: Call) -> Value:
     scales = _given_scales(call, dims)
     last = with_channels(v, dims)
     if last is None or mode == "cubic":
-        made = g.interpolate(mode, image(b, v, dims), sizes, align_corners=corners, scales=scales)
-        return b.result(call, made)
+        result = g.interpolate(mode, image(b, v, dims), sizes, align_corners=corners, scales=scales)
+        return b.result(call, result)
     # channels are a dimension that keeps its size
-    made = g.interpolate(
+    result = g.interpolate(
         mode,
         b.dense(last),
         [v.shape[1], *sizes],
         align_corners=corners,
         scales=None if scales is None else [1.0, *scales],
     )
-    return _lying_last(call, made)
+    return _lying_last(call, result)
 
 
 def _upsample_rules(call: Call) -> str | None:

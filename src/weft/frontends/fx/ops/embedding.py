@@ -35,7 +35,7 @@ def _bag_rules(call: Call) -> str | None:
 
 @visitor(aten._embedding_bag.default, aten._embedding_bag_forward_only.default, check=_bag_rules)
 def embedding_bag(b: Builder, call: Call) -> list[Value | None]:
-    """Sum, mean or maximum of rows: those of a bag begin at its offset."""
+    """The sum, mean or maximum of rows; the rows of a bag begin at its offset."""
     ids = b.converted(call.value("indices"), torch.int32)
     w = call.value("weight")
     rows = g.get_rows(b.rows(w, stored=True), b.flat(ids))
@@ -57,13 +57,13 @@ def embedding_bag(b: Builder, call: Call) -> list[Value | None]:
     if mode == 2:
         low = b.scalar(float("-inf"), torch.float32).tensor
         mask = reshaped_to(inside, (1, n, bags))
-        made = g.reduce("max", g.where(mask, rows, low), [1])
-        made = g.where(g.binary("eq", made, low), b.scalar(0.0, torch.float32).tensor, made)
+        result = g.reduce("max", g.where(mask, rows, low), [1])
+        result = g.where(g.binary("eq", result, low), b.scalar(0.0, torch.float32).tensor, result)
     else:
-        made = g.mul_mat(g.cont(g.transpose(rows)), shares)
+        result = g.mul_mat(g.cont(g.transpose(rows)), shares)
         if mode == 1:
             # PyTorch divides by the numbers up to the next offset, or to the last of all
             count = g.convert(g.binary("sub", b.flat(behind), b.flat(first)), "f32")
             count = reshaped_to(count, (1, bags))
-            made = g.binary("div", made, g.pointwise("clamp", count, 1.0, float("inf")))
-    return [b.result(call, made), None, None, None]
+            result = g.binary("div", result, g.pointwise("clamp", count, 1.0, float("inf")))
+    return [b.result(call, result), None, None, None]

@@ -31,8 +31,9 @@ def _groups_of_rows(call: Call) -> str | None:
 @visitor(aten._grouped_mm.default, check=_groups_of_rows)
 @visitor_by_name("transformers::grouped_mm_fallback", check=_groups_of_rows)
 def grouped_mm(b: Builder, call: Call) -> Value:
-    """Row i of [n, k] times matrix e of [groups, k, m], where group e ends before row offs[e]; 0
-    for the rows behind the last group."""
+    """Row i of [n, k] times matrix e of [groups, k, m], where group e ends before row offs[e].
+
+    Rows behind the last group give 0."""
     first, second = ("input", "weight") if "input" in call.args else ("self", "mat2")
     x, w = call.value(first), transposed(call.value(second))
     n, groups = x.shape[0], w.shape[0]
@@ -42,11 +43,11 @@ def grouped_mm(b: Builder, call: Call) -> Value:
     group = b.settled(reduced(b, "sum", passed, [1]))
     last = b.of_size(groups - 1, torch.int64)
     ids = b.converted(combined(b, "min", group, last, group.shape), torch.int32)
-    made = g.mul_mat_id(
+    products = g.mul_mat_id(
         b.rows(w, stored=True),
         reshaped_to(b.dense(x), (x.shape[1], 1, n)),
         reshaped_to(b.flat(ids), (1, n)),
     )
     inside = combined(b, "le", group, last, group.shape, torch.bool)
-    found = Value.whole(made, call.out.dtype, call.shape())
-    return chosen(b, inside, found, b.scalar(0.0, found.dtype), found.shape)
+    result = Value.whole(products, call.out.dtype, call.shape())
+    return chosen(b, inside, result, b.scalar(0.0, result.dtype), result.shape)

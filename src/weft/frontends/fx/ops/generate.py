@@ -1,7 +1,7 @@
-"""Tensors out of nothing, and conversions of type.
+"""Tensors without sources, and conversions of type.
 
 Filled tensors are one element that is expanded; ranges of a dynamic length are the beginning of a
-constant as long as they can become.
+constant of the largest length.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def full(b: Builder, call: Call) -> Value:
     aten.empty_strided.default, aten.new_empty_strided.default,
 )  # fmt: skip
 def zeros(b: Builder, call: Call) -> Value:
-    """0 everywhere, also where nothing is promised."""
+    """0 everywhere, also for tensors whose values are unspecified."""
     return filled(b, call, 0)
 
 
@@ -78,12 +78,12 @@ def _range_rules(call: Call) -> str | None:
     sizes=("end",),
 )
 def arange(b: Builder, call: Call) -> Value:
-    """start, start + step, ..."""
+    """The numbers start, start + step and so on."""
     [n] = call.shape()
     start, step = call.number("start", 0), call.number("step", 1)
     numbers = start + step * np.arange(upper(n), dtype=np.float64 if _is_real(call) else np.int64)
-    found = b.constant(numbers, call.out.dtype)
-    return found.viewed([n], found.strides) if isinstance(n, Expr) else found
+    constant = b.constant(numbers, call.out.dtype)
+    return constant.viewed([n], constant.strides) if isinstance(n, Expr) else constant
 
 
 def _is_real(call: Call) -> bool:
@@ -99,13 +99,13 @@ def eye(b: Builder, call: Call) -> Value:
     """1 on the diagonal."""
     shape = call.shape()
     rows, columns = (upper(n) for n in shape)
-    found = b.constant(np.eye(rows, columns), call.out.dtype)
-    return found.viewed(shape, found.strides)
+    constant = b.constant(np.eye(rows, columns), call.out.dtype)
+    return constant.viewed(shape, constant.strides)
 
 
 @visitor(aten.linspace.default, check=_fixed)
 def linspace(b: Builder, call: Call) -> Value:
-    """So many steps from start to end."""
+    """A number of equal steps from start to end."""
     [n] = (int(n) for n in call.out.shape)
     numbers = torch.linspace(call.number("start"), call.number("end"), n).numpy()
     return b.constant(numbers, call.out.dtype)
@@ -137,18 +137,18 @@ def _dtype_rules(call: Call) -> str | None:
 
 @visitor(aten._to_copy.default, aten.to.dtype, aten.to.dtype_layout, check=_dtype_rules)
 def to_copy(b: Builder, call: Call) -> Value:
-    """Another type."""
+    """The tensor in another type."""
     return b.converted(call.value("self"), call.out.dtype)
 
 
 @visitor(aten.type_as.default)
 def type_as(b: Builder, call: Call) -> Value:
-    """The type of another tensor."""
+    """The tensor in the type of another one."""
     return b.converted(call.value("self"), call.out.dtype)
 
 
 @visitor(aten.copy.default)
 def copy(b: Builder, call: Call) -> Value:
-    """The second in the shape and type of the first."""
+    """The second tensor in the shape and type of the first."""
     source, shape = b.converted(call.value("src"), call.out.dtype), call.shape()
     return source.viewed(shape, broadcast_strides(source.shape, source.strides, shape))

@@ -63,12 +63,12 @@ def _axis(b: Builder, call: Call, names: Sequence[str]) -> tuple[list[Tensor], i
     """Tensors with one axis in common, and that axis in weft's order."""
     v = call.value("self")
     dim = call.dim("dim", v.rank)
-    found = []
+    tensors = []
     for name in names:
         value = call.value(name)
         value = indices_of(b, value) if name == "index" else value
-        found.append(along(value, dim, b) if v.rank > 4 else b.view(value))
-    return found, 1 if v.rank > 4 else max(v.rank, 1) - 1 - dim
+        tensors.append(along(value, dim, b) if v.rank > 4 else b.view(value))
+    return tensors, 1 if v.rank > 4 else max(v.rank, 1) - 1 - dim
 
 
 @visitor(aten.gather.default, check=_gather_rules)
@@ -119,27 +119,29 @@ def _put_rules(call: Call) -> str | None:
 
 
 class _Indexed:
-    """A tensor seen in few dimensions: those between two indexed ones are merged, and so are the
-    indexed ones themselves where there are many."""
+    """A tensor viewed in few dimensions.
+
+    Dimensions between two indexed ones are merged, and so are the indexed ones where there are
+    many."""
 
     def __init__(self, b: Builder, v: Value, indices: Sequence[Value | None]) -> None:
         self.builder = b
-        given = [*indices, *[None] * (v.rank - len(indices))]
+        by_dim = [*indices, *[None] * (v.rank - len(indices))]
         self.shape = v.shape
-        axes = [d for d, i in enumerate(given) if i is not None]
+        axes = [d for d, i in enumerate(by_dim) if i is not None]
         self.adjacent = axes[-1] - axes[0] == len(axes) - 1
         self.lead = v.shape[: axes[0]]
         self.tail = v.shape[axes[-1] + 1 :]
-        found = [indices_of(b, i) for i in given if i is not None]
-        self.index_shape = broadcast_shape([i.shape for i in found])
-        flat = [self._flat(i) for i in found]
+        converted = [indices_of(b, i) for i in by_dim if i is not None]
+        self.index_shape = broadcast_shape([i.shape for i in converted])
+        flat = [self._flat(i) for i in converted]
         # where there are too many, neighbouring axes that are indexed become one with a computed
         # number
-        merge = _dimensions([i is not None for i in given]) > 4
+        merge = _dimensions([i is not None for i in by_dim]) > 4
         self.merged: list[Value | None] = []
         self.sizes: list[Size] = []
         position = iter(flat)
-        for d, i in enumerate(given):
+        for d, i in enumerate(by_dim):
             n = v.shape[d]
             if i is None:
                 if self.merged and self.merged[-1] is None:
@@ -177,8 +179,8 @@ class _Indexed:
         b = self.builder
         x, size = b.joint(i.shape, i, b.scalar(n, i.dtype))
         _, zero = b.joint(i.shape, i, b.scalar(0, i.dtype))
-        made = g.where(g.binary("lt", x, zero), g.binary("add", x, size), x)
-        return Value.whole(made, i.dtype, i.shape)
+        positive = g.where(g.binary("lt", x, zero), g.binary("add", x, size), x)
+        return Value.whole(positive, i.dtype, i.shape)
 
     def tensor(self, v: Value) -> Tensor:
         """The indexed tensor in its merged sizes."""
@@ -190,18 +192,18 @@ class _Indexed:
 
 
 def broadcast_shape(shapes: Sequence[Sequence[Size]]) -> tuple[Size, ...]:
-    """The shape that all broadcast to."""
+    """The shape to which all shapes broadcast."""
     rank = max(len(s) for s in shapes)
-    found: list[Size] = [1] * rank
+    sizes: list[Size] = [1] * rank
     for shape in shapes:
         for d, n in enumerate(shape):
             at = rank - len(shape) + d
-            found[at] = n if found[at] == 1 else found[at]
-    return tuple(found)
+            sizes[at] = n if sizes[at] == 1 else sizes[at]
+    return tuple(sizes)
 
 
 def _dimensions(indexed: Sequence[bool], *, merged: bool = False) -> int:
-    """Dimensions that are left when neighbours without (`merged`: or with) an index are one."""
+    """The number of dimensions when neighbours without (`merged`: or with) an index are merged."""
     pairs = zip([None, *indexed], indexed, strict=False)
     return sum(1 for last, this in pairs if last != this or (this and not merged))
 
@@ -229,8 +231,8 @@ def index(b: Builder, call: Call) -> Value:
     """Elements by index tensors that broadcast to each other."""
     indices = [None if i is None else call.as_value(i) for i in call.raw("indices", [])]
     v = call.value("self")
-    seen = _Indexed(b, v, indices)
-    return b.result(call, g.index(seen.tensor(v), seen.numbers()))
+    merged = _Indexed(b, v, indices)
+    return b.result(call, g.index(merged.tensor(v), merged.numbers()))
 
 
 @visitor(aten.take.default)
@@ -238,8 +240,8 @@ def take(b: Builder, call: Call) -> Value:
     """Elements by their number in the whole tensor."""
     v = call.value("self")
     flat = reshaped(b, v, (v.n_elements,))
-    seen = _Indexed(b, flat, [call.value("index")])
-    return b.result(call, g.index(seen.tensor(flat), seen.numbers()))
+    indexed = _Indexed(b, flat, [call.value("index")])
+    return b.result(call, g.index(indexed.tensor(flat), indexed.numbers()))
 
 
 def _put_all_rules(call: Call) -> str | None:
@@ -250,30 +252,30 @@ def _put_all_rules(call: Call) -> str | None:
 def index_put(b: Builder, call: Call) -> Value:
     """A copy with some elements replaced, or added to."""
     v = call.value("self")
-    given = call.raw("indices", [])
+    indices_arg = call.raw("indices", [])
     values = b.converted(call.value("values"), call.out.dtype)
-    if fake_of(given[0]) is not None and fake_of(given[0]).dtype is torch.bool:
-        return _masked_put(b, call, v, call.as_value(given[0]), values)
-    indices = [None if i is None else call.as_value(i) for i in given]
+    if fake_of(indices_arg[0]) is not None and fake_of(indices_arg[0]).dtype is torch.bool:
+        return _masked_put(b, call, v, call.as_value(indices_arg[0]), values)
+    indices = [None if i is None else call.as_value(i) for i in indices_arg]
     written = rows_written(b, call, v, indices, values)
     if written is not None:
         return written
-    seen = _Indexed(b, v, indices)
-    place = _place_shape(v, indices, seen)
+    indexed = _Indexed(b, v, indices)
+    place = _place_shape(v, indices, indexed)
     strides = broadcast_strides(values.shape, values.strides, place)
     wide = values.viewed(place, strides)
-    source = reshaped_to(b.dense(wide), _result_sizes(seen, product(seen.index_shape)))
+    source = reshaped_to(b.dense(wide), _result_sizes(indexed, product(indexed.index_shape)))
     accumulate = bool(call.raw("accumulate", False))
     return b.result(
-        call, g.index_put(seen.tensor(v), seen.numbers(), source, accumulate=accumulate)
+        call, g.index_put(indexed.tensor(v), indexed.numbers(), source, accumulate=accumulate)
     )
 
 
-def _result_sizes(seen: _Indexed, n: Size) -> list[Size]:
+def _result_sizes(indexed: _Indexed, n: Size) -> list[Size]:
     """Sizes of x[indices] in merged dimensions, innermost first."""
-    merged = list(zip(seen.merged, seen.sizes, strict=True))
+    merged = list(zip(indexed.merged, indexed.sizes, strict=True))
     kept = [(k, s) for k, (i, s) in enumerate(merged) if i is None]
-    at = [k for k, i in enumerate(seen.merged) if i is not None]
+    at = [k for k, i in enumerate(indexed.merged) if i is not None]
     # a single place has no dimension of its own
     own = [] if n == 1 else [n]
     if at[-1] - at[0] == len(at) - 1:
@@ -283,16 +285,16 @@ def _result_sizes(seen: _Indexed, n: Size) -> list[Size]:
     return sizes[::-1] or [1]
 
 
-def _place_shape(v: Value, indices: Sequence[Value | None], seen: _Indexed) -> tuple[Size, ...]:
+def _place_shape(v: Value, indices: Sequence[Value | None], indexed: _Indexed) -> tuple[Size, ...]:
     """The shape of x[indices]."""
-    given = [*indices, *[None] * (v.rank - len(indices))]
-    kept = [(d, n) for d, n in enumerate(v.shape) if given[d] is None]
-    first = next(d for d, i in enumerate(given) if i is not None)
-    if not seen.adjacent:
-        return (*seen.index_shape, *(n for _, n in kept))
+    by_dim = [*indices, *[None] * (v.rank - len(indices))]
+    kept = [(d, n) for d, n in enumerate(v.shape) if by_dim[d] is None]
+    first = next(d for d, i in enumerate(by_dim) if i is not None)
+    if not indexed.adjacent:
+        return (*indexed.index_shape, *(n for _, n in kept))
     return (
         *(n for d, n in kept if d < first),
-        *seen.index_shape,
+        *indexed.index_shape,
         *(n for d, n in kept if d > first),
     )
 
@@ -331,7 +333,7 @@ def _masked_put(b: Builder, call: Call, v: Value, mask: Value, value: Value) -> 
 
 
 def _searched(b: Builder, call: Call, rows: Value, values: Value) -> Value:
-    """Where values belong in sorted rows: one for all, or one for each row of values."""
+    """The positions of values in sorted rows: one row for all, or one for each row of values."""
     n = rows.shape[-1]
     t = reshaped_to(b.dense(rows), (n, product(rows.shape[:-1])))
     if call.has("sorter"):
@@ -340,17 +342,17 @@ def _searched(b: Builder, call: Call, rows: Value, values: Value) -> Value:
     wide = values.shape[-1] if rows.rank > 1 else values.n_elements
     v = reshaped_to(b.dense(values), (wide, t.ne[1]))
     right = bool(call.raw("right", False)) or call.raw("side") == "right"
-    found = Value.whole(g.search_sorted(t, v, right=right), torch.int64, call.shape())
-    return b.converted(found, call.out.dtype)
+    places = Value.whole(g.search_sorted(t, v, right=right), torch.int64, call.shape())
+    return b.converted(places, call.out.dtype)
 
 
 @visitor(aten.searchsorted.Tensor)
 def searchsorted(b: Builder, call: Call) -> Value:
-    """Where each value belongs in a sorted sequence."""
+    """The position of each value in a sorted sequence."""
     return _searched(b, call, call.value("sorted_sequence"), call.value("self"))
 
 
 @visitor(aten.bucketize.Tensor)
 def bucketize(b: Builder, call: Call) -> Value:
-    """Between which boundaries each value lies."""
+    """The boundaries between which each value lies, by number."""
     return _searched(b, call, call.value("boundaries"), call.value("self"))

@@ -1,4 +1,4 @@
-"""Replacing parts, turning around, padding: elements that move as a block."""
+"""Replacing parts, reversing, padding: elements that move as a block."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ def _replaced(
         return joined(b, parts, dim, v.dtype)
     assert isinstance(start, int) and isinstance(count, int)
     ids = b.constant(start + step * np.arange(count), torch.int64)
-    made = g.index_put(along(v, dim, b), [None, b.flat(ids)], along(src, dim, b))
-    return Value.whole(made, v.dtype, v.shape)
+    result = g.index_put(along(v, dim, b), [None, b.flat(ids)], along(src, dim, b))
+    return Value.whole(result, v.dtype, v.shape)
 
 
 @visitor(aten.select_scatter.default)
@@ -79,7 +79,7 @@ def select_scatter(b: Builder, call: Call) -> Value:
 
 @visitor(aten.flip.default)
 def flip(b: Builder, call: Call) -> Value:
-    """The other way round along some dimensions."""
+    """Elements in reverse order along some dimensions."""
     v = call.value("self")
     for dim in call.dims("dims", v.rank) if call.raw("dims", []) else []:
         n = v.shape[dim]
@@ -91,7 +91,7 @@ def flip(b: Builder, call: Call) -> Value:
 
 @visitor(aten.roll.default)
 def roll(b: Builder, call: Call) -> Value:
-    """Elements moved around along some dimensions."""
+    """Elements shifted along some dimensions, circularly."""
     v = call.value("self")
     shifts, dims = call.numbers("shifts"), call.numbers("dims")
     shape = v.shape
@@ -140,21 +140,21 @@ def pad(b: Builder, call: Call) -> Value:
         return _padded(b, call, v, [call.size(n) for n in call.raw(name, [])])
     if 0 in call.shape():
         return b.scalar(0.0, v.dtype).viewed(call.shape(), [0] * v.rank)
-    given = call.numbers(name)
+    numbers = call.numbers(name)
     # by dimension: how many before and behind
     ends = dict.fromkeys(range(v.rank), (0, 0))
-    ends |= {v.rank - 1 - i: (given[2 * i], given[2 * i + 1]) for i in range(len(given) // 2)}
+    ends |= {v.rank - 1 - i: (numbers[2 * i], numbers[2 * i + 1]) for i in range(len(numbers) // 2)}
     if _MODES[call.op] == "circular":
         v, ends = _cropped(b, v, ends)
     order = v.reading_order
     x = v.permuted(order)
     first = next((i for i, d in enumerate(order) if any(ends[d])), v.rank)
     if v.rank - first > 4:
-        first, order, x = v.rank - len(given) // 2, tuple(range(v.rank)), v
+        first, order, x = v.rank - len(numbers) // 2, tuple(range(v.rank)), v
     inside = x.shape[first:][::-1]
     outside = (product(x.shape[:first]),) if len(inside) < 4 else ()
     low, high = ([ends[d][i] for d in order[first:][::-1]] for i in (0, 1))
-    made = g.pad_nd(
+    padded = g.pad_nd(
         reshaped_to(b.dense(x), (*inside, *outside)),
         low,
         high,
@@ -162,14 +162,14 @@ def pad(b: Builder, call: Call) -> Value:
         float(call.number("value", 0)),
     )
     sizes = call.shape()
-    return Value.whole(made, call.out.dtype, [sizes[d] for d in order]).permuted(inverse(order))
+    return Value.whole(padded, call.out.dtype, [sizes[d] for d in order]).permuted(inverse(order))
 
 
 def _cropped(
     b: Builder, v: Value, ends: dict[int, tuple[int, int]]
 ) -> tuple[Value, dict[int, tuple[int, int]]]:
-    """What is left of a value, and what of its padding, once negative ends are taken off: PyTorch
-    wraps what remains."""
+    """The parts of a value and of its padding that remain once negative ends are removed, as
+    PyTorch wraps what remains."""
     for dim, (before, behind) in ends.items():
         off = max(-before, 0) + max(-behind, 0)
         if off:

@@ -29,12 +29,12 @@ def rows_of(b: Builder, v: Value, n: Size) -> g.Tensor:
 def affine(
     b: Builder, v: Value, call: Call, shape: Sequence[Size], names: tuple[str, str]
 ) -> Value:
-    """weight v + bias, where they are there; their dimensions are seen as `shape`."""
+    """weight v + bias, where they exist; their dimensions are viewed as `shape`."""
     for name, kind in zip(names, ("mul", "add"), strict=True):
         if call.has(name):
             p = call.value(name)
-            seen = Value.whole(b.dense(p), p.dtype, shape)
-            v = combined(b, kind, v, seen, v.shape)
+            parameter = Value.whole(b.dense(p), p.dtype, shape)
+            v = combined(b, kind, v, parameter, v.shape)
     return v
 
 
@@ -59,7 +59,7 @@ def _first_only(call: Call) -> str | None:
 
 @visitor(aten.native_layer_norm.default, check=_first_only)
 def native_layer_norm(b: Builder, call: Call) -> list[Value | None]:
-    """Only the first result is made."""
+    """The normalised rows; the statistics are not computed."""
     return [_layer_norm(b, call), None, None]
 
 
@@ -67,12 +67,12 @@ def native_layer_norm(b: Builder, call: Call) -> list[Value | None]:
 def rms_norm(b: Builder, call: Call) -> Value | list[Value | None]:
     """Rows to a mean square of 1, then the weight."""
     v = call.value("input")
-    given = call.raw("normalized_shape", [])
-    n = product([call.size(s) for s in given])
+    normalized = call.raw("normalized_shape", [])
+    n = product([call.size(s) for s in normalized])
     eps = float(call.number("eps", float(np.finfo(np.float32).eps)))
     normed = Value.whole(g.rms_norm(rows_of(b, v, n), eps), v.dtype, v.shape)
-    made = affine(b, normed, call, v.shape[v.rank - len(given) :], ("weight", "bias"))
-    return [made, None] if len(call.outs) > 1 else made
+    result = affine(b, normed, call, v.shape[v.rank - len(normalized) :], ("weight", "bias"))
+    return [result, None] if len(call.outs) > 1 else result
 
 
 def _channels(v: Value) -> tuple[Size, ...]:
@@ -95,7 +95,7 @@ def native_group_norm(b: Builder, call: Call) -> list[Value | None]:
 
 @visitor(aten._native_batch_norm_legit_no_training.default, check=_first_only)
 def batch_norm(b: Builder, call: Call) -> list[Value | None]:
-    """With statistics that are there: a factor and a summand for each channel."""
+    """A factor and a summand for each channel, from fixed statistics."""
     v = call.value("input")
     shape = _channels(v)
 
@@ -108,16 +108,16 @@ def batch_norm(b: Builder, call: Call) -> list[Value | None]:
     factor = b.mapped(lambda t: g.pointwise("rsqrt", g.scale(t, 1.0, eps)), var)
     if call.has("weight"):
         factor = combined(b, "mul", factor, parameter("weight"), shape)
-    made = combined(b, "sub", v, parameter("running_mean"), v.shape)
-    made = combined(b, "mul", made, factor, v.shape)
+    result = combined(b, "sub", v, parameter("running_mean"), v.shape)
+    result = combined(b, "mul", result, factor, v.shape)
     if call.has("bias"):
-        made = combined(b, "add", made, parameter("bias"), v.shape)
-    return [made, None, None]
+        result = combined(b, "add", result, parameter("bias"), v.shape)
+    return [result, None, None]
 
 
 @visitor(aten._native_batch_norm_legit.no_stats, check=_first_only)
 def instance_norm(b: Builder, call: Call) -> list[Value | None]:
-    """With the statistics of the batch itself."""
+    """A batch norm with the statistics of the batch itself."""
     v = call.value("input")
     dims = [d for d in range(v.rank) if d != 1]
     eps = float(call.number("eps"))
@@ -144,24 +144,29 @@ def _of_floats(call: Call) -> str | None:
     aten._log_softmax.default, aten.log_softmax.int, check=_of_floats,
 )  # fmt: skip
 def softmax(b: Builder, call: Call) -> Value:
-    """Along any dimension; its logarithm is taken from the differences to the largest."""
+    """Softmax along any dimension; its logarithm is computed from the differences to the
+    largest."""
     v = call.value("self")
     kind = call.op._schema.name.removeprefix("aten::")
     rows, axis = lines(b, b.converted(v, torch.float32), call.dim("dim", v.rank, -1))
     if "log" in kind or axis == 1:
-        rest = g.binary("sub", rows, g.reduce("max", rows, [axis]))
-        exps = g.exp(rest)
+        difference = g.binary("sub", rows, g.reduce("max", rows, [axis]))
+        exps = g.exp(difference)
         sums = g.reduce("sum", exps, [axis])
-        made = g.binary("sub", rest, g.log(sums)) if "log" in kind else g.binary("div", exps, sums)
+        result = (
+            g.binary("sub", difference, g.log(sums))
+            if "log" in kind
+            else g.binary("div", exps, sums)
+        )
     else:
-        made = g.soft_max(rows)
+        result = g.soft_max(rows)
     if kind == "_safe_softmax":
-        # rows of nothing but -inf are 0
+        # rows that hold only -inf are 0
         largest = g.reduce("max", rows, [axis])
         low = b.scalar(float("-inf"), torch.float32).tensor
         zero = b.scalar(0.0, torch.float32).tensor
-        made = g.where(g.binary("gt", largest, low), made, zero)
-    return b.converted(Value.whole(made, torch.float32, v.shape), call.out.dtype)
+        result = g.where(g.binary("gt", largest, low), result, zero)
+    return b.converted(Value.whole(result, torch.float32, v.shape), call.out.dtype)
 
 
 @visitor(aten.glu.default)

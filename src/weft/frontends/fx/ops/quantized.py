@@ -1,13 +1,13 @@
-"""Quantized programs: what torchao and PT2E put around weights and activations.
+"""Quantized programs: the ops that torchao and PT2E put around weights and activations.
 
 Constant weights that are dequantized become blocks where blocks can hold them: q4_0 for symmetric
 numbers from -8 to 7, q8_0 for other symmetric bytes, in groups of whole blocks (scales are rounded
 to float16). Others are decoded to float32 when the program is converted.
 
 Activations that are quantized with parameters of their own and dequantized again, before a product,
-stay as they are: the cpu device quantizes the activations of such products itself, in blocks.
+stay unquantized: the cpu device quantizes the activations of such products itself, in blocks.
 
-The ops belong to packages that may not be there, so they are known by name.
+The ops belong to packages that may not be installed, so they are known by name.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def _chosen_from(arg: Any) -> Any:
 
 
 def chooses_parameters(node: Any) -> bool:
-    """Whether a node looks at activations for how to quantize them."""
+    """Whether a node chooses quantization parameters from activations."""
     return _name(node) in _CHOOSE
 
 
@@ -93,7 +93,7 @@ def _only_dequantized(call: Call) -> str | None:
 
 @visitor_by_name(*_CHOOSE, check=_only_dequantized, any_type=True)
 def choose(b: Builder, call: Call) -> list[Value | None]:
-    """Nothing: see `dequantize`."""
+    """Nothing, because `dequantize` does the work."""
     del b
     return [None for _ in call.outs]
 
@@ -110,7 +110,7 @@ def _quantize_rules(call: Call) -> str | None:
 
 @visitor_by_name(*_QUANTIZE, check=_quantize_rules, any_type=True)
 def quantize(b: Builder, call: Call) -> Value | list[Value | None]:
-    """Nothing where it is dynamic; else scaled, rounded, moved and limited."""
+    """Nothing for dynamic activations; else numbers scaled, rounded, shifted and limited."""
     if dynamic_source(call.node) is not None:
         return [None]
     x, zero = call.value("input"), float(call.number("zero_point"))
@@ -166,16 +166,16 @@ def dequantize(b: Builder, call: Call) -> Value:
 
 def _parameters(b: Builder, call: Call) -> tuple[Value, Value]:
     """Scale and zero point as values; absent zero points are 0."""
-    found: list[Value] = []
+    values: list[Value] = []
     for one, many in (("scale", "scales"), ("zero_point", "zero_points")):
         arg = call.args.get(one, call.args.get(many))
         if isinstance(arg, Node):
-            found.append(call.as_value(arg))
+            values.append(call.as_value(arg))
         elif arg is None:
-            found.append(b.constant(np.zeros(found[0].shape), torch.float32))
+            values.append(b.constant(np.zeros(values[0].shape), torch.float32))
         else:
-            found.append(b.constant(np.asarray(arg, np.float32), torch.float32))
-    return found[0], found[1]
+            values.append(b.constant(np.asarray(arg, np.float32), torch.float32))
+    return values[0], values[1]
 
 
 def _block(call: Call, v: Value) -> list[int]:

@@ -44,16 +44,16 @@ _KINDS: dict[Any, str] = {
 
 def groups_of(shape: Sequence[Size], dims: Sequence[int]) -> list[tuple[Size, bool]]:
     """Neighbouring dimensions merged, outermost first: size, and whether it is reduced."""
-    found: list[tuple[Size, bool]] = []
+    groups: list[tuple[Size, bool]] = []
     for d, n in enumerate(shape):
         if n == 1:
             continue
         reduced = d in dims
-        if found and found[-1][1] == reduced:
-            found[-1] = (found[-1][0] * n, reduced)
+        if groups and groups[-1][1] == reduced:
+            groups[-1] = (groups[-1][0] * n, reduced)
         else:
-            found.append((n, reduced))
-    return found or [(1, True)]
+            groups.append((n, reduced))
+    return groups or [(1, True)]
 
 
 def reduced(b: Builder, kind: str, v: Value, dims: Sequence[int]) -> Value:
@@ -102,10 +102,10 @@ def _reduction(kind: str) -> Callable[[Builder, Call], Value]:
 _INTEGERS = {"i64": torch.int64, "i32": torch.int32, "i16": torch.int16, "i8": torch.int8}
 
 
-def _made_type(t: Tensor, given: torch.dtype) -> torch.dtype:
-    """The type of what REDUCE made of a type: integers are summed as i64."""
-    if is_float(given) or (given is torch.bool and t.dtype.name == "i8"):
-        return given
+def _made_type(t: Tensor, dtype: torch.dtype) -> torch.dtype:
+    """The type of a REDUCE result: integers are summed as i64."""
+    if is_float(dtype) or (dtype is torch.bool and t.dtype.name == "i8"):
+        return dtype
     return _INTEGERS[t.dtype.name]
 
 
@@ -113,7 +113,7 @@ for op, called in _KINDS.items():
     visitor(op)(_reduction(called))
 
 
-# -- where the largest is --------------------------------------------------------------------------
+# -- position of the largest -----------------------------------------------------------------------
 
 
 def three(v: Value, dim: int) -> tuple[Size, Size, Size]:
@@ -125,7 +125,7 @@ def three(v: Value, dim: int) -> tuple[Size, Size, Size]:
 def lines(b: Builder, v: Value, dim: int) -> tuple[Tensor, int]:
     """All elements with a dimension as an axis: (inside, along, outside), or rows of it.
 
-    Kernels work along axis 0: with nothing inside, they would take one element at a time."""
+    Kernels work along axis 0; with nothing inside, they would take one element at a time."""
     inside, along, outside = three(v, dim)
     if inside == 1:
         return reshaped_to(b.dense(v), (along, outside)), 0
@@ -176,8 +176,8 @@ def cumulate(b: Builder, call: Call) -> Value:
     kind = "sum" if call.op._schema.name == "aten::cumsum" else "prod"
     t, axis = lines(b, v, call.dim("dim", v.rank))
     made_type = call.out.dtype if is_float(v.dtype) else torch.int64
-    made = Value.whole(g.cumulate(kind, t, axis), made_type, v.shape)
-    return b.converted(made, call.out.dtype)
+    sums = Value.whole(g.cumulate(kind, t, axis), made_type, v.shape)
+    return b.converted(sums, call.out.dtype)
 
 
 def _running(largest: bool) -> Callable[[Builder, Call], list[Value | None]]:
@@ -204,7 +204,7 @@ def _bounded(call: Call) -> str | None:
 
 @visitor(aten.histc.default, check=_bounded)
 def histogram(b: Builder, call: Call) -> Value:
-    """How many elements lie in each of the bins of one width between two bounds."""
+    """The number of elements in each of the bins of equal width between two bounds."""
     low, high = float(call.number("min")), float(call.number("max"))
     bins = int(call.number("bins", 100))
     v = call.value("self")
@@ -256,17 +256,17 @@ def _enough(call: Call) -> str | None:
 
 @visitor(aten.var.correction, aten.std.correction, check=_enough)
 def variance(b: Builder, call: Call) -> Value:
-    """Variance, or its root."""
-    found, _ = _variance(b, call)
+    """The variance, or its root."""
+    result, _ = _variance(b, call)
     is_root = call.op._schema.name == "aten::std"
-    return reshaped(b, b.mapped(g.sqrt, found) if is_root else found, call.shape())
+    return reshaped(b, b.mapped(g.sqrt, result) if is_root else result, call.shape())
 
 
 @visitor(aten.var_mean.correction, aten.std_mean.correction, check=_enough)
 def variance_mean(b: Builder, call: Call) -> list[Value | None]:
-    """Both."""
-    found, mean = _variance(b, call)
-    root = b.mapped(g.sqrt, found) if call.op._schema.name == "aten::std_mean" else found
+    """The variance (or its root) and the mean."""
+    result, mean = _variance(b, call)
+    root = b.mapped(g.sqrt, result) if call.op._schema.name == "aten::std_mean" else result
     return [reshaped(b, t, call.shape()) for t in (root, mean)]
 
 
@@ -276,7 +276,7 @@ def variance_mean(b: Builder, call: Call) -> list[Value | None]:
 def _sorted(
     b: Builder, v: Value, dim: int, descending: bool, k: Size | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Values and where they were, along a dimension."""
+    """Values in order along a dimension, and their former positions."""
     t, axis = lines(b, v, dim)
     indices = g.sort_indices(t, axis, descending=descending, k=k)
     return g.gather(t, indices, axis), indices
@@ -284,7 +284,7 @@ def _sorted(
 
 @visitor(aten.sort.default, aten.sort.stable)
 def sort(b: Builder, call: Call) -> list[Value | None]:
-    """Elements in order, and where they were."""
+    """Elements in order, and their former positions."""
     v = call.value("self")
     values, indices = _sorted(
         b, v, call.dim("dim", v.rank, -1), bool(call.raw("descending", False))
@@ -294,7 +294,7 @@ def sort(b: Builder, call: Call) -> list[Value | None]:
 
 @visitor(aten.argsort.default, aten.argsort.stable)
 def argsort(b: Builder, call: Call) -> Value:
-    """Where the elements are, in order."""
+    """The positions of the elements in order."""
     v = call.value("self")
     dim = call.dim("dim", v.rank, -1)
     return b.result(call, _sorted(b, v, dim, bool(call.raw("descending", False)))[1])
@@ -319,14 +319,14 @@ def _middle(call: Call) -> str | None:
 
 @visitor(aten.median.default, check=_middle)
 def median(b: Builder, call: Call) -> Value:
-    """The lower of the two in the middle of all elements; a NaN where there is one."""
+    """The lower one of the two middle elements of all; a NaN where there is one."""
     t = b.flat(call.value("self"))
     return b.result(call, _median(b, reshaped_to(t, (1, t.ne[0], 1)))[0])
 
 
 @visitor(aten.median.dim, check=_middle)
 def median_dim(b: Builder, call: Call) -> list[Value | None]:
-    """The lower of the two in the middle along a dimension, and where it is."""
+    """The lower one of the two middle elements along a dimension, and its position."""
     v = call.value("self")
     t = reshaped_to(b.dense(v), three(v, call.dim("dim", v.rank)))
     values, indices = _median(b, t)
@@ -350,18 +350,18 @@ def vector_norm(b: Builder, call: Call) -> Value:
     dims = call.dims("dim", v.rank)
     p = float(call.number("ord" if "ord" in call.args else "p", 2))
     if p == 2:
-        made = b.mapped(g.sqrt, reduced(b, "sum", b.mapped(g.sqr, v), dims))
-        return reshaped(b, made, call.shape())
+        norm = b.mapped(g.sqrt, reduced(b, "sum", b.mapped(g.sqr, v), dims))
+        return reshaped(b, norm, call.shape())
     absolute = b.mapped(lambda t: g.pointwise("abs", t), v)
     if p in (float("inf"), float("-inf")):
-        made = reduced(b, "max" if p > 0 else "min", absolute, dims)
-        return reshaped(b, made, call.shape())
+        norm = reduced(b, "max" if p > 0 else "min", absolute, dims)
+        return reshaped(b, norm, call.shape())
     if p == 0:
         counted = reduced(b, "sum", b.converted(absolute, torch.bool), dims)
         return b.converted(reshaped(b, counted, call.shape()), call.out.dtype)
     if p != 1:
         absolute = b.mapped(lambda t: g.pointwise("pow", t, p), absolute)
-    made = reduced(b, "sum", absolute, dims)
+    norm = reduced(b, "sum", absolute, dims)
     if p != 1:
-        made = b.mapped(lambda t: g.pointwise("pow", t, 1 / p), made)
-    return reshaped(b, made, call.shape())
+        norm = b.mapped(lambda t: g.pointwise("pow", t, 1 / p), norm)
+    return reshaped(b, norm, call.shape())

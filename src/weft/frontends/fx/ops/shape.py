@@ -1,4 +1,4 @@
-"""Views and what moves elements: no work but where a copy cannot be avoided."""
+"""Views and ops that move elements; they copy only where a view is impossible."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ aten = torch.ops.aten
 
 
 def reshaped(b: Builder, v: Value, shape: Sequence[Size]) -> Value:
-    """The elements in order under another shape; a copy where strides cannot say it."""
+    """The elements in order under another shape; a copy where strides cannot express it."""
     strides = restride(v.shape, v.strides, shape)
     if strides is None:
         whole = b.settled(v, stored=True)
@@ -30,10 +30,10 @@ def reshaped(b: Builder, v: Value, shape: Sequence[Size]) -> Value:
 
 def permuted(b: Builder, v: Value, order: Sequence[int]) -> Value:
     """Dimension order[i] of `v` becomes dimension i."""
-    found = v.viewed([v.shape[d] for d in order], [v.strides[d] for d in order])
-    if _fits(found):
-        return found
-    # more than four dimensions that cannot be merged: move one at a time, a copy each
+    view = v.viewed([v.shape[d] for d in order], [v.strides[d] for d in order])
+    if _fits(view):
+        return view
+    # more than four dimensions that cannot be merged move one at a time, with a copy each
     left = list(range(v.rank))
     for place, d in enumerate(order):
         at = left.index(d)
@@ -56,17 +56,17 @@ def sliced(b: Builder, v: Value, dim: int, start: Size, n: Size, step: int = 1) 
         shape, strides = list(source.shape), list(source.strides)
         offset = source.offset + start * strides[dim]
         shape[dim], strides[dim] = n, strides[dim] * step
-        found = source.viewed(shape, strides, offset)
-        if _fits(found):
-            return found
+        view = source.viewed(shape, strides, offset)
+        if _fits(view):
+            return view
     raise GraphError("a slice leaves more than four dimensions")
 
 
 def selected(b: Builder, v: Value, dim: int, at: Size) -> Value:
-    """Element `at` along `dim`, which goes away."""
-    found = sliced(b, v, dim, at, 1)
+    """Element `at` along `dim`; the result lacks that dimension."""
+    element = sliced(b, v, dim, at, 1)
     drop = [i for i in range(v.rank) if i != dim]
-    return found.viewed([found.shape[i] for i in drop], [found.strides[i] for i in drop])
+    return element.viewed([element.shape[i] for i in drop], [element.strides[i] for i in drop])
 
 
 def unsqueezed(v: Value, dim: int) -> Value:
@@ -95,7 +95,7 @@ def unsqueezed(v: Value, dim: int) -> Value:
     aten.unsqueeze_copy.default,
 )
 def view(b: Builder, call: Call) -> Value:
-    """All of these are known by the shape of their result."""
+    """The elements in order under the shape of the result, which alone tells these ops apart."""
     return reshaped(b, call.value("self"), call.shape())
 
 
@@ -109,7 +109,7 @@ def view(b: Builder, call: Call) -> Value:
     aten.lift_fresh_copy.default,
 )
 def alias(b: Builder, call: Call) -> Value:
-    """The value itself: nothing writes it."""
+    """The value itself, because no op writes it."""
     del b
     return call.value("self")
 
@@ -122,7 +122,7 @@ def _training(call: Call) -> str | None:
 
 @visitor(aten.dropout.default, aten.native_dropout.default, check=_training)
 def dropout(b: Builder, call: Call) -> Value | list[Value | None]:
-    """Nothing is dropped."""
+    """The value itself, because nothing is dropped in evaluation."""
     del b
     v = call.value("input")
     return v if len(call.outs) == 1 else [v, None]
@@ -267,9 +267,9 @@ def unfold(b: Builder, call: Call) -> Value:
         source = source or b.settled(v, stored=True)
         strides = list(source.strides)
         strides[dim] = strides[dim] * step
-        found = source.viewed(shape, (*strides, source.strides[dim]))
-        if _fits(found):
-            return found
+        windows = source.viewed(shape, (*strides, source.strides[dim]))
+        if _fits(windows):
+            return windows
     raise GraphError("windows of a tensor of more than three dimensions that cannot be merged")
 
 
@@ -277,23 +277,23 @@ def unfold(b: Builder, call: Call) -> Value:
 
 
 def joined(b: Builder, parts: Sequence[Value], dim: int, dtype: torch.dtype) -> Value:
-    """Values one after the other along a dimension, in memory as the first one."""
+    """Values one after the other along a dimension, in the first one's order in memory."""
     parts = [b.converted(p, dtype) for p in parts]
     order = parts[0].reading_order
     parts, at = [p.permuted(order) for p in parts], order.index(dim)
     first = parts[0]
     inner = product(first.shape[at + 1 :])
     outer = product(first.shape[:at])
-    made = None
+    tensor = None
     total: Size = 0
     for p in parts:
         t = g.reshape(b.dense(p), inner * p.shape[at], outer, 1, 1)
-        made = t if made is None else g.concat(made, t, 0)
+        tensor = t if tensor is None else g.concat(tensor, t, 0)
         total = total + p.shape[at]
-    assert made is not None
+    assert tensor is not None
     shape = list(first.shape)
     shape[at] = total
-    return Value.whole(made, dtype, shape).permuted(inverse(order))
+    return Value.whole(tensor, dtype, shape).permuted(inverse(order))
 
 
 @visitor(aten.cat.default, aten.concat.default)

@@ -50,7 +50,7 @@ _FUNCTIONS: dict[Any, str] = {
     aten.mish.default: "mish",
     aten.log_sigmoid.default: "log_sigmoid",
 }
-"""Functions whose result is a float, whatever goes in."""
+"""Functions whose result is a float for every type."""
 
 _KEEPING: dict[Any, str] = {
     aten.abs.default: "abs",
@@ -113,14 +113,14 @@ for table, maker in (
 
 @visitor(aten.square.default)
 def square(b: Builder, call: Call) -> Value:
-    """x x."""
+    """x * x."""
     is_real = is_float(call.out.dtype)
     return b.mapped(lambda t: g.sqr(t) if is_real else g.binary("mul", t, t), call.value("self"))
 
 
 @visitor(aten.round.decimals)
 def round_decimals(b: Builder, call: Call) -> Value:
-    """Rounded to so many places behind the point, as PyTorch does it: scaled, rounded, scaled."""
+    """x rounded to a number of decimals, as PyTorch does it: scaled, rounded, scaled back."""
     x = call.value("self")
     if not is_float(x.dtype):
         return x
@@ -136,7 +136,7 @@ def round_decimals(b: Builder, call: Call) -> Value:
 
 @visitor(aten.angle.default)
 def angle(b: Builder, call: Call) -> Value:
-    """Of real numbers: pi where they are negative, 0 where not (-0 neither), NaN of NaN."""
+    """pi for negative real numbers, 0 for others (also for -0), NaN for NaN."""
     x, zero = b.converted(call.value("self"), call.out.dtype), b.scalar(0.0, call.out.dtype)
 
     def turned(t: Tensor, z: Tensor) -> Tensor:
@@ -147,7 +147,7 @@ def angle(b: Builder, call: Call) -> Value:
 
 @visitor(aten.bitwise_not.default)
 def bitwise_not(b: Builder, call: Call) -> Value:
-    """Of booleans: the other one."""
+    """The inverse of each bit; for booleans the logical inverse."""
     name = "logical_not" if call.out.dtype is torch.bool else "bit_not"
     return b.mapped(lambda t: g.pointwise(name, t), call.value("self"))
 
@@ -166,25 +166,25 @@ def _limit(call: Call, name: str, otherwise: float) -> float:
 
 @visitor(aten.clamp.default, aten.clip.default)
 def clamp(b: Builder, call: Call) -> Value:
-    """Limited on one side or both."""
+    """x limited on one side or both."""
     return _map(b, call, "clamp", _limit(call, "min", -math.inf), _limit(call, "max", math.inf))
 
 
 @visitor(aten.clamp_min.default)
 def clamp_min(b: Builder, call: Call) -> Value:
-    """At least so much."""
+    """x limited from below."""
     return _map(b, call, "clamp", float(call.number("min")), math.inf)
 
 
 @visitor(aten.clamp_max.default)
 def clamp_max(b: Builder, call: Call) -> Value:
-    """At most so much."""
+    """x limited from above."""
     return _map(b, call, "clamp", -math.inf, float(call.number("max")))
 
 
 @visitor(aten.hardtanh.default)
 def hardtanh(b: Builder, call: Call) -> Value:
-    """Limited on both sides."""
+    """x limited on both sides."""
     low, high = call.number("min_val", -1), call.number("max_val", 1)
     return _map(b, call, "clamp", float(low), float(high))
 
@@ -198,14 +198,14 @@ def leaky_relu(b: Builder, call: Call) -> Value:
 
 @visitor(aten.elu.default)
 def elu(b: Builder, call: Call) -> Value:
-    """With alpha, and scales of the result and of the input."""
+    """ELU with alpha, and scales of the result and of the input."""
     alpha, scale = float(call.number("alpha", 1)), float(call.number("scale", 1))
     return _map(b, call, "elu", alpha, scale, float(call.number("input_scale", 1)))
 
 
 @visitor(aten.gelu.default)
 def gelu(b: Builder, call: Call) -> Value:
-    """Through erf, or the approximation by tanh."""
+    """GELU through erf, or in its tanh approximation."""
     kind = call.raw("approximate", "none")
     return _map(b, call, "gelu_tanh" if kind == "tanh" else "gelu")
 
@@ -220,13 +220,13 @@ def softplus(b: Builder, call: Call) -> Value:
 
 @visitor(aten.softshrink.default)
 def softshrink(b: Builder, call: Call) -> Value:
-    """Moved towards 0."""
+    """x moved towards 0."""
     return _map(b, call, "softshrink", float(call.number("lambd", 0.5)))
 
 
 @visitor(aten.hardshrink.default)
 def hardshrink(b: Builder, call: Call) -> Value:
-    """0 where small."""
+    """x, and 0 where it is small."""
     return _map(b, call, "hardshrink", float(call.number("lambd", 0.5)))
 
 
@@ -248,5 +248,5 @@ def threshold(b: Builder, call: Call) -> Value:
 
 @visitor(aten.log_sigmoid_forward.default)
 def log_sigmoid_forward(b: Builder, call: Call) -> list[Value | None]:
-    """The second result is for gradients."""
+    """log(sigmoid(x)); the second result, which is for gradients, is not computed."""
     return [_map(b, call, "log_sigmoid"), None]

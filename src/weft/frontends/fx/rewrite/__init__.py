@@ -1,8 +1,8 @@
 """Named rewrites: patterns of several nodes that become fewer weft ops.
 
 A rewrite is tried at the last node of its pattern, before the op's visitor. It looks back through
-the exported graph; where the pattern is not what it wants it makes nothing, and the visitor builds
-the node. Nodes inside of a pattern are never computed unless something else reads them.
+the exported graph; where the pattern is another, it returns None, and the visitor builds the node.
+Nodes inside of a pattern are never computed unless another node reads them.
 """
 
 from weft.frontends.fx.rewrite import batch_norm, gate, int8, norm, rotary

@@ -1,5 +1,8 @@
-"""batch-norm: a normalisation with fixed statistics goes into the weights of the convolution or
-linear layer before it, or is one factor and one summand for each channel."""
+"""batch-norm: a normalisation with fixed statistics becomes part of the weights before it.
+
+The weights are those of a convolution or linear layer; without one, the normalisation is a factor
+and a summand for each channel.
+"""
 
 from __future__ import annotations
 
@@ -26,36 +29,36 @@ Array = NDArray[np.float32]
 
 @rewrite("batch-norm", aten._native_batch_norm_legit_no_training.default)
 def batch_norm(b: Builder, call: Call) -> list[Value | None] | None:
-    """Needs parameters that are constants."""
+    """The normalisation, where its parameters are constants; else None."""
     if any(call.is_read(i) for i in (1, 2)):
         return None
     terms = _terms(b, call)
     if terms is None:
         return None
     factor, shift = terms
-    made = _into_weights(b, call, factor, shift)
-    if made is None:
+    result = _into_weights(b, call, factor, shift)
+    if result is None:
         v = call.value("input")
         shape = (factor.size, *[1] * (v.rank - 2))
         for kind, array in (("mul", factor), ("add", shift)):
             term = b.constant(array.reshape(shape), torch.float32)
             v = combined(b, kind, v, term, v.shape)
-        made = v
-    return [made, None, None]
+        result = v
+    return [result, None, None]
 
 
 def _terms(b: Builder, call: Call) -> tuple[Array, Array] | None:
-    """y = factor x + shift."""
-    found: dict[str, Array] = {}
+    """The factor and the shift of y = factor x + shift."""
+    arrays: dict[str, Array] = {}
     for name in ("weight", "bias", "running_mean", "running_var"):
         if call.has(name):
             array = _floats(b, call.value(name))
             if array is None:
                 return None
-            found[name] = array.astype(np.float64)
-    mean, var = found["running_mean"], found["running_var"]
-    factor = found.get("weight", np.ones_like(var)) / np.sqrt(var + float(call.number("eps")))
-    shift = found.get("bias", np.zeros_like(var)) - mean * factor
+            arrays[name] = array.astype(np.float64)
+    mean, var = arrays["running_mean"], arrays["running_var"]
+    factor = arrays.get("weight", np.ones_like(var)) / np.sqrt(var + float(call.number("eps")))
+    shift = arrays.get("bias", np.zeros_like(var)) - mean * factor
     return factor.astype(np.float32), shift.astype(np.float32)
 
 
@@ -65,7 +68,7 @@ def _floats(b: Builder, v: Value) -> Any:
 
 
 def _into_weights(b: Builder, call: Call, factor: Array, shift: Array) -> Value | None:
-    """The layer before with other weights, where only this normalisation reads it."""
+    """The layer before with other weights, where only this normalisation reads it; else None."""
     node = call.args["input"]
     if not isinstance(node, Node) or len(node.users) != 1:
         return None

@@ -18,7 +18,7 @@ aten = torch.ops.aten
 
 @rewrite("gate", aten.mul.Tensor)
 def gate(b: Builder, call: Call) -> Value | None:
-    """Looks back from the product."""
+    """The GLU that ends in this product, or None."""
     for activated, other in factors(call.node):
         kind = _kind(activated)
         if kind is None or len(activated.users) != 1 or other is activated:
@@ -33,8 +33,8 @@ def gate(b: Builder, call: Call) -> Value | None:
         order = pair[0].reading_order
         x, y = (b.dense(v.permuted(order)) for v in pair)
         shape = [pair[0].shape[d] for d in order]
-        made = Value.whole(g.glu(kind, x, y), call.out.dtype, shape)
-        return made.permuted(inverse(order))
+        result = Value.whole(g.glu(kind, x, y), call.out.dtype, shape)
+        return result.permuted(inverse(order))
     return None
 
 

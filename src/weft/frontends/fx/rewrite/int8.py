@@ -1,7 +1,9 @@
-"""int8-weights: a product with constant int8 that is made float first is one with blocks.
+"""int8-weights: a product with constant int8 weights that are converted to float becomes one with
+blocks.
 
-So torchao exports its int8 weights; the scales of rows multiply the result, as a node of their own.
-The blocks have a scale of 1, so nothing is rounded. Rows that are no whole blocks become float32.
+torchao exports its int8 weights so; the scales of rows multiply the result in a node of their own.
+The blocks have a scale of 1, so nothing is rounded. Rows that are not whole blocks become
+float32.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from weft.frontends.fx.value import Value
 
 @rewrite("int8-weights", torch.ops.aten.mm.default)
 def int8_weights(b: Builder, call: Call) -> Value | None:
-    """Looks back from the product."""
+    """The product with blocks, or None where the pattern is another."""
     cast = call.args["mat2"]
     source = b.values.get(cast.args[0]) if is_call(cast, "_to_copy") else None
     if not isinstance(source, Value) or source.dtype != torch.int8:

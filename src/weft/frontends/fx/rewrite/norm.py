@@ -24,7 +24,7 @@ _CASTS = ("_to_copy", "to", "clone", "alias")
 
 @rewrite("rms-norm", aten.mul.Tensor)
 def rms_norm(b: Builder, call: Call) -> Value | None:
-    """Looks back from x * rsqrt(...)."""
+    """The RMS_NORM that ends in this product x * rsqrt(...), or None."""
     for x, root in factors(call.node):
         eps = _epsilon(b, x, source_of(root, *_CASTS))
         if eps is not None and fake_of(x).shape == call.out.shape:

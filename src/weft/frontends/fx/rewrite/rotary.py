@@ -1,6 +1,6 @@
 """rotary: x cos + rotate_half(x) sin of Hugging Face models is ROPE.
 
-Cosine and sine are followed back to positions and inverse frequencies: angles are positions (whole
+Cosine and sine are traced back to positions and inverse frequencies: angles are positions (whole
 numbers, the same for each sequence of a batch) times a constant vector, twice side by side.
 """
 
@@ -30,7 +30,7 @@ _VIEWS = ("unsqueeze", "unsqueeze_copy", *_CASTS)
 
 @dataclass(frozen=True, slots=True)
 class _Angles:
-    """Where angles come from."""
+    """The sources of angles."""
 
     positions: Node
     """Whole numbers, [n] or [1, n]."""
@@ -41,7 +41,7 @@ class _Angles:
 
 @rewrite("rotary", aten.add.Tensor)
 def rotary(b: Builder, call: Call) -> Value | None:
-    """Looks back from the sum."""
+    """The ROPE that ends in this sum, or None."""
     if call.number("alpha", 1) != 1 or call.out.dim() != 4:
         return None
     for plain, turned in factors(call.node, "add"):
@@ -49,9 +49,9 @@ def rotary(b: Builder, call: Call) -> Value | None:
             for half, sin in factors(turned):
                 if source_of(_unrotated(b, half), *_CASTS) is not source_of(x, *_CASTS):
                     continue
-                made = _rope(b, call, x, cos, sin)
-                if made is not None:
-                    return made
+                result = _rope(b, call, x, cos, sin)
+                if result is not None:
+                    return result
     return None
 
 
@@ -75,8 +75,8 @@ def _unrotated(b: Builder, node: Any) -> Any:
 def _is_slice(node: Any, rank: int, start: int, end: int) -> bool:
     if not is_call(node, "slice", "slice_copy"):
         return False
-    given = [*node.args[1:], *[0, None, None, 1][len(node.args) - 1 :]]
-    dim, first, last, step = given[:4]
+    args = [*node.args[1:], *[0, None, None, 1][len(node.args) - 1 :]]
+    dim, first, last, step = args[:4]
     n = fake_of(node.args[0]).shape[-1]
     last = n if last is None else min(last, n) if isinstance(last, int) else None
     return dim % rank == rank - 1 and (first or 0) == start and last == end and step == 1
@@ -103,15 +103,15 @@ def _rope(b: Builder, call: Call, x: Any, cos: Any, sin: Any) -> Value | None:
     factors_ = _divisors(b, call.as_value(left.frequencies))
     if factors_ is None or not isinstance(n, int) or positions.ne[0] != wide.shape[1]:
         return None
-    made = g.rope(
+    result = g.rope(
         b.rows(wide), positions, factors_, mode="neox", n_dims=n, freq_base=1.0,
         attn_factor=left.scale,
     )  # fmt: skip
-    return permuted(b, Value.whole(made, v.dtype, wide.shape), order)
+    return permuted(b, Value.whole(result, v.dtype, wide.shape), order)
 
 
 def _angles(b: Builder, node: Any, name: str) -> _Angles | None:
-    """Follows cosine or sine back; None where that does not end in positions and frequencies."""
+    """Traces cosine or sine back; None where that does not end in positions and frequencies."""
     scale = 1.0
     node = source_of(node, *_VIEWS)
     for other, factor in factors(node):
@@ -131,9 +131,9 @@ def _angles(b: Builder, node: Any, name: str) -> _Angles | None:
     if first is not second:
         return None
     for positions, frequencies in factors(source_of(first, *_CASTS)):
-        found = _parts(positions, frequencies, fake_of(first))
-        if found is not None:
-            return _Angles(*found, scale)
+        parts = _parts(positions, frequencies, fake_of(first))
+        if parts is not None:
+            return _Angles(*parts, scale)
     return None
 
 
@@ -160,7 +160,7 @@ def _positions(b: Builder, v: Value) -> Tensor:
 
 
 def _divisors(b: Builder, v: Value) -> Tensor | None:
-    """What ROPE divides positions by."""
+    """The tensor by which ROPE divides positions, or None."""
     key = ("divisors", v)
     if key not in b.memo:
         array = b.array(v)

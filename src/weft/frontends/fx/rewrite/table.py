@@ -1,4 +1,4 @@
-"""The table of rewrites, and what they look at nodes with."""
+"""The table of rewrites, and the helpers with which they examine nodes."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ Build: TypeAlias = Callable[[Builder, Call], "Value | list[Value | None] | None"
 
 @dataclass(frozen=True, slots=True)
 class Rewrite:
-    """A rewrite by name; `build` gives None where the pattern is not there."""
+    """A rewrite by name; `build` returns None where the pattern is another."""
 
     name: str
     build: Build
 
 
 REWRITES: dict[torch._ops.OpOverload, list[Rewrite]] = {}
-"""By the op of the last node of the pattern, in the order in which they are tried."""
+"""Rewrites by the op of the last node of the pattern, in the order in which they are tried."""
 
 
 def rewrite(name: str, *ops: Any) -> Callable[[Build], Build]:
