@@ -78,8 +78,8 @@ def _table(results: Iterable[Path], beside: Path | None) -> str:
     head = ["operator", "cases"]
     for flow in flows:
         delegates = ["delegated", "of these partly"] if flow != _PORTABLE else []
-        first, *rest = [*delegates, "undelegated", "skipped", "failed"]
-        head += [f"{flow}: {first}", *rest]
+        first, *others = [*delegates, "undelegated", "skipped", "failed"]
+        head += [f"{flow}: {first}", *others]
     if other:
         head += ["XNNPACK: delegated", "undelegated", "failed"]
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
@@ -87,10 +87,10 @@ def _table(results: Iterable[Path], beside: Path | None) -> str:
     for file in files:
         numbers = [sum(counts[file, flows[0]].values())]
         for flow in flows:
-            found = counts.get((file, flow), Counter())
+            outcomes = counts.get((file, flow), Counter())
             if flow != _PORTABLE:
-                numbers += [found["delegated"] + found["partly"], found["partly"]]
-            numbers += [found["undelegated"], found["skipped"], found["failed"]]
+                numbers += [outcomes["delegated"] + outcomes["partly"], outcomes["partly"]]
+            numbers += [outcomes["undelegated"], outcomes["skipped"], outcomes["failed"]]
         if other:
             numbers += other.get(file, [0, 0, 0])
         total = [a + b for a, b in zip(total or [0] * len(numbers), numbers, strict=True)]
@@ -106,8 +106,8 @@ def _read_beside(path: Path) -> dict[str, list[int]]:
 
 
 def _insert(page: Path, text: str) -> None:
-    before, mark, rest = page.read_text().partition(_BEGIN)
-    _, end, after = rest.partition(_END)
+    before, mark, remaining = page.read_text().partition(_BEGIN)
+    _, end, after = remaining.partition(_END)
     if not mark or not end:
         raise SystemExit(f"{page} has no place for the table: the lines {_BEGIN} and {_END}")
     page.write_text(f"{before}{_BEGIN}\n{text}\n{_END}{after}")

@@ -1,8 +1,9 @@
-"""Building nodes on trial, to know which of them the cpu has kernels for.
+"""Builds nodes on trial, to learn for which of them the cpu has kernels.
 
-The frontend says what it can convert; which kernels that takes depends on what a node reads (a
-view with strides, say), so a part is built as a whole, without weights, and the cpu is asked about
-every op of it."""
+The frontend says what it can convert. The kernels that this takes depend on the sources of a node
+(such as a view with strides), so a part is built as a whole, without weights, and the cpu is asked
+about every op of it.
+"""
 
 from __future__ import annotations
 
@@ -35,8 +36,8 @@ __all__ = ["refusals"]
 def refusals(nodes: Iterable[Node], ranges: Any, last: Set[Node] = frozenset()) -> dict[Node, str]:
     """The nodes (in the order of the program) that weft cannot run, each with a sentence.
 
-    What a refused node gives is taken as an input of the others. `ranges`: the program's
-    `range_constraints`; `last`: convolutions with channels innermost."""
+    The result of a refused node is an input of the others. `ranges` are the program's
+    `range_constraints`; `last` are convolutions with channels innermost."""
     try:
         trial = _Trial(Sizes(ranges), frozenset(last))
     except WeftError as error:
@@ -68,15 +69,15 @@ class _Trial:
             built = values[node.args[0]]
             values[node] = built[node.args[1]] if isinstance(built, list) else self._leaf(node)
             return
-        found = find_visitor(node.target)
-        if not why and found is not None and "val" in node.meta:
+        visitor = find_visitor(node.target)
+        if not why and visitor is not None and "val" in node.meta:
             for source in node.all_input_nodes:
                 self._source(source)
                 self._builder.pending[source] = len(source.users)
             try:
-                made = found.build(self._builder, Call(node, values, self._builder.sizes))
-                why = self._ask(made if isinstance(made, list) else [made])
-                values[node] = made
+                results = visitor.build(self._builder, Call(node, values, self._builder.sizes))
+                why = self._ask(results if isinstance(results, list) else [results])
+                values[node] = results
             except WeftError as error:
                 why = str(error)
         if why:
@@ -101,9 +102,10 @@ class _Trial:
         tensor = leaf(stored_type(fake.dtype), folded_ne(shape), name, frozenset({"input"}))
         return Value.whole(tensor, fake.dtype, shape)
 
-    def _ask(self, made: list[Value | None]) -> str:
-        """The first refusal among the ops that a node became; raises what breaks a rule."""
-        stack = [value.tensor for value in made if value is not None]
+    def _ask(self, results: list[Value | None]) -> str:
+        """The first refusal among the ops of a node's results; raises the error of a broken
+        rule."""
+        stack = [value.tensor for value in results if value is not None]
         stack += self._builder.graph.nodes
         while stack:
             tensor = stack.pop()

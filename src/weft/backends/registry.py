@@ -61,10 +61,10 @@ BUILT_IN = {
 
 @runtime_checkable
 class SaysRules(Protocol):
-    """(optional) a backend's module that needs no device to say what its devices take."""
+    """(optional) a backend's module that has the rules of its devices without a device."""
 
     def rules(self) -> Rules:
-        """What any of them takes."""
+        """The nodes that its devices take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,8 +144,10 @@ def _modules() -> dict[str, str]:
 
 
 def entry_points(group: str) -> Iterable[EntryPoint]:
-    """As in `importlib.metadata`, which takes longer to import than all backends and is not needed
-    for those of this package."""
+    """The entry points of a group, by `importlib.metadata`.
+
+    The import takes longer than all backends together, so it happens only for other packages'
+    backends."""
     from importlib import metadata
 
     return metadata.entry_points(group=group)

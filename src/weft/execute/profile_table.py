@@ -55,7 +55,7 @@ def heading(profile: ProfileResults) -> Iterator[str]:
 
 
 def _waits(times: float) -> str:
-    """How often a run's threads waited until all had done their parts."""
+    """The number of times per run that threads waited for each other, as text; empty below 1."""
     if times < 0.5:
         return ""
     return f"threads waited for each other {times:.0f} time{'s' if round(times) != 1 else ''}, "

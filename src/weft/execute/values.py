@@ -28,7 +28,7 @@ __all__ = [
 
 
 def tensor_bytes(dtype: DType, ne: Sequence[int], nb: Sequence[int]) -> int:
-    """Bytes from the first to the last element, and what follows it in types with a tail."""
+    """The bytes from the first to the last element, and the tail in types that have one."""
     if 0 in ne:
         return 0
     steps = (ne[0] // dtype.block - 1, ne[1] - 1, ne[2] - 1, ne[3] - 1)
@@ -77,16 +77,16 @@ def checked(
     values: Mapping[str, int],
     what: str = "input",
 ) -> NDArray[np.uint8]:
-    """The bytes of `array`, which must have the tensor's shape (leading ones may be left out) and
-    element type (bf16 as uint16 bits, block types as uint8 rows).
+    """The bytes of `array`, which must have the tensor's shape and element type.
 
-    Raises ProgramError naming the input, its shape and the one wanted."""
+    Leading ones may be left out; bf16 are uint16 bits, block types uint8 rows. Raises ProgramError
+    naming the input, its shape and the expected shape."""
     try:
         want = tuple(evaluate(n, values) for n in spec.ne)
     except GraphError as error:
         raise ProgramError(f"{what} {name!r}: {error}; pass symbols=") from error
-    got = ne_of(array, spec.dtype)
-    if got != want:
+    actual = ne_of(array, spec.dtype)
+    if actual != want:
         raise ProgramError(
             f"{what} {name!r} has shape {array.shape}, wants {_shape(want)} of {spec.dtype.name}"
         )
@@ -99,10 +99,10 @@ def checked(
 
 
 def symbol_values(
-    program: Program, arrays: Mapping[str, NDArray[Any]], given: Mapping[str, int]
+    program: Program, arrays: Mapping[str, NDArray[Any]], explicit: Mapping[str, int]
 ) -> dict[str, int]:
-    """Symbol values from the shapes of inputs, where they are not given; not checked."""
-    values = dict(given)
+    """Symbol values from the shapes of inputs, unless `explicit` has them; they are not checked."""
+    values = dict(explicit)
     for name, array in arrays.items():
         spec = program.tensors[program.inputs[name]]
         for size, actual in zip(spec.ne, ne_of(array, spec.dtype), strict=True):
@@ -114,13 +114,13 @@ def symbol_values(
 
 
 def check_values(program: Program, values: Mapping[str, int], *, some: bool = False) -> None:
-    """Raises ProgramError for a symbol without a value (not with `some`), or with one outside the
-    plan."""
+    """Raises ProgramError for a symbol outside the plan, and unless `some` for a symbol without a
+    value."""
     for sym in program.symbols.values():
         if sym.name not in values:
             if some:
                 continue
-            raise ProgramError(f"no input tells the value of symbol {sym.name}; pass symbols=")
+            raise ProgramError(f"no input determines symbol {sym.name}; pass its value in symbols=")
         if not sym.min <= values[sym.name] <= sym.max:
             raise ProgramError(
                 f"symbol {sym.name} is {values[sym.name]}; the program was planned for "
@@ -135,7 +135,7 @@ def ne_of(array: NDArray[Any], dtype: DType) -> tuple[int, int, int, int]:
         shape[0] = shape[0] // dtype.bytes * dtype.block
     shape += [1] * (4 - len(shape))
     if len(shape) > 4:
-        # leading ones are harmless
+        # leading ones do not matter
         if any(n != 1 for n in shape[4:]):
             raise ProgramError(f"an input has at most 4 dimensions, got shape {array.shape}")
         shape = shape[:4]
@@ -143,15 +143,16 @@ def ne_of(array: NDArray[Any], dtype: DType) -> tuple[int, int, int, int]:
 
 
 def solve_size(size: Size, actual: int) -> tuple[Sym, int] | None:
-    """The symbol in `coefficient * symbol + constant` that makes it `actual`, if it is of that
-    form."""
+    """The symbol and the value with which a size `coefficient * symbol + constant` is `actual`.
+
+    None for a size of another form."""
     if not isinstance(size, Expr):
         return None
     constant = size.terms.get((), 0)
-    rest = [(mono, c) for mono, c in size.terms.items() if mono]
-    if len(rest) != 1:
+    symbolic = [(mono, c) for mono, c in size.terms.items() if mono]
+    if len(symbolic) != 1:
         return None
-    (mono, coefficient) = rest[0]
+    (mono, coefficient) = symbolic[0]
     if len(mono) != 1 or not isinstance(mono[0], Sym) or (actual - constant) % coefficient:
         return None
     return mono[0], (actual - constant) // coefficient

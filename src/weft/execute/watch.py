@@ -1,8 +1,8 @@
 """`WatchedSession`: a session that shows tensors to a callback as they are computed.
 
 ask      once per graph, for every tensor of it: does the callback want to see it?
-compile  as before, but for fusions that would hide one that is wanted
-run      up to each wanted tensor, which the callback may then read, and go on or stop
+compile  as before, without fusions that would hide a wanted tensor
+run      up to each wanted tensor, which the callback may then read, before it continues or stops
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ __all__ = ["TensorCallback", "WatchedSession", "WatchedTensor"]
 
 @dataclass(frozen=True, slots=True)
 class WatchedTensor:
-    """A tensor of a graph, as a callback sees it."""
+    """A tensor of a graph, in the form in which a callback sees it."""
 
     name: str
     op: str
-    """What computes it, e.g. `MUL_MAT`."""
+    """The op that computes it, e.g. `MUL_MAT`."""
     dtype: DType
     shape: tuple[int, ...]
-    """In PyTorch order; when asked, at the largest sizes that the graph is planned for."""
+    """The sizes in PyTorch order; with `ask`, the largest for which the graph is planned."""
     device: str
     """Name of the device that computes it."""
     _read: Callable[[], NDArray[Any]] | None = field(default=None, repr=False)
@@ -47,9 +47,9 @@ class WatchedTensor:
     def read(self) -> NDArray[Any]:
         """A copy of its values, in `shape` (bf16 as uint16 bits, block types as uint8 rows).
 
-        Raises ProgramError when only asked about: it is not computed yet."""
+        Raises ProgramError with `ask`, when the tensor is not computed yet."""
         if self._read is None:
-            raise ProgramError(f"{self.name} is not computed yet; read it when the answer is due")
+            raise ProgramError(f"{self.name} is not computed yet; read it when `ask` is false")
         return self._read()
 
     def numbers(self) -> NDArray[Any]:
@@ -60,44 +60,46 @@ class WatchedTensor:
 
 
 TensorCallback = Callable[[WatchedTensor, bool], bool]
-"""`callback(tensor, ask)`. With `ask` true, once for each tensor when a graph is compiled: whether
-it wants to see it. With `ask` false, in every run when a wanted one is computed: whether to go on;
-it may read the tensor then."""
+"""`callback(tensor, ask)`. It is called with `ask` true once for each tensor when a graph is
+compiled, and returns whether it wants to see the tensor. It is called with `ask` false in every run
+when a wanted tensor is computed, may read it, and returns whether to continue."""
 
 
 class WatchedSession(Session):
     """Runs the graph of a program for a callback."""
 
     def __init__(self, program: Program, arenas: ArenaPool, callback: TensorCallback) -> None:
-        """`program`: compiled from a graph (`Program.plan` says which); it is compiled again, every
-        node where it is there. Raises as `Session`, and what the callback raises."""
+        """`program` was compiled from a graph (`Program.plan`); it is compiled again with the same
+        placement.
+
+        Raises as `Session`, and the errors of the callback."""
         watched, self._wanted = _compile(program, callback)
         super().__init__(watched, arenas)
         self._callback = callback
 
     def execute(self, values: Mapping[str, int]) -> None:
-        """As of `Session`; raises AbortedError where the callback does not go on."""
+        """Runs as `Session` does; raises AbortedError where the callback stops the run."""
         check_values(self.program, values)
         for number, split in enumerate(self.program.splits):
             self.moved.add(self._bound.copy_inputs(number, values))
             begin = 0
-            for wanted in self._wanted[number]:
+            for target in self._wanted[number]:
                 if self._stop:
                     raise self._aborted()
-                self._bound.run_steps(number, begin, wanted.end, values)
-                begin = wanted.end
-                if not self._callback(self._shown(wanted, values), False):
-                    raise AbortedError(f"the run was stopped by the callback at {wanted.name}")
+                self._bound.run_steps(number, begin, target.end, values)
+                begin = target.end
+                if not self._callback(self._shown(target, values), False):
+                    raise AbortedError(f"the run was stopped by the callback at {target.name}")
             if self._stop:
                 raise self._aborted()
             self._bound.run_steps(number, begin, len(split.steps), values)
 
-    def _shown(self, wanted: _Wanted, values: Mapping[str, int]) -> WatchedTensor:
-        spec, now = self.program.tensors[wanted.index], dict(values)
-        sizes = tuple(evaluate(n, now) for n in reversed(spec.ne[: wanted.n_dims]))
+    def _shown(self, target: _Wanted, values: Mapping[str, int]) -> WatchedTensor:
+        spec, now = self.program.tensors[target.index], dict(values)
+        sizes = tuple(evaluate(n, now) for n in reversed(spec.ne[: target.n_dims]))
         memory = self._bound.memories[spec.buffer]
         return replace(
-            wanted.tensor,
+            target.tensor,
             shape=sizes,
             _read=lambda: read_array(spec, memory, now).reshape(_storage_shape(sizes, spec.dtype)),
         )
@@ -109,9 +111,9 @@ class _Wanted:
 
     tensor: WatchedTensor
     index: int
-    """Among the program's tensors."""
+    """The row in the program's table of tensors."""
     end: int
-    """Steps of its split that are done once it is computed."""
+    """The number of steps of its split up to the one that computes it."""
     n_dims: int
 
     @property
@@ -122,23 +124,23 @@ class _Wanted:
 def _compile(program: Program, callback: TensorCallback) -> tuple[Program, list[list[_Wanted]]]:
     schedule = program.plan.schedule
     graph = schedule.graph
-    asked = {node: _asked(node, schedule.backend_for(node)) for node in graph.nodes}
-    wanted = {node: shown for node, shown in asked.items() if callback(shown, True)}
+    candidates = {node: _asked(node, schedule.backend_for(node)) for node in graph.nodes}
+    wanted = {node: shown for node, shown in candidates.items() if callback(shown, True)}
     keep = {base for node in wanted for base in (node, node.view_src) if base is not None}
     plan = planned_again(program, keep)
-    made, index = lower_with_tensors(plan.schedule, plan.allocation, plan, plan.layouts)
-    check_program(made)
-    found: list[list[_Wanted]] = []
+    compiled, index = lower_with_tensors(plan.schedule, plan.allocation, plan, plan.layouts)
+    check_program(compiled)
+    by_split: list[list[_Wanted]] = []
     origin = plan.schedule.origin
     for split in plan.schedule.splits:
-        done, in_split = 0, []
+        n_steps, in_split = 0, []
         for node in split.nodes:
-            done += not (node.op.is_view or node.op is NONE)
+            n_steps += not (node.op.is_view or node.op is NONE)
             own = origin.get(node, node)
             if own in wanted and own in index:
-                in_split.append(_Wanted(wanted[own], index[own], done, own.n_dims))
-        found.append(in_split)
-    return made, found
+                in_split.append(_Wanted(wanted[own], index[own], n_steps, own.n_dims))
+        by_split.append(in_split)
+    return compiled, by_split
 
 
 def _asked(node: Tensor, backend: Any) -> WatchedTensor:

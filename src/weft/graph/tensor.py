@@ -35,8 +35,10 @@ class Buffer:
 
 
 class Operators(Protocol):
-    """What `+ - * / @` and `.T` of tensors do. They are made of ops, which are made of tensors; so
-    `weft.graph` gives them to `Tensor`, once both are there."""
+    """The functions behind `+ - * / @` and `.T` of tensors.
+
+    They consist of ops, which consist of tensors; so `weft.graph` installs them in `Tensor` once
+    both exist."""
 
     def apply(self, op: str, a: Any, b: Any) -> Tensor:
         """`a op b`, where `op` is the name of a `BinaryOp`."""
@@ -238,7 +240,7 @@ class Tensor:
 
 
 def install_operators(operators: Operators) -> None:
-    """What the operators of all tensors do from now on."""
+    """Makes `operators` the functions behind the operators of all tensors."""
     Tensor._operators = operators
 
 

@@ -1,4 +1,4 @@
-"""Where each node runs, and why: `schedule(graph, backends) -> Schedule`."""
+"""The device of each node and the reason for it: `schedule(graph, backends) -> Schedule`."""
 
 from weft.schedule.cause import Cause
 from weft.schedule.cost import CostOptions

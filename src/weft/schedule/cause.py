@@ -71,7 +71,7 @@ _MEANINGS = {
 
 
 def code_meaning(code: str) -> str:
-    """What a `Cause.code` stands for."""
+    """The meaning of a `Cause.code` in words; empty for an unknown code."""
     source = code.removeprefix(WEIGHT.rule)
     if source != code and source.isdigit():
         return f"{WEIGHT.meaning}: source {source} of the op"

@@ -80,7 +80,7 @@ def table_lines(
 
 
 def _legend(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """What the codes of causes stand for, those that there are."""
+    """The meaning of each code among the causes of these rows."""
     codes = sorted({row["cause"] for row in rows} - {""})
     if codes:
         yield ""

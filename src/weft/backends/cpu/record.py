@@ -160,11 +160,11 @@ def _markers(where: Path) -> Iterator[tuple[str, Path, str]]:
     for path in paths:
         parts = path.name.removeprefix(f"{where.name}.").split(".")
         try:
-            said = path.read_text(encoding="utf-8")
+            text = path.read_text(encoding="utf-8")
         except (OSError, ValueError):
             continue
-        if len(parts) == 4 and parts[0] == machine_key() and said:
-            yield parts[1], path, said
+        if len(parts) == 4 and parts[0] == machine_key() and text:
+            yield parts[1], path, text
 
 
 def _broken_off(where: Path) -> list[tuple[str, Path]]:
@@ -219,8 +219,8 @@ def choose(file: Path | None = None) -> Choice:
             continue
         why = "the best this machine can run" if not passed_over else "the best that did not fail"
         known_as = verdict.summary if verdict is not None else "not checked, see weft doctor"
-        for other, _, said in _markers(file or record_file()):
-            known_as += f"; {said} checks it now" if other == name else ""
+        for other, _, process in _markers(file or record_file()):
+            known_as += f"; {process} checks it now" if other == name else ""
         return Choice(name, f"{why}; {known_as}", tuple(passed_over))
     raise DeviceError(
         f"every kernel target failed its check ({', '.join(passed_over)}); reinstall weft, or run "

@@ -148,11 +148,11 @@ class OpenCLExecutable:
 
     def _ready(self, step: _Step, index: int, launch: Launch) -> list[Ready]:
         key = (index, launch.file, launch.defines, launch.kernel)
-        found = step.kernels.get(key)
-        if found is None:
+        entry = step.kernels.get(key)
+        if entry is None:
             kernel = self._driver.programs.kernel(launch.file, launch.defines, launch.kernel)
-            found = step.kernels[key] = kernel, bytes_setter(kernel), []
-        kernel, set_bytes, held = found
+            entry = step.kernels[key] = kernel, bytes_setter(kernel), []
+        kernel, set_bytes, present = entry
         args: list[Any] = []
         for arg in launch.args:
             if isinstance(arg, View):
@@ -160,9 +160,9 @@ class OpenCLExecutable:
             else:
                 args.append(self._argument(step, arg))
         for i, arg in enumerate(args):
-            if i >= len(held) or (held[i] is not arg and held[i] != arg):
+            if i >= len(present) or (present[i] is not arg and present[i] != arg):
                 (set_bytes if type(arg) is bytes else kernel.set_arg)(i, arg)
-        held[:] = args
+        present[:] = args
         group = launch.group
         return [
             (kernel, tuple(n * m for n, m in zip(grid, group, strict=True)), group, start)
@@ -183,12 +183,12 @@ class OpenCLExecutable:
         return arg
 
     def _view(self, i: int, values: Mapping[str, int]) -> View:
-        found = self._fixed.get(i) or self._views.get(i)
-        if found is None:
+        view = self._fixed.get(i) or self._views.get(i)
+        if view is None:
             is_fixed = all(isinstance(size, int) for size in _sizes(self._tensors[i]))
-            found = self._make_view(i, values)
-            (self._fixed if is_fixed else self._views)[i] = found
-        return found
+            view = self._make_view(i, values)
+            (self._fixed if is_fixed else self._views)[i] = view
+        return view
 
     def _make_view(self, i: int, values: Mapping[str, int]) -> View:
         spec = self._tensors[i]

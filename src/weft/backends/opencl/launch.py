@@ -1,4 +1,4 @@
-"""What an op's kernels are launched with, as data: nothing here needs a device or a driver."""
+"""The launches of an op's kernels, as data: nothing here needs a device or a driver."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class View:
         self.layout = layout
         """`rows`, or `planes` of a whole weight."""
         self.packed = struct.pack("<q4q4iii", at, *nb, *ne, dtype.id, 0)
-        """As the kernels' `tensor_t`."""
+        """The bytes of the kernels' `tensor_t`."""
 
     @property
     def n_elements(self) -> int:
@@ -68,37 +68,37 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How big groups are on a device, chosen once from what it reports."""
+    """The sizes of groups on a device, chosen once from its properties."""
 
     element_items: int
-    """Items of a group of an elementwise kernel."""
+    """The number of items of a group of an elementwise kernel."""
     row_items: int
     """Items that share a row in norms, softmax and sums: a power of two."""
     lanes: int
     """Items that share a row of weights: a power of two."""
     rows: int
-    """Rows of weights a group."""
+    """Rows of weights for each group."""
     columns: int
-    """Columns of activations that meet decoded weights at once."""
+    """Columns of activations that are multiplied with decoded weights at once."""
     tile: int
     """Rows and columns of a tile in local memory; 0: products are never tiled."""
     cells: int
-    """Cells of a cache that attention looks at at once."""
+    """Cells of a cache that attention reads at once."""
     attention_items: int
     wide: bool
-    """Whether registers are vectors: sums are kept as such."""
+    """Registers are vectors, in which sums are kept."""
     local_bytes: int
     max_group: int
     max_groups: int = 65_535
-    """Groups along the second and third dimension that a device takes at once. OpenCL has no
-    question for it; this is what the hardware of the most limited ones counts to."""
+    """Groups along the second and third dimension that a device takes at once. OpenCL has no query
+    for it; this is the limit of the most limited hardware."""
 
 
 class Slot(Enum):
     """Arguments that the executable fills in."""
 
     FAULT = "fault"
-    """The buffer that says which index was out of range."""
+    """The buffer that records an index out of range."""
     STEP = "step"
     """The number of the step, to name it in an error."""
 
@@ -130,8 +130,9 @@ class Launch(NamedTuple):
 
 
 def pieces(launch: Launch, most: int) -> Iterator[tuple[Sizes, Sizes | None]]:
-    """The grid in parts of at most `most` groups along all dimensions but the first: (groups, items
-    before the part; None for a grid that is whole)."""
+    """The grid in parts of at most `most` groups along all dimensions except the first.
+
+    A part is (groups, items before the part; None for a grid that is whole)."""
     grid, group = launch.grid, launch.group
     if all(n <= most for n in grid[1:]):
         yield grid, None
@@ -152,17 +153,17 @@ class Call(NamedTuple):
     limits: Limits
 
     def view(self, i: int) -> View:
-        """Source `i`, which is there."""
-        found = self.src[i]
-        assert found is not None  # the op table says so
-        return found
+        """Source `i`, which must be present."""
+        source = self.src[i]
+        assert source is not None  # the op table says so
+        return source
 
     def optional(self, i: int) -> View | None:
         """Source `i`, or None when it is absent."""
         return self.src[i] if i < len(self.src) else None
 
     def all_f32(self, *views: View | None) -> tuple[str, ...]:
-        """The define that spares looking at types, where all are f32."""
+        """The define with which a kernel skips type checks, where all views are f32; else none."""
         return ("ALL_F32",) if all(v is None or v.dtype.name == "f32" for v in views) else ()
 
     def elements(self, view: View, of_row: int | None = None) -> tuple[Sizes, Sizes]:

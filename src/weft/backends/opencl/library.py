@@ -1,4 +1,4 @@
-"""pyopencl, imported on first use; without it the backend says which extra brings it."""
+"""pyopencl, imported on first use; without it an error names the extra that installs it."""
 
 from __future__ import annotations
 
@@ -34,16 +34,18 @@ def library() -> Any:
 
 
 def bytes_setter(kernel: Any) -> SetBytes:
-    """What sets an argument of plain bytes: `set_arg` tries every other kind of argument first and
-    takes 20 times as long, so pyopencl's own short way is taken where there is one."""
-    found: SetBytes = getattr(kernel, "_set_arg_buf", kernel.set_arg)
-    return found
+    """A function that sets an argument of plain bytes.
+
+    `set_arg` tries every other kind of argument first and takes 20 times as long, so pyopencl's own
+    shortcut is used where it exists."""
+    setter: SetBytes = getattr(kernel, "_set_arg_buf", kernel.set_arg)
+    return setter
 
 
 @contextmanager
 def guarded(what: str) -> Iterator[None]:
-    """What the driver reports becomes a DeviceError that says what was being done; no memory is an
-    OutOfMemoryError."""
+    """Turns errors of the driver into a DeviceError that begins with `what`; lack of memory becomes
+    an OutOfMemoryError."""
     try:
         yield
     except library().Error as error:

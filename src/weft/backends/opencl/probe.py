@@ -50,15 +50,15 @@ def why_unusable(platform: int, device: int, key: str) -> str:
 
     `key` names device and driver, so that another driver is tried again."""
     path = cache_folder() / "probed.json"
-    known = _read(path)
-    found = known.get(key)
-    if isinstance(found, dict) and isinstance(found.get("time"), float):
-        why = str(found.get("why"))
-        if not why or time.time() - found["time"] < _DAY:
+    answers = _read(path)
+    answer = answers.get(key)
+    if isinstance(answer, dict) and isinstance(answer.get("time"), float):
+        why = str(answer.get("why"))
+        if not why or time.time() - answer["time"] < _DAY:
             return why
     why = _ask(platform, device)
-    known[key] = {"why": why, "time": time.time()}
-    keep(path, json.dumps(known, indent=1).encode())
+    answers[key] = {"why": why, "time": time.time()}
+    keep(path, json.dumps(answers, indent=1).encode())
     return why
 
 
@@ -110,8 +110,8 @@ def _ask(platform: int, device: int) -> str:
         return f"no process could be started to try it ({error})"
     if process.returncode == 0:
         return ""
-    said = process.stderr.decode(errors="replace").strip().splitlines()
-    last = _telling(said)
+    output = process.stderr.decode(errors="replace").strip().splitlines()
+    last = _telling(output)
     if process.returncode < 0:
         return f"building a kernel ended the process (signal {-process.returncode}){last}"
     return f"it cannot build and run a kernel{last}"

@@ -51,10 +51,10 @@ def patches(
         index = o * stride[d] + k * dilation[d] - padding[d]
         inside = (index >= 0) & (index < x.shape[axis])
         # the axis becomes two, output and tap
-        taken = x.take(np.where(inside, index, 0), axis)
+        covered = x.take(np.where(inside, index, 0), axis)
         x = np.where(
-            inside.reshape(inside.shape + (1,) * (taken.ndim - axis - 2)),
-            taken,
+            inside.reshape(inside.shape + (1,) * (covered.ndim - axis - 2)),
+            covered,
             outside,
         )
     outputs, taps = range(lead, lead + 2 * n, 2), range(lead + 1, lead + 2 * n, 2)

@@ -161,7 +161,7 @@ def pad_nd(call: Call) -> None:
 
 
 def _folded(at: Array, n: int, mode: PadMode) -> Array:
-    """For places outside 0..n-1, the place inside whose element stands there."""
+    """The place inside 0..n-1 whose element stands at each place outside."""
     if mode is PadMode.REFLECT and n > 1:
         at = np.mod(at, 2 * (n - 1))
         back: Array = np.minimum(at, 2 * (n - 1) - at)

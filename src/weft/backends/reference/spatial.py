@@ -182,11 +182,11 @@ Taps = tuple[Array, Array]
 F32 = np.float32
 
 
-def _step(size: int, out: int, given: float, align_corners: bool) -> np.float32:
+def _step(size: int, out: int, scale: float, align_corners: bool) -> np.float32:
     """The distance of samples in the input, in float32 as PyTorch computes it."""
     if align_corners:
         return F32(size - 1) / F32(out - 1) if out > 1 else F32(0)
-    return F32(1 / given) if given > 0 else F32(size) / F32(out)
+    return F32(1 / scale) if scale > 0 else F32(size) / F32(out)
 
 
 def _nearest(size: int, out: int, step: np.float32, exact: bool) -> Taps:

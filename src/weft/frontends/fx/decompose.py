@@ -36,6 +36,6 @@ def core_program(program: ExportedProgram) -> ExportedProgram:
     for op in kept_whole():
         table.pop(op, None)
     program = program.run_decompositions(table)
-    left = {aten_op(n.target) for n in program.graph.nodes}
-    more = get_decompositions([op for op in _NOT_CORE if op in left])
+    remaining = {aten_op(n.target) for n in program.graph.nodes}
+    more = get_decompositions([op for op in _NOT_CORE if op in remaining])
     return program.run_decompositions(more) if more else program

@@ -1,8 +1,9 @@
-"""Element types of PyTorch and where weft keeps their values.
+"""Element types of PyTorch and the types in which weft stores their values.
 
 Values of float16 and bfloat16 are *stored* as such in inputs, outputs, constants and buffers;
 between ops they are float32, unrounded. Booleans are i8, 0 or 1. Values of uint8 are i16: they can
-be moved, compared and converted (`registry.BYTES`), not computed with: i16 does not wrap at 256.
+be moved, compared and converted (`registry.BYTES`), but not computed with, because i16 does not
+wrap at 256.
 """
 
 from __future__ import annotations
@@ -33,19 +34,19 @@ STORED: dict[torch.dtype, DType] = {
     torch.bool: DTYPES["i8"],
     torch.uint8: DTYPES["i16"],
 }
-"""How a value of a PyTorch type lies in memory at the border of a graph."""
+"""The type in memory of a value of a PyTorch type, at the border of a graph."""
 
 FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 INTS = (torch.int64, torch.int32, torch.int16, torch.int8)
 
 
 def dtype_name(dtype: torch.dtype) -> str:
-    """`float32` of `torch.float32`."""
+    """The name of a type without its module, such as `float32` for `torch.float32`."""
     return str(dtype).removeprefix("torch.")
 
 
 def refused_type(dtype: torch.dtype) -> str:
-    """Why a type that is not stored is not, with what helps."""
+    """The reason why a type cannot be stored, with a remedy."""
     what = f"type {dtype_name(dtype)} is not supported"
     if dtype is torch.float64:
         return f"{what}; call .float() on the module and its inputs before torch.export"

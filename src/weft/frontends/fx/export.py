@@ -1,4 +1,4 @@
-"""What `weft.from_torch` is given, as an exported program: a module, a function, a program."""
+"""The arguments of `weft.from_torch` as an exported program: a module, a function, a program."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def exported(
     example_kwargs: Mapping[str, Any] | None,
     dynamic_shapes: Any,
 ) -> ExportedProgram:
-    """The program itself, or what `torch.export` makes of a module or function.
+    """The program itself, or the export of a module or function.
 
-    Raises ProgramError for what is none of these and for inputs that no program can have."""
+    Raises ProgramError for other objects and for inputs that no program can have."""
     if isinstance(program, ExportedProgram):
         return program
     module = _as_module(program)
@@ -74,7 +74,7 @@ def _of_function(function: Callable[..., Any]) -> torch.nn.Module:
 
 
 def _with_signature(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that may be asked for its parameters, which those of PyTorch in C++ may not."""
+    """A wrapper of a function that can be asked for its parameters, unlike PyTorch's own in C++."""
     return lambda *args, **kwargs: function(*args, **kwargs)
 
 
@@ -87,7 +87,7 @@ def _is_full(cell: Any) -> bool:
 
 
 def _examples(inputs: Any, kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Positional and keyword arguments; one tensor is one argument, a mapping is of keywords."""
+    """Positional and keyword arguments; one tensor is one argument, a mapping holds keywords."""
     if isinstance(inputs, torch.Tensor):
         inputs = (inputs,)
     elif isinstance(inputs, Mapping):
@@ -110,11 +110,14 @@ def _is_of_one_tensor(dynamic_shapes: Any) -> bool:
 
 @contextmanager
 def _without_cache(module: torch.nn.Module, kwargs: Mapping[str, Any]) -> Iterator[None]:
-    """While it lasts, models of `transformers` give no cache back, unless they were asked for it:
-    it is no tensor, so that no exported program can give it."""
+    """Makes models of `transformers` return no cache, unless the arguments ask for it.
+
+    A cache is no tensor, so that no exported program can return it."""
     configs = {id(c): c for m in module.modules() if (c := getattr(m, "config", None)) is not None}
-    asked = kwargs.keys() & {"use_cache", "past_key_values"}
-    changed = [c for c in configs.values() if getattr(c, "use_cache", None) is True and not asked]
+    cache_arguments = kwargs.keys() & {"use_cache", "past_key_values"}
+    changed = [
+        c for c in configs.values() if getattr(c, "use_cache", None) is True and not cache_arguments
+    ]
     for config in changed:
         config.use_cache = False
     try:
@@ -126,7 +129,7 @@ def _without_cache(module: torch.nn.Module, kwargs: Mapping[str, Any]) -> Iterat
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Without what PyTorch says to itself about its own old ways."""
+    """Silences PyTorch's warnings about its own deprecated features."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)
         warnings.simplefilter("ignore", DeprecationWarning)
@@ -134,8 +137,8 @@ def quiet() -> Iterator[None]:
 
 
 def parameter_names(program: Any) -> tuple[str, ...]:
-    """The parameters of a module or function that may be given by position, in order; nothing of
-    an exported program, which has forgotten them."""
+    """The parameters of a module or function that may be positional, in order; empty for an
+    exported program, which does not keep them."""
     if isinstance(program, ExportedProgram):
         return ()
     function = program.forward if isinstance(program, torch.nn.Module) else program

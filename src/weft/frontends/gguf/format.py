@@ -132,7 +132,7 @@ class RawValue:
 
 
 def alignment_problem(alignment: int) -> str | None:
-    """What is wrong with `alignment` as a value of `general.alignment`, or None."""
+    """The fault of `alignment` as a value of `general.alignment`, or None."""
     if alignment & (alignment - 1) or not MIN_ALIGNMENT <= alignment <= MAX_ALIGNMENT:
         return (
             f"general.alignment is {alignment}; it must be a power of two from {MIN_ALIGNMENT} to "

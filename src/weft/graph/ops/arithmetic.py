@@ -118,14 +118,8 @@ def add_id(a: Tensor, b: Tensor, ids: Tensor, *, inplace: bool = False) -> Tenso
     and sizes of `a`. Raises GraphError where the sizes differ from these. Equals ggml_add_id."""
     require_type(ids, ("i32",), "ADD_ID", "ids")
     require(a.ne[0] == b.ne[0], "ADD_ID", "rows of a and b must have one length", a, b)
-    require(
-        a.ne[1] == ids.ne[0] and a.ne[2] == ids.ne[1] and a.ne[3] == 1,
-        "ADD_ID",
-        "ids must be [a.ne[1], a.ne[2]]",
-        a,
-        b,
-        ids,
-    )
+    fits = a.ne[1] == ids.ne[0] and a.ne[2] == ids.ne[1] and a.ne[3] == 1
+    require(fits, "ADD_ID", "ids must be [a.ne[1], a.ne[2]]", a, b, ids)
     require(b.ne[2] == 1 and b.ne[3] == 1, "ADD_ID", "b must be a matrix", b)
     return like("ADD_ID", a, b, ids, inplace=inplace)
 

@@ -107,14 +107,8 @@ def flash_attn_ext(
     require(q.ne[0] == k.ne[0], op, "rows of q and k must have one length", q, k)
     same = k.ne[1:3] == v.ne[1:3]
     require(same, op, "k and v must have the same cells and heads (dimensions 1 and 2)", k, v)
-    require(
-        multiple(q.ne[2], k.ne[2]) and multiple(q.ne[3], k.ne[3]) and k.ne[3] == v.ne[3],
-        op,
-        "heads and batch of k and v must divide those of q",
-        q,
-        k,
-        v,
-    )
+    fits = multiple(q.ne[2], k.ne[2]) and multiple(q.ne[3], k.ne[3]) and k.ne[3] == v.ne[3]
+    require(fits, op, "heads and batch of k and v must divide those of q", q, k, v)
     for role, t in (("q", q), ("k", k), ("v", v)):
         require(t.is_contiguous_rows, op, f"rows of {role} must be contiguous; use cont()", t)
     if mask is not None:
@@ -141,13 +135,8 @@ def flash_attn_ext(
 def _check_sinks(op: str, sinks: Tensor | None, x: Tensor) -> None:
     if sinks is not None:
         require_type(sinks, ("f32",), op, "sinks")
-        require(
-            sinks.ne[0] == x.ne[2] and sinks.n_rows == 1,
-            op,
-            "sinks must have one number for each head (dimension 2)",
-            x,
-            sinks,
-        )
+        fits = sinks.ne[0] == x.ne[2] and sinks.n_rows == 1
+        require(fits, op, "sinks must have one number for each head (dimension 2)", x, sinks)
 
 
 @declares("LIGHTNING_INDEXER")
@@ -164,29 +153,15 @@ def lightning_indexer(q: Tensor, k: Tensor, weights: Tensor, mask: Tensor) -> Te
     require_type(weights, ("f32",), op, "weights")
     require_type(mask, ("f16", "f32"), op, "mask")
     require(k.dtype.name in FLOATS or k.dtype.is_quantized, op, "k must be float or blocks", k)
-    require(
-        q.ne[0] == k.ne[0] and k.ne[1] == 1 and q.ne[3] == k.ne[3],
-        op,
-        "k must be [q.ne[0], 1, n_kv, q.ne[3]]",
-        q,
-        k,
-    )
-    require(
-        weights.ne == (q.ne[1], q.ne[2], 1, q.ne[3]),
-        op,
-        "weights must be [n_head, n_tok, 1, n_stream]",
-        q,
-        weights,
-    )
-    require(
+    fits = q.ne[0] == k.ne[0] and k.ne[1] == 1 and q.ne[3] == k.ne[3]
+    require(fits, op, "k must be [q.ne[0], 1, n_kv, q.ne[3]]", q, k)
+    fits = weights.ne == (q.ne[1], q.ne[2], 1, q.ne[3])
+    require(fits, op, "weights must be [n_head, n_tok, 1, n_stream]", q, weights)
+    fits = (
         mask.ne[0] == k.ne[2]
         and mask.ne[1] == q.ne[2]
         and mask.ne[2] == 1
-        and multiple(q.ne[3], mask.ne[3]),
-        op,
-        "mask must be [n_kv, n_tok]",
-        q,
-        k,
-        mask,
+        and multiple(q.ne[3], mask.ne[3])
     )
+    require(fits, op, "mask must be [n_kv, n_tok]", q, k, mask)
     return make_node(op, F32, (k.ne[2], q.ne[2], 1, q.ne[3]), q, k, weights, mask)

@@ -52,13 +52,8 @@ def norm_scale(
     for role, t in (("weight", weight), ("bias", bias)):
         if t is not None:
             require_type(t, ("f32",), op, role)
-            require(
-                t.ne == (x.ne[0], 1, 1, 1) and t.is_contiguous,
-                op,
-                f"{role} must be one row, as long as those of x",
-                x,
-                t,
-            )
+            fits = t.ne == (x.ne[0], 1, 1, 1) and t.is_contiguous
+            require(fits, op, f"{role} must be one row, as long as those of x", x, t)
     if addend is not None:
         require_type(addend, ("f32",), op, "addend")
         same = addend.ne == x.ne and addend.is_contiguous_rows
@@ -97,13 +92,8 @@ def rope_set_rows(rotated: Tensor, cache: Tensor, ids: Tensor) -> Tensor:
     d, heads, tokens, batch = rotated.ne
     require_type(ids, ("i64", "i32"), op, "ids")
     require(ids.ne == (tokens, 1, 1, 1), op, "ids must have one number for each token", ids)
-    require(
-        batch == 1 and cache.ne[0] == d * heads and cache.ne[2:] == (1, 1),
-        op,
-        "a row of cache must hold the heads of a token",
-        rotated,
-        cache,
-    )
+    fits = batch == 1 and cache.ne[0] == d * heads and cache.ne[2:] == (1, 1)
+    require(fits, op, "a row of cache must hold the heads of a token", rotated, cache)
     require(multiple(d, cache.dtype.block), op, "a head must be whole blocks of cache", cache)
     require(cache.is_contiguous_rows, op, "rows of cache must be contiguous", cache)
     x, positions, *factors = rotated.src

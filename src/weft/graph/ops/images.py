@@ -52,7 +52,7 @@ class PoolKind(IntEnum):
 
 
 class InterpolateMode(IntEnum):
-    """How INTERPOLATE reads between samples."""
+    """The way in which INTERPOLATE reads between samples."""
 
     NEAREST = 0
     NEAREST_EXACT = 1
@@ -222,13 +222,8 @@ def _channels_out(p: ConvNdParams, x: Tensor, weight: Tensor) -> int:
     if groups < 1 or count < 1 or count % groups:
         raise fail(op, f"{count} channels cannot be split into {groups} groups", x, weight)
     if p.dims == 3:
-        require(
-            exact_div(x.ne[3], count) is not None,
-            op,
-            f"ne[3] of x is not a multiple of {count} channels",
-            x,
-            weight,
-        )
+        fits = exact_div(x.ne[3], count) is not None
+        require(fits, op, f"ne[3] of x is not a multiple of {count} channels", x, weight)
         both = fixed(weight.ne[3], op, "the size of the kernel")
         inner = count if p.transposed else count // groups
         why = f"ne[3] of the kernel is not a multiple of {inner} channels"
@@ -238,13 +233,8 @@ def _channels_out(p: ConvNdParams, x: Tensor, weight: Tensor) -> int:
     require(x.ne[p.dims + 2 :] == (1,) * (2 - p.dims), op, "x has too many dimensions", x, weight)
     first = fixed(weight.ne[p.dims], op, "the channels of the kernel")
     last = fixed(weight.ne[p.dims + 1], op, "the channels of the kernel")
-    require(
-        last == count if p.transposed else first * groups == count,
-        op,
-        f"the kernel is not for {count} channels in {groups} groups",
-        x,
-        weight,
-    )
+    fits = last == count if p.transposed else first * groups == count
+    require(fits, op, f"the kernel is not for {count} channels in {groups} groups", x, weight)
     out = first * groups if p.transposed else last
     fits = out % groups == 0
     require(fits, op, f"{out} channels out cannot be split into {groups} groups", x, weight)

@@ -36,7 +36,7 @@ I64 = DTYPES["i64"]
 
 
 class ScatterMode(IntEnum):
-    """How SCATTER combines a new element with the one in its place."""
+    """The way in which SCATTER combines a new element with the one in its place."""
 
     SET = 0
     ADD = 1
@@ -275,12 +275,8 @@ def pad_nd(
             )
         total = n + before[d] + after[d]
         require(is_at_most(0, total), "PAD_ND", f"more is taken away than there is along {d}", x)
-        require(
-            is_at_most(-min(before[d], 0), n) and is_at_most(-min(after[d], 0), n),
-            "PAD_ND",
-            f"more is taken away than there is along {d}",
-            x,
-        )
+        fits = is_at_most(-min(before[d], 0), n) and is_at_most(-min(after[d], 0), n)
+        require(fits, "PAD_ND", f"more is taken away than there is along {d}", x)
         sizes.append(total)
     return make_node("PAD_ND", x.dtype, sizes, x, params=PadNdParams(before, after, kind, value))
 

@@ -99,13 +99,8 @@ def mul_mat(
     `w` have gaps. Equals ggml_mul_mat."""
     op = "MUL_MAT"
     require(w.ne[0] == x.ne[0], op, "rows of w and x must have one length", w, x)
-    require(
-        multiple(x.ne[2], w.ne[2]) and multiple(x.ne[3], w.ne[3]),
-        op,
-        "dimensions 2 and 3 of w must divide those of x",
-        w,
-        x,
-    )
+    fits = multiple(x.ne[2], w.ne[2]) and multiple(x.ne[3], w.ne[3])
+    require(fits, op, "dimensions 2 and 3 of w must divide those of x", w, x)
     require(w.is_contiguous_rows, op, "rows of w must be contiguous; use cont()", w)
     numbers = w.dtype.is_quantized or w.dtype.name in FLOATS
     require(numbers, op, _NO_WEIGHTS, w)
@@ -150,13 +145,8 @@ def out_prod(a: Tensor, b: Tensor) -> Tensor:
     ggml_out_prod."""
     op = "OUT_PROD"
     require(a.ne[1] == b.ne[1], op, "a and b must have the same number of rows", a, b)
-    require(
-        multiple(b.ne[2], a.ne[2]) and multiple(b.ne[3], a.ne[3]),
-        op,
-        "dimensions 2 and 3 of a must divide those of b",
-        a,
-        b,
-    )
+    fits = multiple(b.ne[2], a.ne[2]) and multiple(b.ne[3], a.ne[3])
+    require(fits, op, "dimensions 2 and 3 of a must divide those of b", a, b)
     require(a.is_contiguous_rows, op, "rows of a must be contiguous; use cont()", a)
     require_type(b, ("f32",), op, "b")
     return make_node(op, F32, (a.ne[0], b.ne[0], b.ne[2], b.ne[3]), a, b)
@@ -222,11 +212,12 @@ def cdist(a: Tensor, b: Tensor, *, p: float = 2.0) -> Tensor:
 
 @declares("MUL_MAT_INT", cost=MultiplyAdds(lambda n, s, p: n * s[0][0], of_weights=False))
 def mul_mat_int(w: Tensor, x: Tensor, dtype: DType | str | None = None) -> Tensor:
-    """Dot products of the rows of `w` with the rows of `x`, of whole numbers, which wrap around.
+    """Dot products of the rows of `w` with the rows of `x`, of integers, which wrap around.
 
-    w: [k, m, x2, x3], x: [k, n, x2, x3], both i8, i16, i32 or i64 -> [m, n, x2, x3], where
-    dimensions 2 and 3 broadcast on both sides. `dtype`: of the result, that of the sources or a
-    wider one; by default that of the sources."""
+    w: [k, m, x2, x3], x: [k, n, x2, x3], of one type i8, i16, i32 or i64 -> [m, n, x2, x3], where
+    dimensions 2 and 3 broadcast both ways. `dtype` is the type of the result: that of the sources
+    (the default) or a wider one. Raises GraphError for other types and sizes. Equals torch.matmul
+    of integers."""
     op = "MUL_MAT_INT"
     require_type(w, INTEGERS, op, "w")
     require(w.dtype is x.dtype, op, "w and x must have one type; use convert()", w, x)

@@ -52,13 +52,8 @@ def ssm_conv(sx: Tensor, c: Tensor) -> Tensor:
     require_type(sx, ("f32",), op, "sx")
     require_type(c, ("f32",), op, "c")
     require(sx.ne[3] == 1, op, "sx must be [d_conv - 1 + n_t, d_inner, n_seqs]", sx)
-    require(
-        c.ne[1] == sx.ne[1] and c.n_elements == c.ne[0] * c.ne[1],
-        op,
-        "c must be [d_conv, d_inner]",
-        sx,
-        c,
-    )
+    fits = c.ne[1] == sx.ne[1] and c.n_elements == c.ne[0] * c.ne[1]
+    require(fits, op, "c must be [d_conv, d_inner]", sx, c)
     require(sx.is_contiguous_rows and c.is_contiguous_rows, op, "rows must be contiguous", sx, c)
     n_t = sx.ne[0] - c.ne[0] + 1
     require(is_at_most(0, n_t), op, "sx is shorter than the kept state", sx, c)
@@ -84,22 +79,11 @@ def ssm_scan(
     n_t, n_seqs = x.ne[2], x.ne[3]
     require(x.ne[0] == head_dim and x.ne[1] == n_head, op, "x does not fit the states", x, s)
     require(dt.ne == (n_head, n_t, n_seqs, 1), op, "dt must be [n_head, n_t, n_seqs]", dt, x)
-    require(
-        a.ne[0] in (1, d_state) and a.ne[1] == n_head and a.n_elements == a.ne[0] * a.ne[1],
-        op,
-        "a must be [d_state or 1, n_head]",
-        a,
-        s,
-    )
+    fits = a.ne[0] in (1, d_state) and a.ne[1] == n_head and a.n_elements == a.ne[0] * a.ne[1]
+    require(fits, op, "a must be [d_state or 1, n_head]", a, s)
     require(a.ne[0] == 1 or head_dim == 1, op, "a per state needs head_dim 1", a, s)
-    require(
-        b.ne[0] == d_state and b.ne[2] == n_t and b.ne[3] == n_seqs and multiple(n_head, b.ne[1]),
-        op,
-        "b must be [d_state, a divisor of n_head, n_t, n_seqs]",
-        b,
-        x,
-        s,
-    )
+    fits = b.ne[0] == d_state and b.ne[2] == n_t and b.ne[3] == n_seqs and multiple(n_head, b.ne[1])
+    require(fits, op, "b must be [d_state, a divisor of n_head, n_t, n_seqs]", b, x, s)
     require(b.ne == c.ne, op, "b and c must have one shape", b, c)
     require(ids.n_rows == 1 and ids.ne[0] == n_seqs, op, "ids must be [n_seqs]", ids, x)
     require(s.is_contiguous, op, "s must be contiguous", s)
@@ -123,13 +107,8 @@ def _wkv(op: str, state: Tensor, first: Tensor, *others: tuple[str, Tensor]) -> 
         require(t.is_contiguous, op, "sources must be contiguous; use cont()", t)
     require_type(state, ("f32",), op, "state")
     require(state.is_contiguous, op, "state must be contiguous", state)
-    require(
-        state.n_elements == head * head * n_head * n_seqs,
-        op,
-        "state must be [head * head * n_head, n_seqs]",
-        state,
-        first,
-    )
+    fits = state.n_elements == head * head * n_head * n_seqs
+    require(fits, op, "state must be [head * head * n_head, n_seqs]", state, first)
     shared = multiple(n_tokens, n_seqs)
     require(shared, op, "n_tokens must be a multiple of n_seqs", first, state)
     return (head * n_head, n_tokens + head * n_seqs)
@@ -192,28 +171,15 @@ def gated_delta_net(
         require(t.is_contiguous_rows, op, f"rows of {role} must be contiguous; use cont()", t)
     s, h, n_tokens, n_seqs = v.ne
     require(q.ne == k.ne, op, "q and k must have one shape", q, k)
-    require(
-        q.ne[0] == s and q.ne[2] == n_tokens and multiple(h, q.ne[1]) and multiple(n_seqs, q.ne[3]),
-        op,
-        "q and k must be [s, a divisor of h, n_tokens, n_seqs]",
-        q,
-        v,
+    fits = (
+        q.ne[0] == s and q.ne[2] == n_tokens and multiple(h, q.ne[1]) and multiple(n_seqs, q.ne[3])
     )
-    require(
-        g.ne[0] in (1, s) and g.ne[1:] == v.ne[1:],
-        op,
-        "g must be [1 or s, h, n_tokens, n_seqs]",
-        g,
-        v,
-    )
+    require(fits, op, "q and k must be [s, a divisor of h, n_tokens, n_seqs]", q, v)
+    fits = g.ne[0] in (1, s) and g.ne[1:] == v.ne[1:]
+    require(fits, op, "g must be [1 or s, h, n_tokens, n_seqs]", g, v)
     require(beta.ne == (1, *v.ne[1:]), op, "beta must be [1, h, n_tokens, n_seqs]", beta, v)
-    require(
-        state.is_contiguous and exact_div(state.n_elements, s * s * h) == n_seqs,
-        op,
-        "state must be contiguous [s, s, h, n_seqs]",
-        state,
-        v,
-    )
+    fits = state.is_contiguous and exact_div(state.n_elements, s * s * h) == n_seqs
+    require(fits, op, "state must be contiguous [s, s, h, n_seqs]", state, v)
     if n_states < 1:
         raise fail(op, f"n_states = {n_states} must be 1 or more", state)
     ne = (s * h, n_tokens * n_seqs + n_states * s * n_seqs)

@@ -14,7 +14,8 @@ from weft.graph.tensor import Tensor
 
 
 class RopeMode(IntEnum):
-    """How ROPE pairs elements and lays out positions; the numbers are ggml's mode flags."""
+    """The pairing of elements and the layout of positions in ROPE; the numbers are ggml's mode
+    flags."""
 
     NORMAL = 0
     NEOX = 2
@@ -130,13 +131,8 @@ def _rope(
     require(x.is_contiguous_rows, op, "rows of x must be contiguous; use cont()", x)
     require_type(pos, ("i32",), op, "pos")
     planes = 4 if params.mode in (RopeMode.MROPE, RopeMode.IMROPE, RopeMode.VISION) else 1
-    require(
-        pos.n_rows == 1 and pos.ne[0] == planes * x.ne[2],
-        op,
-        f"pos must have {planes} number(s) for each token (dimension 2 of x)",
-        x,
-        pos,
-    )
+    fits = pos.n_rows == 1 and pos.ne[0] == planes * x.ne[2]
+    require(fits, op, f"pos must have {planes} number(s) for each token (dimension 2 of x)", x, pos)
     n_dims, last = params.n_dims, params.n_offset + params.n_dims
     if n_dims < 2 or n_dims % 2 or params.n_offset < 0 or not is_at_most(last, x.ne[0]):
         raise fail(op, f"n_dims = {n_dims} (even) from {params.n_offset} leaves the rows", x)
@@ -146,10 +142,6 @@ def _rope(
         raise fail(op, f"mode {params.mode.name.lower()} needs sections, got {params.sections}", x)
     if freq_factors is not None:
         require_type(freq_factors, ("f32",), op, "freq_factors")
-        require(
-            is_at_most(n_dims // 2, freq_factors.ne[0]),
-            op,
-            f"freq_factors must have {n_dims // 2} numbers",
-            freq_factors,
-        )
+        fits = is_at_most(n_dims // 2, freq_factors.ne[0])
+        require(fits, op, f"freq_factors must have {n_dims // 2} numbers", freq_factors)
     return like(op, x, pos, freq_factors, params=params, inplace=inplace)

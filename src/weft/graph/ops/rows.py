@@ -22,13 +22,8 @@ def get_rows(a: Tensor, ids: Tensor) -> Tensor:
     from these, and where rows of `a` have gaps. Equals ggml_get_rows."""
     require_type(ids, ("i32",), "GET_ROWS", "ids")
     require(a.is_contiguous_rows, "GET_ROWS", "rows of a must be contiguous; use cont()", a)
-    require(
-        a.ne[2] == ids.ne[1] and a.ne[3] == ids.ne[2] and ids.ne[3] == 1,
-        "GET_ROWS",
-        "ids must be [r, a.ne[2], a.ne[3]]",
-        a,
-        ids,
-    )
+    fits = a.ne[2] == ids.ne[1] and a.ne[3] == ids.ne[2] and ids.ne[3] == 1
+    require(fits, "GET_ROWS", "ids must be [r, a.ne[2], a.ne[3]]", a, ids)
     dtype = a.dtype if a.dtype.name == "i32" else F32
     return make_node("GET_ROWS", dtype, (a.ne[0], *ids.ne[:3]), a, ids)
 
@@ -44,13 +39,8 @@ def get_rows_back(grad: Tensor, ids: Tensor, ne: Sequence[Size] | Tensor) -> Ten
     require_type(ids, ("i32",), "GET_ROWS_BACK", "ids")
     require_type(grad, ("f32", "f16"), "GET_ROWS_BACK", "grad")
     require(grad.n_elements == grad.ne[0] * grad.ne[1], "GET_ROWS_BACK", "needs a matrix", grad)
-    require(
-        ids.n_rows == 1 and ids.ne[0] == grad.ne[1],
-        "GET_ROWS_BACK",
-        "needs one id for each row of grad",
-        grad,
-        ids,
-    )
+    fits = ids.n_rows == 1 and ids.ne[0] == grad.ne[1]
+    require(fits, "GET_ROWS_BACK", "needs one id for each row of grad", grad, ids)
     if sizes[0] != grad.ne[0] or sizes[2] != 1 or sizes[3] != 1:
         raise fail("GET_ROWS_BACK", f"ne {list(sizes)} must be [grad.ne[0], rows]", grad)
     return make_node("GET_ROWS_BACK", F32, sizes[:2], grad, ids)
@@ -69,23 +59,15 @@ def set_rows(dst: Tensor, src: Tensor, ids: Tensor) -> Tensor:
     require_type(src, ("f32", "f16"), op, "src")
     require_type(ids, ("i64", "i32"), op, "ids")
     require(src.ne[0] == dst.ne[0], op, "rows of src and dst must have one length", src, dst)
-    require(
-        src.ne[2] == dst.ne[2] and src.ne[3] == dst.ne[3],
-        op,
-        "src and dst must agree in dimensions 2 and 3",
-        src,
-        dst,
-    )
-    require(
+    fits = src.ne[2] == dst.ne[2] and src.ne[3] == dst.ne[3]
+    require(fits, op, "src and dst must agree in dimensions 2 and 3", src, dst)
+    fits = (
         src.ne[1] == ids.ne[0]
         and multiple(src.ne[2], ids.ne[1])
         and multiple(src.ne[3], ids.ne[2])
-        and ids.ne[3] == 1,
-        op,
-        "ids must be [src.ne[1]] with dimensions that divide those of src",
-        src,
-        ids,
+        and ids.ne[3] == 1
     )
+    require(fits, op, "ids must be [src.ne[1]] with dimensions that divide those of src", src, ids)
     require(src.is_contiguous_rows, op, "rows of src must be contiguous; use cont()", src)
     require(dst.is_contiguous_rows, op, "rows of dst must be contiguous", dst)
     return make_node(op, dst.dtype, dst.ne, src, ids, dst, nb=dst.nb, view_of=dst)

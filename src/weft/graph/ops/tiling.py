@@ -82,13 +82,8 @@ def concat(a: Tensor, b: Tensor, dim: int) -> Tensor:
     if not 0 <= dim < 4:
         raise fail("CONCAT", f"dimension {dim} is not in 0..3", a, b)
     require(a.dtype is b.dtype, "CONCAT", "a and b must have one type", a, b)
-    require(
-        all(a.ne[d] == b.ne[d] for d in range(4) if d != dim),
-        "CONCAT",
-        f"a and b may differ in dimension {dim} only",
-        a,
-        b,
-    )
+    fits = all(a.ne[d] == b.ne[d] for d in range(4) if d != dim)
+    require(fits, "CONCAT", f"a and b may differ in dimension {dim} only", a, b)
     ne = [*a.ne]
     ne[dim] = a.ne[dim] + b.ne[dim]
     return make_node("CONCAT", a.dtype, ne, a, b, params=ConcatParams(dim))

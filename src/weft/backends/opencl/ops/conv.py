@@ -120,9 +120,9 @@ def _conv_nd(call: Call) -> list[Launch]:
 
 def _last(view: View, order: tuple[int, ...] = (1, 2, 0, 3)) -> _Field:
     """A tensor whose (w, h, channel, batch) are these dimensions of it."""
-    (w, h, *rest) = order
-    sizes = (view.ne[w], view.ne[h], 1, *(view.ne[d] for d in rest))
-    return _Field(view, sizes, (view.nb[w], view.nb[h], 0, *(view.nb[d] for d in rest)))
+    (w, h, *other_dims) = order
+    sizes = (view.ne[w], view.ne[h], 1, *(view.ne[d] for d in other_dims))
+    return _Field(view, sizes, (view.nb[w], view.nb[h], 0, *(view.nb[d] for d in other_dims)))
 
 
 @family("CONV_2D_LAST", refuse=floats(0, 1, 2, 3))

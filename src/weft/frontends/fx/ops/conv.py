@@ -108,7 +108,7 @@ def convolved(b: Builder, call: Call, w: Value, bias: Value | None) -> Value:
 
 
 def _convolved_last(b: Builder, call: Call, w: Value, bias: Value | None) -> Value:
-    """With channels innermost; one dimension is an image of one row."""
+    """A convolution with channels innermost; one dimension is an image of one row."""
     x, shape = call.value("input"), call.shape()
     dims = w.rank - 2
     if dims == 1:
