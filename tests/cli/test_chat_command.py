@@ -86,7 +86,7 @@ def test_a_template_from_a_file(path: Path, tmp_path: Path) -> None:
     done = chat(path, "abc\n", "--chat-template", str(file))
     assert done.returncode == 1 and "does not compile" in done.stderr and not done.stdout
     gone = chat(path, "abc\n", "--chat-template", str(tmp_path / "none"))
-    assert gone.returncode == 1 and "No such file" in gone.stderr
+    assert gone.returncode == 1 and "none: no such file; give a file" in gone.stderr
 
 
 # **** commands ****

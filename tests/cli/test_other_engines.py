@@ -104,6 +104,24 @@ def test_texts_by_flag(path: Path) -> None:
     assert done("embed", path, "abc", "-o", "raw", "--embd-normalize", "-1").stdout == plain
 
 
+def test_chat_takes_what_llama_cli_does(path: Path, tmp_path: Path) -> None:
+    few = ("chat", path, "-q", "-st", "-p", "abc", *FEW)
+    source = "{% for m in messages %}{{ m.content }}{% endfor %}"
+    (tmp_path / "t.jinja").write_text(source)
+    want = done(*few, "--chat-template", source).stdout
+    assert done(*few, "-i", "-cnv", "--chat-template-file", tmp_path / "t.jinja").stdout == want
+    missing = weft(*few, "--chat-template", "chatml")
+    assert missing.returncode == 1
+    assert "--chat-template chatml: no such file; give a file with a Jinja" in missing.stderr
+
+
+def test_hidden_options_are_not_proposed(path: Path) -> None:
+    refused = weft("serve", path, "--log-format", "text").stderr
+    assert "no option --log-format" in refused and "--reasoning-format" not in refused
+    usage = done("quantize", "--help").stdout.splitlines()[0]
+    assert usage == "Usage: weft quantize [OPTIONS] IN OUT TYPE"
+
+
 def test_types_by_number(path: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.gguf"
     found = done("quantize", path, out, "7", "4", "--allow-requantize")

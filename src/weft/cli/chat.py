@@ -64,12 +64,19 @@ def chat(
     context_shift: ContextShift = False,
     keep: Keep = 0,
     template: Annotated[
-        Path | None,
-        typer.Option("--chat-template", help="A Jinja file instead of the model's template."),
+        str | None,
+        typer.Option(
+            "--chat-template", "--chat-template-file", metavar="FILE",
+            help="A Jinja file instead of the model's template.",
+        ),
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print answers only.")] = False,
     conversation: Annotated[
-        bool, typer.Option("--conversation", "-cnv", hidden=True)  # as it is
+        bool,  # as it is
+        typer.Option(
+            *("--conversation", "-cnv", "--interactive", "-i", "--interactive-first", "-if"),
+            hidden=True,
+        ),
     ] = False,
 ) -> None:  # fmt: skip
     """Talk with a model; /help lists the commands. Lines of a pipe are messages, too."""
@@ -77,7 +84,7 @@ def chat(
     if text is not None and prompt is not None:
         raise ContextError("give the message as an argument or with -p, not both")
     check_constraint(sampling)
-    source = None if template is None else read_file(template)
+    source = None if template is None else _template(template)
     with LoadProgress() as progress:
         llm = LLM(
             model, context_shift=context_shift and n_predict != -2, n_keep=keep,
@@ -104,6 +111,17 @@ def chat(
         _talk(talk)
     else:
         _follow(talk)
+
+
+def _template(given: str) -> str:
+    """The template that a file holds; a text that is one stands for itself."""
+    if "{{" in given or "{%" in given:
+        return given
+    if not Path(given).exists():
+        raise ContextError(
+            f"--chat-template {given}: no such file; give a file with a Jinja template"
+        )
+    return read_file(Path(given))
 
 
 def _talk(conversation: Conversation) -> None:

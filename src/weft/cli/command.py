@@ -104,9 +104,10 @@ class WeftCommand(TyperCommand):
             raise ReaderLeft from None
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        """Arguments as their metavars say, without another pair of brackets."""
-        return [re.sub(r"^[\[{](.*)[\]}]", r"\1", p) if p != "[OPTIONS]" else p
-                for p in super().collect_usage_pieces(ctx)]  # fmt: skip
+        """Arguments that are shown, as their metavars say, without another pair of brackets."""
+        shown = [p for p in self.get_params(ctx) if not getattr(p, "hidden", False)]
+        pieces = [piece for p in shown for piece in p.get_usage_pieces(ctx)]
+        return ["[OPTIONS]", *(re.sub(r"^[\[{](.*)[\]}]", r"\1", piece) for piece in pieces)]
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Writes a list for every group that has options."""
@@ -175,13 +176,14 @@ def _unknown_option(
 
     `-ngll 5` would otherwise be read as `-n gll`, and its message would not help."""
     known = _known(params)
+    shown = _known([p for p in params if not getattr(p, "hidden", False)])
     for arg in args:
         if arg == "--":
             break
         name = arg.partition("=")[0]
         is_word = re.fullmatch(r"--?[A-Za-z][\w-]*", name)
         if is_word and name not in known and _caused(error, name):
-            return usage_error(f"there is no option {name}{_meant(name, known)}", ctx)
+            return usage_error(f"there is no option {name}{_meant(name, shown)}", ctx)
     return error
 
 

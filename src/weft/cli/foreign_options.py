@@ -13,7 +13,7 @@ _ADAPTER = "there are no adapters; merge one into the model before it is convert
 _POSITIONS = "positions are scaled as the model's file says"
 _SEES = "models read text only"
 _HUB = "set it in the environment of huggingface_hub: HF_TOKEN, HF_HUB_OFFLINE=1, HF_HOME"
-_LOG = "messages go to stderr: 2> FILE; --quiet has fewer, --verbose more"
+_LOG = "messages go to stderr: 2> FILE"
 _CHAT = "the model's chat template says how messages are written"
 _SCORES = "weft perplexity measures the perplexity of a text alone"
 _TLS = "put a proxy that speaks TLS in front"
@@ -48,7 +48,7 @@ _INSTEAD: dict[str, str] = {
     **dict.fromkeys(("-hft", "--hf-token", "--offline"), _HUB),
     **dict.fromkeys(("--download-dir", "--models-dir"), _CACHE),
     **dict.fromkeys(("-rpc", "--rpc"), "devices are those of this machine"),
-    **dict.fromkeys(("--log-file", "-lv", "--verbosity", "--log-verbosity", "--log-prefix",
+    **dict.fromkeys(("--log-file", "--log-prefix",
                      "--log-timestamps", "--log-colors"), _LOG),
     **dict.fromkeys(("--in-prefix", "--in-suffix", "--in-prefix-bos"), _CHAT),
     **dict.fromkeys(
@@ -71,7 +71,8 @@ _INSTEAD: dict[str, str] = {
     **dict.fromkeys(("--tokenizer", "--tokenizer-mode"), "the tokenizer is the model file's"),
     "--keepalive": "a model is loaded as long as the command runs",
     "--format": "--json-schema '{}' allows any JSON, a schema what it describes",
-    "--think": "the model's chat template says whether it thinks first",
+    **dict.fromkeys(("--think", "--reasoning-budget"),
+                    "the model's chat template says whether it thinks first"),
     **dict.fromkeys(
         ("--imatrix", "--include-weights", "--exclude-weights"),
         "every weight counts the same; there is no importance matrix"),

@@ -104,6 +104,9 @@ def serve(
         LogLevel, typer.Option(help="What is logged; info has a line for each request.")
     ] = LogLevel.info,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Log errors only.")] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="The same as --log-level debug.")
+    ] = False,
 ) -> None:  # fmt: skip
     """Serve a model over the OpenAI API. Chat, completions, embeddings; see docs/serve.md."""
     try:
@@ -119,7 +122,7 @@ def serve(
         max_queue=max_queue, max_body=max_body, max_tokens=max_tokens, grace=grace,
         max_connections=max_connections, body_timeout=timeout,
         cors_origins=tuple(cors_origin or ()), allow_hosts=tuple(allow_host or ()), strict=strict,
-        log_level="error" if quiet else log_level.value,
+        log_level="error" if quiet else "debug" if verbose else log_level.value,
     )  # fmt: skip
     with api.take_address(options) as address:  # before a large model is loaded
         with LoadProgress() as progress:

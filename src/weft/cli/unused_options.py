@@ -36,6 +36,7 @@ NoEffect = Annotated[
     typer.Option(
         *("--mmap", "--jinja", "--no-jinja", "--warmup", "--no-warmup", "--perf", "--no-perf"),
         *("--color", "-co", "--log-disable", "--simple-io", "--cont-batching", "-cb"),
+        *("--no-mmproj", "--kv-unified", "-kvu"),
         hidden=True,
         help="Says what is so all the same, or what there is none of.",
     ),
@@ -90,8 +91,13 @@ _DEVICES = (
     Unused(("-fitt", "--fit-target"), ("0",), _FITS),
     Unused(("-fitc", "--fit-ctx"), ("0",), _FITS),
 )
+_ALONE = Unused(("-np", "--parallel"), ("1",), "weft serve writes several texts at a time")
 UNUSED = (
     *_DEVICES,
+    _ALONE,
+    Unused(("-dt", "--defrag-thold"), ("0.1", "-1"), "cells are moved together when they must be"),
+    Unused(("--check-tensors",), (), "sizes and places of tensors are checked, their values not"),
+    Unused(("-lv", "--verbosity", "--log-verbosity"), ("1", "3"), "--quiet and --verbose choose"),
     Unused(("-nopo", "--no-op-offload"), (), _ASKS),
     Unused(("--no-host",), (), _STAYS),
     Unused(("-dio", "--direct-io"), (), _MAPPED),
@@ -102,7 +108,7 @@ UNUSED = (
 """Of llama.cpp's commands."""
 _FOUND = "how a model writes calls and reasoning is found from its chat template"
 UNUSED_BY_SERVE = (
-    *UNUSED,
+    *(option for option in UNUSED if option is not _ALONE),
     Unused(("--tool-call-parser",), ("auto",), _FOUND),
     Unused(("--reasoning-parser",), ("auto",), _FOUND),
     Unused(("--reasoning-format",), ("auto", "deepseek"), _FOUND),
