@@ -115,8 +115,13 @@ def test_clear_regen_save_load(
     assert other.messages == kept
     other.take("/clear")
     assert other.messages == kept[:1]
-    other.take("/exit")
-    assert other.done
+    for word in ("/exit", "/bye", "/quit"):
+        other.done = False
+        other.take(word)
+        assert other.done
+    capsys.readouterr()
+    other.take("/?")
+    assert "/regen" in capsys.readouterr().err
 
 
 def test_regen_with_a_seed_says_something_else(

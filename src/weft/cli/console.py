@@ -101,7 +101,7 @@ def wide(to_error: bool = False) -> Console:
     return _Console(file=stream, highlight=False, width=10_000)
 
 
-_OTHER_GPU = re.compile(r"(?:cuda|vulkan|metal|mtl|rocm|hip|sycl|musa|cann|gpu)[:\d]*$", re.I)
+_OTHER_GPU = re.compile(r"(?:cuda|vulkan|metal|mtl|rocm|hip|sycl|musa|cann)[:\d]*$", re.I)
 """Devices as other engines name them."""
 
 

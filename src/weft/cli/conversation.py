@@ -22,6 +22,10 @@ _CONTROLS = {c: None for c in (*range(32), 127, *range(128, 160)) if chr(c) not 
 """What a model might say to the terminal instead of the person."""
 
 
+_OTHER_NAMES = {"/bye": "/exit", "/quit": "/exit", "/?": "/help", "/regenerate": "/regen"}
+"""Commands as other engines call them."""
+
+
 class Conversation:
     """Messages and the model that answers them."""
 
@@ -58,6 +62,7 @@ class Conversation:
 
         Raises ChatError and ContextError for what cannot be done; nothing has changed then."""
         name, _, argument = text.strip().partition(" ")
+        name = _OTHER_NAMES.get(name, name)
         if text.startswith("//"):
             self.ask(text[1:])
         elif name in self._commands:

@@ -163,7 +163,9 @@ def _prompt(prompt: str | None, file: Path | None) -> str:
     nobody_types = file is not None or prompt == "-" or not sys.stdin.isatty()
     text = read_text(prompt, file) if nobody_types else ""
     if not text:
-        raise ContextError("there is no text to continue; give it with -p or --file")
+        raise ContextError(
+            "there is no text to continue; give it with -p or --file; weft chat has conversations"
+        )
     return text.removesuffix("\n")  # which ends files and lines of shells
 
 
