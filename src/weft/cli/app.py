@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import warnings
@@ -55,6 +56,8 @@ class _Loaded(Mapping[str, Any]):
             raise KeyError(name)
         alone = typer.Typer(**_SETTINGS, add_completion=False)
         alone.command(name, cls=WeftCommand)(getattr(import_at_once(f"weft.cli.{name}"), name))
+        if not gc.get_freeze_count():
+            gc.freeze()  # it stays to the end: collections, the last one above all, pass it over
         return typer.main.get_command(alone)
 
     def __iter__(self) -> Iterator[str]:
