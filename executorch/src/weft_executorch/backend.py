@@ -82,7 +82,7 @@ def _debug_handles(program: ExportedProgram, delegated: Delegated, blob: Blob) -
     handles = {n.name: n.meta.get("debug_handle") for n in program.graph.nodes}
     builder = DelegateMappingBuilder()
     for number, name in enumerate(blob.steps):
-        # a step that weft inserts is named after what it prepares: "x (q8_0)"
+        # a step that weft inserts is named after the tensor that it prepares: "x (q8_0)"
         node = delegated.origin.get(name) or delegated.origin.get(name.rpartition(" (")[0])
         handle = handles.get(node) if node is not None else None
         if handle is not None:

@@ -114,8 +114,9 @@ def compile(
 def require_compile_options(
     what: str, options: Iterable[str], more: Sequence[str] = (), see: str = "help(weft.compile)"
 ) -> None:
-    """Raises ArgumentError for an option that `compile` does not take, nor is one of `more`; `what`
-    is who was given the options, and `see` where all are listed."""
+    """Raises ArgumentError for an option that neither `compile` takes nor `more` lists.
+
+    `what` names the function that was called, and `see` the place that lists all options."""
     known = (*more, *(compile.__kwdefaults__ or ()), *CPU_OPTIONS)
     require_options(what, set(options) - {"even_if_failing"}, known, see)
 

@@ -98,7 +98,7 @@ class Scheduler:
         self._wrote_weights = False
         self._values: dict[str, int] = {}
 
-    # ---- what it is ------------------------------------------------------------------------------
+    # ---- properties ------------------------------------------------------------------------------
 
     @property
     def n_copies(self) -> int:

@@ -1,10 +1,10 @@
-"""Graphs of tensors: what to compute.
+"""Graphs of tensors, the computation before devices are known.
 
 Leaves come from `input`, `constant` and `leaf`, nodes from one constructor per op, named as in
 ggml. Sizes may be symbolic (`Sym`). `input`, `constant`, `state` and `Tensor.shape` have them in
 PyTorch's order, outermost first; the constructors named as in ggml have `ne`, innermost first.
-`Graph(*outputs)` orders what the outputs need; `check_graph` says what is legal; `format_graph` and
-`parse_graph` are its text.
+`Graph(*outputs)` orders the nodes that the outputs need; `check_graph` checks the rules of a legal
+graph; `format_graph` and `parse_graph` convert it to text and back.
 
 Some names are those of builtins (`abs`, `round`, `set`, `sum`): import the module as a whole, e.g.
 `from weft import graph as g`.

@@ -51,7 +51,8 @@ def get_f16(blocks: U8, offset: int) -> F32:
 
 
 def put_f16(blocks: U8, offset: int, values: F32) -> F32:
-    """Store `values` `[n_blocks]` as f16 at byte `offset`; returns what was stored, as float32."""
+    """Stores `values` `[n_blocks]` as f16 at byte `offset`; returns the stored values, as
+    float32."""
     half = values.astype("<f2")
     blocks[:, offset : offset + 2] = half.view(np.uint8).reshape(-1, 2)
     return half.astype(np.float32)

@@ -116,7 +116,7 @@ def encode_iq4_nl(x: F32) -> U8:
 
 
 def runtime_iq4_nl(x: F32) -> U8:
-    """iq4_nl without the search: what the reference writes into a KV cache.
+    """iq4_nl without the search, as the reference writes it into a KV cache.
 
     In a block of zeros the reference leaves the codes unset (its scale is 0); here they are 0."""
     blocks = np.empty((len(x), 18), np.uint8)

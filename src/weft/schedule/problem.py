@@ -26,7 +26,7 @@ FREE = -1
 
 
 class Problem:
-    """The nodes of a graph that do work, numbered in order, and what they read."""
+    """The nodes of a graph that do work, numbered in order, and the values that they read."""
 
     def __init__(self, model: TimeModel, free: Collection[Tensor] = ()) -> None:
         """Raises UnsupportedOpError where no device can run a node."""

@@ -76,7 +76,7 @@ class Call:
         """Another node's call, over the same values."""
         return Call(node, self._values, self._sizes, self._overwritten)
 
-    # ---- what the node alone tells ---------------------------------------------------------------
+    # ---- from the node alone ---------------------------------------------------------------------
 
     @property
     def out(self) -> Any:

@@ -62,8 +62,8 @@ def _norm(op: str, x: Tensor, eps: float, inplace: bool) -> Tensor:
 def group_norm(x: Tensor, n_groups: int, eps: float, *, inplace: bool = False) -> Tensor:
     """`norm` over [w, h, channels of a group] of each image; f32 [w, h, channels, batch], as `x`.
 
-    A group has ceil(channels / n_groups) channels, the last one what is left. Raises GraphError
-    where a row has gaps or `n_groups` is below 1. Equals ggml_group_norm."""
+    A group has ceil(channels / n_groups) channels, the last one the remaining channels. Raises
+    GraphError where a row has gaps or `n_groups` is below 1. Equals ggml_group_norm."""
     require_type(x, ("f32",), "GROUP_NORM", "x")
     require(x.is_contiguous_rows, "GROUP_NORM", "rows of x must be contiguous; use cont()", x)
     if n_groups < 1 or not eps >= 0:

@@ -18,7 +18,7 @@ Triple = tuple[int, int, int]
 
 
 class _Field(View):
-    """A tensor as [w, h, d, channels, batch]: what the kernels' `field_t` holds."""
+    """A tensor as [w, h, d, channels, batch], which the kernels' `field_t` describes."""
 
     __slots__ = ("sizes",)
 
@@ -179,7 +179,7 @@ def _im2col(call: Call) -> list[Launch]:
         dims, taps = 1, (w.ne[0], 1, 1, x.ne[1])
 
     def four(values: tuple[int, ...], rest: int) -> bytes:
-        # what is given beyond the dimensions of space does not count
+        # numbers beyond the spatial dimensions do not count
         return i32(*values[:dims], *[rest] * (4 - len(values[:dims])))
 
     args = (

@@ -76,7 +76,7 @@ _TESTS: dict[Any, str] = {
 }
 
 _GGML = {"add": g.add, "sub": g.sub, "mul": g.mul, "div": g.div}
-"""ggml's ops repeat their second source only; fusions know them."""
+"""Ops of ggml, which repeat their second source only, and which fusions look for."""
 
 
 def operands(b: Builder, call: Call, dtype: torch.dtype) -> list[Value]:
@@ -85,7 +85,7 @@ def operands(b: Builder, call: Call, dtype: torch.dtype) -> list[Value]:
 
 
 def operand(b: Builder, call: Call, name: str, dtype: torch.dtype) -> Value:
-    """A tensor, a number, or a number that is computed from sizes, in a type."""
+    """An argument in a type: a tensor, a number, or a number computed from sizes."""
     raw = call.raw(name, 0)
     if isinstance(raw, (int, float, bool)):
         return b.scalar(raw, dtype)
@@ -118,14 +118,14 @@ def _covers(big: Tensor, small: Tensor) -> bool:
 
 
 def _bools(name: str, dtype: torch.dtype) -> str:
-    """Products and sums of booleans are logic."""
+    """The function that computes a product or sum of booleans, which is logical."""
     logic = {"mul": "logical_and", "add": "logical_or", "bit_and": "logical_and"}
     logic |= {"bit_or": "logical_or", "bit_xor": "logical_xor", "sub": "logical_xor"}
     return logic.get(name, name) if dtype is torch.bool else name
 
 
 def _number(call: Call) -> float | None:
-    """`other` where it is a finite number."""
+    """`other` where it is a finite number, else None."""
     raw = call.raw("other")
     if isinstance(raw, (int, float)) and not isinstance(raw, bool) and math.isfinite(raw):
         return float(raw)
@@ -133,7 +133,7 @@ def _number(call: Call) -> float | None:
 
 
 def _scaled(b: Builder, call: Call, s: float, shift: float) -> Value | None:
-    """s self + shift as one op, where that rounds as PyTorch does."""
+    """s self + shift as one op, where that rounds as PyTorch does; else None."""
     x = call.value("self")
     if not is_float(call.out.dtype) or not is_float(x.dtype):
         return None
@@ -161,7 +161,7 @@ def _arithmetic(name: str) -> Callable[[Builder, Call], Value]:
 
 
 def _compared_type(call: Call) -> torch.dtype:
-    """The type that both sides of a comparison are brought to."""
+    """The type to which both sides of a comparison are converted."""
     sides = (call.fake(n) for n in ("self", "other"))
     left, right = (1 if isinstance(s, torch.SymInt) else s for s in sides)
     dtype = torch.result_type(left, right)
@@ -211,7 +211,7 @@ def add(b: Builder, call: Call) -> Value:
 
 @visitor(aten.fmax.default, aten.fmin.default)
 def without_nan(b: Builder, call: Call) -> Value:
-    """The larger or smaller one; of a number and a NaN the number."""
+    """The larger or smaller element; of a number and a NaN the number."""
     name = call.op._schema.name.removeprefix("aten::f")
     dtype, shape = call.out.dtype, call.shape()
     left, right = operands(b, call, dtype)
@@ -236,7 +236,7 @@ def rsub(b: Builder, call: Call) -> Value:
 
 @visitor(aten.div.Tensor_mode, aten.div.Scalar_mode, sizes=("other",))
 def div_mode(b: Builder, call: Call) -> Value:
-    """Rounded down, towards zero, or not at all."""
+    """The quotient, rounded down, towards zero, or not at all."""
     name = {"floor": "floor_div", "trunc": "trunc_div"}.get(call.raw("rounding_mode", ""), "div")
     left, right = operands(b, call, call.out.dtype)
     return combined(b, name, left, right, call.shape(), call.out.dtype)
@@ -244,7 +244,7 @@ def div_mode(b: Builder, call: Call) -> Value:
 
 @visitor(aten.pow.Tensor_Tensor)
 def pow_tensor(b: Builder, call: Call) -> Value:
-    """Element to the power of element."""
+    """Each element to the power of the other tensor's element."""
     dtype = call.out.dtype
     left = b.converted(call.value("self"), dtype)
     right = b.converted(call.value("exponent"), dtype)
@@ -253,7 +253,7 @@ def pow_tensor(b: Builder, call: Call) -> Value:
 
 @visitor(aten.pow.Tensor_Scalar)
 def pow_scalar(b: Builder, call: Call) -> Value:
-    """Frequent exponents have ops of their own."""
+    """Each element to the power of a number; frequent exponents have ops of their own."""
     exponent, dtype = call.number("exponent"), call.out.dtype
     x = b.converted(call.value("self"), dtype)
     if not is_float(dtype):
@@ -296,7 +296,7 @@ def where(b: Builder, call: Call) -> Value:
 
 @visitor(aten.masked_fill.Scalar, aten.masked_fill.Tensor, sizes=("value",))
 def masked_fill(b: Builder, call: Call) -> Value:
-    """A number where the mask holds."""
+    """A number where the mask holds, else the element."""
     dtype = call.out.dtype
     value = operand(b, call, "value", dtype)
     x = b.converted(call.value("self"), dtype)
@@ -305,7 +305,7 @@ def masked_fill(b: Builder, call: Call) -> Value:
 
 @visitor(aten.clamp.Tensor)
 def clamp_tensor(b: Builder, call: Call) -> Value:
-    """Limited by tensors."""
+    """Elements limited by those of tensors."""
     dtype, shape = call.out.dtype, call.shape()
     v = b.converted(call.value("self"), dtype)
     for name, kind in (("min", "max"), ("max", "min")):
@@ -317,7 +317,7 @@ def clamp_tensor(b: Builder, call: Call) -> Value:
 
 @visitor(aten._prelu_kernel.default)
 def prelu(b: Builder, call: Call) -> Value:
-    """x above 0, else weight x."""
+    """x where it is above 0, else weight * x."""
     x, shape = call.value("self"), call.shape()
     low = combined(b, "mul", x, call.value("weight"), shape)
     test = combined(b, "gt", x, b.scalar(0, x.dtype), shape, torch.bool)

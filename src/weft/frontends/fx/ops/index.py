@@ -301,8 +301,9 @@ def _place_shape(v: Value, indices: Sequence[Value | None], indexed: _Indexed) -
 
 @visitor(aten.masked_scatter.default)
 def masked_scatter(b: Builder, call: Call) -> Value:
-    """Where the mask says so, the elements of `source` in order: the first, the second, ... A run
-    with more places than `source` has elements fails."""
+    """A copy whose masked elements are replaced by the elements of `source`, in order.
+
+    A run in which the mask has more places than `source` has elements fails."""
     shape, source = call.shape(), b.flat(call.value("source"))
     if source.ne[0] == 0:
         return b.result(call, _spread_flat(b, call.value("self"), shape))

@@ -1,8 +1,8 @@
-"""Matrix products: linear, mm, bmm, matmul, addmm and their kin, as MUL_MAT; of whole numbers as
+"""Matrix products (linear, mm, bmm, matmul, addmm and others) as MUL_MAT, of integers as
 MUL_MAT_INT.
 
-MUL_MAT wants rows of weights. `aten.t` or `permute` before a product is only another view here, so
-a weight [out, in] is read where it lies.
+MUL_MAT reads rows of weights. `aten.t` or `permute` before a product is only another view here, so
+a weight [out, in] is read in place.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ aten = torch.ops.aten
 
 
 def floats(call: Call) -> str | None:
-    """Distances are of floats."""
+    """The refusal of distances of other types than floats, or None."""
     for fake in call.fakes():
         if not is_float(fake.dtype):
             return f"distances of {dtype_name(fake.dtype)} are not supported"
@@ -33,7 +33,7 @@ def floats(call: Call) -> str | None:
 
 
 def numbers(call: Call) -> str | None:
-    """Products are of floats, or of whole numbers with a sign."""
+    """The refusal of products of other types than floats and signed integers, or None."""
     for fake in call.fakes():
         if not is_float(fake.dtype) and fake.dtype not in INTS:
             return f"matrix products of {dtype_name(fake.dtype)} are not supported"
@@ -53,8 +53,9 @@ def transposed(v: Value) -> Value:
 
 
 def product_of(b: Builder, w: Value, x: Value, shape: Sequence[Size]) -> Tensor:
-    """x w^T of matrices, with leading dimensions that broadcast to those of `shape`: a contiguous
-    tensor of [*shape] (w: [..., m, k], x: [..., n, k])."""
+    """x w^T of matrices (w: [..., m, k], x: [..., n, k]), as a contiguous tensor of [*shape].
+
+    Leading dimensions broadcast to those of `shape`."""
     lead = tuple(shape[:-2])
     if w.dtype in INTS:
         return g.mul_mat_int(_matrices(b, w, lead), _matrices(b, x, lead))
@@ -68,7 +69,7 @@ def product_of(b: Builder, w: Value, x: Value, shape: Sequence[Size]) -> Tensor:
         k = x.shape[-1]
         return g.mul_mat(b.rows(w, stored=True), reshaped_to(rows, (k, product(x.shape[:-1]))))
     if len(lead) > 2:
-        # fold what does not broadcast; else repeat
+        # merge dimensions that do not broadcast; else repeat
         w = b.settled(
             w.viewed(
                 (*lead, *w.shape[-2:]),

@@ -50,7 +50,7 @@ def _fits(v: Value) -> bool:
 
 
 def sliced(b: Builder, v: Value, dim: int, start: Size, n: Size, step: int = 1) -> Value:
-    """Elements start, start + step, ... (n of them) along `dim`."""
+    """The `n` elements start, start + step and so on along `dim`."""
     for source in (v, None):
         source = source or b.settled(v, stored=True)
         shape, strides = list(source.shape), list(source.strides)
@@ -258,7 +258,8 @@ def diagonal(b: Builder, call: Call) -> Value:
 
 @visitor(aten.unfold.default, aten.unfold_copy.default)
 def unfold(b: Builder, call: Call) -> Value:
-    """Windows of a dimension, side by side there; what they hold is a new last dimension."""
+    """Windows of a dimension, side by side in its place; their elements are a new last
+    dimension."""
     v, shape = call.value("self"), call.shape()
     if v.rank == 0:
         return v.viewed(shape, (1,))
