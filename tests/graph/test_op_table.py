@@ -1,5 +1,7 @@
 """Native code is built from the table of ops, and refused where it was built from another."""
 
+import inspect
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,7 +11,7 @@ import pytest
 from weft import _native
 from weft.graph import op_table as table
 from weft.graph.native_header import costs_header, native_header
-from weft.graph.op import OPS
+from weft.graph.op import OPS, Op
 from weft.graph.op_table import check_native, op_table
 from weft.graph.ops import SoftMaxParams
 from weft.graph.ops_page import ops_page
@@ -32,6 +34,14 @@ def test_generated_files_are_those_of_the_table(
     if not (ROOT / file).parent.is_dir():
         pytest.skip("not a checkout")
     assert (ROOT / file).read_text(encoding="utf-8") == text(), f"run `make {command}`"
+
+
+@pytest.mark.parametrize("op", [op for op in OPS.values() if op.constructor], ids=str)
+def test_a_constructor_says_its_errors_and_its_source(op: Op) -> None:
+    text = inspect.getdoc(op.constructor) or ""
+    family = inspect.getdoc(inspect.getmodule(op.constructor)) or ""
+    assert "GraphError" in text + family or "errors as" in text
+    assert re.search("ggml|torch|PyTorch", text)
 
 
 def test_native_module_has_the_same_table() -> None:

@@ -26,7 +26,8 @@ class AccParams(Params):
 
 @declares("DUP", cost=0.0)
 def dup(x: Tensor) -> Tensor:
-    """A contiguous copy; the type and sizes of `x`. Equals ggml_dup."""
+    """A contiguous copy; the type and sizes of `x`. It takes every type and raises no GraphError.
+    Equals ggml_dup."""
     return like("DUP", x)
 
 

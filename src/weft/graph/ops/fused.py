@@ -70,7 +70,8 @@ def glu_quantize(gated: Tensor, dtype: DType | str) -> Tensor:
     """`quantize(gated, dtype)` in one step, of a node that `glu` or one of its forms returned.
 
     gated: f32 [n, ...] -> the same sizes as q8_0, q8_1 or q8_K. Raises GraphError for another node
-    or type, and for rows that are no whole blocks."""
+    or type, and for rows that are not whole blocks. Equals ggml_glu and the conversion inside
+    ggml_mul_mat."""
     op = "GLU_QUANTIZE"
     if not isinstance(gated.params, GluParams):
         raise fail(op, "needs the result of glu()", gated)

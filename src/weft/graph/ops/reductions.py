@@ -91,29 +91,36 @@ class DiagMaskParams(Params):
 
 @declares("SUM")
 def sum(x: Tensor) -> Tensor:
-    """The sum of all elements: [1], type of `x` (f32, f16 or bf16). Equals ggml_sum."""
+    """The sum of all elements: [1], type of `x`.
+
+    x: f32, f16 or bf16, else GraphError. Equals ggml_sum."""
     require_type(x, FLOATS, "SUM", "x")
     return make_node("SUM", x.dtype, (1,), x)
 
 
 @declares("SUM_ROWS")
 def sum_rows(x: Tensor) -> Tensor:
-    """The sum of each row: [n, ...] -> [1, ...], type of `x` (f32, f16 or bf16). Equals
-    ggml_sum_rows."""
+    """The sum of each row: [n, ...] -> [1, ...], type of `x`.
+
+    x: f32, f16 or bf16, else GraphError. Equals ggml_sum_rows."""
     require_type(x, FLOATS, "SUM_ROWS", "x")
     return make_node("SUM_ROWS", x.dtype, (1, *x.ne[1:]), x)
 
 
 @declares("MEAN")
 def mean(x: Tensor) -> Tensor:
-    """The mean of each row: f32, f16 or bf16 [n, ...] -> f32 [1, ...]. Equals ggml_mean."""
+    """The mean of each row: [n, ...] -> f32 [1, ...].
+
+    x: f32, f16 or bf16, else GraphError. Equals ggml_mean."""
     require_type(x, FLOATS, "MEAN", "x")
     return make_node("MEAN", F32, (1, *x.ne[1:]), x)
 
 
 @declares("CUMSUM")
 def cumsum(x: Tensor) -> Tensor:
-    """The running sum along each row; f32, the sizes of `x`. Equals ggml_cumsum."""
+    """The running sum along each row; the sizes of `x`.
+
+    x: f32, else GraphError. Equals ggml_cumsum."""
     require_type(x, ("f32",), "CUMSUM", "x")
     return like("CUMSUM", x)
 
