@@ -20,6 +20,7 @@ from weft import quants
 from weft.backends import Backend, make_backend
 from weft.backends.cases import all_cases
 from weft.backends.opencl import builds
+from weft.backends.opencl.enums import Elementwise
 from weft.backends.opencl.launch import Launch, pieces
 from weft.backends.opencl.ops.matmul import DECODED
 from weft.backends.opencl.planes import FORMATS as PLANES
@@ -29,6 +30,20 @@ from weft.execute import Session
 from weft.execute.trial import disagreement, run_case
 
 FILES = sorted(p.name for p in (Path(builds.__file__).parent / "kernels").glob("*.cl"))
+
+# ---- enumerations --------------------------------------------------------------------------------
+
+
+def test_kernels_read_enumerations_by_name() -> None:
+    for path in (Path(builds.__file__).parent / "kernels").iterdir():
+        assert not re.search(r"\bcase -?\d|\b(op|kind|mode) [<=>]+ \d", path.read_text()), path.name
+
+
+def test_sources_have_the_members_that_programs_pass() -> None:
+    source = builds.source_of("unary.cl")
+    assert all(f"{m.name} = {m.value}" in source for m in (*g.UnaryOp, *Elementwise))
+    assert {m.value for m in g.UnaryOp}.isdisjoint(Elementwise)
+
 
 # ---- syntax --------------------------------------------------------------------------------------
 

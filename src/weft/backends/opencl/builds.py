@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from weft.backends.opencl.devices import Found
+from weft.backends.opencl.enums import enums_of
 from weft.backends.opencl.library import guarded, library
 from weft.backends.opencl.probe import cache_folder, keep, kept
 from weft.errors import DeviceError
@@ -44,9 +45,10 @@ _HEADERS = {
 
 @cache
 def source_of(file: str) -> str:
-    """A kernel file with its headers, as the compiler gets it; errors name files and lines."""
+    """A kernel file behind its enumerations and headers, as the compiler gets it. Errors name
+    files and lines."""
     folder = files("weft.backends.opencl") / "kernels"
-    parts = []
+    parts = [enums_of(file)]
     for name in ("common.h", *_HEADERS.get(file, ()), file):
         parts.append(f'#line 1 "{name}"\n{(folder / name).read_text()}')
     return "\n".join(parts)

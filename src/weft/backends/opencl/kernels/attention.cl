@@ -1,10 +1,9 @@
-/* softmax(scale * q k^T + slope * mask) v for one token and head a group: grid (group, tokens,
-   heads
-   * batches). Built for the formats of keys (K) and values (V), and a number of CELLS at once,
-   and with or without a soft CAP.
+/* softmax(scale * q k^T + slope * mask) v. A group computes one token and head; grid (group,
+   tokens, heads * batches). Built for the formats of keys (K) and values (V), the number of CELLS
+   in a block, and with or without a soft CAP.
 
-   The softmax is kept up as cells go by: whenever a larger score comes, what was summed so far is
-   scaled down (Milakov and Gimelshein, arXiv 1805.02867). */
+   The softmax is computed online: when a larger score comes, the sums so far are scaled down
+   (Milakov and Gimelshein, arXiv 1805.02867). */
 
 __kernel void attention(bytes_t pq, tensor_t q, bytes_t pk, tensor_t k, bytes_t pv, tensor_t v,
                         bytes_t pm, tensor_t mask, bytes_t ps, tensor_t sinks, __global uchar* pd,
@@ -48,7 +47,7 @@ __kernel void attention(bytes_t pq, tensor_t q, bytes_t pk, tensor_t k, bytes_t 
       best = fmax(best, score);
     }
     best = fmax(top, group_max(best, tmp));
-    if (best == -INFINITY) continue; /* the same for the whole group */
+    if (best == -INFINITY) continue; /* all items of the group take this branch */
     float shrink = exp(top - best), part = 0.0f;
     for (int c = l; c < n; c += n_items) {
       p[c] = exp(p[c] - best);
@@ -68,11 +67,11 @@ __kernel void attention(bytes_t pq, tensor_t q, bytes_t pk, tensor_t k, bytes_t 
       vstore16(a0, 2 * u, out);
       vstore16(a1, 2 * u + 1, out);
     }
-    const int done = dv / 32 * 32;
+    const int by_units = dv / 32 * 32;
 #else
-    const int done = 0;
+    const int by_units = 0;
 #endif
-    for (int i = done + l; i < dv; i += n_items) {
+    for (int i = by_units + l; i < dv; i += n_items) {
       float acc = out[i] * shrink;
       for (int c = 0; c < n; c++) {
         acc += p[c] * load(values + (first + c) * v.nb[1] + i * v.nb[0], v.type);

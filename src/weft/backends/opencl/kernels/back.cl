@@ -1,6 +1,6 @@
-/* Gradients, and what a loss is made of. */
+/* Gradients and losses. */
 
-/* the sum of the tiles that REPEAT would have made; grid over the result */
+/* The sum of the tiles that REPEAT would make; grid over the result. */
 __kernel void repeat_back(bytes_t ps, tensor_t s, __global uchar* pd, tensor_t d) {
   PLACE
   float sum = 0.0f;
@@ -12,7 +12,7 @@ __kernel void repeat_back(bytes_t ps, tensor_t s, __global uchar* pd, tensor_t d
   store(pd + at4(&d, i0, i1, i2, i3), d.type, sum);
 }
 
-/* rows added up by index; grid over the result, an item looks at all `n` indices */
+/* Adds up rows by index; grid over the result. Each item goes through all `n` indices. */
 __kernel void get_rows_back(bytes_t ps, tensor_t s, bytes_t pi, tensor_t ids, __global uchar* pd,
                             tensor_t d, int n, __global int* fault, int step) {
   PLACE
@@ -26,7 +26,7 @@ __kernel void get_rows_back(bytes_t ps, tensor_t s, bytes_t pi, tensor_t ids, __
   store(pd + at4(&d, i0, i1, i2, i3), d.type, sum);
 }
 
-/* how many elements agree; one group */
+/* The number of equal elements; one group. */
 __kernel void count_equal(bytes_t pa, tensor_t a, bytes_t pb, tensor_t b, __global uchar* pd,
                           tensor_t d, long n, __local long* tmp) {
   const int l = get_local_id(0), n_items = get_local_size(0);
@@ -46,7 +46,7 @@ __kernel void count_equal(bytes_t pa, tensor_t a, bytes_t pb, tensor_t b, __glob
   }
 }
 
-/* -mean over rows of sum(labels * log_softmax(logits)); one group */
+/* The negative mean over rows of sum(labels * log_softmax(logits)); one group. */
 __kernel void cross_entropy(bytes_t pa, tensor_t a, bytes_t pb, tensor_t b, __global uchar* pd,
                             tensor_t d, long n_rows, __local float* tmp) {
   float total = 0.0f;

@@ -1,8 +1,6 @@
-/* Arithmetic of two tensors. */
+/* Arithmetic on two tensors. */
 
-enum { ADD, SUB, MUL, DIV };
-
-/* the second source is repeated to the size of the first */
+/* a op b, where b is repeated to the shape of a; grid over the result. */
 __kernel void binary(bytes_t pa, tensor_t a, bytes_t pb, tensor_t b, __global uchar* pd, tensor_t d,
                      int op) {
   PLACE
@@ -14,7 +12,7 @@ __kernel void binary(bytes_t pa, tensor_t a, bytes_t pb, tensor_t b, __global uc
   store(pd + at4(&d, i0, i1, i2, i3), d.type, r);
 }
 
-/* row ids[i1, i2] of b is added */
+/* a plus, for each row, the row ids[i1, i2] of b; grid over the result. */
 __kernel void add_id(bytes_t pa, tensor_t a, bytes_t pb, tensor_t b, bytes_t pi, tensor_t ids,
                      __global uchar* pd, tensor_t d, __global int* fault, int step) {
   PLACE

@@ -1,5 +1,5 @@
-/* Blocks of 32 numbers as they are written at run time, rounded as ggml's run-time converters do.
-   `x[i]` is number i of the block. */
+/* Encoders of blocks of 32 numbers, with the rounding of ggml's run-time converters. put_ functions
+   read 32 numbers that are `nb` bytes apart into x and write a block. */
 
 #define READ_BLOCK \
   float x[32];     \
@@ -17,16 +17,16 @@ static inline void put_q8_0(bytes_t from, long nb, int type, __global uchar* to)
 }
 #endif
 
-/* the number farthest from zero, with its sign */
+/* The number of largest magnitude. */
 static inline float farthest(const float* x) {
-  float most = 0.0f, found = 0.0f;
+  float most = 0.0f, number = 0.0f;
   for (int i = 0; i < 32; i++) {
     if (fabs(x[i]) > most) {
       most = fabs(x[i]);
-      found = x[i];
+      number = x[i];
     }
   }
-  return found;
+  return number;
 }
 
 #ifdef PUT_q4_0
@@ -105,7 +105,8 @@ static inline void put_q5_1(bytes_t from, long nb, int type, __global uchar* to)
 __constant float LEVELS_PUT[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
                                    1,    13,   25,  38,  53,  69,  89,  113};
 
-/* the nearest level, the upper one in the middle; doubled, so that the middle is exact */
+/* The code of the nearest level, the upper one at a midpoint. It compares 2x with sums of levels,
+   which are exact. */
 static inline int nearest_level(float x) {
   int code = 15;
   ONE_BY_ONE

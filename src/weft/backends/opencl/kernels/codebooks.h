@@ -1,5 +1,6 @@
-/* Units of the formats whose codes name vectors of a codebook. GRID_ arrays are put in front of
-   this file: a vector's levels in two bits each (iq3: three), the first one lowest. */
+/* unit_ functions of the formats whose codes name vectors of a codebook. Python puts the GRID_
+   arrays in front of the source: each entry has the levels of a vector in two bits each (iq3:
+   three), the first level in the lowest bits. */
 
 #if defined(USE_iq2_xxs) || defined(USE_iq2_xs) || defined(USE_iq2_s)
 __constant float LEVELS_IQ2[4] = {8, 25, 43, 0};
@@ -8,13 +9,13 @@ __constant float LEVELS_IQ2[4] = {8, 25, 43, 0};
 __constant float LEVELS_IQ3[8] = {4, 12, 20, 28, 36, 44, 52, 62};
 #endif
 
-/* eight signs: bit i set is minus */
+/* Eight signs: -1 where bit i is set, otherwise 1. */
 static inline float8 minus(uint bits) {
   const uint8 place = (uint8)(0, 1, 2, 3, 4, 5, 6, 7);
   return 1.0f - 2.0f * convert_float8(((uint8)bits >> place) & 1u);
 }
 
-/* the eighth sign makes the number of minuses even */
+/* The same from seven bits; the eighth sign makes the number of minuses even. */
 static inline float8 even_minus(uint bits) { return minus(bits | ((popcount(bits) & 1u) << 7)); }
 
 static inline uint ushort_at(bytes_t p) { return p[0] | ((uint)p[1] << 8); }
@@ -88,7 +89,7 @@ static inline void unit_iq3_xxs(bytes_t row, int u, float16* lo, float16* hi) {
 #endif
 
 #ifdef USE_iq3_s
-/* levels are the odd numbers */
+/* The levels are odd numbers. */
 static inline float4 odd_levels(uint code) {
   const uint4 place = (uint4)(0, 3, 6, 9);
   return convert_float4((((uint4)code >> place) & 7u) * 2u + 1u);
@@ -110,7 +111,7 @@ static inline void unit_iq3_s(bytes_t row, int u, float16* lo, float16* hi) {
 #endif
 
 #if defined(USE_iq1_s) || defined(USE_iq1_m)
-/* levels are -1, 0, 1 */
+/* The levels are -1, 0, 1. */
 static inline float8 three_levels(uint code) {
   const uint8 place = (uint8)(0, 2, 4, 6, 8, 10, 12, 14);
   return convert_float8(((uint8)code >> place) & 3u) - 1.0f;
@@ -141,7 +142,7 @@ static inline float half_of_bits(uint bits) {
 
 static inline void unit_iq1_m(bytes_t row, int u, float16* lo, float16* hi) {
   bytes_t b = row + 56 * (u / 8), q = b + 4 * (u % 8), s = b + 48;
-  /* the top bits of the four scale words make up the f16 d, first word lowest */
+  /* The top four bits of each of the four scale words make up the f16 d, the first word lowest. */
   float d =
       half_of_bits((uint)(s[1] >> 4) | (s[3] & 240u) | ((s[5] & 240u) << 4) | ((s[7] & 240u) << 8));
   uint scales = ushort_at(s + 2 * (u % 8 / 2)) >> (6 * (u % 2));

@@ -1,7 +1,7 @@
-/* What all kernels share: tensors as arguments, elements of any float type, sums over a group. */
+/* Definitions for all kernels: tensors as arguments, elements of float types, sums over a group. */
 
 typedef struct {
-  long at;    /* byte of the first element in its buffer */
+  long at;    /* offset of the first element in its buffer, in bytes */
   long nb[4]; /* byte strides, innermost first */
   int ne[4];  /* sizes */
   int type;   /* number of the element type */
@@ -10,8 +10,8 @@ typedef struct {
 
 typedef const __global uchar* bytes_t;
 
-/* Where a kernel stands along dimensions 1 and 2 comes from get_global_id: large grids are launched
-   in pieces, whose offsets get_group_id does not know. */
+/* Kernels find their place along dimensions 1 and 2 by get_global_id. Large grids are launched in
+   pieces, and get_group_id does not include the offset of a piece. */
 
 #ifdef NATIVE_HALF
 #pragma OPENCL EXTENSION cl_khr_fp16 : enable
@@ -33,14 +33,14 @@ enum {
   BF16 = 30
 };
 
-/* loops over conversions, which unrolled would make kernels big and slow to compile */
+/* Before loops over conversions: unrolled, they would make kernels large and slow to compile. */
 #define ONE_BY_ONE _Pragma("unroll 1")
 
 static inline long at4(const tensor_t* t, long i0, long i1, long i2, long i3) {
   return t->at + i0 * t->nb[0] + i1 * t->nb[1] + i2 * t->nb[2] + i3 * t->nb[3];
 }
 
-/* f16 as the device reads it, where it has the type: numbers in registers are f32 either way */
+/* Loads an f16 number as f32, with the device's own type where it has one. */
 static inline float load_f16(bytes_t p) {
 #ifdef NATIVE_HALF
   return (float)*(const __global half*)p;
@@ -59,7 +59,7 @@ static inline void store_f16(__global uchar* p, float x) {
 
 static inline float bf16_to_float(ushort bits) { return as_float((uint)bits << 16); }
 
-/* nearest even, as hardware does; a NaN stays one */
+/* Rounds to nearest even; a NaN stays a NaN. */
 static inline ushort float_to_bf16(float x) {
   uint bits = as_uint(x);
   if ((bits & 0x7fffffffu) > 0x7f800000u) return (ushort)((bits >> 16) | 64);
@@ -109,7 +109,7 @@ static inline void store(__global uchar* p, int type, float x) {
 #endif
 }
 
-/* notes what went wrong: the index and the number of what there is, whole, and how it is said */
+/* Records a fault: the index `i`, the size `n` that it exceeds, and the kind of the fault. */
 static inline void note(__global int* fault, int step, long i, long n, int kind) {
   fault[0] = step + 1;
   fault[1] = kind;
@@ -117,7 +117,7 @@ static inline void note(__global int* fault, int step, long i, long n, int kind)
   vstore2(as_int2(n), 2, fault);
 }
 
-/* an index of type i32 or i64; -1 where it is not one of 0 .. n-1, which is noted in `fault` */
+/* Reads an index of type i32 or i64. An index outside 0 .. n-1 records a fault and gives -1. */
 static inline long checked_index(bytes_t p, int type, long n, __global int* fault, int step) {
   long i = type == I64 ? *(const __global long*)p : (long)*(const __global int*)p;
   if (i >= 0 && i < n) return i;
@@ -125,7 +125,7 @@ static inline long checked_index(bytes_t p, int type, long n, __global int* faul
   return -1;
 }
 
-/* the same, where negative ones count from the end */
+/* The same, but negative indices count from the end. */
 static inline long wrapped_index(bytes_t p, int type, long n, __global int* fault, int step) {
   long i = type == I64 ? *(const __global long*)p : (long)*(const __global int*)p;
   if (i >= -n && i < n) return i < 0 ? i + n : i;
@@ -133,7 +133,8 @@ static inline long wrapped_index(bytes_t p, int type, long n, __global int* faul
   return -1;
 }
 
-/* sums and maxima over the items of a one-dimensional group whose size is a power of two */
+/* The sum, and the maximum, of x over the items of a one-dimensional group whose size is a power of
+   two. */
 static inline float group_sum(float x, __local float* tmp) {
   int l = get_local_id(0);
   tmp[l] = x;

@@ -1,5 +1,5 @@
-/* Convolutions in one to three dimensions, and their transposes: an item an element of the result,
-   which adds up all taps of all channels that it sees. */
+/* Convolutions in one to three dimensions, and their transposes. An item computes one element of
+   the result: it adds up all taps of all its channels. */
 
 typedef struct {
   long at;
@@ -8,7 +8,7 @@ typedef struct {
   int type;
 } field_t;
 
-/* the element of the result that item `i` makes; neighbours are neighbours in memory */
+/* The element of the result that item `i` computes. Neighbouring items write adjacent elements. */
 #ifdef CHANNELS_LAST
 #define PLACE_OF_ITEM                                                   \
   const int oc = i % d.ne[3], ow = i / d.ne[3] % d.ne[0];               \
@@ -37,8 +37,8 @@ static inline void finish(__global uchar* p, const field_t* d, int w, int h, int
         d->type, x);
 }
 
-/* kernels are [taps, channels of a group, channels out]; what is added to the result, where
-   something is, lies as the result does */
+/* Kernels are [taps, channels of a group, channels out]. With `adds`, `added` has the shape of the
+   result and is added to it. The result is clamped to low..high. */
 __kernel void conv(bytes_t px, field_t x, bytes_t pw, field_t w, bytes_t pb, tensor_t bias,
                    bytes_t pr, field_t added, __global uchar* pd, field_t d, int groups,
                    int4 stride, int4 padding, int4 dilation, int has_bias, int adds, float low,
@@ -65,18 +65,18 @@ __kernel void conv(bytes_t px, field_t x, bytes_t pw, field_t w, bytes_t pb, ten
     sum += load(pr + added.at + ow * added.nb[0] + oh * added.nb[1] + od * added.nb[2] +
                     oc * added.nb[3] + batch * added.nb[4],
                 added.type);
-  /* NaN stays */
+  /* A NaN stays. */
   sum = sum < low ? low : sum > high ? high : sum;
   finish(pd, &d, ow, oh, od, oc, batch, sum);
 }
 
-/* the place that tap `k` brings to place `o` of the result; -1 where there is none */
+/* The place of the source that tap `k` adds to place `o` of the result; -1 if there is none. */
 static inline int brought(int o, int k, int stride, int padding, int dilation, int size) {
   const int at = o + padding - k * dilation;
   return at >= 0 && at % stride == 0 && at / stride < size ? at / stride : -1;
 }
 
-/* kernels are [taps, channels out of a group, channels in] */
+/* Kernels are [taps, channels out of a group, channels in]. */
 __kernel void conv_transposed(bytes_t px, field_t x, bytes_t pw, field_t w, bytes_t pb,
                               tensor_t bias, __global uchar* pd, field_t d, int groups, int4 stride,
                               int4 padding, int4 dilation, int has_bias, long n) {
@@ -101,8 +101,8 @@ __kernel void conv_transposed(bytes_t px, field_t x, bytes_t pw, field_t w, byte
   finish(pd, &d, ow, oh, od, oc, batch, sum);
 }
 
-/* the patches that a kernel of `taps` (w, h, d, channels) takes, as rows; grid over the result.
-   Outputs along depth and batches share its last dimension where there are three. */
+/* The patches that a kernel of `taps` (w, h, d, channels) covers, as rows; grid over the result. In
+   three dimensions, the last dimension of the result is depth times batches. */
 __kernel void im2col(bytes_t px, tensor_t x, __global uchar* pd, tensor_t d, int4 taps, int4 stride,
                      int4 padding, int4 dilation, int dims, int depth) {
   PLACE
@@ -124,7 +124,7 @@ __kernel void im2col(bytes_t px, tensor_t x, __global uchar* pd, tensor_t d, int
   store(pd + at4(&d, i0, i1, i2, i3), d.type, v);
 }
 
-/* columns [channel * k, length] added up at their places; grid (places, channels) */
+/* Adds up columns [channels * k, length] at their places; grid (places, channels). */
 __kernel void col2im(bytes_t ps, tensor_t s, __global uchar* pd, tensor_t d, int k, int stride,
                      int padding) {
   PLACE

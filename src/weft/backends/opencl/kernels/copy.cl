@@ -1,6 +1,7 @@
-/* Copies with conversion, and rows picked or written by index. */
+/* Copies with and without conversion, and rows that are read or written by index. */
 
-/* elements or blocks as they are; an item each. sn0 and dn0 are their numbers a row. */
+/* Copies elements or blocks without conversion. An item is one of them; a row of s has sn0, a row
+   of d dn0. */
 __kernel void move(bytes_t ps, tensor_t s, __global uchar* pd, tensor_t d, int sn0, int dn0,
                    int bytes, long n) {
   long i = get_global_id(0);
@@ -8,7 +9,7 @@ __kernel void move(bytes_t ps, tensor_t s, __global uchar* pd, tensor_t d, int s
   move_unit(pd + nth(&d, dn0, i), ps + nth(&s, sn0, i), bytes);
 }
 
-/* between types of single numbers */
+/* Converts between plain types. An item is an element. */
 __kernel void convert(bytes_t ps, tensor_t s, __global uchar* pd, tensor_t d, long n) {
   long i = get_global_id(0);
   if (i >= n) return;
@@ -27,8 +28,8 @@ static inline void store16(__global uchar* p, long nb, int type, float16 x) {
 }
 
 #if defined(W) && !defined(PLANES)
-/* blocks of format W to numbers; an item a unit of 32. Both sides have the same rows, or are
-   contiguous. */
+/* Decodes blocks of format W. An item is a unit of 32 elements. Source and result have the same
+   rows, or are contiguous. */
 __kernel void decode(bytes_t ps, tensor_t s, __global uchar* pd, tensor_t d, long n) {
   long i = get_global_id(0);
   if (i >= n) return;
@@ -45,7 +46,7 @@ __kernel void decode(bytes_t ps, tensor_t s, __global uchar* pd, tensor_t d, lon
 #endif
 
 #ifdef W
-/* rows of blocks (of PLANES, too) by index; grid (units, ids, batches of ids) */
+/* Reads rows of blocks, or of planes, by index; grid (units, ids, batches of ids). */
 __kernel void get_rows_of_blocks(bytes_t ps, tensor_t s, bytes_t pi, tensor_t ids,
                                  __global uchar* pd, tensor_t d, __global int* fault, int step) {
   const int u = get_global_id(0), i1 = get_global_id(1);
@@ -61,7 +62,7 @@ __kernel void get_rows_of_blocks(bytes_t ps, tensor_t s, bytes_t pi, tensor_t id
 }
 #endif
 
-/* rows by index; grid (elements, ids, batches of ids) */
+/* Reads rows by index; grid (elements, ids, batches of ids). */
 __kernel void get_rows(bytes_t ps, tensor_t s, bytes_t pi, tensor_t ids, __global uchar* pd,
                        tensor_t d, __global int* fault, int step) {
   const int i0 = get_global_id(0), i1 = get_global_id(1);
@@ -77,7 +78,7 @@ __kernel void get_rows(bytes_t ps, tensor_t s, bytes_t pi, tensor_t ids, __globa
     store(to, d.type, load(from, s.type));
 }
 
-/* row i of s becomes row ids[i] of d; grid (elements, rows, batches) */
+/* Writes row i of s to row ids[i] of d; grid (elements, rows, batches). */
 __kernel void set_rows(bytes_t ps, tensor_t s, bytes_t pi, tensor_t ids, __global uchar* pd,
                        tensor_t d, __global int* fault, int step) {
   const int i0 = get_global_id(0), i1 = get_global_id(1);
@@ -90,14 +91,14 @@ __kernel void set_rows(bytes_t ps, tensor_t s, bytes_t pi, tensor_t ids, __globa
 }
 
 #ifdef PUT
-/* numbers to blocks of format PUT; an item a block */
+/* Encodes numbers as blocks of format PUT. An item is a block. */
 __kernel void encode(bytes_t ps, tensor_t s, __global uchar* pd, tensor_t d, long n) {
   long i = get_global_id(0);
   if (i >= n) return;
   JOIN(put_, PUT)(ps + nth(&s, s.ne[0], 32 * i), s.nb[0], s.type, pd + nth(&d, d.ne[0] / 32, i));
 }
 
-/* the same by index; grid (blocks, rows, batches) */
+/* Encodes row i of s as row ids[i] of d; grid (blocks, rows, batches). */
 __kernel void set_rows_of_blocks(bytes_t ps, tensor_t s, bytes_t pi, tensor_t ids,
                                  __global uchar* pd, tensor_t d, __global int* fault, int step) {
   const int b = get_global_id(0), i1 = get_global_id(1);
@@ -110,7 +111,7 @@ __kernel void set_rows_of_blocks(bytes_t ps, tensor_t s, bytes_t pi, tensor_t id
 }
 #endif
 
-/* s as it is, then along dimension `dim` from `start` on; grid (ne0, ne1, ne2 * ne3) of s */
+/* Copies s to d, from index `start` of dimension `dim` on; grid (ne0, ne1, ne2 * ne3) of s. */
 __kernel void place(bytes_t ps, tensor_t s, __global uchar* pd, tensor_t d, int dim, int start,
                     int bytes) {
   const int i0 = get_global_id(0), i1 = get_global_id(1);
@@ -121,7 +122,7 @@ __kernel void place(bytes_t ps, tensor_t s, __global uchar* pd, tensor_t d, int 
             ps + at4(&s, i0, i1, i2, i3), bytes);
 }
 
-/* tiled to the size of the result; grid over the result */
+/* Repeats s to the shape of the result; grid over the result. */
 __kernel void repeat(bytes_t ps, tensor_t s, __global uchar* pd, tensor_t d, int bytes) {
   const int i0 = get_global_id(0), i1 = get_global_id(1);
   const int i2 = get_global_id(2) % d.ne[2], i3 = get_global_id(2) / d.ne[2];
@@ -130,7 +131,7 @@ __kernel void repeat(bytes_t ps, tensor_t s, __global uchar* pd, tensor_t d, int
             ps + at4(&s, i0 % s.ne[0], i1 % s.ne[1], i2 % s.ne[2], i3 % s.ne[3]), bytes);
 }
 
-/* zeros around, or s repeated without end; grid over the result */
+/* Surrounds s with zeros, or with its own repetitions; grid over the result. */
 __kernel void pad(bytes_t ps, tensor_t s, __global uchar* pd, tensor_t d, int4 left, int circular,
                   int bytes) {
   const int i0 = get_global_id(0), i1 = get_global_id(1);
@@ -148,7 +149,7 @@ __kernel void pad(bytes_t ps, tensor_t s, __global uchar* pd, tensor_t d, int4 l
   move_unit(to, ps + at4(&s, at.x, at.y, at.z, at.w), bytes);
 }
 
-/* b written over (or added to) a region of d; grid over b */
+/* Writes b to a region of d, or adds it; grid over b. */
 __kernel void region(bytes_t pb, tensor_t b, __global uchar* pd, tensor_t d, int add) {
   const int i0 = get_global_id(0), i1 = get_global_id(1);
   const int i2 = get_global_id(2) % b.ne[2], i3 = get_global_id(2) / b.ne[2];

@@ -1,6 +1,6 @@
-/* 32 consecutive elements ("a unit") of a row in each weight format, as two vectors of floats. The
-   layouts of blocks are those of ggml's files. A format is there when USE_ and its name are
-   defined: compilers that run on every machine anew are not given what is not used. */
+/* unit_ functions decode 32 consecutive elements (a unit) of a row in each weight format, as two
+   vectors of floats. Blocks have the layouts of ggml's files. A format is compiled only when USE_
+   and its name are defined, because every machine compiles anew. */
 
 typedef const __global char* chars_t;
 
@@ -56,7 +56,7 @@ static inline void unit_q4_1(bytes_t row, int u, float16* lo, float16* hi) {
 }
 #endif
 
-/* bit i of `bits` as 16 in place i */
+/* Element i is 16 where bit i of `bits` is set, otherwise 0. */
 static inline uchar16 fifth_bits(uint bits) {
   const uint16 place = (uint16)(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
   return convert_uchar16((((uint16)bits >> place) & 1u) << 4);
@@ -95,7 +95,7 @@ static inline void unit_q8_0(bytes_t row, int u, float16* lo, float16* hi) {
 }
 #endif
 
-/* scale and minimum `i` of q4_K and q5_K: six bits each in twelve bytes */
+/* Scale and minimum `i` of q4_K and q5_K: six bits each in twelve bytes. */
 static inline uchar2 scale_min(bytes_t s, int i) {
   if (i < 4) return (uchar2)(s[i] & 63, s[i + 4] & 63);
   return (uchar2)((s[i + 4] & 15) | ((s[i - 4] >> 6) << 4), (s[i + 4] >> 4) | ((s[i] >> 6) << 4));
@@ -158,7 +158,8 @@ static inline void unit_q2_K(bytes_t row, int u, float16* lo, float16* hi) {
 }
 #endif
 
-/* scale `i` of q3_K: four low bits in eight bytes, two high ones in four */
+/* Scale `i` of q3_K: its four low bits are in the first eight bytes, its two high bits in the last
+   four. */
 static inline float scale_q3(bytes_t s, int i) {
   int low = i < 8 ? s[i] & 15 : s[i - 8] >> 4;
   return (float)((low | (((s[8 + i % 4] >> (2 * (i / 4))) & 3) << 4)) - 32);
@@ -191,7 +192,7 @@ static inline void unit_tq2_0(bytes_t row, int u, float16* lo, float16* hi) {
 }
 #endif
 
-/* digit `n` of five ternary digits in a byte, most significant first */
+/* Digit `n` of the five ternary digits in a byte, most significant first, less 1. */
 static inline float16 ternary(uchar16 q, int n) {
   const uchar power = n == 0 ? 1 : n == 1 ? 3 : n == 2 ? 9 : n == 3 ? 27 : 81;
   uchar16 r = q * power;
@@ -254,7 +255,7 @@ static inline void unit_iq4_xs(bytes_t row, int u, float16* lo, float16* hi) {
 }
 #endif
 
-/* half of 2^(e - 127), exact down to the subnormal ones */
+/* Half of 2^(e - 127), exact even where it is subnormal. */
 static inline float half_e8m0(uchar e) {
   return as_float(e < 2 ? 0x00200000u << e : (uint)(e - 1) << 23);
 }
@@ -270,7 +271,7 @@ static inline void unit_mxfp4(bytes_t row, int u, float16* lo, float16* hi) {
 #endif
 
 #ifdef USE_nvfp4
-/* half of an unsigned E4M3 number with bias 7; its sign bit is not looked at, nor its NaN */
+/* Half of an unsigned E4M3 number with bias 7. Its sign bit is ignored; a NaN counts as 0. */
 static inline float half_e4m3(uint bits) {
   bits &= 127u;
   if (bits == 127u) return 0.0f;

@@ -1,4 +1,4 @@
-/* Activations, as ggml defines them. */
+/* Activation functions as ggml defines them. */
 
 static inline float sigmoid(float x) { return 1.0f / (1.0f + exp(-x)); }
 static inline float silu(float x) { return x / (1.0f + exp(-x)); }

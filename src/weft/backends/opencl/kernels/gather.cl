@@ -1,7 +1,8 @@
-/* Plain tensors by index, and padding; elements are moved as they are. Where several values meet at
-   one place, its item looks at all of them in order: no two items write to one element. */
+/* Gathering and scattering of plain tensors by indices, and padding. Elements are not converted. An
+   item writes one element of the result and goes through all values for it in order, so no two
+   items write to the same element. */
 
-/* x[..., indices[..., i, ...], ...] along an axis */
+/* x[..., indices[..., i, ...], ...] along an axis; grid over the result. */
 __kernel void gather(bytes_t ps, tensor_t s, bytes_t pi, tensor_t ids, __global uchar* pd,
                      tensor_t d, int axis, int bytes, __global int* fault, int step) {
   PLACE
@@ -12,11 +13,11 @@ __kernel void gather(bytes_t ps, tensor_t s, bytes_t pi, tensor_t ids, __global 
             bytes);
 }
 
-/* an element that values replace or are added to, one after another */
+/* An element that values replace, or are added to, one after another. */
 typedef struct {
-  bytes_t newest;
-  int add, whole;
-  float sum;
+  bytes_t newest; /* the last value */
+  int add, whole; /* whether values are added; whether they are integers */
+  float sum;      /* the sums of floats and of integers */
   ulong whole_sum;
 } held_t;
 
@@ -46,7 +47,7 @@ static inline void put(const held_t* h, __global uchar* to, int type, int bytes)
     store(to, type, h->sum);
 }
 
-/* s, with v at the places along an axis that the indices name; grid over the result */
+/* s with values of v at the places along an axis that the indices name; grid over the result. */
 __kernel void scatter(bytes_t ps, tensor_t s, bytes_t pi, tensor_t ids, bytes_t pv, tensor_t v,
                       __global uchar* pd, tensor_t d, int axis, int add, int bytes,
                       __global int* fault, int step) {
@@ -66,7 +67,7 @@ __kernel void scatter(bytes_t ps, tensor_t s, bytes_t pi, tensor_t ids, bytes_t 
   put(&held, pd + at4(&d, i0, i1, i2, i3), d.type, bytes);
 }
 
-/* element `i` (in order, of sizes n) of a tensor that is repeated to them */
+/* The place of an element; dimensions of size 1 are repeated. */
 static inline long of_spread(const tensor_t* t, int4 at) {
   return at4(t, t->ne[0] == 1 ? 0 : at.x, t->ne[1] == 1 ? 0 : at.y, t->ne[2] == 1 ? 0 : at.z,
              t->ne[3] == 1 ? 0 : at.w);
@@ -76,10 +77,11 @@ static inline long of_spread(const tensor_t* t, int4 at) {
   bytes_t pi0, tensor_t id0, bytes_t pi1, tensor_t id1, bytes_t pi2, tensor_t id2, bytes_t pi3, \
       tensor_t id3
 
-/* Index tensors stand for dimensions in `axes`, those of a dimension at its number. `rank`
-   dimensions of theirs are in the result from `first` on. */
+/* Advanced indexing. `axes` is the mask of dimensions that have an index tensor; that of dimension
+   k is argument k. The index tensors are broadcast together and have `rank` dimensions, which are
+   the dimensions first..first+rank of the result. */
 
-/* x[indices]; grid over the result */
+/* x[indices]; grid over the result. */
 __kernel void index_nd(bytes_t ps, tensor_t s, FOUR_INDICES, __global uchar* pd, tensor_t d,
                        int axes, int rank, int first, int bytes, __global int* fault, int step) {
   PLACE
@@ -104,8 +106,8 @@ __kernel void index_nd(bytes_t ps, tensor_t s, FOUR_INDICES, __global uchar* pd,
   move_unit(pd + at4(&d, i0, i1, i2, i3), from, bytes);
 }
 
-/* x with values at x[indices], set or added; `sizes` are those of the indices together, `n` of them
-   in all. Grid over the result. */
+/* x with values set at, or added to, x[indices]. The index tensors broadcast together have the
+   sizes `sizes` and `n` elements. Grid over the result. */
 __kernel void index_put(bytes_t ps, tensor_t s, bytes_t pv, tensor_t v, FOUR_INDICES,
                         __global uchar* pd, tensor_t d, int axes, int rank, int first, int4 sizes,
                         int n, int add, int bytes, __global int* fault, int step) {
@@ -135,9 +137,7 @@ __kernel void index_put(bytes_t ps, tensor_t s, bytes_t pv, tensor_t v, FOUR_IND
   put(&held, pd + at4(&d, i0, i1, i2, i3), d.type, bytes);
 }
 
-enum { CONSTANT, REFLECT, REPLICATE, CIRCULAR };
-
-/* the place inside 0 .. n-1 that stands at place `i`; -1 where a constant does */
+/* The place in 0 .. n-1 that a PadMode puts at place `i`; -1 where it puts the constant. */
 static inline int folded(int i, int n, int mode) {
   if (mode == CONSTANT) return i >= 0 && i < n ? i : -1;
   if (mode == REFLECT && n > 1) {
@@ -149,7 +149,8 @@ static inline int folded(int i, int n, int mode) {
   return clamp(i, 0, n - 1);
 }
 
-/* more or fewer elements around; `fill` holds the constant in its lowest bytes */
+/* Adds elements around s, or removes some; grid over the result. The lowest bytes of `fill` are the
+   constant. */
 __kernel void pad_nd(bytes_t ps, tensor_t s, __global uchar* pd, tensor_t d, int4 left, int mode,
                      ulong fill, int bytes) {
   PLACE

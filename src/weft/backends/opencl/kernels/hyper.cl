@@ -1,7 +1,7 @@
-/* DeepSeek's parts: index scores, and hyper-connections (hc residual streams). */
+/* Ops of DeepSeek: index scores, and hyper-connections (hc residual streams). */
 
-/* scores of cells: sum over heads of relu(q . k) * weight, plus the mask; grid (cells, tokens,
-   streams). Built for the format of the keys (K). */
+/* The scores of cells: the sum over heads of relu(q . k) * weight, plus the mask; grid (cells,
+   tokens, streams). Built for the format of the keys (K). */
 #ifdef K
 __kernel void indexer(bytes_t pq, tensor_t q, bytes_t pk, tensor_t k, bytes_t pw, tensor_t w,
                       bytes_t pm, tensor_t mask, __global uchar* pd, tensor_t d) {
@@ -29,8 +29,8 @@ __kernel void indexer(bytes_t pq, tensor_t q, bytes_t pk, tensor_t k, bytes_t pw
 }
 #endif
 
-/* a nearly doubly stochastic matrix [to, from] a token by Sinkhorn's iteration; an item a token.
-   All sources are contiguous f32. */
+/* A nearly doubly stochastic matrix [to, from] for each token, by Sinkhorn's iteration. An item is
+   a token. All sources are contiguous f32. */
 __kernel void hc_comb(bytes_t pm, tensor_t m, bytes_t ps, tensor_t s, bytes_t pb, tensor_t b,
                       __global uchar* pd, tensor_t d, float eps, int n_iter) {
   const int token = get_global_id(0), hc = d.ne[0];
@@ -62,7 +62,7 @@ __kernel void hc_comb(bytes_t pm, tensor_t m, bytes_t ps, tensor_t s, bytes_t pb
   }
 }
 
-/* the streams as one: a weighted sum, or one through gates; grid (dimensions, tokens) */
+/* Joins the streams: a weighted sum, or a sum through gates; grid (dimensions, tokens). */
 __kernel void hc_pre(bytes_t px, tensor_t x, bytes_t pw, tensor_t w, __global uchar* pd, tensor_t d,
                      int gated, float scale) {
   PLACE
@@ -77,7 +77,7 @@ __kernel void hc_pre(bytes_t px, tensor_t x, bytes_t pw, tensor_t w, __global uc
   store(pd + at4(&d, i0, i1, i2, i3), d.type, gated ? sum * scale : sum);
 }
 
-/* a result back on the streams; grid (dimensions, streams, tokens) */
+/* Adds a result to the streams; grid (dimensions, streams, tokens). */
 __kernel void hc_post(bytes_t px, tensor_t x, bytes_t pr, tensor_t r, bytes_t pp, tensor_t post,
                       bytes_t pc, tensor_t comb, __global uchar* pd, tensor_t d, int has_comb) {
   PLACE

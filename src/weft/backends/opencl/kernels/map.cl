@@ -1,98 +1,98 @@
-/* Functions of an element of a plain tensor, numbered as MAP numbers them. */
+/* MAP: the functions of MapOp (graph/ops/elements.py) on elements of plain tensors. */
 
 /* log(1 + exp(x)) */
 static inline float soft_plus(float x) { return fmax(x, 0.0f) + log1p(exp(-fabs(x))); }
 
 static inline float mapped(int op, float x, float4 p) {
   switch (op) {
-    case 0:
+    case ABS:
       return fabs(x);
-    case 1:
+    case NEG:
       return -x;
-    case 2:
+    case SIGN:
       return (x > 0.0f) - (x < 0.0f);
-    case 4:
+    case CLAMP:
       return isnan(x) ? x : fmin(fmax(x, p.x), p.y);
-    case 5:
+    case ROUND_EVEN:
       return rint(x);
-    case 6:
+    case EXP2:
       return exp2(x);
-    case 7:
+    case LOG2:
       return log2(x);
-    case 8:
+    case LOG10:
       return log10(x);
-    case 9:
+    case LOG1P:
       return log1p(x);
-    case 10:
+    case RSQRT:
       return 1.0f / sqrt(x);
-    case 11:
+    case RECIPROCAL:
       return 1.0f / x;
-    case 12:
+    case TAN:
       return tan(x);
-    case 13:
+    case ASIN:
       return asin(x);
-    case 14:
+    case ACOS:
       return acos(x);
-    case 15:
+    case ATAN:
       return atan(x);
-    case 16:
+    case SINH:
       return sinh(x);
-    case 17:
+    case COSH:
       return cosh(x);
-    case 18:
+    case ASINH:
       return asinh(x);
-    case 19:
+    case ACOSH:
       return acosh(x);
-    case 20:
+    case ATANH:
       return atanh(x);
-    case 21:
+    case ERF:
       return erf(x);
-    case 22:
+    case ERFC:
       return erfc(x);
-    case 23:
+    case ELU:
       return x > 0.0f ? x * p.y : p.x * p.y * expm1(x * p.z);
-    case 24:
+    case SOFTPLUS:
       return x * p.x > p.y ? x : soft_plus(x * p.x) / p.x;
-    case 25:
+    case SOFTSHRINK:
       return x > p.x ? x - p.x : x < -p.x ? x + p.x : x * 0.0f;
-    case 26:
+    case HARDSHRINK:
       return x >= -p.x && x <= p.x ? 0.0f : x;
-    case 27:
+    case THRESHOLD:
       return x <= p.x ? p.y : x;
-    case 28:
+    case HARDSIGMOID:
       return isnan(x) ? x : hard_sigmoid(x);
-    case 29:
+    case MISH:
       return x * tanh(soft_plus(x));
-    case 30:
+    case LOG_SIGMOID:
       return -soft_plus(-x);
-    case 31:
+    case LEAKY_RELU:
       return x > 0.0f ? x : x * p.x;
-    case 32:
+    case POW:
       return pow(x, p.x);
-    case 33:
+    case GELU:
       return gelu_erf(x);
-    default:
+    default: /* GELU_TANH */
       return gelu(x);
   }
 }
 
-/* `low`, `high`: the limits of CLAMP as whole numbers */
+/* The functions that exist for integers; `low` and `high` are the limits of CLAMP. */
 static inline long mapped_whole(int op, long x, long low, long high) {
   switch (op) {
-    case 0:
+    case ABS:
       return x < 0 ? (long)(0 - (ulong)x) : x;
-    case 1:
+    case NEG:
       return (long)(0 - (ulong)x);
-    case 2:
+    case SIGN:
       return (x > 0) - (x < 0);
-    case 3:
+    case BIT_NOT:
       return ~x;
-    case 4:
+    case CLAMP:
       return min(max(x, low), high);
-    case 35:
+    case LOGICAL_NOT:
       return x == 0;
     default:
-      return op == 38; /* whole numbers are finite, and numbers */
+      return op == IS_FINITE; /* every integer is finite, none is a NaN or infinite */
   }
 }
 
@@ -106,11 +106,11 @@ __kernel void map_nd(bytes_t ps, tensor_t s, __global uchar* pd, tensor_t d, int
     return;
   }
   float x = load(from, s.type);
-  if (op < 35)
+  if (op < LOGICAL_NOT)
     store(to, d.type, mapped(op, x, p));
   else
-    *(__global char*)to = op == 35   ? x == 0.0f
-                          : op == 36 ? isnan(x)
-                          : op == 37 ? isinf(x)
-                                     : isfinite(x);
+    *(__global char*)to = op == LOGICAL_NOT ? x == 0.0f
+                          : op == IS_NAN    ? isnan(x)
+                          : op == IS_INF    ? isinf(x)
+                                            : isfinite(x);
 }

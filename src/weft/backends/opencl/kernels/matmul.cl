@@ -1,13 +1,11 @@
-/* Products of rows of weights with columns of activations. Built for a format of the weights (W, as
-   in unit_W; with PLANES, one of planes.h) and of the activations (X).
-
-   Weights are decoded unit by unit and meet activations as they are. */
+/* Products of rows of weights with columns of activations. Built for a format of the weights (W;
+   with PLANES, one of planes.h) and of the activations (X). Both are decoded unit by unit. */
 
 #define UNIT JOIN(unit_, W)
 #define XUNIT JOIN(unit_, X)
 
 #ifdef WIDE
-typedef float16 sum_t; /* devices whose registers are vectors */
+typedef float16 sum_t; /* for devices whose registers are vectors */
 #define ADD_UP(acc, lo, hi, x0, x1) acc = fma(hi, x1, fma(lo, x0, acc))
 #define TOTAL(acc) sum16(acc)
 #else
@@ -16,7 +14,7 @@ typedef float sum_t;
 #define TOTAL(acc) acc
 #endif
 
-/* what remains of a row that does not end with a unit; only float types have such rows */
+/* The product of the elements behind the last whole unit of a row; only float types have such. */
 #ifdef PLANES
 #define rest(w, wtype, wnb, x, xtype, xnb, n, first, step) 0.0f
 #else
@@ -30,7 +28,7 @@ static inline float rest(bytes_t w, int wtype, long wnb, bytes_t x, int xtype, l
 }
 #endif
 
-/* the sums of all items that share a row, LANES of them side by side */
+/* The sum of x over the LANES neighbouring items that share a row. */
 static inline float over_lanes(float x, __local float* tmp) {
 #if LANES > 1
   const int l = get_local_id(0);
@@ -46,7 +44,7 @@ static inline float over_lanes(float x, __local float* tmp) {
   return x;
 }
 
-/* LANES items a row, COLS columns at once; grid (rows * LANES, columns / COLS, ne2 * ne3) */
+/* LANES items compute COLS columns of a row; grid (rows * LANES, columns / COLS, ne2 * ne3). */
 __kernel void columns(bytes_t pw, tensor_t w, bytes_t px, tensor_t x, bytes_t pb, tensor_t bias,
                       __global uchar* pd, tensor_t d, int has_bias, __local float* tmp) {
   const int lane = get_local_id(0) % LANES, row = get_global_id(0) / LANES;
@@ -81,7 +79,7 @@ __kernel void columns(bytes_t pw, tensor_t w, bytes_t px, tensor_t x, bytes_t pb
   }
 }
 
-/* a column and an expert for each slot of a token; grid (rows * LANES, slots, tokens) */
+/* Each slot of a token has a column and an expert; grid (rows * LANES, slots, tokens). */
 __kernel void experts(bytes_t pw, tensor_t w, bytes_t px, tensor_t x, bytes_t pi, tensor_t ids,
                       __global uchar* pd, tensor_t d, __global int* fault, int step,
                       __local float* tmp) {
@@ -105,8 +103,9 @@ __kernel void experts(bytes_t pw, tensor_t w, bytes_t px, tensor_t x, bytes_t pi
 }
 
 #ifdef TILE
-/* TILE x TILE results a group of (TILE / 4)^2 items, 4 x 4 each; units of weights and activations
-   are decoded once a group, in local memory. Grid (rows / 4, columns / 4, ne2 * ne3). */
+/* A group of (TILE / 4)^2 items computes TILE x TILE results, each item 4 x 4 of them. Units of
+   weights and activations are decoded once per group into local memory. Grid (rows / 4, columns /
+   4, ne2 * ne3). */
 __kernel void tiles(bytes_t pw, tensor_t w, bytes_t px, tensor_t x, bytes_t pb, tensor_t bias,
                     __global uchar* pd, tensor_t d, int has_bias, __local float* wt,
                     __local float* xt) {

@@ -1,6 +1,7 @@
-/* Elements moved as they are, whatever their type. */
+/* Copying elements of any type without converting them. */
 
-/* place `i` of a tensor whose elements (or blocks, with n0 of them a row) are counted in order */
+/* The place of element `i` of a tensor, counted in order; with n0 blocks per row, that of block
+ * `i`. */
 static inline long nth(const tensor_t* t, long n0, long i) {
   return t->at + i % n0 * t->nb[0] + i / n0 % t->ne[1] * t->nb[1] +
          i / (n0 * t->ne[1]) % t->ne[2] * t->nb[2] + i / (n0 * t->ne[1] * t->ne[2]) * t->nb[3];

@@ -1,4 +1,4 @@
-/* A group of items a row: grid (group, ne1, ne2 * ne3). */
+/* Normalization. A group computes one row; grid (group, ne1, ne2 * ne3). */
 
 #define ROW                                                                   \
   const int l = get_local_id(0), n_items = get_local_size(0);                 \
@@ -29,7 +29,8 @@ __kernel void norm(bytes_t ps, tensor_t s, __global uchar* pd, tensor_t d, int k
   }
 }
 
-/* NORM or RMS_NORM of (x + addend), times a row, plus a row; absent ones are given as x again */
+/* NORM or RMS_NORM of x, or of x + addend, times a row of weights, plus an optional row of biases.
+   For a source that is absent, the arguments are those of x. */
 __kernel void norm_scale(bytes_t ps, tensor_t s, bytes_t pw, tensor_t w, bytes_t pb, tensor_t b,
                          bytes_t pa, tensor_t a, __global uchar* pd, tensor_t d, int kind,
                          int has_bias, int has_addend, float eps, __local float* tmp) {
@@ -56,7 +57,7 @@ __kernel void norm_scale(bytes_t ps, tensor_t s, bytes_t pw, tensor_t w, bytes_t
   }
 }
 
-/* a group of items per group of `size` channels of a batch: grid (group, groups, ne3) */
+/* A group of items computes a group of `size` channels of a batch; grid (group, groups, ne3). */
 __kernel void group_norm(bytes_t ps, tensor_t s, __global uchar* pd, tensor_t d, int size,
                          float eps, __local float* tmp) {
   const int l = get_local_id(0), n_items = get_local_size(0), i3 = get_global_id(2);

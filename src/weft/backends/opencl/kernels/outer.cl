@@ -1,7 +1,6 @@
 /* Outer products and triangular systems. */
 
-/* dst[n, m] = sum over k of b[k, n] * a[k, m]; grid (ne0, ne1, ne2 * ne3) of the result */
-
+/* dst[n, m] = the sum over k of b[k, n] * a[k, m]; grid (ne0, ne1, ne2 * ne3) of the result. */
 __kernel void out_prod(bytes_t pa, tensor_t a, bytes_t pb, tensor_t b, __global uchar* pd,
                        tensor_t d) {
   const int i0 = get_global_id(0), i1 = get_global_id(1);
@@ -16,7 +15,7 @@ __kernel void out_prod(bytes_t pa, tensor_t a, bytes_t pb, tensor_t b, __global 
 }
 
 #ifdef W
-/* the same with a in blocks of format W; an item a unit of 32 results of a column */
+/* The same with a in blocks of format W. An item is a unit of 32 results of a column. */
 __kernel void out_prod_of_blocks(bytes_t pa, tensor_t a, bytes_t pb, tensor_t b, __global uchar* pd,
                                  tensor_t d) {
   const int u = get_global_id(0), i1 = get_global_id(1);
@@ -39,8 +38,8 @@ __kernel void out_prod_of_blocks(bytes_t pa, tensor_t a, bytes_t pb, tensor_t b,
 }
 #endif
 
-/* X with A X = B, A lower triangular, by forward substitution; an item a column of B: grid
-   (columns, ne2 * ne3) */
+/* Solves A X = B for X, with a lower triangular A, by forward substitution. An item is a column of
+   B; grid (columns, ne2 * ne3). */
 __kernel void solve_tri(bytes_t pa, tensor_t a, bytes_t pb, tensor_t b, __global uchar* pd,
                         tensor_t d) {
   const int i0 = get_global_id(0);

@@ -1,4 +1,4 @@
-/* One item an element of the result: grid (ne0, ne1, ne2 * ne3). */
+/* For kernels with one item per element of the result: grid (ne0, ne1, ne2 * ne3). */
 
 #define PLACE                                                                 \
   const int i0 = get_global_id(0), i1 = get_global_id(1);                     \

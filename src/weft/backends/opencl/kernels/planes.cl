@@ -1,15 +1,17 @@
-/* Blocks of weights as files have them to planes, see planes.h; built for a format F. An item makes
-   a unit of 32 elements and, of formats with blocks of 256, the first of eight makes what is there
-   once a block. */
+/* Converts blocks of weights, as in files, to planes (planes.h); built for a format F. An item
+   converts a unit of 32 elements. In formats with blocks of 256, the first of the eight units also
+   converts the head of the block. */
 
-/* the low bits of elements 0..15 and 16..31 of unit `k` out of bytes that hold two units each */
+/* The 4-bit codes of unit `k`, elements 0..15 in the low halves and 16..31 in the high halves, out
+   of bytes that hold two units each. */
 static inline uchar16 low_bits(bytes_t q, int k) {
   uchar16 a = vload16(0, q + 32 * (k / 2)), b = vload16(1, q + 32 * (k / 2));
   if (k % 2) return (a >> (uchar)4) | (b & (uchar)0xf0);
   return (a & (uchar)15) | (b << (uchar)4);
 }
 
-/* bytes at `from`, aligned or not, become element `i` of the plane behind `before` bytes a unit */
+/* Write the bytes at `from`, aligned or not, to element `i` of the plane behind planes that have
+   `before` bytes per unit altogether. */
 #define PUT16(before, i, from) \
   ((__global uint4*)(to + (before) * n))[i] = as_uint4(vload16(0, from))
 #define PUT8(before, i, from) ((__global uint2*)(to + (before) * n))[i] = as_uint2(vload8(0, from))
@@ -95,7 +97,7 @@ static inline void pack_iq4_xs(bytes_t b, __global uchar* to, long n, long i) {
   if (i % 8 == 0) PUT8(16, i / 8, b);
 }
 
-/* units `first` .. of `n`, whose blocks begin at `from`; n_units of them */
+/* Converts the units first..first+n_units of `n`; their blocks begin at `from`. */
 __kernel void pack(bytes_t from, __global uchar* to, long n, long first, long n_units,
                    int units_a_block) {
   const long u = get_global_id(0);

@@ -1,11 +1,11 @@
-/* Whole weights in planes, as `weft.backends.opencl.planes` describes them: unit_ functions as in
-   formats.h, of a row whose place is the number of its first unit. Neighbouring items read
-   neighbouring words, each of them with one aligned load. */
+/* unit_ functions, as in formats.h, for weights in planes (weft.backends.opencl.planes describes
+   the layout). A row is given by the number of its first unit. Neighbouring items read neighbouring
+   words, each with one aligned load. */
 
 typedef struct {
   bytes_t all; /* the first plane */
-  long n;      /* units of the whole tensor */
-  long first;  /* the row's first unit */
+  long n;      /* units in the whole tensor */
+  long first;  /* the first unit of the row */
 } planes_t;
 
 static inline planes_t row_of_planes(bytes_t p, const tensor_t* t, long i1, long i2, long i3) {
@@ -15,11 +15,12 @@ static inline planes_t row_of_planes(bytes_t p, const tensor_t* t, long i1, long
   return row;
 }
 
-/* 16 bytes of plane `plane`, all before which are of 16 bytes a unit */
+/* The 16 bytes of unit `i` in plane `plane`, where all planes before it have 16 bytes per unit. */
 static inline uchar16 quants(planes_t row, int plane, long i) {
   return as_uchar16(((const __global uint4*)row.all)[plane * row.n + i]);
 }
 
+/* The plane behind planes that have `bytes` bytes per unit altogether. */
 static inline bytes_t behind(planes_t row, int bytes) { return row.all + bytes * row.n; }
 
 static inline float half_of(bytes_t plane, long i) { return half_at(plane + 2 * i); }
@@ -79,8 +80,8 @@ static inline void unit_q8_0_planes(planes_t row, int u, float16* lo, float16* h
 }
 #endif
 
-/* scale and minimum `k` of the 16 bytes that begin a block of q4_K or q5_K, of which y, z and w are
-   the six-bit ones */
+/* Scale and minimum `k` of a block of q4_K or q5_K. `head` is the first 16 bytes of the block; y, z
+   and w hold the six-bit scales and minima. */
 static inline uchar2 scale_min_of(uint4 head, int k) {
   const uint at = 8 * (k & 3);
   const uint y = head.y >> at, z = head.z >> at, w = head.w >> at;
@@ -88,7 +89,7 @@ static inline uchar2 scale_min_of(uint4 head, int k) {
   return (uchar2)((w & 15) | ((y >> 2) & 48), ((w >> 4) & 15) | ((z >> 2) & 48));
 }
 
-/* scale and minimum of unit `i`, with those of its block, which begins in plane `heads` */
+/* Scale and minimum of unit `i`, times those of its block, whose head is in plane `heads`. */
 static inline float2 scales_of(bytes_t heads, long i) {
   bytes_t b = heads + 16 * (i / 8);
   uchar2 sm = scale_min_of(*(const __global uint4*)b, (int)(i % 8));
@@ -164,7 +165,7 @@ static inline void unit_mxfp4_planes(planes_t row, int u, float16* lo, float16* 
 }
 #endif
 
-/* a row of weights, as the unit_ function of their layout takes it */
+/* A row of weights, in the form that the unit_ function of their layout takes. */
 #ifdef PLANES
 typedef planes_t weights_t;
 #define WEIGHTS_ROW(p, t, i1, i2, i3) row_of_planes(p, t, i1, i2, i3)

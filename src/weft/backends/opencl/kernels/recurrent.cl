@@ -1,6 +1,6 @@
-/* State-space models and linear attention. An item walks the tokens of its sequence with its part
-   of the state, which lies in the result: results are outputs, then states. All tensors are f32,
-   those that are read as rows have contiguous ones. */
+/* State-space models and linear attention. An item goes through the tokens of its sequence and
+   updates its part of the state in place in the result, which holds the outputs, then the states.
+   All tensors are f32 with contiguous rows. */
 
 typedef const __global float* row_t;
 
@@ -8,8 +8,7 @@ static inline row_t row_of(bytes_t p, const tensor_t* t, int i1, int i2, int i3)
   return (row_t)(p + at4(t, 0, i1, i2, i3));
 }
 
-/* Mamba's convolution: taps of a channel over its last inputs; grid (channels, tokens, sequences)
- */
+/* Mamba's convolution of each channel with its taps; grid (channels, tokens, sequences). */
 __kernel void ssm_conv(bytes_t px, tensor_t x, bytes_t pc, tensor_t c, __global uchar* pd,
                        tensor_t d) {
   PLACE
@@ -19,8 +18,8 @@ __kernel void ssm_conv(bytes_t px, tensor_t x, bytes_t pc, tensor_t c, __global 
   store(pd + at4(&d, i0, i1, i2, i3), d.type, sum);
 }
 
-/* Mamba's scan; an item for each dimension of a head: grid (dimensions, heads, sequences). `k`
-   states are kept, the newest first; those from before the first token are zeros. */
+/* Mamba's scan. An item is a dimension of a head; grid (dimensions, heads, sequences). The result
+   keeps `k` states, the newest first; those of times before the first token are zeros. */
 __kernel void ssm_scan(bytes_t ps, tensor_t s, bytes_t px, tensor_t x, bytes_t pt, tensor_t dt,
                        bytes_t pa, tensor_t a, bytes_t pb, tensor_t b, bytes_t pc, tensor_t c,
                        bytes_t pi, tensor_t ids, __global uchar* pd, tensor_t d, int k,
@@ -57,9 +56,10 @@ __kernel void ssm_scan(bytes_t ps, tensor_t s, bytes_t px, tensor_t x, bytes_t p
   }
 }
 
-/* RWKV-6 and gated linear attention, states [key, value]: an item a value. `first` weighs what a
-   token itself brings (null: the state is brought up to date before it is read). Sources are
-   contiguous [size, heads, tokens]; grid (size, heads, sequences). */
+/* RWKV-6 and gated linear attention, with states [key, value]. An item is a value; grid (size,
+   heads, sequences). Sources are contiguous [size, heads, tokens]. With has_first (RWKV-6), the
+   output reads the state before the token plus `first` times the token's own product; otherwise it
+   reads the state after the token. */
 __kernel void by_values(bytes_t pk, tensor_t k, bytes_t pv, tensor_t v, bytes_t pr, tensor_t r,
                         bytes_t pf, tensor_t first, bytes_t pw, tensor_t w, bytes_t ps, tensor_t s,
                         __global uchar* pd, tensor_t d, int has_first, int n_seq, float scale) {
@@ -85,7 +85,7 @@ __kernel void by_values(bytes_t pk, tensor_t k, bytes_t pv, tensor_t v, bytes_t 
   }
 }
 
-/* RWKV-7, states [value, key]: an item a value; grid (size, heads, sequences) */
+/* RWKV-7, with states [value, key]. An item is a value; grid (size, heads, sequences). */
 __kernel void rwkv7(bytes_t pr, tensor_t r, bytes_t pw, tensor_t w, bytes_t pk, tensor_t k,
                     bytes_t pv, tensor_t v, bytes_t pa, tensor_t a, bytes_t pb, tensor_t b,
                     bytes_t ps, tensor_t s, __global uchar* pd, tensor_t d, int n_seq) {
@@ -113,8 +113,8 @@ __kernel void rwkv7(bytes_t pr, tensor_t r, bytes_t pw, tensor_t w, bytes_t pk, 
   }
 }
 
-/* gated delta rule, states [value, key]: an item a value; grid (size, heads, sequences). `kept`
-   states, the newest first. */
+/* The gated delta rule, with states [value, key]. An item is a value; grid (size, heads,
+   sequences). The result keeps `kept` states, the newest first. */
 __kernel void delta_net(bytes_t pq, tensor_t q, bytes_t pk, tensor_t k, bytes_t pv, tensor_t v,
                         bytes_t pg, tensor_t g, bytes_t pb, tensor_t beta, bytes_t ps, tensor_t s,
                         __global uchar* pd, tensor_t d, int kept) {

@@ -1,6 +1,6 @@
-/* Rows to numbers, their order, masks and generators. */
+/* Reductions of rows, orders of rows, masks and generators. */
 
-/* sum (or mean) of each row; grid (group, ne1, ne2 * ne3) */
+/* The sum (or mean) of each row; grid (group, ne1, ne2 * ne3). */
 __kernel void sum_rows(bytes_t ps, tensor_t s, __global uchar* pd, tensor_t d, int mean,
                        __local float* tmp) {
   const int l = get_local_id(0), i1 = get_global_id(1);
@@ -12,10 +12,10 @@ __kernel void sum_rows(bytes_t ps, tensor_t s, __global uchar* pd, tensor_t d, i
   if (l == 0) store(pd + at4(&d, 0, i1, i2, i3), d.type, mean ? sum / s.ne[0] : sum);
 }
 
-/* sum of everything; one group */
+/* The sum of all elements; one group. */
 __kernel void sum_all(bytes_t ps, tensor_t s, __global uchar* pd, tensor_t d, __local float* tmp) {
   const long n = (long)s.ne[0] * s.ne[1] * s.ne[2] * s.ne[3];
-  float sum = 0.0f, lost = 0.0f; /* Kahan's sum: an item may add many */
+  float sum = 0.0f, lost = 0.0f; /* Kahan's sum, as an item may add many elements */
   for (long i = get_local_id(0); i < n; i += get_local_size(0)) {
     float x = load(ps + at4(&s, i % s.ne[0], i / s.ne[0] % s.ne[1], i / s.ne[0] / s.ne[1] % s.ne[2],
                             i / s.ne[0] / s.ne[1] / s.ne[2]),
@@ -29,7 +29,7 @@ __kernel void sum_all(bytes_t ps, tensor_t s, __global uchar* pd, tensor_t d, __
   if (get_local_id(0) == 0) store(pd + d.at, d.type, sum);
 }
 
-/* running sums; an item a row: grid (ne1, ne2 * ne3) */
+/* Running sums. An item is a row; grid (ne1, ne2 * ne3). */
 __kernel void cumsum(bytes_t ps, tensor_t s, __global uchar* pd, tensor_t d) {
   const int i1 = get_global_id(0);
   const int i2 = get_global_id(1) % s.ne[2], i3 = get_global_id(1) / s.ne[2];
@@ -45,7 +45,7 @@ __kernel void cumsum(bytes_t ps, tensor_t s, __global uchar* pd, tensor_t d) {
   }
 }
 
-/* the last of the largest; an item a row */
+/* The index of the last of the largest elements. An item is a row. */
 __kernel void argmax(bytes_t ps, tensor_t s, __global uchar* pd, tensor_t d, int n_rows) {
   const int row = get_global_id(0);
   if (row >= n_rows) return;
@@ -62,8 +62,9 @@ __kernel void argmax(bytes_t ps, tensor_t s, __global uchar* pd, tensor_t d, int
   *(__global int*)(pd + d.at + row * d.nb[0]) = at;
 }
 
-/* the place of each element in its row's order is the number of those before it; equals keep
-   theirs. Grid (ne0, ne1, ne2 * ne3); the first n_kept are written. */
+/* Sorts by counting: the place of an element in the order of its row is the number of elements that
+   come before it, and equal elements keep their order. Grid (ne0, ne1, ne2 * ne3) of the source.
+   Only the first d.ne[0] places are written. */
 __kernel void argsort(bytes_t ps, tensor_t s, __global uchar* pd, tensor_t d, int descending) {
   const int i0 = get_global_id(0), i1 = get_global_id(1);
   const int i2 = get_global_id(2) % s.ne[2], i3 = get_global_id(2) / s.ne[2];
@@ -78,29 +79,32 @@ __kernel void argsort(bytes_t ps, tensor_t s, __global uchar* pd, tensor_t d, in
   if (place < d.ne[0]) *(__global int*)(pd + at4(&d, place, i1, i2, i3)) = i0;
 }
 
-/* what a mask leaves: numbers of TRI, then 4: columns up to n_past + row, else `other` */
+/* Keeps the elements of a TriKind or a Kept (enums.py), and makes the others `other`; grid over the
+   result. UP_TO_PAST keeps the columns up to n_past + row. */
 __kernel void masked(bytes_t ps, tensor_t s, __global uchar* pd, tensor_t d, int kind, int n_past,
                      float other) {
   const int i0 = get_global_id(0), i1 = get_global_id(1);
   const int i2 = get_global_id(2) % d.ne[2], i3 = get_global_id(2) / d.ne[2];
   if (i0 >= d.ne[0]) return;
-  int keep = kind == 0   ? i0 >= i1
-             : kind == 1 ? i0 > i1
-             : kind == 2 ? i0 <= i1
-             : kind == 3 ? i0 < i1
-             : kind == 4 ? i0 <= n_past + i1
-                         : i0 == i1;
-  int row = kind == 5 ? 0 : i1; /* DIAG: a row becomes a diagonal */
+  int keep = kind == UPPER_DIAG   ? i0 >= i1
+             : kind == UPPER      ? i0 > i1
+             : kind == LOWER_DIAG ? i0 <= i1
+             : kind == LOWER      ? i0 < i1
+             : kind == UP_TO_PAST ? i0 <= n_past + i1
+                                  : i0 == i1;
+  int row = kind == DIAGONAL ? 0 : i1; /* the single row of s becomes a diagonal */
   float x = keep ? load(ps + at4(&s, i0, row, i2, i3), s.type) : other;
   store(pd + at4(&d, i0, i1, i2, i3), d.type, x);
 }
 
+/* start, start + step, ... */
 __kernel void arange(__global uchar* pd, tensor_t d, float start, float step) {
   const int i = get_global_id(0);
   if (i < d.ne[0]) store(pd + d.at + i * d.nb[0], d.type, start + step * i);
 }
 
-/* cosines, sines, and a zero when `dim` is odd; grid (ne0, timesteps) */
+/* Embeds timesteps as rows of `dim` / 2 cosines, as many sines, and a zero when `dim` is odd; grid
+   (ne0, timesteps). */
 __kernel void timesteps(bytes_t ps, tensor_t s, __global uchar* pd, tensor_t d, int dim,
                         float log_period) {
   const int i = get_global_id(0), i1 = get_global_id(1), n = dim / 2;

@@ -1,6 +1,6 @@
-/* Rotates pairs of each row by angles position[plane] * factor; grid (pairs + rest, heads, tokens *
-   batches). `table` has a float2 per pair: what the position is multiplied with, and the plane of
-   positions (as a float). Dimensions outside the rotated ones are copied. */
+/* Rotates the pairs of each row by the angles position[plane] * factor, and copies the elements
+   that are not rotated; grid (pairs + other elements, heads, tokens * batches). `table` has
+   (factor, plane of positions) for each pair. */
 
 __kernel void rope(bytes_t ps, tensor_t s, bytes_t pp, tensor_t pos, bytes_t pf, tensor_t factors,
                    __global uchar* pd, tensor_t d, const __global float2* table, int n_pairs,
@@ -22,7 +22,7 @@ __kernel void rope(bytes_t ps, tensor_t s, bytes_t pp, tensor_t pos, bytes_t pf,
     store(out + b * d.nb[0], d.type, x * sine + y * cosine);
     return;
   }
-  int rest = i - n_pairs; /* counts the dimensions before and behind the rotated ones */
+  int rest = i - n_pairs; /* counts the elements before and behind the rotated ones */
   int c = rest < first ? rest : rest + 2 * n_pairs;
   if (c < s.ne[0]) store(out + c * d.nb[0], d.type, load(row + c * s.nb[0], s.type));
 }

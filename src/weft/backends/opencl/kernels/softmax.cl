@@ -1,5 +1,5 @@
-/* softmax(x * scale + slope * mask) over rows; grid (group, rows, heads * batches). A sink is one
-   more logit of its head, in maximum and sum only. */
+/* softmax(x * scale + slope * mask) of each row; grid (group, rows, heads * batches). A sink is one
+   more logit of its head, which counts for the maximum and the sum only. */
 
 __kernel void soft_max(bytes_t ps, tensor_t s, bytes_t pm, tensor_t m, bytes_t pk, tensor_t sinks,
                        __global uchar* pd, tensor_t d, int has_mask, int has_sinks, float scale,
@@ -22,7 +22,7 @@ __kernel void soft_max(bytes_t ps, tensor_t s, bytes_t pm, tensor_t m, bytes_t p
   for (int i = l; i < s.ne[0]; i += n_items) {
     float e = exp(LOGIT(i) - top);
     sum += e;
-    /* in place is fine: each item rereads only what it has not written yet */
+    /* The result may be the source: an item has read an element before it overwrites it. */
     store(out + i * d.nb[0], d.type, e);
   }
   sum = group_sum(sum, tmp);

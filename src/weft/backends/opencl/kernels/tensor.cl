@@ -1,42 +1,13 @@
-/* Plain tensors element by element, as PyTorch defines it: numbers of any type, broadcast on both
-   sides. Whole numbers wrap around. */
+/* Elementwise ops on plain tensors, as PyTorch defines them: numbers of any type; either source may
+   be broadcast. Integers wrap around. */
 
-/* a source of size 1 along a dimension is repeated there */
+/* The place of an element; a source of size 1 along a dimension is repeated there. */
 static inline long spread(const tensor_t* t, int i0, int i1, int i2, int i3) {
   return at4(t, t->ne[0] == 1 ? 0 : i0, t->ne[1] == 1 ? 0 : i1, t->ne[2] == 1 ? 0 : i2,
              t->ne[3] == 1 ? 0 : i3);
 }
 
-enum {
-  ADD,
-  SUB,
-  MUL,
-  DIV,
-  FLOOR_DIV,
-  TRUNC_DIV,
-  REMAINDER,
-  FMOD,
-  POW,
-  MIN,
-  MAX,
-  ATAN2,
-  EQ,
-  NE,
-  LT,
-  LE,
-  GT,
-  GE,
-  LOGICAL_AND,
-  LOGICAL_OR,
-  LOGICAL_XOR,
-  BIT_AND,
-  BIT_OR,
-  BIT_XOR,
-  SHIFT_LEFT,
-  SHIFT_RIGHT
-};
-
-/* a number as it would be read back */
+/* x as it is read back after it was stored as `type`. */
 static inline float rounded(float x, int type) {
   if (type == BF16) return bf16_to_float(float_to_bf16(x));
   if (type != F16) return x;
@@ -53,6 +24,7 @@ static inline float floor_divided(float a, float b) {
   return quotient == 0.0f ? copysign(0.0f, exact) : quotient - low > 0.5f ? low + 1.0f : low;
 }
 
+/* The functions of BinaryOp (graph/ops/elements.py) that give a float. */
 static inline float of_floats(int op, float a, float b, int type) {
   float r;
   switch (op) {
@@ -117,7 +89,8 @@ static inline long to_the_power(long a, long b) {
   return (long)r;
 }
 
-/* b is not 0; the smallest number by -1 is itself, not a trap */
+/* Integer quotients and remainders. b is not 0. The smallest number divided by -1 is itself; the
+   division instruction would trap. */
 static inline long divided(int op, long a, long b) {
   long quotient = b == -1 ? (long)(0 - (ulong)a) : a / b;
   long rest = b == -1 ? 0 : a % b;
@@ -203,7 +176,7 @@ __kernel void binary_nd(bytes_t pa, tensor_t a, bytes_t pb, tensor_t b, __global
     store(to, d.type, of_floats(op, x, y, d.type));
 }
 
-/* a where the condition is not 0, else b */
+/* a where the condition is not 0, otherwise b; grid over the result. */
 __kernel void where(bytes_t pc, tensor_t c, bytes_t pa, tensor_t a, bytes_t pb, tensor_t b,
                     __global uchar* pd, tensor_t d, int bytes) {
   PLACE
@@ -212,7 +185,8 @@ __kernel void where(bytes_t pc, tensor_t c, bytes_t pa, tensor_t a, bytes_t pb, 
   move_unit(pd + at4(&d, i0, i1, i2, i3), from, bytes);
 }
 
-/* another type; floats are cut through i64, as the processor converts. `boolean`: 0 or 1 */
+/* Converts elements to another type; grid over the result. Floats become integers by way of i64, as
+   on the processor. With `boolean`, the result is 1 where an element is not 0, otherwise 0. */
 __kernel void convert_nd(bytes_t ps, tensor_t s, __global uchar* pd, tensor_t d, int boolean) {
   PLACE
   bytes_t from = ps + at4(&s, i0, i1, i2, i3);

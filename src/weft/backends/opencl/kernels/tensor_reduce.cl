@@ -1,6 +1,6 @@
-/* Reductions, running sums and orders of plain tensors along any axis. */
+/* Reductions, running sums and sorting of plain tensors along any axis. */
 
-/* a tensor of which only some dimensions are walked: element `i` of those in `axes` */
+/* The offset of element `i` of a walk over the dimensions in the mask `axes` only. */
 static inline long walked(const tensor_t* t, int axes, long i) {
   long at = 0;
   for (int k = 0; k < 4; k++) {
@@ -11,8 +11,7 @@ static inline long walked(const tensor_t* t, int axes, long i) {
   return at;
 }
 
-enum { SUM, MEAN, MAX, MIN, PROD, ANY, ALL };
-
+/* Joins two values as a ReduceOp does (graph/ops/folds.py). */
 static inline float joined(int op, float a, float b) {
   switch (op) {
     case MAX:
@@ -43,11 +42,11 @@ static inline long joined_whole(int op, long a, long b) {
   }
 }
 
-/* a group a result; `n` elements become one */
+/* Reduces `n` elements to one. A group computes one result. */
 __kernel void reduce_nd(bytes_t ps, tensor_t s, __global uchar* pd, tensor_t d, int op, int axes,
                         long n, __local long* tmp) {
   const int l = get_local_id(0), n_items = get_local_size(0);
-  const int whole = is_whole(d.type); /* so are ANY and ALL of floats */
+  const int whole = is_whole(d.type); /* also for ANY and ALL of floats */
   const long which = get_group_id(0);
   __local float* part = (__local float*)tmp;
   bytes_t from = ps + s.at + walked(&s, ~axes, which);
@@ -60,7 +59,7 @@ __kernel void reduce_nd(bytes_t ps, tensor_t s, __global uchar* pd, tensor_t d, 
       count = joined_whole(op, count, op >= ANY ? x != 0 : x);
     } else if (op > MEAN) {
       sum = joined(op, sum, load(p, s.type));
-    } else { /* Kahan's sum: an item may add many */
+    } else { /* Kahan's sum, as an item may add many elements */
       float x = load(p, s.type) - lost, next = sum + x;
       lost = isfinite(next) ? (next - sum) - x : 0.0f;
       sum = next;
@@ -86,7 +85,8 @@ __kernel void reduce_nd(bytes_t ps, tensor_t s, __global uchar* pd, tensor_t d, 
   }
 }
 
-/* where the first of the largest (or smallest) is; a NaN before all. A group a result. */
+/* The index of the first of the largest (or smallest) elements; a NaN is found before any number. A
+   group computes one result. */
 __kernel void arg_reduce(bytes_t ps, tensor_t s, __global uchar* pd, tensor_t d, int smallest,
                          int axes, long n, __local long* tmp) {
   const int l = get_local_id(0), n_items = get_local_size(0);
@@ -117,7 +117,7 @@ __kernel void arg_reduce(bytes_t ps, tensor_t s, __global uchar* pd, tensor_t d,
   }
 }
 
-/* running sums or products along an axis; an item a line */
+/* Running sums or products along an axis. An item is a line of elements. */
 __kernel void cumulate(bytes_t ps, tensor_t s, __global uchar* pd, tensor_t d, int product,
                        int axis, long n_lines) {
   const long which = get_global_id(0);
@@ -148,8 +148,9 @@ __kernel void cumulate(bytes_t ps, tensor_t s, __global uchar* pd, tensor_t d, i
   }
 }
 
-/* the place of each element in the order along an axis is the number of those before it; equals
-   keep theirs. Grid over the source; what lies behind the result's size is not written. */
+/* Sorts by counting: the place of an element in the order along an axis is the number of elements
+   that come before it, and equal elements keep their order. Grid over the source; places beyond the
+   size of the result are not written. */
 __kernel void sort_indices(bytes_t ps, tensor_t s, __global uchar* pd, tensor_t d, int axis,
                            int descending) {
   const int i0 = get_global_id(0), i1 = get_global_id(1);

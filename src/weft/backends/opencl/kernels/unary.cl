@@ -1,69 +1,67 @@
-/* Functions of an element. */
-
-/* numbers of UNARY below 100, then ops of their own */
+/* Functions of one element: UnaryOp (graph/ops/activations.py) and Elementwise (enums.py). */
 static inline float apply(int op, float x, float4 p) {
   switch (op) {
-    case 0:
+    case ABS:
       return fabs(x);
-    case 1:
+    case SGN:
       return x > 0 ? 1.0f : x < 0 ? -1.0f : 0.0f;
-    case 2:
+    case NEG:
       return -x;
-    case 3:
+    case STEP:
       return x > 0 ? 1.0f : 0.0f;
-    case 4:
+    case TANH:
       return tanh(x);
-    case 5:
+    case ELU:
       return x > 0 ? x : expm1(x);
-    case 6:
+    case RELU:
       return x > 0 ? x : 0.0f;
-    case 7:
+    case SIGMOID:
       return sigmoid(x);
-    case 8:
+    case GELU:
       return gelu(x);
-    case 9:
+    case GELU_QUICK:
       return gelu_quick(x);
-    case 10:
+    case SILU:
       return silu(x);
-    case 11:
+    case HARDSWISH:
       return x * hard_sigmoid(x);
-    case 12:
+    case HARDSIGMOID:
       return hard_sigmoid(x);
-    case 13:
+    case EXP:
       return exp(x);
-    case 14:
+    case EXPM1:
       return expm1(x);
-    case 15:
+    case SOFTPLUS:
       return x > 20.0f ? x : log1p(exp(x));
-    case 16:
+    case GELU_ERF:
       return gelu_erf(x);
-    case 17:
+    case XIELU:
       return (x > 0 ? p.y * x * x : (expm1(fmin(x, p.w)) - x) * p.x) + p.z * x;
-    case 18:
+    case FLOOR:
       return floor(x);
-    case 19:
+    case CEIL:
       return ceil(x);
-    case 20:
+    case ROUND:
       return round(x);
-    case 21:
+    case TRUNC:
       return trunc(x);
-    case 100:
+    case SQR:
       return x * x;
-    case 101:
+    case SQRT:
       return sqrt(x);
-    case 102:
+    case LOG:
       return log(x);
-    case 103:
+    case SIN:
       return sin(x);
-    case 104:
+    case COS:
       return cos(x);
-    case 105:
+    case SCALE:
       return x * p.x + p.y;
-    case 106:
+    case CLAMP:
       return x < p.x ? p.x : x > p.y ? p.y : x;
-    case 107:
+    case FILL:
       return p.x;
-    default:
+    default: /* LEAKY_RELU */
       return fmax(x, 0.0f) + p.x * fmin(x, 0.0f);
   }
 }

@@ -1,4 +1,4 @@
-/* Whole numbers of any size, as a long; storing wraps around. */
+/* Integers of any type, loaded as long; storing wraps around. */
 
 static inline int is_whole(int type) { return type >= I8 && type <= I64; }
 
@@ -31,7 +31,7 @@ static inline void store_whole(__global uchar* p, int type, long x) {
   }
 }
 
-/* a number of either kind as a whole one that is ordered like it; NaNs come last */
+/* A number, float or integer, as an integer with the same order; NaNs come last. */
 static inline long in_order(bytes_t p, int type) {
   if (is_whole(type)) return load_whole(p, type);
   float x = load(p, type);

@@ -1,8 +1,6 @@
 /* Pooling, resampling, and the windows and relative positions of windowed attention. */
 
-enum { AVG, MAX, MAX_INDEX };
-
-/* first place, one behind the last, and length with padding of the window of output `o` */
+/* The window of output `o`: its first place, one behind its last, and its length with padding. */
 static inline int3 window(int o, int size, int outs, int k, int stride, int padding, int dilation,
                           int adaptive) {
   if (adaptive) {
@@ -13,9 +11,9 @@ static inline int3 window(int o, int size, int outs, int k, int stride, int padd
   return (int3)(first, last, min(last, size + padding) - first);
 }
 
-/* mean, largest element or its place of windows over `dims` dimensions; grid over the result.
-   `lowest` is less than every element; `divisor` 0: the size of the window, `with_padding` or
-   without. */
+/* The mean, the largest element or its place (PoolKind) in windows over `dims` dimensions; grid
+   over the result. `lowest` is the maximum of nothing. A `divisor` of 0 stands for the size of the
+   window, with or without padding. */
 __kernel void pool(bytes_t ps, tensor_t s, __global uchar* pd, tensor_t d, int kind, int dims,
                    int4 k, int4 stride, int4 padding, int4 dilation, int adaptive, int with_padding,
                    int divisor, float lowest) {
@@ -68,7 +66,8 @@ __kernel void pool(bytes_t ps, tensor_t s, __global uchar* pd, tensor_t d, int k
   store(to, d.type, kind == MAX ? best : sum / size);
 }
 
-/* each output reads `taps` places along each dimension: tables of (place, weight as bits) */
+/* Resampling: each output is a weighted sum over `taps` places along each dimension. The tables
+   have (place, weight as the bits of a float) for each; grid over the result. */
 __kernel void resample(bytes_t ps, tensor_t s, __global uchar* pd, tensor_t d,
                        const __global int2* t0, const __global int2* t1, const __global int2* t2,
                        const __global int2* t3, int4 taps) {
@@ -83,7 +82,7 @@ __kernel void resample(bytes_t ps, tensor_t s, __global uchar* pd, tensor_t d,
         float row = 0.0f;
         for (int k0 = 0; k0 < taps.x; k0++) {
           const int2 e0 = t0[i0 * taps.x + k0];
-          if (e0.y == 0) continue; /* an infinity with weight 0 is none */
+          if (e0.y == 0) continue; /* 0 times infinity would be a NaN */
           row += as_float(e0.y) * load(ps + at4(&s, e0.x, e1.x, e2.x, e3.x), s.type);
         }
         const float weight = as_float(e1.y) * as_float(e2.y) * as_float(e3.y);
@@ -94,7 +93,7 @@ __kernel void resample(bytes_t ps, tensor_t s, __global uchar* pd, tensor_t d,
   store(pd + at4(&d, i0, i1, i2, i3), d.type, sum);
 }
 
-/* an image cut into windows [n, w, w, windows], zeros beyond its edge */
+/* Cuts an image into windows [n, w, w, windows], with zeros beyond its edge. */
 __kernel void win_part(bytes_t ps, tensor_t s, __global uchar* pd, tensor_t d, int w, int bytes) {
   PLACE
   const int a_row = (s.ne[1] + w - 1) / w;
@@ -106,7 +105,7 @@ __kernel void win_part(bytes_t ps, tensor_t s, __global uchar* pd, tensor_t d, i
     for (int i = 0; i < bytes; i++) to[i] = 0;
 }
 
-/* windows back to an image */
+/* Puts windows back together to an image. */
 __kernel void win_unpart(bytes_t ps, tensor_t s, __global uchar* pd, tensor_t d, int w, int bytes) {
   PLACE
   const int a_row = (d.ne[1] + w - 1) / w;
@@ -114,7 +113,8 @@ __kernel void win_unpart(bytes_t ps, tensor_t s, __global uchar* pd, tensor_t d,
             bytes);
 }
 
-/* a row for each pair of positions from a table of distances; grid (elements, keys, queries) */
+/* For each pair of positions, the row of a table for their distance; grid (elements, keys,
+   queries). */
 __kernel void rel_pos(bytes_t ps, tensor_t s, __global uchar* pd, tensor_t d, int bytes) {
   PLACE
   move_unit(pd + at4(&d, i0, i1, i2, i3), ps + at4(&s, i0, d.ne[1] - 1 - i1 + i2, 0, 0), bytes);

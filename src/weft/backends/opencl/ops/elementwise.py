@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from weft.backends.opencl.enums import Arithmetic, Elementwise
 from weft.backends.opencl.launch import Call, Launch, Slot, f32, i32
 from weft.backends.opencl.ops.table import family, floats
 from weft.graph.ops import UnaryParams
@@ -11,10 +12,7 @@ from weft.graph.tensor import Tensor
 
 __all__: list[str] = []
 
-_BINARY = {"ADD": 0, "SUB": 1, "MUL": 2, "DIV": 3, "ADD1": 0}
-_FUNCTIONS = {"SQR": 100, "SQRT": 101, "LOG": 102, "SIN": 103, "COS": 104, "SCALE": 105,
-              "CLAMP": 106, "FILL": 107, "LEAKY_RELU": 108}  # fmt: skip
-"""Numbers behind those of UNARY, as `apply` in the kernel file knows them."""
+_BINARY = {**Arithmetic.__members__, "ADD1": Arithmetic.ADD}
 
 
 @family(*_BINARY, refuse=floats(0, 1))
@@ -52,11 +50,11 @@ def _numbers(op: str, p: Any) -> tuple[float, float, float, float]:
     return 0, 0, 0, 0
 
 
-@family("UNARY", *_FUNCTIONS, refuse=floats(0))
+@family("UNARY", *Elementwise.__members__, refuse=floats(0))
 def _unary(call: Call) -> list[Launch]:
     a, d = call.view(0), call.dst
-    number = int(call.params.op) if call.op == "UNARY" else _FUNCTIONS[call.op]
-    args = (a, d, i32(number), f32(*_numbers(call.op, call.params)))
+    op = call.params.op if call.op == "UNARY" else Elementwise[call.op]
+    args = (a, d, i32(op), f32(*_numbers(call.op, call.params)))
     return [Launch("unary.cl", call.all_f32(a, d), "unary", args, *call.elements(d))]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from weft.backends.opencl.enums import Kept
 from weft.backends.opencl.launch import Call, Launch, f32, i32
 from weft.backends.opencl.ops.table import family, floats
 from weft.graph.ops import SortOrder
@@ -60,11 +61,11 @@ def _argsort(call: Call) -> list[Launch]:
 @family("TRI", "DIAG", "DIAG_MASK_INF", "DIAG_MASK_ZERO", refuse=floats(0))
 def _masked(call: Call) -> list[Launch]:
     s, d = call.view(0), call.dst
-    kind, n_past, other = 5, 0, 0.0
+    kind, n_past, other = int(Kept.DIAGONAL), 0, 0.0
     if call.op == "TRI":
         kind = int(call.params.kind)
     elif call.op != "DIAG":
-        kind, n_past = 4, call.params.n_past
+        kind, n_past = int(Kept.UP_TO_PAST), call.params.n_past
         other = -math.inf if call.op == "DIAG_MASK_INF" else 0.0
     args = (s, d, i32(kind), i32(n_past), f32(other))
     return [Launch(_FILE, call.all_f32(s, d), "masked", args, *call.elements(d))]
