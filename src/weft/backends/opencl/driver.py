@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from weft.backends.opencl.builds import Programs
 from weft.backends.opencl.devices import Found
+from weft.backends.opencl.enums import Fault
 from weft.backends.opencl.library import guarded, library
 from weft.backends.opencl.record import Record
 from weft.errors import DeviceError
@@ -216,9 +217,9 @@ class Driver:
             with guarded(f"{self.name}: clearing the fault of a kernel"):
                 self._cl.enqueue_fill_buffer(self.queue, self._fault, b"\0\0\0\0", 0, 24)
             where = next(text for text, number in self._watched.items() if number == step - 1)
-            why = (
-                f"index {index} is outside 0..{n - 1}",
-                f"index {index} is outside -{n} .. {n - 1}",
-                "an integer is divided by 0",
-            )[kind]
+            why = {
+                Fault.BAD_INDEX: f"index {index} is outside 0..{n - 1}",
+                Fault.BAD_WRAPPED_INDEX: f"index {index} is outside -{n} .. {n - 1}",
+                Fault.DIVISION_BY_ZERO: "an integer is divided by 0",
+            }[Fault(kind)]
             raise DeviceError(f"{self.name}: {where}: {why}")

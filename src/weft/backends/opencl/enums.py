@@ -6,7 +6,17 @@ from enum import IntEnum
 
 from weft.graph.ops import BinaryOp, GluOp, MapOp, PadMode, PoolKind, ReduceOp, TriKind, UnaryOp
 
-__all__ = ["Arithmetic", "Elementwise", "Kept", "enums_of"]
+__all__ = ["Arithmetic", "Elementwise", "Fault", "Kept", "Norm", "enums_of"]
+
+
+class Fault(IntEnum):
+    """What a kernel records when its data have no result."""
+
+    BAD_INDEX = 0
+    """An index outside 0 .. n-1."""
+    BAD_WRAPPED_INDEX = 1
+    """An index outside -n .. n-1, where negative ones count from the end."""
+    DIVISION_BY_ZERO = 2
 
 
 class Arithmetic(IntEnum):
@@ -32,6 +42,14 @@ class Elementwise(IntEnum):
     LEAKY_RELU = 108
 
 
+class Norm(IntEnum):
+    """What `norm` computes."""
+
+    NORM = 0
+    RMS_NORM = 1
+    L2_NORM = 2
+
+
 class Kept(IntEnum):
     """Which elements `masked` keeps for an op that is no TRI. The numbers are behind TriKind's."""
 
@@ -44,6 +62,7 @@ _ENUMS: dict[str, tuple[type[IntEnum], ...]] = {
     "gather.cl": (PadMode,),
     "glu.cl": (GluOp,),
     "map.cl": (MapOp,),
+    "norm.cl": (Norm,),
     "reduce.cl": (TriKind, Kept),
     "tensor.cl": (BinaryOp,),
     "tensor_reduce.cl": (ReduceOp,),
@@ -53,9 +72,10 @@ _ENUMS: dict[str, tuple[type[IntEnum], ...]] = {
 
 
 def enums_of(file: str) -> str:
-    """The enumerations of a kernel file as C; empty for a file without."""
+    """The enumerations of a kernel file as C."""
+    enums: tuple[type[IntEnum], ...] = (Fault, *_ENUMS.get(file, ()))
     lines = []
-    for enum in _ENUMS.get(file, ()):
+    for enum in enums:
         members = ", ".join(f"{member.name} = {member.value}" for member in enum)
         lines.append(f"enum {{ {members} }};\n")
     return "".join(lines)

@@ -109,7 +109,7 @@ static inline void store(__global uchar* p, int type, float x) {
 #endif
 }
 
-/* Records a fault: the index `i`, the size `n` that it exceeds, and the kind of the fault. */
+/* Records a Fault (enums.py) with the index `i` and the size `n` that it exceeds. */
 static inline void note(__global int* fault, int step, long i, long n, int kind) {
   fault[0] = step + 1;
   fault[1] = kind;
@@ -121,7 +121,7 @@ static inline void note(__global int* fault, int step, long i, long n, int kind)
 static inline long checked_index(bytes_t p, int type, long n, __global int* fault, int step) {
   long i = type == I64 ? *(const __global long*)p : (long)*(const __global int*)p;
   if (i >= 0 && i < n) return i;
-  note(fault, step, i, n, 0);
+  note(fault, step, i, n, BAD_INDEX);
   return -1;
 }
 
@@ -129,7 +129,7 @@ static inline long checked_index(bytes_t p, int type, long n, __global int* faul
 static inline long wrapped_index(bytes_t p, int type, long n, __global int* fault, int step) {
   long i = type == I64 ? *(const __global long*)p : (long)*(const __global int*)p;
   if (i >= -n && i < n) return i < 0 ? i + n : i;
-  note(fault, step, i, n, 1);
+  note(fault, step, i, n, BAD_WRAPPED_INDEX);
   return -1;
 }
 

@@ -6,8 +6,6 @@
   const int i2 = get_global_id(2) % s.ne[2], i3 = get_global_id(2) / s.ne[2]; \
   bytes_t row = ps + at4(&s, 0, i1, i2, i3);
 
-enum { NORM, RMS_NORM, L2_NORM };
-
 __kernel void norm(bytes_t ps, tensor_t s, __global uchar* pd, tensor_t d, int kind, float eps,
                    __local float* tmp) {
   ROW __global uchar* out = pd + at4(&d, 0, i1, i2, i3);

@@ -165,7 +165,7 @@ __kernel void binary_nd(bytes_t pa, tensor_t a, bytes_t pb, tensor_t b, __global
     else if (y != 0)
       r = divided(op, x, y);
     else
-      note(fault, step, 0, 0, 2);
+      note(fault, step, 0, 0, DIVISION_BY_ZERO);
     store_whole(to, d.type, r);
     return;
   }

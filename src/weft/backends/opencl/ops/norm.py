@@ -6,6 +6,7 @@ import math
 import struct
 from functools import lru_cache
 
+from weft.backends.opencl.enums import Norm
 from weft.backends.opencl.launch import Call, Launch, Table, f32, i32
 from weft.backends.opencl.ops.table import FLOATS, family, floats, source
 from weft.graph.ops import RopeMode, RopeParams
@@ -13,13 +14,11 @@ from weft.graph.tensor import Tensor
 
 __all__ = ["slopes"]
 
-_KINDS = {"NORM": 0, "RMS_NORM": 1, "L2_NORM": 2}
 
-
-@family(*_KINDS, refuse=floats(0))
+@family(*Norm.__members__, refuse=floats(0))
 def _norm(call: Call) -> list[Launch]:
     s, d = call.view(0), call.dst
-    args = (s, d, i32(_KINDS[call.op]), f32(call.params.eps), call.row_sums)
+    args = (s, d, i32(Norm[call.op]), f32(call.params.eps), call.row_sums)
     return [Launch("norm.cl", call.all_f32(s, d), "norm", args, *call.by_rows(s))]
 
 
@@ -28,7 +27,7 @@ def _norm_scale(call: Call) -> list[Launch]:
     s, w, d, p = call.view(0), call.view(1), call.dst, call.params
     bias, addend = call.optional(2), call.optional(3)
     args = (
-        s, w, bias or s, addend or s, d, i32(0 if p.centred else 1),
+        s, w, bias or s, addend or s, d, i32(Norm.NORM if p.centred else Norm.RMS_NORM),
         i32(bias is not None), i32(addend is not None), f32(p.eps), call.row_sums,
     )  # fmt: skip
     defines = call.all_f32(s, w, bias, addend, d)
