@@ -184,7 +184,7 @@ def _header(args: argparse.Namespace, shape: Shape) -> dict[str, Any]:
 def measure(
     format: str, args: argparse.Namespace, shape: Shape, pythons: dict[str, str]
 ) -> dict[str, Any]:
-    """All that is asked for of one format; an engine that fails has its error instead."""
+    """Measures one format with every engine; an engine that fails has its error instead."""
     names = [*pythons, *args.peer]
     result: dict[str, Any] = {"format": format, "errors": {}, "engines": {n: {} for n in names}}
     children: dict[str, Child | BenchPeer] = {}
@@ -360,8 +360,8 @@ class Run:
             return None
 
 
-def _nmse(found: np.ndarray, expected: np.ndarray) -> float:
-    return float(((found - expected) ** 2).sum() / (expected**2).sum())
+def _nmse(actual: np.ndarray, expected: np.ndarray) -> float:
+    return float(((actual - expected) ** 2).sum() / (expected**2).sum())
 
 
 def _progress(text: str) -> None:

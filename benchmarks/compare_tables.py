@@ -76,7 +76,7 @@ def _share(speed: float | None, test: str, result: dict[str, Any]) -> str:
 
 
 def peak_kind(format: str, peaks: dict[str, float | None]) -> str:
-    """Which products a format's prompts are held to."""
+    """The kind of products whose peak a format's prompts are compared with."""
     if format == "bf16" and peaks.get("bf16"):
         return "bf16"
     return "f32" if format in ("bf16", "f16", "f32") else "int8"

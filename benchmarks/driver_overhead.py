@@ -66,7 +66,7 @@ def _measure(devices: list[NullBackend], n: int, runs: int) -> dict[str, list[fl
     x = np.zeros(1024, np.float32)
     session = weft.Session(weft.compile(graph, devices, assign=pins))
     assert len(session.program.splits) == n
-    found = {"Session.execute": _time(lambda: session.execute({}), runs)}
+    seconds = {"Session.execute": _time(lambda: session.execute({}), runs)}
     for copies in (1, 4):
         with Scheduler(devices, copies) as scheduler:
 
@@ -78,7 +78,7 @@ def _measure(devices: list[NullBackend], n: int, runs: int) -> dict[str, list[fl
             if copies == 1:
                 planned()
                 times = _time(lambda s=scheduler: s.compute(graph, {"x": x}), runs)
-                found["Scheduler.compute"] = times
+                seconds["Scheduler.compute"] = times
                 continue
 
             def four(scheduler: Scheduler = scheduler) -> None:
@@ -90,8 +90,8 @@ def _measure(devices: list[NullBackend], n: int, runs: int) -> dict[str, list[fl
                     run.wait()
 
             times = _time(four, runs // 4)
-            found["Scheduler, 4 in flight"] = [t / 4 for t in times]
-    return found
+            seconds["Scheduler, 4 in flight"] = [t / 4 for t in times]
+    return seconds
 
 
 def _time(work: Callable[[], object], runs: int) -> list[float]:

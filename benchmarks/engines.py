@@ -22,7 +22,7 @@ N_CHECK = 32  # tokens of the prompt whose logits are compared
 
 
 class Engine(Protocol):
-    """What is measured. A context is made for each (threads, flash) that is asked for."""
+    """An engine that is measured. It opens a context for each (threads, flash) of a request."""
 
     n_vocab: int
 
@@ -86,13 +86,13 @@ class Weft:
         return context.decode(tokens, outputs="all")
 
     def peaks(self, threads: int) -> dict[str, float | None]:
-        """Of this machine, now: bytes read per second, and operations per second by kind."""
+        """Measures this machine: bytes read per second, and operations per second by kind."""
         try:
             from weft.backends.cpu import measure_peaks
         except ImportError:
             return {}
-        found = measure_peaks(threads)
-        return {kind: getattr(found, kind) for kind in ("read", "int8", "f32", "bf16")}
+        peaks_of_machine = measure_peaks(threads)
+        return {kind: getattr(peaks_of_machine, kind) for kind in ("read", "int8", "f32", "bf16")}
 
 
 class LlamaCpp:
@@ -104,7 +104,7 @@ class LlamaCpp:
 
         self.api = api
         self.log: list[str] = []
-        # the callback must outlive the library's use of it
+        # the library keeps using the callback, so it must not be freed
         self._callback = api.llama_log_callback(
             lambda level, text, data: self.log.append((text or b"").decode(errors="replace"))
         )
@@ -143,7 +143,7 @@ class LlamaCpp:
         self.api.llama_memory_clear(self.api.llama_get_memory(self.context), True)
 
     def decode(self, tokens: Sequence[int], outputs: str = "last") -> np.ndarray | None:
-        """In calls of at most n_batch tokens, as llama-bench does it."""
+        """Decodes in calls of at most n_batch tokens, as llama-bench does."""
         if outputs == "all":
             return self._decode_all(tokens)
         for start in range(0, len(tokens), 512):
@@ -172,7 +172,7 @@ class LlamaCpp:
             raise RuntimeError(f"llama_decode returned {status}")
 
     def notes(self) -> list[str]:
-        """Where the weights went: CPU_REPACK is memory of rearranged weights."""
+        """Says where the weights are; CPU_REPACK is memory of rearranged weights."""
         lines = "".join(self.log).splitlines()
         return [line.split(":", 1)[-1].strip() for line in lines if "model buffer size" in line]
 
@@ -201,7 +201,7 @@ class Served:
         return {"seconds": seconds, **_memory(), "notes": self.engine.notes()}
 
     def peaks(self, threads: int) -> dict[str, Any]:
-        """What the machine reaches at best; weft alone can say."""
+        """The highest rates of this machine, which only weft measures."""
         assert isinstance(self.engine, Weft)
         return self.engine.peaks(threads)
 
@@ -214,7 +214,7 @@ class Served:
         return self._timed(n, threads, flash, at_once=False)
 
     def exact(self, path: str) -> dict[str, Any]:
-        """As `logits`, with activations in float32; weft alone can."""
+        """The same as `logits` with activations in float32, which only weft offers."""
         assert isinstance(self.engine, Weft)
         np.save(path, self.engine.exact(self._tokens(N_CHECK)))
         return {}
@@ -281,7 +281,7 @@ def serve(name: str, requests: TextIO, answers: TextIO) -> None:
 
 
 if __name__ == "__main__":
-    # what libraries print must not get between the answers
+    # keeps what libraries print out of the answers
     pipe = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     serve(sys.argv[1], sys.stdin, pipe)

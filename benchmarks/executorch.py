@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-# this file has the name of the package that it measures: its folder is looked through afterwards
+# this file has the name of the package that it measures, so its folder is searched last
 _HERE = str(Path(__file__).resolve().parent)
 sys.path[:] = [p for p in sys.path if str(Path(p).resolve()) != _HERE]
 warnings.simplefilter("ignore")
@@ -52,7 +52,7 @@ Call = Callable[[], Any]
 
 @dataclass
 class Row:
-    """What is compared: a call of each engine, and what weft's result differs by."""
+    """A call of each engine, and how far weft's result differs from eager's."""
 
     name: str
     weft: Call
@@ -97,12 +97,12 @@ def eager_call(module: Any, inputs: tuple[Any, ...]) -> Call:
 
 def rows(only: str, threads: int) -> list[Row]:
     """All rows whose names begin with `only`."""
-    found = []
+    results = []
     for name, (module, inputs) in models().items():
         for kind in ("f32", "q8_0", "q4_0") if name.startswith("decode") else ("f32",):
             if f"{name}, {kind}".lower().startswith(only.lower()):
-                found.append(make_row(f"{name}, {kind}", module, inputs, kind, threads))
-    return found
+                results.append(make_row(f"{name}, {kind}", module, inputs, kind, threads))
+    return results
 
 
 def make_row(name: str, module: Any, inputs: tuple[Any, ...], kind: str, threads: int) -> Row:

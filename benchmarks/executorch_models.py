@@ -145,7 +145,7 @@ class Decode(nn.Module):
 
 
 class Tiny(nn.Module):
-    """Next to nothing: what a call costs."""
+    """A model that computes almost nothing, to measure what a call costs."""
 
     def forward(self, x: Tensor) -> Tensor:
         return torch.relu(x)

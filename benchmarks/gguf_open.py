@@ -65,8 +65,8 @@ def pypi_times(path: Path) -> tuple[float, float]:
 
 def main() -> None:
     root = Path(__file__).resolve().parents[1]
-    found = [b / "shared/vectors/models/vocab" for b in (root.parent, root.parent.parent)]
-    vocabularies = next((v for f in found if (v := sorted(f.glob("*.gguf")))), [])
+    folders = [b / "shared/vectors/models/vocab" for b in (root.parent, root.parent.parent)]
+    vocabularies = next((v for f in folders if (v := sorted(f.glob("*.gguf")))), [])
     paths = [Path(a) for a in sys.argv[1:]] or vocabularies
     if not paths:
         sys.exit("give a .gguf file: ../shared/vectors is absent")

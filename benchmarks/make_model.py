@@ -113,8 +113,8 @@ def add_shape_options(parser: argparse.ArgumentParser) -> None:
 
 def shape_of(args: argparse.Namespace) -> Shape:
     """The preset, with the numbers that were given. Raises ValueError for what cannot be."""
-    given = {field.name: getattr(args, field.name) for field in fields(Shape)}
-    return replace(SHAPES[args.shape], **{k: v for k, v in given.items() if v is not None})
+    values = {field.name: getattr(args, field.name) for field in fields(Shape)}
+    return replace(SHAPES[args.shape], **{k: v for k, v in values.items() if v is not None})
 
 
 def make_model(path: Path, format: str, shape: Shape) -> None:

@@ -32,14 +32,14 @@ def in_turns(
     calls: dict[str, Callable[[], None]], between: Callable[[], None], n: int = 30
 ) -> dict[str, list[float]]:
     """Seconds of `n` calls of each, alternating; `between` is called after each, uncounted."""
-    found: dict[str, list[float]] = {name: [] for name in calls}
+    seconds: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(n):
         for name, call in calls.items():
             start = perf_counter()
             call()
-            found[name].append(perf_counter() - start)
+            seconds[name].append(perf_counter() - start)
             between()
-    return found
+    return seconds
 
 
 def main() -> None:
@@ -83,8 +83,8 @@ def main() -> None:
         "the driver's calls alone": alone,
         "enqueued and done": done,
     }
-    found = in_turns(calls, wait) | in_turns({"after a change of size": changed}, wait)
-    for name, times in found.items():
+    seconds = in_turns(calls, wait) | in_turns({"after a change of size": changed}, wait)
+    for name, times in seconds.items():
         low, middle = (n * 1e6 / chain.n_launches for n in (min(times), median(times)))
         print(f"  {name:24} {low:7.2f} {middle:7.2f}")
 

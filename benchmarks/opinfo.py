@@ -91,27 +91,32 @@ def _short(error: BaseException) -> str:
 
 def examined(op: Any, dtype: torch.dtype, limit: int) -> dict[str, Any]:
     """The line of an operator."""
-    found: list[tuple[str, str]] = []
+    outcomes: list[tuple[str, str]] = []
     signal.alarm(LIMIT_S)
     try:
         torch.manual_seed(0)
         samples = list(islice(op.sample_inputs("cpu", dtype, requires_grad=False), limit))
         joint = outcome(op.op, samples)  # bringing a program to core ops is what takes long
         if joint[0] == "equal" or len(samples) == 1:
-            found = [joint] * len(samples)
+            outcomes = [joint] * len(samples)
         else:
-            found.extend(outcome(op.op, [sample]) for sample in samples)
+            outcomes.extend(outcome(op.op, [sample]) for sample in samples)
     except TimeoutError:
-        found.append(("exception", f"took more than {LIMIT_S} s"))
+        outcomes.append(("exception", f"took more than {LIMIT_S} s"))
     except Exception as error:  # the sample generator's own
-        found.append(("not counted", _short(error)))
+        outcomes.append(("not counted", _short(error)))
     finally:
         signal.alarm(0)
-    return {"op": _name(op), "dtype": _plain(dtype), "verdict": _verdict(found), "samples": found}
+    return {
+        "op": _name(op),
+        "dtype": _plain(dtype),
+        "verdict": _verdict(outcomes),
+        "samples": outcomes,
+    }
 
 
-def _verdict(found: list[tuple[str, str]]) -> str:
-    kinds = {kind for kind, _ in found}
+def _verdict(outcomes: list[tuple[str, str]]) -> str:
+    kinds = {kind for kind, _ in outcomes}
     for bad in ("wrong", "exception"):
         if bad in kinds:
             return bad
@@ -161,14 +166,14 @@ def main() -> None:
     signal.signal(signal.SIGALRM, _late)
     dtype = getattr(torch, args.dtype)
     part, parts = map(int, args.part.split("/"))
-    done = set()
+    names = set()
     if args.out.exists():
         rows = map(json.loads, args.out.read_text().splitlines())
-        done = {row["op"] for row in rows if row["dtype"] == args.dtype}
+        names = {row["op"] for row in rows if row["dtype"] == args.dtype}
     ops = [op for op in op_db if dtype in op.supported_dtypes("cpu")]
     ops = [op for op in ops if not any(word in op.name for word in RANDOM)]
     for op in ops[part - 1 :: parts]:
-        if _name(op) not in done and args.only in (None, op.name):
+        if _name(op) not in names and args.only in (None, op.name):
             line = json.dumps(examined(op, dtype, args.samples))
             with args.out.open("a") as out:
                 out.write(line + "\n")

@@ -58,12 +58,12 @@ def machine(case: dict[str, Any]) -> Profile:
 
 def moves(a: Schedule, b: Schedule) -> str:
     """`31 MUL_MAT GPU0 -> CPU` of the ops that moved most."""
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for node in a.graph.nodes:
         old, new = a.backend_for(node), b.backend_for(node)
         if not node.op.is_view and old is not None and new is not None and old is not new:
-            found[f"{node.op.name} {old.name} -> {new.name}"] += 1
-    return ", ".join(f"{n} {what}" for what, n in found.most_common(3))
+            counts[f"{node.op.name} {old.name} -> {new.name}"] += 1
+    return ", ".join(f"{n} {what}" for what, n in counts.most_common(3))
 
 
 def main() -> None:
@@ -83,16 +83,16 @@ def main() -> None:
         cost = CostOptions(machine(case))
         rules = schedule(graph, driver.backends, **how)
         start = time.perf_counter()
-        made = schedule(graph, driver.backends, "cost", **how, cost=cost)
+        scheduled = schedule(graph, driver.backends, "cost", **how, cost=cost)
         searched += time.perf_counter() - start
         model = TimeModel(cost.profile, graph, driver.backends)
-        before, after = model.predict(rules).total, model.predict(made).total
+        before, after = model.predict(rules).total, model.predict(scheduled).total
         ratios.append(after / before)
         if args.all or ratios[-1] < 0.999:
-            splits = f"{len(rules.splits)} -> {len(made.splits)}"
+            splits = f"{len(rules.splits)} -> {len(scheduled.splits)}"
             print(
                 f"{case['id']:<10} {len(graph.nodes):>5}  {splits:<10}  {seconds_text(before):>8}  "
-                f"{seconds_text(after):>10}  {ratios[-1]:>5.2f}  {moves(rules, made)}"
+                f"{seconds_text(after):>10}  {ratios[-1]:>5.2f}  {moves(rules, scheduled)}"
             )
     lower = sum(r < 0.999 for r in ratios)
     print(

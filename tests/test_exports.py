@@ -72,10 +72,10 @@ def is_own(value: object, package: str) -> bool:
 def test_the_page_of_the_api_is_up_to_date() -> None:
     """`make docs` writes it."""
     folder = Path(__file__).parents[1] / "docs"
-    made = subprocess.run(
+    process = subprocess.run(
         [sys.executable, folder / "make_api.py"], capture_output=True, text=True, check=True
     )
-    assert made.stdout == (folder / "api.md").read_text(encoding="utf-8")
+    assert process.stdout == (folder / "api.md").read_text(encoding="utf-8")
 
 
 def test_the_table_of_sampling_is_up_to_date(tmp_path: Path) -> None:

@@ -20,8 +20,8 @@ def test_the_page_is_current() -> None:
 def test_the_environment_chooses_the_cpu_target() -> None:
     code = "from weft.backends import make_backend as m; b = m('cpu'); print(b.target, b.n_threads)"
     env = os.environ | {"WEFT_TARGET": "baseline", "WEFT_THREADS": "1"}
-    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
-    assert done.stdout.split() == ["baseline", "1"], done.stderr
+    process = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
+    assert process.stdout.split() == ["baseline", "1"], process.stderr
 
 
 def test_the_cache_folder_is_the_users() -> None:
@@ -30,8 +30,8 @@ def test_the_cache_folder_is_the_users() -> None:
     def folder(**variables: str) -> str:
         env = {k: v for k, v in os.environ.items() if k not in ("WEFT_CACHE", "XDG_CACHE_HOME")}
         command = [sys.executable, "-c", code]
-        done = subprocess.run(command, env=env | variables, capture_output=True, text=True)
-        return done.stdout.strip()
+        process = subprocess.run(command, env=env | variables, capture_output=True, text=True)
+        return process.stdout.strip()
 
     assert folder(WEFT_CACHE="/else") == "/else"
     assert folder(HOME="/home/me").startswith(os.path.join("/home/me", ""))

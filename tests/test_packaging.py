@@ -21,9 +21,9 @@ def asked(file: str) -> list[str]:
 @pytest.mark.parametrize("file", ["pyproject.toml", "executorch/pyproject.toml"])
 def test_every_requirement_has_an_upper_bound(file: str) -> None:
     """A release of another project that breaks its promises does not break an installed weft."""
-    found = asked(file)
-    assert len(found) >= 6
-    assert not [r for r in found if "<" not in r and "==" not in r]
+    results = asked(file)
+    assert len(results) >= 6
+    assert not [r for r in results if "<" not in r and "==" not in r]
 
 
 def test_running_needs_no_tool_of_development() -> None:

@@ -20,11 +20,11 @@ MODEL = Path(__file__).parent / "data" / "vectors" / "models" / "archs" / "llama
 
 
 def modules_after(code: str) -> set[str]:
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", f"{code}\nimport sys; print(*sys.modules, file=sys.stderr)"],
         capture_output=True, text=True, check=True,
     )  # fmt: skip
-    return set(done.stderr.split())
+    return set(process.stderr.split())
 
 
 def test_import_weft_imports_nothing_else() -> None:
@@ -113,7 +113,7 @@ def test_the_command_imports_nothing_before_it_takes_ctrl_c() -> None:
 
 @pytest.mark.parametrize("delay", [0.03, 0.06, 0.1, 0.15, 0.2, 0.3, 0.4])
 def test_ctrl_c_while_it_starts_is_quiet(delay: float, tmp_path: Path) -> None:
-    """At whatever point of the start it comes: no traceback."""
+    """There is no traceback at any point of the start."""
     marker = tmp_path / "started"
     code = (
         "import sys, signal, pathlib\n"

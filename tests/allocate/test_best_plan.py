@@ -20,10 +20,10 @@ from weft.schedule import schedule
 
 
 def best(*outputs: Tensor) -> Allocation:
-    made = schedule(Graph(*outputs), [cpu()])
-    found = allocate(made)
-    validate(made, found)
-    return found
+    scheduled = schedule(Graph(*outputs), [cpu()])
+    allocation = allocate(scheduled)
+    validate(scheduled, allocation)
+    return allocation
 
 
 def test_a_chain_needs_two_tensors() -> None:
@@ -45,17 +45,17 @@ def test_outputs_and_unread_results_stay() -> None:
     kept = [node("CONT", f"kept{i}", x) for i in range(3)]
     kept[0].as_output()
     last = node("CONT", "last", node("CONT", "h", x))
-    found = best(*kept, last)
-    assert len({found.place[t].offset for t in kept}) == 3
+    allocation = best(*kept, last)
+    assert len({allocation.place[t].offset for t in kept}) == 3
 
 
 def test_an_output_view_keeps_its_base() -> None:
     x = node("CONT", "x", value("in"))
     v = view("v", x).as_output()
     y = node("CONT", "z", node("CONT", "y", node("CONT", "w", value("other"))))
-    found = best(v, y)
-    others = [p for t, p in found.place.items() if t.name in ("w", "y", "z")]
-    assert all(p.offset != found.place[x].offset for p in others)
+    allocation = best(v, y)
+    others = [p for t, p in allocation.place.items() if t.name in ("w", "y", "z")]
+    assert all(p.offset != allocation.place[x].offset for p in others)
 
 
 def test_zero_sized_tensors() -> None:
@@ -63,17 +63,20 @@ def test_zero_sized_tensors() -> None:
 
 
 def test_a_result_may_stay_in_memory_of_another_device() -> None:
-    """As in the reference, but only where every reader can use that memory."""
+    """The reference does the same, here only where every reader can use that memory."""
     c = cpu()
     g = gpu(reads=[c.buffer_type])
     x = node("CONT", "x", value("in"))
     y = node("SQR", "y", x)
     z = node("CONT", "z", y)
     for reader in (g, c):
-        made = schedule(Graph(z), [g, c], assign={x: c, y: g, z: reader})
-        found = allocate(made)
-        validate(made, found)
-        assert found.arenas[found.place[made.final_of(y)].arena].buffer_type is c.buffer_type
+        scheduled = schedule(Graph(z), [g, c], assign={x: c, y: g, z: reader})
+        allocation = allocate(scheduled)
+        validate(scheduled, allocation)
+        assert (
+            allocation.arenas[allocation.place[scheduled.final_of(y)].arena].buffer_type
+            is c.buffer_type
+        )
 
 
 @pytest.mark.parametrize("max_size", [None, 3000, 1024, 100])
@@ -81,12 +84,12 @@ def test_chunks_are_not_larger_than_allowed(max_size: int | None) -> None:
     c = cpu(max_size=max_size)
     xs = [node("CONT", f"n{i}", value(f"x{i}", (64, 1 + i % 3))) for i in range(9)]
     total = xs[0]
-    made = schedule(Graph(*xs, total), [c])
-    found = allocate(made)
-    validate(made, found)
-    largest = max(p.size for p in found.place.values())
+    scheduled = schedule(Graph(*xs, total), [c])
+    allocation = allocate(scheduled)
+    validate(scheduled, allocation)
+    largest = max(p.size for p in allocation.place.values())
     if max_size is not None:
-        assert all(chunk <= max(max_size, largest) for chunk in found.arenas[0].chunks)
+        assert all(chunk <= max(max_size, largest) for chunk in allocation.arenas[0].chunks)
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -95,23 +98,23 @@ def test_random_plans(drawn: tuple[object, ...]) -> None:
     """Whatever is asked, the answer is a valid plan or an error that says what is wrong."""
     graph, devices, assign, n_copies = drawn
     try:
-        made = schedule(graph, devices, assign=assign, n_copies=n_copies)  # type: ignore[arg-type]
-        found = allocate(made)
+        scheduled = schedule(graph, devices, assign=assign, n_copies=n_copies)  # type: ignore[arg-type]
+        allocation = allocate(scheduled)
     except WeftError as error:
         assert str(error)
         return
-    made.explain()
-    validate(made, found)
-    assert all(a.size >= a.lower_bound for a in found.arenas)
-    allocator = GraphAllocator([b.buffer_type for b in made.backends])
-    allocator.reserve(made)
-    assert allocator.alloc(made) is False
-    like = allocate(made, "ggml")
+    scheduled.explain()
+    validate(scheduled, allocation)
+    assert all(a.size >= a.lower_bound for a in allocation.arenas)
+    allocator = GraphAllocator([b.buffer_type for b in scheduled.backends])
+    allocator.reserve(scheduled)
+    assert allocator.alloc(scheduled) is False
+    like = allocate(scheduled, "ggml")
     try:
-        validate(made, like)
+        validate(scheduled, like)
     except AllocationError:
         return  # the reference's plan is wrong here: nothing to compare with
-    assert found.total <= like.total
+    assert allocation.total <= like.total
 
 
 @settings(max_examples=100, deadline=None)
@@ -123,9 +126,9 @@ def test_packings_never_overlap(rows: list[tuple[int, int, int]], limit: int | N
     items = [Item(0, start, start + length, size) for start, length, size in rows]
     sparse, dense = Problem(items, limit), Problem(items, limit)
     dense.neighbours = None
-    found = [pack(p, p.order(name)) for p in (sparse, dense) for name in ORDERS]
-    found.append(improve(sparse, 0, 20_000)[0])
-    for packing in found:
+    counts = [pack(p, p.order(name)) for p in (sparse, dense) for name in ORDERS]
+    counts.append(improve(sparse, 0, 20_000)[0])
+    for packing in counts:
         for i, a in enumerate(items):
             top = packing.offsets[i] + a.size
             assert top <= packing.chunks[packing.chunk_of[i]]
@@ -148,9 +151,9 @@ def test_five_thousand_nodes() -> None:
         tensors.append(node("MUL_MAT", f"n{i}", *src, shape=shape))
     graph = Graph(*tensors[-5:])
     assert len(graph.nodes) > 5000
-    made = schedule(graph, [cpu()])
-    found = allocate(made)
-    assert found.total <= allocate(made, "ggml").total
+    scheduled = schedule(graph, [cpu()])
+    allocation = allocate(scheduled)
+    assert allocation.total <= allocate(scheduled, "ggml").total
 
 
 def test_plans_do_not_depend_on_the_run() -> None:
@@ -159,8 +162,8 @@ def test_plans_do_not_depend_on_the_run() -> None:
     for i in range(200):
         shape = (rnd.choice([64, 100, 300]), rnd.randrange(1, 9))
         tensors.append(node("MUL_MAT", f"n{i}", *rnd.choices(tensors[-8:], k=2), shape=shape))
-    made = schedule(Graph(*tensors[-3:]), [cpu()])
-    assert allocate(made).place == allocate(made).place
+    scheduled = schedule(Graph(*tensors[-3:]), [cpu()])
+    assert allocate(scheduled).place == allocate(scheduled).place
 
 
 def test_unknown_policy() -> None:
@@ -171,5 +174,5 @@ def test_unknown_policy() -> None:
 def test_weights_need_no_memory() -> None:
     c = cpu()
     y = node("MUL_MAT", "y", weight("w", c), value("x"), shape=(64, 4))
-    made = schedule(Graph(y), [c])
-    assert {t.name for t in allocate(made).place} == {"x", "y"}
+    scheduled = schedule(Graph(y), [c])
+    assert {t.name for t in allocate(scheduled).place} == {"x", "y"}

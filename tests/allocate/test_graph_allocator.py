@@ -50,8 +50,8 @@ def test_chunks() -> None:
 
 def plan(*outputs: Tensor) -> dict[str, tuple[int, int]]:
     """name -> (offset, size) on one CPU."""
-    made = allocate(schedule(Graph(*outputs), [cpu()]), "ggml")
-    return {t.name: (p.offset, p.size) for t, p in made.place.items()}
+    allocation = allocate(schedule(Graph(*outputs), [cpu()]), "ggml")
+    return {t.name: (p.offset, p.size) for t, p in allocation.place.items()}
 
 
 def test_in_place_takes_the_first_source_that_may_go() -> None:
@@ -96,10 +96,10 @@ def test_memory_that_is_too_small_to_take_over() -> None:
             return tensor.max_bytes + (100 if tensor.op.name == "SQR" else 0)
 
     c = cpu(memory=Growing("growing"))
-    made = schedule(Graph(node("SQR", "y", node("CONT", "x", value("in")))), [c])
+    scheduled = schedule(Graph(node("SQR", "y", node("CONT", "x", value("in")))), [c])
     with pytest.raises(AllocationError, match=r"y f32.* needs 1124 .* 1024 bytes of its source x"):
-        allocate(made, "ggml")
-    assert allocate(made).total > 0
+        allocate(scheduled, "ggml")
+    assert allocate(scheduled).total > 0
 
 
 def batch(n: int, g: object, c: object) -> Schedule:

@@ -26,12 +26,12 @@ def planned() -> tuple[Schedule, Allocation]:
     x = value("x")
     y = node("CONT", "y", x)
     z = node("CONT", "z", y)
-    made = schedule(Graph(node("ADD", "sum", z, y).as_output()), [cpu()])
-    return made, allocate(made)
+    scheduled = schedule(Graph(node("ADD", "sum", z, y).as_output()), [cpu()])
+    return scheduled, allocate(scheduled)
 
 
-def named(made: Schedule, name: str) -> Tensor:
-    return next(t for t in (*made.plan_nodes, *made.plan_leaves) if t.name == name)
+def named(scheduled: Schedule, name: str) -> Tensor:
+    return next(t for t in (*scheduled.plan_nodes, *scheduled.plan_leaves) if t.name == name)
 
 
 def test_a_good_plan(planned: tuple[Schedule, Allocation]) -> None:
@@ -39,11 +39,11 @@ def test_a_good_plan(planned: tuple[Schedule, Allocation]) -> None:
 
 
 def test_overlap_names_both(planned: tuple[Schedule, Allocation]) -> None:
-    made, plan = planned
-    z, y = named(made, "z"), named(made, "y")
+    scheduled, plan = planned
+    z, y = named(scheduled, "z"), named(scheduled, "y")
     bad = moved(plan, z, offset=plan.place[y].offset)
     with pytest.raises(AllocationError, match=r"z f32\[64, 4\] and y f32\[64, 4\] are both needed"):
-        validate(made, bad)
+        validate(scheduled, bad)
 
 
 @pytest.mark.parametrize(
@@ -60,25 +60,25 @@ def test_overlap_names_both(planned: tuple[Schedule, Allocation]) -> None:
 def test_bad_places(
     planned: tuple[Schedule, Allocation], change: dict[str, int], message: str
 ) -> None:
-    made, plan = planned
+    scheduled, plan = planned
     with pytest.raises(AllocationError, match=message):
-        validate(made, moved(plan, named(made, "y"), **change))
+        validate(scheduled, moved(plan, named(scheduled, "y"), **change))
 
 
 def test_a_missing_place(planned: tuple[Schedule, Allocation]) -> None:
-    made, plan = planned
+    scheduled, plan = planned
     rest = {t: p for t, p in plan.place.items() if t.name != "y"}
     with pytest.raises(AllocationError, match=r"y .* has no place"):
-        validate(made, replace(plan, place=rest))
+        validate(scheduled, replace(plan, place=rest))
 
 
-def by_hand(made: Schedule, offsets: dict[str, int], size: int = 1 << 16) -> Allocation:
+def by_hand(scheduled: Schedule, offsets: dict[str, int], size: int = 1 << 16) -> Allocation:
     """A plan with these offsets in one chunk per backend."""
-    tensors = dict.fromkeys((*made.plan_leaves, *made.plan_nodes))
+    tensors = dict.fromkeys((*scheduled.plan_leaves, *scheduled.plan_nodes))
     return Allocation(
-        (Arena(made.backends[-1].buffer_type, (size,), 0),),
+        (Arena(scheduled.backends[-1].buffer_type, (size,), 0),),
         {t: Placement(0, 0, offsets[t.name], 1024) for t in tensors if t.name in offsets},
-        (0,) * len(made.backends),
+        (0,) * len(scheduled.backends),
     )
 
 
@@ -102,9 +102,9 @@ def test_a_view_read_later_counts() -> None:
     x = node("CONT", "x", value("in"))
     y = node("SQR", "y", x)
     z = node("ADD", "z", y, view("v", x))
-    made = schedule(Graph(z), [cpu()])
+    scheduled = schedule(Graph(z), [cpu()])
     with pytest.raises(AllocationError, match=r"y .* and x "):
-        validate(made, by_hand(made, {"in": 2048, "x": 0, "y": 0, "z": 1024}))
+        validate(scheduled, by_hand(scheduled, {"in": 2048, "x": 0, "y": 0, "z": 1024}))
 
 
 def test_inputs_are_written_before_the_run() -> None:
@@ -112,20 +112,20 @@ def test_inputs_are_written_before_the_run() -> None:
     a, b = value("a"), value("b")
     y = node("CONT", "y", a)
     z = node("ADD", "z", y, b)
-    made = schedule(Graph(z), [cpu()])
+    scheduled = schedule(Graph(z), [cpu()])
     with pytest.raises(AllocationError, match=r"y .* and b "):
-        validate(made, by_hand(made, {"a": 0, "b": 1024, "y": 1024, "z": 2048}))
+        validate(scheduled, by_hand(scheduled, {"a": 0, "b": 1024, "y": 1024, "z": 2048}))
 
 
 def test_a_copy_and_its_source_are_apart() -> None:
     g, c = gpu(), cpu()
     x = value("x")
     y = node("SQR", "y", x)
-    made = schedule(Graph(y), [g, c], assign={y: g})
-    copy = made.splits[0].copies[0][1]
-    half = by_hand(made, {"x": 0, "y": 4096, copy.name: 512})
+    scheduled = schedule(Graph(y), [g, c], assign={y: g})
+    copy = scheduled.splits[0].copies[0][1]
+    half = by_hand(scheduled, {"x": 0, "y": 4096, copy.name: 512})
     with pytest.raises(AllocationError, match=r"gpu#x#0 .* and x "):
-        validate(made, half)
+        validate(scheduled, half)
 
 
 @settings(max_examples=100, deadline=None)
@@ -134,8 +134,8 @@ def test_injected_overlaps_are_found(drawn: tuple[object, ...], data: st.DataObj
     """Two values put on each other although both are live: an output and anything after it."""
     graph, devices, assign, n_copies = drawn
     try:
-        made = schedule(graph, devices, assign=assign, n_copies=n_copies)  # type: ignore[arg-type]
-        plan = allocate(made)
+        scheduled = schedule(graph, devices, assign=assign, n_copies=n_copies)  # type: ignore[arg-type]
+        plan = allocate(scheduled)
     except WeftError:
         return
     outputs = [t for t in plan.place if t.is_output and plan.place[t].size]
@@ -150,4 +150,4 @@ def test_injected_overlaps_are_found(drawn: tuple[object, ...], data: st.DataObj
     assume(others)
     victim = data.draw(st.sampled_from(others))
     with pytest.raises(AllocationError):
-        validate(made, moved(plan, victim, chunk=at.chunk, offset=at.offset))
+        validate(scheduled, moved(plan, victim, chunk=at.chunk, offset=at.offset))

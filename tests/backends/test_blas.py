@@ -323,11 +323,11 @@ def test_the_lock_is_released() -> None:
     c = np.empty_like(a)
     OPENBLAS.use_threads(1)
     counted = 0
-    done = threading.Event()
+    finished = threading.Event()
 
     def count() -> None:
         nonlocal counted
-        while not done.is_set():
+        while not finished.is_set():
             counted += 1
 
     thread = threading.Thread(target=count)
@@ -337,7 +337,7 @@ def test_the_lock_is_released() -> None:
     for _ in range(3):
         OPENBLAS.multiply((n, n, n), at, n, False, at, n, True, to, n)
     during = counted - before
-    done.set()
+    finished.set()
     thread.join()
     assert during > 1000
     np.testing.assert_array_equal(c, n)

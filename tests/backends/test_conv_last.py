@@ -16,15 +16,15 @@ F = torch.nn.functional
 def convolve(
     x: Any, w: Any, b: Any, residual: Any, device: str, low: float, high: float, **options: Any
 ) -> Any:
-    """In and out as PyTorch has them: [n, c, h, w]."""
+    """Runs the convolution; input and result are [n, c, h, w], as in PyTorch."""
     present = [t is not None for t in (b, residual)]
     turned = {
         k: v[::-1] if isinstance(v, tuple) else v for k, v in options.items() if k != "groups"
     }
 
     def build(t: g.Tensor, k: g.Tensor, *more: g.Tensor) -> g.Tensor:
-        given = iter(more)
-        bias, addend = (next(given) if there else None for there in present)
+        rest = iter(more)
+        bias, addend = (next(rest) if there else None for there in present)
         return g.conv_2d_last(
             t, k, bias, addend, low=low, high=high, groups=options.get("groups", 1), **turned
         )

@@ -25,16 +25,16 @@ def product(
     stored = quants.to_storage(values, DTYPES[weights])
     exact = quants.from_storage(stored, DTYPES[weights]).astype(np.float64)
     x = rng.standard_normal((rows, 96)).astype(np.float32)
-    given = quants.to_storage(x, DTYPES[columns])
+    columns_as_stored = quants.to_storage(x, DTYPES[columns])
     if columns == "bf16":
-        x = quants.from_storage(given, DTYPES[columns])
+        x = quants.from_storage(columns_as_stored, DTYPES[columns])
     graph = weft.Graph(
         mul_mat(
             weft.constant(stored, "w", weights), weft.input("x", (rows, 96), columns)
         ).as_output("y")
     )
     session = weft.Session(weft.compile(graph, [CpuBackend(1, activations=mode)]))
-    got = session.run({"x": given})["y"]
+    got = session.run({"x": columns_as_stored})["y"]
     return [s.op.name for s in session.program.splits[0].steps], got, x @ exact.T
 
 

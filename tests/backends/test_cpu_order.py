@@ -54,7 +54,7 @@ def test_readers_and_writers_of_a_cache_keep_their_order() -> None:
 
 
 def test_a_node_moves_up_only_so_far() -> None:
-    """What is used at the end of a long graph is not made at its beginning."""
+    """A tensor that is used at the end of a long graph is not computed at its beginning."""
     x = _value("x")
     chain = [x]
     for _ in range(40):

@@ -112,6 +112,6 @@ def test_pages_of_a_mapped_file_are_given_back(tmp_path: Path) -> None:
 def resident(path: Path) -> int:
     """Resident KiB of this process' map of a file."""
     text = Path("/proc/self/smaps").read_text()
-    found = re.search(re.escape(str(path)) + r".*?Rss:\s+(\d+) kB", text, re.DOTALL)
-    assert found is not None
-    return int(found[1])
+    match = re.search(re.escape(str(path)) + r".*?Rss:\s+(\d+) kB", text, re.DOTALL)
+    assert match is not None
+    return int(match[1])

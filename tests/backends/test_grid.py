@@ -83,7 +83,7 @@ def test_the_page_is_current() -> None:
 
 
 def test_json_has_every_answer() -> None:
-    found = grid_as_json({"picky": Picky()})
-    assert len(found["cases"]) == len(all_cases())
-    sums = [c for c in found["cases"] if c["op"] == "ADD" and c["variant"] == "f32 f32"]
+    grid = grid_as_json({"picky": Picky()})
+    assert len(grid["cases"]) == len(all_cases())
+    sums = [c for c in grid["cases"] if c["op"] == "ADD" and c["variant"] == "f32 f32"]
     assert sums[0]["why_not"] == {"picky": ""}

@@ -52,9 +52,9 @@ class Calls:
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
-    found = Calls()
-    monkeypatch.setattr(numa, "_mbind", found)
-    return found
+    recorded = Calls()
+    monkeypatch.setattr(numa, "_mbind", recorded)
+    return recorded
 
 
 def test_nodes_are_read_from_the_system(two_nodes: Path) -> None:

@@ -42,7 +42,7 @@ def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 
 def alone(backend: OpenCLBackend) -> OpenCLBackend:
-    """As the only device of a list."""
+    """Makes the device the only one of a list."""
     backend.kind = "CPU"
     return backend
 
@@ -56,9 +56,9 @@ def doubled(rows: int = 8) -> weft.Graph:
 
 
 def test_devices_are_listed(device: OpenCLBackend) -> None:
-    found = [info for info in known_backends() if info.name.startswith("opencl:")]
-    assert any(info.available for info in found)
-    for info in found:
+    infos = [info for info in known_backends() if info.name.startswith("opencl:")]
+    assert any(info.available for info in infos)
+    for info in infos:
         assert info.available == (info.why_not == "")
         assert "GiB" in info.description and "units" in info.description
 
@@ -201,17 +201,17 @@ def test_what_is_sent_may_change_at_once(device: OpenCLBackend) -> None:
 
 
 def test_a_plan_that_exceeds_a_block_gets_several(device: OpenCLBackend) -> None:
-    made = alone(opencl())
-    made.memory_type.max_size = 3 * 8 * N * 4
+    backend = alone(opencl())
+    backend.memory_type.max_size = 3 * 8 * N * 4
     x = weft.input("x", (8, N))
     layers = [g.silu(g.scale(x, float(i))).named(f"l{i}") for i in range(6)]
     y = layers[0]
     for layer in layers[1:]:
         y = g.add(y, layer)
     graph = weft.Graph(*(t.as_output(t.name) for t in layers), y.as_output("y"))
-    program = compile(graph, [made])
+    program = compile(graph, [backend])
     arenas = [b for b in program.buffers if b.kind == "arena" and b.size]
-    assert len(arenas) > 1 and all(b.size <= made.memory_type.max_size for b in arenas)
+    assert len(arenas) > 1 and all(b.size <= backend.memory_type.max_size for b in arenas)
     data = np.random.default_rng(0).standard_normal((8, N)).astype(np.float32)
     want = sum(i * data / (1 + np.exp(-i * data)) for i in range(6))
     np.testing.assert_allclose(Session(program).run({"x": data})["y"], want, rtol=1e-4, atol=1e-5)
@@ -219,14 +219,14 @@ def test_a_plan_that_exceeds_a_block_gets_several(device: OpenCLBackend) -> None
 
 def test_weights_are_used_where_they_are() -> None:
     """A device that works in the host's memory takes constant weights without a copy."""
-    made = alone(opencl())
-    if not made.memory_type.shares:
-        pytest.skip(f"{made.device.name} has memory of its own")
+    backend = alone(opencl())
+    if not backend.memory_type.shares:
+        pytest.skip(f"{backend.device.name} has memory of its own")
     w = np.eye(N, dtype=np.float32)
     x = weft.input("x", (2, N))
     graph = weft.Graph(g.mul_mat(weft.constant(w, "w"), x).as_output("y"))
-    session = Session(compile(graph, [made]))
-    assert made.memory_type.in_use < w.nbytes
+    session = Session(compile(graph, [backend]))
+    assert backend.memory_type.in_use < w.nbytes
     data = np.random.default_rng(0).standard_normal((2, N)).astype(np.float32)
     np.testing.assert_allclose(session.run({"x": data})["y"], data, rtol=1e-6)
 
@@ -235,12 +235,12 @@ def test_weights_are_used_where_they_are() -> None:
 
 
 def test_only_what_depends_on_a_symbol_is_made_again() -> None:
-    made = alone(opencl())
+    backend = alone(opencl())
     n, m = weft.Sym("n", 1, 8), weft.Sym("m", 1, 8)
     x, y = weft.input("x", (n, N)), weft.input("y", (m, N))
     z = weft.input("z", (3, N))
     nodes = [g.silu(t).as_output(name) for t, name in ((x, "a"), (y, "b"), (z, "c"))]
-    session = Session(compile(weft.Graph(*nodes), [made]))
+    session = Session(compile(weft.Graph(*nodes), [backend]))
     (executable,) = session.executables
     assert isinstance(executable, OpenCLExecutable)
 
@@ -258,10 +258,10 @@ def test_only_what_depends_on_a_symbol_is_made_again() -> None:
 
 
 def test_an_index_out_of_range_is_an_error(device: OpenCLBackend) -> None:
-    made = alone(opencl())
+    backend = alone(opencl())
     rows = weft.input("rows", (3,), "i32")
     table = weft.constant(np.ones((5, N), np.float32), "table")
-    program = compile(weft.Graph(g.get_rows(table, rows).named("picked").as_output("y")), [made])
+    program = compile(weft.Graph(g.get_rows(table, rows).named("picked").as_output("y")), [backend])
     session = Session(program)
     for bad in (5, -1, 2**31 - 1):
         with pytest.raises(
@@ -288,16 +288,19 @@ def test_every_kernel_file_is_known() -> None:
 
 def test_programs_are_kept_on_disk(cache: Path) -> None:
     for compiled, loaded in ((1, 0), (0, 1)):
-        made = alone(opencl())
-        session = Session(compile(doubled(), [made]))
+        backend = alone(opencl())
+        session = Session(compile(doubled(), [backend]))
         x = np.ones((2, N), np.float32)
         assert (session.run({"x": x})["y"] == 2).all()
-        assert (made.driver.programs.compiled, made.driver.programs.loaded) == (compiled, loaded)
+        assert (backend.driver.programs.compiled, backend.driver.programs.loaded) == (
+            compiled,
+            loaded,
+        )
     (binary,) = cache.glob("*.bin")
     binary.write_bytes(b"damaged")
-    made = alone(opencl())
-    Session(compile(doubled(), [made])).run({"x": x})
-    assert made.driver.programs.compiled == 1
+    backend = alone(opencl())
+    Session(compile(doubled(), [backend])).run({"x": x})
+    assert backend.driver.programs.compiled == 1
 
 
 @pytest.mark.parametrize(("log", "said"), [
@@ -314,21 +317,21 @@ def test_what_a_compiler_says(log: str, said: str) -> None:
 def test_a_kernel_that_does_not_build(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """File, line and device are named, with the node that needs it; others still run."""
     real = builds.source_of
-    made = alone(opencl())
+    backend = alone(opencl())
 
     def broken(file: str) -> str:
         return real(file) + ("\n#line 77\nnonsense here;\n" if file == "unary.cl" else "")
 
     monkeypatch.setattr(builds, "source_of", broken)
     x = weft.input("x", (2, N))
-    program = compile(weft.Graph(g.silu(x).as_output("y")), [made])
+    program = compile(weft.Graph(g.silu(x).as_output("y")), [backend])
     with pytest.raises(weft.DeviceError) as caught:
         Session(program).run({"x": np.ones((2, N), np.float32)})
     message = str(caught.value)
-    assert "unary.cl line 77: " in message and made.device.name in message
+    assert "unary.cl line 77: " in message and backend.device.name in message
     assert "split 0 on opencl (node y)" in message
     assert (
-        Session(compile(doubled(), [made])).run({"x": np.ones((2, N), np.float32)})["y"] == 2
+        Session(compile(doubled(), [backend])).run({"x": np.ones((2, N), np.float32)})["y"] == 2
     ).all()
 
 
@@ -347,7 +350,7 @@ FAULTS = {
 @pytest.mark.parametrize("what", FAULTS)
 def test_faults_of_the_driver(what: str, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each is a DeviceError; another session goes on, and so does this one when it is over."""
-    made = opencl()
+    backend = opencl()
     cl = pytest.importorskip("pyopencl")
     host = make_backend("cpu", n_threads=1)
     x = np.ones((2, N), np.float32)
@@ -375,23 +378,23 @@ def test_faults_of_the_driver(what: str, cache: Path, monkeypatch: pytest.Monkey
         "read": ("enqueue_copy",),
     }[what]
     graph = doubled()
-    pins = {node: made for node in graph.nodes}
-    program = compile(graph, [made, host], assign=pins)
+    pins = {node: backend for node in graph.nodes}
+    program = compile(graph, [backend, host], assign=pins)
     session = Session(program)
     session.run({"x": x})
     with monkeypatch.context() as patch:
         if what == "build":
-            patch.setattr(made.driver.programs, "_built", {})
+            patch.setattr(backend.driver.programs, "_built", {})
             patch.setattr(builds, "library", lambda: _Compiler(cl))
         elif what == "wait":
-            patch.setattr(made.driver, "queue", _Queue(made.driver.queue, cl))
+            patch.setattr(backend.driver, "queue", _Queue(backend.driver.queue, cl))
         else:
-            patch.setattr(made.driver, "_cl", Broken())
+            patch.setattr(backend.driver, "_cl", Broken())
         with pytest.raises(weft.DeviceError, match=FAULTS[what]):
             if what in ("create", "build"):
                 Session(program).run({"x": x})
             elif what == "wait":
-                made.make_queue().synchronize()
+                backend.make_queue().synchronize()
             elif what == "read":
                 session.output("y", {"n": 2})
             else:
@@ -424,26 +427,26 @@ class _Queue:
 
 def test_a_thousand_sessions_with_weights_of_their_own() -> None:
     """The weights' array stays; what was sent of it goes with each session."""
-    made = alone(opencl(copy_weights=True))
+    backend = alone(opencl(copy_weights=True))
     w = weft.constant(np.ones((N, N), np.float32), "w")
     x = weft.input("x", (2, N))
-    program = compile(weft.Graph(g.mul_mat(w, x).as_output("y")), [made])
+    program = compile(weft.Graph(g.mul_mat(w, x).as_output("y")), [backend])
     Session(program)
-    left = made.memory_type.in_use
+    left = backend.memory_type.in_use
     for i in range(1000):
         session = Session(program)
-        assert made.memory_type.in_use > left + 4 * N * N
+        assert backend.memory_type.in_use > left + 4 * N * N
         if i % 200 == 0:
             assert (session.run({"x": np.ones((2, N), np.float32)})["y"] == N).all()
         del session
-        assert made.memory_type.in_use == left
+        assert backend.memory_type.in_use == left
 
 
 # ---- overlap -------------------------------------------------------------------------------------
 
 
 def test_batches_overlap(device: OpenCLBackend, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With two copies of what crosses, the device is done with batch 2 before the host has begun
+    """With two copies of each crossing tensor, the device ends batch 2 before the host has begun
     its part of batch 1 in earnest: that part waits for it."""
     reached = threading.Event()
     runs: list[int] = []

@@ -1,5 +1,5 @@
-"""OpenCL kernels without a device: what the compilers of devices with more features are given. And
-grids that a device only takes in pieces."""
+"""OpenCL kernels: the sources that compilers of devices with more features get, enumerations by
+name, and grids that a device only takes in pieces."""
 
 from __future__ import annotations
 
@@ -77,9 +77,9 @@ def clang() -> str:
     """A compiler that reads OpenCL with its built-in functions; skips where there is none."""
     names = [f"clang-{n}" for n in range(30, 12, -1)]
     for name in ("clang", *names):
-        found = shutil.which(name)
-        if found is not None and not _errors(found, "__kernel void f(__global half* p) {}", ()):
-            return found
+        path = shutil.which(name)
+        if path is not None and not _errors(path, "__kernel void f(__global half* p) {}", ()):
+            return path
     pytest.skip("no clang that reads OpenCL (Debian: clang)")
 
 
@@ -87,8 +87,8 @@ def _errors(compiler: str, source: str, defines: tuple[str, ...]) -> str:
     command = [compiler, "-x", "cl", "-cl-std=CL1.2", "-Xclang", "-finclude-default-header"]
     command += ["-target", "spir64", "-fsyntax-only", "-Wall", "-Werror", "-Wno-unused-function"]
     command += [*(f"-D{d}" for d in defines), "-"]
-    done = subprocess.run(command, input=source.encode(), capture_output=True, check=False)
-    return done.stderr.decode() if done.returncode else ""
+    process = subprocess.run(command, input=source.encode(), capture_output=True, check=False)
+    return process.stderr.decode() if process.returncode else ""
 
 
 @pytest.mark.parametrize("features", FEATURES)
@@ -121,8 +121,8 @@ def test_the_check_finds_errors() -> None:
 def test_the_device_decides_how_f16_is_read(
     features: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    made = opencl()
-    programs = builds.Programs(made.driver.context, replace(made.device, features=features))
+    device = opencl()
+    programs = builds.Programs(device.driver.context, replace(device.device, features=features))
     given: list[str] = []
 
     def build(self: object, file: str, source: str, options: list[str]) -> None:
@@ -180,8 +180,8 @@ def test_pieces() -> None:
 def test_more_rows_than_a_grid() -> None:
     """More rows than most hardware counts to, elementwise and with a group a row."""
     rows = 65_535 + 300
-    made = opencl()
-    made.kind = "CPU"
+    device = opencl()
+    device.kind = "CPU"
     x = weft.input("x", (rows, 4))
     planes = weft.input("p", (rows, 1, 3))
     graph = weft.Graph(
@@ -191,7 +191,7 @@ def test_more_rows_than_a_grid() -> None:
         g.scale(planes, 3.0).as_output("planes"),
         g.cumulate("sum", x, 0).as_output("running"),
     )
-    session = Session(compile(graph, [made]))
+    session = Session(compile(graph, [device]))
     session.fill_arenas(0xFF)
     rng = np.random.default_rng(0)
     a = rng.standard_normal((rows, 4)).astype(np.float32)
@@ -218,9 +218,9 @@ SMALL_GRIDS = (
 @pytest.fixture(scope="module")
 def limited() -> Backend:
     """A device that takes few groups at once, as the only one."""
-    made = opencl(limits={"max_groups": 3})
-    made.kind = "CPU"
-    return made
+    device = opencl(limits={"max_groups": 3})
+    device.kind = "CPU"
+    return device
 
 
 @pytest.mark.parametrize("op", SMALL_GRIDS)
@@ -237,10 +237,10 @@ def test_ops_in_pieces(limited: Backend, op: str) -> None:
 
 def test_tiles_in_pieces() -> None:
     """Groups of two dimensions begin at a multiple of their size."""
-    made = opencl(limits={"max_groups": 1, "tile": 32})
-    made.kind = "CPU"
+    device = opencl(limits={"max_groups": 1, "tile": 32})
+    device.kind = "CPU"
     w, x = weft.input("w", (70, 64)), weft.input("x", (75, 64))
-    session = Session(compile(weft.Graph(g.mul_mat(w, x).as_output("y")), [made]))
+    session = Session(compile(weft.Graph(g.mul_mat(w, x).as_output("y")), [device]))
     rng = np.random.default_rng(0)
     a, b = (rng.standard_normal((n, 64)).astype(np.float32) for n in (70, 75))
     got = session.run({"w": a, "x": b})["y"].reshape(75, 70)
@@ -253,13 +253,13 @@ def test_tiles_in_pieces() -> None:
 @pytest.mark.parametrize("t", ["i8", "i64"])
 def test_whole_numbers_at_the_edge(t: str) -> None:
     """The smallest number by -1 wraps around (processors trap); by 0 is an error with a name."""
-    made = opencl()
-    made.kind = "CPU"
+    device = opencl()
+    device.kind = "CPU"
     dtype = find_dtype(t)
     least = np.iinfo(dtype.storage).min
     x, y = weft.input("x", (2,), t), weft.input("y", (2,), t)
     for op in ("FLOOR_DIV", "TRUNC_DIV", "REMAINDER", "FMOD"):
-        session = Session(compile(weft.Graph(g.binary(op, x, y).as_output("z")), [made]))
+        session = Session(compile(weft.Graph(g.binary(op, x, y).as_output("z")), [device]))
         a = np.array([least, 7], dtype.storage)
         z = session.run({"x": a, "y": np.array([-1, 2], dtype.storage)})["z"].reshape(-1)
         assert z.tolist() == ([least, 3] if op.endswith("DIV") else [0, 1]), op
@@ -271,10 +271,10 @@ def test_whole_numbers_at_the_edge(t: str) -> None:
 
 
 def test_indices_from_the_end() -> None:
-    made = opencl()
-    made.kind = "CPU"
+    device = opencl()
+    device.kind = "CPU"
     x, i = weft.input("x", (5,)), weft.input("i", (2,), "i64")
-    session = Session(compile(weft.Graph(g.gather(x, i, 0).as_output("y")), [made]))
+    session = Session(compile(weft.Graph(g.gather(x, i, 0).as_output("y")), [device]))
     data = np.arange(5, dtype=np.float32)
     got = session.run({"x": data, "i": np.array([-1, -5])})["y"].reshape(-1)
     assert got.tolist() == [4, 0]

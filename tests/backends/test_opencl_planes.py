@@ -31,9 +31,9 @@ N, ROWS = 512, 40
 
 def alone(**options: Any) -> OpenCLBackend:
     """A device that uses planes, as the only one of a list."""
-    made = opencl(planes=True, **options)
-    made.kind = "CPU"
-    return made
+    backend = opencl(planes=True, **options)
+    backend.kind = "CPU"
+    return backend
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +43,7 @@ def device() -> OpenCLBackend:
 
 @pytest.fixture(scope="module")
 def tiled() -> OpenCLBackend:
-    """As on a GPU: several items a row, tiles for many columns."""
+    """Computes as a GPU does: several items per row, and tiles for many columns."""
     return alone(limits={"tile": 32, "lanes": 4, "columns": 4, "rows": 2, "wide": False})
 
 
@@ -51,8 +51,8 @@ def blocks(name: str, *shape: int) -> NDArray[np.uint8]:
     return quants.encode(RANDOM.standard_normal(shape).astype(np.float32), name)
 
 
-def program_of(graph: Graph, made: OpenCLBackend) -> Program:
-    program = compile(graph, [made], repack=True)
+def program_of(graph: Graph, backend: OpenCLBackend) -> Program:
+    program = compile(graph, [backend], repack=True)
     assert "planes" in {t.layout for t in program.tensors}
     return program
 
@@ -60,10 +60,12 @@ def program_of(graph: Graph, made: OpenCLBackend) -> Program:
 # ---- bytes ---------------------------------------------------------------------------------------
 
 
-def loaded(made: OpenCLBackend, name: str, n_blocks: int) -> tuple[NDArray[np.uint8], PlanesMemory]:
+def loaded(
+    backend: OpenCLBackend, name: str, n_blocks: int
+) -> tuple[NDArray[np.uint8], PlanesMemory]:
     dtype = find_dtype(name)
     data = RANDOM.integers(0, 256, n_blocks * dtype.bytes, np.uint8)
-    buffer_type = PlanesBufferType(made.driver, made.memory_type)
+    buffer_type = PlanesBufferType(backend.driver, backend.memory_type)
     memory = buffer_type.load(data, dtype, (n_blocks * dtype.block, 1, 1, 1))
     assert isinstance(memory, PlanesMemory)
     return data, memory
@@ -98,20 +100,20 @@ def test_where_the_parts_are(device: OpenCLBackend) -> None:
 
 
 def test_bytes_are_counted_and_given_back() -> None:
-    made = alone()
-    memory = made.memory_type
+    backend = alone()
+    memory = backend.memory_type
     before = memory.in_use
-    data, first = loaded(made, "q4_0", 600_000)  # more than a piece
+    data, first = loaded(backend, "q4_0", 600_000)  # more than a piece
     assert memory.in_use == before + data.nbytes
     del first
     gc.collect()
     assert memory.in_use == before
     memory.capacity = before + data.nbytes // 2
     with pytest.raises(weft.OutOfMemoryError, match=rf"{data.nbytes} were requested"):
-        loaded(made, "q4_0", 600_000)
+        loaded(backend, "q4_0", 600_000)
     memory.capacity, memory.max_size = 1 << 40, 1000
     with pytest.raises(weft.OutOfMemoryError, match="blocks of at most 1000 bytes"):
-        loaded(made, "q4_0", 600_000)
+        loaded(backend, "q4_0", 600_000)
     assert memory.in_use == before
 
 
@@ -156,8 +158,8 @@ def test_what_memory_refuses(device: OpenCLBackend) -> None:
 # ---- kernels -------------------------------------------------------------------------------------
 
 
-def check(graph: Graph, made: OpenCLBackend, want: dict[str, Any], **inputs: Any) -> None:
-    got = Session(program_of(graph, made)).run(inputs)
+def check(graph: Graph, backend: OpenCLBackend, want: dict[str, Any], **inputs: Any) -> None:
+    got = Session(program_of(graph, backend)).run(inputs)
     assert got.keys() == want.keys()
     for name, value in want.items():
         limit = 1e-5 * np.abs(value).max()
@@ -216,9 +218,9 @@ def weight(name: str = "q4_0", rows: int = ROWS, where: Any = None) -> Tensor:
     return leaf
 
 
-def chosen(made: OpenCLBackend, *outputs: Tensor) -> dict[str, str]:
+def chosen(backend: OpenCLBackend, *outputs: Tensor) -> dict[str, str]:
     graph = Graph(*(t.as_output(f"out{i}") for i, t in enumerate(outputs)))
-    plan = repacked([plan_graph(graph, [made, make_backend("cpu")])])[0]
+    plan = repacked([plan_graph(graph, [backend, make_backend("cpu")])])[0]
     return {leaf.name: memory.name for leaf, memory in plan.layouts.items()}
 
 
@@ -238,22 +240,22 @@ def test_a_weight_of_two_devices_stays(device: OpenCLBackend) -> None:
     w, x, data = weight(where=device.buffer_type), weft.input("x", (3, N)), columns(3)
     a, b = g.mul_mat(w, x), g.mul_mat(w, x)
     graph = Graph(a.as_output("a"), b.as_output("b"))
-    pair, found = [device, make_backend("cpu")], []
+    pair, layouts = [device, make_backend("cpu")], []
     for on, expected in ((0, ["w"]), (1, [])):
         plan = repacked([plan_graph(graph, pair, policy="plan", assign={a: 0, b: on})])[0]
         assert [leaf.name for leaf in plan.layouts] == expected
-        found.append(Session(lower_plan(plan)).run({"x": data})["a"].copy())
-    np.testing.assert_allclose(*found, rtol=1e-5, atol=1e-4)
+        layouts.append(Session(lower_plan(plan)).run({"x": data})["a"].copy())
+    np.testing.assert_allclose(*layouts, rtol=1e-5, atol=1e-4)
 
 
 @pytest.mark.parametrize(("kind", "wanted"), [("GPU", True), ("IGPU", True), ("ACCEL", False)])
 def test_by_kind_of_device(kind: Any, wanted: bool, device: OpenCLBackend) -> None:
     """A processor reads blocks as well, so that its weights stay where they are."""
-    found = replace(device.device, kind=kind)
+    info = replace(device.device, kind=kind)
     for asked, expected in ((None, wanted), (True, True), (False, False)):
-        made = OpenCLBackend(found, "opencl", planes=asked)
-        y = g.mul_mat(weight(where=made.buffer_type), weft.input("x", (3, N)))
-        assert bool(chosen(made, y)) == expected
+        backend = OpenCLBackend(info, "opencl", planes=asked)
+        y = g.mul_mat(weight(where=backend.buffer_type), weft.input("x", (3, N)))
+        assert bool(chosen(backend, y)) == expected
 
 
 def test_a_table_on_the_host_and_a_matrix_on_the_device(device: OpenCLBackend) -> None:

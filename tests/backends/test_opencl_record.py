@@ -35,14 +35,14 @@ def session(device: OpenCLBackend) -> Session:
 
 
 def test_spans_of_kernels_and_copies(device: OpenCLBackend) -> None:
-    made = session(device)
+    running = session(device)
     x = np.ones((8, 64), np.float32)
-    want = made.run({"x": x})["y"]
+    want = running.run({"x": x})["y"]
     assert isinstance(device, RecordsQueue)
     device.record_queue(True)
     try:
         start = perf_counter_ns()
-        got = made.run({"x": x})["y"]
+        got = running.run({"x": x})["y"]
         end = perf_counter_ns()
         spans = device.recorded()()
         assert device.recorded()() == []
@@ -63,9 +63,9 @@ def test_spans_of_kernels_and_copies(device: OpenCLBackend) -> None:
 
 
 def test_nothing_is_noted_or_kept_when_off(device: OpenCLBackend) -> None:
-    made = session(device)
+    running = session(device)
     plain = device.driver.queue
-    made.run({"x": np.ones((2, 64), np.float32)})
+    running.run({"x": np.ones((2, 64), np.float32)})
     assert device.driver.record is None and device.recorded()() == []
     device.record_queue(True)
     device.record_queue(True)  # calls nest
@@ -77,12 +77,12 @@ def test_nothing_is_noted_or_kept_when_off(device: OpenCLBackend) -> None:
 
 
 def test_profile_and_trace(device: OpenCLBackend, tmp_path: Path) -> None:
-    made = session(device)
+    running = session(device)
     inputs = {"x": np.ones((8, 64), np.float32)}
-    want = made.run(inputs)["y"]
-    with made.profile(Profile(name="test")) as profile:
+    want = running.run(inputs)["y"]
+    with running.profile(Profile(name="test")) as profile:
         for _ in range(3):
-            np.testing.assert_array_equal(made.run(inputs)["y"], want)
+            np.testing.assert_array_equal(running.run(inputs)["y"], want)
     lines = {(line.op, line.device): line for line in profile.lines}
     on_device = [lines["SQR", device.name], lines["RMS_NORM", device.name]]
     assert all(line.calls == 3 and line.seconds > 0 and line.busy == 0 for line in on_device)

@@ -51,9 +51,9 @@ def test_suffix_and_options_reach_the_module(third_party: ModuleType) -> None:
 
 
 def test_lists_every_device(third_party: ModuleType) -> None:
-    found = {info.name: info for info in known_backends()}
-    assert found["reference"].available and found["reference"].why_not == ""
-    assert found["lab:1"] == BackendInfo("lab:1", False, "busy", "second")
+    devices = {info.name: info for info in known_backends()}
+    assert devices["reference"].available and devices["reference"].why_not == ""
+    assert devices["lab:1"] == BackendInfo("lab:1", False, "busy", "second")
 
 
 def test_a_name_of_the_package_stays_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,9 +114,9 @@ def test_a_broken_package_breaks_itself_only(
     (tmp_path / f"broken_{what}.py").write_text(text)
     monkeypatch.syspath_prepend(tmp_path)
     announce(monkeypatch, "broken", f"broken_{what}")
-    found = {info.name: info for info in known_backends()}
-    assert found["reference"].available and not found["broken"].available
-    assert why in found["broken"].why_not and f"broken_{what}" in found["broken"].why_not
+    devices = {info.name: info for info in known_backends()}
+    assert devices["reference"].available and not devices["broken"].available
+    assert why in devices["broken"].why_not and f"broken_{what}" in devices["broken"].why_not
     with pytest.raises(DeviceError, match=f"backend 'broken'.*broken_{what}"):
         make_backend("broken")
 

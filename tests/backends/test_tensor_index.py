@@ -93,19 +93,19 @@ CASES: list[tuple[str, tuple[int, ...], list[tuple[int, ...] | None]]] = [
 def test_index(what: str, shape: Any, sizes: Any, device: str) -> None:
     for dtype in (torch.float32, torch.int64, torch.bfloat16, torch.int8):
         x = normal(*shape, dtype=dtype, scale=9)
-        given = [
+        indices = [
             None if s is None else integers(shape[-1 - d], *s, low=-shape[-1 - d])
             for d, s in enumerate(sizes)
         ]
-        given = [t.int() if t is not None and d % 2 else t for d, t in enumerate(given)]
-        some = [t for t in given if t is not None]
+        indices = [t.int() if t is not None and d % 2 else t for d, t in enumerate(indices)]
+        some = [t for t in indices if t is not None]
 
         def build(t: g.Tensor, *leaves: g.Tensor) -> g.Tensor:
             rest = iter(leaves)
             return g.index(t, [None if s is None else next(rest) for s in sizes])
 
         got = run(build, x, *some, device=device)
-        longs = [None if t is None else t.long() for t in given]
+        longs = [None if t is None else t.long() for t in indices]
         check(got, x[places(x, longs)], exact=True)
 
 
@@ -115,12 +115,12 @@ def test_index(what: str, shape: Any, sizes: Any, device: str) -> None:
 def test_index_put(what: str, shape: Any, sizes: Any, accumulate: bool, device: str) -> None:
     for dtype in (torch.float32, torch.int32, torch.int8):
         x = integers(9, *shape, dtype=dtype)
-        given = [
+        indices = [
             None if s is None else integers(shape[-1 - d], *s, low=-shape[-1 - d])
             for d, s in enumerate(sizes)
         ]
-        some = [t for t in given if t is not None]
-        where = places(x, given)
+        some = [t for t in indices if t is not None]
+        where = places(x, indices)
         values = integers(9, *x[where].shape, low=-9, dtype=dtype)
         if not accumulate:
             # one value everywhere, so that the order does not matter

@@ -51,8 +51,8 @@ def test_a_small_network_with_any_batch_and_width(device: str) -> None:
             "sums": z.cumsum(2),
         }
         for name, tensor in want.items():
-            found = torch.from_numpy(got[name]).reshape(tensor.shape)
-            torch.testing.assert_close(found, tensor, rtol=2e-5, atol=2e-5)
+            gradient = torch.from_numpy(got[name]).reshape(tensor.shape)
+            torch.testing.assert_close(gradient, tensor, rtol=2e-5, atol=2e-5)
         pooled = torch.from_numpy(got["pooled"]).reshape(z.shape)
         order = torch.from_numpy(got["sorted"]).reshape(z.shape)
         assert torch.equal(order, pooled.sort(dim=-1, stable=True).indices)

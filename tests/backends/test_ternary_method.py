@@ -85,8 +85,8 @@ def test_it_is_measured_once_and_kept(flag: SetFlag, monkeypatch: pytest.MonkeyP
     assert [choose(64), choose(32)] == ["table", "multiply"]
     assert measured == [(64, 512), (32, 512)]
     file = ternary.method_file()
-    found = json.loads(file.read_text())
-    assert list(found) == [machine_key()]
+    document = json.loads(file.read_text())
+    assert list(document) == [machine_key()]
     # another build, and a file that is damaged: measured anew, others' entries stay
     file.write_text(json.dumps({"other": {"a": "table"}, machine_key(): {"x": 1}}))
     ternary.forget()

@@ -40,9 +40,9 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def done(*args: str | Path) -> Done:
-    found = weft(*args)
-    assert found.returncode == 0, found.stderr
-    return found
+    process = weft(*args)
+    assert process.returncode == 0, process.stderr
+    return process
 
 
 def rows_of(*args: str | Path) -> list[dict[str, Any]]:
@@ -204,8 +204,8 @@ def test_tests_leave_nothing_behind(
 
 
 def test_a_model_too_short_for_the_depth_is_noted(path: Path) -> None:
-    found = done("bench", path, "-p", "4", "-n", "0", "-d", "500", *ONCE)
-    assert "was trained for 64 tokens" in found.stderr and "pp4 @ d500" in found.stdout
+    process = done("bench", path, "-p", "4", "-n", "0", "-d", "500", *ONCE)
+    assert "was trained for 64 tokens" in process.stderr and "pp4 @ d500" in process.stdout
 
 
 # **** formats ****
@@ -262,8 +262,8 @@ def test_narrow_terminals_lose_columns(path: Path) -> None:
 
 
 def test_a_second_format_goes_to_stderr(path: Path) -> None:
-    found = done("bench", path, "-p", "4", "-n", "0", *ONCE, "-oe", "jsonl")
-    assert json.loads(found.stderr)["test"] == "pp4" and found.stdout.startswith("| model")
+    process = done("bench", path, "-p", "4", "-n", "0", *ONCE, "-oe", "jsonl")
+    assert json.loads(process.stderr)["test"] == "pp4" and process.stdout.startswith("| model")
 
 
 def test_what_was_measured_is_printed_before_an_error(
@@ -279,15 +279,17 @@ def test_what_was_measured_is_printed_before_an_error(
         return run(self, test, *args)
 
     monkeypatch.setattr(Runner, "run", fails)
-    found = weft("bench", path, "-p", "4", "-n", "2", *ONCE, "-o", "json")
-    assert found.returncode == 1 and [r["test"] for r in json.loads(found.stdout)] == ["pp4"]
-    found = weft("bench", path, "-p", "0", "-n", "2", *ONCE, "-o", "json")
-    assert found.returncode == 1 and json.loads(found.stdout) == []
+    process = weft("bench", path, "-p", "4", "-n", "2", *ONCE, "-o", "json")
+    assert process.returncode == 1 and [r["test"] for r in json.loads(process.stdout)] == ["pp4"]
+    process = weft("bench", path, "-p", "0", "-n", "2", *ONCE, "-o", "json")
+    assert process.returncode == 1 and json.loads(process.stdout) == []
 
 
 def test_progress_is_a_line_for_each_run(path: Path) -> None:
-    found = done("bench", path, "-p", "4", "-n", "2", "-r", "2", "-t", "1", "-d", "3", "--progress")
-    lines = found.stderr.splitlines()
+    process = done(
+        "bench", path, "-p", "4", "-n", "2", "-r", "2", "-t", "1", "-d", "3", "--progress"
+    )
+    lines = process.stderr.splitlines()
     assert lines[0] == "weft bench: 1/2: computing 3 tokens of depth"
     assert lines[1] == "weft bench: 1/2: measuring pp4 @ d3: warming up"
     assert lines[-1] == "weft bench: 2/2: measuring tg2 @ d3: 2 of 2"

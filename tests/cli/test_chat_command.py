@@ -53,20 +53,20 @@ def chat(path: Path, typed: str, *args: str) -> Done:
 
 
 def test_lines_of_a_pipe_are_messages(path: Path, llm: LLM) -> None:
-    done = chat(path, "abc\n/stats\nthe\n", "-sys", "b")
-    assert done.returncode == 0, done.stderr
+    process = chat(path, "abc\n/stats\nthe\n", "-sys", "b")
+    assert process.returncode == 0, process.stderr
     system, first = {"role": "system", "content": "b"}, {"role": "user", "content": "abc"}
     one = llm.chat([system, first], **OPTIONS)
     history = [system, first, {"role": "assistant", "content": one}]
     two = llm.chat([*history, {"role": "user", "content": "the"}], **OPTIONS)
-    assert done.stdout == f"{one}\n{two}\n"
-    assert "256 tokens of context" in done.stderr and "answer: 8 tokens" in done.stderr
+    assert process.stdout == f"{one}\n{two}\n"
+    assert "256 tokens of context" in process.stderr and "answer: 8 tokens" in process.stderr
 
 
 def test_a_pipe_stops_at_the_first_mistake(path: Path) -> None:
-    done = chat(path, "abc\n/nope\nthe\n", "-q", "-c", "0.1k")
-    assert done.returncode == 1 and len(done.stdout.splitlines()) == 1
-    assert done.stderr == "error: there is no command /nope; /help lists them, //nope sends it\n"
+    process = chat(path, "abc\n/nope\nthe\n", "-q", "-c", "0.1k")
+    assert process.returncode == 1 and len(process.stdout.splitlines()) == 1
+    assert process.stderr == "error: there is no command /nope; /help lists them, //nope sends it\n"
     long_text = chat(path, "abc " * 100, "-q", "-c", "0.1k")
     assert long_text.returncode == 1 and "but the context holds 102" in long_text.stderr
 
@@ -75,16 +75,16 @@ def test_options_of_run_and_context(path: Path) -> None:
     more = ("-n", "200", "-c", "0.1k", "--repeat-penalty", "1.2", "-t", "1")
     cut = chat(path, "abc\n/stats\n", *more)
     assert "the context of 102 tokens is full" in cut.stderr
-    done = chat(path, "abc\n/stats\n", *more, "--context-shift", "--keep", "4")
-    assert done.returncode == 0 and "answer: 200 tokens" in done.stderr, done.stderr
+    process = chat(path, "abc\n/stats\n", *more, "--context-shift", "--keep", "4")
+    assert process.returncode == 0 and "answer: 200 tokens" in process.stderr, process.stderr
     assert "--top-p is 3" in chat(path, "abc\n", "--top-p", "3").stderr
 
 
 def test_a_template_from_a_file(path: Path, tmp_path: Path) -> None:
     file = tmp_path / "t.jinja"
     file.write_text("{{ messages[0].content }")
-    done = chat(path, "abc\n", "--chat-template", str(file))
-    assert done.returncode == 1 and "does not compile" in done.stderr and not done.stdout
+    process = chat(path, "abc\n", "--chat-template", str(file))
+    assert process.returncode == 1 and "does not compile" in process.stderr and not process.stdout
     gone = chat(path, "abc\n", "--chat-template", str(tmp_path / "none"))
     assert gone.returncode == 1 and "none: no such file; give a file" in gone.stderr
 

@@ -25,31 +25,31 @@ def weft(*args: str | Path, env: dict[str, str] | None = None) -> subprocess.Com
 
 
 def ok(*args: str | Path) -> str:
-    done = weft(*args)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    process = weft(*args)
+    assert process.returncode == 0, process.stderr
+    return process.stdout
 
 
 def refused(*args: str | Path, code: int = 1) -> str:
-    done = weft(*args)
-    assert done.returncode == code, (done.stdout, done.stderr)
-    assert "Traceback" not in done.stderr
-    assert done.stderr.startswith("error: ") or "\nerror: " in done.stderr
-    return done.stderr
+    process = weft(*args)
+    assert process.returncode == code, (process.stdout, process.stderr)
+    assert "Traceback" not in process.stderr
+    assert process.stderr.startswith("error: ") or "\nerror: " in process.stderr
+    return process.stderr
 
 
 def test_run_prints_text_to_stdout_and_the_plan_to_stderr() -> None:
-    done = weft("run", MODEL, "-p", "hello", "-n", "8", "--temp", "0", "-t", "2", "-c", "64")
-    assert done.returncode == 0, done.stderr
+    process = weft("run", MODEL, "-p", "hello", "-n", "8", "--temp", "0", "-t", "2", "-c", "64")
+    assert process.returncode == 0, process.stderr
     for part in ("placement: cpu", "memory: weights", "tokens/s"):
-        assert part in done.stderr
-    assert "all " in done.stderr and "because" not in done.stderr  # there is one device
-    assert "CPU_R" not in done.stderr, "repacked weights are weights"
+        assert part in process.stderr
+    assert "all " in process.stderr and "because" not in process.stderr  # there is one device
+    assert "CPU_R" not in process.stderr, "repacked weights are weights"
     quiet = weft("run", MODEL, "-p", "hello", "-n", "8", "--temp", "0", "-c", "64", "-q")
     assert quiet.stderr == ""
-    assert quiet.stdout == done.stdout
+    assert quiet.stdout == process.stdout
     shown = weft("run", MODEL, "hello", "-n", "8", "--temp", "0", "-c", "64", "--display-prompt")
-    assert shown.stdout == "hello" + done.stdout
+    assert shown.stdout == "hello" + process.stdout
 
 
 def test_run_repeats_with_a_seed() -> None:
@@ -103,11 +103,11 @@ def test_bench_formats() -> None:
 def test_bench_of_kernels() -> None:
     args = ("bench", "--kernel", "-r", "1", "--shape", "64x256", "--columns", "1,5")
     rows = json.loads(ok(*args, "--formats", "tq2_0,q4_0,f32", "-o", "json"))
-    found = {(r["format"], r["columns"], r["method"]) for r in rows}
+    measured = {(r["format"], r["columns"], r["method"]) for r in rows}
     assert all(r["us"] > 0 and r["shape"] == "64x256" for r in rows)
     assert {("tq2_0", 1, "multiply, rows"), ("tq2_0", 5, "table"), ("f32", 1, "multiply, rows")} \
-        <= found  # fmt: skip
-    assert ("q4_0", 1, "table") not in found
+        <= measured  # fmt: skip
+    assert ("q4_0", 1, "table") not in measured
     assert "GOP/s" in ok(*args, "--formats", "i2_s")
     assert "no format 'q9'" in refused(*args, "--formats", "q9")
     assert "multiple of 256" in refused("bench", "--kernel", "--shape", "64x32")
@@ -175,8 +175,8 @@ def test_devices_say_which_target_and_why(tmp_path: Path) -> None:
 
 def test_doctor_remembers(tmp_path: Path) -> None:
     env = {"WEFT_CACHE": str(tmp_path)}
-    done = weft("doctor", "--target", "baseline", "-t", "1", env=env)
-    assert done.returncode == 0 and done.stdout.startswith("baseline: ok, "), done.stderr
+    process = weft("doctor", "--target", "baseline", "-t", "1", env=env)
+    assert process.returncode == 0 and process.stdout.startswith("baseline: ok, "), process.stderr
     file = tmp_path / "targets.json"
     record = json.loads(file.read_text())
     (machine,) = record.values()

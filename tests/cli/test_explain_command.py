@@ -51,8 +51,8 @@ def test_brief() -> None:
 
 def test_json_has_what_a_plan_file_has(tmp_path: Path) -> None:
     saved = tmp_path / "plan.json"
-    done = weft(*SPLIT, "--save", saved, "--brief")
-    assert done.returncode == 0 and f"plan saved to {saved}" in done.stderr
+    process = weft(*SPLIT, "--save", saved, "--brief")
+    assert process.returncode == 0 and f"plan saved to {saved}" in process.stderr
     data = json.loads(saved.read_text())
     assert data["options"]["n_ctx"] == 64 and data["n_gpu_layers"] == 1
     assert data["splits"] == plan()["splits"]
@@ -62,12 +62,14 @@ def test_json_has_what_a_plan_file_has(tmp_path: Path) -> None:
 def test_run_and_bench_follow_a_plan(tmp_path: Path) -> None:
     saved = tmp_path / "plan.json"
     ok(*SPLIT, "--save", saved)
-    done = weft("run", MODEL, "--plan", saved, "-p", "hello", "-n", "4", "--temp", "0", "-t", "1")
-    assert done.returncode == 0, done.stderr
-    assert "placement: reference: 1 split" in done.stderr
-    assert "because the plan file says so" in done.stderr
+    process = weft(
+        "run", MODEL, "--plan", saved, "-p", "hello", "-n", "4", "--temp", "0", "-t", "1"
+    )
+    assert process.returncode == 0, process.stderr
+    assert "placement: reference: 1 split" in process.stderr
+    assert "because the plan file says so" in process.stderr
     alone = ok("run", MODEL, "-p", "hello", "-n", "4", "--temp", "0", "-c", "64", "-q", "-t", "1")
-    assert done.stdout == alone
+    assert process.stdout == alone
     text = ok("bench", MODEL, "--plan", saved, "-p", "4", "-n", "2", "-r", "1", "-o", "csv")
     assert '"reference,cpu"' in text
     message = refused("run", MODEL, "--plan", saved, "-c", "32", "-p", "x")
@@ -145,12 +147,12 @@ def test_machines_that_cannot_be() -> None:
 
 def test_calibrate_and_use_it(tmp_path: Path) -> None:
     file = tmp_path / "m.toml"
-    done = weft(
+    process = weft(
         "calibrate", "--devices", "reference,cpu", "--seconds", "0.001", "-t", "1", "-o", file
     )
-    assert done.returncode == 0, done.stderr
-    assert f"speeds saved to {file}" in done.stderr and "measuring" not in done.stderr
-    head, *rows = done.stderr.splitlines()[1:4]
+    assert process.returncode == 0, process.stderr
+    assert f"speeds saved to {file}" in process.stderr and "measuring" not in process.stderr
+    head, *rows = process.stderr.splitlines()[1:4]
     assert head.startswith("device") and [r.split()[0] for r in rows] == ["reference", "cpu"]
     profile = load_profile(file)
     for device in profile.devices:
@@ -168,14 +170,14 @@ def test_tokens_choose_the_plan_of_a_batch_size() -> None:
 
 
 def test_lines_fit_a_terminal() -> None:
-    """On a terminal of 80 columns, no line of the table is longer."""
+    """No line of the table is longer than the 80 columns of a terminal."""
     master, slave = pty.openpty()
     command = [sys.executable, "-m", "weft", *map(str, SPLIT)]
     process = subprocess.Popen(
         command, stdout=slave, stdin=slave, stderr=slave, env=os.environ | {"COLUMNS": "80"}
     )
     os.close(slave)
-    found = b""
+    shown = b""
     while True:
         try:
             block = os.read(master, 65536)
@@ -183,9 +185,9 @@ def test_lines_fit_a_terminal() -> None:
             break
         if not block:
             break
-        found += block
+        shown += block
     os.close(master)
     assert process.wait(60) == 0
-    text = re.sub(r"\x1b\[[0-9;]*m", "", found.decode().replace("\r", ""))
+    text = re.sub(r"\x1b\[[0-9;]*m", "", shown.decode().replace("\r", ""))
     assert "total: 3 splits" in text
     assert max(map(len, text.splitlines())) <= 80

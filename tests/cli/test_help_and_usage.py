@@ -18,9 +18,9 @@ from weft.version import __version__
 
 
 def help_of(name: str) -> str:
-    done = weft(name, "--help")
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    process = weft(name, "--help")
+    assert process.returncode == 0, process.stderr
+    return process.stdout
 
 
 def test_options_come_in_groups_the_usual_ones_first() -> None:
@@ -77,9 +77,9 @@ def test_weft_alone_help_and_version() -> None:
     ],
 )
 def test_wrong_usage_is_said_as_other_errors_are(words: tuple[str, ...], said: str) -> None:
-    done = weft(*words)
-    assert done.returncode == 2 and done.stdout == ""
-    first, second = done.stderr.splitlines()
+    process = weft(*words)
+    assert process.returncode == 2 and process.stdout == ""
+    first, second = process.stderr.splitlines()
     assert first.startswith("error: ") and said in first
     assert second.startswith("`weft") and second.endswith("--help` lists the options")
 
@@ -115,7 +115,7 @@ def test_arguments_become_flags(message: str, said: str) -> None:
 
 def complete(words: str, shell: str = "bash") -> list[str]:
     count = str(len(words.split(" ")) - 1)
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-m", "weft"],
         env=os.environ | {
             "_WEFT_COMPLETE": f"complete_{shell}", "COMP_WORDS": words, "COMP_CWORD": count,
@@ -123,8 +123,8 @@ def complete(words: str, shell: str = "bash") -> list[str]:
         },
         capture_output=True, text=True, timeout=60,
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return done.stdout.split()
+    assert process.returncode == 0, process.stderr
+    return process.stdout.split()
 
 
 def test_completion() -> None:
@@ -158,10 +158,10 @@ def test_shells_take_the_script(tmp_path: Path, shell: str, line: str) -> None:
     file = tmp_path / "script"
     file.write_text(script.stdout)
     bare = {"zsh": "-f", "fish": "--no-config", "bash": "--norc"}[shell]
-    done = subprocess.run(
+    process = subprocess.run(
         [shell, bare, "-c", line.replace("FILE", str(file))],
         capture_output=True, text=True, timeout=60,
         env={**os.environ, "HOME": str(tmp_path), "ZDOTDIR": str(tmp_path)},
     )  # fmt: skip
-    assert done.returncode == 0 and not done.stderr, done.stderr
-    assert "weft" in done.stdout
+    assert process.returncode == 0 and not process.stderr, process.stderr
+    assert "weft" in process.stdout

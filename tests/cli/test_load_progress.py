@@ -17,8 +17,8 @@ def shown(monkeypatch: pytest.MonkeyPatch, *, terminal: bool, patience: float) -
     monkeypatch.setattr(console_module, "errors", errors)
     monkeypatch.setattr(console_module, "PATIENCE", patience)
     with LoadProgress() as progress:
-        for done in (250_000, 500_000, 1_000_000):
-            progress(done, 1_000_000)
+        for position in (250_000, 500_000, 1_000_000):
+            progress(position, 1_000_000)
     return text.getvalue()
 
 

@@ -21,9 +21,9 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def done(*args: str | Path, typed: str = "") -> Done:
-    found = weft(*args, typed=typed)
-    assert found.returncode == 0, found.stderr
-    return found
+    process = weft(*args, typed=typed)
+    assert process.returncode == 0, process.stderr
+    return process
 
 
 # **** options ****
@@ -124,8 +124,8 @@ def test_hidden_options_are_not_proposed(path: Path) -> None:
 
 def test_types_by_number(path: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.gguf"
-    found = done("quantize", path, out, "7", "4", "--allow-requantize")
-    assert "4 changes nothing: tensors are quantized one after the other" in found.stderr
+    process = done("quantize", path, out, "7", "4", "--allow-requantize")
+    assert "4 changes nothing: tensors are quantized one after the other" in process.stderr
     with open_gguf(out) as file:
         assert file.get_int("general.file_type") == 7
 

@@ -28,9 +28,9 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def done(*args: str | Path, typed: str = "") -> Done:
-    found = weft(*args, typed=typed)
-    assert found.returncode == 0, found.stderr
-    return found
+    process = weft(*args, typed=typed)
+    assert process.returncode == 0, process.stderr
+    return process
 
 
 # **** bench ****

@@ -29,15 +29,15 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def ok(*args: str | Path, typed: str = "") -> str:
-    done = weft(*args, typed=typed)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    process = weft(*args, typed=typed)
+    assert process.returncode == 0, process.stderr
+    return process.stdout
 
 
 def refused(*args: str | Path, typed: str | bytes = "", code: int = 1) -> str:
-    done = weft(*args, typed=typed)
-    assert done.returncode == code, done
-    return done.stderr
+    process = weft(*args, typed=typed)
+    assert process.returncode == code, process
+    return process.stderr
 
 
 # **** tokenize ****
@@ -152,8 +152,8 @@ def test_counts_that_are_none(text: str) -> None:
 
 def test_sizes_of_commands(path: Path) -> None:
     assert "48 of context" not in refused("run", path, "-p", "a", "-c", "1g", code=2)
-    done = weft("run", path, "-p", "a", "-n", "2", "-c", "0.0625k", "-ub", "0.01k")
-    assert done.returncode == 0 and "64 of context" in done.stderr
+    process = weft("run", path, "-p", "a", "-n", "2", "-c", "0.0625k", "-ub", "0.01k")
+    assert process.returncode == 0 and "64 of context" in process.stderr
     data = json.loads(ok("explain", path, "-c", "2k", "--json"))
     cache = next(row["bytes"] for row in data["memory"] if row["buffer"] == "cache")
     assert cache == 2048 * 2 * 2 * 8 * 2  # cells, layers, keys and values of 8 f16
@@ -167,8 +167,8 @@ def shown(monkeypatch: pytest.MonkeyPatch, *, terminal: bool, patience: float) -
     monkeypatch.setattr(console_module, "errors", Console(file=text, force_terminal=terminal))
     monkeypatch.setattr(console_module, "PROMPT_PATIENCE", patience)
     with PromptProgress() as progress:
-        for done in (512, 1024, 1500):
-            progress(done, 1500)
+        for position in (512, 1024, 1500):
+            progress(position, 1500)
     return text.getvalue()
 
 

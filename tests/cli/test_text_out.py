@@ -16,7 +16,7 @@ class Screen(io.StringIO):
 
 @pytest.mark.parametrize("screen", [True, False])
 def test_a_warning_gets_a_line_of_its_own(screen: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a screen; a pipe gets the text alone."""
+    """This is so on a screen; a pipe gets only the text."""
     out = Screen() if screen else io.StringIO()
     err = console.Console(file=out if screen else io.StringIO(), force_terminal=screen, width=80)
     monkeypatch.setattr("sys.stdout", out)

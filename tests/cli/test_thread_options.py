@@ -9,10 +9,10 @@ from weft.errors import DeviceError
 
 
 def test_options_become_thread_options() -> None:
-    made = thread_options(3, 5, "0x9", "4-5", True, "2", 7)
-    assert (made.n_threads, made.n_threads_batch) == (3, 5)
-    assert made.cpus == (0, 3, 4, 5)
-    assert (made.strict, made.priority, made.poll, made.numa) == (True, "high", 7, None)
+    options = thread_options(3, 5, "0x9", "4-5", True, "2", 7)
+    assert (options.n_threads, options.n_threads_batch) == (3, 5)
+    assert options.cpus == (0, 3, 4, 5)
+    assert (options.strict, options.priority, options.poll, options.numa) == (True, "high", 7, None)
     assert thread_options(prio="realtime", numa=NumaName.isolate).numa == "isolate"
 
 

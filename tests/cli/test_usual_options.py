@@ -37,9 +37,9 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def done(*args: str | Path, typed: str | bytes = "") -> Done:
-    found = weft(*args, typed=typed)
-    assert found.returncode == 0, found.stderr
-    return found
+    process = weft(*args, typed=typed)
+    assert process.returncode == 0, process.stderr
+    return process
 
 
 # **** the model ****
@@ -159,8 +159,8 @@ def test_options_that_change_nothing_are_taken(path: Path) -> None:
         "-ub 64 --no-perf --no-context-shift --ignore-eos --no-display-prompt"
     ).split()
     plain = done("run", path, "abc", *FEW)
-    found = done("run", path, "abc", *FEW, *usual)
-    assert found.stdout == plain.stdout and "note" not in found.stderr
+    process = done("run", path, "abc", *FEW, *usual)
+    assert process.stdout == plain.stdout and "note" not in process.stderr
     noted = done("run", path, "abc", *FEW, "--mlock", "--no-mmap").stderr
     assert noted.count("changes nothing") == 2
     assert "weft chat has one" in weft("run", path, "abc", "-sys", "x").stderr
@@ -210,23 +210,23 @@ def test_line_ends_and_escapes(path: Path, tmp_path: Path) -> None:
 
 def test_texts_without_end_are_refused(path: Path) -> None:
     for command in ("run", "tokenize", "perplexity"):
-        found = weft(command, path, "-f", "/dev/zero")
-        assert found.returncode == 1
-        assert f"/dev/zero: more than {MOST_BYTES >> 20} MiB of text" in found.stderr
+        process = weft(command, path, "-f", "/dev/zero")
+        assert process.returncode == 1
+        assert f"/dev/zero: more than {MOST_BYTES >> 20} MiB of text" in process.stderr
     for words in (["diff", "/dev/zero", path], ["run", path, "abc", "--plan", "/dev/zero"],
                   ["explain", path, "--machine", "/dev/zero"],
                   ["explain", path, "--policy", "cost", "--speeds", "/dev/zero"]):  # fmt: skip
-        found = weft(*words)
-        assert found.returncode in (1, 2) and "/dev/zero: more than" in found.stderr
+        process = weft(*words)
+        assert process.returncode in (1, 2) and "/dev/zero: more than" in process.stderr
     endless = weft("chat", path, "-q", typed="a" * (MOST_BYTES + 1))
     assert endless.returncode == 1 and "standard input: a line of more than" in endless.stderr
 
 
 def test_lines_that_are_no_text(path: Path) -> None:
     line = r"printf 'a\377\n' | LC_ALL=C.UTF-8 PYTHONUTF8=1 "
-    found = shell(line + '"$1" -m weft chat "$2" -q -n 3', path)
-    assert found.returncode == 1
-    assert found.stderr.splitlines()[-1].startswith("error: standard input: a line is no UTF-8")
+    process = shell(line + '"$1" -m weft chat "$2" -q -n 3', path)
+    assert process.returncode == 1
+    assert process.stderr.splitlines()[-1].startswith("error: standard input: a line is no UTF-8")
 
 
 def test_constraints_are_checked_before_the_model_is_loaded(

@@ -30,43 +30,43 @@ def devices() -> list[Backend]:
 def run(program: weft.Program) -> np.ndarray:
     x = np.linspace(-1, 1, 24, dtype=np.float32).reshape(3, 8)
     session = Session(program)
-    found = session.run({"x": x})["y"]
+    result = session.run({"x": x})["y"]
     hidden = x @ W.T
-    np.testing.assert_allclose(found, (hidden / (1 + np.exp(-hidden))) @ W, rtol=1e-4, atol=1e-5)
-    return found
+    np.testing.assert_allclose(result, (hidden / (1 + np.exp(-hidden))) @ W, rtol=1e-4, atol=1e-5)
+    return result
 
 
 def test_constants_go_to_the_device() -> None:
-    made, _ = graph()
-    program = weft.compile(made, devices(), offload=True)
+    built, _ = graph()
+    program = weft.compile(built, devices(), offload=True)
     assert [split.device for split in program.splits] == ["reference"]
-    assert all(leaf.buffer is None or leaf.buffer.type is None for leaf in made.leaves)
+    assert all(leaf.buffer is None or leaf.buffer.type is None for leaf in built.leaves)
     run(program)
-    left = weft.compile(made, devices())
+    left = weft.compile(built, devices())
     assert [split.device for split in left.splits] == ["cpu"]
     run(left)
 
 
 def test_what_is_pinned_stays_pinned() -> None:
-    made, second = graph()
+    built, second = graph()
     backends = devices()
-    program = weft.compile(made, backends, offload=True, assign={second: backends[1]})
+    program = weft.compile(built, backends, offload=True, assign={second: backends[1]})
     assert [split.device for split in program.splits] == ["reference", "cpu"]
     run(program)
 
 
 def test_what_the_device_cannot_hold_or_run_stays() -> None:
-    made, _ = graph()
+    built, _ = graph()
     backends = devices()
     device = backends[0]
-    assert with_weights_on_device(made, backends[1:]) == (made, {})  # nowhere to go
+    assert with_weights_on_device(built, backends[1:]) == (built, {})  # nowhere to go
     real = device.supports_op
 
     def supports_op(node: Tensor) -> object:
         return weft.backends.Support(node.name != "y", "not this one") and real(node)
 
     device.supports_op = supports_op  # type: ignore[method-assign,assignment]
-    moved, _ = with_weights_on_device(made, backends)
+    moved, _ = with_weights_on_device(built, backends)
     where = {t.name: t.buffer.type for t in moved.leaves if t.buffer is not None}
     assert where == {"a": device.buffer_type, "b": None}
-    run(weft.compile(made, backends, offload=True))
+    run(weft.compile(built, backends, offload=True))

@@ -20,8 +20,8 @@ def _step(write: tuple[int, int], *reads: tuple[int, int], buffer: int = 0) -> A
 
 
 def _stages(*steps: Access) -> list[list[int]]:
-    found = form_stages(steps)
-    return [list(found.order[a:b]) for a, b in found.bounds]
+    stages = form_stages(steps)
+    return [list(stages.order[a:b]) for a, b in stages.bounds]
 
 
 def test_independent_steps_share_a_stage() -> None:

@@ -62,13 +62,13 @@ def lower_module(
 ) -> Lowered:
     """Exports a module, or a dict of them (with a dict of inputs), and lowers it to weft."""
     modules = module if isinstance(module, dict) else {"forward": module}
-    given = inputs if isinstance(module, dict) else {"forward": inputs}
+    by_method = inputs if isinstance(module, dict) else {"forward": inputs}
     shapes = dynamic_shapes if isinstance(module, dict) else {"forward": dynamic_shapes}
     partitioners = {name: WeftPartitioner(options, **how) for name in modules}
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")
         programs = {
-            name: export(m, given[name], dynamic_shapes=(shapes or {}).get(name), strict=False)
+            name: export(m, by_method[name], dynamic_shapes=(shapes or {}).get(name), strict=False)
             for name, m in modules.items()
         }
         edge = to_edge_transform_and_lower(

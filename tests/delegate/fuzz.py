@@ -36,8 +36,8 @@ def main() -> int:
     seed, count = int(sys.argv[1]), int(sys.argv[2])
     for name in sys.argv[3:]:
         rounds = range(count) if first is None else range(first, count)
-        done = fuzz(Path(name), seed, rounds, container=first is not None)
-        print(name, done, flush=True)
+        counts = fuzz(Path(name), seed, rounds, container=first is not None)
+        print(name, counts, flush=True)
     return 0
 
 
@@ -49,13 +49,13 @@ def containers(seed: int, count: int, names: list[str]) -> int:
         first = 0
         while first < count:
             command = [sys.executable, __file__, "--rounds-from", str(first), str(seed), str(count)]
-            done = subprocess.run([*command, name], capture_output=True, text=True, check=False)
-            if done.returncode == 0:
-                print(done.stdout.strip(), flush=True)
+            process = subprocess.run([*command, name], capture_output=True, text=True, check=False)
+            if process.returncode == 0:
+                print(process.stdout.strip(), flush=True)
                 break
             first = int(Path(f"{name}.round").read_text())
-            if done.returncode > 0:
-                raise SystemExit(f"round {first} of {name}: {done.stderr[-2000:]}")
+            if process.returncode > 0:
+                raise SystemExit(f"round {first} of {name}: {process.stderr[-2000:]}")
             again = [*command[:3], str(first), str(seed), str(first + 1), name]
             in_file = Path(f"{name}.phase").read_text() == "load_program"
             crashes["executorch" if in_file else _whose(again)] += 1
@@ -94,7 +94,7 @@ def fuzz(path: Path, seed: int, rounds: range, *, container: bool = False) -> di
     blob, constants = spans_of(whole)
     inputs = torch.load(path.with_suffix(".inputs"))
     runtime = Runtime.get()
-    done = {"refused": 0, "ran": 0, "failed": 0}
+    counts = {"refused": 0, "ran": 0, "failed": 0}
     outside = around(len(whole), [*blob, *constants])
     for number in rounds:
         Path(f"{path}.round").write_text(str(number))
@@ -113,35 +113,35 @@ def fuzz(path: Path, seed: int, rounds: range, *, container: bool = False) -> di
             phase.write_text("load_method")
             method = program.load_method(program.method_names.copy().pop())
         except (RuntimeError, MemoryError, LookupError, ValueError):
-            done["refused"] += 1
+            counts["refused"] += 1
             continue
         try:
             for _ in range(2):
                 method.execute(inputs)
-            done["ran"] += 1
+            counts["ran"] += 1
         except (RuntimeError, MemoryError):
-            done["failed"] += 1
+            counts["failed"] += 1
         del method, program
-    return done
+    return counts
 
 
 def around(size: int, spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """What is left of a file."""
+    """The parts of a file around some spans."""
     ends = [0, *(end for _, end in sorted(spans))]
     begins = [*(begin for begin, _ in sorted(spans)), size]
     return [(e, b) for e, b in zip(ends, begins, strict=True) if b > e]
 
 
 def spans_of(pte: bytes) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
-    """Where the delegated blobs and the named data are in a file, by what they begin with."""
+    """The spans of the delegated blobs and the named data in a file, found by how they begin."""
     from executorch.exir._serialize._program import deserialize_pte_binary
 
     file = deserialize_pte_binary(pte)
     blobs = [bytes(d.data) for d in file.program.backend_delegate_data]
-    found = [(pte.index(blob), pte.index(blob) + len(blob)) for blob in blobs]
+    spans = [(pte.index(blob), pte.index(blob) + len(blob)) for blob in blobs]
     data = file.named_data.buffers if file.named_data is not None else []
     constants = [(pte.index(bytes(d)), pte.index(bytes(d)) + len(d)) for d in data if len(d) > 15]
-    return found, constants
+    return spans, constants
 
 
 if __name__ == "__main__":

@@ -95,7 +95,7 @@ def test_a_blob_that_is_none_is_refused(lower):
 
 
 def test_a_thousand_loads_do_not_grow_memory(lower, tmp_path):
-    """In a process of its own: what a whole run of tests leaves behind comes and goes by itself."""
+    """It runs in its own process, because the memory of a test run comes and goes by itself."""
     from weft_executorch import Options
 
     inputs = (torch.randn(2, 256),)

@@ -103,13 +103,13 @@ def test_explaining_takes_no_exporter_and_says_nothing_else(path):
     )
     check = "assert not {'torch', 'executorch.exir'} & set(sys.modules)"
     code = code.replace("main()\n", "try:\n    main()\nexcept SystemExit:\n    pass\n") + check
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.returncode == 0 and done.stderr == "" and "method forward" in done.stdout
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert process.returncode == 0 and process.stderr == "" and "method forward" in process.stdout
 
 
 def test_exporting_prints_its_own_words_only(tmp_path):
     demo = Path(__file__).parents[2] / "examples" / "weft-demo.gguf"
     command = [sys.executable, "-m", "weft", "export", str(demo), str(tmp_path / "demo.pte")]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0 and done.stdout == ""
-    assert len(done.stderr.splitlines()) == 1 and "demo.pte: " in done.stderr
+    process = subprocess.run(command, capture_output=True, text=True)
+    assert process.returncode == 0 and process.stdout == ""
+    assert len(process.stderr.splitlines()) == 1 and "demo.pte: " in process.stderr

@@ -16,10 +16,10 @@ LANGUAGE = re.compile(r"^( *)```python\n(.*?)^\1```", re.S | re.M)
 
 
 def snippets(path):
-    found = []
+    results = []
     for indent, text in LANGUAGE.findall((ROOT / path).read_text()):
-        found.append("\n".join(line.removeprefix(indent) for line in text.splitlines()))
-    return found
+        results.append("\n".join(line.removeprefix(indent) for line in text.splitlines()))
+    return results
 
 
 @pytest.mark.parametrize(
@@ -32,9 +32,9 @@ def test_snippets_run(path, count, tmp_path, monkeypatch):
     x = torch.randn(2, 256)
     names = {"model": model, "inputs": (x,), "x": x, "torch": torch}
     names["exported"] = torch.export.export(model, (x,))
-    found = snippets(path)
-    assert len(found) == count
-    for snippet in found:
+    texts = snippets(path)
+    assert len(texts) == count
+    for snippet in texts:
         exec(compile(snippet, path, "exec"), names)
     assert (tmp_path / "model.pte").exists()
     (got,) = names["method"].execute([x])
@@ -43,8 +43,10 @@ def test_snippets_run(path, count, tmp_path, monkeypatch):
 
 def test_without_pytorch_the_error_names_the_extra():
     code = "import sys; sys.modules['torch'] = None; import weft; weft.from_torch(None)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert "ImportError: weft.from_torch needs PyTorch: pip install weft[torch]" in done.stderr
+    process = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False
+    )
+    assert "ImportError: weft.from_torch needs PyTorch: pip install weft[torch]" in process.stderr
 
 
 def test_without_the_library_the_error_names_the_command(monkeypatch):

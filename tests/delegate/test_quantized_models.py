@@ -84,8 +84,8 @@ def test_pt2e(lower, bits, n_bytes, dynamic):
 def test_the_quantizer_takes_what_fits():
     module = nn.Sequential(nn.Linear(128, 40), nn.Linear(40, 64), nn.Linear(64, 64)).eval()
     skipped = lambda node: tuple(node.args[1].meta["val"].shape) == (64, 64)  # noqa: E731
-    found = pt2e(module, (x(),), WeftQuantizer(skip=skipped))
-    weights = [n for n in found.graph.nodes if n.target is torch.ops.torchao.dequantize_affine]
+    converted = pt2e(module, (x(),), WeftQuantizer(skip=skipped))
+    weights = [n for n in converted.graph.nodes if n.target is torch.ops.torchao.dequantize_affine]
     assert len(weights) == 2  # the activations and the weight of the first layer only
 
 

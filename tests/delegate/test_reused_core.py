@@ -18,13 +18,13 @@ def cmake(*options: str | Path) -> str:
     program = str(own) if own.exists() else shutil.which("cmake")
     assert program is not None
     command = [program, *map(str, options)]
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    assert done.returncode == 0, done.stdout
-    return done.stdout
+    process = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    assert process.returncode == 0, process.stdout
+    return process.stdout
 
 
 def fingerprint(folder: Path) -> str:
-    """Of the sources of this checkout."""
+    """The fingerprint of the sources of this checkout."""
     script = folder / "hash.cmake"
     script.write_text(
         f"include({ROOT}/native/cmake/fingerprint.cmake)\n"

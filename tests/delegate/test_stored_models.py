@@ -24,9 +24,9 @@ def load(name, method="forward", data=None):
     weft_executorch.load()
     data = (DATA / f"{name}.pte").read_bytes() if data is None else bytes(data)
     program = Runtime.get().load_program(data)
-    found = program.load_method(method)
-    found.kept = (program, data)  # the runtime does not keep the bytes
-    return found
+    loaded = program.load_method(method)
+    loaded.kept = (program, data)  # the runtime does not keep the bytes
+    return loaded
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -93,7 +93,8 @@ def result(name, data):
 
 @pytest.mark.parametrize(("name", "layouts"), [("sizes", 2), ("ternary", 3)])
 def test_weights_are_used_as_they_are_or_repacked(name, layouts):
-    """From panels and rows to all that kernels read, which round activations each in their way."""
+    """Stored in panels or rows, weights become every layout that kernels read; each layout rounds
+    activations in its own way."""
     assert Layouts(name).tensor.Layout() == PANELS and Layouts(name).stored
     want = result(name, Layouts(name).data)
     changed = [Layouts(name).wants(ROWS), Layouts(name).rows(), Layouts(name).rows().wants(ROWS)]

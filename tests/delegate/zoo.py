@@ -35,8 +35,8 @@ class _One(nn.Module):
     def forward(self, x: Any) -> Any:
         """The results that the model was made for."""
         out = self.model(**{self.argument: x})
-        found = tuple(out[name] for name in self.results)
-        return found if len(found) > 1 else found[0]
+        outputs = tuple(out[name] for name in self.results)
+        return outputs if len(outputs) > 1 else outputs[0]
 
 
 def tiny_llama(**changes: Any) -> nn.Module:

@@ -40,21 +40,21 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         *("--no-index", "--no-deps", "--no-build-isolation", "--target", str(target)),
         str(ROOT / "examples" / "backend"),
     ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
+    process = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert process.returncode == 0, process.stderr
     source = Path(weft.__file__).parents[1]
     return os.environ | {"PYTHONPATH": os.pathsep.join(map(str, (target, source, ROOT)))}
 
 
 def run(environment: dict[str, str], *arguments: str) -> str:
     command = [sys.executable, *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    process = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
+    assert process.returncode == 0, process.stdout + process.stderr
+    return process.stdout
 
 
 def test_it_is_short() -> None:
-    """As docs/add-a-backend.md says."""
+    """docs/add-a-backend.md promises so."""
     source = ROOT / "examples/backend/src/weft_example/__init__.py"
     assert len(source.read_text().splitlines()) < 150
 

@@ -44,13 +44,13 @@ class LlamaGraph:
 
     def layer_of(self) -> dict[Tensor, int]:
         """Node -> layer; the embedding is of layer -1, what follows the last layer of the next."""
-        found = {}
+        results = {}
         il = -1
         for node in self.graph.nodes:
-            found[node] = il
+            results[node] = il
             if node.name == "embd" or node.name.startswith("l_out-"):
                 il += 1
-        return found
+        return results
 
     def batches(self, sizes: Sequence[int] = BATCHES) -> Iterator[dict[str, NDArray[Any]]]:
         """Inputs of consecutive batches, each token's logits wanted; the cache fills up."""

@@ -45,28 +45,28 @@ def pipeline(devices: list[Any], where: list[int], copies: int) -> Pipeline:
     return Pipeline(plan.schedule, [Session(program, p) for p in pools])
 
 
-def run_all(made: Pipeline, xs: list[NDArray[np.float32]]) -> list[NDArray[np.float32]]:
+def run_all(driver: Pipeline, xs: list[NDArray[np.float32]]) -> list[NDArray[np.float32]]:
     """Each x through the pipeline; its results in order."""
     under_way: list[tuple[int, Any]] = []
-    found = []
+    results = []
 
     def result() -> None:
         copy, run = under_way.pop(0)
-        made.wait(run)
-        found.append(made.sessions[copy].output("y", run.values))
+        driver.wait(run)
+        results.append(driver.sessions[copy].output("y", run.values))
 
     for number, x in enumerate(xs):
-        copy = number % made.n_copies
-        if len(under_way) == made.n_copies:
+        copy = number % driver.n_copies
+        if len(under_way) == driver.n_copies:
             result()
-        session = made.sessions[copy]
+        session = driver.sessions[copy]
         session.input_view("x")[: x.size] = x.reshape(-1)
         session.upload("x")
-        under_way.append((copy, made.start(copy, {"n": len(x)})))
+        under_way.append((copy, driver.start(copy, {"n": len(x)})))
     while under_way:
         result()
-    made.finish()
-    return found
+    driver.finish()
+    return results
 
 
 def some(n: int) -> list[NDArray[np.float32]]:
@@ -78,9 +78,9 @@ def some(n: int) -> list[NDArray[np.float32]]:
     "where", [[0, 0, 1, 1], [1, 1, 0, 0], [1, 0, 0, 1], [0, 1, 0, 1], [1, 1, 1, 1]]
 )
 def test_results_are_those_of_single_runs(where: list[int], copies: int) -> None:
-    made = pipeline([Device("gpu", seconds=0.001), cpu()], where, copies)
+    driver = pipeline([Device("gpu", seconds=0.001), cpu()], where, copies)
     for xs in (some(7), some(1), some(2)):
-        for x, y in zip(xs, run_all(made, xs), strict=True):
+        for x, y in zip(xs, run_all(driver, xs), strict=True):
             np.testing.assert_allclose(y, want(x), rtol=1e-4, atol=1e-5)
 
 
@@ -90,15 +90,15 @@ def test_devices_work_at_the_same_time() -> None:
         gpu, host = Device("gpu", seconds=0.02), cpu()
         host.seconds = 0.02
         profile = Profile()
-        made = pipeline([gpu, host], where, 2)
-        with made.profile(profile):
-            run_all(made, some(6))
+        driver = pipeline([gpu, host], where, 2)
+        with driver.profile(profile):
+            run_all(driver, some(6))
         assert profile.runs == 6 and profile.overlap > 0
         assert profile.outside == pytest.approx(
             profile.seconds + profile.overlap - sum(line.seconds for line in profile.lines)
         )
         alone = Profile()
-        session = made.sessions[0]
+        session = driver.sessions[0]
         with session.profile(alone):
             for x in some(3):
                 session.run({"x": x})
@@ -107,31 +107,31 @@ def test_devices_work_at_the_same_time() -> None:
 
 def test_a_failure_ends_all_runs_and_the_next_ones_work() -> None:
     gpu = Faulty("gpu")
-    made = pipeline([gpu, cpu()], [1, 1, 0, 0], 2)
+    driver = pipeline([gpu, cpu()], [1, 1, 0, 0], 2)
     gpu.fail, gpu.after = "run", 2
     with pytest.raises(weft.DeviceError, match=r"split 1 on gpu .*run failed"):
-        run_all(made, some(6))
-    made.reset()
+        run_all(driver, some(6))
+    driver.reset()
     gpu.fail = ""
     xs = some(3)
-    for x, y in zip(xs, run_all(made, xs), strict=True):
+    for x, y in zip(xs, run_all(driver, xs), strict=True):
         np.testing.assert_allclose(y, want(x), rtol=1e-4, atol=1e-5)
 
 
 def test_abort_from_another_thread() -> None:
     host = cpu()
     host.seconds = 0.05
-    made = pipeline([Device("gpu", seconds=0.05), host], [1, 1, 0, 0], 2)
-    timer = threading.Timer(0.1, made.abort)
+    driver = pipeline([Device("gpu", seconds=0.05), host], [1, 1, 0, 0], 2)
+    timer = threading.Timer(0.1, driver.abort)
     timer.start()
     before = time.perf_counter()
     with pytest.raises(weft.AbortedError):
-        run_all(made, some(1000))
+        run_all(driver, some(1000))
     assert time.perf_counter() - before < 60  # of 100 s
     timer.join()
-    made.reset()
+    driver.reset()
     xs = some(2)
-    for x, y in zip(xs, run_all(made, xs), strict=True):
+    for x, y in zip(xs, run_all(driver, xs), strict=True):
         np.testing.assert_allclose(y, want(x), rtol=1e-4, atol=1e-5)
 
 
@@ -156,7 +156,7 @@ def test_a_cache_that_runs_share_keeps_its_order() -> None:
         )  # fmt: skip
         pool = ArenaPool()
         program = lower_plan(plan)
-        made = Pipeline(plan.schedule, [Session(program, p) for p in (pool, pool.beside())])
+        driver = Pipeline(plan.schedule, [Session(program, p) for p in (pool, pool.beside())])
         xs = [RNG.standard_normal((1, 16)).astype(np.float32) for _ in range(9)]
         sums = np.cumsum(xs, axis=0) * 2
         under_way: list[tuple[int, Any]] = []
@@ -164,16 +164,16 @@ def test_a_cache_that_runs_share_keeps_its_order() -> None:
         for number, value in enumerate(xs):
             if len(under_way) == 2:
                 copy, run = under_way.pop(0)
-                made.wait(run)
-                got.append(made.sessions[copy].output("y", {}))
-            session = made.sessions[number % 2]
+                driver.wait(run)
+                got.append(driver.sessions[copy].output("y", {}))
+            session = driver.sessions[number % 2]
             session.input_view("x")[:] = value.reshape(-1)
             session.upload("x")
-            under_way.append((number % 2, made.start(number % 2, {})))
+            under_way.append((number % 2, driver.start(number % 2, {})))
         for copy, run in under_way:
-            made.wait(run)
-            got.append(made.sessions[copy].output("y", {}))
-        made.finish()
+            driver.wait(run)
+            got.append(driver.sessions[copy].output("y", {}))
+        driver.finish()
         for y, expected in zip(got, sums, strict=True):
             np.testing.assert_allclose(y.reshape(-1), expected.reshape(-1), rtol=1e-5, atol=1e-6)
-        assert made.n_lasting < len(program.splits)
+        assert driver.n_lasting < len(program.splits)

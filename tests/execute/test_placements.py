@@ -162,14 +162,14 @@ def test_devices_with_queues_of_their_own(
 
 
 def _real(names: str) -> list[Backend]:
-    made: list[Backend] = []
+    backends: list[Backend] = []
     for name in names.split(","):
         if name == "blas":
             pytest.importorskip("scipy_openblas32", reason="needs scipy-openblas32")
-            made.append(make_backend("blas", min_batch=1, n_threads=1))
+            backends.append(make_backend("blas", min_batch=1, n_threads=1))
         else:
-            made.append(make_backend(name, **({"n_threads": 1} if name == "cpu" else {})))
-    return made
+            backends.append(make_backend(name, **({"n_threads": 1} if name == "cpu" else {})))
+    return backends
 
 
 @pytest.mark.parametrize("n_copies", [1, 4])

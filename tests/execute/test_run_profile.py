@@ -83,8 +83,8 @@ def test_layers_are_added_up_by_tensor() -> None:
         run(session, 2)
     names = [line.name for line in profile.by_tensor()]
     assert names.count("blk.*.w") == 1
-    found = next(line for line in profile.by_tensor() if line.name == "blk.*.w")
-    assert found.steps == 2
+    line_of_w = next(line for line in profile.by_tensor() if line.name == "blk.*.w")
+    assert line_of_w.steps == 2
 
 
 def test_several_sessions_record_into_one_profile() -> None:
@@ -103,9 +103,9 @@ def test_trace(tmp_path: Path) -> None:
         run(session, 16)
     file = tmp_path / "trace.json"
     profile.save_trace(file)
-    found = json.loads(file.read_text())
-    slices = [e for e in found["traceEvents"] if e["ph"] == "X"]
-    rows = {e["tid"]: e["args"]["name"] for e in found["traceEvents"] if e["ph"] == "M"}
+    document = json.loads(file.read_text())
+    slices = [e for e in document["traceEvents"] if e["ph"] == "X"]
+    rows = {e["tid"]: e["args"]["name"] for e in document["traceEvents"] if e["ph"] == "M"}
     assert rows[0] == "thread 0" and "runs" in rows.values()
     assert all(e["ts"] >= 0 and e["dur"] >= 0 for e in slices)
     steps = [e for e in slices if e["cat"] == "cpu"]
@@ -128,9 +128,9 @@ def test_a_trace_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     trace = profile_trace.Trace()
     for i in range(5):
         trace.slice("x", "cpu", 0, i, i + 1)
-    found = trace.as_json()
-    assert sum(e["ph"] == "X" for e in found["traceEvents"]) == 3
-    assert found["otherData"] == {"dropped slices": 2}
+    document = trace.as_json()
+    assert sum(e["ph"] == "X" for e in document["traceEvents"]) == 3
+    assert document["otherData"] == {"dropped slices": 2}
 
 
 def test_other_devices_get_a_line_a_split() -> None:

@@ -21,8 +21,8 @@ def logits(scheduler: Scheduler, llama: LlamaGraph) -> list[np.ndarray]:
 def test_the_same_logits() -> None:
     plain, packed = Scheduler([PanelCpu()]), Scheduler([PanelCpu()], repack=True)
     llama = LlamaGraph()
-    for expected, found in zip(logits(plain, llama), logits(packed, LlamaGraph()), strict=True):
-        np.testing.assert_array_equal(found, expected)
+    for expected, repacked in zip(logits(plain, llama), logits(packed, LlamaGraph()), strict=True):
+        np.testing.assert_array_equal(repacked, expected)
     weights = {t.name: t for t in llama.graph.leaves}
     down = weights["blk.0.ffn_down.weight"]
     assert (
@@ -39,5 +39,5 @@ def test_repacked_weights_read_as_rows() -> None:
     lowered = scheduler._graphs.lowered()
     assert lowered.program.tensors[lowered.index(down)].layout == "interleaved"
     assert down.buffer is not None
-    found = scheduler.get(down)
-    np.testing.assert_array_equal(found.reshape(-1).view(np.uint8), down.buffer.data)
+    rows = scheduler.get(down)
+    np.testing.assert_array_equal(rows.reshape(-1).view(np.uint8), down.buffer.data)

@@ -222,8 +222,10 @@ def test_the_environment_switches_reuse_off() -> None:
     )
     for value, placed in (("0", "3"), ("1", "1")):
         env = os.environ | {"WEFT_GRAPH_REUSE": value}
-        done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
-        assert done.stdout.strip() == placed, done.stderr
+        process = subprocess.run(
+            [sys.executable, "-c", code], env=env, capture_output=True, text=True
+        )
+        assert process.stdout.strip() == placed, process.stderr
 
 
 @MEMORY
@@ -293,9 +295,9 @@ def _listed(level: str) -> str:
         "for _ in range(2): s.compute(graph, {'x': np.ones((4, 16), 'f4')})\n"
     )
     env = os.environ | {"WEFT_SCHED_DEBUG": level}
-    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
-    assert done.returncode == 0 and not done.stdout, done.stderr
-    return done.stderr
+    process = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
+    assert process.returncode == 0 and not process.stdout, process.stderr
+    return process.stderr
 
 
 def test_the_listing_is_printed_when_a_graph_is_placed() -> None:

@@ -13,18 +13,18 @@ def spans(*steps: list[tuple[int, int]]) -> np.ndarray:
 
 
 def test_barriers_part_groups_and_waits_count() -> None:
-    found = overlapping(
+    pairs = overlapping(
         spans([(10, 30), (10, 40)], [(42, 60), (41, 50)], [(51, 55), (0, 0)], [(70, 90), (0, 0)])
     )
-    assert [(g.steps, g.begin, g.end) for g in found] == [
+    assert [(g.steps, g.begin, g.end) for g in pairs] == [
         ((0,), 10, 40), ((1, 2), 40, 60), ((3,), 60, 90)
     ]  # fmt: skip
-    assert round(sum(g.seconds for g in found) * 1e9) == 80
+    assert round(sum(g.seconds for g in pairs) * 1e9) == 80
 
 
 def test_order_is_that_of_time_and_idle_steps_are_left_out() -> None:
-    found = overlapping(spans([(50, 60)], [(0, 0)], [(10, 20)]))
-    assert [g.steps for g in found] == [(2,), (0,)]
+    pairs = overlapping(spans([(50, 60)], [(0, 0)], [(10, 20)]))
+    assert [g.steps for g in pairs] == [(2,), (0,)]
     assert overlapping(np.zeros((0, 1, 3), np.int64)) == []
 
 

@@ -143,7 +143,7 @@ def test_a_wrong_value_is_no_stop(long_program: weft.Program) -> None:
 
 
 def test_a_stop_between_splits() -> None:
-    """On devices that cannot stop, the next split does not start."""
+    """Where devices cannot stop, the next split does not start."""
     x = weft.input("x", (4,))
     y = g.scale(x, 2.0)
     graph = weft.Graph(g.scale(y, 3.0).as_output("z"))

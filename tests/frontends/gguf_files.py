@@ -21,9 +21,9 @@ DATA = Path(__file__).parent / "data"
 def golden_models() -> list[Path]:
     """The golden GGUF files; none when `../shared` is absent."""
     for base in (ROOT.parent, ROOT.parent.parent):
-        found = sorted((base / "shared" / "vectors" / "models").rglob("*.gguf"))
-        if found:
-            return found
+        paths = sorted((base / "shared" / "vectors" / "models").rglob("*.gguf"))
+        if paths:
+            return paths
     return []
 
 

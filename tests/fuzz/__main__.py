@@ -67,7 +67,7 @@ def run_driver(
 
 def _child(name: str, *rest: str, environ: dict[str, str] | None) -> tuple[str, str]:
     """Output, and what is wrong with the end of the process."""
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-m", "tests.fuzz.child", name, *rest],
         cwd=ROOT,
         env=os.environ | (environ or {}),
@@ -77,10 +77,10 @@ def _child(name: str, *rest: str, environ: dict[str, str] | None) -> tuple[str, 
         errors="replace",
         check=False,
     )
-    if done.returncode == 0:
-        return done.stdout, ""
-    output = (done.stdout + (done.stderr or ""))[-20_000:]
-    ended = "an error" if done.returncode == 1 else f"the process ended ({done.returncode})"
+    if process.returncode == 0:
+        return process.stdout, ""
+    output = (process.stdout + (process.stderr or ""))[-20_000:]
+    ended = "an error" if process.returncode == 1 else f"the process ended ({process.returncode})"
     return output, ended
 
 

@@ -124,14 +124,14 @@ def _keys(box: Any) -> Any:
 
 def _places(value: Any) -> list[tuple[Any, Any]]:
     """Every (container, key) of a value."""
-    found: list[tuple[Any, Any]] = []
+    spots: list[tuple[Any, Any]] = []
     waiting = [value]
-    while waiting and len(found) < 10_000:
+    while waiting and len(spots) < 10_000:
         box = waiting.pop()
         if isinstance(box, dict | list):
-            found += [(box, key) for key in _keys(box)]
+            spots += [(box, key) for key in _keys(box)]
             waiting += [box[key] for key in _keys(box)]
-    return found
+    return spots
 
 
 def _odd(rng: random.Random) -> Any:

@@ -34,14 +34,14 @@ def good() -> str:
 
 def places(value: Any) -> list[tuple[Any, Any]]:
     """Containers in `value` and the keys of their members."""
-    found: list[tuple[Any, Any]] = []
+    spots: list[tuple[Any, Any]] = []
     stack = [value]
     while stack:
         part = stack.pop()
         keys = part if isinstance(part, dict) else range(len(part))
-        found += [(part, key) for key in keys]
+        spots += [(part, key) for key in keys]
         stack += [part[key] for key in keys if isinstance(part[key], dict | list)]
-    return found
+    return spots
 
 
 def mutated(rng: random.Random) -> str:

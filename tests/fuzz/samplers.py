@@ -22,14 +22,14 @@ def options(rng: random.Random) -> dict[str, Any]:
     """Some fields of SamplingParams."""
     names = [field.name for field in dataclasses.fields(SamplingParams)]
     names = [name for name in names if name not in ("grammar", "json_schema", "regex")]
-    given: dict[str, Any] = {
+    chosen: dict[str, Any] = {
         name: rng.choice(NUMBERS) for name in rng.sample(names, rng.randrange(1, 4))
     }
-    if "logit_bias" in given:
-        given["logit_bias"] = {rng.choice([0, 3, 10**9, -1]): rng.choice(NUMBERS)}
-    if "dry_sequence_breakers" in given:
-        given["dry_sequence_breakers"] = rng.choice([("\n",), ("\ud800",), ("",), (1,), "x"])
-    return given
+    if "logit_bias" in chosen:
+        chosen["logit_bias"] = {rng.choice([0, 3, 10**9, -1]): rng.choice(NUMBERS)}
+    if "dry_sequence_breakers" in chosen:
+        chosen["dry_sequence_breakers"] = rng.choice([("\n",), ("\ud800",), ("",), (1,), "x"])
+    return chosen
 
 
 def logits(rng: random.Random, n: int) -> NDArray[np.float32]:

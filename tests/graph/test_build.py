@@ -133,10 +133,10 @@ def test_numpy_integers_become_plain_ones() -> None:
 
 
 def test_constructors_of_all_ops_are_exported() -> None:
-    made = {op.constructor for op in OPS.values() if op.name != "NONE"}
+    constructors = {op.constructor for op in OPS.values() if op.name != "NONE"}
     exported = {getattr(weft.graph, name) for name in weft.graph.__all__ if name.islower()}
-    assert len(made) == len(OPS) - 1
-    assert made <= exported
+    assert len(constructors) == len(OPS) - 1
+    assert constructors <= exported
 
 
 def test_an_op_is_declared_once_and_its_parameters_say_what_it_takes(

@@ -31,7 +31,7 @@ def recorded_graphs() -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:
 
 def bare_tensors(records: list[dict[str, Any]]) -> list[Tensor]:
     """The recorded tensors as they are, without parameters (which these cases do not have)."""
-    made: list[Tensor] = []
+    tensors: list[Tensor] = []
     for r in records:
         t = Tensor(
             find_dtype(r["type"]),
@@ -42,12 +42,12 @@ def bare_tensors(records: list[dict[str, Any]]) -> list[Tensor]:
             flags=frozenset(r.get("flags", ())),
             view_offs=r.get("view_offs", 0),
         )
-        made.append(t)
-    for r, t in zip(records, made, strict=True):
-        t.src = tuple(None if s is None else made[s] for s in r.get("src", ()))
+        tensors.append(t)
+    for r, t in zip(records, tensors, strict=True):
+        t.src = tuple(None if s is None else tensors[s] for s in r.get("src", ()))
         if "view_src" in r:
-            t.view_src = made[r["view_src"]]
-    return made
+            t.view_src = tensors[r["view_src"]]
+    return tensors
 
 
 @pytest.mark.skipif(not CASES.is_file(), reason="no golden scheduler vectors beside the repository")

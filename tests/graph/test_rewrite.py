@@ -64,14 +64,14 @@ def runs(
     make: Callable[[], weft.Graph], inputs: Inputs | None = None, device: str = "cpu"
 ) -> tuple[dict[str, Any], dict[str, Any], weft.Program]:
     """Results without and with rewrites, and the program with them."""
-    found, program = [], None
+    results, program = [], None
     values = inputs or {"x": f32(5, 64)}
     for names in ([], None):
         program = weft.compile(make(), [backend(device)], rewrites=names)
         session = weft.Session(program)
-        found.append(session.run(values))
+        results.append(session.run(values))
     assert program is not None
-    return found[0], found[1], program
+    return results[0], results[1], program
 
 
 def same(a: dict[str, Any], b: dict[str, Any], atol: float = 0) -> None:

@@ -51,15 +51,15 @@ def conv(
 def runs(make: Make, device: str = "reference") -> tuple[Counter[str], list[StepSpec], float]:
     """Ops and steps with rewrites, and how far apart results with and without them are."""
     chosen = Fusing() if device == "reference" else make_backend("cpu", target=device)
-    found = []
+    results = []
     for names in ([], None):
         out = make(weft.input("x", X.shape), weft.input("r", R.shape))
         graph = weft.Graph(out.as_output("y"))
         inputs = {name: {"x": X, "r": R}[name] for name in graph.inputs}
         program = weft.compile(graph, [chosen], rewrites=names)
-        found.append(weft.Session(program).run(inputs)["y"])
+        results.append(weft.Session(program).run(inputs)["y"])
     steps = [step for split in program.splits for step in split.steps]
-    return Counter(s.op.name for s in steps), steps, float(np.abs(found[0] - found[1]).max())
+    return Counter(s.op.name for s in steps), steps, float(np.abs(results[0] - results[1]).max())
 
 
 def bounds(step: StepSpec) -> tuple[float, float]:

@@ -18,7 +18,7 @@ class Lost(Failing):
         self.once = False
 
     def lose(self, what: str, after: int = 0, *, once: bool = False) -> None:
-        """From the next but `after` on, all of this kind fails; or that one alone."""
+        """Makes calls of this kind fail after `after` more calls: all of them, or only one."""
         self.fail, self.after, self.once = what, after, once
 
     def check(self, what: str) -> None:

@@ -140,18 +140,18 @@ def test_pooling_of_a_context(model: Model) -> None:
 @pytest.mark.parametrize("offload_kv", [True, False])
 def test_where_the_cache_lives(model: Model, offload_kv: bool) -> None:
     want = make(model).decode(TOKENS, outputs="all")
-    made = make(model, devices=["reference", "cpu"], activations="f32", offload_kv=offload_kv)
-    cache = {r["memory"]: r["bytes"] for r in made.plan.memory_rows() if r["buffer"] == "cache"}
-    types = [b.buffer_type.name for b in made.plan.backends]
-    assert cache == {types[0 if offload_kv else 1]: made.cache.nbytes}
-    np.testing.assert_allclose(made.decode(TOKENS, outputs="all"), want, atol=1e-4)
-    made.seq_rm(0, 0, 3)
-    made.seq_add(0, 3, -1, -3)  # keys are rotated where they are
+    ctx = make(model, devices=["reference", "cpu"], activations="f32", offload_kv=offload_kv)
+    cache = {r["memory"]: r["bytes"] for r in ctx.plan.memory_rows() if r["buffer"] == "cache"}
+    types = [b.buffer_type.name for b in ctx.plan.backends]
+    assert cache == {types[0 if offload_kv else 1]: ctx.cache.nbytes}
+    np.testing.assert_allclose(ctx.decode(TOKENS, outputs="all"), want, atol=1e-4)
+    ctx.seq_rm(0, 0, 3)
+    ctx.seq_add(0, 3, -1, -3)  # keys are rotated where they are
     other = make(model)
     other.decode(TOKENS)
     other.seq_rm(0, 0, 3)
     other.seq_add(0, 3, -1, -3)
-    np.testing.assert_allclose(made.decode([3]), other.decode([3]), atol=1e-4)
+    np.testing.assert_allclose(ctx.decode([3]), other.decode([3]), atol=1e-4)
 
 
 def test_a_cache_in_host_memory_contradicts_a_plan_file(model: Model) -> None:

@@ -91,8 +91,8 @@ def same(got: NDArray[np.float32], want: Any) -> None:
 
 
 def adjacent(tensors: Tensors, n_head: int, n_head_kv: int) -> Tensors:
-    """With the rows of queries and keys in the order in which adjacent pairs rotate, as converters
-    put those of models that rotate halves."""
+    """Puts the rows of queries and keys in the order in which adjacent pairs rotate, as converters
+    do for models that rotate halves."""
     out = dict(tensors)
     for name, array in tensors.items():
         n = {"attn_q": n_head, "attn_k": n_head_kv}.get(name.split(".")[-2])

@@ -76,7 +76,7 @@ def test_a_single_token_however_it_is_said(model: Model, seq: int) -> None:
         {"tokens": TOKENS[4:5], "positions": range(4, 5), "seqs": [range(seq, seq + 1)]},
         {"tokens": TOKENS[4:5], "positions": [4], "seqs": [[seq]], "outputs": np.array([True])},
     ]
-    found = []
+    results = []
     for way in ways:
         context = make(model, n_seq_max=3)
         context.decode(TOKENS[:4], seqs=[[0, 2]] * 4)
@@ -84,17 +84,17 @@ def test_a_single_token_however_it_is_said(model: Model, seq: int) -> None:
         cells = context.cache
         assert rows.shape == (1, model.config.n_vocab)
         kept = (cells.pos, cells.members, cells.tokens, cells.shift, cells.serial)
-        found.append([rows, *(a.copy() for a in kept), cells.n_seen, cells.find_free(1)])
+        results.append([rows, *(a.copy() for a in kept), cells.n_seen, cells.find_free(1)])
         before = rows.copy()
         context.decode([7], [5], seqs=[[seq]])
         assert (rows == before).all()  # a copy
-    for other in found[1:]:
-        for a, b in zip(found[0], other, strict=True):
+    for other in results[1:]:
+        for a, b in zip(results[0], other, strict=True):
             np.testing.assert_array_equal(a, b)
     if seq == 0:
         context = make(model)
         context.decode(TOKENS[:4])
-        np.testing.assert_array_equal(context.decode(TOKENS[4:5]), found[0][0])
+        np.testing.assert_array_equal(context.decode(TOKENS[4:5]), results[0][0])
 
 
 @pytest.mark.parametrize(

@@ -43,14 +43,14 @@ def context(model: Model, **options: Any) -> Context:
     return Context(model, 32, **({"devices": [PanelCpu()]} | options))
 
 
-def memories(made: Context) -> dict[str, PanelMemory]:
-    program = made.program
-    found = {}
-    for spec, memory in zip(program.buffers, made.regimes[-1].session._bound.memories, strict=True):
+def memories(ctx: Context) -> dict[str, PanelMemory]:
+    program = ctx.program
+    results = {}
+    for spec, memory in zip(program.buffers, ctx.regimes[-1].session._bound.memories, strict=True):
         if spec.matrix is not None:
             assert isinstance(memory, PanelMemory)
-            found[spec.matrix.name] = memory
-    return found
+            results[spec.matrix.name] = memory
+    return results
 
 
 def test_logits_and_what_is_repacked(model: Model) -> None:
@@ -74,8 +74,8 @@ def test_tied_embeddings_stay(tmp_path: Path) -> None:
 def test_experts(tmp_path: Path) -> None:
     model = Model.open(write(tmp_path, **{"llama.expert_count": 4, "llama.expert_used_count": 2}))
     packed = context(model)
-    found = memories(packed)
-    assert found["blk.1.ffn_up_exps.weight"].nbytes == 4 * 32 * 64 * 4
+    held_memories = memories(packed)
+    assert held_memories["blk.1.ffn_up_exps.weight"].nbytes == 4 * 32 * 64 * 4
     np.testing.assert_array_equal(
         packed.decode(TOKENS), context(model, repack=False).decode(TOKENS)
     )
@@ -83,17 +83,17 @@ def test_experts(tmp_path: Path) -> None:
 
 def test_one_regime_on_another_device_decides(model: Model) -> None:
     blas = make_backend("blas")
-    made = prepare(model, n_ctx=64, n_ubatch=64, devices=[blas, PanelCpu()])
-    assert len(made.regimes) > 1
+    prepared = prepare(model, n_ctx=64, n_ubatch=64, devices=[blas, PanelCpu()])
+    assert len(prepared.regimes) > 1
     products = {
         node.src[0].name
-        for split in made.plan.schedule.splits
+        for split in prepared.plan.schedule.splits
         if split.backend == 0
         for node in split.nodes
         if node.src[0] is not None
     }
     assert products
-    for regime in made.regimes:
+    for regime in prepared.regimes:
         assert not products & {leaf.name for leaf in regime.plan.layouts}
 
 
@@ -114,9 +114,9 @@ def test_contexts_share_and_let_go(model: Model) -> None:
 
 def test_progress(model: Model) -> None:
     seen: list[tuple[int, int]] = []
-    made = context(model, progress=lambda done, total: seen.append((done, total)))
-    assert seen[-1] == (made.memory.repacked,) * 2
-    assert len(seen) == len(memories(made)) and seen == sorted(seen)
+    ctx = context(model, progress=lambda done, total: seen.append((done, total)))
+    assert seen[-1] == (ctx.memory.repacked,) * 2
+    assert len(seen) == len(memories(ctx)) and seen == sorted(seen)
 
 
 def test_numbers(model: Model) -> None:
@@ -131,8 +131,8 @@ def test_numbers(model: Model) -> None:
 
 
 def test_too_little_memory(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = context(model, repack=False)
-    enough = made.memory.cache + made.memory.compute
+    ctx = context(model, repack=False)
+    enough = ctx.memory.cache + ctx.memory.compute
     monkeypatch.setattr(memory_module, "available_bytes", lambda: enough + 100)
     context(model, repack=False)
     with pytest.raises(OutOfMemoryError, match=r"repacked weights.*--no-repack"):
@@ -148,10 +148,10 @@ def test_limits_that_the_caller_sets_count_it(model: Model) -> None:
 
 def test_plan_files_keep_the_choice(model: Model) -> None:
     for repack in (True, False):
-        made = prepare(model, n_ctx=32, devices=[PanelCpu()], repack=repack)
-        saved = json.loads(json.dumps(made.to_json()))
+        prepared = prepare(model, n_ctx=32, devices=[PanelCpu()], repack=repack)
+        saved = json.loads(json.dumps(prepared.to_json()))
         again = prepare(model, devices=[PanelCpu()], plan=saved)
-        assert again.memory_rows() == made.memory_rows()
+        assert again.memory_rows() == prepared.memory_rows()
         assert bool(again.plan.layouts) == repack
         with pytest.raises(FormatError, match="repack"):
             prepare(model, devices=[PanelCpu()], plan=saved, repack=not repack)

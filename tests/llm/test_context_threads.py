@@ -69,10 +69,10 @@ def test_decode_is_stopped_and_the_cache_is_as_it_was() -> None:
     context.decode([1, 2, 3])
     before = context.cache.pos.copy()
     tokens = np.full(n - 3, 5)
-    done = threading.Event()
+    finished = threading.Event()
 
     def stop() -> None:
-        while not done.wait(0.001):
+        while not finished.wait(0.001):
             context.abort()
 
     other = threading.Thread(target=stop)
@@ -81,7 +81,7 @@ def test_decode_is_stopped_and_the_cache_is_as_it_was() -> None:
         with pytest.raises(AbortedError):
             context.decode(tokens)
     finally:
-        done.set()
+        finished.set()
         other.join()
     assert (context.cache.pos == before).all()
     context.abort()  # between calls: forgotten

@@ -27,20 +27,20 @@ def texts_of(model: Model) -> list[list[int]]:
 
 
 def context(model: Model, n_seq_max: int = 1, **options: Any) -> Context:
-    """Of the reference: rows of its products do not depend on each other."""
+    """A context on the reference, whose products have rows that do not depend on each other."""
     options = {"n_ubatch": 64, "devices": ["reference"], "flash": True} | options
     return Context(model, 64, n_seq_max=n_seq_max, **options)
 
 
 def models(tmp_path: Path) -> dict[str, Model]:
     keys = metadata(**{"llama.context_length": 256})
-    found = {p.stem: Model.open(p) for p in sorted(ARCHS.glob("*.gguf"))}
-    found["tiny"] = Model.open(write_model(tmp_path / "tiny.gguf", keys))
+    by_name = {p.stem: Model.open(p) for p in sorted(ARCHS.glob("*.gguf"))}
+    by_name["tiny"] = Model.open(write_model(tmp_path / "tiny.gguf", keys))
     for name in ("mamba2", "lfm2", "cohere2", "bloom", "gpt2"):
         meta, tensors = made(tmp_path, name)
-        found[name] = Model.open(write_model(tmp_path / f"{name}.gguf", meta, tensors))
-    found["bert"] = Model.open(make(tmp_path)[0])
-    return found
+        by_name[name] = Model.open(write_model(tmp_path / f"{name}.gguf", meta, tensors))
+    by_name["bert"] = Model.open(make(tmp_path)[0])
+    return by_name
 
 
 def test_texts_together_are_what_they_are_alone(tmp_path: Path) -> None:
@@ -48,8 +48,8 @@ def test_texts_together_are_what_they_are_alone(tmp_path: Path) -> None:
         texts = texts_of(model)
         together, alone = context(model, 8, embeddings=True), context(model, embeddings=True)
         for pooling in ("mean", "last", "cls", "none"):
-            found = embed_texts(together, texts, pooling)
-            for row, ids in zip(found, texts, strict=True):
+            vectors = embed_texts(together, texts, pooling)
+            for row, ids in zip(vectors, texts, strict=True):
                 want = alone.embed(ids, pooling)
                 assert row.shape == want.shape
                 np.testing.assert_allclose(row, want, atol=2e-5, rtol=2e-5, err_msg=name)
@@ -123,8 +123,8 @@ def test_chunks_together_are_what_they_are_alone(tmp_path: Path) -> None:
 
 
 def test_how_many_chunks_go_together(tmp_path: Path) -> None:
-    found = models(tmp_path)
-    plain, recurrent = found["tiny"].config, found["mamba2"].config
+    by_name = models(tmp_path)
+    plain, recurrent = by_name["tiny"].config, by_name["mamba2"].config
     assert chunks_at_once(plain, 512, 512, 100) == 1
     assert chunks_at_once(plain, 128, 512, 100) == 4
     assert chunks_at_once(plain, 128, 512, 3) == 3

@@ -74,8 +74,8 @@ def side_by_side(engine: Engine, requests: list[Request]) -> list[tuple[str, Don
 
 def test_a_text_is_what_the_logits_say(engine: Engine) -> None:
     prompt = [5, 9, 40, 7]
-    text, done = finish(engine.generate(request(prompt, 8)))
-    assert (done.reason, done.n_prompt, done.n_generated) == ("length", 4, 8)
+    text, last = finish(engine.generate(request(prompt, 8)))
+    assert (last.reason, last.n_prompt, last.n_generated) == ("length", 4, 8)
     context = Context(engine.context.model, 64, devices=["reference"])
     new: list[int] = []
     for _ in range(8):
@@ -97,10 +97,10 @@ def test_texts_side_by_side_are_what_they_are_alone(engine: Engine) -> None:
 def test_a_prefix_is_computed_once(engine: Engine) -> None:
     prompt = list(range(10, 40))
     first, _ = finish(engine.generate(request(prompt)))
-    again, done = finish(engine.generate(request(prompt)))
-    assert (again, done.n_reused) == (first, 29)
-    longer, done = finish(engine.generate(request([*prompt[:20], 99, 98])))
-    assert done.n_reused == 20
+    again, last = finish(engine.generate(request(prompt)))
+    assert (again, last.n_reused) == (first, 29)
+    longer, last = finish(engine.generate(request([*prompt[:20], 99, 98])))
+    assert last.n_reused == 20
     fresh = make(1, 128)
     assert finish(fresh.generate(request([*prompt[:20], 99, 98])))[0] == longer
     fresh.close()
@@ -128,8 +128,8 @@ def test_cells_of_cancelled_texts_are_free(engine: Engine) -> None:
     events = engine.generate(request([7, 8, 9], 100))
     next(events)
     events.close()  # type: ignore[attr-defined]
-    _, done = finish(engine.generate(request([5] * 100, 29)))  # all cells that there are
-    assert (done.reason, done.n_generated) == ("length", 29)
+    _, last = finish(engine.generate(request([5] * 100, 29)))  # all cells that there are
+    assert (last.reason, last.n_generated) == ("length", 29)
 
 
 def test_what_a_cancelled_text_has_computed_is_used(engine: Engine) -> None:
@@ -137,12 +137,12 @@ def test_what_a_cancelled_text_has_computed_is_used(engine: Engine) -> None:
     events = engine.generate(request(prompt, 100))
     next(events)
     events.close()  # type: ignore[attr-defined]
-    _, done = finish(engine.generate(request(prompt, 3)))
-    assert done.n_reused == 29
+    _, last = finish(engine.generate(request(prompt, 3)))
+    assert last.n_reused == 29
 
 
 def test_penalties_see_the_prompt(engine: Engine) -> None:
-    """As in `LLM.generate`: what the prompt has is penalised from the first token on."""
+    """Tokens of the prompt are penalised from the first token on, as in `LLM.generate`."""
     prompt = [5, 9, 40, 7]
     first = Context(engine.context.model, 64, devices=["reference"]).decode(prompt)[0]
     again = [*prompt[:-1], int(first.argmax()), prompt[-1]]  # the likeliest token is in the prompt
@@ -159,14 +159,14 @@ def test_penalties_see_the_prompt(engine: Engine) -> None:
 
 def test_texts_wait_for_cells_and_are_never_cut_short(engine: Engine) -> None:
     """Six texts of 60 cells in 128: two at a time."""
-    done = side_by_side(engine, [request([i + 3] * 30, 31) for i in range(6)])
-    assert [(d.reason, d.n_generated) for _, d in done] == [("length", 31)] * 6
+    ended = side_by_side(engine, [request([i + 3] * 30, 31) for i in range(6)])
+    assert [(d.reason, d.n_generated) for _, d in ended] == [("length", 31)] * 6
 
 
 def test_without_a_limit_a_text_takes_what_is_free(engine: Engine) -> None:
-    _, done = finish(engine.generate(request([5] * 90, None)))
+    _, last = finish(engine.generate(request([5] * 90, None)))
     # the last token drawn needs no cell
-    assert (done.reason, done.n_prompt + done.n_generated) == ("context", 129)
+    assert (last.reason, last.n_prompt + last.n_generated) == ("context", 129)
 
 
 def test_what_can_never_be_served(engine: Engine) -> None:
@@ -190,9 +190,9 @@ def test_one_that_fails_ends_alone(engine: Engine, monkeypatch: pytest.MonkeyPat
 
     alone = finish(engine.generate(request([5, 6, 7], 4)))[0]
     monkeypatch.setattr(engine.context, "decode", failing)
-    done = side_by_side(engine, [request([5, 6, 7], 4), request([5, 66, 7], 4)])
-    assert done[0][0] == alone and done[0][1].reason == "length"
-    assert done[1][1].reason == "error" and "token 66" in str(done[1][1].error)
+    ended = side_by_side(engine, [request([5, 6, 7], 4), request([5, 66, 7], 4)])
+    assert ended[0][0] == alone and ended[0][1].reason == "length"
+    assert ended[1][1].reason == "error" and "token 66" in str(ended[1][1].error)
 
 
 def test_a_full_queue() -> None:
@@ -222,9 +222,9 @@ def test_closing_ends_what_runs() -> None:
 
 def test_writers_come_before_prompts() -> None:
     def slot(seq: int, n: int, done: int) -> Slot:
-        made = Slot(seq)
-        made.tokens, made.n_done = list(range(n)), done
-        return made
+        a_slot = Slot(seq)
+        a_slot.tokens, a_slot.n_done = list(range(n)), done
+        return a_slot
 
     slots = [slot(0, 100, 0), slot(1, 5, 4), slot(2, 12, 10), slot(3, 9, 8)]
     step = pack(slots, 16, 8)

@@ -46,14 +46,14 @@ class Fault:
 def snapshot(context: Context) -> list[Any]:
     cache = context.cache
     used = cache.pos >= 0
-    found = [cache.pos.copy(), cache.members.copy(), cache.tokens[used], cache.mixed.copy()]
-    found += [np.array([cache.n_used, cache.n_seen]), cache.find_free(1)]
+    state = [cache.pos.copy(), cache.members.copy(), cache.tokens[used], cache.mixed.copy()]
+    state += [np.array([cache.n_used, cache.n_seen]), cache.find_free(1)]
     if cache.window is not None:
         seen = np.flatnonzero(cache.window.seen())
-        found += [seen, cache.window.pos[seen], cache.window.members[:, seen]]
+        state += [seen, cache.window.pos[seen], cache.window.members[:, seen]]
     if cache.states is not None:
-        found.append(cache.states.slot.copy())
-    return found
+        state.append(cache.states.slot.copy())
+    return state
 
 
 def same(a: list[Any], b: list[Any]) -> bool:

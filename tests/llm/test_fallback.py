@@ -78,9 +78,9 @@ def test_chat_embeddings_and_perplexity(what: str) -> None:
     with pytest.warns(RuntimeWarning, match=f"{what} failed"):
         np.testing.assert_allclose(llm.embed([list(p) for p in PROMPTS]), want[0], atol=1e-4)
     with pytest.warns(RuntimeWarning, match=f"{what} failed"):
-        found = llm.perplexity(ids, n_ctx=16)
-    assert found.value == pytest.approx(want[1].value, rel=1e-4)
-    assert found.n_scored == want[1].n_scored
+        measured = llm.perplexity(ids, n_ctx=16)
+    assert measured.value == pytest.approx(want[1].value, rel=1e-4)
+    assert measured.n_scored == want[1].n_scored
     with pytest.warns(RuntimeWarning, match=f"{what} failed"):
         got = llm.chat([{"role": "user", "content": "a"}], max_tokens=9, temperature=0)
     assert got == said
@@ -127,31 +127,31 @@ def test_sequences_that_share_cells(n_batch: int | None) -> None:
     """They share them afterwards, too, and see what they saw."""
     model, device = Model.open(MODEL), Lost()
     want = forked(Context(model, 64, n_seq_max=3, **OPTIONS))
-    made = forked(Context(model, 64, n_seq_max=3, **on(device)))
+    context = forked(Context(model, 64, n_seq_max=3, **on(device)))
     if n_batch is not None:
-        made.n_batch = n_batch
+        context.n_batch = n_batch
     device.lose("run")
     with pytest.warns(RuntimeWarning, match="run failed"):
-        np.testing.assert_allclose(logits(made, 1, 10), logits(want, 1, 10), atol=1e-4)
+        np.testing.assert_allclose(logits(context, 1, 10), logits(want, 1, 10), atol=1e-4)
     for seq, position in ((0, 8), (2, 10)):
-        got = logits(made, seq, position)
+        got = logits(context, seq, position)
         np.testing.assert_allclose(got, logits(want, seq, position), atol=1e-4)
-    assert made.cache.n_used == want.cache.n_used
-    assert (made.cache.members.sum(axis=1) == want.cache.members.sum(axis=1)).all()
+    assert context.cache.n_used == want.cache.n_used
+    assert (context.cache.members.sum(axis=1) == want.cache.members.sum(axis=1)).all()
     text = [*range(10, 16), 30, 31, 32, 42, 51, 7]
-    assert made.reuse_prefix(1, text) == want.reuse_prefix(1, text) == 11
+    assert context.reuse_prefix(1, text) == want.reuse_prefix(1, text) == 11
 
 
 def test_a_text_without_its_beginning_is_lost() -> None:
     """It was computed with what is gone in view; the others go on."""
     model, device = Model.open(MODEL), Lost()
-    made = Context(model, 64, n_seq_max=2, **on(device))
+    ctx = Context(model, 64, n_seq_max=2, **on(device))
     want = Context(model, 64, n_seq_max=2, **OPTIONS)
-    for context in (made, want):
+    for context in (ctx, want):
         context.decode(range(10, 22))
         context.decode(range(30, 36), range(6), seqs=[[1]] * 6)
-    made.drop_oldest(0, 2, 4)
-    made.decode([9], [8])
+    ctx.drop_oldest(0, 2, 4)
+    ctx.decode([9], [8])
     device.lose("read")
     with (
         pytest.warns(RuntimeWarning, match="read failed"),
@@ -159,9 +159,9 @@ def test_a_text_without_its_beginning_is_lost() -> None:
             weft.DeviceError, match=r"sequence 0 cannot .* from its start: .*read failed"
         ),
     ):
-        made.decode([9], [9])
-    assert (made.pos_max(0), made.pos_max(1)) == (-1, 5)
-    np.testing.assert_allclose(logits(made, 1, 6), logits(want, 1, 6), atol=1e-4)
+        ctx.decode([9], [9])
+    assert (ctx.pos_max(0), ctx.pos_max(1)) == (-1, 5)
+    np.testing.assert_allclose(logits(ctx, 1, 6), logits(want, 1, 6), atol=1e-4)
 
 
 @pytest.mark.parametrize("name", ["mamba", "mamba2", "lfm2", "gemma2"])
@@ -172,33 +172,33 @@ def test_states_and_windows(name: str, tmp_path: Path) -> None:
     model = Model.open(write_model(tmp_path / "m.gguf", meta, made_up(configure(tmp_path, meta))))
     options = {"n_ubatch": 5, "n_seq_max": 2, "swa_full": False}
     device = Lost()
-    made = Context(model, 48, **on(device, **options))
+    ctx = Context(model, 48, **on(device, **options))
     want = Context(model, 48, **OPTIONS, **options)
-    for context in (made, want):
+    for context in (ctx, want):
         context.decode(range(10, 23))
         context.seq_cp(0, 1)
         context.decode([30, 31, 32], [13, 14, 13], seqs=[[0], [0], [1]])
     device.lose("run")
     with pytest.warns(RuntimeWarning, match="run failed"):
-        np.testing.assert_allclose(logits(made, 1, 14), logits(want, 1, 14), atol=1e-4)
-    np.testing.assert_allclose(logits(made, 0, 15), logits(want, 0, 15), atol=1e-4)
+        np.testing.assert_allclose(logits(ctx, 1, 14), logits(want, 1, 14), atol=1e-4)
+    np.testing.assert_allclose(logits(ctx, 0, 15), logits(want, 0, 15), atol=1e-4)
 
 
 def test_a_fallback_that_fails_too() -> None:
     """The error is the second one's, and the context goes on where it can again."""
     model, first, second = Model.open(MODEL), Lost(), Lost()
-    made = Context(model, 64, **on(first, fallback=[second, "cpu"]))
-    made.decode(PROMPTS[0])
+    context = Context(model, 64, **on(first, fallback=[second, "cpu"]))
+    context.decode(PROMPTS[0])
     first.lose("run")
     second.lose("run", 1)
     with pytest.warns(RuntimeWarning), pytest.raises(weft.DeviceError, match="run failed"):
         for i in range(4):
-            made.decode([5], [4 + i])
-    assert made.pos_max(0) + 1 == made.cache.n_used
+            context.decode([5], [4 + i])
+    assert context.pos_max(0) + 1 == context.cache.n_used
     second.lose("")
-    made.clear()
+    context.clear()
     want = Context(model, 64, **OPTIONS).decode(PROMPTS[0])
-    np.testing.assert_allclose(made.decode(PROMPTS[0]), want, atol=1e-4)
+    np.testing.assert_allclose(context.decode(PROMPTS[0]), want, atol=1e-4)
 
 
 # ---- the engine ----------------------------------------------------------------------------------
@@ -217,11 +217,11 @@ def run_all(engine: Engine, device: Lost | None = None, what: str = "", at: int 
         )
         for i, prompt in enumerate(PROMPTS)
     ]
-    found: list[list[Event]] = [[] for _ in requests]
+    results: list[list[Event]] = [[] for _ in requests]
     left, seen = threading.Semaphore(0), [0]
 
     def take(i: int, event: Event) -> None:
-        found[i].append(event)
+        results[i].append(event)
         seen[0] += 1
         if device is not None and seen[0] == at:
             device.lose(what)
@@ -232,7 +232,7 @@ def run_all(engine: Engine, device: Lost | None = None, what: str = "", at: int 
         engine.submit(request, lambda event, i=i: take(i, event))  # type: ignore[misc]
     for _ in requests:
         assert left.acquire(timeout=120)
-    return found
+    return results
 
 
 def engine_on(**options: Any) -> Engine:
@@ -244,9 +244,9 @@ def engine_on(**options: Any) -> Engine:
 def told(events: Sequence[Event]) -> tuple[str, list[int], str]:
     """Text, tokens, and why it ended."""
     deltas = [e for e in events if isinstance(e, Delta)]
-    done = events[-1]
-    assert isinstance(done, Done)
-    return "".join(d.text for d in deltas), [t.id for d in deltas for t in d.tokens], done.reason
+    last = events[-1]
+    assert isinstance(last, Done)
+    return "".join(d.text for d in deltas), [t.id for d in deltas for t in d.tokens], last.reason
 
 
 @pytest.fixture(scope="module")
@@ -265,8 +265,8 @@ def test_streams_go_on(right: list[Any], what: str, at: int) -> None:
     device = Lost()
     engine = engine_on(**on(device))
     with pytest.warns(RuntimeWarning, match=f"going on with cpu: .*{what} failed"):
-        found = run_all(engine, device, what, at)
-    assert [told(events) for events in found] == right
+        results = run_all(engine, device, what, at)
+    assert [told(events) for events in results] == right
     assert f"{what} failed" in engine.context.fell_back
     again = run_all(engine)
     assert [told(events) for events in again] == right
@@ -290,9 +290,9 @@ def test_an_engine_without_a_fallback(right: list[Any], what: str) -> None:
     device = Lost()
     engine = engine_on(**on(device, fallback=None))
     for events in run_all(engine, device, what, 9):
-        done = events[-1]
-        assert isinstance(done, Done) and done.reason == "error"
-        assert isinstance(done.error, weft.DeviceError) and f"{what} failed" in str(done.error)
+        last = events[-1]
+        assert isinstance(last, Done) and last.reason == "error"
+        assert isinstance(last.error, weft.DeviceError) and f"{what} failed" in str(last.error)
     assert engine.alive
     device.lose("")
     assert [told(events) for events in run_all(engine)] == right
@@ -300,14 +300,14 @@ def test_an_engine_without_a_fallback(right: list[Any], what: str) -> None:
 
 
 def test_texts_begin_anew(right: list[Any]) -> None:
-    """Where computing them anew fails, too, but the device then works: nobody goes on with an empty
+    """When computing texts anew fails too, and the device then works, no text goes on with an empty
     cache."""
     first, second = Lost(), Lost()
     engine = engine_on(**on(first, fallback=[second, "cpu"]))
     second.lose("run", once=True)
     with pytest.warns(RuntimeWarning, match="going on with reference"):
-        found = run_all(engine, first, "run", 9)
-    assert [told(events) for events in found] == right
+        results = run_all(engine, first, "run", 9)
+    assert [told(events) for events in results] == right
     engine.close()
 
 
@@ -317,8 +317,8 @@ def test_an_engine_whose_fallback_fails_too(right: list[Any]) -> None:
     engine = engine_on(**on(first, fallback=[second, "cpu"]))
     second.lose("run", 0)
     with pytest.warns(RuntimeWarning, match="going on with reference"):
-        found = run_all(engine, first, "run", 9)
-    assert all(told(events)[2] == "error" for events in found)
+        results = run_all(engine, first, "run", 9)
+    assert all(told(events)[2] == "error" for events in results)
     second.lose("")
     assert [told(events) for events in run_all(engine)] == right
     engine.close()

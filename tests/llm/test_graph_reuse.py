@@ -51,8 +51,8 @@ def test_the_environment_switches_it_off(file: Path) -> None:
         "print(c.counters.graphs_reused, c.reuse_graphs)"
     )
     for value, said in (("0", "0 False"), ("1", "2 True")):
-        done = subprocess.run(
+        process = subprocess.run(
             [sys.executable, "-c", code, str(file)],
             env=os.environ | {"WEFT_GRAPH_REUSE": value}, capture_output=True, text=True,
         )  # fmt: skip
-        assert done.stdout.strip() == said, done.stderr
+        assert process.stdout.strip() == said, process.stderr

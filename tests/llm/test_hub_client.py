@@ -53,12 +53,12 @@ def hub() -> Iterator[Hub]:
 
 def names(hub: Hub, home: Path, *given: str, **more: str) -> list[str]:
     """What each name becomes, in one process."""
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", NAMES, *given],
         env=hub.environment(home, **more), capture_output=True, text=True, timeout=120,
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return [json.loads(line) for line in done.stdout.splitlines()]
+    assert process.returncode == 0, process.stderr
+    return [json.loads(line) for line in process.stdout.splitlines()]
 
 
 def test_names_and_where_files_are(hub: Hub, tmp_path: Path) -> None:
@@ -96,7 +96,7 @@ def test_names_of_nothing(hub: Hub, tmp_path: Path) -> None:
 
 
 def test_without_a_network(hub: Hub, tmp_path: Path) -> None:
-    """What is cached can be used, and nothing waits for long."""
+    """Cached models can be used, and nothing waits for long."""
     (there,) = names(hub, tmp_path, f"hf:{REPO}:q8_0")
     hub.seen.clear()
     asked = (f"hf:{REPO}:Q8_0", f"hf:{REPO}", f"hf:{REPO}/m-Q8_0.gguf", f"hf:{REPO}:Q3_K",

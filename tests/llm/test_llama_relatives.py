@@ -110,7 +110,7 @@ def plain(row: Row) -> bool:
 def made_up(config: ModelConfig, wanted: Callable[[Row], bool] = plain) -> Tensors:
     """Random weights for the wanted rows of the table and those that must be there."""
     random = np.random.default_rng(0)
-    found: Tensors = {}
+    tensors: Tensors = {}
     for row in ARCHITECTURES[config.arch].table(config):
         if not wanted(row) and (row.optional or row.unless):
             continue
@@ -119,8 +119,8 @@ def made_up(config: ModelConfig, wanted: Callable[[Row], bool] = plain) -> Tenso
             x = 0.2 * x + (not row.name.endswith(".bias"))
         else:
             x *= 1.5 / np.sqrt(row.ne[0]) * (4 if row.name.startswith("token_embd") else 1)
-        found[row.name] = x.astype(np.float32)
-    return found
+        tensors[row.name] = x.astype(np.float32)
+    return tensors
 
 
 def context(path: Path, **options: Any) -> Context:

@@ -92,11 +92,11 @@ def test_a_text_goes_on_without_the_device(
 
 def streams(engine: Engine, at: int = 0, fault: Callable[[], None] | None = None) -> list[str]:
     """What three streams over two sequences say; `fault` comes with the `at`th event."""
-    found: list[list[Event]] = [[] for _ in range(3)]
+    results: list[list[Event]] = [[] for _ in range(3)]
     left, seen = threading.Semaphore(0), [0]
 
     def take(i: int, event: Event) -> None:
-        found[i].append(event)
+        results[i].append(event)
         seen[0] += 1
         if fault is not None and seen[0] == at:
             fault()
@@ -111,10 +111,10 @@ def streams(engine: Engine, at: int = 0, fault: Callable[[], None] | None = None
             sampling=SamplingParams(temperature=0.7, seed=i),
         )
         engine.submit(request, lambda event, i=i: take(i, event))  # type: ignore[misc]
-    for _ in found:
+    for _ in results:
         assert left.acquire(timeout=120)
-    assert all(isinstance(e[-1], Done) and e[-1].reason == "length" for e in found)
-    return ["".join(e.text for e in events if isinstance(e, Delta)) for events in found]
+    assert all(isinstance(e[-1], Done) and e[-1].reason == "length" for e in results)
+    return ["".join(e.text for e in events if isinstance(e, Delta)) for events in results]
 
 
 def engine_on(**options: Any) -> Engine:
@@ -126,9 +126,9 @@ def engine_on(**options: Any) -> Engine:
 @pytest.fixture(scope="module")
 def told() -> list[str]:
     engine = engine_on(**OPTIONS)
-    found = streams(engine)
+    results = streams(engine)
     engine.close()
-    return found
+    return results
 
 
 @pytest.mark.parametrize("what", ["create", "build", "write", "launch", "wait"])

@@ -45,24 +45,24 @@ def context(model: Model, **options: Any) -> Context:
     return Context(model, 48, activations="f32", n_threads=1, **(settings | options))
 
 
-def greedy(made: Context, n: int = 24) -> list[int]:
+def greedy(ctx: Context, n: int = 24) -> list[int]:
     """Tokens of the largest logits behind `TOKENS`."""
-    logits = made.decode(TOKENS)[0]
-    found = []
+    logits = ctx.decode(TOKENS)[0]
+    results = []
     for _ in range(n):
-        found.append(int(logits.argmax()))
-        logits = made.decode(found[-1:])[0]
-    return found
+        results.append(int(logits.argmax()))
+        logits = ctx.decode(results[-1:])[0]
+    return results
 
 
-def check_moved(made: Context) -> None:
+def check_moved(ctx: Context) -> None:
     """The copies of a run are those of the plan, to the byte."""
     for _ in range(2):  # the first run chooses the session
-        session = made._graphs.session
+        session = ctx._graphs.session
         before = session.moved.nbytes, session.moved.copies
-        made.cache.clear()
-        made.decode(TOKENS)
-    assert session is made._graphs.session
+        ctx.cache.clear()
+        ctx.decode(TOKENS)
+    assert session is ctx._graphs.session
     program = session.program
     values = {"n_tokens": len(TOKENS), "n_kv": len(TOKENS), "n_outputs": 1}
     copies = [program.tensors[c.src] for split in program.splits for c in split.copies]
@@ -78,16 +78,16 @@ def check_moved(made: Context) -> None:
 @pytest.mark.parametrize("n", range(6))
 def test_every_layer_count(wide: Model, device: OpenCLBackend, n: int, flash: bool) -> None:
     want = context(wide, flash=flash)
-    made = context(wide, flash=flash, devices=[device, "cpu"], n_gpu_layers=n)
-    needs = {need.memory: need for need in made.plan.needs()}
+    ctx = context(wide, flash=flash, devices=[device, "cpu"], n_gpu_layers=n)
+    needs = {need.memory: need for need in ctx.plan.needs()}
     assert (needs[device.buffer_type.name].weights == 0) == (n == 0)
     # a token on the border of two may differ where sums are in another order: none is here
-    assert greedy(made) == greedy(want)
+    assert greedy(ctx) == greedy(want)
     want.cache.clear()
-    made.cache.clear()
-    rows = [c.decode(TOKENS, outputs="all") for c in (made, want)]
+    ctx.cache.clear()
+    rows = [c.decode(TOKENS, outputs="all") for c in (ctx, want)]
     np.testing.assert_allclose(*rows, rtol=RTOL, atol=ATOL)
-    check_moved(made)
+    check_moved(ctx)
 
 
 @pytest.mark.parametrize("n", range(7))
@@ -104,15 +104,15 @@ def test_every_layer_count_of_stories(vectors: Path, device: OpenCLBackend, n: i
 
 def test_experts_on_the_cpu(moe: Model, device: OpenCLBackend) -> None:
     want = greedy(context(moe))
-    made = context(moe, devices=[device, "cpu"], place={"blk.*.ffn_*_exps": "cpu"})
-    assert greedy(made) == want
-    schedule = made.plan.plan.schedule
+    ctx = context(moe, devices=[device, "cpu"], place={"blk.*.ffn_*_exps": "cpu"})
+    assert greedy(ctx) == want
+    schedule = ctx.plan.plan.schedule
     where = {
         n.op.name: schedule.backend_for(n).name  # type: ignore[union-attr]
         for n in schedule.graph.nodes
     }
     assert where["MUL_MAT_ID"] == "cpu" and where["MUL_MAT"] == device.name
-    check_moved(made)
+    check_moved(ctx)
     assert greedy(context(moe, devices=[device, "cpu"])) == want
 
 
@@ -121,10 +121,10 @@ def test_the_cache_on_either_side(wide: Model, device: OpenCLBackend, type_k: st
     cache: dict[str, Any] = {"type_k": type_k, "type_v": type_k}
     want = greedy(context(wide, **cache))
     for offload_kv in (True, False):
-        made = context(wide, devices=[device, "cpu"], offload_kv=offload_kv, **cache)
-        assert {c == 0 for c in made.plan.homes.caches} == {offload_kv}
-        assert greedy(made) == want
-        check_moved(made)
+        ctx = context(wide, devices=[device, "cpu"], offload_kv=offload_kv, **cache)
+        assert {c == 0 for c in ctx.plan.homes.caches} == {offload_kv}
+        assert greedy(ctx) == want
+        check_moved(ctx)
 
 
 def test_random_placements(wide: Model, device: OpenCLBackend) -> None:
@@ -134,20 +134,20 @@ def test_random_placements(wide: Model, device: OpenCLBackend) -> None:
     for seed in range(6):
         rng = np.random.default_rng(seed)
         place = {name: (device.name if rng.random() < 0.5 else "cpu") for name in names}
-        made = context(wide, devices=[device, "cpu"], place=place)
-        assert greedy(made, 8) == want
-        check_moved(made)
+        ctx = context(wide, devices=[device, "cpu"], place=place)
+        assert greedy(ctx, 8) == want
+        check_moved(ctx)
 
 
 def test_weights_in_buffers_of_their_own(wide: Model) -> None:
-    """Where the device does not work in the host's memory, weights are sent, with progress."""
+    """When the device does not work in the host's memory, weights are sent, with progress."""
     seen: list[tuple[int, int]] = []
     device = opencl(copy_weights=True)
-    made = context(
+    ctx = context(
         wide, devices=[device, "cpu"], progress=lambda done, total: seen.append((done, total))
     )
-    assert greedy(made, 8) == greedy(context(wide), 8)
-    sent = {need.memory: need.weights for need in made.plan.needs()}[device.buffer_type.name]
+    assert greedy(ctx, 8) == greedy(context(wide), 8)
+    sent = {need.memory: need.weights for need in ctx.plan.needs()}[device.buffer_type.name]
     assert seen[-1][0] == seen[-1][1] >= sent > 0 and len(seen) > 20
     assert device.memory_type.in_use >= sent
 
@@ -176,11 +176,11 @@ def test_random_placements_in_planes(blocks: Model, planar: OpenCLBackend) -> No
         place = {name: (planar.name if rng.random() < 0.5 else "cpu") for name in names}
         options: dict[str, Any] = {"devices": [planar, "cpu"], "place": place}
         made, plain = context(blocks, **options), context(blocks, **options, repack=False)
-        found = {
+        in_planes = {
             leaf.name for leaf, to in made.plan.plan.layouts.items() if to.device == planar.name
         }
         there = {n for n in names if place[n] == planar.name}
-        assert found == {n for n in there if blocks.weights[n].dtype.is_quantized}
+        assert in_planes == {n for n in there if blocks.weights[n].dtype.is_quantized}
         assert not plain.plan.plan.layouts
         rows = [c.decode(TOKENS, outputs="all") for c in (made, plain)]
         np.testing.assert_allclose(*rows, rtol=RTOL, atol=ATOL)
@@ -193,8 +193,8 @@ def test_bytes_of_planes(blocks: Model) -> None:
     seen: list[tuple[int, int]] = []
     device = opencl(planes=True, copy_weights=True)
     options: dict[str, Any] = {"devices": [device, "cpu"]}
-    made = context(blocks, **options, progress=lambda *now: seen.append(now))
-    need = made.plan.needs()[0]
+    ctx = context(blocks, **options, progress=lambda *now: seen.append(now))
+    need = ctx.plan.needs()[0]
     (size,) = need.repacked.values()
     assert seen[-1] == (need.weights + size,) * 2 and len(seen) > 20
     assert device.memory_type.in_use == need.total > size > need.weights
@@ -202,11 +202,11 @@ def test_bytes_of_planes(blocks: Model) -> None:
     assert plain.plan.needs()[0].weights == need.weights + size
     assert plain.plan.needs()[0].total == need.total
     want = greedy(plain, 8)
-    assert greedy(made, 8) == want
+    assert greedy(ctx, 8) == want
     shared = device.memory_type.in_use
     other = context(blocks, **options)
     assert device.memory_type.in_use == shared + need.cache + need.compute
-    del made, plain, other
+    del ctx, plain, other
     assert device.memory_type.in_use == 0
     # nor does loading need room that was not planned
     device.memory_type.capacity = need.total
@@ -217,9 +217,9 @@ def test_fit_counts_planes(blocks: Model) -> None:
     device = opencl(planes=True, copy_weights=True)
     options: dict[str, Any] = {"devices": [device, "cpu"], "fit": True}
     whole = context(blocks, **options).plan.needs()[0].total
-    made = context(blocks, **options, memory={device.name: whole // 2})
-    need = made.plan.needs()[0]
-    assert 0 < (made.plan.homes.n_gpu_layers or 0) < 5
+    ctx = context(blocks, **options, memory={device.name: whole // 2})
+    need = ctx.plan.needs()[0]
+    assert 0 < (ctx.plan.homes.n_gpu_layers or 0) < 5
     assert device.memory_type.in_use == need.total <= whole // 2 and need.repacked
     with pytest.raises(weft.OutOfMemoryError, match=r"repacked weights(?!.*no-repack)"):
         context(blocks, devices=[device, "cpu"], memory={device.name: whole // 2})
@@ -233,22 +233,23 @@ def test_experts_in_planes(tmp_path: Path, planar: OpenCLBackend) -> None:
     path = write_model(tmp_path / "m.gguf", meta, weights(meta))
     quantize_file(path, tmp_path / "q.gguf", "q8_0")
     model = Model.open(tmp_path / "q.gguf")
-    made = context(model, devices=[planar, "cpu"])
-    assert "blk.1.ffn_up_exps.weight" in {leaf.name for leaf in made.plan.plan.layouts}
-    assert greedy(made) == greedy(context(model, devices=[planar, "cpu"], repack=False))
+    ctx = context(model, devices=[planar, "cpu"])
+    assert "blk.1.ffn_up_exps.weight" in {leaf.name for leaf in ctx.plan.plan.layouts}
+    assert greedy(ctx) == greedy(context(model, devices=[planar, "cpu"], repack=False))
 
 
 def test_fit_respects_the_device(wide: Model, device: OpenCLBackend) -> None:
-    """As many layers as its memory holds, and an error before the load where nothing can."""
+    """It takes as many layers as its memory holds; when it holds none, the error comes before the
+    load."""
     whole = context(wide, devices=[device, "cpu"]).plan
     need = {n.memory: n for n in whole.needs()}[device.buffer_type.name]
     limit = (need.weights + need.cache + need.compute) * 2 // 3
-    made = context(wide, devices=[device, "cpu"], fit=True, memory={device.name: limit})
-    n = made.plan.homes.n_gpu_layers
+    ctx = context(wide, devices=[device, "cpu"], fit=True, memory={device.name: limit})
+    n = ctx.plan.homes.n_gpu_layers
     assert 0 < n < 5
-    got = {n.memory: n for n in made.plan.needs()}[device.buffer_type.name]
+    got = {n.memory: n for n in ctx.plan.needs()}[device.buffer_type.name]
     assert got.weights + got.cache + got.compute <= limit
-    assert greedy(made, 8) == greedy(context(wide), 8)
+    assert greedy(ctx, 8) == greedy(context(wide), 8)
     in_use = device.memory_type.in_use
     with pytest.raises(weft.OutOfMemoryError, match=rf"{limit} bytes .*; {n} of the 5 layers fit"):
         context(wide, devices=[device, "cpu"], n_gpu_layers=5, memory={device.name: limit})
@@ -260,22 +261,22 @@ def test_fit_respects_the_device(wide: Model, device: OpenCLBackend) -> None:
 def test_a_weight_that_no_buffer_holds_stays_with_the_host(wide: Model) -> None:
     device = opencl(copy_weights=True)
     device.memory_type.max_size = 600_000
-    made = context(wide, devices=[device, "cpu"])
+    ctx = context(wide, devices=[device, "cpu"])
     why = "blk.0.attn_q.weight has 1048576 bytes, and opencl makes blocks of at most 600000"
-    assert made.plan.homes.kept["blk.0.attn_q.weight"] == why
-    assert {need.memory: need.weights for need in made.plan.needs()}["OpenCL0"] > 0
-    assert greedy(made, 4) == greedy(context(wide), 4)
+    assert ctx.plan.homes.kept["blk.0.attn_q.weight"] == why
+    assert {need.memory: need.weights for need in ctx.plan.needs()}["OpenCL0"] > 0
+    assert greedy(ctx, 4) == greedy(context(wide), 4)
 
 
 def test_contexts_give_their_memory_back(moe: Model) -> None:
     """Weights that were sent, too, though the model stays; two at once have them only once."""
     device = opencl(copy_weights=True)
-    made = context(moe, devices=[device, "cpu"])
-    one, weights = device.memory_type.in_use, made.plan.needs()[0].weights
+    ctx = context(moe, devices=[device, "cpu"])
+    one, weights = device.memory_type.in_use, ctx.plan.needs()[0].weights
     other = context(moe, devices=[device, "cpu"])
     assert 0 < weights <= one < device.memory_type.in_use <= 2 * one - weights
-    want = greedy(made, 2)
-    del made
+    want = greedy(ctx, 2)
+    del ctx
     assert greedy(other, 2) == want and device.memory_type.in_use <= one + 64
     del other
     left = device.memory_type.in_use  # tables of constants
@@ -288,12 +289,12 @@ def test_contexts_give_their_memory_back(moe: Model) -> None:
 def test_weights_that_are_there_need_no_more_room(moe: Model) -> None:
     """A second context of a model fits where there is room for its cache and compute memory."""
     device = opencl(copy_weights=True)
-    made = context(moe, devices=[device, "cpu"])
-    need = made.plan.needs()[0]
+    ctx = context(moe, devices=[device, "cpu"])
+    need = ctx.plan.needs()[0]
     device.memory_type.capacity = device.memory_type.in_use + need.cache + need.compute + 100
-    want = greedy(made, 2)
+    want = greedy(ctx, 2)
     assert greedy(context(moe, devices=[device, "cpu"]), 2) == want
-    del made
+    del ctx
     alone = Model.open(moe.file.path)  # another mapping of the file, so other weights
     two = context(moe, devices=[device, "cpu"])
     with pytest.raises(weft.OutOfMemoryError, match="OpenCL0 memory"):
@@ -321,16 +322,16 @@ def test_the_same_device_twice_is_an_error(moe: Model) -> None:
 
 def test_a_device_alone_gets_the_cpu_behind_it(wide: Model) -> None:
     opencl()
-    made = context(wide, devices=["opencl"])
-    assert [b.name for b in made.plan.backends] == ["opencl", "cpu"]
-    assert greedy(made, 4) == greedy(context(wide), 4)
+    ctx = context(wide, devices=["opencl"])
+    assert [b.name for b in ctx.plan.backends] == ["opencl", "cpu"]
+    assert greedy(ctx, 4) == greedy(context(wide), 4)
 
 
 def test_states_are_saved_and_loaded(wide: Model, device: OpenCLBackend) -> None:
-    made = context(wide, devices=[device, "cpu"])
-    made.decode(TOKENS)
-    state = made.save_state()
-    want = made.decode([5])
+    ctx = context(wide, devices=[device, "cpu"])
+    ctx.decode(TOKENS)
+    state = ctx.save_state()
+    want = ctx.decode([5])
     other = context(wide, devices=[device, "cpu"], n_gpu_layers=2)
     other.load_state(state)
     np.testing.assert_allclose(other.decode([5]), want, rtol=RTOL, atol=ATOL)

@@ -86,8 +86,10 @@ def test_a_program_of_pytorch() -> None:
     program = torch.export.export(net, (x, i))
     device = opencl()
     device.kind = "CPU"  # as the only one: what it refused would be an error
-    made = weft.from_torch(program, devices=(device,))
-    for a, b in zip(made(x, i), want, strict=True):
+    converted = weft.from_torch(program, devices=(device,))
+    for a, b in zip(converted(x, i), want, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
-    assert made._session is not None
-    assert {"CONV_ND", "POOL_ND", "INTERPOLATE", "INDEX"} <= ops_on(made._session.program, "opencl")
+    assert converted._session is not None
+    assert {"CONV_ND", "POOL_ND", "INTERPOLATE", "INDEX"} <= ops_on(
+        converted._session.program, "opencl"
+    )

@@ -54,17 +54,17 @@ def test_rows_are_those_of_ubatches_one_by_one(
     wide: Model, device: OpenCLBackend, outputs: Any, n_copies: int
 ) -> None:
     want = context(wide, device)
-    made = context(wide, device, n_copies=n_copies)
+    ctx = context(wide, device, n_copies=n_copies)
     host = context(wide)
-    assert made.plan.n_copies == n_copies and want.plan.n_copies == 1
+    assert ctx.plan.n_copies == n_copies and want.plan.n_copies == 1
     # 3 ubatches of 64 and one of 58; then a full one alone; then tokens one by one
     for n in (250, 32, 1, 1):
-        rows = [c.decode(TOKENS[:n], outputs=outputs) for c in (made, want, host)]
+        rows = [c.decode(TOKENS[:n], outputs=outputs) for c in (ctx, want, host)]
         np.testing.assert_array_equal(rows[0], rows[1])
         np.testing.assert_allclose(rows[0], rows[2], rtol=RTOL, atol=ATOL)
-    made.clear()
+    ctx.clear()
     host.clear()
-    rows = [c.decode(TOKENS[:140], outputs="last") for c in (made, host)]  # the rest is small
+    rows = [c.decode(TOKENS[:140], outputs="last") for c in (ctx, host)]  # the rest is small
     np.testing.assert_allclose(*rows, rtol=RTOL, atol=ATOL)
 
 
@@ -76,24 +76,24 @@ def test_other_placements(wide: Model, device: OpenCLBackend, options: dict[str,
     """Layers in the middle, the cache on the other side, everything on one of them."""
     options = {"n_gpu_layers": None} | options
     want = context(wide, device, **options)
-    made = context(wide, device, n_copies=2, **options)
+    ctx = context(wide, device, n_copies=2, **options)
     for outputs in ("last", "all"):
-        rows = [c.decode(TOKENS, outputs=outputs) for c in (made, want)]
+        rows = [c.decode(TOKENS, outputs=outputs) for c in (ctx, want)]
         np.testing.assert_array_equal(*rows)
-        made.clear()
+        ctx.clear()
         want.clear()
 
 
 def busy(profile: Profile, name: str) -> list[tuple[float, float]]:
-    """When a device worked on steps, by the trace."""
+    """The intervals in which a device worked on steps, from the trace."""
     assert isinstance(profile.trace, Trace)
     events = profile.trace.as_json()["traceEvents"]
-    found = [e for e in events if e["ph"] == "X" and e["cat"] == name]
-    return sorted((e["ts"], e["ts"] + e["dur"]) for e in found)
+    matching = [e for e in events if e["ph"] == "X" and e["cat"] == name]
+    return sorted((e["ts"], e["ts"] + e["dur"]) for e in matching)
 
 
 def both(a: list[tuple[float, float]], b: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Where intervals of both meet, beyond what the clocks may differ by."""
+    """The time in which intervals of both overlap, beyond what the clocks may differ by."""
     meet = [(max(x[0], y[0]), min(x[1], y[1])) for x in a for y in b]
     return [(begin, end) for begin, end in meet if begin + 1e6 * CLOCKS < end]
 
@@ -101,13 +101,13 @@ def both(a: list[tuple[float, float]], b: list[tuple[float, float]]) -> list[tup
 def test_devices_work_at_the_same_time(wide: Model, device: OpenCLBackend) -> None:
     """Kernels of one ubatch run while the cpu is at the next; with one copy they never do."""
     for n_copies in (1, 2):
-        made = context(wide, device, n_copies=n_copies)
-        made.decode(TOKENS[:192])
+        ctx = context(wide, device, n_copies=n_copies)
+        ctx.decode(TOKENS[:192])
         # two copies are able to: on a machine with other work to do, not in every run
         for _ in range(5):
-            made.clear()
-            with made.profile() as profile:
-                made.decode(TOKENS[:192])
+            ctx.clear()
+            with ctx.profile() as profile:
+                ctx.decode(TOKENS[:192])
             kernels, host = busy(profile, device.name), busy(profile, "cpu")
             if both(kernels, host):
                 break
@@ -126,9 +126,9 @@ def test_devices_work_at_the_same_time(wide: Model, device: OpenCLBackend) -> No
 
 def test_what_only_rows_need_is_left_out(wide: Model, device: OpenCLBackend) -> None:
     """The output's split runs for the last ubatch alone."""
-    made = context(wide, device, n_copies=2)
-    with made.profile() as profile:
-        made.decode(TOKENS[:192])
+    ctx = context(wide, device, n_copies=2)
+    with ctx.profile() as profile:
+        ctx.decode(TOKENS[:192])
     steps = [line for line in profile.lines if line.device == "cpu" and line.op == "MUL_MAT"]
     calls = {line.name: line.calls for line in steps}
     assert calls["output.weight"] == 1 and calls["blk.0.attn_q.weight"] == 3
@@ -173,31 +173,33 @@ def test_texts_of_a_server(wide: Model, device: OpenCLBackend, monkeypatch: Any)
         return real(self, tokens, *args, **more)
 
     monkeypatch.setattr(Context, "decode", decode)
-    found = []
+    results = []
     for n_copies in (1, 2):
-        made = context(wide, device, n_copies=n_copies, n_seq_max=2, n_outputs=2, n_ubatch=40)
-        engine = Engine(made, Tokenizer.from_gguf(wide.file))
+        ctx = context(wide, device, n_copies=n_copies, n_seq_max=2, n_outputs=2, n_ubatch=40)
+        engine = Engine(ctx, Tokenizer.from_gguf(wide.file))
         steps.clear()
         try:
             request = Request(tuple(TOKENS[:200].tolist()), max_tokens=5, ignore_eos=True,
                               sampling=SamplingParams(temperature=0))  # fmt: skip
-            found.append("".join(e.text for e in engine.generate(request) if isinstance(e, Delta)))
+            results.append(
+                "".join(e.text for e in engine.generate(request) if isinstance(e, Delta))
+            )
         finally:
             engine.close()
         assert max(steps) == (40 if n_copies == 1 else 200)
-    assert found[0] == found[1] != ""
+    assert results[0] == results[1] != ""
 
 
 def test_the_command_of_the_docs(wide: Model, tmp_path: Path) -> None:
     """`weft bench --n-copies 2 --profile --trace`: rows of the device and of the cpu's threads."""
     opencl()
     trace = tmp_path / "out.json"
-    done = command(
+    process = command(
         "bench", wide.file.path, "-p", "192", "-n", "0", "-r", "1", "-ub", "64", "--devices",
         "opencl,cpu", "-ngl", "2", "--n-copies", "2", "--profile", "--trace", trace,
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert "devices worked at the same time for" in done.stdout
+    assert process.returncode == 0, process.stderr
+    assert "devices worked at the same time for" in process.stdout
     events = json.loads(trace.read_text())["traceEvents"]
     rows = {e["args"]["name"] for e in events if e["ph"] == "M"}
     assert {"thread 0", "opencl kernels", "opencl copies", "host", "host copies", "runs"} <= rows
@@ -229,8 +231,8 @@ def test_abort_and_interrupt(
     want = context(wide, device)
     want.decode(TOKENS[:40])
     expected = want.decode(TOKENS)
-    made = context(wide, device, n_copies=2)
-    made.decode(TOKENS[:40])
+    ctx = context(wide, device, n_copies=2)
+    ctx.decode(TOKENS[:40])
     real = Pipeline.start
 
     def stopped(how: Any, at: int) -> Iterator[None]:
@@ -248,7 +250,7 @@ def test_abort_and_interrupt(
         monkeypatch.undo()
 
     def from_a_thread() -> None:
-        other = threading.Thread(target=made.abort)
+        other = threading.Thread(target=ctx.abort)
         other.start()
         other.join()
 
@@ -259,19 +261,19 @@ def test_abort_and_interrupt(
         for at in (1, 3):
             for _ in stopped(how, at):
                 with pytest.raises(error):
-                    made.decode(TOKENS)
-            assert made.cache.n_used == 40
-    made.abort()  # between calls: nothing to stop
-    np.testing.assert_array_equal(made.decode(TOKENS), expected)
+                    ctx.decode(TOKENS)
+            assert ctx.cache.n_used == 40
+    ctx.abort()  # between calls: nothing to stop
+    np.testing.assert_array_equal(ctx.decode(TOKENS), expected)
 
 
 def test_a_device_that_fails(wide: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     import pyopencl as cl
 
     device = opencl()
-    made = context(wide, device, n_copies=2)
-    expected = made.decode(TOKENS)
-    made.clear()
+    ctx = context(wide, device, n_copies=2)
+    expected = ctx.decode(TOKENS)
+    ctx.clear()
     real, left = device.driver.launch, [60]
 
     def launch(*args: Any) -> Any:
@@ -282,15 +284,15 @@ def test_a_device_that_fails(wide: Model, monkeypatch: pytest.MonkeyPatch) -> No
 
     monkeypatch.setattr(device.driver, "launch", launch)
     with pytest.raises(weft.DeviceError, match=r"split \d on opencl .*OUT_OF_RESOURCES"):
-        made.decode(TOKENS)
+        ctx.decode(TOKENS)
     monkeypatch.undo()
-    np.testing.assert_array_equal(made.decode(TOKENS), expected)
+    np.testing.assert_array_equal(ctx.decode(TOKENS), expected)
 
 
 def test_devices_without_a_queue_of_their_own(wide: Model) -> None:
     """They get a thread each."""
     gpu = Device("gpu")
     want = context(wide, Device("gpu")).decode(TOKENS[:200])
-    made = context(wide, gpu, n_copies=2)
-    np.testing.assert_array_equal(made.decode(TOKENS[:200]), want)
+    ctx = context(wide, gpu, n_copies=2)
+    np.testing.assert_array_equal(ctx.decode(TOKENS[:200]), want)
     assert gpu.threads == {"weft-gpu"}

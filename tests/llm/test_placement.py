@@ -62,8 +62,8 @@ def context(model: Model, **options: Any) -> Context:
     return Context(model, 32, activations="f32", **(settings | options))
 
 
-def logits(made: Context) -> Any:
-    return made.decode(TOKENS, outputs="all")
+def logits(ctx: Context) -> Any:
+    return ctx.decode(TOKENS, outputs="all")
 
 
 def gpu(
@@ -120,36 +120,36 @@ def test_without_a_device_to_take_them(model: Model) -> None:
 @pytest.mark.parametrize("n", [0, 1, 2, 3, None])
 def test_logits_do_not_depend_on_the_layers(model: Model, n: int | None) -> None:
     want = logits(context(model))
-    made = context(model, devices=["reference", "cpu"], n_gpu_layers=n)
-    np.testing.assert_allclose(logits(made), want, rtol=RTOL, atol=ATOL)
-    needs = {need.memory: need for need in made.plan.needs()}
+    ctx = context(model, devices=["reference", "cpu"], n_gpu_layers=n)
+    np.testing.assert_allclose(logits(ctx), want, rtol=RTOL, atol=ATOL)
+    needs = {need.memory: need for need in ctx.plan.needs()}
     on_device = needs["Reference"].weights
     assert (on_device == 0) == (n == 0)
-    assert on_device + needs["CPU"].weights == model.weights.nbytes == made.memory.weights
-    assert made.memory.cache == made.cache.nbytes
+    assert on_device + needs["CPU"].weights == model.weights.nbytes == ctx.memory.weights
+    assert ctx.memory.cache == ctx.cache.nbytes
 
 
 def test_a_tied_output_is_sent_where_it_is_used(tied: Model) -> None:
     """The embedding is looked up on the host; the output needs its own copy on the device."""
     want = logits(context(tied))
-    made = context(tied, devices=["reference", "cpu"])
-    np.testing.assert_allclose(logits(made), want, rtol=RTOL, atol=ATOL)
-    assert made.plan.model.weights["output.weight"].buffer.type.name == "Reference"  # type: ignore[union-attr]
-    node = next(n for n in made.plan.plan.schedule.graph.nodes if n.name == "logits")
-    assert made.plan.plan.schedule.backend_for(node).name == "reference"  # type: ignore[union-attr]
+    ctx = context(tied, devices=["reference", "cpu"])
+    np.testing.assert_allclose(logits(ctx), want, rtol=RTOL, atol=ATOL)
+    assert ctx.plan.model.weights["output.weight"].buffer.type.name == "Reference"  # type: ignore[union-attr]
+    node = next(n for n in ctx.plan.plan.schedule.graph.nodes if n.name == "logits")
+    assert ctx.plan.plan.schedule.backend_for(node).name == "reference"  # type: ignore[union-attr]
     # two contexts of one model do not disturb each other
     assert "output.weight" not in tied.weights
     np.testing.assert_array_equal(logits(context(tied)), want)
 
 
 def test_what_a_device_cannot_run_stays_on_the_host(model: Model) -> None:
-    made = prepare(model, n_ctx=32, devices=[gpu(refused=("MUL",)), cpu()])
-    assert "blk.0.attn_norm.weight" in made.homes.kept
-    assert made.homes.kept["blk.0.attn_norm.weight"] == "no kernel for MUL"
-    assert made.homes.weights["blk.0.attn_q.weight"] == 0
-    made = prepare(model, n_ctx=32, devices=[gpu(refused=("SET_ROWS",)), cpu()])
-    assert made.homes.caches == [1, 1]
-    assert made.needs()[0].cache == 0
+    prepared = prepare(model, n_ctx=32, devices=[gpu(refused=("MUL",)), cpu()])
+    assert "blk.0.attn_norm.weight" in prepared.homes.kept
+    assert prepared.homes.kept["blk.0.attn_norm.weight"] == "no kernel for MUL"
+    assert prepared.homes.weights["blk.0.attn_q.weight"] == 0
+    prepared = prepare(model, n_ctx=32, devices=[gpu(refused=("SET_ROWS",)), cpu()])
+    assert prepared.homes.caches == [1, 1]
+    assert prepared.needs()[0].cache == 0
 
 
 # ---- globs ---------------------------------------------------------------------------------------
@@ -184,9 +184,9 @@ def test_globs_that_cannot_be(model: Model, place: dict[str, str], message: str)
 def test_experts_on_the_cpu(moe: Model) -> None:
     """Everything on the device but the experts, whose nodes then run on the CPU."""
     want = logits(context(moe))
-    made = context(moe, devices=["reference", "cpu"], place={"blk.*.ffn_*_exps": "cpu"})
-    np.testing.assert_allclose(logits(made), want, rtol=RTOL, atol=ATOL)
-    schedule = made.plan.plan.schedule
+    ctx = context(moe, devices=["reference", "cpu"], place={"blk.*.ffn_*_exps": "cpu"})
+    np.testing.assert_allclose(logits(ctx), want, rtol=RTOL, atol=ATOL)
+    schedule = ctx.plan.plan.schedule
     where = {n.op.name: set() for n in schedule.graph.nodes}
     for n in schedule.graph.nodes:
         where[n.op.name].add(schedule.backend_for(n).name)  # type: ignore[union-attr]
@@ -198,20 +198,20 @@ def test_experts_on_the_cpu(moe: Model) -> None:
 
 @pytest.fixture
 def saved(model: Model) -> dict[str, Any]:
-    made = prepare(
+    prepared = prepare(
         model, n_ctx=32, n_outputs=4, type_k="f32", type_v="f32", devices=["reference", "cpu"],
         n_gpu_layers=1, n_threads=1,
     )  # fmt: skip
-    plan: dict[str, Any] = json.loads(json.dumps(made.to_json()))
+    plan: dict[str, Any] = json.loads(json.dumps(prepared.to_json()))
     return plan
 
 
 def test_a_plan_file_is_followed(model: Model, saved: dict[str, Any], tmp_path: Path) -> None:
     file = tmp_path / "plan.json"
     file.write_text(json.dumps(saved))
-    made = Context(model, plan=file, n_threads=1, activations="f32")
-    assert made.n_ctx == 32 and made.n_outputs == 4 and made.plan.options.type_k == "f32"
-    again = made.plan.to_json()
+    ctx = Context(model, plan=file, n_threads=1, activations="f32")
+    assert ctx.n_ctx == 32 and ctx.n_outputs == 4 and ctx.plan.options.type_k == "f32"
+    again = ctx.plan.to_json()
     for key in ("devices", "totals", "weights", "caches", "memory", "options"):
         assert again[key] == saved[key]
     where = [[n["device"] for n in s["nodes"]] for s in again["splits"]]
@@ -219,7 +219,7 @@ def test_a_plan_file_is_followed(model: Model, saved: dict[str, Any], tmp_path: 
     causes = {n["cause"] for s in again["splits"] for n in s["nodes"]}
     assert "plan" in causes and not causes & {"1.wgt0", "2.sup"}
     np.testing.assert_allclose(
-        made.decode(TOKENS), logits(context(model))[-1:], rtol=RTOL, atol=ATOL
+        ctx.decode(TOKENS), logits(context(model))[-1:], rtol=RTOL, atol=ATOL
     )
 
 
@@ -227,10 +227,10 @@ def test_nodes_of_a_plan_file_may_be_moved_by_hand(model: Model, saved: dict[str
     nodes = [n for s in saved["splits"] for n in s["nodes"]]
     moved = next(n for n in nodes if n["op"] == "GLU" and n["device"] == "cpu")
     moved["device"] = "reference"
-    made = Context(model, plan=saved, n_threads=1, activations="f32")
-    assert len(made.program.splits) > saved["totals"]["splits"]
+    ctx = Context(model, plan=saved, n_threads=1, activations="f32")
+    assert len(ctx.program.splits) > saved["totals"]["splits"]
     np.testing.assert_allclose(
-        made.decode(TOKENS), logits(context(model))[-1:], rtol=RTOL, atol=ATOL
+        ctx.decode(TOKENS), logits(context(model))[-1:], rtol=RTOL, atol=ATOL
     )
 
 
@@ -340,30 +340,30 @@ def test_files_that_are_no_plans(model: Model, tmp_path: Path, text: str) -> Non
 
 
 def test_fit_takes_as_many_layers_as_there_is_room_for(model: Model) -> None:
-    """For every limit: the plan keeps to it, and one layer more would not."""
+    """For every limit, the plan keeps to it, and one more layer would not."""
     devices = [gpu(), cpu()]
     by_layers = []
     for n in range(4):
-        made = prepare(model, n_ctx=32, devices=devices, n_gpu_layers=n)
-        by_layers.append(made.needs()[0].total)
+        prepared = prepare(model, n_ctx=32, devices=devices, n_gpu_layers=n)
+        by_layers.append(prepared.needs()[0].total)
     for limit in sorted({*by_layers, *(n - 1 for n in by_layers if n), by_layers[-1] + 1}):
         want = max(n for n, total in enumerate(by_layers) if total <= limit)
-        made = prepare(model, n_ctx=32, devices=devices, fit=True, memory={"gpu": limit})
-        assert made.homes.n_gpu_layers == want, limit
+        prepared = prepare(model, n_ctx=32, devices=devices, fit=True, memory={"gpu": limit})
+        assert prepared.homes.n_gpu_layers == want, limit
 
 
 def test_fit_fills_one_device_after_the_other(model: Model) -> None:
     devices = [gpu("a"), gpu("b"), cpu()]
     one = prepare(model, n_ctx=32, devices=[gpu("a"), cpu()], n_gpu_layers=1).needs()[0].total
-    made = prepare(model, n_ctx=32, devices=devices, fit=True, memory={"a": one, "b": 10 * one})
-    assert made.homes.caches == [1, 0]
+    prepared = prepare(model, n_ctx=32, devices=devices, fit=True, memory={"a": one, "b": 10 * one})
+    assert prepared.homes.caches == [1, 0]
     assert all(need.total <= made_limit for need, made_limit in
-               zip(made.needs(), (one, 10 * one, 1 << 40), strict=True))  # fmt: skip
+               zip(prepared.needs(), (one, 10 * one, 1 << 40), strict=True))  # fmt: skip
 
 
 def test_the_device_knows_its_memory(model: Model) -> None:
-    made = prepare(model, n_ctx=32, devices=[gpu(capacity=0), cpu()], fit=True)
-    assert made.homes.n_gpu_layers == 0 and made.needs()[0].total == 0
+    prepared = prepare(model, n_ctx=32, devices=[gpu(capacity=0), cpu()], fit=True)
+    assert prepared.homes.n_gpu_layers == 0 and prepared.needs()[0].total == 0
     with pytest.raises(OutOfMemoryError, match=r"not enough gpu memory: \d+ bytes .* 5 bytes"):
         prepare(model, n_ctx=32, devices=[gpu(capacity=5), cpu()])
 
@@ -387,13 +387,13 @@ def test_mapped_weights_count_only_where_someone_says_so(
 
 def test_the_largest_offload_of_a_7b_model(tmp_path: Path) -> None:
     """Planned in seconds, without a byte of the model."""
-    made = prepare(
+    prepared = prepare(
         paper_model(tmp_path, LLAMA_7B), n_ctx=4096, n_outputs=1, devices=[gpu(), cpu()],
         fit=True, memory={"gpu": 4 << 30},
     )  # fmt: skip
-    assert 20 <= (made.homes.n_gpu_layers or 0) <= 27
-    need = made.needs()[0]
-    layer = (need.weights + need.cache) / (made.homes.n_gpu_layers or 1)
+    assert 20 <= (prepared.homes.n_gpu_layers or 0) <= 27
+    need = prepared.needs()[0]
+    layer = (need.weights + need.cache) / (prepared.homes.n_gpu_layers or 1)
     assert need.total <= 4 << 30 < need.total + layer
 
 
@@ -418,25 +418,25 @@ def test_by_time_is_never_slower_than_what_fits(tmp_path: Path) -> None:
 
 def test_by_time_with_homes_that_someone_chose(model: Model) -> None:
     profile = load_profile("desktop-rtx4090")
-    made = prepare(
+    prepared = prepare(
         model, n_ctx=32, devices=paper_devices(profile), profile=profile, policy="cost",
         n_gpu_layers=1,
     )  # fmt: skip
-    assert made.homes.caches == [1, 0]
-    made = prepare(
+    assert prepared.homes.caches == [1, 0]
+    prepared = prepare(
         model, n_ctx=32, devices=paper_devices(profile), profile=profile, policy="cost",
         place={"blk.0.*": "gpu"},
     )  # fmt: skip
-    assert made.homes.weights["blk.0.attn_q.weight"] == 0
+    assert prepared.homes.weights["blk.0.attn_q.weight"] == 0
 
 
 def test_by_time_runs(model: Model) -> None:
-    """On real devices: whatever is chosen, the logits are the same."""
+    """On real devices, the logits are the same for every choice."""
     text = Path(__file__).with_name("two_devices.toml")
     want = logits(context(model))
-    made = context(model, devices=["reference", "cpu"], policy="cost", profile=text)
-    np.testing.assert_allclose(logits(made), want, rtol=RTOL, atol=ATOL)
-    assert {s.device for s in made.program.splits} == {"reference"}
+    ctx = context(model, devices=["reference", "cpu"], policy="cost", profile=text)
+    np.testing.assert_allclose(logits(ctx), want, rtol=RTOL, atol=ATOL)
+    assert {s.device for s in ctx.program.splits} == {"reference"}
 
 
 def test_policies_that_cannot_be(model: Model) -> None:
@@ -463,9 +463,9 @@ def test_llm_takes_placements(model: Model, tmp_path: Path) -> None:
     want = text()
     assert text(devices=["reference", "cpu"], n_gpu_layers=1) == want
     assert text(devices=["reference", "cpu"], place={"blk.0.*": "cpu"}) == want
-    made = weft.LLM(path, n_ctx=32, devices=["reference", "cpu"], n_threads=1)
+    opened = weft.LLM(path, n_ctx=32, devices=["reference", "cpu"], n_threads=1)
     file = tmp_path / "plan.json"
-    file.write_text(json.dumps(made.context.plan.to_json()))
+    file.write_text(json.dumps(opened.context.plan.to_json()))
     assert weft.LLM(path, plan=file, n_threads=1).context.n_ctx == 32
     assert text(plan=file) == want
 
@@ -482,11 +482,11 @@ def test_every_kind_of_model_over_two_devices(name: str) -> None:
     tokens = np.arange(3, 17)
     want = context(golden).decode(tokens, outputs="all")
     for n in (1, None):
-        made = context(golden, devices=["reference", "cpu"], n_gpu_layers=n)
-        got = made.decode(tokens, outputs="all")
+        ctx = context(golden, devices=["reference", "cpu"], n_gpu_layers=n)
+        got = ctx.decode(tokens, outputs="all")
         np.testing.assert_allclose(got, want, rtol=1e-3, atol=1e-4)
-        assert len(made.program.splits) <= (2 if n is None else 5)
-        again = Context(golden, plan=made.plan.to_json(), activations="f32", n_threads=1)
+        assert len(ctx.program.splits) <= (2 if n is None else 5)
+        again = Context(golden, plan=ctx.plan.to_json(), activations="f32", n_threads=1)
         np.testing.assert_array_equal(again.decode(tokens, outputs="all"), got)
 
 
@@ -494,11 +494,11 @@ def test_context_shift_over_devices(model: Model) -> None:
     """Keys that moved are rotated where they live."""
 
     def shifted(**options: Any) -> Any:
-        made = context(model, **options)
-        made.decode(TOKENS)
-        made.cache.seq_rm(0, 1, 3)
-        made.cache.seq_add(0, 3, -1, -2)
-        return made.decode([5], [len(TOKENS) - 2])
+        ctx = context(model, **options)
+        ctx.decode(TOKENS)
+        ctx.cache.seq_rm(0, 1, 3)
+        ctx.cache.seq_add(0, 3, -1, -2)
+        return ctx.decode([5], [len(TOKENS) - 2])
 
     want = shifted()
     got = shifted(devices=["reference", "cpu"], n_gpu_layers=1)

@@ -41,15 +41,15 @@ def several(texts: list[list[int]], starts: list[int]) -> dict[str, object]:
 @contextmanager
 def counted() -> Iterator[list[int]]:
     """The numbers of sequences of each ubatch that runs."""
-    found: list[int] = []
+    numbers: list[int] = []
     run = Graphs.run
 
     def count(self: Graphs, ubatch: Ubatch, places: object) -> object:
-        found.append(ubatch.n_seqs)
+        numbers.append(ubatch.n_seqs)
         return run(self, ubatch, places)  # type: ignore[arg-type]
 
     with mock.patch.object(Graphs, "run", count):
-        yield found
+        yield numbers
 
 
 def test_a_token_of_each_is_one_run(path: Path) -> None:  # noqa: F811

@@ -37,26 +37,26 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Model:
 
 def context(model: Model, n_ctx: int, n_seq_max: int, n_ubatch: int, n_threads: int) -> Context:
     devices = [NoProducts(n_threads=n_threads), "reference"]
-    made = Context(model, n_ctx, n_seq_max=n_seq_max, n_ubatch=n_ubatch, devices=devices)
-    steps = [step.op.name for split in made.program.splits if split.device != "reference"
+    ctx = Context(model, n_ctx, n_seq_max=n_seq_max, n_ubatch=n_ubatch, devices=devices)
+    steps = [step.op.name for split in ctx.program.splits if split.device != "reference"
              for step in split.steps]  # fmt: skip
     assert "FLASH_ATTN_EXT" in steps
-    return made
+    return ctx
 
 
 @pytest.fixture(scope="module")
 def texts(model: Model) -> list[tuple[NDArray[np.int64], NDArray[np.float32]]]:
     """Tokens, some with beginnings in common, and their logits when each is alone."""
     rng = np.random.default_rng(0)
-    found = []
+    results = []
     alone = context(model, LONGEST, 1, LONGEST, 1)
     for n in (330, 130, 64, 20, 100, 270):
         tokens = rng.integers(0, model.config.n_vocab, n)
         if n in (100, 270):
-            tokens[:37] = found[0][0][:37]
-        found.append((tokens, alone.decode(tokens, outputs="all")))
+            tokens[:37] = results[0][0][:37]
+        results.append((tokens, alone.decode(tokens, outputs="all")))
         alone.clear()
-    return found
+    return results
 
 
 @settings(max_examples=15, deadline=None, phases=PHASES)

@@ -225,9 +225,9 @@ def searched(stop: list[str], pieces: list[str]) -> tuple[str, bool]:
     given, held = "", ""
     for piece in pieces:
         held += piece
-        found = [held.index(s) for s in stop if s in held]
-        if found:
-            return given + held[: min(found)], True
+        places = [held.index(s) for s in stop if s in held]
+        if places:
+            return given + held[: min(places)], True
         n = max((k for s in stop for k in range(len(s)) if held.endswith(s[:k])), default=0)
         given, held = given + held[: len(held) - n], held[len(held) - n :]
     return given + held, False
@@ -299,7 +299,7 @@ def test_special_tokens_without_number(tmp_path: Path) -> None:
     """Each is looked for in one string, however many have been cut out before it."""
     every, scores, types = tokens()
     first, more = len(every), [f"<{i}>" for i in range(100)]
-    made = make(
+    tokenizer_of_all = make(
         tmp_path,
         **{
             "tokenizer.ggml.tokens": [*every, *more],
@@ -309,10 +309,10 @@ def test_special_tokens_without_number(tmp_path: Path) -> None:
     )
     ids = [first + i * 37 % 100 for i in range(2000)]
     text = "".join(more[i - first] for i in ids)
-    found: list[int] = []
+    numbers: list[int] = []
 
     def encode() -> None:
-        found.extend(made.encode(text, add_special=False, parse_special=True))
+        numbers.extend(tokenizer_of_all.encode(text, add_special=False, parse_special=True))
 
     assert lines_of(encode) < 20 * len(ids)
-    assert found == ids
+    assert numbers == ids

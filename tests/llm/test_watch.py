@@ -71,7 +71,7 @@ def test_wanted_tensors_are_shown_in_order(model: Model, devices: list[str]) -> 
 
 @DEVICES
 def test_every_tensor_can_be_watched(model: Model, devices: list[str]) -> None:
-    """None is hidden by a fusion, and what they hold is what they would hold with none."""
+    """No tensor is hidden by a fusion, and each has the values that it has without fusions."""
     seen, plain = Seen("*"), Seen("*")
     context = make(model, devices, eval_callback=seen)
     logits = context.decode(TOKENS)
@@ -169,8 +169,8 @@ def test_dumped_statistics(file: Path, capfd: pytest.CaptureFixture[str]) -> Non
 def test_the_command_prints_them(file: Path) -> None:
     from tests.cli.in_process import weft as run
 
-    done = run("run", str(file), "-p", "abc", "-n", "2", "-q", "--dump-tensors", "l_out-?")
-    lines = [line for line in done.stderr.splitlines() if line.startswith("l_out-")]
+    process = run("run", str(file), "-p", "abc", "-n", "2", "-q", "--dump-tensors", "l_out-?")
+    lines = [line for line in process.stderr.splitlines() if line.startswith("l_out-")]
     assert lines[0].startswith("l_out-0 ADD f32[") and " on cpu: min " in lines[0]
     assert ", 0 NaN, begins " in lines[0] and len(lines) >= 4
     bad = run("run", str(file), "-p", "abc", "--dump-tensors", "none")

@@ -25,12 +25,12 @@ TEXT = [int(t) for t in np.random.default_rng(3).integers(3, 100, 44)]
 
 @pytest.fixture(scope="module")
 def paths(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    found = {}
+    results = {}
     for name in ("gemma2", "gemma3 flags"):
         arch, changes = MODELS[name]
         folder, meta = tmp_path_factory.mktemp("model"), keys_of(arch, changes)
-        found[name] = write_model(folder / "m.gguf", meta, made_up(configure(folder, meta)))
-    return found
+        results[name] = write_model(folder / "m.gguf", meta, made_up(configure(folder, meta)))
+    return results
 
 
 @pytest.fixture(scope="module")
@@ -71,66 +71,66 @@ def test_logits_are_the_same(
     paths: dict[str, Path], name: str, n_ubatch: int, cuts: set[int], flash: bool
 ) -> None:
     want = context(paths[name]).decode(TEXT, outputs="all")
-    made = small(paths[name], n_ubatch=n_ubatch, flash=flash)
-    assert made.cache.window is not None
+    ctx = small(paths[name], n_ubatch=n_ubatch, flash=flash)
+    assert ctx.cache.window is not None
     ends = [*sorted(cuts), len(TEXT)]
     for a, b in zip([0, *ends], ends, strict=False):
-        got = made.decode(TEXT[a:b], outputs="all")
+        got = ctx.decode(TEXT[a:b], outputs="all")
         np.testing.assert_allclose(got, want[a:b], atol=ATOL)
-    assert made.cache.window.n_used <= WINDOW + n_ubatch < made.cache.n_used
+    assert ctx.cache.window.n_used <= WINDOW + n_ubatch < ctx.cache.n_used
 
 
 def test_sequences_in_turn(path: Path) -> None:
     want = context(path).decode(TEXT[:20], outputs="all")
-    made = small(path, n_seq_max=3)
-    made.decode(TEXT[:5], seqs=[[0, 1]] * 5)
+    ctx = small(path, n_seq_max=3)
+    ctx.decode(TEXT[:5], seqs=[[0, 1]] * 5)
     for p in range(5, 20):
         seqs = [0, 1] if p < 14 else [0]
-        got = made.decode([TEXT[p]] * len(seqs), [p] * len(seqs), seqs=[[s] for s in seqs],
+        got = ctx.decode([TEXT[p]] * len(seqs), [p] * len(seqs), seqs=[[s] for s in seqs],
                           outputs="all")  # fmt: skip
         np.testing.assert_allclose(got, want[[p] * len(seqs)], atol=ATOL)
         if p == 10:
-            made.seq_cp(1, 2)
+            ctx.seq_cp(1, 2)
     # sequence 2 has waited since position 11, and nobody has taken what it sees
-    got = made.decode(TEXT[11:14], range(11, 14), seqs=[[2]] * 3, outputs="all")
+    got = ctx.decode(TEXT[11:14], range(11, 14), seqs=[[2]] * 3, outputs="all")
     np.testing.assert_allclose(got, want[11:14], atol=ATOL)
 
 
 def test_what_is_gone_is_not_missed_silently(path: Path) -> None:
     want = context(path).decode(TEXT, outputs="all")
-    made = small(path)
-    made.decode(TEXT[:30])
-    made.seq_rm(0, 28, -1)  # there is room for an ubatch more than is seen
-    np.testing.assert_allclose(made.decode(TEXT[28:30], outputs="all"), want[28:30], atol=ATOL)
-    made.seq_rm(0, 20, -1)
+    ctx = small(path)
+    ctx.decode(TEXT[:30])
+    ctx.seq_rm(0, 28, -1)  # there is room for an ubatch more than is seen
+    np.testing.assert_allclose(ctx.decode(TEXT[28:30], outputs="all"), want[28:30], atol=ATOL)
+    ctx.seq_rm(0, 20, -1)
     with pytest.raises(ContextError, match="position 20 of sequence 0 sees tokens that sliding"):
-        made.decode(TEXT[20:21])
-    made.decode(TEXT[20:22], [40, 41])  # sees nothing that is gone
-    assert made.reuse_prefix(0, [*TEXT[:18], 3]) == 0
-    assert made.cache.n_used == made.cache.window.n_used == 0  # type: ignore[union-attr]
-    made.decode(TEXT[:30])
-    assert made.reuse_prefix(0, TEXT) == 30
-    np.testing.assert_allclose(made.decode(TEXT[30:], outputs="all"), want[30:], atol=ATOL)
+        ctx.decode(TEXT[20:21])
+    ctx.decode(TEXT[20:22], [40, 41])  # sees nothing that is gone
+    assert ctx.reuse_prefix(0, [*TEXT[:18], 3]) == 0
+    assert ctx.cache.n_used == ctx.cache.window.n_used == 0  # type: ignore[union-attr]
+    ctx.decode(TEXT[:30])
+    assert ctx.reuse_prefix(0, TEXT) == 30
+    np.testing.assert_allclose(ctx.decode(TEXT[30:], outputs="all"), want[30:], atol=ATOL)
 
 
 def test_moved_positions(path: Path) -> None:
-    full, made = context(path), small(path)
-    for c in (full, made):
+    full, windowed = context(path), small(path)
+    for c in (full, windowed):
         c.decode(TEXT[:40])
         assert c.drop_oldest(0, 4) == 18
     for t in TEXT[:4]:
-        np.testing.assert_allclose(made.decode([t]), full.decode([t]), atol=ATOL)
+        np.testing.assert_allclose(windowed.decode([t]), full.decode([t]), atol=ATOL)
 
 
 @pytest.mark.parametrize("fail_at", [1, 2, 5, 9])
 def test_a_failure_leaves_what_is_seen(path: Path, fail_at: int) -> None:
     want = context(path).decode(TEXT, outputs="all")
-    made = small(path)
-    made.decode(TEXT[:12])
-    window = made.cache.window
+    ctx = small(path)
+    ctx.decode(TEXT[:12])
+    window = ctx.cache.window
     assert window is not None
     seen = window.keep(np.flatnonzero(window.seen()))
-    run, calls = made._graphs.run, []
+    run, calls = ctx._graphs.run, []
 
     def fail_later(*args: Any) -> Any:
         calls.append(args)
@@ -139,13 +139,13 @@ def test_a_failure_leaves_what_is_seen(path: Path, fail_at: int) -> None:
             raise KeyboardInterrupt
         return got
 
-    made._graphs.run = fail_later  # type: ignore[method-assign]
+    ctx._graphs.run = fail_later  # type: ignore[method-assign]
     with pytest.raises(KeyboardInterrupt):
-        made.decode(TEXT[12:])
-    made._graphs.run = run  # type: ignore[method-assign]
+        ctx.decode(TEXT[12:])
+    ctx._graphs.run = run  # type: ignore[method-assign]
     after = window.keep(np.flatnonzero(window.seen()))
     assert sorted(after.pos) == sorted(seen.pos) and (after.cells == seen.cells).all()
-    np.testing.assert_allclose(made.decode(TEXT[12:], outputs="all"), want[12:], atol=ATOL)
+    np.testing.assert_allclose(ctx.decode(TEXT[12:], outputs="all"), want[12:], atol=ATOL)
 
 
 def test_states(path: Path) -> None:
@@ -167,28 +167,28 @@ def test_states(path: Path) -> None:
 
 def test_too_many_cells_that_are_seen(path: Path) -> None:
     """The same position many times over."""
-    made = small(path)
-    made.decode(TEXT[:8])
-    before = made.cache.pos.copy()
+    ctx = small(path)
+    ctx.decode(TEXT[:8])
+    before = ctx.cache.pos.copy()
     with pytest.raises(ContextError, match="9 cells of the sliding window"):
-        made.decode([5] * 12, [8] * 12)
-    assert (made.cache.pos == before).all()
-    made.decode([5], [8])
+        ctx.decode([5] * 12, [8] * 12)
+    assert (ctx.cache.pos == before).all()
+    ctx.decode([5], [8])
 
 
 def test_two_devices(path: Path) -> None:
     want = context(path).decode(TEXT, outputs="all")
-    made = Context(
+    ctx = Context(
         Model.open(path), 48, type_k="f32", type_v="f32", n_ubatch=5, swa_full=False,
         devices=["reference", "cpu"], activations="f32", n_gpu_layers=2,
     )  # fmt: skip
-    got = [made.decode(TEXT[:33], outputs="all"), made.decode(TEXT[33:], outputs="all")]
+    got = [ctx.decode(TEXT[:33], outputs="all"), ctx.decode(TEXT[33:], outputs="all")]
     np.testing.assert_allclose(np.concatenate(got), want, atol=1e-4)
-    made.drop_oldest()
+    ctx.drop_oldest()
     full = context(path)
     full.decode(TEXT)
     full.drop_oldest()
-    np.testing.assert_allclose(made.decode([9]), full.decode([9]), atol=1e-4)
+    np.testing.assert_allclose(ctx.decode([9]), full.decode([9]), atol=1e-4)
 
 
 N_SEQ = 3
@@ -212,46 +212,46 @@ def test_as_with_full_cells(path: Path, ops: list[Any], n_ubatch: int) -> None:
     """The same operations with either kind of cache: the same logits, or an error that says what is
     gone; never logits without it."""
     full = context(path, n_seq_max=N_SEQ, n_ubatch=n_ubatch)
-    made = small(path, n_seq_max=N_SEQ, n_ubatch=n_ubatch)
-    assert made.cache.window is not None
+    ctx = small(path, n_seq_max=N_SEQ, n_ubatch=n_ubatch)
+    assert ctx.cache.window is not None
     refused = 0
     for name, seq, *args in ops:
         if name == "append":
-            refused += not _append(full, made, seq, args[0])
+            refused += not _append(full, ctx, seq, args[0])
         elif name == "fail":
-            _fail(made, seq, args[0])
+            _fail(ctx, seq, args[0])
         elif name == "restore":
-            for c in (full, made):
+            for c in (full, ctx):
                 c.load_state(c.save_state(seq), seq)
         else:
-            for c in (full, made):
+            for c in (full, ctx):
                 _change(c, name, seq, *args)
-        assert [full.pos_max(s) for s in range(N_SEQ)] == [made.pos_max(s) for s in range(N_SEQ)]
-        assert made.cache.window.n_used <= made.cache.window.size
+        assert [full.pos_max(s) for s in range(N_SEQ)] == [ctx.pos_max(s) for s in range(N_SEQ)]
+        assert ctx.cache.window.n_used <= ctx.cache.window.size
     for seq in range(N_SEQ):
-        _append(full, made, seq, 2)
+        _append(full, ctx, seq, 2)
 
 
-def _append(full: Context, made: Context, seq: int, n: int) -> bool:
+def _append(full: Context, ctx: Context, seq: int, n: int) -> bool:
     start = full.pos_max(seq) + 1
     if full.cache.n_used + n > full.n_ctx:
         return True
     batch = Batch(TEXT[:n], range(start, start + n), [[seq]] * n, "all")
     want = full.decode(batch)
     try:
-        got = made.decode(batch)
+        got = ctx.decode(batch)
     except ContextError as error:
         assert "sliding-window layers have dropped" in str(error)
-        for c in (full, made):
+        for c in (full, ctx):
             c.seq_rm(seq)
         return False
     np.testing.assert_allclose(got, want, atol=ATOL)
     return True
 
 
-def _fail(made: Context, seq: int, at: int) -> None:
-    start, run, calls = made.pos_max(seq) + 1, made._graphs.run, []
-    if made.cache.n_used + 9 > made.n_ctx:
+def _fail(ctx: Context, seq: int, at: int) -> None:
+    start, run, calls = ctx.pos_max(seq) + 1, ctx._graphs.run, []
+    if ctx.cache.n_used + 9 > ctx.n_ctx:
         return
 
     def fail_later(*args: Any) -> Any:
@@ -260,14 +260,14 @@ def _fail(made: Context, seq: int, at: int) -> None:
             raise KeyboardInterrupt
         return run(*args)
 
-    made._graphs.run = fail_later  # type: ignore[method-assign]
+    ctx._graphs.run = fail_later  # type: ignore[method-assign]
     try:
-        made.decode(TEXT[:9], range(start, start + 9), seqs=[[seq]] * 9)
+        ctx.decode(TEXT[:9], range(start, start + 9), seqs=[[seq]] * 9)
     except (KeyboardInterrupt, ContextError):
         return
     finally:
-        made._graphs.run = run  # type: ignore[method-assign]
-    made.seq_rm(seq, start, -1)  # two calls at the most: it went through
+        ctx._graphs.run = run  # type: ignore[method-assign]
+    ctx.seq_rm(seq, start, -1)  # two calls at the most: it went through
 
 
 def _change(c: Context, name: str, seq: int, *args: int) -> None:

@@ -67,8 +67,8 @@ def weights(meta: dict[str, Any], seed: int = 0) -> dict[str, NDArray[np.float32
     def gain(n: int) -> NDArray[np.float32]:
         return (1 + 0.2 * random.standard_normal(n)).astype(np.float32)
 
-    found = {"token_embd.weight": matrix(n_vocab, n_embd) * 4, "output_norm.weight": gain(n_embd)}
-    found["output.weight"] = matrix(n_vocab, n_embd)
+    tensors = {"token_embd.weight": matrix(n_vocab, n_embd) * 4, "output_norm.weight": gain(n_embd)}
+    tensors["output.weight"] = matrix(n_vocab, n_embd)
     for il in range(meta["llama.block_count"]):
         layer = {
             "attn_norm": gain(n_embd),
@@ -87,8 +87,8 @@ def weights(meta: dict[str, Any], seed: int = 0) -> dict[str, NDArray[np.float32
             for name in ("gate", "up"):
                 layer[f"ffn_{name}"] = matrix(n_ff, n_embd)
             layer["ffn_down"] = matrix(n_embd, n_ff)
-        found |= {f"blk.{il}.{name}.weight": array for name, array in layer.items()}
-    return found
+        tensors |= {f"blk.{il}.{name}.weight": array for name, array in layer.items()}
+    return tensors
 
 
 def write_model(

@@ -12,13 +12,13 @@ BUILD = Path(__file__).resolve().parents[2] / "build"
 
 @pytest.mark.parametrize("name", ["pool", "executor", "kernels"])
 def test_native(name: str) -> None:
-    found = [
+    programs = [
         path
         for path in BUILD.glob(f"*/native/tests/weft_{name}_test")
         if path.parts[-4] not in ("asan", "tsan")
     ]
-    if not found:
+    if not programs:
         pytest.skip("the native tests are not built; `make native` builds them")
-    newest = max(found, key=lambda path: path.stat().st_mtime)
-    done = subprocess.run([newest], capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    newest = max(programs, key=lambda path: path.stat().st_mtime)
+    process = subprocess.run([newest], capture_output=True, text=True, timeout=120, check=False)
+    assert process.returncode == 0, process.stdout + process.stderr

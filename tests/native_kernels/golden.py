@@ -26,11 +26,11 @@ needs_vectors = pytest.mark.skipif(
 
 @cache
 def cases() -> list[Case]:
-    """Every record; none when the vectors are absent."""
+    """All records of the golden cases; none when the vectors are absent."""
     if not VECTORS.exists():
         return []
-    found: list[Case] = json.loads((VECTORS / "index.json").read_text())["cases"]
-    return found
+    matching: list[Case] = json.loads((VECTORS / "index.json").read_text())["cases"]
+    return matching
 
 
 def op_cases(*ops: str, group: str | None = None) -> list[Any]:
@@ -49,10 +49,10 @@ def _file(name: str) -> Any:
 
 @cache
 def array(file: str, key: str) -> NDArray[Any]:
-    """A recorded array, kept: many cases share one."""
-    found: NDArray[Any] = _file(file)[key]
-    found.setflags(write=False)
-    return found
+    """A recorded array; it is cached, because many cases share one."""
+    stored: NDArray[Any] = _file(file)[key]
+    stored.setflags(write=False)
+    return stored
 
 
 def operands(case: Case) -> tuple[Operand, list[Operand]]:
@@ -89,8 +89,8 @@ def run_case(
     whole = run_op(case["ggml_op"], dst, sources, params, target, n_threads, whole=True)
     if case["output"]["is_view_of"] is not None:
         inside = np.zeros(whole.size, bool)
-        found = find_dtype(dst.dtype)
-        units = (*dst.ne[:0:-1], dst.ne[0] // found.block, found.bytes)
+        dt = find_dtype(dst.dtype)
+        units = (*dst.ne[:0:-1], dst.ne[0] // dt.block, dt.bytes)
         window = np.lib.stride_tricks.as_strided(
             inside[dst.offset :], units, (*dst.nb[::-1], 1), writeable=True
         )

@@ -42,10 +42,10 @@ def _four(sizes: Iterable[int]) -> tuple[int, int, int, int]:
 
 def contiguous_nb(dtype: str, ne: Sequence[int]) -> tuple[int, int, int, int]:
     """Byte strides of a contiguous tensor, innermost first."""
-    found = find_dtype(dtype)
+    dt = find_dtype(dtype)
     ne = _four(ne)
-    nb1 = ne[0] // found.block * found.bytes
-    return found.bytes, nb1, nb1 * ne[1], nb1 * ne[1] * ne[2]
+    nb1 = ne[0] // dt.block * dt.bytes
+    return dt.bytes, nb1, nb1 * ne[1], nb1 * ne[1] * ne[2]
 
 
 @dataclass(eq=False)
@@ -70,16 +70,16 @@ class Operand:
 
     def read(self, memory: U8 | None = None) -> NDArray[Any]:
         """The elements `[i3, i2, i1, i0]` in the storage type; block types as uint8 rows."""
-        found = find_dtype(self.dtype)
+        dt = find_dtype(self.dtype)
         raw = self.memory if memory is None else memory
-        units = (*self.ne[:0:-1], self.ne[0] // found.block, found.bytes)
+        units = (*self.ne[:0:-1], self.ne[0] // dt.block, dt.bytes)
         if 0 in units:
-            return np.zeros(self.ne[::-1], found.storage if found.block == 1 else np.uint8)
+            return np.zeros(self.ne[::-1], dt.storage if dt.block == 1 else np.uint8)
         strided = np.lib.stride_tricks.as_strided(
             raw[self.offset :], units, (*self.nb[::-1], 1), writeable=False
         )
         flat = np.ascontiguousarray(strided).reshape(*units[:3], -1)
-        return flat if found.block > 1 else flat.view(found.storage)
+        return flat if dt.block > 1 else flat.view(dt.storage)
 
 
 def tensor(array: NDArray[Any], dtype: str | None = None, ne0: int | None = None) -> Operand:
@@ -88,27 +88,27 @@ def tensor(array: NDArray[Any], dtype: str | None = None, ne0: int | None = None
     name = dtype or {"float32": "f32", "float16": "f16", "float64": "f64"}.get(
         array.dtype.name, array.dtype.name.replace("int", "i")
     )
-    found = find_dtype(name)
+    dt = find_dtype(name)
     ne = list(array.shape[::-1])
-    if found.block > 1:
-        ne[0] = ne[0] // found.bytes * found.block
+    if dt.block > 1:
+        ne[0] = ne[0] // dt.bytes * dt.block
     return Operand(array.reshape(-1).view(np.uint8), name, tuple(ne if ne0 is None else [ne0]))
 
 
 def result(dtype: str, ne: Sequence[int], nb: Sequence[int] = ()) -> Operand:
-    """A destination in fresh memory, filled with a pattern that no result looks like."""
+    """A destination in fresh memory, filled with a pattern that no result has."""
     ne = _four(ne)
     strides = tuple(nb) or contiguous_nb(dtype, ne)
-    found = find_dtype(dtype)
-    steps = (ne[0] // found.block, *ne[1:])
-    size = found.bytes + sum((n - 1) * s for n, s in zip(steps, strides, strict=True))
+    dt = find_dtype(dtype)
+    steps = (ne[0] // dt.block, *ne[1:])
+    size = dt.bytes + sum((n - 1) * s for n, s in zip(steps, strides, strict=True))
     memory = np.full(0 if 0 in ne else size, 0xFF, np.uint8)
     return Operand(memory, dtype, ne, strides)
 
 
 @cache
 def pool(n_threads: int) -> _native.ThreadPool:
-    """One pool per size, kept for the whole run."""
+    """The thread pool of a size, kept for the whole test run."""
     return _native.ThreadPool(n_threads)
 
 

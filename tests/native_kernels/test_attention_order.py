@@ -28,16 +28,16 @@ def stored(x: NDArray[np.float32], dtype: str) -> Operand:
 def places(rng: np.random.Generator, n: int, n_cells: int, piece: int) -> NDArray[np.int64]:
     """Cells for `n` tokens in order, in strips that are not always neighbours. Tokens keep their
     place in a strip; where `piece` is positive a strip is left and gone on with in the next one."""
-    found = [rng.integers(2) * STRIP]
-    while len(found) < n:
-        cell = found[-1] + 1
+    starts = [rng.integers(2) * STRIP]
+    while len(starts) < n:
+        cell = starts[-1] + 1
         if cell % STRIP == 0:
             cell += STRIP * int(rng.integers(3))
         elif piece and rng.integers(piece) == 0:
             cell += STRIP
-        found.append(cell)
-    assert found[-1] < n_cells
-    return np.array(found)
+        starts.append(cell)
+    assert starts[-1] < n_cells
+    return np.array(starts)
 
 
 @settings(max_examples=12, deadline=None)

@@ -58,7 +58,7 @@ def product(w: Operand, x: Operand, target: str, n_threads: int = 1) -> NDArray[
 def assert_independent(
     w: Operand, x: NDArray[np.float32], dtype: str, target: str
 ) -> NDArray[np.float32]:
-    """Of all groups and threads; returns all columns."""
+    """Checks all groups of columns and numbers of threads; returns all columns."""
     every = product(w, activations(x, dtype), target)
     np.testing.assert_array_equal(product(w, activations(x, dtype), target, 2), every)
     for first, n in GROUPS:
@@ -133,7 +133,7 @@ def test_depths_of_floats(k: int, target: str) -> None:
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("k", [1, 31, 1023, 1026, 2500])
 def test_depths_of_panels_of_floats(k: int, target: str) -> None:
-    """Of f32, in parts that the caches hold."""
+    """Panels of f32 are multiplied in parts that the caches hold."""
     if DTYPES["f32"].id not in _native.interleaved_types(target):
         pytest.skip("the target has no panels of floats")
     rows, exact = weights("f32", 96, k)

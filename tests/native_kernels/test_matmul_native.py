@@ -79,7 +79,8 @@ def test_recorded_case(case: Case, target: str) -> None:
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("case", op_cases("MUL_MAT", "MUL_MAT_ID"))
 def test_recorded_case_with_quantized_activations(case: Case, target: str) -> None:
-    """As good as the reference, which quantizes the same way and adds in another order."""
+    """The results are as good as those of the reference, which quantizes the same way and adds in
+    another order."""
     dst, sources = operands(case)
     if sources[0].dtype not in QUANTIZED:
         return
@@ -95,7 +96,7 @@ def test_recorded_case_with_quantized_activations(case: Case, target: str) -> No
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("case", op_cases("MUL_MAT", "MUL_MAT_ID"))
 def test_recorded_case_with_bf16_activations(case: Case, target: str) -> None:
-    """As good as the reference, which rounds the activations of bf16 weights too."""
+    """The reference rounds the activations of bf16 weights too; the results are as good."""
     dst, sources = operands(case)
     if (sources[0].dtype, sources[1].dtype) != ("bf16", "f32"):
         return

@@ -125,9 +125,9 @@ def test_types_that_cannot_be_written_say_so(target: str) -> None:
 
 
 def quant_cases(kinds: tuple[str, ...], types: list[str]) -> list[Any]:
-    found = [c for c in cases() if c["group"] == "quant" and c["kind"] in kinds]
-    found = [c for c in found if c["type"] in types and not c.get("overflow")]
-    return [pytest.param(c, id=c["id"]) for c in found]
+    matching = [c for c in cases() if c["group"] == "quant" and c["kind"] in kinds]
+    matching = [c for c in matching if c["type"] in types and not c.get("overflow")]
+    return [pytest.param(c, id=c["id"]) for c in matching]
 
 
 @needs_vectors

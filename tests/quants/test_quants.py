@@ -43,7 +43,7 @@ def assert_same_blocks(got: np.ndarray, want: np.ndarray, name: str) -> None:
 
 
 def assert_same_runtime_blocks(got: np.ndarray, want: np.ndarray, x: np.ndarray, name: str) -> None:
-    """As `assert_same_blocks`, but the reference leaves the codes of iq4_nl zero blocks unset."""
+    """Like `assert_same_blocks`; but the reference leaves the codes of iq4_nl zero blocks unset."""
     if name == "iq4_nl":
         zero = np.abs(x.reshape(-1, 32)).max(axis=1) < 1e-15
         assert_same_blocks(blocks_of(got, name)[zero, :2], blocks_of(want, name)[zero, :2], "f16")

@@ -20,7 +20,7 @@ SHAPE = (64, 4, 1, 1)
 
 
 class Stub(NullBackend):
-    """A device that runs only some ops and may ask for big batches."""
+    """A device that runs only some ops and may require large batches."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ def gpu(name: str = "gpu", **options: object) -> Stub:
 
 
 def cpu(**options: object) -> Stub:
-    """The last device."""
+    """The device that runs every op and comes last."""
     return Stub("cpu", "CPU", **options)  # type: ignore[arg-type]
 
 
@@ -88,13 +88,14 @@ def node(op: str, name: str, *src: Tensor | None, shape: Sequence[int] | None = 
 def view(name: str, of: Tensor, op: str = "VIEW") -> Tensor:
     """A view of a whole tensor."""
     base = of if of.view_src is None else of.view_src
-    made = node(op, name, of)
-    made.view_src = base
-    return made
+    tensor = node(op, name, of)
+    tensor.view_src = base
+    return tensor
 
 
 def chain(pattern: str, devices: dict[str, Stub]) -> Graph:
-    """A row of nodes from an input; a letter of `devices` gives a node a weight there, `?` none."""
+    """A chain of nodes behind an input. A letter of `devices` gives a node a weight on that device,
+    `?` gives it none."""
     x = value("x")
     for i, letter in enumerate(pattern):
         if letter == "?":
@@ -146,19 +147,19 @@ def random_plans(draw: st.DrawFn) -> tuple[Graph, list[Stub], dict[Tensor, int],
         kind = draw(st.sampled_from((*seed_ops, "VIEW", "RESHAPE", "LEAF_VIEW", "INPLACE")))
         first = draw(pick)
         if kind in ("VIEW", "RESHAPE"):
-            made = view(f"n{i}", first, kind)
+            tensor = view(f"n{i}", first, kind)
         elif kind == "LEAF_VIEW":
-            made = view(f"n{i}", first, "NONE")
-            made.src = ()
+            tensor = view(f"n{i}", first, "NONE")
+            tensor.src = ()
         elif kind in ("INPLACE", "CPY"):
-            made = node("SQR" if kind == "INPLACE" else "CPY", f"n{i}", first, draw(pick))
-            target = made.src[-1]
-            made.view_src = target.view_src or target
+            tensor = node("SQR" if kind == "INPLACE" else "CPY", f"n{i}", first, draw(pick))
+            target = tensor.src[-1]
+            tensor.view_src = target.view_src or target
         else:
-            made = node(kind, f"n{i}", first, *draw(st.lists(pick, max_size=2)))
+            tensor = node(kind, f"n{i}", first, *draw(st.lists(pick, max_size=2)))
         if draw(st.integers(0, 5)) == 0:
-            made.flags = made.flags | {"output"}
-        tensors.append(made)
+            tensor.flags = tensor.flags | {"output"}
+        tensors.append(tensor)
     outputs = draw(st.lists(st.sampled_from(tensors), min_size=1, max_size=4))
     assign = {
         t: draw(st.integers(0, n_devices - 1)) for t in tensors if draw(st.integers(0, 9)) == 0

@@ -14,11 +14,11 @@ from weft.schedule.assign import sweep
 from weft.schedule.devices import Devices
 
 
-def placed(made: Schedule) -> list[str]:
+def placed(scheduled: Schedule) -> list[str]:
     """`device cause` of every node."""
     return [
-        f"{made.backends[made.backend_of[n]].name} {made.cause_of[n].code}"
-        for n in made.graph.nodes
+        f"{scheduled.backends[scheduled.backend_of[n]].name} {scheduled.cause_of[n].code}"
+        for n in scheduled.graph.nodes
     ]
 
 
@@ -42,36 +42,36 @@ def test_sweeps_of_pass_2() -> None:
 
 def test_the_whole_example() -> None:
     g, c = gpu(), cpu()
-    made = schedule(chain("??G?C?G?", {"G": g, "C": c}), [g, c])
-    assert letters(made.graph, made.backend_of) == "GGGGCGGG"
-    causes = [made.cause_of[n].code for n in made.graph.nodes]
+    scheduled = schedule(chain("??G?C?G?", {"G": g, "C": c}), [g, c])
+    assert letters(scheduled.graph, scheduled.backend_of) == "GGGGCGGG"
+    causes = [scheduled.cause_of[n].code for n in scheduled.graph.nodes]
     assert causes == ["2.sup", "2.sup", "1.wgt0", "2.sup", "1.wgt0", "2.sup", "1.wgt0", "2.sup"]
 
 
 def test_backward_example() -> None:
     """The first document's example: both unassigned ends join the GPU nodes."""
     g, c = gpu(), cpu()
-    made = schedule(chain("??G?G", {"G": g}), [g, c])
-    assert letters(made.graph, made.backend_of) == "GGGGG"
+    scheduled = schedule(chain("??G?G", {"G": g}), [g, c])
+    assert letters(scheduled.graph, scheduled.backend_of) == "GGGGG"
 
 
 def test_refused_nodes_stay_for_the_cpu() -> None:
     g, c = gpu(refused=["SQR"]), cpu()
-    made = schedule(chain("?G?G", {"G": g}), [g, c])
+    scheduled = schedule(chain("?G?G", {"G": g}), [g, c])
     # no CPU node to grow from: pass 3 places them; two such nodes have one readable source each
-    assert placed(made) == ["cpu 3.best", "gpu 1.wgt0", "cpu 3.best", "gpu 1.wgt0"]
-    assert made.refusals[(made.graph.nodes[0], 0)] == "no kernel for SQR"
+    assert placed(scheduled) == ["cpu 3.best", "gpu 1.wgt0", "cpu 3.best", "gpu 1.wgt0"]
+    assert scheduled.refusals[(scheduled.graph.nodes[0], 0)] == "no kernel for SQR"
 
 
 def test_memory_and_inputs_decide_first() -> None:
     g, c = gpu(), cpu()
     cache = leaf("f32", (64, 4), "cache", buffer=Buffer("any", g.buffer_type))
     x = value("x")
-    made = schedule(Graph(node("ADD", "sum", view("v", cache), x)), [g, c])
-    assert made.cause_of[cache].code == "1.dst" and made.backend_of[cache] == 0
-    assert made.cause_of[x].code == "1.inp" and made.backend_of[x] == 1
+    scheduled = schedule(Graph(node("ADD", "sum", view("v", cache), x)), [g, c])
+    assert scheduled.cause_of[cache].code == "1.dst" and scheduled.backend_of[cache] == 0
+    assert scheduled.cause_of[x].code == "1.inp" and scheduled.backend_of[x] == 1
     # one readable source on either: the higher device wins
-    assert placed(made) == ["gpu 1.dst", "gpu 3.best"]
+    assert placed(scheduled) == ["gpu 1.dst", "gpu 3.best"]
 
 
 def test_offload_of_host_weights_for_big_batches() -> None:
@@ -95,16 +95,16 @@ def test_upgrade_on_an_equal_buffer_type() -> None:
     blas = gpu("blas", ops=["MUL_MAT"], memory=c.buffer_type)
     x = node("SQR", "x", value("in"))
     y = node("MUL_MAT", "y", x, x, shape=(4, 4))
-    made = schedule(Graph(node("SQR", "z", y)), [blas, c], assign={x: c})
-    assert placed(made) == ["cpu usr", "blas 3.upg", "cpu 2.sup"]
+    scheduled = schedule(Graph(node("SQR", "z", y)), [blas, c], assign={x: c})
+    assert placed(scheduled) == ["cpu usr", "blas 3.upg", "cpu 2.sup"]
 
 
 def test_views_follow_their_base() -> None:
     g, c = gpu(), cpu()
     x = node("MUL_MAT", "x", weight("w", g), value("in"), shape=(64, 4))
     v = view("v", x, "RESHAPE")
-    made = schedule(Graph(node("SQR", "y", v)), [g, c])
-    assert made.cause_of[v].code == "4.vsrc" and made.backend_of[v] == 0
+    scheduled = schedule(Graph(node("SQR", "y", v)), [g, c])
+    assert scheduled.cause_of[v].code == "4.vsrc" and scheduled.backend_of[v] == 0
 
 
 def test_user_assignments_hold() -> None:
@@ -112,8 +112,8 @@ def test_user_assignments_hold() -> None:
     graph = chain("GGG", {"G": g})
     middle = graph.nodes[1]
     for target in (c, 1):
-        made = schedule(graph, [g, c], assign={middle: target})
-        assert placed(made) == ["gpu 1.wgt0", "cpu usr", "gpu 1.wgt0"]
+        scheduled = schedule(graph, [g, c], assign={middle: target})
+        assert placed(scheduled) == ["gpu 1.wgt0", "cpu usr", "gpu 1.wgt0"]
 
 
 def test_nothing_runs_the_node() -> None:

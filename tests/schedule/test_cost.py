@@ -53,14 +53,14 @@ def profile(
 
     memories: dict[str, MemoryProfile] = {}
     links: dict[tuple[str, str], LinkProfile] = {}
-    found = []
+    results = []
     host = devices[-1].buffer_type.name
     for d in devices:
         memory = d.buffer_type.name
         size = (sizes or {}).get(memory)
         memories[memory] = MemoryProfile(memory, d.buffer_type.is_host, size)
         fast = 100.0 if d.kind == "GPU" else 1.0
-        found.append(
+        results.append(
             DeviceProfile(
                 d.name, d.kind, memory, some(1e10 * fast), {"default": some(1e10 * fast)},
                 some(1e-6), some(1e-6),
@@ -69,11 +69,11 @@ def profile(
         if memory != host:
             links[host, memory] = LinkProfile(some(1e10), some(1e-5))
             links[memory, host] = LinkProfile(some(1e10), some(1e-5))
-    return Profile("test", tuple(found), memories, links)
+    return Profile("test", tuple(results), memories, links)
 
 
-def seconds(made: Any, options: CostOptions) -> float:
-    return options.model(made.graph, made.backends).predict(made).total
+def seconds(scheduled: Any, options: CostOptions) -> float:
+    return options.model(scheduled.graph, scheduled.backends).predict(scheduled).total
 
 
 # ---- the model -----------------------------------------------------------------------------------
@@ -82,9 +82,9 @@ def seconds(made: Any, options: CostOptions) -> float:
 def test_work_of_a_product() -> None:
     w = leaf("q4_0", (64, 32), "w")
     x = leaf("f32", (64, 8), "x")
-    made = work(node("MUL_MAT", "y", w, x, shape=(32, 8)), {})
-    assert made.flops == 2 * 64 * 32 * 8 and made.is_product
-    assert made.nbytes == 32 * 36 + 64 * 8 * 4 + 32 * 8 * 4
+    product = work(node("MUL_MAT", "y", w, x, shape=(32, 8)), {})
+    assert product.flops == 2 * 64 * 32 * 8 and product.is_product
+    assert product.nbytes == 32 * 36 + 64 * 8 * 4 + 32 * 8 * 4
 
 
 def test_work_counts_the_experts_that_are_used() -> None:
@@ -106,13 +106,13 @@ def test_views_and_empty_nodes_cost_nothing() -> None:
 
 def test_time_of_a_schedule_by_hand() -> None:
     g, c = gpu(), cpu()
-    made = schedule(chain("GC", {"G": g, "C": c}), [g, c])
+    scheduled = schedule(chain("GC", {"G": g, "C": c}), [g, c])
     options = CostOptions(profile([g, c]))
     flops, nbytes = 2 * 64 * 64 * 4, 64 * 64 * 4 + 2 * 1024
     on_gpu = 1e-6 + max(flops / 1e12, nbytes / 1e12)
     on_cpu = 1e-6 + max(flops / 1e10, nbytes / 1e10)
     copies = 2 * (1e-5 + 1024 / 1e10)
-    predicted = options.model(made.graph, made.backends).predict(made)
+    predicted = options.model(scheduled.graph, scheduled.backends).predict(scheduled)
     assert predicted.by_device == pytest.approx({"gpu": on_gpu, "cpu": on_cpu})
     assert predicted.copies == pytest.approx(copies) and predicted.splits == pytest.approx(2e-6)
     assert predicted.total == pytest.approx(on_gpu + on_cpu + copies + 2e-6)
@@ -123,10 +123,10 @@ def test_points_are_added_up() -> None:
     n = Sym("n_tokens", 1, 64).size
     x = leaf("f32", (64, n), "x", frozenset({"input"}))
     graph = Graph(Tensor(x.dtype, x.ne, name="y", op=node("SQR", "", x).op, src=(x,)))
-    made = schedule(graph, [g, c])
+    scheduled = schedule(graph, [g, c])
 
     def total(*points: Point) -> float:
-        return seconds(made, CostOptions(profile([g, c]), points))
+        return seconds(scheduled, CostOptions(profile([g, c]), points))
 
     few, many = Point({"n_tokens": 1}), Point({"n_tokens": 64})
     assert total() == total(many) > total(few)
@@ -153,12 +153,12 @@ def test_the_walk_is_exact_on_chains(seed: int) -> None:
     graph = chain(pattern, devices)
     options = CostOptions(profile([g1, g2, c], seed))
     problem = Problem(options.model(graph, [g1, g2, c]))
-    found = walk(problem, 64)
-    assert found is not None and found.exact
+    cheapest = walk(problem, 64)
+    assert cheapest is not None and cheapest.exact
     best = min(problem.evaluate(where) for where in itertools.product(*problem.allowed))
-    assert found.seconds == pytest.approx(best)
-    made = schedule(graph, [g1, g2, c], "cost", cost=options)
-    assert made.predicted is not None and made.predicted.total == pytest.approx(best)
+    assert cheapest.seconds == pytest.approx(best)
+    scheduled = schedule(graph, [g1, g2, c], "cost", cost=options)
+    assert scheduled.predicted is not None and scheduled.predicted.total == pytest.approx(best)
 
 
 def test_the_search_is_good_on_a_graph_with_branches() -> None:
@@ -186,16 +186,16 @@ def test_a_copy_serves_later_nodes() -> None:
     x = value("x", (4096, 512))
     a = node("SQR", "a", x, shape=(4096, 512))
     b = node("ADD", "b", node("SQR", "c", a, shape=(4096, 512)), x, shape=(4096, 512))
-    made = schedule(Graph(b), [g, c], "cost", cost=CostOptions(profile([g, c])))
-    assert [t.name for s in made.splits for t in s.inputs] == ["x"]
-    assert {made.cause_of[n].code for n in made.graph.nodes} == {"cost"}
+    scheduled = schedule(Graph(b), [g, c], "cost", cost=CostOptions(profile([g, c])))
+    assert [t.name for s in scheduled.splits for t in s.inputs] == ["x"]
+    assert {scheduled.cause_of[n].code for n in scheduled.graph.nodes} == {"cost"}
 
 
 def test_small_work_stays_where_it_is() -> None:
     g, c = gpu(), cpu()
     graph = Graph(node("SQR", "y", value("x")))
-    made = schedule(graph, [g, c], "cost", cost=CostOptions(profile([g, c])))
-    assert made.backend_for(graph.nodes[0]) is c
+    scheduled = schedule(graph, [g, c], "cost", cost=CostOptions(profile([g, c])))
+    assert scheduled.backend_for(graph.nodes[0]) is c
 
 
 def test_causes_say_what_it_takes_where() -> None:
@@ -203,8 +203,8 @@ def test_causes_say_what_it_takes_where() -> None:
     graph = chain("??", {})
     for n in graph.nodes:
         n.ne = (4096, 4096, 1, 1)
-    made = schedule(graph, [g, c], "cost", cost=CostOptions(profile([g, c])))
-    text = made.explain()
+    scheduled = schedule(graph, [g, c], "cost", cost=CostOptions(profile([g, c])))
+    text = scheduled.explain()
     assert "the pass is predicted to take least time with it there: " in text
     assert "ms on cpu, the reference's rules say cpu" in text
     assert text.splitlines()[-1].startswith("predicted: ")
@@ -214,10 +214,13 @@ def test_pinned_nodes_stay() -> None:
     g, c = gpu(), cpu()
     graph = chain("GGG", {"G": g})
     for pin in (c, 1):
-        made = schedule(
+        scheduled = schedule(
             graph, [g, c], "cost", cost=CostOptions(profile([g, c])), assign={graph.nodes[1]: pin}
         )
-        assert made.backend_for(graph.nodes[1]) is c and made.cause_of[graph.nodes[1]].code == "usr"
+        assert (
+            scheduled.backend_for(graph.nodes[1]) is c
+            and scheduled.cause_of[graph.nodes[1]].code == "usr"
+        )
 
 
 def test_memory_decides_what_a_device_may_do() -> None:
@@ -226,8 +229,8 @@ def test_memory_decides_what_a_device_may_do() -> None:
     cache = leaf("f32", (4096, 4096), "cache", buffer=Buffer("any", c.buffer_type))
     write = node("SQR", "write", cache, shape=(4096, 4096))
     write.view_src = cache
-    made = schedule(Graph(write), [g, c], "cost", cost=CostOptions(profile([g, c])))
-    assert made.backend_for(write) is c
+    scheduled = schedule(Graph(write), [g, c], "cost", cost=CostOptions(profile([g, c])))
+    assert scheduled.backend_for(write) is c
     with pytest.raises(UnsupportedOpError, match="no device runs SQR"):
         Problem(CostOptions(profile([g])).model(Graph(write), [Stub("gpu", "CPU")]))
 
@@ -243,14 +246,14 @@ def test_random_graphs_never_lose_and_can_be_run(plan: Any) -> None:
         return
     options = CostOptions(profile(devices, 1), effort=20_000)
     try:
-        made = schedule(graph, devices, "cost", assign=assign, n_copies=n_copies, cost=options)
-        allocation = allocate(made)
+        scheduled = schedule(graph, devices, "cost", assign=assign, n_copies=n_copies, cost=options)
+        allocation = allocate(scheduled)
     except Exception as error:
         # a loose leaf that only views read can be planned by neither
         assert isinstance(error, ScheduleError | UnsupportedOpError), error
         return
-    validate(made, allocation)
-    assert seconds(made, options) <= seconds(rules, options) * (1 + 1e-9)
+    validate(scheduled, allocation)
+    assert seconds(scheduled, options) <= seconds(rules, options) * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("path", [SAMPLE, FULL], ids=["sample", "full"])
@@ -268,10 +271,10 @@ def test_golden_transformers_are_never_slower(path: Path) -> None:
         how = {"op_offload": case["op_offload"], "n_copies": case["n_copies"]}
         options = CostOptions(profile(driver.backends), effort=40_000)
         rules = schedule(graph, driver.backends, **how)
-        made = schedule(graph, driver.backends, "cost", **how, cost=options)
-        ratios.append(seconds(made, options) / seconds(rules, options))
+        scheduled = schedule(graph, driver.backends, "cost", **how, cost=options)
+        ratios.append(seconds(scheduled, options) / seconds(rules, options))
         assert ratios[-1] <= 1 + 1e-9, case["id"]
-        validate(made, allocate(made))
+        validate(scheduled, allocate(scheduled))
     lower = sum(r < 0.999 for r in ratios)
     assert lower >= len(ratios) // 3, ratios
 
@@ -291,9 +294,9 @@ def test_plans_keep_to_the_memory_of_the_profile() -> None:
     options = CostOptions(profile([g, c]))
     need = memory_needs(free, options)["gpu"]
     tight = CostOptions(profile([g, c], sizes={"gpu": need // 2}))
-    made = plan_graph(graph, [g, c], policy="cost", cost=tight)
-    assert memory_needs(made, tight).get("gpu", 0) <= need // 2
-    assert seconds(made.schedule, options) >= seconds(free.schedule, options)
+    plan = plan_graph(graph, [g, c], policy="cost", cost=tight)
+    assert memory_needs(plan, tight).get("gpu", 0) <= need // 2
+    assert seconds(plan.schedule, options) >= seconds(free.schedule, options)
     nothing = CostOptions(profile([g, c], sizes={"gpu": 0, "cpu": 1000}))
     with pytest.raises(OutOfMemoryError, match=r"has \d.* bytes and no plan was found"):
         plan_graph(graph, [g, c], policy="cost", cost=nothing)
@@ -319,16 +322,16 @@ def test_homes_of_weights() -> None:
     everything = choose_homes(model, weights, {})
     assert everything is not None and set(everything.device_of.values()) == {0}
     for room in (0, 3, 5):
-        found = choose_homes(model, weights, {"gpu": room * size + size // 2})
-        assert found is not None
-        assert list(found.device_of.values()).count(0) == room
-        assert found.used.get("gpu", 0) == room * size
-        assert found.seconds >= everything.seconds
+        homes = choose_homes(model, weights, {"gpu": room * size + size // 2})
+        assert homes is not None
+        assert list(homes.device_of.values()).count(0) == room
+        assert homes.used.get("gpu", 0) == room * size
+        assert homes.seconds >= everything.seconds
     assert choose_homes(model, weights, {"gpu": 0, "cpu": 0}) is None
 
 
 def test_the_dearest_bytes_go_to_the_fast_memory() -> None:
-    """Of weights of one size, those that many columns are multiplied with save most."""
+    """Among weights of one size, those that many columns are multiplied with save most."""
     g, c = gpu(), cpu()
     x: Tensor = value("x", (1024, 512))
     weights, busy = [], []
@@ -342,9 +345,9 @@ def test_the_dearest_bytes_go_to_the_fast_memory() -> None:
         if many:
             busy.append(w)
     model = CostOptions(profile([g, c])).model(Graph(x.as_output()), [g, c])
-    found = choose_homes(model, weights, {"gpu": 3 * weights[0].max_bytes})
-    assert found is not None
-    assert [w for w in weights if found.device_of[w] == 0] == busy
+    homes = choose_homes(model, weights, {"gpu": 3 * weights[0].max_bytes})
+    assert homes is not None
+    assert [w for w in weights if homes.device_of[w] == 0] == busy
 
 
 def test_every_device_list_gets_a_time_model() -> None:

@@ -46,34 +46,34 @@ def test_the_table() -> None:
 
 def test_a_device_that_was_never_asked_is_asked() -> None:
     g, c = gpu(), cpu(refused=["MUL_MAT"])
-    made = schedule(chain("G", {"G": g}), [g, c])
-    assert not made.refusals
-    assert "cpu refused: no kernel for MUL_MAT" in made.explain()
+    scheduled = schedule(chain("G", {"G": g}), [g, c])
+    assert not scheduled.refusals
+    assert "cpu refused: no kernel for MUL_MAT" in scheduled.explain()
 
 
 def test_long_lines_are_broken_not_cut() -> None:
     long = "because " * 20
     g, c = gpu(refused=["SQR"]), cpu()
-    made = schedule(chain("G?", {"G": g}), [g, c])
-    made.refusals[(made.graph.nodes[1], 0)] = long.strip()
-    narrow = made.explain(60)
+    scheduled = schedule(chain("G?", {"G": g}), [g, c])
+    scheduled.refusals[(scheduled.graph.nodes[1], 0)] = long.strip()
+    narrow = scheduled.explain(60)
     assert max(map(len, narrow.splitlines())) <= 60
-    assert narrow.split() == made.explain().split()
+    assert narrow.split() == scheduled.explain().split()
 
 
 def test_bytes_of_a_symbolic_size() -> None:
     g, c = gpu(), cpu()
     x = leaf("f32", (64, Sym("n_tokens", 1, 4).size), "x", frozenset({"input"}))
     y = Tensor(x.dtype, x.ne, name="y", op=find_op("SQR"), src=(x,))
-    made = schedule(Graph(y), [g, c], assign={y: g})
-    assert "copies x from cpu (256 to 1,024 B)" in made.explain()
-    assert made.to_json()["totals"]["least_copied_bytes"] == 256
+    scheduled = schedule(Graph(y), [g, c], assign={y: g})
+    assert "copies x from cpu (256 to 1,024 B)" in scheduled.explain()
+    assert scheduled.to_json()["totals"]["least_copied_bytes"] == 256
 
 
 def test_json_is_plain_data() -> None:
     g, c = gpu(), cpu()
-    made = schedule(chain("GC", {"G": g, "C": c}), [g, c])
-    data = json.loads(json.dumps(made.to_json()))
+    scheduled = schedule(chain("GC", {"G": g, "C": c}), [g, c])
+    data = json.loads(json.dumps(scheduled.to_json()))
     assert data["totals"] == {
         "splits": 2, "nodes": 2, "copies": 2, "copied_bytes": 2048, "least_copied_bytes": 2048,
     }  # fmt: skip
@@ -89,32 +89,32 @@ def test_causes_name_what_decided() -> None:
     v = view("v", cache)
     off = node("MUL_MAT", "off", weight("w", c), value("x"), shape=(64, 4))
     back = view("back", off)
-    made = schedule(Graph(v, back), [g, c])
-    assert cause_text(made, v) == "cache lives in gpu memory"
-    assert cause_text(made, off) == "asked for by the device; weight w lives in cpu memory"
-    assert cause_text(made, back) == "the tensor it views, off, is there"
+    scheduled = schedule(Graph(v, back), [g, c])
+    assert cause_text(scheduled, v) == "cache lives in gpu memory"
+    assert cause_text(scheduled, off) == "asked for by the device; weight w lives in cpu memory"
+    assert cause_text(scheduled, back) == "the tensor it views, off, is there"
 
 
 def test_every_cause_has_words() -> None:
     g, c = gpu(), cpu()
-    made = schedule(chain("?G?", {"G": g}), [g, c], n_copies=2)
-    for cause in made.cause_of.values():
+    scheduled = schedule(chain("?G?", {"G": g}), [g, c], n_copies=2)
+    for cause in scheduled.cause_of.values():
         assert cause.code.startswith(cause.rule) and cause.meaning
-    weights = [n for n in made.graph.nodes if made.cause_of[n].rule == WEIGHT.rule]
-    assert [made.cause_of[n].weight for n in weights] == [0]
+    weights = [n for n in scheduled.graph.nodes if scheduled.cause_of[n].rule == WEIGHT.rule]
+    assert [scheduled.cause_of[n].weight for n in weights] == [0]
 
 
 def test_why_tells_everything_about_one_node() -> None:
     g, c = gpu(refused=["SQR"]), cpu()
-    made = schedule(chain("G?G", {"G": g}), [g, c])
-    assert why(made, "n1").splitlines() == [
+    scheduled = schedule(chain("G?G", {"G": g}), [g, c])
+    assert why(scheduled, "n1").splitlines() == [
         "n1: SQR f32[64, 4] on cpu",
         "  because (3.best) most of its sources can be read there",
         "  gpu refused: no kernel for SQR",
         "  runs in split 1 (cpu)",
         "  copied to gpu before split 2 (1,024 B)",
     ]
-    assert why(made, "n0").splitlines() == [
+    assert why(scheduled, "n0").splitlines() == [
         "n0: MUL_MAT f32[64, 4] on gpu",
         "  because (1.wgt0) weight w0 lives in gpu memory",
         "  cpu runs it, too; it would read copies of w0 (16,384 B)",
@@ -122,13 +122,13 @@ def test_why_tells_everything_about_one_node() -> None:
         "  copied to cpu before split 1 (1,024 B)",
     ]
     with pytest.raises(ScheduleError, match=r"no tensor called 'n11'; did you mean n1"):
-        why(made, "n11")
+        why(scheduled, "n11")
 
 
 def test_the_graph_of_splits() -> None:
     g, c = gpu(), cpu()
-    made = schedule(chain("GC", {"G": g, "C": c}), [g, c])
-    assert mermaid(made).splitlines() == [
+    scheduled = schedule(chain("GC", {"G": g, "C": c}), [g, c])
+    assert mermaid(scheduled).splitlines() == [
         "flowchart TD",
         '  s0["split 0: gpu, 1 nodes"]',
         '  s1["split 1: cpu, 1 nodes"]',
@@ -136,7 +136,9 @@ def test_the_graph_of_splits() -> None:
         '  d1 -->|"x, 1,024 B"| s0',
         '  s0 -->|"n0, 1,024 B"| s1',
     ]
-    assert dot(made).startswith("digraph") and 's0 -> s1 [label="n0, 1,024 B"];' in dot(made)
+    assert dot(scheduled).startswith("digraph") and 's0 -> s1 [label="n0, 1,024 B"];' in dot(
+        scheduled
+    )
 
 
 def test_diff_of_two_plans() -> None:
@@ -163,7 +165,7 @@ def test_diff_of_something_else(bad: object) -> None:
 
 
 def test_memory_in_words() -> None:
-    found = allocate(schedule(chain("??", {}), [cpu()]))
+    allocation = allocate(schedule(chain("??", {}), [cpu()]))
     words = "cpu: 1,024 B in 1 chunks, 0.0% above the 1,024 B in use at the peak (size)"
-    assert found.explain() == words
-    assert json.loads(json.dumps(found.to_json()))["total"] == 1024
+    assert allocation.explain() == words
+    assert json.loads(json.dumps(allocation.to_json()))["total"] == 1024

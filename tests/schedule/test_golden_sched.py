@@ -51,9 +51,9 @@ def test_best_is_never_larger_and_mostly_optimal(cases: list[dict[str, Any]]) ->
         driver = Driver(case)
         # of a sequence the last two graphs, to save time: the others are alike
         for name, call, graph in _graphs(case)[-2:]:
-            _, made = driver.step("split" if call == "alloc" else call, graph)
-            ours, theirs = allocate(made), allocate(made, "ggml")
-            validate(made, ours)
+            _, scheduled = driver.step("split" if call == "alloc" else call, graph)
+            ours, theirs = allocate(scheduled), allocate(scheduled, "ggml")
+            validate(scheduled, ours)
             assert ours.total <= theirs.total, name
             worst = max(worst, ours.total / max(ours.lower_bound, 1))
         near += worst <= 1.01

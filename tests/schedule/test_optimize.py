@@ -29,25 +29,25 @@ class Rewriting(Stub):
 
 def quantize_once(nodes: Sequence[Tensor]) -> list[Tensor]:
     """What the CPU backend does: one QUANTIZE for all matmuls that read the same activation."""
-    made: dict[Tensor, Tensor] = {}
+    quantized: dict[Tensor, Tensor] = {}
     out: list[Tensor] = []
     for n in nodes:
         if n.op.name == "MUL_MAT":
             x = n.src[1]
             assert x is not None
-            if x not in made:
-                made[x] = Tensor(
+            if x not in quantized:
+                quantized[x] = Tensor(
                     find_dtype("q8_0"), x.ne, name=f"{x.name}.q", op=find_op("QUANTIZE"), src=(x,)
                 )
-                out.append(made[x])
-            n.src = (n.src[0], made[x])
+                out.append(quantized[x])
+            n.src = (n.src[0], quantized[x])
         out.append(n)
     return out
 
 
 def test_nothing_to_do_is_the_same_schedule() -> None:
-    made = schedule(chain("??", {}), [cpu()])
-    assert optimize_splits(made) is made
+    scheduled = schedule(chain("??", {}), [cpu()])
+    assert optimize_splits(scheduled) is scheduled
 
 
 def test_activations_are_quantized_once() -> None:
@@ -118,11 +118,11 @@ def test_a_view_of_another_device_may_stand_behind_its_copy() -> None:
     """A view is no work: between two nodes of the cpu it is listed in their split, which copies
     what it sees from the device that made it."""
     c, device = Rewriting(list), gpu()
-    made = node("SQR", "made", weight("w", device, shape=(64, 4)))
-    other = node("SQRT", "other", made)
-    seen = view("seen", made)
+    tensor = node("SQR", "made", weight("w", device, shape=(64, 4)))
+    other = node("SQRT", "other", tensor)
+    seen = view("seen", tensor)
     graph = Graph(node("MUL", "y", other, seen).as_output())
-    pins = {n: int(n is not made) for n in graph.nodes if n is not seen}
+    pins = {n: int(n is not tensor) for n in graph.nodes if n is not seen}
     after = optimize_splits(schedule(graph, [device, c], assign=pins))
     last = after.splits[-1]
     assert after.backends[last.backend] is c

@@ -31,11 +31,11 @@ def row(graph: Graph, where: dict[Tensor, int]) -> str:
     return " ".join("?GC"[where.get(n, -1) + 1] for n in graph.nodes)
 
 
-def splits(made: Schedule) -> list[tuple[str, int, int, list[str]]]:
+def splits(scheduled: Schedule) -> list[tuple[str, int, int, list[str]]]:
     """Backend, i_start, i_end and inputs of each split."""
     return [
-        (made.backends[s.backend].name, s.start, s.end, [t.name for t in s.inputs])
-        for s in made.splits
+        (scheduled.backends[s.backend].name, s.start, s.end, [t.name for t in s.inputs])
+        for s in scheduled.splits
     ]
 
 
@@ -49,8 +49,8 @@ def test_six_nodes_in_two_splits() -> None:
     splits[1] = {i_start: 3, i_end: 6, backend_id: CPU_BACKEND}   // last 3 nodes
     """
     g, c = gpu(), cpu()
-    made = schedule(chain("GGGCCC", {"G": g, "C": c}), [g, c])
-    assert [(name, a, b) for name, a, b, _ in splits(made)] == [("gpu", 0, 3), ("cpu", 3, 6)]
+    scheduled = schedule(chain("GGGCCC", {"G": g, "C": c}), [g, c])
+    assert [(name, a, b) for name, a, b, _ in splits(scheduled)] == [("gpu", 0, 3), ("cpu", 3, 6)]
 
 
 def test_inputs_of_a_split() -> None:
@@ -65,10 +65,10 @@ def test_inputs_of_a_split() -> None:
     nodes = [x]
     for i in range(1, 5):
         nodes.append(node("SQR", f"Node{i}", nodes[-1]))
-    made = schedule(
+    scheduled = schedule(
         Graph(nodes[-1]), [g, c], assign={nodes[1]: g, nodes[2]: g, nodes[3]: c, nodes[4]: c}
     )
-    assert splits(made) == [("gpu", 0, 2, []), ("cpu", 2, 4, ["Node2"])]
+    assert splits(scheduled) == [("gpu", 0, 2, []), ("cpu", 2, 4, ["Node2"])]
 
 
 def test_two_leaves_and_a_product() -> None:
@@ -84,16 +84,16 @@ def test_two_leaves_and_a_product() -> None:
     assert set(where.values()) == {-1}
     grow_along_nodes(graph.nodes, devices, where, {})
     assert set(where.values()) == {-1}
-    made = schedule(graph, [cpu()])
-    causes = [made.cause_of[t].code for t in (graph.nodes[0], a, b)]
+    scheduled = schedule(graph, [cpu()])
+    causes = [scheduled.cause_of[t].code for t in (graph.nodes[0], a, b)]
     assert causes == ["3.best", "4.cur", "4.cur"]
 
 
 def test_an_input_goes_to_the_last_device() -> None:
     """`graph input: cur_backend_id = sched->n_backends - 1; SET_CAUSE(tensor, "1.inp")`"""
     x = value("x")
-    made = schedule(Graph(node("SQR", "y", x)), [gpu(), cpu()])
-    assert (made.backend_of[x], made.cause_of[x].code) == (1, "1.inp")
+    scheduled = schedule(Graph(node("SQR", "y", x)), [gpu(), cpu()])
+    assert (scheduled.backend_of[x], scheduled.cause_of[x].code) == (1, "1.inp")
 
 
 def test_forward_and_backward_pass() -> None:
@@ -127,9 +127,9 @@ def test_upgrade_by_buffer_type() -> None:
     x = node("SQR", "x", value("in"))
     y = node("MUL_MAT", "y", x, x, shape=(4, 4))
     z = node("SQR", "z", y)
-    made = schedule(Graph(z), [cuda, rocm, blas, c], assign={x: c, y: c, z: c})
-    found = [(made.backend_for(n).name, made.cause_of[n].code) for n in (x, y, z)]
-    assert found == [("CPU", "usr"), ("BLAS", "3.upg"), ("CPU", "usr")]
+    scheduled = schedule(Graph(z), [cuda, rocm, blas, c], assign={x: c, y: c, z: c})
+    placements = [(scheduled.backend_for(n).name, scheduled.cause_of[n].code) for n in (x, y, z)]
+    assert placements == [("CPU", "usr"), ("BLAS", "3.upg"), ("CPU", "usr")]
 
 
 def test_views_and_sources_of_pass_4() -> None:
@@ -138,9 +138,9 @@ def test_views_and_sources_of_pass_4() -> None:
     loose = leaf("f32", (64, 4), "loose")
     x = node("ADD", "x", node("MUL_MAT", "m", weight("w", g), value("in"), shape=(64, 4)), loose)
     v = view("v", x, "RESHAPE")
-    made = schedule(Graph(node("SQR", "y", v)), [g, c])
-    assert (made.backend_of[v], made.cause_of[v].code) == (0, "4.vsrc")
-    assert (made.backend_of[loose], made.cause_of[loose].code) == (0, "4.cur")
+    scheduled = schedule(Graph(node("SQR", "y", v)), [g, c])
+    assert (scheduled.backend_of[v], scheduled.cause_of[v].code) == (0, "4.vsrc")
+    assert (scheduled.backend_of[loose], scheduled.cause_of[loose].code) == (0, "4.cur")
 
 
 def test_a_new_split_for_a_foreign_weight() -> None:
@@ -150,8 +150,8 @@ def test_a_new_split_for_a_foreign_weight() -> None:
     weights can be reused".
     """
     g, c = gpu(offload_from=1), cpu()
-    made = schedule(chain("CC", {"C": c}), [g, c])
-    assert splits(made) == [("gpu", 0, 1, ["w0", "x"]), ("gpu", 1, 2, ["w1"])]
+    scheduled = schedule(chain("CC", {"C": c}), [g, c])
+    assert splits(scheduled) == [("gpu", 0, 1, ["w0", "x"]), ("gpu", 1, 2, ["w1"])]
 
 
 def test_more_inputs_than_the_reference_has_room_for() -> None:
@@ -163,8 +163,8 @@ def test_more_inputs_than_the_reference_has_room_for() -> None:
     for i in range(1, 40):
         total = node("ADD", f"s{i}", total, value(f"x{i}"))
         nodes.append(total)
-    made = schedule(Graph(total), [g, c], assign=dict.fromkeys(nodes, g))
-    assert [len(s.inputs) for s in made.splits] == [40]
+    scheduled = schedule(Graph(total), [g, c], assign=dict.fromkeys(nodes, g))
+    assert [len(s.inputs) for s in scheduled.splits] == [40]
 
 
 # ---- process ubatch ------------------------------------------------------------------------------
@@ -208,9 +208,9 @@ def test_a_weight_leaf_is_where_its_memory_is() -> None:
     w = leaf("q4_0", (288, 288), "blk.0.attn_q.weight", buffer=weight("w", c).buffer)
     assert [upper(n) for n in w.nb] == [18, 162, 46656, 46656]
     x = node("MUL_MAT", "x", w, value("in", (288, 1)), shape=(288, 1))
-    made = schedule(Graph(x), [g, c])
-    assert (made.backend_of[w], made.cause_of[w].code) == (1, "1.dst")
-    assert (made.backend_of[x], made.cause_of[x].code) == (1, "1.wgt0")
+    scheduled = schedule(Graph(x), [g, c])
+    assert (scheduled.backend_of[w], scheduled.cause_of[w].code) == (1, "1.dst")
+    assert (scheduled.backend_of[x], scheduled.cause_of[x].code) == (1, "1.wgt0")
 
 
 def test_the_table_of_copies() -> None:
@@ -221,15 +221,15 @@ def test_the_table_of_copies() -> None:
     a, b, c = gpu("a"), gpu("b"), cpu()
     x, y = value("x"), value("y")
     nodes = [node("ADD", name, x, y) for name in ("on_a", "on_b")]
-    made = schedule(Graph(*nodes), [a, b, c], n_copies=2, assign={nodes[0]: a, nodes[1]: b})
+    scheduled = schedule(Graph(*nodes), [a, b, c], n_copies=2, assign={nodes[0]: a, nodes[1]: b})
     number = {x: 0, y: 1}
     index = [
         number[t] * (3 * 2) + backend * 2 + copy
-        for t, backend, copy in sorted(made.copies, key=lambda k: (number[k[0]], k[1], k[2]))
+        for t, backend, copy in sorted(scheduled.copies, key=lambda k: (number[k[0]], k[1], k[2]))
     ]
     # both inputs on a, on b, and on their own device, twice each: the table is full
     assert index == list(range(12))
-    names = [made.copies[(x, backend, copy)].name for backend in (0, 1) for copy in (0, 1)]
+    names = [scheduled.copies[(x, backend, copy)].name for backend in (0, 1) for copy in (0, 1)]
     assert names == ["a#x#0", "a#x#1", "b#x#0", "b#x#1"]
 
 
@@ -239,10 +239,10 @@ def test_the_graph_copy_of_a_split() -> None:
     copied) and the copy; then the split's own nodes.
     """
     g, c = gpu(), cpu()
-    made = schedule(chain("GC", {"G": g, "C": c}), [g, c])
+    scheduled = schedule(chain("GC", {"G": g, "C": c}), [g, c])
     rows = [
-        (t.name, made.backends[b].name)
-        for t, b in zip(made.plan_nodes, made.plan_node_backends, strict=True)
+        (t.name, scheduled.backends[b].name)
+        for t, b in zip(scheduled.plan_nodes, scheduled.plan_node_backends, strict=True)
     ]
     assert rows == [
         ("x (view)", "cpu"), ("gpu#x#0", "gpu"), ("n0", "gpu"),

@@ -29,8 +29,8 @@ def create(server: Server, prompt: Any = QUESTION, **options: Any) -> Any:
 
 
 def test_echo(server: Server) -> None:
-    made = create(server, echo=True)
-    assert made.choices[0].text == QUESTION + " 42."
+    answer = create(server, echo=True)
+    assert answer.choices[0].text == QUESTION + " 42."
     ids = server.call("POST", "/tokenize", {"content": QUESTION})[2]["tokens"]
     several = create(server, [QUESTION, "What is 3 + 4?"], echo=True, n=2, max_tokens=3)
     assert [c.text for c in several.choices] == [QUESTION + " 42"] * 2 + ["What is 3 + 4? 7."] * 2
@@ -48,7 +48,7 @@ def logits(ids: list[int]) -> np.ndarray[Any, np.dtype[np.float64]]:
 
 
 def test_log_probabilities_of_a_prompt(server: Server) -> None:
-    """As harnesses ask for them: with ids, of every one but the first."""
+    """Evaluation harnesses ask for them with ids, for every token but the first."""
     ids = server.call("POST", "/tokenize", {"content": QUESTION})[2]["tokens"]
     create(server, ids)  # what is in the cache does not matter
     got = create(server, ids, echo=True, max_tokens=0, logprobs=2).choices[0].logprobs
@@ -79,13 +79,13 @@ def test_places_in_an_echoed_text(server: Server) -> None:
 
 def test_choices_read_a_prompt_once(server: Server) -> None:
     before = server.metrics()
-    made = create(server, "Count from 8 to 11? " * 3, echo=True, logprobs=0, n=3)
+    answer = create(server, "Count from 8 to 11? " * 3, echo=True, logprobs=0, n=3)
     after = server.metrics()
-    n = made.usage.prompt_tokens
+    n = answer.usage.prompt_tokens
     assert after["prompt_tokens_total"] - before["prompt_tokens_total"] <= n + 2
     assert after["graphs_built_total"] == before["graphs_built_total"]
-    assert {len(c.logprobs.tokens) for c in made.choices} == {n - 1 + 4}
-    assert len({tuple(c.logprobs.token_logprobs[: n - 1]) for c in made.choices}) == 1
+    assert {len(c.logprobs.tokens) for c in answer.choices} == {n - 1 + 4}
+    assert len({tuple(c.logprobs.token_logprobs[: n - 1]) for c in answer.choices}) == 1
 
 
 @pytest.mark.parametrize("logprobs", [None, 1])
@@ -107,7 +107,7 @@ def test_echo_in_a_stream(server: Server, logprobs: int | None) -> None:
 
 
 def test_the_best_of_several(server: Server) -> None:
-    """Those whose tokens are likeliest on average, best first."""
+    """The answers are those whose tokens are likeliest on average, best first."""
 
     def mean(choice: Any) -> float:
         return float(np.mean(choice.logprobs.token_logprobs))

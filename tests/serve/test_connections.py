@@ -31,9 +31,9 @@ BODY = {"prompt": "a", "max_tokens": 2, "ignore_eos": True}
 def dial(server: Server, data: bytes = b"") -> socket.socket:
     """A connection that has sent `data`."""
     address = urlsplit(server.url)
-    made = socket.create_connection((address.hostname, address.port), 30)
-    made.sendall(data)
-    return made
+    connection = socket.create_connection((address.hostname, address.port), 30)
+    connection.sendall(data)
+    return connection
 
 
 def closed(connection: socket.socket, seconds: float = 30) -> bytes:
@@ -65,7 +65,7 @@ def few_files(n: int) -> Iterator[None]:
 
 
 def test_half_a_request_stops_nobody() -> None:
-    """With few file descriptors, and three times as many connections that never ask."""
+    """There are few file descriptors, and three times as many connections that never ask."""
     with few_files(64):
         server = Server(DEMO, "-t", 1)
     with server, ExitStack() as stack:
@@ -127,7 +127,7 @@ def test_a_head_that_does_not_come(hasty: Server) -> None:
 
 
 def test_no_room_beside_answers(hasty: Server) -> None:
-    """Who is being answered stays, and who comes then is told so."""
+    """Clients that are being answered stay, and those that come later are told so."""
     long = b'{"prompt": "a", "max_tokens": 200, "ignore_eos": true, "n": 16}'
     head = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     whole = head + b"Content-Length: %d\r\nConnection: close\r\n\r\n" % len(long) + long
@@ -209,13 +209,13 @@ def test_a_quiet_log(options: list[str], request_line: bool, placement: bool) ->
 
 
 def test_a_cors_origin_that_is_none() -> None:
-    done = weft("serve", str(DEMO), "--cors-origin", "example.com/page")
-    assert done.returncode == 1 and "is no origin; write scheme, name and port" in done.stderr
+    process = weft("serve", str(DEMO), "--cors-origin", "example.com/page")
+    assert process.returncode == 1 and "is no origin; write scheme, name and port" in process.stderr
 
 
 @pytest.mark.parametrize("second", [signal.SIGINT, signal.SIGTERM])
 def test_a_second_signal_ends_it_at_once(second: signal.Signals) -> None:
-    """In the middle of long texts, with all the grace there could be."""
+    """It comes in the middle of long texts, with the longest period of grace."""
     with Server(SAMPLE, "-np", 8, "-c", 8192, "--grace", 3600) as server:
         body = {"prompt": "a", "max_tokens": 500, "ignore_eos": True, "n": 16}
         asked = [

@@ -106,7 +106,7 @@ def test_a_body_that_hides_its_size(server: Server) -> None:
 
 
 def test_a_body_that_is_not_said_to_be_json(server: Server) -> None:
-    """As curl sends it without a header."""
+    """curl sends such a body when no header is given."""
     form = {"Content-Type": "application/x-www-form-urlencoded"}
     status, _, body = server.call("POST", "/v1/completions", {"prompt": "a"}, **form)
     assert status == 400 and "with Content-Type: application/json" in body["error"]["message"]
@@ -114,9 +114,9 @@ def test_a_body_that_is_not_said_to_be_json(server: Server) -> None:
 
 def test_a_port_in_use_is_said_before_anything_is_loaded(server: Server) -> None:
     port = server.url.rpartition(":")[2]
-    done = weft("serve", __file__, "--port", port)  # which is no model
-    assert done.returncode == 1
-    assert f"127.0.0.1:{port}: Address already in use; choose another --port" in done.stderr
+    process = weft("serve", __file__, "--port", port)  # which is no model
+    assert process.returncode == 1
+    assert f"127.0.0.1:{port}: Address already in use; choose another --port" in process.stderr
 
 
 def test_unknown_paths_and_methods(server: Server) -> None:

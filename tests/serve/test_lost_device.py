@@ -90,7 +90,8 @@ def test_streams_go_on(right: list[str], what: str, after: int) -> None:
 
 
 def test_without_a_fallback_requests_get_the_error(right: list[str]) -> None:
-    """Of the server's fault, with what failed; it lives, and works again when the device does."""
+    """The error names what failed, as the server's fault; the server goes on, and works again when
+    the device does."""
     device = Lost()
     with serving(devices=[device, "cpu"]) as address:
         device.lose("run")

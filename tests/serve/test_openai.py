@@ -24,8 +24,8 @@ def server() -> Iterator[Server]:
 
 def complete(server: Server, prompt: str = QUESTION, **options: object) -> str:
     options = {"temperature": 0, "max_tokens": 24} | options
-    made = server.client.completions.create(model="weft-demo", prompt=prompt, **options)  # type: ignore[call-overload]
-    return str(made.choices[0].text)
+    answer = server.client.completions.create(model="weft-demo", prompt=prompt, **options)  # type: ignore[call-overload]
+    return str(answer.choices[0].text)
 
 
 def test_models(server: Server) -> None:
@@ -37,20 +37,20 @@ def test_models(server: Server) -> None:
 
 
 def test_a_completion(server: Server) -> None:
-    made = server.client.completions.create(
+    answer = server.client.completions.create(
         model="weft-demo", prompt=QUESTION, max_tokens=4, temperature=0
     )
-    assert made.choices[0].text == " 42."
-    assert made.choices[0].finish_reason == "length"
-    assert made.usage is not None
-    assert (made.usage.prompt_tokens, made.usage.completion_tokens) == (12, 4)
+    assert answer.choices[0].text == " 42."
+    assert answer.choices[0].finish_reason == "length"
+    assert answer.usage is not None
+    assert (answer.usage.prompt_tokens, answer.usage.completion_tokens) == (12, 4)
 
 
 def test_a_completion_ends_with_the_model(server: Server) -> None:
-    made = server.client.completions.create(
+    answer = server.client.completions.create(
         model="weft-demo", prompt=QUESTION, max_tokens=240, temperature=0
     )
-    assert made.choices[0].finish_reason == "stop"
+    assert answer.choices[0].finish_reason == "stop"
 
 
 def test_a_stream_is_the_same_text(server: Server) -> None:
@@ -68,8 +68,8 @@ def test_prompts_of_all_shapes(server: Server) -> None:
     ids = server.call("POST", "/tokenize", {"content": QUESTION})[2]["tokens"]
     create = server.client.completions.create
     for prompt in (ids, [ids], [QUESTION]):
-        made = create(model="weft-demo", prompt=prompt, max_tokens=4, temperature=0)
-        assert [c.text for c in made.choices] == [" 42."]
+        answer = create(model="weft-demo", prompt=prompt, max_tokens=4, temperature=0)
+        assert [c.text for c in answer.choices] == [" 42."]
     several = create(
         model="weft-demo", prompt=[QUESTION, "What is 3 + 4?"], max_tokens=3, temperature=0
     )
@@ -84,10 +84,10 @@ def test_tokens_and_back(server: Server) -> None:
 
 
 def test_chat(server: Server) -> None:
-    made = server.client.chat.completions.create(
+    answer = server.client.chat.completions.create(
         model="weft-demo", messages=CHAT, max_completion_tokens=12, temperature=0
     )
-    message = made.choices[0].message
+    message = answer.choices[0].message
     assert message.role == "assistant" and message.content
     stream = server.client.chat.completions.create(
         model="weft-demo", messages=CHAT, max_tokens=12, temperature=0, stream=True
@@ -118,11 +118,11 @@ def test_a_stop_string_is_never_shown(server: Server) -> None:
 
 def test_seeds_repeat_and_choices_differ(server: Server) -> None:
     def texts(seed: int) -> list[str]:
-        made = server.client.completions.create(
+        answer = server.client.completions.create(
             model="weft-demo", prompt="What", max_tokens=20, temperature=1.5, n=3, seed=seed
         )
-        assert [c.index for c in made.choices] == [0, 1, 2]
-        return [c.text for c in made.choices]
+        assert [c.index for c in answer.choices] == [0, 1, 2]
+        return [c.text for c in answer.choices]
 
     first = texts(1)
     assert first == texts(1)
@@ -132,20 +132,20 @@ def test_seeds_repeat_and_choices_differ(server: Server) -> None:
 def test_choices_share_the_prompt(server: Server) -> None:
     before = server.metrics()
     prompt = "Count from 8 to 11? " * 6
-    made = server.client.completions.create(
+    answer = server.client.completions.create(
         model="weft-demo", prompt=prompt, max_tokens=2, temperature=1, n=4, seed=1
     )
     after = server.metrics()
-    assert made.usage is not None
-    n = made.usage.prompt_tokens
+    assert answer.usage is not None
+    n = answer.usage.prompt_tokens
     assert after["reused_tokens_total"] - before["reused_tokens_total"] >= 3 * (n - 1)
 
 
 def test_logprobs(server: Server) -> None:
-    made = server.client.chat.completions.create(
+    answer = server.client.chat.completions.create(
         model="weft-demo", messages=CHAT, max_tokens=5, temperature=0, logprobs=True, top_logprobs=3
     )
-    choice = made.choices[0]
+    choice = answer.choices[0]
     assert choice.logprobs is not None and choice.logprobs.content is not None
     assert "".join(t.token for t in choice.logprobs.content) == choice.message.content
     for token in choice.logprobs.content:
@@ -231,13 +231,13 @@ def test_answers_of_a_schema(server: Server) -> None:
         "required": ["sum"],
         "additionalProperties": False,
     }
-    made = server.client.chat.completions.create(
+    response = server.client.chat.completions.create(
         model="x", messages=CHAT, temperature=0, max_tokens=60,
         response_format={"type": "json_schema", "json_schema": {"name": "s", "schema": schema}},
     )  # fmt: skip
-    answer = json.loads(made.choices[0].message.content or "")
+    answer = json.loads(response.choices[0].message.content or "")
     assert list(answer) == ["sum"] and 0 <= answer["sum"] <= 99
-    assert made.choices[0].finish_reason == "stop"
+    assert response.choices[0].finish_reason == "stop"
     assert complete(server, extra_body={"regex": "[0-9]{3}"}, max_tokens=9).isdigit()
 
 
@@ -276,11 +276,11 @@ def test_streams_side_by_side_are_what_they_are_alone(server: Server) -> None:
 
 
 def test_an_answer_that_is_an_object(server: Server) -> None:
-    made = server.client.chat.completions.create(
+    answer = server.client.chat.completions.create(
         model="x", messages=CHAT, temperature=0, max_tokens=120, n=2, seed=3,
         response_format={"type": "json_object"}, logit_bias={"5": -1},
     )  # fmt: skip
-    for choice in made.choices:
+    for choice in answer.choices:
         text = choice.message.content or ""
         assert text.lstrip().startswith("{")
         if choice.finish_reason == "stop":

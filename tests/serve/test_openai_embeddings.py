@@ -29,11 +29,11 @@ def server() -> Iterator[Server]:
 
 
 def embed(server: Server, given: Any, **options: Any) -> NDArray[np.float32]:
-    made = server.client.embeddings.create(
+    answer = server.client.embeddings.create(
         model="x", input=given, **({"encoding_format": "float"} | options)
     ).data
-    assert [e.index for e in made] == list(range(len(made)))
-    return np.array([e.embedding for e in made], np.float32)
+    assert [e.index for e in answer] == list(range(len(answer)))
+    return np.array([e.embedding for e in answer], np.float32)
 
 
 def test_what_they_are(server: Server) -> None:
@@ -85,9 +85,9 @@ def test_dimensions(server: Server) -> None:
 
 
 def test_usage(server: Server) -> None:
-    made = server.client.embeddings.create(model="x", input=TEXTS)
+    answer = server.client.embeddings.create(model="x", input=TEXTS)
     ids = [server.call("POST", "/tokenize", {"content": text})[2]["tokens"] for text in TEXTS]
-    assert made.usage.prompt_tokens == made.usage.total_tokens == sum(map(len, ids))
+    assert answer.usage.prompt_tokens == answer.usage.total_tokens == sum(map(len, ids))
 
 
 def test_a_model_made_for_it(tmp_path: Path) -> None:

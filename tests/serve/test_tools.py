@@ -101,17 +101,17 @@ def streamed(server: Server, **options: Any) -> tuple[Any, str, str]:
 
 
 def test_a_call_is_read_from_the_answer(server: Server) -> None:
-    """In the model's own form, whole and in a stream; without tools it is text."""
+    """The call is in the model's own form, whole or in a stream; without tools it is text."""
     call = json.dumps(CALL)
     options: Any = {"max_tokens": 100, "extra_body": {"regex": literally(call)}}
     choice = ask(server, tools=[TOOL], **options).choices[0]
     assert choice.message.content is None and choice.finish_reason == "tool_calls"
-    (found,) = choice.message.tool_calls
-    assert found.id.startswith("call_") and found.type == "function"
-    assert found.function.name == "weather"
-    assert json.loads(found.function.arguments) == CALL["arguments"]
+    (calls,) = choice.message.tool_calls
+    assert calls.id.startswith("call_") and calls.type == "function"
+    assert calls.function.name == "weather"
+    assert json.loads(calls.function.arguments) == CALL["arguments"]
     assert streamed(server, tools=[TOOL], **options) == (
-        [("weather", found.function.arguments)], "", "tool_calls",
+        [("weather", calls.function.arguments)], "", "tool_calls",
     )  # fmt: skip
     plain = ask(server, **options).choices[0]
     assert plain.message.content == call and plain.message.tool_calls is None
@@ -142,13 +142,15 @@ def test_calls_that_must_be(server: Server, stream: bool) -> None:
     def calls(choice: Any, **options: Any) -> list[tuple[str, Any]]:
         options |= {"tools": tools, "tool_choice": choice, "max_tokens": 200}
         if stream:
-            found, content, reason = streamed(server, **options)
+            streamed_calls, content, reason = streamed(server, **options)
         else:
             got = ask(server, **options).choices[0]
             content, reason = got.message.content or "", got.finish_reason
-            found = [(c.function.name, c.function.arguments) for c in got.message.tool_calls]
+            streamed_calls = [
+                (c.function.name, c.function.arguments) for c in got.message.tool_calls
+            ]
         assert (content, reason) == ("", "tool_calls")
-        return [(name, json.loads(arguments)) for name, arguments in found]
+        return [(name, json.loads(arguments)) for name, arguments in streamed_calls]
 
     any_call = calls("required", parallel_tool_calls=False)
     assert len(any_call) == 1 and any_call[0][0] in ("weather", "time")

@@ -499,7 +499,7 @@ def _quant(case: Case, golden: Array, got: Array) -> Verdict:
     if equal < least:
         return Verdict(False, message)
     if differ.any():
-        # what differs may differ by one code, the rounding of a tie
+        # codes may differ by one, where a tie is rounded the other way
         x, y = (quants.decode(v[differ], dtype) for v in (a, b))
         step = _LARGEST_STEP.get(dtype.name, 2.0) * np.abs(x).max(axis=1, keepdims=True)
         beyond = int(np.count_nonzero(~(np.abs(x - y) <= 1.01 * step)))

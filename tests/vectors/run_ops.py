@@ -129,8 +129,8 @@ def _numpy_quant(case: Case, dtype: DType) -> str:
     if kind == "quantize" and not problem:
         if not quants.can_encode(dtype):
             raise UnsupportedOpError(f"no encoder for {dtype.name} (decoding was checked)")
-        made = quants.encode(case.array(case["x_key"]), dtype)
-        problem = _rows_equal(case, q, np.asarray(made).view(np.uint8), "encode")
+        encoded = quants.encode(case.array(case["x_key"]), dtype)
+        problem = _rows_equal(case, q, np.asarray(encoded).view(np.uint8), "encode")
     return problem
 
 

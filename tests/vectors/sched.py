@@ -204,7 +204,7 @@ class Driver:
 
     def _split(self, instance: GraphCase) -> Schedule:
         state = self.state
-        made = schedule(
+        scheduled = schedule(
             instance.graph,
             self.backends,
             op_offload=self.op_offload,
@@ -213,30 +213,30 @@ class Driver:
             assign=state.assigned,
             first_backend=state.first_backend,
         )
-        state.record(made)
-        return made
+        state.record(scheduled)
+        return scheduled
 
     def _alloc(self, instance: GraphCase) -> Schedule:
         self.state.begin()
-        made = self._split(instance)
-        self.backends_changed = self.state.backends_changed(made)
-        self.realloc = self.allocator.alloc(made, backends_changed=self.backends_changed)
+        scheduled = self._split(instance)
+        self.backends_changed = self.state.backends_changed(scheduled)
+        self.realloc = self.allocator.alloc(scheduled, backends_changed=self.backends_changed)
         self.state.is_allocated = True
-        return made
+        return scheduled
 
     def _reserve(self, instance: GraphCase) -> Schedule:
         self.state.synchronize()
-        made = self._split(instance)
-        self.allocator.reserve(made)
+        scheduled = self._split(instance)
+        self.allocator.reserve(scheduled)
         self.state.reset()
-        return made
+        return scheduled
 
     def _reserve_size(self, instance: GraphCase) -> Schedule:
         self.state.reset()
         self.state.synchronize()
-        made = self._split(instance)
-        self.sizes = self.allocator.measure(made)
-        return made
+        scheduled = self._split(instance)
+        self.sizes = self.allocator.measure(scheduled)
+        return scheduled
 
 
 # -- comparison
@@ -275,8 +275,8 @@ def _run(case: Json) -> None:
 
 def _run_step(driver: Driver, step: Json, spec: Json, where: str) -> None:
     allocs = dict(driver.allocator.buffer_allocs)
-    instance, made = driver.step(step["call"], spec)
-    got = _observe(driver, instance, made)
+    instance, scheduled = driver.step(step["call"], spec)
+    got = _observe(driver, instance, scheduled)
     got["buffer_allocs"] = _new_allocs(driver, allocs)
     expect = dict(step["expect"])
     for key in ("nodes", "leafs", "auto_names"):
@@ -285,7 +285,7 @@ def _run_step(driver: Driver, step: Json, spec: Json, where: str) -> None:
     for key, want in expect.items():
         have = got[key]
         if key == "named":
-            have = {i: _record_of(driver, instance, made, int(i)) for i in want}
+            have = {i: _record_of(driver, instance, scheduled, int(i)) for i in want}
         elif key == "graph_copy" and "n_nodes" in want:
             have = {
                 "size": have["size"],
@@ -314,21 +314,21 @@ def _difference(path: str, want: Any, have: Any) -> str:
     return f"{path}: the reference has {want!r}, weft {have!r}"
 
 
-def _observe(driver: Driver, instance: GraphCase, made: Schedule) -> dict[str, Any]:
+def _observe(driver: Driver, instance: GraphCase, scheduled: Schedule) -> dict[str, Any]:
     """Everything that a case may record about a step, in the case's notation."""
     ids = instance.id_of
     graph = instance.graph
-    copies = _copies(instance, made)
+    copies = _copies(instance, scheduled)
     records = driver.allocator.records
     return {
         "nodes": [ids[t] for t in graph.nodes],
         "leafs": [ids[t] for t in graph.leaves],
         "auto_names": None,
         "named": None,
-        "cur_copy": made.cur_copy,
-        "n_splits": len(made.splits),
-        "tensor_backend": [made.backend_of.get(t, -1) for t in instance.tensors],
-        "tensor_cause": [cause_code(made, t) for t in instance.tensors],
+        "cur_copy": scheduled.cur_copy,
+        "n_splits": len(scheduled.splits),
+        "tensor_backend": [scheduled.backend_of.get(t, -1) for t in instance.tensors],
+        "tensor_cause": [cause_code(scheduled, t) for t in instance.tensors],
         "splits": [
             {
                 "backend_id": s.backend,
@@ -336,17 +336,17 @@ def _observe(driver: Driver, instance: GraphCase, made: Schedule) -> dict[str, A
                 "i_end": s.end,
                 "inputs": [ids[t] for t in s.inputs],
             }
-            for s in made.splits
+            for s in scheduled.splits
         ],
         "copies": copies,
-        "rewired": _rewired(instance, made),
-        "graph_inputs": [ids[t] for t in made.graph_inputs],
+        "rewired": _rewired(instance, scheduled),
+        "graph_inputs": [ids[t] for t in scheduled.graph_inputs],
         "graph_copy": {
-            "size": made.graph_size,
-            "nodes": [_entry(t, instance, made) for t in made.plan_nodes],
-            "node_backend_ids": made.plan_node_backends,
-            "leafs": [_entry(t, instance, made) for t in made.plan_leaves],
-            "leaf_backend_ids": made.plan_leaf_backends,
+            "size": scheduled.graph_size,
+            "nodes": [_entry(t, instance, scheduled) for t in scheduled.plan_nodes],
+            "node_backend_ids": scheduled.plan_node_backends,
+            "leafs": [_entry(t, instance, scheduled) for t in scheduled.plan_leaves],
+            "leaf_backend_ids": scheduled.plan_leaf_backends,
         },
         "alloc": {
             "nodes": [None if r is None else list(r) for r in records.nodes],
@@ -367,39 +367,39 @@ def _observe(driver: Driver, instance: GraphCase, made: Schedule) -> dict[str, A
     }
 
 
-def _copies(instance: GraphCase, made: Schedule) -> list[list[Any]]:
+def _copies(instance: GraphCase, scheduled: Schedule) -> list[list[Any]]:
     rows: list[list[Any]] = []
-    for (tensor, backend, number), copy in made.copies.items():
+    for (tensor, backend, number), copy in scheduled.copies.items():
         named: list[Any] = [None, ""]
         if copy is not tensor:
-            named = [copy.name, made.cause_of[copy].code]
+            named = [copy.name, scheduled.cause_of[copy].code]
         rows.append([instance.id_of[tensor], backend, number, *named])
     return sorted(rows, key=lambda row: row[:3])
 
 
-def _rewired(instance: GraphCase, made: Schedule) -> list[list[Any]]:
+def _rewired(instance: GraphCase, scheduled: Schedule) -> list[list[Any]]:
     """Read off the final tensors, so that what runs is compared, not only the map."""
-    name_of = {copy: key for key, copy in made.copies.items() if copy is not key[0]}
+    name_of = {copy: key for key, copy in scheduled.copies.items() if copy is not key[0]}
     rows: list[list[Any]] = []
     for node in instance.graph.nodes:
-        final = made.final_of(node)
+        final = scheduled.final_of(node)
         for j, (before, after) in enumerate(zip(node.src, final.src, strict=True)):
             if after in name_of:
                 tensor, backend, number = name_of[after]
                 entry = ["copy", instance.id_of[tensor], backend, number]
                 rows.append([instance.id_of[node], j, entry])
-                if made.rewired[(node, j)] is not after:
+                if scheduled.rewired[(node, j)] is not after:
                     raise _Differs(f"{node.name}: the map of rewired sources is wrong")
-            elif before is not None and made.final_of(before) is not after:
+            elif before is not None and scheduled.final_of(before) is not after:
                 raise _Differs(f"{node.name}: source {j} is not the final tensor of its source")
     return rows
 
 
-def _entry(tensor: Tensor, instance: GraphCase, made: Schedule) -> Any:
-    role: Role | None = made.roles.get(tensor)
+def _entry(tensor: Tensor, instance: GraphCase, scheduled: Schedule) -> Any:
+    role: Role | None = scheduled.roles.get(tensor)
     ids = instance.id_of
     if role is None:
-        return ids[made.origin.get(tensor, tensor)]
+        return ids[scheduled.origin.get(tensor, tensor)]
     if role.kind == "dep":
         return ["dep", ids[role.of[0]]]
     if role.kind == "copy":
@@ -408,9 +408,9 @@ def _entry(tensor: Tensor, instance: GraphCase, made: Schedule) -> Any:
 
 
 def _record_of(
-    driver: Driver, instance: GraphCase, made: Schedule, number: int
+    driver: Driver, instance: GraphCase, scheduled: Schedule, number: int
 ) -> list[int] | None:
-    position = made.plan_nodes.index(made.final_of(instance.tensors[number]))
+    position = scheduled.plan_nodes.index(scheduled.final_of(instance.tensors[number]))
     record = driver.allocator.records.nodes[position]
     return None if record is None else list(record)
 

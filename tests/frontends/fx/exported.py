@@ -46,8 +46,8 @@ def check(
     """Runs a module on the cpu device and compares with eager; returns what ran."""
     if not isinstance(module, torch.nn.Module):
         module = Function(module)
-    found = weft.from_torch(module.eval(), inputs)
+    program = weft.from_torch(module.eval(), inputs)
     with torch.no_grad():
         expected = module(*inputs)
-    torch.testing.assert_close(found(*inputs), expected, rtol=rtol, atol=atol, equal_nan=True)
-    return found
+    torch.testing.assert_close(program(*inputs), expected, rtol=rtol, atol=atol, equal_nan=True)
+    return program

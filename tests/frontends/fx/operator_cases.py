@@ -127,10 +127,10 @@ def run(case: Case, device: str) -> tuple[str, str]:
     except Exception as error:
         return "eager-fails", str(error)
     try:
-        found = weft.from_torch(program, devices=(device,))(*case.inputs)
+        converted = weft.from_torch(program, devices=(device,))(*case.inputs)
     except weft.UnsupportedOpError as error:
         return "unsupported", str(error)
-    torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-4, equal_nan=True)
+    torch.testing.assert_close(converted, expected, rtol=1e-3, atol=1e-4, equal_nan=True)
     return "pass", ""
 
 

@@ -16,9 +16,9 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 nn, F = torch.nn, torch.nn.functional
 
 
-def steps(found: Any) -> list[str]:
+def steps(converted: Any) -> list[str]:
     """The ops that run, in order."""
-    return [s.op.name for split in found.session.program.splits for s in split.steps]
+    return [s.op.name for split in converted.session.program.splits for s in split.steps]
 
 
 def images(*shape: int) -> Any:
@@ -87,8 +87,8 @@ KEEP: dict[str, Callable[[Any], Any]] = {
 
 @pytest.mark.parametrize("name", KEEP)
 def test_values_stay_as_they_are(name: str) -> None:
-    found = steps(check(Between(KEEP[name]), images(2, 3, 12, 10)))
-    assert found.count("CONV_2D_LAST") == 5 and found.count("CONT") == 1, found
+    ops = steps(check(Between(KEEP[name]), images(2, 3, 12, 10)))
+    assert ops.count("CONV_2D_LAST") == 5 and ops.count("CONT") == 1, ops
 
 
 def test_concatenation_along_channels() -> None:
@@ -96,9 +96,9 @@ def test_concatenation_along_channels() -> None:
         a, b = x.chunk(2, 1)
         return torch.cat([F.relu(b), x, a], 1)
 
-    found = steps(check(Between(body, 16), images(2, 3, 12, 10)))
+    ops = steps(check(Between(body, 16), images(2, 3, 12, 10)))
     # the parts are gathered out of their gaps
-    assert found.count("CONV_2D_LAST") == 5 and found.count("CONCAT") == 2
+    assert ops.count("CONV_2D_LAST") == 5 and ops.count("CONCAT") == 2
 
 
 def test_a_sum_with_planes_is_channels_last() -> None:
@@ -112,16 +112,16 @@ def test_a_sum_with_planes_is_channels_last() -> None:
                 x = x + F.relu(layer(x))
             return x.mean((2, 3))
 
-    found = steps(check(Sum(), images(1, 8, 9, 7)))
-    assert found.count("CONT") == 1
+    ops = steps(check(Sum(), images(1, 8, 9, 7)))
+    assert ops.count("CONT") == 1
 
 
 def test_what_needs_planes_gets_them() -> None:
     def body(x: Any) -> Any:
         return F.group_norm(x, 2)
 
-    found = check(Between(body), images(2, 3, 12, 10))
-    assert steps(found).count("CONT") == 3  # the images, and around the norm
+    program = check(Between(body), images(2, 3, 12, 10))
+    assert steps(program).count("CONT") == 3  # the images, and around the norm
 
     def flat(x: Any) -> Any:
         return x.flatten(1)[:, :128].reshape(-1, 8, 4, 4)
@@ -164,8 +164,8 @@ def pair(first: nn.Module, channels: int) -> nn.Module:
     ],
 )
 def test_kinds_of_convolutions(layer: nn.Module) -> None:
-    found = steps(check(pair(layer, layer.out_channels), images(2, 3, 14, 13)))
-    assert found.count("CONV_2D_LAST") == 3
+    ops = steps(check(pair(layer, layer.out_channels), images(2, 3, 14, 13)))
+    assert ops.count("CONV_2D_LAST") == 3
 
 
 @pytest.mark.parametrize(
@@ -177,16 +177,16 @@ def test_kinds_of_convolutions(layer: nn.Module) -> None:
     ],
 )
 def test_others_stay_in_planes(layer: nn.Module) -> None:
-    found = steps(check(pair(layer, layer.out_channels), images(2, 3, 14, 13)))
-    assert "CONV_ND" in found
+    ops = steps(check(pair(layer, layer.out_channels), images(2, 3, 14, 13)))
+    assert "CONV_ND" in ops
 
 
 def test_weights_that_are_no_constants_and_half_floats() -> None:
     def dynamic(x: Any, w: Any) -> Any:
         return F.conv2d(F.relu(F.conv2d(x, w)), w).mean((2, 3))
 
-    found = check(dynamic, images(1, 4, 9, 9), images(4, 4, 3, 3))
-    assert ops_of(found.converted)["CONV_ND"] == 2
+    program = check(dynamic, images(1, 4, 9, 9), images(4, 4, 3, 3))
+    assert ops_of(program.converted)["CONV_ND"] == 2
     layers = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Conv2d(4, 4, 3), nn.AvgPool2d(5)).half()
     assert ops_of(convert(layers, images(1, 3, 9, 9).half()))["CONV_ND"] == 2
 
@@ -203,9 +203,9 @@ def test_one_dimension_and_no_batch() -> None:
             return self.third(x + self.second(x)).permute(0, 2, 1)
 
     torch.manual_seed(0)
-    found = steps(check(Sound(), images(2, 3, 50)))
+    ops = steps(check(Sound(), images(2, 3, 50)))
     # the result is a view of what has channels last
-    assert found.count("CONV_2D_LAST") == 3 and found.count("CONT") == 1
+    assert ops.count("CONV_2D_LAST") == 3 and ops.count("CONT") == 1
     layers = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 4, 3), nn.Conv2d(4, 4, 3))
     check(layers, images(3, 12, 10))
 
@@ -220,8 +220,8 @@ def test_weights_are_shared_and_norms_folded() -> None:
             return (self.conv(self.conv(self.conv(x))) + self.norm(x)).mean((2, 3))
 
     torch.manual_seed(0)
-    found = check(Twice(), images(1, 4, 8, 8))
-    kernels = {t.src[1] for t in found.graph.nodes if t.op.name == "CONV_2D_LAST"}
+    program = check(Twice(), images(1, 4, 8, 8))
+    kernels = {t.src[1] for t in program.graph.nodes if t.op.name == "CONV_2D_LAST"}
     assert len(kernels) == 1
 
 
@@ -312,8 +312,8 @@ def test_a_resnet_is_convolutions_and_one_copy() -> None:
     torch.manual_seed(0)
     stem = [*normed(3, 8, 7, 2), nn.ReLU(), nn.MaxPool2d(3, 2, 1)]
     blocks = [Basic(8, 8, 1), Basic(8, 16, 2), Basic(16, 16, 1)]
-    found = check(nn.Sequential(*stem, *blocks, *head(16)), images(2, 3, 40, 36))
-    kinds = steps(found)
+    program = check(nn.Sequential(*stem, *blocks, *head(16)), images(2, 3, 40, 36))
+    kinds = steps(program)
     assert kinds[:3] == ["CONT", "CONV_2D_LAST", "POOL_ND"]
     assert kinds[3:-2] == ["CONV_2D_LAST"] * 7
     assert kinds[-2:] == ["REDUCE", "MUL_MAT"]
@@ -323,7 +323,7 @@ def test_a_mobilenet_is_convolutions_and_one_copy() -> None:
     torch.manual_seed(0)
     blocks = [Inverted(8, 8, 1), Inverted(8, 12, 2), Inverted(12, 12, 1)]
     layers = [*normed(3, 8, 3, 2), nn.ReLU6(), *blocks, *normed(12, 24, 1), nn.ReLU6(), *head(24)]
-    found = check(nn.Sequential(*layers), images(2, 3, 40, 36))
-    assert steps(found) == ["CONT", *["CONV_2D_LAST"] * 11, "REDUCE", "MUL_MAT"]
-    names = {t.name for t in found.graph.nodes if t.op.name == "CONV_2D_LAST"}
+    program = check(nn.Sequential(*layers), images(2, 3, 40, 36))
+    assert steps(program) == ["CONT", *["CONV_2D_LAST"] * 11, "REDUCE", "MUL_MAT"]
+    names = {t.name for t in program.graph.nodes if t.op.name == "CONV_2D_LAST"}
     assert all(not name.startswith("node") for name in names)

@@ -55,8 +55,8 @@ def test_weft_compile_takes_the_result() -> None:
     m, x = mlp(), torch.randn(3, 8)
     f = weft.from_torch(m, (x,))
     [name] = f.graph.inputs
-    found = weft.Session(weft.compile(f)).run({name: x.numpy()})
-    torch.testing.assert_close(torch.from_numpy(next(iter(found.values()))), m(x))
+    result = weft.Session(weft.compile(f)).run({name: x.numpy()})
+    torch.testing.assert_close(torch.from_numpy(next(iter(result.values()))), m(x))
 
 
 def test_all_unsupported_nodes_are_in_one_error() -> None:
@@ -140,9 +140,9 @@ def test_arguments_of_any_strides_and_nested_results() -> None:
 
     x, y = torch.randn(3, 4).t(), torch.randn(8)[::2]
     f = weft.from_torch(Swap(), ({"x": x, "y": y}, 3))
-    found = f({"x": x, "y": y}, 3)
-    torch.testing.assert_close(found, {"both": [y * 3, x], "same": [x]})
-    assert found["same"][0].data_ptr() != x.data_ptr()
+    outputs = f({"x": x, "y": y}, 3)
+    torch.testing.assert_close(outputs, {"both": [y * 3, x], "same": [x]})
+    assert outputs["same"][0].data_ptr() != x.data_ptr()
     with pytest.raises(ProgramError, match="exported for 3"):
         f({"x": x, "y": y}, 4)
 

@@ -47,9 +47,9 @@ def tokens(n: int, batch: int = 1) -> Any:
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 def test_llama(attention: str) -> None:
-    found = ops_of(check(llama(attn_implementation=attention), tokens(7)).converted)
-    assert found["RMS_NORM"] == 5 and found["ROPE"] == 4 and found["GLU"] == 2
-    assert found["FLASH_ATTN_EXT"] == (2 if attention == "sdpa" else 0)
+    ops = ops_of(check(llama(attn_implementation=attention), tokens(7)).converted)
+    assert ops["RMS_NORM"] == 5 and ops["ROPE"] == 4 and ops["GLU"] == 2
+    assert ops["FLASH_ATTN_EXT"] == (2 if attention == "sdpa" else 0)
 
 
 def test_llama_of_any_length() -> None:
@@ -97,13 +97,13 @@ def test_qwen3_with_a_static_cache() -> None:
     text = tokens(6)
     expected = model(text, use_cache=False).logits
     for i in range(6):
-        found = f(input_ids=text[:, i : i + 1], cache_position=torch.tensor([i]))
-        torch.testing.assert_close(found[:, -1], expected[:, i], rtol=1e-4, atol=1e-5)
+        logits = f(input_ids=text[:, i : i + 1], cache_position=torch.tensor([i]))
+        torch.testing.assert_close(logits[:, -1], expected[:, i], rtol=1e-4, atol=1e-5)
 
 
 def test_a_mixture_of_experts() -> None:
     torch.manual_seed(0)
     config = transformers.MixtralConfig(**SMALL, num_key_value_heads=2, num_local_experts=4)
     model = Output(transformers.MixtralForCausalLM(config), "logits", use_cache=False)
-    found = ops_of(check(model, tokens(7)).converted)
-    assert found["MUL_MAT_ID"] == 4
+    ops = ops_of(check(model, tokens(7)).converted)
+    assert ops["MUL_MAT_ID"] == 4

@@ -51,9 +51,9 @@ class Layer(torch.nn.Module):
 
 def types(module: torch.nn.Module, *inputs: Any) -> set[str]:
     """Checks a module with activations that are not rounded; types of its leaves."""
-    found = weft.from_torch(module.eval(), inputs, activations="f32")
-    torch.testing.assert_close(found(*inputs), module(*inputs), rtol=1e-3, atol=1e-4)
-    return {t.dtype.name for t in found.graph.leaves}
+    program = weft.from_torch(module.eval(), inputs, activations="f32")
+    torch.testing.assert_close(program(*inputs), module(*inputs), rtol=1e-3, atol=1e-4)
+    return {t.dtype.name for t in program.graph.leaves}
 
 
 def test_bytes_become_q8_0() -> None:
@@ -71,8 +71,8 @@ def test_a_zero_point_is_decoded() -> None:
 def test_dynamic_activations_are_left_to_the_device() -> None:
     x = torch.randn(3, 64)
     module = Layer(dynamic=True).eval()
-    found = convert(module, x)
-    assert [t.op.name for t in found.graph.nodes if not t.op.is_view] == ["MUL_MAT"]
+    converted = convert(module, x)
+    assert [t.op.name for t in converted.graph.nodes if not t.op.is_view] == ["MUL_MAT"]
     exact = weft.from_torch(module, (x,), activations="f32")(x)
     torch.testing.assert_close(exact, Layer()(x), rtol=1e-3, atol=1e-4)
 

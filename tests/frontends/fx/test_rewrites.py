@@ -36,8 +36,8 @@ def test_rms_norm_of_bfloat16_matches() -> None:
     def norm(x: Any) -> Any:
         return rms(x.float()).to(x.dtype)
 
-    found = convert(Function(norm), torch.randn(3, 8).bfloat16())
-    assert ops_of(found)["RMS_NORM"] == 1
+    converted = convert(Function(norm), torch.randn(3, 8).bfloat16())
+    assert ops_of(converted)["RMS_NORM"] == 1
 
 
 def test_rms_norm_of_something_else_does_not_match() -> None:
@@ -74,9 +74,9 @@ class Rotary(nn.Module):
 
 def test_rotary_matches() -> None:
     q, positions = torch.randn(2, 3, 5, 8), torch.tensor([[3, 4, 5, 6, 9]])
-    found = ops_of(check(Rotary(), q, positions).converted)
-    assert found["ROPE"] == 1
-    assert not {"COS", "SIN", "CONCAT"} & set(found)
+    op_names = ops_of(check(Rotary(), q, positions).converted)
+    assert op_names["ROPE"] == 1
+    assert not {"COS", "SIN", "CONCAT"} & set(op_names)
 
 
 def test_rotary_of_another_rotation_does_not_match() -> None:
@@ -114,8 +114,8 @@ def conv(*more: nn.Module) -> nn.Module:
 
 
 def test_batch_norm_goes_into_the_convolution() -> None:
-    found = check(conv(), torch.randn(2, 4, 6, 6))
-    assert dict(ops_of(found.converted)) == {"CONV_ND": 1}
+    program = check(conv(), torch.randn(2, 4, 6, 6))
+    assert dict(ops_of(program.converted)) == {"CONV_ND": 1}
 
 
 def test_batch_norm_goes_into_a_linear_layer() -> None:
@@ -125,8 +125,8 @@ def test_batch_norm_goes_into_a_linear_layer() -> None:
 
 
 def test_batch_norm_behind_something_else_is_a_factor_and_a_summand() -> None:
-    found = ops_of(check(conv(nn.ReLU()), torch.randn(2, 4, 6, 6)).converted)
-    assert found["CONV_ND"] == found["MUL"] == found["ADD"] == 1
+    op_names = ops_of(check(conv(nn.ReLU()), torch.randn(2, 4, 6, 6)).converted)
+    assert op_names["CONV_ND"] == op_names["MUL"] == op_names["ADD"] == 1
 
 
 def test_batch_norm_of_a_convolution_that_others_read_stays() -> None:
@@ -139,8 +139,8 @@ def test_batch_norm_of_a_convolution_that_others_read_stays() -> None:
             y = self.m[0](x)
             return y, self.m[1](y)
 
-    found = ops_of(check(Two(), torch.randn(2, 4, 6, 6)).converted)
-    assert found["MUL"] == found["ADD"] == 1
+    op_names = ops_of(check(Two(), torch.randn(2, 4, 6, 6)).converted)
+    assert op_names["MUL"] == op_names["ADD"] == 1
 
 
 def repeat_kv(x: Any, times: int) -> Any:
@@ -184,8 +184,8 @@ class Cache(nn.Module):
 
 
 def test_rows_of_a_cache_are_written_in_place() -> None:
-    found = convert(Cache(), torch.randn(1, 2, 3, 4), torch.tensor([1, 2, 5]))
-    count = ops_of(found)
+    converted = convert(Cache(), torch.randn(1, 2, 3, 4), torch.tensor([1, 2, 5]))
+    count = ops_of(converted)
     assert count["SET_ROWS"] == 1
     assert not {"CPY", "INDEX_PUT"} & set(count)
 
@@ -193,7 +193,7 @@ def test_rows_of_a_cache_are_written_in_place() -> None:
 def test_rows_of_a_cache_may_be_counted_from_the_end() -> None:
     class Put(Cache):
         def forward(self, x: Any, at: Any) -> Any:
-            """By assignment, which takes negative numbers, too."""
+            """Writes by assignment, which also takes negative numbers."""
             self.rows[:, :, at] = x
             return self.rows * 2
 
@@ -204,9 +204,9 @@ def test_rows_of_a_cache_may_be_counted_from_the_end() -> None:
 def test_what_is_read_before_stays_what_it_was() -> None:
     module, reference = Cache(before=True), Cache(before=True)
     x, at = torch.randn(1, 2, 3, 4), torch.tensor([1, 2, 5])
-    found = check(module, x, at)
+    program = check(module, x, at)
     reference(x, at)
-    torch.testing.assert_close(found(x * 2, at), reference(x * 2, at))
+    torch.testing.assert_close(program(x * 2, at), reference(x * 2, at))
 
 
 def test_a_cache_that_is_read_afterwards_is_not_overwritten() -> None:
@@ -219,10 +219,10 @@ def test_a_cache_that_is_read_afterwards_is_not_overwritten() -> None:
 
     module, reference = Late(), Late()
     x, at = torch.randn(1, 2, 3, 4), torch.tensor([1, 2, 5])
-    found = check(module, x, at)
-    assert "SET_ROWS" not in ops_of(found.converted)
+    program = check(module, x, at)
+    assert "SET_ROWS" not in ops_of(program.converted)
     reference(x, at)
-    torch.testing.assert_close(found(x * 2, at), reference(x * 2, at))
+    torch.testing.assert_close(program(x * 2, at), reference(x * 2, at))
 
 
 def test_a_pattern_does_not_reach_behind_a_write() -> None:
@@ -235,7 +235,7 @@ def test_a_pattern_does_not_reach_behind_a_write() -> None:
 
     module, reference = Gated(), Gated()
     x, at = torch.randn(1, 2, 3, 4), torch.tensor([1, 2, 5])
-    found = check(module, x, at)
+    program = check(module, x, at)
     reference(x, at)
     for factor in (2, 3):
-        torch.testing.assert_close(found(x * factor, at), reference(x * factor, at))
+        torch.testing.assert_close(program(x * factor, at), reference(x * factor, at))

@@ -77,9 +77,9 @@ def test_calls_come_back(family: str) -> None:
     for calls in ([CALLS[0]], [CALLS[2]], CALLS[:n]):
         text = written(family, calls)
         for size in (1, 5, None, 10**6):
-            content, _, found = parse(family, text, size)
+            content, _, calls_read = parse(family, text, size)
             assert content == ""
-            assert [(name, json.loads(args)) for name, args in found] == calls
+            assert [(name, json.loads(args)) for name, args in calls_read] == calls
 
 
 @pytest.mark.parametrize("family", sorted(set(FAMILIES) - {"llama"}))

@@ -44,7 +44,7 @@ def test_what_was_drawn_moves_the_aim() -> None:
 
 @pytest.mark.parametrize("target", [0.15, 0.3, 0.45])
 def test_probabilities_average_the_target(target: float) -> None:
-    """Of rows that change, among the likelier tokens."""
+    """The rows change, and the target is among the likelier tokens."""
     likelier = {"temperature": 1.0, "min_p": 0.05, "seed": 3}
     sampler = Sampler(SamplingParams(**likelier, adaptive_target=target))  # type: ignore[arg-type]
     rng, seen = np.random.default_rng(5), []

@@ -35,8 +35,8 @@ def test_tokens_are_found_by_id() -> None:
     c = Candidates(np.arange(10, dtype=np.float32))
     c.keep(np.array([7, 2, 9, 4]))
     positions, which = c.find(np.array([4, 1, 7, 9]))
-    found = {int(w): int(p) for p, w in zip(positions, which, strict=True)}
-    assert found == {0: 3, 2: 0, 3: 2}
+    position_of = {int(w): int(p) for p, w in zip(positions, which, strict=True)}
+    assert position_of == {0: 3, 2: 0, 3: 2}
 
 
 @pytest.mark.parametrize("n", [10, SMALL + 1])

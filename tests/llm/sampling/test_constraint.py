@@ -63,7 +63,7 @@ def random_text(tokenizer: Tokenizer, seed: int, **options: Any) -> str:
 
 
 def check(value: Any) -> None:
-    """That `value` is of SCHEMA."""
+    """Checks that `value` matches SCHEMA."""
     assert value.keys() == SCHEMA["properties"].keys()
     assert isinstance(value["name"], str) and len(value["name"]) <= 8
     assert type(value["age"]) is int and 0 <= value["age"] <= 150

@@ -36,8 +36,8 @@ def costs(
     return {int(i): -float(c.logits[i]) for i in np.flatnonzero(c.logits)}
 
 
-def letters(found: dict[int, float]) -> dict[str, float]:
-    return {chr(i): cost for i, cost in found.items()}
+def letters(by_id: dict[int, float]) -> dict[str, float]:
+    return {chr(i): cost for i, cost in by_id.items()}
 
 
 def test_a_breaker_may_be_half_a_character() -> None:

@@ -35,7 +35,7 @@ def test_the_likeliest_stays() -> None:
 
 @pytest.mark.parametrize("tau", [2.0, 4.0])
 def test_the_surprise_is_held(tau: float) -> None:
-    """Of a Zipf distribution, whose own entropy is 7 bits and more."""
+    """The distribution is Zipf's, whose own entropy is 7 bits and more."""
     logits = -np.log(np.arange(1, 2001)).astype(np.float32)
     params = SamplingParams(temperature=1, mirostat=2, mirostat_tau=tau, seed=5)
     sampler = Sampler(params)
