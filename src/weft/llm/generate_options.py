@@ -29,26 +29,34 @@ class GenerateOptions(SamplingOptions, total=False):
 
 
 GENERATE_OPTIONS: dict[str, Option] = {
-    "max_tokens": Option(None, "Tokens of the text at most; None: until the context is full."),
-    "stop": Option((), "Strings; the text ends before the first of them."),
-    "parse_special": Option(False, "Control tokens written in the prompt count as such."),
-    "ignore_eos": Option(False, "The model's end tokens do not end the text."),
-    "special": Option(False, "Control tokens that are drawn are text, except those that end it."),
+    "max_tokens": Option(
+        None, "Most tokens to generate; None: until the model ends the text or the context is full."
+    ),
+    "stop": Option((), "A string or a list of strings; the text ends before the first of them."),
+    "parse_special": Option(
+        False, "True reads the names of control tokens in the prompt as these tokens."
+    ),
+    "ignore_eos": Option(False, "True lets the text go on after the model's end tokens."),
+    "special": Option(
+        False, "True writes drawn control tokens as text, except those that end the text."
+    ),
     "sampling": Option(
-        None, "The options of drawing tokens in one object; those given by name win over it."
+        None,
+        "The sampling options as one `SamplingParams`; options given by name take precedence.",
     ),
     "logprobs": Option(
         None,
-        "Keep log-probabilities of the drawn tokens in `stats.logprobs`, with those of this many "
-        "likeliest tokens; None: none.",
+        "Number of likeliest tokens whose log-probabilities are kept in `stats.logprobs` beside "
+        "those of the drawn tokens; None: keep none.",
     ),
     "cache_prompt": Option(
         True,
-        "What the prompt has in common with the text before, from its first token on, is not "
-        "computed again (logits may then differ in their last bits).",
+        "True computes only the tokens of the prompt that differ from the beginning of the text "
+        "before (logits may then differ in their last bits).",
     ),
     "progress": Option(
-        None, "Called with (tokens done, tokens in all) while a single prompt is computed."
+        None,
+        "Function that is called with (tokens done, all tokens) while a single prompt is computed.",
     ),
     **SAMPLING_OPTIONS,
 }
@@ -56,7 +64,8 @@ GENERATE_OPTIONS: dict[str, Option] = {
 
 
 def stop_strings(options: GenerateOptions) -> tuple[str, ...]:
-    """The strings that end a text. Raises ArgumentError for what is none."""
+    """The option `stop` as a tuple. Raises ArgumentError if it is not a string or a list of
+    strings."""
     stop: object = options.get("stop") or ()
     texts = (stop,) if isinstance(stop, str) else stop
     if not isinstance(texts, Collection) or not all(isinstance(text, str) for text in texts):

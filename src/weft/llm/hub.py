@@ -1,11 +1,10 @@
-"""Models by name: `hf:owner/name:quant` becomes a file, fetched once, through huggingface_hub.
+"""Finds models by name: huggingface_hub downloads the file of `hf:owner/name:quant` once.
 
-    hf:owner/name-GGUF             the best of the usual sizes, see PREFERRED
+    hf:owner/name-GGUF             the first quantization of PREFERRED that the repository has
     hf:owner/name-GGUF:Q5_K_M      the file of that quantization; case does not matter
     hf:owner/name-GGUF/file.gguf   that file
 
-That library shows progress, goes on when a connection breaks off, and caches where it always does
-(`HF_HOME`).
+The library shows progress, resumes broken downloads, and has its usual cache (`HF_HOME`).
 """
 
 from __future__ import annotations
@@ -22,25 +21,26 @@ __all__ = ["PREFERRED", "is_hub_name", "local_path", "pick_file"]
 
 PREFIX = "hf:"
 PREFERRED = ("Q4_K_M", "Q8_0", "Q4_K_S", "Q5_K_M", "Q4_0", "Q6_K", "F16", "BF16", "F32")
-"""What is taken when a name does not say, the first that there is."""
+"""Quantizations to look for, in this order, if a name has none."""
 
 TIMEOUT = 20.0
-"""Seconds to wait for a list of files."""
+"""Seconds to wait for the list of files of a repository."""
 
 _NAME = re.compile(r"(?P<repo>[\w.-]+/[\w.-]+)(?:/(?P<file>[^:]+)|:(?P<quant>[\w.-]+))?")
 _SHARD = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$", re.IGNORECASE)
 
 
 def is_hub_name(path: str | os.PathLike[str]) -> bool:
-    """Whether it is a name and no path."""
+    """True for a name of a model on the hub, False for a path."""
     return os.fspath(path).startswith(PREFIX)
 
 
 def local_path(path: str | os.PathLike[str]) -> Path:
-    """A path as it is, or the file that a `hf:` name stands for, fetched when it is not cached.
+    """The path of a model file. A path is returned as it is; the file of a `hf:` name is downloaded
+    if it is not cached.
 
-    Raises FormatError for a name that is none, where the extra `weft[hub]` is not installed, and
-    where the repository, the file or the network is not there."""
+    Raises FormatError for a malformed name, if the extra `weft[hub]` is not installed, and if the
+    repository, the file or the network cannot be reached."""
     if not is_hub_name(path):
         return Path(path)
     name = os.fspath(path)
@@ -63,21 +63,23 @@ def local_path(path: str | os.PathLike[str]) -> Path:
         return _fetch(hub, repo, file, name)
     except FormatError:
         raise
-    except Exception as error:  # whatever its HTTP client raises, too
+    except Exception as error:  # the errors of its HTTP client have no common base
         _explain(hub, error, name, repo)
 
 
 def pick_file(files: Sequence[str], quant: str | None, name: str) -> str:
-    """The GGUF file of `files` for a quantization, or the best of `PREFERRED` without one; the
-    first of a set of shards. Of several the one whose name the others only add to
-    (`m-Q4_0.gguf` before `m-long-Q4_0.gguf`). Raises FormatError with what there is."""
+    """Picks the GGUF file of a quantization (None: the first one of `PREFERRED` that there is).
+
+    Of a set of shards it is the first. Of several files it is the one whose name the others extend
+    (`m-Q4_0.gguf` before `m-long-Q4_0.gguf`). Raises FormatError, which lists the files, if there
+    is none or the choice is not clear."""
     models = _models(files)
     if not models:
         raise FormatError(f"{name}: the repository has no GGUF files")
     for wanted in (quant,) if quant else PREFERRED:
-        found = [f for f in models if _has(f, wanted)]
-        if found:
-            return _plainest(found, wanted, name)
+        matches = [f for f in models if _has(f, wanted)]
+        if matches:
+            return _plainest(matches, wanted, name)
     if quant is None and len(models) == 1:
         return models[0]
     raise FormatError(
@@ -86,32 +88,32 @@ def pick_file(files: Sequence[str], quant: str | None, name: str) -> str:
 
 
 def _models(files: Sequence[str]) -> list[str]:
-    """Files that are models, of shards the first."""
+    """The files that are models; of shards only the first."""
     return [
         f for f in sorted(files)
         if f.lower().endswith(".gguf") and "mmproj" not in f.lower() and _number(f) == 1
     ]  # fmt: skip
 
 
-def _plainest(found: Sequence[str], quant: str, name: str) -> str:
-    best = min(found, key=len)
-    stem = _stem(best, quant)
-    if not all(_stem(f, quant).startswith(stem) for f in found):
+def _plainest(files: Sequence[str], quant: str, name: str) -> str:
+    shortest = min(files, key=len)
+    stem = _stem(shortest, quant)
+    if not all(_stem(f, quant).startswith(stem) for f in files):
         raise FormatError(
-            f"{name}: {len(found)} files of it are {quant}: {', '.join(found)}; say which, as in "
-            f"hf:OWNER/NAME/{found[0]}"
+            f"{name}: {len(files)} files of it are {quant}: {', '.join(files)}; say which, as in "
+            f"hf:OWNER/NAME/{files[0]}"
         )
-    return best
+    return shortest
 
 
 def _stem(file: str, quant: str) -> str:
-    """What a file is called before its quantization."""
+    """The part of a file's name before its quantization."""
     base = file.rpartition("/")[2].lower()
     return base.partition(quant.lower())[0].rstrip("-_.")
 
 
 def _has(file: str, quant: str) -> bool:
-    """Whether a file or its folder is named after a quantization: Q4_K is not in Q4_K_M."""
+    """True if a file or its folder is named after a quantization; Q4_K does not match Q4_K_M."""
     ends = r"(?:^|[^a-z0-9_]|(?<![a-z0-9])_)", r"(?=$|[^a-z0-9_])"
     return re.search(ends[0] + re.escape(quant) + ends[1], file, re.IGNORECASE) is not None
 
@@ -122,8 +124,10 @@ def _number(file: str) -> int:
 
 
 def _find(hub: Any, repo: str, quant: str | None, name: str) -> str:
-    """The file that is meant. A quantization that is cached needs no list from the hub; `_fetch`
-    still asks whether there is a newer one. Without a network, what is cached is all there is."""
+    """Picks the file of a repository.
+
+    A cached quantization needs no list from the hub; `_fetch` still checks for a newer version.
+    Without a network only cached files are considered."""
     try:
         if quant is not None:
             return pick_file(_cached(hub, repo), quant, name)
@@ -140,16 +144,16 @@ def _find(hub: Any, repo: str, quant: str | None, name: str) -> str:
 
 
 def _listed(hub: Any, repo: str) -> list[str]:
-    """All files of a repository; one question, so that it fails at once without a network."""
+    """All files of a repository, by a single request, which fails at once without a network."""
     about = hub.HfApi().model_info(repo, timeout=TIMEOUT)
     return [file.rfilename for file in about.siblings or ()]
 
 
 def _cached(hub: Any, repo: str) -> list[str]:
-    """GGUF files of a repository that are on this machine."""
+    """The cached GGUF files of a repository."""
     try:
         root = Path(hub.snapshot_download(repo, local_files_only=True))
-    except Exception:  # there are none
+    except Exception:  # nothing is cached
         return []
     return [f.relative_to(root).as_posix() for f in root.rglob("*.gguf")]
 
@@ -173,24 +177,24 @@ def _download(hub: Any, repo: str, file: str, name: str) -> Path:
     except Exception as error:
         if not _missing(hub, error) or not isinstance(error, hub.errors.EntryNotFoundError):
             raise
-    there = _models(_listed(hub, repo))
+    models = _models(_listed(hub, repo))
     raise FormatError(
-        f"{name}: {repo} has no file {file}; there are {', '.join(there) or 'no GGUF files'}"
+        f"{name}: {repo} has no file {file}; there are {', '.join(models) or 'no GGUF files'}"
     )
 
 
 def _missing(hub: Any, error: Exception) -> bool:
-    """Whether the hub has answered, and the answer is no."""
-    kinds = ("RepositoryNotFoundError", "EntryNotFoundError", "GatedRepoError")
-    found = [getattr(hub.errors, kind, None) for kind in kinds]
+    """True if the hub was reached and does not have the file or repository."""
+    names = ("RepositoryNotFoundError", "EntryNotFoundError", "GatedRepoError")
+    kinds = [getattr(hub.errors, name, None) for name in names]
     local = getattr(hub.errors, "LocalEntryNotFoundError", ())  # an entry error, but offline
-    return isinstance(error, tuple(k for k in found if k)) and not isinstance(error, local)
+    return isinstance(error, tuple(k for k in kinds if k)) and not isinstance(error, local)
 
 
 def _explain(hub: Any, error: Exception, name: str, repo: str) -> NoReturn:
     if isinstance(error, hub.errors.GatedRepoError):
         raise FormatError(
-            f"{name}: {repo} is open to those only who accept its terms; do so on its page, and "
+            f"{name}: {repo} is open only to those who accept its terms; do so on its page, and "
             "log in with `hf auth login`"
         ) from None
     if isinstance(error, hub.errors.RepositoryNotFoundError):

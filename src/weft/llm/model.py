@@ -1,4 +1,4 @@
-"""`Model`: a GGUF file as config, weights and the graph they make."""
+"""`Model`: a GGUF file as config, weights and graph."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ __all__ = ["Model"]
 
 
 class Model:
-    """What a file holds, without any state of inference; contexts share it."""
+    """The contents of a model file, without any state of inference; contexts share it."""
 
     def __init__(self, file: GGUFFile) -> None:
-        """Checks config and tensors; no weight is read. Raises FormatError naming the architecture,
-        key or tensor at fault."""
+        """Checks config and tensors; reads no weight. Raises FormatError, which names the
+        architecture, key or tensor at fault."""
         try:
             self.architecture: Architecture = find_architecture(file.architecture)
             config = read_config(file)
@@ -45,11 +45,13 @@ class Model:
 
     @staticmethod
     def open(path: str | os.PathLike[str]) -> Model:
-        """The model in the GGUF file at `path`, or of a name: `hf:owner/name:quant`."""
+        """Opens the GGUF file at `path`, or the model of a name `hf:owner/name:quant`.
+
+        Raises FormatError for a file that is missing, damaged or of an unknown architecture."""
         return Model(open_gguf(local_path(path)))
 
     def summary(self) -> str:
-        """`model.gguf: llama, 22 layers of 2048, 32000 tokens`."""
+        """One line, such as `model.gguf: llama, 22 layers of 2048, 32000 tokens`."""
         c = self.config
         return (
             f"{self.file.path.name}: {c.arch}, {c.n_layer} layers of {c.n_embd}, {c.n_vocab} tokens"
@@ -59,7 +61,7 @@ class Model:
         return f"<Model {self.summary()}>"
 
     def placed(self, types: Mapping[str, BufferType]) -> Model:
-        """The same model with each weight in memory of a buffer type, by name; see
+        """The same model with the buffer types that `types` has for its weights, by name; see
         `Weights.placed`."""
         other = copy(self)
         other.weights = self.weights.placed(types)
@@ -76,16 +78,22 @@ class Model:
         rows_in: bool = False,
         together: Together | None = None,
     ) -> G.Graph:
-        """The graph of one step, for any batch up to `n_ubatch` tokens and any part of `cache`.
+        """Builds the graph for any batch up to `n_ubatch` tokens over any part of `cache`.
 
-        Inputs: tokens i32 [n_tokens] (with `rows_in` embd f32 [n_tokens, n_embd] instead),
-        positions i32 [n_tokens], cells i64 [n_tokens], mask f16 [n_tokens, n_kv] (and window_mask,
-        and window_cells where sliding-window layers have cells of their own),
-        out_ids i32 [n_outputs], for recurrent models state_in and state_out i32 [n_seqs]. Output:
-        logits f32 [n_outputs, n_vocab], or embeddings f32 [n_outputs, n_embd]: what logits are
-        projected from. With `together` (recurrent models) n_tokens is n_seqs times n_seq_tokens,
-        else all are of one sequence.
-        (Shapes outermost first.)"""
+        Its inputs, with shapes outermost first:
+
+            tokens                i32 [n_tokens]; with `rows_in` instead embd f32 [n_tokens, n_embd]
+            positions             i32 [n_tokens]
+            cells                 i64 [n_tokens]
+            mask                  f16 [n_tokens, n_kv]
+            window_mask           f16 [n_tokens, n_kv or n_kv_window], for sliding-window layers
+            window_cells          i64 [n_tokens], if these have cells of their own
+            out_ids               i32 [n_outputs], the tokens whose rows are computed
+            state_in, state_out   i32 [n_seqs], for recurrent models
+
+        The output is logits f32 [n_outputs, n_vocab], or embeddings f32 [n_outputs, n_embd], from
+        which logits are computed. With `together`, for recurrent models, n_tokens is n_seqs times
+        n_seq_tokens; without it all tokens belong to one sequence."""
         n_tokens: Size = G.Sym("n_tokens", 1, n_ubatch).size
         n_seqs: Size = 1
         if together is not None:
@@ -123,11 +131,11 @@ class Model:
         return G.Graph(_find(out, "result_norm").as_output("embeddings"), *step.writes)
 
     def build_shift(self, cache: KVCache) -> G.Graph | None:
-        """The graph that rotates cached keys in place after their positions have moved.
+        """Builds the graph that rotates cached keys in place after their positions have changed;
+        None for a model without rotary embedding.
 
-        Input: shift i32 [n_kv], the new position less the old one, and window_shift i32
-        [n_kv_window] where sliding-window layers have cells of their own. None for a model without
-        rotary embedding."""
+        Its inputs are shift i32 [n_kv], the new position minus the old one, and window_shift i32
+        [n_kv_window] if sliding-window layers have cells of their own."""
         shift = G.input("shift", (G.Sym("n_kv", 1, cache.size),), "i32")
         small = None
         if cache.window is not None:
@@ -139,7 +147,7 @@ class Model:
 
 
 def _find(out: Tensor, name: str) -> Tensor:
-    """The tensor called `name` that `out` is made from."""
+    """The tensor called `name` that `out` is computed from."""
     queue, seen = [out], {id(out)}
     for t in queue:
         if t.name == name:

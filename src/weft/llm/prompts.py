@@ -1,4 +1,4 @@
-"""What may be given as a prompt, and the token ids that it comes to."""
+"""Checks prompts and converts them to token ids."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ Prompt: TypeAlias = str | Sequence[int]
 
 
 def is_list(prompt: Any) -> bool:
-    """Whether it is a list of prompts rather than one: empty, or of texts, or of lists of ids.
+    """True for a list of prompts: an empty list, or one of texts or of lists of ids.
 
-    Raises ArgumentError for what is no prompt at all."""
+    Raises ArgumentError for a value that is not a prompt at all."""
     if isinstance(prompt, str):
         return False
     if isinstance(prompt, bytes | bytearray | memoryview):
@@ -40,7 +40,7 @@ def is_list(prompt: Any) -> bool:
 def prompt_ids(prompt: Any, tokenizer: Tokenizer, parse_special: bool) -> list[int]:
     """The token ids of one prompt.
 
-    Raises ArgumentError for what is neither text nor ids, ContextError where there are none."""
+    Raises ArgumentError if it is neither text nor ids, and ContextError if it has no tokens."""
     if isinstance(prompt, str):
         ids = tokenizer.encode(prompt, parse_special=parse_special)
     elif is_list(prompt) and len(prompt):
@@ -59,7 +59,7 @@ def prompt_ids(prompt: Any, tokenizer: Tokenizer, parse_special: bool) -> list[i
 
 
 def require_fits(ids: Sequence[int], n_ctx: int, n_ctx_train: int) -> None:
-    """Raises ContextError for a prompt that is longer than the context."""
+    """Raises ContextError for a prompt of more than `n_ctx` tokens."""
     if len(ids) > n_ctx:
         raise ContextError(
             f"the prompt has {len(ids)} tokens, but the context holds {n_ctx}; shorten the prompt "

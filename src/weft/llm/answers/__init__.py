@@ -1,8 +1,8 @@
-"""What a model writes, taken apart: content, reasoning and calls of tools.
+"""Splits the answers of models into content, reasoning and tool calls.
 
-`AnswerFormat.of(template)` finds out how a model writes a call by rendering its chat template;
-`format.parser(tools, prompt)` reads one answer as it grows; `format.grammar(...)` holds an answer
-to calls.
+`AnswerFormat.of(template)` detects how a model writes a call by rendering its chat template;
+`format.parser(tools, prompt)` reads one answer as it grows; `format.grammar(...)` constrains an
+answer to calls.
 """
 
 from weft.llm.answers.events import Call, Content, Event, Reasoning

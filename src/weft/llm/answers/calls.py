@@ -1,4 +1,4 @@
-"""Reads one call, a character at a time, from behind the text that announced it."""
+"""Reads one tool call, a character at a time, after the text that announced it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from weft.llm.answers.markers import CallMarkers, bare
 __all__ = ["CallReader", "read_call"]
 
 CallReader = Generator[None, str, tuple[str, str]]
-"""Takes characters; returns name and arguments with the last one; raises NoCallError."""
+"""Takes characters; returns name and arguments after the last one; raises NoCallError if the text
+is no call."""
 
 MAX_NAME = 256
 _NAME = re.compile(r"[\w.:/-]+")
@@ -22,8 +23,8 @@ _NAME = re.compile(r"[\w.:/-]+")
 def read_call(
     markers: CallMarkers, opening: str, tools: Mapping[str, Mapping[str, Any]]
 ) -> CallReader:
-    """`opening`: what still has to come in front of the call. `tools`: the schemas of arguments by
-    the name of their function."""
+    """A reader of one call, which the text `opening` must precede. `tools` has the schemas of
+    arguments by the name of their function."""
     yield from _literal(opening)
     if markers.kind == "object":
         return (yield from _read_json(markers))
@@ -37,14 +38,14 @@ def _read_json(markers: CallMarkers) -> CallReader:
 
 
 def object_call(text: str, markers: CallMarkers) -> tuple[str, str]:
-    """Name and arguments of a call that is an object."""
+    """Name and arguments of a call that is a JSON object; raises NoCallError if it is none."""
     parts = members(text)
     name = json.loads(parts.get(markers.name, "null"))
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise NoCallError
     keys = (markers.arguments, "arguments", "parameters")
     arguments = next((parts[key] for key in keys if key in parts), "{}")
-    if arguments.startswith('"'):  # an object as text
+    if arguments.startswith('"'):  # the object is written as a JSON text
         arguments = json.loads(arguments)
     if as_object(arguments) is None:
         raise NoCallError
@@ -79,7 +80,7 @@ def _read_tagged(markers: CallMarkers, tools: Mapping[str, Mapping[str, Any]]) -
 
 
 def _read_name(stops: str) -> Generator[None, str, tuple[str, str]]:
-    """A name, and the first character of what follows it."""
+    """Reads a name, and the first character behind it."""
     text: list[str] = []
     while len(text) < MAX_NAME:
         char = yield
@@ -97,28 +98,28 @@ def _read_name(stops: str) -> Generator[None, str, tuple[str, str]]:
 
 
 def _literal(text: str, first: str = "") -> Generator[None, str, None]:
-    """Exactly `text`, white space aside."""
+    """Reads exactly `text`, ignoring white space."""
     if text:
         yield from _either((bare(text),), first)
 
 
 def _either(texts: Sequence[str], first: str = "") -> Generator[None, str, int]:
-    """Which of `texts` comes, white space aside."""
-    seen = ""
+    """Reads one of `texts`, ignoring white space; returns its index."""
+    word = ""
     while True:
         char = first or (yield)
         first = ""
         if char.isspace():
             continue
-        seen += char
-        if seen in texts:
-            return texts.index(seen)
-        if not any(text.startswith(seen) for text in texts):
+        word += char
+        if word in texts:
+            return texts.index(word)
+        if not any(text.startswith(word) for text in texts):
             raise NoCallError
 
 
 def _until(end: str) -> Reader:
-    """What comes in front of `end`."""
+    """Reads up to `end` and returns the text before it."""
     text: list[str] = []
     while True:
         text.append((yield))
@@ -131,7 +132,7 @@ def _unpadded(text: str, padding: str) -> str:
 
 
 def _value(text: str, schema: Any) -> Any:
-    """An argument that was written without quotes, by the type that its schema gives."""
+    """The value of an argument that was written without quotes, by the type of its schema."""
     kind = schema.get("type") if isinstance(schema, Mapping) else None
     if kind == "string":
         return text

@@ -1,4 +1,4 @@
-"""A grammar of calls, for answers that must be one."""
+"""Makes a grammar of tool calls, for answers that must be calls."""
 
 from __future__ import annotations
 
@@ -24,12 +24,15 @@ def call_grammar(
     parallel: bool,
     thought: str | None,
 ) -> str | None:
-    """Lark text for llguidance; see `AnswerFormat.grammar`."""
+    """A Lark grammar for llguidance; see `AnswerFormat.grammar`.
+
+    `tools` has the schemas of arguments by name; `thought` is the text that ends the reasoning, if
+    the prompt has begun one."""
     if name is not None and name not in tools:
         raise ChatError(f"tool_choice names the tool {name!r}; there are {', '.join(tools)}")
     if markers.kind == "tagged":
         return None
-    wanted = {name: tools[name]} if name is not None else tools
+    callable_tools = {name: tools[name]} if name is not None else tools
 
     def text(marker: str) -> str:
         return _terminals(marker, tokenizer)
@@ -39,11 +42,11 @@ def call_grammar(
     rules = [
         f"start: {'thought space space ' if thought else ''}{text(markers.section)} {call} {more} "
         f"{text(markers.end)}",
-        r"space: /[ \n]?/",  # what the model is used to
+        r"space: /[ \n]?/",  # models write either or nothing
     ]
     if thought:
         rules.append(f"thought[suffix={json.dumps(thought)}]: /(?s:.*)/")
-    return "\n".join([*rules, *_calls(markers, wanted, text)])
+    return "\n".join([*rules, *_calls(markers, callable_tools, text)])
 
 
 def _calls(markers: CallMarkers, tools: Mapping[str, Mapping[str, Any]], text: Any) -> list[str]:
@@ -69,7 +72,7 @@ def _json(schema: Mapping[str, Any]) -> str:
 
 
 def _terminals(marker: str, tokenizer: Tokenizer) -> str:
-    """`marker` as strings and, where a part of it is a control token, as that token."""
+    """Writes `marker` as terminals: control tokens in it as tokens, everything else as strings."""
     if not marker:
         return ""
     hidden = (TokenType.CONTROL, TokenType.UNKNOWN, TokenType.UNUSED)

@@ -1,4 +1,4 @@
-"""How a model writes calls, found by rendering its chat template with calls of made-up tools."""
+"""Detects how a model writes calls, by rendering its chat template with calls of made-up tools."""
 
 from __future__ import annotations
 
@@ -36,22 +36,22 @@ _TOOLS = [
 
 
 def find_thought(template: ChatTemplate) -> tuple[str, str] | None:
-    """The texts around reasoning, None for a model that is not said to have any."""
+    """The texts around reasoning; None if the template mentions none that is known."""
     source = "\n".join(template.sources.values())
     return next((pair for pair in THOUGHTS if pair[1] in source), None)
 
 
 def find_markers(template: ChatTemplate) -> CallMarkers | None:
-    """The texts around calls; None where the template knows no tools."""
+    """The texts around calls; None if the template does not support tools."""
     if not template.knows_tools:
         return None
     for content in (_SAID, ""):
-        single = _written(template, 1, content)
+        single = _answer_text(template, 1, content)
         if single is None:
             continue
         markers = _shape(single)
         if markers is not None:
-            several = _written(template, 2, content)
+            several = _answer_text(template, 2, content)
             if not markers.trigger:
                 return replace(markers, prefix="<|python_tag|>", separator=";")
             return markers if several is None else _sections(markers, several)
@@ -59,32 +59,33 @@ def find_markers(template: ChatTemplate) -> CallMarkers | None:
     return next((markers for text, markers in KNOWN if text in source), None)
 
 
-def _written(template: ChatTemplate, n_calls: int, content: str) -> str | None:
-    """What the template writes for an answer of `n_calls` calls behind `content`."""
+def _answer_text(template: ChatTemplate, n_calls: int, content: str) -> str | None:
+    """The text that the template renders for an answer of `content` and `n_calls` calls, without
+    the content and the texts around an answer. None: it cannot be isolated."""
     calls = [
         {
-            "id": f"weftcall{i}",  # nine characters, as some templates demand
+            "id": f"weftcall{i}",  # some templates demand nine characters
             "type": "function",
             "function": {"name": _NAMES[i], "arguments": json.dumps(_ARGUMENTS)},
         }
         for i in range(n_calls)
     ]
-    plain = {"role": "assistant", "content": _SAID}
+    plain_answer = {"role": "assistant", "content": _SAID}
     answer = {"role": "assistant", "content": content, "tool_calls": calls}
     try:
-        said = _rendered(template, [_USER, plain])
+        plain = _rendered(template, [_USER, plain_answer])
         text = _rendered(template, [_USER, answer])
         prompt = template.render([_USER], tools=_TOOLS)
     except ChatError:
         return None
-    before, _, behind = said.rpartition(_SAID)
+    before, _, behind = plain.rpartition(_SAID)
     if content:
         start = text.rfind(_SAID)
         if start < 0:
             return None
         text = text[start + len(_SAID) :]
     else:
-        starts = prompt, before, _common(text, said)
+        starts = prompt, before, _common(text, plain)
         text = text[len(next(start for start in starts if text.startswith(start))) :]
     text = text.removesuffix(behind) if behind else text
     return text if text.count(_NAMES[0]) == 1 else None
@@ -95,7 +96,7 @@ def _rendered(template: ChatTemplate, messages: list[dict[str, Any]]) -> str:
 
 
 def _shape(text: str) -> CallMarkers | None:
-    """The markers of one call; what comes in front and behind is all `open` and `close`."""
+    """The markers of a single call; all text before and behind it becomes `open` and `close`."""
     key, value = "weft_key_a", _ARGUMENTS["weft_key_a"]
     if text.find(key) < text.find(_NAMES[0]) or f"{value}" not in text:
         return None
@@ -108,7 +109,7 @@ def _shape(text: str) -> CallMarkers | None:
 
 
 def _objects(text: str) -> Iterator[tuple[int, int]]:
-    """Where JSON objects are, outer ones first."""
+    """Yields the spans of JSON objects in a text, outer ones first."""
     decoder = json.JSONDecoder()
     for match in re.finditer(r"\{", text):
         try:
@@ -142,7 +143,8 @@ def _named_shape(text: str, start: int, end: int) -> CallMarkers:
 
 
 def _tagged_shape(text: str) -> CallMarkers | None:
-    """Arguments between tags: `NAME` after_name key_open `KEY` value_open `VALUE` value_close."""
+    """The markers of arguments between tags: `NAME` after_name key_open `KEY` value_open `VALUE`
+    value_close."""
     parts = re.split(r"(weft_tool_a|weft_key_[ab]|weft value a|7351)", text)
     names = [_NAMES[0], "weft_key_a", _ARGUMENTS["weft_key_a"], "weft_key_b", "7351"]
     if parts[1::2] != names:
@@ -165,14 +167,15 @@ def _tagged_shape(text: str) -> CallMarkers | None:
 
 
 def _sections(markers: CallMarkers, several: str) -> CallMarkers:
-    """`markers` with what stands around all calls apart from what stands around each."""
+    """Splits `markers` into the texts around all calls and those around each call, by comparison
+    with the text of two calls, `several`."""
     between = _between(markers, several)
     if between is None:
         return markers
     between = between.strip()
     open_ = _shared_end(markers.open, between).lstrip(">]|) \n").rstrip()
-    left = between[: len(between) - len(open_)].strip()
-    close = _shared_start(markers.close, left).strip()
+    close_and_separator = between[: len(between) - len(open_)].strip()
+    close = _shared_start(markers.close, close_and_separator).strip()
     if not open_ and markers.kind != "object":
         return markers
     return replace(
@@ -180,13 +183,13 @@ def _sections(markers: CallMarkers, several: str) -> CallMarkers:
         section=markers.open[: len(markers.open) - len(open_)].strip(),
         open=open_,
         close=close,
-        separator=left[len(close) :].strip(),
+        separator=close_and_separator[len(close) :].strip(),
         end=markers.close[len(close) :].strip(),
     )
 
 
 def _between(markers: CallMarkers, several: str) -> str | None:
-    """What stands between two calls, from the end of one to the beginning of the other."""
+    """The text between two calls, from the end of one to the beginning of the other."""
     first, second = several.find(_NAMES[0]), several.find(_NAMES[1])
     if not 0 <= first < second:
         return None
@@ -202,7 +205,7 @@ def _between(markers: CallMarkers, several: str) -> str | None:
 
 
 def _shared_start(a: str, b: str) -> str:
-    """What both begin with; not a tag in part."""
+    """The common beginning of both texts, without an incomplete tag at its end."""
     return re.sub(r"[<\[][^>\]]*$", "", _common(a, b))
 
 
@@ -211,6 +214,6 @@ def _shared_end(a: str, b: str) -> str:
 
 
 def _common(a: str, b: str) -> str:
-    """What both begin with."""
+    """The common beginning of both texts."""
     n = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
     return a[:n]

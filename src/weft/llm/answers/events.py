@@ -1,4 +1,4 @@
-"""What a parser of answers reports."""
+"""The events that a parser of answers reports."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ __all__ = ["Call", "Content", "Event", "Reasoning"]
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """More of the answer itself."""
+    """A piece of the answer itself."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Reasoning:
-    """More of what the model thinks before it answers."""
+    """A piece of the reasoning before the answer."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A whole call of a tool; `index` counts the calls of an answer from 0."""
+    """A complete tool call; `index` counts the calls of an answer from 0."""
 
     index: int
     name: str
     arguments: str
-    """A JSON object, in the model's own text."""
+    """A JSON object, as the model wrote it."""
 
 
 Event = Content | Reasoning | Call

@@ -1,4 +1,4 @@
-"""How a model writes its answers."""
+"""`AnswerFormat`: the way in which a model writes its answers."""
 
 from __future__ import annotations
 
@@ -16,29 +16,28 @@ from weft.llm.tokenizers.tokenizer import Tokenizer
 __all__ = ["AnswerFormat"]
 
 Tools = Sequence[Mapping[str, Any]]
-"""Functions as the OpenAI API has them: `{"type": "function", "function": {"name": ...,
-"parameters": SCHEMA}}`; the inner object alone will do."""
+"""Functions in the form of the OpenAI API, `{"type": "function", "function": {"name": NAME,
+"parameters": SCHEMA}}`, or the inner objects alone."""
 
 
 @dataclass(frozen=True, slots=True)
 class AnswerFormat:
-    """The markers of calls and of reasoning. Making one renders the template several times; keep
-    it."""
+    """The markers of calls and of reasoning. `of` renders the template several times, so keep the
+    result."""
 
     markers: CallMarkers | None
-    """None: this model writes no calls."""
+    """The texts around calls; None: the model writes no calls."""
     thought: tuple[str, str] | None
-    """The texts around reasoning; None: it has none."""
+    """The texts around reasoning; None: the model writes none."""
 
     @staticmethod
     def of(template: ChatTemplate) -> AnswerFormat:
-        """The format of the model that `template` belongs to; raises ChatError where the template
-        is broken."""
+        """Detects the format from the model's template. Raises ChatError if it is broken."""
         return AnswerFormat(find_markers(template), find_thought(template))
 
     def parser(self, tools: Tools | None = None, prompt: str = "") -> AnswerParser:
-        """Reads one answer. `tools`: those of the request; without any, no text is a call.
-        `prompt`: its rendered text, which may have begun the reasoning."""
+        """A parser of one answer. `tools` are those of the request; without tools no text is a
+        call. `prompt` is the rendered prompt, which may have begun the reasoning."""
         return AnswerParser(
             self.markers if tools else None,
             self.thought,
@@ -47,7 +46,7 @@ class AnswerFormat:
         )
 
     def is_thinking(self, prompt: str) -> bool:
-        """Whether an answer to the rendered `prompt` begins inside of reasoning."""
+        """True if an answer to the rendered `prompt` begins within the reasoning."""
         return self.thought is not None and prompt.rstrip().endswith(self.thought[0])
 
     def grammar(
@@ -59,10 +58,11 @@ class AnswerFormat:
         parallel: bool = True,
         prompt: str = "",
     ) -> str | None:
-        """A grammar for `SamplingParams.grammar` whose texts are calls: of one of `tools`, or of
-        the one called `name`; several of them where `parallel`. Reasoning that `prompt` has begun
-        may come first. None where calls of this format cannot be held to a grammar; raises
-        ChatError for a name that no tool has."""
+        """A grammar, for `SamplingParams.grammar`, of answers that call one of `tools`, or the tool
+        `name`; with `parallel`, of several calls.
+
+        Reasoning that `prompt` has begun may come first. None: no grammar can describe calls in
+        this format. Raises ChatError if no tool is called `name`."""
         if self.markers is None:
             return None
         thought = self.thought[1] if self.thought and self.is_thinking(prompt) else None
@@ -70,7 +70,7 @@ class AnswerFormat:
 
 
 def _schemas(tools: Tools) -> dict[str, Mapping[str, Any]]:
-    """The schemas of arguments by the name of their function."""
+    """The schemas of the arguments of tools, by the names of their functions."""
     functions = [tool.get("function", tool) for tool in tools]
     return {
         function["name"]: function.get("parameters") or {"type": "object"}

@@ -1,4 +1,4 @@
-"""JSON inside of other text, read a character at a time and kept as it was written."""
+"""Reads JSON within other text, a character at a time, and keeps it as it was written."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from json.decoder import scanstring  # type: ignore[attr-defined]
 __all__ = ["Reader", "as_object", "members", "read_object"]
 
 Reader = Generator[None, str, str]
-"""Takes a character with each `send`; returns when the last one is there."""
+"""Takes a character with each `send`; returns the text after the last one."""
 
 MAX_DEPTH = 100
-"""Brackets within brackets in the arguments of a call."""
+"""Deepest nesting of brackets in the arguments of a call."""
 
 _SPACE = re.compile(r"[ \t\r\n]*")
 
@@ -23,7 +23,7 @@ class NoCallError(Exception):
 
 
 def read_object(first: str = "") -> Reader:
-    """The text of an object; `first`: a character that was read already."""
+    """Reads the text of an object. `first` is a character that was read before."""
     char = first or (yield)
     while char.isspace():
         char = yield
@@ -48,7 +48,7 @@ def read_object(first: str = "") -> Reader:
 
 
 def as_object(text: str) -> dict[str, object] | None:
-    """The object that `text` is, None where it is none."""
+    """Parses a JSON object; None: the text is none."""
     try:
         value = json.loads(text, parse_constant=_refuse)
     except (ValueError, RecursionError):
@@ -57,22 +57,22 @@ def as_object(text: str) -> dict[str, object] | None:
 
 
 def members(text: str) -> dict[str, str]:
-    """The values of an object by key, each as it was written; raises NoCallError where the text is
-    no object."""
+    """The values of an object by key, each as it was written. Raises NoCallError if the text is
+    not a JSON object."""
     if as_object(text) is None:
         raise NoCallError
     decoder = json.JSONDecoder()
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     at = _after_space(text, 1)
     while text[at] != "}":
         key, at = scanstring(text, at + 1)
         start = _after_space(text, _after_space(text, at) + 1)
         _, at = decoder.raw_decode(text, start)
-        found[key] = text[start:at]
+        values[key] = text[start:at]
         at = _after_space(text, at)
         if text[at] == ",":
             at = _after_space(text, at + 1)
-    return found
+    return values
 
 
 def _after_space(text: str, at: int) -> int:

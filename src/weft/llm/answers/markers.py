@@ -1,4 +1,4 @@
-"""How a family of models writes calls, as the texts around name and arguments."""
+"""The texts with which families of models surround names and arguments of calls."""
 
 from __future__ import annotations
 
@@ -9,14 +9,18 @@ from typing import Literal
 __all__ = ["KNOWN", "THOUGHTS", "CallMarkers", "Kind", "bare"]
 
 Kind = Literal["object", "named", "tagged"]
-"""object: `{"name": ..., "arguments": {...}}`; named: the name, then its arguments as JSON; tagged:
-the name, then each argument between tags of its own."""
+"""The form of calls.
+
+    object   `{"name": NAME, "arguments": {...}}`
+    named    the name, then the arguments as JSON
+    tagged   the name, then each argument between tags of its own"""
 
 
 @dataclass(frozen=True, slots=True)
 class CallMarkers:
-    """A section of calls is `section (open CALL close separator)* end`; white space in and around
-    these texts may differ in an answer."""
+    """The texts around calls. A section of calls is `section (open CALL close separator)* end`.
+
+    White space in and around these texts may differ in an answer."""
 
     kind: Kind
     open: str = ""
@@ -25,29 +29,29 @@ class CallMarkers:
     separator: str = ""
     end: str = ""
     prefix: str = ""
-    """What may stand in front of a call that nothing announces."""
+    """A text that may precede a call if `trigger` is empty."""
     name: str = "name"
-    """object: the key of the name."""
+    """Kind object: the key of the name."""
     arguments: str = "arguments"
-    """object: the key of the arguments."""
+    """Kind object: the key of the arguments."""
     after_name: str = ""
-    """named: between name and arguments."""
+    """Kind named: the text between name and arguments."""
     key_open: str = ""
     value_open: str = ""
-    """tagged: between a key and its value."""
+    """Kind tagged: the text between a key and its value."""
     value_close: str = ""
     padding: str = ""
-    """tagged: white space that stands between `value_open` and a value, and behind the value."""
+    """Kind tagged: white space before and after a value."""
 
     @property
     def trigger(self) -> str:
-        """What begins a section of calls, up to the first white space; empty: a call may only be
-        the whole answer."""
+        """The text that begins a section of calls, up to its first white space. Empty: nothing
+        announces a call, so calls can only be the whole answer."""
         return ((self.section + self.open).split() or [""])[0]
 
 
 def bare(text: str) -> str:
-    """`text` without white space."""
+    """Removes white space from `text`."""
     return re.sub(r"\s+", "", text)
 
 
@@ -68,7 +72,7 @@ KNOWN: tuple[tuple[str, CallMarkers], ...] = (
         "object", arguments="parameters", separator=";", prefix="<|python_tag|>",
     )),
 )  # fmt: skip
-"""Families by a text of their templates, for templates that write no call by themselves."""
+"""Families by a text in their templates, for templates that do not render calls."""
 
 THOUGHTS = (
     ("<think>", "</think>"),
@@ -76,4 +80,4 @@ THOUGHTS = (
     ("<|START_THINKING|>", "<|END_THINKING|>"),
     ("<seed:think>", "</seed:think>"),
 )
-"""Texts around reasoning, where a template mentions the second."""
+"""Pairs of texts around reasoning; a model uses a pair if its template has the second text."""

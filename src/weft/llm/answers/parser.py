@@ -1,8 +1,8 @@
-"""An answer, taken apart as it grows."""
+"""`AnswerParser` splits an answer into content, reasoning and calls as it grows."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from weft.llm.answers.calls import CallReader, read_call
@@ -13,15 +13,17 @@ from weft.llm.answers.markers import CallMarkers
 __all__ = ["AnswerParser"]
 
 _HELD_SPACE = 64
-"""White space that waits for what follows it: in front of a call or of reasoning it is dropped."""
+"""Most characters of white space held back, since it is dropped in front of a call or reasoning."""
 _PIECE = 4096
-"""Characters looked at together."""
+"""Most characters processed at once."""
 
 
 class AnswerParser:
-    """Text in, events out. A call is reported when it is whole; text that turns out to be none is
-    content. How the text is cut into pushes changes nothing but how content is cut. An answer of n
-    characters takes time and memory proportional to n."""
+    """Takes text and reports events.
+
+    A call is reported when it is complete; text that turns out not to be a call is content. The
+    calls do not depend on how the text is cut into pushes. An answer of n characters takes time and
+    memory proportional to n."""
 
     def __init__(
         self,
@@ -31,20 +33,20 @@ class AnswerParser:
         *,
         thinking: bool = False,
     ) -> None:
-        """`markers`: how calls are written; None: there are none. `thought`: the texts around
-        reasoning, if any. `tools`: schemas of arguments by name. `thinking`: the prompt has
-        begun the reasoning."""
+        """`markers` are the texts around calls (None: there are none) and `thought` those around
+        reasoning. `tools` has schemas of arguments by name. `thinking`: the prompt has begun the
+        reasoning."""
         self._markers, self._thought, self._tools = markers, thought, tools
-        self._text = ""  # not decided yet; short outside of calls
-        self._held: list[str] = []  # the text of a call that is not whole
+        self._text = ""  # the text not yet decided about; short outside of calls
+        self._held: list[str] = []  # the text of an incomplete call
         self._reader: CallReader | None = None
         self._calls = 0
         self._state = self._reasoning if thinking and thought else self._start
-        self._trim = self._state == self._reasoning  # drop white space that comes now
+        self._trim = self._state == self._reasoning  # whether to drop white space that comes next
         self._events: list[Event] = []
 
     def push(self, text: str) -> list[Event]:
-        """What `text` adds."""
+        """Adds text to the answer; returns the new events."""
         for at in range(0, len(text), _PIECE):
             self._text += text[at : at + _PIECE]
             while self._text and self._state():
@@ -52,7 +54,7 @@ class AnswerParser:
         return self._taken()
 
     def finish(self) -> list[Event]:
-        """What was held back; nothing may be pushed after it."""
+        """Ends the answer; returns the events of text that was held back."""
         held = "".join(self._held) + self._text
         self._held, self._text = [], ""
         self._reader = None
@@ -74,10 +76,10 @@ class AnswerParser:
             self._trim = False
             self._events.append(type(event)(text))
 
-    # Each state takes what it can from `_text` and says whether there may be more to take.
+    # Each state consumes text from `_text`. It returns False if it needs more text to go on.
 
     def _start(self) -> bool:
-        """Reasoning comes first, and a call that nothing announces is the whole answer."""
+        """State at the beginning, where reasoning may come, or calls that nothing announces."""
         text = self._text.lstrip()
         if len(self._text) - len(text) > _HELD_SPACE:
             self._state = self._content
@@ -90,7 +92,7 @@ class AnswerParser:
         return (not thought.startswith(text) or not thought) and self._unannounced()
 
     def _unannounced(self) -> bool:
-        """An answer that is nothing but calls, which have no mark of their own, or content."""
+        """Decides between content and calls that nothing announces."""
         text, markers = self._text.lstrip(), self._markers
         if markers and not markers.trigger:
             if text and text != markers.prefix and markers.prefix.startswith(text):
@@ -107,11 +109,11 @@ class AnswerParser:
 
     def _reasoning(self) -> bool:
         assert self._thought is not None
-        found = self._pass_on(Reasoning, (self._thought[1],))
-        if found:
-            self._text = self._text[len(found) :]
+        is_over = self._report_until(Reasoning, self._thought[1])
+        if is_over:
+            self._text = self._text[len(self._thought[1]) :]
             self._state, self._trim = self._behind_reasoning, False
-        return bool(found)
+        return is_over
 
     def _behind_reasoning(self) -> bool:
         self._text = self._text.lstrip()
@@ -123,13 +125,13 @@ class AnswerParser:
             self._say(Content(self._text))
             self._text = ""
             return False
-        found = self._pass_on(Content, (trigger,))
-        if found and self._markers:
+        is_call = self._report_until(Content, trigger)
+        if is_call and self._markers:
             self._call(self._markers.section + self._markers.open)
-        return bool(found)
+        return is_call
 
     def _call(self, opening: str) -> None:
-        """A call may begin with the text that waits."""
+        """Starts to read the text as a call, which `opening` must precede."""
         assert self._markers is not None
         space = len(self._text) - len(self._text.lstrip())
         self._held = [self._text[:space]] if space else []
@@ -160,54 +162,53 @@ class AnswerParser:
         return False
 
     def _known(self, name: str) -> bool:
-        """A call that nothing announced is one of a tool that exists, or it is JSON."""
+        """True if a call counts as one: if it was announced, or if the tool exists."""
         announced = self._markers is not None and self._markers.trigger
         return bool(announced) or not self._tools or name in self._tools
 
     def _fail(self, at: int) -> None:
-        """The first `at` characters, and those held, are no call."""
+        """Reports the text held and the first `at` characters as content: they are no call."""
         self._say(Content("".join(self._held) + self._text[:at]))
         self._held, self._text = [], self._text[at:]
         self._state = self._content
 
     def _behind_call(self) -> bool:
-        """Ends and separators are passed over, another call may come."""
+        """State behind a call: skips ends and separators, until another call or content comes."""
         markers = self._markers
         assert markers is not None
         text = self._text.lstrip()
         self._text = self._text[: len(self._text) - len(text)][-_HELD_SPACE:] + text
         if not text:
             return False
-        passed = [p for m in (markers.close, markers.separator, markers.end) for p in m.split()]
+        ends = [end for m in (markers.close, markers.separator, markers.end) for end in m.split()]
         opens = [(markers.open or "{").split()[0], *markers.section.split()[:1]]
-        hit = next((p for p in sorted(passed, key=len, reverse=True) if text.startswith(p)), None)
-        longer = any(p.startswith(text) and p != text for p in (*passed, *opens))
-        if hit is None and longer:
+        match = next((end for end in sorted(ends, key=len, reverse=True) if text.startswith(end)),
+                     None)  # fmt: skip
+        incomplete = any(mark.startswith(text) and mark != text for mark in (*ends, *opens))
+        if match is None and incomplete:
             return False
-        if hit is not None:
-            self._text = text[len(hit) :]
+        if match is not None:
+            self._text = text[len(match) :]
         elif text.startswith(opens[0]):
             self._call(markers.open)
         else:
             self._state = self._content
         return True
 
-    def _pass_on(self, kind: type[Content | Reasoning], ends: Iterable[str]) -> str:
-        """Reports the text in front of the first of `ends` and returns that one; where none is
-        there yet, keeps back what may be the beginning of one."""
+    def _report_until(self, kind: type[Content | Reasoning], end: str) -> bool:
+        """Reports the text in front of `end`, and returns True if `end` is there. If not, holds
+        back a possible beginning of it."""
         text = self._text
-        hits = [(text.find(end), end) for end in ends if end in text]
-        at, found = min(hits, default=(len(text), ""))
-        if not found:
-            at -= max(_overlap(text, end) for end in ends)
+        has_end = end in text
+        at = text.find(end) if has_end else len(text) - _overlap(text, end)
         space = at - len(text[:at].rstrip())
         keep = at - min(space, _HELD_SPACE)
         self._say(kind(text[:keep]))
-        self._text = text[at:] if found and kind is Reasoning else text[keep:]
-        return found
+        self._text = text[at:] if has_end and kind is Reasoning else text[keep:]
+        return has_end
 
 
 def _overlap(text: str, end: str) -> int:
-    """Characters at the end of `text` that begin `end`."""
+    """The number of characters at the end of `text` that are a beginning of `end`."""
     longest = min(len(text), len(end) - 1)
     return next((n for n in range(longest, 0, -1) if end.startswith(text[-n:])), 0)

@@ -1,1 +1,1 @@
-"""Messages to the text that a model was trained on, by its own template."""
+"""Renders messages as the text that a model was trained on, by its own template."""

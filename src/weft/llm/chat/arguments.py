@@ -1,4 +1,4 @@
-"""Arguments of calls in messages, as chat templates read them."""
+"""The arguments of calls in messages, in a form that every chat template can read."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ __all__ = ["Arguments"]
 
 
 class Arguments(dict[str, Any]):
-    """Arguments of a call of a function. The OpenAI API has them as JSON text, most templates want
-    an object, some want the text: this is an object that reads as its text, to the letter where
-    it was given as text."""
+    """The arguments of a function call.
+
+    The OpenAI API has them as JSON text; most templates need an object, some the text. So this is
+    an object that prints as JSON, in exactly the text `written` if that was given."""
 
     def __init__(self, value: Mapping[str, Any], written: str | None = None) -> None:
         super().__init__(value)

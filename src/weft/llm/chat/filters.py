@@ -1,6 +1,6 @@
-"""Filters, tests, methods and functions that a chat template may use, each of bounded cost.
+"""The filters, tests, methods and functions that a chat template may use, each of bounded cost.
 
-They are those that templates of models do use; what is not here is refused by name.
+They are those that the templates of models use; any other is refused by name.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from weft.llm.chat.meter import STEP, charge, counted, measure, number, text
 __all__ = ["FILTERS", "GLOBALS", "METHODS", "TESTS", "Refusal", "formatted", "multiplied"]
 
 MAX_TEXT = 1 << 24
-"""Characters that a value may have."""
+"""Most characters or elements of a value."""
 
 
 class Refusal(Exception):
-    """What `raise_exception` raises."""
+    """The exception that a template raises with `raise_exception`."""
 
 
-# ---- what operators, filters and methods share ----
+# ---- helpers of operators, filters and methods ----
 
 
 def limited(n: int) -> None:
-    """Pays for `n` characters or elements that are about to be made, and refuses huge values."""
+    """Pays for a new value of `n` characters or elements; raises SecurityError if it is huge."""
     if n > MAX_TEXT:
         raise SecurityError(f"a value of more than {MAX_TEXT} characters or elements")
     charge(STEP + n)
@@ -54,10 +54,10 @@ _PERCENT = re.compile(r"%(?:\(([^()%]*)\))?([-#0 +]*)(\d*)(?:\.(\d*))?([diouxXeE
 
 
 def formatted(form: str, values: Any) -> str:
-    """`form % values`; widths have at most three digits, and none comes from a value."""
+    """Computes `form % values`; widths must be written in `form`, with at most three digits."""
     specs = list(_PERCENT.finditer(form))
-    rest = _PERCENT.sub("", form)
-    if "%" in rest or any(len(s[3]) > 3 or len(s[4] or "") > 3 for s in specs):
+    is_odd = "%" in _PERCENT.sub("", form)
+    if is_odd or any(len(s[3]) > 3 or len(s[4] or "") > 3 for s in specs):
         raise SecurityError("a format with a width that is too large or not a number")
     limited(len(form) + len(specs) * (1000 + _printed(values)))
     return str(form % values)
@@ -68,7 +68,7 @@ _NAME = re.compile(r"\w*")
 
 
 def _format(form: str, *args: Any, **kwargs: Any) -> str:
-    """`form.format(...)` with plain names and short widths."""
+    """Computes `form.format(...)`, with plain names and short widths only."""
     charge(len(form))
     fields = [field for field in Formatter().parse(form) if field[1] is not None]
     for _, name, spec, _ in fields:
@@ -79,7 +79,7 @@ def _format(form: str, *args: Any, **kwargs: Any) -> str:
 
 
 def _printed(values: Any) -> int:
-    """Characters that printing `values` may take."""
+    """An upper bound of the characters that `values` take when printed."""
     parts = [*values.values()] if isinstance(values, dict) else values
     for part in parts if isinstance(parts, list | tuple) else [parts]:
         if not isinstance(part, str | int | float | list | tuple | dict | None | Undefined):
@@ -105,7 +105,7 @@ def _joined(values: Iterable[Any], between: Any = "") -> str:
 
 
 def _plain(name: str) -> Callable[..., Any]:
-    """A method whose result is of about the size of the object."""
+    """Wraps a method whose result has about the size of the object, so that it pays."""
 
     def call(self: Any, *args: Any) -> Any:
         charge(STEP + 2 * len(self))
@@ -147,8 +147,8 @@ METHODS[dict]["get"] = lambda self, key, default=None: (measure(key), self.get(k
 
 
 def _paid(function: Any, *, deep: bool = True, times: int = 2) -> Callable[..., Any]:
-    """A filter or test that pays for its arguments: `deep`, for all that is in them, `times`
-    over."""
+    """Wraps a filter or test so that it pays for its arguments: for everything in them, `times`
+    over, if `deep`, else for their elements once."""
 
     @wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -281,9 +281,9 @@ def _refuse(message: Any = "") -> None:
 
 def _dict(*pairs: Any, **named: Any) -> dict[str, Any]:
     values: dict[str, Any] = {}
-    for given in pairs:
-        measure(given)
-        values |= dict(given)
+    for pair in pairs:
+        measure(pair)
+        values |= dict(pair)
     if not all(isinstance(key, str) for key in values):
         raise SecurityError("dict() with keys that are not text")
     return values | named

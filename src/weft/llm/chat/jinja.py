@@ -1,11 +1,11 @@
-"""Chat templates in Jinja: the environment that Hugging Face's templates are written for.
+"""Chat templates in Jinja, in the environment that Hugging Face's templates are written for.
 
-A template is text from a file that somebody else made. It runs in Jinja's immutable sandbox with
-what templates do use and nothing else (`filters.py`), and pays for every step and for every
-value that it makes (`meter.py`): loops, calls, operators and outputs are turned into ones that
-pay before the template is compiled. What templates may use is what `apply_chat_template` of the
-transformers library gives them: `raise_exception`, `strftime_now`, `tojson` without HTML escapes,
-`break` and `continue`, and `{% generation %}` blocks (they mark text and change nothing).
+A template comes from a file that a stranger may have made. It runs in Jinja's immutable sandbox
+with only the functions that templates use (`filters.py`), and pays for every step and every new
+value (`meter.py`): before it is compiled, its loops, calls, operators and outputs are replaced by
+ones that pay. Templates have what `apply_chat_template` of the transformers library offers:
+`raise_exception`, `strftime_now`, `tojson` without HTML escapes, `break` and `continue`, and
+`{% generation %}` blocks, which mark text and change nothing.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ from weft.llm.chat.meter import METER, STEP, Meter, charge, counted, measure, nu
 __all__ = ["JinjaTemplate"]
 
 MAX_SOURCE = 1 << 16
-"""Characters of a template; the longest ones in use have some 25,000."""
+"""Most characters of a template; the longest ones in use have some 25,000."""
 MAX_DEPTH = 150
-"""Expressions and blocks within one another."""
+"""Deepest nesting of expressions and blocks."""
 
 _REFUSED = (
     nodes.Include, nodes.Import, nodes.FromImport, nodes.Extends, nodes.Block,
@@ -53,7 +53,7 @@ class JinjaTemplate:
     """One compiled template."""
 
     def __init__(self, source: str, where: str) -> None:
-        """`where` names the template in errors. Raises ChatError where it does not compile."""
+        """`where` names the template in errors. Raises ChatError if it does not compile."""
         self._where = where
         if len(source) > MAX_SOURCE:
             raise ChatError(
@@ -71,7 +71,7 @@ class JinjaTemplate:
             self._template = environment.template_class.from_code(
                 environment, code, environment.make_globals(None)
             )
-        except Exception as error:  # Jinja's compiler and Python's raise what they like
+        except Exception as error:  # Jinja's compiler and Python's raise errors of many types
             line = getattr(error, "lineno", None) if isinstance(error, TemplateSyntaxError) else 0
             at = f", line {line}" if line else ""
             raise ChatError(
@@ -80,21 +80,21 @@ class JinjaTemplate:
             ) from None
 
     def reads(self, name: str) -> bool:
-        """Whether it mentions a variable, an attribute or a key of that name."""
+        """True if the template mentions a variable, an attribute or a key of that name."""
         return name in self._names
 
     def render(self, variables: Mapping[str, Any]) -> str:
-        """The text; raises ChatError where the template refuses the variables or fails."""
+        """Renders the text. Raises ChatError if the template refuses the variables or fails."""
         token = None
         try:
-            token = METER.set(Meter(dict(variables)))  # counts them, and refuses huge numbers
+            token = METER.set(Meter(dict(variables)))  # raises SecurityError for huge numbers
             charge(self._cost)
             return "".join(self._template.generate(**variables))
         except Refusal as error:
             raise ChatError(f"{self._where} refuses these messages: {error}") from None
         except RecursionError:
             raise ChatError(f"{self._where} fails: it calls itself without end") from None
-        except Exception as error:  # filters and methods raise what they like
+        except Exception as error:  # filters and methods raise errors of many types
             raise ChatError(
                 f"{self._where} fails on these messages: {type(error).__name__}: {_said(error)}"
             ) from None
@@ -111,14 +111,14 @@ def _said(error: Exception) -> str:
 
 
 def _names(template: nodes.Template) -> frozenset[str]:
-    """Names of variables and attributes, and strings, which may be keys."""
+    """The names of variables and attributes, and all strings, which may be keys."""
     kinds = ((nodes.Name, "name"), (nodes.Getattr, "attr"), (nodes.Const, "value"))
-    found = (getattr(n, field) for kind, field in kinds for n in template.find_all(kind))
-    return frozenset(name for name in found if isinstance(name, str))
+    names = (getattr(n, field) for kind, field in kinds for n in template.find_all(kind))
+    return frozenset(name for name in names if isinstance(name, str))
 
 
 class _Generation(Extension):
-    """`{% generation %}...{% endgeneration %}`: marks what the model wrote; here just its body."""
+    """Renders the body of `{% generation %}`, which marks the text that a model wrote."""
 
     tags = {"generation"}  # noqa: RUF012
 
@@ -131,12 +131,12 @@ class _Generation(Extension):
 # ---- a tree that pays ----
 
 _LOOP, _CONCAT, _SLICE, _COMPARE = "weft loop", "weft concat", "weft slice", "weft compare"
-"""Filters that no template can name."""
+"""Names of filters that no template can write."""
 
 
 class _Paying(NodeTransformer):
-    """A tree whose loops, `~`, slices, comparisons and keys are filters that pay; the other
-    operations go through the environment anyway."""
+    """Replaces loops, `~`, slices, comparisons and keys of a tree by filters that pay. The
+    environment is called for all other operations anyway."""
 
     def __init__(self, tree: nodes.Template) -> None:
         _check_depth(tree)
@@ -176,7 +176,7 @@ class _Paying(NodeTransformer):
 
     def visit_Dict(self, node: nodes.Dict) -> nodes.Node:
         self.generic_visit(node)
-        for pair in node.items:  # a key is hashed, however much is in it
+        for pair in node.items:  # hashing takes time for all that is in a key
             if not isinstance(pair.key, nodes.Const):
                 pair.key = cast(nodes.Expr, _filter(pair.key, _COMPARE))
         return node
@@ -205,7 +205,7 @@ def _filter(value: nodes.Node, name: str, *args: nodes.Expr) -> nodes.Filter:
 
 
 def _cost(node: nodes.Node) -> int:
-    """Units of going through `node` once: all that is in it, text included."""
+    """The units of executing `node` once: all nodes and all text in it."""
     cost, stack = 0, [node]
     while stack:
         part = stack.pop()
@@ -244,7 +244,7 @@ def _loop(values: Any, cost: int) -> Iterable[Any]:
 
 
 def _compare(left: Any, op: str = "", right: Any = None) -> Any:
-    """A comparison, or with no `op` a value to be compared."""
+    """Compares two values; without `op`, pays for a value that is compared later and returns it."""
     scalar = (bool, int, float, type(None), Undefined)
     charge()
     if op in ("eq", "ne") and (isinstance(left, scalar) or isinstance(right, scalar)):
@@ -276,7 +276,8 @@ _OWN = {_LOOP: _loop, _CONCAT: _concat, _SLICE: _slice, _COMPARE: _compare}
 
 @pass_context
 def _finalize(context: Context, value: Any) -> str:
-    """What is printed; needing the context keeps Jinja from evaluating at compile time."""
+    """Turns a value into output. It takes the context so that Jinja does not call it when it
+    compiles a template."""
     return text(value)
 
 
@@ -298,13 +299,13 @@ class _Environment(ImmutableSandboxedEnvironment):
         self.loop_cost = STEP
 
     def call_filter(self, name: str, *args: Any, **kwargs: Any) -> Any:
-        """A filter by name, for `map`; not those that templates cannot name."""
+        """Calls a filter by name, for `map`; refuses those that templates must not name."""
         if name in _OWN:
             raise SecurityError(f"no filter named {name!r}")
         return super().call_filter(name, *args, **kwargs)
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
-        """`left operator right`, unless it would be huge."""
+        """Computes `left operator right`; raises SecurityError if the result would be huge."""
         charge()
         if operator == "*":
             multiplied(left, right)
@@ -322,7 +323,7 @@ class _Environment(ImmutableSandboxedEnvironment):
         return result
 
     def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:
-        """A macro, a function of ours, or a method that has paid for itself."""
+        """Calls a macro, a function of `GLOBALS`, or a method of `METHODS`."""
         charge(STEP * (1 + len(args) + len(kwargs)))
         if isinstance(__obj, Macro):
             charge(8 * STEP)
@@ -336,7 +337,7 @@ class _Environment(ImmutableSandboxedEnvironment):
         return super().call(__context, __obj, *args, **kwargs)
 
     def getattr(self, obj: Any, attribute: str) -> Any:
-        """`obj.attribute`."""
+        """Looks up `obj.attribute`."""
         charge()
         if isinstance(obj, Namespace | Undefined):
             return super().getattr(obj, attribute)
@@ -352,12 +353,12 @@ class _Environment(ImmutableSandboxedEnvironment):
         return self._item(obj, attribute)
 
     def getitem(self, obj: Any, argument: Any) -> Any:
-        """`obj[argument]`; methods by name as `getattr` gives them."""
+        """Looks up `obj[argument]`, or a method of that name."""
         charge()
-        found = self._item(obj, argument)
-        if isinstance(found, Undefined) and isinstance(argument, str):
+        item = self._item(obj, argument)
+        if isinstance(item, Undefined) and isinstance(argument, str):
             return self.getattr(obj, argument)
-        return found
+        return item
 
     def _item(self, obj: Any, argument: Any) -> Any:
         measure(argument)

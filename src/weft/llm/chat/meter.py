@@ -1,7 +1,7 @@
-"""What rendering a chat template may cost: every step and every value is paid for as it is made.
+"""Bounds the cost of rendering a chat template: every step and every new value is paid for.
 
-Each render has a `Meter` of so many units: an operation takes a few, text one for each character.
-So time and memory have a bound, whatever the template says and however its values grow.
+Each render has a `Meter` with a number of units. An operation takes a few units, and text takes one
+for each character. So time and memory are bounded, whatever the template says.
 """
 
 from __future__ import annotations
@@ -16,18 +16,19 @@ from jinja2.exceptions import SecurityError
 __all__ = ["METER", "STEP", "Meter", "charge", "counted", "measure", "number", "text"]
 
 STEP = 16
-"""Units of one operation."""
+"""Units that one operation takes."""
 
 BASE = 1 << 26
+"""Units of every render."""
 PER_INPUT = 64
-"""Units for each unit of the variables that are given."""
+"""Further units for each unit of the size of the variables."""
 
 _VIEWS: tuple[type, ...] = (type({}.items()), type({}.keys()), type({}.values()))
 _CONTAINERS: Any = (list, tuple, dict, set, frozenset, *_VIEWS)
 
 
 class Meter:
-    """The units that are left."""
+    """Counts the units that a render has left."""
 
     def __init__(self, inputs: Any = ()) -> None:
         self.left = 1 << 62
@@ -35,7 +36,7 @@ class Meter:
         self.left = self.limit
 
     def charge(self, units: int) -> None:
-        """Takes units; raises SecurityError when there are no more."""
+        """Takes units; raises SecurityError if there are not enough."""
         self.left -= units
         if self.left < 0:
             raise SecurityError(
@@ -47,12 +48,13 @@ METER: ContextVar[Meter] = ContextVar("METER")
 
 
 def charge(units: int = STEP) -> None:
-    """Takes units of the render that is going on."""
+    """Takes units from the meter of the current render."""
     METER.get().charge(units)
 
 
 def measure(value: Any, meter: Meter | None = None) -> int:
-    """Pays for a look at all of `value`, shared parts as often as they are there; the size."""
+    """Pays for reading all of `value` and returns its size in units; shared parts count each time
+    they occur."""
     meter = METER.get() if meter is None else meter
     total = 0
     stack = [(value, 1)]
@@ -78,7 +80,7 @@ def measure(value: Any, meter: Meter | None = None) -> int:
 
 
 def counted(values: Iterable[Any], cost: int = STEP) -> Iterator[Any]:
-    """The values; each is paid for."""
+    """Yields the values and pays for each."""
     meter = METER.get()
     for value in values:
         meter.charge(cost)
@@ -86,19 +88,19 @@ def counted(values: Iterable[Any], cost: int = STEP) -> Iterator[Any]:
 
 
 def number(value: Any) -> Any:
-    """The value; raises SecurityError for an integer beyond 64 bits."""
+    """Returns the value; raises SecurityError for an integer of more than 64 bits."""
     if isinstance(value, int) and value.bit_length() > 64:
         raise SecurityError("an integer of more than 64 bits")
     return value
 
 
 def text(value: Any) -> str:
-    """`str(value)`, paid for."""
+    """Computes `str(value)` and pays for it."""
     if isinstance(value, str):
         charge(STEP + len(value))
         return str(value)
     if value is None or isinstance(value, int | float | dict | list | tuple):
-        charge(9 * measure(value))  # what is in containers is printed with escapes
+        charge(9 * measure(value))  # text in containers is printed with escapes
         return str(value)
     charge()
     return str(value) if isinstance(value, Undefined) else f"<{type(value).__name__}>"

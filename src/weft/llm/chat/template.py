@@ -1,8 +1,8 @@
-"""Chat templates: a list of messages as the text that a model was trained on.
+"""Chat templates render a list of messages as the text that a model was trained on.
 
-The template is the model's own, from GGUF metadata: `tokenizer.chat_template`, and others by name
-in `tokenizer.chat_template.NAME` (`tool_use` is taken when there are tools, as transformers does).
-A model without one gets ChatML, which many were trained on, and `ChatTemplate.is_fallback` says so.
+The template is the model's own, from GGUF metadata: `tokenizer.chat_template`, and variants in
+`tokenizer.chat_template.NAME` (`tool_use` is used if there are tools, as in transformers). For a
+model without a template, ChatML is used, and `ChatTemplate.is_fallback` is true.
 
     messages = [{"role": "user", "content": "Hello"}]
     ChatTemplate.from_gguf(file).render(messages)
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 __all__ = ["CHATML", "ChatTemplate", "Message", "prompt_tokens"]
 
 Message = Mapping[str, Any]
-"""`role` (system, user, assistant, tool), `content` (text, or a list of `{"type": "text", "text":
-...}`), and what else a template reads: `name`, `tool_calls`, `tool_call_id`, ..."""
+"""A message: `role` (system, user, assistant, tool), `content` (text, or a list of `{"type":
+"text", "text": TEXT}`), and other keys that a template reads, such as `name` and `tool_calls`."""
 
 KEY = "tokenizer.chat_template"
 
@@ -39,10 +39,10 @@ CHATML = """\
 <|im_start|>assistant
 {% endif -%}
 """
-"""Messages between `<|im_start|>role` and `<|im_end|>`."""
+"""A template that writes each message between `<|im_start|>role` and `<|im_end|>`."""
 
 CHATML_STOPS = ("<|im_end|>", "<|im_start|>")
-"""What ends an answer to ChatML where a vocabulary has no such tokens."""
+"""Strings that end an answer to ChatML if the vocabulary has no such tokens."""
 
 
 class ChatTemplate:
@@ -56,46 +56,46 @@ class ChatTemplate:
         eos: str = "",
         where: str = "the chat template",
     ) -> None:
-        """`templates`: one, or several by name ("default" first); None: ChatML. `bos`, `eos`: texts
-        of the tokens, which templates write. `where` names the model in errors. Nothing is compiled
-        yet."""
+        """`templates` is the source of one template, or of several by name ("default" first); None:
+        ChatML. `bos` and `eos` are the texts of these tokens, which templates write. `where` names
+        the template in errors. Templates are compiled when they are first used."""
         if isinstance(templates, str):
             templates = {"default": templates}
         self.is_fallback = not templates
-        """Whether the model has no template and ChatML stands in."""
+        """True if the model has no template and ChatML is used instead."""
         self.sources: dict[str, str] = dict(templates) if templates else {"default": CHATML}
-        """Templates by name, as Jinja text."""
+        """The sources of the templates, by name."""
         self.bos, self.eos = bos, eos
         self._where = where
         self._compiled: dict[str, JinjaTemplate] = {}
 
     @staticmethod
     def from_gguf(file: GGUFFile, tokenizer: Tokenizer | None = None) -> ChatTemplate:
-        """The templates of a model file; raises FormatError for a key of the wrong type,
-        TokenizerError where there is no tokenizer."""
+        """Reads the templates of a model file. Raises FormatError for a key of the wrong type and
+        TokenizerError if the file has no tokenizer."""
         tokenizer = Tokenizer.from_gguf(file) if tokenizer is None else tokenizer
-        found = {}
+        sources = {}
         if KEY in file.metadata:
-            found["default"] = file.get_str(KEY)
+            sources["default"] = file.get_str(KEY)
         for key in file.metadata:
             if key.startswith(f"{KEY}."):
-                found[key[len(KEY) + 1 :]] = file.get_str(key)
+                sources[key[len(KEY) + 1 :]] = file.get_str(key)
 
         def text(id_: int | None) -> str:
             return "" if id_ is None else tokenizer.piece(id_, special=True).decode(errors="ignore")
 
         vocab = tokenizer.vocab
         where = f"the chat template of {file.path.name}"
-        return ChatTemplate(found, bos=text(vocab.bos), eos=text(vocab.eos), where=where)
+        return ChatTemplate(sources, bos=text(vocab.bos), eos=text(vocab.eos), where=where)
 
     @property
     def stops(self) -> tuple[str, ...]:
-        """Strings that end an answer beside the model's end tokens."""
+        """Strings that end an answer, besides the model's end tokens."""
         return CHATML_STOPS if self.is_fallback else ()
 
     @property
     def knows_tools(self) -> bool:
-        """Whether the model's template writes tools; raises ChatError where it is broken."""
+        """True if the template supports tools. Raises ChatError if it is broken."""
         return self._template(self._choose([{}])).reads("tools")
 
     def render(
@@ -107,18 +107,18 @@ class ChatTemplate:
         template: str | None = None,
         **variables: Any,
     ) -> str:
-        """The text of `messages`.
+        """Renders `messages` as text.
 
-        `tools`: functions that the model may call, as JSON schemas. `add_generation_prompt`: end
-        where the model's answer begins. `template`: a name out of `sources` (default: `tool_use`
-        for tools, else the first). `variables`: what else the template knows, e.g.
-        `enable_thinking=False`.
+        `tools` are functions that the model may call, as JSON schemas. With
+        `add_generation_prompt`, the text ends where the model's answer begins. `template` is a name
+        in `sources` (default: `tool_use` if there are tools, else the first). `variables` are
+        further variables of the template, such as `enable_thinking=False`.
 
-        Raises ChatError for messages that are none or that the template refuses (an unknown role,
-        two users in a row, ...), for tools, or calls of them in messages, that the template does
-        not write, for a broken template and for an unknown name."""
-        given = [_plain(number, message) for number, message in enumerate(messages)]
-        if not given:
+        Raises ChatError for malformed messages, for messages that the template refuses (an unknown
+        role, or two users in a row, for example), for tools or calls if the template does not
+        support them, for a broken template and for an unknown name."""
+        plain = [_plain(number, message) for number, message in enumerate(messages)]
+        if not plain:
             raise ChatError("there are no messages; give at least one, of role user")
         compiled = self._template(template or self._choose(tools))
         name = "ChatML, which stands in for a template," if self.is_fallback else self._where
@@ -127,17 +127,17 @@ class ChatTemplate:
                 f"{name} knows no tools; leave them out, describe them in a system message, "
                 "or take a model that was trained for them"
             )
-        if any(m.get("tool_calls") for m in given) and not compiled.reads("tool_calls"):
+        if any(m.get("tool_calls") for m in plain) and not compiled.reads("tool_calls"):
             raise ChatError(f"{name} knows no tool_calls of an assistant; say them as content")
-        known = {
-            "messages": given,
+        usual = {
+            "messages": plain,
             "tools": [dict(tool) for tool in tools] if tools else None,
             "documents": None,
             "add_generation_prompt": add_generation_prompt,
             "bos_token": self.bos,
             "eos_token": self.eos,
         }
-        return compiled.render(known | variables)
+        return compiled.render(usual | variables)
 
     def _choose(self, tools: Sequence[Mapping[str, Any]] | None) -> str:
         if tools and "tool_use" in self.sources:
@@ -145,8 +145,8 @@ class ChatTemplate:
         return next(iter(self.sources))
 
     def _template(self, name: str) -> JinjaTemplate:
-        found = self._compiled.get(name)
-        if found is None:
+        template = self._compiled.get(name)
+        if template is None:
             from weft.llm.chat.jinja import JinjaTemplate  # jinja2 takes a while to import
 
             if name not in self.sources:
@@ -154,21 +154,22 @@ class ChatTemplate:
                     f"{self._where} has no variant {name!r}; there are {', '.join(self.sources)}"
                 )
             where = self._where if name == "default" else f"{self._where} ({name})"
-            found = self._compiled[name] = JinjaTemplate(self.sources[name], where)
-        return found
+            template = self._compiled[name] = JinjaTemplate(self.sources[name], where)
+        return template
 
 
 def prompt_tokens(tokenizer: Tokenizer, text: str) -> list[int]:
-    """The tokens of a rendered conversation: control tokens count as such, and BOS stands first
-    once where the model wants it, whether or not the template wrote it."""
+    """Encodes a rendered conversation. Names of control tokens are read as these tokens. If the
+    model expects BOS, it comes first, once, whether or not the template has written it."""
     ids = tokenizer.encode(text, add_special=False, parse_special=True)
     bos = tokenizer.vocab.bos
-    wanted = tokenizer.vocab.add_bos and bos is not None and ids[:1] != [bos]
-    return [bos, *ids] if wanted and bos is not None else ids
+    if bos is None or not tokenizer.vocab.add_bos or ids[:1] == [bos]:
+        return ids
+    return [bos, *ids]
 
 
 def _plain(number: int, message: Message) -> dict[str, Any]:
-    """A message as a template wants it; lists of text parts are joined."""
+    """Checks a message and joins lists of text parts; raises ChatError if it is malformed."""
     if not isinstance(message, Mapping):
         raise ChatError(
             f'message {number} is {message!r:.60}; write {{"role": "user", "content": "..."}}'
@@ -196,7 +197,7 @@ def _plain(number: int, message: Message) -> dict[str, Any]:
 
 
 def _plain_call(call: Any) -> Any:
-    """A call with arguments that suit every template, where they are JSON."""
+    """A call whose arguments, if they are JSON, every template can read; see `Arguments`."""
     if not isinstance(call, Mapping):
         return call
     function = call.get("function")

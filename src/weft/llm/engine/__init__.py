@@ -1,11 +1,14 @@
-"""Where texts are written, one or many at once, over one `Context`: continuous batching.
+"""Writes texts, one or many at once, over one `Context`: continuous batching.
 
-request.py    what is asked for, and the events that answer it
-slots.py      sequences of the cache: who has one, what prefix it shares, how many cells it may take
-batching.py   one step's batch: a token of every text, and a fair share of every prompt
-stats.py      what is counted
-writer.py     `Writer`: a step has two halves, prompts in and tokens out; it has no threads
-engine.py     `Engine`: a thread around a writer, with a queue in front
+request.py        requests, and the events that answer them
+draft.py          one text as it grows: draws tokens and holds back text that is not certain
+slots.py          sequences of the cache: their texts, shared prefixes and promised cells
+batching.py       the batch of one step: a token of every text, a fair share of every prompt
+stats.py          counters of an engine
+writer.py         `Writer`: each step reads prompts and then draws tokens; it has no threads
+shared_writer.py  `SharedWriter`: a writer that the threads of an `LLM` take turns with
+turn_lock.py      the lock for that
+engine.py         `Engine`: a thread around a writer, with a queue in front
 """
 
 from typing import TYPE_CHECKING

@@ -1,7 +1,7 @@
-"""One step's batch: a token of every text that is being written, and a share of every prompt.
+"""Packs the batch of one step: a token of every text being written, and a share of every prompt.
 
-Writers come first, so that a long prompt never stops them. What is left of the batch is shared out
-evenly among prompts, and what a short one leaves over goes to the others.
+Texts being written come first, so that a long prompt never stops them. The remaining tokens of the
+batch are shared evenly among prompts; a short prompt leaves its surplus to the others.
 """
 
 from __future__ import annotations
@@ -14,28 +14,30 @@ from weft.llm.engine.slots import Slot
 __all__ = ["Batch", "pack", "share"]
 
 SCORED = 64
-"""Most tokens of a prompt in a step where it wants logits of each: 32 MiB with 128k tokens."""
+"""Most tokens per step of a prompt that needs logits of each token: 32 MiB of logits for a
+vocabulary of 128k tokens."""
 
 
 @dataclass(slots=True)
 class Batch:
-    """The arguments of `Context.decode`, and whose rows come back."""
+    """The arguments of `Context.decode`, and the slots that the rows of the result belong to."""
 
     tokens: list[int] = field(default_factory=list)
     positions: list[int] = field(default_factory=list)
     seqs: list[tuple[int]] = field(default_factory=list)
     outputs: list[bool] = field(default_factory=list)
     parts: list[tuple[Slot, int]] = field(default_factory=list)
-    """Slots and how many of their tokens are computed, in order."""
+    """The slots in order, each with the number of its tokens in the batch."""
     prompts: list[Slot] = field(default_factory=list)
-    """Those of them that read their prompts."""
+    """The slots among them that read their prompts."""
     n_prompt: int = 0
-    """Tokens of prompts."""
+    """Number of tokens that belong to prompts."""
     rows: list[tuple[Slot, int]] = field(default_factory=list)
-    """Slot of each row of logits, and the index of the token that it is about."""
+    """For each row of logits, its slot and the index of the token that it predicts."""
 
     def add(self, slot: Slot, n: int) -> None:
-        """Takes the next `n` tokens of a slot; the last one left wants logits, or all do."""
+        """Adds the next `n` tokens of a slot. Logits are computed for the last token of the slot,
+        or for all tokens if their log-probabilities are wanted."""
         start, end, last = slot.n_done, slot.n_done + n, len(slot.tokens)
         self.tokens += slot.tokens[start:end]
         self.positions += range(start, end)
@@ -54,8 +56,8 @@ class Batch:
 
 
 def pack(slots: Sequence[Slot], most: int, most_beside: int) -> Batch:
-    """The next batch of running slots, at most `most` tokens; `most_beside` of prompts where texts
-    are being written."""
+    """Packs the next batch of running slots, of at most `most` tokens. If texts are being written,
+    at most `most_beside` of them belong to prompts."""
     batch = Batch()
     writing = [slot for slot in slots if slot.n_left == 1]
     for slot in writing[:most]:
@@ -63,21 +65,21 @@ def pack(slots: Sequence[Slot], most: int, most_beside: int) -> Batch:
     if len(writing) == len(slots):
         return batch
     prompts = [slot for slot in slots if slot.n_left > 1]
-    left = most - len(batch.tokens)
-    left = min(left, most_beside) if writing else left
+    room = most - len(batch.tokens)
+    room = min(room, most_beside) if writing else room
     wants = [min(s.n_left, SCORED) if s.scores else s.n_left for s in prompts]
-    for slot, n in zip(prompts, share(wants, left), strict=True):
+    for slot, n in zip(prompts, share(wants, room), strict=True):
         if n:
             batch.add(slot, n)
     return batch
 
 
 def share(wants: Sequence[int], total: int) -> list[int]:
-    """Shares `total` out evenly, nobody more than it wants; those that want most get what cannot
-    be split."""
-    given = [0] * len(wants)
+    """Divides `total` evenly, giving nobody more than `wants`. A remainder goes to those that want
+    most."""
+    shares = [0] * len(wants)
     order = sorted(range(len(wants)), key=lambda i: wants[i])
     for at, i in enumerate(order):
-        given[i] = min(wants[i], total // (len(order) - at))
-        total -= given[i]
-    return given
+        shares[i] = min(wants[i], total // (len(order) - at))
+        total -= shares[i]
+    return shares

@@ -1,4 +1,4 @@
-"""`Draft`: one text as it grows, from logits to what may be shown; `Stats`: what it took."""
+"""`Draft`: one text as it grows, from logits to text; `Stats`: its tokens and times."""
 
 from __future__ import annotations
 
@@ -16,44 +16,49 @@ from weft.llm.tokenizers.tokenizer import Tokenizer
 __all__ = ["Draft", "FinishReason", "Stats"]
 
 FinishReason = Literal["", "stop", "length", "context"]
-"""Why text ended: the model's own end, a stop string or a constraint that is met; `max_tokens`;
-or a full context. Empty while it goes on or when it was interrupted."""
+"""The reason why a text ended: "stop" is an end token, a stop string or a satisfied constraint,
+"length" is `max_tokens`, "context" a full context. Empty while it goes on and after an
+interruption."""
 
 
 @dataclass(slots=True)
 class Stats:
-    """Tokens and time of the last generation; the caller's time between pieces does not count. Of a
-    list of prompts, sums, and the time of all as generation."""
+    """Tokens and times of the last generation, without the caller's time between pieces.
+
+    For a list of prompts, numbers are sums and all time counts as generation."""
 
     n_prompt: int = 0
+    """Number of tokens of the prompt."""
     n_cached: int = 0
-    """Tokens of the prompt that were still in the cache, and so not computed."""
+    """Number of these that were in the cache and not computed again."""
     prompt_seconds: float = 0.0
+    """Time of the prompt and of the first token, which is drawn from its logits."""
     n_generated: int = 0
-    """Tokens drawn, the one that ended the text included."""
+    """Number of tokens drawn, the one that ended the text included."""
     generation_seconds: float = 0.0
-    """Time of all tokens but the first, which the prompt's logits gave."""
+    """Time of all tokens but the first."""
     finish_reason: FinishReason = ""
-    """Of a list of prompts, that of the last."""
+    """The reason why the text ended, see `FinishReason`; for a list of prompts, the last text's."""
     logprobs: list[TokenLogprobs] = field(default_factory=list)
-    """Of each drawn token, the one that ended the text included, where they were asked for."""
+    """Log-probabilities of all drawn tokens, the one that ended the text included, if they were
+    asked for."""
 
     @property
     def prompt_tokens_per_second(self) -> float:
-        """Speed of prompt processing."""
+        """Speed of prompt processing, in tokens per second."""
         n = self.n_prompt - self.n_cached
         return n / self.prompt_seconds if self.prompt_seconds else 0.0
 
     @property
     def tokens_per_second(self) -> float:
-        """Speed of generation."""
+        """Speed of generation, in tokens per second."""
         n = max(self.n_generated - 1, 0)
         return n / self.generation_seconds if self.generation_seconds else 0.0
 
 
 class Draft:
-    """Draws tokens and holds back what may not be shown yet: half characters, and what may become a
-    stop string."""
+    """Draws tokens and turns them into text. Incomplete characters, and text that may become a stop
+    string, are held back."""
 
     def __init__(
         self,
@@ -66,9 +71,9 @@ class Draft:
         logprobs: int | None = None,
         special: bool = False,
     ) -> None:
-        """`sampler`: started with the prompt. `ends`: tokens that end it. `logprobs`: keep
-        log-probabilities, with those of this many likeliest tokens. `special`: control tokens are
-        text, too."""
+        """`sampler` has been started with the prompt. `ends` are the tokens that end the text.
+        `logprobs` is the number of likeliest tokens whose log-probabilities are kept beside those
+        of the drawn tokens (None: keep none). With `special`, control tokens are text too."""
         self._sampler = sampler
         self._stream = tokenizer.stream(special=special)
         self._stops = stops
@@ -77,17 +82,17 @@ class Draft:
         self._n_logprobs = logprobs
         self.logprobs: list[TokenLogprobs] = []
         self.n_drawn = 0
-        """Tokens, the one that ended the text included."""
+        """Number of tokens drawn, the one that ended the text included."""
         self.token = -1
-        """The last one drawn."""
+        """The token drawn last."""
         self.ended_by_token = False
-        """Whether the last token is one that ends texts, and so none of the text."""
+        """True if the last token ended the text and is not a part of it."""
         self.finish_reason: FinishReason = ""
 
     def push(self, logits: NDArray[np.float32]) -> str:
-        """Draws a token from `logits` [n_vocab]; returns the text that is now certain.
+        """Draws a token from `logits` [n_vocab]; returns the text that has become certain.
 
-        While `finish_reason` is empty, `token` is to be decoded next."""
+        While `finish_reason` is empty, `token` must be decoded next."""
         token = self.token = self._sampler.sample(logits)
         self.n_drawn += 1
         if self._n_logprobs is not None:
@@ -106,7 +111,7 @@ class Draft:
         return text
 
     def finish(self, reason: FinishReason) -> str:
-        """Ends the text where it is; returns what was held back."""
+        """Ends the text; returns the text that was held back."""
         text, stopped = self._stops.push(self._stream.flush())
         self.finish_reason = "stop" if stopped else reason
         return text if stopped else text + self._stops.flush()

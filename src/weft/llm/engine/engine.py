@@ -25,7 +25,7 @@ T = TypeVar("T")
 class Engine:
     """Generates many texts at once over one context. Every method may be called from any thread.
 
-    A text is the same whatever runs beside it, up to the order in which floats are added."""
+    A text does not depend on those that run beside it, up to the rounding of sums."""
 
     def __init__(
         self,
@@ -36,12 +36,13 @@ class Engine:
         max_text: int | None = None,
         prompt_share: int = PROMPT_SHARE,
     ) -> None:
-        """`context` belongs to the engine from now on; it has a sequence for each text that runs
-        at the same time (`n_seq_max`) and gives as many rows at once (`n_outputs`).
+        """`context` is used by the engine alone from now on. It needs a sequence for each text that
+        runs at the same time (`n_seq_max`), and as many rows of logits (`n_outputs`).
 
-        `max_queue`: requests that may wait beside them. `max_text`: most tokens of one text, its
-        prompt included (default: all that the context holds). `prompt_share`: most prompt
-        tokens of a step that also writes. Raises ContextError for a context of embeddings."""
+        `max_queue` is the most requests that may wait. `max_text` is the most tokens of one text,
+        its prompt included (default: all that the context holds). `prompt_share` is the most prompt
+        tokens in a step in which texts are written too. Raises ContextError for a context of
+        embeddings or with sizes that are too small."""
         if context.embeddings:
             raise ContextError("texts need logits; create the context with embeddings=False")
         n_seq = context.cache.n_seq_max
@@ -70,11 +71,12 @@ class Engine:
     def submit(
         self, request: Request, on_event: Callable[[Event], None], after: Ticket | None = None
     ) -> Ticket:
-        """Puts a request in line; `on_event` gets its events, in the engine's thread.
+        """Queues a request. The engine's thread calls `on_event` with its events.
 
-        `after`: a request with the same prompt, whose cells this one waits for and shares. Raises
-        ContextError for a prompt that cannot fit, TokenizerError for an empty stop string,
-        BusyError when the queue is full or the engine is closing."""
+        `after` is a request with the same prompt: this one starts when that prompt has been
+        computed, and shares its cells. Raises ContextError for a prompt that cannot fit,
+        TokenizerError for an empty stop string, and BusyError if the queue is full or the engine is
+        closing."""
         self.check(request)
         ticket = Ticket(request, self.tokenizer, on_event, after)
         ticket.wake = self._wake
@@ -86,7 +88,8 @@ class Engine:
         return ticket
 
     def run(self, work: Callable[[], T]) -> Future[T]:
-        """Calls `work` in the engine's thread between two steps. Raises BusyError as `submit`."""
+        """Calls `work` in the engine's thread, between two steps. Raises BusyError as `submit`
+        does."""
         future: Future[T] = Future()
         with self._changed:
             self._require_place()
@@ -95,7 +98,8 @@ class Engine:
         return future
 
     def generate(self, request: Request) -> Iterator[Event]:
-        """The events of a request; leaving the loop cancels it. Raises as `submit`."""
+        """Yields the events of a request; closing the iterator cancels it. Raises the errors of
+        `submit`."""
         events: SimpleQueue[Event] = SimpleQueue()
         ticket = self.submit(request, events.put)
         try:
@@ -113,22 +117,22 @@ class Engine:
 
     @property
     def n_running(self) -> int:
-        """Texts that have a slot."""
+        """Number of texts that have a slot."""
         return self._writer.n_running
 
     @property
     def n_waiting(self) -> int:
-        """Requests without one, and jobs."""
+        """Number of requests without a slot, and of jobs."""
         return len(self._arrived) + len(self._writer.waiting) + len(self._jobs)
 
     @property
     def alive(self) -> bool:
-        """Whether requests are taken."""
+        """True if the engine accepts requests."""
         return not self._closing and self._thread.is_alive()
 
     def close(self, grace: float = 0.0) -> None:
-        """Takes no more requests, gives those at hand `grace` seconds, cancels the rest and ends
-        the thread."""
+        """Refuses new requests, gives the others `grace` seconds, cancels those that remain, and
+        ends the thread."""
         with self._changed:
             ends = monotonic() + grace
             self._deadline = min(self._deadline, ends) if self._closing else ends
@@ -147,7 +151,7 @@ class Engine:
                     _run_job(*self._jobs.popleft())
                 while self._arrived:
                     self._writer.add(self._arrived.popleft())
-                with suppress(AbortedError):  # by `close`: all of them end
+                with suppress(AbortedError):  # raised by `close`, after which all texts end
                     self._writer.step()
         finally:
             with self._changed:

@@ -1,4 +1,4 @@
-"""What an engine is asked for, and the events that answer it."""
+"""Requests to an engine, and the events that answer them."""
 
 from __future__ import annotations
 
@@ -15,39 +15,41 @@ from weft.llm.tokenizers.tokenizer import Tokenizer
 __all__ = ["Delta", "Done", "Event", "Read", "Reason", "Request", "Ticket"]
 
 Reason = Literal["stop", "length", "context", "cancelled", "error"]
-"""Why a text ended: the model's own end, a stop string or a constraint that is met; `max_tokens`; a
-full context; its reader left; it failed."""
+"""The reason why a text ended: "stop" is an end token, a stop string or a satisfied constraint,
+"length" is `max_tokens`, "context" a full context, "cancelled" a call of `Ticket.cancel`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One text to be generated; raises ContextError for a value out of range."""
+    """The request for one text. Raises ContextError for a value out of range."""
 
     prompt: tuple[int, ...]
     """Token ids, at least one."""
     max_tokens: int | None = None
-    """Most tokens to draw; None: until the model ends the text or the context is full. 0: only the
-    prompt is read."""
+    """Most tokens to draw; None: until the model ends the text or the context is full; 0: only
+    compute the prompt."""
     sampling: SamplingParams = field(default_factory=SamplingParams)
     logprobs: int | None = None
-    """Give log-probabilities: of each token drawn, and of so many likeliest ones."""
+    """Number of likeliest tokens whose log-probabilities are reported beside those of the drawn
+    tokens; None: report none."""
     prompt_logprobs: int | None = None
-    """The same of the prompt's tokens, in an event `Read`; all of it is computed then."""
+    """The same for the tokens of the prompt, which are reported as an event `Read`. The whole
+    prompt is then computed."""
     penalize_prompt: bool = False
-    """Penalties count the tokens of the prompt, too."""
+    """True if penalties count the tokens of the prompt too."""
     stop: tuple[str, ...] = ()
-    """Texts before which it ends."""
+    """Strings; the text ends before the first of them."""
     ignore_eos: bool = False
-    """The model's end tokens do not end it."""
+    """True if the model's end tokens do not end the text."""
     special: bool = False
-    """Control tokens are part of the text, except those that end it."""
+    """True if control tokens are part of the text, except those that end it."""
     reuse: bool = True
-    """What the cache holds of the prompt is not computed again."""
+    """True if tokens of the prompt that are in the cache are not computed again."""
     whole: bool = False
-    """It starts only when there are cells for all that it may become."""
+    """True if the text starts only when there are cells for its greatest length."""
     n_keep: int | None = None
-    """When the context is full, the older half of what follows so many first tokens is dropped;
-    None: the text ends there."""
+    """Number of first tokens that stay when the context is full and the older half of the others is
+    dropped; None: the text ends when the context is full."""
 
     def __post_init__(self) -> None:
         if not self.prompt:
@@ -64,29 +66,32 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """The prompt has been computed; where `prompt_logprobs` were asked for."""
+    """The prompt has been computed. Reported only if `prompt_logprobs` were asked for."""
 
     tokens: tuple[TokenLogprobs, ...]
-    """Its tokens from the second on, each given those before it."""
+    """The tokens of the prompt from the second on, each given those before it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """New text, whole characters; the tokens that made it, if log-probabilities were asked for."""
+    """New text, in whole characters."""
 
     text: str
     tokens: tuple[TokenLogprobs, ...] = ()
+    """The tokens of the text, if log-probabilities were asked for."""
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """The end of a text; nothing follows."""
+    """The end of a text, its last event."""
 
     reason: Reason
     n_prompt: int
+    """Number of tokens of the prompt."""
     n_reused: int
-    """Tokens of the prompt that were in the cache already."""
+    """Number of these that were in the cache already."""
     n_generated: int
+    """Number of tokens drawn."""
     error: Exception | None = None
 
 
@@ -94,8 +99,9 @@ Event = Read | Delta | Done
 
 
 class Ticket:
-    """A text in an engine: what was asked for, and how far it has come. `on_event` is called by
-    whoever steps and must return soon."""
+    """A text in an engine: its request and its progress.
+
+    `on_event` is called by the thread that steps, so it must return quickly."""
 
     __slots__ = ("after", "cancelled", "draft", "n_read", "n_reused", "n_told", "on_event",
                  "promised", "prompt_done", "read", "request", "stops", "wake")  # fmt: skip
@@ -107,8 +113,8 @@ class Ticket:
         on_event: Callable[[Event], None],
         after: Ticket | None = None,
     ) -> None:
-        """Raises ContextError for a constraint that cannot be met, TokenizerError for an empty stop
-        string."""
+        """Raises ContextError for a constraint that no text can satisfy, and TokenizerError for an
+        empty stop string."""
         self.request = request
         same = after is not None and after.request.stop == request.stop
         self.stops: StopAutomaton = after.stops if after and same else StopAutomaton(request.stop)
@@ -126,27 +132,28 @@ class Ticket:
         )
         self.on_event = on_event
         self.after = after
-        """Starts when that one's prompt has been computed, to share its cells."""
+        """A text with the same prompt, whose cells this one shares once that prompt is computed."""
         self.promised = 0
-        """Cells that it may count on."""
+        """Number of cells that the text may count on."""
         self.n_reused = 0
-        """Tokens of the prompt that were in the cache."""
+        """Number of tokens of the prompt that were in the cache at the start."""
         self.n_read = 0
-        """Tokens of the prompt that are in the cache."""
+        """Number of tokens of the prompt that are in the cache now."""
         self.read: list[TokenLogprobs] = []
-        """Tokens of the prompt, where they are asked for."""
+        """Log-probabilities of the prompt's tokens so far, if they were asked for."""
         self.n_told = 0
-        """Log-probabilities of drawn tokens that have been given out."""
+        """Number of drawn tokens whose log-probabilities have been reported."""
         self.prompt_done = False
         self.cancelled = False
         self.wake: Callable[[], None] = lambda: None
 
     def cancel(self) -> None:
-        """Ends the text; its cells are free before the next step. From any thread, at any time."""
+        """Ends the text; its cells can be used from the next step on. May be called from any
+        thread, at any time."""
         self.cancelled = True
         self.wake()
 
     def done(self, reason: Reason, error: Exception | None = None) -> Done:
-        """The event that says how it ended."""
+        """The event for the end of the text."""
         n_prompt = len(self.request.prompt)
         return Done(reason, n_prompt, self.n_reused, self.draft.n_drawn, error)

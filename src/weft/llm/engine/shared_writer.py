@@ -1,4 +1,4 @@
-"""`SharedWriter`: how the texts of an `LLM` grow, one or several together, turn by turn."""
+"""`SharedWriter` writes the texts of an `LLM`, one or several together; threads take turns."""
 
 from __future__ import annotations
 
@@ -19,30 +19,32 @@ __all__ = ["SharedWriter"]
 
 
 class SharedWriter:
-    """A `Writer` that threads take turns with. A thread that wants to write waits for the texts of
-    other threads; within a thread a new text ends the one before."""
+    """A `Writer` that threads take turns with.
+
+    A thread waits for the texts of other threads to end. Within a thread, a new text ends the one
+    before."""
 
     def __init__(self, context: Context, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
         self._writer = Writer(context, tokenizer, prompt_share=context.n_batch)
         self._turns = TurnLock()
         self.stats = Stats()
-        """Of the last call of any thread."""
+        """Tokens and times of the last call of any thread."""
 
     def one(self, request: Request, progress: Progress | None) -> Iterator[str]:
-        """The pieces of a text. Raises at once what `Ticket` raises."""
+        """Yields the pieces of a text. Raises the errors of `Ticket` at once."""
         events: deque[tuple[int, Event]] = deque()
         text = self._ticket(request, 0, events)
         return (piece for _, piece in self._pieces([text], events, progress))
 
     def several(self, requests: Sequence[Request]) -> Iterator[tuple[int, str]]:
-        """The pieces of all texts as they come, each with the number of its text."""
+        """Yields the pieces of all texts as they come, each with the number of its text."""
         events: deque[tuple[int, Event]] = deque()
         texts = [self._ticket(request, i, events) for i, request in enumerate(requests)]
         return self._pieces(texts, events, None)
 
     def end(self) -> None:
-        """Waits for the texts of other threads and ends that of this one."""
+        """Waits for the texts of other threads and ends the unfinished text of this one."""
         turn = self._turns.take()
         self._writer.cancel_all()
         self._turns.leave(turn)

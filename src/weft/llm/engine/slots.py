@@ -1,11 +1,11 @@
-"""Slots: the sequences of a context, one a text, and the cells they may take.
+"""Slots: the sequences of a context, one for each text, and the cells that they may take.
 
-What a text has computed stays in the cache after its end, until its cells are needed. A new text
-takes the longest prefix that any sequence holds: its own is kept, another's cells become members of
-both (`seq_cp`), so that nothing is computed or stored twice.
+The tokens of a text stay in the cache after its end, until their cells are needed. A new text takes
+over the longest prefix of its prompt that any sequence holds: either it continues that sequence, or
+both share the cells (`seq_cp`), so that nothing is computed or stored twice.
 
-Cells are promised when a text starts: its prompt and its `max_tokens`, or some room to grow where
-it set no limit. Texts that keep to it are never cut short by others.
+A text is promised cells when it starts: for its prompt and `max_tokens`, or for some growth if it
+set no limit. A text within its promise is never cut short by others.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ from weft.llm.engine.request import Ticket
 __all__ = ["ROOM", "Slot", "Slots"]
 
 ROOM = 256
-"""Cells promised to a text without `max_tokens`, beside its prompt; then one by one."""
+"""Number of cells promised to a text without `max_tokens`, besides its prompt; further cells are
+promised one by one."""
 
 
 class Slot:
-    """A sequence of the context."""
+    """A sequence of the context, and the text that it holds."""
 
     __slots__ = ("last_used", "n_done", "seq", "text", "tokens")
 
@@ -30,19 +31,19 @@ class Slot:
         self.seq = seq
         self.text: Ticket | None = None
         self.tokens: list[int] = []
-        """Of the text, in order of position."""
+        """The tokens of the text, in order of position."""
         self.n_done = 0
-        """How many of them are in the cache."""
+        """Number of these that are in the cache."""
         self.last_used = 0
 
     @property
     def n_left(self) -> int:
-        """Tokens to compute before the next can be drawn."""
+        """Number of tokens to compute before the next one can be drawn."""
         return len(self.tokens) - self.n_done
 
     @property
     def scores(self) -> bool:
-        """Whether it reads a prompt whose log-probabilities are wanted."""
+        """True if it reads a prompt whose log-probabilities are wanted."""
         text = self.text
         return (
             text is not None and not text.draft.n_drawn and text.request.prompt_logprobs is not None
@@ -50,46 +51,51 @@ class Slot:
 
 
 class Slots:
-    """All slots of a context, and its cells."""
+    """All slots of a context, and the use of its cells."""
 
     def __init__(self, context: Context, max_text: int) -> None:
-        """`max_text`: most tokens of one text."""
+        """`max_text` is the most tokens of one text."""
         self._context = context
         self._max_text = max_text
         self.all = [Slot(seq) for seq in range(context.cache.n_seq_max)]
         self.running: list[Slot] = []
-        """Those with a text, the first one first."""
+        """The slots with a text, in order of their start."""
         self._clock = 0
         self._n_free = 0
-        """Cells that are free at least; counting them takes longer than a step should."""
+        """A lower bound of the free cells, because counting them takes too long for every step."""
 
     @property
     def cache(self) -> KVCache:
-        """The context's; another one when it goes on without a device."""
+        """The cache of the context. The context replaces it after the failure of a device."""
         return self._context.cache
 
     @property
+    def _shares_cells(self) -> bool:
+        """True if sequences can share cells at any position."""
+        return self.cache.states is None and self.cache.window is None
+
+    @property
     def n_promised(self) -> int:
-        """Cells that running texts may count on."""
+        """Number of cells that running texts may count on."""
         return sum(slot.text.promised for slot in self.running if slot.text is not None)
 
     def need(self, text: Ticket) -> int:
-        """Cells to promise to a text. The last token drawn needs none."""
+        """The number of cells to promise to a text; its last token needs none."""
         request = text.request
         room = self._max_text if request.whole else ROOM
         n = room if request.max_tokens is None else request.max_tokens
         return min(len(request.prompt) + max(n, 1) - 1, self._max_text)
 
     def admit(self, text: Ticket) -> bool:
-        """Starts a text; False when no slot is idle or too few cells are left."""
+        """Starts a text; False if no slot is idle or too few cells can be promised."""
         need = self.need(text)
         if len(self.running) == len(self.all) or self.n_promised + need > self.cache.size:
             return False
         self._n_free = 0
         text.promised = need
         prompt = list(text.request.prompt)
-        reads = text.request.reuse and text.request.prompt_logprobs is None
-        source, n = self._longest_prefix(prompt) if reads else (None, 0)
+        may_reuse = text.request.reuse and text.request.prompt_logprobs is None
+        source, n = self._longest_prefix(prompt) if may_reuse else (None, 0)
         slot = self._choose(source, n)
         if slot is source:
             n = self._context.reuse_prefix(slot.seq, prompt)
@@ -103,7 +109,8 @@ class Slots:
         return True
 
     def release(self, slot: Slot, keep: bool) -> None:
-        """Ends the slot's text; with `keep` its cells stay for a text that begins alike."""
+        """Ends the text of a slot. With `keep`, its cells stay for a text with the same
+        beginning."""
         self._clock += 1
         slot.last_used = self._clock
         slot.text, slot.tokens, slot.n_done = None, [], 0
@@ -121,18 +128,18 @@ class Slots:
         if self._n_free < n:
             self._n_free = cache.size - cache.n_used
         while self._n_free < n:
-            held = [s for s in self.all if s.text is None and cache.pos_max(s.seq) >= 0]
-            if not held:
+            idle = [s for s in self.all if s.text is None and cache.pos_max(s.seq) >= 0]
+            if not idle:
                 raise ContextError(
                     f"{n} cells are needed and {self._n_free} are free; make n_ctx larger"
                 )
-            self.clear(min(held, key=lambda s: s.last_used))
+            self.clear(min(idle, key=lambda s: s.last_used))
             self._n_free = cache.size - cache.n_used
         self._n_free -= n
 
     def recover(self) -> bool:
-        """After a failing device has emptied sequences: texts that run there begin anew with the
-        tokens they have. Says whether there was one."""
+        """Restarts texts whose sequences were emptied by the failure of a device, with the tokens
+        they have so far. True if there were any."""
         emptied = False
         self._n_free = 0
         for slot in self.running:
@@ -146,10 +153,10 @@ class Slots:
         return emptied
 
     def may_grow(self, slot: Slot) -> bool:
-        """Whether the slot's newest token has a cell; promises it where there are free ones."""
+        """True if there is a cell for the newest token of the slot, which is then promised."""
         text, n = slot.text, len(slot.tokens)
         assert text is not None
-        if text.request.n_keep is not None:  # it makes room for itself
+        if text.request.n_keep is not None:  # `shift` makes room for it
             return True
         if n > self._max_text:
             return False
@@ -160,27 +167,26 @@ class Slots:
         return True
 
     def shift(self) -> None:
-        """Drops older tokens of texts that may, where the context has no cell for the next one."""
+        """Drops older tokens of texts with `n_keep` that have filled the context."""
         for slot in self.running:
             assert slot.text is not None
             n_keep = slot.text.request.n_keep
             if n_keep is not None and len(slot.tokens) > self._context.n_ctx:
-                dropped = self._context.drop_oldest(slot.seq, n_keep)
-                del slot.tokens[n_keep : n_keep + dropped]
-                slot.n_done -= dropped
+                n_dropped = self._context.drop_oldest(slot.seq, n_keep)
+                del slot.tokens[n_keep : n_keep + n_dropped]
+                slot.n_done -= n_dropped
                 self._n_free = 0
 
     def cancelled(self) -> list[Slot]:
-        """Those whose texts nobody wants any more."""
+        """The slots whose texts have been cancelled."""
         return [slot for slot in self.running if slot.text is not None and slot.text.cancelled]
 
     def _longest_prefix(self, prompt: list[int]) -> tuple[Slot | None, int]:
-        """The slot whose sequence holds most of the prompt's first tokens, an idle one if it can
-        be. The last token is never among them: its logits are needed."""
+        """The slot whose sequence holds the longest prefix of the prompt, preferably an idle one,
+        and the length. The last token does not count, because its logits are needed."""
         best, most = None, 0
-        shares = self.cache.states is None and self.cache.window is None
         for slot in self.all:
-            if slot.text is not None and not shares:
+            if slot.text is not None and not self._shares_cells:
                 continue
             n = self._context.common_prefix(slot.seq, prompt)
             if n > most or (best and n == most and best.text and not slot.text):
@@ -188,12 +194,12 @@ class Slots:
         return best, most
 
     def _choose(self, source: Slot | None, n: int) -> Slot:
-        """The slot for a text that shares `n` tokens with `source`: that itself where it would
-        lose little or its cells cannot be shared, else the longest idle one, without tokens if
-        there is such."""
-        shares = self.cache.states is None and self.cache.window is None
+        """Chooses an idle slot for a text that shares `n` tokens with `source`.
+
+        This is `source` itself if it would lose few tokens or its cells cannot be shared, else the
+        slot that has been idle longest, preferably one without tokens."""
         if source is not None and source.text is None:
-            if not shares or 2 * n > self.cache.pos_max(source.seq):
+            if not self._shares_cells or 2 * n > self.cache.pos_max(source.seq):
                 return source
         idle = [slot for slot in self.all if slot.text is None]
         return min(idle, key=lambda s: (self.cache.pos_max(s.seq) >= 0, s.last_used))

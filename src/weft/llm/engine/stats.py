@@ -1,4 +1,4 @@
-"""What an engine counts."""
+"""The counters of an engine."""
 
 from __future__ import annotations
 
@@ -8,30 +8,32 @@ from time import monotonic
 
 __all__ = ["EngineStats"]
 
-_WINDOW = 10.0  # seconds that speeds are taken over
+_WINDOW = 10.0  # seconds over which speeds are averaged
 
 
 @dataclass(slots=True)
 class EngineStats:
-    """Totals since the engine started; written by its thread alone, to be read by any."""
+    """Totals since the engine started. Its thread writes them; any thread may read them."""
 
     accepted: int = 0
+    """Requests accepted."""
     refused: int = 0
-    """Requests that met a full queue."""
+    """Requests refused because the queue was full."""
     ended: Counter[str] = field(default_factory=Counter)
-    """Texts by why they ended."""
+    """Number of texts by the reason of their end."""
     prompt_tokens: int = 0
-    """Computed; those that were in the cache are not in it."""
+    """Prompt tokens computed, without those that were in the cache."""
     reused_tokens: int = 0
+    """Prompt tokens that were in the cache."""
     generated_tokens: int = 0
     steps: int = 0
     step_seconds: float = 0.0
     """Time of all steps, sampling included."""
     recent: deque[tuple[float, int, int]] = field(default_factory=lambda: deque(maxlen=4096))
-    """Of each step its end, prompt tokens and generated tokens."""
+    """For each of the last steps, its end, its prompt tokens and its generated tokens."""
 
     def count_step(self, seconds: float, n_prompt: int, n_generated: int) -> None:
-        """Adds one step; tokens that it generated have been counted already."""
+        """Counts one step. Its generated tokens must have been added to the total before."""
         self.steps += 1
         self.step_seconds += seconds
         self.prompt_tokens += n_prompt

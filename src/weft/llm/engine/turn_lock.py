@@ -1,4 +1,4 @@
-"""Who may use a context: one text at a time, first come, first served."""
+"""`TurnLock` lets one text at a time use a context, in order of arrival."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ __all__ = ["TurnLock"]
 class TurnLock:
     """A lock for generators, which may end in any thread, or never.
 
-    A thread that asks while another thread has the turn waits. A thread that asks while it has the
-    turn itself takes it over from its own unfinished text: waiting would be for ever."""
+    A thread waits while another thread has the turn. If it has the turn itself, a new text takes it
+    over from the unfinished one, since waiting for that would never end."""
 
     def __init__(self) -> None:
         self._changed = Condition()
@@ -21,7 +21,7 @@ class TurnLock:
         self._thread = 0
 
     def take(self) -> object:
-        """Waits for the turn; returns what `holds` and `leave` want."""
+        """Waits for the turn; returns the argument for `holds` and `leave`."""
         mine = object()
         with self._changed:
             if self._holder is None or self._thread != get_ident():
@@ -29,18 +29,18 @@ class TurnLock:
                 try:
                     while self._holder is not None or self._waiting[0] is not mine:
                         self._changed.wait()
-                finally:  # Ctrl-C, too
+                finally:  # also after Ctrl-C
                     self._waiting.remove(mine)
                     self._changed.notify_all()
             self._holder, self._thread = mine, get_ident()
         return mine
 
     def holds(self, turn: object) -> bool:
-        """Whether nobody has taken it over."""
+        """True if no other text has taken the turn over."""
         return self._holder is turn
 
     def leave(self, turn: object) -> None:
-        """Lets the next one in; does nothing when the turn was taken over."""
+        """Ends the turn; does nothing if it was taken over."""
         with self._changed:
             if self._holder is turn:
                 self._holder = None

@@ -1,12 +1,12 @@
-"""`Writer`: the one place where texts are written. It has no threads: whoever owns it steps.
+"""`Writer` writes all texts. It has no threads: its owner calls `step`.
 
     writer.add(ticket)
     while writer.step():
-        ...                       # each ticket's on_event has got what became certain
+        pass                      # new text has been passed to each ticket's on_event
 
-A step has two halves. Prompts in: waiting texts get slots, and the next tokens of all that run are
-packed into a batch. Tokens out: the batch is computed, and every text whose last token was in it
-draws the next.
+A step has two halves. Prompts in: waiting texts get slots, and the next tokens of all running texts
+are packed into a batch. Tokens out: the batch is computed, and every text whose last token was in
+it draws the next one.
 """
 
 from __future__ import annotations
@@ -23,19 +23,20 @@ from weft.llm.engine.batching import Batch, pack
 from weft.llm.engine.request import Delta, Done, Read, Reason, Request, Ticket
 from weft.llm.engine.slots import Slot, Slots
 from weft.llm.engine.stats import EngineStats
+from weft.llm.prompts import require_fits
 from weft.llm.sampling import token_logprobs
 from weft.llm.tokenizers.tokenizer import Tokenizer
 
 __all__ = ["PROMPT_SHARE", "Writer"]
 
 PROMPT_SHARE = 128
-"""Prompt tokens in a step in which texts are being written: they wait no longer than that takes."""
+"""Most prompt tokens in a step in which texts are written too, which have to wait for them."""
 
 
 class Writer:
-    """Writes many texts over one context, a token of each with every step.
+    """Writes many texts over one context, a token of each in every step.
 
-    A text is the same whatever runs beside it, up to the order in which floats are added."""
+    A text does not depend on those that run beside it, up to the rounding of sums."""
 
     def __init__(
         self,
@@ -45,52 +46,47 @@ class Writer:
         max_text: int | None = None,
         prompt_share: int = PROMPT_SHARE,
     ) -> None:
-        """`context` has a sequence for each text that runs at the same time (`n_seq_max`) and gives
-        as many rows at once (`n_outputs`).
+        """`context` needs a sequence for each text that runs at the same time (`n_seq_max`), and as
+        many rows of logits (`n_outputs`).
 
-        `max_text`: most tokens of one text, its prompt included (default: all that the context
-        holds). `prompt_share`: most prompt tokens of a step that also writes."""
+        `max_text` is the most tokens of one text, its prompt included (default: all that the
+        context holds). `prompt_share` is the most prompt tokens in a step in which texts are
+        written too."""
         self.context = context
         self.tokenizer = tokenizer
-        known = (max_text, context.model.config.n_positions, context.n_ctx)
-        self.max_text = min(n for n in known if n)
+        limits = (max_text, context.model.config.n_positions, context.n_ctx)
+        self.max_text = min(n for n in limits if n)
         """Most tokens of one text, its prompt included."""
         self.waiting: deque[Ticket] = deque()
-        """Texts without a slot, first come first served."""
+        """Texts without a slot, in order of arrival."""
         self.stats = EngineStats()
         self._share = prompt_share
         self._slots = Slots(context, self.max_text)
 
     @property
     def n_slots(self) -> int:
-        """Texts that can run at the same time."""
+        """Number of texts that can run at the same time."""
         return len(self._slots.all)
 
     @property
     def n_running(self) -> int:
-        """Texts that have a slot."""
+        """Number of texts that have a slot."""
         return len(self._slots.running)
 
     def check(self, request: Request) -> None:
         """Raises ContextError for a request that can never be served."""
-        n, size = len(request.prompt), self.max_text
-        if n > size:
-            raise ContextError(
-                f"the prompt has {n} tokens, but the context holds {size}; shorten the prompt or "
-                f"make n_ctx (-c) larger (the model was trained for "
-                f"{self.context.model.config.n_ctx_train})"
-            )
-        n_vocab = self.context.model.config.n_vocab
-        named = (*request.prompt, *(request.sampling.logit_bias or ()))
-        if min(named) < 0 or max(named) >= n_vocab:
-            raise ContextError(f"token ids are 0..{n_vocab - 1}, got {min(named)}..{max(named)}")
+        config = self.context.model.config
+        require_fits(request.prompt, self.max_text, config.n_ctx_train)
+        ids = (*request.prompt, *(request.sampling.logit_bias or ()))
+        if min(ids) < 0 or max(ids) >= config.n_vocab:
+            raise ContextError(f"token ids are 0..{config.n_vocab - 1}, got {min(ids)}..{max(ids)}")
 
     def add(self, text: Ticket) -> None:
-        """Puts a text, which `check` has let pass, in line."""
+        """Queues a text; its request must have passed `check`."""
         self.waiting.append(text)
 
     def step(self) -> bool:
-        """Computes one batch and hands every text its token; says whether there is more to do."""
+        """Computes one batch and draws a token for every text; True if there is more to do."""
         start, before = perf_counter(), self.stats.generated_tokens
         self._drop_cancelled()
         # ---- prompts in ----
@@ -113,7 +109,7 @@ class Writer:
         return bool(self._slots.running or self.waiting)
 
     def cancel_all(self) -> None:
-        """Ends every text where it is."""
+        """Ends every text as "cancelled"."""
         for slot in list(self._slots.running):
             self._end(slot, "cancelled")
         while self.waiting:
@@ -153,7 +149,7 @@ class Writer:
         for slot in batch.prompts:
             _text(slot).n_read = slot.n_done
         for (slot, at), row in zip(batch.rows, rows, strict=True):
-            if slot.text is None:  # a row before this one ended it
+            if slot.text is None:  # an earlier row has ended the text
                 continue
             try:
                 if at < len(slot.tokens):
@@ -165,7 +161,7 @@ class Writer:
                 self._end(slot, "error", error)
 
     def _isolate(self, batch: Batch, error: Exception) -> None:
-        """After a batch failed: each text by itself, so that only those end that cannot go on."""
+        """Computes each text of a failed batch by itself, so that only those end that fail."""
         alone = len(batch.parts) == 1
         for slot, n in batch.parts:
             if not self._slots.recover() and alone:
@@ -182,7 +178,7 @@ class Writer:
                 self._hand_out(part, rows)
 
     def _draw(self, slot: Slot, text: Ticket, row: NDArray[np.float32]) -> None:
-        """The text's next token, from the logits behind its last one."""
+        """Draws the next token of a text from the logits of its last token."""
         if slot.scores:
             text.on_event(Read(tuple(text.read)))
         text.prompt_done = True
@@ -201,9 +197,9 @@ class Writer:
             self._end(slot, draft.finish_reason)
 
     def _give(self, text: Ticket, piece: str) -> None:
-        known = text.draft.logprobs
-        n = len(known) - text.draft.ended_by_token
-        tokens, text.n_told = tuple(known[text.n_told : n]), n
+        logprobs = text.draft.logprobs
+        n = len(logprobs) - text.draft.ended_by_token
+        tokens, text.n_told = tuple(logprobs[text.n_told : n]), n
         if piece or tokens:
             text.on_event(Delta(piece, tokens))
 
@@ -213,11 +209,11 @@ class Writer:
         self._tell(text, text.done(reason, error))
 
     def _tell(self, text: Ticket, done: Done) -> None:
-        text.prompt_done = True  # nobody waits for it any more
+        text.prompt_done = True  # texts that wait for this prompt need not wait any longer
         self.stats.ended[done.reason] += 1
         try:
             text.on_event(done)
-        except Exception:  # the reader's own failure, e.g. its event loop is gone
+        except Exception:  # the receiver failed, for example because its event loop has ended
             self.stats.ended["unread"] += 1
 
 

@@ -1,19 +1,19 @@
-"""Logits to a token.
+"""Chooses a token from logits.
 
     sampler = Sampler(SamplingParams(temperature=0.7, seed=1), tokenizer)
-    sampler.start(prompt)        # what penalties look back at
+    sampler.start(prompt)        # the tokens that penalties look back at
     token = sampler.sample(row)  # row: float32 [n_vocab]
     sampler.accept(token)
 
 params.py      every option, checked, and the order of the chain
 sampler.py     `Sampler`, the chain over one text's state
-candidates.py  what is left of the vocabulary, and fast selection in it
-cuts.py        samplers that leave tokens out: top-k, top-p, min-p, typical, top-n-sigma, XTC
+candidates.py  the tokens that samplers have left, and fast selection among them
+cuts.py        samplers that remove tokens: top-k, top-p, min-p, typical, top-n-sigma, XTC
 scale.py       temperature, fixed or by entropy
 history.py     the last tokens, and the penalties for repeating them
 dry.py         penalties for repeating sequences
-mirostat.py    a steady surprise
-adaptive.py    a steady probability
+mirostat.py    keeps the surprise of tokens steady
+adaptive.py    keeps the probability of tokens steady
 constraint.py  grammar, JSON schema, regular expression
 logprobs.py    log-probabilities of the model, before sampling
 """

@@ -1,8 +1,8 @@
-"""`Candidates`: the tokens that are left, and fast selection among many logits.
+"""`Candidates`: the tokens that samplers have left, and fast selection among many logits.
 
-A vocabulary has 32k to 256k tokens and a chain soon leaves some dozens. So the first cut is made to
-cost a few passes over the logits, without sorting them, and from `SMALL` tokens down everything is
-float64 and plain.
+A vocabulary has 32k to 256k tokens, of which a chain soon leaves a few dozen. So the first cut
+takes a few passes over the logits without sorting them; for `SMALL` tokens or fewer, everything is
+plain float64.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 __all__ = ["SMALL", "Candidates", "Running", "k_largest", "scratch", "select"]
 
 SMALL = 4096
-"""From this many tokens down, sorting and float64 cost nothing worth saving."""
+"""Number of tokens up to which sorting and float64 take negligible time."""
 FARTHEST = 1e38
-"""From 0, of a logit that was changed."""
+"""Largest magnitude of a changed logit."""
 
 _BLOCK = 256
 _GROUPS = 1024
@@ -28,14 +28,14 @@ Positions = NDArray[np.intp]
 
 
 class _Scratch(threading.local):
-    """A thread's arrays of the size of a vocabulary. Fresh memory for each costs page faults, which
-    take longer than the arithmetic."""
+    """Arrays of the size of a vocabulary, for each thread. They are reused because the page faults
+    of new memory take longer than the arithmetic."""
 
     def __init__(self) -> None:
         self._arrays: dict[str, NDArray[np.float32]] = {}
 
     def get(self, name: str, n: int) -> NDArray[np.float32]:
-        """The array of that name, [n], whatever it holds."""
+        """The array of that name [n], with arbitrary contents."""
         array = self._arrays.get(name)
         if array is None or len(array) < n:
             array = self._arrays[name] = np.empty(n, np.float32)
@@ -46,18 +46,19 @@ scratch = _Scratch().get
 
 
 class Candidates:
-    """Token ids and their logits, [n] each. Only one is in use in a thread at any time: large ones
-    share their memory."""
+    """Token ids and their logits, [n] each. A thread must use only one object at a time, because
+    large ones share their memory."""
 
     __slots__ = ("_owned", "ids", "logits", "ordered")
 
     def __init__(self, logits: NDArray[np.float32], ids: Positions | None = None) -> None:
-        """All tokens of `logits`, or those of `ids`; `logits` is never written to."""
+        """Starts with all tokens of `logits` [n_vocab], or those in `ids`. Never writes to
+        `logits`."""
         self.ids: Positions | None = None
-        """The tokens; None while they are all there, in order."""
+        """The token ids; None: all tokens, in order."""
         self.logits: Floats = logits
         self.ordered = False
-        """Whether the likeliest is first."""
+        """True if the likeliest token is first."""
         self._owned = False
         if ids is not None:
             self.keep(ids)
@@ -68,7 +69,7 @@ class Candidates:
         return len(self.logits)
 
     def keep(self, positions: Positions, ordered: bool = False) -> None:
-        """Leaves what is at `positions`, in their order; `ordered`: the likeliest first."""
+        """Keeps the tokens at `positions`, in their order. `ordered`: the likeliest is first."""
         self.ids = positions if self.ids is None else self.ids[positions]
         self.logits = self.logits.take(positions)
         if len(positions) <= SMALL:
@@ -76,7 +77,7 @@ class Candidates:
         self.ordered, self._owned = ordered, True
 
     def keep_only(self, position: int) -> None:
-        """Leaves one token."""
+        """Keeps a single token."""
         self.keep(np.array([position], np.intp), True)
 
     def id_at(self, position: int) -> int:
@@ -84,37 +85,37 @@ class Candidates:
         return position if self.ids is None else int(self.ids[position])
 
     def order(self) -> Positions:
-        """Positions from the largest logit down; equal ones keep their order."""
+        """Positions sorted from the largest logit down; equal logits keep their order."""
         return np.argsort(-self.logits, kind="stable")
 
     def falls(self) -> Floats:
-        """How far each logit is below the largest, negative; valid until the next call of this or
-        of `weights`."""
+        """Each logit minus the largest; valid until the next call of this method or `weights`."""
         n = len(self.logits)
         out = None if n <= SMALL else scratch("weights", n)
         falls: Floats = np.subtract(self.logits, self.logits.max(), out=out)
         return falls
 
     def weights(self) -> Floats:
-        """Probabilities but for a factor: the likeliest has 1; valid until the next call."""
+        """Probabilities relative to the likeliest token, which has 1; valid until the next call of
+        this method or `falls`."""
         falls = self.falls()
         weights: Floats = np.exp(falls, out=falls)
         return weights
 
     def find(self, tokens: Positions) -> tuple[Positions, Positions]:
-        """Where distinct `tokens` are, and which of `tokens` these are; those that are not left
-        are in neither."""
+        """Looks up distinct `tokens`. Returns the positions of those that are among the candidates,
+        and their indices in `tokens`."""
         if self.ids is None:
-            which = np.flatnonzero(tokens < len(self.logits))
-            return tokens[which], which
+            indices = np.flatnonzero(tokens < len(self.logits))
+            return tokens[indices], indices
         by_id = np.argsort(tokens)
         at = np.searchsorted(tokens, self.ids, sorter=by_id)
-        found = by_id[np.minimum(at, len(tokens) - 1)]
-        positions = np.flatnonzero(tokens[found] == self.ids)
-        return positions, found[positions]
+        nearest = by_id[np.minimum(at, len(tokens) - 1)]
+        positions = np.flatnonzero(tokens[nearest] == self.ids)
+        return positions, nearest[positions]
 
     def writable(self) -> Floats:
-        """The logits to be changed in place; a copy where they are the caller's."""
+        """The logits, copied first if they belong to the caller, to be changed in place."""
         if not self._owned:
             own = scratch("logits", len(self.logits))
             np.copyto(own, self.logits)
@@ -122,17 +123,16 @@ class Candidates:
         return self.logits
 
     def set_logits(self, positions: Positions, values: Floats) -> None:
-        """Replaces some logits, by at most `FARTHEST` unless they forbid a token.
-
-        A penalty or bonus of 1e300 has no float32, and infinite ones have no difference."""
+        """Replaces some logits. Values are clipped to `FARTHEST`, so that they and their
+        differences are finite in float32; minus infinity, which forbids a token, stays."""
         values = np.where(np.isneginf(values), values, np.clip(values, -FARTHEST, FARTHEST))
         self.writable()[positions] = values
         self.ordered = False
 
 
 class Running:
-    """Running sums of weights [n] and a search in them; long ones are summed block by block, since
-    a running sum of n is no vector operation."""
+    """Running sums of weights [n], with a search. Many weights are first summed by blocks, because
+    a running sum is not vectorized."""
 
     def __init__(self, weights: Floats) -> None:
         self._weights = weights
@@ -148,8 +148,8 @@ class Running:
         self.total = float(self._sums[-1])
 
     def find(self, target: float, side: Literal["left", "right"] = "left") -> int:
-        """The first position with weight whose running sum is at least `target` (`right`: more than
-        it), or the last one with weight."""
+        """The first position of nonzero weight whose running sum is at least `target` (`right`:
+        more than `target`), or the last such position if none is."""
         block = int(np.searchsorted(self._sums, target, side))
         block = min(block, len(self._sums) - 1)
         if self._size == 1:
@@ -161,20 +161,21 @@ class Running:
         return self._weighty(start + min(at, len(inside) - 1))
 
     def _weighty(self, position: int) -> int:
-        """The next position with weight, or the last one, where rounding led astray."""
+        """The position, or the next one of nonzero weight if rounding led to one without."""
         if self._weights[position] > 0:
             return position
-        weighty = np.flatnonzero(self._weights)
-        return int(weighty[min(int(np.searchsorted(weighty, position)), len(weighty) - 1)])
+        nonzero = np.flatnonzero(self._weights)
+        return int(nonzero[min(int(np.searchsorted(nonzero, position)), len(nonzero) - 1)])
 
 
 def k_largest(values: Floats, k: int) -> Positions:
-    """Positions of the `k` largest, largest first, equal ones by position; `k` in 1..n."""
+    """Positions of the `k` largest values, the largest first, equal ones by position; 1 <= k <=
+    n."""
     n = len(values)
     groups = max(_GROUPS, 8 * k)
     near: Positions | None = None
     if n >= 2 * groups:
-        # k of the maxima of groups are as large as the k-th of these maxima, so the k-th of all is
+        # at least k values reach the k-th largest maximum of a group, so smaller ones can go
         rows = values[: n // groups * groups].reshape(-1, groups)
         bound = np.partition(rows.max(axis=0), groups - k)[groups - k]
         near = np.flatnonzero(values >= bound)
@@ -188,11 +189,11 @@ def k_largest(values: Floats, k: int) -> Positions:
 
 
 def select(values: Floats, k: int, kth: Any) -> Positions:
-    """Positions of the `k` largest in their order, given the `k`-th largest value; of equal ones
-    the first."""
-    found = np.flatnonzero(values >= kth)
-    if len(found) == k:
-        return found
+    """Positions of the `k` largest values in ascending order, given the `k`-th largest value; of
+    equal values the first."""
+    positions = np.flatnonzero(values >= kth)
+    if len(positions) == k:
+        return positions
     larger = np.flatnonzero(values > kth)
     equal = np.flatnonzero(values == kth)[: k - len(larger)]
     return np.sort(np.concatenate((larger, equal)))

@@ -1,6 +1,6 @@
-"""Text held to a grammar, a JSON schema or a regular expression, by llguidance.
+"""Constrains text to a grammar, a JSON schema or a regular expression, with llguidance.
 
-llguidance says which tokens may come next; it works on the bytes of our vocabulary's tokens.
+llguidance computes which tokens may come next, from the bytes of the vocabulary's tokens.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ if TYPE_CHECKING:
 
 __all__ = ["Constraint", "check_constraint"]
 
-# Between the parts of a JSON text at most one space, or a line break and an indent: models that
-# may write white space without end do so.
+# White space between the parts of JSON: one space, or a line break and an indent. Models that may
+# write any amount of white space sometimes never stop.
 _WHITE_SPACE = r" |\n[ \t]{0,20}"
 _KINDS = ("grammar", "json_schema", "regex")
 _FUEL = 400_000
-"""What llguidance may build for a constraint, in expressions; a second or so of work."""
+"""Most expressions that llguidance may build for a constraint, about a second of work."""
 _SHORT = 600
-"""Characters of a library's message that are passed on."""
+"""Most characters of a library's message that are passed on."""
 
 _tokenizers: WeakKeyDictionary[Tokenizer, LLTokenizer] = WeakKeyDictionary()
 
 
 class Constraint:
-    """What may come next in one text."""
+    """Knows which tokens may come next in one text."""
 
     def __init__(self, params: SamplingParams, tokenizer: Tokenizer) -> None:
-        """Raises ContextError when llguidance is missing, and for a constraint that is not well
-        formed or that no text can satisfy."""
+        """Raises ContextError if llguidance is not installed, and for a constraint that is
+        malformed or that no text can satisfy."""
         guidance = _llguidance()
         self._what = _kind(params)
         self._n_vocab = tokenizer.n_vocab
@@ -53,19 +53,18 @@ class Constraint:
             raise ContextError(f"{self._what}: {_reason(self._matcher.get_error())}")
         self._has_end = bool(tokenizer.vocab.eog)
         self.done = False
-        """Whether the text is complete and nothing but an end token can follow."""
+        """True if the text is complete and only an end token can follow."""
         self._note_end()
-        self._begin(self.allowed())  # a beginning must be possible
+        self._begin(self.allowed())  # raises ContextError if no token can come first
 
     def _begin(self, ids: NDArray[np.intp]) -> None:
-        """Raises ContextError for a constraint that is too large to follow, which shows with the
-        first token."""
+        """Tries a first token; raises ContextError if the constraint is too large for that."""
         trial = self._matcher.deep_copy()
         if len(ids) and not trial.consume_token(int(ids[0])) and trial.is_error():
             raise self._failed(trial.get_error())
 
     def _failed(self, message: str) -> ContextError:
-        """The library's error; one about its limits says what to do."""
+        """An error with the library's message, and advice if it is about the library's limits."""
         reason = _reason(message)
         if "too many" in reason or "fuel" in reason or "limit" in reason:
             reason = (
@@ -74,10 +73,9 @@ class Constraint:
         return ContextError(f"{self._what}: {reason}")
 
     def allowed(self) -> NDArray[np.intp]:
-        """Ids that may come next, in order; those that end a text are among them where it may end.
+        """The ids that may come next, ascending, end tokens included if the text may end here.
 
-        Raises ContextError when there is none, and when the constraint outgrows llguidance's
-        limits."""
+        Raises ContextError if there is none, and if the constraint exceeds llguidance's limits."""
         matcher = self._matcher
         bits = np.frombuffer(matcher.compute_bitmask(), np.uint8)
         error = matcher.get_error() if matcher.is_error() else ""
@@ -92,7 +90,7 @@ class Constraint:
         return ids
 
     def accept(self, id_: int) -> None:
-        """Goes on behind token `id_`; raises ContextError when it may not come here."""
+        """Appends token `id_`; raises ContextError if it may not come here."""
         if not 0 <= id_ < self._n_vocab or not self._matcher.consume_token(id_):
             if "lexer error" in self._matcher.get_error():
                 raise self._failed(self._matcher.get_error())
@@ -102,13 +100,13 @@ class Constraint:
     def _note_end(self) -> None:
         matcher = self._matcher
         if not self._has_end and matcher.is_accepting() and not matcher.is_stopped():
-            matcher.compute_bitmask()  # some ends are seen only when looking for more
+            matcher.compute_bitmask()  # the matcher notices some ends only then
         self.done = matcher.is_stopped() and not matcher.is_error()
 
 
 def check_constraint(params: SamplingParams) -> None:
-    """Raises ContextError for a constraint that is not well formed, as far as that is known without
-    a vocabulary, and where llguidance is missing."""
+    """Checks a constraint without a vocabulary. Raises ContextError if it is malformed or
+    llguidance is not installed."""
     if params.constrained:
         guidance = _llguidance()
         wrong = guidance.LLMatcher.validate_grammar(_source(params, guidance))
@@ -121,7 +119,7 @@ def _kind(params: SamplingParams) -> str:
 
 
 def _source(params: SamplingParams, guidance: Any) -> str:
-    """The constraint in llguidance's own form."""
+    """The constraint as a grammar for llguidance."""
     try:
         if params.regex is not None:
             source: str = guidance.LLMatcher.grammar_from_regex(params.regex)
@@ -130,7 +128,7 @@ def _source(params: SamplingParams, guidance: Any) -> str:
         else:
             schema = params.json_schema
             text = schema if isinstance(schema, str) else json.dumps(schema)
-            parsed = json.loads(text)  # its errors say where
+            parsed = json.loads(text)  # its errors name the position
             if not isinstance(parsed, dict):
                 raise ValueError(f"a schema is an object, not {text:.40}")
             source = guidance.LLMatcher.grammar_from_json_schema(
@@ -153,13 +151,13 @@ def _llguidance() -> Any:
 
 
 class _Wrapped:
-    """A tokenizer as llguidance wants one."""
+    """A tokenizer with the attributes that llguidance expects."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         vocab, n = tokenizer.vocab, tokenizer.n_vocab
         hidden = (TokenType.UNKNOWN, TokenType.CONTROL, TokenType.UNUSED)
         special = set(np.flatnonzero(np.isin(vocab.types, hidden)).tolist()) | vocab.eog
-        # llguidance must have an end token: without one of the model there is one behind the last
+        # llguidance needs an end token: if the model has none, one is added behind the last token
         self.ends = sorted(vocab.eog) or [n]
         self.eos_token_id = vocab.eos if vocab.eos in vocab.eog else self.ends[0]
         self.bos_token_id = vocab.bos
@@ -174,10 +172,10 @@ class _Wrapped:
         self._by_bytes = {
             token: id_ for id_, token in enumerate(self.tokens) if token and id_ not in special
         }
-        self._tokenizer = ref(tokenizer)  # which is the key under which this is kept
+        self._tokenizer = ref(tokenizer)  # weak, because `_tokenizers` has it as a key
 
     def __call__(self, data: bytes) -> list[int]:
-        """Tokens for text that can go on in one way only; their bytes must be `data`."""
+        """Tokens for text that the constraint leaves no choice about; their bytes are `data`."""
         tokenizer = self._tokenizer()
         try:
             assert tokenizer is not None
@@ -186,10 +184,10 @@ class _Wrapped:
             ids = []
         if b"".join([self.tokens[id_] for id_ in ids]) == data:
             return ids
-        return self._greedy(data)  # where encoding normalizes text
+        return self._greedy(data)  # the tokenizer has normalized the text
 
     def _greedy(self, data: bytes) -> list[int]:
-        """The longest token each time, as far as there is one."""
+        """Takes the longest token each time, until there is none."""
         ids: list[int] = []
         at = 0
         while at < len(data):
@@ -203,15 +201,15 @@ class _Wrapped:
 
 
 def _shared_tokenizer(tokenizer: Tokenizer) -> LLTokenizer:
-    """The trie of a vocabulary; it takes a moment for a large one and is made once."""
-    found = _tokenizers.get(tokenizer)
-    if found is None:
+    """The trie of a vocabulary, which takes a moment to build and is shared by all texts."""
+    trie = _tokenizers.get(tokenizer)
+    if trie is None:
         from llguidance import LLTokenizer, TokenizerWrapper
 
         wrapped = _Wrapped(tokenizer)
-        found = LLTokenizer(TokenizerWrapper(wrapped), eos_token=wrapped.ends)
-        _tokenizers[tokenizer] = found
-    return found
+        trie = LLTokenizer(TokenizerWrapper(wrapped), eos_token=wrapped.ends)
+        _tokenizers[tokenizer] = trie
+    return trie
 
 
 def _reason(message: str) -> str:

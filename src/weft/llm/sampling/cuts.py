@@ -1,5 +1,4 @@
-"""Samplers that leave tokens out. Each changes the `Candidates` that it is given and leaves one
-token at least."""
+"""Samplers that remove tokens. Each changes the given `Candidates` and keeps at least one token."""
 
 from __future__ import annotations
 
@@ -19,13 +18,13 @@ from weft.llm.sampling.candidates import (
 __all__ = ["min_p", "top_k", "top_n_sigma", "top_p", "typical", "xtc"]
 
 _NO_WEIGHT = -80.0
-"""A logit this far below the largest counts for nothing; its exponential is still a float32."""
+"""A logit this far below the largest counts as nothing, though exp of it is not 0 in float32."""
 _SLACK = 1 - 1e-5
-"""Bounds that save work are taken this much looser, for float32."""
+"""Factor by which bounds that only save work are loosened, because of float32 rounding."""
 
 
 def top_k(c: Candidates, k: int) -> None:
-    """The `k` likeliest."""
+    """Keeps the `k` likeliest tokens."""
     if k >= len(c):
         return
     if c.ordered:
@@ -35,7 +34,8 @@ def top_k(c: Candidates, k: int) -> None:
 
 
 def min_p(c: Candidates, p: float, keep: int = 1) -> None:
-    """Those at least `p` times as likely as the likeliest (arXiv 2407.01082); `keep` at least."""
+    """Keeps tokens at least `p` times as likely as the likeliest one (arXiv 2407.01082), and at
+    least `keep` tokens."""
     kept = np.flatnonzero(c.logits >= c.logits.max() + math.log(p))
     if len(kept) < keep:
         top_k(c, keep)
@@ -44,10 +44,11 @@ def min_p(c: Candidates, p: float, keep: int = 1) -> None:
 
 
 def top_p(c: Candidates, p: float, next_min_p: float = 0.0, keep: int = 1) -> None:
-    """The fewest likeliest that have `p` of all probability (arXiv 1904.09751); the one that
-    crosses `p` stays, and `keep` at least.
+    """Keeps the smallest set of likeliest tokens whose probabilities add up to `p` (arXiv
+    1904.09751), and at least `keep` tokens.
 
-    `next_min_p`: of min-p where that comes next, so that what it will drop need not be ordered."""
+    `next_min_p` is the option of min-p if that is the next sampler: tokens that it will remove need
+    no sorting here."""
     if len(c) <= SMALL:
         if not c.ordered:
             c.keep(c.order(), True)
@@ -57,7 +58,7 @@ def top_p(c: Candidates, p: float, next_min_p: float = 0.0, keep: int = 1) -> No
         return
     weights = c.weights()
     total = Running(weights).total
-    # tokens of weight below x are n at most, and so have less than n x: these can all go
+    # at most n tokens weigh less than x; they add up to less than n x, so all can go
     x = max((1 - p) * total / len(c), next_min_p) * _SLACK
     near = np.flatnonzero(weights >= x)
     weights = weights.take(near)
@@ -69,20 +70,20 @@ def top_p(c: Candidates, p: float, next_min_p: float = 0.0, keep: int = 1) -> No
 
 
 def typical(c: Candidates, p: float, keep: int = 1) -> None:
-    """Those whose surprise is nearest to the entropy, up to a sum over `p` (arXiv 2202.00666);
-    `keep` at least."""
+    """Keeps the tokens whose surprise is nearest to the entropy, until their probabilities add up
+    to more than `p` (arXiv 2202.00666), and at least `keep` tokens."""
     entropy, log_total = _entropy(c)
     distance = c.falls()
     distance += entropy - log_total  # the surprise is log_total - fall
     np.abs(distance, out=distance)
     near = None
     if len(c) > SMALL and keep < 2:
-        # as in top_p, what is likelier than x is enough; so is everything as near as these
+        # as in top_p, tokens likelier than x suffice, and so does everything as near as these
         x = (1 - p) / len(c) * _SLACK
         reach = max(entropy - log_total, -math.log(max(x, 1e-300)) - entropy)
         near = np.flatnonzero(distance <= reach + 1e-3)
         distance = distance.take(near)
-    # a stable order of very many takes too long
+    # a stable sort of very many takes too long
     order = np.argsort(distance, kind="stable" if len(distance) <= SMALL else "quicksort")
     if near is not None:
         order = near[order]
@@ -93,36 +94,37 @@ def typical(c: Candidates, p: float, keep: int = 1) -> None:
 
 
 def _entropy(c: Candidates) -> tuple[float, float]:
-    """Entropy of what is left, in nats, and the logarithm of the sum of weights."""
+    """The entropy of the candidates in nats, and the logarithm of the sum of weights."""
     falls = c.falls()
-    np.maximum(falls, _NO_WEIGHT, out=falls)  # less infinite ones
+    np.maximum(falls, _NO_WEIGHT, out=falls)  # 0 times infinity would be NaN
     weights = np.exp(falls, out=None if len(c) <= SMALL else scratch("exp", len(c)))
     total = float(weights.sum(dtype=np.float64))
     return math.log(total) - float(np.dot(weights, falls)) / total, math.log(total)
 
 
 def entropy_of(c: Candidates) -> float:
-    """Entropy of what is left, in nats."""
+    """The entropy of the candidates, in nats."""
     return _entropy(c)[0]
 
 
 def top_n_sigma(c: Candidates, n: float) -> None:
-    """Logits within `n` standard deviations of the largest (arXiv 2411.07641)."""
+    """Keeps logits within `n` standard deviations of the largest (arXiv 2411.07641)."""
     logits = c.logits
-    finite = np.isfinite(logits)
-    some = logits if finite.all() else logits[finite]
-    spread = some.std()
-    if not np.isfinite(spread):  # squares of huge logits
-        spread = some.std(dtype=np.float64)
+    is_finite = np.isfinite(logits)
+    finite = logits if is_finite.all() else logits[is_finite]
+    spread = finite.std()
+    if not np.isfinite(spread):  # the squares of huge logits overflow
+        spread = finite.std(dtype=np.float64)
     kept = np.flatnonzero(logits >= logits.max() - n * spread)
     if len(kept) < len(c):
         c.keep(kept, c.ordered)
 
 
 def xtc(c: Candidates, threshold: float, keep: int = 1) -> None:
-    """Without the tokens of probability `threshold` and more, save the least likely of them; as it
-    is where there are not two, and where fewer than `keep` would stay (exclude top choices,
-    llama.cpp pull request 9742)."""
+    """Removes tokens of at least probability `threshold`, except the least likely of them (exclude
+    top choices, llama.cpp pull request 9742).
+
+    Removes nothing if there are fewer than two, or if fewer than `keep` tokens would stay."""
     weights = c.weights()
     choices = np.flatnonzero(weights >= threshold * weights.sum(dtype=np.float64))
     if len(choices) < 2 or len(c) - len(choices) + 1 < keep:

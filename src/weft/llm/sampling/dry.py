@@ -1,9 +1,9 @@
-"""DRY: a penalty for the token that would go on repeating a sequence.
+"""DRY: a penalty for the token that would continue a repeated sequence.
 
-The idea and its options are those of text-generation-webui's pull request 5677 (p-e-w). Where the
-end of the text, n tokens of it, has occurred before, the token that followed there costs
-`multiplier * base ** (n - allowed_length)`; n below `allowed_length` costs nothing. A repetition
-does not reach across a sequence breaker.
+The idea and its options are those of text-generation-webui's pull request 5677 (p-e-w). If the last
+n tokens of the text have occurred before, `multiplier * base ** (n - allowed_length)` is subtracted
+from the logit of the token that followed them there. Repetitions shorter than `allowed_length` are
+free, and none extends across a sequence breaker.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _LOG_MAX = 88.7228391
 
 
 class Dry:
-    """DRY over one text's history."""
+    """The DRY penalty for one text."""
 
     def __init__(
         self,
@@ -35,17 +35,18 @@ class Dry:
         breakers: Sequence[str],
         piece: Callable[[int], bytes],
     ) -> None:
-        """`piece`: the bytes of a token."""
+        """`piece` gives the bytes of a token; the other arguments are options of
+        `SamplingParams`."""
         self._multiplier, self._base = multiplier, base
         self._allowed, self._last_n = allowed_length, last_n
         self._breakers = tuple(b.encode(errors="surrogatepass") for b in breakers)
         self._piece = piece
-        self._since_break: int | None = None  # tokens after the last breaker's end; None: none yet
+        self._since_break: int | None = None  # tokens since the last breaker; None: none so far
         self._tail = b""
         self._max_exponent = int(_LOG_MAX / math.log(base)) if base > 1.000001 else None
 
     def accept(self, id_: int) -> None:
-        """Looks for a sequence breaker that ends in this token."""
+        """Adds a token to the text and looks for a sequence breaker that ends in it."""
         if not self._breakers:
             return
         piece = self._piece(id_)
@@ -67,7 +68,7 @@ class Dry:
             limit = min(limit, self._since_break)
         if limit < self._allowed:
             return
-        if self._max_exponent is not None:  # longer ones cost no more
+        if self._max_exponent is not None:  # longer repetitions have the same penalty
             limit = min(limit, self._allowed + self._max_exponent)
         tokens, lengths = repeats(newest, self._allowed, limit)
         if not len(tokens):
@@ -81,22 +82,22 @@ class Dry:
 def repeats(
     newest: NDArray[np.int32], shortest: int, longest: int
 ) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Tokens that would continue a repetition of `shortest` tokens or more, and how long the
-    longest such repetition is, counted up to `longest`.
+    """Finds tokens that would continue a repetition of at least `shortest` tokens.
 
-    `newest`: tokens, the newest first. One pass over the places that still match per token of the
-    longest repetition."""
+    `newest` has the tokens of the text, the newest first. Returns each such token and the length of
+    its longest repetition, counted up to `longest`. Each token of that length takes one pass over
+    the places that still match."""
     n = len(newest)
-    lengths = np.zeros(n, np.intp)  # by place: how many tokens up to there are like the text's end
+    lengths = np.zeros(n, np.intp)  # for each place, the length of the repetition that ends there
     places = np.arange(1, n)
     for length in range(longest):
-        places = places[: np.searchsorted(places, n - length)]  # they are in order
+        places = places[: np.searchsorted(places, n - length)]  # places are ascending
         places = places[newest[places + length] == newest[length]]
         if not len(places):
             break
         lengths[places] = length + 1
-    found = np.flatnonzero(lengths[1:] >= shortest) + 1
-    tokens, lengths = newest[found - 1].astype(np.intp), lengths[found]
+    places = np.flatnonzero(lengths[1:] >= shortest) + 1
+    tokens, lengths = newest[places - 1].astype(np.intp), lengths[places]
     by_length = np.argsort(-lengths, kind="stable")
     unique, first = np.unique(tokens[by_length], return_index=True)
     return unique, lengths[by_length][first]

@@ -1,4 +1,4 @@
-"""`History`: the last tokens of a text, and the penalties for repeating them."""
+"""`History`: the tokens of a text, and the penalties for repeating them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class History:
         return self._n
 
     def append(self, id_: int) -> None:
-        """One more token."""
+        """Adds a token."""
         if self._n == len(self._tokens):
             self._tokens = np.concatenate((self._tokens, np.empty_like(self._tokens)))
         self._tokens[self._n] = id_
@@ -41,8 +41,9 @@ class History:
 class Penalties:
     """Repetition (arXiv 1909.05858), presence and frequency penalties over a window of tokens.
 
-    For each token of the window: a positive logit is divided by `repeat`, others are multiplied;
-    then `presence` is taken off, and `frequency` as often as it occurs. llama.cpp's rules."""
+    For each token in the window, a positive logit is divided by `repeat` and any other multiplied
+    by it; then `presence` is subtracted once, and `frequency` for each occurrence. These are the
+    rules of llama.cpp."""
 
     def __init__(self, last_n: int, repeat: float, presence: float, frequency: float) -> None:
         self._last_n = last_n
@@ -50,14 +51,14 @@ class Penalties:
         self._counts: dict[int, int] = {}
 
     def accept(self, history: History, ids: Iterable[int]) -> None:
-        """Counts `ids`, the newest of `history`, and forgets what leaves the window."""
+        """Counts `ids`, the newest tokens of `history`, and drops those that leave the window."""
         counts, new = self._counts, list(ids)
         first = len(history) - len(new)
         for i, id_ in enumerate(new):
             counts[id_] = counts.get(id_, 0) + 1
-            left = first + i - self._last_n
-            if self._last_n > 0 and left >= 0:
-                old = history[left]
+            leaving = first + i - self._last_n
+            if self._last_n > 0 and leaving >= 0:
+                old = history[leaving]
                 counts[old] -= 1
                 if not counts[old]:
                     del counts[old]
@@ -73,7 +74,7 @@ class Penalties:
         before = c.logits[positions].astype(np.float64)
         logits = np.where(before > 0, before / self._repeat, before * self._repeat)
         logits -= counts[which] * self._frequency + self._presence
-        # a token that was allowed stays so, however large the penalty
+        # no penalty, however large, forbids a token
         c.set_logits(
             positions, np.where(np.isneginf(before), before, np.maximum(logits, -FARTHEST))
         )

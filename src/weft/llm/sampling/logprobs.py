@@ -1,4 +1,4 @@
-"""Log-probabilities of the model's own distribution, before anything of sampling."""
+"""Log-probabilities of the model's own distribution, before any sampler changes it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["TokenLogprobs", "token_logprobs"]
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprobs:
-    """A token, and the likeliest tokens in its place."""
+    """A token and the likeliest tokens in its place."""
 
     id: int
     logprob: float
@@ -26,9 +26,10 @@ class TokenLogprobs:
 
 
 def token_logprobs(logits: NDArray[np.float32], id_: int, top: int = 0) -> TokenLogprobs:
-    """Of token `id_` and of the `top` likeliest, for `logits` [n_vocab] as the model gave them.
+    """The log-probabilities of token `id_` and of the `top` likeliest tokens, from the model's
+    `logits` [n_vocab].
 
-    Raises ContextError for a negative `top` and a token that is not there."""
+    Raises ContextError if `top` is negative or there is no such token."""
     if top < 0:
         raise ContextError(f"logprobs is {top}; it must be 0 or more")
     if not 0 <= id_ < len(logits):

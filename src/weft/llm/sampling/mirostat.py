@@ -1,4 +1,4 @@
-"""Mirostat 2.0 (arXiv 2007.14966, algorithm 2): text of a steady surprise."""
+"""Mirostat 2.0 (arXiv 2007.14966, algorithm 2), which keeps the surprise of tokens steady."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ __all__ = ["Mirostat"]
 
 
 class Mirostat:
-    """Keeps the tokens whose surprise is at most `mu` bits, and moves `mu` by what was drawn."""
+    """Keeps tokens whose surprise is at most `mu` bits, and adjusts `mu` after each draw."""
 
     def __init__(self, tau: float, eta: float) -> None:
-        """`tau`: the surprise to hold, in bits; `eta`: how fast `mu` follows."""
+        """`tau` is the surprise to aim at, in bits, and `eta` the learning rate of `mu`."""
         self._tau, self._eta = tau, eta
         self.mu = 2 * tau
 
     def shape(self, c: Candidates) -> None:
-        """Drops what surprises more than `mu`; the likeliest token always stays."""
+        """Removes tokens whose surprise is above `mu`; the likeliest token always stays."""
         weights = c.weights()
         total = float(weights.sum(dtype=np.float64))
         # weight / total >= 2 ** -mu
@@ -28,6 +28,6 @@ class Mirostat:
         c.keep(kept, c.ordered)
 
     def observe(self, position: int, probability: float) -> None:
-        """Corrects `mu` by a token drawn with this probability among those kept."""
+        """Adjusts `mu` after a token was drawn, with this probability among the kept ones."""
         surprise = -math.log2(probability)
         self.mu -= self._eta * (surprise - self._tau)

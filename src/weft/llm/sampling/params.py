@@ -1,10 +1,10 @@
 """`SamplingParams`: every option of sampling, checked when it is made.
 
-The chain runs in the order of `SAMPLERS`, which is llama.cpp's default; `samplers` gives another.
-Logit bias and then the constraint come before it, the draw after it. Each step sees what the one
-before has left; probabilities are those of the tokens that are left. A sampler whose option is at
-its neutral value is not run. Mirostat takes the place of everything but penalties, DRY and the
-temperature.
+The chain runs in the order of `SAMPLERS`, which is llama.cpp's default, unless `samplers` gives
+another. The constraint and the logit bias are applied before the chain; the draw follows it. Each
+sampler sees only the tokens that the samplers before have left, and their probabilities add up to
+1. A sampler whose option has its neutral value is skipped. Mirostat replaces all samplers but
+penalties, DRY and the temperature.
 """
 
 from __future__ import annotations
@@ -44,26 +44,29 @@ _ALIASES = {
 
 _INF = math.inf
 _MOST = 3e38
-"""Above it there is no float32."""
+"""Largest finite number that is accepted; larger ones have no float32."""
 T = TypeVar("T")
 
 
 def _option(
     default: T, about: str, low: float = 0, high: float = _INF, flags: tuple[str, ...] = ()
 ) -> T:
-    """A field with what `help()` says of it, the range of a number, and its flags, where these are
-    not its name."""
-    metadata = {"about": about, "range": (low, high), "flags": flags}
-    made: T = field(default=default, metadata=metadata)
-    return made
+    """A field with its text for `help()`, the range of a number, and the names of its flags (empty:
+    one like the field)."""
+    option: T = field(
+        default=default, metadata={"about": about, "range": (low, high), "flags": flags}
+    )
+    return option
 
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """How a token is chosen; raises ContextError for a value out of range."""
+    """The options of sampling. Raises ContextError for a value out of range."""
 
     temperature: float = _option(
-        0.8, "0: always the most likely token; larger is more varied.", flags=("--temp",)
+        0.8,
+        "Divides the logits; larger is more varied, 0 always takes the most likely token.",
+        flags=("--temp",),
     )
     top_k: int = _option(40, "Keep the k most likely tokens; 0: all.")
     top_p: float = _option(
@@ -75,12 +78,15 @@ class SamplingParams:
         0.05, "Keep tokens at least this likely relative to the likeliest one; 0: all.", high=1
     )
     seed: int | None = _option(
-        None, "The same seed gives the same draws; None: a fresh one.", flags=("--seed", "-s")
+        None,
+        "Seed of the random numbers; the same seed gives the same draws. None: a random seed.",
+        flags=("--seed", "-s"),
     )
 
     typical_p: float = _option(
         1.0,
-        "Keep the tokens whose surprise is nearest to the expected one, up to this sum; 1: all.",
+        "Keep the tokens whose surprise is nearest to the entropy, until their probabilities sum "
+        "to this; 1: all.",
         high=1,
         flags=("--typical", "--typical-p"),
     )
@@ -92,23 +98,27 @@ class SamplingParams:
     )
     xtc_probability: float = _option(
         0.0,
-        "How often the likeliest tokens are left out, so that a rarer one is taken; 0: never.",
+        "Probability that XTC removes the likeliest tokens, so that a rarer one is taken; 0: off.",
         high=1,
     )
     xtc_threshold: float = _option(
         0.1,
-        "Of the tokens at least this likely, XTC leaves the least likely one; above 0.5: off.",
+        "XTC removes tokens at least this likely, but for the least likely of them; above 0.5: "
+        "off.",
         high=1,
     )
     min_keep: int = _option(
-        0, "top_p, min_p, typical_p and XTC leave at least so many tokens; 0 and 1: one."
+        0, "Fewest tokens that top_p, min_p, typical_p and XTC keep; 0 means 1."
     )
     dynatemp_range: float = _option(
         0.0,
-        "The temperature moves this far down and up with the entropy of what is left; 0: fixed.",
+        "The temperature varies by this much, down and up, with the entropy of the tokens left; "
+        "0: fixed.",
     )
     dynatemp_exponent: float = _option(
-        1.0, "How the entropy, 0 to 1, maps to the range.", flags=("--dynatemp-exp",)
+        1.0,
+        "Power of the relative entropy, 0 to 1, that sets the temperature in its range.",
+        flags=("--dynatemp-exp",),
     )
 
     repeat_penalty: float = _option(
@@ -118,54 +128,58 @@ class SamplingParams:
     )
     repeat_last_n: int = _option(
         64,
-        "Tokens, prompt included, that the three penalties look back at; 0: off, -1: all.",
+        "Number of last tokens, prompt included, that the three penalties apply to; 0: off, "
+        "-1: all.",
         low=-1,
     )
-    presence_penalty: float = _option(0.0, "Taken from the logit of every recent token.", low=-_INF)
+    presence_penalty: float = _option(
+        0.0, "Subtracted from the logit of every recent token; 0: off.", low=-_INF
+    )
     frequency_penalty: float = _option(
-        0.0, "Taken from the logit of a recent token as often as it occurs.", low=-_INF
+        0.0,
+        "Subtracted from the logit of a recent token for each of its occurrences; 0: off.",
+        low=-_INF,
     )
 
     dry_multiplier: float = _option(
         0.0, "Weight of DRY, the penalty for continuing a repeated sequence; 0: off."
     )
     dry_base: float = _option(
-        1.75, "The penalty grows by this factor with each repeated token.", low=1
+        1.75, "The DRY penalty grows by this factor with each repeated token.", low=1
     )
     dry_allowed_length: int = _option(
-        2, "Longest repetition that costs `dry_multiplier` only; shorter ones are free."
+        2, "Length in tokens of repetitions with penalty `dry_multiplier`; shorter ones are free."
     )
     dry_last_n: int = _option(
         -1,
-        "Tokens that DRY looks back at; 0: off, -1: all.",
+        "Number of last tokens that DRY looks at; 0: off, -1: all.",
         low=-1,
         flags=("--dry-penalty-last-n",),
     )
     dry_sequence_breakers: tuple[str, ...] = _option(
         BREAKERS,
-        "Texts across which nothing counts as a repetition.",
+        "Texts that end a repetition; none extends across them.",
         flags=("--dry-sequence-breaker",),
     )
 
     mirostat: int = _option(
         0,
-        "2: mirostat 2.0, which cuts and corrects itself toward a steady surprise; 0: off.",
+        "2 uses mirostat 2.0, which keeps the surprise of tokens steady; 0: off.",
         low=-_INF,
     )
-    mirostat_tau: float = _option(5.0, "The surprise to hold, in bits.", flags=("--mirostat-ent",))
-    mirostat_eta: float = _option(
-        0.1, "How fast mirostat corrects itself.", flags=("--mirostat-lr",)
+    mirostat_tau: float = _option(
+        5.0, "The surprise that mirostat aims at, in bits.", flags=("--mirostat-ent",)
     )
+    mirostat_eta: float = _option(0.1, "Learning rate of mirostat.", flags=("--mirostat-lr",))
 
     adaptive_target: float = _option(
         -1.0,
-        "Prefer tokens so that the probabilities of those drawn average this (adaptive-p); below "
-        "0: off.",
+        "Average probability of drawn tokens that adaptive-p aims at; below 0: off.",
         low=-1,
         high=1,
     )
     adaptive_decay: float = _option(
-        0.9, "What a token still counts for in that average after the next one.", high=0.99
+        0.9, "Factor by which a token counts less in that average with each later one.", high=0.99
     )
 
     logit_bias: Mapping[int, float] | None = _option(
@@ -175,7 +189,7 @@ class SamplingParams:
     )
     samplers: str | Sequence[str] = _option(
         SAMPLERS,
-        "The order of the chain, `'top_k;temperature'` or a sequence; those not named are "
+        "The samplers of the chain in order, as `'top_k;temperature'` or a sequence; others are "
         "left out.",
     )
 
@@ -212,9 +226,9 @@ class SamplingParams:
             if not (what is None or isinstance(what, str)):
                 if name != "json_schema" or not isinstance(what, Mapping):
                     raise ContextError(f"{name} is {what!r:.60}; it must be a text")
-        given = [n for n in ("grammar", "json_schema", "regex") if getattr(self, n) is not None]
-        if len(given) > 1:
-            raise ContextError(f"{' and '.join(given)} are both given; a text has one constraint")
+        names = [n for n in ("grammar", "json_schema", "regex") if getattr(self, n) is not None]
+        if len(names) > 1:
+            raise ContextError(f"{' and '.join(names)} are both given; a text has one constraint")
 
     @property
     def order(self) -> tuple[str, ...]:
@@ -224,14 +238,14 @@ class SamplingParams:
 
     @property
     def constrained(self) -> bool:
-        """Whether there is a grammar, a JSON schema or a regular expression."""
+        """True if there is a grammar, a JSON schema or a regular expression."""
         return not (self.grammar is None and self.json_schema is None and self.regex is None)
 
     @staticmethod
     def combine(base: SamplingParams | None, options: Mapping[str, Any]) -> SamplingParams:
-        """`base`, or the defaults, with some fields replaced.
+        """Replaces fields of `base` (None: of the defaults) by `options`.
 
-        Raises ArgumentError for a name that is no field."""
+        Raises ArgumentError for an unknown name and ContextError for a value out of range."""
         known = [f.name for f in fields(SamplingParams)]
         require_options("sampling", options, known, "help(weft.LLM.generate)")
         start = {} if base is None else {name: getattr(base, name) for name in known}
@@ -280,7 +294,7 @@ SAMPLING_OPTIONS: dict[str, Option] = {
     )
     for f in fields(SamplingParams)
 }
-"""The fields of `SamplingParams`: what flags, fields of requests and `help()` are made of."""
+"""The fields of `SamplingParams`, from which flags, fields of requests and `help()` are made."""
 _KINDS: dict[str, type] = {"float": Real, "int": Integral, "int | None": Integral}
 _NUMBERS = [
     (f.name, _KINDS[str(f.type)], *f.metadata["range"])

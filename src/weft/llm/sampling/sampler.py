@@ -26,19 +26,18 @@ __all__ = ["Sampler"]
 Step = Callable[[Candidates], None]
 
 
-_quiet = np.errstate(over="ignore")  # differences of huge logits are infinite, which is right
+_quiet = np.errstate(over="ignore")  # differences of huge logits may be infinite
 
 
 class Sampler:
     """Draws the tokens of one text, with its own random generator, history and constraint.
 
-    Different samplers share nothing that changes, so many texts may take turns or run in threads.
-    """
+    Samplers share no mutable state, so different texts may take turns or run in threads."""
 
     def __init__(self, params: SamplingParams, tokenizer: Tokenizer | None = None) -> None:
-        """`tokenizer`: needed by DRY with sequence breakers and by constraints.
+        """DRY with sequence breakers and constraints need the `tokenizer`.
 
-        Raises ContextError where it is missing, and for a constraint that cannot be met."""
+        Raises ContextError if it is missing, and for a constraint that no text can satisfy."""
         self.params = params
         self._random = np.random.Generator(np.random.PCG64(params.seed))
         self._bias = _bias(params)
@@ -56,7 +55,7 @@ class Sampler:
         """Whether the largest logit is what is drawn, and nothing changes logits before."""
 
     def _steps(self, tokenizer: Tokenizer | None) -> list[Step]:
-        """The samplers that do something, in order."""
+        """The samplers that have an effect, in order."""
         p, order = self.params, self.params.order
         if p.mirostat:
             order = ("penalties", "dry", "temperature")
@@ -79,7 +78,7 @@ class Sampler:
             self._dry = Dry(
                 p.dry_multiplier, p.dry_base, p.dry_allowed_length, p.dry_last_n, breakers, piece
             )
-        if _greedy(p, active):  # cuts keep the likeliest token, so those at the end do nothing
+        if _greedy(p, active):  # cuts keep the likeliest token, so those at the end can go
             last = max((i for i, n in enumerate(active) if n in ("penalties", "dry")), default=-1)
             active = [*active[: last + 1], "temperature"]
             self._only_cold = len(active) == 1
@@ -118,15 +117,15 @@ class Sampler:
 
     @property
     def done(self) -> bool:
-        """Whether a constraint has been met so that only an end token could follow."""
+        """True if a constraint is satisfied and only an end token could follow."""
         return self._constraint is not None and self._constraint.done
 
     def start(self, prompt: Iterable[int]) -> None:
-        """Tells penalties and DRY the tokens in front of the text."""
+        """Gives penalties and DRY the tokens in front of the text."""
         self._remember([int(id_) for id_ in prompt])
 
     def accept(self, id_: int) -> None:
-        """The text goes on with token `id_`; raises ContextError when the constraint forbids it."""
+        """Appends token `id_` to the text; raises ContextError if the constraint forbids it."""
         if self._constraint is not None:
             self._constraint.accept(id_)
         self._remember((id_,))
@@ -142,10 +141,10 @@ class Sampler:
                 self._penalties.accept(self._history, (id_,))
 
     def sample(self, logits: NDArray[np.float32]) -> int:
-        """A token id for `logits` [n_vocab]; ties go to the lowest id.
+        """Draws a token id from `logits` [n_vocab]; of equal logits the lowest id comes first.
 
-        Raises ContextError when a logit is NaN or the largest is infinite, and when the constraint
-        allows no token."""
+        Raises ContextError if a logit is NaN, the largest is infinite, or the constraint allows no
+        token."""
         if not self._largest:
             return self._drawn(logits)
         best = int(logits.argmax())  # the first NaN counts as largest
@@ -168,9 +167,9 @@ class Sampler:
     def distribution(
         self, logits: NDArray[np.float32]
     ) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
-        """The tokens that can be drawn, most likely first, and their probabilities.
+        """The tokens that can be drawn, the most likely first, and their probabilities.
 
-        XTC takes its chance here as it does when drawing."""
+        XTC is applied at random here too, with its probability."""
         c = self._left(logits)
         if not c.ordered:
             c.keep(c.order(), True)
@@ -179,7 +178,7 @@ class Sampler:
         return c.ids, weights / weights.sum()
 
     def _left(self, logits: NDArray[np.float32]) -> Candidates:
-        """What the chain leaves of all tokens."""
+        """The tokens that the constraint, the bias and the chain leave."""
         logits = np.asarray(logits, np.float32)
         _require_finite(logits.max())  # NaN counts as largest
         c = Candidates(logits, self._allowed(len(logits)))
@@ -228,7 +227,7 @@ def _does_something(p: SamplingParams, name: str) -> bool:
 
 
 def _greedy(p: SamplingParams, active: list[str]) -> bool:
-    """Whether the likeliest token is drawn whatever the cuts are."""
+    """True if the likeliest token is drawn, whatever the cuts are."""
     cold = p.temperature == 0 and p.dynatemp_range == 0 and "temperature" in active
     return cold and p.mirostat == 0 and not {"typ_p", "xtc"} & set(active)
 

@@ -1,4 +1,4 @@
-"""Temperature: fixed, or moving with the entropy of what is left."""
+"""Temperature, fixed or depending on the entropy of the candidates."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ __all__ = ["dynamic_temperature", "temperature"]
 
 
 def temperature(c: Candidates, t: float) -> None:
-    """Logits divided by `t`; 0 leaves the likeliest token alone, of equal ones the first."""
+    """Divides logits by `t`; 0 keeps only the likeliest token, of equal ones the first."""
     if t == 0.0:
         c.keep_only(0 if c.ordered else int(c.logits.argmax()))
     elif t != 1.0:
-        # less the largest first, so that a tiny temperature can only overflow to minus infinity,
+        # with the largest subtracted, a tiny temperature can overflow only to minus infinity,
         # which is probability 0; the limits keep t itself in float32
         logits = c.writable()
         logits -= logits.max()
@@ -23,10 +23,12 @@ def temperature(c: Candidates, t: float) -> None:
 
 
 def dynamic_temperature(c: Candidates, t: float, reach: float, exponent: float) -> None:
-    """A temperature of `t - reach` (0 at least) where one token is certain, `t + reach` where all
-    are equally likely, by the entropy's `exponent`-th power in between."""
+    """Divides logits by a temperature between `t - reach` (at least 0), if one token is certain,
+    and `t + reach`, if all are equally likely.
+
+    In between it grows with the `exponent`-th power of the entropy relative to its maximum."""
     if len(c) == 1:
         return
     low, high = max(0.0, t - reach), t + reach
-    certainty = min(max(entropy_of(c) / math.log(len(c)), 0.0), 1.0)
-    temperature(c, low + (high - low) * certainty**exponent)
+    entropy = min(max(entropy_of(c) / math.log(len(c)), 0.0), 1.0)
+    temperature(c, low + (high - low) * entropy**exponent)
