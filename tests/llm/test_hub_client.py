@@ -87,7 +87,7 @@ def test_names_of_nothing(hub: Hub, tmp_path: Path) -> None:
         "2 files of it are q4_0: a-Q4_0.gguf, b-Q4_0.gguf; say which",
         "the repository has no GGUF files",
         "there is no repository no/body, or it is private",
-        "some/gated is open to those only who accept its terms",
+        "some/gated is open only to those who accept its terms",
         f"{REPO} has no file broken-Q2_K-00002-of-00002.gguf; {there}",
     ]
     for answer, part in zip(got, wanted, strict=False):

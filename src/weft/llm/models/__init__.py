@@ -1,7 +1,8 @@
-"""Architectures by the name that GGUF files give in `general.architecture`.
+"""The architectures, by the names that GGUF files have in `general.architecture`.
 
-Adding one: a file whose `ARCHITECTURES` says how it differs from the skeleton of `architecture.py`,
-put together from `parts.py`, and a line here; docs/add-a-model.md has the steps.
+A new architecture is a file with a table `ARCHITECTURES`, which says how it differs from the
+skeleton in `architecture.py` and is composed of the parts in `parts.py`, and a line here. The steps
+are in docs/add-a-model.md.
 """
 
 from __future__ import annotations
@@ -49,11 +50,11 @@ _FILES = {
     "stablelm": ("stablelm",),
     "starcoder2": ("starcoder2",),
 }
-"""Files of this folder, and the architectures in each."""
+"""The files of this folder, and the architectures in each."""
 
 
 class _Table(Mapping[str, Architecture]):
-    """Architectures by name; a file is imported when one of its own is asked for."""
+    """Architectures by name; a file is imported when one of its architectures is first used."""
 
     def __init__(self) -> None:
         self._file_of = {name: file for file, names in _FILES.items() for name in names}
@@ -74,7 +75,8 @@ ARCHITECTURES = _Table()
 
 
 def find_architecture(name: str) -> Architecture:
-    """The architecture called `name`; raises FormatError with the known names."""
+    """The architecture called `name`. Raises FormatError, which lists the known names, if there is
+    none."""
     if name not in ARCHITECTURES:
         raise FormatError(
             f"unknown architecture {name!r}; known architectures: {', '.join(ARCHITECTURES)}"

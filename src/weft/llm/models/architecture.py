@@ -1,4 +1,4 @@
-"""`Architecture`: the skeleton that decoders share, and what a model's file says is its own."""
+"""`Architecture`: the skeleton that decoders share, with fields for their differences."""
 
 from __future__ import annotations
 
@@ -37,20 +37,20 @@ class Architecture:
     attention: Part = Attention()  # noqa: RUF009  parts are frozen
     feed_forward: Part = Gated()  # noqa: RUF009
     norm: Norm = RMS
-    """That of all norms but those of heads."""
+    """The kind of all norms but those of heads."""
     before: tuple[str, str] = ("attn_norm", "ffn_norm")
-    """Names of the norms in front of attention and feed-forward layer; empty for none."""
+    """Names of the norms in front of attention and feed-forward layer; empty: there is none."""
     after: tuple[str, str] = ("", "")
-    """Names of the norms behind them."""
+    """Names of the norms behind them; empty: there is none."""
     embedding_norm: str = ""
-    """Name of a norm of the embeddings."""
+    """Name of the norm of the embeddings; empty: there is none."""
     last_norm: str = "output_norm"
-    """Name of the norm in front of the output projection; empty for none."""
+    """Name of the norm in front of the output projection; empty: there is none."""
     embeds: bool = False
-    """Whether `forward` gives embeddings instead of logits."""
+    """True if `forward` computes embeddings instead of logits."""
 
     def table(self, c: ModelConfig) -> Iterator[Row]:
-        """The tensors of a file; raises FormatError where the metadata lacks what they need."""
+        """The tensors of a file. Raises FormatError if the metadata lacks a key for them."""
         yield from self.outer_rows(c)
         for il in range(c.n_layer):
             yield from self.block_rows(c, il)
@@ -76,7 +76,7 @@ class Architecture:
         yield from self.feed_forward.rows(c, il)
 
     def forward(self, step: Step, w: Weights) -> Tensor:
-        """Tokens to logits [n_vocab, n_outputs], or to embeddings [n_embd, n_outputs]."""
+        """Computes logits [n_vocab, n_outputs], or embeddings [n_embd, n_outputs], from tokens."""
         x = self.embed(step, w)
         for il in range(step.config.n_layer):
             x = self.block(step, w, il, x).named(f"l_out-{il}")
@@ -88,7 +88,7 @@ class Architecture:
         return self.normed(step, w, self.embedding_norm, x)
 
     def block(self, step: Step, w: Weights, il: int, x: Tensor) -> Tensor:
-        """One layer, [n_embd, n_tokens] -> the same."""
+        """One layer, from x [n_embd, n_tokens] to the same sizes."""
         layer = w.layer(il)
         y = self.attention(step, w, il, self.normed(step, layer, self.before[0], x))
         x, y = last(step, il, x, y)
@@ -101,19 +101,19 @@ class Architecture:
         return common.output(w, self.normed(step, w, self.last_norm, x).named("result_norm"))
 
     def normed(self, step: Step, w: Weights, name: str, x: Tensor) -> Tensor:
-        """x by the norm called `name`; as it is where that is empty."""
+        """Applies the norm called `name` to x; an empty name is no norm."""
         return self.norm(step.config, w, name, x) if name else x
 
 
 def last(step: Step, il: int, *tensors: Tensor) -> tuple[Tensor, ...]:
-    """The tensors [n, n_tokens] as they are; in the last layer, once attention has written the
-    cache, their columns whose logits are asked for: [n, n_outputs]."""
+    """The tensors [n, n_tokens], reduced in the last layer to the columns whose logits are wanted:
+    [n, n_outputs]. Call it when attention has written the cache."""
     if il < step.config.n_layer - 1:
         return tensors
     return tuple(common.wanted(step, t) for t in tensors)
 
 
 def scaled(step: Step, y: Tensor) -> Tensor:
-    """What a layer adds, times the model's scale where it has one."""
+    """The output y of a part times the model's residual scale, if it has one."""
     scale = step.config.residual_scale
     return G.scale(y, scale) if scale else y

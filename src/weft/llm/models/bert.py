@@ -1,6 +1,6 @@
-"""BERT (arXiv 1810.04805): an encoder. Tokens see those on both sides, there are no logits, and
-norms come behind attention and feed-forward layer, around the residual. Token types are all 0,
-"sentence A"; DistilBERT (arXiv 1910.01108) has none.
+"""BERT (arXiv 1810.04805): an encoder. Tokens see tokens on both sides, there are no logits, and
+norms follow the residual sums of attention and feed-forward layer. Token types are all 0, "sentence
+A"; DistilBERT (arXiv 1910.01108) has none.
 
 Nomic BERT (arXiv 2402.01613) rotates instead of learning positions, and gates its feed-forward
 layer with SiLU."""
@@ -25,12 +25,12 @@ __all__ = ["ARCHITECTURES"]
 
 
 def configure(c: ModelConfig, keys: Keys) -> ModelConfig:
-    """Positions are learned (nomic-bert needs no `configure`)."""
+    """Sets learned positions, which nomic-bert does not have."""
     return replace(c.without_rope(), n_positions=c.n_ctx_train)
 
 
 class Bert(Architecture):
-    """Norms follow each addition; what comes out is the embedding of every token."""
+    """A norm follows each sum; the output is the embedding of every token."""
 
     def outer_rows(self, c: ModelConfig) -> Iterator[Row]:
         """Tensors outside the layers."""
@@ -45,14 +45,14 @@ class Bert(Architecture):
             yield from self.norm.rows(f"blk.{il}.{name}", c.n_embd)
 
     def embed(self, step: Step, w: Weights) -> Tensor:
-        """Embeddings of tokens, of type 0 and of positions, normed: [n_embd, n_tokens]."""
+        """The normed sum of the embeddings of tokens, type 0 and positions: [n_embd, n_tokens]."""
         x = common.embed(step, w)
         if "token_types.weight" in w:
             x = G.add(x, G.view_1d(w["token_types.weight"], step.config.n_embd, 0))
         return self.normed(step, w, self.embedding_norm, common.add_positions(step, w, x))
 
     def block(self, step: Step, w: Weights, il: int, x: Tensor) -> Tensor:
-        """One layer, [n_embd, n_tokens] -> the same."""
+        """One layer, from x [n_embd, n_tokens] to the same sizes."""
         layer = w.layer(il)
         x, y = last(step, il, x, self.attention(step, w, il, x))
         x = self.normed(step, layer, "attn_output_norm", G.add(x, y))

@@ -17,28 +17,28 @@ __all__ = ["ARCHITECTURES"]
 
 
 class SubNormedAttention(Attention):
-    """A norm stands in front of the output matrix."""
+    """Attention with a norm in front of the output matrix."""
 
     def rows(self, c: ModelConfig, il: int) -> Iterator[Row]:
-        """Projections and that norm."""
+        """The projections and the norm."""
         yield from super().rows(c, il)
         yield from RMS.rows(f"blk.{il}.attn_sub_norm", c.n_head(il) * c.head_dim_v)
 
     def output(self, step: Step, w: Weights, y: Tensor) -> Tensor:
-        """[dv * n_head, n_tokens] -> [n_embd, n_tokens]."""
+        """The output projection, from y [dv * n_head, n_tokens] to [n_embd, n_tokens]."""
         return super().output(step, w, RMS(step.config, w, "attn_sub_norm", y))
 
 
 class SubNormedGated(Gated):
-    """down(norm(silu(gate x) * up x))."""
+    """A gated feed-forward layer with one more norm: down(norm(silu(gate x) * up x))."""
 
     def rows(self, c: ModelConfig, il: int) -> Iterator[Row]:
-        """Three matrices and that norm."""
+        """The three matrices and the norm."""
         yield from super().rows(c, il)
         yield from RMS.rows(f"blk.{il}.ffn_sub_norm", c.n_ff(il))
 
     def inner(self, step: Step, w: Weights, inside: Tensor) -> Tensor:
-        """[n_ff, n_tokens] -> the same."""
+        """Norms the input of the last matrix, [n_ff, n_tokens]."""
         return RMS(step.config, w, "ffn_sub_norm", inside)
 
 

@@ -15,7 +15,7 @@ __all__ = ["ARCHITECTURES"]
 
 
 def configure(c: ModelConfig, keys: Keys) -> ModelConfig:
-    """The slopes of ALiBi are the paper's; no key says so."""
+    """Sets the slopes of ALiBi from the paper; no key has them."""
     return replace(c.without_rope(), alibi_bias=8.0)
 
 

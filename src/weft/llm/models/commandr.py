@@ -22,7 +22,7 @@ __all__ = ["ARCHITECTURES"]
 
 
 def configure_windows(c: ModelConfig, keys: Keys) -> ModelConfig:
-    """Which layers of cohere2 have a window, and so a rotation."""
+    """Sets the layers of cohere2 that have a window, which are those that rotate."""
     windowed = keys.windowed(4, c.n_layer)
     none = replace(c.rope, n_dims=0)
     return replace(c, windowed=windowed, ropes=tuple(c.rope if w else none for w in windowed))
@@ -32,14 +32,14 @@ class CommandR(Architecture):
     """Attention and feed-forward layer read the same normed input; logits are scaled."""
 
     def block(self, step: Step, w: Weights, il: int, x: Tensor) -> Tensor:
-        """One layer, [n_embd, n_tokens] -> the same."""
+        """One layer, from x [n_embd, n_tokens] to the same sizes."""
         normed = self.normed(step, w.layer(il), "attn_norm", x)
         y = self.attention(step, w, il, normed)
         x, y, normed = last(step, il, x, y, normed)
         return G.add(G.add(self.feed_forward(step, w, il, normed), x), y)
 
     def logits(self, step: Step, w: Weights, x: Tensor) -> Tensor:
-        """[n_vocab, n_outputs]."""
+        """The scaled logits [n_vocab, n_outputs]."""
         return G.scale(super().logits(step, w, x), step.config.logit_scale or 1.0)
 
 

@@ -1,6 +1,6 @@
-"""The computations that parts of models share, between a step's leaves and its logits.
+"""Computations that the parts of models share.
 
-Sizes in comments are ggml's `ne`, innermost first. `d` is the size of a head.
+Sizes in comments are innermost first, as in ggml's `ne`. `d` is the size of a head.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = [
 
 
 def linear(w: Weights, name: str, x: Tensor) -> Tensor:
-    """W x, times its scale and plus its bias where the file has them."""
+    """Computes W x, times the scale and plus the bias if the file has them."""
     y = G.mul_mat(w[f"{name}.weight"], x)
     if f"{name}.scale" in w:
         y = G.mul(y, w[f"{name}.scale"])
@@ -39,18 +39,19 @@ def linear(w: Weights, name: str, x: Tensor) -> Tensor:
 
 
 def norm(w: Weights, name: str, x: Tensor, eps: float) -> Tensor:
-    """RMS norm with a learned gain (arXiv 1910.07467)."""
+    """Computes the RMS norm of x with a learned gain (arXiv 1910.07467)."""
     return G.mul(G.rms_norm(x, eps), w[f"{name}.weight"])
 
 
 def layer_norm(w: Weights, name: str, x: Tensor, eps: float) -> Tensor:
-    """LayerNorm (arXiv 1607.06450) with a learned gain and, where the file has it, a bias."""
+    """Computes the LayerNorm of x (arXiv 1607.06450) with a learned gain and an optional bias."""
     y = G.mul(G.norm(x, eps), w[f"{name}.weight"])
     return G.add(y, w[f"{name}.bias"]) if f"{name}.bias" in w else y
 
 
 def embed(step: Step, w: Weights) -> Tensor:
-    """Rows of the embedding, scaled where the model says so, or those given: [n_embd, n_tokens]."""
+    """The embeddings of the tokens, times the model's scale if it has one, or the rows given in
+    place of tokens: [n_embd, n_tokens]."""
     if step.embd is not None:
         return step.embd
     x = G.get_rows(w["token_embd.weight"], step.tokens)
@@ -59,16 +60,15 @@ def embed(step: Step, w: Weights) -> Tensor:
 
 
 def add_positions(step: Step, w: Weights, x: Tensor) -> Tensor:
-    """Embeddings x [n_embd, n_tokens] plus the learned ones of their positions, where the file has
-    them."""
+    """Adds learned embeddings of positions to x [n_embd, n_tokens], if the model has them."""
     if not step.config.n_positions:
         return x
     return G.add(x, G.get_rows(w["position_embd.weight"], step.positions))
 
 
 def qkv(step: Step, w: Weights, il: int, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """x [n_embd, n_tokens] -> q [d, n_head, n_tokens], k [d, n_head_kv, n_tokens], v [dv,
-    n_head_kv, n_tokens], by the weights `w` of layer `il`."""
+    """Projects x [n_embd, n_tokens] to q [d, n_head, n_tokens], k [d, n_head_kv, n_tokens] and v
+    [dv, n_head_kv, n_tokens]. `w` has the weights of layer `il`."""
     c, n_tokens = step.config, x.ne[1]
     n_head, n_kv = c.n_head(il), c.n_head_kv(il)
     heads = (c.head_dim_k, n_head), (c.head_dim_k, n_kv), (c.head_dim_v, n_kv)
@@ -86,7 +86,7 @@ def qkv(step: Step, w: Weights, il: int, x: Tensor) -> tuple[Tensor, Tensor, Ten
 
 
 def rope(step: Step, w: Weights, x: Tensor, il: int = 0) -> Tensor:
-    """Rotates x [d, n_head, n_tokens] by its positions, as layer `il` does."""
+    """Rotates x [d, n_head, n_tokens] by its positions, with the rotary embedding of layer `il`."""
     r = step.config.rope_of(il)
     factors = _freq_factors(w, r, step.cache)
     return _rotate(r, step.rope_mode, factors, x, step.positions, r.kernel_attn_factor)
@@ -100,10 +100,10 @@ def shift_keys(
     full_shift: Tensor,
     small_shift: Tensor | None = None,
 ) -> list[Tensor]:
-    """Cached keys rotated in place by i32 shift [n_kv], the move of each cell's position
-    (`small_shift`: of the layers whose cells are those of the sliding window). Angles
-    add up, so a key then is as if computed at its new position; its magnitude stays. Layers without
-    rotary embedding are left out."""
+    """Rotates cached keys in place by `full_shift` i32 [n_kv], the change of each cell's position.
+
+    Layers with cells of the sliding window rotate by `small_shift`; layers without rotary embedding
+    are left out. Angles add up, so a rotated key equals one computed at the new position."""
     shifted = []
     for il, k in enumerate(cache.k):
         r = c.rope_of(il)
@@ -166,8 +166,9 @@ def _rotate(
 
 
 def _freq_factors(w: Weights, r: RopeConfig, cache: KVCache) -> Tensor | None:
-    """What rotation angles are divided by. LongRoPE's two sets are for contexts within and beyond
-    the original length: chosen once a context, since cached keys must agree."""
+    """The divisors of rotation angles, if the file has them. LongRoPE has one set for contexts
+    within the original length and one beyond; the size of the cache decides, because all cached
+    keys must use the same set."""
     if "rope_freqs.weight" in w:
         return w["rope_freqs.weight"]
     long = cache.size > r.n_ctx_orig
@@ -183,10 +184,10 @@ def attention(
     *,
     sinks: Tensor | None = None,
 ) -> Tensor:
-    """Writes k and v to the cache and attends over the first n_kv cells that the layer sees.
+    """Writes k and v to the cache and computes attention over its first n_kv cells.
 
-    q [d, n_head, n_tokens], k [d, n_head_kv, n_tokens], v [dv, n_head_kv, n_tokens] ->
-    [dv * n_head, n_tokens]."""
+    Takes q [d, n_head, n_tokens], k [d, n_head_kv, n_tokens] and v [dv, n_head_kv, n_tokens].
+    Returns [dv * n_head, n_tokens]."""
     mask = step.mask_of(il)
     scale, cap = step.config.kq_scale, step.config.attn_softcap
     bias = step.config.alibi_bias
@@ -209,30 +210,31 @@ def attention(
 
 
 def _cached(step: Step, il: int, cache: Tensor, x: Tensor) -> Tensor:
-    """x [d, n_head_kv, n_tokens] written to its cells; the cache as [d, n_kv, n_head_kv]."""
+    """Writes x [d, n_head_kv, n_tokens] to its cells; returns the cache as [d, n_kv, n_head_kv]."""
     d, n_head, n_tokens, _ = x.ne
     assert isinstance(d, int)
     if not x.is_contiguous:  # a part of a fused projection
         x = G.cont(x)
     written = G.set_rows(cache, G.reshape(x, d * n_head, n_tokens), step.cells_of(il))
-    # A view of what was written, not of the leaf: that is what puts it after the write.
+    # a view of the result of the write, not of the leaf, so that it is read after the write
     return G.view_3d(
         written, d, step.mask_of(il).ne[0], n_head, cache.nb[1], cache.dtype.row_bytes(d)
     )
 
 
 def soft_cap(x: Tensor, cap: float) -> Tensor:
-    """cap * tanh(x / cap): as x where it is small, never beyond the cap (arXiv 2408.00118)."""
+    """Computes cap * tanh(x / cap), which is near x if that is small and never beyond the cap
+    (arXiv 2408.00118)."""
     return G.scale(G.tanh(G.scale(x, 1.0 / cap)), cap)
 
 
 def wanted(step: Step, x: Tensor) -> Tensor:
-    """The columns of x [n, n_tokens] whose logits are asked for: [n, n_outputs]."""
+    """The columns of x [n, n_tokens] whose logits are wanted: [n, n_outputs]."""
     return G.get_rows(x, step.out_ids)
 
 
 def output(w: Weights, x: Tensor) -> Tensor:
-    """The output projection; tied to the embedding where the file has none of its own."""
+    """The output projection of x; without weights of its own it uses the embedding."""
     if "output.weight" in w:
         return linear(w, "output", x)
     y = G.mul_mat(w["token_embd.weight"], x)

@@ -1,5 +1,5 @@
 """DeepSeek-V2 and V3 (arXiv 2405.04434, 2412.19437): multi-head latent attention, and many small
-experts of which some are shared.
+experts, some of them shared.
 
     latent = norm(kv_a x)               [kv_rank], all heads of a token share it
     k_nope[h] = K[h] latent             v[h] = V[h] latent
@@ -63,8 +63,9 @@ def configure(c: ModelConfig, keys: Keys) -> ModelConfig:
 
 
 def _yarn(c: ModelConfig, mla: MlaConfig) -> tuple[RopeConfig, float]:
-    """Rotation, and scale of scores: under YaRN times the square of a magnitude, for the part that
-    does not rotate, too. With `yarn_log_multiplier` (0.1 mscale_all_dim) rotation has none."""
+    """The rotation and the scale of scores. Under YaRN, the scale has the square of a magnitude as
+    a factor, because the part that does not rotate needs it too; with `yarn_log_multiplier` (0.1
+    mscale_all_dim) the rotation itself has none."""
     r = replace(c.rope, offset=c.head_dim_k - c.rope.n_dims)
     scale = 1.0 / math.sqrt(mla.head_dim_k)
     if r.ext_factor and r.factor > 1.0:
@@ -77,7 +78,7 @@ def _yarn(c: ModelConfig, mla: MlaConfig) -> tuple[RopeConfig, float]:
 
 
 def latent_rows(c: ModelConfig, il: int) -> Iterator[Row]:
-    """Projections of latent attention."""
+    """The projections of latent attention."""
     mla, n_head = latent(c), c.n_head(il)
     n_rot = c.rope.n_dims
     d_nope, dv = mla.head_dim_k - n_rot, mla.head_dim_v
@@ -98,13 +99,13 @@ def latent_rows(c: ModelConfig, il: int) -> Iterator[Row]:
 
 
 def latent(c: ModelConfig) -> MlaConfig:
-    """What `configure` has set."""
+    """The sizes of latent attention, which `configure` has set."""
     assert c.mla is not None
     return c.mla
 
 
 def attention(step: Step, w: Weights, il: int, x: Tensor) -> Tensor:
-    """Latent attention, from x [n_embd, n_tokens] to the output projection."""
+    """Latent attention and its output projection, from x [n_embd, n_tokens] to the same sizes."""
     c, layer = step.config, w.layer(il)
     mla, n_rot, n_head = latent(c), c.rope.n_dims, c.n_head(il)
     d_nope = mla.head_dim_k - n_rot
@@ -126,7 +127,7 @@ def attention(step: Step, w: Weights, il: int, x: Tensor) -> Tensor:
 def absorbed(
     step: Step, w: Weights, il: int, q_nope: Tensor, q_pe: Tensor, short: Tensor, k_pe: Tensor
 ) -> Tensor:
-    """Attention to the latents `short` [kv_rank, n_tokens] themselves."""
+    """Computes attention over the latents `short` [kv_rank, n_tokens] themselves."""
     mla, n_tokens = latent(step.config), short.ne[1]
     n_head = q_nope.ne[1]
     q = G.mul_mat(w["attn_k_b.weight"], G.permute(q_nope, 0, 2, 1, 3))  # [kv_rank, n_tokens, head]
@@ -141,7 +142,7 @@ def absorbed(
 def expanded(
     step: Step, w: Weights, il: int, q_nope: Tensor, q_pe: Tensor, short: Tensor, k_pe: Tensor
 ) -> Tensor:
-    """Attention to the keys and values that each head makes from the latents."""
+    """Computes attention over the keys and values that each head computes from the latents."""
     mla = latent(step.config)
     d_nope, n_head = q_nope.ne[0], q_nope.ne[1]
     assert isinstance(d_nope, int) and isinstance(n_head, int)
@@ -153,20 +154,20 @@ def expanded(
 
 
 def heads(x: Tensor, d: int, n_head: int, stride: int, start: int) -> Tensor:
-    """Of x [.., n_tokens] the `d` elements from `start` on of each head: [d, n_head, n_tokens]."""
+    """The `d` elements of each head from `start` on, of x [n, n_tokens]: [d, n_head, n_tokens]."""
     size = x.dtype.bytes
     return G.cont(G.view_3d(x, d, n_head, x.ne[1], stride * size, x.nb[1], start * size))
 
 
 class LatentAttention:
-    """Keys and values of all heads from one latent a token."""
+    """Attention that computes the keys and values of all heads from one latent per token."""
 
     def rows(self, c: ModelConfig, il: int) -> Iterator[Row]:
-        """Projections to and from the latents."""
+        """The projections to and from the latents."""
         return latent_rows(c, il)
 
     def __call__(self, step: Step, w: Weights, il: int, x: Tensor) -> Tensor:
-        """x [n_embd, n_tokens] -> the same."""
+        """Attention, from x [n_embd, n_tokens] to the same sizes."""
         return attention(step, w, il, x)
 
 

@@ -1,4 +1,4 @@
-"""Mixtures of experts: each token goes through the few that a router chooses for it."""
+"""Mixtures of experts: a router chooses a few experts for each token."""
 
 from __future__ import annotations
 
@@ -19,28 +19,29 @@ from weft.llm.weights import Row, Weights, maybe, need
 __all__ = ["Experts", "require_experts"]
 
 _LEAST_SUM = 2.0**-14
-"""What expert weights are divided by at least."""
+"""Least divisor of expert weights."""
 
 _SHARED = Gated(suffix="_shexp")
 
 
 @dataclass(frozen=True)
 class Experts:
-    """A mixture where the metadata has experts, in the layers behind the dense ones."""
+    """A mixture of experts, in layers behind the dense ones, if the metadata has experts."""
 
     dense: Part | None = Gated()  # noqa: RUF009  it is frozen
-    """What stands in dense layers; None where every file has experts."""
+    """The feed-forward part of dense layers; None: every file has experts."""
     shared: Literal["", "added", "gated"] = ""
-    """Experts for every token: `gated` by a sigmoid of their own, `added` where a file has them."""
+    """Experts that every token uses: `gated` by a sigmoid of their own, or `added` if the file has
+    them; empty: there are none."""
     softmax_first: bool = True
-    """Softmax over all experts, then the best; else softmax over the scores of the best."""
+    """True takes the softmax over all experts, False over the chosen ones only."""
     renormalise: bool = True
-    """The best experts' weights are brought to sum 1 (Mixtral, arXiv 2401.04088), unless the
-    metadata says otherwise."""
+    """True scales the weights of the chosen experts to sum 1 (Mixtral, arXiv 2401.04088), unless
+    the metadata says otherwise."""
     balanced: bool = False
-    """Files may have a bias that takes part in the choice, not in the weights."""
+    """True if files may have a bias that affects the choice of experts but not their weights."""
     oai: bool = False
-    """gpt-oss' clamped activation instead of SwiGLU."""
+    """True uses gpt-oss' clamped activation instead of SwiGLU."""
 
     def rows(self, c: ModelConfig, il: int) -> Iterator[Row]:
         """Router and stacked experts, with optional biases; or those of the dense layer.
@@ -68,7 +69,7 @@ class Experts:
             yield from _SHARED.sized_rows(c, il, moe.n_ff_shared)
 
     def __call__(self, step: Step, w: Weights, il: int, x: Tensor) -> Tensor:
-        """x [n_embd, n_tokens] -> the same."""
+        """The mixture or the dense layer, from x [n_embd, n_tokens] to the same sizes."""
         moe, layer = step.config.moe, w.layer(il)
         if moe is None or (self.dense is not None and il < moe.n_dense):
             assert self.dense is not None
@@ -84,7 +85,8 @@ class Experts:
         return self.shared == "gated" or (self.shared == "added" and moe.n_ff_shared > 0)
 
     def mixture(self, w: Weights, x: Tensor, moe: MoeConfig) -> Tensor:
-        """Each token of x [n_embd, n_tokens] through its best experts, summed by router weight."""
+        """The outputs of the chosen experts for each token of x [n_embd, n_tokens], summed with the
+        weights of the router."""
         n_embd, n_tokens = x.ne[0], x.ne[1]
         n_used = moe.n_used
         scores = linear(w, "ffn_gate_inp", x)  # [n_expert, n_tokens]
@@ -99,7 +101,7 @@ class Experts:
             weights = G.soft_max(weights)
         elif self.renormalise if moe.renormalise is None else moe.renormalise:
             total = G.sum_rows(weights)
-            # sigmoids may all be next to nothing, what softmax has chosen is not
+            # the sum of sigmoids may be near 0, that of a softmax is not
             weights = G.div(weights, G.clamp(total, _LEAST_SUM, math.inf) if moe.sigmoid else total)
         if moe.scale != 1.0:
             weights = G.scale(weights, moe.scale)
@@ -151,7 +153,8 @@ def _experts(w: Weights, name: str, x: Tensor, ids: Tensor) -> Tensor:
 
 
 def require_experts(c: ModelConfig) -> MoeConfig:
-    """The mixture of experts; raises FormatError naming the key that a file without one lacks."""
+    """The sizes of the mixture of experts. Raises FormatError, which names the missing key, if the
+    file has none."""
     if c.moe is None:
         raise FormatError(f"metadata key {c.arch}.expert_count is missing; convert the model again")
     return c.moe

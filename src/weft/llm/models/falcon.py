@@ -18,7 +18,7 @@ __all__ = ["ARCHITECTURES"]
 
 
 class Falcon(Architecture):
-    """Attention and feed-forward layer work side by side; the 40B model norms for each."""
+    """Attention and feed-forward layer read the same input; the 40B model norms it for each."""
 
     def block_rows(self, c: ModelConfig, il: int) -> Iterator[Row]:
         """Tensors of a layer."""
@@ -26,7 +26,7 @@ class Falcon(Architecture):
         yield from self.norm.rows(f"blk.{il}.attn_norm_2", c.n_embd, optional=True)
 
     def block(self, step: Step, w: Weights, il: int, x: Tensor) -> Tensor:
-        """One layer, [n_embd, n_tokens] -> the same."""
+        """One layer, from x [n_embd, n_tokens] to the same sizes."""
         layer = w.layer(il)
         normed = self.normed(step, layer, "attn_norm", x)
         own = "attn_norm_2.weight" in layer

@@ -1,5 +1,5 @@
 """Gemma (arXiv 2403.08295): LLaMA's blocks with GeGLU, heads wider than n_embd / n_head, and
-embeddings multiplied with sqrt(n_embd). Files hold the norms' gains with their 1 added."""
+embeddings multiplied by sqrt(n_embd). The gains of norms in files include the 1 that is added."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["ARCHITECTURES"]
 
 
 def configure(c: ModelConfig, keys: Keys) -> ModelConfig:
-    """The scale of the embeddings."""
+    """Sets the scale of the embeddings."""
     return replace(c, embedding_scale=math.sqrt(c.n_embd))
 
 

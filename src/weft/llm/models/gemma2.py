@@ -1,5 +1,5 @@
-"""Gemma 2 (arXiv 2408.00118): Gemma with a norm behind attention and feed-forward layer, too, soft
-caps on attention scores and logits, and a sliding window in every second layer."""
+"""Gemma 2 (arXiv 2408.00118): Gemma with norms behind attention and feed-forward layer as well,
+soft caps on attention scores and logits, and a sliding window in every second layer."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ __all__ = ["ARCHITECTURES", "Capped"]
 
 
 def configure(c: ModelConfig, keys: Keys) -> ModelConfig:
-    """Windows, caps and scales; the paper's where the metadata says nothing."""
+    """Sets windows, caps and scales, by default those of the paper."""
     windowed = keys.windowed(2, c.n_layer)
     local = replace(c.rope, freq_base=keys.number("rope.freq_base_swa", c.rope.freq_base, above=0))
     return replace(
         c,
         embedding_scale=math.sqrt(c.n_embd),
-        # the 27B model, told by its layers, has another scale than its head size asks for
+        # the 27B model, which has 46 layers, has another scale than its head size implies
         attn_scale=1 / math.sqrt(c.n_embd // c.n_head()) if c.n_layer == 46 else c.attn_scale,
         attn_softcap=keys.number("attn_logit_softcapping", 50.0),
         final_softcap=keys.number("final_logit_softcapping", 30.0),
@@ -38,10 +38,10 @@ def configure(c: ModelConfig, keys: Keys) -> ModelConfig:
 
 
 class Capped(Architecture):
-    """Logits are soft-capped, where the model has a cap."""
+    """Logits are soft-capped if the model has a cap."""
 
     def logits(self, step: Step, w: Weights, x: Tensor) -> Tensor:
-        """cap * tanh(logits / cap)."""
+        """The capped logits, cap * tanh(logits / cap): [n_vocab, n_outputs]."""
         y = super().logits(step, w, x)
         cap = step.config.final_softcap
         return common.soft_cap(y, cap) if cap else y

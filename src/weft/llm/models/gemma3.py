@@ -1,5 +1,5 @@
 """Gemma 3 (arXiv 2503.19786): Gemma 2 with an RMS norm of each query and key head instead of the
-caps, and a sliding window in five of six layers, which rotate by a base of their own."""
+caps, and a sliding window in five of six layers, whose rotation has a base of its own."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ __all__ = ["ARCHITECTURES"]
 
 
 def configure(c: ModelConfig, keys: Keys) -> ModelConfig:
-    """Windows and both rotations: layers with a window never scale positions."""
+    """Sets windows and rotations; positions of layers with a window are never scaled."""
     c = replace(c, embedding_scale=math.sqrt(c.n_embd))
-    if c.n_layer == 62:  # the 27B model, which has another scale than its head size asks for
+    if c.n_layer == 62:  # the 27B model has another scale than its head size implies
         c = replace(c, attn_scale=1 / math.sqrt(c.n_embd // c.n_head()))
     if not c.sliding_window:
         return c

@@ -1,5 +1,5 @@
-"""GLM-4 (arXiv 2406.12793) of 2025 (0414): LLaMA's blocks with an RMS norm behind attention and
-feed-forward layer, too, and rotation of a part of each head. Gate and up are one matrix."""
+"""GLM-4 (arXiv 2406.12793) of 2025 (0414): LLaMA's blocks with RMS norms behind attention and
+feed-forward layer as well, and rotation of a part of each head. Gate and up are one matrix."""
 
 from __future__ import annotations
 

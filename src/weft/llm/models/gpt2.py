@@ -15,7 +15,7 @@ __all__ = ["ARCHITECTURES"]
 
 
 def configure(c: ModelConfig, keys: Keys) -> ModelConfig:
-    """Positions are learned, not rotated."""
+    """Sets learned positions and no rotation."""
     return replace(c.without_rope(), n_positions=c.n_ctx_train)
 
 

@@ -17,10 +17,10 @@ __all__ = ["ARCHITECTURES"]
 
 
 class GptNeox(Architecture):
-    """The feed-forward layer reads what attention read, unless the metadata says otherwise."""
+    """The feed-forward layer has the input of attention, unless the metadata says otherwise."""
 
     def block(self, step: Step, w: Weights, il: int, x: Tensor) -> Tensor:
-        """One layer, [n_embd, n_tokens] -> the same."""
+        """One layer, from x [n_embd, n_tokens] to the same sizes."""
         layer = w.layer(il)
         y = self.attention(step, w, il, self.normed(step, layer, "attn_norm", x))
         x, y = last(step, il, x, y)

@@ -1,7 +1,8 @@
 """gpt-oss (OpenAI, "gpt-oss-120b & gpt-oss-20b model card", arXiv 2508.10925).
 
-A mixture of experts in every layer, attention sinks (one learned logit a head that only the softmax
-denominator sees), biases everywhere, and a sliding window in every second layer, the first one on.
+It has a mixture of experts in every layer, attention sinks (one learned logit per head that counts
+only in the denominator of the softmax), biases everywhere, and a sliding window in every second
+layer, beginning with the first.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ __all__ = ["ARCHITECTURES"]
 
 
 def configure(c: ModelConfig, keys: Keys) -> ModelConfig:
-    """Every second layer has a sliding window, the first one on."""
+    """Sets a sliding window in every second layer, beginning with the first."""
     return replace(c, windowed=keys.windowed(2, c.n_layer))
 
 
@@ -30,7 +31,8 @@ class GptOss(Architecture):
     """Every file has experts and a sliding window."""
 
     def outer_rows(self, c: ModelConfig) -> Iterator[Row]:
-        """Tensors outside the layers; raises FormatError without experts or a sliding window."""
+        """Tensors outside the layers. Raises FormatError if the metadata has no experts or no
+        sliding window."""
         if c.moe is None or c.sliding_window == 0:
             missing = "attention.sliding_window" if c.moe else "expert_count"
             raise FormatError(

@@ -1,7 +1,7 @@
-"""Granite 3 (IBM, 2024): LLaMA's blocks with four constants: what embeddings, attention scores and
-what a layer adds to the residual are multiplied with, and what logits are divided by.
+"""Granite 3 (IBM, 2024): LLaMA's blocks with four constants: factors of embeddings, of attention
+scores and of the outputs that a layer adds to the residual, and a divisor of logits.
 
-The mixture of experts (granitemoe) may have a shared expert, simply added."""
+The mixture of experts (granitemoe) may have a shared expert, whose output is added."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["ARCHITECTURES"]
 
 
 def configure(c: ModelConfig, keys: Keys) -> ModelConfig:
-    """`rope.scaling.finetuned` is a switch here: false means no rotary embedding."""
+    """Removes the rotary embedding if `rope.scaling.finetuned` is false."""
     if keys.flag("rope.scaling.finetuned", True):
         return c
     return replace(c, rope=replace(c.rope, n_dims=0))
@@ -31,7 +31,7 @@ class Granite(Architecture):
     """Logits are divided by the scale of the metadata."""
 
     def logits(self, step: Step, w: Weights, x: Tensor) -> Tensor:
-        """[n_vocab, n_outputs]."""
+        """The scaled logits [n_vocab, n_outputs]."""
         return G.scale(super().logits(step, w, x), 1.0 / (step.config.logit_scale or 1.0))
 
 

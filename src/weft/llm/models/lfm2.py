@@ -1,6 +1,6 @@
-"""LFM2 (Liquid AI, arXiv 2511.23404): layers without key/value heads are gated short convolutions,
-the others attention with an RMS norm of each query and key head; a gated feed-forward layer follows
-either.
+"""LFM2 (Liquid AI, arXiv 2511.23404): layers without key/value heads are gated short convolutions;
+the others are attention with an RMS norm of each query and key head. A gated feed-forward layer
+follows both.
 
     b, c, x = in(u)
     out(c * conv(b * x))
@@ -27,7 +27,7 @@ __all__ = ["ARCHITECTURES"]
 
 
 def configure(c: ModelConfig, keys: Keys) -> ModelConfig:
-    """Which layers are convolutions."""
+    """Sets the layers that are convolutions."""
     r = RecurrentConfig(
         layers=tuple(n == 0 for n in c.heads_kv),
         d_conv=keys.count("shortconv.l_cache", least=2),
@@ -37,10 +37,10 @@ def configure(c: ModelConfig, keys: Keys) -> ModelConfig:
 
 
 class ConvolutionOrAttention(Attention):
-    """A gated short convolution, or attention where the layer has key/value heads."""
+    """A gated short convolution, or attention if the layer has key/value heads."""
 
     def rows(self, c: ModelConfig, il: int) -> Iterator[Row]:
-        """Those of the layer's kind."""
+        """The weights of the convolution or of attention."""
         r = require_recurrent(c)
         if not r.layers[il]:
             yield from super().rows(c, il)
@@ -50,7 +50,7 @@ class ConvolutionOrAttention(Attention):
         yield from linear_rows(f"blk.{il}.shortconv.out_proj", c.n_embd, c.n_embd)
 
     def __call__(self, step: Step, w: Weights, il: int, x: Tensor) -> Tensor:
-        """x [n_embd, n_tokens] -> the same."""
+        """The convolution or attention, from x [n_embd, n_tokens] to the same sizes."""
         if not require_recurrent(step.config).layers[il]:
             return super().__call__(step, w, il, x)
         layer, n = w.layer(il), step.config.n_embd

@@ -1,4 +1,4 @@
-"""LLaMA (arXiv 2302.13971, 2307.09288, 2407.21783), and what shares its shape: Mistral
+"""LLaMA (arXiv 2302.13971, 2307.09288, 2407.21783), and models of the same shape: Mistral
 (arXiv 2310.06825), Mixtral (arXiv 2401.04088), TinyLlama and many others.
 
 A block is  x + attention(norm(x)), then  x + feed_forward(norm(x)); the feed-forward layer is dense

@@ -6,9 +6,9 @@ a norm and a mixer; there is neither attention nor a feed-forward layer.
     y = scan(x; dt, A, B, C) + D x           state = exp(dt A) state + dt B x,  y = C state
     out(y * silu(z))
 
-In Mamba A has d_state numbers for each inner dimension, and dt, B and C are made from x. In Mamba-2
-A is one number a head, dt, B and C come out of `in` (B and C pass the convolution, too), and the
-gated y goes through an RMS norm in groups. FalconMamba norms dt, B and C."""
+In Mamba, A has d_state numbers for each inner dimension, and dt, B and C are computed from x. In
+Mamba-2, A is one number per head, dt, B and C are outputs of `in` (B and C pass the convolution
+too), and an RMS norm over groups follows the gated y. FalconMamba norms dt, B and C."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ __all__ = ["ARCHITECTURES"]
 
 
 def configure(c: ModelConfig, keys: Keys) -> ModelConfig:
-    """Mamba: each inner dimension is a head."""
+    """Sets the sizes of Mamba, where each inner dimension is a head."""
     d_inner = keys.count("ssm.inner_size")
     return _recurrent(
         c,
@@ -49,7 +49,7 @@ def configure(c: ModelConfig, keys: Keys) -> ModelConfig:
 
 
 def configure2(c: ModelConfig, keys: Keys) -> ModelConfig:
-    """Mamba-2: `time_step_rank` is the number of heads."""
+    """Sets the sizes of Mamba-2, where `time_step_rank` is the number of heads."""
     d_inner, d_state = keys.count("ssm.inner_size"), keys.count("ssm.state_size")
     n_head, n_group = keys.count("ssm.time_step_rank"), keys.count("ssm.group_count")
     if d_inner % n_head:
@@ -76,12 +76,12 @@ def _recurrent(c: ModelConfig, r: RecurrentConfig) -> ModelConfig:
 
 
 def part(x: Tensor, n: int, start: int) -> Tensor:
-    """Rows start .. start + n of x [.., n_tokens]."""
+    """The rows start .. start + n - 1 of x, made contiguous: [n, n_tokens]."""
     return G.cont(G.view_2d(x, n, x.ne[1], x.nb[1], start * x.dtype.bytes))
 
 
 def convolved(step: Step, w: Weights, il: int, x: Tensor) -> Tensor:
-    """silu(conv(x))."""
+    """Computes silu(conv(x)) for x [n_channels, n_tokens]."""
     x = convolve(step, il, x, w["ssm_conv1d.weight"])
     return G.silu(G.add(x, w["ssm_conv1d.bias"]) if "ssm_conv1d.bias" in w else x)
 
@@ -134,10 +134,10 @@ def mixer2(step: Step, w: Weights, il: int, u: Tensor) -> Tensor:
 
 
 class Mixer:
-    """The one half of a block that there is."""
+    """The mixer of a block, Mamba's or Mamba-2's."""
 
     def rows(self, c: ModelConfig, il: int) -> Iterator[Row]:
-        """Projections, the convolution and what the scan reads."""
+        """The projections, the convolution and the weights of the scan."""
         r = require_recurrent(c)
         b = f"blk.{il}"
         yield need(f"{b}.ssm_conv1d.weight", r.d_conv, r.n_channels)
@@ -160,7 +160,7 @@ class Mixer:
             yield maybe(f"{b}.ssm_norm.weight", r.d_inner // r.n_group, r.n_group)
 
     def __call__(self, step: Step, w: Weights, il: int, x: Tensor) -> Tensor:
-        """x [n_embd, n_tokens] -> the same."""
+        """The mixer, from x [n_embd, n_tokens] to the same sizes."""
         mix = mixer if require_recurrent(step.config).dt_rank else mixer2
         return mix(step, w.layer(il), il, x)
 
@@ -174,7 +174,7 @@ class Mamba(Architecture):
         yield from self.attention.rows(c, il)
 
     def block(self, step: Step, w: Weights, il: int, x: Tensor) -> Tensor:
-        """One layer, [n_embd, n_tokens] -> the same."""
+        """One layer, from x [n_embd, n_tokens] to the same sizes."""
         y = self.attention(step, w, il, self.normed(step, w.layer(il), "attn_norm", x))
         return G.add(*last(step, il, x, y))
 

@@ -1,8 +1,8 @@
 """MPT (MosaicML, 2023): GPT-2's blocks, mostly without biases; queries, keys and values are
 clamped.
 
-Positions come from linear biases (ALiBi, arXiv 2108.12409) where `attention.max_alibi_bias` says
-so, or are learned. Some files norm queries and keys, or divide what GELU gives (AWQ)."""
+Positions are linear biases (ALiBi, arXiv 2108.12409) if the file has `attention.max_alibi_bias`, or
+learned. Some files norm queries and keys, or divide the output of GELU by scales (AWQ)."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ __all__ = ["ARCHITECTURES"]
 
 
 def configure(c: ModelConfig, keys: Keys) -> ModelConfig:
-    """Positions are never rotated; those that have learned them have a table."""
+    """Removes the rotation; positions are learned if the file has a table of them."""
     learned = c.n_ctx_train if "position_embd.weight" in keys.file.tensors else 0
     return replace(c.without_rope(), n_positions=learned)
 
 
 class ScaledMlp(Mlp):
-    """Each element of the inside is divided by its scale, where the file has them."""
+    """An Mlp that divides the input of the last matrix by scales, if the file has them."""
 
     def rows(self, c: ModelConfig, il: int) -> Iterator[Row]:
-        """Two matrices, and the scales."""
+        """The two matrices and the scales."""
         yield from super().rows(c, il)
         yield maybe(f"blk.{il}.ffn.act.scales", c.n_ff(il))
 
     def inner(self, w: Weights, inside: Tensor) -> Tensor:
-        """[n_ff, n_tokens] -> the same."""
+        """Divides the input of the last matrix, [n_ff, n_tokens], by the scales."""
         return G.div(inside, w["ffn.act.scales"]) if "ffn.act.scales" in w else inside
 
 

@@ -1,5 +1,5 @@
-"""OLMo 2 (arXiv 2501.00656): no norm in front of attention and feed-forward layer but one behind
-each, and queries and keys normed over all heads at once.
+"""OLMo 2 (arXiv 2501.00656): norms behind attention and feed-forward layer instead of in front of
+them, and queries and keys normed over all heads at once.
 
 OLMo 3 adds a sliding window to three of four layers, whose rotation is never scaled (no YaRN).
 """
@@ -18,7 +18,7 @@ __all__ = ["ARCHITECTURES"]
 
 
 def configure(c: ModelConfig, keys: Keys) -> ModelConfig:
-    """The window, where there is one: every fourth layer sees everything."""
+    """Sets the window, if there is one, in all but every fourth layer."""
     if not c.sliding_window:
         return c
     windowed = keys.windowed(4, c.n_layer)

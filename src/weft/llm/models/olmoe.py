@@ -1,4 +1,4 @@
-"""OLMoE (arXiv 2409.02060): a mixture of experts in every layer, whose weights are not brought to
+"""OLMoE (arXiv 2409.02060): a mixture of experts in every layer, whose weights are not scaled to
 sum 1, and queries and keys normed over all heads at once."""
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ __all__ = ["ARCHITECTURES"]
 
 
 def configure(c: ModelConfig, keys: Keys) -> ModelConfig:
-    """Raises FormatError without experts."""
+    """Raises FormatError if the file has no experts."""
     require_experts(c)
     return c
 

@@ -1,8 +1,8 @@
-"""The parts that architectures are put together from: each lists its weights and computes.
+"""The parts of which architectures are composed.
 
-`rows(c, il)` are the weights of a part in layer `il`, with sizes innermost first; calling it,
-`part(step, w, il, x)`, takes x [n_embd, n_tokens] to the same sizes, by the weights `w` of the
-whole model. `experts.py` has mixtures of experts, `recurrence.py` recurrent layers.
+`rows(c, il)` lists the weights of a part in layer `il`, with sizes innermost first. The call
+`part(step, w, il, x)` computes it from x [n_embd, n_tokens] to the same sizes; `w` has the weights
+of the whole model. `experts.py` has mixtures of experts, `recurrence.py` recurrent layers.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ __all__ = [
 
 
 class Part(Protocol):
-    """A block's half: attention, a feed-forward layer, or what stands for one of them."""
+    """One half of a block: attention, a feed-forward layer, or a replacement of one of them."""
 
     def rows(self, c: ModelConfig, il: int) -> Iterator[Row]:
         """The weights of layer `il`."""
 
     def __call__(self, step: Step, w: Weights, il: int, x: Tensor) -> Tensor:
-        """x [n_embd, n_tokens] -> the same sizes."""
+        """The part, from x [n_embd, n_tokens] to the same sizes."""
 
 
 # ---- norms ---------------------------------------------------------------------------------------
@@ -54,7 +54,7 @@ class Part(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Norm:
-    """RMS norm, or LayerNorm where `centred`, with an optional bias where `biased`."""
+    """An RMS norm, or a LayerNorm if `centred`; if `biased`, files may have a bias."""
 
     centred: bool = False
     biased: bool = False
@@ -70,7 +70,7 @@ class Norm:
             yield maybe(f"{name}.bias", *sizes)
 
     def __call__(self, c: ModelConfig, w: Weights, name: str, x: Tensor) -> Tensor:
-        """x normed along its innermost dimension."""
+        """Norms x along its innermost dimension."""
         if not self.gains:
             return G.norm(x, c.norm_eps) if self.centred else G.rms_norm(x, c.rms_eps)
         if self.centred:
@@ -83,25 +83,25 @@ RMS, LAYER = Norm(), Norm(centred=True, biased=True)
 
 @dataclass(frozen=True, slots=True)
 class HeadNorm:
-    """What queries and keys go through in front of the rotation (arXiv 2302.05442)."""
+    """A norm of queries and keys in front of the rotation (arXiv 2302.05442)."""
 
     norm: Norm = RMS
     whole: bool = False
-    """Over all heads of a token at once, instead of over each."""
+    """True norms all heads of a token at once, False each head by itself."""
     own_gains: bool = False
-    """Each head has gains of its own."""
+    """True if each head has gains of its own."""
     optional: bool = False
-    """Some files have none."""
+    """True if some files have none."""
 
     def rows(self, c: ModelConfig, il: int) -> Iterator[Row]:
-        """Those of queries and keys."""
+        """The gains for queries and for keys."""
         for name, n_head in (("q", c.n_head(il)), ("k", c.n_head_kv(il))):
             d = c.head_dim_k
             sizes = (d * n_head,) if self.whole else (d, n_head) if self.own_gains else (d,)
             yield from self.norm.rows(f"blk.{il}.attn_{name}_norm", *sizes, optional=self.optional)
 
     def __call__(self, c: ModelConfig, w: Weights, name: str, x: Tensor) -> Tensor:
-        """x [d, n_head, n_tokens], by the weights `w` of the layer."""
+        """Norms x [d, n_head, n_tokens] by the weights `w` of the layer."""
         if self.optional and f"{name}.weight" not in w:
             return x
         if not self.whole:
@@ -125,10 +125,10 @@ class Attention:
 
     heads: HeadNorm | None = None
     sinks: bool = False
-    """A learned logit a head that only the denominator of the softmax sees."""
+    """True if each head has a learned logit that counts only in the denominator of the softmax."""
 
     def rows(self, c: ModelConfig, il: int) -> Iterator[Row]:
-        """Projections, norms of heads, sinks."""
+        """The projections, norms of heads, and sinks."""
         yield from attention_rows(c, il)
         if self.heads is not None:
             yield from self.heads.rows(c, il)
@@ -136,7 +136,7 @@ class Attention:
             yield need(f"blk.{il}.attn_sinks.weight", c.n_head(il))
 
     def __call__(self, step: Step, w: Weights, il: int, x: Tensor) -> Tensor:
-        """x [n_embd, n_tokens] -> the same."""
+        """Attention, from x [n_embd, n_tokens] to the same sizes."""
         layer = w.layer(il)
         q, k, v = self.project(step, layer, il, x)
         q, k = common.rope(step, w, q, il), common.rope(step, w, k, il)
@@ -144,19 +144,19 @@ class Attention:
         return self.output(step, layer, common.attention(step, il, q, k, v, sinks=sinks))
 
     def project(self, step: Step, w: Weights, il: int, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values in front of the rotation."""
+        """The queries, keys and values before the rotation."""
         return self.norm_heads(step.config, w, *common.qkv(step, w, il, x))
 
     def norm_heads(
         self, c: ModelConfig, w: Weights, q: Tensor, k: Tensor, v: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries and keys normed, where the architecture does so."""
+        """Norms queries and keys, if the architecture does so."""
         if self.heads is not None:
             q, k = self.heads(c, w, "attn_q_norm", q), self.heads(c, w, "attn_k_norm", k)
         return q, k, v
 
     def output(self, step: Step, w: Weights, y: Tensor) -> Tensor:
-        """What follows on the heads' results y [dv * n_head, n_tokens]."""
+        """The output projection of the heads' results y [dv * n_head, n_tokens]."""
         return linear(w, "attn_output", y)
 
 
@@ -173,8 +173,8 @@ class ClampedAttention(Attention):
 
 
 def attention_rows(c: ModelConfig, il: int) -> Iterator[Row]:
-    """Projections of layer `il`, with optional biases and scales: q, k and v, or one matrix that
-    has their rows one after another, and the output's."""
+    """The projections of layer `il`, with optional biases and scales: of the output, and of q, k
+    and v, which may be one matrix with their rows one after another."""
     n_q, n_k, n_v = c.n_head(il) * c.head_dim_k, c.n_embd_k(il), c.n_embd_v(il)
     fused = f"blk.{il}.attn_qkv"
     yield maybe(f"{fused}.weight", c.n_embd, n_q + n_k + n_v)
@@ -201,26 +201,26 @@ class Gated:
 
     act: Callable[[Tensor, Tensor], Tensor] = G.swiglu
     suffix: str = ""
-    """Of the matrices' names; "_shexp" for shared experts."""
+    """End of the matrices' names; "_shexp" for shared experts."""
 
     def rows(self, c: ModelConfig, il: int) -> Iterator[Row]:
-        """Three matrices."""
+        """The three matrices."""
         return self.sized_rows(c, il, c.n_ff(il))
 
     def sized_rows(self, c: ModelConfig, il: int, n_ff: int) -> Iterator[Row]:
-        """The same, `n_ff` wide inside."""
+        """The three matrices, with an inner width of `n_ff`."""
         for name in ("gate", "up"):
             yield from linear_rows(f"blk.{il}.ffn_{name}{self.suffix}", c.n_embd, n_ff)
         yield from linear_rows(f"blk.{il}.ffn_down{self.suffix}", n_ff, c.n_embd)
 
     def __call__(self, step: Step, w: Weights, il: int, x: Tensor) -> Tensor:
-        """x [n_embd, n_tokens] -> the same."""
+        """The layer, from x [n_embd, n_tokens] to the same sizes."""
         layer, s = w.layer(il), self.suffix
         inside = self.act(linear(layer, f"ffn_gate{s}", x), linear(layer, f"ffn_up{s}", x))
         return linear(layer, f"ffn_down{s}", self.inner(step, layer, inside))
 
     def inner(self, step: Step, w: Weights, inside: Tensor) -> Tensor:
-        """What happens to [n_ff, n_tokens] in front of the last matrix."""
+        """Changes the input of the last matrix, [n_ff, n_tokens]; here not at all."""
         return inside
 
 
@@ -229,12 +229,12 @@ class FusedGated:
     """SwiGLU whose gate is the first half of `ffn_up`."""
 
     def rows(self, c: ModelConfig, il: int) -> Iterator[Row]:
-        """Two matrices."""
+        """The two matrices."""
         yield from linear_rows(f"blk.{il}.ffn_up", c.n_embd, 2 * c.n_ff(il))
         yield from linear_rows(f"blk.{il}.ffn_down", c.n_ff(il), c.n_embd)
 
     def __call__(self, step: Step, w: Weights, il: int, x: Tensor) -> Tensor:
-        """x [n_embd, n_tokens] -> the same."""
+        """The layer, from x [n_embd, n_tokens] to the same sizes."""
         layer = w.layer(il)
         return linear(layer, "ffn_down", G.swiglu(linear(layer, "ffn_up", x)))
 
@@ -251,15 +251,15 @@ class Mlp:
     act: Callable[[Tensor], Tensor] = G.gelu
 
     def rows(self, c: ModelConfig, il: int) -> Iterator[Row]:
-        """Two matrices."""
+        """The two matrices."""
         yield from linear_rows(f"blk.{il}.ffn_up", c.n_embd, c.n_ff(il))
         yield from linear_rows(f"blk.{il}.ffn_down", c.n_ff(il), c.n_embd)
 
     def __call__(self, step: Step, w: Weights, il: int, x: Tensor) -> Tensor:
-        """x [n_embd, n_tokens] -> the same."""
+        """The layer, from x [n_embd, n_tokens] to the same sizes."""
         layer = w.layer(il)
         return linear(layer, "ffn_down", self.inner(layer, self.act(linear(layer, "ffn_up", x))))
 
     def inner(self, w: Weights, inside: Tensor) -> Tensor:
-        """What happens to [n_ff, n_tokens] in front of the last matrix."""
+        """Changes the input of the last matrix, [n_ff, n_tokens]; here not at all."""
         return inside

@@ -18,7 +18,7 @@ class Parallel(Architecture):
     """Attention and feed-forward layer read the same normed input."""
 
     def block(self, step: Step, w: Weights, il: int, x: Tensor) -> Tensor:
-        """One layer, [n_embd, n_tokens] -> the same."""
+        """One layer, from x [n_embd, n_tokens] to the same sizes."""
         normed = self.normed(step, w.layer(il), "attn_norm", x)
         y = self.attention(step, w, il, normed)
         x, y, normed = last(step, il, x, y, normed)

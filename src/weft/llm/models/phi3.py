@@ -1,7 +1,7 @@
 """Phi-3 (arXiv 2404.14219): LLaMA's blocks with q, k and v in one matrix, and gate and up in
 another. Long contexts have LongRoPE (arXiv 2402.13753): a factor for each rotated pair.
 
-The window that metadata states is not used: which layers have it, files do not say.
+The window in the metadata is not used, because files do not say which layers have it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Qwen2 (arXiv 2407.10671): LLaMA's blocks with biases on q, k and v.
 
 Qwen1.5-MoE and Qwen2-57B-A14B have a mixture instead of the feed-forward layer: the experts'
-weights are not brought to sum 1, and a shared expert is added, weighted by a sigmoid of its gate.
+weights are not scaled to sum 1, and the output of a shared expert is added, weighted by a sigmoid.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ __all__ = ["ARCHITECTURES"]
 
 
 def configure_experts(c: ModelConfig, keys: Keys) -> ModelConfig:
-    """Widths that the metadata may leave out: `feed_forward_length` is that of the shared expert,
-    and of all the experts of a token together."""
+    """Sets widths that the metadata may lack: `feed_forward_length` is the width of the shared
+    expert, and of all other experts of a token together."""
     moe = require_experts(c)
     n_ff = keys.count("expert_feed_forward_length", 0, least=0) or c.n_ff() // moe.n_used
     return replace(c, moe=replace(moe, n_ff=n_ff, n_ff_shared=moe.n_ff_shared or c.n_ff()))

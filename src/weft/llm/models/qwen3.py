@@ -16,8 +16,8 @@ __all__ = ["ARCHITECTURES"]
 
 
 def configure_experts(c: ModelConfig, keys: Keys) -> ModelConfig:
-    """Where no width of one expert is stated, `feed_forward_length` is that of all the experts of a
-    token together."""
+    """Sets the width of an expert if the metadata lacks it: `feed_forward_length` is the width of
+    all experts of a token together."""
     moe = require_experts(c)
     n_ff = keys.count("expert_feed_forward_length", 0, least=0) or c.n_ff() // moe.n_used
     return replace(c, moe=replace(moe, n_ff=n_ff))

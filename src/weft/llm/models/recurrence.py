@@ -1,5 +1,5 @@
-"""Parts of recurrent layers: a causal convolution and a selective scan, each over a state that the
-layer reads from its slot and writes back."""
+"""The parts of recurrent layers: a causal convolution and a selective scan. Each reads a state from
+one slot of the layer's table and writes the new state to another."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _SIZE = 4  # bytes of a float32
 
 
 def require_recurrent(c: ModelConfig) -> RecurrentConfig:
-    """What `configure` has set."""
+    """The sizes of recurrent layers, which `configure` has set."""
     assert c.recurrent is not None
     return c.recurrent
 
 
 def convolve(step: Step, il: int, x: Tensor, kernel: Tensor) -> Tensor:
-    """Each channel of x [n_channels, n_tokens] convolved with its kernel [d_conv, n_channels], the
-    inputs before the first token being those in the state."""
+    """Convolves each channel of x [n_channels, n_tokens] with its kernel [d_conv, n_channels]. The
+    state has the inputs before the first token."""
     r, n, n_seqs = require_recurrent(step.config), step.n_seq_tokens, step.n_seqs
     assert step.slots is not None and step.cache.states is not None
     kept, table = r.d_conv - 1, step.cache.states.conv[il]
@@ -37,8 +37,8 @@ def convolve(step: Step, il: int, x: Tensor, kernel: Tensor) -> Tensor:
 
 
 def scan(step: Step, il: int, x: Tensor, dt: Tensor, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
-    """The selective scan of Mamba over x [d_inner, n_tokens], with time steps dt [n_head, n_tokens]
-    and b, c [d_state, n_group, n_tokens]."""
+    """Computes Mamba's selective scan over x [d_inner, n_tokens], with time steps dt [n_head,
+    n_tokens] and b, c [d_state, n_group, n_tokens]; returns [d_inner, n_tokens]."""
     r, n, n_seqs, n_tokens = require_recurrent(step.config), step.n_seq_tokens, step.n_seqs, x.ne[1]
     assert step.slots is not None and step.cache.states is not None
     table = step.cache.states.state[il]

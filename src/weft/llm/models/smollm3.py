@@ -15,7 +15,7 @@ __all__ = ["ARCHITECTURES"]
 
 
 def configure(c: ModelConfig, keys: Keys) -> ModelConfig:
-    """Which layers rotate; no key says it."""
+    """Sets the layers that rotate; no key has them."""
     none = replace(c.rope, n_dims=0)
     return replace(c, ropes=tuple(none if il % 4 == 3 else c.rope for il in range(c.n_layer)))
 

@@ -1,8 +1,8 @@
 """StableLM (arXiv 2402.17834): LayerNorm, rotation of a part of each head, a gated feed-forward
 layer.
 
-StableLM 2 12B norms each query and key head, and has no norm in front of the feed-forward layer: it
-works beside attention, on the same normed input."""
+StableLM 2 12B norms each query and key head, and has no norm in front of the feed-forward layer,
+which reads the normed input of attention."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class StableLm(Architecture):
         yield from self.norm.rows(f"blk.{il}.ffn_norm", c.n_embd, optional=True)
 
     def block(self, step: Step, w: Weights, il: int, x: Tensor) -> Tensor:
-        """One layer, [n_embd, n_tokens] -> the same."""
+        """One layer, from x [n_embd, n_tokens] to the same sizes."""
         layer = w.layer(il)
         normed = self.normed(step, layer, "attn_norm", x)
         y = self.attention(step, w, il, normed)

@@ -1,4 +1,4 @@
-"""`Step`: what a model's graph is built over."""
+"""`Step`: the inputs from which a model's graph is built."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ __all__ = ["Step"]
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """The leaves that the context fills for each ubatch, and what the graph is built over."""
+    """The config, the cache and the inputs from which a graph is built. The context fills the
+    inputs for each ubatch."""
 
     config: ModelConfig
     cache: KVCache
@@ -32,30 +33,31 @@ class Step:
     out_ids: Tensor
     """i32 [n_outputs]: the tokens whose logits are wanted."""
     rope_mode: G.RopeMode
-    """Which elements of a head rotate together."""
+    """Elements of a head that rotate together; see `Architecture.rope_mode`."""
     flash: bool = True
-    """Attention as one op (FLASH_ATTN_EXT), or as matmuls around a softmax."""
+    """True computes attention as one op (FLASH_ATTN_EXT), False as matmuls around a softmax."""
     embd: Tensor | None = None
     """f32 [n_embd, n_tokens] in place of the tokens' embeddings."""
 
     window_cells: Tensor | None = None
     """i64 [n_tokens]: the same as `cells` for sliding-window layers with cells of their own."""
     slots: tuple[Tensor, Tensor] | None = None
-    """Recurrent models: i32 [n_seqs] each, the slots of states that are read and written. Tokens
-    are of one sequence after another then, as many and in order of each."""
+    """For recurrent models, the slots of states to read and to write, i32 [n_seqs] each. Tokens are
+    then sorted by sequence and position, with the same number for each sequence."""
     n_seqs: Size = 1
+    """Number of sequences."""
     writes: list[Tensor] = field(default_factory=list)
-    """What the graph must compute besides its output: writes of recurrent states."""
+    """Writes of recurrent states, which the graph computes besides its output."""
 
     @property
     def n_seq_tokens(self) -> Size:
-        """Tokens of each sequence."""
+        """Number of tokens of each sequence."""
         each = exact_div(self.tokens.ne[0], self.n_seqs)
         assert each is not None
         return each
 
     def mask_of(self, il: int) -> Tensor:
-        """The mask that layer `il` attends with."""
+        """The attention mask of layer `il`."""
         if not self.config.is_windowed(il):
             return self.mask
         assert self.window_mask is not None
