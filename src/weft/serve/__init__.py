@@ -1,23 +1,23 @@
 """`weft serve`: a model behind the OpenAI API. Needs the extra `weft[serve]`.
 
-options.py    what a server is started with
-schema.py     bodies of requests, checked
-words.py      what is wrong with a body, in sentences
-sampling.py   fields of a body to sampling parameters
-prompts.py    bodies to requests of the engine
-answers.py    events of the engine to the bodies of answers, whole or streamed
-messages.py   content, reasoning and calls of tools in them
-logprobs.py   log-probabilities as the two APIs write them
-embedder.py   embeddings, over a context of their own
-service.py    a loaded model: engine, tokenizer, template
-routes.py     the endpoints
-guard.py      limits on bodies, API keys
-hosts.py      names by which requests may call the server
-log.py        a line for each request
-connections.py  how many there are, and how long each may take
-errors.py     errors as the OpenAI API words them
-metrics.py    numbers in Prometheus' text format
-run.py        uvicorn around it
+options.py      the options of a server
+schema.py       the bodies of requests, with their checks
+words.py        describes the errors of a body in sentences
+sampling.py     turns fields of a body into sampling parameters
+prompts.py      turns bodies into requests to the engine
+answers.py      turns events of the engine into answers, whole or streamed
+messages.py     content, reasoning and tool calls in these
+logprobs.py     log-probabilities in the formats of the two APIs
+embedder.py     embeddings, with a context of their own
+service.py      a loaded model: engine, tokenizer, template
+routes.py       the endpoints
+guard.py        limits of bodies, and the API key
+hosts.py        names by which requests may address the server
+log.py          a line for each request
+connections.py  the number of connections, and time limits
+errors.py       errors in the format of the OpenAI API
+metrics.py      counters and gauges in Prometheus' text format
+run.py          runs all of it with uvicorn
 """
 
 from weft.serve.options import ServeOptions

@@ -1,7 +1,7 @@
-"""Events of the engine to the bodies of answers, whole or streamed.
+"""Turns events of the engine into the bodies of answers, whole or streamed.
 
-An `Answer` is the texts of one HTTP request. The engine's thread puts events into the event loop's
-queue; whoever stops reading, since the client left, cancels the texts.
+An `Answer` has the texts of one HTTP request. The engine's thread puts events into a queue of the
+event loop. If the client leaves, the reader of the queue cancels the texts.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class Answer:
         self, engine: Engine, tokenizer: Tokenizer, kind: Kind, model: str, asked: Asked,
         loop: asyncio.AbstractEventLoop,
     ) -> None:  # fmt: skip
-        """Puts the requests in line, all or none. In any thread, since constraints take time to
-        compile; the events are for `loop`. Raises as `Engine.submit`."""
+        """Submits the requests, all or none. May run in any thread, because constraints take time
+        to compile; events go to `loop`. Raises the errors of `Engine.submit`."""
         self.id = _IDS[kind] + uuid.uuid4().hex
         self.model = model
         self._kind: Kind = kind
@@ -48,7 +48,7 @@ class Answer:
         self._created = int(time.time())
         self._loop = loop
         self.on_end: Callable[[int, int], object] = lambda n_prompt, n_generated: None
-        """Is told the tokens of all texts when the last has ended."""
+        """Called with the numbers of prompt tokens and generated tokens whenever a text ends."""
         self._events: asyncio.Queue[tuple[int, Event]] = asyncio.Queue()
         self._tickets: list[Ticket] = []
         self._n_prompt = sum(map(len, {request.prompt for request in asked.requests}))
@@ -67,18 +67,18 @@ class Answer:
         self._loop.call_soon_threadsafe(self._events.put_nowait, (choice, event))
 
     def cancel(self) -> None:
-        """Ends all texts that have not ended."""
+        """Cancels all texts that have not ended."""
         for ticket in self._tickets:
             ticket.cancel()
 
     async def events(self) -> AsyncIterator[tuple[int, Event]]:
-        """(choice, event) until all texts have ended; raises ApiError when one fails."""
-        left = len(self._tickets)
+        """Yields (choice, event) until all texts have ended. Raises ApiError if one fails."""
+        n_open = len(self._tickets)
         self.on_end(self._n_prompt, 0)
-        while left:
+        while n_open:
             choice, event = await self._events.get()
             if isinstance(event, Done):
-                left -= 1
+                n_open -= 1
                 self._n_generated += event.n_generated
                 self.on_end(self._n_prompt, self._n_generated)
                 if event.error is not None:
@@ -121,7 +121,7 @@ class Answer:
         return self._body(choices, "") | {"usage": self._usage(ends)}
 
     async def stream(self, include_usage: bool) -> AsyncIterator[bytes]:
-        """Server-sent events; ends with [DONE], or with an error as its last event."""
+        """Yields server-sent events; the last is [DONE] or an error."""
         ends: dict[int, Done] = {}
         try:
             for chunk in self._first_chunks():
@@ -148,20 +148,20 @@ class Answer:
             self.cancel()
 
     def _best(self, tokens: Sequence[Sequence[TokenLogprobs]]) -> list[int]:
-        """The choices that are shown: of each prompt's, those whose tokens are likeliest on
-        average, in order of that; all where nobody asked for the best."""
-        made, shown = self._asked.best_of, self._asked.n
-        if made == shown:
+        """The choices to show: for each prompt the `n` with the highest mean log-probability of
+        their tokens, the best first; all choices if `best_of` is `n`."""
+        best_of, n = self._asked.best_of, self._asked.n
+        if best_of == n:
             return list(range(len(tokens)))
 
         def mean(i: int) -> float:
             row = tokens[i]
             return sum(t.logprob for t in row) / len(row) if row else -math.inf
 
-        found: list[int] = []
-        for start in range(0, len(tokens), made):
-            found += sorted(range(start, start + made), key=mean, reverse=True)[:shown]
-        return found
+        choices: list[int] = []
+        for start in range(0, len(tokens), best_of):
+            choices += sorted(range(start, start + best_of), key=mean, reverse=True)[:n]
+        return choices
 
     def _prompt(self, choice: int) -> tuple[int, ...]:
         return self._tickets[choice].request.prompt
@@ -179,7 +179,8 @@ class Answer:
         return self._listed[choice].echo(echo.text, ids[hidden:], scores[hidden:])
 
     def _first_chunks(self) -> list[dict[str, Any]]:
-        """Who speaks, or the prompt where it is echoed without log-probabilities."""
+        """The first chunk of each choice: the role in a chat, or an echoed prompt without
+        log-probabilities."""
         every = range(len(self._tickets))
         if self._kind == "chat":
             role = {"role": "assistant", "content": "", "refusal": None}
@@ -189,7 +190,7 @@ class Answer:
         return [self._chunk(i, self._echo_text(i), None, None) for i in every]
 
     def _echo_chunks(self, leader: int, read: Read) -> list[dict[str, Any]]:
-        """The prompt with its log-probabilities, for all choices that share it."""
+        """Chunks with a prompt and its log-probabilities, for all choices that share it."""
         prompt = self._prompt(leader)
         return [
             self._chunk(i, self._echo_text(i), self._echo_lists(i, read), None)
@@ -198,7 +199,7 @@ class Answer:
         ]
 
     def _reason(self, choice: int, end: Done) -> str:
-        """Why a text ended, in the API's words: a full context is a length."""
+        """The API's reason for the end of a text; a full context counts as "length"."""
         reason = "length" if end.reason == "context" else end.reason
         return self._messages[choice].reason(reason) if self._messages else reason
 
@@ -212,8 +213,8 @@ class Answer:
     def _said(
         self, choice: int, deltas: list[dict[str, Any]], last: bool = False
     ) -> list[dict[str, Any]]:
-        """Chunks of deltas; log-probabilities go with the first that comes, as text may be held
-        back. `last`: there will be no other."""
+        """Chunks of deltas. Log-probabilities go with the next delta, because text may be held
+        back. `last` says that no other deltas follow."""
         unsaid = self._unsaid[choice]
         if last and unsaid and not deltas:
             deltas = [{}]
@@ -244,7 +245,8 @@ class Answer:
         }
 
     def _usage(self, ends: Mapping[int, Done]) -> dict[str, Any]:
-        """A prompt that several choices share counts once: with the first of them."""
+        """The numbers of tokens. A prompt that several choices share counts once, with the first of
+        them."""
         leaders = {self._prompt(i): i for i in reversed(range(len(self._tickets)))}
         n_prompt, n_new = self._n_prompt, sum(e.n_generated for e in ends.values())
         reused = sum(ends[i].n_reused for i in leaders.values())
@@ -262,10 +264,10 @@ class Answer:
 
 
 def _joined(first: dict[str, Any] | None, then: dict[str, Any]) -> dict[str, Any]:
-    """Lists of a prompt and of what follows it."""
+    """Appends the lists of an answer to those of its prompt."""
     return then if first is None else {name: first[name] + then[name] for name in then}
 
 
 def sse(body: dict[str, Any]) -> bytes:
-    """One server-sent event."""
+    """Encodes one server-sent event."""
     return b"data: %s\n\n" % to_json(body)

@@ -1,8 +1,8 @@
-"""Connections: how many there may be, and how long each may take over what.
+"""Limits the number of connections, and the time that each may take.
 
-uvicorn waits for ever for the head of a request and for its body, and asyncio takes connections
-until there are no more file descriptors. Here a connection is taken when there is room for it, and
-one that sends nothing whole makes room for others.
+uvicorn waits without limit for the head and the body of a request, and asyncio accepts connections
+until there are no more file descriptors. Here the number is limited, and a connection that has not
+sent a complete request is closed to make room for others.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from weft.serve.log import logger
 __all__ = ["Connection", "Door", "connection_class", "most_connections"]
 
 SPARE_FILES = 8
-"""File descriptors that stay free, beside those that are open when the server begins."""
+"""Number of file descriptors that stay free, besides those open when the server starts."""
 
 
 def most_connections(wanted: int) -> int:
-    """`wanted`, or as many as this process may open files for beside those that it has open."""
+    """The number `wanted`, or fewer if this process may not open so many more files."""
     try:
         import resource
     except ImportError:  # Windows has no such limit
@@ -45,64 +45,64 @@ def most_connections(wanted: int) -> int:
 
 
 class Connection(H11Protocol):
-    """One with a time for each thing that the client has to do."""
+    """A connection with time limits for the client."""
 
     head_seconds: float
-    """For the head of a request, from the first moment or the end of the last answer on."""
+    """Limit for the head of a request, from the beginning or from the end of the last answer."""
     body_seconds: float
-    """For its body, and for reading what has been answered while nothing more is taken."""
+    """Limit for the body of a request, and for a client that does not read its answer."""
     phase = ""
-    """What is waited for: the `head` of a request, its `body`, the `answer` to it."""
+    """The present phase: waiting for the `head` of a request or its `body`, or for the `answer`."""
     _timer: asyncio.TimerHandle | None = None
     _stuck: asyncio.TimerHandle | None = None
 
     @property
     def waits(self) -> bool:
-        """Whether nothing has been asked for yet that could be lost."""
+        """True if the client has no complete request under way, so that closing loses nothing."""
         return self.phase != "answer"
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Begins to wait for a request."""
+        """Starts to wait for a request."""
         super().connection_made(transport)
         self._note()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Waits for nothing any more."""
+        """Stops all timers."""
         self._enter("closed")
         self.resume_writing()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Takes what the client sent."""
+        """Handles data from the client."""
         super().data_received(data)
         self._note()
 
     def on_response_complete(self) -> None:
-        """Begins to wait for the next request."""
+        """Starts to wait for the next request."""
         super().on_response_complete()
         self._note(ended=True)
 
     def shutdown(self) -> None:
-        """Lets an answer end, and nothing else."""
+        """Lets an answer end, and closes the connection otherwise."""
         super().shutdown()
         if self.waits:
             self.transport.close()
 
     def pause_writing(self) -> None:
-        """The client does not read; it has the time of a body to go on."""
+        """Starts the time limit of a client that does not read its answer."""
         super().pause_writing()
         if self._stuck is None:
             self._stuck = self.loop.call_later(self.body_seconds, self.transport.abort)
 
     def resume_writing(self) -> None:
-        """The client reads again."""
+        """Stops the time limit of a client that reads again."""
         if self._stuck is not None:
             self._stuck.cancel()
             self._stuck = None
         super().resume_writing()
 
     def _note(self, ended: bool = False) -> None:
-        """Sees what is waited for now."""
+        """Updates the phase."""
         state = self.conn.their_state
         cycle = self.cycle
         if cycle is None or cycle.response_complete:
@@ -131,11 +131,12 @@ class Connection(H11Protocol):
 
 
 class Door:
-    """Takes connections as long as there is room. Where there is none, the oldest that has asked
-    for nothing leaves, of the address that has most of them."""
+    """Accepts connections while there is room. If there is none, it closes the oldest connection
+    without a complete request, of the address that has most of these."""
 
     def __init__(self, listener: socket.socket, make: Callable[[], Connection], most: int) -> None:
-        """`listener`: bound; `make`: the protocol of a connection."""
+        """`listener` is a bound socket, `make` creates the protocol of a connection, and `most` is
+        the most connections."""
         self._listener = listener
         self._make = make
         self._most = most
@@ -143,13 +144,13 @@ class Door:
         self._task: asyncio.Task[None] | None = None
 
     def open(self) -> None:
-        """Begins to take connections."""
+        """Starts to accept connections."""
         self._listener.setblocking(False)
         self._listener.listen(1024)
         self._task = asyncio.get_running_loop().create_task(self._take_all())
 
     def close(self) -> None:
-        """Takes no more; those that are there stay."""
+        """Accepts no more connections; open ones stay."""
         if self._task is not None:
             self._task.cancel()
         self._listener.close()
@@ -161,7 +162,7 @@ class Door:
                 sock, _ = await loop.sock_accept(self._listener)
             except OSError as error:
                 if error.errno not in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
-                    continue  # the client left again
+                    continue  # the client has left already
                 self._make_room()
                 logger.warning("no file descriptor for another connection")
                 await asyncio.sleep(0.1)
@@ -182,7 +183,7 @@ class Door:
         return list(self._inside)
 
     def _make_room(self) -> bool:
-        """Ends a connection that waits; False where all have asked for something."""
+        """Closes a connection without a complete request; False if there is none."""
         waiting = [c for c in self._present() if c.waits]
         if not waiting:
             return False
@@ -200,20 +201,20 @@ def _address(connection: Connection) -> str:
 
 
 def _turn_away(sock: socket.socket) -> None:
-    """Tells a client that there is no room, if it hears it at once."""
+    """Tells a client that there is no room, unless that would block."""
     logger.warning("connections were turned away, since as many as may be are being answered")
     with sock:
         try:
             sock.setblocking(False)
             sock.send(_answer(503, "all connections of this server are in use; try again later"))
             sock.shutdown(socket.SHUT_WR)
-            sock.recv(1 << 16)  # what is unread would make the system drop the answer
+            sock.recv(1 << 16)  # with unread data, the system would drop the answer
         except OSError:
             pass
 
 
 def _answer(status: int, message: str) -> bytes:
-    """An error as it goes over the wire, where there is nobody to write it."""
+    """An HTTP answer with an error, for connections that no application handles."""
     body = json.dumps(error_body(status, message)).encode()
     reason = {408: "Request Timeout", 503: "Service Unavailable"}[status]
     retry = "Retry-After: 1\r\n" if status == 503 else ""
@@ -225,6 +226,6 @@ def _answer(status: int, message: str) -> bytes:
 
 
 def connection_class(head_seconds: float, body_seconds: float) -> type[Connection]:
-    """`Connection` with these times."""
+    """A `Connection` class with these time limits."""
     times: dict[str, Any] = {"head_seconds": head_seconds, "body_seconds": body_seconds}
     return type("TimedConnection", (Connection,), times)

@@ -1,4 +1,4 @@
-"""Embeddings, over a context of their own beside the one that writes texts."""
+"""Computes embeddings, with a context beside the one that writes texts."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ __all__ = ["Embedder"]
 
 
 class Embedder:
-    """Embeds token lists, as many at once as fit. Not thread-safe: it runs in the engine's
-    thread."""
+    """Embeds lists of tokens, as many at once as fit. It is not thread-safe; the engine's thread
+    calls it."""
 
     def __init__(self, context: Context) -> None:
-        """`context`: one with `embeddings=True`."""
+        """`context` was created with `embeddings=True`."""
         self.context = context
         self.pooling = context.model.config.pooling
         if self.pooling == "none":
-            self.pooling = "mean"  # a generative model says nothing; the mean is what users expect
+            self.pooling = "mean"  # files of generative models name none; users expect the mean
 
     @property
     def max_tokens(self) -> int:
@@ -31,14 +31,14 @@ class Embedder:
         return min(n, self.context.n_ubatch, self.context.n_outputs, self.context.n_ctx)
 
     def batches(self, texts: Sequence[Sequence[int]]) -> Iterator[list[Sequence[int]]]:
-        """Neighbours that one call of `embed` computes at once, so that texts being written wait
-        for no more than that."""
+        """Groups neighbouring texts that `embed` computes at once. One call for each group keeps
+        texts that are being written from waiting longer than that."""
         return text_groups(self.context, texts)
 
     def embed(
         self, texts: Sequence[Sequence[int]], dimensions: int | None = None
     ) -> list[NDArray[np.float32]]:
-        """The embedding of each text [n_embd], of length 1. `dimensions`: the first so many
-        numbers, brought to length 1 again."""
+        """The embedding of each text [n_embd], scaled to length 1. With `dimensions`, only so many
+        first numbers are kept, before scaling."""
         rows = embed_texts(self.context, texts, self.pooling)
         return [unit_rows(row[:dimensions]) for row in rows]

@@ -1,4 +1,4 @@
-"""Errors as the OpenAI API words them: a status and `{"error": {message, type, param, code}}`."""
+"""Errors in the format of the OpenAI API: a status and `{"error": {message, type, param, code}}`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["ApiError", "Json", "error_body", "error_response", "install_handlers
            "to_json"]  # fmt: skip
 
 RETRY_AFTER = 1
-"""Seconds after which a refused client may come again: a text ends every few of them."""
+"""Seconds after which a refused client should try again."""
 
 
 class ApiError(Exception):
@@ -32,9 +32,9 @@ class ApiError(Exception):
 
 
 _CONSTRAINTS = ("grammar", "json_schema", "regex")
-"""Fields whose errors come from what compiles them, with the field in front."""
+"""Fields whose errors come from a compiler, with the name of the field in front."""
 _OURS = (DeviceError, ProgramError, AbortedError)
-"""What no request can be blamed for."""
+"""Errors that are not the fault of a request."""
 _TYPES = {401: "authentication_error", 429: "rate_limit_error", 503: "server_error"}
 
 
@@ -47,7 +47,7 @@ def error_body(
 
 
 def of_exception(error: BaseException) -> ApiError:
-    """What a client is told of an exception."""
+    """The error that a client gets for an exception."""
     if isinstance(error, ApiError):
         return error
     if isinstance(error, BusyError):
@@ -61,7 +61,7 @@ def of_exception(error: BaseException) -> ApiError:
 
 
 def error_response(error: BaseException) -> JSONResponse:
-    """An exception as an answer."""
+    """The answer for an exception."""
     api = of_exception(error)
     headers = {"Retry-After": str(RETRY_AFTER)} if api.status == 429 else None
     if api.status == 401:
@@ -71,21 +71,21 @@ def error_response(error: BaseException) -> JSONResponse:
 
 
 class Json(JSONResponse):
-    """JSON whatever clients have sent: half a character is a question mark."""
+    """A JSON answer, in which a lone surrogate becomes a question mark."""
 
     def render(self, content: Any) -> bytes:
-        """The bytes of an answer."""
+        """Encodes an answer."""
         return to_json(content)
 
 
 def to_json(content: Any) -> bytes:
-    """As UTF-8, which has no lone surrogates."""
+    """Encodes JSON as UTF-8; a lone surrogate becomes a question mark."""
     text = json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return text.encode(errors="replace")
 
 
 def install_handlers(app: FastAPI) -> None:
-    """Makes every error of the app one of these."""
+    """Installs handlers that give every error of the app this format."""
 
     async def known(_: Request, error: Exception) -> JSONResponse:
         return error_response(error)
@@ -107,7 +107,7 @@ def install_handlers(app: FastAPI) -> None:
 
 
 def _not_json(error: RequestValidationError) -> ApiError:
-    """What FastAPI finds before a body is read as one of ours: that it is none."""
+    """The error for a body that FastAPI cannot parse as a JSON object."""
     first = error.errors()[0]
     if first["type"] == "json_invalid":
         why = first.get("ctx", {}).get("error", "")
@@ -118,11 +118,11 @@ def _not_json(error: RequestValidationError) -> ApiError:
 
 
 _ABSENT = {"/responses": "/v1/chat/completions", "/completion": "/v1/completions"}
-"""What other servers have, and what there is here instead."""
+"""Paths of other servers, and the paths here that serve instead."""
 
 
 def _in_words(request: Request, error: HTTPException) -> str:
-    """What is wrong with a path or a method."""
+    """Says what is wrong with a path or a method."""
     path = request.url.path
     if error.status_code == 404:
         instead = _ABSENT.get(path.removeprefix("/v1"))
@@ -131,6 +131,6 @@ def _in_words(request: Request, error: HTTPException) -> str:
     if error.status_code == 405:
         allowed = (error.headers or {}).get("Allow", "another method")
         return f"{path} does not take {request.method[:20]}; send {allowed}"
-    if error.status_code == 400:  # what FastAPI says of JSON that Python cannot take
+    if error.status_code == 400:  # FastAPI refuses JSON that Python cannot parse like this
         return "the body is JSON nested too deeply, or with a number too long; send a plainer one"
     return str(error.detail)

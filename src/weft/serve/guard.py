@@ -1,4 +1,4 @@
-"""What is checked before a request's body is read: its size, and who sends it."""
+"""Checks the size of a request and its API key before the body is read."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from weft.serve.errors import ApiError, error_response
 __all__ = ["Guard"]
 
 OPEN = frozenset(("/health",))
-"""Paths that need no key: what watches a server has none."""
+"""Paths that need no key, because programs that watch servers have none."""
 
 
 class Guard:
-    """ASGI middleware. Bodies are counted as they come, whatever their header says."""
+    """ASGI middleware that checks keys and sizes. It counts the bytes of a body as they arrive,
+    whatever the header says."""
 
     def __init__(self, app: ASGIApp, *, max_body: int, api_key: str | None) -> None:
         self._app = app
@@ -23,7 +24,7 @@ class Guard:
         self._key = None if api_key is None else api_key.encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Hands a request on, or refuses it with 401 or 413."""
+        """Passes a request on, or refuses it with 401 or 413."""
         if scope["type"] != "http":
             return await self._app(scope, receive, send)
         headers = {name: value for name, value in scope["headers"]}
@@ -36,33 +37,33 @@ class Guard:
         except ApiError as error:
             return await error_response(error)(scope, receive, send)
 
-        taken = 0
+        n_received = 0
 
         async def counted() -> Message:
-            nonlocal taken
+            nonlocal n_received
             message = await receive()
-            taken += len(message.get("body", b""))
-            if taken > self._max_body:
+            n_received += len(message.get("body", b""))
+            if n_received > self._max_body:
                 raise self._too_large()
             return message
 
         async def watched(message: Message) -> None:
-            if taken <= self._max_body:  # else it is what the application makes of the error above
+            if n_received <= self._max_body:  # else it is the application's answer to the error
                 await send(message)
 
         try:
             await self._app(scope, counted, watched)
         except ApiError:
-            if taken <= self._max_body:
+            if n_received <= self._max_body:
                 raise
-        if taken > self._max_body:
+        if n_received > self._max_body:
             await error_response(self._too_large())(scope, receive, send)
 
-    def _check_key(self, given: bytes) -> None:
-        """Compares in constant time, so that time says nothing about the key."""
+    def _check_key(self, authorization: bytes) -> None:
+        """Compares the key in constant time, so that the time reveals nothing about it."""
         if self._key is None:
             return
-        scheme, _, key = given.partition(b" ")
+        scheme, _, key = authorization.partition(b" ")
         if not hmac.compare_digest(key.strip(), self._key) or scheme.lower() != b"bearer":
             raise ApiError(
                 401, "send this server's key as `Authorization: Bearer KEY`", code="invalid_api_key"

@@ -1,7 +1,8 @@
-"""Which `Host` a request may name, where no key says who sends it.
+"""Checks the `Host` of requests to a server without an API key.
 
-A page of any site can have a browser send requests here, under a name that it makes point at this
-machine (DNS rebinding). Such a request has that name in `Host`; an address is nobody's to give.
+A page of any site can make a browser send requests here under a name that resolves to this machine
+(DNS rebinding). Such a request has this name as its `Host`, so only known names and addresses are
+accepted.
 """
 
 from __future__ import annotations
@@ -18,23 +19,23 @@ __all__ = ["Hosts", "host_name"]
 
 
 class Hosts:
-    """ASGI middleware. Lets through this machine's own names (`localhost`, `*.localhost`),
-    addresses written as such, and the names it was given."""
+    """ASGI middleware that accepts the names of this machine (`localhost`, `*.localhost`), IP
+    addresses, and the names of the options."""
 
     def __init__(self, app: ASGIApp, *, names: Iterable[str]) -> None:
-        """`names`: as users type them; `*`: any."""
+        """`names` are written as users type them; `*` accepts any."""
         self._app = app
         self._names = {host_name(name) for name in names}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Hands a request on, or refuses it with 403."""
+        """Passes a request on, or refuses it with 403."""
         if scope["type"] == "http" and scope["path"] not in OPEN:
-            given = next((value for name, value in scope["headers"] if name == b"host"), None)
-            # only HTTP/1.0, which browsers do not speak, leaves it out
-            if given is not None and not self._knows(host_name(given.decode("latin-1"))):
+            host = next((value for name, value in scope["headers"] if name == b"host"), None)
+            # only HTTP/1.0, which browsers do not use, allows requests without it
+            if host is not None and not self._knows(host_name(host.decode("latin-1"))):
                 error = ApiError(
                     403,
-                    f"this server does not answer to {given.decode('latin-1')!r}; start it with "
+                    f"this server does not answer to {host.decode('latin-1')!r}; start it with "
                     "--allow-host NAME, or with --api-key",
                     code="host_not_allowed",
                 )
@@ -52,7 +53,7 @@ class Hosts:
 
 
 def host_name(host: str) -> str:
-    """The name or address of `NAME`, `NAME:PORT`, `[ADDRESS]:PORT`, in lower case."""
+    """The name or address in `NAME`, `NAME:PORT` or `[ADDRESS]:PORT`, in lower case."""
     host = host.strip().lower()
     if host.startswith("["):
         return host[1:].partition("]")[0]

@@ -1,4 +1,4 @@
-"""What the server says while it runs: a line for each request, and nothing so often that it floods.
+"""The log of the server: a line for each request, and warnings without frequent repetition.
 
 12:01:07 info: 127.0.0.1 POST /v1/completions 200, prompt 12, generated 16 tokens, 81 ms
 """
@@ -17,11 +17,11 @@ __all__ = ["LEVELS", "RequestLog", "logger", "say_tokens", "start_log"]
 
 logger = logging.getLogger("weft.serve")
 LEVELS = ("debug", "info", "warning", "error")
-"""What `--log-level` knows."""
+"""The values of `--log-level`."""
 _POLLED = frozenset(("/health", "/metrics"))
-"""Paths that watchers ask for all the time: their lines are for `debug`."""
+"""Paths that are polled all the time; they are logged at level `debug`."""
 _REPEATS = 10.0
-"""Seconds in which the same warning is said once."""
+"""Seconds in which the same warning is logged only once."""
 
 
 def start_log(level: str) -> None:
@@ -33,14 +33,14 @@ def start_log(level: str) -> None:
         log = logging.getLogger(name)
         log.handlers[:] = [handler]
         log.propagate = False
-        # what uvicorn tells of itself is said in our words
+        # the server logs itself what uvicorn would log as information
         log.setLevel(
             level.upper() if name == "weft.serve" else "ERROR" if level == "error" else "WARNING"
         )
 
 
 class _Lines(logging.Formatter):
-    """`12:01:07 info: text`."""
+    """Formats a line as `12:01:07 info: text`."""
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)s: %(message)s", "%H:%M:%S")
@@ -52,16 +52,16 @@ class _Lines(logging.Formatter):
 
 
 class _Once(logging.Filter):
-    """Lets the same warning through once in a while, with how often it came meanwhile."""
+    """Passes the same warning only once in a while, with the number of those left out."""
 
     def __init__(self) -> None:
         super().__init__()
         self._seen: dict[str, tuple[float, int]] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether to say it."""
+        """True if the record is to be logged."""
         if record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError):
-            return False  # a request that was ended with the server
+            return False  # the request ended with the server
         if record.levelno != logging.WARNING:
             return True
         now, text = monotonic(), str(record.msg)
@@ -76,23 +76,23 @@ class _Once(logging.Filter):
 
 
 def say_tokens(state: dict[str, Any], n_prompt: int, n_generated: int) -> None:
-    """Has the line of a request say how many tokens it took. `state`: that of its scope."""
+    """Adds the numbers of tokens to the line of a request, whose scope has this `state`."""
     state["tokens"] = n_prompt, n_generated
 
 
 class RequestLog:
-    """ASGI middleware: a line for each request when its answer has ended, and the header that
-    names fields which were ignored (`state["ignored"]`)."""
+    """ASGI middleware that logs a line for each request after its answer, and adds the header that
+    names ignored fields (`state["ignored"]`)."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Hands a request on."""
+        """Passes a request on and logs it."""
         if scope["type"] != "http":
             return await self._app(scope, receive, send)
         state = scope.setdefault("state", {})
-        start, status = perf_counter(), 499  # where the client left before an answer
+        start, status = perf_counter(), 499  # stays if the client leaves before an answer
 
         async def noted(message: Message) -> None:
             nonlocal status
@@ -124,7 +124,7 @@ def _line(scope: Scope, status: int, seconds: float) -> str:
 
 
 def _header(names: Any) -> bytes:
-    """Names as a header may have them, the first few of them."""
+    """The first few names in the form of a header."""
     plain = [name for name in names if name.isascii() and name.isprintable() and len(name) <= 64]
     more = len(names) - len(plain[:16])
     return ", ".join([*plain[:16], *([f"and {more} more"] if more else [])]).encode()

@@ -1,4 +1,4 @@
-"""Log-probabilities as the two APIs write them: an object a token, or lists over all tokens."""
+"""Log-probabilities in the formats of the two APIs: an object per token, or lists of all tokens."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["ListedTokens", "chat_logprobs"]
 
 
 def chat_logprobs(tokenizer: Tokenizer, tokens: Sequence[TokenLogprobs]) -> dict[str, Any]:
-    """As /v1/chat/completions has them."""
+    """The log-probabilities of tokens in the format of /v1/chat/completions."""
 
     def one(id_: int, logprob: float) -> dict[str, Any]:
         data = tokenizer.piece(id_, special=True)
@@ -24,15 +24,16 @@ def chat_logprobs(tokenizer: Tokenizer, tokens: Sequence[TokenLogprobs]) -> dict
 
 
 def _finite(logprob: float) -> float:
-    """JSON has no infinity; the API writes this for a token that cannot be."""
+    """Replaces minus infinity, which JSON lacks, by the number that the API uses."""
     return max(logprob, -9999.0)
 
 
 class ListedTokens:
-    """As /v1/completions has them, with the place of every token in one choice's text."""
+    """The log-probabilities of one choice in the format of /v1/completions, with the position of
+    every token in its text."""
 
     def __init__(self, tokenizer: Tokenizer, *, special: bool = False) -> None:
-        """`special`: control tokens are part of the text."""
+        """With `special`, control tokens are part of the text."""
         self._tokenizer = tokenizer
         self._special = special
         self._start(0)
@@ -44,17 +45,16 @@ class ListedTokens:
     def echo(
         self, text: str, ids: Sequence[int], scores: Sequence[TokenLogprobs | None]
     ) -> dict[str, Any]:
-        """The lists of a prompt, which begins the choice's text: its tokens and what is known of
-        each. Of the first one nothing is, where nothing is before it."""
+        """The lists of an echoed prompt. A token without a predecessor has no log-probability."""
         whole = self._tokenizer.decode_bytes(ids)
         if len(whole) < sum(len(self._tokenizer.piece(i)) for i in ids):
             self._at -= 1  # the space that encoding puts in front
-        found = self._lists(ids, scores)
+        lists = self._lists(ids, scores)
         self._start(len(text))
-        return found
+        return lists
 
     def more(self, tokens: Sequence[TokenLogprobs]) -> dict[str, Any]:
-        """The lists of the next tokens that were drawn."""
+        """The lists of the next drawn tokens."""
         return self._lists([t.id for t in tokens], tokens)
 
     def _lists(self, ids: Sequence[int], scores: Sequence[TokenLogprobs | None]) -> dict[str, Any]:
@@ -70,7 +70,7 @@ class ListedTokens:
         }
 
     def _top(self, token: TokenLogprobs) -> dict[str, float]:
-        """The likeliest tokens, and the one that is there."""
+        """The log-probabilities of the likeliest tokens and of the drawn one."""
         if not token.top:
             return {}
         return {self._name(i): _finite(p) for i, p in (*token.top, (token.id, token.logprob))}

@@ -1,6 +1,6 @@
-"""An answer to a chat as the API has it: content, reasoning and calls of tools.
+"""An answer to a chat in the format of the API: content, reasoning and tool calls.
 
-`weft.llm.answers` takes the model's text apart; here its events become fields of a message.
+`weft.llm.answers` splits the model's text; here its events become fields of a message.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ __all__ = ["ChatMessage", "Reader", "TextReader", "WholeCall", "call_schema", "n
 
 
 class Reader(Protocol):
-    """Takes an answer apart as it grows, as `weft.llm.answers.AnswerParser` does."""
+    """Splits an answer as it grows, like `weft.llm.answers.AnswerParser`."""
 
     def push(self, text: str) -> list[Event]:
-        """What `text` adds."""
+        """Adds text; returns the new events."""
 
     def finish(self) -> list[Event]:
-        """What was held back."""
+        """Ends the answer; returns the events of text that was held back."""
 
 
 class TextReader:
-    """All of an answer is content."""
+    """Takes a whole answer as content."""
 
     def push(self, text: str) -> list[Event]:
         """See `Reader`."""
@@ -39,7 +39,8 @@ class TextReader:
 
 
 class WholeCall:
-    """An answer held to `call_schema`: it is one call, where a model has no form of its own."""
+    """Reads an answer constrained to `call_schema` as one call, for models without a form of their
+    own."""
 
     def __init__(self) -> None:
         self._parts: list[str] = []
@@ -50,7 +51,7 @@ class WholeCall:
         return []
 
     def finish(self) -> list[Event]:
-        """See `Reader`; what was cut off is content."""
+        """See `Reader`; an incomplete call is content."""
         text = "".join(self._parts)
         try:
             call = json.loads(text)
@@ -61,8 +62,8 @@ class WholeCall:
 
 
 def named_tool(choice: object, tools: Sequence[Mapping[str, Any]]) -> str | None:
-    """The function that `tool_choice` names, None where it leaves the choice; raises ApiError for
-    one that is not there."""
+    """The function that `tool_choice` names; None: it names none. Raises ApiError if there is no
+    such function."""
     if not isinstance(choice, Mapping):
         return None
     function = choice.get("function")
@@ -77,7 +78,7 @@ def named_tool(choice: object, tools: Sequence[Mapping[str, Any]]) -> str | None
 
 
 def call_schema(tools: Sequence[Mapping[str, Any]], name: str | None) -> dict[str, Any]:
-    """A JSON schema whose texts are calls: of any tool, or of the one called `name`."""
+    """A JSON schema of calls of any tool, or of the tool called `name`."""
     functions = [tool["function"] for tool in tools]
     calls = [
         {
@@ -99,7 +100,7 @@ class ChatMessage:
     """The message of one choice as it grows, in deltas and as a whole."""
 
     def __init__(self, reader: Reader, *, one_call: bool = False) -> None:
-        """`one_call`: what is called behind the first call is left out."""
+        """With `one_call`, all calls but the first are left out."""
         self._reader = reader
         self._one_call = one_call
         self._content: list[str] = []
@@ -107,19 +108,19 @@ class ChatMessage:
         self._calls: list[dict[str, Any]] = []
 
     def push(self, text: str) -> list[dict[str, Any]]:
-        """The deltas that `text` adds."""
+        """Adds text; returns the new deltas."""
         return self._deltas(self._reader.push(text))
 
     def finish(self) -> list[dict[str, Any]]:
-        """Those of what was held back."""
+        """Ends the message; returns the deltas of text that was held back."""
         return self._deltas(self._reader.finish())
 
     def reason(self, ended: str) -> str:
-        """`finish_reason` of a text that `ended` as the engine says."""
+        """The `finish_reason` of a text that ended with the engine's reason `ended`."""
         return "tool_calls" if self._calls and ended == "stop" else ended
 
     def whole(self) -> dict[str, Any]:
-        """The message."""
+        """The whole message."""
         text = "".join(self._content)
         content = None if self._calls and not text else text
         message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
@@ -130,18 +131,18 @@ class ChatMessage:
         return message
 
     def _deltas(self, events: Iterable[Event]) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = []
+        deltas: list[dict[str, Any]] = []
         for event in events:
             if isinstance(event, Content):
                 self._content.append(event.text)
-                found.append({"content": event.text})
+                deltas.append({"content": event.text})
             elif isinstance(event, Reasoning):
                 self._reasoning.append(event.text)
-                found.append({"reasoning_content": event.text})
+                deltas.append({"reasoning_content": event.text})
             elif not (self._one_call and self._calls):
                 call = self._call(event)
-                found.append({"tool_calls": [{"index": event.index, **call}]})
-        return found
+                deltas.append({"tool_calls": [{"index": event.index, **call}]})
+        return deltas
 
     def _call(self, event: Call) -> dict[str, Any]:
         call = {

@@ -14,7 +14,7 @@ __all__ = ["CONTENT_TYPE", "exposition"]
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 Metric = tuple[str, str, str, float | Mapping[str, float]]
-"""Name, type, meaning, and a value, or a value for each reason."""
+"""Name, type, meaning, and a value or a value for each reason."""
 
 
 def exposition(engine: Engine | None) -> str:
@@ -32,9 +32,9 @@ def exposition(engine: Engine | None) -> str:
 def _metrics(engine: Engine) -> Iterator[Metric]:
     s, counters = engine.stats, engine.context.counters
     prompt_speed, speed = s.speeds()
-    yield "requests_total", "counter", "Texts that were asked for and accepted.", s.accepted
-    yield "requests_refused_total", "counter", "Texts refused since the queue was full.", s.refused
-    yield "requests_ended_total", "counter", "Texts by why they ended.", dict(s.ended)
+    yield "requests_total", "counter", "Texts accepted.", s.accepted
+    yield "requests_refused_total", "counter", "Texts refused for a full queue.", s.refused
+    yield "requests_ended_total", "counter", "Texts ended, by reason.", dict(s.ended)
     yield "prompt_tokens_total", "counter", "Prompt tokens computed.", s.prompt_tokens
     yield "reused_tokens_total", "counter", "Prompt tokens found in the cache.", s.reused_tokens
     yield "generated_tokens_total", "counter", "Tokens drawn.", s.generated_tokens
@@ -49,5 +49,5 @@ def _metrics(engine: Engine) -> Iterator[Metric]:
     yield "graphs_built_total", "counter", "Graphs built.", counters.graphs_built
     yield "graphs_reused_total", "counter", "Runs of a graph.", counters.graphs_reused
     fell_back = float(bool(engine.context.fell_back))
-    yield "fallback", "gauge", "1 when going on without a device that failed.", fell_back
+    yield "fallback", "gauge", "1 after a device failed and others replaced it.", fell_back
     yield "reallocs_total", "counter", "Times that memory had to grow.", counters.reallocs

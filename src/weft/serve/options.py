@@ -1,4 +1,4 @@
-"""What a server is started with."""
+"""The options of a server."""
 
 from __future__ import annotations
 
@@ -12,38 +12,39 @@ __all__ = ["ServeOptions"]
 
 @dataclass(frozen=True, slots=True)
 class ServeOptions:
-    """Raises ContextError for a value out of range."""
+    """The options of a server. Raises ContextError for a value out of range."""
 
     host: str = "127.0.0.1"
-    """Loopback: only this machine. 0.0.0.0 is every network; use an API key then."""
+    """Address to listen at. The default serves this machine only; 0.0.0.0 serves every network and
+    should have an API key."""
     port: int = 8080
-    """0: any free one."""
+    """Port to listen at; 0: any free one."""
     api_key: str | None = None
-    """What clients send as `Authorization: Bearer KEY`; None: all may use it."""
+    """Key that clients must send as `Authorization: Bearer KEY`; None: no key is needed."""
     alias: str | None = None
     """Name of the model for clients; None: its file name."""
     parallel: int = 8
-    """Texts that are written at the same time; the others wait."""
+    """Most texts that are written at the same time; others wait."""
     max_queue: int = 64
-    """Requests that may wait; the next one gets 429."""
+    """Most requests that wait; further ones get 429."""
     max_body: int = 4 << 20
-    """Bytes of a request's body; larger ones get 413."""
+    """Most bytes of a request's body; larger ones get 413."""
     max_connections: int = 256
-    """Connections at the same time; fewer where the process may open fewer files."""
+    """Most connections at the same time; fewer if the process may not open so many files."""
     head_timeout: float = 10.0
     """Seconds for the head of a request; also how long a connection may be idle."""
     body_timeout: float = 60.0
-    """Seconds for the body of a request; a client that stops reading its answer has as many."""
+    """Seconds for the body of a request, and for a client that does not read its answer."""
     allow_hosts: tuple[str, ...] = ()
-    """Names that requests may give as Host where there is no key, beside those of this machine."""
+    """Names accepted as Host of a request without a key, besides those of this machine."""
     cors_origins: tuple[str, ...] = ()
     """Origins whose pages may read answers in a browser; "*": all."""
     strict: bool = False
-    """Fields of requests that are not known get 400, instead of a header that names them."""
+    """True answers unknown fields of requests with 400, False with a header that names them."""
     log_level: str = "info"
-    """What is logged: debug, info, warning or error."""
+    """Least level that is logged: debug, info, warning or error."""
     max_tokens: int | None = None
-    """Most tokens that a request may ask for; more gets 400. None: what the context holds."""
+    """Most tokens that a request may ask for; more gets 400. None: as many as the context holds."""
     max_choices: int = 16
     """Most texts of one request (prompts times `n`)."""
     grace: float = 30.0

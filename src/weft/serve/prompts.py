@@ -1,4 +1,4 @@
-"""Bodies of requests to requests of the engine."""
+"""Turns the bodies of HTTP requests into requests to the engine."""
 
 from __future__ import annotations
 
@@ -27,12 +27,13 @@ from weft.serve.schema import ChatBody, CompletionBody, Generation, ResponseForm
 __all__ = ["Asked", "Echo", "Prompts", "require_whole", "texts_of", "token_lists"]
 
 Tools = Sequence[Mapping[str, Any]]
+_Texts = str | list[str] | list[int] | list[list[int]]
 
 COMPLETION_TOKENS = 16
-"""`max_tokens` of /v1/completions where the request has none, as the OpenAI API states it."""
+"""Default `max_tokens` of /v1/completions, as in the OpenAI API."""
 
 LONGEST_TOKEN = 256
-"""Characters that a token has at most on average, where a vocabulary says nothing of it."""
+"""Most characters per token, on average, that are assumed if nothing is known of the vocabulary."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,40 +42,41 @@ class Echo:
 
     text: str
     hidden: int
-    """First tokens of the prompt that the client did not send: BOS."""
+    """Number of first tokens of the prompt that the client did not send (BOS)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What one HTTP request wants to have written."""
+    """The texts that one HTTP request asks for."""
 
     requests: list[Request]
-    """`best_of` for each prompt."""
+    """The requests to the engine, `best_of` for each prompt."""
     n: int = 1
-    """Choices that are shown of each prompt."""
+    """Number of choices that are shown for each prompt."""
     best_of: int = 1
+    """Number of choices that are written for each prompt."""
     logprobs: bool = False
-    """Whether they are shown."""
+    """True if log-probabilities are shown."""
     message: Callable[[], ChatMessage] | None = None
-    """Makes what takes an answer to a chat apart."""
+    """For a chat, creates the message of one answer."""
     echoes: list[Echo] | None = None
-    """The prompt of each request, where it is shown."""
+    """The prompt of each request, if prompts are shown."""
 
 
 class Prompts:
-    """Makes requests of bodies; raises ApiError or a WeftError for what cannot be served."""
+    """Turns bodies into requests. Raises ApiError or a WeftError for one that cannot be served."""
 
     def __init__(
         self, tokenizer: Tokenizer, template: ChatTemplate, options: ServeOptions, room: int
     ) -> None:
-        """`room`: tokens of a prompt that fit."""
+        """`room` is the most tokens of a prompt."""
         self._tokenizer = tokenizer
         self._template = template
         self._options = options
         self._room = room
 
     def of_chat(self, body: ChatBody) -> Asked:
-        """`n` requests with the same prompt."""
+        """The texts that a chat asks for: `n` requests with the same prompt."""
         if body.top_logprobs is not None and not body.logprobs:
             raise ApiError(400, "top_logprobs needs logprobs: true", "top_logprobs")
         tools = _tools(body)
@@ -94,7 +96,7 @@ class Prompts:
         )
         constraint = calls or _json_schema(body.response_format)
         requests = self._requests(body, form, [ids], n, constraint)
-        reads()  # a format that cannot be found out is said now
+        reads()  # raises now if the format of answers cannot be detected
         return Asked(requests, n, n, bool(body.logprobs), message=reads)
 
     @cached_property
@@ -103,7 +105,7 @@ class Prompts:
 
     @cached_property
     def _hides_thought(self) -> bool:
-        """Whether the marks around reasoning are control tokens."""
+        """True if the marks around reasoning are control tokens."""
         for mark in self._format.thought or ():
             ids = self._tokenizer.encode(mark, add_special=False, parse_special=True)
             if mark.strip() not in self._tokenizer.decode(ids):
@@ -111,7 +113,8 @@ class Prompts:
         return False
 
     def _calls_only(self, body: ChatBody, tools: Tools | None, text: str) -> dict[str, Any]:
-        """The constraint of an answer that has to be calls; `text`: the rendered prompt."""
+        """The constraint of an answer that must consist of calls; empty: it need not. `text` is the
+        rendered prompt."""
         if not tools or body.tool_choice in (None, "auto"):
             return {}
         if body.response_format is not None and body.response_format.type != "text":
@@ -129,7 +132,7 @@ class Prompts:
     def _reader(
         self, body: ChatBody, tools: Tools | None, text: str, calls: Mapping[str, Any]
     ) -> ChatMessage:
-        """What takes an answer apart. One that is held to a text of the request's has no
+        """The message that splits an answer. An answer with a constraint of the request has no
         reasoning."""
         reader: Reader
         if "json_schema" in calls:
@@ -141,7 +144,7 @@ class Prompts:
         return ChatMessage(reader, one_call=body.parallel_tool_calls is False)
 
     def of_completion(self, body: CompletionBody) -> Asked:
-        """`best_of` requests for each prompt."""
+        """The texts that a completion asks for: `best_of` requests for each prompt."""
         n = body.n or 1
         best_of = n if body.best_of is None else body.best_of
         _require_best(body, n, best_of)
@@ -180,8 +183,8 @@ class Prompts:
         return Echo(text, len(self._tokenizer.vocab.prefix))
 
     def _infilled(self, body: CompletionBody, prompts: list[list[int]]) -> list[list[int]]:
-        """Prompts with the suffix, between the tokens that models for infilling have learned:
-        prefix, suffix, and then the middle, which is the answer."""
+        """Adds the suffix to prompts, with the tokens of models for infilling in between: prefix,
+        suffix, and then the middle, which is the answer."""
         if body.echo:
             raise ApiError(400, "echo and suffix do not go together; leave one out", "suffix")
         special = self._tokenizer.vocab.special
@@ -203,22 +206,22 @@ class Prompts:
     def _limit(
         self, body: Generation, *names: str, least: int = 1, default: int | None = None
     ) -> int | None:
-        """Tokens to draw, by the first field that has a number; `default`: where none is given. -1
-        and null are no limit."""
-        given = body.model_fields_set.intersection(names)
+        """The most tokens to draw, from the first of the fields `names` that has a number, or
+        `default` if the body has none of them. -1 and null mean no limit."""
+        is_set = body.model_fields_set.intersection(names)
         name = next((n for n in names if getattr(body, n) is not None), names[0])
-        wanted: int | None = getattr(body, name) if given else default
+        limit: int | None = getattr(body, name) if is_set else default
         most = self._options.max_tokens
-        if wanted is None or wanted == -1:
+        if limit is None or limit == -1:
             return most
-        if wanted < least:
+        if limit < least:
             raise ApiError(400, f"{name} is 0; it must be 1 or more, or -1 for no limit", name)
-        if most is not None and wanted > most:
-            raise ApiError(400, f"{name} is {wanted}; this server allows {most}", name)
-        return wanted
+        if most is not None and limit > most:
+            raise ApiError(400, f"{name} is {limit}; this server allows {most}", name)
+        return limit
 
     def require_short(self, text: str, name: str, room: int | None = None) -> None:
-        """Refuses a text that cannot fit, before it is tokenized; `room`: tokens that fit."""
+        """Raises ApiError for a text that cannot fit into `room` tokens, before it is tokenized."""
         require_whole(text, name)
         room = self._room if room is None else room
         if len(text) <= room:
@@ -228,7 +231,8 @@ class Prompts:
             raise self._too_long(name, f"at least {n}", room)
 
     def _require_ids(self, body: Generation, prompts: list[list[int]]) -> None:
-        """Refuses prompts that cannot be, and biases of tokens that are not there."""
+        """Raises ApiError for prompts that are empty or too long, and for tokens, in prompts or
+        biases, that the model does not have."""
         name = "messages" if isinstance(body, ChatBody) else "prompt"
         last = self._tokenizer.n_vocab - 1
         for ids in prompts:
@@ -268,7 +272,7 @@ class Prompts:
         choices: int,
         constraint: Mapping[str, Any] | None = None,
     ) -> list[Request]:
-        """As `form`, for each prompt and choice."""
+        """Copies `form` for each prompt and choice."""
         self._require_texts(body, len(prompts) * choices)
         self._require_ids(body, prompts)
         looks = looks_at_prompt(body)
@@ -300,18 +304,18 @@ def _require_best(body: CompletionBody, n: int, best_of: int) -> None:
 
 
 def _scoring(requests: list[Request]) -> list[Request]:
-    """Log-probabilities of every prompt, computed with the first request that has it."""
-    seen: set[tuple[int, ...]] = set()
-    found = []
-    for request in requests:
-        first = request.prompt not in seen
-        seen.add(request.prompt)
-        found.append(replace(request, prompt_logprobs=request.logprobs) if first else request)
-    return found
+    """Asks for the log-probabilities of every prompt, in the first request that has it."""
+    first = {request.prompt: i for i, request in reversed(list(enumerate(requests)))}
+    return [
+        replace(request, prompt_logprobs=request.logprobs)
+        if first[request.prompt] == i
+        else request
+        for i, request in enumerate(requests)
+    ]
 
 
 def _tools(body: ChatBody) -> list[dict[str, Any]] | None:
-    """What the template is to write of tools."""
+    """The tools that the template is to write; None: none."""
     choice = body.tool_choice
     if choice == "none" or not body.tools:
         if choice not in (None, "none", "auto"):
@@ -320,34 +324,32 @@ def _tools(body: ChatBody) -> list[dict[str, Any]] | None:
     return body.tools
 
 
-def _json_schema(given: ResponseFormat | None) -> dict[str, Any]:
-    """The constraint of an answer; empty: any text will do."""
-    if given is None or given.type == "text":
+def _json_schema(form: ResponseFormat | None) -> dict[str, Any]:
+    """The constraint of an answer; empty: any text is allowed."""
+    if form is None or form.type == "text":
         return {}
-    if given.type == "json_object":
+    if form.type == "json_object":
         return {"json_schema": {"type": "object"}}
-    schema = (given.json_schema or {}).get("schema")
+    schema = (form.json_schema or {}).get("schema")
     if not isinstance(schema, dict):
         raise ApiError(400, "response_format.json_schema has no schema", "response_format")
     return {"json_schema": schema}
 
 
-def token_lists(
-    tokenizer: Tokenizer, given: str | list[str] | list[int] | list[list[int]], name: str
-) -> list[list[int]]:
-    """Texts or ids, one or several, as lists of ids. `name`: the field that they are in."""
-    if isinstance(given, str):
-        return [tokenizer.encode(given)]
-    if not given:
+def token_lists(tokenizer: Tokenizer, texts: _Texts, name: str) -> list[list[int]]:
+    """Encodes texts, one or several, as lists of ids; ids stay. `name` is the field they are in."""
+    if isinstance(texts, str):
+        return [tokenizer.encode(texts)]
+    if not texts:
         raise ApiError(400, f"{name} is an empty list; give at least one text", name)
-    if isinstance(given[0], int):
-        return [[i for i in given if isinstance(i, int)]]
-    return [tokenizer.encode(one) if isinstance(one, str) else list(one)
-            for one in given if not isinstance(one, int)]  # fmt: skip
+    if isinstance(texts[0], int):
+        return [[i for i in texts if isinstance(i, int)]]
+    return [tokenizer.encode(text) if isinstance(text, str) else list(text)
+            for text in texts if not isinstance(text, int)]  # fmt: skip
 
 
 def require_whole(text: str, name: str) -> None:
-    """Refuses half a character, which JSON can write and UTF-8 cannot."""
+    """Raises ApiError for a lone surrogate, which JSON can contain but UTF-8 cannot."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -357,15 +359,14 @@ def require_whole(text: str, name: str) -> None:
         ) from None  # fmt: skip
 
 
-def _n_texts(given: str | list[str] | list[int] | list[list[int]]) -> int:
-    one = isinstance(given, str) or not given or isinstance(given[0], int)
-    return 1 if one else len(given)
+def _n_texts(texts: _Texts) -> int:
+    return len(texts_of(texts)) or 1
 
 
-def texts_of(given: str | list[str] | list[int] | list[list[int]]) -> Sequence[str | None]:
-    """The texts of prompts, None for those that were given as ids."""
-    if isinstance(given, str):
-        return [given]
-    if given and isinstance(given[0], int):
+def texts_of(texts: _Texts) -> Sequence[str | None]:
+    """The prompts that are texts, with None for each that is a list of ids."""
+    if isinstance(texts, str):
+        return [texts]
+    if texts and isinstance(texts[0], int):
         return [None]
-    return [one if isinstance(one, str) else None for one in given]
+    return [text if isinstance(text, str) else None for text in texts]

@@ -37,13 +37,13 @@ from weft.version import __version__
 __all__ = ["create_app"]
 
 LONGEST_TOKENIZED = 1 << 20
-"""Characters that /tokenize takes."""
+"""Most characters that /tokenize accepts."""
 SHORT = 1 << 14
-"""Characters that are tokenized in some ten milliseconds."""
+"""Number of characters that are tokenized in some ten milliseconds."""
 
 
 def create_app(service: Service) -> FastAPI:
-    """The ASGI application over a loaded model; closes the service when it ends."""
+    """The ASGI application of a loaded model; it closes the service when it ends."""
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -51,7 +51,7 @@ def create_app(service: Service) -> FastAPI:
         await run_in_threadpool(service.close)
 
     options = service.options
-    # its pages load scripts from elsewhere
+    # FastAPI's pages are off, because they load scripts from other sites
     app = FastAPI(
         title="weft", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None,
         default_response_class=Json,
@@ -74,7 +74,7 @@ def create_app(service: Service) -> FastAPI:
 
 
 def _note(http: Request, body: Part, service: Service) -> None:
-    """Fields that nobody knows: they are named in a header, or refused."""
+    """Notes unknown fields for a header, or refuses them if the server is strict."""
     ignored = body.ignored()
     if ignored and service.options.strict:
         name = ignored[0]
@@ -105,7 +105,7 @@ def _add_generation(app: FastAPI, service: Service) -> None:
 async def _answer(
     service: Service, kind: Literal["chat", "text"], make: Callable[[], Asked]
 ) -> Answer:
-    """Long texts and constraints take time: templates, tokens and grammars are another thread's."""
+    """Creates an answer in another thread, because templates, tokens and grammars take time."""
     loop = asyncio.get_running_loop()
 
     def start() -> Answer:
@@ -127,7 +127,7 @@ async def _respond(answer: Answer, body: Generation, http: Request) -> Response:
     try:
         await asyncio.wait((whole, left), return_when=asyncio.FIRST_COMPLETED)
         if not whole.done():
-            return Response(status_code=499)  # nobody reads it
+            return Response(status_code=499)  # the client has left
         return Json(whole.result())
     finally:
         answer.cancel()
@@ -176,7 +176,7 @@ def _add_embeddings(app: FastAPI, service: Service) -> None:
 
 
 def _embedding_texts(service: Service, body: EmbeddingBody) -> list[list[int]]:
-    """The token ids of each text; raises ApiError where one is too long or empty."""
+    """The token ids of each text. Raises ApiError if one is too long or empty."""
     most = service.embedder.max_tokens
     for text in texts_of(body.input):
         service.prompts.require_short(text or "", "input", most)
@@ -209,7 +209,7 @@ def _add_tokens(app: FastAPI, service: Service) -> None:
         )  # fmt: skip
         if len(body.content) <= SHORT:
             return {"tokens": await run_in_threadpool(encode)}
-        async with turn:  # long ones in turn, so that no more than one takes time from others
+        async with turn:  # long texts one by one, so that they slow down others less
             return {"tokens": await run_in_threadpool(encode)}
 
     @app.post("/detokenize")
@@ -233,19 +233,19 @@ def _add_about(app: FastAPI, service: Service) -> None:
 
     @app.get("/", include_in_schema=False)
     async def start() -> Response:
-        """What this is, and what there is, as plain text."""
+        """The server and its paths, as plain text."""
         return Response(_overview(app, service), media_type="text/plain; charset=utf-8")
 
     @app.get("/v1/models")
     @app.get("/models", include_in_schema=False)
     async def models() -> dict[str, Any]:
-        """The one model."""
+        """The model that is served, as a list."""
         return {"object": "list", "data": [about]}
 
     @app.get("/v1/models/{name}")
     @app.get("/models/{name}", include_in_schema=False)
     async def model(name: str) -> dict[str, Any]:
-        """The model by its name."""
+        """The model, by its name."""
         if name != service.model_id:
             raise ApiError(
                 404, f"there is no model {name!r}; this is {service.model_id}", "model",
@@ -255,7 +255,7 @@ def _add_about(app: FastAPI, service: Service) -> None:
 
     @app.get("/health")
     async def health() -> dict[str, str]:
-        """200 while requests are served; with a note when that is without a device that failed."""
+        """200 while requests are served, with a note if a device has failed."""
         service.check_health()
         note = service.fell_back
         return {"status": "ok"} | ({"note": note} if note else {})

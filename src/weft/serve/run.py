@@ -1,4 +1,4 @@
-"""uvicorn around the application."""
+"""Runs the application with uvicorn."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from weft.serve.service import Service
 __all__ = ["run_server", "take_address"]
 
 LAST_SECONDS = 1.0
-"""From the second signal to the end of the process, whatever is running."""
+"""Most seconds from the second signal to the end of the process."""
 
 
 class _Server(uvicorn.Server):
-    """Says when it listens; told to stop, it lets the engine end its texts first."""
+    """Calls `ready` when it listens; on a signal it lets the engine end its texts first."""
 
     def __init__(self, config: uvicorn.Config, service: Service, ready: Callable[[], None]) -> None:
         super().__init__(config)
@@ -55,7 +55,7 @@ class _Server(uvicorn.Server):
         return kind(self.config, self.server_state, {})
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Stops listening and waits for open answers, which the engine ends in time."""
+        """Stops listening and waits for open answers, whose texts the engine ends in time."""
         if self._door is not None:
             self._door.close()
         close = partial(self._service.close, self._service.options.grace)
@@ -64,14 +64,14 @@ class _Server(uvicorn.Server):
         await closing
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """A first signal lets texts end in their time, a second one ends them now."""
+        """The first signal gives texts their time to end, the second ends them at once."""
         again = self.should_exit
         super().handle_exit(sig, frame)
         if again and not self._hurries:
             self._hurries = self.force_exit = True
             threading.Thread(target=self._service.close, daemon=True).start()
             last = threading.Timer(LAST_SECONDS, os._exit, [128 + sig])
-            last.daemon = True  # for a thread of somebody's that does not end
+            last.daemon = True  # the timer ends the process if some thread never ends
             last.start()
 
 
@@ -80,11 +80,11 @@ def run_server(
     ready: Callable[[str], None] = lambda url: None,
     sock: socket.socket | None = None,
 ) -> None:
-    """Serves until SIGINT or SIGTERM; requests at hand then have `options.grace` seconds to finish,
-    and a second signal ends them at once. `ready` is called with the URL when it listens. `sock`:
-    that of `take_address`, else it is taken now.
+    """Serves until SIGINT or SIGTERM. Open requests then have `options.grace` seconds to finish; a
+    second signal ends them at once.
 
-    Raises ContextError for an address that cannot be had."""
+    `ready` is called with the URL when the server listens. `sock` is a result of `take_address`
+    (None: it is called now). Raises ContextError if the address cannot be used."""
     options = service.options
     sock = take_address(options) if sock is None else sock
     host, port = sock.getsockname()[:2]
@@ -97,7 +97,7 @@ def run_server(
         log_config=None,
         access_log=False,
         timeout_keep_alive=round(options.head_timeout) or 1,
-        # for clients that do not read what they asked for
+        # limits the time of clients that do not read their answers
         timeout_graceful_shutdown=round(options.grace) + 5,
         server_header=False,
     )
@@ -107,8 +107,8 @@ def run_server(
 
 
 def take_address(options: ServeOptions) -> socket.socket:
-    """A socket at the address, which nobody else can have then; it does not listen yet, so clients
-    are refused. Raises ContextError for an address that cannot be had."""
+    """Binds a socket to the address, so that no other process can. It does not listen yet, so
+    clients are refused. Raises ContextError if the address cannot be used."""
     host, port = options.host, options.port
     try:
         family, kind, proto, _, address = socket.getaddrinfo(

@@ -1,4 +1,4 @@
-"""How a request's tokens are drawn: its fields as `SamplingParams`.
+"""Turns the fields of a request into `SamplingParams`.
 
 Fields are those of the OpenAI API, and all options of `SamplingParams` by llama.cpp's names.
 """
@@ -18,9 +18,9 @@ __all__ = ["MOST_CHARACTERS", "MOST_STRINGS", "looks_at_prompt",
            "own_constraint", "require_few", "sampling_of"]  # fmt: skip
 
 MOST_STRINGS = 64
-"""Strings that a request may have looked for in its text: `stop`, `dry_sequence_breakers`."""
+"""Most strings in `stop` or `dry_sequence_breakers` of a request."""
 MOST_CHARACTERS = 8192
-"""Characters of all of them."""
+"""Most characters of all these strings together."""
 
 _WHOLE_API = {
     "temperature": 1.0,
@@ -29,19 +29,19 @@ _WHOLE_API = {
     "min_p": 0.0,
     "repeat_last_n": -1,
 }
-"""Where the OpenAI API has other defaults than the command line: all tokens, and penalties look at
-the whole answer."""
+"""The defaults of the OpenAI API that differ from those of the command line: all tokens can be
+drawn, and penalties apply to the whole answer."""
 
 
 def looks_at_prompt(body: Generation) -> bool:
-    """Whether penalties count the prompt, too: as llama.cpp's do, where the request has one of its
-    fields for them. Those of the OpenAI API look at the answer."""
+    """True if penalties count the prompt too. They do if the request has one of llama.cpp's fields
+    for them; the penalties of the OpenAI API count only the answer."""
     options = {SAMPLING_FIELDS[name] for name in body.sampling}
     return bool(options & {"repeat_penalty", "repeat_last_n", "dry_multiplier"})
 
 
 def own_constraint(body: Generation) -> str | None:
-    """The field, if any, that says which texts an answer may be."""
+    """The field, if any, that constrains the answer."""
     return next(
         (name for name in ("grammar", "json_schema", "regex") if name in body.sampling), None
     )
@@ -50,10 +50,10 @@ def own_constraint(body: Generation) -> str | None:
 def sampling_of(
     body: Generation, choice: int, constraint: Mapping[str, Any] | None = None
 ) -> SamplingParams:
-    """The parameters of a choice. Every choice has a seed of its own, so that they differ.
-    `constraint`: what `response_format` or `tool_choice` ask for, as an option.
+    """The sampling parameters of a choice. Every choice has a seed of its own, so that they differ.
 
-    Raises ApiError that names the field as the client wrote it."""
+    `constraint` is the option that `response_format` or `tool_choice` asks for. Raises ApiError,
+    which names the field as the client wrote it, for a value out of range."""
     options: dict[str, Any] = dict(_WHOLE_API)
     if looks_at_prompt(body):
         del options["repeat_last_n"]
@@ -69,7 +69,7 @@ def sampling_of(
         if value is not None:
             options[option] = value
     if "seed" in options:
-        any_seed = options["seed"] == -1  # llama.cpp's word for it
+        any_seed = options["seed"] == -1  # as in llama.cpp
         options["seed"] = None if any_seed else (options["seed"] + choice) % (1 << 63)
     if constraint:
         if own := own_constraint(body):
@@ -85,7 +85,7 @@ def sampling_of(
 
 
 def require_few(name: str, strings: Any) -> None:
-    """Raises ApiError for more strings than may be looked for, or longer ones."""
+    """Raises ApiError for too many strings, or too many characters in them."""
     n = len(strings) if isinstance(strings, list | tuple) else 1
     if n > MOST_STRINGS:
         raise ApiError(400, f"{name} has {n} texts; it may have {MOST_STRINGS}", name)
@@ -95,14 +95,14 @@ def require_few(name: str, strings: Any) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """JSON as Python has it: 40.0 is a whole number, and a list a tuple."""
+    """Converts a value of JSON: 40.0 to an integer, and a list to a tuple."""
     if isinstance(value, float) and value.is_integer():
         return int(value)
     return tuple(value) if isinstance(value, list) else value
 
 
 def _named(message: str, written: Mapping[str, str]) -> ApiError:
-    """An error of `SamplingParams`, with the field as the client wrote it."""
-    option, space, rest = message.partition(" ")
+    """An error of `SamplingParams`, with the name of the field as the client wrote it."""
+    option, space, problem = message.partition(" ")
     name = written.get(option, option)
-    return ApiError(400, f"{name}{space}{rest}", name if option in SAMPLING_FIELDS else None)
+    return ApiError(400, f"{name}{space}{problem}", name if option in SAMPLING_FIELDS else None)

@@ -1,5 +1,5 @@
-"""Bodies of requests. A field that nobody knows is no error: `Body.ignored` names it. Those of the
-OpenAI API that change nothing here (`user`, `store`, ...) are taken without a word."""
+"""The bodies of requests. An unknown field is not an error: `Body.ignored` names it. Fields of the
+OpenAI API that have no effect here, such as `user` and `store`, are accepted silently."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ __all__ = [
 ]
 
 _SPELLINGS = {"dry_penalty_last_n": "dry_last_n", "repetition_penalty": "repeat_penalty"}
-"""Other servers' names of options."""
+"""Names of options in other servers, and the names here."""
 SAMPLING_FIELDS: Mapping[str, str] = {name: name for name in SAMPLING_OPTIONS} | _SPELLINGS
-"""The option of each field that a request may have."""
+"""The sampling option of each field that a request may have."""
 
 MOST_TEXTS = 2048
-"""Texts of a list, as in the OpenAI API."""
+"""Most texts in a list, as in the OpenAI API."""
 Penalty = Annotated[float, Field(ge=-2, le=2)]
 TokenId = Annotated[int, Field(ge=0)]
 Limit = Annotated[int, Field(ge=-1)]
@@ -45,7 +45,7 @@ Limit = Annotated[int, Field(ge=-1)]
 
 
 def _is_tool(tool: dict[str, Any]) -> dict[str, Any]:
-    """As it was sent, since templates write it into the prompt."""
+    """Checks a tool and returns it unchanged, since templates write it into the prompt."""
     function = tool.get("function")
     if tool.get("type") != "function" or not isinstance(function, dict):
         raise ValueError('a tool is {"type": "function", "function": {...}}')
@@ -56,16 +56,17 @@ def _is_tool(tool: dict[str, Any]) -> dict[str, Any]:
     return tool
 
 
-def _is_bias(given: dict[str, Any]) -> dict[int, float]:
-    """Stops at the first mistake, as a list of all of them takes more memory than they do."""
-    for key, value in given.items():
+def _is_bias(biases: dict[str, Any]) -> dict[int, float]:
+    """Checks biases and converts them. It stops at the first mistake, because a list of all would
+    take more memory than the biases."""
+    for key, value in biases.items():
         if not key.isascii() or not key.isdigit() or len(key) > 10:
             raise ValueError(f"logit_bias has the key {shown(key)}; keys are token ids")
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise ValueError(f"logit_bias.{key} is {shown(value)}; it must be a number")
         if not -100 <= value <= 100:
             raise ValueError(f"logit_bias.{key} is {shown(value)}; it must be -100 to 100")
-    return {int(key): float(value) for key, value in given.items()}
+    return {int(key): float(value) for key, value in biases.items()}
 
 
 Tool = Annotated[dict[str, Any], AfterValidator(_is_tool)]
@@ -76,7 +77,7 @@ Texts = (
     | Tokens
     | Annotated[list[Tokens], Field(fail_fast=True, max_length=MOST_TEXTS)]
 )
-"""A text or several, as such or as ids."""
+"""One text or several, as strings or as lists of ids."""
 
 
 class Part(BaseModel):
@@ -85,7 +86,7 @@ class Part(BaseModel):
     model_config = ConfigDict(extra="allow", protected_namespaces=())
 
     def ignored(self) -> list[str]:
-        """Names of the fields that nobody knows, with a dot before those of an object in it."""
+        """The names of unknown fields; those of an inner object are written as `object.field`."""
         names = list(self.model_extra or ())
         for name in type(self).model_fields:
             part = getattr(self, name)
@@ -95,7 +96,7 @@ class Part(BaseModel):
 
 
 class Body(Part):
-    """What is wrong with one is an `ApiError` in our own words."""
+    """A body whose errors are an `ApiError` with a whole sentence."""
 
     @model_validator(mode="wrap")
     @classmethod
@@ -112,7 +113,7 @@ class StreamOptions(Part):
 
 
 class Generation(Body):
-    """What chat and completions share; beside it, the fields of `SAMPLING_FIELDS`."""
+    """The fields that chat and completions share, besides those of `SAMPLING_FIELDS`."""
 
     model: str | None = None
     max_tokens: Limit | None = None
@@ -131,7 +132,7 @@ class Generation(Body):
     presence_penalty: Penalty | None = None
     logit_bias: Annotated[dict[str, Any], AfterValidator(_is_bias)] | None = None
     ignore_eos: bool = False
-    # change nothing here
+    # these have no effect here
     user: str | None = None
     store: bool | None = None
     metadata: dict[str, Any] | None = None
@@ -146,12 +147,12 @@ class Generation(Body):
         return {k: v for k, v in extra.items() if k in SAMPLING_FIELDS and v is not None}
 
     def ignored(self) -> list[str]:
-        """As `Part.ignored`."""
+        """The names of unknown fields; see `Part.ignored`."""
         return [name for name in super().ignored() if name not in SAMPLING_FIELDS]
 
 
 class CompletionBody(Generation):
-    """`/v1/completions`."""
+    """The body of `/v1/completions`."""
 
     prompt: Annotated[
         Texts,
@@ -169,7 +170,7 @@ class ResponseFormat(Part):
 
 
 class ChatBody(Generation):
-    """`/v1/chat/completions`."""
+    """The body of `/v1/chat/completions`."""
 
     messages: Annotated[
         list[dict[str, Any]], Field(fail_fast=True, description="a list of messages, objects")
@@ -188,7 +189,7 @@ class ChatBody(Generation):
 
 
 class EmbeddingBody(Body):
-    """`/v1/embeddings`."""
+    """The body of `/v1/embeddings`."""
 
     model: str | None = None
     input: Annotated[
@@ -201,7 +202,7 @@ class EmbeddingBody(Body):
 
 
 class TokenizeBody(Body):
-    """`/tokenize`."""
+    """The body of `/tokenize`."""
 
     content: str
     add_special: bool = True
@@ -209,7 +210,7 @@ class TokenizeBody(Body):
 
 
 class DetokenizeBody(Body):
-    """`/detokenize`."""
+    """The body of `/detokenize`."""
 
     tokens: Tokens
     special: bool = False

@@ -1,4 +1,4 @@
-"""A loaded model: the engine that writes, the context that embeds, and the text around them."""
+"""A loaded model: the engine that writes, the context that embeds, tokenizer and template."""
 
 from __future__ import annotations
 
@@ -30,15 +30,14 @@ __all__ = ["Service"]
 _SHARD = re.compile(r"-\d{5}-of-\d{5}$")
 
 DEFAULT_TEXT = 2048
-"""Cells for each text, where nothing is said; less where the model was trained for less."""
-
+"""Default number of cells for each text; fewer if the model was trained for less."""
 
 SCORED_AT_ONCE = 16
-"""Tokens of a prompt that are computed together where the logits of each are wanted."""
+"""Tokens of a prompt that are computed together if the logits of each are wanted."""
 
 
 class Service:
-    """What the endpoints work with."""
+    """The loaded model that the endpoints use."""
 
     def __init__(
         self,
@@ -50,11 +49,11 @@ class Service:
         n_ubatch: int | None = None,
         **context: Any,
     ) -> None:
-        """Opens a model. `embeddings`: give embeddings too, over a second context; a model that
-        writes no text gives nothing else. `n_ctx`: cells that all texts share. `context`: what
-        else `Context` takes.
+        """Opens a model. With `embeddings` it computes embeddings too, with a second context; a
+        model that writes no text always does. `n_ctx` is the number of cells that all texts share.
+        `context` has further arguments of `Context`.
 
-        Raises as `Model.open`, `Context` and `Tokenizer.from_gguf`."""
+        Raises the errors of `Model.open`, `Context` and `Tokenizer.from_gguf`."""
         file = open_gguf(path)
         model = Model(file)
         config = model.config
@@ -99,7 +98,7 @@ class Service:
 
     @property
     def engine(self) -> Engine:
-        """The engine; raises ApiError for a model that writes no text and when it is stopping."""
+        """The engine. Raises ApiError if the model writes no text or the engine is stopping."""
         if self._engine is None:
             raise ApiError(400, f"{self.model_id} gives embeddings only", "model", "unsupported")
         if not self._engine.alive:
@@ -118,7 +117,7 @@ class Service:
 
     @property
     def embedder(self) -> Embedder:
-        """The embedder; raises ApiError where the server was started without."""
+        """The embedder. Raises ApiError if the server was started without one."""
         if self._embedder is None:
             raise ApiError(
                 400, "this server gives no embeddings; start it with --embeddings", "model",
@@ -132,29 +131,29 @@ class Service:
         dimensions: int | None,
         left: Callable[[], Awaitable[bool]],
     ) -> list[NDArray[np.float32]]:
-        """The embeddings of texts, batch by batch; each is computed between two steps of the
-        engine. Ends with ApiError when the client has left."""
+        """Computes the embeddings of texts, each batch between two steps of the engine. Raises
+        ApiError if the client has left, which `left` says."""
         embedder = self.embedder
-        found: list[NDArray[np.float32]] = []
+        rows: list[NDArray[np.float32]] = []
         for batch in embedder.batches(texts):
             if await left():
                 raise ApiError(499, "the client left")
             work = partial(embedder.embed, batch, dimensions)
             if self._engine is None:
                 async with self._lock:
-                    found += await run_in_threadpool(work)
+                    rows += await run_in_threadpool(work)
             else:
-                found += await asyncio.wrap_future(self._engine.run(work))
-        return found
+                rows += await asyncio.wrap_future(self._engine.run(work))
+        return rows
 
     def check_health(self) -> None:
-        """Raises ApiError when nothing can be served any more."""
+        """Raises ApiError if nothing can be served any more."""
         if self._engine is not None and not self._engine.alive:
             raise ApiError(503, "the engine has stopped; start the server again")
 
     @property
     def fell_back(self) -> str:
-        """What failed and which devices go on; empty: nothing has."""
+        """Says which device failed and which ones replace it; empty if none failed."""
         parts = (self._engine, self._embedder)
         return next((p.context.fell_back for p in parts if p and p.context.fell_back), "")
 

@@ -1,5 +1,5 @@
-"""What is wrong with a request's body, in whole sentences: the field as the client wrote it, its
-value, and what it must be."""
+"""Describes the errors of a request's body: the field as the client wrote it, its value, and what
+it must be."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ _KINDS = {
     "dict": "an object",
     "model": "an object",
 }
-"""By the first word of pydantic's names of errors."""
+"""Descriptions of types, by the first word of pydantic's names of errors."""
 _SHOWN = 60
-"""Characters of a value that an error repeats."""
+"""Most characters of a value that an error repeats."""
 
 
 def problem_of(error: ValidationError, body: type[BaseModel], data: Any) -> ApiError:
-    """The first thing that is wrong with `data`, which was to be a `body`."""
+    """The first error in `data`, which is not a valid `body`."""
     if not isinstance(data, dict):
         return ApiError(
             400, "the body is no JSON object; send one, with Content-Type: application/json"
@@ -46,7 +46,7 @@ def problem_of(error: ValidationError, body: type[BaseModel], data: Any) -> ApiE
         where, why = ".".join(map(str, first["loc"])), str(first["ctx"]["error"])
         return ApiError(400, why if why.startswith(where) else f"{where}: {why}", where)
     field = body.model_fields.get(name)
-    if field is not None and field.description:  # one of several forms: the place is as many
+    if field is not None and field.description:  # pydantic has an error for each form of the field
         text = f"{name} is {shown(data[name])}; it must be {field.description}"
         return ApiError(400, text, name)
     where = ".".join(map(str, first["loc"]))
@@ -54,7 +54,7 @@ def problem_of(error: ValidationError, body: type[BaseModel], data: Any) -> ApiE
 
 
 def shown(value: Any) -> str:
-    """A value as JSON, cut short."""
+    """A value as JSON, shortened."""
     if isinstance(value, list | str):
         value = value[:_SHOWN]
     elif isinstance(value, dict):
@@ -64,7 +64,7 @@ def shown(value: Any) -> str:
 
 
 def _must(first: ErrorDetails, body: type[BaseModel]) -> str:
-    """What it must be."""
+    """Says what the value must be."""
     kind = first["type"]
     if kind in ("greater_than_equal", "less_than_equal"):
         return f"it must be {_range(first, body)}"
@@ -79,7 +79,7 @@ def _must(first: ErrorDetails, body: type[BaseModel]) -> str:
 
 
 def _range(first: ErrorDetails, body: type[BaseModel]) -> str:
-    """`0 to 2`, or `1 or more`."""
+    """The allowed range, such as `0 to 2` or `1 or more`."""
     context = first["ctx"]
     low, high = context.get("ge"), context.get("le")
     for bound in _bounds(body, first["loc"]):
@@ -91,14 +91,14 @@ def _range(first: ErrorDetails, body: type[BaseModel]) -> str:
 
 
 def _bounds(body: type[BaseModel], place: Sequence[int | str]) -> Iterator[Any]:
-    """The bounds of a field's values, in its type or in one that its type is made of."""
+    """The bounds of a field's values, in its type or in the parts of its type."""
     field = body.model_fields[str(place[0])]
-    todo = [*field.metadata, field.annotation]
-    while todo:
-        part = todo.pop()
+    stack = [*field.metadata, field.annotation]
+    while stack:
+        part = stack.pop()
         if isinstance(part, Ge | Le):
             yield part
-        todo += getattr(part, "__metadata__", ())
-        todo += getattr(part, "metadata", ())
+        stack += getattr(part, "__metadata__", ())
+        stack += getattr(part, "metadata", ())
         if hasattr(part, "__args__"):
-            todo += part.__args__
+            stack += part.__args__
