@@ -6,6 +6,7 @@ are followed, modes and owners are kept, and anything but a regular file is refu
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import stat
@@ -13,11 +14,11 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from weft.errors import FormatError
 
-__all__ = ["read_text", "replacing", "write_bytes", "write_text"]
+__all__ = ["read_json", "read_text", "replacing", "write_bytes", "write_text"]
 
 MOST_BYTES = 64 << 20
 """The longest text that is read."""
@@ -47,6 +48,20 @@ def read_text(path: str | os.PathLike[str]) -> str:
     if len(data) > MOST_BYTES:
         raise FormatError(f"{os.fspath(path)}: more than {MOST_BYTES >> 20} MiB of text")
     return data.decode("utf-8-sig")
+
+
+def read_json(path: str | os.PathLike[str], what: str) -> Any:
+    """Reads a JSON file; `what` names its kind in errors.
+
+    Raises FormatError if it cannot be read, is not JSON, or is nested too deeply."""
+    try:
+        return json.loads(read_text(path))
+    except OSError as error:
+        raise FormatError(f"{what} {path}: {error.strerror or error}") from None
+    except RecursionError:
+        raise FormatError(f"{what} {path}: lists are nested too deeply") from None
+    except ValueError as error:  # JSON and UTF-8
+        raise FormatError(f"{what} {path}: not JSON ({error})") from None
 
 
 @contextmanager

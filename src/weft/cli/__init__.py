@@ -1,4 +1,4 @@
-"""The `weft` command. Every subcommand is a file of its own; `main` turns errors into messages."""
+"""The `weft` command. Every subcommand has a file; `main` turns errors into messages."""
 
 import os
 import sys
@@ -7,13 +7,13 @@ __all__ = ["main"]
 
 
 def main() -> None:
-    """Entry point of the `weft` command: 0 done, 1 an error that a message explains, 2 wrong usage,
-    130 interrupted."""
+    """Entry point of the `weft` command. Exits with 0 on success, 1 after an error message, 2 for a
+    wrong command line, and 130 after Ctrl-C."""
     try:
         import signal
 
         interruptible = signal.getsignal(signal.SIGINT) is signal.default_int_handler
-        if interruptible:  # not an exception, which importing may lose or print
+        if interruptible:  # an exception could be lost or printed by an import
             signal.signal(signal.SIGINT, _leave)
         from weft.lazy import import_at_once
 
@@ -28,6 +28,6 @@ def main() -> None:
 
 
 def _leave(*_: object) -> None:
-    """Ends the process while it has nothing but imports."""
+    """Ends the process while it only imports modules."""
     os.write(2, b"interrupted\n")
     os._exit(130)

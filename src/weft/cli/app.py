@@ -38,8 +38,8 @@ COMMANDS = {
     "help": "Show the commands, or the options of one.",
     "version": "Show the version.",
 }
-"""Each command and what it does. `weft.cli.NAME` has a function of the same name, which is imported
-when the command is called, with what it needs alone."""
+"""The commands and their descriptions. The module `weft.cli.NAME` has a function of the same name;
+it is imported only when the command is called."""
 
 _SETTINGS: dict[str, Any] = {
     "rich_markup_mode": None,
@@ -49,7 +49,7 @@ _SETTINGS: dict[str, Any] = {
 
 
 class _Loaded(Mapping[str, Any]):
-    """The commands as click has them, each made when it is asked for."""
+    """The commands for click, each created when it is first used."""
 
     def __getitem__(self, name: str) -> Any:
         if name not in COMMANDS:
@@ -68,14 +68,14 @@ class _Loaded(Mapping[str, Any]):
 
 
 class _Commands(TyperGroup):
-    """The table of commands; help of all is printed without importing one."""
+    """The table of commands, whose help is printed without importing them."""
 
-    def __init__(self, **given: Any) -> None:
-        super().__init__(**given)
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
         self.commands = _Loaded()  # type: ignore[assignment]
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """In the order of the table."""
+        """The commands in the order of the table."""
         return list(COMMANDS)
 
     def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
@@ -86,7 +86,7 @@ class _Commands(TyperGroup):
         return [item for item in found if not item.value.endswith("-completion")]
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """The table."""
+        """Writes the table."""
         with formatter.section("Commands"):
             formatter.write_dl(list(COMMANDS.items()))
 
@@ -96,7 +96,7 @@ app = typer.Typer(
     help="Runs models on the devices this machine has, and says why each op runs where it does.",
     cls=_Commands,
     invoke_without_command=True,
-    add_completion="_WEFT_COMPLETE" in os.environ,  # a shell asks what may come next
+    add_completion="_WEFT_COMPLETE" in os.environ,  # set if a shell asks for completions
     **_SETTINGS,
 )
 
@@ -124,6 +124,6 @@ def _root(
 
 
 def run_command() -> None:
-    """Runs what the command line says; ends with SystemExit."""
+    """Runs the command line; ends with SystemExit."""
     warnings.showwarning = show_warning
     sys.exit(exit_code(lambda: app(prog_name="weft", standalone_mode=False)))

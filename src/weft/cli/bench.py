@@ -35,7 +35,7 @@ __all__ = ["bench"]
 KERNEL = "Without a model"
 
 _FEW = 4
-"""Rows up to which something is said of each below the table."""
+"""Most rows for which the lines below the table have details of each."""
 
 _Lists = list[str] | None
 _FOR_KERNELS = (Output.md, Output.csv, Output.json)
@@ -113,10 +113,10 @@ def bench(
     ] = False,
     profile: Annotated[
         bool,
-        typer.Option("--profile", help="Say where the time goes, against this machine's peaks."),
+        typer.Option("--profile", help="Show where the time goes, against this machine's peaks."),
     ] = False,
     slowest: Annotated[
-        int, typer.Option(help="With --profile: so many of the slowest tensors, too.")
+        int, typer.Option(help="With --profile: number of slowest tensors to list.")
     ] = 8,
     trace: Annotated[
         Path | None,

@@ -1,4 +1,4 @@
-"""`weft bench --kernel`: the ways to multiply with weights of a format, against each other."""
+"""`weft bench --kernel` compares the ways to multiply with weights of a format."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ _FIELDS = ("format", "shape", "columns", "method", "us", "GB/s", "GOP/s", "ratio
 def bench_kernels(
     shapes: str, columns: str, formats: str, repetitions: int, options: ThreadOptions, output: str
 ) -> None:
-    """Measures and prints every combination; `ratio` is against rows as they are in a file.
+    """Measures and prints every combination; `ratio` compares with rows as they are in a file.
 
-    The methods of a product take turns, `repetitions` times; what counts is the median.
-    Raises ContextError for text that names no shape, number or format."""
+    The methods of a product take turns, `repetitions` times, and the median is printed. Raises
+    ContextError for a malformed shape or number, and for an unknown format."""
     products = [
         Product(dtype, rows, depth, n)
         for dtype in _formats(formats)
@@ -51,22 +51,22 @@ def bench_kernels(
         product.check()
     target = FLAGS.target or best_target()
     pool, _ = options.make_pool()
-    found = [row for product in products for row in _compare(product, target, pool, repetitions)]
+    rows = [row for product in products for row in _compare(product, target, pool, repetitions)]
     if output == "json":
-        print(json.dumps(found, indent=1))
+        print(json.dumps(rows, indent=1))
     elif output == "csv":
         writer = csv.DictWriter(sys.stdout, _FIELDS)
         writer.writeheader()
-        writer.writerows(found)
+        writer.writerows(rows)
     else:
         peaks = measure_peaks(pool.size, target)
-        _print(found, str(peaks))
+        _print(rows, str(peaks))
 
 
 def _compare(
     product: Product, target: str, pool: _native.ThreadPool, repetitions: int
 ) -> Iterator[dict[str, Any]]:
-    """A row for each method."""
+    """Measures a product; yields a row for each method."""
     layouts = layouts_of(target, product.dtype, product.rows, product.depth)
     size = product.dtype.row_bytes(product.depth) * product.rows
     buffer = weight_buffer(max(_BUFFER, 2 * size + 64))
@@ -119,12 +119,12 @@ def _product(row: dict[str, Any]) -> tuple[Any, ...]:
 
 
 def _formats(text: str) -> list[DType]:
-    found = []
+    formats = []
     for name in text.split(","):
         if name.strip() not in DTYPES or not DTYPES[name.strip()].block:
             raise ContextError(f"--formats: there is no format {name.strip()!r}")
-        found.append(DTYPES[name.strip()])
-    return found
+        formats.append(DTYPES[name.strip()])
+    return formats
 
 
 def _numbers(text: str) -> list[int]:

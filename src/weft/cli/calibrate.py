@@ -1,4 +1,4 @@
-"""`weft calibrate`: measures this machine's devices and writes a machine profile."""
+"""`weft calibrate` measures this machine's devices and writes a machine profile."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from weft.schedule.profile import DeviceProfile, LinkProfile, MemoryProfile, Pro
 __all__ = ["calibrate"]
 
 _SHOWN = ("f32", "f16", "q8_0", "q4_K")
-"""Types of weights whose speeds are printed; the file has all."""
+"""Types of weights whose speeds are printed; the file has all types."""
 _LONGEST = 60
-"""Seconds that a figure may be measured."""
+"""Most seconds for one figure."""
 _NOT_MEASURED = ("null", "reference")
-"""Devices that nobody runs models on; `--devices` measures them all the same."""
+"""Devices that are measured only if `--devices` names them; nobody runs models on them."""
 
 
 def calibrate(
@@ -66,7 +66,7 @@ def calibrate(
 
 
 def _print_figures(machine: Profile) -> None:
-    """A row a device, on stderr."""
+    """Prints a row for each device to stderr."""
     types = [t for t in _SHOWN if any(t in d.flops for d in machine.devices)]
     table = Table(box=None, pad_edge=False)
     table.add_column("device")
@@ -83,12 +83,12 @@ def _print_figures(machine: Profile) -> None:
 def measure_machine(
     backends: list[Backend], seconds: float, progress: Callable[[str], None]
 ) -> Profile:
-    """The profile of these devices (highest priority first, a CPU type last). `progress` is told
-    what is measured."""
+    """Measures the profile of the devices; the preferred one is first, a cpu last. `progress` is
+    called with a text for each measurement."""
     host = backends[-1].buffer_type
     memories: dict[str, MemoryProfile] = {}
     links: dict[tuple[str, str], LinkProfile] = {}
-    found: list[DeviceProfile] = []
+    profiles: list[DeviceProfile] = []
     for backend in backends:
         own = backend.buffer_type
         if own.name not in memories:
@@ -100,13 +100,13 @@ def measure_machine(
                 to, back = measure_link(own, seconds)
                 links[host.name, own.name], links[own.name, host.name] = to, back
 
-        def told(what: str, name: str = backend.name) -> None:
+        def show(what: str, name: str = backend.name) -> None:
             progress(f"measuring {name}: {what}")
 
         others = [] if backend is backends[-1] else [backends[-1]]
-        found.append(measure_device(backend, others, own.name, seconds, told))
+        profiles.append(measure_device(backend, others, own.name, seconds, show))
     about = f"measured by weft calibrate on {platform.machine()} {platform.system()}"
-    return Profile(platform.machine(), tuple(found), memories, links, (about,))
+    return Profile(platform.machine(), tuple(profiles), memories, links, (about,))
 
 
 def _all_devices() -> list[str]:

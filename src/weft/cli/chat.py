@@ -1,4 +1,4 @@
-"""`weft chat`: a conversation with a model."""
+"""`weft chat` holds a conversation with a model."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def chat(
             model, context_shift=context_shift and n_predict != -2, n_keep=keep,
             chat_template=source, progress=progress, **load,
         )  # fmt: skip
-    llm.chat_template.render([{"role": "user", "content": "x"}])  # a broken one ends it here
+    llm.chat_template.render([{"role": "user", "content": "x"}])  # raises if the template is broken
     if not quiet:
         config = llm.model.config
         say(
@@ -125,9 +125,9 @@ def _template(given: str) -> str:
 
 
 def _talk(conversation: Conversation) -> None:
-    """With a person: mistakes are said, and the next line is asked for."""
+    """Talks with a person: shows errors and reads on."""
     with suppress(ImportError):
-        importlib.import_module("readline")  # input() edits lines and remembers them with it
+        importlib.import_module("readline")  # gives input() editing and a history
     while not conversation.done:
         try:
             text = read_message(input)
@@ -146,13 +146,13 @@ def _talk(conversation: Conversation) -> None:
 
 
 def _follow(conversation: Conversation) -> None:
-    """With a pipe: the first mistake ends it."""
+    """Reads messages from a pipe; the first error ends it."""
 
     def line(_: str) -> str:
-        found = read_line()
-        if not found:
+        text = read_line()
+        if not text:
             raise EOFError
-        return found.removesuffix("\n").removesuffix("\r")
+        return text.removesuffix("\n").removesuffix("\r")
 
     while not conversation.done:
         try:
@@ -163,8 +163,8 @@ def _follow(conversation: Conversation) -> None:
 
 
 def read_message(line: Callable[[str], str]) -> str:
-    r'''A message from `line(prompt)`: one line, with those after it while they end with `\`, or all
-    up to `"""` after a line that begins with it. Raises EOFError where there is nothing.'''
+    r'''Reads a message with `line(prompt)`. A message is a line and the next ones while they end
+    with `\`, or all lines between `"""` and `"""`. Raises EOFError at the end of the input.'''
     first = line("> ")
     if first.lstrip().startswith(QUOTES):
         lines = [first.lstrip().removeprefix(QUOTES)]

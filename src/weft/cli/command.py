@@ -1,4 +1,4 @@
-"""How a command reads its line and shows its help: options in groups, the usual ones first."""
+"""`WeftCommand` parses a command line and shows help with options in groups."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ __all__ = [
 ]
 
 UsageError: type[Exception] = typer.BadParameter.__bases__[0]
-"""What a wrong command line raises, before anything has run."""
+"""The error of a wrong command line, which is raised before anything runs."""
 
 
 def usage_error(message: str, ctx: Any = None) -> Exception:
-    """A wrong command line, for exit code 2."""
+    """An error for a wrong command line; the exit code is 2."""
     kind: Any = UsageError
     error: Exception = kind(message, ctx)
     return error
@@ -82,10 +82,10 @@ class ReaderLeft(Exception):
 
 
 class WeftCommand(TyperCommand):
-    """A command whose options are listed by `rich_help_panel`, as plain text."""
+    """A command whose help lists options by `rich_help_panel`, as plain text."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """As every command does; an option that nobody knows is named as it was typed."""
+        """Parses a line; errors name an unknown option as it was typed."""
         params = self.get_params(ctx)
         args = _with_values(args, params)
         typed = list(args)
@@ -97,7 +97,7 @@ class WeftCommand(TyperCommand):
             raise _unknown_option(self.get_params(ctx), typed, ctx, error) from None
 
     def invoke(self, ctx: Any) -> Any:
-        """Raises ReaderLeft where the reader of a pipe left."""
+        """Runs the command; raises ReaderLeft if the reader of a pipe has left."""
         try:
             return super().invoke(ctx)
         except BrokenPipeError:
@@ -110,7 +110,7 @@ class WeftCommand(TyperCommand):
         return ["[OPTIONS]", *(re.sub(r"^[\[{](.*)[\]}]", r"\1", piece) for piece in pieces)]
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Writes a list for every group that has options."""
+        """Writes a list of options for every group."""
         groups: dict[str, list[tuple[str, str]]] = {}
         for param in self.get_params(ctx):
             record = param.get_help_record(ctx)
@@ -128,15 +128,15 @@ def _group_of(param: Any) -> str:
 
 
 def _plain(param: Any, record: tuple[str, str]) -> tuple[str, str]:
-    """A line of the help with a metavar where the type was."""
+    """A line of the help, with a metavar in place of the type."""
     left, right = record
     if param.param_type_name == "argument":
         return (param.metavar or left) + ("..." if param.nargs != 1 else ""), right
-    return _TYPE.sub(lambda found: " " + _METAVARS.get(found[1], found[1]), left), right
+    return _TYPE.sub(lambda match: " " + _METAVARS.get(match[1], match[1]), left), right
 
 
 def _with_values(args: Sequence[str], params: Sequence[Any]) -> list[str]:
-    """The line with the value that an option has where it stands alone."""
+    """Adds the values of options that lack one; see `_OPTIONAL_VALUE`."""
     take = _taking_values(params)
     full: list[str] = []
     for arg, following in zip(args, [*args[1:], ""], strict=False):
@@ -163,7 +163,7 @@ def _require_own_options(params: Sequence[Any], args: Sequence[str], ctx: Any) -
 
 
 def _say_as_typed(error: Any, args: Sequence[str]) -> None:
-    """Lets an error about an option name the spelling that was used."""
+    """Makes an error about an option name it as it was typed."""
     names = getattr(getattr(error, "param", None), "opts", ())
     used = [arg.partition("=")[0] for arg in args]
     error.param_hint = next((name for name in names if name in used), None)
@@ -172,9 +172,9 @@ def _say_as_typed(error: Any, args: Sequence[str]) -> None:
 def _unknown_option(
     params: Sequence[Any], args: Sequence[str], ctx: Any, error: Exception
 ) -> Exception:
-    """What is wrong with a line: an option that is unknown as a whole, or else `error`.
+    """An error for an option that is unknown as a whole, or else `error`.
 
-    `-ngll 5` would otherwise be read as `-n gll`, and its message would not help."""
+    Click reads `-ngll 5` as `-n gll`, and its message about that would not help."""
     known = _known(params)
     shown = _known([p for p in params if not getattr(p, "hidden", False)])
     for arg in args:
@@ -188,7 +188,7 @@ def _unknown_option(
 
 
 def _caused(error: Exception, name: str) -> bool:
-    """Whether an error is about the option `name`, whole or cut into letters."""
+    """True if an error is about the option `name`, whole or cut into letters."""
     option = getattr(error, "option_name", None)
     if option is not None:
         return option == name or (name[1] != "-" and len(option) == 2)

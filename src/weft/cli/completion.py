@@ -1,4 +1,4 @@
-"""`weft completion`: what a shell needs to complete commands, options and their values."""
+"""`weft completion` prints scripts with which shells complete commands and options."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _ZSH_END = """
 
 
 class Shell(StrEnum):
-    """Shells that there is a script for."""
+    """The shells for which there is a script."""
 
     bash = "bash"
     zsh = "zsh"
@@ -38,7 +38,7 @@ def completion(
     eval "$(weft completion bash)"; zsh: the same with zsh; fish: weft completion fish | source.
     """
     os.environ["_WEFT_COMPLETE"] = f"source_{shell.value}"
-    typer.completion.get_completion_inspect_parameters()  # makes the shells known
+    typer.completion.get_completion_inspect_parameters()  # registers the shells
     zsh = shell is Shell.zsh
     print(_ZSH_BEGIN if zsh else "", end="")
     try:

@@ -1,4 +1,4 @@
-"""What the subcommands share: consoles, sizes in words, option types."""
+"""The output of subcommands: consoles, notes, progress bars; and lists of devices."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ __all__ = [
 
 
 class _Console(Console):
-    """One that lets the caller know when the reader of a pipe has left."""
+    """A console that raises BrokenPipeError if the reader of a pipe has left."""
 
     def on_broken_pipe(self) -> None:
         raise BrokenPipeError
 
 
 class _Trimmed(io.TextIOBase):
-    """A stream whose lines end with their text, without the spaces that fill tables up."""
+    """A stream that drops the spaces at the end of lines, which pad tables."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -55,23 +55,23 @@ class _Trimmed(io.TextIOBase):
         return self._stream.write("\n".join(line.rstrip(" ") for line in text.split("\n")))
 
     def flush(self) -> None:
-        """As the stream does."""
+        """Flushes the stream."""
         self._stream.flush()
 
 
 console = _Console(highlight=False)
-"""Results go here (stdout)."""
+"""The console for results (stdout)."""
 errors = _Console(stderr=True, highlight=False)
-"""Progress, summaries and errors go here, so that stdout can be piped."""
+"""The console for progress, summaries and errors (stderr), so that stdout can be piped."""
 
 
 def say(text: str, style: str | None = None) -> None:
-    """A line on stderr; a screen breaks long ones between words, a pipe gets them whole."""
+    """Prints a line to stderr; long lines are broken between words on a terminal only."""
     errors.print(text, style=style, markup=False, soft_wrap=not errors.is_terminal)
 
 
 def note(text: str, style: str = "dim") -> None:
-    """A line about what was typed, before anything runs; the same one only once."""
+    """Prints a note about the command line, the same one only once."""
     if text not in _noted:
         _noted.add(text)
         say(f"note: {text}", style)
@@ -81,19 +81,19 @@ _noted: set[str] = set()
 
 
 def forget_notes() -> None:
-    """Lets every note be said again, by the next command."""
+    """Lets the next command print every note again."""
     _noted.clear()
 
 
 PATIENCE = 0.3
-"""Seconds of waiting before a progress bar is shown."""
+"""Seconds before a progress bar is shown."""
 PROMPT_PATIENCE = 1.0
-"""The same for prompts: most are short."""
+"""Seconds before the bar of a prompt is shown; most prompts are short."""
 
 
 def wide(to_error: bool = False) -> Console:
-    """A console that never wraps or cuts tables when its output is not a terminal; lines end with
-    their text then."""
+    """A console that, unless it is a terminal, neither wraps nor cuts tables and drops spaces at
+    the end of lines."""
     plain = _Console(stderr=to_error, highlight=False)
     if plain.is_terminal:
         return plain
@@ -124,20 +124,21 @@ def device_list(text: str | None) -> list[str]:
 
 
 class TextOut:
-    """Text on stdout as it comes, piece by piece."""
+    """Writes text to stdout piece by piece, as it comes."""
 
     def __init__(self) -> None:
         self._in_line = False
 
     def write(self, piece: str) -> None:
-        """Shows a piece at once."""
+        """Writes a piece and flushes it."""
         sys.stdout.write(piece)
         sys.stdout.flush()
         if piece:
             self._in_line = not piece.endswith("\n")
 
     def end_line(self) -> None:
-        """Lets what comes on stderr begin a line of its own, where both are on one screen."""
+        """Ends the line if stdout and stderr are on the same terminal, so that a message does not
+        continue it."""
         if self._in_line and sys.stdout.isatty() and errors.is_terminal:
             self.write("\n")
 
@@ -149,7 +150,7 @@ class WaitingBar:
     """A bar on stderr where that is a terminal and something takes long."""
 
     def __init__(self, label: str, unit: Literal["bytes", "things"], patience: float) -> None:
-        """`unit`: of what is done, and of all there is; `patience`: seconds without a bar."""
+        """`unit` is the unit of the numbers; `patience` is the seconds before the bar is shown."""
         self._label, self._unit, self._patience = label, unit, patience
         self._bar: Progress | None = None
         self._task: TaskID | None = None
@@ -167,13 +168,13 @@ class WaitingBar:
         self.stop()
 
     def stop(self) -> None:
-        """Takes the bar away."""
+        """Removes the bar."""
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
 
     def __call__(self, done: int, total: int) -> None:
-        """Shows `done` of `total`, once there was enough time to wonder."""
+        """Shows `done` of `total`, unless the work has just begun."""
         if not errors.is_terminal:
             return
         if self._bar is None:
@@ -186,7 +187,7 @@ class WaitingBar:
         self._bar.update(self._task, completed=done)
 
     def _new_bar(self) -> Progress:
-        """Imports what draws bars only now: most commands are done before one is shown."""
+        """Creates the bar. Its modules are imported only now, since most commands need none."""
         from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, TextColumn
         from rich.progress import Progress as Bar
 
@@ -195,7 +196,7 @@ class WaitingBar:
 
 
 class StatusLine:
-    """A line on the terminal that says what is done now; nothing runs beside to show it."""
+    """A line on the terminal that says what is done now, without a thread of its own."""
 
     def __init__(self) -> None:
         self._width = 0
@@ -207,7 +208,7 @@ class StatusLine:
         self("")
 
     def __call__(self, text: str) -> None:
-        """Shows `text` in place of what was there."""
+        """Replaces the line by `text`."""
         if not errors.is_terminal:
             return
         text = text[: max(errors.width - 1, 0)]
@@ -217,27 +218,27 @@ class StatusLine:
 
 
 class CountProgress(WaitingBar):
-    """While things are worked off one by one."""
+    """A bar for work on items, one by one."""
 
     def __init__(self, label: str) -> None:
         super().__init__(label, "things", PATIENCE)
 
 
 class LoadProgress(WaitingBar):
-    """While weights are repacked or sent to a device, in bytes."""
+    """A bar for weights that are repacked or sent to a device, in bytes."""
 
     def __init__(self) -> None:
         super().__init__("loading weights", "bytes", PATIENCE)
 
 
 class PromptProgress(WaitingBar):
-    """While a prompt is computed, in tokens; gone when the text begins."""
+    """A bar for a prompt, in tokens; it is removed when the text begins."""
 
     def __init__(self) -> None:
         super().__init__("reading the prompt", "things", PROMPT_PATIENCE)
 
     def __call__(self, done: int, total: int) -> None:
-        """As `WaitingBar`; the text follows on the line."""
+        """See `WaitingBar`; removes the bar at the end, because the text follows on its line."""
         super().__call__(done, total)
         if done == total:
             self.stop()

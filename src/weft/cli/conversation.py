@@ -1,4 +1,4 @@
-"""A conversation in a terminal: messages, answers as they come, and the commands between them."""
+"""A conversation in a terminal: messages, streamed answers, and commands such as /save."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["Conversation"]
 FORMAT = "weft-chat 1"
 
 _CONTROLS = {c: None for c in (*range(32), 127, *range(128, 160)) if chr(c) not in "\n\t"}
-"""What a model might say to the terminal instead of the person."""
+"""Control characters, which a model must not send to the terminal."""
 
 
 _OTHER_NAMES = {"/bye": "/exit", "/quit": "/exit", "/?": "/help", "/regenerate": "/regen"}
@@ -27,13 +27,13 @@ _OTHER_NAMES = {"/bye": "/exit", "/quit": "/exit", "/?": "/help", "/regenerate":
 
 
 class Conversation:
-    """Messages and the model that answers them."""
+    """The messages of a conversation, and the model that answers them."""
 
     def __init__(
         self, llm: LLM, system: str | None, options: GenerateOptions, *, single: bool = False
     ) -> None:
-        """`system`: the first message, if any. `options`: of `LLM.generate`. `single`: it is done
-        after one answer."""
+        """`system` is the text of a system message, if any; `options` are those of `LLM.generate`.
+        With `single`, the conversation ends after one answer."""
         self._llm = llm
         self._options = options
         self._again = 0
@@ -54,13 +54,13 @@ class Conversation:
 
     @property
     def has_answers(self) -> bool:
-        """Whether something was said already."""
+        """True if there is an answer already."""
         return any(m["role"] == "assistant" for m in self.messages)
 
     def take(self, text: str) -> None:
-        """A message or a command as it was typed; `//text` is the message `/text`.
+        """Handles a message or a command as it was typed; `//text` is the message `/text`.
 
-        Raises ChatError and ContextError for what cannot be done; nothing has changed then."""
+        Raises ChatError or ContextError if it cannot; nothing is changed then."""
         name, _, argument = text.strip().partition(" ")
         name = _OTHER_NAMES.get(name, name)
         if text.startswith("//"):
@@ -78,12 +78,12 @@ class Conversation:
         self._answer([*self.messages, {"role": "user", "content": text}])
 
     def _answer(self, messages: list[dict[str, str]]) -> None:
-        """Streams the answer to stdout. Ctrl-C ends it; what was said stays."""
+        """Streams the answer to stdout. Ctrl-C ends it; the text so far stays."""
         options = self._options.copy()
         sampling = SamplingParams.combine(options.get("sampling"), {})
         if sampling.seed is not None:  # the same seed would give the same answer
             options["sampling"] = replace(sampling, seed=sampling.seed + self._again)
-        said: list[str] = []
+        answer: list[str] = []
         interrupted = False
         hidden = _CONTROLS if sys.stdout.isatty() else {}
         with PromptProgress() as progress:
@@ -91,14 +91,14 @@ class Conversation:
             pieces = self._llm.chat(messages, stream=True, **options)
             try:
                 for piece in pieces:
-                    said.append(piece)
+                    answer.append(piece)
                     text_out.write(piece.translate(hidden))
             except KeyboardInterrupt:
                 interrupted = True
                 pieces.close()  # type: ignore[attr-defined]
-        self.messages = [*messages, {"role": "assistant", "content": "".join(said)}]
+        self.messages = [*messages, {"role": "assistant", "content": "".join(answer)}]
         self.done = self._single
-        if not said or not said[-1].endswith("\n"):
+        if not answer or not answer[-1].endswith("\n"):
             text_out.write("\n")
         if interrupted:
             _note("stopped; /regen answers again")

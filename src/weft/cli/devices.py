@@ -1,4 +1,4 @@
-"""`weft devices`: what this machine has, and what each device takes."""
+"""`weft devices` lists the devices of this machine and the ops that each supports."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def devices(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """List devices. CPU features and kernel targets, too, and why a device cannot be used."""
+    """List devices. Also shows CPU features, kernel targets, and why a device cannot be used."""
     if ops:
         _print_ops(chosen, markdown, as_json)
         return
@@ -114,7 +114,7 @@ def print_devices(peaks: Peaks | None = None) -> None:
 
 
 def _print_targets() -> None:
-    """The kernel targets, the one in use and why, and which failed their check."""
+    """Prints the kernel targets, the one in use and why, and those that failed their check."""
     used, why = used_target()
     out = wide()
     names = [

@@ -1,4 +1,4 @@
-"""`weft doctor`: whether the kernels of this machine's targets compute what they should."""
+"""`weft doctor` checks whether the kernels of this machine's targets compute correctly."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from weft.native import _native
 __all__ = ["doctor", "used_target"]
 
 _SHOWN = 12
-"""Failures that are listed one by one; --json has all."""
+"""Most failures that are listed one by one; --json has all."""
 
 
 def doctor(
@@ -61,7 +61,7 @@ def doctor(
 
 @contextmanager
 def _may_be_ended() -> Iterator[None]:
-    """To be ended from outside is no crash of a kernel: the check is given up in order."""
+    """Turns SIGTERM into an orderly end, so that it is not recorded as the crash of a kernel."""
     before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
         yield
@@ -70,7 +70,7 @@ def _may_be_ended() -> Iterator[None]:
 
 
 def used_target() -> tuple[str | None, str]:
-    """The target that is used where no option names one, and why; None when all failed."""
+    """The target that is used if no option names one, and why; None if all failed."""
     if FLAGS.target:
         return FLAGS.target, "WEFT_TARGET says so"
     try:
@@ -98,7 +98,7 @@ Show = Callable[[str, int, int], None]
 
 
 class _Shown:
-    """A line on the terminal that says how far the check is."""
+    """A line on the terminal with the progress of the check."""
 
     def __init__(self) -> None:
         self._status = Status("", console=errors)
@@ -136,9 +136,9 @@ def _print(report: Report) -> None:
     for failure in report.failures[:_SHOWN]:
         table.add_row(failure.kernel, failure.against, failure.how.replace("[", r"\["))
     out.print(table)
-    rest = len(report.failures) - _SHOWN
-    if rest > 0:
-        out.print(f"  and {rest} more, of {_ops(report.failures[_SHOWN:])}")
+    n_more = len(report.failures) - _SHOWN
+    if n_more > 0:
+        out.print(f"  and {n_more} more, of {_ops(report.failures[_SHOWN:])}")
 
 
 def _ops(failures: list[Failure]) -> str:

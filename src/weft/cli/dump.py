@@ -1,4 +1,4 @@
-"""`--dump-tensors GLOB`: a line for each tensor that matches, whenever it is computed."""
+"""`--dump-tensors GLOB` prints a line for each matching tensor whenever it is computed."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from weft.execute import WatchedTensor
 __all__ = ["TensorDump", "statistics"]
 
 _FIRST = 4
-"""Values that are printed as they are."""
+"""Number of first values that are printed."""
 
 
 class TensorDump:
-    """A callback for `LLM` that prints what matches to stderr."""
+    """A callback for `LLM` that prints matching tensors to stderr."""
 
     def __init__(self, glob: str) -> None:
         self._glob = glob
@@ -37,7 +37,7 @@ class TensorDump:
         return True
 
     def require_match(self) -> None:
-        """Raises ContextError where no tensor of the model has such a name."""
+        """Raises ContextError if no tensor of the model matches."""
         if not self._matched:
             some = ", ".join(list(self._names)[:8])
             raise ContextError(
@@ -47,7 +47,7 @@ class TensorDump:
 
 
 def statistics(values: NDArray[np.number]) -> str:
-    """`min -1.25 max 3 mean 0.5, 0 NaN, begins 0.1 0.2 0.3`, of finite values."""
+    """Statistics of finite values, such as `min -1.25 max 3 mean 0.5, 0 NaN, begins 0.1 0.2`."""
     flat = values.reshape(-1).astype(np.float64)
     finite = flat[np.isfinite(flat)]
     n_nan = int(np.count_nonzero(np.isnan(flat)))

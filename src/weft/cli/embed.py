@@ -1,4 +1,4 @@
-"""`weft embed`: texts as vectors."""
+"""`weft embed` prints embeddings of texts."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = ["embed"]
 
 
 class PoolingName(StrEnum):
-    """What becomes of the embeddings of a text's tokens."""
+    """The ways to pool the embeddings of a text's tokens."""
 
     none = "none"
     mean = "mean"
@@ -37,7 +37,7 @@ class PoolingName(StrEnum):
 
 
 class EmbedOutput(StrEnum):
-    """How vectors are printed."""
+    """The formats in which vectors are printed."""
 
     text = "text"
     json = "json"
@@ -99,13 +99,13 @@ def embed(
     if normalize and embd_normalize != -1:
         rows = unit_rows(rows)
     _print(rows, output, sum(len(ids) for ids in tokens), model.name)
-    if output is EmbedOutput.text and len(given) > 1 and max(counts) == 1:
+    if output is EmbedOutput.text and len(lines) > 1 and max(counts) == 1:
         _print_cosines(rows)
 
 
 def _context(model: Model, load: dict[str, Any], lengths: Sequence[int]) -> Context:
     longest = max(lengths)
-    if load["plan"] is None:  # which says how many sequences there are
+    if load["plan"] is None:  # a plan file has the number of sequences
         load["n_seq_max"] = sequences_for(model.config, len(lengths))
     if load["plan"] is None and load["n_ctx"] is None:
         load["n_ctx"] = min(model.config.n_ctx_train, max(longest, DEFAULT_N_CTX))

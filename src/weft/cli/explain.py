@@ -1,4 +1,4 @@
-"""`weft explain`: where everything of a model would be, and why, before anything runs."""
+"""`weft explain` shows where everything of a model would be, and why, before anything runs."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def explain(
         str | None,
         typer.Option(
             metavar="NAME|FILE",
-            help="Plan for the machine of a profile (a file, or a name that weft has), with or "
-            "without having it.",
+            help="Plan for the machine of a profile: a file, or a name that weft has. The devices "
+            "need not be here.",
         ),
     ] = None,
     why: Annotated[
@@ -46,7 +46,7 @@ def explain(
     ] = None,
     tokens: Annotated[
         int | None,
-        typer.Option(help="Show the plan of batches of so many tokens; default: the largest."),
+        typer.Option(help="Show the plan for batches of so many tokens; default: the largest."),
     ] = None,
     brief: Annotated[bool, typer.Option("--brief", help="Splits and totals only.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
@@ -60,12 +60,12 @@ def explain(
         Path | None, typer.Option(metavar="FILE", help="Write the plan for `weft run --plan`.")
     ] = None,
 ) -> None:
-    """Show where everything would run, and why. Splits, each op's device, what other devices said,
-    and the bytes of every buffer; nothing is allocated or loaded. Of an exported .pte file: the
-    delegated graphs, what was left out, and why."""
+    """Show where everything would run, and why. Lists splits, the device of each op, why other
+    devices refused it, and the bytes of every buffer; nothing is allocated or loaded. For an
+    exported .pte file: the delegated graphs, the nodes left out, and why."""
     if is_pte(model):
-        found, text = explain_pte(model, not brief)
-        print(json.dumps(found, indent=1) if as_json else text)
+        data, text = explain_pte(model, not brief)
+        print(json.dumps(data, indent=1) if as_json else text)
         return
     if (why is not None) + as_json + as_mermaid + as_dot > 1:
         raise ScheduleError("give only one of --why, --json, --mermaid and --dot")
@@ -74,13 +74,13 @@ def explain(
     loaded = Model.open(model)
     if load["n_ctx"] is None and load["plan"] is None:
         load["n_ctx"] = min(loaded.config.n_ctx_train, DEFAULT_N_CTX)
-    made = prepare(loaded, n_outputs=1, **load)
+    plan = prepare(loaded, n_outputs=1, **load)
     if save is not None:
-        _save(save, made)
-    regime = plan_for(made, tokens)
+        _save(save, plan)
+    regime = plan_for(plan, tokens)
     schedule = regime.plan.schedule
     if as_json:
-        print(json.dumps(_as_json(made), indent=1))
+        print(json.dumps(_as_json(plan), indent=1))
     elif as_mermaid:
         print(mermaid(schedule))
     elif as_dot:
@@ -88,23 +88,23 @@ def explain(
     elif why is not None:
         print(schedule.why(why))
     else:
-        _print(made, tokens, brief)
+        _print(plan, tokens, brief)
 
 
 def _on_paper(machine: str, load: dict[str, Any]) -> dict[str, Any]:
-    """Devices and profile of a machine; `--devices` chooses among them."""
+    """The devices and the profile of a machine; `--devices` chooses among them."""
     if load["profile"] is not None:
         raise ScheduleError("--machine is a profile; leave out --speeds")
-    known: Profile = load_profile(machine)
-    on_paper = {d.name: d for d in paper_devices(known)}
-    slower = _slower_helpers(known)
+    profile: Profile = load_profile(machine)
+    on_paper = {d.name: d for d in paper_devices(profile)}
+    slower = _slower_helpers(profile)
     chosen: list[str | Backend] = [d for n, d in on_paper.items() if n not in slower]
     if load["devices"] is not None:
         names = load["devices"]
         missing = [name for name in names if name not in on_paper]
         if missing:
             raise ScheduleError(
-                f"machine {known.name} has no device {', '.join(missing)}; it has "
+                f"machine {profile.name} has no device {', '.join(missing)}; it has "
                 f"{', '.join(on_paper)}"
             )
         chosen = [on_paper[name] for name in names]
@@ -114,11 +114,11 @@ def _on_paper(machine: str, load: dict[str, Any]) -> dict[str, Any]:
                 f"{name} is left out, as its products are slower than those of {last}; "
                 f"--devices {name},{last} plans with it"
             )
-    return {"devices": chosen, "profile": known}
+    return {"devices": chosen, "profile": profile}
 
 
 def _slower_helpers(machine: Profile) -> dict[str, str]:
-    """Devices that only help the one behind them in its memory, and are slower at that."""
+    """Devices that would only help the last one, in its memory, but are slower than it."""
     last = machine.devices[-1]
     return {
         device.name: last.name
@@ -129,22 +129,22 @@ def _slower_helpers(machine: Profile) -> dict[str, str]:
     }
 
 
-def _as_json(made: ContextPlan) -> dict[str, Any]:
-    plan = made.to_json()
-    plan["memory"] = memory_rows(made, _scratch(made))
-    plan["stages"] = [len(split.stages) for split in lower_plan(made.plan).splits]
-    return plan
+def _as_json(plan: ContextPlan) -> dict[str, Any]:
+    data = plan.to_json()
+    data["memory"] = memory_rows(plan, _scratch(plan))
+    data["stages"] = [len(split.stages) for split in lower_plan(plan.plan).splits]
+    return data
 
 
-def _save(path: Path, made: ContextPlan) -> None:
-    write_text(path, json.dumps(made.to_json(), indent=1) + "\n")
+def _save(path: Path, plan: ContextPlan) -> None:
+    write_text(path, json.dumps(plan.to_json(), indent=1) + "\n")
     say(f"plan saved to {path}")
 
 
-def _print(made: ContextPlan, tokens: int | None, brief: bool) -> None:
+def _print(plan: ContextPlan, tokens: int | None, brief: bool) -> None:
     out = wide()
     width = out.width if out.is_terminal else None
-    lines = placement_lines(made, tokens=tokens, width=width, nodes=not brief, hint="--tokens {}")
+    lines = placement_lines(plan, tokens=tokens, width=width, nodes=not brief, hint="--tokens {}")
     for line in lines:
         out.print(line, markup=False, soft_wrap=True)
     table = Table(title="memory", title_justify="left", box=None, pad_edge=False)
@@ -153,13 +153,13 @@ def _print(made: ContextPlan, tokens: int | None, brief: bool) -> None:
     for column in ("bytes", "size"):
         table.add_column(column, justify="right", no_wrap=True)
     table.add_column("about", overflow="fold")
-    for cells in memory_cells(memory_rows(made, _scratch(made))):
+    for cells in memory_cells(memory_rows(plan, _scratch(plan))):
         table.add_row(*cells)
     out.print()
     out.print(table)
 
 
-def _scratch(made: ContextPlan) -> int:
+def _scratch(plan: ContextPlan) -> int:
     """Bytes of the kernels' scratch, which all programs share."""
-    programs = [lower_plan(regime.plan) for regime in made.all_regimes]
+    programs = [lower_plan(regime.plan) for regime in plan.all_regimes]
     return max(split.work_bytes for program in programs for split in program.splits)

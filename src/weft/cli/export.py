@@ -1,4 +1,4 @@
-"""`weft export`: a model as a .pte file."""
+"""`weft export` writes a model as a .pte file."""
 
 from __future__ import annotations
 

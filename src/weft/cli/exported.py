@@ -1,4 +1,4 @@
-"""Commands about .pte files: what they do is in the distribution `weft-executorch`."""
+"""The commands about .pte files call the distribution `weft-executorch`."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ __all__ = ["explain_pte", "export_gguf", "is_pte"]
 
 
 def is_pte(model: str | Path) -> bool:
-    """Whether a model is an ExecuTorch program, by its name."""
+    """True if a model is an ExecuTorch program, by its name."""
     return str(model).endswith(".pte")
 
 
 def explain_pte(path: str | Path, steps: bool) -> tuple[dict[str, Any], str]:
-    """A .pte file as data and in words.
+    """Describes a .pte file, as data and as text.
 
-    Raises WeftError where weft-executorch is not installed, FormatError for a bad file."""
+    Raises WeftError if weft-executorch is not installed, and FormatError for a damaged file."""
     module = _addon("describe", "explain .pte files")
-    found = module.describe(path)
-    return found, module.describe_text(found, steps)
+    data = module.describe(path)
+    return data, module.describe_text(data, steps)
 
 
 def export_gguf(source: str | Path, target: str | Path, **options: Any) -> int:
-    """Writes a GGUF model as a .pte file; returns its bytes.
+    """Writes a GGUF model as a .pte file; returns the size of the file in bytes.
 
-    Raises WeftError where weft-executorch is not installed, and what it raises."""
+    Raises WeftError if weft-executorch is not installed, and the errors of its export."""
     with _others_quiet():
         written: int = _addon("gguf", "export models").export_gguf(source, target, **options)
     return written
@@ -40,7 +40,7 @@ def export_gguf(source: str | Path, target: str | Path, **options: Any) -> int:
 
 @contextmanager
 def _others_quiet() -> Iterator[None]:
-    """While PyTorch and its packages load: what they warn of is not about the user's model."""
+    """Silences warnings of PyTorch and its packages, which are not about the user's model."""
     logging.disable(logging.WARNING)
     try:
         with warnings.catch_warnings():

@@ -1,4 +1,4 @@
-"""`weft help [COMMAND]`, as other tools have it."""
+"""`weft help [COMMAND]` shows the commands, or the options of one."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def help(
     if command is None:
         print(root.get_help())
         return
-    found = cast(TyperGroup, root.command).get_command(root, command)
-    if found is None:
+    target = cast(TyperGroup, root.command).get_command(root, command)
+    if target is None:
         raise usage_error(f"there is no command {command}", root)
-    found.make_context(command, ["--help"], parent=root)
+    target.make_context(command, ["--help"], parent=root)

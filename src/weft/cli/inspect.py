@@ -1,4 +1,4 @@
-"""`weft inspect`: what a GGUF file holds."""
+"""`weft inspect` shows the contents of a GGUF file."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
     @loads_model
     def embed(model: ModelFile, load: dict[str, Any], ...) -> None: ...
 
-A command states what is its own alone.
+A command declares only its own options.
 """
 
 from __future__ import annotations
@@ -118,7 +118,8 @@ def load_arguments(
     no_effect: NoEffect = False,
     list_devices: ListDevices = False,
 ) -> dict[str, Any]:
-    """The options as arguments of `LLM` and `Context`; n_ctx 0: as the model was trained."""
+    """Converts options to arguments of `LLM` and `Context`; an `n_ctx` of 0 means the length that
+    the model was trained for."""
     note_memory(mlock, no_mmap)
     threads, threads_batch = (None if n == -1 else n for n in (threads, threads_batch))
     note_threads(t=threads, tb=threads_batch)
@@ -146,7 +147,7 @@ def load_arguments(
 
 
 def _layers(devices: str | None, n: int | None) -> int | None:
-    """Layers for the devices, None: all that there are; notes what may surprise."""
+    """The number of layers for devices; None: all. Prints notes about surprising values."""
     names = device_list(devices)
     if devices is not None:
         note_devices(names)
@@ -154,7 +155,7 @@ def _layers(devices: str | None, n: int | None) -> int | None:
 
 
 def trained_context(path: Path) -> int:
-    """Tokens of context that a model was trained for."""
+    """The length in tokens that a model was trained for."""
     with open_gguf(path) as file:
         return read_config(file).n_ctx_train
 
@@ -212,7 +213,7 @@ def loads_model_with(
         ]
         with_options.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         with_options.__annotations__ = {p.name: p.annotation for p in parameters}
-        del with_options.__wrapped__  # whose signature typer would read
+        del with_options.__wrapped__  # typer would read its signature
         return takes_model(with_options)
 
     return decorate
@@ -228,7 +229,7 @@ def _as_list(parameter: inspect.Parameter) -> inspect.Parameter:
 
 
 def _loadings(values: Mapping[str, Any], kinds: Mapping[str, Any]) -> list[Loading]:
-    """Every combination of the values that options were given."""
+    """Yields every combination of the values of options."""
     defaults = inspect.signature(load_arguments).parameters
     each = []
     for name, kind in kinds.items():
@@ -252,4 +253,4 @@ def _values(kind: Any, texts: Sequence[str]) -> Sequence[Any]:
 
 
 loads_model = loads_model_with()
-"""All of them."""
+"""Gives a command all options of `load_arguments`."""

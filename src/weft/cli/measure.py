@@ -1,7 +1,7 @@
-"""What `weft calibrate` measures: small programs on one device, timed.
+"""The measurements of `weft calibrate`: small programs on one device.
 
-A rate is taken from the time that is left when the cost of an op as such, measured before, is
-taken off. Every figure is the best of several runs: what disturbs a run only makes it slower.
+The overhead of an op is measured first and subtracted from all other times. Every figure is the
+best of several runs, because disturbances only make a run slower.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _MIB = 1 << 20
 
 
 class _Bench:
-    """Times graphs on a device; everything they read lives in its memory."""
+    """Times graphs on a device, with all inputs in its memory."""
 
     def __init__(self, backend: Backend, others: Sequence[Backend], seconds: float) -> None:
         self.backend = backend
@@ -55,7 +55,7 @@ class _Bench:
         return Tensor(dtype, (*ne, *[1] * (4 - len(ne))), name="x", buffer=buffer)  # type: ignore[arg-type]
 
     def runs(self, node: Tensor) -> bool:
-        """Whether the device runs a node."""
+        """True if the device supports a node."""
         return self.backend.supports_op(node).ok
 
     def seconds(self, *outputs: Tensor) -> float:
@@ -71,7 +71,7 @@ class _Bench:
 
         def once() -> None:
             session.execute({})
-            session.read_buffer(spec.buffer, offset, 4)  # waits where runs only enqueue
+            session.read_buffer(spec.buffer, offset, 4)  # waits on devices whose runs only enqueue
 
         return _best(once, self._seconds)
 
@@ -95,8 +95,8 @@ def measure_device(
     seconds: float,
     progress: Callable[[str], None],
 ) -> DeviceProfile:
-    """The figures of a device. `others`: devices behind it in the list, the last a CPU type (none
-    for a CPU type itself). `seconds`: how long each figure is measured."""
+    """Measures a device, each figure for `seconds`. `others` are the devices behind it in the list,
+    a cpu last (none for the cpu itself). `progress` is called with a text for each measurement."""
     bench = _Bench(backend, others, seconds)
     samples = _samples(bench)
     refuses = tuple(name for name, node in samples.items() if not bench.runs(node))
@@ -122,7 +122,7 @@ def measure_device(
 
 
 def _samples(bench: _Bench) -> dict[str, Tensor]:
-    """A node of each op that models are made of."""
+    """A node for each of the usual ops of models."""
     f16, f32, i32, i64 = map(find_dtype, ("f16", "f32", "i32", "i64"))
     x = bench.leaf(f32, 1024, 512)
     q = bench.leaf(f32, 128, 32, 16)
@@ -143,8 +143,8 @@ def _samples(bench: _Bench) -> dict[str, Tensor]:
 
 
 def _launch(bench: _Bench) -> tuple[float, float]:
-    """What an op costs in a row of ops, and a run beside its ops."""
-    x = bench.leaf(find_dtype("f32"), 4096)  # as one token of a model has
+    """The seconds of overhead of an op among others, and of a run without its ops."""
+    x = bench.leaf(find_dtype("f32"), 4096)  # the size of one token's row in a model
     one = bench.seconds(G.add(x, x))
     y = G.add(x, x)
     for _ in range(_CHAIN - 1):
@@ -154,7 +154,7 @@ def _launch(bench: _Bench) -> tuple[float, float]:
 
 
 def _bandwidths(bench: _Bench, overhead: float) -> Iterator[float]:
-    """Bytes per second of matrix times vector, the way weights are read, and of a copy."""
+    """Yields the bytes per second of matrix times vector, which reads weights, and of a copy."""
     for name in ("f32", "f16", "q8_0"):
         dtype = find_dtype(name)
         node = G.mul_mat(bench.leaf(dtype, 4096, 4096), bench.leaf(find_dtype("f32"), 4096, 1))
@@ -162,7 +162,7 @@ def _bandwidths(bench: _Bench, overhead: float) -> Iterator[float]:
             yield work(node, {}).nbytes / max(bench.seconds(node) - overhead, 1e-9)
     f32 = find_dtype("f32")
     node = G.scale(bench.leaf(f32, 4096, 2048), 2.0)
-    if not bench.runs(node):  # a device of products only: what it reaches with a few columns
+    if not bench.runs(node):  # the device has products only; a few columns come nearest to a copy
         node = G.mul_mat(bench.leaf(f32, 4096, 4096), bench.leaf(f32, 4096, 64))
     yield work(node, {}).nbytes / max(bench.seconds(node) - overhead, 1e-9)
 
@@ -185,7 +185,7 @@ def _rate(bench: _Bench, node: Tensor, overhead: float) -> float:
 
 
 def measure_link(memory: BufferType, seconds: float) -> tuple[LinkProfile, LinkProfile]:
-    """From host memory to a device's, and back."""
+    """Measures copies from host memory to a device's memory, and back."""
     big, small = 64 * _MIB, 4096
     block = memory.allocate(big)
     data = np.zeros(big, np.uint8)

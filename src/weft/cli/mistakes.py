@@ -1,4 +1,5 @@
-"""Errors in the words of the command line: `error: ` before each, flags instead of arguments."""
+"""Shows errors in the terms of the command line, with flags instead of arguments, and sets the exit
+code."""
 
 from __future__ import annotations
 
@@ -45,29 +46,29 @@ _FLAG_OF = {
     "poll": "--poll",
     "strict": "--cpu-strict",
 }
-"""What the library calls an argument, and what the command line calls it; beside the options of
-sampling."""
+"""The flags of the library's arguments, besides the options of sampling."""
 
 _PHRASES = {
     "; use embed": "; use `weft embed`",
     ", or create the context with swa_full=True": ", or leave out --swa-small",
     ", or remove tokens first (seq_rm, clear)": "",
 }
-"""Advice that is for programs only."""
+"""Advice for programs, and the advice for the command line that replaces it."""
 
 
 @cache
 def flag_of() -> dict[str, str]:
-    """The flag of each argument of the library that has one."""
-    from weft.llm.sampling import SAMPLING_OPTIONS  # NumPy: only where there is something to say
+    """The flags of all arguments of the library that have one."""
+    from weft.llm.sampling import SAMPLING_OPTIONS  # imports NumPy, which takes time
 
     return _FLAG_OF | {name: option.flags[0] for name, option in SAMPLING_OPTIONS.items()}
 
 
 @cache
 def _patterns() -> tuple[re.Pattern[str], ...]:
-    """Where a message names an argument: in front of its flag, of the message, of what it must be,
-    behind what to do with it, and, where the name is no word of English, anywhere."""
+    """Patterns for the names of arguments in a message: before a flag in brackets, at the start of
+    the message, before a verb, after advice such as "make", and, for names that are not English
+    words, anywhere."""
     by_length = sorted(flag_of(), key=len, reverse=True)
     names = "|".join(by_length)
     words = "|".join(name for name in by_length if "_" in name)
@@ -87,28 +88,28 @@ def _patterns() -> tuple[re.Pattern[str], ...]:
 
 
 def in_flags(message: str) -> str:
-    """A message of the library with the flags that a person has typed.
+    """Replaces arguments by flags in a message of the library.
 
-    Names that are words of English, too (`memory`, `place`), count where a sentence is about
-    them only; names in quotes are somebody's own."""
-    said_twice, *others = _patterns()
-    message = said_twice.sub(r"\1", message)
-    for found, said in _PHRASES.items():
-        message = message.replace(found, said)
+    Names that are also English words (`memory`, `place`) are replaced only where the sentence is
+    about the argument. Names in quotes are not replaced, because they are the user's own."""
+    before_flag, *others = _patterns()
+    message = before_flag.sub(r"\1", message)
+    for phrase, replacement in _PHRASES.items():
+        message = message.replace(phrase, replacement)
     for pattern in others:
         message = pattern.sub(lambda m: flag_of()[m[1]], message)
     return message
 
 
 def exit_code(command: Callable[[], Any]) -> int:
-    """Runs a command and says what went wrong: 0 done, 1 an error that a message explains, 2 wrong
-    usage, 130 interrupted."""
+    """Runs a command and shows its error. Returns 0 on success, 1 after an error message, 2 for a
+    wrong command line, and 130 after Ctrl-C."""
     _open_closed_streams()
     forget_notes()
     try:
-        done = command()
+        code = command()
         sys.stdout.flush()
-    except (ReaderLeft, BrokenPipeError):  # who reads a pipe has what was wanted
+    except (ReaderLeft, BrokenPipeError):  # the reader of the pipe has all that it wanted
         _drop_output()
         return 0
     except UsageError as error:
@@ -118,27 +119,27 @@ def exit_code(command: Callable[[], Any]) -> int:
         show_error(error)
         return 1
     except (KeyboardInterrupt, typer.Abort):
-        done = 130
-    if done == 130:
+        code = 130
+    if code == 130:
         say("interrupted", "yellow")
-    return done if isinstance(done, int) else 0
+    return code if isinstance(code, int) else 0
 
 
 def _open_closed_streams() -> None:
-    """Streams that the shell has closed read nothing and keep nothing."""
+    """Replaces streams that the shell has closed by the null device."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))
 
 
 def _drop_output() -> None:
-    """What is still to be written is not, when Python ends, where that cannot work."""
+    """Discards buffered output, which Python would otherwise fail to write when it ends."""
     with suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def show_error(error: Exception) -> None:
-    """`error: ` and what is wrong."""
+    """Prints an error to stderr, after `error: `."""
     if isinstance(error, OSError):
         _drop_output()
         what = f"{error.filename}: " if error.filename else ""
@@ -150,7 +151,7 @@ def show_error(error: Exception) -> None:
 
 
 def _show_usage_error(error: Any) -> None:
-    """What is wrong with the line, and where its options are listed."""
+    """Prints an error about the command line, and how to list its options."""
     text = error.format_message().rstrip(".")
     if text[1:2].islower():
         text = text[0].lower() + text[1:]
@@ -189,13 +190,13 @@ _ELSEWHERE = {
     **{name: f"weft {name} does that" for name in ("bench", "quantize", "perplexity", "tokenize")},
     "embedding": "weft embed does that",
 }
-"""Commands of other engines, and what there is here."""
+"""Commands of other engines, and what to use here instead."""
 
 
 def _plain(text: str) -> str:
-    """A message of the parser in the style of ours."""
-    for found, said in _REWORDED.items():
-        text = re.sub(found, said, text, flags=re.DOTALL)
+    """Rewords a message of the parser in the style of weft's messages."""
+    for pattern, replacement in _REWORDED.items():
+        text = re.sub(pattern, replacement, text, flags=re.DOTALL)
     command = re.match(r"there is no command '([\w-]+)'", text)
     if command:
         here = _ELSEWHERE.get(command[1].removeprefix("llama-"), "")
@@ -204,7 +205,7 @@ def _plain(text: str) -> str:
 
 
 def show_warning(message: Warning | str, *_: object, **__: object) -> None:
-    """Without the place in the code, which says nothing to a user."""
+    """Prints a warning without its position in the code, which means nothing to users."""
     text_out.end_line()
     text = in_flags(str(message))
     say(f"warning: {text}", style="yellow")

@@ -3,7 +3,7 @@
     @takes_model
     def inspect(model: ModelFile, ...) -> None: ...
 
-The command gets a path; with `-m`, arguments that stand where MODEL would are the ones behind it.
+The command gets a path. With `-m`, an argument in the place of MODEL counts as the next argument.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from weft.errors import FormatError
 __all__ = ["ModelFile", "ModelFiles", "find_model", "takes_model"]
 
 ModelFile = Path
-"""What a command with `@takes_model` calls its parameter `model`."""
+"""The annotation of the parameter `model` of a command with `@takes_model`."""
 
 Argument = Annotated[
     str | None,
@@ -51,7 +51,7 @@ Repository = Annotated[
     ),
 ]  # fmt: skip
 ModelFiles = list[Path]
-"""What a command that takes several models calls its parameter `models`."""
+"""The annotation of the parameter `models` of a command that takes several models."""
 
 _Several = list[str] | None
 Arguments = Annotated[
@@ -71,7 +71,7 @@ _ADDED = {"model_argument": Argument, "model_option": Named, "model_repo": Repos
 
 
 def takes_model(command: Callable[..., None]) -> Callable[..., None]:
-    """`command` with all ways to name a model in place of its parameter `model`."""
+    """Replaces the parameter `model` of a command by all ways to name a model."""
     signature = inspect.signature(command, eval_str=True)
     if "models" in signature.parameters:
         return _takes_models(command, signature)
@@ -83,18 +83,18 @@ def takes_model(command: Callable[..., None]) -> Callable[..., None]:
     }
 
     @wraps(command)
-    def with_model(**given: Any) -> None:
-        argument, option, repo = (given.pop(name) for name in _ADDED)
+    def with_model(**arguments: Any) -> None:
+        argument, option, repo = (arguments.pop(name) for name in _ADDED)
         if repo is not None:
             if option is not None:
                 raise usage_error("give -m or -hf, not both")
             option = repo if repo.startswith("hf:") else f"hf:{repo}"
         if option is not None and argument is not None:
-            _shift(argument, behind, given)
-        named = option if option is not None else argument
-        if named is None and needed:
+            _shift(argument, behind, arguments)
+        name = option if option is not None else argument
+        if name is None and needed:
             raise usage_error("MODEL is missing: a GGUF file, or hf:OWNER/NAME[:QUANT]")
-        command(**given, model=None if named is None else find_model(named))
+        command(**arguments, model=None if name is None else find_model(name))
 
     added = _ADDED if needed else _ADDED | {"model_argument": OptionalArgument}
     return _with_parameters(with_model, signature, "model", added)
@@ -103,21 +103,21 @@ def takes_model(command: Callable[..., None]) -> Callable[..., None]:
 def _takes_models(
     command: Callable[..., None], signature: inspect.Signature
 ) -> Callable[..., None]:
-    """`command` with all ways to name models in place of its parameter `models`."""
+    """Replaces the parameter `models` of a command by all ways to name models."""
 
     @wraps(command)
-    def with_models(**given: Any) -> None:
-        arguments, options, repos = (given.pop(name) or () for name in _SEVERAL)
-        named = [*arguments, *(name for text in options for name in _names(text))]
+    def with_models(**values: Any) -> None:
+        arguments, options, repos = (values.pop(name) or () for name in _SEVERAL)
+        names = [*arguments, *(name for text in options for name in _names(text))]
         for text in repos:
-            named += [n if n.startswith("hf:") else f"hf:{n}" for n in text.split(",")]
-        command(**given, models=[find_model(name) for name in named])
+            names += [n if n.startswith("hf:") else f"hf:{n}" for n in text.split(",")]
+        command(**values, models=[find_model(name) for name in names])
 
     return _with_parameters(with_models, signature, "models", _SEVERAL)
 
 
 def _names(text: str) -> list[str]:
-    """The models of `-m a.gguf,b.gguf`; a file may have a comma in its name."""
+    """The models in `a.gguf,b.gguf`; a file that exists may have a comma in its name."""
     return [text] if Path(text).exists() else text.split(",")
 
 
@@ -127,7 +127,7 @@ def _with_parameters(
     name: str,
     added: Mapping[str, Any],
 ) -> Callable[..., None]:
-    """Says that `command` takes `added` in place of the parameter `name`."""
+    """Replaces the parameter `name` in the signature of `command` by `added`."""
     keyword = inspect.Parameter.KEYWORD_ONLY
     parameters: list[inspect.Parameter] = []
     for parameter in signature.parameters.values():
@@ -141,7 +141,7 @@ def _with_parameters(
         )
     command.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {p.name: p.annotation for p in parameters}
-    del command.__wrapped__  # type: ignore[attr-defined]  # whose signature typer would read
+    del command.__wrapped__  # type: ignore[attr-defined]  # typer would read its signature
     return command
 
 
@@ -149,14 +149,14 @@ def _argument_info() -> Any:
     return get_args(Argument)[1]
 
 
-def _shift(first: str, behind: Mapping[str, Any], given: dict[str, Any]) -> None:
+def _shift(first: str, behind: Mapping[str, Any], arguments: dict[str, Any]) -> None:
     """Makes the argument in MODEL's place the first of those behind it."""
     for name, annotation in behind.items():
         if "list" in str(annotation):
-            given[name] = [first, *(given[name] or ())]
+            arguments[name] = [first, *(arguments[name] or ())]
             return
-        if given[name] is None:
-            given[name] = first
+        if arguments[name] is None:
+            arguments[name] = first
             return
     raise usage_error(f"the model is given with -m; what is {first!r}?")
 
@@ -185,9 +185,9 @@ def _meant(named: str) -> str:
         return f"; did you mean {' or '.join(near)}?"
     if path.suffix == ".gguf" and not path.parent.is_dir():
         return f"; there is no folder {str(path.parent)!r}"
-    if re.fullmatch(r"[\w.-]+/[\w.-]+(:[\w.-]+)?", named) and not path.parent.is_dir():
-        return f"; a Hugging Face repository is written hf:{named}"
-    if re.fullmatch(r"[\w.:-]+", named) and path.suffix != ".gguf":
+    if re.fullmatch(r"[\w.-]+/[\w.-]+(:[\w.-]+)?", name) and not path.parent.is_dir():
+        return f"; a Hugging Face repository is written hf:{name}"
+    if re.fullmatch(r"[\w.:-]+", name) and path.suffix != ".gguf":
         return (
             "; give the path of a GGUF file, or a Hugging Face repository as hf:OWNER/NAME[:QUANT]"
         )
@@ -195,12 +195,12 @@ def _meant(named: str) -> str:
 
 
 def _near(path: Path) -> list[str]:
-    """GGUF files of the folder whose names are like that of `path`, at most three."""
+    """At most three GGUF files in the folder of `path` with similar names."""
     try:
         files = {p.name.lower(): p for p in sorted(path.parent.glob("*.gguf"))[:1000]}
     except OSError:
         return []
-    wanted = path.name.lower()
-    alike = [name for name in files if wanted.removesuffix(".gguf").replace(":", "-") in name]
-    alike += get_close_matches(wanted, files, 3, 0.7)
+    own = path.name.lower()
+    alike = [name for name in files if own.removesuffix(".gguf").replace(":", "-") in name]
+    alike += get_close_matches(own, files, 3, 0.7)
     return [str(files[name]) for name in dict.fromkeys(alike)][:3]

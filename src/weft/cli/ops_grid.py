@@ -1,4 +1,4 @@
-"""The grid of ops and devices, for a terminal, as Markdown and as JSON."""
+"""Prints the grid of ops and devices, for a terminal, as Markdown and as JSON."""
 
 from __future__ import annotations
 
@@ -18,35 +18,36 @@ from weft.native import _native
 __all__ = ["devices_of", "grid_as_json", "grid_as_markdown", "page_devices", "print_grid"]
 
 _PAGE = ("opencl", "blas", "reference")
-"""Devices of the page in docs besides the cpu."""
+"""Devices on the page docs/devices.md, besides the cpu."""
 
 _MANY = 8
-"""Variants of a refusal that are named; of more, how many there are."""
+"""Most variants of a refusal that are named; others are only counted."""
 
 
 def page_devices() -> dict[str, Rules]:
-    """The columns of the page in docs, the same on every machine: the cpu's targets that this one
-    can run agree, and the others are asked for their rules, which need no device."""
+    """The columns of the page docs/devices.md. They are the same on every machine: all targets of
+    the cpu agree, and the rules of the other devices need no hardware."""
     return {**devices_of(["cpu"]), **{name: rules_of(name) for name in _PAGE}}
 
 
 def devices_of(names: Sequence[str]) -> dict[str, Rules]:
-    """Backends by column: the cpu once a target, the others once. Raises DeviceError."""
-    found: dict[str, Rules] = {}
+    """Backends by column: the cpu once for each target, the others once. Raises DeviceError for a
+    device that cannot be used."""
+    backends: dict[str, Rules] = {}
     for name in names:
         if name == "cpu":
             for target, score in _native.targets():
                 if score:
-                    found[f"cpu:{target}"] = make_backend(
+                    backends[f"cpu:{target}"] = make_backend(
                         "cpu", target=target, n_threads=1, even_if_failing=True
                     )
         else:
-            found[name] = make_backend(name)
-    return found
+            backends[name] = make_backend(name)
+    return backends
 
 
 def print_grid(devices: Mapping[str, Rules], out: Console) -> None:
-    """Three tables: ops, formats, and the sentences of every no."""
+    """Prints the ops, the formats, and the reasons of all refusals."""
     grid = make_grid(devices)
     out.print(_note(devices, grid), markup=False)
     _table(out, ["op", *grid.devices], _op_rows(grid))
@@ -98,7 +99,7 @@ def _markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def grid_as_json(devices: Mapping[str, Rules]) -> dict[str, Any]:
-    """Every case with what each device says."""
+    """Every case with the answer of each device."""
     grid = make_grid(devices)
     return {
         "devices": list(grid.devices),
@@ -135,11 +136,11 @@ def _op_rows(grid: Grid) -> list[list[str]]:
 
 
 def _letters(grid: Grid) -> list[str]:
-    """A letter a device, its first one that no device before it has."""
-    taken: list[str] = []
+    """A letter for each device: the first one of its name that no device before it has."""
+    letters: list[str] = []
     for name in grid.devices:
-        taken.append(next((c for c in name if c.isalnum() and c not in taken), "?"))
-    return taken
+        letters.append(next((c for c in name if c.isalnum() and c not in letters), "?"))
+    return letters
 
 
 def _legend(grid: Grid) -> str:
@@ -162,17 +163,17 @@ def _format_rows(grid: Grid) -> list[list[str]]:
 
 
 def _refusals(grid: Grid) -> list[tuple[str, list[str]]]:
-    """For each device that refuses something: a heading and its sentences."""
-    found = []
+    """For each device that refuses something, a heading and its reasons."""
+    sections = []
     for i, device in enumerate(grid.devices):
         lines = [f"{_cases(cases)}: {why}" for why, cases in grid.refusals(i).items()]
         if lines:
-            found.append((f"what {device} refuses", lines))
-    return found
+            sections.append((f"what {device} refuses", lines))
+    return sections
 
 
 def _cases(cases: Sequence[Case]) -> str:
-    """`SET_ROWS iq1_s i32, iq1_s i64; CPY f32 to iq1_s`, or counts where that is long."""
+    """Names cases as `SET_ROWS iq1_s i32, iq1_s i64; CPY f32 to iq1_s`, or counts many."""
     by_op: dict[str, list[str]] = {}
     for case in cases:
         by_op.setdefault(case.role or case.op, []).append(case.format or case.variant)

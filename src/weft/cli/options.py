@@ -1,4 +1,4 @@
-"""The options that commands share: the model, its sizes, and where its parts are."""
+"""The options that commands share: sizes of a context, devices and placement."""
 
 from __future__ import annotations
 
@@ -54,14 +54,14 @@ __all__ = [
 
 
 class PolicyName(StrEnum):
-    """How nodes find their device."""
+    """The policies by which nodes are placed."""
 
     ggml = "ggml"
     cost = "cost"
 
 
 class ActivationsName(StrEnum):
-    """What cpu kernels make of activations."""
+    """The precision of activations in cpu kernels."""
 
     native = "native"
     f32 = "f32"
@@ -72,15 +72,15 @@ _COUNT = re.compile(r"(\d+(?:\.\d+)?)([km]?)", re.IGNORECASE)
 
 
 def parse_count(text: str | int) -> int:
-    """4096 of `4096`, `4k` or `0.5k` (k: 1024, m: 1024 k), for counts of tokens."""
-    found = _COUNT.fullmatch(str(text).strip())
-    if found is None:
+    """Parses a number of tokens, such as `4096`, `4k` or `0.5k` (k: 1024, m: 1024 k)."""
+    count = _COUNT.fullmatch(str(text).strip())
+    if count is None:
         raise typer.BadParameter(f"{text!r} is no number of tokens; write 4096, 32k or 1m")
-    return int(float(found[1]) * {"": 1, "k": 1 << 10, "m": 1 << 20}[found[2].lower()])
+    return int(float(count[1]) * {"": 1, "k": 1 << 10, "m": 1 << 20}[count[2].lower()])
 
 
 def parse_layers(text: str | int) -> int:
-    """A number of layers of `20`; -1 of `all`, `auto` or `-1`."""
+    """Parses a number of layers, such as `20`; -1 for `all`, `auto` or `-1`."""
     word = str(text).strip().lower()
     if word in ("all", "auto", "-1"):
         return -1
@@ -90,15 +90,15 @@ def parse_layers(text: str | int) -> int:
 
 
 def parse_switch(text: str) -> bool:
-    """True of `on` and `auto`, False of `off`."""
-    found = SWITCH.get(text.strip().lower())
-    if found is None:
+    """True for `on` and `auto`, False for `off`."""
+    value = SWITCH.get(text.strip().lower())
+    if value is None:
         raise ContextError(f"-fa {text}: write on, off or auto")
-    return found
+    return value
 
 
 def most_tokens(n_predict: int) -> int | None:
-    """The value of -n as `max_tokens`; raises ContextError for one that means nothing."""
+    """The value of -n as `max_tokens`; raises ContextError for a value without a meaning."""
     if n_predict < -2:
         raise ContextError(
             f"-n is {n_predict}; it must be 0 or more, -1 (no limit) or -2 (until the context "
@@ -108,7 +108,7 @@ def most_tokens(n_predict: int) -> int | None:
 
 
 def context_option(about: str) -> Any:
-    """The option -c with what it counts and its default."""
+    """The option -c; `about` says what it counts, and its default."""
     return typer.Option(
         "--ctx-size", "-c", parser=parse_count, metavar="TOKENS", rich_help_panel=MODEL, help=about
     )
@@ -139,16 +139,16 @@ NCopies = Annotated[
     int,
     typer.Option(
         "--n-copies", rich_help_panel=ADVANCED,
-        help="Parts of a prompt under way at the same time where a model is on several devices, so "
-        "that all have work; each takes compute memory of its own.",
+        help="Parts of a prompt computed at the same time if a model is on several devices, so "
+        "that all have work; each needs compute memory of its own.",
     ),
 ]  # fmt: skip
 ActivationsOption = Annotated[
     ActivationsName,
     typer.Option(
         "--activations", rich_help_panel=ADVANCED,
-        help="native: quantized where the weights are; f32: never; bf16: as native, and prompts "
-        "with f16 or f32 weights in bf16, faster and less exact.",
+        help="native: quantized if the weights are; f32: never quantized; bf16: like native, but "
+        "prompts with f16 or f32 weights in bf16, faster and less exact.",
     ),
 ]  # fmt: skip
 FlashAttention = Annotated[
@@ -185,7 +185,7 @@ Fallback = Annotated[
     str | None,
     typer.Option(
         "--fallback", metavar="NAMES", rich_help_panel=DEVICES,
-        help="Devices to go on with when one of --devices fails, e.g. cpu.",
+        help="Devices to continue on if one of --devices fails, e.g. cpu.",
     ),
 ]  # fmt: skip
 GpuLayers = Annotated[
@@ -193,15 +193,15 @@ GpuLayers = Annotated[
     typer.Option(
         "-ngl", "--gpu-layers", "--n-gpu-layers", parser=parse_layers, metavar="N|all",
         rich_help_panel=DEVICES,
-        help="Layers, from the last to the first, on the first device with memory of its own; one "
-        "more than there are takes the output too. Default: all.",
+        help="Number of layers, counted from the last, on the first device with memory of its own; "
+        "one more than the model has includes the output. Default: all.",
     ),
 ]  # fmt: skip
 Place = Annotated[
     list[str] | None,
     typer.Option(
         "--place", metavar="GLOB=DEVICE", rich_help_panel=PLACEMENT,
-        help="Weights whose names match live there, e.g. 'blk.*.ffn_*_exps=cpu'; repeatable, the "
+        help="Device for weights whose names match, e.g. 'blk.*.ffn_*_exps=cpu'; repeatable, the "
         "first match wins.",
     ),
 ]  # fmt: skip
@@ -216,14 +216,14 @@ Fit = Annotated[
     bool,
     typer.Option(
         "--fit", rich_help_panel=PLACEMENT,
-        help="Offload as many layers as fit the memory of each device.",
+        help="Offload as many layers as fit into the memory of each device.",
     ),
 ]  # fmt: skip
 Memory = Annotated[
     list[str] | None,
     typer.Option(
         "--memory", metavar="DEVICE=SIZE", rich_help_panel=PLACEMENT,
-        help="Memory that plans may use there, e.g. opencl=6GiB.",
+        help="Memory of a device that plans may use, e.g. opencl=6GiB.",
     ),
 ]  # fmt: skip
 PolicyOption = Annotated[
@@ -251,7 +251,7 @@ ContextShift = Annotated[
     bool,
     typer.Option(
         "--context-shift/--no-context-shift", rich_help_panel=MODEL,
-        help="Go on when the context is full, without its older half.",
+        help="Go on when the context is full, dropping its older half.",
     ),
 ]  # fmt: skip
 Keep = Annotated[
@@ -290,13 +290,13 @@ SpeedsFile = Annotated[
     ),
 ]  # fmt: skip
 OldSpeedsFile = Annotated[str | None, typer.Option("--profile", metavar="FILE", hidden=True)]
-"""What --speeds was called; not where --profile means to measure."""
+"""The former name of --speeds, for commands in which --profile does not mean to measure."""
 Repack = Annotated[
     bool | None,
     typer.Option(
         "--repack/--no-repack", rich_help_panel=ADVANCED,
-        help="Bring weights into the layout that kernels like best when the model is loaded, or "
-        "use them as the file has them. Default: repack.",
+        help="Convert weights on loading to the layout that is fastest for kernels, or use them as "
+        "the file has them. Default: repack.",
     ),
 ]  # fmt: skip
 
@@ -313,9 +313,9 @@ def placement_arguments(
     repack: bool | None = None,
     no_rewrite: Sequence[str] | None = None,
 ) -> dict[str, Any]:
-    """The options as arguments of `Context`, `LLM` and `prepare`."""
+    """Converts options to arguments of `Context`, `LLM` and `prepare`."""
     return {
-        # nothing said: a plan file names its devices, and else it is the cpu
+        # None: the devices of the plan file, or the cpu
         "devices": device_list(devices) if _says_devices(devices, plan) else None,
         "n_gpu_layers": gpu_layers,
         "place": dict(_pairs("--place", place)),
@@ -334,15 +334,15 @@ def _says_devices(devices: str | None, plan: Path | None) -> bool:
 
 
 def _without(names: Sequence[str] | None) -> list[str] | None:
-    """The rewrites that are left; None where nothing was said."""
+    """The rewrites to use without those in `names`; None: the default."""
     if not names:
         return None
-    left = chosen_rewrites()
-    return sorted(left - (set(REWRITES) if "all" in names else chosen_rewrites(names)))
+    excluded = set(REWRITES) if "all" in names else chosen_rewrites(names)
+    return sorted(chosen_rewrites() - excluded)
 
 
 def _pairs(option: str, texts: Sequence[str] | None) -> Iterator[tuple[str, str]]:
-    """`a=b` of each text, or of each part of it between commas."""
+    """Yields the two sides of each `a=b`; a text may have several, separated by commas."""
     for text in texts or ():
         for part in text.split(","):
             left, equals, right = (p.strip() for p in part.rpartition("="))

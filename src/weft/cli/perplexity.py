@@ -1,4 +1,4 @@
-"""`weft perplexity`: how well a model predicts a text, by llama.cpp's method."""
+"""`weft perplexity` measures how well a model predicts a text, by llama.cpp's method."""
 
 from __future__ import annotations
 
@@ -78,9 +78,9 @@ def perplexity(
 def _context(
     model: Model, load: dict[str, Any], n_tokens: int, chunks: int | None
 ) -> tuple[int, Context]:
-    """Tokens of a chunk, and a context for as many chunks as are worth computing together."""
+    """The number of tokens of a chunk, and a context for as many chunks at once as pays."""
     n_ctx = load["n_ctx"]
-    if load["plan"] is None:  # which says how large everything is
+    if load["plan"] is None:  # a plan file has the sizes
         n_ctx = DEFAULT_N_CTX if n_ctx is None else n_ctx
         size = max(n_ctx, 1)
         n_chunks = n_tokens // size if chunks is None else min(chunks, n_tokens // size)
@@ -95,8 +95,8 @@ def _context(
 def _estimated(
     estimates: Iterator[Perplexity], n_chunks: int, at_once: int, quiet: bool
 ) -> Perplexity:
-    """The last estimate. Those before are printed as they come, with the time that all will take;
-    a bar says how far it is where they are not on the screen."""
+    """The last estimate. Estimates are printed as they come, with the time that all will take; a
+    bar shows the progress if they are not on the screen."""
     start = perf_counter()
     last = None
     listed = not quiet and sys.stdout.isatty()
@@ -117,15 +117,15 @@ def _estimated(
     return last
 
 
-def _row(model: Path, n_ctx: int, found: Perplexity) -> dict[str, Any]:
+def _row(model: Path, n_ctx: int, estimate: Perplexity) -> dict[str, Any]:
     return {
         "model": model.name,
         "n_ctx": n_ctx,
-        "n_chunks": found.n_chunks,
-        "n_scored": found.n_scored,
-        "ppl": found.value,
-        "ppl_error": found.error,
-        "nll": found.nll,
+        "n_chunks": estimate.n_chunks,
+        "n_scored": estimate.n_scored,
+        "ppl": estimate.value,
+        "ppl_error": estimate.error,
+        "nll": estimate.nll,
     }
 
 

@@ -1,4 +1,4 @@
-"""A loaded model in a few lines: what it is, where it runs and why, in how much memory."""
+"""Describes a loaded model in a few lines: its size, its devices and why, and its memory."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ __all__ = ["placement_lines", "plan_lines", "threads_text"]
 def plan_lines(
     path: Path, context: Context, *, label: str = "", codes: bool = False
 ) -> Iterator[str]:
-    """The lines of a model over a context, each behind `label`. `codes`: causes as those of
-    `weft explain`."""
+    """Yields the lines about a context and its model, each after `label`. With `codes`, causes are
+    the codes of `weft explain` instead of words."""
     config = context.model.config
     yield (
         f"{label}{path.name}: {config.arch}, {config.n_layer} layers, {config.n_embd} wide, "
@@ -68,7 +68,7 @@ def placement_lines(program: Program, codes: bool = False) -> list[str]:
             detail = f" ({backend.target}, {threads_text(backend)} threads)"
         steps = sum(len(program.splits[i].steps) for i, s in enumerate(schedule.splits)
                     if s.backend == index)  # fmt: skip
-        if len(schedule.backends) == 1:  # there was nothing to decide
+        if len(schedule.backends) == 1:  # a single device needs no causes
             lines.append(f"placement: {backend.name}{detail}: all {steps} ops")
             continue
         count = f"{len(splits)} split{'s' if len(splits) != 1 else ''}"
@@ -79,7 +79,7 @@ def placement_lines(program: Program, codes: bool = False) -> list[str]:
 
 
 def _why(causes: Counter[Cause], codes: bool) -> str:
-    """How many nodes are where they are for which reason."""
+    """The number of nodes for each cause of their placement."""
     if codes:
         return "; ".join(
             f"{n} because {code_meaning(cause.code)} ({cause.code})"
@@ -92,6 +92,6 @@ def _why(causes: Counter[Cause], codes: bool) -> str:
 
 
 def threads_text(backend: UsesThreads) -> str:
-    """`4`, or `4/8`: for single tokens, and for more."""
+    """The number of threads, such as `4`, or `4/8` for single tokens and for several."""
     counts = dict.fromkeys((backend.n_threads, backend.n_threads_batch))
     return "/".join(str(n) for n in counts if n)

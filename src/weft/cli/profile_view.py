@@ -1,4 +1,4 @@
-"""A profile on the terminal, with colors where it is one."""
+"""Prints a profile, with colors on a terminal."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from weft.execute.profile_table import LEFT, heading, op_rows, tensor_rows
 __all__ = ["print_profile"]
 
 _DISPENSABLE = ("op/byte", "steps", "GOP/s", "bound by", "type", "device")
-"""Columns that narrow terminals do without, the first one first."""
+"""Columns that are left out on narrow terminals, in this order."""
 _SHORTEST = 12
-"""Letters that a name keeps."""
+"""Fewest letters of a shortened name."""
 
 
 def print_profile(profile: Profile, slowest: int = 0, *, to_error: bool = False) -> None:
-    """The table by op, and the `slowest` tensors."""
+    """Prints the table of ops, and the `slowest` tensors."""
     out = wide(to_error)
     out.print()
     for number, line in enumerate(heading(profile)):
@@ -31,8 +31,7 @@ def print_profile(profile: Profile, slowest: int = 0, *, to_error: bool = False)
 
 
 def _fitting(rows: Sequence[Sequence[str]], width: int) -> list[list[str]]:
-    """The table without the columns that are missed least, as far as `width` needs; names are cut
-    last."""
+    """Leaves out columns until the table fits into `width`; if that is not enough, cuts names."""
     table = [list(row) for row in rows]
     for name in _DISPENSABLE:
         if _width(table) <= width:
@@ -62,7 +61,7 @@ def _table(rows: Sequence[Sequence[str]]) -> Table:
 
 
 def _colored(percent: str) -> str:
-    """How close to the roof: from two thirds on green, below a third red."""
+    """Colors a percentage of the peak: green from two thirds on, red below a third."""
     if not percent:
         return ""
     part = int(percent.rstrip("%"))

@@ -1,4 +1,4 @@
-"""`weft quantize`: a model in another type."""
+"""`weft quantize` writes a model with its matrices in another type."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ def quantize(
             soft_wrap=True,
         )
 
-    done = quantize_file(source, target, mix.name, pure=pure, progress=show)
-    old, new = sum(t.old_bytes for t in done), sum(t.new_bytes for t in done)
-    weights = max(sum(t.n_elements for t in done), 1)
+    tensors = quantize_file(source, target, mix.name, pure=pure, progress=show)
+    old, new = sum(t.old_bytes for t in tensors), sum(t.new_bytes for t in tensors)
+    weights = max(sum(t.n_elements for t in tensors), 1)
     errors.print(
         f"{target}: {size_text(old)} -> {size_text(new)}, {new * 8 / weights:.2f} bits per weight",
         markup=False,

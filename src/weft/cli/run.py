@@ -1,4 +1,4 @@
-"""`weft run`: load a model, say where everything runs, and stream text."""
+"""`weft run` loads a model, shows where everything runs, and streams text."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def run(
     shown = start if _is_shown(display_prompt, sampling, quiet) else ""
     try:
         with waiting:
-            for piece in pieces:  # the prompt with the first one, as the bar wants the line
+            for piece in pieces:  # the prompt comes with the first one, when the bar is gone
                 text_out.write(shown + piece)
                 shown = ""
     finally:
@@ -136,15 +136,15 @@ def run(
             _show_speed(llm.stats)
 
 
-def _is_shown(wanted: bool | None, sampling: SamplingParams, quiet: bool) -> bool:
-    """Whether the prompt is printed: a pipe and a parser want the new text alone."""
-    if wanted is not None:
-        return wanted
+def _is_shown(option: bool | None, sampling: SamplingParams, quiet: bool) -> bool:
+    """True if the prompt is printed; by default not for pipes and parsers."""
+    if option is not None:
+        return option
     return not quiet and sys.stdout.isatty() and not sampling.constrained
 
 
 def _compute_only(llm: LLM, prompt: str, progress: PromptProgress) -> Iterator[str]:
-    """The prompt, and not one token more."""
+    """Computes the prompt without generating text."""
     llm.generate(prompt, max_tokens=1, progress=progress)
     llm.stats.n_generated, llm.stats.finish_reason = 0, "length"
     yield ""
@@ -166,7 +166,7 @@ def _prompt(prompt: str | None, file: Path | None) -> str:
         raise ContextError(
             "there is no text to continue; give it with -p or --file; weft chat has conversations"
         )
-    return text.removesuffix("\n")  # which ends files and lines of shells
+    return text.removesuffix("\n")  # files and lines of shells end with one
 
 
 def _show_plan(path: Path, llm: LLM, verbose: bool) -> None:

@@ -1,9 +1,9 @@
-"""The options that say how tokens are drawn, by llama.cpp's names.
+"""The options of sampling, by llama.cpp's names.
 
     @sampling_flags
-    def run(model: ..., sampling: SamplingParams) -> None: ...
+    def run(model: ModelFile, sampling: SamplingParams) -> None: ...
 
-A command gets all of them for its one parameter `sampling`.
+The decorator replaces the parameter `sampling` by all of them.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ __all__ = ["sampling_flags", "sampling_params"]
 _USUAL = ("--temp", "--top-k", "--top-p", "--min-p", "--seed", "--repeat-penalty")
 _LIMITING = ("--grammar", "--json-schema", "--regex")
 RANDOM_SEEDS = (-1, 2**32 - 1)
-"""Values of --seed that mean another one each time."""
+"""Values of --seed that mean a random seed."""
 
 
 class _Flag:
-    """How an option of `SamplingParams` is written on the command line."""
+    """The flag of an option of `SamplingParams`."""
 
     def __init__(
         self,
@@ -44,8 +44,9 @@ class _Flag:
         read: Callable[[Any], Any] = lambda value: value,
         **other: Any,
     ) -> None:
-        """`help`: by default what the library says of the option; `read`: the option's value of
-        what was written. `other`: `type` and `default`, where they are not those of the option."""
+        """`help` is by default the library's text of the option. `read` converts the value on the
+        command line to the option's value. `other` may have a `type` and a `default` that differ
+        from those of the option."""
         names = SAMPLING_OPTIONS[option].flags
         self.parameter = names[0].removeprefix("--").replace("-", "_")
         self.read = read
@@ -95,7 +96,7 @@ def _biases(texts: Sequence[str] | None) -> dict[int, float] | None:
 
 
 def _text_or_file(option: str, text: str | None) -> str | None:
-    """What the user wrote, or the contents of the file of that name."""
+    """The text itself, or the contents of the file of that name."""
     if text is None or any(sign in text for sign in '\n"{}'):
         return text
     path = Path(text)
@@ -110,7 +111,7 @@ def _text_or_file(option: str, text: str | None) -> str | None:
 
 
 def _unescaped(text: str) -> str:
-    """A line break may be written as two characters."""
+    r"""Replaces `\n` and `\t`, written as two characters each, by the character."""
     return text.replace("\\n", "\n").replace("\\t", "\t")
 
 
@@ -118,7 +119,7 @@ _TYPES = get_type_hints(SamplingParams)
 _OWN: dict[str, dict[str, Any]] = {
     "top_k": {"read": _top_k},
     "seed": {
-        "help": "Seed of sampling; -1: another one each time, the default.",
+        "help": "Seed of sampling; -1, the default: a random seed.",
         "read": _seed,
     },
     "dry_sequence_breakers": {
@@ -149,25 +150,25 @@ _OWN: dict[str, dict[str, Any]] = {
         "read": partial(_text_or_file, "--json-schema"),
     },
 }
-"""Options that are written otherwise than they are in Python."""
+"""Flags whose values differ from those in Python."""
 _FLAGS = {option: _Flag(option, **_OWN.get(option, {})) for option in SAMPLING_OPTIONS}
 _PARAMETERS = {option: flag.signature(option) for option, flag in _FLAGS.items()}
 
 
-def sampling_params(**written: Any) -> SamplingParams:
-    """What was written, by the flags' names, as `SamplingParams`; the defaults for the rest.
+def sampling_params(**values: Any) -> SamplingParams:
+    """Converts the values of flags, by their names, to `SamplingParams`; others have defaults.
 
     Raises ContextError for values out of range."""
     options = {}
     for option, flag in _FLAGS.items():
-        value = written.pop(flag.parameter, _PARAMETERS[option].default)
+        value = values.pop(flag.parameter, _PARAMETERS[option].default)
         options[option] = flag.read(value)
-    require_options("sampling", written, [flag.parameter for flag in _FLAGS.values()])
+    require_options("sampling", values, [flag.parameter for flag in _FLAGS.values()])
     return SamplingParams(**options)
 
 
 def sampling_flags(command: Callable[..., None]) -> Callable[..., None]:
-    """`command` with the options in place of its parameter `sampling`."""
+    """Replaces the parameter `sampling` of a command by the flags."""
     signature = inspect.signature(command, eval_str=True)
     names = [flag.parameter for flag in _FLAGS.values()]
 

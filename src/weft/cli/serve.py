@@ -1,4 +1,4 @@
-"""`weft serve`: a model behind the OpenAI API."""
+"""`weft serve` serves a model over the OpenAI API."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ AllTexts = Annotated[
     int | None,
     typer.Option(
         "--ctx-size", "-c", parser=parse_count, metavar="TOKENS",
-        help="Tokens of all texts together; default: 2048 for each of --parallel, less where the "
+        help="Tokens of all texts together; default: 2048 for each of --parallel, less if the "
         "model was trained for less.",
     ),
 ]  # fmt: skip
 
 
 class LogLevel(StrEnum):
-    """What `--log-level` takes."""
+    """The values of `--log-level`."""
 
     debug = "debug"
     info = "info"
@@ -54,7 +54,7 @@ def serve(
     port: Annotated[int, typer.Option(help="Port to listen at; 0: any free one.")] = 8080,
     api_key: Annotated[
         str | None,
-        typer.Option(envvar="WEFT_API_KEY", help="What clients must send as their key."),
+        typer.Option(envvar="WEFT_API_KEY", help="Key that clients must send."),
     ] = None,
     alias: Annotated[
         str | None,
@@ -86,7 +86,7 @@ def serve(
         typer.Option(help="Name by which requests may call this server without a key; repeatable."),
     ] = None,
     strict: Annotated[
-        bool, typer.Option("--strict", help="Refuse fields of requests that are not known.")
+        bool, typer.Option("--strict", help="Refuse unknown fields of requests.")
     ] = False,
     max_tokens: Annotated[
         int | None, typer.Option(help="Most tokens that a request may ask for.")
@@ -124,7 +124,7 @@ def serve(
         cors_origins=tuple(cors_origin or ()), allow_hosts=tuple(allow_host or ()), strict=strict,
         log_level="error" if quiet else "debug" if verbose else log_level.value,
     )  # fmt: skip
-    with api.take_address(options) as address:  # before a large model is loaded
+    with api.take_address(options) as address:  # fails early, before a large model is loaded
         with LoadProgress() as progress:
             service = api.Service(model, options, embeddings=embeddings, progress=progress, **load)
         if not quiet:
@@ -140,15 +140,15 @@ def serve(
 
 
 def calm_collector() -> None:
-    """Has Python look for garbage in cycles more rarely: a large body is a million lists, without
-    any, and took five times as long to read; a loaded model stays."""
+    """Makes Python look for garbage in cycles less often. A large body is a million lists without
+    cycles, which took five times as long to parse. The loaded model is excluded from the search."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(100_000, 10, 10)
 
 
 def service_lines(path: Path, service: Any) -> Iterator[str]:
-    """What a loaded model is, where it runs, in how much memory, and what it lacks."""
+    """Describes a loaded model: its size, devices and memory, with warnings."""
     if service.engine_or_none is not None:
         yield from plan_lines(path, service.engine_or_none.context)
         if service.template.is_fallback:

@@ -1,4 +1,4 @@
-"""Text for a command: from its line, a file, or standard input."""
+"""Reads the text for a command: from its line, a file, or standard input."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ __all__ = ["read_file", "read_line", "read_text", "unescaped"]
 
 
 def read_text(text: str | None, file: Path | None) -> str:
-    """`text`, or what `file` holds; without both, or for `-`, standard input, to its end.
+    """The `text`, or the contents of `file`; without both, or for `-`, all of standard input.
 
-    Raises ContextError for both at once and for a file that cannot be read."""
+    Raises ContextError if both are given or the file cannot be read."""
     if text is not None and file is not None:
         raise ContextError("give a text or --file, not both")
     if file is not None and str(file) != "-":
@@ -27,8 +27,8 @@ def read_text(text: str | None, file: Path | None) -> str:
 
 
 def read_file(file: Path) -> str:
-    """The text of a file, UTF-8, with line ends of any system as `\\n`; raises ContextError where
-    there is none, or more than `MOST_BYTES`."""
+    """Reads a UTF-8 file; lines may end as on any system. Raises ContextError if it cannot be read
+    or has more than `MOST_BYTES`."""
     try:
         with file.open("rb") as opened:
             return _decoded(_bounded(opened, str(file)), str(file))
@@ -37,12 +37,12 @@ def read_file(file: Path) -> str:
 
 
 def read_line() -> str:
-    """The next line of standard input with what ends it, empty at its end.
+    """The next line of standard input with its end; empty at the end of the input.
 
-    Raises ContextError for one that is too long or no UTF-8."""
+    Raises ContextError for a line that is too long or not UTF-8."""
     try:
         line = sys.stdin.readline(MOST_BYTES)
-        line.encode()  # lone surrogates stand for bytes that are none
+        line.encode()  # raises for lone surrogates, which stand for bytes that are not UTF-8
     except UnicodeError:
         raise ContextError("standard input: a line is no UTF-8; convert the text first") from None
     if len(line) == MOST_BYTES:
@@ -51,11 +51,11 @@ def read_line() -> str:
 
 
 def unescaped(text: str) -> str:
-    r"""A text whose `\n`, `\t`, `\r`, `\\`, `\'`, `\"` and `\x41` stand for one character each."""
+    r"""Replaces `\n`, `\t`, `\r`, `\\`, `\'`, `\"` and `\x41` by the characters they stand for."""
     short = {"n": "\n", "t": "\t", "r": "\r", "\\": "\\", "'": "'", '"': '"'}
     return re.sub(
         r"\\(?:x([0-9a-fA-F]{2})|([ntr\\'\"]))",
-        lambda found: chr(int(found[1], 16)) if found[1] else short[found[2]],
+        lambda match: chr(int(match[1], 16)) if match[1] else short[match[2]],
         text,
     )
 

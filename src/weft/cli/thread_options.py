@@ -1,4 +1,4 @@
-"""The options that say how many threads the cpu device has, where they run, and how they wait."""
+"""The options of the cpu device's threads: their number, processors, priority and waiting."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __all__ = [
 
 
 class NumaName(StrEnum):
-    """What to do on machines with several memory nodes."""
+    """The ways to use several memory nodes."""
 
     distribute = "distribute"
     isolate = "isolate"
@@ -37,7 +37,7 @@ class NumaName(StrEnum):
 Threads = Annotated[
     int | None,
     typer.Option(
-        "--threads", "-t", rich_help_panel=DEVICES, help="CPU threads. Default: the cores."
+        "--threads", "-t", rich_help_panel=DEVICES, help="CPU threads. Default: one per core."
     ),
 ]
 ThreadsBatch = Annotated[
@@ -76,7 +76,7 @@ Poll = Annotated[
     int,
     typer.Option(
         "--poll", rich_help_panel=THREADS,
-        help="How long threads look for work before they sleep, 0..100.",
+        help="How long threads look for work before they sleep, 0 to 100.",
     ),
 ]  # fmt: skip
 NumaOption = Annotated[
@@ -84,7 +84,7 @@ NumaOption = Annotated[
     typer.Option(
         "--numa",
         rich_help_panel=THREADS,
-        help="Threads and memory where there are several memory nodes.",
+        help="How threads and memory use several memory nodes.",
     ),
 ]
 
@@ -99,7 +99,7 @@ def thread_options(
     poll: int = 50,
     numa: NumaName | None = None,
 ) -> ThreadOptions:
-    """The options together; raises DeviceError for one that cannot be."""
+    """Converts the options to `ThreadOptions`; raises DeviceError for an impossible value."""
     cpus: set[int] = set()
     if cpu_mask is not None:
         cpus.update(cpus_of_mask(cpu_mask))

@@ -1,4 +1,4 @@
-"""`weft tokenize`: a text as the tokens of a model."""
+"""`weft tokenize` shows the tokens of a text."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ def tokenize(
     ] = False,
     file: Annotated[Path | None, typer.Option("--file", "-f", help="Read the text here.")] = None,
     bos: Annotated[
-        bool, typer.Option("--bos/--no-bos", help="With BOS and EOS where the model wants them.")
+        bool, typer.Option("--bos/--no-bos", help="Add BOS and EOS if the model expects them.")
     ] = True,
     special: Annotated[
-        bool, typer.Option("--special", help="Control tokens in the text count as such.")
+        bool, typer.Option("--special", help="Read names of control tokens as these tokens.")
     ] = False,
     ids: Annotated[bool, typer.Option("--ids", help="Print the ids only, as a list.")] = False,
     count: Annotated[
@@ -64,7 +64,7 @@ def tokenize(
 
 
 def _shown(piece: bytes) -> str:
-    """A piece between quotes, without anything that would move the cursor."""
+    """A piece in quotes, with control characters escaped."""
     try:
         return repr(piece.decode())
     except UnicodeDecodeError:  # part of a character

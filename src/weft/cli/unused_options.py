@@ -1,4 +1,4 @@
-"""Options of other engines that are taken so that their command lines work, and change nothing."""
+"""Options of other engines, which are accepted so that their command lines work, without effect."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ NoEffect = Annotated[
         *("--color", "-co", "--log-disable", "--simple-io", "--cont-batching", "-cb"),
         *("--no-mmproj", "--kv-unified", "-kvu"),
         hidden=True,
-        help="Says what is so all the same, or what there is none of.",
+        help="Has no effect.",
     ),
 ]
 
@@ -63,7 +63,7 @@ Conversation = Annotated[
     str | None,
     typer.Option("-sys", "--system-prompt", "--system", hidden=True, metavar="TEXT"),
 ]
-"""What makes a conversation elsewhere."""
+"""Options that start a conversation in other engines."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,11 +149,11 @@ def note_unused(options: Sequence[Unused], given: Sequence[Sequence[str] | bool 
 _IN_HOST_MEMORY = ("cpu", "blas")
 _NEED_CPU = ("blas", "opencl")
 _STAND_ALONE = ("cpu", "reference", "null")
-"""Devices behind which no other is needed."""
+"""Devices that need no other device behind them."""
 
 
 def require_text_only(system: str | None, interactive: bool) -> None:
-    """Raises a usage error where a conversation is asked of a command that continues texts."""
+    """Raises a usage error for options of a conversation, which `weft run` does not have."""
     if system is not None:
         raise usage_error("weft run continues a text and has no --system; weft chat has one")
     if interactive:
@@ -161,7 +161,7 @@ def require_text_only(system: str | None, interactive: bool) -> None:
 
 
 def note_memory(mlock: bool, no_mmap: bool) -> None:
-    """Says what --mlock and --no-mmap do not do."""
+    """Notes that --mlock and --no-mmap have no effect."""
     if mlock:
         note("--mlock changes nothing: weights are not locked in memory")
     if no_mmap:
@@ -170,27 +170,28 @@ def note_memory(mlock: bool, no_mmap: bool) -> None:
 
 def note_threads(**threads: int | None) -> None:
     """Warns of more threads than there are processors."""
-    there = _native.usable_processors()
+    n_processors = _native.usable_processors()
     for flag, n in threads.items():
-        if n is not None and n > there:
+        if n is not None and n > n_processors:
             note(
-                f"-{flag} {n} is more than the {there} processors there are; threads beyond them "
-                "take memory and wait for each other",
+                f"-{flag} {n} is more than the {n_processors} processors there are; threads beyond "
+                "them take memory and wait for each other",
                 style="yellow",
             )
 
 
 def note_devices(names: Sequence[str]) -> None:
-    """Says what a list of devices does not: that nothing is computed, or that the cpu helps."""
+    """Notes that the device null computes nothing, and that the cpu is added."""
     families = [name.partition(":")[0] for name in names]
     if "null" in families:
         note("the device null computes nothing; what comes out means nothing", style="yellow")
     if families and families[-1] in _NEED_CPU and "cpu" not in families:
-        note(f"cpu is added behind {names[-1]}, for what that does not run")
+        note(f"cpu is added behind {names[-1]}, for ops that it does not run")
 
 
 def takes_layers(names: Sequence[str], n: int | None) -> bool:
-    """Whether one of the devices has memory of its own, for `n` layers; says so where none has."""
+    """True if a device has memory of its own for layers. If none has, notes that `n` has no
+    effect."""
     families = [name.partition(":")[0] for name in names]
     if any(f not in _IN_HOST_MEMORY for f in families[:-1]) or families[-1] not in (
         *_IN_HOST_MEMORY, *_STAND_ALONE,

@@ -1,4 +1,4 @@
-"""`weft version`, as other tools have it."""
+"""`weft version` shows the version."""
 
 from __future__ import annotations
 

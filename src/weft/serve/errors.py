@@ -1,4 +1,4 @@
-"""Errors in the format of the OpenAI API: a status and `{"error": {message, type, param, code}}`."""
+"""Errors in the OpenAI API's format: a status and `{"error": {message, type, param, code}}`."""
 
 from __future__ import annotations
 

@@ -14,7 +14,6 @@ Besides the result of `weft.schedule.describe.to_json` a file has:
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,7 +21,7 @@ from typing import Any, NoReturn
 
 from weft.backends.base import Backend
 from weft.errors import FormatError
-from weft.files import read_text
+from weft.files import read_json
 from weft.graph.graph import Graph
 from weft.graph.tensor import Tensor, shape_text
 from weft.llm.weights import Weights
@@ -64,14 +63,7 @@ class SavedPlan:
     @staticmethod
     def load(path: str | os.PathLike[str]) -> SavedPlan:
         """Reads a plan from a JSON file; raises FormatError if it is damaged."""
-        try:
-            return SavedPlan(json.loads(read_text(path)), str(path))
-        except OSError as error:
-            raise FormatError(f"plan {path}: {error.strerror or error}") from None
-        except RecursionError:
-            raise FormatError(f"plan {path}: lists are nested too deeply") from None
-        except ValueError as error:  # JSON and UTF-8
-            raise FormatError(f"plan {path}: not JSON ({error})") from None
+        return SavedPlan(read_json(path, "plan"), str(path))
 
     @property
     def devices(self) -> list[str]:
