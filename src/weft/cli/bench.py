@@ -1,4 +1,4 @@
-"""`weft bench`: the speed of prompts and of generated tokens, measured as llama-bench does."""
+"""`weft bench` measures the speed of prompts and of generated tokens, as llama-bench does."""
 
 from __future__ import annotations
 
@@ -192,12 +192,12 @@ def bench(
     if output is Output.md:
         _print_notes(series)
     if profile and output not in (Output.json, Output.jsonl):
-        for found in series.profiles:
-            print_profile(found, slowest, to_error=output is not Output.md)
+        for measured in series.profiles:
+            print_profile(measured, slowest, to_error=output is not Output.md)
 
 
 def _checked(path: Path, n_tokens: int) -> str:
-    """What the model is called in the table; notes where it was not made for so many tokens."""
+    """The name of the model for the table. Prints a note if it was trained for fewer tokens."""
     model = Model.open(path)
     if n_tokens > model.config.n_ctx_train:
         note(
@@ -208,7 +208,7 @@ def _checked(path: Path, n_tokens: int) -> str:
 
 
 def _shown(settings: Sequence[Setting]) -> list[str]:
-    """The options that a table for people has a column for."""
+    """The options that have a column in a table for people."""
     fields = [setting.fields() for setting in settings]
     shown = [name for name in fields[0] if is_shown(name, [row[name] for row in fields])]
     batch = [name for name in shown if name in ("n_batch", "n_ubatch")]
@@ -216,8 +216,8 @@ def _shown(settings: Sequence[Setting]) -> list[str]:
 
 
 def _print_notes(series: Series) -> None:
-    """What a run costs beside time, where all rows are of one context: how often threads wait for
-    each other, and memory."""
+    """Prints how often threads waited for each other, and the memory used, if all rows are of one
+    context."""
     rows, memory = series.rows, series.memory
     if series.n_contexts != 1:
         return

@@ -1,4 +1,4 @@
-"""Options of `weft bench` that mean something else there, or take lists of their own."""
+"""The options of `weft bench` that differ from those of other commands."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ __all__ = ["BenchDevices", "BenchNoEffect", "device_sets"]
 
 
 def device_sets(texts: Sequence[str]) -> list[str | None]:
-    """The devices of each measurement, with commas; None: those there are by default.
+    """The devices of each measurement, as names with commas; None: the default devices.
 
-    `-dev opencl:0,cpu` is one set, as for every command. Where a set is written with `/`, or is
-    `none` or `auto`, commas stand between sets: `-dev opencl:0/cpu,none`."""
-    found: list[str | None] = []
+    `-dev opencl:0,cpu` is one set, as for every command. If a set is written with `/`, or is
+    `none` or `auto`, commas separate sets: `-dev opencl:0/cpu,none`."""
+    sets: list[str | None] = []
     for text in texts:
         parts = [part.strip() for part in text.split(",")]
         several = "/" in text or not {"none", "auto"}.isdisjoint(parts)
         for names in parts if several else [text]:
-            found.append(None if names == "auto" else names.replace("/", ","))
-    return found
+            sets.append(None if names == "auto" else names.replace("/", ","))
+    return sets
 
 
 BenchDevices = Annotated[

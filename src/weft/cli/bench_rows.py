@@ -1,4 +1,4 @@
-"""A row of `weft bench`: what was measured, under llama-bench's names where it has them."""
+"""The rows of `weft bench`, with llama-bench's names of fields where it has them."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ OWN_FIELDS = (
     *("engine", "test", "backend", "n_threads_batch", "activations", "nodes", "barriers"),
     *("use_mmap", "use_direct_io", "profile"),
 )
-"""Fields of JSON and CSV beside llama-bench's, and two that its older versions have."""
+"""Fields of JSON and CSV that llama-bench does not have, and two of its older versions."""
 
 DEFAULTS: dict[str, Any] = {
     "n_gpu_layers": -1, "cpu_mask": "0x0", "cpu_strict": False, "poll": 50, "n_batch": 2048,
     "n_ubatch": 512, "type_k": "f16", "type_v": "f16", "no_kv_offload": False, "flash_attn": -1,
     "devices": "auto", "embeddings": False,
 }  # fmt: skip
-"""What a table leaves out where every row has it."""
+"""Values of options that a table does not show if every row has them."""
 
 _FLASH = {"auto": -1, "off": 0, "0": 0, "false": 0}
 _BACKENDS = {"opencl": "OpenCL", "blas": "BLAS"}
@@ -49,14 +49,14 @@ _SIZES = {"S": "Small", "M": "Medium", "L": "Large"}
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """How a context was asked for: the options as they were typed, and tokens of a batch."""
+    """The settings of a context: the options as they were typed, and the size of a batch."""
 
     typed: Mapping[str, Any]
     n_batch: int
     embeddings: bool
 
     def fields(self) -> Row:
-        """What decides the speed besides model and test."""
+        """The fields that decide the speed, besides model and test."""
         typed = self.typed
         devices = typed["devices"]
         overrides = ";".join(typed["place"] or ()) or "none"
@@ -150,7 +150,7 @@ def _machine(context: Context) -> Row:
 
 
 def _gpus(context: Context) -> str:
-    """The devices with memory of their own, as their drivers call them."""
+    """The names of devices with memory of their own, from their drivers."""
     from weft.backends import known_backends
 
     used = {b.name for b in context.program.devices if b.name.startswith("opencl")}
@@ -170,7 +170,7 @@ def _model(path: Path, model: Model) -> Row:
 
 
 def model_name(model: Model) -> str:
-    """`llama 1B Q4_K - Medium`: architecture, weights, and the type that the file states."""
+    """Architecture, number of weights and type of the file, such as `llama 1B Q4_K - Medium`."""
     return f"{model.config.arch} {_size(model)} {_type(model)}"
 
 
@@ -186,7 +186,7 @@ def _size(model: Model) -> str:
 
 
 def _type(model: Model) -> str:
-    """What most matrices are; that of the file where it says so."""
+    """The type that the file states, or the type of most matrices."""
     number = model.file.metadata.get("general.file_type")
     stated = next((m.name for m in MIXES.values() if m.number == number), None)
     main = _main_type(model).upper()
@@ -197,7 +197,7 @@ def _type(model: Model) -> str:
 
 
 def _main_type(model: Model) -> str:
-    """The type that most weights have."""
+    """The type of most weights."""
     counts: dict[str, int] = {}
     for t in model.file.tensors.values():
         counts[t.dtype.name] = counts.get(t.dtype.name, 0) + t.n_elements
@@ -205,11 +205,11 @@ def _main_type(model: Model) -> str:
 
 
 def _threads(context: Context) -> tuple[int, int]:
-    """Threads of the cpu device for single tokens, and for more."""
+    """The number of threads of the cpu device for single tokens, and for several."""
     devices = [b for b in context.program.devices if isinstance(b, UsesThreads)]
     return next(((b.n_threads, b.n_threads_batch) for b in devices), (0, 0))
 
 
 def is_shown(field: str, values: Sequence[Any]) -> bool:
-    """Whether a table has a column for an option: it varies, or is not what it is by default."""
+    """True if a table has a column for an option, because it varies or is not the default."""
     return len(set(values)) > 1 or values[0] != DEFAULTS.get(field, values[0])

@@ -1,4 +1,4 @@
-"""The measurements of `weft bench`, one after the other: models, options, tests, repetitions."""
+"""Runs the measurements of `weft bench`: all models, options, tests and repetitions."""
 
 from __future__ import annotations
 
@@ -24,15 +24,16 @@ RowOf = Callable[[Result], Row]
 
 
 class Series:
-    """Measures every combination and prints each as it is done."""
+    """Measures every combination and prints each result as it comes."""
 
     rows: list[Row]
-    """What was measured."""
+    """The results so far."""
     profiles: list[Profile]
-    """Where the time of each test went."""
+    """The profile of each test, if profiles were asked for."""
     memory: MemoryUse
-    """Of the last context."""
+    """The memory of the last context."""
     n_contexts: int
+    """Number of contexts created."""
 
     def __init__(
         self,
@@ -48,8 +49,9 @@ class Series:
         verbose: bool,
         profile: bool,
     ) -> None:
-        """`batches`: tokens of a prompt given to a context at once, each in turn. `delay`: seconds
-        before each test. `progress`: a line for each run instead of one that changes."""
+        """`batches` are the numbers of prompt tokens given to a context at once, which take turns.
+        `delay` is the seconds before each test. `progress` prints a line for each run instead of
+        one that changes."""
         self._tests, self._repetitions, self._printers = tests, repetitions, printers
         self._batches, self._embeddings = batches, embeddings
         self._warm_up, self._delay = warm_up, delay
@@ -62,7 +64,7 @@ class Series:
         self.n_contexts = 0
 
     def measure(self, models: Sequence[Path], loadings: Sequence[Loading]) -> None:
-        """Measures and prints; what is printed is whole, whatever ends it."""
+        """Measures and prints; the printed table is complete even after an error or Ctrl-C."""
         each = len(self._tests) * len(self._batches) * len(self._embeddings)
         self._total = len(models) * len(loadings) * each
         try:
@@ -113,7 +115,7 @@ class Series:
             printer.row(measured)
 
     def _profiled(self, runner: Runner, test: BenchTest) -> Row:
-        """What a test spends its time on, in all of the context's graphs."""
+        """Profiles a test in all graphs of the context; returns the profile as data."""
         profile = Profile(name=test.name, trace=self._trace)
         runner.run(test, f"profiling {test.name}", profile)
         self.profiles.append(profile)

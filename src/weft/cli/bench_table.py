@@ -1,4 +1,4 @@
-"""The rows of `weft bench`, printed as they come: Markdown, CSV, JSON, JSON lines or SQL."""
+"""Prints the rows of `weft bench` as they come, as Markdown, CSV, JSON, JSON lines or SQL."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ class Printer(Protocol):
         """Writes a row at once."""
 
     def end(self) -> None:
-        """Writes what follows the last row."""
+        """Writes the end of the table."""
 
 
 class _Json:
-    """A list of objects."""
+    """Writes rows as a list of JSON objects."""
 
     def __init__(self, out: TextIO) -> None:
         self._out, self._separator = out, "[\n"
@@ -49,7 +49,7 @@ class _Json:
 
 
 class _JsonLines:
-    """An object a line."""
+    """Writes rows as one JSON object per line."""
 
     def __init__(self, out: TextIO) -> None:
         self._out = out
@@ -63,7 +63,7 @@ class _JsonLines:
 
 
 class _Csv:
-    """A line of names, then of values; without lists."""
+    """Writes rows as CSV with a line of names, leaving out lists."""
 
     def __init__(self, out: TextIO) -> None:
         self._out, self._fields = out, list[str]()
@@ -82,7 +82,8 @@ class _Csv:
 
 
 class _Sql:
-    """A table for SQLite with llama-bench's fields alone, so that both write into one."""
+    """Writes rows as SQL for SQLite, with llama-bench's fields only, so that both programs can
+    write into one table."""
 
     def __init__(self, out: TextIO) -> None:
         self._out, self._begun = out, False
@@ -102,7 +103,7 @@ class _Sql:
 
 
 def _flat(row: Row) -> Row:
-    """Values of one cell; 1 and 0 for switches."""
+    """The values that fit into a cell, with 1 and 0 for switches."""
     return {
         name: int(v) if isinstance(v, bool) else v
         for name, v in row.items()
@@ -124,13 +125,13 @@ _TITLES = {
 }  # fmt: skip
 _LEFT = ("model", "backend", "cpu_mask", "devices", "type_k", "type_v")
 _WIDTHS = {"size": 10, "params": 8, "t/s": 16}
-"""Letters that a column has at least."""
+"""Least widths of columns, in characters."""
 _DISPENSABLE = ("params", "size", "backend")
 """Columns that narrow terminals do without, the first one first."""
 
 
 class _Markdown:
-    """A table for people: the columns that vary, and the speed."""
+    """Writes rows as a table for people, with the options that vary and the speed."""
 
     def __init__(
         self, out: TextIO, options: Iterable[str], wide: Mapping[str, int], screen: int | None

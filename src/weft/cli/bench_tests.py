@@ -1,4 +1,4 @@
-"""What `weft bench` measures: a prompt, tokens one by one, or both, behind tokens in the cache."""
+"""The tests of `weft bench`: a prompt, generated tokens, or both, after tokens in the cache."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["BenchTest", "Runner", "tests_of"]
 
 @dataclass(frozen=True, slots=True)
 class BenchTest:
-    """Numbers of tokens: of a prompt, then generated, both behind `n_depth` in the cache."""
+    """The numbers of tokens of a prompt, of generated tokens, and of those before in the cache."""
 
     n_prompt: int
     n_gen: int
@@ -29,7 +29,7 @@ class BenchTest:
 
     @property
     def name(self) -> str:
-        """`pp512`, `tg128`, `pp512+tg128`, `pp512 @ d4096`."""
+        """The name of the test, such as `pp512`, `tg128`, `pp512+tg128` or `pp512 @ d4096`."""
         parts = [f"pp{self.n_prompt}"] * (self.n_prompt > 0) + [f"tg{self.n_gen}"] * (
             self.n_gen > 0
         )
@@ -37,19 +37,20 @@ class BenchTest:
 
     @property
     def n_tokens(self) -> int:
-        """Those whose time counts."""
+        """The number of tokens whose time is measured."""
         return self.n_prompt + self.n_gen
 
     @property
     def n_cells(self) -> int:
-        """Those that the cache must hold."""
+        """The number of tokens that the cache must hold."""
         return self.n_depth + self.n_tokens
 
 
 def tests_of(
     n_prompt: Sequence[str], n_gen: Sequence[str], pairs: Sequence[str], n_depth: Sequence[str]
 ) -> list[BenchTest]:
-    """The tests that -p, -n, -pg and -d ask for, by depth; raises a usage error for other text."""
+    """The tests that -p, -n, -pg and -d ask for, by depth. Raises a usage error for text that is
+    not a list of numbers."""
     prompts = [(n, 0) for n in numbers("-p", n_prompt, parse_count)]
     texts = [(0, n) for n in numbers("-n", n_gen, parse_count)]
     depths = numbers("-d", n_depth, parse_count)
@@ -58,26 +59,27 @@ def tests_of(
 
 
 def _pair(text: str) -> tuple[int, int]:
-    found = numbers("-pg", [text], parse_count)
-    if len(found) != 2:
+    counts = numbers("-pg", [text], parse_count)
+    if len(counts) != 2:
         raise usage_error(f"-pg {text}: write tokens of the prompt, and generated: 512,128")
-    return found[0], found[1]
+    return counts[0], counts[1]
 
 
 class Runner:
-    """Runs tests over a context. What is in the cache before a test is computed once, and extended
-    for a greater depth."""
+    """Runs tests with a context. The tokens in the cache before a test are computed once, and
+    extended for a greater depth."""
 
     def __init__(self, context: Context, n_batch: int, say: Callable[[str], None]) -> None:
-        """`n_batch`: tokens of a prompt given to the context at once; `say` hears what is done."""
+        """`n_batch` is the number of prompt tokens given to the context at once. `say` is called
+        with a text about each step."""
         self._context, self._n_batch, self._say = context, n_batch, say
         self._depth = 0
         self._state = b""
-        """What the cache held there, where tokens cannot be taken back."""
+        """The saved cache of this depth, for models whose tokens cannot be removed."""
 
     def run(self, test: BenchTest, what: str = "", profile: Profile | None = None) -> int:
-        """Nanoseconds of the prompt and the tokens; `what` is said meanwhile. `profile` gets where
-        they went."""
+        """Runs a test and returns its nanoseconds. `what` is shown meanwhile, and `profile` records
+        the run."""
         self.go_to(test.n_depth)
         self._say(what)
         tokens = _tokens(self._context, test.n_tokens, 1)
@@ -90,22 +92,22 @@ class Runner:
 
     def go_to(self, depth: int) -> None:
         """Leaves `depth` tokens in the cache."""
-        kept = self._take_back(min(depth, self._depth))
-        if kept < depth:
+        n_kept = self._take_back(min(depth, self._depth))
+        if n_kept < depth:
             self._say(f"computing {depth} tokens of depth")
-            self._read(_tokens(self._context, depth, 0)[kept:])
+            self._read(_tokens(self._context, depth, 0)[n_kept:])
             if not self._can_take_back:
                 self._state = self._context.save_state()
         self._depth = depth
 
     @property
     def _can_take_back(self) -> bool:
-        """Whether the cache lets go of its last tokens, however many there are."""
+        """True if any number of last tokens can be removed from the cache."""
         cache = self._context.cache
         return cache.states is None and cache.window is None
 
     def _take_back(self, n: int) -> int:
-        """Removes all but the first `n` tokens, or all; how many are left."""
+        """Removes all but the first `n` tokens, or all tokens; returns how many stay."""
         cache = self._context.cache
         if self._can_take_back and n > 0:
             cache.seq_rm(0, n)
@@ -126,5 +128,5 @@ def _batches(tokens: NDArray[np.int64], size: int) -> Iterator[NDArray[np.int64]
 
 
 def _tokens(context: Context, n: int, seed: int) -> NDArray[np.int64]:
-    """The same `n` tokens for the same seed."""
+    """Random tokens [n], which depend on the seed only."""
     return np.random.default_rng(seed).integers(0, context.model.config.n_vocab, n)

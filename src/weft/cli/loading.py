@@ -161,12 +161,12 @@ def trained_context(path: Path) -> int:
 
 
 class Loading(NamedTuple):
-    """One combination of the values that options have."""
+    """One combination of the values of options."""
 
     typed: Mapping[str, Any]
-    """Parameters of `load_arguments`, as they were typed."""
+    """The parameters of `load_arguments`, as they were typed."""
     arguments: dict[str, Any]
-    """What `load_arguments` makes of them."""
+    """The result of `load_arguments`."""
 
 
 def loads_model_with(
@@ -176,12 +176,13 @@ def loads_model_with(
     lists: Collection[str] = (),
     unused: Sequence[Unused] = UNUSED,
 ) -> Callable[[Command], Command]:
-    """Gives a command the options of `load_arguments`; it gets their result as `load`.
+    """Gives a command the options of `load_arguments`, whose result it gets as `load`.
 
-    `without`: parameters of `load_arguments` that make no sense there, left at their defaults.
-    `instead`: other annotations by parameter, for another help text or flag. `lists`: parameters
-    that take several values, with commas or repeated; `load` is a list of `Loading` then, one for
-    every combination, the first parameter varying least. `unused`: options that change nothing."""
+    `without` names parameters of `load_arguments` that the command does not have. `instead` has
+    other annotations for parameters, with another help text or flag. `lists` names parameters that
+    take several values, separated by commas or repeated; `load` is then a list with a `Loading` for
+    every combination, in which the first parameter varies least. `unused` are options without an
+    effect."""
 
     def decorate(command: Command) -> Command:
         own = inspect.signature(command, eval_str=True).parameters
@@ -220,7 +221,7 @@ def loads_model_with(
 
 
 def _as_list(parameter: inspect.Parameter) -> inspect.Parameter:
-    """The option with text for its values, which may be repeated."""
+    """The option as a text with several values, which may be repeated."""
     option = copy(get_args(parameter.annotation)[1])
     flag = "bool" in str(get_args(parameter.annotation)[0])
     option.parser, option.metavar = None, "0|1,..." if flag else f"{option.metavar or 'N'},..."
@@ -237,7 +238,7 @@ def _loadings(values: Mapping[str, Any], kinds: Mapping[str, Any]) -> list[Loadi
         each.append(_values(kind, texts) if texts else [defaults[name].default])
     if prod(map(len, each)) > MOST_VALUES:
         raise usage_error(f"these lists have more than {MOST_VALUES} combinations")
-    chosen = [dict(zip(kinds, found, strict=True)) for found in product(*each)]
+    chosen = [dict(zip(kinds, combination, strict=True)) for combination in product(*each)]
     return [Loading({**values, **typed}, load_arguments(**{**values, **typed})) for typed in chosen]
 
 

@@ -180,7 +180,7 @@ ListDevices = Annotated[
     bool,
     typer.Option("--list-devices", callback=_list_devices, is_eager=True, hidden=True),
 ]
-"""As `weft devices`, instead of anything else."""
+"""Lists the devices as `weft devices` does, and nothing else."""
 Fallback = Annotated[
     str | None,
     typer.Option(
@@ -258,7 +258,7 @@ Keep = Annotated[
     int,
     typer.Option(
         "--keep", rich_help_panel=MODEL,
-        help="With --context-shift: first tokens that stay all the same; -1: the prompt.",
+        help="With --context-shift: number of first tokens that are not dropped; -1: the prompt.",
     ),
 ]  # fmt: skip
 SwaFull = Annotated[

@@ -19,8 +19,8 @@ __all__ = ["placement_lines", "plan_lines", "threads_text"]
 def plan_lines(
     path: Path, context: Context, *, label: str = "", codes: bool = False
 ) -> Iterator[str]:
-    """Yields the lines about a context and its model, each after `label`. With `codes`, causes are
-    the codes of `weft explain` instead of words."""
+    """Yields the lines about a context and its model, each after `label`. With `codes`, causes have
+    the codes of `weft explain`."""
     config = context.model.config
     yield (
         f"{label}{path.name}: {config.arch}, {config.n_layer} layers, {config.n_embd} wide, "
@@ -52,8 +52,8 @@ def _need_text(need: MemoryNeed) -> str:
 
 
 def placement_lines(program: Program, codes: bool = False) -> list[str]:
-    """One line a device: splits, nodes, and why they are there, in words; `codes`: with the codes
-    of `weft explain`."""
+    """A line for each device: its splits and nodes, and why they are there. With `codes`, the codes
+    of `weft explain` follow the words."""
     schedule = program.plan.schedule
     lines = []
     for index, backend in enumerate(schedule.backends):

@@ -125,7 +125,7 @@ UNUSED_BY_BENCH = (
 
 
 def unused_parameter(option: Unused) -> inspect.Parameter:
-    """The parameter of a command that takes `option`."""
+    """The parameter that a command needs to accept `option`."""
     name = option.flags[-1].strip("-").replace("-", "_")
     type_: Any = list[str] | None if option.same else bool
     annotation = Annotated[type_, typer.Option(*option.flags, hidden=True)]

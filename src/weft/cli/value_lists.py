@@ -1,4 +1,4 @@
-"""Options that take several values: `-t 1,2`, `-t 1 -t 2`, `-p 128-512+128`, `-p 64-1024*2`."""
+"""Parses options with several values: `-t 1,2`, `-t 1 -t 2`, `-p 128-512+128`, `-p 64-1024*2`."""
 
 from __future__ import annotations
 
@@ -12,43 +12,44 @@ from weft.cli.command import SWITCH, usage_error
 __all__ = ["MOST_VALUES", "numbers", "switches", "words"]
 
 MOST_VALUES = 1000
-"""Values that an option may have."""
+"""Most values of an option."""
 
 _RANGE = re.compile(r"([\w.]+)-([\w.]+)(?:([+*])(\d+))?")
-"""First, last, and how each follows from the one before."""
+"""The first value, the last one, and the step between values."""
 
 Parser = Callable[[str], int]
 
 
 def numbers(flag: str, texts: Sequence[str], parse: Parser = int) -> list[int]:
-    """The numbers of `1,2`, `1-4` (to 4), `0-8+2` (every second one), `1-8*2` (twice the last one).
+    """The numbers in texts such as `1,2`, `1-4` (1 to 4), `0-8+2` (in steps of 2) and `1-8*2`
+    (doubling).
 
-    Raises a usage error that begins with `flag` for anything else, and for more values than
+    Raises a usage error that begins with `flag` for any other text, and for more values than
     `MOST_VALUES`."""
-    found: list[int] = []
+    values: list[int] = []
     for text in texts:
         for number in _numbers(flag, text, parse):
-            found.append(number)
-            if len(found) > MOST_VALUES:
+            values.append(number)
+            if len(values) > MOST_VALUES:
                 raise usage_error(f"{flag} {text}: that is more than {MOST_VALUES} values")
-    return found
+    return values
 
 
 def words(flag: str, texts: Sequence[str]) -> list[str]:
-    """What stands between commas."""
-    found = [part.strip() for text in texts for part in text.split(",")]
-    if "" in found or len(found) > MOST_VALUES:
+    """The words between commas. Raises a usage error for an empty word and for too many."""
+    values = [part.strip() for text in texts for part in text.split(",")]
+    if "" in values or len(values) > MOST_VALUES:
         raise usage_error(f"{flag} {','.join(texts)[:80]}: write values with commas between them")
-    return found
+    return values
 
 
 def switches(flag: str, texts: Sequence[str]) -> list[bool]:
-    """On or off, as 1 or 0 or in words."""
-    found = words(flag, texts)
-    for word in found:
+    """The values of switches, which are 1 or 0, or words such as `on`."""
+    values = words(flag, texts)
+    for word in values:
         if word.lower() not in SWITCH:
             raise usage_error(f"{flag} {word}: write 1 or 0")
-    return [SWITCH[word.lower()] for word in found]
+    return [SWITCH[word.lower()] for word in values]
 
 
 def _numbers(flag: str, text: str, parse: Parser) -> Iterator[int]:

@@ -17,7 +17,7 @@ __all__ = [
 ]
 
 Pooling = Literal["none", "mean", "cls", "last"]
-"""All of a text's embeddings, their mean, the first or the last one."""
+"""The embedding of a text: those of all its tokens, their mean, the first or the last one."""
 RopeScaling = Literal["none", "linear", "yarn", "longrope"]
 
 
@@ -28,40 +28,41 @@ class RopeConfig:
     Sources: RoFormer (arXiv 2104.09864); YaRN (arXiv 2309.00071) for `yarn`."""
 
     n_dims: int
-    """Dimensions of a head that are rotated; even."""
+    """Number of rotated dimensions of a head; even."""
     freq_base: float
     scaling: RopeScaling = "none"
     factor: float = 1.0
-    """How many times longer than in training the context may be."""
+    """Factor by which the context may be longer than in training."""
     n_ctx_orig: int = 0
     """Context length before scaling."""
     ext_factor: float = 0.0
     """YaRN's mix of interpolation and extrapolation: 1 on, 0 off."""
     attn_factor: float = 1.0
-    """Extra magnitude of the rotated vectors."""
+    """Additional factor of the rotated vectors."""
     beta_fast: float = 32.0
     beta_slow: float = 1.0
     log_multiplier: float = 0.0
-    """YaRN's `mscale_all_dim` (DeepSeek): part of the magnitude that the attention scale has."""
+    """YaRN's `mscale_all_dim` (DeepSeek): the part of the magnitude that the attention scale
+    includes."""
     offset: int = 0
-    """Dimensions of a cached key head in front of the rotated ones."""
+    """Number of dimensions of a cached key head before the rotated ones."""
 
     @property
     def freq_scale(self) -> float:
-        """What positions are multiplied with (before YaRN's mix)."""
+        """The factor of positions, before YaRN's mix."""
         return 1.0 if self.scaling in ("none", "longrope") else 1.0 / self.factor
 
     @property
     def kernel_attn_factor(self) -> float:
-        """The `attn_factor` that the ROPE op wants.
+        """The parameter `attn_factor` of the ROPE op.
 
-        The op itself multiplies by 1 + 0.1 ln(factor) when `ext_factor` is not 0; with a log
-        multiplier m the magnitude is to be that over 1 + 0.1 m ln(factor)."""
+        If `ext_factor` is not 0, the op itself multiplies by 1 + 0.1 ln(factor); with a log
+        multiplier m, the magnitude must be this divided by 1 + 0.1 m ln(factor)."""
         return self.attn_factor / self._yarn_magnitude(self.log_multiplier)
 
     @property
     def shift_attn_factor(self) -> float:
-        """The `attn_factor` with which the ROPE op only rotates: it undoes the op's own."""
+        """The parameter `attn_factor` with which the ROPE op changes no magnitude."""
         return 1.0 / self._yarn_magnitude(1.0)
 
     def _yarn_magnitude(self, multiplier: float) -> float:
@@ -76,63 +77,62 @@ class MoeConfig:
 
     n_expert: int
     n_used: int
-    """Experts that each token goes through."""
+    """Number of experts that each token uses."""
     n_ff: int
     """Inner width of one expert."""
     n_ff_shared: int = 0
-    """Inner width of the experts that every token goes through; 0: not stated."""
+    """Inner width of the experts that every token uses; 0: not stated."""
     renormalise: bool | None = None
-    """Whether the weights of the chosen experts are brought to sum 1; None: not stated, the
-    architecture says."""
+    """True scales the weights of the chosen experts to sum 1; None: the architecture decides."""
     scale: float = 1.0
-    """What those weights are multiplied with."""
+    """Factor of these weights."""
     sigmoid: bool = False
-    """Whether router scores go through a sigmoid instead of a softmax."""
+    """True applies a sigmoid to router scores, False a softmax."""
     n_group: int = 1
-    """Groups of equal size that the experts are in."""
+    """Number of groups of experts, of equal size."""
     n_group_used: int = 1
-    """Groups that the experts of a token are chosen from."""
+    """Number of groups from which the experts of a token are chosen."""
     n_dense: int = 0
-    """Layers at the start that have a dense feed-forward layer all the same."""
+    """Number of first layers that have a dense feed-forward layer instead."""
 
 
 @dataclass(frozen=True, slots=True)
 class MlaConfig:
-    """Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434): keys and values of all heads are
-    made from one short vector a token."""
+    """Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434): the keys and values of all heads
+    are computed from one short vector per token, the latent."""
 
     q_rank: int
-    """Length of the vector that queries are made from; 0: they are made from the input."""
+    """Length of the vector from which queries are computed; 0: they are computed from the input."""
     kv_rank: int
-    """Length of the vector that keys and values are made from."""
+    """Length of the latent, from which keys and values are computed."""
     head_dim_k: int
     """Elements of a query or key head, of which the last `rope.n_dims` rotate."""
     head_dim_v: int
     absorbed: bool
-    """Whether the vector itself is what is cached (and attended to as a single head), the matrices
-    of keys and values having moved to queries and outputs."""
+    """True if the latent itself is cached and attended to as a single head. The matrices of keys
+    and values are then applied to queries and outputs."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecurrentConfig:
-    """Layers that keep a state of fixed size for each sequence, instead of keys and values."""
+    """Layers with a state of fixed size for each sequence, instead of keys and values."""
 
     layers: tuple[bool, ...]
-    """Which layers are such."""
+    """For each layer, whether it is recurrent."""
     d_conv: int
     """Taps of the causal convolution; the state has the last d_conv - 1 inputs."""
     n_channels: int
     """Channels of the convolution."""
     d_state: int = 0
-    """Elements that each inner dimension keeps (state-space models); 0: none."""
+    """For state-space models, elements of the state of each inner dimension; 0: none."""
     n_head: int = 0
     head_dim: int = 0
     n_group: int = 1
     """Groups of heads that share B and C."""
     dt_rank: int = 0
-    """Width that time steps are projected from (Mamba 1)."""
+    """Width from which time steps are projected (Mamba 1)."""
     norm_dt: bool = False
-    """Whether time steps, B and C are normed though there are no gains (FalconMamba)."""
+    """True if time steps, B and C are normed without learned gains (FalconMamba)."""
 
     @property
     def d_inner(self) -> int:
@@ -141,18 +141,19 @@ class RecurrentConfig:
 
     @property
     def conv_size(self) -> int:
-        """Kept inputs of the convolution."""
+        """Number of elements of the convolution's state, its last inputs."""
         return (self.d_conv - 1) * self.n_channels
 
     @property
     def state_size(self) -> int:
-        """Elements of the state-space state."""
+        """Number of elements of the state-space state."""
         return self.d_state * self.d_inner
 
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
-    """Hyper-parameters. Head counts and feed-forward widths may differ between layers."""
+    """The hyper-parameters of a model. Numbers of heads and widths of feed-forward layers may
+    differ between layers."""
 
     arch: str
     name: str
@@ -160,11 +161,12 @@ class ModelConfig:
     n_ctx_train: int
     n_embd: int
     n_layer: int
-    """Layers that tokens go through."""
+    """Number of layers that are used."""
     heads: tuple[int, ...]
-    """Query heads per layer."""
+    """Number of query heads of each layer."""
     heads_kv: tuple[int, ...]
-    """Key/value heads per layer; each divides the query heads (grouped-query attention)."""
+    """Number of key/value heads of each layer, a divisor of its query heads (grouped-query
+    attention)."""
     widths: tuple[int, ...]
     """Inner width of the feed-forward layer, per layer."""
     head_dim_k: int
@@ -175,87 +177,89 @@ class ModelConfig:
     mla: MlaConfig | None = None
     recurrent: RecurrentConfig | None = None
     sliding_window: int = 0
-    """Positions that a sliding-window layer looks back; 0: none stated."""
+    """Number of positions that a sliding-window layer sees; 0: not stated."""
     windowed: tuple[bool, ...] = ()
-    """Whether a layer sees only the sliding window; empty: none does. Set by `configure` of the
-    architecture."""
+    """For each layer, whether it sees only the sliding window; empty: none does. The architecture's
+    `configure` sets it."""
     ropes: tuple[RopeConfig, ...] = ()
-    """Rotary embedding per layer where layers differ (n_dims 0: none); empty: `rope` in all."""
+    """Rotary embedding of each layer, if layers differ (n_dims 0: none); empty: all have `rope`."""
     norm_eps: float = 1e-5
     """Epsilon of LayerNorm; `rms_eps` is that of RMS norm."""
     attn_scale: float = 0.0
-    """What attention scores are multiplied with; 0: 1 / sqrt(head size)."""
+    """Factor of attention scores; 0: 1 / sqrt(head size)."""
     attn_softcap: float = 0.0
-    """Attention scores s become cap * tanh(s / cap); 0: they stay."""
+    """Cap of attention scores s, which become cap * tanh(s / cap); 0: there is none."""
     final_softcap: float = 0.0
-    """The same for logits."""
+    """Cap of logits, in the same way; 0: there is none."""
     embedding_scale: float = 0.0
-    """What embeddings are multiplied with; 0: nothing. So are the next two."""
+    """Factor of embeddings; 0: there is none."""
     residual_scale: float = 0.0
+    """Factor of the outputs that a layer adds to the residual; 0: there is none."""
     logit_scale: float = 0.0
+    """Scale of logits; 0: there is none. The architecture multiplies or divides by it."""
     alibi_bias: float = 0.0
     """Attention with linear biases (ALiBi, arXiv 2108.12409): the first head's slope is
     2^-(alibi_bias / heads); 0: none."""
     n_positions: int = 0
-    """Rows of the table of learned positions; 0: there is no such table."""
+    """Number of learned positions; 0: there are none."""
     clamp_qkv: float = 0.0
-    """Queries, keys and values are limited to this in magnitude; 0: they are not."""
+    """Largest magnitude of queries, keys and values; 0: there is no limit."""
     parallel_residual: bool = True
-    """Whether attention and feed-forward layer work side by side, where files say it."""
+    """True if attention and feed-forward layer have the same input (GPT-NeoX)."""
 
     causal: bool = True
-    """Whether a token sees only those before it; else a text must be computed at once."""
+    """True if a token sees only earlier ones. If not, a text must be computed at once."""
     pooling: Pooling = "none"
-    """How the embeddings of a text's tokens become one."""
+    """The pooling of the embeddings of a text's tokens."""
     n_blocks: int = 0
-    """Layers in the file; those behind `n_layer` draft tokens (multi-token prediction) and are not
-    used."""
+    """Number of layers in the file. Layers behind `n_layer` draft tokens (multi-token prediction)
+    and are not used."""
     n_token_types: int = 0
-    """Rows of the table of token types (sentence A or B); 0: there is no such table."""
+    """Number of token types (sentence A or B) in the file; 0: there are none."""
 
     @property
     def unused_layers(self) -> range:
-        """Layers that are in the file and draft tokens, which weft does by other means."""
+        """The layers in the file that draft tokens, which weft does not use."""
         return range(self.n_layer, max(self.n_blocks, self.n_layer))
 
     def without_rope(self) -> ModelConfig:
-        """The same without rotary embedding."""
+        """The same config without rotary embedding."""
         return replace(self, rope=replace(self.rope, n_dims=0), ropes=())
 
     def n_head(self, il: int = 0) -> int:
-        """Query heads of layer `il`."""
+        """The number of query heads of layer `il`."""
         return self.heads[il]
 
     def n_head_kv(self, il: int = 0) -> int:
-        """Key/value heads of layer `il`."""
+        """The number of key/value heads of layer `il`."""
         return self.heads_kv[il]
 
     def n_ff(self, il: int = 0) -> int:
-        """Feed-forward width of layer `il`."""
+        """The inner width of the feed-forward layer `il`."""
         return self.widths[il]
 
     def n_embd_k(self, il: int = 0) -> int:
-        """Elements of one cached key of layer `il`, all heads."""
+        """The number of elements of one cached key of layer `il`, all heads together."""
         return self.heads_kv[il] * self.head_dim_k
 
     def n_embd_v(self, il: int = 0) -> int:
-        """Elements of one cached value of layer `il`, all heads."""
+        """The number of elements of one cached value of layer `il`, all heads together."""
         return self.heads_kv[il] * self.head_dim_v
 
     @property
     def kq_scale(self) -> float:
-        """What attention scores are multiplied with: 1 / sqrt(head size) unless stated."""
+        """The factor of attention scores, 1 / sqrt(head size) unless the file states another."""
         return self.attn_scale or 1.0 / math.sqrt(self.head_dim_k)
 
     def rope_of(self, il: int) -> RopeConfig:
-        """Rotary embedding of layer `il`; its n_dims are 0 when the layer has none."""
+        """The rotary embedding of layer `il`; its n_dims is 0 if the layer has none."""
         return self.ropes[il] if self.ropes else self.rope
 
     def is_windowed(self, il: int) -> bool:
-        """Whether layer `il` sees only the sliding window."""
+        """True if layer `il` sees only the sliding window."""
         return bool(self.windowed) and self.windowed[il]
 
     @property
     def window(self) -> int:
-        """The sliding window where a layer has one, else 0."""
+        """The sliding window in positions; 0 if no layer has one."""
         return self.sliding_window if any(self.windowed) else 0

@@ -1,11 +1,11 @@
-"""`LLM`: a GGUF file on disk to generated text.
+"""`LLM`: generates text with the model in a GGUF file.
 
     llm = LLM("model.gguf")
     print(llm.generate("Once upon a time", max_tokens=64))
     for piece in llm.chat([{"role": "user", "content": "Hello"}], stream=True):
         print(piece, end="", flush=True)
 
-Several sequences with a cache of one's own keeping are the work of `Context`.
+For control over sequences and their cache, use `Context`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from weft.options import require_options, shows_options
 __all__ = ["LLM", "FinishReason", "Stats"]
 
 DEFAULT_N_CTX = 4096
-"""Cells of the cache when the caller does not say; less where the model was trained for less."""
+"""Default number of cells of the cache; fewer if the model was trained for less."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +61,9 @@ class LLM:
         with weft.LLM("model.gguf") as llm:
             print(llm.generate("Once upon a time", max_tokens=64))
 
-    Threads may share it: one text is written at a time, and calls of other threads wait until it is
-    finished, in the order that they came. Within a thread a new `generate` ends the one before.
-    `stats` are those of the last call of any thread. `close`, or the end of a `with`, lets go of
-    the weights and the context."""
+    Threads may share it. One text is written at a time; calls of other threads wait in order of
+    arrival. Within a thread, a new `generate` ends the one before. `close`, or the end of a `with`
+    block, frees the weights and the context."""
 
     @shows_options(PlanArguments, LLM_OPTIONS, "Options:")
     def __init__(
@@ -79,14 +78,15 @@ class LLM:
         eval_callback: TensorCallback | None = None,
         **options: Unpack[PlanArguments],
     ) -> None:
-        """Opens a GGUF file, or a model by name (`hf:owner/name:quant`, see `weft.llm.hub`).
-        Weights in host memory are used in place, mapped from the file, or repacked for the kernels.
+        """Opens the GGUF file at `path`, or a model by name (`hf:owner/name:quant`, see
+        `weft.llm.hub`). Weights in host memory are mapped from the file and used in place, or
+        repacked for the kernels.
 
-        Raises ArgumentError for an option that there is not, MissingFileError (a FormatError and a
-        FileNotFoundError) for a file that is not there, FormatError for one that is no GGUF or of
-        an unknown architecture, TokenizerError for an unknown tokenizer, ScheduleError for a
-        placement that cannot be, OutOfMemoryError with needed and available bytes before anything
-        is loaded."""
+        Raises ArgumentError for an unknown option; MissingFileError (a FormatError and a
+        FileNotFoundError) for a missing file; FormatError for a file that is not GGUF or has an
+        unknown architecture; TokenizerError for an unknown tokenizer; ContextError for an option
+        out of range; ScheduleError for an impossible placement; and OutOfMemoryError, with needed
+        and available bytes, before anything is loaded."""
         require_options("LLM", options, tuple(LLM_OPTIONS), "help(weft.LLM)")
         file = open_gguf(local_path(path))
         model = Model(file)
@@ -94,7 +94,7 @@ class LLM:
         if n_ctx is None and options.get("plan") is None:
             n_ctx = min(model.config.n_ctx_train, DEFAULT_N_CTX)
         if options.get("n_ubatch") is None and not model.config.causal:
-            options["n_ubatch"] = n_ctx  # a text is computed at once
+            options["n_ubatch"] = n_ctx  # every token sees the whole text
         side = cast("dict[str, Any]", {**options})
         if model.architecture.embeds:
             if options.get("plan") is None:
@@ -115,8 +115,8 @@ class LLM:
         self._last_stats = writing.stats
 
     def close(self) -> None:
-        """Lets go of the weights, the context and its threads; waits for texts of other threads
-        and ends an unfinished one of this thread. Closing again does nothing."""
+        """Frees the weights, the context and its threads. Waits for texts of other threads, and
+        ends an unfinished one of this thread. A second call does nothing."""
         if self._loaded is not None:
             self._loaded.writing.end()
             self._last_stats = self._loaded.writing.stats
@@ -136,12 +136,12 @@ class LLM:
     def explain(
         self, *, tokens: int | None = None, brief: bool = False, width: int | None = None
     ) -> str:
-        """Where everything of the model is and why, as `weft explain` prints it: splits, each op's
-        device, what other devices said, and the bytes of every buffer.
+        """Describes where everything of the model is and why, as `weft explain` does: splits, the
+        device of each op, why other devices refused it, and the bytes of every buffer.
 
-        `tokens`: the plan of batches of so many tokens (default: the largest). `brief`: without
-        the ops. `width`: lines are broken there. Raises ContextError for a number of tokens that no
-        batch has."""
+        `tokens` selects the plan for batches of so many tokens (None: the largest). `brief` leaves
+        out the ops. Lines are broken at `width` characters (None: nowhere). Raises ContextError for
+        a number of tokens that no batch has."""
         context = self.context
         lines = placement_lines(context.plan, tokens=tokens, width=width, nodes=not brief)
         return "\n".join([*lines, "", *memory_lines(context.plan, context.memory.scratch)])
@@ -161,27 +161,28 @@ class LLM:
 
     @property
     def model(self) -> Model:
-        """What the file holds. Raises ContextError after `close`."""
+        """The contents of the file. Raises ContextError after `close`."""
         return self._open().model
 
     @property
     def tokenizer(self) -> Tokenizer:
-        """Text to token ids and back. Raises ContextError after `close`."""
+        """Converts text to token ids and back. Raises ContextError after `close`."""
         return self._open().tokenizer
 
     @property
     def context(self) -> Context:
-        """What computes. Raises ContextError after `close`."""
+        """The context that computes. Raises ContextError after `close`."""
         return self._open().context
 
     @property
     def stats(self) -> Stats:
-        """Tokens and time of the last text, of any thread."""
+        """Tokens and times of the last text of any thread."""
         return self._last_stats if self._loaded is None else self._loaded.writing.stats
 
     @property
     def chat_template(self) -> ChatTemplate:
-        """How messages become text: the model's own template unless another was given."""
+        """The template that turns messages into text: the option `chat_template`, or the model's
+        own."""
         if not isinstance(self._chat_template, ChatTemplate):
             own = ChatTemplate.from_gguf(self.model.file, self.tokenizer)
             if self._chat_template is not None:
@@ -192,7 +193,7 @@ class LLM:
     def tokenize(
         self, text: str, *, add_special: bool = True, parse_special: bool = False
     ) -> list[int]:
-        """Token ids of `text`; see `Tokenizer.encode`."""
+        """The token ids of `text`; see `Tokenizer.encode`."""
         return self.tokenizer.encode(text, add_special=add_special, parse_special=parse_special)
 
     def detokenize(self, ids: Sequence[int], *, special: bool = False) -> str:
@@ -235,21 +236,21 @@ class LLM:
         stream: bool = False,
         **options: Unpack[GenerateOptions],
     ) -> str | list[str] | Iterator[str] | Iterator[tuple[int, str]]:
-        """Continues `prompt` (text or token ids) and returns the new text. `stream=True` returns an
-        iterator of its pieces instead, whole characters, as they come.
+        """Continues `prompt` (text or token ids) and returns the new text. With `stream=True` it
+        returns an iterator of pieces of the text, in whole characters, as they come.
 
-        A list of prompts gives a list of texts, written together as far as the context has
-        sequences (`n_seq_max`) and cells for them (a prompt and `max_tokens` each); with `stream`
-        an iterator of (number of the prompt, piece).
+        For a list of prompts it returns a list of texts. They are written together as far as the
+        context has sequences (`n_seq_max`) and cells (a prompt and `max_tokens` each). With
+        `stream=True` it returns an iterator of (number of the prompt, piece).
 
-        The text ends with the model's end token, before the first of the `stop` strings, after
-        `max_tokens` tokens, or when the context is full (but see `context_shift`, of single
-        prompts); `stats.finish_reason` says which.
+        A text ends with an end token of the model, before the first of the `stop` strings, after
+        `max_tokens` tokens, or when the context is full (unless `context_shift` is set, which
+        applies to single prompts); `stats.finish_reason` says why.
 
-        Raises at once, before anything is computed: ArgumentError for an option that there is not
-        or a prompt of another type, ContextError for arguments out of range, a constraint that
-        cannot be met, a prompt longer than the context, and a model that makes embeddings only.
-        Ctrl-C raises KeyboardInterrupt; the object can be used again."""
+        Raises, before anything is computed, ArgumentError for an unknown option or a prompt of the
+        wrong type, and ContextError for an argument out of range, a constraint that no text can
+        satisfy, a prompt longer than the context, and a model that computes embeddings only. Ctrl-C
+        raises KeyboardInterrupt; the object can be used again."""
         require_options("generate", options, tuple(GENERATE_OPTIONS), "help(weft.LLM.generate)")
         if self.context.embeddings:
             raise ContextError("this model makes embeddings, no text; use embed")
@@ -314,16 +315,16 @@ class LLM:
         variables: Mapping[str, Any] | None = None,
         **options: Unpack[GenerateOptions],
     ) -> str | Iterator[str]:
-        """Returns the model's answer to `messages` as a text; with `stream=True` an iterator of its
-        pieces as they come.
+        """Returns the model's answer to `messages`. With `stream=True` it returns an iterator of
+        pieces of the answer, as they come.
 
-        `messages`: `{"role": "user", "content": "..."}` and so on, see `ChatTemplate`. `tools`,
-        `variables`: for the template, see `ChatTemplate.render`; what the model says of tools is
-        part of the text, control tokens included. `options`: those of `generate`. Of a conversation
-        only what is new is computed, unless `cache_prompt` is false.
+        `messages` are mappings such as `{"role": "user", "content": "Hello"}`; see `ChatTemplate`.
+        `tools` and `variables` are for the template; see `ChatTemplate.render`. Calls of tools are
+        part of the text, control tokens included. `options` are those of `generate`. Only the new
+        part of a conversation is computed, unless `cache_prompt` is False.
 
-        Raises ChatError for messages that the template refuses, and as `generate`. Warns once
-        where the model has no template and ChatML is used."""
+        Raises ChatError for messages that the template refuses, and the errors of `generate`. Warns
+        once if the model has no template, so that ChatML is used."""
         require_options("chat", options, tuple(GENERATE_OPTIONS), "help(weft.LLM.chat)")
         prompt = self.chat_prompt(messages, tools=tools, variables=variables)
         options["stop"] = stop_strings(options) + self.chat_template.stops
@@ -339,8 +340,8 @@ class LLM:
         tools: Sequence[Mapping[str, Any]] | None = None,
         variables: Mapping[str, Any] | None = None,
     ) -> list[int]:
-        """The tokens that `chat` continues. Control tokens that stand in messages count as such, as
-        everywhere with chat templates."""
+        """The token ids that `chat` continues. Names of control tokens in messages are read as
+        these tokens, as usual with chat templates."""
         if isinstance(messages, str | bytes | None):
             raise ArgumentError(
                 'messages are a list, e.g. [{"role": "user", "content": "Hello"}]; '
@@ -364,18 +365,18 @@ class LLM:
         pooling: Pooling | None = None,
         normalize: bool = True,
     ) -> NDArray[np.float32]:
-        """The embedding of a text [n_embd], of a list of texts [n_texts, n_embd]; with pooling
-        "none" of every token [n_tokens, n_embd], of one text only.
+        """Computes the embedding of a text, f32 [n_embd], or of each text of a list, [n_texts,
+        n_embd]. With pooling "none", allowed for a single text, it is [n_tokens, n_embd].
 
-        `pooling`: see `Context.embed`; default: the model's, the mean where it has none.
-        `normalize`: to length 1, so that a dot product is the cosine.
+        `pooling` is explained at `Context.embed`; None is the model's own, or the mean if it has
+        none. `normalize` scales embeddings to length 1, so that dot products are cosines.
 
-        Texts of a list are computed together as far as a ubatch holds them. A model that makes text
-        needs a second context for it (its weights are shared), which is made with the first call
-        and kept.
+        Texts of a list are computed together, as many as a ubatch holds. A model that generates
+        text needs a second context for this, which shares its weights; it is created at the first
+        call and kept.
 
-        Raises ContextError for a text without tokens or longer than the context, and for a list
-        with pooling "none"."""
+        Raises ArgumentError for a text of the wrong type, and ContextError for a text without
+        tokens or longer than the context, and for a list with pooling "none"."""
         pooling = pooling or ("mean" if self.model.config.pooling == "none" else None)
         many = is_list(text)
         texts: Sequence[object] = text if many else [text]
@@ -398,10 +399,12 @@ class LLM:
         n_chunks: int | None = None,
         parse_special: bool = False,
     ) -> Perplexity:
-        """How well the model predicts `text`, by llama.cpp's method: see `Perplexity`.
+        """Measures how well the model predicts `text` (text or token ids), by llama.cpp's method;
+        see `Perplexity`.
 
-        `n_ctx`: tokens of a chunk, `n_chunks`: at most so many. A second context is made for it
-        (weights are shared) and kept. Raises ContextError for a text of less than two chunks."""
+        The text is cut into chunks of `n_ctx` tokens, of which at most `n_chunks` are scored (None:
+        all). A second context, which shares the weights, is created for this and kept. Raises
+        ContextError for a text shorter than two chunks."""
         ids = self.tokenize(text, parse_special=parse_special) if isinstance(text, str) else text
         vocab = self.tokenizer.vocab
         bos = vocab.bos if vocab.add_bos else None
@@ -413,13 +416,13 @@ class LLM:
 
 
 def _warn_of_length(context: Context) -> None:
-    """Says where texts may get longer than those that the model was trained with."""
+    """Warns if texts may become longer than those that the model was trained with."""
     config, longest = context.model.config, context.n_ctx_seq
     several = context.plan.options.n_seq_max > 1 and longest == context.n_ctx
     if longest > config.n_ctx_train and not several:
         warnings.warn(
             f"n_ctx is {longest}, and {context.model.file.path.name} was trained for "
-            f"{config.n_ctx_train} tokens: texts may go astray behind them",
+            f"{config.n_ctx_train} tokens: longer texts may become incoherent",
             stacklevel=3,
         )
 

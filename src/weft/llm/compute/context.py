@@ -1,7 +1,7 @@
-"""`Context`: tokens in, logits out, over one cache and one compiled graph.
+"""`Context`: computes logits from tokens, with one cache and graphs compiled once.
 
-A call is cut into ubatches of at most `n_ubatch` tokens. The graph is built and compiled once, for
-the largest sizes; each ubatch fills the inputs and runs it.
+A call is cut into ubatches of at most `n_ubatch` tokens. Graphs are built and compiled once, for
+the largest sizes; each ubatch fills the inputs of one and runs it.
 """
 
 from __future__ import annotations
@@ -25,18 +25,23 @@ from weft.llm.compute.fallback import Held, Loaded, decode_anew, load, load_with
 from weft.llm.compute.ubatches import split, together_sizes
 from weft.llm.config import Pooling
 from weft.llm.model import Model
-from weft.llm.planning.options import PlanArguments
+from weft.llm.planning.options import PLAN_OPTIONS, PlanArguments
 from weft.llm.planning.regime import Regime
+from weft.options import shows_options
 from weft.program import Program
 
-__all__ = ["Context", "Counters", "MemoryUse"]
+__all__ = ["Context", "Counters", "MemoryUse", "pooled"]
 
 _LAST = np.iinfo(np.int32).max
 
 
 class Context(Sequences):
-    """An inference state: cells of the cache, and the graphs that compute on them."""
+    """The state of inference: the cells of a cache, and the graphs that compute on them.
 
+    `decode` appends tokens to sequences and returns logits. A context is used by one thread at a
+    time; only `abort` may be called from another."""
+
+    @shows_options(PlanArguments, PLAN_OPTIONS, "Options:")
     def __init__(
         self,
         model: Model,
@@ -49,51 +54,22 @@ class Context(Sequences):
         eval_callback: TensorCallback | None = None,
         **options: Unpack[PlanArguments],
     ) -> None:
-        """Plans and allocates everything that `decode` will ever need.
+        """Plans and allocates all memory that `decode` needs.
 
-        `n_ctx`: cells of the cache (default: the length the model was trained for). `n_batch`: most
-        tokens of one `decode` (default: n_ctx). `n_ubatch`: most tokens computed together (default:
-        512, at most n_batch). `n_copies`: ubatches that are under way at the same time where a
-        model is on several devices, so that all have work (default: 1); each takes compute memory
-        of its own. `n_outputs`: most logits rows computed together (default: n_ubatch).
-        `n_seq_max`: most sequences (default: 1). `kv_unified`: sequences share all cells (default);
-        False: none has more than n_ctx / n_seq_max, so that none can take another's room. `type_k`,
-        `type_v`: of the cache (default: f16). `swa_full`: layers with a sliding window have as many
-        cells as the others (default), so that tokens can be taken back at will; False: as many as
-        they can see. `flash`: attention as one op (default).
-        `activations`: "f32" keeps them in float32 where kernels would rather quantize them; "bf16"
-        computes prompts with f16 and f32 weights in bf16, faster and rounded to 8 bits, where the
-        processor has bf16 dot products. `n_threads`, `n_threads_batch`: threads of the cpu device
-        for single tokens, and for more (default: physical cores, and as many); `threads`: those and
-        where and how they run, see `weft.ThreadOptions`. `embeddings`: `decode` gives the rows that
-        logits would be made of; models without logits (BERT) always do. `pooling`: what `embed`
-        does where it is not told (default: what the model says). `warm_up`: see `Context.warm_up`.
-
-        Where things are: `devices`, names or backends, highest priority first (default: cpu; behind
-        a last name that is no cpu stands the cpu). `fallback`: devices to go on with, placed as by
-        default, when one of these fails; see `decode`.
-        `n_gpu_layers`: how many layers, from the last to the first, live on the first device with
-        memory of its own; one more than there are layers takes the output too (default: all).
-        `offload_kv`: the cache of a layer lives with the layer (default), or in host memory.
-        `place`: glob over weight names -> device, the first match wins. `fit`: as many layers as
-        fit. `memory`: device -> bytes that plans may use there. `plan`: a plan file, or what it
-        holds, to follow. `policy` "cost": the least time that `profile` predicts (a
-        `weft.schedule.Profile`, a file of `weft calibrate`, or the name of one that weft has).
-
-        `repack`: weights that only matmuls read are brought into the layout that the kernels like
-        best (default); False: all are used in place, mapped from the file. Contexts of one model
-        share what is repacked. `progress(done, total)` is called with bytes while that goes on.
-        `rewrites`: names of the fusions to use (default: see `weft.compile`). `eval_callback`: see
+        `n_ctx` is the number of cells of the cache (None: the length that the model was trained
+        for). With `kv_unified`, sequences share all cells; without it, each has n_ctx / n_seq_max
+        cells, so that none can use those of another. `pooling` is the default of `embed` (None: the
+        model's). `warm_up` calls `Context.warm_up`. `progress` is called with (bytes done, all
+        bytes) while weights are repacked or sent to a device. `eval_callback` is passed to
         `set_eval_callback`.
 
         Raises ContextError for an argument out of range or two that contradict each other,
-        ArgumentError for an option that there is not, ScheduleError for a placement that cannot
-        be, FormatError for a plan of another model, OutOfMemoryError before anything large is
-        allocated."""
+        ArgumentError for an unknown option, ScheduleError for an impossible placement, FormatError
+        for a plan of another model, and OutOfMemoryError before anything large is allocated."""
         if pooling is not None:
             _require_pooling(pooling)
-        made = load(model, n_ctx, options, progress)
-        chosen = made.plan.options
+        loaded = load(model, n_ctx, options, progress)
+        chosen = loaded.plan.options
         if pooling is not None and not chosen.embeddings:
             raise ContextError("pooling is of embeddings; create the context with embeddings=True")
         self.model = model
@@ -110,22 +86,22 @@ class Context(Sequences):
                 "their own; make n_ctx larger, n_seq_max smaller, or leave kv_unified on"
             )
         self.embeddings = chosen.embeddings
-        """Whether rows are embeddings instead of logits."""
+        """True if the rows of `decode` are embeddings instead of logits."""
         self.pooling: Pooling = model.config.pooling if pooling is None else pooling
-        """What `embed` does where it is not told."""
+        """The default pooling of `embed`."""
         self._width = model.config.n_embd if self.embeddings else model.config.n_vocab
         self._eval: TensorCallback | None = None
-        self._use(made)
+        self._use(loaded)
         if eval_callback is not None:
             self.set_eval_callback(eval_callback)
         if warm_up:
             self.warm_up()
 
-    def _use(self, made: Loaded) -> None:
-        self.plan, self._graphs, self._options = made.plan, made.graphs, made.options
-        """Where everything is, and why."""
-        self.fell_back = made.fell_back
-        """What failed and which devices go on; empty: nothing has."""
+    def _use(self, loaded: Loaded) -> None:
+        self.plan, self._graphs, self._options = loaded.plan, loaded.graphs, loaded.options
+        """The plan says where everything is, and why."""
+        self.fell_back = loaded.fell_back
+        """Says which device failed and which ones replace it; empty if none failed."""
         self.cache = self.plan.cache
         self._reads_all = not self.plan.options.flash
         if self._eval is not None:
@@ -143,7 +119,7 @@ class Context(Sequences):
         )
 
     def _go_on(self, error: DeviceError, held: Held, batch: Batch) -> NDArray[np.float32]:
-        """`decode` of `batch` on the fallback, after what was in the cache (`held`)."""
+        """Changes to the fallback, computes the cache `held` again, and decodes `batch`."""
         self._use(load_without_failed(self.model, self.n_ctx, self._options, error))
         try:
             lost = decode_anew(self, held)
@@ -160,19 +136,20 @@ class Context(Sequences):
 
     @property
     def regimes(self) -> list[Regime]:
-        """One for each range of batch sizes that devices treat differently; the largest last."""
+        """A graph for each range of batch sizes that devices treat differently; the largest
+        last."""
         return self._graphs.regimes
 
     @property
     def n_step(self) -> int:
-        """Tokens of one `decode` of a long prompt: a ubatch, so that little is lost when it is
-        stopped; where ubatches overlap, so many that devices seldom run empty."""
+        """The best number of tokens for each `decode` of a long prompt: one ubatch, so that little
+        is lost if it is stopped, or several if ubatches overlap on several devices."""
         overlapping = 4 * self.plan.n_copies if self.plan.n_copies > 1 else 1
         return min(overlapping * self.n_ubatch, self.n_batch)
 
     @property
     def program(self) -> Program:
-        """That of the largest batches."""
+        """The program of the largest batches."""
         return self._graphs.program
 
     @property
@@ -180,14 +157,14 @@ class Context(Sequences):
         return self._graphs.session
 
     def devices_beside(self) -> list[str | Backend]:
-        """`devices` of a context beside this one: those with memory of their own are the same
-        objects, so that weights are there once; others that were named are made anew, so that each
-        context has threads of its own."""
+        """The option `devices` for another context of the model. Devices with memory of their own
+        are the same objects, so that weights are there only once. Others are given by name, so that
+        each context has threads of its own."""
         host = self.plan.backends[-1].buffer_type
-        given = [*(self._options.get("devices") or ())]
+        devices = [*(self._options.get("devices") or ())]
         return [
             backend.name
-            if backend.buffer_type is host and (i >= len(given) or isinstance(given[i], str))
+            if backend.buffer_type is host and (i >= len(devices) or isinstance(devices[i], str))
             else backend
             for i, backend in enumerate(self.plan.backends)
         ]
@@ -207,23 +184,23 @@ class Context(Sequences):
         seqs: Sequence[Sequence[int]] | None = None,
         outputs: Outputs = "last",
     ) -> NDArray[np.float32]:
-        """Appends tokens to the cache and computes logits [rows, n_vocab], or embeddings [rows,
-        n_embd].
+        """Appends tokens to the cache and computes logits, f32 [n_rows, n_vocab], or embeddings,
+        f32 [n_rows, n_embd].
 
-        `tokens`: ids [n], or a `Batch` that says everything (rows instead of tokens, too).
-        `positions` [n]: where in their sequences (default: after the last of
-        sequence 0). `seqs`: the sequences each token belongs to (default: 0); it sees the cells of
-        the first. `outputs`: which tokens' logits come back, in the order of `tokens`: the last's,
-        all, or those where an array [n] is true.
+        `tokens` are ids [n], or a `Batch` with all arguments, which may have rows instead of
+        tokens. `positions` [n] are those in the sequences (None: after the last of sequence 0).
+        `seqs` has the sequences of each token (None: sequence 0); a token sees the cells of its
+        first sequence. `outputs` says which tokens have a row in the result, in the order of
+        `tokens`: the "last", "all", or those where an array [n] is true.
 
-        Raises ContextError for ids or positions out of range, when the cache has too few free
-        cells, where a sliding window has dropped what tokens would see, and for more than a ubatch
-        where tokens see those behind them; AbortedError after `abort`. On any failure, Ctrl-C
-        included, the cache is as it was (empty when a device failed to rotate keys).
+        Raises ContextError for ids or positions out of range, for too few free cells, if a sliding
+        window has dropped tokens that must be seen, and for more tokens than a ubatch if tokens see
+        later ones; AbortedError after `abort`; DeviceError if a device fails. After any error,
+        Ctrl-C included, the cache is unchanged (or empty, if a device failed to rotate keys).
 
-        Where there is a `fallback`, a device that fails is left: what was in the cache is computed
-        anew from its tokens, then this call. DeviceError then says which sequences could not be had
-        from their tokens; they are empty, the others as they were."""
+        If a device fails and there is a `fallback`, the cache is computed again from its tokens on
+        those devices, and then this call. DeviceError then says which sequences could not be
+        computed from their tokens; these are empty, and the others unchanged."""
         graphs = self._graphs
         graphs.clear_abort()
         if self._reads_all and self.cache.freed:
@@ -250,7 +227,7 @@ class Context(Sequences):
             raise ContextError("a Batch has its positions, seqs and outputs itself")
         if not self._options.get("fallback"):
             return self._decode(tokens)
-        held = remember(self.cache)  # now: a failure in moving tokens empties the cache
+        held = remember(self.cache)  # before the call, because some failures empty the cache
         try:
             return self._decode(tokens)
         except DeviceError as error:
@@ -287,7 +264,7 @@ class Context(Sequences):
             raise
 
     def _decode_one(self, token: int, position: int, seq: int) -> NDArray[np.float32] | None:
-        """`decode` of a single token; None where that has to see to more."""
+        """Decodes a single token; None: this call needs `_decode`."""
         cache, config = self.cache, self.model.config
         if position < 0:
             position = cache.pos_max(0) + 1
@@ -335,23 +312,25 @@ class Context(Sequences):
                 )
 
     def set_eval_callback(self, callback: TensorCallback | None) -> None:
-        """Shows tensors of the model to `callback` while `decode` computes them; None: no more.
+        """Calls `callback` with tensors of the model while `decode` computes them; None ends this.
 
-        `callback(tensor, True)` is asked at once for every tensor of each graph (a `WatchedTensor`:
-        name, op, type, sizes, device) whether it wants to see it; graphs that are built later ask
-        when they are. `callback(tensor, False)` comes in every ubatch when a wanted tensor is
-        computed: it may `read()` it, and says whether to go on; otherwise `decode` raises
-        AbortedError and the cache is as it was. Everything runs where it ran, but for fusions that
-        would hide a wanted tensor, and for ubatches that overlap. Takes compute memory beside that
-        of the context. It must not call the context."""
+        First `callback(tensor, True)` is called for every tensor of each graph, when the graph is
+        built, and returns True if it wants to see the tensor (a `WatchedTensor` with name, op,
+        type, sizes and device). Then `callback(tensor, False)` is called in every ubatch when such
+        a tensor has been computed; it may `read()` the tensor. If it returns False, `decode` raises
+        AbortedError and the cache is unchanged.
+
+        Ops run on the same devices as without a callback, but fusions that would hide a wanted
+        tensor are left out, and ubatches do not overlap. The graphs need additional compute memory.
+        The callback must not call the context."""
         self._graphs.watch(callback)
         self._eval = callback
 
     @property
     def reuse_graphs(self) -> bool:
-        """Whether a graph is compiled once and then run for every batch (default: unless
-        WEFT_GRAPH_REUSE is 0). False: each ubatch has its graph placed, planned, lowered and bound
-        anew, one after another, to find out whether reuse is at fault; results are the same."""
+        """True if a graph is compiled once and run for every batch, the default unless
+        WEFT_GRAPH_REUSE is 0. False places, plans, lowers and binds the graph again for each
+        ubatch; results are the same. Use it to find out whether reuse causes an error."""
         return self._graphs.reuse
 
     @reuse_graphs.setter
@@ -359,32 +338,32 @@ class Context(Sequences):
         self._graphs.reuse = reuse
 
     def profile(self, into: Profile | None = None) -> AbstractContextManager[Profile]:
-        """Records everything that is computed inside the `with`; see `Session.profile`."""
+        """Records all computations inside the `with` block; see `Session.profile`."""
         return self._graphs.profile(Profile() if into is None else into)
 
     def abort(self) -> None:
-        """Stops the `decode` or `embed` that is going on, from any thread; it raises AbortedError
-        there within some 10 ms (on devices other than cpu: at the end of their split). Does nothing
-        between calls."""
+        """Stops the current `decode` or `embed`, which raises AbortedError within some 10 ms (on
+        devices other than the cpu, at the end of their split). May be called from any thread; does
+        nothing between calls."""
         self._graphs.abort()
 
     @property
     def barriers(self) -> int:
-        """Times that the threads of the cpu device waited for each other in the last ubatch."""
+        """How many times the threads of the cpu device waited for each other in the last ubatch."""
         return self._graphs.session.barriers
 
     def why_not_reused(self) -> str | None:
-        """What kept the last `decode` from running the graph that ran before it, one reason a
-        line: a graph that had to be built, or a size or input for which there is another plan.
-        None where it all ran the same graph."""
+        """The reasons why the last `decode` did not run the same graph as the call before, one per
+        line: a graph had to be built, or there is another plan for a size or an input. None: it ran
+        the same graph."""
         return "\n".join(self._graphs.why) or None
 
     def warm_up(self, *, shift: bool = False, embeddings: bool = False) -> None:
-        """Runs a prompt, a token, each plan of sizes in between, and the prompt again, so that
-        memory is touched and later calls find everything in place. The cache is empty after it.
+        """Runs batches of all sizes that have a plan, so that later calls find all memory touched.
+        The cache is empty afterwards.
 
-        `shift`, `embeddings`: also builds the graph that rotates keys (`seq_add`), and that for
-        rows instead of tokens. Raises ContextError when the cache is not empty."""
+        `shift` also builds the graph that rotates keys (for `seq_add`), and `embeddings` the one
+        that takes rows instead of tokens. Raises ContextError if the cache is not empty."""
         if self.cache.n_used:
             raise ContextError("a context is warmed up while its cache is empty; clear() it first")
         if shift:
@@ -405,11 +384,13 @@ class Context(Sequences):
             self.clear()
 
     def embed(self, tokens: ArrayLike, pooling: Pooling | None = None) -> NDArray[np.float32]:
-        """The embedding of a text: [n_embd], or of each token [n, n_embd] with pooling "none".
+        """Computes the embedding of a text (token ids [n]): f32 [n_embd], or [n, n_embd] with
+        pooling "none".
 
-        `pooling`: of the tokens' embeddings all, their "mean", the first ("cls") or the "last";
-        default: that of the context. Nothing is normalised. The cache is emptied. Raises
-        ContextError where the context was made for logits, and as `decode`."""
+        `pooling` takes the "mean" of the tokens' embeddings, the first ("cls"), the "last" or all
+        of them ("none"); None is the pooling of the context. Embeddings are not normalised. The
+        cache is emptied. Raises ContextError if the context was created for logits, and the errors
+        of `decode`."""
         if not self.embeddings:
             raise ContextError("this context gives logits; create it with embeddings=True")
         pooling = self.pooling if pooling is None else pooling
@@ -419,22 +400,31 @@ class Context(Sequences):
             rows = self.decode(tokens, outputs="last" if pooling == "last" else "all")
         finally:
             self.cache.clear()
-        if pooling == "mean":
-            return np.asarray(rows.mean(axis=0, dtype=np.float64), np.float32)
-        return rows if pooling == "none" else np.asarray(rows[0])
+        return pooled(rows, pooling)
 
     def save_state(self, seq: int | None = None) -> bytes:
-        """What the cache holds, of all sequences or of one; see `weft.llm.cache.state`."""
+        """Saves the cache, or only sequence `seq`, as bytes; see `weft.llm.cache.state`."""
         if self.cache.has_shift:
             self._graphs.rotate_keys()
         return save_state(self.model.config, self.cache, seq)
 
     def load_state(self, data: bytes, seq: int | None = None) -> None:
-        """Puts back what `save_state` gave; a sequence may come back under another number.
+        """Restores a cache, or as `seq` a single sequence, from the bytes of `save_state`. The
+        sequence may have had another number.
 
-        Raises FormatError for data that is damaged or of another model, ContextError when it does
-        not fit; the cache is as it was then."""
+        Raises FormatError for data that is damaged or of another model, and ContextError if it does
+        not fit. The cache is unchanged then."""
         load_state(self.model.config, self.cache, data, seq)
+
+
+def pooled(rows: NDArray[np.float32], pooling: Pooling) -> NDArray[np.float32]:
+    """The embedding of a text [n_embd] from those of its tokens [n, n_embd], which pooling "none"
+    returns."""
+    if pooling == "mean":
+        return np.asarray(rows.mean(axis=0, dtype=np.float64), np.float32)
+    if pooling == "none":
+        return rows
+    return np.asarray(rows[-1 if pooling == "last" else 0])
 
 
 def _require_pooling(pooling: str) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.errors import ContextError
-from weft.llm.compute.context import Context
+from weft.llm.compute.context import Context, pooled
 from weft.llm.config import ModelConfig, Pooling
 
 __all__ = ["MOST", "embed_texts", "sequences_for", "text_groups", "unit_rows"]
@@ -81,16 +81,7 @@ def _together(
         )
     finally:
         context.cache.clear()
-    return [_pooled(part, pooling) for part in np.split(rows, ends[:-1])]
-
-
-def _pooled(rows: NDArray[np.float32], pooling: Pooling) -> NDArray[np.float32]:
-    """The embedding of a text from those of its tokens."""
-    if pooling == "mean":
-        return np.asarray(rows.mean(axis=0, dtype=np.float64), np.float32)
-    if pooling == "none":
-        return rows
-    return np.asarray(rows[-1 if pooling == "last" else 0])
+    return [pooled(part, pooling) for part in np.split(rows, ends[:-1])]
 
 
 def unit_rows(rows: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -1,5 +1,5 @@
-"""ERNIE 4.5 (Baidu, 2025), the dense models: LLaMA's blocks. The weights are trained to rotate
-adjacent pairs, so that files have their rows as they are."""
+"""ERNIE 4.5 (Baidu, 2025), the dense models: LLaMA's blocks. The weights are trained for a rotation
+of adjacent pairs, so converters do not reorder their rows."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""EXAONE 4.0 (arXiv 2507.11407): no norm in front of attention and feed-forward layer but one
-behind each, and queries and keys of each head normed.
+"""EXAONE 4.0 (arXiv 2507.11407): norms behind attention and feed-forward layer instead of in front
+of them, and an RMS norm of each query and key head.
 
 In the 32B model three of four layers have a sliding window; the others do not rotate.
 """
@@ -18,7 +18,7 @@ __all__ = ["ARCHITECTURES"]
 
 
 def configure(c: ModelConfig, keys: Keys) -> ModelConfig:
-    """The window, where there is one: every fourth layer sees everything."""
+    """Sets the window, if there is one, in all but every fourth layer, and rotation in these."""
     if not c.sliding_window:
         return c
     windowed = keys.windowed(4, c.n_layer)

@@ -1,5 +1,5 @@
-"""OLMo (arXiv 2402.00838): LLaMA's blocks with LayerNorm that has no gains; queries, keys and
-values are clamped in the 7B models."""
+"""OLMo (arXiv 2402.00838): LLaMA's blocks with a LayerNorm without learned gains. The 7B models
+clamp queries, keys and values."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ class Norm:
     centred: bool = False
     biased: bool = False
     gains: bool = True
-    """Without, there is nothing learned, and nothing in the file."""
+    """False: the norm has no learned gains, and the file no tensors for it."""
 
     def rows(self, name: str, *sizes: int, optional: bool = False) -> Iterator[Row]:
         """The gain and the bias."""
@@ -161,10 +161,10 @@ class Attention:
 
 
 class ClampedAttention(Attention):
-    """Attention over clamped, perhaps normed, queries and keys; values are clamped, too."""
+    """Attention with clamped queries, keys and values; queries and keys may be normed."""
 
     def project(self, step: Step, w: Weights, il: int, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values."""
+        """The queries, keys and values of x [n_embd, n_tokens]."""
         c = step.config
         q, k, v = common.qkv(step, w, il, x)
         if c.clamp_qkv > 0:
@@ -240,7 +240,7 @@ class FusedGated:
 
 
 def squared_relu(x: Tensor) -> Tensor:
-    """max(x, 0) squared (arXiv 2109.08668)."""
+    """Computes max(x, 0) squared (arXiv 2109.08668)."""
     return G.sqr(G.relu(x))
 
 

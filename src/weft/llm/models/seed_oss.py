@@ -1,5 +1,5 @@
-"""Seed-OSS (ByteDance, 2025): LLaMA's blocks with biases on q, k and v. In front of the
-feed-forward layer is the norm that files call the one behind attention."""
+"""Seed-OSS (ByteDance, 2025): LLaMA's blocks with biases on q, k and v. Files call the norm in
+front of the feed-forward layer `post_attention_norm`."""
 
 from __future__ import annotations
 
