@@ -119,7 +119,7 @@ def test_diff(tmp_path: Path) -> None:
     assert "No such file" in refused("diff", tmp_path / "c.json", b, code=2)
     deep = tmp_path / "deep.json"
     deep.write_text("[" * 100_000)
-    assert "lists within lists" in refused("diff", deep, b, code=2)
+    assert "nested too deeply" in refused("diff", deep, b, code=2)
     a.write_text("{")
     assert "not JSON" in refused("diff", a, b, code=2)
 

@@ -76,26 +76,26 @@ def embed(
         ),
     ] = EmbedOutput.text,
 ) -> None:  # fmt: skip
-    """Print embeddings of texts. Of several also how alike they are (cosines)."""
+    """Print embeddings of texts. For several texts also prints the cosines between them."""
     if embd_normalize not in (None, 2, -1):
         raise usage_error(f"--embd-normalize {embd_normalize}: weft has 2 (length 1) and -1 (none)")
     texts = [*(texts or ()), *(prompts or ())]
     if texts and file is not None:
         raise ContextError("give texts or --file, not both")
-    given = texts or [line for line in read_text(None, file).splitlines() if line.strip()]
-    if not given:
-        raise ContextError("there is no text")
+    lines = texts or [line for line in read_text(None, file).splitlines() if line.strip()]
+    if not lines:
+        raise ContextError("there is no text; give some as arguments, with --file or on stdin")
     loaded = Model.open(model)
     tokenizer = Tokenizer.from_gguf(loaded.file)
-    tokens = [tokenizer.encode(text) for text in given]
+    tokens = [tokenizer.encode(text) for text in lines]
     context = _context(loaded, load, [len(ids) for ids in tokens])
     chosen: Pooling | None = None if pooling is None else pooling.value
     if chosen is None and loaded.config.pooling == "none":
         chosen = "mean"
     with CountProgress("embedding texts") as progress:
-        found = [np.atleast_2d(r) for r in embed_texts(context, tokens, chosen, progress)]
-    counts = [len(rows) for rows in found]
-    rows = np.concatenate(found)
+        parts = [np.atleast_2d(r) for r in embed_texts(context, tokens, chosen, progress)]
+    counts = [len(part) for part in parts]
+    rows = np.concatenate(parts)
     if normalize and embd_normalize != -1:
         rows = unit_rows(rows)
     _print(rows, output, sum(len(ids) for ids in tokens), model.name)

@@ -161,25 +161,25 @@ def _shift(first: str, behind: Mapping[str, Any], arguments: dict[str, Any]) -> 
     raise usage_error(f"the model is given with -m; what is {first!r}?")
 
 
-def find_model(named: str) -> Path:
-    """The file that a name stands for, fetched where it is not here.
+def find_model(name: str) -> Path:
+    """The path of a model file; the file of a `hf:` name is downloaded if it is not cached.
 
-    Raises FormatError with what may have been meant where there is no such file."""
+    Raises FormatError, with a suggestion, if there is no such file."""
     from weft.llm.hub import is_hub_name, local_path
 
-    page = re.match(r"(https?://)?(huggingface\.co|hf\.co)/", named)
-    if page and not Path(named).exists():
-        named = f"hf:{named[page.end() :]}"
-    path = local_path(named)
-    if is_hub_name(named) or path.exists():
+    page = re.match(r"(https?://)?(huggingface\.co|hf\.co)/", name)
+    if page and not Path(name).exists():
+        name = f"hf:{name[page.end() :]}"
+    path = local_path(name)
+    if is_hub_name(name) or path.exists():
         return path
-    raise FormatError(f"{named}: no such file{_meant(named)}")
+    raise FormatError(f"{name}: no such file{_meant(name)}")
 
 
-def _meant(named: str) -> str:
-    if re.match(r"https?://", named):
+def _meant(name: str) -> str:
+    if re.match(r"https?://", name):
         return "; fetch it first, or name a Hugging Face repository: hf:OWNER/NAME[:QUANT]"
-    path = Path(named)
+    path = Path(name)
     near = _near(path)
     if near:
         return f"; did you mean {' or '.join(near)}?"

@@ -49,18 +49,18 @@ def tokenize(
     """Show the tokens of a text: id and piece, one a line."""
     if sum(source is not None for source in (text, prompt, file)) + stdin > 1:
         raise ContextError("give the text as an argument or with -p, --file or --stdin, not both")
-    given = read_text("-" if stdin else text if prompt is None else prompt, file)
+    text = read_text("-" if stdin else text if prompt is None else prompt, file)
     with open_gguf(model) as opened:
         tokenizer = Tokenizer.from_gguf(opened)
-        found = tokenizer.encode(given, add_special=bos, parse_special=special)
+        tokens = tokenizer.encode(text, add_special=bos, parse_special=special)
         if ids:
-            print(json.dumps(found))
+            print(json.dumps(tokens))
         elif not count:
-            for id_ in found:
+            for id_ in tokens:
                 piece = tokenizer.piece(id_, special=True)
                 sys.stdout.write(f"{id_:>7}  {_shown(piece)}\n")
     if count:
-        print(len(found))
+        print(len(tokens))
 
 
 def _shown(piece: bytes) -> str:
