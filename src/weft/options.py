@@ -69,7 +69,7 @@ _OTHER_NAMES = {
 
 
 class Option(NamedTuple):
-    """What `help()` shows of an option besides its type."""
+    """An option, as `help()` shows it besides its type."""
 
     default: Any
     about: str

@@ -1,4 +1,4 @@
-"""Options of other engines that weft has not, and what says the same here."""
+"""Options of other engines that weft lacks, and what to use instead."""
 
 from __future__ import annotations
 
@@ -80,18 +80,18 @@ _INSTEAD: dict[str, str] = {
                      "--leave-output-tensor", "--prune-layers"), _QUANTIZE),
     "--keep-split": _SPLIT_FILE,
 }  # fmt: skip
-"""Option -> what to do instead."""
+"""Says for each option what to do instead."""
 
 
 def in_place_of(option: str) -> str:
-    """What says here what `option` says elsewhere; empty where nothing is known of it."""
+    """Says what to use instead of `option`; empty if the option is unknown."""
     return _INSTEAD.get(option, "")
 
 
 def foreign_option(args: Sequence[str], known: Collection[str], take: Collection[str]) -> str:
     """The first option of other engines in a line, as a whole word: `-hff` is not `-h -f f`.
 
-    `known`: options of the command; `take`: those of them that take the word behind."""
+    `known` are the options of the command, and `take` those of them that take a value."""
     return next((name for name in _names(args, take) if name in _INSTEAD and name not in known), "")
 
 

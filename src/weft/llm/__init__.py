@@ -1,19 +1,19 @@
 """Language models: from a GGUF file to text.
 
 config.py      hyper-parameters; config_keys.py reads them from metadata
-weights.py     names to tensors by table
-models/        one file an architecture, put together from the parts of parts.py
+weights.py     loads the tensors that a table lists
+models/        one file for each architecture, composed of the parts in parts.py
 model.py       a file as config, weights and graph
-tokenizers/    text to tokens and back; a kind of vocabulary a file
-cache/         which cell holds what; keys, values, states; what is done with sequences
-planning/      from what a caller says to the plan of a context, and whether it fits
-compute/       tokens in, logits out: `Context`, batches, ubatches, graphs
+tokenizers/    text to tokens and back; one file for each kind of vocabulary
+cache/         the table of cells; keys, values and states; operations on sequences
+planning/      arguments of a caller to the plan of a context, and whether it fits
+compute/       tokens to logits: `Context`, batches, ubatches, graphs
 sampling/      logits to a token
 chat/          messages to the text that a model was trained on
-answers/       what a model writes, taken apart: content, reasoning, calls of tools
+answers/       splits answers into content, reasoning and tool calls
 engine/        the writer of texts, one or many, and the thread that serves many
-hub.py         `hf:` names to files
-llm.py         `LLM`, all of the above
+hub.py         finds and downloads the files of `hf:` names
+llm.py         `LLM`, all of this in one object
 """
 
 from typing import TYPE_CHECKING

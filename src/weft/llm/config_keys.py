@@ -19,16 +19,16 @@ __all__ = ["Keys", "read_config"]
 
 
 class Keys:
-    """Metadata lookups under the architecture's prefix, with range checks.
+    """Looks up metadata under the architecture's prefix and checks ranges.
 
-    `key` is the name without the prefix; errors are FormatErrors that name the whole key."""
+    A `key` is the name without the prefix. Errors are FormatErrors that name the whole key."""
 
     def __init__(self, file: GGUFFile) -> None:
         self.file = file
         self.arch = file.architecture
 
     def config(self) -> ModelConfig:
-        """The whole config, as far as it is the same for every architecture."""
+        """The config, as far as all architectures have the same keys."""
         if not self.file.tensors:
             raise FormatError(
                 f"{self.file.path}: the file has no tensors: it is a vocabulary, not a model; give "
@@ -86,14 +86,14 @@ class Keys:
         )
 
     def n_vocab(self) -> int:
-        """Tokens of the vocabulary."""
+        """The number of tokens of the vocabulary."""
         tokens = "tokenizer.ggml.tokens"
         if tokens in self.file.metadata:
             return self.file.metadata.count_of(tokens)
         return self.count("vocab_size")
 
     def moe(self) -> MoeConfig | None:
-        """The mixture of experts, where there is one."""
+        """The mixture of experts; None: there is none."""
         n_expert = self.count("expert_count", 0, least=0, most=1 << 16)
         if n_expert == 0:
             return None
@@ -124,27 +124,28 @@ class Keys:
         )
 
     def _is_sigmoid(self) -> bool:
-        """Whether expert weights are sigmoids of scores. Files of GLM-4.7-Flash do not say so, but
-        have a bias that balances the choice, which goes with sigmoids alone."""
+        """True if expert weights are sigmoids of scores. Files of GLM-4.7-Flash do not say so, but
+        have a bias that balances the choice, which only such models have."""
         key = "expert_gating_func"
         if f"{self.arch}.{key}" in self.file.metadata:
             return self.count(key, least=0) == 2
         return any(name.endswith(".exp_probs_b.bias") for name in self.file.tensors)
 
     def pooling(self) -> Pooling:
-        """How embeddings are pooled; the key holds llama.cpp's numbers."""
+        """The pooling of embeddings; the key has llama.cpp's numbers."""
         names = get_args(Pooling)
         number = self.count("pooling_type", 0, least=0)
         if number >= len(names):
             known = ", ".join(f"{i} ({name})" for i, name in enumerate(names))
             raise self.bad("pooling_type", number, f"one of {known}; others are not supported")
-        found: Pooling = names[number]
-        return found
+        pooling: Pooling = names[number]
+        return pooling
 
     def windowed(self, period: int, n_layer: int) -> tuple[bool, ...]:
-        """Which layers see only the sliding window. `attention.sliding_window_pattern` says it per
-        layer, or gives the period: the last layer of each period sees everything, with period 0 no
-        layer does. `period` is the architecture's own."""
+        """For each layer, whether it sees only the sliding window.
+
+        `attention.sliding_window_pattern` has a flag for each layer, or a period (default:
+        `period`): the last layer of each period sees everything; with period 0, no layer does."""
         key = "attention.sliding_window_pattern"
         full = f"{self.arch}.{key}"
         meta = self.file.metadata
@@ -164,7 +165,7 @@ class Keys:
         if n_dims % 2 or n_dims > head_dim:
             raise self.bad("rope.dimension_count", n_dims, f"even and at most {head_dim}")
         base = self.number("rope.freq_base", 10000.0, above=0.0)
-        # the old name of the factor is the specification's `rope.scale_linear`
+        # `rope.scale_linear` is the old name of the factor in the specification
         old = self.number("rope.scale_linear", 0.0)
         factor = self.number("rope.scaling.factor", old)
         known = get_args(RopeScaling)
@@ -196,7 +197,7 @@ class Keys:
         )
 
     def _yarn_attn_factor(self, factor: float) -> float:
-        """What brings YaRN's magnitude, 1 + 0.1 ln(factor), to the one that the file states."""
+        """The ratio of the magnitude that the file states to YaRN's, 1 + 0.1 ln(factor)."""
         key = "rope.scaling.yarn_attn_factor"
         if f"{self.arch}.{key}" not in self.file.metadata:
             return 1.0
@@ -205,7 +206,7 @@ class Keys:
     def count(
         self, key: str, default: int | None = None, *, least: int = 1, most: int = 1 << 31
     ) -> int:
-        """An integer in [least, most]; the limit keeps lying files from overflowing sizes."""
+        """An integer in [least, most]; the limit keeps malicious files from overflowing sizes."""
         full = f"{self.arch}.{key}"
         get = self.file.get_int
         value = get(full) if default is None else get(full, default)
@@ -214,20 +215,20 @@ class Keys:
         return value
 
     def number(self, key: str, default: float, *, above: float | None = None) -> float:
-        """A finite float, above a limit if there is one."""
+        """A finite float, larger than `above` if that is given."""
         value = self.file.get_float(f"{self.arch}.{key}", default)
         if not math.isfinite(value) or (above is not None and value <= above):
             raise self.bad(key, value, "finite" if above is None else f"above {above}")
         return value
 
     def flag(self, key: str, default: bool) -> bool:
-        """A bool."""
+        """A boolean value."""
         return self.file.get_bool(f"{self.arch}.{key}", default)
 
     def per_layer(
         self, key: str, n_layer: int, default: tuple[int, ...] | None = None
     ) -> tuple[int, ...]:
-        """A count for each layer: the file has one number for all, or an array of them."""
+        """A count for each layer; the file has one number for all layers, or an array."""
         full = f"{self.arch}.{key}"
         meta = self.file.metadata
         if full not in meta and default is not None:
@@ -239,18 +240,18 @@ class Keys:
             raise self.bad(
                 key, f"an array of {len(values)}", f"an integer for each of {n_layer} layers"
             )
-        found = tuple(int(v) for v in values[:n_layer])
-        if min(found) < 0 or max(found) > 1 << 31:
-            raise self.bad(key, found, f"in 0..{1 << 31}")
-        return found
+        counts = tuple(int(v) for v in values[:n_layer])
+        if min(counts) < 0 or max(counts) > 1 << 31:
+            raise self.bad(key, counts, f"in 0..{1 << 31}")
+        return counts
 
     def bad(self, key: str, value: object, wanted: str) -> FormatError:
-        """An error to raise: `key` is `value` and must be `wanted`."""
+        """The error for a key with a wrong `value`; `wanted` says what it must be."""
         return FormatError(
             f"{self.file.path}: metadata key {self.arch}.{key} is {value}; it must be {wanted}"
         )
 
 
 def read_config(file: GGUFFile) -> ModelConfig:
-    """Reads and checks the metadata; raises FormatError naming a key that is wrong."""
+    """Reads and checks the metadata. Raises FormatError, which names the key, for a wrong value."""
     return Keys(file).config()

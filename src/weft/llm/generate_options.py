@@ -1,5 +1,5 @@
-"""The options of `LLM.generate`: their types, for the methods that pass them on, what `help()` says
-of them, and the request that they make."""
+"""The options of `LLM.generate`: their types, their texts for `help()`, and the request that is
+made from them."""
 
 from __future__ import annotations
 
@@ -74,9 +74,9 @@ def stop_strings(options: GenerateOptions) -> tuple[str, ...]:
 
 
 def request_of(ids: list[int], options: GenerateOptions, *, n_keep: int | None = None) -> Request:
-    """What is asked of the writer: a text after the tokens `ids`. `n_keep`: as in `Request`.
+    """The request for a text after the tokens `ids`. `n_keep` is that of `Request`.
 
-    Raises ArgumentError or ContextError for an option that cannot be."""
+    Raises ArgumentError or ContextError for an option of the wrong type or out of range."""
     sampling = {name: v for name, v in options.items() if name in SAMPLING_OPTIONS}
     return Request(
         tuple(ids),

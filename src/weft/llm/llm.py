@@ -276,11 +276,11 @@ class LLM:
         return texts
 
     def _kept(self, prompt: list[int]) -> int:
-        """First tokens of a prompt that stay when the context is full, BOS among them; something
-        must be left to drop."""
+        """The number of first tokens that stay when the context is full, BOS included. At least two
+        tokens must be left to drop."""
         whole = min(len(prompt), self.context.n_ctx - 2)
-        asked = whole if self._n_keep == -1 else self._n_keep
-        return max(asked, int(prompt[0] == self.tokenizer.vocab.bos))
+        n_keep = whole if self._n_keep == -1 else self._n_keep
+        return max(n_keep, int(prompt[0] == self.tokenizer.vocab.bos))
 
     def _prompt(self, prompt: object, parse_special: bool) -> list[int]:
         ids = prompt_ids(prompt, self.tokenizer, parse_special)

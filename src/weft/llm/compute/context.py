@@ -349,7 +349,8 @@ class Context(Sequences):
 
     @property
     def barriers(self) -> int:
-        """How many times the threads of the cpu device waited for each other in the last ubatch."""
+        """The number of times that the threads of the cpu device waited for each other in the last
+        ubatch."""
         return self._graphs.session.barriers
 
     def why_not_reused(self) -> str | None:

@@ -22,18 +22,18 @@ Configure = Callable[[ModelConfig, Keys], ModelConfig]
 
 @dataclass(frozen=True)
 class Architecture:
-    """How a kind of model is loaded and computed. Without arguments but the first: LLaMA's blocks,
+    """Loads and computes a kind of model. The defaults are LLaMA's blocks:
 
         x = x + attention(norm(x));  x = x + feed_forward(norm(x))
 
-    What differs is said by fields; a class derived from it overrides `embed`, `block` or `logits`.
-    """
+    Fields say what differs; a subclass may override `embed`, `block` or `logits`."""
 
     rope_mode: RopeMode
-    """Which elements of a head rotate together: adjacent pairs (NORMAL), or halves (NEOX)."""
+    """Pairs of elements of a head that rotate together: adjacent ones (NORMAL), or one of each half
+    (NEOX)."""
     configure: Configure = lambda config, keys: config
-    """What the architecture makes of the metadata that `read_config` does not know: which
-    layers have a window, another rotary embedding, ..."""
+    """Completes the config from metadata that `read_config` does not read, for example which layers
+    have a window or another rotary embedding."""
     attention: Part = Attention()  # noqa: RUF009  parts are frozen
     feed_forward: Part = Gated()  # noqa: RUF009
     norm: Norm = RMS

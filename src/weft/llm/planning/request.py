@@ -1,4 +1,4 @@
-"""`Request`: everything that a `ContextPlan` is made from, and how it is made."""
+"""`Request`: the model, options and devices from which a `ContextPlan` is made."""
 
 from __future__ import annotations
 

@@ -188,13 +188,13 @@ def _proto(vocab: Vocab) -> bytes:
 
 
 def _piece_begin(n: int, n_end: int) -> bytes:
-    """What stands before the `n` bytes of a piece's text, if `n_end` follow."""
+    """The bytes before the text of a piece, which has `n` bytes; `n_end` other bytes follow it."""
     text = bytes([_tag(1, 2)]) + _varint(n)
     return bytes([_tag(1, 2)]) + _varint(len(text) + n + n_end) + text
 
 
 def _tag(field: int, wire_type: int) -> int:
-    """Of a field below 16: one byte."""
+    """The tag of a field below 16, as one byte."""
     return field << 3 | wire_type
 
 
