@@ -136,7 +136,7 @@ def test_mistakes_get_a_sentence(tmp_path: Path) -> None:
     text = tmp_path / "text.gguf"
     text.write_text("<html>not a model</html>")
     assert "not a GGUF file" in refused("run", text, "-p", "x")
-    assert "no device gpu7" in refused("run", MODEL, "-p", "x", "--devices", "gpu7")
+    assert "known backends" in refused("run", MODEL, "-p", "x", "--devices", "gpu7")
     long_prompt = refused("run", MODEL, "-p", "word " * 200, "-c", "32")
     assert "the context holds 32" in long_prompt
     memory = refused("run", MODEL, "-p", "x", "-c", "2000000000")
