@@ -14,14 +14,16 @@ namespace weft::WEFT_TARGET {
 // Eight words of a chunk to a panel, for some of its rows; signed where they are wide.
 template <typename F, typename V>
 static inline void put_words(const V (&words)[8], uint8_t* q) {
-  constexpr int kWord = 4 * kPanelRows;  // bytes
+  constexpr int kWord = 4 * kPanelRows;           // bytes
+  constexpr int kGroup = 8 / kGroupsPerChunk<F>;  // words
 #pragma GCC unroll 8
   for (int j = 0; j < 8; ++j) {
     if constexpr (kPanelWords<F> == 8) {
       store_as(q + j * kWord, words[j]);
     } else {
-      store_as(q + j * kWord, even_codes(words[j]));
-      store_as(q + (j + 8) * kWord, odd_codes(words[j]));
+      const int even = j + j / kGroup * kGroup;
+      store_as(q + even * kWord, even_codes(words[j]));
+      store_as(q + (even + kGroup) * kWord, odd_codes(words[j]));
     }
   }
 }
@@ -95,8 +97,14 @@ struct TileCodes<F, kColumns> {
 #pragma GCC unroll 4
       for (int c = 0; c < kColumns; ++c) {
         const vi codes = load_as<vi>(x[i].q[c]);
-        spread[i][c][0] = even_codes(codes);
-        spread[i][c][1] = odd_codes(codes);
+        const vi even = even_codes(codes), odd = odd_codes(codes);
+        if constexpr (kGroupsPerChunk<F> == 1) {
+          spread[i][c][0] = even;
+          spread[i][c][1] = odd;
+        } else {
+          spread[i][c][0] = __builtin_shufflevector(even, odd, 0, 1, 2, 3, 8, 9, 10, 11);
+          spread[i][c][1] = __builtin_shufflevector(even, odd, 4, 5, 6, 7, 12, 13, 14, 15);
+        }
       }
     }
   }

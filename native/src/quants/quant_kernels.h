@@ -71,8 +71,8 @@ inline constexpr int64_t kChunksDeep = 16;
 // kPanelRows rows, chunk by chunk.
 struct Panel {
   // [chunk][8][kPanelRows][4]: four neighbouring codes of each row. With AVX2, codes of more than
-  // seven bits as signed 16-bit numbers, [chunk][2][8][kPanelRows][2]: codes 0 and 2 of each four,
-  // then 1 and 3.
+  // seven bits as signed 16-bit numbers, [chunk][group][2][8 / groups][kPanelRows][2]: codes 0 and
+  // 2 of each four, then 1 and 3.
   uint8_t* q;
   float* scale;  // [chunk][groups of a chunk][kPanelRows]
   float* min;    // as scale; only when the format has minima
