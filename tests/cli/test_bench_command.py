@@ -78,11 +78,11 @@ def test_switches_take_values_or_stand_alone(path: Path) -> None:
 
 
 def test_types_polls_and_masks(path: Path) -> None:
-    words = "-p 2 -n 0 -ctk f16,f32 -ctv f32 --poll 0,50 -C 0x1,0x1 -b 1,2".split()
+    words = "-p 2 -n 0 -ctk f16,f32 -ctv f32 --poll 0,50 -C 0x0,0x1 -b 1,2".split()
     found = rows_of(path, *words, *ONCE)
     assert [(r["type_k"], r["type_v"], r["poll"], r["cpu_mask"], r["n_batch"]) for r in found] == [
-        (k, "f32", poll, "0x1", b)
-        for k in ("f16", "f32") for _ in range(2) for poll in (0, 50) for b in (1, 2)
+        (k, "f32", poll, mask, b)
+        for k in ("f16", "f32") for mask in ("0x0", "0x1") for poll in (0, 50) for b in (1, 2)
     ]  # fmt: skip
 
 

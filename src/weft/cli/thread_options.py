@@ -101,7 +101,7 @@ def thread_options(
 ) -> ThreadOptions:
     """Converts the options to `ThreadOptions`; raises DeviceError for an impossible value."""
     cpus: set[int] = set()
-    if cpu_mask is not None:
+    if cpu_mask is not None and cpu_mask not in ("0", "0x0"):  # none chosen: all
         cpus.update(cpus_of_mask(cpu_mask))
     if cpu_range is not None:
         cpus.update(cpus_of_range(cpu_range))
