@@ -79,11 +79,11 @@ class _Commands(TyperGroup):
         return list(COMMANDS)
 
     def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
-        """Commands with all that the table says of them, and the options that always are there."""
-        found = super().shell_complete(ctx, incomplete)
-        for item in found:
+        """Completions: commands with their descriptions from the table, and options."""
+        items = super().shell_complete(ctx, incomplete)
+        for item in items:
             item.help = COMMANDS.get(item.value, item.help)
-        return [item for item in found if not item.value.endswith("-completion")]
+        return [item for item in items if not item.value.endswith("-completion")]
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Writes the table."""

@@ -40,7 +40,7 @@ DEFAULTS: dict[str, Any] = {
     "n_ubatch": 512, "type_k": "f16", "type_v": "f16", "no_kv_offload": False, "flash_attn": -1,
     "devices": "auto", "embeddings": False,
 }  # fmt: skip
-"""Values of options that a table does not show if every row has them."""
+"""Default values of options; a table omits a column in which every row has the default."""
 
 _FLASH = {"auto": -1, "off": 0, "0": 0, "false": 0}
 _BACKENDS = {"opencl": "OpenCL", "blas": "BLAS"}
@@ -88,7 +88,7 @@ class Setting:
 
 
 class Result(NamedTuple):
-    """A test and the nanoseconds of each repetition."""
+    """A test and its times, one per repetition, in nanoseconds."""
 
     test: BenchTest
     samples: Sequence[int]

@@ -128,5 +128,5 @@ def _batches(tokens: NDArray[np.int64], size: int) -> Iterator[NDArray[np.int64]
 
 
 def _tokens(context: Context, n: int, seed: int) -> NDArray[np.int64]:
-    """Random tokens [n], which depend on the seed only."""
+    """Random token ids [n], which depend on the seed only."""
     return np.random.default_rng(seed).integers(0, context.model.config.n_vocab, n)

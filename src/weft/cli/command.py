@@ -67,18 +67,18 @@ _TYPE = re.compile(r" <(?:list\[)?([^<>\[\]]+)\]?>")
 _OPTIONAL_VALUE = dict.fromkeys(
     ("-fa", "--flash-attn", "-nkvo", "--no-kv-offload", "--cpu-strict"), "on"
 )
-"""Options that may stand alone where they take a value, and what they mean then."""
+"""Options whose value may be left out, and the value they have then."""
 SWITCH = {"on": True, "1": True, "true": True, "auto": True, "off": False, "0": False,
           "false": False}  # fmt: skip
-"""Values of such an option."""
+"""The words that such an option takes as its value."""
 
 
 _ALIKE = 0.7
-"""How alike an option must be to one that was typed to be meant, from 0 to 1."""
+"""The least similarity, from 0 to 1, of an option that is suggested for an unknown one."""
 
 
 class ReaderLeft(Exception):
-    """Nobody reads what is printed any more."""
+    """The reader of the output has closed the pipe."""
 
 
 class WeftCommand(TyperCommand):
@@ -104,7 +104,7 @@ class WeftCommand(TyperCommand):
             raise ReaderLeft from None
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        """Arguments that are shown, as their metavars say, without another pair of brackets."""
+        """The metavars of the arguments to show, without another pair of brackets."""
         shown = [p for p in self.get_params(ctx) if not getattr(p, "hidden", False)]
         pieces = [piece for p in shown for piece in p.get_usage_pieces(ctx)]
         return ["[OPTIONS]", *(re.sub(r"^[\[{](.*)[\]}]", r"\1", piece) for piece in pieces)]
@@ -147,7 +147,7 @@ def _with_values(args: Sequence[str], params: Sequence[Any]) -> list[str]:
 
 
 def _taking_values(params: Sequence[Any]) -> set[str]:
-    """Options that take the word behind them."""
+    """The options that take the next word as their value."""
     return {name for p in params if not getattr(p, "is_flag", False) for name in p.opts}
 
 

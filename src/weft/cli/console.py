@@ -102,25 +102,27 @@ def wide(to_error: bool = False) -> Console:
 
 
 _OTHER_GPU = re.compile(r"(?:cuda|vulkan|metal|mtl|rocm|hip|sycl|musa|cann)[:\d]*$", re.I)
-"""Devices as other engines name them."""
+"""Names that other engines give to GPUs."""
 
 
 def device_list(text: str | None) -> list[str]:
-    """`opencl,cpu` -> ["opencl", "cpu"]; `none`: the cpu alone; without one WEFT_DEVICES, else the
-    cpu."""
+    """The devices named in `text`: `opencl,cpu` gives ["opencl", "cpu"], and `none` gives ["cpu"].
+
+    None means the value of WEFT_DEVICES, by default `cpu`. Raises ScheduleError if no device is
+    named, or a GPU by another engine's name."""
     chosen = text if text is not None else FLAGS.devices or "cpu"
-    found = [name.strip() for name in chosen.split(",") if name.strip()]
-    if found == ["none"]:
+    names = [name.strip() for name in chosen.split(",") if name.strip()]
+    if names == ["none"]:
         return ["cpu"]
-    if not found:
+    if not names:
         raise ScheduleError(f"{chosen!r} names no device; write e.g. opencl:0,cpu")
-    gpu = next((name for name in found if _OTHER_GPU.match(name)), None)
+    gpu = next((name for name in names if _OTHER_GPU.match(name)), None)
     if gpu is not None:
         raise ScheduleError(
             f"there is no device {gpu}: weft computes on processors, and on GPUs through OpenCL; "
             "`weft devices` lists those there are"
         )
-    return found
+    return names
 
 
 class TextOut:
@@ -147,7 +149,7 @@ text_out = TextOut()
 
 
 class WaitingBar:
-    """A bar on stderr where that is a terminal and something takes long."""
+    """A progress bar on stderr for work that takes long, shown on a terminal only."""
 
     def __init__(self, label: str, unit: Literal["bytes", "things"], patience: float) -> None:
         """`unit` is the unit of the numbers; `patience` is the seconds before the bar is shown."""
@@ -196,7 +198,7 @@ class WaitingBar:
 
 
 class StatusLine:
-    """A line on the terminal that says what is done now, without a thread of its own."""
+    """A line on the terminal that says what runs now; it needs no thread."""
 
     def __init__(self) -> None:
         self._width = 0

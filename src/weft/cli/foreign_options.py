@@ -80,7 +80,7 @@ _INSTEAD: dict[str, str] = {
                      "--leave-output-tensor", "--prune-layers"), _QUANTIZE),
     "--keep-split": _SPLIT_FILE,
 }  # fmt: skip
-"""Says for each option what to do instead."""
+"""What to do instead, by option."""
 
 
 def in_place_of(option: str) -> str:

@@ -32,7 +32,7 @@ def plan_lines(
 
 
 def _memory_text(context: Context) -> str:
-    """What each buffer takes, in each memory where there are several; repacked weights are
+    """The size of each kind of buffer, per memory if there are several; repacked weights count as
     weights."""
     needs = [need for need in context.plan.needs() if need.total]
     scratch = f"scratch of the threads {size_text(context.memory.scratch)}"

@@ -51,7 +51,7 @@ ServeNoEffect = Annotated[
         hidden=True,
     ),
 ]
-"""The same of servers."""
+"""Options of other engines' servers, accepted without effect."""
 
 Interactive = Annotated[
     bool,
@@ -68,13 +68,13 @@ Conversation = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class Unused:
-    """An option that changes nothing."""
+    """An option that is accepted and changes nothing."""
 
     flags: tuple[str, ...]
     same: tuple[str, ...]
-    """Values that say what is so all the same; without any the option takes no value."""
+    """Values that ask for what weft does anyway; empty for an option without a value."""
     instead: str
-    """What is so, or which option of weft's says it."""
+    """What weft does instead, or which of its options to use."""
 
 
 _MAPPED = "weights are mapped from the file, or repacked"
@@ -105,7 +105,7 @@ UNUSED = (
     Unused(("--cache-reuse",), ("0",), "equal beginnings of texts are computed once"),
     Unused(("--threads-http",), ("-1",), "one thread reads all requests"),
 )
-"""Of llama.cpp's commands."""
+"""Options of llama.cpp's commands, accepted without effect."""
 _FOUND = "how a model writes calls and reasoning is found from its chat template"
 UNUSED_BY_SERVE = (
     *(option for option in UNUSED if option is not _ALONE),
@@ -121,7 +121,7 @@ UNUSED_BY_BENCH = (
     Unused(("-mmp", "--mmap"), ("1",), _MAPPED),
     Unused(("-lm", "--load-mode"), ("mmap", "auto"), _MAPPED),
 )
-"""Of llama-bench, where each takes a value."""
+"""Options of llama-bench, accepted without effect; each takes a value."""
 
 
 def unused_parameter(option: Unused) -> inspect.Parameter:
@@ -135,7 +135,7 @@ def unused_parameter(option: Unused) -> inspect.Parameter:
 
 
 def note_unused(options: Sequence[Unused], given: Sequence[Sequence[str] | bool | None]) -> None:
-    """Says of options that were typed what is so instead."""
+    """Notes for each option that was typed what weft does instead."""
     for option, texts in zip(options, given, strict=True):
         if isinstance(texts, bool):
             if texts:

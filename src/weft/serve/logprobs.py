@@ -33,7 +33,7 @@ class ListedTokens:
     every token in its text."""
 
     def __init__(self, tokenizer: Tokenizer, *, special: bool = False) -> None:
-        """With `special`, control tokens are part of the text."""
+        """`special` keeps control tokens in the text."""
         self._tokenizer = tokenizer
         self._special = special
         self._start(0)

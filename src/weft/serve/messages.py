@@ -100,7 +100,7 @@ class ChatMessage:
     """The message of one choice as it grows, in deltas and as a whole."""
 
     def __init__(self, reader: Reader, *, one_call: bool = False) -> None:
-        """With `one_call`, all calls but the first are left out."""
+        """`one_call` keeps only the first tool call."""
         self._reader = reader
         self._one_call = one_call
         self._content: list[str] = []
