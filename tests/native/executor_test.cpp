@@ -84,6 +84,9 @@ struct Machine {
   }
 };
 
+// Parameters of MAP.
+const std::vector<double> kSquare = {static_cast<double>(MapOp::kPow), 2, 0, 0};
+
 // Two branches, each scaled, normed and squared in place, then added: chains, and stages of two.
 Program branches(int64_t most) {
   Maker m(most);
@@ -94,8 +97,8 @@ Program branches(int64_t most) {
   m.step(Op::kScale, b, {x}, {-1, 0.5}, false);
   m.step(Op::kRmsNorm, a, {a}, {1e-5});
   m.step(Op::kRmsNorm, b, {b}, {1e-5}, false);
-  m.step(Op::kSqr, a, {a}, {});
-  m.step(Op::kSqr, b, {b}, {}, false);
+  m.step(Op::kMap, a, {a}, kSquare);
+  m.step(Op::kMap, b, {b}, kSquare, false);
   const int sum = m.tensor();
   m.step(Op::kAdd, sum, {a, b}, {});
   const int out = m.tensor();
@@ -153,7 +156,7 @@ void a_row_that_is_read_elsewhere_ends_a_chain() {
   m.program.buffers[1] += kColumns * 4;
   const int out = m.tensor();
   m.step(Op::kScale, a, {x}, {3, 0});
-  m.step(Op::kSqr, out, {shifted}, {});
+  m.step(Op::kMap, out, {shifted}, kSquare);
   for (int repeat = 0; repeat < 50; ++repeat) {
     Machine machine(m.program, std::make_shared<ThreadPool>(4));
     for (size_t i = 0; i < machine.memory[0].size(); ++i)
@@ -192,10 +195,10 @@ void steps_that_clash_are_refused() {
     const int x = m.tensor();
     const int y = m.tensor();
     const int z = m.tensor();
-    m.step(Op::kSqr, y, {x}, {});
-    if (kind == 0) m.step(Op::kSqr, z, {y}, {}, false);  // read after write
-    if (kind == 1) m.step(Op::kSqr, x, {z}, {}, false);  // write after read
-    if (kind == 2) m.step(Op::kSqr, y, {z}, {}, false);  // write after write
+    m.step(Op::kMap, y, {x}, kSquare);
+    if (kind == 0) m.step(Op::kMap, z, {y}, kSquare, false);  // read after write
+    if (kind == 1) m.step(Op::kMap, x, {z}, kSquare, false);  // write after read
+    if (kind == 2) m.step(Op::kMap, y, {z}, kSquare, false);  // write after write
     CHECK(message(m.program).find("steps 0 and 1 share a stage") != std::string::npos);
   }
   // a wide stage without clashes, then with one at its end
@@ -204,10 +207,10 @@ void steps_that_clash_are_refused() {
   std::vector<int> made;
   for (int i = 0; i < 2000; ++i) {
     made.push_back(m.tensor());
-    m.step(Op::kSqr, made.back(), {x}, {}, i == 0);
+    m.step(Op::kMap, made.back(), {x}, kSquare, i == 0);
   }
   CHECK(message(m.program).empty());
-  m.step(Op::kSqr, m.tensor(), {made[1000]}, {}, false);
+  m.step(Op::kMap, m.tensor(), {made[1000]}, kSquare, false);
   CHECK(message(m.program).find("steps 1000 and 2000 share a stage") != std::string::npos);
 }
 
@@ -290,7 +293,7 @@ void fixed_sizes_need_their_bytes() {
   const int y = m.tensor();
   m.program.tensors[1].ne[1] = {4, -1};
   for (TensorDecl& t : m.program.tensors) t.nb[2] = t.nb[3] = {kColumns * 16, -1};
-  m.step(Op::kSqr, y, {x}, {});
+  m.step(Op::kMap, y, {x}, kSquare);
   Machine machine(m.program, std::make_shared<ThreadPool>(2));
   std::vector<float> in(size_t{4} * kColumns, 3.0f);
   std::vector<float> out(in.size());

@@ -19,6 +19,12 @@ from numpy.typing import NDArray
 
 from weft import _native
 from weft.dtype import find_dtype
+from weft.graph import Tensor
+from weft.graph.node import make_node
+from weft.graph.op import find_op
+from weft.graph.op_table import Slot, slots_of
+from weft.graph.params import Params, pack
+from weft.graph.rewrite.general import GENERAL, general_form
 
 U8 = NDArray[np.uint8]
 
@@ -205,15 +211,77 @@ def run_op(
     *,
     whole: bool = False,
 ) -> NDArray[Any]:
-    """Runs one op and returns the destination's elements `[i3, i2, i1, i0]`.
+    """Runs one op, or what stands for it in general form, and returns the destination's elements
+    `[i3, i2, i1, i0]`.
 
     `whole`: the bytes of the destination's entire memory instead. Raises Refused when the kernel
     does not take the call."""
+    if op in GENERAL:
+        return _run_general(op, dst, src, params, target, n_threads, whole=whole)
     step = Run(op, dst, src, params, target, n_threads)
     step.run()
     step.check_guards()
     memory = step.memory(dst).copy()
     return memory if whole else dst.read(memory)
+
+
+def _run_general(
+    op: str,
+    dst: Operand,
+    src: Sequence[Operand | None],
+    params: Sequence[float],
+    target: str,
+    n_threads: int,
+    *,
+    whole: bool,
+) -> NDArray[Any]:
+    """The steps of the general form, one after the other; the last that works writes `dst`."""
+    known: dict[Tensor, Operand] = {}
+    leaves: list[Tensor | None] = []
+    for s in src:
+        leaf = None if s is None else Tensor(find_dtype(s.dtype), s.ne, nb=s.nb)
+        leaves.append(leaf)
+        if s is not None and leaf is not None:
+            known[leaf] = s
+    node = make_node(
+        op, find_dtype(dst.dtype), dst.ne, *leaves, params=_record(op, params), nb=dst.nb
+    )
+    form = general_form(node, GENERAL)
+    *_, last = (t for t in form if not t.op.is_view)
+    for t in form:
+        if t.view_src is not None:
+            base = known[t.view_src]
+            known[t] = Operand(base.memory, t.dtype.name, t.ne, t.nb, base.offset + t.view_offs)
+            continue
+        plain = last is form[-1] and t is last
+        out = dst if plain else result(t.dtype.name, t.ne, t.nb)
+        sources = [None if s is None else known[s] for s in t.src]
+        step = Run(t.op.name, out, sources, pack(t.params), target, n_threads)
+        step.run()
+        step.check_guards()
+        memory = step.memory(out).copy()
+        known[t] = Operand(memory, out.dtype, out.ne, out.nb, out.offset)
+    end = known[form[-1]]
+    return end.memory if whole else end.read()
+
+
+def _record(op: str, params: Sequence[float]) -> Params | None:
+    """The parameter record of numbers, one per slot."""
+    record = find_op(op).params
+    if record is None:
+        return None
+    values = iter(params)
+    fields = {}
+    for slot in slots_of(record):
+        read = tuple(_parameter(slot, next(values)) for _ in range(slot.count))
+        fields[slot.name] = read if slot.count > 1 else read[0]
+    return record(**fields)
+
+
+def _parameter(slot: Slot, value: float) -> Any:
+    if slot.members is not None:
+        return slot.members(int(value))
+    return {"int": int, "float": float, "bool": bool}[slot.kind](value)
 
 
 def _guarded(memory: U8) -> U8:

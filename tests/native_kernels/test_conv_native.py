@@ -11,6 +11,7 @@ from harness import TARGETS, Operand, refusal, result, run_op
 from weft import graph as g
 from weft.graph import Tensor
 from weft.graph.params import pack
+from weft.graph.rewrite.general import GENERAL, general_form
 
 OPS = (
     *("IM2COL", "IM2COL_3D", "COL2IM_1D", "CONV_2D", "CONV_2D_DW", "CONV_3D"),
@@ -226,16 +227,23 @@ def refused(node: Tensor, leaves: Leaves, params: list[float]) -> str | None:
     return refusal(node.op.name, result(node.dtype.name, node.ne), sources, params)
 
 
+def general(node: Tensor) -> Tensor:
+    """What is computed for a node."""
+    (form,) = general_form(node, GENERAL)
+    return form
+
+
 @pytest.mark.parametrize("bad", [0.0, -1.0, float("nan"), 1e300])
 def test_refuses_steps_that_cannot_be(bad: float) -> None:
     leaves = Leaves(0)
-    node = g.conv_2d(leaves.normal(3, 3, 2, 2), leaves.normal(9, 9, 2, 1))
-    good = pack(node.params)
+    node = general(g.conv_2d(leaves.normal(3, 3, 2, 2), leaves.normal(9, 9, 2, 1)))
+    good = pack(node.params)  # dims, channels, groups, then strides
     assert refused(node, leaves, good) is None
-    assert "stride" in str(refused(node, leaves, [bad, *good[1:]]))
+    assert "stride" in str(refused(node, leaves, [*good[:3], bad, *good[4:]]))
     assert refused(node, leaves, good[:4]) is not None
-    pooled = g.pool_2d(leaves.normal(9, 9, 2, 1), "max", 2, 2, 2, 2)
-    assert "window" in str(refused(pooled, leaves, [0, bad, 2, 2, 2, 0, 0]))
+    pooled = general(g.pool_2d(leaves.normal(9, 9, 2, 1), "max", 2, 2, 2, 2))
+    kind, dims, _, *rest = pack(pooled.params)
+    assert "window" in str(refused(pooled, leaves, [kind, dims, bad, *rest]))
     parts = g.win_part(leaves.normal(3, 9, 7), 4)
     assert "window" in str(refused(parts, leaves, [bad]))
 
@@ -243,8 +251,8 @@ def test_refuses_steps_that_cannot_be(bad: float) -> None:
 def test_refuses_results_of_another_shape() -> None:
     leaves = Leaves(0)
     kernel, data = leaves.normal(3, 3, 2, 5), leaves.normal(9, 9, 2, 1)
-    node = g.conv_2d(kernel, data)
-    sources = [leaves.operand(kernel), leaves.operand(data)]
+    node = general(g.conv_2d(kernel, data))
+    sources = [leaves.operand(data), leaves.operand(kernel)]
     params = pack(node.params)
-    assert "channels" in str(refusal("CONV_2D", result("f32", (7, 7, 4, 1)), sources, params))
-    assert "f32" in str(refusal("CONV_2D", result("i32", node.ne), sources, params))
+    assert "channels" in str(refusal("CONV_ND", result("f32", (7, 7, 4, 1)), sources, params))
+    assert "f32" in str(refusal("CONV_ND", result("i32", node.ne), sources, params))

@@ -86,18 +86,19 @@ enum class RopeMode : int64_t {
 };
 
 enum class PoolKind : int64_t {
-  kAvg = 0, kMax = 1, kMaxIndex = 2
+  kAvg = 0, kMax = 1, kMaxIndex = 2, kMaxFinite = 3
 };
 
 template <>
-inline constexpr int64_t kMembers<PoolKind> = 3;
+inline constexpr int64_t kMembers<PoolKind> = 4;
 
 enum class InterpolateMode : int64_t {
-  kNearest = 0, kNearestExact = 1, kLinear = 2, kCubic = 3
+  kNearest = 0, kNearestExact = 1, kLinear = 2, kCubic = 3, kUpscaleNearest = 4,
+  kUpscaleLinear = 5, kUpscaleCubic = 6, kUpscaleTriangle = 7
 };
 
 template <>
-inline constexpr int64_t kMembers<InterpolateMode> = 4;
+inline constexpr int64_t kMembers<InterpolateMode> = 8;
 
 enum class ScatterMode : int64_t {
   kSet = 0, kAdd = 1
@@ -571,9 +572,9 @@ inline constexpr OpInfo kOpInfo[] = {
   {"CONV_2D_LAST", 2, 4, 9, false,
    "CONV_2D_LAST 2..4 stride:int[2] padding:int[2] dilation:int[2] groups:int low:float high:float"},
   {"POOL_ND", 1, 1, 17, false,
-   "POOL_ND 1..1 kind:PoolKind(AVG=0,MAX=1,MAX_INDEX=2) dims:int kernel:int[3] stride:int[3] padding:int[3] dilation:int[3] count_include_pad:bool divisor:int adaptive:bool"},
+   "POOL_ND 1..1 kind:PoolKind(AVG=0,MAX=1,MAX_INDEX=2,MAX_FINITE=3) dims:int kernel:int[3] stride:int[3] padding:int[3] dilation:int[3] count_include_pad:bool divisor:int adaptive:bool"},
   {"INTERPOLATE", 1, 1, 6, false,
-   "INTERPOLATE 1..1 mode:InterpolateMode(NEAREST=0,NEAREST_EXACT=1,LINEAR=2,CUBIC=3) dims:int align_corners:bool scale_w:float scale_h:float scale_d:float"},
+   "INTERPOLATE 1..1 mode:InterpolateMode(NEAREST=0,NEAREST_EXACT=1,LINEAR=2,CUBIC=3,UPSCALE_NEAREST=4,UPSCALE_LINEAR=5,UPSCALE_CUBIC=6,UPSCALE_TRIANGLE=7) dims:int align_corners:bool scale_w:float scale_h:float scale_d:float"},
   {"GATHER", 2, 2, 1, false,
    "GATHER 2..2 axis:int"},
   {"SCATTER", 3, 3, 2, false,

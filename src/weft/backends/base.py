@@ -7,7 +7,7 @@ subclass `BackendBase` to get the defaults.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.backends.memory import BufferType, Memory, WeightBufferType
-from weft.errors import DeviceError
+from weft.errors import DeviceError, GraphError
+from weft.graph.rewrite.general import general_form
 from weft.graph.tensor import Tensor
 
 __all__ = [
@@ -34,6 +35,7 @@ __all__ = [
     "Support",
     "Use",
     "UsesThreads",
+    "why_not_general",
 ]
 
 DeviceKind = Literal["CPU", "GPU", "IGPU", "ACCEL"]
@@ -216,6 +218,11 @@ class Backend(Protocol):
     """(optional; default none) names of the rewrites (`weft.graph.rewrite`) whose fused nodes the
     device has kernels for. They run after `RewritesSplits.optimize`."""
 
+    generalizes: Collection[str]
+    """(optional; default none) names of ops that the device has no kernels for and runs in their
+    general form (`weft.graph.rewrite.general`). `supports_op` answers for them, too; they are
+    replaced after `optimize` and the rewrites."""
+
     def work_bytes(self, node: Tensor) -> int:
         """(optional; default 0) the scratch bytes that `node` needs at its maxima, over all
         threads."""
@@ -264,6 +271,23 @@ class UsesThreads(Protocol):
     """The number of threads for several tokens at once."""
 
 
+def why_not_general(
+    node: Tensor, ops: Collection[str], why_not: Callable[[Tensor], str | None]
+) -> str | None:
+    """What `why_not` has against a node; of a node of one of `ops`, against its general form."""
+    if node.op.name not in ops:
+        return why_not(node)
+    try:
+        form = general_form(node, ops)
+    except GraphError as error:
+        return str(error)
+    for part in form:
+        why = why_not(part)
+        if why is not None:
+            return f"as {part.op}: {why}"
+    return None
+
+
 class BackendBase:
     """Defaults of the optional methods, and rules for nodes and memory that suit most devices."""
 
@@ -271,16 +295,21 @@ class BackendBase:
     buffer_type: BufferType
     runs_stages = False
     rewrites: Sequence[str] = ()
+    generalizes: Collection[str] = ()
 
     def supports_op(self, node: Tensor) -> Support:
-        """Supports views, leaves, and every node to which `why_not` has no objection."""
+        """Supports views, leaves, and every node to which `why_not` has no objection; of an op that
+        the device generalizes, it asks about the general form."""
         try:
-            why = None if node.op.is_view or node.op.name == "NONE" else self.why_not(node)
+            why = why_not_general(node, self.generalizes, self._why_not)
         except Exception as error:
             raise DeviceError(
                 f"{self.name}: why_not of {node.op} {node.name}: {error!r}"
             ) from error
         return YES if why is None else Support(False, f"{node.op} on {self.name}: {why}")
+
+    def _why_not(self, node: Tensor) -> str | None:
+        return None if node.op.is_view or node.op.name == "NONE" else self.why_not(node)
 
     def why_not(self, node: Tensor) -> str | None:
         """(for `supports_op`) a sentence where the device has no kernel for a node; else None."""

@@ -42,6 +42,8 @@ class Placed(Protocol):
     @property
     def rewritten(self) -> list[Rewritten]: ...
     @property
+    def generalized(self) -> list[tuple[str, str]]: ...
+    @property
     def predicted(self) -> Prediction | None: ...
 
 
@@ -172,6 +174,11 @@ def to_json(schedule: Placed) -> dict[str, Any]:
         counts = Counter(r.name for r in schedule.rewritten)
         removed = sum(r.removed for r in schedule.rewritten)
         data["rewrites"] = {"counts": dict(counts), "removed_nodes": removed}
+    if schedule.generalized:
+        data["general"] = [
+            {"op": op, "as": general, "count": n}
+            for (op, general), n in Counter(schedule.generalized).items()
+        ]
     if schedule.predicted is not None:
         data["predicted"] = schedule.predicted.to_json()
     return data

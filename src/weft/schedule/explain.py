@@ -130,6 +130,9 @@ def _total_lines(data: Mapping[str, Any]) -> list[str]:
     if "rewrites" in data:
         counts = ", ".join(f"{name} {n}" for name, n in data["rewrites"]["counts"].items())
         lines.append(f"fused: {counts}; {data['rewrites']['removed_nodes']} nodes fewer")
+    if "general" in data:
+        forms = (f"{f['count']} {f['op']} as {f['as']}" for f in data["general"])
+        lines.append(f"in general form: {', '.join(forms)}")
     if "predicted" in data:
         lines.append(prediction_text(data["predicted"]))
     return lines

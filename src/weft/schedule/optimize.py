@@ -1,5 +1,5 @@
-"""`optimize_splits`: each split's backend may rewrite its nodes before memory is planned, and named
-rewrites fuse those that it has kernels for."""
+"""`optimize_splits`: each split's backend may rewrite its nodes before memory is planned, named
+rewrites fuse those that it has kernels for, and ops that it generalizes get their general form."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from weft.backends.base import Backend, RewritesSplits
 from weft.errors import ScheduleError
 from weft.graph.node import describe
 from weft.graph.rewrite import chosen_rewrites, rewrite
+from weft.graph.rewrite.general import general_form, replace_by
 from weft.graph.tensor import Tensor
 from weft.schedule.collector import collector_paused
 from weft.schedule.finalize import clone
@@ -26,8 +27,9 @@ def optimize_splits(
     keep: Collection[Tensor] = (),
 ) -> Schedule:
     """A schedule whose splits are as `RewritesSplits.optimize` wants them, with nodes fused by
-    those of `rewrites` (default: WEFT_REWRITES, or all) that the backend names; unchanged where no
-    backend has either. `keep`: tensors of the graph that no rewrite may hide.
+    those of `rewrites` (default: WEFT_REWRITES, or all) that the backend names, and in their
+    general form where it `generalizes` their op; unchanged where no backend has anything of this.
+    `keep`: tensors of the graph that no rewrite may hide.
 
     A backend gets the final nodes of one split, in order, and returns the nodes to run. The nodes
     are its own copies: it may change their `src`, `op` and `params`, leave nodes out, reorder them,
@@ -47,6 +49,8 @@ def optimize_splits(
         wanted = names.intersection(private.backends[split.backend].rewrites)
         if wanted:
             _fuse(private, split, wanted, keep)
+    for split in private.splits:
+        _generalize(private, split)
     _check_sources(private)
     build_plan_lists(private)
     return private
@@ -67,6 +71,35 @@ def _fuse(
     schedule.rewritten += done
 
 
+def _generalize(schedule: Schedule, split: Split) -> None:
+    """Nodes in the form that the backend has kernels for; each stays the tensor that it is."""
+    ops = schedule.backends[split.backend].generalizes
+    nodes: list[Tensor] = []
+    for node in split.nodes:
+        op = node.op
+        *before, form = general_form(node, ops)
+        if form is not node:
+            nodes += before
+            replace_by(node, form)
+            work = before[-1] if form.op.is_view else node
+            schedule.generalized.append((op.name, work.op.name))
+            if form.op.is_view:
+                _rebase(schedule, node)
+        nodes.append(node)
+    split.nodes = nodes
+
+
+def _rebase(schedule: Schedule, node: Tensor) -> None:
+    """Views of a node that became a view itself share the memory of what it views."""
+    base = node.view_src
+    assert base is not None
+    base.flags |= node.flags & {"output"}  # its memory is the output's
+    views = [t for split in schedule.splits for t in split.nodes] + schedule.plan_leaves
+    for t in views:
+        if t.view_src is node:
+            t.view_src, t.view_offs = base, t.view_offs + node.view_offs
+
+
 def _read_elsewhere(schedule: Schedule, split: Split) -> set[Tensor]:
     """Tensors that must be there after `split`, because others read, copy or keep them."""
     found: set[Tensor] = set()
@@ -83,7 +116,8 @@ def _read_elsewhere(schedule: Schedule, split: Split) -> set[Tensor]:
 
 
 def _changes(backend: Backend, names: Collection[str]) -> bool:
-    return isinstance(backend, RewritesSplits) or not frozenset(names).isdisjoint(backend.rewrites)
+    rewrites = isinstance(backend, RewritesSplits) or bool(backend.generalizes)
+    return rewrites or not frozenset(names).isdisjoint(backend.rewrites)
 
 
 def _privatize(schedule: Schedule) -> Schedule:

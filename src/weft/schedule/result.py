@@ -60,6 +60,8 @@ class Schedule:
     """Node -> remarks of the policy beside the cause, such as times on other devices."""
     rewritten: list[Rewritten] = field(default_factory=list)
     """The rewrites that were applied, in order, for devices that have kernels for them."""
+    generalized: list[tuple[str, str]] = field(default_factory=list)
+    """The op of each node that a device runs in general form, and the op of that form."""
     predicted: Prediction | None = None
     """Under `policy="cost"`, the time that its profile predicts."""
 

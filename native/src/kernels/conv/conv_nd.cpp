@@ -65,14 +65,34 @@ struct Scratch {
   }
 };
 
-// Weights k .. k+n of rows `row` on: where they are, or brought together.
-const float* weights_of(const Call& call, const ConvPlan& p, const Scratch& s, int64_t group,
-                        int64_t row, int64_t rows, int64_t k, int64_t n, int64_t& row_step) {
+// Planes of all channels, then the weights in order, in the memory that all threads share.
+int64_t shared_planes(const ConvPlan& p) {
+  return p.batches * p.groups * p.in_channels * p.channel + kSlack;
+}
+
+float* ordered_weights(const Call& call, const ConvPlan& p) {
+  return reinterpret_cast<float*>(call.shared) + shared_planes(p);
+}
+
+// Where the weights of an output channel begin, in elements. In a transposed kernel the input
+// channels of all groups come one after another.
+int64_t first_of_row(const ConvPlan& p, int64_t group, int64_t row) {
+  return group *
+             (p.transposed ? p.in_channels * p.channel_weights : p.out_channels * p.row_weights) +
+         row * p.row_weights;
+}
+
+// Weights k .. k+n of rows `row` on: where they are, where `prepare` put them, or brought together.
+const float* weights_of(const Call& call, const ConvPlan& p, const ConvPhase& phase,
+                        const Scratch& s, int64_t group, int64_t row, int64_t rows, int64_t k,
+                        int64_t n, int64_t& row_step) {
   const Tensor& kernel = *call.src[1];
-  // in a transposed kernel the input channels of all groups come one after another
-  const int64_t base =
-      group * (p.transposed ? p.in_channels * p.channel_weights : p.out_channels * p.row_weights) +
-      row * p.row_weights;
+  if (p.orders_weights(kernel.type)) {
+    row_step = phase.depth;
+    return ordered_weights(call, p) + phase.first_weight +
+           (group * p.out_channels + row) * phase.depth + k;
+  }
+  const int64_t base = first_of_row(p, group, row);
   if (kernel.type == DType::kF32 && !p.transposed) {
     row_step = p.row_weights;
     return reinterpret_cast<const float*>(kernel.data) + base + k;
@@ -132,7 +152,7 @@ void multiply(const Call& call, const ConvPlan& p, const ConvPhase& phase, const
     for (int64_t r = 0; r < rows; r += kRows) {
       const int64_t high = min64(kRows, rows - r);
       int64_t row_step;
-      const float* w = weights_of(call, p, s, group, row + r, high, k, deep, row_step);
+      const float* w = weights_of(call, p, phase, s, group, row + r, high, k, deep, row_step);
       const bool more = r + kRows < rows;
       if (w != s.weights && (more || !last)) {
         const float* next = more ? w + kRows * row_step : w - r * row_step + deep;
@@ -155,15 +175,16 @@ void dots(const Call& call, const ConvPlan& p, const ConvPhase& phase, const Scr
           int64_t group, int64_t row, int64_t rows, const float* x, int64_t n, int64_t block) {
   constexpr int64_t kSeen = 2048;
   float seen[kSeen];
-  const bool in_place = call.src[1]->type == DType::kF32 && !p.transposed;
-  const int64_t step = in_place ? kSeen : kDeep;
+  const DType type = call.src[1]->type;
+  const bool in_rows = p.orders_weights(type) || (type == DType::kF32 && !p.transposed);
+  const int64_t step = in_rows ? kSeen : kDeep;
   for (int64_t k = 0; k < phase.depth; k += step) {
     const int64_t deep = min64(step, phase.depth - k);
     for (int64_t c = 0; c < n; ++c) {
       for (int64_t i = 0; i < deep; ++i) seen[i] = x[s.places[k + i] + c];
       for (int64_t r = 0; r < rows; ++r) {
         int64_t row_step;
-        const float* w = weights_of(call, p, s, group, row + r, 1, k, deep, row_step);
+        const float* w = weights_of(call, p, phase, s, group, row + r, 1, k, deep, row_step);
         vf sum[4] = {};
         int64_t i = 0;
         for (; i + 4 * kLanes <= deep; i += 4 * kLanes) {
@@ -242,6 +263,7 @@ void run(const Call& call, int64_t begin, int64_t end, char* scratch) {
     const int64_t number = rest / (p.groups * p.batches);
     if (number != of_phase) {
       phase = plan_phase(p, number, s.places, s.weight_places);
+      phase.first_weight = p.first_weight(number);
       for (int64_t c = 0; in_place && c < p.in_channels; ++c) {
         s.places[c] = c * (p.channel_step / 4);
       }
@@ -311,18 +333,61 @@ int64_t grain(const Call& call) {
 
 size_t scratch_bytes(const Call& call) { return Scratch(ConvPlan(call), nullptr).used; }
 
-int64_t prepare_units(const Call& call) {
-  const ConvPlan p(call);
+// Channels whose planes are made first.
+int64_t plane_units(const Call& call, const ConvPlan& p) {
   if (p.depthwise() || p.in_place(call.src[0]->type)) return 0;
   return p.batches * p.groups * p.in_channels;
+}
+
+int64_t prepare_units(const Call& call) {
+  const ConvPlan p(call);
+  const bool orders = p.orders_weights(call.src[1]->type);
+  return plane_units(call, p) + (orders ? p.groups * p.out_channels : 0);
+}
+
+// The weights of an output channel that outputs of a phase meet, in the order of `plan_phase`.
+void order_weights(const Call& call, const ConvPlan& p, int64_t number, int64_t row, float* out) {
+  const Tensor& kernel = *call.src[1];
+  const int64_t size = element_size(kernel.type);
+  const char* from =
+      kernel.data + first_of_row(p, row / p.out_channels, row % p.out_channels) * size;
+  if (!p.transposed) return load_floats(from, kernel.type, size, p.depth(), out);
+  const int64_t taps = p.phase_depth(number) / p.in_channels;
+  const ConvAxis &ax = p.axes[0], &ay = p.axes[1], &az = p.axes[2];
+  const int64_t x = number % ax.phases, y = number / ax.phases % ay.phases;
+  const int64_t z = number / ax.phases / ay.phases;
+  int64_t plane, index;
+  for (int64_t kz = 0; kz < az.taps; ++kz) {
+    if (!az.meets(z, kz, true, plane, index)) continue;
+    for (int64_t ky = 0; ky < ay.taps; ++ky) {
+      if (!ay.meets(y, ky, true, plane, index)) continue;
+      for (int64_t kx = 0; kx < ax.taps; ++kx) {
+        if (!ax.meets(x, kx, true, plane, index)) continue;
+        const char* tap = from + ((kz * ay.taps + ky) * ax.taps + kx) * size;
+        for (int64_t c = 0; c < p.in_channels; ++c) {
+          out[c * taps] = load_element(tap + c * p.channel_weights * size, kernel.type);
+        }
+        ++out;
+      }
+    }
+  }
 }
 
 void prepare(const Call& call, int64_t begin, int64_t end) {
   const ConvPlan p(call);
   const Tensor& data = *call.src[0];
   const int64_t channels = p.groups * p.in_channels;
+  const int64_t units = plane_units(call, p);
   auto* planes = reinterpret_cast<float*>(call.shared);
-  for (int64_t unit = begin; unit < end; ++unit) {
+  for (int64_t row = max64(begin, units) - units; row < end - units; ++row) {
+    float* out = ordered_weights(call, p);
+    for (int64_t number = 0; number < p.phases(); ++number) {
+      const int64_t depth = p.phase_depth(number);
+      order_weights(call, p, number, row, out + row * depth);
+      out += p.groups * p.out_channels * depth;
+    }
+  }
+  for (int64_t unit = begin; unit < min64(end, units); ++unit) {
     const char* x = data.data + unit / channels * p.batch_step + unit % channels * p.channel_step;
     fill_planes(p, x, data.type, planes + unit * p.channel);
   }
@@ -331,8 +396,8 @@ void prepare(const Call& call, int64_t begin, int64_t end) {
 size_t shared_bytes(const Call& call) {
   const ConvPlan p(call);
   if (p.depthwise()) return 0;
-  const int64_t floats = p.batches * p.groups * p.in_channels * p.channel + kSlack;
-  return static_cast<size_t>(floats) * sizeof(float);
+  const int64_t weights = p.orders_weights(call.src[1]->type) ? p.weights() : 0;
+  return static_cast<size_t>(shared_planes(p) + weights) * sizeof(float);
 }
 
 const char* check(const Call& call) {
@@ -347,9 +412,9 @@ const char* check(const Call& call) {
       call.i(kChannels) % call.i(kGroups) != 0) {
     return "channels are not whole groups";
   }
-  if (!is_float(x.type) || kernel.type != x.type || dst.type != x.type ||
-      (call.src[2] != nullptr && call.src[2]->type != x.type)) {
-    return "needs data, kernel, bias and a result of one type: f32, f16 or bf16";
+  if (!is_float(x.type) || !is_float(kernel.type) || dst.type != x.type ||
+      (call.src[2] != nullptr && !is_float(call.src[2]->type))) {
+    return "needs floats (f32, f16 or bf16), and a result of the data's type";
   }
   if (!is_packed(kernel)) return "the kernel must be contiguous";
   for (int d = dims + 2; d < 4; ++d) {

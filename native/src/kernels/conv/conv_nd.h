@@ -58,6 +58,14 @@ struct ConvAxis {
     index = distance / stride - low;
     return true;
   }
+
+  // Taps that outputs of a phase meet.
+  int64_t met(int64_t phase, bool transposed) const {
+    if (!transposed) return taps;
+    int64_t n = 0;
+    for (int64_t k = 0; k < taps; ++k) n += (phase + padding - k * dilation) % stride == 0;
+    return n;
+  }
 };
 
 struct ConvPlan {
@@ -132,6 +140,27 @@ struct ConvPlan {
     return out_channel_step % 4 == 0;
   }
   bool depthwise() const { return in_channels == 1 && out_channels == 1; }
+  // Whether weights are brought into order once, as floats: [phase][output channel][depth].
+  bool orders_weights(DType type) const {
+    return !depthwise() && (transposed || type != DType::kF32);
+  }
+  int64_t weights() const { return groups * out_channels * depth(); }
+
+  // Weights that outputs of a phase meet.
+  int64_t phase_depth(int64_t number) const {
+    int64_t n = in_channels;
+    for (const ConvAxis& a : axes) {
+      n *= a.met(number % a.phases, transposed);
+      number /= a.phases;
+    }
+    return n;
+  }
+  // Where those of a phase begin among the ordered ones.
+  int64_t first_weight(int64_t number) const {
+    int64_t n = 0;
+    for (int64_t i = 0; i < number; ++i) n += phase_depth(i);
+    return n * groups * out_channels;
+  }
 
   // Numbers of outputs of the first phase, which has the most.
   int64_t numbers() const {
@@ -200,8 +229,9 @@ static inline void fill_planes(const ConvPlan& plan, const char* x, DType type, 
 // What the outputs of one phase read.
 struct ConvPhase {
   int64_t first[3], outputs[3];
-  int64_t numbers;  // outputs along the planes' rows
-  int64_t depth;    // weights that they meet
+  int64_t numbers;       // outputs along the planes' rows
+  int64_t depth;         // weights that they meet
+  int64_t first_weight;  // of those in order
 };
 
 // The place in the planes of a group's channels, and the place of the weight, of every weight that

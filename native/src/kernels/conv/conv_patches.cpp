@@ -1,4 +1,4 @@
-// IM2COL, IM2COL_3D: patches as rows. COL2IM_1D: columns added back at their places.
+// IM2COL_3D: patches as rows. COL2IM_1D: columns added back at their places.
 #include "kernels/conv/conv_grid.h"
 #include "kernels/elements.h"
 
@@ -19,33 +19,8 @@ struct Grid {
   int64_t patch() const { return channels * axes[2].taps * axes[1].taps * axes[0].taps; }
 };
 
-// 2D: kernel [kw, kh, c, .], data [w, h, c, n], rows [., ow, oh, n].
-// 1D: kernel [kw, c, .], data [w, c, n], rows [., ow, n].
-Grid grid_2d(const Call& call) {
-  const Tensor& kernel = *call.src[0];
-  const Tensor& data = *call.src[1];
-  const Tensor& dst = call.dst;
-  const int dims = call.i(Im2ColSlot::kIs2d) != 0 ? 2 : 1;
-  Grid g;
-  read_steps<Im2ColSlot>(call, dims, g.axes);
-  for (int d = 0; d < 3; ++d) g.out_step[d] = 0;
-  for (int d = 0; d < dims; ++d) {
-    g.axes[d].in = data.ne[d];
-    g.axes[d].taps = kernel.ne[d];
-    g.axes[d].out = dst.ne[d + 1];
-    g.axes[d].step = data.nb[d];
-    g.out_step[d] = dst.nb[d + 1];
-  }
-  g.channels = kernel.ne[dims];
-  g.channel_step = data.nb[dims];
-  g.batches = dst.ne[dims + 1];
-  g.batch_step = data.nb[dims + 1];
-  g.out_batch_step = dst.nb[dims + 1];
-  return g;
-}
-
 // Kernel [kw, kh, kd, c * oc], data [w, h, d, c * n], rows [., ow, oh, od * n].
-Grid grid_3d(const Call& call) {
+Grid grid_of(const Call& call) {
   const Tensor& kernel = *call.src[0];
   const Tensor& data = *call.src[1];
   const Tensor& dst = call.dst;
@@ -94,9 +69,8 @@ void patch(const Grid& g, const char* data, DType type, int64_t ox, int64_t y0, 
 }
 
 // An item: the patches of a row of outputs.
-template <Grid (*kGrid)(const Call&)>
 void run(const Call& call, int64_t begin, int64_t end, char* scratch) {
-  const Grid g = kGrid(call);
+  const Grid g = grid_of(call);
   const Tensor& data = *call.src[1];
   const Tensor& dst = call.dst;
   for (int64_t item = begin; item < end; ++item) {
@@ -116,62 +90,33 @@ void run(const Call& call, int64_t begin, int64_t end, char* scratch) {
   }
 }
 
-template <Grid (*kGrid)(const Call&)>
 int64_t items(const Call& call) {
-  const Grid g = kGrid(call);
+  const Grid g = grid_of(call);
   return g.batches * g.axes[2].out * g.axes[1].out;
 }
 
-template <Grid (*kGrid)(const Call&)>
 int64_t grain(const Call& call) {
-  const Grid g = kGrid(call);
+  const Grid g = grid_of(call);
   return row_grain(g.axes[0].out * g.patch());
 }
 
-template <Grid (*kGrid)(const Call&)>
 size_t scratch_bytes(const Call& call) {
-  return static_cast<size_t>(kGrid(call).patch()) * sizeof(float);
+  return static_cast<size_t>(grid_of(call).patch()) * sizeof(float);
 }
 
-const char* check_types(const Call& call) {
-  if (!is_float(call.src[1]->type) || !is_float(call.dst.type)) {
-    return "needs f32, f16 or bf16 data and result";
-  }
-  return nullptr;
-}
-
-const char* check_2d(const Call& call) {
-  const int dims = call.i(Im2ColSlot::kIs2d) != 0 ? 2 : 1;
-  if (!steps_are_legal<Im2ColSlot>(call, dims)) return kBadSteps;
-  const Tensor& kernel = *call.src[0];
-  const Tensor& data = *call.src[1];
-  if (kernel.ne[dims] != data.ne[dims] || call.dst.ne[dims + 1] != data.ne[dims + 1] ||
-      (dims == 1 && (data.ne[3] != 1 || call.dst.ne[3] != 1))) {
-    return "kernel, data and result differ in channels or batches";
-  }
-  if (call.dst.ne[0] != grid_2d(call).patch()) return "rows of the result are not patches";
-  return check_types(call);
-}
-
-const char* check_3d(const Call& call) {
+const char* check(const Call& call) {
   if (!is_count(call, Im2Col3dSlot::kChannels, 1)) return "needs one channel at least";
   if (!steps_are_legal<Im2Col3dSlot>(call, 3)) return kBadSteps;
   if (call.src[1]->ne[3] % call.i(Im2Col3dSlot::kChannels) != 0) {
     return "data are not a multiple of the channels";
   }
-  const Grid g = grid_3d(call);
+  const Grid g = grid_of(call);
   if (g.batches * g.axes[2].out != call.dst.ne[3]) return "the result has partial batches";
   if (call.dst.ne[0] != g.patch()) return "rows of the result are not patches";
-  return check_types(call);
-}
-
-template <Grid (*kGrid)(const Call&)>
-constexpr Kernel kernel(const char* (*check)(const Call&)) {
-  return {.check = check,
-          .items = items<kGrid>,
-          .run = run<kGrid>,
-          .grain = grain<kGrid>,
-          .scratch = scratch_bytes<kGrid>};
+  if (!is_float(call.src[1]->type) || !is_float(call.dst.type)) {
+    return "needs f32, f16 or bf16 data and result";
+  }
+  return nullptr;
 }
 
 // ---- COL2IM_1D ----------------------------------------------------------------------------------
@@ -229,8 +174,8 @@ int64_t grain_col2im(const Call&) { return row_grain(kOutputs); }
 }  // namespace
 
 void register_conv_patches(KernelTable& table) {
-  table[Op::kIm2col] = kernel<grid_2d>(check_2d);
-  table[Op::kIm2col3d] = kernel<grid_3d>(check_3d);
+  table[Op::kIm2col3d] = {
+      .check = check, .items = items, .run = run, .grain = grain, .scratch = scratch_bytes};
   table[Op::kCol2im1d] = {
       .check = check_col2im, .items = items_col2im, .run = run_col2im, .grain = grain_col2im};
 }

@@ -1,8 +1,9 @@
 // POOL_ND: means, largest elements and their places, of windows over 1 to 3 dimensions.
 //
-// An item is a row of results. Tap by tap of a window, all results of the row take one more
-// element, so that each sees its window in order. Where windows are one element wide along the row
-// (channels that come first), the window's rows are taken a piece at a time.
+// An item is a row of results. The rows of their windows come to one first, of sums or of largest
+// elements; then, tap by tap, all results take one more element. Places take all elements in order.
+// Where windows are one element wide along the row (channels that come first), the window's rows
+// are taken a piece at a time.
 #include "kernels/conv/conv_grid.h"
 #include "kernels/numbers.h"
 
@@ -45,6 +46,14 @@ struct Grid {
   bool is_whole_row() const {
     const Axis& a = axes[0];
     return !adaptive ? a.taps == 1 && a.stride == 1 && a.padding == 0 : a.in == a.out;
+  }
+
+  // Outputs whose windows lie inside the data.
+  Range whole(int d) const {
+    const Axis& a = axes[d];
+    const Range first = inside(a.out, a.stride, -a.padding, a.in);
+    const Range last = inside(a.out, a.stride, a.offset(a.taps - 1), a.in);
+    return {max64(first.begin, last.begin), min64(first.end, last.end)};
   }
 
   Window window(int d, int64_t o) const {
@@ -94,7 +103,7 @@ template <PoolKind kKind_, typename T>
 void take(const Results<T>& r, int64_t o, T v, int64_t place) {
   if constexpr (kKind_ == kAvg) {
     r.values[o] += v;
-  } else if constexpr (kKind_ == kMax) {
+  } else if constexpr (kKind_ == kMax || kKind_ == kMaxFinite) {
     r.values[o] = v > r.values[o] || v != v ? v : r.values[o];
   } else {
     if (r.places[o] < 0 || v > r.values[o] || v != v) {
@@ -152,26 +161,64 @@ void take_row(const Grid& g, const T* x, int64_t first, const Results<T>& r) {
   }
 }
 
+// What windows begin with.
+constexpr float kLowest = -3.402823466e+38f;
+template <PoolKind kKind_>
+float start_of() {
+  return kKind_ == kAvg ? 0.0f : kKind_ == kMaxFinite ? kLowest : -__builtin_inff();
+}
+
+// Rows of a window come to one, of sums or of the largest elements; a NaN stays.
+template <PoolKind kKind_, typename T>
+void fold_row(const T* x, int64_t n, bool first, T* folded) {
+  if (first) {
+    for (int64_t i = 0; i < n; ++i) folded[i] = x[i];
+  } else if (kKind_ == kAvg) {
+    for (int64_t i = 0; i < n; ++i) folded[i] += x[i];
+  } else {
+    for (int64_t i = 0; i < n; ++i) {
+      folded[i] = x[i] > folded[i] || x[i] != x[i] ? x[i] : folded[i];
+    }
+  }
+}
+
 template <PoolKind kKind_, typename T>
 void pool_row(const Call& call, const Grid& g, const Row& row, const Results<T>& r, T* buffer) {
   const Axis& a = g.axes[0];
-  const T least = sizeof(T) == 4 ? static_cast<T>(-__builtin_inff()) : static_cast<T>(INT64_MIN);
-  for (int64_t o = 0; o < a.out; ++o) r.values[o] = kKind_ == kAvg ? T(0) : least;
+  const T start = sizeof(T) == 4 ? static_cast<T>(start_of<kKind_>()) : static_cast<T>(INT64_MIN);
+  for (int64_t o = 0; o < a.out; ++o) r.values[o] = start;
   for (int64_t o = 0; o < a.out; ++o) r.places[o] = -1;
+  const bool folds = kKind_ != kMaxIndex && row.y.count() * row.z.count() > 1;
+  T* folded = buffer + a.in;
+  bool first = true;
   for (int64_t z = row.z.begin; z < row.z.end; z += row.z.step) {
     for (int64_t y = row.y.begin; y < row.y.end; y += row.y.step) {
       const char* p = row.x + z * g.axes[2].step + y * g.axes[1].step;
       const T* x = numbers_at(p, call.src[0]->type, a.step, a.in, buffer);
-      take_row<kKind_>(g, x, (z * g.axes[1].in + y) * a.in, r);
+      if (folds) {
+        fold_row<kKind_>(x, a.in, first, folded);
+        first = false;
+      } else {
+        take_row<kKind_>(g, x, (z * g.axes[1].in + y) * a.in, r);
+      }
     }
   }
+  if (folds) take_row<kKind_>(g, static_cast<const T*>(folded), 0, r);
   if constexpr (kKind_ == kAvg) {
     const int64_t others =
         call.i(kCountIncludePad) != 0 ? row.y.length * row.z.length : row.y.count() * row.z.count();
+    const int64_t divisor = call.i(kDivisor);
+    // outputs whose windows lie inside, and how many elements those have
+    const Range whole = g.adaptive ? Range{0, 0} : g.whole(0);
+    const auto size = static_cast<T>(divisor != 0 ? divisor : max64(1, others * a.taps));
     for (int64_t o = 0; o < a.out; ++o) {
+      if (divisor != 0 || (o >= whole.begin && o < whole.end)) {
+        r.values[o] /= size;
+        continue;
+      }
       const Window w = g.window(0, o);
       const int64_t n = others * (call.i(kCountIncludePad) != 0 ? w.length : w.count());
-      r.values[o] /= static_cast<T>(call.i(kDivisor) != 0 ? call.i(kDivisor) : n);
+      r.values[o] /= static_cast<T>(max64(1, n));
     }
   }
 }
@@ -185,11 +232,11 @@ void pool_pixel(const Call& call, const Grid& g, const Row& row) {
   const int64_t n = g.axes[0].out;
   const bool padded = call.i(kCountIncludePad) != 0;
   const int64_t all = padded ? row.y.length * row.z.length : row.y.count() * row.z.count();
-  const auto size = static_cast<float>(call.i(kDivisor) != 0 ? call.i(kDivisor) : all);
+  const auto size = static_cast<float>(call.i(kDivisor) != 0 ? call.i(kDivisor) : max64(1, all));
   for (int64_t first = 0; first < n; first += kPixel) {
     const int64_t count = min64(kPixel, n - first);
     float best[kPixel];
-    for (int64_t i = 0; i < kPixel; ++i) best[i] = kKind_ == kAvg ? 0.0f : -__builtin_inff();
+    for (int64_t i = 0; i < kPixel; ++i) best[i] = start_of<kKind_>();
     for (int64_t z = row.z.begin; z < row.z.end; z += row.z.step) {
       for (int64_t y = row.y.begin; y < row.y.end; y += row.y.step) {
         const char* p = row.x + z * g.axes[2].step + y * g.axes[1].step;
@@ -253,6 +300,8 @@ void run(const Call& call, int64_t begin, int64_t end, char* scratch) {
     case kMax:
       return floats ? run_of<kMax, float>(call, begin, end, scratch)
                     : run_of<kMax, int64_t>(call, begin, end, scratch);
+    case kMaxFinite:
+      return run_of<kMaxFinite, float>(call, begin, end, scratch);
     default:
       return floats ? run_of<kMaxIndex, float>(call, begin, end, scratch)
                     : run_of<kMaxIndex, int64_t>(call, begin, end, scratch);
@@ -269,7 +318,7 @@ int64_t grain(const Call& call) {
 }
 
 size_t scratch_bytes(const Call& call) {
-  return static_cast<size_t>(2 * call.dst.ne[0] + call.src[0]->ne[0]) * sizeof(int64_t);
+  return static_cast<size_t>(2 * (call.dst.ne[0] + call.src[0]->ne[0])) * sizeof(int64_t);
 }
 
 const char* check(const Call& call) {
@@ -280,12 +329,13 @@ const char* check(const Call& call) {
   const auto dims = static_cast<int>(call.i(kDims));
   if (!steps_are_legal<PoolNdSlot>(call, dims)) return kBadSteps;
   const auto kind = call.as<PoolKind>(kKind);
-  if (!(kind == kAvg ? is_float(x.type) : is_number(x.type))) {
+  if (!(kind == kAvg || kind == kMaxFinite ? is_float(x.type) : is_number(x.type))) {
     return "averages are of floats, maxima of numbers";
   }
-  if (call.dst.type != (kind == kMaxIndex ? DType::kI64 : x.type)) {
-    return "the result has another type";
-  }
+  const bool fits = kind == kMaxIndex  ? call.dst.type == DType::kI64
+                    : is_float(x.type) ? is_float(call.dst.type)
+                                       : call.dst.type == x.type;
+  if (!fits) return "the result has another type";
   for (int d = 0; d < dims; ++d) {
     if (!is_count(call, kKernel, 1, d)) return "a window has one place at least";
     if (x.ne[d] == 0 && call.dst.ne[d] != 0) return "there is nothing to pool";

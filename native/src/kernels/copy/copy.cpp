@@ -1,4 +1,4 @@
-// DUP, CONT, CPY: the elements of src0 in order, into a destination of as many elements, whatever
+// CONT, CPY: the elements of src0 in order, into a destination of as many elements, whatever
 // the two shapes and strides. QUANTIZE: the same, into what a matmul reads.
 //
 // Equal types move as they are (NaN payloads and block bytes stay), others pass through floats.
@@ -245,7 +245,6 @@ constexpr Kernel kernel(const char* (*check)(const Call&)) {
 }  // namespace
 
 void register_copy(KernelTable& table) {
-  table[Op::kDup] = kernel<true>(check_copy);
   table[Op::kCont] = kernel<true>(check_copy);
   table[Op::kCpy] = kernel<true>(check_copy);
   // row by row, to be chained with what makes the rows

@@ -1,4 +1,4 @@
-// ADD, SUB, MUL, DIV, ADD1: the second source repeats to the first. ADD_ID: a row of the second
+// ADD, SUB, MUL, DIV: the second source repeats to the first. ADD_ID: a row of the second
 // source, chosen per row.
 #include "kernels/elements.h"
 
@@ -147,7 +147,6 @@ void register_binary(KernelTable& table) {
   table[Op::kSub] = kernel<SubOp>();
   table[Op::kMul] = kernel<MulOp>();
   table[Op::kDiv] = kernel<DivOp>();
-  table[Op::kAdd1] = kernel<AddOp>();
   table[Op::kAddId] = {
       .check = check_id, .items = element_items, .run = run_id, .grain = element_grain};
 }

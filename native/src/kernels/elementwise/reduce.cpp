@@ -1,4 +1,4 @@
-// SUM, SUM_ROWS, MEAN, CUMSUM, ARGMAX, COUNT_EQUAL, CROSS_ENTROPY_LOSS.
+// ARGMAX, CROSS_ENTROPY_LOSS.
 #include <math.h>
 
 #include "kernels/elementwise/reductions.h"
@@ -9,89 +9,10 @@ void register_reduce(KernelTable& table);
 
 namespace {
 
-double sum_of_row(const Tensor& a, Index index) {
-  const char* p = row_data(a, index);
-  if (is_plain(a)) return sum(reinterpret_cast<const float*>(p), a.ne[0]);
-  double total = 0;
-  for (int64_t i = 0; i < a.ne[0]; i += kPiece) {
-    float buffer[kPiece];
-    const int64_t n = min64(kPiece, a.ne[0] - i);
-    load_floats(p + i * a.nb[0], a.type, a.nb[0], n, buffer);
-    total += sum(buffer, n);
-  }
-  return total;
-}
-
 // One number from everything is one item: there is no step that could join the parts of threads.
 int64_t one_item(const Call&) { return 1; }
 
-void run_sum(const Call& call, int64_t begin, int64_t end, char*) {
-  if (begin >= end) return;
-  const Tensor& a = *call.src[0];
-  double total = 0;
-  for (int64_t row = 0; row < n_rows(a); ++row) total += sum_of_row(a, row_index(a, row));
-  store_element(call.dst.data, call.dst.type, static_cast<float>(total));
-}
-
-const char* check_float(const Call& call) {
-  if (!is_float(call.dst.type) || !is_float(call.src[0]->type)) {
-    return "needs f32, f16 or bf16 operands";
-  }
-  return nullptr;
-}
-
-const char* check_sum(const Call& call) {
-  if (const char* why = check_float(call)) return why;
-  return n_elements(call.dst) == 1 ? nullptr : "the result must be one number";
-}
-
-// ---- a number per row ---------------------------------------------------------------------------
-
-template <bool kMean>
-void run_rows(const Call& call, int64_t begin, int64_t end, char*) {
-  const Tensor& a = *call.src[0];
-  const Tensor& dst = call.dst;
-  for (int64_t row = begin; row < end; ++row) {
-    const Index index = row_index(dst, row);
-    double total = sum_of_row(a, index);
-    if (kMean) total /= static_cast<double>(a.ne[0]);
-    store_element(row_data(dst, index), dst.type, static_cast<float>(total));
-  }
-}
-
-const char* check_rows(const Call& call) {
-  if (const char* why = check_float(call)) return why;
-  if (call.dst.ne[0] != 1) return "the result must have one number a row";
-  for (int d = 1; d < 4; ++d) {
-    if (call.dst.ne[d] != call.src[0]->ne[d]) return "result and source differ in rows";
-  }
-  return nullptr;
-}
-
-int64_t row_items(const Call& call) { return n_rows(call.dst); }
 int64_t source_grain(const Call& call) { return row_grain(call.src[0]->ne[0]); }
-
-// ---- CUMSUM -------------------------------------------------------------------------------------
-
-void run_cumsum(const Call& call, int64_t begin, int64_t end, char*) {
-  const Tensor& a = *call.src[0];
-  const Tensor& dst = call.dst;
-  for (int64_t row = begin; row < end; ++row) {
-    const Index index = row_index(dst, row);
-    const char* p = row_data(a, index);
-    char* out = row_data(dst, index);
-    double total = 0;
-    for (int64_t i = 0; i < dst.ne[0]; ++i) {
-      total += static_cast<double>(load_element(p + i * a.nb[0], a.type));
-      store_element(out + i * dst.nb[0], dst.type, static_cast<float>(total));
-    }
-  }
-}
-
-const char* check_cumsum(const Call& call) {
-  if (const char* why = check_float(call)) return why;
-  return same_shape(call.dst, *call.src[0]) ? nullptr : "result and source differ in shape";
-}
 
 // ---- ARGMAX: of equals the last, as in ggml -----------------------------------------------------
 
@@ -127,34 +48,6 @@ const char* check_argmax(const Call& call) {
 }
 
 int64_t argmax_items(const Call& call) { return n_rows(*call.src[0]); }
-
-// ---- COUNT_EQUAL --------------------------------------------------------------------------------
-
-void run_count(const Call& call, int64_t begin, int64_t end, char*) {
-  if (begin >= end) return;
-  const Tensor& a = *call.src[0];
-  const Tensor& b = *call.src[1];
-  int64_t count = 0;
-  for (int64_t row = 0; row < n_rows(a); ++row) {
-    const Index index = row_index(a, row);
-    const char* x = row_data(a, index);
-    const char* y = row_data(b, index);
-    for (int64_t i = 0; i < a.ne[0]; ++i) {
-      count += std::memcmp(x + i * a.nb[0], y + i * b.nb[0], 4) == 0;
-    }
-  }
-  std::memcpy(call.dst.data, &count, 8);
-}
-
-const char* check_count(const Call& call) {
-  const Tensor& a = *call.src[0];
-  const Tensor& b = *call.src[1];
-  if (a.type != DType::kI32 || b.type != DType::kI32) return "compares i32 only";
-  if (!same_shape(a, b)) return "the two sources differ in shape";
-  if (call.dst.type != DType::kI64 || n_elements(call.dst) != 1)
-    return "the result must be one i64";
-  return nullptr;
-}
 
 // ---- CROSS_ENTROPY_LOSS: -mean over rows of sum(labels * log_softmax(logits)) -------------------
 
@@ -197,16 +90,8 @@ const char* check_loss(const Call& call) {
 }  // namespace
 
 void register_reduce(KernelTable& table) {
-  table[Op::kSum] = {.check = check_sum, .items = one_item, .run = run_sum};
-  table[Op::kSumRows] = {
-      .check = check_rows, .items = row_items, .run = run_rows<false>, .grain = source_grain};
-  table[Op::kMean] = {
-      .check = check_rows, .items = row_items, .run = run_rows<true>, .grain = source_grain};
-  table[Op::kCumsum] = {
-      .check = check_cumsum, .items = row_items, .run = run_cumsum, .grain = source_grain};
   table[Op::kArgmax] = {
       .check = check_argmax, .items = argmax_items, .run = run_argmax, .grain = source_grain};
-  table[Op::kCountEqual] = {.check = check_count, .items = one_item, .run = run_count};
   table[Op::kCrossEntropyLoss] = {.check = check_loss, .items = one_item, .run = run_loss};
 }
 

@@ -1,4 +1,4 @@
-// Functions of one element: UNARY, SCALE, SQR, SQRT, LOG, SIN, COS, CLAMP, LEAKY_RELU, FILL.
+// Functions of one element: UNARY, SCALE, SQRT, LOG, SIN, COS, CLAMP, LEAKY_RELU, FILL.
 #include "kernels/elements.h"
 #include "kernels/matmul/activations.h"
 #include "kernels/simd/functions.h"
@@ -91,9 +91,6 @@ void run_scale(const Call& call, int64_t begin, int64_t end, char*) {
   const vf b = splat(call.f(ScaleSlot::kB));
   apply(call, begin, end, [=](vf x) { return x * s + b; });
 }
-void run_sqr(const Call& call, int64_t begin, int64_t end, char*) {
-  apply(call, begin, end, [](vf x) { return x * x; });
-}
 void run_sqrt(const Call& call, int64_t begin, int64_t end, char*) {
   apply(call, begin, end, [](vf x) { return vsqrt(x); });
 }
@@ -157,7 +154,6 @@ void register_unary(KernelTable& table) {
                        .grain = element_grain,
                        .by_rows = true};
   table[Op::kScale] = kernel(run_scale);
-  table[Op::kSqr] = kernel(run_sqr);
   table[Op::kSqrt] = kernel(run_sqrt);
   table[Op::kLog] = kernel(run_log);
   table[Op::kSin] = kernel(run_sin);

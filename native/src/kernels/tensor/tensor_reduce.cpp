@@ -4,6 +4,9 @@
 // rows are added up. Sums of floats are kept in lanes for a short while, then in double. Few long
 // reductions are cut into parts that threads share: where depends on the sizes alone, so that any
 // number of threads gives the same.
+#include <type_traits>
+
+#include "kernels/elementwise/reductions.h"
 #include "kernels/numbers.h"
 
 namespace weft::WEFT_TARGET {
@@ -19,7 +22,7 @@ constexpr int64_t kWidth = 32;       // partial results of a piece
 constexpr int64_t kColumns = 512;    // of an item
 constexpr int64_t kRowsShort = 64;   // that are added in float
 constexpr int64_t kMostParts = 256;  // of all results together
-constexpr int64_t kPartPieces = 16;  // at least, in a part
+constexpr int64_t kPartPieces = 64;  // at least, in a part
 
 template <typename T>
 struct WiderThan {
@@ -123,6 +126,7 @@ void for_rows(const Plan& plan, const char* p, const F& work) {
 
 template <typename Op, typename T>
 typename Op::Wide reduce_piece(const T* x, int64_t n) {
+  if constexpr (std::is_same_v<Op, Sum<float>>) return sum(x, n);
   T part[kWidth];
   for (int64_t j = 0; j < kWidth; ++j) part[j] = Op::start();
   int64_t i = 0;
@@ -163,23 +167,36 @@ struct Parts {
   }
 };
 
+// The `n` elements of a row from `row` on.
+template <typename Op, typename T>
+void reduce_row(const Plan& plan, const char* row, int64_t n, typename Op::Wide& all) {
+  if constexpr (std::is_same_v<Op, Sum<float>>) {
+    if (is_plain(plan.x)) {
+      all += sum(reinterpret_cast<const float*>(row), n);
+      return;
+    }
+  }
+  T buffer[kPiece];
+  for (int64_t i = 0; i < n; i += kPiece) {
+    const int64_t count = min64(kPiece, n - i);
+    const char* p = row + i * plan.x.nb[0];
+    all = Op::add(all,
+                  reduce_piece<Op>(numbers_at(p, plan.x.type, plan.x.nb[0], count, buffer), count));
+  }
+}
+
 // Pieces `first` .. `last` of the rows that belong to the result at `p`.
 template <typename Op, typename T>
 typename Op::Wide reduce_pieces(const Plan& plan, const Parts& parts, const char* p, int64_t first,
                                 int64_t last) {
   auto all = static_cast<typename Op::Wide>(Op::start());
-  T buffer[kPiece];
   for (int64_t row = first / parts.per_row; row * parts.per_row < last; ++row) {
     const int64_t i2 = row / plan.inner[1];
     const char* start = p + row % plan.inner[1] * plan.x.nb[1] + i2 % plan.inner[2] * plan.x.nb[2] +
                         i2 / plan.inner[2] * plan.x.nb[3];
     const int64_t from = max64(first - row * parts.per_row, 0) * kPiece;
     const int64_t to = min64((last - row * parts.per_row) * kPiece, plan.inner[0]);
-    for (int64_t i = from; i < to; i += kPiece) {
-      const int64_t n = min64(kPiece, to - i);
-      const T* x = numbers_at(start + i * plan.x.nb[0], plan.x.type, plan.x.nb[0], n, buffer);
-      all = Op::add(all, reduce_piece<Op>(x, n));
-    }
+    reduce_row<Op, T>(plan, start + from * plan.x.nb[0], to - from, all);
   }
   return all;
 }
@@ -197,8 +214,9 @@ void run_rows(const Call& call, const Plan& plan, double scale, int64_t begin, i
         std::memcpy(&part, call.shared + 8 * (item * parts.parts + i), sizeof part);
         all = Op::add(all, part);
       }
-    } else if (parts.pieces > 0) {
-      all = reduce_pieces<Op, T>(plan, parts, row_data(plan.x, at), 0, parts.pieces);
+    } else {
+      for_rows(plan, row_data(plan.x, at),
+               [&](const char* row) { reduce_row<Op, T>(plan, row, plan.inner[0], all); });
     }
     put_result(call, all, scale, row_data(call.dst, at));
   }
@@ -313,7 +331,8 @@ const char* check(const Call& call) {
   DType wanted = x.type;
   if (function >= kAny) wanted = DType::kI8;
   if (sums && is_whole(x.type)) wanted = DType::kI64;
-  if (call.dst.type != wanted) return "the result has another type";
+  const bool floats = is_float(wanted) && is_float(call.dst.type);
+  if (call.dst.type != wanted && !floats) return "the result has another type";
   if (function == kMean && is_whole(x.type)) return "means are of floats";
   for (int d = 0; d < 4; ++d) {
     if (call.dst.ne[d] != ((call.i(kAxes) >> d & 1) != 0 ? 1 : x.ne[d])) {

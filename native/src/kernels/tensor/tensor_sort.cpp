@@ -1,7 +1,7 @@
 // SORT_INDICES: where the elements along an axis are in order, all of them or the first few.
 //
-// An element becomes an unsigned key that sorts like it (a NaN as the largest) beside its index, so
-// that equals keep their order and nothing can upset a sort.
+// An element becomes an unsigned key that sorts like it beside its index, so that equals keep their
+// order and nothing can upset a sort. A NaN is the largest; where indices are i32, it is the last.
 #include "kernels/numbers.h"
 
 namespace weft::WEFT_TARGET {
@@ -40,12 +40,11 @@ struct Wide {
 };
 
 uint64_t float_key(float x) {
-  const bool nan = x != x;
   x += 0.0f;  // -0 equals 0
   uint32_t bits;
   std::memcpy(&bits, &x, 4);
-  bits ^= (bits & 0x80000000u) != 0 ? 0xffffffffu : 0x80000000u;
-  return nan ? 0xffffffffu : bits;
+  bits ^= (0u - (bits >> 31)) | 0x80000000u;
+  return bits;
 }
 
 // The key of a whole number, of 32 bits where the type has at most as many.
@@ -61,12 +60,14 @@ void load_line(const Call& call, const char* p, int64_t stride, int64_t n, E* en
                         : E::kDigits == 8                         ? ~uint64_t{0}
                                                                   : 0xffffffffu;
   if (is_float(type)) {
-    float values[kPiece];
+    const uint64_t nan = call.dst.type == DType::kI32 ? 0xffffffffu : 0xffffffffu ^ turn;
+    float buffer[kPiece];
     for (int64_t first = 0; first < n; first += kPiece) {
       const int64_t count = min64(kPiece, n - first);
-      load_numbers(p + first * stride, type, stride, count, values);
+      const float* values = numbers_at(p + first * stride, type, stride, count, buffer);
       for (int64_t i = 0; i < count; ++i) {
-        entries[first + i] = E::of(float_key(values[i]) ^ turn, first + i);
+        const float x = values[i];
+        entries[first + i] = E::of(x != x ? nan : float_key(x) ^ turn, first + i);
       }
     }
     return;
@@ -94,17 +95,20 @@ void insertion_sort(E* a, int64_t n) {
 // By the bytes of the key, lowest first; equals keep their order. Returns where the result is.
 template <typename E>
 E* radix_sort(E* a, E* other, int64_t n) {
+  int64_t counts[E::kDigits][256] = {};
+  for (int64_t i = 0; i < n; ++i) {
+#pragma GCC unroll 8
+    for (int d = 0; d < E::kDigits; ++d) ++counts[d][a[i].digit(d)];
+  }
   for (int d = 0; d < E::kDigits; ++d) {
-    int64_t counts[256] = {};
-    for (int64_t i = 0; i < n; ++i) ++counts[a[i].digit(d)];
-    if (counts[a[0].digit(d)] == n) continue;
+    if (counts[d][a[0].digit(d)] == n) continue;
     int64_t start = 0;
-    for (int64_t& count : counts) {
+    for (int64_t& count : counts[d]) {
       const int64_t size = count;
       count = start;
       start += size;
     }
-    for (int64_t i = 0; i < n; ++i) other[counts[a[i].digit(d)]++] = a[i];
+    for (int64_t i = 0; i < n; ++i) other[counts[d][a[i].digit(d)]++] = a[i];
     E* swap = a;
     a = other;
     other = swap;
@@ -144,6 +148,14 @@ void select_first(E* a, int64_t n, int64_t k) {
   }
 }
 
+template <typename I, typename E>
+void put_indices(const E* sorted, int64_t k, char* out, int64_t stride) {
+  for (int64_t i = 0; i < k; ++i) {
+    const auto index = static_cast<I>(sorted[i].index());
+    std::memcpy(out + i * stride, &index, sizeof index);
+  }
+}
+
 template <typename E>
 void run_of(const Call& call, int64_t begin, int64_t end, char* scratch) {
   const Tensor& x = *call.src[0];
@@ -154,11 +166,12 @@ void run_of(const Call& call, int64_t begin, int64_t end, char* scratch) {
   lines.ne[axis] = 1;
   auto* entries = reinterpret_cast<E*>(scratch);
   for (int64_t item = begin; item < end; ++item) {
-    const int64_t i0 = item % lines.ne[0];
-    const Index at = row_index(lines, item / lines.ne[0]);
+    const int64_t row = axis == 0 ? item : item / lines.ne[0];
+    const int64_t i0 = axis == 0 ? 0 : item - row * lines.ne[0];
+    const Index at = row_index(lines, row);
     load_line(call, row_data(x, at) + i0 * x.nb[0], x.nb[axis], n, entries);
     const E* sorted = entries;
-    if (k <= kFewFirst || k < n / 64) {
+    if (k < n && (k <= kFewFirst || k <= n / 16)) {
       select_first(entries, n, k);
     } else if (n <= kFew) {
       insertion_sort(entries, n);
@@ -166,9 +179,10 @@ void run_of(const Call& call, int64_t begin, int64_t end, char* scratch) {
       sorted = radix_sort(entries, entries + n, n);
     }
     char* out = row_data(dst, at) + i0 * dst.nb[0];
-    for (int64_t i = 0; i < k; ++i) {
-      const int64_t index = sorted[i].index();
-      std::memcpy(out + i * dst.nb[axis], &index, 8);
+    if (dst.type == DType::kI32) {
+      put_indices<int32_t>(sorted, k, out, dst.nb[axis]);
+    } else {
+      put_indices<int64_t>(sorted, k, out, dst.nb[axis]);
     }
   }
 }
@@ -199,13 +213,16 @@ const char* check(const Call& call) {
   const Tensor& x = *call.src[0];
   if (call.i(SortIndicesSlot::kAxis) < 0 || call.i(SortIndicesSlot::kAxis) > 3)
     return "an axis is 0 .. 3";
-  if (!is_number(x.type) || call.dst.type != DType::kI64) return "needs numbers and an i64 result";
+  if (!is_number(x.type) || !is_index(call.dst.type)) {
+    return "needs numbers, and an i64 or i32 result";
+  }
   for (int d = 0; d < 4; ++d) {
     const bool fits =
         call.i(SortIndicesSlot::kAxis) == d ? call.dst.ne[d] <= x.ne[d] : call.dst.ne[d] == x.ne[d];
     if (!fits) return "the result has other sizes";
   }
-  return x.ne[call.i(SortIndicesSlot::kAxis)] > UINT32_MAX ? "indices exceed 32 bits" : nullptr;
+  const int64_t most = call.dst.type == DType::kI32 ? INT32_MAX : UINT32_MAX;
+  return x.ne[call.i(SortIndicesSlot::kAxis)] > most ? "indices exceed 32 bits" : nullptr;
 }
 
 }  // namespace

@@ -11,7 +11,15 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.backends.base import YES, BackendBase, DeviceKind, Executable, Support, Use
+from weft.backends.base import (
+    YES,
+    BackendBase,
+    DeviceKind,
+    Executable,
+    Support,
+    Use,
+    why_not_general,
+)
 from weft.backends.cpu.native_program import describe_tensor, native_program
 from weft.backends.cpu.order import side_by_side
 from weft.backends.cpu.record import best_target, choose, require_usable
@@ -35,6 +43,7 @@ from weft.graph.op import OPS
 from weft.graph.op_table import check_native
 from weft.graph.params import pack
 from weft.graph.rewrite import REWRITES
+from weft.graph.rewrite.general import GENERAL
 from weft.graph.size import upper
 from weft.graph.tensor import Tensor
 from weft.native import _native
@@ -160,19 +169,25 @@ class CpuBackend(BackendBase):
         self._lookups = LookupBufferType(self.pool)
         self._lookup_types = frozenset(_native.lookup_types(chosen))
         self.rewrites = tuple(REWRITES)
+        self.generalizes = frozenset(GENERAL)
 
     def supports_op(self, node: Tensor) -> Support:
-        """Supports the nodes that the kernel accepts; views need none."""
+        """Supports the nodes that kernels accept, themselves or in general form; views need none."""
+        why = why_not_general(node, self.generalizes, self.why_not)
+        return YES if why is None else Support(False, f"{node.op} on {self.name}: {why}")
+
+    def why_not(self, node: Tensor) -> str | None:
+        """The sentence with which the kernel refuses a node; None where it takes it."""
         if node.op in _VIEWS or node.op is OPS["NONE"]:
-            return YES
-        why = _native.refusal(
+            return None
+        why: str | None = _native.refusal(
             self.target,
             node.op.number,
             describe_tensor(node),
             [describe_tensor(s) for s in node.src],
             pack(node.params),
         )
-        return YES if why is None else Support(False, f"{node.op} on {self.name}: {why}")
+        return why
 
     def supports_buffer_type(self, buffer_type: BufferType) -> bool:
         """Supports any memory that the host can address."""

@@ -15,7 +15,7 @@ from weft.backends.opencl.launch import Limits
 from weft.backends.opencl.memory import OpenCLBufferType
 from weft.backends.opencl.planes import PlanesBufferType, can_be_planes
 from weft.backends.opencl.queue import OpenCLQueue
-from weft.backends.opencl.support import supports
+from weft.backends.opencl.support import GENERALIZED, supports
 from weft.errors import DeviceError
 from weft.graph.rewrite import REWRITES
 from weft.graph.size import upper
@@ -36,6 +36,7 @@ class OpenCLBackend(BackendBase):
     into planes, by default on GPUs."""
 
     rewrites = tuple(REWRITES)
+    generalizes = GENERALIZED
 
     def __init__(
         self,

@@ -32,7 +32,7 @@ _HEADERS = {
     "copy.cl": ("formats.h", "codebooks.h", "planes.h", "blocks.h", "moves.h"),
     "tensor.cl": ("place.h", "moves.h", "whole.h"),
     "map.cl": ("place.h", "functions.h", "whole.h"),
-    "tensor_reduce.cl": ("whole.h",),
+    "tensor_reduce.cl": ("place.h", "whole.h"),
     "gather.cl": ("place.h", "moves.h", "whole.h"),
     "recurrent.cl": ("place.h",),
     "hyper.cl": ("place.h", "formats.h", "codebooks.h"),

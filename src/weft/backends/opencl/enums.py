@@ -31,7 +31,6 @@ class Arithmetic(IntEnum):
 class Elementwise(IntEnum):
     """What `unary` computes for an op that is no UNARY. The numbers are behind those of UnaryOp."""
 
-    SQR = 100
     SQRT = 101
     LOG = 102
     SIN = 103

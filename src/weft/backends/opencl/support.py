@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from weft.backends.base import YES, Support
+from weft.backends.base import YES, Support, why_not_general
 from weft.backends.opencl.ops import find_family
 from weft.graph.op import NONE
+from weft.graph.rewrite.general import GENERAL
 from weft.graph.tensor import Tensor
 
 __all__ = ["OpenCLRules", "supports"]
@@ -17,22 +18,31 @@ _LEFT_OUT = {
 """Ops without kernels, and the device's way to do without them."""
 
 
+GENERALIZED = frozenset(GENERAL)
+"""Ops that the device runs in their general form: all that have one."""
+
+
 def supports(node: Tensor, name: str) -> Support:
-    """Whether there are kernels for a node; views need none. A refusal is a sentence."""
+    """Whether there are kernels for a node, or for its general form; views need none. A
+    refusal is a sentence."""
+    why = why_not_general(node, GENERALIZED, _why_not)
+    return YES if why is None else Support(False, f"{node.op} on {name}: {why}")
+
+
+def _why_not(node: Tensor) -> str | None:
     if node.op.is_view or node.op is NONE:
-        return YES
+        return None
     family = find_family(node.op.name)
     if family is None:
-        why: str | None = _LEFT_OUT.get(node.op.name, "no kernel for this op")
-    else:
-        why = family.refuse(node)
-    return YES if why is None else Support(False, f"{node.op} on {name}: {why}")
+        return _LEFT_OUT.get(node.op.name, "no kernel for this op")
+    return family.refuse(node)
 
 
 class OpenCLRules:
     """The nodes that every OpenCL device takes."""
 
     name = "opencl"
+    generalizes = GENERALIZED
 
     def supports_op(self, node: Tensor) -> Support:
         """Supports the nodes for which there are kernels."""

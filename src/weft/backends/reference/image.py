@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -9,6 +12,9 @@ from weft.backends.reference.kernel import Call, kernel
 from weft.graph.ops import ScaleMode, UpscaleParams, WinParams
 
 F64 = NDArray[np.float64]
+Array = NDArray[Any]
+Weights: TypeAlias = Callable[[int, int, bool], F64]
+"""Weights `[out, in]` of one dimension, of its two sizes and whether corners are aligned."""
 
 
 def _ratio(n_out: int, n_in: int, align: bool) -> np.float32:
@@ -18,7 +24,8 @@ def _ratio(n_out: int, n_in: int, align: bool) -> np.float32:
     return np.float32(n_out) / np.float32(n_in)
 
 
-def _nearest(n_out: int, n_in: int, align: bool) -> F64:
+def nearest(n_out: int, n_in: int, align: bool) -> F64:
+    """The sample at or before each place."""
     # in float32 as in ggml, because rounding decides which neighbour an edge sample takes
     source = np.arange(n_out, dtype=np.float32) / _ratio(n_out, n_in, align)
     return np.eye(n_in)[np.clip(source.astype(np.intp), 0, n_in - 1)]
@@ -30,7 +37,8 @@ def _centres(n_out: int, n_in: int, align: bool) -> tuple[NDArray[np.float32], n
     return (np.arange(n_out, dtype=np.float32) + half) / _ratio(n_out, n_in, align), half
 
 
-def _linear(n_out: int, n_in: int, align: bool) -> F64:
+def linear(n_out: int, n_in: int, align: bool) -> F64:
+    """The two samples around each place; the edge repeats."""
     at, half = _centres(n_out, n_in, align)
     at = at - half
     low = np.clip(np.floor(at).astype(np.intp), 0, n_in - 1)
@@ -40,7 +48,7 @@ def _linear(n_out: int, n_in: int, align: bool) -> F64:
     return weights
 
 
-def _linear_antialiased(n_out: int, n_in: int, align: bool) -> F64:
+def linear_antialiased(n_out: int, n_in: int, align: bool) -> F64:
     """A triangle as wide as the reduction, and at least one input sample wide on each side."""
     at, half = _centres(n_out, n_in, align)
     support = np.maximum(np.float32(1), 1 / _ratio(n_out, n_in, align))
@@ -53,7 +61,7 @@ def _linear_antialiased(n_out: int, n_in: int, align: bool) -> F64:
     return weights / np.where(total > 0, total, 1)
 
 
-def _cubic(n_out: int, n_in: int, align: bool) -> F64:
+def cubic(n_out: int, n_in: int, align: bool) -> F64:
     """Keys' kernel with a = -0.75; samples outside repeat the edge."""
     a = -0.75
     at, half = _centres(n_out, n_in, align)
@@ -72,22 +80,25 @@ def _cubic(n_out: int, n_in: int, align: bool) -> F64:
 
 @kernel("UPSCALE")
 def upscale(call: Call) -> None:
-    """src0 resampled to the destination's sizes; dimensions 2 and 3 always by nearest sample.
+    """src0 resampled to the destination's sizes; dimensions 2 and 3 always by nearest sample."""
+    p: UpscaleParams = call.params
+    smooth = {
+        ScaleMode.NEAREST: nearest,
+        ScaleMode.BILINEAR: linear_antialiased if p.antialias else linear,
+        ScaleMode.BICUBIC: cubic,
+    }[p.mode]
+    call.dst.write(upscaled(call.f64(0), call.dst.shape, smooth, p.align_corners))
+
+
+def upscaled(x: Array, shape: Sequence[int], smooth: Weights, align_corners: bool) -> Array:
+    """`x` resampled to `shape` (outermost first): the two innermost dimensions as `smooth` says.
 
     Each dimension is a matrix `[out, in]` of weights, so interpolation is two matrix products."""
-    p: UpscaleParams = call.params
-    x = call.f64(0)
-    smooth = {
-        ScaleMode.NEAREST: _nearest,
-        ScaleMode.BILINEAR: _linear_antialiased if p.antialias else _linear,
-        ScaleMode.BICUBIC: _cubic,
-    }[p.mode]
     for axis in range(4):
-        weigh = smooth if axis >= 2 else _nearest
-        align = p.align_corners and axis >= 2
-        weights = weigh(call.dst.shape[axis], x.shape[axis], align)
+        weigh = smooth if axis >= 2 else nearest
+        weights = weigh(shape[axis], x.shape[axis], align_corners and axis >= 2)
         x = np.moveaxis(np.tensordot(weights, x, (1, axis)), 0, axis)
-    call.dst.write(x)
+    return x
 
 
 @kernel("WIN_PART")

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from weft.backends.reference import image
 from weft.backends.reference.conv import patches
 from weft.backends.reference.kernel import Call, kernel
 from weft.backends.reference.tensor import values
@@ -158,6 +159,8 @@ def pool_nd(call: Call) -> None:
                     out[:, z, y, w] = window.sum(1) / counted
                 elif p.kind is PoolKind.MAX:
                     out[:, z, y, w] = window.max(1)
+                elif p.kind is PoolKind.MAX_FINITE:
+                    out[:, z, y, w] = window.max(1, initial=np.finfo(np.float32).min)
                 else:
                     plane = np.ravel_multi_index(
                         np.ix_(places_d, places_h, places_w), sizes[::-1]
@@ -222,11 +225,22 @@ def _cubic(size: int, out: int, step: np.float32, align_corners: bool) -> Taps:
     return np.clip(places, 0, size - 1), weights
 
 
+_UPSCALE = {
+    InterpolateMode.UPSCALE_NEAREST: image.nearest,
+    InterpolateMode.UPSCALE_LINEAR: image.linear,
+    InterpolateMode.UPSCALE_CUBIC: image.cubic,
+    InterpolateMode.UPSCALE_TRIANGLE: image.linear_antialiased,
+}
+
+
 @kernel("INTERPOLATE")
 def interpolate(call: Call) -> None:
     """src0 resampled, one dimension after the other."""
     p: InterpolateParams = call.params
     x = call.f64(0)
+    if p.mode in _UPSCALE:
+        call.dst.write(image.upscaled(x, call.dst.shape, _UPSCALE[p.mode], p.align_corners))
+        return
     scales: Sequence[float] = (p.scale_w, p.scale_h, p.scale_d)
     smooth: dict[InterpolateMode, Callable[[int, int, np.float32, bool], Taps]] = {
         InterpolateMode.LINEAR: _linear,

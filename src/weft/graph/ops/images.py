@@ -44,20 +44,29 @@ Triple = tuple[int, int, int]
 
 class PoolKind(IntEnum):
     """The number that POOL_ND computes from a window. MAX_INDEX is the place of the largest
-    element, i64."""
+    element, i64; MAX_FINITE (of floats) the largest element, or the lowest finite f32 where there is
+    none above it."""
 
     AVG = 0
     MAX = 1
     MAX_INDEX = 2
+    MAX_FINITE = 3
 
 
 class InterpolateMode(IntEnum):
-    """The way in which INTERPOLATE reads between samples."""
+    """The way in which INTERPOLATE reads between samples. The last four compute places as ggml's
+    UPSCALE does: in their way along the two innermost dimensions, at the nearest sample along the
+    others."""
 
     NEAREST = 0
     NEAREST_EXACT = 1
     LINEAR = 2
     CUBIC = 3
+    UPSCALE_NEAREST = 4
+    UPSCALE_LINEAR = 5
+    UPSCALE_CUBIC = 6
+    UPSCALE_TRIANGLE = 7
+    """Linear, over triangles as wide as the shrinking."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +125,9 @@ class InterpolateParams(Params):
     scale_w: float = 0.0
     scale_h: float = 0.0
     scale_d: float = 0.0
+
+
+_POOLED = {PoolKind.AVG: FLOATS, PoolKind.MAX_FINITE: FLOATS}
 
 
 def _dims(op: str, values: Sequence[object], x: Tensor) -> int:
@@ -348,7 +360,7 @@ def pool_nd(
     op = "POOL_ND"
     pool = member(PoolKind, kind, op)
     dims = _dims(op, kernel, x)
-    require_type(x, FLOATS if pool is PoolKind.AVG else NUMBERS, op, "x")
+    require_type(x, _POOLED.get(pool, NUMBERS), op, "x")
     params = PoolNdParams(
         pool,
         dims,
@@ -383,7 +395,7 @@ def adaptive_pool_nd(kind: PoolKind | str, x: Tensor, sizes: Sequence[Size]) -> 
     op = "POOL_ND"
     pool = member(PoolKind, kind, op)
     dims = _dims(op, sizes, x)
-    require_type(x, FLOATS if pool is PoolKind.AVG else NUMBERS, op, "x")
+    require_type(x, _POOLED.get(pool, NUMBERS), op, "x")
     _require_elements(op, sizes, x)
     if pool is PoolKind.AVG and all(n == 1 for n in sizes):
         return reduce("mean", x, range(dims))
@@ -404,7 +416,8 @@ def interpolate(
     """`x` resampled to the given `sizes` of its innermost dimensions; the float type of `x`.
 
     LINEAR is bilinear in two dimensions and trilinear in three; CUBIC takes two. `scales` (output
-    by input size) replace those of the sizes, as in PyTorch when a caller gives them. Raises
+    by input size) replace those of the sizes, as in PyTorch when a caller gives them; the modes
+    of UPSCALE have none. Raises
     GraphError for sizes that may be 0, and for `align_corners` with nearest. Equals
     torch.nn.functional.interpolate."""
     op = "INTERPOLATE"

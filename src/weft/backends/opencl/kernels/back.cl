@@ -26,27 +26,7 @@ __kernel void get_rows_back(bytes_t ps, tensor_t s, bytes_t pi, tensor_t ids, __
   store(pd + at4(&d, i0, i1, i2, i3), d.type, sum);
 }
 
-/* The number of equal elements; one group. */
-__kernel void count_equal(bytes_t pa, tensor_t a, bytes_t pb, tensor_t b, __global uchar* pd,
-                          tensor_t d, long n, __local long* tmp) {
-  const int l = get_local_id(0), n_items = get_local_size(0);
-  long count = 0;
-  for (long i = l; i < n; i += n_items) {
-    const int i0 = i % a.ne[0], i1 = i / a.ne[0] % a.ne[1];
-    const long rest = i / a.ne[0] / a.ne[1];
-    const int i2 = rest % a.ne[2], i3 = rest / a.ne[2];
-    count += *(const __global int*)(pa + at4(&a, i0, i1, i2, i3)) ==
-             *(const __global int*)(pb + at4(&b, i0, i1, i2, i3));
-  }
-  tmp[l] = count;
-  barrier(CLK_LOCAL_MEM_FENCE);
-  if (l == 0) {
-    for (int i = 1; i < n_items; i++) count += tmp[i];
-    *(__global long*)(pd + d.at) = count;
-  }
-}
-
-/* The negative mean over rows of sum(labels * log_softmax(logits)); one group. */
+/* -mean over rows of sum(labels * log_softmax(logits)); one group */
 __kernel void cross_entropy(bytes_t pa, tensor_t a, bytes_t pb, tensor_t b, __global uchar* pd,
                             tensor_t d, long n_rows, __local float* tmp) {
   float total = 0.0f;

@@ -101,26 +101,19 @@ __kernel void conv_transposed(bytes_t px, field_t x, bytes_t pw, field_t w, byte
   finish(pd, &d, ow, oh, od, oc, batch, sum);
 }
 
-/* The patches that a kernel of `taps` (w, h, d, channels) covers, as rows; grid over the result. In
-   three dimensions, the last dimension of the result is depth times batches. */
+/* the patches that a kernel of `taps` (w, h, d, channels) takes, as rows; grid over the result,
+   whose last dimension outputs along depth and batches share */
 __kernel void im2col(bytes_t px, tensor_t x, __global uchar* pd, tensor_t d, int4 taps, int4 stride,
-                     int4 padding, int4 dilation, int dims, int depth) {
+                     int4 padding, int4 dilation, int depth) {
   PLACE
   const int kx = i0 % taps.x, ky = i0 / taps.x % taps.y;
   const int kz = i0 / taps.x / taps.y % taps.z, c = i0 / taps.x / taps.y / taps.z;
-  const int ox = i1, oy = dims > 1 ? i2 : 0, oz = dims > 2 ? i3 % depth : 0;
-  const int batch = dims == 1 ? i2 : dims == 2 ? i3 : i3 / depth;
-  const int ix = ox * stride.x + kx * dilation.x - padding.x;
-  const int iy = oy * stride.y + ky * dilation.y - padding.y;
-  const int iz = oz * stride.z + kz * dilation.z - padding.z;
-  const int ny = dims > 1 ? x.ne[1] : 1, nz = dims > 2 ? x.ne[2] : 1;
+  const int ix = i1 * stride.x + kx * dilation.x - padding.x;
+  const int iy = i2 * stride.y + ky * dilation.y - padding.y;
+  const int iz = i3 % depth * stride.z + kz * dilation.z - padding.z;
   float v = 0.0f;
-  if (ix >= 0 && ix < x.ne[0] && iy >= 0 && iy < ny && iz >= 0 && iz < nz) {
-    long at = dims == 1   ? at4(&x, ix, c, batch, 0)
-              : dims == 2 ? at4(&x, ix, iy, c, batch)
-                          : at4(&x, ix, iy, iz, batch * taps.w + c);
-    v = load(px + at, x.type);
-  }
+  if (ix >= 0 && ix < x.ne[0] && iy >= 0 && iy < x.ne[1] && iz >= 0 && iz < x.ne[2])
+    v = load(px + at4(&x, ix, iy, iz, i3 / depth * taps.w + c), x.type);
   store(pd + at4(&d, i0, i1, i2, i3), d.type, v);
 }
 

@@ -131,25 +131,7 @@ __kernel void repeat(bytes_t ps, tensor_t s, __global uchar* pd, tensor_t d, int
             ps + at4(&s, i0 % s.ne[0], i1 % s.ne[1], i2 % s.ne[2], i3 % s.ne[3]), bytes);
 }
 
-/* Surrounds s with zeros, or with its own repetitions; grid over the result. */
-__kernel void pad(bytes_t ps, tensor_t s, __global uchar* pd, tensor_t d, int4 left, int circular,
-                  int bytes) {
-  const int i0 = get_global_id(0), i1 = get_global_id(1);
-  const int i2 = get_global_id(2) % d.ne[2], i3 = get_global_id(2) / d.ne[2];
-  if (i0 >= d.ne[0]) return;
-  int4 n = (int4)(s.ne[0], s.ne[1], s.ne[2], s.ne[3]);
-  int4 at = (int4)(i0, i1, i2, i3) - left;
-  __global uchar* to = pd + at4(&d, i0, i1, i2, i3);
-  if (circular)
-    at = (at % n + n) % n;
-  else if (any(at < 0) || any(at >= n)) {
-    for (int i = 0; i < bytes; i++) to[i] = 0;
-    return;
-  }
-  move_unit(to, ps + at4(&s, at.x, at.y, at.z, at.w), bytes);
-}
-
-/* Writes b to a region of d, or adds it; grid over b. */
+/* b written over (or added to) a region of d; grid over b */
 __kernel void region(bytes_t pb, tensor_t b, __global uchar* pd, tensor_t d, int add) {
   const int i0 = get_global_id(0), i1 = get_global_id(1);
   const int i2 = get_global_id(2) % b.ne[2], i3 = get_global_id(2) / b.ne[2];

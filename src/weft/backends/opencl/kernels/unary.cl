@@ -45,8 +45,6 @@ static inline float apply(int op, float x, float4 p) {
       return round(x);
     case TRUNC:
       return trunc(x);
-    case SQR:
-      return x * x;
     case SQRT:
       return sqrt(x);
     case LOG:

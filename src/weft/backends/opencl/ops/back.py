@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from weft.backends.opencl.launch import Call, Launch, Local, Slot, i32, i64
+from weft.backends.opencl.launch import Call, Launch, Slot, i32, i64
 from weft.backends.opencl.ops.table import family, floats, source
 from weft.graph.size import upper
 from weft.graph.tensor import Tensor
@@ -34,18 +34,6 @@ def _get_rows_back(call: Call) -> list[Launch]:
     s, ids, d = call.view(0), call.view(1), call.dst
     args = (s, ids, d, i32(ids.n_elements), Slot.FAULT, Slot.STEP)
     return [Launch(_FILE, (), "get_rows_back", args, *call.elements(d))]
-
-
-def _count_rule(node: Tensor) -> str | None:
-    types = {t.dtype.name for t in node.src[:2] if t is not None}
-    return None if types == {"i32"} else f"sources must be i32, not {', '.join(sorted(types))}"
-
-
-@family("COUNT_EQUAL", refuse=_count_rule)
-def _count_equal(call: Call) -> list[Launch]:
-    a, b, d, items = call.view(0), call.view(1), call.dst, call.limits.row_items
-    args = (a, b, d, i64(a.n_elements), Local(8 * items))
-    return [Launch(_FILE, (), "count_equal", args, (1,), (items,))]
 
 
 @family("CROSS_ENTROPY_LOSS", refuse=floats(0, 1))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from weft.backends.opencl.launch import Call, Launch, View, f32, i32, i64
 from weft.backends.opencl.ops.table import family, floats
-from weft.graph.ops import Conv3dParams, ConvLastParams, ConvTranspose1dParams, Im2Col3dParams
+from weft.graph.ops import ConvLastParams
 
 __all__: list[str] = []
 
@@ -138,54 +138,15 @@ def _conv_2d_last(call: Call) -> list[Launch]:
     return [_convolution(call, _last(x), kernel, bias, d, shape, residual, bounds, "CHANNELS_LAST")]
 
 
-@family("CONV_2D", "CONV_2D_DW", refuse=floats(0, 1))
-def _conv_2d(call: Call) -> list[Launch]:
-    w, x, p = call.view(0), call.view(1), call.params
-    channels = x.ne[2]
-    groups = channels if call.op == "CONV_2D_DW" else 1
-    stride, padding, dilation = (*p.stride, 1), (*p.padding, 0), (*p.dilation, 1)
-    shape = _Shape(2, groups, channels, call.dst.ne[2], stride, padding, dilation)
-    return _launch(call, x, w, None, shape)
-
-
-@family("CONV_3D", refuse=floats(0, 1))
-def _conv_3d(call: Call) -> list[Launch]:
-    p: Conv3dParams = call.params
-    shape = _Shape(3, 1, p.n_channels, p.n_channels_out, p.stride, p.padding, p.dilation)
-    return _launch(call, call.view(1), call.view(0), None, shape)
-
-
-@family("CONV_TRANSPOSE_1D", "CONV_TRANSPOSE_2D", refuse=floats(0, 1))
-def _conv_transpose(call: Call) -> list[Launch]:
-    w, x, stride = call.view(0), call.view(1), call.params.stride
-    dims = 1 if isinstance(call.params, ConvTranspose1dParams) else 2
-    shape = _Shape(dims, 1, x.ne[dims], call.dst.ne[dims], (stride, stride, 1), transposed=True)
-    return _launch(call, x, w, None, shape)
-
-
 # ---- patches -------------------------------------------------------------------------------------
 
 
-@family("IM2COL", "IM2COL_3D", refuse=floats(1))
+@family("IM2COL_3D", refuse=floats(1))
 def _im2col(call: Call) -> list[Launch]:
     w, x, d, p = call.view(0), call.view(1), call.dst, call.params
-    depth = 1
-    if isinstance(p, Im2Col3dParams):
-        dims, taps = 3, (*w.ne[:3], p.channels)
-        depth = d.ne[3] // (x.ne[3] // p.channels)
-    elif p.is_2d:
-        dims, taps = 2, (*w.ne[:2], 1, x.ne[2])
-    else:
-        dims, taps = 1, (w.ne[0], 1, 1, x.ne[1])
-
-    def four(values: tuple[int, ...], rest: int) -> bytes:
-        # numbers beyond the spatial dimensions do not count
-        return i32(*values[:dims], *[rest] * (4 - len(values[:dims])))
-
-    args = (
-        x, d, i32(*taps), four(p.stride, 1), four(p.padding, 0), four(p.dilation, 1), i32(dims),
-        i32(depth),
-    )  # fmt: skip
+    steps = i32(*p.stride, 1), i32(*p.padding, 0), i32(*p.dilation, 1)
+    depth = d.ne[3] // (x.ne[3] // p.channels)
+    args = (x, d, i32(*w.ne[:3], p.channels), *steps, i32(depth))
     return [Launch(_FILE, call.all_f32(x, d), "im2col", args, *call.elements(d))]
 
 

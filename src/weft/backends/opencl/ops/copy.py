@@ -43,7 +43,7 @@ def _copy_rule(node: Tensor) -> str | None:
     return _conversion(s.dtype, node.dtype)
 
 
-@family("DUP", "CPY", "CONT", refuse=_copy_rule)
+@family("CPY", "CONT", refuse=_copy_rule)
 def _copy(call: Call) -> list[Launch]:
     return [_converted(call, call.view(0), call.dst)]
 
@@ -148,20 +148,6 @@ def _concat(call: Call) -> list[Launch]:
 def _repeat(call: Call) -> list[Launch]:
     s, d = call.view(0), call.dst
     return [Launch(_FILE, (), "repeat", (s, d, i32(d.dtype.bytes)), *call.elements(d))]
-
-
-@family("PAD", refuse=_same_type_rule)
-def _pad(call: Call) -> list[Launch]:
-    s, d, p = call.view(0), call.dst, call.params
-    args = (s, d, i32(*p.left), i32(p.circular), i32(d.dtype.bytes))
-    return [Launch(_FILE, (), "pad", args, *call.elements(d))]
-
-
-@family("ROLL", refuse=_same_type_rule)
-def _roll(call: Call) -> list[Launch]:
-    s, d = call.view(0), call.dst
-    args = (s, d, i32(*call.params.shift), i32(1), i32(d.dtype.bytes))
-    return [Launch(_FILE, (), "pad", args, *call.elements(d))]
 
 
 def _region_rule(node: Tensor) -> str | None:

@@ -12,7 +12,7 @@ from weft.graph.tensor import Tensor
 
 __all__: list[str] = []
 
-_BINARY = {**Arithmetic.__members__, "ADD1": Arithmetic.ADD}
+_BINARY = Arithmetic.__members__
 
 
 @family(*_BINARY, refuse=floats(0, 1))

@@ -1,4 +1,4 @@
-"""Sums, orders, masks, generators."""
+"""Largest elements of rows, masks, generators."""
 
 from __future__ import annotations
 
@@ -7,33 +7,11 @@ import math
 from weft.backends.opencl.enums import Kept
 from weft.backends.opencl.launch import Call, Launch, f32, i32
 from weft.backends.opencl.ops.table import family, floats
-from weft.graph.ops import SortOrder
 from weft.graph.tensor import Tensor
 
 __all__: list[str] = []
 
 _FILE = "reduce.cl"
-
-
-@family("SUM_ROWS", "MEAN", refuse=floats(0))
-def _sum_rows(call: Call) -> list[Launch]:
-    s, d = call.view(0), call.dst
-    args = (s, d, i32(call.op == "MEAN"), call.row_sums)
-    return [Launch(_FILE, call.all_f32(s, d), "sum_rows", args, *call.by_rows(s))]
-
-
-@family("SUM", refuse=floats(0))
-def _sum(call: Call) -> list[Launch]:
-    s, d, items = call.view(0), call.dst, call.limits.row_items
-    args = (s, d, call.row_sums)
-    return [Launch(_FILE, call.all_f32(s, d), "sum_all", args, (1,), (items,))]
-
-
-@family("CUMSUM", refuse=floats(0))
-def _cumsum(call: Call) -> list[Launch]:
-    s, d, items = call.view(0), call.dst, call.limits.row_items
-    grid = (-(-s.ne[1] // items), s.ne[2] * s.ne[3])
-    return [Launch(_FILE, call.all_f32(s, d), "cumsum", (s, d), grid, (items, 1))]
 
 
 def _index_rule(node: Tensor) -> str | None:
@@ -48,14 +26,6 @@ def _argmax(call: Call) -> list[Launch]:
     n = s.ne[1] * s.ne[2] * s.ne[3]
     args = (s, d, i32(n))
     return [Launch(_FILE, call.all_f32(s), "argmax", args, (-(-n // items),), (items,))]
-
-
-@family("ARGSORT", "TOP_K", refuse=_index_rule)
-def _argsort(call: Call) -> list[Launch]:
-    s, d = call.view(0), call.dst
-    descending = call.op == "TOP_K" or call.params.order is SortOrder.DESC
-    args = (s, d, i32(descending))
-    return [Launch(_FILE, call.all_f32(s), "argsort", args, *call.elements(s))]
 
 
 @family("TRI", "DIAG", "DIAG_MASK_INF", "DIAG_MASK_ZERO", refuse=floats(0))

@@ -88,16 +88,13 @@ def _upscale_taps(size: int, out: int, mode: ScaleMode, align: bool, antialias: 
     return np.minimum(places, size - 1), weights / np.where(total > 0, total, 1)
 
 
-@family("UPSCALE", refuse=floats(0))
-def _upscale(call: Call) -> list[Launch]:
-    p, ne, out = call.params, call.view(0).ne, call.dst.ne
-    taps = [
-        _upscale_taps(ne[d], out[d], p.mode, p.align_corners, p.antialias)
-        if d < 2
-        else _upscale_taps(ne[d], out[d], ScaleMode.NEAREST, False, False)
-        for d in range(4)
-    ]
-    return _resampled(call, taps)
+_UPSCALE = {
+    InterpolateMode.UPSCALE_NEAREST: (ScaleMode.NEAREST, False),
+    InterpolateMode.UPSCALE_LINEAR: (ScaleMode.BILINEAR, False),
+    InterpolateMode.UPSCALE_CUBIC: (ScaleMode.BICUBIC, False),
+    InterpolateMode.UPSCALE_TRIANGLE: (ScaleMode.BILINEAR, True),
+}
+"""ggml's modes, and whether triangles are as wide as the shrinking."""
 
 
 # ---- PyTorch's -----------------------------------------------------------------------------------
@@ -124,6 +121,15 @@ def _interpolate_taps(
 @family("INTERPOLATE", refuse=floats(0))
 def _interpolate(call: Call) -> list[Launch]:
     p, ne, out = call.params, call.view(0).ne, call.dst.ne
+    if p.mode in _UPSCALE:
+        mode, triangle = _UPSCALE[p.mode]
+        taps = [
+            _upscale_taps(ne[d], out[d], mode, p.align_corners, triangle)
+            if d < 2
+            else _upscale_taps(ne[d], out[d], ScaleMode.NEAREST, False, False)
+            for d in range(4)
+        ]
+        return _resampled(call, taps)
     scales = (p.scale_w, p.scale_h, p.scale_d)
     taps = [
         _interpolate_taps(ne[d], out[d], p.mode, p.align_corners, scales[d])

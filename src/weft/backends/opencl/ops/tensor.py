@@ -7,7 +7,7 @@ from math import prod
 import numpy as np
 
 from weft.backends.opencl.launch import Call, Launch, Local, Slot, View, f32, i32, i64
-from weft.backends.opencl.ops.table import FLOATS, Rule, family, source
+from weft.backends.opencl.ops.table import FLOATS, Rule, family, floats, source
 from weft.dtype import DType
 from weft.graph.ops import MapOp
 from weft.graph.tensor import Tensor
@@ -122,6 +122,27 @@ def _cumulate(call: Call) -> list[Launch]:
     n = prod(size for k, size in enumerate(s.ne) if k != p.axis)
     args = (s, d, i32(p.op), i32(p.axis), i64(n))
     return [Launch(_FILE, (), "cumulate", args, *call.in_line(n))]
+
+
+@family("CUMULATE_ARG", refuse=numbers(0))
+def _cumulate_arg(call: Call) -> list[Launch]:
+    s, d, p = call.view(0), call.dst, call.params
+    n = prod(size for k, size in enumerate(s.ne) if k != p.axis)
+    args = (s, d, i32(not p.largest), i32(p.axis), i64(n))
+    return [Launch(_FILE, (), "cumulate_arg", args, *call.in_line(n))]
+
+
+@family("SEARCH_SORTED", refuse=numbers(0, 1))
+def _search_sorted(call: Call) -> list[Launch]:
+    rows, values, d = call.view(0), call.view(1), call.dst
+    args = (rows, values, d, i32(call.params.right))
+    return [Launch(_FILE, (), "search_sorted", args, *call.elements(d))]
+
+
+@family("CDIST", refuse=floats(0, 1))
+def _cdist(call: Call) -> list[Launch]:
+    a, b, d = call.view(0), call.view(1), call.dst
+    return [Launch(_FILE, (), "cdist", (a, b, d, f32(call.params.p)), *call.elements(d))]
 
 
 @family("SORT_INDICES", refuse=numbers(0))

@@ -1,0 +1,336 @@
+"""General forms: ops that say the same as a more general op, so that a device needs no kernels of
+their own for them.
+
+A device names in `Backend.generalizes` the ops that it runs in this way. Graphs, names and
+placement keep the op as it is written; each node is replaced after fusions and before memory is
+planned (`weft.schedule.optimize`), and stays the same tensor with the same bytes. General ops take
+what no constructor offers, as fused ones do: what a form asks of a kernel stands with it here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+
+from weft.graph.node import fixed, make_node
+from weft.graph.op import OPS
+from weft.graph.ops import (
+    ArgsortParams,
+    Conv3dParams,
+    ConvNdParams,
+    ConvParams,
+    ConvTranspose1dParams,
+    ConvTranspose2dParams,
+    CumulateOp,
+    CumulateParams,
+    Im2Col3dParams,
+    Im2ColParams,
+    InterpolateMode,
+    InterpolateParams,
+    MapOp,
+    MapParams,
+    PadMode,
+    PadNdParams,
+    PadParams,
+    PadReflectParams,
+    Pool1dParams,
+    Pool2dParams,
+    PoolKind,
+    PoolNdParams,
+    PoolOp,
+    ReduceOp,
+    ReduceParams,
+    RollParams,
+    ScaleMode,
+    SortIndicesParams,
+    SortOrder,
+    UpscaleParams,
+    binary,
+    cont,
+    conv_2d_last,
+    convert,
+    permute,
+    reduce,
+    reshape,
+    view,
+)
+from weft.graph.params import Params
+from weft.graph.tensor import Tensor
+
+__all__ = ["GENERAL", "GeneralForm", "general_form", "replace_by"]
+
+Form = Callable[[Tensor], Tensor]
+"""Of a node: a tensor of the same type, sizes and strides that is computed in the general way."""
+
+
+@dataclass(frozen=True, slots=True)
+class GeneralForm:
+    """A row of the table."""
+
+    ops: tuple[str, ...]
+    general: str
+    """The op that they become, for people."""
+    make: Form
+
+
+def _node(node: Tensor, op: str, params: Params | None, *src: Tensor | None) -> Tensor:
+    """A node `op` with the type, sizes and strides of `node`."""
+    return make_node(op, node.dtype, node.ne, *src, params=params, nb=node.nb)
+
+
+def _sources(node: Tensor) -> tuple[Tensor, Tensor]:
+    first, second = node.src[:2]
+    assert first is not None and second is not None
+    return first, second
+
+
+# ---- convolutions: kernels may be f16 beside data of f32 -----------------------------------------
+
+
+def _conv_2d(node: Tensor) -> Tensor:
+    kernel, data = _sources(node)
+    p = node.params
+    assert isinstance(p, ConvParams)
+    channels = fixed(data.ne[2], "CONV_2D", "the number of channels")
+    params = ConvNdParams(2, channels, 1, (*p.stride, 1), (*p.padding, 0), (*p.dilation, 1))
+    return _node(node, "CONV_ND", params, data, kernel)
+
+
+def _conv_2d_dw(node: Tensor) -> Tensor:
+    kernel, data = _sources(node)
+    p = node.params
+    assert isinstance(p, ConvParams)
+    channels = fixed(data.ne[2], "CONV_2D_DW", "the number of channels")
+    if not node.is_contiguous:  # channels innermost
+        x, weight = permute(data, 1, 2, 0, 3), permute(kernel, 2, 3, 1, 0)
+        if weight.dtype is not x.dtype:
+            weight = convert(weight, x.dtype)
+        result = conv_2d_last(
+            x, weight, groups=channels, stride=p.stride, padding=p.padding, dilation=p.dilation
+        )
+        return permute(result, 2, 0, 1, 3)
+    steps = (*p.stride, 1), (*p.padding, 0), (*p.dilation, 1)
+    return _node(node, "CONV_ND", ConvNdParams(2, channels, channels, *steps), data, kernel)
+
+
+def _conv_3d(node: Tensor) -> Tensor:
+    kernel, data = _sources(node)
+    p = node.params
+    assert isinstance(p, Conv3dParams)
+    params = ConvNdParams(3, p.n_channels, 1, p.stride, p.padding, p.dilation)
+    return _node(node, "CONV_ND", params, data, kernel)
+
+
+def _conv_transpose(node: Tensor) -> Tensor:
+    kernel, data = _sources(node)
+    p = node.params
+    assert isinstance(p, ConvTranspose1dParams | ConvTranspose2dParams)
+    dims = 1 if isinstance(p, ConvTranspose1dParams) else 2
+    channels = fixed(data.ne[dims], node.op.name, "the number of channels")
+    stride = (p.stride, p.stride if dims == 2 else 1, 1)
+    return _node(node, "CONV_ND", ConvNdParams(dims, channels, 1, stride, transposed=True), data,
+                 kernel)  # fmt: skip
+
+
+# ---- patches of two dimensions are those of three, with a depth of 1 -----------------------------
+
+
+def _im2col(node: Tensor) -> Tensor:
+    kernel, data = _sources(node)
+    p = node.params
+    assert isinstance(p, Im2ColParams)
+    dims = 2 if p.is_2d else 1
+    channels = fixed(data.ne[dims], "IM2COL", "the number of channels")
+    steps = [(*pair[:dims], *[low] * (3 - dims))
+             for pair, low in ((p.stride, 1), (p.padding, 0), (p.dilation, 1))]  # fmt: skip
+    params = Im2Col3dParams(channels, *(_triple(values) for values in steps))
+    w, h = data.ne[0], data.ne[1] if dims == 2 else 1
+    batch = data.ne[dims + 1]
+    if data.nb[dims + 1] != data.nb[dims] * channels:
+        data = cont(data)
+    nb = (data.nb[0], data.nb[1], data.nb[dims], data.nb[dims])
+    data = view(data, (w, h, 1, channels * batch), nb)
+    taps = (kernel.ne[0], kernel.ne[1] if dims == 2 else 1, 1)
+    kernel = reshape(kernel if kernel.is_contiguous else cont(kernel), *taps, -1)
+    width, height = node.ne[1], node.ne[2] if dims == 2 else 1
+    ne = (node.ne[0], width, height, batch)
+    patches = make_node("IM2COL_3D", node.dtype, ne, kernel, data, params=params)
+    return patches if dims == 2 else reshape(patches, *node.ne)
+
+
+def _triple(values: Sequence[int]) -> tuple[int, int, int]:
+    a, b, c = values
+    return (a, b, c)
+
+
+# ---- pools: results are f32, also of f16 ---------------------------------------------------------
+
+
+def _pool_1d(node: Tensor) -> Tensor:
+    p = node.params
+    assert isinstance(p, Pool1dParams)
+    params = PoolNdParams(
+        _pool_kind(p.op), 1, (p.k0, 1, 1), (p.s0, 1, 1), (p.p0, 0, 0), count_include_pad=False
+    )
+    return _node(node, "POOL_ND", params, *node.src)
+
+
+def _pool_2d(node: Tensor) -> Tensor:
+    p = node.params
+    assert isinstance(p, Pool2dParams)
+    kernel, stride, padding = (p.k0, p.k1, 1), (p.s0, p.s1, 1), (p.p0, p.p1, 0)
+    params = PoolNdParams(_pool_kind(p.op), 2, kernel, stride, padding, divisor=p.k0 * p.k1)
+    return _node(node, "POOL_ND", params, *node.src)
+
+
+def _pool_kind(op: PoolOp) -> PoolKind:
+    return PoolKind.MAX_FINITE if op is PoolOp.MAX else PoolKind.AVG
+
+
+# ---- what moves elements -------------------------------------------------------------------------
+
+
+def _pad(node: Tensor) -> Tensor:
+    p = node.params
+    assert isinstance(p, PadParams)
+    mode = PadMode.CIRCULAR if p.circular else PadMode.CONSTANT
+    return _node(node, "PAD_ND", PadNdParams(p.left, p.right, mode), *node.src)
+
+
+def _pad_reflect_1d(node: Tensor) -> Tensor:
+    p = node.params
+    assert isinstance(p, PadReflectParams)
+    params = PadNdParams((p.p0, 0, 0, 0), (p.p1, 0, 0, 0), PadMode.REFLECT)
+    return _node(node, "PAD_ND", params, *node.src)
+
+
+def _roll(node: Tensor) -> Tensor:
+    """As much before as is taken away behind, wrapped around."""
+    p = node.params
+    assert isinstance(p, RollParams)
+    a, b, c, d = p.shift
+    params = PadNdParams(p.shift, (-a, -b, -c, -d), PadMode.CIRCULAR)
+    return _node(node, "PAD_ND", params, *node.src)
+
+
+_SCALES = {
+    ScaleMode.NEAREST: InterpolateMode.UPSCALE_NEAREST,
+    ScaleMode.BILINEAR: InterpolateMode.UPSCALE_LINEAR,
+    ScaleMode.BICUBIC: InterpolateMode.UPSCALE_CUBIC,
+}
+
+
+def _upscale(node: Tensor) -> Tensor:
+    """All four dimensions, the outer two by the nearest sample."""
+    p = node.params
+    assert isinstance(p, UpscaleParams)
+    mode = InterpolateMode.UPSCALE_TRIANGLE if p.antialias else _SCALES[p.mode]
+    return _node(node, "INTERPOLATE", InterpolateParams(mode, 4, p.align_corners), *node.src)
+
+
+def _dup(node: Tensor) -> Tensor:
+    return _node(node, "CONT", None, *node.src)
+
+
+# ---- sums and orders: means are f32, also of f16; indices are i32, and a NaN is the last ---------
+
+
+def _sum(node: Tensor) -> Tensor:
+    return _node(node, "REDUCE", ReduceParams(ReduceOp.SUM, 0b1111), *node.src)
+
+
+def _sum_rows(node: Tensor) -> Tensor:
+    return _node(node, "REDUCE", ReduceParams(ReduceOp.SUM, 1), *node.src)
+
+
+def _mean(node: Tensor) -> Tensor:
+    return _node(node, "REDUCE", ReduceParams(ReduceOp.MEAN, 1), *node.src)
+
+
+def _cumsum(node: Tensor) -> Tensor:
+    return _node(node, "CUMULATE", CumulateParams(CumulateOp.SUM, 0), *node.src)
+
+
+def _argsort(node: Tensor) -> Tensor:
+    p = node.params
+    assert isinstance(p, ArgsortParams)
+    return _node(node, "SORT_INDICES", SortIndicesParams(0, p.order is SortOrder.DESC), *node.src)
+
+
+def _top_k(node: Tensor) -> Tensor:
+    return _node(node, "SORT_INDICES", SortIndicesParams(0, True), *node.src)
+
+
+# ---- arithmetic ----------------------------------------------------------------------------------
+
+
+def _add1(node: Tensor) -> Tensor:
+    return _node(node, "ADD", None, *node.src)
+
+
+def _sqr(node: Tensor) -> Tensor:
+    return _node(node, "MAP", MapParams(MapOp.POW, 2.0), *node.src)
+
+
+def _count_equal(node: Tensor) -> Tensor:
+    return reduce("sum", binary("eq", *_sources(node)), range(4))
+
+
+GENERAL: dict[str, GeneralForm] = {
+    op: form
+    for form in (
+        GeneralForm(("CONV_2D",), "CONV_ND", _conv_2d),
+        GeneralForm(("CONV_2D_DW",), "CONV_ND or CONV_2D_LAST", _conv_2d_dw),
+        GeneralForm(("CONV_3D",), "CONV_ND", _conv_3d),
+        GeneralForm(("CONV_TRANSPOSE_1D", "CONV_TRANSPOSE_2D"), "CONV_ND", _conv_transpose),
+        GeneralForm(("IM2COL",), "IM2COL_3D", _im2col),
+        GeneralForm(("POOL_1D",), "POOL_ND", _pool_1d),
+        GeneralForm(("POOL_2D",), "POOL_ND", _pool_2d),
+        GeneralForm(("PAD",), "PAD_ND", _pad),
+        GeneralForm(("PAD_REFLECT_1D",), "PAD_ND", _pad_reflect_1d),
+        GeneralForm(("ROLL",), "PAD_ND", _roll),
+        GeneralForm(("UPSCALE",), "INTERPOLATE", _upscale),
+        GeneralForm(("DUP",), "CONT", _dup),
+        GeneralForm(("SUM",), "REDUCE", _sum),
+        GeneralForm(("SUM_ROWS",), "REDUCE", _sum_rows),
+        GeneralForm(("MEAN",), "REDUCE", _mean),
+        GeneralForm(("CUMSUM",), "CUMULATE", _cumsum),
+        GeneralForm(("ARGSORT",), "SORT_INDICES", _argsort),
+        GeneralForm(("TOP_K",), "SORT_INDICES", _top_k),
+        GeneralForm(("ADD1",), "ADD", _add1),
+        GeneralForm(("SQR",), "MAP", _sqr),
+        GeneralForm(("COUNT_EQUAL",), "REDUCE of BINARY", _count_equal),
+    )
+    for op in form.ops
+}
+"""By the op that is replaced."""
+
+
+def general_form(node: Tensor, ops: Collection[str]) -> list[Tensor]:
+    """What is computed instead of a node of one of `ops`, in order: new tensors, of which the last
+    stands for the node. Of other nodes: the node itself.
+
+    Raises GraphError on a node that has no general form."""
+    if node.op.name not in ops or node.op.name not in GENERAL:
+        return [node]
+    return _new(GENERAL[node.op.name].make(node), set(node.src))
+
+
+def _new(tensor: Tensor, known: set[Tensor | None]) -> list[Tensor]:
+    """A tensor after what it is made of, down to `known`."""
+    before: list[Tensor] = []
+    for source in tensor.src:
+        if source is not None and source is not tensor and source not in known:
+            before += _new(source, known)
+            known.add(source)
+    return [*before, tensor]
+
+
+def replace_by(node: Tensor, form: Tensor) -> None:
+    """Makes `node` compute what `form` does, or be the view that `form` is."""
+    node.op, node.src, node.params = form.op, form.src, form.params
+    if form.view_src is not None:
+        node.view_src, node.view_offs = form.view_src, form.view_offs
+
+
+assert set(GENERAL) <= set(OPS)
