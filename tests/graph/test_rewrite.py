@@ -586,7 +586,7 @@ def test_softmax(options: dict[str, Any], device: str) -> None:
     [
         ({"mask": (1, 64)}, {"SCALE": 1, "ADD": 1}),  # repeated over rows
         ({"b": 1.0}, {"SCALE": 1}),
-        ({"keep": True}, {"SCALE": 1, "ADD": 1, "SQR": 1}),
+        ({"keep": True}, {"SCALE": 1, "ADD": 1, "MAP": 1}),
     ],
 )
 def test_no_softmax(options: dict[str, Any], left: dict[str, int]) -> None:

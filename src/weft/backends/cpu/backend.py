@@ -172,7 +172,7 @@ class CpuBackend(BackendBase):
         self.generalizes = frozenset(GENERAL)
 
     def supports_op(self, node: Tensor) -> Support:
-        """Supports the nodes that kernels accept, themselves or in general form; views need none."""
+        """Supports nodes that kernels accept, as written or in general form; views need none."""
         why = why_not_general(node, self.generalizes, self.why_not)
         return YES if why is None else Support(False, f"{node.op} on {self.name}: {why}")
 

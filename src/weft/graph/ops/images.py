@@ -44,8 +44,8 @@ Triple = tuple[int, int, int]
 
 class PoolKind(IntEnum):
     """The number that POOL_ND computes from a window. MAX_INDEX is the place of the largest
-    element, i64; MAX_FINITE (of floats) the largest element, or the lowest finite f32 where there is
-    none above it."""
+    element, i64; MAX_FINITE (of floats) the largest element, or the lowest finite f32 where none is
+    above it."""
 
     AVG = 0
     MAX = 1
