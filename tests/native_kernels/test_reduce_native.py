@@ -162,6 +162,6 @@ def test_refusals(target: str) -> None:
     assert "square" in refused("DIAG", result("f32", (8, 8)), x)
     pad = (1, 0, 0, 0, 0, 0, 0, 0, 0, 0)
     assert "other sizes" in refused("PAD_ND", result("f32", (8, 4)), x, *pad)
-    assert "interpolation" in refused("UPSCALE", result("f32", (8, 4)), x, 7, 0, 0)
+    assert "interpolation" in refused("INTERPOLATE", result("f32", (8, 4)), x, 9, 2, 0, 0, 0, 0)
     no_source = refusal("ARANGE", result("i32", (8,)), [], (0, 8, 1), target)
     assert "f32, f16 or bf16" in str(no_source)
