@@ -139,13 +139,13 @@ def _create(op: str, tensors: list[list[int]], dst: int, src: list[int]) -> None
 
 def test_only_source_0_of_kernels_that_take_it() -> None:
     weights, x, y = _tensor(0, (8, 32), 1), _tensor(1, (8, 32), 0), _tensor(2, (8, 32), 0)
-    with pytest.raises(ValueError, match="t0 is interleaved, which ADD does not take there"):
+    with pytest.raises(ValueError, match="t0 is interleaved; ADD can neither write it"):
         _create("ADD", [weights, x, y], 2, [0, 1])
-    with pytest.raises(ValueError, match="t0 is interleaved, which ADD does not take there"):
+    with pytest.raises(ValueError, match="t0 is interleaved; ADD can neither write it"):
         _create("ADD", [weights, x, y], 2, [1, 0])
-    with pytest.raises(ValueError, match="t0 is interleaved, which ADD does not take there"):
+    with pytest.raises(ValueError, match="t0 is interleaved; ADD can neither write it"):
         _create("ADD", [weights, x, y], 0, [1, 2])
-    with pytest.raises(ValueError, match="t0 is interleaved, which MUL_MAT does not take there"):
+    with pytest.raises(ValueError, match="t0 is interleaved; MUL_MAT can neither write it"):
         _create("MUL_MAT", [weights, x, _tensor(2, (32, 8), 0), x], 2, [1, 0])
 
 
@@ -153,7 +153,7 @@ def test_a_refusal_says_so_before_anything_is_planned() -> None:
     sizes = (DTYPES["f32"].id, [8, 32, 1, 1], [4, 32, 1024, 1024])
     call = (_native.best_target(), OPS["ADD"].number, sizes, [sizes, sizes], [])
     assert _native.refusal(*call) is None
-    assert _native.refusal(*call, layout=1) == "it takes no interleaved weights"
+    assert _native.refusal(*call, layout=1) == "it does not take repacked weights"
 
 
 def test_views_into_interleaved_weights_are_refused() -> None:

@@ -182,13 +182,13 @@ def test_programs_with_lookups_where_they_cannot_be() -> None:
 
     x, y = _tensor(q8, 1, (256, 4, 1), 0), _tensor(F32, 2, (32, 4, 1), 0)
     weights = _tensor(tq2, 0, (256, 32, 1), LOOKUP)
-    refuse([_tensor(q4, 0, (256, 32, 1), LOOKUP), x, y], "a type without that layout")
+    refuse([_tensor(q4, 0, (256, 32, 1), LOOKUP), x, y], "its type does not have that layout")
     refuse([_tensor(tq2, 0, (256, 33, 1), LOOKUP), x, y], "beyond its last panel")
     refuse([weights, _tensor(F32, 1, (256, 4, 1), 0), y], "activations of their companion type")
     stacked = [_tensor(tq2, 0, (256, 32, 2), LOOKUP), _tensor(q8, 1, (256, 4, 2), 0),
                _tensor(F32, 2, (32, 4, 2), 0)]  # fmt: skip
     refuse(stacked, "only one matrix")
-    refuse([weights, x, weights], "in the lookup layout, which MUL_MAT does not take there")
+    refuse([weights, x, weights], "in the lookup layout; MUL_MAT can neither write it")
     refuse([_tensor(tq2, 0, (256, 32, 1), 3), x, y], "unknown layout")
     memory[0] = np.zeros(32 * 66 - 1, np.uint8)
     refuse([weights, x, y], "leaves its buffer")

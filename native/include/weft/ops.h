@@ -7,7 +7,7 @@
 namespace weft {
 
 // clang-format off
-// How many members an enumeration has, numbered from 0 on.
+// The number of members of an enumeration; they are numbered from 0 on.
 template <typename Enum>
 inline constexpr int64_t kMembers = 0;
 
@@ -453,8 +453,8 @@ struct OpInfo {
   const char* name;
   int min_src;
   int max_src;
-  int n_params;             // slots of the record
-  bool params_optional;     // a step may be without the record
+  int n_params;             // numbers in the record of parameters
+  bool params_optional;     // a step may have no record
   const char* description;  // the line of weft.graph.op_table
 };
 

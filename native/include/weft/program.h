@@ -1,4 +1,5 @@
-// Program: what one split runs, as data. See src/weft/program.py for the words.
+// A Program lists, as data, the steps of one split: a part of a graph that one device runs without
+// a break. src/weft/program.py explains its terms.
 #pragma once
 
 #include <cstdint>
@@ -21,15 +22,15 @@ struct Symbol {
 
 enum class ExprKind : int32_t { kConst, kSymbol, kAdd, kMul, kDiv, kMod, kMin, kMax };
 
-// A node of the expression table. kConst: the value is `a`. kSymbol: `a` is the symbol's index.
-// Others: `a` and `b` index earlier nodes.
+// A node of the expression table. kConst: the value is `a`. kSymbol: `a` is the index of a symbol.
+// Other kinds: `a` and `b` are indices of earlier nodes.
 struct Expr {
   ExprKind kind = ExprKind::kConst;
   int64_t a = 0;
   int64_t b = 0;
 };
 
-// A size: a constant, or (expr >= 0) a node of the expression table.
+// A size: node `expr` of the expression table, or the constant `value` where `expr` is -1.
 struct Size {
   int64_t value = 0;
   int32_t expr = -1;
@@ -39,44 +40,45 @@ struct TensorDecl {
   std::string name;
   DType type = DType::kF32;
   int32_t buffer = 0;
-  Size ne[4];   // sizes, innermost first
+  Size ne[4];   // elements per dimension, innermost first
   Size nb[4];   // byte strides; nb[0] of a block type is the bytes of a block
-  Size offset;  // bytes into the buffer
+  Size offset;  // bytes from the start of the buffer
   Layout layout = Layout::kRows;
 };
 
 struct StepDecl {
   Op op = Op::kNone;
   int32_t dst = 0;
-  int32_t src[kMaxSrc];  // -1: absent
+  int32_t src[kMaxSrc];  // indices of tensors; -1 where a source is absent
   int32_t first_param = 0;
   int32_t n_params = 0;
 };
 
-// Steps begin..end (exclusive) that do not depend on each other.
+// The steps begin..end (exclusive). They do not depend on each other.
 struct StageDecl {
   int32_t begin = 0;
   int32_t end = 0;
 };
 
-// Whether a step of this op may have `n` parameters; a sentence that lists them where not.
+// Ok when a step of this op may have `n` parameters; otherwise an error that lists the parameters.
 Status check_parameters(Op op, int64_t n);
 
 struct Program {
   std::vector<Symbol> symbols;
   std::vector<Expr> exprs;
-  std::vector<int64_t> buffers;  // bytes
+  std::vector<int64_t> buffers;  // the size of each, in bytes
   std::vector<TensorDecl> tensors;
   std::vector<StepDecl> steps;
   std::vector<StageDecl> stages;
   std::vector<double> params;
 
-  // Whether every index, size and address is legal at the symbols' maxima. Nothing else may be
-  // assumed about a program before this returns ok.
+  // Checks every index, the number of sources and parameters of each step, and that the stages
+  // cover the steps in order. Call it before anything else reads the program. Sizes and addresses
+  // are checked when they are bound to values and memory (Executor::create).
   Status check() const;
 
-  // Values of the expression table for these symbol values; fails on a value outside its bounds, a
-  // division by zero or an overflow.
+  // Computes the value of each expression from the value of each symbol. Fails when a symbol is
+  // outside its bounds, and on a division by zero or an overflow.
   Status evaluate(const int64_t* symbol_values, std::vector<int64_t>& values) const;
 };
 

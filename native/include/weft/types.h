@@ -38,28 +38,29 @@ enum class DType : int32_t {
   kBF16 = 30,
   kTQ1_0 = 34,
   kTQ2_0 = 35,
-  kI2_S =
-      36,  // bitnet.cpp: a tensor of n weights has n/4 bytes of codes, then 32 bytes (f32 scale)
+  // bitnet.cpp's type: a tensor of n weights is n/4 bytes of codes, then 32 bytes that begin with
+  // its f32 scale.
+  kI2_S = 36,
   kMXFP4 = 39,
   kNVFP4 = 40,
   kQ1_0 = 41,
   kQ2_0 = 42,
 };
 
-// Numbers run below this; not every number is a type.
+// Type numbers are below this; some numbers below it name no type.
 inline constexpr int32_t kDTypeCount = 43;
 
-// Where the blocks of a matrix are: row after row, in panels of rows (quants/interleave.h), or as
-// indices into tables of partial sums (quants/lookup_layout.h).
+// How a matrix of blocks is stored. kRows: row after row. kInterleaved: in panels of rows
+// (quants/interleave.h). kLookup: as indices into tables of partial sums (quants/lookup_layout.h).
 enum class Layout : int32_t { kRows = 0, kInterleaved = 1, kLookup = 2 };
 
 struct DTypeInfo {
   const char* name;    // nullptr: no such type
-  int32_t block;       // elements in a block
-  int32_t block_size;  // bytes of a block
+  int32_t block;       // elements per block
+  int32_t block_size;  // bytes per block
 };
 
-// The row of `type` in the type table; name is nullptr when the number is not a type.
+// The properties of `type`. The name is nullptr when the number is not a type.
 const DTypeInfo& dtype_info(DType type);
 
 inline bool is_quantized(DType type) { return dtype_info(type).block > 1; }

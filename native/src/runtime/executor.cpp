@@ -1,3 +1,4 @@
+// Sharing the steps of a program out to threads, and the loops of a run.
 #include "runtime/executor.h"
 
 #include <algorithm>
@@ -8,11 +9,12 @@ namespace weft {
 namespace {
 
 constexpr int64_t kPollNanoseconds = 10'000'000;
-// A stop has to be seen soon: no thread is away for much longer, once it knows how long work takes.
+// The longest that a chunk should take, so that a thread notices a stop soon.
 constexpr int64_t kAwayNanoseconds = 8'000'000;
-// Steps with less work are never away for long. A unit of work may take many nanoseconds.
+// A step of less work takes so little time that its chunks need no limit.
 constexpr double kTimedWork = 4e6;
-// Rows for each thread that make a chain worth more than sharing out each of its steps.
+// A chain is worth more than sharing out its steps one by one when it has this many rows per
+// thread.
 constexpr int64_t kRowsPerThread = 4;
 
 int64_t now_ns() {
@@ -23,7 +25,7 @@ int64_t now_ns() {
 
 }  // namespace
 
-// From the sizes of this run to tasks and stages.
+// Makes tasks and stages for the current sizes.
 void Executor::share_out() {
   tasks_.clear();
   stages_.clear();
@@ -51,7 +53,8 @@ void Executor::share_out() {
   all_solo_ = std::all_of(stages_.begin(), stages_.end(), [](const Stage& s) { return s.solo; });
 }
 
-// A chain is shared out by rows only, so there must be enough of them, or little to share at all.
+// Whether the chains of a stage pay: a chain is shared out by rows only, so there must be enough
+// rows for all threads, or steps too small to be shared.
 bool Executor::worth_joining(const JoinedStage& stage) const {
   for (int32_t c = stage.begin; c < stage.end; ++c) {
     const Chain chain = layout_.chains[static_cast<size_t>(c)];
@@ -67,9 +70,8 @@ bool Executor::worth_joining(const JoinedStage& stage) const {
 }
 
 void Executor::add_stage(int32_t begin, int32_t end) {
-  // in smallest chunks that are worth a thread; several tiny tasks may add up to less than one
-  double shares = 0;
-  int64_t claims = 0;
+  double shares = 0;   // of a grain each; several tiny tasks may add up to less than one
+  int64_t claims = 0;  // of a chunk each
   int64_t units = 0;
   int64_t preparation = 0;
   for (int32_t i = begin; i < end; ++i) {
@@ -81,9 +83,9 @@ void Executor::add_stage(int32_t begin, int32_t end) {
   }
   if (units == 0) return;
   const bool solo = !profiling_ && (shares <= 1 || claims <= 1);
-  const bool alone = solo || n_threads_ == 1;
-  if (preparation > 0) stages_.push_back({begin, end, preparation, alone, true});
-  stages_.push_back({begin, end, units, alone, false});
+  const bool by_one = solo || n_threads_ == 1;
+  if (preparation > 0) stages_.push_back({begin, end, preparation, by_one, true});
+  stages_.push_back({begin, end, units, by_one, false});
 }
 
 Executor::Task Executor::make_task(Chain chain) const {
@@ -100,24 +102,24 @@ Executor::Task Executor::make_task(Chain chain) const {
   } else {
     const Tensor& dst = first.call.dst;
     task.units = first.items == 0 ? 0 : dst.ne[1] * dst.ne[2] * dst.ne[3];
-    // the steps of a chain together are worth a thread earlier than each of them
-    double share = 0;
+    // A row of the chain is the work of all its steps, so fewer rows are worth a thread.
+    double shares = 0;
     work = 0;
     for (int32_t i = chain.begin; i < chain.end; ++i) {
       const Step& step = step_at(i);
-      share += static_cast<double>(step.items) / static_cast<double>(step.grain);
+      shares += static_cast<double>(step.items) / static_cast<double>(step.grain);
       work += step.work;
     }
-    if (share > 0) {
-      const double rows = static_cast<double>(task.units) / share;
+    if (shares > 0) {
+      const double rows = static_cast<double>(task.units) / shares;
       task.grain = std::max<int64_t>(1, static_cast<int64_t>(rows));
     }
   }
   task.timed = work > kTimedWork;
   task.work = work / static_cast<double>(std::max<int64_t>(1, task.units));
-  // eight chunks a thread: balanced enough, and few claims
-  const int64_t parts = int64_t{8} * n_threads_;
-  const int64_t share = (task.units + parts - 1) / parts;
+  // Eight chunks per thread balance the threads well enough, with few claims.
+  const int64_t chunks = int64_t{8} * n_threads_;
+  const int64_t share = (task.units + chunks - 1) / chunks;
   task.chunk = std::max(task.grain, (share + task.grain - 1) / task.grain * task.grain);
   return task;
 }
@@ -152,14 +154,14 @@ int64_t Executor::scratch_bytes() const {
 }
 
 std::vector<int64_t> Executor::step_tasks() const {
-  std::vector<int64_t> found(steps_.size(), 0);
+  std::vector<int64_t> chunks(steps_.size(), 0);
   for (const Task& task : tasks_) {
     for (int32_t i = task.chain.begin; i < task.chain.end; ++i) {
-      found[static_cast<size_t>(layout_.steps[static_cast<size_t>(i)])] =
+      chunks[static_cast<size_t>(layout_.steps[static_cast<size_t>(i)])] =
           (task.units + task.chunk - 1) / task.chunk;
     }
   }
-  return found;
+  return chunks;
 }
 
 Status Executor::run(const std::vector<int64_t>& symbol_values, const std::function<bool()>& poll) {
@@ -176,13 +178,13 @@ Status Executor::run(const std::vector<int64_t>& symbol_values, const std::funct
   }
   std::fill(tickets_.begin(), tickets_.end(), 0);
   fault_ = {};
-  done_.store(0, std::memory_order_relaxed);
+  completed_.store(0, std::memory_order_relaxed);
   poll_ = poll ? &poll : nullptr;
   next_poll_ = now_ns() + kPollNanoseconds;
   barriers_ = 0;
   if (profiling_) std::fill(step_seconds_.begin(), step_seconds_.end(), 0.0);
   stage_start_ = profiling_ ? now_ns() : 0;
-  // too little work for a second thread: waking it would cost more
+  // Where all stages are solo, waking other threads would cost more than they could do.
   pool_->run(&Executor::job, this, all_solo_ ? 1 : n_threads_);
   if (abort_.exchange(false, std::memory_order_relaxed)) return Status::aborted();
   return fault_.kind == FaultKind::kNone ? Status::ok() : failed();
@@ -190,10 +192,10 @@ Status Executor::run(const std::vector<int64_t>& symbol_values, const std::funct
 
 void Executor::job(void* context, int thread) { static_cast<Executor*>(context)->work(thread); }
 
-// Every thread goes from stage to stage with the others; one that comes late goes where they are.
+// Takes a thread from stage to stage; one that comes late joins the others in their stage.
 void Executor::work(int thread) {
   const auto n = static_cast<uint32_t>(stages_.size());
-  for (uint32_t s; (s = done_.load(std::memory_order_acquire)) < n;) {
+  for (uint32_t s; (s = completed_.load(std::memory_order_acquire)) < n;) {
     const Stage& stage = stages_[s];
     if (thread == 0 || !stage.solo) {
       int64_t units = 0;
@@ -203,8 +205,8 @@ void Executor::work(int thread) {
         units += stage.prepares ? prepare(task, thread, stopped) : run_loop(task, thread, stopped);
       }
       if (stopped) {
-        done_.store(n, std::memory_order_release);
-        done_.notify_all();
+        completed_.store(n, std::memory_order_release);
+        completed_.notify_all();
         return;
       }
       if (units > 0 && left_[s].units.fetch_sub(units, std::memory_order_acq_rel) == units) {
@@ -212,11 +214,11 @@ void Executor::work(int thread) {
         continue;
       }
     }
-    pool_->wait(done_, s);
+    pool_->wait(completed_, s);
   }
 }
 
-// By the thread that has done the last of a stage. What it writes is ordered by `done_`.
+// Ends a stage; the thread that did its last unit calls it. `completed_` orders what it writes.
 void Executor::complete(uint32_t stage) {
   const size_t next = size_t{stage} + 1;
   const bool wakes = next < stages_.size() && !(stages_[stage].solo && stages_[next].solo);
@@ -228,22 +230,22 @@ void Executor::complete(uint32_t stage) {
     step_seconds_[step] += static_cast<double>(now - stage_start_) * 1e-9;
     stage_start_ = now;
   }
-  // fails after a stop, when there are no more stages
+  // Fails after a stop, which has set `completed_` to the number of stages.
   uint32_t expected = stage;
-  done_.compare_exchange_strong(expected, stage + 1, std::memory_order_acq_rel);
-  if (wakes || next == stages_.size()) done_.notify_all();
+  completed_.compare_exchange_strong(expected, stage + 1, std::memory_order_acq_rel);
+  if (wakes || next == stages_.size()) completed_.notify_all();
 }
 
-// What `run` needs whole; its units are small. Returns how many this thread has done.
+// Does units of a task's preparation until none is left. Returns how many this thread has done.
 int64_t Executor::prepare(const Task& task, int thread, bool& stopped) {
   const Step& step = first_step(task);
   const auto number = static_cast<size_t>(layout_.steps[static_cast<size_t>(task.chain.begin)]);
   std::atomic<int64_t>& next = counters_[static_cast<size_t>(task.chain.begin)].prepared;
-  for (int64_t did = 0;; ++did) {
+  for (int64_t n_units = 0;; ++n_units) {
     stopped = abort_.load(std::memory_order_relaxed);
-    if (stopped) return did;
+    if (stopped) return n_units;
     const int64_t unit = next.fetch_add(1, std::memory_order_relaxed);
-    if (unit >= step.preparation) return did;
+    if (unit >= step.preparation) return n_units;
     const Spans::Note note = spans_.note(number, thread);
     step.kernel->prepare(step.call, unit, unit + 1);
   }
@@ -256,49 +258,61 @@ std::atomic<int64_t>& Executor::claimed(const Task& task, int part) const {
       .units;
 }
 
-// Returns the units that this thread has done. It begins in the same part of every task: what it
-// reads then is often what it has written, and in its own cache. Then it helps with the others.
+// Does units of a task until none is left, and returns how many. A thread begins in the same part
+// of every task, where it often reads what it has written itself and still has in its cache; then
+// it helps with the other parts.
 int64_t Executor::run_loop(const Task& task, int thread, bool& stopped) {
-  const int all = parts();
-  const int own = thread * all / n_threads_;
-  int64_t did = 0;
-  for (int i = 0; i < all && !stopped; ++i) {
-    did += run_part(task, (own + i) % all, thread, stopped);
+  const int n_parts = parts();
+  const int own = thread * n_parts / n_threads_;
+  int64_t n_units = 0;
+  for (int i = 0; i < n_parts && !stopped; ++i) {
+    n_units += run_part(task, (own + i) % n_parts, thread, stopped);
   }
-  return did;
+  return n_units;
+}
+
+// The number of units that a thread should claim when `left` units of a part are unclaimed.
+int64_t Executor::chunk_of(const Task& task, int64_t left) const {
+  if (n_threads_ == 1) return task.chunk;
+  // Chunks get smaller towards the end, so that no thread waits long for the last one.
+  const int64_t sharing = (n_threads_ + parts() - 1) / parts();  // threads that begin in a part
+  const int64_t fair = left / (2 * sharing) / task.grain * task.grain;
+  return std::clamp(fair, task.grain, task.chunk);
+}
+
+// `chunk`, reduced to what should take no more than kAwayNanoseconds.
+int64_t Executor::limit_time(const Task& task, int64_t chunk) const {
+  const Counter& counter = counters_[static_cast<size_t>(task.chain.begin)];
+  const double unit_ns =
+      task.work * static_cast<double>(counter.rate.load(std::memory_order_relaxed));
+  const auto most = static_cast<int64_t>(static_cast<double>(kAwayNanoseconds) / unit_ns);
+  if (most < task.grain) return std::max<int64_t>(1, most);
+  return std::min(chunk, most / task.grain * task.grain);
 }
 
 int64_t Executor::run_part(const Task& task, int part, int thread, bool& stopped) {
   const int64_t chunks = (task.units + task.chunk - 1) / task.chunk;
   const int64_t first = chunks * part / parts() * task.chunk;
   const int64_t last = std::min(task.units, chunks * (part + 1) / parts() * task.chunk);
-  const int64_t sharing = (n_threads_ + parts() - 1) / parts();  // threads that begin here
   std::atomic<int64_t>& next = claimed(task, part);
   Counter& counter = counters_[static_cast<size_t>(task.chain.begin)];
   const bool polls = thread == 0 && poll_ != nullptr;
-  int64_t did = 0;
+  int64_t n_units = 0;
   for (;;) {
     stopped = abort_.load(std::memory_order_relaxed);
     if (stopped) break;
-    // smaller ones towards the end, so that no thread waits long for the last
-    const int64_t left = last - first - next.load(std::memory_order_relaxed);
-    const int64_t fair = left / (2 * sharing) / task.grain * task.grain;
-    int64_t chunk = n_threads_ == 1 ? task.chunk : std::clamp(fair, task.grain, task.chunk);
+    int64_t chunk = chunk_of(task, last - first - next.load(std::memory_order_relaxed));
     int64_t start = 0;
     if (task.timed) {
       start = now_ns();
-      const double each =
-          task.work * static_cast<double>(counter.rate.load(std::memory_order_relaxed));
-      const auto most = static_cast<int64_t>(static_cast<double>(kAwayNanoseconds) / each);
-      chunk = most < task.grain ? std::max<int64_t>(1, most)
-                                : std::min(chunk, most / task.grain * task.grain);
+      chunk = limit_time(task, chunk);
     }
     if (next.load(std::memory_order_relaxed) >= last - first) break;
     const int64_t begin = first + next.fetch_add(chunk, std::memory_order_relaxed);
     if (begin >= last) break;
     const int64_t end = std::min(begin + chunk, last);
     run_units(task, begin, end, thread);
-    did += end - begin;
+    n_units += end - begin;
     if (!task.timed && !polls) continue;
     const int64_t now = now_ns();
     if (task.timed) {
@@ -311,7 +325,7 @@ int64_t Executor::run_part(const Task& task, int part, int thread, bool& stopped
       next_poll_ = now_ns() + kPollNanoseconds;
     }
   }
-  return did;
+  return n_units;
 }
 
 void Executor::run_units(const Task& task, int64_t begin, int64_t end, int thread) {
@@ -324,7 +338,7 @@ void Executor::run_units(const Task& task, int64_t begin, int64_t end, int threa
     step.kernel->run(step.call, begin, end, scratch);
     return;
   }
-  // few rows at a time, so that the next step finds them in the cache
+  // Few rows at a time, so that the next step finds them in the cache.
   for (int64_t row = begin; row < end; row += task.grain) {
     const int64_t last = std::min(row + task.grain, end);
     for (int32_t i = task.chain.begin; i < task.chain.end; ++i) {

@@ -1,4 +1,4 @@
-// Runs a checked Program over memory that its owner provides.
+// Checks a Program and runs it over memory that its owner provides.
 #pragma once
 
 #include <atomic>
@@ -18,48 +18,51 @@ namespace weft {
 
 struct Block {
   char* data = nullptr;
-  int64_t size = 0;
+  int64_t size = 0;  // bytes
 };
 
 class Executor {
  public:
-  // Checks the program, the memory and that the target has every kernel. The blocks must outlive
-  // the executor; the pool is shared with it.
+  // Checks the program and the memory, and that the target has every kernel. `memory` holds one
+  // block per buffer of the program; the blocks must outlive the executor. Executors may share a
+  // pool.
   static Status create(Program program, std::vector<Block> memory, const Target& target,
                        std::shared_ptr<ThreadPool> pool, std::unique_ptr<Executor>& out);
 
-  // Runs all stages with these symbol values. `poll` (may be empty) is called by the calling thread
+  // Runs all stages with these symbol values. The calling thread calls `poll` (which may be empty)
   // every few milliseconds; when it returns true the run stops with Code::kAborted. After a stop
-  // the contents of written tensors are undefined; the executor can run again.
+  // the contents of written tensors are undefined, and the executor can run again.
   Status run(const std::vector<int64_t>& symbol_values, const std::function<bool()>& poll);
 
-  // Gives a buffer other memory from the next run on: big enough for its tensors at the sizes of
-  // that run, and apart from all other memory of the program.
+  // Makes a buffer use other memory from the next run on. The block must hold the buffer's tensors
+  // at the sizes of that run, and overlap no other memory of the program.
   Status move_buffer(size_t buffer, Block block);
   char* address(size_t buffer) const { return memory_[buffer].data; }
 
-  // From any thread: stops the run that is going on, or else the next one.
+  // Stops the current run, or the next one when none is going on. Any thread may call it.
   void abort() { abort_.store(true, std::memory_order_relaxed); }
-  // Forgets an abort that no run has seen.
+  // Cancels an abort that has not stopped a run yet.
   void clear_abort() { abort_.store(false, std::memory_order_relaxed); }
 
-  // Threads of the runs from now on, at most those of the pool; 0: all of them.
+  // Sets how many threads the following runs use, at most those of the pool; 0 means all of them.
   void set_threads(int n);
   int threads() const { return n_threads_; }
 
   const Program& program() const { return program_; }
-  // Scratch of all threads; it belongs to the pool.
+  // The bytes of scratch memory of all threads, which belongs to the pool, and of shared memory.
   int64_t scratch_bytes() const;
-  // Barriers of the last run.
+  // The number of barriers of the last run.
   int64_t barriers() const { return barriers_; }
-  // For each step, the pieces that threads could claim in the last run.
+  // For each step, the number of chunks that threads could claim in the last run.
   std::vector<int64_t> step_tasks() const;
 
-  // Seconds of each step of the last run when profiling is on (every step then has its own stage).
+  // While profiling is on, every step has a stage of its own, and step_seconds has the seconds of
+  // each step of the last run.
   void set_profiling(bool on);
   const std::vector<double>& step_seconds() const { return step_seconds_; }
 
-  // Records when each thread works on each step, stages as they are; starts anew with every call.
+  // Records when each thread works on each step, without changing the stages. Every call clears
+  // what was recorded before.
   void record_spans(bool on);
   const Spans& spans() const { return spans_; }
 
@@ -69,42 +72,44 @@ class Executor {
     Call call;
     int64_t items = 0;
     int64_t grain = 1;
-    double work = 0;          // see runtime/work.h
-    int64_t preparation = 0;  // units
+    double work = 0;          // the work of the step, see runtime/work.h
+    int64_t preparation = 0;  // units of preparation
   };
-  // A loop over units: the items of one step, or the rows of a chain of them.
+  // A loop over units: the items of one step, or the rows of a chain of steps. Threads start in
+  // different parts of it, so that a thread meets the same rows in each task:
+  //
+  //     units   |  part 0   |  part 1   |  part 2   |   one part per thread, at most kMaxParts
+  //     chunks  |   |   | | |   |   | | |   |   | | |   a thread claims one at a time
   struct Task {
-    Chain chain;  // of steps, in `layout_.steps`
+    Chain chain;  // its steps
     int64_t units = 0;
-    int64_t grain = 1;
-    int64_t chunk = 1;  // what a thread claims at a time, a multiple of the grain
-    double work = 0;    // of a unit
-    bool timed = false;
+    int64_t grain = 1;   // chunks are multiples of it, but for the end of the loop
+    int64_t chunk = 1;   // the largest number of units that a thread claims at a time
+    double work = 0;     // the work of one unit
+    bool timed = false;  // chunks are limited by the time that they take
   };
-  // Tasks begin..end. A solo stage is too little work to share: thread 0 does it, and no barrier
-  // separates it from the next solo stage.
+  // The tasks begin..end (exclusive). A solo stage is too little work to share: thread 0 does it,
+  // and no barrier separates it from the next solo stage.
   struct Stage {
     int32_t begin = 0;
     int32_t end = 0;
     int64_t units = 0;
     bool solo = false;
-    bool prepares = false;  // what its tasks prepare; they run in the next one
+    bool prepares = false;  // does the preparations of its tasks, which run in the next stage
   };
-  // One cache line each, so that claiming chunks of one task does not slow another.
+  // The counters below have a cache line each, so that claims in one task do not slow another.
   struct alignas(64) Counter {
-    std::atomic<int64_t> prepared{0};
-    // Nanoseconds for a unit of work, as last measured; the first guess is that of a slow machine.
+    std::atomic<int64_t> prepared{0};  // units of preparation that are claimed
+    // Nanoseconds per unit of work, as last measured; the first value is that of a slow machine.
     std::atomic<float> rate{1.0F};
   };
   struct alignas(64) Left {
-    std::atomic<int64_t> units{0};
+    std::atomic<int64_t> units{0};  // units of a stage that are not complete
   };
-  // Units of a part of a task that are claimed; one cache line each, for the same reason.
   struct alignas(64) Claimed {
-    std::atomic<int64_t> units{0};
+    std::atomic<int64_t> units{0};  // units of a part of a task that are claimed
   };
 
-  // Threads begin in parts of a task of their own; many threads share them.
   static constexpr int kMaxParts = 8;
 
   Executor() = default;
@@ -127,6 +132,8 @@ class Executor {
   void complete(uint32_t stage);
   int64_t prepare(const Task& task, int thread, bool& stopped);
   int64_t run_loop(const Task& task, int thread, bool& stopped);
+  int64_t chunk_of(const Task& task, int64_t left) const;
+  int64_t limit_time(const Task& task, int64_t chunk) const;
   int64_t run_part(const Task& task, int part, int thread, bool& stopped);
   int parts() const;
   std::atomic<int64_t>& claimed(const Task& task, int part) const;
@@ -138,27 +145,30 @@ class Executor {
   std::shared_ptr<ThreadPool> pool_;
   int n_threads_ = 1;
   std::vector<Tensor> tensors_;
-  std::vector<size_t> symbolic_;                // tensors that depend on symbols
+  std::vector<size_t> symbolic_;                // the tensors that depend on symbols
   std::vector<std::vector<size_t>> residents_;  // the tensors in each buffer
   std::vector<std::vector<size_t>> writers_;    // the steps that write to each tensor
   std::vector<Step> steps_;
   StepLayout layout_;
-  std::vector<int32_t> place_;  // of each step in `layout_.steps`
-  std::vector<Task> tasks_;     // of the current binding
-  std::vector<Stage> stages_;   // of the current binding
+  std::vector<int32_t> place_;  // the place of each step in `layout_.steps`
+  std::vector<Task> tasks_;     // the tasks and stages at the current sizes
+  std::vector<Stage> stages_;
   bool all_solo_ = false;
-  std::unique_ptr<Counter[]> counters_;  // of a task: that of its first place in `layout_.steps`
-  std::unique_ptr<Claimed[]> claimed_;   // likewise, for each part of a task
-  std::unique_ptr<Left[]> left_;         // of each stage, the units that are not done
-  // Stages that are complete. A stage is when its work is done, not when all threads have come: one
-  // that the system does not run holds nobody up, unless it has claimed work.
-  alignas(64) std::atomic<uint32_t> done_{0};
-  size_t scratch_stride_ = 0;
-  std::vector<char> shared_;  // of all threads: what steps prepare, or meet over
-  std::vector<int32_t> tickets_;
-  Fault fault_;  // of the current run
-  std::vector<int64_t> values_;
-  std::vector<int64_t> bound_;  // symbol values of the current binding
+  // Both are indexed by the place of a task's first step in `layout_.steps`; claimed_ has kMaxParts
+  // entries for each.
+  std::unique_ptr<Counter[]> counters_;
+  std::unique_ptr<Claimed[]> claimed_;
+  std::unique_ptr<Left[]> left_;  // one for each stage
+  // The number of stages that are complete. A stage is complete when all its units are, whether or
+  // not every thread has come to it: a thread that the system does not schedule holds nobody up
+  // unless it has claimed units.
+  alignas(64) std::atomic<uint32_t> completed_{0};
+  size_t scratch_stride_ = 0;     // bytes of scratch memory per thread
+  std::vector<char> shared_;      // Call::shared of all steps
+  std::vector<int32_t> tickets_;  // Call::tickets of all steps
+  Fault fault_;                   // of the current run
+  std::vector<int64_t> values_;   // values of the program's expressions
+  std::vector<int64_t> bound_;    // the symbol values that tensors and steps are bound to
   int64_t barriers_ = 0;
 
   std::mutex running_;  // one run at a time; a second caller waits

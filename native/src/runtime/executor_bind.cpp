@@ -1,4 +1,5 @@
-// The checks and bindings that come before a run: programs, sizes, addresses.
+// What happens before a run: checking the program, binding tensors to sizes and addresses, and
+// planning memory that steps share.
 #include <algorithm>
 #include <utility>
 
@@ -89,7 +90,7 @@ Status Executor::bind_tensor(size_t i, const std::vector<int64_t>& values) {
   if (info.block > 1 && t.nb[0] != info.block_size) {
     return Status::invalid("tensor " + decl.name + " " + shape(t) + " has gaps between blocks");
   }
-  // strides of 0 fit any number of elements into a buffer, but a run over them would not end
+  // Strides of 0 fit any number of elements into a buffer, but a run over them would not end.
   int64_t elements = 1;
   for (int64_t n : t.ne) {
     if (__builtin_mul_overflow(elements, n, &elements) || elements > kMaxElements) {
@@ -128,7 +129,7 @@ Status Executor::move_buffer(size_t buffer, Block block) {
   }
   memory_[buffer] = block;
   for (size_t i : residents_[buffer]) {
-    if (is_symbolic(i)) bound_.clear();  // the next run finds its place for its sizes
+    if (is_symbolic(i)) bound_.clear();  // makes the next run bind, which finds the new offset
     tensors_[i].data = block.data + (tensors_[i].data - old.data);
     for (size_t step : writers_[i]) steps_[step].call.dst.data = tensors_[i].data;
   }
@@ -141,7 +142,7 @@ Status Executor::bind(const std::vector<int64_t>& symbol_values, bool first) {
                            " symbols, got " + std::to_string(symbol_values.size()) + " values");
   }
   if (!first && symbol_values == bound_) return Status::ok();
-  // a failure leaves no binding behind that a later run could take for granted
+  // After a failure no later run may rely on the old binding.
   bound_.clear();
   if (Status s = program_.evaluate(symbol_values.data(), values_); !s.is_ok()) return s;
   if (first) {
@@ -158,7 +159,7 @@ Status Executor::bind(const std::vector<int64_t>& symbol_values, bool first) {
     step.call.dst = tensors_[static_cast<size_t>(program_.steps[i].dst)];
   }
   for (size_t i = 0; i < steps_.size() && !first; ++i) {
-    // sizes that agree at the maxima may disagree below them
+    // Sizes that agree at the symbols' maxima may disagree below them.
     if (const char* why = steps_[i].kernel->check(steps_[i].call); why != nullptr) {
       return refused(i, why);
     }
@@ -184,7 +185,7 @@ Status Executor::refused(size_t index, const char* why) const {
                          name + " " + shape(steps_[index].call.dst) + "): " + why);
 }
 
-// In words: what a kernel has met.
+// The error for the fault that a kernel has met.
 Status Executor::failed() const {
   const auto index = static_cast<size_t>(fault_.step);
   if (fault_.kind == FaultKind::kDivision) return refused(index, "an integer is divided by 0");
@@ -195,7 +196,8 @@ Status Executor::failed() const {
                  .c_str());
 }
 
-// What the threads share: steps of a stage have their own, stages follow each other.
+// Places the memory that threads share. The steps of a stage have separate bytes; stages reuse the
+// same bytes, as they follow each other. Tickets are separate for every step.
 void Executor::plan_shared() {
   std::vector<size_t> offsets(steps_.size(), 0);
   size_t most = 0;

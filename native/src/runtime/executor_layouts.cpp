@@ -1,4 +1,4 @@
-// Which tensors of a program may be in another layout than rows.
+// Checks the tensors of a program that have another layout than rows.
 #include <algorithm>
 
 #include "quants/interleave.h"
@@ -9,20 +9,19 @@ namespace weft {
 
 namespace {
 
-// nullptr when such a tensor is a whole matrix of panels (or a stack of them), else why
-// not.
+// nullptr when the tensor is a contiguous stack of matrices of whole panels; otherwise why not.
 const char* not_panels(const Tensor& t) {
   const InterleavedFormat* format = interleaved_format(t.type);
   const bool looked_up = t.layout == Layout::kLookup;
   if (looked_up ? lookup_block(t.type) == 0 : format == nullptr) {
-    return "has a type without that layout";
+    return "its type does not have that layout";
   }
   const int64_t block = looked_up ? lookup_block(t.type) : format->block;
-  if (t.ne[0] % block != 0) return "has rows of partial words";
-  if (t.ne[1] % kPanelRows != 0) return "has rows beyond its last panel of 32";
+  if (t.ne[0] % block != 0) return "its rows do not have whole blocks of that layout";
+  if (t.ne[1] % kPanelRows != 0) return "its number of rows is not a multiple of 32";
   int64_t stride = dtype_info(t.type).block_size;
   for (int d = 0; d < 4; ++d) {
-    if (t.nb[d] != stride) return "is not contiguous";
+    if (t.nb[d] != stride) return "it is not contiguous";
     stride *= d == 0 ? t.ne[0] / dtype_info(t.type).block : t.ne[d];
   }
   return nullptr;
@@ -34,8 +33,8 @@ const char* name(Layout layout) {
 
 }  // namespace
 
-// Repacked tensors are constant weights: whole, alone in their bytes, and only read as source 0
-// by kernels that take them.
+// Repacked tensors are constant weights. No other tensor may overlap one, except as the same whole
+// matrix, and steps may only read one as source 0 of a kernel that takes the layout.
 Status Executor::check_layouts() const {
   for (size_t i = 0; i < tensors_.size(); ++i) {
     const Tensor& t = tensors_[i];
@@ -69,7 +68,8 @@ Status Executor::check_layouts() const {
     if (refused >= 0) {
       const auto at = static_cast<size_t>(refused);
       return Status::invalid("tensor " + program_.tensors[at].name + " is " +
-                             name(tensors_[at].layout) + ", which " + op + " does not take there");
+                             name(tensors_[at].layout) + "; " + op +
+                             " can neither write it nor read it as this source");
     }
   }
   return Status::ok();

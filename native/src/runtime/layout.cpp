@@ -8,9 +8,10 @@ namespace weft {
 
 namespace {
 
-// Longer stages are not joined: the search compares all of their steps.
+// Joined stages have at most this many steps, because the search compares all pairs of them.
 constexpr int32_t kMostSteps = 32;
 
+// The bytes that a step writes or reads.
 struct Interval {
   const char* begin;
   const char* end;
@@ -22,7 +23,8 @@ Interval interval_of(const Tensor& t, int32_t step, bool write) {
   return {t.data, t.data + extent(t), step, write};
 }
 
-// The furthest end so far, and the furthest of any other step.
+// Of the intervals added so far: the furthest end with its step, and the furthest end of any other
+// step.
 struct Reach {
   const char* end[2] = {nullptr, nullptr};
   int32_t step[2] = {-1, -1};
@@ -40,7 +42,7 @@ struct Reach {
       step[1] = i.step;
     }
   }
-  // A step other than that of `i` which reaches into it; -1: none.
+  // A step other than that of `i` whose intervals reach into `i`; -1 when there is none.
   int32_t into(const Interval& i) const {
     for (int k = 0; k < 2; ++k) {
       if (step[k] >= 0 && step[k] != i.step && end[k] > i.begin) return step[k];
@@ -51,7 +53,7 @@ struct Reach {
 
 bool same(const Size& a, const Size& b) { return a.value == b.value && a.expr == b.expr; }
 
-// Whether row r of both is at the same place, whatever the symbols are.
+// Whether row r of both tensors is at the same address for every r and all values of the symbols.
 bool same_rows(const TensorDecl& a, const TensorDecl& b) {
   if (a.buffer != b.buffer || !same(a.offset, b.offset)) return false;
   for (int d = 1; d < 4; ++d) {
@@ -64,7 +66,7 @@ bool same_row_count(const TensorDecl& a, const TensorDecl& b) {
   return same(a.ne[1], b.ne[1]) && same(a.ne[2], b.ne[2]) && same(a.ne[3], b.ne[3]);
 }
 
-// Whether rows are apart.
+// Whether no two rows of the tensor overlap.
 bool has_rows(const Tensor& t) {
   const DTypeInfo& info = dtype_info(t.type);
   int64_t least = t.ne[0] / info.block * info.block_size;
@@ -111,8 +113,8 @@ class Joiner {
     first_ = end;
   }
 
-  // Adds a stage to the open chains if each of its steps goes with one of them, or clashes with
-  // none.
+  // Adds the steps of a stage to the open chains, and returns true, if each of them continues one
+  // chain or clashes with none, and at least one continues a chain.
   bool joins(const StageDecl& stage) {
     int32_t n = stage.end - stage.begin;
     for (const auto& chain : open_) n += static_cast<int32_t>(chain.size());
@@ -120,20 +122,20 @@ class Joiner {
     bool continues = false;
     std::vector<int> target;
     for (int32_t i = stage.begin; i < stage.end; ++i) {
-      int found = -1;
+      int chain = -1;
       for (size_t c = 0; c < open_.size(); ++c) {
         const bool clashes =
             std::any_of(open_[c].begin(), open_[c].end(), [&](int32_t j) { return clash(j, i); });
         if (!clashes) continue;
-        // one step at most takes over from a chain, and from one only
-        if (found >= 0 || !follows(open_[c], i)) return false;
+        // A step continues one chain at most, and a chain is continued by one step at most.
+        if (chain >= 0 || !follows(open_[c], i)) return false;
         if (std::find(target.begin(), target.end(), static_cast<int>(c)) != target.end()) {
           return false;
         }
-        found = static_cast<int>(c);
+        chain = static_cast<int>(c);
       }
-      continues = continues || found >= 0;
-      target.push_back(found);
+      continues = continues || chain >= 0;
+      target.push_back(chain);
     }
     if (!continues) return false;
     for (int32_t i = stage.begin; i < stage.end; ++i) {
@@ -147,6 +149,7 @@ class Joiner {
     return true;
   }
 
+  // Whether one of the steps writes what the other reads or writes.
   bool clash(int32_t earlier, int32_t later) const {
     const Call& a = call(earlier);
     const Call& b = call(later);
@@ -160,18 +163,18 @@ class Joiner {
     return false;
   }
 
-  // Whether row r of `step` needs, and destroys, only row r of what the chain works on.
+  // Whether row r of `step` reads and overwrites only row r of what the steps of the chain work on.
   bool follows(const std::vector<int32_t>& chain, int32_t step) const {
     if (!rows_only(step)) return false;
     const TensorDecl& dst = tensor(decl(step).dst);
     for (int32_t j : chain) {
-      const TensorDecl& made = tensor(decl(j).dst);
-      if (!rows_only(j) || !same_row_count(dst, made)) return false;
-      if (overlap(call(j).dst, call(step).dst) && !same_rows(made, dst)) return false;
+      const TensorDecl& written = tensor(decl(j).dst);
+      if (!rows_only(j) || !same_row_count(dst, written)) return false;
+      if (overlap(call(j).dst, call(step).dst) && !same_rows(written, dst)) return false;
       for (int s = 0; s < kMaxSrc; ++s) {
         const Tensor* read = call(step).src[s];
         if (read != nullptr && overlap(call(j).dst, *read) &&
-            !same_rows(made, tensor(decl(step).src[s]))) {
+            !same_rows(written, tensor(decl(step).src[s]))) {
           return false;
         }
         const Tensor* used = call(j).src[s];
@@ -211,7 +214,7 @@ int64_t extent(const Tensor& t) {
       return -1;
     }
   }
-  // a tensor of ternary weights ends in its scale
+  // A tensor of this type ends in its scale.
   if (t.type == DType::kI2_S) total += 32;
   const int64_t block = t.layout == Layout::kLookup ? lookup_block(t.type) : 0;
   if (block == 0 || t.ne[0] % block != 0) return total;

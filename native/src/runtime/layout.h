@@ -1,8 +1,8 @@
-// How the steps of a program are shared out: stages of tasks.
+// Joins stages of a program into fewer stages, to save barriers between threads.
 //
-// A task is a loop that threads share: one step, or a chain of steps that work row by row, where
-// each does a row before the next takes it over from the cache. Stages whose steps continue chains
-// of the stage before become one stage, without a barrier between:
+// A chain is a list of steps that work row by row: each step does a few rows, and the next step
+// reads them while they are in the cache. A stage whose steps all continue chains of the stage
+// before it, or are independent of them, is joined with that stage:
 //
 //     stages of the program    RMS_NORM | MUL | QUANTIZE | MUL_MAT, MUL_MAT | ROPE, ROPE
 //     stages that run          RMS_NORM+MUL+QUANTIZE     | MUL_MAT, MUL_MAT | ROPE, ROPE
@@ -22,8 +22,8 @@ struct Chain {
   int32_t end = 0;
 };
 
-// Stages of the program first..last (exclusive) as one, made of chains begin..end of
-// `StepLayout::chains`. A stage that could not be joined with another has a chain for each step.
+// The stages first..last (exclusive) of the program, joined into one. It has the chains begin..end
+// (exclusive) of `StepLayout::chains`. A stage that was not joined has one chain per step.
 struct JoinedStage {
   int32_t first = 0;
   int32_t last = 0;
@@ -32,12 +32,12 @@ struct JoinedStage {
 };
 
 struct StepLayout {
-  std::vector<int32_t> steps;  // numbers of steps, chain by chain
+  std::vector<int32_t> steps;  // the indices of all steps, chain by chain
   std::vector<Chain> chains;
   std::vector<JoinedStage> stages;
 };
 
-// One step as the layout sees it: `calls[i]` at the symbols' maxima, `by_rows[i]` from the kernel.
+// A program with, for each of its steps, the call at the symbols' maxima and Kernel::by_rows.
 struct LayoutInput {
   const Program* program = nullptr;
   std::vector<const Call*> calls;
@@ -46,11 +46,11 @@ struct LayoutInput {
 
 StepLayout make_layout(const LayoutInput& input);
 
-// Empty, or which two steps of a stage may not run at the same time because one writes what the
-// other reads or writes.
+// An error that names two steps of the same stage of which one writes what the other reads or
+// writes; empty when there are none.
 std::string find_clash(const Program& program, const std::vector<const Call*>& calls);
 
-// Bytes from the first to the last element; -1 on overflow.
+// The number of bytes from the first to the end of the last element; -1 on overflow.
 int64_t extent(const Tensor& t);
 
 // Whether two tensors share bytes.

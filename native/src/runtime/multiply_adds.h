@@ -1,12 +1,12 @@
-// The multiply-adds of ops that are products, generated from src/weft/graph; `make headers` writes
-// it again.
+// The multiply-adds of the ops that are products. This file is generated from src/weft/graph; `make
+// headers` writes it again.
 #pragma once
 
 #include "kernels/kernel.h"
 
 namespace weft {
 
-// Sizes of source `s`; 1 where it is absent.
+// Size `d` of source `s`; 1 where the source is absent. `first` is the product of its first n sizes.
 inline double size(const Call& call, int s, int d) {
   return call.src[s] == nullptr ? 1.0 : static_cast<double>(call.src[s]->ne[d]);
 }
@@ -16,7 +16,7 @@ inline double first(const Call& call, int s, double n) {
   return product;
 }
 
-// Of a step whose result has `n` elements; below 0: the op is no product.
+// The multiply-adds of a step whose result has `n` elements; negative when the op is no product.
 // clang-format off
 inline double multiply_adds(Op op, const Call& call, double n) {
   switch (op) {

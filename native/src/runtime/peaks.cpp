@@ -30,8 +30,8 @@ constexpr int64_t kPage = 4096;
 constexpr int64_t kHuge = int64_t{1} << 21;
 constexpr int64_t kLargestBuffer = int64_t{1} << 30;
 
-// Runs work(thread) on all threads at the same time; they start together and the time of a call is
-// from the common start to the last end.
+// Threads that start work(thread) together; the time of a call is from their common start to the
+// end of the last one.
 class Team {
  public:
   explicit Team(int n) : n_(n), ends_(static_cast<size_t>(n)) {
@@ -93,7 +93,7 @@ class Team {
   std::atomic<bool> stop_{false};
 };
 
-// Repeats until `budget` seconds have passed and returns the best rate.
+// Repeats `round` until `budget` seconds have passed and returns the best rate.
 template <class Round>
 double best_rate(double budget, Round round) {
   const Clock::time_point end = Clock::now() + std::chrono::duration_cast<Clock::duration>(
@@ -104,19 +104,20 @@ double best_rate(double budget, Round round) {
   return best;
 }
 
-double arithmetic(Team& team, double budget, double (*loop)(int64_t)) {
+// Operations per second of all threads together; 0 where there is no loop.
+double arithmetic_rate(Team& team, double budget, double (*loop)(int64_t)) {
   if (loop == nullptr) return 0;
-  // a round of about 2 ms: short enough to fit between two interruptions
+  // A measurement takes about 2 ms, short enough to fit between two interruptions.
   int64_t rounds = 1 << 12;
   const auto once = [&] {
     double operations = 0;
     const double seconds = team.seconds([&](int thread) {
-      const double done = loop(rounds);
-      if (thread == 0) operations = done;
+      const double own = loop(rounds);
+      if (thread == 0) operations = own;
     });
     return std::pair(operations * team.size(), seconds);
   };
-  once();  // wide units and clocks need a moment to come up
+  once();  // wide units and clocks need a moment to reach their full speed
   const double seconds = std::max(once().second, 1e-7);
   rounds = std::max<int64_t>(1, static_cast<int64_t>(static_cast<double>(rounds) * 2e-3 / seconds));
   return best_rate(budget, [&] {
@@ -125,8 +126,8 @@ double arithmetic(Team& team, double budget, double (*loop)(int64_t)) {
   });
 }
 
-// Bytes of the last cache as the kernel describes it (sysconf reports a whole socket's on some
-// virtual machines); 0 where it does not say.
+// The size in bytes of the largest cache in Linux's description (on some virtual machines sysconf
+// reports that of a whole socket); 0 where there is no description.
 int64_t last_cache() {
   int64_t bytes = 0;
 #if defined(__linux__)
@@ -144,7 +145,7 @@ int64_t last_cache() {
 int64_t buffer_bytes(int64_t wanted) {
   int64_t bytes = std::max(wanted, 4 * last_cache());
 #if defined(_SC_AVPHYS_PAGES)
-  // never more than an eighth of the memory that is free
+  // At most an eighth of the free memory.
   const int64_t free = int64_t{sysconf(_SC_AVPHYS_PAGES)} * sysconf(_SC_PAGESIZE);
   if (free > 0) bytes = std::min(bytes, std::max(free / 8, kHuge));
 #endif
@@ -159,7 +160,7 @@ double read_rate(Team& team, double budget, const PeakLoops& loops, int64_t byte
   madvise(data.get(), static_cast<size_t>(bytes), MADV_HUGEPAGE);
 #endif
   const int64_t share = bytes / team.size() / kPage * kPage;
-  // each thread touches its own part first, which places the pages near it
+  // Each thread writes to its own part first, so that the system places those pages near it.
   team.seconds(
       [&](int t) { std::memset(data.get() + t * share, t + 1, static_cast<size_t>(share)); });
   std::atomic<uint64_t> kept{0};
@@ -178,9 +179,9 @@ Peaks measure_peaks(const Target& target, int n_threads, double seconds, int64_t
   Peaks peaks;
   peaks.buffer = buffer_bytes(buffer);
   const double part = seconds / 5;
-  peaks.int8 = arithmetic(team, part, loops.int8);
-  peaks.f32 = arithmetic(team, part, loops.f32);
-  peaks.bf16 = arithmetic(team, part, loops.bf16);
+  peaks.int8 = arithmetic_rate(team, part, loops.int8);
+  peaks.f32 = arithmetic_rate(team, part, loops.f32);
+  peaks.bf16 = arithmetic_rate(team, part, loops.bf16);
   peaks.read = read_rate(team, 2 * part, loops, peaks.buffer);
   return peaks;
 }

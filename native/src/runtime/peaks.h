@@ -1,4 +1,4 @@
-// What this machine reaches at best with some threads: the roofs that measured speeds are held to.
+// The highest rates that this machine reaches, which measured speeds are compared with.
 #pragma once
 
 #include "kernels/dispatch.h"
@@ -6,18 +6,19 @@
 namespace weft {
 
 struct Peaks {
-  // Bytes per second read from memory, and operations per second (a multiply-add is two); 0 where
-  // the target has no such instruction.
+  // Bytes per second read from memory, and operations per second (a multiply-add counts as two); 0
+  // where the target lacks the instruction.
   double read = 0;
   double int8 = 0;
   double f32 = 0;
   double bf16 = 0;
-  // Bytes of the buffer that was read.
+  // The size in bytes of the buffer that was read.
   int64_t buffer = 0;
 };
 
-// The best of several short rounds, on threads of its own. `seconds` is shared by the figures;
-// making the buffer comes on top. It is at least `buffer` bytes and several times the caches.
+// Takes the best of several short rounds on `n_threads` new threads. All measurements together take
+// about `seconds`, and filling the buffer some more. The buffer has at least `buffer` bytes and
+// four times the last cache, but at most 1 GiB and an eighth of the free memory.
 Peaks measure_peaks(const Target& target, int n_threads, double seconds, int64_t buffer);
 
 }  // namespace weft

@@ -1,4 +1,4 @@
-// The checks that make a Program safe to run.
+// The checks that come before a Program is run, and the values of its expressions.
 #include "weft/program.h"
 
 #include <cmath>
@@ -54,6 +54,73 @@ Status check_size(const Program& p, const TensorDecl& t, const Size& s) {
   return Status::ok();
 }
 
+Status check_tensor(const Program& p, const TensorDecl& t) {
+  if (dtype_info(t.type).name == nullptr) {
+    return bad("tensor " + t.name + " has unknown type " +
+               std::to_string(static_cast<int32_t>(t.type)));
+  }
+  if (t.layout < Layout::kRows || t.layout > Layout::kLookup) {
+    return bad("tensor " + t.name + " has an unknown layout");
+  }
+  if (t.buffer < 0 || t.buffer >= static_cast<int32_t>(p.buffers.size())) {
+    return bad("tensor " + t.name + " is in buffer " + std::to_string(t.buffer) + " of " +
+               std::to_string(p.buffers.size()));
+  }
+  for (int d = 0; d < 4; ++d) {
+    if (Status s = check_size(p, t, t.ne[d]); !s.is_ok()) return s;
+    if (Status s = check_size(p, t, t.nb[d]); !s.is_ok()) return s;
+  }
+  return check_size(p, t, t.offset);
+}
+
+Status check_sources(const Program& p, const StepDecl& step, const std::string& name) {
+  const OpInfo& info = kOpInfo[static_cast<size_t>(step.op)];
+  const auto exists = [&](int32_t i) {
+    return i >= 0 && i < static_cast<int32_t>(p.tensors.size());
+  };
+  if (!exists(step.dst)) return bad(name + " writes a tensor that does not exist");
+  int present = 0;
+  for (int32_t src : step.src) {
+    if (src != -1 && !exists(src)) return bad(name + " reads a tensor that does not exist");
+    if (src != -1) ++present;
+  }
+  if (present < info.min_src || present > info.max_src) {
+    return bad(name + " (" + info.name + ") has " + std::to_string(present) + " sources, takes " +
+               std::to_string(info.min_src) + ".." + std::to_string(info.max_src));
+  }
+  for (int s = 0; s < info.min_src && s < kMaxSrc; ++s) {
+    if (step.src[s] == -1) return bad(name + " (" + info.name + ") lacks a required source");
+  }
+  return Status::ok();
+}
+
+Status check_step(const Program& p, size_t i) {
+  const StepDecl& step = p.steps[i];
+  const std::string name = "step " + std::to_string(i);
+  if (step.op <= Op::kNone || step.op >= Op::kCount) return bad(name + " has an unknown op");
+  if (Status s = check_sources(p, step, name); !s.is_ok()) return s;
+  const auto last = static_cast<int64_t>(step.first_param) + step.n_params;
+  if (step.first_param < 0 || step.n_params < 0 || last > static_cast<int64_t>(p.params.size())) {
+    return bad(name + " has parameters outside the table");
+  }
+  if (Status s = check_parameters(step.op, step.n_params); !s.is_ok()) {
+    return bad(name + ": " + s.message());
+  }
+  return Status::ok();
+}
+
+Status check_stages(const Program& p) {
+  const auto n_steps = static_cast<int32_t>(p.steps.size());
+  int32_t next = 0;
+  for (const StageDecl& stage : p.stages) {
+    if (stage.begin != next || stage.end <= stage.begin || stage.end > n_steps) {
+      return bad("stages do not cover the steps in order");
+    }
+    next = stage.end;
+  }
+  return next == n_steps ? Status::ok() : bad("stages do not cover the steps in order");
+}
+
 }  // namespace
 
 Status Program::evaluate(const int64_t* symbol_values, std::vector<int64_t>& values) const {
@@ -73,7 +140,7 @@ Status Program::evaluate(const int64_t* symbol_values, std::vector<int64_t>& val
       a = values[static_cast<size_t>(e.a)];
       b = values[static_cast<size_t>(e.b)];
     }
-    bool fine = true;
+    bool valid = true;
     int64_t v = 0;
     switch (e.kind) {
       case ExprKind::kConst:
@@ -83,18 +150,18 @@ Status Program::evaluate(const int64_t* symbol_values, std::vector<int64_t>& val
         v = symbol_values[e.a];
         break;
       case ExprKind::kAdd:
-        fine = add(a, b, v);
+        valid = add(a, b, v);
         break;
       case ExprKind::kMul:
-        fine = mul(a, b, v);
+        valid = mul(a, b, v);
         break;
       case ExprKind::kDiv:
-        fine = b > 0;
-        if (fine) v = floor_div(a, b);
+        valid = b > 0;
+        if (valid) v = floor_div(a, b);
         break;
       case ExprKind::kMod:
-        fine = b > 0;
-        if (fine) v = a - floor_div(a, b) * b;
+        valid = b > 0;
+        if (valid) v = a - floor_div(a, b) * b;
         break;
       case ExprKind::kMin:
         v = a < b ? a : b;
@@ -103,7 +170,7 @@ Status Program::evaluate(const int64_t* symbol_values, std::vector<int64_t>& val
         v = a > b ? a : b;
         break;
     }
-    if (!fine || v > kHuge || v < -kHuge) {
+    if (!valid || v > kHuge || v < -kHuge) {
       return bad("expression " + std::to_string(i) + " overflows or divides by zero");
     }
     values[i] = v;
@@ -116,7 +183,7 @@ Status check_parameters(Op op, int64_t n) {
   if (n == info.n_params || (n == 0 && info.params_optional)) return Status::ok();
   std::string what = info.name;
   what += " takes " + std::to_string(info.n_params) + " parameters, got " + std::to_string(n);
-  // the description goes: name, sources, then parameters
+  // OpInfo::description is a name, the sources and then the parameters, with a space between.
   const std::string words = info.description;
   const size_t sources = words.find(' ');
   const size_t names = words.find(' ', sources + 1);
@@ -139,69 +206,15 @@ Status Program::check() const {
     }
   }
   for (const TensorDecl& t : tensors) {
-    if (dtype_info(t.type).name == nullptr) {
-      return bad("tensor " + t.name + " has unknown type " +
-                 std::to_string(static_cast<int32_t>(t.type)));
-    }
-    if (t.layout < Layout::kRows || t.layout > Layout::kLookup) {
-      return bad("tensor " + t.name + " has an unknown layout");
-    }
-    if (t.buffer < 0 || t.buffer >= static_cast<int32_t>(buffers.size())) {
-      return bad("tensor " + t.name + " is in buffer " + std::to_string(t.buffer) + " of " +
-                 std::to_string(buffers.size()));
-    }
-    for (int d = 0; d < 4; ++d) {
-      if (Status s = check_size(*this, t, t.ne[d]); !s.is_ok()) return s;
-      if (Status s = check_size(*this, t, t.nb[d]); !s.is_ok()) return s;
-    }
-    if (Status s = check_size(*this, t, t.offset); !s.is_ok()) return s;
+    if (Status s = check_tensor(*this, t); !s.is_ok()) return s;
   }
   for (double v : params) {
-    // slots hold integers and floats; a NaN or a huge integer is neither
     if (std::isnan(v)) return bad("a parameter is not a number");
   }
-  const auto tensor_ok = [&](int32_t i) {
-    return i >= 0 && i < static_cast<int32_t>(tensors.size());
-  };
   for (size_t i = 0; i < steps.size(); ++i) {
-    const StepDecl& step = steps[i];
-    const std::string name = "step " + std::to_string(i);
-    if (step.op <= Op::kNone || step.op >= Op::kCount) return bad(name + " has an unknown op");
-    const OpInfo& info = kOpInfo[static_cast<size_t>(step.op)];
-    if (!tensor_ok(step.dst)) return bad(name + " writes a tensor that does not exist");
-    int present = 0;
-    for (int32_t src : step.src) {
-      if (src != -1 && !tensor_ok(src)) return bad(name + " reads a tensor that does not exist");
-      if (src != -1) ++present;
-    }
-    // weft's kernels may take QUANTIZE'd sources and CPY its own result, nothing less than the rule
-    if (present < info.min_src || present > info.max_src) {
-      return bad(name + " (" + info.name + ") has " + std::to_string(present) + " sources, takes " +
-                 std::to_string(info.min_src) + ".." + std::to_string(info.max_src));
-    }
-    for (int s = 0; s < info.min_src && s < kMaxSrc; ++s) {
-      if (step.src[s] == -1) return bad(name + " (" + info.name + ") lacks a required source");
-    }
-    const auto last = static_cast<int64_t>(step.first_param) + step.n_params;
-    if (step.first_param < 0 || step.n_params < 0 || last > static_cast<int64_t>(params.size())) {
-      return bad(name + " has parameters outside the table");
-    }
-    if (Status s = check_parameters(step.op, step.n_params); !s.is_ok()) {
-      return bad(name + ": " + s.message());
-    }
+    if (Status s = check_step(*this, i); !s.is_ok()) return s;
   }
-  int32_t next = 0;
-  for (const StageDecl& stage : stages) {
-    if (stage.begin != next || stage.end <= stage.begin ||
-        stage.end > static_cast<int32_t>(steps.size())) {
-      return bad("stages do not cover the steps in order");
-    }
-    next = stage.end;
-  }
-  if (next != static_cast<int32_t>(steps.size())) {
-    return bad("stages do not cover the steps in order");
-  }
-  return Status::ok();
+  return check_stages(*this);
 }
 
 }  // namespace weft

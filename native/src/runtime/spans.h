@@ -1,4 +1,4 @@
-// When each thread works on each step. While it is off, a note costs a test.
+// Records when each thread works on each step. While recording is off, a note costs one test.
 #pragma once
 
 #include <chrono>
@@ -9,8 +9,9 @@ namespace weft {
 
 class Spans {
  public:
-  // [step][thread][begin of its first piece, end of its last, time in its pieces], nanoseconds of
-  // the steady clock; 0 where a thread had no part.
+  // values() is an array [step][thread][kFields]: the begin of the thread's first piece, the end of
+  // its last piece, and the time in all its pieces, in nanoseconds (the first two on the steady
+  // clock). All are 0 where the thread had no piece.
   static constexpr size_t kFields = 3;
 
   void start(size_t steps, int threads) {
@@ -20,7 +21,7 @@ class Spans {
   void stop() { values_.clear(); }
   const std::vector<int64_t>& values() const { return values_; }
 
-  // Notes a piece of a step, from its making to the end of its scope.
+  // Records a piece of a step, from the construction of the note to the end of its scope.
   class Note {
    public:
     explicit Note(int64_t* span) : span_(span), begin_(span == nullptr ? 0 : now()) {}
@@ -49,7 +50,7 @@ class Spans {
 
  private:
   size_t threads_ = 1;
-  std::vector<int64_t> values_;  // empty: off
+  std::vector<int64_t> values_;  // empty while recording is off
 };
 
 }  // namespace weft

@@ -18,7 +18,7 @@ double elements(const Tensor& t) {
 double work_of(Op op, const Call& call) {
   const double result = elements(call.dst);
   if (const double count = multiply_adds(op, call, result); count >= 0) return count;
-  // others may do much with an element; how much is measured
+  // Some other ops do much per element; the executor measures how long they take.
   double work = result;
   for (const Tensor* src : call.src) {
     if (src != nullptr) work = std::max(work, elements(*src));

@@ -15,14 +15,15 @@ namespace weft {
 namespace {
 
 constexpr size_t kCacheLine = 64;
-// 100 us at the default level: longer than the tail of a balanced stage, and than what happens
-// between two short runs.
+// Nanoseconds of spinning per level of PoolOptions::poll. The default level, 50, spins for 100 us:
+// longer than the wait for the last thread of a balanced stage, and than the pause between two
+// short runs.
 constexpr int64_t kSpinPerLevel = 2000;
 constexpr uint32_t kClosed = uint32_t{1} << 31;
-constexpr int kLooks = 16;  // between two looks at the clock
+constexpr int kLooksPerClock = 16;  // reads of the awaited value between two reads of the clock
 
-// Threads of all pools that are inside a job. Where they are more than processors, a thread that
-// spins may hold up the one it waits for.
+// The number of threads, over all pools, that are inside a job. When it exceeds the number of
+// processors, threads do not spin: a spinning thread could hold up the one it waits for.
 std::atomic<int> g_busy{0};
 std::atomic<uint32_t> g_forks{0};
 
@@ -50,7 +51,7 @@ void wait_for_change(std::atomic<uint32_t>& value, uint32_t old, int64_t spin_ns
   if (spin_ns > 0) {
     const int64_t end = now_ns() + spin_ns;
     while (g_busy.load(std::memory_order_relaxed) <= processors() && now_ns() < end) {
-      for (int i = 0; i < kLooks; ++i) {
+      for (int i = 0; i < kLooksPerClock; ++i) {
         relax();
         if (value.load(std::memory_order_acquire) != old) return;
       }
@@ -61,7 +62,7 @@ void wait_for_change(std::atomic<uint32_t>& value, uint32_t old, int64_t spin_ns
   }
 }
 
-// Counts forks from the first call on.
+// How often this process has been forked since the first call.
 uint32_t forks() {
 #if defined(__unix__) || defined(__APPLE__)
   [[maybe_unused]] static const int once = pthread_atfork(nullptr, nullptr, [] {
@@ -72,7 +73,7 @@ uint32_t forks() {
   return g_forks.load(std::memory_order_relaxed);
 }
 
-// Whether the threads can all run at the same time.
+// Whether there is a processor for each thread.
 bool fits(const PoolOptions& options) {
   std::set<int> cpus;
   for (const Cpus& own : options.cpus) {
@@ -124,16 +125,15 @@ void ThreadPool::start() {
   for (uint32_t n; (n = starting_.load(std::memory_order_acquire)) != 0;) wait(starting_, n);
   warnings_.clear();
   for (int i = 0; i < n_workers; ++i) {
-    const std::string& said = workers_[static_cast<size_t>(i)].warning;
-    if (!said.empty() && std::find(warnings_.begin(), warnings_.end(), said) == warnings_.end()) {
-      warnings_.push_back(said);
-    }
+    const std::string& warning = workers_[static_cast<size_t>(i)].warning;
+    const bool known = std::find(warnings_.begin(), warnings_.end(), warning) != warnings_.end();
+    if (!warning.empty() && !known) warnings_.push_back(warning);
   }
   if (n_workers == 0) {
-    // there is no worker to find out
+    // Without workers, a thread of a moment finds out what the system refuses.
     std::thread([this] {
-      const std::string said = place_thread(cpus_of(0), options_.priority);
-      if (!said.empty()) warnings_.push_back(said);
+      const std::string warning = place_thread(cpus_of(0), options_.priority);
+      if (!warning.empty()) warnings_.push_back(warning);
     }).join();
   }
 }
@@ -186,8 +186,8 @@ void ThreadPool::work(int thread) {
   }
 }
 
-// Whether the thread is in; then the job stays what it is until it leaves. One that comes late may
-// find a later job that it was not invited to.
+// Whether the thread has entered the job. If so, the job does not change until the thread leaves
+// it. A thread that wakes late may find a later job that does not include it.
 bool ThreadPool::enter(int thread) {
   uint32_t n = inside_.load(std::memory_order_relaxed);
   do {
@@ -207,7 +207,7 @@ void ThreadPool::reserve_scratch(size_t bytes) {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (bytes <= scratch_bytes_) return;
   for (auto& block : scratch_) {
-    // not touched here: the pages are those of the thread that uses them first
+    // Not written here: the system places each page near the thread that writes to it first.
     block.reset(static_cast<char*>(::operator new(bytes, std::align_val_t{kCacheLine})));
   }
   scratch_bytes_ = bytes;

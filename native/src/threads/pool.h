@@ -15,22 +15,24 @@ namespace weft {
 
 struct PoolOptions {
   int n_threads = 1;
-  // 0 (sleep at once) to 100: how long threads look for work before they sleep.
+  // How long an idle thread spins before it sleeps, from 0 (it sleeps at once) to 100 (200 us).
   int poll = 50;
   Priority priority = Priority::kNormal;
-  // Processors of each thread; fewer entries, or empty ones: wherever the process may run.
+  // The processors that each thread is bound to. A thread without an entry, or with an empty one,
+  // runs wherever the process may run.
   std::vector<Cpus> cpus;
 };
 
 // The caller is thread 0. One job runs at a time; a second caller waits for the first. After a fork
-// the child starts threads of its own.
+// the child process starts its own threads.
 //
-// A job ends when the caller has left it, and all who had come by then: a thread that the system
-// does not run in time is not waited for. So a job shares out its work by counters, and must be
-// able to do all of it on thread 0.
+// A job ends when the caller and every worker that has entered it have left it. A worker that the
+// system does not schedule in time never enters, and nobody waits for it. A job therefore shares
+// out its work by counters, and thread 0 must be able to do all of it.
 class ThreadPool {
  public:
-  // A job, called with the thread's number: by thread 0 once, by others any number of times.
+  // A job receives the number of the thread that calls it. Thread 0 calls it once; each other
+  // thread may call it any number of times, or never.
   using Job = void (*)(void* context, int thread);
 
   explicit ThreadPool(PoolOptions options);
@@ -43,20 +45,21 @@ class ThreadPool {
   int size() const { return options_.n_threads; }
   // Runs the job on threads 0..n-1; the others are not woken.
   void run(Job job, void* context, int n);
-  // To be used by a job: returns when `value` is no longer `old`. Spins a little, then sleeps; who
-  // changes the value calls its notify_all().
+  // Lets a job wait until `value` is no longer `old`: spins for a while, then sleeps. Whoever
+  // changes the value must call its notify_all().
   void wait(std::atomic<uint32_t>& value, uint32_t old) const;
 
-  // Makes the scratch of every thread at least so big; call between jobs. It belongs to the job
-  // that runs, begins at a cache line, and shares none with other threads.
+  // Makes the scratch memory of every thread at least `bytes` bytes; call it between jobs. Scratch
+  // memory belongs to the job that is running. It begins at a cache line, and no two threads share
+  // a line.
   void reserve_scratch(size_t bytes);
   char* scratch(int thread) const { return scratch_[static_cast<size_t>(thread)].get(); }
 
-  // What the system refused to the threads, a sentence each.
+  // A sentence for each thing that the system refused when it placed the threads.
   const std::vector<std::string>& warnings() const { return warnings_; }
 
  private:
-  // A line each: threads that take no part in a run are not disturbed by it.
+  // A cache line each, so that waking one worker does not disturb those that stay asleep.
   struct alignas(64) Worker {
     std::atomic<uint32_t> epoch{0};
     std::thread thread;
@@ -76,14 +79,14 @@ class ThreadPool {
   int64_t spin_ns_;
   uint32_t forks_;
   std::mutex mutex_;
-  std::unique_ptr<Worker[]> workers_;  // of threads 1..
+  std::unique_ptr<Worker[]> workers_;  // worker i is thread i + 1
   std::vector<std::string> warnings_;
   std::vector<std::unique_ptr<char, Free>> scratch_;
   size_t scratch_bytes_ = 0;
   Job job_ = nullptr;
   void* context_ = nullptr;
-  int invited_ = 0;  // threads of the job
-  // Workers inside the job, and a bit once nobody may come any more.
+  int invited_ = 0;  // threads 0..invited_-1 take part in the current job
+  // The number of workers inside the job; its highest bit (kClosed) is set once no more may enter.
   alignas(64) std::atomic<uint32_t> inside_;
   alignas(64) std::atomic<uint32_t> starting_{0};
   std::atomic<bool> stop_{false};

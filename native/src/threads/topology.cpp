@@ -20,9 +20,9 @@ namespace weft {
 
 namespace {
 
-// "0-3,8,10-11" -> the numbers.
+// The numbers in a list as Linux writes it, such as "0-3,8,10-11".
 Cpus parse_list(const std::string& text) {
-  Cpus found;
+  Cpus numbers;
   std::stringstream parts(text);
   for (std::string part; std::getline(parts, part, ',');) {
     int first = 0;
@@ -31,9 +31,16 @@ Cpus parse_list(const std::string& text) {
     std::stringstream range(part);
     if (!(range >> first)) continue;
     if (!(range >> dash >> last) || dash != '-') last = first;
-    for (int cpu = first; cpu <= last && found.size() < 65536; ++cpu) found.push_back(cpu);
+    for (int n = first; n <= last && numbers.size() < 65536; ++n) numbers.push_back(n);
   }
-  return found;
+  return numbers;
+}
+
+Cpus all_cpus() {
+  Cpus all;
+  const int n = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  for (int cpu = 0; cpu < n; ++cpu) all.push_back(cpu);
+  return all;
 }
 
 bool read_line(const std::string& path, std::string& line) {
@@ -43,7 +50,8 @@ bool read_line(const std::string& path, std::string& line) {
 
 #if defined(__linux__)
 
-// Sets of more processors than CPU_SETSIZE have to be asked for by size; 8192 is Linux's limit.
+// cpu_set_t holds CPU_SETSIZE (1024) processors; larger sets are passed with their size. Linux
+// supports at most 8192 processors.
 constexpr int kMostCpus = 8192;
 constexpr size_t kWords = kMostCpus / (8 * sizeof(unsigned long));
 
@@ -52,7 +60,7 @@ struct CpuBits {
   cpu_set_t* set() { return reinterpret_cast<cpu_set_t*>(words); }
 };
 
-// Nice values of the priorities below realtime.
+// The nice value of each priority below kRealtime.
 constexpr int kNice[] = {0, -10, -20};
 constexpr int kRealtimePriority = 50;
 
@@ -73,18 +81,14 @@ bool bind(const Cpus& cpus) {
 #if defined(__linux__)
 
 Cpus usable_cpus() {
-  Cpus found;
+  Cpus usable;
   CpuBits bits;
   if (sched_getaffinity(0, sizeof bits.words, bits.set()) == 0) {
     for (int cpu = 0; cpu < kMostCpus; ++cpu) {
-      if (CPU_ISSET_S(cpu, sizeof bits.words, bits.set())) found.push_back(cpu);
+      if (CPU_ISSET_S(cpu, sizeof bits.words, bits.set())) usable.push_back(cpu);
     }
   }
-  if (found.empty()) {
-    const int n = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-    for (int cpu = 0; cpu < n; ++cpu) found.push_back(cpu);
-  }
-  return found;
+  return usable.empty() ? all_cpus() : usable;
 }
 
 int current_cpu() { return sched_getcpu(); }
@@ -94,16 +98,16 @@ std::string place_thread(const Cpus& cpus, Priority priority) {
     return std::string("a thread could not be bound to its processors: ") + std::strerror(errno);
   }
   if (priority == Priority::kNormal) return "";
-  bool fine = true;
+  bool raised = false;
   if (priority == Priority::kRealtime) {
     sched_param param = {};
     param.sched_priority = kRealtimePriority;
-    fine = sched_setscheduler(0, SCHED_FIFO, &param) == 0;
+    raised = sched_setscheduler(0, SCHED_FIFO, &param) == 0;
   } else {
     const int nice = kNice[static_cast<int>(priority)];
-    fine = setpriority(PRIO_PROCESS, static_cast<id_t>(thread_id()), nice) == 0;
+    raised = setpriority(PRIO_PROCESS, static_cast<id_t>(thread_id()), nice) == 0;
   }
-  if (fine) return "";
+  if (raised) return "";
   return std::string("the system refused a higher priority: ") + std::strerror(errno) +
          "; run as root, give the process CAP_SYS_NICE, or use the normal priority";
 }
@@ -111,19 +115,19 @@ std::string place_thread(const Cpus& cpus, Priority priority) {
 PlacedHere::PlacedHere(const Cpus& cpus, Priority priority) {
   static_assert(sizeof cpus_ == sizeof(CpuBits));
   if (!cpus.empty()) {
-    placed_ = sched_getaffinity(0, sizeof cpus_, reinterpret_cast<cpu_set_t*>(cpus_)) == 0;
+    bound_ = sched_getaffinity(0, sizeof cpus_, reinterpret_cast<cpu_set_t*>(cpus_)) == 0;
   }
   if (priority != Priority::kNormal) {
     policy_ = sched_getscheduler(0);
     nice_ = getpriority(PRIO_PROCESS, static_cast<id_t>(thread_id()));
     raised_ = true;
   }
-  // what is refused here was refused to the workers, too, who have said so
-  if (placed_ || raised_) place_thread(placed_ ? cpus : Cpus{}, priority);
+  // The result is dropped: the pool has the same warning from its workers.
+  if (bound_ || raised_) place_thread(bound_ ? cpus : Cpus{}, priority);
 }
 
 PlacedHere::~PlacedHere() {
-  if (placed_) sched_setaffinity(0, sizeof cpus_, reinterpret_cast<cpu_set_t*>(cpus_));
+  if (bound_) sched_setaffinity(0, sizeof cpus_, reinterpret_cast<cpu_set_t*>(cpus_));
   if (raised_) {
     const sched_param param = {};
     sched_setscheduler(0, policy_, &param);
@@ -133,12 +137,7 @@ PlacedHere::~PlacedHere() {
 
 #else
 
-Cpus usable_cpus() {
-  Cpus found;
-  const int n = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-  for (int cpu = 0; cpu < n; ++cpu) found.push_back(cpu);
-  return found;
-}
+Cpus usable_cpus() { return all_cpus(); }
 
 int current_cpu() { return -1; }
 
@@ -158,7 +157,7 @@ int usable_cores() {
   std::set<std::string> cores;
   const Cpus cpus = usable_cpus();
   for (int cpu : cpus) {
-    // processors of one core list the same siblings
+    // The processors of a core list the same siblings.
     std::string siblings;
     if (!read_line(
             "/sys/devices/system/cpu/cpu" + std::to_string(cpu) + "/topology/thread_siblings_list",
@@ -173,21 +172,21 @@ int usable_cores() {
 std::vector<Cpus> numa_nodes() {
   const std::string root = "/sys/devices/system/node/";
   const Cpus usable = usable_cpus();
-  std::vector<Cpus> found;
+  std::vector<Cpus> nodes;
   std::string online;
   if (read_line(root + "online", online)) {
     for (int node : parse_list(online)) {
       std::string list;
       if (!read_line(root + "node" + std::to_string(node) + "/cpulist", list)) continue;
-      Cpus own;
+      Cpus cpus;
       for (int cpu : parse_list(list)) {
-        if (std::binary_search(usable.begin(), usable.end(), cpu)) own.push_back(cpu);
+        if (std::binary_search(usable.begin(), usable.end(), cpu)) cpus.push_back(cpu);
       }
-      if (!own.empty()) found.push_back(own);
+      if (!cpus.empty()) nodes.push_back(cpus);
     }
   }
-  if (found.empty()) found.push_back(usable);
-  return found;
+  if (nodes.empty()) nodes.push_back(usable);
+  return nodes;
 }
 
 }  // namespace weft

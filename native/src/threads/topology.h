@@ -8,25 +8,27 @@ namespace weft {
 
 using Cpus = std::vector<int>;
 
-// Processors that this process may use.
+// The numbers, and the count, of the processors that this process may use.
 Cpus usable_cpus();
 int usable_processors();
-// Physical cores among them (hyper-threads of one core count once).
+// The number of physical cores among them; the hyper-threads of a core count once.
 int usable_cores();
 
-// The usable processors of each NUMA node that has some; one node where the system says nothing.
+// The usable processors of each NUMA node that has any. Where the system does not describe its
+// nodes, one node has all processors.
 std::vector<Cpus> numa_nodes();
-// The processor that the calling thread runs on now; -1 where that is not known.
+// The processor that the calling thread runs on now; -1 where the system does not say.
 int current_cpu();
 
-// Like --prio of llama.cpp: what threads may take from other processes.
+// How threads compete with those of other processes; the same levels as llama.cpp's --prio.
 enum class Priority { kNormal, kMedium, kHigh, kRealtime };
 
-// Binds the calling thread to processors (none: leaves it) and raises its priority. Empty, or what
-// was refused and why.
+// Binds the calling thread to `cpus` (it stays where it is when there are none) and raises its
+// priority. Returns an empty text, or a sentence that names what the system refused and why.
 std::string place_thread(const Cpus& cpus, Priority priority);
 
-// Places the calling thread until the end of the scope, then puts it back.
+// Places the calling thread as place_thread does until the end of the scope, then restores its
+// processors and priority.
 class PlacedHere {
  public:
   PlacedHere(const Cpus& cpus, Priority priority);
@@ -35,12 +37,12 @@ class PlacedHere {
   PlacedHere& operator=(const PlacedHere&) = delete;
 
  private:
-  // as they were
+  // The state before: the set of processors, the scheduling policy and the nice value.
   unsigned long cpus_[128] = {};
   int policy_ = 0;
   int nice_ = 0;
-  bool placed_ = false;
-  bool raised_ = false;
+  bool bound_ = false;   // the processors are to be restored
+  bool raised_ = false;  // the priority is to be restored
 };
 
 }  // namespace weft

@@ -27,7 +27,7 @@ _HEAD = """\
 namespace weft {
 
 // clang-format off
-// How many members an enumeration has, numbered from 0 on.
+// The number of members of an enumeration; they are numbered from 0 on.
 template <typename Enum>
 inline constexpr int64_t kMembers = 0;
 
@@ -49,8 +49,8 @@ struct OpInfo {
   const char* name;
   int min_src;
   int max_src;
-  int n_params;             // slots of the record
-  bool params_optional;     // a step may be without the record
+  int n_params;             // numbers in the record of parameters
+  bool params_optional;     // a step may have no record
   const char* description;  // the line of weft.graph.op_table
 };
 
@@ -124,15 +124,15 @@ def _constant(name: str) -> str:
 # -- costs -----------------------------------------------------------------------------------------
 
 _COSTS = """\
-// The multiply-adds of ops that are products, generated from src/weft/graph; `make headers` writes
-// it again.
+// The multiply-adds of the ops that are products. This file is generated from src/weft/graph; `make
+// headers` writes it again.
 #pragma once
 
 #include "kernels/kernel.h"
 
 namespace weft {
 
-// Sizes of source `s`; 1 where it is absent.
+// Size `d` of source `s`; 1 where the source is absent. `first` is the product of its first n sizes.
 inline double size(const Call& call, int s, int d) {
   return call.src[s] == nullptr ? 1.0 : static_cast<double>(call.src[s]->ne[d]);
 }
@@ -142,7 +142,7 @@ inline double first(const Call& call, int s, double n) {
   return product;
 }
 
-// Of a step whose result has `n` elements; below 0: the op is no product.
+// The multiply-adds of a step whose result has `n` elements; negative when the op is no product.
 // clang-format off
 inline double multiply_adds(Op op, const Call& call, double n) {
   switch (op) {
