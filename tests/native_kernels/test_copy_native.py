@@ -170,21 +170,21 @@ def f32(*ne: int) -> Operand:
 @pytest.mark.parametrize(
     ("op", "dst", "src", "params", "reason"),
     [
-        ("CPY", f32(8), [f32(9), f32(8)], (), "differ in elements"),
+        ("CPY", f32(8), [f32(9), f32(8)], (), "differ in their number of elements"),
         ("CPY", result("iq2_xs", (256,)), [f32(256), f32(256)], (), "cannot be written"),
         ("CPY", result("i64", (8,)), [f32(8), f32(8)], (), "cannot be written"),
         ("QUANTIZE", result("q4_0", (32,)), [f32(32)], (), "q8_0, q8_1, q8_K, f32, f16 or bf16"),
-        ("SET", f32(8, 2), [f32(8, 2), f32(4)], (32, 64, 64, 52), "leaves the result"),
+        ("SET", f32(8, 2), [f32(8, 2), f32(4)], (32, 64, 64, 52), "is not within the result"),
         ("SET", f32(8, 2), [f32(8, 2), f32(4, 9)], (2**62, 64, 64, 0), "too large"),
         ("SET", f32(8, 2), [f32(8, 2), f32(4)], (32, 64, 64, -4), "negative"),
         ("SET", f32(8, 2), [f32(8, 2), f32(4)], (), "nb1:int nb2:int nb3:int offset:int"),
         ("CONCAT", f32(8, 2), [f32(4, 2), f32(3, 2)], (0,), "do not join"),
         ("CONCAT", f32(8, 2), [f32(4, 2), f32(4, 2)], (7,), "0..3"),
-        ("REPEAT", f32(9), [f32(2)], (), "does not repeat"),
-        ("REPEAT_BACK", f32(0), [f32(8)], (), "does not repeat"),
+        ("REPEAT", f32(9), [f32(2)], (), "must be multiples of those of the smaller one"),
+        ("REPEAT_BACK", f32(0), [f32(8)], (), "must be multiples of those of the smaller one"),
         ("GET_ROWS", f32(8, 2), [f32(8, 4), f32(2)], (), "i32 or i64"),
         ("GET_ROWS", f32(8, 3), [f32(8, 4), result("i32", (2,))], (), "row for each index"),
-        ("SET_ROWS", f32(8, 3), [f32(8, 2), result("i32", (3,)), f32(8, 3)], (), "index for each"),
+        ("SET_ROWS", f32(8, 3), [f32(8, 2), result("i32", (3,)), f32(8, 3)], (), "one index per row"),
     ],
 )
 def test_refuses(

@@ -62,10 +62,10 @@ const Target* find_target(const std::string& name) {
 }
 
 std::vector<std::string> cpu_features() {
-  std::vector<std::string> found;
+  std::vector<std::string> features;
 #if defined(__x86_64__)
 #define WEFT_FEATURE(name) \
-  if (__builtin_cpu_supports(name)) found.emplace_back(name)
+  if (__builtin_cpu_supports(name)) features.emplace_back(name)
   WEFT_FEATURE("sse4.2");
   WEFT_FEATURE("avx");
   WEFT_FEATURE("avx2");
@@ -79,9 +79,9 @@ std::vector<std::string> cpu_features() {
   WEFT_FEATURE("avx512bf16");
 #undef WEFT_FEATURE
 #elif defined(__aarch64__)
-  found.emplace_back("neon");
+  features.emplace_back("neon");
 #endif
-  return found;
+  return features;
 }
 
 }  // namespace weft

@@ -12,19 +12,19 @@ namespace weft {
 struct Target {
   const char* name;
   const KernelTable& (*table)();
-  // 0: this machine cannot run it; else higher is better.
+  // 0 when this machine cannot run the target; otherwise the target with the highest score is best.
   int score;
   const PeakLoops& (*peaks)();
 };
 
-// Every target of this build, baseline first.
+// Every target of this build; the baseline, where there is one, comes first.
 const std::vector<Target>& targets();
 
-// The best target that this machine can run, or the one called `name`; nullptr when there is none.
+// The best target that this machine can run; the target called `name`. nullptr when there is none.
 const Target* best_target();
 const Target* find_target(const std::string& name);
 
-// Names of the CPU features that kernels care about and this machine has.
+// The names of the processor features that kernels use and this machine has.
 std::vector<std::string> cpu_features();
 
 }  // namespace weft

@@ -1,4 +1,9 @@
-// Elementwise work: rows cut into pieces that threads share, seen as contiguous floats.
+// Helpers for elementwise kernels. Rows are cut into items that threads share, items into pieces
+// that a kernel sees as contiguous floats:
+//
+//     row    |<------------------------ ne[0] elements ------------------------>|
+//     items  |<---- kSmallWork ---->|<---- kSmallWork ---->|<-- the rest -->|
+//     pieces |kPiece|kPiece|kPiece|..|kPiece|
 #pragma once
 
 #include "kernels/rows.h"
@@ -8,8 +13,8 @@ namespace weft::WEFT_TARGET {
 
 const KernelTable& table();
 
-// Elements that are converted, computed and written back at a time: they stay in the first-level
-// cache. A multiple of every block length.
+// Elements that are converted, computed and written back together, few enough to stay in the
+// first-level cache. A multiple of every block length.
 inline constexpr int64_t kPiece = 1024;
 
 static inline int64_t row_items(const Tensor& t) { return (t.ne[0] + kSmallWork - 1) / kSmallWork; }
@@ -18,14 +23,14 @@ static inline int64_t element_items(const Call& call) {
 }
 static inline int64_t element_grain(const Call& call) { return row_grain(call.dst.ne[0]); }
 
-// A run of at most kPiece elements of one row of the result.
+// The elements first..first+n of one row of the result; n is at most kPiece.
 struct Piece {
   Index row;
   int64_t first;
   int64_t n;
 };
 
-// Calls work(piece) for the pieces of items begin..end.
+// Calls work(piece) for each piece of the items begin..end.
 template <typename F>
 static inline void for_pieces(const Tensor& dst, int64_t begin, int64_t end, const F& work) {
   const int64_t per_row = row_items(dst);
@@ -42,7 +47,7 @@ static inline char* element(const Tensor& t, const Piece& p) {
   return row_data(t, p.row) + p.first * t.nb[0];
 }
 
-// Whether `type` is a block type whose rows can be read, or written.
+// Whether `type` is a block type whose rows can be decoded; encoded.
 static inline bool can_decode(DType type) {
   return is_quantized(type) && table().type(type).to_float != nullptr;
 }
@@ -52,33 +57,31 @@ static inline bool can_encode(DType type) {
 
 static inline bool is_plain(const Tensor& t) { return t.type == DType::kF32 && t.nb[0] == 4; }
 
-// The elements at `p` as contiguous floats: where they are, or converted into `buffer`.
+// The `n` elements at `p` as contiguous floats: in place where they are that already, otherwise
+// converted into `buffer`.
 static inline const float* as_floats(const Tensor& t, const char* p, int64_t n, float* buffer) {
   if (is_plain(t)) return reinterpret_cast<const float*>(p);
   load_floats(p, t.type, t.nb[0], n, buffer);
   return buffer;
 }
 
-// Where to compute the elements at `p`: in place, or in `buffer` for `put_floats` to write.
+// Where to compute the elements at `p`: in place, or in `buffer`. put_floats then writes the
+// buffer to `p`.
 static inline float* float_room(const Tensor& t, char* p, float* buffer) {
   return is_plain(t) ? reinterpret_cast<float*>(p) : buffer;
 }
 
 static inline void put_floats(const Tensor& t, char* p, int64_t n, const float* buffer) {
-  if (is_plain(t)) return;
-  int64_t i = 0;
-  if (t.nb[0] == 2) {
-    auto* h = reinterpret_cast<uint16_t*>(p);
-    if (t.type == DType::kF16) {
-      for (; i + kLanes <= n; i += kLanes) store_half(h + i, load(buffer + i));
-    } else {
-      for (; i + kLanes <= n; i += kLanes) store_bf16(h + i, load(buffer + i));
-    }
-  }
-  for (; i < n; ++i) store_element(p + i * t.nb[0], t.type, buffer[i]);
+  if (!is_plain(t)) store_floats(buffer, n, p, t.type, t.nb[0]);
 }
 
-// Fewer than kLanes floats; the other lanes are `fill`.
+// The bytes of a row of floats; 0 where source and result have plain rows, which need no copy.
+static inline size_t row_scratch(const Call& call) {
+  if (is_plain(*call.src[0]) && is_plain(call.dst)) return 0;
+  return static_cast<size_t>(call.dst.ne[0]) * sizeof(float);
+}
+
+// A vector of the `n` floats at `p`, n < kLanes; its other lanes are `fill`.
 static inline vf load_part(const float* p, int64_t n, float fill = 0.0f) {
   vf v = splat(fill);
   std::memcpy(&v, p, static_cast<size_t>(n) * 4);
@@ -88,7 +91,7 @@ static inline void store_part(float* p, vf v, int64_t n) {
   std::memcpy(p, &v, static_cast<size_t>(n) * 4);
 }
 
-// out[i] = f(a[i]) and out[i] = f(a[i], b[i]); `out` may be a source.
+// out[i] = f(a[i]) and out[i] = f(a[i], b[i]) for i < n; `out` may be one of the sources.
 template <typename F>
 static inline void map(const float* a, float* out, int64_t n, const F& f) {
   int64_t i = 0;

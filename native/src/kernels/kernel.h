@@ -1,10 +1,12 @@
-// What a kernel is: a parallel loop over items, with a check that refuses in a sentence.
+// A kernel is a parallel loop over items, with a check that returns a sentence when it refuses a
+// call.
 //
 // A kernel file holds one op family. It is compiled once per target (WEFT_TARGET names it:
 // baseline, avx2, avx512, neon) with that target's flags, inside `namespace weft::WEFT_TARGET`, and
 // exports one `void register_<family>(KernelTable&)`, which kernels/target.cpp calls. Kernel files
-// use no standard containers or algorithms (an inline function compiled for a newer target could be
-// linked into the baseline) and never allocate: scratch comes from the caller.
+// use no standard containers or algorithms, because the linker could give the baseline an inline
+// function that was compiled for a newer target. They never allocate: the caller provides scratch
+// memory.
 #pragma once
 
 #include <cstddef>
@@ -16,41 +18,41 @@
 
 namespace weft {
 
-// A tensor with its sizes resolved for this run. Element (i0,i1,i2,i3) is at
-// data + i0*nb[0] + i1*nb[1] + i2*nb[2] + i3*nb[3] (blocks along i0 for block types).
+// A tensor with its sizes resolved for this run. Element (i0,i1,i2,i3) is at the address
+// data + i0*nb[0] + i1*nb[1] + i2*nb[2] + i3*nb[3]; for block types, i0 counts blocks.
 struct Tensor {
   DType type = DType::kF32;
-  int64_t ne[4] = {0, 0, 0, 0};
-  int64_t nb[4] = {0, 0, 0, 0};
-  char* data = nullptr;  // nullptr while checking
-  // kInterleaved: ne and nb are those of the rows, but whole panels of rows are where they say
-  // (quants/interleave.h). kLookup: likewise (quants/lookup_layout.h). Only sources 0 of kernels
-  // that take it.
+  int64_t ne[4] = {0, 0, 0, 0};  // elements per dimension
+  int64_t nb[4] = {0, 0, 0, 0};  // byte strides
+  char* data = nullptr;          // nullptr during a check
+  // In the other layouts ne and nb describe the matrix as if it were stored in rows; each panel of
+  // rows occupies the bytes that its rows would occupy (quants/interleave.h,
+  // quants/lookup_layout.h). Only source 0 may have them, in kernels with `takes_interleaved`.
   Layout layout = Layout::kRows;
 };
 
-// What a kernel met in its data that has no result. The first one of a run is reported by it.
+// Data for which a kernel has no result. A run reports the first fault.
 enum class FaultKind : int32_t { kNone, kTaken, kIndex, kDivision };
 struct Fault {
   FaultKind kind = FaultKind::kNone;
   int32_t step = 0;
-  int64_t value = 0;  // kIndex: an index outside -size .. size-1
+  int64_t value = 0;  // kIndex: the index, which is outside -size .. size-1
   int64_t size = 0;
 };
 
-// One step with everything resolved.
+// One step with its tensors, parameters and memory resolved.
 struct Call {
   Tensor dst;
   const Tensor* src[kMaxSrc] = {};  // nullptr: absent
-  const double* params = nullptr;   // as many as the op has slots
+  const double* params = nullptr;   // one per slot of the op
   int n_params = 0;
   int n_threads = 1;
-  char* shared = nullptr;      // Kernel::shared bytes, for all threads; not cleared between runs
-  int32_t* tickets = nullptr;  // Kernel::tickets counters, 0 when a run starts
-  Fault* fault = nullptr;      // of the run
-  int32_t step = 0;
+  char* shared = nullptr;  // Kernel::shared bytes that all threads share; runs do not clear them
+  int32_t* tickets = nullptr;  // Kernel::tickets counters, all 0 when a run starts
+  Fault* fault = nullptr;      // the fault of the run
+  int32_t step = 0;            // the index of the step in the program
 
-  // Makes the run fail with this reason; what the step writes does not matter then.
+  // Makes the run fail for this reason. The step may write anything afterwards.
   void fail(FaultKind kind, int64_t value = 0, int64_t size = 0) const {
     if (fault == nullptr) return;
     auto* state = reinterpret_cast<int32_t*>(&fault->kind);
@@ -65,7 +67,8 @@ struct Call {
     __atomic_store_n(state, static_cast<int32_t>(kind), __ATOMIC_RELEASE);
   }
 
-  // A parameter by the name that weft/ops.h gives its slot; `d`: which number of a slot of several.
+  // A parameter by the name of its slot in weft/ops.h. A slot may hold several numbers; `d` is the
+  // index of one.
   template <typename Slot>
   [[gnu::always_inline]] double number(Slot slot, int d = 0) const {
     static_assert(__is_enum(Slot), "parameters are read by the names of weft/ops.h");
@@ -90,47 +93,51 @@ struct Call {
   }
 };
 
+// One op's kernel. Only `check`, `items` and `run` are required.
 struct Kernel {
-  // nullptr when the kernel can run the call, else a sentence. Reads types, sizes and strides (at
-  // the symbols' maxima) and params, never data.
+  // Returns nullptr when the kernel can run the call, otherwise a sentence that says why not. It
+  // reads types, parameters, and sizes and strides (at first at the symbols' maxima), never data.
   const char* (*check)(const Call&) = nullptr;
-  // Independent units of work.
+  // The number of items: units of work that do not depend on each other.
   int64_t (*items)(const Call&) = nullptr;
-  // Does items begin..end. `scratch` belongs to this thread.
+  // Does the items begin..end (exclusive). `scratch` belongs to the thread that calls.
   void (*run)(const Call&, int64_t begin, int64_t end, char* scratch) = nullptr;
-  // Items that one thread should take at a time; chunks are multiples, and smaller only where so
-  // many take so long that a run could not be stopped soon. Default 1.
+  // The number of items that one thread should claim together (default 1). Chunks are multiples of
+  // it; they are smaller only where so many items would take too long for a stop to be noticed.
   int64_t (*grain)(const Call&) = nullptr;
-  // Scratch bytes per thread at these sizes. Default 0.
+  // Bytes of scratch memory per thread at these sizes (default 0).
   size_t (*scratch)(const Call&) = nullptr;
-  // Work that all threads share out and finish before the first item: units of it (default 0; it
-  // may depend on sizes that vary), and what does units begin..end. It writes to call.shared.
+  // Preparation: work that the threads share and finish before the first item starts. The number
+  // of its units (default 0; it may vary with the sizes), and the function that does the units
+  // begin..end. It writes to call.shared.
   int64_t (*prepare_units)(const Call&) = nullptr;
   void (*prepare)(const Call&, int64_t begin, int64_t end) = nullptr;
-  // For a step with preparations, or whose items meet again: bytes that all threads share, and
-  // counters (to be used atomically) that say which item is the last. At least as many as at any
-  // smaller sizes.
+  // For kernels with a preparation, and kernels whose items combine partial results: the number of
+  // bytes that all threads share, and the number of counters that tell, by atomic operations,
+  // which item is the last of a group. Neither may grow when sizes shrink.
   size_t (*shared)(const Call&) = nullptr;
   int64_t (*tickets)(const Call&) = nullptr;
-  // Whether source 0 may be in another layout than rows; `check` and the rest then look at its
-  // layout.
+  // Whether source 0 may have another layout than rows. All functions of the kernel then consult
+  // its layout.
   bool takes_interleaved = false;
-  // Items go through the rows of the result in order, as many for each; and a row of the result
-  // depends on no other row of the sources that have as many rows. Such steps are chained.
+  // Whether the executor may chain this step with its neighbours row by row. It requires that each
+  // row of the result has the same number of items, in the order of the rows, and that row r of the
+  // result reads only row r of any source that has as many rows as the result.
   bool by_rows = false;
 };
 
-// Conversions of whole rows for one type. `n` counts elements, a multiple of the block.
+// What kernels do with one type. `n` counts elements and is a multiple of the block length.
 struct TypeOps {
+  // Decodes, and encodes, `n` elements; nullptr where the type cannot be read, or written.
   void (*to_float)(const void* src, float* dst, int64_t n) = nullptr;
-  // The run-time converter (CPY, SET_ROWS, KV cache); nullptr: the type cannot be written.
   void (*from_float)(const float* src, void* dst, int64_t n) = nullptr;
-  // What matmul wants activations as where weights have this type; f32: the weights are decoded.
+  // The type that matmul converts activations to when the weights have this type. With f32 the
+  // weights are decoded instead.
   DType vec_type = DType::kF32;
-  // Whether MUL_MAT and MUL_MAT_ID of this target read interleaved weights of this type: plans then
-  // choose that layout.
+  // Whether MUL_MAT and MUL_MAT_ID of this target read interleaved weights of this type. Plans
+  // choose that layout where they do.
   bool matmul_interleaved = false;
-  // Likewise of weights in the lookup layout, which MUL_MAT reads.
+  // Whether MUL_MAT of this target reads weights of this type in the lookup layout.
   bool matmul_lookup = false;
 };
 

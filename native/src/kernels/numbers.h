@@ -1,4 +1,5 @@
-// Elements of any plain type, computed with as float, double or int64_t; operands that broadcast.
+// Helpers for kernels over plain types of any kind: elements are loaded as float, double or
+// int64_t, and operands broadcast.
 #pragma once
 
 #include "kernels/elements.h"
@@ -10,9 +11,8 @@ static inline bool is_whole(DType t) {
 }
 static inline bool is_number(DType t) { return is_float(t) || is_whole(t); }
 static inline bool is_element(DType t) { return is_number(t) || t == DType::kF64; }
-static inline bool is_index(DType t) { return t == DType::kI32 || t == DType::kI64; }
 
-// The type that elements of a type are computed with is T.
+// Whether kernels compute with T for elements of this type.
 template <typename T>
 static inline bool computes_with(DType t);
 template <>
@@ -28,7 +28,7 @@ inline bool computes_with<double>(DType t) {
   return t == DType::kF64;
 }
 
-// Calls work(T{}) with the type T of whole numbers of type `t`.
+// Calls work(T{}), where T is the C++ type of the integer type `t`.
 template <typename F>
 static inline void with_whole_type(DType t, const F& work) {
   if (t == DType::kI8) return work(int8_t{});
@@ -70,7 +70,8 @@ static void store_cast(const T* in, int64_t n, char* p, int64_t stride) {
   }
 }
 
-// `n` elements `stride` bytes apart (0: one for all) as T, which computes with their type.
+// Loads `n` elements that lie `stride` bytes apart (0: one element, repeated). The type of `out` is
+// the one that kernels compute with for `type`.
 static inline void load_numbers(const char* p, DType type, int64_t stride, int64_t n, float* out) {
   if (stride == 0) {
     const float x = load_element(p, type);
@@ -91,21 +92,12 @@ static inline void load_numbers(const char* p, DType type, int64_t stride, int64
 }
 
 static inline void store_numbers(const float* in, int64_t n, char* p, DType type, int64_t stride) {
-  int64_t i = 0;
-  if (stride == 2 && type != DType::kF32) {
-    auto* h = reinterpret_cast<uint16_t*>(p);
-    if (type == DType::kF16) {
-      for (; i + kLanes <= n; i += kLanes) store_half(h + i, load(in + i));
-    } else {
-      for (; i + kLanes <= n; i += kLanes) store_bf16(h + i, load(in + i));
-    }
-  }
-  store_floats(in + i, n - i, p + i * stride, type, stride);
+  store_floats(in, n, p, type, stride);
 }
 static inline void store_numbers(const double* in, int64_t n, char* p, DType, int64_t stride) {
   store_cast<double>(in, n, p, stride);
 }
-// Whole numbers wrap around.
+// Integers wrap around.
 static inline void store_numbers(const int64_t* in, int64_t n, char* p, DType type,
                                  int64_t stride) {
   if (type == DType::kI8) return store_cast<int8_t>(in, n, p, stride);
@@ -114,14 +106,15 @@ static inline void store_numbers(const int64_t* in, int64_t n, char* p, DType ty
   store_cast<int64_t>(in, n, p, stride);
 }
 
-// Whether elements lie in memory as an array of T.
+// Whether elements of this type and byte stride are an array of T.
 template <typename T>
 static inline bool lies_as(DType type, int64_t stride) {
   return computes_with<T>(type) && element_size(type) == static_cast<int64_t>(sizeof(T)) &&
          stride == static_cast<int64_t>(sizeof(T));
 }
 
-// The elements at `p` as an array of T: where they are, or loaded into `buffer`.
+// The `n` elements at `p` as an array of T: in place where possible, otherwise loaded into
+// `buffer`.
 template <typename T>
 static inline const T* numbers_at(const char* p, DType type, int64_t stride, int64_t n, T* buffer) {
   if (lies_as<T>(type, stride)) return reinterpret_cast<const T*>(p);
@@ -129,7 +122,7 @@ static inline const T* numbers_at(const char* p, DType type, int64_t stride, int
   return buffer;
 }
 
-// The same for elements that are T.
+// The same for elements whose C++ type is T.
 template <typename T>
 static inline const T* elements_at(const char* p, int64_t stride, int64_t n, T* buffer) {
   if (stride == static_cast<int64_t>(sizeof(T))) return reinterpret_cast<const T*>(p);
@@ -137,7 +130,8 @@ static inline const T* elements_at(const char* p, int64_t stride, int64_t n, T* 
   return buffer;
 }
 
-// Where to compute elements that are T: in place, or in `buffer` for `put_elements` to write.
+// Where to compute elements whose C++ type is T: in place, or in `buffer`, which put_elements then
+// writes to `p`.
 template <typename T>
 static inline T* element_room(char* p, int64_t stride, T* buffer) {
   return stride == static_cast<int64_t>(sizeof(T)) ? reinterpret_cast<T*>(p) : buffer;
@@ -147,7 +141,7 @@ static inline void put_elements(const T* in, int64_t n, char* p, int64_t stride)
   if (reinterpret_cast<const char*>(in) != p) store_cast<T>(in, n, p, stride);
 }
 
-// `t` as if it had the sizes of `dst`, whose elements it stands for over and over.
+// `t` with the sizes of `dst`: the dimensions in which it has one element get stride 0.
 static inline Tensor spread(const Tensor& t, const Tensor& dst) {
   Tensor s = t;
   for (int d = 0; d < 4; ++d) {
@@ -167,11 +161,11 @@ static inline bool broadcasts_to(const Tensor& t, const Tensor& dst) {
 // The result and the sources of an elementwise step, sources spread to its sizes.
 struct Operands {
   static constexpr int kMost = 4;
-  Tensor of[kMost];  // the result first
-  int n;
-  bool flat;                 // rows follow each other without gaps, in all of them
-  bool joined;               // those of one i2 and i3 do
-  int64_t flat_step[kMost];  // bytes between elements then
+  Tensor of[kMost];          // the result, then the sources
+  int n;                     // entries of `of`
+  bool flat;                 // no operand has gaps; a source of one element counts as flat
+  bool joined;               // no operand has gaps between rows with the same i2 and i3
+  int64_t flat_step[kMost];  // bytes between elements where `flat`: 0 for a source of one element
 
   Operands(const Call& call, int sources) : n(sources + 1), flat(true), joined(true) {
     of[0] = call.dst;
@@ -190,16 +184,16 @@ struct Operands {
   }
 };
 
-// Calls work(p, steps, n) for pieces of items begin..end: the addresses of at most kPiece elements
-// of each operand, and the bytes between them.
+// Calls work(p, steps, n) for each piece of the items begin..end. Operand k has n elements, at most
+// kPiece, from address p[k] on, steps[k] bytes apart.
 template <typename F>
 static inline void for_operands(const Operands& o, int64_t begin, int64_t end, const F& work) {
   char* p[Operands::kMost];
-  // one copy of the work, whatever finds its pieces
+  // Not inlined: the three loops below share one copy of the work.
   const auto one = [&](const int64_t* steps, int64_t n)
                        __attribute__((noinline)) { work(p, steps, n); };
   const Tensor& dst = o.of[0];
-  if (o.flat && dst.ne[0] <= kSmallWork) {  // an item is a row
+  if (o.flat && dst.ne[0] <= kSmallWork) {  // here an item is one row
     const int64_t last = end * dst.ne[0];
     for (int64_t i = begin * dst.ne[0]; i < last; i += kPiece) {
       for (int k = 0; k < o.n; ++k) p[k] = o.of[k].data + i * o.flat_step[k];
@@ -228,24 +222,18 @@ static inline void for_operands(const Operands& o, int64_t begin, int64_t end, c
   });
 }
 
-// One index of an index tensor at byte address `p`, from the end where negative; -1 and a fault
-// where it is outside 0 .. size-1.
+// Reads the index at address `p`; a negative one counts from the end. An index outside
+// -size .. size-1 sets a fault and gives -1.
 static inline int64_t index_at(const Call& call, const char* p, DType type, int64_t size) {
-  int64_t index;
-  if (type == DType::kI64) {
-    std::memcpy(&index, p, 8);
-  } else {
-    int32_t narrow;
-    std::memcpy(&narrow, p, 4);
-    index = narrow;
-  }
+  const int64_t index = read_index(p, type);
   if (index >= 0 && index < size) return index;
   if (index < 0 && index >= -size) return index + size;
   call.fail(FaultKind::kIndex, index, size);
   return -1;
 }
 
-// `n` indices `stride` bytes apart as numbers from 0; false and a fault where one is outside.
+// Reads `n` indices that lie `stride` bytes apart as numbers 0 .. size-1. Returns false and sets a
+// fault when one is outside -size .. size-1.
 static inline bool indices_at(const Call& call, const char* p, DType type, int64_t stride,
                               int64_t n, int64_t size, int64_t* out) {
   if (type == DType::kI64) {
@@ -253,7 +241,7 @@ static inline bool indices_at(const Call& call, const char* p, DType type, int64
   } else {
     load_cast<int32_t>(p, stride, n, out);
   }
-  // the sign of either is set outside
+  // `index` or `size - 1 - index` is negative, in bit 63, when the index is outside.
   uint64_t outside = 0;
   const auto last = static_cast<uint64_t>(size - 1);
   for (int64_t i = 0; i < n; ++i) {

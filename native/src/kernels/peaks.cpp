@@ -1,5 +1,5 @@
-// The loops of peaks.h. Enough independent sums to cover the latency of any instruction here, few
-// enough that they stay in registers.
+// The loops of peaks.h. They keep kSums independent sums: enough to hide the latency of each
+// instruction, few enough to stay in registers.
 #include "kernels/peaks.h"
 
 #include "kernels/simd/bytes.h"
@@ -17,8 +17,8 @@ constexpr int kSums = 16;
 constexpr int kSums = 10;
 #endif
 
-// The compiler must take `v` for a new value, so it can neither hoist work out of a loop nor drop
-// it.
+// Makes the compiler treat `v` as a new value, so that it neither hoists work out of a loop nor
+// drops it.
 template <class V>
 inline void opaque(V& v) {
 #if defined(__AVX512F__)
@@ -46,19 +46,19 @@ double f32(int64_t rounds) {
   return 2.0 * kLanes * kSums * static_cast<double>(rounds);
 }
 
-// Rounds of `Dot::step(sum, a, b)`, which does Dot::kProducts products.
+// Does `rounds` rounds of kSums calls of Dot::step(sum, a, b), each of Dot::kProducts products.
 template <class Dot>
 double dot_loop(int64_t rounds) {
   typename Dot::Sum sums[kSums] = {};
   typename Dot::Left a{};
   typename Dot::Right b{};
   opaque(b);
-  for (auto& sum : sums) opaque(sum);  // equal sums would be computed once
+  for (auto& sum : sums) opaque(sum);  // otherwise the equal sums would be computed once
   for (int64_t r = 0; r < rounds; ++r) {
     opaque(a);
 #pragma GCC unroll 16
     for (int i = 0; i < kSums; ++i) {
-      // a product apart from its sum would be computed once for all sums
+      // A product that is not fused with its sum would be computed once for all sums.
       if constexpr (!Dot::kFused) opaque(a);
       sums[i] = Dot::step(sums[i], a, b);
     }
@@ -89,7 +89,7 @@ struct DotBytes {
   }
 };
 #elif defined(__SSE2__)
-// no product of bytes: they are multiplied as 16-bit numbers, widened beforehand
+// SSE2 has no dot product of bytes: kernels widen them to 16 bits and multiply those.
 struct DotBytes {
   using Sum = __m128i;
   using Left = __m128i;
@@ -116,7 +116,7 @@ double int8(int64_t rounds) {
 }
 #endif
 
-// This target's files are compiled without bf16 instructions, so these functions ask for them.
+// The avx512 target is compiled without bf16 instructions; this function enables them for itself.
 #if defined(__AVX512F__)
 #define WEFT_PEAK_BF16 1
 __attribute__((target("avx512bf16"))) double bf16(int64_t rounds) {
@@ -138,7 +138,7 @@ __attribute__((target("avx512bf16"))) double bf16(int64_t rounds) {
 }
 #endif
 
-// One vector of each of `kStreams` neighbouring lines at a time, as a matrix kernel reads rows.
+// Reads kStreams adjacent vectors per step into separate sums.
 uint64_t read(const char* data, int64_t n) {
   constexpr int kStreams = 8;
   constexpr auto kStep = static_cast<int64_t>(sizeof(vi)) * kStreams;
@@ -159,21 +159,21 @@ uint64_t read(const char* data, int64_t n) {
 }  // namespace
 
 const PeakLoops& peak_loops() {
-  static const PeakLoops loops = [] {
-    PeakLoops made;
+  static const PeakLoops of_target = [] {
+    PeakLoops loops;
 #if defined(__SSE2__)
-    made.int8 = dot_loop<DotBytes>;
+    loops.int8 = dot_loop<DotBytes>;
 #else
-    made.int8 = int8;
+    loops.int8 = int8;
 #endif
-    made.f32 = f32;
+    loops.f32 = f32;
 #if defined(WEFT_PEAK_BF16)
-    if (__builtin_cpu_supports("avx512bf16")) made.bf16 = bf16;
+    if (__builtin_cpu_supports("avx512bf16")) loops.bf16 = bf16;
 #endif
-    made.read = read;
-    return made;
+    loops.read = read;
+    return loops;
   }();
-  return loops;
+  return of_target;
 }
 
 }  // namespace weft::WEFT_TARGET

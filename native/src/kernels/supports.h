@@ -1,11 +1,11 @@
 #pragma once
 
-// Which kernel targets this processor can run. Also compiled into native/cmake/best_target.cpp,
-// which asks while a build is configured.
+// Which kernel targets this processor can run. native/cmake/best_target.cpp includes this file to
+// find out while a build is configured.
 namespace weft {
 
 #if defined(__x86_64__)
-// __builtin_cpu_supports also asks the operating system whether it saves the wide registers.
+// __builtin_cpu_supports also checks that the operating system saves the wide registers.
 inline bool supports_avx2() {
   return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
          __builtin_cpu_supports("f16c");

@@ -1,4 +1,4 @@
-// The kernel table of one target: every family of families.inc registers its kernels here.
+// Builds the kernel table of one target: each family of families.inc registers its kernels.
 #include "kernels/kernel.h"
 
 namespace weft::WEFT_TARGET {
@@ -10,14 +10,14 @@ namespace weft::WEFT_TARGET {
 const KernelTable& table();
 
 const KernelTable& table() {
-  static const KernelTable built = [] {
+  static const KernelTable of_target = [] {
     KernelTable t;
 #define WEFT_FAMILY(family) register_##family(t);
 #include "kernels/families.inc"
 #undef WEFT_FAMILY
     return t;
   }();
-  return built;
+  return of_target;
 }
 
 }  // namespace weft::WEFT_TARGET

@@ -1,4 +1,4 @@
-// ALiBi (arXiv 2108.12409): a factor per head for the mask.
+// ALiBi (arXiv 2108.12409): the factor that each head multiplies the mask by.
 #pragma once
 
 #include <math.h>
@@ -7,8 +7,9 @@
 
 namespace weft::WEFT_TARGET {
 
-// With n the power of two not above n_head: the first n heads take m0^1 .. m0^n, the others the odd
-// powers of m1 = sqrt(m0). 1 when `max_bias` is 0.
+// Let n be the largest power of two that is not above n_head, and m = 2^(-max_bias / n). The first
+// n heads have the slopes m^1 .. m^n, the others the odd powers of sqrt(m). Every slope is 1 when
+// `max_bias` is 0.
 static inline float alibi_slope(int64_t head, int64_t n_head, float max_bias) {
   if (max_bias == 0.0f) return 1.0f;
   int64_t n = 1;

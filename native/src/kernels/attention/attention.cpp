@@ -1,16 +1,16 @@
 // FLASH_ATTN_EXT: softmax(scale * q k^T + slope * mask) v without storing the scores.
 //
-// A tile of query rows that share a key and a value head walks over blocks of cells and keeps, per
-// row, the maximum, the sum and the weighted values so far (the online softmax of FlashAttention,
-// arXiv 2205.14135). A block is for the rows that see some of it; its cells that no row of the tile
-// sees are skipped.
+// A tile of query rows that share a key and a value head walks over blocks of cells. Per row it
+// keeps the maximum, the sum and the weighted values so far (the online softmax of FlashAttention,
+// arXiv 2205.14135). Only the rows that see some cell of a block compute it, and cells that no row
+// of the tile sees are skipped.
 //
-// What a row gives depends on what it sees, in the order of its cells, and on the numbers of those
-// cells modulo kStrip: on no hidden cell, other row, size of a tile or number of threads. So a text
-// is the same to the last bit whatever else is in the cache and the batch.
+// The result of a row depends only on the cells that it sees, their order, and their indices modulo
+// kStrip. It does not depend on hidden cells, other rows, the size of tiles or the number of
+// threads. So a text is the same to the last bit whatever else is in the cache and the batch.
 //
-// With too few tiles for the threads, chunks of cells are shared out. Whoever is the last to finish
-// a part of a tile adds all of them up, in order.
+// Where there are too few tiles for the threads, several threads share the chunks of a tile. The
+// thread that finishes the last part of a tile adds up all its chunks, in order.
 #include "kernels/attention/attention.h"
 
 #include "kernels/attention/attention_sums.h"
@@ -23,11 +23,11 @@ namespace {
 
 void start(const Job& job, const Tile& t) {
   const int64_t sums = job.n_rows * pad(job.call.src[2]->ne[0]);
-  for (int64_t i = 0; i < sums; ++i) t.sum[i] = t.done_sum[i] = 0;
+  for (int64_t i = 0; i < sums; ++i) t.sum[i] = t.past_sum[i] = 0;
   for (int64_t i = 0; i < job.n_rows * kStrip; ++i) t.total[i] = 0;
   for (int64_t r = 0; r < job.n_rows; ++r) {
-    t.top[r] = t.done_top[r] = kHidden;
-    t.done_total[r] = 0;
+    t.top[r] = t.past_top[r] = kHidden;
+    t.past_total[r] = 0;
   }
 }
 
@@ -45,12 +45,12 @@ void load_queries(const Job& job, const Tile& t) {
   }
 }
 
-// Where the rows of a cache are, for one head.
+// The rows of one head in a cache of keys or values.
 struct Cache {
   const Tensor& t;
   const char* data;
-  int64_t width;  // of a row in scratch
-  int64_t lanes;  // of a row in products
+  int64_t width;  // floats from row to row in scratch memory
+  int64_t lanes;  // floats of a row that products read: its length rounded up to whole vectors
 
   Cache(const Tensor& cache, const Job& job)
       : t(cache), width(pad(cache.ne[0])), lanes((cache.ne[0] + kLanes - 1) / kLanes * kLanes) {
@@ -60,7 +60,7 @@ struct Cache {
         t.data + head / (q.ne[2] / t.ne[2]) * t.nb[2] + job.batch / (q.ne[3] / t.ne[3]) * t.nb[3];
   }
 
-  // A row as floats, with zeros behind them.
+  // Reads a row as floats and pads it with zeros.
   void read(int64_t cell, float* out) const {
     const char* row = data + cell * t.nb[1];
     if (is_quantized(t.type)) {
@@ -71,7 +71,8 @@ struct Cache {
     for (int64_t d = t.ne[0]; d < width; ++d) out[d] = 0;
   }
 
-  // A block as few rows read it: in place, or the visible cells as floats in `buffer`.
+  // The rows of a block for `n_rows` (few) rows of queries: in place, or the visible cells
+  // converted to floats in `buffer`. Sets `type` to the type of the rows.
   Rows rows(const Tile& tile, const Block& block, int64_t n_rows, float* buffer,
             DType& type) const {
     type = t.type;
@@ -90,11 +91,12 @@ struct Cache {
   }
 };
 
-// The chunks of a part: some neighbours at a time, as keys and values that follow are prefetched.
+// The chunks of one of the parts that a tile is divided into. A part has runs of neighbouring
+// chunks, because the keys and values that follow are prefetched.
 struct Share {
   int64_t parts;
   int64_t part;
-  int64_t run;  // chunks side by side
+  int64_t run;  // chunks per run
 
   Share(const Job& job, int64_t of_part) : parts(job.plan.parts), part(of_part), run(1) {
     if (parts == 1) return;
@@ -102,11 +104,11 @@ struct Share {
     run = max64(1, (chunks + parts / 2) / parts);
   }
   bool has(int64_t chunk) const { return parts == 1 || chunk / run % parts == part; }
-  // Whether a row does a part of what it does with a block in it.
+  // Whether a row computes some of the current block in this part.
   bool has(const Sight& s) const {
     return s.sees != 0 && (has(s.chunk) || (s.end != 0 && has(s.chunk + 1)));
   }
-  // Whether that is so for any row.
+  // Whether any row does.
   bool has(const Job& job, const Tile& t) const {
     for (int64_t m = 0; m < job.n_masks(); ++m) {
       if (has(t.sight[m])) return true;
@@ -115,7 +117,7 @@ struct Share {
   }
 };
 
-// What some rows of a tile, first..first + n, do with a block that all of them see.
+// The work of the rows first..first + n of a tile on a block that all of them see.
 struct Run {
   const Job& job;
   const Tile& t;
@@ -128,7 +130,7 @@ struct Run {
   bool few() const { return n <= kFewRows; }
   bool mine(int64_t chunk) const { return share.has(chunk); }
 
-  // Dot products with the cells begin..end (multiples of kLanes).
+  // Computes the scores of the cells begin..end (multiples of kLanes).
   void score(int64_t begin, int64_t end) const {
     const Matrix q = {t.q + first * key.width, key.width, n};
     float* out = t.weights + first * kCells;
@@ -147,7 +149,7 @@ struct Run {
     multiply_block(q, t.keys, begin, end, key.width, key.lanes, out, kCells);
   }
 
-  // Values as `add` takes them.
+  // The values of the block as `add` takes them; hidden cells may be zeros.
   Rows values(DType& type) const {
     if (few()) return value.rows(t, block, n, t.values, type);
     type = DType::kF32;
@@ -181,7 +183,7 @@ struct Run {
     for (int64_t r = first; r < first + n; ++r) t.fade[r] = 1;
   }
 
-  // A chunk of a row ends within the block.
+  // Ends a chunk of a row within the block, and starts the next chunk.
   void cross(int64_t row, int64_t end) const {
     const Sight& s = t.sees(row);
     if (mine(s.chunk)) end_chunk(job, t, row, s.chunk);
@@ -217,11 +219,11 @@ struct Run {
   }
 };
 
-// One unit: a part of the chunks of a tile, for the groups of a bundle.
+// A unit of work: one part of the chunks of a tile, for the groups of a bundle.
 struct Unit {
   const Call& call;
   const Plan& plan;
-  int64_t tile;  // among all tiles
+  int64_t tile;  // its number among all tiles
   int64_t part;
 
   Unit(const Call& c, const Plan& p, int64_t item)
@@ -240,8 +242,8 @@ struct Unit {
   }
 };
 
-// The rows that see a block, in runs: of those in a run, each in the same chunk where chunks are
-// shared out.
+// Divides the rows that see a block into runs, and computes each. Where chunks are shared between
+// threads, the rows of a run are in the same chunk.
 void attend_block(const Share& share, const Job& job, const Tile& t, const Block& block) {
   const Cache key(*job.call.src[1], job);
   const Cache value(*job.call.src[2], job);
@@ -273,12 +275,12 @@ void attend(const Unit& unit, const Tile& tile) {
     start(job, t);
     load_queries(job, t);
   }
-  // groups of a bundle share their mask
+  // The groups of a bundle share their mask.
   const Job any = unit.job(0);
   const Share share(any, unit.part);
   start_sights(any, tile);
   for (int64_t first = 0; first < cells; first += kCells) {
-    Block block = look_at(any, tile, first, min64(kCells, cells - first));
+    Block block = inspect_block(any, tile, first, min64(kCells, cells - first));
     if (block.seen == 0) continue;
     if (share.has(any, tile)) {
       open_block(any, tile, &block);
@@ -286,7 +288,7 @@ void attend(const Unit& unit, const Tile& tile) {
         attend_block(share, unit.job(g), of_group(unit.call, tile, g, unit.plan.tile), block);
       }
     }
-    go_on(any, tile);
+    leave_block(any, tile);
   }
   for (int64_t g = 0; g < n_groups; ++g) {
     const Job job = unit.job(g);
@@ -298,28 +300,30 @@ void attend(const Unit& unit, const Tile& tile) {
   }
 }
 
+// Writes the result of the rows, from the sums of all their chunks.
 void finish(const Job& job, const Tile& t) {
   const Tensor& dst = job.call.dst;
   const Tensor* sinks = job.call.src[4];
   const int64_t width = pad(dst.ne[0]);
   for (int64_t r = 0; r < job.n_rows; ++r) {
-    float total = t.done_total[r];
+    float total = t.past_total[r];
     float factor = 1;
     if (sinks != nullptr) {
       const float sink = load_element(sinks->data + job.head(r) * sinks->nb[0], sinks->type);
       const Weight weight = weight_of(splat(sink));
-      const float top = weight.n[0] > t.done_top[r] ? weight.n[0] : t.done_top[r];
-      factor = power_of_two(t.done_top[r] - top);
+      const float top = weight.n[0] > t.past_top[r] ? weight.n[0] : t.past_top[r];
+      factor = power_of_two(t.past_top[r] - top);
       total = total * factor + weight.p[0] * power_of_two(weight.n[0] - top);
     }
     char* out = row_data(dst, {job.head(r), job.token(r), job.batch});
-    // nothing visible: zeros
-    multiply(t.done_sum + r * width, total > 0 ? factor / total : 0.0f,
+    // A row that sees nothing becomes zeros.
+    multiply(t.past_sum + r * width, total > 0 ? factor / total : 0.0f,
              reinterpret_cast<float*>(out), dst.ne[0]);
   }
 }
 
-// Adds up what all units of a tile have left, for rows that have been looked at in all blocks.
+// Adds up the chunks that all units of a tile have left in shared memory. t.sight is behind the
+// last block.
 void collect(const Job& job, const Tile& t) {
   start(job, t);
   const int64_t width = pad(job.call.dst.ne[0]);
@@ -328,7 +332,7 @@ void collect(const Job& job, const Tile& t) {
     const int64_t chunks = sight.chunk + (sight.count != 0);
     for (int64_t c = 0; c < chunks; ++c) {
       const ChunkSums s = shared_of(job, r, c);
-      add_chunk(done_of(job, t, r), s.sum, *s.top, *s.total, width);
+      add_chunk(past_of(job, t, r), s.sum, *s.top, *s.total, width);
     }
   }
 }
@@ -341,9 +345,9 @@ void run(const Call& call, int64_t begin, int64_t end, char* scratch) {
     const Unit unit(call, plan, item);
     attend(unit, tile);
     if (plan.parts > 1) {
-      // the last one sees what the others wrote before they counted
-      const int32_t done = __atomic_add_fetch(call.tickets + unit.tile, 1, __ATOMIC_ACQ_REL);
-      if (done != plan.parts) continue;
+      // The last unit to count itself sees the sums that the others wrote before they did.
+      const int32_t finished = __atomic_add_fetch(call.tickets + unit.tile, 1, __ATOMIC_ACQ_REL);
+      if (finished != plan.parts) continue;
     }
     for (int64_t g = 0; g < unit.n_groups(); ++g) {
       const Job job = unit.job(g);
@@ -363,10 +367,9 @@ int64_t items(const Call& call) {
 int64_t grain(const Call& call) {
   const Tensor& q = *call.src[0];
   const Tensor& k = *call.src[1];
-  const int64_t all = q.ne[1] * q.ne[2] * q.ne[3] * k.ne[1] * (k.ne[0] + call.dst.ne[0]);
-  // as many items as make this many products
-  constexpr int64_t kEnough = 1 << 15;
-  return max64(1, kEnough / max64(1, all / max64(1, items(call))));
+  const int64_t products = q.ne[1] * q.ne[2] * q.ne[3] * k.ne[1] * (k.ne[0] + call.dst.ne[0]);
+  constexpr int64_t kEnough = 1 << 15;  // products that are worth a thread
+  return max64(1, kEnough / max64(1, products / max64(1, items(call))));
 }
 
 const char* check_rows(const Tensor& t, const Tensor& q) {
@@ -374,7 +377,7 @@ const char* check_rows(const Tensor& t, const Tensor& q) {
     return "keys and values must be f32, f16, bf16 or a block type that can be decoded";
   }
   if (t.ne[2] < 1 || t.ne[3] < 1 || q.ne[2] % t.ne[2] != 0 || q.ne[3] % t.ne[3] != 0) {
-    return "the heads or batches of the queries are no multiple of those of keys and values";
+    return "the heads and batches of the queries must be multiples of those of keys and values";
   }
   return nullptr;
 }
@@ -387,14 +390,14 @@ const char* check(const Call& call) {
   const Tensor* sinks = call.src[4];
   if (!is_float(q.type)) return "queries must be f32, f16 or bf16";
   if (!is_plain(call.dst)) return "the result must be f32 with contiguous rows";
-  if (q.ne[2] < 1 || q.ne[3] < 1) return "there must be a head and a batch";
+  if (q.ne[2] < 1 || q.ne[3] < 1) return "the queries must have at least one head and one batch";
   if (const char* why = check_rows(k, q)) return why;
   if (const char* why = check_rows(v, q)) return why;
   if (k.ne[0] != q.ne[0]) return "queries and keys differ in length";
   if (v.ne[1] != k.ne[1]) return "keys and values differ in number";
   if (call.dst.ne[0] != v.ne[0] || call.dst.ne[1] != q.ne[2] || call.dst.ne[2] != q.ne[1] ||
       call.dst.ne[3] != q.ne[3]) {
-    return "the result does not have the shape value length, heads, tokens, batches";
+    return "the result must be [value length, heads, tokens, batches]";
   }
   if (mask != nullptr) {
     if (!is_float(mask->type)) return "the mask must be f32, f16 or bf16";

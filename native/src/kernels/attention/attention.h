@@ -1,36 +1,38 @@
-// The two products of attention for a few rows of queries, over rows of a cache that are read where
-// they are: q k^T and weights v. Many rows: attention_tile.h, with the same sums in the same order.
+// The two products of attention, q k^T and weights v, for a few rows of queries; keys and values
+// are read in place. attention_tile.h has the products for many rows, which add the same terms in
+// the same order.
 #pragma once
 
 #include "kernels/rows.h"
 
 namespace weft::WEFT_TARGET {
 
-// A matrix of floats: `rows` rows, `stride` floats apart.
+// A matrix of floats: `rows` rows that are `stride` floats apart.
 struct Matrix {
   const float* data;
   int64_t stride;
   int64_t rows;
 };
 
-// Rows of a block of cells: that of cell i is at data + i * stride (bytes).
+// The rows (keys or values) of a block of cells. The row of cell i is at data + i * stride.
 struct Rows {
   const char* data;
-  int64_t stride;
-  int64_t n;      // behind the last one there is none to read
-  int64_t bytes;  // of a row
-  int64_t ahead;  // rows from one that is read to one that will be read; 0: they are in the cache
+  int64_t stride;  // bytes
+  int64_t n;       // rows that exist
+  int64_t bytes;   // the length of a row
+  int64_t ahead;   // how many rows ahead to prefetch; 0 where the rows are in the processor's cache
 
+  // The row of cell i, or the last row for cells behind it.
   const char* row(int64_t i) const { return data + min64(i, n - 1) * stride; }
-  // Asks for a later row: those of one head are too far apart for the processor to guess. Between
-  // products, as a burst of requests would wait for the first ones.
+  // Prefetches a later row: the rows of a head are too far apart for the processor to foresee. The
+  // calls are spread between products, because a burst of requests would wait for its first ones.
   void prefetch(const char* row) const {
     if (ahead == 0) return;
     for (int64_t b = 0; b < bytes; b += 64) __builtin_prefetch(row + ahead * stride + b, 0, 2);
   }
 };
 
-// Some cells of a block, in order: `n` numbers below kCells.
+// `n` cells of a block, as ascending indices below kCells.
 struct Picked {
   const int32_t* cell;
   int64_t n;
@@ -50,7 +52,7 @@ struct LoadBf16 {
   }
 };
 
-// kLanes bytes as integers. The compiler's own conversion takes them one by one.
+// Widens kLanes signed bytes to integers. The compiler's own conversion does it byte by byte.
 static inline vi widen(const void* p) {
 #if defined(__AVX512F__)
   __m128i bytes;
@@ -75,7 +77,8 @@ static inline vf int_floats(vi x) {
 #endif
 }
 
-// Blocks of 32 numbers: a half-precision scale, then a byte or half a byte each (quants/blocks.h).
+// Blocks of 32 numbers hold a half-precision scale, then 8 (q8_0) or 4 bits (q4_0) per number
+// (quants/blocks.h).
 static inline vf block_scale(const char* block) {
   uint16_t h;
   std::memcpy(&h, block, sizeof h);
@@ -90,26 +93,30 @@ struct LoadQ80 {
 struct LoadQ40 {
   static vf at(const char* row, int64_t i) {
     const char* block = row + i / 32 * 18;
-    // the low halves of the bytes are the first 16 numbers
+    // The low halves of the 16 bytes hold numbers 0..15, the high halves 16..31.
     const vi bytes = widen(block + 2 + i % 16);
     const vi number = (i % 32 < 16 ? bytes : bytes >> 4) & 15;
     return int_floats(number - 8) * block_scale(block);
   }
 };
 
-// Whether few rows read a cache of this type where it is; other types are converted.
+// Whether `n_rows` rows of queries read a cache of this type in place; otherwise it is converted.
 static inline bool reads_in_place(DType type, int64_t n_rows) {
-  // blocks are decoded again for every four rows
+  // Blocks are decoded anew for every four rows, so decoding in place pays for at most four.
   return is_float(type) ||
          (kLanes > 4 && n_rows <= 4 && (type == DType::kQ8_0 || type == DType::kQ4_0));
 }
 
-// A vector holds four numbers each of kQuads cells. Sums of products go through a row four numbers
-// at a time, and the four lanes of a cell are added at the end: as fast with keys in place as with
-// keys that have been turned, and the same sum.
+// Scores are summed in quads. A vector holds four consecutive numbers of each of kQuads cells:
+//
+//     lanes  0 1 2 3 | 4 5 6 7 | ...
+//     cells     c    |  c + 4  | ...
+//
+// Each lane sums every fourth product of a cell, and the four lanes of a cell are added at the end.
+// So keys that are read in place and keys that were turned beforehand give the same sum.
 inline constexpr int kQuads = kLanes / 4;
 
-// In each four lanes: a0 + a1, a2 + a3, b0 + b1, b2 + b3.
+// For each quad of lanes of a and b: a0 + a1, a2 + a3, b0 + b1, b2 + b3.
 static inline vf pair_sums(vf a, vf b) {
 #if defined(__AVX512F__)
   const auto x = reinterpret_cast<__m512>(a);
@@ -130,12 +137,13 @@ static inline vf pair_sums(vf a, vf b) {
 #endif
 }
 
-// The sums of kLanes cells: s[g] has those of the cells g, 4 + g, 8 + g, ...
+// The sums of kLanes cells, one per lane; s[g] has the quads of the cells g, 4 + g, 8 + g and so
+// on.
 static inline vf cell_sums(const vf (&s)[4]) {
   return pair_sums(pair_sums(s[0], s[1]), pair_sums(s[2], s[3]));
 }
 
-// Four numbers for each of the cells.
+// The four numbers at `p`, in each quad of lanes.
 static inline vf load_quad(const float* p) {
 #if defined(__AVX512F__)
   return reinterpret_cast<vf>(_mm512_broadcast_f32x4(_mm_loadu_ps(p)));
@@ -146,7 +154,8 @@ static inline vf load_quad(const float* p) {
 #endif
 }
 
-// kLanes numbers of each cell -> vectors with four numbers of all cells.
+// Turns kQuads vectors, each kLanes numbers of one cell, into vectors of quads: afterwards v[j] has
+// the numbers 4j..4j+3 of every cell.
 static inline void turn_quads(vf (&v)[kQuads]) {
 #if defined(__AVX512F__)
   const auto a = reinterpret_cast<__m512>(v[0]);
@@ -171,11 +180,12 @@ static inline void turn_quads(vf (&v)[kQuads]) {
 #endif
 }
 
-// Dot products of kRows rows of `q` with kLanes rows of `k`, `width` floats long.
+// The dot products of kRows rows of `q` with the kLanes rows of `k` from `cell` on. Rows have
+// `width` floats.
 template <typename Load, int kRows>
 static inline void dot_rows(const float* q, int64_t q_stride, const Rows& k, int64_t cell,
                             int64_t width, float* out, int64_t out_stride) {
-  // as many cells together as there are registers for: they share the loads of queries
+  // As many groups of cells at once as there are registers for: they share the loads of queries.
   constexpr int kGroups = kLanes == 16 || kRows <= 4 ? 2 : 1;
   vf s[kRows][4];
 #pragma GCC unroll 4
@@ -240,8 +250,8 @@ static inline void scores_of(const Matrix& q, const Rows& k, int64_t begin, int6
   dot_all<Load, 1>(q, r, k, begin, end, width, out, out_stride);
 }
 
-// out[r][i] = q[r] . k[i] for the cells begin..end, a multiple of kLanes. `width`, in floats, is
-// whole vectors.
+// out[r][i] = q[r] . k[i] for the cells begin..end. Both are multiples of kLanes, and so is
+// `width`, the length of a row in floats.
 static inline void scores(DType type, const Matrix& q, const Rows& k, int64_t begin, int64_t end,
                           int64_t width, float* out, int64_t out_stride) {
   if (type == DType::kF32) return scores_of<LoadF32>(q, k, begin, end, width, out, out_stride);
@@ -251,8 +261,8 @@ static inline void scores(DType type, const Matrix& q, const Rows& k, int64_t be
   scores_of<LoadBf16>(q, k, begin, end, width, out, out_stride);
 }
 
-// out[r][d..] = fade[r] out[r][d..] + sum over i of w[r][i] v[i][d..], for kRows rows and kWide
-// vectors.
+// out[r][c] = fade[r] out[r][c] + sum over `cells` i of w[r][i] v[i][c], for kRows rows r and the
+// columns c of kWide vectors from column d on.
 template <typename Load, int kRows, int kWide>
 static inline void add_part(const float* w, int64_t w_stride, const Rows& v, Picked cells,
                             int64_t d, const float* fade, float* out, int64_t out_stride) {
@@ -307,8 +317,8 @@ static inline void add_all(const Matrix& w, const Rows& v, Picked cells, int64_t
   }
 }
 
-// out[r] = fade[r] out[r] + sum over some cells i of w[r][i] v[i]. `width`, in floats, is whole
-// vectors.
+// out[r] = fade[r] out[r] + sum over `cells` i of w[r][i] v[i]. `width`, the length of a row in
+// floats, is a multiple of kLanes.
 static inline void add_weighted(DType type, const Matrix& w, const Rows& v, Picked cells,
                                 int64_t width, const float* fade, float* out, int64_t out_stride) {
   if (type == DType::kF32) return add_all<LoadF32>(w, v, cells, width, fade, out, out_stride);

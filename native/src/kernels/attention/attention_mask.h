@@ -1,4 +1,4 @@
-// Which cells of a block the rows of a tile see.
+// Finds which cells of a block the rows of a tile see.
 #pragma once
 
 #include "kernels/attention/attention_plan.h"
@@ -8,33 +8,34 @@ namespace weft::WEFT_TARGET {
 
 inline constexpr float kHidden = -__builtin_inff();
 
-// Some rows of one group: what all of them share.
+// The rows of a tile: the rows first..first + n_rows of one group.
 struct Job {
   const Call& call;
   const Plan& plan;
-  int64_t group;  // of heads
+  int64_t group;
   int64_t batch;
-  int64_t first;   // row of the group
-  int64_t n_rows;  // of this tile
+  int64_t first;
+  int64_t n_rows;
 
   int64_t head(int64_t row) const { return group * plan.group + (first + row) % plan.group; }
   int64_t token(int64_t row) const { return (first + row) / plan.group; }
-  // Rows of the mask: one where there is none, or one for each token or row.
+  // The rows of the mask: one per row of the tile where each head has its own mask, otherwise one
+  // per token; a single one where there is no mask.
   int64_t n_masks() const {
     if (call.src[3] == nullptr) return 1;
     return many_masks(call) ? n_rows : token(n_rows - 1) - token(0) + 1;
   }
 };
 
-// A block: what of it is visible to some row.
+// A block of cells. A cell counts as visible when some row of the tile sees it.
 struct Block {
-  int64_t first;       // cell
-  int64_t n;           // cells that there are
-  int64_t begin, end;  // of the visible ones, in the block
-  uint64_t seen;       // a bit for each visible one
-  bool masked;         // false: all rows see all cells, and the mask adds nothing
-  bool read;           // whether the mask is in t.mask
-  int64_t n_seen;      // cells in Tile::cells
+  int64_t first;       // its first cell
+  int64_t n;           // cells of it that exist
+  int64_t begin, end;  // the range of its visible cells, counted from its first cell
+  uint64_t seen;       // bit i is set when cell i of the block is visible
+  bool masked;         // false when all rows see all cells and the mask adds 0
+  bool read;           // whether Tile::mask holds its mask
+  int64_t n_seen;      // entries of Tile::cells
 };
 
 static inline void start_sights(const Job& job, const Tile& t) {
@@ -45,7 +46,7 @@ static inline void start_sights(const Job& job, const Tile& t) {
   }
 }
 
-// A bit for each of kCells cells: whether it is not hidden.
+// Bit i is set when cell i of a block is not hidden by a row of its mask.
 static inline uint64_t visible(const float* mask) {
   uint64_t bits = 0;
   for (int64_t i = 0; i < kCells; i += kLanes) {
@@ -64,8 +65,8 @@ static inline uint64_t visible(const float* mask) {
   return bits;
 }
 
-// What a row sees of a block.
-static inline void look(uint64_t bits, Sight* s) {
+// Sets what a row of the mask shows of a block, from the bits of its visible cells.
+static inline void set_sight(uint64_t bits, Sight* s) {
   s->sees = bits != 0;
   s->end = 0;
   s->next = s->count + __builtin_popcountll(bits);
@@ -82,8 +83,8 @@ static inline void look(uint64_t bits, Sight* s) {
   s->next = count;
 }
 
-// To be called when a block is done.
-static inline void go_on(const Job& job, const Tile& t) {
+// Moves the sights behind the current block.
+static inline void leave_block(const Job& job, const Tile& t) {
   for (int64_t m = 0; m < job.n_masks(); ++m) {
     Sight& s = t.sight[m];
     if (s.sees == 0) continue;
@@ -92,12 +93,13 @@ static inline void go_on(const Job& job, const Tile& t) {
   }
 }
 
-// Whether `n` cells of a mask are a block of f16 side by side: such ones are looked at as they are.
+// Whether `n` cells of a mask are a whole block of adjacent f16 numbers, which visible_halves
+// reads.
 static inline bool is_halves(const Tensor& mask, int64_t n) {
   return mask.type == DType::kF16 && mask.nb[0] == 2 && n == kCells;
 }
 
-// `visible` of such a block; `*adds` becomes true where it adds something to a score.
+// `visible` for such a block. Sets `*adds` when the mask adds something other than 0 to a score.
 static inline uint64_t visible_halves(const char* p, bool* adds) {
   constexpr uint16_t kHiddenHalf = 0xfc00;
   uint64_t bits = 0;
@@ -129,7 +131,7 @@ static inline uint64_t visible_halves(const char* p, bool* adds) {
   return bits;
 }
 
-// Where the cells from `first` on are in a row of the mask.
+// The address of cell `first` in a row of the mask.
 static inline const char* mask_row(const Job& job, int64_t row, int64_t first) {
   const Tensor& mask = *job.call.src[3];
   const bool many = many_masks(job.call);
@@ -138,7 +140,7 @@ static inline const char* mask_row(const Job& job, int64_t row, int64_t first) {
   return row_data(mask, {token, head, job.batch % mask.ne[3]}) + first * mask.nb[0];
 }
 
-// Reads `n` cells of a row of the mask as floats, and hides those behind them.
+// Reads `n` cells of a row of the mask as floats, and hides the cells of the block behind them.
 static inline void read_mask(const Job& job, int64_t row, int64_t first, int64_t n, float* out) {
   const Tensor* mask = job.call.src[3];
   if (mask == nullptr) {
@@ -149,9 +151,9 @@ static inline void read_mask(const Job& job, int64_t row, int64_t first, int64_t
   for (int64_t i = n; i < kCells; ++i) out[i] = kHidden;
 }
 
-// Says in t.sight what the rows see of the cells first..first + n. Cells that are not there are
-// hidden.
-static inline Block look_at(const Job& job, const Tile& t, int64_t first, int64_t n) {
+// The block of the cells first..first + n. Sets t.sight to what the rows see of it; cells that do
+// not exist are hidden.
+static inline Block inspect_block(const Job& job, const Tile& t, int64_t first, int64_t n) {
   const Tensor* mask = job.call.src[3];
   const bool halves = mask != nullptr && is_halves(*mask, n);
   Block block = {first, n, 0, 0, 0, false, !halves, 0};
@@ -169,7 +171,7 @@ static inline Block look_at(const Job& job, const Tile& t, int64_t first, int64_
       for (int64_t i = 0; i < kCells; i += kLanes) largest = vmax(vabs(load(out + i)), largest);
       block.masked |= hmax(largest) != 0.0f;
     }
-    look(bits, &t.sight[row]);
+    set_sight(bits, &t.sight[row]);
     block.seen |= bits;
     by_all &= bits;
   }
@@ -177,7 +179,7 @@ static inline Block look_at(const Job& job, const Tile& t, int64_t first, int64_
   return block;
 }
 
-// What is needed of a block that is computed: its mask as floats in t.mask, its cells in t.cells.
+// Completes a block that is going to be computed: its range, t.cells, and its mask in t.mask.
 static inline void open_block(const Job& job, const Tile& t, Block* block) {
   block->begin = __builtin_ctzll(block->seen);
   block->end = kCells - __builtin_clzll(block->seen);
@@ -197,7 +199,8 @@ static inline void open_block(const Job& job, const Tile& t, Block* block) {
   }
 }
 
-// Cells that a row sees, at the most: of all blocks, where that is quickly counted.
+// An upper bound on the number of cells that a row sees: the exact number (but for the last,
+// partial block) where the mask is f16, otherwise all cells.
 static inline int64_t most_seen(const Job& job) {
   const Tensor* mask = job.call.src[3];
   const int64_t cells = job.call.src[1]->ne[1];

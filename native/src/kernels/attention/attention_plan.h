@@ -1,4 +1,4 @@
-// How attention is cut into units of work, and where each keeps its numbers.
+// How attention is cut into units of work, and the layout of a unit's scratch memory.
 #pragma once
 
 #include "kernels/attention/attention_tile.h"
@@ -6,25 +6,35 @@
 
 namespace weft::WEFT_TARGET {
 
-inline constexpr int64_t kCells = 64;     // in a block
-inline constexpr int64_t kMaxRows = 128;  // in a tile
-inline constexpr int64_t kMinRows = 64;   // of a tile, before its cells are cut into parts
-// So many rows at most read keys and values where they are; for more, a block is converted.
+inline constexpr int64_t kCells = 64;     // cells in a block
+inline constexpr int64_t kMaxRows = 128;  // the most rows in a tile
+// A tile has at least this many rows, where there are as many, before its cells are cut into parts.
+inline constexpr int64_t kMinRows = 64;
+// Up to this many rows read keys and values in place. For more rows, each block is converted first.
 inline constexpr int64_t kFewRows = 16;
-// Units that each thread should have, so that a slow one does not keep the others.
+// Units per thread: enough that threads finish together although some are slower.
 inline constexpr int64_t kUnits = 4;
 
-// A row's sums are kept apart for each kChunkCells cells that it sees, and added in order: so cells
-// can be cut between threads, and who computes what never shows. A chunk ends with a strip of
-// kStrip cells of which the last one is seen. Nothing here depends on hidden cells, on how many
-// there are, or on other rows: see docs/decisions.md.
+// The cells that a row sees are divided into chunks of about kChunkCells. Each chunk has its own
+// sums, and the sums of chunks are added in order. So several threads can share the cells of a row,
+// and the result does not depend on which thread computed what.
+//
+//     cells   |  block of kCells  |  block of kCells  |  block of kCells  | ...
+//     strips  |    |    |    |    |    |    |    |    |    |    |    |    |
+//     chunks  |<------------- chunk 0 ---------->|<------- chunk 1 ...
+//
+// A chunk ends with the first strip of kStrip cells at whose end the row has seen kChunkCells cells
+// or more, and whose last cell it sees. Where chunks end depends neither on hidden cells nor on
+// other rows: see docs/decisions.md.
 inline constexpr int64_t kStrip = 16;
 inline constexpr int64_t kStrips = kCells / kStrip;
 inline constexpr int64_t kChunkCells = 512;
-// Cells are cut for this many rows at most (of all heads), and for this much memory.
+// Cells are shared between threads only for up to this many rows (of all heads together), and up to
+// this many bytes for the sums of their chunks.
 inline constexpr int64_t kChunkRows = 256;
 inline constexpr int64_t kChunkBytes = int64_t{32} << 20;
 
+// `n` floats rounded up to whole vectors of every target.
 static inline int64_t pad(int64_t n) { return (n + 15) / 16 * 16; }
 
 static inline int64_t gcd(int64_t a, int64_t b) {
@@ -36,25 +46,26 @@ static inline int64_t gcd(int64_t a, int64_t b) {
   return a;
 }
 
-// A group is the heads that share a key head and a value head; its rows are token by token, the
-// heads of a token side by side. A unit is a part of the chunks of a tile of rows, of one group or,
-// where rows are few, of a bundle of groups: their keys are neighbours in the cache.
+// A group is the heads that share a key head and a value head. Its rows are the queries of these
+// heads, token by token, with the heads of a token side by side. A unit of work is a part of the
+// chunks of a tile of rows. The tile belongs to one group or, where rows are few, to a bundle of
+// groups, whose keys are neighbours in the cache.
 struct Plan {
-  int64_t group;      // heads of a group
-  int64_t groups;     // of heads
-  int64_t rows;       // of a group
-  int64_t tile;       // rows of a tile
-  int64_t tiles;      // of a group
-  int64_t bundle;     // groups of a unit
-  int64_t bundles;    // of groups
-  int64_t all_tiles;  // of all bundles and batches
-  int64_t parts;      // of a tile's chunks
-  int64_t chunks;     // of a row, at most
+  int64_t group;      // heads per group
+  int64_t groups;     // groups per batch
+  int64_t rows;       // rows per group
+  int64_t tile;       // rows per tile
+  int64_t tiles;      // tiles per group
+  int64_t bundle;     // groups per unit
+  int64_t bundles;    // bundles per batch
+  int64_t all_tiles;  // tiles of all bundles and batches
+  int64_t parts;      // units per tile: its chunks are divided into this many parts
+  int64_t chunks;     // the most chunks that a row can have
 
   bool few() const { return rows <= kFewRows; }
 };
 
-// Rows of a tile at most: long rows would push each other out of the second-level cache.
+// The most rows in a tile. More long rows would push each other out of the second-level cache.
 static inline int64_t most_rows(const Call& call) {
   return call.src[0]->ne[0] + call.src[2]->ne[0] > 512 ? kMaxRows / 2 : kMaxRows;
 }
@@ -64,17 +75,17 @@ static inline int64_t group_size(const Call& call) {
   return gcd(heads / call.src[1]->ne[2], heads / call.src[2]->ne[2]);
 }
 
-// A row's sums of a chunk: values, maximum, total.
+// The floats of a row's sums of one chunk: the weighted values, the maximum and the total.
 static inline int64_t chunk_floats(const Call& call) { return pad(call.src[2]->ne[0]) + 2; }
 
 static inline int64_t chunks_of(int64_t cells) { return max64(1, cells / kChunkCells + 1); }
 
-// Bytes of the sums of all chunks of all of `rows` rows.
+// The bytes of the sums of all chunks of `rows` rows.
 static inline int64_t chunk_bytes(const Call& call, int64_t rows) {
   return chunks_of(call.src[1]->ne[1]) * rows * chunk_floats(call) * int64_t{sizeof(float)};
 }
 
-// Whether heads have masks of their own.
+// Whether each head has its own mask.
 static inline bool many_masks(const Call& call) {
   return call.src[3] != nullptr && call.src[3]->ne[2] > 1;
 }
@@ -94,9 +105,9 @@ static inline Plan make_plan(const Call& call) {
   p.bundle = 1;
   if (p.few()) {
     p.tile = max64(1, p.rows);
-    // heads with masks of their own do not look at cells together
+    // The groups of a bundle inspect the mask once, so they must share it.
     if (!many_masks(call)) {
-      // a bundle for each thread, as one thread adds up the chunks of a bundle
+      // At least one bundle per thread, as a single thread adds up the chunks of a bundle.
       const int64_t all = p.groups * q.ne[3];
       const int64_t most = min64(p.groups, all / max64(1, call.n_threads));
       p.bundle = max64(1, min64(most, all * most_parts / units));
@@ -113,49 +124,53 @@ static inline Plan make_plan(const Call& call) {
   return p;
 }
 
-// What a row of the mask shows of a block, and how far its rows have got.
+// What one row of the mask lets its rows of queries see of the current block, and which chunk they
+// are in.
 struct Sight {
-  int32_t sees;   // whether there is a visible cell
-  int32_t end;    // where in the block a chunk ends; 0: it does not
-  int32_t chunk;  // that the block begins in
+  int32_t sees;   // whether a cell of the block is visible
+  int32_t end;    // where in the block a chunk ends; 0 when none does
+  int32_t chunk;  // the chunk that the block begins in
   int32_t count;  // visible cells of that chunk before the block
-  int32_t next;   // visible cells of the last chunk behind the block
+  int32_t next;   // visible cells of the chunk that the block ends in, up to the end of the block
 };
 
-// A tile's state and buffers, in scratch. Rows are padded with zeros to whole vectors.
+// The state and the buffers of a tile, in scratch memory. dk and dv are the lengths of keys and
+// values; rows are padded with zeros to whole vectors.
 struct Tile {
-  // of each group of the bundle: the chunk at work, and those before it
-  float* q;           // [rows][pad(dk)], times the scale
-  float* sum;         // [rows][pad(dv)], values weighted so far
-  float* top;         // [rows] exponent of the largest weight so far
-  float* total;       // [rows][kStrip] weights so far, a sum per lane
-  float* done_sum;    // [rows][pad(dv)]
-  float* done_top;    // [rows]
-  float* done_total;  // [rows]
-  // of the one at work
-  float* weights;  // [rows][kCells]: scores, then their exponentials
-  float* fade;     // [rows] what the weights so far shrink by
-  float* keys;     // [kCells][pad(dk)], as they are or turned
+  // For each group of the bundle: its queries, the sums of the current chunk, and the sums of all
+  // chunks before it.
+  float* q;           // [rows][pad(dk)], multiplied by the scale
+  float* sum;         // [rows][pad(dv)], the sum of the weighted values
+  float* top;         // [rows], the binary exponent of the largest weight
+  float* total;       // [rows][kStrip], the sum of the weights, in kStrip lanes
+  float* past_sum;    // [rows][pad(dv)]
+  float* past_top;    // [rows]
+  float* past_total;  // [rows]
+  // For the current group.
+  float* weights;  // [rows][kCells], scores, then their exponentials
+  float* fade;     // [rows], the factor that the sums so far shrink by
+  float* keys;     // [kCells][pad(dk)], as in the cache, or turned (attention_tile.h)
   float* values;   // [kCells][pad(dv)]
-  float* turn;     // [kLanes][pad(dk)]
-  // of all groups
-  float* mask;     // [rows][kCells], or a row per token where heads share it
-  Sight* sight;    // of each row of the mask
-  int32_t* masks;  // [rows] which row of the mask is whose
-  int32_t* cells;  // [kCells] visible ones of the block, in order
+  float* turn;     // [kLanes][pad(dk)], keys that are being turned
+  // For all groups.
+  float* mask;     // [rows][kCells], or one row per token where heads share the mask
+  Sight* sight;    // [rows of the mask]
+  int32_t* masks;  // [rows], the row of the mask for each row of queries
+  int32_t* cells;  // [kCells], the visible cells of the block, in order
 
   const Sight& sees(int64_t row) const { return sight[masks[row]]; }
 };
 
-// Bytes of a tile of `rows` rows in bundles with `all` rows; sets the pointers of `t`, if given.
+// The bytes of a tile of `rows` rows in a bundle of `all` rows. Sets the pointers of `t` to parts
+// of `scratch` unless `t` is nullptr.
 static inline size_t lay_out(const Call& call, int64_t rows, int64_t all, char* scratch, Tile* t) {
   const int64_t dk = pad(call.src[0]->ne[0]);
   const int64_t dv = pad(call.src[2]->ne[0]);
   constexpr int64_t kSight = sizeof(Sight) / sizeof(float);
   const int64_t sizes[] = {
-      all * dk,      all * dv,      pad(all),           all * kStrip,  // chunk at work
-      all * dv,      pad(all),      pad(all),                          // those before it
-      rows * kCells, pad(rows),     kCells * dk,        kCells * dv,   // group at work
+      all * dk,      all * dv,      pad(all),           all * kStrip,  // the current chunk
+      all * dv,      pad(all),      pad(all),                          // the chunks before it
+      rows * kCells, pad(rows),     kCells * dk,        kCells * dv,   // the current group
       kLanes * dk,   rows * kCells, pad(rows * kSight), pad(rows),    kCells,
   };
   constexpr int kParts = sizeof sizes / sizeof sizes[0];
@@ -187,7 +202,7 @@ static inline size_t lay_out(const Call& call, int64_t rows, int64_t all, char* 
   return static_cast<size_t>(used) * sizeof(float);
 }
 
-// The state of another group of the bundle, each with `rows` rows.
+// The state of group number `index` of the bundle, whose groups have `rows` rows each.
 static inline Tile of_group(const Call& call, const Tile& t, int64_t index, int64_t rows) {
   const int64_t dv = pad(call.src[2]->ne[0]);
   Tile out = t;
@@ -195,13 +210,13 @@ static inline Tile of_group(const Call& call, const Tile& t, int64_t index, int6
   out.sum += index * rows * dv;
   out.top += index * rows;
   out.total += index * rows * kStrip;
-  out.done_sum += index * rows * dv;
-  out.done_top += index * rows;
-  out.done_total += index * rows;
+  out.past_sum += index * rows * dv;
+  out.past_top += index * rows;
+  out.past_total += index * rows;
   return out;
 }
 
-// Rows of a bundle of few rows, at the most.
+// The most rows that a bundle can have.
 static inline int64_t bundle_rows(const Call& call) {
   const Tensor& q = *call.src[0];
   const int64_t group = group_size(call);
@@ -214,7 +229,7 @@ static inline size_t attention_scratch(const Call& call) {
   return lay_out(call, rows, max64(rows, bundle_rows(call)), nullptr, nullptr);
 }
 
-// The sums of chunks, in memory that the threads share.
+// The bytes for the sums of chunks, which threads leave for each other in shared memory.
 static inline size_t attention_shared(const Call& call) {
   const Tensor& q = *call.src[0];
   if (call.n_threads == 1 || chunks_of(call.src[1]->ne[1]) <= 2) return 0;

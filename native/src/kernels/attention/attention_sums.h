@@ -1,8 +1,8 @@
-// The sums of attention's rows: weights of a block, chunks, and chunks added up.
+// The sums of attention: the weights of a block, their sums over a chunk, and the sum of chunks.
 //
-// Weights are p 2^(n - top), with p and the integer n of their own score alone and `top` the
-// largest n so far. So sums only ever shrink by powers of two, which rounds nothing, and it does
-// not show where blocks begin and end, or which cells in them are hidden.
+// A weight is p 2^(n - top): p and the integer n follow from its score alone, and `top` is the
+// largest n so far. When `top` rises, sums shrink by a power of two, which rounds nothing. So the
+// result does not depend on where blocks begin, or on which cells in them are hidden.
 #pragma once
 
 #include "kernels/attention/alibi.h"
@@ -10,7 +10,7 @@
 
 namespace weft::WEFT_TARGET {
 
-// Smaller powers of two count as 0, and scores below -kMost as hidden.
+// Powers of two with an exponent below kLeast count as 0, and scores below -kMost as hidden.
 inline constexpr float kLeast = -120.0f;
 inline constexpr float kMost = 2.5e6f;
 
@@ -26,23 +26,16 @@ struct Weight {
   vf p, n;  // e^x = p 2^n
 };
 
-// e^r - 1 for |r| <= ln(2)/2, as `exp_parts` has it.
-static inline vf exp_tail(vf r) {
-  constexpr float c[] = {5.000000029e-01f, 1.666657336e-01f, 4.166636345e-02f, 8.363776144e-03f,
-                         1.394216109e-03f};
-  return fma(r * r, polynomial(r, c), r);
-}
-
 static inline Weight weight_of(vf x) {
-  x = vmax(x, splat(-2 * kMost));  // a NaN passes here,
+  x = vmax(x, splat(-2 * kMost));
   x = x > kMost ? splat(kMost) : x;
   const vf n = fma(x, splat(1.44269504f), splat(kRound)) - kRound;
   const vf r = fma(n, splat(-kLn2Low), fma(n, splat(-kLn2High), x));
   return {exp_tail(r) + 1.0f, n};
 }
 
-// Turns the scores of a row for the cells begin..end into weights, says by how much those so far
-// shrink, and adds the weights of the cells before `end_total` to the total.
+// Turns the scores of a row for the cells begin..end into weights, sets the factor t.fade that its
+// sums so far shrink by, and adds the weights of the cells before `end_total` to its total.
 static inline void weigh(const Job& job, const Tile& t, int64_t row, const Block& block,
                          int64_t begin, int64_t end, int64_t end_total) {
   float* w = t.weights + row * kCells;
@@ -56,7 +49,7 @@ static inline void weigh(const Job& job, const Tile& t, int64_t row, const Block
         alibi_slope(job.head(row), job.call.src[0]->ne[2], job.call.f(FlashAttnSlot::kMaxBias)));
     for (int64_t i = begin; i < end; i += kLanes) {
       const vf m = load(mask + i);
-      // a hidden cell may hold anything, NaN too
+      // The score of a hidden cell may be anything, even NaN.
       const vf x = m == kHidden ? m : fma(slope, m, load(w + i));
       store(w + i, x);
       high = vmax(x, high);
@@ -85,39 +78,40 @@ static inline void weigh(const Job& job, const Tile& t, int64_t row, const Block
   t.fade[row] = fade;
 }
 
-// A row's sums of a chunk, wherever they are.
+// Where a row's sums of a chunk are.
 struct ChunkSums {
   float* sum;
   float* top;
   float* total;
 };
 
-// Adds the sums of a chunk to those of the chunks before it.
-static inline void add_chunk(const ChunkSums& done, const float* sum, float top, float total,
+// Adds the sums of a chunk to `past`, those of the chunks before it.
+static inline void add_chunk(const ChunkSums& past, const float* sum, float top, float total,
                              int64_t width) {
   if (top == kHidden) return;
-  if (*done.top == kHidden) {
-    std::memcpy(done.sum, sum, static_cast<size_t>(width) * sizeof(float));
-    *done.top = top;
-    *done.total = total;
+  if (*past.top == kHidden) {
+    std::memcpy(past.sum, sum, static_cast<size_t>(width) * sizeof(float));
+    *past.top = top;
+    *past.total = total;
     return;
   }
-  const float high = top > *done.top ? top : *done.top;
-  const float before = power_of_two(*done.top - high);
-  const float now = power_of_two(top - high);
-  const vf a = splat(before);
-  const vf b = splat(now);
-  map(done.sum, sum, done.sum, width, [a, b](vf x, vf y) { return fma(y, b, x * a); });
-  *done.total = *done.total * before + total * now;
-  *done.top = high;
+  const float high = top > *past.top ? top : *past.top;
+  const float past_fade = power_of_two(*past.top - high);
+  const float chunk_fade = power_of_two(top - high);
+  const vf a = splat(past_fade);
+  const vf b = splat(chunk_fade);
+  map(past.sum, sum, past.sum, width, [a, b](vf x, vf y) { return fma(y, b, x * a); });
+  *past.total = *past.total * past_fade + total * chunk_fade;
+  *past.top = high;
 }
 
-static inline ChunkSums done_of(const Job& job, const Tile& t, int64_t row) {
+static inline ChunkSums past_of(const Job& job, const Tile& t, int64_t row) {
   const int64_t width = pad(job.call.src[2]->ne[0]);
-  return {t.done_sum + row * width, t.done_top + row, t.done_total + row};
+  return {t.past_sum + row * width, t.past_top + row, t.past_total + row};
 }
 
-// Where threads leave a row's sums of a chunk for each other.
+// Where the threads that share a tile leave a row's sums of a chunk: [chunk][row of all groups and
+// batches][chunk_floats].
 static inline ChunkSums shared_of(const Job& job, int64_t row, int64_t chunk) {
   const Plan& p = job.plan;
   const int64_t all = p.rows * p.groups * job.call.src[0]->ne[3];
@@ -133,13 +127,13 @@ static inline void start_chunk(const Job& job, const Tile& t, int64_t row) {
   for (int64_t i = 0; i < kStrip; ++i) t.total[row * kStrip + i] = 0;
 }
 
-// Keeps the sums of a chunk of a row.
+// Adds the sums of a finished chunk of a row to those before it, or leaves them in shared memory.
 static inline void end_chunk(const Job& job, const Tile& t, int64_t row, int64_t chunk) {
   const int64_t width = pad(job.call.src[2]->ne[0]);
   const float* sum = t.sum + row * width;
   const float total = hsum(load(t.total + row * kStrip));
   if (job.plan.parts == 1) {
-    add_chunk(done_of(job, t, row), sum, t.top[row], total, width);
+    add_chunk(past_of(job, t, row), sum, t.top[row], total, width);
   } else {
     const ChunkSums out = shared_of(job, row, chunk);
     std::memcpy(out.sum, sum, static_cast<size_t>(width) * sizeof(float));

@@ -1,16 +1,19 @@
-// The two products of attention for many rows of queries: keys and values of a block of cells are
-// floats in scratch, keys turned so that four numbers of several cells are side by side.
+// The two products of attention for many rows of queries. The keys and values of a block of cells
+// are converted to floats in scratch memory, and the keys are turned into quads (attention.h).
 #pragma once
 
 #include "kernels/attention/attention.h"
 
 namespace weft::WEFT_TARGET {
 
-// Rows that scores are computed of together: as many sums as there are registers for.
+// The number of rows whose scores are computed together: as many as there are registers for.
 inline constexpr int kScoreRows = kLanes == 16 ? 4 : 2;
 
-// Keys of kLanes cells as `multiply_keys` reads them, from rows of `width` floats (whole vectors):
-// vectors of the cells g, 4 + g, ... for g from 0 to 3, for each four numbers.
+// Turns the keys of kLanes cells, rows of `width` floats (a multiple of kLanes) that are `stride`
+// floats apart, into the order in which multiply_keys reads them. Vector 4 j + g of the output,
+// with g from 0 to 3, is
+//
+//     numbers 4j..4j+3 of cell g | the same of cell 4 + g | of cell 8 + g | ...  (kQuads cells)
 static inline void turn_keys(const float* rows, int64_t stride, int64_t width, float* out) {
   for (int64_t d = 0; d < width; d += kLanes) {
     for (int g = 0; g < 4; ++g) {
@@ -24,7 +27,7 @@ static inline void turn_keys(const float* rows, int64_t stride, int64_t width, f
   }
 }
 
-// Dot products of kRows rows of `q` with the keys of kLanes cells.
+// The dot products of kRows rows of `q` with the turned keys of kLanes cells.
 template <int kRows>
 static inline void multiply_keys(const float* q, int64_t q_stride, const float* keys, int64_t width,
                                  float* out, int64_t out_stride) {
@@ -48,8 +51,8 @@ static inline void multiply_keys(const float* q, int64_t q_stride, const float* 
   for (int r = 0; r < kRows; ++r) store(out + r * out_stride, cell_sums(s[r]));
 }
 
-// out[r][i] = q[r] . k[i] for the cells begin..end (multiples of kLanes) of turned keys, k_stride
-// floats for each.
+// out[r][i] = q[r] . k[i] for the cells begin..end (multiples of kLanes). The keys are turned; each
+// cell takes k_stride floats.
 static inline void multiply_block(const Matrix& q, const float* keys, int64_t begin, int64_t end,
                                   int64_t k_stride, int64_t width, float* out, int64_t out_stride) {
   for (int64_t cell = begin; cell < end; cell += kLanes) {
@@ -66,7 +69,8 @@ static inline void multiply_block(const Matrix& q, const float* keys, int64_t be
   }
 }
 
-// out[r] = fade[r] out[r] + w[r] v for kRows rows and kWide vectors of columns.
+// out[r] = fade[r] out[r] + sum over i < depth of w[r][i] v[i], for kRows rows and kWide vectors of
+// columns.
 template <int kRows, int kWide>
 static inline void add_values(const float* w, int64_t w_stride, const float* v, int64_t v_stride,
                               int64_t depth, const float* fade, float* out, int64_t out_stride) {
@@ -102,7 +106,8 @@ static inline void add_columns(const Matrix& w, const float* v, int64_t v_stride
   }
 }
 
-// out[r] = fade[r] out[r] + sum over i < depth of w[r][i] v[i]; `width` is whole vectors.
+// out[r] = fade[r] out[r] + sum over i < depth of w[r][i] v[i], for all rows of `w`. `width`, the
+// length of a row of v in floats, is a multiple of kLanes.
 static inline void add_block(const Matrix& w, const float* v, int64_t v_stride, int64_t depth,
                              int64_t width, const float* fade, float* out, int64_t out_stride) {
   constexpr int kWide = kLanes == 16 ? 4 : 2;

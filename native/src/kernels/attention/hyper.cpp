@@ -1,5 +1,5 @@
-// DSV4_HC_COMB, DSV4_HC_PRE, DSV4_HC_POST: DeepSeek-V4's hyper-connections, `hc` residual streams
-// mixed around each block.
+// DSV4_HC_COMB, DSV4_HC_PRE, DSV4_HC_POST: DeepSeek-V4's hyper-connections, which mix `hc` residual
+// streams before and after each block.
 #include <math.h>
 
 #include "kernels/elements.h"
@@ -17,10 +17,11 @@ float at(const Tensor& t, int64_t i0, int64_t i1, int64_t i2) {
 
 // ---- COMB ---------------------------------------------------------------------------------------
 
-// It converges in tens; a larger number is a broken program.
+// The iteration converges in tens of steps; a program that asks for more than this is broken.
 constexpr int kMostIterations = 65536;
 
-// Sums over one index of m[from][to]: rows (over `to`), or columns (over `from`); m /= sum + eps.
+// Divides each line of hc numbers of m by its sum + eps. Line i begins at m[i * stride], and its
+// numbers are `step` apart.
 void normalize(float* m, int64_t hc, int64_t step, int64_t stride, float eps) {
   for (int64_t i = 0; i < hc; ++i) {
     float sum = 0;
@@ -40,8 +41,9 @@ void softmax(float* m, int64_t n, float eps) {
   for (int64_t i = 0; i < n; ++i) m[i] = m[i] / sum + eps;
 }
 
-// Sinkhorn's iteration on softmax(mixes * scale[2] + base), of mixes [(2 + hc) hc, token] the last
-// hc * hc. An item: the matrix [to, from] of a token, computed where it is stored.
+// Sinkhorn's iteration on softmax(mixes * scale[2] + base), with the last hc * hc numbers of each
+// row of mixes [(2 + hc) hc, tokens] and of base. An item is the matrix [to, from] of one token,
+// computed in place.
 void run_comb(const Call& call, int64_t begin, int64_t end, char*) {
   const Tensor& mixes = *call.src[0];
   const Tensor& dst = call.dst;
@@ -67,7 +69,7 @@ const char* check_comb(const Call& call) {
   const Tensor& dst = call.dst;
   const int64_t hc = dst.ne[0];
   if (!is_count(call, HcCombSlot::kNIter, 0) || call.i(HcCombSlot::kNIter) > kMostIterations) {
-    return "needs a count of iterations, 65536 at most";
+    return "the number of iterations must be 0 to 65536";
   }
   for (int i = 0; i < 3; ++i) {
     if (!is_f32_rows(*call.src[i])) return "needs f32 sources with contiguous rows";
@@ -89,12 +91,12 @@ int64_t grain_comb(const Call& call) {
 
 // ---- PRE and POST -------------------------------------------------------------------------------
 
-// Elements of a token that make an item.
+// An item is at most this many elements of a token.
 constexpr int64_t kStretch = 1024;
 
 int64_t stretches(const Tensor& t) { return (t.ne[0] + kStretch - 1) / kStretch; }
 
-// out[i] = w * x[i], or += when `add`.
+// out[i] = w * x[i], or out[i] += w * x[i] when `add`.
 void add_scaled(float w, const float* x, bool add, int64_t n, float* out) {
   int64_t i = 0;
   if (!add) {
@@ -116,7 +118,8 @@ void add_gated(const float* gate, const float* x, int64_t n, float* out) {
   for (int64_t lane = 0; i < n; ++i, ++lane) out[i] += x[i] * gates[lane];
 }
 
-// x [dim, hc, token] with weights [hc, token], or a gate like x: [dim, token].
+// dst [dim, tokens] = the sum over hc of x [dim, hc, tokens] * weights [hc, tokens], or of
+// x * sigmoid(gate) * scale with a gate of the shape of x.
 void run_pre(const Call& call, int64_t begin, int64_t end, char*) {
   const Tensor& x = *call.src[0];
   const Tensor& w = *call.src[1];
@@ -152,7 +155,7 @@ const char* check_pre(const Call& call) {
     return "needs f32 with contiguous rows";
   }
   if (x.ne[3] != 1 || !has_shape(call.dst, x.ne[0], x.ne[2])) {
-    return "needs streams [dim, hc, tokens], and gives [dim, tokens]";
+    return "the streams must be [dim, hc, tokens] and the result [dim, tokens]";
   }
   if (call.i(HcPreSlot::kGated) != 0) {
     return same_shape(w, x) ? nullptr : "gate and streams differ in shape";
@@ -162,8 +165,8 @@ const char* check_pre(const Call& call) {
 
 int64_t items_pre(const Call& call) { return stretches(call.dst) * call.dst.ne[1]; }
 
-// dst [dim, hc, token] = x [dim, token] * post [hc, token] + residual, mixed by comb [to, from,
-// token] where there is one.
+// dst [dim, hc, tokens] = x [dim, tokens] * post [hc, tokens] + residual [dim, hc, tokens]. Where
+// there is a comb [to, from, tokens], it mixes the streams of the residual.
 void run_post(const Call& call, int64_t begin, int64_t end, char*) {
   const Tensor& x = *call.src[0];
   const Tensor& residual = *call.src[1];
@@ -201,7 +204,7 @@ const char* check_post(const Call& call) {
       return "needs f32 sources with contiguous rows";
     }
   }
-  if (!is_f32_rows(call.dst)) return "gives f32 with contiguous rows";
+  if (!is_f32_rows(call.dst)) return "the result must be f32 with contiguous rows";
   if (residual.ne[3] != 1 || !same_shape(residual, call.dst)) {
     return "residual and result must be [dim, hc, tokens]";
   }

@@ -1,4 +1,5 @@
-// LIGHTNING_INDEXER: DeepSeek's index scores, sum over heads of relu(q . k) * weight, plus mask.
+// LIGHTNING_INDEXER: DeepSeek's index scores, the sum over heads of relu(q . k) * weight, plus a
+// mask.
 #include "kernels/elements.h"
 #include "kernels/layout.h"
 #include "kernels/matmul/column_blocks.h"
@@ -9,10 +10,11 @@ void register_indexer(KernelTable& table);
 
 namespace {
 
-// i2_s has one scale behind the whole tensor, which its row decoder does not know.
+// The decoder of i2_s rows does not apply the scale, which is stored behind the whole tensor.
 bool can_read(DType type) { return is_float(type) || (can_decode(type) && type != DType::kI2_S); }
 
-// Cells `first` to `first + n` of k as columns of a block [d][kColumns]; columns beyond are zeros.
+// Loads the cells first..first + n of k as the columns of a block [d][kColumns], and fills the
+// other columns with zeros.
 void load_cells(const Tensor& k, const char* data, int64_t first, int64_t n, float* row,
                 float* block) {
   const int64_t d = k.ne[0];
@@ -31,7 +33,7 @@ void load_cells(const Tensor& k, const char* data, int64_t first, int64_t n, flo
   }
 }
 
-// out += relu(scores) * weights, over `n` heads; all are kColumns wide.
+// Adds relu(scores) * weights of `n` heads to `out`; rows of scores have kColumns floats.
 void add_heads(const float* scores, const char* weights, int64_t step, int64_t n, float* out) {
   for (int64_t c = 0; c < kColumns; c += kLanes) {
     vf sum = load(out + c);
@@ -47,9 +49,9 @@ void add_mask(const Tensor& mask, const char* p, int64_t n, float* out) {
   for (int64_t i = 0; i < n; ++i) out[i] += load_element(p + i * mask.nb[0], mask.type);
 }
 
-// q [d, head, token, stream], k [d, 1, cell, stream], weights [head, token, 1, stream], mask
-// [cell, token, 1, stream, taken modulo], dst [cell, token, 1, stream]. An item: kColumns cells of
-// one stream, for all tokens.
+// The shapes are q [d, heads, tokens, streams], k [d, 1, cells, streams], weights
+// [heads, tokens, 1, streams], mask [cells, tokens, 1, streams or a divisor of them], dst
+// [cells, tokens, 1, streams]. An item is kColumns cells of one stream, for all tokens.
 void run(const Call& call, int64_t begin, int64_t end, char* scratch) {
   const Tensor& q = *call.src[0];
   const Tensor& k = *call.src[1];
@@ -96,7 +98,7 @@ const char* check(const Call& call) {
   const Tensor& mask = *call.src[3];
   const Tensor& dst = call.dst;
   if (q.type != DType::kF32 || weights.type != DType::kF32 || dst.type != DType::kF32) {
-    return "needs f32 queries and weights, and gives f32";
+    return "queries, weights and result must be f32";
   }
   if (!is_float(mask.type)) return "needs an f32, f16 or bf16 mask";
   if (!can_read(k.type)) return "cannot decode keys of this type";

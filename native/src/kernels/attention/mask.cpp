@@ -1,5 +1,6 @@
-// TRI, DIAG, DIAG_MASK_INF, DIAG_MASK_ZERO: a part of each row is kept, the rest has one value.
-#include "kernels/rows.h"
+// TRI, DIAG_MASK_INF, DIAG_MASK_ZERO: keep a range of each row and fill the rest with one value.
+// DIAG: puts rows on the diagonals of matrices.
+#include "kernels/layout.h"
 
 namespace weft::WEFT_TARGET {
 
@@ -9,7 +10,7 @@ namespace {
 
 using enum TriKind;
 
-// Elements begin..end of a row.
+// The elements begin..end (exclusive) of a row.
 struct Range {
   int64_t begin;
   int64_t end;
@@ -57,24 +58,12 @@ void run_mask_inf(const Call& call, int64_t begin, int64_t end, char*) {
   run<past>(call, begin, end, -__builtin_inff());
 }
 
-const char* check_float(const Call& call) {
-  if (!is_float(call.dst.type) || !is_float(call.src[0]->type)) {
-    return "needs f32, f16 or bf16 operands";
-  }
-  return nullptr;
-}
-
-const char* check(const Call& call) {
-  if (const char* why = check_float(call)) return why;
-  return same_shape(call.dst, *call.src[0]) ? nullptr : "result and source differ in shape";
-}
-
 const char* check_tri(const Call& call) {
-  if (const char* why = check(call)) return why;
+  if (const char* why = check_float_map(call)) return why;
   return call.is_one<TriKind>(TriSlot::kKind) ? nullptr : "unknown triangle";
 }
 
-// Each row of the source becomes the diagonal of a matrix.
+// Makes each row of the source the diagonal of a square matrix.
 void run_diag(const Call& call, int64_t begin, int64_t end, char*) {
   const Tensor& a = *call.src[0];
   const Tensor& dst = call.dst;
@@ -91,7 +80,7 @@ void run_diag(const Call& call, int64_t begin, int64_t end, char*) {
 const char* check_diag(const Call& call) {
   const Tensor& a = *call.src[0];
   const Tensor& dst = call.dst;
-  if (const char* why = check_float(call)) return why;
+  if (const char* why = check_floats(call)) return why;
   if (a.ne[1] != 1 || dst.ne[0] != a.ne[0] || dst.ne[1] != a.ne[0] || dst.ne[2] != a.ne[2] ||
       dst.ne[3] != a.ne[3]) {
     return "the result must be a square matrix per row of the source";
@@ -107,8 +96,10 @@ int64_t grain(const Call& call) { return row_grain(call.dst.ne[0]); }
 void register_mask(KernelTable& table) {
   table[Op::kTri] = {.check = check_tri, .items = items, .run = run_tri, .grain = grain};
   table[Op::kDiag] = {.check = check_diag, .items = items, .run = run_diag, .grain = grain};
-  table[Op::kDiagMaskInf] = {.check = check, .items = items, .run = run_mask_inf, .grain = grain};
-  table[Op::kDiagMaskZero] = {.check = check, .items = items, .run = run_mask_zero, .grain = grain};
+  table[Op::kDiagMaskInf] = {
+      .check = check_float_map, .items = items, .run = run_mask_inf, .grain = grain};
+  table[Op::kDiagMaskZero] = {
+      .check = check_float_map, .items = items, .run = run_mask_zero, .grain = grain};
 }
 
 }  // namespace weft::WEFT_TARGET

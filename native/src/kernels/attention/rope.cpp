@@ -1,9 +1,9 @@
 // ROPE and ROPE_BACK: rotary position embedding in ggml's modes, with YaRN (arXiv 2309.00071).
-// ROPE_SET_ROWS: keys rotated on their way into a cache.
+// ROPE_SET_ROWS rotates keys and writes them into a cache.
 //
 // The angle of a pair is linear in the position: theta = position * rate(pair). Rates and angles
-// are taken in double and reduced to a quarter turn there, so that late positions stay exact; sine
-// and cosine then need only float.
+// are computed in double and reduced to a quarter turn there, so that large positions stay exact;
+// float is enough for sine and cosine.
 #include <math.h>
 
 #include "kernels/copy/copy_rows.h"
@@ -19,16 +19,16 @@ using enum RopeSlot;
 using enum RopeMode;
 
 RopeMode mode_of(const Call& call) { return call.as<RopeMode>(kMode); }
-// Whether a token has four positions.
+// Whether each token has four positions.
 bool has_planes(RopeMode mode) { return mode == kMrope || mode == kVision || mode == kImrope; }
 
 constexpr double kPi = 3.14159265358979323846;
 
-// Pairs rotated in a row. VISION pairs the halves of the whole row.
+// The number of rotated pairs of a row. VISION pairs the two halves of the whole row.
 int64_t n_pairs(const Call& call) {
   return mode_of(call) == kVision ? call.dst.ne[0] / 2 : call.i(kNDims) / 2;
 }
-// Room for a number per pair, in whole vectors.
+// The number of pairs rounded up to whole vectors.
 int64_t padded_pairs(const Call& call) { return (n_pairs(call) + kLanes - 1) / kLanes * kLanes; }
 
 // Which of a token's four positions turns a pair, and the exponent of its rate.
@@ -44,7 +44,7 @@ Sector sector_of(const Call& call, int64_t pair) {
                         call.i(kSections, 3)};
   const int64_t at = pair % max64(1, s[0] + s[1] + s[2] + s[3]);
   if (mode == kImrope) {
-    // time, height and width in turn while they last, then the fourth
+    // Time, height and width alternate until their sections are used up; then comes the fourth.
     const int64_t axis = at % 3;
     return {static_cast<int32_t>(at < 3 * s[axis] ? axis : 3), pair};
   }
@@ -54,16 +54,18 @@ Sector sector_of(const Call& call, int64_t pair) {
   return {plane, mode == kVision ? at - start : pair};
 }
 
-// What turns the pairs of every row, and what turns those of one token. Lives in scratch.
+// The rotations of pairs, in scratch memory.
 struct Angles {
-  double* rate;
-  int32_t* plane;
-  int32_t* quadrant;
-  float* rest;  // of the angle, after whole quarter turns
-  // Per pair; NORMAL: per element of adjacent pairs, the sine negative for the first of a pair.
+  // For each pair, the same for all tokens.
+  double* rate;    // the angle per position, in radians
+  int32_t* plane;  // which of the token's positions applies
+  // For each pair, at the current token.
+  int32_t* quadrant;  // whole quarter turns, modulo 4
+  float* rest;        // the angle that remains after them, in radians
+  // For each pair; in mode NORMAL for each element, with the sine negated at the first of a pair.
   float* cosine;
   float* sine;
-  float* row;
+  float* row;  // a row as floats
 };
 
 Angles angles_in(const Call& call, char* scratch) {
@@ -85,7 +87,7 @@ size_t scratch_bytes(const Call& call) {
          static_cast<size_t>(call.dst.ne[0]) * sizeof(float);
 }
 
-// The pair that turns `rotations` times over the original context.
+// The (fractional) number of the pair that turns `rotations` times over the original context.
 double pair_that_turns(const Call& call, double rotations) {
   const auto context = static_cast<double>(call.i(kNCtxOrig));
   return static_cast<double>(call.i(kNDims)) * ::log(context / (rotations * 2 * kPi)) /
@@ -142,7 +144,7 @@ float magnitude(const Call& call) {
 }
 
 void turn_to(const Call& call, const Angles& a, int64_t token, float direction) {
-  // adding and subtracting it rounds to an integer, also found in the low bits of the sum
+  // Adding and subtracting it rounds to an integer, which is also in the low bits of the sum.
   constexpr double kRoundDouble = 6755399441055744.0;
   const Tensor& positions = *call.src[1];
   const int64_t n = padded_pairs(call);
@@ -179,14 +181,14 @@ void turn_to(const Call& call, const Angles& a, int64_t token, float direction) 
   }
 }
 
-// Element 2k becomes element 2k+1 and the other way round.
+// Swaps the elements 2k and 2k+1.
 vf swap_neighbours(vf x) {
   typedef uint64_t vd __attribute__((vector_size(kLanes * 4)));
   const vd pairs = reinterpret_cast<vd>(x);
   return reinterpret_cast<vf>(pairs << 32 | pairs >> 32);
 }
 
-// `out` may be `x`, in both.
+// Rotates the pairs (x[2i], x[2i+1]); `out` may be `x`.
 void rotate_adjacent(const float* x, const Angles& a, int64_t pairs, float* out) {
   const auto turn = [](vf v, vf c, vf s) { return v * c + swap_neighbours(v) * s; };
   const int64_t n = 2 * pairs;
@@ -200,6 +202,7 @@ void rotate_adjacent(const float* x, const Angles& a, int64_t pairs, float* out)
   }
 }
 
+// Rotates the pairs (x[i], x[pairs + i]); `out` may be `x`.
 void rotate_halves(const float* x, const Angles& a, int64_t pairs, float* out) {
   int64_t i = 0;
   for (; i + kLanes <= pairs; i += kLanes) {
@@ -218,7 +221,7 @@ void rotate_halves(const float* x, const Angles& a, int64_t pairs, float* out) {
   }
 }
 
-// A whole row; `out` may be `x`.
+// Rotates the pairs of a row and copies its other elements; `out` may be `x`.
 void rotate_row(const Call& call, const Angles& a, const float* x, float* out) {
   const int64_t pairs = n_pairs(call);
   const int64_t first = call.i(kNOffset);
@@ -256,10 +259,10 @@ void run(const Call& call, int64_t begin, int64_t end, char* scratch) {
   }
 }
 
-// ---- ROPE_SET_ROWS (x, positions, ids, cache, factors): the rotated heads of token i, side by
-// side, in row ids[i] of the cache
+// ---- ROPE_SET_ROWS (x, positions, ids, cache, factors) writes the rotated heads of token i, side
+// by side, into row ids[i] of the cache
 
-// The same step as a ROPE; what it writes is described by its source.
+// The ROPE that is a part of the step. Its result has the shape of its source.
 Call as_rope(const Call& call) {
   Call rope = call;
   rope.dst = *call.src[0];
@@ -268,21 +271,10 @@ Call as_rope(const Call& call) {
   return rope;
 }
 
-int64_t read_id(const Tensor& ids, int64_t i) {
-  const char* p = ids.data + i * ids.nb[0];
-  if (ids.type == DType::kI64) {
-    int64_t id;
-    std::memcpy(&id, p, sizeof id);
-    return id;
-  }
-  int32_t id;
-  std::memcpy(&id, p, sizeof id);
-  return id;
-}
-
 void run_set_rows(const Call& call, int64_t begin, int64_t end, char* scratch) {
   const Call rope = as_rope(call);
   const Tensor& src = *call.src[0];
+  const Tensor& ids = *call.src[2];
   const Tensor& dst = call.dst;
   const int64_t n = src.ne[0];
   const Angles a = angles_in(rope, scratch);
@@ -293,7 +285,7 @@ void run_set_rows(const Call& call, int64_t begin, int64_t end, char* scratch) {
     const Index index = row_index(src, row);
     if (index.i2 != token) {
       token = index.i2;
-      id = read_id(*call.src[2], token);
+      id = read_index(ids.data + token * ids.nb[0], ids.type);
       turn_to(rope, a, token, 1.0f);
     }
     if (id < 0 || id >= dst.ne[1]) continue;
@@ -316,7 +308,7 @@ const char* check(const Call& call) {
     return "the number of rotated dimensions must be even, positive and within a row";
   }
   if (call.i(kNOffset) < 0 || call.i(kNOffset) > dst.ne[0] - 2 * n_pairs(call)) {
-    return "the rotated dimensions leave the row";
+    return "the rotated dimensions must be within the row";
   }
   for (int s = 0; s < 4; ++s) {
     if (call.i(kSections, s) < 0 || call.i(kSections, s) > dst.ne[0]) {
@@ -338,7 +330,7 @@ const char* check_set_rows(const Call& call) {
   const Tensor& ids = *call.src[2];
   const Tensor& dst = call.dst;
   if (const char* why = check(as_rope(call))) return why;
-  if (ids.type != DType::kI32 && ids.type != DType::kI64) return "the indices must be i32 or i64";
+  if (!is_index(ids.type)) return "the indices must be i32 or i64";
   if (ids.ne[0] != x.ne[2] || n_rows(ids) != 1) return "an index for each token is needed";
   if (!can_store(dst.type) || dst.type == DType::kI32 || dst.type == DType::kI2_S) {
     return "the result must be of a type that can be written";
@@ -346,7 +338,9 @@ const char* check_set_rows(const Call& call) {
   if (dst.ne[0] != x.ne[0] * x.ne[1] || x.ne[3] != 1 || dst.ne[2] != 1 || dst.ne[3] != 1) {
     return "a row of the result must hold the heads of a token";
   }
-  if (x.ne[0] % unit_elements(dst.type) != 0) return "a head is no whole blocks of the result";
+  if (x.ne[0] % unit_elements(dst.type) != 0) {
+    return "the length of a head must be a multiple of the result's block";
+  }
   if (dst.nb[0] != unit_bytes(dst.type)) return "rows of the result must be contiguous";
   return nullptr;
 }

@@ -1,6 +1,7 @@
-// SOFT_MAX: softmax(scale * a + slope * mask) over rows, with an optional sink per head.
+// SOFT_MAX: softmax(scale * a + slope * mask) of each row, with an optional sink per head.
 #include "kernels/attention/alibi.h"
 #include "kernels/elementwise/reductions.h"
+#include "kernels/layout.h"
 
 namespace weft::WEFT_TARGET {
 
@@ -54,8 +55,7 @@ const char* check(const Call& call) {
   const Tensor& a = *call.src[0];
   const Tensor* mask = call.src[1];
   const Tensor* sinks = call.src[2];
-  if (!is_float(call.dst.type) || !is_float(a.type)) return "needs f32, f16 or bf16 operands";
-  if (!same_shape(call.dst, a)) return "result and source differ in shape";
+  if (const char* why = check_float_map(call)) return why;
   if (mask != nullptr) {
     if (!is_float(mask->type)) return "the mask must be f32, f16 or bf16";
     if (mask->ne[0] < a.ne[0] || mask->ne[1] < a.ne[1] || mask->ne[2] < 1 || mask->ne[3] < 1) {
@@ -70,12 +70,6 @@ const char* check(const Call& call) {
 
 int64_t items(const Call& call) { return call.dst.ne[0] == 0 ? 0 : n_rows(call.dst); }
 int64_t grain(const Call& call) { return row_grain(4 * call.dst.ne[0]); }
-
-// A row of floats, when source or result are of another kind.
-size_t row_scratch(const Call& call) {
-  if (is_plain(*call.src[0]) && is_plain(call.dst)) return 0;
-  return static_cast<size_t>(call.dst.ne[0]) * sizeof(float);
-}
 
 }  // namespace
 

@@ -1,7 +1,8 @@
-// CONT, CPY: the elements of src0 in order, into a destination of as many elements, whatever
-// the two shapes and strides. QUANTIZE: the same, into what a matmul reads.
+// CONT, CPY: copy the elements of src0 in order into a result with the same number of elements, for
+// any two shapes and strides. QUANTIZE: converts rows to the type that a matmul reads.
 //
-// Equal types move as they are (NaN payloads and block bytes stay), others pass through floats.
+// Elements of equal types are copied byte by byte (which keeps NaN payloads and blocks); others are
+// converted through floats.
 #include "kernels/copy/copy_rows.h"
 
 namespace weft::WEFT_TARGET {
@@ -10,10 +11,11 @@ void register_copy(KernelTable& table);
 
 namespace {
 
-// Elements of one item; whole blocks of every type.
+// The most elements of an item, a multiple of every block length.
 constexpr int64_t kPiece = 2048;
 
-// The call, with kMerge with dimensions merged where both tensors run on.
+// Source and result of a call. With kMerge, dimensions that are contiguous in both are merged, so
+// that rows are long.
 struct Plan {
   Tensor src;
   Tensor dst;
@@ -23,7 +25,7 @@ struct Plan {
 // Whether each row begins where the one before it ends.
 bool runs_on(const Tensor& t) { return t.ne[1] == 1 || t.nb[1] == row_units(t) * t.nb[0]; }
 
-// Dimension `first` becomes what follows it; the stride of the new last one is never used.
+// Removes dimension `first`. The stride of the new last dimension, of size 1, is never used.
 void drop_dimension(Tensor& t, int first) {
   for (int d = first; d < 3; ++d) {
     t.ne[d] = t.ne[d + 1];
@@ -37,7 +39,7 @@ void merge_first_two(Tensor& t) {
   drop_dimension(t, 1);
 }
 
-// Whether rows are of one element, and there are more: then the dimension says nothing.
+// Whether there are several rows of one element each.
 bool is_column(const Tensor& t) { return t.ne[0] == 1 && n_rows(t) > 1; }
 
 template <bool kMerge>
@@ -62,16 +64,16 @@ Plan make_plan(const Call& call) {
   return plan;
 }
 
-// Calls piece(source row, first element, count, done) over the source rows that hold elements
-// first..first+n in order.
+// Calls piece(source row, start, count, offset) for each source row with some of the elements
+// first..first+n: its elements start..start+count are those from first + offset on.
 template <typename F>
 void for_source(const Tensor& src, int64_t first, int64_t n, F piece) {
   int64_t row = first / src.ne[0];
   int64_t start = first - row * src.ne[0];
-  for (int64_t done = 0; done < n; ++row, start = 0) {
-    const int64_t count = min64(n - done, src.ne[0] - start);
-    piece(row_data(src, row_index(src, row)), start, count, done);
-    done += count;
+  for (int64_t offset = 0; offset < n; ++row, start = 0) {
+    const int64_t count = min64(n - offset, src.ne[0] - start);
+    piece(row_data(src, row_index(src, row)), start, count, offset);
+    offset += count;
   }
 }
 
@@ -84,28 +86,28 @@ void copy_piece(const Plan& plan, int64_t row, int64_t start, int64_t n, float s
   if (src.type == dst.type) {
     const int64_t unit = unit_elements(src.type);
     char* to = out + start / unit * dst.nb[0];
-    for_source(src, first, n, [&](const char* from, int64_t at, int64_t count, int64_t done) {
-      move_units(src.type, from + at / unit * src.nb[0], src.nb[0], to + done / unit * dst.nb[0],
+    for_source(src, first, n, [&](const char* from, int64_t at, int64_t count, int64_t offset) {
+      move_units(src.type, from + at / unit * src.nb[0], src.nb[0], to + offset / unit * dst.nb[0],
                  dst.nb[0], count / unit);
     });
     return;
   }
   const float* values = scratch;
-  for_source(src, first, n, [&](const char* from, int64_t at, int64_t count, int64_t done) {
+  for_source(src, first, n, [&](const char* from, int64_t at, int64_t count, int64_t offset) {
     if (count == n && is_plain_row(src)) {
       values = reinterpret_cast<const float*>(from) + at;
     } else if (count == n && is_plain_row(dst)) {
       load_range(src, from, at, n, scale, reinterpret_cast<float*>(out) + start);
       values = nullptr;
     } else {
-      load_range(src, from, at, count, scale, scratch + done);
+      load_range(src, from, at, count, scale, scratch + offset);
     }
   });
   if (values != nullptr) store_range(values, n, dst, out, start);
 }
 
-// A transposed source: its elements lie side by side along dimension 1. Copied a row at a time,
-// every element would be a cache line.
+// Whether the source is transposed: its elements are adjacent along dimension 1. Copying it row by
+// row would touch a cache line per element.
 bool is_transposed(const Plan& plan) {
   const int64_t size = unit_bytes(plan.src.type);
   return plan.src.type == plan.dst.type && (size == 2 || size == 4) && plan.pieces == 1 &&
@@ -113,7 +115,8 @@ bool is_transposed(const Plan& plan) {
          plan.dst.nb[0] == size;
 }
 
-// A few planes side by side, such as the colours of an image: compilers make vectors of this loop.
+// Copies `rows` rows of kPlanes elements from planes, such as the colours of an image, which are
+// `plane` bytes apart. Compilers vectorize this loop.
 template <typename T, int kPlanes>
 void interleave(const char* from, int64_t plane, char* to, int64_t rows) {
   constexpr int64_t kSize = sizeof(T);
@@ -159,7 +162,8 @@ void copy_transposed(const Plan& plan, int64_t begin, int64_t end) {
   }
 }
 
-// Short rows: finding each by its number would take longer than copying it.
+// Whether both have short, contiguous rows: finding each by its number would take longer than
+// copying it.
 bool is_narrow(const Plan& plan) {
   const int64_t size = unit_bytes(plan.src.type);
   return plan.src.type == plan.dst.type && plan.pieces == 1 && same_shape(plan.src, plan.dst) &&
@@ -211,7 +215,9 @@ size_t scratch(const Call& call) {
 
 const char* check_copy(const Call& call) {
   const Tensor& src = *call.src[0];
-  if (n_elements(src) != n_elements(call.dst)) return "source and result differ in elements";
+  if (n_elements(src) != n_elements(call.dst)) {
+    return "source and result differ in their number of elements";
+  }
   if (src.type == call.dst.type) {
     return src.type == DType::kI2_S ? "an i2_s tensor has a scale that a copy would lose" : nullptr;
   }
@@ -247,7 +253,7 @@ constexpr Kernel kernel(const char* (*check)(const Call&)) {
 void register_copy(KernelTable& table) {
   table[Op::kCont] = kernel<true>(check_copy);
   table[Op::kCpy] = kernel<true>(check_copy);
-  // row by row, to be chained with what makes the rows
+  // Row by row, so that it can be chained with the steps that compute the rows.
   table[Op::kQuantize] = kernel<false>(check_quantize);
 }
 

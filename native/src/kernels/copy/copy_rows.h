@@ -1,5 +1,5 @@
-// Pieces of rows moved or converted, for every kernel that copies. A unit is an element of a plain
-// type or a block of a block type.
+// Helpers for kernels that copy: they move or convert pieces of rows. A unit is an element of a
+// plain type or a block of a block type.
 #pragma once
 
 #include "kernels/rows.h"
@@ -12,13 +12,13 @@ static inline int64_t unit_elements(DType t) { return dtype_info(t).block; }
 static inline int64_t unit_bytes(DType t) { return dtype_info(t).block_size; }
 static inline int64_t row_units(const Tensor& t) { return t.ne[0] / unit_elements(t.type); }
 
-// Whether the elements lie one after another.
+// Whether the tensor has no gaps between its elements.
 static inline bool is_contiguous(const Tensor& t) {
   return t.nb[0] == unit_bytes(t.type) && t.nb[1] == row_units(t) * t.nb[0] &&
          t.nb[2] == t.nb[1] * t.ne[1] && t.nb[3] == t.nb[2] * t.ne[2];
 }
 
-// The scale that belongs to the whole tensor: i2_s keeps one behind its last code.
+// The scale of the whole tensor: an i2_s tensor stores one behind its last code; others have 1.
 static inline float tensor_scale(const Tensor& t) {
   if (t.type != DType::kI2_S) return 1.0f;
   float scale;
@@ -26,7 +26,7 @@ static inline float tensor_scale(const Tensor& t) {
   return scale;
 }
 
-// Types whose elements can pass through floats, as a source and as a destination.
+// Whether load_range can read elements of this type; whether store_range can write them.
 static inline bool can_load(DType t) {
   return t == DType::kI32 || table().type(t).to_float != nullptr;
 }
@@ -44,7 +44,7 @@ static void move_strided(const char* src, int64_t src_stride, char* dst, int64_t
   }
 }
 
-// Bytes side by side; a few words without a call.
+// Copies `n` bytes; the cases avoid a library call for a few words.
 static inline void move_bytes(const char* src, char* dst, int64_t n) {
   switch (n) {
     case 4:
@@ -64,7 +64,7 @@ static inline void move_bytes(const char* src, char* dst, int64_t n) {
   }
 }
 
-// `n` units as they are.
+// Copies `n` units without converting them. Strides are in bytes.
 static inline void move_units(DType type, const char* src, int64_t src_stride, char* dst,
                               int64_t dst_stride, int64_t n) {
   const int64_t size = unit_bytes(type);
@@ -88,7 +88,7 @@ static inline void move_units(DType type, const char* src, int64_t src_stride, c
   }
 }
 
-// Elements start..start+n of a row as floats; `scale` is tensor_scale.
+// Reads the elements start..start+n of a row as floats; `scale` is tensor_scale(t).
 static inline void load_range(const Tensor& t, const char* row, int64_t start, int64_t n,
                               float scale, float* out) {
   if (is_float(t.type)) {
@@ -128,13 +128,14 @@ static inline void load_range(const Tensor& t, const char* row, int64_t start, i
   }
 }
 
-// Floats to elements start..start+n of a row; both multiples of the block.
+// Writes floats to the elements start..start+n of a row; `start` and `n` are multiples of the block
+// length.
 static inline void store_range(const float* in, int64_t n, const Tensor& t, char* row,
                                int64_t start) {
   char* p = row + start / unit_elements(t.type) * t.nb[0];
   if (t.type == DType::kI32) {
     for (int64_t i = 0; i < n; ++i) {
-      // as x86 truncates: out of range gives the least integer
+      // Numbers out of range become the smallest integer, as on x86.
       const float x = in[i];
       const int32_t v =
           x < 2147483648.0f && x >= -2147483648.0f ? static_cast<int32_t>(x) : INT32_MIN;
@@ -147,10 +148,10 @@ static inline void store_range(const float* in, int64_t n, const Tensor& t, char
   }
 }
 
-// Whether load_range can be replaced by the address of the floats.
+// Whether the rows are floats that need no load_range.
 static inline bool is_plain_row(const Tensor& t) { return t.type == DType::kF32 && t.nb[0] == 4; }
 
-// The rows of a shape one after another.
+// The indices of the rows of a tensor, one after another from row number `row` on.
 class RowCursor {
  public:
   RowCursor(const Tensor& shape, int64_t row) : shape_(shape), at_(row_index(shape, row)) {}
@@ -168,7 +169,8 @@ class RowCursor {
   Index at_;
 };
 
-// Calls work(index of the first row, rows) for rows begin..end in runs along dimension 1.
+// Divides the rows begin..end into runs along dimension 1, and calls work(index of the first row,
+// number of rows) for each.
 template <typename F>
 static inline void for_runs(const Tensor& shape, int64_t begin, int64_t end, const F& work) {
   while (begin < end) {

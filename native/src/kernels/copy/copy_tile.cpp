@@ -1,4 +1,5 @@
-// SET, ACC: src0 with a region replaced by, or increased by, src1. CONCAT, REPEAT, REPEAT_BACK.
+// SET and ACC: src0 with a region replaced by src1, or with src1 added to it. CONCAT, REPEAT,
+// REPEAT_BACK.
 #include "kernels/copy/copy_rows.h"
 
 namespace weft::WEFT_TARGET {
@@ -12,7 +13,7 @@ int64_t rows_grain(const Call& call) { return row_grain(call.dst.ne[0]); }
 
 // ---- SET, ACC
 
-// The region's strides and offset in the destination, in bytes.
+// The strides and the offset of the region in the result, in bytes.
 struct Region {
   int64_t nb[4];
   int64_t offset;
@@ -24,8 +25,8 @@ Region region_of(const Call& call) {
           call.i(AccSlot::kOffset)};
 }
 
-// Whether the region is a box of the destination's own rows, and where it starts: then rows are
-// independent items. Otherwise everything is one item.
+// Whether the region is a box of the result's own dimensions, and its first index in each. Then
+// each row of the result is an item; otherwise there is a single item.
 bool is_box(const Call& call, const Region& r, int64_t start[4]) {
   const Tensor& dst = call.dst;
   const Tensor& b = *call.src[1];
@@ -116,7 +117,7 @@ const char* check_region(const Call& call) {
     size += (dst.ne[d] - 1) * dst.nb[d];
   }
   if (n_elements(b) > 0 && (n_elements(dst) == 0 || last > size - r.nb[0])) {
-    return "the region leaves the result";
+    return "the region is not within the result";
   }
   return nullptr;
 }
@@ -128,7 +129,8 @@ const char* check_acc(const Call& call) {
 
 // ---- CONCAT
 
-// Rows of `src` into rows of `dst`, from byte `offset` on.
+// Copies `rows` rows of `src`, from index `at` on, into the same rows of `dst`, from byte `offset`
+// of each.
 void move_rows(const Tensor& src, const Tensor& dst, int64_t offset, Index at, int64_t rows) {
   const char* from = row_data(src, at);
   char* to = row_data(dst, at) + offset;
@@ -180,7 +182,7 @@ const char* check_concat(const Call& call) {
   for (int d = 0; d < 4; ++d) {
     const bool joined = d == call.i(ConcatSlot::kDim);
     if (dst.ne[d] != (joined ? a.ne[d] + b.ne[d] : a.ne[d]) || (!joined && a.ne[d] != b.ne[d])) {
-      return "the shapes do not join along this dimension";
+      return "shapes may differ only along this dimension, and there the result is their sum";
     }
   }
   return nullptr;
@@ -206,7 +208,7 @@ void run_repeat(const Call& call, int64_t begin, int64_t end, char*) {
 const char* repeats(const Tensor& tile, const Tensor& whole) {
   for (int d = 0; d < 4; ++d) {
     if (tile.ne[d] == 0 ? whole.ne[d] != 0 : whole.ne[d] % tile.ne[d] != 0) {
-      return "the smaller shape does not repeat to the larger one";
+      return "the sizes of the larger shape must be multiples of those of the smaller one";
     }
   }
   return nullptr;

@@ -1,7 +1,7 @@
-// GET_ROWS, SET_ROWS, GET_ROWS_BACK: rows named by an index tensor.
+// GET_ROWS, SET_ROWS, GET_ROWS_BACK: read or write the rows that an index tensor names.
 //
-// These do not fail at run time (INDEX does), so an index outside is harmless: GET_ROWS gives
-// zeros, SET_ROWS and GET_ROWS_BACK leave the row out.
+// Unlike INDEX, these ops do not fail on an index outside of the table: GET_ROWS gives zeros,
+// SET_ROWS and GET_ROWS_BACK skip the row.
 #include "kernels/copy/copy_rows.h"
 
 namespace weft::WEFT_TARGET {
@@ -10,19 +10,9 @@ void register_rows_ops(KernelTable& table);
 
 namespace {
 
-int64_t read_index(const Tensor& ids, int64_t i0, int64_t i1, int64_t i2) {
-  const char* p = ids.data + i0 * ids.nb[0] + i1 * ids.nb[1] + i2 * ids.nb[2];
-  if (ids.type == DType::kI64) {
-    int64_t v;
-    std::memcpy(&v, p, 8);
-    return v;
-  }
-  int32_t v;
-  std::memcpy(&v, p, 4);
-  return v;
+int64_t index_of(const Tensor& ids, int64_t i0, int64_t i1, int64_t i2) {
+  return read_index(ids.data + i0 * ids.nb[0] + i1 * ids.nb[1] + i2 * ids.nb[2], ids.type);
 }
-
-bool is_index(DType t) { return t == DType::kI32 || t == DType::kI64; }
 
 // ---- GET_ROWS: dst[i3, i2, i1] = src0[i3, i2, ids[i3, i2, i1]]
 
@@ -34,7 +24,7 @@ void run_get(const Call& call, int64_t begin, int64_t end, char*) {
   RowCursor row(dst, begin);
   for (int64_t n = begin; n < end; ++n, row.next()) {
     const Index i = *row;
-    const int64_t id = read_index(ids, i.i1, i.i2, i.i3);
+    const int64_t id = index_of(ids, i.i1, i.i2, i.i3);
     char* to = row_data(dst, i);
     if (id < 0 || id >= a.ne[1]) {
       std::memset(to, 0, static_cast<size_t>(row_units(dst) * unit_bytes(dst.type)));
@@ -57,15 +47,15 @@ const char* check_get(const Call& call) {
   if (dst.nb[0] != unit_bytes(dst.type)) return "rows of the result must be contiguous";
   if (a.type == DType::kI2_S && !is_contiguous(a)) return "an i2_s table must be contiguous";
   if (a.type != dst.type && (dst.type != DType::kF32 || !can_load(a.type))) {
-    return "rows come out as f32, or in the table's own type";
+    return "the result must be f32 or of the table's type";
   }
-  if (a.type == DType::kI2_S && dst.type == DType::kI2_S) return "i2_s rows come out as f32";
+  if (a.type == DType::kI2_S && dst.type == DType::kI2_S) return "rows of i2_s are read as f32";
   if (dst.ne[0] != a.ne[0] || dst.ne[1] != ids.ne[0] || dst.ne[2] != ids.ne[1] ||
       dst.ne[3] != ids.ne[2] || ids.ne[3] != 1) {
-    return "the result is a row for each index";
+    return "the result must have one row per index, as long as those of the table";
   }
   if (a.ne[2] == 0 || dst.ne[2] % a.ne[2] != 0 || a.ne[3] == 0 || dst.ne[3] % a.ne[3] != 0) {
-    return "the table does not repeat to the indices";
+    return "the batches of the indices must be multiples of those of the table";
   }
   return nullptr;
 }
@@ -80,7 +70,7 @@ void run_set(const Call& call, int64_t begin, int64_t end, char* scratch) {
   RowCursor row(a, begin);
   for (int64_t n = begin; n < end; ++n, row.next()) {
     const Index i = *row;
-    const int64_t id = read_index(ids, i.i1, i.i2 % ids.ne[1], i.i3 % ids.ne[2]);
+    const int64_t id = index_of(ids, i.i1, i.i2 % ids.ne[1], i.i3 % ids.ne[2]);
     if (id < 0 || id >= dst.ne[1]) continue;
     const char* from = row_data(a, i);
     char* to = row_data(dst, {id, i.i2, i.i3});
@@ -114,14 +104,14 @@ const char* check_set(const Call& call) {
   if (a.ne[0] != dst.ne[0] || a.ne[2] != dst.ne[2] || a.ne[3] != dst.ne[3]) {
     return "rows and result differ in row length or batch";
   }
-  if (ids.ne[0] != a.ne[1] || ids.ne[3] != 1) return "an index for each row is needed";
+  if (ids.ne[0] != a.ne[1] || ids.ne[3] != 1) return "there must be one index per row";
   if (ids.ne[1] == 0 || a.ne[2] % ids.ne[1] != 0 || ids.ne[2] == 0 || a.ne[3] % ids.ne[2] != 0) {
-    return "the indices do not repeat to the rows";
+    return "the batches of the rows must be multiples of those of the indices";
   }
   return nullptr;
 }
 
-// ---- GET_ROWS_BACK: dst[ids[i]] += src0[i], dst zero before. An item is a run of columns.
+// ---- GET_ROWS_BACK: dst[ids[i]] += src0[i], from zeros. An item is kColumns columns.
 
 constexpr int64_t kColumns = 64;
 
@@ -135,7 +125,7 @@ void run_back(const Call& call, int64_t begin, int64_t end, char*) {
     std::memset(dst.data + r * dst.nb[1] + first * 4, 0, static_cast<size_t>(n) * 4);
   }
   for (int64_t r = 0; r < ids.ne[0]; ++r) {
-    const int64_t id = read_index(ids, r, 0, 0);
+    const int64_t id = index_of(ids, r, 0, 0);
     if (id < 0 || id >= dst.ne[1]) continue;
     auto* out = reinterpret_cast<float*>(dst.data + id * dst.nb[1]) + first;
     const char* from = a.data + r * a.nb[1] + first * a.nb[0];
@@ -155,7 +145,7 @@ const char* check_back(const Call& call) {
   if (a.ne[0] != dst.ne[0]) return "rows and result differ in row length";
   if (dst.ne[2] != 1 || dst.ne[3] != 1 || n_rows(a) != a.ne[1] || n_rows(ids) != 1 ||
       ids.ne[0] != a.ne[1]) {
-    return "needs a matrix of rows and an index for each";
+    return "the source must be a matrix, with one index per row";
   }
   return nullptr;
 }

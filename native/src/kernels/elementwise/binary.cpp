@@ -1,5 +1,5 @@
-// ADD, SUB, MUL, DIV: the second source repeats to the first. ADD_ID: a row of the second
-// source, chosen per row.
+// ADD, SUB, MUL, DIV: the second source is repeated to the shape of the first. ADD_ID: adds to each
+// row the row of the second source that an index names.
 #include "kernels/elements.h"
 
 namespace weft::WEFT_TARGET {
@@ -21,7 +21,7 @@ struct DivOp {
   vf operator()(vf a, vf b) const { return a / b; }
 };
 
-// Elements first..first+n of a row that repeats every `b.ne[0]`.
+// The elements first..first+n of a row of `b` that is repeated without end.
 const float* repeated(const Tensor& b, const char* row, int64_t first, int64_t n, float* buffer) {
   if (b.ne[0] == 1) {
     const float value = load_element(row, b.type);
@@ -30,16 +30,16 @@ const float* repeated(const Tensor& b, const char* row, int64_t first, int64_t n
   }
   int64_t at = first % b.ne[0];
   if (at + n <= b.ne[0]) return as_floats(b, row + at * b.nb[0], n, buffer);
-  for (int64_t done = 0; done < n;) {
-    const int64_t part = min64(n - done, b.ne[0] - at);
-    load_floats(row + at * b.nb[0], b.type, b.nb[0], part, buffer + done);
-    done += part;
+  for (int64_t i = 0; i < n;) {
+    const int64_t part = min64(n - i, b.ne[0] - at);
+    load_floats(row + at * b.nb[0], b.type, b.nb[0], part, buffer + i);
+    i += part;
     at = 0;
   }
   return buffer;
 }
 
-// The elements of a piece of `a` as floats, block types included.
+// The elements of a piece of `a`, of any type, as floats.
 const float* decoded(const Tensor& a, const Piece& p, float* buffer) {
   const int64_t block = dtype_info(a.type).block;
   if (block == 1) return as_floats(a, element(a, p), p.n, buffer);
@@ -75,16 +75,16 @@ const char* check(const Call& call) {
   const Tensor& a = *call.src[0];
   const Tensor& b = *call.src[1];
   if (!is_float(a.type) && !can_decode(a.type)) {
-    return "the first source is neither f32, f16, bf16 nor a block type that can be decoded";
+    return "the first source must be f32, f16, bf16 or a block type that can be decoded";
   }
   if (!is_float(b.type)) return "the second source must be f32, f16 or bf16";
   if (!is_float(call.dst.type) && !can_encode(call.dst.type)) {
-    return "the result is neither f32, f16, bf16 nor a block type that can be written";
+    return "the result must be f32, f16, bf16 or a block type that can be written";
   }
   if (!same_shape(call.dst, a)) return "result and first source differ in shape";
   for (int d = 0; d < 4; ++d) {
     if (call.dst.ne[d] != 0 && (b.ne[d] == 0 || call.dst.ne[d] % b.ne[d] != 0)) {
-      return "the second source does not repeat to the first";
+      return "the sizes of the first source must be multiples of those of the second";
     }
   }
   return nullptr;
@@ -116,7 +116,7 @@ void run_id(const Call& call, int64_t begin, int64_t end, char*) {
     if (id >= 0 && id < b.ne[1]) {
       y = as_floats(b, b.data + id * b.nb[1] + p.first * b.nb[0], p.n, right);
     } else {
-      // no such row: an answer nobody can mistake for one
+      // There is no such row; NaN makes that visible.
       for (int64_t i = 0; i < p.n; ++i) right[i] = __builtin_nanf("");
     }
     char* out = element(dst, p);
@@ -136,7 +136,7 @@ const char* check_id(const Call& call) {
   if (ids.type != DType::kI32) return "row numbers must be i32";
   if (!same_shape(call.dst, a)) return "result and first source differ in shape";
   if (b.ne[0] != a.ne[0]) return "rows of the two sources differ in length";
-  if (ids.ne[0] < a.ne[1] || ids.ne[1] < a.ne[2]) return "a row number per row is needed";
+  if (ids.ne[0] < a.ne[1] || ids.ne[1] < a.ne[2]) return "there must be one row number per row";
   return nullptr;
 }
 

@@ -1,6 +1,5 @@
-// GLU: activation(x) * gate, where x and gate are two sources or the halves of one's rows.
-//
-// GLU_QUANTIZE: the same, straight into the blocks that a matmul reads.
+// GLU: activation(x) * gate, where x and gate are two sources, or the two halves of each row of
+// one. GLU_QUANTIZE: the same, written as the blocks that a matmul reads.
 #include "kernels/copy/copy_rows.h"
 #include "kernels/elements.h"
 #include "kernels/matmul/activations.h"
@@ -42,27 +41,27 @@ void apply(const Call& call, int64_t begin, int64_t end, const F& f) {
 }
 
 void run(const Call& call, int64_t begin, int64_t end, char*) {
-  const auto go = [&](const auto& f) { apply(call, begin, end, f); };
+  const auto each = [&](const auto& f) { apply(call, begin, end, f); };
   const vf alpha = splat(call.f(kAlpha));
   const vf limit = splat(call.f(kLimit));
   switch (call.as<GluOp>(kOp)) {
     case kReglu:
-      return go([](vf x, vf gate) { return relu(x) * gate; });
+      return each([](vf x, vf gate) { return relu(x) * gate; });
     case kGeglu:
-      return go([](vf x, vf gate) { return gelu(x) * gate; });
+      return each([](vf x, vf gate) { return gelu(x) * gate; });
     case kSwiglu:
-      return go([](vf x, vf gate) { return silu(x) * gate; });
+      return each([](vf x, vf gate) { return silu(x) * gate; });
     case kSwigluOai:
-      return go([=](vf x, vf gate) {
+      return each([=](vf x, vf gate) {
         const vf low = vmin(x, limit);
         return low * sigmoid(alpha * low) * (vmax(vmin(gate, limit), -limit) + 1.0f);
       });
     case kGegluErf:
-      return go([](vf x, vf gate) { return gelu_erf(x) * gate; });
+      return each([](vf x, vf gate) { return gelu_erf(x) * gate; });
     case kGegluQuick:
-      return go([](vf x, vf gate) { return gelu_quick(x) * gate; });
+      return each([](vf x, vf gate) { return gelu_quick(x) * gate; });
     default:
-      return go(
+      return each(
           [=](vf x, vf gate) { return silu(vmin(x, limit)) * vmax(vmin(gate, limit), -limit); });
   }
 }
@@ -70,13 +69,13 @@ void run(const Call& call, int64_t begin, int64_t end, char*) {
 const char* check_sources(const Call& call) {
   const Tensor& a = *call.src[0];
   const Tensor* b = call.src[1];
-  if (!call.is_one<GluOp>(kOp)) return "unknown form of gate";
+  if (!call.is_one<GluOp>(kOp)) return "unknown activation number";
   if (!is_float(a.type) || (b != nullptr && !is_float(b->type))) {
     return "needs f32, f16 or bf16 operands";
   }
   if (b != nullptr && !same_shape(a, *b)) return "the two sources differ in shape";
   if (a.ne[0] != (b != nullptr ? call.dst.ne[0] : 2 * call.dst.ne[0])) {
-    return "rows of the result and of the source do not match";
+    return "rows of one source must be twice as long as those of the result, rows of two as long";
   }
   for (int d = 1; d < 4; ++d) {
     if (a.ne[d] != call.dst.ne[d]) return "result and source differ in shape";

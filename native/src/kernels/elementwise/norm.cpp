@@ -1,8 +1,8 @@
-// NORM, RMS_NORM, L2_NORM over rows, GROUP_NORM over groups of channels; NORM_SCALE: one of the
-// first two (of a sum of two tensors, if there is a second), times a row of weights, plus a row of
-// biases.
+// NORM, RMS_NORM and L2_NORM normalize rows, GROUP_NORM groups of channels. NORM_SCALE is NORM or
+// RMS_NORM of x, or of x plus an addend, times a row of weights, plus an optional row of biases.
 #include "kernels/copy/copy_rows.h"
 #include "kernels/elementwise/reductions.h"
+#include "kernels/layout.h"
 
 namespace weft::WEFT_TARGET {
 
@@ -10,7 +10,8 @@ void register_norm(KernelTable& table);
 
 namespace {
 
-// (x - mean) * factor, with the mean in two floats: rounding it to one would move every element.
+// (x - mean) / deviation. The mean is kept in two floats, because rounding it to one would shift
+// every element.
 struct Centre {
   vf high;
   vf low;
@@ -24,7 +25,7 @@ struct Centre {
   vf operator()(vf x) const { return (x - high - low) * factor; }
 };
 
-// Each takes a row of n floats; `out` may be `x`.
+// Each of these normalizes a row of n floats; `out` may be `x`.
 
 void norm(const float* x, float* out, int64_t n, float eps) {
   const auto count = static_cast<double>(n);
@@ -59,26 +60,12 @@ void run(const Call& call, int64_t begin, int64_t end, char* scratch) {
   }
 }
 
-const char* check(const Call& call) {
-  if (!is_float(call.dst.type) || !is_float(call.src[0]->type)) {
-    return "needs f32, f16 or bf16 operands";
-  }
-  if (!same_shape(call.dst, *call.src[0])) return "result and source differ in shape";
-  return nullptr;
-}
-
 int64_t items(const Call& call) { return call.dst.ne[0] == 0 ? 0 : n_rows(call.dst); }
 int64_t grain(const Call& call) { return row_grain(call.dst.ne[0]); }
 
-// A row of floats, when source or result are of another kind.
-size_t row_scratch(const Call& call) {
-  if (is_plain(*call.src[0]) && is_plain(call.dst)) return 0;
-  return static_cast<size_t>(call.dst.ne[0]) * sizeof(float);
-}
-
 template <void (*kRow)(const float*, float*, int64_t, float)>
 constexpr Kernel kernel() {
-  return {.check = check,
+  return {.check = check_float_map,
           .items = items,
           .run = run<kRow>,
           .grain = grain,
@@ -86,7 +73,7 @@ constexpr Kernel kernel() {
           .by_rows = true};
 }
 
-// ---- NORM_SCALE (x, weights, bias, addend): floats, or the blocks that a matmul reads -----------
+// ---- NORM_SCALE (x, weights, bias, addend) gives floats, or the blocks that a matmul reads ------
 
 void run_scale(const Call& call, int64_t begin, int64_t end, char* scratch) {
   const Tensor& a = *call.src[0];
@@ -132,12 +119,12 @@ const char* check_scale(const Call& call) {
     const Tensor* t = call.src[s];
     if (t == nullptr) continue;
     if (!is_plain(*t) || t->ne[0] != dst.ne[0] || n_rows(*t) != 1) {
-      return "weights and bias must be a row of f32, as long as those of the source";
+      return "weights and bias must each be one row of f32, as long as those of the source";
     }
   }
   const Tensor* addend = call.src[3];
   if (addend != nullptr && (!is_plain(*addend) || !same_shape(*addend, dst))) {
-    return "what is added to the source must be f32 and of its shape";
+    return "the addend must be f32 and have the shape of the source";
   }
   return nullptr;
 }
@@ -149,8 +136,8 @@ int64_t channels_per_group(const Call& call) {
   return (call.dst.ne[2] + n - 1) / n;
 }
 
-// Calls work(x, out, n) for the rows of a group, in pieces; what `work` leaves in `out` is written
-// back when `write` is set.
+// Calls work(x, out, n) for each piece of the rows of a group. When `write` is set, the floats that
+// `work` leaves in `out` become the result.
 template <typename F>
 void for_group(const Call& call, int64_t group, bool write, const F& work) {
   const Tensor& a = *call.src[0];
@@ -195,8 +182,8 @@ void run_group(const Call& call, int64_t begin, int64_t end, char*) {
 }
 
 const char* check_group(const Call& call) {
-  if (const char* why = check(call)) return why;
-  if (call.i(GroupNormSlot::kNGroups) < 1) return "there must be a group";
+  if (const char* why = check_float_map(call)) return why;
+  if (call.i(GroupNormSlot::kNGroups) < 1) return "the number of groups must be at least 1";
   return nullptr;
 }
 

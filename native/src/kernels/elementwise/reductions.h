@@ -1,12 +1,12 @@
-// Sums and maxima of rows of floats, exact enough that the order of adding does not show.
+// Sums and maxima of rows of floats.
 #pragma once
 
 #include "kernels/elements.h"
 
 namespace weft::WEFT_TARGET {
 
-// Sum of f(x[i]); f(fill) must be 0. Each kPiece elements are added in float, by four vectors of
-// lanes; the pieces in double.
+// The sum of f(x[i]) for i < n; f(fill) must be 0. The elements of a piece of kPiece are added in
+// float, in the lanes of four vectors, and the sums of pieces in double.
 template <typename F>
 static inline double sum_of(const float* x, int64_t n, const F& f, float fill = 0.0f) {
   double total = 0;
@@ -35,13 +35,13 @@ static inline double sum_squares(const float* x, int64_t n) {
   return sum_of(x, n, [](vf v) { return v * v; });
 }
 
-// Sum of (x[i] - mean)^2.
+// The sum of (x[i] - mean)^2.
 static inline double sum_squares_about(const float* x, int64_t n, float mean) {
   const vf m = splat(mean);
   return sum_of(x, n, [m](vf v) { return (v - m) * (v - m); }, mean);
 }
 
-// The largest element; `least` when all are smaller or there is none.
+// The largest of x[0..n-1] and `least`.
 static inline float max_of(const float* x, int64_t n, float least) {
   vf top = splat(least);
   int64_t i = 0;

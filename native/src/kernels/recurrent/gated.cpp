@@ -1,7 +1,4 @@
 // GATED_LINEAR_ATTN (arXiv 2312.06635) and GATED_DELTA_NET (arXiv 2412.06464).
-//
-// An item is a head of a sequence, walked along its tokens. The state is worked on where the
-// result keeps it.
 #include <math.h>
 
 #include "kernels/recurrent/recurrence.h"
@@ -14,8 +11,8 @@ namespace {
 
 // ---- GATED_LINEAR_ATTN --------------------------------------------------------------------------
 
-// Vectors of one head at one token. State [key][value]:
-// state = gate * state + k v;  y = scale * sum over keys of q * state.
+// The vectors of one head at one token, and its state [key][value]. A token does
+//     state = gate * state + k v;  y = scale * sum over keys of q * state.
 struct Gla {
   const float* k;
   const float* v;
@@ -27,6 +24,7 @@ struct Gla {
   float scale;
 };
 
+// Does a token for the values of kVectors vectors from `at` on; gla_value for a single value.
 template <int kVectors>
 void gla_values(const Gla& g, int64_t at) {
   vf v[kVectors], sum[kVectors] = {};
@@ -53,45 +51,26 @@ void gla_value(const Gla& g, int64_t at) {
   g.y[at] = sum * g.scale;
 }
 
-// Sources k, v, q, g, state.
+// The sources are k, v, q, gate, state.
 void run_gla(const Call& call, int64_t begin, int64_t end, char*) {
-  const Recurrence r = recurrence(*call.src[0], *call.src[4]);
-  auto* y = reinterpret_cast<float*>(call.dst.data);
-  for (int64_t item = begin; item < end; ++item) {
-    const int64_t seq = item / r.n_head;
-    const int64_t head = item - seq * r.n_head;
-    float* state = y + r.outputs() + r.state(seq, head);
-    std::memcpy(state, source(call, 4, r.state(seq, head)),
-                static_cast<size_t>(r.size * r.size) * 4);
-    for (int64_t t = 0; t < r.n_tokens; ++t) {
-      const int64_t at = r.vector(seq, t, head);
-      const Gla g = {source(call, 0, at),
-                     source(call, 1, at),
-                     source(call, 2, at),
-                     source(call, 3, at),
-                     y + at,
-                     state,
-                     r.size,
-                     call.f(LinearAttnSlot::kScale)};
-      int64_t j = 0;
-      for (; j + 4 * kLanes <= r.size; j += 4 * kLanes) gla_values<4>(g, j);
-      for (; j + kLanes <= r.size; j += kLanes) gla_values<1>(g, j);
-      for (; j < r.size; ++j) gla_value(g, j);
-    }
-  }
+  for_tokens<4>(call, begin, end,
+                [&](const Recurrence& r, int64_t, int64_t at, float* y, float* state) {
+                  const Gla g = {source(call, 0, at),
+                                 source(call, 1, at),
+                                 source(call, 2, at),
+                                 source(call, 3, at),
+                                 y,
+                                 state,
+                                 r.size,
+                                 call.f(LinearAttnSlot::kScale)};
+                  int64_t j = 0;
+                  for (; j + 4 * kLanes <= r.size; j += 4 * kLanes) gla_values<4>(g, j);
+                  for (; j + kLanes <= r.size; j += kLanes) gla_values<1>(g, j);
+                  for (; j < r.size; ++j) gla_value(g, j);
+                });
 }
 
 const char* check_gla(const Call& call) { return check_recurrence(call, 4, 4); }
-
-int64_t items_gla(const Call& call) {
-  const Recurrence r = recurrence(*call.src[0], *call.src[4]);
-  return r.n_head * r.n_seqs;
-}
-
-int64_t grain_gla(const Call& call) {
-  const Recurrence r = recurrence(*call.src[0], *call.src[4]);
-  return row_grain(r.size * r.size * max64(1, r.n_tokens));
-}
 
 // ---- GATED_DELTA_NET ----------------------------------------------------------------------------
 
@@ -99,15 +78,15 @@ const float* row_floats(const Tensor& t, int64_t i1, int64_t i2, int64_t i3) {
   return reinterpret_cast<const float*>(row_data(t, {i1, i2, i3}));
 }
 
-// The sizes, from v [size, head, token, seq].
+// The sizes of the recurrence, from v [size, heads, tokens, sequences].
 Recurrence delta_of(const Call& call) {
   const Tensor& v = *call.src[2];
   return {.size = v.ne[0], .n_head = v.ne[1], .n_tokens = v.ne[2], .n_seqs = v.ne[3]};
 }
 
-// One row of the state [value][key] with the vectors of a token:
-// state *= decay;  state += beta * (v - state k) k;  returns state q. `decay` steps by `decay_step`
-// (0: one for all keys).
+// Does a token for one row of the state [value][key]:
+//     state *= decay;  state += beta * (v - state . k) k.
+// Returns state . q. `decay` has one number per key, or one for all where `decay_step` is 0.
 float delta_row(float* state, const float* decay, int64_t decay_step, const float* k, float v,
                 float beta, const float* q, int64_t n) {
   vf sums = vf{};
@@ -137,7 +116,10 @@ float delta_row(float* state, const float* decay, int64_t decay_step, const floa
   return sum;
 }
 
-// q and k may have fewer heads (taken in turns) and fewer sequences (consecutive ones share).
+// The sources are q, k, v, g (the logarithm of the decay), beta, state. q and k may have fewer
+// heads (head h takes number h modulo their count) and fewer sequences (consecutive ones share
+// one). The result holds the outputs, then `snapshots` sets of states: set s is the state after all
+// but the last s tokens, or zeros where there are not that many.
 void run_delta(const Call& call, int64_t begin, int64_t end, char* scratch) {
   const Tensor& q = *call.src[0];
   const Tensor& k = *call.src[1];
@@ -185,7 +167,7 @@ const char* check_delta(const Call& call) {
   const Tensor& g = *call.src[3];
   const Tensor& beta = *call.src[4];
   const Tensor& state = *call.src[5];
-  if (!is_count(call, DeltaNetSlot::kK, 1)) return "needs one snapshot at least";
+  if (!is_count(call, DeltaNetSlot::kK, 1)) return "the number of snapshots must be at least 1";
   for (int i = 0; i < 5; ++i) {
     if (!is_f32_rows(*call.src[i])) return "needs f32 sources with contiguous rows";
   }
@@ -205,7 +187,7 @@ const char* check_delta(const Call& call) {
     }
   }
   if ((g.ne[0] != 1 && g.ne[0] != r.size) || beta.ne[0] != 1) {
-    return "needs one gate a head or one a key, and one rate a head";
+    return "there must be one gate per head or one per key, and one rate per head";
   }
   const int64_t state_size = r.size * r.size * r.n_head * r.n_seqs;
   if (n_elements(state) != state_size) return "the state must be [size, size, heads, sequences]";
@@ -220,10 +202,7 @@ int64_t items_delta(const Call& call) {
   return r.n_head * r.n_seqs;
 }
 
-int64_t grain_delta(const Call& call) {
-  const Recurrence r = delta_of(call);
-  return row_grain(r.size * r.size * max64(1, r.n_tokens));
-}
+int64_t grain_delta(const Call& call) { return head_grain(delta_of(call)); }
 
 size_t scratch_delta(const Call& call) {
   return static_cast<size_t>(call.src[3]->ne[0]) * sizeof(float);
@@ -232,8 +211,10 @@ size_t scratch_delta(const Call& call) {
 }  // namespace
 
 void register_gated(KernelTable& table) {
-  table[Op::kGatedLinearAttn] = {
-      .check = check_gla, .items = items_gla, .run = run_gla, .grain = grain_gla};
+  table[Op::kGatedLinearAttn] = {.check = check_gla,
+                                 .items = recurrence_items<4>,
+                                 .run = run_gla,
+                                 .grain = recurrence_grain<4>};
   table[Op::kGatedDeltaNet] = {.check = check_delta,
                                .items = items_delta,
                                .run = run_delta,

@@ -1,6 +1,7 @@
 // SSM_CONV, SSM_SCAN: the convolution and the selective scan of Mamba 1 and 2.
 #include "kernels/elements.h"
 #include "kernels/layout.h"
+#include "kernels/matmul/activations.h"
 
 namespace weft::WEFT_TARGET {
 
@@ -12,12 +13,13 @@ const float* floats(const char* p) { return reinterpret_cast<const float*>(p); }
 
 // ---- SSM_CONV -----------------------------------------------------------------------------------
 
-// Channels of an item, and tokens computed before they are written across: sx has the tokens of a
-// channel side by side, the result the channels of a token.
+// An item is kChannels channels of a sequence. It is computed in tiles of kTokens tokens, which are
+// transposed when they are written: in sx the tokens of a channel are adjacent, in the result the
+// channels of a token.
 constexpr int64_t kChannels = 16;
 constexpr int64_t kTokens = 64;
 
-// out[t] = sum over taps of x[t + tap] * c[tap].
+// out[t] = the sum over all taps of x[t + tap] * c[tap], for t < n.
 void convolve(const float* x, const float* c, int64_t taps, int64_t n, float* out) {
   int64_t t = 0;
   for (; t + kLanes <= n; t += kLanes) {
@@ -34,7 +36,8 @@ void convolve(const float* x, const float* c, int64_t taps, int64_t n, float* ou
 
 int64_t channel_blocks(const Tensor& dst) { return (dst.ne[0] + kChannels - 1) / kChannels; }
 
-// sx [taps - 1 + token, inner, seq], c [taps, inner], dst [inner, token, seq].
+// The shapes are sx [taps - 1 + tokens, inner, sequences], c [taps, inner], dst [inner, tokens,
+// sequences].
 void run_conv(const Call& call, int64_t begin, int64_t end, char*) {
   const Tensor& sx = *call.src[0];
   const Tensor& c = *call.src[1];
@@ -70,7 +73,9 @@ const char* check_conv(const Call& call) {
   }
   if (c.ne[0] < 1 || dst.ne[3] != 1 ||
       !has_shape(sx, c.ne[0] - 1 + dst.ne[1], dst.ne[0], dst.ne[2])) {
-    return "needs [taps - 1 + tokens, inner, sequences], and gives [inner, tokens, sequences]";
+    return "the source must be [taps - 1 + tokens, inner, sequences] and the result [inner, "
+           "tokens, "
+           "sequences]";
   }
   return has_shape(c, c.ne[0], dst.ne[0]) ? nullptr : "the kernel must be [taps, inner]";
 }
@@ -82,15 +87,15 @@ int64_t grain_conv(const Call& call) {
 
 // ---- SSM_SCAN -----------------------------------------------------------------------------------
 
-// Rows of the state, of consecutive heads, that make an item: each is walked along the tokens on
-// its own. Mamba 1 has heads of one row, so that one item spans several heads.
+// An item is kRows rows of the state of a sequence, of consecutive heads. Rows do not depend on
+// each other. In Mamba 1 a head has one row, so an item spans several heads.
 constexpr int64_t kRows = 16;
 
 struct Scan {
   int64_t d_state, head_dim, n_head, n_tokens, n_seqs;
-  int64_t blocks;     // items of a sequence
-  int64_t snapshots;  // how many states are kept, newest first
-  int64_t outputs;    // elements of y, before the states
+  int64_t blocks;     // items per sequence
+  int64_t snapshots;  // the number of states that are kept, newest first
+  int64_t outputs;    // elements of the outputs, which come before the states
 
   int64_t rows() const { return head_dim * n_head; }
   int64_t state_size() const { return d_state * rows() * n_seqs; }
@@ -111,10 +116,9 @@ Scan scan_of(const Call& call) {
   return scan;
 }
 
-vf softplus(vf x) { return x > 20.0f ? x : log1p(exp(x)); }
-
-// state = state * decay + b * dx; the sum of state * c. A rate per head decays all alike, a rate
-// per state (`rates`) each on its own.
+// Does a token for one row of the state: state = state * decay + b * dx. Returns the sum of
+// state * c. Where each number of the state has its own rate, `rates` holds them and the decays are
+// exp(step * rate).
 float update_row(float* state, float decay, const float* rates, float step, const float* b,
                  const float* c, float dx, int64_t n) {
   vf sums = vf{};
@@ -135,7 +139,7 @@ float update_row(float* state, float decay, const float* rates, float step, cons
   return sum;
 }
 
-// The starting states of rows `first` to `first + n`; a slot that does not exist gives zeros.
+// Loads the initial states of the rows first..first + n; a slot that does not exist gives zeros.
 void load_states(const Call& call, const Scan& scan, int64_t seq, int64_t first, int64_t n,
                  float* state) {
   const Tensor& s = *call.src[0];
@@ -150,8 +154,8 @@ void load_states(const Call& call, const Scan& scan, int64_t seq, int64_t first,
   std::memcpy(state, s.data + first * s.nb[1] + slot * s.nb[3], bytes);
 }
 
-// An item: kRows rows of one sequence. Their newest state is worked on where it is stored; older
-// snapshots are copies, those from before the first token zeros.
+// Does one item. The newest state is updated in place in the result. Older snapshots are copies of
+// it; those of times before the first token are zeros.
 void scan_rows(const Call& call, const Scan& scan, int64_t item) {
   const Tensor& x = *call.src[1];
   const Tensor& dt = *call.src[2];
@@ -211,23 +215,27 @@ void run_scan(const Call& call, int64_t begin, int64_t end, char*) {
   for (int64_t item = begin; item < end; ++item) scan_rows(call, scan, item);
 }
 
-// s [d_state, head_dim, head, slot], x [head_dim, head, token, seq], dt [head, token, seq],
-// A [d_state or 1, head], B and C [d_state, group, token, seq], ids [seq].
+// The sources are s [d_state, head_dim, heads, slots], x [head_dim, heads, tokens, sequences],
+// dt [heads, tokens, sequences], A [d_state or 1, heads], B and C [d_state, groups, tokens,
+// sequences], ids [sequences].
 const char* check_scan(const Call& call) {
   const Tensor& s = *call.src[0];
   const Tensor& x = *call.src[1];
   const Tensor& dt = *call.src[2];
   const Tensor& a = *call.src[3];
   const Tensor& ids = *call.src[6];
-  if (!is_count(call, SsmScanSlot::kK, 1)) return "needs one snapshot at least";
+  if (!is_count(call, SsmScanSlot::kK, 1)) return "the number of snapshots must be at least 1";
   for (int i = 0; i < 6; ++i) {
     if (call.src[i]->type != DType::kF32) return "needs f32 sources";
     if (!is_f32_rows(*call.src[i])) return "rows of the sources must be contiguous";
   }
-  if (call.dst.type != DType::kF32 || call.dst.nb[0] != 4) return "gives contiguous f32";
+  if (call.dst.type != DType::kF32 || call.dst.nb[0] != 4)
+    return "the result must be contiguous f32";
   if (ids.type != DType::kI32) return "slot numbers must be i32";
   if (!is_packed(s)) return "states must be contiguous";
-  if (x.ne[0] != s.ne[1] || x.ne[1] != s.ne[2]) return "inputs do not fit the states";
+  if (x.ne[0] != s.ne[1] || x.ne[1] != s.ne[2]) {
+    return "inputs and states differ in their heads or the length of a head";
+  }
   if (!has_shape(dt, x.ne[1], x.ne[2], x.ne[3])) {
     return "time steps must be [heads, tokens, sequences]";
   }
@@ -242,7 +250,7 @@ const char* check_scan(const Call& call) {
     }
   }
   if (call.src[4]->ne[1] != call.src[5]->ne[1]) return "B and C differ in groups";
-  if (!has_shape(ids, x.ne[3])) return "needs a slot number for each sequence";
+  if (!has_shape(ids, x.ne[3])) return "there must be one slot number per sequence";
   const Scan scan = scan_of(call);
   if (!has_shape(call.dst, scan.outputs + scan.snapshots * scan.state_size())) {
     return "the result must hold the outputs, then the states";

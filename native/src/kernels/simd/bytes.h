@@ -1,5 +1,6 @@
-// Vectors of 32 bytes, as the dot products of quantized rows use them: the same width on every
-// target, written with the compiler's vector extension and a few instructions where it has none.
+// Vectors of 32 bytes for the dot products of quantized rows. They have the same width on every
+// target, and are written with the compiler's vector extension plus a few intrinsics for what it
+// lacks.
 #pragma once
 
 #include "kernels/simd/vec.h"
@@ -35,12 +36,12 @@ static inline u8x32 join(u8x16 low, u8x16 high) {
 #endif
 }
 
-// Every byte shifted right, then masked (bits of the neighbour are masked away).
+// Shifts every byte right, then masks it, which removes the bits that came from its neighbour.
 static inline u8x32 field(u8x32 v, int shift, int mask) {
   return reinterpret_cast<u8x32>(reinterpret_cast<u16x16>(v) >> static_cast<uint16_t>(shift)) &
          splat8(mask);
 }
-// Every byte shifted left after masking; the field must stay inside its byte.
+// Masks every byte, then shifts it left; no set bit may leave its byte.
 static inline u8x32 field_up(u8x32 v, int mask, int shift) {
   return reinterpret_cast<u8x32>(reinterpret_cast<u16x16>(v & splat8(mask))
                                  << static_cast<uint16_t>(shift));
@@ -91,8 +92,8 @@ static inline u8x32 spread_bits(uint32_t bits, int value) {
 #endif
 }
 
-// acc + products of unsigned u and signed x, four neighbours to a lane: lanes 0-3 hold elements
-// 0-15, lanes 4-7 elements 16-31. On AVX2 without VNNI u must stay below 128.
+// Adds the products of the unsigned u and the signed x to acc. Lane i sums the elements 4i..4i+3.
+// On AVX2 without VNNI, u must be below 128.
 static inline i32x8 dot_bytes(i32x8 acc, u8x32 u, s8x32 x) {
 #if defined(__AVX512VNNI__) && defined(__AVX512VL__)
   return reinterpret_cast<i32x8>(_mm256_dpbusd_epi32(
@@ -107,7 +108,7 @@ static inline i32x8 dot_bytes(i32x8 acc, u8x32 u, s8x32 x) {
     const __m128i zero = _mm_setzero_si128();
     const auto a = load_as<__m128i>(reinterpret_cast<const char*>(&u) + 16 * half);
     const auto b = load_as<__m128i>(reinterpret_cast<const char*>(&x) + 16 * half);
-    // bytes to words: unsigned by zeros, signed by an arithmetic shift
+    // Bytes become words: the unsigned ones with zeros, the signed ones by an arithmetic shift.
     const __m128i low =
         _mm_madd_epi16(_mm_unpacklo_epi8(a, zero), _mm_srai_epi16(_mm_unpacklo_epi8(b, b), 8));
     const __m128i high =
@@ -124,7 +125,8 @@ static inline i32x8 dot_bytes(i32x8 acc, u8x32 u, s8x32 x) {
 #endif
 }
 
-// The same for any u, taken as the signed value u - 128.
+// The sums of (u - 128) * x, for any u. `minus_128_sums` holds the sums of -128 * x, which some
+// targets start from.
 static inline i32x8 dot_bytes_wide(u8x32 u, s8x32 x, [[maybe_unused]] i32x8 minus_128_sums) {
 #if defined(__AVX2__) && !defined(__AVX512VNNI__)
   const __m256i w = reinterpret_cast<__m256i>(u ^ splat8(128));
@@ -136,7 +138,7 @@ static inline i32x8 dot_bytes_wide(u8x32 u, s8x32 x, [[maybe_unused]] i32x8 minu
 #endif
 }
 
-// Eight bytes, the first lowest, as integers.
+// Widens the eight bytes of an integer, lowest first.
 static inline i32x8 widen_unsigned(uint64_t bytes) {
 #if defined(__AVX2__)
   return reinterpret_cast<i32x8>(
@@ -171,7 +173,7 @@ static inline i32x8 widen_signed(uint64_t bytes) {
 
 static inline f32x8 to_floats(i32x8 v) { return __builtin_convertvector(v, f32x8); }
 
-// Rounded to the nearest integer, half to even; the values must fit.
+// Rounds to the nearest integer, halves to even; the values must fit.
 static inline i32x8 round_to_ints(f32x8 v) {
 #if defined(__AVX2__)
   return reinterpret_cast<i32x8>(_mm256_cvtps_epi32(reinterpret_cast<__m256>(v)));
@@ -181,13 +183,13 @@ static inline i32x8 round_to_ints(f32x8 v) {
 #endif
 }
 
-// 32 integers as bytes; the values must fit.
+// Narrows 32 integers to bytes; the values must fit.
 static inline s8x32 narrow_ints(const i32x8 v[4]) {
 #if defined(__AVX2__)
   const auto at = [&](int i) { return reinterpret_cast<__m256i>(v[i]); };
   const __m256i packed =
       _mm256_packs_epi16(_mm256_packs_epi32(at(0), at(1)), _mm256_packs_epi32(at(2), at(3)));
-  // packing works in halves of 16 bytes
+  // The packing instructions work on halves of 16 bytes, so the words come out of order.
   const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
   return reinterpret_cast<s8x32>(_mm256_permutevar8x32_epi32(packed, order));
 #else
@@ -208,7 +210,7 @@ static inline f32x8 fma8(f32x8 a, f32x8 b, f32x8 c) {
 }
 
 #if defined(__AVX2__)
-// Eight rows of eight 32-bit words become eight columns.
+// Transposes an 8 x 8 matrix of 32-bit words.
 static inline void transpose8(__m256i v[8]) {
   __m256i a[8];
   for (int i = 0; i < 4; ++i) {
@@ -229,8 +231,8 @@ static inline void transpose8(__m256i v[8]) {
 }
 #endif
 
-// Asks for `kBytes` bytes, from `at` on, of the rows after these. The hardware does not foresee
-// them: it follows each row to its end and then starts anew.
+// Prefetches `kBytes` bytes, from byte `at` on, of each of the kRows rows that follow these. The
+// hardware does not foresee them: it follows each row to its end and then starts anew.
 template <int kRows, int64_t kBytes>
 static inline void prefetch_rows(const char* w, int64_t stride, int64_t at) {
   for (int r = 0; r < kRows; ++r) {

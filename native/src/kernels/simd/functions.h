@@ -1,7 +1,7 @@
 // Elementary functions of float vectors beyond math.h: sines, powers, logarithms, arcs.
 //
-// Infinities, NaN and signed zeros give what the C library gives. Errors stay below 4 ulp,
-// of powers below 1 (tests/native_kernels/test_tensor_functions_native.py).
+// Infinities, NaN and signed zeros give what the C library gives. Errors are below 4 ulp, and below
+// 1 ulp for powers (tests/native_kernels/test_tensor_functions_native.py).
 #pragma once
 
 #include <math.h>
@@ -30,7 +30,7 @@ static inline vf each(vf x) {
   return x;
 }
 
-// To the nearest integer, halves to even.
+// Rounds to the nearest integer, halves to even.
 static inline vf round_even(vf x) {
   const vf big = copysign(splat(8388608.0f), x);
   return vabs(x) < 8388608.0f ? copysign((x + big) - big, x) : x;
@@ -38,15 +38,16 @@ static inline vf round_even(vf x) {
 
 // ---- sine, cosine, tangent ----------------------------------------------------------------------
 
-// Up to here quarter turns have 16 bits, and so many times the parts of pi/2 below are exact.
+// For angles up to this one the number of quarter turns has at most 16 bits, so that its products
+// with the parts of pi/2 below are exact.
 inline constexpr float kMostAngle = 100000.0f;
 
 // x = quadrant * pi/2 + rest, |rest| <= pi/4, for |x| <= kMostAngle.
 static inline vf quarter_turns(vf x, vi& quadrant) {
   const vf sum = fma(x, splat(0.636619772f), splat(kRound));
   const vf n = sum - kRound;
-  quadrant = as_int(sum);  // its low bits
-  // pi/2: three parts of 8 bits, and the rest
+  quadrant = as_int(sum);  // the low bits are the integer
+  // pi/2 is the sum of three parts of 8 bits each and a rest.
   vf r = fma(n, splat(-1.5703125f), x);
   r = fma(n, splat(-0.0004825592041015625f), r);
   r = fma(n, splat(-1.2665987014770508e-06f), r);
@@ -92,13 +93,13 @@ static inline vf log10(vf x) {
 
 inline constexpr double kLn2 = 0.69314718055994531;
 
-// log(1 + x) for every x; log1p of math.h wants x >= 0.
+// log(1 + x) for every x; log1p of math.h requires x >= 0.
 static inline vf log1p_any(vf x) {
   const vf y = in_double(x, [](vd v) { return log2_any(v + 1.0) * kLn2; });
   return vabs(x) < 1e-4f ? fma(x * x, splat(-0.5f), x) : y;
 }
 
-// a^b as IEEE 754 has it.
+// a^b with the special cases of IEEE 754.
 static inline vf pow(vf a, vf b) {
   constexpr float kInfinity = __builtin_inff();
   const vf size = vabs(a);
@@ -108,7 +109,7 @@ static inline vf pow(vf a, vf b) {
   const vi ends = (size == 0.0f) | (size == kInfinity);
   const vi up = (size == kInfinity) == (b > 0.0f);
   y = ends ? (up ? splat(kInfinity) : vf{}) : y;
-  // a zero in the product with an infinity
+  // 1^b is 1 for an infinite b too, where the exponent above is 0 times infinity.
   y = size == 1.0f ? splat(1.0f) : y;
   const vf whole = trunc(b);
   const vf half = 0.5f * whole;
@@ -160,9 +161,9 @@ static inline vf atanh(vf x) {
 // ---- arcs ---------------------------------------------------------------------------------------
 
 inline constexpr float kHalfPi = 1.57079637f;
-inline constexpr float kHalfPiRest = -4.37113883e-8f;  // what kHalfPi lacks
+inline constexpr float kHalfPiRest = -4.37113883e-8f;  // pi/2 - kHalfPi
 
-// asin(x) = x + x z P(z), z = x^2 <= 1/4; beyond, by half the angle.
+// asin(x) = x + x z P(z) with z = x^2 for |x| <= 1/2; larger angles are computed from their half.
 struct Arc {
   vf value;  // asin(x) for |x| <= 1/2, else 2 asin(sqrt((1 - |x|) / 2))
   vi near;   // |x| <= 1/2
@@ -204,7 +205,7 @@ static inline vf atan2(vf y, vf x) {
   const vf a = vabs(y), b = vabs(x);
   const vi steep = a > b;
   const vf low = steep ? b : a, high = steep ? a : b;
-  // two zeros, two infinities
+  // The quotient of two zeros, or of two infinities, would be a NaN.
   const vf ratio = low == high ? (high == 0.0f ? vf{} : splat(1.0f)) : low / high;
   vf angle = atan_part(ratio);
   angle = steep ? kHalfPi - (angle - kHalfPiRest) : angle;

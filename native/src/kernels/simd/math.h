@@ -1,16 +1,14 @@
 // Elementary functions of float vectors, written once over vec.h.
 //
 // Each reduces its argument to a short interval and evaluates a polynomial there. The polynomials
-// are near-minimax fits (weighted least squares on Chebyshev points, iterated), good to a few 1e-9,
-// so that what remains is rounding: errors stay below 2 ulp, see tests/native_kernels. Infinities
-// and NaN give what the C library gives.
+// are near-minimax fits (weighted least squares on Chebyshev points, iterated) with errors of a few
+// 1e-9. With rounding, results are within 2 ulp (see tests/native_kernels). Infinities and NaN give
+// what the C library gives.
 #pragma once
 
 #include "kernels/simd/vec.h"
 
 namespace weft::WEFT_TARGET {
-
-typedef uint32_t vu __attribute__((vector_size(kLanes * 4)));
 
 static inline vi as_int(vf v) { return reinterpret_cast<vi>(v); }
 static inline vf as_float(vi v) { return reinterpret_cast<vf>(v); }
@@ -42,7 +40,7 @@ static inline vf polynomial(vf x, const float (&c)[N]) {
 
 // ---- exponential --------------------------------------------------------------------------------
 
-// ln 2 in two parts; the first has zeros behind it, so that small multiples are exact.
+// ln 2 in two parts. The low bits of the first are zeros, so that its small multiples are exact.
 inline constexpr float kLn2High = 0.693359375f;
 inline constexpr float kLn2Low = -2.12194440e-4f;
 // Adding and subtracting it rounds to an integer, which is also in the low bits of the sum.
@@ -53,15 +51,20 @@ struct ExpParts {
   vf exponent;  // e^x = 2^exponent (1 + tail)
 };
 
-static inline ExpParts exp_parts(vf x) {
+// e^r - 1 for |r| <= ln(2)/2.
+static inline vf exp_tail(vf r) {
   constexpr float c[] = {5.000000029e-01f, 1.666657336e-01f, 4.166636345e-02f, 8.363776144e-03f,
                          1.394216109e-03f};
-  // beyond these the result is 0 or infinite; a NaN passes both comparisons
+  return fma(r * r, polynomial(r, c), r);
+}
+
+static inline ExpParts exp_parts(vf x) {
+  // Beyond these bounds the result is 0 or infinite; a NaN passes both comparisons.
   x = x < -104.0f ? splat(-104.0f) : x;
   x = x > 89.0f ? splat(89.0f) : x;
   const vf n = fma(x, splat(1.44269504f), splat(kRound)) - kRound;
   const vf r = fma(n, splat(-kLn2Low), fma(n, splat(-kLn2High), x));
-  return {fma(r * r, polynomial(r, c), r), n};
+  return {exp_tail(r), n};
 }
 
 // x 2^n for integers n from -152 to 130, rounded once even where the result is subnormal.
@@ -70,7 +73,7 @@ static inline vf scale_by_power(vf x, vf n) {
   return reinterpret_cast<vf>(
       _mm512_scalef_ps(reinterpret_cast<__m512>(x), reinterpret_cast<__m512>(n)));
 #else
-  // in two steps: neither factor leaves the range of normal numbers
+  // Two factors, as one could leave the range of normal numbers.
   const vi whole = as_int(n + kRound) - 0x4b400000;
   const vi half = whole >> 1;
   const vf first = as_float((half + 127) << 23);
@@ -88,7 +91,7 @@ static inline vf exp(vf x) {
 static inline vf expm1(vf x) {
   const ExpParts p = exp_parts(x);
   const vf power = scale_by_power(splat(1.0f), p.exponent);
-  // 2^128 itself is not a float
+  // For large x, `power` could be 2^128, which is not a float.
   const vf big = scale_by_power(p.tail + 1.0f, p.exponent) - 1.0f;
   return p.exponent > 24.0f ? big : fma(power, p.tail, power - 1.0f);
 }
@@ -120,8 +123,7 @@ static inline vf log(vf x) {
 // log(1 + x) for x >= 0.
 static inline vf log1p(vf x) {
   const vf u = x + 1.0f;
-  // what rounding `u` lost, to first order
-  const vf lost = x - (u - 1.0f);
+  const vf lost = x - (u - 1.0f);  // what rounding took from `u`
   const vf out = log(u) + lost / u;
   return u < __builtin_inff() ? out : u;
 }
@@ -170,7 +172,7 @@ static inline void sincos(vf r, vi quadrant, vf& sine, vf& cosine) {
 
 // ---- rounding -----------------------------------------------------------------------------------
 
-// Floats from 2^23 up are integers already, and so are infinities; NaN stays.
+// Floats of 2^23 or more, infinities and NaN stay as they are.
 static inline vf trunc(vf x) {
   const vi fits = vabs(x) < 8388608.0f;
   const vi whole = __builtin_convertvector(fits ? x : vf{}, vi);
@@ -184,23 +186,10 @@ static inline vf ceil(vf x) {
   const vf t = trunc(x);
   return copysign(t < x ? t + 1.0f : t, x);
 }
-// To the nearest integer, halves away from zero.
+// Rounds to the nearest integer, halves away from zero.
 static inline vf round(vf x) {
   const vf t = trunc(x);
   return vabs(x - t) >= 0.5f ? t + copysign(splat(1.0f), x) : t;
-}
-
-// ---- 16-bit floats ------------------------------------------------------------------------------
-
-// kLanes floats to bfloat16, rounded to nearest even; a NaN is made quiet.
-static inline void store_bf16(uint16_t* p, vf x) {
-  typedef uint16_t vs __attribute__((vector_size(kLanes * 2)));
-  const vu bits = reinterpret_cast<vu>(x);
-  const vu rounded = bits + 0x7fffu + ((bits >> 16) & 1u);
-  const vu out =
-      reinterpret_cast<vu>(x != x ? as_int(x) | 0x400000 : reinterpret_cast<vi>(rounded));
-  const vs words = __builtin_convertvector(out >> 16, vs);
-  std::memcpy(p, &words, sizeof words);
 }
 
 }  // namespace weft::WEFT_TARGET

@@ -1,12 +1,12 @@
-// The first lanes of a vector, for rows that end inside one.
+// Loads and stores of the first lanes of a vector, for rows that end inside one.
 #pragma once
 
 #include "kernels/simd/vec.h"
 
 namespace weft::WEFT_TARGET {
 
-// The first `n` lanes, 0 .. kLanes, of what is at `p`; the others are 0, and nothing is read
-// behind.
+// Loads the first `n` lanes (0 <= n <= kLanes) from `p`; the others become 0. Reads nothing behind
+// them.
 static inline vf load_part(const float* p, int64_t n) {
 #if defined(__AVX512F__)
   const auto lanes = static_cast<__mmask16>((1u << n) - 1u);

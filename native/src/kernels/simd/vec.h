@@ -1,9 +1,9 @@
 // The vector layer: float vectors as wide as the target, written once.
 //
 // `vf` has kLanes floats (baseline 4, AVX2 8, AVX-512 16) and the arithmetic operators of the
-// compiler's vector extension. What the extension lacks is here: loads, fused multiply-add,
-// conversions from 16-bit floats, reductions. Include only from kernel files (inside the target's
-// namespace everything is static, so nothing leaks between targets).
+// compiler's vector extension. This file adds what the extension lacks: loads, fused multiply-add,
+// conversions from and to 16-bit floats, reductions. Only kernel files include it; everything is
+// static inside the target's namespace, so that nothing leaks between targets.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,7 @@
 #include <cstring>
 
 #if defined(__x86_64__)
-// GCC 12 takes the deliberately undefined operands inside its own intrinsics for mistakes
+// GCC 12 warns of the deliberately undefined operands inside its own intrinsics.
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #if defined(__GNUC__) && !defined(__clang__)
@@ -35,6 +35,7 @@ inline constexpr int kLanes = 4;
 
 typedef float vf __attribute__((vector_size(kLanes * 4)));
 typedef int32_t vi __attribute__((vector_size(kLanes * 4)));
+typedef uint32_t vu __attribute__((vector_size(kLanes * 4)));
 
 static inline vf load(const float* p) {
   vf v;
@@ -42,7 +43,7 @@ static inline vf load(const float* p) {
   return v;
 }
 static inline void store(float* p, vf v) { std::memcpy(p, &v, sizeof v); }
-// x - 0 is x whatever x is (x + 0 is not: -0), so that this compiles to one broadcast.
+// x - 0 is x for every x (x + 0 is not, for -0), so that this compiles to one broadcast.
 static inline vf splat(float x) { return x - vf{}; }
 
 // a * b + c, fused where the target can.
@@ -90,7 +91,7 @@ static inline float half_to_float(uint16_t h) {
   uint32_t mantissa = h & 0x3ffu;
   uint32_t bits;
   if (exponent == 0x1f) {
-    // a signalling NaN becomes quiet, as the hardware does
+    // A signalling NaN becomes quiet, as in hardware.
     bits = sign | 0x7f800000u | (mantissa << 13) | (mantissa ? 0x400000u : 0u);
   } else if (exponent != 0) {
     bits = sign | ((exponent + 112) << 23) | (mantissa << 13);
@@ -110,7 +111,7 @@ static inline float half_to_float(uint16_t h) {
 #endif
 }
 
-// Float to IEEE half, round to nearest even, overflow to infinity.
+// Converts a float to an IEEE half, rounding to nearest even; an overflow becomes infinity.
 static inline uint16_t float_to_half(float x) {
 #if defined(__F16C__)
   return static_cast<uint16_t>(_cvtss_sh(x, _MM_FROUND_TO_NEAREST_INT));
@@ -148,7 +149,7 @@ static inline float bf16_to_float(uint16_t h) {
   return f;
 }
 
-// Float to bfloat16, round to nearest even on the bits; a NaN is made quiet.
+// Converts a float to bfloat16, rounding to nearest even; a NaN becomes quiet.
 static inline uint16_t float_to_bf16(float x) {
   uint32_t bits;
   std::memcpy(&bits, &x, 4);
@@ -156,7 +157,7 @@ static inline uint16_t float_to_bf16(float x) {
   return static_cast<uint16_t>((bits + (0x7fffu + ((bits >> 16) & 1u))) >> 16);
 }
 
-// kLanes halves to floats.
+// Loads kLanes halves as floats.
 static inline vf load_half(const uint16_t* p) {
 #if defined(__AVX512F__)
   __m256i h;
@@ -171,7 +172,7 @@ static inline vf load_half(const uint16_t* p) {
   vs words;
   std::memcpy(&words, p, sizeof words);
   const vi h = __builtin_convertvector(words, vi);
-  // exponent and mantissa move into place; the product corrects the bias and normalizes subnormals
+  // Exponent and mantissa move into place; the product corrects the bias and normalizes subnormals.
   const vi magnitude = (h & 0x7fff) << 13;
   const vi finite = reinterpret_cast<vi>(reinterpret_cast<vf>(magnitude) * 0x1p112f);
   const vi quiet = magnitude > 0x0f800000 ? vi{} + 0x400000 : vi{};
@@ -180,7 +181,7 @@ static inline vf load_half(const uint16_t* p) {
 #endif
 }
 
-// kLanes bfloat16 values to floats.
+// Loads kLanes bfloat16 values as floats.
 static inline vf load_bf16(const uint16_t* p) {
 #if defined(__AVX512F__)
   __m256i h;
@@ -197,7 +198,7 @@ static inline vf load_bf16(const uint16_t* p) {
 #endif
 }
 
-// Floats to kLanes halves, round to nearest even.
+// Stores kLanes floats as halves, rounding to nearest even.
 static inline void store_half(uint16_t* p, vf v) {
 #if defined(__AVX512F__)
   const __m256i h = _mm512_cvtps_ph(reinterpret_cast<__m512>(v), _MM_FROUND_TO_NEAREST_INT);
@@ -208,6 +209,16 @@ static inline void store_half(uint16_t* p, vf v) {
 #else
   for (int i = 0; i < kLanes; ++i) p[i] = float_to_half(v[i]);
 #endif
+}
+
+// Stores kLanes floats as bfloat16, rounding to nearest even; a NaN becomes quiet.
+static inline void store_bf16(uint16_t* p, vf x) {
+  typedef uint16_t vs __attribute__((vector_size(kLanes * 2)));
+  const vu bits = reinterpret_cast<vu>(x);
+  const vu rounded = bits + 0x7fffu + ((bits >> 16) & 1u);
+  const vi out = x != x ? reinterpret_cast<vi>(x) | 0x400000 : reinterpret_cast<vi>(rounded);
+  const vs words = __builtin_convertvector(reinterpret_cast<vu>(out) >> 16, vs);
+  std::memcpy(p, &words, sizeof words);
 }
 
 }  // namespace weft::WEFT_TARGET

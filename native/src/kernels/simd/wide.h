@@ -1,7 +1,7 @@
-// Vectors of doubles, two for the floats of one vector, and logarithm and power of two on them.
+// Vectors of doubles, two for each vector of floats, and base-2 logarithm and exponential on them.
 //
-// What needs more bits than a float has on the way (a power is an exponential of a product) is
-// computed here and rounded once.
+// Functions whose intermediate results need more bits than a float has (a power is the exponential
+// of a product) are computed in double and rounded once.
 #pragma once
 
 #include "kernels/simd/math.h"
@@ -41,7 +41,7 @@ static inline vd vsqrt(vd x) {
 #endif
 }
 
-// The floats of a vector: its low half and its high half.
+// The low and the high half of a vector of floats.
 struct Wide {
   vd low, high;
 };
@@ -69,7 +69,7 @@ static inline Wide widen(vf x) {
 #endif
 }
 
-// Rounded to nearest; what is too large becomes infinite.
+// Rounds to nearest; numbers that are too large become infinite.
 static inline vf narrow(const Wide& w) {
 #if defined(__AVX512F__)
   const __m256 low = _mm512_cvtpd_ps(reinterpret_cast<__m512d>(w.low));
@@ -91,7 +91,7 @@ static inline vf narrow(const Wide& w) {
 #endif
 }
 
-// f of each float, in double. Two chains side by side keep the units busy.
+// Applies f to each float in double. The two halves are independent, which hides latency.
 template <typename F>
 static inline vf in_double(vf x, const F& f) {
   const Wide w = widen(x);
@@ -106,22 +106,22 @@ static inline vd polynomial(vd x, const double (&c)[N]) {
   return y;
 }
 
-// log2(x) for positive normal x, to 2^-45 of the result: m 2^e with m from sqrt(1/2) to sqrt(2),
-// and the series of atanh((m - 1) / (m + 1)). For others a number that means nothing.
+// log2(x) for positive normal x, with a relative error of 2^-45; meaningless for any other x. With
+// x = m 2^e and m from sqrt(1/2) to sqrt(2) it is e plus the series of atanh((m - 1) / (m + 1)).
 static inline vd log2_wide(vd x) {
   constexpr double c[] = {2.88539008177785083e+00, 9.61796694113310147e-01,
                           5.77077942372833386e-01, 4.12209251724585057e-01,
                           3.19905718132350414e-01, 2.82899930067961491e-01};
   constexpr uint64_t kRootHalf = 0x3fe6a09e667f3bcdu, kBias = uint64_t{1023} << 52;
   const vul shifted = as_bits(x) + (kBias - kRootHalf);
-  // a small integer below the bits of 2^52 is that much more than 2^52
+  // Or-ing a small integer into the bits of 2^52 adds it to 2^52.
   const vd e = as_double((shifted >> 52) | 0x4330000000000000u) - (4503599627370496.0 + 1023.0);
   const vd m = as_double((shifted & 0xfffffffffffffu) + kRootHalf);
   const vd s = (m - 1.0) / (m + 1.0);
   return fma(s, polynomial(s * s, c), e);
 }
 
-// The same for every x, as the C library has it.
+// log2(x) for every x, with the special cases of the C library.
 static inline vd log2_any(vd x) {
   constexpr double kInfinity = __builtin_inf();
   vd out = log2_wide(x);
@@ -130,8 +130,8 @@ static inline vd log2_any(vd x) {
   return x != x ? x : out;
 }
 
-// 2^x to 2^-34 of the result. Beyond +-1000 as there, which no float can tell from 0 and infinity;
-// for a NaN a number that means nothing.
+// 2^x with a relative error of 2^-34; meaningless for a NaN. x is clamped to -1000..1000, whose
+// results round to 0 and infinity in float.
 static inline vd exp2_wide(vd x) {
   constexpr double c[] = {9.99999999961682540e-01, 6.93147180728445722e-01, 2.40226511981602053e-01,
                           5.55041035343447411e-02, 9.61802725333633923e-03, 1.33339225800174592e-03,
