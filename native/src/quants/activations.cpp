@@ -1,8 +1,8 @@
-// The blocks of quantized activations: q8_0, q8_1, q8_K.
+// Encoders of the blocks of quantized activations: q8_0, q8_1, q8_K; decoders of the last two.
 //
-// Written as the reference's x86 code quantizes: 127/max and half to even for q8_0 and q8_1; for
-// q8_K the value of largest magnitude becomes -127. Source: quantize_row_q8_0 and quantize_row_q8_1
-// of ggml's x86 backend, quantize_row_q8_K_ref in ggml-quants.c.
+// They give the bytes of the reference's x86 code: q8_0 and q8_1 multiply by 127 / max and round
+// halves to even; in q8_K the value of largest magnitude becomes -127. Source: quantize_row_q8_0
+// and quantize_row_q8_1 of ggml's x86 backend, quantize_row_q8_K_ref in ggml-quants.c.
 #include "kernels/simd/bytes.h"
 #include "quants/codec.h"
 
@@ -14,11 +14,11 @@ namespace {
 
 typedef uint32_t u32x8 __attribute__((vector_size(32)));
 
-// Largest magnitude of either sign, as bits: the order of floats, with infinities and then NaNs
-// above all numbers.
+// The largest magnitudes of positive and of negative numbers, as the bits of floats. As integers,
+// the bits have the order of the floats, with infinities and then NaNs above all numbers.
 struct Extremes {
-  uint32_t above;  // 0: none above zero
-  uint32_t below;
+  uint32_t above;  // 0 when no number is positive
+  uint32_t below;  // 0 when no number is negative
 
   uint32_t bits() const { return above > below ? above : below; }
   float magnitude() const { return to_float(bits()); }
@@ -31,7 +31,7 @@ struct Extremes {
   }
 };
 
-// Lane by lane, signed and unsigned.
+// The larger number of each lane, signed and unsigned.
 i32x8 larger(i32x8 a, i32x8 b) { return a > b ? a : b; }
 u32x8 larger(u32x8 a, u32x8 b) { return a > b ? a : b; }
 
@@ -51,14 +51,15 @@ auto largest_lane(V v) {
 #endif
 }
 
-// Of 8 * n values.
+// The largest magnitude of 8 * n values, as the bits of a float.
 uint32_t max_bits(const float* x, int n) {
   i32x8 most = {};
   for (int i = 0; i < n; ++i) most = larger(most, load_as<i32x8>(x + 8 * i) & 0x7fffffff);
   return static_cast<uint32_t>(largest_lane(most));
 }
 
-// Negative floats, as signed numbers, are below the others; as unsigned ones above.
+// The bits of negative floats are below those of the others as signed integers, and above them as
+// unsigned integers.
 Extremes find_extremes(const float* x, int n) {
   i32x8 above = {};
   u32x8 below = {};
@@ -71,7 +72,7 @@ Extremes find_extremes(const float* x, int n) {
           lowest >= 0x80000000 ? lowest & 0x7fffffff : 0};
 }
 
-// round(x * factor), half to even, of 32 values that stay within a byte.
+// round(x * factor), halves to even, for 32 values whose results fit a byte.
 s8x32 round_codes(const float* x, float factor) {
   i32x8 v[4];
   for (int i = 0; i < 4; ++i) v[i] = round_to_ints(load_as<f32x8>(x + 8 * i) * factor);
@@ -80,13 +81,13 @@ s8x32 round_codes(const float* x, float factor) {
 
 bool is_finite(float x) { return __builtin_fabsf(x) <= 3.4028234e38f; }
 
-// Codes -127..127 of 32 values; returns the scale.
+// Encodes 32 values as codes -127..127 and returns their scale.
 float encode_32(const float* x, int8_t* q) {
   const uint32_t most = max_bits(x, 4);
-  const bool numbers = most < 0x7f800000;
-  const float amax = numbers ? Extremes::to_float(most) : max_magnitude(x, 32);
+  const bool all_finite = most < 0x7f800000;
+  const float amax = all_finite ? Extremes::to_float(most) : max_magnitude(x, 32);
   const float id = amax != 0 ? 127.0f / amax : 0.0f;
-  if (numbers && is_finite(id)) {
+  if (all_finite && is_finite(id)) {
     const s8x32 codes = round_codes(x, id);
     std::memcpy(q, &codes, sizeof codes);
   } else {
@@ -111,20 +112,19 @@ void encode_q8_1(const float* x, BlockQ8_1& b) {
 
 void encode_q8_K(const float* x, BlockQ8_K& b) {
   const Extremes e = find_extremes(x, 32);
-  const bool numbers = e.all_finite();
   if (e.bits() == 0) {
     std::memset(&b, 0, sizeof b);
     return;
   }
-  // of a value and its negative the first counts
-  const bool is_tie = !numbers || e.above == e.below;
+  // Of a value and its negative, the first one counts.
+  const bool is_tie = !e.all_finite() || e.above == e.below;
   const float peak = is_tie              ? find_peak(x, 256).value
                      : e.above > e.below ? e.magnitude()
                                          : -e.magnitude();
   const float inverse = -127.0f / peak;
   b.d = 1.0f / inverse;
   for (int i = 0; i < 256; i += 32) {
-    if (numbers && is_finite(inverse)) {
+    if (e.all_finite() && is_finite(inverse)) {
       const s8x32 codes = round_codes(x + i, inverse);
       std::memcpy(b.qs + i, &codes, sizeof codes);
     } else {

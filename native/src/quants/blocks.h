@@ -1,7 +1,8 @@
 // The packed blocks of the quantized types, as files hold them (little-endian, no padding).
 //
 // Source: the block structures of ggml-common.h; mxfp4 is the OCP Microscaling format. `d` is a
-// scale, `m` or `dmin` an offset, both IEEE half unless noted; what a code means stands beside it.
+// scale, `m` or `dmin` an offset; both are IEEE halves unless noted. The comment beside a block
+// gives the value of code q.
 #pragma once
 
 #include <cstdint>
@@ -10,10 +11,11 @@
 
 namespace weft {
 
-// blocks follow each other without regard to alignment
+// Blocks follow each other without alignment.
 #pragma pack(push, 1)
 
-// ---- 32 elements, one scale. Byte j of a 4-bit qs: element j low, element 16+j high.
+// ---- 32 elements with one scale. Byte j of a 4-bit qs holds element j in its low half and element
+// 16 + j in its high half.
 
 struct BlockQ4_0 {  // d * (q - 8)
   uint16_t d;
@@ -50,8 +52,11 @@ struct BlockQ8_1 {  // d * q; s = d * sum(q). Activations only.
   int8_t qs[32];
 };
 
-// ---- K-quants: 256 elements. Planes of 32 elements: field i of byte j belongs to element 32*i+j
-// (of each half of 128, where a plane has two bits).
+// ---- K-quants: 256 elements in planes of 32. Field i of byte j belongs to element 32 * i + j:
+//
+//     4-bit qs, bytes 0..31     elements 0..31 low, 32..63 high; the next 32 bytes: 64..127, ...
+//     2-bit qs, bytes 0..31     elements 0..31 in bits 0-1, 32..63 in bits 2-3, ... 96..127
+//     1-bit qh, bytes 0..31     elements 0..31 in bit 0, 32..63 in bit 1, ... 224..255
 
 struct BlockQ2_K {  // 16 groups of 16: d * (s & 15) * q - dmin * (s >> 4)
   uint8_t scales[16];
@@ -60,7 +65,7 @@ struct BlockQ2_K {  // 16 groups of 16: d * (s & 15) * q - dmin * (s >> 4)
   uint16_t dmin;
 };
 
-struct BlockQ3_K {  // 16 groups of 16: d * (s - 32) * (q - 4); hmask holds bit 2
+struct BlockQ3_K {  // 16 groups of 16: d * (s - 32) * (q - 4); hmask holds bit 2 of q
   uint8_t hmask[32];
   uint8_t qs[64];
   uint8_t scales[12];
@@ -74,7 +79,7 @@ struct BlockQ4_K {  // 8 groups of 32: d * s * q - dmin * m
   uint8_t qs[128];
 };
 
-struct BlockQ5_K {  // 8 groups of 32: d * s * q - dmin * m; qh holds bit 4
+struct BlockQ5_K {  // 8 groups of 32: d * s * q - dmin * m; qh holds bit 4 of q
   uint16_t d;
   uint16_t dmin;
   uint8_t scales[12];
@@ -89,26 +94,26 @@ struct BlockQ6_K {  // 16 groups of 16: d * s * (q - 32)
   uint16_t d;
 };
 
-struct BlockQ8_K {  // d * q, d is float; bsums are sums of 16 codes. Activations only.
+struct BlockQ8_K {  // d * q, where d is a float; bsums[i] is the sum of 16 codes. Activations only.
   float d;
   int8_t qs[256];
   int16_t bsums[16];
 };
 
-// ---- codebooks: 256 elements, a code names a vector of 8 (iq3: 4) levels.
+// ---- codebooks: 256 elements. A code names a vector of 8 (iq3: 4) levels.
 
 struct BlockIQ2_XXS {  // per 32: four 8-bit codes, then four 7-bit sign indices and a 4-bit scale
   uint16_t d;
   uint16_t qs[32];
 };
 
-struct BlockIQ2_XS {  // 9-bit code, 7-bit sign index; 4-bit scales of 16
+struct BlockIQ2_XS {  // per 8: a 9-bit code and a 7-bit sign index; per 16: a 4-bit scale
   uint16_t d;
   uint16_t qs[32];
   uint8_t scales[8];
 };
 
-struct BlockIQ2_S {  // 10-bit codes: low 8, then one sign bit an element, then the high 2
+struct BlockIQ2_S {  // per 8: a 10-bit code (8 bits in qs, 2 in qh) and 8 sign bits
   uint16_t d;
   uint8_t qs[32];
   uint8_t signs[32];
@@ -116,13 +121,13 @@ struct BlockIQ2_S {  // 10-bit codes: low 8, then one sign bit an element, then 
   uint8_t scales[8];
 };
 
-struct BlockIQ3_XXS {  // 8-bit codes; per 32, four 7-bit sign indices and a 4-bit scale
+struct BlockIQ3_XXS {  // per 4: an 8-bit code; per 32: four 7-bit sign indices and a 4-bit scale
   uint16_t d;
   uint8_t qs[64];
   uint8_t signs_scales[32];
 };
 
-struct BlockIQ3_S {  // 9-bit codes; 4-bit scales of 32
+struct BlockIQ3_S {  // per 4: a 9-bit code (8 bits in qs, 1 in qh); per 32: a 4-bit scale
   uint16_t d;
   uint8_t qs[64];
   uint8_t qh[8];
@@ -130,13 +135,13 @@ struct BlockIQ3_S {  // 9-bit codes; 4-bit scales of 32
   uint8_t scales[4];
 };
 
-struct BlockIQ1_S {  // 11-bit codes; per 32, 3 bits each of four codes, 3-bit scale, sign of shift
+struct BlockIQ1_S {  // per 8: an 11-bit code, 8 bits in qs; qh, per 32: 4 x 3 bits, scale, shift
   uint16_t d;
   uint8_t qs[32];
   uint16_t qh[8];
 };
 
-struct BlockIQ1_M {  // 11-bit codes; 3-bit scales of 16; d is the top nibbles of the scale words
+struct BlockIQ1_M {  // per 8: an 11-bit code; per 16: a 3-bit scale; d: the top 4 bits of scales
   uint8_t qs[32];
   uint8_t qh[16];
   uint16_t scales[4];
@@ -156,7 +161,7 @@ struct BlockIQ4_XS {  // 8 groups of 32: d * (s - 32) * level[q]
 
 // ---- ternary: 256 elements, d * (q - 1)
 
-struct BlockTQ1_0 {  // five base-3 digits a byte, four in qh
+struct BlockTQ1_0 {  // five base-3 digits per byte of qs, four per byte of qh
   uint8_t qs[48];
   uint8_t qh[4];
   uint16_t d;
@@ -169,12 +174,12 @@ struct BlockTQ2_0 {
 
 // ---- floating-point codes
 
-struct BlockMXFP4 {  // 32 elements; e is a power of two
+struct BlockMXFP4 {  // 32 elements; e is the exponent of a power of two (E8M0)
   uint8_t e;
   uint8_t qs[16];
 };
 
-struct BlockNVFP4 {  // 4 groups of 16; d are unsigned E4M3
+struct BlockNVFP4 {  // 4 groups of 16; their scales d are unsigned E4M3
   uint8_t d[4];
   uint8_t qs[32];
 };
@@ -207,7 +212,7 @@ static_assert(sizeof(BlockNVFP4) == 36 && sizeof(BlockQ1_0) == 18 && sizeof(Bloc
 inline constexpr int8_t kIQ4Levels[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
                                           1,    13,   25,  38,  53,  69,  89,  113};
 
-// E2M1 values, doubled (their scales are kept halved). Code 8 is zero without a sign.
+// E2M1 values, doubled; scales are halved to make up for it. Code 8, which is -0, counts as 0.
 inline constexpr int8_t kE2M1Doubled[16] = {0, 1,  2,  3,  4,  6,  8,  12,
                                             0, -1, -2, -3, -4, -6, -8, -12};
 

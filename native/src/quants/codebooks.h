@@ -1,9 +1,9 @@
 // The codebooks of the iq1, iq2 and iq3 types: constants of the file format.
 //
-// A codebook lists the vectors of 8 (iq3: 4) levels that a code may stand for. Each vector is a
-// number with 2 bits (iq3: 3) a level, first element in the lowest bits. The numbers of a codebook
-// rise, so they are kept as differences. Source: the tables iq2xxs_grid ... iq1s_grid of
-// ggml-common.h.
+// A codebook lists the vectors of 8 (iq3: 4) levels that codes stand for. A vector is stored as a
+// number with 2 bits (iq3: 3) per level, the first level in the lowest bits. The numbers of a
+// codebook are ascending, and the tables hold their differences. Source: the tables iq2xxs_grid to
+// iq1s_grid of ggml-common.h.
 #pragma once
 
 #include <cstdint>

@@ -1,7 +1,7 @@
-// What the converters of all formats share: C's rounding as the reference compiles it, groups.
+// Helpers for the converters of all formats.
 //
-// The run-time converters give the reference's bytes, which depend on the order of float
-// operations: no fused multiply-add, sums in index order, casts as x86 makes them.
+// The converters give the same bytes as the reference, which depend on the order of its float
+// operations: there is no fused multiply-add, sums are in index order, and casts are those of x86.
 #pragma once
 
 #include "kernels/kernel.h"
@@ -13,7 +13,7 @@ namespace weft::WEFT_TARGET {
 // A group whose largest magnitude is below this counts as zero.
 inline constexpr float kTinyGroup = 1e-15f;
 
-// Nearest integer, half to even, by ggml's trick on float bits: NaN gives 0, infinities -2^22.
+// Rounds to the nearest integer, halves to even, in the way of ggml: NaN gives 0, infinities -2^22.
 static inline int32_t nearest_int(float x) {
   const float shifted = x + 12582912.0f;  // 1.5 * 2^23 leaves the integer in the mantissa
   int32_t bits;
@@ -21,12 +21,12 @@ static inline int32_t nearest_int(float x) {
   return (bits & 0x007fffff) - 0x00400000;
 }
 
-// C's (int) x where it is defined; what x86 gives (-2^31) elsewhere.
+// C's (int) x where it is defined, and -2^31 elsewhere, as on x86.
 static inline int32_t truncate(float x) {
   return x < 2147483648.0f && x >= -2147483648.0f ? static_cast<int32_t>(x) : INT32_MIN;
 }
 
-// Halves away from zero.
+// Rounds to the nearest integer, halves away from zero.
 static inline float round_half_away(float x) {
   const float whole = __builtin_truncf(x);
   const float up = whole + (x < 0 ? -1.0f : 1.0f);
@@ -49,8 +49,8 @@ static inline uint32_t read32(const uint8_t* p) {
 }
 
 struct Peak {
-  float magnitude;  // the largest one
-  float value;      // the value that has it, the first of equals; 0 when all are zero or NaN
+  float magnitude;  // the largest magnitude
+  float value;      // the first value of that magnitude; 0 when all are zero or NaN
 };
 
 static inline Peak find_peak(const float* x, int n) {
@@ -71,14 +71,14 @@ static inline float max_magnitude(const float* x, int n) {
   return m;
 }
 
-// Sets the row converters of a type and leaves its dot product as it is, so that families may
-// register in any order.
+// Sets the row converters of a type. The rest of its entry stays, so that families may register in
+// any order.
 static inline void set_codec(KernelTable& table, DType type, const TypeOps& ops) {
   table.type(type).to_float = ops.to_float;
   table.type(type).from_float = ops.from_float;
 }
 
-// Row converters from those of one block.
+// Row converters made from the converters of one block of kBlock elements.
 template <typename Block, int kBlock, void (*decode)(const Block&, float*)>
 void decode_row(const void* src, float* dst, int64_t n) {
   const auto* block = static_cast<const Block*>(src);

@@ -1,14 +1,14 @@
-// Rows of a format times one activation row, both as they are stored.
+// Dot products of rows of a format with one activation row, both read in place.
 //
-// Eight rows at a time: their integer sums are brought to lanes, a row each, so that what comes
-// after is added up as in panels (quant_kernels.h says in which order).
+// Eight rows are multiplied at a time. Their integer sums are gathered in a vector, one row per
+// lane, so that the float sums follow in the order of quant_kernels.h, as for panels.
 #pragma once
 
 #include "quants/formats.h"
 
 namespace weft::WEFT_TARGET {
 
-// p[lane] = (code - kZero) * x summed over four elements; `correction` is dot_zero's.
+// Each lane is the sum of (code - kZero) * x over four elements; `correction` is dot_zero<F>(x).
 template <typename F>
 static inline i32x8 dot_chunk(u8x32 codes, s8x32 x, i32x8 correction) {
   if constexpr (F::kTop > 127) {
@@ -18,17 +18,19 @@ static inline i32x8 dot_chunk(u8x32 codes, s8x32 x, i32x8 correction) {
   }
 }
 
+// Each lane is the sum of -kZero * x over four elements; 0 where dot_chunk does not need it.
 template <typename F>
 static inline i32x8 dot_zero(s8x32 x) {
 #if defined(__AVX2__) && !defined(__AVX512VNNI__)
-  // wide codes are then multiplied as signed ones
+  // Here dot_bytes_wide multiplies codes above 127 as signed numbers, less 128.
   if constexpr (F::kTop > 127) return i32x8{};
 #endif
   if constexpr (F::kZero == 0) return i32x8{};
   return -dot_bytes(i32x8{}, splat8(F::kZero), x);
 }
 
-// Lanes 0-3 and 4-7 of eight vectors added up: lane r of sums[0] and sums[1] is of vector r.
+// Adds up the lanes 0-3 of each of eight vectors, and its lanes 4-7: lane r of sums[0], and of
+// sums[1], is the sum of p[r].
 static inline void add_halves(const i32x8 (&p)[8], i32x8 (&sums)[2]) {
   i32x8 pairs[4];
   i32x8 fours[2];
@@ -54,7 +56,7 @@ static inline i32x8 add_all(const i32x8 (&p)[8]) {
   return sums[0] + sums[1];
 }
 
-// Of block `b` of eight rows: scales, and minima if there are any, group by group.
+// The scales of block `b` of eight rows, and their minima where the format has them, by group.
 template <typename F>
 static inline void row_scales(const typename F::Block* const (&rows)[8], int64_t b,
                               float (&scales)[F::kGroups][8],
@@ -70,13 +72,13 @@ static inline void row_scales(const typename F::Block* const (&rows)[8], int64_t
   }
 }
 
-// What the minima of group g of chunk c are multiplied with: see ActivationTile.
+// The factor of the minimum of group g of chunk c: ActivationTile::sum.
 template <typename F>
 static inline float minimum_sum(const typename F::Activation* x, int64_t b, int c, int g) {
   if constexpr (!kBlockActivations<F>) {
     return half_to_float(x[b * F::kChunks + c].s);
   } else {
-    const auto& block = x[b];  // packed: a pointer to its sums need not be aligned
+    const auto& block = x[b];  // its sums are not aligned, so there is no pointer to them
     const int first = 2 * c;
     return static_cast<float>(kGroupsPerChunk<F> == 2
                                   ? block.bsums[first + g]
@@ -84,7 +86,7 @@ static inline float minimum_sum(const typename F::Activation* x, int64_t b, int 
   }
 }
 
-// Block `b` of eight rows, its groups one after the other, added to `acc`.
+// Adds the products of block `b` of eight rows to `acc`, group by group.
 template <typename F>
 static inline void dot_groups(const typename F::Block* const (&rows)[8],
                               const typename F::Activation* x, int64_t b, f32x8& acc) {
@@ -115,7 +117,7 @@ static inline void dot_groups(const typename F::Block* const (&rows)[8],
   }
 }
 
-// A block whose weights have one scale.
+// The same for a format whose blocks have one scale.
 template <typename F>
 static inline void dot_block(const typename F::Block* const (&rows)[8], const BlockQ8_K* x,
                              int64_t b, f32x8& acc) {
@@ -134,6 +136,7 @@ static inline void dot_block(const typename F::Block* const (&rows)[8], const Bl
   acc = fma8(to_floats(add_all(p)), scale * splat8f(x[b].d), acc);
 }
 
+// QuantKernels::dot.
 template <typename F>
 void dot_rows(const char* w, int64_t stride, int64_t n_rows, const void* activations, int64_t n,
               float scale, float* out) {
@@ -141,7 +144,7 @@ void dot_rows(const char* w, int64_t stride, int64_t n_rows, const void* activat
   constexpr int64_t kBytes = sizeof(typename F::Block);
   for (int64_t first = 0; first < n_rows; first += 8, w += 8 * stride) {
     const typename F::Block* rows[8];
-    const int64_t last = n_rows - first - 1;  // what is beyond it repeats it
+    const int64_t last = n_rows - first - 1;  // vectors beyond it repeat it
     for (int64_t r = 0; r < 8; ++r) {
       rows[r] = reinterpret_cast<const typename F::Block*>(w + (r < last ? r : last) * stride);
     }

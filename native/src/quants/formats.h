@@ -1,12 +1,19 @@
-// Quantized rows as integers: how each format becomes unsigned byte codes, 32 at a time, and float
-// scales. The dot products and the matrix kernels are written once over this view:
+// The integer view of each format: unsigned byte codes, 32 at a time, and float scales. Decoders,
+// dot products and matrix kernels are written once over this view:
 //
 //   value = scale[group] * (code - kZero) + min[group]
 //
-// A format states its block, the activation blocks it multiplies with, chunks of 32 elements per
-// block, groups (scales) per block (one or two a chunk), kZero, the largest code, whether it has
-// minima (then kZero is 0), and whether all groups of a block have one scale. Blocks of 256
-// elements give their scales and minima eight at a time.
+// A format F has
+//
+//   Block, Activation   the block of weights, and the block of activations it is multiplied with
+//   kChunks             chunks of 32 elements per block
+//   kGroups             groups per block, each with a scale: one or two per chunk
+//   kZero, kTop         the code of the value 0 (without the minimum), and the largest code
+//   kHasMin             whether groups have minima; then kZero is 0
+//   kOneScale           whether all groups of a block have the same scale
+//   scales              all scales and minima of a block; blocks of 256 elements have scale8 and
+//                       min8 instead, for the groups 8 * half .. 8 * half + 7
+//   codes               the 32 codes of a chunk
 //
 // Source: dequantize_row_* in ggml-quants.c; layouts in quants/blocks.h.
 #pragma once
@@ -17,7 +24,7 @@
 
 namespace weft::WEFT_TARGET {
 
-// Eight bytes, the first lowest, as floats.
+// The eight bytes of an integer, lowest first, as floats.
 static inline f32x8 unsigned_bytes(uint64_t bytes) { return to_floats(widen_unsigned(bytes)); }
 static inline f32x8 signed_bytes(uint64_t bytes) { return to_floats(widen_signed(bytes)); }
 
@@ -152,7 +159,7 @@ struct FormatQ6_K {
   }
 };
 
-// Levels moved up by 128.
+// kIQ4Levels + 128.
 inline constexpr uint8_t kIQ4Codes[16] = {1,   24,  45,  63,  79,  93,  106, 118,
                                           129, 141, 153, 166, 181, 197, 217, 241};
 
@@ -171,7 +178,7 @@ struct FormatIQ4_XS {
   static constexpr int kChunks = 8, kGroups = 8, kZero = 128, kTop = 241;
   static constexpr bool kHasMin = false, kOneScale = false;
   static f32x8 scale8(const Block& b, int) {
-    // four bits and two bits a scale, spread to bytes
+    // A scale has 4 bits in `low` and 2 bits in `high`; both are spread to one scale per byte.
     uint64_t low = read32(b.scales_l);
     low = (low | low << 16) & 0x0000ffff0000ffffu;
     low = (low | low << 8) & 0x00ff00ff00ff00ffu;
@@ -187,7 +194,7 @@ struct FormatIQ4_XS {
   }
 };
 
-// Doubled E2M1 values moved up by 12.
+// kE2M1Doubled + 12.
 inline constexpr uint8_t kE2M1Codes[16] = {12, 13, 14, 15, 16, 18, 20, 24,
                                            12, 11, 10, 9,  8,  6,  4,  0};
 
@@ -209,7 +216,8 @@ struct FormatNVFP4 {
     for (int g = 0; g < 4; ++g) scale[g] = halved_ue4m3(b.d[g]);
   }
   static u8x32 codes(const Block& b, int chunk) {
-    // halves of groups of 16 are 8 bytes here: low 0, low 1, high 0, high 1 -> each group in order
+    // In v, the halves of the two groups of 16 elements are in the order low 0, low 1, high 0,
+    // high 1, eight bytes each; the shuffle puts each group together.
     const u8x32 v = nibbles(b.qs + 16 * chunk);
     typedef uint64_t u64x4 __attribute__((vector_size(32)));
     const u64x4 quarters = reinterpret_cast<u64x4>(v);
@@ -224,7 +232,8 @@ struct FormatTQ1_0 {
   static constexpr int kChunks = 8, kGroups = 8, kZero = 1, kTop = 2;
   static constexpr bool kHasMin = false, kOneScale = true;
   static f32x8 scale8(const Block& b, int) { return splat8f(half_to_float(b.d)); }
-  // Digit k of a byte is 3 * (byte * 3^k mod 256) / 256: the number of thirds it has passed.
+  // Digit k of a byte is the integer part of 3 * (byte * 3^k mod 256) / 256, which is the number of
+  // thirds of 256 that the product has passed.
   static u8x32 digits(u8x32 bytes, u8x32 powers) {
     const u8x32 v = bytes * powers;
     return (reinterpret_cast<u8x32>(v > splat8(85)) & splat8(1)) +
@@ -238,7 +247,7 @@ struct FormatTQ1_0 {
       const int k = 2 * (chunk - 5);
       return digits(join(half, half), join(u8x16{} + kPowers[k], u8x16{} + kPowers[k + 1]));
     }
-    // the fifth digit of the 16 bytes, then four digits of four
+    // The fifth digit of 16 bytes of qs, then the four digits of the four bytes of qh.
     typedef uint32_t u32x4 __attribute__((vector_size(16)));
     const auto four = reinterpret_cast<u8x16>(u32x4{} + read32(b.qh));
     constexpr u8x16 kRising = {1, 1, 1, 1, 3, 3, 3, 3, 9, 9, 9, 9, 27, 27, 27, 27};
@@ -257,9 +266,9 @@ struct FormatTQ2_0 {
   }
 };
 
-// bitnet.cpp's i2_s: fields of byte j, most significant first, are elements j, 32+j, 64+j, 96+j;
-// codes 0 1 2 are -1 0 +1, 3 reads as 0. The scale belongs to the whole tensor and is applied
-// elsewhere. Source: quantize_i2_s in microsoft/BitNet's ggml-bitnet-mad.cpp.
+// bitnet.cpp's i2_s: the fields of byte j, most significant first, are the elements j, 32 + j,
+// 64 + j and 96 + j. The codes 0, 1, 2 mean -1, 0, +1, and 3 means 0. The whole tensor has one
+// scale, which matmul applies. Source: quantize_i2_s in microsoft/BitNet's ggml-bitnet-mad.cpp.
 inline constexpr uint8_t kI2SCodes[16] = {0, 1, 2, 1, 0, 1, 2, 1, 0, 1, 2, 1, 0, 1, 2, 1};
 
 struct BlockI2_S {
@@ -299,7 +308,7 @@ struct FormatQ2_0 {
     scale[0] = scale[1] = half_to_float(b.d);
   }
   static u8x32 codes(const Block& b, int chunk) {
-    // byte j holds elements 4j..4j+3: every byte four times, each with its own field
+    // Byte j holds the elements 4j..4j+3: each byte is repeated four times, for its four fields.
     const uint8_t* p = b.qs + 8 * chunk;
     u8x32 v;
 #if defined(__AVX2__)
@@ -310,7 +319,7 @@ struct FormatQ2_0 {
     const __m256i bytes = _mm256_shuffle_epi8(_mm256_set1_epi64x(eight), order);
     const __m256i mask = _mm256_set1_epi32(static_cast<int>(0xc0300c03u));
     const __m256i fields = _mm256_and_si256(bytes, mask);
-    // bring the fields down: multiples of 4, 16, 64 become 0..3 by looking at their nibbles
+    // Two table look-ups, one per half of a byte, shift each field down to 0..3.
     const __m256i low_table = _mm256_setr_epi8(0, 1, 2, 3, 1, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0, 0, 0, 1,
                                                2, 3, 1, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0, 0);
     const __m256i high = _mm256_and_si256(_mm256_srli_epi16(fields, 4), _mm256_set1_epi8(15));
@@ -327,15 +336,16 @@ struct FormatQ2_0 {
 template <typename F>
 inline constexpr int kGroupsPerChunk = F::kGroups / F::kChunks;
 
-// Whether activations have one scale for a block of eight chunks.
+// Whether a block of activations has eight chunks with one scale (q8_K).
 template <typename F>
 inline constexpr bool kBlockActivations = sizeof(typename F::Activation) == sizeof(BlockQ8_K);
 
-// Whether the weights of a block have one scale too, so that its sums stay integers throughout.
+// Whether the weights of such a block have one scale too, so that the sum of the block is an
+// integer.
 template <typename F>
 inline constexpr bool kOneScale = kBlockActivations<F> && F::kOneScale;
 
-// Every scale, and minimum if there are any, of a block.
+// All scales of a block, and its minima where the format has them.
 template <typename F>
 static inline void block_scales(const typename F::Block& b, float* scale,
                                 [[maybe_unused]] float* min) {
@@ -353,7 +363,7 @@ static inline void block_scales(const typename F::Block& b, float* scale,
   }
 }
 
-// Rows as floats, with the reference's rounding: scale * (code - kZero), then + min.
+// Decodes a row with the rounding of the reference: first scale * (code - kZero), then + min.
 template <typename F>
 void decode_format(const void* src, float* dst, int64_t n) {
   constexpr int kLength = 32 * F::kChunks / F::kGroups;
@@ -377,7 +387,7 @@ void decode_format(const void* src, float* dst, int64_t n) {
   }
 }
 
-// ---- activations: 32 codes and their scale
+// ---- activations: the codes of a chunk, and its scale
 
 static inline s8x32 activation_codes(const BlockQ8_0* row, int64_t chunk) {
   return load_as<s8x32>(row[chunk].qs);

@@ -1,4 +1,4 @@
-// Decoders and dot products over the integer view of formats.h. The K-quants.
+// Registers the decoders and products of the K-quants.
 #include "quants/register_format.h"
 
 namespace weft::WEFT_TARGET {

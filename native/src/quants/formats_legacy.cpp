@@ -1,5 +1,5 @@
-// Decoders and dot products over the integer view of formats.h. The 32-element formats, and the
-// one- and two-bit ones.
+// Registers the decoders and products of the formats with 32 elements, and those with one and two
+// bits.
 #include "quants/register_format.h"
 
 namespace weft::WEFT_TARGET {

@@ -1,4 +1,4 @@
-// Decoders and dot products over the integer view of formats.h. Uneven levels, four-bit floats,
+// Registers the decoders and products of the formats with uneven levels, four-bit floats and
 // ternary weights.
 #include "quants/register_format.h"
 

@@ -12,8 +12,8 @@ void register_fp4_types(KernelTable& table);
 
 namespace {
 
-// The code nearest to x under the (halved) scale, the first of equals. Only codes of x's sign can
-// win, so magnitudes are compared.
+// The code nearest to x with the (halved) scale, the first of equals. Only codes with the sign of x
+// can be nearest, so it compares magnitudes.
 uint8_t nearest_code(float x, float scale) {
   const float magnitude = __builtin_fabsf(x);
   int best = 0;
@@ -30,8 +30,8 @@ void encode_mxfp4(const float* x, BlockMXFP4& b) {
   const float amax = max_magnitude(x, 32);
   b.e = 0;
   if (amax > 0 && __builtin_isfinite(amax)) {
-    // log2 is rounded to float before its floor, so a value just below a power of two may count as
-    // that power; the exponent is narrowed to a byte
+    // As in the reference, log2 is rounded to float before its floor is taken, so a value just
+    // below a power of two may count as that power; the exponent is narrowed to a byte.
     const auto exponent = static_cast<float>(log2(static_cast<double>(amax)));
     b.e = low8(static_cast<int32_t>(__builtin_floorf(exponent)) + 125);
   }
@@ -41,7 +41,8 @@ void encode_mxfp4(const float* x, BlockMXFP4& b) {
   }
 }
 
-// Float to unsigned E4M3: halves up, saturated at 0x7e; zero, negatives and NaN give 0.
+// Converts a float to unsigned E4M3. Halves are rounded up, large numbers saturate at 0x7e, and
+// zero, negative numbers and NaN give 0.
 uint8_t ue4m3_byte(float x) {
   if (!(x > 0)) return 0;
   if (x > 448.0f) x = 448.0f;
@@ -52,7 +53,7 @@ uint8_t ue4m3_byte(float x) {
     const int32_t mantissa = truncate(x * 512.0f + 0.5f);
     return low8(mantissa < 7 ? mantissa : 7);
   }
-  // exponent and mantissa are adjacent, so a carry out of the mantissa raises the exponent
+  // Exponent and mantissa are adjacent, so a carry out of the mantissa raises the exponent.
   const int32_t code = (exponent << 3 | (bits >> 20 & 7)) + (bits >> 19 & 1);
   return low8(code >= 15 << 3 ? 0x7e : code);
 }

@@ -1,11 +1,12 @@
-// Scales of the four-bit floats, halved because their codes are kept doubled.
+// The scales of the four-bit floats, halved because the values of their codes are doubled.
 #pragma once
 
 #include "quants/codec.h"
 
 namespace weft {
 
-// Unsigned E4M3 with bias 7. The byte 0x7f means 0, like 0x00; otherwise bit 7 is ignored.
+// Half of each unsigned E4M3 number (bias 7). The code 0x7f means 0, as 0x00 does. Bit 7 of other
+// codes is ignored.
 struct HalvedUE4M3 {
   float values[256];
 
@@ -13,7 +14,7 @@ struct HalvedUE4M3 {
     for (int code = 0; code < 256; ++code) {
       const int exponent = code >> 3 & 15;
       const auto mantissa = static_cast<float>(code & 7);
-      float scale = 1.0f / 1024.0f;  // of a subnormal
+      float scale = 1.0f / 1024.0f;  // that of the subnormal numbers
       for (int e = 1; e < exponent; ++e) scale *= 2;
       values[code] = exponent == 0 ? mantissa * scale : (8.0f + mantissa) * scale;
     }
@@ -26,7 +27,7 @@ inline constexpr HalvedUE4M3 kHalvedUE4M3;
 
 namespace weft::WEFT_TARGET {
 
-// 2^(e - 128); the two smallest are subnormal.
+// 2^(e - 128). The two smallest results are subnormal.
 static inline float halved_e8m0(uint8_t e) {
   const uint32_t bits = e < 2 ? 0x00200000u << e : static_cast<uint32_t>(e - 1) << 23;
   float f;

@@ -11,7 +11,7 @@ namespace {
 
 constexpr auto kRows = static_cast<size_t>(kPanelRows);
 
-// Four words of four rows; the layout is a transposition.
+// Four words. Interleaving transposes 4 x 4 words, four of each of four rows, at a time.
 using Words = uint32_t __attribute__((vector_size(16)));
 
 inline Words load(const char* p) {
@@ -33,7 +33,8 @@ inline void transpose(Words w[4]) {
   w[3] = __builtin_shuffle(b, d, Words{2, 3, 6, 7});
 }
 
-// One word of every row, at `rows` + r * stride and at `panel` + r * sizeof(Word).
+// Moves one word of every row: that of row r is at rows + r * stride and at panel + r *
+// sizeof(Word).
 template <class Word, bool kToPanel>
 inline void move_word(char* rows, size_t stride, char* panel) {
   for (size_t r = 0; r < kRows; ++r) {
@@ -43,10 +44,11 @@ inline void move_word(char* rows, size_t stride, char* panel) {
   }
 }
 
-// `count` words of 4 bytes of every row. A cache line of each row is used up before the next.
+// Moves `count` words of 4 bytes of every row. It goes through one cache line of each row (16
+// words) before it takes the next.
 template <bool kToPanel>
 void move_words4(char* rows, size_t stride, size_t count, char* panel) {
-  constexpr size_t kLine = kRows * 4;  // one word of all rows
+  constexpr size_t kLine = kRows * 4;  // bytes of one word of all rows
   size_t begin = 0;
   while (begin + 4 <= count) {
     const size_t end = count - begin >= 16 ? begin + 16 : begin + 4;
@@ -71,13 +73,14 @@ void move_words4(char* rows, size_t stride, size_t count, char* panel) {
   }
 }
 
-// One panel. The source is only read, whichever of the two it is.
+// Moves one panel: from rows to the panel when kToPanel, otherwise back. It only reads the source.
 template <bool kToPanel>
 void move_panel(const InterleavedFormat& format, char* rows, size_t stride, size_t n_blocks,
                 char* panel) {
   const auto block_size = static_cast<size_t>(format.block_size);
   if (format.n_fields == 1 && format.fields[0].width == 4) {
-    move_words4<kToPanel>(rows, stride, n_blocks * block_size / 4, panel);  // the row is one field
+    // All words of a row are one run, whatever its blocks.
+    move_words4<kToPanel>(rows, stride, n_blocks * block_size / 4, panel);
     return;
   }
   for (size_t b = 0; b < n_blocks; ++b) {
@@ -117,7 +120,7 @@ void move_panels(DType type, char* rows, int64_t row_stride, int64_t row_element
   }
 }
 
-// A field of words of `width` bytes that is the member `field` of `Block`.
+// The field of words of `width` bytes that is the member `field` of `Block`.
 #define WEFT_FIELD(Block, field, width)                                       \
   {static_cast<int16_t>(offsetof(Block, field)), static_cast<int16_t>(width), \
    static_cast<int16_t>(sizeof(Block::field) / (width))}
@@ -135,7 +138,7 @@ struct Table {
       format.fields[f] = fields[f];
       format.block_size += fields[f].width * fields[f].count;
     }
-    // a block, or as many as make a word (the 16-bit floats)
+    // Those of one block, or of as many as fill a word (the 16-bit floats).
     format.block = info.block * (format.block_size / info.block_size);
   }
 
@@ -220,7 +223,7 @@ const InterleavedFormat* interleaved_format(DType type) {
 
 void interleave_panels(DType type, const void* src, int64_t row_stride, int64_t row_elements,
                        int64_t first_panel, int64_t n_panels, void* dst) {
-  // one walk serves both directions; this one never writes through `rows`
+  // move_panels serves both directions; in this one it does not write through `rows`.
   char* rows = const_cast<char*>(static_cast<const char*>(src));
   move_panels<true>(type, rows, row_stride, row_elements, first_panel, n_panels,
                     static_cast<char*>(dst));

@@ -1,9 +1,19 @@
-// The interleaved layout of weight matrices: panels of 32 rows whose words stand side by side.
+// The interleaved layout of weight matrices: panels of 32 rows whose words are adjacent, so that a
+// vector register loads the same word of many rows at once.
 //
-// A panel holds 32 rows, block by block along the row. Within a block, field by field; a field is a
-// run of words of 1, 2 or 4 bytes; each word is stored for the 32 rows after each other. So a
-// vector register loads the same word of many rows at once. A matrix has as many bytes as before,
-// and panel p starts where row 32*p started; its number of rows is a multiple of 32.
+// A panel stores its rows block by block, and a block field by field. A field is a run of words of
+// 1, 2 or 4 bytes. Each word is stored for row 0, row 1, ... row 31 of the panel. For q4_0, whose
+// block is a 2-byte scale d and 16 bytes of codes, i.e. four words:
+//
+//     byte   0  block 0   d of rows 0..31
+//     byte  64            qs[0..3] of rows 0..31
+//     byte 192            qs[4..7] of rows 0..31
+//     byte 320            qs[8..11] of rows 0..31
+//     byte 448            qs[12..15] of rows 0..31
+//     byte 576  block 1   d of rows 0..31, ...
+//
+// The matrix has a multiple of 32 rows and as many bytes as in rows; panel p begins where row 32 *
+// p would.
 #pragma once
 
 #include <cstdint>
@@ -16,16 +26,15 @@ inline constexpr int64_t kPanelRows = 32;
 inline constexpr int kMaxFields = 6;
 
 struct WordField {
-  int16_t offset;  // bytes into the block
-  int16_t width;   // bytes of a word: 1, 2 or 4
-  int16_t count;   // words
+  int16_t offset;  // bytes from the start of the block
+  int16_t width;   // bytes per word: 1, 2 or 4
+  int16_t count;   // words in the field
 };
 
-// How one block is taken apart; the fields in the order in which a panel stores them, widths 2, 1,
-// 4 one after the other.
+// The fields of a block, in the order in which a panel stores them.
 struct InterleavedFormat {
   int32_t block = 0;       // elements; 2 for the 16-bit floats, whose words are pairs
-  int32_t block_size = 0;  // bytes of one row's block; 32 times that in a panel
+  int32_t block_size = 0;  // bytes of the block of one row
   int32_t n_fields = 0;
   WordField fields[kMaxFields] = {};
 };
@@ -35,13 +44,14 @@ const InterleavedFormat* interleaved_format(DType type);
 
 inline bool can_interleave(DType type) { return interleaved_format(type) != nullptr; }
 
-// Panels first_panel..first_panel+n_panels of a matrix, from rows `row_stride` bytes apart at `src`
-// to the interleaved matrix at `dst`. Both are the starts of the matrix. `row_elements` is a
-// multiple of the format's block, and the type has the layout. They may not overlap.
+// Copies the panels first_panel..first_panel+n_panels of a matrix of rows, `row_stride` bytes
+// apart, to an interleaved matrix. `src` and `dst` are the starts of the whole matrices and may not
+// overlap. `row_elements`, the length of a row, is a multiple of the format's block, and `type` has
+// the layout.
 void interleave_panels(DType type, const void* src, int64_t row_stride, int64_t row_elements,
                        int64_t first_panel, int64_t n_panels, void* dst);
 
-// The inverse: from the interleaved matrix at `src` to rows at `dst`.
+// The inverse: copies panels of the interleaved matrix at `src` to the rows of the matrix at `dst`.
 void deinterleave_panels(DType type, const void* src, int64_t row_elements, int64_t first_panel,
                          int64_t n_panels, void* dst, int64_t row_stride);
 

@@ -1,6 +1,6 @@
-// Encoders of four bits with uneven levels: iq4_nl and iq4_xs. iq4_nl is written without a search
-// for the best scale, as the reference does at run time (files have it). Source:
-// quantize_row_iq4_nl_impl in ggml-quants.c.
+// Encoders of the four-bit types with uneven levels: iq4_nl and iq4_xs. The encoder of iq4_nl does
+// not search for the best scale, as the reference's at run time does not (files were written with a
+// search). Source: quantize_row_iq4_nl_impl in ggml-quants.c.
 #include "quants/codec.h"
 
 namespace weft::WEFT_TARGET {
@@ -9,7 +9,7 @@ void register_iq4_types(KernelTable& table);
 
 namespace {
 
-// The nearest level; the upper one at a midpoint, the last for NaN.
+// The code of the nearest level: the upper one at a midpoint, the last one for NaN.
 uint8_t nearest_level(float x) {
   const float doubled = x + x;
   int code = 15;
@@ -24,7 +24,8 @@ struct Sums {
   float q2;
 };
 
-// Sums of w*q*x and w*q*q with w = x*x, q the levels nearest to x * inverse; codes optional.
+// The sums of w * q * x and w * q * q, where w = x * x and q are the levels nearest to x * inverse.
+// Writes their codes unless `codes` is nullptr.
 Sums fit_sums(const float* x, float inverse, uint8_t* codes) {
   Sums sums = {0, 0};
   for (int j = 0; j < 32; ++j) {
@@ -55,7 +56,7 @@ void encode_iq4_nl(const float* x, BlockIQ4_NL& b) {
   pack_nibbles(codes, b.qs);
 }
 
-// The best scale of 32 values: a first fit and 15 tries.
+// The best scale for 32 values, out of a first fit and 15 trials.
 float search_scale(const float* x) {
   const Peak peak = find_peak(x, 32);
   if (peak.magnitude < kTinyGroup) return 0;

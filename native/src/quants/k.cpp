@@ -8,8 +8,8 @@ void register_k_types(KernelTable& table);
 
 namespace {
 
-// The nearest code to x + offset under a scale as stored, less `low`. Where that scale is zero the
-// codes of the search stay.
+// Codes x + offset anew with the scale as it is stored: the nearest of low..high, less `low`. Where
+// that scale is zero, the codes of the search stay.
 void requantize(const float* x, int n, float scale, float offset, int low, int high,
                 uint8_t* codes) {
   if (scale == 0) return;
@@ -65,7 +65,7 @@ void encode_q3_K(const float* x, BlockQ3_K& b) {
   if (peak != 0) {
     const float inverse = -32.0f / peak;
     for (int g = 0; g < 16; ++g) {
-      // narrowed to a byte before it is clipped
+      // As in the reference, it is narrowed to a byte before it is clamped.
       stored[g] = low8(clamp(narrow8(nearest_int(inverse * scales[g])), -32, 31) + 32);
     }
     b.d = float_to_half(1.0f / inverse);
@@ -85,7 +85,7 @@ struct Pairs {
   uint8_t packed[12];
 };
 
-// Scales, minima and codes of q4_K and q5_K.
+// The scales, minima and codes of q4_K and q5_K.
 Pairs encode_pairs(const float* x, const SearchRange& range, uint8_t* codes) {
   float scales[8];
   float mins[8];

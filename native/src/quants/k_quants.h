@@ -1,13 +1,17 @@
-// Field packing of the K-quants, shared by their decoders, encoders and dot products.
+// How the K-quants pack scales and codes, for their decoders, encoders and dot products.
 #pragma once
 
 #include "quants/codec.h"
 
 namespace weft::WEFT_TARGET {
 
-// The eight 6-bit scales and minima of q4_K and q5_K, from 12 bytes: pairs 0-3 are the low six bits
-// of bytes 0-3 and 4-7; pairs 4-7 have four bits each in bytes 8-11 and their upper two in the top
-// of bytes 0-3 and 4-7. One scale or minimum a byte, the first lowest.
+// The eight 6-bit scales and minima of q4_K and q5_K are packed in 12 bytes. With j from 0 to 3:
+//
+//     byte j      bits 0-5: scale j           bits 6-7: bits 4-5 of scale 4 + j
+//     byte 4 + j  bits 0-5: minimum j         bits 6-7: bits 4-5 of minimum 4 + j
+//     byte 8 + j  bits 0-3: bits 0-3 of scale 4 + j, bits 4-7: bits 0-3 of minimum 4 + j
+//
+// pair_scales and pair_mins give one number per byte, the first in the lowest.
 static inline uint64_t pair_scales(const uint8_t* packed) {
   const uint32_t a = read32(packed);
   const uint32_t c = read32(packed + 8);
@@ -29,9 +33,10 @@ static inline void pack_pairs(const uint8_t* scales, const uint8_t* mins, uint8_
   }
 }
 
-// The sixteen 6-bit scales of q3_K, from 12 bytes: low four bits of scales 0-7 and 8-15 in the low
-// and high halves of bytes 0-7, the upper two of scale j in byte 8 + j%4 at bit 2*(j/4).
-// Scales 8*half..8*half+7, one a byte, the first lowest.
+// The sixteen 6-bit scales of q3_K are packed in 12 bytes: byte j < 8 has bits 0-3 of scale j in
+// its low half and those of scale 8 + j in its high half; bits 4-5 of scale j are in byte 8 + j %
+// 4, at bit 2 * (j / 4). Gives the scales 8 * half .. 8 * half + 7, one per byte, the first in the
+// lowest.
 static inline uint64_t sixteen_scales(const uint8_t* packed, int half) {
   const uint32_t c = read32(packed + 8);
   const int shift = 4 * half;
@@ -50,7 +55,7 @@ static inline void pack_sixteen(const uint8_t* scales, uint8_t* packed) {
   }
 }
 
-// 256 two-bit codes in 64 bytes.
+// Packs 256 two-bit codes into the planes of 64 bytes (blocks.h).
 static inline void pack_two_bits(const uint8_t* codes, uint8_t* packed) {
   for (int half = 0; half < 2; ++half, codes += 128, packed += 32) {
     for (int j = 0; j < 32; ++j) {
@@ -60,14 +65,14 @@ static inline void pack_two_bits(const uint8_t* codes, uint8_t* packed) {
   }
 }
 
-// 256 four-bit codes in 128 bytes: pairs of 32 elements.
+// Packs 256 four-bit codes into the planes of 128 bytes.
 static inline void pack_four_bits(const uint8_t* codes, uint8_t* packed) {
   for (int pair = 0; pair < 4; ++pair, codes += 64, packed += 32) {
     for (int j = 0; j < 32; ++j) packed[j] = low8((codes[j] & 15) | (codes[j + 32] & 15) << 4);
   }
 }
 
-// Bit `bit` of 256 codes as eight planes of 32 elements.
+// Packs bit `bit` of 256 codes into the eight planes of 32 bytes.
 static inline void pack_planes(const uint8_t* codes, int bit, uint8_t* planes) {
   for (int j = 0; j < 32; ++j) {
     int byte = 0;

@@ -1,6 +1,7 @@
-// The scale searches of the K-quant encoders.
+// The searches for scales of the K-quant encoders.
 //
-// They keep the first of equals in float32, so the order of every operation is part of the result.
+// They compare errors in float32 and keep the first of equals, so the order of every operation
+// affects the result.
 // Source: make_qkx2_quants, make_qx_quants (rmse type 1) and make_q3_quants in ggml-quants.c.
 #pragma once
 
@@ -14,15 +15,72 @@ struct Fit {
 };
 
 struct SearchRange {
-  int top;      // codes are 0..top
-  float first;  // the first code width tried is top + first
-  float step;
-  int n_steps;
-  bool absolute;  // error of magnitude, not of square
+  int top;        // codes are 0..top
+  float first;    // the first trial divides the range of x into top + first steps,
+  float step;     // each further trial into `step` more
+  int n_steps;    // there are n_steps + 1 trials
+  bool absolute;  // errors count by magnitude; otherwise by square
 };
 
-// Fit x = scale * q - offset with offset >= 0: tries n_steps + 1 code widths over the range of x,
-// each with its least-squares scale and offset, and keeps the least weighted error.
+// A group of `n` numbers with their weights, and the errors of codes for them.
+struct WeightedGroup {
+  const float* x;
+  const float* weights;
+  int n;
+  const SearchRange& range;
+  float sum_w = 0;
+  float sum_x = 0;
+
+  WeightedGroup(const float* values, const float* w, int count, const SearchRange& r)
+      : x(values), weights(w), n(count), range(r) {
+    for (int i = 0; i < n; ++i) {
+      sum_w += weights[i];
+      sum_x += weights[i] * x[i];
+    }
+  }
+
+  void quantize(float inverse, float low, uint8_t* codes) const {
+    for (int i = 0; i < n; ++i) {
+      codes[i] = low8(clamp(nearest_int(inverse * (x[i] - low)), 0, range.top));
+    }
+  }
+
+  // The weighted error of scale * code + low.
+  float error(float scale, float low, const uint8_t* codes) const {
+    float sum = 0;
+    for (int i = 0; i < n; ++i) {
+      const float diff = scale * static_cast<float>(codes[i]) + low - x[i];
+      sum += weights[i] * (range.absolute ? __builtin_fabsf(diff) : diff * diff);
+    }
+    return sum;
+  }
+
+  // The least-squares scale and low end (at most 0) for these codes; false when they have none.
+  bool solve(const uint8_t* codes, float& scale, float& low) const {
+    float sum_l = 0;
+    float sum_l2 = 0;
+    float sum_xl = 0;
+    for (int i = 0; i < n; ++i) {
+      const auto l = static_cast<float>(codes[i]);
+      const float wl = weights[i] * l;
+      sum_l += wl;
+      sum_l2 += wl * l;
+      sum_xl += wl * x[i];
+    }
+    const float determinant = sum_w * sum_l2 - sum_l * sum_l;
+    if (!(determinant > 0)) return false;
+    scale = (sum_w * sum_xl - sum_x * sum_l) / determinant;
+    low = (sum_l2 * sum_x - sum_l * sum_xl) / determinant;
+    if (low > 0) {
+      low = 0;
+      scale = sum_xl / sum_l2;
+    }
+    return true;
+  }
+};
+
+// Fits x = scale * code - offset with offset >= 0. Tries several widths of a code, each with its
+// least-squares scale and offset, and keeps the fit with the least weighted error.
 static inline Fit fit_scale_and_min(const float* x, const float* weights, int n,
                                     const SearchRange& range, uint8_t* codes) {
   float low = x[0];
@@ -36,54 +94,21 @@ static inline Fit fit_scale_and_min(const float* x, const float* weights, int n,
     for (int i = 0; i < n; ++i) codes[i] = 0;
     return {0, -low};
   }
-  float sum_w = 0;
-  float sum_x = 0;
-  for (int i = 0; i < n; ++i) {
-    sum_w += weights[i];
-    sum_x += weights[i] * x[i];
-  }
+  const WeightedGroup group(x, weights, n, range);
   const auto top = static_cast<float>(range.top);
-  uint8_t trial[32];
-  const auto quantize = [&](float inverse, uint8_t* out) {
-    for (int i = 0; i < n; ++i) {
-      out[i] = low8(clamp(nearest_int(inverse * (x[i] - low)), 0, range.top));
-    }
-  };
-  const auto error = [&](float scale, float min, const uint8_t* q) {
-    float sum = 0;
-    for (int i = 0; i < n; ++i) {
-      const float diff = scale * static_cast<float>(q[i]) + min - x[i];
-      sum += weights[i] * (range.absolute ? __builtin_fabsf(diff) : diff * diff);
-    }
-    return sum;
-  };
   const float inverse = top / (high - low);
   float scale = 1.0f / inverse;
-  quantize(inverse, codes);
-  float best = error(scale, low, codes);
+  group.quantize(inverse, low, codes);
+  float best = group.error(scale, low, codes);
   for (int step = 0; step <= range.n_steps; ++step) {
     const float width = range.first + range.step * static_cast<float>(step) + top;
-    // the offset of the best fit so far shifts the range of the next try
-    quantize(width / (high - low), trial);
-    float sum_l = 0;
-    float sum_l2 = 0;
-    float sum_xl = 0;
-    for (int i = 0; i < n; ++i) {
-      const auto l = static_cast<float>(trial[i]);
-      const float wl = weights[i] * l;
-      sum_l += wl;
-      sum_l2 += wl * l;
-      sum_xl += wl * x[i];
-    }
-    const float determinant = sum_w * sum_l2 - sum_l * sum_l;
-    if (!(determinant > 0)) continue;
-    float trial_scale = (sum_w * sum_xl - sum_x * sum_l) / determinant;
-    float trial_low = (sum_l2 * sum_x - sum_l * sum_xl) / determinant;
-    if (trial_low > 0) {
-      trial_low = 0;
-      trial_scale = sum_xl / sum_l2;
-    }
-    const float trial_error = error(trial_scale, trial_low, trial);
+    uint8_t trial[32];
+    float trial_scale;
+    float trial_low;
+    // `low` is that of the best fit so far, so it shifts the range of this trial.
+    group.quantize(width / (high - low), low, trial);
+    if (!group.solve(trial, trial_scale, trial_low)) continue;
+    const float trial_error = group.error(trial_scale, trial_low, trial);
     if (trial_error < best) {
       std::memcpy(codes, trial, static_cast<size_t>(n));
       best = trial_error;
@@ -94,7 +119,8 @@ static inline Fit fit_scale_and_min(const float* x, const float* weights, int n,
   return {scale, -low};
 }
 
-// Fit x[16] = scale * (q - half), weights x*x, over 19 code widths. 0 for a group of zeros.
+// Fits 16 numbers x = scale * (code - kHalf), weighted by x * x. Tries 19 code widths and returns
+// the scale; 0 for a group of zeros.
 template <int kHalf>
 float fit_scale(const float* x, uint8_t* codes) {
   const Peak peak = find_peak(x, 16);
@@ -135,7 +161,7 @@ float fit_scale(const float* x, uint8_t* codes) {
   return scale;
 }
 
-// As fit_scale, but improving one element at a time, in up to five rounds.
+// The same fit, but it improves the codes of single elements, in up to five rounds.
 template <int kHalf>
 float fit_scale_by_element(const float* x, uint8_t* codes) {
   const Peak peak = find_peak(x, 16);

@@ -1,13 +1,9 @@
-// Interleaved panels as integers: the view of formats.h for kPanelRows rows at once, in vectors
-// whose lanes are rows.
+// The integer view of formats.h for an interleaved panel (interleave.h), in vectors whose 32-bit
+// lanes are rows. Each byte of formats.h becomes a byte of a lane, with the same bits. For the rows
+// of vector `v`, Lanes<F> gives
 //
-// An interleaved panel holds, block after block, each little word of the block for its 32 rows
-// (quants/interleave.h has the order of the words). So what is a byte in formats.h is here a byte
-// of 32-bit lanes, and the bit patterns stay those of the format. A `Lanes<F>` gives, for the rows
-// of vector `v`,
-//
-//   codes   the eight words of chunk `c`: four neighbouring codes of each row
-//   scales  of all groups of the block, group after group kPanelRows floats apart
+//   codes   the eight vectors of chunk `c`; each lane has four neighbouring codes of its row
+//   scales  the scales and minima of all groups of the block; groups are kPanelRows floats apart
 #pragma once
 
 #include "quants/formats.h"
@@ -18,18 +14,19 @@
 namespace weft::WEFT_TARGET {
 
 inline constexpr int kLaneBytes = kLanes * 4;
-inline constexpr int kWordBytes = 4 * kPanelRows;  // of one word of all rows
+inline constexpr int kWordBytes = 4 * kPanelRows;  // bytes of one word of all rows
 
 static inline vi splat_bytes(int x) {
   return vi{} + static_cast<int32_t>(0x01010101u * static_cast<uint32_t>(x));
 }
 
-// Word number `word` behind `header` bytes of each row.
+// The 4-byte word number `word` of the rows of vector `v`. Before the words, a block has `header`
+// bytes per row.
 static inline vi lane_word(const char* block, int header, int word, int v) {
   return load_as<vi>(block + header * kPanelRows + word * kWordBytes + v * kLaneBytes);
 }
 
-// The 16-bit field at byte `at` of each row's header.
+// The field at byte `at` of the header of each row: a half, an unsigned 16-bit integer, a byte.
 static inline vf lane_half(const char* block, int at, int v) {
   return load_half(reinterpret_cast<const uint16_t*>(block + at * kPanelRows) + v * kLanes);
 }
@@ -51,7 +48,7 @@ static inline vi lane_u8(const char* block, int at, int v) {
 #endif
 }
 
-// Every byte shifted right and masked, masked and shifted left.
+// Shifts every byte right, then masks it; masks every byte, then shifts it left.
 static inline vi bits(vi v, int shift, int mask) { return v >> shift & splat_bytes(mask); }
 static inline vi bits_up(vi v, int mask, int shift) { return (v & splat_bytes(mask)) << shift; }
 
@@ -63,7 +60,7 @@ static inline vf signed_byte(vi v, int i) {
   return __builtin_convertvector(v << (24 - 8 * i) >> 24, vf);
 }
 
-// table[code] for bytes 0..15.
+// table[code] for each byte, which is 0..15.
 static inline vi look_up_lanes(const uint8_t* table, vi codes) {
 #if defined(__AVX512BW__)
   const __m512i all = _mm512_broadcast_i32x4(load_as<__m128i>(table));
@@ -74,9 +71,9 @@ static inline vi look_up_lanes(const uint8_t* table, vi codes) {
 #endif
 }
 
-// ---- the parts that formats share
+// ---- helpers for several formats
 
-// 32 codes of four bits in four words: the low halves, then the high halves.
+// The 32 codes of four bits in four words: first the low halves, then the high halves.
 static inline void lane_nibbles(const char* block, int header, int word, int v, vi* w) {
   for (int j = 0; j < 4; ++j) {
     const vi both = lane_word(block, header, word + j, v);
@@ -85,13 +82,13 @@ static inline void lane_nibbles(const char* block, int header, int word, int v, 
   }
 }
 
-// Eight words at `word`, of each byte the bits from `shift` on.
+// The eight words from `word` on, with each byte shifted right by `shift` and masked.
 static inline void lane_fields(const char* block, int header, int word, int shift, int mask, int v,
                                vi* w) {
   for (int j = 0; j < 8; ++j) w[j] = bits(lane_word(block, header, word + j, v), shift, mask);
 }
 
-// Bit `bit` of eight words at `word`, moved up to bit `to` of the codes.
+// Adds bit `bit` of each byte of the eight words from `word` on to the codes, as their bit `to`.
 static inline void add_plane(const char* block, int header, int word, int bit, int to, int v,
                              vi* w) {
   for (int j = 0; j < 8; ++j) {
@@ -99,12 +96,12 @@ static inline void add_plane(const char* block, int header, int word, int bit, i
   }
 }
 
-// Bit i of a word becomes bit 4 of code i.
+// Adds bit i of `word` to code i, as its bit 4.
 static inline void add_fifth_bits(vi word, vi* w) {
 #if defined(__AVX512F__)
   for (int j = 0; j < 8; ++j) {
     const vi four = word >> 4 * j & 15;
-    // bit i of four bits comes to byte i
+    // The products move bit i of the four bits to byte i.
     w[j] |= ((four | four << 7 | four << 14 | four << 21) & splat_bytes(1)) << 4;
   }
 #else
@@ -124,7 +121,7 @@ static inline void add_fifth_bits(vi word, vi* w) {
 #endif
 }
 
-// 6-bit scales and minima of q4_K and q5_K, as k_quants.h packs them.
+// The 6-bit scales and minima of q4_K and q5_K, packed as in k_quants.h.
 static inline void lane_pairs(const char* block, int v, float* scale, float* min) {
   const vf d = lane_half(block, 0, v);
   const vf dmin = vf{} - lane_half(block, 2, v);
@@ -300,7 +297,7 @@ template <>
 struct Lanes<FormatMXFP4> {
   static void scales(const char* block, int v, float* scale, float*) {
     const vi e = lane_u8(block, 0, v);
-    // as halved_e8m0
+    // The same as halved_e8m0.
     const vi bits = e < 2 ? (vi{} + 0x00200000) << e : (e - 1) << 23;
     store(scale, reinterpret_cast<vf>(bits));
   }
@@ -315,7 +312,8 @@ struct Lanes<FormatTQ1_0> {
   static void scales(const char* block, int v, float* scale, float*) {
     for (int g = 0; g < 8; ++g) store(scale + g * kPanelRows, lane_half(block, 0, v));
   }
-  // Of each byte, the digit that stands at that power of three: see FormatTQ1_0.
+  // A digit of each byte, as in FormatTQ1_0: the two low bytes of a lane are multiplied by
+  // `low_power`, the two high bytes by `high_power`.
   static vi digit(vi bytes, int low_power, int high_power) {
     typedef uint16_t words __attribute__((vector_size(sizeof(vi))));
     const auto even = reinterpret_cast<words>(bytes & 0x00ff00ff);
@@ -344,7 +342,7 @@ struct Lanes<FormatTQ1_0> {
 
 template <>
 struct Lanes<FormatTQ2_0> {
-  // Every word of the block has the codes of four chunks, one in each pair of bits.
+  // Each byte holds codes of four chunks, one in each pair of bits.
   static constexpr int kHeader = 2, kPairWords = 16;
   static void scales(const char* block, int v, float* scale, float*) {
     const vf d = lane_half(block, 0, v);
@@ -362,7 +360,7 @@ struct Lanes<FormatI2_S> {
   }
   static void codes(const char* block, int c, int v, vi* w) {
     lane_fields(block, 0, 0, 6 - 2 * c, 3, v, w);
-    // code 3 is 0, as code 1
+    // Code 3 means 0, as code 1 does.
     for (int j = 0; j < 8; ++j) w[j] = w[j] & ~((w[j] & w[j] << 1) & splat_bytes(2));
   }
 };

@@ -1,6 +1,6 @@
-// Encoders of the 32-element blocks with one scale: q4_0 q4_1 q5_0 q5_1.
+// Encoders of the blocks of 32 elements with one scale: q4_0, q4_1, q5_0, q5_1.
 //
-// Source: the quantizers of these names in ggml-quants.c.
+// Source: the quantizers of these types in ggml-quants.c.
 #include "quants/codec.h"
 
 namespace weft::WEFT_TARGET {
@@ -9,15 +9,15 @@ void register_legacy_types(KernelTable& table);
 
 namespace {
 
-// Codes of the symmetric types: the value of largest magnitude becomes code 0 (-half). Returns the
-// scale; `q` gets 32 codes 0..2*half-1.
+// The 32 codes 0..2*kHalf-1 of the symmetric types: the value of largest magnitude has code 0,
+// which means -kHalf. Returns the scale.
 template <int kHalf>
 float around_zero(const float* x, uint8_t* q) {
   const float d = find_peak(x, 32).value / static_cast<float>(-kHalf);
   const float id = reciprocal(d);
   for (int j = 0; j < 32; ++j) {
     const int8_t code = narrow8(truncate(x[j] * id + (static_cast<float>(kHalf) + 0.5f)));
-    // narrowed to a byte before the minimum is taken
+    // As in the reference, the code is a byte before the minimum is taken.
     q[j] = low8(code < 2 * kHalf - 1 ? code : 2 * kHalf - 1);
   }
   return d;
@@ -28,7 +28,7 @@ struct Range {
   float low;
 };
 
-// Codes of the types with an offset: (x - low) / d rounded, not clipped.
+// The codes of the types with an offset: (x - low) / d, rounded and not clamped.
 template <int kTop>
 Range from_min(const float* x, int32_t* q) {
   float low = x[0];

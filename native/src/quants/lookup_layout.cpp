@@ -11,7 +11,8 @@ namespace {
 
 constexpr int kMaxBlock = 256;
 
-// Codes 0 1 2 of a block: two-bit fields of 32 bytes, `shift` of the first one.
+// The codes in the two-bit fields of 32 bytes. The first field of a byte is at bit `shift`, the
+// next ones `step` bits further.
 void split_fields(const uint8_t* bytes, int shift, int step, uint8_t* codes) {
   for (int field = 0; field < 4; ++field, shift += step) {
     for (int j = 0; j < 32; ++j) {
@@ -20,7 +21,8 @@ void split_fields(const uint8_t* bytes, int shift, int step, uint8_t* codes) {
   }
 }
 
-// Digit k of a byte is the integer part of 3 * (byte * 3^k mod 256) / 256: see FormatTQ1_0.
+// The codes in the base-3 digits of `size` bytes. Digit k of a byte is the integer part of
+// 3 * (byte * 3^k mod 256) / 256.
 void split_digits(const uint8_t* bytes, int size, int digits, uint8_t* codes) {
   uint32_t power = 1;
   for (int k = 0; k < digits; ++k, power *= 3) {
@@ -30,7 +32,7 @@ void split_digits(const uint8_t* bytes, int size, int digits, uint8_t* codes) {
   }
 }
 
-// The codes of one block, and its scale; i2_s has none.
+// Reads the codes 0, 1, 2 of one block. Returns its scale, 0 for i2_s, which has none.
 uint16_t split_block(DType type, const uint8_t* block, uint8_t* codes) {
   uint16_t d = 0;
   if (type == DType::kTQ1_0) {
@@ -45,7 +47,7 @@ uint16_t split_block(DType type, const uint8_t* block, uint8_t* codes) {
     std::memcpy(&d, block + offsetof(BlockTQ2_0, d), sizeof d);
   } else {
     split_fields(block, 6, -2, codes);
-    for (int i = 0; i < 128; ++i) codes[i] = codes[i] == 3 ? 1 : codes[i];  // 3 is another zero
+    for (int i = 0; i < 128; ++i) codes[i] = codes[i] == 3 ? 1 : codes[i];  // code 3 means 0 too
   }
   return d;
 }
@@ -87,13 +89,13 @@ bool is_ternary(DType type, const void* src, int64_t n_blocks) {
   if (type != DType::kTQ2_0) return lookup_block(type) != 0;
   const auto* block = static_cast<const BlockTQ2_0*>(src);
   for (int64_t b = 0; b < n_blocks; ++b) {
-    uint64_t found = 0;
+    uint64_t threes = 0;  // the low bit of a field is set where a code is 3
     for (int i = 0; i < 64; i += 8) {
       uint64_t word;
       std::memcpy(&word, block[b].qs + i, sizeof word);
-      found |= word & word >> 1;
+      threes |= word & word >> 1;
     }
-    if ((found & 0x5555555555555555u) != 0) return false;
+    if ((threes & 0x5555555555555555u) != 0) return false;
   }
   return true;
 }

@@ -1,15 +1,21 @@
-// The lookup layout of ternary weights: what a table is asked for, in panels of 32 rows.
+// The lookup layout of ternary weights: panels of 32 rows that hold indices into tables of partial
+// sums.
 //
-// Three weights -1 0 +1 of a row are one of 27 values v = 9a + 3b + c, kept in five bits: |v|, and
-// 16 where v is negative. So a table of one activation column that is built for those three
-// elements has an entry for each, and one shuffle finds it for 32 rows. A chunk of 32 elements is
-// eleven such indices (the last one is of two elements). A unit is two chunks, 22 indices in seven
-// 16-bit words: index 3*w + s of word w from bit 5*s on, and the last one in the top bits of the
-// first five words. That is 1.75 bits a weight.
+// Three weights a, b, c of a row, each -1, 0 or +1, make one of 27 values v = 9a + 3b + c. It is
+// stored as an index of five bits: |v|, plus 16 where v is negative. The table for these three
+// elements of an activation column holds the partial sum of each |v|, so that one shuffle looks up
+// the sums of 32 rows. A chunk of 32 elements has eleven indices, the last for two elements. A unit
+// of two chunks has 22 indices in seven 16-bit words (1.75 bits per weight):
 //
-// A panel holds 32 rows, block by block along the row: the rows' scales (16 bits each; none for
-// i2_s), then word by word the 32 rows after each other. Panel p starts at p times its size. What
-// a tensor keeps behind its last row (the scale of i2_s) stays where it was.
+//             bits 0-4     bits 5-9     bits 10-14    bit 15
+//     word 0  index 0      index 1      index 2       bit 0 of index 21
+//     word 1  index 3      index 4      index 5       bit 1 of index 21
+//     ...
+//     word 6  index 18     index 19     index 20      unused in words 5 and 6
+//
+// A panel stores its 32 rows block by block: the scales of the rows (16 bits each; i2_s has none),
+// then each word of the block for row 0 to row 31. Panel p begins at p times the size of a panel.
+// The scale of i2_s, behind the last row of the tensor, stays where it was.
 //
 // The groups of three and the sign bit are those of TL2 in microsoft/BitNet; the packing is ours.
 #pragma once
@@ -20,24 +26,27 @@
 
 namespace weft {
 
-inline constexpr int64_t kLookupUnit = 64;  // elements
-inline constexpr int kUnitWords = 7;        // of 16 bits
-inline constexpr int kChunkLookups = 11;    // of 32 elements
-inline constexpr int kLookupEntries = 32;   // of a table
-inline constexpr int kLookupNegative = 16;  // in an index
+inline constexpr int64_t kLookupUnit = 64;  // elements per unit
+inline constexpr int kUnitWords = 7;        // 16-bit words per unit
+inline constexpr int kChunkLookups = 11;    // indices per chunk of 32 elements
+inline constexpr int kLookupEntries = 32;   // entries per table
+inline constexpr int kLookupNegative = 16;  // the bit of an index for negative values
 
-// Elements of a block of `type`, which rows are multiples of; 0: the type has no lookup layout.
+// The elements per block of `type`; rows have a multiple of it. 0 when the type has no lookup
+// layout.
 int64_t lookup_block(DType type);
 
-// Bytes of a row: 32 times that is a panel.
+// The bytes per row; a panel has 32 times as many.
 int64_t lookup_row_bytes(DType type, int64_t row_elements);
 
-// Whether the weights at `src`, whole blocks, are all ternary: a code of tq2_0 may be 2.
+// Whether all weights of the `n_blocks` blocks at `src` are -1, 0 or +1 times the scale. tq2_0 can
+// also store +2.
 bool is_ternary(DType type, const void* src, int64_t n_blocks);
 
-// Panels first_panel..first_panel+n_panels of a matrix, from rows `row_stride` bytes apart at `src`
-// to the matrix of indices at `dst`. Both are the starts of the matrix. `row_elements` is a
-// multiple of the block. Codes that are not ternary become some that are.
+// Converts the panels first_panel..first_panel+n_panels of a matrix of rows, `row_stride` bytes
+// apart, to the lookup layout. `src` and `dst` are the starts of the whole matrices.
+// `row_elements`, the length of a row, is a multiple of the block. Weights that are not ternary
+// become ternary.
 void make_lookup_panels(DType type, const void* src, int64_t row_stride, int64_t row_elements,
                         int64_t first_panel, int64_t n_panels, void* dst);
 

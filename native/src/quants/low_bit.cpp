@@ -1,8 +1,8 @@
 // Encoders of one and two bits with one scale: q1_0 and q2_0.
 //
-// q1_0: bit set is +d, else -d, d the mean magnitude. q2_0: four codes a byte from the low bits up,
-// d the largest magnitude. Source: quantize_row_q1_0_ref and quantize_row_q2_0_ref in
-// ggml-quants.c.
+// In q1_0 a set bit means +d, a clear one -d, and d is the mean magnitude. q2_0 has four codes per
+// byte, from the low bits up, and d is the largest magnitude. Source: quantize_row_q1_0_ref and
+// quantize_row_q2_0_ref in ggml-quants.c.
 #include "quants/codec.h"
 
 namespace weft::WEFT_TARGET {

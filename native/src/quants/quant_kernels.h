@@ -1,19 +1,21 @@
-// What a quantized weight type offers to the matrix kernels.
+// The functions that a quantized weight type provides for the matrix kernels.
 //
-// Three shapes of the same sum:
-// - `dot`: some rows times one activation row, both as they are stored (few columns);
-// - `columns`: a panel of interleaved rows times a few columns, read as it is stored;
-// - `pack` or `unpack`, then `tile`: a panel becomes bytes and floats whose lanes are rows, which
-//   are then multiplied with one run of columns after another (prompts).
+// They compute the same sums in three ways:
+// - `dot`: some rows times one activation column, for few columns; both are read in place;
+// - `columns`: an interleaved panel, read in place, times a few columns;
+// - `pack` or `unpack`, then `tile`: a panel is unpacked into bytes and floats whose lanes are
+// rows,
+//   and multiplied with one run of columns after another, for prompts.
 //
-// All that a target has give the same bits, so that a column does not depend on how many there are
-// beside it. Products of codes are added up as integers over a group (a block, where it has one
-// scale), which is exact in any order. Then, in the order of the groups and rounding once each:
+// All of them give the same bits on a target, so that a column does not depend on how many other
+// columns there are. They add up the products of codes as integers over a group (or over a block
+// that has one scale), which is exact in any order. Then they add, in the order of the groups and
+// rounding once per operation,
 //
-//   sum += group * (scale * d)     and, after each, sum += min * s
+//   sum += group * (scale * d)     and, with minima, sum += min * s
 //
-// where s is what a minimum is multiplied with (ActivationTile). Where activations have one scale d
-// for a block of 256 elements, these sums begin anew with each block, without d, and
+// with s from ActivationTile::sum. Where a block of 256 activations has one scale d, these sums
+// start from 0 for each block and leave out d, and
 //
 //   sum += block * d
 //
@@ -25,11 +27,11 @@
 
 namespace weft::WEFT_TARGET {
 
-// Weight rows of a panel: of an interleaved one as of an unpacked one.
+// The number of weight rows in a panel, interleaved or unpacked.
 inline constexpr int kPanelRows = 32;
 
-// Columns that are multiplied at a time: as many as the registers hold sums for, or, for the last
-// ones of a run, the next of these sizes.
+// The number of columns that are multiplied together: as many as there are registers for their
+// sums. The last columns of a run take the smallest of these sizes that holds them.
 #if defined(__AVX512VNNI__)
 inline constexpr int kTileColumns = 6;
 inline constexpr int kTileSizes[] = {1, 2, 4, 6};
@@ -41,7 +43,7 @@ inline constexpr int64_t kCodeBytes = 2;
 #endif
 inline constexpr int kTileVariants = sizeof kTileSizes / sizeof kTileSizes[0];
 
-// The variant for `n` columns, at most kTileColumns.
+// The index in kTileSizes for `n` columns; n is at most kTileColumns.
 static inline int tile_variant(int64_t n) {
   int variant = 0;
   while (kTileSizes[variant] < n) ++variant;
@@ -53,52 +55,60 @@ template <int kColumns>
 struct ActivationTile {
   int8_t q[kColumns][32];
   float d[kColumns];
-  // per group of the format (one or two): -kZero * sum(q), with AVX2 as two 16-bit numbers (of the
-  // codes at places 0 1, 4 5, ... and of the others: see lane_dots.h); or, when there are minima,
-  // sum(q), times d unless d serves a whole block. A format with one scale a block has the block's
-  // sum in its first tile.
+  // For each of the one or two groups of the format: `correction` is -kZero * sum(q), with AVX2 as
+  // two 16-bit numbers (the sum over the codes at places 0 1, 4 5, ... and over the others: see
+  // lane_dots.h). With minima it is `sum`: sum(q) * d, or just sum(q) where d belongs to a block of
+  // 256. For a format with one scale per block, the first tile of a block has the correction of the
+  // whole block.
   union {
     int32_t correction[2][kColumns];
     float sum[2][kColumns];
   };
 };
 static_assert(sizeof(ActivationTile<4>) == 4 * sizeof(ActivationTile<1>));
-inline constexpr int64_t kTileBytes = sizeof(ActivationTile<1>);  // of a column
+inline constexpr int64_t kTileBytes = sizeof(ActivationTile<1>);  // bytes per column
 
-// Panels are at most this deep.
+// A panel has at most this many chunks.
 inline constexpr int64_t kChunksDeep = 16;
 
-// kPanelRows rows, chunk by chunk.
+// An unpacked panel of kPanelRows rows, chunk by chunk. For each chunk, q holds
+//
+//     elements 0..3 of row 0 | of row 1 | ... of row 31
+//     elements 4..7 of row 0 | of row 1 | ... of row 31
+//     ...
+//     elements 28..31 of row 0 | ... of row 31
+//
+// With AVX2, codes of more than seven bits are signed 16-bit numbers: for each group first the
+// elements 0 and 2 of each four, then 1 and 3.
 struct Panel {
-  // [chunk][8][kPanelRows][4]: four neighbouring codes of each row. With AVX2, codes of more than
-  // seven bits as signed 16-bit numbers, [chunk][group][2][8 / groups][kPanelRows][2]: codes 0 and
-  // 2 of each four, then 1 and 3.
+  // [chunk][8][kPanelRows][4]; 16-bit codes: [chunk][group][2][8 / groups][kPanelRows][2]
   uint8_t* q;
-  float* scale;  // [chunk][groups of a chunk][kPanelRows]
-  float* min;    // as scale; only when the format has minima
+  float* scale;  // [chunk][groups per chunk][kPanelRows]
+  float* min;    // the same shape; only for formats with minima
 };
 
 struct QuantKernels {
   DType activation = DType::kF32;
-  int groups = 1;  // of a chunk
-  int zero = 0;    // what ActivationTile.correction multiplies
+  int groups = 1;  // groups per chunk
+  int zero = 0;    // kZero of the format
   bool has_min = false;
-  bool one_scale = false;  // of a block of weights
-  // out[r] = scale * row r . x, for rows `stride` bytes apart
+  bool one_scale = false;  // a block of weights has one scale
+  // out[r] = scale * (row r . x), for `rows` rows of n elements that are `stride` bytes apart.
   void (*dot)(const char* w, int64_t stride, int64_t rows, const void* x, int64_t n, float scale,
               float* out) = nullptr;
 
-  // The rest is nullptr where the target has no panels.
+  // The functions below are nullptr where the target has no panels.
 
-  // Rows beyond `rows` repeat the last one. `next`: distance in bytes from each row to what will be
-  // packed after it.
+  // Unpacks n_chunks chunks, from first_chunk on, of `rows` rows at `w`; further rows of the panel
+  // repeat the last one. `next` is the distance in bytes from each row to the bytes that will be
+  // packed next, which are prefetched.
   void (*pack)(const char* w, int64_t stride, int64_t rows, int64_t first_chunk, int64_t n_chunks,
                int64_t next, const Panel& out) = nullptr;
-  // The same from the interleaved panel at `w`; nullptr: the format has no interleaved kernels.
+  // The same for the interleaved panel at `w`; nullptr where the format has no interleaved kernels.
   void (*unpack)(const char* w, int64_t first_chunk, int64_t n_chunks, const Panel& out) = nullptr;
   // out[column][row] = scale * the product of a panel with kTileSizes[variant] columns, for all
-  // rows; what is there is the sum so far when `add`. `x`: ActivationTile of that many columns, one
-  // for each chunk.
+  // rows; with `add`, the sum so far in `out` is included. `x` is an array of ActivationTile of
+  // that many columns, one per chunk.
   void (*tile[kTileVariants])(const Panel& w, const void* x, int64_t n_chunks, bool add,
                               float scale, float* const* out) = {};
   // out[column][row] = scale * the interleaved panel at `w` times kTileSizes[variant] columns.
@@ -106,7 +116,7 @@ struct QuantKernels {
                                  float* const* out) = {};
 };
 
-// The kernels of a weight type; `dot` is nullptr for types without.
+// The kernels of a weight type; `dot` is nullptr for types that have none.
 QuantKernels& quant_kernels(DType type);
 
 }  // namespace weft::WEFT_TARGET

@@ -1,4 +1,4 @@
-// The decoder, dot product and matrix kernels of a format, entered in the tables.
+// Enters the decoder, dot product and matrix kernels of a format in the tables.
 #pragma once
 
 #include "quants/dot.h"
@@ -11,7 +11,7 @@ namespace weft::WEFT_TARGET {
 
 #if defined(__AVX2__)
 
-// The kernels for kTileSizes[kVariant] columns and smaller runs.
+// Sets the kernels for kTileSizes[kVariant] columns, and those for fewer.
 template <typename F, int kVariant>
 void set_variants(QuantKernels& k) {
   k.tile[kVariant] = multiply_tile<F, kTileSizes[kVariant]>;

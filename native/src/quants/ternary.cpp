@@ -1,10 +1,9 @@
 // Encoders of ternary weights: tq1_0 and tq2_0.
 //
-// A trit byte of tq1_0 is the five-digit base-3 number of its codes, first element most
-// significant, scaled by 256/243 and rounded up; digit k is the integer part of
-// 3 * ((byte * 3^k) mod 256) / 256. Elements of one byte lie 32 apart (bytes 0-31), 16 apart (bytes
-// 32-47) and 4 apart (qh). Source: quantize_row_tq1_0_ref and quantize_row_tq2_0_ref in
-// ggml-quants.c.
+// A byte of tq1_0 is a base-3 number of five codes, the first element most significant, scaled by
+// 256/243 and rounded up. Its digit k is the integer part of 3 * ((byte * 3^k) mod 256) / 256. The
+// elements of a byte are 32 apart in bytes 0-31, 16 apart in bytes 32-47 and 4 apart in qh. Source:
+// quantize_row_tq1_0_ref and quantize_row_tq2_0_ref in ggml-quants.c.
 #include "quants/codec.h"
 
 namespace weft::WEFT_TARGET {
@@ -13,19 +12,21 @@ void register_ternary_types(KernelTable& table);
 
 namespace {
 
+// Bytes of a block (of qs and then qh) with the same distance between the elements of a byte.
 struct Run {
-  int first;  // byte of the block, qh behind qs
-  int size;
-  int digits;
+  int first;   // the first byte
+  int size;    // bytes, and the distance in elements
+  int digits;  // codes per byte
 };
 constexpr Run kRuns[3] = {{0, 32, 5}, {32, 16, 5}, {48, 4, 4}};
-// Codes round(x/d) + 1 of a block; returns the scale, its largest magnitude.
+
+// The codes round(x / d) + 1 of a block; returns the scale d, the largest magnitude.
 float ternary_codes(const float* x, int32_t* codes) {
   const float d = max_magnitude(x, 256);
   const float id = reciprocal(d);
   for (int i = 0; i < 256; ++i) {
     const float scaled = round_half_away(x[i] * id);
-    // infinities and NaN count as zero
+    // Infinities and NaN count as zero.
     codes[i] = (__builtin_isfinite(scaled) ? truncate(scaled) : 0) + 1;
   }
   return d;
