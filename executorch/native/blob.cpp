@@ -20,7 +20,7 @@ Size size_of(const fb::Size& s) { return {s.value(), s.expr()}; }
 
 Status bad(const std::string& what) { return Status::invalid(what); }
 
-// Verifiers of older FlatBuffers leave open whether structs with words lie at words.
+// Verifiers of older FlatBuffers do not check the alignment of structs.
 template <typename T>
 bool is_aligned(const flatbuffers::Vector<T>* vector) {
   return vector == nullptr || reinterpret_cast<uintptr_t>(vector->Data()) % alignof(int64_t) == 0;
@@ -44,7 +44,7 @@ Status read_buffers(const fb::Program& p, Blob& out) {
   for (const fb::Buffer* b : *p.buffers()) {
     BufferInfo info;
     if (b->memory() < fb::Memory::MIN || b->memory() > fb::Memory::MAX || !is_layout(b->stored())) {
-      return bad("buffer " + std::to_string(out.buffers.size()) + " is of an unknown kind");
+      return bad("buffer " + std::to_string(out.buffers.size()) + " has an unknown kind or layout");
     }
     info.memory = static_cast<Memory>(b->memory());
     info.key = text(b->key());
@@ -65,7 +65,8 @@ Status read_tensors(const fb::Program& p, Blob& out) {
     decl.name = t->name()->str();
     if (t->ne()->size() != 4 || t->nb()->size() != 4 || !is_aligned(t->ne()) ||
         !is_aligned(t->nb()) || !is_layout(t->layout())) {
-      return bad("tensor " + decl.name + " has not four sizes and strides, or an unknown layout");
+      return bad("tensor " + decl.name +
+                 " does not have four sizes and strides, or has an unknown layout");
     }
     if (t->type() < 0 || t->type() >= kDTypeCount) {
       return bad("tensor " + decl.name + " has unknown type " + std::to_string(t->type()));
@@ -83,7 +84,7 @@ Status read_tensors(const fb::Program& p, Blob& out) {
   return Status::ok();
 }
 
-// Ops are known by name. Returns kNone for one that this build does not have.
+// The op of this name; kNone when this build has none.
 Op op_called(const flatbuffers::String& name) {
   for (size_t i = 1; i < static_cast<size_t>(Op::kCount); ++i) {
     if (std::strcmp(kOpInfo[i].name, name.c_str()) == 0) return static_cast<Op>(i);
@@ -169,7 +170,7 @@ Status check_symbols(const Blob& blob) {
   return Status::ok();
 }
 
-// Memory that is not ours to write, or that another argument has.
+// Checks that no step writes to a constant or an input, and that no two inputs share a buffer.
 Status check_roles(const Blob& blob) {
   const auto buffer_of = [&](int32_t tensor) {
     return static_cast<size_t>(blob.program.tensors[static_cast<size_t>(tensor)].buffer);
@@ -214,7 +215,7 @@ Status read_program(const fb::Program& p, Blob& out) {
 }  // namespace
 
 Status read_blob(const void* data, size_t size, Blob& out) {
-  // a reader of FlatBuffers loads words where they are
+  // FlatBuffers loads words in place, so the bytes must be aligned.
   std::unique_ptr<uint64_t[]> aligned;
   if (reinterpret_cast<uintptr_t>(data) % alignof(uint64_t) != 0) {
     aligned = std::make_unique<uint64_t[]>(size / sizeof(uint64_t) + 1);

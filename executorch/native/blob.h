@@ -1,4 +1,5 @@
-// What `preprocess` wrote, read and checked: a Program, and how it meets the world.
+// Reads and checks the blob that `preprocess` wrote: a Program, and how its buffers, inputs and
+// outputs correspond to ExecuTorch's.
 #pragma once
 
 #include <cstddef>
@@ -10,38 +11,38 @@
 
 namespace weft::et {
 
-// Where the bytes of a buffer come from; the numbers of schema/program.fbs.
+// Where the bytes of a buffer come from, with the numbers of schema/program.fbs.
 enum class Memory : int8_t { kArena, kConstant, kState, kInput, kOutput };
 
 struct BufferInfo {
   Memory memory = Memory::kArena;
-  std::string key;   // of constants and first states: in the file's named data
-  std::string name;  // of a state
-  Layout stored = Layout::kRows;
+  std::string key;   // the named data of the file with a constant, or the first contents of a state
+  std::string name;  // the name of a state
+  Layout stored = Layout::kRows;  // the layout of a constant in the file
 };
 
-// Which size of which input is a symbol: (size - add) / mul.
+// The value of a symbol is (size - add) / mul, with a size of an input.
 struct SymbolSource {
   int32_t input = 0;
-  int32_t dim = -1;  // -1: the input is an integer
+  int32_t dim = -1;  // the dimension of the size; -1 when the input is an integer
   int64_t mul = 1;
   int64_t add = 0;
 };
 
-inline constexpr int kInteger = -1;  // an argument that is a size, the one in Value::dims
-inline constexpr int kIgnored = -2;  // one that the program does not look at
+inline constexpr int kInteger = -1;  // an integer argument, whose value is dims[0]
+inline constexpr int kIgnored = -2;  // an argument that the program does not read
 
-// An argument of the call.
+// An input or output of the call.
 struct Value {
   std::string name;
-  int32_t tensor = -1;         // -1: an integer, or an input that nothing reads
-  int scalar_type = kIgnored;  // ExecuTorch's
-  std::vector<Size> dims;
+  int32_t tensor = -1;         // -1 for an integer, and for an input that nothing reads
+  int scalar_type = kIgnored;  // ExecuTorch's number, kInteger or kIgnored
+  std::vector<Size> dims;      // outermost first
 };
 
 struct Blob {
   Program program;
-  std::vector<BufferInfo> buffers;  // as many as program.buffers
+  std::vector<BufferInfo> buffers;  // one for each of program.buffers
   std::vector<SymbolSource> symbols;
   std::vector<Value> inputs;
   std::vector<Value> outputs;
@@ -49,8 +50,9 @@ struct Blob {
   bool share_state = false;
 };
 
-// Reads a blob that may have any bytes. What it accepts has passed Program::check, and names no
-// input, tensor or buffer that is not there; constants and inputs are written by no step.
+// Reads a blob, which may have any bytes. A blob that it accepts has passed Program::check, names
+// only inputs, tensors and buffers that exist, and has no step that writes to a constant or an
+// input.
 Status read_blob(const void* data, size_t size, Blob& out);
 
 }  // namespace weft::et

@@ -13,6 +13,7 @@ using executorch::aten::ScalarType;
 using Half = executorch::aten::Half;
 using BFloat16 = executorch::aten::BFloat16;
 
+// Calls f(T()), where T is the C++ type of the element.
 template <typename F>
 void with_type(Element element, F f) {
   switch (element) {
@@ -55,7 +56,7 @@ To convert(From v) {
     if constexpr (std::is_same_v<To, double>) return static_cast<double>(v);
     return static_cast<To>(static_cast<float>(v));
   } else {
-    // to an integer: what does not fit becomes the nearest that does
+    // To an integer: a value that does not fit becomes the nearest one that does.
     using Limits = std::numeric_limits<To>;
     if constexpr (kIsFloat<From>) {
       const double d = static_cast<double>(v);

@@ -1,4 +1,4 @@
-// ExecuTorch's tensors beside weft's: which elements, where, and copies between them.
+// A common view of ExecuTorch's tensors and weft's, and copies between them.
 #pragma once
 
 #include <executorch/runtime/core/exec_aten/exec_aten.h>
@@ -15,7 +15,7 @@ Element element_of(executorch::aten::ScalarType type);
 Element element_of(DType type);
 int64_t bytes_of(Element element);
 
-// Elements somewhere, outermost size first.
+// Elements in memory; the outermost size comes first.
 struct View {
   static constexpr int kMaxDims = 16;
 
@@ -26,15 +26,16 @@ struct View {
   int64_t strides[kMaxDims];  // bytes
 
   int64_t count() const;
-  // Whether the elements lie in order without gaps.
+  // Whether the elements are in order and without gaps.
   bool is_dense() const;
 };
 
-// The tensor has at most View::kMaxDims sizes.
+// The view of a tensor, which has at most View::kMaxDims sizes.
 View view_of(const executorch::aten::Tensor& tensor);
 View view_of(const Tensor& tensor);
 
-// Copies elements in order, converting them; integers and bools saturate. Both have as many.
+// Copies elements in order and converts them; integers saturate. Both views have the same number of
+// elements.
 void copy(const View& from, const View& to);
 
 }  // namespace weft::et

@@ -1,4 +1,4 @@
-// Messages for the log of the runtime.
+// Error messages in the log of the runtime.
 #pragma once
 
 #include <executorch/runtime/platform/log.h>
@@ -7,7 +7,7 @@
 
 namespace weft::et {
 
-// Logs an error. Names in damaged files may be any bytes, but the runtime's log is text.
+// Logs an error. Bytes that are not text, which names in damaged files may have, become "?".
 inline void complain(std::string message) {
   for (char& c : message) {
     if (c < ' ' || c > '~') c = '?';

@@ -40,13 +40,13 @@ Result<std::unique_ptr<Delegate>> Delegate::create(BackendInitContext& context,
   }
   int threads = self->blob_.threads;
   for (const auto& option : context.runtime_specs()) {
-    const int* given = std::get_if<int>(&option.value);
-    if (std::string_view(option.key) != "threads" || given == nullptr) {
+    const int* number = std::get_if<int>(&option.value);
+    if (std::string_view(option.key) != "threads" || number == nullptr) {
       complain("load-time option " + std::string(option.key) +
                " is not known; weft takes \"threads\", a number");
       return Error::InvalidArgument;
     }
-    threads = *given;
+    threads = *number;
   }
   if (threads < 0 || threads > 1024) {
     complain("threads must be 0 (all cores) to 1024, not " + std::to_string(threads));
@@ -83,19 +83,20 @@ Result<Block> Delegate::find_block(size_t buffer, const NamedDataMap* map) {
     Repack repack;
     bool repacks = false;
     if (const Error e = wanted_layout(buffer, repack, repacks); e != Error::Ok) return e;
-    Result<std::shared_ptr<Constant>> found = find_constant(
+    const Result<std::shared_ptr<Constant>> constant = find_constant(
         map, info.key, static_cast<size_t>(size), repacks ? &repack : nullptr, *pool_);
-    if (!found.ok()) return found.error();
-    constants_.push_back(found.get());
-    // no step writes there, see read_blob
-    return Block{const_cast<char*>(found.get()->data), static_cast<int64_t>(found.get()->size)};
+    if (!constant.ok()) return constant.error();
+    constants_.push_back(constant.get());
+    const Constant& bytes = *constants_.back();
+    // read_blob has checked that no step writes there.
+    return Block{const_cast<char*>(bytes.data), static_cast<int64_t>(bytes.size)};
   }
   if (info.memory == Memory::kState) {
-    Result<std::shared_ptr<State>> found =
+    const Result<std::shared_ptr<State>> state =
         find_state(map, info.name, info.key, static_cast<size_t>(size), blob_.share_state);
-    if (!found.ok()) return found.error();
-    states_.push_back(found.get());
-    return Block{found.get()->pages.data(), size};
+    if (!state.ok()) return state.error();
+    states_.push_back(state.get());
+    return Block{states_.back()->pages.data(), size};
   }
   pages_.push_back(std::make_unique<Pages>());
   if (!pages_.back()->allocate(static_cast<size_t>(size), true))
@@ -103,6 +104,8 @@ Result<Block> Delegate::find_block(size_t buffer, const NamedDataMap* map) {
   return Block{pages_.back()->data(), size};
 }
 
+// The tensor of a constant that is stored or wanted in another layout than rows; nullptr when there
+// is none.
 const TensorDecl* Delegate::repacked_tensor(size_t buffer) const {
   const Layout stored = blob_.buffers[buffer].stored;
   for (const TensorDecl& t : blob_.program.tensors) {
@@ -112,7 +115,8 @@ const TensorDecl* Delegate::repacked_tensor(size_t buffer) const {
   return nullptr;
 }
 
-// From how a constant is stored to how the kernels of this machine read it.
+// Sets `repack` to the way from the layout of a constant in the file to the layout that the kernels
+// of this machine read, and `repacks` to whether they differ.
 Error Delegate::wanted_layout(size_t buffer, Repack& repack, bool& repacks) {
   const TensorDecl* matrix = repacked_tensor(buffer);
   if (matrix == nullptr) return Error::Ok;
@@ -141,28 +145,26 @@ Error Delegate::wanted_layout(size_t buffer, Repack& repack, bool& repacks) {
 
 Error Delegate::start(int threads) {
   const auto place = [&](const Value& value) {
-    Place found;
-    if (value.tensor < 0) return found;
+    if (value.tensor < 0) return Place{};
     const TensorDecl& t = blob_.program.tensors[static_cast<size_t>(value.tensor)];
-    found.buffer = static_cast<size_t>(t.buffer);
-    const Memory memory = blob_.buffers[found.buffer].memory;
-    found.owned = memory == Memory::kInput || memory == Memory::kOutput;
-    found.owned = found.owned && t.offset.expr < 0 && t.offset.value == 0;
-    return found;
+    const auto buffer = static_cast<size_t>(t.buffer);
+    const Memory memory = blob_.buffers[buffer].memory;
+    const bool is_argument = memory == Memory::kInput || memory == Memory::kOutput;
+    return Place{buffer, is_argument && t.offset.expr < 0 && t.offset.value == 0};
   };
   std::vector<int> owners(blob_.buffers.size(), 0);
   for (const Value& v : blob_.inputs) input_places_.push_back(place(v));
   for (const Value& v : blob_.outputs) {
     output_places_.push_back(place(v));
-    // an input that is returned, or a value that is returned twice, is copied
-    Place& found = output_places_.back();
-    const bool own = blob_.buffers[found.buffer].memory == Memory::kOutput;
-    found.owned = found.owned && own && owners[found.buffer]++ == 0;
+    // An input that is returned, or a value that is returned twice, is copied.
+    Place& output = output_places_.back();
+    const bool is_output = blob_.buffers[output.buffer].memory == Memory::kOutput;
+    output.owned = output.owned && is_output && owners[output.buffer]++ == 0;
   }
   copies_out_.resize(blob_.outputs.size());
   const Status s = Executor::create(blob_.program, blocks_, *target_, pool_, executor_);
   if (!s.is_ok()) return invalid(s, "the delegated program cannot run here");
-  // the pool may have more, for another delegate
+  // The pool may have more threads, for another delegate.
   executor_->set_threads(threads > 0 ? threads : usable_cores());
   return Error::Ok;
 }
@@ -172,9 +174,9 @@ Error Delegate::start(int threads) {
 Error Delegate::execute(BackendExecutionContext& context, Span<EValue*> args) {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (args.size() != blob_.inputs.size() + blob_.outputs.size()) {
-    complain("the call has " + std::to_string(args.size()) + " arguments, the program takes " +
-             std::to_string(blob_.inputs.size()) + " and gives " +
-             std::to_string(blob_.outputs.size()));
+    complain("the call has " + std::to_string(args.size()) + " arguments; the program has " +
+             std::to_string(blob_.inputs.size()) + " inputs and " +
+             std::to_string(blob_.outputs.size()) + " outputs");
     return Error::InvalidProgram;
   }
   if (const Error e = resolve(args); e != Error::Ok) return e;
@@ -193,14 +195,14 @@ Error Delegate::execute(BackendExecutionContext& context, Span<EValue*> args) {
     executor_->record_spans(false);
   }
   if (!status.is_ok()) {
-    // an index outside of its tensor, a division by zero: what was given cannot be computed
+    // The inputs have no result: an index is outside of its tensor, or an integer is divided by 0.
     complain("a run failed: " + status.message());
     return Error::InvalidArgument;
   }
   return copy_outputs(args);
 }
 
-// Values of the symbols, from the sizes of the inputs.
+// Computes the values of the symbols from the sizes of the inputs.
 Error Delegate::resolve(Span<EValue*> args) {
   symbols_.clear();
   for (size_t i = 0; i < blob_.symbols.size(); ++i) {
@@ -227,10 +229,11 @@ Error Delegate::resolve(Span<EValue*> args) {
     symbols_.push_back(value);
   }
   const Status s = blob_.program.evaluate(symbols_.data(), exprs_);
-  return s.is_ok() ? Error::Ok : invalid(s, "sizes");
+  return s.is_ok() ? Error::Ok : invalid(s, "the sizes of this call have no meaning");
 }
 
-// The value's tensor at the sizes of this call, in the memory of the program.
+// The tensor of an argument at the sizes of this call, in the own memory of its buffer; its data is
+// nullptr when it does not fit there.
 Tensor Delegate::inside(const Value& value) const {
   const TensorDecl& decl = blob_.program.tensors[static_cast<size_t>(value.tensor)];
   Tensor t;
@@ -241,10 +244,10 @@ Tensor Delegate::inside(const Value& value) const {
   }
   const Block& block = blocks_[static_cast<size_t>(decl.buffer)];
   const int64_t offset = value_of(decl.offset, exprs_);
-  // the executor checks this too, but copies of inputs come before it
-  const bool sane = std::all_of(t.ne, t.ne + 4, [](int64_t n) { return n >= 0; }) &&
-                    std::all_of(t.nb, t.nb + 4, [](int64_t n) { return n >= 0; });
-  const int64_t end = sane ? extent(t) : -1;
+  // The executor checks this too, but only after inputs have been copied.
+  const bool positive = std::all_of(t.ne, t.ne + 4, [](int64_t n) { return n >= 0; }) &&
+                        std::all_of(t.nb, t.nb + 4, [](int64_t n) { return n >= 0; });
+  const int64_t end = positive ? extent(t) : -1;
   const bool fits = offset >= 0 && end >= 0 && offset <= block.size && end <= block.size - offset;
   t.data = fits ? block.data + offset : nullptr;
   return t;
@@ -264,7 +267,8 @@ Error Delegate::bind_input(size_t i, const EValue& arg) {
     same = tensor.size(static_cast<ssize_t>(d)) == value_of(value.dims[d], exprs_);
   }
   if (!same || static_cast<int>(tensor.scalar_type()) != value.scalar_type) {
-    complain("input " + value.name + " is " + text_of(arg) + ", which the program does not take");
+    complain("input " + value.name + " is " + text_of(arg) +
+             "; the program was exported for another shape or type");
     return Error::InvalidArgument;
   }
   if (value.tensor < 0) return Error::Ok;
@@ -284,7 +288,8 @@ Error Delegate::bind_output(size_t i, EValue& arg) {
     sizes[d] = static_cast<executorch::aten::SizesType>(value_of(value.dims[d], exprs_));
   }
   if (!same || static_cast<int>(tensor.scalar_type()) != value.scalar_type) {
-    complain("output " + value.name + " is " + text_of(arg) + ", which is not the program's");
+    complain("output " + value.name + " is " + text_of(arg) +
+             "; the program gives another number of sizes or another type");
     return Error::InvalidProgram;
   }
   if (const Error e = executorch::runtime::resize_tensor(tensor, {sizes, value.dims.size()});
@@ -296,7 +301,8 @@ Error Delegate::bind_output(size_t i, EValue& arg) {
   return bind(output_places_[i], view_of(tensor), value, false);
 }
 
-// The caller's memory in place of the program's, where they look alike; else a copy.
+// Makes the buffer of an argument the caller's memory where both have the same elements in the same
+// order; otherwise copies the input, or has the output copied after the run.
 Error Delegate::bind(const Place& place, const View& outside, const Value& value, bool is_input) {
   const Tensor tensor = inside(value);
   const View view = view_of(tensor);
@@ -327,7 +333,8 @@ Error Delegate::bind(const Place& place, const View& outside, const Value& value
   return Error::Ok;
 }
 
-// Whether the memory is that of another argument: what one step reads another might write.
+// Whether the memory overlaps that of another argument, which a step might write while another
+// reads it.
 bool Delegate::is_taken(const View& view) const {
   const char* end = view.data + view.count() * bytes_of(view.element);
   return std::any_of(taken_.begin(), taken_.end(), [&](const Block& block) {
@@ -343,7 +350,7 @@ Error Delegate::copy_outputs(Span<EValue*> args) {
     Tensor tensor = inside(value);
     const size_t buffer = output_places_[i].buffer;
     if (blob_.buffers[buffer].memory == Memory::kInput) {
-      // an input that is returned lies where its caller has it
+      // An input that is returned may be in the caller's memory.
       for (size_t k = 0; k < blob_.inputs.size(); ++k) {
         if (blob_.inputs[k].tensor >= 0 && input_places_[k].buffer == buffer) {
           tensor.data = executor_->address(buffer) + (tensor.data - blocks_[buffer].data);

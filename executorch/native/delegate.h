@@ -1,4 +1,4 @@
-// One delegated graph: its program over memory, and the call.
+// A delegated graph: its program, its memory, and the calls.
 #pragma once
 
 #include <executorch/runtime/backend/interface.h>
@@ -25,18 +25,19 @@ class Delegate {
   static Result<std::unique_ptr<Delegate>> create(BackendInitContext& context,
                                                   const FreeableBuffer& processed);
 
-  // Inputs, then outputs. One call at a time; a second caller waits.
+  // Runs the program; `args` are the inputs, then the outputs. One call runs at a time; a second
+  // caller waits.
   Error execute(BackendExecutionContext& context, Span<EValue*> args);
 
-  // Of a call, and whose they are.
+  // The number of threads of a call, and the pool that they belong to.
   int threads() const { return executor_->threads(); }
   const ThreadPool* pool() const { return pool_.get(); }
 
  private:
-  // An argument's place in the program.
+  // The buffer of an argument.
   struct Place {
     size_t buffer = 0;
-    bool owned = false;  // the buffer is the argument's own and can be the caller's memory
+    bool owned = false;  // only this argument uses the buffer, so it may be the caller's memory
   };
 
   Error take_memory(const NamedDataMap* map);
@@ -54,10 +55,10 @@ class Delegate {
   bool is_taken(const View& view) const;
   void report(BackendExecutionContext& context) const;
 
-  Blob blob_;  // its program is the executor's
+  Blob blob_;
   std::shared_ptr<ThreadPool> pool_;
   const Target* target_ = nullptr;
-  std::vector<Block> blocks_;  // of each buffer: its memory when no caller's is used
+  std::vector<Block> blocks_;  // the own memory of each buffer, for calls that bring none
   std::vector<std::unique_ptr<Pages>> pages_;
   std::vector<std::shared_ptr<Constant>> constants_;
   std::vector<std::shared_ptr<State>> states_;
@@ -66,11 +67,11 @@ class Delegate {
   std::vector<Place> output_places_;
 
   std::mutex mutex_;
-  // of the current call
-  std::vector<int64_t> symbols_;
-  std::vector<int64_t> exprs_;
-  std::vector<Block> taken_;      // memory of callers that is used in place
-  std::vector<bool> copies_out_;  // of each output
+  // The state of the current call.
+  std::vector<int64_t> symbols_;  // values of the symbols
+  std::vector<int64_t> exprs_;    // values of the expressions
+  std::vector<Block> taken_;      // the caller's memory that is used in place
+  std::vector<bool> copies_out_;  // for each output, whether it is copied to the caller's memory
 };
 
 }  // namespace weft::et

@@ -17,10 +17,11 @@ namespace weft::et {
 namespace {
 
 constexpr size_t kHugePage = size_t{2} << 20;
-constexpr uintptr_t kAlignment = 32;  // that of tensors in GGUF files, which kernels read in place
+// The alignment of constants that are used in place: that of tensors in GGUF files.
+constexpr uintptr_t kAlignment = 32;
 
-// Weak pointers by what the file calls something. A file's NamedDataMap lives as long as the
-// methods loaded from it, and so as long as anything found under its address.
+// Objects that delegates of a file share, by the file, a name and a number. A file's NamedDataMap
+// lives as long as the methods loaded from it, so its address stands for the file.
 template <typename T>
 class Shared {
  public:
@@ -29,15 +30,15 @@ class Shared {
   template <typename Make>
   Result<std::shared_ptr<T>> find(const Key& key, Make make) {
     const std::lock_guard<std::mutex> lock(mutex_);
-    if (const auto found = known_.find(key); found != known_.end()) {
-      if (std::shared_ptr<T> value = found->second.lock()) return value;
+    if (const auto entry = known_.find(key); entry != known_.end()) {
+      if (std::shared_ptr<T> value = entry->second.lock()) return value;
     }
     for (auto i = known_.begin(); i != known_.end();) {
       i = i->second.expired() ? known_.erase(i) : std::next(i);
     }
-    Result<std::shared_ptr<T>> made = make();
-    if (made.ok()) known_[key] = made.get();
-    return made;
+    Result<std::shared_ptr<T>> value = make();
+    if (value.ok()) known_[key] = value.get();
+    return value;
   }
 
  private:
@@ -45,7 +46,8 @@ class Shared {
   std::map<Key, std::weak_ptr<T>> known_;
 };
 
-// Never destroyed: delegates may outlive static objects of this library at the process's end.
+// Never destroyed, because delegates may outlive the static objects of this library when the
+// process ends.
 template <typename T>
 Shared<T>& shared() {
   static auto* all = new Shared<T>();
@@ -77,7 +79,8 @@ struct Move {
   }
 };
 
-// Panels have as many bytes as rows, or the lookup layout more. Nothing leads back from that.
+// The bytes of the repacked matrices. Panels have as many bytes as rows; the lookup layout may have
+// more, and there is no way back from it.
 Result<size_t> repacked_size(const Repack& r, size_t source) {
   const InterleavedFormat* format = interleaved_format(r.type);
   const bool interleaves = r.to != Layout::kLookup && r.from != Layout::kLookup;
@@ -104,13 +107,12 @@ Result<size_t> repacked_size(const Repack& r, size_t source) {
 Error repack(const Repack& r, ThreadPool& pool, Constant& constant) {
   const Result<size_t> size = repacked_size(r, constant.size);
   if (!size.ok()) return size.error();
-  Pages pages;
   if (!constant.own.allocate(size.get(), true)) return Error::MemoryAllocationFailed;
   const DTypeInfo& info = dtype_info(r.type);
   const int64_t row_bytes = r.row_elements / info.block * info.block_size;
   Move move{&r, constant.data, constant.own.data(), row_bytes, r.rows / kPanelRows};
   pool.run(&Move::job, &move, pool.size());
-  // what stands behind the last row (the scale of i2_s) stays there
+  // The bytes behind the last row (the scale of i2_s) stay there.
   const auto end = static_cast<size_t>(row_bytes * r.rows);
   std::memcpy(constant.own.data() + end, constant.data + end, constant.size - end);
   constant.source.reset();
@@ -122,10 +124,10 @@ Error repack(const Repack& r, ThreadPool& pool, Constant& constant) {
 Result<std::shared_ptr<Constant>> make_constant(const NamedDataMap* map, const std::string& key,
                                                 size_t size, const Repack* how, ThreadPool& pool) {
   if (map == nullptr) return Error::InvalidProgram;
-  Result<executorch::runtime::FreeableBuffer> found = map->get_data(key);
-  if (!found.ok()) return found.error();
+  Result<executorch::runtime::FreeableBuffer> bytes = map->get_data(key);
+  if (!bytes.ok()) return bytes.error();
   auto constant = std::make_shared<Constant>();
-  constant->source.emplace(std::move(found.get()));
+  constant->source.emplace(std::move(bytes.get()));
   constant->data = static_cast<const char*>(constant->source->data());
   constant->size = constant->source->size();
   if (constant->size < size || (constant->data == nullptr && size > 0)) {
@@ -162,18 +164,18 @@ Pages::~Pages() {
 }
 
 bool Pages::allocate(size_t size, bool filled) {
-  const size_t room = filled && size >= kHugePage ? kHugePage : 0;
+  const size_t slack = filled && size >= kHugePage ? kHugePage : 0;
   size_ = std::max<size_t>(size, 1);
-  mapped_size_ = size_ + room;
-  void* found = mmap(nullptr, mapped_size_, PROT_READ | PROT_WRITE,
+  mapped_size_ = size_ + slack;
+  void* start = mmap(nullptr, mapped_size_, PROT_READ | PROT_WRITE,
                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (found == MAP_FAILED) return false;
-  mapped_ = found;
-  data_ = static_cast<char*>(found);
+  if (start == MAP_FAILED) return false;
+  mapped_ = start;
+  data_ = static_cast<char*>(start);
 #if defined(MADV_HUGEPAGE)
-  if (room > 0) {
+  if (slack > 0) {
     data_ += (kHugePage - reinterpret_cast<uintptr_t>(data_) % kHugePage) % kHugePage;
-    madvise(data_, size_, MADV_HUGEPAGE);  // a small one is a few rows; refusals do no harm
+    madvise(data_, size_, MADV_HUGEPAGE);  // a refusal does no harm
   }
 #endif
   return true;
@@ -183,20 +185,20 @@ Result<std::shared_ptr<Constant>> find_constant(const NamedDataMap* map, const s
                                                 size_t size, const Repack* repack,
                                                 ThreadPool& pool) {
   const int layout = repack == nullptr ? -1 : static_cast<int>(repack->to);
-  Result<std::shared_ptr<Constant>> found = shared<Constant>().find(
+  Result<std::shared_ptr<Constant>> constant = shared<Constant>().find(
       {map, key, layout}, [&] { return make_constant(map, key, size, repack, pool); });
-  // another method may have asked for less of it, if the file is damaged
-  if (found.ok() && found.get()->size < size) return Error::InvalidProgram;
-  return found;
+  // In a damaged file another method may have asked for fewer bytes.
+  if (constant.ok() && constant.get()->size < size) return Error::InvalidProgram;
+  return constant;
 }
 
 Result<std::shared_ptr<State>> find_state(const NamedDataMap* map, const std::string& name,
                                           const std::string& key, size_t size, bool share) {
   if (!share || map == nullptr) return make_state(map, key, size);
-  Result<std::shared_ptr<State>> found =
+  Result<std::shared_ptr<State>> state =
       shared<State>().find({map, name, 0}, [&] { return make_state(map, key, size); });
-  if (found.ok() && found.get()->pages.size() < size) return Error::InvalidProgram;
-  return found;
+  if (state.ok() && state.get()->pages.size() < size) return Error::InvalidProgram;
+  return state;
 }
 
 std::shared_ptr<ThreadPool> shared_pool(int threads) {

@@ -1,5 +1,5 @@
-// The memory of delegates: pages of their own, constants of the file, states between calls. What
-// several methods of a file use is there once.
+// The memory of delegates: their own pages, the constants of the file, and states that last between
+// calls. Methods of a file share the constants and states that several of them use.
 #pragma once
 
 #include <executorch/runtime/backend/interface.h>
@@ -14,8 +14,7 @@
 
 namespace weft::et {
 
-// Zeroed pages; those that nobody touches take no memory, but of big blocks that will be `filled`:
-// these are asked for in huge pages, which are read without waiting for addresses to be looked up.
+// Zeroed pages. Pages that nobody touches take no memory.
 class Pages {
  public:
   Pages() = default;
@@ -23,7 +22,8 @@ class Pages {
   Pages(const Pages&) = delete;
   Pages& operator=(const Pages&) = delete;
 
-  // False: the system has none.
+  // Allocates `size` bytes; false when the system has none. A large block that will be `filled`
+  // gets huge pages, which are read faster because fewer addresses are translated.
   [[nodiscard]] bool allocate(size_t size, bool filled = false);
   char* data() const { return data_; }
   size_t size() const { return size_; }
@@ -31,20 +31,20 @@ class Pages {
  private:
   void* mapped_ = nullptr;
   size_t mapped_size_ = 0;
-  char* data_ = nullptr;  // in what is mapped
+  char* data_ = nullptr;  // within the mapping, at the start of a huge page where there are any
   size_t size_ = 0;
 };
 
-// The shape of a matrix that is stored in one layout and wanted in another.
+// A stack of matrices that is stored in one layout and wanted in another.
 struct Repack {
   DType type = DType::kF32;
   Layout from = Layout::kRows;
   Layout to = Layout::kRows;
   int64_t row_elements = 0;
-  int64_t rows = 0;
+  int64_t rows = 0;  // rows of all matrices
 };
 
-// Bytes of the file, used where they are, or repacked once.
+// Bytes of the file, used in place, or copied to own pages and repacked.
 struct Constant {
   std::optional<executorch::runtime::FreeableBuffer> source;
   Pages own;
@@ -60,19 +60,19 @@ using executorch::runtime::Error;
 using executorch::runtime::NamedDataMap;
 using executorch::runtime::Result;
 
-// The bytes under `key`, `size` of them at least. Who asks for what another delegate of the same
-// loaded file has gets the same memory.
+// The constant under `key` in the file, at least `size` bytes. Delegates of the same loaded file
+// that ask for the same key and layout get the same memory.
 Result<std::shared_ptr<Constant>> find_constant(const NamedDataMap* map, const std::string& key,
                                                 size_t size, const Repack* repack,
                                                 ThreadPool& pool);
 
-// A state of `size` bytes that starts as the bytes under `key`, or as zeros. `shared`: one for all
-// methods of the loaded file that call it so.
+// A state of `size` bytes, which starts as the bytes under `key`, or as zeros when `key` is empty.
+// With `shared`, all methods of the loaded file share the state of this name.
 Result<std::shared_ptr<State>> find_state(const NamedDataMap* map, const std::string& name,
                                           const std::string& key, size_t size, bool shared);
 
-// The threads of this process, at least so many (0: a thread for each core). Delegates share them;
-// when all delegates are gone, they are.
+// The thread pool of all delegates in this process, of at least `threads` threads and one thread
+// per core. It ends with the last delegate.
 std::shared_ptr<ThreadPool> shared_pool(int threads);
 
 }  // namespace weft::et

@@ -1,5 +1,5 @@
-// A run's steps as profiling events: each with its number, which `preprocess` mapped to the debug
-// handles of the exported program.
+// Reports the steps of a run as profiling events. An event has the number of its step, which
+// `preprocess` has mapped to the debug handles of the exported program.
 #include <executorch/runtime/core/event_tracer_hooks_delegate.h>
 #include <executorch/runtime/platform/clock.h>
 
@@ -19,7 +19,7 @@ int64_t now_ns() {
       .count();
 }
 
-// The clock of weft's spans as the clock of the tracer.
+// Converts times of the steady clock, which spans have, to ticks of the tracer's clock.
 class Clock {
  public:
   Clock() : ns_(now_ns()), ticks_(executorch::runtime::pal_current_ticks()) {
@@ -52,7 +52,7 @@ void Delegate::report(BackendExecutionContext& context) const {
       begin = begin == 0 ? span[0] : std::min(begin, span[0]);
       end = std::max(end, span[1]);
     }
-    if (begin == 0) continue;  // nothing to do at these sizes
+    if (begin == 0) continue;  // the step had nothing to do at these sizes
     const StepDecl& decl = program.steps[step];
     const std::string what = std::string(kOpInfo[static_cast<size_t>(decl.op)].name) + " " +
                              program.tensors[static_cast<size_t>(decl.dst)].name;

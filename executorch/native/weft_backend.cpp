@@ -1,4 +1,4 @@
-// The verbs of an ExecuTorch backend. No exception leaves them.
+// The functions of an ExecuTorch backend: init, execute, destroy. No exception leaves them.
 #include <executorch/runtime/backend/interface.h>
 
 #include <new>
@@ -20,7 +20,7 @@ using executorch::runtime::Result;
 using executorch::runtime::Span;
 using weft::et::Delegate;
 
-// What `work` returns; an Error where it throws.
+// Returns work(), or an Error when it throws.
 template <typename Work>
 auto guarded(Work work) -> decltype(work()) {
   try {
@@ -40,10 +40,10 @@ class WeftBackend final : public executorch::runtime::BackendInterface {
   Result<DelegateHandle*> init(BackendInitContext& context, FreeableBuffer* processed,
                                ArrayRef<CompileSpec>) const override {
     return guarded([&]() -> Result<DelegateHandle*> {
-      Result<std::unique_ptr<Delegate>> made = Delegate::create(context, *processed);
-      if (!made.ok()) return made.error();
+      Result<std::unique_ptr<Delegate>> delegate = Delegate::create(context, *processed);
+      if (!delegate.ok()) return delegate.error();
       processed->Free();
-      return static_cast<DelegateHandle*>(made.get().release());
+      return static_cast<DelegateHandle*>(delegate.get().release());
     });
   }
 
@@ -55,15 +55,15 @@ class WeftBackend final : public executorch::runtime::BackendInterface {
   void destroy(DelegateHandle* handle) const override { delete static_cast<Delegate*>(handle); }
 };
 
-// Registered when the library is loaded.
+// Registers the backend when the library is loaded.
 WeftBackend backend;
 [[maybe_unused]] const Error registered =
     executorch::runtime::register_backend({"WeftBackend", &backend});
 
 }  // namespace
 
-// The line of weft.graph.op_table that this library was built with, by number; nullptr behind the
-// last one. For the Python package, which compares them with its own.
+// The line of op `number` in the op table that this library was built with; nullptr when there is
+// no such op. The Python package compares the lines with weft.graph.op_table.
 extern "C" __attribute__((visibility("default"))) const char* weft_op_line(int number) {
   const bool exists = number >= 0 && number < static_cast<int>(weft::Op::kCount);
   return exists ? weft::kOpInfo[number].description : nullptr;

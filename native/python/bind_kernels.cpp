@@ -1,4 +1,5 @@
-// What this machine has, which kernels it can run, and row conversions.
+// Bindings for the processor's features, the kernel targets and what their kernels accept, and
+// conversions of rows.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
@@ -20,7 +21,7 @@ namespace {
 
 using weft::DType;
 
-// (type, ne, nb) of a tensor, innermost first; an empty ne is an absent source.
+// (type, ne, nb) of a tensor, innermost size first; ne is empty for an absent source.
 using Desc = std::tuple<int, std::vector<int64_t>, std::vector<int64_t>>;
 
 bool to_tensor(const Desc& desc, weft::Tensor& t) {
@@ -45,6 +46,7 @@ const weft::Target& target_named(const std::string& name) {
   return *target;
 }
 
+// A call that is only asked about: it has no memory.
 struct Request {
   weft::Call call;
   weft::Tensor sources[weft::kMaxSrc];
@@ -74,7 +76,7 @@ std::optional<std::string> refusal(const std::string& target, int op, const Desc
     throw nb::value_error("unknown layout");
   }
   if (layout != 0) {
-    if (!request.kernel->takes_interleaved) return "it takes no interleaved weights";
+    if (!request.kernel->takes_interleaved) return "it does not take repacked weights";
     request.sources[0].layout = static_cast<weft::Layout>(layout);
   }
   const weft::Status counted =
@@ -101,7 +103,7 @@ const weft::DTypeInfo& checked_type(int type, size_t elements, size_t bytes) {
   if (info.name == nullptr) throw nb::value_error("unknown type number");
   const auto block = static_cast<size_t>(info.block);
   if (elements % block != 0 || elements / block * static_cast<size_t>(info.block_size) != bytes) {
-    throw nb::value_error("sizes of the two arrays do not match for this type");
+    throw nb::value_error("the sizes of the two arrays do not match for this type");
   }
   return info;
 }
@@ -122,7 +124,8 @@ void quantize(const std::string& target, int type, Floats data, MutableBytes out
   ops.from_float(data.data(), out.data(), static_cast<int64_t>(data.size()));
 }
 
-// The activation type that a native matmul with this weight type reads; f32 when it has none.
+// The type of activations that a native matmul with this weight type reads; f32 when it decodes the
+// weights.
 int activation_type(const std::string& target, int type) {
   if (weft::dtype_info(static_cast<DType>(type)).name == nullptr) {
     throw nb::value_error("unknown type number");
@@ -154,29 +157,32 @@ std::vector<std::tuple<std::string, int>> target_scores() {
 }  // namespace
 
 void bind_kernels(nb::module_& m) {
-  m.def("cpu_features", &weft::cpu_features, "Names of the CPU features that kernels care about.");
+  m.def("cpu_features", &weft::cpu_features,
+        "The names of the processor features that kernels use and this machine has.");
   m.def("targets", &target_scores,
-        "Kernel targets of this build with their score; 0: this machine cannot run it.");
+        "The kernel targets of this build with their scores; 0 when this machine cannot run one.");
   m.def(
       "best_target",
       [] {
         const weft::Target* best = weft::best_target();
         return best == nullptr ? std::string() : best->name;
       },
-      "The kernel target with the highest score; empty where this machine can run none.");
-  m.def("op_table", &op_table, "A line for each op, by number: weft.graph.op_table.");
-  m.def("type_table", &type_table, "Rows (id, name, block, bytes) of the type table.");
+      "The kernel target with the highest score; empty when this machine can run none.");
+  m.def("op_table", &op_table,
+        "A line for each op, by number, to compare with weft.graph.op_table.");
+  m.def("type_table", &type_table,
+        "The rows of the type table: number, name, elements per block, bytes per block.");
   m.def("refusal", &refusal, nb::arg("target"), nb::arg("op"), nb::arg("dst"), nb::arg("src"),
         nb::arg("params"), nb::arg("layout") = 0,
-        "None when the target has a kernel for the call, else the sentence it refuses with. "
-        "`layout`: of source 0, by number (0: rows).");
+        "None when the target has a kernel that accepts the call, otherwise a sentence that says "
+        "why not. `layout` is the number of source 0's layout (0: rows).");
   m.def("scratch_bytes", &scratch_bytes, nb::arg("target"), nb::arg("op"), nb::arg("dst"),
         nb::arg("src"), nb::arg("params"), nb::arg("n_threads"),
-        "Scratch bytes per thread that the call needs.");
+        "The bytes of scratch memory that the call needs per thread.");
   m.def("dequantize", &dequantize, nb::arg("target"), nb::arg("type"), nb::arg("data"),
-        nb::arg("out"), "Decodes rows of any type into floats.");
+        nb::arg("out"), "Decodes the rows in `data`, of any type, into the floats of `out`.");
   m.def("quantize", &quantize, nb::arg("target"), nb::arg("type"), nb::arg("data"), nb::arg("out"),
-        "Encodes floats with the run-time converter of a type.");
+        "Encodes the floats in `data` as rows of a type.");
   m.def("activation_type", &activation_type, nb::arg("target"), nb::arg("type"),
-        "The type activations must have for a native matmul with this weight type.");
+        "The type that activations must have for a native matmul with this weight type.");
 }

@@ -1,4 +1,4 @@
-// Weights in the interleaved layout, and back.
+// Bindings that convert weights to the interleaved layout and back, and to the lookup layout.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/shared_ptr.h>
@@ -27,8 +27,28 @@ using Bytes = nb::ndarray<const uint8_t, nb::numpy, nb::ndim<1>, nb::c_contig, n
 using MutableBytes = nb::ndarray<uint8_t, nb::numpy, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Pool = std::shared_ptr<weft::ThreadPool>;
 
-// Bytes that one claim of a thread moves, about.
+// About how many bytes a thread moves per claim.
 constexpr int64_t kClaim = 256 * 1024;
+
+// The scale of an i2_s tensor, in bytes. It stays behind the last row.
+int64_t tail_bytes(DType type) { return type == DType::kI2_S ? 32 : 0; }
+
+// The numbers of the types for which `reads(type, ops)` is true, on a target that this machine
+// runs.
+template <typename F>
+std::vector<int> types_where(const std::string& name, const F& reads) {
+  const weft::Target* target = weft::find_target(name);
+  if (target == nullptr) throw nb::value_error(("no kernel target " + name).c_str());
+  std::vector<int> types;
+  if (target->score == 0) return types;
+  for (int i = 0; i < weft::kDTypeCount; ++i) {
+    const auto type = static_cast<DType>(i);
+    if (reads(type, target->table().type(type))) types.push_back(i);
+  }
+  return types;
+}
+
+// ---- the interleaved layout
 
 struct Move {
   DType type = DType::kF32;
@@ -37,7 +57,7 @@ struct Move {
   uint8_t* dst = nullptr;
   int64_t row_bytes = 0;
   int64_t row_elements = 0;
-  int64_t panels = 0;  // of all matrices: they follow each other without a gap
+  int64_t panels = 0;  // panels of all matrices, which follow each other without a gap
   int64_t per_claim = 1;
   std::atomic<int64_t> next{0};
 
@@ -65,14 +85,14 @@ void move(bool to_panels, int type, const Bytes& src, const MutableBytes& dst, i
   if (pool == nullptr) throw nb::value_error("a thread pool is needed");
   if (rows < 0 || row_elements < 0 || row_elements % format->block != 0 ||
       rows % weft::kPanelRows != 0) {
-    throw nb::value_error("an interleaved matrix has whole words and whole panels of 32 rows");
+    throw nb::value_error(
+        "an interleaved matrix must have rows of whole blocks, and a multiple of 32 rows");
   }
   int64_t bytes = 0;
   m.row_elements = row_elements;
   m.row_bytes = row_elements / format->block * format->block_size;
   if (__builtin_mul_overflow(m.row_bytes, rows, &bytes)) throw nb::value_error("too many bytes");
-  // the scale of a ternary tensor stays behind its codes
-  const int64_t tail = m.type == DType::kI2_S ? 32 : 0;
+  const int64_t tail = tail_bytes(m.type);
   const auto total = static_cast<size_t>(bytes + tail);
   if (src.size() != total || dst.size() != total) {
     throw nb::value_error(("the tensor has " + std::to_string(total) + " bytes, the arrays have " +
@@ -102,24 +122,17 @@ void deinterleave(int type, Bytes src, MutableBytes dst, int64_t rows, int64_t r
   move(false, type, src, dst, rows, row_elements, pool);
 }
 
-// Elements that a row must be a multiple of; 0: the type has no interleaved layout.
+// The number of elements that the length of a row must be a multiple of; 0 when the type has no
+// interleaved layout.
 int interleaved_block(int type) {
   const weft::InterleavedFormat* format = weft::interleaved_format(static_cast<DType>(type));
   return format == nullptr ? 0 : format->block;
 }
 
 std::vector<int> interleaved_types(const std::string& name) {
-  const weft::Target* target = weft::find_target(name);
-  if (target == nullptr) throw nb::value_error(("no kernel target " + name).c_str());
-  std::vector<int> types;
-  if (target->score == 0) return types;
-  for (int i = 0; i < weft::kDTypeCount; ++i) {
-    const auto type = static_cast<DType>(i);
-    if (weft::can_interleave(type) && target->table().type(type).matmul_interleaved) {
-      types.push_back(i);
-    }
-  }
-  return types;
+  return types_where(name, [](DType type, const weft::TypeOps& ops) {
+    return weft::can_interleave(type) && ops.matmul_interleaved;
+  });
 }
 
 // ---- the lookup layout
@@ -127,7 +140,7 @@ std::vector<int> interleaved_types(const std::string& name) {
 struct LookupJob {
   DType type = DType::kF32;
   const uint8_t* src = nullptr;
-  uint8_t* dst = nullptr;  // nullptr: only asks whether all is ternary
+  uint8_t* dst = nullptr;  // nullptr when the job only checks that all weights are ternary
   int64_t row_bytes = 0;
   int64_t row_elements = 0;
   int64_t panels = 0;
@@ -158,11 +171,11 @@ int64_t lookup_bytes(int type, int64_t rows, int64_t row_elements) {
   int64_t elements = 0;
   if (rows < 0 || row_elements < 0 || rows % weft::kPanelRows != 0 || row_elements % block != 0 ||
       __builtin_mul_overflow(rows, row_elements, &elements) || elements > int64_t{1} << 56) {
-    throw nb::value_error("a matrix for lookups has whole blocks and whole panels of 32 rows");
+    throw nb::value_error(
+        "a matrix in the lookup layout must have rows of whole blocks, and a multiple of 32 rows");
   }
-  const int64_t tail = t == DType::kI2_S ? 32 : 0;  // stays where it was, behind the rows
-  const int64_t size = weft::dtype_info(t).block_size * (row_elements / block) * rows + tail;
-  return std::max(size, weft::lookup_row_bytes(t, row_elements) * rows);
+  const int64_t bytes = weft::dtype_info(t).block_size * (row_elements / block) * rows;
+  return std::max(bytes + tail_bytes(t), weft::lookup_row_bytes(t, row_elements) * rows);
 }
 
 void prepare_job(LookupJob& m, int type, const Bytes& src, int64_t rows, int64_t row_elements,
@@ -175,9 +188,11 @@ void prepare_job(LookupJob& m, int type, const Bytes& src, int64_t rows, int64_t
   m.row_bytes =
       weft::dtype_info(m.type).block_size * (row_elements / weft::dtype_info(m.type).block);
   m.panels = rows / weft::kPanelRows;
-  const int64_t tail = m.type == DType::kI2_S ? 32 : 0;
-  if (src.size() != static_cast<size_t>(m.row_bytes * rows + tail)) {
-    throw nb::value_error("the array has not the size of the matrix");
+  const int64_t bytes = m.row_bytes * rows + tail_bytes(m.type);
+  if (src.size() != static_cast<size_t>(bytes)) {
+    throw nb::value_error(("the matrix has " + std::to_string(bytes) + " bytes, the array has " +
+                           std::to_string(src.size()))
+                              .c_str());
   }
 }
 
@@ -195,7 +210,7 @@ void make_lookup(int type, Bytes src, MutableBytes dst, int64_t rows, int64_t ro
   LookupJob m;
   prepare_job(m, type, src, rows, row_elements, pool);
   if (dst.size() != static_cast<size_t>(lookup_bytes(type, rows, row_elements))) {
-    throw nb::value_error("the array for the indices has not lookup_bytes() bytes");
+    throw nb::value_error("the array for the indices must have lookup_bytes() bytes");
   }
   m.dst = dst.data();
   if (m.src < m.dst + dst.size() && m.dst < m.src + src.size()) {
@@ -208,38 +223,32 @@ void make_lookup(int type, Bytes src, MutableBytes dst, int64_t rows, int64_t ro
 }
 
 std::vector<int> lookup_types(const std::string& name) {
-  const weft::Target* target = weft::find_target(name);
-  if (target == nullptr) throw nb::value_error(("no kernel target " + name).c_str());
-  std::vector<int> types;
-  if (target->score == 0) return types;
-  for (int i = 0; i < weft::kDTypeCount; ++i) {
-    if (target->table().type(static_cast<DType>(i)).matmul_lookup) types.push_back(i);
-  }
-  return types;
+  return types_where(name, [](DType, const weft::TypeOps& ops) { return ops.matmul_lookup; });
 }
 
 }  // namespace
 
 void bind_layouts(nb::module_& m) {
   m.def("interleaved_block", &interleaved_block, nb::arg("type"),
-        "Elements that rows must be a multiple of; 0 for a type without an interleaved layout.");
+        "The number of elements that the length of a row must be a multiple of; 0 for a type "
+        "without an interleaved layout.");
   m.def("interleaved_types", &interleaved_types, nb::arg("target"),
-        "Weight types whose interleaved layout the matmuls of a target read.");
-  m.def(
-      "interleave", &interleave, nb::arg("type"), nb::arg("src"), nb::arg("dst"), nb::arg("rows"),
-      nb::arg("row_elements"), nb::arg("pool"),
-      "Copies matrices (`rows` of all of them) into panels of 32 rows, on the threads of a pool.");
+        "The weight types whose interleaved layout the matmuls of a target read.");
+  m.def("interleave", &interleave, nb::arg("type"), nb::arg("src"), nb::arg("dst"), nb::arg("rows"),
+        nb::arg("row_elements"), nb::arg("pool"),
+        "Copies matrices, of `rows` rows altogether, into panels of 32 rows, on the threads of a "
+        "pool.");
   m.def("deinterleave", &deinterleave, nb::arg("type"), nb::arg("src"), nb::arg("dst"),
         nb::arg("rows"), nb::arg("row_elements"), nb::arg("pool"),
         "Copies panels of 32 rows back into matrices.");
   m.def("lookup_types", &lookup_types, nb::arg("target"),
-        "Weight types whose lookup layout the MUL_MAT of a target reads.");
+        "The weight types whose lookup layout the MUL_MAT of a target reads.");
   m.def("lookup_bytes", &lookup_bytes, nb::arg("type"), nb::arg("rows"), nb::arg("row_elements"),
-        "Bytes of a matrix in the lookup layout.");
+        "The bytes of a matrix in the lookup layout.");
   m.def("is_ternary", &is_ternary, nb::arg("type"), nb::arg("src"), nb::arg("rows"),
         nb::arg("row_elements"), nb::arg("pool"),
         "Whether all weights of a matrix are -1, 0 or +1 times a scale.");
   m.def("make_lookup", &make_lookup, nb::arg("type"), nb::arg("src"), nb::arg("dst"),
         nb::arg("rows"), nb::arg("row_elements"), nb::arg("pool"),
-        "Turns a matrix into indices of tables, on the threads of a pool.");
+        "Converts a matrix to the lookup layout, on the threads of a pool.");
 }

@@ -1,4 +1,4 @@
-// Programs from flat tables, the thread pool, the executor.
+// Bindings for programs, which are read from flat tables, thread pools and executors.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/shared_ptr.h>
@@ -29,7 +29,7 @@ using Table = nb::ndarray<const int64_t, nb::numpy, nb::ndim<2>, nb::c_contig, n
 using Names = std::vector<std::string>;
 using Symbols = std::vector<std::tuple<std::string, int64_t, int64_t>>;
 
-// Columns of the tables, see src/weft/backends/cpu/native_program.py.
+// The columns of the tables; src/weft/backends/cpu/native_program.py writes them.
 constexpr size_t kExprColumns = 3;                  // kind, a, b
 constexpr size_t kTensorColumns = 3 + 2 * 9;        // type, buffer, layout, (value, expr) x 9
 constexpr size_t kStepColumns = 4 + weft::kMaxSrc;  // op, dst, first_param, n_params, src...
@@ -59,7 +59,7 @@ Program make_program(const Symbols& symbols, const Table& exprs,
   want_columns(tensors, kTensorColumns, "tensor");
   want_columns(steps, kStepColumns, "step");
   want_columns(stages, kStageColumns, "stage");
-  if (names.size() != tensors.shape(0)) throw nb::value_error("a name per tensor is needed");
+  if (names.size() != tensors.shape(0)) throw nb::value_error("there must be one name per tensor");
   Program p;
   for (const auto& [name, min, max] : symbols) p.symbols.push_back({name, min, max});
   for (size_t i = 0; i < exprs.shape(0); ++i) {
@@ -105,19 +105,19 @@ std::unique_ptr<Executor> make_executor(const Program& program,
                                         const std::vector<std::tuple<uintptr_t, int64_t>>& memory,
                                         const std::string& target,
                                         std::shared_ptr<weft::ThreadPool> pool) {
-  const weft::Target* found = weft::find_target(target);
-  if (found == nullptr) throw nb::value_error(("no kernel target " + target).c_str());
+  const weft::Target* kernels = weft::find_target(target);
+  if (kernels == nullptr) throw nb::value_error(("no kernel target " + target).c_str());
   if (pool == nullptr) throw nb::value_error("an executor needs a thread pool");
   std::vector<weft::Block> blocks;
   for (const auto& [address, size] : memory) {
     blocks.push_back({reinterpret_cast<char*>(address), size});
   }
   std::unique_ptr<Executor> executor;
-  throw_status(Executor::create(program, std::move(blocks), *found, std::move(pool), executor));
+  throw_status(Executor::create(program, std::move(blocks), *kernels, std::move(pool), executor));
   return executor;
 }
 
-// Python handles signals on its main thread only; other threads would take the lock for nothing.
+// Python handles signals on its main thread only, so other threads need not take its lock.
 bool on_main_thread() {
   static const auto main = nb::cast<unsigned long>(
       nb::module_::import_("threading").attr("main_thread")().attr("ident"));
@@ -129,7 +129,7 @@ bool run(Executor& executor, const std::vector<int64_t>& values) {
   bool interrupted = false;
   std::function<bool()> poll;
   if (on_main_thread()) {
-    // signals are handled here, so that Ctrl-C stops a long run at once
+    // Handles signals during the run, so that Ctrl-C stops a long run soon.
     poll = [&] {
       nb::gil_scoped_acquire acquire;
       interrupted = PyErr_CheckSignals() != 0;
@@ -159,44 +159,54 @@ std::shared_ptr<weft::ThreadPool> make_pool(int n_threads, int poll, int priorit
 }  // namespace
 
 void bind_runtime(nb::module_& m) {
-  m.def("usable_processors", &weft::usable_processors, "Processors this process may use.");
-  m.def("usable_cores", &weft::usable_cores, "Physical cores among them.");
-  m.def("usable_cpus", &weft::usable_cpus, "Their numbers.");
+  m.def("usable_processors", &weft::usable_processors,
+        "The number of processors that this process may use.");
+  m.def("usable_cores", &weft::usable_cores,
+        "The number of physical cores that this process may use.");
+  m.def("usable_cpus", &weft::usable_cpus,
+        "The numbers of the processors that this process may use.");
   m.def("numa_nodes", &weft::numa_nodes, "The usable processors of each NUMA node.");
-  m.def("current_cpu", &weft::current_cpu, "The processor that runs this thread; -1: not known.");
+  m.def("current_cpu", &weft::current_cpu,
+        "The processor that runs the calling thread; -1 where the system does not say.");
   nb::class_<weft::ThreadPool>(m, "ThreadPool", "Persistent threads; the caller is one of them.")
       .def(nb::new_(&make_pool), nb::arg("n_threads"), nb::arg("poll") = 50,
            nb::arg("priority") = 0, nb::arg("cpus") = std::vector<weft::Cpus>(),
-           "`poll`: 0 (sleep at once) to 100; `priority`: 0 (normal) to 3 (realtime); `cpus`: the "
-           "processors of each thread, empty: any.")
+           "`poll` is how long idle threads spin, from 0 (they sleep at once) to 100 (200 us); "
+           "`priority` is 0 (normal) to 3 (realtime); `cpus` lists the processors of each thread "
+           "(none: any).")
       .def_prop_ro("size", &weft::ThreadPool::size)
-      .def_prop_ro("warnings", &weft::ThreadPool::warnings, "What the system refused.");
+      .def_prop_ro("warnings", &weft::ThreadPool::warnings,
+                   "A sentence for each thing that the system refused.");
   nb::class_<Program>(m, "Program", "A checked program of one split.")
       .def_static("from_tables", &make_program, nb::arg("symbols"), nb::arg("exprs"),
                   nb::arg("buffers"), nb::arg("names"), nb::arg("tensors"), nb::arg("steps"),
                   nb::arg("stages"), nb::arg("params"),
-                  "A program from flat tables; raises ValueError saying what is illegal.");
+                  "Reads a program from flat tables; raises ValueError when it is illegal.");
   nb::class_<Executor>(m, "Executor", "Runs a program over memory that the caller keeps alive.")
       .def_static("create", &make_executor, nb::arg("program"), nb::arg("memory"),
                   nb::arg("target"), nb::arg("pool"),
-                  "`memory`: (address, bytes) per buffer. Raises ValueError on a bad program.")
+                  "`memory` has (address, bytes) for each buffer. Raises ValueError when the "
+                  "target cannot run the program.")
       .def("run", &run, nb::arg("values"),
-           "Runs with these symbol values, the GIL released; KeyboardInterrupt stops it. False: "
-           "abort() has stopped it.")
-      .def("abort", &Executor::abort, "Stops the run that is going on, or else the next one.")
-      .def("clear_abort", &Executor::clear_abort, "Forgets an abort that no run has seen.")
+           "Runs the program with these symbol values and releases the GIL meanwhile. Returns "
+           "False when abort() has stopped the run; KeyboardInterrupt stops it too.")
+      .def("abort", &Executor::abort, "Stops the current run, or the next one when there is none.")
+      .def("clear_abort", &Executor::clear_abort,
+           "Cancels an abort that has not stopped a run yet.")
       .def("set_threads", &Executor::set_threads, nb::arg("n"),
-           "Threads of later runs, at most the pool's; 0: all. Waits for a run that is going on.",
+           "Sets how many threads later runs use, at most those of the pool (0: all of them). "
+           "Waits for the current run.",
            nb::call_guard<nb::gil_scoped_release>())
       .def_prop_ro("scratch_bytes", &Executor::scratch_bytes)
       .def_prop_ro("barriers", &Executor::barriers)
       .def_prop_ro("step_tasks", &Executor::step_tasks,
-                   "For each step, the pieces that threads could claim in the last run.")
+                   "For each step, the number of chunks that threads could claim in the last run.")
       .def("set_profiling", &Executor::set_profiling, nb::arg("on"))
       .def_prop_ro("step_seconds", &Executor::step_seconds)
       .def("record_spans", &Executor::record_spans, nb::arg("on"),
-           "Records when each thread works on each step; starts anew with every call.")
+           "Records when each thread works on each step; every call clears the record.")
       .def_prop_ro(
           "spans", [](const Executor& e) { return e.spans().values(); },
-          "[step][thread][begin, end, busy], flat: nanoseconds of the steady clock, 0: no part.");
+          "The record as a flat list [step][thread][begin, end, busy], in nanoseconds of the "
+          "steady clock; zeros where a thread had no part.");
 }

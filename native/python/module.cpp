@@ -1,4 +1,4 @@
-// The native module's table of contents.
+// The contents of the native module, one function per file.
 #include <nanobind/nanobind.h>
 
 namespace nb = nanobind;
@@ -11,7 +11,7 @@ void bind_runtime(nb::module_& m);
 
 NB_MODULE(_native, m) {
   m.doc() = "The native core: kernels, thread pool and executor.";
-  // sessions that live until the interpreter ends are not leaks
+  // Sessions that live until the interpreter ends are not leaks.
   nb::set_leak_warnings(false);
   bind_kernels(m);
   bind_layouts(m);
