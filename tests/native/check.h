@@ -1,11 +1,11 @@
-// The least that a native test needs.
+// Helpers for native tests.
 #pragma once
 
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 
-// Says where and stops, so that a sanitizer's report is not buried.
+// Prints the place of a failure and ends the test, so that a sanitizer's report is not buried.
 #define CHECK(condition)                                                                 \
   do {                                                                                   \
     if (!(condition)) {                                                                  \
@@ -21,7 +21,7 @@
     test();                     \
   } while (false)
 
-// Numbers that are the same everywhere (Marsaglia's xorshift).
+// Random numbers that are the same on every machine (Marsaglia's xorshift).
 class Random {
  public:
   explicit Random(uint32_t seed) : state_(seed * 2654435761u + 1) {}
@@ -32,7 +32,7 @@ class Random {
     return state_;
   }
   int64_t below(int64_t n) { return static_cast<int64_t>(next()) % n; }
-  // About normal, between -6 and 6.
+  // A nearly normal number between -6 and 6.
   float normal() {
     float sum = -6;
     for (int i = 0; i < 12; ++i) sum += static_cast<float>(next() >> 8) / 16777216.0f;

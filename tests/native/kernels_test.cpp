@@ -1,6 +1,6 @@
-// Products, attention and block formats on small random inputs, on every target that this machine
-// can run, against sums in double precision. Scratch is as big as the kernel asks for, so that a
-// sanitizer sees every byte beyond.
+// Compares products, attention and block formats on small random inputs, on every target that this
+// machine can run, with sums in double precision. Scratch memory has exactly the bytes that a
+// kernel asks for, so that a sanitizer reports every access beyond.
 #include <algorithm>
 #include <cmath>
 #include <memory>
@@ -14,7 +14,7 @@ namespace {
 
 using namespace weft;
 
-// Memory of exactly the bytes of a tensor.
+// A tensor with memory of exactly its bytes.
 struct Value {
   Tensor t;
   std::unique_ptr<char[]> bytes;
@@ -36,7 +36,7 @@ struct Value {
   int64_t rows() const { return t.ne[1] * t.ne[2]; }
   char* row(int64_t r) { return t.data + r * t.nb[1]; }
 
-  // Random numbers in this type, and what they are after rounding.
+  // Fills the tensor with random numbers and returns them as its type rounds them.
   std::vector<float> fill(const KernelTable& table, Random& random) {
     const TypeOps& ops = table.type(t.type);
     std::vector<float> values(static_cast<size_t>(t.ne[0] * rows()));
@@ -50,7 +50,7 @@ struct Value {
   }
 };
 
-// Memory of so many bytes, then 64 that must stay as they are.
+// Memory of `bytes` bytes, rounded up to 64, then 64 bytes that nobody may write to.
 class Guarded {
  public:
   explicit Guarded(size_t bytes)
@@ -68,7 +68,7 @@ class Guarded {
   std::unique_ptr<char, void (*)(void*)> data_;
 };
 
-// As threads would: piece by piece, each with scratch of its own.
+// Runs a kernel as threads would: in chunks, each with its own scratch memory.
 void run(const Kernel& kernel, Call call) {
   const char* why = kernel.check(call);
   if (why != nullptr) std::fprintf(stderr, "refused: %s\n", why);
@@ -108,12 +108,12 @@ bool can_store(const KernelTable& table, DType type) {
 }
 
 std::vector<DType> storable(const KernelTable& table) {
-  std::vector<DType> found;
+  std::vector<DType> types;
   for (int i = 0; i < kDTypeCount; ++i) {
     const auto type = static_cast<DType>(i);
-    if (dtype_info(type).name != nullptr && can_store(table, type)) found.push_back(type);
+    if (dtype_info(type).name != nullptr && can_store(table, type)) types.push_back(type);
   }
-  return found;
+  return types;
 }
 
 void formats(const Target& target) {
@@ -133,7 +133,7 @@ void formats(const Target& target) {
   CHECK(checked >= 8);
 }
 
-// Rows times columns in double precision.
+// The product of rows and columns in double precision.
 std::vector<double> exact_product(const std::vector<float>& a, const std::vector<float>& b,
                                   int64_t rows, int64_t columns, int64_t k) {
   std::vector<double> want;
@@ -150,7 +150,7 @@ std::vector<double> exact_product(const std::vector<float>& a, const std::vector
   return want;
 }
 
-// Whether MUL_MAT took the types; then the result is right, with weights as rows or as panels.
+// Whether MUL_MAT takes the types. If so, checks its result, with weights in rows or in panels.
 bool check_product(const KernelTable& table, DType type, DType activations, int64_t rows,
                    int64_t columns, bool panels) {
   constexpr int64_t kInner = 512;

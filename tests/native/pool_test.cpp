@@ -1,4 +1,4 @@
-// The thread pool: all work is done once, whatever the number of threads, and none is left behind.
+// The thread pool: all work is done exactly once for any number of threads.
 #include "threads/pool.h"
 
 #include <atomic>
@@ -24,15 +24,15 @@ using weft::PoolOptions;
 using weft::Priority;
 using weft::ThreadPool;
 
-// Rounds of pieces that threads claim; a round begins when the last is complete.
+// Rounds of pieces that threads claim. A round begins when the one before it is complete.
 struct Rounds {
   ThreadPool* pool;
   int threads;
   uint32_t rounds;
-  std::vector<int> results = std::vector<int>(64);  // not atomic: the rounds have to order them
+  std::vector<int> results = std::vector<int>(64);  // not atomic: rounds must order the writes
   std::vector<std::atomic<int>> next = std::vector<std::atomic<int>>(rounds);
   std::vector<std::atomic<int>> left = std::vector<std::atomic<int>>(rounds);
-  std::atomic<uint32_t> done{0};
+  std::atomic<uint32_t> completed{0};
   std::atomic<bool> wrong{false};
 };
 
@@ -40,19 +40,20 @@ void work(void* context, int thread) {
   auto& r = *static_cast<Rounds*>(context);
   if (thread >= r.threads) r.wrong = true;
   const auto n = static_cast<int>(r.results.size());
-  for (uint32_t round; (round = r.done.load(std::memory_order_acquire)) < r.rounds;) {
-    int did = 0;
-    for (int i; (i = r.next[round].fetch_add(1, std::memory_order_relaxed)) < n; ++did) {
-      // what was done by others in the round before
+  for (uint32_t round; (round = r.completed.load(std::memory_order_acquire)) < r.rounds;) {
+    int pieces = 0;
+    for (int i; (i = r.next[round].fetch_add(1, std::memory_order_relaxed)) < n; ++pieces) {
+      // Other threads wrote it in the round before.
       int& result = r.results[static_cast<size_t>(round % 2 == 0 ? i : n - 1 - i)];
       if (result != static_cast<int>(round)) r.wrong = true;
       ++result;
     }
-    if (did > 0 && r.left[round].fetch_add(did, std::memory_order_acq_rel) + did == n) {
-      r.done.store(round + 1, std::memory_order_release);
-      r.done.notify_all();
+    const int before = pieces > 0 ? r.left[round].fetch_add(pieces, std::memory_order_acq_rel) : 0;
+    if (pieces > 0 && before + pieces == n) {
+      r.completed.store(round + 1, std::memory_order_release);
+      r.completed.notify_all();
     } else {
-      r.pool->wait(r.done, round);
+      r.pool->wait(r.completed, round);
     }
   }
 }
@@ -119,16 +120,16 @@ void threads_run_where_they_are_put() {
   const auto look = [](void* context, int thread) {
     auto* seen = static_cast<std::atomic<int>*>(context);
     seen[thread] = weft::current_cpu();
-    // the caller gives the other time to come
+    // The caller waits for the other thread.
     while (thread == 0 && seen[1] < 0) std::this_thread::yield();
   };
   pool.run(look, at, 2);
   CHECK(at[0] == cpus.front() && at[1] == cpus.back());
-  // the caller is where it was
+  // The caller may run where it could before.
   CHECK(weft::usable_cpus() == cpus);
 }
 
-void a_refused_priority_is_said() {
+void a_refused_priority_gives_a_warning() {
   for (int threads : {1, 2}) {
     ThreadPool pool(PoolOptions{threads, 50, Priority::kRealtime, {}});
     run_rounds(pool, threads, 10);
@@ -150,7 +151,7 @@ void machine_is_described() {
 
 void a_fork_starts_anew() {
 #if defined(__unix__)
-  if (kThreadSanitizer) return;  // it follows no threads of a child
+  if (kThreadSanitizer) return;  // it does not follow the threads of a child process
   ThreadPool pool(3);
   run_rounds(pool, 3, 10);
   const pid_t child = fork();
@@ -174,7 +175,7 @@ int main() {
   RUN(pools_of_more_threads_than_cores_share_them);
   RUN(scratch_is_apart_and_aligned);
   RUN(threads_run_where_they_are_put);
-  RUN(a_refused_priority_is_said);
+  RUN(a_refused_priority_gives_a_warning);
   RUN(machine_is_described);
   RUN(a_fork_starts_anew);
   return 0;

@@ -1,5 +1,6 @@
-// Steps whose threads share memory: columns that are packed for all rows, and attention whose parts
-// are added up by the last to finish. Thread counts and sizes change from run to run.
+// Steps whose threads share memory: products that pack columns for all rows, and attention whose
+// parts are added up by the thread that finishes last. Thread counts and sizes change from run to
+// run.
 #include <algorithm>
 #include <cmath>
 #include <utility>
@@ -12,7 +13,7 @@ namespace {
 
 using namespace weft;
 
-// A tensor at its greatest sizes; dimension `varies` (-1: none) is the symbol "n".
+// The largest sizes of a tensor. The size of dimension `varies` (-1: none) is the symbol "n".
 struct Shape {
   DType type;
   int64_t ne[3];
@@ -26,7 +27,7 @@ class Maker {
     program.exprs.push_back({ExprKind::kSymbol, 0, 0});
   }
 
-  // In a buffer of its own, with the strides of the greatest sizes.
+  // Adds a tensor in its own buffer, with the strides of its largest sizes, and returns its number.
   int tensor(const Shape& shape, Layout layout = Layout::kRows) {
     const DTypeInfo& info = dtype_info(shape.type);
     TensorDecl t;
@@ -64,7 +65,7 @@ class Maker {
 };
 
 struct Machine {
-  std::vector<std::vector<char>> memory;  // by buffer, which is the tensor's number
+  std::vector<std::vector<char>> memory;  // of each buffer, which has the number of its tensor
   std::unique_ptr<Executor> executor;
 
   Machine(const Program& program, const Target& target, int threads) {
@@ -89,7 +90,7 @@ struct Machine {
   }
 };
 
-// The results of two machines, of which those not computed hold the same too.
+// Checks that a tensor of two machines agrees, including numbers that the run did not compute.
 void check_same(Machine& a, Machine& b, int tensor) {
   double error = 0;
   double power = 1e-30;
@@ -101,8 +102,8 @@ void check_same(Machine& a, Machine& b, int tensor) {
   CHECK(error <= 1e-10 * power);
 }
 
-// The same work on one thread and on changing numbers of them, which must agree. Returns the most
-// barriers that a run needed.
+// Runs the same work on one thread and on changing numbers of threads, and checks that the results
+// agree. Returns the largest number of barriers of a run.
 int64_t compare(const Program& program, const Target& target, int input,
                 std::initializer_list<int> outputs,
                 const std::vector<std::pair<int, std::vector<char>>>& constants,

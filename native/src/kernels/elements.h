@@ -1,9 +1,11 @@
 // Helpers for elementwise kernels. Rows are cut into items that threads share, items into pieces
 // that a kernel sees as contiguous floats:
 //
-//     row    |<------------------------ ne[0] elements ------------------------>|
-//     items  |<---- kSmallWork ---->|<---- kSmallWork ---->|<-- the rest -->|
-//     pieces |kPiece|kPiece|kPiece|..|kPiece|
+//     row     |<----------------------- ne[0] elements ------------------------>|
+//     items   |<----- kSmallWork ----->|<----- kSmallWork ----->|<- the rest -->|
+//     pieces  |     |     |     |      |     |     |     |      |     |     |   |
+//
+// A piece has kPiece elements, or as many as are left of its item.
 #pragma once
 
 #include "kernels/rows.h"

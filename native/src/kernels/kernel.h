@@ -24,7 +24,7 @@ struct Tensor {
   DType type = DType::kF32;
   int64_t ne[4] = {0, 0, 0, 0};  // elements per dimension
   int64_t nb[4] = {0, 0, 0, 0};  // byte strides
-  char* data = nullptr;          // nullptr during a check
+  char* data = nullptr;          // may be nullptr during a check
   // In the other layouts ne and nb describe the matrix as if it were stored in rows; each panel of
   // rows occupies the bytes that its rows would occupy (quants/interleave.h,
   // quants/lookup_layout.h). Only source 0 may have them, in kernels with `takes_interleaved`.
@@ -114,7 +114,7 @@ struct Kernel {
   void (*prepare)(const Call&, int64_t begin, int64_t end) = nullptr;
   // For kernels with a preparation, and kernels whose items combine partial results: the number of
   // bytes that all threads share, and the number of counters that tell, by atomic operations,
-  // which item is the last of a group. Neither may grow when sizes shrink.
+  // which item is the last of a group. Neither number may be larger at smaller sizes.
   size_t (*shared)(const Call&) = nullptr;
   int64_t (*tickets)(const Call&) = nullptr;
   // Whether source 0 may have another layout than rows. All functions of the kernel then consult
