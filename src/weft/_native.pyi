@@ -7,21 +7,27 @@ import numpy
 from numpy.typing import NDArray
 
 def cpu_features() -> list[str]:
-    """Names of the CPU features that kernels care about."""
+    """
+    The names of the processor features that kernels use and this machine has.
+    """
 
 def targets() -> list[tuple[str, int]]:
     """
-    Kernel targets of this build with their score; 0: this machine cannot run it.
+    The kernel targets of this build with their scores; 0 when this machine cannot run one.
     """
 
 def best_target() -> str:
-    """The kernel target with the highest score."""
+    """
+    The kernel target with the highest score; empty when this machine can run none.
+    """
 
 def op_table() -> list[str]:
-    """A line for each op, by number: weft.graph.op_table."""
+    """A line for each op, by number, to compare with weft.graph.op_table."""
 
 def type_table() -> list[tuple[int, str, int, int]]:
-    """Rows (id, name, block, bytes) of the type table."""
+    """
+    The rows of the type table: number, name, elements per block, bytes per block.
+    """
 
 def refusal(
     target: str,
@@ -32,7 +38,7 @@ def refusal(
     layout: int = 0,
 ) -> str | None:
     """
-    None when the target has a kernel for the call, else the sentence it refuses with. `layout`: of source 0, by number (0: rows).
+    None when the target has a kernel that accepts the call, otherwise a sentence that says why not. `layout` is the number of source 0's layout (0: rows).
     """
 
 def scratch_bytes(
@@ -43,7 +49,7 @@ def scratch_bytes(
     params: Sequence[float],
     n_threads: int,
 ) -> int:
-    """Scratch bytes per thread that the call needs."""
+    """The bytes of scratch memory that the call needs per thread."""
 
 def dequantize(
     target: str,
@@ -53,7 +59,7 @@ def dequantize(
     ],
     out: Annotated[NDArray[numpy.float32], dict(shape=(None,), order="C", device="cpu")],
 ) -> None:
-    """Decodes rows of any type into floats."""
+    """Decodes the rows in `data`, of any type, into the floats of `out`."""
 
 def quantize(
     target: str,
@@ -63,20 +69,22 @@ def quantize(
     ],
     out: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu")],
 ) -> None:
-    """Encodes floats with the run-time converter of a type."""
+    """Encodes the floats in `data` as rows of a type."""
 
 def activation_type(target: str, type: int) -> int:
     """
-    The type activations must have for a native matmul with this weight type.
+    The type that activations must have for a native matmul with this weight type.
     """
 
 def interleaved_block(type: int) -> int:
     """
-    Elements that rows must be a multiple of; 0 for a type without an interleaved layout.
+    The number of elements that the length of a row must be a multiple of; 0 for a type without an interleaved layout.
     """
 
 def interleaved_types(target: str) -> list[int]:
-    """Weight types whose interleaved layout the matmuls of a target read."""
+    """
+    The weight types whose interleaved layout the matmuls of a target read.
+    """
 
 def interleave(
     type: int,
@@ -89,7 +97,7 @@ def interleave(
     pool: ThreadPool,
 ) -> None:
     """
-    Copies matrices (`rows` of all of them) into panels of 32 rows, on the threads of a pool.
+    Copies matrices, of `rows` rows altogether, into panels of 32 rows, on the threads of a pool.
     """
 
 def deinterleave(
@@ -105,10 +113,10 @@ def deinterleave(
     """Copies panels of 32 rows back into matrices."""
 
 def lookup_types(target: str) -> list[int]:
-    """Weight types whose lookup layout the MUL_MAT of a target reads."""
+    """The weight types whose lookup layout the MUL_MAT of a target reads."""
 
 def lookup_bytes(type: int, rows: int, row_elements: int) -> int:
-    """Bytes of a matrix in the lookup layout."""
+    """The bytes of a matrix in the lookup layout."""
 
 def is_ternary(
     type: int,
@@ -131,10 +139,12 @@ def make_lookup(
     row_elements: int,
     pool: ThreadPool,
 ) -> None:
-    """Turns a matrix into indices of tables, on the threads of a pool."""
+    """Converts a matrix to the lookup layout, on the threads of a pool."""
 
 class MaskWriter:
-    """Writes which cells tokens see, as f16 0 and -inf."""
+    """
+    Writes rows of an attention mask: f16 0 for each cell that a token sees, otherwise -inf.
+    """
 
     def __init__(
         self,
@@ -149,12 +159,12 @@ class MaskWriter:
         causal: bool,
     ) -> None:
         """
-        `pos` [cells], `members` [sequences, cells] and `out` are kept; `window`: last positions that a token sees, 0: all; `causal`: not those behind it.
+        Keeps `pos` [cells], `members` [sequences, cells] and `out`. A token sees only the last `window` positions (0: all), and with `causal` none behind its own.
         """
 
     def one(self, n_kv: int, position: int, seq: int) -> None:
         """
-        A row of `n_kv` cells for a token; raises ValueError where it does not fit.
+        Writes a row of `n_kv` cells for one token; raises ValueError when it does not fit.
         """
 
     def all(
@@ -167,29 +177,31 @@ class MaskWriter:
             NDArray[numpy.int32], dict(shape=(None,), order="C", device="cpu", writable=False)
         ],
     ) -> None:
-        """A row for each token, one after another."""
+        """Writes a row of `n_kv` cells for each token, one after another."""
 
 def measure_peaks(
     target: str, n_threads: int, seconds: float, buffer: int
 ) -> tuple[float, float, float, float, int]:
     """
-    (read, int8, f32, bf16, buffer): bytes and operations per second, bytes that were read.
+    (read, int8, f32, bf16, buffer): bytes read per second, operations per second, and the bytes of the buffer that was read.
     """
 
 def usable_processors() -> int:
-    """Processors this process may use."""
+    """The number of processors that this process may use."""
 
 def usable_cores() -> int:
-    """Physical cores among them."""
+    """The number of physical cores that this process may use."""
 
 def usable_cpus() -> list[int]:
-    """Their numbers."""
+    """The numbers of the processors that this process may use."""
 
 def numa_nodes() -> list[list[int]]:
     """The usable processors of each NUMA node."""
 
 def current_cpu() -> int:
-    """The processor that runs this thread; -1: not known."""
+    """
+    The processor that runs the calling thread; -1 where the system does not say.
+    """
 
 class ThreadPool:
     """Persistent threads; the caller is one of them."""
@@ -198,14 +210,14 @@ class ThreadPool:
         self, n_threads: int, poll: int = 50, priority: int = 0, cpus: Sequence[Sequence[int]] = []
     ) -> None:
         """
-        `poll`: 0 (sleep at once) to 100; `priority`: 0 (normal) to 3 (realtime); `cpus`: the processors of each thread, empty: any.
+        `poll` is how long idle threads spin, from 0 (they sleep at once) to 100 (200 us); `priority` is 0 (normal) to 3 (realtime); `cpus` lists the processors of each thread (none: any).
         """
 
     @property
     def size(self) -> int: ...
     @property
     def warnings(self) -> list[str]:
-        """What the system refused."""
+        """A sentence for each thing that the system refused."""
 
 class Program:
     """A checked program of one split."""
@@ -229,7 +241,9 @@ class Program:
         ],
         params: Sequence[float],
     ) -> Program:
-        """A program from flat tables; raises ValueError saying what is illegal."""
+        """
+        Reads a program from flat tables; raises ValueError when it is illegal.
+        """
 
 class Executor:
     """Runs a program over memory that the caller keeps alive."""
@@ -239,23 +253,23 @@ class Executor:
         program: Program, memory: Sequence[tuple[int, int]], target: str, pool: ThreadPool
     ) -> Executor:
         """
-        `memory`: (address, bytes) per buffer. Raises ValueError on a bad program.
+        `memory` has (address, bytes) for each buffer. Raises ValueError when the target cannot run the program.
         """
 
     def run(self, values: Sequence[int]) -> bool:
         """
-        Runs with these symbol values, the GIL released; KeyboardInterrupt stops it. False: abort() has stopped it.
+        Runs the program with these symbol values and releases the GIL meanwhile. Returns False when abort() has stopped the run; KeyboardInterrupt stops it too.
         """
 
     def abort(self) -> None:
-        """Stops the run that is going on, or else the next one."""
+        """Stops the current run, or the next one when there is none."""
 
     def clear_abort(self) -> None:
-        """Forgets an abort that no run has seen."""
+        """Cancels an abort that has not stopped a run yet."""
 
     def set_threads(self, n: int) -> None:
         """
-        Threads of later runs, at most the pool's; 0: all. Waits for a run that is going on.
+        Sets how many threads later runs use, at most those of the pool (0: all of them). Waits for the current run.
         """
 
     @property
@@ -264,18 +278,20 @@ class Executor:
     def barriers(self) -> int: ...
     @property
     def step_tasks(self) -> list[int]:
-        """For each step, the pieces that threads could claim in the last run."""
+        """
+        For each step, the number of chunks that threads could claim in the last run.
+        """
 
     def set_profiling(self, on: bool) -> None: ...
     @property
     def step_seconds(self) -> list[float]: ...
     def record_spans(self, on: bool) -> None:
         """
-        Records when each thread works on each step; starts anew with every call.
+        Records when each thread works on each step; every call clears the record.
         """
 
     @property
     def spans(self) -> list[int]:
         """
-        [step][thread][begin, end, busy], flat: nanoseconds of the steady clock, 0: no part.
+        The record as a flat list [step][thread][begin, end, busy], in nanoseconds of the steady clock; zeros where a thread had no part.
         """

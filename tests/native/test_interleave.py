@@ -102,9 +102,9 @@ def test_bad_calls_are_refused() -> None:
     out = np.zeros_like(data)
     with pytest.raises(ValueError, match="no interleaved layout"):
         _native.interleave(DTYPES["q8_K"].id, data, out, 32, 64, pool)
-    with pytest.raises(ValueError, match="whole panels"):
+    with pytest.raises(ValueError, match="multiple of 32 rows"):
         _native.interleave(q4, data, out, 16, 128, pool)
-    with pytest.raises(ValueError, match="whole words"):
+    with pytest.raises(ValueError, match="rows of whole blocks"):
         _native.interleave(q4, data, out, 64, 16, pool)
     with pytest.raises(ValueError, match="has 2304 bytes"):
         _native.interleave(q4, data, out, 64, 64, pool)

@@ -255,7 +255,7 @@ def test_attention_refuses_in_sentences(target: str) -> None:
     assert "length" in refused(dst, q, ones(16, 9, 2), k)
     assert "multiple" in refused(dst, q, ones(32, 9, 3), k)
     assert "number" in refused(dst, q, k, ones(32, 8, 2))
-    assert "shape" in refused(result("f32", (32, 2, 4)), q, k, k)
+    assert "must be [value length" in refused(result("f32", (32, 2, 4)), q, k, k)
     assert "smaller" in refused(dst, q, k, k, ones(8, 2))
     assert "sink" in refused(dst, q, k, k, None, ones(3))
     assert "i32" not in refused(dst, q, tensor(np.ones((2, 9, 32), np.int32)), k)
@@ -365,7 +365,7 @@ def test_rope_refuses_in_sentences(target: str) -> None:
     assert refused(RopeParams(RopeMode.NORMAL, 16)) == "None"
     assert "even" in refused(RopeParams(RopeMode.NORMAL, 7))
     assert "within" in refused(RopeParams(RopeMode.NEOX, 18))
-    assert "leave" in refused(RopeParams(RopeMode.NEOX, 16, n_offset=2))
+    assert "within the row" in refused(RopeParams(RopeMode.NEOX, 16, n_offset=2))
     assert "position" in refused(RopeParams(RopeMode.MROPE, 16))
     assert "i32" in refused(RopeParams(RopeMode.NEOX, 16), at=tensor(np.float32([0, 1, 2])))
     assert "factor" in refused(RopeParams(RopeMode.NEOX, 16), tensor(np.ones(7, np.float32)))

@@ -178,13 +178,19 @@ def f32(*ne: int) -> Operand:
         ("SET", f32(8, 2), [f32(8, 2), f32(4, 9)], (2**62, 64, 64, 0), "too large"),
         ("SET", f32(8, 2), [f32(8, 2), f32(4)], (32, 64, 64, -4), "negative"),
         ("SET", f32(8, 2), [f32(8, 2), f32(4)], (), "nb1:int nb2:int nb3:int offset:int"),
-        ("CONCAT", f32(8, 2), [f32(4, 2), f32(3, 2)], (0,), "do not join"),
+        ("CONCAT", f32(8, 2), [f32(4, 2), f32(3, 2)], (0,), "differ only along this dimension"),
         ("CONCAT", f32(8, 2), [f32(4, 2), f32(4, 2)], (7,), "0..3"),
         ("REPEAT", f32(9), [f32(2)], (), "must be multiples of those of the smaller one"),
         ("REPEAT_BACK", f32(0), [f32(8)], (), "must be multiples of those of the smaller one"),
         ("GET_ROWS", f32(8, 2), [f32(8, 4), f32(2)], (), "i32 or i64"),
-        ("GET_ROWS", f32(8, 3), [f32(8, 4), result("i32", (2,))], (), "row for each index"),
-        ("SET_ROWS", f32(8, 3), [f32(8, 2), result("i32", (3,)), f32(8, 3)], (), "one index per row"),
+        ("GET_ROWS", f32(8, 3), [f32(8, 4), result("i32", (2,))], (), "one row per index"),
+        (
+            "SET_ROWS",
+            f32(8, 3),
+            [f32(8, 2), result("i32", (3,)), f32(8, 3)],
+            (),
+            "one index per row",
+        ),
     ],
 )
 def test_refuses(

@@ -263,8 +263,8 @@ I32_ROW = tensor(np.ones(8, np.int32))
         ("SCALE", result("f32", (8,)), [F32_ROW], [], "parameters"),
         ("SQRT", result("i32", (8,)), [F32_ROW], [], "f32, f16 or bf16"),
         ("UNARY", result("f32", (8,)), [F32_ROW], [99, 0, 0, 0, 0], "function"),
-        ("GLU", result("f32", (8,)), [F32_ROW], [2, 0, 0, 0], "match"),
-        ("GLU", result("f32", (4,)), [F32_ROW], [9, 0, 0, 0], "form"),
+        ("GLU", result("f32", (8,)), [F32_ROW], [2, 0, 0, 0], "twice as long"),
+        ("GLU", result("f32", (4,)), [F32_ROW], [9, 0, 0, 0], "unknown activation"),
         ("ADD_ID", result("f32", (8,)), [F32_ROW, F32_ROW, F32_ROW], [], "i32"),
     ],
 )
