@@ -17,7 +17,7 @@ static inline const char* lane_block(const char* panel, int64_t block) {
   return panel + block * kPanelRows * static_cast<int64_t>(sizeof(typename F::Block));
 }
 
-// The codes of a chunk as dot_group takes them.
+// The codes of chunk `c` of the rows of vector `v`, in the form that panels have.
 template <typename F>
 static inline void lane_codes(const char* block, int c, int v, vi (&w)[8]) {
   Lanes<F>::codes(block, c, v, w);

@@ -132,7 +132,7 @@ _COSTS = """\
 
 namespace weft {
 
-// Size `d` of source `s`; 1 where the source is absent. `first` is the product of its first n sizes.
+// Size `d` of source `s`, 1 where it is absent; `first` is the product of its first n sizes.
 inline double size(const Call& call, int s, int d) {
   return call.src[s] == nullptr ? 1.0 : static_cast<double>(call.src[s]->ne[d]);
 }
