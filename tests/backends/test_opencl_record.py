@@ -23,13 +23,13 @@ def device() -> OpenCLBackend:
 
 
 def session(device: OpenCLBackend) -> Session:
-    """x, its square on the device, a product on the cpu, a norm of that on the device."""
+    """x, its root on the device, a product on the cpu, a norm of that on the device."""
     x = weft.input("x", (weft.Sym("n", 1, 64), 64))
-    square = g.sqr(x).named("square")
-    product = g.mul_mat(weft.constant(np.ones((64, 64), np.float32), "w"), square).named("product")
+    root = g.sqrt(x).named("root")
+    product = g.mul_mat(weft.constant(np.ones((64, 64), np.float32), "w"), root).named("product")
     norm = g.rms_norm(product, 1e-5).named("norm")
     graph = weft.Graph(norm.as_output("y"))
-    at = {"square": 0, "product": 1, "y": 0}
+    at = {"root": 0, "product": 1, "y": 0}
     pins = {node: at[node.name] for node in graph.nodes}
     return Session(weft.compile(graph, [device, "cpu"], policy="plan", assign=pins))
 
@@ -84,7 +84,7 @@ def test_profile_and_trace(device: OpenCLBackend, tmp_path: Path) -> None:
         for _ in range(3):
             np.testing.assert_array_equal(running.run(inputs)["y"], want)
     lines = {(line.op, line.device): line for line in profile.lines}
-    on_device = [lines["SQR", device.name], lines["RMS_NORM", device.name]]
+    on_device = [lines["SQRT", device.name], lines["RMS_NORM", device.name]]
     assert all(line.calls == 3 and line.seconds > 0 and line.busy == 0 for line in on_device)
     assert on_device[0].nbytes == 3 * 2 * 8 * 64 * 4 and on_device[0].flops > 0
     copies = [line for line in profile.lines if line.op == "copies"]
@@ -102,12 +102,12 @@ def test_profile_and_trace(device: OpenCLBackend, tmp_path: Path) -> None:
         if e["ph"] == "X":
             by_row.setdefault(rows[e["tid"]], []).append(e["name"])
     name = device.name
-    assert set(by_row[f"{name} kernels"]) == {"SQR square", "RMS_NORM y"}
+    assert set(by_row[f"{name} kernels"]) == {"SQRT root", "RMS_NORM y"}
     moved = by_row[f"{name} copies"]
     assert moved.count("to device: x") == moved.count("from device: outputs") == 3
-    assert moved.count("from device: square") == moved.count("to device: product") == 3
+    assert moved.count("from device: root") == moved.count("to device: product") == 3
     assert {"thread 0", "host", "host copies", "runs"} <= set(by_row)
-    kernel = next(e for e in events if e["name"] == "SQR square")
+    kernel = next(e for e in events if e["name"] == "SQRT root")
     assert kernel["args"]["kernel"] and kernel["args"]["bytes"] == 2 * 8 * 64 * 4
 
 
@@ -117,5 +117,5 @@ def test_several_kernels_of_a_step_are_one_call(device: OpenCLBackend) -> None:
     spans = [QueueSpan("kernel", "part", 0, 0, begin, begin + 10) for begin in (0, 20)]
     profile.add_queued(program, 0, {"n": 8}, 0, 5, spans)
     (line,) = profile.lines
-    assert (line.op, line.calls) == ("SQR", 1) and line.seconds == pytest.approx(20e-9)
+    assert (line.op, line.calls) == ("SQRT", 1) and line.seconds == pytest.approx(20e-9)
     assert line.nbytes == 2 * 8 * 64 * 4
