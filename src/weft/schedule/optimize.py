@@ -72,7 +72,7 @@ def _fuse(
 
 
 def _generalize(schedule: Schedule, split: Split) -> None:
-    """Nodes in the form that the backend has kernels for; each stays the tensor that it is."""
+    """Gives nodes the form that the backend has kernels for; each stays the tensor that it is."""
     ops = schedule.backends[split.backend].generalizes
     nodes: list[Tensor] = []
     for node in split.nodes:
@@ -102,17 +102,17 @@ def _rebase(schedule: Schedule, node: Tensor) -> None:
 
 def _read_elsewhere(schedule: Schedule, split: Split) -> set[Tensor]:
     """Tensors that must be there after `split`, because others read, copy or keep them."""
-    found: set[Tensor] = set()
+    read: set[Tensor] = set()
     for other in schedule.splits:
-        found.update(schedule.final.get(t, t) for t in other.inputs)
-        found.update(source for source, _ in other.copies)
+        read.update(schedule.final.get(t, t) for t in other.inputs)
+        read.update(source for source, _ in other.copies)
         if other is not split:
             for node in other.nodes:
-                found.update(t for t in (*node.src, node.view_src) if t is not None)
+                read.update(t for t in (*node.src, node.view_src) if t is not None)
     for node, kept in schedule.keep.items():
-        found.update(schedule.final.get(t, t) for t in (node, *kept))
-    found.update(schedule.copies.values())
-    return found
+        read.update(schedule.final.get(t, t) for t in (node, *kept))
+    read.update(schedule.copies.values())
+    return read
 
 
 def _changes(backend: Backend, names: Collection[str]) -> bool:

@@ -1,4 +1,4 @@
-"""General forms: ops that say the same as a more general op, so that a device needs no kernels of
+"""General forms: ops that are written as a more general op, so that a device needs no kernels of
 their own for them.
 
 A device names in `Backend.generalizes` the ops that it runs in this way. Graphs, names and
@@ -60,16 +60,16 @@ from weft.graph.tensor import Tensor
 __all__ = ["GENERAL", "GeneralForm", "general_form", "replace_by"]
 
 Form = Callable[[Tensor], Tensor]
-"""Of a node: a tensor of the same type, sizes and strides that is computed in the general way."""
+"""Makes the general form of a node: a tensor of the same type, sizes and strides."""
 
 
 @dataclass(frozen=True, slots=True)
 class GeneralForm:
-    """A row of the table."""
+    """One form, the ops that it is for, and the op that they become."""
 
     ops: tuple[str, ...]
     general: str
-    """The op that they become, for people."""
+    """Name of the op that they become; `weft explain` prints it."""
     make: Form
 
 
