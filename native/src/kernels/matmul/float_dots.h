@@ -18,7 +18,8 @@ inline constexpr int kColumnsAtOnce = kLanes == 16 ? 4 : 2;
 struct FewRows {
   const char* w;
   int64_t stride;
-  int64_t rows;  // at most kFewRows
+  int64_t rows;       // at most kFewRows
+  const char* ahead;  // what is asked for meanwhile: as many bytes, in the order of addresses
 };
 using DotKernel = void (*)(const FewRows& rows, const char* const* columns, int64_t n_columns,
                            int64_t n, float (*sums)[kFewRows]);
@@ -39,6 +40,16 @@ struct FloatRow {
   static inline vf column(const char* p) { return load(reinterpret_cast<const float*>(p)); }
   static inline vf add(vf acc, vf w, vf x) { return fma(w, x, acc); }
 };
+
+// Pages are found before their lines are asked for, because a processor that looks for a page does
+// not go on asking: weights of a mapped file are in pages of 4096 bytes, and were read at two
+// thirds of the speed.
+inline constexpr int64_t kPageBytes = 4096;
+inline constexpr int64_t kPagesAhead = 4 * kPageBytes;
+
+static inline void touch_pages(const char* at, int64_t bytes) {
+  for (int64_t i = 0; i < bytes; i += kPageBytes) __builtin_prefetch(at + kPagesAhead + i, 0, 2);
+}
 
 // Lines to fetch per step of `bytes` bytes; `at` walks over what lies ahead.
 template <int64_t kBytes>
@@ -114,12 +125,14 @@ static inline void dot_columns(const FewRows& rows, const char* const* x, int64_
 template <class Row>
 static void dot_rows(const FewRows& rows, const char* const* columns, int64_t n_columns, int64_t n,
                      float (*sums)[kFewRows]) {
-  const char* ahead = rows.w + kFewRows * rows.stride;
+  const char* ahead = rows.ahead;
+  const int64_t bytes = n * Row::kSize * kFewRows;
+  if (rows.rows == kFewRows) touch_pages(ahead, bytes);
   for (int64_t c = 0; c < n_columns; c += kColumnsAtOnce) {
     const int64_t left = min64(kColumnsAtOnce, n_columns - c);
     if (rows.rows < kFewRows) {
       for (int64_t r = 0; r < rows.rows; ++r) {
-        const FewRows one = {rows.w + r * rows.stride, rows.stride, 1};
+        const FewRows one = {rows.w + r * rows.stride, rows.stride, 1, nullptr};
         float some[kColumnsAtOnce][kFewRows];
         dot_columns<Row, 1, 1>(one, columns + c, left, n, one.w, some);
         for (int64_t i = 0; i < left; ++i) sums[c + i][r] = some[i][0];
@@ -128,7 +141,7 @@ static void dot_rows(const FewRows& rows, const char* const* columns, int64_t n_
       dot_columns<Row, kFewRows, 1>(rows, columns + c, left, n, ahead, sums + c);
     } else {
       dot_columns<Row, kFewRows, 2>(rows, columns + c, left, n, ahead, sums + c);
-      ahead += kFewRows * rows.stride / 2;
+      ahead += bytes / 2;
     }
   }
 }

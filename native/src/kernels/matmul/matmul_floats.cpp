@@ -85,9 +85,11 @@ void multiply_few(const Weights& w, int64_t begin, int64_t end, const Columns& c
     float total[kFewColumns][kFewRows];
     for (int64_t k = 0; k < w.k; k += slab) {
       const int64_t n = min64(slab, w.k - k);
-      FewRows rows = {data + k * w.element_stride, w.row_stride, n_rows};
+      // the rows after these, in the order of addresses: a slab of theirs would lie in pieces
+      const char* ahead = data + kFewRows * (w.row_stride + k * w.element_stride);
+      FewRows rows = {data + k * w.element_stride, w.row_stride, n_rows, ahead};
       if (!is_row) {
-        rows = {s.decoded, kSlabWords * 4, n_rows};
+        rows = {s.decoded, kSlabWords * 4, n_rows, s.decoded};
         for (int64_t i = 0; i < n_rows; ++i) {
           load_row(w.type, w.element_stride, data + i * w.row_stride, k, n,
                    reinterpret_cast<float*>(s.decoded) + i * kSlabWords);
