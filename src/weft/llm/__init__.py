@@ -36,7 +36,7 @@ if TYPE_CHECKING:
         RopeConfig,
         RopeScaling,
     )
-    from weft.llm.engine.draft import FinishReason
+    from weft.llm.engine.growth import FinishReason
     from weft.llm.generate_options import GenerateOptions
     from weft.llm.llm import LLM, Stats
     from weft.llm.model import Model
@@ -91,7 +91,7 @@ _HOMES = {
         "MlaConfig", "ModelConfig", "MoeConfig", "Pooling", "RecurrentConfig", "RopeConfig",
         "RopeScaling",
     ),
-    "weft.llm.engine.draft": ("FinishReason",),
+    "weft.llm.engine.growth": ("FinishReason",),
     "weft.llm.generate_options": ("GenerateOptions",),
     "weft.llm.llm": ("LLM", "Stats"),
     "weft.llm.model": ("Model",),

@@ -29,7 +29,7 @@ from weft.llm.compute.embed import MOST, embed_texts, sequences_for, unit_rows
 from weft.llm.compute.extra_contexts import ExtraContexts
 from weft.llm.compute.perplexity import Perplexity, chunks_at_once, score_chunks
 from weft.llm.config import Pooling
-from weft.llm.engine.draft import FinishReason, Stats
+from weft.llm.engine.growth import FinishReason, Stats
 from weft.llm.engine.shared_writer import SharedWriter
 from weft.llm.generate_options import GENERATE_OPTIONS, GenerateOptions, request_of, stop_strings
 from weft.llm.hub import local_path

@@ -1,7 +1,7 @@
 """Writes texts, one or many at once, over one `Context`: continuous batching.
 
 request.py        requests, and the events that answer them
-draft.py          one text as it grows: draws tokens and holds back text that is not certain
+growth.py         one text as it grows: draws tokens and holds back text that is not certain
 slots.py          sequences of the cache: their texts, shared prefixes and promised cells
 batching.py       the batch of one step: a token of every text, a fair share of every prompt
 stats.py          counters of an engine

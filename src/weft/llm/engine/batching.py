@@ -43,7 +43,7 @@ class Batch:
         self.positions += range(start, end)
         self.seqs += [(slot.seq,)] * n
         self.parts.append((slot, n))
-        if slot.text is not None and not slot.text.draft.n_drawn:
+        if slot.text is not None and not slot.text.growth.n_drawn:
             self.prompts.append(slot)
             self.n_prompt += n
         if slot.scores:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from weft.errors import ContextError
-from weft.llm.engine.draft import Draft
+from weft.llm.engine.growth import Growth
 from weft.llm.sampling import Sampler, SamplingParams, TokenLogprobs
 from weft.llm.tokenizers.stop_strings import StopAutomaton, StopStrings
 from weft.llm.tokenizers.tokenizer import Tokenizer
@@ -103,7 +103,7 @@ class Ticket:
 
     `on_event` is called by the thread that steps, so it must return quickly."""
 
-    __slots__ = ("after", "cancelled", "draft", "n_read", "n_reused", "n_told", "on_event",
+    __slots__ = ("after", "cancelled", "growth", "n_read", "n_reused", "n_told", "on_event",
                  "promised", "prompt_done", "read", "request", "stops", "wake")  # fmt: skip
 
     def __init__(
@@ -121,7 +121,7 @@ class Ticket:
         sampler = Sampler(request.sampling, tokenizer)
         if request.penalize_prompt:
             sampler.start(request.prompt)
-        self.draft = Draft(
+        self.growth = Growth(
             sampler,
             tokenizer,
             StopStrings(self.stops),
@@ -156,4 +156,4 @@ class Ticket:
     def done(self, reason: Reason, error: Exception | None = None) -> Done:
         """The event for the end of the text."""
         n_prompt = len(self.request.prompt)
-        return Done(reason, n_prompt, self.n_reused, self.draft.n_drawn, error)
+        return Done(reason, n_prompt, self.n_reused, self.growth.n_drawn, error)

@@ -9,7 +9,7 @@ from time import perf_counter
 from weft.errors import ContextError
 from weft.execute import Progress
 from weft.llm.compute.context import Context
-from weft.llm.engine.draft import Stats
+from weft.llm.engine.growth import Stats
 from weft.llm.engine.request import Done, Event, Read, Request, Ticket
 from weft.llm.engine.turn_lock import TurnLock
 from weft.llm.engine.writer import Writer
@@ -63,7 +63,7 @@ class SharedWriter:
         try:
             self._writer.cancel_all()  # an unfinished text of this thread
             stats = self.stats = Stats(n_prompt=sum(len(t.request.prompt) for t in texts))
-            stats.logprobs = texts[0].draft.logprobs if len(texts) == 1 else []
+            stats.logprobs = texts[0].growth.logprobs if len(texts) == 1 else []
             for text in texts:
                 self._writer.add(text)
             more = bool(texts)
@@ -95,16 +95,16 @@ class SharedWriter:
             if progress is not None:
                 n = first.n_reused
                 progress(first.n_read - n, len(first.request.prompt) - n)
-        stats.n_generated = first.draft.n_drawn if alone else sum(t.draft.n_drawn for t in texts)
+        stats.n_generated = first.growth.n_drawn if alone else sum(t.growth.n_drawn for t in texts)
         return more
 
     def _finish(self, stats: Stats, texts: Sequence[Ticket], done: Done) -> None:
         if done.error is not None:
             raise done.error
-        stats.finish_reason = texts[-1].draft.finish_reason
+        stats.finish_reason = texts[-1].growth.finish_reason
         if len(texts) > 1:
             stats.n_cached = sum(t.n_reused for t in texts)
-            stats.logprobs = [row for t in texts for row in t.draft.logprobs]
+            stats.logprobs = [row for t in texts for row in t.growth.logprobs]
 
     def _require_turn(self, turn: object) -> None:
         if not self._turns.holds(turn):

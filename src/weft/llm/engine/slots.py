@@ -46,7 +46,9 @@ class Slot:
         """True if it reads a prompt whose log-probabilities are wanted."""
         text = self.text
         return (
-            text is not None and not text.draft.n_drawn and text.request.prompt_logprobs is not None
+            text is not None
+            and not text.growth.n_drawn
+            and text.request.prompt_logprobs is not None
         )
 
 

@@ -184,21 +184,21 @@ class Writer:
         text.prompt_done = True
         if text.request.max_tokens == 0:
             return self._end(slot, "length")
-        draft = text.draft
-        piece = draft.push(row)
+        growth = text.growth
+        piece = growth.push(row)
         self.stats.generated_tokens += 1
-        if not draft.finish_reason:
-            slot.tokens.append(draft.token)
+        if not growth.finish_reason:
+            slot.tokens.append(growth.token)
             if not self._slots.may_grow(slot):
-                piece += draft.finish("context")
-        if piece or (draft.finish_reason and draft.logprobs):
+                piece += growth.finish("context")
+        if piece or (growth.finish_reason and growth.logprobs):
             self._give(text, piece)
-        if draft.finish_reason:
-            self._end(slot, draft.finish_reason)
+        if growth.finish_reason:
+            self._end(slot, growth.finish_reason)
 
     def _give(self, text: Ticket, piece: str) -> None:
-        logprobs = text.draft.logprobs
-        n = len(logprobs) - text.draft.ended_by_token
+        logprobs = text.growth.logprobs
+        n = len(logprobs) - text.growth.ended_by_token
         tokens, text.n_told = tuple(logprobs[text.n_told : n]), n
         if piece or tokens:
             text.on_event(Delta(piece, tokens))

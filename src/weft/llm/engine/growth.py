@@ -1,4 +1,4 @@
-"""`Draft`: one text as it grows, from logits to text; `Stats`: its tokens and times."""
+"""`Growth`: one text as it grows, from logits to text; `Stats`: its tokens and times."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from weft.llm.sampling import Sampler, TokenLogprobs, token_logprobs
 from weft.llm.tokenizers.stop_strings import StopStrings
 from weft.llm.tokenizers.tokenizer import Tokenizer
 
-__all__ = ["Draft", "FinishReason", "Stats"]
+__all__ = ["FinishReason", "Growth", "Stats"]
 
 FinishReason = Literal["", "stop", "length", "context"]
 """The reason why a text ended: "stop" is an end token, a stop string or a satisfied constraint,
@@ -56,7 +56,7 @@ class Stats:
         return n / self.generation_seconds if self.generation_seconds else 0.0
 
 
-class Draft:
+class Growth:
     """Draws tokens and turns them into text. Incomplete characters, and text that may become a stop
     string, are held back."""
 
