@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,11 @@ import pytest
 from tests.backends.panels import PanelCpu
 from tests.llm.tiny import metadata, weights, write_model
 from weft.backends import make_backend
-from weft.backends.cpu.repack import PanelMemory
+from weft.backends.cpu.repack import PanelBufferType, PanelMemory
 from weft.errors import FormatError, OutOfMemoryError
+from weft.execute import ArenaPool
 from weft.llm import Context, Model
+from weft.llm.compute import graphs as graphs_module
 from weft.llm.planning import memory as memory_module
 from weft.llm.planning.prepare import prepare
 
@@ -155,3 +158,52 @@ def test_plan_files_keep_the_choice(model: Model) -> None:
         assert bool(again.plan.layouts) == repack
         with pytest.raises(FormatError, match="repack"):
             prepare(model, devices=[PanelCpu()], plan=saved, repack=not repack)
+
+
+def test_repacked_after_the_first_batch_gives_the_same_bits(model: Model) -> None:
+    waits, packed = context(model, repack_later=True), context(model)
+    assert not memories(waits) and waits.memory.repacked == packed.memory.repacked
+    for tokens in (TOKENS, [9], [11, 12, 13], [4]):
+        np.testing.assert_array_equal(waits.decode(tokens), packed.decode(tokens))
+    assert {*memories(waits)} == {*memories(packed)}
+    assert waits.counters.graphs_built == packed.counters.graphs_built
+
+
+def test_rows_are_repacked_for_a_long_prompt_and_on_request(
+    model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = context(model, repack_later=True)
+    asked.repack()
+    asked.repack()
+    assert memories(asked)
+    monkeypatch.setattr(graphs_module, "_MOST_IN_PLACE", len(TOKENS) - 1)
+    long = context(model, repack_later=True)
+    long.decode(TOKENS)
+    assert memories(long)
+
+
+def test_weights_stay_in_place_without_the_memory_to_repack(
+    model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits, packed = context(model, repack_later=True), context(model)
+    waits.decode(TOKENS)
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise OutOfMemoryError("no room")
+
+    monkeypatch.setattr(ArenaPool, "load", refuse)
+    with pytest.warns(UserWarning, match="weights stay as the file has them, slower: no room"):
+        row = waits.decode([9])
+    packed.decode(TOKENS)
+    np.testing.assert_array_equal(row, packed.decode([9]))
+    np.testing.assert_array_equal(waits.decode([4]), packed.decode([4]))
+    assert not memories(waits)
+
+
+def test_only_panels_wait(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No other layout is known to give the bits of rows."""
+    plan = prepare(model, n_ctx=32, devices=[PanelCpu()]).plan
+    assert graphs_module._can_wait([plan])
+    assert not graphs_module._can_wait([replace(plan, layouts={})])
+    monkeypatch.setattr(PanelBufferType, "layout", "lookup")
+    assert not graphs_module._can_wait([plan])

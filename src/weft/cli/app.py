@@ -14,6 +14,7 @@ from typer.core import TyperGroup
 
 from weft.cli.command import WeftCommand
 from weft.cli.mistakes import exit_code, show_warning
+from weft.cli.quick_values import take_plain_values
 from weft.lazy import import_at_once
 
 __all__ = ["COMMANDS", "app", "run_command"]
@@ -73,6 +74,11 @@ class _Commands(TyperGroup):
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
         self.commands = _Loaded()  # type: ignore[assignment]
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parses what is before the name of a command."""
+        take_plain_values(self.get_params(ctx))
+        return super().parse_args(ctx, args)
 
     def list_commands(self, ctx: Any) -> list[str]:
         """The commands in the order of the table."""

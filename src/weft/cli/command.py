@@ -11,6 +11,7 @@ import typer
 from typer.core import TyperCommand
 
 from weft.cli.foreign_options import foreign_option, in_place_of
+from weft.cli.quick_values import take_plain_values
 
 __all__ = [
     "ADVANCED",
@@ -87,6 +88,7 @@ class WeftCommand(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parses a line; errors name an unknown option as it was typed."""
         params = self.get_params(ctx)
+        take_plain_values(params)
         args = _with_values(args, params)
         typed = list(args)
         _require_own_options(params, typed, ctx)

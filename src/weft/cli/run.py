@@ -107,8 +107,9 @@ def run(
     with LoadProgress() as progress:
         shifts = context_shift and n_predict != -2
         llm = LLM(
-            model, context_shift=shifts, n_keep=keep, progress=progress, eval_callback=dump, **load
-        )
+            model, context_shift=shifts, n_keep=keep, progress=progress, eval_callback=dump,
+            repack_later=True, **load,
+        )  # fmt: skip
     if dump is not None:
         dump.require_match()
     if not quiet:

@@ -49,6 +49,9 @@ class Sym:
                 f"symbol {self.name} has bounds {self.min}..{self.max}; need 0 <= min <= max"
             )
 
+    def __hash__(self) -> int:
+        return hash(self.name)  # of text, which keeps it: sizes are looked up very often
+
     @property
     def size(self) -> Expr:
         """This symbol as a size expression."""
@@ -221,6 +224,8 @@ def exact_div(a: Size, b: Size) -> Size | None:
 
 def is_at_most(a: Size, b: Size) -> bool:
     """Whether `a <= b` provably holds for every value of the symbols."""
+    if isinstance(a, int) and isinstance(b, int):
+        return a <= b
     return lower(b - a) >= 0
 
 
@@ -259,12 +264,12 @@ def upper(size: int | Polynomial) -> int:
 
     It is exact for sums of products with positive terms, and where every atom is a symbol that has
     no power."""
-    return bounds(size)[1]
+    return size if isinstance(size, int) else bounds(size)[1]
 
 
 def lower(size: int | Polynomial) -> int:
     """A lower bound of `size`."""
-    return bounds(size)[0]
+    return size if isinstance(size, int) else bounds(size)[0]
 
 
 def symbols(size: int | Polynomial) -> set[Sym]:

@@ -130,13 +130,14 @@ class Tensor:
             return 0
         if self.dtype.block == 1:
             total: Size = self.dtype.bytes
-            for n, b in zip(self.ne, self.nb, strict=True):
+            steps = zip(self.ne, self.nb, strict=True)
+        else:
+            total = self.ne[0] * self.nb[0] // self.dtype.block + self.dtype.tail
+            steps = zip(self.ne[1:], self.nb[1:], strict=True)
+        for n, b in steps:
+            if n != 1:
                 total = total + (n - 1) * b
-            return total
-        total = self.ne[0] * self.nb[0] // self.dtype.block
-        for n, b in zip(self.ne[1:], self.nb[1:], strict=True):
-            total = total + (n - 1) * b
-        return total + self.dtype.tail
+        return total
 
     @property
     def max_bytes(self) -> int:

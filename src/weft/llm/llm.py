@@ -76,6 +76,7 @@ class LLM:
         chat_template: str | ChatTemplate | None = None,
         progress: Progress | None = None,
         eval_callback: TensorCallback | None = None,
+        repack_later: bool = False,
         **options: Unpack[PlanArguments],
     ) -> None:
         """Opens the GGUF file at `path`, or a model by name (`hf:owner/name:quant`, see
@@ -101,7 +102,10 @@ class LLM:
                 options.setdefault("n_seq_max", sequences_for(model.config, MOST))
         else:
             options.setdefault("n_outputs", options.get("n_seq_max") or 1)
-        context = Context(model, n_ctx, progress=progress, eval_callback=eval_callback, **options)
+        context = Context(
+            model, n_ctx, progress=progress, eval_callback=eval_callback,
+            repack_later=repack_later, **options,
+        )  # fmt: skip
         _warn_of_length(context)
         if context_shift:
             _require_shifts(context, n_keep)

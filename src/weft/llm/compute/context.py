@@ -52,6 +52,7 @@ class Context(Sequences):
         warm_up: bool = False,
         progress: Progress | None = None,
         eval_callback: TensorCallback | None = None,
+        repack_later: bool = False,
         **options: Unpack[PlanArguments],
     ) -> None:
         """Plans and allocates all memory that `decode` needs.
@@ -61,14 +62,16 @@ class Context(Sequences):
         cells, so that none can use those of another. `pooling` is the default of `embed` (None: the
         model's). `warm_up` calls `Context.warm_up`. `progress` is called with (bytes done, all
         bytes) while weights are repacked or sent to a device. `eval_callback` is passed to
-        `set_eval_callback`.
+        `set_eval_callback`. With `repack_later`, a first batch of few tokens is computed with
+        weights as the file has them, and they are repacked before the second: results are the same,
+        and the first comes sooner.
 
         Raises ContextError for an argument out of range or two that contradict each other,
         ArgumentError for an unknown option, ScheduleError for an impossible placement, FormatError
         for a plan of another model, and OutOfMemoryError before anything large is allocated."""
         if pooling is not None:
             _require_pooling(pooling)
-        loaded = load(model, n_ctx, options, progress)
+        loaded = load(model, n_ctx, options, progress, repack_later=repack_later)
         chosen = loaded.plan.options
         if pooling is not None and not chosen.embeddings:
             raise ContextError("pooling is of embeddings; create the context with embeddings=True")
@@ -358,6 +361,11 @@ class Context(Sequences):
         line: a graph had to be built, or there is another plan for a size or an input. None: it ran
         the same graph."""
         return "\n".join(self._graphs.why) or None
+
+    def repack(self) -> None:
+        """Repacks weights that `repack_later` has left in place so far. The next `decode` would;
+        where it must not wait, call this before it."""
+        self._graphs.repack()
 
     def warm_up(self, *, shift: bool = False, embeddings: bool = False) -> None:
         """Runs batches of all sizes that have a plan, so that later calls find all memory touched.

@@ -48,12 +48,17 @@ class Loaded:
 
 
 def load(
-    model: Model, n_ctx: int | None, options: PlanArguments, progress: Progress | None
+    model: Model,
+    n_ctx: int | None,
+    options: PlanArguments,
+    progress: Progress | None,
+    *,
+    repack_later: bool = False,
 ) -> Loaded:
-    """Plans and loads a context. If a device fails to open or to load, the fallback is used.
+    """Plans and loads a context; `repack_later` is that of `Graphs`.
 
-    A plan that needs too much memory remains an OutOfMemoryError, and an unknown device in the
-    fallback is an error at once."""
+    If a device fails to open or to load, the fallback is used. A plan that needs too much memory
+    remains an OutOfMemoryError, and an unknown device in the fallback is an error at once."""
     for device in options.get("fallback") or ():
         if isinstance(device, str):
             require_known(device)
@@ -65,7 +70,8 @@ def load(
         return load_without_failed(model, n_ctx, options, error, progress)
     try:
         plan.cache.allocate()
-        return Loaded(plan, Graphs(plan, progress), options)
+        graphs = Graphs(plan, progress, repack_later=repack_later)
+        return Loaded(plan, graphs, options)
     except DeviceError as error:
         return load_without_failed(model, n_ctx, options, error, progress)
 

