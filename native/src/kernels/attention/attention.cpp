@@ -13,6 +13,7 @@
 // thread that finishes the last part of a tile adds up all its chunks, in order.
 #include "kernels/attention/attention.h"
 
+#include "kernels/attention/attention_cache.h"
 #include "kernels/attention/attention_sums.h"
 
 namespace weft::WEFT_TARGET {
@@ -44,52 +45,6 @@ void load_queries(const Job& job, const Tile& t) {
     for (int64_t d = q.ne[0]; d < width; ++d) out[d] = 0;
   }
 }
-
-// The rows of one head in a cache of keys or values.
-struct Cache {
-  const Tensor& t;
-  const char* data;
-  int64_t width;  // floats from row to row in scratch memory
-  int64_t lanes;  // floats of a row that products read: its length rounded up to whole vectors
-
-  Cache(const Tensor& cache, const Job& job)
-      : t(cache), width(pad(cache.ne[0])), lanes((cache.ne[0] + kLanes - 1) / kLanes * kLanes) {
-    const Tensor& q = *job.call.src[0];
-    const int64_t head = job.group * job.plan.group;
-    data =
-        t.data + head / (q.ne[2] / t.ne[2]) * t.nb[2] + job.batch / (q.ne[3] / t.ne[3]) * t.nb[3];
-  }
-
-  // Reads a row as floats and pads it with zeros.
-  void read(int64_t cell, float* out) const {
-    const char* row = data + cell * t.nb[1];
-    if (is_quantized(t.type)) {
-      table().type(t.type).to_float(row, out, t.ne[0]);
-    } else {
-      load_floats(row, t.type, t.nb[0], t.ne[0], out);
-    }
-    for (int64_t d = t.ne[0]; d < width; ++d) out[d] = 0;
-  }
-
-  // The rows of a block for `n_rows` (few) rows of queries: in place, or the visible cells
-  // converted to floats in `buffer`. Sets `type` to the type of the rows.
-  Rows rows(const Tile& tile, const Block& block, int64_t n_rows, float* buffer,
-            DType& type) const {
-    type = t.type;
-    const DTypeInfo& info = dtype_info(t.type);
-    const int64_t bytes = t.ne[0] / info.block * info.block_size;
-    const Rows stored = {data + block.first * t.nb[1], t.nb[1], block.n, bytes, kCells};
-    const bool whole = t.ne[0] % kLanes == 0 && t.nb[0] == info.block_size;
-    if (whole && reads_in_place(type, n_rows)) return stored;
-    for (int64_t i = 0; i < block.n_seen; ++i) {
-      const int64_t cell = tile.cells[i];
-      stored.prefetch(stored.row(cell));
-      read(block.first + cell, buffer + cell * width);
-    }
-    type = DType::kF32;
-    return {reinterpret_cast<const char*>(buffer), width * 4, kCells, width * 4, 0};
-  }
-};
 
 // The chunks of one of the parts that a tile is divided into. A part has runs of neighbouring
 // chunks, because the keys and values that follow are prefetched.
@@ -146,7 +101,8 @@ struct Run {
       }
       turn_keys(t.turn, key.width, key.lanes, t.keys + cell * key.width);
     }
-    multiply_block(q, t.keys, begin, end, key.width, key.lanes, out, kCells);
+    Ahead ahead(value.cells(block.first, block.n), multiply_steps(n, begin, end));
+    multiply_block(q, t.keys, begin, end, key.width, key.lanes, out, kCells, ahead);
   }
 
   // The values of the block as `add` takes them; hidden cells may be zeros.
@@ -167,7 +123,7 @@ struct Run {
   }
 
   // Adds the weighted values of the cells begin..end to the sums.
-  void add(DType type, const Rows& rows, int64_t begin, int64_t end) const {
+  void add(DType type, const Rows& rows, int64_t begin, int64_t end, Ahead& ahead) const {
     const float* w = t.weights + first * kCells;
     float* sum = t.sum + first * value.width;
     if (few()) {
@@ -178,7 +134,7 @@ struct Run {
                    value.width);
     } else {
       add_block({w + begin, kCells, n}, t.values + begin * value.width, value.width, end - begin,
-                value.lanes, t.fade + first, sum, value.width);
+                value.lanes, t.fade + first, sum, value.width, ahead);
     }
     for (int64_t r = first; r < first + n; ++r) t.fade[r] = 1;
   }
@@ -205,12 +161,15 @@ struct Run {
     }
     DType type;
     const Rows rows = values(type);
+    // Few rows prefetch what they read in place.
+    Ahead ahead;
+    if (!few()) ahead = {key.cells(block.first + kCells, kCells), add_steps(n, value.lanes)};
     const Sight& s = t.sees(first);
     int64_t from = block.begin;
     for (int64_t cut = kStrip; from < block.end; cut += kStrip) {
       if (!cuts[cut / kStrip] && cut < block.end) continue;
       const int64_t to = min64(cut, block.end);
-      if (mine(s.chunk + (s.end != 0 && from >= s.end))) add(type, rows, from, to);
+      if (mine(s.chunk + (s.end != 0 && from >= s.end))) add(type, rows, from, to, ahead);
       for (int64_t r = first; cuts[cut / kStrip] && r < first + n; ++r) {
         if (t.sees(r).end == cut) cross(r, end);
       }

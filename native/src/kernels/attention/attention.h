@@ -20,7 +20,7 @@ struct Rows {
   int64_t stride;  // bytes
   int64_t n;       // rows that exist
   int64_t bytes;   // the length of a row
-  int64_t ahead;   // how many rows ahead to prefetch; 0 where the rows are in the processor's cache
+  int64_t ahead;   // bytes from a row to the one that is prefetched with it; 0: none is
 
   // The row of cell i, or the last row for cells behind it.
   const char* row(int64_t i) const { return data + min64(i, n - 1) * stride; }
@@ -28,8 +28,41 @@ struct Rows {
   // calls are spread between products, because a burst of requests would wait for its first ones.
   void prefetch(const char* row) const {
     if (ahead == 0) return;
-    for (int64_t b = 0; b < bytes; b += 64) __builtin_prefetch(row + ahead * stride + b, 0, 2);
+    for (int64_t b = 0; b < bytes; b += 64) __builtin_prefetch(row + ahead + b, 0, 2);
   }
+};
+
+// Rows that will be read next, prefetched a few lines at each step of the work before them, because
+// a burst of requests would wait for its first ones.
+class Ahead {
+ public:
+  // Nothing.
+  Ahead() = default;
+  // All rows of `rows`, spread over `steps` steps.
+  Ahead(const Rows& rows, int64_t steps)
+      : row_(rows.data), stride_(rows.stride), bytes_(rows.bytes), left_(rows.n) {
+    const int64_t lines = left_ * ((bytes_ + 63) / 64);
+    per_step_ = (lines + steps - 1) / max64(1, steps);
+  }
+
+  void step() {
+    for (int64_t i = 0; i < per_step_ && left_ > 0; ++i) {
+      __builtin_prefetch(row_ + at_, 0, 2);
+      at_ += 64;
+      if (at_ < bytes_) continue;
+      at_ = 0;
+      row_ += stride_;
+      --left_;
+    }
+  }
+
+ private:
+  const char* row_ = nullptr;
+  int64_t stride_ = 0;
+  int64_t bytes_ = 0;
+  int64_t left_ = 0;      // rows
+  int64_t at_ = 0;        // of the row, in bytes
+  int64_t per_step_ = 0;  // lines
 };
 
 // `n` cells of a block, as ascending indices below kCells.

@@ -8,6 +8,9 @@ namespace weft::WEFT_TARGET {
 
 inline constexpr float kHidden = -__builtin_inff();
 
+// How many bytes ahead f16 masks are prefetched: two blocks.
+inline constexpr int64_t kMaskAhead = 2 * kCells * 2;
+
 // The rows of a tile: the rows first..first + n_rows of one group.
 struct Job {
   const Call& call;
@@ -162,7 +165,11 @@ static inline Block inspect_block(const Job& job, const Tile& t, int64_t first, 
   for (int64_t row = 0; row < n_masks; ++row) {
     uint64_t bits = 0;
     if (halves) {
-      bits = visible_halves(mask_row(job, row, first), &block.masked);
+      const char* p = mask_row(job, row, first);
+      // The rows of a long mask are too far apart for the processor to foresee.
+      __builtin_prefetch(p + kMaskAhead, 0, 2);
+      __builtin_prefetch(p + kMaskAhead + 64, 0, 2);
+      bits = visible_halves(p, &block.masked);
     } else {
       float* out = t.mask + row * kCells;
       read_mask(job, row, first, n, out);

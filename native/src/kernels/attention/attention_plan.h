@@ -7,11 +7,13 @@
 namespace weft::WEFT_TARGET {
 
 inline constexpr int64_t kCells = 64;     // cells in a block
-inline constexpr int64_t kMaxRows = 128;  // the most rows in a tile
+inline constexpr int64_t kMaxRows = 256;  // the most rows in a tile
 // A tile has at least this many rows, where there are as many, before its cells are cut into parts.
 inline constexpr int64_t kMinRows = 64;
 // Up to this many rows read keys and values in place. For more rows, each block is converted first.
 inline constexpr int64_t kFewRows = 16;
+// How far ahead few rows prefetch keys and values: much less than the second-level cache holds.
+inline constexpr int64_t kAheadBytes = int64_t{32} << 10;
 // Units per thread: enough that threads finish together although some are slower.
 inline constexpr int64_t kUnits = 4;
 

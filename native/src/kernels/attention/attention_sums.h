@@ -65,14 +65,14 @@ static inline void weigh(const Job& job, const Tile& t, int64_t row, const Block
   }
   const float fade = power_of_two(t.top[row] - top);
   const vf shift = splat(top == kHidden ? kMost : top);
-  vf total = load(t.total + row * kStrip) * fade;
   for (int64_t i = begin; i < end; i += kLanes) {
     const Weight weight = weight_of(load(w + i));
     const vf n = weight.n - shift;
-    const vf x = n < kLeast ? vf{} : scale_by_power(weight.p, n);
-    store(w + i, x);
-    if (i < end_total) total += x;
+    store(w + i, n < kLeast ? vf{} : scale_by_power(weight.p, n));
   }
+  // On its own, so that this chain of sums keeps its register.
+  vf total = load(t.total + row * kStrip) * fade;
+  for (int64_t i = begin; i < min64(end, end_total); i += kLanes) total += load(w + i);
   store(t.total + row * kStrip, total);
   t.top[row] = top;
   t.fade[row] = fade;
