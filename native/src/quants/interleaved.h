@@ -5,7 +5,8 @@
 // first (panels.h), which needs no transposition here.
 #pragma once
 
-#include "quants/lanes.h"
+#include "quants/lanes_k.h"
+#include "quants/one_column.h"
 #include "quants/panels.h"
 
 #if defined(__AVX2__)
@@ -112,53 +113,13 @@ static inline void add_groups(const char* block, int v, const float* scale, cons
   }
 }
 
-#if defined(__AVX512VNNI__)
-
-template <typename F, int kColumns>
-inline constexpr bool kHasPairs = kColumns == 1 && requires { Lanes<F>::kPairWords; };
-
-// The sums of a block of two-bit codes, which are multiplied where they stand: it is the sums that
-// are shifted, once.
-template <typename F, int kColumns>
-static inline void sum_pairs(const char* block, int v, const ActivationTile<kColumns>* x,
-                             vi (&sum)[kColumns]) {
-  vi s[4][kColumns] = {};
-#pragma GCC unroll 16
-  for (int word = 0; word < Lanes<F>::kPairWords; ++word) {
-    const vi codes = lane_word(block, Lanes<F>::kHeader, word, v);
-    const ActivationTile<kColumns>* tile = x + word / 8 * 4;
-#pragma GCC unroll 4
-    for (int pair = 0; pair < 4; ++pair) {
-      const vi w = codes & splat_bytes(3 << 2 * pair);
-#pragma GCC unroll 4
-      for (int c = 0; c < kColumns; ++c) {
-        s[pair][c] = dot_words(s[pair][c], w, splat_codes(tile[pair].q[c] + word % 8 * 4));
-      }
-    }
-  }
-  for (int c = 0; c < kColumns; ++c) {
-    sum[c] = start_sum<F>(*x, 0, c) + s[0][c] + (s[1][c] >> 2) + (s[2][c] >> 4) + (s[3][c] >> 6);
-  }
-}
-
-#endif
-
-// A block whose weights have one scale, likewise. A few sums side by side, so that no dot product
+// A block whose weights have one scale. A few sums side by side, so that no dot product
 // has to wait for the one before it.
 template <typename F, int kColumns>
 static inline void add_lane_block(const char* block, int v, const float* scale,
                                   const ActivationTile<kColumns>* x, vf (&acc)[kColumns]) {
   constexpr int kSums = kColumns == 1 ? 4 : kColumns == 2 ? 2 : 1;
   vi s[kSums][kColumns] = {};
-#if defined(__AVX512VNNI__)
-  if constexpr (kHasPairs<F, kColumns>) {
-    sum_pairs<F>(block, v, x, s[0]);
-    for (int c = 0; c < kColumns; ++c) {
-      acc[c] = fma(__builtin_convertvector(s[0][c], vf), load(scale) * splat(x->d[c]), acc[c]);
-    }
-    return;
-  }
-#endif
   for (int c = 0; c < kColumns; ++c) s[0][c] = start_sum<F>(*x, 0, c);
 #pragma GCC unroll 8
   for (int chunk = 0; chunk < 8; ++chunk) {
@@ -175,17 +136,29 @@ static inline void add_lane_block(const char* block, int v, const float* scale,
   }
 }
 
-// How far ahead of its use memory is asked for. The hardware loses track inside the bigger blocks,
-// whose words are not read in the order of their addresses. What follows a panel is the next one.
-inline constexpr int64_t kAhead = 4608;
+#if defined(__AVX512VNNI__)
 
-// In a loop in the order of addresses: unrolled, or shared out over the chunks, the bigger blocks
-// were read half as fast.
-template <int64_t kBytes>
-static inline void prefetch_lines(const char* p) {
-#pragma GCC unroll 1
-  for (int64_t line = 0; line < kBytes; line += 64) __builtin_prefetch(p + line, 0, 3);
+// One column: see one_column.h.
+template <typename F>
+static inline void multiply_column(const char* panel, const ActivationTile<1>* x, int64_t n_chunks,
+                                   float scale, float* out) {
+  vf acc[kRowVectors] = {};
+  for (int64_t b = 0; b < n_chunks / F::kChunks; ++b, x += F::kChunks) {
+    const char* block = lane_block<F>(panel, b);
+    if constexpr (requires { Lanes<F>::kPairWords; }) {
+      add_pairs_of<F>(block, x, acc);
+    } else {
+      add_block_of<F>(block, x, acc);
+    }
+  }
+  for (int v = 0; v < kRowVectors; ++v) store(out + v * kLanes, acc[v] * splat(scale));
 }
+
+template <typename F, int kColumns>
+inline constexpr bool kOneColumn =
+    kColumns == 1 && (!kOneScale<F> || requires { Lanes<F>::kPairWords; });
+
+#endif
 
 template <typename F, int kColumns>
 void multiply_columns(const char* panel, const void* tiles, int64_t n_chunks, float scale,
@@ -198,6 +171,11 @@ void multiply_columns(const char* panel, const void* tiles, int64_t n_chunks, fl
   constexpr int kShares = kVectors == 4 ? 4 : 1;
   constexpr int64_t kBytes = kPanelRows * static_cast<int64_t>(sizeof(typename F::Block));
   const auto* x = static_cast<const ActivationTile<kColumns>*>(tiles);
+#if defined(__AVX512VNNI__)
+  if constexpr (kOneColumn<F, kColumns>) {
+    return multiply_column<F>(panel, x, n_chunks, scale, out[0]);
+  }
+#endif
   for (int first = 0; first < kAll; first += kVectors) {
     vf acc[kVectors][kColumns] = {};
     for (int64_t b = 0; b < n_chunks / F::kChunks; ++b) {

@@ -4,6 +4,9 @@
 //
 //   codes   the eight vectors of chunk `c`; each lane has four neighbouring codes of its row
 //   scales  the scales and minima of all groups of the block; groups are kPanelRows floats apart
+//   Scales  the same one by one, for formats with many
+//   codes_in_place, place
+//           the codes of chunk `c` shifted to the left by place(c) bits, where that takes less
 #pragma once
 
 #include "quants/formats.h"
@@ -48,12 +51,38 @@ static inline vi lane_u8(const char* block, int at, int v) {
 #endif
 }
 
-// Shifts every byte right, then masks it; masks every byte, then shifts it left.
+// Shifts every byte right, then masks it.
 static inline vi bits(vi v, int shift, int mask) { return v >> shift & splat_bytes(mask); }
-static inline vi bits_up(vi v, int mask, int shift) { return (v & splat_bytes(mask)) << shift; }
+
+// low, and the bits of `v` that are in `mask` of a byte after a shift to the left (right where it
+// is negative). No bit that counts leaves its byte.
+static inline vi add_bits(vi low, vi v, int shift, int mask) {
+  const vi moved = shift > 0 ? v << shift : v >> -shift;
+#if defined(__AVX512F__)
+  constexpr int kOrAnd = 0xf8;  // a | (b & c)
+  return reinterpret_cast<vi>(
+      _mm512_ternarylogic_epi32(reinterpret_cast<__m512i>(low), reinterpret_cast<__m512i>(moved),
+                                reinterpret_cast<__m512i>(splat_bytes(mask)), kOrAnd));
+#else
+  return low | (moved & splat_bytes(mask));
+#endif
+}
 
 // Byte i of each lane, as a float.
 static inline vf unsigned_byte(vi v, int i) {
+#if defined(__AVX512BW__)
+  if (i == 1 || i == 2) {
+    // an index with its highest bit set gives 0
+    const int none = static_cast<int>(0x80808000u) + i;
+    const __m512i order = _mm512_set4_epi32(none + 12, none + 8, none + 4, none);
+    return __builtin_convertvector(
+        reinterpret_cast<vi>(_mm512_shuffle_epi8(reinterpret_cast<__m512i>(v), order)), vf);
+  }
+  if (i == 3) {
+    return __builtin_convertvector(
+        reinterpret_cast<vi>(_mm512_srli_epi32(reinterpret_cast<__m512i>(v), 24)), vf);
+  }
+#endif
   return __builtin_convertvector(v >> 8 * i & 255, vf);
 }
 static inline vf signed_byte(vi v, int i) {
@@ -69,6 +98,18 @@ static inline vi look_up_lanes(const uint8_t* table, vi codes) {
   const __m256i both = _mm256_broadcastsi128_si256(load_as<__m128i>(table));
   return reinterpret_cast<vi>(_mm256_shuffle_epi8(both, reinterpret_cast<__m256i>(codes)));
 #endif
+}
+
+// How far ahead of its use memory is asked for. The hardware loses track inside the bigger blocks,
+// whose words are not read in the order of their addresses. What follows a panel is the next one.
+inline constexpr int64_t kAhead = 4608;
+
+// In a loop in the order of addresses: unrolled, or shared out over the chunks, the bigger blocks
+// were read half as fast.
+template <int64_t kBytes>
+static inline void prefetch_lines(const char* p) {
+#pragma GCC unroll 1
+  for (int64_t line = 0; line < kBytes; line += 64) __builtin_prefetch(p + line, 0, 3);
 }
 
 // ---- helpers for several formats
@@ -92,17 +133,26 @@ static inline void lane_fields(const char* block, int header, int word, int shif
 static inline void add_plane(const char* block, int header, int word, int bit, int to, int v,
                              vi* w) {
   for (int j = 0; j < 8; ++j) {
-    w[j] |= bits_up(lane_word(block, header, word + j, v) >> bit, 1, to);
+    w[j] = add_bits(w[j], lane_word(block, header, word + j, v), to - bit, 1 << to);
   }
 }
 
 // Adds bit i of `word` to code i, as its bit 4.
 static inline void add_fifth_bits(vi word, vi* w) {
-#if defined(__AVX512F__)
-  for (int j = 0; j < 8; ++j) {
-    const vi four = word >> 4 * j & 15;
-    // The products move bit i of the four bits to byte i.
-    w[j] |= ((four | four << 7 | four << 14 | four << 21) & splat_bytes(1)) << 4;
+#if defined(__AVX512BW__)
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    // byte i of the word four times; each time another bit of its halves is looked at
+    const __m512i order = _mm512_add_epi8(_mm512_set4_epi32(0x0c0c0c0c, 0x08080808, 0x04040404, 0),
+                                          _mm512_set1_epi8(static_cast<char>(i)));
+    const __m512i bytes = _mm512_shuffle_epi8(reinterpret_cast<__m512i>(word), order);
+#pragma GCC unroll 2
+    for (int half = 0; half < 2; ++half) {
+      const __m512i each = _mm512_set1_epi32(half == 0 ? 0x08040201 : static_cast<int>(0x80402010));
+      const auto codes = reinterpret_cast<__m512i>(w[2 * i + half]);
+      w[2 * i + half] = reinterpret_cast<vi>(_mm512_mask_add_epi8(
+          codes, _mm512_test_epi8_mask(bytes, each), codes, _mm512_set1_epi8(16)));
+    }
   }
 #else
 #pragma GCC unroll 4
@@ -121,17 +171,12 @@ static inline void add_fifth_bits(vi word, vi* w) {
 #endif
 }
 
-// The 6-bit scales and minima of q4_K and q5_K, packed as in k_quants.h.
-static inline void lane_pairs(const char* block, int v, float* scale, float* min) {
-  const vf d = lane_half(block, 0, v);
-  const vf dmin = vf{} - lane_half(block, 2, v);
-  vi a[3];
-  for (int i = 0; i < 3; ++i) a[i] = lane_word(block, 4, i, v);
-  const vi scales[2] = {a[0] & splat_bytes(63), bits(a[2], 0, 15) | bits(a[0], 2, 48)};
-  const vi mins[2] = {a[1] & splat_bytes(63), bits(a[2], 4, 15) | bits(a[1], 2, 48)};
-  for (int g = 0; g < 8; ++g) {
-    store(scale + g * kPanelRows, unsigned_byte(scales[g / 4], g % 4) * d);
-    store(min + g * kPanelRows, unsigned_byte(mins[g / 4], g % 4) * dmin);
+// The scales and minima of a block, one after the other, as Scales says them.
+template <int kGroups, typename Scales>
+static inline void store_scales(const Scales& scales, float* scale, float* min) {
+  for (int g = 0; g < kGroups; ++g) {
+    store(scale + g * kPanelRows, scales.scale(g));
+    if constexpr (requires { scales.min(g); }) store(min + g * kPanelRows, scales.min(g));
   }
 }
 
@@ -191,81 +236,6 @@ struct Lanes<FormatQ8_0> {
 };
 
 template <>
-struct Lanes<FormatQ2_K> {
-  static void scales(const char* block, int v, float* scale, float* min) {
-    const vf d = lane_half(block, 0, v);
-    const vf dmin = vf{} - lane_half(block, 2, v);
-    for (int g = 0; g < 16; ++g) {
-      const vi packed = lane_word(block, 4, g / 4, v);
-      store(scale + g * kPanelRows, unsigned_byte(bits(packed, 0, 15), g % 4) * d);
-      store(min + g * kPanelRows, unsigned_byte(bits(packed, 4, 15), g % 4) * dmin);
-    }
-  }
-  static void codes(const char* block, int c, int v, vi* w) {
-    lane_fields(block, 4, 4 + 8 * (c / 4), c % 4 * 2, 3, v, w);
-  }
-};
-
-template <>
-struct Lanes<FormatQ3_K> {
-  static constexpr int kHigh = 0, kLow = 8, kScales = 24;  // words
-  static void scales(const char* block, int v, float* scale, float*) {
-    const vf d = lane_half(block, 0, v);
-    vi a[3];
-    for (int i = 0; i < 3; ++i) a[i] = lane_word(block, 2, kScales + i, v);
-    for (int g = 0; g < 16; ++g) {
-      const int quarter = g / 4;
-      const vi low = bits(a[quarter % 2], quarter / 2 * 4, 15);
-      const vi both = low | bits_up(a[2] >> 2 * quarter, 3, 4);
-      store(scale + g * kPanelRows, (unsigned_byte(both, g % 4) - 32.0f) * d);
-    }
-  }
-  static void codes(const char* block, int c, int v, vi* w) {
-    lane_fields(block, 2, kLow + 8 * (c / 4), c % 4 * 2, 3, v, w);
-    add_plane(block, 2, kHigh, c, 2, v, w);
-  }
-};
-
-template <>
-struct Lanes<FormatQ4_K> {
-  static void scales(const char* block, int v, float* scale, float* min) {
-    lane_pairs(block, v, scale, min);
-  }
-  static void codes(const char* block, int c, int v, vi* w) {
-    lane_fields(block, 4, 3 + 8 * (c / 2), c % 2 * 4, 15, v, w);
-  }
-};
-
-template <>
-struct Lanes<FormatQ5_K> {
-  static void scales(const char* block, int v, float* scale, float* min) {
-    lane_pairs(block, v, scale, min);
-  }
-  static void codes(const char* block, int c, int v, vi* w) {
-    lane_fields(block, 4, 11 + 8 * (c / 2), c % 2 * 4, 15, v, w);
-    add_plane(block, 4, 3, c, 4, v, w);
-  }
-};
-
-template <>
-struct Lanes<FormatQ6_K> {
-  static constexpr int kScales = 0, kLow = 4, kHigh = 36;  // words
-  static void scales(const char* block, int v, float* scale, float*) {
-    const vf d = lane_half(block, 0, v);
-    for (int g = 0; g < 16; ++g) {
-      const vi packed = lane_word(block, 2, kScales + g / 4, v);
-      store(scale + g * kPanelRows, signed_byte(packed, g % 4) * d);
-    }
-  }
-  static void codes(const char* block, int c, int v, vi* w) {
-    lane_fields(block, 2, kLow + 16 * (c / 4) + 8 * (c % 2), c / 2 % 2 * 4, 15, v, w);
-    for (int j = 0; j < 8; ++j) {
-      w[j] |= bits_up(lane_word(block, 2, kHigh + 8 * (c / 4) + j, v) >> c % 4 * 2, 3, 4);
-    }
-  }
-};
-
-template <>
 struct Lanes<FormatIQ4_NL> {
   static void scales(const char* block, int v, float* scale, float*) {
     store(scale, lane_half(block, 0, v));
@@ -278,14 +248,19 @@ struct Lanes<FormatIQ4_NL> {
 
 template <>
 struct Lanes<FormatIQ4_XS> {
-  static void scales(const char* block, int v, float* scale, float*) {
-    const vf d = lane_half(block, 0, v);
-    const vi high = lane_u16(block, 2, v);
-    const vi low = lane_word(block, 4, 0, v);
-    for (int g = 0; g < 8; ++g) {
+  struct Scales {
+    vf d;
+    vi high, low;
+
+    Scales(const char* block, int v)
+        : d(lane_half(block, 0, v)), high(lane_u16(block, 2, v)), low(lane_word(block, 4, 0, v)) {}
+    vf scale(int g) const {
       const vi both = (low >> 4 * g & 15) | (high >> 2 * g & 3) << 4;
-      store(scale + g * kPanelRows, (__builtin_convertvector(both, vf) - 32.0f) * d);
+      return (__builtin_convertvector(both, vf) - 32.0f) * d;
     }
+  };
+  static void scales(const char* block, int v, float* scale, float* min) {
+    store_scales<8>(Scales(block, v), scale, min);
   }
   static void codes(const char* block, int c, int v, vi* w) {
     lane_nibbles(block, 4, 1 + 4 * c, v, w);
