@@ -20,6 +20,7 @@ from weft.cli.bench_rows import Setting, is_shown, model_name
 from weft.cli.bench_series import Series
 from weft.cli.bench_table import Output, make_printer
 from weft.cli.bench_tests import tests_of
+from weft.cli.bench_tune import tune as tune_models
 from weft.cli.console import note, size_text, wide
 from weft.cli.loading import Loading, loads_model_with
 from weft.cli.model_file import ModelFiles
@@ -42,7 +43,7 @@ _FOR_KERNELS = (Output.md, Output.csv, Output.json)
 
 
 @loads_model_with(
-    without=("ctx_size", "fallback", "old_speeds", "batch_size"),
+    without=("ctx_size", "fallback", "old_speeds", "batch_size", "tuned"),
     instead={"devices": BenchDevices, "no_effect": BenchNoEffect},
     lists=(
         *("gpu_layers", "devices", "ubatch", "type_k", "type_v", "no_kv_offload", "flash_attn"),
@@ -124,6 +125,17 @@ def bench(
             metavar="FILE", help="Write a timeline of all threads for ui.perfetto.dev, as JSON."
         ),
     ] = None,
+    tune: Annotated[
+        bool,
+        typer.Option(
+            "--tune",
+            help="Find the -t, -tb and -ub that are fastest, of those listed or of the usual ones, "
+            "and remember them for `weft run`, `chat` and `serve`. Results stay the same.",
+        ),
+    ] = False,
+    tune_seconds: Annotated[
+        float, typer.Option(metavar="SECONDS", help="With --tune: about how long it may take.")
+    ] = 90.0,
     kernel: Annotated[
         bool,
         typer.Option(
@@ -174,6 +186,13 @@ def bench(
         return
     if not models:
         raise ContextError("bench needs a model, or --kernel")
+    if tune:
+        if not 1 <= tune_seconds <= 86400:
+            raise ContextError(f"--tune-seconds is {tune_seconds:g}; it must be 1 to 86400")
+        if output is not Output.md:
+            raise ContextError(f"-o {output}: bench --tune writes text only")
+        tune_models(models, load, tests, tune_seconds)
+        return
     settings = [Setting(one.typed, n, kind) for one in load for kind in kinds for n in batches]
     names = [_checked(path, max(test.n_cells for test in tests)) for path in models]
     widths = {"model": max(map(len, names)), "test": max(len(test.name) for test in tests)}

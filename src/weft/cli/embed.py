@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from weft.cli.command import usage_error
 from weft.cli.console import CountProgress, LoadProgress
-from weft.cli.loading import loads_model
+from weft.cli.loading import loads_model_untuned
 from weft.cli.model_file import ModelFile
 from weft.cli.text_input import read_text
 from weft.errors import ContextError
@@ -45,7 +45,7 @@ class EmbedOutput(StrEnum):
     raw = "raw"
 
 
-@loads_model
+@loads_model_untuned
 def embed(
     model: ModelFile,
     load: dict[str, Any],

@@ -20,7 +20,7 @@ from typing import Annotated, Any, NamedTuple, get_args
 import typer
 
 from weft.cli.command import usage_error
-from weft.cli.console import device_list
+from weft.cli.console import device_list, say
 from weft.cli.model_file import takes_model
 from weft.cli.options import (
     ActivationsName,
@@ -62,6 +62,7 @@ from weft.cli.thread_options import (
     ThreadsBatch,
     thread_options,
 )
+from weft.cli.tuned_options import TunedOption, take_tuned
 from weft.cli.unused_options import (
     UNUSED,
     NoEffect,
@@ -77,7 +78,14 @@ from weft.cli.value_lists import MOST_VALUES, numbers, switches, words
 from weft.frontends.gguf import open_gguf
 from weft.llm.config_keys import read_config
 
-__all__ = ["Loading", "load_arguments", "loads_model", "loads_model_with", "trained_context"]
+__all__ = [
+    "Loading",
+    "load_arguments",
+    "loads_model",
+    "loads_model_untuned",
+    "loads_model_with",
+    "trained_context",
+]
 
 Command = Callable[..., None]
 
@@ -116,6 +124,7 @@ def load_arguments(
     mlock: Annotated[bool, typer.Option("--mlock", hidden=True)] = False,
     no_mmap: Annotated[bool, typer.Option("--no-mmap", hidden=True)] = False,
     no_effect: NoEffect = False,
+    tuned: TunedOption = True,
     list_devices: ListDevices = False,
 ) -> dict[str, Any]:
     """Converts options to arguments of `LLM` and `Context`; an `n_ctx` of 0 means the length that
@@ -203,6 +212,10 @@ def loads_model_with(
                 command(**given, load=_loadings(values, kinds))
                 return
             load = load_arguments(**values)
+            if values.get("tuned"):
+                found = take_tuned(load, values, given["model"])
+                if found is not None and given.get("verbose"):
+                    say(f"tuned: {found} (weft bench --tune, {found.date}; not with --no-tuned)")
             if load["n_ctx"] == 0:
                 load["n_ctx"] = trained_context(given["model"])
             command(**given, load=load)
@@ -255,3 +268,5 @@ def _values(kind: Any, texts: Sequence[str]) -> Sequence[Any]:
 
 loads_model = loads_model_with()
 """Gives a command all options of `load_arguments`."""
+loads_model_untuned = loads_model_with(without=("tuned",))
+"""The same without the values that `weft bench --tune` remembers."""

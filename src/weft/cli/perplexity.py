@@ -34,7 +34,7 @@ Chunk = Annotated[
 ]
 
 
-@loads_model_with(instead={"ctx_size": Chunk})
+@loads_model_with(instead={"ctx_size": Chunk}, without=("tuned",))
 def perplexity(
     model: ModelFile,
     load: dict[str, Any],

@@ -1,0 +1,55 @@
+"""Takes what `weft bench --tune` remembered, where the command line says nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from weft.cli.command import ADVANCED
+from weft.flags import FLAGS
+from weft.frontends.gguf import open_gguf
+from weft.llm.tuned import Tuned, find, tuned_file
+
+__all__ = ["TunedOption", "take_tuned"]
+
+TunedOption = Annotated[
+    bool,
+    typer.Option(
+        "--tuned/--no-tuned", rich_help_panel=ADVANCED,
+        help="Use the threads and the -ub that `weft bench --tune` found best for this model here.",
+    ),
+]  # fmt: skip
+
+_PLACES = ("devices", "gpu_layers", "place", "fit", "memory", "plan", "speeds", "old_speeds")
+_THREADS = ("threads", "threads_batch", "cpu_mask", "cpu_range", "cpu_strict", "numa")
+
+
+def take_tuned(load: dict[str, Any], typed: Mapping[str, Any], model: Path) -> Tuned | None:
+    """Puts remembered values into the arguments of `LLM`, and returns those that were taken; None:
+    there are none, or the command line or the environment has its own.
+
+    `typed` are the options of `load_arguments` as they were typed. None of the values changes a
+    result."""
+    if FLAGS.devices or any(typed.get(name) for name in _PLACES) or not tuned_file().exists():
+        return None
+    with open_gguf(model) as file:
+        found = find(file)
+    if found is None:
+        return None
+    if FLAGS.threads or any(typed.get(name) for name in _THREADS):
+        found = replace(found, threads=None, threads_batch=None)
+    if typed.get("ubatch") is not None:
+        found = replace(found, ubatch=None)
+    if not found.values:
+        return None
+    load["threads"] = replace(
+        load["threads"],
+        n_threads=found.threads or load["threads"].n_threads,
+        n_threads_batch=found.threads_batch or load["threads"].n_threads_batch,
+    )
+    load["n_ubatch"] = found.ubatch or load["n_ubatch"]
+    return found
