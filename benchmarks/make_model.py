@@ -2,6 +2,7 @@
 
     python benchmarks/make_model.py OUT.gguf --format q4_K_M [--shape 1b]
     python benchmarks/make_model.py OUT.gguf --format q4_0 --n-layer 4 --n-expert 8
+    python benchmarks/make_model.py OUT.gguf --n-expert 64 --n-expert-used 8 --expert-skew 1.5
 
 The default shape is that of Llama-3.2-1B with a vocabulary of 32,000: 2048 wide, 16 layers, 32
 heads, 8 of the cache, 8192 feed-forward, output not tied to the embedding; any of its numbers can
@@ -48,6 +49,9 @@ class Shape:
     n_ctx: int = 4096
     n_expert: int = 0
     n_expert_used: int = 2
+    expert_skew: float = 0.0
+    """Deviation of the biases of a router: 0 chooses experts nearly evenly, 1 and more let some
+    lead."""
 
     def __post_init__(self) -> None:
         """Says what cannot be, with the option that would change it."""
@@ -77,7 +81,8 @@ class Shape:
         experts = f"-{self.n_expert}x{self.n_expert_used}" if self.n_expert else ""
         heads = f"{self.n_head}-{self.n_head_kv}"
         sizes = f"{self.n_embd}-{self.n_layer}-{heads}-{self.n_ff}-{self.n_vocab}"
-        return sizes + (f"-{self.n_ctx}" if self.n_ctx != 4096 else "") + experts
+        skew = f"-skew{self.expert_skew:g}" if self.expert_skew else ""
+        return sizes + (f"-{self.n_ctx}" if self.n_ctx != 4096 else "") + experts + skew
 
 
 SHAPES = {
@@ -108,7 +113,8 @@ def add_shape_options(parser: argparse.ArgumentParser) -> None:
     """`--shape`, and an option for each of its numbers."""
     parser.add_argument("--shape", choices=SHAPES, default="1b")
     for field in fields(Shape):
-        parser.add_argument(f"--{field.name.replace('_', '-')}", type=int, metavar="N")
+        kind = float if field.name == "expert_skew" else int
+        parser.add_argument(f"--{field.name.replace('_', '-')}", type=kind, metavar="N")
 
 
 def shape_of(args: argparse.Namespace) -> Shape:
@@ -197,6 +203,8 @@ def _tensors(s: Shape, format: str) -> Iterator[TensorSource]:
         if s.n_expert:
             router = (s.n_embd, s.n_expert, 0)
             yield _matrix(f"{blk}.ffn_gate_inp.weight", router, DTYPES["f32"], False)
+            if s.expert_skew:
+                yield _leading(f"{blk}.ffn_gate_inp.bias", s.n_expert, s.expert_skew)
         yield matrix(f"{blk}.ffn_gate{exps}.weight", s.n_embd, s.n_ff, il, s.n_expert)
         yield matrix(f"{blk}.ffn_up{exps}.weight", s.n_embd, s.n_ff, il, s.n_expert)
         yield matrix(f"{blk}.ffn_down{exps}.weight", s.n_ff, s.n_embd, il, s.n_expert)
@@ -231,6 +239,12 @@ def matrix_values(name: str, n_in: int, n_out: int, ternary: bool = False) -> It
     for start in range(0, n_out, step):
         x = rng.standard_normal((min(step, n_out - start), n_in), np.float32) * np.float32(0.02)
         yield np.sign(np.round(x * 33)) * np.float32(0.02) if ternary else x
+
+
+def _leading(name: str, n: int, deviation: float) -> TensorSource:
+    """Biases of a router, so that it prefers some experts, others in each layer."""
+    rng = np.random.default_rng(list(name.encode()))
+    return (name, DTYPES["f32"], (n,), (deviation * rng.standard_normal(n)).astype(np.float32))
 
 
 def _norm(name: str, n: int) -> TensorSource:

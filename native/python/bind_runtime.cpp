@@ -27,6 +27,8 @@ using weft::Status;
 
 using Table = nb::ndarray<const int64_t, nb::numpy, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using Names = std::vector<std::string>;
+// (buffer, store, stack) of the buffers whose experts are in a store.
+using Experts = std::vector<std::tuple<size_t, std::shared_ptr<weft::ExpertStore>, int>>;
 using Symbols = std::vector<std::tuple<std::string, int64_t, int64_t>>;
 
 // The columns of the tables; src/weft/backends/cpu/native_program.py writes them.
@@ -104,7 +106,8 @@ Program make_program(const Symbols& symbols, const Table& exprs,
 std::unique_ptr<Executor> make_executor(const Program& program,
                                         const std::vector<std::tuple<uintptr_t, int64_t>>& memory,
                                         const std::string& target,
-                                        std::shared_ptr<weft::ThreadPool> pool) {
+                                        std::shared_ptr<weft::ThreadPool> pool,
+                                        const Experts& experts) {
   const weft::Target* kernels = weft::find_target(target);
   if (kernels == nullptr) throw nb::value_error(("no kernel target " + target).c_str());
   if (pool == nullptr) throw nb::value_error("an executor needs a thread pool");
@@ -113,7 +116,10 @@ std::unique_ptr<Executor> make_executor(const Program& program,
     blocks.push_back({reinterpret_cast<char*>(address), size});
   }
   std::unique_ptr<Executor> executor;
-  throw_status(Executor::create(program, std::move(blocks), *kernels, std::move(pool), executor));
+  std::vector<weft::ExpertBuffer> buffers;
+  for (const auto& [buffer, store, stack] : experts) buffers.push_back({buffer, store, stack});
+  throw_status(Executor::create(program, std::move(blocks), *kernels, std::move(pool), executor,
+                                std::move(buffers)));
   return executor;
 }
 
@@ -142,6 +148,10 @@ bool run(Executor& executor, const std::vector<int64_t>& values) {
   }
   if (interrupted) throw nb::python_error();
   if (status.code() == Code::kAborted) return false;
+  if (executor.unreadable()) {
+    PyErr_SetString(PyExc_OSError, status.message().c_str());
+    throw nb::python_error();
+  }
   throw_status(status);
   return true;
 }
@@ -184,12 +194,14 @@ void bind_runtime(nb::module_& m) {
                   "Reads a program from flat tables; raises ValueError when it is illegal.");
   nb::class_<Executor>(m, "Executor", "Runs a program over memory that the caller keeps alive.")
       .def_static("create", &make_executor, nb::arg("program"), nb::arg("memory"),
-                  nb::arg("target"), nb::arg("pool"),
-                  "`memory` has (address, bytes) for each buffer. Raises ValueError when the "
-                  "target cannot run the program.")
+                  nb::arg("target"), nb::arg("pool"), nb::arg("experts") = Experts(),
+                  "`memory` has (address, bytes) for each buffer, `experts` (buffer, store, stack) "
+                  "for those whose experts are in a store. Raises ValueError when the target "
+                  "cannot run the program.")
       .def("run", &run, nb::arg("values"),
            "Runs the program with these symbol values and releases the GIL meanwhile. Returns "
-           "False when abort() has stopped the run; KeyboardInterrupt stops it too.")
+           "False when abort() has stopped the run; KeyboardInterrupt stops it too. Raises OSError "
+           "when experts cannot be read from their file.")
       .def("abort", &Executor::abort, "Stops the current run, or the next one when there is none.")
       .def("clear_abort", &Executor::clear_abort,
            "Cancels an abort that has not stopped a run yet.")

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <utility>
 
 namespace weft {
 
@@ -29,27 +30,42 @@ int64_t now_ns() {
 void Executor::share_out() {
   tasks_.clear();
   stages_.clear();
+  const auto uses_experts = [&](Chain chain) {
+    return steps_[static_cast<size_t>(layout_.steps[static_cast<size_t>(chain.begin)])].use !=
+           nullptr;
+  };
   for (const JoinedStage& stage : layout_.stages) {
     if (!profiling_ && (stage.last - stage.first == 1 || worth_joining(stage))) {
       const auto begin = static_cast<int32_t>(tasks_.size());
       for (int32_t c = stage.begin; c < stage.end; ++c) {
-        tasks_.push_back(make_task(layout_.chains[static_cast<size_t>(c)]));
+        const Chain chain = layout_.chains[static_cast<size_t>(c)];
+        if (!uses_experts(chain)) tasks_.push_back(make_task(chain));
       }
       add_stage(begin, static_cast<int32_t>(tasks_.size()));
+      for (int32_t c = stage.begin; c < stage.end; ++c) {
+        const Chain chain = layout_.chains[static_cast<size_t>(c)];
+        if (uses_experts(chain)) add_expert_stages(chain);
+      }
       continue;
     }
     for (int32_t s = stage.first; s < stage.last; ++s) {
       const auto begin = static_cast<int32_t>(tasks_.size());
       const StageDecl& decl = program_.stages[static_cast<size_t>(s)];
       for (int32_t i = decl.begin; i < decl.end; ++i) {
+        if (steps_[static_cast<size_t>(i)].use != nullptr) continue;
         tasks_.push_back(
             make_task({place_[static_cast<size_t>(i)], place_[static_cast<size_t>(i)] + 1}));
         if (profiling_)
           add_stage(static_cast<int32_t>(tasks_.size()) - 1, static_cast<int32_t>(tasks_.size()));
       }
       if (!profiling_) add_stage(begin, static_cast<int32_t>(tasks_.size()));
+      for (int32_t i = decl.begin; i < decl.end; ++i) {
+        if (steps_[static_cast<size_t>(i)].use == nullptr) continue;
+        add_expert_stages({place_[static_cast<size_t>(i)], place_[static_cast<size_t>(i)] + 1});
+      }
     }
   }
+  reserve_counters();
   all_solo_ = std::all_of(stages_.begin(), stages_.end(), [](const Stage& s) { return s.solo; });
 }
 
@@ -167,14 +183,13 @@ std::vector<int64_t> Executor::step_tasks() const {
 Status Executor::run(const std::vector<int64_t>& symbol_values, const std::function<bool()>& poll) {
   const std::lock_guard<std::mutex> lock(running_);
   if (Status s = bind(symbol_values, false); !s.is_ok()) return s;
-  for (size_t i = 0; i < steps_.size(); ++i) {
-    counters_[i].prepared.store(0, std::memory_order_relaxed);
-    for (int part = 0; part < parts(); ++part) {
-      claimed_[i * kMaxParts + static_cast<size_t>(part)].units.store(0, std::memory_order_relaxed);
-    }
+  for (const Task& task : tasks_) {
+    for (int part = 0; part < parts(); ++part) claimed(task, part).store(0, std::memory_order_relaxed);
+    claimed(task, kMaxParts).store(0, std::memory_order_relaxed);
   }
   for (size_t i = 0; i < stages_.size(); ++i) {
     left_[i].units.store(stages_[i].units, std::memory_order_relaxed);
+    left_[i].claimed.store(0, std::memory_order_relaxed);
   }
   std::fill(tickets_.begin(), tickets_.end(), 0);
   fault_ = {};
@@ -186,6 +201,9 @@ Status Executor::run(const std::vector<int64_t>& symbol_values, const std::funct
   stage_start_ = profiling_ ? now_ns() : 0;
   // Where all stages are solo, waking other threads would cost more than they could do.
   pool_->run(&Executor::job, this, all_solo_ ? 1 : n_threads_);
+  if (!uses_.empty()) leave_experts();
+  unreadable_ = !read_error_.is_ok();
+  if (unreadable_) return std::exchange(read_error_, Status::ok());
   if (abort_.exchange(false, std::memory_order_relaxed)) return Status::aborted();
   return fault_.kind == FaultKind::kNone ? Status::ok() : failed();
 }
@@ -200,7 +218,8 @@ void Executor::work(int thread) {
     if (thread == 0 || !stage.solo) {
       int64_t units = 0;
       bool stopped = false;
-      for (int32_t i = stage.begin; i < stage.end && !stopped; ++i) {
+      if (stage.fetches) units = fetch(stage, thread, stopped);
+      for (int32_t i = stage.begin; i < stage.end && !stopped && !stage.fetches; ++i) {
         const Task& task = tasks_[static_cast<size_t>(i)];
         units += stage.prepares ? prepare(task, thread, stopped) : run_loop(task, thread, stopped);
       }
@@ -240,7 +259,7 @@ void Executor::complete(uint32_t stage) {
 int64_t Executor::prepare(const Task& task, int thread, bool& stopped) {
   const Step& step = first_step(task);
   const auto number = static_cast<size_t>(layout_.steps[static_cast<size_t>(task.chain.begin)]);
-  std::atomic<int64_t>& next = counters_[static_cast<size_t>(task.chain.begin)].prepared;
+  std::atomic<int64_t>& next = claimed(task, kMaxParts);
   for (int64_t n_units = 0;; ++n_units) {
     stopped = abort_.load(std::memory_order_relaxed);
     if (stopped) return n_units;
@@ -251,11 +270,23 @@ int64_t Executor::prepare(const Task& task, int thread, bool& stopped) {
   }
 }
 
+// Makes room for the counters of all tasks and stages, and never gives it back.
+void Executor::reserve_counters() {
+  if (tasks_.size() > n_claimed_) {
+    n_claimed_ = tasks_.size();
+    claimed_ = std::make_unique<Claimed[]>(n_claimed_ * (kMaxParts + 1));
+  }
+  if (stages_.size() > n_left_) {
+    n_left_ = stages_.size();
+    left_ = std::make_unique<Left[]>(n_left_);
+  }
+}
+
 int Executor::parts() const { return std::min(n_threads_, kMaxParts); }
 
 std::atomic<int64_t>& Executor::claimed(const Task& task, int part) const {
-  return claimed_[static_cast<size_t>(task.chain.begin) * kMaxParts + static_cast<size_t>(part)]
-      .units;
+  const auto number = static_cast<size_t>(&task - tasks_.data());
+  return claimed_[number * (kMaxParts + 1) + static_cast<size_t>(part)].units;
 }
 
 // Does units of a task until none is left, and returns how many. A thread begins in the same part
@@ -334,6 +365,7 @@ void Executor::run_units(const Task& task, int64_t begin, int64_t end, int threa
   if (task.chain.end - task.chain.begin == 1) {
     const auto number = static_cast<size_t>(numbers[task.chain.begin]);
     const Step& step = steps_[number];
+    if (step.use != nullptr && step.use->has_nothing_to_do()) return;
     const Spans::Note note = spans_.note(number, thread);
     step.kernel->run(step.call, begin, end, scratch);
     return;

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "experts/store.h"
 #include "kernels/dispatch.h"
 #include "runtime/layout.h"
 #include "runtime/spans.h"
@@ -15,6 +16,13 @@
 #include "weft/program.h"
 
 namespace weft {
+
+// The memory of a buffer whose one tensor has its experts in a store.
+struct ExpertBuffer {
+  size_t buffer = 0;
+  std::shared_ptr<ExpertStore> store;
+  int32_t stack = 0;
+};
 
 struct Block {
   char* data = nullptr;
@@ -25,14 +33,18 @@ class Executor {
  public:
   // Checks the program and the memory, and that the target has every kernel. `memory` holds one
   // block per buffer of the program; the blocks must outlive the executor. Executors may share a
-  // pool.
+  // pool. The buffers of `experts` have ExpertStore::address for memory.
   static Status create(Program program, std::vector<Block> memory, const Target& target,
-                       std::shared_ptr<ThreadPool> pool, std::unique_ptr<Executor>& out);
+                       std::shared_ptr<ThreadPool> pool, std::unique_ptr<Executor>& out,
+                       std::vector<ExpertBuffer> experts = {});
 
   // Runs all stages with these symbol values. The calling thread calls `poll` (which may be empty)
   // every few milliseconds; when it returns true the run stops with Code::kAborted. After a stop
   // the contents of written tensors are undefined, and the executor can run again.
   Status run(const std::vector<int64_t>& symbol_values, const std::function<bool()>& poll);
+
+  // Whether the last run has failed because experts could not be read from their file.
+  bool unreadable() const { return unreadable_; }
 
   // Makes a buffer use other memory from the next run on. The block must hold the buffer's tensors
   // at the sizes of that run, and overlap no other memory of the program.
@@ -67,6 +79,7 @@ class Executor {
   const Spans& spans() const { return spans_; }
 
  private:
+  struct ExpertUse;
   struct Step {
     const Kernel* kernel = nullptr;
     Call call;
@@ -74,6 +87,7 @@ class Executor {
     int64_t grain = 1;
     double work = 0;          // the work of the step, see runtime/work.h
     int64_t preparation = 0;  // units of preparation
+    ExpertUse* use = nullptr;  // where source 0 is in a store
   };
   // A loop over units: the items of one step, or the rows of a chain of steps. Threads start in
   // different parts of it, so that a thread meets the same rows in each task:
@@ -96,21 +110,34 @@ class Executor {
     int64_t units = 0;
     bool solo = false;
     bool prepares = false;  // does the preparations of its tasks, which run in the next stage
+    bool fetches = false;   // brings the experts of its task, which runs in the next stage
+    int32_t round = 0;      // of the experts
+  };
+  // The use that a step makes of experts in a store.
+  struct ExpertUse {
+    std::shared_ptr<ExpertStore> store;
+    int32_t stack = 0;
+    ExpertLease lease;
+    Tensor table;        // the source with the addresses
+    bool begun = false;  // in this run
+    // The ids name fewer experts than they could. Round 0 also gives the columns of no expert.
+    bool has_nothing_to_do() const { return lease.round > 0 && lease.slots.empty(); }
   };
   // The counters below have a cache line each, so that claims in one task do not slow another.
   struct alignas(64) Counter {
-    std::atomic<int64_t> prepared{0};  // units of preparation that are claimed
     // Nanoseconds per unit of work, as last measured; the first value is that of a slow machine.
     std::atomic<float> rate{1.0F};
   };
   struct alignas(64) Left {
-    std::atomic<int64_t> units{0};  // units of a stage that are not complete
+    std::atomic<int64_t> units{0};    // units of a stage that are not complete
+    std::atomic<int64_t> claimed{0};  // units that are claimed, of a stage that fetches
   };
   struct alignas(64) Claimed {
     std::atomic<int64_t> units{0};  // units of a part of a task that are claimed
   };
 
   static constexpr int kMaxParts = 8;
+  static constexpr int kExpertAddresses = 3;  // the source of MUL_MAT_ID that a store adds
 
   Executor() = default;
   Status bind(const std::vector<int64_t>& symbol_values, bool first);
@@ -121,6 +148,14 @@ class Executor {
   void share_out();
   bool worth_joining(const JoinedStage& stage) const;
   void add_stage(int32_t begin, int32_t end);
+  Status find_experts(const std::vector<ExpertBuffer>& experts);
+  void add_expert_stages(Chain chain);
+  ExpertUse* use_of(const Task& task) const { return first_step(task).use; }
+  int32_t rounds(const Step& step) const;
+  std::vector<int32_t> chosen(const Step& step) const;
+  int64_t fetch(const Stage& stage, int thread, bool& stopped);
+  bool enter(ExpertUse& use, const Step& step, int32_t round);
+  void leave_experts();
   Task make_task(Chain chain) const;
   const Step& first_step(const Task& task) const {
     return steps_[static_cast<size_t>(layout_.steps[static_cast<size_t>(task.chain.begin)])];
@@ -136,7 +171,9 @@ class Executor {
   int64_t limit_time(const Task& task, int64_t chunk) const;
   int64_t run_part(const Task& task, int part, int thread, bool& stopped);
   int parts() const;
+  // The units that are claimed of a part of a task, or, with kMaxParts, of its preparation.
   std::atomic<int64_t>& claimed(const Task& task, int part) const;
+  void reserve_counters();
   void run_units(const Task& task, int64_t begin, int64_t end, int thread);
 
   Program program_;
@@ -154,11 +191,16 @@ class Executor {
   std::vector<Task> tasks_;     // the tasks and stages at the current sizes
   std::vector<Stage> stages_;
   bool all_solo_ = false;
-  // Both are indexed by the place of a task's first step in `layout_.steps`; claimed_ has kMaxParts
-  // entries for each.
-  std::unique_ptr<Counter[]> counters_;
-  std::unique_ptr<Claimed[]> claimed_;
+  std::unique_ptr<Counter[]> counters_;  // by the place of a task's first step in `layout_.steps`
+  std::unique_ptr<Claimed[]> claimed_;   // kMaxParts for each task, and one for its preparation
+  size_t n_claimed_ = 0;
   std::unique_ptr<Left[]> left_;  // one for each stage
+  size_t n_left_ = 0;
+  std::vector<std::unique_ptr<ExpertUse>> uses_;
+  std::mutex fetching_;        // one thread enters a round
+  ExpertUse* held_ = nullptr;  // the use whose experts are held
+  Status read_error_;          // why the run has stopped, if experts could not be read
+  bool unreadable_ = false;
   // The number of stages that are complete. A stage is complete when all its units are, whether or
   // not every thread has come to it: a thread that the system does not schedule holds nobody up
   // unless it has claimed units.

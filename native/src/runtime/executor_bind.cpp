@@ -22,7 +22,8 @@ std::string shape(const Tensor& t) {
 }  // namespace
 
 Status Executor::create(Program program, std::vector<Block> memory, const Target& target,
-                        std::shared_ptr<ThreadPool> pool, std::unique_ptr<Executor>& out) {
+                        std::shared_ptr<ThreadPool> pool, std::unique_ptr<Executor>& out,
+                        std::vector<ExpertBuffer> experts) {
   if (target.score == 0) {
     return Status::invalid(std::string("this machine cannot run kernel target ") + target.name);
   }
@@ -46,8 +47,6 @@ Status Executor::create(Program program, std::vector<Block> memory, const Target
   self->n_threads_ = self->pool_->size();
   self->tensors_.resize(self->program_.tensors.size());
   self->counters_ = std::make_unique<Counter[]>(self->program_.steps.size());
-  self->claimed_ = std::make_unique<Claimed[]>(self->program_.steps.size() * kMaxParts);
-  self->left_ = std::make_unique<Left[]>(2 * self->program_.steps.size());
   self->residents_.resize(self->program_.buffers.size());
   for (size_t i = 0; i < self->program_.tensors.size(); ++i) {
     const TensorDecl& t = self->program_.tensors[i];
@@ -64,6 +63,8 @@ Status Executor::create(Program program, std::vector<Block> memory, const Target
   for (const Symbol& s : self->program_.symbols) maxima.push_back(s.max);
   if (Status s = self->bind(maxima, true); !s.is_ok()) return s;
   if (Status s = self->check_layouts(); !s.is_ok()) return s;
+  self->steps_.resize(self->program_.steps.size());
+  if (Status s = self->find_experts(experts); !s.is_ok()) return s;
   if (Status s = self->plan_steps(); !s.is_ok()) return s;
   out = std::move(self);
   return Status::ok();
@@ -231,7 +232,6 @@ void Executor::plan_shared() {
 
 Status Executor::plan_steps() {
   size_t scratch = 0;
-  steps_.resize(program_.steps.size());
   for (size_t i = 0; i < program_.steps.size(); ++i) {
     const StepDecl& decl = program_.steps[i];
     Step& step = steps_[i];
@@ -239,6 +239,7 @@ Status Executor::plan_steps() {
     for (int s = 0; s < kMaxSrc; ++s) {
       step.call.src[s] = decl.src[s] < 0 ? nullptr : &tensors_[static_cast<size_t>(decl.src[s])];
     }
+    if (step.use != nullptr) step.call.src[kExpertAddresses] = &step.use->table;
     step.call.params = program_.params.data() + decl.first_param;
     step.call.n_params = decl.n_params;
     step.call.n_threads = pool_->size();

@@ -62,17 +62,6 @@ void wait_for_change(std::atomic<uint32_t>& value, uint32_t old, int64_t spin_ns
   }
 }
 
-// How often this process has been forked since the first call.
-uint32_t forks() {
-#if defined(__unix__) || defined(__APPLE__)
-  [[maybe_unused]] static const int once = pthread_atfork(nullptr, nullptr, [] {
-    g_forks.fetch_add(1, std::memory_order_relaxed);
-    g_busy.store(0, std::memory_order_relaxed);
-  });
-#endif
-  return g_forks.load(std::memory_order_relaxed);
-}
-
 // Whether there is a processor for each thread.
 bool fits(const PoolOptions& options) {
   std::set<int> cpus;
@@ -85,6 +74,16 @@ bool fits(const PoolOptions& options) {
 }
 
 }  // namespace
+
+uint32_t forks() {
+#if defined(__unix__) || defined(__APPLE__)
+  [[maybe_unused]] static const int once = pthread_atfork(nullptr, nullptr, [] {
+    g_forks.fetch_add(1, std::memory_order_relaxed);
+    g_busy.store(0, std::memory_order_relaxed);
+  });
+#endif
+  return g_forks.load(std::memory_order_relaxed);
+}
 
 ThreadPool::ThreadPool(PoolOptions options)
     : options_(std::move(options)), forks_(forks()), inside_(kClosed) {

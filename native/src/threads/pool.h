@@ -13,6 +13,10 @@
 
 namespace weft {
 
+// How often this process has been forked since the first call. A child has none of the threads of
+// its parent.
+uint32_t forks();
+
 struct PoolOptions {
   int n_threads = 1;
   // How long an idle thread spins before it sleeps, from 0 (it sleeps at once) to 100 (200 us).

@@ -44,6 +44,7 @@ def _memory_text(context: Context) -> str:
 def _need_text(need: MemoryNeed) -> str:
     sizes = {
         "weights": need.weights + sum(need.repacked.values()),
+        "experts": need.experts,
         "cache": need.cache,
         "compute": need.compute,
         "copies": need.copies,

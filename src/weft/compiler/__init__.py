@@ -1,6 +1,6 @@
 """From a graph to a program: `compile(graph, devices) -> Program`, with a call for each stage."""
 
-from weft.compiler.layouts import Layouts
+from weft.compiler.layouts import Layouts, of_one_op
 from weft.compiler.pipeline import (
     HasGraph,
     Plan,
@@ -21,6 +21,7 @@ __all__ = [
     "lower_plan",
     "plan_graph",
     "planned_again",
+    "of_one_op",
     "repacked",
     "require_compile_options",
     "resolve_devices",

@@ -8,16 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import numpy as np
 
 from weft.backends.base import Backend, Use
 from weft.backends.memory import HostMemory, WeightBufferType
-from weft.graph.op import NONE
+from weft.graph.op import NONE, Op
 from weft.graph.tensor import Tensor
 from weft.schedule import Schedule
 
-__all__ = ["Layouts", "choose_layouts"]
+__all__ = ["Layouts", "choose_layouts", "of_one_op"]
+
+T = TypeVar("T")
 
 Layouts = Mapping[Tensor, WeightBufferType]
 """Weight leaf -> the memory that it is repacked into."""
@@ -29,20 +32,25 @@ def choose_layouts(schedules: Sequence[Schedule]) -> dict[Tensor, WeightBufferTy
     A weight is repacked if it is a whole tensor of the host, used there or sent to a device, if
     every reader is a step of one backend, and if that backend offers a buffer type for these uses
     (`Backend.weight_layout`)."""
-    usage = _Usage()
-    for schedule in schedules:
-        _gather(schedule, usage)
     chosen: dict[Tensor, WeightBufferType] = {}
-    for leaf, uses in usage.uses.items():
-        backends = usage.backends[leaf]
-        if leaf in usage.as_rows or len(backends) != 1 or not _is_whole(leaf, backends[0]):
-            continue
-        buffer_type = backends[0].weight_layout(leaf, uses)
+    usage = _Usage.of(schedules)
+    for leaf, backend, uses in usage.of_one_backend():
+        buffer_type = backend.weight_layout(leaf, uses)
         if buffer_type is not None:
             chosen[leaf] = buffer_type
-    # another leaf over the same bytes would keep them in memory twice
-    plain = {_data(leaf) for leaf in (*usage.uses, *usage.as_rows) if leaf not in chosen}
-    return {leaf: t for leaf, t in chosen.items() if _data(leaf) not in plain}
+    return usage.without_twins(chosen)
+
+
+def of_one_op(schedules: Sequence[Schedule], op: Op) -> dict[Tensor, tuple[Backend, list[Use]]]:
+    """The weights that plans read only as source 0 of this op, each on one backend, and nothing
+    else reads."""
+    usage = _Usage.of(schedules)
+    chosen = {
+        leaf: (backend, uses)
+        for leaf, backend, uses in usage.of_one_backend()
+        if all(use.source == 0 and use.node.op is op for use in uses)
+    }
+    return usage.without_twins(chosen)
 
 
 @dataclass(slots=True)
@@ -51,6 +59,26 @@ class _Usage:
     backends: dict[Tensor, list[Backend]] = field(default_factory=dict)
     as_rows: dict[Tensor, None] = field(default_factory=dict)
     """Leaves that are copied, viewed, written or outputs."""
+
+    @staticmethod
+    def of(schedules: Sequence[Schedule]) -> _Usage:
+        usage = _Usage()
+        for schedule in schedules:
+            _gather(schedule, usage)
+        return usage
+
+    def of_one_backend(self) -> Iterator[tuple[Tensor, Backend, list[Use]]]:
+        """The whole tensors of the host that only steps of one backend read."""
+        for leaf, uses in self.uses.items():
+            backends = self.backends[leaf]
+            if leaf not in self.as_rows and len(backends) == 1 and _is_whole(leaf, backends[0]):
+                yield leaf, backends[0], uses
+
+    def without_twins(self, chosen: Mapping[Tensor, T]) -> dict[Tensor, T]:
+        """`chosen` without leaves over whose bytes there is another leaf, which would keep them in
+        memory twice."""
+        plain = {_data(leaf) for leaf in (*self.uses, *self.as_rows) if leaf not in chosen}
+        return {leaf: value for leaf, value in chosen.items() if _data(leaf) not in plain}
 
 
 def _gather(schedule: Schedule, usage: _Usage) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from weft.backends.base import Executable
 from weft.backends.memory import DirectMemory, Memory
-from weft.errors import AbortedError, DeviceError, ProgramError, WeftError
+from weft.errors import AbortedError, DeviceError, FormatError, ProgramError, WeftError
 from weft.execute.arena import ArenaPool, arenas_of
 from weft.execute.experts import ExpertIds, expert_ids, used_runs
 from weft.execute.values import tensor_bytes
@@ -243,7 +243,10 @@ def named_fault(where: str, error: Exception) -> WeftError:
     """The error with `where` in its text.
 
     It keeps its class if that is DeviceError or a kind of it, ProgramError (a wrong input, or a
-    program that the device refuses), or AbortedError; any other becomes a DeviceError."""
+    program that the device refuses), or AbortedError; any other becomes a DeviceError. A FormatError
+    stays as it is: it names a file."""
+    if isinstance(error, FormatError):
+        return error
     if isinstance(error, DeviceError | ProgramError | AbortedError):
         return type(error)(f"{where}: {error}")
     why = str(error) if isinstance(error, WeftError) else repr(error)

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from weft.backends.base import Executable, NativeRun
 from weft.backends.memory import HostMemory
-from weft.errors import AbortedError, ProgramError
+from weft.errors import AbortedError, FormatError, ProgramError
 from weft.execute.arena import ArenaPool
 from weft.execute.bound import BoundProgram, Moved, named_fault
 from weft.execute.profile import Profile
@@ -200,8 +200,8 @@ class Session:
     def execute(self, values: Mapping[str, int]) -> None:
         """Runs every split with these symbol values over the present inputs.
 
-        Raises ProgramError for a value outside the plan, AbortedError after `abort`, DeviceError
-        naming split, device and node when a device fails, KeyboardInterrupt when interrupted; the
+        Raises ProgramError for a value outside the plan, AbortedError after `abort`, FormatError for
+        a file from which experts can no longer be read, DeviceError naming split, device and node when a device fails, KeyboardInterrupt when interrupted; the
         session can run again after each (after `reset`, where a device lost its memory)."""
         if self._recorder is not None:
             self._execute_recorded(values, self._recorder)
@@ -210,6 +210,8 @@ class Session:
             run_values, in_order = self._single
             try:
                 finished = run_values(in_order(values))
+            except OSError as error:
+                raise FormatError(str(error)) from None
             except (ValueError, KeyError) as error:
                 check_values(self.program, values)
                 raise ProgramError(f"{self._bound.where(0)}: {error}") from error

@@ -12,6 +12,10 @@ void register_matmul_id(KernelTable& table);
 
 namespace {
 
+// Where the experts are not all in memory, the executor adds a source with the address of each;
+// nullptr for those that this run of the step leaves out.
+constexpr int kAddresses = 3;
+
 int64_t n_chosen(const Call& call) { return call.src[2]->ne[0] * call.src[2]->ne[1]; }
 
 int64_t row_blocks(const Call& call) { return (call.src[0]->ne[1] + kItemRows - 1) / kItemRows; }
@@ -50,7 +54,8 @@ float* column_out(const Call& call, int64_t i) {
   return reinterpret_cast<float*>(row_data(call.dst, {i - token * n_used, token, 0}));
 }
 
-// Rows begin..end of one expert for some columns; expert -1 gives zeros.
+// Rows begin..end of one expert for some columns; expert -1 gives zeros, and an expert that this
+// run leaves out leaves its columns as they are.
 void multiply_expert(const Call& call, int64_t expert, int64_t begin, int64_t end,
                      const Columns& columns, float scale, char* scratch) {
   const Tensor& w = *call.src[0];
@@ -60,8 +65,12 @@ void multiply_expert(const Call& call, int64_t expert, int64_t begin, int64_t en
     }
     return;
   }
-  const Weights weights = {
-      w.data + expert * w.nb[2], w.nb[1], w.nb[0], w.type, w.ne[0], scale, w.layout};
+  const char* data = w.data + expert * w.nb[2];
+  if (const Tensor* table = call.src[kAddresses]; table != nullptr) {
+    data = reinterpret_cast<const char* const*>(table->data)[expert];
+  }
+  if (data == nullptr) return;  // another run of the step has it
+  const Weights weights = {data, w.nb[1], w.nb[0], w.type, w.ne[0], scale, w.layout};
   multiply(weights, begin, end, columns, scratch);
 }
 

@@ -8,12 +8,15 @@ from weft.backends.cpu.backend import (
     host_buffer_type,
     make,
 )
+from weft.backends.cpu.experts import ExpertPolicy, ExpertStats
 from weft.backends.cpu.peaks import Peaks, measure_peaks
 from weft.backends.cpu.threads import Numa, Priority, ThreadOptions
 
 __all__ = [
     "OPTIONS",
     "CpuBackend",
+    "ExpertPolicy",
+    "ExpertStats",
     "Numa",
     "Peaks",
     "Priority",

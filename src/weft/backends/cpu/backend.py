@@ -20,6 +20,7 @@ from weft.backends.base import (
     Use,
     why_not_general,
 )
+from weft.backends.cpu.experts import ExpertMemory
 from weft.backends.cpu.native_program import describe_tensor, native_program
 from weft.backends.cpu.order import side_by_side
 from weft.backends.cpu.record import best_target, choose, require_usable
@@ -36,7 +37,7 @@ from weft.backends.cpu.threads import ThreadOptions
 from weft.backends.memory import BufferType, HostMemory, Memory, WeightBufferType
 from weft.backends.registry import BackendInfo
 from weft.dtype import DTYPES, DType, dtype_from_id
-from weft.errors import AbortedError, DeviceError, OutOfMemoryError, ProgramError
+from weft.errors import AbortedError, DeviceError, FormatError, OutOfMemoryError, ProgramError
 from weft.flags import FLAGS
 from weft.graph.node import make_node
 from weft.graph.op import OPS
@@ -297,8 +298,13 @@ class NativeExecutable:
     ) -> None:
         lowered = native_program(program, split)
         blocks = []
-        for index in lowered.buffers:
+        experts = []
+        for number, index in enumerate(lowered.buffers):
             memory = memories[index]
+            if isinstance(memory, ExpertMemory):
+                blocks.append((memory.address, memory.nbytes))
+                experts.append((number, memory.store, memory.index))
+                continue
             host = memory.panels if isinstance(memory, PanelMemory) else memory.host()
             if host is None:
                 raise ProgramError(
@@ -312,7 +318,7 @@ class NativeExecutable:
         self.steps = lowered.steps
         try:
             self._executor = _native.Executor.create(
-                lowered.native, blocks, backend.target, backend.pool
+                lowered.native, blocks, backend.target, backend.pool, experts
             )
         except ValueError as error:
             raise ProgramError(f"split {split} on {backend.name}: {error}") from error
@@ -353,6 +359,8 @@ class NativeExecutable:
         try:
             if not self.run_values([values[s] for s in self._symbols]):
                 raise AbortedError("the run was stopped by abort()")
+        except OSError as error:
+            raise FormatError(str(error)) from None
         except ValueError as error:
             raise ProgramError(str(error)) from error
         except KeyError as error:

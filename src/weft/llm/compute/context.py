@@ -118,6 +118,7 @@ class Context(Sequences):
             cache=sum(n.cache for n in needs),
             compute=sum(n.compute + n.copies for n in needs),
             repacked=sum(sum(n.repacked.values()) for n in needs),
+            experts=sum(n.experts for n in needs),
             scratch=max(split.work_bytes for program in programs for split in program.splits),
         )
 

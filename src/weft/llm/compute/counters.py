@@ -39,5 +39,7 @@ class MemoryUse:
     """Intermediate results of the graphs, and copies between devices."""
     repacked: int = 0
     """Weights that were repacked on loading and no longer need the file."""
+    experts: int = 0
+    """Slots for experts, the others of which stay in the file."""
     scratch: int = 0
     """Scratch memory of the kernels, for all threads."""

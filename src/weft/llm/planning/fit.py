@@ -82,6 +82,9 @@ def require(request: Request, plan: ContextPlan, *, hint: bool = True) -> None:
         advice = ADVICE
         if hint and not need.is_host and plan.homes.n_gpu_layers:
             advice = f"{_what_fits(request, plan.homes.n_gpu_layers)}; or {ADVICE}"
+        if need.experts:
+            parts["experts"] = need.experts
+            advice += "; or expert_budget (--expert-budget) smaller"
         if need.repacked:
             parts["repacked weights"] = sum(need.repacked.values())
             if need.is_host or need.shares:

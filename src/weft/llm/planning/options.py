@@ -10,8 +10,9 @@ from typing import Any, Literal, TypedDict
 
 from weft.backends.base import Backend
 from weft.backends.cpu import ThreadOptions
+from weft.backends.cpu.experts import POLICIES, ExpertPolicy
 from weft.dtype import find_dtype
-from weft.errors import ContextError, ScheduleError
+from weft.errors import ContextError, FormatError, ScheduleError
 from weft.execute import Progress
 from weft.llm.cache.kv_cache import CACHE_TYPES
 from weft.llm.cache.window import window_size
@@ -20,6 +21,7 @@ from weft.llm.model import Model
 from weft.llm.planning.saved_plan import SavedPlan
 from weft.options import Option, require_choice
 from weft.schedule import Policy, Profile
+from weft.schedule.profile import parse_size
 
 __all__ = [
     "DEFAULT_N_UBATCH",
@@ -67,6 +69,8 @@ class PlanArguments(TypedDict, total=False):
     policy: Policy
     profile: Profile | str | os.PathLike[str] | None
     repack: bool | None
+    expert_budget: int | str | None
+    expert_policy: ExpertPolicy | None
     rewrites: Sequence[str] | None
 
 
@@ -154,6 +158,17 @@ PLAN_OPTIONS: dict[str, Option] = {
         "kernels; contexts of a model share them. False uses all weights in place, mapped from "
         "the file. None: True.",
     ),
+    "expert_budget": Option(
+        None,
+        'Bytes of memory, or a size such as "4G", for the experts of a mixture; the others stay in '
+        "the file and are read when they are chosen. None: all experts are loaded.",
+    ),
+    "expert_policy": Option(
+        None,
+        'With `expert_budget`, which expert gives way to another: "lru", the one used longest ago; '
+        '"lfu", the one used least lately; "predict", as lfu, and probable experts of the next '
+        "layer are read ahead. None: lfu.",
+    ),
     "rewrites": Option(
         None, "Names of the fusions to use; None: those that WEFT_REWRITES names, or all."
     ),
@@ -222,6 +237,8 @@ class ContextOptions:
     repack: bool = True
     swa_full: bool = True
     n_copies: int = 1
+    expert_budget: int | None = None
+    expert_policy: ExpertPolicy = "lfu"
 
     def window_size(self, config: ModelConfig) -> int:
         """The number of cells of sliding-window layers; 0: as many as the others have."""
@@ -305,6 +322,7 @@ def context_options(
         repack=option("repack", arguments.get("repack"), True),
         swa_full=option("swa_full", arguments.get("swa_full"), True),
         n_copies=arguments.get("n_copies") or 1,
+        **_expert_options(arguments),
     )
     _require_flash(options)
     return options
@@ -315,6 +333,27 @@ def _require_count(name: str, value: Any, *, missing: bool = True) -> None:
         return
     if not isinstance(value, int) or not 1 <= value < 1 << 31:
         raise ContextError(f"{name} is {value}; it must be 1 or more")
+
+
+def _expert_options(arguments: PlanArguments) -> dict[str, Any]:
+    """A plan file has none of them: they change no placement."""
+    budget, policy = arguments.get("expert_budget"), arguments.get("expert_policy")
+    if policy is not None:
+        require_choice("expert_policy", policy, POLICIES, ContextError)
+        if budget is None:
+            raise ContextError(
+                "expert_policy (--expert-policy) says what expert_budget (--expert-budget) holds; "
+                "give a budget, too, or leave it out"
+            )
+    if budget is None:
+        return {}
+    try:
+        size = parse_size(budget)
+    except FormatError as error:
+        raise ContextError(f"expert_budget (--expert-budget): {error}") from None
+    if size < 1:
+        raise ContextError(f"expert_budget (--expert-budget) is {size}; it must be 1 or more bytes")
+    return {"expert_budget": size, "expert_policy": policy or "lfu"}
 
 
 def _require_flash(options: ContextOptions) -> None:

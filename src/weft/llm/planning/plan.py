@@ -12,6 +12,7 @@ from typing import Any
 
 from weft.allocate import Arena
 from weft.backends.base import Backend
+from weft.backends.cpu.experts import ExpertArena, ExpertBufferType
 from weft.backends.memory import AdoptsMemory
 from weft.compiler import Plan
 from weft.graph.tensor import Tensor
@@ -46,11 +47,14 @@ class MemoryNeed:
     """Compute memory of the other ubatches that run at the same time."""
     repacked: dict[str, int] = field(default_factory=dict)
     """Weights that are repacked on loading, by the name of their memory; not in `weights`."""
+    experts: int = 0
+    """The arena of experts whose others stay in the file."""
 
     @property
     def total(self) -> int:
         """The sum of all bytes."""
-        return self.weights + sum(self.repacked.values()) + self.cache + self.compute + self.copies
+        weights = self.weights + sum(self.repacked.values()) + self.experts
+        return weights + self.cache + self.compute + self.copies
 
 
 @dataclass(slots=True)
@@ -73,6 +77,8 @@ class ContextPlan:
     """Names of the fusions to use; None: the default."""
     predicted: Prediction | None = None
     """With a machine profile: the time of a prompt and of the tokens generated after it."""
+    experts: ExpertArena | None = None
+    """The experts in memory, where there is a budget for them."""
 
     @property
     def plan(self) -> Plan:
@@ -114,7 +120,9 @@ class ContextPlan:
             buffer_type = leaf.buffer.type or self.backends[-1].buffer_type
             size = leaf.max_bytes if buffer_type.is_host else buffer_type.alloc_size(leaf)
             layout = self.plan.layouts.get(leaf)
-            if layout is not None:
+            if isinstance(layout, ExpertBufferType):
+                need(buffer_type).experts = layout.arena.nbytes
+            elif layout is not None:
                 repacked = need(buffer_type).repacked
                 repacked[layout.name] = repacked.get(layout.name, 0) + layout.alloc_size(leaf)
             elif leaf.name in self.model.weights:
@@ -151,6 +159,15 @@ class ContextPlan:
                     )
                     if buffer == "compute":
                         rows[-1]["lower_bound"] = need.lower_bound
+            if need.experts and self.experts is not None:
+                rows.append(
+                    {
+                        "buffer": "experts",
+                        "memory": "CPU_EXPERTS",
+                        "bytes": need.experts,
+                        "about": self.experts.about(),
+                    }
+                )
             for memory, size in need.repacked.items():
                 about = "repacked from the file at load"
                 rows.append({"buffer": "weights", "memory": memory, "bytes": size, "about": about})
@@ -176,7 +193,12 @@ class ContextPlan:
                 "file": self.model.file.path.name,
                 "layers": self.model.config.n_layer,
             },
-            "options": asdict(self.options),
+            "options": {
+                # what is in memory changes no placement
+                name: value
+                for name, value in asdict(self.options).items()
+                if not name.startswith("expert_")
+            },
             "n_gpu_layers": self.homes.n_gpu_layers,
             "kept": dict(self.homes.kept),
             "weights": leaf_rows(self.model.weights.values(), homes),

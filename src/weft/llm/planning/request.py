@@ -12,6 +12,7 @@ from weft.graph import Graph
 from weft.llm.cache.kv_cache import KVCache
 from weft.llm.compute.ubatches import Together, together_sizes
 from weft.llm.model import Model
+from weft.llm.planning.experts import with_experts
 from weft.llm.planning.offload import Homes, homes_by_layer, keep_what_runs
 from weft.llm.planning.options import ContextOptions, Placement
 from weft.llm.planning.plan import ContextPlan
@@ -193,9 +194,13 @@ class Request:
             plans = repacked([regime.plan for regime in every])
             every = [replace(r, plan=plan) for r, plan in zip(every, plans, strict=True)]
             regimes, together = every[: len(regimes)], every[-1] if together else None
+        every = [*regimes, together] if together else regimes
+        plans, experts = with_experts(self.model, [regime.plan for regime in every], self.options)
+        every = [replace(r, plan=plan) for r, plan in zip(every, plans, strict=True)]
+        regimes, together = every[: len(regimes)], every[-1] if together else None
         return ContextPlan(
             draft.model, self.options, self.backends, homes, draft.cache, regimes,
-            len(draft.all_graphs), together, self.rewrites, predicted,
+            len(draft.all_graphs), together, self.rewrites, predicted, experts,
         )  # fmt: skip
 
     def _predict(self, schedule: Schedule, max_tokens: int) -> None:
