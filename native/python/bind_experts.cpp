@@ -40,7 +40,8 @@ ExpertPolicy policy_of(int number) {
 
 std::shared_ptr<ExpertStore> make_store(const Names& paths, const Names& names,
                                         const std::vector<Numbers>& stacks, const Pools& pools,
-                                        const Bytes& arena, int n_readers, int policy) {
+                                        const Bytes& arena, int n_readers, int policy,
+                                        bool chooses) {
   if (names.size() != stacks.size()) throw nb::value_error("there must be one name per stack");
   if (n_readers < 0 || n_readers > 64) throw nb::value_error("n_readers must be 0..64");
   std::vector<weft::ExpertStack> list;
@@ -64,10 +65,9 @@ std::shared_ptr<ExpertStore> make_store(const Names& paths, const Names& names,
   std::vector<weft::ExpertPool> sizes;
   for (const auto& [bytes, slots] : pools) sizes.push_back({bytes, slots});
   std::shared_ptr<ExpertStore> store;
-  throw_status(ExpertStore::create(paths, std::move(list), std::move(sizes),
-                                   reinterpret_cast<char*>(arena.data()),
-                                   static_cast<int64_t>(arena.size()), n_readers,
-                                   policy_of(policy), store));
+  throw_status(ExpertStore::create(
+      paths, std::move(list), std::move(sizes), reinterpret_cast<char*>(arena.data()),
+      static_cast<int64_t>(arena.size()), n_readers, policy_of(policy), chooses, store));
   return store;
 }
 
@@ -85,9 +85,9 @@ void read_rows(const ExpertStore& store, int stack, int expert, Bytes out) {
   throw_status(status);
 }
 
-std::tuple<int64_t, int64_t, int64_t> simulate(const std::vector<int32_t>& record,
-                                               const std::vector<int32_t>& n_experts, int n_slots,
-                                               int policy) {
+std::tuple<int64_t, int64_t, int64_t, int64_t> simulate(const std::vector<int32_t>& record,
+                                                        const std::vector<int32_t>& n_experts,
+                                                        int n_slots, int policy) {
   weft::SimulatedExperts out;
   bool ok = false;
   {
@@ -96,7 +96,7 @@ std::tuple<int64_t, int64_t, int64_t> simulate(const std::vector<int32_t>& recor
                     : weft::simulate_experts(record, n_experts, n_slots, policy_of(policy), out);
   }
   if (!ok) throw nb::value_error("the record names layers or experts that there are not");
-  return {out.asked, out.hits, out.guesses};
+  return {out.asked, out.hits, out.guesses, out.predicted};
 }
 
 }  // namespace
@@ -105,6 +105,7 @@ void bind_experts(nb::module_& m) {
   nb::class_<ExpertStore>(m, "ExpertStore", "Experts in files, and slots for some of them.")
       .def(nb::new_(&make_store), nb::arg("paths"), nb::arg("names"), nb::arg("stacks"),
            nb::arg("pools"), nb::arg("arena"), nb::arg("n_readers"), nb::arg("policy"),
+           nb::arg("chooses"),
            "`stacks` has for each tensor: file, offset, bytes of an expert, experts, type, layout, "
            "rows, row elements, layer, pool. `pools` has (bytes of a slot, slots). The caller "
            "keeps `arena` alive. Raises ValueError for a file that cannot be opened, and for "
@@ -116,20 +117,21 @@ void bind_experts(nb::module_& m) {
            })
       .def("read_rows", &read_rows, nb::arg("stack"), nb::arg("expert"), nb::arg("out"),
            "Reads the rows of an expert from its file; raises ValueError.")
-      .def("counts",
-           [](const ExpertStore& s) {
-             const weft::ExpertCounts c = s.counts();
-             return std::make_tuple(c.hits, c.predicted, c.misses, c.guesses, c.bytes, c.waited_ns);
-           },
-           "hits, hits of predictions, misses, predictions read, bytes read, nanoseconds waited.")
-      .def("set_policy",
-           [](ExpertStore& s, int policy) { s.set_policy(policy_of(policy)); })
+      .def(
+          "counts",
+          [](const ExpertStore& s) {
+            const weft::ExpertCounts c = s.counts();
+            return std::make_tuple(c.hits, c.predicted, c.misses, c.guesses, c.bytes, c.waited_ns);
+          },
+          "hits, hits of predictions, misses, predictions read, bytes read, nanoseconds waited.")
+      .def_prop_ro("policy", [](const ExpertStore& s) { return static_cast<int>(s.policy()); })
       .def("record", &ExpertStore::record, nb::arg("most"),
            "Records routing afresh, at most so many numbers; 0 ends it.")
       .def("recorded", &ExpertStore::recorded,
            "The record: for each step of a layer its number, a count, and so many experts.");
   m.def("simulate_experts", &simulate, nb::arg("record"), nb::arg("n_experts"), nb::arg("n_slots"),
         nb::arg("policy"),
-        "(asked, hits, predictions) of a record over so many slots; policy -1 knows what comes. "
+        "(asked, hits, predictions, hits of these) of a record over so many slots; policy -1 knows "
+        "what comes. "
         "Raises ValueError for a record of other layers or experts.");
 }

@@ -6,6 +6,55 @@ from typing import Annotated
 import numpy
 from numpy.typing import NDArray
 
+class ExpertStore:
+    """Experts in files, and slots for some of them."""
+
+    def __init__(
+        self,
+        paths: Sequence[str],
+        names: Sequence[str],
+        stacks: Sequence[Sequence[int]],
+        pools: Sequence[tuple[int, int]],
+        arena: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu")],
+        n_readers: int,
+        policy: int,
+        chooses: bool,
+    ) -> None:
+        """
+        `stacks` has for each tensor: file, offset, bytes of an expert, experts, type, layout, rows, row elements, layer, pool. `pools` has (bytes of a slot, slots). The caller keeps `arena` alive. Raises ValueError for a file that cannot be opened, and for numbers that contradict each other.
+        """
+
+    def address(self, arg: int, /) -> int: ...
+    def read_rows(
+        self,
+        stack: int,
+        expert: int,
+        out: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu")],
+    ) -> None:
+        """Reads the rows of an expert from its file; raises ValueError."""
+
+    def counts(self) -> tuple[int, int, int, int, int, int]:
+        """
+        hits, hits of predictions, misses, predictions read, bytes read, nanoseconds waited.
+        """
+
+    @property
+    def policy(self) -> int: ...
+    def record(self, most: int) -> None:
+        """Records routing afresh, at most so many numbers; 0 ends it."""
+
+    def recorded(self) -> list[int]:
+        """
+        The record: for each step of a layer its number, a count, and so many experts.
+        """
+
+def simulate_experts(
+    record: Sequence[int], n_experts: Sequence[int], n_slots: int, policy: int
+) -> tuple[int, int, int, int]:
+    """
+    (asked, hits, predictions, hits of these) of a record over so many slots; policy -1 knows what comes. Raises ValueError for a record of other layers or experts.
+    """
+
 def cpu_features() -> list[str]:
     """
     The names of the processor features that kernels use and this machine has.
@@ -250,15 +299,19 @@ class Executor:
 
     @staticmethod
     def create(
-        program: Program, memory: Sequence[tuple[int, int]], target: str, pool: ThreadPool
+        program: Program,
+        memory: Sequence[tuple[int, int]],
+        target: str,
+        pool: ThreadPool,
+        experts: Sequence[tuple[int, ExpertStore, int]] = [],
     ) -> Executor:
         """
-        `memory` has (address, bytes) for each buffer. Raises ValueError when the target cannot run the program.
+        `memory` has (address, bytes) for each buffer, `experts` (buffer, store, stack) for those whose experts are in a store. Raises ValueError when the target cannot run the program.
         """
 
     def run(self, values: Sequence[int]) -> bool:
         """
-        Runs the program with these symbol values and releases the GIL meanwhile. Returns False when abort() has stopped the run; KeyboardInterrupt stops it too.
+        Runs the program with these symbol values and releases the GIL meanwhile. Returns False when abort() has stopped the run; KeyboardInterrupt stops it too. Raises OSError when experts cannot be read from their file.
         """
 
     def abort(self) -> None:

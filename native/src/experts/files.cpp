@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
@@ -23,7 +24,8 @@ const char* wrong(const ExpertStack& s, size_t n_files, const std::vector<Expert
   if (s.file < 0 || static_cast<size_t>(s.file) >= n_files) return "no such file";
   if (s.pool < 0 || static_cast<size_t>(s.pool) >= pools.size()) return "no such pool";
   if (s.layer < 0 || s.n_experts < 1 || s.rows < 1 || s.offset < 0) return "sizes out of range";
-  if (static_cast<int>(s.type) < 0 || static_cast<int>(s.type) >= kDTypeCount) return "no such type";
+  if (static_cast<int>(s.type) < 0 || static_cast<int>(s.type) >= kDTypeCount)
+    return "no such type";
   const DTypeInfo& info = dtype_info(s.type);
   if (s.row_elements < 1 || s.row_elements % info.block != 0) return "rows of partial blocks";
   if (s.row_elements / info.block * info.block_size * s.rows != s.expert_bytes) {
@@ -32,8 +34,8 @@ const char* wrong(const ExpertStack& s, size_t n_files, const std::vector<Expert
   if (pools[static_cast<size_t>(s.pool)].slot_bytes < s.expert_bytes) return "slots are too small";
   if (s.layout == Layout::kRows) return nullptr;
   const InterleavedFormat* format = interleaved_format(s.type);
-  if (s.layout != Layout::kInterleaved || format == nullptr || s.row_elements % format->block != 0 ||
-      s.rows % kPanelRows != 0) {
+  if (s.layout != Layout::kInterleaved || format == nullptr ||
+      s.row_elements % format->block != 0 || s.rows % kPanelRows != 0) {
     return "its type or sizes do not have that layout";
   }
   return nullptr;
@@ -43,7 +45,8 @@ const char* wrong(const ExpertStack& s, size_t n_files, const std::vector<Expert
 
 Status ExpertStore::create(const std::vector<std::string>& paths, std::vector<ExpertStack> stacks,
                            std::vector<ExpertPool> pools, char* arena, int64_t arena_bytes,
-                           int n_readers, ExpertPolicy policy, std::shared_ptr<ExpertStore>& out) {
+                           int n_readers, ExpertPolicy policy, bool chooses,
+                           std::shared_ptr<ExpertStore>& out) {
   std::shared_ptr<ExpertStore> self(new ExpertStore());
   std::vector<int32_t> pool_slots;
   std::vector<int32_t> stack_pool;
@@ -107,6 +110,18 @@ Status ExpertStore::create(const std::vector<std::string>& paths, std::vector<Ex
   self->failures_.resize(self->slot_data_.size());
   self->stacks_ = std::move(stacks);
   self->n_readers_ = n_readers;
+  self->chooses_ = chooses && n_readers > 0;
+  self->steps_to_review_ = kStepsBetweenReviews;
+  // What is simulated is experts of layers, all tensors of which are together in slots.
+  int64_t of_layers = 0;
+  int64_t of_stacks = 0;
+  for (int32_t n : layer_experts) of_layers += n;
+  for (int32_t n : stack_experts) of_stacks += n;
+  const auto slots = static_cast<int64_t>(self->slot_data_.size());
+  self->simulated_slots_ =
+      of_stacks == 0 ? 1
+                     : static_cast<int32_t>(std::max<int64_t>(1, slots * of_layers / of_stacks));
+  self->n_experts_ = std::move(layer_experts);
   self->start();
   out = std::move(self);
   return Status::ok();
@@ -131,8 +146,8 @@ Status ExpertStore::read_expert(const ExpertStack& stack, int32_t expert, char* 
     staging.resize(static_cast<size_t>(stack.expert_bytes));
   }
   if (Status s = read_bytes(stack, expert, staging.data()); !s.is_ok()) return s;
-  interleave_panels(stack.type, staging.data(), stack.expert_bytes / stack.rows,
-                    stack.row_elements, 0, stack.rows / kPanelRows, out);
+  interleave_panels(stack.type, staging.data(), stack.expert_bytes / stack.rows, stack.row_elements,
+                    0, stack.rows / kPanelRows, out);
   return Status::ok();
 }
 
@@ -154,8 +169,8 @@ Status ExpertStore::read_bytes(const ExpertStack& stack, int32_t expert, char* o
                                std::to_string(begin) + ") cannot be read: ";
       if (n < 0) return Status::invalid(what + std::strerror(errno));
       return Status::invalid(what + "the file ends at byte " + std::to_string(begin + done) +
-                                "; it was changed while it was in use: restore it, and load the "
-                                "model again");
+                             "; it was changed while it was in use: restore it, and load the "
+                             "model again");
     }
     done += n;
   }

@@ -15,8 +15,7 @@ constexpr uint32_t kMostCounted = 60000;  // counts of a row are halved beyond i
 
 }  // namespace
 
-Residency::Residency(const std::vector<int32_t>& pool_slots,
-                     const std::vector<int32_t>& stack_pool,
+Residency::Residency(const std::vector<int32_t>& pool_slots, const std::vector<int32_t>& stack_pool,
                      const std::vector<int32_t>& stack_experts, ExpertPolicy policy)
     : policy_(policy), stacks_(stack_pool.size()), first_(1, 0) {
   for (int32_t n : pool_slots) first_.push_back(first_.back() + n);
@@ -25,31 +24,22 @@ Residency::Residency(const std::vector<int32_t>& pool_slots,
     const auto n = static_cast<size_t>(stack_experts[i]);
     stacks_[i].pool = stack_pool[i];
     stacks_[i].slot.assign(n, -1);
-    stacks_[i].score.assign(n, kNever);
+    stacks_[i].last.assign(n, kNever);
+    stacks_[i].count.assign(n, kNever);
     stacks_[i].spared.assign(n, 0);
   }
 }
 
-// With kLfu, a score is the logarithm of a sum of 2^(step / half life) over all uses: sums compare
-// as the decayed counts do at any later step, so that time changes none of them.
+// A count is the logarithm of a sum of 2^(step / half life) over all uses: sums compare as decayed
+// counts do at any later step, so that time changes none of them.
 void Residency::use(int32_t stack, int32_t expert) {
   Stack& s = stacks_[static_cast<size_t>(stack)];
-  float& score = s.score[static_cast<size_t>(expert)];
+  const auto e = static_cast<size_t>(expert);
   const auto step = static_cast<float>(s.step);
-  if (policy_ == ExpertPolicy::kLru) {
-    score = step;
-    return;
-  }
+  s.last[e] = step;
   const float now = step / kHalfLife;
-  const float high = std::max(score, now);
-  score = high + std::log2(std::exp2(score - high) + std::exp2(now - high));
-}
-
-void Residency::set_policy(ExpertPolicy policy) {
-  const bool same_scores = (policy == ExpertPolicy::kLru) == (policy_ == ExpertPolicy::kLru);
-  policy_ = policy;
-  if (same_scores) return;
-  for (Stack& s : stacks_) std::fill(s.score.begin(), s.score.end(), kNever);
+  const float high = std::max(s.count[e], now);
+  s.count[e] = high + std::log2(std::exp2(s.count[e] - high) + std::exp2(now - high));
 }
 
 void Residency::spare(int32_t stack, int32_t expert) {
@@ -74,7 +64,7 @@ int32_t Residency::victim(int32_t stack, bool gently) const {
     if (slot.pins > 0 || slot.state == State::kReading) continue;
     const Stack& s = stacks_[static_cast<size_t>(slot.stack)];
     const auto e = static_cast<size_t>(slot.expert);
-    const float score = s.score[e];
+    const float score = s.scores(policy_)[e];
     if (s.spared[e] == sparing_) {
       if (score < least_spared) {
         least_spared = score;
@@ -139,7 +129,8 @@ std::vector<int32_t> ExpertPredictor::predict(int32_t layer, const std::vector<i
     const uint32_t total = l.totals[static_cast<size_t>(i)];
     if (total == 0) continue;
     const uint16_t* row = l.counts.data() + static_cast<size_t>(i) * n;
-    for (size_t j = 0; j < n; ++j) chance[j] += static_cast<float>(row[j]) / static_cast<float>(total);
+    for (size_t j = 0; j < n; ++j)
+      chance[j] += static_cast<float>(row[j]) / static_cast<float>(total);
   }
   std::vector<int32_t> best;
   for (size_t j = 0; j < n; ++j) {

@@ -40,8 +40,8 @@ class Residency {
   void next_step(int32_t stack) { ++stacks_[static_cast<size_t>(stack)].step; }
   void use(int32_t stack, int32_t expert);
 
-  // Makes later steps count by another policy, with the uses so far forgotten.
-  void set_policy(ExpertPolicy policy);
+  // Makes another policy decide from now on, with all uses so far.
+  void set_policy(ExpertPolicy policy) { policy_ = policy; }
   ExpertPolicy policy() const { return policy_; }
 
   // The slot of an expert, or -1.
@@ -73,10 +73,15 @@ class Residency {
 
  private:
   struct Stack {
+    // The larger, the longer an expert stays.
+    const std::vector<float>& scores(ExpertPolicy policy) const {
+      return policy == ExpertPolicy::kLru ? last : count;
+    }
     int32_t pool = 0;
     int64_t step = 0;
     std::vector<int32_t> slot;     // of each expert, or -1
-    std::vector<float> score;      // the larger, the longer it stays
+    std::vector<float> last;       // the step of the last use of each expert
+    std::vector<float> count;      // of its uses, see use()
     std::vector<uint32_t> spared;  // the round of sparing in which it was spared last
   };
 

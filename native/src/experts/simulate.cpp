@@ -29,8 +29,9 @@ bool parse(const std::vector<int32_t>& record, const std::vector<int32_t>& n_exp
     i += 2;
     if (layer < 0 || static_cast<size_t>(layer) >= n_experts.size()) return false;
     if (n < 0 || static_cast<size_t>(n) > record.size() - i) return false;
-    out.push_back({layer, {record.begin() + static_cast<std::ptrdiff_t>(i),
-                           record.begin() + static_cast<std::ptrdiff_t>(i) + n}});
+    out.push_back({layer,
+                   {record.begin() + static_cast<std::ptrdiff_t>(i),
+                    record.begin() + static_cast<std::ptrdiff_t>(i) + n}});
     for (int32_t e : out.back().experts) {
       if (e < 0 || e >= n_experts[static_cast<size_t>(layer)]) return false;
     }
@@ -64,7 +65,12 @@ bool simulate_experts(const std::vector<int32_t>& record, const std::vector<int3
     }
     out.asked += static_cast<int64_t>(step.experts.size());
     for (int32_t e : step.experts) {
-      if (books.find(step.layer, e) >= 0) ++out.hits;
+      const int32_t slot = books.find(step.layer, e);
+      if (slot < 0) continue;
+      ++out.hits;
+      Cause& cause = books.slot(slot).cause;
+      if (cause == Cause::kPredicted) ++out.predicted;
+      cause = Cause::kDemand;
     }
     for (int32_t e : step.experts) {
       if (books.find(step.layer, e) < 0) bring(step.layer, e, Cause::kDemand, false);
@@ -91,6 +97,23 @@ bool simulate_experts(const std::vector<int32_t>& record, const std::vector<int3
   return true;
 }
 
+ExpertPolicy best_policy(const std::vector<int32_t>& record, const std::vector<int32_t>& n_experts,
+                         int32_t n_slots, ExpertPolicy now) {
+  double cost[kExpertPolicies] = {};
+  int64_t asked = 0;
+  for (int i = 0; i < kExpertPolicies; ++i) {
+    SimulatedExperts out;
+    if (!simulate_experts(record, n_experts, n_slots, static_cast<ExpertPolicy>(i), out))
+      return now;
+    asked = out.asked;
+    const auto wrong = static_cast<double>(out.guesses - out.predicted);
+    cost[i] = static_cast<double>(out.asked - out.hits) + 0.25 * wrong;
+  }
+  const auto best = static_cast<int>(std::min_element(cost, cost + kExpertPolicies) - cost);
+  const double gain = cost[static_cast<int>(now)] - cost[best];
+  return gain > 0.01 * static_cast<double>(asked) ? static_cast<ExpertPolicy>(best) : now;
+}
+
 bool simulate_best(const std::vector<int32_t>& record, const std::vector<int32_t>& n_experts,
                    int32_t n_slots, SimulatedExperts& out) {
   std::vector<Asked> steps;
@@ -110,13 +133,13 @@ bool simulate_best(const std::vector<int32_t>& record, const std::vector<int32_t
       at = static_cast<int64_t>(s);
     }
   }
-  std::set<std::pair<int64_t, size_t>> kept;  // by when they are needed next
+  std::set<std::pair<int64_t, size_t>> kept;      // by when they are needed next
   std::vector<int64_t> needed(first.back(), -1);  // -1: not kept
   for (size_t s = 0; s < steps.size(); ++s) {
     out.asked += static_cast<int64_t>(steps[s].experts.size());
     for (size_t i = 0; i < steps[s].experts.size(); ++i) {
-      const size_t id = first[static_cast<size_t>(steps[s].layer)] +
-                        static_cast<size_t>(steps[s].experts[i]);
+      const size_t id =
+          first[static_cast<size_t>(steps[s].layer)] + static_cast<size_t>(steps[s].experts[i]);
       if (needed[id] >= 0) {
         ++out.hits;
         kept.erase({needed[id], id});

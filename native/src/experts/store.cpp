@@ -4,6 +4,7 @@
 #include <chrono>
 #include <utility>
 
+#include "experts/simulate.h"
 #include "threads/pool.h"
 
 namespace weft {
@@ -16,6 +17,7 @@ using State = Residency::State;
 constexpr auto kPatience = std::chrono::milliseconds(5);
 // Predictions are for steps of few tokens: with more, a layer asks for most experts anyway.
 constexpr size_t kFewExperts = 32;
+constexpr size_t kMostLately = size_t{1} << 18;  // numbers of the record that is simulated
 
 int64_t now_ns() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(
@@ -38,8 +40,8 @@ void ExpertStore::start() {
 }
 
 void ExpertStore::recover() {
-  sync_.release();                                               // NOLINT: it may be locked
-  new std::vector<std::thread>(std::exchange(readers_, {}));     // NOLINT: they cannot be joined
+  sync_.release();                                            // NOLINT: it may be locked
+  new std::vector<std::thread>(std::exchange(readers_, {}));  // NOLINT: they cannot be joined
   demanded_.clear();
   wishes_.clear();
   for (size_t i = 0; i < slot_data_.size(); ++i) {
@@ -202,11 +204,7 @@ void ExpertStore::look_ahead(const ExpertLease& lease) {
   const ExpertStack& stack = stacks_[static_cast<size_t>(lease.stack)];
   const std::vector<int32_t>& stacks = layers_[static_cast<size_t>(stack.layer)];
   if (stacks.front() != lease.stack) return;
-  if (static_cast<int64_t>(record_.size() + lease.order.size()) + 2 <= most_recorded_) {
-    record_.push_back(stack.layer);
-    record_.push_back(static_cast<int32_t>(lease.order.size()));
-    record_.insert(record_.end(), lease.order.begin(), lease.order.end());
-  }
+  remember(lease, stack.layer);
   wishes_.clear();
   books_->spare_none();
   const bool few = lease.order.size() <= kFewExperts;
@@ -240,6 +238,35 @@ void ExpertStore::look_ahead(const ExpertLease& lease) {
     layer_before_ = -1;
   }
   if (!wishes_.empty()) sync_->work.notify_all();
+}
+
+void ExpertStore::remember(const ExpertLease& lease, int32_t layer) {
+  const auto append = [&](std::vector<int32_t>& record) {
+    record.push_back(layer);
+    record.push_back(static_cast<int32_t>(lease.order.size()));
+    record.insert(record.end(), lease.order.begin(), lease.order.end());
+  };
+  if (static_cast<int64_t>(record_.size() + lease.order.size()) + 2 <= most_recorded_) {
+    append(record_);
+  }
+  if (!chooses_) return;
+  if (lately_.size() + lease.order.size() + 2 <= kMostLately) append(lately_);
+  if (layer == 0 && --steps_to_review_ == 0) {
+    steps_to_review_ = kStepsBetweenReviews;
+    review_due_ = true;
+    sync_->work.notify_one();
+  }
+}
+
+// Simulates all policies with what was chosen since the last review; the mutex is free meanwhile.
+void ExpertStore::review(Lock& held) {
+  review_due_ = false;
+  const std::vector<int32_t> record = std::exchange(lately_, {});
+  const ExpertPolicy now = books_->policy();
+  held.unlock();
+  const ExpertPolicy best = best_policy(record, n_experts_, simulated_slots_, now);
+  held.lock();
+  books_->set_policy(best);
 }
 
 void ExpertStore::wish(int32_t stack, int32_t expert, Cause cause) {
@@ -286,14 +313,15 @@ void ExpertStore::reader() {
   std::vector<char> staging;
   Lock held(sync_->mutex);
   for (;;) {
-    sync_->work.wait(held, [&] { return stop_ || !demanded_.empty() || !wishes_.empty(); });
+    sync_->work.wait(
+        held, [&] { return stop_ || !demanded_.empty() || !wishes_.empty() || review_due_; });
     if (stop_) return;
     if (!demanded_.empty()) {
       const int32_t slot = demanded_.front();
       demanded_.pop_front();
       read_one(held, slot, staging);
-    } else {
-      grant_wish(held, staging);
+    } else if (!grant_wish(held, staging) && review_due_) {
+      review(held);
     }
   }
 }
@@ -303,9 +331,9 @@ ExpertCounts ExpertStore::counts() const {
   return counts_;
 }
 
-void ExpertStore::set_policy(ExpertPolicy policy) {
+ExpertPolicy ExpertStore::policy() const {
   Lock held = lock();
-  books_->set_policy(policy);
+  return books_->policy();
 }
 
 void ExpertStore::record(int64_t most) {

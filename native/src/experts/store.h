@@ -70,11 +70,14 @@ struct ExpertLease {
 
 class ExpertStore {
  public:
-  // Opens the files. `arena` has the slots of all pools, in order, and outlives the store. Fails
-  // for a file that cannot be opened and for sizes that contradict each other.
+  // Opens the files. With `chooses`, `policy` is the first one: what was chosen lately is simulated
+  // with all of them from time to time, and the best goes on. `arena` has the slots of all pools,
+  // in order, and outlives the store. Fails for a file that cannot be opened and for sizes that
+  // contradict each other.
   static Status create(const std::vector<std::string>& paths, std::vector<ExpertStack> stacks,
                        std::vector<ExpertPool> pools, char* arena, int64_t arena_bytes,
-                       int n_readers, ExpertPolicy policy, std::shared_ptr<ExpertStore>& out);
+                       int n_readers, ExpertPolicy policy, bool chooses,
+                       std::shared_ptr<ExpertStore>& out);
   ~ExpertStore();
   ExpertStore(const ExpertStore&) = delete;
   ExpertStore& operator=(const ExpertStore&) = delete;
@@ -103,7 +106,7 @@ class ExpertStore {
   Status read_rows(int32_t stack, int32_t expert, char* out) const;
 
   ExpertCounts counts() const;
-  void set_policy(ExpertPolicy policy);
+  ExpertPolicy policy() const;
   // Records the experts of every layer, at most `most` numbers from now on; 0 ends it.
   void record(int64_t most);
   // What was recorded: for each step of a layer its number, a count, and so many experts.
@@ -119,6 +122,7 @@ class ExpertStore {
     int32_t expert;
     Residency::Cause cause;
   };
+  static constexpr int64_t kStepsBetweenReviews = 128;
   struct Sync {
     std::mutex mutex;
     std::condition_variable work;  // there is something to read
@@ -138,6 +142,8 @@ class ExpertStore {
   Status read_bytes(const ExpertStack& stack, int32_t expert, char* out) const;
   void give_back(ExpertLease& lease);
   void look_ahead(const ExpertLease& lease);
+  void remember(const ExpertLease& lease, int32_t layer);
+  void review(Lock& lock);
   void wish(int32_t stack, int32_t expert, Residency::Cause cause);
   char* slot_data(int32_t slot) const { return slot_data_[static_cast<size_t>(slot)]; }
 
@@ -167,6 +173,12 @@ class ExpertStore {
   ExpertCounts counts_;
   std::vector<int32_t> record_;
   int64_t most_recorded_ = 0;
+  bool chooses_ = false;
+  std::vector<int32_t> lately_;  // a record of the last steps
+  int64_t steps_to_review_ = 0;  // of the first layer
+  bool review_due_ = false;
+  std::vector<int32_t> n_experts_;  // of each layer
+  int32_t simulated_slots_ = 0;
 };
 
 }  // namespace weft

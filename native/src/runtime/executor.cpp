@@ -184,7 +184,8 @@ Status Executor::run(const std::vector<int64_t>& symbol_values, const std::funct
   const std::lock_guard<std::mutex> lock(running_);
   if (Status s = bind(symbol_values, false); !s.is_ok()) return s;
   for (const Task& task : tasks_) {
-    for (int part = 0; part < parts(); ++part) claimed(task, part).store(0, std::memory_order_relaxed);
+    for (int part = 0; part < parts(); ++part)
+      claimed(task, part).store(0, std::memory_order_relaxed);
     claimed(task, kMaxParts).store(0, std::memory_order_relaxed);
   }
   for (size_t i = 0; i < stages_.size(); ++i) {

@@ -85,8 +85,8 @@ class Executor {
     Call call;
     int64_t items = 0;
     int64_t grain = 1;
-    double work = 0;          // the work of the step, see runtime/work.h
-    int64_t preparation = 0;  // units of preparation
+    double work = 0;           // the work of the step, see runtime/work.h
+    int64_t preparation = 0;   // units of preparation
     ExpertUse* use = nullptr;  // where source 0 is in a store
   };
   // A loop over units: the items of one step, or the rows of a chain of steps. Threads start in

@@ -76,8 +76,7 @@ int32_t Executor::rounds(const Step& step) const {
 }
 
 void Executor::add_expert_stages(Chain chain) {
-  const Step& step =
-      steps_[static_cast<size_t>(layout_.steps[static_cast<size_t>(chain.begin)])];
+  const Step& step = steps_[static_cast<size_t>(layout_.steps[static_cast<size_t>(chain.begin)])];
   if (step.items == 0) return;
   const int32_t n = rounds(step);
   for (int32_t round = 0; round < n; ++round) {

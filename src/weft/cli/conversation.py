@@ -160,6 +160,8 @@ class Conversation:
             f"{stats.prompt_tokens_per_second:.1f} tokens/s; answer: {stats.n_generated} tokens, "
             f"{stats.tokens_per_second:.1f} tokens/s"
         )
+        if context.plan.experts is not None:
+            _note(f"experts: {context.plan.experts.about()}")
 
     def _help(self, _: str) -> None:
         for name, (_command, about) in self._commands.items():

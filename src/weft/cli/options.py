@@ -26,6 +26,9 @@ __all__ = [
     "ContextShift",
     "CtxSize",
     "Devices",
+    "ExpertBudget",
+    "ExpertPolicyName",
+    "ExpertPolicyOption",
     "Fit",
     "FlashAttention",
     "GpuLayers",
@@ -58,6 +61,15 @@ class PolicyName(StrEnum):
 
     ggml = "ggml"
     cost = "cost"
+
+
+class ExpertPolicyName(StrEnum):
+    """The policies by which experts give way to others."""
+
+    auto = "auto"
+    lru = "lru"
+    lfu = "lfu"
+    predict = "predict"
 
 
 class ActivationsName(StrEnum):
@@ -297,6 +309,24 @@ Repack = Annotated[
         "--repack/--no-repack", rich_help_panel=ADVANCED,
         help="Convert weights on loading to the layout that is fastest for kernels, or use them as "
         "the file has them. Default: repack.",
+    ),
+]  # fmt: skip
+
+ExpertBudget = Annotated[
+    str | None,
+    typer.Option(
+        "--expert-budget", metavar="SIZE", rich_help_panel=PLACEMENT,
+        help="Memory for the experts of a mixture, e.g. 4G; the others stay in the file and are "
+        "read when they are chosen. Default: all are loaded.",
+    ),
+]  # fmt: skip
+ExpertPolicyOption = Annotated[
+    ExpertPolicyName | None,
+    typer.Option(
+        "--expert-policy", rich_help_panel=ADVANCED,
+        help="With --expert-budget, which expert gives way: the one used longest ago (lru), the "
+        "one used least lately (lfu), or as lfu, reading ahead what the next layer probably needs "
+        "(predict); auto simulates them with what was chosen lately, and takes the best.",
     ),
 ]  # fmt: skip
 

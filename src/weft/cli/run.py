@@ -135,6 +135,9 @@ def run(
         text_out.write(f"{shown}\n")
         if not quiet:
             _show_speed(llm.stats)
+        experts = llm.context.plan.experts
+        if verbose and experts is not None:
+            say(f"experts: {experts.about()}")
 
 
 def _is_shown(option: bool | None, sampling: SamplingParams, quiet: bool) -> bool:

@@ -243,8 +243,8 @@ def named_fault(where: str, error: Exception) -> WeftError:
     """The error with `where` in its text.
 
     It keeps its class if that is DeviceError or a kind of it, ProgramError (a wrong input, or a
-    program that the device refuses), or AbortedError; any other becomes a DeviceError. A FormatError
-    stays as it is: it names a file."""
+    program that the device refuses), or AbortedError; any other becomes a DeviceError. But for a
+    FormatError, which names a file: it stays as it is."""
     if isinstance(error, FormatError):
         return error
     if isinstance(error, DeviceError | ProgramError | AbortedError):

@@ -200,9 +200,10 @@ class Session:
     def execute(self, values: Mapping[str, int]) -> None:
         """Runs every split with these symbol values over the present inputs.
 
-        Raises ProgramError for a value outside the plan, AbortedError after `abort`, FormatError for
-        a file from which experts can no longer be read, DeviceError naming split, device and node when a device fails, KeyboardInterrupt when interrupted; the
-        session can run again after each (after `reset`, where a device lost its memory)."""
+        Raises ProgramError for a value outside the plan, AbortedError after `abort`, DeviceError
+        naming split, device and node when a device fails, FormatError for a file from which experts
+        cannot be read any more, KeyboardInterrupt when interrupted; the session can run again after
+        each (after `reset`, where a device lost its memory)."""
         if self._recorder is not None:
             self._execute_recorded(values, self._recorder)
             return

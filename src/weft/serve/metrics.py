@@ -48,6 +48,17 @@ def _metrics(engine: Engine) -> Iterator[Metric]:
     yield "generated_tokens_per_second", "gauge", "Over the last ten seconds.", speed
     yield "graphs_built_total", "counter", "Graphs built.", counters.graphs_built
     yield "graphs_reused_total", "counter", "Runs of a graph.", counters.graphs_reused
+    experts = engine.context.plan.experts
+    if experts is not None:
+        e = experts.stats
+        yield "experts_bytes", "gauge", "Memory for experts.", experts.nbytes
+        yield "expert_hits_total", "counter", "Experts in memory when a step chose them.", e.hits
+        yield "expert_misses_total", "counter", "Experts that a step waited for.", e.misses
+        yield "expert_guesses_total", "counter", "Experts read by a prediction.", e.guesses
+        yield "expert_guesses_hit_total", "counter", "Hits due to a prediction.", e.predicted
+        yield "expert_read_bytes_total", "counter", "Bytes of experts read.", e.nbytes
+        yield "expert_wait_seconds_total", "counter", "Time that steps waited.", e.waited
+        yield "expert_hit_rate", "gauge", "Hits among all experts chosen, 0 to 1.", e.hit_rate
     fell_back = float(bool(engine.context.fell_back))
     yield "fallback", "gauge", "1 after a device failed and others replaced it.", fell_back
     yield "reallocs_total", "counter", "Times that memory had to grow.", counters.reallocs

@@ -37,12 +37,14 @@ __all__ = [
     "simulate",
 ]
 
-ExpertPolicy = Literal["lru", "lfu", "predict"]
-"""Which expert gives way to another: the one used longest ago; the one used least, where a use
-counts half after 32 steps; or as lfu, with experts of the next layer read before they are asked
-for."""
+ExpertPolicy = Literal["auto", "lru", "lfu", "predict"]
+"""Which expert gives way to another: the one used longest ago (`lru`); the one used least, where a
+use counts half after 32 steps (`lfu`); or as lfu, with experts of the next layer read before they
+are asked for (`predict`). `auto` simulates all three with the routing of the last 128 steps, again
+and again, and goes on with the best."""
 
 POLICIES: tuple[str, ...] = get_args(ExpertPolicy)
+_NATIVE = POLICIES[1:]
 
 _ALIGNMENT = 64
 _READERS = 4
@@ -130,14 +132,16 @@ class Routing:
     """For each step of a layer its number, a count, and so many experts."""
 
 
-def simulate(routing: Routing, n_slots: int, policy: ExpertPolicy | Literal["best"]) -> float:
+def simulate(
+    routing: Routing, n_slots: int, policy: Literal["lru", "lfu", "predict", "best"]
+) -> float:
     """The hit rate, 0 to 1, that a policy would have had with slots for so many experts of a layer.
 
     "best" knows what comes and drops what is needed last (Belady); without predictions no policy
     does better. Raises FormatError for a damaged record."""
-    number = -1 if policy == "best" else POLICIES.index(policy)
+    number = -1 if policy == "best" else _NATIVE.index(policy)
     try:
-        asked, hits, _ = _native.simulate_experts(
+        asked, hits, *_ = _native.simulate_experts(
             routing.record, routing.n_experts, n_slots, number
         )
     except (ValueError, TypeError) as error:
@@ -186,16 +190,23 @@ class ExpertArena:
         text = f"slots for {slots} of {experts} matrices of experts ({slots / experts:.0%})"
         stats = self.stats
         if stats.hits + stats.misses:
-            return f"{text}, {self.policy}: {stats}"
+            return f"{text}, {self.policy_now}: {stats}"
         return f"{text}, {self.policy}; the others stay in the file"
+
+    @property
+    def policy_now(self) -> str:
+        """The policy that decides now, where it is chosen by simulation."""
+        if self.policy != "auto" or self._store is None:
+            return self.policy
+        return f"{_NATIVE[self._store.policy]} (chosen)"
 
     @property
     def stats(self) -> ExpertStats:
         """What was done since the arena was made; zeros before the first step."""
         if self._store is None:
             return ExpertStats(0, 0, 0, 0, 0, 0.0)
-        *counts, waited = self._store.counts()
-        return ExpertStats(*counts, waited / 1e9)
+        hits, predicted, misses, guesses, nbytes, waited = self._store.counts()
+        return ExpertStats(hits, predicted, misses, guesses, nbytes, waited / 1e9)
 
     def record(self, on: bool = True) -> None:
         """Records routing afresh, or stops."""
@@ -217,6 +228,7 @@ class ExpertArena:
             return self._store
 
     def _open(self) -> Any:
+        auto = self.policy == "auto"
         sizes = list(self.pools)
         paths = list(dict.fromkeys(str(s.path) for s in self.stacks))
         numbers = [
@@ -236,7 +248,7 @@ class ExpertArena:
         try:
             return _native.ExpertStore(
                 paths, [s.name for s in self.stacks], numbers, list(self.pools.items()),
-                self._arena, self._n_readers, POLICIES.index(self.policy),
+                self._arena, self._n_readers, _NATIVE.index("lfu" if auto else self.policy), auto,
             )  # fmt: skip
         except ValueError as error:
             raise FormatError(str(error)) from None
@@ -329,7 +341,7 @@ _LOCK = Lock()
 def expert_arena(
     stacks: Sequence[ExpertStack],
     budget: int,
-    policy: ExpertPolicy = "lfu",
+    policy: ExpertPolicy = "auto",
     n_readers: int = _READERS,
 ) -> ExpertArena:
     """The arena of these tensors with `budget` bytes; the same one as long as it is in use.

@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.backends.base import UsesThreads
-from weft.compiler import Plan, lower_plan, plan_graph, planned_again
+from weft.backends.cpu.experts import ExpertBufferType
+from weft.compiler import Layouts, Plan, lower_plan, plan_graph, planned_again
 from weft.errors import AbortedError, OutOfMemoryError
 from weft.execute import ArenaPool, Profile, Progress, Session, TensorCallback, WatchedSession
 from weft.flags import FLAGS
@@ -97,7 +98,9 @@ class Graphs:
     def _lowered(self) -> list[Program]:
         """The programs of all regimes, with weights in place or repacked."""
         plans = [regime.plan for regime in self.plan.all_regimes]
-        return [lower_plan(replace(p, layouts={}) if self._in_place else p) for p in plans]
+        if self._in_place:
+            plans = [replace(p, layouts=_of_experts(p)) for p in plans]
+        return [lower_plan(p) for p in plans]
 
     def repack(self) -> None:
         """Repacks weights that were left in place, if there are any; results stay the same.
@@ -430,8 +433,18 @@ class Graphs:
         cache.shifted()
 
 
+def _of_experts(plan: Plan) -> Layouts:
+    """The layouts of experts with a budget, which are never used in place."""
+    return {w: to for w, to in plan.layouts.items() if isinstance(to, ExpertBufferType)}
+
+
 def _can_wait(plans: Sequence[Plan]) -> bool:
     """Whether the graphs give the same bits with weights in place: all that are repacked become
     panels, whose kernels compute as those of rows do."""
-    layouts = {id(to): to for plan in plans for to in plan.layouts.values()}
+    layouts = {
+        id(to): to
+        for plan in plans
+        for to in plan.layouts.values()
+        if not isinstance(to, ExpertBufferType)
+    }
     return bool(layouts) and all(to.layout == "interleaved" for to in layouts.values())

@@ -167,7 +167,8 @@ PLAN_OPTIONS: dict[str, Option] = {
         None,
         'With `expert_budget`, which expert gives way to another: "lru", the one used longest ago; '
         '"lfu", the one used least lately; "predict", as lfu, and probable experts of the next '
-        "layer are read ahead. None: lfu.",
+        'layer are read ahead; "auto", whichever does best with what was chosen lately, by '
+        "simulation. None: auto.",
     ),
     "rewrites": Option(
         None, "Names of the fusions to use; None: those that WEFT_REWRITES names, or all."
@@ -238,7 +239,7 @@ class ContextOptions:
     swa_full: bool = True
     n_copies: int = 1
     expert_budget: int | None = None
-    expert_policy: ExpertPolicy = "lfu"
+    expert_policy: ExpertPolicy = "auto"
 
     def window_size(self, config: ModelConfig) -> int:
         """The number of cells of sliding-window layers; 0: as many as the others have."""
@@ -353,7 +354,7 @@ def _expert_options(arguments: PlanArguments) -> dict[str, Any]:
         raise ContextError(f"expert_budget (--expert-budget): {error}") from None
     if size < 1:
         raise ContextError(f"expert_budget (--expert-budget) is {size}; it must be 1 or more bytes")
-    return {"expert_budget": size, "expert_policy": policy or "lfu"}
+    return {"expert_budget": size, "expert_policy": policy or "auto"}
 
 
 def _require_flash(options: ContextOptions) -> None:
