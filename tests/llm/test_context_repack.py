@@ -13,10 +13,13 @@ import pytest
 
 from tests.backends.panels import PanelCpu
 from tests.llm.tiny import metadata, weights, write_model
+from weft import quants
 from weft.backends import make_backend
 from weft.backends.cpu.repack import PanelBufferType, PanelMemory
+from weft.dtype import DTYPES
 from weft.errors import FormatError, OutOfMemoryError
 from weft.execute import ArenaPool
+from weft.frontends.gguf.writer import write_gguf
 from weft.llm import Context, Model
 from weft.llm.compute import graphs as graphs_module
 from weft.llm.planning import memory as memory_module
@@ -160,7 +163,28 @@ def test_plan_files_keep_the_choice(model: Model) -> None:
             prepare(model, devices=[PanelCpu()], plan=saved, repack=not repack)
 
 
-def test_repacked_after_the_first_batch_gives_the_same_bits(model: Model) -> None:
+@pytest.fixture
+def quantized(tmp_path: Path) -> Model:
+    """The same model with matrices of q8_0."""
+    meta = dict(Model.open(write(tmp_path)).file.metadata)
+    rows = []
+    for name, a in weights(meta).items():
+        is_matrix = a.ndim == 2 and name != "token_embd.weight"
+        data = quants.encode(a, DTYPES["q8_0"]) if is_matrix else a
+        rows.append((name, "q8_0" if is_matrix else "f32", a.shape[::-1], data.tobytes()))
+    write_gguf(tmp_path / "q8_0.gguf", meta, rows)
+    return Model.open(tmp_path / "q8_0.gguf")
+
+
+def test_f32_weights_do_not_wait(model: Model) -> None:
+    """Panels of f32 are summed in another order than rows."""
+    options: dict[str, Any] = {"devices": ["cpu"]}
+    waits, packed = context(model, repack_later=True, **options), context(model, **options)
+    np.testing.assert_array_equal(waits.decode(TOKENS), packed.decode(TOKENS))
+
+
+def test_repacked_after_the_first_batch_gives_the_same_bits(quantized: Model) -> None:
+    model = quantized
     waits, packed = context(model, repack_later=True), context(model)
     assert not memories(waits) and waits.memory.repacked == packed.memory.repacked
     for tokens in (TOKENS, [9], [11, 12, 13], [4]):
@@ -170,8 +194,9 @@ def test_repacked_after_the_first_batch_gives_the_same_bits(model: Model) -> Non
 
 
 def test_rows_are_repacked_for_a_long_prompt_and_on_request(
-    model: Model, monkeypatch: pytest.MonkeyPatch
+    quantized: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    model = quantized
     asked = context(model, repack_later=True)
     asked.repack()
     asked.repack()
@@ -183,8 +208,9 @@ def test_rows_are_repacked_for_a_long_prompt_and_on_request(
 
 
 def test_weights_stay_in_place_without_the_memory_to_repack(
-    model: Model, monkeypatch: pytest.MonkeyPatch
+    quantized: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    model = quantized
     waits, packed = context(model, repack_later=True), context(model)
     waits.decode(TOKENS)
 

@@ -99,7 +99,7 @@ class Graphs:
         """The programs of all regimes, with weights in place or repacked."""
         plans = [regime.plan for regime in self.plan.all_regimes]
         if self._in_place:
-            plans = [replace(p, layouts=_of_experts(p)) for p in plans]
+            plans = [replace(p, layouts=_at_once(p)) for p in plans]
         return [lower_plan(p) for p in plans]
 
     def repack(self) -> None:
@@ -433,14 +433,19 @@ class Graphs:
         cache.shifted()
 
 
-def _of_experts(plan: Plan) -> Layouts:
-    """The layouts of experts with a budget, which are never used in place."""
-    return {w: to for w, to in plan.layouts.items() if isinstance(to, ExpertBufferType)}
+def _at_once(plan: Plan) -> Layouts:
+    """The layouts that do not wait: those of experts with a budget, which are never used in place,
+    and panels of f32, whose sums have another order than those of rows."""
+    return {
+        w: to
+        for w, to in plan.layouts.items()
+        if isinstance(to, ExpertBufferType) or w.dtype.name == "f32"
+    }
 
 
 def _can_wait(plans: Sequence[Plan]) -> bool:
     """Whether the graphs give the same bits with weights in place: all that are repacked become
-    panels, whose kernels compute as those of rows do."""
+    panels, whose kernels compute as those of rows do (those of f32 do not wait)."""
     layouts = {
         id(to): to
         for plan in plans
