@@ -129,6 +129,14 @@ void bind_experts(nb::module_& m) {
            "Records routing afresh, at most so many numbers; 0 ends it.")
       .def("recorded", &ExpertStore::recorded,
            "The record: for each step of a layer its number, a count, and so many experts.");
+  m.def(
+      "best_expert_policy",
+      [](const std::vector<int32_t>& record, const std::vector<int32_t>& n_experts, int n_slots,
+         int now) {
+        return static_cast<int>(weft::best_policy(record, n_experts, n_slots, policy_of(now)));
+      },
+      nb::arg("record"), nb::arg("n_experts"), nb::arg("n_slots"), nb::arg("now"),
+      "The policy that does best with a record, or `now` where none is clearly better.");
   m.def("simulate_experts", &simulate, nb::arg("record"), nb::arg("n_experts"), nb::arg("n_slots"),
         nb::arg("policy"),
         "(asked, hits, predictions, hits of these) of a record over so many slots; policy -1 knows "

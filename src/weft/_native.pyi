@@ -48,6 +48,13 @@ class ExpertStore:
         The record: for each step of a layer its number, a count, and so many experts.
         """
 
+def best_expert_policy(
+    record: Sequence[int], n_experts: Sequence[int], n_slots: int, now: int
+) -> int:
+    """
+    The policy that does best with a record, or `now` where none is clearly better.
+    """
+
 def simulate_experts(
     record: Sequence[int], n_experts: Sequence[int], n_slots: int, policy: int
 ) -> tuple[int, int, int, int]:

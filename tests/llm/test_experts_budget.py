@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from concurrent.futures import ThreadPoolExecutor
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from tests.cli.in_process import weft
 from tests.llm.tiny import metadata, weights
 from weft import LLM, quants
 from weft.backends import make_backend
@@ -230,6 +232,55 @@ def test_models_and_options_that_a_budget_is_not_for(tmp_path: Path, path: Path)
         context(path, expert_budget="1M", expert_policy="fifo")
     with pytest.raises(ContextError, match="give a budget"):
         context(path, expert_policy="lru")
+
+
+def test_a_policy_is_chosen_by_simulation(path: Path) -> None:
+    ctx = context(path, expert_budget=3 * least_of(path))
+    arena = arena_of(ctx)
+    assert arena.policy == "auto"
+    wanted = context(path)
+    for i in range(300):  # a review comes after 128 steps
+        if i % 40 == 0:
+            ctx.clear()
+            wanted.clear()
+        same_bits(ctx.decode([5 + i % 7]), wanted.decode([5 + i % 7]))
+    assert re.fullmatch(r"(lru|lfu|predict) \(chosen\)", arena.policy_now)
+
+
+def test_routing_is_recorded_and_simulated(path: Path, tmp_path: Path) -> None:
+    ctx = context(path, expert_budget="1G")
+    arena = arena_of(ctx)
+    arena.record()
+    logits(ctx)
+    routing = arena.recorded()
+    assert routing.n_experts == (12, 12, 12) and routing.n_steps == 3 * 5
+    rates = arena.simulated(routing)
+    # with memory for all, an expert is missing once; the arena counts its three matrices
+    assert rates["lru"] == pytest.approx(arena.stats.hit_rate)
+    assert set(rates) == {"lru", "lfu", "predict", "best"}
+    arena.record(False)
+    ctx.decode([3])
+    assert arena.recorded().n_steps == 0
+    other = write(tmp_path / "other.gguf", **{"llama.expert_count": 8})
+    with pytest.raises(FormatError, match=r"12, 12, 12 experts.*the model has 8, 8, 8"):
+        arena_of(context(other, expert_budget="1G")).simulated(routing)
+
+
+def test_commands(path: Path, tmp_path: Path) -> None:
+    record = tmp_path / "routing"
+    done = weft("experts", path, "-p", "x", "-n", "20", "--save", record, "-c", "48")
+    assert done.returncode == 0 and "best" in done.stdout and "100%" in done.stdout
+    done = weft("experts", path, "--routing", record, "--expert-budget", "120K", "--json")
+    row = json.loads(done.stdout)["rows"][0]
+    assert row["bytes"] <= 120 << 10 and 0 < row["lru"] <= row["best"] <= 1
+    done = weft("explain", path, "--brief", "--expert-budget", "120K", "--routing", record)
+    assert f"lru {row['lru']:.1%}" in done.stdout and f"at best {row['best']:.1%}" in done.stdout
+    done = weft("explain", path, "--routing", record)
+    assert done.returncode == 1 and "give a budget" in done.stderr
+    done = weft("experts", path)
+    assert done.returncode == 1 and "--routing" in done.stderr
+    done = weft("run", path, "-p", "x", "-n", "4", "-v", "--expert-budget", "120K")
+    assert re.search(r"experts: slots for .* in memory; .* GB read", done.stderr)
 
 
 def test_texts_and_metrics(path: Path) -> None:

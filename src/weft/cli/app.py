@@ -29,6 +29,7 @@ COMMANDS = {
     "bench": "Measure tokens per second.",
     "inspect": "Show the metadata, tensors, types and sizes of a GGUF file.",
     "explain": "Show where everything would run, and why.",
+    "experts": "Simulate policies for --expert-budget.",
     "diff": "Show what differs between two plans.",
     "export": "Write a model for ExecuTorch.",
     "devices": "List devices.",

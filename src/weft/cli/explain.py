@@ -10,12 +10,13 @@ import typer
 from rich.table import Table
 
 from weft.backends import Backend
+from weft.backends.cpu.routing import Routing
 from weft.cli.console import note, say, wide
 from weft.cli.exported import explain_pte, is_pte
 from weft.cli.loading import loads_model
 from weft.cli.model_file import ModelFile
 from weft.compiler import lower_plan
-from weft.errors import ScheduleError
+from weft.errors import ContextError, ScheduleError
 from weft.files import write_text
 from weft.llm import Model
 from weft.llm.llm import DEFAULT_N_CTX
@@ -59,6 +60,13 @@ def explain(
     save: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write the plan for `weft run --plan`.")
     ] = None,
+    routing: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="With --expert-budget: hit rates by a record of `weft experts --save`.",
+        ),
+    ] = None,
 ) -> None:
     """Show where everything would run, and why. Lists splits, the device of each op, why other
     devices refused it, and the bytes of every buffer; nothing is allocated or loaded. For an
@@ -89,6 +97,8 @@ def explain(
         print(schedule.why(why))
     else:
         _print(plan, tokens, brief)
+        if routing is not None:
+            wide().print(f"\n{_hit_rates(plan, routing)}")
 
 
 def _on_paper(machine: str, load: dict[str, Any]) -> dict[str, Any]:
@@ -157,6 +167,16 @@ def _print(plan: ContextPlan, tokens: int | None, brief: bool) -> None:
         table.add_row(*cells)
     out.print()
     out.print(table)
+
+
+def _hit_rates(plan: ContextPlan, path: Path) -> str:
+    """What policies would do with a record of chosen experts."""
+    if plan.experts is None:
+        raise ContextError("--routing says how --expert-budget would do; give a budget, too")
+    rates = plan.experts.simulated(Routing.load(path))
+    best = rates.pop("best")
+    shown = ", ".join(f"{policy} {rate:.1%}" for policy, rate in rates.items())
+    return f"experts in memory, with the routing of {path.name}: {shown}; at best {best:.1%}"
 
 
 def _scratch(plan: ContextPlan) -> int:

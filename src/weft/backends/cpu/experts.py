@@ -17,6 +17,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 from numpy.typing import NDArray
 
+from weft.backends.cpu.routing import SIMULATED, Routing, simulate
 from weft.backends.memory import HostMemory, Memory, require_inside
 from weft.dtype import DType
 from weft.errors import ContextError, DeviceError, FormatError, OutOfMemoryError
@@ -32,9 +33,7 @@ __all__ = [
     "ExpertPolicy",
     "ExpertStack",
     "ExpertStats",
-    "Routing",
     "expert_arena",
-    "simulate",
 ]
 
 ExpertPolicy = Literal["auto", "lru", "lfu", "predict"]
@@ -122,33 +121,6 @@ class ExpertStats:
         return f"{self.hit_rate:.1%} of {self.hits + self.misses} in memory{guessed}; {read}"
 
 
-@dataclass(frozen=True, slots=True)
-class Routing:
-    """Which experts a model has chosen: a record for `simulate`."""
-
-    n_experts: tuple[int, ...]
-    """The number of experts of each layer with experts."""
-    record: tuple[int, ...]
-    """For each step of a layer its number, a count, and so many experts."""
-
-
-def simulate(
-    routing: Routing, n_slots: int, policy: Literal["lru", "lfu", "predict", "best"]
-) -> float:
-    """The hit rate, 0 to 1, that a policy would have had with slots for so many experts of a layer.
-
-    "best" knows what comes and drops what is needed last (Belady); without predictions no policy
-    does better. Raises FormatError for a damaged record."""
-    number = -1 if policy == "best" else _NATIVE.index(policy)
-    try:
-        asked, hits, *_ = _native.simulate_experts(
-            routing.record, routing.n_experts, n_slots, number
-        )
-    except (ValueError, TypeError) as error:
-        raise FormatError(f"damaged record of experts: {error}; record it again") from None
-    return hits / asked if asked else 0.0
-
-
 class ExpertArena:
     """Memory for experts: slots, and the store that fills them once it is needed.
 
@@ -217,6 +189,20 @@ class ExpertArena:
         layers = {s.layer: s.ne[2] for s in self.stacks}
         n_experts = tuple(layers[i] for i in range(len(layers)))
         return Routing(n_experts, tuple(self.store.recorded()))
+
+    def simulated(self, routing: Routing) -> dict[str, float]:
+        """The hit rate that each policy would have had with this budget, by its name, and "best".
+
+        Raises FormatError for a record of other experts."""
+        layers = {s.layer: s.ne[2] for s in self.stacks}
+        if routing.n_experts != tuple(layers[i] for i in range(len(layers))):
+            raise FormatError(
+                f"the record is of layers with {_some(routing.n_experts)} experts, and the model "
+                f"has {_some(tuple(layers.values()))}; record the same model"
+            )
+        slots, matrices = sum(self.pools.values()), sum(s.ne[2] for s in self.stacks)
+        n_slots = max(1, slots * sum(routing.n_experts) // matrices)
+        return {policy: simulate(routing, n_slots, policy) for policy in SIMULATED}
 
     @property
     def store(self) -> Any:
@@ -354,6 +340,10 @@ def expert_arena(
         if arena is None:
             arena = _ARENAS[key] = ExpertArena(stacks, budget, policy, n_readers)
         return arena
+
+
+def _some(numbers: Sequence[int]) -> str:
+    return ", ".join(map(str, numbers[:4])) + (", ..." if len(numbers) > 4 else "")
 
 
 def _least(stacks: Sequence[ExpertStack]) -> int:
