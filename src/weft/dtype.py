@@ -6,11 +6,10 @@ is bitnet.cpp's own type and uses the id its files carry.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from weft.errors import GraphError
+from weft.records import dataclass
 
 __all__ = ["DTYPES", "DType", "dtype_from_id", "find_dtype"]
 

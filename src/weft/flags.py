@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from typing import Any
+
+from weft.records import dataclass
 
 __all__ = ["FLAGS", "Flags", "describe_flags"]
 

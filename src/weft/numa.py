@@ -18,8 +18,10 @@ import os
 import platform
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
+
+from weft.records import dataclass
 
 __all__ = ["MemoryPlacement", "current_placement", "memory_nodes", "node_of", "place_block",
            "use_placement"]  # fmt: skip

@@ -8,7 +8,7 @@ be expressions over the program's symbols; memory is planned at their maxima.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Literal, Protocol
 
 from weft.dtype import DType
@@ -17,6 +17,7 @@ from weft.graph.op import Op
 from weft.graph.params import Params
 from weft.graph.size import Size, Sym, evaluate
 from weft.graph.tensor import Ne
+from weft.records import dataclass
 from weft.tables import html_table, size_text
 
 __all__ = [

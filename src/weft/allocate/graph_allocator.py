@@ -8,7 +8,7 @@ earlier plan equal the reference's.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from weft.allocate.blocks import BlockAllocator
@@ -17,6 +17,7 @@ from weft.errors import AllocationError
 from weft.graph.node import describe
 from weft.graph.op import NONE
 from weft.graph.tensor import Tensor
+from weft.records import dataclass
 from weft.schedule.collector import collector_paused
 from weft.schedule.result import Schedule
 

@@ -5,12 +5,13 @@ Times are positions in `Schedule.plan_nodes`; -1 is before the run, when the use
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from weft.allocate.result import padded, without_device
 from weft.graph.op import NONE
 from weft.graph.tensor import Tensor
+from weft.records import dataclass
 from weft.schedule.result import Schedule
 
 __all__ = ["Item", "Lifetimes", "lifetimes"]

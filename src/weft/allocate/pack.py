@@ -8,11 +8,11 @@ literature; `search.py` looks for better ones.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from weft.allocate.lifetime import Item
+from weft.records import dataclass
 
 __all__ = ["ORDERS", "Packing", "Problem", "pack"]
 

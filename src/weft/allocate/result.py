@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from weft.errors import ScheduleError
 from weft.graph.node import describe
 from weft.graph.tensor import Tensor
+from weft.records import dataclass
 
 __all__ = ["Allocation", "Arena", "Placement", "padded", "without_device"]
 

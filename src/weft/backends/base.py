@@ -8,7 +8,6 @@ subclass `BackendBase` to get the defaults.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
@@ -18,6 +17,7 @@ from weft.backends.memory import BufferType, Memory, WeightBufferType
 from weft.errors import DeviceError, GraphError
 from weft.graph.rewrite.general import general_form
 from weft.graph.tensor import Tensor
+from weft.records import dataclass
 
 __all__ = [
     "YES",

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 from weft.backends.base import Rules
 from weft.backends.cases import Case, all_cases
 from weft.graph.op import OPS
+from weft.records import dataclass
 
 __all__ = ["Answer", "Grid", "make_grid"]
 

@@ -25,13 +25,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from weft.backends.base import Backend, Rules
 from weft.errors import DeviceError, WeftError
+from weft.records import dataclass
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint

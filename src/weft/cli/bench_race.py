@@ -7,9 +7,10 @@ round disturbs all of it. A way wins only if it is faster by more than a little,
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
 from statistics import median
 from typing import Generic, TypeVar
+
+from weft.records import dataclass
 
 __all__ = ["LEAST_GAIN", "LEAST_ROUNDS", "Race", "race"]
 

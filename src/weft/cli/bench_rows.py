@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,6 +13,7 @@ from weft.backends.cpu.record import processor_name
 from weft.cli.bench_tests import BenchTest
 from weft.frontends.gguf.mixes import MIXES
 from weft.llm import Context, Model
+from weft.records import dataclass
 from weft.version import __version__
 
 __all__ = [

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
 from time import perf_counter_ns
 
 import numpy as np
@@ -15,6 +14,7 @@ from weft.cli.options import parse_count
 from weft.cli.value_lists import numbers
 from weft.execute import Profile
 from weft.llm import Context
+from weft.records import dataclass
 
 __all__ = ["BenchTest", "Runner", "tests_of"]
 

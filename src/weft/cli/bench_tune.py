@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from time import perf_counter
@@ -23,6 +23,7 @@ from weft.cli.loading import Loading
 from weft.errors import ContextError
 from weft.llm import Context, Model
 from weft.llm.tuned import Tuned, remember
+from weft.records import dataclass
 
 __all__ = ["Bench", "Report", "Search", "tune"]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Annotated, Any, get_args
 
 import typer
@@ -12,6 +11,7 @@ import typer
 from weft.cli.command import usage_error
 from weft.cli.console import note
 from weft.native import _native
+from weft.records import dataclass
 
 __all__ = [
     "UNUSED",

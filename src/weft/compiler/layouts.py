@@ -7,7 +7,7 @@ the arenas. A weight that something reads as rows stays where it is, used in pla
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TypeVar
 
 import numpy as np
@@ -16,6 +16,7 @@ from weft.backends.base import Backend, Use
 from weft.backends.memory import HostMemory, WeightBufferType
 from weft.graph.op import NONE, Op
 from weft.graph.tensor import Tensor
+from weft.records import dataclass
 from weft.schedule import Schedule
 
 __all__ = ["Layouts", "choose_layouts", "of_one_op"]

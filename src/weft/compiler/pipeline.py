@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, Literal, Protocol
 
 from weft.allocate import Allocation, allocate, validate
@@ -22,6 +22,7 @@ from weft.graph.rewrite import chosen_rewrites
 from weft.graph.tensor import Tensor
 from weft.options import require_options
 from weft.program import Program
+from weft.records import dataclass
 from weft.schedule import CostOptions, Policy, Schedule, optimize_splits, print_listing, schedule
 
 __all__ = [

@@ -17,7 +17,8 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from weft.records import dataclass
 
 __all__ = ["Access", "Stages", "form_stages"]
 

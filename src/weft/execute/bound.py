@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from weft.backends.base import Executable
 from weft.backends.memory import DirectMemory, Memory
@@ -13,6 +13,7 @@ from weft.execute.experts import ExpertIds, expert_ids, used_runs
 from weft.execute.values import tensor_bytes
 from weft.graph.size import evaluate
 from weft.program import Program, SplitSpec, StepSpec
+from weft.records import dataclass
 
 __all__ = ["BoundProgram", "Moved", "named_fault"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from time import perf_counter
 
@@ -16,6 +16,7 @@ from weft.backends.cpu.record import Verdict, under_check, write_verdict
 from weft.errors import WeftError
 from weft.execute.trial import Array, disagreement, run_case
 from weft.native import _native
+from weft.records import dataclass
 
 __all__ = ["Failure", "Report", "check_targets"]
 

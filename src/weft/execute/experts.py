@@ -9,7 +9,6 @@ reads.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -17,6 +16,7 @@ from weft.backends.memory import Memory
 from weft.execute.values import extent, read_array
 from weft.graph.size import upper
 from weft.program import CopySpec, Program, TensorSpec
+from weft.records import dataclass
 
 __all__ = ["ExpertIds", "expert_ids", "used_runs"]
 

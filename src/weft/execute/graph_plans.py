@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 from weakref import WeakSet
 
@@ -27,6 +26,7 @@ from weft.flags import FLAGS
 from weft.graph.check import check_graph
 from weft.graph.graph import Graph
 from weft.graph.tensor import Tensor
+from weft.records import dataclass
 from weft.schedule import PlannerState, Schedule, optimize_splits, print_listing, schedule
 
 __all__ = ["GraphPlans", "SchedulerCounters"]

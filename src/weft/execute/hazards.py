@@ -12,12 +12,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Container, Iterable, Sequence
-from dataclasses import dataclass
 
 from weft.backends.base import Event
 from weft.backends.memory import Memory
 from weft.execute.values import extent
 from weft.program import Program
+from weft.records import dataclass
 
 __all__ = ["Access", "Order", "constant_buffers", "tensor_access"]
 

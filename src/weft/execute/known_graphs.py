@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Hashable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from itertools import pairwise
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -21,6 +21,7 @@ from weft.backends.memory import HostMemory
 from weft.graph.graph import Graph
 from weft.graph.params import pack
 from weft.graph.tensor import Tensor
+from weft.records import dataclass
 from weft.schedule import Schedule
 
 __all__ = ["KnownGraph", "KnownGraphs", "Match"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from weft.backends.memory import BufferType
@@ -19,6 +19,7 @@ from weft.graph.node import describe
 from weft.graph.op import NONE
 from weft.graph.tensor import Tensor
 from weft.program import Program
+from weft.records import dataclass
 
 __all__ = ["LoweredGraph", "PlannedProgram"]
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from time import perf_counter_ns
 
 from weft.errors import AbortedError
@@ -26,6 +25,7 @@ from weft.execute.recorder import Recorder
 from weft.execute.run import Run
 from weft.execute.session import Session
 from weft.execute.split_access import SplitAccess
+from weft.records import dataclass
 from weft.schedule import Schedule
 
 __all__ = ["Pipeline"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from weft.backends.base import RecordsQueue
 from weft.backends.cpu import Peaks
 from weft.graph.tensor import Tensor
 from weft.program import Program, StepSpec
+from weft.records import dataclass
 from weft.schedule.work import work
 
 __all__ = ["Line", "SplitLines", "split_lines"]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+
+from weft.records import dataclass
 
 __all__ = ["Group", "overlap", "overlapping"]
 

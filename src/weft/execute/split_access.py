@@ -5,11 +5,11 @@ copies.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 
 from weft.backends.memory import BufferType
 from weft.execute.bound import BoundProgram
 from weft.execute.hazards import Access, constant_buffers, tensor_access
+from weft.records import dataclass
 from weft.schedule import Schedule
 
 __all__ = ["Copies", "SplitAccess"]

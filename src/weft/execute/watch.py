@@ -8,7 +8,7 @@ run      up to each wanted tensor, which the callback may then read, before it c
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 from numpy.typing import NDArray
@@ -26,6 +26,7 @@ from weft.graph.op import NONE
 from weft.graph.size import evaluate, upper
 from weft.graph.tensor import Tensor
 from weft.program import Program
+from weft.records import dataclass
 
 __all__ = ["TensorCallback", "WatchedSession", "WatchedTensor"]
 

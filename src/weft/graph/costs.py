@@ -7,11 +7,11 @@ are for ops whose bytes are not those of their tensors, or whose operations depe
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from math import log2, prod
 
 from weft.graph.size import evaluate
 from weft.graph.tensor import Tensor
+from weft.records import dataclass
 
 __all__ = [
     "Sizes",

@@ -7,12 +7,12 @@ The order of declarations numbers the ops for native code, which is compiled fro
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from types import GenericAlias
 from typing import Any, TypeAlias, TypeVar
 
 from weft.errors import GraphError
 from weft.graph.params import Params
+from weft.records import dataclass
 
 __all__ = ["NONE", "OPS", "Cost", "MultiplyAdds", "Op", "declares", "find_op", "type_text"]
 

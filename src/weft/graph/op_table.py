@@ -7,11 +7,11 @@ that native code is compiled with.
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
 from enum import IntEnum
 
 from weft.graph.op import OPS, Op, type_text
 from weft.graph.params import Params
+from weft.records import dataclass
 
 __all__ = ["Slot", "check_native", "describe_op", "op_table", "slots_of"]
 

@@ -5,7 +5,9 @@ The order of a record's fields is the order of the slots that native kernels rea
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import fields
+
+from weft.records import dataclass
 
 __all__ = ["Params", "pack"]
 

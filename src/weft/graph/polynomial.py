@@ -7,10 +7,10 @@ An atom is a symbol, or an operation on polynomials that does not simplify (`Com
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 from weft.graph.bernstein import Range
+from weft.records import dataclass
 
 __all__ = ["Atom", "Compound", "Polynomial", "Symbol", "Terms", "as_polynomial", "atom_key"]
 

@@ -9,12 +9,12 @@ Expressions are canonical, so equal sizes compare equal. Planning uses `upper(si
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TypeAlias
 
 from weft.errors import GraphError
 from weft.graph.polynomial import Atom, Compound, Polynomial, atom_key
 from weft.graph.size_bounds import bounds
+from weft.records import dataclass
 
 __all__ = [
     "Expr",

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Protocol
 
 from weft.dtype import DType
 from weft.graph.op import NONE, Op
 from weft.graph.params import Params
 from weft.graph.size import Size, upper
+from weft.records import dataclass
 
 __all__ = ["Buffer", "Ne", "Operators", "Tensor", "Usage", "contiguous_above", "contiguous_nb",
            "install_operators", "shape_text"]  # fmt: skip

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
+
+from weft.records import dataclass
 
 __all__ = [
     "MlaConfig",

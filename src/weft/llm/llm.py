@@ -13,7 +13,6 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from html import escape
 from typing import Any, Literal, Self, Unpack, cast, overload
 
@@ -39,6 +38,7 @@ from weft.llm.planning.options import LLM_OPTIONS, PlanArguments
 from weft.llm.prompts import Prompt, is_list, prompt_ids, require_fits
 from weft.llm.tokenizers.tokenizer import Tokenizer
 from weft.options import require_options, shows_options
+from weft.records import dataclass
 
 __all__ = ["LLM", "FinishReason", "Stats"]
 

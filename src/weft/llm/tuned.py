@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import date
 from hashlib import sha256
 from pathlib import Path
@@ -22,6 +22,7 @@ from weft.file_lock import locked
 from weft.files import read_json, write_text
 from weft.flags import FLAGS
 from weft.frontends.gguf import GGUFFile
+from weft.records import dataclass
 
 __all__ = ["Tuned", "find", "forget", "machine_name", "model_key", "remember", "tuned_file"]
 

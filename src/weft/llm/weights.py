@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 
 from weft.backends.memory import BufferType
 from weft.errors import FormatError
 from weft.frontends.gguf import GGUFFile
 from weft.frontends.gguf.tensors import TensorInfo
 from weft.graph.tensor import Buffer, Tensor, Usage
+from weft.records import dataclass
 
 __all__ = ["Row", "Weights", "load_weights", "maybe", "need"]
 

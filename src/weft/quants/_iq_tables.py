@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import base64
 import zlib
-from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
 
 from weft.errors import GraphError
 from weft.quants._blocks import F32, U8
+from weft.records import dataclass
 
 __all__ = ["GRIDS", "PARITY_SIGNS", "Grid", "grid"]
 

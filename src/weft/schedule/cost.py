@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from weft.backends.base import Backend
 from weft.graph.graph import Graph
 from weft.graph.tensor import Tensor
+from weft.records import dataclass
 from weft.schedule.cause import CHOSEN
 from weft.schedule.devices import Devices
 from weft.schedule.explain import seconds_text

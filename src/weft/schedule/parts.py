@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from weft.graph.tensor import Tensor
+from weft.records import dataclass
 
 __all__ = ["Prediction", "Role", "Split"]
 

@@ -39,13 +39,14 @@ from __future__ import annotations
 import os
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from importlib.resources import files
 from typing import Any, NoReturn, get_args
 
 from weft.backends.base import DeviceKind
 from weft.errors import FormatError
 from weft.files import read_text
+from weft.records import dataclass
 
 __all__ = [
     "FORMAT",

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from weft.backends.base import Backend
 from weft.graph.graph import Graph
 from weft.graph.rewrite import Rewritten
 from weft.graph.tensor import Tensor
+from weft.records import dataclass
 from weft.schedule import describe, explain
 from weft.schedule.cause import Cause
 from weft.schedule.parts import Prediction, Role, Split

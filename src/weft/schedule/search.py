@@ -13,8 +13,9 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from weft.records import dataclass
 from weft.schedule.problem import FREE, Problem
 
 __all__ = ["Found", "fits", "improve", "walk"]

@@ -9,13 +9,13 @@ before.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from weft.backends.base import Backend
 from weft.errors import ScheduleError
 from weft.graph.graph import Graph
 from weft.graph.tensor import Tensor
+from weft.records import dataclass
 from weft.schedule.devices import Devices
 from weft.schedule.parts import Prediction
 from weft.schedule.profile import DeviceProfile, Profile

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 from weft.errors import ContextError
+from weft.records import dataclass
 
 __all__ = ["ServeOptions"]
 

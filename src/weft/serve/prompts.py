@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any
 
@@ -11,6 +11,7 @@ from weft.llm import Tokenizer
 from weft.llm.answers import AnswerFormat
 from weft.llm.chat.template import ChatTemplate, prompt_tokens
 from weft.llm.engine import Request
+from weft.records import dataclass
 from weft.serve.errors import ApiError
 from weft.serve.messages import (
     ChatMessage,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +14,7 @@ from weft.backends.memory import Memory
 from weft.errors import DeviceError, ProgramError
 from weft.graph.size import Size, evaluate, symbols, upper
 from weft.program import Program, StepSpec
+from weft.records import dataclass
 
 __all__ = ["BlasExecutable"]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache
 from math import prod
 from typing import Any, TypeAlias
@@ -15,6 +14,7 @@ from weft import quants
 from weft.dtype import DType, find_dtype
 from weft.graph.node import leaf
 from weft.graph.tensor import Buffer, Tensor
+from weft.records import dataclass
 
 __all__ = ["Build", "Case", "Sources", "bound", "random_blocks"]
 

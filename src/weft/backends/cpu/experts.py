@@ -8,7 +8,6 @@ a step names before the step runs.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
 from typing import Any, Literal, get_args
@@ -24,6 +23,7 @@ from weft.errors import ContextError, DeviceError, FormatError, OutOfMemoryError
 from weft.graph.tensor import Tensor
 from weft.native import _native
 from weft.program import LAYOUTS, Layout
+from weft.records import dataclass
 
 __all__ = [
     "POLICIES",

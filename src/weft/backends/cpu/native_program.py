@@ -8,7 +8,6 @@ first parameter, parameters, ten sources), stages are (begin, end).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -18,6 +17,7 @@ from weft.graph.size import Expr, Size, Sym, upper
 from weft.graph.tensor import Tensor
 from weft.native import _native
 from weft.program import LAYOUTS, Program
+from weft.records import dataclass
 
 __all__ = ["ExprTable", "Lowered", "describe_tensor", "native_program"]
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
 
 from weft.backends.cpu.backend import default_threads
 from weft.backends.cpu.record import best_target
 from weft.errors import DeviceError
 from weft.native import _native
+from weft.records import dataclass
 
 __all__ = ["Peaks", "measure_peaks"]
 

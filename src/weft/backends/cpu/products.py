@@ -7,7 +7,6 @@ them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from time import perf_counter
 
 import numpy as np
@@ -18,6 +17,7 @@ from weft.errors import DeviceError
 from weft.graph.op import OPS
 from weft.native import _native
 from weft.program import LAYOUTS, Layout
+from weft.records import dataclass
 
 __all__ = ["Product", "Timing", "layouts_of", "time_product", "weight_buffer"]
 

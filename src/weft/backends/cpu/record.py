@@ -18,7 +18,7 @@ import platform
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
@@ -29,6 +29,7 @@ from weft.file_lock import is_locked, locked, try_lock
 from weft.files import write_text
 from weft.flags import FLAGS
 from weft.native import _native
+from weft.records import dataclass
 
 __all__ = ["Choice", "Verdict", "best_target", "choose", "forget", "machine_key", "processor_name",
            "require_usable", "under_check", "verdicts", "write_verdict"]  # fmt: skip

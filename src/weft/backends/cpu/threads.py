@@ -5,13 +5,13 @@ wait.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Literal, get_args
 
 from weft.errors import DeviceError
 from weft.flags import FLAGS
 from weft.native import _native
 from weft.numa import MemoryPlacement, memory_nodes, node_of, use_placement
+from weft.records import dataclass
 
 __all__ = ["Numa", "Priority", "ThreadOptions", "cpus_of_mask", "cpus_of_range", "place"]
 

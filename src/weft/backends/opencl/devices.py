@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -11,6 +10,7 @@ from weft.backends.opencl.launch import Limits
 from weft.backends.opencl.library import library
 from weft.backends.opencl.probe import why_unusable
 from weft.errors import DeviceError
+from weft.records import dataclass
 
 __all__ = ["Found", "find_devices", "limits_for", "pick"]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
 from enum import Enum
 from itertools import product
 from math import prod
@@ -12,6 +11,7 @@ from typing import Any, NamedTuple
 
 from weft.dtype import DType
 from weft.program import Layout
+from weft.records import dataclass
 
 __all__ = [
     "Call",

@@ -5,7 +5,6 @@ refused.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -14,6 +13,7 @@ from numpy.typing import NDArray
 from weft.backends.reference.view import ArrayView
 from weft.errors import DeviceError
 from weft.graph.op import OPS, Op, find_op
+from weft.records import dataclass
 
 __all__ = [
     "KERNELS",

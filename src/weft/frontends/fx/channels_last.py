@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import torch
 from torch.fx import Graph, Node
@@ -19,6 +19,7 @@ from torch.fx import Graph, Node
 from weft.frontends.fx.call import Call, aten_op
 from weft.frontends.fx.layout import channels_last
 from weft.frontends.fx.sizes import is_static
+from weft.records import dataclass
 
 __all__ = ["KEEPING", "channels_last_nodes"]
 

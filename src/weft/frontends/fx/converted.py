@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import torch
@@ -10,6 +10,7 @@ import torch
 from weft.graph.graph import Graph
 from weft.graph.size import Size
 from weft.graph.tensor import Tensor
+from weft.records import dataclass
 
 __all__ = ["Converted", "Input", "Output", "State"]
 

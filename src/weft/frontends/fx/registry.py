@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
@@ -15,6 +14,7 @@ from weft.frontends.fx.call import Call, aten_op, fake_of, op_name
 from weft.frontends.fx.dtypes import STORED, refused_type
 from weft.frontends.fx.support import YES, Support
 from weft.frontends.fx.value import Value
+from weft.records import dataclass
 
 if TYPE_CHECKING:
     from weft.frontends.fx.builder import Builder

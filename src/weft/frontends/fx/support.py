@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from weft.errors import UnsupportedOpError
+from weft.records import dataclass
 
 __all__ = ["YES", "Refusal", "Support", "refuse_all"]
 

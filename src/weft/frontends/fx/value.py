@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 
@@ -16,6 +16,7 @@ from weft.frontends.fx.layout import (
 )
 from weft.graph.size import Size
 from weft.graph.tensor import Tensor
+from weft.records import dataclass
 
 __all__ = ["Value"]
 

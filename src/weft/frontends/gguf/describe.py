@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 import numpy as np
 
 from weft.frontends.gguf.format import ValueType
 from weft.frontends.gguf.reader import GGUFFile
+from weft.records import dataclass
 
 __all__ = ["Description", "MetadataRow", "TensorRow", "TypeTotal", "describe", "printable"]
 

@@ -26,7 +26,6 @@ A model may be cut into files `name-00001-of-00003.gguf` ...; the keys `split.no
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 from math import prod
 
@@ -34,6 +33,7 @@ import numpy as np
 
 from weft.dtype import DType
 from weft.errors import FormatError, GraphError
+from weft.records import dataclass
 
 __all__ = [
     "DEFAULT_ALIGNMENT",

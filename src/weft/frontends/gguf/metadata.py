@@ -9,7 +9,6 @@ from __future__ import annotations
 import struct
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from enum import Enum
 from itertools import repeat
 from typing import Any, TypeAlias, TypeVar, cast
@@ -20,6 +19,7 @@ from numpy.typing import NDArray
 from weft.errors import FormatError
 from weft.frontends.gguf.filemap import Cursor, FileMap, quoted
 from weft.frontends.gguf.format import MAX_DEPTH, SCALARS, RawValue, ValueType
+from weft.records import dataclass
 
 __all__ = ["Metadata", "Value", "read_metadata"]
 

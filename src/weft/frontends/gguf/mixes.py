@@ -11,13 +11,14 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from difflib import get_close_matches
 from typing import Any, Literal, TypeAlias
 
 from weft.dtype import DTYPES, DType
 from weft.errors import UnsupportedOpError
 from weft.frontends.gguf.tensors import TensorInfo
+from weft.records import dataclass
 
 __all__ = ["MIXES", "Mix", "find_mix", "mix_types"]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +16,7 @@ from weft.frontends.gguf.mixes import find_mix, mix_types
 from weft.frontends.gguf.reader import open_gguf
 from weft.frontends.gguf.tensors import TensorInfo
 from weft.frontends.gguf.writer import write_gguf
+from weft.records import dataclass
 
 __all__ = ["QuantizedTensor", "quantize_file"]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import pairwise
 from math import prod
 from pathlib import Path
@@ -14,6 +14,7 @@ from weft.dtype import DType, dtype_from_id
 from weft.errors import FormatError
 from weft.frontends.gguf.filemap import Cursor, FileMap, quoted
 from weft.frontends.gguf.format import MAX_DIMS, REMOVED_TYPES, tensor_bytes
+from weft.records import dataclass
 
 __all__ = ["TensorInfo", "read_tensors"]
 

@@ -9,7 +9,6 @@ function of the same name (ggml_abs, ggml_swiglu and so on).
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from enum import IntEnum
 
 from weft.graph.node import (
@@ -27,6 +26,7 @@ from weft.graph.op import declares
 from weft.graph.params import Params
 from weft.graph.size import exact_div
 from weft.graph.tensor import Tensor, contiguous_above
+from weft.records import dataclass
 
 
 class UnaryOp(IntEnum):

@@ -7,13 +7,12 @@ has the type and sizes of the first source, and another type raises GraphError.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from weft.dtype import DType, find_dtype
 from weft.graph.node import FLOATS, can_repeat, f32, fail, like, make_node, require, require_type
 from weft.graph.op import declares
 from weft.graph.params import Params
 from weft.graph.tensor import Tensor, contiguous_above
+from weft.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,6 @@ Sizes are ggml's `ne`, innermost first; `h | heads` means that h divides heads.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from weft.dtype import DTYPES
@@ -14,6 +13,7 @@ from weft.graph.op import MultiplyAdds, declares
 from weft.graph.params import Params
 from weft.graph.size import is_at_most
 from weft.graph.tensor import Tensor
+from weft.records import dataclass
 
 F32 = DTYPES["f32"]
 

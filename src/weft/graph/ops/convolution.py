@@ -8,7 +8,6 @@ d); an output size is (in + 2 padding - dilation (k - 1) - 1) / stride + 1, roun
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from weft.dtype import DTYPES, DType, find_dtype
 from weft.graph.node import fail, make_node, require, require_type
@@ -16,6 +15,7 @@ from weft.graph.op import MultiplyAdds, declares
 from weft.graph.params import Params
 from weft.graph.size import Size, exact_div, is_at_most
 from weft.graph.tensor import Tensor
+from weft.records import dataclass
 
 F32 = DTYPES["f32"]
 

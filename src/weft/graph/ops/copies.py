@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from weft.dtype import DType, find_dtype
 from weft.graph.costs import copied
 from weft.graph.node import fail, fixed, like, make_node, multiple, require, require_type
@@ -12,6 +10,7 @@ from weft.graph.ops.views import infer_ne
 from weft.graph.params import Params
 from weft.graph.size import Size, is_at_most
 from weft.graph.tensor import Tensor
+from weft.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,6 @@ holding 0 and 1. Two sizes broadcast where they are the same or one of them is 1
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import IntEnum
 
 from weft.dtype import DTYPES, DType, find_dtype
@@ -26,6 +25,7 @@ from weft.graph.op import declares, find_op
 from weft.graph.ops.activations import UnaryOp, UnaryParams
 from weft.graph.params import Params
 from weft.graph.tensor import Tensor
+from weft.records import dataclass
 
 I8, I64 = DTYPES["i8"], DTYPES["i64"]
 

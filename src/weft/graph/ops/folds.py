@@ -8,7 +8,6 @@ i16, i32 and i64; other types raise GraphError, as does an axis outside 0..3.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 from functools import reduce as fold
 
@@ -27,6 +26,7 @@ from weft.graph.op import declares
 from weft.graph.params import Params
 from weft.graph.size import Size
 from weft.graph.tensor import Tensor
+from weft.records import dataclass
 
 I8, I64 = DTYPES["i8"], DTYPES["i64"]
 

@@ -6,8 +6,6 @@ constructors where one node is wanted on every device.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from weft.dtype import DType, find_dtype
 from weft.graph.node import f32, fail, make_node, multiple, require, require_type
 from weft.graph.op import declares
@@ -15,6 +13,7 @@ from weft.graph.ops.activations import GluParams
 from weft.graph.ops.rotary import RopeParams
 from weft.graph.params import Params
 from weft.graph.tensor import Tensor
+from weft.records import dataclass
 
 BLOCKS = ("q8_0", "q8_1", "q8_K")
 """Block types that a matmul reads activations in."""

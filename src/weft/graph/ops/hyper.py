@@ -6,13 +6,12 @@ other types and sizes raise GraphError.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from weft.dtype import DTYPES
 from weft.graph.node import f32, fail, make_node, require, require_type
 from weft.graph.op import declares
 from weft.graph.params import Params
 from weft.graph.tensor import Tensor
+from weft.records import dataclass
 
 F32 = DTYPES["f32"]
 

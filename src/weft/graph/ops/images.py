@@ -13,7 +13,6 @@ channels in, w, h].
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 from math import inf
 from typing import Any
@@ -35,6 +34,7 @@ from weft.graph.ops.folds import reduce
 from weft.graph.params import Params
 from weft.graph.size import Size, ceil_div, exact_div, is_at_most, size_min
 from weft.graph.tensor import Tensor
+from weft.records import dataclass
 
 I64 = DTYPES["i64"]
 

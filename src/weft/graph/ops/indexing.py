@@ -8,7 +8,6 @@ outside its dimension makes the run fail with an error that names it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 
 from weft.dtype import DTYPES
@@ -27,6 +26,7 @@ from weft.graph.op import declares
 from weft.graph.params import Params
 from weft.graph.size import Size, is_at_most
 from weft.graph.tensor import Tensor
+from weft.records import dataclass
 
 INDICES = ("i32", "i64")
 

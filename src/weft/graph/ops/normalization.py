@@ -6,12 +6,11 @@ type and a negative `eps` raise GraphError.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from weft.graph.node import f32, fail, like, require, require_type
 from weft.graph.op import declares
 from weft.graph.params import Params
 from weft.graph.tensor import Tensor
+from weft.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,6 @@ Sizes are ggml's `ne`, innermost first. `a | b` means that a divides b.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import IntEnum
 
 from weft.dtype import DTYPES, DType, find_dtype
@@ -25,6 +24,7 @@ from weft.graph.op import MultiplyAdds, declares
 from weft.graph.params import Params
 from weft.graph.size import Size
 from weft.graph.tensor import Tensor
+from weft.records import dataclass
 
 F32 = DTYPES["f32"]
 

@@ -7,8 +7,6 @@ and sizes, or with gaps in their rows, raise GraphError.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from weft.dtype import DTYPES
 from weft.graph.costs import state_updates
 from weft.graph.node import f32, fail, make_node, multiple, require, require_type
@@ -16,6 +14,7 @@ from weft.graph.op import declares
 from weft.graph.params import Params
 from weft.graph.size import Size, exact_div, is_at_most
 from weft.graph.tensor import Tensor
+from weft.records import dataclass
 
 F32 = DTYPES["f32"]
 

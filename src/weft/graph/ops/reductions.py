@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from enum import IntEnum
 
 from weft.dtype import DTYPES
@@ -24,6 +23,7 @@ from weft.graph.op import declares
 from weft.graph.params import Params
 from weft.graph.size import is_at_most
 from weft.graph.tensor import Tensor
+from weft.records import dataclass
 
 F32, I32, I64 = DTYPES["f32"], DTYPES["i32"], DTYPES["i64"]
 

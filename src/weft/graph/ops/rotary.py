@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 
 from weft.graph.node import f32, fail, like, member, require, require_type
@@ -11,6 +10,7 @@ from weft.graph.op import declares
 from weft.graph.params import Params
 from weft.graph.size import is_at_most
 from weft.graph.tensor import Tensor
+from weft.records import dataclass
 
 
 class RopeMode(IntEnum):

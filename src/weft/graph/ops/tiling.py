@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 
 from weft.graph.node import (
@@ -22,6 +21,7 @@ from weft.graph.op import declares
 from weft.graph.params import Params
 from weft.graph.size import Size, is_at_most
 from weft.graph.tensor import Tensor
+from weft.records import dataclass
 
 Four = tuple[int, int, int, int]
 

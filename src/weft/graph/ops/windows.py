@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import IntEnum
 
 from weft.dtype import DTYPES
@@ -11,6 +10,7 @@ from weft.graph.op import declares
 from weft.graph.params import Params
 from weft.graph.size import Size, ceil_div, is_at_most
 from weft.graph.tensor import Tensor
+from weft.records import dataclass
 
 F32 = DTYPES["f32"]
 

@@ -8,13 +8,13 @@ the fused one, in its place; a match needs everything in between to be read by n
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
 
 from weft.errors import GraphError
 from weft.flags import FLAGS
 from weft.graph.rewrite import cache, convolution, norm, product, quantize, softmax
 from weft.graph.rewrite.match import Fused, Matcher
 from weft.graph.tensor import Tensor
+from weft.records import dataclass
 
 __all__ = ["REWRITES", "Rewrite", "Rewritten", "chosen_rewrites", "rewrite"]
 

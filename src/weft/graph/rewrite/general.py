@@ -10,7 +10,6 @@ what no constructor offers, as fused ones do: what a form asks of a kernel stand
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
 
 from weft.graph.node import fixed, make_node
 from weft.graph.op import OPS
@@ -56,6 +55,7 @@ from weft.graph.ops import (
 )
 from weft.graph.params import Params
 from weft.graph.tensor import Tensor
+from weft.records import dataclass
 
 __all__ = ["GENERAL", "GeneralForm", "general_form", "replace_by"]
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 
 from weft.dtype import DType
 from weft.graph.node import make_node
 from weft.graph.op import NONE, OPS
 from weft.graph.params import Params
 from weft.graph.tensor import Tensor
+from weft.records import dataclass
 
 __all__ = ["Fused", "Matcher", "is_row"]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from weft.llm.answers.constrain import call_grammar
@@ -12,6 +11,7 @@ from weft.llm.answers.markers import CallMarkers
 from weft.llm.answers.parser import AnswerParser
 from weft.llm.chat.template import ChatTemplate
 from weft.llm.tokenizers.tokenizer import Tokenizer
+from weft.records import dataclass
 
 __all__ = ["AnswerFormat"]
 

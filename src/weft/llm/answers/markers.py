@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Literal
+
+from weft.records import dataclass
 
 __all__ = ["KNOWN", "THOUGHTS", "CallMarkers", "Kind", "bare"]
 

@@ -7,7 +7,6 @@ pos(c) <= p.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from numpy.typing import NDArray
 
 from weft.errors import ContextError, OutOfMemoryError
 from weft.llm.cache.pages import PAGE, STRIP, TIDY, cells_from, moved
+from weft.records import dataclass
 
 __all__ = ["Cells", "Kept"]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +11,7 @@ from weft.graph.tensor import Tensor
 from weft.llm.cache.cells import Kept
 from weft.llm.cache.kv_cache import KVCache, read_rows, write_rows
 from weft.llm.compute.batch import Ubatch
+from weft.records import dataclass
 
 __all__ = ["Change", "OneChange", "Places"]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -12,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from weft.errors import ContextError
 from weft.llm.cache.cells import Cells
 from weft.llm.config import ModelConfig
+from weft.records import dataclass
 
 __all__ = ["Batch", "Outputs", "Ubatch", "checked", "one_token"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any, Protocol, cast
 
 import numpy as np
@@ -20,6 +20,7 @@ from weft.llm.model import Model
 from weft.llm.planning.options import PlanArguments, context_options
 from weft.llm.planning.plan import ContextPlan
 from weft.llm.planning.prepare import given_plan, prepare
+from weft.records import dataclass
 
 __all__ = [
     "Held",

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +19,7 @@ from weft.errors import ContextError
 from weft.llm.compute.context import Context
 from weft.llm.compute.embed import sequences_for
 from weft.llm.config import ModelConfig
+from weft.records import dataclass
 
 __all__ = ["Perplexity", "chunks_at_once", "score_chunks"]
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +17,7 @@ from weft.execute import Pipeline, Profile, Run, Session
 from weft.llm.cache.rollback import Change
 from weft.llm.compute.batch import Ubatch
 from weft.llm.planning.regime import Regime
+from weft.records import dataclass
 from weft.schedule import Schedule
 
 __all__ = ["Pipelined", "Rows"]

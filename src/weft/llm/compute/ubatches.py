@@ -8,12 +8,11 @@ equal         for recurrent states, if no token belongs to several sequences: th
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
 from weft.llm.compute.batch import Ubatch
+from weft.records import dataclass
 
 __all__ = ["Together", "split", "together_sizes"]
 

@@ -7,9 +7,10 @@ batch are shared evenly among prompts; a short prompt leaves its surplus to the 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from weft.llm.engine.slots import Slot
+from weft.records import dataclass
 
 __all__ = ["Batch", "pack", "share"]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal
 
 import numpy as np
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from weft.llm.sampling import Sampler, TokenLogprobs, token_logprobs
 from weft.llm.tokenizers.stop_strings import StopStrings
 from weft.llm.tokenizers.tokenizer import Tokenizer
+from weft.records import dataclass
 
 __all__ = ["FinishReason", "Growth", "Stats"]
 

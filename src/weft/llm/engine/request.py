@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal
 
 from weft.errors import ContextError
@@ -11,6 +11,7 @@ from weft.llm.engine.growth import Growth
 from weft.llm.sampling import Sampler, SamplingParams, TokenLogprobs
 from weft.llm.tokenizers.stop_strings import StopAutomaton, StopStrings
 from weft.llm.tokenizers.tokenizer import Tokenizer
+from weft.records import dataclass
 
 __all__ = ["Delta", "Done", "Event", "Read", "Reason", "Request", "Ticket"]
 

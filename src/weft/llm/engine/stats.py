@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from dataclasses import dataclass, field
+from dataclasses import field
 from time import monotonic
+
+from weft.records import dataclass
 
 __all__ = ["EngineStats"]
 

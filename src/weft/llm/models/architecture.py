@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 from weft import graph as G
 from weft.graph import RopeMode
@@ -14,6 +13,7 @@ from weft.llm.models import common
 from weft.llm.models.parts import RMS, Attention, Gated, Norm, Part
 from weft.llm.models.step import Step
 from weft.llm.weights import Row, Weights, maybe, need
+from weft.records import dataclass
 
 __all__ = ["Architecture", "Configure", "last"]
 
@@ -34,8 +34,8 @@ class Architecture:
     configure: Configure = lambda config, keys: config
     """Completes the config from metadata that `read_config` does not read, for example which layers
     have a window or another rotary embedding."""
-    attention: Part = Attention()  # noqa: RUF009  parts are frozen
-    feed_forward: Part = Gated()  # noqa: RUF009
+    attention: Part = Attention()
+    feed_forward: Part = Gated()
     norm: Norm = RMS
     """The kind of all norms but those of heads."""
     before: tuple[str, str] = ("attn_norm", "ffn_norm")

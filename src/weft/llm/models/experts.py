@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Literal
 
 from weft import graph as G
@@ -15,6 +14,7 @@ from weft.llm.models.common import linear
 from weft.llm.models.parts import Gated, Part
 from weft.llm.models.step import Step
 from weft.llm.weights import Row, Weights, maybe, need
+from weft.records import dataclass
 
 __all__ = ["Experts", "require_experts"]
 
@@ -28,7 +28,7 @@ _SHARED = Gated(suffix="_shexp")
 class Experts:
     """A mixture of experts, in layers behind the dense ones, if the metadata has experts."""
 
-    dense: Part | None = Gated()  # noqa: RUF009  it is frozen
+    dense: Part | None = Gated()
     """The feed-forward part of dense layers; None: every file has experts."""
     shared: Literal["", "added", "gated"] = ""
     """Experts that every token uses: `gated` by a sigmoid of their own, or `added` if the file has

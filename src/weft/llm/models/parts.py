@@ -8,7 +8,6 @@ of the whole model. `experts.py` has mixtures of experts, `recurrence.py` recurr
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Protocol
 
 from weft import graph as G
@@ -18,6 +17,7 @@ from weft.llm.models import common
 from weft.llm.models.common import linear
 from weft.llm.models.step import Step
 from weft.llm.weights import Row, Weights, maybe, need
+from weft.records import dataclass
 
 __all__ = [
     "EACH_HEAD",

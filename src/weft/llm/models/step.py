@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from weft import graph as G
 from weft.graph.size import Size, exact_div
 from weft.graph.tensor import Tensor
 from weft.llm.cache.kv_cache import KVCache
 from weft.llm.config import ModelConfig
+from weft.records import dataclass
 
 __all__ = ["Step"]
 

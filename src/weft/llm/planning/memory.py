@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from weft.backends.memory import BufferType, HostMemory, Memory
 from weft.errors import DeviceError, OutOfMemoryError, WeftError
+from weft.records import dataclass
 from weft.tables import size_text
 
 __all__ = ["PlannedMemory", "allocate", "available_bytes", "require_memory"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from fnmatch import fnmatchcase
 
 from weft.backends.base import Backend
@@ -18,6 +18,7 @@ from weft.errors import ScheduleError
 from weft.graph.graph import Graph
 from weft.graph.tensor import Tensor
 from weft.llm.weights import Weights
+from weft.records import dataclass
 
 __all__ = ["Homes", "all_layers", "homes_by_layer", "keep_what_runs"]
 

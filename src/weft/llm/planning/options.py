@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Literal, TypedDict
 
 from weft.backends.base import Backend
@@ -20,6 +20,7 @@ from weft.llm.config import ModelConfig, Pooling
 from weft.llm.model import Model
 from weft.llm.planning.saved_plan import SavedPlan
 from weft.options import Option, require_choice
+from weft.records import dataclass
 from weft.schedule import Policy, Profile
 from weft.schedule.profile import parse_size
 

@@ -7,7 +7,7 @@ It says which device has which layer, where each node runs, and how much of each
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from typing import Any
 
 from weft.allocate import Arena
@@ -22,6 +22,7 @@ from weft.llm.planning.offload import Homes
 from weft.llm.planning.options import ContextOptions
 from weft.llm.planning.regime import RegimePlan
 from weft.llm.planning.saved_plan import leaf_rows
+from weft.records import dataclass
 from weft.schedule.parts import Prediction
 
 __all__ = ["ContextPlan", "MemoryNeed"]

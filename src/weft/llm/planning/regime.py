@@ -11,7 +11,6 @@ single token badly. So a context plans each range once, when it is created, and 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from numpy.typing import NDArray
@@ -24,6 +23,7 @@ from weft.llm.cache.kv_cache import KVCache
 from weft.llm.compute.inputs import Inputs
 from weft.llm.config import ModelConfig
 from weft.program import Program
+from weft.records import dataclass
 
 __all__ = ["BOUNDS", "Regime", "RegimePlan", "bounds", "plan_regimes"]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 
 from weft.backends.base import Backend
@@ -18,6 +18,7 @@ from weft.llm.planning.options import ContextOptions, Placement
 from weft.llm.planning.plan import ContextPlan
 from weft.llm.planning.regime import RegimePlan, bounds, plan_regimes
 from weft.llm.planning.saved_plan import SavedPlan
+from weft.records import dataclass
 from weft.schedule import CostOptions, Point, Schedule
 from weft.schedule.parts import Prediction
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from weft.errors import ContextError
 from weft.llm.sampling.candidates import Candidates, k_largest
+from weft.records import dataclass
 
 __all__ = ["TokenLogprobs", "token_logprobs"]
 

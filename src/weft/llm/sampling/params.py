@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from numbers import Integral, Real
 from typing import Any, TypedDict, TypeVar
 
 from weft.errors import ContextError
 from weft.options import Option, require_options
+from weft.records import dataclass
 
 __all__ = ["BREAKERS", "SAMPLERS", "SAMPLING_OPTIONS", "SamplingOptions", "SamplingParams"]
 

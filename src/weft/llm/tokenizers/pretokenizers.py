@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 
 from weft.llm.tokenizers.characters import collapse, compile_collapsed, compile_plain, plain
+from weft.records import dataclass
 
 __all__ = ["PRETOKENIZERS", "PreTokenizer"]
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from numpy.typing import NDArray
 from weft.errors import TokenizerError
 from weft.frontends.gguf import GGUFFile, Metadata
 from weft.llm.tokenizers.pretokenizers import PRETOKENIZERS
+from weft.records import dataclass
 
 __all__ = ["TokenType", "Vocab"]
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 import struct
-from dataclasses import dataclass
 
 from weft.backends.opencl.launch import Call, Launch, View, f32, i32, i64
 from weft.backends.opencl.ops.table import family, floats
 from weft.graph.ops import ConvLastParams
+from weft.records import dataclass
 
 __all__: list[str] = []
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TypeAlias
 
 from weft.backends.opencl.launch import Call, Launch
 from weft.errors import DeviceError
 from weft.graph.op import find_op
 from weft.graph.tensor import Tensor
+from weft.records import dataclass
 
 __all__ = ["FLOATS", "Family", "Rule", "family", "find_family", "floats", "rows_lie", "source"]
 

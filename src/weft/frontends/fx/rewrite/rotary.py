@@ -6,7 +6,6 @@ numbers, the same for each sequence of a batch) times a constant vector, twice s
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,6 +20,7 @@ from weft.frontends.fx.rewrite.table import factors, is_call, rewrite, source_of
 from weft.frontends.fx.value import Value
 from weft.graph.tensor import Tensor
 from weft.quants import from_storage
+from weft.records import dataclass
 
 aten = torch.ops.aten
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import torch
@@ -13,6 +12,7 @@ from weft.errors import GraphError
 from weft.frontends.fx.builder import Builder
 from weft.frontends.fx.call import Call, aten_op
 from weft.frontends.fx.value import Value
+from weft.records import dataclass
 
 __all__ = ["REWRITES", "Rewrite", "factors", "is_call", "rewrite", "source_of"]
 
