@@ -104,6 +104,8 @@ static inline void add_groups(const char* block, int v, const float* scale, cons
   vf(&sums)[kColumns] = kBlockActivations<F> ? part : acc;
 #pragma GCC unroll 8
   for (int c = 0; c < F::kChunks; ++c) {
+    // what chunks and vectors of rows share is loaded again: kept, it would fill the registers
+    __asm__("" : "+r"(block), "+r"(x));
     vi w[8];
     lane_codes<F>(block, c, v, w);
     add_lanes<F>(w, scale + c * kStride, min + c * kStride, x[c], sums);
@@ -123,6 +125,7 @@ static inline void add_lane_block(const char* block, int v, const float* scale,
   for (int c = 0; c < kColumns; ++c) s[0][c] = start_sum<F>(*x, 0, c);
 #pragma GCC unroll 8
   for (int chunk = 0; chunk < 8; ++chunk) {
+    __asm__("" : "+r"(block), "+r"(x));  // as in add_groups
     vi w[8];
     lane_codes<F>(block, chunk, v, w);
     vi(&sums)[kColumns] = s[chunk % kSums];
@@ -165,10 +168,13 @@ void multiply_columns(const char* panel, const void* tiles, int64_t n_chunks, fl
                       float* const* out) {
   // One column takes a block at once, so that memory is asked for all the time; for more, the sums
   // of two vectors are in registers. Four vectors ask for a share of what is ahead each: with AVX2
-  // all of a block at once is more than can be under way.
+  // all of a block at once is more than can be under way. Blocks of many chunks, whose words are
+  // not read in the order of their addresses, are asked for several blocks ahead; the small ones,
+  // which the hardware follows, lose by that.
   constexpr int kAll = kPanelRows / kLanes;
   constexpr int kVectors = kColumns == 1 ? kAll : 2;
   constexpr int kShares = kVectors == 4 ? 4 : 1;
+  constexpr int64_t kDistance = kShares > 1 && F::kChunks > 1 ? 12288 : kAhead;
   constexpr int64_t kBytes = kPanelRows * static_cast<int64_t>(sizeof(typename F::Block));
   const auto* x = static_cast<const ActivationTile<kColumns>*>(tiles);
 #if defined(__AVX512VNNI__)
@@ -185,7 +191,9 @@ void multiply_columns(const char* panel, const void* tiles, int64_t n_chunks, fl
       if (kShares == 1 && first == 0) prefetch_lines<kBytes>(block + kAhead);
 #pragma GCC unroll 4
       for (int v = 0; v < kVectors; ++v) {
-        if (kShares > 1) prefetch_lines<kBytes / kShares>(block + kAhead + v * (kBytes / kShares));
+        if (kShares > 1) {
+          prefetch_lines<kBytes / kShares>(block + kDistance + v * (kBytes / kShares));
+        }
         Lanes<F>::scales(block, first + v, scales + v * kLanes, mins + v * kLanes);
         if constexpr (kOneScale<F>) {
           add_lane_block<F>(block, first + v, scales + v * kLanes, x + b * 8, acc[v]);
