@@ -28,7 +28,18 @@ struct Rows {
   // calls are spread between products, because a burst of requests would wait for its first ones.
   void prefetch(const char* row) const {
     if (ahead == 0) return;
-    for (int64_t b = 0; b < bytes; b += 64) __builtin_prefetch(row + ahead + b, 0, 2);
+    __builtin_prefetch(row + ahead, 0, 2);
+    if (bytes > 64) __builtin_prefetch(row + ahead + 64, 0, 2);
+    for (int64_t b = 128; b < bytes; b += 64) __builtin_prefetch(row + ahead + b, 0, 2);
+  }
+};
+
+// Where the rows of kLanes cells are, in bytes behind the row of the first one.
+struct LaneRows {
+  int64_t at[kLanes];
+
+  LaneRows(const Rows& rows, int64_t cell) {
+    for (int64_t i = 0; i < kLanes; ++i) at[i] = rows.row(cell + i) - rows.row(cell);
   }
 };
 
@@ -213,20 +224,22 @@ static inline void turn_quads(vf (&v)[kQuads]) {
 #endif
 }
 
-// The dot products of kRows rows of `q` with the kLanes rows of `k` from `cell` on. Rows have
-// `width` floats.
+// The dot products of kRows rows of `q` with kLanes rows of `k`, which are `lanes` behind `begin`.
+// Rows have `width` floats.
 template <typename Load, int kRows>
-static inline void dot_rows(const float* q, int64_t q_stride, const Rows& k, int64_t cell,
-                            int64_t width, float* out, int64_t out_stride) {
+static inline void dot_rows(const float* q, int64_t q_stride, const Rows& k, const char* begin,
+                            const LaneRows& lanes, int64_t width, float* out, int64_t out_stride) {
   // As many groups of cells at once as there are registers for: they share the loads of queries.
   constexpr int kGroups = kLanes == 16 || kRows <= 4 ? 2 : 1;
   vf s[kRows][4];
 #pragma GCC unroll 4
   for (int first = 0; first < 4; first += kGroups) {
     const char* row[kGroups][kQuads];
+#pragma GCC unroll 2
     for (int g = 0; g < kGroups; ++g) {
+#pragma GCC unroll 4
       for (int c = 0; c < kQuads; ++c) {
-        row[g][c] = k.row(cell + 4 * c + first + g);
+        row[g][c] = begin + lanes.at[4 * c + first + g];
         k.prefetch(row[g][c]);
       }
     }
@@ -266,8 +279,10 @@ template <typename Load, int kRows>
 static inline void dot_all(const Matrix& q, int64_t& r, const Rows& k, int64_t begin, int64_t end,
                            int64_t width, float* out, int64_t out_stride) {
   for (; r + kRows <= q.rows; r += kRows) {
+    LaneRows lanes(k, begin);
     for (int64_t cell = begin; cell < end; cell += kLanes) {
-      dot_rows<Load, kRows>(q.data + r * q.stride, q.stride, k, cell, width,
+      if (cell + kLanes > k.n) lanes = LaneRows(k, cell);
+      dot_rows<Load, kRows>(q.data + r * q.stride, q.stride, k, k.row(cell), lanes, width,
                             out + r * out_stride + cell, out_stride);
     }
   }
