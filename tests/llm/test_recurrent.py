@@ -12,7 +12,9 @@ from tests.llm.test_llama_relatives import TOKENS, configure, context, keys_of, 
 from tests.llm.test_other_architectures import MODELS
 from tests.llm.tiny import write_model
 from weft.errors import ContextError, FormatError
+from weft.llm.compute.context import Context
 from weft.llm.compute.graphs import Graphs
+from weft.llm.model import Model
 
 NAMES = ["mamba", "mamba2", "lfm2"]
 HALF = len(TOKENS) // 2
@@ -170,3 +172,13 @@ def test_states_stay_with_their_sequences_when_cells_move(path: Path) -> None:
     rest = TOKENS[4:]
     got = c.decode(rest, np.arange(4, len(TOKENS)), seqs=[[1]] * len(rest))
     np.testing.assert_allclose(got, alone(path, TOKENS), atol=1e-4)
+
+
+def test_a_token_is_the_same_among_how_many(path: Path) -> None:
+    """Vectors and what is left behind them round alike: a batch has the bits of single steps."""
+    tokens = [*TOKENS, *TOKENS, *TOKENS, *TOKENS][:40]
+    one = Context(Model.open(path), 48)
+    rows = np.concatenate([one.decode([t]) for t in tokens])
+    for n in (2, 7, 8, 9, 15, 16, 17, 24, 31, 40):
+        together = Context(Model.open(path), 48).decode(tokens[:n], outputs="all")
+        assert np.array_equal(together.view(np.int32), rows[:n].view(np.int32)), n

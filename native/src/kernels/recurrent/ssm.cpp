@@ -27,10 +27,11 @@ void convolve(const float* x, const float* c, int64_t taps, int64_t n, float* ou
     for (int64_t k = 0; k < taps; ++k) sum = fma(splat(c[k]), load(x + t + k), sum);
     store(out + t, sum);
   }
-  for (; t < n; ++t) {
-    float sum = 0;
-    for (int64_t k = 0; k < taps; ++k) sum += x[t + k] * c[k];
-    out[t] = sum;
+  // the last tokens too, so that a token does not depend on how many are computed together
+  if (t < n) {
+    vf sum = vf{};
+    for (int64_t k = 0; k < taps; ++k) sum = fma(splat(c[k]), load_part(x + t + k, n - t), sum);
+    store_part(out + t, sum, n - t);
   }
 }
 
