@@ -19,6 +19,7 @@ from weft.compiler import lower_plan
 from weft.errors import ContextError, ScheduleError
 from weft.files import write_text
 from weft.llm import Model
+from weft.llm.drafting.options import DraftOptions, rows_needed
 from weft.llm.llm import DEFAULT_N_CTX
 from weft.llm.planning.explain import memory_cells, memory_rows, placement_lines, plan_for
 from weft.llm.planning.plan import ContextPlan
@@ -82,7 +83,7 @@ def explain(
     loaded = Model.open(model)
     if load["n_ctx"] is None and load["plan"] is None:
         load["n_ctx"] = min(loaded.config.n_ctx_train, DEFAULT_N_CTX)
-    plan = prepare(loaded, n_outputs=1, **load)
+    plan = prepare(loaded, n_outputs=rows_needed(1, DraftOptions()), **load)
     if save is not None:
         _save(save, plan)
     regime = plan_for(plan, tokens)

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         RopeConfig,
         RopeScaling,
     )
+    from weft.llm.drafting.options import DraftOptions
     from weft.llm.engine.growth import FinishReason
     from weft.llm.generate_options import GenerateOptions
     from weft.llm.llm import LLM, Stats
@@ -52,6 +53,7 @@ __all__ = [
     "Batch",
     "ChatTemplate",
     "Context",
+    "DraftOptions",
     "FinishReason",
     "GenerateOptions",
     "KVCache",
@@ -91,6 +93,7 @@ _HOMES = {
         "MlaConfig", "ModelConfig", "MoeConfig", "Pooling", "RecurrentConfig", "RopeConfig",
         "RopeScaling",
     ),
+    "weft.llm.drafting.options": ("DraftOptions",),
     "weft.llm.engine.growth": ("FinishReason",),
     "weft.llm.generate_options": ("GenerateOptions",),
     "weft.llm.llm": ("LLM", "Stats"),

@@ -28,6 +28,7 @@ from weft.llm.compute.embed import MOST, embed_texts, sequences_for, unit_rows
 from weft.llm.compute.extra_contexts import ExtraContexts
 from weft.llm.compute.perplexity import Perplexity, chunks_at_once, score_chunks
 from weft.llm.config import Pooling
+from weft.llm.drafting.options import DraftOptions, make_drafting, rows_needed
 from weft.llm.engine.growth import FinishReason, Stats
 from weft.llm.engine.shared_writer import SharedWriter
 from weft.llm.generate_options import GENERATE_OPTIONS, GenerateOptions, request_of, stop_strings
@@ -42,6 +43,7 @@ from weft.records import dataclass
 
 __all__ = ["LLM", "FinishReason", "Stats"]
 
+DRAFTS = DraftOptions()
 DEFAULT_N_CTX = 4096
 """Default number of cells of the cache; fewer if the model was trained for less."""
 
@@ -73,6 +75,7 @@ class LLM:
         n_ctx: int | None = None,
         context_shift: bool = False,
         n_keep: int = 0,
+        drafting: DraftOptions | None = DRAFTS,
         chat_template: str | ChatTemplate | None = None,
         progress: Progress | None = None,
         eval_callback: TensorCallback | None = None,
@@ -82,6 +85,9 @@ class LLM:
         """Opens the GGUF file at `path`, or a model by name (`hf:owner/name:quant`, see
         `weft.llm.hub`). Weights in host memory are mapped from the file and used in place, or
         repacked for the kernels.
+
+        `drafting` guesses tokens and checks several at once, which makes repetitive texts faster
+        and changes none of them (see `weft.llm.drafting`); None: it does not.
 
         Raises ArgumentError for an unknown option; MissingFileError (a FormatError and a
         FileNotFoundError) for a missing file; FormatError for a file that is not GGUF or has an
@@ -101,7 +107,9 @@ class LLM:
             if options.get("plan") is None:
                 options.setdefault("n_seq_max", sequences_for(model.config, MOST))
         else:
-            options.setdefault("n_outputs", options.get("n_seq_max") or 1)
+            if options.get("plan") is None:
+                rows = rows_needed(options.get("n_seq_max") or 1, drafting)
+                options.setdefault("n_outputs", rows)
         context = Context(
             model, n_ctx, progress=progress, eval_callback=eval_callback,
             repack_later=repack_later, **options,
@@ -113,7 +121,8 @@ class LLM:
         self._n_keep = n_keep
         self._chat_template = chat_template
         self._warned = False
-        writing = SharedWriter(context, tokenizer)
+        drafts = make_drafting(model.config.n_vocab, drafting)
+        writing = SharedWriter(context, tokenizer, drafts)
         loaded = _Loaded(model, tokenizer, context, writing, ExtraContexts(context, side))
         self._loaded: _Loaded | None = loaded
         self._last_stats = writing.stats

@@ -38,6 +38,8 @@ def _metrics(engine: Engine) -> Iterator[Metric]:
     yield "prompt_tokens_total", "counter", "Prompt tokens computed.", s.prompt_tokens
     yield "reused_tokens_total", "counter", "Prompt tokens found in the cache.", s.reused_tokens
     yield "generated_tokens_total", "counter", "Tokens drawn.", s.generated_tokens
+    yield "drafted_tokens_total", "counter", "Tokens drafted.", s.drafted_tokens
+    yield "accepted_tokens_total", "counter", "Drafted tokens that were right.", s.accepted_tokens
     yield "steps_total", "counter", "Batches computed.", s.steps
     yield "step_seconds_total", "counter", "Time of all batches, sampling included.", s.step_seconds
     yield "running", "gauge", "Texts being written.", engine.n_running

@@ -19,6 +19,7 @@ from weft.frontends.gguf import open_gguf
 from weft.llm import Context, Model, Tokenizer
 from weft.llm.chat.template import ChatTemplate
 from weft.llm.compute.embed import MOST, sequences_for
+from weft.llm.drafting.options import DraftOptions, make_drafting, rows_needed
 from weft.llm.engine import Engine
 from weft.serve.embedder import Embedder
 from weft.serve.errors import ApiError
@@ -32,6 +33,7 @@ _SHARD = re.compile(r"-\d{5}-of-\d{5}$")
 DEFAULT_TEXT = 2048
 """Default number of cells for each text; fewer if the model was trained for less."""
 
+DRAFTS = DraftOptions()
 SCORED_AT_ONCE = 16
 """Tokens of a prompt that are computed together if the logits of each are wanted."""
 
@@ -45,12 +47,14 @@ class Service:
         options: ServeOptions,
         *,
         embeddings: bool = False,
+        drafting: DraftOptions | None = DRAFTS,
         n_ctx: int | None = None,
         n_ubatch: int | None = None,
         **context: Any,
     ) -> None:
         """Opens a model. With `embeddings` it computes embeddings too, with a second context; a
         model that writes no text always does. `n_ctx` is the number of cells that all texts share.
+        `drafting` says how tokens are guessed (None: not at all); answers are the same.
         `context` has further arguments of `Context`.
 
         Raises the errors of `Model.open`, `Context` and `Tokenizer.from_gguf`."""
@@ -83,12 +87,13 @@ class Service:
             self._engine = Engine(
                 Context(
                     model, n_ctx, n_ubatch=max(n_ubatch, options.parallel),
-                    n_outputs=max(options.parallel, SCORED_AT_ONCE), n_seq_max=options.parallel,
-                    **context,
+                    n_outputs=max(rows_needed(options.parallel, drafting), SCORED_AT_ONCE),
+                    n_seq_max=options.parallel, **context,
                 ),
                 self.tokenizer,
                 max_queue=options.max_queue,
                 max_text=config.n_ctx_train,
+                drafting=make_drafting(config.n_vocab, drafting),
             )  # fmt: skip
         self.template = ChatTemplate.from_gguf(file, self.tokenizer)
         self.prompts = Prompts(

@@ -206,6 +206,16 @@ class Cells:
         free = cell % PAGE and cell < self.size and self.pos[cell] == _FREE
         return cell if free else -1
 
+    def has_room_behind(self, seq: int, n: int) -> bool:
+        """True if the next `n` tokens of a sequence would take the same cells one by one as
+        together: without moving the sequence, and in order."""
+        cell = self._tail(seq) + 1
+        if cell % PAGE and cell // PAGE == (cell + n - 1) // PAGE:
+            run = self.pos[cell : cell + n]
+            if len(run) == n and (run == _FREE).all():
+                return True
+        return cells_from(self.pos == _FREE, cell, n, TIDY[0]) is not None
+
     def occupy_one(self, cell: int, position: int, seq: int, token: int) -> None:
         """Does `occupy` for a cell from `next_cell`, one token and one sequence."""
         self.pos[cell] = position
@@ -245,6 +255,22 @@ class Cells:
         self.members[:, cells] = False
         self._find_bounds()
         self.mixed &= self.members.any(axis=1)
+
+    def take_back(self, seq: int, start: int) -> int:
+        """Frees the cells of `seq` from position `start` on, which no other sequence may have, as
+        if they had never been taken. Returns their number."""
+        cells = np.flatnonzero(self.members[seq] & (self.pos >= start))
+        n = len(cells)
+        if n:
+            low, last = int(cells[0]), int(cells[-1])
+            self.pos[cells] = _FREE
+            self.members[seq, cells] = False
+            self._low = min(self._low, low)
+            self._tails[seq] = _UNKNOWN
+            if last == self._top - 1:
+                used = np.flatnonzero(self.pos[:last] != _FREE)
+                self._top = int(used[-1]) + 1 if len(used) else 0
+        return n
 
     def put_back(self, kept: Kept) -> None:
         """Restores rows that `keep` copied before their cells were released."""

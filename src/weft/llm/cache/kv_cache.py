@@ -201,6 +201,16 @@ class KVCache(Cells):
         gone = self.window is not None and not self.window.has_all(self, seq, at)
         return self.states is None and not gone
 
+    def take_back(self, seq: int, start: int, slot: int | None = None) -> int:
+        """See `Cells`. With recurrent states, `slot` is the slot that the sequence had before the
+        decode of the tokens that are taken back, and nothing must have been decoded since."""
+        n = super().take_back(seq, start)
+        if self.window is not None:
+            self.window.take_back(seq, start)
+        if self.states is not None and slot is not None:
+            self.states.slot[seq] = slot
+        return n
+
     def _forget(self) -> None:
         """Resets the recurrent states of sequences without cells."""
         if self.states is not None:

@@ -331,6 +331,11 @@ class Context(Sequences):
         self._eval = callback
 
     @property
+    def is_watched(self) -> bool:
+        """True if there is an `eval_callback`."""
+        return self._eval is not None
+
+    @property
     def reuse_graphs(self) -> bool:
         """True if a graph is compiled once and run for every batch, the default unless
         WEFT_GRAPH_REUSE is 0. False places, plans, lowers and binds the graph again for each

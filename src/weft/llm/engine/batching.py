@@ -37,8 +37,8 @@ class Batch:
     """For each row of logits, its slot and the index of the token that it predicts."""
 
     def add(self, slot: Slot, n: int) -> None:
-        """Adds the next `n` tokens of a slot. Logits are computed for the last token of the slot,
-        or for all tokens if their log-probabilities are wanted."""
+        """Adds the next `n` tokens of a slot. Logits are computed for the last token of the slot
+        and for those of its draft, or for all tokens if their log-probabilities are wanted."""
         start, end, last = slot.n_done, slot.n_done + n, len(slot.tokens)
         self.tokens += slot.tokens[start:end]
         self.positions += range(start, end)
@@ -54,6 +54,16 @@ class Batch:
         self.outputs += [False] * (n - 1) + [end == last]
         if end == last:
             self.rows.append((slot, end))
+            if slot.draft:
+                self._add_draft(slot, end)
+
+    def _add_draft(self, slot: Slot, end: int) -> None:
+        n = len(slot.draft)
+        self.tokens += slot.draft
+        self.positions += range(end, end + n)
+        self.seqs += [(slot.seq,)] * n
+        self.outputs += [True] * n
+        self.rows += [(slot, end + i) for i in range(1, n + 1)]
 
 
 def pack(slots: Sequence[Slot], most: int, most_beside: int) -> Batch:

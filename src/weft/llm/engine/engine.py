@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from weft.errors import AbortedError, BusyError, ContextError
 from weft.llm.compute.context import Context
+from weft.llm.drafting.drafting import Drafting
 from weft.llm.engine.request import Done, Event, Request, Ticket
 from weft.llm.engine.writer import PROMPT_SHARE, Writer
 from weft.llm.tokenizers.tokenizer import Tokenizer
@@ -35,14 +36,16 @@ class Engine:
         max_queue: int = 64,
         max_text: int | None = None,
         prompt_share: int = PROMPT_SHARE,
+        drafting: Drafting | None = None,
     ) -> None:
         """`context` is used by the engine alone from now on. It needs a sequence for each text that
         runs at the same time (`n_seq_max`), and as many rows of logits (`n_outputs`).
 
         `max_queue` is the most requests that may wait. `max_text` is the most tokens of one text,
         its prompt included (default: all that the context holds). `prompt_share` is the most prompt
-        tokens in a step in which texts are written too. Raises ContextError for a context of
-        embeddings or with sizes that are too small."""
+        tokens in a step in which texts are written too. `drafting` proposes tokens, which are
+        checked in the rows that `n_outputs` has beyond one for each text. Raises ContextError for a
+        context of embeddings or with sizes that are too small."""
         if context.embeddings:
             raise ContextError("texts need logits; create the context with embeddings=False")
         n_seq = context.cache.n_seq_max
@@ -51,7 +54,9 @@ class Engine:
                 f"{n_seq} texts at once, but n_ubatch is {context.n_ubatch}, n_batch "
                 f"{context.n_batch} and n_outputs {context.n_outputs}; make them larger"
             )
-        self._writer = Writer(context, tokenizer, max_text=max_text, prompt_share=prompt_share)
+        self._writer = Writer(
+            context, tokenizer, max_text=max_text, prompt_share=prompt_share, drafting=drafting
+        )
         self.context = context
         self.tokenizer = tokenizer
         self.max_queue = max_queue

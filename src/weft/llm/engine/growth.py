@@ -40,6 +40,10 @@ class Stats:
     """Time of all tokens but the first."""
     finish_reason: FinishReason = ""
     """The reason why the text ended, see `FinishReason`; for a list of prompts, the last text's."""
+    n_drafted: int = 0
+    """Number of tokens that were drafted, see `weft.llm.drafting`."""
+    n_accepted: int = 0
+    """Number of drafted tokens that were right."""
     logprobs: list[TokenLogprobs] = field(default_factory=list)
     """Log-probabilities of all drawn tokens, the one that ended the text included, if they were
     asked for."""
@@ -84,6 +88,10 @@ class Growth:
         self.logprobs: list[TokenLogprobs] = []
         self.n_drawn = 0
         """Number of tokens drawn, the one that ended the text included."""
+        self.n_drafted = 0
+        """Number of tokens that were drafted."""
+        self.n_accepted = 0
+        """Number of drafted tokens that were right."""
         self.token = -1
         """The token drawn last."""
         self.ended_by_token = False

@@ -9,6 +9,7 @@ from time import perf_counter
 from weft.errors import ContextError
 from weft.execute import Progress
 from weft.llm.compute.context import Context
+from weft.llm.drafting.drafting import Drafting
 from weft.llm.engine.growth import Stats
 from weft.llm.engine.request import Done, Event, Read, Request, Ticket
 from weft.llm.engine.turn_lock import TurnLock
@@ -24,9 +25,12 @@ class SharedWriter:
     A thread waits for the texts of other threads to end. Within a thread, a new text ends the one
     before."""
 
-    def __init__(self, context: Context, tokenizer: Tokenizer) -> None:
+    def __init__(
+        self, context: Context, tokenizer: Tokenizer, drafting: Drafting | None = None
+    ) -> None:
         self._tokenizer = tokenizer
-        self._writer = Writer(context, tokenizer, prompt_share=context.n_batch)
+        share = context.n_batch
+        self._writer = Writer(context, tokenizer, prompt_share=share, drafting=drafting)
         self._turns = TurnLock()
         self.stats = Stats()
         """Tokens and times of the last call of any thread."""
@@ -97,6 +101,8 @@ class SharedWriter:
             if progress is not None:
                 n = first.n_reused
                 progress(first.n_read - n, len(first.request.prompt) - n)
+        stats.n_drafted = sum(t.growth.n_drafted for t in texts)
+        stats.n_accepted = sum(t.growth.n_accepted for t in texts)
         stats.n_generated = first.growth.n_drawn if alone else sum(t.growth.n_drawn for t in texts)
         return more
 

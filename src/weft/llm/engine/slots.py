@@ -10,6 +10,8 @@ set no limit. A text within its promise is never cut short by others.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from weft.errors import ContextError
 from weft.llm.cache.kv_cache import KVCache
 from weft.llm.compute.context import Context
@@ -25,7 +27,7 @@ promised one by one."""
 class Slot:
     """A sequence of the context, and the text that it holds."""
 
-    __slots__ = ("last_used", "n_done", "seq", "text", "tokens")
+    __slots__ = ("draft", "last_used", "n_done", "seq", "text", "tokens")
 
     def __init__(self, seq: int) -> None:
         self.seq = seq
@@ -34,6 +36,8 @@ class Slot:
         """The tokens of the text, in order of position."""
         self.n_done = 0
         """Number of these that are in the cache."""
+        self.draft: Sequence[int] = ()
+        """Tokens that may follow, to be checked in this step."""
         self.last_used = 0
 
     @property
@@ -115,7 +119,7 @@ class Slots:
         beginning."""
         self._clock += 1
         slot.last_used = self._clock
-        slot.text, slot.tokens, slot.n_done = None, [], 0
+        slot.text, slot.tokens, slot.n_done, slot.draft = None, [], 0, ()
         self.running.remove(slot)
         if not keep:
             self.clear(slot)
@@ -138,6 +142,37 @@ class Slots:
             self.clear(min(idle, key=lambda s: s.last_used))
             self._n_free = cache.size - cache.n_used
         self._n_free -= n
+
+    def room_beside(self, n: int) -> int:
+        """Number of cells that are free beside the next `n`, without those of idle slots."""
+        if self._n_free < n + 64:
+            self._n_free = self.cache.size - self.cache.n_used
+        return max(self._n_free - n, 0)
+
+    def most_drafted(self, slot: Slot) -> int:
+        """The most tokens that may be drafted for a text: no more than it can still have."""
+        text, n = slot.text, len(slot.tokens)
+        assert text is not None
+        most = min(self._context.n_ctx_seq, self._max_text) - n
+        if text.request.max_tokens is not None:
+            most = min(most, text.request.max_tokens - text.growth.n_drawn - 1)
+        return max(most, 0)
+
+    def state_of(self, slot: Slot) -> int | None:
+        """The recurrent state that a sequence has now; None: the model has none."""
+        states = self.cache.states
+        return None if states is None else int(states.slot[slot.seq])
+
+    def take_back(self, slot: Slot, start: int, right: int, state: int | None) -> None:
+        """Removes the tokens from position `right` on, the wrong part of a draft, that were just
+        decoded from position `start` on.
+
+        A recurrent state goes back to `state`, the one before; right tokens are then decoded
+        again."""
+        right = right if state is None else start
+        self._n_free += self.cache.take_back(slot.seq, right, state)
+        if slot.text is not None:
+            slot.n_done = right
 
     def recover(self) -> bool:
         """Restarts texts whose sequences were emptied by the failure of a device, with the tokens

@@ -28,6 +28,10 @@ class EngineStats:
     reused_tokens: int = 0
     """Prompt tokens that were in the cache."""
     generated_tokens: int = 0
+    drafted_tokens: int = 0
+    """Tokens drafted, see `weft.llm.drafting`."""
+    accepted_tokens: int = 0
+    """Tokens among them that were right."""
     steps: int = 0
     step_seconds: float = 0.0
     """Time of all steps, sampling included."""

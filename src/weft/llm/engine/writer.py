@@ -19,7 +19,9 @@ from numpy.typing import NDArray
 
 from weft.errors import AbortedError, ContextError
 from weft.llm.compute.context import Context
+from weft.llm.drafting.drafting import Drafting
 from weft.llm.engine.batching import Batch, pack
+from weft.llm.engine.checking import Checking
 from weft.llm.engine.request import Delta, Done, Read, Reason, Request, Ticket
 from weft.llm.engine.slots import Slot, Slots
 from weft.llm.engine.stats import EngineStats
@@ -45,13 +47,15 @@ class Writer:
         *,
         max_text: int | None = None,
         prompt_share: int = PROMPT_SHARE,
+        drafting: Drafting | None = None,
     ) -> None:
         """`context` needs a sequence for each text that runs at the same time (`n_seq_max`), and as
         many rows of logits (`n_outputs`).
 
         `max_text` is the most tokens of one text, its prompt included (default: all that the
         context holds). `prompt_share` is the most prompt tokens in a step in which texts are
-        written too."""
+        written too. `drafting` proposes tokens, which are checked in the rows that `n_outputs` has
+        beyond one for each text."""
         self.context = context
         self.tokenizer = tokenizer
         limits = (max_text, context.model.config.n_positions, context.n_ctx)
@@ -62,6 +66,9 @@ class Writer:
         self.stats = EngineStats()
         self._share = prompt_share
         self._slots = Slots(context, self.max_text)
+        self._checking: Checking | None = None
+        if drafting is not None:
+            self._checking = Checking(context, self._slots, drafting)
 
     @property
     def n_slots(self) -> int:
@@ -92,10 +99,13 @@ class Writer:
         # ---- prompts in ----
         self._admit()
         self._slots.shift()
+        if self._checking is not None:
+            self._checking.prepare()
         batch = pack(self._slots.running, self.context.n_step, self._share)
         # ---- tokens out ----
         if batch.tokens:
-            n_prompt = batch.n_prompt
+            n_prompt, n_texts = batch.n_prompt, len(self._slots.running)
+            began, ended = perf_counter(), 0.0
             try:
                 rows = self._decode(batch)
             except AbortedError:
@@ -103,9 +113,14 @@ class Writer:
             except Exception as error:
                 self._isolate(batch, error)
             else:
+                ended = perf_counter()
                 self._hand_out(batch, rows)
             drawn = self.stats.generated_tokens - before
-            self.stats.count_step(perf_counter() - start, n_prompt, drawn)
+            seconds = perf_counter() - start
+            self.stats.count_step(seconds, n_prompt, drawn)
+            if self._checking is not None and ended and not n_prompt:
+                columns = len(batch.tokens)
+                self._checking.learn(columns, n_texts, ended - began, seconds, drawn)
         return bool(self._slots.running or self.waiting)
 
     def cancel_all(self) -> None:
@@ -148,21 +163,30 @@ class Writer:
             slot.n_done += n
         for slot in batch.prompts:
             _text(slot).n_read = slot.n_done
+        checks = self._checking.checks if self._checking is not None else {}
         for (slot, at), row in zip(batch.rows, rows, strict=True):
-            if slot.text is None:  # an earlier row has ended the text
+            text, check = slot.text, checks.get(slot)
+            if text is None or (check and check.failed):  # ended, or after a wrong token of a draft
                 continue
             try:
                 if at < len(slot.tokens):
-                    top = slot.text.request.prompt_logprobs or 0
-                    slot.text.read.append(token_logprobs(row, slot.tokens[at], top))
-                else:
-                    self._draw(slot, slot.text, row)
+                    top = text.request.prompt_logprobs or 0
+                    text.read.append(token_logprobs(row, slot.tokens[at], top))
+                    continue
+                self._draw(slot, text, row)
+                if check is not None:
+                    check.note(text.growth.token)
             except Exception as error:
                 self._end(slot, "error", error)
+        if checks and self._checking is not None:
+            self._checking.settle(self.stats)
 
     def _isolate(self, batch: Batch, error: Exception) -> None:
         """Computes each text of a failed batch by itself, so that only those end that fail."""
         alone = len(batch.parts) == 1
+        if self._checking is not None and self._checking.checks:
+            self._checking.drop()
+            alone = False  # it may go on without its draft
         for slot, n in batch.parts:
             if not self._slots.recover() and alone:
                 self._end(slot, "error", error)
@@ -206,6 +230,8 @@ class Writer:
     def _end(self, slot: Slot, reason: Reason, error: Exception | None = None) -> None:
         text = _text(slot)
         self._slots.release(slot, keep=reason != "error")
+        if self._checking is not None:
+            self._checking.end(slot)
         self._tell(text, text.done(reason, error))
 
     def _tell(self, text: Ticket, done: Done) -> None:

@@ -1,0 +1,34 @@
+"""`Drafter`: what proposes tokens that may follow a text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+__all__ = ["Drafter"]
+
+
+class Drafter(Protocol):
+    """Proposes tokens. Whatever it proposes, texts are the same; only their speed differs.
+
+    A proposal is asked for in two calls, so that one that does not pay costs little: `look` says
+    how much it would be worth, and `propose` makes it."""
+
+    name: str
+    """Its name in messages and statistics."""
+    trust: Sequence[float]
+    """For each class of its proposals, how many of 1 tokens are expected to be right. This is the
+    belief before anything has been measured."""
+
+    def look(self, seq: int, tokens: Sequence[int]) -> tuple[int, int]:
+        """The class of the proposal that it would make for the text `tokens` (ids, at least one) of
+        sequence `seq`, an index of `trust`, and the most tokens of it (0: it has none)."""
+        ...
+
+    def propose(self, seq: int, tokens: Sequence[int], most: int) -> Sequence[int]:
+        """At most `most` ids that may follow. Called right after `look`, with the same text."""
+        ...
+
+    def forget(self, seq: int) -> None:
+        """The text of sequence `seq` has ended."""
+        ...

@@ -1,0 +1,157 @@
+"""`Checking`: drafts in the batch of a step, and what is taken back of them.
+
+A draft stands behind the last token of its text, and there are logits for each of its tokens. The
+sampler draws from them one after another, as if each had been computed in a step of its own: the
+rows have the same bits, because no row depends on what is computed beside it. At the first drawn
+token that is not the draft's, the rows behind are left unread and their cells are taken back. So
+texts, random numbers, constraints and the cache are what they would be without drafts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from weft.backends.cpu import CpuBackend
+from weft.llm.compute.context import Context
+from weft.llm.drafting.drafting import MOST_TEXTS, Drafting, Outcome, Wanted
+from weft.llm.engine.request import Ticket
+from weft.llm.engine.slots import Slot, Slots
+from weft.llm.engine.stats import EngineStats
+from weft.llm.planning.plan import ContextPlan
+
+__all__ = ["MOST_COLUMNS", "Check", "Checking", "why_no_drafts"]
+
+MOST_COLUMNS = 31
+"""Most columns of a batch with drafts: from 32 on, devices may take products that are left to the
+cpu for single tokens, and round differently."""
+
+
+@dataclass(slots=True)
+class Check:
+    """The draft of one text in a step."""
+
+    text: Ticket
+    draft: Sequence[int]
+    start: int
+    """Number of tokens in the cache before the step."""
+    end: int
+    """Number of tokens of the text before the step."""
+    state: int | None
+    """The recurrent state before the step."""
+    n_drawn: int = 0
+    failed: bool = False
+
+    def note(self, token: int) -> None:
+        """Notes the token that has been drawn."""
+        if self.n_drawn < len(self.draft):
+            self.failed = token != self.draft[self.n_drawn]
+        self.n_drawn += 1
+
+
+class Checking:
+    """Puts drafts behind the texts of a step and takes back what was wrong."""
+
+    def __init__(self, context: Context, slots: Slots, drafting: Drafting) -> None:
+        self._context = context
+        self._slots = slots
+        self.drafting = drafting
+        self.checks: dict[Slot, Check] = {}
+        """The drafts of this step."""
+        self._outcomes: list[Outcome] = []
+        self._learns = False
+        self._ended: list[int] = []
+        self._plan: ContextPlan | None = None
+        self._never = ""
+
+    def prepare(self) -> None:
+        """Sets the drafts of a step. While a prompt is read there are none."""
+        self.drop()
+        drafting = self.drafting
+        self._learns = not drafting.rests
+        if drafting.rests:
+            drafting.rests -= 1
+            return
+        while self._ended:
+            self.drafting.forget(self._ended.pop())
+        running, context = self._slots.running, self._context
+        if not running or len(running) > MOST_TEXTS:
+            return
+        if context.plan is not self._plan:
+            self._plan, self._never = context.plan, why_no_drafts(context)
+        if self._never or context.is_watched:
+            return
+        n_base, wanted = 0, []
+        for slot in running:
+            text = slot.text
+            if text is None or not text.growth.n_drawn:
+                return
+            n_base += slot.n_left
+            wanted.append(Wanted(slot.seq, slot.tokens, self._slots.most_drafted(slot)))
+        room = min(MOST_COLUMNS, context.n_ubatch, context.n_batch) - n_base
+        room = min(room, context.n_outputs - len(running))
+        if room < 1:
+            return
+        room = min(room, self._slots.room_beside(n_base))
+        for slot, draft in zip(running, self.drafting.propose(wanted, n_base, room), strict=True):
+            n = slot.n_left + len(draft)
+            if draft and slot.text is not None and context.cache.has_room_behind(slot.seq, n):
+                slot.draft = draft
+                state = self._slots.state_of(slot)
+                end = len(slot.tokens)
+                self.checks[slot] = Check(slot.text, draft, slot.n_done, end, state)
+
+    def end(self, slot: Slot) -> None:
+        """Notes that the text of a slot has ended."""
+        self._ended.append(slot.seq)
+
+    def drop(self) -> None:
+        """Forgets the drafts of this step."""
+        if self.checks:
+            for slot in self.checks:
+                slot.draft = ()
+            self.checks.clear()
+        self._outcomes.clear()
+
+    def settle(self, stats: EngineStats) -> None:
+        """Takes back the wrong parts of all drafts, after the tokens of this step were drawn."""
+        for slot, check in self.checks.items():
+            if slot.text is not None and slot.n_done < check.end:  # not in the batch yet
+                continue
+            n, drawn = len(check.draft), check.n_drawn
+            right = check.end + max(drawn, 1) - 1
+            if drawn > n:
+                if slot.text is not None:
+                    slot.n_done = right
+            else:
+                self._slots.take_back(slot, check.start, right, check.state)
+            accepted = drawn - 1 if check.failed else min(drawn, n)
+            check.text.growth.n_drafted += n
+            check.text.growth.n_accepted += accepted
+            stats.drafted_tokens += n
+            stats.accepted_tokens += accepted
+            self._outcomes.append(Outcome(slot.seq, n, drawn, check.failed))
+
+    def learn(self, n_columns: int, n_texts: int, batch: float, seconds: float, n: int) -> None:
+        """Tells `drafting` what a step took: its columns and texts, the seconds of its batch, all
+        its seconds, and the number `n` of tokens drawn."""
+        if self._learns:
+            self.drafting.note(n_columns, n_texts, batch, seconds, n, self._outcomes)
+
+
+def why_no_drafts(context: Context) -> str:
+    """Why drafts cannot be checked without a chance of other texts; empty if they can."""
+    for regime in context.regimes:
+        used = {split.device for split in regime.program.splits}
+        for device in (d for d in regime.program.devices if d.name in used):
+            if not isinstance(device, CpuBackend):
+                return f"device {device.name} may round a batch otherwise than single tokens"
+            if device.activations == "bf16":
+                return "with bf16 activations, a batch is rounded otherwise than single tokens"
+        if regime.max_tokens >= MOST_COLUMNS:
+            break
+    if context.cache.window is not None:
+        return "with swa_full=False, attention adds up in the order of cells that are used again"
+    if not context.plan.options.flash:
+        return "without flash attention, a batch is rounded otherwise than single tokens"
+    return ""
