@@ -8,7 +8,7 @@ __all__ = ["foreign_option", "in_place_of"]
 
 _PLACE = "--place 'GLOB=DEVICE' says which weights are on a device"
 _EXPERTS = "--place 'blk.*.ffn_*_exps=cpu' keeps the weights of experts in host memory"
-_DRAFT = "there is no second model that drafts"
+_DRAFT = "there is no second model that drafts; --spec-type ngram looks tokens up in the text"
 _ADAPTER = "there are no adapters; merge one into the model before it is converted"
 _POSITIONS = "positions are scaled as the model's file says"
 _SEES = "models read text only"
@@ -31,9 +31,8 @@ _INSTEAD: dict[str, str] = {
     **dict.fromkeys(("-ot", "--override-tensor"), _PLACE),
     **dict.fromkeys(("-cmoe", "--cpu-moe", "-ncmoe", "--n-cpu-moe"), _EXPERTS),
     **dict.fromkeys(
-        ("-md", "--model-draft", "-hfd", "--hf-repo-draft", "--draft", "--draft-max",
-         "--draft-min", "--draft-p-min", "-ngld", "-devd", "-cd", "--speculative-config",
-         "--spec-type"), _DRAFT),
+        ("-md", "--model-draft", "--spec-draft-model", "-hfd", "--hf-repo-draft", "--draft-p-min",
+         "--spec-draft-p-min", "-ngld", "-devd", "-cd"), _DRAFT),
     **dict.fromkeys(("--lora", "--lora-scaled", "--enable-lora", "--lora-modules",
                      "--control-vector"), _ADAPTER),
     **dict.fromkeys(

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from weft.cli.console import LoadProgress, PromptProgress, say, text_out
+from weft.cli.draft_options import DraftMax, DraftMin, SpecConfig, SpecType, draft_options
 from weft.cli.dump import TensorDump
 from weft.cli.loading import loads_model
 from weft.cli.model_file import ModelFile
@@ -20,6 +21,7 @@ from weft.cli.text_input import read_text, unescaped
 from weft.cli.unused_options import Conversation, Interactive, require_text_only
 from weft.errors import ContextError
 from weft.llm import LLM, SamplingParams, Stats
+from weft.llm.drafting.options import MOST
 from weft.llm.sampling.constraint import check_constraint
 
 __all__ = ["run"]
@@ -55,6 +57,10 @@ def run(
     ] = None,
     context_shift: ContextShift = False,
     keep: Keep = 0,
+    spec_type: SpecType = "ngram",
+    draft_max: DraftMax = MOST,
+    draft_min: DraftMin = 0,
+    speculative_config: SpecConfig = None,
     ignore_eos: Annotated[
         bool, typer.Option("--ignore-eos", help="Go on after the model's end token.")
     ] = False,
@@ -103,12 +109,13 @@ def run(
     if escape:
         start = unescaped(start)
     check_constraint(sampling)
+    drafts = draft_options(spec_type, draft_max, draft_min, speculative_config)
     dump = TensorDump(dump_tensors) if dump_tensors is not None else None
     with LoadProgress() as progress:
         shifts = context_shift and n_predict != -2
         llm = LLM(
-            model, context_shift=shifts, n_keep=keep, progress=progress, eval_callback=dump,
-            repack_later=True, **load,
+            model, context_shift=shifts, n_keep=keep, drafting=drafts, progress=progress,
+            eval_callback=dump, repack_later=True, **load,
         )  # fmt: skip
     if dump is not None:
         dump.require_match()
@@ -135,6 +142,8 @@ def run(
         text_out.write(f"{shown}\n")
         if not quiet:
             _show_speed(llm.stats)
+            if verbose:
+                _show_drafts(llm.stats)
         experts = llm.context.plan.experts
         if verbose and experts is not None:
             say(f"experts: {experts.about()}")
@@ -185,3 +194,9 @@ def _show_speed(stats: Stats) -> None:
         f"prompt: {stats.n_prompt} tokens, {stats.prompt_tokens_per_second:.1f} tokens/s; "
         f"generation: {stats.n_generated} token{'s' if stats.n_generated != 1 else ''}{speed}{why}"
     )
+
+
+def _show_drafts(stats: Stats) -> None:
+    n, right = stats.n_drafted, stats.n_accepted
+    part = f" ({right / n:.0%})" if n else ""
+    say(f"drafting: {right} of {n} guessed tokens were right{part}")

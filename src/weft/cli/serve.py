@@ -12,12 +12,14 @@ from typing import Annotated, Any
 import typer
 
 from weft.cli.console import LoadProgress, say
+from weft.cli.draft_options import DraftMax, DraftMin, SpecConfig, SpecType, draft_options
 from weft.cli.loading import loads_model_with
 from weft.cli.model_file import ModelFile
 from weft.cli.options import parse_count
 from weft.cli.plan_lines import plan_lines
 from weft.cli.unused_options import UNUSED_BY_SERVE, ServeNoEffect
 from weft.errors import WeftError
+from weft.llm.drafting.options import MOST
 
 __all__ = ["serve"]
 
@@ -94,6 +96,10 @@ def serve(
     grace: Annotated[
         float, typer.Option(help="Seconds for running requests when the server is stopped.")
     ] = 30.0,
+    spec_type: SpecType = "ngram",
+    draft_max: DraftMax = MOST,
+    draft_min: DraftMin = 0,
+    speculative_config: SpecConfig = None,
     embeddings: Annotated[
         bool,
         typer.Option(
@@ -124,9 +130,12 @@ def serve(
         cors_origins=tuple(cors_origin or ()), allow_hosts=tuple(allow_host or ()), strict=strict,
         log_level="error" if quiet else "debug" if verbose else log_level.value,
     )  # fmt: skip
+    drafts = draft_options(spec_type, draft_max, draft_min, speculative_config)
     with api.take_address(options) as address:  # fails early, before a large model is loaded
         with LoadProgress() as progress:
-            service = api.Service(model, options, embeddings=embeddings, progress=progress, **load)
+            service = api.Service(
+                model, options, embeddings=embeddings, drafting=drafts, progress=progress, **load
+            )
         if not quiet:
             for line in service_lines(model, service):
                 say(line)

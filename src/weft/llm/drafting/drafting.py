@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from time import perf_counter
 
 from weft.llm.drafting.drafter import Drafter
 from weft.llm.drafting.gain import LENGTHS, Chance, Credit, Gain, Odds
+from weft.records import dataclass
 
 __all__ = ["MOST_TEXTS", "Drafting", "Outcome", "Wanted"]
 

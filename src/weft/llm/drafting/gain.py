@@ -1,29 +1,31 @@
 """`Gain` decides how many tokens to draft, from what steps took and how many drafts were right.
 
 Everything is measured as it runs; times are given by the caller. What drafting may lose is bounded:
-it spends a credit, in steps without drafts, that grows by 1.5% of a step with every token and by
+it spends a credit, in steps without drafts, that grows by 1% of a step with every token and by
 what drafts have gained. Without credit nothing is drafted until enough has grown again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
+
+from weft.records import dataclass
 
 __all__ = ["LENGTHS", "Chance", "Costs", "Credit", "Gain", "Odds"]
 
-LENGTHS = (1, 3, 7, 15, 23, 30)
+LENGTHS = (1, 3, 5, 7, 11, 15, 23, 30)
 """Lengths of drafts that are weighed against each other. Kernels take columns in groups, and few
 lengths are measured sooner."""
 WORTH = 1.05
 """A draft must be expected to make a step so many times as fast per token."""
 SLOWEST = 0.98
 """And no text beside it slower than this."""
-START = 1.5
+START = 2.0
 """Steps that may be lost before anything has been gained."""
-GROWTH = 0.015
+GROWTH = 0.01
 """Part of a step that may be lost for each token."""
-MOST = 16.0
+MOST = 24.0
 """Most steps that a credit grows to."""
 MEASURED = 2
 """Steps without drafts that must have been measured."""
@@ -56,6 +58,11 @@ class Costs:
     def count(self, n: int) -> int:
         """The number of batches of `n` columns so far."""
         return self._count.get(n, 0)
+
+    @property
+    def largest(self) -> int:
+        """The most columns of a batch so far."""
+        return max(self._seconds, default=0)
 
     def seconds(self, n: int) -> float:
         """The time of a batch of `n` columns: measured, or between the nearest that were, or by the
@@ -150,8 +157,8 @@ class Gain:
         for length in LENGTHS:
             counts = [min(length, c.most) for c in chances]
             total = sum(counts)
-            if total == 0 or total > room:
-                break
+            if total == 0 or total > room or n_base + total > 2 * self.costs.largest:
+                break  # sizes far beyond those measured may cost more than they seem to
             batch = self.costs.seconds(n_base + total) + sum(
                 k * c.seconds for k, c in zip(counts, chances, strict=True)
             )

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from weft.errors import ContextError
 from weft.llm.drafting.drafter import Drafter
 from weft.llm.drafting.drafting import Drafting
 from weft.llm.drafting.ngram import NgramDrafter
+from weft.records import dataclass
 
 __all__ = ["DraftOptions", "make_drafting", "rows_needed"]
 

@@ -10,7 +10,6 @@ texts, random numbers, constraints and the cache are what they would be without 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from weft.backends.cpu import CpuBackend
 from weft.llm.compute.context import Context
@@ -19,6 +18,7 @@ from weft.llm.engine.request import Ticket
 from weft.llm.engine.slots import Slot, Slots
 from weft.llm.engine.stats import EngineStats
 from weft.llm.planning.plan import ContextPlan
+from weft.records import dataclass
 
 __all__ = ["MOST_COLUMNS", "Check", "Checking", "why_no_drafts"]
 
