@@ -82,7 +82,8 @@ class Series:
             n_ctx = None if arguments["plan"] else cells
             for embeddings in self._embeddings:
                 options = {**arguments, "n_ctx": n_ctx, "embeddings": embeddings}
-                context = Context(model, n_outputs=1, **options)
+                rows = None if options.get("plan") else 1  # a plan has its own
+                context = Context(model, n_outputs=rows, **options)
                 self.memory, self.n_contexts = context.memory, self.n_contexts + 1
                 if self._verbose:
                     for line in plan_lines(path, context):
