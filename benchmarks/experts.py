@@ -9,8 +9,10 @@ system drops what it caches of the file. With --limit (root only) it runs in a c
 much memory, page cache included; `mapped` is weft without a budget and with weights used in place
 (where f32 weights, such as routers, are summed in another order than in panels).
 Tokens/s are by the clock, because reading is what is measured; rows take turns over --repeats, and
-the medians are shown. Random weights choose experts nearly evenly, the worst case for a cache;
---expert-skew of make_model.py makes some lead.
+the medians are shown. Along a text, random weights choose much the same experts again and again,
+because attention averages random tokens. With --fresh each token stands in an empty context, and
+experts are chosen nearly evenly, the worst case for a cache; --expert-skew of make_model.py makes
+some of them lead.
 """
 
 from __future__ import annotations
@@ -58,6 +60,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--prompt", type=int, default=64)
     parser.add_argument("--tokens", type=int, default=64)
+    parser.add_argument("--fresh", action="store_true", help="each token in an empty context")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--record", type=Path, help="write the routing for `weft experts`")
     parser.add_argument("--row", help=argparse.SUPPRESS)
@@ -164,12 +167,18 @@ def measure(args: argparse.Namespace, row: dict[str, Any]) -> dict[str, Any]:
     start = perf_counter()
     digest.update(context.decode(ids[: args.prompt]).tobytes())
     pp = args.prompt / (perf_counter() - start)
+
+    def decode(token: int) -> bytes:
+        if args.fresh:
+            context.clear()
+        return context.decode([token]).tobytes()
+
     for token in ids[args.prompt : args.prompt + 16]:
-        context.decode([int(token)])
+        decode(int(token))
     before = None if arena is None else arena.stats
     start, cpu = perf_counter(), process_time()
     for token in ids[args.prompt + 16 :]:
-        digest.update(context.decode([int(token)]).tobytes())
+        digest.update(decode(int(token)))
     result = {"pp": pp, "tg": args.tokens / (perf_counter() - start), "cpu": process_time() - cpu,
               "digest": digest.hexdigest()}  # fmt: skip
     if arena is not None and before is not None:

@@ -68,6 +68,7 @@ std::shared_ptr<ExpertStore> make_store(const Names& paths, const Names& names,
   throw_status(ExpertStore::create(
       paths, std::move(list), std::move(sizes), reinterpret_cast<char*>(arena.data()),
       static_cast<int64_t>(arena.size()), n_readers, policy_of(policy), chooses, store));
+  store->keep(std::make_shared<Bytes>(arena));  // readers write to it until they have ended
   return store;
 }
 
@@ -107,8 +108,8 @@ void bind_experts(nb::module_& m) {
            nb::arg("pools"), nb::arg("arena"), nb::arg("n_readers"), nb::arg("policy"),
            nb::arg("chooses"),
            "`stacks` has for each tensor: file, offset, bytes of an expert, experts, type, layout, "
-           "rows, row elements, layer, pool. `pools` has (bytes of a slot, slots). The caller "
-           "keeps `arena` alive. Raises ValueError for a file that cannot be opened, and for "
+           "rows, row elements, layer, pool. `pools` has (bytes of a slot, slots). "
+           "Raises ValueError for a file that cannot be opened, and for "
            "numbers that contradict each other.")
       .def("address",
            [](const ExpertStore& s, int stack) {

@@ -21,7 +21,7 @@ class ExpertStore:
         chooses: bool,
     ) -> None:
         """
-        `stacks` has for each tensor: file, offset, bytes of an expert, experts, type, layout, rows, row elements, layer, pool. `pools` has (bytes of a slot, slots). The caller keeps `arena` alive. Raises ValueError for a file that cannot be opened, and for numbers that contradict each other.
+        `stacks` has for each tensor: file, offset, bytes of an expert, experts, type, layout, rows, row elements, layer, pool. `pools` has (bytes of a slot, slots). Raises ValueError for a file that cannot be opened, and for numbers that contradict each other.
         """
 
     def address(self, arg: int, /) -> int: ...

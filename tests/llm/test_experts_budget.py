@@ -283,6 +283,15 @@ def test_commands(path: Path, tmp_path: Path) -> None:
     assert re.search(r"experts: slots for .* in memory; .* GB read", done.stderr)
 
 
+def test_texts_written_together(path: Path) -> None:
+    prompts = [[1, 5, 6, 7], [1, 5, 6, 9, 11], [1, 20, 21]]
+    options: dict[str, Any] = {"n_ctx": 96, "n_threads": 2, "n_seq_max": 3}
+    with LLM(path, **options) as plain, LLM(path, expert_budget=40_000, **options) as llm:
+        for _ in range(2):  # the second time, prompts are in the cache
+            wanted = plain.generate(prompts, max_tokens=10, temperature=0)
+            assert llm.generate(prompts, max_tokens=10, temperature=0) == wanted
+
+
 def test_texts_and_metrics(path: Path) -> None:
     options: dict[str, Any] = {"n_ctx": 48, "n_threads": 1}
     with LLM(path, **options) as plain, LLM(path, expert_budget=40_000, **options) as llm:

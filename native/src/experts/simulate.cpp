@@ -107,7 +107,7 @@ ExpertPolicy best_policy(const std::vector<int32_t>& record, const std::vector<i
       return now;
     asked = out.asked;
     const auto wrong = static_cast<double>(out.guesses - out.predicted);
-    cost[i] = static_cast<double>(out.asked - out.hits) + 0.25 * wrong;
+    cost[i] = static_cast<double>(out.asked - out.hits) + 0.5 * wrong;
   }
   const auto best = static_cast<int>(std::min_element(cost, cost + kExpertPolicies) - cost);
   const double gain = cost[static_cast<int>(now)] - cost[best];

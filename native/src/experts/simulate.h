@@ -20,8 +20,8 @@ struct SimulatedExperts {
 bool simulate_experts(const std::vector<int32_t>& record, const std::vector<int32_t>& n_experts,
                       int32_t n_slots, ExpertPolicy policy, SimulatedExperts& out);
 
-// The policy that does best, or `now` where none is clearly better. A wrong prediction costs a
-// quarter of a miss: it is read while others compute.
+// The policy that does best, or `now` where none is clearly better. A wrong prediction costs
+// half a miss: it is read while others compute.
 ExpertPolicy best_policy(const std::vector<int32_t>& record, const std::vector<int32_t>& n_experts,
                          int32_t n_slots, ExpertPolicy now);
 

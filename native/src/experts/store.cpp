@@ -88,6 +88,11 @@ void ExpertStore::begin(ExpertLease& lease, int32_t stack, std::vector<int32_t> 
   look_ahead(lease);
 }
 
+bool ExpertStore::may_give_way(int32_t slot) const {
+  const Residency::Slot& s = books_->slot(slot);
+  return s.pins == 0 && s.state != State::kReading;
+}
+
 bool ExpertStore::enter(ExpertLease& lease, int32_t round) {
   Lock held = lock();
   if (lease.n_rounds() > 1) {  // experts that are done may give way
@@ -98,21 +103,22 @@ bool ExpertStore::enter(ExpertLease& lease, int32_t round) {
   const int32_t first = std::min(n, round * lease.most);
   const int32_t last = std::min(n, first + lease.most);
   // All or nothing: steps of two contexts that each held a part would wait for each other.
-  const int32_t pool = books_->pool_of(lease.stack);
-  int32_t there = 0;
-  int32_t usable = 0;
-  for (int32_t i = books_->first_slot(pool); i < books_->last_slot(pool); ++i) {
-    const Residency::Slot& s = books_->slot(i);
-    if (s.pins == 0 && s.state != State::kReading) ++usable;
-  }
+  int32_t missing = 0;
+  int32_t own = 0;  // slots that nobody uses now, and that this round will
   for (int32_t i = first; i < last; ++i) {
     const int32_t slot = books_->find(lease.stack, lease.order[static_cast<size_t>(i)]);
-    if (slot < 0) continue;
-    const Residency::Slot& s = books_->slot(slot);
-    ++there;
-    if (s.pins == 0 && s.state != State::kReading) --usable;
+    if (slot < 0) {
+      ++missing;
+    } else if (may_give_way(slot)) {
+      ++own;
+    }
   }
-  if (usable < last - first - there) return false;
+  const int32_t pool = books_->pool_of(lease.stack);
+  int32_t wanted = missing == 0 ? 0 : missing + own;
+  for (int32_t i = books_->first_slot(pool); i < books_->last_slot(pool) && wanted > 0; ++i) {
+    if (may_give_way(i)) --wanted;
+  }
+  if (wanted > 0) return false;
   for (int32_t i = first; i < n; ++i) {
     books_->spare(lease.stack, lease.order[static_cast<size_t>(i)]);
   }

@@ -13,6 +13,7 @@
 #include <mutex>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "experts/residency.h"
@@ -102,6 +103,9 @@ class ExpertStore {
   void wait_for_slots();
   void leave(ExpertLease& lease);
 
+  // Keeps the owner of the arena alive as long as the store.
+  void keep(std::shared_ptr<void> owner) { owner_ = std::move(owner); }
+
   // The bytes of one expert as they are in the file.
   Status read_rows(int32_t stack, int32_t expert, char* out) const;
 
@@ -141,12 +145,14 @@ class ExpertStore {
                      std::vector<char>& staging) const;
   Status read_bytes(const ExpertStack& stack, int32_t expert, char* out) const;
   void give_back(ExpertLease& lease);
+  bool may_give_way(int32_t slot) const;
   void look_ahead(const ExpertLease& lease);
   void remember(const ExpertLease& lease, int32_t layer);
   void review(Lock& lock);
   void wish(int32_t stack, int32_t expert, Residency::Cause cause);
   char* slot_data(int32_t slot) const { return slot_data_[static_cast<size_t>(slot)]; }
 
+  std::shared_ptr<void> owner_;  // goes last
   std::vector<File> files_;
   std::vector<ExpertStack> stacks_;
   std::vector<std::vector<int32_t>> layers_;  // the stacks of each

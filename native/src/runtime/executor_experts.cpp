@@ -135,9 +135,11 @@ int64_t Executor::fetch(const Stage& stage, int thread, bool& stopped) {
   const Task& task = tasks_[static_cast<size_t>(stage.begin)];
   const Step& step = first_step(task);
   ExpertUse& use = *step.use;
+  const auto number = static_cast<size_t>(layout_.steps[static_cast<size_t>(task.chain.begin)]);
   std::atomic<int64_t>& next = left_[static_cast<size_t>(&stage - stages_.data())].claimed;
   for (int64_t n_units = 0;; ++n_units) {
     if (next.fetch_add(1, std::memory_order_relaxed) >= stage.units) return n_units;
+    const Spans::Note note = spans_.note(number, thread);
     for (;;) {
       stopped = abort_.load(std::memory_order_relaxed);
       if (stopped) return n_units;

@@ -246,8 +246,9 @@ def _print_notes(series: Series) -> None:
         waits = ", ".join(f"{row['test']} {row['barriers']}" for row in rows)
         nodes = rows[0]["nodes"]
         out.print(f"how often threads waited for each other in a run of {nodes} ops: {waits}")
+    experts = f"experts {size_text(memory.experts)}, " if memory.experts else ""
     out.print(
-        f"memory: weights {size_text(memory.weights + memory.repacked)}, cache "
+        f"memory: weights {size_text(memory.weights + memory.repacked)}, {experts}cache "
         f"{size_text(memory.cache)}, compute {size_text(memory.compute)}, scratch of the threads "
         f"{size_text(memory.scratch)}",
         markup=False,

@@ -103,7 +103,7 @@ def simulate(routing: Routing, n_slots: int, policy: SimulatedPolicy) -> float:
 
 def best_policy(routing: Routing, n_slots: int, now: SimulatedPolicy = "lfu") -> SimulatedPolicy:
     """The policy that "auto" would go on with after this record: the one with the fewest misses, a
-    wrong prediction counted as a quarter, or `now` if none is better by 1%."""
+    wrong prediction counted as a half, or `now` if none is better by 1%."""
     number = _native.best_expert_policy(
         routing.record, routing.n_experts, n_slots, SIMULATED.index(now)
     )
