@@ -88,7 +88,8 @@ Result<size_t> repacked_size(const Repack& r, size_t source) {
       interleaves ? (format == nullptr ? 0 : format->block) : lookup_block(r.type);
   const bool from_rows = r.from == Layout::kRows;
   if (block == 0 || from_rows == (r.to == Layout::kRows) || r.from == Layout::kLookup ||
-      r.rows % kPanelRows != 0 || r.row_elements % block != 0) {
+      r.row_elements % block != 0 ||
+      !(interleaves ? has_panels(r.type, r.rows) : r.rows % kPanelRows == 0)) {
     return Error::InvalidProgram;
   }
   int64_t elements = 0;
@@ -112,8 +113,8 @@ Error repack(const Repack& r, ThreadPool& pool, Constant& constant) {
   const int64_t row_bytes = r.row_elements / info.block * info.block_size;
   Move move{&r, constant.data, constant.own.data(), row_bytes, r.rows / kPanelRows};
   pool.run(&Move::job, &move, pool.size());
-  // The bytes behind the last row (the scale of i2_s) stay there.
-  const auto end = static_cast<size_t>(row_bytes * r.rows);
+  // The bytes behind the last panel (rows, or the scale of i2_s) stay there.
+  const auto end = static_cast<size_t>(row_bytes * move.panels * kPanelRows);
   std::memcpy(constant.own.data() + end, constant.data + end, constant.size - end);
   constant.source.reset();
   constant.data = constant.own.data();

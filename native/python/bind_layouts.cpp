@@ -84,9 +84,10 @@ void move(bool to_panels, int type, const Bytes& src, const MutableBytes& dst, i
   if (format == nullptr) throw nb::value_error("this type has no interleaved layout");
   if (pool == nullptr) throw nb::value_error("a thread pool is needed");
   if (rows < 0 || row_elements < 0 || row_elements % format->block != 0 ||
-      rows % weft::kPanelRows != 0) {
+      !weft::has_panels(m.type, rows)) {
     throw nb::value_error(
-        "an interleaved matrix must have rows of whole blocks, and a multiple of 32 rows");
+        "an interleaved matrix must have rows of whole blocks, and a multiple of 32 rows (or, if "
+        "its type is quantized, more than 32)");
   }
   int64_t bytes = 0;
   m.row_elements = row_elements;
@@ -109,7 +110,9 @@ void move(bool to_panels, int type, const Bytes& src, const MutableBytes& dst, i
   m.per_claim = std::max<int64_t>(1, kClaim / std::max<int64_t>(1, m.row_bytes * weft::kPanelRows));
   nb::gil_scoped_release release;
   if (m.row_bytes > 0) pool->run(&Move::job, &m, pool->size());
-  if (tail != 0) std::memcpy(m.dst + bytes, m.src + bytes, static_cast<size_t>(tail));
+  // rows behind the last panel, and the scale of i2_s
+  const auto end = static_cast<size_t>(m.panels * weft::kPanelRows * m.row_bytes);
+  if (total > end) std::memcpy(m.dst + end, m.src + end, total - end);
 }
 
 void interleave(int type, Bytes src, MutableBytes dst, int64_t rows, int64_t row_elements,

@@ -40,6 +40,15 @@ def test_parts_read_as_rows(name: str) -> None:
         np.testing.assert_array_equal(memory.read(start, end - start), data[start:end])
 
 
+def test_rows_behind_the_last_panel_are_read() -> None:
+    data, memory = load("q4_0", (64, 77, 1, 1))
+    row = data.nbytes // 77
+    for first, last in ((0, 77), (63, 64), (63, 65), (64, 77), (70, 71), (0, 64), (77, 77)):
+        start, end = first * row, last * row
+        np.testing.assert_array_equal(memory.read(start, end - start), data[start:end])
+    np.testing.assert_array_equal(memory.panels[64 * row :], data[64 * row :])
+
+
 def test_what_it_refuses() -> None:
     data, memory = load("q4_0", (64, 32, 1, 1))
     assert memory.host() is None
@@ -76,7 +85,11 @@ def test_arrays_of_the_element_type() -> None:
     [
         ("q4_0", (64, 32, 1, 1), True),
         ("q4_0", (64, 96, 8, 2), True),
-        ("q4_0", (64, 48, 1, 1), False),
+        ("q4_0", (64, 48, 1, 1), True),
+        ("q4_0", (64, 48, 2, 1), False),
+        ("q4_0", (64, 31, 1, 1), False),
+        ("i2_s", (128, 48, 1, 1), False),
+        ("f32", (64, 48, 1, 1), False),
         ("f16", (64, 32, 1, 1), True),
         ("f16", (63, 32, 1, 1), False),
         ("f32", (63, 32, 1, 1), True),

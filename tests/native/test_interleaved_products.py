@@ -105,6 +105,22 @@ def test_as_plain_rows(target: str, dtype: DType) -> None:
             _assert_same(product.run(target, True), product.run(target, False))
 
 
+QUANTIZED = [t for t in TYPES if DTYPES["i2_s"].id != t and dtype_from_id(t).block > 1]
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("dtype", [dtype_from_id(t) for t in QUANTIZED], ids=lambda d: d.name)
+def test_rows_behind_the_last_panel(target: str, dtype: DType) -> None:
+    """They stay rows: their bits are those of the same weights as rows, whatever the columns."""
+    for columns in (1, 3, 5, 13, 44):
+        for rows, k in ((33, 256), (95, 768)):
+            product = Product(dtype, rows, k, columns)
+            got, want = product.run(target, True, 2), product.run(target, False)
+            _assert_same(got, want)
+            tail = rows // 32 * 32
+            np.testing.assert_array_equal(got[..., tail:], want[..., tail:])
+
+
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("name", ["q4_0", "q4_K", "q6_K", "tq2_0"])
 def test_depth_and_width_beyond_the_caches(target: str, name: str) -> None:

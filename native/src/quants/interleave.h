@@ -12,8 +12,8 @@
 //     byte 448            qs[12..15] of rows 0..31
 //     byte 576  block 1   d of rows 0..31, ...
 //
-// The matrix has a multiple of 32 rows and as many bytes as in rows; panel p begins where row 32 *
-// p would.
+// The matrix has as many bytes as in rows; panel p begins where row 32 * p would. Rows behind the
+// last whole panel stay rows, in the types whose products are integers (has_panels).
 #pragma once
 
 #include <cstdint>
@@ -41,6 +41,12 @@ struct InterleavedFormat {
 
 // The fields of `type`; nullptr when it has no interleaved layout.
 const InterleavedFormat* interleaved_format(DType type);
+
+// Whether a matrix of `rows` rows of `type`, which has the layout, can have it.
+inline bool has_panels(DType type, int64_t rows) {
+  const bool tail = is_quantized(type) && type != DType::kI2_S;
+  return rows % kPanelRows == 0 || (tail && rows > kPanelRows);
+}
 
 inline bool can_interleave(DType type) { return interleaved_format(type) != nullptr; }
 

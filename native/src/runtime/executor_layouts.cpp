@@ -9,7 +9,8 @@ namespace weft {
 
 namespace {
 
-// nullptr when the tensor is a contiguous stack of matrices of whole panels; otherwise why not.
+// nullptr when the tensor is a contiguous stack of matrices of whole panels, or one matrix that
+// may end in rows; otherwise why not.
 const char* not_panels(const Tensor& t) {
   const InterleavedFormat* format = interleaved_format(t.type);
   const bool looked_up = t.layout == Layout::kLookup;
@@ -18,7 +19,11 @@ const char* not_panels(const Tensor& t) {
   }
   const int64_t block = looked_up ? lookup_block(t.type) : format->block;
   if (t.ne[0] % block != 0) return "its rows do not have whole blocks of that layout";
-  if (t.ne[1] % kPanelRows != 0) return "its number of rows is not a multiple of 32";
+  const bool whole = t.ne[1] % kPanelRows == 0;
+  const bool one = !looked_up && t.ne[2] * t.ne[3] == 1;
+  if (!whole && !(one && has_panels(t.type, t.ne[1]))) {
+    return "its number of rows is not a multiple of 32";
+  }
   int64_t stride = dtype_info(t.type).block_size;
   for (int d = 0; d < 4; ++d) {
     if (t.nb[d] != stride) return "it is not contiguous";

@@ -3,6 +3,7 @@
 //                 few columns                       many columns
 //   plain rows    rows dotted as they are stored    panels of byte codes, transposed on the way
 //   interleaved   panels read as they are stored    panels of byte codes
+//                 (rows behind the last panel are plain rows)
 //   lookup        tables (matmul_lookup.cpp)        panels of byte codes
 //
 // Each weight is read from memory once, whatever the number of columns.
@@ -81,7 +82,8 @@ void multiply_few(const QuantKernels& kernels, const Weights& w, int64_t begin, 
   const FewScratch s(scratch, columns.n, w.k);
   const int64_t chunks = w.k / 32;
   pack_columns(kernels, columns, 0, columns.n, 0, chunks, chunks, s.tiles);
-  for (int64_t r = begin; r < end; r += kPanelRows) {
+  int64_t r = begin;
+  for (; r + kPanelRows <= end; r += kPanelRows) {
     for (int64_t c = 0; c < columns.n; c += kTileColumns) {
       const int64_t n = min64(kTileColumns, columns.n - c);
       const Outputs out(columns, c, n, r, s.rest);
@@ -89,6 +91,7 @@ void multiply_few(const QuantKernels& kernels, const Weights& w, int64_t begin, 
                                        chunks, w.scale, out.at);
     }
   }
+  if (r < end) dot_rows(kernels, w, r, end, columns, scratch);
 }
 
 // ---- many columns
@@ -153,7 +156,7 @@ void unpack_panel(const QuantKernels& kernels, const Weights& w, int64_t row, in
   const char* data = w.data + row * w.row_stride;
   if (w.layout == Layout::kLookup) {
     unpack_lookups(w.type, w.data + row * lookup_row_bytes(w.type, w.k), first, n, panel);
-  } else if (w.layout == Layout::kInterleaved) {
+  } else if (w.layout == Layout::kInterleaved && rows == kPanelRows) {
     kernels.unpack(data, first, n, panel);
   } else {
     kernels.pack(data, w.row_stride, rows, first, n, next, panel);

@@ -89,11 +89,12 @@ def lookup_read_bytes(dtype: DType, rows: int, depth: int) -> int:
 def layouts_of(target: str, dtype: DType, rows: int, depth: int) -> tuple[Layout, ...]:
     """The layouts in which a target's matmul reads such weights; rows come first."""
     layouts: list[Layout] = ["rows"]
-    if rows % PANEL_ROWS == 0:
+    whole = rows % PANEL_ROWS == 0
+    if whole or (dtype.block > 1 and not dtype.tail and rows > PANEL_ROWS):
         block = _native.interleaved_block(dtype.id)
         if dtype.id in _native.interleaved_types(target) and depth % block == 0:
             layouts.append("interleaved")
-        if dtype.id in _native.lookup_types(target) and depth % dtype.block == 0:
+        if whole and dtype.id in _native.lookup_types(target) and depth % dtype.block == 0:
             layouts.append("lookup")
     return tuple(layouts)
 

@@ -44,17 +44,22 @@ _ALIGNMENT = 64
 
 def can_repack(tensor: Tensor) -> bool:
     """Whether a matrix, or a stack of them, can have the layout: whole panels, whole words, no
-    gaps."""
+    gaps. One matrix of a quantized type may have rows behind the last panel, which stay rows."""
     block = _native.interleaved_block(tensor.dtype.id)
     sizes = [n for n in tensor.ne if isinstance(n, int)]
     return (
         block != 0
         and len(sizes) == 4
         and sizes[0] % block == 0
-        and sizes[1] % PANEL_ROWS == 0
         and 0 not in sizes
+        and (sizes[1] % PANEL_ROWS == 0 or (sizes[2:] == [1, 1] and _has_panels(tensor, sizes[1])))
         and tensor.is_contiguous
     )
+
+
+def _has_panels(tensor: Tensor, rows: int) -> bool:
+    dtype = tensor.dtype
+    return dtype.block > 1 and not dtype.tail and rows > PANEL_ROWS
 
 
 def can_look_up(tensor: Tensor) -> bool:
@@ -121,17 +126,20 @@ class PanelMemory:
     def read(self, offset: int, nbytes: int) -> NDArray[np.uint8]:
         """A copy of bytes of the rows, unpacked from the panels that hold them."""
         self._check(offset, nbytes)
-        first, last = 0, self._rows // PANEL_ROWS
-        start, end = 0, self.nbytes
+        n_rows, start, end = self._rows, 0, self.nbytes
         if not self.dtype.tail:
-            size = self.nbytes // last
-            first, last = offset // size, -(-(offset + nbytes) // size)
-            start, end = first * size, last * size
+            size = self.nbytes // self._rows * PANEL_ROWS
+            whole = self._rows // PANEL_ROWS
+            first, last = min(offset // size, whole - 1), -(-(offset + nbytes) // size)
+            start = first * size
+            if last <= whole:
+                n_rows, end = (last - first) * PANEL_ROWS, last * size
+            else:
+                n_rows -= first * PANEL_ROWS
         rows = np.empty(end - start, np.uint8)
         _native.deinterleave(
-            self.dtype.id, self.panels[start:end], rows, (last - first) * PANEL_ROWS,
-            self._row_elements, self._pool,
-        )  # fmt: skip
+            self.dtype.id, self.panels[start:end], rows, n_rows, self._row_elements, self._pool
+        )
         return rows[offset - start : offset - start + nbytes]
 
     def _check(self, offset: int, nbytes: int) -> None:
