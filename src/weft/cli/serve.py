@@ -20,6 +20,7 @@ from weft.cli.plan_lines import plan_lines
 from weft.cli.unused_options import UNUSED_BY_SERVE, ServeNoEffect
 from weft.errors import WeftError
 from weft.llm.drafting.options import MOST
+from weft.llm.engine.pace import DELAY
 
 __all__ = ["serve"]
 
@@ -100,6 +101,10 @@ def serve(
     draft_max: DraftMax = MOST,
     draft_min: DraftMin = 0,
     speculative_config: SpecConfig = None,
+    prompt_delay: Annotated[
+        float,
+        typer.Option(help="Seconds that prompts of others may add to a step of running texts."),
+    ] = DELAY,
     embeddings: Annotated[
         bool,
         typer.Option(
@@ -126,7 +131,7 @@ def serve(
     options = api.ServeOptions(
         host=host, port=port, api_key=api_key, alias=alias, parallel=parallel,
         max_queue=max_queue, max_body=max_body, max_tokens=max_tokens, grace=grace,
-        max_connections=max_connections, body_timeout=timeout,
+        prompt_delay=prompt_delay, max_connections=max_connections, body_timeout=timeout,
         cors_origins=tuple(cors_origin or ()), allow_hosts=tuple(allow_host or ()), strict=strict,
         log_level="error" if quiet else "debug" if verbose else log_level.value,
     )  # fmt: skip

@@ -44,6 +44,7 @@ def _metrics(engine: Engine) -> Iterator[Metric]:
     yield "step_seconds_total", "counter", "Time of all batches, sampling included.", s.step_seconds
     yield "running", "gauge", "Texts being written.", engine.n_running
     yield "queue", "gauge", "Requests that wait.", engine.n_waiting
+    yield "prompt_chunk", "gauge", "Most prompt tokens beside texts.", engine.prompt_chunk
     yield "cells", "gauge", "Cells of the cache.", engine.context.n_ctx
     yield "cells_used", "gauge", "Cells that hold a token.", engine.context.cache.n_used
     yield "prompt_tokens_per_second", "gauge", "Over the last ten seconds.", prompt_speed

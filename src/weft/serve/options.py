@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from weft.errors import ContextError
+from weft.llm.engine.pace import DELAY
 from weft.records import dataclass
 
 __all__ = ["ServeOptions"]
@@ -45,6 +46,9 @@ class ServeOptions:
     """Least level that is logged: debug, info, warning or error."""
     max_tokens: int | None = None
     """Most tokens that a request may ask for; more gets 400. None: as many as the context holds."""
+    prompt_delay: float = DELAY
+    """Seconds that the prompts of others may add to a step of the texts being written: 0.001 to
+    60."""
     max_choices: int = 16
     """Most texts of one request (prompts times `n`)."""
     grace: float = 30.0
@@ -62,6 +66,10 @@ class ServeOptions:
             raise ContextError(f"max_tokens is {self.max_tokens}; it must be 1 or more")
         if not 0 <= self.grace < 1e6:
             raise ContextError(f"grace is {self.grace}; it is a number of seconds")
+        if not 0.001 <= self.prompt_delay <= 60:
+            raise ContextError(
+                f"prompt_delay is {self.prompt_delay:g}; it is a number of seconds, 0.001 to 60"
+            )
         for name in ("head_timeout", "body_timeout"):
             if not 0 < getattr(self, name) < 1e6:
                 raise ContextError(f"{name} is {getattr(self, name)}; it is a number of seconds")

@@ -94,6 +94,7 @@ class Service:
                 max_queue=options.max_queue,
                 max_text=config.n_ctx_train,
                 drafting=make_drafting(config.n_vocab, drafting),
+                prompt_delay=options.prompt_delay,
             )  # fmt: skip
         self.template = ChatTemplate.from_gguf(file, self.tokenizer)
         self.prompts = Prompts(

@@ -4,6 +4,7 @@ request.py        requests, and the events that answer them
 growth.py         one text as it grows: draws tokens and holds back text that is not certain
 slots.py          sequences of the cache: their texts, shared prefixes and promised cells
 batching.py       the batch of one step: a token of every text, a fair share of every prompt
+pace.py           how large that share is, so that texts do not wait long for it
 stats.py          counters of an engine
 writer.py         `Writer`: each step reads prompts and then draws tokens; it has no threads
 shared_writer.py  `SharedWriter`: a writer that the threads of an `LLM` take turns with

@@ -14,8 +14,9 @@ from typing import Any, TypeVar
 from weft.errors import AbortedError, BusyError, ContextError
 from weft.llm.compute.context import Context
 from weft.llm.drafting.drafting import Drafting
+from weft.llm.engine.pace import DELAY
 from weft.llm.engine.request import Done, Event, Request, Ticket
-from weft.llm.engine.writer import PROMPT_SHARE, Writer
+from weft.llm.engine.writer import Writer
 from weft.llm.tokenizers.tokenizer import Tokenizer
 
 __all__ = ["Engine"]
@@ -35,7 +36,8 @@ class Engine:
         *,
         max_queue: int = 64,
         max_text: int | None = None,
-        prompt_share: int = PROMPT_SHARE,
+        prompt_share: int | None = None,
+        prompt_delay: float = DELAY,
         drafting: Drafting | None = None,
     ) -> None:
         """`context` is used by the engine alone from now on. It needs a sequence for each text that
@@ -43,9 +45,11 @@ class Engine:
 
         `max_queue` is the most requests that may wait. `max_text` is the most tokens of one text,
         its prompt included (default: all that the context holds). `prompt_share` is the most prompt
-        tokens in a step in which texts are written too. `drafting` proposes tokens, which are
-        checked in the rows that `n_outputs` has beyond one for each text. Raises ContextError for a
-        context of embeddings or with sizes that are too small."""
+        tokens in a step in which texts are written too, which wait for them; None: as many as add
+        about `prompt_delay` seconds (0.001 to 60) to the step, 16 at least and `n_ubatch` at most.
+        `drafting` proposes tokens, which are checked in the rows that `n_outputs` has beyond one
+        for each text. Raises ContextError for a delay out of range, a context of embeddings, or
+        sizes that are too small."""
         if context.embeddings:
             raise ContextError("texts need logits; create the context with embeddings=False")
         n_seq = context.cache.n_seq_max
@@ -55,8 +59,9 @@ class Engine:
                 f"{context.n_batch} and n_outputs {context.n_outputs}; make them larger"
             )
         self._writer = Writer(
-            context, tokenizer, max_text=max_text, prompt_share=prompt_share, drafting=drafting
-        )
+            context, tokenizer, max_text=max_text, prompt_share=prompt_share,
+            prompt_delay=prompt_delay, drafting=drafting,
+        )  # fmt: skip
         self.context = context
         self.tokenizer = tokenizer
         self.max_queue = max_queue
@@ -124,6 +129,11 @@ class Engine:
     def n_running(self) -> int:
         """Number of texts that have a slot."""
         return self._writer.n_running
+
+    @property
+    def prompt_chunk(self) -> int:
+        """Most prompt tokens of the next step, if texts are written in it too."""
+        return self._writer.prompt_chunk
 
     @property
     def n_waiting(self) -> int:

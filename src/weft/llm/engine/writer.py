@@ -22,6 +22,7 @@ from weft.llm.compute.context import Context
 from weft.llm.drafting.drafting import Drafting
 from weft.llm.engine.batching import Batch, pack
 from weft.llm.engine.checking import Checking
+from weft.llm.engine.pace import DELAY, Pace
 from weft.llm.engine.request import Delta, Done, Read, Reason, Request, Ticket
 from weft.llm.engine.slots import Slot, Slots
 from weft.llm.engine.stats import EngineStats
@@ -29,10 +30,7 @@ from weft.llm.prompts import require_fits
 from weft.llm.sampling import token_logprobs
 from weft.llm.tokenizers.tokenizer import Tokenizer
 
-__all__ = ["PROMPT_SHARE", "Writer"]
-
-PROMPT_SHARE = 128
-"""Most prompt tokens in a step in which texts are written too, which have to wait for them."""
+__all__ = ["Writer"]
 
 
 class Writer:
@@ -46,7 +44,8 @@ class Writer:
         tokenizer: Tokenizer,
         *,
         max_text: int | None = None,
-        prompt_share: int = PROMPT_SHARE,
+        prompt_share: int | None = None,
+        prompt_delay: float = DELAY,
         drafting: Drafting | None = None,
     ) -> None:
         """`context` needs a sequence for each text that runs at the same time (`n_seq_max`), and as
@@ -54,8 +53,9 @@ class Writer:
 
         `max_text` is the most tokens of one text, its prompt included (default: all that the
         context holds). `prompt_share` is the most prompt tokens in a step in which texts are
-        written too. `drafting` proposes tokens, which are checked in the rows that `n_outputs` has
-        beyond one for each text."""
+        written too; None: as many as take about `prompt_delay` seconds (`Pace`). `drafting`
+        proposes tokens, which are checked in the rows that `n_outputs` has beyond one for each
+        text."""
         self.context = context
         self.tokenizer = tokenizer
         limits = (max_text, context.model.config.n_positions, context.n_ctx)
@@ -65,6 +65,7 @@ class Writer:
         """Texts without a slot, in order of arrival."""
         self.stats = EngineStats()
         self._share = prompt_share
+        self._pace = Pace(prompt_delay, most=context.n_step)
         self._slots = Slots(context, self.max_text)
         self._checking: Checking | None = None
         if drafting is not None:
@@ -79,6 +80,11 @@ class Writer:
     def n_running(self) -> int:
         """Number of texts that have a slot."""
         return len(self._slots.running)
+
+    @property
+    def prompt_chunk(self) -> int:
+        """Most prompt tokens of the next step, if texts are written in it too."""
+        return self._pace.chunk if self._share is None else self._share
 
     def check(self, request: Request) -> None:
         """Raises ContextError for a request that can never be served."""
@@ -101,10 +107,11 @@ class Writer:
         self._slots.shift()
         if self._checking is not None:
             self._checking.prepare()
-        batch = pack(self._slots.running, self.context.n_step, self._share)
+        batch = pack(self._slots.running, self.context.n_step, self.prompt_chunk)
         # ---- tokens out ----
         if batch.tokens:
             n_prompt, n_texts = batch.n_prompt, len(self._slots.running)
+            n_columns = len(batch.tokens)
             began, ended = perf_counter(), 0.0
             try:
                 rows = self._decode(batch)
@@ -118,9 +125,9 @@ class Writer:
             drawn = self.stats.generated_tokens - before
             seconds = perf_counter() - start
             self.stats.count_step(seconds, n_prompt, drawn)
+            self._pace.learn(n_prompt, n_columns - n_prompt, seconds)
             if self._checking is not None and ended and not n_prompt:
-                columns = len(batch.tokens)
-                self._checking.learn(columns, n_texts, ended - began, seconds, drawn)
+                self._checking.learn(n_columns, n_texts, ended - began, seconds, drawn)
         return bool(self._slots.running or self.waiting)
 
     def cancel_all(self) -> None:
