@@ -1,11 +1,12 @@
-"""Tokens per second of `weft serve`'s engine at several numbers of streams, and Python's share.
+"""Tokens per second and latencies of `weft serve` at several numbers of streams.
 
     python benchmarks/serve.py [MODEL.gguf] [--streams 1 4 16 64] [--tokens 32] [--prompt 16]
+    python benchmarks/serve.py MODEL.gguf --peer llama-server=PATH --peer-batched PATH
 
 Every stream has a prompt of its own (random tokens) and draws greedily; a round runs all numbers of
 streams in turn, and the best of the rounds counts. `python` is what a step takes beside the native
-run: packing, masks, sampling, detokenizing, handing out. With --http the same texts are streamed
-by the openai client from a server process instead.
+run: packing, masks, sampling, detokenizing, handing out. With --http or --peer servers are measured
+instead, over HTTP (`serve_peers.py`).
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ from __future__ import annotations
 import argparse
 import os
 import platform
-import subprocess
 import sys
 import threading
 from collections.abc import Callable, Mapping
@@ -21,6 +21,7 @@ from pathlib import Path
 from time import perf_counter
 
 import numpy as np
+from serve_peers import compare
 
 from weft.execute import Session
 from weft.frontends.gguf import open_gguf
@@ -79,44 +80,6 @@ def of_engine(args: argparse.Namespace, model: Model, tokenizer: Tokenizer) -> M
     return measure
 
 
-def of_server(args: argparse.Namespace, model: Model) -> Measure:
-    from openai import OpenAI
-
-    n = max(args.streams)
-    command = [sys.executable, "-m", "weft", "serve", args.model, "--port", "0", "-np", n,
-               "-c", n * (args.prompt + args.tokens)]  # fmt: skip
-    if args.threads:
-        command += ["-t", args.threads]
-    process = subprocess.Popen(list(map(str, command)), stderr=subprocess.PIPE, text=True)
-    assert process.stderr is not None
-    url = next(line for line in process.stderr if " at http" in line).split(" at ")[1].split(";")[0]
-    client = OpenAI(base_url=url, api_key="none", timeout=600)
-
-    def one(prompt: list[int]) -> None:
-        stream = client.completions.create(
-            model="m", prompt=prompt, max_tokens=args.tokens, temperature=0, stream=True,
-            extra_body={"ignore_eos": True},
-        )  # fmt: skip
-        for _ in stream:
-            pass
-
-    def measure(streams: int) -> tuple[float, float]:
-        if streams == 0:
-            process.terminate()
-            process.wait()
-            return 0.0, 0.0
-        threads = [threading.Thread(target=one, args=(p,))
-                   for p in prompts(model.config.n_vocab, streams, args.prompt)]  # fmt: skip
-        start = perf_counter()
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        return streams * args.tokens / (perf_counter() - start), float("nan")
-
-    return measure
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("model", nargs="?", default=str(DEMO))
@@ -125,20 +88,28 @@ def main() -> None:
     parser.add_argument("--prompt", type=int, default=16)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int)
-    parser.add_argument("--http", action="store_true")
+    parser.add_argument("--http", action="store_true", help="the server's process, by HTTP")
+    parser.add_argument("--peer", action="append", default=[], metavar="NAME=PATH",
+                        help="a llama-server beside it; implies --http")  # fmt: skip
+    parser.add_argument("--peer-batched", action="append", default=[], metavar="PATH",
+                        help="a llama-batched-bench; implies --http")  # fmt: skip
+    parser.add_argument("--every", type=float, default=0.5,
+                        help="seconds between long prompts of the mixed load")  # fmt: skip
     args = parser.parse_args()
+    if any("=" not in peer for peer in args.peer):
+        parser.error(f"--peer is {' '.join(args.peer)}; it is NAME=PATH, of a llama-server")
     file = open_gguf(args.model)
     model, tokenizer = Model(file), Tokenizer.from_gguf(file)
-    measure = of_server(args, model) if args.http else of_engine(args, model, tokenizer)
+    command = " ".join(["python", *map(os.path.basename, sys.argv[:2]), *sys.argv[2:]])
+    print(f"{command}\n{platform.machine()}, {os.cpu_count()} processors, {Path(args.model).name}")
+    if args.http or args.peer or args.peer_batched:
+        return compare(args, model.config.n_vocab)
+    measure = of_engine(args, model, tokenizer)
     measure(args.streams[0])  # warm-up
     best = {n: (0.0, 0.0) for n in args.streams}
     for _ in range(args.rounds):
         for n in args.streams:
             best[n] = max(best[n], measure(n))
-    if args.http:
-        measure(0)
-    command = " ".join(["python", *map(os.path.basename, sys.argv[:2]), *sys.argv[2:]])
-    print(f"{command}\n{platform.machine()}, {os.cpu_count()} processors, {Path(args.model).name}")
     print("streams  tokens/s   of one  python")
     for n, (speed, python) in best.items():
         print(f"{n:7} {speed:9.1f} {speed / best[args.streams[0]][0]:7.2f}x {python:7.1%}")
