@@ -21,6 +21,7 @@ from pathlib import Path
 from time import perf_counter
 
 import numpy as np
+from serve_load import LONG
 from serve_peers import compare
 
 from weft.execute import Session
@@ -103,6 +104,7 @@ def main() -> None:
     command = " ".join(["python", *map(os.path.basename, sys.argv[:2]), *sys.argv[2:]])
     print(f"{command}\n{platform.machine()}, {os.cpu_count()} processors, {Path(args.model).name}")
     if args.http or args.peer or args.peer_batched:
+        args.long = min(LONG, model.config.n_ctx_train - args.tokens)
         return compare(args, model.config.n_vocab)
     measure = of_engine(args, model, tokenizer)
     measure(args.streams[0])  # warm-up

@@ -138,7 +138,9 @@ def even(n_vocab: int, streams: int, n_prompt: int, n: int, seed: int) -> list[J
     return [Job(row, n) for row in rows]
 
 
-def mixed(n_vocab: int, streams: int, n: int, seed: int, every: float) -> list[Job]:
+def mixed(
+    n_vocab: int, streams: int, n: int, seed: int, every: float, long: int = LONG
+) -> list[Job]:
     """Short chats, all at once, and a long prompt in place of every fourth, `every` seconds after
     one another, while the chats stream."""
     random = np.random.default_rng(seed)
@@ -148,13 +150,13 @@ def mixed(n_vocab: int, streams: int, n: int, seed: int, every: float) -> list[J
         return random.integers(n_vocab // 2, n_vocab, length).tolist()
 
     chats = [Job(prompt(SHORT), n) for _ in range(max(1, streams - n_long))]
-    return chats + [Job(prompt(LONG), n // 4, every * (i + 1)) for i in range(n_long)]
+    return chats + [Job(prompt(long), n // 4, every * (i + 1)) for i in range(n_long)]
 
 
 def run_jobs(server: Server, jobs: Sequence[Job]) -> tuple[list[Timing], float]:
     """Sends all jobs, a thread each, and returns their timings and the seconds of the whole.
     Raises RuntimeError for an answer that is not whole."""
-    timings = [Timing(0.0, is_long=len(job.prompt) >= LONG) for job in jobs]
+    timings = [Timing(0.0, is_long=job.at > 0) for job in jobs]
     errors: list[Exception] = []
     start = perf_counter()
 

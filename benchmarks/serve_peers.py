@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import statistics
 import subprocess
+import sys
 from dataclasses import dataclass, field
 
 from serve_load import (
@@ -51,6 +53,7 @@ def compare(args: argparse.Namespace, n_vocab: int) -> None:
     cells = max(args.streams) * (SHORT + args.tokens) + max(1, max(args.streams) // 4) * LONG
     cells = -(-max(cells, max(args.streams) * (args.prompt + args.tokens)) // 256) * 256
     threads = args.threads or 2
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that no server is left behind
     servers: list[Server] = []
     try:
         servers.append(weft_server(args.model, max(args.streams), cells, threads))
@@ -91,7 +94,7 @@ def _sample(
     _, seconds = run_jobs(server, jobs)
     found.speeds.append(n * args.tokens / seconds)
     found.cpu.append(n * args.tokens / max(server.cpu_seconds() - before, 0.01))
-    jobs = mixed(n_vocab, n, args.tokens, 2000 * turn + n + 5000, args.every)
+    jobs = mixed(n_vocab, n, args.tokens, 2000 * turn + n + 5000, args.every, args.long)
     timings, seconds = run_jobs(server, jobs)
     found.mixed.append(sum(t.n_generated for t in timings) / seconds)
     for timing in timings:
@@ -135,7 +138,7 @@ def _print_even(
 
 
 def _print_mixed(args: argparse.Namespace, samples: dict[tuple[str, int], Samples]) -> None:
-    print(f"\nmixed: chats of {SHORT} prompt tokens, and a prompt of {LONG} for every fourth "
+    print(f"\nmixed: chats of {SHORT} prompt tokens, and a prompt of {args.long} for every fourth "
           f"stream, {args.every:g} s apart; ms, p50 / p99")  # fmt: skip
     print(f"streams {'server':>14} {'first token':>17} {'between tokens':>17} "
           f"{'first of long':>17} {'tokens/s':>9}")  # fmt: skip
