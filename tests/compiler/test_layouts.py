@@ -9,6 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from tests.backends.panels import PanelCpu
+from weft import _native, quants
 from weft import graph as G
 from weft.backends import make_backend
 from weft.compiler import compile, plan_graph, repacked
@@ -60,6 +61,24 @@ def test_tables_that_are_read_by_row_too() -> None:
     w = weight()
     ids = G.input("ids", (3,), "i32")
     assert chosen(out(G.mul_mat(w, G.get_rows(w, ids)))) == []
+
+
+def test_a_table_that_is_multiplied_with() -> None:
+    """The output of a model whose embedding it shares; an embedding alone stays in the file."""
+    cpu = make_backend("cpu")
+    values = RANDOM.standard_normal((77, 64)).astype(np.float32)
+    data = np.array(quants.encode(values, DTYPES["q8_0"])).reshape(-1)
+    w = Tensor(DTYPES["q8_0"], (64, 77, 1, 1), name="w", buffer=Buffer("weights", data=data))
+    ids = G.input("ids", (3,), "i32")
+    tied, embedding = out(G.mul_mat(w, G.get_rows(w, ids))), out(G.get_rows(w, ids))
+    if DTYPES["q8_0"].id in _native.interleaved_types(cpu.target):
+        assert chosen(tied, devices=[cpu]) == ["w"]
+    assert chosen(embedding, devices=[cpu]) == []
+    rows = {"ids": np.int32([0, 70, 33])}
+    got, want = (
+        Session(compile(tied, [cpu], repack=repack)).run(rows)["y"] for repack in (True, False)
+    )
+    np.testing.assert_array_equal(got, want)
 
 
 def test_one_use_among_several_plans_decides() -> None:

@@ -7,7 +7,7 @@ import pytest
 from golden import Case, judge, op_cases, run_case
 from harness import TARGETS, Operand, contiguous_nb, refusal, result, run_op, tensor
 
-from weft import quants
+from weft import _native, quants
 from weft.dtype import DTYPES
 
 PARAMS = {
@@ -136,6 +136,24 @@ def test_rows_outside_the_table(target: str) -> None:
 
     got = run_op("GET_ROWS_BACK", result("f32", (8, 4)), [tensor(normal(5, 8)), tensor(ids)])
     np.testing.assert_array_equal(got[0, 0], [normal(5, 8)[3], zero, normal(5, 8)[0], zero])
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("name", ["q4_0", "q8_0", "q4_K", "q6_K", "iq4_xs", "mxfp4"])
+def test_rows_of_a_table_in_panels(name: str, target: str) -> None:
+    """Also those behind the last panel; a matrix that is multiplied with may be read by row."""
+    if DTYPES[name].id not in _native.interleaved_types(target):
+        pytest.skip("this target reads no panels")
+    rows = np.array(quants.encode(normal(77, 512), DTYPES[name])).reshape(-1)
+    panels = np.zeros_like(rows)
+    _native.interleave(DTYPES[name].id, rows, panels, 77, 512, _native.ThreadPool(1))
+    ids = np.int32([0, 33, 63, 64, 76, -1, 77, 31])
+    got = [
+        run_op("GET_ROWS", result("f32", (512, 8)), [table, tensor(ids)], (), target, 2)
+        for table in (Operand(rows, name, (512, 77)), Operand(panels, name, (512, 77), layout=1))
+    ]
+    np.testing.assert_array_equal(got[0], got[1])
+    assert got[0].any()
 
 
 @pytest.mark.parametrize("target", TARGETS)

@@ -236,4 +236,30 @@ void deinterleave_panels(DType type, const void* src, int64_t row_elements, int6
                      panels);
 }
 
+void deinterleave_row(DType type, const void* src, int64_t row_elements, int64_t n_rows,
+                      int64_t row, void* dst) {
+  const InterleavedFormat& format = *interleaved_format(type);
+  const auto n_blocks = static_cast<size_t>(row_elements / format.block);
+  const auto block_size = static_cast<size_t>(format.block_size);
+  const size_t row_bytes = n_blocks * block_size;
+  const auto* panel =
+      static_cast<const char*>(src) + static_cast<size_t>(row / kPanelRows) * kRows * row_bytes;
+  const auto r = static_cast<size_t>(row % kPanelRows);
+  if (row >= n_rows / kPanelRows * kPanelRows) {
+    std::memcpy(dst, panel + r * row_bytes, row_bytes);
+    return;
+  }
+  auto* to = static_cast<char*>(dst);
+  for (size_t b = 0; b < n_blocks; ++b, to += block_size) {
+    for (int32_t f = 0; f < format.n_fields; ++f) {
+      const WordField& field = format.fields[f];
+      const auto width = static_cast<size_t>(field.width);
+      char* words = to + field.offset;
+      for (int32_t w = 0; w < field.count; ++w, panel += width * kRows, words += width) {
+        std::memcpy(words, panel + r * width, width);
+      }
+    }
+  }
+}
+
 }  // namespace weft

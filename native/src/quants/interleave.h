@@ -57,6 +57,10 @@ inline bool can_interleave(DType type) { return interleaved_format(type) != null
 void interleave_panels(DType type, const void* src, int64_t row_stride, int64_t row_elements,
                        int64_t first_panel, int64_t n_panels, void* dst);
 
+// Copies row `row` of the interleaved matrix of `n_rows` rows at `src` to `dst`.
+void deinterleave_row(DType type, const void* src, int64_t row_elements, int64_t n_rows,
+                      int64_t row, void* dst);
+
 // The inverse: copies panels of the interleaved matrix at `src` to the rows of the matrix at `dst`.
 void deinterleave_panels(DType type, const void* src, int64_t row_elements, int64_t first_panel,
                          int64_t n_panels, void* dst, int64_t row_stride);

@@ -3,6 +3,7 @@
 // Unlike INDEX, these ops do not fail on an index outside of the table: GET_ROWS gives zeros,
 // SET_ROWS and GET_ROWS_BACK skip the row.
 #include "kernels/copy/copy_rows.h"
+#include "quants/interleave.h"
 
 namespace weft::WEFT_TARGET {
 
@@ -16,7 +17,8 @@ int64_t index_of(const Tensor& ids, int64_t i0, int64_t i1, int64_t i2) {
 
 // ---- GET_ROWS: dst[i3, i2, i1] = src0[i3, i2, ids[i3, i2, i1]]
 
-void run_get(const Call& call, int64_t begin, int64_t end, char*) {
+// A table may be in panels: a matrix that is multiplied with, too.
+void run_get(const Call& call, int64_t begin, int64_t end, char* scratch) {
   const Tensor& a = *call.src[0];
   const Tensor& ids = *call.src[1];
   const Tensor& dst = call.dst;
@@ -31,12 +33,21 @@ void run_get(const Call& call, int64_t begin, int64_t end, char*) {
       continue;
     }
     const char* from = row_data(a, {id, i.i2 % a.ne[2], i.i3 % a.ne[3]});
+    if (a.layout == Layout::kInterleaved) {
+      deinterleave_row(a.type, from - id * a.nb[1], a.ne[0], a.ne[1], id, scratch);
+      from = scratch;
+    }
     if (a.type == dst.type) {
       move_units(a.type, from, a.nb[0], to, dst.nb[0], row_units(a));
     } else {
       load_range(a, from, 0, a.ne[0], scale, reinterpret_cast<float*>(to));
     }
   }
+}
+
+size_t scratch_get(const Call& call) {
+  const Tensor& a = *call.src[0];
+  return a.layout == Layout::kInterleaved ? static_cast<size_t>(a.nb[1]) : 0;
 }
 
 const char* check_get(const Call& call) {
@@ -46,6 +57,10 @@ const char* check_get(const Call& call) {
   if (!is_index(ids.type)) return "the indices must be i32 or i64";
   if (dst.nb[0] != unit_bytes(dst.type)) return "rows of the result must be contiguous";
   if (a.type == DType::kI2_S && !is_contiguous(a)) return "an i2_s table must be contiguous";
+  const bool panels = a.layout == Layout::kInterleaved && is_quantized(a.type);
+  if (a.layout != Layout::kRows && (!panels || a.type == DType::kI2_S)) {
+    return "the table must be in rows or panels of a quantized type other than i2_s";
+  }
   if (a.type != dst.type && (dst.type != DType::kF32 || !can_load(a.type))) {
     return "the result must be f32 or of the table's type";
   }
@@ -156,8 +171,12 @@ int64_t grain_get(const Call& call) { return row_grain(call.dst.ne[0]); }
 }  // namespace
 
 void register_rows_ops(KernelTable& table) {
-  table[Op::kGetRows] = {
-      .check = check_get, .items = items_get, .run = run_get, .grain = grain_get};
+  table[Op::kGetRows] = {.check = check_get,
+                         .items = items_get,
+                         .run = run_get,
+                         .grain = grain_get,
+                         .scratch = scratch_get,
+                         .takes_interleaved = true};
   table[Op::kSetRows] = {.check = check_set,
                          .items = items_set,
                          .run = run_set,

@@ -244,7 +244,8 @@ class CpuBackend(BackendBase):
         if leaf.dtype.id not in self._panel_types or not can_repack(leaf):
             return None
         in_panels = all(use.source == 0 and self._takes_panels(use.node) for use in uses)
-        return self._panels if in_panels else None
+        multiplied = any(use.node.op is not OPS["GET_ROWS"] for use in uses)
+        return self._panels if in_panels and multiplied else None
 
     def _looks_up(self, leaf: Tensor, uses: Sequence[Use]) -> bool:
         if not can_look_up(leaf):

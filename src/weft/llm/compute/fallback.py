@@ -93,6 +93,8 @@ def load_without_failed(
     # the sizes may come from a plan file, which is not used again
     sizes = asdict(context_options(model, n_ctx, options, given_plan(options)))
     n_ctx = sizes.pop("n_ctx")
+    if sizes["expert_budget"] is None:
+        del sizes["expert_policy"]  # what a budget that was not given would hold
     names = ", ".join(d if isinstance(d, str) else d.name for d in other["devices"] or ())
     why = f"going on with {names}: {error}"
     warnings.warn(why, RuntimeWarning, stacklevel=4)
