@@ -121,12 +121,17 @@ schema:
 	  schema/program.fbs
 
 # ---- development ----
-# A second, incremental build whose module lands in src/weft (it is found there first).
+# A second, incremental build whose module lands in src/weft; where the package is installed, its
+# module becomes a link to that one, until sources change and it is installed again.
 native: $(VENV)/build-tools
 	$(CMAKE) -S . -B $(BUILD) -DWEFT_TESTS=ON -DPython_EXECUTABLE=$(BIN)/python \
 	  -Dnanobind_DIR=$$($(BIN)/python -m nanobind --cmake_dir) \
 	  -DCMAKE_LIBRARY_OUTPUT_DIRECTORY=$(CURDIR)/src/weft > /dev/null
 	$(BIN)/cmake --build $(BUILD)
+	@installed=$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("platlib"))')/weft; \
+	for built in $(CURDIR)/src/weft/_native.*.so; do \
+	  test ! -e $$installed/$${built##*/} || ln -sf $$built $$installed/; \
+	done
 
 # The native tests under ThreadSanitizer (AVX2 has all that kernels share between threads, the
 # baseline no packed columns), then every kernel target under AddressSanitizer and

@@ -7,6 +7,8 @@
 // ggml-quants.c.
 #pragma once
 
+#include <type_traits>
+
 #include "quants/codebooks.h"
 #include "quants/formats.h"
 
@@ -35,15 +37,21 @@ static inline uint32_t even_signs(uint32_t word) {
   return signs;
 }
 
+typedef uint64_t u64x4 __attribute__((vector_size(32)));
+typedef uint32_t u32x8 __attribute__((vector_size(32)));
+template <int kLength>
+using BookWord = std::conditional_t<kLength == 8, uint64_t, uint32_t>;
+
 // 32 levels: the vectors of a book that codes name, which `code(k)` gives.
 template <int kCount, int kLength, class Code>
 static inline u8x32 book_levels(const Codebook<kCount, kLength>& book, const Code& code) {
-  int8_t levels[32];
-#pragma GCC unroll 8
-  for (int k = 0; k < 32 / kLength; ++k) {
-    std::memcpy(levels + k * kLength, book.vectors[code(k)], kLength);
+  // by way of registers: a vector that is loaded where its parts were just stored has to wait
+  const auto at = [&](int k) { return load_as<BookWord<kLength>>(book.vectors[code(k)]); };
+  if constexpr (kLength == 8) {
+    return reinterpret_cast<u8x32>(u64x4{at(0), at(1), at(2), at(3)});
+  } else {
+    return reinterpret_cast<u8x32>(u32x8{at(0), at(1), at(2), at(3), at(4), at(5), at(6), at(7)});
   }
-  return load_as<u8x32>(levels);
 }
 
 // zero + level, or zero - level where the bit of the element is set.
@@ -156,18 +164,25 @@ struct FormatIQ3_S {
   }
 };
 
-// Levels -1 0 1 in eighths, and the shift of each of four vectors, which bit k of `minus` turns
-// around.
-template <class Code>
-static inline u8x32 codes_iq1(int zero, const Code& code, uint32_t minus) {
-  const u8x32 levels = book_levels(kBookIQ1, code);
-  uint32_t shifts = 0;
-  for (int k = 0; k < 4; ++k) shifts |= (minus >> k & 1 ? 255u : 1u) << 8 * k;
-  u8x32 eighths;
-  for (int k = 0; k < 4; ++k) {
-    for (int j = 0; j < 8; ++j) eighths[8 * k + j] = static_cast<uint8_t>(shifts >> 8 * k);
+// zero and the shift, which is an eighth, of each of four vectors; bit k of an index turns that of
+// vector k around.
+template <int kZero>
+struct Shifts {
+  uint8_t of[16][32] = {};
+  constexpr Shifts() {
+    for (int i = 0; i < 16; ++i) {
+      for (int j = 0; j < 32; ++j) of[i][j] = kZero + (i >> j / 8 & 1 ? -1 : 1);
+    }
   }
-  return levels * uint8_t{8} + eighths + splat8(zero);
+};
+
+// Levels -1 0 1 in eighths, shifted.
+template <int kZero, class Code>
+static inline u8x32 codes_iq1(const Code& code, uint32_t minus) {
+  static constexpr Shifts<kZero> kShifts;
+  u8x32 levels = book_levels(kBookIQ1, code);
+  for (int i = 0; i < 3; ++i) levels += levels;
+  return levels + load_as<u8x32>(kShifts.of[minus]);
 }
 
 struct FormatIQ1_S {
@@ -182,9 +197,8 @@ struct FormatIQ1_S {
   }
   static u8x32 codes(const Block& b, int chunk) {
     const int high = b.qh[chunk];
-    return codes_iq1(
-        kZero, [&](int k) { return b.qs[4 * chunk + k] | (high >> 3 * k & 7) << 8; },
-        high & 0x8000 ? 15u : 0u);
+    return codes_iq1<kZero>([&](int k) { return b.qs[4 * chunk + k] | (high >> 3 * k & 7) << 8; },
+                            high & 0x8000 ? 15u : 0u);
   }
 };
 
@@ -206,8 +220,8 @@ struct FormatIQ1_M {
     const uint32_t high = b.qh[2 * chunk] | static_cast<uint32_t>(b.qh[2 * chunk + 1]) << 8;
     uint32_t minus = 0;
     for (int k = 0; k < 4; ++k) minus |= (high >> (4 * k + 3) & 1) << k;
-    return codes_iq1(
-        kZero, [&](int k) { return b.qs[4 * chunk + k] | (high >> 4 * k & 7) << 8; }, minus);
+    return codes_iq1<kZero>([&](int k) { return b.qs[4 * chunk + k] | (high >> 4 * k & 7) << 8; },
+                            minus);
   }
 };
 
