@@ -45,8 +45,12 @@ class Weft:
     def __init__(self) -> None:
         import weft
         from weft import _native
+        from weft.flags import FLAGS
 
-        self._about = {"version": weft.__version__, "kernels": _native.best_target()}
+        self._about = {
+            "version": weft.__version__,
+            "kernels": FLAGS.target or _native.best_target(),
+        }
 
     def about(self) -> dict[str, str]:
         return self._about

@@ -7,6 +7,7 @@ from functools import cache
 from weft.backends.cpu.backend import default_threads
 from weft.backends.cpu.record import best_target
 from weft.errors import DeviceError
+from weft.flags import FLAGS
 from weft.native import _native
 from weft.records import dataclass
 
@@ -56,11 +57,12 @@ class Peaks:
 def measure_peaks(threads: int | None = None, target: str | None = None) -> Peaks:
     """Measures this machine for somewhat more than half a second; the process keeps the result.
 
-    `threads` are by default the physical cores of this process, `target` the best one that this
-    machine can run. Raises DeviceError for a target or a number of threads that is not possible,
-    and where there is no memory for a buffer far beyond the caches."""
+    `threads` are by default the physical cores of this process, `target` the one that WEFT_TARGET
+    names, or else the best one that this machine can run. Raises DeviceError for a target or a
+    number of threads that is not possible, and where there is no memory for a buffer far beyond
+    the caches."""
     scores = dict(_native.targets())
-    chosen = target or best_target()
+    chosen = target or FLAGS.target or best_target()
     if not scores.get(chosen):
         usable = ", ".join(name for name, score in scores.items() if score)
         raise DeviceError(f"this machine cannot run kernel target {chosen!r}; it can run {usable}")
