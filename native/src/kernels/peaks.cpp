@@ -53,7 +53,8 @@ double dot_loop(int64_t rounds) {
   typename Dot::Left a{};
   typename Dot::Right b{};
   opaque(b);
-  for (auto& sum : sums) opaque(sum);  // otherwise the equal sums would be computed once
+#pragma GCC unroll 16
+  for (int i = 0; i < kSums; ++i) opaque(sums[i]);  // else equal sums would be computed once
   for (int64_t r = 0; r < rounds; ++r) {
     opaque(a);
 #pragma GCC unroll 16
@@ -61,9 +62,12 @@ double dot_loop(int64_t rounds) {
       // A product that is not fused with its sum would be computed once for all sums.
       if constexpr (!Dot::kFused) opaque(a);
       sums[i] = Dot::step(sums[i], a, b);
+      // Else the old and the new sums would be kept, in memory.
+      if constexpr (!Dot::kFused) opaque(sums[i]);
     }
   }
-  for (auto& sum : sums) opaque(sum);
+#pragma GCC unroll 16
+  for (int i = 0; i < kSums; ++i) opaque(sums[i]);
   return 2.0 * Dot::kProducts * kSums * static_cast<double>(rounds);
 }
 
