@@ -112,7 +112,7 @@ def test_brief_is_a_line_a_split(path: Path) -> None:
     devices, *splits, last = done(*args).stdout.split("\n\ntotal")[0].splitlines()
     assert devices.startswith("devices: ") and last.startswith("split 2: cpu, nodes ")
     assert [line.split(":")[0] for line in splits] == ["split 0", "split 1"]
-    assert last.endswith(", 1 copy of 64 B") and " copies of " in splits[1]
+    assert last.endswith(", 1 copy of 64 to 1,984 B") and " copies of " in splits[1]
 
 
 @pytest.mark.parametrize("command", ["inspect", "explain", "devices", "bench"])

@@ -17,6 +17,7 @@ from weft.execute import Progress
 from weft.llm.cache.kv_cache import CACHE_TYPES
 from weft.llm.cache.window import window_size
 from weft.llm.config import ModelConfig, Pooling
+from weft.llm.drafting.options import DraftOptions
 from weft.llm.model import Model
 from weft.llm.planning.saved_plan import SavedPlan
 from weft.options import Option, require_choice
@@ -193,6 +194,11 @@ LLM_OPTIONS: dict[str, Option] = {
         0,
         "Number of first tokens that stay when the context is shifted, or -1 for the whole "
         "prompt; a BOS token always stays.",
+    ),
+    "drafting": Option(
+        DraftOptions(),
+        "How tokens are guessed, which are checked several at once: the same text, sooner where it "
+        "repeats itself; None: not at all.",
     ),
     "chat_template": Option(None, "Source of a Jinja template; None: the model's own template."),
     "progress": Option(
