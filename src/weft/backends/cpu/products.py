@@ -12,6 +12,7 @@ from time import perf_counter
 import numpy as np
 from numpy.typing import NDArray
 
+from weft.backends.cpu.repack import PANEL_ROWS, has_panels
 from weft.dtype import DTYPES, DType, dtype_from_id
 from weft.errors import DeviceError
 from weft.graph.op import OPS
@@ -21,7 +22,6 @@ from weft.records import dataclass
 
 __all__ = ["Product", "Timing", "layouts_of", "time_product", "weight_buffer"]
 
-PANEL_ROWS = 32
 _LINE = 64
 _MOST_MATRICES = 64
 _MOST_WORK = 4e9
@@ -89,13 +89,13 @@ def lookup_read_bytes(dtype: DType, rows: int, depth: int) -> int:
 def layouts_of(target: str, dtype: DType, rows: int, depth: int) -> tuple[Layout, ...]:
     """The layouts in which a target's matmul reads such weights; rows come first."""
     layouts: list[Layout] = ["rows"]
-    whole = rows % PANEL_ROWS == 0
-    if whole or (dtype.block > 1 and not dtype.tail and rows > PANEL_ROWS):
+    if has_panels(dtype, rows):
         block = _native.interleaved_block(dtype.id)
         if dtype.id in _native.interleaved_types(target) and depth % block == 0:
             layouts.append("interleaved")
-        if whole and dtype.id in _native.lookup_types(target) and depth % dtype.block == 0:
-            layouts.append("lookup")
+    looked_up = rows % PANEL_ROWS == 0 and depth % dtype.block == 0
+    if looked_up and dtype.id in _native.lookup_types(target):
+        layouts.append("lookup")
     return tuple(layouts)
 
 

@@ -34,6 +34,7 @@ __all__ = [
     "can_look_up",
     "can_repack",
     "forget_pages",
+    "has_panels",
     "is_ternary",
 ]
 
@@ -52,14 +53,16 @@ def can_repack(tensor: Tensor) -> bool:
         and len(sizes) == 4
         and sizes[0] % block == 0
         and 0 not in sizes
-        and (sizes[1] % PANEL_ROWS == 0 or (sizes[2:] == [1, 1] and _has_panels(tensor, sizes[1])))
+        and has_panels(tensor.dtype, sizes[1], one=sizes[2:] == [1, 1])
         and tensor.is_contiguous
     )
 
 
-def _has_panels(tensor: Tensor, rows: int) -> bool:
-    dtype = tensor.dtype
-    return dtype.block > 1 and not dtype.tail and rows > PANEL_ROWS
+def has_panels(dtype: DType, rows: int, *, one: bool = True) -> bool:
+    """Whether `rows` rows of a type that has the layout are whole panels, or may end in rows: those
+    of `one` matrix of a quantized type may (`has_panels` in `native/src/quants/interleave.h`)."""
+    ends_in_rows = one and dtype.block > 1 and not dtype.tail and rows > PANEL_ROWS
+    return rows % PANEL_ROWS == 0 or ends_in_rows
 
 
 def can_look_up(tensor: Tensor) -> bool:

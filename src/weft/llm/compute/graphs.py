@@ -45,8 +45,7 @@ class Graphs:
         self, plan: ContextPlan, progress: Progress | None = None, *, repack_later: bool = False
     ) -> None:
         """`repack_later` runs the first batch on weights in place, if it is short, and repacks them
-        after it. Raises OutOfMemoryError if there is not enough
-        memory."""
+        after it. Raises OutOfMemoryError if there is not enough memory."""
         self.plan = plan
         self.cache = plan.cache
         self.counters = Counters(plan.graphs_built, reserves=plan.graphs_built)
