@@ -126,18 +126,41 @@ def test_a_head_that_does_not_come(hasty: Server) -> None:
                 thread.join()
 
 
-def test_no_room_beside_answers(hasty: Server) -> None:
+def test_no_room_beside_answers() -> None:
     """Clients that are being answered stay, and those that come later are told so."""
-    long = b'{"prompt": "a", "max_tokens": 200, "ignore_eos": true, "n": 16}'
-    head = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-    whole = head + b"Content-Length: %d\r\nConnection: close\r\n\r\n" % len(long) + long
-    with ExitStack() as stack:
-        busy = [stack.enter_context(dial(hasty, whole)) for _ in range(4)]
-        time.sleep(0.3)
-        with dial(hasty, b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n") as late:
-            assert b" 503 " in closed(late)
-        assert all(b" 200 OK" in closed(connection, 60) for connection in busy)
-    served(hasty)
+
+    async def patient(scope: Scope, receive: Receive, send: Send) -> None:
+        arrived.release()
+        await answer.wait()
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+    async def ask(address: tuple[str, int]) -> bytes:
+        reader, writer = await asyncio.open_connection(*address)
+        writer.write(b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+        try:
+            return await asyncio.wait_for(reader.read(), 30)
+        finally:
+            writer.close()
+
+    async def answers() -> None:
+        kind = connection_class(head_seconds=60, body_seconds=60)
+        config = uvicorn.Config(patient, http=kind, ws="none", log_config=None, lifespan="off")
+        state = ServerState()
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            door = Door(listener, lambda: kind(config, state, {}), 4)
+            door.open()
+            busy = [asyncio.create_task(ask(listener.getsockname())) for _ in range(4)]
+            for _ in busy:
+                await asyncio.wait_for(arrived.acquire(), 30)
+            assert b" 503 " in await ask(listener.getsockname())
+            answer.set()
+            assert all(b" 200 OK" in said for said in await asyncio.gather(*busy))
+            assert b" 200 OK" in await ask(listener.getsockname())
+            door.close()
+
+    arrived, answer = asyncio.Semaphore(0), asyncio.Event()
+    asyncio.run(answers())
 
 
 def test_connections_are_what_files_allow() -> None:
