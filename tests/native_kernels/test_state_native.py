@@ -1,16 +1,20 @@
 """Recurrences, hyper-connections, index scores and triangular systems, on every target."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from golden import needs_vectors
 from graph_ops import Leaves, agree, on_reference, recorded_cases_fail
-from harness import TARGETS, refusal, result, run_op
+from harness import TARGETS, refusal, result, run_op, tensor
+from numpy.typing import NDArray
 
 from weft import Session, Sym, compile, quants
 from weft import graph as g
 from weft.graph import Graph, Tensor
 from weft.graph.params import pack
 
+Array = NDArray[Any]
 OPS = (
     *("SSM_CONV", "SSM_SCAN", "RWKV_WKV6", "RWKV_WKV7", "GATED_LINEAR_ATTN", "GATED_DELTA_NET"),
     *("DSV4_HC_COMB", "DSV4_HC_PRE", "DSV4_HC_POST", "LIGHTNING_INDEXER", "SOLVE_TRI"),
@@ -88,6 +92,52 @@ def test_a_slot_that_does_not_exist_starts_from_zeros() -> None:
     for target in TARGETS:
         got = run_op("SSM_SCAN", result("f32", other.ne), sources, pack(other.params), target)
         np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize(("d_state", "dim", "heads", "groups"), [(16, 1, 83, 1), (40, 24, 6, 3)])
+def test_a_scan_is_the_same_however_it_is_cut(
+    target: str, d_state: int, dim: int, heads: int, groups: int
+) -> None:
+    """To the last bit: a sequence alone, token by token and with other numbers of threads."""
+    tokens, seqs = 11, 3
+    leaves = Leaves(d_state)
+    node = scan(leaves, d_state, dim, heads, groups, tokens, seqs, mamba1=dim == 1, ids=[2, 0, 4])
+    s, x, dt, a, b, c, ids = (leaves.data[t.name] for t in node.src if t is not None)
+
+    def run(state: Array, t: slice, one: slice, slots: Array, threads: int = 1) -> list[Array]:
+        n, n_seqs = len(range(tokens)[t]), len(range(seqs)[one])
+        sources = [state, x[one, t], dt[one, t], a, b[one, t], c[one, t], slots.astype(np.int32)]
+        operands = [tensor(np.ascontiguousarray(v)) for v in sources]
+        outputs, state_size = dim * heads * n * n_seqs, d_state * dim * heads * n_seqs
+        to = result("f32", (outputs + state_size,))
+        y = run_op("SSM_SCAN", to, operands, pack(node.params), target, threads).reshape(-1)
+        return [y[:outputs].reshape(n_seqs, n, -1), y[outputs:].reshape(n_seqs, *s.shape[1:])]
+
+    y, states = run(s, slice(None), slice(None), ids)
+    again = run(s, slice(None), slice(None), ids, threads=3)
+    assert all(np.array_equal(p, q) for p, q in zip(again, (y, states), strict=True))
+    for seq in range(seqs):
+        state = s[ids[seq]][None]
+        for t in range(tokens):
+            at = slice(t, t + 1)
+            out, state = run(state, at, slice(seq, seq + 1), np.zeros(1))
+            assert np.array_equal(out[0], y[seq, at])
+        assert np.array_equal(state[0], states[seq])
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_convolution_is_the_same_however_it_is_cut(target: str) -> None:
+    leaves, inner, tokens = Leaves(1), 37, 21
+    sx, c = (leaves.data[leaves.normal(*ne).name] for ne in ((3 + tokens, inner, 2), (4, inner)))
+
+    def run(x: Array) -> Array:
+        operands = [tensor(np.ascontiguousarray(v)) for v in (x, c)]
+        return run_op("SSM_CONV", result("f32", (inner, x.shape[2] - 3, 2)), operands, (), target)
+
+    whole = run(sx)[0]
+    for first, last in ((0, 1), (1, 17), (17, 20), (20, 21)):
+        assert np.array_equal(run(sx[:, :, first : last + 3])[0], whole[:, first:last])
 
 
 # ---- linear attention ----------------------------------------------------------------------------

@@ -10,6 +10,7 @@
 
 #include "kernels/rows.h"
 #include "kernels/simd/math.h"
+#include "kernels/simd/part.h"
 
 namespace weft::WEFT_TARGET {
 
@@ -81,16 +82,6 @@ static inline void put_floats(const Tensor& t, char* p, int64_t n, const float* 
 static inline size_t row_scratch(const Call& call) {
   if (is_plain(*call.src[0]) && is_plain(call.dst)) return 0;
   return static_cast<size_t>(call.dst.ne[0]) * sizeof(float);
-}
-
-// A vector of the `n` floats at `p`, n < kLanes; its other lanes are `fill`.
-static inline vf load_part(const float* p, int64_t n, float fill = 0.0f) {
-  vf v = splat(fill);
-  std::memcpy(&v, p, static_cast<size_t>(n) * 4);
-  return v;
-}
-static inline void store_part(float* p, vf v, int64_t n) {
-  std::memcpy(p, &v, static_cast<size_t>(n) * 4);
 }
 
 // out[i] = f(a[i]) and out[i] = f(a[i], b[i]) for i < n; `out` may be one of the sources.

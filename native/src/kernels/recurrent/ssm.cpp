@@ -2,6 +2,7 @@
 #include "kernels/elements.h"
 #include "kernels/layout.h"
 #include "kernels/matmul/activations.h"
+#include "kernels/simd/square.h"
 
 namespace weft::WEFT_TARGET {
 
@@ -13,26 +14,20 @@ const float* floats(const char* p) { return reinterpret_cast<const float*>(p); }
 
 // ---- SSM_CONV -----------------------------------------------------------------------------------
 
-// An item is kChannels channels of a sequence. It is computed in tiles of kTokens tokens, which are
-// transposed when they are written: in sx the tokens of a channel are adjacent, in the result the
-// channels of a token.
+// An item is kChannels channels of a sequence. In sx the tokens of a channel are adjacent, in the
+// result the channels of a token: kLanes tokens of kLanes channels are transposed between them.
 constexpr int64_t kChannels = 16;
-constexpr int64_t kTokens = 64;
 
-// out[t] = the sum over all taps of x[t + tap] * c[tap], for t < n.
-void convolve(const float* x, const float* c, int64_t taps, int64_t n, float* out) {
-  int64_t t = 0;
-  for (; t + kLanes <= n; t += kLanes) {
-    vf sum = vf{};
-    for (int64_t k = 0; k < taps; ++k) sum = fma(splat(c[k]), load(x + t + k), sum);
-    store(out + t, sum);
+// The sum over all taps of x[t + tap] * c[tap] for t < n, n <= kLanes. A token does not depend on
+// how many are computed together.
+vf convolve(const float* x, const float* c, int64_t taps, int64_t n) {
+  vf sum = vf{};
+  if (n == kLanes) {
+    for (int64_t k = 0; k < taps; ++k) sum = fma(splat(c[k]), load(x + k), sum);
+  } else {
+    for (int64_t k = 0; k < taps; ++k) sum = fma(splat(c[k]), load_part(x + k, n), sum);
   }
-  // the last tokens too, so that a token does not depend on how many are computed together
-  if (t < n) {
-    vf sum = vf{};
-    for (int64_t k = 0; k < taps; ++k) sum = fma(splat(c[k]), load_part(x + t + k, n - t), sum);
-    store_part(out + t, sum, n - t);
-  }
+  return sum;
 }
 
 int64_t channel_blocks(const Tensor& dst) { return (dst.ne[0] + kChannels - 1) / kChannels; }
@@ -44,21 +39,25 @@ void run_conv(const Call& call, int64_t begin, int64_t end, char*) {
   const Tensor& c = *call.src[1];
   const Tensor& dst = call.dst;
   const int64_t blocks = channel_blocks(dst);
-  float tile[kChannels][kTokens];
   for (int64_t item = begin; item < end; ++item) {
     const int64_t seq = item / blocks;
     const int64_t first = (item - seq * blocks) * kChannels;
-    const int64_t n = min64(kChannels, dst.ne[0] - first);
-    for (int64_t t = 0; t < dst.ne[1]; t += kTokens) {
-      const int64_t n_tokens = min64(kTokens, dst.ne[1] - t);
-      for (int64_t i = 0; i < n; ++i) {
-        const float* x = floats(sx.data + (first + i) * sx.nb[1] + seq * sx.nb[2]) + t;
-        convolve(x, floats(c.data + (first + i) * c.nb[1]), c.ne[0], n_tokens, tile[i]);
-      }
-      for (int64_t j = 0; j < n_tokens; ++j) {
-        char* out = dst.data + first * dst.nb[0] + (t + j) * dst.nb[1] + seq * dst.nb[2];
-        for (int64_t i = 0; i < n; ++i) {
-          store_element(out + i * dst.nb[0], DType::kF32, tile[i][j]);
+    const int64_t last = min64(first + kChannels, dst.ne[0]);
+    for (int64_t i = first; i < last; i += kLanes) {
+      const char* x = sx.data + i * sx.nb[1] + seq * sx.nb[2];
+      char* out = dst.data + i * dst.nb[0] + seq * dst.nb[2];
+      const int64_t channels = min64(kLanes, last - i);
+      for (int64_t t = 0; t < dst.ne[1]; t += kLanes) {
+        const int64_t tokens = min64(kLanes, dst.ne[1] - t);
+        vf v[kLanes] = {};
+        for (int64_t j = 0; j < channels; ++j) {
+          v[j] = convolve(floats(x + j * sx.nb[1]) + t, floats(c.data + (i + j) * c.nb[1]), c.ne[0],
+                          tokens);
+        }
+        transpose(v);
+        for (int64_t j = 0; j < tokens; ++j) {
+          auto* to = reinterpret_cast<float*>(out + (t + j) * dst.nb[1]);
+          channels == kLanes ? store(to, v[j]) : store_part(to, v[j], channels);
         }
       }
     }
@@ -69,7 +68,7 @@ const char* check_conv(const Call& call) {
   const Tensor& sx = *call.src[0];
   const Tensor& c = *call.src[1];
   const Tensor& dst = call.dst;
-  if (!is_f32_rows(sx) || !is_f32_rows(c) || dst.type != DType::kF32) {
+  if (!is_f32_rows(sx) || !is_f32_rows(c) || !is_f32_rows(dst)) {
     return "needs f32 with contiguous rows";
   }
   if (c.ne[0] < 1 || dst.ne[3] != 1 ||
@@ -88,12 +87,16 @@ int64_t grain_conv(const Call& call) {
 
 // ---- SSM_SCAN -----------------------------------------------------------------------------------
 
-// An item is kRows rows of the state of a sequence, of consecutive heads. Rows do not depend on
-// each other. In Mamba 1 a head has one row, so an item spans several heads.
-constexpr int64_t kRows = 16;
+// An item is some rows of the state of a sequence, of consecutive heads. Rows do not depend on each
+// other. In Mamba 1 a head has one row, so an item spans several heads.
+constexpr int64_t kRows = 64;          // at most
+constexpr int64_t kItemStates = 2048;  // numbers of the state, which stay in the first-level cache
+constexpr int64_t kAhead = 8;          // tokens whose steps are computed together: steps wait for
+                                       // nothing, updates wait for those of the token before
 
 struct Scan {
   int64_t d_state, head_dim, n_head, n_tokens, n_seqs;
+  int64_t item_rows;
   int64_t blocks;     // items per sequence
   int64_t snapshots;  // the number of states that are kept, newest first
   int64_t outputs;    // elements of the outputs, which come before the states
@@ -111,99 +114,167 @@ Scan scan_of(const Call& call) {
   scan.n_head = s.ne[2];
   scan.n_tokens = x.ne[2];
   scan.n_seqs = x.ne[3];
-  scan.blocks = (scan.rows() + kRows - 1) / kRows;
+  scan.item_rows = kItemStates / max64(1, scan.d_state) / kLanes * kLanes;
+  scan.item_rows = min64(kRows, max64(kLanes, scan.item_rows));
+  scan.blocks = (scan.rows() + scan.item_rows - 1) / scan.item_rows;
   scan.snapshots = call.i(SsmScanSlot::kK);
   scan.outputs = scan.rows() * scan.n_tokens * scan.n_seqs;
   return scan;
 }
 
-// Does a token for one row of the state: state = state * decay + b * dx. Returns the sum of
-// state * c. Where each number of the state has its own rate, `rates` holds them and the decays are
-// exp(step * rate).
-float update_row(float* state, float decay, const float* rates, float step, const float* b,
-                 const float* c, float dx, int64_t n) {
-  vf sums = vf{};
+// A token of kCount rows of the state that share `b` and `c`:
+//     state = state * decay + b * dx.
+// Where each number of the state has its own rate, the decays are exp(step * rate).
+struct Update {
+  const float* from;    // rows of `n` numbers, one behind the other
+  float* state;         // where they go; may be `from`
+  int64_t n;            // numbers of a row
+  const float* b;       // [n]
+  const float* c;       // [n]
+  const float* dx;      // one per row; so are the next ones
+  const float* decays;  // where a row has one rate
+  const float* steps;   // otherwise, with the n rates of each row
+  const float* const* rates;
+};
+
+// The lanes of sums[r] add up to the sum of state * c of row r.
+template <bool kRates, int kCount>
+inline void update_rows(const Update& u, int64_t first, vf* sums) {
+  const float* from = u.from + first * u.n;
+  float* state = u.state + first * u.n;
+  vf sum[kCount] = {};
+  const auto update = [&](int64_t i, const auto& get, const auto& put) {
+    const vf b = get(u.b + i), c = get(u.c + i);
+    for (int r = 0; r < kCount; ++r) {
+      const vf kept = kRates ? exp(splat(u.steps[first + r]) * get(u.rates[first + r] + i))
+                             : splat(u.decays[first + r]);
+      const vf next = fma(b, splat(u.dx[first + r]), get(from + r * u.n + i) * kept);
+      put(state + r * u.n + i, next);
+      sum[r] = fma(next, c, sum[r]);
+    }
+  };
   int64_t i = 0;
-  for (; i + kLanes <= n; i += kLanes) {
-    const vf kept = rates == nullptr ? splat(decay) : exp(splat(step) * load(rates + i));
-    const vf next = fma(load(b + i), splat(dx), load(state + i) * kept);
-    store(state + i, next);
-    sums = fma(next, load(c + i), sums);
+  for (; i + kLanes <= u.n; i += kLanes) update(i, load, store);
+  if (i < u.n) {
+    const int64_t left = u.n - i;
+    update(
+        i, [left](const float* p) { return load_part(p, left); },
+        [left](float* p, vf v) { store_part(p, v, left); });
   }
-  float sum = hsum(sums);
-  if (i == n) return sum;
-  const vf tail = rates == nullptr ? splat(decay) : exp(splat(step) * load_part(rates + i, n - i));
-  for (int64_t lane = 0; i < n; ++i, ++lane) {
-    state[i] = state[i] * tail[lane] + b[i] * dx;
-    sum += state[i] * c[i];
-  }
-  return sum;
+  for (int r = 0; r < kCount; ++r) sums[first + r] = sum[r];
 }
 
-// Loads the initial states of the rows first..first + n; a slot that does not exist gives zeros.
-void load_states(const Call& call, const Scan& scan, int64_t seq, int64_t first, int64_t n,
-                 float* state) {
+// The initial states of a sequence from row `first` on; nullptr, for zeros, where its slot does not
+// exist.
+const float* initial_states(const Call& call, int64_t seq, int64_t first) {
   const Tensor& s = *call.src[0];
   const Tensor& ids = *call.src[6];
   int32_t slot;
   std::memcpy(&slot, ids.data + seq * ids.nb[0], 4);
-  const auto bytes = static_cast<size_t>(n * scan.d_state) * 4;
-  if (slot < 0 || slot >= s.ne[3]) {
-    std::memset(state, 0, bytes);
-    return;
+  if (slot < 0 || slot >= s.ne[3]) return nullptr;
+  return floats(s.data + first * s.nb[1] + slot * s.nb[3]);
+}
+
+// Rows of an item: of each its head, where its inputs are (in bytes), and its rates.
+struct Rows {
+  int64_t n;
+  int64_t heads[kRows], inputs[kRows];
+  const float* rates[kRows];
+  float rate[kRows];
+};
+
+Rows rows_of(const Call& call, const Scan& scan, int64_t first) {
+  Rows rows;
+  rows.n = min64(scan.item_rows, scan.rows() - first);
+  int64_t head = first / scan.head_dim, i = first - head * scan.head_dim;
+  for (int64_t r = 0; r < rows.n; ++r) {
+    rows.heads[r] = head;
+    rows.inputs[r] = head * call.src[1]->nb[1] + i * 4;
+    rows.rates[r] = floats(call.src[3]->data + head * call.src[3]->nb[1]);
+    rows.rate[r] = *rows.rates[r];
+    if (++i < scan.head_dim) continue;
+    i = 0;
+    ++head;
   }
-  std::memcpy(state, s.data + first * s.nb[1] + slot * s.nb[3], bytes);
+  return rows;
+}
+
+// What the update of a token takes for each row.
+struct Steps {
+  float steps[kRows], decays[kRows], dx[kRows];
+};
+
+// Computes the steps of the tokens t..t + count.
+template <bool kRates>
+void compute_steps(const Call& call, const Rows& rows, int64_t seq, int64_t t, int64_t count,
+                   Steps* out) {
+  const Tensor& x = *call.src[1];
+  const Tensor& dt = *call.src[2];
+  for (int64_t j = 0; j < count; ++j) {
+    const float* step = floats(dt.data + (t + j) * dt.nb[1] + seq * dt.nb[2]);
+    const char* in = x.data + (t + j) * x.nb[2] + seq * x.nb[3];
+    for (int64_t r = 0; r < rows.n; ++r) {
+      out[j].steps[r] = step[rows.heads[r]];
+      out[j].dx[r] = *floats(in + rows.inputs[r]);
+    }
+  }
+  for (int64_t j = 0; j < count; ++j) {
+    Steps& o = out[j];
+    map(o.steps, o.steps, rows.n, [](vf v) { return softplus(v); });
+    map(o.dx, o.steps, o.dx, rows.n, [](vf v, vf step) { return v * step; });
+    if (kRates) continue;
+    map(o.steps, rows.rate, o.decays, rows.n, [](vf step, vf rate) { return exp(step * rate); });
+  }
 }
 
 // Does one item. The newest state is updated in place in the result. Older snapshots are copies of
 // it; those of times before the first token are zeros.
+template <bool kRates>
 void scan_rows(const Call& call, const Scan& scan, int64_t item) {
-  const Tensor& x = *call.src[1];
-  const Tensor& dt = *call.src[2];
-  const Tensor& a = *call.src[3];
   const Tensor& b = *call.src[4];
   const Tensor& c = *call.src[5];
   const int64_t seq = item / scan.blocks;
-  const int64_t first = (item - seq * scan.blocks) * kRows;
-  const int64_t n = min64(kRows, scan.rows() - first);
-  const int64_t first_head = first / scan.head_dim;
-  const int64_t heads = (first + n - 1) / scan.head_dim - first_head + 1;
-  const int64_t heads_per_group = scan.n_head / b.ne[1];
-  const bool one_rate = a.ne[0] == 1;
+  const int64_t first = (item - seq * scan.blocks) * scan.item_rows;
+  const int64_t rows_of_group = scan.rows() / b.ne[1];
+  const int64_t first_group = first / rows_of_group;
+  const Rows rows = rows_of(call, scan, first);
 
   auto* y = reinterpret_cast<float*>(call.dst.data);
   float* states = y + scan.outputs + (seq * scan.rows() + first) * scan.d_state;
-  const auto state_bytes = static_cast<size_t>(n * scan.d_state) * 4;
-  load_states(call, scan, seq, first, n, states);
+  const auto state_bytes = static_cast<size_t>(rows.n * scan.d_state) * 4;
+  const float* from = initial_states(call, seq, first);
+  if (from == nullptr || scan.n_tokens == 0) {
+    from == nullptr ? std::memset(states, 0, state_bytes) : std::memcpy(states, from, state_bytes);
+    from = states;
+  }
   for (int64_t k = max64(1, scan.n_tokens); k < scan.snapshots; ++k) {
     std::memset(states + k * scan.state_size(), 0, state_bytes);
   }
 
-  float rates[kRows], steps[kRows], decays[kRows] = {};
-  load_floats(a.data + first_head * a.nb[1], DType::kF32, a.nb[1], heads, rates);
+  Steps steps[kAhead];
+  vf sums[kRows] = {};
   for (int64_t t = 0; t < scan.n_tokens; ++t) {
-    map(floats(dt.data + t * dt.nb[1] + seq * dt.nb[2]) + first_head, steps, heads,
-        [](vf v) { return softplus(v); });
-    if (one_rate) {
-      map(steps, rates, decays, heads, [](vf step, vf rate) { return exp(step * rate); });
+    const Steps& now = steps[t % kAhead];
+    if (t % kAhead == 0) {
+      compute_steps<kRates>(call, rows, seq, t, min64(kAhead, scan.n_tokens - t), steps);
     }
-    const char* in = x.data + t * x.nb[2] + seq * x.nb[3];
-    const char* bt = b.data + t * b.nb[2] + seq * b.nb[3];
-    const char* ct = c.data + t * c.nb[2] + seq * c.nb[3];
-    float* out = y + (seq * scan.n_tokens + t) * scan.rows() + first;
-    int64_t head = first_head, i = first - first_head * scan.head_dim;
-    for (int64_t r = 0; r < n; ++r) {
-      const int64_t h = head - first_head;
-      const int64_t group = head / heads_per_group;
-      const float* own = one_rate ? nullptr : floats(a.data + head * a.nb[1]);
-      const float dx = floats(in + head * x.nb[1])[i] * steps[h];
-      out[r] =
-          update_row(states + r * scan.d_state, decays[h], own, steps[h],
-                     floats(bt + group * b.nb[1]), floats(ct + group * c.nb[1]), dx, scan.d_state);
-      if (++i < scan.head_dim) continue;
-      i = 0;
-      ++head;
+    int64_t group = first_group;
+    for (int64_t r = 0; r < rows.n; ++group) {
+      const Update u = {from,
+                        states,
+                        scan.d_state,
+                        floats(b.data + group * b.nb[1] + t * b.nb[2] + seq * b.nb[3]),
+                        floats(c.data + group * c.nb[1] + t * c.nb[2] + seq * c.nb[3]),
+                        now.dx,
+                        now.decays,
+                        now.steps,
+                        rows.rates};
+      const int64_t end = min64(rows.n, (group + 1) * rows_of_group - first);
+      for (; r + 4 <= end; r += 4) update_rows<kRates, 4>(u, r, sums);
+      for (; r < end; ++r) update_rows<kRates, 1>(u, r, sums);
     }
+    from = states;
+    store_sums(sums, rows.n, y + (seq * scan.n_tokens + t) * scan.rows() + first);
     const int64_t age = scan.n_tokens - 1 - t;
     if (age > 0 && age < scan.snapshots) {
       std::memcpy(states + age * scan.state_size(), states, state_bytes);
@@ -213,7 +284,8 @@ void scan_rows(const Call& call, const Scan& scan, int64_t item) {
 
 void run_scan(const Call& call, int64_t begin, int64_t end, char*) {
   const Scan scan = scan_of(call);
-  for (int64_t item = begin; item < end; ++item) scan_rows(call, scan, item);
+  const auto rows = call.src[3]->ne[0] == 1 ? scan_rows<false> : scan_rows<true>;
+  for (int64_t item = begin; item < end; ++item) rows(call, scan, item);
 }
 
 // The sources are s [d_state, head_dim, heads, slots], x [head_dim, heads, tokens, sequences],
@@ -266,7 +338,7 @@ int64_t items_scan(const Call& call) {
 
 int64_t grain_scan(const Call& call) {
   const Scan scan = scan_of(call);
-  return row_grain(min64(kRows, scan.rows()) * scan.d_state * max64(1, scan.n_tokens));
+  return row_grain(min64(scan.item_rows, scan.rows()) * scan.d_state * max64(1, scan.n_tokens));
 }
 
 }  // namespace

@@ -59,9 +59,8 @@ static inline vf exp_tail(vf r) {
 }
 
 static inline ExpParts exp_parts(vf x) {
-  // Beyond these bounds the result is 0 or infinite; a NaN passes both comparisons.
-  x = x < -104.0f ? splat(-104.0f) : x;
-  x = x > 89.0f ? splat(89.0f) : x;
+  // Beyond these bounds the result is 0 or infinite; a NaN is the second of the two and passes.
+  x = vmin(splat(89.0f), vmax(splat(-104.0f), x));
   const vf n = fma(x, splat(1.44269504f), splat(kRound)) - kRound;
   const vf r = fma(n, splat(-kLn2Low), fma(n, splat(-kLn2High), x));
   return {exp_tail(r), n};

@@ -59,8 +59,29 @@ static inline vf fma(vf a, vf b, vf c) {
 #endif
 }
 
-static inline vf vmax(vf a, vf b) { return a > b ? a : b; }
-static inline vf vmin(vf a, vf b) { return a < b ? a : b; }
+// a > b ? a : b and a < b ? a : b, which x86 has as an instruction; compilers make two of it.
+static inline vf vmax(vf a, vf b) {
+#if defined(__AVX512F__)
+  return reinterpret_cast<vf>(
+      _mm512_max_ps(reinterpret_cast<__m512>(a), reinterpret_cast<__m512>(b)));
+#elif defined(__AVX2__)
+  return reinterpret_cast<vf>(
+      _mm256_max_ps(reinterpret_cast<__m256>(a), reinterpret_cast<__m256>(b)));
+#else
+  return a > b ? a : b;
+#endif
+}
+static inline vf vmin(vf a, vf b) {
+#if defined(__AVX512F__)
+  return reinterpret_cast<vf>(
+      _mm512_min_ps(reinterpret_cast<__m512>(a), reinterpret_cast<__m512>(b)));
+#elif defined(__AVX2__)
+  return reinterpret_cast<vf>(
+      _mm256_min_ps(reinterpret_cast<__m256>(a), reinterpret_cast<__m256>(b)));
+#else
+  return a < b ? a : b;
+#endif
+}
 
 static inline float hsum(vf v) {
 #if defined(__AVX512F__)
