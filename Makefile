@@ -182,6 +182,7 @@ headers:
 
 stubs: $(VENV)/installed
 	$(BIN)/python -m nanobind.stubgen -q -m weft._native -o src/weft/_native.pyi
+	$(BIN)/ruff format -q src/weft/_native.pyi
 
 # The generated pages; tests hold them to the code.
 docs: $(VENV)/installed

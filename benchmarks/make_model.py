@@ -7,8 +7,8 @@
 The default shape is that of Llama-3.2-1B with a vocabulary of 32,000: 2048 wide, 16 layers, 32
 heads, 8 of the cache, 8192 feed-forward, output not tied to the embedding; any of its numbers can
 be given instead. Weights are normal with a deviation of 0.02, or their signs for ternary formats;
-they are seeded, so that all files of a shape hold the same model, and quantized by weft. One matrix
-is in memory at a time.
+they are seeded, so that all files of a shape hold the same model, and quantized by weft; codebook
+types (iq1 to iq3) are random bytes with one scale. One matrix is in memory at a time.
 """
 
 from __future__ import annotations
@@ -32,7 +32,10 @@ from weft.frontends.gguf.writer import TensorSource, write_gguf
 
 FORMATS = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "q2_K", "q3_K", "q4_K",
            "q4_K_M", "q5_K", "q6_K", "iq4_nl", "iq4_xs", "mxfp4", "tq1_0", "tq2_0",
-           "i2_s")  # fmt: skip
+           "i2_s", "iq1_s", "iq1_m", "iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs", "iq3_s")  # fmt: skip
+CODEBOOK = {"iq1_s": 24, "iq1_m": 31, "iq2_xxs": 19, "iq2_xs": 20, "iq2_s": 28, "iq3_xxs": 23,
+            "iq3_s": 26}  # fmt: skip
+"""Types that weft does not write, with the numbers of their files' mixtures."""
 TERNARY = ("tq1_0", "tq2_0", "i2_s")
 
 
@@ -134,9 +137,10 @@ def matrix_type(name: str, format: str, il: int, n_layer: int) -> DType:
 
     The output has at least q6_K. `q4_K_M` is the mixture of that name: q6_K for attn_v and ffn_down
     in the first and last eighth of the layers and in every third between, q4_K else. The other
-    formats are uniform. Ternary ones keep an f16 embedding, as converted models have it."""
-    if name == "token_embd.weight" and format in TERNARY:
-        return DTYPES["f16"]
+    formats are uniform. Ternary ones keep an f16 embedding, as converted models have it, and
+    codebook types have one of q4_K."""
+    if name == "token_embd.weight" and format in (*TERNARY, *CODEBOOK):
+        return DTYPES["f16" if format in TERNARY else "q4_K"]
     base = DTYPES["q4_K" if format == "q4_K_M" else format]
     if name == "output.weight":
         return base if base.bits_per_weight >= 6.5 else DTYPES["q6_K"]
@@ -152,7 +156,7 @@ def _metadata(s: Shape, format: str) -> dict[str, object]:
     return {
         "general.architecture": "llama",
         "general.name": f"random {s.label}",
-        "general.file_type": find_mix(format).number,
+        "general.file_type": CODEBOOK.get(format) or find_mix(format).number,
         "general.quantization_version": 2,
         "llama.block_count": s.n_layer,
         "llama.context_length": s.n_ctx,
@@ -222,6 +226,8 @@ def _matrix(name: str, ne: tuple[int, int, int], dtype: DType, ternary: bool) ->
         )
 
     def make() -> np.ndarray:
+        if dtype.name in CODEBOOK:
+            return codebook_blocks(name, dtype, n_in * n_out * max(1, n_expert) // dtype.block)
         parts = matrix_values(name, n_in, n_out * max(1, n_expert), ternary and name[:4] == "blk.")
         if dtype.name == "i2_s":  # one scale for the whole tensor
             return quants.encode_i2_s(np.concatenate(list(parts)).reshape(-1))
@@ -239,6 +245,20 @@ def matrix_values(name: str, n_in: int, n_out: int, ternary: bool = False) -> It
     for start in range(0, n_out, step):
         x = rng.standard_normal((min(step, n_out - start), n_in), np.float32) * np.float32(0.02)
         yield np.sign(np.round(x * 33)) * np.float32(0.02) if ternary else x
+
+
+def codebook_blocks(name: str, dtype: DType, n: int) -> np.ndarray:
+    """Blocks of random codes whose weights have a deviation of some 0.02."""
+    levels = {"iq1": 6.0, "iq2": 58.0, "iq3_xxs": 150.0, "iq3_s": 147.0}  # of weights, by d
+    level = levels.get(dtype.name, levels.get(dtype.name[:3], 1.0))
+    d = np.float16(0.02 / level).view(np.uint16)
+    blocks = np.random.default_rng(list(name.encode())).integers(0, 256, (n, dtype.bytes), np.uint8)
+    if dtype.name == "iq1_m":  # the highest 4 bits of four words
+        for i in range(4):
+            blocks[:, i * 2 - 7] = blocks[:, i * 2 - 7] & 15 | (int(d) >> 4 * i & 15) << 4
+    else:
+        blocks[:, :2] = np.frombuffer(d.tobytes(), np.uint8)
+    return blocks.reshape(-1)
 
 
 def _leading(name: str, n: int, deviation: float) -> TensorSource:

@@ -26,7 +26,9 @@ bool is_aligned(const flatbuffers::Vector<T>* vector) {
   return vector == nullptr || reinterpret_cast<uintptr_t>(vector->Data()) % alignof(int64_t) == 0;
 }
 
-bool is_layout(int8_t number) { return number >= 0 && number <= 2; }
+bool is_layout(int8_t number) {
+  return number >= 0 && number <= static_cast<int8_t>(Layout::kLevels);
+}
 
 Status read_symbols(const fb::Program& p, Blob& out) {
   for (const fb::Symbol* s : *p.symbols()) {

@@ -125,6 +125,7 @@ Error Delegate::wanted_layout(size_t buffer, Repack& repack, bool& repacks) {
   repack.from = blob_.buffers[buffer].stored;
   repack.to = matrix->layout;
   if ((repack.to == Layout::kInterleaved && !type.matmul_interleaved) ||
+      (repack.to == Layout::kLevels && !type.matmul_levels) ||
       (repack.to == Layout::kLookup && !type.matmul_lookup)) {
     repack.to = Layout::kRows;
   }

@@ -10,6 +10,7 @@
 #include <tuple>
 
 #include "quants/interleave.h"
+#include "quants/levels.h"
 #include "quants/lookup_layout.h"
 
 namespace weft::et {
@@ -70,6 +71,8 @@ struct Move {
       if (panel >= m.panels) return;
       if (r.to == Layout::kInterleaved) {
         interleave_panels(r.type, m.src, m.row_bytes, r.row_elements, panel, 1, m.dst);
+      } else if (r.to == Layout::kLevels) {
+        make_level_panels(r.type, m.src, m.row_bytes, r.row_elements, panel, 1, m.dst);
       } else if (r.to == Layout::kLookup) {
         make_lookup_panels(r.type, m.src, m.row_bytes, r.row_elements, panel, 1, m.dst);
       } else {
@@ -79,15 +82,24 @@ struct Move {
   }
 };
 
-// The bytes of the repacked matrices. Panels have as many bytes as rows; the lookup layout may have
-// more, and there is no way back from it.
-Result<size_t> repacked_size(const Repack& r, size_t source) {
+bool is_one_way(Layout layout) { return layout == Layout::kLookup || layout == Layout::kLevels; }
+
+// The elements that rows have a multiple of in the layout that is wanted; 0 when the type does not
+// have it.
+int64_t block_of(const Repack& r) {
+  if (r.to == Layout::kLookup) return lookup_block(r.type);
+  if (r.to == Layout::kLevels) return level_block(r.type);
   const InterleavedFormat* format = interleaved_format(r.type);
-  const bool interleaves = r.to != Layout::kLookup && r.from != Layout::kLookup;
-  const int64_t block =
-      interleaves ? (format == nullptr ? 0 : format->block) : lookup_block(r.type);
+  return format == nullptr ? 0 : format->block;
+}
+
+// The bytes of the repacked matrices. Panels have as many bytes as rows; the lookup and levels
+// layouts may have more, and there is no way back from them.
+Result<size_t> repacked_size(const Repack& r, size_t source) {
+  const bool interleaves = !is_one_way(r.to) && !is_one_way(r.from);
+  const int64_t block = block_of(r);
   const bool from_rows = r.from == Layout::kRows;
-  if (block == 0 || from_rows == (r.to == Layout::kRows) || r.from == Layout::kLookup ||
+  if (block == 0 || from_rows == (r.to == Layout::kRows) || is_one_way(r.from) ||
       r.row_elements % block != 0 ||
       !(interleaves ? has_panels(r.type, r.rows) : r.rows % kPanelRows == 0)) {
     return Error::InvalidProgram;
@@ -102,7 +114,9 @@ Result<size_t> repacked_size(const Repack& r, size_t source) {
     return Error::InvalidProgram;
   }
   if (interleaves) return source;
-  return std::max(source, static_cast<size_t>(lookup_row_bytes(r.type, r.row_elements) * r.rows));
+  const int64_t row = r.to == Layout::kLevels ? level_row_bytes(r.type, r.row_elements)
+                                              : lookup_row_bytes(r.type, r.row_elements);
+  return std::max(source, static_cast<size_t>(row * r.rows));
 }
 
 Error repack(const Repack& r, ThreadPool& pool, Constant& constant) {
@@ -115,7 +129,9 @@ Error repack(const Repack& r, ThreadPool& pool, Constant& constant) {
   pool.run(&Move::job, &move, pool.size());
   // The bytes behind the last panel (rows, or the scale of i2_s) stay there.
   const auto end = static_cast<size_t>(row_bytes * move.panels * kPanelRows);
-  std::memcpy(constant.own.data() + end, constant.data + end, constant.size - end);
+  if (constant.size > end) {
+    std::memcpy(constant.own.data() + end, constant.data + end, constant.size - end);
+  }
   constant.source.reset();
   constant.data = constant.own.data();
   constant.size = size.get();

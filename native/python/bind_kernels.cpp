@@ -72,7 +72,7 @@ std::optional<std::string> refusal(const std::string& target, int op, const Desc
                                    int layout) {
   Request request(target, op, dst, src, params, 1);
   if (request.kernel->run == nullptr) return "there is no native kernel for this op";
-  if (layout < 0 || layout > static_cast<int>(weft::Layout::kLookup)) {
+  if (layout < 0 || layout > static_cast<int>(weft::Layout::kLevels)) {
     throw nb::value_error("unknown layout");
   }
   if (layout != 0) {

@@ -1,4 +1,5 @@
-// Bindings that convert weights to the interleaved layout and back, and to the lookup layout.
+// Bindings that convert weights to the interleaved layout and back, and to the lookup and levels
+// layouts.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/shared_ptr.h>
@@ -14,6 +15,7 @@
 
 #include "kernels/dispatch.h"
 #include "quants/interleave.h"
+#include "quants/levels.h"
 #include "quants/lookup_layout.h"
 #include "threads/pool.h"
 
@@ -229,6 +231,67 @@ std::vector<int> lookup_types(const std::string& name) {
   return types_where(name, [](DType, const weft::TypeOps& ops) { return ops.matmul_lookup; });
 }
 
+// ---- the levels layout
+
+struct LevelJob {
+  DType type = DType::kF32;
+  const uint8_t* src = nullptr;
+  uint8_t* dst = nullptr;
+  int64_t row_bytes = 0;
+  int64_t row_elements = 0;
+  int64_t panels = 0;
+  std::atomic<int64_t> next{0};
+
+  static void job(void* context, int) {
+    LevelJob& m = *static_cast<LevelJob*>(context);
+    for (;;) {
+      const int64_t panel = m.next.fetch_add(1, std::memory_order_relaxed);
+      if (panel >= m.panels) return;
+      weft::make_level_panels(m.type, m.src, m.row_bytes, m.row_elements, panel, 1, m.dst);
+    }
+  }
+};
+
+int64_t level_bytes(int type, int64_t rows, int64_t row_elements) {
+  const auto t = static_cast<DType>(type);
+  const int64_t block = weft::level_block(t);
+  if (block == 0) throw nb::value_error("this type has no levels layout");
+  int64_t elements = 0;
+  if (rows < 0 || row_elements < 0 || rows % weft::kPanelRows != 0 || row_elements % block != 0 ||
+      __builtin_mul_overflow(rows, row_elements, &elements) || elements > int64_t{1} << 56) {
+    throw nb::value_error(
+        "a matrix in the levels layout must have rows of whole blocks, and a multiple of 32 rows");
+  }
+  return weft::level_row_bytes(t, row_elements) * rows;
+}
+
+void make_levels(int type, Bytes src, MutableBytes dst, int64_t rows, int64_t row_elements,
+                 Pool pool) {
+  const int64_t stored = level_bytes(type, rows, row_elements);
+  if (pool == nullptr) throw nb::value_error("a thread pool is needed");
+  LevelJob m;
+  m.type = static_cast<DType>(type);
+  const weft::DTypeInfo& info = weft::dtype_info(m.type);
+  m.row_bytes = row_elements / info.block * info.block_size;
+  if (src.size() != static_cast<size_t>(m.row_bytes * rows) ||
+      dst.size() != static_cast<size_t>(stored)) {
+    throw nb::value_error("the arrays must have the bytes of the rows, and level_bytes() bytes");
+  }
+  m.src = src.data();
+  m.dst = dst.data();
+  if (m.src < m.dst + dst.size() && m.dst < m.src + src.size()) {
+    throw nb::value_error("the two arrays overlap");
+  }
+  m.row_elements = row_elements;
+  m.panels = rows / weft::kPanelRows;
+  nb::gil_scoped_release release;
+  pool->run(&LevelJob::job, &m, pool->size());
+}
+
+std::vector<int> level_types(const std::string& name) {
+  return types_where(name, [](DType, const weft::TypeOps& ops) { return ops.matmul_levels; });
+}
+
 }  // namespace
 
 void bind_layouts(nb::module_& m) {
@@ -244,6 +307,14 @@ void bind_layouts(nb::module_& m) {
   m.def("deinterleave", &deinterleave, nb::arg("type"), nb::arg("src"), nb::arg("dst"),
         nb::arg("rows"), nb::arg("row_elements"), nb::arg("pool"),
         "Copies panels of 32 rows back into matrices.");
+  m.def("level_types", &level_types, nb::arg("target"),
+        "The weight types whose levels layout the matmuls of a target read.");
+  m.def("level_bytes", &level_bytes, nb::arg("type"), nb::arg("rows"), nb::arg("row_elements"),
+        "The bytes of matrices, of `rows` rows altogether, in the levels layout.");
+  m.def("make_levels", &make_levels, nb::arg("type"), nb::arg("src"), nb::arg("dst"),
+        nb::arg("rows"), nb::arg("row_elements"), nb::arg("pool"),
+        "Converts matrices, of `rows` rows altogether, to the levels layout, on the threads of a "
+        "pool.");
   m.def("lookup_types", &lookup_types, nb::arg("target"),
         "The weight types whose lookup layout the MUL_MAT of a target reads.");
   m.def("lookup_bytes", &lookup_bytes, nb::arg("type"), nb::arg("rows"), nb::arg("row_elements"),

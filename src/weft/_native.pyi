@@ -168,6 +168,28 @@ def deinterleave(
 ) -> None:
     """Copies panels of 32 rows back into matrices."""
 
+def level_types(target: str) -> list[int]:
+    """The weight types whose levels layout the matmuls of a target read."""
+
+def level_bytes(type: int, rows: int, row_elements: int) -> int:
+    """
+    The bytes of matrices, of `rows` rows altogether, in the levels layout.
+    """
+
+def make_levels(
+    type: int,
+    src: Annotated[
+        NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu", writable=False)
+    ],
+    dst: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu")],
+    rows: int,
+    row_elements: int,
+    pool: ThreadPool,
+) -> None:
+    """
+    Converts matrices, of `rows` rows altogether, to the levels layout, on the threads of a pool.
+    """
+
 def lookup_types(target: str) -> list[int]:
     """The weight types whose lookup layout the MUL_MAT of a target reads."""
 

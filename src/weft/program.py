@@ -32,7 +32,7 @@ __all__ = [
     "described",
 ]
 
-Layout = Literal["rows", "interleaved", "lookup", "planes"]
+Layout = Literal["rows", "interleaved", "lookup", "levels", "planes"]
 """How the blocks of a matrix are stored.
 
     rows          row after row
@@ -40,10 +40,12 @@ Layout = Literal["rows", "interleaved", "lookup", "planes"]
                   (`native/src/quants/interleave.h`)
     lookup        as indices of tables that are built for each column of activations; ternary
                   weights (`native/src/quants/lookup_layout.h`)
+    levels        in panels of 32 rows that name each weight's level; codebook types
+                  (`native/src/quants/levels.h`)
     planes        one plane for each part of a block; OpenCL devices
                   (`weft.backends.opencl.planes`)"""
 
-LAYOUTS: tuple[Layout, ...] = ("rows", "interleaved", "lookup", "planes")
+LAYOUTS: tuple[Layout, ...] = ("rows", "interleaved", "lookup", "levels", "planes")
 """All layouts, in the order of the native enum, which lacks the last one."""
 
 

@@ -13,8 +13,10 @@ import pytest
 
 from tests.backends.panels import PanelCpu
 from tests.llm.tiny import metadata, weights, write_model
-from weft import quants
+from tests.native.test_level_products import random_weights
+from weft import _native, quants
 from weft.backends import make_backend
+from weft.backends.cpu.record import best_target
 from weft.backends.cpu.repack import PanelBufferType, PanelMemory
 from weft.dtype import DTYPES
 from weft.errors import FormatError, OutOfMemoryError
@@ -134,6 +136,62 @@ def test_numbers(model: Model) -> None:
     # what is asked of the system counts, whether anyone has set a limit or not
     need = packed.plan.needs()[0]
     assert need.total == plain.plan.needs()[0].total
+
+
+@pytest.fixture
+def codebook(tmp_path: Path) -> Model:
+    """A model of 256 wide rows, its matrices of random iq2_s, iq3_xxs and iq1_m; with experts."""
+    meta = metadata(**{
+        "llama.embedding_length": 256, "llama.feed_forward_length": 256,
+        "llama.expert_count": 4, "llama.expert_used_count": 2,
+    })  # fmt: skip
+    rows = []
+    for i, (name, a) in enumerate(weights(meta).items()):
+        is_matrix = a.ndim >= 2 and name[:3] == "blk" and "gate_inp" not in name
+        kind = ("iq2_s", "iq3_xxs", "iq1_m")[i % 3] if is_matrix else "f32"
+        if not is_matrix:
+            data = a
+        else:
+            data = random_weights(DTYPES[kind], a.size // 256, scale=2.0**-8)
+        rows.append((name, kind, a.shape[::-1], data.tobytes()))
+    write_gguf(tmp_path / "codebook.gguf", meta, rows)
+    return Model.open(tmp_path / "codebook.gguf")
+
+
+LEVELS = pytest.mark.skipif(
+    not _native.level_types(best_target()), reason="no kernels of this machine read levels"
+)
+
+
+@LEVELS
+def test_codebook_weights_become_levels(codebook: Model) -> None:
+    options: dict[str, Any] = {"devices": ["cpu"]}
+    plain, packed = context(codebook, repack=False, **options), context(codebook, **options)
+    later = context(codebook, repack_later=True, **options)
+    rows = {(r["buffer"], r["memory"]): r["bytes"] for r in packed.plan.memory_rows()}
+    names = {leaf.name for leaf, to in packed.plan.plan.layouts.items() if to.name == "CPU_L32"}
+    in_file = sum(codebook.weights[name].max_bytes for name in names)
+    assert "blk.0.ffn_down_exps.weight" in names and "blk.1.attn_q.weight" in names
+    assert 1.2 * in_file < rows["weights", "CPU_L32"] < 1.6 * in_file
+    for tokens in (TOKENS, [9], [11, 12, 13], [4]):
+        want = plain.decode(tokens, outputs="all")
+        assert np.isfinite(want).all() and np.ptp(want) > 0.01
+        np.testing.assert_array_equal(packed.decode(tokens, outputs="all"), want)
+        np.testing.assert_array_equal(later.decode(tokens, outputs="all"), want)
+
+
+@LEVELS
+def test_levels_give_way_to_the_file(codebook: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    options: dict[str, Any] = {"devices": ["cpu"]}
+    plain = context(codebook, repack=False, **options)
+    held = context(codebook, **options).memory
+    monkeypatch.setattr(
+        memory_module, "available_bytes", lambda: held.cache + held.compute + held.repacked - 1
+    )
+    with pytest.warns(UserWarning, match="codebook weights stay as the file has them, slower: "):
+        kept = context(codebook, **options)
+    assert not any(to.name == "CPU_L32" for to in kept.plan.plan.layouts.values())
+    np.testing.assert_array_equal(kept.decode(TOKENS), plain.decode(TOKENS))
 
 
 def test_too_little_memory(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,8 +26,9 @@ struct Tensor {
   int64_t nb[4] = {0, 0, 0, 0};  // byte strides
   char* data = nullptr;          // may be nullptr during a check
   // In the other layouts ne and nb describe the matrix as if it were stored in rows; each panel of
-  // rows occupies the bytes that its rows would occupy (quants/interleave.h,
-  // quants/lookup_layout.h). Only source 0 may have them, in kernels with `takes_interleaved`.
+  // rows occupies the bytes that its rows would occupy (quants/interleave.h), or those that
+  // quants/lookup_layout.h and quants/levels.h say. Only source 0 may have them, in kernels with
+  // `takes_interleaved`.
   Layout layout = Layout::kRows;
 };
 
@@ -137,6 +138,8 @@ struct TypeOps {
   // Whether MUL_MAT and MUL_MAT_ID of this target read interleaved weights of this type. Plans
   // choose that layout where they do.
   bool matmul_interleaved = false;
+  // Whether MUL_MAT and MUL_MAT_ID of this target read weights of this type in the levels layout.
+  bool matmul_levels = false;
   // Whether MUL_MAT of this target reads weights of this type in the lookup layout.
   bool matmul_lookup = false;
 };

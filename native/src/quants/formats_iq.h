@@ -71,7 +71,7 @@ static inline f32x8 eight_scales(const Scale& scale) {
 struct FormatIQ2_XXS {
   using Block = BlockIQ2_XXS;
   using Activation = BlockQ8_K;
-  static constexpr int kChunks = 8, kGroups = 8, kZero = 128, kTop = 171;
+  static constexpr int kChunks = 8, kGroups = 8, kZero = 43, kTop = 86;
   static constexpr bool kHasMin = false, kOneScale = false;
   static const uint8_t* part(const Block& b, int chunk) {
     return reinterpret_cast<const uint8_t*>(&b) + offsetof(Block, qs) + 8 * chunk;
@@ -100,7 +100,7 @@ static inline f32x8 scales_iq2(float d, const uint8_t* scales, int half) {
 struct FormatIQ2_XS {
   using Block = BlockIQ2_XS;
   using Activation = BlockQ8_K;
-  static constexpr int kChunks = 8, kGroups = 16, kZero = 128, kTop = 171;
+  static constexpr int kChunks = 8, kGroups = 16, kZero = 43, kTop = 86;
   static constexpr bool kHasMin = false, kOneScale = false;
   static f32x8 scale8(const Block& b, int half) {
     return scales_iq2(half_to_float(b.d), b.scales, half);
@@ -118,7 +118,7 @@ struct FormatIQ2_XS {
 struct FormatIQ2_S {
   using Block = BlockIQ2_S;
   using Activation = BlockQ8_K;
-  static constexpr int kChunks = 8, kGroups = 16, kZero = 128, kTop = 171;
+  static constexpr int kChunks = 8, kGroups = 16, kZero = 43, kTop = 86;
   static constexpr bool kHasMin = false, kOneScale = false;
   static f32x8 scale8(const Block& b, int half) {
     return scales_iq2(half_to_float(b.d), b.scales, half);
@@ -133,7 +133,7 @@ struct FormatIQ2_S {
 struct FormatIQ3_XXS {
   using Block = BlockIQ3_XXS;
   using Activation = BlockQ8_K;
-  static constexpr int kChunks = 8, kGroups = 8, kZero = 128, kTop = 190;
+  static constexpr int kChunks = 8, kGroups = 8, kZero = 62, kTop = 124;
   static constexpr bool kHasMin = false, kOneScale = false;
   static f32x8 scale8(const Block& b, int) {
     const float d = half_to_float(b.d);

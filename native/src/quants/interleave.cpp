@@ -229,6 +229,13 @@ void interleave_panels(DType type, const void* src, int64_t row_stride, int64_t 
                     static_cast<char*>(dst));
 }
 
+void interleave_rows(const InterleavedFormat& format, const char* rows, int64_t row_stride,
+                     int64_t n_blocks, char* panel) {
+  // move_panel serves both directions; in this one it does not write through `rows`.
+  move_panel<true>(format, const_cast<char*>(rows), static_cast<size_t>(row_stride),
+                   static_cast<size_t>(n_blocks), panel);
+}
+
 void deinterleave_panels(DType type, const void* src, int64_t row_elements, int64_t first_panel,
                          int64_t n_panels, void* dst, int64_t row_stride) {
   char* panels = const_cast<char*>(static_cast<const char*>(src));

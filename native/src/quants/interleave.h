@@ -61,6 +61,10 @@ void interleave_panels(DType type, const void* src, int64_t row_stride, int64_t 
 void deinterleave_row(DType type, const void* src, int64_t row_elements, int64_t n_rows,
                       int64_t row, void* dst);
 
+// Copies 32 rows of `n_blocks` blocks, `row_stride` bytes apart, to one panel.
+void interleave_rows(const InterleavedFormat& format, const char* rows, int64_t row_stride,
+                     int64_t n_blocks, char* panel);
+
 // The inverse: copies panels of the interleaved matrix at `src` to the rows of the matrix at `dst`.
 void deinterleave_panels(DType type, const void* src, int64_t row_elements, int64_t first_panel,
                          int64_t n_panels, void* dst, int64_t row_stride);

@@ -15,7 +15,7 @@ namespace weft::WEFT_TARGET {
 
 template <typename F>
 static inline const char* lane_block(const char* panel, int64_t block) {
-  return panel + block * kPanelRows * static_cast<int64_t>(sizeof(typename F::Block));
+  return panel + block * kPanelRows * kStoredBytes<F>;
 }
 
 // The codes of chunk `c` of the rows of vector `v`, in the form that panels have.
@@ -65,6 +65,11 @@ static inline vi add_codes(const vi* w, const int8_t* x, vi acc) {
 template <typename F, int kWords>
 static inline vi dot_codes(const vi* w, const int8_t* x, vi acc) {
   constexpr int kRun = kWords < kWordRun<F> ? kWords : kWordRun<F>;
+  if constexpr (kRun == 1) {
+#pragma GCC unroll 8
+    for (int j = 0; j < kWords; ++j) acc = add_widened(acc, w[j], splat_codes(x + 4 * j));
+    return acc;
+  }
   vi sum = widen_sums<F>(add_codes<F, kRun>(w, x, acc));
 #pragma GCC unroll 2
   for (int j = kRun; j < kWords; j += kRun) {
@@ -83,8 +88,9 @@ static inline void add_lanes(const vi (&w)[8], const float* scale, const float* 
   for (int g = 0; g < kPer; ++g) {
 #pragma GCC unroll 8
     for (int c = 0; c < kColumns; ++c) {
-      const vi s =
-          dot_codes<F, kSteps>(w + g * kSteps, x.q[c] + g * kSteps * 4, start_sum<F>(x, g, c));
+      const vi s = end_sum<F>(
+          dot_codes<F, kSteps>(w + g * kSteps, x.q[c] + g * kSteps * 4, start_sum<F>(x, g, c)), x,
+          g, c);
       vf factor = load(scale + g * kPanelRows);
       if constexpr (!kBlockActivations<F>) factor = factor * splat(x.d[c]);
       acc[c] = fma(__builtin_convertvector(s, vf), factor, acc[c]);
@@ -175,7 +181,7 @@ void multiply_columns(const char* panel, const void* tiles, int64_t n_chunks, fl
   constexpr int kVectors = kColumns == 1 ? kAll : 2;
   constexpr int kShares = kVectors == 4 ? 4 : 1;
   constexpr int64_t kDistance = kShares > 1 && F::kChunks > 1 ? 12288 : kAhead;
-  constexpr int64_t kBytes = kPanelRows * static_cast<int64_t>(sizeof(typename F::Block));
+  constexpr int64_t kBytes = kPanelRows * kStoredBytes<F>;
   const auto* x = static_cast<const ActivationTile<kColumns>*>(tiles);
 #if defined(__AVX512VNNI__)
   if constexpr (kOneColumn<F, kColumns>) {

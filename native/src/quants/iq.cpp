@@ -1,5 +1,6 @@
 // Decoders and dot products of the codebook types.
 #include "quants/formats_iq.h"
+#include "quants/lanes_levels.h"
 #include "quants/register_format.h"
 
 namespace weft::WEFT_TARGET {

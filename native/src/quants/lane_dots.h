@@ -6,9 +6,10 @@
 // AVX2 multiplies bytes to pairs of products and keeps those in 16 bits. Sums of pairs stay there
 // for a whole group, or a block that has one scale: they begin with -kZero times the activations'
 // sums, so that only the sum of (code - kZero) * x has to fit; what overflows on the way wraps
-// back. Where a group's sum does not fit they are widened more often. Codes of more than seven bits
-// do not fit at all: panels have them as 16-bit numbers (even_codes), whose products are 32 bits
-// wide. Activations are -127..127, as every quantizer here writes them.
+// back. Where a group's sum does not fit they are widened more often, and what is due to kZero is
+// added in the end. Codes of more than seven bits do not fit at all: panels have them as 16-bit
+// numbers (even_codes), whose products are 32 bits wide. Activations are -127..127, as every
+// quantizer here writes them.
 #pragma once
 
 #include "quants/formats.h"
@@ -56,8 +57,12 @@ inline constexpr int kPanelWords = 8;  // of a chunk
 template <typename F>
 inline constexpr int kWordRun = 64;  // words whose sums may be added up
 
+template <typename F>
+inline constexpr bool kWideZero = false;  // whether what is due to kZero is added in the end
+
 static inline vi keep(vi v) { return v; }
 static inline vi add_signed(vi acc, vi, vi) { return acc; }  // there are none
+static inline vi add_widened(vi acc, vi, vi) { return acc; }
 
 static inline vi dot_words(vi acc, vi w, vi x) {
   return reinterpret_cast<vi>(_mm512_dpbusd_epi32(
@@ -94,6 +99,9 @@ template <typename F>
 inline constexpr int kWordRun =
     kSigned<F> || kFurthest<F> * 254 * kGroupWords<F> <= 32767 ? 64 : 32767 / (F::kTop * 254);
 
+template <typename F>
+inline constexpr bool kWideZero = F::kZero != 0 && !kSigned<F> && kWordRun<F> < kGroupWords<F>;
+
 // The compiler would reorder the sums of a tile until most of them are in memory.
 static inline vi keep(vi v) {
   __asm__("" : "+x"(v));
@@ -119,6 +127,12 @@ static inline vi add_signed(vi acc, vi w, vi x) {
   return keep(acc + reinterpret_cast<vi>(_mm256_madd_epi16(pairs, _mm256_set1_epi16(1))));
 }
 
+// The same of codes whose sums have to be widened word by word.
+static inline vi add_widened(vi acc, vi w, vi x) {
+  const __m256i pairs = _mm256_maddubs_epi16(raw(w), raw(x));
+  return keep(acc + reinterpret_cast<vi>(_mm256_madd_epi16(pairs, _mm256_set1_epi16(1))));
+}
+
 template <typename F>
 static inline vi widen_sums(vi sums) {
   if constexpr (kSigned<F>) return sums;
@@ -130,7 +144,14 @@ static inline vi widen_sums(vi sums) {
 // What the sums of a group start with.
 template <typename F, int kColumns>
 static inline vi start_sum(const ActivationTile<kColumns>& x, int group, int column) {
-  return F::kZero != 0 && !kSigned<F> ? vi{} + x.correction[group][column] : vi{};
+  const bool has = F::kZero != 0 && !kSigned<F> && !kWideZero<F>;
+  return has ? vi{} + x.correction[group][column] : vi{};
+}
+
+// The sum of a group, with what start_sum left out.
+template <typename F, int kColumns>
+static inline vi end_sum(vi sum, const ActivationTile<kColumns>& x, int group, int column) {
+  return kWideZero<F> ? sum + x.correction[group][column] : sum;
 }
 
 // kWords words at `q` (a word of kPanelRows rows each), and activations `x`, added to the sums of
@@ -153,11 +174,33 @@ static inline void add_words(const uint8_t* q, const char* x, vi (&s)[kVectors][
   }
 }
 
+// The same of codes whose sums have to be widened word by word.
+template <int kVectors, int kColumns, int kStride, int kWords>
+static inline void widen_words(const uint8_t* q, const char* x, vi (&s)[kVectors][kColumns]) {
+#pragma GCC unroll 16
+  for (int j = 0; j < kWords; ++j) {
+    vi w[kVectors];
+#pragma GCC unroll 2
+    for (int v = 0; v < kVectors; ++v) {
+      w[v] = keep(load_as<vi>(q + (j * kPanelRows + v * kLanes) * 4));
+    }
+#pragma GCC unroll 16
+    for (int c = 0; c < kColumns; ++c) {
+      const vi four = keep(splat_codes(x + kStride * c + 4 * j));
+#pragma GCC unroll 2
+      for (int v = 0; v < kVectors; ++v) s[v][c] = add_widened(s[v][c], w[v], four);
+    }
+  }
+}
+
 // The same, widened as often as it must be: 32-bit sums of kWords words.
 template <typename F, int kVectors, int kColumns, int kStride, int kWords>
 static inline void sum_words(const uint8_t* q, const char* x, vi (&s)[kVectors][kColumns]) {
   constexpr int kRun = kWords < kWordRun<F> ? kWords : kWordRun<F>;
   static_assert(kWords % kRun == 0);
+  if constexpr (kRun == 1) {
+    return widen_words<kVectors, kColumns, kStride, kWords>(q, x, s);
+  }
 #pragma GCC unroll 2
   for (int run = 0; run < kWords / kRun; ++run) {
     vi part[kVectors][kColumns];

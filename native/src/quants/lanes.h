@@ -185,6 +185,14 @@ static inline void store_scales(const Scales& scales, float* scale, float* min) 
 template <typename F>
 struct Lanes {};
 
+// Bytes of a block of one row in a panel. Lanes that have a Block of their own read another one
+// than that of the file.
+template <typename F>
+inline constexpr int64_t kStoredBytes = sizeof(typename F::Block);
+template <typename F>
+  requires requires { typename Lanes<F>::Block; }
+inline constexpr int64_t kStoredBytes<F> = sizeof(typename Lanes<F>::Block);
+
 template <>
 struct Lanes<FormatQ4_0> {
   static void scales(const char* block, int v, float* scale, float*) {

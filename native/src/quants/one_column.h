@@ -20,7 +20,7 @@ inline constexpr int kRowVectors = kPanelRows / kLanes;
 template <typename F>
 struct Ahead {
   static constexpr int64_t kFurther = 8192;
-  static constexpr int64_t kBytes = kPanelRows * static_cast<int64_t>(sizeof(typename F::Block));
+  static constexpr int64_t kBytes = kPanelRows * kStoredBytes<F>;
   static constexpr bool kHalves = F::kChunks > 1 && kBytes < 4096;
   static constexpr int64_t kBurst = kHalves ? (kBytes / 2 + 63) / 64 * 64 : kBytes;
 

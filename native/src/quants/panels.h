@@ -134,7 +134,8 @@ static inline void add_chunk(const uint8_t* q, const float* scale, const float* 
       for (int v = 0; v < kVectors; ++v) {
         vf w = load(scale + g * kPanelRows + v * kLanes);
         if constexpr (!kBlockActivations<F>) w = w * splat(x.d[c]);
-        acc[v][c] = fma(__builtin_convertvector(s[v][c], vf), w, acc[v][c]);
+        const vi sum = end_sum<F>(s[v][c], x, g, c);
+        acc[v][c] = fma(__builtin_convertvector(sum, vf), w, acc[v][c]);
         if constexpr (F::kHasMin) {
           const vf m = load(min + g * kPanelRows + v * kLanes);
           acc[v][c] = fma(m, splat(x.sum[g][c]), acc[v][c]);

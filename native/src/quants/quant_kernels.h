@@ -2,7 +2,7 @@
 //
 // They compute the same sums in three ways:
 // - `dot`: some rows times one activation column, for few columns; both are read in place;
-// - `columns`: an interleaved panel, read in place, times a few columns;
+// - `columns`: an interleaved panel (or one of levels), read in place, times a few columns;
 // - `pack` or `unpack`, then `tile`: a panel is unpacked into bytes and floats whose lanes are
 // rows,
 //   and multiplied with one run of columns after another, for prompts.
@@ -57,9 +57,9 @@ struct ActivationTile {
   float d[kColumns];
   // For each of the one or two groups of the format: `correction` is -kZero * sum(q), with AVX2 as
   // two 16-bit numbers (the sum over the codes at places 0 1, 4 5, ... and over the others: see
-  // lane_dots.h). With minima it is `sum`: sum(q) * d, or just sum(q) where d belongs to a block of
-  // 256. For a format with one scale per block, the first tile of a block has the correction of the
-  // whole block.
+  // lane_dots.h) where sums of codes fit them. With minima it is `sum`: sum(q) * d, or just sum(q)
+  // where d belongs to a block of 256. For a format with one scale per block, the first tile of a
+  // block has the correction of the whole block.
   union {
     int32_t correction[2][kColumns];
     float sum[2][kColumns];
@@ -93,6 +93,7 @@ struct QuantKernels {
   int zero = 0;    // kZero of the format
   bool has_min = false;
   bool one_scale = false;  // a block of weights has one scale
+  bool wide_zero = false;  // ActivationTile::correction is one number on every target
   // out[r] = scale * (row r . x), for `rows` rows of n elements that are `stride` bytes apart.
   void (*dot)(const char* w, int64_t stride, int64_t rows, const void* x, int64_t n, float scale,
               float* out) = nullptr;
@@ -104,14 +105,15 @@ struct QuantKernels {
   // packed next, which are prefetched.
   void (*pack)(const char* w, int64_t stride, int64_t rows, int64_t first_chunk, int64_t n_chunks,
                int64_t next, const Panel& out) = nullptr;
-  // The same for the interleaved panel at `w`; nullptr where the format has no interleaved kernels.
+  // The same for the panel at `w`, interleaved or of levels (levels.h), whichever the format has;
+  // nullptr where it has neither.
   void (*unpack)(const char* w, int64_t first_chunk, int64_t n_chunks, const Panel& out) = nullptr;
   // out[column][row] = scale * the product of a panel with kTileSizes[variant] columns, for all
   // rows; with `add`, the sum so far in `out` is included. `x` is an array of ActivationTile of
   // that many columns, one per chunk.
   void (*tile[kTileVariants])(const Panel& w, const void* x, int64_t n_chunks, bool add,
                               float scale, float* const* out) = {};
-  // out[column][row] = scale * the interleaved panel at `w` times kTileSizes[variant] columns.
+  // out[column][row] = scale * that panel times kTileSizes[variant] columns.
   void (*columns[kTileVariants])(const char* w, const void* x, int64_t n_chunks, float scale,
                                  float* const* out) = {};
 };

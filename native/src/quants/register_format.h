@@ -3,6 +3,7 @@
 
 #include "quants/dot.h"
 #include "quants/interleaved.h"
+#include "quants/levels.h"
 #include "quants/lookup_layout.h"
 #include "quants/panels.h"
 #include "quants/quant_kernels.h"
@@ -31,12 +32,14 @@ void register_format(KernelTable& table, DType type) {
   k.dot = dot_rows<F>;
   k.one_scale = F::kOneScale;
 #if defined(__AVX2__)
+  k.wide_zero = kWideZero<F>;
   k.pack = pack_panel<F>;
   if constexpr (kHasLanes<F>) k.unpack = unpack_panel<F>;
   set_variants<F, kTileVariants - 1>(k);
 #endif
   table.type(type).to_float = decode_format<F>;
-  table.type(type).matmul_interleaved = k.unpack != nullptr;
+  table.type(type).matmul_interleaved = k.unpack != nullptr && level_block(type) == 0;
+  table.type(type).matmul_levels = k.unpack != nullptr && level_block(type) != 0;
   table.type(type).matmul_lookup = lookup_block(type) != 0;
   table.type(type).vec_type = k.activation;
 }

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "quants/interleave.h"
+#include "quants/levels.h"
 #include "quants/lookup_layout.h"
 #include "runtime/executor.h"
 
@@ -9,18 +10,22 @@ namespace weft {
 
 namespace {
 
+// The elements that rows have a multiple of in the layout of `t`; 0 when its type does not have it.
+int64_t block_of(const Tensor& t) {
+  if (t.layout == Layout::kLookup) return lookup_block(t.type);
+  if (t.layout == Layout::kLevels) return level_block(t.type);
+  const InterleavedFormat* format = interleaved_format(t.type);
+  return format == nullptr ? 0 : format->block;
+}
+
 // nullptr when the tensor is a contiguous stack of matrices of whole panels, or one matrix that
 // may end in rows; otherwise why not.
 const char* not_panels(const Tensor& t) {
-  const InterleavedFormat* format = interleaved_format(t.type);
-  const bool looked_up = t.layout == Layout::kLookup;
-  if (looked_up ? lookup_block(t.type) == 0 : format == nullptr) {
-    return "its type does not have that layout";
-  }
-  const int64_t block = looked_up ? lookup_block(t.type) : format->block;
+  const int64_t block = block_of(t);
+  if (block == 0) return "its type does not have that layout";
   if (t.ne[0] % block != 0) return "its rows do not have whole blocks of that layout";
   const bool whole = t.ne[1] % kPanelRows == 0;
-  const bool one = !looked_up && t.ne[2] * t.ne[3] == 1;
+  const bool one = t.layout == Layout::kInterleaved && t.ne[2] * t.ne[3] == 1;
   if (!whole && !(one && has_panels(t.type, t.ne[1]))) {
     return "its number of rows is not a multiple of 32";
   }
@@ -33,6 +38,7 @@ const char* not_panels(const Tensor& t) {
 }
 
 const char* name(Layout layout) {
+  if (layout == Layout::kLevels) return "in the levels layout";
   return layout == Layout::kLookup ? "in the lookup layout" : "interleaved";
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "quants/levels.h"
 #include "quants/lookup_layout.h"
 
 namespace weft {
@@ -216,10 +217,15 @@ int64_t extent(const Tensor& t) {
   }
   // A tensor of this type ends in its scale.
   if (t.type == DType::kI2_S) total += 32;
-  const int64_t block = t.layout == Layout::kLookup ? lookup_block(t.type) : 0;
+  const bool looked_up = t.layout == Layout::kLookup;
+  if (!looked_up && t.layout != Layout::kLevels) return total;
+  const int64_t block = looked_up ? lookup_block(t.type) : level_block(t.type);
   if (block == 0 || t.ne[0] % block != 0) return total;
-  const int64_t indices = lookup_row_bytes(t.type, t.ne[0]) * t.ne[1] * t.ne[2] * t.ne[3];
-  return std::max(total, indices);
+  int64_t stored = looked_up ? lookup_row_bytes(t.type, t.ne[0]) : level_row_bytes(t.type, t.ne[0]);
+  for (int d = 1; d < 4; ++d) {
+    if (__builtin_mul_overflow(stored, t.ne[d], &stored)) return -1;
+  }
+  return std::max(total, stored);
 }
 
 bool overlap(const Tensor& a, const Tensor& b) {

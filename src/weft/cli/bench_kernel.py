@@ -27,7 +27,7 @@ DEFAULT_SHAPE = "2048x2048,8192x2048,2048x8192"
 DEFAULT_COLUMNS = "1,2,4,8,512"
 DEFAULT_FORMATS = "tq1_0,tq2_0,i2_s"
 METHODS: dict[Layout, str] = {"rows": "multiply, rows", "interleaved": "multiply, panels",
-                              "lookup": "table"}  # fmt: skip
+                              "levels": "multiply, levels", "lookup": "table"}  # fmt: skip
 
 _BUFFER = 128 << 20
 _SECONDS = 0.06
@@ -69,7 +69,7 @@ def _compare(
     """Measures a product; yields a row for each method."""
     layouts = layouts_of(target, product.dtype, product.rows, product.depth)
     size = product.dtype.row_bytes(product.depth) * product.rows
-    buffer = weight_buffer(max(_BUFFER, 2 * size + 64))
+    buffer = weight_buffer(max(_BUFFER, 3 * size + 64))
     timings: dict[Layout, list[Timing]] = {layout: [] for layout in layouts}
     for _ in range(repetitions):
         for layout in layouts:

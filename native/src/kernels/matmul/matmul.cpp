@@ -41,8 +41,10 @@ struct Work {
 
 Weights matrix(const Call& call, int64_t w2, int64_t w3) {
   const Tensor& w = *call.src[0];
-  const char* data = w.data + w2 * w.nb[2] + w3 * w.nb[3];
-  return {data, w.nb[1], w.nb[0], w.type, w.ne[0], tensor_scale(w), w.layout};
+  const int64_t stride = stored_matrix_stride(w);
+  const bool own = w.layout == Layout::kLevels;
+  const char* data = w.data + w2 * stride + w3 * (own ? w.ne[2] * stride : w.nb[3]);
+  return {data, stored_row_stride(w), w.nb[0], w.type, w.ne[0], tensor_scale(w), w.layout};
 }
 
 // Where columns first..first+n of those for matrix (w2, w3) are, and their results.

@@ -42,6 +42,13 @@ const char* check_product(const Tensor& weights, const Tensor& columns, const Te
       return "interleaved weights need activations of their companion type";
     }
   }
+  if (weights.layout == Layout::kLevels) {
+    if (!table().type(weights.type).matmul_levels ||
+        !is_integer_product(weights.type, columns.type)) {
+      return "weights in the levels layout need a codebook type and activations of its companion";
+    }
+    if (weights.ne[1] % 32 != 0) return "the levels layout is for whole panels of 32 rows";
+  }
   if (weights.layout == Layout::kLookup) {
     if (lookup_block(weights.type) == 0) return "only ternary weights have the lookup layout";
     if (!is_integer_product(weights.type, columns.type)) {

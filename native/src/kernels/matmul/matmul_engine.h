@@ -3,18 +3,27 @@
 #pragma once
 
 #include "kernels/copy/copy_rows.h"
+#include "quants/levels.h"
 
 namespace weft::WEFT_TARGET {
 
 struct Weights {
-  const char* data;  // row 0
-  int64_t row_stride;
+  const char* data;    // row 0
+  int64_t row_stride;  // of what is stored: a panel has 32 times as many bytes
   int64_t element_stride;
   DType type;
   int64_t k;    // elements of a row
   float scale;  // tensor_scale
   Layout layout = Layout::kRows;
 };
+
+// The bytes from row to row of a matrix of `w`, and from matrix to matrix, as it is stored.
+static inline int64_t stored_row_stride(const Tensor& w) {
+  return w.layout == Layout::kLevels ? level_row_bytes(w.type, w.ne[0]) : w.nb[1];
+}
+static inline int64_t stored_matrix_stride(const Tensor& w) {
+  return w.layout == Layout::kLevels ? w.ne[1] * stored_row_stride(w) : w.nb[2];
+}
 
 // What is done to sums before they go to the result: the bias of their row, if there is one, is
 // added, and they are limited to low..high; a NaN stays one.

@@ -65,12 +65,12 @@ void multiply_expert(const Call& call, int64_t expert, int64_t begin, int64_t en
     }
     return;
   }
-  const char* data = w.data + expert * w.nb[2];
+  const char* data = w.data + expert * stored_matrix_stride(w);
   if (const Tensor* table = call.src[kAddresses]; table != nullptr) {
     data = reinterpret_cast<const char* const*>(table->data)[expert];
   }
   if (data == nullptr) return;  // another run of the step has it
-  const Weights weights = {data, w.nb[1], w.nb[0], w.type, w.ne[0], scale, w.layout};
+  const Weights weights = {data, stored_row_stride(w), w.nb[0], w.type, w.ne[0], scale, w.layout};
   multiply(weights, begin, end, columns, scratch);
 }
 

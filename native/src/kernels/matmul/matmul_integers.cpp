@@ -4,6 +4,7 @@
 //   plain rows    rows dotted as they are stored    panels of byte codes, transposed on the way
 //   interleaved   panels read as they are stored    panels of byte codes
 //                 (rows behind the last panel are plain rows)
+//   levels        the same, of other blocks
 //   lookup        tables (matmul_lookup.cpp)        panels of byte codes
 //
 // Each weight is read from memory once, whatever the number of columns.
@@ -36,6 +37,11 @@ int64_t few_interleaved([[maybe_unused]] const QuantKernels& kernels) {
 // Columns are packed for the whole depth when they fit in L2 that way (packed_depth): then the
 // weights are read row by row. Else they are packed as deep as a panel, and these stay in L2:
 constexpr int64_t kColumnsWide = 85 * kTileColumns;
+
+// Whether panels are read as they are stored.
+bool in_panels(Layout layout) {
+  return layout == Layout::kInterleaved || layout == Layout::kLevels;
+}
 
 // ---- few columns
 
@@ -156,7 +162,7 @@ void unpack_panel(const QuantKernels& kernels, const Weights& w, int64_t row, in
   const char* data = w.data + row * w.row_stride;
   if (w.layout == Layout::kLookup) {
     unpack_lookups(w.type, w.data + row * lookup_row_bytes(w.type, w.k), first, n, panel);
-  } else if (w.layout == Layout::kInterleaved && rows == kPanelRows) {
+  } else if (in_panels(w.layout) && rows == kPanelRows) {
     kernels.unpack(data, first, n, panel);
   } else {
     kernels.pack(data, w.row_stride, rows, first, n, next, panel);
@@ -212,7 +218,7 @@ bool is_looked_up(const Weights& w, int64_t n_columns) {
 bool is_packed(const Weights& w, DType columns, int64_t n_columns) {
   if (!is_integer_product(w.type, columns)) return false;
   const QuantKernels& kernels = quant_kernels(w.type);
-  if (w.layout == Layout::kInterleaved) return n_columns > few_interleaved(kernels);
+  if (in_panels(w.layout)) return n_columns > few_interleaved(kernels);
   if (w.layout == Layout::kLookup) return has_tiles(w.type) && n_columns > kFewLookups;
   return n_columns > kFewColumns && has_tiles(w.type);
 }
@@ -235,11 +241,10 @@ void pack_all(const Weights& w, const Columns& columns, char* packed) {
 void multiply_integers(const Weights& w, int64_t begin, int64_t end, const Columns& columns,
                        char* scratch) {
   const QuantKernels& kernels = quant_kernels(w.type);
-  const bool interleaved = w.layout == Layout::kInterleaved;
   const bool few_lookups = columns.n <= kFewLookups && columns.packed == nullptr;
   if (w.layout == Layout::kLookup && (few_lookups || !has_tiles(w.type))) {
     multiply_lookups(w, begin, end, columns, scratch);
-  } else if (interleaved && columns.n <= few_interleaved(kernels)) {
+  } else if (in_panels(w.layout) && columns.n <= few_interleaved(kernels)) {
     multiply_few(kernels, w, begin, end, columns, scratch);
   } else if (w.layout == Layout::kRows && (columns.n <= kFewColumns || kernels.pack == nullptr)) {
     dot_rows(kernels, w, begin, end, columns, scratch);

@@ -70,8 +70,10 @@ static float minimum_factor(const Activation* row, int64_t chunk, int32_t sum) {
 }
 
 // See ActivationTile.
-static inline int32_t zero_correction(int32_t zero, const PairSums& sums) {
+static inline int32_t zero_correction(const QuantKernels& kernels, const PairSums& sums) {
+  const int32_t zero = kernels.zero;
 #if defined(__AVX2__) && !defined(__AVX512VNNI__)
+  if (kernels.wide_zero) return -zero * sums.all();
   const auto low = static_cast<uint16_t>(-zero * sums.of[0]);
   const auto high = static_cast<uint16_t>(-zero * sums.of[1]);
   return static_cast<int32_t>(uint32_t{high} << 16 | low);
@@ -98,7 +100,7 @@ static void pack_column(const QuantKernels& kernels, const char* x, int64_t firs
         const float value = minimum_factor(row, first + i, sums.half[g].all());
         std::memcpy(at, &value, 4);
       } else {
-        const int32_t value = zero_correction(kernels.zero, sums.half[g]);
+        const int32_t value = zero_correction(kernels, sums.half[g]);
         std::memcpy(at, &value, 4);
       }
     }

@@ -25,11 +25,13 @@ from weft.backends.cpu.native_program import describe_tensor, native_program
 from weft.backends.cpu.order import side_by_side
 from weft.backends.cpu.record import best_target, choose, require_usable
 from weft.backends.cpu.repack import (
+    LevelBufferType,
     LookupBufferType,
     PanelBufferType,
     PanelMemory,
     can_look_up,
     can_repack,
+    can_store_levels,
     is_ternary,
 )
 from weft.backends.cpu.ternary import choose_method
@@ -167,6 +169,8 @@ class CpuBackend(BackendBase):
             warnings.warn(f"{name}: {note}", RuntimeWarning, stacklevel=2)
         self._panels = PanelBufferType(self.pool)
         self._panel_types = frozenset(_native.interleaved_types(chosen))
+        self._levels = LevelBufferType(self.pool)
+        self._level_types = frozenset(_native.level_types(chosen))
         self._lookups = LookupBufferType(self.pool)
         self._lookup_types = frozenset(_native.lookup_types(chosen))
         self.rewrites = tuple(REWRITES)
@@ -237,8 +241,11 @@ class CpuBackend(BackendBase):
         return result
 
     def weight_layout(self, leaf: Tensor, uses: Sequence[Use]) -> WeightBufferType | None:
-        """Panels of rows, or indices of tables where these are faster for ternary weights, if the
-        kernels of all uses read them; else None."""
+        """Panels of rows, those of levels for codebook weights, or indices of tables where these
+        are faster for ternary weights, if the kernels of all uses read them; else None."""
+        if leaf.dtype.id in self._level_types and can_store_levels(leaf):
+            taken = all(use.source == 0 and self._takes(use.node, "levels") for use in uses)
+            return self._levels if taken else None
         if leaf.dtype.id in self._lookup_types and self._looks_up(leaf, uses):
             return self._lookups
         if leaf.dtype.id not in self._panel_types or not can_repack(leaf):

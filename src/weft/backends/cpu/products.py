@@ -50,6 +50,8 @@ class Product:
         """The bytes of the weights that a kernel reads."""
         if layout == "lookup":
             return lookup_read_bytes(self.dtype, self.rows, self.depth)
+        if layout == "levels":
+            return int(_native.level_bytes(self.dtype.id, self.rows, self.depth))
         return self.dtype.row_bytes(self.depth) * self.rows
 
     @property
@@ -96,6 +98,8 @@ def layouts_of(target: str, dtype: DType, rows: int, depth: int) -> tuple[Layout
     looked_up = rows % PANEL_ROWS == 0 and depth % dtype.block == 0
     if looked_up and dtype.id in _native.lookup_types(target):
         layouts.append("lookup")
+    if rows % PANEL_ROWS == 0 and dtype.id in _native.level_types(target):
+        layouts.append("levels")
     return tuple(layouts)
 
 
@@ -140,6 +144,8 @@ def time_product(
 def _stored_bytes(product: Product, layout: Layout) -> int:
     if layout == "lookup":
         return int(_native.lookup_bytes(product.dtype.id, product.rows, product.depth))
+    if layout == "levels":
+        return product.bytes_in(layout)
     return product.dtype.row_bytes(product.depth) * product.rows + product.dtype.tail
 
 

@@ -1,14 +1,16 @@
-"""Weights in layouts of their own: `CPU_R32`, panels of 32 rows, and `CPU_T32`, indices of tables
-for ternary weights.
+"""Weights in layouts of their own: `CPU_R32`, panels of 32 rows, `CPU_T32`, indices of tables for
+ternary weights, and `CPU_L32`, panels of levels for codebook weights.
 
-The layouts are those of `native/src/quants/interleave.h` and `lookup_layout.h`. A matrix takes as
-many bytes as before, at most 1.08 times as many for tq1_0 as indices. Pages of a mapped file from
-which it was read are returned to the system.
+The layouts are those of `native/src/quants/interleave.h`, `lookup_layout.h` and `levels.h`. A
+matrix takes as many bytes as before, at most 1.08 times as many for tq1_0 as indices, and 1.2 to
+1.6 times as many as levels. Pages of a mapped file from which it was read are returned to the
+system.
 """
 
 from __future__ import annotations
 
 import mmap
+from collections.abc import Sequence
 from threading import Lock
 from typing import Any
 from weakref import WeakValueDictionary, ref
@@ -27,12 +29,15 @@ from weft.program import Layout
 
 __all__ = [
     "PANEL_ROWS",
+    "LevelBufferType",
+    "LevelMemory",
     "LookupBufferType",
     "LookupMemory",
     "PanelBufferType",
     "PanelMemory",
     "can_look_up",
     "can_repack",
+    "can_store_levels",
     "forget_pages",
     "has_panels",
     "is_ternary",
@@ -75,6 +80,22 @@ def can_look_up(tensor: Tensor) -> bool:
         return bool(_native.lookup_bytes(tensor.dtype.id, sizes[1], sizes[0]))
     except ValueError:
         return False
+
+
+def can_store_levels(tensor: Tensor) -> bool:
+    """Whether a weight can have the levels layout: matrices of a codebook type, in whole panels."""
+    sizes = [n for n in tensor.ne if isinstance(n, int)]
+    if len(sizes) != 4 or 0 in sizes or sizes[1] % PANEL_ROWS or not tensor.is_contiguous:
+        return False
+    return _level_bytes(tensor.dtype, sizes) is not None
+
+
+def _level_bytes(dtype: DType, ne: Sequence[int]) -> int | None:
+    """The bytes of matrices of these sizes as levels; None where they cannot be stored so."""
+    try:
+        return int(_native.level_bytes(dtype.id, ne[1] * ne[2] * ne[3], ne[0]))
+    except ValueError:
+        return None
 
 
 def is_ternary(tensor: Tensor, pool: _native.ThreadPool) -> bool:
@@ -156,8 +177,32 @@ class PanelMemory:
         return None
 
 
-class LookupMemory(PanelMemory):
-    """A ternary matrix as indices of tables. `read` returns the rows from which it was made."""
+class _OneWayMemory(PanelMemory):
+    """A layout from which there is no way back. `read` returns the rows from which it was made."""
+
+    __slots__ = ()
+
+    def read(self, offset: int, nbytes: int) -> NDArray[np.uint8]:
+        """A copy of bytes of the original rows."""
+        self._check(offset, nbytes)
+        rows: NDArray[np.uint8] = self._source.reshape(-1).view(np.uint8)
+        return rows[offset : offset + nbytes].copy()
+
+
+class LevelMemory(_OneWayMemory):
+    """Codebook weights as panels of levels."""
+
+    __slots__ = ()
+
+    def _fill(self, rows: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        size = (self._rows, self._row_elements)
+        panels = _SLABS.take(_native.level_bytes(self.dtype.id, *size))
+        _native.make_levels(self.dtype.id, rows, panels, *size, self._pool)
+        return panels
+
+
+class LookupMemory(_OneWayMemory):
+    """A ternary matrix as indices of tables, which do not keep a format's way to write a zero."""
 
     __slots__ = ()
 
@@ -166,13 +211,6 @@ class LookupMemory(PanelMemory):
         panels = _SLABS.take(_native.lookup_bytes(self.dtype.id, *size))
         _native.make_lookup(self.dtype.id, rows, panels, *size, self._pool)
         return panels
-
-    def read(self, offset: int, nbytes: int) -> NDArray[np.uint8]:
-        """A copy of bytes of the original rows, because indices do not keep a format's way to write
-        a zero."""
-        self._check(offset, nbytes)
-        rows: NDArray[np.uint8] = self._source.reshape(-1).view(np.uint8)
-        return rows[offset : offset + nbytes].copy()
 
 
 class PanelBufferType:
@@ -221,6 +259,20 @@ class LookupBufferType(PanelBufferType):
         """The bytes of the rows, and somewhat more for tq1_0."""
         ne = [upper(n) for n in tensor.ne]
         return int(_native.lookup_bytes(tensor.dtype.id, ne[1], ne[0]))
+
+
+class LevelBufferType(PanelBufferType):
+    """Memory of this process that holds codebook weights as panels of levels."""
+
+    name = "CPU_L32"
+    layout: Layout = "levels"
+    _memory = LevelMemory
+
+    def alloc_size(self, tensor: Tensor) -> int:
+        """The bytes of the panels, 1.2 to 1.6 times those of the rows."""
+        size = _level_bytes(tensor.dtype, [upper(n) for n in tensor.ne])
+        assert size is not None
+        return size
 
 
 _SHARED: WeakValueDictionary[tuple[int, str, str, tuple[int, ...]], PanelMemory] = (

@@ -451,4 +451,4 @@ def _can_wait(plans: Sequence[Plan]) -> bool:
         for to in plan.layouts.values()
         if not isinstance(to, ExpertBufferType)
     }
-    return bool(layouts) and all(to.layout == "interleaved" for to in layouts.values())
+    return bool(layouts) and all(to.layout in ("interleaved", "levels") for to in layouts.values())

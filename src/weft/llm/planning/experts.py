@@ -45,8 +45,9 @@ def with_experts(
         if not isinstance(backend, CpuBackend) or info is None or leaf.dtype.tail:
             continue
         assert leaf.buffer is not None
-        repacked = leaf in layouts
-        layout: Layout = layouts[leaf].layout if repacked else "rows"
+        # what is read from the file is put in order on the way, not made anew
+        in_order = leaf in layouts and layouts[leaf].layout == "interleaved"
+        layout: Layout = "interleaved" if in_order else "rows"
         ne = (upper(leaf.ne[0]), upper(leaf.ne[1]), upper(leaf.ne[2]))
         number = numbers.setdefault(layer, len(numbers))
         stacks.append(

@@ -7,7 +7,7 @@ It says which device has which layer, where each node runs, and how much of each
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, field
+from dataclasses import asdict, field, replace
 from typing import Any
 
 from weft.allocate import Arena
@@ -98,6 +98,23 @@ class ContextPlan:
     def all_regimes(self) -> list[RegimePlan]:
         """All regimes, the largest last."""
         return [*([self.together] if self.together else []), *self.regimes]
+
+    def without_growth(self) -> ContextPlan:
+        """The plan with weights left in the file where repacked ones would take more memory; this
+        plan itself if there are none."""
+        kept = {
+            leaf: to
+            for leaf, to in self.plan.layouts.items()
+            if isinstance(to, ExpertBufferType) or to.alloc_size(leaf) <= leaf.max_bytes
+        }
+        if len(kept) == len(self.plan.layouts):
+            return self
+
+        def smaller(regime: RegimePlan) -> RegimePlan:
+            return replace(regime, plan=replace(regime.plan, layouts=kept))
+
+        together = None if self.together is None else smaller(self.together)
+        return replace(self, regimes=[smaller(r) for r in self.regimes], together=together)
 
     def needs(self) -> list[MemoryNeed]:
         """The bytes needed in each memory, in the order of the devices."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, Unpack
 
 from weft.backends.base import Backend
 from weft.compiler import resolve_devices
-from weft.errors import ScheduleError
+from weft.errors import OutOfMemoryError, ScheduleError
 from weft.llm.cache.kv_cache import cache_bytes
 from weft.llm.model import Model
 from weft.llm.planning.fit import ADVICE, fitted, require
@@ -104,5 +105,13 @@ def _planned(request: Request) -> ContextPlan:
     if placement.fit:
         return fitted(request)
     plan = request.planned(request.homes(placement.n_gpu_layers))
-    require(request, plan)
+    try:
+        require(request, plan)
+    except OutOfMemoryError as error:
+        smaller = plan.without_growth()
+        if smaller is plan:
+            raise
+        require(request, smaller)
+        warnings.warn(f"codebook weights stay as the file has them, slower: {error}", stacklevel=3)
+        return smaller
     return plan
