@@ -183,6 +183,7 @@ def test_gated_linear_attn(size: int, heads: int, tokens: int, seqs: int) -> Non
         (64, 1, 2, 2, 2, 4, 3),
         (33, 2, 2, 3, 1, 1, 5),  # more snapshots than tokens
         (128, 1, 1, 4, 2, 2, 2),
+        (128, 1, 3, 1, 1, 43, 1),  # states that no cache holds
     ],
 )
 def test_gated_delta_net(
@@ -205,6 +206,35 @@ def test_gated_delta_net(
         n_states=k,
     )
     agree(node, leaves)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize(("size", "per_key"), [(64, False), (40, True)])
+def test_a_delta_net_is_the_same_however_it_is_cut(target: str, size: int, per_key: bool) -> None:
+    """To the last bit: token by token and with other numbers of threads."""
+    heads, tokens = 2, 9
+    leaves = Leaves(size)
+    q, k, v = (leaves.normal(size, heads, tokens, scale=0.3) for _ in range(3))
+    gate = leaves.uniform(-2, 0, size if per_key else 1, heads, tokens)
+    beta, start = leaves.uniform(0, 1, 1, heads, tokens), leaves.normal(size, size, heads)
+    vectors = [leaves.data[t.name] for t in (q, k, v, gate, beta)]
+
+    def run(state: Array, t: slice, threads: int = 1) -> list[Array]:
+        operands = [tensor(np.ascontiguousarray(x[t])) for x in vectors]
+        outputs = len(range(tokens)[t]) * heads * size
+        to = result("f32", (outputs + state.size,))
+        operands.append(tensor(state))
+        y = run_op("GATED_DELTA_NET", to, operands, [1.0], target, threads).reshape(-1)
+        return [y[:outputs].reshape(-1, heads, size), y[outputs:].reshape(state.shape)]
+
+    state = leaves.data[start.name]
+    y, end = run(state, slice(None))
+    again = run(state, slice(None), threads=3)
+    assert all(np.array_equal(a, b) for a, b in zip(again, (y, end), strict=True))
+    for t in range(tokens):
+        out, state = run(state, slice(t, t + 1))
+        assert np.array_equal(out[0], y[t])
+    assert np.array_equal(state, end)
 
 
 def test_fewer_tokens_than_planned() -> None:

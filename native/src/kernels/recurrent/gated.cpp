@@ -2,6 +2,7 @@
 #include <math.h>
 
 #include "kernels/recurrent/recurrence.h"
+#include "kernels/simd/square.h"
 
 namespace weft::WEFT_TARGET {
 
@@ -84,36 +85,85 @@ Recurrence delta_of(const Call& call) {
   return {.size = v.ne[0], .n_head = v.ne[1], .n_tokens = v.ne[2], .n_seqs = v.ne[3]};
 }
 
-// Does a token for one row of the state [value][key]:
-//     state *= decay;  state += beta * (v - state . k) k.
-// Returns state . q. `decay` has one number per key, or one for all where `decay_step` is 0.
-float delta_row(float* state, const float* decay, int64_t decay_step, const float* k, float v,
-                float beta, const float* q, int64_t n) {
-  vf sums = vf{};
+// An item is up to kDeltaRows rows of the state of a head, which stay in the first-level cache.
+constexpr int64_t kDeltaRows = 32;
+
+// Numbers of a state that no cache holds. It is copied before the first token: a copy does not read
+// the memory that it overwrites, stores among loads do.
+constexpr int64_t kLargeStates = 1 << 21;
+
+int64_t delta_blocks(const Recurrence& r) { return (r.size + kDeltaRows - 1) / kDeltaRows; }
+
+// A token for rows of the state [value][key]:
+//     state *= decay;  state += beta * (v - state . k) k;  y = state . q.
+struct Delta {
+  const float* from;   // rows, one behind the other
+  float* state;        // where they go; may be `from`
+  const float* decay;  // one number per key, or one for all
+  const float* k;
+  const float* q;
+  int64_t n;  // keys
+};
+
+// Calls f(i, get, put) for each vector of `n` numbers.
+template <typename F>
+inline void for_vectors(int64_t n, const F& f) {
   int64_t i = 0;
-  for (; i + kLanes <= n; i += kLanes) {
-    const vf kept = load(state + i) * (decay_step == 0 ? splat(*decay) : load(decay + i));
-    store(state + i, kept);
-    sums = fma(kept, load(k + i), sums);
-  }
-  float known = hsum(sums);
-  for (; i < n; ++i) {
-    state[i] *= decay[i * decay_step];
-    known += state[i] * k[i];
-  }
-  const float correction = beta * (v - known);
-  sums = vf{};
-  for (i = 0; i + kLanes <= n; i += kLanes) {
-    const vf next = fma(splat(correction), load(k + i), load(state + i));
-    store(state + i, next);
-    sums = fma(next, load(q + i), sums);
-  }
-  float sum = hsum(sums);
-  for (; i < n; ++i) {
-    state[i] += correction * k[i];
-    sum += state[i] * q[i];
-  }
-  return sum;
+  for (; i + kLanes <= n; i += kLanes) f(i, load, store);
+  if (i == n) return;
+  const int64_t left = n - i;
+  f(
+      i, [left](const float* p) { return load_part(p, left); },
+      [left](float* p, vf v) { store_part(p, v, left); });
+}
+
+// The lanes of sums[r] add up to decayed state . k.
+template <bool kPerKey, int kCount>
+inline void find_known(Delta d, int64_t first, vf* sums) {
+  const vf one = splat(*d.decay);
+  vf sum[kCount] = {};
+  for_vectors(d.n, [&](int64_t i, const auto& get, const auto&) {
+    const vf k = get(d.k + i), decay = kPerKey ? get(d.decay + i) : one;
+    for (int r = 0; r < kCount; ++r) {
+      sum[r] = fma(get(d.from + (first + r) * d.n + i) * decay, k, sum[r]);
+    }
+  });
+  for (int r = 0; r < kCount; ++r) sums[first + r] = sum[r];
+}
+
+// Adds correction[r] k to row r of the decayed state. The lanes of sums[r] add up to state . q.
+template <bool kPerKey, int kCount>
+inline void correct(Delta d, int64_t first, const float* correction, vf* sums) {
+  const vf one = splat(*d.decay);
+  vf sum[kCount] = {}, by[kCount];
+  for (int r = 0; r < kCount; ++r) by[r] = splat(correction[first + r]);
+  for_vectors(d.n, [&](int64_t i, const auto& get, const auto& put) {
+    const vf k = get(d.k + i), q = get(d.q + i);
+    const vf decay = kPerKey ? get(d.decay + i) : one;
+    for (int r = 0; r < kCount; ++r) {
+      const int64_t at = (first + r) * d.n + i;
+      const vf next = fma(by[r], k, get(d.from + at) * decay);
+      put(d.state + at, next);
+      sum[r] = fma(next, q, sum[r]);
+    }
+  });
+  for (int r = 0; r < kCount; ++r) sums[first + r] = sum[r];
+}
+
+// Does a token for `rows` rows with the values `v`; `out` is theirs.
+template <bool kPerKey>
+void delta_rows(const Delta& d, int64_t rows, const float* v, float beta, float scale, float* out) {
+  vf sums[kDeltaRows] = {};
+  float known[kDeltaRows], correction[kDeltaRows];
+  int64_t r = 0;
+  for (; r + 4 <= rows; r += 4) find_known<kPerKey, 4>(d, r, sums);
+  for (; r < rows; ++r) find_known<kPerKey, 1>(d, r, sums);
+  store_sums(sums, rows, known);
+  map(v, known, correction, rows, [beta](vf value, vf x) { return beta * (value - x); });
+  for (r = 0; r + 4 <= rows; r += 4) correct<kPerKey, 4>(d, r, correction, sums);
+  for (; r < rows; ++r) correct<kPerKey, 1>(d, r, correction, sums);
+  store_sums(sums, rows, known);
+  map(known, out, rows, [scale](vf x) { return scale * x; });
 }
 
 // The sources are q, k, v, g (the logarithm of the decay), beta, state. q and k may have fewer
@@ -128,34 +178,39 @@ void run_delta(const Call& call, int64_t begin, int64_t end, char* scratch) {
   const Recurrence r = delta_of(call);
   const int64_t snapshots = call.i(DeltaNetSlot::kK);
   const int64_t state_size = r.size * r.size * r.n_head * r.n_seqs;
-  const auto head_bytes = static_cast<size_t>(r.size * r.size) * 4;
+  const int64_t blocks = delta_blocks(r);
   const float scale = 1.0f / sqrtf(static_cast<float>(r.size));
+  const auto step = g.ne[0] == 1 ? delta_rows<false> : delta_rows<true>;
   auto* y = reinterpret_cast<float*>(call.dst.data);
   auto* decay = reinterpret_cast<float*>(scratch);
   for (int64_t item = begin; item < end; ++item) {
-    const int64_t seq = item / r.n_head;
-    const int64_t head = item - seq * r.n_head;
+    const int64_t seq = item / (r.n_head * blocks);
+    const int64_t head = item / blocks - seq * r.n_head;
+    const int64_t first = item % blocks * kDeltaRows;
+    const int64_t rows = min64(kDeltaRows, r.size - first);
     const int64_t q_head = head % q.ne[1];
     const int64_t q_seq = seq / (r.n_seqs / q.ne[3]);
-    float* state = y + r.outputs() + r.state(seq, head);
-    std::memcpy(state, source(call, 5, r.state(seq, head)), head_bytes);
+    const int64_t at = r.state(seq, head) + first * r.size;
+    const auto bytes = static_cast<size_t>(rows * r.size) * 4;
+    const float* from = source(call, 5, at);
+    float* state = y + r.outputs() + at;
+    if (r.n_tokens == 0 || state_size > kLargeStates) {
+      std::memcpy(state, from, bytes);
+      from = state;
+    }
     for (int64_t s = max64(1, r.n_tokens); s < snapshots; ++s) {
-      std::memset(state + s * state_size, 0, head_bytes);
+      std::memset(state + s * state_size, 0, bytes);
     }
     for (int64_t t = 0; t < r.n_tokens; ++t) {
-      const float* gates = row_floats(g, head, t, seq);
-      map(gates, decay, g.ne[0], [](vf x) { return exp(x); });
-      const float* keys = row_floats(k, q_head, t, q_seq);
-      const float* queries = row_floats(q, q_head, t, q_seq);
-      const float* values = row_floats(*call.src[2], head, t, seq);
-      const float rate = *row_floats(beta, head, t, seq);
-      float* out = y + r.vector(seq, t, head);
-      for (int64_t i = 0; i < r.size; ++i) {
-        out[i] = scale * delta_row(state + i * r.size, decay, g.ne[0] == 1 ? 0 : 1, keys, values[i],
-                                   rate, queries, r.size);
-      }
+      map(row_floats(g, head, t, seq), decay, g.ne[0], [](vf x) { return exp(x); });
+      const Delta d = {
+          from,  state, decay, row_floats(k, q_head, t, q_seq), row_floats(q, q_head, t, q_seq),
+          r.size};
+      step(d, rows, row_floats(*call.src[2], head, t, seq) + first, *row_floats(beta, head, t, seq),
+           scale, y + r.vector(seq, t, head) + first);
+      from = state;
       const int64_t age = r.n_tokens - 1 - t;
-      if (age > 0 && age < snapshots) std::memcpy(state + age * state_size, state, head_bytes);
+      if (age > 0 && age < snapshots) std::memcpy(state + age * state_size, state, bytes);
     }
   }
 }
@@ -199,10 +254,13 @@ const char* check_delta(const Call& call) {
 
 int64_t items_delta(const Call& call) {
   const Recurrence r = delta_of(call);
-  return r.n_head * r.n_seqs;
+  return r.n_head * r.n_seqs * delta_blocks(r);
 }
 
-int64_t grain_delta(const Call& call) { return head_grain(delta_of(call)); }
+int64_t grain_delta(const Call& call) {
+  const Recurrence r = delta_of(call);
+  return row_grain(min64(kDeltaRows, r.size) * r.size * max64(1, r.n_tokens));
+}
 
 size_t scratch_delta(const Call& call) {
   return static_cast<size_t>(call.src[3]->ne[0]) * sizeof(float);

@@ -139,16 +139,19 @@ struct Update {
 
 // The lanes of sums[r] add up to the sum of state * c of row r.
 template <bool kRates, int kCount>
-inline void update_rows(const Update& u, int64_t first, vf* sums) {
+inline void update_rows(Update u, int64_t first, vf* sums) {
   const float* from = u.from + first * u.n;
   float* state = u.state + first * u.n;
-  vf sum[kCount] = {};
+  vf sum[kCount] = {}, dx[kCount], by[kCount];
+  for (int r = 0; r < kCount; ++r) {
+    dx[r] = splat(u.dx[first + r]);
+    by[r] = splat((kRates ? u.steps : u.decays)[first + r]);
+  }
   const auto update = [&](int64_t i, const auto& get, const auto& put) {
     const vf b = get(u.b + i), c = get(u.c + i);
     for (int r = 0; r < kCount; ++r) {
-      const vf kept = kRates ? exp(splat(u.steps[first + r]) * get(u.rates[first + r] + i))
-                             : splat(u.decays[first + r]);
-      const vf next = fma(b, splat(u.dx[first + r]), get(from + r * u.n + i) * kept);
+      const vf kept = kRates ? exp(by[r] * get(u.rates[first + r] + i)) : by[r];
+      const vf next = fma(b, dx[r], get(from + r * u.n + i) * kept);
       put(state + r * u.n + i, next);
       sum[r] = fma(next, c, sum[r]);
     }
