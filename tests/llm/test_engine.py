@@ -17,7 +17,7 @@ from weft.frontends.gguf import open_gguf
 from weft.llm import Context, Model, SamplingParams, Tokenizer
 from weft.llm.engine import Delta, Done, Engine, Event, Request
 from weft.llm.engine.batching import pack, share
-from weft.llm.engine.slots import Slot
+from weft.llm.engine.slots import MOST_COMPARED, Slot
 
 MODEL = Path(__file__).resolve().parents[1] / "data/vectors/models/archs/llama3.gguf"
 GREEDY = SamplingParams(temperature=0)
@@ -122,6 +122,30 @@ def test_running_texts_share_cells_too(engine: Engine) -> None:
     for _ in range(3):
         assert left.acquire(timeout=60)
     assert sorted(d.n_reused for d in ends)[1:] == [29, 29]
+
+
+def test_few_sequences_are_compared_with_a_prompt(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many hold a part of it: those that can hold most of it."""
+    running = make(12, 1024)
+    start = list(range(10, 22))
+    side_by_side(running, [request([*start, 30 + i, 50 + i], 30) for i in range(12)])
+    compared: list[int] = []
+    exact = Context.common_prefix
+
+    def counted(context: Context, seq: int, tokens: list[int]) -> int:
+        compared.append(seq)
+        return exact(context, seq, tokens)
+
+    monkeypatch.setattr(Context, "common_prefix", counted)
+    for prompt, n in (([*start, 37, 57, 99], 14), ([*start, 99], 12), ([98, *start], 0)):
+        compared.clear()
+        _, last = finish(running.generate(request(prompt, 2)))
+        assert last.n_reused == n
+        assert len(compared) <= 2 * (n > 0)  # the best one, and again when it is continued
+    monkeypatch.setattr(Context, "common_prefix", lambda *_: compared.append(0) or 0)
+    finish(running.generate(request([*start, 99], 2)))
+    assert len(compared) == MOST_COMPARED
+    running.close()
 
 
 def test_cells_of_cancelled_texts_are_free(engine: Engine) -> None:

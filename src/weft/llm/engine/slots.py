@@ -12,22 +12,28 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+from numpy.typing import NDArray
+
 from weft.errors import ContextError
 from weft.llm.cache.kv_cache import KVCache
 from weft.llm.compute.context import Context
 from weft.llm.engine.request import Ticket
 
-__all__ = ["ROOM", "Slot", "Slots"]
+__all__ = ["MOST_COMPARED", "ROOM", "Slot", "Slots"]
 
 ROOM = 256
 """Number of cells promised to a text without `max_tokens`, besides its prompt; further cells are
 promised one by one."""
 
+MOST_COMPARED = 4
+"""The most sequences whose cells are compared with a prompt, those that can hold most of it."""
+
 
 class Slot:
     """A sequence of the context, and the text that it holds."""
 
-    __slots__ = ("draft", "last_used", "n_done", "seq", "text", "tokens")
+    __slots__ = ("draft", "known", "last_used", "n_done", "seq", "text", "tokens")
 
     def __init__(self, seq: int) -> None:
         self.seq = seq
@@ -38,12 +44,27 @@ class Slot:
         """Number of these that are in the cache."""
         self.draft: Sequence[int] = ()
         """Tokens that may follow, to be checked in this step."""
+        self.known: NDArray[np.int64] | None = None
+        """The prompt of the text, or all tokens that the last one left; None: not known."""
         self.last_used = 0
 
     @property
     def n_left(self) -> int:
         """Number of tokens to compute before the next one can be drawn."""
         return len(self.tokens) - self.n_done
+
+    def may_share(self, prompt: NDArray[np.int64]) -> int:
+        """The most tokens of the prompt that the sequence can hold. Reads no cells."""
+        if self.known is None:
+            return len(prompt)
+        least = min(len(self.known), len(prompt))
+        differ = self.known[:least] != prompt[:least]
+        n = int(differ.argmax()) if differ.any() else least
+        if self.text is None:
+            return n
+        if n == len(self.known):  # what was drawn may go on like the prompt
+            n = len(prompt)
+        return min(n, self.n_done)
 
     @property
     def scores(self) -> bool:
@@ -64,6 +85,9 @@ class Slots:
         self._context = context
         self._max_text = max_text
         self.all = [Slot(seq) for seq in range(context.cache.n_seq_max)]
+        for slot in self.all:
+            if context.cache.pos_max(slot.seq) < 0:
+                slot.known = np.empty(0, np.int64)
         self.running: list[Slot] = []
         """The slots with a text, in order of their start."""
         self._clock = 0
@@ -110,6 +134,7 @@ class Slots:
             if source is not None:
                 self.cache.seq_cp(source.seq, slot.seq, 0, n)
         slot.tokens, slot.n_done, slot.text = prompt, n, text
+        slot.known = np.array(prompt, np.int64)
         text.n_reused = n
         self.running.append(slot)
         return True
@@ -119,6 +144,7 @@ class Slots:
         beginning."""
         self._clock += 1
         slot.last_used = self._clock
+        slot.known = np.array(slot.tokens[: slot.n_done], np.int64)
         slot.text, slot.tokens, slot.n_done, slot.draft = None, [], 0, ()
         self.running.remove(slot)
         if not keep:
@@ -127,6 +153,7 @@ class Slots:
     def clear(self, slot: Slot) -> None:
         """Frees the cells of an idle slot."""
         self.cache.seq_rm(slot.seq)
+        slot.known = np.empty(0, np.int64)
 
     def make_room(self, n: int) -> None:
         """Frees cells of idle slots, the longest idle first, until `n` are free."""
@@ -221,12 +248,16 @@ class Slots:
     def _longest_prefix(self, prompt: list[int]) -> tuple[Slot | None, int]:
         """The slot whose sequence holds the longest prefix of the prompt, preferably an idle one,
         and the length. The last token does not count, because its logits are needed."""
+        beginning = np.array(prompt[:-1], np.int64)
+        slots = [s for s in self.all if s.text is None or self._shares_cells]
+        most_first = [(slot.may_share(beginning), slot) for slot in slots]
+        most_first.sort(key=lambda pair: (pair[0], pair[1].text is None), reverse=True)
         best, most = None, 0
-        for slot in self.all:
-            if slot.text is not None and not self._shares_cells:
-                continue
+        for may_share, slot in most_first[:MOST_COMPARED]:
+            if may_share <= most:
+                break
             n = self._context.common_prefix(slot.seq, prompt)
-            if n > most or (best and n == most and best.text and not slot.text):
+            if n > most:
                 best, most = slot, n
         return best, most
 
