@@ -67,10 +67,16 @@ class Server:
         self._process = subprocess.Popen(
             command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
+        try:
+            self._wait(command)
+        except BaseException:  # SIGTERM, too: nobody else knows the process yet
+            self.close()
+            raise
+
+    def _wait(self, command: Sequence[str]) -> None:
         ends = perf_counter() + START_SECONDS
         while not self._ready():
             if self._process.poll() is not None or perf_counter() > ends:
-                self.close()
                 raise RuntimeError(f"{shlex.join(command)} did not start to serve")
             sleep(0.2)
 
