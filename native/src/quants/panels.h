@@ -200,12 +200,23 @@ static inline void put_block(const vf (&acc)[kVectors][kColumns], const float* s
   }
 }
 
+// Asks for the `part`th of `n_parts` parts of what is ahead.
+static inline void fetch_ahead(const Panel& panel, int64_t part, int64_t n_parts) {
+  const int64_t lines = (panel.ahead_bytes + 63) / 64;
+  const int64_t end = lines * (part + 1) / n_parts;
+  for (int64_t line = lines * part / n_parts; line < end; ++line) {
+    __builtin_prefetch(panel.ahead + line * 64, 0, 2);
+  }
+}
+
 template <typename F, int kVectors, int kColumns>
 static inline void multiply_vectors(const Panel& panel, const ActivationTile<kColumns>* x,
                                     const TileCodes<F, kColumns>& codes, int64_t n_chunks,
                                     int first, bool add, float factor, float* const* out) {
   constexpr int kPer = kGroupsPerChunk<F>;
   constexpr int64_t kBytes = kPanelWords<F> * 4 * kPanelRows;  // of a chunk
+  constexpr int64_t kParts = kPanelRows / kLanes / kVectors;
+  const int64_t part = first / kLanes / kVectors;  // of the panel
   const uint8_t* q = panel.q + first * 4;
   const float* scale = panel.scale + first;
   const float* min = panel.min + first;
@@ -213,6 +224,7 @@ static inline void multiply_vectors(const Panel& panel, const ActivationTile<kCo
     vf acc[kVectors][kColumns] = {};
     if (add) load_sums(acc, first, out);
     for (int64_t i = 0; i < n_chunks; ++i) {
+      if (panel.ahead_bytes != 0) fetch_ahead(panel, part * n_chunks + i, kParts * n_chunks);
       add_chunk<F>(q + i * kBytes, scale + i * kPer * kPanelRows, min + i * kPer * kPanelRows,
                    codes.chunk(i), x[i], acc);
     }
@@ -221,9 +233,13 @@ static inline void multiply_vectors(const Panel& panel, const ActivationTile<kCo
     for (int64_t b = 0; b < n_chunks; b += 8) {
       vf acc[kVectors][kColumns] = {};
       if constexpr (kOneScale<F>) {
+        if (panel.ahead_bytes != 0) {
+          fetch_ahead(panel, (part * n_chunks + b) / 8, kParts * n_chunks / 8);
+        }
         sum_block<F>(q + b * kBytes, x + b, acc);
       } else {
         for (int64_t i = b; i < b + 8; ++i) {
+          if (panel.ahead_bytes != 0) fetch_ahead(panel, part * n_chunks + i, kParts * n_chunks);
           add_chunk<F>(q + i * kBytes, scale + i * kPer * kPanelRows, min + i * kPer * kPanelRows,
                        codes.chunk(i), x[i], acc);
         }

@@ -50,6 +50,8 @@ static inline int tile_variant(int64_t n) {
   return variant;
 }
 
+inline constexpr int kMostFewColumns = 4;  // see QuantKernels::few_columns
+
 // 32 elements of kColumns activation rows.
 template <int kColumns>
 struct ActivationTile {
@@ -85,6 +87,10 @@ struct Panel {
   uint8_t* q;
   float* scale;  // [chunk][groups per chunk][kPanelRows]
   float* min;    // the same shape; only for formats with minima
+  // Memory that is asked for while the panel is multiplied: what will be unpacked next. Asked for
+  // while it is unpacked, it would not come in the meantime.
+  const char* ahead = nullptr;
+  int64_t ahead_bytes = 0;
 };
 
 struct QuantKernels {
@@ -93,6 +99,8 @@ struct QuantKernels {
   int zero = 0;    // kZero of the format
   bool has_min = false;
   bool one_scale = false;  // a block of weights has one scale
+  // Up to so many columns panels are read as they are stored; more are worth unpacking them.
+  int few_columns = kMostFewColumns;
   bool wide_zero = false;  // ActivationTile::correction is one number on every target
   // out[r] = scale * (row r . x), for `rows` rows of n elements that are `stride` bytes apart.
   void (*dot)(const char* w, int64_t stride, int64_t rows, const void* x, int64_t n, float scale,

@@ -33,6 +33,7 @@ void register_format(KernelTable& table, DType type) {
   k.one_scale = F::kOneScale;
 #if defined(__AVX2__)
   k.wide_zero = kWideZero<F>;
+  k.few_columns = kFewColumns<F>;
   k.pack = pack_panel<F>;
   if constexpr (kHasLanes<F>) k.unpack = unpack_panel<F>;
   set_variants<F, kTileVariants - 1>(k);

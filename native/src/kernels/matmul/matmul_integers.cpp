@@ -22,17 +22,6 @@ namespace {
 
 // Up to this many columns, unpacking a panel costs more than it saves.
 constexpr int64_t kFewColumns = 2;
-constexpr int64_t kFewInterleaved = 32;  // at most, see few_interleaved
-
-// Formats with scales of scales take longer to read as they are stored. With AVX2 taking codes
-// apart is a third of the work, and a panel's are taken apart once.
-int64_t few_interleaved([[maybe_unused]] const QuantKernels& kernels) {
-#if defined(__AVX512VNNI__)
-  return kernels.activation == DType::kQ8_K ? 12 : kFewInterleaved;
-#else
-  return 4;
-#endif
-}
 
 // Columns are packed for the whole depth when they fit in L2 that way (packed_depth): then the
 // weights are read row by row. Else they are packed as deep as a panel, and these stay in L2:
@@ -139,12 +128,15 @@ struct Tiles {
 void multiply_panel(const QuantKernels& kernels, const Columns& columns, int64_t left,
                     int64_t right, int64_t row, int64_t rows, bool add, int64_t n_chunks,
                     const Tiles& tiles, int64_t chunk, float scale, const ManyScratch& s) {
+  Panel behind = s.panel;  // the first run has asked for what is next
+  behind.ahead_bytes = 0;
   for (int64_t c = left; c < right; c += kTileColumns) {
     const int64_t n = min64(kTileColumns, right - c);
     const char* run = tiles.run(c - left, n, chunk);
     Outputs out(columns, c, n, row, s.rest);
     if (rows == kPanelRows) {
-      kernels.tile[tile_variant(n)](s.panel, run, n_chunks, add, scale, out.at);
+      kernels.tile[tile_variant(n)](c == left ? s.panel : behind, run, n_chunks, add, scale,
+                                    out.at);
       continue;
     }
     const auto bytes = static_cast<size_t>(rows) * 4;
@@ -157,13 +149,19 @@ void multiply_panel(const QuantKernels& kernels, const Columns& columns, int64_t
   }
 }
 
+// `next` is the distance from a row's piece to that which is unpacked next.
 void unpack_panel(const QuantKernels& kernels, const Weights& w, int64_t row, int64_t rows,
-                  int64_t first, int64_t n, int64_t next, const Panel& panel) {
+                  int64_t first, int64_t n, int64_t next, Panel& panel) {
   const char* data = w.data + row * w.row_stride;
+  panel.ahead_bytes = 0;
   if (w.layout == Layout::kLookup) {
     unpack_lookups(w.type, w.data + row * lookup_row_bytes(w.type, w.k), first, n, panel);
   } else if (in_panels(w.layout) && rows == kPanelRows) {
     kernels.unpack(data, first, n, panel);
+    const int64_t bytes = kPanelRows * w.row_stride * n / (w.k / 32);
+    const bool same_rows = next != kPanelRows * w.row_stride;
+    panel.ahead = data + first * bytes / n + (same_rows ? bytes : next);
+    panel.ahead_bytes = bytes;
   } else {
     kernels.pack(data, w.row_stride, rows, first, n, next, panel);
   }
@@ -171,7 +169,7 @@ void unpack_panel(const QuantKernels& kernels, const Weights& w, int64_t row, in
 
 void multiply_many(const QuantKernels& kernels, const Weights& w, int64_t begin, int64_t end,
                    const Columns& columns, char* scratch) {
-  const ManyScratch s(scratch, columns, w.k);
+  ManyScratch s(scratch, columns, w.k);
   const int64_t chunks = w.k / 32;
   const int64_t piece = 32 * kChunksDeep / unit_elements(w.type) * unit_bytes(w.type);
   // the piece that will be wanted next: of these rows, or of those below
@@ -218,7 +216,7 @@ bool is_looked_up(const Weights& w, int64_t n_columns) {
 bool is_packed(const Weights& w, DType columns, int64_t n_columns) {
   if (!is_integer_product(w.type, columns)) return false;
   const QuantKernels& kernels = quant_kernels(w.type);
-  if (in_panels(w.layout)) return n_columns > few_interleaved(kernels);
+  if (in_panels(w.layout)) return n_columns > kernels.few_columns;
   if (w.layout == Layout::kLookup) return has_tiles(w.type) && n_columns > kFewLookups;
   return n_columns > kFewColumns && has_tiles(w.type);
 }
@@ -244,7 +242,7 @@ void multiply_integers(const Weights& w, int64_t begin, int64_t end, const Colum
   const bool few_lookups = columns.n <= kFewLookups && columns.packed == nullptr;
   if (w.layout == Layout::kLookup && (few_lookups || !has_tiles(w.type))) {
     multiply_lookups(w, begin, end, columns, scratch);
-  } else if (in_panels(w.layout) && columns.n <= few_interleaved(kernels)) {
+  } else if (in_panels(w.layout) && columns.n <= kernels.few_columns) {
     multiply_few(kernels, w, begin, end, columns, scratch);
   } else if (w.layout == Layout::kRows && (columns.n <= kFewColumns || kernels.pack == nullptr)) {
     dot_rows(kernels, w, begin, end, columns, scratch);
@@ -254,9 +252,9 @@ void multiply_integers(const Weights& w, int64_t begin, int64_t end, const Colum
 }
 
 size_t multiply_integers_scratch(const Columns& columns, int64_t k, Layout layout) {
-  size_t few = FewScratch(nullptr, min64(columns.n, kFewInterleaved), k).used;
+  size_t few = FewScratch(nullptr, min64(columns.n, kMostFewColumns), k).used;
   if (layout == Layout::kLookup) few = max_size(few, multiply_lookups_scratch(columns.n, k));
-  if (columns.n <= kFewColumns) return few;
+  if (columns.n <= (layout == Layout::kRows ? kFewColumns : 1)) return few;
   // fewer columns may be packed deeper
   const size_t many = ManyScratch(nullptr, columns, k).used + kPackedBytes;
   return max_size(many, few);
