@@ -204,3 +204,21 @@ def test_bench_profile(tmp_path: Path) -> None:
     rows = json.loads(ok(*args, "-o", "json"))
     assert [r["profile"]["runs"] for r in rows] == [1, 2]
     assert "trace" in refused(*args, "--trace", tmp_path / "none" / "trace.json")
+
+
+@pytest.mark.parametrize("asked", [None, "3"])
+def test_numpy_starts_no_threads_unless_asked_to(asked: str | None) -> None:
+    """They would spin while weft starts."""
+    code = """if True:
+        import atexit, os, sys
+        from weft.cli import main
+        tasks = "/proc/self/task"
+        count = lambda: len(os.listdir(tasks)) if os.path.exists(tasks) else 1
+        atexit.register(lambda: print(os.environ["OPENBLAS_NUM_THREADS"], count()))
+        main()"""
+    command = [sys.executable, "-c", code, "inspect", str(MODEL)]
+    around = {k: v for k, v in os.environ.items() if k != "OPENBLAS_NUM_THREADS"}
+    around |= {"OPENBLAS_NUM_THREADS": asked} if asked else {}
+    run = subprocess.run(command, capture_output=True, text=True, env=around)
+    threads = run.stdout.splitlines()[-1].split()
+    assert threads == ["1", "1"] if asked is None else threads[0] == asked

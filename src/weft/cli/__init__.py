@@ -15,6 +15,9 @@ def main() -> None:
         interruptible = signal.getsignal(signal.SIGINT) is signal.default_int_handler
         if interruptible:  # an exception could be lost or printed by an import
             signal.signal(signal.SIGINT, _leave)
+        # NumPy's OpenBLAS starts its threads when it is imported. weft multiplies with its own, so
+        # they would only spin for a while; the device `blas` starts those that it is asked for.
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
         from weft.lazy import import_at_once
 
         run_command = import_at_once("weft.cli.app").run_command
